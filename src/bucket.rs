@@ -1,0 +1,167 @@
+//! One token bucket, as pure arithmetic.
+//!
+//! The generic cell rate algorithm (ITU-T I.371) and the token bucket are the same thing seen from two sides; this is the
+//! bucket's side. State is a level of *credit* at a time. So that nothing is ever rounded, credit is counted in a unit of
+//! its own: with a rate of `units` per `period` nanoseconds (reduced to lowest terms), one unit costs `period` credits and
+//! one nanosecond repays `units` credits. Both fit 64 bits, so every product fits 128.
+//!
+//! A cost that has to wait gathers credit without regard to the size of the bucket until it is paid, so the fraction of a
+//! nanosecond by which its time was rounded up is kept, and the schedule does not drift; the same rule lets a cost above
+//! the burst through after exactly the time the excess takes.
+
+use crate::clock::Nanos;
+use crate::rate::Rate;
+use std::num::NonZeroU64;
+
+/// A token bucket: `rate`, `burst`, and how much credit there is when.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Bucket {
+    /// Credits repaid by one nanosecond.
+    units: u64,
+    /// Credits that one unit costs.
+    period: u64,
+    burst: u64,
+    now: Level,
+    /// As it was before the last charge, to take that charge back.
+    before: Level,
+}
+
+/// `credit` at the time `at`, which is the latest grant's (in the future where that was reserved ahead).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Level {
+    credit: u128,
+    at: Nanos,
+}
+
+impl Bucket {
+    /// A bucket that holds `initial` units (at most `burst`) at `now`.
+    #[must_use]
+    pub fn new(rate: Rate, burst: NonZeroU64, initial: u64, now: Nanos) -> Self {
+        let period = rate.period();
+        let credit = product(initial.min(burst.get()), period);
+        let level = Level { credit, at: now };
+        Bucket { units: rate.units(), period, burst: burst.get(), now: level, before: level }
+    }
+
+    /// The most units the bucket holds.
+    #[must_use]
+    pub fn burst(&self) -> u64 {
+        self.burst
+    }
+
+    /// Time in which an empty bucket fills, in nanoseconds, rounded up: how far behind its schedule a consumer may fall
+    /// before the rest of the delay is lost.
+    #[must_use]
+    pub fn fill_time(&self) -> Nanos {
+        clamped(self.full().div_ceil(self.units.into()))
+    }
+
+    /// The least time, not before `now` nor before the last grant, at which `cost` units conform.
+    ///
+    /// `None` when that lies beyond the end of the clock, 584 years from its origin.
+    #[must_use]
+    pub fn conforms_at(&self, now: Nanos, cost: u64) -> Option<Nanos> {
+        let start = now.max(self.now.at);
+        let missing = product(cost, self.period).saturating_sub(self.credit_at(start));
+        if missing == 0 {
+            return Some(start);
+        }
+        let wait = u64::try_from(missing.div_ceil(self.units.into())).ok()?;
+        start.checked_add(wait)
+    }
+
+    /// Takes `cost` units at `grant`, a time not before [`conforms_at`](Self::conforms_at)`(asked, cost)`.
+    ///
+    /// Later than that, the bucket has filled up meanwhile, at most to its burst; a cost above the burst leaves it empty.
+    pub fn charge(&mut self, asked: Nanos, grant: Nanos, cost: u64) {
+        let start = asked.max(self.now.at);
+        let gathered = self.credit_at(start).saturating_add(product(grant - start.min(grant), self.units));
+        let price = product(cost, self.period);
+        let left = gathered.saturating_sub(price);
+        // Less than a nanosecond's worth is left exactly when `grant` is the least time: that fraction is kept.
+        let credit = if left < self.units.into() { left } else { gathered.min(self.full()).saturating_sub(price) };
+        self.before = self.now;
+        self.now = Level { credit, at: grant.max(start) };
+    }
+
+    /// Takes back the last charge, as if it had never been made.
+    pub(crate) fn undo(&mut self) {
+        self.now = self.before;
+    }
+
+    /// Credits `units` that were granted at `grant` and not used, less what the bucket has gained since, as it could
+    /// have been full.
+    pub(crate) fn give_back(&mut self, now: Nanos, grant: Nanos, units: u64) {
+        let gained = product(now.saturating_sub(grant), self.units);
+        let refund = product(units, self.period).saturating_sub(gained);
+        self.settle(now);
+        self.now.credit = self.now.credit.saturating_add(refund).min(self.full());
+    }
+
+    /// Whole units that could be taken at `now`; less than nothing while a grant lies ahead.
+    #[must_use]
+    pub fn balance(&self, now: Nanos) -> i128 {
+        let ahead = product(self.now.at.saturating_sub(now), self.units);
+        let credit = self.credit_at(now.max(self.now.at));
+        let period = i128::from(self.period);
+        let whole = |credit: u128| i128::try_from(credit).unwrap_or(i128::MAX);
+        if ahead > credit {
+            -(whole(ahead - credit) + period - 1).div_euclid(period)
+        } else {
+            whole((credit - ahead) / u128::from(self.period))
+        }
+    }
+
+    /// Goes on at another rate from `now`, or from the last grant where that lies ahead. What was saved stays.
+    pub fn set_rate(&mut self, now: Nanos, rate: Rate) {
+        self.settle(now);
+        let (from, to) = (u128::from(self.period), u128::from(rate.period()));
+        for level in [&mut self.now, &mut self.before] {
+            level.credit = level.credit / from * to + level.credit % from * to / from;
+        }
+        (self.units, self.period) = (rate.units(), rate.period());
+    }
+
+    /// Holds at most `burst` units from `now` on. A larger bucket is not filled by that; a smaller one spills.
+    pub fn set_burst(&mut self, now: Nanos, burst: NonZeroU64) {
+        self.settle(now);
+        self.burst = burst.get();
+        let full = self.full();
+        for level in [&mut self.now, &mut self.before] {
+            level.credit = level.credit.min(full);
+        }
+    }
+
+    /// Brings what stands in the past up to `now`.
+    fn settle(&mut self, now: Nanos) {
+        let settled = |level: Level| match now.checked_sub(level.at) {
+            Some(elapsed) => Level { credit: self.grown(level.credit, elapsed), at: now },
+            None => level,
+        };
+        (self.now, self.before) = (settled(self.now), settled(self.before));
+    }
+
+    /// Credit at `time`, which is not before the last grant.
+    fn credit_at(&self, time: Nanos) -> u128 {
+        self.grown(self.now.credit, time - self.now.at)
+    }
+
+    /// What `credit` has become after `elapsed`. Within one nanosecond a rate above 1 GHz may leave more than a small
+    /// burst holds; that is owed to who asks in the same nanosecond, and to nobody later.
+    fn grown(&self, credit: u128, elapsed: Nanos) -> u128 {
+        if elapsed == 0 { credit } else { credit.saturating_add(product(elapsed, self.units)).min(self.full()) }
+    }
+
+    fn full(&self) -> u128 {
+        product(self.burst, self.period)
+    }
+}
+
+/// 64 × 64 bits never overflow 128.
+fn product(a: u64, b: u64) -> u128 {
+    u128::from(a) * u128::from(b)
+}
+
+fn clamped(nanos: u128) -> Nanos {
+    Nanos::try_from(nanos).unwrap_or(Nanos::MAX)
+}

@@ -1,0 +1,158 @@
+//! Time: what reads it and what sleeps on it.
+//!
+//! Everything that decides takes the time as a parameter; only the pump and the queues hold a [`Clock`].
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Nanoseconds since the origin of a clock. 64 bits last 584 years.
+pub type Nanos = u64;
+
+/// Nanoseconds in a second.
+pub const SECOND: Nanos = 1_000_000_000;
+
+/// Nanoseconds in a millisecond.
+pub const MILLISECOND: Nanos = 1_000_000;
+
+/// A monotonic clock on which one can also sleep.
+pub trait Clock {
+    /// The time now, in nanoseconds since the clock's origin.
+    fn now(&self) -> Nanos;
+
+    /// Returns at `time` or a little later, never before it.
+    fn sleep_until(&self, time: Nanos);
+}
+
+/// `CLOCK_MONOTONIC`: no wall-clock step moves it, and it stands still while the machine is suspended.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SystemClock;
+
+impl Clock for SystemClock {
+    fn now(&self) -> Nanos {
+        let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+        let seconds = Nanos::try_from(time.tv_sec).unwrap_or(0);
+        let nanos = Nanos::try_from(time.tv_nsec).unwrap_or(0);
+        seconds.saturating_mul(SECOND).saturating_add(nanos)
+    }
+
+    fn sleep_until(&self, time: Nanos) {
+        precise::sleep_until(self, time);
+    }
+}
+
+/// A clock that only moves when told to, or when somebody sleeps on it. Its clones share one time.
+#[derive(Clone, Debug, Default)]
+pub struct FakeClock {
+    now: Arc<AtomicU64>,
+}
+
+impl FakeClock {
+    /// A clock that stands at `now`.
+    #[must_use]
+    pub fn at(now: Nanos) -> Self {
+        FakeClock { now: Arc::new(AtomicU64::new(now)) }
+    }
+
+    /// Moves the clock forward by `nanos`.
+    pub fn advance(&self, nanos: Nanos) {
+        self.now.fetch_add(nanos, Ordering::SeqCst);
+    }
+
+    /// Moves the clock to `now`, forward or back.
+    pub fn set(&self, now: Nanos) {
+        self.now.store(now, Ordering::SeqCst);
+    }
+}
+
+impl Clock for FakeClock {
+    fn now(&self) -> Nanos {
+        self.now.load(Ordering::SeqCst)
+    }
+
+    fn sleep_until(&self, time: Nanos) {
+        self.now.fetch_max(time, Ordering::SeqCst);
+    }
+}
+
+/// Lets this thread's sleeps end within a few microseconds of their time instead of the usual fifty.
+///
+/// Linux may delay a timer by the thread's slack, 50 µs by default, to wake less often (`PR_SET_TIMERSLACK` in prctl(2)).
+/// A child forked by this thread would inherit the slack: whoever launches does it from another thread.
+/// Where there is no such setting this does nothing.
+pub fn sharpen_this_thread() {
+    precise::sharpen_this_thread();
+}
+
+#[cfg(any(target_os = "linux", target_os = "android"))]
+mod precise {
+    use super::{Clock, Nanos, SECOND, SystemClock};
+    use rustix::io::Errno;
+    use rustix::thread::{ClockId, clock_nanosleep_absolute};
+    use rustix::time::Timespec;
+
+    /// Sleeps with `clock_nanosleep(TIMER_ABSTIME)`: being stopped or interrupted does not move the end.
+    pub(super) fn sleep_until(clock: &SystemClock, time: Nanos) {
+        let request = timespec(time);
+        while clock.now() < time {
+            match clock_nanosleep_absolute(ClockId::Monotonic, &request) {
+                Ok(()) | Err(Errno::INTR) => {}
+                // Only an unsupported clock or an invalid time could get here; then sleep plainly.
+                Err(_) => std::thread::sleep(std::time::Duration::from_nanos(time - clock.now().min(time))),
+            }
+        }
+    }
+
+    fn timespec(time: Nanos) -> Timespec {
+        let seconds = i64::try_from(time / SECOND).unwrap_or(i64::MAX);
+        let nanos = i32::try_from(time % SECOND).unwrap_or(0);
+        Timespec { tv_sec: seconds, tv_nsec: nanos.into() }
+    }
+
+    pub(super) fn sharpen_this_thread() {
+        // Refused by some sandboxes; then the sleeps are 50 µs late, which no law forbids.
+        let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
+    }
+}
+
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+mod precise {
+    use super::{Clock, Nanos, SystemClock};
+    use std::time::Duration;
+
+    pub(super) fn sleep_until(clock: &SystemClock, time: Nanos) {
+        loop {
+            let now = clock.now();
+            if now >= time {
+                return;
+            }
+            std::thread::sleep(Duration::from_nanos(time - now));
+        }
+    }
+
+    pub(super) fn sharpen_this_thread() {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sleep_never_ends_early() {
+        let clock = SystemClock;
+        for nanos in [0, 1, 1_000, 100_000, 3_000_000] {
+            let end = clock.now() + nanos;
+            clock.sleep_until(end);
+            assert!(clock.now() >= end);
+        }
+    }
+
+    #[test]
+    fn clones_of_a_fake_clock_share_its_time() {
+        let clock = FakeClock::at(5);
+        let other = clock.clone();
+        other.sleep_until(9);
+        assert_eq!(clock.now(), 9);
+        clock.sleep_until(3);
+        assert_eq!(other.now(), 9, "sleeping until the past does not turn the clock back");
+    }
+}

@@ -1,0 +1,268 @@
+//! Several limits as one question: the least time at which all of them conform; and all are charged at that time.
+//!
+//! Every limit, once it conforms, goes on conforming until something is granted. So the least common time is simply the
+//! latest of the limits' own least times.
+
+use crate::bucket::Bucket;
+use crate::clock::{MILLISECOND, Nanos};
+use crate::rate::{Limit, ParseError, Rate};
+use crate::window::Window;
+use std::num::NonZeroU64;
+use thiserror::Error;
+
+mod plan;
+
+pub use plan::{Plan, PlanError};
+
+/// The state of one limit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum State {
+    Bucket(Bucket),
+    Window(Window),
+}
+
+/// Any number of limits that grant together or not at all; with none, everything is granted at once.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limits {
+    states: Vec<State>,
+    quantum: u64,
+    /// The latest time given. Nothing is granted before it.
+    at: Nanos,
+    /// The latest time given before that, to take the last grant back.
+    before: Nanos,
+    /// Counts the grants, so that the last one can be told.
+    grants: u64,
+}
+
+/// A time that was given: units that may leave at `at` or later.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use = "a grant is charged whether or not it is used"]
+pub struct Grant {
+    /// When, in nanoseconds of the clock that the request was made on.
+    pub at: Nanos,
+    /// How many units.
+    pub units: u64,
+    /// The limit that made it wait, by its place; `None` if none did.
+    pub bound_by: Option<usize>,
+    number: u64,
+}
+
+/// Why something is not granted. A refusal charges nothing.
+#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
+pub enum Refusal {
+    /// It would have to wait longer than was allowed.
+    #[error("would have to wait {} s", seconds(*.wait))]
+    TooLong {
+        /// How long it would take, in nanoseconds.
+        wait: Nanos,
+    },
+    /// No time will ever do: the cost is above a window's count, or the clock ends before.
+    #[error("more than the limit will ever grant")]
+    Never,
+}
+
+/// Seconds to one decimal, rounded up: a wait told must not be too short.
+fn seconds(nanos: Nanos) -> String {
+    let tenths = nanos.div_ceil(100 * MILLISECOND);
+    format!("{}.{}", tenths / 10, tenths % 10)
+}
+
+impl Limits {
+    /// Takes limits as [`Plan`] resolved them, at `now`, in their initial state.
+    #[must_use]
+    pub fn new(plan: &Plan, now: Nanos) -> Self {
+        let states: Vec<State> = plan.limits().iter().map(|limit| State::new(limit, now)).collect();
+        let quantum = states.iter().zip(plan.limits()).map(|(state, limit)| quantum(state, limit)).min();
+        Limits { states, quantum: quantum.unwrap_or(u64::MAX), at: now, before: now, grants: 0 }
+    }
+
+    /// The least time, not before `now` nor before the last grant, at which every limit conforms to `cost` units, and the
+    /// place of the limit that decided, if one did.
+    ///
+    /// # Errors
+    /// [`Refusal::Never`].
+    pub fn conforms_at(&self, now: Nanos, cost: u64) -> Result<(Nanos, Option<usize>), Refusal> {
+        let mut latest = (now.max(self.at), None);
+        if cost == 0 {
+            return Ok(latest);
+        }
+        for (place, state) in self.states.iter().enumerate() {
+            let time = state.conforms_at(now, cost).ok_or(Refusal::Never)?;
+            if time > latest.0 {
+                latest = (time, Some(place));
+            }
+        }
+        Ok(latest)
+    }
+
+    /// Grants `cost` units at the least time at which every limit conforms: a reservation, where that lies ahead.
+    ///
+    /// # Errors
+    /// [`Refusal::Never`]; nothing is charged then.
+    pub fn take(&mut self, now: Nanos, cost: u64) -> Result<Grant, Refusal> {
+        let (at, bound_by) = self.conforms_at(now, cost)?;
+        Ok(self.charge(now, at, cost, bound_by))
+    }
+
+    /// As [`take`](Self::take), if that means waiting no longer than `max_wait` nanoseconds; 0 is to try.
+    ///
+    /// # Errors
+    /// [`Refusal::TooLong`] says how long it would take; nothing is charged then.
+    pub fn take_within(&mut self, now: Nanos, cost: u64, max_wait: Nanos) -> Result<Grant, Refusal> {
+        let (at, bound_by) = self.conforms_at(now, cost)?;
+        let wait = at - now.min(at);
+        if wait > max_wait {
+            return Err(Refusal::TooLong { wait });
+        }
+        Ok(self.charge(now, at, cost, bound_by))
+    }
+
+    /// Grants a run of the `waiting` units: all that conform now, if those are all or at least a
+    /// [quantum](Self::quantum); otherwise a quantum at its time.
+    ///
+    /// # Errors
+    /// [`Refusal::Never`]; nothing is charged then.
+    pub fn take_run(&mut self, now: Nanos, waiting: u64) -> Result<Grant, Refusal> {
+        let least = waiting.min(self.quantum);
+        let ready = self.available(now).min(waiting);
+        self.take(now, ready.max(least))
+    }
+
+    /// The run below which it is not worth waking up: the smallest burst or window, and at most 1 ms of the slowest rate.
+    #[must_use]
+    pub fn quantum(&self) -> u64 {
+        self.quantum
+    }
+
+    /// Whole units that could be taken at `now`; none while a time given lies ahead.
+    #[must_use]
+    pub fn available(&self, now: Nanos) -> u64 {
+        if now < self.at {
+            return 0;
+        }
+        self.states.iter().map(|state| state.available(now)).min().unwrap_or(u64::MAX)
+    }
+
+    /// The latest time given.
+    #[must_use]
+    pub fn latest(&self) -> Nanos {
+        self.at
+    }
+
+    /// The time by which `units` more will have been granted to someone who always asks: the latest of what each limit
+    /// alone would need. `None` beyond the end of the clock.
+    #[must_use]
+    pub fn schedule(&self, now: Nanos, units: u64) -> Option<Nanos> {
+        let now = now.max(self.at);
+        let times = self.states.iter().map(|state| match state {
+            State::Bucket(bucket) => bucket.conforms_at(now, units),
+            State::Window(window) => window.schedule(now, units),
+        });
+        times.fold(Some(now), |latest, time| Some(latest?.max(time?)))
+    }
+
+    /// Gives back a grant that is not used.
+    ///
+    /// The last one is undone while its time still lies ahead. Otherwise nothing is given back while a time given to
+    /// another lies ahead: nobody is moved. Once none does, the units are credited, less what the limits gained since.
+    pub fn give_back(&mut self, now: Nanos, grant: &Grant) {
+        if grant.number == self.grants && now < grant.at {
+            self.grants += 1; // No grant has this number: an undone grant is undone once.
+            self.at = self.before;
+            self.states.iter_mut().for_each(State::undo);
+        } else if now >= self.at {
+            self.at = now;
+            for state in &mut self.states {
+                state.give_back(now, grant);
+            }
+        }
+    }
+
+    /// Changes the rate of the bucket at `place` from `now` on. A time given stays; what was saved stays.
+    ///
+    /// Nothing happens where there is no bucket.
+    pub fn set_rate(&mut self, now: Nanos, place: usize, rate: Rate) {
+        if let Some(State::Bucket(bucket)) = self.states.get_mut(place) {
+            bucket.set_rate(now, rate);
+        }
+    }
+
+    /// Changes the size of the bucket at `place` from `now` on, without filling it.
+    ///
+    /// Nothing happens where there is no bucket.
+    pub fn set_burst(&mut self, now: Nanos, place: usize, burst: NonZeroU64) {
+        if let Some(State::Bucket(bucket)) = self.states.get_mut(place) {
+            bucket.set_burst(now, burst);
+        }
+    }
+
+    fn charge(&mut self, asked: Nanos, at: Nanos, units: u64, bound_by: Option<usize>) -> Grant {
+        if units > 0 {
+            for state in &mut self.states {
+                state.charge(asked, at, units);
+            }
+            self.grants += 1;
+            (self.before, self.at) = (self.at, at);
+        }
+        Grant { at, units, bound_by, number: self.grants }
+    }
+}
+
+impl State {
+    fn new(limit: &plan::Resolved, now: Nanos) -> Self {
+        match *limit {
+            plan::Resolved::Bucket { rate, burst, initial } => State::Bucket(Bucket::new(rate, burst, initial, now)),
+            plan::Resolved::Window(rate) => {
+                let (count, period) = rate.window();
+                State::Window(Window::new(count, period, now))
+            }
+        }
+    }
+
+    fn conforms_at(&self, now: Nanos, cost: u64) -> Option<Nanos> {
+        match self {
+            State::Bucket(bucket) => bucket.conforms_at(now, cost),
+            State::Window(window) => window.conforms_at(now, cost),
+        }
+    }
+
+    fn charge(&mut self, asked: Nanos, grant: Nanos, cost: u64) {
+        match self {
+            State::Bucket(bucket) => bucket.charge(asked, grant, cost),
+            State::Window(window) => window.charge(grant, cost),
+        }
+    }
+
+    fn available(&self, now: Nanos) -> u64 {
+        match self {
+            State::Bucket(bucket) => u64::try_from(bucket.balance(now).max(0)).unwrap_or(u64::MAX),
+            State::Window(window) => window.available(now),
+        }
+    }
+
+    fn undo(&mut self) {
+        match self {
+            State::Bucket(bucket) => bucket.undo(),
+            State::Window(window) => window.undo(),
+        }
+    }
+
+    fn give_back(&mut self, now: Nanos, grant: &Grant) {
+        match self {
+            State::Bucket(bucket) => bucket.give_back(now, grant.at, grant.units),
+            State::Window(window) => window.give_back(grant.at, grant.units),
+        }
+    }
+}
+
+fn quantum(state: &State, limit: &plan::Resolved) -> u64 {
+    let (rate, most) = match (state, limit) {
+        (State::Bucket(bucket), plan::Resolved::Bucket { rate, .. } | plan::Resolved::Window(rate)) => {
+            (rate, bucket.burst())
+        }
+        (State::Window(window), plan::Resolved::Bucket { rate, .. } | plan::Resolved::Window(rate)) => {
+            (rate, window.count())
+        }
+    };
+    rate.units_in(MILLISECOND).get().min(most)
+}

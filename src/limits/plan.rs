@@ -1,0 +1,326 @@
+//! From limits as they are written to limits that can be kept: which one paces, which are windows, how large each burst is.
+
+use crate::clock::MILLISECOND;
+use crate::rate::{Amount, Limit, Rate};
+use std::fmt;
+use std::num::NonZeroU64;
+use thiserror::Error;
+
+/// Up to this much time's worth of units may go at once where no burst was named.
+const DEFAULT_BURST: u64 = 10 * MILLISECOND;
+
+/// Limits with every default filled in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plan {
+    limits: Vec<Resolved>,
+    counts_bytes: bool,
+}
+
+/// One limit with its defaults filled in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Resolved {
+    Bucket { rate: Rate, burst: NonZeroU64, initial: u64 },
+    Window(Rate),
+}
+
+/// Limits that contradict each other.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum PlanError {
+    /// No limit at all.
+    #[error("no limit; write for example 5/s, or unlimited")]
+    None,
+    /// `unlimited` with something beside it.
+    #[error("unlimited stands alone, without a burst or another limit")]
+    UnlimitedAlone,
+    /// Bytes and units cannot be counted by one pipe.
+    #[error("'{bytes}' counts bytes and '{units}' units; a pipe counts one or the other")]
+    BytesBesideUnits {
+        /// The limit in bytes.
+        bytes: String,
+        /// The other.
+        units: String,
+    },
+    /// A burst given apart from the limits, which already name one.
+    #[error("the pacing limit '{0}' already names its burst; say it once")]
+    BurstTwice(String),
+    /// A burst given apart from the limits, of which the fastest is a window.
+    #[error("the pacing limit '{0}' is a window, which has no burst; write it without ,window")]
+    BurstOnWindow(String),
+    /// A burst of nothing.
+    #[error("a burst of 0 would let nothing through; the least is 1")]
+    ZeroBurst,
+    /// A burst in bytes beside a rate in units.
+    #[error("a burst of '{0}' is in bytes, but the limit counts units; write a number without a unit")]
+    BurstInBytes(String),
+    /// More at the start than the bucket holds.
+    #[error(
+        "initial={initial} is more than the burst of {burst}, which is all the bucket holds; write burst={initial},initial={initial}"
+    )]
+    InitialAboveBurst {
+        /// What it should hold at the start.
+        initial: u64,
+        /// What it can hold.
+        burst: u64,
+    },
+}
+
+impl Plan {
+    /// Resolves `limits`: the fastest paces, in a bucket of `burst` units where it names none itself; each other limit
+    /// that names no burst is a window.
+    ///
+    /// ```
+    /// use throttle::limits::Plan;
+    /// let plan = Plan::new(&["5/s".parse()?, "5000/h".parse()?], None)?;
+    /// assert_eq!(plan.to_string(), "5/s,burst=1 and 5000/h,window");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`PlanError`] says what contradicts what.
+    pub fn new(limits: &[Limit], burst: Option<Amount>) -> Result<Self, PlanError> {
+        match limits {
+            [] => return Err(PlanError::None),
+            [Limit::Unlimited] if burst.is_none() => return Ok(Plan { limits: Vec::new(), counts_bytes: false }),
+            _ => {}
+        }
+        let rates: Option<Vec<Rate>> = limits.iter().map(Limit::rate).collect();
+        let rates = rates.ok_or(PlanError::UnlimitedAlone)?;
+        one_kind(&rates)?;
+        let pacing = pacing(&rates);
+        let limits = limits.iter().enumerate().map(|(place, limit)| resolve(limit, place == pacing, burst));
+        Ok(Plan { limits: limits.collect::<Result<_, _>>()?, counts_bytes: rates[0].is_bytes() })
+    }
+
+    /// Whether the rates were written in bytes.
+    #[must_use]
+    pub fn counts_bytes(&self) -> bool {
+        self.counts_bytes
+    }
+
+    /// How many limits there are: none, if unlimited.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.limits.len()
+    }
+
+    /// Whether there is no limit.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.limits.is_empty()
+    }
+
+    /// The limit at `place`, as one would write it with its defaults spelled out.
+    #[must_use]
+    pub fn describe(&self, place: usize) -> String {
+        self.limits.get(place).map(ToString::to_string).unwrap_or_default()
+    }
+
+    /// The fastest rate; `None` if unlimited.
+    #[must_use]
+    pub fn fastest(&self) -> Option<Rate> {
+        self.limits.iter().map(Resolved::rate).max()
+    }
+
+    /// The first limit that can never bind beside another: its place and the other's.
+    #[must_use]
+    pub fn never_binds(&self) -> Option<(usize, usize)> {
+        let pairs = (0..self.len()).flat_map(|idle| (0..self.len()).map(move |other| (idle, other)));
+        // Of two alike, the later one is the idle one.
+        let mut idle = pairs.filter(|&(idle, other)| idle != other).filter(|&(idle, other)| {
+            let (idle_limit, other_limit) = (&self.limits[idle], &self.limits[other]);
+            idle_limit.allows_all_of(other_limit) && (idle > other || !other_limit.allows_all_of(idle_limit))
+        });
+        idle.next()
+    }
+
+    pub(super) fn limits(&self) -> &[Resolved] {
+        &self.limits
+    }
+}
+
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.limits.is_empty() {
+            return write!(f, "unlimited");
+        }
+        let limits: Vec<String> = self.limits.iter().map(ToString::to_string).collect();
+        write!(f, "{}", limits.join(" and "))
+    }
+}
+
+fn one_kind(rates: &[Rate]) -> Result<(), PlanError> {
+    let bytes = rates.iter().find(|rate| rate.is_bytes());
+    let units = rates.iter().find(|rate| !rate.is_bytes());
+    match (bytes, units) {
+        (Some(bytes), Some(units)) => {
+            Err(PlanError::BytesBesideUnits { bytes: bytes.to_string(), units: units.to_string() })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The fastest; of equals the one of the shorter period, then the first.
+fn pacing(rates: &[Rate]) -> usize {
+    let key = |place: &usize| (std::cmp::Reverse(rates[*place]), rates[*place].window().1, *place);
+    (0..rates.len()).min_by_key(key).unwrap_or(0)
+}
+
+fn resolve(limit: &Limit, paces: bool, option: Option<Amount>) -> Result<Resolved, PlanError> {
+    let (rate, burst, initial) = match *limit {
+        Limit::Unlimited => return Err(PlanError::UnlimitedAlone),
+        Limit::Window(rate) if paces && option.is_some() => return Err(PlanError::BurstOnWindow(rate.to_string())),
+        Limit::Window(rate) => return Ok(Resolved::Window(rate)),
+        Limit::Bucket { rate, burst, initial } => (rate, burst, initial),
+    };
+    let burst = match (burst, option) {
+        (Some(_), Some(_)) if paces => return Err(PlanError::BurstTwice(limit.to_string())),
+        (None, Some(option)) if paces && option.is_bytes() && !rate.is_bytes() => {
+            return Err(PlanError::BurstInBytes(option.to_string()));
+        }
+        (None, Some(option)) if paces => NonZeroU64::new(option.value()).ok_or(PlanError::ZeroBurst)?,
+        (Some(burst), _) => NonZeroU64::new(burst.value()).ok_or(PlanError::ZeroBurst)?,
+        (None, _) if paces || initial.is_some() => rate.units_in(DEFAULT_BURST),
+        (None, _) => return Ok(Resolved::Window(rate)),
+    };
+    match initial.map_or(burst.get(), |initial| initial.value()) {
+        initial if initial > burst.get() => Err(PlanError::InitialAboveBurst { initial, burst: burst.get() }),
+        initial => Ok(Resolved::Bucket { rate, burst, initial }),
+    }
+}
+
+impl Resolved {
+    fn rate(&self) -> Rate {
+        match *self {
+            Resolved::Bucket { rate, .. } | Resolved::Window(rate) => rate,
+        }
+    }
+
+    /// Whether whatever `other` lets through conforms to this limit, from a fresh start.
+    fn allows_all_of(&self, other: &Resolved) -> bool {
+        match (*self, *other) {
+            // Also at the start: a bucket that starts less than full binds then.
+            (Resolved::Bucket { rate, burst, initial }, _) => {
+                rate >= other.rate() && burst.get() >= other.at_once() && initial >= other.at_once().min(burst.get())
+            }
+            (Resolved::Window(rate), _) => {
+                let (count, period) = rate.window();
+                other.most_in(period.get()) <= u128::from(count.get())
+            }
+        }
+    }
+
+    /// The most units at one instant.
+    fn at_once(&self) -> u64 {
+        match *self {
+            Resolved::Bucket { burst, .. } => burst.get(),
+            Resolved::Window(rate) => rate.window().0.get(),
+        }
+    }
+
+    /// The most units in any half-open span of `nanos`.
+    fn most_in(&self, nanos: u64) -> u128 {
+        let rate = self.rate();
+        match *self {
+            Resolved::Bucket { burst, .. } => {
+                let gained = u128::from(rate.units()) * u128::from(nanos);
+                u128::from(burst.get()) + gained.div_ceil(rate.period().into()) - 1
+            }
+            Resolved::Window(rate) => {
+                let (count, period) = rate.window();
+                u128::from(count.get()) * u128::from(nanos).div_ceil(period.get().into())
+            }
+        }
+    }
+}
+
+impl fmt::Display for Resolved {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Resolved::Window(rate) => write!(f, "{rate},window"),
+            Resolved::Bucket { rate, burst, initial } if *initial == burst.get() => write!(f, "{rate},burst={burst}"),
+            Resolved::Bucket { rate, burst, initial } => write!(f, "{rate},burst={burst},initial={initial}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plan(limits: &[&str], burst: Option<&str>) -> Result<Plan, PlanError> {
+        let limits: Vec<Limit> = limits.iter().map(|limit| limit.parse().unwrap()).collect();
+        Plan::new(&limits, burst.map(|burst| burst.parse().unwrap()))
+    }
+
+    #[test]
+    fn defaults_are_filled_in() {
+        for (limits, burst, expected) in [
+            (&["5/s"][..], None, "5/s,burst=1"),
+            (&["5/s"], Some("10"), "5/s,burst=10"),
+            (&["1M/s"], None, "1M/s,burst=10000"),
+            (&["10MiB/s"], None, "10MiB/s,burst=104857"),
+            (&["10MiB/s"], Some("1MiB"), "10MiB/s,burst=1048576"),
+            (&["5/s", "5000/h"], None, "5/s,burst=1 and 5000/h,window"),
+            (&["5000/h", "5/s"], Some("3"), "5000/h,window and 5/s,burst=3"),
+            (&["5/s", "5000/h,burst=100"], None, "5/s,burst=1 and 5000/h,burst=100"),
+            (&["5/s", "300/min"], None, "5/s,burst=1 and 300/min,window"),
+            (&["300/min", "5/s"], None, "300/min,window and 5/s,burst=1"),
+            (&["5000/h,window"], None, "5000/h,window"),
+            (&["5/s,burst=9,initial=0"], None, "5/s,burst=9,initial=0"),
+            (&["unlimited"], None, "unlimited"),
+        ] {
+            assert_eq!(plan(limits, burst).map(|plan| plan.to_string()), Ok(expected.to_owned()), "{limits:?}");
+        }
+    }
+
+    #[test]
+    fn contradictions_are_told() {
+        for (limits, burst, expected) in [
+            (&[][..], None, "no limit; write for example 5/s, or unlimited"),
+            (&["unlimited", "5/s"], None, "unlimited stands alone, without a burst or another limit"),
+            (&["unlimited"], Some("5"), "unlimited stands alone, without a burst or another limit"),
+            (&["5/s", "1MB/s"], None, "'1MB/s' counts bytes and '5/s' units; a pipe counts one or the other"),
+            (&["5/s,burst=3"], Some("5"), "the pacing limit '5/s,burst=3' already names its burst; say it once"),
+            (
+                &["5/s,window"],
+                Some("5"),
+                "the pacing limit '5/s' is a window, which has no burst; write it without ,window",
+            ),
+            (&["5/s"], Some("0"), "a burst of 0 would let nothing through; the least is 1"),
+            (
+                &["5/s"],
+                Some("1KiB"),
+                "a burst of '1KiB' is in bytes, but the limit counts units; write a number without a unit",
+            ),
+            (
+                &["5/s,initial=3"],
+                None,
+                "initial=3 is more than the burst of 1, which is all the bucket holds; write burst=3,initial=3",
+            ),
+        ] {
+            let error = plan(limits, burst).expect_err(expected);
+            assert_eq!(error.to_string(), expected);
+        }
+    }
+
+    #[test]
+    fn a_limit_that_can_never_bind_is_found() {
+        for (limits, expected) in [
+            (&["5/s", "5000/h"][..], None),
+            (&["5/s", "300/min"], Some((1, 0))),
+            (&["5/s,burst=2", "300/min"], None),
+            (&["5/s", "5/s"], Some((1, 0))),
+            (&["5/s", "10/s,burst=1"], None),
+            (&["5/s", "4/s,burst=10"], None),
+            (&["5/s", "18000/h"], Some((1, 0))),
+            (&["18000/h", "5/s"], Some((0, 1))),
+            (&["5/s", "20000/h"], None),
+            (&["10/s,window", "1000/min,window"], Some((1, 0))),
+            (&["10/s,window", "599/min,window"], None),
+        ] {
+            let found = plan(limits, None).unwrap().never_binds();
+            assert_eq!(found, expected, "{limits:?}");
+        }
+    }
+}

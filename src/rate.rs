@@ -1,0 +1,373 @@
+//! Rates and limits as people write them: `5/s`, `100/min`, `1.5GB/s`, `5000/h,window`, `10/s,burst=20,initial=0`.
+//!
+//! Values are validated once, here, and exact from then on: a [`Rate`] is a ratio of two integers. Printing gives back
+//! what was written; comparing goes by the ratio.
+
+use std::cmp::Ordering;
+use std::fmt;
+use std::hash::{Hash, Hasher};
+use std::num::NonZeroU64;
+use std::str::FromStr;
+
+mod error;
+mod number;
+
+pub use error::ParseError;
+pub use number::Amount;
+
+/// Nanoseconds in 100 years of 365 days: what one unit may take at most.
+const SLOWEST: u128 = 100 * 365 * 86_400 * 1_000_000_000;
+
+/// Units per period: an exact ratio, of at most 2⁶⁴−1 units and at least one unit in 100 years.
+///
+/// ```
+/// use throttle::rate::Rate;
+/// let rate: Rate = "0.5/s".parse()?;
+/// assert_eq!((rate.units(), rate.period()), (1, 2_000_000_000));
+/// assert_eq!(rate, "30/min".parse()?);
+/// assert_eq!(rate.to_string(), "0.5/s");
+/// # Ok::<(), throttle::rate::ParseError>(())
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct Rate {
+    /// In lowest terms.
+    units: u64,
+    period: u64,
+    /// As a window counts: of the period that was written.
+    window: (NonZeroU64, NonZeroU64),
+    form: Form,
+}
+
+/// How a rate was written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Form {
+    count: Amount,
+    per: Option<Per>,
+}
+
+/// What stands after the slash.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Per {
+    /// `15` in `3/15s`; `None` where it was left out.
+    times: Option<NonZeroU64>,
+    unit: TimeUnit,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct TimeUnit {
+    name: &'static str,
+    nanos: u64,
+}
+
+const fn time_unit(name: &'static str, nanos: u64) -> TimeUnit {
+    TimeUnit { name, nanos }
+}
+
+const SECOND: u64 = 1_000_000_000;
+
+const TIME_UNITS: [TimeUnit; 15] = [
+    time_unit("ms", 1_000_000),
+    time_unit("s", SECOND),
+    time_unit("sec", SECOND),
+    time_unit("second", SECOND),
+    time_unit("seconds", SECOND),
+    time_unit("m", 60 * SECOND),
+    time_unit("min", 60 * SECOND),
+    time_unit("minute", 60 * SECOND),
+    time_unit("minutes", 60 * SECOND),
+    time_unit("h", 3_600 * SECOND),
+    time_unit("hr", 3_600 * SECOND),
+    time_unit("hour", 3_600 * SECOND),
+    time_unit("hours", 3_600 * SECOND),
+    time_unit("d", 86_400 * SECOND),
+    time_unit("day", 86_400 * SECOND),
+];
+
+/// Also a day; apart because the table above is what messages list.
+const DAYS: TimeUnit = time_unit("days", 86_400 * SECOND);
+
+impl Rate {
+    /// `units` in every `period` nanoseconds.
+    ///
+    /// # Errors
+    /// [`ParseError::TooSlow`] where one unit would take more than 100 years.
+    pub fn new(units: NonZeroU64, period: NonZeroU64) -> Result<Self, ParseError> {
+        let millis = period.get() / 1_000_000;
+        let (count, per) = match NonZeroU64::new(millis) {
+            Some(millis) if period.get().is_multiple_of(1_000_000) => (Amount::plain(units.get()), per_millis(millis)),
+            // No spelling reaches below a millisecond; the nearest exact one is a whole rate per longer period.
+            _ => return Rate::beyond_grammar(units, period),
+        };
+        Rate::from_form(Form { count, per: Some(per) }, &|| format!("{units} in {period} ns"))
+    }
+
+    /// Units in lowest terms: this many in every [`period`](Self::period).
+    #[must_use]
+    pub fn units(&self) -> u64 {
+        self.units
+    }
+
+    /// Nanoseconds in lowest terms.
+    #[must_use]
+    pub fn period(&self) -> u64 {
+        self.period
+    }
+
+    /// Count and period in nanoseconds as they were written, in whole numbers: what a window of this rate counts.
+    #[must_use]
+    pub fn window(&self) -> (NonZeroU64, NonZeroU64) {
+        self.window
+    }
+
+    /// Whether the count was written in bytes.
+    #[must_use]
+    pub fn is_bytes(&self) -> bool {
+        self.form.count.is_bytes()
+    }
+
+    /// Whole units in `nanos` at this rate, rounded down, at least one.
+    #[must_use]
+    pub fn units_in(&self, nanos: u64) -> NonZeroU64 {
+        let units = u128::from(self.units) * u128::from(nanos) / u128::from(self.period);
+        NonZeroU64::new(u64::try_from(units).unwrap_or(u64::MAX)).unwrap_or(NonZeroU64::MIN)
+    }
+
+    /// `written` says how the rate was given, for the error.
+    fn from_form(form: Form, written: &dyn Fn() -> String) -> Result<Self, ParseError> {
+        let (units, parts) = form.count.ratio();
+        let period = match form.per {
+            Some(per) => u128::from(per.times.map_or(1, NonZeroU64::get)) * u128::from(per.unit.nanos),
+            None => u128::from(SECOND),
+        };
+        if units == 0 {
+            return Err(ParseError::Zero(written()));
+        }
+        let period = period.checked_mul(parts.into()).ok_or_else(|| ParseError::TooSlow(written()))?;
+        Rate::from_ratio(units, period, form, written)
+    }
+
+    fn from_ratio(units: u128, period: u128, form: Form, written: &dyn Fn() -> String) -> Result<Self, ParseError> {
+        if period / units > SLOWEST {
+            return Err(ParseError::TooSlow(written()));
+        }
+        let whole = |value: u128, error: fn(String) -> ParseError| {
+            u64::try_from(value).ok().and_then(NonZeroU64::new).ok_or_else(|| error(written()))
+        };
+        let divisor = gcd(units, period);
+        let window = (whole(units, ParseError::TooLarge)?, whole(period, ParseError::TooSlow)?);
+        let reduced = (whole(units / divisor, ParseError::TooLarge)?, whole(period / divisor, ParseError::TooSlow)?);
+        Ok(Rate { units: reduced.0.get(), period: reduced.1.get(), window, form })
+    }
+
+    /// A period that is no whole number of milliseconds is written as the same ratio over a multiple of it.
+    fn beyond_grammar(units: NonZeroU64, period: NonZeroU64) -> Result<Self, ParseError> {
+        let written = || format!("{units} in {period} ns");
+        let scale = 1_000_000 / gcd(1_000_000, period.get().into());
+        let count = u64::try_from(u128::from(units.get()) * scale).map_err(|_| ParseError::TooLarge(written()))?;
+        let millis = u64::try_from(u128::from(period.get()) * scale / 1_000_000).ok().and_then(NonZeroU64::new);
+        let per = millis.map(per_millis).ok_or_else(|| ParseError::TooSlow(written()))?;
+        let form = Form { count: Amount::plain(count), per: Some(per) };
+        let mut rate = Rate::from_form(form, &written)?;
+        rate.window = (units, period);
+        Ok(rate)
+    }
+}
+
+/// The coarsest of `ms s min h d` that says it in whole numbers.
+fn per_millis(millis: NonZeroU64) -> Per {
+    let unit = ["d", "h", "min", "s"].iter().filter_map(|name| time_unit_named(name));
+    let whole = unit.clone().find(|unit| millis.get().is_multiple_of(unit.nanos / 1_000_000));
+    let unit = whole.unwrap_or(TIME_UNITS[0]);
+    let times = NonZeroU64::new(millis.get() / (unit.nanos / 1_000_000)).filter(|times| times.get() > 1);
+    Per { times, unit }
+}
+
+fn time_unit_named(name: &str) -> Option<TimeUnit> {
+    TIME_UNITS.into_iter().chain([DAYS]).find(|unit| unit.name == name)
+}
+
+fn gcd(a: u128, b: u128) -> u128 {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
+
+impl PartialEq for Rate {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other) == Ordering::Equal
+    }
+}
+
+impl Eq for Rate {}
+
+impl Hash for Rate {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        (self.units, self.period).hash(state);
+    }
+}
+
+impl PartialOrd for Rate {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+/// Slower is less. Rates compare by their ratio, however they were written.
+impl Ord for Rate {
+    fn cmp(&self, other: &Self) -> Ordering {
+        let (ours, theirs) = (u128::from(self.units), u128::from(other.units));
+        (ours * u128::from(other.period)).cmp(&(theirs * u128::from(self.period)))
+    }
+}
+
+impl fmt::Display for Rate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.form.count)?;
+        let Some(per) = self.form.per else { return Ok(()) };
+        match per.times {
+            Some(times) => write!(f, "/{times}{}", per.unit.name),
+            None => write!(f, "/{}", per.unit.name),
+        }
+    }
+}
+
+impl FromStr for Rate {
+    type Err = ParseError;
+
+    fn from_str(text: &str) -> Result<Self, ParseError> {
+        if text.is_empty() {
+            return Err(ParseError::Empty);
+        }
+        error::refuse_habits(text)?;
+        let (count, per) = match text.split_once('/') {
+            Some((count, per)) => (count, Some(per)),
+            None => (text, None),
+        };
+        let form = Form { count: number::count(count, text)?, per: per.map(|per| parse_per(per, count)).transpose()? };
+        if form.per.is_none() && form.count.is_ambiguous() {
+            return Err(ParseError::LinesOrBytes(text.to_owned()));
+        }
+        Rate::from_form(form, &|| text.to_owned())
+    }
+}
+
+/// What stands after the slash: an integer or nothing, then a unit of time.
+fn parse_per(per: &str, count: &str) -> Result<Per, ParseError> {
+    let digits = per.len() - per.trim_start_matches(|c: char| c.is_ascii_digit()).len();
+    let (times, name) = per.split_at(digits);
+    if name.starts_with('.') {
+        return Err(error::fractional_period(per, count));
+    }
+    let unit = time_unit_named(name).ok_or_else(|| error::unknown_time_unit(per, times, name, count))?;
+    if times.is_empty() {
+        return Ok(Per { times: None, unit });
+    }
+    let times: u64 = times.parse().map_err(|_| ParseError::TooSlow(format!("{count}/{per}")))?;
+    let times = NonZeroU64::new(times).ok_or_else(|| ParseError::ZeroPeriod(format!("{count}/{per}")))?;
+    Ok(Per { times: Some(times), unit })
+}
+
+/// One limit as it is written after `--rate`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Limit {
+    /// A token bucket: `RATE[,burst=N][,initial=N]`.
+    Bucket {
+        /// How fast it fills.
+        rate: Rate,
+        /// Its size, where one was named.
+        burst: Option<Amount>,
+        /// What it holds at the start; full where none was named.
+        initial: Option<Amount>,
+    },
+    /// Never more than the count in any period: `RATE,window`.
+    Window(
+        /// Count and period, see [`Rate::window`].
+        Rate,
+    ),
+    /// No limit at all.
+    Unlimited,
+}
+
+impl Limit {
+    /// The rate, unless unlimited.
+    #[must_use]
+    pub fn rate(&self) -> Option<Rate> {
+        match self {
+            Limit::Bucket { rate, .. } | Limit::Window(rate) => Some(*rate),
+            Limit::Unlimited => None,
+        }
+    }
+
+    /// Reads a limit from bytes that may be anything.
+    ///
+    /// # Errors
+    /// What is wrong, with a right spelling.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, ParseError> {
+        match std::str::from_utf8(bytes) {
+            Ok(text) => text.parse(),
+            Err(_) => Err(ParseError::NotText(String::from_utf8_lossy(bytes).into_owned())),
+        }
+    }
+}
+
+impl FromStr for Limit {
+    type Err = ParseError;
+
+    fn from_str(text: &str) -> Result<Self, ParseError> {
+        if text == "unlimited" {
+            return Ok(Limit::Unlimited);
+        }
+        if text.starts_with("unlimited") {
+            return Err(ParseError::UnlimitedAlone(text.to_owned()));
+        }
+        let mut parts = text.split(',');
+        let first = parts.next().unwrap_or_default();
+        let keys: Vec<&str> = parts.collect();
+        error::refuse_thousands(text, first, &keys)?;
+        let rate: Rate = first.parse()?;
+        parse_keys(rate, &keys)
+    }
+}
+
+fn parse_keys(rate: Rate, keys: &[&str]) -> Result<Limit, ParseError> {
+    let (mut burst, mut initial, mut window) = (None, None, false);
+    for &key in keys {
+        match key.split_once('=') {
+            Some(("burst", value)) => set_once(&mut burst, "burst", value, &rate)?,
+            Some(("initial", value)) => set_once(&mut initial, "initial", value, &rate)?,
+            None if key == "window" && !window => window = true,
+            _ => return Err(error::unknown_key(key)),
+        }
+    }
+    match (window, burst, initial) {
+        (true, None, None) => Ok(Limit::Window(rate)),
+        (true, ..) => Err(ParseError::WindowWithBurst(rate.to_string())),
+        (false, Some(burst), _) if burst.value() == 0 => Err(ParseError::ZeroBurst),
+        (false, Some(burst), Some(initial)) if initial.value() > burst.value() => {
+            Err(ParseError::InitialAboveBurst { initial: initial.to_string(), burst: burst.to_string() })
+        }
+        (false, burst, initial) => Ok(Limit::Bucket { rate, burst, initial }),
+    }
+}
+
+fn set_once(slot: &mut Option<Amount>, key: &'static str, value: &str, rate: &Rate) -> Result<(), ParseError> {
+    match slot.replace(number::size(key, value, rate)?) {
+        None => Ok(()),
+        Some(_) => Err(ParseError::Twice(key)),
+    }
+}
+
+impl fmt::Display for Limit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Limit::Unlimited => write!(f, "unlimited"),
+            Limit::Window(rate) => write!(f, "{rate},window"),
+            Limit::Bucket { rate, burst, initial } => {
+                write!(f, "{rate}")?;
+                burst.map_or(Ok(()), |burst| write!(f, ",burst={burst}"))?;
+                initial.map_or(Ok(()), |initial| write!(f, ",initial={initial}"))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

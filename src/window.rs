@@ -1,0 +1,166 @@
+//! One sliding window, as pure arithmetic: never more than COUNT in any PERIOD, as strict servers count.
+//!
+//! The state is the log of the grants of the last period. Up to 1024 units it is exact; a larger window keeps its grants
+//! in groups of ⌈COUNT/1024⌉ units, each counted at its latest grant: that frees them a little late and never early.
+//! A period is half-open: a unit granted at `t` makes room again at `t + PERIOD`.
+
+use crate::clock::Nanos;
+use std::collections::VecDeque;
+use std::num::NonZeroU64;
+
+/// Windows of up to this many units are exact.
+const EXACT: u64 = 1024;
+
+/// A window of `count` units in any `period` nanoseconds, and what was granted in it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Window {
+    count: u64,
+    period: Nanos,
+    /// Units that share one entry of the log.
+    group: u64,
+    /// Oldest first; times never fall.
+    log: VecDeque<Entry>,
+    /// Units in the log, those that have left the period included.
+    logged: u64,
+    /// The time of the latest grant.
+    at: Nanos,
+    before: Option<Undo>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Entry {
+    at: Nanos,
+    units: u64,
+}
+
+/// What the last charge did to the end of the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Undo {
+    at: Nanos,
+    /// The last entry as it was, where the charge added to it.
+    merged_into: Option<Entry>,
+    pushed: bool,
+    cost: u64,
+}
+
+impl Window {
+    /// An empty window at `now`.
+    #[must_use]
+    pub fn new(count: NonZeroU64, period: NonZeroU64, now: Nanos) -> Self {
+        let (count, period) = (count.get(), period.get());
+        let group = count.div_ceil(EXACT);
+        Window { count, period, group, log: VecDeque::new(), logged: 0, at: now, before: None }
+    }
+
+    /// The most units in any period.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// The period, in nanoseconds.
+    #[must_use]
+    pub fn period(&self) -> Nanos {
+        self.period
+    }
+
+    /// The least time, not before `now` nor before the last grant, at which `cost` units conform.
+    ///
+    /// `None` for a cost above the window's count, which no time allows, and beyond the end of the clock.
+    #[must_use]
+    pub fn conforms_at(&self, now: Nanos, cost: u64) -> Option<Nanos> {
+        let room = self.count.checked_sub(cost)?;
+        let start = now.max(self.at);
+        let mut held = self.logged;
+        let mut time = start;
+        for entry in &self.log {
+            if held <= room && entry.at.saturating_add(self.period) > start {
+                break;
+            }
+            held -= entry.units;
+            time = time.max(entry.at.checked_add(self.period)?);
+        }
+        Some(time)
+    }
+
+    /// Takes `cost` units at `grant`, a time not before [`conforms_at`](Self::conforms_at).
+    pub fn charge(&mut self, grant: Nanos, cost: u64) {
+        // Only what no longer mattered at the *previous* grant is forgotten, so that this one can be undone.
+        while let Some(entry) = self.log.front().filter(|entry| entry.at.saturating_add(self.period) <= self.at) {
+            self.logged -= entry.units;
+            self.log.pop_front();
+        }
+        let mut undo = Undo { at: self.at, merged_into: None, pushed: false, cost };
+        let mut rest = cost;
+        if let Some(last) = self.log.back_mut() {
+            let shared = if last.at == grant { rest } else { rest.min(self.group.saturating_sub(last.units)) };
+            if shared > 0 {
+                undo.merged_into = Some(*last);
+                *last = Entry { at: grant, units: last.units + shared };
+                rest -= shared;
+            }
+        }
+        if rest > 0 {
+            self.log.push_back(Entry { at: grant, units: rest });
+            undo.pushed = true;
+        }
+        self.logged += cost;
+        self.at = self.at.max(grant);
+        self.before = Some(undo);
+    }
+
+    /// Takes back the last charge, as if it had never been made.
+    pub(crate) fn undo(&mut self) {
+        let Some(undo) = self.before.take() else { return };
+        if undo.pushed {
+            self.log.pop_back();
+        }
+        if let (Some(entry), Some(last)) = (undo.merged_into, self.log.back_mut()) {
+            *last = entry;
+        }
+        self.logged -= undo.cost;
+        self.at = undo.at;
+    }
+
+    /// Takes `units` that were granted at `grant` and not used out of the log, where they still stand under that time.
+    pub(crate) fn give_back(&mut self, grant: Nanos, units: u64) {
+        if let Some(entry) = self.log.iter_mut().rev().find(|entry| entry.at <= grant)
+            && entry.at == grant
+        {
+            let returned = units.min(entry.units);
+            entry.units -= returned;
+            self.logged -= returned;
+        }
+        self.before = None;
+    }
+
+    /// Whole units that could be taken at `now`; nothing while a grant lies ahead.
+    #[must_use]
+    pub fn available(&self, now: Nanos) -> u64 {
+        if now < self.at { 0 } else { self.count - self.held_at(now) }
+    }
+
+    /// The time at which `units` more will all have been granted, were this window the only limit.
+    pub(crate) fn schedule(&self, now: Nanos, units: u64) -> Option<Nanos> {
+        let start = now.max(self.at);
+        let held = self.held_at(start);
+        let Some(beyond) = units.checked_sub(self.count - held + 1) else { return Some(start) };
+        // From here on every unit takes the place of an earlier one, a whole number of periods later.
+        let (rounds, mut place) = (beyond / self.count, beyond % self.count);
+        let live = self.log.iter().filter(|entry| entry.at.saturating_add(self.period) > start);
+        let freed = live.map(|entry| (entry.at, entry.units)).chain([(start, self.count - held)]);
+        for (at, room) in freed {
+            match place.checked_sub(room) {
+                Some(further) => place = further,
+                None => return self.period.checked_mul(rounds + 1)?.checked_add(at),
+            }
+        }
+        None
+    }
+
+    /// Units that count at `time`, which is not before the last grant.
+    fn held_at(&self, time: Nanos) -> u64 {
+        let gone = self.log.iter().take_while(|entry| entry.at.saturating_add(self.period) <= time);
+        self.logged - gone.map(|entry| entry.units).sum::<u64>()
+    }
+}
