@@ -2,6 +2,11 @@
 
 pub mod bucket;
 pub mod clock;
+pub mod framing;
 pub mod limits;
+pub mod meter;
+pub mod pump;
 pub mod rate;
+pub mod sink;
+pub mod store;
 pub mod window;

@@ -5,7 +5,7 @@
 
 use crate::bucket::Bucket;
 use crate::clock::{MILLISECOND, Nanos};
-use crate::rate::{Limit, ParseError, Rate};
+use crate::rate::Rate;
 use crate::window::Window;
 use std::num::NonZeroU64;
 use thiserror::Error;
@@ -72,7 +72,7 @@ impl Limits {
     #[must_use]
     pub fn new(plan: &Plan, now: Nanos) -> Self {
         let states: Vec<State> = plan.limits().iter().map(|limit| State::new(limit, now)).collect();
-        let quantum = states.iter().zip(plan.limits()).map(|(state, limit)| quantum(state, limit)).min();
+        let quantum = states.iter().zip(plan.limits()).map(|(state, limit)| quantum(state, limit.rate())).min();
         Limits { states, quantum: quantum.unwrap_or(u64::MAX), at: now, before: now, grants: 0 }
     }
 
@@ -154,11 +154,11 @@ impl Limits {
     #[must_use]
     pub fn schedule(&self, now: Nanos, units: u64) -> Option<Nanos> {
         let now = now.max(self.at);
-        let times = self.states.iter().map(|state| match state {
+        let mut times = self.states.iter().map(|state| match state {
             State::Bucket(bucket) => bucket.conforms_at(now, units),
             State::Window(window) => window.schedule(now, units),
         });
-        times.fold(Some(now), |latest, time| Some(latest?.max(time?)))
+        times.try_fold(now, |latest, time| Some(latest.max(time?)))
     }
 
     /// Gives back a grant that is not used.
@@ -255,14 +255,10 @@ impl State {
     }
 }
 
-fn quantum(state: &State, limit: &plan::Resolved) -> u64 {
-    let (rate, most) = match (state, limit) {
-        (State::Bucket(bucket), plan::Resolved::Bucket { rate, .. } | plan::Resolved::Window(rate)) => {
-            (rate, bucket.burst())
-        }
-        (State::Window(window), plan::Resolved::Bucket { rate, .. } | plan::Resolved::Window(rate)) => {
-            (rate, window.count())
-        }
+fn quantum(state: &State, rate: Rate) -> u64 {
+    let most = match state {
+        State::Bucket(bucket) => bucket.burst(),
+        State::Window(window) => window.count(),
     };
     rate.units_in(MILLISECOND).get().min(most)
 }
