@@ -1,4 +1,4 @@
-complete -c throttle -s r -l rate -d 'At most this: 5/s 100/min 3/15s 10MiB/s; repeat for several' -r
+complete -c throttle -s r -l rate -d 'At most this: 5/s, 100/min, 10MiB/s; repeat for several' -r
 complete -c throttle -s b -l burst -d 'Most that go at once after rest [default: 10 ms of rate]' -r
 complete -c throttle -s d -l delimiter -d 'Units end with the byte C' -r
 complete -c throttle -s a -l arg-file -d 'Read FILE instead of standard input' -r -F

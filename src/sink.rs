@@ -11,7 +11,7 @@ mod splice;
 
 pub use copy::{Copying, Descriptor, Sink, Source};
 #[cfg(any(target_os = "linux", target_os = "android"))]
-pub use splice::Splice;
+pub use splice::{Splice, enlarge};
 
 /// Units on their way from a source to a sink.
 pub trait Flow {

@@ -23,7 +23,7 @@ pub(crate) use text::{EXAMPLES, SIGNALS};
 #[derive(Debug, Parser)]
 #[command(name = "throttle", version, long_about = text::LONG_ABOUT, after_help = text::examples(), after_long_help = text::after_long_help(), override_usage = "throttle [OPTIONS] --rate LIMIT < input")]
 struct Raw {
-    /// At most this: 5/s 100/min 3/15s 10MiB/s; repeat for several
+    /// At most this: 5/s, 100/min, 10MiB/s; repeat for several
     #[arg(short, long, value_name = "LIMIT", required = true, allow_hyphen_values = true, value_parser = limit_parser(), long_help = text::RATE, help_heading = "Limit")]
     rate: Vec<Limit>,
 

@@ -9,10 +9,11 @@ use anyhow::{Context, Result, anyhow};
 use rustix::fd::{AsFd, OwnedFd};
 use std::io::ErrorKind;
 use std::sync::Arc;
-use throttle::clock::SystemClock;
+use throttle::clock::{MILLISECOND, SystemClock};
 use throttle::framing::{Buffer, Framing};
+use throttle::limits::Plan;
 use throttle::pump::{self, PumpError};
-use throttle::sink::{Copying, Descriptor, Flow, FlowError, Splice};
+use throttle::sink::{Copying, Descriptor, Flow, FlowError, Splice, enlarge};
 use throttle::store::Memory;
 
 /// Large enough that a copy is not felt, small enough to stay in the cache of one core.
@@ -54,6 +55,10 @@ fn hints(flags: &Flags, input: &Input) {
 fn pass_on(flags: &Flags, input: Input, report: &Report) -> Result<Exit> {
     let stdout = std::io::stdout().as_fd().try_clone_to_owned().context("standard output")?;
     let name = input.name;
+    if is_fast(flags.plan()) {
+        enlarge(&input.fd);
+        enlarge(&stdout);
+    }
     match flags.framing() {
         Framing::Bytes => match Splice::new(input.fd, stdout) {
             Ok(mut splice) => drive(&mut splice, &name, report),
@@ -61,6 +66,12 @@ fn pass_on(flags: &Flags, input: Input, report: &Report) -> Result<Exit> {
         },
         framing @ Framing::EndedBy(_) => copy(framing, input.fd, stdout, &name, report),
     }
+}
+
+/// Whether a pipe of the usual 64 KiB would be filled within a millisecond or so, and its two ends woken each time.
+fn is_fast(plan: &Plan) -> bool {
+    let in_a_millisecond = plan.fastest().map_or(u64::MAX, |rate| rate.units_in(MILLISECOND).get());
+    in_a_millisecond >= if plan.counts_bytes() { 64 * 1024 } else { 1_000 }
 }
 
 fn copy(framing: Framing, source: OwnedFd, sink: OwnedFd, name: &str, report: &Report) -> Result<Exit> {

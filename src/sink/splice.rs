@@ -28,8 +28,6 @@ pub struct Splice<R, W> {
     waiting: u64,
     /// For runs that are copied.
     buffer: Box<[u8]>,
-    /// Whether anything was spliced yet.
-    splicing: bool,
     /// Whether the kernel has refused to splice.
     refused: bool,
 }
@@ -54,18 +52,13 @@ impl<R: AsFd, W: AsFd> Splice<R, W> {
         }
         let buffer = vec![0; usize::try_from(LEAST_RUN).unwrap_or(usize::MAX)].into_boxed_slice();
         let (source, sink) = (Descriptor(source), Descriptor(sink));
-        Ok(Splice { source, sink, from_file, waiting: 0, buffer, splicing: false, refused: false })
+        Ok(Splice { source, sink, from_file, waiting: 0, buffer, refused: false })
     }
 
     /// Moves up to `bytes`; 0 at the end of the input.
     fn move_some(&mut self, bytes: u64) -> Result<u64, FlowError> {
         if bytes < LEAST_RUN || self.refused {
             return self.copy_some(bytes);
-        }
-        if !self.splicing {
-            self.splicing = true;
-            enlarge(&self.source.0);
-            enlarge(&self.sink.0);
         }
         loop {
             let length = usize::try_from(bytes).unwrap_or(usize::MAX);
@@ -152,8 +145,8 @@ impl<R: AsFd, W: AsFd> Flow for Splice<R, W> {
     }
 }
 
-/// Makes a pipe as large as an ordinary user may: fewer, longer runs. Does nothing to anything else, or where refused.
-fn enlarge(pipe: impl AsFd) {
+/// Makes a pipe as large as an ordinary user may, for fewer and longer runs. Anything else is left as it is.
+pub fn enlarge(pipe: impl AsFd) {
     if file_type(&pipe) == Some(FileType::Fifo)
         && rustix::pipe::fcntl_getpipe_size(&pipe).is_ok_and(|size| size < LARGEST_PIPE)
     {
