@@ -49,7 +49,7 @@ fn no_layer_imports_a_later_one() {
             assert!(other < own || import == module || own == 4 && other == 4, "{inside} imports crate::{import}");
         }
     }
-    assert!(seen > 20, "only {seen} imports were found: the test looks in the wrong place");
+    assert!(seen > 10, "only {seen} imports were found: the test looks in the wrong place");
 }
 
 /// Only the program knows the command line, the terminal and how errors are told.
@@ -64,6 +64,7 @@ fn only_the_program_knows_clap_anyhow_and_indicatif() {
                 assert!(!text.contains(word), "{inside} uses {word}");
             }
         }
-        assert!(inside.starts_with("program/flags") || !text.contains("use clap"), "{inside} uses clap");
+        let may = inside.starts_with("program/flags") || inside == "program/generated.rs";
+        assert!(may || !text.contains("use clap"), "{inside} uses clap");
     }
 }
