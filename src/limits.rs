@@ -170,7 +170,8 @@ impl Limits {
             self.grants += 1; // No grant has this number: an undone grant is undone once.
             self.at = self.before;
             self.states.iter_mut().for_each(State::undo);
-        } else if now >= self.at {
+        } else if now >= self.at && now >= grant.at {
+            // A time given that lies ahead, though it is later than the latest: that grant was undone before.
             self.at = now;
             for state in &mut self.states {
                 state.give_back(now, grant);
