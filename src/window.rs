@@ -74,7 +74,7 @@ impl Window {
         let mut held = self.logged;
         let mut time = start;
         for entry in &self.log {
-            if held <= room && entry.at.saturating_add(self.period) > start {
+            if held <= room && !self.has_left(entry, start) {
                 break;
             }
             held -= u128::from(entry.units);
@@ -86,14 +86,15 @@ impl Window {
     /// Takes `cost` units at `grant`, a time not before [`conforms_at`](Self::conforms_at).
     pub fn charge(&mut self, grant: Nanos, cost: u64) {
         // Only what no longer mattered at the *previous* grant is forgotten, so that this one can be undone.
-        while let Some(entry) = self.log.front().filter(|entry| entry.at.saturating_add(self.period) <= self.at) {
+        while let Some(&entry) = self.log.front().filter(|entry| self.has_left(entry, self.at)) {
             self.logged -= u128::from(entry.units);
             self.log.pop_front();
         }
         let mut undo = Undo { at: self.at, merged_into: None, pushed: false, cost };
         let mut rest = cost;
         // What has left the period must not come back into it with a group.
-        if let Some(last) = self.log.back_mut().filter(|last| last.at.saturating_add(self.period) > grant) {
+        let joins = self.log.back().is_some_and(|last| !self.has_left(last, grant));
+        if let Some(last) = self.log.back_mut().filter(|_| joins) {
             let shared = if last.at == grant { rest } else { rest.min(self.group.saturating_sub(last.units)) };
             if shared > 0 {
                 undo.merged_into = Some(*last);
@@ -148,7 +149,7 @@ impl Window {
         let Some(beyond) = units.checked_sub(free).and_then(|beyond| beyond.checked_sub(1)) else { return Some(start) };
         // From here on every unit takes the place of an earlier one, a whole number of periods later.
         let (rounds, mut place) = (beyond / self.count, beyond % self.count);
-        let live = self.log.iter().filter(|entry| entry.at.saturating_add(self.period) > start);
+        let live = self.log.iter().filter(|entry| !self.has_left(entry, start));
         let freed = live.map(|entry| (entry.at, entry.units)).chain([(start, free)]);
         for (at, room) in freed {
             match place.checked_sub(room) {
@@ -161,8 +162,13 @@ impl Window {
 
     /// Units that count at `time`, which is not before the last grant.
     fn held_at(&self, time: Nanos) -> u64 {
-        let gone = self.log.iter().take_while(|entry| entry.at.saturating_add(self.period) <= time);
+        let gone = self.log.iter().take_while(|entry| self.has_left(entry, time));
         let held = self.logged - gone.map(|entry| u128::from(entry.units)).sum::<u128>();
         u64::try_from(held).unwrap_or(u64::MAX)
+    }
+
+    /// Whether `entry` makes room again at `time`.
+    fn has_left(&self, entry: &Entry, time: Nanos) -> bool {
+        time.checked_sub(entry.at).is_some_and(|age| age >= self.period)
     }
 }
