@@ -703,6 +703,27 @@ fn law5_nothing_is_given_back_while_a_time_given_to_another_lies_ahead() {
 }
 
 #[test]
+fn law5_giving_back_what_cost_nothing_undoes_nobody_elses_reservation() {
+    let mut core = core(&[bucket(10, SECOND, 1)], 0);
+    let _ = core.take(0, 1).unwrap();
+    assert_eq!(core.take(0, 1).unwrap().at, SECOND / 10);
+    let nothing = core.take(0, 0).unwrap();
+    core.give_back(0, &nothing);
+    assert_eq!(core.take(0, 1).unwrap().at, SECOND / 5);
+}
+
+#[test]
+fn law5_of_a_cost_above_the_burst_no_more_than_the_burst_comes_back() {
+    let mut core = core(&[bucket(10, SECOND, 2)], 0);
+    let tenth = SECOND / 10;
+    let grant = core.take(0, 20).unwrap();
+    assert_eq!(grant.at, 18 * tenth);
+    assert_eq!(core.take(22 * tenth, 4).unwrap().at, 24 * tenth, "it found a full bucket");
+    core.give_back(24 * tenth, &grant);
+    assert_eq!(core.take(24 * tenth, 1).unwrap().at, 25 * tenth, "with or without what was given back");
+}
+
+#[test]
 fn law5_a_reservation_is_undone_once() {
     let mut core = core(&[bucket(10, SECOND, 2)], 0);
     let _ = core.take(0, 2).unwrap();
@@ -726,6 +747,8 @@ proptest! {
     ) {
         let mut pair = Pair::new(&limits, start);
         let mut waits = waits.into_iter();
+        // Time read out of order counts as the time before it.
+        let mut read = start;
         run(&limits, start, &schedule, |now, cost| {
             let untouched = pair.core.clone();
             let max_wait = waits.next().unwrap();
@@ -733,7 +756,7 @@ proptest! {
             match (pair.core.take_within(now, cost, max_wait), expected) {
                 (Err(Refusal::Never), None) => assert_eq!(pair.core, untouched),
                 (Err(Refusal::TooLong { wait }), Some(granted)) => {
-                    assert_eq!(wait, granted.at - now);
+                    assert_eq!(wait, granted.at - now.max(read));
                     assert!(wait > max_wait);
                     assert_eq!(pair.core, untouched);
                     // Exactly that long is long enough.
@@ -741,8 +764,9 @@ proptest! {
                 }
                 (Ok(grant), Some(granted)) => {
                     assert_eq!(grant.at, granted.at);
-                    assert!(grant.at.saturating_sub(now) <= max_wait);
+                    assert!(grant.at - now.max(read) <= max_wait);
                     pair.model.take(now, cost);
+                    read = if cost > 0 { now.max(read) } else { read };
                 }
                 (core, model) => panic!("{core:?}, but {model:?}"),
             }
@@ -798,6 +822,16 @@ fn law7_time_that_goes_back_credits_nothing() {
         assert_eq!(core.take_within(back, 1, 0).map_err(|_| ()), Err(()));
     }
     assert_eq!(core.take(0, 1).unwrap().at, 5 * SECOND + SECOND / 10);
+}
+
+#[test]
+fn law7_who_read_the_time_before_another_was_served_is_not_refused_what_is_there() {
+    let mut core = core(&[bucket(10, SECOND, 3)], 0);
+    assert_eq!(core.take_within(SECOND, 1, 0).map(|grant| grant.at), Ok(SECOND));
+    assert_eq!(core.available(SECOND - 1), 2);
+    assert_eq!(core.take_within(SECOND - 1, 1, 0).map(|grant| grant.at), Ok(SECOND));
+    assert_eq!(core.take_within(0, 1, 0).map(|grant| grant.at), Ok(SECOND));
+    assert_eq!(core.take_within(SECOND - 1, 1, 0), Err(Refusal::TooLong { wait: SECOND / 10 }));
 }
 
 #[test]

@@ -22,6 +22,8 @@ pub(crate) enum Limit {
 #[derive(Clone, Debug)]
 pub(crate) struct Model {
     states: Vec<State>,
+    /// The latest request that was granted. A clock that says less was read before it.
+    asked: u64,
     /// The latest grant.
     at: u64,
 }
@@ -51,7 +53,7 @@ pub(crate) struct Granted {
 
 impl Model {
     pub(crate) fn new(limits: &[Limit], now: u64) -> Self {
-        Model { states: limits.iter().map(State::new).collect(), at: now }
+        Model { states: limits.iter().map(State::new).collect(), asked: now, at: now }
     }
 
     /// When `cost` asked for at `now` would be granted; `None` if never, or later than 64 bits of nanoseconds.
@@ -72,13 +74,14 @@ impl Model {
         if cost > 0 {
             let (before, start) = (self.at, now.max(self.at));
             self.states.iter_mut().for_each(|state| state.charge(before, start, granted.at, cost));
-            self.at = granted.at;
+            (self.asked, self.at) = (now.max(self.asked), granted.at);
         }
         Some(granted)
     }
 
     /// Whole units that could go at `now`; none before the latest grant.
     pub(crate) fn available(&self, now: u64) -> BigInt {
+        let now = now.max(self.asked);
         if now < self.at {
             return BigInt::from(0);
         }
