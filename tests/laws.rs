@@ -504,6 +504,17 @@ fn law2_a_group_that_has_left_a_large_window_takes_nothing_new_in() {
 }
 
 #[test]
+fn law2_a_group_makes_room_in_a_large_window_when_its_latest_unit_does() {
+    // Groups of two: the first two units share one.
+    let mut core = core(&[Limit::Window { count: 2048, period: 10 * SECOND }], 0);
+    for (now, cost) in [(0, 1), (9, 1), (9, 2046)] {
+        assert_eq!(core.take(now * SECOND, cost).unwrap().at, now * SECOND);
+    }
+    assert_eq!(core.available(10 * SECOND), 0);
+    assert_eq!(core.take(10 * SECOND, 2).unwrap().at, 19 * SECOND);
+}
+
+#[test]
 fn law2_costs_and_bursts_as_large_as_numbers_go_never_overflow() {
     let huge = u64::MAX;
     let rates = [(1, YEAR), (3, SECOND), (10, 1), (huge, SECOND), (huge - 2, 1_000_000), (1, 1)];
@@ -721,6 +732,38 @@ fn law5_of_a_cost_above_the_burst_no_more_than_the_burst_comes_back() {
     assert_eq!(core.take(22 * tenth, 4).unwrap().at, 24 * tenth, "it found a full bucket");
     core.give_back(24 * tenth, &grant);
     assert_eq!(core.take(24 * tenth, 1).unwrap().at, 25 * tenth, "with or without what was given back");
+}
+
+#[test]
+fn law5_what_the_bucket_gained_since_is_not_given_back_as_well() {
+    let mut core = core(&[bucket(10, SECOND, 2)], 0);
+    let _ = core.take(0, 1).unwrap();
+    let grant = core.take(0, 1).unwrap();
+    core.give_back(SECOND / 10, &grant);
+    // Had it not been granted, the bucket would have been full for just as long as it takes to earn it.
+    assert_eq!(core.available(SECOND / 10), 1);
+}
+
+#[test]
+fn law5_from_its_time_on_a_reservation_is_not_undone_but_credited_less_the_gain() {
+    let mut core = core(&[bucket(10, SECOND, 2)], 0);
+    let tenth = SECOND / 10;
+    let _ = core.take(0, 2).unwrap();
+    let grant = core.take(0, 1).unwrap();
+    core.give_back(tenth + tenth / 2, &grant);
+    // Half a unit was gained, so half a unit comes back.
+    assert_eq!(core.take(0, 1).unwrap().at, tenth + tenth / 2);
+    assert_eq!(core.take(0, 1).unwrap().at, 2 * tenth + tenth / 2);
+}
+
+#[test]
+fn law5_undoing_a_reservation_brings_back_the_grant_that_had_to_leave_the_window_for_it() {
+    let mut core = core(&[Limit::Window { count: 1, period: SECOND }], 0);
+    let _ = core.take(0, 1).unwrap();
+    let grant = core.take(0, 1).unwrap();
+    assert_eq!(grant.at, SECOND);
+    core.give_back(0, &grant);
+    assert_eq!(core.take(0, 1).unwrap().at, SECOND);
 }
 
 #[test]
