@@ -268,27 +268,52 @@ fn run(limits: &[Limit], start: u64, schedule: &Schedule, mut step: impl FnMut(u
 // Law 1: exact
 
 #[test]
-fn law1_the_nth_of_a_million_grants_is_at_its_exact_time() {
-    for (units, period, burst, initial) in [
-        (3, SECOND, 1, 1),
-        (3, SECOND, 10, 10),
-        (3, SECOND, 10, 4),
-        (1_000_003, SECOND, 1, 1),
-        (1_000_003, SECOND, 10_000, 10_000),
-        (700, MINUTE, 1, 1),
-        (700, MINUTE, 7, 0),
-        (3, 2, 1, 1),
-        (3, 2, 15_000_000, 0),
-        (10, 1, 1, 1),
+fn law1_the_nth_of_millions_of_grants_is_at_its_exact_time() {
+    const MANY: u64 = 1_000_000;
+    for (grants, units, period, burst, initial) in [
+        (10 * MANY, 3, SECOND, 1, 1),
+        (MANY, 3, SECOND, 10, 10),
+        (MANY, 3, SECOND, 10, 4),
+        (10 * MANY, 1_000_003, SECOND, 1, 1),
+        (MANY, 1_000_003, SECOND, 10_000, 10_000),
+        (10 * MANY, 700, MINUTE, 1, 1),
+        (MANY, 700, MINUTE, 7, 0),
+        (10 * MANY, 3, 2, 1, 1),
+        (MANY, 3, 2, 15_000_000, 0),
+        (MANY, 10, 1, 1, 1),
     ] {
         let mut core = core(&[Limit::Bucket { units, period, burst, initial }], 0);
         let mut last = 0;
-        for n in 1..=1_000_000 {
+        for n in 1..=grants {
             // Half of them ask when served, as who sleeps does; the others far ahead, as who reserves does.
             let asked = if n % 2000 < 1000 { last } else { 0 };
             last = core.take(asked, 1).unwrap().at;
             let expected = time_of(n - initial.min(n), units, period);
             assert_eq!(last, expected, "unit {n} at {units} in {period} ns, burst {burst}, initial {initial}");
+        }
+    }
+}
+
+#[test]
+fn law1_who_takes_runs_and_is_late_gets_exactly_what_the_rate_gives() {
+    for (units, period, burst) in [(1_000_003, SECOND, 10_000), (3, 2, 15_000_000), (700, MINUTE, 7), (10, 1, 1000)] {
+        let mut core = core(&[bucket(units, period, burst)], 0);
+        let clock = FakeClock::at(0);
+        let by = |time: u64| u128::from(burst) + u128::from(units) * u128::from(time) / u128::from(period);
+        // A run leaves up to one unit behind, so one less is the time after which the bucket is full.
+        let (full_after, mut total) = (time_of(burst - 1, units, period), 0);
+        for n in 0..100_000 {
+            let asked = clock.now();
+            let grant = core.take_run(asked, u64::MAX).unwrap();
+            total += u128::from(grant.units);
+            if grant.at == asked {
+                assert_eq!(total, by(asked), "all there is");
+            } else {
+                assert!(by(grant.at - 1) < total && total <= by(grant.at), "a quantum, at the least time");
+                assert_eq!(grant.units, core.quantum());
+            }
+            clock.sleep_until(grant.at);
+            clock.advance(share(full_after, n * 7919 % 1000));
         }
     }
 }
@@ -619,6 +644,30 @@ proptest! {
         };
         let left = consume(&mut core, &FakeClock::at(0), &costs, late);
         // Law 3 is law 2 for what leaves, with a burst that is larger by what comes in while the bucket fills.
+        let allowed = Limit::Bucket { units, period, burst: 2 * burst, initial: 0 };
+        prop_assert_eq!(excess(&allowed, &left), None);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(128))]
+
+    #[test]
+    fn law3_runs_that_leave_late_are_never_more_than_the_burst_and_the_rate_with_the_fill_time(
+        (units, period) in any_rate(), burst in prop_oneof![1..50_u64, any_size(30).prop_map(|burst| burst.max(1))],
+        steps in prop::collection::vec((any_size(32), 0..=4_u64, 0..=3000_u64), 1..80)
+    ) {
+        let mut core = core(&[bucket(units, period, burst)], 0);
+        let (clock, mut left) = (FakeClock::at(0), Vec::new());
+        let fill = size(&bucket(units, period, burst)).1;
+        for (waiting, kind, permille) in steps {
+            let Ok(grant) = core.take_run(clock.now(), waiting.max(1)) else { break };
+            prop_assert!(grant.units > 0);
+            clock.sleep_until(grant.at);
+            let late = if kind < 2 { share(fill, permille).saturating_mul(1 + 999 * kind) } else { 0 };
+            clock.set(clock.now().saturating_add(late));
+            left.push((clock.now(), grant.units));
+        }
         let allowed = Limit::Bucket { units, period, burst: 2 * burst, initial: 0 };
         prop_assert_eq!(excess(&allowed, &left), None);
     }

@@ -15,8 +15,12 @@ cd "$copy"
 # run BINARY TEST: prints 'passes', 'fails' or 'does not build'
 run() {
     cargo build --quiet --tests >build.log 2>&1 || { echo 'does not build'; return; }
-    timeout 300 cargo test --quiet --test "$1" -- --exact "$2" >test.log 2>&1 || { echo fails; return; }
-    grep -q '^test result: ok. 1 passed' test.log && echo passes || echo 'is not there'
+    timeout 300 cargo test --quiet --test "$1" -- --exact "$2" >test.log 2>&1 || true
+    case $(grep '^test result:' test.log) in
+    *'ok. 1 passed'*) echo passes ;;
+    *'FAILED. 0 passed; 1 failed'*) echo fails ;;
+    *) echo 'breaks or hangs' ;;
+    esac
 }
 
 # mutate FILE OLD NEW: replaces the one line that reads OLD, but for its indentation
@@ -42,7 +46,7 @@ try() { # NUMBER TITLE FILE TEST OLD NEW
     result=$(run "$binary" "$test")
     cat original >"$3"
     [[ $result == fails ]] || uncaught=$((uncaught + 1))
-    printf '%3s  %-14s  %-14s  %s\n     %s\n' "$1" "$result" "$3" "$2" "$test"
+    printf '%3s  %-15s  %-14s  %s\n     %s\n' "$1" "$result" "$3" "$2" "$test"
 }
 
 wanted() { # NUMBER LIST…
