@@ -132,6 +132,7 @@ impl Window {
             let returned = units.min(entry.units);
             entry.units -= returned;
             self.logged -= u128::from(returned);
+            self.log.retain(|entry| entry.units > 0);
         }
         self.before = None;
     }

@@ -806,6 +806,19 @@ fn law5_from_its_time_on_a_reservation_is_not_undone_but_credited_less_the_gain(
 }
 
 #[test]
+fn law5_what_is_given_back_to_a_window_leaves_nothing_to_remember() {
+    let mut core = core(&[Limit::Window { count: 10, period: HOUR }], 0);
+    for second in 0..2000 {
+        let grants = [0, 1, 2].map(|later| core.take(second * SECOND + later, 1).unwrap());
+        for grant in grants {
+            core.give_back(second * SECOND + 2, &grant);
+        }
+    }
+    assert_eq!(core.available(core.latest()), 10);
+    assert!(format!("{core:?}").len() < 2000, "the log does not grow");
+}
+
+#[test]
 fn law5_undoing_a_reservation_brings_back_the_grant_that_had_to_leave_the_window_for_it() {
     let mut core = core(&[Limit::Window { count: 1, period: SECOND }], 0);
     let _ = core.take(0, 1).unwrap();
