@@ -3,6 +3,7 @@
 pub mod bucket;
 pub mod clock;
 pub mod framing;
+pub mod launch;
 pub mod limits;
 pub mod meter;
 pub mod pump;

@@ -24,11 +24,11 @@ pub trait Flow {
     /// Units that were read and not yet handed over.
     fn waiting(&self) -> u64;
 
-    /// Returns once the sink can take a unit.
+    /// Returns once the sink can take a unit, and says how many it can take.
     ///
     /// # Errors
     /// What the sink says; [`FlowError::Write`] of `BrokenPipe` where its reader is gone.
-    fn ready(&mut self) -> Result<(), FlowError>;
+    fn ready(&mut self) -> Result<u64, FlowError>;
 
     /// Hands `units` units over, together, and says how many bytes they were.
     ///
