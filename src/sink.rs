@@ -6,11 +6,10 @@ use std::io;
 use thiserror::Error;
 
 mod copy;
-#[cfg(any(target_os = "linux", target_os = "android"))]
+#[cfg_attr(not(any(target_os = "linux", target_os = "android")), path = "sink/no_splice.rs")]
 mod splice;
 
 pub use copy::{Copying, Descriptor, Sink, Source};
-#[cfg(any(target_os = "linux", target_os = "android"))]
 pub use splice::{Splice, enlarge};
 
 /// Units on their way from a source to a sink.
