@@ -102,8 +102,11 @@ fn launch(flags: &Flags, options: Options, source: AnySource, name: &str) -> Res
             std::thread::park();
         }
     }
+    if let Err(error) = result {
+        watch.report.close_or_say();
+        return Err(told(error, name));
+    }
     watch.report.close()?;
-    result.map_err(|error| told(error, name))?;
     Ok(watch.exit())
 }
 

@@ -57,9 +57,7 @@ impl Watch {
     }
 
     fn finish(&self, ending: Ending) -> ! {
-        if let Err(error) = self.report.close() {
-            say(format_args!("{error:#}"));
-        }
+        self.report.close_or_say();
         match ending {
             Ending::Signal(signal) => signals::die_of(signal),
             Ending::ReaderGone => signals::die_of(SIGPIPE),

@@ -30,9 +30,13 @@ pub(crate) fn run(flags: &Flags) -> Result<Exit> {
     let store = Memory::new(flags.plan(), SystemClock);
     let report = Arc::new(Report::new(flags, UnitName::of(flags.framing()), input.size.map(Total::Bytes), store)?);
     signals::attend(Arc::clone(&report), None).context("cannot handle signals")?;
-    let ended = pass_on(flags, input, &report);
-    report.close()?;
-    ended
+    match pass_on(flags, input, &report) {
+        Ok(exit) => report.close().map(|()| exit),
+        Err(error) => {
+            report.close_or_say();
+            Err(error)
+        }
+    }
 }
 
 /// What the user should know before anything happens.
@@ -91,7 +95,7 @@ fn drive(flow: &mut impl Flow, name: &str, report: &Report) -> Result<Exit> {
     match pump::run(flow, report.store(), report.meter()) {
         Ok(()) => Ok(Exit::Success),
         Err(PumpError::Flow(FlowError::Write(error))) if error.kind() == ErrorKind::BrokenPipe => {
-            report.close()?;
+            report.close_or_say();
             Ok(signals::die_of_broken_pipe())
         }
         Err(PumpError::Flow(FlowError::Write(error))) => {

@@ -168,6 +168,13 @@ impl<C: Clock> Report<C> {
         }
     }
 
+    /// Closes on the way to an end that is already decided: what goes wrong is told and changes nothing.
+    pub(crate) fn close_or_say(&self) {
+        if let Err(error) = self.close() {
+            say(format_args!("{error:#}"));
+        }
+    }
+
     pub(crate) fn read(&self) -> Reading {
         self.meter.read(self.now())
     }

@@ -84,9 +84,7 @@ fn is_in_foreground() -> bool {
 }
 
 fn end_by(signal: i32, report: &Report) {
-    if let Err(error) = report.close() {
-        super::say(format_args!("{error:#}"));
-    }
+    report.close_or_say();
     die_of(signal);
 }
 
