@@ -88,6 +88,16 @@ mod writing {
     }
 
     #[test]
+    fn an_output_that_is_not_open_for_writing_is_named() {
+        for rate in ["5/s", "1GB/s"] {
+            let mut command = throttle(&["-r", rate]);
+            let (reader, _writer) = std::io::pipe().unwrap();
+            command.stdout(reader);
+            assert_fails(&feed(command, b"a\n"), &["standard output is not open for writing"]);
+        }
+    }
+
+    #[test]
     fn a_disk_that_fills_up_counts_what_was_passed() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("out");
@@ -170,12 +180,12 @@ mod reading {
     }
 
     #[test]
-    fn an_input_that_cannot_be_read_is_named() {
+    fn an_input_that_is_not_open_for_reading_is_named() {
         for rate in ["5/s", "1GB/s"] {
             let mut command = throttle(&["-r", rate]);
             let (_reader, writer) = std::io::pipe().unwrap();
             command.stdin(writer);
-            assert_fails(&Running::start(command).finish(), &["standard input", "Bad file descriptor"]);
+            assert_fails(&Running::start(command).finish(), &["standard input is not open for reading"]);
         }
     }
 

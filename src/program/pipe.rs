@@ -7,6 +7,7 @@ use super::report::{Report, Total, UnitName};
 use super::{say, signals};
 use anyhow::{Context, Result, anyhow};
 use rustix::fd::{AsFd, OwnedFd};
+use rustix::fs::OFlags;
 use std::io::ErrorKind;
 use std::sync::Arc;
 use throttle::clock::{MILLISECOND, SystemClock};
@@ -61,6 +62,7 @@ pub(super) fn hint_at_idle_limit(flags: &Flags) {
 
 fn pass_on(flags: &Flags, input: Input, report: &Report) -> Result<Exit> {
     let stdout = std::io::stdout().as_fd().try_clone_to_owned().context("standard output")?;
+    input::ensure_open_for("writing", OFlags::RDONLY, &stdout, "standard output")?;
     let name = input.name;
     if is_fast(flags.plan()) {
         enlarge(&input.fd);
