@@ -8,7 +8,7 @@
 
 use crate::clock::with_usual_slack;
 use crate::framing::Buffer;
-use crate::sink::{Filled, Flow, FlowError, Source};
+use crate::sink::{Filled, Flow, FlowError, Passed, Source};
 use rustix::process::{Pid, Signal};
 use std::ffi::OsString;
 use std::io::{self, ErrorKind};
@@ -400,14 +400,15 @@ impl<R: Source> Flow for Launching<R> {
         Ok(self.launcher.shared.slots.wait())
     }
 
-    /// The bytes are those of the units' names; nothing is written.
-    fn pass(&mut self, units: u64) -> Result<u64, FlowError> {
+    /// No bytes are counted: none are written here.
+    fn pass(&mut self, units: u64, passed: &mut Passed) -> Result<(), FlowError> {
         for _ in 0..units {
             let Some(job) = self.batches.next() else { break };
             self.launcher.start(job);
+            passed.units += 1;
             self.tell_next();
         }
-        Ok(0)
+        Ok(())
     }
 }
 
@@ -443,12 +444,13 @@ impl<R: Source, S: FnMut(&Job) -> io::Result<()>> Flow for Showing<R, S> {
         Ok(1)
     }
 
-    fn pass(&mut self, units: u64) -> Result<u64, FlowError> {
+    fn pass(&mut self, units: u64, passed: &mut Passed) -> Result<(), FlowError> {
         for _ in 0..units {
             let Some(job) = self.batches.next() else { break };
             (self.show)(&job).map_err(FlowError::Write)?;
+            passed.units += 1;
         }
-        Ok(0)
+        Ok(())
     }
 }
 

@@ -102,7 +102,7 @@ mod writing {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("out");
         // `ulimit -f` counts blocks of 512 bytes, or of 1024 in some shells: 20 lines fit either way, 40 do not.
-        let mut command = shell("trap '' XFSZ; ulimit -f 1; exec \"$0\" -r 10k/s -b 1 > \"$1\"");
+        let mut command = shell("trap '' XFSZ; ulimit -f 1; exec \"$0\" -r 10k/s > \"$1\"");
         command.arg(&file);
         let line = [vec![b'x'; 24], b"\n".to_vec()].concat();
         let output = feed(command, &line.repeat(60));

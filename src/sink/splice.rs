@@ -1,7 +1,7 @@
 //! Bytes moved inside the kernel, from a pipe or a file to a pipe or a file: splice(2).
 
-use super::copy::{is_ready, wait_for};
-use super::{Descriptor, Filled, Flow, FlowError, Sink, Source};
+use super::copy::{is_ready, wait_for, write_all};
+use super::{Descriptor, Filled, Flow, FlowError, Passed, Sink, Source};
 use rustix::event::PollFlags;
 use rustix::fd::AsFd;
 use rustix::fs::FileType;
@@ -55,21 +55,24 @@ impl<R: AsFd, W: AsFd> Splice<R, W> {
         Ok(Splice { source, sink, from_file, waiting: 0, buffer, refused: false })
     }
 
-    /// Moves up to `bytes`; 0 at the end of the input.
-    fn move_some(&mut self, bytes: u64) -> Result<u64, FlowError> {
+    /// Moves up to `bytes`; none at the end of the input.
+    fn move_some(&mut self, bytes: u64, passed: &mut Passed) -> Result<(), FlowError> {
         if bytes < LEAST_RUN || self.refused {
-            return self.copy_some(bytes);
+            return self.copy_some(bytes, passed);
         }
         loop {
             let length = usize::try_from(bytes).unwrap_or(usize::MAX);
             match splice(&self.source.0, None, &self.sink.0, None, length, SpliceFlags::MOVE) {
-                Ok(moved) => return Ok(moved as u64),
+                Ok(moved) => {
+                    self.count(moved, passed);
+                    return Ok(());
+                }
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => self.wait_for_both().map_err(FlowError::Write)?,
                 // A file opened to append, or a file system that cannot.
                 Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
                     self.refused = true;
-                    return self.copy_some(bytes);
+                    return self.copy_some(bytes, passed);
                 }
                 // The kernel does not say which side failed: reading a pipe never does, writing one only for want of a reader.
                 Err(error) if self.from_file && error != Errno::PIPE => return Err(FlowError::Read(error.into())),
@@ -78,11 +81,20 @@ impl<R: AsFd, W: AsFd> Splice<R, W> {
         }
     }
 
-    fn copy_some(&mut self, bytes: u64) -> Result<u64, FlowError> {
+    fn copy_some(&mut self, bytes: u64, passed: &mut Passed) -> Result<(), FlowError> {
         let length = self.buffer.len().min(usize::try_from(bytes).unwrap_or(usize::MAX));
         let read = self.source.read(&mut self.buffer[..length], true).map_err(FlowError::Read)?.unwrap_or(0);
-        self.sink.write(&self.buffer[..read]).map_err(FlowError::Write)?;
-        Ok(read as u64)
+        let mut written = 0;
+        let result = write_all(&mut self.sink, &self.buffer[..read], &mut written);
+        self.count(written, passed);
+        result
+    }
+
+    fn count(&mut self, moved: usize, passed: &mut Passed) {
+        let moved = moved as u64;
+        self.waiting -= moved;
+        passed.units += moved;
+        passed.bytes += moved;
     }
 
     /// Counts what waits, with `wait` once there is something or the end.
@@ -133,16 +145,17 @@ impl<R: AsFd, W: AsFd> Flow for Splice<R, W> {
         Ok(u64::MAX)
     }
 
-    fn pass(&mut self, units: u64) -> Result<u64, FlowError> {
-        let mut left = units;
-        while left > 0 {
-            match self.move_some(left)? {
-                0 => break, // A file that was cut short under us.
-                moved => left -= moved,
+    fn pass(&mut self, units: u64, passed: &mut Passed) -> Result<(), FlowError> {
+        let left = self.waiting - units;
+        while self.waiting > left {
+            let before = self.waiting;
+            self.move_some(before - left, passed)?;
+            if self.waiting == before {
+                self.waiting = 0; // A file that was cut short under us.
+                break;
             }
         }
-        self.waiting -= units;
-        Ok(units - left)
+        Ok(())
     }
 }
 

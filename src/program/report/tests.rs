@@ -31,9 +31,9 @@ impl Sink for Slow {
         Ok(())
     }
 
-    fn write(&mut self, _: &[u8]) -> std::io::Result<()> {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
         self.0.advance(self.1);
-        Ok(())
+        Ok(bytes.len())
     }
 }
 
