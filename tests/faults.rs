@@ -161,7 +161,7 @@ mod reading {
             return; // Root may read everything.
         }
         let file = tempfile::NamedTempFile::new().unwrap();
-        fs::set_permissions(file.path(), std::os::unix::fs::PermissionsExt::from_mode(0)).unwrap();
+        fs::set_permissions(file.path(), std::os::unix::fs::PermissionsExt::from_mode(0o000)).unwrap();
         let output = feed(throttle(&["-r", "5/s", "-a", file.path().to_str().unwrap()]), b"");
         assert_fails(&output, &["--arg-file", file.path().to_str().unwrap(), "Permission denied"]);
     }
@@ -209,7 +209,7 @@ mod reading {
         let mut running =
             Running::start(throttle(&["-r", "10MB/s", "-a", file.path().to_str().unwrap(), "--summary=json"]));
         let mut stdout = running.stdout();
-        stdout.read_exact(&mut [0; 100_000]).unwrap();
+        stdout.read_exact(&mut vec![0; 100_000]).unwrap();
         file.as_file().set_len(1_000_000).unwrap();
         let mut rest = Vec::new();
         stdout.read_to_end(&mut rest).unwrap();
@@ -411,6 +411,7 @@ mod signals {
 }
 
 /// What left, as its reader saw it, costs at most burst + rate·(time + the time of a full bucket): law 3.
+#[allow(clippy::cast_precision_loss, reason = "hundreds of units")]
 fn assert_no_burst(times: &[Instant], per_second: f64, burst: f64, noise: Duration) {
     for (first, from) in times.iter().enumerate() {
         for (last, to) in times.iter().enumerate().skip(first) {
