@@ -129,9 +129,8 @@ impl<C: Clock> Report<C> {
         if screen.progress.interval().is_some() {
             let reading = self.read();
             let now = screen.recent.rate(reading.elapsed, reading.units);
-            let text = format!("{}, {}", self.count_text(&reading), self.progress_text(now));
             let done = if self.unit == UnitName::Command { reading.units } else { reading.bytes };
-            let shown = Shown { text, left: self.time_left(&reading), done };
+            let shown = Shown { text: self.progress_text(&reading, now), done };
             screen.progress.show(&shown, reading.elapsed);
         }
     }
@@ -139,9 +138,8 @@ impl<C: Clock> Report<C> {
     /// Writes the status line.
     pub(crate) fn status(&self) {
         let reading = self.read();
-        let left = self.time_left(&reading).map(|left| format!(", {left} left")).unwrap_or_default();
-        let text = self.status_text(&reading);
-        self.screen().progress.aside(|| say(format_args!("{text}{left}")));
+        let text = format!("{}{}", self.status_text(&reading), self.left_text(&reading));
+        self.screen().progress.aside(|| say(text));
     }
 
     /// Takes the bar away and writes the summary, the first time it is called.
@@ -192,14 +190,21 @@ impl<C: Clock> Report<C> {
         format!("{} in {}, {}", self.count_text(reading), time(reading.elapsed), rate(self.unit, mean_rate(reading)))
     }
 
-    /// The rate now, beside what is allowed.
-    fn progress_text(&self, per_second: f64) -> String {
-        let limits = if self.limits.is_empty() { "unlimited".to_owned() } else { self.limits.join(" and ") };
-        format!("{} now, limit {limits}", rate(self.unit, per_second))
+    /// The rate now, beside what is allowed. What matters least comes last: a narrow terminal cuts it off.
+    fn progress_text(&self, reading: &Reading, per_second: f64) -> String {
+        let limit =
+            if self.limits.is_empty() { "no limit".to_owned() } else { format!("limit {}", self.limits.join(" and ")) };
+        let (count, rate, left) = (self.count_text(reading), rate(self.unit, per_second), self.left_text(reading));
+        format!("{count}, {rate} now{left}, {limit}")
+    }
+
+    /// `, 7 s left`
+    fn left_text(&self, reading: &Reading) -> String {
+        self.time_left(reading).map(|left| format!(", {} left", countdown(left))).unwrap_or_default()
     }
 
     /// By the schedule, where the number of units is known.
-    fn time_left(&self, reading: &Reading) -> Option<String> {
+    fn time_left(&self, reading: &Reading) -> Option<Nanos> {
         let total = match (self.total?, self.unit) {
             (Total::Bytes(bytes), UnitName::Byte) => bytes,
             (Total::Units(units), _) => units,
@@ -207,7 +212,7 @@ impl<C: Clock> Report<C> {
         };
         let left = total.checked_sub(reading.units).filter(|left| *left > 0)?;
         let end = self.store.schedule(left)?;
-        Some(time(end.saturating_sub(self.store.clock().now())))
+        Some(end.saturating_sub(self.now()))
     }
 
     fn summary_text(&self, reading: &Reading) -> String {
@@ -351,6 +356,14 @@ fn time(nanos: Nanos) -> String {
         1_000_000..SECOND => format!("{} ms", digits(value / 1e6)),
         SECOND..60_000_000_000 => format!("{} s", digits(value / 1e9)),
         _ => humantime::format_duration(Duration::from_secs(nanos / SECOND)).to_string(),
+    }
+}
+
+/// Whole seconds, so that it does not flicker.
+fn countdown(nanos: Nanos) -> String {
+    match nanos.div_ceil(SECOND) {
+        seconds @ ..60 => format!("{seconds} s"),
+        seconds => humantime::format_duration(Duration::from_secs(seconds)).to_string(),
     }
 }
 
