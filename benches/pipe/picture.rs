@@ -1,0 +1,4 @@
+use anyhow::Result;
+pub(crate) fn draw() -> Result<()> {
+    Ok(())
+}
