@@ -20,6 +20,8 @@ pub(crate) enum Feed {
     File(PathBuf),
     /// So many bytes through a pipe, the pattern over and over.
     Pipe(Arc<[u8]>, u64),
+    /// The same, but so many bytes at each of these times after the start.
+    Script(Arc<[u8]>, Vec<(Duration, u64)>),
 }
 
 impl Feed {
@@ -27,6 +29,7 @@ impl Feed {
         match self {
             Feed::File(path) => Ok(fs::metadata(path)?.len()),
             Feed::Pipe(_, bytes) => Ok(*bytes),
+            Feed::Script(_, parts) => Ok(parts.iter().map(|(_, bytes)| bytes).sum()),
         }
     }
 }
@@ -58,22 +61,29 @@ pub(crate) fn start(tool: Tool, feed: &Feed, hold: bool) -> Result<Running> {
     command.stdout(Stdio::piped());
     match feed {
         Feed::File(path) => command.stdin(File::open(path)?),
-        Feed::Pipe(..) => command.stdin(Stdio::piped()),
+        Feed::Pipe(..) | Feed::Script(..) => command.stdin(Stdio::piped()),
     };
     let expected = feed.len()?;
     let started = Instant::now();
     let mut child = command.spawn().with_context(|| tool.to_string())?;
-    let producer = match feed {
-        Feed::File(_) => None,
-        Feed::Pipe(pattern, bytes) => {
-            let (pattern, bytes, to) = (Arc::clone(pattern), *bytes, child.stdin.take().context("no pipe")?);
-            Some(std::thread::spawn(move || Ok(Some(produce(to, &pattern, bytes)?).filter(|_| hold))))
-        }
+    let (pattern, parts) = match feed {
+        Feed::File(_) => return Ok(Running { child, started, expected, producer: None }),
+        Feed::Pipe(pattern, bytes) => (pattern, vec![(Duration::ZERO, *bytes)]),
+        Feed::Script(pattern, parts) => (pattern, parts.clone()),
     };
+    let (pattern, mut to) = (Arc::clone(pattern), child.stdin.take().context("no pipe")?);
+    let produce_all = move || {
+        for (at, bytes) in parts {
+            std::thread::sleep(at.saturating_sub(started.elapsed()));
+            produce(&mut to, &pattern, bytes)?;
+        }
+        Ok(Some(to).filter(|_| hold))
+    };
+    let producer = Some(std::thread::spawn(produce_all));
     Ok(Running { child, started, expected, producer })
 }
 
-fn produce(mut to: ChildStdin, pattern: &[u8], bytes: u64) -> std::io::Result<ChildStdin> {
+fn produce(to: &mut ChildStdin, pattern: &[u8], bytes: u64) -> std::io::Result<()> {
     let mut left = usize::try_from(bytes).unwrap_or(usize::MAX);
     let mut pieces = pattern.chunks(PIECE).cycle();
     while left > 0 {
@@ -82,7 +92,7 @@ fn produce(mut to: ChildStdin, pattern: &[u8], bytes: u64) -> std::io::Result<Ch
         to.write_all(piece)?;
         left -= piece.len();
     }
-    Ok(to)
+    Ok(())
 }
 
 impl Running {

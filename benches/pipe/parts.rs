@@ -190,7 +190,7 @@ impl Pace {
     }
 
     fn say(&self, off: f64, over: f64) -> String {
-        let decimals = if self.unit == "bytes" { 0 } else { 1 };
+        let decimals = usize::from(self.unit != "bytes");
         format!("{:.2} %, {:.decimals$}", off * 100.0, over.max(0.0))
     }
 }
