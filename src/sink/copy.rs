@@ -106,9 +106,9 @@ impl<R: Source, W: Sink> Flow for Copying<'_, R, W> {
         }
         let run = self.buffer.run(units);
         self.sink.write(run).map_err(FlowError::Write)?;
-        let bytes = run.len() as u64;
-        self.buffer.release(units);
-        Ok(bytes)
+        let bytes = run.len();
+        self.buffer.release_run(units, bytes);
+        Ok(bytes as u64)
     }
 }
 
