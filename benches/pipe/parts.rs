@@ -91,7 +91,7 @@ pub(crate) fn cpu(size: &Size, table: &mut Table) -> Result<()> {
     let tools = [Tool("throttle -r 1M/s"), Tool("pv -q -l -L 1000000")];
     let tools: Vec<Tool> = tools.into_iter().filter(|tool| tool.is_there()).collect();
     let feed = Feed::Pipe(flow::lines(LINE), size.seconds * 1_000_000 * LINE as u64);
-    let shares = in_turn(&tools, 2, |tool| {
+    let shares = in_turn(&tools, 3, |tool| {
         let (elapsed, cpu) = flow::time(tool, &feed)?;
         Ok((elapsed.as_secs_f64(), cpu.as_secs_f64() / elapsed.as_secs_f64()))
     })?;
@@ -119,6 +119,7 @@ struct Pace {
     per_second: u32,
     ours: Tool,
     burst: u32,
+    rounds: usize,
     others: &'static [Tool],
     bar: Option<(f64, f64)>,
 }
@@ -130,6 +131,7 @@ const PACES: [Pace; 3] = [
         per_second: 10_000,
         ours: Tool("throttle -r 10k/s -b 1"),
         burst: 1,
+        rounds: 3,
         others: &[Tool("pv -q -l -L 10000")],
         bar: Some((0.005, 2.0)),
     },
@@ -139,6 +141,7 @@ const PACES: [Pace; 3] = [
         per_second: 10_000_000,
         ours: Tool("throttle -r 10MB/s"),
         burst: 100_000,
+        rounds: 1,
         others: &[Tool("pv -q -L 10000000"), Tool("cstream -t 10000000"), Tool("mbuffer -q -s 10k -m 1M -R 10000000b")],
         bar: None,
     },
@@ -148,6 +151,7 @@ const PACES: [Pace; 3] = [
         per_second: 100,
         ours: Tool("throttle -r 100/s"),
         burst: 1,
+        rounds: 1,
         others: &[Tool("pv -q -l -L 100"), Tool("parallel --delay 0.01 echo")],
         bar: None,
     },
@@ -160,18 +164,25 @@ pub(crate) fn exact(size: &Size, table: &mut Table) -> Result<()> {
 
 impl Pace {
     fn measure(&self, size: &Size, table: &mut Table) -> Result<()> {
-        let ours = self.run(self.ours, size)?;
-        let mut others = Vec::new();
-        for tool in self.others.iter().filter(|tool| tool.is_there()) {
-            let (off, over) = self.run(*tool, size)?;
-            others.push(format!("{tool} {}", self.say(off, over)));
-        }
+        let mut tools = vec![self.ours];
+        tools.extend(self.others.iter().filter(|tool| tool.is_there()));
+        let runs = in_turn(&tools, self.rounds, |tool| self.run(tool, size))?;
+        let medians: Vec<(f64, f64)> = runs
+            .into_iter()
+            .map(|runs| {
+                (median(runs.iter().map(|run| run.0).collect()), median(runs.iter().map(|run| run.1).collect()))
+            })
+            .collect();
+        let others = tools.iter().zip(&medians).skip(1);
+        let others: Vec<String> =
+            others.map(|(tool, &(off, over))| format!("{tool} {}", self.say(off, over))).collect();
+        let (off, over) = medians[0];
         table.add(Row {
             work: format!("{} for {} s: mean rate off by, {} over the bucket", self.work, size.seconds, self.unit),
-            ours: format!("{}", self.ours),
+            ours: self.ours.to_string(),
             others: others.join("; "),
-            result: self.say(ours.0, ours.1),
-            bar: self.bar.map(|(off, over)| (format!("{} %, {over}", off * 100.0), ours.0 <= off && ours.1 <= over)),
+            result: self.say(off, over),
+            bar: self.bar.map(|bar| (format!("{} %, {}", bar.0 * 100.0, bar.1), off <= bar.0 && over <= bar.1)),
         });
         Ok(())
     }

@@ -42,8 +42,8 @@ const HEAD: &str = r##"<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 960 
 <rect width="960" height="470" fill="#fff"/>
 <text x="60" y="28" font-size="17" font-weight="bold">1000 lines a second asked for: when do they arrive?</text>
 <text x="60" y="48" fill="#555">500 lines are there at 0 s; then the source stalls; 1500 more are there at 1.5 s. Times noted by the reader.</text>
-<g stroke-width="2.5"><path d="M60 68h28" stroke="#1f5fbf"/><path d="M260 68h28" stroke="#d1495b"/><path d="M450 68h28" stroke="#999" stroke-dasharray="5 4"/></g>
-<g><text x="94" y="73">throttle -r 1000/s</text><text x="294" y="73">pv -q -l -L 1000</text><text x="484" y="73">exactly 1000/s while there is something to send</text></g>
+<g stroke-width="2.5"><path d="M60 68h28" stroke="#1f5fbf"/><path d="M310 68h28" stroke="#d1495b"/><path d="M500 68h28" stroke="#999" stroke-dasharray="5 4"/></g>
+<g><text x="94" y="73">throttle -r 1000/s (burst 10)</text><text x="344" y="73">pv -q -l -L 1000</text><text x="534" y="73">exactly 1000/s while there is something to send</text></g>
 "##;
 
 /// A part of the plane: time in seconds across, lines upwards.
@@ -60,7 +60,7 @@ const PANELS: [Panel; 2] = [
     Panel { title: "The stall, and after it", left: 540.0, until: 3.2, lines: 2000.0, step: (0.5, 500.0) },
 ];
 
-const TOP: f64 = 110.0;
+const TOP: f64 = 116.0;
 const WIDTH: f64 = 390.0;
 const HEIGHT: f64 = 300.0;
 
@@ -89,7 +89,12 @@ impl Panel {
 
     fn axes(&self, svg: &mut String) -> Result<()> {
         let (left, bottom) = (self.left, TOP + HEIGHT);
-        writeln!(svg, r#"<text x="{left}" y="{}" font-weight="bold">{}</text>"#, TOP - 12.0, self.title)?;
+        writeln!(
+            svg,
+            r#"<text x="{left}" y="{}" font-weight="bold">{}: lines arrived</text>"#,
+            TOP - 14.0,
+            self.title
+        )?;
         for k in 0..=count(self.lines, self.step.1) {
             let lines = f64::from(k) * self.step.1;
             let y = self.y(lines);
@@ -106,7 +111,7 @@ impl Panel {
         let middle = left + WIDTH / 2.0;
         writeln!(
             svg,
-            r#"<text x="{middle}" y="{}" text-anchor="middle">seconds; upwards: lines arrived so far</text>"#,
+            r#"<text x="{middle}" y="{}" text-anchor="middle">seconds since the start</text>"#,
             bottom + 42.0
         )?;
         Ok(())
