@@ -15,8 +15,8 @@ const LEAST_RUN: u64 = 64 * 1024;
 /// At most this much of a file counts as waiting, so that what is reported is never far behind.
 const MOST_WAITING: u64 = 4 * 1024 * 1024;
 
-/// Wide enough that the two ends of a pipe seldom wake each other, small enough that what is in it stays in a core's
-/// cache: 64 KiB cost more time, and so did 1 MiB.
+/// Wide enough that the two ends of a pipe seldom wake each other, small enough that what is in it may stay in a core's
+/// cache.
 const WIDE_PIPE: usize = 256 * 1024;
 
 /// Bytes that go from one descriptor to the other without passing through our memory; where a run is short, or the
