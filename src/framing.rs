@@ -115,7 +115,13 @@ impl Buffer {
 
     /// Forgets the first `units` units.
     pub fn release(&mut self, units: u64) {
-        self.start = self.end_of(units);
+        self.release_run(units, self.end_of(units) - self.start);
+    }
+
+    /// Forgets the first `units` units, of which it is known that they are `bytes` long: their ends need not be looked
+    /// for again.
+    pub fn release_run(&mut self, units: u64, bytes: usize) {
+        self.start += bytes;
         self.waiting -= units.min(self.waiting);
         self.rewind();
     }

@@ -117,7 +117,7 @@ impl<R: Source, W: Sink> Flow for Copying<'_, R, W> {
         let mut written = 0;
         let result = write_all(&mut self.sink, self.buffer.run(units), &mut written);
         let units = if result.is_ok() { units } else { self.buffer.units_within(written) };
-        self.buffer.release(units);
+        self.buffer.release_run(units, written);
         passed.units += units;
         passed.bytes += written as u64;
         result

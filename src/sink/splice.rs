@@ -15,8 +15,9 @@ const LEAST_RUN: u64 = 64 * 1024;
 /// At most this much of a file counts as waiting, so that what is reported is never far behind.
 const MOST_WAITING: u64 = 4 * 1024 * 1024;
 
-/// The largest pipe an ordinary user may make (`/proc/sys/fs/pipe-max-size`).
-const LARGEST_PIPE: usize = 1024 * 1024;
+/// Wide enough that the two ends of a pipe seldom wake each other, small enough that what is in it may stay in a core's
+/// cache.
+const WIDE_PIPE: usize = 256 * 1024;
 
 /// Bytes that go from one descriptor to the other without passing through our memory; where a run is short, or the
 /// kernel cannot splice these two, they are copied.
@@ -159,12 +160,12 @@ impl<R: AsFd, W: AsFd> Flow for Splice<R, W> {
     }
 }
 
-/// Makes a pipe as large as an ordinary user may, for fewer and longer runs. Anything else is left as it is.
+/// Widens a narrow pipe, for fewer and longer runs. Anything else is left as it is.
 pub fn enlarge(pipe: impl AsFd) {
     if file_type(&pipe) == Some(FileType::Fifo)
-        && rustix::pipe::fcntl_getpipe_size(&pipe).is_ok_and(|size| size < LARGEST_PIPE)
+        && rustix::pipe::fcntl_getpipe_size(&pipe).is_ok_and(|size| size < WIDE_PIPE)
     {
-        let _ = rustix::pipe::fcntl_setpipe_size(&pipe, LARGEST_PIPE);
+        let _ = rustix::pipe::fcntl_setpipe_size(&pipe, WIDE_PIPE);
     }
 }
 
