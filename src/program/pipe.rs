@@ -20,6 +20,9 @@ use throttle::store::Memory;
 /// Large enough that a copy is not felt, small enough to stay in the cache of one core.
 const BUFFER: usize = 256 * 1024;
 
+/// How wide pipes are made between which bytes are moved; what is copied should stay in the cache instead.
+const WIDE: usize = 1024 * 1024;
+
 /// Passes the input on until its end.
 ///
 /// # Errors
@@ -65,8 +68,9 @@ fn pass_on(flags: &Flags, input: Input, report: &Report) -> Result<Exit> {
     input::ensure_open_for("writing", OFlags::RDONLY, &stdout, "standard output")?;
     let name = input.name;
     if is_fast(flags.plan()) {
-        enlarge(&input.fd);
-        enlarge(&stdout);
+        let width = if flags.framing() == Framing::Bytes { WIDE } else { BUFFER };
+        enlarge(&input.fd, width);
+        enlarge(&stdout, width);
     }
     match flags.framing() {
         Framing::Bytes => match Splice::new(input.fd, stdout) {

@@ -15,10 +15,6 @@ const LEAST_RUN: u64 = 64 * 1024;
 /// At most this much of a file counts as waiting, so that what is reported is never far behind.
 const MOST_WAITING: u64 = 4 * 1024 * 1024;
 
-/// Wide enough that the two ends of a pipe seldom wake each other, small enough that what is in it may stay in a core's
-/// cache.
-const WIDE_PIPE: usize = 256 * 1024;
-
 /// Bytes that go from one descriptor to the other without passing through our memory; where a run is short, or the
 /// kernel cannot splice these two, they are copied.
 #[derive(Debug)]
@@ -160,12 +156,13 @@ impl<R: AsFd, W: AsFd> Flow for Splice<R, W> {
     }
 }
 
-/// Widens a narrow pipe, for fewer and longer runs. Anything else is left as it is.
-pub fn enlarge(pipe: impl AsFd) {
+/// Widens a pipe to `bytes`, so that its two ends wake each other less often. Anything else is left as it is; an ordinary
+/// user may have 1 MiB (`/proc/sys/fs/pipe-max-size`).
+pub fn enlarge(pipe: impl AsFd, bytes: usize) {
     if file_type(&pipe) == Some(FileType::Fifo)
-        && rustix::pipe::fcntl_getpipe_size(&pipe).is_ok_and(|size| size < WIDE_PIPE)
+        && rustix::pipe::fcntl_getpipe_size(&pipe).is_ok_and(|size| size < bytes)
     {
-        let _ = rustix::pipe::fcntl_setpipe_size(&pipe, WIDE_PIPE);
+        let _ = rustix::pipe::fcntl_setpipe_size(&pipe, bytes);
     }
 }
 
