@@ -30,6 +30,15 @@ impl Target {
         };
     }
 
+    /// Takes leave of dead members of the group that have become our children, as those of the first process of a
+    /// container do. Only once its leader was waited for.
+    pub(super) fn reap(self) {
+        use rustix::process::{WaitId, WaitIdOptions, waitid};
+        if let Target::Group(pid) = self {
+            while let Ok(Some(_)) = waitid(WaitId::Pgid(Some(pid)), WaitIdOptions::EXITED | WaitIdOptions::NOHANG) {}
+        }
+    }
+
     /// Whether anything of a group is left, once its leader was waited for.
     pub(super) fn survives(self) -> bool {
         match self {
@@ -148,8 +157,14 @@ impl Slots {
         !std::mem::replace(&mut self.lock().stopping, true)
     }
 
-    pub(super) fn is_stopping(&self) -> bool {
-        self.lock().stopping
+    /// Whether what runs was told to end.
+    pub(super) fn is_ending(&self) -> bool {
+        self.lock().passed_on.is_some()
+    }
+
+    /// Whether what runs was killed.
+    pub(super) fn is_killing(&self) -> bool {
+        self.lock().passed_on == Some(Signal::KILL)
     }
 
     /// Sends `signal` to everything that runs, and, if it is to last, to what is starting.

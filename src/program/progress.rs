@@ -84,6 +84,11 @@ impl Progress {
         }
     }
 
+    /// Whether there is a bar to be torn.
+    pub(super) fn is_shown(&self) -> bool {
+        matches!(self, Progress::Bar { bar, .. } if !bar.is_hidden())
+    }
+
     /// Writes something else without tearing the bar.
     pub(super) fn aside(&self, write: impl FnOnce()) {
         match self {

@@ -67,6 +67,7 @@ pub(crate) struct Report<C = SystemClock> {
     limits: Vec<String>,
     store: Memory<C>,
     meter: Meter,
+    tick_every: Option<Duration>,
     screen: Mutex<Screen>,
 }
 
@@ -95,14 +96,11 @@ impl<C: Clock> Report<C> {
         let plan = flags.plan();
         let meter = Meter::new(store.clock().now(), plan.len());
         let summary = flags.summary().map(open).transpose()?;
-        let screen = Mutex::new(Screen {
-            progress: Progress::new(flags, total),
-            recent: Recent::default(),
-            closed: false,
-            summary,
-        });
+        let progress = Progress::new(flags, total);
+        let tick_every = progress.interval();
+        let screen = Mutex::new(Screen { progress, recent: Recent::default(), closed: false, summary });
         let limits = (0..plan.len()).map(|place| plan.describe(place)).collect();
-        Ok(Report { unit, total, tally: None, limits, store, meter, screen })
+        Ok(Report { unit, total, tally: None, limits, store, meter, tick_every, screen })
     }
 
     pub(crate) fn meter(&self) -> &Meter {
@@ -120,12 +118,12 @@ impl<C: Clock> Report<C> {
 
     /// How often [`tick`](Self::tick) wants to be called.
     pub(crate) fn tick_every(&self) -> Option<Duration> {
-        self.screen().progress.interval()
+        self.tick_every
     }
 
-    /// Brings the progress shown up to date.
+    /// Brings the progress shown up to date, unless somebody is writing beside it, who may take long.
     pub(crate) fn tick(&self) {
-        let mut screen = self.screen();
+        let Ok(mut screen) = self.screen.try_lock() else { return };
         if screen.progress.interval().is_some() {
             let reading = self.read();
             let now = screen.recent.rate(reading.elapsed, reading.units);
@@ -274,6 +272,17 @@ impl<C: Clock> Report<C> {
         self.screen().progress.aside(|| say(line));
     }
 
+    /// Has `write` write where the bar, if there is one, stands.
+    pub(crate) fn without_bar(&self, write: impl FnOnce()) {
+        let screen = self.screen();
+        if screen.progress.is_shown() {
+            screen.progress.aside(write);
+        } else {
+            drop(screen);
+            write();
+        }
+    }
+
     /// The same, of bytes that may be no text.
     pub(crate) fn aside_bytes(&self, line: &[u8]) {
         let line = [line, b"\n"].concat();
@@ -283,9 +292,8 @@ impl<C: Clock> Report<C> {
 
     /// In launch mode the sum, or what was interrupted.
     fn closing_lines(&self) -> Vec<String> {
-        let elapsed = time(self.read().elapsed);
-        let pace = if self.limits.is_empty() { "unlimited".to_owned() } else { self.limits.join(" and ") };
-        self.tally().map(|tally| tally.closing(&elapsed, &pace)).unwrap_or_default()
+        let elapsed = self.read().elapsed;
+        self.tally().map(|tally| tally.closing(elapsed)).unwrap_or_default()
     }
 
     /// What is written here is only a picture; a panic elsewhere does not spoil it.
