@@ -185,7 +185,9 @@ impl Tally {
             lines.push(format!("{} more failed", self.failed - NAMED));
         }
         let line = self.interrupted.map_or_else(|| self.sum(elapsed), |why| self.interrupted_line(why));
-        lines.push(format!("{line}{}", self.not_started()));
+        let separator = if self.interrupted.is_some() { ", " } else { "; " };
+        let next = self.next.as_ref().map(|(seq, name)| format!("{separator}next unit not started: {seq} '{name}'"));
+        lines.push(line + &next.unwrap_or_default());
         lines
     }
 
@@ -198,11 +200,6 @@ impl Tally {
         let skipped =
             if self.skipped > 0 { format!(", {} blank line{plural} skipped", self.skipped) } else { String::new() };
         format!("{} ok, {failed}{skipped}; {} at {}", self.ok, in_tenths(elapsed), self.limits)
-    }
-
-    fn not_started(&self) -> String {
-        let next = self.next.as_ref().map(|(seq, name)| format!(", next unit not started: {seq} '{name}'"));
-        next.unwrap_or_default()
     }
 
     fn interrupted_line(&self, why: &str) -> String {
