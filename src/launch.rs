@@ -26,14 +26,16 @@ mod lines;
 mod printer;
 mod slots;
 mod spool;
+mod target;
 mod template;
 
 use batches::Batches;
 pub use batches::{Job, Numbers, Shape};
 use child::Running;
 use printer::{Collected, Printer};
-use slots::{Slots, Target};
+use slots::Slots;
 use spool::{Budget, Spool};
+use target::Target;
 pub use template::{Place, Reading, Template, TemplateError};
 
 /// What all commands' output together may take in memory.

@@ -2,8 +2,8 @@
 
 use super::lines::{Lines, Partial};
 use super::printer::{Collected, StandardError, StandardOutput};
-use super::slots::Target;
 use super::spool::Spool;
+use super::target::Target;
 use super::{Job, Outcome, Output, Shared};
 use rustix::process::Signal;
 use std::io::{self, Write};
@@ -107,11 +107,10 @@ async fn end_group(shared: &Arc<Shared>, target: Target, kill_at: Option<Instant
         if overdue {
             target.signal(Signal::KILL);
         }
-        // Who is still there then is dead and has a parent that does not wait for him.
+        // Who seems to be there still cannot be reached, or is dead and there is no /proc to tell.
         if (overdue || shared.slots.is_killing()) && now >= *killed_at.get_or_insert(now) + DYING {
             break;
         }
-        target.reap();
         sleep(Duration::from_millis(20)).await;
     }
 }

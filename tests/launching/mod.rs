@@ -97,6 +97,8 @@ impl Started {
                 break status;
             }
             if begun.elapsed() > 2 * LONG {
+                rustix::process::kill_process(Pid::from_child(&self.child), Signal::TERM).unwrap();
+                thread::sleep(Duration::from_secs(1));
                 let _ = self.child.kill();
                 panic!("it did not end");
             }
