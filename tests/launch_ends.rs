@@ -142,8 +142,8 @@ fn a_signal_is_passed_on_to_the_groups_waited_for_and_died_of() {
         (Signal::TERM, &["-j2", "-k"]),
     ] {
         let folder = tempfile::tempdir().unwrap();
-        // A shell's background command ignores INT and QUIT, and so here does nobody else.
-        let script = "trap 'echo got; kill $! 2> /dev/null; exit 0' INT QUIT HUP TERM; sleep 100 & echo $! > member.$1; echo $$ > leader.$1; wait";
+        // A shell's background command ignores INT and QUIT; this one ends with its leader.
+        let script = "trap 'echo got; kill $! 2> /dev/null; exit 0' INT QUIT HUP TERM; sh -c 'echo $$ > member.'$1'; exec sleep 100' & echo $$ > leader.$1; wait";
         let run = started(folder.path(), options, script);
         let pids = members(folder.path(), &[1, 2]);
         run.signal(signal);
@@ -205,9 +205,9 @@ fn who_ignores_a_signal_is_waited_for_though_its_parent_is_gone() {
 fn the_first_signal_after_an_exit_of_255_does_not_kill() {
     let folder = tempfile::tempdir().unwrap();
     let script = "if [ $1 = 2 ]; then until [ -e leader.1 ]; do sleep 0.02; done; exit 255; fi; \
-                  trap 'echo ended; kill $! 2> /dev/null; exit 0' TERM; sleep 100 & echo $$ > leader.1; wait";
+                  trap 'echo ended; kill $! 2> /dev/null; exit 0' TERM; sh -c 'echo $$ > member.'$1'; exec sleep 100' & echo $$ > leader.1; wait";
     let mut run = started(folder.path(), &["-j2"], script);
-    number_in(&folder.path().join("leader.1"));
+    members(folder.path(), &[1]);
     thread::sleep(Duration::from_millis(500));
     assert!(run.child.try_wait().unwrap().is_none());
     run.signal(Signal::TERM);
@@ -220,7 +220,7 @@ fn the_first_signal_after_an_exit_of_255_does_not_kill() {
 fn when_the_reader_is_gone_what_runs_is_ended() {
     let folder = tempfile::tempdir().unwrap();
     let script = "if [ $1 = 2 ]; then until [ -e gone ]; do sleep 0.02; done; echo; exit; fi; \
-                  sleep 100 & echo $! > member.1; echo $$ > leader.1; wait";
+                  sh -c 'echo $$ > member.'$1'; exec sleep 100' & echo $$ > leader.1; wait";
     let mut command = throttle(["-j2", "-r", "100/s", "--repeat", "9", "sh", "-c", script, "sh"]);
     command.arg("{}").current_dir(&folder);
     let mut child = command.spawn().unwrap();

@@ -40,8 +40,9 @@ impl Target {
 fn has_living(group: Pid) -> bool {
     let Ok(processes) = std::fs::read_dir("/proc") else { return true };
     let mut known = 0;
-    let mut stats = processes.flatten().filter_map(|process| std::fs::read_to_string(process.path().join("stat")).ok());
-    let found = stats.any(|stat| {
+    let mut processes =
+        processes.flatten().filter_map(|process| std::fs::read_to_string(process.path().join("stat")).ok());
+    let found = processes.any(|stat| {
         known += 1;
         // `PID (NAME) STATE PARENT GROUP …`, and the name may hold anything: proc(5).
         let mut fields = stat.rsplit(") ").next().unwrap_or_default().split(' ');

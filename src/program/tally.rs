@@ -251,3 +251,52 @@ pub(super) fn shown(unit: &[u8]) -> String {
 fn escaped(c: char) -> Vec<char> {
     if c.is_control() { c.escape_default().collect() } else { vec![c] }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::program::flags;
+
+    fn tally(args: &[&str]) -> Tally {
+        let args = [&["throttle"], args, &["curl"]].concat();
+        Tally::new(&flags::parse(args.into_iter().map(Into::into)).unwrap())
+    }
+
+    /// A tally of `ended` commands of a second each.
+    fn after(ended: u64, args: &[&str]) -> Tally {
+        Tally { started: ended, durations: ended * SECOND, ..tally(args) }
+    }
+
+    #[test]
+    fn the_hint_tells_once_how_many_jobs_it_would_take() {
+        let mut slow = after(100, &["-r", "50/s"]);
+        assert_eq!(slow.hint(BRAKE - 1), None, "not yet");
+        let hint = "16 jobs at once are the brake, not the rate; 50/s would take about -j 51";
+        assert_eq!((slow.hint(BRAKE).as_deref(), slow.hint(BRAKE)), (Some(hint), None));
+        for args in [&["-r", "50/s", "-j", "16"][..], &["-r", "50/s", "-q"], &["-r", "unlimited"], &["-r", "5/s"]] {
+            assert_eq!(after(100, args).hint(BRAKE), None, "{args:?}: it was chosen, unwanted, meaningless or no help");
+        }
+        assert_eq!(after(0, &["-r", "50/s"]).hint(BRAKE), None, "no command has ended");
+    }
+
+    #[test]
+    fn the_hint_is_thought_of_once_a_second() {
+        let mut tally = tally(&["-r", "50/s"]);
+        let times = [SECOND, SECOND + 1, 2 * SECOND - 1, 2 * SECOND];
+        assert_eq!(times.map(|time| tally.may_hint(time)), [true, false, false, true]);
+    }
+
+    #[test]
+    fn the_closing_lines_read_as_in_the_manual() {
+        let sum = Tally { ok: 498, failed: 2, timed_out: 1, skipped: 3, ..tally(&["-r", "5/s"]) };
+        let expected = "498 ok, 2 failed (1 timed out), 3 blank lines skipped; 100.2 s at 5/s";
+        assert_eq!(sum.closing(100_150_000_000), [expected]);
+        let next = Some((413, "https://…".to_owned()));
+        let interrupted =
+            Tally { ok: 409, stopped: 3, next, interrupted: Some("interrupted"), ..tally(&["-r", "5/s"]) };
+        assert_eq!(interrupted.closing(0), ["interrupted: 409 ok, 3 stopped, next unit not started: 413 'https://…'"]);
+        let many = Tally { failed: 21, ..tally(&["-r", "5/s", "-b", "9", "-r", "60/min"]) };
+        assert_eq!(many.closing(49_999_999), ["1 more failed", "0 ok, 21 failed; 0.0 s at 5/s and 60/min"]);
+        assert!(Tally { failed: 21, ..tally(&["-q", "-r", "5/s"]) }.closing(0).is_empty());
+    }
+}

@@ -158,7 +158,7 @@ pub(crate) fn is_alive(pid: u32) -> bool {
 
 /// The numbers 1 to `last`, a line each.
 pub(crate) fn numbers(last: u32) -> String {
-    (1..=last).map(|number| format!("{number}\n")).collect()
+    (1..=last).flat_map(|number| [number.to_string(), "\n".to_owned()]).collect()
 }
 
 /// Whether any two of `starts` are as far apart as `gap` for each unit between them demands, but for the one of the burst,
