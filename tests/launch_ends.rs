@@ -308,6 +308,25 @@ fn alone_a_command_may_use_the_terminal() {
     assert!(seen.matches("it works").count() == 2 && seen.contains("2 ok, 0 failed; "), "{seen}");
 }
 
+/// There it is in our own group, which is not ours to end.
+#[test]
+fn alone_on_a_terminal_a_command_is_ended_with_all_it_started() {
+    let folder = tempfile::tempdir().unwrap();
+    let throttle = env!("CARGO_BIN_EXE_throttle");
+    let command = "sh -c '\\''echo $$ > member.1; exec sleep 100'\\''; echo on";
+    let run = format!("echo $$ > own; exec {throttle} -j1 -r 20/s --repeat 1 -c '{command}'");
+    let at = folder.path().to_owned();
+    let killer = thread::spawn(move || {
+        let member = number_in(&at.join("member.1"));
+        assert!(Command::new("kill").arg(number_in(&at.join("own")).to_string()).status().unwrap().success());
+        member
+    });
+    let Some(seen) = on_a_terminal(&run, folder.path()) else { return };
+    let member = killer.join().unwrap();
+    wait_until("it is gone", || !is_alive(member));
+    assert!(seen.contains("interrupted: 0 ok, 1 stopped"), "{seen}");
+}
+
 #[test]
 fn a_tag_on_a_terminal_has_no_control_characters() {
     let folder = tempfile::tempdir().unwrap();
