@@ -2,6 +2,10 @@
 
 pub mod bucket;
 pub mod clock;
+pub mod grid;
+pub mod leaky_bucket;
+pub mod limiter;
 pub mod limits;
 pub mod rate;
+pub mod semaphore;
 pub mod window;
