@@ -36,7 +36,7 @@ impl Clock for SystemClock {
     }
 
     fn sleep_until(&self, time: Nanos) {
-        precise::sleep_until(self, time);
+        precise::sleep_until(*self, time);
     }
 }
 
@@ -91,7 +91,7 @@ mod precise {
     use rustix::time::Timespec;
 
     /// Sleeps with `clock_nanosleep(TIMER_ABSTIME)`: being stopped or interrupted does not move the end.
-    pub(super) fn sleep_until(clock: &SystemClock, time: Nanos) {
+    pub(super) fn sleep_until(clock: SystemClock, time: Nanos) {
         let request = timespec(time);
         while clock.now() < time {
             match clock_nanosleep_absolute(ClockId::Monotonic, &request) {
@@ -119,7 +119,7 @@ mod precise {
     use super::{Clock, Nanos, SystemClock};
     use std::time::Duration;
 
-    pub(super) fn sleep_until(clock: &SystemClock, time: Nanos) {
+    pub(super) fn sleep_until(clock: SystemClock, time: Nanos) {
         loop {
             let now = clock.now();
             if now >= time {

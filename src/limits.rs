@@ -75,7 +75,7 @@ impl Limits {
     #[must_use]
     pub fn new(plan: &Plan, now: Nanos) -> Self {
         let states: Vec<State> = plan.limits().iter().map(|limit| State::new(limit, now)).collect();
-        let quantum = states.iter().zip(plan.limits()).map(|(state, limit)| quantum(state, limit)).min();
+        let quantum = states.iter().zip(plan.limits()).map(|(state, limit)| quantum(state, limit.rate())).min();
         Limits { states, quantum: quantum.unwrap_or(u64::MAX), at: now, before: now, grants: 0 }
     }
 
@@ -157,12 +157,12 @@ impl Limits {
     #[must_use]
     pub fn schedule(&self, now: Nanos, units: u64) -> Option<Nanos> {
         let now = now.max(self.at);
-        let times = self.states.iter().map(|state| match state {
+        let mut times = self.states.iter().map(|state| match state {
             State::Bucket(bucket) => bucket.conforms_at(now, units),
             State::Window(window) => window.schedule(now, units),
             State::Grid(grid) => grid.conforms_at(now, units),
         });
-        times.fold(Some(now), |latest, time| Some(latest?.max(time?)))
+        times.try_fold(now, |latest, time| Some(latest.max(time?)))
     }
 
     /// Gives back a grant that is not used.
@@ -277,7 +277,6 @@ impl State {
     }
 }
 
-fn quantum(state: &State, limit: &plan::Resolved) -> u64 {
-    let (plan::Resolved::Bucket { rate, .. } | plan::Resolved::Window(rate)) = limit;
+fn quantum(state: &State, rate: Rate) -> u64 {
     rate.units_in(MILLISECOND).get().min(state.most())
 }

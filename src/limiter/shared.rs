@@ -159,9 +159,7 @@ impl Wait {
 
     fn poll_line(&mut self, shared: &Shared, context: &mut Context<'_>) -> Poll<Result<(), Denied>> {
         let stand = match self.stage {
-            Stage::InLine(key) => {
-                shared.with(|queue, now, effects| queue.poll(now, key, context.waker(), effects))
-            }
+            Stage::InLine(key) => shared.with(|queue, now, effects| queue.poll(now, key, context.waker(), effects)),
             _ => self.join(shared, context.waker()),
         };
         match stand {

@@ -155,7 +155,8 @@ mod tests {
 
     #[test]
     fn amounts_print_as_short_decimals() {
-        for (units, expected) in [(Units::from(12), "12"), (Units::from(0.25), "0.25"), (Units::from(1.000_001), "1.000001")]
+        for (units, expected) in
+            [(Units::from(12), "12"), (Units::from(0.25), "0.25"), (Units::from(1.000_001), "1.000001")]
         {
             assert_eq!(units.to_string(), expected);
         }

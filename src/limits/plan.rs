@@ -190,7 +190,7 @@ fn resolve(limit: &Limit, paces: bool, option: Option<Amount>) -> Result<Resolve
 }
 
 impl Resolved {
-    fn rate(&self) -> Rate {
+    pub(super) fn rate(&self) -> Rate {
         match *self {
             Resolved::Bucket { rate, .. } | Resolved::Window(rate) => rate,
         }

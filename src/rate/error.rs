@@ -102,8 +102,8 @@ pub(super) fn refuse_habits(text: &str) -> Result<(), ParseError> {
 
 /// `1,000/s`: what stands behind the comma starts with a digit.
 pub(super) fn refuse_thousands(text: &str, first: &str, keys: &[&str]) -> Result<(), ParseError> {
-    let is_group = |key: &&&str| key.starts_with(|c: char| c.is_ascii_digit());
-    if keys.first().filter(is_group).is_some() && first.ends_with(|c: char| c.is_ascii_digit()) {
+    let digit = |c: char| c.is_ascii_digit();
+    if first.ends_with(digit) && keys.first().is_some_and(|key| key.starts_with(digit)) {
         return Err(ParseError::Thousands(text.to_owned(), text.replace(',', "")));
     }
     Ok(())

@@ -1,0 +1,175 @@
+//! The meter: everything is counted here, and progress and summary read it.
+//!
+//! The pump tells what it is about to wait for; the time until it says something else is put down to that. A reader on
+//! another thread sees the wait under way included, so a status asked for in the middle of one is right.
+
+use crate::clock::Nanos;
+use hdrhistogram::Histogram;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// What the pump is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// Deciding, counting: its own work.
+    Working,
+    /// Waiting for input.
+    Source,
+    /// Waiting for the limit at this place.
+    Limit(usize),
+    /// Waiting for the reader.
+    Sink,
+}
+
+/// Counts units and bytes, and where the time goes. Shared between threads by reference.
+#[derive(Debug)]
+pub struct Meter {
+    record: Mutex<Record>,
+}
+
+#[derive(Debug)]
+struct Record {
+    started: Nanos,
+    units: u64,
+    bytes: u64,
+    phase: Phase,
+    since: Nanos,
+    source: Nanos,
+    sink: Nanos,
+    limits: Vec<Nanos>,
+    lateness: Histogram<u64>,
+}
+
+/// What the meter says at one moment. Times are in nanoseconds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reading {
+    /// Units released.
+    pub units: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Time since the start.
+    pub elapsed: Nanos,
+    /// Time spent waiting for input.
+    pub source: Nanos,
+    /// Time spent waiting for the reader.
+    pub sink: Nanos,
+    /// Time spent waiting for each limit, by its place.
+    pub limits: Vec<Nanos>,
+    /// How late units left that had to wait for a limit: median and 99th percentile, to two digits. `None` if none did.
+    pub lateness: Option<(Nanos, Nanos)>,
+}
+
+/// Lateness beyond this is counted as this.
+const LONGEST_LATENESS: Nanos = 1 << 45;
+
+impl Meter {
+    /// A meter that starts at `now`, for `limits` limits.
+    ///
+    /// # Panics
+    /// Never: the bounds of the histogram are constants that it accepts.
+    #[must_use]
+    pub fn new(now: Nanos, limits: usize) -> Self {
+        let lateness = Histogram::new_with_bounds(1, LONGEST_LATENESS, 2).expect("constant bounds");
+        let record = Record {
+            started: now,
+            units: 0,
+            bytes: 0,
+            phase: Phase::Working,
+            since: now,
+            source: 0,
+            sink: 0,
+            limits: vec![0; limits],
+            lateness,
+        };
+        Meter { record: Mutex::new(record) }
+    }
+
+    /// From `now` on, time goes to `phase`.
+    pub fn enter(&self, phase: Phase, now: Nanos) {
+        self.lock().enter(phase, now);
+    }
+
+    /// Units that left at `now`.
+    pub fn passed(&self, units: u64, bytes: u64, now: Nanos) {
+        let mut record = self.lock();
+        record.enter(Phase::Working, now);
+        record.units += units;
+        record.bytes += bytes;
+    }
+
+    /// Bytes of a unit that is being passed in pieces.
+    pub fn passed_piece(&self, bytes: u64) {
+        self.lock().bytes += bytes;
+    }
+
+    /// `units` that had to wait are about to leave, `lateness` nanoseconds after their time.
+    pub fn late(&self, units: u64, lateness: Nanos) {
+        self.lock().lateness.saturating_record_n(lateness, units);
+    }
+
+    /// Everything so far.
+    #[must_use]
+    pub fn read(&self, now: Nanos) -> Reading {
+        let mut record = self.lock();
+        let phase = record.phase;
+        record.enter(phase, now);
+        let late = &record.lateness;
+        let lateness = (!late.is_empty()).then(|| (late.value_at_quantile(0.5), late.value_at_quantile(0.99)));
+        Reading {
+            units: record.units,
+            bytes: record.bytes,
+            elapsed: now.saturating_sub(record.started),
+            source: record.source,
+            sink: record.sink,
+            limits: record.limits.clone(),
+            lateness,
+        }
+    }
+
+    /// Counting goes on whatever became of another thread.
+    fn lock(&self) -> MutexGuard<'_, Record> {
+        self.record.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Record {
+    fn enter(&mut self, phase: Phase, now: Nanos) {
+        let spent = now.saturating_sub(self.since);
+        match self.phase {
+            Phase::Working => {}
+            Phase::Source => self.source += spent,
+            Phase::Sink => self.sink += spent,
+            Phase::Limit(place) => {
+                if let Some(limit) = self.limits.get_mut(place) {
+                    *limit += spent;
+                }
+            }
+        }
+        (self.phase, self.since) = (phase, now.max(self.since));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wait_under_way_is_counted_once() {
+        let meter = Meter::new(100, 2);
+        meter.enter(Phase::Limit(1), 110);
+        assert_eq!(meter.read(130).limits, [0, 20]);
+        assert_eq!(meter.read(140).limits, [0, 30]);
+        meter.enter(Phase::Source, 150);
+        meter.passed(2, 10, 157);
+        let reading = meter.read(200);
+        assert_eq!((reading.source, reading.sink, reading.limits), (7, 0, vec![0, 40]));
+        assert_eq!((reading.units, reading.bytes, reading.elapsed, reading.lateness), (2, 10, 100, None));
+    }
+
+    #[test]
+    fn lateness_is_weighed_by_units() {
+        let meter = Meter::new(0, 1);
+        meter.late(98, 5);
+        meter.late(2, 100);
+        assert_eq!(meter.read(0).lateness, Some((5, 100)));
+    }
+}

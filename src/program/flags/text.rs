@@ -1,0 +1,82 @@
+//! The long texts of the help and the man page.
+
+use crate::program::exit::TABLE;
+
+pub(super) const LONG_ABOUT: &str = "\
+Pass lines, records or bytes from standard input to standard output at exactly the rate you ask for.
+
+Units are read as they come, wait until every limit allows them, and leave whole and unchanged: blank lines, NUL bytes, \
+invalid UTF-8 and a last line without its newline included. Time lost to a slow reader or writer is not made up by a \
+burst beyond what the limits allow.";
+
+/// Command and meaning.
+pub(crate) const EXAMPLES: [(&str, &str); 4] = [
+    ("cat urls | throttle -r 5/s -b 10", "10 at once, then one every 200 ms"),
+    ("cat log | throttle -r 100/s -r 1000/min", "both limits kept"),
+    ("throttle -r 10MiB/s < a.tar > /mnt/a.tar", "bytes"),
+    ("find . -print0 | throttle -0 -r 1/500ms", "records that end with NUL"),
+];
+
+/// The examples, for `-h` and `--help`.
+pub(super) fn examples() -> String {
+    let examples: Vec<String> = EXAMPLES.iter().map(|(command, meaning)| format!("  {command:<43}{meaning}")).collect();
+    format!("Examples:\n{}", examples.join("\n"))
+}
+
+pub(super) const RATE: &str = "\
+Let through at most this; repeat it for several limits at once.
+
+LIMIT is RATE[,burst=N][,initial=N] or RATE,window.
+RATE is COUNT[/[N]UNIT]: 5/s 100/min 3/15s 0.5/s 5k/h 2/500ms 1MiB/s 1.5GB/s, or unlimited.
+After the slash: ms, s, min (m), h, d, with a whole number before it where wanted. \
+Before it: k, M, G for a thousand, million, billion, or bytes: B kB MB GB TB, KiB MiB GiB TiB. \
+A bare number, or a bare amount of bytes, is per second.
+
+burst=N: most units that may go at once after rest (see --burst). \
+initial=N: how many may go at the start; all of the burst where not given.
+
+window: never more than COUNT in any PERIOD, as strict servers count. The first COUNT may go at once.
+
+Of several limits the fastest sets the pace; each other one that names no burst is a window. \
+So -r 5/s -r 5000/h is up to 5 a second and never more than 5000 in any hour.";
+
+pub(super) const BURST: &str = "\
+Most units that may go at once after rest, for the limit that sets the pace. With -r 5/s -b 10, ten units go at once, \
+then one every 200 ms; after a pause of a second five may go at once again.
+
+The default is what comes in 10 ms at the rate, at least 1.";
+
+pub(super) const NULL: &str = "Units end with a NUL byte instead of a newline, as find -print0 writes them.";
+
+pub(super) const DELIMITER: &str = "\
+Units end with the byte C instead of a newline: a character, or an escape as in xargs: \\n \\t \\r \\0 \\\\ \\xHH \\OOO.";
+
+pub(super) const BYTES: &str = "\
+Count bytes, not lines: every byte is a unit. Goes without saying where the rate is in bytes, as in -r 10MiB/s.";
+
+pub(super) const ARG_FILE: &str = "Read FILE instead of standard input.";
+
+pub(super) const PROGRESS: &str = "\
+Show progress on standard error: auto, always or never.
+
+auto shows a bar when standard error is a terminal and standard output is not, once the work has lasted a second. \
+always without a terminal writes a plain line every 10 s. SIGUSR1 has the same line written at any time.";
+
+pub(super) const SUMMARY: &str = "\
+At the end, however it comes, say how many units and bytes passed, how long it took, the mean rate, the time spent \
+waiting for each limit, for the source and for the reader, and how late the units left that had to wait.
+
+FMT is text or json; it goes to standard error, or to FILE.";
+
+pub(super) const QUIET: &str = "No hints, and no bar unless --progress=always asks for it.";
+
+pub(crate) const SIGNALS: &str = "\
+USR1 writes a status line to standard error. INT, TERM and HUP end the program at once, after the summary where one was \
+asked for. A signal that was ignored at the start stays ignored. When the reader is gone, the program dies of SIGPIPE, as \
+cat does.";
+
+/// Examples, exit codes and signals, for `--help`.
+pub(super) fn after_long_help() -> String {
+    let codes: Vec<String> = TABLE.iter().map(|(_, code, meaning)| format!("  {code}  {meaning}")).collect();
+    format!("{}\n\nExit codes:\n{}\n\nSignals:\n  {SIGNALS}", examples(), codes.join("\n"))
+}

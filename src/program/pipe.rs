@@ -1,0 +1,102 @@
+//! Pipe mode: units go from the input to standard output.
+
+use super::exit::Exit;
+use super::flags::Flags;
+use super::input::{self, Input};
+use super::report::{Report, UnitName};
+use super::{say, signals};
+use anyhow::{Context, Result, anyhow};
+use rustix::fd::{AsFd, OwnedFd};
+use std::io::ErrorKind;
+use std::sync::Arc;
+use throttle::clock::{MILLISECOND, SystemClock};
+use throttle::framing::{Buffer, Framing};
+use throttle::limits::Plan;
+use throttle::pump::{self, PumpError};
+use throttle::sink::{Copying, Descriptor, Flow, FlowError, Splice, enlarge};
+use throttle::store::Memory;
+
+/// Large enough that a copy is not felt, small enough to stay in the cache of one core.
+const BUFFER: usize = 256 * 1024;
+
+/// Passes the input on until its end.
+///
+/// # Errors
+/// What failed, with what.
+pub(crate) fn run(flags: &Flags) -> Result<Exit> {
+    let input = input::open(flags.arg_file())?;
+    hints(flags, &input);
+    throttle::clock::sharpen_this_thread();
+    let store = Memory::new(flags.plan(), SystemClock);
+    let report = Arc::new(Report::new(flags, UnitName::of(flags.framing()), input.size, store)?);
+    signals::attend(Arc::clone(&report)).context("cannot handle signals")?;
+    let ended = pass_on(flags, input, &report);
+    report.close()?;
+    ended
+}
+
+/// What the user should know before anything happens.
+fn hints(flags: &Flags, input: &Input) {
+    if flags.is_quiet() {
+        return;
+    }
+    if let Some((idle, other)) = flags.plan().never_binds() {
+        let (idle, other) = (flags.plan().describe(idle), flags.plan().describe(other));
+        say(format_args!("the limit {idle} can never bind beside {other}"));
+    }
+    let unit = UnitName::of(flags.framing());
+    if flags.arg_file().is_none()
+        && let Some(remark) = input::remark(&input.fd, unit.plural())
+    {
+        say(remark);
+    }
+}
+
+fn pass_on(flags: &Flags, input: Input, report: &Report) -> Result<Exit> {
+    let stdout = std::io::stdout().as_fd().try_clone_to_owned().context("standard output")?;
+    let name = input.name;
+    if is_fast(flags.plan()) {
+        enlarge(&input.fd);
+        enlarge(&stdout);
+    }
+    match flags.framing() {
+        Framing::Bytes => match Splice::new(input.fd, stdout) {
+            Ok(mut splice) => drive(&mut splice, &name, report),
+            Err((source, sink)) => copy(Framing::Bytes, source, sink, &name, report),
+        },
+        framing @ Framing::EndedBy(_) => copy(framing, input.fd, stdout, &name, report),
+    }
+}
+
+/// Whether a pipe of the usual 64 KiB would be filled within a millisecond or so, and its two ends woken each time.
+fn is_fast(plan: &Plan) -> bool {
+    let in_a_millisecond = plan.fastest().map_or(u64::MAX, |rate| rate.units_in(MILLISECOND).get());
+    in_a_millisecond >= if plan.counts_bytes() { 64 * 1024 } else { 1_000 }
+}
+
+fn copy(framing: Framing, source: OwnedFd, sink: OwnedFd, name: &str, report: &Report) -> Result<Exit> {
+    let buffer = Buffer::new(framing, BUFFER);
+    drive(&mut Copying::new(Descriptor(source), Descriptor(sink), buffer, report.meter()), name, report)
+}
+
+fn drive(flow: &mut impl Flow, name: &str, report: &Report) -> Result<Exit> {
+    let failed = |what: String, error: std::io::Error, waiting: u64| {
+        let passed = report.count();
+        let lost = if waiting > 0 { format!("; {waiting} more had been read") } else { String::new() };
+        anyhow!(error).context(format!("{what}, after {passed}{lost}"))
+    };
+    match pump::run(flow, report.store(), report.meter()) {
+        Ok(()) => Ok(Exit::Success),
+        Err(PumpError::Flow(FlowError::Write(error))) if error.kind() == ErrorKind::BrokenPipe => {
+            report.close()?;
+            Ok(signals::die_of_broken_pipe())
+        }
+        Err(PumpError::Flow(FlowError::Write(error))) => {
+            Err(failed("cannot write to standard output".to_owned(), error, flow.waiting()))
+        }
+        Err(PumpError::Flow(FlowError::Read(error))) => {
+            Err(failed(format!("cannot read {name}"), error, flow.waiting()))
+        }
+        Err(PumpError::Refused(refusal)) => Err(anyhow!(refusal)),
+    }
+}

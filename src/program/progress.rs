@@ -1,0 +1,97 @@
+//! Progress on standard error: a bar on a terminal, a plain line now and then elsewhere.
+
+use super::flags::{Flags, ProgressWhen};
+use super::say;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use std::io::IsTerminal;
+use std::time::Duration;
+use throttle::clock::{Nanos, SECOND};
+
+/// How often the bar is drawn.
+const FRAME: Duration = Duration::from_millis(100);
+/// How often a plain line is written.
+const LINE: Duration = Duration::from_secs(10);
+/// Work that takes less needs no bar.
+const WORTH_A_BAR: Nanos = SECOND;
+
+/// What is shown at one moment.
+#[derive(Debug)]
+pub(super) struct Shown {
+    pub(super) text: String,
+    pub(super) left: Option<String>,
+    pub(super) bytes: u64,
+}
+
+/// What is done about progress.
+#[derive(Debug)]
+pub(super) enum Progress {
+    Nothing,
+    Lines,
+    Bar { bar: ProgressBar, from: Nanos },
+}
+
+impl Progress {
+    /// Decides by what was asked for and what standard error and output are. `size` is the input's, in bytes.
+    pub(super) fn new(flags: &Flags, size: Option<u64>) -> Self {
+        let (terminal, spoils) = (std::io::stderr().is_terminal(), std::io::stdout().is_terminal());
+        match (flags.progress(), terminal) {
+            (ProgressWhen::Never, _) | (ProgressWhen::Auto, false) => Progress::Nothing,
+            (ProgressWhen::Auto, true) if spoils || flags.is_quiet() => Progress::Nothing,
+            (ProgressWhen::Always, false) => Progress::Lines,
+            (ProgressWhen::Auto, true) => Progress::bar(size, WORTH_A_BAR),
+            (ProgressWhen::Always, true) => Progress::bar(size, 0),
+        }
+    }
+
+    fn bar(size: Option<u64>, from: Nanos) -> Self {
+        let bar = ProgressBar::with_draw_target(size, ProgressDrawTarget::hidden());
+        let template = if size.is_some() { "{wide_bar} {percent:>3}% {msg}" } else { "{spinner} {msg}" };
+        if let Ok(style) = ProgressStyle::with_template(template) {
+            bar.set_style(style.progress_chars("=> "));
+        }
+        Progress::Bar { bar, from }
+    }
+
+    /// How often [`show`](Self::show) is to be called.
+    pub(super) fn interval(&self) -> Option<Duration> {
+        match self {
+            Progress::Nothing => None,
+            Progress::Lines => Some(LINE),
+            Progress::Bar { .. } => Some(FRAME),
+        }
+    }
+
+    pub(super) fn show(&mut self, shown: &Shown, elapsed: Nanos) {
+        let left = shown.left.as_ref().map(|left| format!(", {left} left")).unwrap_or_default();
+        let text = format!("{}{left}", shown.text);
+        match self {
+            Progress::Nothing => {}
+            Progress::Lines => say(text),
+            Progress::Bar { from, .. } if elapsed < *from => {}
+            Progress::Bar { bar, .. } => {
+                if bar.is_hidden() {
+                    bar.set_draw_target(ProgressDrawTarget::stderr());
+                }
+                bar.set_position(shown.bytes);
+                bar.set_message(text);
+                bar.tick();
+            }
+        }
+    }
+
+    /// Writes something else without tearing the bar.
+    pub(super) fn aside(&self, write: impl FnOnce()) {
+        match self {
+            Progress::Bar { bar, .. } => bar.suspend(write),
+            _ => write(),
+        }
+    }
+
+    /// Nothing is shown any more.
+    pub(super) fn close(&mut self) {
+        if let Progress::Bar { bar, .. } = self {
+            bar.finish_and_clear();
+        }
+        *self = Progress::Nothing;
+    }
+}

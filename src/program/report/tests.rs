@@ -1,0 +1,112 @@
+use super::*;
+use crate::program::flags;
+use throttle::clock::FakeClock;
+use throttle::framing::Buffer;
+use throttle::pump;
+use throttle::sink::{Copying, Sink, Source};
+
+const MS: Nanos = 1_000_000;
+
+/// Input that comes at given times.
+struct Script(FakeClock, Vec<(Nanos, &'static [u8])>);
+
+impl Source for Script {
+    fn read(&mut self, space: &mut [u8], wait: bool) -> std::io::Result<Option<usize>> {
+        let Some(&(time, bytes)) = self.1.first() else { return Ok(Some(0)) };
+        if !wait && time > self.0.now() {
+            return Ok(None);
+        }
+        self.0.sleep_until(time);
+        self.1.remove(0);
+        space[..bytes.len()].copy_from_slice(bytes);
+        Ok(Some(bytes.len()))
+    }
+}
+
+/// A reader that takes its time over every write.
+struct Slow(FakeClock, Nanos);
+
+impl Sink for Slow {
+    fn ready(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+
+    fn write(&mut self, _: &[u8]) -> std::io::Result<()> {
+        self.0.advance(self.1);
+        Ok(())
+    }
+}
+
+fn report(args: &[&str]) -> (FakeClock, Report<FakeClock>) {
+    let args = std::iter::once("throttle").chain(args.iter().copied()).map(Into::into);
+    let flags = flags::parse(args).unwrap();
+    let clock = FakeClock::at(1000 * SECOND);
+    let store = Memory::new(flags.plan(), clock.clone());
+    (clock, Report::new(&flags, UnitName::of(flags.framing()), None, store).unwrap())
+}
+
+/// At 10/s, burst 2: `a` and `b` go at 300 ms, when they come, and take 5 ms to write. `c` is asked for at 305 ms and
+/// granted at 400 ms, `d` at 500 ms; each takes 5 ms, so `d` is asked for at 405 ms. The end comes at 505 ms.
+#[test]
+fn every_field_of_the_summary_is_what_one_works_out_by_hand() {
+    let (clock, report) = report(&["-r", "10/s", "-b", "2", "-r", "1000/h"]);
+    let start = clock.now();
+    let input = Script(clock.clone(), vec![(start + 300 * MS, b"a\nb\nc\nd\n")]);
+    let buffer = Buffer::new(Framing::EndedBy(b'\n'), 100);
+    let mut flow = Copying::new(input, Slow(clock.clone(), 5 * MS), buffer, report.meter());
+    pump::run(&mut flow, report.store(), report.meter()).unwrap();
+    assert_eq!(
+        report.summary_json(&report.read()),
+        json!({
+            "unit": "line",
+            "units": 4,
+            "bytes": 8,
+            "elapsed_ns": 505 * MS,
+            "mean_rate_per_s": 4.0 / 0.505,
+            "waited_for_limits_ns": (95 + 95) * MS,
+            "waited_for_source_ns": 300 * MS,
+            "waited_for_sink_ns": 15 * MS,
+            "lateness_p50_ns": 0,
+            "lateness_p99_ns": 0,
+            "limits": [
+                {"limit": "10/s,burst=2", "waited_ns": 190 * MS},
+                {"limit": "1000/h,window", "waited_ns": 0},
+            ],
+        })
+    );
+    assert_eq!(
+        report.summary_text(&report.read()),
+        "throttle: 4 lines, 8 B in 505 ms, 7.92/s\n  \
+         waited 190 ms for 10/s,burst=2, 0 s for 1000/h,window, 300 ms for input, 15.0 ms for the reader; \
+         late by 0 s (median), 0 s (p99)\n"
+    );
+}
+
+/// With 3 in a minute, the fourth waits for the window from 0 s to 60 s, not for the bucket.
+#[test]
+fn the_limit_that_bound_is_the_one_that_is_charged_with_the_wait() {
+    let (clock, report) = report(&["-r", "1/s", "-b", "5", "-r", "3/min"]);
+    let input = Script(clock.clone(), vec![(0, b"a\nb\nc\nd\n")]);
+    let buffer = Buffer::new(Framing::EndedBy(b'\n'), 100);
+    let mut flow = Copying::new(input, Slow(clock, 0), buffer, report.meter());
+    pump::run(&mut flow, report.store(), report.meter()).unwrap();
+    assert_eq!(report.read().limits, [0, 60 * SECOND]);
+}
+
+#[test]
+fn numbers_are_told_in_a_handy_unit() {
+    let times = [0, 999, 1_500, 1_234_567, 2_002_000_000, 61 * SECOND, 90_061 * SECOND];
+    let expected = ["0 s", "999 ns", "1.50 µs", "1.23 ms", "2.00 s", "1m 1s", "1day 1h 1m 1s"];
+    assert_eq!(times.map(time), expected);
+    assert_eq!(rate(UnitName::Line, 9.987), "9.99/s");
+    assert_eq!(rate(UnitName::Byte, 1_500_000.4), "1.50 MB/s");
+    assert_eq!((UnitName::Line.count(1), UnitName::Record.count(0)), ("1 line".to_owned(), "0 records".to_owned()));
+}
+
+#[test]
+fn the_rate_now_is_that_of_the_last_two_seconds() {
+    let mut recent = Recent::default();
+    let samples = [(0, 0), (1, 10), (2, 20), (3, 20), (4, 20)];
+    let rates = samples.map(|(second, units)| rate(UnitName::Line, recent.rate(second * SECOND, units)));
+    assert_eq!(rates, ["0.00/s", "10.0/s", "10.0/s", "5.00/s", "0.00/s"]);
+}

@@ -1,0 +1,96 @@
+//! The pump: one plain loop that reads, cuts, asks the sink, takes a grant, sleeps until it, and hands over.
+
+use crate::clock::Clock;
+use crate::limits::{Grant, Refusal};
+use crate::meter::{Meter, Phase};
+use crate::sink::{Filled, Flow, FlowError};
+use crate::store::Memory;
+use thiserror::Error;
+
+/// Why the pump stopped before the end of its input.
+#[derive(Debug, Error)]
+pub enum PumpError {
+    /// The source or the sink failed.
+    #[error(transparent)]
+    Flow(#[from] FlowError),
+    /// The limits will never grant the next unit.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+}
+
+/// Moves every unit of `flow` when the limits in `store` allow it, until its end.
+///
+/// # Errors
+/// [`PumpError`]; what was read and not handed over still waits in `flow`.
+pub fn run(flow: &mut impl Flow, store: &Memory<impl Clock>, meter: &Meter) -> Result<(), PumpError> {
+    let mut pump = Pump { flow, store, meter };
+    while pump.gather()? {
+        pump.wait_for_sink()?;
+        pump.release_run()?;
+    }
+    Ok(())
+}
+
+struct Pump<'a, F, C> {
+    flow: &'a mut F,
+    store: &'a Memory<C>,
+    meter: &'a Meter,
+}
+
+impl<F: Flow, C: Clock> Pump<'_, F, C> {
+    /// Waits until a unit is there; `false` at the end.
+    fn gather(&mut self) -> Result<bool, PumpError> {
+        if self.flow.waiting() > 0 {
+            return Ok(true);
+        }
+        self.enter(Phase::Source);
+        while self.flow.waiting() == 0 {
+            if self.flow.fill(true)? == Filled::End && self.flow.waiting() == 0 {
+                self.enter(Phase::Working);
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    fn wait_for_sink(&mut self) -> Result<(), PumpError> {
+        self.enter(Phase::Sink);
+        self.flow.ready()?;
+        self.enter(Phase::Working);
+        Ok(())
+    }
+
+    /// Takes a grant for what waits, sleeps until its time, and hands over.
+    fn release_run(&mut self) -> Result<(), PumpError> {
+        self.top_up()?;
+        let (grant, asked) = self.store.take_run(self.flow.waiting())?;
+        let more = if grant.at > asked { self.sleep_until(&grant) } else { 0 };
+        let units = grant.units + more;
+        self.enter(Phase::Sink);
+        let bytes = self.flow.pass(units)?;
+        self.meter.passed(units, bytes, self.store.clock().now());
+        Ok(())
+    }
+
+    /// Where the limits will make us wait and less than a quantum was read, takes in what else has come: a longer run.
+    fn top_up(&mut self) -> Result<(), PumpError> {
+        let quantum = self.store.quantum();
+        if self.flow.waiting() < quantum && self.flow.waiting() > self.store.available() {
+            while self.flow.fill(false)? == Filled::Some && self.flow.waiting() < quantum {}
+        }
+        Ok(())
+    }
+
+    /// Sleeps until the grant, and takes as many more of those that wait as conform by then.
+    fn sleep_until(&mut self, grant: &Grant) -> u64 {
+        self.enter(Phase::Limit(grant.bound_by.unwrap_or(usize::MAX)));
+        self.store.clock().sleep_until(grant.at);
+        let now = self.store.clock().now();
+        self.meter.late(grant.units, now.saturating_sub(grant.at));
+        self.store.take_available(self.flow.waiting() - grant.units)
+    }
+
+    fn enter(&self, phase: Phase) {
+        self.meter.enter(phase, self.store.clock().now());
+    }
+}

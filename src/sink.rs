@@ -1,0 +1,60 @@
+//! Sinks: where units go, and how they get there.
+//!
+//! A [`Flow`] is what the pump drives: units that come from a source, wait, and are handed over.
+
+use std::io;
+use thiserror::Error;
+
+mod copy;
+#[cfg(any(target_os = "linux", target_os = "android"))]
+mod splice;
+
+pub use copy::{Copying, Descriptor, Sink, Source};
+#[cfg(any(target_os = "linux", target_os = "android"))]
+pub use splice::{Splice, enlarge};
+
+/// Units on their way from a source to a sink.
+pub trait Flow {
+    /// Reads more input. With `wait`, until there is something or the end; without, what is there.
+    ///
+    /// # Errors
+    /// What reading says.
+    fn fill(&mut self, wait: bool) -> Result<Filled, FlowError>;
+
+    /// Units that were read and not yet handed over.
+    fn waiting(&self) -> u64;
+
+    /// Returns once the sink can take a unit.
+    ///
+    /// # Errors
+    /// What the sink says; [`FlowError::Write`] of `BrokenPipe` where its reader is gone.
+    fn ready(&mut self) -> Result<(), FlowError>;
+
+    /// Hands `units` units over, together, and says how many bytes they were.
+    ///
+    /// # Errors
+    /// What reading or writing says.
+    fn pass(&mut self, units: u64) -> Result<u64, FlowError>;
+}
+
+/// What came of reading.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Filled {
+    /// Something was read.
+    Some,
+    /// Nothing is there now, or there is no room for it.
+    Nothing,
+    /// There is no more input.
+    End,
+}
+
+/// Why units cannot move on.
+#[derive(Debug, Error)]
+pub enum FlowError {
+    /// The source could not be read.
+    #[error("read")]
+    Read(#[source] io::Error),
+    /// The sink could not be written.
+    #[error("write")]
+    Write(#[source] io::Error),
+}

@@ -1,0 +1,174 @@
+//! Units copied through a buffer, between any two descriptors.
+
+use super::{Filled, Flow, FlowError};
+use crate::framing::Buffer;
+use crate::meter::Meter;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fd::{AsFd, BorrowedFd};
+use rustix::io::Errno;
+use std::io;
+
+/// Bytes to read.
+pub trait Source {
+    /// Reads into `space`, which is not empty: `None` where nothing is there and `wait` is false, 0 at the end.
+    ///
+    /// # Errors
+    /// What reading says.
+    fn read(&mut self, space: &mut [u8], wait: bool) -> io::Result<Option<usize>>;
+}
+
+/// Bytes to write.
+pub trait Sink {
+    /// Returns once something can be written.
+    ///
+    /// # Errors
+    /// `BrokenPipe` where the reader is gone.
+    fn ready(&mut self) -> io::Result<()>;
+
+    /// Writes all of `bytes`.
+    ///
+    /// # Errors
+    /// What writing says.
+    fn write(&mut self, bytes: &[u8]) -> io::Result<()>;
+}
+
+/// Units that are copied through a buffer.
+#[derive(Debug)]
+pub struct Copying<'a, R, W> {
+    source: R,
+    sink: W,
+    buffer: Buffer,
+    meter: &'a Meter,
+}
+
+impl<'a, R: Source, W: Sink> Copying<'a, R, W> {
+    /// Moves units from `source` to `sink`, framed by `buffer`.
+    pub fn new(source: R, sink: W, buffer: Buffer, meter: &'a Meter) -> Self {
+        Copying { source, sink, buffer, meter }
+    }
+
+    /// Passes a unit that outgrew the buffer: piece after piece, with nothing in between, until its end is read.
+    fn pass_outgrown(&mut self) -> Result<u64, FlowError> {
+        loop {
+            let (piece, last) = self.buffer.piece();
+            self.sink.write(piece).map_err(FlowError::Write)?;
+            let bytes = piece.len() as u64;
+            self.buffer.release_piece();
+            if last {
+                return Ok(bytes);
+            }
+            self.meter.passed_piece(bytes);
+            if self.read_some(true)? == Filled::End && self.buffer.is_finished() {
+                return Ok(0);
+            }
+        }
+    }
+
+    fn read_some(&mut self, wait: bool) -> Result<Filled, FlowError> {
+        let read = self.source.read(self.buffer.space(), wait).map_err(FlowError::Read)?;
+        let Some(bytes) = read else { return Ok(Filled::Nothing) };
+        if bytes == 0 {
+            self.buffer.input_ended();
+            return Ok(Filled::End);
+        }
+        self.buffer.filled(bytes);
+        Ok(Filled::Some)
+    }
+}
+
+impl<R: Source, W: Sink> Flow for Copying<'_, R, W> {
+    fn fill(&mut self, wait: bool) -> Result<Filled, FlowError> {
+        match (self.buffer.wants_more(), self.buffer.is_finished()) {
+            (true, _) => self.read_some(wait),
+            (false, true) => Ok(Filled::End),
+            (false, false) => Ok(Filled::Nothing),
+        }
+    }
+
+    fn waiting(&self) -> u64 {
+        if self.buffer.outgrown() { 1 } else { self.buffer.waiting() }
+    }
+
+    fn ready(&mut self) -> Result<(), FlowError> {
+        self.sink.ready().map_err(FlowError::Write)
+    }
+
+    fn pass(&mut self, units: u64) -> Result<u64, FlowError> {
+        if self.buffer.outgrown() {
+            return self.pass_outgrown();
+        }
+        let run = self.buffer.run(units);
+        self.sink.write(run).map_err(FlowError::Write)?;
+        let bytes = run.len() as u64;
+        self.buffer.release(units);
+        Ok(bytes)
+    }
+}
+
+/// A file descriptor as a source or a sink. One that is in non-blocking mode is waited for all the same.
+#[derive(Debug)]
+pub struct Descriptor<F>(pub F);
+
+impl<F: AsFd> Source for Descriptor<F> {
+    fn read(&mut self, space: &mut [u8], wait: bool) -> io::Result<Option<usize>> {
+        loop {
+            if !wait && !is_ready(&self.0, PollFlags::IN)? {
+                return Ok(None);
+            }
+            match rustix::io::read(&self.0, &mut *space) {
+                Ok(bytes) => return Ok(Some(bytes)),
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => wait_for(&[(self.0.as_fd(), PollFlags::IN)])?,
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+}
+
+impl<F: AsFd> Sink for Descriptor<F> {
+    fn ready(&mut self) -> io::Result<()> {
+        wait_for(&[(self.0.as_fd(), PollFlags::OUT)])
+    }
+
+    fn write(&mut self, mut bytes: &[u8]) -> io::Result<()> {
+        while !bytes.is_empty() {
+            match rustix::io::write(&self.0, bytes) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(written) => bytes = &bytes[written..],
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => wait_for(&[(self.0.as_fd(), PollFlags::OUT)])?,
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether `wanted` can be done now, or an error or the end be found.
+pub(super) fn is_ready(fd: impl AsFd, wanted: PollFlags) -> io::Result<bool> {
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    match poll(&mut [PollFd::new(&fd, wanted)], Some(&now)) {
+        Ok(ready) => Ok(ready > 0),
+        Err(Errno::INTR) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Waits until each descriptor can do what is wanted of it. For one to be written, `BrokenPipe` once its reader is gone.
+pub(super) fn wait_for(wanted: &[(BorrowedFd<'_>, PollFlags)]) -> io::Result<()> {
+    for (fd, flags) in wanted {
+        let mut fds = [PollFd::new(fd, *flags)];
+        loop {
+            match poll(&mut fds, None) {
+                Ok(_) => break,
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        // A pipe without readers is "writable" with POLLERR: the write would fail (poll(2)).
+        if flags.contains(PollFlags::OUT) && fds[0].revents().contains(PollFlags::ERR) {
+            return Err(io::ErrorKind::BrokenPipe.into());
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,164 @@
+//! Bytes moved inside the kernel, from a pipe or a file to a pipe or a file: splice(2).
+
+use super::copy::{is_ready, wait_for};
+use super::{Descriptor, Filled, Flow, FlowError, Sink, Source};
+use rustix::event::PollFlags;
+use rustix::fd::AsFd;
+use rustix::fs::FileType;
+use rustix::io::Errno;
+use rustix::pipe::{SpliceFlags, splice};
+use std::io;
+
+/// Below this a copy is cheaper than moving pages, most of them partly filled.
+const LEAST_RUN: u64 = 64 * 1024;
+
+/// At most this much of a file counts as waiting, so that what is reported is never far behind.
+const MOST_WAITING: u64 = 4 * 1024 * 1024;
+
+/// The largest pipe an ordinary user may make (`/proc/sys/fs/pipe-max-size`).
+const LARGEST_PIPE: usize = 1024 * 1024;
+
+/// Bytes that go from one descriptor to the other without passing through our memory; where a run is short, or the
+/// kernel cannot splice these two, they are copied.
+#[derive(Debug)]
+pub struct Splice<R, W> {
+    source: Descriptor<R>,
+    sink: Descriptor<W>,
+    from_file: bool,
+    waiting: u64,
+    /// For runs that are copied.
+    buffer: Box<[u8]>,
+    /// Whether the kernel has refused to splice.
+    refused: bool,
+}
+
+impl<R: AsFd, W: AsFd> Splice<R, W> {
+    /// For a pipe to a pipe or file, or a file to a pipe; gives the descriptors back where they are something else.
+    ///
+    /// # Errors
+    /// The two descriptors, unused.
+    pub fn new(source: R, sink: W) -> Result<Self, (R, W)> {
+        let from = file_type(&source);
+        let to = file_type(&sink);
+        let from_file = from == Some(FileType::RegularFile);
+        // A file of no size may be one whose content is made up as it is read, as in /proc.
+        let splices = match (from, to) {
+            (Some(FileType::Fifo), Some(FileType::Fifo | FileType::RegularFile)) => true,
+            (Some(FileType::RegularFile), Some(FileType::Fifo)) => left_in_file(&source).is_ok_and(|left| left > 0),
+            _ => false,
+        };
+        if !splices {
+            return Err((source, sink));
+        }
+        let buffer = vec![0; usize::try_from(LEAST_RUN).unwrap_or(usize::MAX)].into_boxed_slice();
+        let (source, sink) = (Descriptor(source), Descriptor(sink));
+        Ok(Splice { source, sink, from_file, waiting: 0, buffer, refused: false })
+    }
+
+    /// Moves up to `bytes`; 0 at the end of the input.
+    fn move_some(&mut self, bytes: u64) -> Result<u64, FlowError> {
+        if bytes < LEAST_RUN || self.refused {
+            return self.copy_some(bytes);
+        }
+        loop {
+            let length = usize::try_from(bytes).unwrap_or(usize::MAX);
+            match splice(&self.source.0, None, &self.sink.0, None, length, SpliceFlags::MOVE) {
+                Ok(moved) => return Ok(moved as u64),
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => self.wait_for_both().map_err(FlowError::Write)?,
+                // A file opened to append, or a file system that cannot.
+                Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
+                    self.refused = true;
+                    return self.copy_some(bytes);
+                }
+                // The kernel does not say which side failed: reading a pipe never does, writing one only for want of a reader.
+                Err(error) if self.from_file && error != Errno::PIPE => return Err(FlowError::Read(error.into())),
+                Err(error) => return Err(FlowError::Write(error.into())),
+            }
+        }
+    }
+
+    fn copy_some(&mut self, bytes: u64) -> Result<u64, FlowError> {
+        let length = self.buffer.len().min(usize::try_from(bytes).unwrap_or(usize::MAX));
+        let read = self.source.read(&mut self.buffer[..length], true).map_err(FlowError::Read)?.unwrap_or(0);
+        self.sink.write(&self.buffer[..read]).map_err(FlowError::Write)?;
+        Ok(read as u64)
+    }
+
+    /// Counts what waits, with `wait` once there is something or the end.
+    fn look(&mut self, wait: bool) -> io::Result<()> {
+        if self.from_file {
+            self.waiting = left_in_file(&self.source.0)?.min(MOST_WAITING);
+            return Ok(());
+        }
+        if wait {
+            wait_for(&[(self.source.0.as_fd(), PollFlags::IN)])?;
+        }
+        self.waiting = rustix::io::ioctl_fionread(&self.source.0)?;
+        Ok(())
+    }
+
+    /// Whether a pipe found empty has no writer left: then it is readable, and what the last one wrote is counted.
+    fn hung_up(&mut self) -> io::Result<bool> {
+        let readable = is_ready(&self.source.0, PollFlags::IN)?;
+        self.waiting = rustix::io::ioctl_fionread(&self.source.0)?;
+        Ok(readable && self.waiting == 0)
+    }
+
+    fn wait_for_both(&self) -> io::Result<()> {
+        wait_for(&[(self.source.0.as_fd(), PollFlags::IN), (self.sink.0.as_fd(), PollFlags::OUT)])
+    }
+}
+
+impl<R: AsFd, W: AsFd> Flow for Splice<R, W> {
+    fn fill(&mut self, wait: bool) -> Result<Filled, FlowError> {
+        let before = self.waiting;
+        self.look(wait).map_err(FlowError::Read)?;
+        if self.waiting > before {
+            return Ok(Filled::Some);
+        }
+        if before > 0 {
+            return Ok(Filled::Nothing);
+        }
+        let ended = self.from_file || self.hung_up().map_err(FlowError::Read)?;
+        Ok(if ended { Filled::End } else { Filled::Nothing })
+    }
+
+    fn waiting(&self) -> u64 {
+        self.waiting
+    }
+
+    fn ready(&mut self) -> Result<(), FlowError> {
+        self.sink.ready().map_err(FlowError::Write)
+    }
+
+    fn pass(&mut self, units: u64) -> Result<u64, FlowError> {
+        let mut left = units;
+        while left > 0 {
+            match self.move_some(left)? {
+                0 => break, // A file that was cut short under us.
+                moved => left -= moved,
+            }
+        }
+        self.waiting -= units;
+        Ok(units - left)
+    }
+}
+
+/// Makes a pipe as large as an ordinary user may, for fewer and longer runs. Anything else is left as it is.
+pub fn enlarge(pipe: impl AsFd) {
+    if file_type(&pipe) == Some(FileType::Fifo)
+        && rustix::pipe::fcntl_getpipe_size(&pipe).is_ok_and(|size| size < LARGEST_PIPE)
+    {
+        let _ = rustix::pipe::fcntl_setpipe_size(&pipe, LARGEST_PIPE);
+    }
+}
+
+fn file_type(fd: impl AsFd) -> Option<FileType> {
+    rustix::fs::fstat(fd).ok().map(|stat| FileType::from_raw_mode(stat.st_mode))
+}
+
+fn left_in_file(fd: impl AsFd) -> io::Result<u64> {
+    let size = u64::try_from(rustix::fs::fstat(&fd)?.st_size).unwrap_or(0);
+    Ok(size.saturating_sub(rustix::fs::tell(&fd)?))
+}

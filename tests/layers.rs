@@ -1,0 +1,70 @@
+//! Each layer may import only what stands before it (the list below, in order).
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Modules in the same row may not import each other, except where a row is a list of its own.
+const LAYERS: [&[&str]; 8] = [
+    &["rate", "clock"],
+    &["bucket", "window"],
+    &["limits"],
+    &["store"],
+    &["limiter", "semaphore", "leaky_bucket"],
+    &["framing", "meter"],
+    &["sink"],
+    &["pump"],
+];
+
+/// `launch` comes last.
+const LAST: &str = "launch";
+
+fn rank(module: &str) -> Option<usize> {
+    let ranked = LAYERS.iter().position(|layer| layer.contains(&module));
+    ranked.or((module == LAST).then_some(LAYERS.len()))
+}
+
+fn sources(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    entries.flat_map(|path| if path.is_dir() { sources(&path) } else { vec![path] }).collect()
+}
+
+/// The words that follow `crate::` in the code, comments left out.
+fn imports(text: &str) -> Vec<String> {
+    let code = text.lines().filter(|line| !line.trim_start().starts_with("//"));
+    let words = code.flat_map(|line| line.split("crate::").skip(1).map(str::to_owned).collect::<Vec<_>>());
+    words.map(|rest| rest.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect()).collect()
+}
+
+#[test]
+fn no_layer_imports_a_later_one() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let mut seen = 0;
+    for path in sources(&root) {
+        let inside = path.strip_prefix(&root).unwrap().to_str().unwrap().to_owned();
+        let module = inside.split(['/', '.']).next().unwrap().to_owned();
+        let Some(own) = rank(&module) else { continue };
+        for import in imports(&fs::read_to_string(&path).unwrap()) {
+            seen += 1;
+            let other = rank(&import).unwrap_or_else(|| panic!("{inside} imports crate::{import}, which is no layer"));
+            assert!(other < own || import == module || own == 4 && other == 4, "{inside} imports crate::{import}");
+        }
+    }
+    assert!(seen > 10, "only {seen} imports were found: the test looks in the wrong place");
+}
+
+/// Only the program knows the command line, the terminal and how errors are told.
+#[test]
+fn only_the_program_knows_clap_anyhow_and_indicatif() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    for path in sources(&root) {
+        let inside = path.strip_prefix(&root).unwrap().to_str().unwrap().to_owned();
+        let text = fs::read_to_string(&path).unwrap();
+        if !inside.starts_with("program") {
+            for word in ["clap::", "anyhow::", "indicatif::"] {
+                assert!(!text.contains(word), "{inside} uses {word}");
+            }
+        }
+        let may = inside.starts_with("program/flags") || inside == "program/generated.rs";
+        assert!(may || !text.contains("use clap"), "{inside} uses clap");
+    }
+}

@@ -1,0 +1,238 @@
+//! The pump on a fake clock: what is asserted is its transcript, the times and bytes of its writes.
+
+use std::io;
+use throttle::clock::{Clock, FakeClock, Nanos};
+use throttle::framing::{Buffer, Framing};
+use throttle::limits::Plan;
+use throttle::meter::Meter;
+use throttle::pump;
+use throttle::sink::{Copying, Sink, Source};
+use throttle::store::Memory;
+
+const MS: Nanos = 1_000_000;
+const SECOND: Nanos = 1000 * MS;
+const LINES: Framing = Framing::EndedBy(b'\n');
+
+/// Input that comes at given times; a read takes no more than one of them.
+struct Script {
+    clock: FakeClock,
+    input: Vec<(Nanos, Vec<u8>)>,
+    reads: usize,
+}
+
+impl Source for Script {
+    fn read(&mut self, space: &mut [u8], wait: bool) -> io::Result<Option<usize>> {
+        let Some((time, bytes)) = self.input.first_mut() else { return Ok(Some(0)) };
+        if !wait && *time > self.clock.now() {
+            return Ok(None);
+        }
+        self.reads += 1;
+        self.clock.sleep_until(*time);
+        let length = bytes.len().min(space.len());
+        space[..length].copy_from_slice(&bytes[..length]);
+        bytes.drain(..length);
+        if bytes.is_empty() {
+            self.input.remove(0);
+        }
+        Ok(Some(length))
+    }
+}
+
+/// Writes down what is written when, and may be slow or lose its reader.
+#[derive(Default)]
+struct Transcript {
+    clock: FakeClock,
+    writes: Vec<(Nanos, Vec<u8>)>,
+    /// The reader takes nothing before this.
+    blocked_until: Nanos,
+    gone_after: Option<usize>,
+}
+
+impl Sink for &mut Transcript {
+    fn ready(&mut self) -> io::Result<()> {
+        self.clock.sleep_until(self.blocked_until);
+        match self.gone_after {
+            Some(writes) if self.writes.len() >= writes => Err(io::ErrorKind::BrokenPipe.into()),
+            _ => Ok(()),
+        }
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.writes.push((self.clock.now(), bytes.to_vec()));
+        Ok(())
+    }
+}
+
+fn plan(limits: &[&str]) -> Plan {
+    let limits: Vec<_> = limits.iter().map(|limit| limit.parse().unwrap()).collect();
+    Plan::new(&limits, None).unwrap()
+}
+
+struct Run {
+    transcript: Transcript,
+    result: Result<(), pump::PumpError>,
+    reads: usize,
+    available: u64,
+    units: u64,
+    end: Nanos,
+}
+
+fn pump(limits: &[&str], framing: Framing, size: usize, input: &[(Nanos, &[u8])], sink: Transcript) -> Run {
+    let clock = sink.clock.clone();
+    let plan = plan(limits);
+    let store = Memory::new(&plan, clock.clone());
+    let meter = Meter::new(clock.now(), plan.len());
+    let input = input.iter().map(|(time, bytes)| (*time, bytes.to_vec())).collect();
+    let mut source = Script { clock: clock.clone(), input, reads: 0 };
+    let mut transcript = sink;
+    let mut flow = Copying::new(&mut source, &mut transcript, Buffer::new(framing, size), &meter);
+    let result = pump::run(&mut flow, &store, &meter);
+    let reads = source.reads;
+    Run {
+        transcript,
+        result,
+        reads,
+        available: store.available(),
+        units: meter.read(clock.now()).units,
+        end: clock.now(),
+    }
+}
+
+impl Source for &mut Script {
+    fn read(&mut self, space: &mut [u8], wait: bool) -> io::Result<Option<usize>> {
+        Script::read(self, space, wait)
+    }
+}
+
+fn writes(limits: &[&str], input: &[(Nanos, &[u8])]) -> Vec<(Nanos, String)> {
+    let run = pump(limits, LINES, 1 << 20, input, Transcript::default());
+    run.result.unwrap();
+    run.transcript.writes.into_iter().map(|(time, bytes)| (time, String::from_utf8(bytes).unwrap())).collect()
+}
+
+fn at(millis: u64, text: &str) -> (Nanos, String) {
+    (millis * MS, text.to_owned())
+}
+
+#[test]
+fn the_burst_leaves_in_one_write_and_the_rest_one_by_one() {
+    let transcript = writes(&["5/s,burst=3"], &[(0, b"a\nb\nc\nd\ne\n")]);
+    assert_eq!(transcript, [at(0, "a\nb\nc\n"), at(200, "d\n"), at(400, "e\n")]);
+}
+
+#[test]
+fn what_comes_slowly_leaves_at_once() {
+    let transcript = writes(&["5/s"], &[(0, b"a\n"), (SECOND, b"b\n"), (2 * SECOND, b"c\n")]);
+    assert_eq!(transcript, [at(0, "a\n"), at(1000, "b\n"), at(2000, "c\n")]);
+}
+
+#[test]
+fn a_unit_without_its_end_waits_for_it_or_for_the_end_of_input() {
+    let transcript = writes(&["unlimited"], &[(0, b"a\nb"), (MS, b"c\nd"), (2 * MS, b"e")]);
+    assert_eq!(transcript, [at(0, "a\n"), at(1, "bc\n"), at(2, "de")]);
+}
+
+#[test]
+fn no_wait_after_the_last_unit() {
+    let run = pump(&["1/h"], LINES, 100, &[(0, b"a\n")], Transcript::default());
+    assert_eq!((run.end, run.units), (0, 1));
+}
+
+#[test]
+fn empty_input_takes_nothing() {
+    let run = pump(&["1/h"], LINES, 100, &[], Transcript::default());
+    assert_eq!((run.available, run.units, run.transcript.writes.len()), (1, 0, 0));
+}
+
+/// While the source is silent the bucket fills, but no further than the burst; nothing is granted for what is not read.
+#[test]
+fn idle_time_saves_up_no_more_than_the_burst() {
+    let run =
+        pump(&["10/s,burst=4"], LINES, 100, &[(0, b"a\n"), (9 * SECOND, b"b\nc\nd\ne\nf\n")], Transcript::default());
+    let times: Vec<(Nanos, usize)> =
+        run.transcript.writes.iter().map(|(time, bytes)| (*time, bytes.len() / 2)).collect();
+    assert_eq!(times, [(0, 1), (9 * SECOND, 4), (9 * SECOND + 100 * MS, 1)]);
+}
+
+/// At 10 000/s a quantum is 1 ms, ten units: never a write of fewer while more wait.
+#[test]
+fn fast_rates_leave_in_runs_of_a_quantum() {
+    let input: Vec<u8> = b"x\n".repeat(1000);
+    let run = pump(&["10k/s,burst=50"], LINES, 1 << 20, &[(0, &input)], Transcript::default());
+    let writes = &run.transcript.writes;
+    assert_eq!(writes[0], (0, b"x\n".repeat(50)));
+    assert!(writes[1..].iter().enumerate().all(|(n, (time, bytes))| *time == (n as u64 + 1) * MS && bytes.len() == 20));
+    assert_eq!(run.units, 1000);
+}
+
+#[test]
+fn a_run_is_topped_up_with_what_has_come_meanwhile() {
+    let input: Vec<(Nanos, &[u8])> = (0..40).map(|_| (0, &b"x\n"[..])).collect();
+    let run = pump(&["10k/s,burst=10,initial=0"], LINES, 1 << 20, &input, Transcript::default());
+    let writes: Vec<(Nanos, usize)> =
+        run.transcript.writes.iter().map(|(time, bytes)| (*time, bytes.len() / 2)).collect();
+    assert_eq!(writes, [(MS, 10), (2 * MS, 10), (3 * MS, 10), (4 * MS, 10)]);
+}
+
+/// The sink is asked before a grant is taken, so a reader that stalls gets one burst afterwards and not two.
+#[test]
+fn a_stalled_reader_gets_one_burst_when_it_comes_back() {
+    let sink = Transcript { blocked_until: 5 * SECOND, ..Transcript::default() };
+    let run = pump(&["10/s,burst=3"], LINES, 100, &[(0, b"a\nb\nc\nd\ne\n")], sink);
+    let times: Vec<(Nanos, usize)> =
+        run.transcript.writes.iter().map(|(time, bytes)| (*time, bytes.len() / 2)).collect();
+    assert_eq!(times, [(5 * SECOND, 3), (5 * SECOND + 100 * MS, 1), (5 * SECOND + 200 * MS, 1)]);
+}
+
+#[test]
+fn a_reader_that_is_gone_is_noticed_before_the_next_wait() {
+    let sink = Transcript { gone_after: Some(1), ..Transcript::default() };
+    let run = pump(&["1/h"], LINES, 100, &[(0, b"a\nb\n")], sink);
+    assert!(matches!(run.result, Err(pump::PumpError::Flow(throttle::sink::FlowError::Write(_)))));
+    assert_eq!(run.end, 0);
+}
+
+/// One grant for the whole of it, then piece after piece.
+#[test]
+fn a_unit_that_outgrows_the_buffer_is_granted_once_and_passed_in_pieces() {
+    let long = [b"x".repeat(25), b"\n".to_vec()].concat();
+    let input = [&b"a\n"[..], &long, b"b\n"].concat();
+    let run = pump(&["1/s"], LINES, 10, &[(0, &input)], Transcript::default());
+    let writes = run.transcript.writes;
+    let by_time = |time: Nanos| {
+        writes.iter().filter(|(at, _)| *at == time).flat_map(|(_, bytes)| bytes.clone()).collect::<Vec<u8>>()
+    };
+    assert_eq!((by_time(0), by_time(SECOND), by_time(2 * SECOND)), (b"a\n".to_vec(), long, b"b\n".to_vec()));
+    assert!(writes.len() > 3, "it was not passed in pieces");
+    assert_eq!(run.units, 3);
+}
+
+#[test]
+fn a_unit_that_outgrows_the_buffer_may_end_with_the_input() {
+    let run = pump(&["1/s"], LINES, 4, &[(0, b"abcdefghij")], Transcript::default());
+    let bytes: Vec<u8> = run.transcript.writes.iter().flat_map(|(_, bytes)| bytes.clone()).collect();
+    assert_eq!((bytes, run.units), (b"abcdefghij".to_vec(), 1));
+}
+
+/// A quantum is two bytes, so the one that could go at once waits for the second.
+#[test]
+fn bytes_are_units() {
+    let run = pump(&["4kB/s,burst=2,initial=1"], Framing::Bytes, 100, &[(0, b"abcdefg")], Transcript::default());
+    let writes: Vec<(Nanos, &[u8])> = run.transcript.writes.iter().map(|(time, bytes)| (*time, &bytes[..])).collect();
+    assert_eq!(writes, [(250_000, &b"ab"[..]), (750_000, b"cd"), (1_250_000, b"ef"), (1_500_000, b"g")]);
+}
+
+#[test]
+fn several_limits_are_all_kept() {
+    let transcript = writes(&["10/s", "3/min"], &[(0, b"a\nb\nc\nd\n")]);
+    assert_eq!(transcript, [at(0, "a\n"), at(100, "b\n"), at(200, "c\n"), at(60_000, "d\n")]);
+}
+
+/// The buffer is not read beyond its size however much there is.
+#[test]
+fn reading_is_bounded() {
+    let input = b"x\n".repeat(1000);
+    let run = pump(&["1k/s"], LINES, 64, &[(0, &input)], Transcript::default());
+    assert_eq!(run.units, 1000);
+    assert!(run.reads >= 2000 / 64);
+}
