@@ -39,6 +39,11 @@ impl Shared {
 
     /// Does something under the lock, and wakes afterwards. The time is read before, and the queue never goes back.
     pub(crate) fn with<R>(&self, action: impl FnOnce(&mut Queue, Nanos, &mut Effects) -> R) -> R {
+        self.with_bell(false, action)
+    }
+
+    /// As [`with`](Self::with). Where the bell `rang`, it has to be set again in any case.
+    fn with_bell<R>(&self, rang: bool, action: impl FnOnce(&mut Queue, Nanos, &mut Effects) -> R) -> R {
         let now = self.time.now();
         let mut effects = Effects::default();
         let (result, rearm) = {
@@ -50,7 +55,7 @@ impl Shared {
             }
             let alarm = held.queue.alarm();
             let rearm = std::mem::replace(&mut held.alarm, alarm) != alarm;
-            (result, rearm)
+            (result, rearm || rang)
         };
         if rearm {
             self.bell.set(self);
@@ -98,8 +103,7 @@ impl Shared {
 
     /// The bell rang: serves the line, whoever is polled.
     pub(crate) fn ring(&self) {
-        self.with(|queue, now, effects| queue.advance(now, effects));
-        self.bell.set(self);
+        self.with_bell(true, |queue, now, effects| queue.advance(now, effects));
     }
 
     pub(crate) fn alarm(&self) -> Option<Nanos> {
