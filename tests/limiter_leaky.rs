@@ -253,7 +253,10 @@ async fn several_limits_and_windows_are_kept_at_once() {
     let limiter = builder.build().unwrap();
     let exact = [0, 200, 400, 600, 800, 1000, 1200, 4000, 4200].map(ms);
     assert_eq!(times(&limiter, &[1; 9]).await, exact);
-    assert_eq!(limiter.acquire(8).await.unwrap_err().to_string().split(';').next(), Some("8 is more than the capacity of 1"));
+    assert_eq!(
+        limiter.acquire(8).await.unwrap_err().to_string().split(';').next(),
+        Some("8 is more than the capacity of 1")
+    );
     let written = Limiter::builder().limit("5/s".parse().unwrap()).limit("7/4s".parse().unwrap()).build().unwrap();
     assert_eq!(times(&written, &[1; 9]).await, exact, "as the program reads them");
 }

@@ -412,7 +412,9 @@ fn a_thread_waits_in_the_same_line() {
         }
     });
     assert!(start.elapsed() >= ms(98), "{:?}", start.elapsed());
-    let error = limiter.blocking_acquire_timeout(1, Duration::ZERO).map(|()| limiter.blocking_acquire_timeout(1, Duration::ZERO));
+    let error = limiter
+        .blocking_acquire_timeout(1, Duration::ZERO)
+        .map(|()| limiter.blocking_acquire_timeout(1, Duration::ZERO));
     assert!(error.is_err() || error.unwrap().is_err());
 }
 

@@ -106,7 +106,12 @@ impl Bell {
 
     /// The alarms that are of no use any more.
     fn set_all(&self, shared: &Shared, alarms: &mut Vec<Alarm>) -> Vec<Alarm> {
-        let Some(time) = shared.alarm() else { return std::mem::take(alarms) };
+        let time = match shared.alarm() {
+            (Some(time), _) => time,
+            // They wait for a place, not for a time: there will be one when a place is free.
+            (None, true) => return Vec::new(),
+            (None, false) => return std::mem::take(alarms),
+        };
         if let Some(timer) = shared.time.timer() {
             timer.wake_at(time, &self.waker);
         }

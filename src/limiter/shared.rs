@@ -23,14 +23,14 @@ pub(crate) struct Shared {
 #[derive(Debug)]
 struct Held {
     queue: Queue,
-    /// What the bell was last set to.
-    alarm: Option<Nanos>,
+    /// What the bell was last set to, see [`Shared::alarm`].
+    alarm: (Option<Nanos>, bool),
 }
 
 impl Shared {
     /// `make` is given the time now.
     pub(crate) fn new<E>(time: Time, make: impl FnOnce(Nanos) -> Result<Queue, E>) -> Result<Arc<Self>, E> {
-        let queue = Mutex::new(Held { queue: make(time.now())?, alarm: None });
+        let queue = Mutex::new(Held { queue: make(time.now())?, alarm: (None, false) });
         let shared = |weak: &Weak<Self>| Shared { gauge: Gauge::new(), queue, bell: Bell::new(weak.clone()), time };
         let shared = Arc::new_cyclic(shared);
         shared.with(|queue, now, effects| queue.advance(now, effects));
@@ -53,7 +53,7 @@ impl Shared {
             if held.queue.is_plain() {
                 self.gauge.open(&held.queue.limits);
             }
-            let alarm = held.queue.alarm();
+            let alarm = (held.queue.alarm(), held.queue.waiters() > 0);
             let rearm = std::mem::replace(&mut held.alarm, alarm) != alarm;
             (result, rearm || rang)
         };
@@ -106,8 +106,9 @@ impl Shared {
         self.with_bell(true, |queue, now, effects| queue.advance(now, effects));
     }
 
-    pub(crate) fn alarm(&self) -> Option<Nanos> {
-        lock(&self.queue).queue.alarm()
+    /// When the bell must ring next, and whether anybody waits at all.
+    pub(crate) fn alarm(&self) -> (Option<Nanos>, bool) {
+        lock(&self.queue).alarm
     }
 
     pub(crate) fn wake_all(&self) {

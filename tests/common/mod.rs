@@ -55,7 +55,6 @@ pub(crate) fn poll_once<F: Future>(future: &mut Pin<Box<F>>) -> Poll<F::Output> 
     future.as_mut().poll(&mut Context::from_waker(Waker::noop()))
 }
 
-
 pub(crate) const fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
