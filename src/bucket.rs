@@ -148,6 +148,12 @@ impl Bucket {
         }
     }
 
+    /// Nobody gathers any more: what is above the burst at `now` is lost.
+    pub(crate) fn spill(&mut self, now: Nanos) {
+        self.settle(now);
+        self.now.credit = self.now.credit.min(self.full());
+    }
+
     /// Adds `units` at `now`, as far as there is room.
     pub(crate) fn credit(&mut self, now: Nanos, units: u64) {
         self.settle(now);

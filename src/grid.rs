@@ -86,6 +86,12 @@ impl Grid {
         self.credit(now, units.saturating_sub(refills.saturating_mul(self.refill)));
     }
 
+    /// Nobody gathers any more: what is above the maximum at `now` is lost.
+    pub(crate) fn spill(&mut self, now: Nanos) {
+        self.settle(now);
+        self.now.units = self.now.units.min(self.max.into());
+    }
+
     /// Adds `units` at `now`, as far as there is room.
     pub(crate) fn credit(&mut self, now: Nanos, units: u64) {
         self.settle(now);

@@ -454,7 +454,9 @@ impl Queue {
         let mut floor = self.floor;
         for entry in self.line.iter() {
             let (at, _) = limits.conforms_at(entry.asked.max(floor), entry.cost).ok()?;
-            let at = if let Turn::Promised(promised) = entry.turn { at.max(promised) } else { at };
+            // Should those before it move up, a promise comes later than its least time, and the fraction of a nanosecond
+            // that is kept otherwise is lost to those behind it.
+            let at = if let Turn::Promised(promised) = entry.turn { at.max(promised).saturating_add(1) } else { at };
             let _: Grant = limits.charge_at(entry.asked.max(floor), at, entry.cost);
             floor = 0;
         }
@@ -531,6 +533,7 @@ impl Queue {
     fn step_out(&mut self, key: Key) {
         if self.is_head(key) && self.due.is_none_or(|due| due > self.now) {
             self.floor = self.floor.max(self.now.saturating_sub(self.lag));
+            self.limits.spill(self.floor);
         }
         self.leave_line(key);
     }
@@ -592,6 +595,9 @@ impl Queue {
         }
         if self.now >= self.limits.latest() {
             self.gather();
+        } else {
+            // Until now a time told held everybody up: nobody was late.
+            self.floor = self.floor.max(self.now.saturating_sub(self.lag));
         }
         self.limits.give_back(self.now, grant);
     }

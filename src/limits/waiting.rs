@@ -121,6 +121,17 @@ impl Limits {
         }
     }
 
+    /// Who gathered has gone: what is above the bursts at `now` is lost.
+    pub(crate) fn spill(&mut self, now: Nanos) {
+        for state in &mut self.states {
+            match state {
+                State::Bucket(bucket) => bucket.spill(now),
+                State::Grid(grid) => grid.spill(now),
+                State::Window(_) => {}
+            }
+        }
+    }
+
     /// Takes `units` that were used without a grant, as far as they are there.
     pub(crate) fn pay(&mut self, now: Nanos, units: u64) {
         for state in &mut self.states {

@@ -34,10 +34,14 @@ impl FakeTimer {
         due.into_iter().for_each(|(_, waker)| waker.wake());
     }
 
+    /// When the alarm will ring.
+    pub(crate) fn next(&self) -> Option<u64> {
+        self.alarm.lock().unwrap().as_ref().map(|(time, _)| *time)
+    }
+
     /// Lets the next alarm ring. `false` where there is none.
     pub(crate) fn to_next(&self) -> bool {
-        let next = self.alarm.lock().unwrap().as_ref().map(|(time, _)| *time);
-        next.map(|next| self.to(next.max(self.now()))).is_some()
+        self.next().map(|next| self.to(next.max(self.now()))).is_some()
     }
 }
 
