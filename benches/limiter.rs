@@ -46,8 +46,8 @@ fn trying(c: &mut Criterion) {
     group.bench_function("throttle", |b| b.iter(|| black_box(ours.try_acquire(1)).is_ok()));
     group.bench_function("throttle, bucket not full", |b| b.iter(|| black_box(stored.try_acquire(1)).is_ok()));
     group.bench_function("governor", |b| b.iter(|| black_box(governors.check()).is_ok()));
-    let _in = runtime();
-    let _context = _in.enter();
+    let runtime = runtime();
+    let _context = runtime.enter();
     group.bench_function("leaky-bucket", |b| b.iter(|| black_box(leaky.try_acquire(1))));
     group.finish();
 }
@@ -86,45 +86,36 @@ fn acquiring(c: &mut Criterion) {
     let runtime = runtime();
     let (ours, leaky) = (ours_from_the_store(), leaky_buckets());
     let same_names = throttle::leaky_bucket::RateLimiter::builder().max(usize::MAX / 2).initial(usize::MAX / 4).build();
-    // Many in one block, so that entering the runtime does not count.
-    let awaiting = |n: u64, future: &dyn Fn() -> u64| {
-        let start = Instant::now();
-        let awaited: u64 = (0..n.div_ceil(1000)).map(|_| future()).sum();
-        start.elapsed().mul_f64(n as f64 / awaited as f64)
-    };
     group.bench_function("throttle", |b| {
         b.iter_custom(|n| {
-            awaiting(n, &|| {
-                runtime.block_on(async {
-                    for _ in 0..1000 {
-                        drop(black_box(ours.acquire(1).await));
-                    }
-                });
-                1000
+            runtime.block_on(async {
+                let start = Instant::now();
+                for _ in 0..n {
+                    drop(black_box(ours.acquire(1).await));
+                }
+                start.elapsed()
             })
         });
     });
     group.bench_function("throttle::leaky_bucket", |b| {
         b.iter_custom(|n| {
-            awaiting(n, &|| {
-                runtime.block_on(async {
-                    for _ in 0..1000 {
-                        same_names.acquire_one().await;
-                    }
-                });
-                1000
+            runtime.block_on(async {
+                let start = Instant::now();
+                for _ in 0..n {
+                    same_names.acquire_one().await;
+                }
+                start.elapsed()
             })
         });
     });
     group.bench_function("leaky-bucket, fair", |b| {
         b.iter_custom(|n| {
-            awaiting(n, &|| {
-                runtime.block_on(async {
-                    for _ in 0..1000 {
-                        leaky.acquire_one().await;
-                    }
-                });
-                1000
+            runtime.block_on(async {
+                let start = Instant::now();
+                for _ in 0..n {
+                    leaky.acquire_one().await;
+                }
+                start.elapsed()
             })
         });
     });

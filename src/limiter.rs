@@ -8,7 +8,6 @@
 //! polled; there is no task or thread behind it. On tokio it keeps to the runtime's clock, the paused one of tests
 //! included. Elsewhere a waiting future needs a [`Timer`]; trying and blocking need nothing.
 
-use crate::clock::Nanos;
 use crate::rate::Rate;
 use std::num::NonZeroU64;
 use std::sync::Arc;
@@ -39,7 +38,7 @@ pub(crate) use units::PARTS;
 pub use units::{Units, UnitsError};
 
 use queue::Denied;
-use shared::{Shared, Wait};
+use shared::Shared;
 use time::nanos;
 
 /// What becomes of a cost that is above the burst, which the bucket never holds at once.
@@ -119,7 +118,6 @@ impl Limiter {
     }
 
     /// Everything that can be chosen.
-    #[must_use]
     pub fn builder() -> Builder {
         Builder::default()
     }
@@ -202,7 +200,7 @@ impl Limiter {
         let cost = units.parts()?;
         let reserved = self.shared.with(|queue, now, effects| queue.reserve(now, cost, nanos(limit), effects));
         match reserved {
-            Ok(reserved) => Ok(Reservation::new(Arc::clone(&self.shared), units, reserved)),
+            Ok(reserved) => Ok(Reservation::new(Arc::clone(&self.shared), units, &reserved)),
             Err(denied) => Err(self.error(denied, units)),
         }
     }
@@ -223,7 +221,7 @@ impl Limiter {
     /// Where `units` is no amount.
     pub fn capacity_info(&self, units: impl Into<Units>) -> Result<CapacityInfo, UnitsError> {
         let cost = units.into().parts()?;
-        let level = self.shared.with(|queue, now, effects| queue.level(now, effects));
+        let level = self.shared.with(queue::Queue::level);
         Ok(CapacityInfo { has_capacity: level >= cost, needed: difference(cost, level) })
     }
 
@@ -308,10 +306,6 @@ impl Limiter {
 
     fn from_shared(shared: Arc<Shared>, place: usize) -> Self {
         Limiter { shared, place }
-    }
-
-    fn wait(&self, units: Units, deadline: Option<Nanos>) -> Result<Wait, AcquireError> {
-        Ok(Wait::new(units.parts()?, deadline))
     }
 
     #[cold]

@@ -121,7 +121,7 @@ impl Semaphore {
     /// How many wait.
     #[must_use]
     pub fn waiters(&self) -> usize {
-        self.look(|queue| queue.waiters())
+        self.look(super::limiter::queue::Queue::waiters)
     }
 
     /// So many places from now on. Permits that are held stay held; tokens for more places come at the rate.
@@ -168,7 +168,7 @@ impl Permit {
 impl Drop for Permit {
     fn drop(&mut self) {
         if let Some(shared) = &self.shared {
-            shared.with(|queue, now, effects| queue.release(now, effects));
+            shared.with(super::limiter::queue::Queue::release);
         }
     }
 }

@@ -193,7 +193,7 @@ proptest! {
             let mut cost = 0;
             for &(to, units) in &left[first..] {
                 cost += units;
-                let most = u128::from(burst) * 1_000_000_000 + u128::from(rate) * (to - from).as_nanos();
+                let most = u128::from(burst) * 1_000_000_000 + u128::from(rate) * to.checked_sub(from).unwrap().as_nanos();
                 // A time told is rounded up by less than a nanosecond, which the stretch may be short of.
                 prop_assert!(u128::from(cost) * 1_000_000_000 <= most + u128::from(rate), "{left:?}");
             }

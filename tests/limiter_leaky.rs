@@ -175,7 +175,9 @@ async fn b8_cancelling_one_hurts_no_other() {
     limiter.acquire(1).await.unwrap();
     let start = Instant::now();
     let mut line: Vec<_> = (0..5).map(|_| Some(Box::pin(limiter.acquire(1)))).collect();
-    line.iter_mut().flatten().for_each(|waiter| assert!(poll_once(waiter).is_pending()));
+    for waiter in line.iter_mut().flatten() {
+        assert!(poll_once(waiter).is_pending());
+    }
     drop(line[2].take());
     drop(line[0].take());
     let mut done = Vec::new();

@@ -120,7 +120,9 @@ async fn c7_available_and_locked_and_a_capacity_of_nothing() {
     assert_eq!((semaphore.available(), semaphore.is_locked()), (2, false));
     semaphore.set_capacity(1);
     let mut waiters: Vec<_> = (0..3).map(|_| Box::pin(semaphore.acquire())).collect();
-    waiters.iter_mut().for_each(|waiter| assert!(poll_once(waiter).is_pending()));
+    for waiter in &mut waiters {
+        assert!(poll_once(waiter).is_pending());
+    }
     assert_eq!((semaphore.available(), semaphore.waiters()), (0, 3), "not below nothing");
     drop(permit);
 }

@@ -141,21 +141,23 @@ fn another_executor_with_a_timer_of_its_own() {
 #[test]
 fn a8_at_most_three_wake_ups_a_grant_in_tasks_of_tokio() {
     for waiters in [1_000_u64, 100_000] {
-        let wakes = Arc::new(Count::default());
+        let count = Arc::new(Count::default());
         paused().block_on(async {
             let limiter = Limiter::new(1_000_000, 1).unwrap();
             limiter.acquire(1).await.unwrap();
             let start = tokio::time::Instant::now();
-            let waker = Waker::from(wakes.clone());
+            let waker = Waker::from(count.clone());
             let mut line: Vec<_> = (0..waiters).map(|_| Box::pin(limiter.acquire(1))).collect();
-            line.iter_mut().for_each(|one| assert!(one.as_mut().poll(&mut Context::from_waker(&waker)).is_pending()));
+            for one in &mut line {
+                assert!(one.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+            }
             while limiter.waiters() > 0 {
                 tokio::time::sleep(ms(1)).await;
             }
             assert!(start.elapsed() <= Duration::from_micros(waiters) + ms(2));
             assert!(line.iter_mut().all(|one| poll_once(one).is_ready()));
         });
-        let wakes = wakes.0.load(Ordering::SeqCst) as u64;
+        let wakes = count.0.load(Ordering::SeqCst) as u64;
         assert_eq!(wakes, waiters, "each is woken once");
     }
 }
@@ -197,7 +199,9 @@ fn law_3_whoever_wakes_too_late_is_moved_up_to_the_allowance_behind() {
         Limiter::builder().rate(10_000, Duration::from_secs(1)).burst(1).timer(timer.clone()).build().unwrap();
     limiter.try_acquire(1).unwrap();
     let mut line: Vec<_> = (0..1000).map(|_| Box::pin(limiter.acquire(1))).collect();
-    line.iter_mut().for_each(|one| assert!(poll_once(one).is_pending()));
+    for one in &mut line {
+        assert!(poll_once(one).is_pending());
+    }
     timer.to(1_000_000_000); // nobody looked for a second
     assert_eq!(limiter.waiters(), 1000 - 21, "2 ms of rate, and the one at its end");
     timer.to(1_000_100_000);

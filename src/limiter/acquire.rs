@@ -19,7 +19,11 @@ pub struct Acquire<'a> {
 
 impl<'a> Acquire<'a> {
     pub(crate) fn new(limiter: &'a Limiter, units: Units, deadline: Option<Nanos>) -> Self {
-        Acquire { limiter, units, wait: limiter.wait(units, deadline) }
+        Acquire {
+            limiter,
+            units,
+            wait: units.parts().map(|cost| Wait::new(cost, deadline)).map_err(AcquireError::from),
+        }
     }
 }
 

@@ -136,7 +136,9 @@ impl Alarms {
     fn put_back(&mut self, alarms: Vec<Alarm>) -> bool {
         let added = std::mem::replace(&mut self.set, alarms);
         let again = self.again || !added.is_empty();
-        added.into_iter().for_each(|alarm| self.add(alarm));
+        for alarm in added {
+            self.add(alarm);
+        }
         self.being_set = false;
         again
     }

@@ -105,18 +105,14 @@ impl<T> Line<T> {
 
     fn place(&mut self, node: Node<T>) -> Key {
         self.used += 1;
-        match self.nodes.get_mut(self.free) {
-            Some(unused) => {
-                let key = self.free;
-                self.free = unused.next;
-                *unused = node;
-                key
-            }
-            None => {
-                self.nodes.push(node);
-                self.nodes.len() - 1
-            }
-        }
+        let Some(unused) = self.nodes.get_mut(self.free) else {
+            self.nodes.push(node);
+            return self.nodes.len() - 1;
+        };
+        let key = self.free;
+        self.free = unused.next;
+        *unused = node;
+        key
     }
 }
 

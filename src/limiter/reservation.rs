@@ -30,8 +30,8 @@ enum Held {
 }
 
 impl Reservation {
-    pub(crate) fn new(shared: Arc<Shared>, units: Units, reserved: Reserved) -> Self {
-        let (at, held) = match reserved {
+    pub(crate) fn new(shared: Arc<Shared>, units: Units, reserved: &Reserved) -> Self {
+        let (at, held) = match *reserved {
             Reserved::Granted(grant) => (grant.at, Held::Granted(grant)),
             Reserved::InLine(key, at) => (at, Held::InLine(key)),
         };

@@ -33,7 +33,7 @@ impl Shared {
         let queue = Mutex::new(Held { queue: make(time.now())?, alarm: (None, false) });
         let shared = |weak: &Weak<Self>| Shared { gauge: Gauge::new(), queue, bell: Bell::new(weak.clone()), time };
         let shared = Arc::new_cyclic(shared);
-        shared.with(|queue, now, effects| queue.advance(now, effects));
+        shared.with(super::queue::Queue::advance);
         Ok(shared)
     }
 
@@ -103,7 +103,7 @@ impl Shared {
 
     /// The bell rang: serves the line, whoever is polled.
     pub(crate) fn ring(&self) {
-        self.with_bell(true, |queue, now, effects| queue.advance(now, effects));
+        self.with_bell(true, super::queue::Queue::advance);
     }
 
     /// When the bell must ring next, and whether anybody waits at all.

@@ -31,7 +31,9 @@ impl FakeTimer {
     pub(crate) fn to(&self, now: u64) {
         self.now.store(now, Ordering::SeqCst);
         let due = self.alarm.lock().unwrap().take_if(|(time, _)| *time <= now);
-        due.into_iter().for_each(|(_, waker)| waker.wake());
+        if let Some((_, waker)) = due {
+            waker.wake();
+        }
     }
 
     /// When the alarm will ring.
