@@ -2,12 +2,25 @@ complete -c throttle -s r -l rate -d 'At most this: 5/s, 100/min, 10MiB/s; repea
 complete -c throttle -s b -l burst -d 'Most that go at once after rest [default: 10 ms of rate]' -r
 complete -c throttle -s d -l delimiter -d 'Units end with the byte C' -r
 complete -c throttle -s a -l arg-file -d 'Read FILE instead of standard input' -r -F
+complete -c throttle -l repeat -d 'Instead of input, the units 1 to N, or without end' -r
+complete -c throttle -s j -l jobs -d 'Most commands at once; 0: no cap [default: 16] (also -P)' -r
+complete -c throttle -s n -l max-args -d 'Units for each command [default: 1]' -r
+complete -c throttle -s I -l replace -d 'What stands for the unit in COMMAND [default: {}]' -r
+complete -c throttle -s c -l shell -d 'Run a shell script for each unit, which is "$1" there' -r
+complete -c throttle -l timeout -d 'End a command that takes longer' -r
 complete -c throttle -l progress -d 'Show progress: auto, always, never' -r -f -a "auto\t'On a terminal, where it spoils nothing, once the work has lasted a second'
 always\t'Always; without a terminal a plain line every 10 s'
 never\t'Never'"
 complete -c throttle -l summary -d 'Say at the end what happened: text or json' -r
 complete -c throttle -s 0 -l null -d 'Units end with NUL instead of a newline'
 complete -c throttle -l bytes -d 'Every byte is a unit (implied by a rate in bytes)'
-complete -c throttle -s q -l quiet -d 'No hints'
+complete -c throttle -l stdin -d 'The unit goes to the command\'s standard input'
+complete -c throttle -s k -l keep-order -d 'Output in the order of the input'
+complete -c throttle -l line-buffer -d 'Output line by line'
+complete -c throttle -s u -l ungroup -d 'Output directly, mixed'
+complete -c throttle -l tag -d 'The unit and a tab before each line of output'
+complete -c throttle -s t -l trace -d 'Write each command to standard error before it runs'
+complete -c throttle -l dry-run -d 'Show what would run and when; run nothing'
+complete -c throttle -s q -l quiet -d 'No hints, no word on failed commands'
 complete -c throttle -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c throttle -s V -l version -d 'Print version'

@@ -90,10 +90,10 @@ impl Bucket {
     }
 
     /// Credits `units` that were granted at `grant` and not used, less what the bucket has gained since, as it could
-    /// have been full.
+    /// have been full. Of a cost above the burst no more than the burst: it left the bucket empty, not in debt.
     pub(crate) fn give_back(&mut self, now: Nanos, grant: Nanos, units: u64) {
         let gained = product(now.saturating_sub(grant), self.units);
-        let refund = product(units, self.period).saturating_sub(gained);
+        let refund = product(units.min(self.burst), self.period).saturating_sub(gained);
         self.settle(now);
         let filled = self.now.credit.saturating_add(refund).min(self.full());
         self.now.credit = self.now.credit.max(filled);
@@ -104,13 +104,9 @@ impl Bucket {
     pub fn balance(&self, now: Nanos) -> i128 {
         let ahead = product(self.now.at.saturating_sub(now), self.units);
         let credit = self.credit_at(now.max(self.now.at));
-        let period = i128::from(self.period);
-        let whole = |credit: u128| i128::try_from(credit).unwrap_or(i128::MAX);
-        if ahead > credit {
-            -(whole(ahead - credit) + period - 1).div_euclid(period)
-        } else {
-            whole((credit - ahead) / u128::from(self.period))
-        }
+        let period = u128::from(self.period);
+        let whole = |units: u128| i128::try_from(units).unwrap_or(i128::MAX);
+        if ahead > credit { -whole((ahead - credit).div_ceil(period)) } else { whole((credit - ahead) / period) }
     }
 
     /// Goes on at another rate from `now`, or from the last grant where that lies ahead. What was saved stays.

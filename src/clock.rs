@@ -74,10 +74,18 @@ impl Clock for FakeClock {
     }
 }
 
+/// Runs `act` with this thread's timers as they are by default: a process started meanwhile does not inherit the sharpness.
+pub fn with_usual_slack<T>(act: impl FnOnce() -> T) -> T {
+    precise::restore_slack();
+    let result = act();
+    precise::sharpen_this_thread();
+    result
+}
+
 /// Lets this thread's sleeps end within a few microseconds of their time instead of the usual fifty.
 ///
 /// Linux may delay a timer by the thread's slack, 50 µs by default, to wake less often (`PR_SET_TIMERSLACK` in prctl(2)).
-/// A child forked by this thread would inherit the slack: whoever launches does it from another thread.
+/// A child started by this thread would inherit the slack: see [`with_usual_slack`].
 /// Where there is no such setting this does nothing.
 pub fn sharpen_this_thread() {
     precise::sharpen_this_thread();
@@ -108,6 +116,11 @@ mod precise {
         Timespec { tv_sec: seconds, tv_nsec: nanos.into() }
     }
 
+    /// 0 stands for the thread's default, which it was born with.
+    pub(super) fn restore_slack() {
+        let _ = rustix::thread::set_current_timer_slack(None);
+    }
+
     pub(super) fn sharpen_this_thread() {
         // Refused by some sandboxes; then the sleeps are 50 µs late, which no law forbids.
         let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
@@ -128,6 +141,8 @@ mod precise {
             std::thread::sleep(Duration::from_nanos(time - now));
         }
     }
+
+    pub(super) fn restore_slack() {}
 
     pub(super) fn sharpen_this_thread() {}
 }

@@ -126,6 +126,15 @@ impl Buffer {
         self.rewind();
     }
 
+    /// The byte that ends a unit, if one does.
+    #[must_use]
+    pub fn delimiter(&self) -> Option<u8> {
+        match self.framing {
+            Framing::Bytes => None,
+            Framing::EndedBy(byte) => Some(byte),
+        }
+    }
+
     fn held(&self) -> usize {
         self.end - self.start
     }

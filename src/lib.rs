@@ -4,6 +4,7 @@ pub mod bucket;
 pub mod clock;
 pub mod framing;
 pub mod grid;
+pub mod launch;
 pub mod leaky_bucket;
 pub mod limiter;
 pub mod limits;

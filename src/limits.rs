@@ -29,6 +29,8 @@ enum State {
 pub struct Limits {
     states: Vec<State>,
     quantum: u64,
+    /// The latest time at which something was taken, given back or changed. Who reads less has read it out of order.
+    asked: Nanos,
     /// The latest time given. Nothing is granted before it.
     at: Nanos,
     /// The latest time given before that, to take the last grant back.
@@ -76,7 +78,7 @@ impl Limits {
     pub fn new(plan: &Plan, now: Nanos) -> Self {
         let states: Vec<State> = plan.limits().iter().map(|limit| State::new(limit, now)).collect();
         let quantum = states.iter().zip(plan.limits()).map(|(state, limit)| quantum(state, limit.rate())).min();
-        Limits { states, quantum: quantum.unwrap_or(u64::MAX), at: now, before: now, grants: 0 }
+        Limits { states, quantum: quantum.unwrap_or(u64::MAX), asked: now, at: now, before: now, grants: 0 }
     }
 
     /// The least time, not before `now` nor before the last grant, at which every limit conforms to `cost` units, and the
@@ -85,6 +87,7 @@ impl Limits {
     /// # Errors
     /// [`Refusal::Never`].
     pub fn conforms_at(&self, now: Nanos, cost: u64) -> Result<(Nanos, Option<usize>), Refusal> {
+        let now = self.in_order(now);
         let mut latest = (now.max(self.at), None);
         if cost == 0 {
             return Ok(latest);
@@ -113,7 +116,7 @@ impl Limits {
     /// [`Refusal::TooLong`] says how long it would take; nothing is charged then.
     pub fn take_within(&mut self, now: Nanos, cost: u64, max_wait: Nanos) -> Result<Grant, Refusal> {
         let (at, bound_by) = self.conforms_at(now, cost)?;
-        let wait = at - now.min(at);
+        let wait = at - self.in_order(now);
         if wait > max_wait {
             return Err(Refusal::TooLong { wait });
         }
@@ -140,6 +143,7 @@ impl Limits {
     /// Whole units that could be taken at `now`; none while a time given lies ahead.
     #[must_use]
     pub fn available(&self, now: Nanos) -> u64 {
+        let now = self.in_order(now);
         if now < self.at {
             return 0;
         }
@@ -156,7 +160,7 @@ impl Limits {
     /// alone would need. `None` beyond the end of the clock.
     #[must_use]
     pub fn schedule(&self, now: Nanos, units: u64) -> Option<Nanos> {
-        let now = now.max(self.at);
+        let now = self.in_order(now).max(self.at);
         let mut times = self.states.iter().map(|state| match state {
             State::Bucket(bucket) => bucket.conforms_at(now, units),
             State::Window(window) => window.schedule(now, units),
@@ -170,12 +174,17 @@ impl Limits {
     /// The last one is undone while its time still lies ahead. Otherwise nothing is given back while a time given to
     /// another lies ahead: nobody is moved. Once none does, the units are credited, less what the limits gained since.
     pub fn give_back(&mut self, now: Nanos, grant: &Grant) {
+        let now = self.in_order(now);
+        if grant.units == 0 {
+            return; // It has no number of its own, but the last one's.
+        }
         if grant.number == self.grants && now < grant.at {
             self.grants += 1; // No grant has this number: an undone grant is undone once.
             self.at = self.before;
             self.states.iter_mut().for_each(State::undo);
-        } else if now >= self.at {
-            self.at = now;
+        } else if now >= self.at && now >= grant.at {
+            // A time given that lies ahead, though it is later than the latest: that grant was undone before.
+            (self.asked, self.at) = (now, now);
             for state in &mut self.states {
                 state.give_back(now, grant);
             }
@@ -186,9 +195,10 @@ impl Limits {
     ///
     /// Nothing happens where there is no bucket.
     pub fn set_rate(&mut self, now: Nanos, place: usize, rate: Rate) {
+        self.asked = self.asked.max(now);
         match self.states.get_mut(place) {
-            Some(State::Bucket(bucket)) => bucket.set_rate(now, rate),
-            Some(State::Grid(grid)) => grid.set_rate(now, rate.window().0, rate.window().1),
+            Some(State::Bucket(bucket)) => bucket.set_rate(self.asked, rate),
+            Some(State::Grid(grid)) => grid.set_rate(self.asked, rate.window().0, rate.window().1),
             _ => {}
         }
     }
@@ -197,22 +207,29 @@ impl Limits {
     ///
     /// Nothing happens where there is no bucket.
     pub fn set_burst(&mut self, now: Nanos, place: usize, burst: NonZeroU64) {
+        self.asked = self.asked.max(now);
         match self.states.get_mut(place) {
-            Some(State::Bucket(bucket)) => bucket.set_burst(now, burst),
-            Some(State::Grid(grid)) => grid.set_max(now, burst.get()),
+            Some(State::Bucket(bucket)) => bucket.set_burst(self.asked, burst),
+            Some(State::Grid(grid)) => grid.set_max(self.asked, burst.get()),
             _ => {}
         }
     }
 
     fn charge(&mut self, asked: Nanos, at: Nanos, units: u64, bound_by: Option<usize>) -> Grant {
         if units > 0 {
+            self.asked = self.in_order(asked);
             for state in &mut self.states {
-                state.charge(asked, at, units);
+                state.charge(self.asked, at, units);
             }
             self.grants += 1;
             (self.before, self.at) = (self.at, at);
         }
         Grant { at, units, bound_by, number: self.grants }
+    }
+
+    /// Time that was read before, but comes after, is as good as what came before it.
+    fn in_order(&self, now: Nanos) -> Nanos {
+        now.max(self.asked)
     }
 }
 

@@ -2,13 +2,17 @@
 //!
 //! Only this module and those below it know clap, anyhow, indicatif, the terminal and exit codes.
 
+mod commands;
+mod ending;
 mod exit;
 mod flags;
 mod input;
+mod lookup;
 mod pipe;
 mod progress;
 mod report;
 mod signals;
+mod tally;
 
 #[cfg(test)]
 mod generated;
@@ -22,7 +26,11 @@ pub(crate) fn main() -> Exit {
         Ok(flags) => flags,
         Err(exit) => return exit,
     };
-    pipe::run(&flags).unwrap_or_else(|error| {
+    let ended = match flags.template() {
+        Some(template) => commands::run(&flags, template),
+        None => pipe::run(&flags),
+    };
+    ended.unwrap_or_else(|error| {
         say(format_args!("{error:#}"));
         Exit::Error
     })

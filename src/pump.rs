@@ -25,8 +25,8 @@ pub enum PumpError {
 pub fn run(flow: &mut impl Flow, store: &Memory<impl Clock>, meter: &Meter) -> Result<(), PumpError> {
     let mut pump = Pump { flow, store, meter };
     while pump.gather()? {
-        pump.wait_for_sink()?;
-        pump.release_run()?;
+        let room = pump.wait_for_sink()?;
+        pump.release_run(room)?;
     }
     Ok(())
 }
@@ -53,18 +53,20 @@ impl<F: Flow, C: Clock> Pump<'_, F, C> {
         Ok(true)
     }
 
-    fn wait_for_sink(&mut self) -> Result<(), PumpError> {
+    /// Waits until the sink can take a unit, and says how many.
+    fn wait_for_sink(&mut self) -> Result<u64, PumpError> {
         self.enter(Phase::Sink);
-        self.flow.ready()?;
+        let room = self.flow.ready()?;
         self.enter(Phase::Working);
-        Ok(())
+        Ok(room)
     }
 
-    /// Takes a grant for what waits, sleeps until its time, and hands over.
-    fn release_run(&mut self) -> Result<(), PumpError> {
+    /// Takes a grant for what waits and the sink has room for, sleeps until its time, and hands over.
+    fn release_run(&mut self, room: u64) -> Result<(), PumpError> {
         self.top_up()?;
-        let (grant, asked) = self.store.take_run(self.flow.waiting())?;
-        let more = if grant.at > asked { self.sleep_until(&grant) } else { 0 };
+        let ready = self.flow.waiting().min(room);
+        let (grant, asked) = self.store.take_run(ready)?;
+        let more = if grant.at > asked { self.sleep_until(&grant, ready) } else { 0 };
         let units = grant.units + more;
         self.enter(Phase::Sink);
         let bytes = self.flow.pass(units)?;
@@ -81,13 +83,13 @@ impl<F: Flow, C: Clock> Pump<'_, F, C> {
         Ok(())
     }
 
-    /// Sleeps until the grant, and takes as many more of those that wait as conform by then.
-    fn sleep_until(&mut self, grant: &Grant) -> u64 {
+    /// Sleeps until the grant, and takes as many more of those that are ready as conform by then.
+    fn sleep_until(&mut self, grant: &Grant, ready: u64) -> u64 {
         self.enter(Phase::Limit(grant.bound_by.unwrap_or(usize::MAX)));
         self.store.clock().sleep_until(grant.at);
         let now = self.store.clock().now();
         self.meter.late(grant.units, now.saturating_sub(grant.at));
-        self.store.take_available(self.flow.waiting() - grant.units)
+        self.store.take_available(ready - grant.units)
     }
 
     fn enter(&self, phase: Phase) {

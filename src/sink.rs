@@ -6,11 +6,10 @@ use std::io;
 use thiserror::Error;
 
 mod copy;
-#[cfg(any(target_os = "linux", target_os = "android"))]
+#[cfg_attr(not(any(target_os = "linux", target_os = "android")), path = "sink/no_splice.rs")]
 mod splice;
 
 pub use copy::{Copying, Descriptor, Sink, Source};
-#[cfg(any(target_os = "linux", target_os = "android"))]
 pub use splice::{Splice, enlarge};
 
 /// Units on their way from a source to a sink.
@@ -24,11 +23,11 @@ pub trait Flow {
     /// Units that were read and not yet handed over.
     fn waiting(&self) -> u64;
 
-    /// Returns once the sink can take a unit.
+    /// Returns once the sink can take a unit, and says how many it can take.
     ///
     /// # Errors
     /// What the sink says; [`FlowError::Write`] of `BrokenPipe` where its reader is gone.
-    fn ready(&mut self) -> Result<(), FlowError>;
+    fn ready(&mut self) -> Result<u64, FlowError>;
 
     /// Hands `units` units over, together, and says how many bytes they were.
     ///

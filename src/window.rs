@@ -20,8 +20,8 @@ pub struct Window {
     group: u64,
     /// Oldest first; times never fall.
     log: VecDeque<Entry>,
-    /// Units in the log, those that have left the period included.
-    logged: u64,
+    /// Units in the log, those that have left the period included: up to two full windows.
+    logged: u128,
     /// The time of the latest grant.
     at: Nanos,
     before: Option<Undo>,
@@ -69,15 +69,15 @@ impl Window {
     /// `None` for a cost above the window's count, which no time allows, and beyond the end of the clock.
     #[must_use]
     pub fn conforms_at(&self, now: Nanos, cost: u64) -> Option<Nanos> {
-        let room = self.count.checked_sub(cost)?;
+        let room = u128::from(self.count.checked_sub(cost)?);
         let start = now.max(self.at);
         let mut held = self.logged;
         let mut time = start;
         for entry in &self.log {
-            if held <= room && entry.at.saturating_add(self.period) > start {
+            if held <= room && !self.has_left(entry, start) {
                 break;
             }
-            held -= entry.units;
+            held -= u128::from(entry.units);
             time = time.max(entry.at.checked_add(self.period)?);
         }
         Some(time)
@@ -86,13 +86,15 @@ impl Window {
     /// Takes `cost` units at `grant`, a time not before [`conforms_at`](Self::conforms_at).
     pub fn charge(&mut self, grant: Nanos, cost: u64) {
         // Only what no longer mattered at the *previous* grant is forgotten, so that this one can be undone.
-        while let Some(entry) = self.log.front().filter(|entry| entry.at.saturating_add(self.period) <= self.at) {
-            self.logged -= entry.units;
+        while let Some(&entry) = self.log.front().filter(|entry| self.has_left(entry, self.at)) {
+            self.logged -= u128::from(entry.units);
             self.log.pop_front();
         }
         let mut undo = Undo { at: self.at, merged_into: None, pushed: false, cost };
         let mut rest = cost;
-        if let Some(last) = self.log.back_mut() {
+        // What has left the period must not come back into it with a group.
+        let joins = self.log.back().is_some_and(|last| !self.has_left(last, grant));
+        if let Some(last) = self.log.back_mut().filter(|_| joins) {
             let shared = if last.at == grant { rest } else { rest.min(self.group.saturating_sub(last.units)) };
             if shared > 0 {
                 undo.merged_into = Some(*last);
@@ -104,7 +106,7 @@ impl Window {
             self.log.push_back(Entry { at: grant, units: rest });
             undo.pushed = true;
         }
-        self.logged += cost;
+        self.logged += u128::from(cost);
         self.at = self.at.max(grant);
         self.before = Some(undo);
     }
@@ -118,7 +120,7 @@ impl Window {
         if let (Some(entry), Some(last)) = (undo.merged_into, self.log.back_mut()) {
             *last = entry;
         }
-        self.logged -= undo.cost;
+        self.logged -= u128::from(undo.cost);
         self.at = undo.at;
     }
 
@@ -129,18 +131,19 @@ impl Window {
         {
             let returned = units.min(entry.units);
             entry.units -= returned;
-            self.logged -= returned;
+            self.logged -= u128::from(returned);
+            self.log.retain(|entry| entry.units > 0);
         }
         self.before = None;
     }
 
     /// Takes `units` out of the log, the latest first, as far as they are there.
     pub(crate) fn credit(&mut self, units: u64) {
-        let mut rest = units.min(self.logged);
-        self.logged -= rest;
+        let mut rest = units;
         for entry in self.log.iter_mut().rev() {
             let returned = rest.min(entry.units);
             entry.units -= returned;
+            self.logged -= u128::from(returned);
             rest -= returned;
         }
         self.before = None;
@@ -170,12 +173,12 @@ impl Window {
     /// The time at which `units` more will all have been granted, were this window the only limit.
     pub(crate) fn schedule(&self, now: Nanos, units: u64) -> Option<Nanos> {
         let start = now.max(self.at);
-        let held = self.held_at(start);
-        let Some(beyond) = units.checked_sub(self.count - held + 1) else { return Some(start) };
+        let free = self.count - self.held_at(start);
+        let Some(beyond) = units.checked_sub(free).and_then(|beyond| beyond.checked_sub(1)) else { return Some(start) };
         // From here on every unit takes the place of an earlier one, a whole number of periods later.
         let (rounds, mut place) = (beyond / self.count, beyond % self.count);
-        let live = self.log.iter().filter(|entry| entry.at.saturating_add(self.period) > start);
-        let freed = live.map(|entry| (entry.at, entry.units)).chain([(start, self.count - held)]);
+        let live = self.log.iter().filter(|entry| !self.has_left(entry, start));
+        let freed = live.map(|entry| (entry.at, entry.units)).chain([(start, free)]);
         for (at, room) in freed {
             match place.checked_sub(room) {
                 Some(further) => place = further,
@@ -187,7 +190,13 @@ impl Window {
 
     /// Units that count at `time`, which is not before the last grant.
     fn held_at(&self, time: Nanos) -> u64 {
-        let gone = self.log.iter().take_while(|entry| entry.at.saturating_add(self.period) <= time);
-        self.logged - gone.map(|entry| entry.units).sum::<u64>()
+        let gone = self.log.iter().take_while(|entry| self.has_left(entry, time));
+        let held = self.logged - gone.map(|entry| u128::from(entry.units)).sum::<u128>();
+        u64::try_from(held).unwrap_or(u64::MAX)
+    }
+
+    /// Whether `entry` makes room again at `time`.
+    fn has_left(&self, entry: &Entry, time: Nanos) -> bool {
+        time.checked_sub(entry.at).is_some_and(|age| age >= self.period)
     }
 }

@@ -134,6 +134,17 @@ impl Plan {
         idle.next()
     }
 
+    /// The most units that the limit at `place` lets through in any of its own periods, and that period in nanoseconds.
+    ///
+    /// 0 in 0 ns where there is no such limit.
+    #[must_use]
+    pub fn most_in_its_period(&self, place: usize) -> (u128, u64) {
+        self.limits.get(place).map_or((0, 0), |limit| {
+            let period = limit.rate().window().1.get();
+            (limit.most_in(period), period)
+        })
+    }
+
     pub(super) fn limits(&self) -> &[Resolved] {
         &self.limits
     }

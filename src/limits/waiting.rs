@@ -24,7 +24,7 @@ impl Limits {
 
     /// No limit yet.
     pub(crate) fn none(now: Nanos) -> Self {
-        Limits { states: Vec::new(), quantum: u64::MAX, at: now, before: now, grants: 0 }
+        Limits { states: Vec::new(), quantum: u64::MAX, asked: now, at: now, before: now, grants: 0 }
     }
 
     /// Puts a bucket before the other limits.
@@ -61,7 +61,7 @@ impl Limits {
     pub(crate) fn resume(&mut self, missing: u128, at: Nanos) {
         if let [State::Bucket(bucket)] = self.states.as_mut_slice() {
             bucket.resume(missing, at);
-            (self.at, self.before) = (at, at);
+            (self.asked, self.at, self.before) = (at, at, at);
         }
     }
 

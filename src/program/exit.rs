@@ -11,18 +11,38 @@ pub(crate) enum Exit {
     Error,
     /// The command line makes no sense.
     Usage,
+    /// A command failed or took too long.
+    Failed,
+    /// A command exited 255.
+    Stopped,
+    /// A command was killed by a signal.
+    Killed,
+    /// A command cannot be run.
+    CannotRun,
+    /// A command is not found.
+    NotFound,
 }
 
 /// Code and meaning.
-pub(crate) const TABLE: [(Exit, u8, &str); 3] = [
-    (Exit::Success, 0, "everything was read and passed on"),
+pub(crate) const TABLE: [(Exit, u8, &str); 8] = [
+    (Exit::Success, 0, "everything was read and passed on, and every command exited 0"),
     (Exit::Error, 1, "reading, writing or something else failed; standard error says what"),
     (Exit::Usage, 2, "the command line is wrong; nothing was read"),
+    (Exit::Failed, 123, "a command failed or took longer than --timeout"),
+    (Exit::Stopped, 124, "a command exited 255, which means stop, as in xargs"),
+    (Exit::Killed, 125, "a command was killed by a signal"),
+    (Exit::CannotRun, 126, "a command cannot be run"),
+    (Exit::NotFound, 127, "a command was not found"),
 ];
+
+impl Exit {
+    pub(crate) fn code(self) -> u8 {
+        TABLE.iter().find(|row| row.0 == self).map_or(1, |row| row.1)
+    }
+}
 
 impl From<Exit> for ExitCode {
     fn from(exit: Exit) -> Self {
-        let row = TABLE.iter().find(|row| row.0 == exit);
-        ExitCode::from(row.map_or(1, |row| row.1))
+        ExitCode::from(exit.code())
     }
 }

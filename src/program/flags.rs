@@ -9,7 +9,9 @@ use clap::{CommandFactory, FromArgMatches, Parser, ValueEnum};
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 use throttle::framing::Framing;
+use throttle::launch::{Output, Place, Reading, Shape, Template};
 use throttle::limits::{Plan, PlanError};
 use throttle::rate::{Amount, Limit};
 
@@ -19,9 +21,10 @@ mod text;
 #[cfg(test)]
 pub(crate) use text::{EXAMPLES, SIGNALS};
 
-/// Pass lines, records or bytes on at exactly the rate you ask for
+/// Pass units on, or run a command for each, at exactly the rate you ask for
 #[derive(Debug, Parser)]
-#[command(name = "throttle", version, long_about = text::LONG_ABOUT, after_help = text::examples(), after_long_help = text::after_long_help(), override_usage = "throttle [OPTIONS] --rate LIMIT < input")]
+#[command(name = "throttle", version, long_about = text::LONG_ABOUT, after_help = text::examples(), after_long_help = text::after_long_help(), override_usage = text::USAGE)]
+#[allow(clippy::struct_excessive_bools, reason = "each is a flag")]
 struct Raw {
     /// At most this: 5/s, 100/min, 10MiB/s; repeat for several
     #[arg(short, long, value_name = "LIMIT", required = true, allow_hyphen_values = true, value_parser = limit_parser(), long_help = text::RATE, help_heading = "Limit")]
@@ -47,6 +50,58 @@ struct Raw {
     #[arg(short, long, value_name = "FILE", value_hint = clap::ValueHint::FilePath, long_help = text::ARG_FILE, help_heading = "Input")]
     arg_file: Option<PathBuf>,
 
+    /// Instead of input, the units 1 to N, or without end
+    #[arg(long, value_name = "N|inf", conflicts_with_all = ["arg_file", "null", "delimiter"], value_parser = repeat, long_help = text::REPEAT, help_heading = "Input")]
+    repeat: Option<Repeat>,
+
+    /// Most commands at once; 0: no cap [default: 16] (also -P)
+    #[arg(short, long, short_alias = 'P', value_name = "N", long_help = text::JOBS, help_heading = "Launch")]
+    jobs: Option<u32>,
+
+    /// Units for each command [default: 1]
+    #[arg(short = 'n', long, value_name = "N", long_help = text::MAX_ARGS, help_heading = "Launch")]
+    max_args: Option<u64>,
+
+    /// What stands for the unit in COMMAND [default: {}]
+    #[arg(short = 'I', long, value_name = "R", allow_hyphen_values = true, conflicts_with = "shell", long_help = text::REPLACE, help_heading = "Launch")]
+    replace: Option<OsString>,
+
+    /// Run a shell script for each unit, which is "$1" there
+    #[arg(short = 'c', long, value_name = "SCRIPT", allow_hyphen_values = true, conflicts_with = "command", long_help = text::SHELL, help_heading = "Launch")]
+    shell: Option<OsString>,
+
+    /// The unit goes to the command's standard input
+    #[arg(long, long_help = text::STDIN, help_heading = "Launch")]
+    stdin: bool,
+
+    /// Output in the order of the input
+    #[arg(short, long, conflicts_with_all = ["line_buffer", "ungroup"], long_help = text::KEEP_ORDER, help_heading = "Launch")]
+    keep_order: bool,
+
+    /// Output line by line
+    #[arg(long, conflicts_with = "ungroup", long_help = text::LINE_BUFFER, help_heading = "Launch")]
+    line_buffer: bool,
+
+    /// Output directly, mixed
+    #[arg(short, long, conflicts_with = "tag", long_help = text::UNGROUP, help_heading = "Launch")]
+    ungroup: bool,
+
+    /// The unit and a tab before each line of output
+    #[arg(long, long_help = text::TAG, help_heading = "Launch")]
+    tag: bool,
+
+    /// End a command that takes longer
+    #[arg(long, value_name = "TIME", value_parser = duration, long_help = text::TIMEOUT, help_heading = "Launch")]
+    timeout: Option<Duration>,
+
+    /// Write each command to standard error before it runs
+    #[arg(short, long, long_help = text::TRACE, help_heading = "Launch")]
+    trace: bool,
+
+    /// Show what would run and when; run nothing
+    #[arg(long, long_help = text::DRY_RUN, help_heading = "Launch")]
+    dry_run: bool,
+
     /// Show progress: auto, always, never
     #[arg(long, value_name = "WHEN", default_value = "auto", hide_default_value = true, hide_possible_values = true, long_help = text::PROGRESS, help_heading = "Report")]
     progress: ProgressWhen,
@@ -55,9 +110,20 @@ struct Raw {
     #[arg(long, value_name = "FMT[:FILE]", num_args = 0..=1, require_equals = true, default_missing_value = "text", value_parser = summary_parser(), long_help = text::SUMMARY, help_heading = "Report")]
     summary: Option<Summary>,
 
-    /// No hints
+    /// No hints, no word on failed commands
     #[arg(short, long, long_help = text::QUIET, help_heading = "Report")]
     quiet: bool,
+
+    /// What to run for each unit; everything after its first word belongs to it
+    #[arg(trailing_var_arg = true, value_name = "COMMAND", value_hint = clap::ValueHint::CommandWithArguments, hide = true)]
+    command: Vec<OsString>,
+}
+
+/// How many units come from nowhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Repeat {
+    Times(u64),
+    Endless,
 }
 
 /// When progress is shown.
@@ -91,6 +157,8 @@ pub(crate) struct Flags {
     raw: Raw,
     plan: Plan,
     framing: Framing,
+    /// In launch mode.
+    template: Option<Template>,
 }
 
 impl Flags {
@@ -104,6 +172,60 @@ impl Flags {
 
     pub(crate) fn arg_file(&self) -> Option<&Path> {
         self.raw.arg_file.as_deref()
+    }
+
+    /// What is run for each unit, in launch mode.
+    pub(crate) fn template(&self) -> Option<&Template> {
+        self.template.as_ref()
+    }
+
+    /// What a message calls the command.
+    pub(crate) fn command_name(&self) -> String {
+        let name = self.raw.command.first().and_then(|name| Path::new(name).file_name());
+        name.map_or_else(|| "the script".to_owned(), |name| name.to_string_lossy().into_owned())
+    }
+
+    pub(crate) fn repeat(&self) -> Option<Repeat> {
+        self.raw.repeat
+    }
+
+    /// How many commands at once, where that was said.
+    pub(crate) fn jobs(&self) -> Option<u32> {
+        self.raw.jobs
+    }
+
+    pub(crate) fn shape(&self) -> Shape {
+        Shape {
+            max_args: self.raw.max_args.unwrap_or(1),
+            to_stdin: self.raw.stdin,
+            skip_blank: !self.raw.null && self.raw.delimiter.is_none(),
+        }
+    }
+
+    /// One command at a time has our output for itself, unless something is to be done with it.
+    pub(crate) fn output(&self) -> Output {
+        match &self.raw {
+            Raw { ungroup: true, .. } | Raw { jobs: Some(1), tag: false, .. } => Output::Direct,
+            Raw { line_buffer: true, .. } | Raw { jobs: Some(1), .. } => Output::Lines,
+            Raw { keep_order: true, .. } => Output::InOrder,
+            _ => Output::Whole,
+        }
+    }
+
+    pub(crate) fn is_tagged(&self) -> bool {
+        self.raw.tag
+    }
+
+    pub(crate) fn timeout(&self) -> Option<Duration> {
+        self.raw.timeout
+    }
+
+    pub(crate) fn is_traced(&self) -> bool {
+        self.raw.trace
+    }
+
+    pub(crate) fn is_dry_run(&self) -> bool {
+        self.raw.dry_run
     }
 
     pub(crate) fn progress(&self) -> ProgressWhen {
@@ -137,7 +259,9 @@ fn read(args: &[OsString]) -> Result<Flags, clap::Error> {
     let raw = Raw::from_arg_matches(&command().try_get_matches_from(args)?)?;
     let plan = Plan::new(&raw.rate, raw.burst).map_err(|error| usage(&plan_error(&error)))?;
     let framing = framing(&raw, &plan).map_err(|error| usage(&error))?;
-    Ok(Flags { raw, plan, framing })
+    refuse_parallel_arguments(&raw, args).map_err(|error| usage(&error))?;
+    let template = template(&raw, &plan).map_err(|error| usage(&error))?;
+    Ok(Flags { raw, plan, framing, template })
 }
 
 /// The definition of the whole command line.
@@ -182,6 +306,72 @@ fn framing(raw: &Raw, plan: &Plan) -> Result<Framing, String> {
         None if raw.bytes || plan.counts_bytes() => Ok(Framing::Bytes),
         None => Ok(Framing::EndedBy(b'\n')),
     }
+}
+
+/// GNU parallel's `:::` begins units, not arguments of the command; behind `--` it is taken as it is.
+fn refuse_parallel_arguments(raw: &Raw, args: &[OsString]) -> Result<(), String> {
+    let behind_dashes = args.iter().any(|arg| arg == "--");
+    if behind_dashes || raw.command.iter().all(|word| word != ":::") {
+        return Ok(());
+    }
+    Err(habits::advice(":::", args).unwrap_or_default())
+}
+
+fn template(raw: &Raw, plan: &Plan) -> Result<Option<Template>, String> {
+    let is_launch = raw.shell.is_some() || !raw.command.is_empty();
+    if !is_launch {
+        return launch_flag(raw).map_or(Ok(None), |flag| {
+            Err(format!("{flag} needs a command; write throttle -r 5/s {flag} … COMMAND, or -c SCRIPT"))
+        });
+    }
+    if plan.counts_bytes() || raw.bytes {
+        return Err("--rate: a command is a unit, not bytes; write -r 5/s \
+             (for a command's own traffic use its option: rsync --bwlimit, curl --limit-rate)"
+            .to_owned());
+    }
+    let place = match raw {
+        Raw { stdin: true, .. } => Place::StandardInput,
+        Raw { repeat: Some(_), .. } => Place::Nowhere,
+        _ => Place::Arguments,
+    };
+    let reading = Reading { replace: raw.replace.clone(), max_args: raw.max_args.unwrap_or(1), place };
+    match &raw.shell {
+        Some(script) => Ok(Some(Template::shell(script, &reading))),
+        None => Template::new(&raw.command, &reading).map(Some).map_err(|error| error.to_string()),
+    }
+}
+
+/// The first option given that means nothing without a command.
+fn launch_flag(raw: &Raw) -> Option<&'static str> {
+    let given = [
+        (raw.repeat.is_some(), "--repeat"),
+        (raw.jobs.is_some(), "--jobs"),
+        (raw.max_args.is_some(), "--max-args"),
+        (raw.replace.is_some(), "--replace"),
+        (raw.stdin, "--stdin"),
+        (raw.keep_order, "--keep-order"),
+        (raw.line_buffer, "--line-buffer"),
+        (raw.ungroup, "--ungroup"),
+        (raw.tag, "--tag"),
+        (raw.timeout.is_some(), "--timeout"),
+        (raw.trace, "--trace"),
+        (raw.dry_run, "--dry-run"),
+    ];
+    given.into_iter().find_map(|(given, flag)| given.then_some(flag))
+}
+
+fn repeat(text: &str) -> Result<Repeat, String> {
+    match text {
+        "inf" => Ok(Repeat::Endless),
+        _ => text.parse().map(Repeat::Times).map_err(|_| "write a number, or inf for no end".to_owned()),
+    }
+}
+
+/// `30s`, `1m 30s`; a bare number is seconds, as for timeout(1).
+fn duration(text: &str) -> Result<Duration, String> {
+    let bare = text.parse::<u64>().map(Duration::from_secs).ok();
+    let time = bare.or_else(|| humantime::parse_duration(text).ok()).ok_or("write for example 30s, 500ms or 2min")?;
+    if time.is_zero() { Err("it must be longer than nothing; write for example 30s".to_owned()) } else { Ok(time) }
 }
 
 fn limit_parser() -> impl TypedValueParser<Value = Limit> {

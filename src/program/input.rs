@@ -39,14 +39,14 @@ pub(crate) fn open(file: Option<&Path>) -> Result<Input> {
 }
 
 /// What to tell about an input on a character device, if anything.
-pub(crate) fn remark(fd: impl AsFd, unit: &str) -> Option<String> {
+pub(crate) fn remark(fd: impl AsFd, unit: &str, act: &str) -> Option<String> {
     if rustix::termios::isatty(&fd) {
         return Some(format!("reading {unit} from the terminal; Ctrl-D ends"));
     }
     let ours = rustix::fs::fstat(fd).ok()?;
     let null = rustix::fs::stat("/dev/null").ok()?;
     let is_null = FileType::from_raw_mode(ours.st_mode) == FileType::CharacterDevice && ours.st_rdev == null.st_rdev;
-    is_null.then(|| "stdin is /dev/null: nothing to pass on".to_owned())
+    is_null.then(|| format!("stdin is /dev/null: nothing to {act}"))
 }
 
 /// Reads the value of `--delimiter`: one byte, or an escape as xargs has them.

@@ -3,7 +3,7 @@
 use super::exit::Exit;
 use super::flags::Flags;
 use super::input::{self, Input};
-use super::report::{Report, UnitName};
+use super::report::{Report, Total, UnitName};
 use super::{say, signals};
 use anyhow::{Context, Result, anyhow};
 use rustix::fd::{AsFd, OwnedFd};
@@ -28,8 +28,8 @@ pub(crate) fn run(flags: &Flags) -> Result<Exit> {
     hints(flags, &input);
     throttle::clock::sharpen_this_thread();
     let store = Memory::new(flags.plan(), SystemClock);
-    let report = Arc::new(Report::new(flags, UnitName::of(flags.framing()), input.size, store)?);
-    signals::attend(Arc::clone(&report)).context("cannot handle signals")?;
+    let report = Arc::new(Report::new(flags, UnitName::of(flags.framing()), input.size.map(Total::Bytes), store)?);
+    signals::attend(Arc::clone(&report), None).context("cannot handle signals")?;
     let ended = pass_on(flags, input, &report);
     report.close()?;
     ended
@@ -37,18 +37,21 @@ pub(crate) fn run(flags: &Flags) -> Result<Exit> {
 
 /// What the user should know before anything happens.
 fn hints(flags: &Flags, input: &Input) {
-    if flags.is_quiet() {
-        return;
-    }
-    if let Some((idle, other)) = flags.plan().never_binds() {
-        let (idle, other) = (flags.plan().describe(idle), flags.plan().describe(other));
-        say(format_args!("the limit {idle} can never bind beside {other}"));
-    }
+    hint_at_idle_limit(flags);
     let unit = UnitName::of(flags.framing());
     if flags.arg_file().is_none()
-        && let Some(remark) = input::remark(&input.fd, unit.plural())
+        && !flags.is_quiet()
+        && let Some(remark) = input::remark(&input.fd, unit.plural(), "pass on")
     {
         say(remark);
+    }
+}
+
+/// Names the limit that can never bind beside the others, if there is one.
+pub(super) fn hint_at_idle_limit(flags: &Flags) {
+    if let Some((idle, other)) = flags.plan().never_binds().filter(|_| !flags.is_quiet()) {
+        let (idle, other) = (flags.plan().describe(idle), flags.plan().describe(other));
+        say(format_args!("the limit {idle} can never bind beside {other}"));
     }
 }
 

@@ -1,11 +1,13 @@
 //! Progress on standard error: a bar on a terminal, a plain line now and then elsewhere.
 
 use super::flags::{Flags, ProgressWhen};
+use super::report::Total;
 use super::say;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::IsTerminal;
 use std::time::Duration;
 use throttle::clock::{Nanos, SECOND};
+use throttle::launch::Output;
 
 /// How often the bar is drawn.
 const FRAME: Duration = Duration::from_millis(100);
@@ -19,7 +21,8 @@ const WORTH_A_BAR: Nanos = SECOND;
 pub(super) struct Shown {
     pub(super) text: String,
     pub(super) left: Option<String>,
-    pub(super) bytes: u64,
+    /// Bytes or units, as the total is counted.
+    pub(super) done: u64,
 }
 
 /// What is done about progress.
@@ -31,21 +34,26 @@ pub(super) enum Progress {
 }
 
 impl Progress {
-    /// Decides by what was asked for and what standard error and output are. `size` is the input's, in bytes.
-    pub(super) fn new(flags: &Flags, size: Option<u64>) -> Self {
-        let (terminal, spoils) = (std::io::stderr().is_terminal(), std::io::stdout().is_terminal());
+    /// Decides by what was asked for and what standard error and output are.
+    pub(super) fn new(flags: &Flags, total: Option<Total>) -> Self {
+        let length = total.map(|(Total::Bytes(all) | Total::Units(all))| all);
+        let terminal = std::io::stderr().is_terminal();
+        let spoils = match flags.template() {
+            Some(_) => flags.output() == Output::Direct,
+            None => std::io::stdout().is_terminal(),
+        };
         match (flags.progress(), terminal) {
             (ProgressWhen::Never, _) | (ProgressWhen::Auto, false) => Progress::Nothing,
             (ProgressWhen::Auto, true) if spoils || flags.is_quiet() => Progress::Nothing,
             (ProgressWhen::Always, false) => Progress::Lines,
-            (ProgressWhen::Auto, true) => Progress::bar(size, WORTH_A_BAR),
-            (ProgressWhen::Always, true) => Progress::bar(size, 0),
+            (ProgressWhen::Auto, true) => Progress::bar(length, WORTH_A_BAR),
+            (ProgressWhen::Always, true) => Progress::bar(length, 0),
         }
     }
 
-    fn bar(size: Option<u64>, from: Nanos) -> Self {
-        let bar = ProgressBar::with_draw_target(size, ProgressDrawTarget::hidden());
-        let template = if size.is_some() { "{wide_bar} {percent:>3}% {msg}" } else { "{spinner} {msg}" };
+    fn bar(length: Option<u64>, from: Nanos) -> Self {
+        let bar = ProgressBar::with_draw_target(length, ProgressDrawTarget::hidden());
+        let template = if length.is_some() { "{wide_bar} {percent:>3}% {msg}" } else { "{spinner} {msg}" };
         if let Ok(style) = ProgressStyle::with_template(template) {
             bar.set_style(style.progress_chars("=> "));
         }
@@ -72,7 +80,7 @@ impl Progress {
                 if bar.is_hidden() {
                     bar.set_draw_target(ProgressDrawTarget::stderr());
                 }
-                bar.set_position(shown.bytes);
+                bar.set_position(shown.done);
                 bar.set_message(text);
                 bar.tick();
             }

@@ -3,9 +3,11 @@
 use super::flags::{Flags, Format, Summary};
 use super::progress::{Progress, Shown};
 use super::say;
+use super::tally::Tally;
 use anyhow::{Context, Result};
 use serde_json::json;
 use std::collections::VecDeque;
+use std::fmt::Display;
 use std::fs::File;
 use std::io::Write;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -21,6 +23,7 @@ pub(crate) enum UnitName {
     Line,
     Record,
     Byte,
+    Command,
 }
 
 impl UnitName {
@@ -37,6 +40,7 @@ impl UnitName {
             UnitName::Line => "lines",
             UnitName::Record => "records",
             UnitName::Byte => "bytes",
+            UnitName::Command => "commands",
         }
     }
 
@@ -46,12 +50,20 @@ impl UnitName {
     }
 }
 
+/// All there is to do, where that is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Total {
+    Bytes(u64),
+    Units(u64),
+}
+
 /// The meter, the limits it is read against, and where it is told.
 #[derive(Debug)]
 pub(crate) struct Report<C = SystemClock> {
     unit: UnitName,
-    /// Bytes of the input, where that is known.
-    size: Option<u64>,
+    total: Option<Total>,
+    /// In launch mode.
+    tally: Option<Mutex<Tally>>,
     limits: Vec<String>,
     store: Memory<C>,
     meter: Meter,
@@ -63,6 +75,7 @@ pub(crate) struct Report<C = SystemClock> {
 struct Screen {
     progress: Progress,
     recent: Recent,
+    closed: bool,
     /// Until it is written.
     summary: Option<(Format, Target)>,
 }
@@ -74,17 +87,22 @@ enum Target {
 }
 
 impl<C: Clock> Report<C> {
-    /// A report on units called `unit`, out of `size` bytes.
+    /// A report on units called `unit`.
     ///
     /// # Errors
     /// The summary's file cannot be created.
-    pub(crate) fn new(flags: &Flags, unit: UnitName, size: Option<u64>, store: Memory<C>) -> Result<Self> {
+    pub(crate) fn new(flags: &Flags, unit: UnitName, total: Option<Total>, store: Memory<C>) -> Result<Self> {
         let plan = flags.plan();
         let meter = Meter::new(store.clock().now(), plan.len());
         let summary = flags.summary().map(open).transpose()?;
-        let screen = Mutex::new(Screen { progress: Progress::new(flags, size), recent: Recent::default(), summary });
+        let screen = Mutex::new(Screen {
+            progress: Progress::new(flags, total),
+            recent: Recent::default(),
+            closed: false,
+            summary,
+        });
         let limits = (0..plan.len()).map(|place| plan.describe(place)).collect();
-        Ok(Report { unit, size, limits, store, meter, screen })
+        Ok(Report { unit, total, tally: None, limits, store, meter, screen })
     }
 
     pub(crate) fn meter(&self) -> &Meter {
@@ -112,7 +130,8 @@ impl<C: Clock> Report<C> {
             let reading = self.read();
             let now = screen.recent.rate(reading.elapsed, reading.units);
             let text = format!("{}, {}", self.count_text(&reading), self.progress_text(now));
-            let shown = Shown { text, left: self.time_left(&reading), bytes: reading.bytes };
+            let done = if self.unit == UnitName::Command { reading.units } else { reading.bytes };
+            let shown = Shown { text, left: self.time_left(&reading), done };
             screen.progress.show(&shown, reading.elapsed);
         }
     }
@@ -132,6 +151,10 @@ impl<C: Clock> Report<C> {
     pub(crate) fn close(&self) -> Result<()> {
         let mut screen = self.screen();
         screen.progress.close();
+        if std::mem::replace(&mut screen.closed, true) {
+            return Ok(());
+        }
+        self.closing_lines().iter().for_each(say);
         let Some((format, target)) = screen.summary.take() else { return Ok(()) };
         let text = match format {
             Format::Text => self.summary_text(&self.read()),
@@ -145,14 +168,15 @@ impl<C: Clock> Report<C> {
         }
     }
 
-    fn read(&self) -> Reading {
-        self.meter.read(self.store.clock().now())
+    pub(crate) fn read(&self) -> Reading {
+        self.meter.read(self.now())
     }
 
     /// `12 lines, 340 B`
     fn count_text(&self, reading: &Reading) -> String {
         match self.unit {
             UnitName::Byte => size(reading.bytes),
+            UnitName::Command => self.tally().map(|tally| tally.counts()).unwrap_or_default(),
             unit => format!("{}, {}", unit.count(reading.units), size(reading.bytes)),
         }
     }
@@ -169,8 +193,12 @@ impl<C: Clock> Report<C> {
 
     /// By the schedule, where the number of units is known.
     fn time_left(&self, reading: &Reading) -> Option<String> {
-        let size = self.size.filter(|_| self.unit == UnitName::Byte)?;
-        let left = size.checked_sub(reading.bytes).filter(|left| *left > 0)?;
+        let total = match (self.total?, self.unit) {
+            (Total::Bytes(bytes), UnitName::Byte) => bytes,
+            (Total::Units(units), _) => units,
+            (Total::Bytes(_), _) => return None,
+        };
+        let left = total.checked_sub(reading.units).filter(|left| *left > 0)?;
         let end = self.store.schedule(left)?;
         Some(time(end.saturating_sub(self.store.clock().now())))
     }
@@ -182,10 +210,11 @@ impl<C: Clock> Report<C> {
         let late =
             reading.lateness.map(|(median, p99)| format!("; late by {} (median), {} (p99)", time(median), time(p99)));
         format!(
-            "throttle: {}\n  waited {limits}, {} for input, {} for the reader{}\n",
+            "throttle: {}\n  waited {limits}, {} for input, {} for {}{}\n",
             self.status_text(reading),
             time(reading.source),
             time(reading.sink),
+            if self.unit == UnitName::Command { "a free slot (--jobs)" } else { "the reader" },
             late.unwrap_or_default(),
         )
     }
@@ -194,7 +223,7 @@ impl<C: Clock> Report<C> {
         let limits = self.limits.iter().zip(&reading.limits);
         let limits: Vec<_> =
             limits.into_iter().map(|(limit, waited)| json!({"limit": limit, "waited_ns": waited})).collect();
-        json!({
+        let mut summary = json!({
             "unit": self.unit.plural().trim_end_matches('s'),
             "units": reading.units,
             "bytes": reading.bytes,
@@ -206,7 +235,45 @@ impl<C: Clock> Report<C> {
             "lateness_p50_ns": reading.lateness.map(|(median, _)| median),
             "lateness_p99_ns": reading.lateness.map(|(_, p99)| p99),
             "limits": limits,
-        })
+        });
+        if let (Some(tally), Some(fields)) = (self.tally(), summary.as_object_mut()) {
+            fields.remove("bytes");
+            fields.insert("commands".to_owned(), tally.json());
+        }
+        summary
+    }
+
+    /// A report on commands.
+    pub(crate) fn with_tally(mut self, tally: Tally) -> Self {
+        self.tally = Some(Mutex::new(tally));
+        self
+    }
+
+    pub(crate) fn tally(&self) -> Option<MutexGuard<'_, Tally>> {
+        self.tally.as_ref().map(|tally| tally.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    pub(crate) fn now(&self) -> Nanos {
+        self.store.clock().now()
+    }
+
+    /// A line on standard error that does not tear the bar.
+    pub(crate) fn aside(&self, line: impl Display) {
+        self.screen().progress.aside(|| say(line));
+    }
+
+    /// The same, of bytes that may be no text.
+    pub(crate) fn aside_bytes(&self, line: &[u8]) {
+        let line = [line, b"\n"].concat();
+        // If that cannot be written, there is nobody to tell.
+        self.screen().progress.aside(|| drop(std::io::stderr().write_all(&line)));
+    }
+
+    /// In launch mode the sum, or what was interrupted.
+    fn closing_lines(&self) -> Vec<String> {
+        let elapsed = time(self.read().elapsed);
+        let pace = if self.limits.is_empty() { "unlimited".to_owned() } else { self.limits.join(" and ") };
+        self.tally().map(|tally| tally.closing(&elapsed, &pace)).unwrap_or_default()
     }
 
     /// What is written here is only a picture; a panic elsewhere does not spoil it.

@@ -1,10 +1,13 @@
 //! Signals, and whatever else happens beside the pump: one thread waits for both, and the pump is not asked.
 
+use super::commands::Watch;
+use super::ending::Ending;
 use super::exit::Exit;
 use super::report::Report;
 use anyhow::Result;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGPIPE, SIGTERM, SIGUSR1};
+use rustix::process::Signal;
+use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGPIPE, SIGTERM, SIGTSTP, SIGUSR1};
 use signal_hook::iterator::backend::SignalDelivery;
 use signal_hook::iterator::exfiltrator::SignalOnly;
 use signal_hook::low_level::emulate_default_handler;
@@ -19,22 +22,29 @@ type Delivery = SignalDelivery<UnixStream, SignalOnly>;
 ///
 /// # Errors
 /// The system refuses a handler or a thread.
-pub(crate) fn attend(report: Arc<Report>) -> Result<()> {
+pub(crate) fn attend(report: Arc<Report>, commands: Option<Arc<Watch>>) -> Result<()> {
     let ignored = ignored_signals();
-    let wanted = [SIGINT, SIGTERM, SIGHUP, SIGUSR1].into_iter().filter(|&signal| ignored & (1 << (signal - 1)) == 0);
+    let mut wanted = vec![SIGINT, SIGTERM, SIGHUP, SIGUSR1];
+    if commands.is_some() {
+        wanted.push(SIGTSTP);
+        // Without a terminal to control them, commands cannot be stopped for wanting it.
+        wanted.extend(std::fs::File::open("/dev/tty").is_ok().then_some(SIGCHLD));
+    }
+    wanted.retain(|&signal| ignored & (1 << (signal - 1)) == 0);
     let (read, write) = UnixStream::pair()?;
     let delivery = Delivery::with_pipe(read, write, SignalOnly, wanted)?;
-    thread::Builder::new().name("attendant".to_owned()).spawn(move || answer(delivery, &report))?;
+    thread::Builder::new().name("attendant".to_owned()).spawn(move || answer(delivery, &report, commands.as_ref()))?;
     Ok(())
 }
 
-fn answer(mut delivery: Delivery, report: &Report) {
+fn answer(mut delivery: Delivery, report: &Report, commands: Option<&Arc<Watch>>) {
     loop {
         wait(&delivery, report.tick_every());
         for signal in delivery.pending() {
-            match signal {
-                SIGUSR1 => report.status(),
-                _ => end_by(signal, report),
+            match (signal, commands) {
+                (SIGUSR1, _) => report.status(),
+                (_, None) => end_by(signal, report),
+                (_, Some(commands)) => pass_on(signal, commands),
             }
         }
         report.tick();
@@ -46,6 +56,31 @@ fn wait(delivery: &Delivery, at_most: Option<Duration>) {
     let timeout = at_most.and_then(|limit| Timespec::try_from(limit).ok());
     // Interrupted or not, the signals are looked at next.
     let _ = poll(&mut [PollFd::new(delivery.get_read(), PollFlags::IN)], timeout.as_ref());
+}
+
+/// Commands have process groups of their own: what reaches us must be passed on.
+fn pass_on(signal: i32, commands: &Arc<Watch>) {
+    let Some(launcher) = commands.launcher() else { return };
+    match signal {
+        SIGCHLD => launcher.end_those_who_want_the_terminal(),
+        SIGTSTP => {
+            launcher.pass_on(Signal::STOP);
+            // Returns when somebody lets us go on.
+            die_of(signal);
+            launcher.pass_on(Signal::CONT);
+        }
+        _ if !commands.end(Ending::Signal(signal)) => launcher.end_with(Signal::KILL),
+        // A command in our own group got it from the terminal already.
+        SIGINT if commands.in_our_group && is_in_foreground() => {}
+        _ => launcher.end_with(Signal::from_named_raw(signal).unwrap_or(Signal::TERM)),
+    }
+}
+
+/// Whether the terminal sends us its signals.
+fn is_in_foreground() -> bool {
+    let terminal = std::fs::File::open("/dev/tty").ok();
+    let group = terminal.and_then(|terminal| rustix::termios::tcgetpgrp(terminal).ok());
+    group == Some(rustix::process::getpgrp())
 }
 
 fn end_by(signal: i32, report: &Report) {
@@ -61,7 +96,8 @@ pub(crate) fn die_of_broken_pipe() -> Exit {
     Exit::Error
 }
 
-fn die_of(signal: i32) {
+/// Does what the signal does by default.
+pub(super) fn die_of(signal: i32) {
     // Fails only for signals that cannot be handled at all, which none of ours is.
     let _ = emulate_default_handler(signal);
 }

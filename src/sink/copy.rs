@@ -17,6 +17,12 @@ pub trait Source {
     fn read(&mut self, space: &mut [u8], wait: bool) -> io::Result<Option<usize>>;
 }
 
+impl<S: Source + ?Sized> Source for Box<S> {
+    fn read(&mut self, space: &mut [u8], wait: bool) -> io::Result<Option<usize>> {
+        (**self).read(space, wait)
+    }
+}
+
 /// Bytes to write.
 pub trait Sink {
     /// Returns once something can be written.
@@ -89,8 +95,9 @@ impl<R: Source, W: Sink> Flow for Copying<'_, R, W> {
         if self.buffer.outgrown() { 1 } else { self.buffer.waiting() }
     }
 
-    fn ready(&mut self) -> Result<(), FlowError> {
-        self.sink.ready().map_err(FlowError::Write)
+    fn ready(&mut self) -> Result<u64, FlowError> {
+        self.sink.ready().map_err(FlowError::Write)?;
+        Ok(u64::MAX)
     }
 
     fn pass(&mut self, units: u64) -> Result<u64, FlowError> {

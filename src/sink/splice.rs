@@ -128,8 +128,9 @@ impl<R: AsFd, W: AsFd> Flow for Splice<R, W> {
         self.waiting
     }
 
-    fn ready(&mut self) -> Result<(), FlowError> {
-        self.sink.ready().map_err(FlowError::Write)
+    fn ready(&mut self) -> Result<u64, FlowError> {
+        self.sink.ready().map_err(FlowError::Write)?;
+        Ok(u64::MAX)
     }
 
     fn pass(&mut self, units: u64) -> Result<u64, FlowError> {

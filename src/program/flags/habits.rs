@@ -6,19 +6,19 @@ use std::ffi::{OsStr, OsString};
 
 /// What other tools call something, and what to write here. `{}` is the value given with it.
 const HABITS: [(&str, &str); 13] = [
-    ("-L", "pv's rate is -r here: bytes -r 10MB/s, lines -r 10M/s"),
-    ("-l", "lines are what is counted unless told otherwise: -r 1000/s"),
-    ("-i", "units need no marker in a pipe; leave it out"),
-    ("-s", "write -r 10MB/s for a rate in bytes; a size is not needed"),
-    ("-x", "leave it out"),
-    ("-p", "progress is --progress=always"),
+    ("-L", "a rate is -r 10MB/s or -r 10M/s, N lines for each command -n N"),
+    ("-l", "lines are what is counted unless told otherwise; N for each command is -n N"),
+    ("-i", "{} stands for the unit without it; another marker is -I R"),
+    ("-s", "a size is not needed: commands get one unit each, or -n N"),
+    ("-x", "leave it out: a command that would be too long fails by itself"),
+    ("-p", "to see what would run write --dry-run, for progress --progress=always"),
     ("-R", "mbuffer's rate is -r here: -r 10MB/s"),
     ("--delay", "a delay is a rate: for one every 2 s write -r 1/2s"),
     ("--rate-limit", "write --rate, or -r: -r 10MB/s"),
     ("--limit-rate", "write --rate, or -r: -r 10MB/s"),
     ("--bwlimit", "write --rate, or -r: -r 10MB/s"),
     ("--line-mode", "lines are what is counted unless told otherwise: -r 1000/s"),
-    (":::", "pass units on standard input, one a line: printf '%s\\n' A B | throttle -r 5/s"),
+    (":::", "pass units on standard input, one a line: printf '%s\\n' A B | throttle -r 5/s COMMAND"),
 ];
 
 const RATE_TAKES_A_LIMIT: &str = "-r takes a limit, like -r 5/s \
@@ -41,7 +41,7 @@ pub(super) fn explain(error: clap::Error, args: &[OsString]) -> clap::Error {
     }
 }
 
-fn advice(word: &str, args: &[OsString]) -> Option<String> {
+pub(super) fn advice(word: &str, args: &[OsString]) -> Option<String> {
     let name = word.split('=').next().unwrap_or(word);
     let (name, words) = HABITS.into_iter().find(|(habit, _)| *habit == name)?;
     let value = value_of(name, args);

@@ -2,19 +2,26 @@
 
 use crate::program::exit::TABLE;
 
+pub(super) const USAGE: &str = "\
+throttle [OPTIONS] -r LIMIT < input
+       throttle [OPTIONS] -r LIMIT [--] COMMAND [ARG]… < input
+       throttle [OPTIONS] -r LIMIT -c SCRIPT < input";
+
 pub(super) const LONG_ABOUT: &str = "\
-Pass lines, records or bytes from standard input to standard output at exactly the rate you ask for.
+Pass lines, records or bytes from standard input to standard output, or run a command for each, at exactly the rate you \
+ask for.
 
 Units are read as they come, wait until every limit allows them, and leave whole and unchanged: blank lines, NUL bytes, \
 invalid UTF-8 and a last line without its newline included. Time lost to a slow reader or writer is not made up by a \
 burst beyond what the limits allow.";
 
 /// Command and meaning.
-pub(crate) const EXAMPLES: [(&str, &str); 4] = [
+pub(crate) const EXAMPLES: [(&str, &str); 5] = [
     ("cat urls | throttle -r 5/s -b 10", "10 at once, then one every 200 ms"),
     ("cat log | throttle -r 100/s -r 1000/min", "both limits kept"),
     ("throttle -r 10MiB/s < a.tar > /mnt/a.tar", "bytes"),
-    ("find . -print0 | throttle -0 -r 1/500ms", "records that end with NUL"),
+    ("cat urls | throttle -r 5/s curl -sSO {}", "a command for each line"),
+    ("throttle -r 2/s --repeat 100 ./probe", "a hundred times"),
 ];
 
 /// The examples, for `-h` and `--help`.
@@ -56,6 +63,48 @@ Count bytes, not lines: every byte is a unit. Goes without saying where the rate
 
 pub(super) const ARG_FILE: &str = "Read FILE instead of standard input.";
 
+pub(super) const REPEAT: &str = "\
+Instead of reading input, make the units 1 to N, or without end. Nothing is appended to COMMAND; {} is the number.";
+
+pub(super) const JOBS: &str = "\
+Run at most N commands at once; 0 is without a cap. The default is 16, as the rate is meant to be the limit: when jobs \
+were the brake for 10 s, a hint says what N it would take. A start is never delayed beyond its time for want of a slot: \
+the time is only asked for when a slot is free.
+
+With -j 1 a command writes to standard output and error directly, and without --timeout it may use the terminal.";
+
+pub(super) const MAX_ARGS: &str = "\
+Give each command N units, or what is left at the end. The rate counts commands all the same. A word that is just {} \
+becomes N words. 0 appends nothing.";
+
+pub(super) const REPLACE: &str = "\
+R stands for the unit in COMMAND, also inside a word. Without -I it is {}.";
+
+pub(super) const SHELL: &str = "\
+Run sh -c SCRIPT throttle UNIT for each unit. The unit is \"$1\" in SCRIPT, in which nothing is replaced.";
+
+pub(super) const STDIN: &str = "\
+Give the unit to the command's standard input instead of its arguments, with its delimiter; with -n N, N of them.";
+
+pub(super) const KEEP_ORDER: &str = "\
+Let output out in the order of the input. When 10 000 results or 1 GiB wait for an earlier one, launching waits.";
+
+pub(super) const LINE_BUFFER: &str = "Let output out line by line, lines of different commands mixed.";
+
+pub(super) const UNGROUP: &str = "Let commands write to standard output and error themselves.";
+
+pub(super) const TAG: &str = "\
+Put the unit and a tab before each line of output. On a terminal control characters in the unit are shown escaped.";
+
+pub(super) const TIMEOUT: &str = "\
+End a command that takes longer than TIME (30s, 500ms, 2min): TERM to its process group, KILL 5 s later. It has failed.";
+
+pub(super) const TRACE: &str = "Write each command to standard error before it runs, quoted for the shell.";
+
+pub(super) const DRY_RUN: &str = "\
+Write what would run, quoted for the shell, and when, in seconds from the start; then the total and the most that each \
+limit would let through. Runs nothing and waits for nothing.";
+
 pub(super) const PROGRESS: &str = "\
 Show progress on standard error: auto, always or never.
 
@@ -68,11 +117,12 @@ waiting for each limit, for the source and for the reader, and how late the unit
 
 FMT is text or json; it goes to standard error, or to FILE.";
 
-pub(super) const QUIET: &str = "No hints, and no bar unless --progress=always asks for it.";
+pub(super) const QUIET: &str = "\
+No hints, no bar unless --progress=always asks for it, and in launch mode no word on failed commands.";
 
 pub(crate) const SIGNALS: &str = "\
 USR1 writes a status line to standard error. INT, TERM and HUP end the program at once, after the summary where one was \
-asked for. A signal that was ignored at the start stays ignored. When the reader is gone, the program dies of SIGPIPE, as \
+asked for; commands get the signal, too, and are waited for: a second one kills them. A signal that was ignored at the start stays ignored. When the reader is gone, the program dies of SIGPIPE, as \
 cat does.";
 
 /// Examples, exit codes and signals, for `--help`.

@@ -1,0 +1,465 @@
+//! The sink that runs one command per unit.
+//!
+//! The pump's thread cuts the input into jobs, waits for a free slot, takes a grant, sleeps until it and starts the
+//! command: so a start is never later than its grant for want of a slot. From then on the command belongs to a task on a
+//! second thread, where tokio collects its output, watches its time and waits for its end. What both need to know of each
+//! other stands in one place, the slots; whoever ends the whole (a signal, a reader that is gone, an exit of 255) stops
+//! the slots, and the pump, wherever it is, starts nothing more.
+
+use crate::clock::with_usual_slack;
+use crate::framing::Buffer;
+use crate::sink::{Filled, Flow, FlowError, Source};
+use rustix::process::{Pid, Signal};
+use std::ffi::OsString;
+use std::io::{self, ErrorKind};
+use std::os::fd::OwnedFd;
+use std::process::Stdio;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::process::{Child, Command};
+
+mod batches;
+mod child;
+mod lines;
+mod printer;
+mod slots;
+mod spool;
+mod template;
+
+use batches::Batches;
+pub use batches::{Job, Numbers, Shape};
+use child::Running;
+use printer::{Collected, Printer};
+use slots::{Slots, Target};
+use spool::{Budget, Spool};
+pub use template::{Place, Reading, Template, TemplateError};
+
+/// What all commands' output together may take in memory.
+const MEMORY: usize = 1 << 20;
+
+/// What fits into any pipe before somebody reads it: one page (pipe(7)).
+const FITS_A_PIPE: u64 = 4096;
+
+/// How commands are run.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// What is run.
+    pub template: Template,
+    /// Where that was found, in place of the template's first word.
+    pub program: Option<OsString>,
+    /// How many at once; 0 without a cap.
+    pub jobs: u32,
+    /// What becomes of their output.
+    pub output: Output,
+    /// Whether each line gets [`Observer::tag`] in front.
+    pub tag: bool,
+    /// What a command may take.
+    pub timeout: Option<Duration>,
+    /// Whether commands stay in our process group, where they may use the terminal.
+    pub in_our_group: bool,
+}
+
+/// What becomes of the output of commands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Output {
+    /// It comes out whole, in the order of finishing.
+    Whole,
+    /// It comes out whole, in the order of the input.
+    InOrder,
+    /// Line by line.
+    Lines,
+    /// Commands write to our standard output and error themselves.
+    Direct,
+}
+
+/// How a command ended.
+#[derive(Debug)]
+pub enum Outcome {
+    /// It exited 0.
+    Ok,
+    /// It exited with another code.
+    Exited(i32),
+    /// A signal killed it.
+    Killed(i32),
+    /// It was ended for taking too long.
+    TimedOut,
+    /// It was stopped for wanting the terminal, and ended.
+    WantedTerminal,
+    /// There is no such command.
+    NotFound(io::Error),
+    /// It could not be started.
+    CannotRun(io::Error),
+    /// A unit is too long to be an argument.
+    TooLong,
+    /// A unit has a NUL byte, which no argument can hold.
+    HasNul,
+    /// It ran, but what it wrote could not be held or passed on.
+    OutputLost(io::Error),
+}
+
+/// Who is told what happens. Called from several threads.
+pub trait Observer: Send + Sync {
+    /// The command is about to start.
+    fn starting(&self, job: &Job, words: &[OsString]);
+    /// The command has ended, or could not start.
+    fn ended(&self, job: &Job, outcome: &Outcome);
+    /// Our reader is gone.
+    fn reader_gone(&self);
+    /// Our standard output cannot be written.
+    fn cannot_print(&self, error: &io::Error);
+    /// The command ended, but something it started still holds its output open; what that writes is not waited for.
+    fn left_behind(&self, job: &Job);
+    /// So much output waits for its turn that launching waits.
+    fn held_up(&self);
+    /// What stands before each line of the command's output.
+    fn tag(&self, job: &Job) -> Vec<u8>;
+    /// The next job, which was read and waits; blank units left out so far.
+    fn next(&self, job: &Job, skipped: u64);
+}
+
+/// What the pump's thread and the children's tasks share.
+struct Shared {
+    options: Options,
+    slots: Slots,
+    budget: Budget,
+    printer: Mutex<Printer>,
+    observer: Arc<dyn Observer>,
+    wanted_terminal: Mutex<Vec<u64>>,
+}
+
+/// Starts commands, and ends them.
+#[derive(Clone)]
+pub struct Launcher {
+    shared: Arc<Shared>,
+    tasks: tokio::runtime::Handle,
+}
+
+impl std::fmt::Debug for Launcher {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Launcher").field("options", &self.shared.options).finish_non_exhaustive()
+    }
+}
+
+impl Launcher {
+    /// Ready to start commands as `options` say.
+    ///
+    /// # Errors
+    /// The system gives us no thread or no way to wait for events.
+    pub fn new(options: Options, observer: Arc<dyn Observer>) -> io::Result<Self> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let tasks = runtime.handle().clone();
+        std::thread::Builder::new()
+            .name("children".to_owned())
+            .spawn(move || runtime.block_on(std::future::pending::<()>()))?;
+        let printer = Mutex::new(Printer::new(options.output == Output::InOrder));
+        let (slots, budget) = (Slots::new(options.jobs), Budget::new(MEMORY));
+        let wanted_terminal = Mutex::default();
+        let shared = Shared { options, slots, budget, printer, observer, wanted_terminal };
+        Ok(Launcher { shared: Arc::new(shared), tasks })
+    }
+
+    /// Commands that run now.
+    #[must_use]
+    pub fn running(&self) -> u64 {
+        self.shared.slots.count()
+    }
+
+    /// Nothing starts any more; whether that is news.
+    #[must_use = "only who stops it first may end it"]
+    pub fn stop(&self) -> bool {
+        self.shared.slots.stop()
+    }
+
+    /// Sends a signal to every command, and to those that are just starting.
+    pub fn end_with(&self, signal: Signal) {
+        self.shared.slots.signal(signal, true);
+        self.shared.slots.signal(Signal::CONT, false);
+    }
+
+    /// Stops every command, or lets it go on.
+    pub fn pass_on(&self, signal: Signal) {
+        self.shared.slots.signal(signal, false);
+    }
+
+    /// Returns when no command runs.
+    pub fn drain(&self) {
+        self.shared.slots.drain();
+    }
+
+    /// Ends the commands that were stopped for wanting the terminal, which they will not get.
+    pub fn end_those_who_want_the_terminal(&self) {
+        for (seq, target) in self.shared.slots.running() {
+            if matches!(target, Target::Group(_)) && is_stopped_for_the_terminal(target.pid()) {
+                self.shared.wanted_terminal.lock().unwrap_or_else(PoisonError::into_inner).push(seq);
+                target.signal(Signal::KILL);
+            }
+        }
+    }
+
+    /// Starts the command for `job`. One that cannot start ends here.
+    fn start(&self, mut job: Job) {
+        let words = self.shared.options.template.fill(&job.units);
+        let slot = self.shared.slots.take(job.seq);
+        self.shared.observer.starting(&job, &words);
+        match self.spawn(&mut job, &words, slot) {
+            Ok((child, target)) => {
+                self.shared.slots.started(job.seq, target);
+                self.tasks.spawn(child::attend(Arc::clone(&self.shared), Running { job, child, target, slot }));
+            }
+            Err(outcome) => {
+                let shared = Arc::clone(&self.shared);
+                let nothing = Collected { out: Spool::new(&shared.budget), err: Spool::new(&shared.budget) };
+                self.tasks.spawn(async move {
+                    let printed = shared.print(job.seq, nothing).await;
+                    shared.ended(&job, outcome, printed, slot);
+                });
+            }
+        }
+    }
+
+    fn spawn(&self, job: &mut Job, words: &[OsString], slot: u32) -> Result<(Child, Target), Outcome> {
+        let has_nul = |word: &OsString| memchr::memchr(0, word.as_encoded_bytes()).is_some();
+        if job.too_long {
+            return Err(Outcome::TooLong);
+        }
+        if words.iter().any(has_nul) {
+            return Err(Outcome::HasNul);
+        }
+        let input = job.input.take().map(as_input).transpose().map_err(Outcome::CannotRun)?;
+        let mut command = self.command(words);
+        command.env("THROTTLE_SEQ", job.seq.to_string()).env("THROTTLE_SLOT", slot.to_string());
+        let _inside = self.tasks.enter();
+        loop {
+            if let Some(input) = &input {
+                command.stdin(Stdio::from(input.try_clone().map_err(Outcome::CannotRun)?));
+            }
+            match with_usual_slack(|| command.spawn()) {
+                Ok(child) => {
+                    let target = self.target(&child).ok_or_else(|| Outcome::CannotRun(ErrorKind::NotFound.into()))?;
+                    return Ok((child, target));
+                }
+                Err(error) if is_shortage(&error) && self.shared.slots.wait_for_room_in_the_system() => {}
+                Err(error) if error.kind() == ErrorKind::NotFound => return Err(Outcome::NotFound(error)),
+                Err(error) if error.kind() == ErrorKind::ArgumentListTooLong => return Err(Outcome::TooLong),
+                Err(error) => return Err(Outcome::CannotRun(error)),
+            }
+        }
+    }
+
+    /// The command, but for its environment and standard input.
+    fn command(&self, words: &[OsString]) -> Command {
+        let options = &self.shared.options;
+        let mut command = Command::new(options.program.as_ref().unwrap_or(&words[0]));
+        command.arg0(&words[0]).args(&words[1..]).stdin(Stdio::null());
+        if options.output != Output::Direct {
+            command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        }
+        if !options.in_our_group {
+            command.process_group(0);
+        }
+        command
+    }
+
+    /// Every child that was not waited for has a process id.
+    fn target(&self, child: &Child) -> Option<Target> {
+        let pid = Pid::from_raw(child.id()?.cast_signed())?;
+        Some(if self.shared.options.in_our_group { Target::Process(pid) } else { Target::Group(pid) })
+    }
+}
+
+/// Too many processes or open files: both end with somebody else's end.
+fn is_shortage(error: &io::Error) -> bool {
+    use rustix::io::Errno;
+    let shortages = [Errno::AGAIN, Errno::MFILE, Errno::NFILE, Errno::NOMEM];
+    shortages.into_iter().any(|shortage| error.raw_os_error() == Some(shortage.raw_os_error()))
+}
+
+/// Units as a standard input: a pipe that already holds them all, or a file.
+fn as_input(mut units: Spool) -> io::Result<OwnedFd> {
+    if units.length() > FITS_A_PIPE {
+        return units.into_file().map(OwnedFd::from);
+    }
+    let (read, write) = io::pipe()?;
+    units.copy_to(&mut &write)?;
+    Ok(read.into())
+}
+
+/// Whether `pid` was stopped by the terminal for reading or writing it from the background.
+fn is_stopped_for_the_terminal(pid: Pid) -> bool {
+    use rustix::process::{WaitId, WaitIdOptions, waitid};
+    let options = WaitIdOptions::STOPPED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+    let stopped_by = waitid(WaitId::Pid(pid), options).ok().flatten().and_then(|status| status.stopping_signal());
+    [Signal::TTIN, Signal::TTOU].into_iter().any(|signal| stopped_by == Some(signal.as_raw()))
+}
+
+impl Shared {
+    async fn print(self: &Arc<Self>, seq: u64, result: Collected) -> io::Result<()> {
+        let in_turn = self.options.output == Output::InOrder;
+        let nothing = result.out.is_empty() && result.err.is_empty();
+        if nothing && !in_turn {
+            return Ok(());
+        }
+        // A pipe that is ready takes a little without a wait; for more, another thread does the waiting.
+        let quick = result.is_small() && !in_turn && stdout_is_ready();
+        let printed = if quick {
+            self.finish(seq, result)
+        } else {
+            let shared = Arc::clone(self);
+            self.blocking(move || shared.finish(seq, result)).await
+        };
+        self.note_written(&printed);
+        printed
+    }
+
+    fn finish(&self, seq: u64, result: Collected) -> io::Result<()> {
+        let mut printer = self.printer.lock().unwrap_or_else(PoisonError::into_inner);
+        let was_full = printer.is_full();
+        let finished = printer.finish(seq, result);
+        let full = printer.is_full();
+        drop(printer);
+        if full && !was_full {
+            self.observer.held_up();
+        }
+        self.slots.set_full(full);
+        finished
+    }
+
+    async fn blocking(&self, act: impl FnOnce() -> io::Result<()> + Send + 'static) -> io::Result<()> {
+        tokio::task::spawn_blocking(act).await.unwrap_or_else(|error| Err(io::Error::other(error)))
+    }
+
+    /// A reader that is gone ends everything.
+    fn note_written(&self, written: &io::Result<()>) {
+        match written {
+            Err(error) if error.kind() == ErrorKind::BrokenPipe => self.observer.reader_gone(),
+            Err(error) => self.observer.cannot_print(error),
+            Ok(()) => {}
+        }
+    }
+
+    fn ended(&self, job: &Job, outcome: Outcome, printed: io::Result<()>, slot: u32) {
+        let wanted_terminal = {
+            let mut wanted = self.wanted_terminal.lock().unwrap_or_else(PoisonError::into_inner);
+            let place = wanted.iter().position(|seq| *seq == job.seq);
+            place.map(|place| wanted.swap_remove(place)).is_some()
+        };
+        let outcome = match (wanted_terminal, printed) {
+            (true, _) => Outcome::WantedTerminal,
+            (false, Err(error)) => Outcome::OutputLost(error),
+            (false, Ok(())) => outcome,
+        };
+        self.observer.ended(job, &outcome);
+        self.slots.release(job.seq, slot);
+    }
+}
+
+fn stdout_is_ready() -> bool {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    let stdout = io::stdout();
+    let mut fds = [PollFd::new(&stdout, PollFlags::OUT)];
+    poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|ready| ready > 0)
+}
+
+/// Units on their way from a source to commands.
+#[derive(Debug)]
+pub struct Launching<R> {
+    batches: Batches<R>,
+    launcher: Launcher,
+}
+
+impl<R: Source> Launching<R> {
+    /// Commands for what `source` gives, framed by `buffer`.
+    pub fn new(source: R, buffer: Buffer, shape: Shape, launcher: Launcher) -> Self {
+        let budget = launcher.shared.budget.clone();
+        Launching { batches: Batches::new(source, buffer, shape, budget), launcher }
+    }
+
+    /// Blank units left out so far.
+    pub fn skipped(&self) -> u64 {
+        self.batches.skipped()
+    }
+
+    fn tell_next(&self) {
+        if let Some(job) = self.batches.peek() {
+            self.launcher.shared.observer.next(job, self.batches.skipped());
+        }
+    }
+}
+
+impl<R: Source> Flow for Launching<R> {
+    fn fill(&mut self, wait: bool) -> Result<Filled, FlowError> {
+        self.batches.fill(wait)
+    }
+
+    fn waiting(&self) -> u64 {
+        self.batches.waiting()
+    }
+
+    fn ready(&mut self) -> Result<u64, FlowError> {
+        self.tell_next();
+        Ok(self.launcher.shared.slots.wait())
+    }
+
+    /// The bytes are those of the units' names; nothing is written.
+    fn pass(&mut self, units: u64) -> Result<u64, FlowError> {
+        for _ in 0..units {
+            let Some(job) = self.batches.next() else { break };
+            self.launcher.start(job);
+            self.tell_next();
+        }
+        Ok(0)
+    }
+}
+
+/// Jobs that are shown in place of being run.
+#[derive(Debug)]
+pub struct Showing<R, S> {
+    batches: Batches<R>,
+    show: S,
+}
+
+impl<R: Source, S: FnMut(&Job) -> io::Result<()>> Showing<R, S> {
+    /// Gives every job for what `source` holds to `show`, when it would start.
+    pub fn new(source: R, buffer: Buffer, shape: Shape, show: S) -> Self {
+        Showing { batches: Batches::new(source, buffer, shape, Budget::new(MEMORY)), show }
+    }
+
+    /// Blank units left out so far.
+    pub fn skipped(&self) -> u64 {
+        self.batches.skipped()
+    }
+}
+
+impl<R: Source, S: FnMut(&Job) -> io::Result<()>> Flow for Showing<R, S> {
+    fn fill(&mut self, wait: bool) -> Result<Filled, FlowError> {
+        self.batches.fill(wait)
+    }
+
+    fn waiting(&self) -> u64 {
+        self.batches.waiting()
+    }
+
+    fn ready(&mut self) -> Result<u64, FlowError> {
+        Ok(1)
+    }
+
+    fn pass(&mut self, units: u64) -> Result<u64, FlowError> {
+        for _ in 0..units {
+            let Some(job) = self.batches.next() else { break };
+            (self.show)(&job).map_err(FlowError::Write)?;
+        }
+        Ok(0)
+    }
+}
+
+/// A command as one would type it.
+///
+/// What it could not run, a NUL byte, is left out.
+#[must_use]
+pub fn quoted(words: &[OsString]) -> Vec<u8> {
+    let quoter = shlex::bytes::Quoter::new().allow_nul(true);
+    let quote =
+        |word: &OsString| quoter.quote(word.as_encoded_bytes()).map(std::borrow::Cow::into_owned).unwrap_or_default();
+    let words: Vec<Vec<u8>> = words.iter().map(quote).collect();
+    words.join(&b' ')
+}

@@ -1,0 +1,338 @@
+//! Input cut into jobs: one command's worth of units each.
+
+use super::spool::{Budget, Spool};
+use crate::framing::Buffer;
+use crate::sink::{Filled, FlowError, Source};
+use std::collections::VecDeque;
+use std::io;
+
+/// Jobs that are cut ahead of their launch.
+const AHEAD: usize = 64;
+
+/// What one command gets at most, by size: a little under what Linux takes for one argument (`MAX_ARG_STRLEN`, execve(2))
+/// or, together, under the smallest usual limit on all of them.
+const LONGEST_UNIT: usize = 128 * 1024 - 1;
+const LARGEST_BATCH: usize = 512 * 1024;
+
+/// How much of a unit is kept to name it.
+const NAME: usize = 200;
+
+/// One command's worth of units.
+#[derive(Debug)]
+pub struct Job {
+    /// Counted from 1.
+    pub(super) seq: u64,
+    /// What stands for its units in the command.
+    pub(super) units: Vec<Vec<u8>>,
+    /// What goes to its standard input.
+    pub(super) input: Option<Spool>,
+    /// The beginning of its first unit, to name it.
+    pub(super) name: Vec<u8>,
+    /// Whether a unit is too long to be an argument.
+    pub(super) too_long: bool,
+}
+
+impl Job {
+    /// Counted from 1.
+    #[must_use]
+    pub fn seq(&self) -> u64 {
+        self.seq
+    }
+
+    /// The beginning of its first unit.
+    #[must_use]
+    pub fn name(&self) -> &[u8] {
+        &self.name
+    }
+
+    /// What stands for its units in the command.
+    #[must_use]
+    pub fn units(&self) -> &[Vec<u8>] {
+        &self.units
+    }
+}
+
+/// How units become jobs.
+#[derive(Clone, Copy, Debug)]
+pub struct Shape {
+    /// Units for each command; 0 as 1, but they go nowhere.
+    pub max_args: u64,
+    /// Whether they go to its standard input, with their delimiters.
+    pub to_stdin: bool,
+    /// Whether blank units are left out.
+    pub skip_blank: bool,
+}
+
+/// Cuts what a source gives into jobs.
+#[derive(Debug)]
+pub(super) struct Batches<R> {
+    source: R,
+    buffer: Buffer,
+    shape: Shape,
+    budget: Budget,
+    ready: VecDeque<Job>,
+    /// The job being gathered.
+    open: Option<Job>,
+    gathered: u64,
+    size: usize,
+    /// Whether a unit is passed in pieces.
+    in_pieces: bool,
+    seq: u64,
+    skipped: u64,
+}
+
+impl<R: Source> Batches<R> {
+    pub(super) fn new(source: R, buffer: Buffer, shape: Shape, budget: Budget) -> Self {
+        let ready = VecDeque::with_capacity(AHEAD);
+        let (open, gathered, size, in_pieces, seq, skipped) = (None, 0, 0, false, 0, 0);
+        Batches { source, buffer, shape, budget, ready, open, gathered, size, in_pieces, seq, skipped }
+    }
+
+    pub(super) fn waiting(&self) -> u64 {
+        self.ready.len() as u64
+    }
+
+    pub(super) fn next(&mut self) -> Option<Job> {
+        self.ready.pop_front()
+    }
+
+    pub(super) fn peek(&self) -> Option<&Job> {
+        self.ready.front()
+    }
+
+    /// Blank units left out so far.
+    pub(super) fn skipped(&self) -> u64 {
+        self.skipped
+    }
+
+    pub(super) fn fill(&mut self, wait: bool) -> Result<Filled, FlowError> {
+        if self.cut()? {
+            return Ok(Filled::Some);
+        }
+        if self.ready.len() >= AHEAD {
+            return Ok(Filled::Nothing);
+        }
+        if self.buffer.is_finished() {
+            return Ok(if self.close() { Filled::Some } else { Filled::End });
+        }
+        match self.source.read(self.buffer.space(), wait).map_err(FlowError::Read)? {
+            None => return Ok(Filled::Nothing),
+            Some(0) => self.buffer.input_ended(),
+            Some(bytes) => self.buffer.filled(bytes),
+        }
+        Ok(Filled::Some)
+    }
+
+    /// Moves units from the buffer into jobs; whether that made one ready.
+    fn cut(&mut self) -> Result<bool, FlowError> {
+        let before = self.ready.len();
+        let cannot_hold = |error| FlowError::Read(error);
+        while self.ready.len() < AHEAD {
+            if self.buffer.outgrown() || (self.in_pieces && !self.buffer.is_finished() && self.holds_something()) {
+                self.take_piece().map_err(cannot_hold)?;
+            } else if self.buffer.waiting() > 0 {
+                self.take_unit().map_err(cannot_hold)?;
+            } else {
+                break;
+            }
+        }
+        Ok(self.ready.len() > before)
+    }
+
+    fn holds_something(&self) -> bool {
+        !self.buffer.piece().0.is_empty()
+    }
+
+    fn take_unit(&mut self) -> io::Result<()> {
+        let unit = self.buffer.run(1);
+        let text = trimmed(unit, self.buffer.delimiter());
+        if text.is_empty() && self.shape.skip_blank {
+            self.skipped += 1;
+            self.buffer.release(1);
+            return Ok(());
+        }
+        let text = text.to_vec();
+        if !self.shape.to_stdin && self.size + text.len() > LARGEST_BATCH {
+            self.close();
+        }
+        let unit = self.buffer.run(1);
+        let job = self.open.get_or_insert_with(|| new_job(&mut self.seq, &text));
+        job.too_long |= !self.shape.to_stdin && text.len() > LONGEST_UNIT;
+        self.size += text.len();
+        if self.shape.to_stdin {
+            job.input.get_or_insert_with(|| Spool::new(&self.budget)).add(unit)?;
+        } else if self.shape.max_args > 0 {
+            job.units.push(text);
+        }
+        self.buffer.release(1);
+        self.unit_taken();
+        Ok(())
+    }
+
+    /// Takes a piece of a unit that outgrew the buffer: for standard input it is kept, as an argument it is too long.
+    fn take_piece(&mut self) -> io::Result<()> {
+        let (piece, last) = self.buffer.piece();
+        let job = self.open.get_or_insert_with(|| new_job(&mut self.seq, piece));
+        if self.shape.to_stdin {
+            job.input.get_or_insert_with(|| Spool::new(&self.budget)).add(piece)?;
+        } else {
+            job.too_long = true;
+        }
+        self.buffer.release_piece();
+        self.in_pieces = !last;
+        if last {
+            self.unit_taken();
+        }
+        Ok(())
+    }
+
+    fn unit_taken(&mut self) {
+        self.gathered += 1;
+        if self.gathered >= self.shape.max_args.max(1) {
+            self.close();
+        }
+    }
+
+    /// Makes the job being gathered ready, if there is one.
+    fn close(&mut self) -> bool {
+        (self.gathered, self.size, self.in_pieces) = (0, 0, false);
+        match self.open.take() {
+            Some(job) => {
+                self.ready.push_back(job);
+                true
+            }
+            None => false,
+        }
+    }
+}
+
+fn new_job(seq: &mut u64, first: &[u8]) -> Job {
+    *seq += 1;
+    let name = first[..first.len().min(NAME)].to_vec();
+    Job { seq: *seq, units: Vec::new(), input: None, name, too_long: false }
+}
+
+/// A unit without its delimiter.
+fn trimmed(unit: &[u8], delimiter: Option<u8>) -> &[u8] {
+    match unit {
+        [text @ .., last] if Some(*last) == delimiter => text,
+        text => text,
+    }
+}
+
+/// The numbers from 1 to N, as lines that nobody wrote.
+#[derive(Debug)]
+pub struct Numbers {
+    next: u64,
+    /// `None`: without end.
+    last: Option<u64>,
+}
+
+impl Numbers {
+    /// From 1 to `last`, or without end.
+    #[must_use]
+    pub fn to(last: Option<u64>) -> Self {
+        Numbers { next: 1, last }
+    }
+}
+
+impl Source for Numbers {
+    fn read(&mut self, space: &mut [u8], _: bool) -> io::Result<Option<usize>> {
+        let mut length = 0;
+        while self.last.is_none_or(|last| self.next <= last) {
+            let line = format!("{}\n", self.next);
+            let Some(room) = space.get_mut(length..length + line.len()) else { break };
+            room.copy_from_slice(line.as_bytes());
+            length += line.len();
+            self.next += 1;
+            if length > 4096 {
+                break;
+            }
+        }
+        Ok(Some(length))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::framing::Framing;
+
+    struct Bytes(Vec<u8>, usize);
+
+    impl Source for Bytes {
+        fn read(&mut self, space: &mut [u8], _: bool) -> io::Result<Option<usize>> {
+            let length = self.0.len().min(space.len()).min(self.1);
+            space[..length].copy_from_slice(&self.0[..length]);
+            self.0.drain(..length);
+            Ok(Some(length))
+        }
+    }
+
+    fn jobs(input: &[u8], size: usize, max_args: u64, to_stdin: bool, skip_blank: bool) -> (Vec<Job>, u64) {
+        let shape = Shape { max_args, to_stdin, skip_blank };
+        let buffer = Buffer::new(Framing::EndedBy(b'\n'), size);
+        let mut batches = Batches::new(Bytes(input.to_vec(), 7), buffer, shape, Budget::new(1 << 20));
+        let mut jobs = Vec::new();
+        while batches.fill(true).unwrap() != Filled::End {
+            jobs.extend(std::iter::from_fn(|| batches.next()));
+        }
+        (jobs, batches.skipped())
+    }
+
+    fn units(jobs: &[Job]) -> Vec<Vec<String>> {
+        let text = |unit: &Vec<u8>| String::from_utf8(unit.clone()).unwrap();
+        jobs.iter().map(|job| job.units.iter().map(text).collect()).collect()
+    }
+
+    #[test]
+    fn blank_lines_are_skipped_and_counted_unless_they_count() {
+        let (found, skipped) = jobs(b"a\n\nb\n\n", 100, 1, false, true);
+        assert_eq!((units(&found), skipped), (vec![vec!["a".to_owned()], vec!["b".to_owned()]], 2));
+        let (found, skipped) = jobs(b"a\n\nb", 100, 1, false, false);
+        assert_eq!((found.len(), skipped, found[2].seq), (3, 0, 3));
+    }
+
+    #[test]
+    fn a_job_has_its_number_of_units_or_what_is_left() {
+        let (found, _) = jobs(b"1\n2\n3\n4\n5\n", 100, 2, false, true);
+        let lengths: Vec<usize> = found.iter().map(|job| job.units.len()).collect();
+        assert_eq!((lengths, &found[2].name[..]), (vec![2, 2, 1], &b"5"[..]));
+    }
+
+    #[test]
+    fn a_unit_that_outgrows_the_buffer_is_too_long_for_an_argument_and_the_next_is_not() {
+        let input = [&b"x".repeat(50)[..], b"\nok\n"].concat();
+        let (found, _) = jobs(&input, 10, 1, false, true);
+        assert_eq!(found.iter().map(|job| job.too_long).collect::<Vec<_>>(), [true, false]);
+        assert_eq!(found[1].units, [b"ok".to_vec()]);
+    }
+
+    #[test]
+    fn standard_input_gets_the_units_as_they_came() {
+        let long = b"x".repeat(50);
+        let input = [&b"a\n"[..], &long, b"\nlast"].concat();
+        for (max_args, expected) in [(1, vec![2, 51, 4]), (2, vec![53, 4])] {
+            let (found, _) = jobs(&input, 10, max_args, true, true);
+            let lengths: Vec<u64> = found.iter().map(|job| job.input.as_ref().unwrap().length()).collect();
+            assert_eq!(lengths, expected);
+        }
+    }
+
+    #[test]
+    fn numbers_come_from_nowhere() {
+        let mut batches = Batches::new(
+            Numbers::to(Some(1000)),
+            Buffer::new(Framing::EndedBy(b'\n'), 64),
+            Shape { max_args: 1, to_stdin: false, skip_blank: true },
+            Budget::new(0),
+        );
+        let mut sum = 0;
+        while batches.fill(true).unwrap() != Filled::End {
+            while let Some(job) = batches.next() {
+                sum += std::str::from_utf8(&job.units[0]).unwrap().parse::<u64>().unwrap();
+            }
+        }
+        assert_eq!(sum, 500_500);
+    }
+}

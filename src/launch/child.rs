@@ -1,0 +1,222 @@
+//! One command from its start to its end: what it writes is collected, its time is watched, its group is ended with it.
+
+use super::lines::{Lines, Partial};
+use super::printer::{Collected, StandardError, StandardOutput};
+use super::slots::Target;
+use super::spool::Spool;
+use super::{Job, Outcome, Output, Shared};
+use rustix::process::Signal;
+use std::io::{self, Write};
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncReadExt};
+use tokio::process::Child;
+use tokio::time::{Instant, sleep, sleep_until};
+
+/// From TERM to KILL.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// A process that a command leaves behind may hold its output open; that long it is waited for.
+const LEFT_BEHIND: Duration = Duration::from_secs(1);
+
+/// Far enough never to come.
+const NEVER: Duration = Duration::from_secs(86_400 * 365 * 30);
+
+/// A started command.
+pub(super) struct Running {
+    pub(super) job: Job,
+    pub(super) child: Child,
+    pub(super) target: Target,
+    pub(super) slot: u32,
+}
+
+/// Stays with the command until its end, and tells how it ended.
+pub(super) async fn attend(shared: Arc<Shared>, running: Running) {
+    let Running { job, mut child, target, slot } = running;
+    let mut streams = Streams::new(&shared, &job, &mut child);
+    let outcome = watch(&shared, &job, &mut child, target, &mut streams).await;
+    let collected = streams.finish(&shared).await;
+    let printed = match collected {
+        Ok(collected) => shared.print(job.seq, collected).await,
+        Err(error) => Err(error),
+    };
+    shared.ended(&job, outcome, printed, slot);
+}
+
+async fn watch(shared: &Shared, job: &Job, child: &mut Child, target: Target, streams: &mut Streams) -> Outcome {
+    let begun = Instant::now();
+    let timeout = sleep_until(begun + shared.options.timeout.unwrap_or(NEVER));
+    let kill = sleep_until(begun + NEVER);
+    let left_behind = sleep_until(begun + NEVER);
+    tokio::pin!(timeout, kill, left_behind);
+    let (mut timed_out, mut killed, mut status) = (false, false, None);
+    let (mut out_buffer, mut err_buffer) = (Vec::new(), Vec::new());
+    let mut lost = None;
+    loop {
+        if status.is_some() && streams.are_closed() {
+            break;
+        }
+        tokio::select! {
+            read = read_some(&mut streams.out.pipe, &mut out_buffer), if streams.out.pipe.is_some() => {
+                lost = lost.or(streams.out.take(shared, read, &mut out_buffer).await.err());
+            }
+            read = read_some(&mut streams.err.pipe, &mut err_buffer), if streams.err.pipe.is_some() => {
+                lost = lost.or(streams.err.take(shared, read, &mut err_buffer).await.err());
+            }
+            ended = child.wait(), if status.is_none() => {
+                status = Some(ended);
+                left_behind.as_mut().reset(Instant::now() + LEFT_BEHIND);
+            }
+            () = &mut timeout, if !timed_out && status.is_none() => {
+                timed_out = true;
+                target.signal(Signal::TERM);
+                target.signal(Signal::CONT);
+                kill.as_mut().reset(Instant::now() + GRACE);
+            }
+            () = &mut kill, if timed_out && !killed => {
+                killed = true;
+                target.signal(Signal::KILL);
+            }
+            () = &mut left_behind, if status.is_some() => {
+                shared.observer.left_behind(job);
+                break;
+            }
+        }
+    }
+    end_group(shared, target, timed_out, kill.deadline()).await;
+    outcome(status, timed_out, lost)
+}
+
+/// After a timeout, or when everything is to end, what is left of the group goes, too.
+async fn end_group(shared: &Shared, target: Target, timed_out: bool, kill_at: Instant) {
+    while (timed_out || shared.slots.is_stopping()) && target.survives() {
+        if timed_out && Instant::now() >= kill_at {
+            target.signal(Signal::KILL);
+        }
+        sleep(Duration::from_millis(20)).await;
+    }
+}
+
+fn outcome(status: Option<io::Result<ExitStatus>>, timed_out: bool, lost: Option<io::Error>) -> Outcome {
+    let status = match status {
+        Some(Ok(status)) => status,
+        Some(Err(error)) => return Outcome::OutputLost(error),
+        None => return Outcome::OutputLost(io::ErrorKind::UnexpectedEof.into()),
+    };
+    match (timed_out, lost, status.code(), status.signal()) {
+        (true, ..) => Outcome::TimedOut,
+        (_, Some(error), ..) => Outcome::OutputLost(error),
+        (_, _, Some(0), _) => Outcome::Ok,
+        (_, _, Some(code), _) => Outcome::Exited(code),
+        (_, _, None, signal) => Outcome::Killed(signal.unwrap_or(0)),
+    }
+}
+
+/// Both outputs of a command.
+struct Streams {
+    out: Stream<tokio::process::ChildStdout>,
+    err: Stream<tokio::process::ChildStderr>,
+}
+
+impl Streams {
+    fn new(shared: &Shared, job: &Job, child: &mut Child) -> Self {
+        Streams {
+            out: Stream::new(shared, job, child.stdout.take(), true),
+            err: Stream::new(shared, job, child.stderr.take(), false),
+        }
+    }
+
+    fn are_closed(&self) -> bool {
+        self.out.pipe.is_none() && self.err.pipe.is_none()
+    }
+
+    async fn finish(mut self, shared: &Shared) -> io::Result<Collected> {
+        self.out.close(shared).await?;
+        self.err.close(shared).await?;
+        Ok(Collected { out: self.out.spool, err: self.err.spool })
+    }
+}
+
+struct Stream<P> {
+    pipe: Option<P>,
+    spool: Spool,
+    lines: Lines,
+    /// Where lines are let out as they come.
+    partial: Option<Partial>,
+    is_stdout: bool,
+}
+
+impl<P: AsyncRead + Unpin> Stream<P> {
+    fn new(shared: &Shared, job: &Job, pipe: Option<P>, is_stdout: bool) -> Self {
+        let tag = shared.options.tag.then(|| shared.observer.tag(job));
+        let partial = (shared.options.output == Output::Lines).then(Partial::default);
+        Stream { pipe, spool: Spool::new(&shared.budget), lines: Lines::new(tag.as_deref()), partial, is_stdout }
+    }
+
+    /// Takes what was read; at the end the pipe is closed.
+    async fn take(&mut self, shared: &Shared, read: io::Result<usize>, buffer: &mut Vec<u8>) -> io::Result<()> {
+        match read {
+            Ok(0) => self.pipe = None,
+            Ok(_) => {
+                let tagged = self.lines.tagged(buffer).into_owned();
+                buffer.clear();
+                self.keep(shared, &tagged).await?;
+            }
+            Err(error) => {
+                self.pipe = None;
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    async fn keep(&mut self, shared: &Shared, bytes: &[u8]) -> io::Result<()> {
+        let Some(partial) = &mut self.partial else { return self.spool.add(bytes) };
+        let mut whole = Vec::new();
+        partial.pass(bytes, |lines| {
+            whole.extend_from_slice(lines);
+            Ok(())
+        })?;
+        self.let_out(shared, whole).await
+    }
+
+    /// Lines go out by themselves; a last one without its end is ended, so that the next command's begins at the left.
+    async fn close(&mut self, shared: &Shared) -> io::Result<()> {
+        let Some(partial) = &mut self.partial else {
+            return if self.lines.is_open() { self.spool.add(b"\n") } else { Ok(()) };
+        };
+        let mut rest = partial.rest();
+        if rest.is_empty() {
+            return Ok(());
+        }
+        rest.push(b'\n');
+        self.let_out(shared, rest).await
+    }
+
+    async fn let_out(&self, shared: &Shared, bytes: Vec<u8>) -> io::Result<()> {
+        let is_stdout = self.is_stdout;
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        let written = shared
+            .blocking(
+                move || if is_stdout { StandardOutput.write_all(&bytes) } else { StandardError.write_all(&bytes) },
+            )
+            .await;
+        shared.note_written(&written);
+        written
+    }
+}
+
+/// Reads into `buffer`, which is grown only once there is something: most commands say nothing.
+async fn read_some(pipe: &mut Option<impl AsyncRead + Unpin>, buffer: &mut Vec<u8>) -> io::Result<usize> {
+    match pipe {
+        Some(pipe) => {
+            buffer.reserve(8 * 1024);
+            pipe.read_buf(buffer).await
+        }
+        None => std::future::pending().await,
+    }
+}

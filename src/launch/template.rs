@@ -1,0 +1,277 @@
+//! The command template: parsed once, then filled with units, which are bytes and stay as they are.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::Path;
+use thiserror::Error;
+
+/// What is run for each unit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Template {
+    words: Vec<Word>,
+    /// Whether the units come behind the words.
+    append: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Word {
+    /// As it was written.
+    Plain(OsString),
+    /// The units, a word each.
+    Units,
+    /// Pieces of text with the one unit between each two.
+    Around(Vec<OsString>),
+}
+
+/// Where the units go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// In the place of `{}`, or behind the words.
+    Arguments,
+    /// To the command's standard input.
+    StandardInput,
+    /// In the place of `{}` only.
+    Nowhere,
+}
+
+/// How a template is to be read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reading {
+    /// What stands for the unit, where it is not `{}`.
+    pub replace: Option<OsString>,
+    /// Units for each command.
+    pub max_args: u64,
+    /// Where the units go.
+    pub place: Place,
+}
+
+/// A template that would not do what was meant.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[non_exhaustive]
+#[allow(missing_docs, reason = "the messages are the documentation")]
+pub enum TemplateError {
+    #[error("the command is missing")]
+    Empty,
+    #[error("-I: what stands for the unit is empty; write -I {{}}")]
+    EmptyReplace,
+    #[error(
+        "'{word}': {{}} inside a word with -n {max_args}; a word that is just {{}} becomes {max_args} words, or write -n 1"
+    )]
+    InsideWordOfMany { word: String, max_args: u64 },
+    #[error(
+        "{{}} in the script of '{shell} -c' would run the unit as code; write -c '{fixed}', where the unit is \"$1\" \
+         (or -I {{}} if it is meant)"
+    )]
+    UnitAsCode { shell: String, fixed: String },
+    #[error("{form} is GNU parallel's; here the shell says it: -c '{spelling}'")]
+    Parallel { form: &'static str, spelling: &'static str },
+    #[error("{{}} beside {flag}: no unit goes into the arguments; leave one of them out")]
+    NothingToReplace { flag: &'static str },
+}
+
+/// GNU parallel's forms, and how a shell says the same of `"$1"`.
+const PARALLEL_FORMS: [(&str, &str); 5] = [
+    ("{.}", "… \"${1%.*}\""),
+    ("{/}", "… \"${1##*/}\""),
+    ("{//}", "… \"$(dirname \"$1\")\""),
+    ("{#}", "… \"$THROTTLE_SEQ\""),
+    ("{%}", "… \"$THROTTLE_SLOT\""),
+];
+
+const SHELLS: [&str; 5] = ["sh", "bash", "dash", "zsh", "ksh"];
+
+impl Template {
+    /// Reads the words of a command.
+    ///
+    /// # Errors
+    /// What would not do what was meant, with what to write instead.
+    pub fn new(words: &[OsString], reading: &Reading) -> Result<Self, TemplateError> {
+        if words.is_empty() {
+            return Err(TemplateError::Empty);
+        }
+        let replace = reading.replace.as_deref().unwrap_or(OsStr::new("{}"));
+        if replace.is_empty() {
+            return Err(TemplateError::EmptyReplace);
+        }
+        if reading.replace.is_none() {
+            refuse_parallel_forms(words)?;
+            refuse_unit_as_code(words)?;
+        }
+        let words: Vec<Word> = words.iter().map(|word| Word::new(word, replace)).collect();
+        let replaces = words.iter().any(|word| !matches!(word, Word::Plain(_)));
+        let template =
+            Template { words, append: !replaces && reading.place == Place::Arguments && reading.max_args > 0 };
+        match (replaces, reading) {
+            (true, Reading { place: Place::StandardInput, .. }) => {
+                Err(TemplateError::NothingToReplace { flag: "--stdin" })
+            }
+            (true, Reading { max_args: 0, .. }) => Err(TemplateError::NothingToReplace { flag: "-n 0" }),
+            _ => template.fits(reading.max_args),
+        }
+    }
+
+    /// `sh -c SCRIPT throttle UNIT…`: the unit is `"$1"`.
+    #[must_use]
+    pub fn shell(script: &OsStr, reading: &Reading) -> Self {
+        let words = [OsStr::new("sh"), OsStr::new("-c"), script, OsStr::new("throttle")];
+        let words = words.map(|word| Word::Plain(word.to_owned())).to_vec();
+        Template { words, append: reading.place == Place::Arguments && reading.max_args > 0 }
+    }
+
+    /// The command's name, where it does not depend on the unit.
+    #[must_use]
+    pub fn name(&self) -> Option<&OsStr> {
+        match self.words.first() {
+            Some(Word::Plain(name)) => Some(name),
+            _ => None,
+        }
+    }
+
+    /// The words of the command for `units`.
+    #[must_use]
+    pub fn fill(&self, units: &[Vec<u8>]) -> Vec<OsString> {
+        let all = || units.iter().map(|unit| OsString::from_vec(unit.clone()));
+        let mut words = Vec::with_capacity(self.words.len() + units.len());
+        for word in &self.words {
+            match word {
+                Word::Plain(text) => words.push(text.clone()),
+                Word::Units => words.extend(all()),
+                Word::Around(pieces) => {
+                    let unit = units.first().map_or(OsStr::new(""), |unit| OsStr::from_bytes(unit));
+                    words.push(pieces.join(unit));
+                }
+            }
+        }
+        if self.append {
+            words.extend(all());
+        }
+        words
+    }
+
+    fn fits(self, max_args: u64) -> Result<Self, TemplateError> {
+        let around = self.words.iter().find_map(|word| match word {
+            Word::Around(pieces) => Some(pieces.join(OsStr::new("{}")).to_string_lossy().into_owned()),
+            _ => None,
+        });
+        match around {
+            Some(word) if max_args > 1 => Err(TemplateError::InsideWordOfMany { word, max_args }),
+            _ => Ok(self),
+        }
+    }
+}
+
+impl Word {
+    fn new(word: &OsStr, replace: &OsStr) -> Self {
+        let pieces = split(word.as_bytes(), replace.as_bytes());
+        match &pieces[..] {
+            [_] => Word::Plain(word.to_owned()),
+            [before, after] if before.is_empty() && after.is_empty() => Word::Units,
+            _ => Word::Around(pieces),
+        }
+    }
+}
+
+/// The pieces of `text` between the places where `marker` stands.
+fn split(text: &[u8], marker: &[u8]) -> Vec<OsString> {
+    let mut places: Vec<usize> = memchr::memmem::find_iter(text, marker).collect();
+    places.push(text.len());
+    let mut start = 0;
+    let pieces = places.into_iter().map(|end| {
+        let piece = OsString::from_vec(text[start..end].to_vec());
+        start = end + marker.len();
+        piece
+    });
+    pieces.collect()
+}
+
+fn refuse_parallel_forms(words: &[OsString]) -> Result<(), TemplateError> {
+    let stands = |form: &str| words.iter().any(|word| memchr::memmem::find(word.as_bytes(), form.as_bytes()).is_some());
+    match PARALLEL_FORMS.into_iter().find(|(form, _)| stands(form)) {
+        Some((form, spelling)) => Err(TemplateError::Parallel { form, spelling }),
+        None => Ok(()),
+    }
+}
+
+/// `sh -c 'rm {}'` with a unit of `; rm -r /` is the classic accident.
+fn refuse_unit_as_code(words: &[OsString]) -> Result<(), TemplateError> {
+    let Some(shell) = Path::new(&words[0]).file_name().and_then(OsStr::to_str) else { return Ok(()) };
+    let is_script_flag = |word: &OsString| {
+        let word = word.as_bytes();
+        word.len() > 1 && word[0] == b'-' && word[1] != b'-' && word.ends_with(b"c")
+    };
+    let script = words.iter().position(is_script_flag).and_then(|flag| words.get(flag + 1));
+    match script.map(|script| script.to_string_lossy()).filter(|script| script.contains("{}")) {
+        Some(script) if SHELLS.contains(&shell) => {
+            let fixed = script.replace("'{}'", "{}").replace("\"{}\"", "{}").replace("{}", "\"$1\"");
+            Err(TemplateError::UnitAsCode { shell: shell.to_owned(), fixed })
+        }
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reading(max_args: u64, place: Place) -> Reading {
+        Reading { replace: None, max_args, place }
+    }
+
+    fn words(text: &str) -> Vec<OsString> {
+        text.split(' ').map(OsString::from).collect()
+    }
+
+    fn filled(template: &str, max_args: u64, units: &[&str]) -> Vec<String> {
+        let template = Template::new(&words(template), &reading(max_args, Place::Arguments)).unwrap();
+        let units: Vec<Vec<u8>> = units.iter().map(|unit| unit.as_bytes().to_vec()).collect();
+        template.fill(&units).into_iter().map(|word| word.into_string().unwrap()).collect()
+    }
+
+    #[test]
+    fn units_stand_where_the_braces_are_or_at_the_end() {
+        assert_eq!(filled("echo", 1, &["a b"]), ["echo", "a b"]);
+        assert_eq!(filled("echo {} x", 1, &["{}"]), ["echo", "{}", "x"]);
+        assert_eq!(filled("cp {} {}.bak", 1, &["f"]), ["cp", "f", "f.bak"]);
+        assert_eq!(filled("echo a{}b{}c", 1, &["-"]), ["echo", "a-b-c"]);
+        assert_eq!(filled("echo", 3, &["1", "2"]), ["echo", "1", "2"]);
+        assert_eq!(filled("echo {} end", 3, &["1", "2", "3"]), ["echo", "1", "2", "3", "end"]);
+        assert_eq!(filled("echo", 0, &["1"]), ["echo"]);
+    }
+
+    #[test]
+    fn bytes_that_are_no_text_pass_through() {
+        let template = Template::new(&words("x {}.y"), &reading(1, Place::Arguments)).unwrap();
+        assert_eq!(template.fill(&[b"\xff\n'".to_vec()])[1].as_bytes(), b"\xff\n'.y");
+    }
+
+    #[test]
+    fn another_marker_may_stand_for_the_unit() {
+        let marker = Reading { replace: Some("@".into()), ..reading(1, Place::Arguments) };
+        let template = Template::new(&words("sh -c @ {}"), &marker).unwrap();
+        assert_eq!(template.fill(&[b"u".to_vec()]), ["sh", "-c", "u", "{}"].map(OsString::from));
+    }
+
+    #[test]
+    fn the_shell_gets_the_unit_as_its_first_argument() {
+        let template = Template::shell(OsStr::new("echo \"$1\" {}"), &reading(1, Place::Arguments));
+        assert_eq!(
+            template.fill(&[b"u".to_vec()]),
+            ["sh", "-c", "echo \"$1\" {}", "throttle", "u"].map(OsString::from)
+        );
+    }
+
+    #[test]
+    fn what_would_surprise_is_refused_with_the_right_spelling() {
+        let error = |text: &str, reading: &Reading| Template::new(&words(text), reading).unwrap_err().to_string();
+        let one = reading(1, Place::Arguments);
+        let refused = error("bash -ec rm_'{}' x", &one);
+        assert!(refused.contains("-c 'rm_\"$1\"'"), "{refused}");
+        assert!(error("ffmpeg -i {} {.}.mp3", &one).contains("${1%.*}"));
+        assert!(error("echo {#}", &one).contains("$THROTTLE_SEQ"));
+        assert!(error("echo x{}", &reading(2, Place::Arguments)).contains("-n 1"));
+        assert!(error("echo {}", &reading(1, Place::StandardInput)).contains("--stdin"));
+        assert!(error("echo {}", &reading(0, Place::Arguments)).contains("-n 0"));
+        let marker = Reading { replace: Some("".into()), ..one };
+        assert!(error("echo", &marker).contains("-I"));
+    }
+}

@@ -1,0 +1,209 @@
+//! Launch mode: a command for each unit.
+
+use super::ending::Teller;
+use super::exit::Exit;
+use super::flags::{Flags, Repeat};
+use super::input::{self, Input};
+use super::report::{Report, Total, UnitName};
+use super::tally::Tally;
+use super::{lookup, pipe, say, signals};
+use anyhow::{Context, Result, anyhow};
+use std::io::{self, Write};
+use std::sync::{Arc, OnceLock};
+use throttle::clock::{FakeClock, Nanos, SECOND, SystemClock};
+use throttle::framing::Buffer;
+use throttle::launch::{Job, Launcher, Launching, Numbers, Options, Shape, Showing, Template, quoted};
+use throttle::meter::Meter;
+use throttle::pump::{self, PumpError};
+use throttle::sink::{Descriptor, FlowError, Source};
+use throttle::store::Memory;
+
+/// Enough for many units of the usual size; a longer one does not have to fit.
+const BUFFER: usize = 256 * 1024;
+
+/// Commands at once where nothing was said.
+const JOBS: u32 = 16;
+
+/// Runs `template` for every unit.
+///
+/// # Errors
+/// What failed of our own.
+pub(crate) fn run(flags: &Flags, template: &Template) -> Result<Exit> {
+    if flags.is_dry_run() {
+        return with_source(flags, |source, name| dry_run(flags, template, source, name));
+    }
+    let program = match template.name().map(lookup::find) {
+        Some(Ok(path)) => Some(path),
+        Some(Err(missing)) => {
+            say(&missing);
+            return Ok(missing.exit());
+        }
+        None => None,
+    };
+    let in_our_group = flags.jobs() == Some(1) && flags.timeout().is_none();
+    let options = Options {
+        template: template.clone(),
+        program,
+        jobs: flags.jobs().unwrap_or(JOBS),
+        output: flags.output(),
+        tag: flags.is_tagged(),
+        timeout: flags.timeout(),
+        in_our_group,
+    };
+    with_source(flags, |source, name| launch(flags, options, source, name))
+}
+
+/// A source of units, whichever it is.
+type AnySource = Box<dyn Source>;
+
+fn with_source(flags: &Flags, act: impl FnOnce(AnySource, &str) -> Result<Exit>) -> Result<Exit> {
+    if let Some(repeat) = flags.repeat() {
+        return act(Box::new(Numbers::to(last(repeat))), "--repeat");
+    }
+    let Input { fd, name, .. } = input::open(flags.arg_file())?;
+    if flags.arg_file().is_none()
+        && !flags.is_quiet()
+        && let Some(remark) = input::remark(&fd, "units", "run (N times: --repeat N)")
+    {
+        say(remark);
+    }
+    act(Box::new(Descriptor(fd)), &name)
+}
+
+fn last(repeat: Repeat) -> Option<u64> {
+    match repeat {
+        Repeat::Times(times) => Some(times),
+        Repeat::Endless => None,
+    }
+}
+
+fn launch(flags: &Flags, options: Options, source: AnySource, name: &str) -> Result<Exit> {
+    pipe::hint_at_idle_limit(flags);
+    throttle::clock::sharpen_this_thread();
+    let store = Memory::new(flags.plan(), SystemClock);
+    let total = flags.repeat().and_then(last).map(|times| Total::Units(times.div_ceil(flags.shape().max_args.max(1))));
+    let report = Report::new(flags, UnitName::Command, total, store)?.with_tally(Tally::new(flags));
+    let watch =
+        Arc::new(Watch { report: Arc::new(report), launcher: OnceLock::new(), in_our_group: options.in_our_group });
+    let launcher =
+        Launcher::new(options, Arc::new(Teller(Arc::clone(&watch)))).context("cannot start a thread for commands")?;
+    // Set once, here.
+    let _ = watch.launcher.set(launcher.clone());
+    signals::attend(Arc::clone(&watch.report), Some(Arc::clone(&watch))).context("cannot handle signals")?;
+    let mut flow = Launching::new(source, Buffer::new(flags.framing(), BUFFER), flags.shape(), launcher.clone());
+    let result = pump::run(&mut flow, watch.report.store(), watch.report.meter());
+    if let Some(mut tally) = watch.report.tally() {
+        tally.set_skipped(flow.skipped());
+    }
+    launcher.drain();
+    if !launcher.stop() {
+        // Something else ends the program.
+        loop {
+            std::thread::park();
+        }
+    }
+    watch.report.close()?;
+    result.map_err(|error| told(error, name))?;
+    Ok(watch.exit())
+}
+
+/// What the observer and the signal thread need to know of.
+#[derive(Debug)]
+pub(super) struct Watch {
+    pub(super) report: Arc<Report>,
+    launcher: OnceLock<Launcher>,
+    pub(super) in_our_group: bool,
+}
+
+impl Watch {
+    /// `None` before the first command.
+    pub(super) fn launcher(&self) -> Option<Launcher> {
+        self.launcher.get().cloned()
+    }
+
+    pub(super) fn exit(&self) -> Exit {
+        self.report.tally().map_or(Exit::Success, |tally| tally.exit())
+    }
+}
+
+fn told(error: PumpError, name: &str) -> anyhow::Error {
+    match error {
+        PumpError::Flow(FlowError::Read(error)) => anyhow!(error).context(format!("cannot read {name}")),
+        error => anyhow!(error),
+    }
+}
+
+/// The same pump on a clock that does not wait.
+fn dry_run(flags: &Flags, template: &Template, source: AnySource, name: &str) -> Result<Exit> {
+    let clock = FakeClock::default();
+    let store = Memory::new(flags.plan(), clock.clone());
+    let meter = Meter::new(0, flags.plan().len());
+    let buffer = Buffer::new(flags.framing(), BUFFER);
+    let mut out = io::BufWriter::new(io::stdout());
+    let mut shown = Shown::default();
+    let shape = flags.shape();
+    let show = |job: &Job| {
+        use throttle::clock::Clock;
+        shown.count += 1;
+        shown.last = clock.now();
+        write_job(&mut out, template, job, shape, shown.last)
+    };
+    let mut flow = Showing::new(source, buffer, shape, show);
+    let result = pump::run(&mut flow, &store, &meter).map(|()| flow.skipped());
+    drop(flow);
+    let written = result.map(|skipped| {
+        write_total(&mut out, flags, &shown, skipped).and_then(|()| out.flush()).map_err(FlowError::Write)
+    });
+    match written {
+        Ok(Ok(())) => Ok(Exit::Success),
+        Ok(Err(error)) => end_of_dry_run(PumpError::Flow(error), name),
+        Err(error) => end_of_dry_run(error, name),
+    }
+}
+
+fn end_of_dry_run(error: PumpError, name: &str) -> Result<Exit> {
+    match error {
+        PumpError::Flow(FlowError::Write(error)) if error.kind() == io::ErrorKind::BrokenPipe => {
+            Ok(signals::die_of_broken_pipe())
+        }
+        PumpError::Flow(FlowError::Write(error)) => Err(anyhow!(error).context("cannot write to standard output")),
+        error => Err(told(error, name)),
+    }
+}
+
+#[derive(Debug, Default)]
+struct Shown {
+    count: u64,
+    last: Nanos,
+}
+
+/// The command, and behind a `#` its time: so the line can be pasted into a shell.
+fn write_job(out: &mut impl Write, template: &Template, job: &Job, shape: Shape, time: Nanos) -> io::Result<()> {
+    out.write_all(&quoted(&template.fill(job.units())))?;
+    let input = if shape.to_stdin { " < its unit" } else { "" };
+    let name =
+        if shape.to_stdin { String::from_utf8_lossy(job.name()).escape_debug().to_string() } else { String::new() };
+    let space = if name.is_empty() { "" } else { " " };
+    writeln!(out, "  # {}.{:03} s{input}{space}{name}", time / SECOND, time % SECOND / 1_000_000)
+}
+
+fn write_total(out: &mut impl Write, flags: &Flags, shown: &Shown, skipped: u64) -> io::Result<()> {
+    let seconds = format!("{}.{:03}", shown.last / SECOND, shown.last % SECOND / 1_000_000);
+    let blank = if skipped > 0 { format!(", {skipped} blank lines skipped") } else { String::new() };
+    writeln!(out, "# {} commands in {seconds} s{blank}", shown.count)?;
+    for place in 0..flags.plan().len() {
+        let (most, period) = flags.plan().most_in_its_period(place);
+        writeln!(out, "# {}: at most {most} in any {}", flags.plan().describe(place), period_name(period))?;
+    }
+    Ok(())
+}
+
+fn period_name(nanos: Nanos) -> String {
+    match nanos {
+        SECOND => "second".to_owned(),
+        60_000_000_000 => "minute".to_owned(),
+        3_600_000_000_000 => "hour".to_owned(),
+        86_400_000_000_000 => "day".to_owned(),
+        _ => humantime::format_duration(std::time::Duration::from_nanos(nanos)).to_string(),
+    }
+}

@@ -1,0 +1,148 @@
+//! How launch mode ends, and what is told on the way.
+//!
+//! Whoever finds that all must end (a signal, a reader that is gone, a command that exited 255) says so here. A thread
+//! made for it then waits for the commands and ends the program: the pump may be blocked anywhere, and is not asked.
+
+use super::commands::Watch;
+use super::exit::Exit;
+use super::{say, signals};
+use rustix::process::Signal;
+use signal_hook::consts::SIGPIPE;
+use std::ffi::OsString;
+use std::io;
+use std::io::IsTerminal;
+use std::sync::Arc;
+use std::thread;
+use throttle::launch::{Job, Observer, Outcome, quoted};
+
+/// Why nothing is launched any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ending {
+    /// This signal came.
+    Signal(i32),
+    /// Our reader is gone.
+    ReaderGone,
+    /// A command exited 255.
+    Stopped,
+    /// Our output cannot be written.
+    CannotPrint,
+}
+
+impl Watch {
+    /// Launches nothing more, waits for what runs, and ends the program. Says whether that is news.
+    pub(super) fn end(self: &Arc<Self>, ending: Ending) -> bool {
+        let Some(launcher) = self.launcher() else { return false };
+        if !launcher.stop() {
+            return false;
+        }
+        match ending {
+            Ending::Signal(_) => {
+                if let Some(mut tally) = self.report.tally() {
+                    tally.interrupt();
+                }
+            }
+            Ending::ReaderGone | Ending::CannotPrint => launcher.end_with(Signal::TERM),
+            Ending::Stopped => {}
+        }
+        let watch = Arc::clone(self);
+        let ender = thread::Builder::new().name("ender".to_owned()).spawn(move || {
+            launcher.drain();
+            watch.finish(ending);
+        });
+        if let Err(error) = ender {
+            say(format_args!("cannot start a thread to end with: {error}"));
+            std::process::exit(1);
+        }
+        true
+    }
+
+    fn finish(&self, ending: Ending) -> ! {
+        if let Err(error) = self.report.close() {
+            say(format_args!("{error:#}"));
+        }
+        match ending {
+            Ending::Signal(signal) => signals::die_of(signal),
+            Ending::ReaderGone => signals::die_of(SIGPIPE),
+            Ending::Stopped | Ending::CannotPrint => {}
+        }
+        let exit = if ending == Ending::CannotPrint { Exit::Error } else { self.exit() };
+        std::process::exit(exit.code().into())
+    }
+}
+
+/// Tells what happens to the user, and ends the program when that is due.
+#[derive(Debug)]
+pub(super) struct Teller(pub(super) Arc<Watch>);
+
+impl Observer for Teller {
+    fn starting(&self, job: &Job, words: &[OsString]) {
+        let Some(mut tally) = self.0.report.tally() else { return };
+        tally.start(job, self.0.report.now());
+        if tally.is_traced() {
+            drop(tally);
+            self.0.report.aside_bytes(&quoted(words));
+        }
+    }
+
+    fn ended(&self, job: &Job, outcome: &Outcome) {
+        let line = self.0.report.tally().and_then(|mut tally| tally.end(job, outcome, self.0.report.now()));
+        if let Some(line) = line {
+            self.0.report.aside(line);
+        }
+        if matches!(outcome, Outcome::Exited(255)) {
+            self.0.end(Ending::Stopped);
+        }
+    }
+
+    fn reader_gone(&self) {
+        self.0.end(Ending::ReaderGone);
+    }
+
+    fn cannot_print(&self, error: &io::Error) {
+        if self.0.end(Ending::CannotPrint) {
+            self.0.report.aside(format_args!("cannot write to standard output: {error}; ending the commands"));
+        }
+    }
+
+    fn left_behind(&self, job: &Job) {
+        self.0.hint(|| {
+            format!(
+                "unit {} '{}' left something behind that holds its output open; not waited for",
+                job.seq(),
+                super::tally::shown(job.name())
+            )
+        });
+    }
+
+    fn held_up(&self) {
+        self.0.hint(|| "launching waits: too much output waits for an earlier command to end (-k)".to_owned());
+    }
+
+    fn tag(&self, job: &Job) -> Vec<u8> {
+        let name = job.name();
+        let mut tag = if io::stdout().is_terminal() { super::tally::shown(name).into_bytes() } else { name.to_vec() };
+        if tag.last() == Some(&b'\n') {
+            tag.pop();
+        }
+        tag.push(b'\t');
+        tag
+    }
+
+    fn next(&self, job: &Job, skipped: u64) {
+        let hint = self.0.report.tally().and_then(|mut tally| {
+            tally.set_next(job, skipped);
+            if tally.may_hint() { tally.hint(self.0.report.read().sink) } else { None }
+        });
+        if let Some(hint) = hint {
+            self.0.report.aside(hint);
+        }
+    }
+}
+
+impl Watch {
+    fn hint(&self, words: impl FnOnce() -> String) {
+        if self.report.tally().is_some_and(|tally| !tally.is_quiet()) {
+            self.report.aside(words());
+        }
+    }
+}

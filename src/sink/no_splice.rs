@@ -1,0 +1,43 @@
+//! Where there is no splice(2): bytes are copied.
+
+use super::{Filled, Flow, FlowError};
+use std::convert::Infallible;
+use std::marker::PhantomData;
+
+/// There is none here.
+#[derive(Debug)]
+pub struct Splice<R, W> {
+    never: Infallible,
+    ends: PhantomData<(R, W)>,
+}
+
+impl<R, W> Splice<R, W> {
+    /// Gives the descriptors back.
+    ///
+    /// # Errors
+    /// Always: the two descriptors, unused.
+    pub fn new(source: R, sink: W) -> Result<Self, (R, W)> {
+        Err((source, sink))
+    }
+}
+
+impl<R, W> Flow for Splice<R, W> {
+    fn fill(&mut self, _: bool) -> Result<Filled, FlowError> {
+        match self.never {}
+    }
+
+    fn waiting(&self) -> u64 {
+        match self.never {}
+    }
+
+    fn ready(&mut self) -> Result<u64, FlowError> {
+        match self.never {}
+    }
+
+    fn pass(&mut self, _: u64) -> Result<u64, FlowError> {
+        match self.never {}
+    }
+}
+
+/// Pipes have the size they have.
+pub fn enlarge<F>(_: F) {}

@@ -1,0 +1,194 @@
+//! What the core is held against: the limits as one would define them on paper, in rational numbers and whole logs.
+//!
+//! Slow, and simple enough to be believed by reading. It shares no code with the core and takes plain integers only.
+//! Times are whole nanoseconds since the origin of a clock, as the core's are; everything else is a [`BigRational`].
+
+use num_bigint::BigInt;
+use num_rational::BigRational;
+
+/// Windows of more units than this the core keeps in groups: those are late by up to a group, which is not modelled.
+pub(crate) const EXACT: u64 = 1024;
+
+/// One limit, in plain numbers.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Limit {
+    /// `units` in every `period` nanoseconds, saved up to `burst`, of which `initial` are there at the start.
+    Bucket { units: u64, period: u64, burst: u64, initial: u64 },
+    /// Never more than `count` in any `period` nanoseconds.
+    Window { count: u64, period: u64 },
+}
+
+/// Limits that grant together.
+#[derive(Clone, Debug)]
+pub(crate) struct Model {
+    states: Vec<State>,
+    /// The latest request that was granted. A clock that says less was read before it.
+    asked: u64,
+    /// The latest grant.
+    at: u64,
+}
+
+#[derive(Clone, Debug)]
+enum State {
+    Bucket {
+        rate: BigRational,
+        burst: BigRational,
+        /// At the time of the latest grant.
+        level: BigRational,
+    },
+    Window {
+        count: u64,
+        period: u64,
+        /// Every grant there ever was: its time and its cost.
+        grants: Vec<(u64, u64)>,
+    },
+}
+
+/// What was granted: when, and the place of the first limit that made it wait until then, if one did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Granted {
+    pub(crate) at: u64,
+    pub(crate) bound_by: Option<usize>,
+}
+
+impl Model {
+    pub(crate) fn new(limits: &[Limit], now: u64) -> Self {
+        Model { states: limits.iter().map(State::new).collect(), asked: now, at: now }
+    }
+
+    /// When `cost` asked for at `now` would be granted; `None` if never, or later than 64 bits of nanoseconds.
+    pub(crate) fn ask(&self, now: u64, cost: u64) -> Option<Granted> {
+        let start = now.max(self.at);
+        if cost == 0 {
+            return Some(Granted { at: start, bound_by: None });
+        }
+        let times: Option<Vec<u64>> = self.states.iter().map(|state| state.least(self.at, start, cost)).collect();
+        let times = times?;
+        let at = times.iter().copied().fold(start, u64::max);
+        Some(Granted { at, bound_by: times.iter().position(|&time| time == at && at > start) })
+    }
+
+    /// Grants `cost` asked for at `now` when all limits conform, and charges all of them then.
+    pub(crate) fn take(&mut self, now: u64, cost: u64) -> Option<Granted> {
+        let granted = self.ask(now, cost)?;
+        if cost > 0 {
+            let (before, start) = (self.at, now.max(self.at));
+            self.states.iter_mut().for_each(|state| state.charge(before, start, granted.at, cost));
+            (self.asked, self.at) = (now.max(self.asked), granted.at);
+        }
+        Some(granted)
+    }
+
+    /// Whole units that could go at `now`; none before the latest grant.
+    pub(crate) fn available(&self, now: u64) -> BigInt {
+        let now = now.max(self.asked);
+        if now < self.at {
+            return BigInt::from(0);
+        }
+        let of_each = self.states.iter().map(|state| match state {
+            State::Bucket { .. } => state.level_at(self.at, now).floor().to_integer(),
+            State::Window { count, .. } => BigInt::from(*count) - BigInt::from(state.held(now)),
+        });
+        of_each.min().unwrap_or_else(|| BigInt::from(u64::MAX))
+    }
+}
+
+impl State {
+    fn new(limit: &Limit) -> Self {
+        match *limit {
+            Limit::Bucket { units, period, burst, initial } => {
+                State::Bucket { rate: ratio(units, period), burst: ratio(burst, 1), level: ratio(initial, 1) }
+            }
+            Limit::Window { count, period } => State::Window { count, period, grants: Vec::new() },
+        }
+    }
+
+    /// The least time from `start` on at which `cost` conforms to this limit alone; `before` is the latest grant.
+    fn least(&self, before: u64, start: u64, cost: u64) -> Option<u64> {
+        match self {
+            State::Bucket { rate, .. } => {
+                let missing = ratio(cost, 1) - self.level_at(before, start);
+                let wait = (missing / rate).ceil().to_integer().max(BigInt::from(0));
+                u64::try_from(BigInt::from(start) + wait).ok()
+            }
+            State::Window { count, period, grants } => {
+                // Room is only ever made when a grant is one period old.
+                let freed = grants.iter().map(|(at, _)| u128::from(*at) + u128::from(*period));
+                let mut times: Vec<u64> =
+                    freed.filter_map(|time| u64::try_from(time).ok()).filter(|&time| time > start).collect();
+                times.push(start);
+                times.sort_unstable();
+                times.into_iter().find(|&time| self.held(time) + u128::from(cost) <= u128::from(*count))
+            }
+        }
+    }
+
+    fn charge(&mut self, before: u64, start: u64, grant: u64, cost: u64) {
+        let least = self.least(before, start, cost);
+        let at_start = self.level_at(before, start);
+        match self {
+            State::Bucket { rate, burst, level } => {
+                // Whoever waits gathers without regard to the size of the bucket.
+                let gathered = at_start + &*rate * ratio(grant - start, 1);
+                *level = if least == Some(grant) {
+                    gathered - ratio(cost, 1)
+                } else {
+                    // It had conformed before and was full again at most, while others made it wait.
+                    (gathered.min(burst.clone()) - ratio(cost, 1)).max(ratio(0, 1))
+                };
+            }
+            State::Window { grants, .. } => grants.push((grant, cost)),
+        }
+    }
+
+    /// What a bucket holds at `time`, if its latest charge was `before`.
+    fn level_at(&self, before: u64, time: u64) -> BigRational {
+        match self {
+            // The fraction of a nanosecond's worth that is left in a bucket too small for it serves the same nanosecond.
+            State::Bucket { level, .. } if time == before => level.clone(),
+            State::Bucket { rate, burst, level } => {
+                (level + rate * ratio(time.checked_sub(before).expect("time goes on"), 1)).min(burst.clone())
+            }
+            State::Window { .. } => ratio(0, 1),
+        }
+    }
+
+    /// What counts in a window at `time`: the costs of the grants in (time − period, time].
+    fn held(&self, time: u64) -> u128 {
+        match self {
+            State::Bucket { .. } => 0,
+            State::Window { period, grants, .. } => {
+                let live = |at: u64| at <= time && time - at < *period;
+                grants.iter().filter(|(at, _)| live(*at)).map(|(_, cost)| u128::from(*cost)).sum()
+            }
+        }
+    }
+}
+
+fn ratio(numerator: u64, denominator: u64) -> BigRational {
+    BigRational::new(BigInt::from(numerator), BigInt::from(denominator))
+}
+
+/// Law 2: the first span of time in which more was granted than `limit` allows, if there is one. `grants` are times,
+/// which never fall, with costs.
+///
+/// A grant's time is rounded up to a nanosecond: what is granted from `s` to `e`, both included, may have been earned in
+/// just less than e − s + 1 ns.
+pub(crate) fn excess(limit: &Limit, grants: &[(u64, u64)]) -> Option<(u64, u64)> {
+    (0..grants.len()).find_map(|first| {
+        let (mut sum, mut largest) = (BigInt::from(0), 0);
+        grants[first..].iter().find_map(|&(end, cost)| {
+            let start = grants[first].0;
+            sum += cost;
+            largest = largest.max(cost);
+            let over = match *limit {
+                Limit::Bucket { units, period, burst, .. } => {
+                    let earned = BigInt::from(units) * (BigInt::from(end - start) + 1);
+                    &sum * period > BigInt::from(burst.max(largest)) * period + earned
+                }
+                Limit::Window { count, period } => end - start < period && sum > BigInt::from(count),
+            };
+            over.then_some((start, end))
+        })
+    })
+}
