@@ -29,6 +29,8 @@ pub(crate) struct Gauge {
     period: AtomicU64,
     /// Credits in a full bucket.
     full: AtomicU64,
+    /// The latest time at which something was granted, or nearly: who reads less has read it out of order.
+    latest: AtomicU64,
     /// Openings so far.
     openings: AtomicU64,
     /// The word at the last opening: where it is still that, nothing was taken.
@@ -54,6 +56,7 @@ impl Gauge {
             units: zero(),
             period: zero(),
             full: zero(),
+            latest: zero(),
             openings: zero(),
             opened: zero(),
         }
@@ -62,6 +65,17 @@ impl Gauge {
     /// Takes `cost` at `now`, or nothing.
     #[inline]
     pub(crate) fn take(&self, now: Nanos, cost: u64) -> Take {
+        let latest = self.latest.load(Ordering::Relaxed);
+        let now = now.max(latest);
+        let answer = self.take_at(now, cost);
+        if now > latest && answer == Take::Granted {
+            self.latest.store(now, Ordering::Relaxed);
+        }
+        answer
+    }
+
+    #[inline]
+    fn take_at(&self, now: Nanos, cost: u64) -> Take {
         let mut word = self.word.load(Ordering::Acquire);
         while word != CLOSED {
             let Some((answer, number)) = self.reckon(word & NUMBER, now, cost) else { return Take::Closed };
@@ -99,7 +113,7 @@ impl Gauge {
             return;
         }
         let [units, full, base] = [&self.units, &self.full, &self.base].map(|part| part.load(Ordering::Relaxed));
-        let now = now.max(base);
+        let now = now.max(base).max(self.latest.load(Ordering::Relaxed));
         let clock = u128::from(now - base) * u128::from(units);
         let missing = u128::from(word & NUMBER).saturating_sub(clock);
         // More than all may be missing at a reading of the clock older than the latest grant's: then not before that.

@@ -56,10 +56,14 @@ impl Reservation {
         Duration::from_nanos(self.at)
     }
 
-    /// Gives back what it held: all of it, where its time lies ahead and it was the latest told or stands behind
-    /// waiters. Otherwise what the limits have not gained since, once no time told to another lies ahead: nobody else's
-    /// is moved.
+    /// Gives back what it held, while its time lies ahead; once that has come, it was used.
+    ///
+    /// All of it is given back where it was the latest told, or stands behind waiters. Otherwise a time told to another
+    /// lies ahead, too, and that is not moved: nothing is given back.
     pub fn cancel(mut self) {
+        if self.wait().is_zero() {
+            return;
+        }
         match std::mem::replace(&mut self.held, Held::Cancelled) {
             Held::Granted(grant) => self.shared.with(|queue, now, effects| queue.cancel(now, &grant, effects)),
             Held::InLine(key) => self.shared.with(|queue, now, effects| queue.leave(now, key, effects)),
