@@ -23,7 +23,7 @@ fn ours() -> Limiter {
 
 /// As many are granted, but the bucket is never full again: what the gauge is for.
 fn ours_from_the_store() -> Limiter {
-    Limiter::new(1_000, 1_000_000_000_000_u64).expect("a valid rate")
+    Limiter::new(1_000, BURST).expect("a valid rate")
 }
 
 fn governors() -> governor::DefaultDirectRateLimiter {

@@ -202,6 +202,13 @@ mod tests {
     }
 
     #[test]
+    fn what_is_charged_late_leaves_no_more_than_the_bucket_keeps() {
+        let mut grid = grid(1, 10, 2, 0);
+        grid.charge(0, 100, 1);
+        assert_eq!(grid.available(100), 1);
+    }
+
+    #[test]
     fn idle_time_saves_up_to_the_maximum_and_the_grid_stays() {
         let mut grid = grid(1, 10, 5, 5);
         grid.charge(0, 0, 5);

@@ -75,6 +75,23 @@ async fn c4_waiters_start_a_slot_apart_and_after_a_release() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn c4_after_a_long_hold_no_two_start_on_one_slot() {
+    let semaphore = Semaphore::new(1, 1).unwrap();
+    let held = semaphore.acquire().await.unwrap();
+    let start = Instant::now();
+    let mut line: Vec<_> = (0..3).map(|_| Box::pin(semaphore.acquire())).collect();
+    for waiter in &mut line {
+        assert!(poll_once(waiter).is_pending());
+    }
+    tokio::time::sleep(ms(10_000)).await;
+    drop(held);
+    for (number, waiter) in line.into_iter().enumerate() {
+        drop(waiter.await.unwrap());
+        assert_eq!(start.elapsed(), ms(10_000 + 1000 * number as u64));
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn c5_a_slow_period_after_a_burst_allows_no_larger_burst() {
     let semaphore = Semaphore::new(3, 2).unwrap();
     starts(&semaphore, 6, ms(1)).await;

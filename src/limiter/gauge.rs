@@ -108,8 +108,12 @@ impl Gauge {
 
     /// From here on the queue decides. Carries the state into its bucket. The caller holds the queue's lock.
     pub(crate) fn close(&self, limits: &mut Limits, now: Nanos) {
+        // Only who holds the lock opens it, so closed stays closed.
+        if self.word.load(Ordering::Relaxed) == CLOSED {
+            return;
+        }
         let word = self.word.swap(CLOSED, Ordering::AcqRel);
-        if word == CLOSED || word == self.opened.load(Ordering::Relaxed) {
+        if word == self.opened.load(Ordering::Relaxed) {
             return;
         }
         let [units, full, base] = [&self.units, &self.full, &self.base].map(|part| part.load(Ordering::Relaxed));

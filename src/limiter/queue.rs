@@ -67,9 +67,12 @@ pub(crate) struct Queue {
     /// The head is reckoned from here at the earliest, on the schedule: since then nobody before it holds it up.
     floor: Nanos,
     lag: Nanos,
-    /// Of the limits: the time the first bucket needs to fill, and how late a wake-up may be.
+    /// Of the limits: the time the first bucket needs to fill, how late a wake-up may be, the most units at once, and
+    /// the most in one grant.
     fill_time: Nanos,
     allowance: Nanos,
+    burst: u64,
+    largest_cost: u64,
     /// When the head will be granted; `None` where nobody waits, or only for a place.
     due: Option<Nanos>,
     deadlines: BTreeSet<(Nanos, Key)>,
@@ -155,6 +158,8 @@ impl Queue {
             lag: 0,
             fill_time: limits.fill_time(),
             allowance: limits.allowance(),
+            burst: limits.burst(),
+            largest_cost: limits.largest_cost(),
             limits,
             due: None,
             deadlines: BTreeSet::new(),
@@ -324,7 +329,7 @@ impl Queue {
 
     /// When who comes now would be granted `cost`, if everybody before stays.
     pub(crate) fn estimate(&self, cost: u64) -> Option<Nanos> {
-        if cost > self.limits.largest_cost() {
+        if cost > self.largest_cost {
             return None;
         }
         match self.line.front().and_then(|key| self.line.get(key)) {
@@ -394,10 +399,10 @@ impl Queue {
         if self.closed {
             return Err(Denied::Closed);
         }
-        if self.rules.oversize == Oversize::Reject && cost > self.limits.burst() {
+        if self.rules.oversize == Oversize::Reject && cost > self.burst {
             return Err(Denied::AboveBurst);
         }
-        if cost > self.limits.largest_cost() { Err(Denied::Never) } else { Ok(()) }
+        if cost > self.largest_cost { Err(Denied::Never) } else { Ok(()) }
     }
 
     /// Whether it could be granted at once.
@@ -585,6 +590,7 @@ impl Queue {
     fn limits_changed(&mut self, effects: &mut Effects) {
         self.fill_time = self.limits.fill_time();
         self.allowance = self.limits.allowance();
+        self.burst = self.limits.burst();
         self.serve(effects);
     }
 
