@@ -95,7 +95,8 @@ impl Bucket {
         let gained = product(now.saturating_sub(grant), self.units);
         let refund = product(units.min(self.burst), self.period).saturating_sub(gained);
         self.settle(now);
-        self.now.credit = self.now.credit.saturating_add(refund).min(self.full());
+        let filled = self.now.credit.saturating_add(refund).min(self.full());
+        self.now.credit = self.now.credit.max(filled);
     }
 
     /// Whole units that could be taken at `now`; less than nothing while a grant lies ahead.
@@ -126,6 +127,63 @@ impl Bucket {
         for level in [&mut self.now, &mut self.before] {
             level.credit = level.credit.min(full);
         }
+    }
+
+    /// Moves the schedule of who asked at `asked` later by `by` nanoseconds, in which nothing is gained.
+    pub(crate) fn delay(&mut self, asked: Nanos, by: Nanos) {
+        let start = asked.max(self.now.at);
+        self.now = Level { credit: self.credit_at(start), at: start.saturating_add(by) };
+    }
+
+    /// Brings the state up to `now` for a waiter that asked at `asked` and gathers up to `cost` units.
+    pub(crate) fn gather(&mut self, now: Nanos, asked: Nanos, cost: u64) {
+        let start = asked.max(self.now.at);
+        if now > start {
+            let gathered = self.credit_at(start).saturating_add(product(now - start, self.units));
+            self.now = Level { credit: gathered.min(self.full().max(product(cost, self.period))), at: now };
+        }
+    }
+
+    /// Nobody gathers any more: what is above the burst at `now` is lost.
+    pub(crate) fn spill(&mut self, now: Nanos) {
+        self.settle(now);
+        self.now.credit = self.now.credit.min(self.full());
+    }
+
+    /// Adds `units` at `now`, as far as there is room.
+    pub(crate) fn credit(&mut self, now: Nanos, units: u64) {
+        self.settle(now);
+        let full = self.full();
+        for level in [&mut self.now, &mut self.before] {
+            let filled = level.credit.saturating_add(product(units, self.period)).min(full);
+            level.credit = level.credit.max(filled);
+        }
+    }
+
+    /// Takes `units` at `now`, as far as they are there.
+    pub(crate) fn pay(&mut self, now: Nanos, units: u64) {
+        self.settle(now);
+        for level in [&mut self.now, &mut self.before] {
+            level.credit = level.credit.saturating_sub(product(units, self.period));
+        }
+    }
+
+    /// Whether nothing more would be kept at `time`, or at the last grant where that is later.
+    pub(crate) fn is_full(&self, time: Nanos) -> bool {
+        self.credit_at(time.max(self.now.at)) >= self.full()
+    }
+
+    /// The state in credits, for a gauge: what a nanosecond repays, what a unit costs, what the bucket holds, what is
+    /// missing to that, and since when. `None` where it is fuller than full.
+    pub(crate) fn gauge(&self) -> Option<(u64, u64, u128, u128, Nanos)> {
+        let missing = self.full().checked_sub(self.now.credit)?;
+        Some((self.units, self.period, self.full(), missing, self.now.at))
+    }
+
+    /// The state as a gauge told it: `missing` credits at `at`.
+    pub(crate) fn resume(&mut self, missing: u128, at: Nanos) {
+        self.now = Level { credit: self.full().saturating_sub(missing), at };
+        self.before = self.now;
     }
 
     /// Brings what stands in the past up to `now`.

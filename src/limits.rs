@@ -5,12 +5,14 @@
 
 use crate::bucket::Bucket;
 use crate::clock::{MILLISECOND, Nanos};
+use crate::grid::Grid;
 use crate::rate::Rate;
 use crate::window::Window;
 use std::num::NonZeroU64;
 use thiserror::Error;
 
 mod plan;
+mod waiting;
 
 pub use plan::{Plan, PlanError};
 
@@ -19,6 +21,7 @@ pub use plan::{Plan, PlanError};
 enum State {
     Bucket(Bucket),
     Window(Window),
+    Grid(Grid),
 }
 
 /// Any number of limits that grant together or not at all; with none, everything is granted at once.
@@ -161,6 +164,7 @@ impl Limits {
         let mut times = self.states.iter().map(|state| match state {
             State::Bucket(bucket) => bucket.conforms_at(now, units),
             State::Window(window) => window.schedule(now, units),
+            State::Grid(grid) => grid.conforms_at(now, units),
         });
         times.try_fold(now, |latest, time| Some(latest.max(time?)))
     }
@@ -191,9 +195,11 @@ impl Limits {
     ///
     /// Nothing happens where there is no bucket.
     pub fn set_rate(&mut self, now: Nanos, place: usize, rate: Rate) {
-        if let Some(State::Bucket(bucket)) = self.states.get_mut(place) {
-            self.asked = self.asked.max(now);
-            bucket.set_rate(self.asked, rate);
+        self.asked = self.asked.max(now);
+        match self.states.get_mut(place) {
+            Some(State::Bucket(bucket)) => bucket.set_rate(self.asked, rate),
+            Some(State::Grid(grid)) => grid.set_rate(self.asked, rate.window().0, rate.window().1),
+            _ => {}
         }
     }
 
@@ -201,9 +207,11 @@ impl Limits {
     ///
     /// Nothing happens where there is no bucket.
     pub fn set_burst(&mut self, now: Nanos, place: usize, burst: NonZeroU64) {
-        if let Some(State::Bucket(bucket)) = self.states.get_mut(place) {
-            self.asked = self.asked.max(now);
-            bucket.set_burst(self.asked, burst);
+        self.asked = self.asked.max(now);
+        match self.states.get_mut(place) {
+            Some(State::Bucket(bucket)) => bucket.set_burst(self.asked, burst),
+            Some(State::Grid(grid)) => grid.set_max(self.asked, burst.get()),
+            _ => {}
         }
     }
 
@@ -240,6 +248,7 @@ impl State {
         match self {
             State::Bucket(bucket) => bucket.conforms_at(now, cost),
             State::Window(window) => window.conforms_at(now, cost),
+            State::Grid(grid) => grid.conforms_at(now, cost),
         }
     }
 
@@ -247,6 +256,7 @@ impl State {
         match self {
             State::Bucket(bucket) => bucket.charge(asked, grant, cost),
             State::Window(window) => window.charge(grant, cost),
+            State::Grid(grid) => grid.charge(asked, grant, cost),
         }
     }
 
@@ -254,6 +264,16 @@ impl State {
         match self {
             State::Bucket(bucket) => u64::try_from(bucket.balance(now).max(0)).unwrap_or(u64::MAX),
             State::Window(window) => window.available(now),
+            State::Grid(grid) => grid.available(now),
+        }
+    }
+
+    /// The most units at one instant.
+    fn most(&self) -> u64 {
+        match self {
+            State::Bucket(bucket) => bucket.burst(),
+            State::Window(window) => window.count(),
+            State::Grid(grid) => grid.max(),
         }
     }
 
@@ -261,6 +281,7 @@ impl State {
         match self {
             State::Bucket(bucket) => bucket.undo(),
             State::Window(window) => window.undo(),
+            State::Grid(grid) => grid.undo(),
         }
     }
 
@@ -268,14 +289,11 @@ impl State {
         match self {
             State::Bucket(bucket) => bucket.give_back(now, grant.at, grant.units),
             State::Window(window) => window.give_back(grant.at, grant.units),
+            State::Grid(grid) => grid.give_back(now, grant.at, grant.units),
         }
     }
 }
 
 fn quantum(state: &State, rate: Rate) -> u64 {
-    let most = match state {
-        State::Bucket(bucket) => bucket.burst(),
-        State::Window(window) => window.count(),
-    };
-    rate.units_in(MILLISECOND).get().min(most)
+    rate.units_in(MILLISECOND).get().min(state.most())
 }

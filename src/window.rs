@@ -137,6 +137,33 @@ impl Window {
         self.before = None;
     }
 
+    /// Takes `units` out of the log, the latest first, as far as they are there.
+    pub(crate) fn credit(&mut self, units: u64) {
+        let mut rest = units;
+        for entry in self.log.iter_mut().rev() {
+            let returned = rest.min(entry.units);
+            entry.units -= returned;
+            self.logged -= u128::from(returned);
+            rest -= returned;
+        }
+        self.before = None;
+    }
+
+    /// Logs `units` at `now`, as far as there is room.
+    pub(crate) fn pay(&mut self, now: Nanos, units: u64) {
+        let time = now.max(self.at);
+        let room = self.count - self.held_at(time);
+        if room.min(units) > 0 {
+            self.charge(time, room.min(units));
+            self.before = None;
+        }
+    }
+
+    /// Whether nothing counts any more at `time`, or at the last grant where that is later.
+    pub(crate) fn is_empty(&self, time: Nanos) -> bool {
+        self.held_at(time.max(self.at)) == 0
+    }
+
     /// Whole units that could be taken at `now`; nothing while a grant lies ahead.
     #[must_use]
     pub fn available(&self, now: Nanos) -> u64 {

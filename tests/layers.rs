@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 /// Modules in the same row may not import each other, except where a row is a list of its own.
 const LAYERS: [&[&str]; 8] = [
     &["rate", "clock"],
-    &["bucket", "window"],
+    &["bucket", "grid", "window"],
     &["limits"],
     &["store"],
     &["limiter", "semaphore", "leaky_bucket"],

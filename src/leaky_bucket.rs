@@ -1,0 +1,276 @@
+//! A limiter with whole refills, name for name that of the crate leaky-bucket 1.1.2.
+//!
+//! A program written for that crate comes here by changing its import:
+//!
+//! ```
+//! use throttle::leaky_bucket::RateLimiter; // was: use leaky_bucket::RateLimiter;
+//! use std::time::Duration;
+//!
+//! # #[tokio::main(flavor = "current_thread", start_paused = true)]
+//! # async fn main() {
+//! let limiter = RateLimiter::builder().initial(1).refill(2).interval(Duration::from_millis(100)).build();
+//! limiter.acquire_one().await;
+//! limiter.acquire(4).await; // after two refills
+//! assert_eq!(limiter.balance(), 0);
+//! # }
+//! ```
+//!
+//! Units arrive whole, `refill` at each end of an interval, on a grid that is counted from the build and never moves.
+//! Idle time saves up at most `max`. An acquire that is larger than `max` completes over several refills. What is better
+//! here: waiters do not depend on the polling of others, late wake-ups lose no refill, and intervals may be fractions of
+//! a millisecond.
+
+use crate::grid::Grid;
+use crate::limiter::Oversize;
+use crate::limiter::queue::{Denied, Queue, Rules};
+use crate::limiter::shared::{Shared, Wait};
+use crate::limiter::time::{Time, nanos};
+use crate::limits::Limits;
+use std::convert::Infallible;
+use std::fmt;
+use std::future::Future;
+use std::num::NonZeroU64;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+/// The most a limiter keeps, and the most that arrives at once.
+const MOST: usize = isize::MAX.unsigned_abs();
+
+/// A limiter that is refilled at intervals.
+pub struct RateLimiter {
+    shared: Arc<Shared>,
+    settings: Builder,
+    max: usize,
+}
+
+/// Settings of a [`RateLimiter`].
+#[derive(Clone, Copy, Debug)]
+pub struct Builder {
+    max: Option<usize>,
+    initial: usize,
+    refill: usize,
+    interval: Duration,
+    fair: bool,
+}
+
+/// Waits for units, see [`RateLimiter::acquire`]. Dropped unfinished, it takes nothing.
+#[must_use = "nothing is acquired unless this is awaited"]
+#[derive(Debug)]
+pub struct Acquire<'a> {
+    limiter: &'a RateLimiter,
+    wait: Wait,
+}
+
+/// As [`Acquire`], but keeps the limiter, see [`RateLimiter::acquire_owned`].
+#[must_use = "nothing is acquired unless this is awaited"]
+#[derive(Debug)]
+pub struct AcquireOwned {
+    limiter: Arc<RateLimiter>,
+    wait: Wait,
+}
+
+impl RateLimiter {
+    /// Settings to choose from.
+    #[must_use]
+    pub fn builder() -> Builder {
+        Builder::default()
+    }
+
+    /// Units that arrive at each interval, as set.
+    #[must_use]
+    pub fn refill(&self) -> usize {
+        self.settings.refill
+    }
+
+    /// The time between two refills, as set.
+    #[must_use]
+    pub fn interval(&self) -> Duration {
+        self.settings.interval
+    }
+
+    /// The most units kept.
+    #[must_use]
+    pub fn max(&self) -> usize {
+        self.max
+    }
+
+    /// Whether nobody is served while others wait.
+    #[must_use]
+    pub fn is_fair(&self) -> bool {
+        self.settings.fair
+    }
+
+    /// Units that can be had now without waiting.
+    #[must_use]
+    pub fn balance(&self) -> usize {
+        let level = self.shared.with(|queue, now, effects| match queue.level(now, effects) {
+            _ if self.settings.fair && queue.waiters() > 0 => 0,
+            level => level,
+        });
+        usize::try_from(level).unwrap_or(usize::MAX)
+    }
+
+    /// Waits for one unit.
+    pub fn acquire_one(&self) -> Acquire<'_> {
+        self.acquire(1)
+    }
+
+    /// Waits for `permits` units, which may take several refills.
+    ///
+    /// # Panics
+    /// The future does, where it has to wait outside a tokio runtime with timers.
+    pub fn acquire(&self, permits: usize) -> Acquire<'_> {
+        Acquire { limiter: self, wait: wait(permits) }
+    }
+
+    /// As [`acquire`](Self::acquire), for a future that outlives the borrow.
+    pub fn acquire_owned(self: Arc<Self>, permits: usize) -> AcquireOwned {
+        AcquireOwned { limiter: self, wait: wait(permits) }
+    }
+
+    /// Takes `permits` units now, or nothing; nothing, too, while others wait and the limiter is fair.
+    #[must_use]
+    pub fn try_acquire(&self, permits: usize) -> bool {
+        self.shared.try_take(units(permits)).is_ok()
+    }
+}
+
+impl fmt::Debug for RateLimiter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RateLimiter")
+            .field("refill", &self.settings.refill)
+            .field("interval", &self.settings.interval)
+            .field("max", &self.max)
+            .field("fair", &self.settings.fair)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Default for Builder {
+    fn default() -> Self {
+        Builder { max: None, initial: 0, refill: 1, interval: Duration::from_millis(100), fair: true }
+    }
+}
+
+impl Builder {
+    /// The most units kept, at most `isize::MAX`. Ten times the larger of refill and initial, where this is not given.
+    pub fn max(&mut self, max: usize) -> &mut Self {
+        self.max = Some(max);
+        self
+    }
+
+    /// Units at the start, at most `max`. Without this, 0.
+    pub fn initial(&mut self, initial: usize) -> &mut Self {
+        self.initial = initial;
+        self
+    }
+
+    /// The time between two refills. Without this, 100 ms.
+    ///
+    /// # Panics
+    /// Where it is zero.
+    pub fn interval(&mut self, interval: Duration) -> &mut Self {
+        assert!(!interval.is_zero(), "interval must be non-zero");
+        self.interval = interval;
+        self
+    }
+
+    /// Units that arrive at each interval, at most `isize::MAX`. Without this, 1.
+    ///
+    /// # Panics
+    /// Where it is zero.
+    pub fn refill(&mut self, refill: usize) -> &mut Self {
+        assert!(refill > 0, "refill amount cannot be zero");
+        self.refill = refill;
+        self
+    }
+
+    /// Whether nobody is served while others wait. Without this, yes.
+    pub fn fair(&mut self, fair: bool) -> &mut Self {
+        self.fair = fair;
+        self
+    }
+
+    /// Makes a limiter, whose intervals are counted from now.
+    #[must_use]
+    pub fn build(&self) -> RateLimiter {
+        let (initial, refill) = (self.initial.min(MOST), self.refill.min(MOST));
+        let max = self.max.unwrap_or_else(|| refill.max(initial).saturating_mul(10)).min(MOST);
+        let whole = |value: u64| NonZeroU64::new(value).unwrap_or(NonZeroU64::MIN);
+        let rules = Rules { fair: self.fair, oversize: Oversize::Wait, most_waiters: None };
+        let shared = Shared::new(Time::tokio(), |now| {
+            let (refill, interval) = (whole(units(refill)), whole(nanos(self.interval)));
+            let grid = Grid::new(refill, interval, units(max), units(initial), now);
+            Ok::<_, Infallible>(Queue::new(Limits::none(now).with_grid(grid), rules, None))
+        });
+        let shared = shared.unwrap_or_else(|never| match never {});
+        RateLimiter { shared, settings: Builder { refill, ..*self }, max }
+    }
+}
+
+impl Acquire<'_> {
+    /// Whether this waiter is the one the limiter's timer is set for.
+    #[must_use]
+    pub fn is_core(&self) -> bool {
+        self.wait.is_head(&self.limiter.shared)
+    }
+}
+
+impl AcquireOwned {
+    /// Whether this waiter is the one the limiter's timer is set for.
+    #[must_use]
+    pub fn is_core(&self) -> bool {
+        self.wait.is_head(&self.limiter.shared)
+    }
+}
+
+impl Future for Acquire<'_> {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        let this = &mut *self;
+        this.wait.poll(&this.limiter.shared, context).map(expect_granted)
+    }
+}
+
+impl Future for AcquireOwned {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        let this = &mut *self;
+        this.wait.poll(&this.limiter.shared, context).map(expect_granted)
+    }
+}
+
+impl Drop for Acquire<'_> {
+    fn drop(&mut self) {
+        self.wait.leave(&self.limiter.shared);
+    }
+}
+
+impl Drop for AcquireOwned {
+    fn drop(&mut self) {
+        self.wait.leave(&self.limiter.shared);
+    }
+}
+
+fn wait(permits: usize) -> Wait {
+    Wait::new(units(permits), None)
+}
+
+fn units(permits: usize) -> u64 {
+    u64::try_from(permits).unwrap_or(u64::MAX)
+}
+
+/// That crate's futures have no error to return, and panic in tokio's words where there are no timers.
+fn expect_granted(granted: Result<(), Denied>) {
+    assert!(
+        granted != Err(Denied::NoTimer),
+        "waiting needs a tokio runtime with its time driver: call this within one, built with enable_time or enable_all"
+    );
+    // Anything else that a queue refuses — a closed line, a deadline — has no place in this limiter, but one: beyond
+    // the end of the clock, 584 years on.
+    assert!(granted.is_ok(), "the units asked for would take more than 584 years");
+}

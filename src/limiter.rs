@@ -1,0 +1,323 @@
+//! The limiter: a line of waiters before any number of limits.
+//!
+//! [`Limiter`] is what most callers want. It is a token bucket where calls come in bursts and the rate counts, a leaky
+//! bucket with a queue where callers line up, and it keeps several limits and windows at once. Futures and threads wait
+//! in the same line, first in, first out.
+//!
+//! Whoever waits is woken once, when granted. The line has its own timer, so nobody depends on the task before him being
+//! polled; there is no task or thread behind it. On tokio it keeps to the runtime's clock, the paused one of tests
+//! included. Elsewhere a waiting future needs a [`Timer`]; trying and blocking need nothing.
+
+use crate::rate::Rate;
+use std::num::NonZeroU64;
+use std::sync::Arc;
+use std::time::Duration;
+
+mod acquire;
+mod bell;
+mod builder;
+mod error;
+mod gauge;
+mod line;
+pub(crate) mod queue;
+mod reservation;
+pub(crate) mod shared;
+mod sync;
+pub(crate) mod time;
+mod units;
+
+#[cfg(all(test, loom))]
+mod loom_tests;
+
+pub use acquire::Acquire;
+pub use builder::{BuildError, Builder, Refill};
+pub use error::AcquireError;
+pub use reservation::Reservation;
+pub use time::Timer;
+pub(crate) use units::PARTS;
+pub use units::{Units, UnitsError};
+
+use queue::Denied;
+use shared::Shared;
+use time::nanos;
+
+/// What becomes of a cost that is above the burst, which the bucket never holds at once.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Oversize {
+    /// It is refused at once.
+    #[default]
+    Reject,
+    /// It waits until enough has been gathered, and holds up those behind it.
+    Wait,
+}
+
+/// What becomes of who comes when the line is as long as it may be.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnFull {
+    /// He waits for room in the line, and then in it: behind everybody who came before.
+    #[default]
+    Wait,
+    /// He is refused at once.
+    Fail,
+}
+
+/// A rate limiter for async and blocking callers. Clones share one state.
+///
+/// ```
+/// use std::time::Duration;
+/// use throttle::limiter::Limiter;
+///
+/// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let limiter = Limiter::new(5, 2)?; // 5 a second, 2 at once
+/// let start = tokio::time::Instant::now();
+/// for _ in 0..12 {
+///     limiter.acquire(1).await?;
+/// }
+/// assert_eq!(start.elapsed(), Duration::from_secs(2));
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+pub struct Limiter {
+    shared: Arc<Shared>,
+    /// Of the limit whose rate can be changed.
+    place: usize,
+}
+
+/// How much room there is for an amount.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct CapacityInfo {
+    /// Whether the amount is there now.
+    pub has_capacity: bool,
+    /// How many units more it would take; less than nothing where there is room to spare.
+    pub needed: f64,
+}
+
+impl Limiter {
+    /// A token bucket: `rate` units a second, and at most `capacity` at once, which are there at the start.
+    ///
+    /// # Errors
+    /// A rate or capacity that is not above nothing, or no finite number.
+    pub fn new(rate: impl Into<Units>, capacity: impl Into<Units>) -> Result<Self, BuildError> {
+        Limiter::builder().rate(rate, Duration::from_secs(1)).burst(capacity).build()
+    }
+
+    /// A leaky bucket with a queue: `capacity` units in any `seconds` on the long run, and `capacity` at once at the
+    /// start. The builder's defaults are 10 in 1 second.
+    ///
+    /// # Errors
+    /// A capacity below 1, or seconds that are not above nothing.
+    pub fn leaky(capacity: impl Into<Units>, seconds: impl Into<Units>) -> Result<Self, BuildError> {
+        let capacity = capacity.into();
+        if capacity.parts()? < PARTS.get() {
+            return Err(BuildError::CapacityBelowOne);
+        }
+        let nanos = seconds.into().parts()?.saturating_mul(1000);
+        Limiter::builder().rate(capacity, Duration::from_nanos(nanos)).build()
+    }
+
+    /// Everything that can be chosen.
+    pub fn builder() -> Builder {
+        Builder::default()
+    }
+
+    /// Waits until `units` are there and all before have been served, and takes them.
+    ///
+    /// Nothing is taken before the future is polled, nor when it is dropped unfinished; those behind move up then.
+    ///
+    /// # Errors
+    /// The future's: [`AcquireError`].
+    pub fn acquire(&self, units: impl Into<Units>) -> Acquire<'_> {
+        Acquire::new(self, units.into(), None)
+    }
+
+    /// As [`acquire`](Self::acquire), within `limit` from now, the time in line included. What cannot be met, if
+    /// everybody before stays, is refused at once.
+    ///
+    /// # Errors
+    /// The future's: [`AcquireError::TooLong`] says at once how long it would take, [`AcquireError::TimedOut`] after the
+    /// time. Nothing was taken then.
+    pub fn acquire_timeout(&self, units: impl Into<Units>, limit: Duration) -> Acquire<'_> {
+        let deadline = self.shared.time.now().saturating_add(nanos(limit));
+        Acquire::new(self, units.into(), Some(deadline))
+    }
+
+    /// As [`acquire_timeout`](Self::acquire_timeout), with the moment by which it must be.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn acquire_by(&self, units: impl Into<Units>, deadline: tokio::time::Instant) -> Acquire<'_> {
+        self.acquire_timeout(units, deadline.saturating_duration_since(tokio::time::Instant::now()))
+    }
+
+    /// Takes `units` now, or nothing.
+    ///
+    /// # Errors
+    /// [`AcquireError::TooLong`] says how long it would take; [`AcquireError::OthersWait`], unless the limiter is unfair.
+    #[inline]
+    pub fn try_acquire(&self, units: impl Into<Units>) -> Result<(), AcquireError> {
+        let units = units.into();
+        match self.shared.try_take(units.parts()?) {
+            Ok(()) => Ok(()),
+            Err(denied) => Err(self.error(denied, units)),
+        }
+    }
+
+    /// [`acquire`](Self::acquire) for a thread, which sleeps.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn blocking_acquire(&self, units: impl Into<Units>) -> Result<(), AcquireError> {
+        let units = units.into();
+        self.shared.block(units.parts()?, None).map_err(|denied| self.error(denied, units))
+    }
+
+    /// [`acquire_timeout`](Self::acquire_timeout) for a thread, which sleeps.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn blocking_acquire_timeout(&self, units: impl Into<Units>, limit: Duration) -> Result<(), AcquireError> {
+        let units = units.into();
+        self.shared.block(units.parts()?, Some(limit)).map_err(|denied| self.error(denied, units))
+    }
+
+    /// Takes `units` at the time that is theirs, behind everybody in line, and tells it. Whoever has the reservation
+    /// waits himself. The time is a promise: it is not moved any more, neither earlier nor later.
+    ///
+    /// # Errors
+    /// [`AcquireError`]; nothing is taken then.
+    pub fn reserve(&self, units: impl Into<Units>) -> Result<Reservation, AcquireError> {
+        self.reserve_within(units, Duration::MAX)
+    }
+
+    /// As [`reserve`](Self::reserve), if that means waiting no longer than `limit`.
+    ///
+    /// # Errors
+    /// [`AcquireError::TooLong`] says how long it would take; nothing is taken then.
+    pub fn reserve_within(&self, units: impl Into<Units>, limit: Duration) -> Result<Reservation, AcquireError> {
+        let units = units.into();
+        let cost = units.parts()?;
+        let reserved = self.shared.with(|queue, now, effects| queue.reserve(now, cost, nanos(limit), effects));
+        match reserved {
+            Ok(reserved) => Ok(Reservation::new(Arc::clone(&self.shared), units, &reserved)),
+            Err(denied) => Err(self.error(denied, units)),
+        }
+    }
+
+    /// Whole units that could be taken now; nothing while others wait or a time told lies ahead.
+    #[must_use]
+    pub fn available(&self) -> u64 {
+        let level = self.shared.with(|queue, now, effects| match queue.level(now, effects) {
+            _ if queue.waiters() > 0 => 0,
+            level => level,
+        });
+        level / PARTS
+    }
+
+    /// Whether `units` are there, and how many are missing or to spare, whoever waits.
+    ///
+    /// # Errors
+    /// Where `units` is no amount.
+    pub fn capacity_info(&self, units: impl Into<Units>) -> Result<CapacityInfo, UnitsError> {
+        let cost = units.into().parts()?;
+        let level = self.shared.with(queue::Queue::level);
+        Ok(CapacityInfo { has_capacity: level >= cost, needed: difference(cost, level) })
+    }
+
+    /// How long `units` would take now, if everybody before stays.
+    ///
+    /// # Errors
+    /// Where they would never be granted, or `units` is no amount.
+    pub fn time_until(&self, units: impl Into<Units>) -> Result<Duration, AcquireError> {
+        let units = units.into();
+        let cost = units.parts()?;
+        let wait = self.shared.with(|queue, now, effects| {
+            queue.advance(now, effects);
+            queue.check(cost)?;
+            queue.estimate(cost).map(|at| at.saturating_sub(now)).ok_or(Denied::Never)
+        });
+        wait.map(Duration::from_nanos).map_err(|denied| self.error(denied, units))
+    }
+
+    /// Goes on at `units` per `period`. What was saved or gathered stays, times told stay, waiters are re-timed.
+    ///
+    /// With several limits this is the one given by [`Builder::rate`], or the fastest bucket of those written; a window
+    /// cannot be changed.
+    ///
+    /// # Errors
+    /// A rate that is not above nothing, or too large.
+    pub fn set_rate(&self, units: impl Into<Units>, period: Duration) -> Result<(), BuildError> {
+        let rate = builder::rate(units.into(), period)?;
+        self.set_rate_in_parts(rate);
+        Ok(())
+    }
+
+    fn set_rate_in_parts(&self, rate: Rate) {
+        self.shared.with(|queue, now, effects| queue.set_rate(now, self.place, rate, effects));
+    }
+
+    /// Holds at most `units` from now on. A larger bucket is not filled by that; a smaller one spills.
+    ///
+    /// # Errors
+    /// Nothing, or no amount.
+    pub fn set_burst(&self, units: impl Into<Units>) -> Result<(), BuildError> {
+        let burst = NonZeroU64::new(units.into().parts()?).ok_or(BuildError::ZeroBurst)?;
+        self.shared.with(|queue, now, effects| queue.set_burst(now, self.place, burst, effects));
+        Ok(())
+    }
+
+    /// Settles what was acquired as `estimated` and came out as `actual`: pays the difference, as far as there is
+    /// anything, or gives it back, as far as there is room.
+    ///
+    /// # Errors
+    /// Where one is no amount.
+    pub fn reconcile(&self, actual: impl Into<Units>, estimated: impl Into<Units>) -> Result<(), UnitsError> {
+        let (actual, estimated) = (actual.into().parts()?, estimated.into().parts()?);
+        self.shared.with(|queue, now, effects| queue.reconcile(now, actual, estimated, effects));
+        Ok(())
+    }
+
+    /// Whoever is in line is still served; whoever comes from now on is refused with [`AcquireError::Closed`].
+    pub fn close(&self) {
+        self.shared.with(|queue, _, _| queue.close());
+    }
+
+    /// Whether [`close`](Self::close) was called.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        self.shared.with(|queue, _, _| queue.is_closed())
+    }
+
+    /// How many wait.
+    #[must_use]
+    pub fn waiters(&self) -> usize {
+        self.shared.with(|queue, now, effects| {
+            queue.advance(now, effects);
+            queue.waiters()
+        })
+    }
+
+    /// The latest time granted, since the limiter was made: exact to the nanosecond, where the wake-up may be later.
+    #[must_use]
+    pub fn last_grant(&self) -> Duration {
+        Duration::from_nanos(self.shared.with(|queue, _, _| queue.limits.latest()))
+    }
+
+    fn from_shared(shared: Arc<Shared>, place: usize) -> Self {
+        Limiter { shared, place }
+    }
+
+    #[cold]
+    fn error(&self, denied: Denied, cost: Units) -> AcquireError {
+        let burst = || Units::from_parts(self.shared.with(|queue, _, _| queue.limits.burst()));
+        AcquireError::new(denied, cost, burst)
+    }
+}
+
+/// In units, exact as far as a float is.
+#[allow(clippy::cast_precision_loss, reason = "told, not reckoned with")]
+fn difference(a: u64, b: u64) -> f64 {
+    let parts = i128::from(a) - i128::from(b);
+    parts as f64 / PARTS.get() as f64
+}

@@ -1,0 +1,239 @@
+//! From what was chosen to a limiter.
+
+use super::queue::{Queue, Rules};
+use super::shared::Shared;
+use super::time::{Time, nanos};
+use super::{Limiter, OnFull, Oversize, PARTS, Timer, Units, UnitsError};
+use crate::bucket::Bucket;
+use crate::clock::Nanos;
+use crate::grid::Grid;
+use crate::limits::{Limits, Plan, PlanError};
+use crate::rate::{Limit, ParseError, Rate};
+use std::fmt;
+use std::num::NonZeroU64;
+use std::sync::Arc;
+use std::time::Duration;
+use thiserror::Error;
+
+/// How a bucket fills.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Refill {
+    /// All the time.
+    #[default]
+    Continuous,
+    /// The whole count of the rate at once, at every end of its period, counted from when the limiter was made.
+    Grid,
+}
+
+/// Everything about a [`Limiter`] that can be chosen. Without a choice: 10 units a second, 10 at once, full at the start.
+#[derive(Clone)]
+#[must_use = "nothing is made before build"]
+pub struct Builder {
+    rate: Option<(Units, Duration)>,
+    burst: Option<Units>,
+    initial: Option<Units>,
+    refill: Refill,
+    limits: Vec<Limit>,
+    fair: bool,
+    oversize: Oversize,
+    most_waiters: usize,
+    on_full: OnFull,
+    timer: Option<Arc<dyn Timer>>,
+}
+
+/// Why there can be no such limiter.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum BuildError {
+    /// A number that is no amount.
+    #[error(transparent)]
+    Units(#[from] UnitsError),
+    /// A rate of nothing.
+    #[error("a rate of 0 would let nothing through; it must be above 0")]
+    ZeroRate,
+    /// A period of no length.
+    #[error("a period of no length is no rate; it must be above 0 seconds")]
+    ZeroPeriod,
+    /// A burst of nothing.
+    #[error("a capacity of 0 would let nothing through; it must be above 0")]
+    ZeroBurst,
+    /// A leaky bucket that does not hold one unit.
+    #[error("a capacity below 1 would let no whole unit through; the least is 1")]
+    CapacityBelowOne,
+    /// More at the start than there can be.
+    #[error("initial {initial} is more than the capacity of {burst}, which is all that can be held")]
+    InitialAboveBurst {
+        /// What there should be at the start.
+        initial: Units,
+        /// What there can be.
+        burst: Units,
+    },
+    /// Limits that contradict each other.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+    /// A rate that is out of range.
+    #[error(transparent)]
+    Rate(#[from] ParseError),
+}
+
+impl Default for Builder {
+    fn default() -> Self {
+        Builder {
+            rate: None,
+            burst: None,
+            initial: None,
+            refill: Refill::Continuous,
+            limits: Vec::new(),
+            fair: true,
+            oversize: Oversize::Reject,
+            most_waiters: 0,
+            on_full: OnFull::Wait,
+            timer: None,
+        }
+    }
+}
+
+impl Builder {
+    /// `units` in every `period`.
+    pub fn rate(mut self, units: impl Into<Units>, period: Duration) -> Self {
+        self.rate = Some((units.into(), period));
+        self
+    }
+
+    /// Most units at once; as many as the rate has in a period, where this is not given.
+    pub fn burst(mut self, units: impl Into<Units>) -> Self {
+        self.burst = Some(units.into());
+        self
+    }
+
+    /// Units at the start; as many as there can be, where this is not given.
+    pub fn initial(mut self, units: impl Into<Units>) -> Self {
+        self.initial = Some(units.into());
+        self
+    }
+
+    /// How the bucket of [`rate`](Self::rate) fills.
+    pub fn refill(mut self, refill: Refill) -> Self {
+        self.refill = refill;
+        self
+    }
+
+    /// One limit more, all of which are kept at once.
+    ///
+    /// Beside a [`rate`](Self::rate), a limit that names no burst is a window. Without one, these are all there is: the
+    /// fastest paces, and the others that name no burst are windows.
+    pub fn limit(mut self, limit: Limit) -> Self {
+        self.limits.push(limit);
+        self
+    }
+
+    /// Whether nobody is served while others wait. True, where this is not given.
+    pub fn fair(mut self, fair: bool) -> Self {
+        self.fair = fair;
+        self
+    }
+
+    /// What becomes of a cost above the burst.
+    pub fn oversize(mut self, oversize: Oversize) -> Self {
+        self.oversize = oversize;
+        self
+    }
+
+    /// At most so many wait in line (0: any number), and what becomes of one more.
+    pub fn max_waiters(mut self, most: usize, on_full: OnFull) -> Self {
+        (self.most_waiters, self.on_full) = (most, on_full);
+        self
+    }
+
+    /// The clock and alarm to use instead of tokio's.
+    pub fn timer(mut self, timer: Arc<dyn Timer>) -> Self {
+        self.timer = Some(timer);
+        self
+    }
+
+    /// Makes the limiter. Its time begins now.
+    ///
+    /// # Errors
+    /// [`BuildError`] says what is out of range or contradicts what.
+    pub fn build(self) -> Result<Limiter, BuildError> {
+        let time = self.timer.clone().map_or_else(Time::tokio, Time::Custom);
+        let (rules, place) = (self.rules(), self.place()?);
+        let shared = Shared::new(time, |now| Ok::<_, BuildError>(Queue::new(self.limits(now)?, rules, None)))?;
+        Ok(Limiter::from_shared(shared, place))
+    }
+
+    fn rules(&self) -> Rules {
+        let bounded = self.most_waiters > 0 && self.on_full == OnFull::Fail;
+        let most_waiters = bounded.then_some(self.most_waiters);
+        Rules { fair: self.fair, oversize: self.oversize, most_waiters }
+    }
+
+    /// The place of the limit whose rate can be changed.
+    fn place(&self) -> Result<usize, BuildError> {
+        if self.has_own_bucket() {
+            return Ok(0);
+        }
+        Ok(Limits::pacing_place(&Plan::new(&self.limits, None)?).unwrap_or(usize::MAX))
+    }
+
+    fn has_own_bucket(&self) -> bool {
+        self.rate.is_some() || self.limits.is_empty()
+    }
+
+    fn limits(&self, now: Nanos) -> Result<Limits, BuildError> {
+        if !self.has_own_bucket() {
+            return Ok(Limits::in_parts(&Plan::new(&self.limits, None)?, PARTS, now)?);
+        }
+        let beside: Vec<Limit> = self.limits.iter().copied().map(as_window).collect();
+        let limits = if beside.is_empty() {
+            Limits::none(now)
+        } else {
+            Limits::in_parts(&Plan::new(&beside, None)?, PARTS, now)?
+        };
+        self.with_own_bucket(limits, now)
+    }
+
+    fn with_own_bucket(&self, limits: Limits, now: Nanos) -> Result<Limits, BuildError> {
+        let (units, period) = self.rate.unwrap_or((Units::from(10), Duration::from_secs(1)));
+        let rate = rate(units, period)?;
+        let burst = self.burst.unwrap_or(units);
+        let most = NonZeroU64::new(burst.parts()?).ok_or(BuildError::ZeroBurst)?;
+        let initial = self.initial.unwrap_or(burst);
+        if initial.parts()? > most.get() {
+            return Err(BuildError::InitialAboveBurst { initial, burst });
+        }
+        let (refill, interval) = rate.window();
+        Ok(match self.refill {
+            Refill::Continuous => limits.with_bucket(Bucket::new(rate, most, initial.parts()?, now)),
+            Refill::Grid => limits.with_grid(Grid::new(refill, interval, most.get(), initial.parts()?, now)),
+        })
+    }
+}
+
+/// A rate in parts of units.
+pub(crate) fn rate(units: Units, period: Duration) -> Result<Rate, BuildError> {
+    let units = NonZeroU64::new(units.parts()?).ok_or(BuildError::ZeroRate)?;
+    let period = NonZeroU64::new(nanos(period)).ok_or(BuildError::ZeroPeriod)?;
+    Ok(Rate::new(units, period)?)
+}
+
+fn as_window(limit: Limit) -> Limit {
+    match limit {
+        Limit::Bucket { rate, burst: None, initial: None } => Limit::Window(rate),
+        limit => limit,
+    }
+}
+
+impl fmt::Debug for Builder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Builder")
+            .field("rate", &self.rate)
+            .field("burst", &self.burst)
+            .field("initial", &self.initial)
+            .field("refill", &self.refill)
+            .field("limits", &self.limits)
+            .field("fair", &self.fair)
+            .field("oversize", &self.oversize)
+            .finish_non_exhaustive()
+    }
+}

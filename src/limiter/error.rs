@@ -1,0 +1,74 @@
+//! Why nothing was acquired.
+
+use super::queue::Denied;
+use super::units::{Units, UnitsError};
+use std::time::Duration;
+use thiserror::Error;
+
+/// Why nothing was acquired. Nothing was taken, either.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum AcquireError {
+    /// What was asked for is no amount.
+    #[error(transparent)]
+    Units(#[from] UnitsError),
+    /// More than the limiter ever holds at once, and it does not wait for that.
+    #[error("{cost} is more than the capacity of {burst}; ask for less, or build with oversize(Oversize::Wait)")]
+    AboveBurst {
+        /// What was asked for.
+        cost: Units,
+        /// What there can be at once.
+        burst: Units,
+    },
+    /// More than a window counts, or beyond the end of the clock.
+    #[error("{cost} will never be granted: it is more than a window of the limiter counts")]
+    Never {
+        /// What was asked for.
+        cost: Units,
+    },
+    /// It would take longer than was allowed.
+    #[error("{cost} would take {wait:?}, which is longer than allowed")]
+    TooLong {
+        /// What was asked for.
+        cost: Units,
+        /// How long it would take, if everybody before stays.
+        wait: Duration,
+    },
+    /// The time allowed is over.
+    #[error("timed out after {after:?} waiting for {cost}")]
+    TimedOut {
+        /// What was asked for.
+        cost: Units,
+        /// How long it waited.
+        after: Duration,
+    },
+    /// Others wait, and the limiter is fair.
+    #[error("others wait for the limiter; acquire to wait in line, or build with fair(false)")]
+    OthersWait,
+    /// As many wait as may.
+    #[error("the line is full; try later, or build with OnFull::Wait")]
+    Full,
+    /// The limiter was closed.
+    #[error("the limiter is closed")]
+    Closed,
+    /// There is no clock to wake the future.
+    #[error(
+        "waiting needs a tokio runtime with its time driver (enable_time or enable_all), a Timer given to the builder, or one of the blocking forms"
+    )]
+    NoTimer,
+}
+
+impl AcquireError {
+    pub(crate) fn new(denied: Denied, cost: Units, burst: impl FnOnce() -> Units) -> Self {
+        match denied {
+            Denied::AboveBurst => AcquireError::AboveBurst { cost, burst: burst() },
+            Denied::Never => AcquireError::Never { cost },
+            Denied::TooLong { wait } => AcquireError::TooLong { cost, wait: Duration::from_nanos(wait) },
+            Denied::TimedOut { after } => AcquireError::TimedOut { cost, after: Duration::from_nanos(after) },
+            Denied::OthersWait => AcquireError::OthersWait,
+            Denied::Full => AcquireError::Full,
+            Denied::Closed => AcquireError::Closed,
+            Denied::NoTimer => AcquireError::NoTimer,
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! One bucket at a glance: its whole state in one word, taken from without a lock.
+//!
+//! While nobody waits, no time given lies ahead and there is one bucket and nothing else, the state is a single number:
+//! the time at which the bucket will be full, in credits (see `bucket`) since a base. A grant moves it by its cost. That
+//! is the same exact arithmetic, so whoever takes by the gauge and whoever takes under the queue's lock agree.
+//!
+//! The lock's holder closes the gauge first, which carries its state into the queue's bucket, and opens it again when
+//! the conditions hold. What the number means is kept beside it and changes only while it is closed; eight bits of the
+//! word change with every opening, so that nobody takes by a meaning that is out of date.
+
+use super::sync::{AtomicU64, Ordering};
+use crate::clock::Nanos;
+use crate::limits::Limits;
+
+const CLOSED: u64 = u64::MAX;
+const NUMBER: u64 = (1 << 56) - 1;
+/// A number above this is left to the queue, which starts from a new base.
+const HIGHEST: u64 = NUMBER / 2;
+
+#[derive(Debug)]
+pub(crate) struct Gauge {
+    /// Eight bits that tell one opening from the next, then the number.
+    word: AtomicU64,
+    /// Where the number counts from.
+    base: AtomicU64,
+    /// Credits in a nanosecond.
+    units: AtomicU64,
+    /// Credits for a unit.
+    period: AtomicU64,
+    /// Credits in a full bucket.
+    full: AtomicU64,
+    /// The latest time at which something was granted, or nearly: who reads less has read it out of order.
+    latest: AtomicU64,
+    /// Openings so far.
+    openings: AtomicU64,
+    /// The word at the last opening: where it is still that, nothing was taken.
+    opened: AtomicU64,
+}
+
+/// What a gauge answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Take {
+    Granted,
+    /// Nothing was taken: it would have to wait this long.
+    TooLong(Nanos),
+    /// The queue must answer.
+    Closed,
+}
+
+impl Gauge {
+    pub(crate) fn new() -> Self {
+        let zero = || AtomicU64::new(0);
+        Gauge {
+            word: AtomicU64::new(CLOSED),
+            base: zero(),
+            units: zero(),
+            period: zero(),
+            full: zero(),
+            latest: zero(),
+            openings: zero(),
+            opened: zero(),
+        }
+    }
+
+    /// Takes `cost` at `now`, or nothing.
+    #[inline]
+    pub(crate) fn take(&self, now: Nanos, cost: u64) -> Take {
+        let latest = self.latest.load(Ordering::Relaxed);
+        let now = now.max(latest);
+        let answer = self.take_at(now, cost);
+        if now > latest && answer == Take::Granted {
+            self.latest.store(now, Ordering::Relaxed);
+        }
+        answer
+    }
+
+    #[inline]
+    fn take_at(&self, now: Nanos, cost: u64) -> Take {
+        let mut word = self.word.load(Ordering::Acquire);
+        while word != CLOSED {
+            let Some((answer, number)) = self.reckon(word & NUMBER, now, cost) else { return Take::Closed };
+            let next = (word & !NUMBER) | number;
+            // A refusal, too, must be of this opening: it writes back what it read.
+            match self.word.compare_exchange_weak(word, next, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => return answer,
+                Err(changed) => word = changed,
+            }
+        }
+        Take::Closed
+    }
+
+    /// The answer and the number after it; `None` where this is beyond the gauge.
+    #[inline]
+    fn reckon(&self, number: u64, now: Nanos, cost: u64) -> Option<(Take, u64)> {
+        let units = self.units.load(Ordering::Acquire);
+        let full = self.full.load(Ordering::Acquire);
+        let clock = now.saturating_sub(self.base.load(Ordering::Acquire)).checked_mul(units)?;
+        let price = cost.checked_mul(self.period.load(Ordering::Acquire))?;
+        let next = number.max(clock).checked_add(price)?;
+        if next > HIGHEST || price > full {
+            return None;
+        }
+        match (next - clock).checked_sub(full) {
+            None | Some(0) => Some((Take::Granted, next)),
+            Some(missing) => Some((Take::TooLong(missing.div_ceil(units.max(1))), number)),
+        }
+    }
+
+    /// From here on the queue decides. Carries the state into its bucket. The caller holds the queue's lock.
+    pub(crate) fn close(&self, limits: &mut Limits, now: Nanos) {
+        // Only who holds the lock opens it, so closed stays closed.
+        if self.word.load(Ordering::Relaxed) == CLOSED {
+            return;
+        }
+        let word = self.word.swap(CLOSED, Ordering::AcqRel);
+        if word == self.opened.load(Ordering::Relaxed) {
+            return;
+        }
+        let [units, full, base] = [&self.units, &self.full, &self.base].map(|part| part.load(Ordering::Relaxed));
+        let now = now.max(base).max(self.latest.load(Ordering::Relaxed));
+        let clock = u128::from(now - base) * u128::from(units);
+        let missing = u128::from(word & NUMBER).saturating_sub(clock);
+        // More than all may be missing at a reading of the clock older than the latest grant's: then not before that.
+        let over = missing.saturating_sub(full.into()).div_ceil(units.max(1).into());
+        let over = u64::try_from(over).unwrap_or(0);
+        limits.resume(missing.saturating_sub(u128::from(over) * u128::from(units)), now + over);
+    }
+
+    /// From here on takers need no lock. Stays closed where the state does not fit. The caller holds the queue's lock,
+    /// and has seen that nobody waits and no time given lies ahead.
+    pub(crate) fn open(&self, limits: &Limits) {
+        let Some((units, period, full, missing, at)) = limits.bucket().and_then(crate::bucket::Bucket::gauge) else {
+            return;
+        };
+        let fits = |value: u128| u64::try_from(value).ok().filter(|value| *value <= HIGHEST / 4);
+        let (Some(full), Some(missing)) = (fits(full), fits(missing)) else { return };
+        let base = self.base.load(Ordering::Relaxed).min(at);
+        let since = u128::from(at - base) * u128::from(units);
+        let (base, since) = fits(since).map_or((at, 0), |since| (base, since));
+        for (part, value) in [(&self.base, base), (&self.units, units), (&self.period, period), (&self.full, full)] {
+            part.store(value, Ordering::Relaxed);
+        }
+        let opening = self.openings.load(Ordering::Relaxed).wrapping_add(1);
+        self.openings.store(opening, Ordering::Relaxed);
+        // 255 is left out, so that no opening looks closed.
+        let word = ((opening % 255) << 56) | (since + missing);
+        self.opened.store(word, Ordering::Relaxed);
+        self.word.store(word, Ordering::Release);
+    }
+}

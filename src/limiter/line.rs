@@ -1,0 +1,150 @@
+//! A line in which anybody can leave from the middle at once: a doubly linked list in a vector.
+
+/// Who stands in a line. Valid until [`Line::remove`].
+pub(crate) type Key = usize;
+
+const NONE: Key = Key::MAX;
+
+/// An empty line this large gives its memory back.
+const WORTH_FREEING: usize = 1024;
+
+/// First in, first out, and out of the middle in constant time. Who has left the line keeps a place to be found under
+/// the same key until removed.
+#[derive(Debug)]
+pub(crate) struct Line<T> {
+    nodes: Vec<Node<T>>,
+    head: Key,
+    tail: Key,
+    /// The first unused node; the others follow by `next`.
+    free: Key,
+    /// Nodes that hold a value.
+    used: usize,
+    len: usize,
+}
+
+#[derive(Debug)]
+struct Node<T> {
+    value: Option<T>,
+    previous: Key,
+    next: Key,
+    linked: bool,
+}
+
+impl<T> Line<T> {
+    pub(crate) fn new() -> Self {
+        Line { nodes: Vec::new(), head: NONE, tail: NONE, free: NONE, used: 0, len: 0 }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(crate) fn front(&self) -> Option<Key> {
+        (self.head != NONE).then_some(self.head)
+    }
+
+    pub(crate) fn push_back(&mut self, value: T) -> Key {
+        let node = Node { value: Some(value), previous: self.tail, next: NONE, linked: true };
+        let key = self.place(node);
+        match self.nodes.get_mut(self.tail) {
+            Some(tail) => tail.next = key,
+            None => self.head = key,
+        }
+        self.tail = key;
+        self.len += 1;
+        key
+    }
+
+    /// Out of the line, but still to be found.
+    pub(crate) fn unlink(&mut self, key: Key) {
+        let Some(node) = self.nodes.get_mut(key).filter(|node| node.linked) else { return };
+        node.linked = false;
+        let (previous, next) = (node.previous, node.next);
+        match self.nodes.get_mut(previous) {
+            Some(node) => node.next = next,
+            None => self.head = next,
+        }
+        match self.nodes.get_mut(next) {
+            Some(node) => node.previous = previous,
+            None => self.tail = previous,
+        }
+        self.len -= 1;
+    }
+
+    /// Out of the line and forgotten.
+    pub(crate) fn remove(&mut self, key: Key) -> Option<T> {
+        self.unlink(key);
+        let value = self.nodes.get_mut(key)?.value.take()?;
+        self.nodes[key].next = self.free;
+        self.free = key;
+        self.used -= 1;
+        if self.used == 0 && self.nodes.len() >= WORTH_FREEING {
+            (self.nodes, self.free) = (Vec::new(), NONE);
+        }
+        Some(value)
+    }
+
+    pub(crate) fn get(&self, key: Key) -> Option<&T> {
+        self.nodes.get(key)?.value.as_ref()
+    }
+
+    pub(crate) fn get_mut(&mut self, key: Key) -> Option<&mut T> {
+        self.nodes.get_mut(key)?.value.as_mut()
+    }
+
+    /// From the front to the back.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
+        let key = |key: Key| (key != NONE).then_some(key);
+        let keys = std::iter::successors(key(self.head), move |&at| key(self.nodes[at].next));
+        keys.filter_map(|at| self.get(at))
+    }
+
+    fn place(&mut self, node: Node<T>) -> Key {
+        self.used += 1;
+        let Some(unused) = self.nodes.get_mut(self.free) else {
+            self.nodes.push(node);
+            return self.nodes.len() - 1;
+        };
+        let key = self.free;
+        self.free = unused.next;
+        *unused = node;
+        key
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::VecDeque;
+
+    proptest! {
+        #[test]
+        fn it_is_a_queue_with_removal(steps in prop::collection::vec((0_u8..4, any::<prop::sample::Index>()), 1..200)) {
+            let (mut line, mut model, mut kept) = (Line::new(), VecDeque::new(), Vec::new());
+            for (number, (step, index)) in steps.into_iter().enumerate() {
+                match step {
+                    0 | 1 => model.push_back((line.push_back(number), number)),
+                    2 if !model.is_empty() => {
+                        let (key, value) = model.remove(index.index(model.len())).unwrap();
+                        line.unlink(key);
+                        kept.push((key, value));
+                    }
+                    3 if !model.is_empty() => {
+                        let (key, value) = model.remove(index.index(model.len())).unwrap();
+                        prop_assert_eq!(line.remove(key), Some(value));
+                    }
+                    _ => {}
+                }
+                prop_assert_eq!(line.len(), model.len());
+                prop_assert!(line.iter().eq(model.iter().map(|(_, value)| value)));
+                prop_assert_eq!(line.front(), model.front().map(|&(key, _)| key));
+                prop_assert!(kept.iter().all(|(key, value)| line.get(*key) == Some(value)));
+            }
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! Every interleaving of two threads at the gauge and at the line, by loom:
+//!
+//! `RUSTFLAGS="--cfg loom" cargo test --release --lib loom_`
+
+use super::gauge::{Gauge, Take};
+use super::queue::{Queue, Rules};
+use super::shared::{Shared, Wait};
+use super::sync::{Mutex, lock};
+use super::time::Time;
+use super::{Oversize, Timer};
+use crate::bucket::Bucket;
+use crate::limits::Limits;
+use crate::rate::Rate;
+use std::num::NonZeroU64;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+
+fn limits(rate: &str, burst: u64) -> Limits {
+    let rate: Rate = rate.parse().unwrap();
+    Limits::none(0).with_bucket(Bucket::new(rate, NonZeroU64::new(burst).unwrap(), burst, 0))
+}
+
+/// Two threads take by the gauge while a third closes it, takes under the lock and opens it again.
+#[test]
+fn loom_gauge_and_lock_never_grant_more_than_there_is() {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(2);
+    model.check(|| {
+        let gauge = Arc::new(Gauge::new());
+        let held = Arc::new(Mutex::new(limits("1/s", 2)));
+        gauge.open(&lock(&held));
+        let by_gauge = |gauge: Arc<Gauge>, held: Arc<Mutex<Limits>>| match gauge.take(5, 1) {
+            Take::Granted => 1,
+            Take::TooLong(_) => 0,
+            Take::Closed => by_lock(&gauge, &held),
+        };
+        let threads: Vec<_> = (0..2)
+            .map(|_| {
+                let (gauge, held) = (gauge.clone(), held.clone());
+                loom::thread::spawn(move || by_gauge(gauge, held))
+            })
+            .collect();
+        let own = by_lock(&gauge, &held);
+        let granted: u32 = threads.into_iter().map(|thread| thread.join().unwrap()).sum();
+        assert_eq!(granted + own, 2, "no more, and no less");
+    });
+}
+
+fn by_lock(gauge: &Gauge, held: &Mutex<Limits>) -> u32 {
+    let mut limits = lock(held);
+    gauge.close(&mut limits, 5);
+    let granted = limits.take_within(5, 1, 0).is_ok();
+    gauge.open(&limits);
+    granted.into()
+}
+
+/// Time that stands still; its alarm is a waker that the test wakes.
+#[derive(Default)]
+struct Still {
+    now: std::sync::atomic::AtomicU64,
+    alarm: std::sync::Mutex<Option<Waker>>,
+}
+
+impl Timer for Still {
+    fn now(&self) -> u64 {
+        self.now.load(Ordering::SeqCst)
+    }
+
+    fn wake_at(&self, _: u64, waker: &Waker) {
+        *self.alarm.lock().unwrap() = Some(waker.clone());
+    }
+}
+
+#[derive(Default)]
+struct Count(AtomicUsize);
+
+impl Wake for Count {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+fn shared(timer: &Arc<Still>) -> Arc<Shared> {
+    let rules = Rules { fair: true, oversize: Oversize::Wait, most_waiters: None };
+    let queue = |_| Ok::<_, ()>(Queue::new(limits("1/s", 1), rules, None));
+    Shared::new(Time::Custom(timer.clone()), queue).unwrap()
+}
+
+fn ring(timer: &Still) {
+    let waker = timer.alarm.lock().unwrap().take();
+    waker.into_iter().for_each(Waker::wake);
+}
+
+/// The alarm rings while the head goes away: the one behind is served and woken, whichever comes first.
+#[test]
+fn loom_a_head_that_leaves_while_the_alarm_rings_freezes_nobody() {
+    loom::model(|| {
+        let timer = Arc::new(Still::default());
+        let shared = shared(&timer);
+        assert!(shared.try_take(1).is_ok());
+        let count = Arc::new(Count::default());
+        let (mut head, mut next) = (Wait::new(1, None), Wait::new(1, None));
+        assert!(head.poll(&shared, &mut Context::from_waker(Waker::noop())).is_pending());
+        assert!(next.poll(&shared, &mut Context::from_waker(&Waker::from(count.clone()))).is_pending());
+        timer.now.store(2_000_000_000, Ordering::SeqCst);
+        let rings = loom::thread::spawn({
+            let timer = timer.clone();
+            move || ring(&timer)
+        });
+        head.leave(&shared);
+        rings.join().unwrap();
+        ring(&timer);
+        assert_eq!(count.0.load(Ordering::SeqCst), 1);
+        assert_eq!(next.poll(&shared, &mut Context::from_waker(Waker::noop())), Poll::Ready(Ok(())));
+    });
+}
+
+/// Somebody joins while another tries: one unit, one of them gets it, and who waits has an alarm.
+#[test]
+fn loom_joining_and_trying_share_what_there_is() {
+    loom::model(|| {
+        let timer = Arc::new(Still::default());
+        let shared = shared(&timer);
+        let tries = loom::thread::spawn({
+            let shared = shared.clone();
+            move || shared.try_take(1).is_ok()
+        });
+        let mut wait = Wait::new(1, None);
+        let joined = wait.poll(&shared, &mut Context::from_waker(Waker::noop())).is_ready();
+        let tried = tries.join().unwrap();
+        assert!(joined ^ tried, "one of them");
+        assert_eq!(timer.alarm.lock().unwrap().is_some(), !joined);
+        wait.leave(&shared);
+    });
+}

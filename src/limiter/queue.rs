@@ -1,0 +1,645 @@
+//! The line of waiters before its limits, as pure decisions: time is a parameter, nobody sleeps, nobody is woken here.
+//!
+//! Only the head's time is reckoned; those behind are when they get there. So leaving costs nothing, wherever one
+//! stands, and everybody behind moves up by it. A reservation made behind waiters stands in the line too, with the time
+//! it was told: whoever is before it may move up, it stays, and what comes after it is not granted before that time.
+//!
+//! Time runs on two clocks. Grants are reckoned on the schedule, which starts from requests and from the last grant and
+//! knows nothing of wake-ups; who is granted leaves when the real clock has got there and somebody looked. How far the
+//! schedule is behind, where the bucket is too small to hold that much, is the `lag`: who asks next asks that much
+//! earlier, so that late timers cost no rate. It is forgotten when the limits come to rest.
+
+use super::Oversize;
+use super::line::{Key, Line};
+use crate::clock::Nanos;
+use crate::limits::{Grant, Limits, Refusal};
+use crate::rate::Rate;
+use std::collections::BTreeSet;
+use std::num::NonZeroU64;
+use std::task::Waker;
+
+/// What a queue keeps to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rules {
+    /// Nobody is served while others wait.
+    pub(crate) fair: bool,
+    pub(crate) oversize: Oversize,
+    /// Who would be one more than this many waiters is refused.
+    pub(crate) most_waiters: Option<usize>,
+}
+
+/// Why a queue does not grant. Nothing was taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Denied {
+    AboveBurst,
+    Never,
+    TooLong { wait: Nanos },
+    TimedOut { after: Nanos },
+    OthersWait,
+    Full,
+    Closed,
+    NoTimer,
+}
+
+/// What to do once the lock is released: wake, and drop what may run foreign code.
+#[derive(Debug, Default)]
+pub(crate) struct Effects {
+    wake: Vec<Waker>,
+    dropped: Vec<Waker>,
+}
+
+impl Effects {
+    pub(crate) fn run(self) {
+        self.wake.into_iter().for_each(Waker::wake);
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Queue {
+    pub(crate) limits: Limits,
+    rules: Rules,
+    places: Option<Places>,
+    line: Line<Entry>,
+    /// Units that those in line ask for.
+    queued: u64,
+    /// The latest reading of the clock. Earlier ones count as this.
+    now: Nanos,
+    /// The head is reckoned from here at the earliest, on the schedule: since then nobody before it holds it up.
+    floor: Nanos,
+    lag: Nanos,
+    /// Of the limits: the time the first bucket needs to fill, how late a wake-up may be, the most units at once, and
+    /// the most in one grant.
+    fill_time: Nanos,
+    allowance: Nanos,
+    burst: u64,
+    largest_cost: u64,
+    /// When the head will be granted; `None` where nobody waits, or only for a place.
+    due: Option<Nanos>,
+    deadlines: BTreeSet<(Nanos, Key)>,
+    /// Waiting threads in order of arrival. The first keeps time for the line while it waits.
+    threads: BTreeSet<(u64, Key)>,
+    arrivals: u64,
+    /// Until when the first thread sleeps.
+    watched: Option<Nanos>,
+    closed: bool,
+}
+
+/// Places that can be held at the same time, beside the limits.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Places {
+    pub(crate) capacity: usize,
+    pub(crate) held: usize,
+}
+
+#[derive(Debug)]
+struct Entry {
+    cost: u64,
+    /// On the schedule.
+    asked: Nanos,
+    /// On the real clock.
+    since: Nanos,
+    deadline: Option<Nanos>,
+    turn: Turn,
+    waker: Option<Waker>,
+    /// Its arrival, where a thread waits.
+    thread: Option<u64>,
+    /// Nobody will come for this one.
+    abandoned: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Turn {
+    Waiting,
+    /// A reservation that was told this time.
+    Promised(Nanos),
+    Granted(Grant),
+    TimedOut(Nanos),
+}
+
+/// Who waits, and how.
+#[derive(Debug)]
+pub(crate) struct Waiter {
+    pub(crate) cost: u64,
+    pub(crate) deadline: Option<Nanos>,
+    pub(crate) waker: Waker,
+    pub(crate) is_thread: bool,
+}
+
+/// The outcome of joining.
+#[derive(Debug)]
+pub(crate) enum Joined {
+    Granted,
+    Waits(Key),
+}
+
+/// Where a waiter stands.
+#[derive(Debug)]
+pub(crate) enum Stand {
+    Waits,
+    Done(Result<(), Denied>),
+}
+
+/// The outcome of reserving.
+#[derive(Debug)]
+pub(crate) enum Reserved {
+    Granted(Grant),
+    InLine(Key, Nanos),
+}
+
+impl Queue {
+    pub(crate) fn new(limits: Limits, rules: Rules, places: Option<Places>) -> Self {
+        Queue {
+            rules,
+            places,
+            line: Line::new(),
+            queued: 0,
+            now: 0,
+            floor: 0,
+            lag: 0,
+            fill_time: limits.fill_time(),
+            allowance: limits.allowance(),
+            burst: limits.burst(),
+            largest_cost: limits.largest_cost(),
+            limits,
+            due: None,
+            deadlines: BTreeSet::new(),
+            threads: BTreeSet::new(),
+            arrivals: 0,
+            watched: None,
+            closed: false,
+        }
+    }
+
+    /// Grants at once, or not at all.
+    pub(crate) fn try_take(&mut self, now: Nanos, cost: u64, effects: &mut Effects) -> Result<(), Denied> {
+        if self.take_now(now, cost, effects)? {
+            return Ok(());
+        }
+        match self.estimate(cost) {
+            _ if self.rules.fair && !self.line.is_empty() => Err(Denied::OthersWait),
+            Some(at) => Err(Denied::TooLong { wait: at.saturating_sub(self.now) }),
+            None => Err(Denied::Never),
+        }
+    }
+
+    /// Grants at once, or puts the waiter in line.
+    pub(crate) fn join(&mut self, now: Nanos, waiter: Waiter, effects: &mut Effects) -> Result<Joined, Denied> {
+        if self.take_now(now, waiter.cost, effects)? {
+            effects.dropped.push(waiter.waker);
+            return Ok(Joined::Granted);
+        }
+        self.admit(&waiter)?;
+        self.arrivals += 1;
+        let thread = waiter.is_thread.then_some(self.arrivals);
+        let entry = Entry { asked: self.asks_at(), ..Entry::new(waiter.cost, self.now, Turn::Waiting) };
+        let entry = Entry { deadline: waiter.deadline, waker: Some(waiter.waker), thread, ..entry };
+        self.queued = self.queued.saturating_add(waiter.cost);
+        let key = self.line.push_back(entry);
+        self.deadlines.extend(waiter.deadline.map(|deadline| (deadline, key)));
+        self.serve(effects);
+        // Only now: it is awake, and looks after its own time next.
+        self.threads.extend(thread.map(|arrival| (arrival, key)));
+        Ok(Joined::Waits(key))
+    }
+
+    /// Whether the waiter is done; then it is forgotten. Otherwise `waker` is the one to wake.
+    pub(crate) fn poll(&mut self, now: Nanos, key: Key, waker: &Waker, effects: &mut Effects) -> Stand {
+        self.advance(now, effects);
+        let Some(entry) = self.line.get_mut(key) else { return Stand::Done(Ok(())) };
+        let done = match entry.turn {
+            Turn::Granted(_) => Ok(()),
+            Turn::TimedOut(after) => Err(Denied::TimedOut { after }),
+            Turn::Waiting | Turn::Promised(_) => {
+                if !entry.waker.as_ref().is_some_and(|own| own.will_wake(waker)) {
+                    effects.dropped.extend(entry.waker.replace(waker.clone()));
+                }
+                return Stand::Waits;
+            }
+        };
+        self.forget(key, effects);
+        Stand::Done(done)
+    }
+
+    /// Until when a waiting thread may sleep, where it keeps time for the line; it is woken otherwise.
+    pub(crate) fn watch(&mut self, key: Key) -> Option<Nanos> {
+        if self.threads.first().is_none_or(|&(_, first)| first != key) {
+            return None;
+        }
+        self.watched = self.alarm();
+        self.watched
+    }
+
+    /// The waiter goes away. What it was granted and did not see is given back.
+    pub(crate) fn leave(&mut self, now: Nanos, key: Key, effects: &mut Effects) {
+        self.see(now);
+        match self.line.get(key).map(|entry| entry.turn) {
+            Some(Turn::Waiting | Turn::Promised(_)) => self.step_out(key),
+            Some(Turn::Granted(grant)) => {
+                self.give_back(&grant);
+                self.free_place();
+            }
+            Some(Turn::TimedOut(_)) | None => {}
+        }
+        self.forget(key, effects);
+        self.advance(now, effects);
+    }
+
+    /// A time is told, and kept.
+    pub(crate) fn reserve(
+        &mut self,
+        now: Nanos,
+        cost: u64,
+        most_wait: Nanos,
+        effects: &mut Effects,
+    ) -> Result<Reserved, Denied> {
+        self.check(cost)?;
+        self.advance(now, effects);
+        let asked = self.asks_at();
+        let alone = self.line.is_empty();
+        let promised = self.promise(asked, cost).ok_or(Denied::Never)?;
+        let wait = promised.saturating_sub(self.now);
+        if wait > most_wait {
+            return Err(Denied::TooLong { wait });
+        }
+        if alone {
+            return self.limits.take(asked, cost).map(Reserved::Granted).map_err(|_| Denied::Never);
+        }
+        let waiter = Entry { asked, ..Entry::new(cost, self.now, Turn::Promised(promised)) };
+        self.queued = self.queued.saturating_add(cost);
+        Ok(Reserved::InLine(self.line.push_back(waiter), promised))
+    }
+
+    /// Takes back a reservation that was granted.
+    pub(crate) fn cancel(&mut self, now: Nanos, grant: &Grant, effects: &mut Effects) {
+        self.see(now);
+        self.give_back(grant);
+        self.advance(now, effects);
+    }
+
+    /// Nobody will come for this reservation any more; its time is kept.
+    pub(crate) fn abandon(&mut self, key: Key, effects: &mut Effects) {
+        match self.line.get_mut(key) {
+            Some(entry) if matches!(entry.turn, Turn::Promised(_)) => entry.abandoned = true,
+            _ => self.forget(key, effects),
+        }
+    }
+
+    /// Pays for `used` what was estimated and granted as `granted`: the difference either way, as far as there is room.
+    pub(crate) fn reconcile(&mut self, now: Nanos, used: u64, granted: u64, effects: &mut Effects) {
+        self.settle(now, effects);
+        self.limits.pay(self.now, used.saturating_sub(granted));
+        self.limits.credit(self.now, granted.saturating_sub(used));
+        self.serve(effects);
+    }
+
+    pub(crate) fn set_rate(&mut self, now: Nanos, place: usize, rate: Rate, effects: &mut Effects) {
+        self.settle(now, effects);
+        self.limits.set_rate(self.now, place, rate);
+        self.limits_changed(effects);
+    }
+
+    pub(crate) fn set_burst(&mut self, now: Nanos, place: usize, burst: NonZeroU64, effects: &mut Effects) {
+        self.settle(now, effects);
+        self.limits.set_burst(self.now, place, burst);
+        self.limits_changed(effects);
+    }
+
+    /// Whoever is in line is served; whoever comes is refused.
+    pub(crate) fn close(&mut self) {
+        self.closed = true;
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed
+    }
+
+    pub(crate) fn waiters(&self) -> usize {
+        self.line.len()
+    }
+
+    pub(crate) fn is_head(&self, key: Key) -> bool {
+        self.line.front() == Some(key)
+    }
+
+    /// Units that could be had now by who comes now, whoever waits.
+    pub(crate) fn level(&mut self, now: Nanos, effects: &mut Effects) -> u64 {
+        self.advance(now, effects);
+        self.limits.available(self.now.max(self.asks_at()))
+    }
+
+    /// When who comes now would be granted `cost`, if everybody before stays.
+    pub(crate) fn estimate(&self, cost: u64) -> Option<Nanos> {
+        if cost > self.largest_cost {
+            return None;
+        }
+        match self.line.front().and_then(|key| self.line.get(key)) {
+            Some(head) => self.limits.schedule(head.asked.max(self.floor), self.queued.saturating_add(cost)),
+            None => self.limits.conforms_at(self.asks_at(), cost).ok().map(|(at, _)| at),
+        }
+    }
+
+    pub(crate) fn places(&self) -> Option<Places> {
+        self.places
+    }
+
+    /// A holder has left its place.
+    pub(crate) fn release(&mut self, now: Nanos, effects: &mut Effects) {
+        self.see(now);
+        self.free_place();
+        self.advance(now, effects);
+    }
+
+    /// A holder has left and takes its place with it.
+    pub(crate) fn forget_place(&mut self) {
+        if let Some(places) = &mut self.places {
+            places.capacity = places.capacity.saturating_sub(1);
+            places.held = places.held.saturating_sub(1);
+        }
+    }
+
+    pub(crate) fn set_places(&mut self, now: Nanos, capacity: usize, effects: &mut Effects) {
+        self.settle(now, effects);
+        if let Some(places) = &mut self.places {
+            places.capacity = capacity;
+        }
+        self.serve(effects);
+    }
+
+    /// When the queue must be looked at next.
+    pub(crate) fn alarm(&self) -> Option<Nanos> {
+        let deadline = self.deadlines.first().map(|&(deadline, _)| deadline);
+        self.due.into_iter().chain(deadline).min()
+    }
+
+    /// Whether a [`Gauge`](super::gauge::Gauge) can speak for this queue.
+    pub(crate) fn is_plain(&self) -> bool {
+        self.line.is_empty()
+            && self.lag == 0
+            && !self.closed
+            && self.places.is_none()
+            && self.limits.latest() <= self.now
+    }
+
+    /// Grants what is due at `now`, and lets go whose deadline has passed.
+    pub(crate) fn advance(&mut self, now: Nanos, effects: &mut Effects) {
+        self.see(now);
+        self.serve(effects);
+    }
+
+    /// Every waiter is woken, to look after its own timer.
+    pub(crate) fn wake_all(&mut self, effects: &mut Effects) {
+        effects.wake.extend(self.line.iter().filter_map(|entry| entry.waker.clone()));
+    }
+
+    fn see(&mut self, now: Nanos) {
+        self.now = self.now.max(now);
+    }
+
+    pub(crate) fn check(&self, cost: u64) -> Result<(), Denied> {
+        if self.closed {
+            return Err(Denied::Closed);
+        }
+        if self.rules.oversize == Oversize::Reject && cost > self.burst {
+            return Err(Denied::AboveBurst);
+        }
+        if cost > self.largest_cost { Err(Denied::Never) } else { Ok(()) }
+    }
+
+    /// Whether it could be granted at once.
+    fn take_now(&mut self, now: Nanos, cost: u64, effects: &mut Effects) -> Result<bool, Denied> {
+        self.check(cost)?;
+        self.advance(now, effects);
+        if cost == 0 && self.places.is_none() {
+            return Ok(true);
+        }
+        if (self.rules.fair && !self.line.is_empty()) || self.no_place() {
+            return Ok(false);
+        }
+        let asked = self.asks_at();
+        if asked == self.now {
+            self.lag = 0;
+        }
+        let (at, _) = self.limits.conforms_at(asked, cost).map_err(|_| Denied::Never)?;
+        if at > self.now {
+            return Ok(false);
+        }
+        let _: Grant = self.limits.charge_at(asked, at, cost);
+        self.hold_place();
+        if !self.line.is_empty() {
+            self.serve(effects);
+        }
+        Ok(true)
+    }
+
+    /// Whether a waiter may join at all.
+    fn admit(&self, waiter: &Waiter) -> Result<(), Denied> {
+        if self.rules.most_waiters.is_some_and(|most| self.line.len() >= most) {
+            return Err(Denied::Full);
+        }
+        let (Some(deadline), false) = (waiter.deadline, self.no_place()) else { return Ok(()) };
+        match self.estimate(waiter.cost) {
+            Some(at) if at > deadline => Err(Denied::TooLong { wait: at - self.now }),
+            _ => Ok(()),
+        }
+    }
+
+    /// The time on the schedule at which somebody asks who comes now.
+    fn asks_at(&self) -> Nanos {
+        let behind = self.now.saturating_sub(self.lag);
+        let at_rest = self.lag == 0 || (self.line.is_empty() && self.limits.at_rest(behind));
+        if at_rest { self.now } else { behind }
+    }
+
+    /// The time a reservation for `cost` would be told: everybody before it is served first.
+    fn promise(&self, asked: Nanos, cost: u64) -> Option<Nanos> {
+        if self.line.is_empty() {
+            return self.limits.conforms_at(asked, cost).ok().map(|(at, _)| at);
+        }
+        let mut limits = self.limits.clone();
+        let mut floor = self.floor;
+        for entry in self.line.iter() {
+            let (at, _) = limits.conforms_at(entry.asked.max(floor), entry.cost).ok()?;
+            // Should those before it move up, a promise comes later than its least time, and the fraction of a nanosecond
+            // that is kept otherwise is lost to those behind it.
+            let at = if let Turn::Promised(promised) = entry.turn { at.max(promised).saturating_add(1) } else { at };
+            let _: Grant = limits.charge_at(entry.asked.max(floor), at, entry.cost);
+            floor = 0;
+        }
+        limits.conforms_at(asked, cost).ok().map(|(at, _)| at)
+    }
+
+    /// Grants along the line as far as times have come, then lets go whose deadline has passed.
+    fn serve(&mut self, effects: &mut Effects) {
+        loop {
+            self.due = None;
+            while let Some(key) = self.line.front() {
+                if !self.serve_head(key, effects) {
+                    break;
+                }
+            }
+            let expired = self.deadlines.first().filter(|&&(deadline, _)| deadline <= self.now);
+            let Some(&(_, key)) = expired else { break };
+            self.time_out(key, effects);
+        }
+        self.wake_watch(effects);
+    }
+
+    /// Whether the head is served; where it is not, `due` says when it will be.
+    fn serve_head(&mut self, key: Key, effects: &mut Effects) -> bool {
+        let Some(entry) = self.line.get(key) else { return false };
+        let (cost, asked) = (entry.cost, entry.asked.max(self.floor));
+        if let Turn::Promised(promised) = entry.turn {
+            self.grant_promise(key, asked, cost, promised, effects);
+            return true;
+        }
+        if self.no_place() {
+            return false;
+        }
+        let Ok((at, _)) = self.limits.conforms_at(asked, cost) else { return false };
+        if at > self.now || entry.deadline.is_some_and(|deadline| at > deadline) {
+            self.due = Some(at);
+            return false;
+        }
+        let earliest = self.now.saturating_sub(self.allowance);
+        let Ok(grant) = self.limits.take_not_before(asked, cost, earliest) else { return false };
+        let late = self.now - grant.at;
+        self.lag = if late > self.fill_time { late } else { 0 };
+        self.hold_place();
+        self.leave_line(key);
+        if let Some(entry) = self.line.get_mut(key) {
+            entry.turn = Turn::Granted(grant);
+            effects.wake.extend(entry.waker.take());
+        }
+        true
+    }
+
+    /// What was promised to somebody is charged at that time, once everybody before is.
+    fn grant_promise(&mut self, key: Key, asked: Nanos, cost: u64, promised: Nanos, effects: &mut Effects) {
+        let conforms = self.limits.conforms_at(asked, cost).map_or(promised, |(at, _)| at);
+        let grant = self.limits.charge_at(asked, promised.max(conforms), cost);
+        self.leave_line(key);
+        match self.line.get_mut(key) {
+            Some(entry) if !entry.abandoned => entry.turn = Turn::Granted(grant),
+            _ => self.forget(key, effects),
+        }
+    }
+
+    fn time_out(&mut self, key: Key, effects: &mut Effects) {
+        self.step_out(key);
+        if let Some(entry) = self.line.get_mut(key) {
+            let deadline = entry.deadline.unwrap_or(self.now);
+            entry.turn = Turn::TimedOut(deadline.saturating_sub(entry.since));
+            effects.wake.extend(entry.waker.take());
+        }
+    }
+
+    /// Out of the line before its turn. Where that was a head still held up by the limits, whoever follows is reckoned
+    /// from now; where it was due and only the wake-up late, from where it stood.
+    fn step_out(&mut self, key: Key) {
+        if self.is_head(key) && self.due.is_none_or(|due| due > self.now) {
+            self.floor = self.floor.max(self.now.saturating_sub(self.lag));
+            self.limits.spill(self.floor);
+        }
+        self.leave_line(key);
+    }
+
+    fn leave_line(&mut self, key: Key) {
+        let Some(entry) = self.line.get(key) else { return };
+        self.queued = self.queued.saturating_sub(entry.cost);
+        if let Some(deadline) = entry.deadline {
+            self.deadlines.remove(&(deadline, key));
+        }
+        if let Some(arrival) = entry.thread {
+            if self.threads.first() == Some(&(arrival, key)) {
+                self.watched = None;
+            }
+            self.threads.remove(&(arrival, key));
+        }
+        self.line.unlink(key);
+    }
+
+    fn forget(&mut self, key: Key, effects: &mut Effects) {
+        if let Some(entry) = self.line.remove(key) {
+            effects.dropped.extend(entry.waker);
+        }
+    }
+
+    /// The thread that keeps time is woken where it would sleep too long.
+    fn wake_watch(&mut self, effects: &mut Effects) {
+        let (Some(&(_, key)), Some(alarm)) = (self.threads.first(), self.alarm()) else { return };
+        if self.watched.is_none_or(|watched| alarm < watched) {
+            self.watched = Some(alarm);
+            effects.wake.extend(self.line.get(key).and_then(|entry| entry.waker.clone()));
+        }
+    }
+
+    /// Serves up to `now`, and brings the limits up to it, for the head keeps what it has gathered.
+    fn settle(&mut self, now: Nanos, effects: &mut Effects) {
+        self.advance(now, effects);
+        self.lag = 0;
+        self.gather();
+    }
+
+    fn gather(&mut self) {
+        if let Some(head) = self.line.front().and_then(|key| self.line.get(key)) {
+            self.limits.gather(self.now, head.asked.max(self.floor), head.cost);
+            self.floor = self.floor.max(self.now);
+        }
+    }
+
+    fn limits_changed(&mut self, effects: &mut Effects) {
+        self.fill_time = self.limits.fill_time();
+        self.allowance = self.limits.allowance();
+        self.burst = self.limits.burst();
+        self.serve(effects);
+    }
+
+    fn give_back(&mut self, grant: &Grant) {
+        // So late a grant is paid off by now; bringing the limits up to now would only cost the schedule what it lags.
+        if self.lag > 0 && self.now.saturating_sub(grant.at) >= self.fill_time {
+            return;
+        }
+        if self.now >= self.limits.latest() {
+            self.gather();
+        } else {
+            // Until now a time told held everybody up: nobody was late.
+            self.floor = self.floor.max(self.now.saturating_sub(self.lag));
+        }
+        self.limits.give_back(self.now, grant);
+    }
+
+    fn no_place(&self) -> bool {
+        self.places.is_some_and(|places| places.held >= places.capacity)
+    }
+
+    fn hold_place(&mut self) {
+        if let Some(places) = &mut self.places {
+            places.held += 1;
+        }
+    }
+
+    /// Who was held up for want of a place is reckoned from now.
+    fn free_place(&mut self) {
+        if self.no_place() {
+            self.floor = self.floor.max(self.now);
+        }
+        if let Some(places) = &mut self.places {
+            places.held = places.held.saturating_sub(1);
+        }
+    }
+}
+
+impl Entry {
+    fn new(cost: u64, since: Nanos, turn: Turn) -> Self {
+        Entry { cost, asked: since, since, deadline: None, turn, waker: None, thread: None, abandoned: false }
+    }
+}
+
+impl From<Refusal> for Denied {
+    fn from(refusal: Refusal) -> Self {
+        match refusal {
+            Refusal::TooLong { wait } => Denied::TooLong { wait },
+            Refusal::Never => Denied::Never,
+        }
+    }
+}

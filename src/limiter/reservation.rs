@@ -1,0 +1,81 @@
+//! A time that was told.
+
+use super::Units;
+use super::queue::Reserved;
+use super::shared::Shared;
+use crate::clock::Nanos;
+use crate::limits::Grant;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Units that are granted at a time which whoever has this waits for himself, see [`Limiter::reserve`](super::Limiter::reserve).
+///
+/// Dropping it changes nothing; [`cancel`](Self::cancel) gives back.
+#[derive(Debug)]
+#[must_use = "a reservation is charged whether or not it is used"]
+pub struct Reservation {
+    shared: Arc<Shared>,
+    units: Units,
+    at: Nanos,
+    held: Held,
+}
+
+/// Where a reservation stands.
+#[derive(Debug)]
+enum Held {
+    Granted(Grant),
+    /// Behind waiters, who may still move up.
+    InLine(usize),
+    Cancelled,
+}
+
+impl Reservation {
+    pub(crate) fn new(shared: Arc<Shared>, units: Units, reserved: &Reserved) -> Self {
+        let (at, held) = match *reserved {
+            Reserved::Granted(grant) => (grant.at, Held::Granted(grant)),
+            Reserved::InLine(key, at) => (at, Held::InLine(key)),
+        };
+        Reservation { shared, units, at, held }
+    }
+
+    /// How many units.
+    #[must_use]
+    pub fn units(&self) -> Units {
+        self.units
+    }
+
+    /// How long from now; nothing once the time has come.
+    #[must_use]
+    pub fn wait(&self) -> Duration {
+        Duration::from_nanos(self.at.saturating_sub(self.shared.time.now()))
+    }
+
+    /// When, since the limiter was made.
+    #[must_use]
+    pub fn at(&self) -> Duration {
+        Duration::from_nanos(self.at)
+    }
+
+    /// Gives back what it held, while its time lies ahead; once that has come, it was used.
+    ///
+    /// All of it is given back where it was the latest told, or stands behind waiters. Otherwise a time told to another
+    /// lies ahead, too, and that is not moved: nothing is given back.
+    pub fn cancel(mut self) {
+        if self.wait().is_zero() {
+            return;
+        }
+        match std::mem::replace(&mut self.held, Held::Cancelled) {
+            Held::Granted(grant) => self.shared.with(|queue, now, effects| queue.cancel(now, &grant, effects)),
+            Held::InLine(key) => self.shared.with(|queue, now, effects| queue.leave(now, key, effects)),
+            Held::Cancelled => {}
+        }
+    }
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        if let Held::InLine(key) = self.held {
+            self.shared.with(|queue, _, effects| queue.abandon(key, effects));
+        }
+    }
+}

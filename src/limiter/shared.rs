@@ -1,0 +1,209 @@
+//! A queue behind its lock, with the gauge before it and the bell beside it.
+
+use super::bell::Bell;
+use super::gauge::{Gauge, Take};
+use super::queue::{Denied, Effects, Joined, Queue, Stand, Waiter};
+use super::sync::{Mutex, lock};
+use super::time::Time;
+use crate::clock::Nanos;
+use std::sync::{Arc, Weak};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::Thread;
+use std::time::Duration;
+
+#[derive(Debug)]
+pub(crate) struct Shared {
+    gauge: Gauge,
+    queue: Mutex<Held>,
+    bell: Bell,
+    pub(crate) time: Time,
+}
+
+/// What the lock holds.
+#[derive(Debug)]
+struct Held {
+    queue: Queue,
+    /// What the bell was last set to, see [`Shared::alarm`].
+    alarm: (Option<Nanos>, bool),
+}
+
+impl Shared {
+    /// `make` is given the time now.
+    pub(crate) fn new<E>(time: Time, make: impl FnOnce(Nanos) -> Result<Queue, E>) -> Result<Arc<Self>, E> {
+        let queue = Mutex::new(Held { queue: make(time.now())?, alarm: (None, false) });
+        let shared = |weak: &Weak<Self>| Shared { gauge: Gauge::new(), queue, bell: Bell::new(weak.clone()), time };
+        let shared = Arc::new_cyclic(shared);
+        shared.with(super::queue::Queue::advance);
+        Ok(shared)
+    }
+
+    /// Does something under the lock, and wakes afterwards. The time is read before, and the queue never goes back.
+    pub(crate) fn with<R>(&self, action: impl FnOnce(&mut Queue, Nanos, &mut Effects) -> R) -> R {
+        self.with_bell(false, action)
+    }
+
+    /// As [`with`](Self::with). Where the bell `rang`, it has to be set again in any case.
+    fn with_bell<R>(&self, rang: bool, action: impl FnOnce(&mut Queue, Nanos, &mut Effects) -> R) -> R {
+        let now = self.time.now();
+        let mut effects = Effects::default();
+        let (result, rearm) = {
+            let mut held = lock(&self.queue);
+            self.gauge.close(&mut held.queue.limits, now);
+            let result = action(&mut held.queue, now, &mut effects);
+            if held.queue.is_plain() {
+                self.gauge.open(&held.queue.limits);
+            }
+            let alarm = (held.queue.alarm(), held.queue.waiters() > 0);
+            let rearm = std::mem::replace(&mut held.alarm, alarm) != alarm;
+            (result, rearm || rang)
+        };
+        if rearm {
+            self.bell.set(self);
+        }
+        effects.run();
+        result
+    }
+
+    /// Takes at once or not at all.
+    #[inline]
+    pub(crate) fn try_take(&self, cost: u64) -> Result<(), Denied> {
+        match self.gauge.take(self.time.now(), cost) {
+            Take::Granted => Ok(()),
+            Take::TooLong(wait) => Err(Denied::TooLong { wait }),
+            Take::Closed => self.with(|queue, now, effects| queue.try_take(now, cost, effects)),
+        }
+    }
+
+    /// Waits on this thread.
+    pub(crate) fn block(&self, cost: u64, limit: Option<Duration>) -> Result<(), Denied> {
+        if self.gauge.take(self.time.now(), cost) == Take::Granted {
+            return Ok(());
+        }
+        let waker = Waker::from(Arc::new(Parked(std::thread::current())));
+        let join = |queue: &mut Queue, now: Nanos, effects: &mut Effects| {
+            let deadline = limit.map(|limit| now.saturating_add(super::time::nanos(limit)));
+            queue.join(now, Waiter { cost, deadline, waker: waker.clone(), is_thread: true }, effects)
+        };
+        let key = match self.with(join)? {
+            Joined::Granted => return Ok(()),
+            Joined::Waits(key) => key,
+        };
+        loop {
+            let stand = self.with(|queue, now, effects| match queue.poll(now, key, &waker, effects) {
+                Stand::Done(done) => Err(done),
+                Stand::Waits => Ok(queue.watch(key).map(|until| until.saturating_sub(now))),
+            });
+            match stand {
+                Err(done) => return done,
+                Ok(Some(wait)) => std::thread::park_timeout(Duration::from_nanos(wait)),
+                Ok(None) => std::thread::park(),
+            }
+        }
+    }
+
+    /// The bell rang: serves the line, whoever is polled.
+    pub(crate) fn ring(&self) {
+        self.with_bell(true, super::queue::Queue::advance);
+    }
+
+    /// When the bell must ring next, and whether anybody waits at all.
+    pub(crate) fn alarm(&self) -> (Option<Nanos>, bool) {
+        lock(&self.queue).alarm
+    }
+
+    pub(crate) fn wake_all(&self) {
+        self.with(|queue, _, effects| queue.wake_all(effects));
+    }
+}
+
+/// A thread that sleeps until it is woken.
+struct Parked(Thread);
+
+impl Wake for Parked {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+/// One waiter's part of a waiting future. Whoever has it calls [`leave`](Self::leave) when dropped.
+#[derive(Debug)]
+pub(crate) struct Wait {
+    cost: u64,
+    deadline: Option<Nanos>,
+    stage: Stage,
+}
+
+#[derive(Debug)]
+enum Stage {
+    Fresh,
+    InLine(usize),
+    Done,
+}
+
+impl Wait {
+    pub(crate) fn new(cost: u64, deadline: Option<Nanos>) -> Self {
+        Wait { cost, deadline, stage: Stage::Fresh }
+    }
+
+    /// Ready for ever, once it has been.
+    #[inline]
+    pub(crate) fn poll(&mut self, shared: &Shared, context: &mut Context<'_>) -> Poll<Result<(), Denied>> {
+        match self.stage {
+            Stage::Fresh if shared.gauge.take(shared.time.now(), self.cost) == Take::Granted => {
+                self.stage = Stage::Done;
+                Poll::Ready(Ok(()))
+            }
+            Stage::Done => Poll::Ready(Ok(())),
+            _ => self.poll_line(shared, context),
+        }
+    }
+
+    fn poll_line(&mut self, shared: &Shared, context: &mut Context<'_>) -> Poll<Result<(), Denied>> {
+        let stand = match self.stage {
+            Stage::InLine(key) => shared.with(|queue, now, effects| queue.poll(now, key, context.waker(), effects)),
+            _ => self.join(shared, context.waker()),
+        };
+        match stand {
+            Stand::Done(done) => {
+                self.stage = Stage::Done;
+                Poll::Ready(done)
+            }
+            Stand::Waits if shared.bell.hear(shared).is_err() => {
+                self.leave(shared);
+                Poll::Ready(Err(Denied::NoTimer))
+            }
+            Stand::Waits => Poll::Pending,
+        }
+    }
+
+    fn join(&mut self, shared: &Shared, waker: &Waker) -> Stand {
+        let waiter = Waiter { cost: self.cost, deadline: self.deadline, waker: waker.clone(), is_thread: false };
+        match shared.with(|queue, now, effects| queue.join(now, waiter, effects)) {
+            Ok(Joined::Granted) => Stand::Done(Ok(())),
+            Ok(Joined::Waits(key)) => {
+                self.stage = Stage::InLine(key);
+                Stand::Waits
+            }
+            Err(denied) => Stand::Done(Err(denied)),
+        }
+    }
+
+    /// Whether this waiter is the next to be granted.
+    pub(crate) fn is_head(&self, shared: &Shared) -> bool {
+        match self.stage {
+            Stage::InLine(key) => lock(&shared.queue).queue.is_head(key),
+            _ => false,
+        }
+    }
+
+    /// Goes away. What was granted and not seen is given back.
+    pub(crate) fn leave(&mut self, shared: &Shared) {
+        if let Stage::InLine(key) = std::mem::replace(&mut self.stage, Stage::Done) {
+            shared.with(|queue, now, effects| queue.leave(now, key, effects));
+        }
+    }
+}

@@ -1,0 +1,189 @@
+//! What a queue of waiters asks of its limits, beside grants.
+
+use super::plan::{Plan, Resolved};
+use super::{Grant, Limits, Refusal, State};
+use crate::bucket::Bucket;
+use crate::clock::{MILLISECOND, Nanos};
+use crate::grid::Grid;
+use crate::rate::{ParseError, Rate};
+use crate::window::Window;
+use std::num::NonZeroU64;
+
+/// A wake-up may be this late at least before any of its delay is lost: timers of a millisecond fire up to two late.
+const LEAST_ALLOWANCE: Nanos = 2 * MILLISECOND;
+
+impl Limits {
+    /// As [`new`](Self::new), but every unit of the plan counts as `parts` here, so that fractions can be taken.
+    ///
+    /// # Errors
+    /// Where a rate in parts does not fit 64 bits.
+    pub(crate) fn in_parts(plan: &Plan, parts: NonZeroU64, now: Nanos) -> Result<Self, ParseError> {
+        let states = plan.limits().iter().map(|limit| in_parts(limit, parts, now));
+        Ok(Limits { states: states.collect::<Result<_, _>>()?, ..Limits::none(now) })
+    }
+
+    /// No limit yet.
+    pub(crate) fn none(now: Nanos) -> Self {
+        Limits { states: Vec::new(), quantum: u64::MAX, asked: now, at: now, before: now, grants: 0 }
+    }
+
+    /// Puts a bucket before the other limits.
+    pub(crate) fn with_bucket(mut self, bucket: Bucket) -> Self {
+        self.states.insert(0, State::Bucket(bucket));
+        self
+    }
+
+    /// Puts a bucket that is filled in whole refills before the other limits.
+    pub(crate) fn with_grid(mut self, grid: Grid) -> Self {
+        self.states.insert(0, State::Grid(grid));
+        self
+    }
+
+    /// The place of the fastest bucket of a plan: the one whose rate can be changed.
+    pub(crate) fn pacing_place(plan: &Plan) -> Option<usize> {
+        let rate = |limit: &Resolved| match limit {
+            Resolved::Bucket { rate, .. } => Some(*rate),
+            Resolved::Window(_) => None,
+        };
+        let rates = plan.limits().iter().enumerate().filter_map(|(place, limit)| Some((rate(limit)?, place)));
+        rates.max_by_key(|&(rate, place)| (rate, std::cmp::Reverse(place))).map(|(_, place)| place)
+    }
+
+    /// The bucket, where that is all there is.
+    pub(crate) fn bucket(&self) -> Option<&Bucket> {
+        match self.states.as_slice() {
+            [State::Bucket(bucket)] => Some(bucket),
+            _ => None,
+        }
+    }
+
+    /// Goes on from what a gauge told of the only bucket: `missing` credits at `at`.
+    pub(crate) fn resume(&mut self, missing: u128, at: Nanos) {
+        if let [State::Bucket(bucket)] = self.states.as_mut_slice() {
+            bucket.resume(missing, at);
+            (self.asked, self.at, self.before) = (at, at, at);
+        }
+    }
+
+    /// The most units at one instant; more has to be gathered.
+    pub(crate) fn burst(&self) -> u64 {
+        self.states.iter().map(State::most).min().unwrap_or(u64::MAX)
+    }
+
+    /// The most units in one grant, however long it waits: what the smallest window counts.
+    pub(crate) fn largest_cost(&self) -> u64 {
+        let windows = self.states.iter().filter(|state| matches!(state, State::Window(_)));
+        windows.map(State::most).min().unwrap_or(u64::MAX)
+    }
+
+    /// Time in which the first of the buckets fills.
+    pub(crate) fn fill_time(&self) -> Nanos {
+        self.states.iter().filter_map(State::fill_time).min().unwrap_or(0)
+    }
+
+    /// How far behind the schedule who wakes late may be, before the rest of the delay is lost.
+    pub(crate) fn allowance(&self) -> Nanos {
+        self.fill_time().max(LEAST_ALLOWANCE)
+    }
+
+    /// Whether nothing granted matters any more at `time`: every bucket is full, every window empty.
+    pub(crate) fn at_rest(&self, time: Nanos) -> bool {
+        self.states.iter().all(|state| match state {
+            State::Bucket(bucket) => bucket.is_full(time),
+            State::Window(window) => window.is_empty(time),
+            State::Grid(grid) => grid.is_full(time),
+        })
+    }
+
+    /// Charges what was asked at `asked` at a time not before it [conforms](Self::conforms_at).
+    pub(crate) fn charge_at(&mut self, asked: Nanos, at: Nanos, cost: u64) -> Grant {
+        self.charge(asked, at, cost, None)
+    }
+
+    /// As [`take`](Self::take), at `earliest` or later: where the schedule is behind that, it is moved up to it. What
+    /// the limit that binds would have gained meanwhile is lost.
+    pub(crate) fn take_not_before(&mut self, asked: Nanos, cost: u64, earliest: Nanos) -> Result<Grant, Refusal> {
+        let (at, bound_by) = self.conforms_at(asked, cost)?;
+        if let Some(State::Bucket(bucket)) = bound_by.and_then(|place| self.states.get_mut(place)) {
+            bucket.delay(asked, earliest.saturating_sub(at));
+        }
+        Ok(self.charge(asked, at.max(earliest), cost, bound_by))
+    }
+
+    /// Brings the state up to `now` for a waiter of `cost` units that asked at `asked` and goes on waiting.
+    pub(crate) fn gather(&mut self, now: Nanos, asked: Nanos, cost: u64) {
+        for state in &mut self.states {
+            match state {
+                State::Bucket(bucket) => bucket.gather(now, asked, cost),
+                State::Grid(grid) => grid.gather(now, asked, cost),
+                State::Window(_) => {}
+            }
+        }
+    }
+
+    /// Who gathered has gone: what is above the bursts at `now` is lost.
+    pub(crate) fn spill(&mut self, now: Nanos) {
+        for state in &mut self.states {
+            match state {
+                State::Bucket(bucket) => bucket.spill(now),
+                State::Grid(grid) => grid.spill(now),
+                State::Window(_) => {}
+            }
+        }
+    }
+
+    /// Takes `units` that were used without a grant, as far as they are there.
+    pub(crate) fn pay(&mut self, now: Nanos, units: u64) {
+        for state in &mut self.states {
+            match state {
+                State::Bucket(bucket) => bucket.pay(now, units),
+                State::Grid(grid) => grid.pay(now, units),
+                State::Window(window) => window.pay(now, units),
+            }
+        }
+    }
+
+    /// Adds `units` that were granted and not used, as far as there is room.
+    pub(crate) fn credit(&mut self, now: Nanos, units: u64) {
+        for state in &mut self.states {
+            match state {
+                State::Bucket(bucket) => bucket.credit(now, units),
+                State::Grid(grid) => grid.credit(now, units),
+                State::Window(window) => window.credit(units),
+            }
+        }
+    }
+}
+
+impl State {
+    /// `None` for a window, which does not fill.
+    fn fill_time(&self) -> Option<Nanos> {
+        match self {
+            State::Bucket(bucket) => Some(bucket.fill_time()),
+            State::Grid(grid) => Some(grid.fill_time()),
+            State::Window(_) => None,
+        }
+    }
+}
+
+fn in_parts(limit: &Resolved, parts: NonZeroU64, now: Nanos) -> Result<State, ParseError> {
+    let too_large = || ParseError::TooLarge(limit.to_string());
+    let scaled = |units: u64| units.checked_mul(parts.get()).ok_or_else(too_large);
+    match *limit {
+        Resolved::Bucket { rate, burst, initial } => {
+            let burst = burst.checked_mul(parts).ok_or_else(too_large)?;
+            Ok(State::Bucket(Bucket::new(rate_in_parts(rate, parts)?, burst, scaled(initial)?, now)))
+        }
+        Resolved::Window(rate) => {
+            let (count, period) = rate.window();
+            Ok(State::Window(Window::new(count.checked_mul(parts).ok_or_else(too_large)?, period, now)))
+        }
+    }
+}
+
+/// `rate` where every unit counts as `parts`.
+fn rate_in_parts(rate: Rate, parts: NonZeroU64) -> Result<Rate, ParseError> {
+    let (units, period) = rate.window();
+    let units = units.checked_mul(parts).ok_or_else(|| ParseError::TooLarge(rate.to_string()))?;
+    Rate::new(units, period)
+}

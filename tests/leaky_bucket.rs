@@ -1,0 +1,324 @@
+//! The names and the behaviour of leaky-bucket 1.1.2: each test names the requirement it keeps (D1 … D11).
+
+mod limiters;
+
+use limiters::{Count, ms, poll_once};
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Waker};
+use std::time::Duration;
+use throttle::leaky_bucket::{Acquire, AcquireOwned, Builder, RateLimiter};
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+const MOST: usize = isize::MAX.unsigned_abs();
+
+fn limiter(refill: usize, interval: u64) -> RateLimiter {
+    RateLimiter::builder().refill(refill).interval(ms(interval)).build()
+}
+
+#[test]
+fn d1_defaults_and_clamps() {
+    let limiter = Builder::default().build();
+    assert_eq!((limiter.max(), limiter.refill(), limiter.interval()), (10, 1, ms(100)));
+    assert!(limiter.is_fair());
+    assert_eq!(limiter.balance(), 0);
+    assert_eq!(RateLimiter::builder().refill(7).build().max(), 70);
+    assert_eq!(RateLimiter::builder().refill(7).initial(9).build().max(), 90);
+    assert_eq!(RateLimiter::builder().max(usize::MAX).build().max(), MOST);
+    assert_eq!(RateLimiter::builder().refill(usize::MAX).build().max(), MOST);
+    let mut builder = RateLimiter::builder();
+    builder.max(3).initial(5);
+    assert_eq!(builder.build().balance(), 3);
+    assert_eq!(builder.build().balance(), 3, "a builder builds more than once");
+    assert!(!builder.fair(false).build().is_fair());
+}
+
+#[test]
+#[should_panic(expected = "refill amount cannot be zero")]
+fn d1_a_refill_of_nothing_panics() {
+    RateLimiter::builder().refill(0);
+}
+
+#[test]
+#[should_panic(expected = "interval must be non-zero")]
+fn d1_an_interval_of_nothing_panics() {
+    RateLimiter::builder().interval(Duration::ZERO);
+}
+
+#[tokio::test(start_paused = true)]
+async fn d2_getters_and_debug_and_threads() {
+    const fn send_and_sync<T: Send + Sync>() {}
+    send_and_sync::<RateLimiter>();
+    send_and_sync::<Acquire<'_>>();
+    send_and_sync::<AcquireOwned>();
+    let limiter = RateLimiter::builder().initial(5).max(8).build();
+    assert!(format!("{limiter:?}").starts_with("RateLimiter"));
+    limiter.acquire(2).await;
+    assert_eq!(limiter.balance(), 3);
+    tokio::time::advance(ms(100)).await;
+    assert_eq!(limiter.balance(), 4);
+}
+
+#[tokio::test(start_paused = true)]
+async fn d3_nothing_never_suspends_and_done_stays_ready() {
+    let limiter = Arc::new(limiter(1, 100));
+    let mut waiting = Box::pin(limiter.acquire(1));
+    assert!(poll_once(&mut waiting).is_pending());
+    let mut nothing = Box::pin(limiter.acquire(0));
+    assert!(poll_once(&mut nothing).is_ready());
+    assert!(poll_once(&mut nothing).is_ready());
+    assert!(limiter.try_acquire(0));
+    assert!(!limiter.try_acquire(1));
+    let mut owned = Box::pin(Arc::clone(&limiter).acquire_owned(1));
+    assert!(poll_once(&mut owned).is_pending());
+    assert!(waiting.is_core() && !owned.is_core());
+    waiting.as_mut().await;
+    assert!(!waiting.is_core() && owned.is_core());
+    owned.as_mut().await;
+    assert!(!owned.is_core());
+    assert!(poll_once(&mut owned).is_ready());
+}
+
+#[tokio::test(start_paused = true)]
+async fn d4_a_dropped_future_releases_at_most_max() {
+    let limiter = RateLimiter::builder().refill(10).max(30).interval(ms(100)).build();
+    let start = Instant::now();
+    let mut giant = Box::pin(limiter.acquire(100));
+    assert!(poll_once(&mut giant).is_pending());
+    tokio::time::sleep(ms(750)).await;
+    assert_eq!(limiter.balance(), 0);
+    drop(giant);
+    assert_eq!(limiter.balance(), 30);
+    limiter.acquire(100).await;
+    assert_eq!(start.elapsed(), ms(1400), "30 at once and seven refills");
+}
+
+#[tokio::test(start_paused = true)]
+async fn d5_the_grid_begins_at_the_build_and_try_is_capped() {
+    let limiter = RateLimiter::builder().refill(3).max(5).interval(ms(100)).build();
+    tokio::time::advance(ms(99)).await;
+    assert!(!limiter.try_acquire(1));
+    tokio::time::advance(ms(1)).await;
+    assert!(limiter.try_acquire(3));
+    tokio::time::advance(Duration::from_secs(60).checked_sub(ms(1)).unwrap()).await;
+    assert_eq!(limiter.balance(), 5);
+    assert!(!limiter.try_acquire(6));
+    assert!(limiter.try_acquire(5));
+    let start = Instant::now();
+    limiter.acquire(1).await;
+    assert_eq!(start.elapsed(), ms(1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn d5_a_bucket_that_keeps_nothing_still_serves_who_waits() {
+    let limiter = RateLimiter::builder().refill(3).max(0).interval(ms(100)).build();
+    let start = Instant::now();
+    limiter.acquire(1).await;
+    assert_eq!(start.elapsed(), ms(100));
+    limiter.acquire(7).await;
+    assert_eq!(start.elapsed(), ms(400));
+}
+
+#[tokio::test(start_paused = true)]
+async fn d6_whole_schedules() {
+    let start = Instant::now();
+    let ten = limiter(1, 100);
+    for _ in 0..10 {
+        ten.acquire_one().await;
+    }
+    assert_eq!(start.elapsed(), ms(1000));
+    let start = Instant::now();
+    let two = limiter(1, 2000);
+    two.acquire_one().await;
+    two.acquire_one().await;
+    assert_eq!(start.elapsed(), ms(4000));
+}
+
+#[tokio::test(start_paused = true)]
+async fn d6_the_largest_numbers() {
+    let limiter = limiter(usize::MAX, 100);
+    let start = Instant::now();
+    limiter.acquire(usize::MAX).await;
+    limiter.acquire(MOST - 1).await;
+    assert_eq!(start.elapsed(), ms(300));
+    limiter.acquire(1).await;
+    assert_eq!(start.elapsed(), ms(400));
+}
+
+#[tokio::test(start_paused = true)]
+async fn d7_idle_time_saves_up_and_the_grid_stays() {
+    let build = || RateLimiter::builder().refill(1).interval(ms(2000)).max(5).initial(5).build();
+    let limiter = build();
+    tokio::time::sleep(ms(10_000)).await;
+    let start = Instant::now();
+    for _ in 0..5 {
+        limiter.acquire_one().await;
+    }
+    assert_eq!(start.elapsed(), ms(0));
+    for _ in 0..5 {
+        limiter.acquire_one().await;
+    }
+    assert_eq!(start.elapsed(), ms(10_000));
+    let limiter = build();
+    limiter.acquire_one().await;
+    tokio::time::sleep(ms(3900)).await;
+    limiter.acquire_one().await;
+    let start = Instant::now();
+    for _ in 0..5 {
+        limiter.acquire_one().await;
+    }
+    assert_eq!(start.elapsed(), ms(100));
+}
+
+#[tokio::test(start_paused = true)]
+async fn d7_five_at_once_then_one_each_interval() {
+    for together in [false, true] {
+        let limiter = RateLimiter::builder().initial(5).max(5).interval(ms(100)).build();
+        let start = Instant::now();
+        for _ in 0..if together { 1 } else { 10 } {
+            limiter.acquire(if together { 10 } else { 1 }).await;
+        }
+        assert_eq!(start.elapsed(), ms(500));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn d8_a_hundred_tasks_share_it() {
+    let limiter = Arc::new(limiter(100, 200));
+    let start = Instant::now();
+    let mut tasks = JoinSet::new();
+    for _ in 0..100 {
+        let limiter = Arc::clone(&limiter);
+        tasks.spawn(async move {
+            for _ in 0..10 {
+                limiter.acquire_one().await;
+            }
+        });
+    }
+    tasks.join_all().await;
+    assert_eq!(start.elapsed(), ms(2000));
+}
+
+#[tokio::test(start_paused = true)]
+async fn d8_ten_tasks_of_ten_tens_all_complete() {
+    let limiter = Arc::new(limiter(100, 50));
+    let start = Instant::now();
+    let mut tasks = JoinSet::new();
+    for _ in 0..10 {
+        let limiter = Arc::clone(&limiter);
+        tasks.spawn(async move {
+            for _ in 0..10 {
+                Arc::clone(&limiter).acquire_owned(10).await;
+            }
+        });
+    }
+    assert_eq!(tasks.join_all().await.len(), 10);
+    assert_eq!(start.elapsed(), ms(500));
+}
+
+#[tokio::test(start_paused = true)]
+async fn d9_a_giant_that_leaves_frees_those_behind() {
+    let limiter = RateLimiter::builder().refill(10).max(100).interval(ms(100)).build();
+    let mut giant = Box::pin(limiter.acquire(10_000));
+    assert!(poll_once(&mut giant).is_pending());
+    let mut behind: Vec<_> = (0..10).map(|_| Box::pin(limiter.acquire(10))).collect();
+    for waiter in &mut behind {
+        assert!(poll_once(waiter).is_pending());
+    }
+    tokio::time::sleep(ms(1000)).await;
+    for waiter in &mut behind {
+        assert!(poll_once(waiter).is_pending());
+    }
+    let start = Instant::now();
+    drop(giant);
+    for waiter in behind {
+        waiter.await;
+    }
+    assert!(start.elapsed() <= ms(10));
+}
+
+#[tokio::test(start_paused = true)]
+async fn d10_only_polled_waiters_stand_before_who_tries() {
+    let limiter = RateLimiter::builder().initial(5).max(10).build();
+    let mut waiting = Box::pin(limiter.acquire(6));
+    assert!(limiter.try_acquire(1));
+    assert!(poll_once(&mut waiting).is_pending());
+    assert!(!limiter.try_acquire(1));
+    drop(waiting);
+    assert!(limiter.try_acquire(4));
+}
+
+#[test]
+fn d11_unfair_trying_never_wedges() {
+    let limiter = RateLimiter::builder().refill(1000).interval(ms(1)).max(100_000).fair(false).build();
+    let granted: usize = std::thread::scope(|scope| {
+        let tries = || (0..1_000_000).filter(|_| limiter.try_acquire(1)).count();
+        let threads = [scope.spawn(tries), scope.spawn(tries)];
+        threads.into_iter().map(|thread| thread.join().unwrap()).sum()
+    });
+    assert!(granted > 0);
+    std::thread::sleep(ms(20));
+    assert!(limiter.try_acquire(1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn d11_acquires_in_one_task_do_not_freeze_each_other() {
+    let limiter = limiter(1, 100);
+    let start = Instant::now();
+    // The first is polled once and then left alone; the others must still come through.
+    let mut left_alone = Box::pin(limiter.acquire(1));
+    assert!(poll_once(&mut left_alone).is_pending());
+    tokio::join!(limiter.acquire(1), limiter.acquire(1), limiter.acquire(1));
+    assert_eq!(start.elapsed(), ms(400));
+    assert!(poll_once(&mut left_alone).is_ready());
+}
+
+#[tokio::test(start_paused = true)]
+async fn d11_a_core_that_is_not_polled_any_more_wakes_the_next() {
+    let limiter = limiter(1, 100);
+    let count = Arc::new(Count::default());
+    let waker = Waker::from(count.clone());
+    let mut first = Box::pin(limiter.acquire(1));
+    let mut second = Box::pin(limiter.acquire(1));
+    assert!(poll_once(&mut first).is_pending());
+    assert!(second.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+    tokio::time::sleep(ms(250)).await;
+    assert_eq!(count.0.load(Ordering::SeqCst), 1);
+    assert!(poll_once(&mut second).is_ready());
+}
+
+#[tokio::test(start_paused = true)]
+async fn d11_fractions_of_a_millisecond_count() {
+    let limiter = RateLimiter::builder().interval(Duration::from_micros(1900)).build();
+    let start = Instant::now();
+    for _ in 0..1000 {
+        limiter.acquire_one().await;
+    }
+    assert_eq!(start.elapsed(), ms(1900));
+}
+
+#[tokio::test(start_paused = true)]
+async fn d11_late_wake_ups_lose_no_refill() {
+    let limiter = Arc::new(RateLimiter::builder().interval(ms(1)).max(1).build());
+    let start = Instant::now();
+    let consumer = tokio::spawn(async move {
+        for _ in 0..1000 {
+            limiter.acquire_one().await;
+        }
+    });
+    while !consumer.is_finished() {
+        // Whoever waits is seen to every 1.7 ms only.
+        tokio::time::advance(Duration::from_micros(1700)).await;
+        tokio::task::yield_now().await;
+    }
+    assert!(start.elapsed() >= ms(1000) && start.elapsed() < ms(1010), "{:?}", start.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn d11_the_balance_is_current() {
+    let limiter = RateLimiter::builder().refill(2).interval(ms(10)).build();
+    tokio::time::advance(ms(35)).await;
+    assert_eq!(limiter.balance(), 6);
+}

@@ -1,0 +1,225 @@
+//! The semaphore: each test names the requirement it keeps (C1 … C9).
+
+mod limiters;
+
+use limiters::{ms, poll_once};
+use proptest::prelude::*;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+use throttle::limiter::{AcquireError, BuildError};
+use throttle::semaphore::Semaphore;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+/// Starts `tasks` that each work for `work`; when each began.
+async fn starts(semaphore: &Semaphore, tasks: usize, work: Duration) -> Vec<Duration> {
+    let start = Instant::now();
+    let mut set = JoinSet::new();
+    for number in 0..tasks {
+        let semaphore = semaphore.clone();
+        set.spawn(async move {
+            let _permit = semaphore.acquire().await.unwrap();
+            let began = start.elapsed();
+            tokio::time::sleep(work).await;
+            (number, began)
+        });
+        tokio::task::yield_now().await;
+    }
+    let mut starts = set.join_all().await;
+    starts.sort_unstable();
+    starts.into_iter().map(|(_, began)| began).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn c1_a_permit_needs_a_place_and_a_token() {
+    let semaphore = Semaphore::new(2, 1).unwrap();
+    // Work is longer than tokens take: places decide. Then the other way round.
+    assert_eq!(starts(&semaphore, 4, ms(5000)).await, [ms(0), ms(0), ms(5000), ms(5000)]);
+    tokio::time::sleep(ms(10_000)).await;
+    assert_eq!(starts(&semaphore, 4, ms(1)).await, [ms(0), ms(0), ms(1000), ms(2000)]);
+    assert_eq!(Semaphore::new(2, 0).unwrap_err(), BuildError::ZeroRate);
+}
+
+#[tokio::test(start_paused = true)]
+async fn c2_dropping_a_permit_frees_exactly_its_place() {
+    let semaphore = Semaphore::new(3, 1000).unwrap();
+    let first = semaphore.acquire().await.unwrap();
+    let second = semaphore.try_acquire().unwrap();
+    assert_eq!(semaphore.available(), 1);
+    drop(first);
+    assert_eq!(semaphore.available(), 2);
+    let elsewhere = tokio::spawn(async move { drop(second) });
+    elsewhere.await.unwrap();
+    assert_eq!(semaphore.available(), 3);
+    semaphore.acquire().await.unwrap().forget();
+    assert_eq!(semaphore.available(), 2, "a forgotten place is gone");
+}
+
+#[tokio::test(start_paused = true)]
+async fn c3_releasing_never_sleeps_and_nothing_waits_at_the_end() {
+    let semaphore = Semaphore::new(2, 0.001).unwrap();
+    let start = Instant::now();
+    assert_eq!(starts(&semaphore, 2, ms(10)).await, [ms(0), ms(0)]);
+    assert_eq!(start.elapsed(), ms(10));
+}
+
+#[tokio::test(start_paused = true)]
+async fn c4_waiters_start_a_slot_apart_and_after_a_release() {
+    let semaphore = Semaphore::new(3, 2).unwrap();
+    let expected = [0, 0, 0, 500, 1000, 1500, 2000].map(ms);
+    assert_eq!(starts(&semaphore, 7, ms(100)).await, expected);
+    tokio::time::sleep(ms(10_000)).await;
+    let expected = [0, 0, 0, 1600, 1600, 1600, 3200].map(ms);
+    assert_eq!(starts(&semaphore, 7, ms(1600)).await, expected, "tokens gathered while places were held");
+}
+
+#[tokio::test(start_paused = true)]
+async fn c4_after_a_long_hold_no_two_start_on_one_slot() {
+    let semaphore = Semaphore::new(1, 1).unwrap();
+    let held = semaphore.acquire().await.unwrap();
+    let start = Instant::now();
+    let mut line: Vec<_> = (0..3).map(|_| Box::pin(semaphore.acquire())).collect();
+    for waiter in &mut line {
+        assert!(poll_once(waiter).is_pending());
+    }
+    tokio::time::sleep(ms(10_000)).await;
+    drop(held);
+    for (number, waiter) in line.into_iter().enumerate() {
+        drop(waiter.await.unwrap());
+        assert_eq!(start.elapsed(), ms(10_000 + 1000 * number as u64));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn c5_a_slow_period_after_a_burst_allows_no_larger_burst() {
+    let semaphore = Semaphore::new(3, 2).unwrap();
+    starts(&semaphore, 6, ms(1)).await;
+    for _ in 0..20 {
+        tokio::time::sleep(ms(900)).await;
+        drop(semaphore.acquire().await.unwrap());
+    }
+    tokio::time::sleep(ms(60_000)).await;
+    assert_eq!(starts(&semaphore, 5, ms(1)).await, [0, 0, 0, 500, 1000].map(ms));
+}
+
+#[tokio::test(start_paused = true)]
+async fn c6_first_in_first_out_and_the_slot_of_a_cancelled_one_is_used() {
+    let semaphore = Semaphore::new(1, 1).unwrap();
+    drop(semaphore.acquire().await.unwrap());
+    let start = Instant::now();
+    let mut cancelled = Box::pin(semaphore.acquire());
+    assert!(poll_once(&mut cancelled).is_pending());
+    let mut timed = Box::pin(tokio::time::timeout(ms(10), semaphore.acquire()));
+    assert!(poll_once(&mut timed).is_pending());
+    let mut next = Box::pin(semaphore.acquire());
+    assert!(poll_once(&mut next).is_pending());
+    drop(cancelled);
+    assert!(timed.await.is_err());
+    let permit = next.await.unwrap();
+    assert_eq!(start.elapsed(), ms(1000));
+    drop(permit);
+    assert_eq!(semaphore.available(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn c7_available_and_locked_and_a_capacity_of_nothing() {
+    let semaphore = Semaphore::new(0, 10).unwrap();
+    assert!(semaphore.is_locked());
+    assert_eq!(semaphore.available(), 0);
+    assert!(matches!(semaphore.try_acquire(), Err(AcquireError::TooLong { .. } | AcquireError::OthersWait)));
+    let mut waiter = Box::pin(semaphore.acquire());
+    assert!(poll_once(&mut waiter).is_pending());
+    tokio::time::sleep(ms(60_000)).await;
+    assert!(poll_once(&mut waiter).is_pending());
+    semaphore.set_capacity(3);
+    let permit = waiter.await.unwrap();
+    assert_eq!((semaphore.available(), semaphore.is_locked()), (2, false));
+    semaphore.set_capacity(1);
+    let mut waiters: Vec<_> = (0..3).map(|_| Box::pin(semaphore.acquire())).collect();
+    for waiter in &mut waiters {
+        assert!(poll_once(waiter).is_pending());
+    }
+    assert_eq!((semaphore.available(), semaphore.waiters()), (0, 3), "not below nothing");
+    drop(permit);
+}
+
+#[tokio::test(start_paused = true)]
+async fn c8_forty_places_two_a_second_forty_four_tasks() {
+    let semaphore = Semaphore::new(40, 2).unwrap();
+    let start = Instant::now();
+    let starts = starts(&semaphore, 44, ms(100)).await;
+    assert!(starts[..40].iter().all(Duration::is_zero));
+    assert_eq!(starts[40..], [500, 1000, 1500, 2000].map(ms));
+    assert_eq!(start.elapsed(), ms(2100), "ends when the last work ends");
+}
+
+#[tokio::test(start_paused = true)]
+async fn c9_a_panic_frees_the_place() {
+    let semaphore = Semaphore::new(1, 1000).unwrap();
+    let task = tokio::spawn({
+        let semaphore = semaphore.clone();
+        async move {
+            let _permit = semaphore.acquire().await.unwrap();
+            std::panic::resume_unwind(Box::new("on purpose"));
+        }
+    });
+    assert!(task.await.is_err());
+    assert_eq!(semaphore.available(), 1);
+}
+
+proptest! {
+    /// Whatever is acquired, dropped, granted and not seen: never more than the capacity, and all of it back at the end.
+    #[test]
+    fn c9_never_more_than_the_capacity_and_no_place_is_lost(
+        capacity in 1_usize..5, steps in prop::collection::vec((0_u8..5, any::<prop::sample::Index>()), 1..80),
+    ) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+        runtime.block_on(async {
+            let semaphore = Semaphore::new(capacity, 10).unwrap();
+            let (mut waiting, mut held) = (Vec::new(), Vec::new());
+            for (step, index) in steps {
+                match step {
+                    0 | 1 => waiting.push(Box::pin(semaphore.acquire())),
+                    2 if !waiting.is_empty() => drop(waiting.swap_remove(index.index(waiting.len()))),
+                    3 if !held.is_empty() => drop(held.swap_remove(index.index(held.len()))),
+                    _ => tokio::time::sleep(ms(70)).await,
+                }
+                if step % 2 == 0 {
+                    let mut still = Vec::new();
+                    for mut waiter in waiting {
+                        match poll_once(&mut waiter) {
+                            std::task::Poll::Ready(permit) => held.push(permit.unwrap()),
+                            std::task::Poll::Pending => still.push(waiter),
+                        }
+                    }
+                    waiting = still;
+                }
+                assert!(held.len() <= capacity);
+            }
+            drop((waiting, held));
+            assert_eq!(semaphore.available(), capacity);
+        });
+    }
+}
+
+#[test]
+fn c9_threads_never_hold_more_than_the_capacity() {
+    let semaphore = Semaphore::new(3, 100_000).unwrap();
+    let (held, most) = (Arc::new(AtomicUsize::new(0)), AtomicUsize::new(0));
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                for _ in 0..100 {
+                    let permit = semaphore.blocking_acquire().unwrap();
+                    most.fetch_max(held.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+                    std::thread::yield_now();
+                    held.fetch_sub(1, Ordering::SeqCst);
+                    drop(permit);
+                }
+            });
+        }
+    });
+    assert!(most.into_inner() <= 3);
+    assert_eq!(semaphore.available(), 3);
+}

@@ -1,0 +1,234 @@
+//! Who is woken, how often, and by what: the timer is the line's own, whoever of the waiters is polled.
+
+mod limiters;
+
+use limiters::{Count, FakeTimer, ms, poll_once};
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Waker};
+use std::time::{Duration, Instant};
+use throttle::limiter::{AcquireError, Limiter};
+use tokio::runtime::{Builder, Runtime};
+
+fn runtime() -> Runtime {
+    Builder::new_current_thread().enable_time().build().unwrap()
+}
+
+fn paused() -> Runtime {
+    Builder::new_current_thread().enable_time().start_paused(true).build().unwrap()
+}
+
+#[test]
+fn a_head_that_is_polled_once_and_never_again_freezes_nobody() {
+    paused().block_on(async {
+        let limiter = Limiter::new(10, 1).unwrap();
+        limiter.acquire(1).await.unwrap();
+        let start = tokio::time::Instant::now();
+        let mut left_alone = Box::pin(limiter.acquire(1));
+        assert!(poll_once(&mut left_alone).is_pending());
+        limiter.acquire(1).await.unwrap();
+        assert_eq!(start.elapsed(), ms(200));
+        std::mem::forget(left_alone);
+    });
+}
+
+#[test]
+fn a_head_whose_runtime_is_dropped_freezes_nobody() {
+    let limiter = Limiter::new(50, 1).unwrap();
+    limiter.try_acquire(1).unwrap();
+    let gone = runtime();
+    let mut head = Box::pin(limiter.acquire(1));
+    gone.block_on(async { assert!(poll_once(&mut head).is_pending()) });
+    let other = runtime();
+    let mut next = Box::pin(limiter.acquire(1));
+    other.block_on(async { assert!(poll_once(&mut next).is_pending()) });
+    drop(gone);
+    other.block_on(next).unwrap();
+    other.block_on(head).unwrap();
+}
+
+#[test]
+fn a_head_whose_runtime_is_not_driven_any_more_freezes_nobody() {
+    let limiter = Limiter::new(50, 1).unwrap();
+    limiter.try_acquire(1).unwrap();
+    let idle = runtime();
+    let mut head = Box::pin(limiter.acquire(1));
+    idle.block_on(async { assert!(poll_once(&mut head).is_pending()) });
+    let start = Instant::now();
+    runtime().block_on(limiter.acquire(1)).unwrap();
+    assert!(start.elapsed() >= ms(39));
+    assert!(poll_once(&mut head).is_ready());
+}
+
+#[test]
+fn a_waiter_that_moves_to_another_runtime_takes_its_alarm_along() {
+    let limiter = Limiter::new(20, 1).unwrap();
+    limiter.try_acquire(1).unwrap();
+    let first = runtime();
+    let mut waiter = Box::pin(limiter.acquire(1));
+    first.block_on(async { assert!(poll_once(&mut waiter).is_pending()) });
+    drop(first);
+    runtime().block_on(waiter).unwrap();
+}
+
+#[test]
+fn a_task_that_waits_outside_its_runtimes_threads_hears_of_its_end() {
+    let limiter = Limiter::new(0.001, 1).unwrap();
+    limiter.try_acquire(1).unwrap();
+    let gone = runtime();
+    let count = Arc::new(Count::default());
+    let waker = Waker::from(count.clone());
+    let mut waiter = Box::pin(limiter.acquire(1));
+    {
+        let _context = gone.enter();
+        assert!(waiter.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+    }
+    drop(gone);
+    assert_eq!(count.0.load(Ordering::SeqCst), 1, "woken to look for another timer");
+    assert_eq!(poll_once(&mut waiter), std::task::Poll::Ready(Err(AcquireError::NoTimer)));
+}
+
+#[test]
+fn a_thread_behind_a_task_nobody_drives_serves_itself() {
+    let limiter = Limiter::new(50, 1).unwrap();
+    limiter.try_acquire(1).unwrap();
+    let idle = runtime();
+    let mut head = Box::pin(limiter.acquire(1));
+    idle.block_on(async { assert!(poll_once(&mut head).is_pending()) });
+    limiter.blocking_acquire(1).unwrap();
+    assert!(poll_once(&mut head).is_ready());
+}
+
+#[test]
+fn threads_hand_the_watch_on() {
+    let limiter = Limiter::new(200, 1).unwrap();
+    limiter.try_acquire(1).unwrap();
+    let start = Instant::now();
+    std::thread::scope(|scope| {
+        for _ in 0..10 {
+            scope.spawn(|| limiter.blocking_acquire(1).unwrap());
+        }
+        let leaves = scope.spawn(|| limiter.blocking_acquire_timeout(1, ms(60)).is_ok());
+        let _ = leaves.join().unwrap();
+    });
+    assert!(start.elapsed() >= ms(50));
+}
+
+#[test]
+fn without_any_timer_it_says_what_it_needs() {
+    let limiter = Limiter::new(1, 1).unwrap();
+    let mut waiter = Box::pin(limiter.acquire(1));
+    assert!(poll_once(&mut waiter).is_ready(), "what is there needs no timer");
+    let mut waiter = Box::pin(limiter.acquire(1));
+    let std::task::Poll::Ready(Err(error)) = poll_once(&mut waiter) else { panic!("no timer, but it waits") };
+    assert!(error.to_string().contains("enable_time"), "{error}");
+    assert_eq!(limiter.waiters(), 0);
+}
+
+#[test]
+fn another_executor_with_a_timer_of_its_own() {
+    let timer = Arc::new(FakeTimer::default());
+    let limiter = Limiter::builder().rate(3, Duration::from_secs(1)).burst(1).timer(timer.clone()).build().unwrap();
+    let mut line: Vec<_> = (0..4).map(|_| Box::pin(limiter.acquire(1))).collect();
+    let mut done = line.iter_mut().map(poll_once).filter(std::task::Poll::is_ready).count();
+    while timer.to_next() {
+        done += 1;
+    }
+    assert_eq!((done, throttle::limiter::Timer::now(&*timer)), (4, 1_000_000_000));
+}
+
+#[test]
+fn a8_at_most_three_wake_ups_a_grant_in_tasks_of_tokio() {
+    for waiters in [1_000_u64, 100_000] {
+        let count = Arc::new(Count::default());
+        paused().block_on(async {
+            let limiter = Limiter::new(1_000_000, 1).unwrap();
+            limiter.acquire(1).await.unwrap();
+            let start = tokio::time::Instant::now();
+            let waker = Waker::from(count.clone());
+            let mut line: Vec<_> = (0..waiters).map(|_| Box::pin(limiter.acquire(1))).collect();
+            for one in &mut line {
+                assert!(one.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+            }
+            while limiter.waiters() > 0 {
+                tokio::time::sleep(ms(1)).await;
+            }
+            assert!(start.elapsed() <= Duration::from_micros(waiters) + ms(2));
+            assert!(line.iter_mut().all(|one| poll_once(one).is_ready()));
+        });
+        let wakes = count.0.load(Ordering::SeqCst) as u64;
+        assert_eq!(wakes, waiters, "each is woken once");
+    }
+}
+
+#[test]
+fn a_thousand_tasks_at_a_thousand_a_second() {
+    let elapsed = runtime().block_on(async {
+        let limiter = Limiter::new(1000, 1).unwrap();
+        let start = Instant::now();
+        let mut tasks = tokio::task::JoinSet::new();
+        for _ in 0..1000 {
+            let limiter = limiter.clone();
+            tasks.spawn(async move { limiter.acquire(1).await.unwrap() });
+        }
+        tasks.join_all().await;
+        start.elapsed()
+    });
+    // The ideal is 0.999 s; the bar of 1.002 s, on an idle machine, is the bench's to hold.
+    assert!(elapsed >= ms(998), "{elapsed:?}");
+}
+
+#[test]
+fn one_task_after_another_keeps_ten_thousand_a_second_under_late_timers() {
+    let elapsed = paused().block_on(async {
+        let limiter = Limiter::new(10_000, 1).unwrap();
+        let start = tokio::time::Instant::now();
+        for _ in 0..20_000 {
+            limiter.acquire(1).await.unwrap();
+        }
+        start.elapsed()
+    });
+    assert!(elapsed >= Duration::from_micros(1_999_900) && elapsed <= ms(2001), "{elapsed:?}");
+}
+
+#[test]
+fn law_3_whoever_wakes_too_late_is_moved_up_to_the_allowance_behind() {
+    let timer = Arc::new(FakeTimer::default());
+    let limiter =
+        Limiter::builder().rate(10_000, Duration::from_secs(1)).burst(1).timer(timer.clone()).build().unwrap();
+    limiter.try_acquire(1).unwrap();
+    let mut line: Vec<_> = (0..1000).map(|_| Box::pin(limiter.acquire(1))).collect();
+    for one in &mut line {
+        assert!(poll_once(one).is_pending());
+    }
+    timer.to(1_000_000_000); // nobody looked for a second
+    assert_eq!(limiter.waiters(), 1000 - 21, "2 ms of rate, and the one at its end");
+    timer.to(1_000_100_000);
+    assert_eq!(limiter.waiters(), 1000 - 22, "then at the rate again");
+    drop(line);
+    timer.to(2_000_000_000);
+    assert!(limiter.try_acquire(1).is_ok());
+    assert!(limiter.try_acquire(1).is_err(), "at rest the burst is what it was");
+}
+
+#[test]
+fn wakers_that_poll_at_once_find_no_lock_held() {
+    struct Polls(Limiter);
+    impl std::task::Wake for Polls {
+        fn wake(self: Arc<Self>) {
+            let mut next = Box::pin(self.0.acquire(1));
+            let _ = poll_once(&mut next);
+            drop(next);
+            let _ = self.0.available();
+        }
+    }
+    let timer = Arc::new(FakeTimer::default());
+    let limiter = Limiter::builder().rate(1, Duration::from_secs(1)).burst(1).timer(timer.clone()).build().unwrap();
+    limiter.try_acquire(1).unwrap();
+    let waker = Waker::from(Arc::new(Polls(limiter.clone())));
+    let mut waiter = Box::pin(limiter.acquire(1));
+    assert!(waiter.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+    assert!(timer.to_next());
+    assert!(poll_once(&mut waiter).is_ready());
+}
