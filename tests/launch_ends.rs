@@ -313,7 +313,7 @@ fn alone_a_command_may_use_the_terminal() {
 fn alone_on_a_terminal_a_command_is_ended_with_all_it_started() {
     let folder = tempfile::tempdir().unwrap();
     let throttle = env!("CARGO_BIN_EXE_throttle");
-    let command = "sh -c '\\''echo $$ > member.1; exec sleep 100'\\''; echo on";
+    let command = "sh -c '\\''trap \"\" HUP; echo $$ > member.1; exec sleep 100'\\''; echo on";
     let run = format!("echo $$ > own; exec {throttle} -j1 -r 20/s --repeat 1 -c '{command}'");
     let at = folder.path().to_owned();
     let killer = thread::spawn(move || {
