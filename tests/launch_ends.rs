@@ -244,6 +244,8 @@ fn stopped_time_stops_the_commands_and_makes_no_burst() {
     command.current_dir(&folder).stdin(Stdio::null());
     let run = Started::new(command.spawn().unwrap());
     let leader = number_in(&folder.path().join("leader.1"));
+    // It may run before we know that it does.
+    thread::sleep(Duration::from_millis(300));
     run.signal(Signal::TSTP);
     let (own, stopped) = (run.child.id(), Some('T'));
     wait_until("both are stopped", || state_of(own) == stopped && state_of(leader) == stopped);

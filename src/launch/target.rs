@@ -24,7 +24,8 @@ impl Target {
             Target::Group(pid) => drop(rustix::process::kill_process_group(pid, signal)),
             // Our group is not ours to end: others in it are not our children.
             Target::Process(pid) => {
-                for process in descendants(pid).into_iter().chain([pid]) {
+                // The command first: otherwise it might go on where a child of its has ended.
+                for process in family(pid) {
                     let _ = rustix::process::kill_process(process, signal);
                 }
             }
@@ -48,8 +49,8 @@ fn has_living(group: Pid) -> bool {
     processes.is_empty() || processes.iter().any(is_living)
 }
 
-/// Those whom `ancestor` has started, and whom they have; nobody, where there is no /proc to ask.
-fn descendants(ancestor: Pid) -> Vec<Pid> {
+/// `ancestor`, then those whom it has started, then whom they have; it alone, where there is no /proc to ask.
+fn family(ancestor: Pid) -> Vec<Pid> {
     let processes = processes();
     let mut found = vec![ancestor.as_raw_nonzero().get()];
     let mut asked = 0;
@@ -57,7 +58,7 @@ fn descendants(ancestor: Pid) -> Vec<Pid> {
         found.extend(processes.iter().filter(|process| process.parent == parent).map(|process| process.pid));
         asked += 1;
     }
-    found.into_iter().skip(1).filter_map(Pid::from_raw).collect()
+    found.into_iter().filter_map(Pid::from_raw).collect()
 }
 
 #[derive(Debug)]
