@@ -6,18 +6,26 @@ use rustix::process::Signal;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use tokio::sync::Notify;
+
+/// Commands that start at once. A start takes as long as the system needs to load the command, half a millisecond or more,
+/// for which the starting thread is blocked (`CLONE_VFORK`, clone(2)): one thread alone would not keep two cores busy.
+pub(super) const STARTERS: usize = 2;
 
 #[derive(Debug)]
 pub(super) struct Slots {
     state: Mutex<State>,
     changed: Condvar,
+    room_in_the_system: Notify,
     /// 0: no cap.
     jobs: u32,
 }
 
 #[derive(Debug, Default)]
 struct State {
+    /// `None`: it is starting.
     running: BTreeMap<u64, Option<Target>>,
+    starting: usize,
     /// Slots given back, the lowest first; those from `next` on were never given.
     free: BinaryHeap<Reverse<u32>>,
     next: u32,
@@ -26,13 +34,13 @@ struct State {
     passed_on: Option<Signal>,
     /// Output that waits for its turn is more than should be held.
     full: bool,
-    /// The system had no room for another process: none starts until one ends.
-    short: bool,
+    /// Those for which the system had no room: none else starts until one ends.
+    short: usize,
 }
 
 impl Slots {
     pub(super) fn new(jobs: u32) -> Self {
-        Slots { state: Mutex::default(), changed: Condvar::new(), jobs }
+        Slots { state: Mutex::default(), changed: Condvar::new(), room_in_the_system: Notify::new(), jobs }
     }
 
     /// Waits for a free slot and says how many there are. Once nothing is to start any more, never returns.
@@ -50,19 +58,20 @@ impl Slots {
     fn room(&self, state: &State) -> u64 {
         let running = state.running.len() as u64;
         match self.jobs {
-            _ if state.stopping || state.full || (state.short && running > 0) => 0,
+            _ if state.stopping || state.full || (state.short > 0 && running > 0) => 0,
             0 => u64::MAX,
             jobs => u64::from(jobs).saturating_sub(running),
         }
     }
 
-    /// Takes a slot for the job `seq`. Once nothing is to start any more, never returns.
+    /// Takes a slot for the job `seq`, when somebody is free to start it. Once nothing is to start any more, never returns.
     pub(super) fn take(&self, seq: u64) -> u32 {
         let mut state = self.lock();
-        while state.stopping {
+        while state.stopping || state.starting >= STARTERS {
             state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
         state.running.insert(seq, None);
+        state.starting += 1;
         if let Some(Reverse(slot)) = state.free.pop() {
             return slot;
         }
@@ -77,29 +86,45 @@ impl Slots {
         if let Some(signal) = state.passed_on {
             target.signal(signal);
         }
+        self.one_less_is_starting(&mut state);
+    }
+
+    fn one_less_is_starting(&self, state: &mut State) {
+        if state.starting == STARTERS {
+            self.changed.notify_all();
+        }
+        state.starting -= 1;
     }
 
     pub(super) fn release(&self, seq: u64, slot: u32) {
         let mut state = self.lock();
-        state.running.remove(&seq);
+        if let Some(None) = state.running.remove(&seq) {
+            self.one_less_is_starting(&mut state);
+        }
         state.free.push(Reverse(slot));
-        state.short = false;
+        state.short = 0;
         drop(state);
         self.changed.notify_all();
+        self.room_in_the_system.notify_waiters();
     }
 
-    /// The system has no room for another process; whether waiting for one to end may help.
-    pub(super) fn wait_for_room_in_the_system(&self) -> bool {
-        let mut state = self.lock();
-        // The one that could not start is counted, too.
-        if state.running.len() <= 1 {
+    /// The system has no room for another process; whether waiting for one to end may help, and if so, returns then.
+    pub(super) async fn wait_for_room_in_the_system(&self) -> bool {
+        let mut room = std::pin::pin!(self.room_in_the_system.notified());
+        room.as_mut().enable();
+        if !self.note_shortage() {
             return false;
         }
-        state.short = true;
-        while state.short && state.running.len() > 1 {
-            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
-        }
+        room.await;
         true
+    }
+
+    /// One more waits for an end; `false` if all others do, too.
+    fn note_shortage(&self) -> bool {
+        let mut state = self.lock();
+        let others_end = state.running.len() > state.short + 1;
+        state.short += usize::from(others_end);
+        others_end
     }
 
     pub(super) fn set_full(&self, full: bool) {
