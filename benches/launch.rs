@@ -23,7 +23,7 @@ const WRITE_OUT: &str = "curl -s -o /dev/null -w '%{http_code}\\n'";
 fn main() {
     let bench = Bench { folder: tempfile::tempdir().unwrap(), runs: runs() };
     println!("load before: {}; {} cores\n", load(), std::thread::available_parallelism().map_or(0, usize::from));
-    println!("| work | who | result | against us |\n|---|---|---|---|");
+    println!("| work | who | result | ratio |\n|---|---|---|---|");
     let mut missing = bench.launches();
     missing.extend(bench.rate());
     bench.memory();
@@ -68,7 +68,7 @@ impl Bench {
         let mut times = vec![Vec::new(); contenders.len()];
         for _ in 0..self.runs {
             for (times, (tool, command)) in times.iter_mut().zip(&contenders) {
-                // A hundred times slower; once is enough.
+                // Ten times slower; once is enough.
                 if *tool != "parallel" || times.is_empty() {
                     times.push(seconds(command, &units));
                 }
@@ -77,7 +77,7 @@ impl Bench {
         let medians: Vec<f64> = times.into_iter().map(median).collect();
         for ((tool, _), time) in contenders.iter().zip(&medians) {
             let ratio = medians[0] / time;
-            println!("| {LAUNCHES} × `/bin/true`, 8 at a time | {tool} | {time:.2} s | {ratio:.2}× |");
+            println!("| {LAUNCHES} × `/bin/true`, 8 at a time | {tool} | {time:.2} s | we take {ratio:.2}× |");
         }
         missing
     }
