@@ -36,7 +36,7 @@ use printer::{Collected, Printer};
 use slots::Slots;
 use spool::{Budget, Spool};
 use target::Target;
-pub use template::{Place, Reading, Template, TemplateError};
+pub use template::{Place, Reading, Template, TemplateError, quoted};
 
 /// What all commands' output together may take in memory.
 const MEMORY: usize = 1 << 20;
@@ -209,7 +209,7 @@ impl Launcher {
     }
 
     /// Has the command for `job` started: by a task, as starting takes a while and several can start at once. Never runs
-    /// ahead of that by more than there are threads to do it.
+    /// far ahead of that.
     fn start(&self, mut job: Job) {
         let words = self.shared.options.template.fill(&job.units);
         let slot = self.shared.slots.take(job.seq);
@@ -493,16 +493,4 @@ impl<R: Source, S: FnMut(&Job) -> io::Result<()>> Flow for Showing<R, S> {
         }
         Ok(())
     }
-}
-
-/// A command as one would type it.
-///
-/// What it could not run, a NUL byte, is left out.
-#[must_use]
-pub fn quoted(words: &[OsString]) -> Vec<u8> {
-    let quoter = shlex::bytes::Quoter::new().allow_nul(true);
-    let quote =
-        |word: &OsString| quoter.quote(word.as_encoded_bytes()).map(std::borrow::Cow::into_owned).unwrap_or_default();
-    let words: Vec<Vec<u8>> = words.iter().map(quote).collect();
-    words.join(&b' ')
 }

@@ -12,6 +12,10 @@ use tokio::sync::Notify;
 /// for which the starting thread is blocked (`CLONE_VFORK`, clone(2)): one thread alone would not keep two cores busy.
 pub(super) const STARTERS: usize = 2;
 
+/// Jobs that have a slot and are not started yet. Enough to keep the starters at work; few, because what was handed over may
+/// start at once after a delay.
+const MOST_STARTING: usize = 2 * STARTERS;
+
 #[derive(Debug)]
 pub(super) struct Slots {
     state: Mutex<State>,
@@ -64,10 +68,10 @@ impl Slots {
         }
     }
 
-    /// Takes a slot for the job `seq`, when somebody is free to start it. Once nothing is to start any more, never returns.
+    /// Takes a slot for the job `seq`, when not too many others are yet to start. Once nothing is to start any more, never returns.
     pub(super) fn take(&self, seq: u64) -> u32 {
         let mut state = self.lock();
-        while state.stopping || state.starting >= STARTERS {
+        while state.stopping || state.starting >= MOST_STARTING {
             state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
         state.running.insert(seq, None);
@@ -90,7 +94,7 @@ impl Slots {
     }
 
     fn one_less_is_starting(&self, state: &mut State) {
-        if state.starting == STARTERS {
+        if state.starting == MOST_STARTING {
             self.changed.notify_all();
         }
         state.starting -= 1;
