@@ -1,9 +1,9 @@
 //! The sink that runs one command per unit.
 //!
-//! The pump's thread cuts the input into jobs, waits for a free slot, takes a grant, sleeps until it and starts the
-//! command: so a start is never later than its grant for want of a slot. From then on the command belongs to a task on a
-//! second thread, where tokio collects its output, watches its time and waits for its end. What both need to know of each
-//! other stands in one place, the slots; whoever ends the whole (a signal, a reader that is gone, an exit of 255) stops
+//! The pump's thread cuts the input into jobs, waits for a free slot, takes a grant, sleeps until it and hands the job over:
+//! so a start is never later than its grant for want of a slot. From then on it belongs to a task on another thread, where
+//! the command is started and tokio collects its output, watches its time and waits for its end. What both need to know of
+//! each other stands in one place, the slots; whoever ends the whole (a signal, a reader that is gone, an exit of 255) stops
 //! the slots, and the pump, wherever it is, starts nothing more.
 
 use crate::clock::with_usual_slack;
@@ -36,7 +36,7 @@ use printer::{Collected, Printer};
 use slots::Slots;
 use spool::{Budget, Spool};
 use target::Target;
-pub use template::{Place, Reading, Template, TemplateError};
+pub use template::{Place, Reading, Template, TemplateError, quoted};
 
 /// What all commands' output together may take in memory.
 const MEMORY: usize = 1 << 20;
@@ -53,6 +53,8 @@ pub struct Options {
     pub program: Option<OsString>,
     /// How many at once; 0 without a cap.
     pub jobs: u32,
+    /// How many may start together: the most that the limits let go at once.
+    pub burst: u64,
     /// What becomes of their output.
     pub output: Output,
     /// Whether each line gets [`Observer::tag`] in front.
@@ -152,13 +154,15 @@ impl Launcher {
     /// # Errors
     /// The system gives us no thread or no way to wait for events.
     pub fn new(options: Options, observer: Arc<dyn Observer>) -> io::Result<Self> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let mut runtime = tokio::runtime::Builder::new_multi_thread();
+        runtime.worker_threads(slots::STARTERS).thread_name("children").enable_all();
+        // Its threads hand their timer slack down to the commands they start.
+        let runtime = with_usual_slack(|| runtime.build())?;
         let tasks = runtime.handle().clone();
-        std::thread::Builder::new()
-            .name("children".to_owned())
-            .spawn(move || runtime.block_on(std::future::pending::<()>()))?;
+        // Commands outlive the launcher.
+        std::mem::forget(runtime);
         let printer = Mutex::new(Printer::new(options.output == Output::InOrder));
-        let (slots, budget) = (Slots::new(options.jobs), Budget::new(MEMORY));
+        let (slots, budget) = (Slots::new(options.jobs, options.burst), Budget::new(MEMORY));
         let wanted_terminal = Mutex::default();
         let shared = Shared { options, slots, budget, printer, observer, wanted_terminal };
         Ok(Launcher { shared: Arc::new(shared), tasks })
@@ -206,30 +210,31 @@ impl Launcher {
         }
     }
 
-    /// Starts the command for `job`. One that cannot start ends here.
+    /// Has the command for `job` started: by a task, as starting takes a while and several can start at once.
     fn start(&self, mut job: Job) {
         let words = self.shared.options.template.fill(&job.units);
         let slot = self.shared.slots.take(job.seq);
         self.shared.observer.starting(&job, &words);
-        match self.spawn(&mut job, &words, slot) {
-            Ok((child, target)) => {
-                self.shared.slots.started(job.seq, target);
-                // It may have been stopped before anybody knew it.
-                self.end_who_wants_the_terminal(job.seq, target);
-                self.tasks.spawn(child::attend(Arc::clone(&self.shared), Running { job, child, target, slot }));
-            }
-            Err(outcome) => {
-                let shared = Arc::clone(&self.shared);
-                let nothing = Collected { out: Spool::new(&shared.budget), err: Spool::new(&shared.budget) };
-                self.tasks.spawn(async move {
+        let launcher = self.clone();
+        self.tasks.spawn(async move {
+            let shared = Arc::clone(&launcher.shared);
+            match launcher.spawn(&mut job, &words, slot).await {
+                Ok((child, target)) => {
+                    shared.slots.started(job.seq, target);
+                    // It may have been stopped before anybody knew it.
+                    launcher.end_who_wants_the_terminal(job.seq, target);
+                    child::attend(shared, Running { job, child, target, slot }).await;
+                }
+                Err(outcome) => {
+                    let nothing = Collected { out: Spool::new(&shared.budget), err: Spool::new(&shared.budget) };
                     let printed = shared.print(job.seq, nothing).await;
                     shared.ended(&job, outcome, printed, slot);
-                });
+                }
             }
-        }
+        });
     }
 
-    fn spawn(&self, job: &mut Job, words: &[OsString], slot: u32) -> Result<(Child, Target), Outcome> {
+    async fn spawn(&self, job: &mut Job, words: &[OsString], slot: u32) -> Result<(Child, Target), Outcome> {
         let has_nul = |word: &OsString| memchr::memchr(0, word.as_encoded_bytes()).is_some();
         if job.too_long {
             return Err(Outcome::TooLong);
@@ -240,17 +245,16 @@ impl Launcher {
         let input = job.input.take().map(as_input).transpose().map_err(Outcome::CannotRun)?;
         let mut command = self.command(words);
         command.env("THROTTLE_SEQ", job.seq.to_string()).env("THROTTLE_SLOT", slot.to_string());
-        let _inside = self.tasks.enter();
         loop {
             if let Some(input) = &input {
                 command.stdin(Stdio::from(input.try_clone().map_err(Outcome::CannotRun)?));
             }
-            match with_usual_slack(|| command.spawn()) {
+            match command.spawn() {
                 Ok(child) => {
                     let target = self.target(&child).ok_or_else(|| Outcome::CannotRun(ErrorKind::NotFound.into()))?;
                     return Ok((child, target));
                 }
-                Err(error) if is_shortage(&error) && self.shared.slots.wait_for_room_in_the_system() => {}
+                Err(error) if is_shortage(&error) && self.shared.slots.wait_for_room_in_the_system().await => {}
                 Err(error) if error.kind() == ErrorKind::NotFound => return Err(Outcome::NotFound(error)),
                 Err(error) if error.kind() == ErrorKind::ArgumentListTooLong => return Err(Outcome::TooLong),
                 Err(error) => return Err(Outcome::CannotRun(error)),
@@ -490,16 +494,4 @@ impl<R: Source, S: FnMut(&Job) -> io::Result<()>> Flow for Showing<R, S> {
         }
         Ok(())
     }
-}
-
-/// A command as one would type it.
-///
-/// What it could not run, a NUL byte, is left out.
-#[must_use]
-pub fn quoted(words: &[OsString]) -> Vec<u8> {
-    let quoter = shlex::bytes::Quoter::new().allow_nul(true);
-    let quote =
-        |word: &OsString| quoter.quote(word.as_encoded_bytes()).map(std::borrow::Cow::into_owned).unwrap_or_default();
-    let words: Vec<Vec<u8>> = words.iter().map(quote).collect();
-    words.join(&b' ')
 }

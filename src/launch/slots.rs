@@ -6,18 +6,31 @@ use rustix::process::Signal;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use tokio::sync::Notify;
+
+/// Commands that start at once. A start takes as long as the system needs to load the command, half a millisecond or more,
+/// for which the starting thread is blocked (`CLONE_VFORK`, clone(2)): one thread alone would not keep two cores busy.
+pub(super) const STARTERS: usize = 2;
+
+/// Enough jobs handed over and not started yet to keep the starters at work.
+const MOST_STARTING: usize = 2 * STARTERS;
 
 #[derive(Debug)]
 pub(super) struct Slots {
     state: Mutex<State>,
     changed: Condvar,
+    room_in_the_system: Notify,
     /// 0: no cap.
     jobs: u32,
+    /// Jobs that are handed over and not started yet may after a delay start all at once: so they are no more than a burst.
+    most_starting: usize,
 }
 
 #[derive(Debug, Default)]
 struct State {
+    /// `None`: it is starting.
     running: BTreeMap<u64, Option<Target>>,
+    starting: usize,
     /// Slots given back, the lowest first; those from `next` on were never given.
     free: BinaryHeap<Reverse<u32>>,
     next: u32,
@@ -26,13 +39,20 @@ struct State {
     passed_on: Option<Signal>,
     /// Output that waits for its turn is more than should be held.
     full: bool,
-    /// The system had no room for another process: none starts until one ends.
-    short: bool,
+    /// Those for which the system had no room: none else starts until one ends.
+    short: usize,
 }
 
 impl Slots {
-    pub(super) fn new(jobs: u32) -> Self {
-        Slots { state: Mutex::default(), changed: Condvar::new(), jobs }
+    pub(super) fn new(jobs: u32, burst: u64) -> Self {
+        let most_starting = usize::try_from(burst).unwrap_or(usize::MAX).clamp(1, MOST_STARTING);
+        Slots {
+            state: Mutex::default(),
+            changed: Condvar::new(),
+            room_in_the_system: Notify::new(),
+            jobs,
+            most_starting,
+        }
     }
 
     /// Waits for a free slot and says how many there are. Once nothing is to start any more, never returns.
@@ -49,10 +69,11 @@ impl Slots {
 
     fn room(&self, state: &State) -> u64 {
         let running = state.running.len() as u64;
+        let starters = self.most_starting.saturating_sub(state.starting) as u64;
         match self.jobs {
-            _ if state.stopping || state.full || (state.short && running > 0) => 0,
-            0 => u64::MAX,
-            jobs => u64::from(jobs).saturating_sub(running),
+            _ if state.stopping || state.full || (state.short > 0 && running > 0) => 0,
+            0 => starters,
+            jobs => u64::from(jobs).saturating_sub(running).min(starters),
         }
     }
 
@@ -63,6 +84,7 @@ impl Slots {
             state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
         state.running.insert(seq, None);
+        state.starting += 1;
         if let Some(Reverse(slot)) = state.free.pop() {
             return slot;
         }
@@ -77,29 +99,45 @@ impl Slots {
         if let Some(signal) = state.passed_on {
             target.signal(signal);
         }
+        self.one_less_is_starting(&mut state);
+    }
+
+    fn one_less_is_starting(&self, state: &mut State) {
+        state.starting -= 1;
+        if state.starting + 1 == self.most_starting {
+            self.changed.notify_all();
+        }
     }
 
     pub(super) fn release(&self, seq: u64, slot: u32) {
         let mut state = self.lock();
-        state.running.remove(&seq);
+        if let Some(None) = state.running.remove(&seq) {
+            self.one_less_is_starting(&mut state);
+        }
         state.free.push(Reverse(slot));
-        state.short = false;
+        state.short = 0;
         drop(state);
         self.changed.notify_all();
+        self.room_in_the_system.notify_waiters();
     }
 
-    /// The system has no room for another process; whether waiting for one to end may help.
-    pub(super) fn wait_for_room_in_the_system(&self) -> bool {
-        let mut state = self.lock();
-        // The one that could not start is counted, too.
-        if state.running.len() <= 1 {
+    /// The system has no room for another process; whether waiting for one to end may help, and if so, returns then.
+    pub(super) async fn wait_for_room_in_the_system(&self) -> bool {
+        let mut room = std::pin::pin!(self.room_in_the_system.notified());
+        room.as_mut().enable();
+        if !self.note_shortage() {
             return false;
         }
-        state.short = true;
-        while state.short && state.running.len() > 1 {
-            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
-        }
+        room.await;
         true
+    }
+
+    /// One more waits for an end; `false` if all others do, too.
+    fn note_shortage(&self) -> bool {
+        let mut state = self.lock();
+        let others_end = state.running.len() > state.short + 1;
+        state.short += usize::from(others_end);
+        others_end
     }
 
     pub(super) fn set_full(&self, full: bool) {

@@ -209,6 +209,18 @@ fn refuse_unit_as_code(words: &[OsString]) -> Result<(), TemplateError> {
     }
 }
 
+/// A command as one would type it.
+///
+/// What it could not run, a NUL byte, is left out.
+#[must_use]
+pub fn quoted(words: &[OsString]) -> Vec<u8> {
+    let quoter = shlex::bytes::Quoter::new().allow_nul(true);
+    let quote =
+        |word: &OsString| quoter.quote(word.as_encoded_bytes()).map(std::borrow::Cow::into_owned).unwrap_or_default();
+    let words: Vec<Vec<u8>> = words.iter().map(quote).collect();
+    words.join(&b' ')
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -122,6 +122,12 @@ impl Plan {
         self.limits.iter().map(Resolved::rate).max()
     }
 
+    /// The most units that may go at one instant.
+    #[must_use]
+    pub fn at_once(&self) -> u64 {
+        self.limits.iter().map(Resolved::at_once).min().unwrap_or(u64::MAX)
+    }
+
     /// The first limit that can never bind beside another: its place and the other's.
     #[must_use]
     pub fn never_binds(&self) -> Option<(usize, usize)> {

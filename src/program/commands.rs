@@ -48,6 +48,7 @@ pub(crate) fn run(flags: &Flags, template: &Template) -> Result<Exit> {
         template: template.clone(),
         program,
         jobs: flags.jobs().unwrap_or(JOBS),
+        burst: flags.plan().at_once(),
         output: flags.output(),
         tag: flags.is_tagged(),
         timeout: flags.timeout(),

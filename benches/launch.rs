@@ -1,0 +1,205 @@
+//! Launch mode beside xargs, xe, rust-parallel and GNU parallel: `cargo bench --bench launch` prints one table.
+//!
+//! Every row is the median of alternating runs, so that whatever else the machine does falls on all alike. Whose tool is not
+//! installed is left out, and named below the table. `RUNS=3` makes fewer runs.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+use support::{Nginx, REST, find};
+use tempfile::TempDir;
+
+#[path = "../tests/support/nginx.rs"]
+#[allow(dead_code, reason = "the test asks more of it")]
+mod support;
+
+const THROTTLE: &str = env!("CARGO_BIN_EXE_throttle");
+const LAUNCHES: usize = 4000;
+const STARTS: usize = 2000;
+const CALLS: usize = 500;
+const WRITE_OUT: &str = "curl -s -o /dev/null -w '%{http_code}\\n'";
+
+fn main() {
+    let bench = Bench { folder: tempfile::tempdir().unwrap(), runs: runs() };
+    println!("load before: {}; {} cores\n", load(), std::thread::available_parallelism().map_or(0, usize::from));
+    println!("| work | who | result | ratio |\n|---|---|---|---|");
+    let mut missing = bench.launches();
+    missing.extend(bench.rate());
+    bench.memory();
+    missing.extend(bench.nginx());
+    println!("\nload after: {}", load());
+    missing.sort_unstable();
+    missing.dedup();
+    for tool in missing {
+        println!("not installed, left out: {tool}");
+    }
+}
+
+fn runs() -> usize {
+    std::env::var("RUNS").ok().and_then(|runs| runs.parse().ok()).unwrap_or(5)
+}
+
+/// How busy the machine is: processes that want to run, on average over the last minute.
+fn load() -> String {
+    let load = fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    load.split(' ').next().unwrap_or("unknown").to_owned()
+}
+
+struct Bench {
+    folder: TempDir,
+    runs: usize,
+}
+
+/// A tool and the shell command that does the work with it.
+type Contender<'a> = (&'a str, String);
+
+impl Bench {
+    /// Many short commands, grouped output, eight at a time.
+    fn launches(&self) -> Vec<String> {
+        let units = self.numbers(LAUNCHES);
+        let (contenders, missing) = installed(&[
+            ("throttle", format!("{THROTTLE} -q -r unlimited -j 8 -- /bin/true")),
+            ("xargs", "xargs -P8 -n1 /bin/true".to_owned()),
+            ("rust-parallel", "rust-parallel -j8 /bin/true".to_owned()),
+            ("xe", "xe -j8 -N1 /bin/true".to_owned()),
+            ("parallel", "parallel -j8 /bin/true".to_owned()),
+        ]);
+        let mut times = vec![Vec::new(); contenders.len()];
+        for _ in 0..self.runs {
+            for (times, (tool, command)) in times.iter_mut().zip(&contenders) {
+                // Ten times slower; once is enough.
+                if *tool != "parallel" || times.is_empty() {
+                    times.push(seconds(command, &units));
+                }
+            }
+        }
+        let medians: Vec<f64> = times.into_iter().map(median).collect();
+        for ((tool, _), time) in contenders.iter().zip(&medians) {
+            let ratio = medians[0] / time;
+            println!("| {LAUNCHES} × `/bin/true`, 8 at a time | {tool} | {time:.2} s | we take {ratio:.2}× |");
+        }
+        missing
+    }
+
+    /// Starts as the children see them: each records its time.
+    fn rate(&self) -> Vec<String> {
+        let script = "date +%s.%N";
+        let (contenders, missing) = installed(&[
+            ("throttle", format!("{THROTTLE} -q -r 500/s -b 1 -j 0 -n 0 -- {script}")),
+            ("parallel", format!("parallel -j64 --delay 0.002 -N0 {script}")),
+        ]);
+        let units = self.numbers(STARTS);
+        for (tool, command) in contenders {
+            // GNU parallel cannot start so many; its own rate shows in fewer.
+            let rates = (0..self.runs.min(3)).map(|_| mean_rate(&shell(&command, &units))).collect();
+            let rate = median(rates);
+            let off = (rate / 500.0 - 1.0) * 100.0;
+            println!("| {STARTS} starts at 500/s, as the children see it | {tool} | {rate:.1}/s | {off:+.2} % |");
+        }
+        missing
+    }
+
+    /// The most that was ever resident, which does not depend on the input.
+    fn memory(&self) {
+        let rows = [
+            ("1 M units, `-n 1000`", "seq 1000000", "-n 1000 -- /bin/true"),
+            ("1 M units, `--dry-run`", "seq 1000000", "--dry-run -- /bin/true {}"),
+            ("8 × 50 MB of output, `-k`", "seq 8", "-j 8 -k -- sh -c 'head -c 50000000 /dev/zero'"),
+        ];
+        for (work, source, arguments) in rows {
+            let peak = self.peak(&format!("{source} | peak {THROTTLE} -q -r unlimited {arguments} > /dev/null"));
+            println!("| {work}: memory | throttle | {:.1} MiB | |", f64::from(peak) / 1024.0);
+        }
+    }
+
+    /// `VmHWM` in KiB: a background process reads it from /proc until the end.
+    fn peak(&self, command: &str) -> u32 {
+        let file = self.folder.path().join("peak");
+        let peak = format!(
+            "peak() {{ \"$@\" <&3 & while grep -s VmHWM /proc/$!/status; do sleep 0.02; done > '{}'; }}",
+            file.display()
+        );
+        let command = format!("{peak}; {}", command.replacen("| peak", "| peak_of", 1));
+        let command = format!("peak_of() {{ exec 3<&0; peak \"$@\"; }}; {command}");
+        let _ = shell(&command, Path::new("/dev/null"));
+        let text = fs::read_to_string(&file).unwrap_or_default();
+        let sizes = text.lines().filter_map(|line| line.split_whitespace().nth(1)?.parse().ok());
+        sizes.max().unwrap_or(0)
+    }
+
+    /// A server that refuses what comes too fast.
+    fn nginx(&self) -> Vec<String> {
+        let Some(program) = find("nginx") else { return vec!["nginx".to_owned()] };
+        let nginx = Nginx::start(&program).unwrap();
+        let (url, units) = (nginx.url(), self.numbers(CALLS));
+        let (contenders, missing) = installed(&[
+            ("throttle", format!("{THROTTLE} -q -r 50/s -b 10 -- {WRITE_OUT} {url}{{}}")),
+            ("xargs", format!("xargs -P8 -I{{}} {WRITE_OUT} {url}{{}}")),
+            ("parallel", format!("parallel -j16 --delay 0.02 \"{WRITE_OUT} {url}{{}}\"")),
+            ("sleep", format!("while read -r x; do {WRITE_OUT} {url}$x; sleep 0.02; done")),
+        ]);
+        for (tool, command) in contenders {
+            let (mut refused, mut times) = (Vec::new(), Vec::new());
+            for _ in 0..self.runs.min(3) {
+                std::thread::sleep(REST);
+                let begun = Instant::now();
+                let answers = shell(&command, &units);
+                times.push(begun.elapsed().as_secs_f64());
+                refused.push(CALLS - answers.lines().filter(|answer| *answer == "200").count());
+            }
+            let time = median(times);
+            println!(
+                "| {CALLS} curls to nginx, 50/s and 10 at once | {tool} | refused {refused:?}, {time:.2} s | {:.3}× the ideal |",
+                time / 9.8
+            );
+        }
+        missing
+    }
+
+    fn numbers(&self, last: usize) -> PathBuf {
+        let file = self.folder.path().join(last.to_string());
+        let units: Vec<String> = (1..=last).map(|unit| unit.to_string()).collect();
+        fs::write(&file, units.join("\n") + "\n").unwrap();
+        file
+    }
+}
+
+/// Those contenders whose tool is there, and the tools that are not.
+fn installed<'a>(contenders: &[Contender<'a>]) -> (Vec<Contender<'a>>, Vec<String>) {
+    let is_there = |tool: &str| tool == "throttle" || find(tool).is_some();
+    let (there, missing): (Vec<_>, Vec<_>) = contenders.iter().cloned().partition(|(tool, _)| is_there(tool));
+    (there, missing.into_iter().map(|(tool, _)| tool.to_owned()).collect())
+}
+
+fn seconds(command: &str, input: &Path) -> f64 {
+    let begun = Instant::now();
+    let _ = shell(command, input);
+    begun.elapsed().as_secs_f64()
+}
+
+/// What a command prints. GNU parallel asks for a citation on stderr, which is not shown.
+fn shell(command: &str, input: &Path) -> String {
+    let command = Command::new("bash")
+        .args(["-c", command])
+        .env("no_proxy", "*")
+        .stdin(File::open(input).unwrap())
+        .stderr(Stdio::null())
+        .output()
+        .unwrap();
+    String::from_utf8_lossy(&command.stdout).into_owned()
+}
+
+/// Starts a second, from the first to the last. The times are those at which `date` looked, so a first or last that was
+/// delayed shows: half a percent of four seconds is 20 ms.
+fn mean_rate(times: &str) -> f64 {
+    let mut times: Vec<f64> = times.lines().filter_map(|time| time.parse().ok()).collect();
+    times.sort_unstable_by(f64::total_cmp);
+    let span = times.last().zip(times.first()).map_or(Duration::ZERO.as_secs_f64(), |(last, first)| last - first);
+    f64::from(u32::try_from(times.len().saturating_sub(1)).unwrap_or(u32::MAX)) / span
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_unstable_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+}
