@@ -104,9 +104,24 @@ impl Buffer {
         &self.data[self.start..self.end_of(units)]
     }
 
+    /// How many units end within the first `bytes` bytes held.
+    #[must_use]
+    pub fn units_within(&self, bytes: usize) -> u64 {
+        match self.framing {
+            Framing::Bytes => bytes as u64,
+            Framing::EndedBy(byte) => memchr_iter(byte, &self.data[self.start..self.start + bytes]).count() as u64,
+        }
+    }
+
     /// Forgets the first `units` units.
     pub fn release(&mut self, units: u64) {
-        self.start = self.end_of(units);
+        self.release_run(units, self.end_of(units) - self.start);
+    }
+
+    /// Forgets the first `units` units, of which it is known that they are `bytes` long: their ends need not be looked
+    /// for again.
+    pub fn release_run(&mut self, units: u64, bytes: usize) {
+        self.start += bytes;
         self.waiting -= units.min(self.waiting);
         self.rewind();
     }

@@ -8,13 +8,15 @@
 
 use crate::clock::with_usual_slack;
 use crate::framing::Buffer;
-use crate::sink::{Filled, Flow, FlowError, Source};
+use crate::sink::{Filled, Flow, FlowError, Passed, Source};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal};
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::io::{self, ErrorKind};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::process::Stdio;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::process::{Child, Command};
 
@@ -24,14 +26,16 @@ mod lines;
 mod printer;
 mod slots;
 mod spool;
+mod target;
 mod template;
 
 use batches::Batches;
 pub use batches::{Job, Numbers, Shape};
 use child::Running;
 use printer::{Collected, Printer};
-use slots::{Slots, Target};
+use slots::Slots;
 use spool::{Budget, Spool};
+use target::Target;
 pub use template::{Place, Reading, Template, TemplateError};
 
 /// What all commands' output together may take in memory.
@@ -111,6 +115,8 @@ pub trait Observer: Send + Sync {
     fn left_behind(&self, job: &Job);
     /// So much output waits for its turn that launching waits.
     fn held_up(&self);
+    /// Has `print` write to our standard output or error, where something else may be shown at the moment.
+    fn printing(&self, print: &mut dyn FnMut());
     /// What stands before each line of the command's output.
     fn tag(&self, job: &Job) -> Vec<u8>;
     /// The next job, which was read and waits; blank units left out so far.
@@ -124,7 +130,7 @@ struct Shared {
     budget: Budget,
     printer: Mutex<Printer>,
     observer: Arc<dyn Observer>,
-    wanted_terminal: Mutex<Vec<u64>>,
+    wanted_terminal: Mutex<BTreeSet<u64>>,
 }
 
 /// Starts commands, and ends them.
@@ -189,10 +195,14 @@ impl Launcher {
     /// Ends the commands that were stopped for wanting the terminal, which they will not get.
     pub fn end_those_who_want_the_terminal(&self) {
         for (seq, target) in self.shared.slots.running() {
-            if matches!(target, Target::Group(_)) && is_stopped_for_the_terminal(target.pid()) {
-                self.shared.wanted_terminal.lock().unwrap_or_else(PoisonError::into_inner).push(seq);
-                target.signal(Signal::KILL);
-            }
+            self.end_who_wants_the_terminal(seq, target);
+        }
+    }
+
+    fn end_who_wants_the_terminal(&self, seq: u64, target: Target) {
+        if matches!(target, Target::Group(_)) && is_stopped_for_the_terminal(target.pid()) {
+            self.shared.wanted_terminal.lock().unwrap_or_else(PoisonError::into_inner).insert(seq);
+            target.signal(Signal::KILL);
         }
     }
 
@@ -204,6 +214,8 @@ impl Launcher {
         match self.spawn(&mut job, &words, slot) {
             Ok((child, target)) => {
                 self.shared.slots.started(job.seq, target);
+                // It may have been stopped before anybody knew it.
+                self.end_who_wants_the_terminal(job.seq, target);
                 self.tasks.spawn(child::attend(Arc::clone(&self.shared), Running { job, child, target, slot }));
             }
             Err(outcome) => {
@@ -299,29 +311,46 @@ impl Shared {
         if nothing && !in_turn {
             return Ok(());
         }
-        // A pipe that is ready takes a little without a wait; for more, another thread does the waiting.
-        let quick = result.is_small() && !in_turn && stdout_is_ready();
-        let printed = if quick {
-            self.finish(seq, result)
-        } else {
-            let shared = Arc::clone(self);
-            self.blocking(move || shared.finish(seq, result)).await
+        let printed = match self.print_at_once(seq, result) {
+            Ok(printed) => printed,
+            Err(result) => {
+                let shared = Arc::clone(self);
+                self.blocking(move || shared.finish(shared.printer(), seq, result)).await
+            }
         };
         self.note_written(&printed);
         printed
     }
 
-    fn finish(&self, seq: u64, result: Collected) -> io::Result<()> {
-        let mut printer = self.printer.lock().unwrap_or_else(PoisonError::into_inner);
+    /// Prints what takes no wait: a little, to pipes that are ready, while nobody else prints. What would wait is given
+    /// back: another thread does the waiting, and commands are attended to meanwhile.
+    fn print_at_once(&self, seq: u64, result: Collected) -> Result<io::Result<()>, Collected> {
+        if self.options.output == Output::InOrder || !result.is_small() {
+            return Err(result);
+        }
+        let Ok(printer) = self.printer.try_lock() else { return Err(result) };
+        let ready =
+            (result.out.is_empty() || is_ready(io::stdout())) && (result.err.is_empty() || is_ready(io::stderr()));
+        if ready { Ok(self.finish(printer, seq, result)) } else { Err(result) }
+    }
+
+    /// Whether too much is held is told under the lock: otherwise two who finish at once could tell it in the wrong order.
+    fn finish(&self, mut printer: MutexGuard<'_, Printer>, seq: u64, result: Collected) -> io::Result<()> {
         let was_full = printer.is_full();
-        let finished = printer.finish(seq, result);
+        let mut result = Some(result);
+        let mut finished = Ok(());
+        self.observer.printing(&mut || finished = result.take().map_or(Ok(()), |result| printer.finish(seq, result)));
         let full = printer.is_full();
+        self.slots.set_full(full);
         drop(printer);
         if full && !was_full {
             self.observer.held_up();
         }
-        self.slots.set_full(full);
         finished
+    }
+
+    fn printer(&self) -> MutexGuard<'_, Printer> {
+        self.printer.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     async fn blocking(&self, act: impl FnOnce() -> io::Result<()> + Send + 'static) -> io::Result<()> {
@@ -338,26 +367,35 @@ impl Shared {
     }
 
     fn ended(&self, job: &Job, outcome: Outcome, printed: io::Result<()>, slot: u32) {
-        let wanted_terminal = {
-            let mut wanted = self.wanted_terminal.lock().unwrap_or_else(PoisonError::into_inner);
-            let place = wanted.iter().position(|seq| *seq == job.seq);
-            place.map(|place| wanted.swap_remove(place)).is_some()
-        };
+        let wanted_terminal = self.wanted_terminal.lock().unwrap_or_else(PoisonError::into_inner).remove(&job.seq);
         let outcome = match (wanted_terminal, printed) {
             (true, _) => Outcome::WantedTerminal,
             (false, Err(error)) => Outcome::OutputLost(error),
             (false, Ok(())) => outcome,
         };
+        // What writes to our standard output itself finds for itself that nobody reads.
+        if self.options.output == Output::Direct && !matches!(outcome, Outcome::Ok) && has_no_reader(io::stdout()) {
+            self.observer.reader_gone();
+        }
         self.observer.ended(job, &outcome);
         self.slots.release(job.seq, slot);
     }
 }
 
-fn stdout_is_ready() -> bool {
-    use rustix::event::{PollFd, PollFlags, Timespec, poll};
-    let stdout = io::stdout();
-    let mut fds = [PollFd::new(&stdout, PollFlags::OUT)];
-    poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|ready| ready > 0)
+/// Whether a little can be written to `fd` without a wait.
+fn is_ready(fd: impl AsFd) -> bool {
+    !state_of(fd).is_empty()
+}
+
+/// Whether nobody will ever read what is written to `fd`: a pipe without readers has `POLLERR` (poll(2)).
+fn has_no_reader(fd: impl AsFd) -> bool {
+    state_of(fd).contains(PollFlags::ERR)
+}
+
+fn state_of(fd: impl AsFd) -> PollFlags {
+    let mut fds = [PollFd::new(&fd, PollFlags::OUT)];
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut fds, Some(&now)).map_or(PollFlags::empty(), |_| fds[0].revents())
 }
 
 /// Units on their way from a source to commands.
@@ -400,14 +438,15 @@ impl<R: Source> Flow for Launching<R> {
         Ok(self.launcher.shared.slots.wait())
     }
 
-    /// The bytes are those of the units' names; nothing is written.
-    fn pass(&mut self, units: u64) -> Result<u64, FlowError> {
+    /// No bytes are counted: none are written here.
+    fn pass(&mut self, units: u64, passed: &mut Passed) -> Result<(), FlowError> {
         for _ in 0..units {
             let Some(job) = self.batches.next() else { break };
             self.launcher.start(job);
+            passed.units += 1;
             self.tell_next();
         }
-        Ok(0)
+        Ok(())
     }
 }
 
@@ -443,12 +482,13 @@ impl<R: Source, S: FnMut(&Job) -> io::Result<()>> Flow for Showing<R, S> {
         Ok(1)
     }
 
-    fn pass(&mut self, units: u64) -> Result<u64, FlowError> {
+    fn pass(&mut self, units: u64, passed: &mut Passed) -> Result<(), FlowError> {
         for _ in 0..units {
             let Some(job) = self.batches.next() else { break };
             (self.show)(&job).map_err(FlowError::Write)?;
+            passed.units += 1;
         }
-        Ok(0)
+        Ok(())
     }
 }
 

@@ -3,7 +3,7 @@
 use crate::clock::Clock;
 use crate::limits::{Grant, Refusal};
 use crate::meter::{Meter, Phase};
-use crate::sink::{Filled, Flow, FlowError};
+use crate::sink::{Filled, Flow, FlowError, Passed};
 use crate::store::Memory;
 use thiserror::Error;
 
@@ -69,9 +69,10 @@ impl<F: Flow, C: Clock> Pump<'_, F, C> {
         let more = if grant.at > asked { self.sleep_until(&grant, ready) } else { 0 };
         let units = grant.units + more;
         self.enter(Phase::Sink);
-        let bytes = self.flow.pass(units)?;
-        self.meter.passed(units, bytes, self.store.clock().now());
-        Ok(())
+        let mut passed = Passed::default();
+        let result = self.flow.pass(units, &mut passed);
+        self.meter.passed(passed.units, passed.bytes, self.store.clock().now());
+        Ok(result?)
     }
 
     /// Where the limits will make us wait and less than a quantum was read, takes in what else has come: a longer run.

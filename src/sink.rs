@@ -29,11 +29,20 @@ pub trait Flow {
     /// What the sink says; [`FlowError::Write`] of `BrokenPipe` where its reader is gone.
     fn ready(&mut self) -> Result<u64, FlowError>;
 
-    /// Hands `units` units over, together, and says how many bytes they were.
+    /// Hands `units` units over, together, and adds what left to `passed`, also where not all of them do.
     ///
     /// # Errors
     /// What reading or writing says.
-    fn pass(&mut self, units: u64) -> Result<u64, FlowError>;
+    fn pass(&mut self, units: u64, passed: &mut Passed) -> Result<(), FlowError>;
+}
+
+/// What was handed over.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Passed {
+    /// Whole units.
+    pub units: u64,
+    /// Bytes, those of a unit that was cut short by an error included.
+    pub bytes: u64,
 }
 
 /// What came of reading.

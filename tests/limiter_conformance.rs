@@ -3,9 +3,9 @@
 //! Go's reservations refuse what is above the burst, and so does this limiter unless told otherwise, so those rows agree
 //! here. What differs on purpose stands in [`DIFFERENCES`] with its reason; a difference that is never met fails.
 
-mod common;
+mod limiters;
 
-use common::FakeTimer;
+use limiters::FakeTimer;
 use serde_json::Value;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;

@@ -1,9 +1,9 @@
 //! Random interleavings of everything a limiter can be asked, against a model that knows no queue, no alarm and no
 //! fraction of a nanosecond.
 
-mod common;
+mod limiters;
 
-use common::{FakeTimer, ms, poll_once};
+use limiters::{FakeTimer, ms, poll_once};
 use proptest::prelude::*;
 use std::collections::VecDeque;
 use std::pin::Pin;

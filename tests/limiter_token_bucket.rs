@@ -1,8 +1,8 @@
 //! The limiter as a token bucket: each test names the requirement it keeps (A1 … A14).
 
-mod common;
+mod limiters;
 
-use common::{Count, FakeTimer, ms, poll_once};
+use limiters::{Count, FakeTimer, ms, poll_once};
 use proptest::prelude::*;
 use std::future::Future;
 use std::sync::Arc;

@@ -57,9 +57,9 @@ impl Sink for &mut Transcript {
         }
     }
 
-    fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.writes.push((self.clock.now(), bytes.to_vec()));
-        Ok(())
+        Ok(bytes.len())
     }
 }
 

@@ -1,8 +1,8 @@
 //! The semaphore: each test names the requirement it keeps (C1 … C9).
 
-mod common;
+mod limiters;
 
-use common::{ms, poll_once};
+use limiters::{ms, poll_once};
 use proptest::prelude::*;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

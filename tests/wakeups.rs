@@ -1,8 +1,8 @@
 //! Who is woken, how often, and by what: the timer is the line's own, whoever of the waiters is polled.
 
-mod common;
+mod limiters;
 
-use common::{Count, FakeTimer, ms, poll_once};
+use limiters::{Count, FakeTimer, ms, poll_once};
 use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

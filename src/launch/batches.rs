@@ -152,13 +152,15 @@ impl<R: Source> Batches<R> {
             return Ok(());
         }
         let text = text.to_vec();
-        if !self.shape.to_stdin && self.size + text.len() > LARGEST_BATCH {
+        // With its end and the pointer to it, as execve(2) counts.
+        let size = text.len() + 1 + size_of::<usize>();
+        if !self.shape.to_stdin && self.size + size > LARGEST_BATCH {
             self.close();
         }
         let unit = self.buffer.run(1);
         let job = self.open.get_or_insert_with(|| new_job(&mut self.seq, &text));
         job.too_long |= !self.shape.to_stdin && text.len() > LONGEST_UNIT;
-        self.size += text.len();
+        self.size += size;
         if self.shape.to_stdin {
             job.input.get_or_insert_with(|| Spool::new(&self.budget)).add(unit)?;
         } else if self.shape.max_args > 0 {

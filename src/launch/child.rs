@@ -2,8 +2,8 @@
 
 use super::lines::{Lines, Partial};
 use super::printer::{Collected, StandardError, StandardOutput};
-use super::slots::Target;
 use super::spool::Spool;
+use super::target::Target;
 use super::{Job, Outcome, Output, Shared};
 use rustix::process::Signal;
 use std::io::{self, Write};
@@ -20,6 +20,12 @@ const GRACE: Duration = Duration::from_secs(5);
 
 /// A process that a command leaves behind may hold its output open; that long it is waited for.
 const LEFT_BEHIND: Duration = Duration::from_secs(1);
+
+/// The most that a pipe usually holds, and so the most that a command can have written before its end and we not read.
+const IN_A_PIPE: usize = 1 << 20;
+
+/// From KILL to the end.
+const DYING: Duration = Duration::from_secs(1);
 
 /// Far enough never to come.
 const NEVER: Duration = Duration::from_secs(86_400 * 365 * 30);
@@ -45,7 +51,7 @@ pub(super) async fn attend(shared: Arc<Shared>, running: Running) {
     shared.ended(&job, outcome, printed, slot);
 }
 
-async fn watch(shared: &Shared, job: &Job, child: &mut Child, target: Target, streams: &mut Streams) -> Outcome {
+async fn watch(shared: &Arc<Shared>, job: &Job, child: &mut Child, target: Target, streams: &mut Streams) -> Outcome {
     let begun = Instant::now();
     let timeout = sleep_until(begun + shared.options.timeout.unwrap_or(NEVER));
     let kill = sleep_until(begun + NEVER);
@@ -80,20 +86,30 @@ async fn watch(shared: &Shared, job: &Job, child: &mut Child, target: Target, st
                 target.signal(Signal::KILL);
             }
             () = &mut left_behind, if status.is_some() => {
-                shared.observer.left_behind(job);
+                lost = lost.or(streams.drain(shared).await.err());
+                if !streams.are_closed() && !timed_out && !shared.slots.is_ending() {
+                    shared.observer.left_behind(job);
+                }
                 break;
             }
         }
     }
-    end_group(shared, target, timed_out, kill.deadline()).await;
+    end_group(shared, target, timed_out.then(|| kill.deadline())).await;
     outcome(status, timed_out, lost)
 }
 
-/// After a timeout, or when everything is to end, what is left of the group goes, too.
-async fn end_group(shared: &Shared, target: Target, timed_out: bool, kill_at: Instant) {
-    while (timed_out || shared.slots.is_stopping()) && target.survives() {
-        if timed_out && Instant::now() >= kill_at {
+/// After a timeout, or when everything is to end, what is left of the group is waited for, too, and at last killed.
+async fn end_group(shared: &Arc<Shared>, target: Target, kill_at: Option<Instant>) {
+    let mut killed_at = None;
+    while (kill_at.is_some() || shared.slots.is_ending()) && target.survives() {
+        let now = Instant::now();
+        let overdue = kill_at.is_some_and(|kill_at| now >= kill_at);
+        if overdue {
             target.signal(Signal::KILL);
+        }
+        // Who seems to be there still cannot be reached, or is dead and there is no /proc to tell.
+        if (overdue || shared.slots.is_killing()) && now >= *killed_at.get_or_insert(now) + DYING {
+            break;
         }
         sleep(Duration::from_millis(20)).await;
     }
@@ -121,7 +137,7 @@ struct Streams {
 }
 
 impl Streams {
-    fn new(shared: &Shared, job: &Job, child: &mut Child) -> Self {
+    fn new(shared: &Arc<Shared>, job: &Job, child: &mut Child) -> Self {
         Streams {
             out: Stream::new(shared, job, child.stdout.take(), true),
             err: Stream::new(shared, job, child.stderr.take(), false),
@@ -132,7 +148,12 @@ impl Streams {
         self.out.pipe.is_none() && self.err.pipe.is_none()
     }
 
-    async fn finish(mut self, shared: &Shared) -> io::Result<Collected> {
+    async fn drain(&mut self, shared: &Arc<Shared>) -> io::Result<()> {
+        self.out.drain(shared).await?;
+        self.err.drain(shared).await
+    }
+
+    async fn finish(mut self, shared: &Arc<Shared>) -> io::Result<Collected> {
         self.out.close(shared).await?;
         self.err.close(shared).await?;
         Ok(Collected { out: self.out.spool, err: self.err.spool })
@@ -149,14 +170,14 @@ struct Stream<P> {
 }
 
 impl<P: AsyncRead + Unpin> Stream<P> {
-    fn new(shared: &Shared, job: &Job, pipe: Option<P>, is_stdout: bool) -> Self {
+    fn new(shared: &Arc<Shared>, job: &Job, pipe: Option<P>, is_stdout: bool) -> Self {
         let tag = shared.options.tag.then(|| shared.observer.tag(job));
         let partial = (shared.options.output == Output::Lines).then(Partial::default);
         Stream { pipe, spool: Spool::new(&shared.budget), lines: Lines::new(tag.as_deref()), partial, is_stdout }
     }
 
     /// Takes what was read; at the end the pipe is closed.
-    async fn take(&mut self, shared: &Shared, read: io::Result<usize>, buffer: &mut Vec<u8>) -> io::Result<()> {
+    async fn take(&mut self, shared: &Arc<Shared>, read: io::Result<usize>, buffer: &mut Vec<u8>) -> io::Result<()> {
         match read {
             Ok(0) => self.pipe = None,
             Ok(_) => {
@@ -172,7 +193,22 @@ impl<P: AsyncRead + Unpin> Stream<P> {
         Ok(())
     }
 
-    async fn keep(&mut self, shared: &Shared, bytes: &[u8]) -> io::Result<()> {
+    /// Takes what is already there. A slow reader, or being stopped, may have kept us from it.
+    async fn drain(&mut self, shared: &Arc<Shared>) -> io::Result<()> {
+        let (mut buffer, mut taken) = (Vec::new(), 0);
+        while self.pipe.is_some() && taken < IN_A_PIPE {
+            let read = tokio::select! {
+                biased;
+                read = read_some(&mut self.pipe, &mut buffer) => read,
+                () = std::future::ready(()) => break,
+            };
+            taken += buffer.len();
+            self.take(shared, read, &mut buffer).await?;
+        }
+        Ok(())
+    }
+
+    async fn keep(&mut self, shared: &Arc<Shared>, bytes: &[u8]) -> io::Result<()> {
         let Some(partial) = &mut self.partial else { return self.spool.add(bytes) };
         let mut whole = Vec::new();
         partial.pass(bytes, |lines| {
@@ -183,7 +219,7 @@ impl<P: AsyncRead + Unpin> Stream<P> {
     }
 
     /// Lines go out by themselves; a last one without its end is ended, so that the next command's begins at the left.
-    async fn close(&mut self, shared: &Shared) -> io::Result<()> {
+    async fn close(&mut self, shared: &Arc<Shared>) -> io::Result<()> {
         let Some(partial) = &mut self.partial else {
             return if self.lines.is_open() { self.spool.add(b"\n") } else { Ok(()) };
         };
@@ -195,16 +231,22 @@ impl<P: AsyncRead + Unpin> Stream<P> {
         self.let_out(shared, rest).await
     }
 
-    async fn let_out(&self, shared: &Shared, bytes: Vec<u8>) -> io::Result<()> {
+    async fn let_out(&self, shared: &Arc<Shared>, bytes: Vec<u8>) -> io::Result<()> {
         let is_stdout = self.is_stdout;
         if bytes.is_empty() {
             return Ok(());
         }
-        let written = shared
-            .blocking(
-                move || if is_stdout { StandardOutput.write_all(&bytes) } else { StandardError.write_all(&bytes) },
-            )
-            .await;
+        let printing = Arc::clone(shared);
+        // One at a time: a write beyond PIPE_BUF may be taken in pieces (pipe(7)), and another's would come in between.
+        let write = move || {
+            let _alone = printing.printer();
+            let mut written = Ok(());
+            printing.observer.printing(&mut || {
+                written = if is_stdout { StandardOutput.write_all(&bytes) } else { StandardError.write_all(&bytes) };
+            });
+            written
+        };
+        let written = shared.blocking(write).await;
         shared.note_written(&written);
         written
     }

@@ -130,7 +130,7 @@ pub(super) struct StandardError;
 
 impl Write for StandardOutput {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        crate::sink::Sink::write(&mut crate::sink::Descriptor(io::stdout()), bytes).map(|()| bytes.len())
+        crate::sink::Sink::write(&mut crate::sink::Descriptor(io::stdout()), bytes)
     }
 
     fn flush(&mut self) -> io::Result<()> {

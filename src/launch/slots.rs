@@ -1,43 +1,11 @@
 //! Who is running, and whether anybody else may start: the one place where the pump, the children's tasks and the signal
 //! thread meet.
 
-use rustix::process::{Pid, Signal};
+use super::target::Target;
+use rustix::process::Signal;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
-
-/// A running command, as signals reach it.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Target {
-    /// It leads a process group of its own.
-    Group(Pid),
-    /// It belongs to our group.
-    Process(Pid),
-}
-
-impl Target {
-    pub(super) fn pid(self) -> Pid {
-        match self {
-            Target::Group(pid) | Target::Process(pid) => pid,
-        }
-    }
-
-    /// Whoever is already gone needs no signal.
-    pub(super) fn signal(self, signal: Signal) {
-        let _ = match self {
-            Target::Group(pid) => rustix::process::kill_process_group(pid, signal),
-            Target::Process(pid) => rustix::process::kill_process(pid, signal),
-        };
-    }
-
-    /// Whether anything of a group is left, once its leader was waited for.
-    pub(super) fn survives(self) -> bool {
-        match self {
-            Target::Group(pid) => rustix::process::test_kill_process_group(pid).is_ok(),
-            Target::Process(_) => false,
-        }
-    }
-}
 
 #[derive(Debug)]
 pub(super) struct Slots {
@@ -148,8 +116,14 @@ impl Slots {
         !std::mem::replace(&mut self.lock().stopping, true)
     }
 
-    pub(super) fn is_stopping(&self) -> bool {
-        self.lock().stopping
+    /// Whether what runs was told to end.
+    pub(super) fn is_ending(&self) -> bool {
+        self.lock().passed_on.is_some()
+    }
+
+    /// Whether what runs was killed.
+    pub(super) fn is_killing(&self) -> bool {
+        self.lock().passed_on == Some(Signal::KILL)
     }
 
     /// Sends `signal` to everything that runs, and, if it is to last, to what is starting.

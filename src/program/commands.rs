@@ -8,7 +8,9 @@ use super::report::{Report, Total, UnitName};
 use super::tally::Tally;
 use super::{lookup, pipe, say, signals};
 use anyhow::{Context, Result, anyhow};
+use std::cell::RefCell;
 use std::io::{self, Write};
+use std::sync::atomic::AtomicI32;
 use std::sync::{Arc, OnceLock};
 use throttle::clock::{FakeClock, Nanos, SECOND, SystemClock};
 use throttle::framing::Buffer;
@@ -22,7 +24,7 @@ use throttle::store::Memory;
 const BUFFER: usize = 256 * 1024;
 
 /// Commands at once where nothing was said.
-const JOBS: u32 = 16;
+pub(super) const JOBS: u32 = 16;
 
 /// Runs `template` for every unit.
 ///
@@ -40,7 +42,8 @@ pub(crate) fn run(flags: &Flags, template: &Template) -> Result<Exit> {
         }
         None => None,
     };
-    let in_our_group = flags.jobs() == Some(1) && flags.timeout().is_none();
+    // Only there may it use the terminal; where there is none, a group of its own is ended as a whole.
+    let in_our_group = flags.jobs() == Some(1) && flags.timeout().is_none() && has_terminal();
     let options = Options {
         template: template.clone(),
         program,
@@ -51,6 +54,11 @@ pub(crate) fn run(flags: &Flags, template: &Template) -> Result<Exit> {
         in_our_group,
     };
     with_source(flags, |source, name| launch(flags, options, source, name))
+}
+
+/// Whether this process has a terminal that controls it.
+pub(super) fn has_terminal() -> bool {
+    std::fs::File::open("/dev/tty").is_ok()
 }
 
 /// A source of units, whichever it is.
@@ -83,8 +91,12 @@ fn launch(flags: &Flags, options: Options, source: AnySource, name: &str) -> Res
     let store = Memory::new(flags.plan(), SystemClock);
     let total = flags.repeat().and_then(last).map(|times| Total::Units(times.div_ceil(flags.shape().max_args.max(1))));
     let report = Report::new(flags, UnitName::Command, total, store)?.with_tally(Tally::new(flags));
-    let watch =
-        Arc::new(Watch { report: Arc::new(report), launcher: OnceLock::new(), in_our_group: options.in_our_group });
+    let watch = Arc::new(Watch {
+        report: Arc::new(report),
+        launcher: OnceLock::new(),
+        signal: AtomicI32::new(0),
+        in_our_group: options.in_our_group,
+    });
     let launcher =
         Launcher::new(options, Arc::new(Teller(Arc::clone(&watch)))).context("cannot start a thread for commands")?;
     // Set once, here.
@@ -102,8 +114,11 @@ fn launch(flags: &Flags, options: Options, source: AnySource, name: &str) -> Res
             std::thread::park();
         }
     }
+    if let Err(error) = result {
+        watch.report.close_or_say();
+        return Err(told(error, name));
+    }
     watch.report.close()?;
-    result.map_err(|error| told(error, name))?;
     Ok(watch.exit())
 }
 
@@ -112,6 +127,8 @@ fn launch(flags: &Flags, options: Options, source: AnySource, name: &str) -> Res
 pub(super) struct Watch {
     pub(super) report: Arc<Report>,
     launcher: OnceLock<Launcher>,
+    /// The first that came to end us; 0 for none.
+    pub(super) signal: AtomicI32,
     pub(super) in_our_group: bool,
 }
 
@@ -139,18 +156,20 @@ fn dry_run(flags: &Flags, template: &Template, source: AnySource, name: &str) ->
     let store = Memory::new(flags.plan(), clock.clone());
     let meter = Meter::new(0, flags.plan().len());
     let buffer = Buffer::new(flags.framing(), BUFFER);
-    let mut out = io::BufWriter::new(io::stdout());
+    let out = RefCell::new(io::BufWriter::new(io::stdout()));
     let mut shown = Shown::default();
     let shape = flags.shape();
     let show = |job: &Job| {
         use throttle::clock::Clock;
         shown.count += 1;
         shown.last = clock.now();
-        write_job(&mut out, template, job, shape, shown.last)
+        write_job(&mut *out.borrow_mut(), template, job, shape, shown.last)
     };
+    let source = AfterShowing { source, out: &out };
     let mut flow = Showing::new(source, buffer, shape, show);
     let result = pump::run(&mut flow, &store, &meter).map(|()| flow.skipped());
     drop(flow);
+    let mut out = out.into_inner();
     let written = result.map(|skipped| {
         write_total(&mut out, flags, &shown, skipped).and_then(|()| out.flush()).map_err(FlowError::Write)
     });
@@ -158,6 +177,20 @@ fn dry_run(flags: &Flags, template: &Template, source: AnySource, name: &str) ->
         Ok(Ok(())) => Ok(Exit::Success),
         Ok(Err(error)) => end_of_dry_run(PumpError::Flow(error), name),
         Err(error) => end_of_dry_run(error, name),
+    }
+}
+
+/// Before more is waited for, what is known is shown.
+struct AfterShowing<'a, S, W: Write> {
+    source: S,
+    out: &'a RefCell<W>,
+}
+
+impl<S: Source, W: Write> Source for AfterShowing<'_, S, W> {
+    fn read(&mut self, space: &mut [u8], wait: bool) -> io::Result<Option<usize>> {
+        // What it says is found again when the next is written.
+        let _ = self.out.borrow_mut().flush();
+        self.source.read(space, wait)
     }
 }
 

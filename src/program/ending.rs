@@ -12,6 +12,7 @@ use std::ffi::OsString;
 use std::io;
 use std::io::IsTerminal;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::thread;
 use throttle::launch::{Job, Observer, Outcome, quoted};
 
@@ -36,13 +37,12 @@ impl Watch {
             return false;
         }
         match ending {
-            Ending::Signal(_) => {
-                if let Some(mut tally) = self.report.tally() {
-                    tally.interrupt();
-                }
+            Ending::Signal(_) | Ending::Stopped => {}
+            Ending::ReaderGone => {
+                self.interrupt("the reader is gone");
+                launcher.end_with(Signal::TERM);
             }
-            Ending::ReaderGone | Ending::CannotPrint => launcher.end_with(Signal::TERM),
-            Ending::Stopped => {}
+            Ending::CannotPrint => launcher.end_with(Signal::TERM),
         }
         let watch = Arc::clone(self);
         let ender = thread::Builder::new().name("ender".to_owned()).spawn(move || {
@@ -56,14 +56,29 @@ impl Watch {
         true
     }
 
-    fn finish(&self, ending: Ending) -> ! {
-        if let Err(error) = self.report.close() {
-            say(format_args!("{error:#}"));
+    /// A signal has come; whether it is the first, which is passed on. A second one kills.
+    pub(super) fn is_first_signal(self: &Arc<Self>, signal: i32) -> bool {
+        let first = self.signal.compare_exchange(0, signal, Ordering::SeqCst, Ordering::SeqCst).is_ok();
+        if first {
+            self.interrupt("interrupted");
+            self.end(Ending::Signal(signal));
         }
-        match ending {
-            Ending::Signal(signal) => signals::die_of(signal),
-            Ending::ReaderGone => signals::die_of(SIGPIPE),
-            Ending::Stopped | Ending::CannotPrint => {}
+        first
+    }
+
+    fn interrupt(&self, why: &'static str) {
+        if let Some(mut tally) = self.report.tally() {
+            tally.interrupt(why);
+        }
+    }
+
+    fn finish(&self, ending: Ending) -> ! {
+        self.report.close_or_say();
+        match (self.signal.load(Ordering::SeqCst), ending) {
+            (0, Ending::ReaderGone) => signals::die_of(SIGPIPE),
+            (0, _) => {}
+            // Also where something else was the end before it came.
+            (signal, _) => signals::die_of(signal),
         }
         let exit = if ending == Ending::CannotPrint { Exit::Error } else { self.exit() };
         std::process::exit(exit.code().into())
@@ -118,9 +133,13 @@ impl Observer for Teller {
         self.0.hint(|| "launching waits: too much output waits for an earlier command to end (-k)".to_owned());
     }
 
+    fn printing(&self, print: &mut dyn FnMut()) {
+        self.0.report.without_bar(print);
+    }
+
     fn tag(&self, job: &Job) -> Vec<u8> {
-        let name = job.name();
-        let mut tag = if io::stdout().is_terminal() { super::tally::shown(name).into_bytes() } else { name.to_vec() };
+        let unit = job.units().first().map_or(job.name(), Vec::as_slice);
+        let mut tag = if io::stdout().is_terminal() { super::tally::shown(unit).into_bytes() } else { unit.to_vec() };
         if tag.last() == Some(&b'\n') {
             tag.pop();
         }
@@ -131,7 +150,7 @@ impl Observer for Teller {
     fn next(&self, job: &Job, skipped: u64) {
         let hint = self.0.report.tally().and_then(|mut tally| {
             tally.set_next(job, skipped);
-            if tally.may_hint() { tally.hint(self.0.report.read().sink) } else { None }
+            if tally.may_hint(self.0.report.now()) { tally.hint(self.0.report.read().sink) } else { None }
         });
         if let Some(hint) = hint {
             self.0.report.aside(hint);

@@ -166,6 +166,12 @@ impl Flags {
         &self.plan
     }
 
+    /// The limits as the user wrote them.
+    pub(crate) fn limits_as_written(&self) -> String {
+        let limits: Vec<String> = self.raw.rate.iter().map(ToString::to_string).collect();
+        limits.join(" and ")
+    }
+
     pub(crate) fn framing(&self) -> Framing {
         self.framing
     }

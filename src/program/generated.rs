@@ -27,6 +27,8 @@ fn man() -> String {
     let man = clap_mangen::Man::new(flags::command()).date("").manual("throttle");
     let mut page = Vec::new();
     man.render_title(&mut page).unwrap();
+    // Options and rates are neither hyphenated nor spread out: one copies them.
+    page.extend(b".nh\n.ad l\n");
     man.render_name_section(&mut page).unwrap();
     man.render_synopsis_section(&mut page).unwrap();
     man.render_description_section(&mut page).unwrap();

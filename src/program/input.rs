@@ -1,8 +1,8 @@
 //! Where the units come from, and a word to the user where that is unlikely to be what was meant.
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use rustix::fd::AsFd;
-use rustix::fs::FileType;
+use rustix::fs::{FileType, OFlags};
 use std::ffi::OsStr;
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -30,12 +30,23 @@ pub(crate) fn open(file: Option<&Path>) -> Result<Input> {
         (stdin, "standard input".to_owned())
     };
     let stat = rustix::fs::fstat(&fd).with_context(|| name.clone())?;
+    ensure_open_for("reading", OFlags::WRONLY, &fd, &name)?;
     let size = match FileType::from_raw_mode(stat.st_mode) {
         FileType::Directory => bail!("{name} is a directory; name a file: throttle -a FILE, or throttle < FILE"),
         FileType::RegularFile => u64::try_from(stat.st_size).ok().zip(rustix::fs::tell(&fd).ok()),
         _ => None,
     };
     Ok(Input { fd, name, size: size.map(|(size, offset)| size.saturating_sub(offset)) })
+}
+
+/// Refuses a descriptor that can only do the `opposite`: poll(2) would wait for it forever.
+///
+/// # Errors
+/// Which one cannot do what.
+pub(crate) fn ensure_open_for(what: &str, opposite: OFlags, fd: impl AsFd, name: &str) -> Result<()> {
+    let mode = rustix::fs::fcntl_getfl(fd).with_context(|| name.to_owned())? & OFlags::RWMODE;
+    ensure!(mode != opposite, "{name} is not open for {what}");
+    Ok(())
 }
 
 /// What to tell about an input on a character device, if anything.

@@ -7,6 +7,7 @@ use super::report::{Report, Total, UnitName};
 use super::{say, signals};
 use anyhow::{Context, Result, anyhow};
 use rustix::fd::{AsFd, OwnedFd};
+use rustix::fs::OFlags;
 use std::io::ErrorKind;
 use std::sync::Arc;
 use throttle::clock::{MILLISECOND, SystemClock};
@@ -19,6 +20,9 @@ use throttle::store::Memory;
 /// Large enough that a copy is not felt, small enough to stay in the cache of one core.
 const BUFFER: usize = 256 * 1024;
 
+/// How wide pipes are made between which bytes are moved; what is copied should stay in the cache instead.
+const WIDE: usize = 1024 * 1024;
+
 /// Passes the input on until its end.
 ///
 /// # Errors
@@ -30,9 +34,13 @@ pub(crate) fn run(flags: &Flags) -> Result<Exit> {
     let store = Memory::new(flags.plan(), SystemClock);
     let report = Arc::new(Report::new(flags, UnitName::of(flags.framing()), input.size.map(Total::Bytes), store)?);
     signals::attend(Arc::clone(&report), None).context("cannot handle signals")?;
-    let ended = pass_on(flags, input, &report);
-    report.close()?;
-    ended
+    match pass_on(flags, input, &report) {
+        Ok(exit) => report.close().map(|()| exit),
+        Err(error) => {
+            report.close_or_say();
+            Err(error)
+        }
+    }
 }
 
 /// What the user should know before anything happens.
@@ -57,10 +65,12 @@ pub(super) fn hint_at_idle_limit(flags: &Flags) {
 
 fn pass_on(flags: &Flags, input: Input, report: &Report) -> Result<Exit> {
     let stdout = std::io::stdout().as_fd().try_clone_to_owned().context("standard output")?;
+    input::ensure_open_for("writing", OFlags::RDONLY, &stdout, "standard output")?;
     let name = input.name;
     if is_fast(flags.plan()) {
-        enlarge(&input.fd);
-        enlarge(&stdout);
+        let width = if flags.framing() == Framing::Bytes { WIDE } else { BUFFER };
+        enlarge(&input.fd, width);
+        enlarge(&stdout, width);
     }
     match flags.framing() {
         Framing::Bytes => match Splice::new(input.fd, stdout) {
@@ -91,7 +101,7 @@ fn drive(flow: &mut impl Flow, name: &str, report: &Report) -> Result<Exit> {
     match pump::run(flow, report.store(), report.meter()) {
         Ok(()) => Ok(Exit::Success),
         Err(PumpError::Flow(FlowError::Write(error))) if error.kind() == ErrorKind::BrokenPipe => {
-            report.close()?;
+            report.close_or_say();
             Ok(signals::die_of_broken_pipe())
         }
         Err(PumpError::Flow(FlowError::Write(error))) => {

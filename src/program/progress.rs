@@ -20,7 +20,6 @@ const WORTH_A_BAR: Nanos = SECOND;
 #[derive(Debug)]
 pub(super) struct Shown {
     pub(super) text: String,
-    pub(super) left: Option<String>,
     /// Bytes or units, as the total is counted.
     pub(super) done: u64,
 }
@@ -53,7 +52,7 @@ impl Progress {
 
     fn bar(length: Option<u64>, from: Nanos) -> Self {
         let bar = ProgressBar::with_draw_target(length, ProgressDrawTarget::hidden());
-        let template = if length.is_some() { "{wide_bar} {percent:>3}% {msg}" } else { "{spinner} {msg}" };
+        let template = if length.is_some() { "{bar:20} {percent:>3}% {wide_msg}" } else { "{spinner} {wide_msg}" };
         if let Ok(style) = ProgressStyle::with_template(template) {
             bar.set_style(style.progress_chars("=> "));
         }
@@ -70,21 +69,24 @@ impl Progress {
     }
 
     pub(super) fn show(&mut self, shown: &Shown, elapsed: Nanos) {
-        let left = shown.left.as_ref().map(|left| format!(", {left} left")).unwrap_or_default();
-        let text = format!("{}{left}", shown.text);
         match self {
             Progress::Nothing => {}
-            Progress::Lines => say(text),
-            Progress::Bar { from, .. } if elapsed < *from => {}
+            Progress::Lines => say(&shown.text),
+            Progress::Bar { from, .. } if elapsed < *from || is_in_background() => {}
             Progress::Bar { bar, .. } => {
                 if bar.is_hidden() {
                     bar.set_draw_target(ProgressDrawTarget::stderr());
                 }
                 bar.set_position(shown.done);
-                bar.set_message(text);
+                bar.set_message(shown.text.clone());
                 bar.tick();
             }
         }
+    }
+
+    /// Whether there is a bar to be torn.
+    pub(super) fn is_shown(&self) -> bool {
+        matches!(self, Progress::Bar { bar, .. } if !bar.is_hidden())
     }
 
     /// Writes something else without tearing the bar.
@@ -102,4 +104,9 @@ impl Progress {
         }
         *self = Progress::Nothing;
     }
+}
+
+/// Whether the terminal belongs to somebody else now, to a shell for example, whose prompt a bar would spoil.
+fn is_in_background() -> bool {
+    rustix::termios::tcgetpgrp(std::io::stderr()).is_ok_and(|foreground| foreground != rustix::process::getpgrp())
 }

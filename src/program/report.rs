@@ -67,6 +67,7 @@ pub(crate) struct Report<C = SystemClock> {
     limits: Vec<String>,
     store: Memory<C>,
     meter: Meter,
+    tick_every: Option<Duration>,
     screen: Mutex<Screen>,
 }
 
@@ -95,14 +96,11 @@ impl<C: Clock> Report<C> {
         let plan = flags.plan();
         let meter = Meter::new(store.clock().now(), plan.len());
         let summary = flags.summary().map(open).transpose()?;
-        let screen = Mutex::new(Screen {
-            progress: Progress::new(flags, total),
-            recent: Recent::default(),
-            closed: false,
-            summary,
-        });
+        let progress = Progress::new(flags, total);
+        let tick_every = progress.interval();
+        let screen = Mutex::new(Screen { progress, recent: Recent::default(), closed: false, summary });
         let limits = (0..plan.len()).map(|place| plan.describe(place)).collect();
-        Ok(Report { unit, total, tally: None, limits, store, meter, screen })
+        Ok(Report { unit, total, tally: None, limits, store, meter, tick_every, screen })
     }
 
     pub(crate) fn meter(&self) -> &Meter {
@@ -120,18 +118,17 @@ impl<C: Clock> Report<C> {
 
     /// How often [`tick`](Self::tick) wants to be called.
     pub(crate) fn tick_every(&self) -> Option<Duration> {
-        self.screen().progress.interval()
+        self.tick_every
     }
 
-    /// Brings the progress shown up to date.
+    /// Brings the progress shown up to date, unless somebody is writing beside it, who may take long.
     pub(crate) fn tick(&self) {
-        let mut screen = self.screen();
+        let Ok(mut screen) = self.screen.try_lock() else { return };
         if screen.progress.interval().is_some() {
             let reading = self.read();
             let now = screen.recent.rate(reading.elapsed, reading.units);
-            let text = format!("{}, {}", self.count_text(&reading), self.progress_text(now));
             let done = if self.unit == UnitName::Command { reading.units } else { reading.bytes };
-            let shown = Shown { text, left: self.time_left(&reading), done };
+            let shown = Shown { text: self.progress_text(&reading, now), done };
             screen.progress.show(&shown, reading.elapsed);
         }
     }
@@ -139,9 +136,8 @@ impl<C: Clock> Report<C> {
     /// Writes the status line.
     pub(crate) fn status(&self) {
         let reading = self.read();
-        let left = self.time_left(&reading).map(|left| format!(", {left} left")).unwrap_or_default();
-        let text = self.status_text(&reading);
-        self.screen().progress.aside(|| say(format_args!("{text}{left}")));
+        let text = format!("{}{}", self.status_text(&reading), self.left_text(&reading));
+        self.screen().progress.aside(|| say(text));
     }
 
     /// Takes the bar away and writes the summary, the first time it is called.
@@ -168,6 +164,13 @@ impl<C: Clock> Report<C> {
         }
     }
 
+    /// Closes on the way to an end that is already decided: what goes wrong is told and changes nothing.
+    pub(crate) fn close_or_say(&self) {
+        if let Err(error) = self.close() {
+            say(format_args!("{error:#}"));
+        }
+    }
+
     pub(crate) fn read(&self) -> Reading {
         self.meter.read(self.now())
     }
@@ -185,14 +188,21 @@ impl<C: Clock> Report<C> {
         format!("{} in {}, {}", self.count_text(reading), time(reading.elapsed), rate(self.unit, mean_rate(reading)))
     }
 
-    /// The rate now, beside what is allowed.
-    fn progress_text(&self, per_second: f64) -> String {
-        let limits = if self.limits.is_empty() { "unlimited".to_owned() } else { self.limits.join(" and ") };
-        format!("{} now, limit {limits}", rate(self.unit, per_second))
+    /// The rate now, beside what is allowed. What matters least comes last: a narrow terminal cuts it off.
+    fn progress_text(&self, reading: &Reading, per_second: f64) -> String {
+        let limit =
+            if self.limits.is_empty() { "no limit".to_owned() } else { format!("limit {}", self.limits.join(" and ")) };
+        let (count, rate, left) = (self.count_text(reading), rate(self.unit, per_second), self.left_text(reading));
+        format!("{count}, {rate} now{left}, {limit}")
+    }
+
+    /// `, 7 s left`
+    fn left_text(&self, reading: &Reading) -> String {
+        self.time_left(reading).map(|left| format!(", {} left", countdown(left))).unwrap_or_default()
     }
 
     /// By the schedule, where the number of units is known.
-    fn time_left(&self, reading: &Reading) -> Option<String> {
+    fn time_left(&self, reading: &Reading) -> Option<Nanos> {
         let total = match (self.total?, self.unit) {
             (Total::Bytes(bytes), UnitName::Byte) => bytes,
             (Total::Units(units), _) => units,
@@ -200,7 +210,7 @@ impl<C: Clock> Report<C> {
         };
         let left = total.checked_sub(reading.units).filter(|left| *left > 0)?;
         let end = self.store.schedule(left)?;
-        Some(time(end.saturating_sub(self.store.clock().now())))
+        Some(end.saturating_sub(self.now()))
     }
 
     fn summary_text(&self, reading: &Reading) -> String {
@@ -262,6 +272,17 @@ impl<C: Clock> Report<C> {
         self.screen().progress.aside(|| say(line));
     }
 
+    /// Has `write` write where the bar, if there is one, stands.
+    pub(crate) fn without_bar(&self, write: impl FnOnce()) {
+        let screen = self.screen();
+        if screen.progress.is_shown() {
+            screen.progress.aside(write);
+        } else {
+            drop(screen);
+            write();
+        }
+    }
+
     /// The same, of bytes that may be no text.
     pub(crate) fn aside_bytes(&self, line: &[u8]) {
         let line = [line, b"\n"].concat();
@@ -271,9 +292,8 @@ impl<C: Clock> Report<C> {
 
     /// In launch mode the sum, or what was interrupted.
     fn closing_lines(&self) -> Vec<String> {
-        let elapsed = time(self.read().elapsed);
-        let pace = if self.limits.is_empty() { "unlimited".to_owned() } else { self.limits.join(" and ") };
-        self.tally().map(|tally| tally.closing(&elapsed, &pace)).unwrap_or_default()
+        let elapsed = self.read().elapsed;
+        self.tally().map(|tally| tally.closing(elapsed)).unwrap_or_default()
     }
 
     /// What is written here is only a picture; a panic elsewhere does not spoil it.
@@ -344,6 +364,14 @@ fn time(nanos: Nanos) -> String {
         1_000_000..SECOND => format!("{} ms", digits(value / 1e6)),
         SECOND..60_000_000_000 => format!("{} s", digits(value / 1e9)),
         _ => humantime::format_duration(Duration::from_secs(nanos / SECOND)).to_string(),
+    }
+}
+
+/// Whole seconds, so that it does not flicker.
+fn countdown(nanos: Nanos) -> String {
+    match nanos.div_ceil(SECOND) {
+        seconds @ ..60 => format!("{seconds} s"),
+        seconds => humantime::format_duration(Duration::from_secs(seconds)).to_string(),
     }
 }
 

@@ -1,20 +1,19 @@
 //! Signals, and whatever else happens beside the pump: one thread waits for both, and the pump is not asked.
 
-use super::commands::Watch;
-use super::ending::Ending;
+use super::commands::{Watch, has_terminal};
 use super::exit::Exit;
 use super::report::Report;
 use anyhow::Result;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::Signal;
-use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGPIPE, SIGTERM, SIGTSTP, SIGUSR1};
+use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGPIPE, SIGQUIT, SIGTERM, SIGTSTP, SIGUSR1};
 use signal_hook::iterator::backend::SignalDelivery;
 use signal_hook::iterator::exfiltrator::SignalOnly;
 use signal_hook::low_level::emulate_default_handler;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 type Delivery = SignalDelivery<UnixStream, SignalOnly>;
 
@@ -26,9 +25,10 @@ pub(crate) fn attend(report: Arc<Report>, commands: Option<Arc<Watch>>) -> Resul
     let ignored = ignored_signals();
     let mut wanted = vec![SIGINT, SIGTERM, SIGHUP, SIGUSR1];
     if commands.is_some() {
-        wanted.push(SIGTSTP);
+        // By default it would end us alone.
+        wanted.extend([SIGTSTP, SIGQUIT]);
         // Without a terminal to control them, commands cannot be stopped for wanting it.
-        wanted.extend(std::fs::File::open("/dev/tty").is_ok().then_some(SIGCHLD));
+        wanted.extend(has_terminal().then_some(SIGCHLD));
     }
     wanted.retain(|&signal| ignored & (1 << (signal - 1)) == 0);
     let (read, write) = UnixStream::pair()?;
@@ -38,8 +38,10 @@ pub(crate) fn attend(report: Arc<Report>, commands: Option<Arc<Watch>>) -> Resul
 }
 
 fn answer(mut delivery: Delivery, report: &Report, commands: Option<&Arc<Watch>>) {
+    let mut drawn = Instant::now();
     loop {
-        wait(&delivery, report.tick_every());
+        let every = report.tick_every();
+        wait(&delivery, every.map(|every| every.saturating_sub(drawn.elapsed())));
         for signal in delivery.pending() {
             match (signal, commands) {
                 (SIGUSR1, _) => report.status(),
@@ -47,7 +49,11 @@ fn answer(mut delivery: Delivery, report: &Report, commands: Option<&Arc<Watch>>
                 (_, Some(commands)) => pass_on(signal, commands),
             }
         }
-        report.tick();
+        // Not at each signal.
+        if every.is_some_and(|every| drawn.elapsed() >= every) {
+            drawn = Instant::now();
+            report.tick();
+        }
     }
 }
 
@@ -69,9 +75,9 @@ fn pass_on(signal: i32, commands: &Arc<Watch>) {
             die_of(signal);
             launcher.pass_on(Signal::CONT);
         }
-        _ if !commands.end(Ending::Signal(signal)) => launcher.end_with(Signal::KILL),
+        _ if !commands.is_first_signal(signal) => launcher.end_with(Signal::KILL),
         // A command in our own group got it from the terminal already.
-        SIGINT if commands.in_our_group && is_in_foreground() => {}
+        SIGINT | SIGQUIT if commands.in_our_group && is_in_foreground() => {}
         _ => launcher.end_with(Signal::from_named_raw(signal).unwrap_or(Signal::TERM)),
     }
 }
@@ -84,9 +90,7 @@ fn is_in_foreground() -> bool {
 }
 
 fn end_by(signal: i32, report: &Report) {
-    if let Err(error) = report.close() {
-        super::say(format_args!("{error:#}"));
-    }
+    report.close_or_say();
     die_of(signal);
 }
 

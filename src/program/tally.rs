@@ -1,5 +1,6 @@
 //! What became of the commands: the counts, the line for each that failed, and the closing line.
 
+use super::commands::JOBS;
 use super::exit::Exit;
 use super::flags::Flags;
 use std::collections::BTreeMap;
@@ -24,9 +25,13 @@ pub(crate) struct Tally {
     trace: bool,
     /// What is run, for the messages.
     command: String,
+    /// As the user wrote them.
+    limits: String,
     /// For the hint about jobs: the pace, unless the number of jobs was chosen.
     pace: Option<Rate>,
     hinted: bool,
+    /// When the hint was last thought of.
+    looked: Nanos,
     started_at: BTreeMap<u64, Nanos>,
     durations: Nanos,
     started: u64,
@@ -38,7 +43,8 @@ pub(crate) struct Tally {
     stopped: u64,
     skipped: u64,
     next: Option<(u64, String)>,
-    interrupted: bool,
+    /// Why commands are ended before their time.
+    interrupted: Option<&'static str>,
     exit: Exit,
 }
 
@@ -48,8 +54,10 @@ impl Tally {
             quiet: flags.is_quiet(),
             trace: flags.is_traced(),
             command: flags.command_name(),
+            limits: flags.limits_as_written(),
             pace: flags.jobs().is_none().then(|| Plan::fastest(flags.plan())).flatten(),
             hinted: false,
+            looked: 0,
             started_at: BTreeMap::new(),
             durations: 0,
             started: 0,
@@ -60,7 +68,7 @@ impl Tally {
             stopped: 0,
             skipped: 0,
             next: None,
-            interrupted: false,
+            interrupted: None,
             exit: Exit::Success,
         }
     }
@@ -82,8 +90,8 @@ impl Tally {
     }
 
     /// From now on, what ends badly was stopped.
-    pub(super) fn interrupt(&mut self) {
-        self.interrupted = true;
+    pub(super) fn interrupt(&mut self, why: &'static str) {
+        self.interrupted.get_or_insert(why);
     }
 
     pub(super) fn start(&mut self, job: &Job, now: Nanos) {
@@ -109,7 +117,7 @@ impl Tally {
                 return None;
             }
             Outcome::Exited(255) => {
-                ("exited 255: stopping, as xargs does; to go on: -c '… || exit 1'".to_owned(), Exit::Stopped)
+                (format!("{} exited 255, which means stop; to go on: -c '… || exit 1'", self.command), Exit::Stopped)
             }
             Outcome::Exited(code) => (format!("{} exited {code}", self.command), Exit::Failed),
             Outcome::Killed(signal) => (format!("killed by {}", signal_name(*signal)), Exit::Killed),
@@ -121,7 +129,7 @@ impl Tally {
             Outcome::HasNul => ("has a NUL byte, which no argument can hold; use --stdin".to_owned(), Exit::CannotRun),
             Outcome::OutputLost(error) => (format!("its output is lost: {error}"), Exit::Error),
         };
-        if self.interrupted {
+        if self.interrupted.is_some() {
             self.stopped += 1;
             return None;
         }
@@ -132,19 +140,24 @@ impl Tally {
         (self.failed <= NAMED && !self.quiet).then(|| format!("unit {} '{}': {words}", job.seq(), shown(job.name())))
     }
 
-    /// Whether it is worth asking for [`hint`](Self::hint): no more often than every 64 commands.
-    pub(super) fn may_hint(&self) -> bool {
-        self.pace.is_some() && !self.hinted && self.started.is_multiple_of(64) && self.started > 0
+    /// Whether it is worth asking for [`hint`](Self::hint): once a second.
+    pub(super) fn may_hint(&mut self, now: Nanos) -> bool {
+        let due = self.pace.is_some() && !self.hinted && now >= self.looked + SECOND;
+        if due {
+            self.looked = now;
+        }
+        due
     }
 
     /// What `-j` it would take, once, when jobs were the brake for long.
     pub(super) fn hint(&mut self, waited_for_jobs: Nanos) -> Option<String> {
         let ended = self.started.saturating_sub(self.started_at.len() as u64);
         let pace = self.pace.filter(|_| waited_for_jobs >= BRAKE && ended > 0 && !self.hinted && !self.quiet)?;
-        self.hinted = true;
         let mean = u128::from(self.durations / ended);
         let jobs = (mean * u128::from(pace.units())).div_ceil(u128::from(pace.period())) + 1;
-        Some(format!("16 jobs at once are the brake, not the rate; {pace} would take about -j {jobs}"))
+        // Otherwise it was starting them that took the time.
+        self.hinted = jobs > JOBS.into();
+        self.hinted.then(|| format!("16 jobs at once are the brake, not the rate; {pace} would take about -j {jobs}"))
     }
 
     /// `213 started, 5 running, 205 ok, 3 failed`
@@ -163,7 +176,7 @@ impl Tally {
     }
 
     /// The last lines: how many failures were not named, and the sum.
-    pub(super) fn closing(&self, elapsed: &str, pace: &str) -> Vec<String> {
+    pub(super) fn closing(&self, elapsed: Nanos) -> Vec<String> {
         let mut lines = Vec::new();
         if self.quiet {
             return lines;
@@ -171,11 +184,14 @@ impl Tally {
         if self.failed > NAMED {
             lines.push(format!("{} more failed", self.failed - NAMED));
         }
-        lines.push(if self.interrupted { self.interrupted_line() } else { self.sum(elapsed, pace) });
+        let line = self.interrupted.map_or_else(|| self.sum(elapsed), |why| self.interrupted_line(why));
+        let separator = if self.interrupted.is_some() { ", " } else { "; " };
+        let next = self.next.as_ref().map(|(seq, name)| format!("{separator}next unit not started: {seq} '{name}'"));
+        lines.push(line + &next.unwrap_or_default());
         lines
     }
 
-    fn sum(&self, elapsed: &str, pace: &str) -> String {
+    fn sum(&self, elapsed: Nanos) -> String {
         let mut failed = format!("{} failed", self.failed);
         if self.timed_out > 0 {
             failed = format!("{failed} ({} timed out)", self.timed_out);
@@ -183,13 +199,12 @@ impl Tally {
         let plural = if self.skipped == 1 { "" } else { "s" };
         let skipped =
             if self.skipped > 0 { format!(", {} blank line{plural} skipped", self.skipped) } else { String::new() };
-        format!("{} ok, {failed}{skipped}; {elapsed} at {pace}", self.ok)
+        format!("{} ok, {failed}{skipped}; {} at {}", self.ok, in_tenths(elapsed), self.limits)
     }
 
-    fn interrupted_line(&self) -> String {
-        let next = self.next.as_ref().map(|(seq, name)| format!(", next unit not started: {seq} '{name}'"));
+    fn interrupted_line(&self, why: &str) -> String {
         let failed = if self.failed > 0 { format!(", {} failed", self.failed) } else { String::new() };
-        format!("interrupted: {} ok{failed}, {} stopped{}", self.ok, self.stopped, next.unwrap_or_default())
+        format!("{why}: {} ok{failed}, {} stopped", self.ok, self.stopped)
     }
 
     pub(super) fn json(&self) -> serde_json::Value {
@@ -213,6 +228,12 @@ fn worse(one: Exit, other: Exit) -> Exit {
     order.into_iter().find(|exit| *exit == one || *exit == other).unwrap_or(one)
 }
 
+/// `100.2 s`
+fn in_tenths(nanos: Nanos) -> String {
+    let tenths = (nanos + SECOND / 20) / (SECOND / 10);
+    format!("{}.{} s", tenths / 10, tenths % 10)
+}
+
 fn signal_name(signal: i32) -> String {
     signal_hook::low_level::signal_name(signal).map_or_else(|| format!("signal {signal}"), str::to_owned)
 }
@@ -229,4 +250,53 @@ pub(super) fn shown(unit: &[u8]) -> String {
 /// Only control characters are changed: quotes and backslashes stay as they are.
 fn escaped(c: char) -> Vec<char> {
     if c.is_control() { c.escape_default().collect() } else { vec![c] }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::program::flags;
+
+    fn tally(args: &[&str]) -> Tally {
+        let args = [&["throttle"], args, &["curl"]].concat();
+        Tally::new(&flags::parse(args.into_iter().map(Into::into)).unwrap())
+    }
+
+    /// A tally of `ended` commands of a second each.
+    fn after(ended: u64, args: &[&str]) -> Tally {
+        Tally { started: ended, durations: ended * SECOND, ..tally(args) }
+    }
+
+    #[test]
+    fn the_hint_tells_once_how_many_jobs_it_would_take() {
+        let mut slow = after(100, &["-r", "50/s"]);
+        assert_eq!(slow.hint(BRAKE - 1), None, "not yet");
+        let hint = "16 jobs at once are the brake, not the rate; 50/s would take about -j 51";
+        assert_eq!((slow.hint(BRAKE).as_deref(), slow.hint(BRAKE)), (Some(hint), None));
+        for args in [&["-r", "50/s", "-j", "16"][..], &["-r", "50/s", "-q"], &["-r", "unlimited"], &["-r", "5/s"]] {
+            assert_eq!(after(100, args).hint(BRAKE), None, "{args:?}: it was chosen, unwanted, meaningless or no help");
+        }
+        assert_eq!(after(0, &["-r", "50/s"]).hint(BRAKE), None, "no command has ended");
+    }
+
+    #[test]
+    fn the_hint_is_thought_of_once_a_second() {
+        let mut tally = tally(&["-r", "50/s"]);
+        let times = [SECOND, SECOND + 1, 2 * SECOND - 1, 2 * SECOND];
+        assert_eq!(times.map(|time| tally.may_hint(time)), [true, false, false, true]);
+    }
+
+    #[test]
+    fn the_closing_lines_read_as_in_the_manual() {
+        let sum = Tally { ok: 498, failed: 2, timed_out: 1, skipped: 3, ..tally(&["-r", "5/s"]) };
+        let expected = "498 ok, 2 failed (1 timed out), 3 blank lines skipped; 100.2 s at 5/s";
+        assert_eq!(sum.closing(100_150_000_000), [expected]);
+        let next = Some((413, "https://…".to_owned()));
+        let interrupted =
+            Tally { ok: 409, stopped: 3, next, interrupted: Some("interrupted"), ..tally(&["-r", "5/s"]) };
+        assert_eq!(interrupted.closing(0), ["interrupted: 409 ok, 3 stopped, next unit not started: 413 'https://…'"]);
+        let many = Tally { failed: 21, ..tally(&["-r", "5/s", "-b", "9", "-r", "60/min"]) };
+        assert_eq!(many.closing(49_999_999), ["1 more failed", "0 ok, 21 failed; 0.0 s at 5/s and 60/min"]);
+        assert!(Tally { failed: 21, ..tally(&["-q", "-r", "5/s"]) }.closing(0).is_empty());
+    }
 }

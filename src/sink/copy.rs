@@ -1,6 +1,6 @@
 //! Units copied through a buffer, between any two descriptors.
 
-use super::{Filled, Flow, FlowError};
+use super::{Filled, Flow, FlowError, Passed};
 use crate::framing::Buffer;
 use crate::meter::Meter;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -31,11 +31,22 @@ pub trait Sink {
     /// `BrokenPipe` where the reader is gone.
     fn ready(&mut self) -> io::Result<()>;
 
-    /// Writes all of `bytes`.
+    /// Writes some of `bytes`, which are not empty, once that can be done, and says how many.
     ///
     /// # Errors
     /// What writing says.
-    fn write(&mut self, bytes: &[u8]) -> io::Result<()>;
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize>;
+}
+
+/// Writes all of `bytes`; on an error, `written` says how many they were.
+pub(super) fn write_all(sink: &mut impl Sink, bytes: &[u8], written: &mut usize) -> Result<(), FlowError> {
+    while *written < bytes.len() {
+        match sink.write(&bytes[*written..]).map_err(FlowError::Write)? {
+            0 => return Err(FlowError::Write(io::ErrorKind::WriteZero.into())),
+            more => *written += more,
+        }
+    }
+    Ok(())
 }
 
 /// Units that are copied through a buffer.
@@ -54,18 +65,17 @@ impl<'a, R: Source, W: Sink> Copying<'a, R, W> {
     }
 
     /// Passes a unit that outgrew the buffer: piece after piece, with nothing in between, until its end is read.
-    fn pass_outgrown(&mut self) -> Result<u64, FlowError> {
+    fn pass_outgrown(&mut self, passed: &mut Passed) -> Result<(), FlowError> {
         loop {
             let (piece, last) = self.buffer.piece();
-            self.sink.write(piece).map_err(FlowError::Write)?;
-            let bytes = piece.len() as u64;
+            let mut written = 0;
+            let result = write_all(&mut self.sink, piece, &mut written);
+            self.meter.passed_piece(written as u64);
+            result?;
             self.buffer.release_piece();
-            if last {
-                return Ok(bytes);
-            }
-            self.meter.passed_piece(bytes);
-            if self.read_some(true)? == Filled::End && self.buffer.is_finished() {
-                return Ok(0);
+            if last || (self.read_some(true)? == Filled::End && self.buffer.is_finished()) {
+                passed.units += 1;
+                return Ok(());
             }
         }
     }
@@ -100,15 +110,17 @@ impl<R: Source, W: Sink> Flow for Copying<'_, R, W> {
         Ok(u64::MAX)
     }
 
-    fn pass(&mut self, units: u64) -> Result<u64, FlowError> {
+    fn pass(&mut self, units: u64, passed: &mut Passed) -> Result<(), FlowError> {
         if self.buffer.outgrown() {
-            return self.pass_outgrown();
+            return self.pass_outgrown(passed);
         }
-        let run = self.buffer.run(units);
-        self.sink.write(run).map_err(FlowError::Write)?;
-        let bytes = run.len() as u64;
-        self.buffer.release(units);
-        Ok(bytes)
+        let mut written = 0;
+        let result = write_all(&mut self.sink, self.buffer.run(units), &mut written);
+        let units = if result.is_ok() { units } else { self.buffer.units_within(written) };
+        self.buffer.release_run(units, written);
+        passed.units += units;
+        passed.bytes += written as u64;
+        result
     }
 }
 
@@ -137,17 +149,15 @@ impl<F: AsFd> Sink for Descriptor<F> {
         wait_for(&[(self.0.as_fd(), PollFlags::OUT)])
     }
 
-    fn write(&mut self, mut bytes: &[u8]) -> io::Result<()> {
-        while !bytes.is_empty() {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        loop {
             match rustix::io::write(&self.0, bytes) {
-                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-                Ok(written) => bytes = &bytes[written..],
+                Ok(written) => return Ok(written),
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => wait_for(&[(self.0.as_fd(), PollFlags::OUT)])?,
                 Err(error) => return Err(error.into()),
             }
         }
-        Ok(())
     }
 }
 

@@ -1,7 +1,7 @@
 //! Bytes moved inside the kernel, from a pipe or a file to a pipe or a file: splice(2).
 
-use super::copy::{is_ready, wait_for};
-use super::{Descriptor, Filled, Flow, FlowError, Sink, Source};
+use super::copy::{is_ready, wait_for, write_all};
+use super::{Descriptor, Filled, Flow, FlowError, Passed, Sink, Source};
 use rustix::event::PollFlags;
 use rustix::fd::AsFd;
 use rustix::fs::FileType;
@@ -14,9 +14,6 @@ const LEAST_RUN: u64 = 64 * 1024;
 
 /// At most this much of a file counts as waiting, so that what is reported is never far behind.
 const MOST_WAITING: u64 = 4 * 1024 * 1024;
-
-/// The largest pipe an ordinary user may make (`/proc/sys/fs/pipe-max-size`).
-const LARGEST_PIPE: usize = 1024 * 1024;
 
 /// Bytes that go from one descriptor to the other without passing through our memory; where a run is short, or the
 /// kernel cannot splice these two, they are copied.
@@ -55,21 +52,24 @@ impl<R: AsFd, W: AsFd> Splice<R, W> {
         Ok(Splice { source, sink, from_file, waiting: 0, buffer, refused: false })
     }
 
-    /// Moves up to `bytes`; 0 at the end of the input.
-    fn move_some(&mut self, bytes: u64) -> Result<u64, FlowError> {
+    /// Moves up to `bytes`; none at the end of the input.
+    fn move_some(&mut self, bytes: u64, passed: &mut Passed) -> Result<(), FlowError> {
         if bytes < LEAST_RUN || self.refused {
-            return self.copy_some(bytes);
+            return self.copy_some(bytes, passed);
         }
         loop {
             let length = usize::try_from(bytes).unwrap_or(usize::MAX);
             match splice(&self.source.0, None, &self.sink.0, None, length, SpliceFlags::MOVE) {
-                Ok(moved) => return Ok(moved as u64),
+                Ok(moved) => {
+                    self.count(moved, passed);
+                    return Ok(());
+                }
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => self.wait_for_both().map_err(FlowError::Write)?,
                 // A file opened to append, or a file system that cannot.
                 Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
                     self.refused = true;
-                    return self.copy_some(bytes);
+                    return self.copy_some(bytes, passed);
                 }
                 // The kernel does not say which side failed: reading a pipe never does, writing one only for want of a reader.
                 Err(error) if self.from_file && error != Errno::PIPE => return Err(FlowError::Read(error.into())),
@@ -78,11 +78,20 @@ impl<R: AsFd, W: AsFd> Splice<R, W> {
         }
     }
 
-    fn copy_some(&mut self, bytes: u64) -> Result<u64, FlowError> {
+    fn copy_some(&mut self, bytes: u64, passed: &mut Passed) -> Result<(), FlowError> {
         let length = self.buffer.len().min(usize::try_from(bytes).unwrap_or(usize::MAX));
         let read = self.source.read(&mut self.buffer[..length], true).map_err(FlowError::Read)?.unwrap_or(0);
-        self.sink.write(&self.buffer[..read]).map_err(FlowError::Write)?;
-        Ok(read as u64)
+        let mut written = 0;
+        let result = write_all(&mut self.sink, &self.buffer[..read], &mut written);
+        self.count(written, passed);
+        result
+    }
+
+    fn count(&mut self, moved: usize, passed: &mut Passed) {
+        let moved = moved as u64;
+        self.waiting -= moved;
+        passed.units += moved;
+        passed.bytes += moved;
     }
 
     /// Counts what waits, with `wait` once there is something or the end.
@@ -133,25 +142,27 @@ impl<R: AsFd, W: AsFd> Flow for Splice<R, W> {
         Ok(u64::MAX)
     }
 
-    fn pass(&mut self, units: u64) -> Result<u64, FlowError> {
-        let mut left = units;
-        while left > 0 {
-            match self.move_some(left)? {
-                0 => break, // A file that was cut short under us.
-                moved => left -= moved,
+    fn pass(&mut self, units: u64, passed: &mut Passed) -> Result<(), FlowError> {
+        let left = self.waiting - units;
+        while self.waiting > left {
+            let before = self.waiting;
+            self.move_some(before - left, passed)?;
+            if self.waiting == before {
+                self.waiting = 0; // A file that was cut short under us.
+                break;
             }
         }
-        self.waiting -= units;
-        Ok(units - left)
+        Ok(())
     }
 }
 
-/// Makes a pipe as large as an ordinary user may, for fewer and longer runs. Anything else is left as it is.
-pub fn enlarge(pipe: impl AsFd) {
+/// Widens a pipe to `bytes`, so that its two ends wake each other less often. Anything else is left as it is; an ordinary
+/// user may have 1 MiB (`/proc/sys/fs/pipe-max-size`).
+pub fn enlarge(pipe: impl AsFd, bytes: usize) {
     if file_type(&pipe) == Some(FileType::Fifo)
-        && rustix::pipe::fcntl_getpipe_size(&pipe).is_ok_and(|size| size < LARGEST_PIPE)
+        && rustix::pipe::fcntl_getpipe_size(&pipe).is_ok_and(|size| size < bytes)
     {
-        let _ = rustix::pipe::fcntl_setpipe_size(&pipe, LARGEST_PIPE);
+        let _ = rustix::pipe::fcntl_setpipe_size(&pipe, bytes);
     }
 }
 

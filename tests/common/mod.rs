@@ -1,66 +1,230 @@
-//! What the limiters' tests share: wakers that count, and a clock that tests move.
+//! The program as a user meets it: a process with pipes, signals and a clock on the wall.
 
-#![allow(dead_code, reason = "each test takes what it needs")]
+#![allow(dead_code, reason = "each file of tests uses some of this")]
 
-use std::future::Future;
-use std::pin::Pin;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
-use std::task::{Context, Poll, Wake, Waker};
-use std::time::Duration;
-use throttle::limiter::Timer;
+use rustix::process::{Pid, Signal, kill_process};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::fd::OwnedFd;
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::sync::mpsc::{self, Receiver};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
 
-/// A waker that counts.
-#[derive(Default)]
-pub(crate) struct Count(pub(crate) AtomicUsize);
+/// The program under test.
+pub(crate) const THROTTLE: &str = env!("CARGO_BIN_EXE_throttle");
 
-impl Wake for Count {
-    fn wake(self: Arc<Self>) {
-        self.0.fetch_add(1, Ordering::SeqCst);
+/// Nothing here takes this long unless it hangs, however loaded the machine.
+pub(crate) const HANGS: Duration = Duration::from_secs(60);
+
+/// The program with `args`, all its ends piped.
+pub(crate) fn throttle(args: &[&str]) -> Command {
+    piped(Command::new(THROTTLE), args)
+}
+
+/// A shell script in which `"$0"` is the program.
+pub(crate) fn shell(script: &str) -> Command {
+    piped(Command::new("sh"), &["-c", script, THROTTLE])
+}
+
+fn piped(mut command: Command, args: &[&str]) -> Command {
+    command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+/// Feeds `input` to `command` and waits for its end.
+pub(crate) fn feed(command: Command, input: &[u8]) -> Output {
+    let mut running = Running::start(command);
+    let writer = running.write(input);
+    let output = running.finish();
+    writer.join().unwrap();
+    output
+}
+
+/// What comes out when `input` goes in; nothing else may be said.
+#[track_caller]
+pub(crate) fn passed(args: &[&str], input: &[u8]) -> Vec<u8> {
+    let output = feed(throttle(args), input);
+    assert_eq!(text(&output.stderr), "", "{args:?}");
+    assert!(output.status.success(), "{args:?}: {}", output.status);
+    output.stdout
+}
+
+pub(crate) fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// Compares long outputs without printing them.
+#[track_caller]
+pub(crate) fn assert_same(out: &[u8], input: &[u8], what: &str) {
+    assert_eq!(out.len(), input.len(), "{what}: as many bytes must come out as went in");
+    let differs = out.iter().zip(input).position(|(a, b)| a != b);
+    assert_eq!(differs, None, "{what}: the first byte that differs");
+}
+
+/// `length` bytes in which a lost, doubled or moved piece shows.
+pub(crate) fn noise(length: usize) -> Vec<u8> {
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state.to_le_bytes()[3]
+    };
+    (0..length).map(|_| next()).collect()
+}
+
+/// A process that does not outlive its test.
+pub(crate) struct Running {
+    child: Child,
+}
+
+impl Running {
+    /// Starts `command` and lets go of our copies of its ends.
+    pub(crate) fn start(mut command: Command) -> Self {
+        Running { child: command.spawn().unwrap() }
+    }
+
+    /// Writes all of `input` from another thread, then closes. A reader that leaves early is none of its business.
+    pub(crate) fn write(&mut self, input: &[u8]) -> JoinHandle<()> {
+        let (stdin, input) = (self.child.stdin.take(), input.to_vec());
+        thread::spawn(move || drop(stdin.map(|mut stdin| stdin.write_all(&input))))
+    }
+
+    pub(crate) fn stdin(&mut self) -> std::process::ChildStdin {
+        self.child.stdin.take().unwrap()
+    }
+
+    pub(crate) fn stdout(&mut self) -> std::process::ChildStdout {
+        self.child.stdout.take().unwrap()
+    }
+
+    pub(crate) fn stderr(&mut self) -> std::process::ChildStderr {
+        self.child.stderr.take().unwrap()
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+
+    pub(crate) fn is_running(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_none()
+    }
+
+    /// Waits for the end. What comes out of ends that were not taken is lost.
+    #[track_caller]
+    pub(crate) fn end(&mut self) -> ExitStatus {
+        let mut status = None;
+        wait_until("it to end", || {
+            status = self.child.try_wait().unwrap();
+            status.is_some()
+        });
+        status.unwrap()
+    }
+
+    /// Waits for the end and everything that comes out of the ends that were not taken.
+    #[track_caller]
+    pub(crate) fn finish(mut self) -> Output {
+        let stdout = self.child.stdout.take().map(read_all);
+        let stderr = self.child.stderr.take().map(read_all);
+        let status = self.end();
+        let out = |reader: Option<JoinHandle<Vec<u8>>>| reader.map_or(Vec::new(), |reader| reader.join().unwrap());
+        Output { status, stdout: out(stdout), stderr: out(stderr) }
+    }
+
+    /// Waits until signals are attended to and the pump is blocked: asleep in some call, and still so a while later.
+    #[track_caller]
+    pub(crate) fn settle(&self) {
+        wait_until("it to attend to signals", || {
+            let seen = self.status_mask("SigCgt:") | self.status_mask("SigIgn:");
+            seen & (1 << (Signal::USR1.as_raw() - 1)) != 0
+        });
+        let mut asleep = 0;
+        wait_until("it to block", || {
+            asleep = if self.proc("status").contains("State:\tS") { asleep + 1 } else { 0 };
+            asleep == 10
+        });
+    }
+
+    fn status_mask(&self, name: &str) -> u64 {
+        let status = self.proc("status");
+        let mask = status.lines().find_map(|line| line.strip_prefix(name)).unwrap_or("0");
+        u64::from_str_radix(mask.trim(), 16).unwrap()
+    }
+
+    /// The most memory it ever had resident, in KiB, while it still runs.
+    pub(crate) fn most_resident(&self) -> Option<u64> {
+        let status = self.proc("status");
+        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+        line.trim().trim_end_matches(" kB").parse().ok()
+    }
+
+    fn proc(&self, file: &str) -> String {
+        std::fs::read_to_string(format!("/proc/{}/{file}", self.pid())).unwrap_or_default()
     }
 }
 
-/// A clock that tests move, with one alarm.
-#[derive(Default)]
-pub(crate) struct FakeTimer {
-    now: AtomicU64,
-    alarm: Mutex<Option<(u64, Waker)>>,
-}
-
-impl FakeTimer {
-    pub(crate) fn to(&self, now: u64) {
-        self.now.store(now, Ordering::SeqCst);
-        let due = self.alarm.lock().unwrap().take_if(|(time, _)| *time <= now);
-        if let Some((_, waker)) = due {
-            waker.wake();
-        }
-    }
-
-    /// When the alarm will ring.
-    pub(crate) fn next(&self) -> Option<u64> {
-        self.alarm.lock().unwrap().as_ref().map(|(time, _)| *time)
-    }
-
-    /// Lets the next alarm ring. `false` where there is none.
-    pub(crate) fn to_next(&self) -> bool {
-        self.next().map(|next| self.to(next.max(self.now()))).is_some()
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
 
-impl Timer for FakeTimer {
-    fn now(&self) -> u64 {
-        self.now.load(Ordering::SeqCst)
-    }
-
-    fn wake_at(&self, time: u64, waker: &Waker) {
-        *self.alarm.lock().unwrap() = Some((time, waker.clone()));
+#[track_caller]
+pub(crate) fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !is_so() {
+        assert!(start.elapsed() < HANGS, "waited in vain for {what}");
+        thread::sleep(Duration::from_millis(5));
     }
 }
 
-pub(crate) fn poll_once<F: Future>(future: &mut Pin<Box<F>>) -> Poll<F::Output> {
-    future.as_mut().poll(&mut Context::from_waker(Waker::noop()))
+/// Reads to the end in another thread.
+pub(crate) fn read_all(mut from: impl Read + Send + 'static) -> JoinHandle<Vec<u8>> {
+    thread::spawn(move || {
+        let mut all = Vec::new();
+        from.read_to_end(&mut all).unwrap();
+        all
+    })
 }
 
-pub(crate) const fn ms(millis: u64) -> Duration {
-    Duration::from_millis(millis)
+/// The lines that come, each with the time it was read.
+pub(crate) struct Lines(Receiver<(Instant, String)>);
+
+impl Lines {
+    pub(crate) fn of(from: impl Read + Send + 'static) -> Self {
+        let (send, receive) = mpsc::channel();
+        thread::spawn(move || {
+            for line in BufReader::new(from).lines().map_while(Result::ok) {
+                if send.send((Instant::now(), line)).is_err() {
+                    return;
+                }
+            }
+        });
+        Lines(receive)
+    }
+
+    /// The next line; fails where none comes.
+    #[track_caller]
+    pub(crate) fn next(&self) -> String {
+        self.0.recv_timeout(HANGS).expect("another line").1
+    }
+
+    /// The times of all lines to the end.
+    #[track_caller]
+    pub(crate) fn times(self) -> Vec<Instant> {
+        self.0.into_iter().map(|(time, _)| time).collect()
+    }
+}
+
+/// Puts a descriptor, and whatever shares its open file, into non-blocking mode.
+pub(crate) fn make_non_blocking(fd: impl Into<OwnedFd>) -> OwnedFd {
+    let fd = fd.into();
+    let flags = rustix::fs::fcntl_getfl(&fd).unwrap();
+    rustix::fs::fcntl_setfl(&fd, flags | rustix::fs::OFlags::NONBLOCK).unwrap();
+    fd
 }

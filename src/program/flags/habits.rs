@@ -91,5 +91,6 @@ fn has_bare_rate(args: &[OsString]) -> bool {
 pub(super) fn in_place_of_limit(text: &OsStr) -> Option<String> {
     let option = text.to_str()?.strip_prefix('-')?;
     let is_number = option.starts_with(|c: char| c.is_ascii_digit() || c == '.');
-    (!is_number).then(|| RATE_TAKES_A_LIMIT.to_owned())
+    // `-0` is our own, and xargs' -r often stands before it; a rate of -0 is nobody's.
+    (!is_number || option == "0").then(|| RATE_TAKES_A_LIMIT.to_owned())
 }

@@ -53,6 +53,7 @@ fn mistakes_name_the_flag_and_show_a_right_spelling() {
         (&["-r", "-1/s"], "'-1/s' is negative"),
         (&["-r"], "-r takes a limit, like -r 5/s"),
         (&["-r", "-n", "1"], "-r takes a limit, like -r 5/s"),
+        (&["-r", "-0"], "-r takes a limit, like -r 5/s"),
         (&["-r", "5/s", "-b", "0"], "--burst: a burst of 0 would let nothing through; the least is 1"),
         (&["-r", "5/s", "-b", "1KiB"], "--burst: a burst of '1KiB' is in bytes, but the limit counts units"),
         (&["-r", "5/s,burst=2", "-b", "3"], "--burst: the limit '5/s,burst=2' already names its burst"),

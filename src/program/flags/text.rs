@@ -71,7 +71,11 @@ Run at most N commands at once; 0 is without a cap. The default is 16, as the ra
 were the brake for 10 s, a hint says what N it would take. A start is never delayed beyond its time for want of a slot: \
 the time is only asked for when a slot is free.
 
-With -j 1 a command writes to standard output and error directly, and without --timeout it may use the terminal.";
+With -j 1 a command writes to standard output and error directly, and without --timeout it may use the terminal.
+
+Elsewhere each command has a process group of its own. One that is stopped for wanting the terminal is ended and reported.
+
+A command has ended when its first process has. What that leaves behind may go on, but its output is taken for only a second more.";
 
 pub(super) const MAX_ARGS: &str = "\
 Give each command N units, or what is left at the end. The rate counts commands all the same. A word that is just {} \
@@ -122,7 +126,7 @@ No hints, no bar unless --progress=always asks for it, and in launch mode no wor
 
 pub(crate) const SIGNALS: &str = "\
 USR1 writes a status line to standard error. INT, TERM and HUP end the program at once, after the summary where one was \
-asked for; commands get the signal, too, and are waited for: a second one kills them. A signal that was ignored at the start stays ignored. When the reader is gone, the program dies of SIGPIPE, as \
+asked for; commands get the signal (and QUIT), too, with all of their process group, and are waited for: a second one kills them. A signal that was ignored at the start stays ignored. When the reader is gone, the program dies of SIGPIPE, as \
 cat does.";
 
 /// Examples, exit codes and signals, for `--help`.

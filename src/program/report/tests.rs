@@ -31,9 +31,9 @@ impl Sink for Slow {
         Ok(())
     }
 
-    fn write(&mut self, _: &[u8]) -> std::io::Result<()> {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
         self.0.advance(self.1);
-        Ok(())
+        Ok(bytes.len())
     }
 }
 
@@ -91,6 +91,25 @@ fn the_limit_that_bound_is_the_one_that_is_charged_with_the_wait() {
     let mut flow = Copying::new(input, Slow(clock, 0), buffer, report.meter());
     pump::run(&mut flow, report.store(), report.meter()).unwrap();
     assert_eq!(report.read().limits, [0, 60 * SECOND]);
+}
+
+#[test]
+fn the_time_left_comes_from_the_schedule() {
+    let (clock, mut report) = report(&["-r", "100B/s", "-b", "50"]);
+    report.total = Some(Total::Bytes(1000));
+    assert_eq!(report.store().take_available(100), 50);
+    report.meter().passed(50, 50, clock.now());
+    // 950 more at 100/s, from an empty bucket.
+    assert_eq!(report.progress_text(&report.read(), 100.0), "50 B, 100 B/s now, 10 s left, limit 100B/s,burst=50");
+    report.meter().passed(950, 950, clock.now());
+    assert_eq!(report.progress_text(&report.read(), 0.0), "1.00 kB, 0 B/s now, limit 100B/s,burst=50");
+    assert_eq!([1, SECOND, 59 * SECOND + 1, 3661 * SECOND].map(countdown), ["1 s", "1 s", "1m", "1h 1m 1s"]);
+}
+
+#[test]
+fn where_the_total_is_unknown_no_time_left_is_told() {
+    let (_, report) = report(&["-r", "unlimited"]);
+    assert_eq!(report.progress_text(&report.read(), 12.34), "0 lines, 0 B, 12.3/s now, no limit");
 }
 
 #[test]

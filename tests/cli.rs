@@ -1,0 +1,475 @@
+//! The command line as a user meets it: exit codes, messages, help, hints, and every option once.
+
+mod common;
+
+use common::{Running, feed, passed, shell, text, throttle};
+use std::fs;
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+/// The output of a command line that must not be run.
+#[track_caller]
+fn refused(args: &[&str]) -> String {
+    let output = feed(throttle(args), b"must not be read\n");
+    let said = text(&output.stderr);
+    assert_eq!((output.status.code(), text(&output.stdout)), (Some(2), String::new()), "{args:?}: {said}");
+    assert!(said.starts_with("error: "), "{args:?}: {said}");
+    said
+}
+
+mod exit_codes {
+    use super::*;
+
+    fn code(args: &[&str]) -> Option<i32> {
+        feed(throttle(args), b"a\n").status.code()
+    }
+
+    #[test]
+    fn zero_when_everything_was_passed_on() {
+        assert_eq!(code(&["-r", "5/s"]), Some(0));
+        assert_eq!(code(&["--help"]), Some(0));
+        assert_eq!(code(&["--version"]), Some(0));
+    }
+
+    #[test]
+    fn one_when_something_failed() {
+        assert_eq!(code(&["-r", "5/s", "-a", "/nowhere/at/all"]), Some(1));
+    }
+
+    #[test]
+    fn two_when_the_command_line_is_wrong() {
+        assert_eq!(code(&[]), Some(2));
+        assert_eq!(code(&["-r", "5m"]), Some(2));
+        assert_eq!(code(&["-r", "5/s", "--no-such-option"]), Some(2));
+    }
+
+    #[test]
+    fn they_hold_when_nobody_reads_the_message() {
+        let mut running = Running::start(throttle(&["-r", "5m"]));
+        drop(running.stderr());
+        assert_eq!(running.end().code(), Some(2));
+    }
+}
+
+mod mistakes {
+    use super::*;
+
+    #[test]
+    fn each_mistake_in_a_rate_has_its_own_words_and_shows_a_right_spelling() {
+        let rates = [
+            ("5m", "a minute stands after the slash, 5/min; a million is 5M/s"),
+            ("10M", "lines or bytes? 10M/s is ten million lines a second; for bytes 10MB/s or 10MiB/s"),
+            ("K", "5k/s, 5kB/s or 5KiB/s"),
+            ("5K/s", "a thousand is 5k/s"),
+            ("8Mb/s", "bits must be divided by 8: 8Mb/s is 1MB/s"),
+            ("0/s", "lets nothing through"),
+            ("-1/s", "is negative"),
+            ("5/0s", "has a period of no length"),
+            ("5//s", "has two slashes"),
+            ("5/fortnight", "no unit of time 'fortnight'; use ms, s, min, h or d"),
+            ("1e400/s", "has an exponent"),
+            ("1e3/s", "write the number out or with k, M, G: 1000/s"),
+            ("5 / s", "has a space in it"),
+            ("5/s,burst=0", "the least is burst=1"),
+            ("5/s,brst=2", "did you mean burst=2?"),
+            ("5/s,burst=2,initial=3", "initial=3 is more than burst=2"),
+            ("5/s,window,burst=2", "a window has no burst"),
+            ("5/1.5s", "10/3s"),
+            ("5/us", "the finest is ms; 5/us is 5M/s"),
+            ("5/", "5/s or 5/min"),
+            ("1,000/s", "no commas inside numbers; write 1000/s"),
+            ("", "empty"),
+            ("18446744073709551616/s", "is more than 2^64-1 units"),
+            ("five/s", "has no number before the 'five'"),
+            ("unlimited,burst=2", "unlimited stands alone"),
+        ];
+        let mut all: Vec<String> = Vec::new();
+        for (rate, words) in rates {
+            let said = refused(&["--rate", rate]);
+            assert!(said.contains("--rate") && said.contains(words), "{rate:?}: {said}");
+            assert!(said.contains("for '--rate <LIMIT>'") || rate.is_empty(), "{rate:?}: {said}");
+            all.push(said.replace(rate, ""));
+        }
+        all.sort();
+        all.dedup();
+        assert_eq!(all.len(), rates.len(), "two mistakes have the same words");
+    }
+
+    #[test]
+    fn a_rate_that_is_no_text_is_refused() {
+        let output = feed(shell("exec \"$0\" -r \"$(printf '5/s\\377')\""), b"a\n");
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert!(said.contains("--rate") && said.contains("for example 5/s"), "{said}");
+    }
+
+    #[test]
+    fn options_that_contradict_each_other_are_named() {
+        for (args, words) in [
+            (&[][..], "--rate: how fast? write for example -r 5/s"),
+            (&["-r", "5/s", "-b", "0"], "--burst: a burst of 0 would let nothing through"),
+            (&["-r", "5/s", "-b", "x"], "--burst"),
+            (&["-r", "5/s", "-b", "1KiB"], "--burst: a burst of '1KiB' is in bytes"),
+            (&["-r", "5/s,burst=2", "-b", "3"], "--burst: the limit '5/s,burst=2' already names its burst"),
+            (&["-r", "5/s,window", "-b", "3"], "--burst: "),
+            (&["-r", "unlimited", "-r", "5/s"], "--rate: unlimited stands alone"),
+            (&["-r", "unlimited", "-b", "5"], "--rate: unlimited stands alone"),
+            (&["-r", "5MB/s", "-r", "5/s"], "--rate: '5MB/s' counts bytes and '5/s' units"),
+            (&["-r", "5MB/s", "-0"], "-0: the rate counts bytes"),
+            (&["-r", "5MB/s", "-d", ","], "-d: the rate counts bytes"),
+            (&["-r", "5/s", "-0", "-d", ","], "'--null' cannot be used with"),
+            (&["-r", "5/s", "-0", "--bytes"], "'--null' cannot be used with"),
+            (&["-r", "5/s", "-d", ",", "--bytes"], "'--delimiter <C>' cannot be used with"),
+            (&["-r", "5/s", "-d", ""], "--delimiter"),
+            (&["-r", "5/s", "-d", "ab"], "'ab' is more than one byte"),
+            (&["-r", "5/s", "-d", "\\q"], "'\\q' is no escape"),
+            (&["-r", "5/s", "-a"], "--arg-file"),
+            (&["-r", "5/s", "--progress=often"], "--progress"),
+            (&["-r", "5/s", "--summary=xml"], "write --summary, --summary=json"),
+            (&["-r", "5/s", "--summary=json:"], "a file name is missing"),
+            (&["-r", "5/s", "--raet", "5/s"], "'--raet'"),
+        ] {
+            let said = refused(args);
+            assert!(said.contains(words), "{args:?}: {said}");
+        }
+    }
+
+    #[test]
+    fn the_habits_of_other_tools_are_answered_with_our_spelling() {
+        for (args, words) in [
+            (&["-L", "10M"][..], "-L is not an option here: write -r 10MB/s for bytes, -r 10M/s for lines"),
+            (&["-q", "-L", "10m"], "-L is not an option here: a rate is -r 10MB/s or -r 10M/s"),
+            (&["--delay", "2s"], "--delay is not an option here: a delay is a rate: for one every 2s write -r 1/2s"),
+            (&["--delay=0.5"], "--delay is not an option here"),
+            (&["--rate-limit", "10M"], "--rate-limit is not an option here: write -r 10MB/s"),
+            (&["--rate-limit=10"], "--rate-limit is not an option here: write --rate"),
+            (&["--bwlimit=10M"], "--bwlimit is not an option here: write -r 10MB/s"),
+            (&["-r"], "-r takes a limit, like -r 5/s (xargs' -r, --no-run-if-empty, is not needed"),
+            (&["-r", "-0"], "-r takes a limit, like -r 5/s"),
+            (&["-0", "-r"], "-r takes a limit, like -r 5/s"),
+            (&["-r", "5/s", "-l"], "-l is not an option here: lines are what is counted"),
+            (
+                &["-r", "5/s", "-p"],
+                "-p is not an option here: to see what would run write --dry-run, for progress --progress=always",
+            ),
+            (&["-r", "5/s", ":::", "a", "b"], "::: is not an option here: pass units on standard input"),
+        ] {
+            let said = refused(args);
+            assert!(said.contains(words), "{args:?}: {said}");
+        }
+    }
+}
+
+mod help {
+    use super::*;
+
+    fn shown(args: &[&str]) -> String {
+        let output = feed(throttle(args), b"");
+        assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), String::new()));
+        text(&output.stdout)
+    }
+
+    #[test]
+    fn the_short_one_fits_one_screen() {
+        let help = shown(&["-h"]);
+        assert!(help.lines().count() <= 48, "{} lines", help.lines().count());
+        assert!(help.lines().all(|line| line.chars().count() <= 80), "{help}");
+        assert!(help.contains("throttle -r 10MiB/s < a.tar"), "{help}");
+    }
+
+    #[test]
+    fn the_long_one_explains_with_examples_exit_codes_and_signals() {
+        let help = shown(&["--help"]);
+        for words in
+            ["Examples:", "Exit codes:", "Signals:", "USR1", "  0  ", "  1  ", "  2  ", "-r 5/s -r 5000/h", "window"]
+        {
+            assert!(help.contains(words), "{words:?} is missing in: {help}");
+        }
+    }
+
+    #[test]
+    fn both_know_every_option() {
+        for help in [shown(&["-h"]), shown(&["--help"])] {
+            for option in [
+                "-r, --rate",
+                "-b, --burst",
+                "-0, --null",
+                "-d, --delimiter",
+                "--bytes",
+                "-a, --arg-file",
+                "--progress",
+                "--summary",
+                "-q, --quiet",
+                "-h, --help",
+                "-V, --version",
+            ] {
+                assert!(help.contains(option), "{option} is missing in: {help}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_version_is_the_packages() {
+        let version = format!("throttle {}\n", env!("CARGO_PKG_VERSION"));
+        assert_eq!((shown(&["-V"]), shown(&["--version"])), (version.clone(), version));
+    }
+
+    #[test]
+    fn it_comes_whatever_else_is_there() {
+        assert!(shown(&["-r", "5/s", "-h"]).contains("Usage:"));
+    }
+}
+
+mod hints {
+    use super::*;
+
+    fn said(mut command: Command, stdin: impl Into<Stdio>) -> String {
+        command.stdin(stdin);
+        let output = Running::start(command).finish();
+        assert_eq!(output.status.code(), Some(0));
+        text(&output.stderr)
+    }
+
+    fn empty_file() -> fs::File {
+        tempfile::tempfile().unwrap()
+    }
+
+    #[test]
+    fn a_limit_that_can_never_bind_is_named_once() {
+        for (args, limit, other) in [
+            (&["-r", "5/s", "-r", "18000/h"][..], "18000/h", "5/s"),
+            (&["-r", "300/min", "-r", "5/s"], "300/min", "5/s"),
+            (&["-r", "5/s", "-r", "5/s"], "5/s", "5/s"),
+        ] {
+            let said = said(throttle(args), empty_file());
+            assert!(
+                said.contains(&format!("the limit {limit}")) && said.contains("can never bind beside"),
+                "{args:?}: {said}"
+            );
+            assert!(said.contains(other) && said.lines().count() == 1, "{args:?}: {said}");
+        }
+        for args in [&["-r", "5/s", "-r", "5000/h"][..], &["-r", "5/s"], &["-r", "unlimited"]] {
+            assert_eq!(said(throttle(args), empty_file()), "", "{args:?}");
+        }
+    }
+
+    #[test]
+    fn an_input_that_can_hold_nothing_is_named() {
+        assert_eq!(said(throttle(&["-r", "5/s"]), Stdio::null()), "throttle: stdin is /dev/null: nothing to pass on\n");
+        assert_eq!(said(throttle(&["-r", "5/s", "-a", "/dev/null"]), Stdio::null()), "", "that was meant");
+        assert_eq!(said(throttle(&["-r", "5/s"]), empty_file()), "");
+    }
+
+    #[test]
+    fn quiet_silences_them() {
+        for quiet in ["-q", "--quiet"] {
+            assert_eq!(said(throttle(&[quiet, "-r", "5/s", "-r", "18000/h"]), Stdio::null()), "");
+        }
+    }
+
+    #[test]
+    fn quiet_silences_no_errors() {
+        let output = feed(throttle(&["-q", "-r", "5/s", "-a", "/nowhere/at/all"]), b"");
+        assert!(text(&output.stderr).contains("/nowhere/at/all"));
+    }
+}
+
+mod options {
+    use super::*;
+
+    #[test]
+    fn each_has_its_short_and_its_long_form() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("units");
+        fs::write(&file, "a,b\0c\n").unwrap();
+        let file = file.to_str().unwrap();
+        for args in [
+            &["-r", "1k/s"][..],
+            &["-r1k/s"],
+            &["--rate", "1k/s"],
+            &["--rate=1k/s"],
+            &["-r", "1k/s", "-b", "5"],
+            &["-r", "1k/s", "--burst=5"],
+            &["-r", "1k/s", "-0"],
+            &["-r", "1k/s", "--null"],
+            &["-0r1k/s"],
+            &["-r", "1k/s", "-d", ","],
+            &["-r", "1k/s", "-d,"],
+            &["-r", "1k/s", "--delimiter=\\t"],
+            &["-r", "1k/s", "--bytes"],
+            &["-r", "1kB/s", "--bytes"],
+            &["-r", "1k/s", "--progress=auto"],
+            &["-r", "1k/s", "--progress", "never"],
+            &["-r", "1k/s", "-q"],
+        ] {
+            assert_eq!(text(&passed(args, b"a,b\0c\n")), "a,b\0c\n", "{args:?}");
+        }
+        for option in ["-a", "--arg-file"] {
+            assert_eq!(text(&passed(&["-r", "1k/s", option, file], b"")), "a,b\0c\n");
+        }
+    }
+
+    #[test]
+    fn rates_are_read_in_every_spelling() {
+        for rate in [
+            "1000/s",
+            "60000/min",
+            "1000",
+            "300/15s",
+            "1000.5/s",
+            "5k/s",
+            "200/500ms",
+            "1k/s,burst=5,initial=0",
+            "1MiB/s",
+            "1.5GB/s",
+            "10kB",
+            "5000/h,window",
+            "10G/d",
+            "unlimited",
+            "1B/ms",
+        ] {
+            assert_eq!(passed(&["-r", rate], b"a\n"), b"a\n", "{rate}");
+        }
+    }
+
+    #[test]
+    fn progress_without_a_terminal_tears_nothing() {
+        let output = feed(throttle(&["-r", "1G/s", "--progress=always"]), b"a\nb\n");
+        assert_eq!((output.status.code(), text(&output.stdout)), (Some(0), "a\nb\n".to_owned()));
+        assert!(!text(&output.stderr).contains('\x1b'), "{}", text(&output.stderr));
+    }
+}
+
+mod summary {
+    use super::*;
+
+    fn summary(output: &Output) -> serde_json::Value {
+        assert_eq!(output.status.code(), Some(0));
+        serde_json::from_slice(&output.stderr).unwrap_or_else(|error| panic!("{error}: {}", text(&output.stderr)))
+    }
+
+    #[test]
+    fn the_json_has_every_field_and_they_agree() {
+        let output =
+            feed(throttle(&["-r", "100/s", "-b", "1", "-r", "1000/h", "--summary=json"]), &b"line\n".repeat(11));
+        let summary = summary(&output);
+        assert_eq!((&summary["unit"], &summary["units"], &summary["bytes"]), (&"line".into(), &11.into(), &55.into()));
+        let number = |name: &str| summary[name].as_u64().unwrap_or_else(|| panic!("{name}: {summary}"));
+        assert!(number("elapsed_ns") >= 100_000_000, "{summary}");
+        assert!(number("waited_for_limits_ns") >= 50_000_000, "{summary}");
+        let waits = ["waited_for_limits_ns", "waited_for_source_ns", "waited_for_sink_ns"];
+        assert!(waits.iter().map(|name| number(name)).sum::<u64>() <= number("elapsed_ns"), "{summary}");
+        assert!(number("lateness_p50_ns") <= number("lateness_p99_ns"), "{summary}");
+        assert!(summary["mean_rate_per_s"].as_f64().unwrap() <= 110.0, "{summary}");
+        let limits = summary["limits"].as_array().unwrap();
+        let names: Vec<_> = limits.iter().map(|limit| limit["limit"].as_str().unwrap()).collect();
+        assert_eq!(names, ["100/s,burst=1", "1000/h,window"]);
+        assert_eq!(
+            limits.iter().map(|limit| limit["waited_ns"].as_u64().unwrap()).sum::<u64>(),
+            number("waited_for_limits_ns")
+        );
+        assert_eq!(limits[1]["waited_ns"], 0, "the hour's limit did not bind");
+    }
+
+    #[test]
+    fn units_are_called_what_they_are() {
+        for (args, unit) in
+            [(&["-r", "1G/s"][..], "line"), (&["-r", "1G/s", "-0"], "record"), (&["-r", "1GB/s"], "byte")]
+        {
+            assert_eq!(summary(&feed(throttle(&[args, &["--summary=json"]].concat()), b"a\n"))["unit"], unit);
+        }
+    }
+
+    #[test]
+    fn the_text_says_it_in_two_lines() {
+        for option in ["--summary", "--summary=text"] {
+            let output = feed(throttle(&["-r", "100/s", "-b", "1", option]), b"a\nb\n");
+            let said = text(&output.stderr);
+            assert!(said.starts_with("throttle: 2 lines, 4 B in "), "{said}");
+            for words in
+                ["waited ", " for 100/s,burst=1, ", " for input, ", " for the reader; late by ", "(median)", "(p99)"]
+            {
+                assert!(said.contains(words), "{words:?} is missing in: {said}");
+            }
+            assert_eq!(said.lines().count(), 2, "{said}");
+        }
+    }
+
+    #[test]
+    fn it_goes_to_a_file_where_one_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("a:b");
+        for format in ["text", "json"] {
+            assert_eq!(passed(&["-r", "1G/s", &format!("--summary={format}:{}", file.display())], b"a\n"), b"a\n");
+            let said = fs::read_to_string(&file).unwrap();
+            assert!(said.starts_with(if format == "json" { "{" } else { "throttle: 1 line, 2 B in " }), "{said}");
+        }
+    }
+
+    #[test]
+    fn it_comes_after_an_error_too() {
+        let mut command = throttle(&["-r", "1G/s", "--summary"]);
+        command.stdout(fs::OpenOptions::new().write(true).open("/dev/full").unwrap());
+        let said = text(&feed(command, b"a\n").stderr);
+        assert!(said.contains("throttle: 0 lines, 0 B in ") && said.contains("cannot write"), "{said}");
+    }
+}
+
+/// Real time: never faster than asked for, and not held back without need.
+mod pace {
+    use super::*;
+
+    #[track_caller]
+    fn takes_at_least(millis: u64, args: &[&str], input: &[u8]) {
+        let start = Instant::now();
+        assert_eq!(passed(args, input), input, "{args:?}");
+        let took = start.elapsed();
+        assert!(took >= Duration::from_millis(millis), "{args:?} took {took:?}");
+        assert!(took <= Duration::from_millis(millis) + Duration::from_secs(20), "{args:?} took {took:?}");
+    }
+
+    #[test]
+    fn the_burst_goes_at_once_and_the_rest_at_the_rate() {
+        let lines = |count: usize| b"x\n".repeat(count);
+        takes_at_least(190, &["-r", "100/s", "-b", "1"], &lines(20));
+        takes_at_least(100, &["-r", "100/s", "-b", "10"], &lines(20));
+        takes_at_least(100, &["-r", "100/s,burst=10"], &lines(20));
+        takes_at_least(200, &["-r", "100/s,burst=10,initial=0"], &lines(20));
+        takes_at_least(0, &["-r", "1/h", "-b", "20"], &lines(20));
+        takes_at_least(240, &["-r", "2/500ms", "-b", "2"], &lines(3));
+    }
+
+    #[test]
+    fn the_default_burst_is_ten_milliseconds_of_rate() {
+        takes_at_least(190, &["-r", "10k/s"], &b"\n".repeat(2_000));
+        takes_at_least(190, &["-r", "100/s"], &b"\n".repeat(20));
+    }
+
+    #[test]
+    fn records_and_bytes_are_counted_as_such() {
+        takes_at_least(90, &["-r", "100/s", "-b", "1", "-0"], &b"\n\0".repeat(10));
+        takes_at_least(90, &["-r", "100/s", "-b", "1", "-d", ","], &b"\n,".repeat(10));
+        takes_at_least(190, &["-r", "100/s", "-b", "1", "--bytes"], &b"\n,".repeat(10));
+        takes_at_least(190, &["-r", "100B/s", "-b", "1"], &b"\n,".repeat(10));
+        takes_at_least(200, &["-r", "1MB/s", "-b", "100kB"], &vec![0; 300_000]);
+    }
+
+    #[test]
+    fn every_limit_is_kept() {
+        // Ten at once within any 300 ms, and one every 10 ms.
+        takes_at_least(600, &["-r", "100/s", "-b", "1", "-r", "10/300ms"], &b"\n".repeat(21));
+        takes_at_least(600, &["-r", "10/300ms", "-r", "100/s,burst=1"], &b"\n".repeat(21));
+        takes_at_least(300, &["-q", "-r", "1k/s", "-r", "100/s,burst=10"], &b"\n".repeat(40));
+    }
+
+    #[test]
+    fn a_window_lets_its_count_through_at_once_and_then_nothing() {
+        takes_at_least(400, &["-r", "5/200ms,window"], &b"\n".repeat(11));
+        takes_at_least(0, &["-r", "5/h,window"], &b"\n".repeat(5));
+    }
+
+    #[test]
+    fn no_limit_is_no_limit() {
+        takes_at_least(0, &["-r", "unlimited"], &b"\n".repeat(100_000));
+    }
+}

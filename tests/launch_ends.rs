@@ -1,0 +1,339 @@
+//! How launch mode ends, through the real program: exit codes, what is told, timeouts and signals.
+
+mod launching;
+
+use launching::*;
+use rustix::process::Signal;
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+#[test]
+fn each_end_has_its_exit_code_and_the_first_that_holds_is_told() {
+    let script =
+        "case $1 in ok) ;; fail) exit 7;; stop) sleep 0.3; exit 255;; killed) kill -TERM $$;; late) sleep 30;; esac";
+    for (units, code) in [
+        (&["ok"][..], 0),
+        (&["ok", "fail"], 123),
+        (&["late"], 123),
+        (&["fail", "stop"], 124),
+        (&["fail", "stop", "killed"], 125),
+        (&["killed", "fail"], 125),
+        (&["killed", "nul\0"], 126),
+    ] {
+        let ended = run(["-qk", "-r", "unlimited", "--timeout", "2s", "-c", script], units.join("\n"));
+        assert_eq!((ended.code(), &*ended.err), (Some(code), ""), "{units:?}");
+    }
+    for (units, code) in [("false\nno-such-command\n\0\n", 127), ("false\n/dev/null\n", 126)] {
+        assert_eq!(run(["-q", "-r", "unlimited", "{}"], units).code(), Some(code), "{units:?}");
+    }
+    let own_error = run(["-r", "unlimited", "-a", "/no/such/file", "echo"], "");
+    assert_eq!(own_error.code(), Some(1));
+    assert!(own_error.err.contains("--arg-file: cannot open /no/such/file"), "{}", own_error.err);
+}
+
+#[test]
+fn a_failed_unit_is_named_and_the_sum_is_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let curl = folder.path().join("curl");
+    fs::write(&curl, "#!/bin/sh\ncase $1 in *bad) exit 22;; *slow) sleep 30;; *killed) kill -9 $$;; esac\n").unwrap();
+    assert!(Command::new("chmod").arg("+x").arg(&curl).status().unwrap().success());
+    let input = "https://good\nhttps://bad\n\n\nhttps://slow\nhttps://killed\n\u{1b}[31m\n";
+    let ended = run(["-r", "10/s", "-r", "1000/h", "--timeout", "500ms", curl.to_str().unwrap()], input);
+    let lines: Vec<&str> = ended.err.lines().collect();
+    let (sum, named) = lines.split_last().unwrap();
+    for expected in [
+        "throttle: unit 2 'https://bad': curl exited 22",
+        "throttle: unit 3 'https://slow': timed out",
+        "throttle: unit 4 'https://killed': killed by SIGKILL",
+    ] {
+        assert!(named.contains(&expected), "{}", ended.err);
+    }
+    assert_eq!(named.len(), 3);
+    let (counts, rest) = sum.split_once("; ").unwrap();
+    assert_eq!(counts, "throttle: 2 ok, 3 failed (1 timed out), 2 blank lines skipped");
+    let seconds = rest.strip_suffix(" s at 10/s and 1000/h").unwrap();
+    assert!(seconds.parse::<f64>().unwrap() >= 0.7 && seconds.split_once('.').unwrap().1.len() == 1, "{sum}");
+}
+
+#[test]
+fn of_many_failed_units_twenty_are_named() {
+    let ended = run(["-r", "unlimited", "-b5", "false"], "");
+    assert_eq!(ended.code(), Some(2), "unlimited has no burst");
+    let ended = run(["-r", "1000/s", "false"], numbers(25));
+    let lines: Vec<&str> = ended.err.lines().collect();
+    assert_eq!(lines.len(), 22, "{}", ended.err);
+    assert!(lines[..20].iter().all(|line| line.ends_with("': false exited 1")), "{}", ended.err);
+    assert_eq!(lines[20], "throttle: 5 more failed");
+    assert!(lines[21].starts_with("throttle: 0 ok, 25 failed; "), "{}", ended.err);
+    assert_eq!(run(["-q", "-r", "1000/s", "false"], numbers(25)).err, "");
+}
+
+/// What runs is waited for; the rest is not begun, and the next is named.
+#[test]
+fn an_exit_of_255_means_stop() {
+    let script = "echo $1; case $1 in 1) sleep 0.5; echo 1;; 3) exit 255;; esac";
+    let ended = run(["-r", "20/s", "-c", script], numbers(100));
+    assert_eq!((ended.sorted(), ended.code()), (vec!["1", "1", "2", "3"], Some(124)));
+    let told = "throttle: unit 3 '3': the script exited 255, which means stop; to go on: -c '… || exit 1'\n";
+    assert!(ended.err.starts_with(told), "{}", ended.err);
+    assert!(ended.err.contains("2 ok, 1 failed; "), "{}", ended.err);
+    assert!(ended.err.ends_with(" s at 20/s; next unit not started: 4 '4'\n"), "{}", ended.err);
+}
+
+/// A command that says who runs in its group: `leader`, and `member`, which it waits for and which does `$then`.
+fn family(then: &str) -> String {
+    format!(
+        "(sh -c 'trap \"\" {then}; echo $$ > member.'$1'; while :; do sleep 0.1; done') & echo $$ > leader.$1; wait"
+    )
+}
+
+fn members(folder: &Path, units: &[u32]) -> Vec<u32> {
+    let names = units.iter().flat_map(|unit| [format!("leader.{unit}"), format!("member.{unit}")]);
+    names.map(|name| number_in(&folder.join(name))).collect()
+}
+
+fn all_are_gone(pids: &[u32]) -> bool {
+    pids.iter().all(|pid| !is_alive(*pid))
+}
+
+#[test]
+fn a_timeout_ends_the_whole_group_also_who_ignores_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let begun = Instant::now();
+    let mut command = throttle(["-r", "unlimited", "-j2", "--timeout", "500ms", "-c", &family("TERM")]);
+    command.current_dir(&folder);
+    let ended = finish(command, "1\n");
+    assert!(all_are_gone(&members(folder.path(), &[1])));
+    assert!(begun.elapsed() >= Duration::from_millis(5500), "KILL comes 5 s after TERM");
+    assert!(begun.elapsed() < Duration::from_secs(20));
+    assert_eq!(ended.code(), Some(123));
+    assert!(ended.err.starts_with("throttle: unit 1 '1': timed out\n"), "{}", ended.err);
+    assert!(ended.err.contains("0 ok, 1 failed (1 timed out); "), "{}", ended.err);
+}
+
+#[test]
+fn a_command_may_end_in_order_when_its_time_is_over() {
+    let begun = Instant::now();
+    let script = "trap 'echo ended; exit 0' TERM; while :; do sleep 0.05; done";
+    let ended = run(["-r", "unlimited", "--repeat", "1", "--timeout", "300ms", "-c", script], "");
+    assert_eq!((ended.text(), ended.code()), ("ended\n", Some(123)));
+    assert!(begun.elapsed() < Duration::from_secs(5));
+}
+
+/// Runs `script` for endless units, two at once, with a folder of its own.
+fn started(folder: &Path, options: &[&str], script: &str) -> Started {
+    let args = [options, &["-r", "100/s", "--repeat", "inf", "--", "sh", "-c", script, "sh", "{}"]].concat();
+    // With {} as an argument of the script it is $1, as with -c.
+    let mut command = throttle(args);
+    command.stdin(Stdio::null()).current_dir(folder);
+    Started::new(command.spawn().unwrap())
+}
+
+#[test]
+fn a_signal_is_passed_on_to_the_groups_waited_for_and_died_of() {
+    for (signal, options) in [
+        (Signal::INT, &["-j2"][..]),
+        (Signal::TERM, &["-j2"]),
+        (Signal::HUP, &["-j2", "-u"]),
+        (Signal::QUIT, &["-j2", "--line-buffer"]),
+        (Signal::TERM, &["-j2", "-k"]),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        // A shell's background command ignores INT and QUIT; this one ends with its leader.
+        let script = "trap 'echo got; kill $! 2> /dev/null; exit 0' INT QUIT HUP TERM; sh -c 'echo $$ > member.'$1'; exec sleep 100' & echo $$ > leader.$1; wait";
+        let run = started(folder.path(), options, script);
+        let pids = members(folder.path(), &[1, 2]);
+        run.signal(signal);
+        let ended = run.end();
+        assert_eq!(ended.signal(), Some(signal.as_raw()), "{}", ended.err);
+        assert!(all_are_gone(&pids));
+        assert_eq!(ended.text(), "got\ngot\n", "{signal:?}");
+        assert_eq!(ended.err, "throttle: interrupted: 2 ok, 0 stopped, next unit not started: 3 '3'\n");
+    }
+}
+
+#[test]
+fn those_that_a_signal_ends_are_counted_as_stopped() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = started(folder.path(), &["-j3"], "if [ $1 = 1 ]; then exit 3; fi; echo $$ > leader.$1; exec sleep 100");
+    for unit in 2..=4 {
+        number_in(&folder.path().join(format!("leader.{unit}")));
+    }
+    run.signal(Signal::TERM);
+    let ended = run.end();
+    assert_eq!(ended.signal(), Some(15));
+    let told = "throttle: unit 1 '1': sh exited 3\n\
+                throttle: interrupted: 0 ok, 1 failed, 3 stopped, next unit not started: 5 '5'\n";
+    assert_eq!(ended.err, told);
+}
+
+#[test]
+fn a_second_signal_kills_who_ignores_the_first() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = format!("trap '' TERM; {}", family("TERM"));
+    let mut run = started(folder.path(), &["-j2"], &script);
+    let pids = members(folder.path(), &[1, 2]);
+    run.signal(Signal::TERM);
+    thread::sleep(Duration::from_millis(700));
+    assert!(run.child.try_wait().unwrap().is_none() && pids.iter().all(|pid| is_alive(*pid)), "they are waited for");
+    assert!(!folder.path().join("leader.3").exists(), "nothing more is launched");
+    run.signal(Signal::TERM);
+    let ended = run.end();
+    assert_eq!(ended.signal(), Some(15), "{}", ended.err);
+    assert!(all_are_gone(&pids));
+}
+
+/// A leader that obeys does not leave the rest of its group behind.
+#[test]
+fn who_ignores_a_signal_is_waited_for_though_its_parent_is_gone() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut run = started(folder.path(), &["-j1", "--timeout", "1h"], &family("TERM"));
+    let pids = members(folder.path(), &[1]);
+    run.signal(Signal::TERM);
+    wait_until("the leader is gone", || !is_alive(pids[0]));
+    thread::sleep(Duration::from_millis(1500));
+    assert!(run.child.try_wait().unwrap().is_none() && is_alive(pids[1]));
+    run.signal(Signal::TERM);
+    assert_eq!(run.end().signal(), Some(15));
+    assert!(all_are_gone(&pids));
+}
+
+#[test]
+fn the_first_signal_after_an_exit_of_255_does_not_kill() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = "if [ $1 = 2 ]; then until [ -e leader.1 ]; do sleep 0.02; done; exit 255; fi; \
+                  trap 'echo ended; kill $! 2> /dev/null; exit 0' TERM; sh -c 'echo $$ > member.'$1'; exec sleep 100' & echo $$ > leader.1; wait";
+    let mut run = started(folder.path(), &["-j2"], script);
+    members(folder.path(), &[1]);
+    thread::sleep(Duration::from_millis(500));
+    assert!(run.child.try_wait().unwrap().is_none());
+    run.signal(Signal::TERM);
+    let ended = run.end();
+    assert_eq!((ended.signal(), ended.text()), (Some(15), "ended\n"), "{}", ended.err);
+}
+
+/// A reader that is gone is found when something is written; who runs then is ended.
+#[test]
+fn when_the_reader_is_gone_what_runs_is_ended() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = "if [ $1 = 2 ]; then until [ -e gone ]; do sleep 0.02; done; echo; exit; fi; \
+                  sh -c 'echo $$ > member.'$1'; exec sleep 100' & echo $$ > leader.1; wait";
+    let mut command = throttle(["-j2", "-r", "100/s", "--repeat", "9", "sh", "-c", script, "sh"]);
+    command.arg("{}").current_dir(&folder);
+    let mut child = command.spawn().unwrap();
+    drop(child.stdout.take());
+    let pids = members(folder.path(), &[1]);
+    fs::write(folder.path().join("gone"), "").unwrap();
+    let ended = Started::new(child).end();
+    assert_eq!(ended.signal(), Some(13));
+    assert!(all_are_gone(&pids));
+    assert_eq!(ended.err, "throttle: the reader is gone: 0 ok, 2 stopped, next unit not started: 3 '3'\n");
+}
+
+/// At 20/s two seconds are forty units; they are not made up for.
+#[test]
+fn stopped_time_stops_the_commands_and_makes_no_burst() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = "if [ $1 = 1 ]; then echo $$ > leader.1; while [ ! -e go ]; do sleep 0.02; done; else date +%s%N; fi; \
+                  if [ $1 = 30 ]; then exit 255; fi";
+    let args = ["-q", "-r", "20/s", "--repeat", "inf", "sh", "-c", script, "sh", "{}"];
+    let mut command = throttle(args);
+    command.current_dir(&folder).stdin(Stdio::null());
+    let run = Started::new(command.spawn().unwrap());
+    let leader = number_in(&folder.path().join("leader.1"));
+    run.signal(Signal::TSTP);
+    let (own, stopped) = (run.child.id(), Some('T'));
+    wait_until("both are stopped", || state_of(own) == stopped && state_of(leader) == stopped);
+    thread::sleep(Duration::from_secs(2));
+    run.signal(Signal::CONT);
+    wait_until("both go on", || state_of(own) != stopped && state_of(leader) != stopped);
+    fs::write(folder.path().join("go"), "").unwrap();
+    let ended = run.end();
+    assert_eq!(ended.code(), Some(124), "{}", ended.err);
+    let starts: Vec<u64> = ended.text().lines().map(|line| line.parse().unwrap()).collect();
+    assert!(starts.len() >= 29);
+    assert_spaced(&starts, Duration::from_millis(50), Duration::from_millis(300));
+}
+
+#[test]
+fn usr1_writes_the_status_line_and_nothing_ends() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = "if [ $1 = 2 ]; then echo $$ > leader.2; until [ -e go ]; do sleep 0.02; done; exit 255; fi";
+    let run = started(folder.path(), &["-q", "-j1"], script);
+    number_in(&folder.path().join("leader.2"));
+    run.signal(Signal::USR1);
+    thread::sleep(Duration::from_millis(300));
+    fs::write(folder.path().join("go"), "").unwrap();
+    let ended = run.end();
+    assert_eq!(ended.code(), Some(124));
+    assert!(ended.err.starts_with("throttle: 2 started, 1 running, 1 ok in "), "{}", ended.err);
+    assert_eq!(ended.err.lines().count(), 1);
+}
+
+/// What runs on a terminal of its own, as script(1) gives it, and what was seen there. `None` where script is missing.
+fn on_a_terminal(command: &str, folder: &Path) -> Option<String> {
+    let mut script = Command::new("script");
+    script.args(["-qec", command, "/dev/null"]).current_dir(folder).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let Ok(mut child) = script.stderr(Stdio::piped()).spawn() else {
+        eprintln!("SKIPPED: script(1) of bsdutils is not here");
+        return None;
+    };
+    let stdin = child.stdin.take();
+    let ended = Started::new(child).end();
+    drop(stdin);
+    Some(String::from_utf8_lossy(&ended.out).into_owned())
+}
+
+#[test]
+fn a_command_that_wants_the_terminal_is_reported() {
+    let folder = tempfile::tempdir().unwrap();
+    let throttle = env!("CARGO_BIN_EXE_throttle");
+    let wanting =
+        format!("{throttle} -j2 -r 20/s --repeat 3 -- sh -c 'if [ $1 = 2 ]; then read x < /dev/tty; fi' sh {{}}");
+    let Some(seen) = on_a_terminal(&wanting, folder.path()) else { return };
+    assert!(seen.contains("unit 2 '2': wanted the terminal; with -j 1 it may have it"), "{seen}");
+    assert!(seen.contains("2 ok, 1 failed; "), "{seen}");
+}
+
+#[test]
+fn alone_a_command_may_use_the_terminal() {
+    let folder = tempfile::tempdir().unwrap();
+    let throttle = env!("CARGO_BIN_EXE_throttle");
+    let asking =
+        format!("{throttle} -j1 -r 20/s --repeat 2 -c 'stty -a < /dev/tty > /dev/null && echo it works > /dev/tty'");
+    let Some(seen) = on_a_terminal(&asking, folder.path()) else { return };
+    assert!(seen.matches("it works").count() == 2 && seen.contains("2 ok, 0 failed; "), "{seen}");
+}
+
+/// There it is in our own group, which is not ours to end.
+#[test]
+fn alone_on_a_terminal_a_command_is_ended_with_all_it_started() {
+    let folder = tempfile::tempdir().unwrap();
+    let throttle = env!("CARGO_BIN_EXE_throttle");
+    let command = "sh -c '\\''echo $$ > member.1; exec sleep 100'\\''; echo on";
+    let run = format!("echo $$ > own; exec {throttle} -j1 -r 20/s --repeat 1 -c '{command}'");
+    let at = folder.path().to_owned();
+    let killer = thread::spawn(move || {
+        let member = number_in(&at.join("member.1"));
+        assert!(Command::new("kill").arg(number_in(&at.join("own")).to_string()).status().unwrap().success());
+        member
+    });
+    let Some(seen) = on_a_terminal(&run, folder.path()) else { return };
+    let member = killer.join().unwrap();
+    wait_until("it is gone", || !is_alive(member));
+    assert!(seen.contains("interrupted: 0 ok, 1 stopped"), "{seen}");
+}
+
+#[test]
+fn a_tag_on_a_terminal_has_no_control_characters() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("units"), "\u{1b}[31mred\n").unwrap();
+    let throttle = env!("CARGO_BIN_EXE_throttle");
+    let Some(seen) = on_a_terminal(&format!("{throttle} -q -r 20/s --tag -a units echo x"), folder.path()) else {
+        return;
+    };
+    assert!(seen.starts_with("\\u{1b}[31mred\tx"), "{seen:?}");
+}

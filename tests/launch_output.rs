@@ -1,0 +1,203 @@
+//! What becomes of the output of commands, through the real program.
+
+mod launching;
+
+use launching::*;
+use std::io::Read;
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+#[test]
+fn the_output_of_each_command_comes_out_whole() {
+    let script = "for i in 1 2 3 4 5; do echo $1; echo $1 >&2; sleep 0.02; done";
+    let ended = run(["-q", "-j4", "-r", "unlimited", "-c", script], numbers(8));
+    for text in [ended.text(), &ended.err] {
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines.len(), 40);
+        assert!(lines.chunks(5).all(|chunk| chunk.iter().all(|line| *line == chunk[0])), "{text}");
+    }
+}
+
+#[test]
+fn output_comes_in_the_order_of_finishing_or_of_the_input() {
+    let script = "if [ $1 = 1 ]; then sleep 0.6; fi; echo $1; echo $1 >&2";
+    let finishing = run(["-q", "-r", "unlimited", "-c", script], numbers(3));
+    assert_eq!((finishing.text().lines().last(), finishing.sorted()), (Some("1"), vec!["1", "2", "3"]));
+    let input = run(["-qk", "-r", "unlimited", "-c", script], numbers(40));
+    assert_eq!((input.text(), &input.err), (&*numbers(40), &numbers(40)));
+}
+
+/// The first command waits for one that stands far behind it, with all the results between held.
+#[test]
+fn many_results_behind_a_slow_one_take_little_memory_and_few_files() {
+    let all = if cfg!(debug_assertions) { 1000 } else { 12_000 };
+    let last = all * 3 / 4;
+    let folder = tempfile::tempdir().unwrap();
+    let script = format!(
+        "case $1 in 1) until [ -e done ]; do sleep 0.02; done; ls /proc/$PPID/fd | wc -l;; \
+         {last}) : > done; echo $1;; *) echo $1;; esac"
+    );
+    let mut command = throttle(["-k", "-j4", "-r", "unlimited", "-c", &script]);
+    command.current_dir(&folder);
+    let ended = finish(command, numbers(all));
+    let (files, rest) = ended.text().split_once('\n').unwrap();
+    assert_eq!((rest, ended.code()), (numbers(all).strip_prefix("1\n").unwrap(), Some(0)));
+    assert!(files.trim().parse::<u32>().unwrap() < 40, "{files} open files");
+    assert!(ended.peak < MEMORY, "{} KiB", ended.peak);
+}
+
+/// What the second writes would wait for the first, which waits for the reader to have read it.
+#[test]
+fn lines_come_as_they_are_written() {
+    for how in [&["--line-buffer"][..], &["-u"], &["-j1"], &["-j1", "--timeout", "1h"], &["-j1", "--tag"]] {
+        let folder = tempfile::tempdir().unwrap();
+        let script = "echo line; until [ -e seen ]; do sleep 0.02; done; echo seen";
+        let mut command = throttle([how, &["-r", "unlimited", "--repeat", "1", "-c", script]].concat());
+        let mut child = command.current_dir(&folder).spawn().unwrap();
+        let mut line = [0; 5];
+        child.stdout.as_mut().unwrap().read_exact(&mut line).unwrap();
+        std::fs::write(folder.path().join("seen"), "").unwrap();
+        assert!(line == *b"line\n" || line == *b"1\tlin", "{how:?}");
+        assert_eq!(Started::new(child).end().code(), Some(0));
+    }
+}
+
+/// Lines of more than what a pipe takes in one piece.
+#[test]
+fn lines_of_different_commands_are_not_mixed() {
+    let script = "line=$(head -c 20000 /dev/zero | tr '\\0' $1); for i in $(seq 30); do echo $line; done";
+    let ended = run(["--line-buffer", "-j4", "-r", "unlimited", "-c", script], "a\nb\nc\nd\n");
+    let lines: Vec<&[u8]> = ended.out.split_inclusive(|&byte| byte == b'\n').collect();
+    assert_eq!(lines.len(), 120);
+    for line in lines {
+        let (end, text) = line.split_last().unwrap();
+        assert!((text.len(), *end) == (20_000, b'\n') && text.iter().all(|byte| *byte == text[0]));
+    }
+}
+
+#[test]
+fn each_line_is_tagged_with_its_unit() {
+    let long = "u".repeat(1000);
+    for how in [&["-k"][..], &["-j1"], &["-j1", "--line-buffer"]] {
+        let args = [how, &["-q", "--tag", "-r", "unlimited", "-c", "printf 'a\\n\\nb'; echo c >&2"]].concat();
+        let ended = run(args, format!("x y\n{long}\n"));
+        assert_eq!(ended.text(), format!("x y\ta\nx y\t\nx y\tb\n{long}\ta\n{long}\t\n{long}\tb\n"), "{how:?}");
+        assert_eq!(ended.err, format!("x y\tc\n{long}\tc\n"), "{how:?}");
+    }
+}
+
+#[test]
+fn a_last_line_keeps_its_missing_end_where_nothing_is_done_to_it() {
+    for how in [&["-k"][..], &["-j1"], &["-u", "-j1"]] {
+        assert_eq!(run([how, &["-r", "unlimited", "printf", "%s"]].concat(), "a\nb\n").text(), "ab", "{how:?}");
+    }
+    let lines = run(["--line-buffer", "-r", "20/s", "printf", "%s"], "a\nb\n");
+    assert_eq!(lines.sorted(), ["a", "b"], "a line of another command begins at the left");
+}
+
+#[test]
+fn a_command_that_writes_much_takes_little_memory() {
+    let (length, name) = if cfg!(debug_assertions) { (64 << 20, "64M") } else { (1 << 30, "1G") };
+    for how in [&[][..], &["-k"], &["--line-buffer"]] {
+        let mut command =
+            throttle([how, &["-r", "unlimited", "--repeat", "1", "head", "-c", name, "/dev/zero"]].concat());
+        let mut child = command.spawn().unwrap();
+        let mut out = child.stdout.take().unwrap();
+        let count = thread::spawn(move || {
+            let mut buffer = vec![0; 1 << 20];
+            let mut count = 0;
+            loop {
+                match out.read(&mut buffer).unwrap() {
+                    0 => return count,
+                    bytes => count += bytes,
+                }
+            }
+        });
+        let ended = Started::new(child).end();
+        let end = usize::from(how == ["--line-buffer"]);
+        assert_eq!((count.join().unwrap(), ended.code()), (length + end, Some(0)), "{how:?} {}", ended.err);
+        assert!(ended.peak < MEMORY, "{how:?}: {} KiB", ended.peak);
+    }
+}
+
+#[test]
+fn a_command_that_closes_its_output_is_waited_for_all_the_same() {
+    let ended = run(["-r", "unlimited", "--repeat", "1", "-c", "echo a; exec >&- 2>&-; sleep 0.3; exit 3"], "");
+    assert_eq!((ended.text(), ended.code()), ("a\n", Some(123)));
+    assert!(ended.err.contains("exited 3"), "{}", ended.err);
+}
+
+#[test]
+fn what_a_command_leaves_behind_is_not_waited_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let begun = Instant::now();
+    let mut command = throttle(["-r", "unlimited", "-c", "sleep 60 & echo $! > left; echo $1"]);
+    command.current_dir(&folder);
+    let ended = finish(command, "a\n");
+    let left = number_in(&folder.path().join("left"));
+    assert!(is_alive(left), "it is nobody's to end");
+    let _ = Command::new("kill").arg(left.to_string()).status();
+    assert!(begun.elapsed() < Duration::from_secs(20));
+    assert_eq!((ended.text(), ended.code()), ("a\n", Some(0)));
+    assert!(ended.err.contains("unit 1 'a' left something behind that holds its output open"), "{}", ended.err);
+}
+
+/// While its last output waits for the reader, a command has long ended: what is in its pipe is not lost.
+#[test]
+fn a_slow_reader_gets_everything() {
+    for how in ["--line-buffer", "-k"] {
+        let script = "head -c 250000 /dev/zero | tr '\\0' x";
+        let mut child = throttle([how, "-r", "unlimited", "--repeat", "2", "-c", script]).spawn().unwrap();
+        thread::sleep(Duration::from_millis(2500));
+        let ends = if how == "-k" { 0 } else { 2 };
+        drop(child.stdin.take());
+        let ended = Started::new(child).end();
+        assert_eq!((ended.out.len(), ended.code()), (500_000 + ends, Some(0)), "{how} {}", ended.err);
+    }
+}
+
+/// While one result waits for the reader, other commands are attended to: their time runs out.
+#[test]
+fn a_slow_reader_holds_up_no_timeout() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = "case $1 in 1) head -c 300000 /dev/zero;; 2) echo;; *) echo $$ > pid; exec sleep 40;; esac";
+    let mut command = throttle(["-r", "10/s", "--timeout", "1s", "-c", script]);
+    let mut child = command.current_dir(&folder).stdin(Stdio::piped()).spawn().unwrap();
+    std::io::Write::write_all(child.stdin.as_mut().unwrap(), b"1\n2\n3\n").unwrap();
+    drop(child.stdin.take());
+    let pid = number_in(&folder.path().join("pid"));
+    let begun = Instant::now();
+    // The pipe gets a little room now and then, as from a reader that is slow.
+    let mut crumb = [0; 5000];
+    while is_alive(pid) {
+        assert!(begun.elapsed() < Duration::from_secs(15), "its time ran out long ago");
+        child.stdout.as_mut().unwrap().read_exact(&mut crumb).unwrap();
+        thread::sleep(Duration::from_millis(100));
+    }
+    let ended = Started::new(child).end();
+    assert!(ended.err.contains("2 ok, 1 failed (1 timed out)"), "{}", ended.err);
+}
+
+#[test]
+fn output_that_cannot_be_written_ends_everything_with_an_error() {
+    let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let mut command = throttle(["-r", "20/s", "-j2", "-c", "echo $1"]);
+    command.stdout(full);
+    let ended = finish(command, numbers(200));
+    assert_eq!(ended.code(), Some(1), "{}", ended.err);
+    assert!(ended.err.contains("cannot write to standard output: No space left"), "{}", ended.err);
+}
+
+#[test]
+fn a_reader_that_goes_away_stops_launching() {
+    for how in [&["-j2"][..], &["-j1"], &["-u"], &["--line-buffer"], &["-k"]] {
+        let mut child = throttle([how, &["-r", "20/s", "--repeat", "1000", "echo"]].concat()).spawn().unwrap();
+        let mut first = [0; 1];
+        child.stdout.as_mut().unwrap().read_exact(&mut first).unwrap();
+        drop(child.stdout.take());
+        let ended = Started::new(child).end();
+        assert_eq!(ended.signal(), Some(13), "{how:?} {}", ended.err);
+        assert!(ended.err.contains("the reader is gone: ") && !ended.err.contains("SIGPIPE"), "{how:?} {}", ended.err);
+    }
+}
