@@ -26,7 +26,7 @@ mod sync;
 pub(crate) mod time;
 mod units;
 
-#[cfg(all(test, loom))]
+#[cfg(all(test, throttle_loom))]
 mod loom_tests;
 
 pub use acquire::Acquire;

@@ -309,8 +309,8 @@ async fn d11_late_wake_ups_lose_no_refill() {
         }
     });
     while !consumer.is_finished() {
-        // Whoever waits is seen to every 1.7 ms only.
-        tokio::time::advance(Duration::from_micros(1700)).await;
+        // Whoever waits is seen to every 2.7 ms only.
+        tokio::time::advance(Duration::from_micros(2700)).await;
         tokio::task::yield_now().await;
     }
     assert!(start.elapsed() >= ms(1000) && start.elapsed() < ms(1010), "{:?}", start.elapsed());

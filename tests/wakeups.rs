@@ -232,3 +232,33 @@ fn wakers_that_poll_at_once_find_no_lock_held() {
     assert!(timer.to_next());
     assert!(poll_once(&mut waiter).is_ready());
 }
+
+#[test]
+fn many_threads_of_a_runtime_and_threads_beside_it_share_one_line() {
+    let limiter = Limiter::new(20_000, 1).unwrap();
+    let start = Instant::now();
+    let runtime = Builder::new_multi_thread().worker_threads(4).enable_time().build().unwrap();
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                for _ in 0..500 {
+                    limiter.blocking_acquire(1).unwrap();
+                }
+            });
+        }
+        runtime.block_on(async {
+            let mut tasks = tokio::task::JoinSet::new();
+            for number in 0..1000 {
+                let limiter = limiter.clone();
+                tasks.spawn(async move {
+                    // Every third changes its mind.
+                    let patience = if number % 3 == 0 { ms(3) } else { Duration::from_secs(60) };
+                    tokio::time::timeout(patience, limiter.acquire(1)).await.is_ok()
+                });
+            }
+            assert!(tasks.join_all().await.iter().filter(|granted| **granted).count() >= 666);
+        });
+    });
+    assert!(start.elapsed() >= ms(82), "{:?}", start.elapsed());
+    assert_eq!(limiter.waiters(), 0);
+}

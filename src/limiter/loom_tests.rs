@@ -1,6 +1,7 @@
-//! Every interleaving of two threads at the gauge and at the line, by loom:
+//! Every interleaving of two threads at the gauge and at the line, by loom. The flag is our own, because tokio leaves
+//! things out under loom's:
 //!
-//! `RUSTFLAGS="--cfg loom" cargo test --release --lib loom_`
+//! `RUSTFLAGS="--cfg throttle_loom" cargo test --release --lib loom_`
 
 use super::gauge::{Gauge, Take};
 use super::queue::{Queue, Rules};

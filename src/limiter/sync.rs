@@ -1,13 +1,13 @@
 //! Locks and atomics, which the model checker replaces.
 
-#[cfg(not(loom))]
+#[cfg(not(throttle_loom))]
 pub(crate) use std::sync::atomic::{AtomicU64, Ordering};
-#[cfg(not(loom))]
+#[cfg(not(throttle_loom))]
 pub(crate) use std::sync::{Mutex, MutexGuard};
 
-#[cfg(loom)]
+#[cfg(throttle_loom)]
 pub(crate) use loom::sync::atomic::{AtomicU64, Ordering};
-#[cfg(loom)]
+#[cfg(throttle_loom)]
 pub(crate) use loom::sync::{Mutex, MutexGuard};
 
 /// Nothing here is left half done where a waker panics, so a poisoned lock is as good as any.

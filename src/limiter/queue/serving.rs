@@ -1,0 +1,167 @@
+//! What happens along the line as time passes: who is granted, who times out, who is woken to keep time.
+
+use super::{Effects, Key, Queue, Turn};
+use crate::clock::Nanos;
+use crate::limits::Grant;
+
+impl Queue {
+    /// Grants along the line as far as times have come, then lets go whose deadline has passed.
+    pub(super) fn serve(&mut self, effects: &mut Effects) {
+        loop {
+            self.due = None;
+            while let Some(key) = self.line.front() {
+                if !self.serve_head(key, effects) {
+                    break;
+                }
+            }
+            let expired = self.deadlines.first().filter(|&&(deadline, _)| deadline <= self.now);
+            let Some(&(_, key)) = expired else { break };
+            self.time_out(key, effects);
+        }
+        self.wake_watch(effects);
+    }
+
+    /// Whether the head is served; where it is not, `due` says when it will be.
+    pub(super) fn serve_head(&mut self, key: Key, effects: &mut Effects) -> bool {
+        let Some(entry) = self.line.get(key) else { return false };
+        let (cost, asked) = (entry.cost, entry.asked.max(self.floor));
+        if let Turn::Promised(promised) = entry.turn {
+            self.grant_promise(key, asked, cost, promised, effects);
+            return true;
+        }
+        if self.no_place() {
+            return false;
+        }
+        let Ok((at, _)) = self.limits.conforms_at(asked, cost) else { return false };
+        if at > self.now || entry.deadline.is_some_and(|deadline| at > deadline) {
+            self.due = Some(at);
+            return false;
+        }
+        let earliest = self.now.saturating_sub(self.allowance);
+        let Ok(grant) = self.limits.take_not_before(asked, cost, earliest) else { return false };
+        let late = self.now - grant.at;
+        self.lag = if late > self.fill_time { late } else { 0 };
+        self.hold_place();
+        self.leave_line(key);
+        if let Some(entry) = self.line.get_mut(key) {
+            entry.turn = Turn::Granted(grant);
+            effects.wake.extend(entry.waker.take());
+        }
+        true
+    }
+
+    /// What was promised to somebody is charged at that time, once everybody before is.
+    pub(super) fn grant_promise(&mut self, key: Key, asked: Nanos, cost: u64, promised: Nanos, effects: &mut Effects) {
+        let conforms = self.limits.conforms_at(asked, cost).map_or(promised, |(at, _)| at);
+        let grant = self.limits.charge_at(asked, promised.max(conforms), cost);
+        self.leave_line(key);
+        match self.line.get_mut(key) {
+            Some(entry) if !entry.abandoned => entry.turn = Turn::Granted(grant),
+            _ => self.forget(key, effects),
+        }
+    }
+
+    pub(super) fn time_out(&mut self, key: Key, effects: &mut Effects) {
+        self.step_out(key);
+        if let Some(entry) = self.line.get_mut(key) {
+            let deadline = entry.deadline.unwrap_or(self.now);
+            entry.turn = Turn::TimedOut(deadline.saturating_sub(entry.since));
+            effects.wake.extend(entry.waker.take());
+        }
+    }
+
+    /// Out of the line before its turn. Where that was a head still held up by the limits, whoever follows is reckoned
+    /// from now; where it was due and only the wake-up late, from where it stood.
+    pub(super) fn step_out(&mut self, key: Key) {
+        if self.is_head(key) && self.due.is_none_or(|due| due > self.now) {
+            self.floor = self.floor.max(self.now.saturating_sub(self.lag));
+            self.limits.spill(self.floor);
+        }
+        self.leave_line(key);
+    }
+
+    pub(super) fn leave_line(&mut self, key: Key) {
+        let Some(entry) = self.line.get(key) else { return };
+        self.queued = self.queued.saturating_sub(entry.cost);
+        if let Some(deadline) = entry.deadline {
+            self.deadlines.remove(&(deadline, key));
+        }
+        if let Some(arrival) = entry.thread {
+            if self.threads.first() == Some(&(arrival, key)) {
+                self.watched = None;
+            }
+            self.threads.remove(&(arrival, key));
+        }
+        self.line.unlink(key);
+    }
+
+    pub(super) fn forget(&mut self, key: Key, effects: &mut Effects) {
+        if let Some(entry) = self.line.remove(key) {
+            effects.dropped.extend(entry.waker);
+        }
+    }
+
+    /// The thread that keeps time is woken where it would sleep too long.
+    pub(super) fn wake_watch(&mut self, effects: &mut Effects) {
+        let (Some(&(_, key)), Some(alarm)) = (self.threads.first(), self.alarm()) else { return };
+        if self.watched.is_none_or(|watched| alarm < watched) {
+            self.watched = Some(alarm);
+            effects.wake.extend(self.line.get(key).and_then(|entry| entry.waker.clone()));
+        }
+    }
+
+    /// Serves up to `now`, and brings the limits up to it, for the head keeps what it has gathered.
+    pub(super) fn settle(&mut self, now: Nanos, effects: &mut Effects) {
+        self.advance(now, effects);
+        self.lag = 0;
+        self.gather();
+    }
+
+    pub(super) fn gather(&mut self) {
+        if let Some(head) = self.line.front().and_then(|key| self.line.get(key)) {
+            self.limits.gather(self.now, head.asked.max(self.floor), head.cost);
+            self.floor = self.floor.max(self.now);
+        }
+    }
+
+    pub(super) fn limits_changed(&mut self, effects: &mut Effects) {
+        self.fill_time = self.limits.fill_time();
+        self.allowance = self.limits.allowance();
+        self.burst = self.limits.burst();
+        self.serve(effects);
+    }
+
+    pub(super) fn give_back(&mut self, grant: &Grant) {
+        // So late a grant is paid off by now; bringing the limits up to now would only cost the schedule what it lags.
+        if self.lag > 0 && self.now.saturating_sub(grant.at) >= self.fill_time {
+            return;
+        }
+        if self.now >= self.limits.latest() {
+            self.gather();
+        } else {
+            // Until now a time told held everybody up: nobody was late.
+            self.floor = self.floor.max(self.now.saturating_sub(self.lag));
+        }
+        self.limits.give_back(self.now, grant);
+    }
+
+    pub(super) fn no_place(&self) -> bool {
+        self.places.is_some_and(|places| places.held >= places.capacity)
+    }
+
+    pub(super) fn hold_place(&mut self) {
+        if let Some(places) = &mut self.places {
+            places.held += 1;
+        }
+    }
+
+    /// Who was held up for want of a place is reckoned from now.
+    pub(super) fn free_place(&mut self) {
+        if self.no_place() {
+            self.floor = self.floor.max(self.now);
+        }
+        if let Some(places) = &mut self.places {
+            places.held = places.held.saturating_sub(1);
+        }
+    }
+}
