@@ -8,9 +8,15 @@ use thiserror::Error;
 mod copy;
 #[cfg_attr(not(any(target_os = "linux", target_os = "android")), path = "sink/no_splice.rs")]
 mod splice;
+#[cfg(any(target_os = "linux", target_os = "android"))]
+mod tee;
 
 pub use copy::{Copying, Descriptor, Sink, Source};
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+pub use splice::tee;
 pub use splice::{Splice, enlarge};
+#[cfg(any(target_os = "linux", target_os = "android"))]
+pub use tee::{TeeSink, TeeSource, tee};
 
 /// Units on their way from a source to a sink.
 pub trait Flow {

@@ -22,7 +22,8 @@ pub(super) struct Slots {
     room_in_the_system: Notify,
     /// 0: no cap.
     jobs: u32,
-    /// Jobs that are handed over and not started yet may after a delay start all at once: so they are no more than a burst.
+    /// Jobs that are handed over and not started yet may after a delay start all at once: so they are no more than two
+    /// bursts, which is what law 3 allows at one instant, a full bucket being the lag allowance.
     most_starting: usize,
 }
 
@@ -45,7 +46,7 @@ struct State {
 
 impl Slots {
     pub(super) fn new(jobs: u32, burst: u64) -> Self {
-        let most_starting = usize::try_from(burst).unwrap_or(usize::MAX).clamp(1, MOST_STARTING);
+        let most_starting = usize::try_from(burst).unwrap_or(usize::MAX).saturating_mul(2).clamp(1, MOST_STARTING);
         Slots {
             state: Mutex::default(),
             changed: Condvar::new(),

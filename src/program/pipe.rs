@@ -6,7 +6,7 @@ use super::input::{self, Input};
 use super::report::{Report, Total, UnitName};
 use super::{say, signals};
 use anyhow::{Context, Result, anyhow};
-use rustix::fd::{AsFd, OwnedFd};
+use rustix::fd::AsFd;
 use rustix::fs::OFlags;
 use std::io::ErrorKind;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use throttle::clock::{MILLISECOND, SystemClock};
 use throttle::framing::{Buffer, Framing};
 use throttle::limits::Plan;
 use throttle::pump::{self, PumpError};
-use throttle::sink::{Copying, Descriptor, Flow, FlowError, Splice, enlarge};
+use throttle::sink::{Copying, Descriptor, Flow, FlowError, Sink, Source, Splice, enlarge, tee};
 use throttle::store::Memory;
 
 /// Large enough that a copy is not felt, small enough to stay in the cache of one core.
@@ -67,18 +67,24 @@ fn pass_on(flags: &Flags, input: Input, report: &Report) -> Result<Exit> {
     let stdout = std::io::stdout().as_fd().try_clone_to_owned().context("standard output")?;
     input::ensure_open_for("writing", OFlags::RDONLY, &stdout, "standard output")?;
     let name = input.name;
-    if is_fast(flags.plan()) {
-        let width = if flags.framing() == Framing::Bytes { WIDE } else { BUFFER };
+    let (framing, fast) = (flags.framing(), is_fast(flags.plan()));
+    if fast {
+        let width = if framing == Framing::Bytes { WIDE } else { BUFFER };
         enlarge(&input.fd, width);
         enlarge(&stdout, width);
     }
-    match flags.framing() {
+    let (source, sink) = match framing {
         Framing::Bytes => match Splice::new(input.fd, stdout) {
-            Ok(mut splice) => drive(&mut splice, &name, report),
-            Err((source, sink)) => copy(Framing::Bytes, source, sink, &name, report),
+            Ok(mut splice) => return drive(&mut splice, &name, report),
+            Err(ends) => ends,
         },
-        framing @ Framing::EndedBy(_) => copy(framing, input.fd, stdout, &name, report),
-    }
+        Framing::EndedBy(_) if fast => match tee(input.fd, stdout) {
+            Ok((source, sink)) => return copy(framing, source, sink, &name, report),
+            Err(ends) => ends,
+        },
+        Framing::EndedBy(_) => (input.fd, stdout),
+    };
+    copy(framing, Descriptor(source), Descriptor(sink), &name, report)
 }
 
 /// Whether a pipe of the usual 64 KiB would be filled within a millisecond or so, and its two ends woken each time.
@@ -87,9 +93,8 @@ fn is_fast(plan: &Plan) -> bool {
     in_a_millisecond >= if plan.counts_bytes() { 64 * 1024 } else { 1_000 }
 }
 
-fn copy(framing: Framing, source: OwnedFd, sink: OwnedFd, name: &str, report: &Report) -> Result<Exit> {
-    let buffer = Buffer::new(framing, BUFFER);
-    drive(&mut Copying::new(Descriptor(source), Descriptor(sink), buffer, report.meter()), name, report)
+fn copy(framing: Framing, source: impl Source, sink: impl Sink, name: &str, report: &Report) -> Result<Exit> {
+    drive(&mut Copying::new(source, sink, Buffer::new(framing, BUFFER), report.meter()), name, report)
 }
 
 fn drive(flow: &mut impl Flow, name: &str, report: &Report) -> Result<Exit> {

@@ -159,11 +159,13 @@ impl<R: AsFd, W: AsFd> Flow for Splice<R, W> {
 /// Widens a pipe to `bytes`, so that its two ends wake each other less often. Anything else is left as it is; an ordinary
 /// user may have 1 MiB (`/proc/sys/fs/pipe-max-size`).
 pub fn enlarge(pipe: impl AsFd, bytes: usize) {
-    if file_type(&pipe) == Some(FileType::Fifo)
-        && rustix::pipe::fcntl_getpipe_size(&pipe).is_ok_and(|size| size < bytes)
-    {
+    if is_pipe(&pipe) && rustix::pipe::fcntl_getpipe_size(&pipe).is_ok_and(|size| size < bytes) {
         let _ = rustix::pipe::fcntl_setpipe_size(&pipe, bytes);
     }
+}
+
+pub(super) fn is_pipe(fd: impl AsFd) -> bool {
+    file_type(fd) == Some(FileType::Fifo)
 }
 
 fn file_type(fd: impl AsFd) -> Option<FileType> {
