@@ -89,7 +89,7 @@ fn last(repeat: Repeat) -> Option<u64> {
 fn launch(flags: &Flags, options: Options, source: AnySource, name: &str) -> Result<Exit> {
     pipe::hint_at_idle_limit(flags);
     throttle::clock::sharpen_this_thread();
-    let store = Memory::new(flags.plan(), SystemClock);
+    let store = Box::new(Memory::new(flags.plan(), SystemClock));
     let total = flags.repeat().and_then(last).map(|times| Total::Units(times.div_ceil(flags.shape().max_args.max(1))));
     let report = Report::new(flags, UnitName::Command, total, store)?.with_tally(Tally::new(flags));
     let watch = Arc::new(Watch {

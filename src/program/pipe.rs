@@ -31,7 +31,7 @@ pub(crate) fn run(flags: &Flags) -> Result<Exit> {
     let input = input::open(flags.arg_file())?;
     hints(flags, &input);
     throttle::clock::sharpen_this_thread();
-    let store = Memory::new(flags.plan(), SystemClock);
+    let store = Box::new(Memory::new(flags.plan(), SystemClock));
     let report = Arc::new(Report::new(flags, UnitName::of(flags.framing()), input.size.map(Total::Bytes), store)?);
     signals::attend(Arc::clone(&report), None).context("cannot handle signals")?;
     match pass_on(flags, input, &report) {
@@ -110,6 +110,6 @@ fn drive(flow: &mut impl Flow, name: &str, report: &Report) -> Result<Exit> {
         Err(PumpError::Flow(FlowError::Read(error))) => {
             Err(failed(format!("cannot read {name}"), error, flow.waiting()))
         }
-        Err(PumpError::Refused(refusal)) => Err(anyhow!(refusal)),
+        Err(PumpError::Store(error)) => Err(anyhow!(error)),
     }
 }
