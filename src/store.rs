@@ -5,8 +5,11 @@ use crate::limits::{Grant, Refusal};
 use std::fmt::Debug;
 use thiserror::Error;
 
+mod file;
+mod lease;
 mod memory;
 
+pub use file::{File, FileError, Machine, Place, View};
 pub use memory::Memory;
 
 /// What the pump needs of the place where limits live. Every question is answered atomically, and nobody sleeps while
@@ -45,4 +48,7 @@ pub enum StoreError {
     /// The limits refuse.
     #[error(transparent)]
     Refused(#[from] Refusal),
+    /// The file they are in cannot be used.
+    #[error(transparent)]
+    File(#[from] FileError),
 }
