@@ -48,6 +48,16 @@ impl Limits {
         (self.states, self.asked, self.grants) = (states, now, self.grants + 1);
     }
 
+    /// Whole units that the limit at `place` would let through at `now`; less than nothing where more are owed.
+    #[must_use]
+    pub fn left(&self, now: Nanos, place: usize) -> Option<i128> {
+        let now = self.in_order(now);
+        self.states.get(place).map(|state| match state {
+            State::Bucket(bucket) => bucket.balance(now),
+            State::Window(window) => window.available(now).into(),
+        })
+    }
+
     /// A time by which every limit is at rest, if nothing more is taken: full, or empty of grants that count.
     #[must_use]
     pub(crate) fn rested_at(&self) -> Nanos {

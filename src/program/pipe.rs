@@ -1,5 +1,6 @@
 //! Pipe mode: units go from the input to standard output.
 
+use super::bucket;
 use super::exit::Exit;
 use super::flags::Flags;
 use super::input::{self, Input};
@@ -10,12 +11,11 @@ use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::OFlags;
 use std::io::ErrorKind;
 use std::sync::Arc;
-use throttle::clock::{MILLISECOND, SystemClock};
+use throttle::clock::MILLISECOND;
 use throttle::framing::{Buffer, Framing};
 use throttle::limits::Plan;
 use throttle::pump::{self, PumpError};
 use throttle::sink::{Copying, Descriptor, Flow, FlowError, Splice, enlarge};
-use throttle::store::Memory;
 
 /// Large enough that a copy is not felt, small enough to stay in the cache of one core.
 const BUFFER: usize = 256 * 1024;
@@ -31,7 +31,7 @@ pub(crate) fn run(flags: &Flags) -> Result<Exit> {
     let input = input::open(flags.arg_file())?;
     hints(flags, &input);
     throttle::clock::sharpen_this_thread();
-    let store = Box::new(Memory::new(flags.plan(), SystemClock));
+    let store = bucket::store(flags)?;
     let report = Arc::new(Report::new(flags, UnitName::of(flags.framing()), input.size.map(Total::Bytes), store)?);
     signals::attend(Arc::clone(&report), None).context("cannot handle signals")?;
     match pass_on(flags, input, &report) {
