@@ -101,3 +101,143 @@ fn what_can_never_be_granted_is_refused_and_costs_nothing() {
         assert_eq!(store.available(), 3, "{name}");
     });
 }
+
+mod a_file {
+    use super::*;
+    use throttle::limits::Refusal;
+    use throttle::store::StoreError;
+
+    const HOUR: Nanos = 3_600_000_000_000;
+
+    struct Bucket(tempfile::TempDir);
+
+    impl Bucket {
+        fn new() -> Self {
+            Bucket(tempfile::tempdir().unwrap())
+        }
+
+        fn open(&self, clock: &FakeClock, boot: u128, wall: Nanos, limits: &[&str]) -> File {
+            let machine = Machine::fake(clock, boot, wall);
+            File::open_on(machine, place(&self.0.path().join("b")), Some(&plan(limits))).unwrap()
+        }
+    }
+
+    fn wait(file: &File) -> Nanos {
+        match file.take(1, Some(0)) {
+            Err(StoreError::Refused(Refusal::TooLong { wait })) => wait,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn everyone_takes_from_the_same_limits() {
+        let (bucket, clock) = (Bucket::new(), FakeClock::at(7));
+        let files: Vec<File> = (0..4).map(|_| bucket.open(&clock, 1, 0, &["1/s,burst=1"])).collect();
+        let times: Vec<Nanos> = (0..8).map(|place| files[place % 4].take(1, None).unwrap().0.at).collect();
+        assert_eq!(times, (0..8).map(|second| 7 + second * 1_000_000_000).collect::<Vec<_>>());
+    }
+
+    /// Half an hour by the wall clock pays for half of what an hour pays for.
+    #[test]
+    fn a_restart_credits_the_time_that_the_wall_clock_says() {
+        let (bucket, clock) = (Bucket::new(), FakeClock::at(1000 * HOUR));
+        let before = bucket.open(&clock, 1, HOUR, &["1/h,burst=2,initial=1"]);
+        let _ = before.take(1, None).unwrap();
+        let clock = FakeClock::at(5);
+        let after = bucket.open(&clock, 2, HOUR + HOUR / 2, &["1/h"]);
+        assert_eq!(wait(&after), HOUR / 2);
+        clock.advance(HOUR / 2);
+        let (grant, now) = after.take(1, Some(0)).unwrap();
+        assert_eq!((grant.at, after.clock().now()), (now, now));
+        after.clock().sleep_until(now + 9);
+        assert_eq!(clock.now(), HOUR / 2 + 5 + 9, "it is slept on the boot clock");
+    }
+
+    #[test]
+    fn a_wall_clock_that_is_wrong_credits_neither_less_than_nothing_nor_more_than_a_full_bucket() {
+        for (wall, left, expected) in [(0, 0, Some(HOUR)), (HOUR - 1, 0, Some(HOUR)), (u64::MAX, 2, None)] {
+            let (bucket, clock) = (Bucket::new(), FakeClock::at(50));
+            let before = bucket.open(&clock, 1, HOUR, &["1/h,burst=2,initial=1", "9/h,window"]);
+            let _ = before.take(1, None).unwrap();
+            let after = bucket.open(&FakeClock::at(3), 2, wall, &["1/h", "9/h"]);
+            let view = after.view().unwrap();
+            assert_eq!(view.limits.available(view.now), left, "{wall}");
+            if let Some(expected) = expected {
+                assert_eq!(wait(&after), expected, "{wall}");
+            }
+        }
+    }
+
+    /// A time that was given is still kept after a restart, and nobody waits longer than it takes.
+    #[test]
+    fn a_restart_never_leaves_anyone_stuck() {
+        let (bucket, clock) = (Bucket::new(), FakeClock::at(1 << 60));
+        let before = bucket.open(&clock, 1, HOUR, &["1/h"]);
+        for _ in 0..3 {
+            let _ = before.take(1, None).unwrap();
+        }
+        let after = bucket.open(&FakeClock::at(0), 2, HOUR, &["1/h"]);
+        assert_eq!(wait(&after), 3 * HOUR);
+        let same_boot_earlier = bucket.open(&FakeClock::at(0), 1, 3 * HOUR, &["1/h"]);
+        assert_eq!(wait(&same_boot_earlier), HOUR, "as when a snapshot of a machine is restored two hours later");
+    }
+
+    #[test]
+    fn what_waits_no_longer_is_given_back() {
+        let (bucket, clock) = (Bucket::new(), FakeClock::at(9));
+        let file = bucket.open(&clock, 1, 0, &["1/h"]);
+        let _ = file.take(1, None).unwrap();
+        let (mine, _) = file.take(1, None).unwrap();
+        file.give_back(&mine).unwrap();
+        assert_eq!(wait(&file), HOUR);
+        let (mine, _) = file.take(1, None).unwrap();
+        let (theirs, _) = bucket.open(&clock, 1, 0, &["1/h"]).take(1, None).unwrap();
+        file.give_back(&mine).unwrap();
+        assert_eq!((theirs.at, wait(&file)), (9 + 2 * HOUR, 3 * HOUR), "nobody is moved");
+    }
+
+    #[test]
+    fn the_rest_of_a_lease_is_given_back_as_if_it_had_never_been_asked_for() {
+        let (bucket, clock) = (Bucket::new(), FakeClock::at(0));
+        let file = bucket.open(&clock, 1, 0, &["1000/s,burst=1"]);
+        for _ in 0..3 {
+            let _ = file.next_run(100).unwrap();
+        }
+        let watcher = bucket.open(&clock, 1, 0, &["1000/s"]);
+        assert_eq!(wait(&watcher), 11_000_000, "ten milliseconds are reserved");
+        drop(file);
+        assert_eq!(wait(&watcher), 3_000_000);
+    }
+
+    #[test]
+    fn a_lease_is_not_spent_as_a_burst_by_who_was_held_up() {
+        let (bucket, clock) = (Bucket::new(), FakeClock::at(0));
+        let file = bucket.open(&clock, 1, 0, &["1000/s,burst=1"]);
+        assert_eq!(file.next_run(100).unwrap().0.at, 0);
+        clock.set(1_000_000_000);
+        let times: Vec<Nanos> = (0..3).map(|_| file.next_run(99).unwrap().0.at / 1_000_000).collect();
+        assert_eq!(times, [1000, 1001, 1002]);
+    }
+
+    #[test]
+    fn limits_that_are_set_hold_for_everyone_at_their_next_take() {
+        let (bucket, clock) = (Bucket::new(), FakeClock::at(0));
+        let (one, other) = (bucket.open(&clock, 1, 0, &["1/h"]), bucket.open(&clock, 1, 0, &["1/h"]));
+        let _ = one.take(1, None).unwrap();
+        other.set(&plan(&["60/h,burst=1"]), &[false]).unwrap();
+        assert_eq!(wait(&one), HOUR / 60);
+        assert_eq!(one.plan().to_string(), "60/h,burst=1");
+        other.set(&plan(&["60/h,burst=7,initial=7"]), &[true]).unwrap();
+        assert_eq!(one.take(7, Some(0)).unwrap().0.at, 0);
+    }
+
+    #[test]
+    fn who_removes_a_bucket_begins_anew_also_for_those_who_have_it_open() {
+        let (bucket, clock) = (Bucket::new(), FakeClock::at(0));
+        let file = bucket.open(&clock, 1, 0, &["1/h"]);
+        let _ = file.take(1, None).unwrap();
+        std::fs::remove_file(bucket.0.path().join("b")).unwrap();
+        assert_eq!(file.take(1, None).unwrap().0.at, 0);
+        assert_eq!(wait(&bucket.open(&clock, 1, 0, &["9/s"])), HOUR, "the same limits, and one taken");
+    }
+}
