@@ -6,7 +6,7 @@ use super::flags::Flags;
 use super::input::{self, Input};
 use super::report::{Report, Total, UnitName};
 use super::{say, signals};
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::OFlags;
 use std::io::ErrorKind;
@@ -93,10 +93,10 @@ fn copy(framing: Framing, source: OwnedFd, sink: OwnedFd, name: &str, report: &R
 }
 
 fn drive(flow: &mut impl Flow, name: &str, report: &Report) -> Result<Exit> {
-    let failed = |what: String, error: std::io::Error, waiting: u64| {
+    let failed = |what: String, error: anyhow::Error, waiting: u64| {
         let passed = report.count();
         let lost = if waiting > 0 { format!("; {waiting} more had been read") } else { String::new() };
-        anyhow!(error).context(format!("{what}, after {passed}{lost}"))
+        error.context(format!("{what}, after {passed}{lost}"))
     };
     match pump::run(flow, report.store(), report.meter()) {
         Ok(()) => Ok(Exit::Success),
@@ -105,11 +105,11 @@ fn drive(flow: &mut impl Flow, name: &str, report: &Report) -> Result<Exit> {
             Ok(signals::die_of_broken_pipe())
         }
         Err(PumpError::Flow(FlowError::Write(error))) => {
-            Err(failed("cannot write to standard output".to_owned(), error, flow.waiting()))
+            Err(failed("cannot write to standard output".to_owned(), error.into(), flow.waiting()))
         }
         Err(PumpError::Flow(FlowError::Read(error))) => {
-            Err(failed(format!("cannot read {name}"), error, flow.waiting()))
+            Err(failed(format!("cannot read {name}"), error.into(), flow.waiting()))
         }
-        Err(PumpError::Store(error)) => Err(anyhow!(error)),
+        Err(PumpError::Store(error)) => Err(failed("cannot ask the limits".to_owned(), error.into(), flow.waiting())),
     }
 }

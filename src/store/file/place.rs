@@ -134,8 +134,10 @@ pub(super) fn failed(doing: &'static str, path: &Path, error: Errno) -> FileErro
     FileError::System { doing, path: path.to_owned(), error }
 }
 
+/// What the system said; tempfile wraps that in an error of its own.
 pub(super) fn errno(error: &std::io::Error) -> Errno {
-    Errno::from_io_error(error).unwrap_or(Errno::IO)
+    let wrapped = error.get_ref().and_then(|inner| inner.source()).and_then(|inner| inner.downcast_ref());
+    Errno::from_io_error(wrapped.unwrap_or(error)).unwrap_or(Errno::IO)
 }
 
 /// `statfs(2)`'s numbers of file systems whose files are other machines', too.
