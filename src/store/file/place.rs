@@ -5,7 +5,7 @@ use super::slots;
 use rustix::fs::{FileType, FlockOperation, Mode, OFlags, Stat};
 use rustix::io::Errno;
 use std::fs::{DirBuilder, File, Permissions};
-use std::io::{Seek, SeekFrom, Write};
+use std::io::{ErrorKind, Seek, SeekFrom, Write};
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
@@ -134,10 +134,17 @@ pub(super) fn failed(doing: &'static str, path: &Path, error: Errno) -> FileErro
     FileError::System { doing, path: path.to_owned(), error }
 }
 
-/// What the system said; tempfile wraps that in an error of its own.
+/// What the system said; of tempfile's own errors only the kind is left.
 pub(super) fn errno(error: &std::io::Error) -> Errno {
-    let wrapped = error.get_ref().and_then(|inner| inner.source()).and_then(|inner| inner.downcast_ref());
-    Errno::from_io_error(wrapped.unwrap_or(error)).unwrap_or(Errno::IO)
+    Errno::from_io_error(error).unwrap_or(match error.kind() {
+        ErrorKind::NotFound => Errno::NOENT,
+        ErrorKind::NotADirectory => Errno::NOTDIR,
+        ErrorKind::PermissionDenied => Errno::ACCESS,
+        ErrorKind::ReadOnlyFilesystem => Errno::ROFS,
+        ErrorKind::StorageFull => Errno::NOSPC,
+        ErrorKind::QuotaExceeded => Errno::DQUOT,
+        _ => Errno::IO,
+    })
 }
 
 /// `statfs(2)`'s numbers of file systems whose files are other machines', too.
