@@ -11,6 +11,8 @@ impl Limits {
             match state {
                 State::Bucket(bucket) => bucket.save(words),
                 State::Window(window) => window.save(words),
+                // No plan has one.
+                State::Grid(_) => {}
             }
         }
     }
@@ -25,6 +27,7 @@ impl Limits {
             match state {
                 State::Bucket(bucket) => bucket.load(words)?,
                 State::Window(window) => window.load(words)?,
+                State::Grid(_) => return None,
             }
         }
         Some(limits)
@@ -55,6 +58,7 @@ impl Limits {
         self.states.get(place).map(|state| match state {
             State::Bucket(bucket) => bucket.balance(now),
             State::Window(window) => window.available(now).into(),
+            State::Grid(grid) => grid.available(now).into(),
         })
     }
 
@@ -64,20 +68,9 @@ impl Limits {
         let rests = self.states.iter().map(|state| match state {
             State::Bucket(bucket) => bucket.fill_time(),
             State::Window(window) => window.period(),
+            State::Grid(grid) => grid.fill_time(),
         });
         self.at.saturating_add(rests.max().unwrap_or(0))
-    }
-
-    /// How late one may act on a grant without that making a burst: the time of the smallest full bucket.
-    ///
-    /// `None` where there are only windows, which know no such time.
-    #[must_use]
-    pub(crate) fn allowance(&self) -> Option<Nanos> {
-        let buckets = self.states.iter().filter_map(|state| match state {
-            State::Bucket(bucket) => Some(bucket.fill_time()),
-            State::Window(_) => None,
-        });
-        buckets.min()
     }
 }
 

@@ -25,7 +25,10 @@ impl Lease {
     /// # Errors
     /// The first run is refused; nothing is charged then.
     pub(super) fn take(limits: &mut Limits, now: Nanos, waiting: u64) -> Result<Self, Refusal> {
-        let allowance = limits.allowance().unwrap_or(LATE);
+        let allowance = match limits.fill_time() {
+            0 => LATE,
+            time => time,
+        };
         let first = limits.take_run(now, waiting)?;
         let mut left = waiting - first.units;
         let mut runs = VecDeque::from([first]);
