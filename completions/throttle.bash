@@ -23,7 +23,7 @@ _throttle() {
 
     case "${cmd}" in
         throttle)
-            opts="-r -b -0 -d -a -j -n -I -c -k -u -t -q -h -V --rate --burst --null --delimiter --bytes --arg-file --repeat --jobs --max-args --replace --shell --stdin --keep-order --line-buffer --ungroup --tag --timeout --trace --dry-run --progress --summary --quiet --help --version"
+            opts="-r -b -0 -d -a -j -n -I -c -k -u -t -q -h -V --rate --burst --bucket --once --max-wait --set --show --null --delimiter --bytes --arg-file --repeat --jobs --max-args --replace --shell --stdin --keep-order --line-buffer --ungroup --tag --timeout --trace --dry-run --progress --summary --quiet --help --version"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -42,6 +42,29 @@ _throttle() {
                     return 0
                     ;;
                 -b)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --bucket)
+                    local oldifs
+                    if [ -n "${IFS+x}" ]; then
+                        oldifs="$IFS"
+                    fi
+                    IFS=$'\n'
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    if [ -n "${oldifs+x}" ]; then
+                        IFS="$oldifs"
+                    fi
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o filenames
+                    fi
+                    return 0
+                    ;;
+                --max-wait)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --show)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

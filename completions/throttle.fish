@@ -1,5 +1,8 @@
 complete -c throttle -s r -l rate -d 'At most this: 5/s, 100/min, 10MiB/s; repeat for several' -r
 complete -c throttle -s b -l burst -d 'Most that go at once after rest [default: 10 ms of rate]' -r
+complete -c throttle -l bucket -d 'Limits shared with all that name it: NAME, or a path' -r -F
+complete -c throttle -l max-wait -d 'Rather than wait longer, exit 75' -r
+complete -c throttle -l show -d 'Show the bucket: text or json' -r
 complete -c throttle -s d -l delimiter -d 'Units end with the byte C' -r
 complete -c throttle -s a -l arg-file -d 'Read FILE instead of standard input' -r -F
 complete -c throttle -l repeat -d 'Instead of input, the units 1 to N, or without end' -r
@@ -12,6 +15,8 @@ complete -c throttle -l progress -d 'Show progress: auto, always, never' -r -f -
 always\t'Always; without a terminal a plain line every 10 s'
 never\t'Never'"
 complete -c throttle -l summary -d 'Say at the end what happened: text or json' -r
+complete -c throttle -l once -d 'Take one, then become COMMAND'
+complete -c throttle -l set -d 'Make the bucket, or change its limits for everyone'
 complete -c throttle -s 0 -l null -d 'Units end with NUL instead of a newline'
 complete -c throttle -l bytes -d 'Every byte is a unit (implied by a rate in bytes)'
 complete -c throttle -l stdin -d 'The unit goes to the command\'s standard input'

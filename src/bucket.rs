@@ -49,6 +49,28 @@ impl Bucket {
         self.burst
     }
 
+    /// The same, as it is set.
+    pub(crate) fn size(&self) -> NonZeroU64 {
+        NonZeroU64::new(self.burst).unwrap_or(NonZeroU64::MIN)
+    }
+
+    /// Appends the state as words; rate and burst stand elsewhere.
+    pub(crate) fn save(&self, words: &mut Vec<u64>) {
+        for level in [self.now, self.before] {
+            words.extend(halves(level.credit));
+            words.push(level.at);
+        }
+    }
+
+    /// Takes over the state that [`save`](Self::save) wrote; `None` if words are missing.
+    pub(crate) fn load(&mut self, words: &mut impl Iterator<Item = u64>) -> Option<()> {
+        for level in [&mut self.now, &mut self.before] {
+            let credit = u128::from(words.next()?) | u128::from(words.next()?) << 64;
+            *level = Level { credit, at: words.next()? };
+        }
+        Some(())
+    }
+
     /// Time in which an empty bucket fills, in nanoseconds, rounded up: how far behind its schedule a consumer may fall
     /// before the rest of the delay is lost.
     #[must_use]
@@ -214,6 +236,12 @@ impl Bucket {
 /// 64 × 64 bits never overflow 128.
 fn product(a: u64, b: u64) -> u128 {
     u128::from(a) * u128::from(b)
+}
+
+/// The lower half first.
+#[allow(clippy::cast_possible_truncation, reason = "each takes its half")]
+fn halves(value: u128) -> [u64; 2] {
+    [value as u64, (value >> 64) as u64]
 }
 
 fn clamped(nanos: u128) -> Nanos {

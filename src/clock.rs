@@ -2,6 +2,11 @@
 //!
 //! Everything that decides takes the time as a parameter; only the pump and the queues hold a [`Clock`].
 
+mod boot;
+
+pub use boot::BootClock;
+
+use rustix::time::Timespec;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -29,15 +34,26 @@ pub struct SystemClock;
 
 impl Clock for SystemClock {
     fn now(&self) -> Nanos {
-        let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-        let seconds = Nanos::try_from(time.tv_sec).unwrap_or(0);
-        let nanos = Nanos::try_from(time.tv_nsec).unwrap_or(0);
-        seconds.saturating_mul(SECOND).saturating_add(nanos)
+        nanos(&rustix::time::clock_gettime(rustix::time::ClockId::Monotonic))
     }
 
     fn sleep_until(&self, time: Nanos) {
         precise::sleep_until(*self, time);
     }
+}
+
+/// Nanoseconds in `time`, which is not negative.
+fn nanos(time: &Timespec) -> Nanos {
+    let seconds = Nanos::try_from(time.tv_sec).unwrap_or(0);
+    let nanos = Nanos::try_from(time.tv_nsec).unwrap_or(0);
+    seconds.saturating_mul(SECOND).saturating_add(nanos)
+}
+
+#[cfg(any(target_os = "linux", target_os = "android"))]
+fn timespec(time: Nanos) -> Timespec {
+    let seconds = i64::try_from(time / SECOND).unwrap_or(i64::MAX);
+    let nanos = i32::try_from(time % SECOND).unwrap_or(0);
+    Timespec { tv_sec: seconds, tv_nsec: nanos.into() }
 }
 
 /// A clock that only moves when told to, or when somebody sleeps on it. Its clones share one time.
@@ -93,10 +109,9 @@ pub fn sharpen_this_thread() {
 
 #[cfg(any(target_os = "linux", target_os = "android"))]
 mod precise {
-    use super::{Clock, Nanos, SECOND, SystemClock};
+    use super::{Clock, Nanos, SystemClock, timespec};
     use rustix::io::Errno;
     use rustix::thread::{ClockId, clock_nanosleep_absolute};
-    use rustix::time::Timespec;
 
     /// Sleeps with `clock_nanosleep(TIMER_ABSTIME)`: being stopped or interrupted does not move the end.
     pub(super) fn sleep_until(clock: SystemClock, time: Nanos) {
@@ -108,12 +123,6 @@ mod precise {
                 Err(_) => std::thread::sleep(std::time::Duration::from_nanos(time - clock.now().min(time))),
             }
         }
-    }
-
-    fn timespec(time: Nanos) -> Timespec {
-        let seconds = i64::try_from(time / SECOND).unwrap_or(i64::MAX);
-        let nanos = i32::try_from(time % SECOND).unwrap_or(0);
-        Timespec { tv_sec: seconds, tv_nsec: nanos.into() }
     }
 
     /// 0 stands for the thread's default, which it was born with.

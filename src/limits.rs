@@ -11,9 +11,12 @@ use crate::window::Window;
 use std::num::NonZeroU64;
 use thiserror::Error;
 
+mod agree;
 mod plan;
+mod saved;
 mod waiting;
 
+pub use agree::Disagreement;
 pub use plan::{Plan, PlanError};
 
 /// The state of one limit.

@@ -2,12 +2,14 @@
 //!
 //! Only this module and those below it know clap, anyhow, indicatif, the terminal and exit codes.
 
+mod bucket;
 mod commands;
 mod ending;
 mod exit;
 mod flags;
 mod input;
 mod lookup;
+mod once;
 mod pipe;
 mod progress;
 mod report;
@@ -18,6 +20,7 @@ mod tally;
 mod generated;
 
 use exit::Exit;
+use flags::{Flags, Mode};
 use std::fmt::Display;
 
 /// Runs the program and says how it ends.
@@ -26,14 +29,20 @@ pub(crate) fn main() -> Exit {
         Ok(flags) => flags,
         Err(exit) => return exit,
     };
-    let ended = match flags.template() {
-        Some(template) => commands::run(&flags, template),
-        None => pipe::run(&flags),
-    };
-    ended.unwrap_or_else(|error| {
+    run(&flags).unwrap_or_else(|error| {
         say(format_args!("{error:#}"));
-        Exit::Error
+        flags.own_error()
     })
+}
+
+fn run(flags: &Flags) -> anyhow::Result<Exit> {
+    match (flags.mode(), flags.bucket(), flags.template()) {
+        (Mode::Once, Some(bucket), _) => once::run(flags, bucket, flags.command()),
+        (Mode::Set, Some(bucket), _) => bucket::set(flags, bucket).map(|()| Exit::Success),
+        (Mode::Show(format), Some(bucket), _) => bucket::show(bucket, format).map(|()| Exit::Success),
+        (_, _, Some(template)) => commands::run(flags, template),
+        _ => pipe::run(flags),
+    }
 }
 
 /// A line on standard error. If that cannot be written, there is nobody to tell.

@@ -1,10 +1,9 @@
 //! The pump: one plain loop that reads, cuts, asks the sink, takes a grant, sleeps until it, and hands over.
 
-use crate::clock::Clock;
-use crate::limits::{Grant, Refusal};
+use crate::limits::Grant;
 use crate::meter::{Meter, Phase};
 use crate::sink::{Filled, Flow, FlowError, Passed};
-use crate::store::Memory;
+use crate::store::{Store, StoreError};
 use thiserror::Error;
 
 /// Why the pump stopped before the end of its input.
@@ -13,16 +12,16 @@ pub enum PumpError {
     /// The source or the sink failed.
     #[error(transparent)]
     Flow(#[from] FlowError),
-    /// The limits will never grant the next unit.
+    /// The store does not grant the next unit.
     #[error(transparent)]
-    Refused(#[from] Refusal),
+    Store(#[from] StoreError),
 }
 
 /// Moves every unit of `flow` when the limits in `store` allow it, until its end.
 ///
 /// # Errors
 /// [`PumpError`]; what was read and not handed over still waits in `flow`.
-pub fn run(flow: &mut impl Flow, store: &Memory<impl Clock>, meter: &Meter) -> Result<(), PumpError> {
+pub fn run(flow: &mut impl Flow, store: &(impl Store + ?Sized), meter: &Meter) -> Result<(), PumpError> {
     let mut pump = Pump { flow, store, meter };
     while pump.gather()? {
         let room = pump.wait_for_sink()?;
@@ -31,13 +30,13 @@ pub fn run(flow: &mut impl Flow, store: &Memory<impl Clock>, meter: &Meter) -> R
     Ok(())
 }
 
-struct Pump<'a, F, C> {
+struct Pump<'a, F, S: ?Sized> {
     flow: &'a mut F,
-    store: &'a Memory<C>,
+    store: &'a S,
     meter: &'a Meter,
 }
 
-impl<F: Flow, C: Clock> Pump<'_, F, C> {
+impl<F: Flow, S: Store + ?Sized> Pump<'_, F, S> {
     /// Waits until a unit is there; `false` at the end.
     fn gather(&mut self) -> Result<bool, PumpError> {
         if self.flow.waiting() > 0 {
@@ -65,7 +64,7 @@ impl<F: Flow, C: Clock> Pump<'_, F, C> {
     fn release_run(&mut self, room: u64) -> Result<(), PumpError> {
         self.top_up()?;
         let ready = self.flow.waiting().min(room);
-        let (grant, asked) = self.store.take_run(ready)?;
+        let (grant, asked) = self.store.next_run(ready)?;
         let more = if grant.at > asked { self.sleep_until(&grant, ready) } else { 0 };
         let units = grant.units + more;
         self.enter(Phase::Sink);

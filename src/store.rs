@@ -1,65 +1,54 @@
 //! Stores: where the state of the limits lives, and on which clock.
 
 use crate::clock::{Clock, Nanos};
-use crate::limits::{Grant, Limits, Plan, Refusal};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use crate::limits::{Grant, Refusal};
+use std::fmt::Debug;
+use thiserror::Error;
 
-/// Limits of this process alone, on a clock of its own. Every question is answered atomically; nobody sleeps under the
-/// lock.
-#[derive(Debug)]
-pub struct Memory<C> {
-    limits: Mutex<Limits>,
-    quantum: u64,
-    clock: C,
-}
+mod file;
+mod lease;
+mod memory;
 
-impl<C: Clock> Memory<C> {
-    /// The limits of `plan` in their initial state, from now on.
-    pub fn new(plan: &Plan, clock: C) -> Self {
-        let limits = Limits::new(plan, clock.now());
-        Memory { quantum: limits.quantum(), limits: Mutex::new(limits), clock }
-    }
+pub use file::{File, FileError, Machine, Place, View};
+pub use memory::Memory;
 
+/// What the pump needs of the place where limits live. Every question is answered atomically, and nobody sleeps while
+/// others wait for an answer.
+///
+/// A store that others use, too, may take a *lease*: consecutive reservations in one go, for units that were read, each
+/// to leave at its own time. [`next_run`](Self::next_run) then tells them one after the other.
+pub trait Store: Debug {
     /// The clock that grants are times of.
-    pub fn clock(&self) -> &C {
-        &self.clock
-    }
+    fn clock(&self) -> &dyn Clock;
 
-    /// See [`Limits::quantum`].
-    pub fn quantum(&self) -> u64 {
-        self.quantum
-    }
+    /// The run below which it is not worth waking up; see [`Limits::quantum`](crate::limits::Limits::quantum).
+    fn quantum(&self) -> u64;
 
-    /// Units that conform now.
-    pub fn available(&self) -> u64 {
-        self.limits().available(self.clock.now())
-    }
+    /// Units that conform now, as far as is known without asking others.
+    fn available(&self) -> u64;
 
-    /// Grants a run of `waiting` units; see [`Limits::take_run`]. Also says when it was asked.
+    /// Grants a run of the `waiting` units, which must all have been read; see
+    /// [`Limits::take_run`](crate::limits::Limits::take_run). Also says when it was asked.
     ///
     /// # Errors
-    /// [`Refusal::Never`].
-    pub fn take_run(&self, waiting: u64) -> Result<(Grant, Nanos), Refusal> {
-        let mut limits = self.limits();
-        let now = self.clock.now();
-        Ok((limits.take_run(now, waiting)?, now))
-    }
+    /// [`StoreError`]; nothing is granted then.
+    fn next_run(&self, waiting: u64) -> Result<(Grant, Nanos), StoreError>;
 
-    /// Grants what conforms now, at most `units`.
-    pub fn take_available(&self, units: u64) -> u64 {
-        let mut limits = self.limits();
-        let now = self.clock.now();
-        let units = limits.available(now).min(units);
-        limits.take(now, units).map_or(0, |grant| grant.units)
-    }
+    /// Grants what conforms now without further ado, at most `units`, which must have been read.
+    fn take_available(&self, units: u64) -> u64;
 
-    /// The time by which `units` more will have been granted to someone who always asks; see [`Limits::schedule`].
-    pub fn schedule(&self, units: u64) -> Option<Nanos> {
-        self.limits().schedule(self.clock.now(), units)
-    }
+    /// The time by which `units` more will have been granted to someone who always asks, as far as is known without asking
+    /// others; see [`Limits::schedule`](crate::limits::Limits::schedule).
+    fn schedule(&self, units: u64) -> Option<Nanos>;
+}
 
-    /// Limits are changed in one step or not at all, so a panic elsewhere does not spoil them.
-    fn limits(&self) -> MutexGuard<'_, Limits> {
-        self.limits.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+/// Why a store grants nothing.
+#[derive(Debug, Error)]
+pub enum StoreError {
+    /// The limits refuse.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    /// The file they are in cannot be used.
+    #[error(transparent)]
+    File(#[from] FileError),
 }

@@ -20,7 +20,7 @@ pub struct Window {
     group: u64,
     /// Oldest first; times never fall.
     log: VecDeque<Entry>,
-    /// Units in the log, those that have left the period included: up to two full windows.
+    /// Units in the log, those that have left the period included: up to two full windows, more where the window was larger.
     logged: u128,
     /// The time of the latest grant.
     at: Nanos,
@@ -111,6 +111,40 @@ impl Window {
         self.before = Some(undo);
     }
 
+    /// Appends the state as words; count and period stand elsewhere.
+    pub(crate) fn save(&self, words: &mut Vec<u64>) {
+        words.extend([self.at, self.log.len() as u64]);
+        words.extend(self.log.iter().flat_map(|entry| [entry.at, entry.units]));
+        let undo = self.before.unwrap_or(Undo { at: 0, merged_into: None, pushed: false, cost: 0 });
+        let merged = undo.merged_into.unwrap_or(Entry { at: 0, units: 0 });
+        let flags = [self.before.is_some(), undo.pushed, undo.merged_into.is_some()];
+        words.extend(flags.map(u64::from));
+        words.extend([undo.at, undo.cost, merged.at, merged.units]);
+    }
+
+    /// Takes over the state that [`save`](Self::save) wrote; `None` if words are missing or contradict each other.
+    pub(crate) fn load(&mut self, words: &mut impl Iterator<Item = u64>) -> Option<()> {
+        self.at = words.next()?;
+        self.log.clear();
+        self.logged = 0;
+        for _ in 0..words.next()? {
+            let entry = Entry { at: words.next()?, units: words.next()? };
+            self.logged += u128::from(entry.units);
+            self.log.push_back(entry);
+        }
+        let flags = [words.next()?, words.next()?, words.next()?].map(|flag| flag == 1);
+        let (at, cost) = (words.next()?, words.next()?);
+        let merged = Entry { at: words.next()?, units: words.next()? };
+        let undo = Undo { at, cost, pushed: flags[1], merged_into: flags[2].then_some(merged) };
+        self.before = flags[0].then_some(undo);
+        (self.log.iter().is_sorted_by_key(|entry| entry.at) && u128::from(cost) <= self.logged).then_some(())
+    }
+
+    /// Counts what `old` counted.
+    pub(crate) fn inherit(&mut self, old: &Window) {
+        (self.log, self.logged, self.at) = (old.log.clone(), old.logged, old.at.max(self.at));
+    }
+
     /// Takes back the last charge, as if it had never been made.
     pub(crate) fn undo(&mut self) {
         let Some(undo) = self.before.take() else { return };
@@ -167,13 +201,13 @@ impl Window {
     /// Whole units that could be taken at `now`; nothing while a grant lies ahead.
     #[must_use]
     pub fn available(&self, now: Nanos) -> u64 {
-        if now < self.at { 0 } else { self.count - self.held_at(now) }
+        if now < self.at { 0 } else { self.count.saturating_sub(self.held_at(now)) }
     }
 
     /// The time at which `units` more will all have been granted, were this window the only limit.
     pub(crate) fn schedule(&self, now: Nanos, units: u64) -> Option<Nanos> {
         let start = now.max(self.at);
-        let free = self.count - self.held_at(start);
+        let free = self.count.saturating_sub(self.held_at(start));
         let Some(beyond) = units.checked_sub(free).and_then(|beyond| beyond.checked_sub(1)) else { return Some(start) };
         // From here on every unit takes the place of an earlier one, a whole number of periods later.
         let (rounds, mut place) = (beyond / self.count, beyond % self.count);

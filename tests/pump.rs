@@ -7,7 +7,7 @@ use throttle::limits::Plan;
 use throttle::meter::Meter;
 use throttle::pump;
 use throttle::sink::{Copying, Sink, Source};
-use throttle::store::Memory;
+use throttle::store::{Memory, Store};
 
 const MS: Nanos = 1_000_000;
 const SECOND: Nanos = 1000 * MS;

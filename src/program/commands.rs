@@ -6,13 +6,13 @@ use super::flags::{Flags, Repeat};
 use super::input::{self, Input};
 use super::report::{Report, Total, UnitName};
 use super::tally::Tally;
-use super::{lookup, pipe, say, signals};
+use super::{bucket, lookup, pipe, say, signals};
 use anyhow::{Context, Result, anyhow};
 use std::cell::RefCell;
 use std::io::{self, Write};
 use std::sync::atomic::AtomicI32;
 use std::sync::{Arc, OnceLock};
-use throttle::clock::{FakeClock, Nanos, SECOND, SystemClock};
+use throttle::clock::{FakeClock, Nanos, SECOND};
 use throttle::framing::Buffer;
 use throttle::launch::{Job, Launcher, Launching, Numbers, Options, Shape, Showing, Template, quoted};
 use throttle::meter::Meter;
@@ -89,7 +89,7 @@ fn last(repeat: Repeat) -> Option<u64> {
 fn launch(flags: &Flags, options: Options, source: AnySource, name: &str) -> Result<Exit> {
     pipe::hint_at_idle_limit(flags);
     throttle::clock::sharpen_this_thread();
-    let store = Memory::new(flags.plan(), SystemClock);
+    let store = bucket::store(flags)?;
     let total = flags.repeat().and_then(last).map(|times| Total::Units(times.div_ceil(flags.shape().max_args.max(1))));
     let report = Report::new(flags, UnitName::Command, total, store)?.with_tally(Tally::new(flags));
     let watch = Arc::new(Watch {

@@ -1,8 +1,9 @@
 //! The command line. Each option is defined once, here; parsing, help, man page, completions and the README's list of
 //! options come from it. Nothing outside this file knows clap.
 
+use super::bucket::Bucket;
 use super::exit::Exit;
-use super::input;
+use super::{input, say};
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, FromArgMatches, Parser, ValueEnum};
@@ -16,7 +17,10 @@ use throttle::limits::{Plan, PlanError};
 use throttle::rate::{Amount, Limit};
 
 mod habits;
+mod shared;
 mod text;
+
+pub(crate) use shared::Mode;
 
 #[cfg(test)]
 pub(crate) use text::{EXAMPLES, SIGNALS};
@@ -27,12 +31,32 @@ pub(crate) use text::{EXAMPLES, SIGNALS};
 #[allow(clippy::struct_excessive_bools, reason = "each is a flag")]
 struct Raw {
     /// At most this: 5/s, 100/min, 10MiB/s; repeat for several
-    #[arg(short, long, value_name = "LIMIT", required = true, allow_hyphen_values = true, value_parser = limit_parser(), long_help = text::RATE, help_heading = "Limit")]
+    #[arg(short, long, value_name = "LIMIT", allow_hyphen_values = true, value_parser = limit_parser(), long_help = text::RATE, help_heading = "Limit")]
     rate: Vec<Limit>,
 
     /// Most that go at once after rest [default: 10 ms of rate]
     #[arg(short, long, value_name = "N", value_parser = |text: &str| text.parse::<Amount>(), long_help = text::BURST, help_heading = "Limit")]
     burst: Option<Amount>,
+
+    /// Limits shared with all that name it: NAME, or a path
+    #[arg(long, value_name = "NAME|PATH", value_hint = clap::ValueHint::FilePath, long_help = text::BUCKET, help_heading = "Shared")]
+    bucket: Option<OsString>,
+
+    /// Take one, then become COMMAND
+    #[arg(long, conflicts_with_all = ["set", "show", "null", "delimiter", "bytes", "arg_file", "repeat", "jobs", "max_args", "replace", "shell", "stdin", "keep_order", "line_buffer", "ungroup", "tag", "timeout", "trace", "dry_run", "summary"], long_help = text::ONCE, help_heading = "Shared")]
+    once: bool,
+
+    /// Rather than wait longer, exit 75
+    #[arg(long, value_name = "TIME", requires = "once", value_parser = shared::max_wait, long_help = text::MAX_WAIT, help_heading = "Shared")]
+    max_wait: Option<Duration>,
+
+    /// Make the bucket, or change its limits for everyone
+    #[arg(long, conflicts_with = "show", long_help = text::SET, help_heading = "Shared")]
+    set: bool,
+
+    /// Show the bucket: text or json
+    #[arg(long, value_name = "FMT", num_args = 0..=1, default_missing_value = "text", value_parser = format, long_help = text::SHOW, help_heading = "Shared")]
+    show: Option<Format>,
 
     /// Units end with NUL instead of a newline
     #[arg(short = '0', long, conflicts_with_all = ["delimiter", "bytes"], long_help = text::NULL, help_heading = "Input")]
@@ -155,6 +179,7 @@ pub(crate) enum Format {
 #[derive(Debug)]
 pub(crate) struct Flags {
     raw: Raw,
+    bucket: Option<Bucket>,
     plan: Plan,
     framing: Framing,
     /// In launch mode.
@@ -253,21 +278,42 @@ impl Flags {
 /// How to exit.
 pub(crate) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Flags, Exit> {
     let args: Vec<OsString> = args.into_iter().collect();
-    read(&args).map_err(|error| {
-        let error = habits::explain(error, &args);
-        // Where this cannot be printed, there is nobody to tell.
-        let _ = error.print();
-        if error.use_stderr() { Exit::Usage } else { Exit::Success }
-    })
+    let told = |error| tell(&habits::explain(error, &args), &args);
+    let raw = raw(&args).map_err(told)?;
+    let bucket = shared::bucket(&raw, std::env::var_os("THROTTLE_BUCKET").as_deref()).map_err(told)?;
+    let known = bucket.as_ref().filter(|_| raw.rate.is_empty()).map(Bucket::plan).transpose().map_err(|error| {
+        say(error);
+        shared::own_error(raw.once, Exit::Error)
+    })?;
+    ripen(raw, bucket, known, &args).map_err(told)
 }
 
-fn read(args: &[OsString]) -> Result<Flags, clap::Error> {
-    let raw = Raw::from_arg_matches(&command().try_get_matches_from(args)?)?;
-    let plan = Plan::new(&raw.rate, raw.burst).map_err(|error| usage(&plan_error(&error)))?;
+fn tell(error: &clap::Error, args: &[OsString]) -> Exit {
+    // Where this cannot be printed, there is nobody to tell.
+    let _ = error.print();
+    let once = args.iter().any(|arg| arg == "--once");
+    if error.use_stderr() { shared::own_error(once, Exit::Usage) } else { Exit::Success }
+}
+
+fn raw(args: &[OsString]) -> Result<Raw, clap::Error> {
+    Raw::from_arg_matches(&command().try_get_matches_from(args)?)
+}
+
+/// `known` are the limits of the bucket, where none were named.
+fn ripen(raw: Raw, bucket: Option<Bucket>, known: Option<Plan>, args: &[OsString]) -> Result<Flags, clap::Error> {
+    let plan = match known {
+        Some(plan) => plan,
+        None if raw.rate.is_empty() => return Err(command().error(ErrorKind::MissingRequiredArgument, "--rate")),
+        None => Plan::new(&raw.rate, raw.burst).map_err(|error| usage(&plan_error(&error)))?,
+    };
+    let is_flow = shared::mode(&raw) == Mode::Flow;
+    if plan.counts_bytes() && raw.once {
+        return Err(usage("--once: the limit counts bytes, and a call is a unit; write for example -r 5/s"));
+    }
     let framing = framing(&raw, &plan).map_err(|error| usage(&error))?;
     refuse_parallel_arguments(&raw, args).map_err(|error| usage(&error))?;
-    let template = template(&raw, &plan).map_err(|error| usage(&error))?;
-    Ok(Flags { raw, plan, framing, template })
+    let template = if is_flow { template(&raw, &plan).map_err(|error| usage(&error))? } else { None };
+    Ok(Flags { raw, bucket, plan, framing, template })
 }
 
 /// The definition of the whole command line.
@@ -408,6 +454,14 @@ fn summary(text: &[u8]) -> Result<Summary, String> {
     match file {
         Some([]) => Err("a file name is missing after the colon; write --summary=json:FILE".to_owned()),
         _ => Ok(Summary { format, file: file.map(|file| OsString::from_vec(file.to_vec()).into()) }),
+    }
+}
+
+fn format(text: &str) -> Result<Format, String> {
+    match text {
+        "text" => Ok(Format::Text),
+        "json" => Ok(Format::Json),
+        _ => Err("write --show or --show json".to_owned()),
     }
 }
 

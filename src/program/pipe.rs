@@ -1,21 +1,21 @@
 //! Pipe mode: units go from the input to standard output.
 
+use super::bucket;
 use super::exit::Exit;
 use super::flags::Flags;
 use super::input::{self, Input};
 use super::report::{Report, Total, UnitName};
 use super::{say, signals};
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result};
 use rustix::fd::AsFd;
 use rustix::fs::OFlags;
 use std::io::ErrorKind;
 use std::sync::Arc;
-use throttle::clock::{MILLISECOND, SystemClock};
+use throttle::clock::MILLISECOND;
 use throttle::framing::{Buffer, Framing};
 use throttle::limits::Plan;
 use throttle::pump::{self, PumpError};
 use throttle::sink::{Copying, Descriptor, Flow, FlowError, Sink, Source, Splice, enlarge, tee};
-use throttle::store::Memory;
 
 /// Large enough that a copy is not felt, small enough to stay in the cache of one core.
 const BUFFER: usize = 256 * 1024;
@@ -31,7 +31,7 @@ pub(crate) fn run(flags: &Flags) -> Result<Exit> {
     let input = input::open(flags.arg_file())?;
     hints(flags, &input);
     throttle::clock::sharpen_this_thread();
-    let store = Memory::new(flags.plan(), SystemClock);
+    let store = bucket::store(flags)?;
     let report = Arc::new(Report::new(flags, UnitName::of(flags.framing()), input.size.map(Total::Bytes), store)?);
     signals::attend(Arc::clone(&report), None).context("cannot handle signals")?;
     match pass_on(flags, input, &report) {
@@ -98,10 +98,10 @@ fn copy(framing: Framing, source: impl Source, sink: impl Sink, name: &str, repo
 }
 
 fn drive(flow: &mut impl Flow, name: &str, report: &Report) -> Result<Exit> {
-    let failed = |what: String, error: std::io::Error, waiting: u64| {
+    let failed = |what: String, error: anyhow::Error, waiting: u64| {
         let passed = report.count();
         let lost = if waiting > 0 { format!("; {waiting} more had been read") } else { String::new() };
-        anyhow!(error).context(format!("{what}, after {passed}{lost}"))
+        error.context(format!("{what}, after {passed}{lost}"))
     };
     match pump::run(flow, report.store(), report.meter()) {
         Ok(()) => Ok(Exit::Success),
@@ -110,11 +110,11 @@ fn drive(flow: &mut impl Flow, name: &str, report: &Report) -> Result<Exit> {
             Ok(signals::die_of_broken_pipe())
         }
         Err(PumpError::Flow(FlowError::Write(error))) => {
-            Err(failed("cannot write to standard output".to_owned(), error, flow.waiting()))
+            Err(failed("cannot write to standard output".to_owned(), error.into(), flow.waiting()))
         }
         Err(PumpError::Flow(FlowError::Read(error))) => {
-            Err(failed(format!("cannot read {name}"), error, flow.waiting()))
+            Err(failed(format!("cannot read {name}"), error.into(), flow.waiting()))
         }
-        Err(PumpError::Refused(refusal)) => Err(anyhow!(refusal)),
+        Err(PumpError::Store(error)) => Err(failed("cannot ask the limits".to_owned(), error.into(), flow.waiting())),
     }
 }

@@ -12,10 +12,10 @@ use std::fs::File;
 use std::io::Write;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use throttle::clock::{Clock, Nanos, SECOND, SystemClock};
+use throttle::clock::{Nanos, SECOND};
 use throttle::framing::Framing;
 use throttle::meter::{Meter, Reading};
-use throttle::store::Memory;
+use throttle::store::Store;
 
 /// What a unit is called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,15 +57,18 @@ pub(crate) enum Total {
     Units(u64),
 }
 
+/// Where the limits live, whichever it is.
+pub(crate) type AnyStore = dyn Store + Send + Sync;
+
 /// The meter, the limits it is read against, and where it is told.
 #[derive(Debug)]
-pub(crate) struct Report<C = SystemClock> {
+pub(crate) struct Report {
     unit: UnitName,
     total: Option<Total>,
     /// In launch mode.
     tally: Option<Mutex<Tally>>,
     limits: Vec<String>,
-    store: Memory<C>,
+    store: Box<AnyStore>,
     meter: Meter,
     tick_every: Option<Duration>,
     screen: Mutex<Screen>,
@@ -87,12 +90,12 @@ enum Target {
     File(File, String),
 }
 
-impl<C: Clock> Report<C> {
+impl Report {
     /// A report on units called `unit`.
     ///
     /// # Errors
     /// The summary's file cannot be created.
-    pub(crate) fn new(flags: &Flags, unit: UnitName, total: Option<Total>, store: Memory<C>) -> Result<Self> {
+    pub(crate) fn new(flags: &Flags, unit: UnitName, total: Option<Total>, store: Box<AnyStore>) -> Result<Self> {
         let plan = flags.plan();
         let meter = Meter::new(store.clock().now(), plan.len());
         let summary = flags.summary().map(open).transpose()?;
@@ -107,8 +110,8 @@ impl<C: Clock> Report<C> {
         &self.meter
     }
 
-    pub(crate) fn store(&self) -> &Memory<C> {
-        &self.store
+    pub(crate) fn store(&self) -> &AnyStore {
+        &*self.store
     }
 
     /// Units so far, in words.

@@ -22,7 +22,6 @@ type Delivery = SignalDelivery<UnixStream, SignalOnly>;
 /// # Errors
 /// The system refuses a handler or a thread.
 pub(crate) fn attend(report: Arc<Report>, commands: Option<Arc<Watch>>) -> Result<()> {
-    let ignored = ignored_signals();
     let mut wanted = vec![SIGINT, SIGTERM, SIGHUP, SIGUSR1];
     if commands.is_some() {
         // By default it would end us alone.
@@ -30,7 +29,7 @@ pub(crate) fn attend(report: Arc<Report>, commands: Option<Arc<Watch>>) -> Resul
         // Without a terminal to control them, commands cannot be stopped for wanting it.
         wanted.extend(has_terminal().then_some(SIGCHLD));
     }
-    wanted.retain(|&signal| ignored & (1 << (signal - 1)) == 0);
+    wanted.retain(|&signal| !is_ignored(signal));
     let (read, write) = UnixStream::pair()?;
     let delivery = Delivery::with_pipe(read, write, SignalOnly, wanted)?;
     thread::Builder::new().name("attendant".to_owned()).spawn(move || answer(delivery, &report, commands.as_ref()))?;
@@ -104,6 +103,11 @@ pub(crate) fn die_of_broken_pipe() -> Exit {
 pub(super) fn die_of(signal: i32) {
     // Fails only for signals that cannot be handled at all, which none of ours is.
     let _ = emulate_default_handler(signal);
+}
+
+/// Whether a signal was ignored when we were started.
+pub(super) fn is_ignored(signal: i32) -> bool {
+    ignored_signals() & (1 << (signal - 1)) != 0
 }
 
 /// The signals that were ignored when we were started, one bit each from signal 1 at bit 0; see `SigIgn` in proc(5).

@@ -27,7 +27,12 @@ pub(crate) fn shell(script: &str) -> Command {
 }
 
 fn piped(mut command: Command, args: &[&str]) -> Command {
-    command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+        .env_remove("THROTTLE_BUCKET")
+        .args(args)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
     command
 }
 

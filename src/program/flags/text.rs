@@ -5,7 +5,8 @@ use crate::program::exit::TABLE;
 pub(super) const USAGE: &str = "\
 throttle [OPTIONS] -r LIMIT < input
        throttle [OPTIONS] -r LIMIT [--] COMMAND [ARG]… < input
-       throttle [OPTIONS] -r LIMIT -c SCRIPT < input";
+       throttle [OPTIONS] -r LIMIT -c SCRIPT < input
+       throttle [OPTIONS] --bucket BUCKET --once [COMMAND]…";
 
 pub(super) const LONG_ABOUT: &str = "\
 Pass lines, records or bytes from standard input to standard output, or run a command for each, at exactly the rate you \
@@ -16,12 +17,13 @@ invalid UTF-8 and a last line without its newline included. Time lost to a slow 
 burst beyond what the limits allow.";
 
 /// Command and meaning.
-pub(crate) const EXAMPLES: [(&str, &str); 5] = [
+pub(crate) const EXAMPLES: [(&str, &str); 6] = [
     ("cat urls | throttle -r 5/s -b 10", "10 at once, then one every 200 ms"),
     ("cat log | throttle -r 100/s -r 1000/min", "both limits kept"),
     ("throttle -r 10MiB/s < a.tar > /mnt/a.tar", "bytes"),
     ("cat urls | throttle -r 5/s curl -sSO {}", "a command for each line"),
     ("throttle -r 2/s --repeat 100 ./probe", "a hundred times"),
+    ("throttle --bucket api -r 5/s --once ./call", "a rate that all scripts share"),
 ];
 
 /// The examples, for `-h` and `--help`.
@@ -52,6 +54,33 @@ Most units that may go at once after rest, for the limit that sets the pace. Wit
 then one every 200 ms; after a pause of a second five may go at once again.
 
 The default is what comes in 10 ms at the rate, at least 1.";
+
+pub(super) const BUCKET: &str = "\
+Take from limits that are shared with every other process that names the same bucket, first come, first served. A NAME (of \
+letters, digits and .-_) is a file in $XDG_STATE_HOME/throttle, or else ~/.local/state/throttle; a word with a slash is \
+the path of one. THROTTLE_BUCKET holds the default.
+
+Where there is no such bucket yet, it is made with the limits of -r. From then on it knows them, and -r is not needed; \
+where it is given it must agree with them in what it says. What is left of them outlives processes and restarts.
+
+A bucket is of one user (sudo is another) on one machine; a network file system is refused. To begin anew, remove the file.";
+
+pub(super) const ONCE: &str = "\
+Take one from the bucket, wait for its time, then become COMMAND: it has our standard input, process id and exit code. \
+Without COMMAND exit 0, as for --once && COMMAND. An error of our own exits 125, a refusal by --max-wait 75, a command that \
+cannot be run 126, one that is not found 127: then nothing was taken. Who is interrupted while waiting gives the place back \
+where nobody has come behind it.";
+
+pub(super) const MAX_WAIT: &str = "\
+With --once: where it would take longer than TIME (30s, 500ms, 2min), take nothing, say how long it would have been, and \
+exit 75. 0 is to try.";
+
+pub(super) const SET: &str = "\
+Make the bucket with the limits of -r, or change its limits for everyone from their next take on, and exit. What has been \
+saved or counted is kept; -r 5000/h,initial=5000 refills it as well. Times already given stay.";
+
+pub(super) const SHOW: &str = "\
+Write the limits of the bucket, what is left of each, how long who comes now would wait, and where it is. FMT is text or json.";
 
 pub(super) const NULL: &str = "Units end with a NUL byte instead of a newline, as find -print0 writes them.";
 

@@ -1,9 +1,10 @@
 use super::*;
 use crate::program::flags;
-use throttle::clock::FakeClock;
+use throttle::clock::{Clock, FakeClock};
 use throttle::framing::Buffer;
 use throttle::pump;
 use throttle::sink::{Copying, Sink, Source};
+use throttle::store::Memory;
 
 const MS: Nanos = 1_000_000;
 
@@ -37,11 +38,11 @@ impl Sink for Slow {
     }
 }
 
-fn report(args: &[&str]) -> (FakeClock, Report<FakeClock>) {
+fn report(args: &[&str]) -> (FakeClock, Report) {
     let args = std::iter::once("throttle").chain(args.iter().copied()).map(Into::into);
     let flags = flags::parse(args).unwrap();
     let clock = FakeClock::at(1000 * SECOND);
-    let store = Memory::new(flags.plan(), clock.clone());
+    let store = Box::new(Memory::new(flags.plan(), clock.clone()));
     (clock, Report::new(&flags, UnitName::of(flags.framing()), None, store).unwrap())
 }
 

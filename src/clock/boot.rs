@@ -1,0 +1,138 @@
+//! The time since the machine started, the same for every process on it.
+
+use super::{Clock, Nanos};
+
+/// `CLOCK_BOOTTIME`: no wall-clock step moves it, and it goes on while the machine is suspended. In a time namespace it is
+/// what the clock says outside, so that processes inside and outside agree.
+#[derive(Clone, Copy, Debug)]
+pub struct BootClock {
+    /// What the clock inside the namespace is ahead.
+    ahead: i64,
+}
+
+impl BootClock {
+    /// The clock as it is seen from this process's time namespace.
+    #[must_use]
+    pub fn new() -> Self {
+        BootClock { ahead: system::ahead() }
+    }
+
+    /// Names the time since the last start of the machine: another name, another origin. Nothing where that is unknown.
+    #[must_use]
+    pub fn boot(&self) -> Option<u128> {
+        system::boot()
+    }
+}
+
+impl Default for BootClock {
+    fn default() -> Self {
+        BootClock::new()
+    }
+}
+
+impl Clock for BootClock {
+    fn now(&self) -> Nanos {
+        // 292 years are enough for an offset.
+        system::now().saturating_add_signed(self.ahead.saturating_neg())
+    }
+
+    fn sleep_until(&self, time: Nanos) {
+        system::sleep_until(time.saturating_add_signed(self.ahead));
+    }
+}
+
+#[cfg(any(target_os = "linux", target_os = "android"))]
+mod system {
+    use crate::clock::{Nanos, SECOND, nanos, timespec};
+    use rustix::io::Errno;
+    use rustix::thread::clock_nanosleep_absolute;
+    use rustix::time::{ClockId, clock_gettime};
+    use std::fs;
+
+    pub(super) fn now() -> Nanos {
+        nanos(&clock_gettime(ClockId::Boottime))
+    }
+
+    /// As the other clock sleeps: being stopped or interrupted does not move the end.
+    pub(super) fn sleep_until(time: Nanos) {
+        while now() < time {
+            match clock_nanosleep_absolute(rustix::thread::ClockId::Boottime, &timespec(time)) {
+                Ok(()) | Err(Errno::INTR) => {}
+                // Only an unsupported clock or an invalid time could get here; then sleep plainly.
+                Err(_) => std::thread::sleep(std::time::Duration::from_nanos(time.saturating_sub(now()))),
+            }
+        }
+    }
+
+    /// See `time_namespaces(7)`: a line `boottime SECONDS NANOSECONDS`, or no such file.
+    pub(super) fn ahead() -> i64 {
+        let offsets = fs::read_to_string("/proc/self/timens_offsets").unwrap_or_default();
+        offset(&offsets).unwrap_or(0)
+    }
+
+    pub(super) fn offset(offsets: &str) -> Option<i64> {
+        let line = offsets.lines().find_map(|line| line.strip_prefix("boottime"))?;
+        let mut numbers = line.split_ascii_whitespace().map(str::parse::<i64>);
+        let (seconds, nanos) = (numbers.next()?.ok()?, numbers.next()?.ok()?);
+        seconds.checked_mul(i64::try_from(SECOND).ok()?)?.checked_add(nanos)
+    }
+
+    /// See random(4).
+    pub(super) fn boot() -> Option<u128> {
+        let id = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+        u128::from_str_radix(&id.trim().replace('-', ""), 16).ok()
+    }
+}
+
+/// Where there is no such clock, the monotonic one; after a restart of the machine a bucket may then seem to be ahead.
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+mod system {
+    use crate::clock::{Clock, Nanos, SystemClock};
+
+    pub(super) fn now() -> Nanos {
+        SystemClock.now()
+    }
+
+    pub(super) fn sleep_until(time: Nanos) {
+        SystemClock.sleep_until(time);
+    }
+
+    pub(super) fn ahead() -> i64 {
+        0
+    }
+
+    pub(super) fn boot() -> Option<u128> {
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sleep_never_ends_early() {
+        let clock = BootClock::new();
+        let end = clock.now() + 3_000_000;
+        clock.sleep_until(end);
+        assert!(clock.now() >= end);
+    }
+
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    #[test]
+    fn the_offset_of_a_time_namespace_is_read() {
+        let offset = |text| system::offset(text);
+        assert_eq!(
+            offset("monotonic           1         2\nboottime           -3         500000000\n"),
+            Some(-2_500_000_000)
+        );
+        assert_eq!(offset("boottime 1000000 0\n"), Some(1_000_000_000_000_000));
+        assert_eq!((offset(""), offset("boottime x 0"), offset("boottime 99999999999999 0")), (None, None, None));
+    }
+
+    #[test]
+    fn the_boot_has_one_name() {
+        let clock = BootClock::default();
+        assert_eq!(clock.boot(), BootClock::new().boot());
+    }
+}

@@ -1,0 +1,103 @@
+//! Whether limits that someone names agree with those that are kept: in what is said; what is left out is not asked.
+
+use super::Plan;
+use super::plan::Resolved;
+use crate::rate::{Amount, Limit};
+use thiserror::Error;
+
+/// Limits that were named are not those that are kept.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[error("{said} was asked for, but the limit kept there is {known}")]
+pub struct Disagreement {
+    /// What was named.
+    pub said: String,
+    /// What is kept.
+    pub known: String,
+}
+
+impl Plan {
+    /// Whether `said`, of which the pacing limit holds `burst` where that is given apart, are these limits: in any order,
+    /// and only in what it says.
+    ///
+    /// # Errors
+    /// [`Disagreement`] names both.
+    pub fn agrees_with(&self, said: &[Limit], burst: Option<Amount>) -> Result<(), Disagreement> {
+        let pacing = said.iter().filter_map(Limit::rate).max();
+        let mut known: Vec<Resolved> = self.limits().to_vec();
+        for limit in said {
+            let burst = burst.filter(|_| limit.rate() == pacing).map(|burst| burst.value());
+            match known.iter().position(|known| known.is(limit, burst)) {
+                Some(place) => drop(known.swap_remove(place)),
+                None => return Err(self.disagreement(said, burst)),
+            }
+        }
+        if known.is_empty() { Ok(()) } else { Err(self.disagreement(said, None)) }
+    }
+
+    fn disagreement(&self, said: &[Limit], burst: Option<u64>) -> Disagreement {
+        let said: Vec<String> = said.iter().map(ToString::to_string).collect();
+        let burst = burst.map(|burst| format!(" with a burst of {burst}")).unwrap_or_default();
+        Disagreement { said: format!("{}{burst}", said.join(" and ")), known: self.to_string() }
+    }
+}
+
+impl Resolved {
+    /// Whether `said` is this limit, in what it says.
+    fn is(&self, said: &Limit, option: Option<u64>) -> bool {
+        match (*self, *said) {
+            (Resolved::Bucket { rate, burst, initial }, Limit::Bucket { rate: r, burst: b, initial: i }) => {
+                let burst_said = b.map(|b| b.value()).or(option);
+                rate == r && burst_said.is_none_or(|b| b == burst.get()) && i.is_none_or(|i| i.value() == initial)
+            }
+            (Resolved::Window(rate), Limit::Bucket { rate: said, burst: None, initial: None }) => {
+                rate.window() == said.window() && option.is_none()
+            }
+            (Resolved::Window(rate), Limit::Window(said)) => rate.window() == said.window(),
+            _ => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn limits(limits: &[&str]) -> Vec<Limit> {
+        limits.iter().map(|limit| limit.parse().unwrap()).collect()
+    }
+
+    #[test]
+    fn what_is_said_must_be_so_and_what_is_not_said_may_be_anything() {
+        for (known, said, burst, agrees) in [
+            (&["5/s,burst=10"][..], &["5/s"][..], None, true),
+            (&["5/s,burst=10"], &["300/min"], None, true),
+            (&["5/s,burst=10"], &["5/s"], Some("10"), true),
+            (&["5/s,burst=10"], &["5/s"], Some("9"), false),
+            (&["5/s,burst=10"], &["5/s,burst=1"], None, false),
+            (&["5/s,burst=10"], &["6/s"], None, false),
+            (&["5/s,burst=10"], &["5/s,window"], None, false),
+            (&["5/s,burst=10"], &["5/s,initial=10"], None, true),
+            (&["5/s,burst=10"], &["5/s,initial=3"], None, false),
+            (&["5000/h,window"], &["5000/h"], None, true),
+            (&["5000/h,window"], &["5000/h"], Some("5"), false),
+            (&["5000/h,window"], &["5000/h,window"], None, true),
+            (&["5/s", "5000/h"], &["5000/h", "5/s"], None, true),
+            (&["5/s", "5000/h"], &["5/s"], None, false),
+            (&["5/s"], &["5/s", "5000/h"], None, false),
+            (&["5/s", "5000/h"], &["5/s", "5/s"], None, false),
+        ] {
+            let plan = Plan::new(&limits(known), None).unwrap();
+            let burst = burst.map(|burst: &str| burst.parse().unwrap());
+            assert_eq!(plan.agrees_with(&limits(said), burst).is_ok(), agrees, "{known:?} {said:?} {burst:?}");
+        }
+    }
+
+    #[test]
+    fn a_disagreement_names_both() {
+        let plan = Plan::new(&limits(&["5/s", "5000/h"]), None).unwrap();
+        assert_eq!(
+            plan.agrees_with(&limits(&["6/s"]), Some("9".parse().unwrap())).unwrap_err().to_string(),
+            "6/s with a burst of 9 was asked for, but the limit kept there is 5/s,burst=1 and 5000/h,window"
+        );
+    }
+}

@@ -1,0 +1,163 @@
+//! What the options on buckets mean together.
+
+use super::{Flags, Format, Raw, usage};
+use crate::program::bucket::Bucket;
+use crate::program::exit::Exit;
+use std::ffi::{OsStr, OsString};
+use std::time::Duration;
+use throttle::rate::{Amount, Limit};
+
+/// What is to be done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mode {
+    /// Units are passed on or become commands.
+    Flow,
+    /// One is taken.
+    Once,
+    /// A bucket's limits are set.
+    Set,
+    /// A bucket is shown.
+    Show(Format),
+}
+
+impl Flags {
+    pub(crate) fn mode(&self) -> Mode {
+        mode(&self.raw)
+    }
+
+    /// The bucket that holds the limits.
+    pub(crate) fn bucket(&self) -> Option<&Bucket> {
+        self.bucket.as_ref()
+    }
+
+    /// The limits that were named, and the burst beside them.
+    pub(crate) fn said(&self) -> (&[Limit], Option<Amount>) {
+        (&self.raw.rate, self.raw.burst)
+    }
+
+    /// Which limits name what is there at the start, and so are to begin anew.
+    pub(crate) fn fresh(&self) -> Vec<bool> {
+        let names_initial = |limit: &Limit| matches!(limit, Limit::Bucket { initial: Some(_), .. });
+        self.raw.rate.iter().map(names_initial).collect()
+    }
+
+    pub(crate) fn max_wait(&self) -> Option<Duration> {
+        self.raw.max_wait
+    }
+
+    /// The words of the command.
+    pub(crate) fn command(&self) -> &[OsString] {
+        &self.raw.command
+    }
+
+    /// How an error of ours ends the program: with `--once`, codes up to 124 are the command's.
+    pub(crate) fn own_error(&self) -> Exit {
+        own_error(mode(&self.raw) == Mode::Once, Exit::Error)
+    }
+}
+
+pub(super) fn own_error(once: bool, otherwise: Exit) -> Exit {
+    if once { Exit::OnceError } else { otherwise }
+}
+
+pub(super) fn mode(raw: &Raw) -> Mode {
+    match raw {
+        Raw { once: true, .. } => Mode::Once,
+        Raw { set: true, .. } => Mode::Set,
+        Raw { show: Some(format), .. } => Mode::Show(*format),
+        _ => Mode::Flow,
+    }
+}
+
+/// The bucket that was named, or that the environment names; nothing where that is empty.
+pub(super) fn bucket(raw: &Raw, environment: Option<&OsStr>) -> Result<Option<Bucket>, clap::Error> {
+    let (flag, word) = match (&raw.bucket, environment) {
+        (Some(word), _) => ("--bucket", word.as_os_str()),
+        (None, Some(word)) if !word.is_empty() => ("THROTTLE_BUCKET", word),
+        _ => return nowhere(raw).map(|()| None),
+    };
+    let bucket = Bucket::named(word).map_err(|error| usage(&format!("{flag} '{}': {error}", word.display())))?;
+    alone(raw)?;
+    Ok(Some(bucket))
+}
+
+/// What makes no sense without a bucket.
+fn nowhere(raw: &Raw) -> Result<(), clap::Error> {
+    let flag = match mode(raw) {
+        Mode::Flow => return Ok(()),
+        Mode::Once => "--once takes one from a bucket",
+        Mode::Set => "--set sets the limits of a bucket",
+        Mode::Show(_) => "--show shows a bucket",
+    };
+    Err(usage(&format!("{flag}; name it: --bucket NAME, or THROTTLE_BUCKET=NAME")))
+}
+
+/// What makes no sense with one.
+fn alone(raw: &Raw) -> Result<(), clap::Error> {
+    match mode(raw) {
+        _ if raw.rate.contains(&Limit::Unlimited) => {
+            Err(usage("--rate: 'unlimited' needs no bucket; leave --bucket out, and THROTTLE_BUCKET unset"))
+        }
+        _ if raw.rate.is_empty() && raw.burst.is_some() => {
+            Err(usage("--burst belongs to a rate; write for example -r 5/s -b 10"))
+        }
+        Mode::Set if raw.rate.is_empty() => Err(usage("--set: to what? write for example --set -r 5000/h")),
+        Mode::Set if !raw.command.is_empty() => Err(usage("--set runs nothing; leave the command out")),
+        Mode::Show(_) if !raw.rate.is_empty() => Err(usage("--show changes nothing; leave -r out")),
+        Mode::Show(_) if !raw.command.is_empty() => Err(usage("--show runs nothing; leave the command out")),
+        _ => Ok(()),
+    }
+}
+
+/// As other durations, but nothing is a wait as well.
+pub(super) fn max_wait(text: &str) -> Result<Duration, String> {
+    let is_nothing = text.trim_start_matches('0').trim_start_matches(|c: char| c.is_ascii_alphabetic()).is_empty();
+    if text.starts_with('0') && is_nothing { Ok(Duration::ZERO) } else { super::duration(text) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn flags(args: &[&str]) -> Result<Flags, String> {
+        super::super::tests::flags(args)
+    }
+
+    #[test]
+    fn mistakes_about_buckets_show_a_right_spelling() {
+        for (args, expected) in [
+            (&["--once"][..], "--once takes one from a bucket; name it: --bucket NAME, or THROTTLE_BUCKET=NAME"),
+            (&["--show"], "--show shows a bucket; name it"),
+            (&["--set", "-r", "5/s"], "--set sets the limits of a bucket; name it"),
+            (&["--bucket", "a b", "-r", "5/s"], "--bucket 'a b': a name is of letters, digits and .-_"),
+            (&["--bucket", "./b", "--set"], "--set: to what? write for example --set -r 5000/h"),
+            (&["--bucket", "./b", "--set", "-r", "5/s", "true"], "--set runs nothing"),
+            (&["--bucket", "./b", "--show", "-r", "5/s"], "--show changes nothing; leave -r out"),
+            (&["--bucket", "./b", "-r", "unlimited"], "'unlimited' needs no bucket"),
+            (&["--bucket", "./b", "-b", "5"], "--burst belongs to a rate"),
+            (&["--bucket", "./b", "--once", "-r", "5/s", "-j", "5"], "cannot be used with"),
+            (&["--bucket", "./b", "--once", "-r", "5/s", "-c", "true"], "cannot be used with"),
+            (&["--bucket", "./b", "--max-wait", "5s", "-r", "5/s"], "--once"),
+            (&["--bucket", "./b", "--once", "-r", "5MB/s"], "counts bytes"),
+        ] {
+            let error = flags(args).expect_err(expected);
+            assert!(error.contains(expected), "{args:?}: {error}");
+        }
+    }
+
+    #[test]
+    fn to_wait_for_nothing_is_to_try() {
+        assert_eq!(max_wait("0"), Ok(Duration::ZERO));
+        assert_eq!(max_wait("0s"), Ok(Duration::ZERO));
+        assert_eq!(max_wait("0.5"), super::super::duration("0.5"));
+        assert_eq!(max_wait("90"), Ok(Duration::from_secs(90)));
+        assert_eq!(max_wait("2min"), Ok(Duration::from_secs(120)));
+        assert!(max_wait("soon").is_err());
+    }
+
+    #[test]
+    fn limits_that_name_their_start_begin_anew() {
+        let flags = flags(&["--bucket", "./b", "--set", "-r", "5/s,burst=9,initial=9", "-r", "5000/h"]).unwrap();
+        assert_eq!((flags.mode(), flags.fresh()), (Mode::Set, vec![true, false]));
+    }
+}

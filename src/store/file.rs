@@ -1,0 +1,287 @@
+//! Limits in a file, for any number of processes of one user on one machine.
+//!
+//! Every question is one step under the file's lock: read the state, decide, write the next state into the other slot.
+//! The answer is a time, and whoever got it sleeps without holding anything. Times are of the bucket's own clock: the boot
+//! clock, which all processes share, and ahead of it by what passed before the machine was last started.
+
+use super::lease::Lease;
+use super::{Store, StoreError};
+use crate::clock::{Clock, Nanos, SECOND};
+use crate::limits::{Grant, Limits, Plan, Refusal};
+use crate::rate::{Amount, Limit};
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+mod error;
+mod handle;
+mod machine;
+mod place;
+mod slots;
+
+pub use error::FileError;
+use handle::Handle;
+pub use machine::Machine;
+pub use place::Place;
+use slots::Kept;
+
+/// Limits in a file.
+#[derive(Debug)]
+pub struct File {
+    clock: FileClock,
+    handle: Mutex<Handle>,
+    held: Mutex<Held>,
+}
+
+/// What the limits in a file are at one moment.
+#[derive(Clone, Debug)]
+pub struct View {
+    /// The limits as they were set.
+    pub plan: Plan,
+    /// Their state.
+    pub limits: Limits,
+    /// The moment, on the bucket's clock.
+    pub now: Nanos,
+}
+
+/// The bucket's clock.
+#[derive(Debug)]
+struct FileClock {
+    machine: Machine,
+    ahead: AtomicI64,
+}
+
+impl FileClock {
+    /// The time on the bucket's clock, which has gone on while the machine was off by as much as the wall clock says: not
+    /// less than nothing, and not more than it takes to fill everything.
+    fn read(&self, kept: &mut Kept) -> Nanos {
+        let now = self.machine.clock.now().saturating_add_signed(kept.ahead);
+        // A boot clock does not go back but with the whole machine, as when a snapshot of it is restored.
+        if kept.boot != self.machine.boot || now.saturating_add(SECOND) < kept.at {
+            let full = kept.limits.rested_at().saturating_sub(kept.at);
+            let off = self.machine.wall().saturating_sub(kept.wall).min(full);
+            let resumed = kept.at.saturating_add(off);
+            let ahead = i128::from(resumed) - i128::from(self.machine.clock.now());
+            kept.ahead = i64::try_from(ahead).unwrap_or(i64::MAX);
+            kept.boot = self.machine.boot;
+        }
+        self.ahead.store(kept.ahead, Ordering::Relaxed);
+        self.now()
+    }
+}
+
+impl Clock for FileClock {
+    fn now(&self) -> Nanos {
+        self.machine.clock.now().saturating_add_signed(self.ahead.load(Ordering::Relaxed))
+    }
+
+    fn sleep_until(&self, time: Nanos) {
+        self.machine.clock.sleep_until(time.saturating_add_signed(self.ahead.load(Ordering::Relaxed).saturating_neg()));
+    }
+}
+
+/// The lease being used, and how it was taken, so that the rest of it can be given back.
+#[derive(Debug, Default)]
+struct Held {
+    lease: Lease,
+    taken: Option<Taken>,
+}
+
+#[derive(Debug)]
+struct Taken {
+    before: Limits,
+    asked: Nanos,
+    /// Of the state with the lease in it.
+    number: Option<u64>,
+}
+
+impl File {
+    /// The bucket at `place`. Where there is none it is made with `plan`.
+    ///
+    /// # Errors
+    /// [`FileError`] says what is wrong with it, and how to mend that.
+    pub fn open(place: Place, plan: Option<&Plan>) -> Result<Self, FileError> {
+        File::open_on(Machine::this(), place, plan)
+    }
+
+    /// The same, on a given machine.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn open_on(machine: Machine, place: Place, plan: Option<&Plan>) -> Result<Self, FileError> {
+        let mut handle = Handle::open(machine.clone(), place, plan)?;
+        let clock = FileClock { machine, ahead: AtomicI64::new(0) };
+        clock.read(&mut handle.kept);
+        Ok(File { clock, handle: Mutex::new(handle), held: Mutex::default() })
+    }
+
+    /// The limits as they were set when last looked at.
+    #[must_use]
+    pub fn plan(&self) -> Plan {
+        self.handle().kept.plan.clone()
+    }
+
+    /// Whether the limits are those that somebody names; see [`Plan::agrees_with`].
+    ///
+    /// # Errors
+    /// [`FileError::Disagrees`].
+    pub fn agrees_with(&self, said: &[Limit], burst: Option<Amount>) -> Result<(), FileError> {
+        let handle = self.handle();
+        let agrees = handle.kept.plan.agrees_with(said, burst);
+        agrees.map_err(|disagreement| FileError::Disagrees { path: handle.place.path.clone(), disagreement })
+    }
+
+    /// Changes the limits for everyone, at their next question. What has been saved or counted is kept in limits that stand
+    /// in the same place and are of the same kind, but for the places in `fresh`, which begin anew.
+    ///
+    /// # Errors
+    /// [`FileError`]; nothing is changed then.
+    pub fn set(&self, plan: &Plan, fresh: &[bool]) -> Result<(), StoreError> {
+        if plan.is_empty() || plan.len() > slots::MOST_LIMITS {
+            return Err(FileError::Limits.into());
+        }
+        self.step(|kept, now| {
+            kept.limits.set(now, plan, fresh);
+            kept.plan = plan.clone();
+            Ok(())
+        })
+    }
+
+    /// Everything, as it is now.
+    ///
+    /// # Errors
+    /// [`FileError`].
+    pub fn view(&self) -> Result<View, StoreError> {
+        self.handle().locked(|handle| {
+            let now = self.clock.read(&mut handle.kept);
+            Ok(View { plan: handle.kept.plan.clone(), limits: handle.kept.limits.clone(), now })
+        })
+    }
+
+    /// Reserves `units`, if that means waiting no longer than `max_wait`, where one is given. Also says when it was asked.
+    ///
+    /// # Errors
+    /// [`StoreError`]; nothing is charged then.
+    pub fn take(&self, units: u64, max_wait: Option<Nanos>) -> Result<(Grant, Nanos), StoreError> {
+        self.step(|kept, now| {
+            let grant = match max_wait {
+                Some(max_wait) => kept.limits.take_within(now, units, max_wait)?,
+                None => kept.limits.take(now, units)?,
+            };
+            Ok((grant, now))
+        })
+    }
+
+    /// Gives back a grant that is not used; see [`Limits::give_back`].
+    ///
+    /// # Errors
+    /// [`FileError`]; nothing is given back then.
+    pub fn give_back(&self, grant: &Grant) -> Result<(), StoreError> {
+        self.step(|kept, now| {
+            kept.limits.give_back(now, grant);
+            Ok(())
+        })
+    }
+
+    /// One step: nobody else sees or changes anything meanwhile, and it is kept as a whole or not at all.
+    fn step<T>(&self, act: impl FnOnce(&mut Kept, Nanos) -> Result<T, Refusal>) -> Result<T, StoreError> {
+        self.handle().locked(|handle| self.step_locked(handle, act))
+    }
+
+    fn step_locked<T>(
+        &self,
+        handle: &mut Handle,
+        act: impl FnOnce(&mut Kept, Nanos) -> Result<T, Refusal>,
+    ) -> Result<T, StoreError> {
+        let now = self.clock.read(&mut handle.kept);
+        let result = act(&mut handle.kept, now)?;
+        (handle.kept.at, handle.kept.wall) = (now, self.clock.machine.wall());
+        handle.publish()?;
+        Ok(result)
+    }
+
+    /// Takes a lease for `waiting` units, or as many as leave soon.
+    fn lease(&self, waiting: u64) -> Result<Held, StoreError> {
+        self.handle().locked(|handle| {
+            let before = handle.kept.limits.clone();
+            let (lease, asked) =
+                self.step_locked(handle, |kept, now| Ok((Lease::take(&mut kept.limits, now, waiting)?, now)))?;
+            Ok(Held { lease, taken: Some(Taken { before, asked, number: handle.number() }) })
+        })
+    }
+
+    /// Takes back what is left of a lease, if nothing was given to anybody since: as if it had never been asked for.
+    fn return_lease(&self, held: Held) -> Result<(), StoreError> {
+        let Some(taken) = held.taken.filter(|_| !held.lease.is_empty()) else { return Ok(()) };
+        self.handle().locked(|handle| {
+            if handle.number() != taken.number {
+                return Ok(());
+            }
+            let mut limits = taken.before;
+            let mut spent = held.lease.spent();
+            while spent > 0 {
+                spent -= limits.take_run(taken.asked, spent)?.units;
+            }
+            self.step_locked(handle, |kept, _| {
+                kept.limits = limits;
+                Ok(())
+            })
+        })
+    }
+
+    fn handle(&self) -> MutexGuard<'_, Handle> {
+        self.handle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn held(&self) -> MutexGuard<'_, Held> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Store for File {
+    fn clock(&self) -> &dyn Clock {
+        &self.clock
+    }
+
+    fn quantum(&self) -> u64 {
+        self.handle().kept.limits.quantum()
+    }
+
+    fn available(&self) -> u64 {
+        match self.held().lease.units() {
+            0 => self.handle().kept.limits.available(self.clock.now()),
+            units => units,
+        }
+    }
+
+    fn next_run(&self, waiting: u64) -> Result<(Grant, Nanos), StoreError> {
+        let mut held = self.held();
+        let now = self.clock.now();
+        if held.lease.is_stale(now) {
+            self.return_lease(std::mem::take(&mut held))?;
+        }
+        if let Some(grant) = held.lease.next(waiting) {
+            return Ok((grant, now));
+        }
+        *held = self.lease(waiting)?;
+        held.lease.next(waiting).map(|grant| (grant, now)).ok_or(Refusal::Never.into())
+    }
+
+    fn take_available(&self, units: u64) -> u64 {
+        let now = self.clock.now();
+        let mut held = self.held();
+        if held.lease.is_stale(now) { 0 } else { held.lease.due(now, units) }
+    }
+
+    fn schedule(&self, units: u64) -> Option<Nanos> {
+        self.handle().kept.limits.schedule(self.clock.now(), units)
+    }
+}
+
+/// What was reserved for units that will not come after all is given back, as far as that can be.
+impl Drop for File {
+    fn drop(&mut self) {
+        let held = std::mem::take(&mut *self.held());
+        // Where it cannot be given back, at most a lease is lost, as when we are killed.
+        let _ = self.return_lease(held);
+    }
+}

@@ -1,0 +1,111 @@
+//! What can be wrong with a bucket's file, and how to mend it.
+
+use crate::limits::Disagreement;
+use rustix::io::Errno;
+use std::path::PathBuf;
+use thiserror::Error;
+
+/// Why a bucket's file is not used. Nothing is granted then.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum FileError {
+    /// There is no such bucket, and no limits were named to make it with.
+    #[error("there is no bucket {}; make it with its limits, like --set -r 5/s", .0.display())]
+    Unknown(PathBuf),
+    /// The limits named are not those of the bucket.
+    #[error(
+        "{disagreement}, in the bucket {}; leave -r out, or change it for everyone with --set",
+        path.display()
+    )]
+    Disagrees {
+        /// Where the bucket is.
+        path: PathBuf,
+        /// Both.
+        disagreement: Disagreement,
+    },
+    /// The file is empty or too short.
+    #[error("the bucket {path} is cut short ({length} bytes); to begin anew remove it: rm {path}", path = .path.display())]
+    Truncated {
+        /// Where the bucket is.
+        path: PathBuf,
+        /// What there is of it.
+        length: u64,
+    },
+    /// Not a file of ours.
+    #[error("{} is not a bucket but something else; name another one, or move that away", .0.display())]
+    Foreign(PathBuf),
+    /// A file of a later version of this program.
+    #[error(
+        "the bucket {path} was made by a newer throttle (format {version}, this one knows {known}); use that one, or begin \
+         anew: rm {path}",
+        path = .path.display(),
+        known = super::slots::VERSION
+    )]
+    Newer {
+        /// Where the bucket is.
+        path: PathBuf,
+        /// The format of the file.
+        version: u64,
+    },
+    /// Neither state in the file is whole.
+    #[error("the bucket {path} is damaged; to begin anew, with what it allows at the start, remove it: rm {path}", path = .0.display())]
+    Damaged(PathBuf),
+    /// A symbolic link.
+    #[error("{} is a symbolic link, which is not followed; name the file itself", .0.display())]
+    Link(PathBuf),
+    /// A folder, a pipe, a device.
+    #[error("{} is no plain file; name another place for the bucket", .0.display())]
+    NotPlain(PathBuf),
+    /// A file of another user.
+    #[error(
+        "the bucket {} belongs to user {owner}; a bucket is of one user, and sudo makes you another",
+        path.display()
+    )]
+    NotOurs {
+        /// Where the bucket is.
+        path: PathBuf,
+        /// Whose it is.
+        owner: u32,
+    },
+    /// A folder in which others may put something in the place of the file.
+    #[error("others may write to the folder {path}; make it yours alone: chmod go-w {path}", path = .0.display())]
+    OpenFolder(PathBuf),
+    /// A file system on which neither lock nor clock is that of one machine.
+    #[error(
+        "{} is on a network file system ({kind}), where machines do not share a clock; name a place on this machine, \
+         or redis://HOST/NAME for several machines",
+        path.display()
+    )]
+    Network {
+        /// Where the bucket is.
+        path: PathBuf,
+        /// The file system.
+        kind: &'static str,
+    },
+    /// No limit to keep, or too many.
+    #[error("a bucket keeps 1 to {} limits, and not 'unlimited'", super::slots::MOST_LIMITS)]
+    Limits,
+    /// The system says no.
+    #[error("cannot {doing} {}: {}", path.display(), super::error::reason(*.error))]
+    System {
+        /// What was being done.
+        doing: &'static str,
+        /// With what.
+        path: PathBuf,
+        /// What the system says.
+        error: Errno,
+    },
+}
+
+/// What the system says, and what to do about it where that is known.
+fn reason(error: Errno) -> String {
+    let said = std::io::Error::from(error).to_string();
+    let said = said.split(" (os error").next().unwrap_or_default().to_lowercase();
+    let advice = match error {
+        Errno::NOSPC | Errno::DQUOT => "; make room and try again, nothing was taken",
+        Errno::ACCESS | Errno::PERM => "; a bucket is of one user (sudo is another), name a place that is yours",
+        Errno::ROFS => "; name a place that can be written",
+        _ => "",
+    };
+    format!("{said}{advice}")
+}

@@ -1,0 +1,145 @@
+//! The open file of a bucket: locking it, reading the newest state, writing the next.
+
+use super::error::FileError;
+use super::machine::Machine;
+use super::place::{self, Place, errno, failed};
+use super::slots::{self, Kept, PREFIX, Prefix};
+use crate::limits::{Limits, Plan};
+use rustix::fs::FlockOperation;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+
+/// The file, and the state in it as it was last seen.
+#[derive(Debug)]
+pub(super) struct Handle {
+    pub(super) place: Place,
+    pub(super) kept: Kept,
+    machine: Machine,
+    file: File,
+    /// What stands before the state that `kept` is; `None` where `kept` is not what the file says.
+    known: Option<Prefix>,
+    words: Vec<u64>,
+    bytes: Vec<u8>,
+}
+
+impl Handle {
+    /// Opens the file; where there is none it is made with `plan`.
+    pub(super) fn open(machine: Machine, place: Place, plan: Option<&Plan>) -> Result<Self, FileError> {
+        let file = open_or_make(&machine, &place, plan)?;
+        place::lock(&place.path, &file)?;
+        let state = newest(&place, &file, None);
+        unlock(&file);
+        let (known, kept) = state?;
+        Ok(Handle { place, kept, machine, file, known: Some(known), words: Vec::new(), bytes: Vec::new() })
+    }
+
+    /// Does `act` on the newest state while nobody else can.
+    pub(super) fn locked<T, E: From<FileError>>(
+        &mut self,
+        act: impl FnOnce(&mut Self) -> Result<T, E>,
+    ) -> Result<T, E> {
+        self.lock()?;
+        let result = self.refresh().map_err(E::from).and_then(|()| act(self));
+        unlock(&self.file);
+        result
+    }
+
+    /// The number of the state.
+    pub(super) fn number(&self) -> Option<u64> {
+        self.known.map(|prefix| prefix.number)
+    }
+
+    /// Who removes a bucket means it to begin anew: then we go on with the file that took its place.
+    fn lock(&mut self) -> Result<(), FileError> {
+        loop {
+            place::lock(&self.place.path, &self.file)?;
+            if !place::is_gone(&self.place.path, &self.file)? {
+                return Ok(());
+            }
+            self.file = open_or_make(&self.machine, &self.place, Some(&self.kept.plan))?;
+            self.known = None;
+        }
+    }
+
+    fn refresh(&mut self) -> Result<(), FileError> {
+        let newest_prefix = prefixes(&self.place, &self.file)?[0];
+        if self.known != Some(newest_prefix) {
+            let (known, kept) = newest(&self.place, &self.file, Some(&self.kept))?;
+            (self.known, self.kept) = (Some(known), kept);
+        }
+        Ok(())
+    }
+
+    /// Writes `kept` as the next state. Where that fails, the file is as it was.
+    pub(super) fn publish(&mut self) -> Result<(), FileError> {
+        let number = self.number().map_or(1, |number| number + 1);
+        // Until it is written, we know nothing.
+        self.known = None;
+        slots::encode(number, &self.kept, &mut self.words, &mut self.bytes);
+        let written = self.file.write_all_at(&self.bytes, slots::place(number));
+        written.map_err(|error| failed("write the bucket", &self.place.path, errno(&error)))?;
+        self.known = Some(Prefix::read(&self.bytes));
+        Ok(())
+    }
+}
+
+fn unlock(file: &File) {
+    // Closing the file would do the same; there is nothing to be done where this fails.
+    let _ = rustix::fs::flock(file, FlockOperation::Unlock);
+}
+
+fn open_or_make(machine: &Machine, place: &Place, plan: Option<&Plan>) -> Result<File, FileError> {
+    loop {
+        if let Some(file) = place::open(place)? {
+            return Ok(file);
+        }
+        let plan = plan.ok_or_else(|| FileError::Unknown(place.path.clone()))?;
+        place::create(place, &first_state(machine, plan)?)?;
+    }
+}
+
+fn first_state(machine: &Machine, plan: &Plan) -> Result<Vec<u8>, FileError> {
+    if plan.is_empty() || plan.len() > slots::MOST_LIMITS {
+        return Err(FileError::Limits);
+    }
+    let now = machine.clock.now();
+    let (plan, limits) = (plan.clone(), Limits::new(plan, now));
+    let kept = Kept { boot: machine.boot, ahead: 0, at: now, wall: machine.wall(), plan, limits };
+    let mut bytes = Vec::new();
+    slots::encode(0, &kept, &mut Vec::new(), &mut bytes);
+    Ok(bytes)
+}
+
+/// What stands before the two states, the newer first.
+fn prefixes(place: &Place, file: &File) -> Result<[Prefix; 2], FileError> {
+    let read = |slot| {
+        let mut bytes = [0; PREFIX];
+        let read = rustix::io::pread(file, &mut bytes, slots::place(slot));
+        read.map(|length| Prefix::read(&bytes[..length]))
+    };
+    let both = read(0).and_then(|even| Ok([even, read(1)?]));
+    let mut both = both.map_err(|error| failed("read the bucket", &place.path, error))?;
+    both.sort_by_key(|prefix| std::cmp::Reverse(prefix.number));
+    Ok(both)
+}
+
+/// The newest state that is whole.
+fn newest(place: &Place, file: &File, before: Option<&Kept>) -> Result<(Prefix, Kept), FileError> {
+    for prefix in prefixes(place, file)? {
+        if let Some(kept) = read_state(place, file, prefix, before)? {
+            return Ok((prefix, kept));
+        }
+    }
+    let length = file.metadata().map_or(0, |metadata| metadata.len());
+    let path = place.path.clone();
+    // The second slot has at least been begun in every file that is whole.
+    Err(if length <= slots::place(1) { FileError::Truncated { path, length } } else { FileError::Damaged(path) })
+}
+
+fn read_state(place: &Place, file: &File, prefix: Prefix, before: Option<&Kept>) -> Result<Option<Kept>, FileError> {
+    let Some(length) = prefix.length() else { return Ok(None) };
+    let mut bytes = vec![0; PREFIX + length];
+    let read = rustix::io::pread(file, &mut bytes, slots::place(prefix.number));
+    let length = read.map_err(|error| failed("read the bucket", &place.path, error))?;
+    Ok(slots::decode(&bytes[..length], before))
+}

@@ -1,0 +1,196 @@
+//! How a bucket's file is opened and made: only what is ours, on this machine, and never half-made.
+
+use super::error::FileError;
+use super::slots;
+use rustix::fs::{FileType, FlockOperation, Mode, OFlags, Stat};
+use rustix::io::Errno;
+use std::fs::{DirBuilder, File, Permissions};
+use std::io::{ErrorKind, Seek, SeekFrom, Write};
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+/// Where a bucket is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The file.
+    pub path: PathBuf,
+    /// Whether its folder holds buckets only: it is made where it is missing, and must be ours alone.
+    pub own_folder: bool,
+}
+
+/// A file that is a bucket's, as far as its head tells. `None` where there is none.
+pub(super) fn open(place: &Place) -> Result<Option<File>, FileError> {
+    let path = &place.path;
+    let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+    let file = match rustix::fs::open(path, flags, Mode::empty()) {
+        Ok(file) => File::from(file),
+        Err(Errno::NOENT) => return Ok(None),
+        Err(Errno::LOOP | Errno::MLINK) => return Err(FileError::Link(path.clone())),
+        Err(Errno::ISDIR | Errno::NXIO) => return Err(FileError::NotPlain(path.clone())),
+        Err(error) => return Err(why_not(path, error)),
+    };
+    let stat = rustix::fs::fstat(&file).map_err(|error| failed("look at", path, error))?;
+    check_owner(path, &stat)?;
+    if place.own_folder {
+        check_folder(path)?;
+    }
+    refuse_network(path, &file)?;
+    check_head(path, &file)?;
+    Ok(Some(file))
+}
+
+/// Who may not open another's file is told whose it is.
+fn why_not(path: &Path, error: Errno) -> FileError {
+    match rustix::fs::lstat(path) {
+        Ok(stat) if error == Errno::ACCESS => check_owner(path, &stat).err(),
+        _ => None,
+    }
+    .unwrap_or_else(|| failed("open the bucket", path, error))
+}
+
+fn check_owner(path: &Path, stat: &Stat) -> Result<(), FileError> {
+    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+        return Err(FileError::NotPlain(path.to_owned()));
+    }
+    if stat.st_uid != rustix::process::geteuid().as_raw() {
+        return Err(FileError::NotOurs { path: path.to_owned(), owner: stat.st_uid });
+    }
+    Ok(())
+}
+
+/// The folder that is only for buckets is ours, and others cannot put anything there.
+fn check_folder(path: &Path) -> Result<(), FileError> {
+    let folder = path.parent().unwrap_or(Path::new("/"));
+    let stat = rustix::fs::stat(folder).map_err(|error| failed("look at the folder", folder, error))?;
+    if stat.st_uid != rustix::process::geteuid().as_raw() {
+        return Err(FileError::NotOurs { path: folder.to_owned(), owner: stat.st_uid });
+    }
+    if stat.st_mode & 0o022 != 0 { Err(FileError::OpenFolder(folder.to_owned())) } else { Ok(()) }
+}
+
+fn check_head(path: &Path, file: &File) -> Result<(), FileError> {
+    let mut head = [0; slots::HEAD];
+    let length = rustix::io::pread(file, &mut head, 0).map_err(|error| failed("read the bucket", path, error))?;
+    match slots::version(&head[..length]) {
+        Some(slots::VERSION) if length == slots::HEAD => Ok(()),
+        Some(version) if version > slots::VERSION => Err(FileError::Newer { path: path.to_owned(), version }),
+        None if length > 0 && !slots::head().starts_with(&head[..length]) => Err(FileError::Foreign(path.to_owned())),
+        _ => Err(FileError::Truncated { path: path.to_owned(), length: length as u64 }),
+    }
+}
+
+/// Makes the file with its first state, unless somebody else was first; either way it is there afterwards, and whole.
+pub(super) fn create(place: &Place, state: &[u8]) -> Result<(), FileError> {
+    let path = &place.path;
+    let folder = match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    };
+    if place.own_folder {
+        let made = DirBuilder::new().recursive(true).mode(0o700).create(folder);
+        made.map_err(|error| failed("make the folder", folder, errno(&error)))?;
+        check_folder(path)?;
+    }
+    let failed_to_make = |error: std::io::Error| failed("make the bucket", path, errno(&error));
+    let mut builder = tempfile::Builder::new();
+    let builder = builder.prefix(".throttle-").permissions(Permissions::from_mode(0o600));
+    let mut file = builder.tempfile_in(folder).map_err(failed_to_make)?;
+    refuse_network(path, file.as_file())?;
+    fill(file.as_file_mut(), state).map_err(failed_to_make)?;
+    match file.persist_noclobber(path) {
+        Ok(_) => Ok(()),
+        Err(error) if error.error.kind() == std::io::ErrorKind::AlreadyExists => Ok(()),
+        Err(error) => Err(failed_to_make(error.error)),
+    }
+}
+
+/// Both slots are written, so that there is room for both; and it is all on the disk before it can be found.
+fn fill(file: &mut File, state: &[u8]) -> std::io::Result<()> {
+    file.write_all(&slots::head())?;
+    for slot in [0, 1] {
+        file.seek(SeekFrom::Start(slots::place(slot)))?;
+        file.write_all(if slot == 0 { state } else { &[0; slots::PREFIX] })?;
+    }
+    file.sync_all()
+}
+
+/// Waits until nobody else has the file locked.
+pub(super) fn lock(path: &Path, file: &File) -> Result<(), FileError> {
+    loop {
+        match rustix::fs::flock(file, FlockOperation::LockExclusive) {
+            Err(Errno::INTR) => {}
+            result => return result.map_err(|error| failed("lock the bucket", path, error)),
+        }
+    }
+}
+
+/// Whether the file was removed: whoever comes now would make another.
+pub(super) fn is_gone(path: &Path, file: &File) -> Result<bool, FileError> {
+    let stat = rustix::fs::fstat(file).map_err(|error| failed("look at", path, error))?;
+    Ok(stat.st_nlink == 0)
+}
+
+pub(super) fn failed(doing: &'static str, path: &Path, error: Errno) -> FileError {
+    FileError::System { doing, path: path.to_owned(), error }
+}
+
+/// What the system said; of tempfile's own errors only the kind is left.
+pub(super) fn errno(error: &std::io::Error) -> Errno {
+    Errno::from_io_error(error).unwrap_or(match error.kind() {
+        ErrorKind::NotFound => Errno::NOENT,
+        ErrorKind::NotADirectory => Errno::NOTDIR,
+        ErrorKind::PermissionDenied => Errno::ACCESS,
+        ErrorKind::ReadOnlyFilesystem => Errno::ROFS,
+        ErrorKind::StorageFull => Errno::NOSPC,
+        ErrorKind::QuotaExceeded => Errno::DQUOT,
+        _ => Errno::IO,
+    })
+}
+
+/// `statfs(2)`'s numbers of file systems whose files are other machines', too.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+const NETWORK: [(u32, &str); 11] = [
+    (0x6969, "NFS"),
+    (0x517B, "SMB"),
+    (0xFE53_4D42, "SMB2"),
+    (0xFF53_4D42, "CIFS"),
+    (0x5346_414F, "AFS"),
+    (0x6B41_4653, "AFS"),
+    (0x7375_7245, "Coda"),
+    (0x00C3_6400, "Ceph"),
+    (0x0102_1997, "9P"),
+    (0x7461_636F, "OCFS2"),
+    (0x0BD0_0BD0, "Lustre"),
+];
+
+#[cfg(any(target_os = "linux", target_os = "android"))]
+fn refuse_network(path: &Path, file: &File) -> Result<(), FileError> {
+    let system = rustix::fs::fstatfs(file).map_err(|error| failed("look at the file system of", path, error))?;
+    match network(i128::from(system.f_type)) {
+        Some(kind) => Err(FileError::Network { path: path.to_owned(), kind }),
+        None => Ok(()),
+    }
+}
+
+/// The number's type, and so its sign, differs between machines.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+fn network(number: i128) -> Option<&'static str> {
+    let found = NETWORK.iter().find(|(known, _)| number & 0xFFFF_FFFF == i128::from(*known));
+    found.map(|(_, kind)| *kind)
+}
+
+/// There is no portable way to tell.
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+fn refuse_network(_: &Path, _: &File) -> Result<(), FileError> {
+    Ok(())
+}
+
+#[cfg(all(test, any(target_os = "linux", target_os = "android")))]
+mod tests {
+    #[test]
+    fn network_file_systems_are_known_by_their_numbers() {
+        assert_eq!(super::network(0x6969), Some("NFS"));
+        assert_eq!(super::network(i128::from(0xFF53_4D42_u32.cast_signed())), Some("CIFS"));
+        assert_eq!((super::network(0xEF53), super::network(0x0102_1994)), (None, None), "ext4 and tmpfs are not");
+    }
+}

@@ -1,0 +1,216 @@
+//! What a bucket's file looks like.
+//!
+//! A head of 64 bytes that never changes: a line of text with the version, so that `head -1` tells what it is. Then two
+//! slots, each large enough for any state (the file is sparse). Every new state goes into the slot of the *older* one,
+//! with its number and a checksum over all: whoever is killed in the middle of writing leaves the other slot, which is
+//! whole, and loses the state that he did not finish. All numbers are little-endian words of 64 bits.
+
+use crate::clock::Nanos;
+use crate::limits::{Limits, Plan};
+use crate::rate::Limit;
+
+/// The version of the format.
+pub(super) const VERSION: u64 = 1;
+
+/// The most limits of one bucket: so many windows always fit a slot.
+pub(super) const MOST_LIMITS: usize = 16;
+
+/// Bytes of the head.
+pub(super) const HEAD: usize = 64;
+
+/// Where a slot begins, by the number of the state.
+pub(super) fn place(number: u64) -> u64 {
+    4096 + (number % 2) * SLOT
+}
+
+/// What a slot may hold: 16 windows of two logs of 1025 entries fill half of it.
+pub(super) const SLOT: u64 = 1 << 20;
+
+const MAGIC: &str = "throttle bucket ";
+
+/// The head of a new file.
+pub(super) fn head() -> [u8; HEAD] {
+    let mut head = [b' '; HEAD];
+    let text = format!("{MAGIC}{VERSION}\n");
+    head[..text.len()].copy_from_slice(text.as_bytes());
+    head[HEAD - 1] = b'\n';
+    head
+}
+
+/// The version a head speaks of; `None` if it is none.
+pub(super) fn version(head: &[u8]) -> Option<u64> {
+    let text = std::str::from_utf8(head).ok()?.strip_prefix(MAGIC)?;
+    text.split('\n').next()?.parse().ok()
+}
+
+/// Everything that is kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Kept {
+    /// Which boot of the machine `ahead` belongs to.
+    pub(super) boot: u128,
+    /// What the bucket's clock is ahead of the boot clock.
+    pub(super) ahead: i64,
+    /// When this was kept, on the bucket's clock.
+    pub(super) at: Nanos,
+    /// The same moment on the wall clock, in nanoseconds since 1970. It is only looked at after a restart.
+    pub(super) wall: u64,
+    pub(super) plan: Plan,
+    pub(super) limits: Limits,
+}
+
+/// The words before a slot's state: its number, how many words follow, their checksum with both.
+pub(super) const PREFIX: usize = 24;
+
+/// What stands before a state.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Prefix {
+    pub(super) number: u64,
+    words: u64,
+    sum: u64,
+}
+
+impl Prefix {
+    pub(super) fn read(bytes: &[u8]) -> Self {
+        let mut words = words(bytes);
+        let mut next = || words.next().unwrap_or(0);
+        Prefix { number: next(), words: next(), sum: next() }
+    }
+
+    /// Bytes of the state behind it; `None` where no state is that long.
+    pub(super) fn length(&self) -> Option<usize> {
+        let bytes = self.words.checked_mul(8)?;
+        (bytes > 0 && bytes <= SLOT - PREFIX as u64).then_some(usize::try_from(bytes).ok()?)
+    }
+}
+
+/// A slot as it is written.
+pub(super) fn encode(number: u64, kept: &Kept, words: &mut Vec<u64>, bytes: &mut Vec<u8>) {
+    words.clear();
+    words.extend([number, 0, 0]);
+    words.extend([low(kept.boot), low(kept.boot >> 64), kept.ahead.cast_unsigned(), kept.at, kept.wall]);
+    let text = kept.plan.to_string().replace(" and ", "\n");
+    words.push(text.len() as u64);
+    words.extend(text.as_bytes().chunks(8).map(word));
+    kept.limits.save(words);
+    words[1] = (words.len() - 3) as u64;
+    words[2] = sum(words);
+    bytes.clear();
+    bytes.extend(words.iter().flat_map(|word| word.to_le_bytes()));
+}
+
+/// The state in a slot; `None` if it is not whole. `before` spares reading limits that have not changed.
+pub(super) fn decode(slot: &[u8], before: Option<&Kept>) -> Option<Kept> {
+    let mut all: Vec<u64> = words(slot).collect();
+    let claimed = std::mem::replace(all.get_mut(2)?, 0);
+    if sum(&all) != claimed {
+        return None;
+    }
+    let mut words = all[3..].iter().copied();
+    let boot = u128::from(words.next()?) | u128::from(words.next()?) << 64;
+    let (ahead, at, wall) = (words.next()?.cast_signed(), words.next()?, words.next()?);
+    let length = usize::try_from(words.next()?).ok().filter(|length| *length < slot.len())?;
+    let mut text: Vec<u8> = words.by_ref().take(length.div_ceil(8)).flat_map(u64::to_le_bytes).collect();
+    text.truncate(length);
+    let text = String::from_utf8(text).ok()?;
+    let plan = match before {
+        Some(before) if before.plan.to_string().replace(" and ", "\n") == text => before.plan.clone(),
+        _ => parse(&text)?,
+    };
+    let limits = Limits::load(&plan, &mut words)?;
+    Some(Kept { boot, ahead, at, wall, plan, limits })
+}
+
+fn parse(text: &str) -> Option<Plan> {
+    let limits: Result<Vec<Limit>, _> = text.split('\n').map(str::parse).collect();
+    Plan::new(&limits.ok()?, None).ok()
+}
+
+/// Multiplies and rotates, as fast hashes do: it is to find what was half written, not what was forged.
+fn sum(words: &[u64]) -> u64 {
+    let mix = |sum: u64, word: &u64| (sum.rotate_left(23) ^ word).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    words.iter().fold(words.len() as u64, mix)
+}
+
+#[allow(clippy::cast_possible_truncation, reason = "the lower half is wanted")]
+fn low(value: u128) -> u64 {
+    value as u64
+}
+
+/// Up to eight bytes, and zeros.
+fn word(bytes: &[u8]) -> u64 {
+    bytes.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte))
+}
+
+fn words(bytes: &[u8]) -> impl Iterator<Item = u64> {
+    bytes.chunks_exact(8).map(word)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kept(limits: &[&str]) -> Kept {
+        let limits: Vec<_> = limits.iter().map(|limit| limit.parse().unwrap()).collect();
+        let plan = Plan::new(&limits, None).unwrap();
+        let mut limits = Limits::new(&plan, 5);
+        let _ = limits.take(7, 1).unwrap();
+        Kept { boot: u128::MAX - 5, ahead: -3, at: 7, wall: 11, plan, limits }
+    }
+
+    fn slot(number: u64, kept: &Kept) -> Vec<u8> {
+        let (mut words, mut bytes) = (Vec::new(), Vec::new());
+        encode(number, kept, &mut words, &mut bytes);
+        bytes
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        for limits in
+            [&["5/s"][..], &["1.5GiB/s,burst=3MiB,initial=7"], &["5/s", "5000/h"], &["1000003/s", "0.5/min,window"]]
+        {
+            let kept = kept(limits);
+            let bytes = slot(9, &kept);
+            let prefix = Prefix::read(&bytes);
+            assert_eq!((prefix.number, prefix.length()), (9, Some(bytes.len() - PREFIX)));
+            assert_eq!(decode(&bytes, None).as_ref(), Some(&kept));
+            assert_eq!(decode(&bytes, Some(&kept)).as_ref(), Some(&kept));
+        }
+    }
+
+    /// Wherever the writer is killed, and whichever bit flips, the slot is not whole.
+    #[test]
+    fn a_slot_that_is_not_whole_is_not_read() {
+        let (kept, other) = (kept(&["5/s", "5000/h"]), kept(&["7/s"]));
+        let (bytes, old) = (slot(9, &kept), slot(7, &other));
+        for length in 0..bytes.len() {
+            let mut torn = bytes[..length].to_vec();
+            torn.extend(old.iter().skip(length));
+            torn.resize(bytes.len(), 0);
+            assert!(torn == bytes || decode(&torn, None).is_none(), "{length} bytes");
+        }
+        for bit in 0..bytes.len() * 8 {
+            let mut flipped = bytes.clone();
+            flipped[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(decode(&flipped, None), None, "bit {bit}");
+        }
+    }
+
+    #[test]
+    fn the_largest_state_fits_a_slot() {
+        let plan = Plan::new(&vec!["1024/h,window".parse().unwrap(); MOST_LIMITS], None).unwrap();
+        let mut limits = Limits::new(&plan, 0);
+        let hour = 3_600_000_000_000;
+        for grant in 0..4000 {
+            let _ = limits.take(grant * hour / 1024, 1).unwrap();
+        }
+        let bytes = slot(1, &Kept { boot: 0, ahead: 0, at: 0, wall: 0, plan, limits });
+        assert!((bytes.len() as u64) < SLOT, "{} bytes", bytes.len());
+    }
+
+    #[test]
+    fn a_head_tells_its_version() {
+        assert_eq!(version(&head()), Some(VERSION));
+        assert_eq!(version(b"throttle bucket 27\n   "), Some(27));
+        assert_eq!((version(b""), version(b"#!/bin/sh\n"), version(&[0xff; 64])), (None, None, None));
+    }
+}

@@ -1,0 +1,391 @@
+//! Buckets: one limit for many processes, through the real program.
+
+mod common;
+
+use common::{Lines, Running, THROTTLE, feed, text, throttle, wait_until};
+use rustix::process::Signal;
+use serde_json::Value;
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+/// A folder with a bucket in it, perhaps.
+struct Place(tempfile::TempDir);
+
+impl Place {
+    fn new() -> Self {
+        Place(tempfile::tempdir().unwrap())
+    }
+
+    fn path(&self) -> PathBuf {
+        self.0.path().join("bucket")
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
+        let path = self.path();
+        throttle(&[&["--bucket", path.to_str().unwrap()], args].concat())
+    }
+
+    fn run(&self, args: &[&str]) -> Output {
+        feed(self.command(args), b"")
+    }
+
+    /// One is taken at once.
+    #[track_caller]
+    fn takes(&self, args: &[&str]) {
+        let output = self.run(&[&["--once", "--max-wait", "0"], args].concat());
+        assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), String::new()));
+    }
+
+    /// None is left.
+    #[track_caller]
+    fn refuses(&self) {
+        let output = self.run(&["--once", "--max-wait", "0"]);
+        assert_eq!(output.status.code(), Some(75), "{}", text(&output.stderr));
+        assert!(text(&output.stderr).starts_with("throttle: would have to wait "), "{}", text(&output.stderr));
+    }
+
+    #[track_caller]
+    fn shown(&self) -> Value {
+        let output = self.run(&["--show", "json"]);
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        serde_json::from_slice(&output.stdout).unwrap()
+    }
+
+    /// How long a newcomer would wait.
+    #[track_caller]
+    fn wait(&self) -> Duration {
+        Duration::from_nanos(self.shown()["wait_ns"].as_u64().unwrap())
+    }
+}
+
+/// An error of ours: its code, one line, and these words in it.
+#[track_caller]
+fn assert_fails(output: &Output, code: i32, words: &[&str]) {
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(code), "{said}");
+    for word in words {
+        assert!(said.contains(word), "{word:?} is missing in: {said}");
+    }
+    assert!(said.starts_with("throttle: ") && said.lines().count() == 1, "{said}");
+}
+
+const HOUR: Duration = Duration::from_secs(3600);
+
+mod once {
+    use super::*;
+
+    #[test]
+    fn it_becomes_the_command() {
+        let place = Place::new();
+        let mut running = Running::start(place.command(&["-r", "5/s", "--once", "sh", "-c", "echo $$; cat; exit 7"]));
+        let pid = running.pid();
+        running.write(b"its input");
+        let output = running.finish();
+        assert_eq!(output.status.code(), Some(7), "{}", text(&output.stderr));
+        assert_eq!(text(&output.stdout), format!("{pid}\nits input"));
+    }
+
+    #[test]
+    fn codes_above_124_are_ours() {
+        let place = Place::new();
+        let (path, folder) = (place.path(), place.0.path().to_str().unwrap().to_owned());
+        place.takes(&["-r", "1/h"]);
+        place.refuses();
+        assert_fails(&place.run(&["--once", "no such command"]), 127, &["no such command in PATH"]);
+        assert_fails(&place.run(&["--once", &folder]), 126, &["cannot be run"]);
+        fs::write(path, "something else").unwrap();
+        assert_fails(&place.run(&["--once", "true"]), 125, &["is not a bucket"]);
+        assert_eq!(feed(throttle(&["--once", "true"]), b"").status.code(), Some(125), "a wrong command line");
+    }
+
+    #[test]
+    fn a_command_that_is_not_there_takes_nothing() {
+        let place = Place::new();
+        assert_fails(&place.run(&["-r", "1/h", "--once", "/no/such"]), 127, &["no such command"]);
+        place.takes(&["-r", "1/h"]);
+    }
+
+    #[test]
+    fn it_waits_for_its_time() {
+        let place = Place::new();
+        let start = Instant::now();
+        for _ in 0..4 {
+            assert!(place.run(&["-r", "10/s", "--once"]).status.success());
+        }
+        assert!(start.elapsed() >= Duration::from_millis(300));
+    }
+
+    #[test]
+    fn a_refusal_says_how_long_it_would_have_been_and_takes_nothing() {
+        let place = Place::new();
+        place.takes(&["-r", "1/h"]);
+        for max_wait in ["0", "30min"] {
+            assert_fails(&place.run(&["--once", "--max-wait", max_wait]), 75, &["would have to wait 3", " s"]);
+        }
+        assert!(place.wait() <= HOUR);
+    }
+
+    #[test]
+    fn who_is_interrupted_gives_back_what_nobody_has_come_behind() {
+        let place = Place::new();
+        place.takes(&["-r", "1/h"]);
+        let first = Running::start(place.command(&["--once", "true"]));
+        wait_until("the first to be told its time", || place.wait() > HOUR);
+        let mut second = Running::start(place.command(&["--once", "true"]));
+        wait_until("the second to be told its time", || place.wait() > 2 * HOUR);
+        wait_until("it to wait for signals", || attends_to_signals(&second));
+        second.signal(Signal::TERM);
+        assert_eq!(second.end().signal(), Some(Signal::TERM.as_raw()));
+        assert!(place.wait() <= 2 * HOUR, "the last one given is given back");
+
+        let _second = Running::start(place.command(&["--once", "true"]));
+        wait_until("the second to be told its time", || place.wait() > 2 * HOUR);
+        wait_until("it to wait for signals", || attends_to_signals(&first));
+        let mut first = first;
+        first.signal(Signal::INT);
+        assert_eq!(first.end().signal(), Some(Signal::INT.as_raw()));
+        assert!(place.wait() > 2 * HOUR, "nobody is moved");
+    }
+
+    fn attends_to_signals(running: &Running) -> bool {
+        let status = fs::read_to_string(format!("/proc/{}/status", running.pid())).unwrap_or_default();
+        let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap_or("0");
+        u64::from_str_radix(caught.trim(), 16).unwrap() & (1 << (Signal::TERM.as_raw() - 1)) != 0
+    }
+}
+
+mod limits {
+    use super::*;
+
+    #[test]
+    fn the_bucket_remembers_them() {
+        let place = Place::new();
+        assert_fails(&place.run(&["--once"]), 125, &["there is no bucket", "--set -r 5/s"]);
+        place.takes(&["-r", "2/h,window"]);
+        place.takes(&[]);
+        place.refuses();
+        let shown = place.shown();
+        assert_eq!(shown["limits"], serde_json::json!([{"limit": "2/h,window", "left": 0}]));
+        assert_eq!(shown["path"], place.path().to_str().unwrap());
+        let shown = text(&place.run(&["--show"]).stdout);
+        assert!(shown.contains("2/h,window: 0 left") && shown.contains("59m"), "{shown}");
+    }
+
+    #[test]
+    fn what_is_said_must_agree() {
+        let place = Place::new();
+        place.takes(&["-r", "5/s,burst=3", "-r", "5000/h"]);
+        place.takes(&["-r", "5/s", "-r", "5000/h"]);
+        place.takes(&["-r", "5000/h", "-r", "300/min", "-b", "3"]);
+        let both = &["5/s with a burst of 4", "5/s,burst=3 and 5000/h,window", "--set"];
+        assert_fails(&place.run(&["-r", "5/s", "-b", "4"]), 1, both);
+        assert_fails(&place.run(&["-r", "5000/h", "--once"]), 125, &["5000/h was asked for"]);
+    }
+
+    #[test]
+    fn they_are_set_for_everyone() {
+        let place = Place::new();
+        assert!(place.run(&["--set", "-r", "1/h"]).status.success());
+        place.takes(&[]);
+        place.refuses();
+        assert!(place.run(&["--set", "-r", "1/h,initial=1"]).status.success());
+        place.takes(&["-r", "1/h"]);
+        assert!(place.run(&["--set", "-r", "5000/h,window"]).status.success());
+        place.takes(&["-r", "5000/h"]);
+    }
+
+    #[test]
+    fn the_environment_names_the_default() {
+        let place = Place::new();
+        let mut once = throttle(&["-r", "1/h", "--once", "--max-wait=0"]);
+        once.env("THROTTLE_BUCKET", place.path());
+        assert!(feed(once, b"").status.success());
+        place.refuses();
+        let mut without = throttle(&["-r", "5/s"]);
+        without.env("THROTTLE_BUCKET", "");
+        assert_eq!(text(&feed(without, b"a\n").stdout), "a\n");
+    }
+
+    #[test]
+    fn a_name_is_in_the_folder_for_state_which_is_ours_alone() {
+        let home = tempfile::tempdir().unwrap();
+        let named = |args: &[&str]| {
+            let mut command = throttle(args);
+            command.env("HOME", home.path()).env_remove("XDG_STATE_HOME");
+            feed(command, b"")
+        };
+        assert!(named(&["--bucket", "api", "-r", "1/h", "--once"]).status.success());
+        let folder = home.path().join(".local/state/throttle");
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!((mode(&folder), mode(&folder.join("api"))), (0o700, 0o600));
+        fs::set_permissions(&folder, fs::Permissions::from_mode(0o777)).unwrap();
+        assert_fails(&named(&["--bucket", "api", "--once"]), 125, &["others may write", "chmod go-w"]);
+    }
+
+    #[test]
+    fn the_pipe_and_commands_take_from_it_and_a_dry_run_does_not() {
+        let place = Place::new();
+        let run = |args: &[&str], input: &[u8]| text(&feed(place.command(args), input).stdout);
+        assert_eq!(run(&["-r", "9/h,window"], b"a\nb\nc\n"), "a\nb\nc\n");
+        assert_eq!(run(&["-q", "echo", "unit"], b"a\nb\n"), "unit a\nunit b\n");
+        assert!(run(&["-q", "--dry-run", "echo"], b"a\nb\n").contains("echo a"));
+        assert_eq!(place.shown()["available"], 4);
+    }
+}
+
+mod many_processes {
+    use super::*;
+
+    /// What is stamped late by who reads is only fewer in that time: the bound from the start holds however loaded the
+    /// machine is.
+    #[test]
+    fn eight_pipes_together_keep_one_limit() {
+        const RATE: u32 = 400;
+        const EACH: usize = 250;
+        let place = Place::new();
+        place.run(&["--set", "-r", &format!("{RATE}/s,burst=1")]);
+        let input = "unit\n".repeat(EACH);
+        let start = Instant::now();
+        let lines: Vec<Lines> = (0..8)
+            .map(|_| {
+                let mut running = Running::start(place.command(&[]));
+                running.write(input.as_bytes());
+                let lines = Lines::of(running.stdout());
+                std::thread::spawn(move || running.end());
+                lines
+            })
+            .collect();
+        let mut times: Vec<Instant> = lines.into_iter().flat_map(Lines::times).collect();
+        times.sort();
+        assert_eq!(times.len(), 8 * EACH);
+        for (before, time) in times.iter().enumerate() {
+            let earned = (*time - start).as_secs_f64() * f64::from(RATE);
+            let before = f64::from(u32::try_from(before).unwrap());
+            assert!(before <= earned + 1.0, "{before} units had left when {earned} were paid for");
+        }
+        let took = times[8 * EACH - 1] - start;
+        println!("8 × {EACH} units at {RATE}/s took {took:?}, at best 4.9975 s");
+    }
+
+    #[test]
+    fn who_comes_first_makes_the_bucket_and_all_get_places_of_their_own() {
+        for round in 0..200 {
+            let place = Place::new();
+            let path = place.path();
+            // All read the same pipe, and go on when its other end is closed.
+            let (reader, gate) = std::io::pipe().unwrap();
+            let script = "read line; exec \"$0\" --bucket \"$1\" -r 8/h,burst=8 --once --max-wait 0";
+            let together: Vec<_> = (0..8)
+                .map(|_| {
+                    let mut command = Command::new("sh");
+                    command.args(["-c", script, THROTTLE]).arg(&path).stdin(reader.try_clone().unwrap());
+                    command.stderr(Stdio::inherit()).spawn().unwrap()
+                })
+                .collect();
+            drop((reader, gate));
+            for mut child in together {
+                assert!(child.wait().unwrap().success(), "round {round}");
+            }
+            place.refuses();
+            let left: Vec<_> = fs::read_dir(place.0.path()).unwrap().collect();
+            assert_eq!(left.len(), 1, "nothing else is left behind");
+        }
+    }
+
+    /// Two at a time ask as fast as they can, and are killed wherever they are.
+    #[test]
+    fn who_is_killed_loses_no_more_than_his_reservation() {
+        let place = Place::new();
+        place.run(&["--set", "-r", "1000000/s,burst=1", "-r", "3600000000/h,window"]);
+        let mut pause = 0x2545_F491_4F6C_DD1D_u64;
+        for round in 0..200 {
+            let mut killed: Vec<Running> = (0..2)
+                .map(|_| {
+                    let mut command = place.command(&["-q"]);
+                    command.stdin(fs::File::open("/dev/zero").unwrap()).stdout(Stdio::null()).args(["-0"]);
+                    Running::start(command)
+                })
+                .collect();
+            pause = pause.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            std::thread::sleep(Duration::from_micros(pause >> 50));
+            for running in &mut killed {
+                running.signal(Signal::KILL);
+                running.end();
+            }
+            // 10 ms of each, and a millisecond's worth beyond.
+            assert!(place.wait() <= Duration::from_millis(22), "round {round}");
+        }
+        assert!(fs::metadata(place.path()).unwrap().len() < 2 << 20);
+    }
+}
+
+mod bad_places {
+    use super::*;
+
+    #[test]
+    fn a_file_that_is_no_bucket_is_not_taken_for_one() {
+        let place = Place::new();
+        let fails = |words: &[&str]| assert_fails(&place.run(&["-r", "5/s", "--once"]), 125, words);
+        for (content, words) in [
+            (&b""[..], &["cut short (0 bytes)", "rm "][..]),
+            (b"throttle bucket 1\n", &["cut short (18 bytes)", "rm "]),
+            (b"#!/bin/sh\necho\n", &["is not a bucket but something else"]),
+            (b"throttle bucket 2\n something that is yet to come", &["newer throttle (format 2, this one knows 1)"]),
+        ] {
+            fs::write(place.path(), content).unwrap();
+            fails(words);
+            assert_eq!(fs::read(place.path()).unwrap(), content, "it is left alone");
+        }
+        fs::remove_file(place.path()).unwrap();
+        fs::create_dir(place.path()).unwrap();
+        fails(&["is no plain file"]);
+        fs::remove_dir(place.path()).unwrap();
+        symlink("/etc/hostname", place.path()).unwrap();
+        fails(&["is a symbolic link"]);
+    }
+
+    #[test]
+    fn a_damaged_bucket_is_not_used_and_one_good_state_is_enough() {
+        let place = Place::new();
+        place.takes(&["-r", "9/h,window"]);
+        place.takes(&[]);
+        let whole = fs::read(place.path()).unwrap();
+        let (even, odd) = (4096, 4096 + (1 << 20));
+        let damage = |places: &[usize]| {
+            let mut bytes = whole.clone();
+            for place in places {
+                bytes[place + 40] ^= 1;
+            }
+            fs::write(place.path(), bytes).unwrap();
+        };
+        damage(&[even]);
+        assert_eq!(place.shown()["available"], 8, "the last state is lost, the one before is there");
+        damage(&[even, odd]);
+        assert_fails(&place.run(&["-r", "9/h", "--once"]), 125, &["is damaged", "rm "]);
+        fs::write(place.path(), &whole[..4096]).unwrap();
+        assert_fails(&place.run(&["--once"]), 125, &["cut short (4096 bytes)"]);
+        fs::write(place.path(), &whole).unwrap();
+        assert_eq!(place.shown()["available"], 7);
+    }
+
+    #[test]
+    fn an_error_in_the_middle_of_a_stream_says_what_was_not_passed() {
+        let place = Place::new();
+        let mut running = Running::start(place.command(&["-r", "20/s"]));
+        let (mut stdin, lines) = (running.stdin(), Lines::of(running.stdout()));
+        stdin.write_all(b"a\nb\nc\n").unwrap();
+        assert_eq!(lines.next(), "a");
+        fs::write(place.path(), "gone").unwrap();
+        stdin.write_all(b"d\n".repeat(50).as_slice()).unwrap();
+        drop(stdin);
+        let output = running.finish();
+        assert_eq!(output.status.code(), Some(1));
+        let said = text(&output.stderr);
+        assert!(said.contains("the bucket") && said.contains("had been read"), "{said}");
+    }
+}

@@ -1,0 +1,155 @@
+//! Buckets and the machine they are on: other users, full and read-only disks, time namespaces. What needs rights that are
+//! not there is skipped, and says so.
+
+mod common;
+
+use common::{THROTTLE, text};
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+/// A user who is not root and owns nothing.
+const NOBODY: &str = "65534";
+
+/// A folder that others may read, with the program in it.
+struct Place(tempfile::TempDir);
+
+impl Place {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        fs::copy(THROTTLE, folder.path().join("throttle")).unwrap();
+        Place(folder)
+    }
+
+    fn folder(&self) -> &Path {
+        self.0.path()
+    }
+
+    fn bucket(&self) -> PathBuf {
+        self.folder().join("bucket")
+    }
+
+    /// `script` in which `"$0"` is the program, `"$1"` the bucket and `"$2"` its folder, run by `wrapper`.
+    fn run(&self, wrapper: &[&str], script: &str) -> Output {
+        let mut command = Command::new(wrapper.first().unwrap_or(&"sh"));
+        command.args(wrapper.iter().skip(1));
+        if !wrapper.is_empty() {
+            command.arg("sh");
+        }
+        command.args(["-c", script]).arg(self.folder().join("throttle")).arg(self.bucket()).arg(self.folder());
+        command.stdin(Stdio::null()).env_remove("THROTTLE_BUCKET").output().unwrap()
+    }
+}
+
+const AS_NOBODY: [&str; 6] = ["setpriv", "--reuid", NOBODY, "--regid", NOBODY, "--clear-groups"];
+
+/// Whether `wrapper` can run something; says so where not.
+fn can(wrapper: &[&str]) -> bool {
+    let tried = Command::new(wrapper[0]).args(&wrapper[1..]).arg("true").stderr(Stdio::null()).status();
+    let can = tried.is_ok_and(|status| status.success());
+    if !can {
+        println!("SKIPPED: cannot run {}", wrapper.join(" "));
+    }
+    can
+}
+
+#[track_caller]
+fn assert_fails(output: &Output, words: &[&str]) {
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(125), "{said}");
+    for word in words {
+        assert!(said.contains(word), "{word:?} is missing in: {said}");
+    }
+    assert!(said.starts_with("throttle: ") && said.lines().count() == 1, "{said}");
+}
+
+#[test]
+fn another_user_is_told_whose_it_is() {
+    if !can(&AS_NOBODY) {
+        return;
+    }
+    let place = Place::new();
+    let made = place.run(&[], "\"$0\" --bucket \"$1\" -r 5/s --once");
+    assert!(made.status.success(), "{}", text(&made.stderr));
+    let words = ["belongs to user 0", "sudo makes you another"];
+    assert_fails(&place.run(&AS_NOBODY, "\"$0\" --bucket \"$1\" --once"), &words);
+    fs::set_permissions(place.bucket(), fs::Permissions::from_mode(0o666)).unwrap();
+    assert_fails(&place.run(&AS_NOBODY, "\"$0\" --bucket \"$1\" --once"), &words);
+}
+
+#[test]
+fn a_folder_that_cannot_be_written_is_named() {
+    if !can(&AS_NOBODY) {
+        return;
+    }
+    let place = Place::new();
+    let output = place.run(&AS_NOBODY, "\"$0\" --bucket \"$1\" -r 5/s --once");
+    assert_fails(&output, &["cannot make the bucket", "permission denied", "a place that is yours"]);
+    assert!(!place.bucket().exists());
+}
+
+#[test]
+fn a_bucket_in_a_read_only_place_is_not_used() {
+    let unshare = ["unshare", "-m"];
+    if !can(&unshare) {
+        return;
+    }
+    let place = Place::new();
+    let script = "\"$0\" --bucket \"$1\" -r 5/s --once && mount --bind \"$2\" \"$2\" && mount -o remount,ro,bind \"$2\" || exit 9
+        cd /; \"$0\" --bucket \"$1\" -r 5/s --once";
+    assert_fails(&place.run(&unshare, script), &["cannot open the bucket", "read-only file system", "can be written"]);
+}
+
+/// When the disk is full nothing is granted, what was there stays, and it goes on when there is room.
+#[test]
+fn on_a_full_disk_nothing_is_granted_and_nothing_is_lost() {
+    let unshare = ["unshare", "-m"];
+    if !can(&unshare) {
+        return;
+    }
+    let place = Place::new();
+    // The program is named from where it was, as its folder is mounted over.
+    let script = "exec 7<\"$0\"; mount -t tmpfs -o size=64k tmpfs \"$2\" || exit 9
+        fill() { head -c 1M /dev/zero > \"$2/fill\" 2>/dev/null; }
+        once() { /proc/self/fd/7 --bucket \"$1\" -r 900/h,window --once --max-wait 0; }
+        ";
+    let run = |then: &str| place.run(&unshare, &format!("{script}{then}"));
+    let no_room = ["no space left", "nothing was taken"];
+    assert_fails(&run("fill \"$@\"; once \"$@\""), &no_room);
+    // Each call adds to the window's log, until that needs another block.
+    let calls = "once \"$@\" || exit 8; fill \"$@\"; n=0
+        while [ $n -lt 600 ]; do once \"$@\" || break; n=$((n + 1)); done
+        rm \"$2/fill\"; echo $n; once \"$@\" && /proc/self/fd/7 --bucket \"$1\" --show json";
+    let grown = run(calls);
+    assert!(grown.status.success() && text(&grown.stderr).contains("no space left"), "{}", text(&grown.stderr));
+    let said = text(&grown.stdout);
+    let (count, shown) = said.split_once('\n').unwrap();
+    let (count, shown): (u64, serde_json::Value) = (count.parse().unwrap(), serde_json::from_str(shown).unwrap());
+    assert_eq!(shown["available"], 900 - 2 - count, "what was granted is counted, and nothing else");
+}
+
+/// Inside a time namespace the boot clock says something else; the bucket's does not.
+#[test]
+fn a_time_namespace_makes_no_difference() {
+    for offset in ["1000000", "-5"] {
+        let boottime = format!("--boottime={offset}");
+        let inside = ["unshare", "-T", &boottime];
+        if !can(&inside) {
+            continue;
+        }
+        let place = Place::new();
+        let made = place.run(&[], "\"$0\" --bucket \"$1\" -r 1/h --once");
+        assert!(made.status.success(), "{}", text(&made.stderr));
+        for wrapper in [&inside[..], &[]] {
+            let shown = place.run(wrapper, "\"$0\" --bucket \"$1\" --show json");
+            let shown: serde_json::Value = serde_json::from_slice(&shown.stdout).unwrap();
+            let wait = shown["wait_ns"].as_u64().unwrap() / 1_000_000_000;
+            assert!((3000..=3600).contains(&wait), "{offset}: {wait} s");
+        }
+        let waited =
+            place.run(&inside, "\"$0\" --bucket \"$1\" --set -r 10/s,initial=0 && \"$0\" --bucket \"$1\" --once");
+        assert!(waited.status.success(), "it is slept on the right clock: {}", text(&waited.stderr));
+    }
+}

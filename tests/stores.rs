@@ -1,0 +1,243 @@
+//! One suite for every store: the same questions end on the same integers, wherever the limits live.
+
+use std::path::Path;
+use throttle::clock::{Clock, FakeClock, Nanos};
+use throttle::limits::Plan;
+use throttle::store::{File, Machine, Memory, Place, Store};
+
+const SECOND: u128 = 1_000_000_000;
+
+/// Grants of a schedule: a million in the speed that is released.
+const MANY: u32 = if cfg!(debug_assertions) { 100_000 } else { 1_000_000 };
+
+fn plan(limits: &[&str]) -> Plan {
+    let limits: Vec<_> = limits.iter().map(|limit| limit.parse().unwrap()).collect();
+    Plan::new(&limits, None).unwrap()
+}
+
+fn place(path: &Path) -> Place {
+    Place { path: path.to_owned(), own_folder: false }
+}
+
+/// Runs `check` on every kind of store with these limits, on a clock that stands at 5 µs.
+fn on_every_store(limits: &[&str], check: impl Fn(&str, &FakeClock, &dyn Store)) {
+    let plan = plan(limits);
+    let clock = FakeClock::at(5_000);
+    check("memory", &clock, &Memory::new(&plan, clock.clone()));
+
+    let folder = tempfile::tempdir().unwrap();
+    let clock = FakeClock::at(5_000);
+    let machine = Machine::fake(&clock, 1, 0);
+    let file = File::open_on(machine, place(&folder.path().join("bucket")), Some(&plan)).unwrap();
+    check("file", &clock, &file);
+}
+
+/// The times of `count` units asked for one by one at once.
+fn grants(store: &dyn Store, count: u32) -> impl Iterator<Item = Nanos> {
+    (0..count).map(|_| {
+        let (grant, _) = store.next_run(1).unwrap();
+        assert_eq!(grant.units, 1);
+        grant.at
+    })
+}
+
+/// Of many units asked for at once, the burst goes then and each other one exactly when the rate has paid for it.
+#[test]
+fn a_saturated_schedule_is_exact_to_the_last_nanosecond() {
+    for (limit, units, period) in
+        [("1000003/s,burst=1", 1_000_003, SECOND), ("700/min,burst=7", 700, 60 * SECOND), ("3/s,burst=1", 3, SECOND)]
+    {
+        let burst = if limit.contains("burst=7") { 7 } else { 1 };
+        on_every_store(&[limit], |name, _, store| {
+            for (place, at) in grants(store, MANY).enumerate() {
+                let paid_for = (place as u128 + 1).saturating_sub(burst);
+                assert_eq!(u128::from(at), 5_000 + (paid_for * period).div_ceil(units), "{name} {limit}: {place}");
+            }
+        });
+    }
+}
+
+/// 10 a second, and 25 in any 10 s: the first 25 at the pace, and so on from 10 s after each.
+#[test]
+fn two_limits_are_both_kept() {
+    on_every_store(&["10/s,burst=1", "25/10s"], |name, _, store| {
+        for (place, at) in grants(store, 10_000).enumerate() {
+            let (round, rest) = (place as u64 / 25, place as u64 % 25);
+            assert_eq!(at, 5_000 + round * 10_000_000_000 + rest * 100_000_000, "{name}: {place}");
+        }
+    });
+}
+
+#[test]
+fn a_window_frees_what_is_a_period_old() {
+    on_every_store(&["3/min,window"], |name, clock, store| {
+        let mut times = Vec::new();
+        for second in [0, 10, 20] {
+            clock.set(5_000 + second * 1_000_000_000);
+            times.extend(grants(store, 2).map(|at| (at - 5_000) / 1_000_000_000));
+        }
+        assert_eq!(times, [0, 0, 10, 60, 60, 70], "{name}");
+    });
+}
+
+#[test]
+fn what_waits_goes_as_a_run_and_what_does_not_is_not_reserved() {
+    on_every_store(&["1000/s,burst=4"], |name, clock, store| {
+        let (run, asked) = store.next_run(100).unwrap();
+        assert_eq!((run.at, run.units, asked), (5_000, 4, 5_000), "{name}");
+        let (run, _) = store.next_run(96).unwrap();
+        assert_eq!((run.at, run.units), (1_005_000, 1), "{name}");
+        store.clock().sleep_until(3_005_000);
+        assert_eq!((clock.now(), store.take_available(95)), (3_005_000, 2), "{name}");
+        assert_eq!(store.take_available(93), 0, "{name}");
+    });
+}
+
+#[test]
+fn what_can_never_be_granted_is_refused_and_costs_nothing() {
+    on_every_store(&["3/min,window"], |name, _, store| {
+        assert_eq!(store.available(), 3, "{name}");
+        assert_eq!(store.schedule(4), Some(60_000_005_000), "{name}");
+        assert_eq!(store.available(), 3, "{name}");
+    });
+}
+
+mod a_file {
+    use super::*;
+    use throttle::limits::Refusal;
+    use throttle::store::StoreError;
+
+    const HOUR: Nanos = 3_600_000_000_000;
+
+    struct Bucket(tempfile::TempDir);
+
+    impl Bucket {
+        fn new() -> Self {
+            Bucket(tempfile::tempdir().unwrap())
+        }
+
+        fn open(&self, clock: &FakeClock, boot: u128, wall: Nanos, limits: &[&str]) -> File {
+            let machine = Machine::fake(clock, boot, wall);
+            File::open_on(machine, place(&self.0.path().join("b")), Some(&plan(limits))).unwrap()
+        }
+    }
+
+    fn wait(file: &File) -> Nanos {
+        match file.take(1, Some(0)) {
+            Err(StoreError::Refused(Refusal::TooLong { wait })) => wait,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn everyone_takes_from_the_same_limits() {
+        let (bucket, clock) = (Bucket::new(), FakeClock::at(7));
+        let files: Vec<File> = (0..4).map(|_| bucket.open(&clock, 1, 0, &["1/s,burst=1"])).collect();
+        let times: Vec<Nanos> = (0..8).map(|place| files[place % 4].take(1, None).unwrap().0.at).collect();
+        assert_eq!(times, (0..8).map(|second| 7 + second * 1_000_000_000).collect::<Vec<_>>());
+    }
+
+    /// Half an hour by the wall clock pays for half of what an hour pays for.
+    #[test]
+    fn a_restart_credits_the_time_that_the_wall_clock_says() {
+        let (bucket, clock) = (Bucket::new(), FakeClock::at(1000 * HOUR));
+        let before = bucket.open(&clock, 1, HOUR, &["1/h,burst=2,initial=1"]);
+        let _ = before.take(1, None).unwrap();
+        let clock = FakeClock::at(5);
+        let after = bucket.open(&clock, 2, HOUR + HOUR / 2, &["1/h"]);
+        assert_eq!(wait(&after), HOUR / 2);
+        clock.advance(HOUR / 2);
+        let (grant, now) = after.take(1, Some(0)).unwrap();
+        assert_eq!((grant.at, after.clock().now()), (now, now));
+        after.clock().sleep_until(now + 9);
+        assert_eq!(clock.now(), HOUR / 2 + 5 + 9, "it is slept on the boot clock");
+    }
+
+    #[test]
+    fn a_wall_clock_that_is_wrong_credits_neither_less_than_nothing_nor_more_than_a_full_bucket() {
+        for (wall, left, expected) in [(0, 0, Some(HOUR)), (HOUR - 1, 0, Some(HOUR)), (u64::MAX, 2, None)] {
+            let (bucket, clock) = (Bucket::new(), FakeClock::at(50));
+            let before = bucket.open(&clock, 1, HOUR, &["1/h,burst=2,initial=1", "9/h,window"]);
+            let _ = before.take(1, None).unwrap();
+            let after = bucket.open(&FakeClock::at(3), 2, wall, &["1/h", "9/h"]);
+            let view = after.view().unwrap();
+            assert_eq!(view.limits.available(view.now), left, "{wall}");
+            if let Some(expected) = expected {
+                assert_eq!(wait(&after), expected, "{wall}");
+            }
+        }
+    }
+
+    /// A time that was given is still kept after a restart, and nobody waits longer than it takes.
+    #[test]
+    fn a_restart_never_leaves_anyone_stuck() {
+        let (bucket, clock) = (Bucket::new(), FakeClock::at(1 << 60));
+        let before = bucket.open(&clock, 1, HOUR, &["1/h"]);
+        for _ in 0..3 {
+            let _ = before.take(1, None).unwrap();
+        }
+        let after = bucket.open(&FakeClock::at(0), 2, HOUR, &["1/h"]);
+        assert_eq!(wait(&after), 3 * HOUR);
+        let same_boot_earlier = bucket.open(&FakeClock::at(0), 1, 3 * HOUR, &["1/h"]);
+        assert_eq!(wait(&same_boot_earlier), HOUR, "as when a snapshot of a machine is restored two hours later");
+    }
+
+    #[test]
+    fn what_waits_no_longer_is_given_back() {
+        let (bucket, clock) = (Bucket::new(), FakeClock::at(9));
+        let file = bucket.open(&clock, 1, 0, &["1/h"]);
+        let _ = file.take(1, None).unwrap();
+        let (mine, _) = file.take(1, None).unwrap();
+        file.give_back(&mine).unwrap();
+        assert_eq!(wait(&file), HOUR);
+        let (mine, _) = file.take(1, None).unwrap();
+        let (theirs, _) = bucket.open(&clock, 1, 0, &["1/h"]).take(1, None).unwrap();
+        file.give_back(&mine).unwrap();
+        assert_eq!((theirs.at, wait(&file)), (9 + 2 * HOUR, 3 * HOUR), "nobody is moved");
+    }
+
+    #[test]
+    fn the_rest_of_a_lease_is_given_back_as_if_it_had_never_been_asked_for() {
+        let (bucket, clock) = (Bucket::new(), FakeClock::at(0));
+        let file = bucket.open(&clock, 1, 0, &["1000/s,burst=1"]);
+        for _ in 0..3 {
+            let _ = file.next_run(100).unwrap();
+        }
+        let watcher = bucket.open(&clock, 1, 0, &["1000/s"]);
+        assert_eq!(wait(&watcher), 11_000_000, "ten milliseconds are reserved");
+        drop(file);
+        assert_eq!(wait(&watcher), 3_000_000);
+    }
+
+    #[test]
+    fn a_lease_is_not_spent_as_a_burst_by_who_was_held_up() {
+        let (bucket, clock) = (Bucket::new(), FakeClock::at(0));
+        let file = bucket.open(&clock, 1, 0, &["1000/s,burst=1"]);
+        assert_eq!(file.next_run(100).unwrap().0.at, 0);
+        clock.set(1_000_000_000);
+        let times: Vec<Nanos> = (0..3).map(|_| file.next_run(99).unwrap().0.at / 1_000_000).collect();
+        assert_eq!(times, [1000, 1001, 1002]);
+    }
+
+    #[test]
+    fn limits_that_are_set_hold_for_everyone_at_their_next_take() {
+        let (bucket, clock) = (Bucket::new(), FakeClock::at(0));
+        let (one, other) = (bucket.open(&clock, 1, 0, &["1/h"]), bucket.open(&clock, 1, 0, &["1/h"]));
+        let _ = one.take(1, None).unwrap();
+        other.set(&plan(&["60/h,burst=1"]), &[false]).unwrap();
+        assert_eq!(wait(&one), HOUR / 60);
+        assert_eq!(one.plan().to_string(), "60/h,burst=1");
+        other.set(&plan(&["60/h,burst=7,initial=7"]), &[true]).unwrap();
+        assert_eq!(one.take(7, Some(0)).unwrap().0.at, 0);
+    }
+
+    #[test]
+    fn who_removes_a_bucket_begins_anew_also_for_those_who_have_it_open() {
+        let (bucket, clock) = (Bucket::new(), FakeClock::at(0));
+        let file = bucket.open(&clock, 1, 0, &["1/h"]);
+        let _ = file.take(1, None).unwrap();
+        std::fs::remove_file(bucket.0.path().join("b")).unwrap();
+        assert_eq!(file.take(1, None).unwrap().0.at, 0);
+        assert_eq!(wait(&bucket.open(&clock, 1, 0, &["9/s"])), HOUR, "the same limits, and one taken");
+    }
+}
