@@ -49,7 +49,7 @@ impl Bucket {
 fn place(word: &OsStr, folder: impl FnOnce() -> Option<PathBuf>) -> Result<Place, String> {
     let text = word.as_bytes();
     if ["redis:", "rediss:", "valkey:", "valkeys:"].iter().any(|scheme| text.starts_with(scheme.as_bytes())) {
-        return Err("buckets on a server are not part of this build; name a file: --bucket NAME".to_owned());
+        return Err("there are no buckets on a server yet; name a file: --bucket NAME".to_owned());
     }
     if text.contains(&b'/') {
         return Ok(Place { path: word.into(), own_folder: false });

@@ -72,8 +72,7 @@ pub enum FileError {
     OpenFolder(PathBuf),
     /// A file system on which neither lock nor clock is that of one machine.
     #[error(
-        "{} is on a network file system ({kind}), where machines do not share a clock; name a place on this machine, \
-         or redis://HOST/NAME for several machines",
+        "{} is on a network file system ({kind}), where machines do not share a clock; name a place on this machine",
         path.display()
     )]
     Network {
