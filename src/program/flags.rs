@@ -27,7 +27,7 @@ pub(crate) use text::{EXAMPLES, SIGNALS};
 
 /// Pass units on, or run a command for each, at exactly the rate you ask for
 #[derive(Debug, Parser)]
-#[command(name = "throttle", version, long_about = text::LONG_ABOUT, after_help = text::examples(), after_long_help = text::after_long_help(), override_usage = text::USAGE)]
+#[command(name = "throttle", version, long_about = text::LONG_ABOUT, after_help = text::after_help(), after_long_help = text::after_long_help(), override_usage = text::USAGE)]
 #[allow(clippy::struct_excessive_bools, reason = "each is a flag")]
 struct Raw {
     /// At most this: 5/s, 100/min, 10MiB/s; repeat for several
@@ -47,11 +47,11 @@ struct Raw {
     once: bool,
 
     /// Rather than wait longer, exit 75
-    #[arg(long, value_name = "TIME", requires = "once", value_parser = shared::max_wait, long_help = text::MAX_WAIT, help_heading = "Shared")]
+    #[arg(hide_short_help = true, long, value_name = "TIME", requires = "once", value_parser = shared::max_wait, long_help = text::MAX_WAIT, help_heading = "Shared")]
     max_wait: Option<Duration>,
 
     /// Make the bucket, or change its limits for everyone
-    #[arg(long, conflicts_with = "show", long_help = text::SET, help_heading = "Shared")]
+    #[arg(hide_short_help = true, long, conflicts_with = "show", long_help = text::SET, help_heading = "Shared")]
     set: bool,
 
     /// Show the bucket: text or json
@@ -67,7 +67,7 @@ struct Raw {
     delimiter: Option<u8>,
 
     /// Every byte is a unit (implied by a rate in bytes)
-    #[arg(long, long_help = text::BYTES, help_heading = "Input")]
+    #[arg(hide_short_help = true, long, long_help = text::BYTES, help_heading = "Input")]
     bytes: bool,
 
     /// Read FILE instead of standard input
@@ -75,7 +75,7 @@ struct Raw {
     arg_file: Option<PathBuf>,
 
     /// Instead of input, the units 1 to N, or without end
-    #[arg(long, value_name = "N|inf", conflicts_with_all = ["arg_file", "null", "delimiter"], value_parser = repeat, long_help = text::REPEAT, help_heading = "Input")]
+    #[arg(hide_short_help = true, long, value_name = "N|inf", conflicts_with_all = ["arg_file", "null", "delimiter"], value_parser = repeat, long_help = text::REPEAT, help_heading = "Input")]
     repeat: Option<Repeat>,
 
     /// Most commands at once; 0: no cap [default: 16] (also -P)
@@ -95,7 +95,7 @@ struct Raw {
     shell: Option<OsString>,
 
     /// The unit goes to the command's standard input
-    #[arg(long, long_help = text::STDIN, help_heading = "Launch")]
+    #[arg(hide_short_help = true, long, long_help = text::STDIN, help_heading = "Launch")]
     stdin: bool,
 
     /// Output in the order of the input
@@ -103,15 +103,15 @@ struct Raw {
     keep_order: bool,
 
     /// Output line by line
-    #[arg(long, conflicts_with = "ungroup", long_help = text::LINE_BUFFER, help_heading = "Launch")]
+    #[arg(hide_short_help = true, long, conflicts_with = "ungroup", long_help = text::LINE_BUFFER, help_heading = "Launch")]
     line_buffer: bool,
 
     /// Output directly, mixed
-    #[arg(short, long, conflicts_with = "tag", long_help = text::UNGROUP, help_heading = "Launch")]
+    #[arg(hide_short_help = true, short, long, conflicts_with = "tag", long_help = text::UNGROUP, help_heading = "Launch")]
     ungroup: bool,
 
     /// The unit and a tab before each line of output
-    #[arg(long, long_help = text::TAG, help_heading = "Launch")]
+    #[arg(hide_short_help = true, long, long_help = text::TAG, help_heading = "Launch")]
     tag: bool,
 
     /// End a command that takes longer
@@ -119,7 +119,7 @@ struct Raw {
     timeout: Option<Duration>,
 
     /// Write each command to standard error before it runs
-    #[arg(short, long, long_help = text::TRACE, help_heading = "Launch")]
+    #[arg(hide_short_help = true, short, long, long_help = text::TRACE, help_heading = "Launch")]
     trace: bool,
 
     /// Show what would run and when; run nothing

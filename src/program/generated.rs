@@ -74,11 +74,11 @@ fn the_completions_are_what_the_flags_say() {
 }
 
 #[test]
-fn the_readme_lists_the_options_as_the_help_does() {
+fn the_readme_lists_all_options_as_the_help_does() {
     let (begin, end) = ("<!-- options -->\n", "<!-- /options -->");
     let readme = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md")).unwrap();
     let (head, rest) = readme.split_once(begin).expect("README.md has a place for the options");
     let (_, tail) = rest.split_once(end).expect("README.md has a place for the options");
-    let help = flags::command().render_help().to_string();
+    let help = flags::command().mut_args(|option| option.hide_short_help(false)).render_help().to_string();
     check("README.md", &format!("{head}{begin}```\n{}\n```\n{end}{tail}", help.trim_end()));
 }

@@ -26,8 +26,12 @@ pub(crate) const EXAMPLES: [(&str, &str); 6] = [
     ("throttle --bucket api -r 5/s --once ./call", "a rate that all scripts share"),
 ];
 
-/// The examples, for `-h` and `--help`.
-pub(super) fn examples() -> String {
+/// What stands below `-h`.
+pub(super) fn after_help() -> String {
+    format!("{}\n\n--help explains, and lists a few more options.", examples())
+}
+
+fn examples() -> String {
     let examples: Vec<String> = EXAMPLES.iter().map(|(command, meaning)| format!("  {command:<43}{meaning}")).collect();
     format!("Examples:\n{}", examples.join("\n"))
 }
