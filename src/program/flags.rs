@@ -67,7 +67,7 @@ struct Raw {
     delimiter: Option<u8>,
 
     /// Every byte is a unit (implied by a rate in bytes)
-    #[arg(hide_short_help = true, long, long_help = text::BYTES, help_heading = "Input")]
+    #[arg(long, long_help = text::BYTES, help_heading = "Input")]
     bytes: bool,
 
     /// Read FILE instead of standard input
