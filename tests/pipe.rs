@@ -220,6 +220,25 @@ fn a_unit_is_passed_on_when_its_end_has_been_read() {
 const LONG_LINE: u64 = if cfg!(debug_assertions) { 1 << 28 } else { 1 << 32 };
 const MOST_RESIDENT_KIB: u64 = if cfg!(debug_assertions) { 8 * 1024 } else { 4 * 1024 };
 
+/// Each byte that is read by itself takes a page of the pipe that tee(2) fills, so that pipe is full long before the line's
+/// end: from there on bytes are copied, and none is lost or written twice.
+#[test]
+fn a_line_that_comes_byte_by_byte_passes_unchanged() {
+    let line: Vec<u8> = noise(700).into_iter().filter(|&byte| byte != b'\n').collect();
+    let mut run = Running::start(throttle(&["-r", "unlimited"]));
+    let mut stdin = run.stdin();
+    let out = read_all(run.stdout());
+    for byte in &line {
+        stdin.write_all(&[*byte]).unwrap();
+        thread::sleep(Duration::from_millis(1));
+    }
+    let rest = b"\nmore\n".repeat(1000);
+    stdin.write_all(&rest).unwrap();
+    drop(stdin);
+    assert_same(&out.join().unwrap(), &[line, rest].concat(), "byte by byte");
+    assert!(run.end().success());
+}
+
 #[test]
 fn a_line_of_gibibytes_needs_no_memory() {
     let mut running = Running::start(throttle(&["-r", "1/h"]));

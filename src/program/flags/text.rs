@@ -28,11 +28,11 @@ pub(crate) const EXAMPLES: [(&str, &str); 6] = [
 
 /// What stands below `-h`.
 pub(super) fn after_help() -> String {
-    format!("{}\n\n--help explains, and lists a few more options.", examples())
+    format!("{}\n\n--help explains, and lists a few more options.", examples(&EXAMPLES[..3]))
 }
 
-fn examples() -> String {
-    let examples: Vec<String> = EXAMPLES.iter().map(|(command, meaning)| format!("  {command:<43}{meaning}")).collect();
+fn examples(of: &[(&str, &str)]) -> String {
+    let examples: Vec<String> = of.iter().map(|(command, meaning)| format!("  {command:<43}{meaning}")).collect();
     format!("Examples:\n{}", examples.join("\n"))
 }
 
@@ -165,5 +165,5 @@ cat does.";
 /// Examples, exit codes and signals, for `--help`.
 pub(super) fn after_long_help() -> String {
     let codes: Vec<String> = TABLE.iter().map(|(_, code, meaning)| format!("  {code}  {meaning}")).collect();
-    format!("{}\n\nExit codes:\n{}\n\nSignals:\n  {SIGNALS}", examples(), codes.join("\n"))
+    format!("{}\n\nExit codes:\n{}\n\nSignals:\n  {SIGNALS}", examples(&EXAMPLES), codes.join("\n"))
 }
