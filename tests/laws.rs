@@ -520,7 +520,13 @@ fn law2_a_grant_is_never_before_the_previous_one_even_if_it_costs_nothing() {
 #[test]
 fn law2_a_group_that_has_left_a_large_window_takes_nothing_new_in() {
     // Groups of two: the first holds one unit, and is a thousand periods old when the next grant comes.
-    let mut core = core(&[Limit::Window { count: 2048, period: SECOND }], 0);
+    let large = [Limit::Window { count: 2048, period: SECOND }];
+    let mut with_room = core(&large, 0);
+    assert_eq!(with_room.take(0, 1).unwrap().at, 0);
+    assert_eq!(with_room.take(1000 * SECOND, 2047).unwrap().at, 1000 * SECOND);
+    assert_eq!(with_room.available(1000 * SECOND), 1, "the unit of long ago must not count again");
+    assert_eq!(with_room.take(1000 * SECOND, 1).unwrap().at, 1000 * SECOND);
+    let mut core = core(&large, 0);
     assert_eq!(core.take(0, 1).unwrap().at, 0);
     assert_eq!(core.take(1000 * SECOND, 2048).unwrap().at, 1000 * SECOND);
     assert_eq!(core.available(1000 * SECOND), 0);
