@@ -1,6 +1,6 @@
 //! `--once`: take one from a bucket, then become the command.
 
-use super::bucket::Bucket;
+use super::bucket::{self, AnyBucket, Bucket};
 use super::exit::Exit;
 use super::flags::Flags;
 use super::{lookup, say, signals};
@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use throttle::clock::{Nanos, sharpen_this_thread, with_usual_slack};
 use throttle::limits::{Grant, Refusal};
-use throttle::store::{File, Store, StoreError};
+use throttle::store::StoreError;
 
 /// Waits for one, and becomes `command`, if there is one: then this does not return.
 ///
@@ -31,23 +31,37 @@ pub(super) fn run(flags: &Flags, bucket: &Bucket, command: &[OsString]) -> Resul
         Some(Ok(path)) => Some(path),
         None => None,
     };
-    let store = Arc::new(bucket.open(flags)?);
-    let max_wait = flags.max_wait().map(|time| Nanos::try_from(time.as_nanos()).unwrap_or(Nanos::MAX));
-    let (grant, asked) = match store.take(1, max_wait) {
-        Err(StoreError::Refused(refusal @ Refusal::TooLong { .. })) => {
-            say(refusal);
+    let (grant, store) = match take(flags, bucket) {
+        Ok(taken) => taken,
+        Err(error) if is_too_long(flags, &error) => {
+            say(&error);
             return Ok(Exit::TooLong);
         }
-        result => result?,
+        Err(error) => return Err(error.into()),
     };
-    if grant.at > asked {
+    if let Some(grant) = grant {
         wait(&store, grant)?;
     }
     Ok(found.map_or(Exit::Success, |path| become_command(&path, command)))
 }
+/// One from the bucket; a grant where that has to be waited for.
+fn take(flags: &Flags, bucket: &Bucket) -> Result<(Option<Grant>, Arc<AnyBucket>), StoreError> {
+    let store = Arc::from(bucket::open(flags, bucket)?);
+    let max_wait = flags.max_wait().map(|time| Nanos::try_from(time.as_nanos()).unwrap_or(Nanos::MAX));
+    let (grant, asked) = AnyBucket::take(&*store, 1, max_wait)?;
+    Ok(((grant.at > asked).then_some(grant), store))
+}
+
+/// Whether it fails only for taking longer than was allowed, be it the limit or the server that takes so long.
+pub(super) fn is_too_long(flags: &Flags, error: &StoreError) -> bool {
+    match error {
+        StoreError::Refused(Refusal::TooLong { .. }) => true,
+        error => flags.max_wait().is_some() && flags.waits_for_store() && error.may_pass(),
+    }
+}
 
 /// Sleeps until the grant. Who is interrupted gives back what can be given back, and dies of the signal.
-fn wait(store: &Arc<File>, grant: Grant) -> Result<()> {
+fn wait(store: &Arc<AnyBucket>, grant: Grant) -> Result<()> {
     let wanted = [SIGINT, SIGTERM, SIGHUP].into_iter().filter(|signal| !signals::is_ignored(*signal));
     let mut signals = Signals::new(wanted).context("cannot handle signals")?;
     let over = Arc::new(AtomicBool::new(false));
