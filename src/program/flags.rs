@@ -39,8 +39,8 @@ struct Raw {
     #[arg(short, long, value_name = "N", value_parser = |text: &str| text.parse::<Amount>(), long_help = text::BURST, help_heading = "Limit")]
     burst: Option<Amount>,
 
-    /// Limits shared with all that name it: NAME, path, redis://…
-    #[arg(long, value_name = "NAME|PATH|URL", value_hint = clap::ValueHint::FilePath, long_help = text::BUCKET, help_heading = "Shared")]
+    /// Limits shared with all that name it: a file or redis://…
+    #[arg(long, value_name = "BUCKET", value_hint = clap::ValueHint::FilePath, long_help = text::BUCKET, help_heading = "Shared")]
     bucket: Option<OsString>,
 
     /// Take one, then become COMMAND

@@ -193,7 +193,10 @@ impl Link {
         let place = self.address.to_string();
         match error.kind() {
             ErrorKind::Parse | ErrorKind::UnexpectedReturnType => RedisError::NotRedis(place),
-            ErrorKind::AuthenticationFailed => RedisError::Refused { place, reason: password_advice(error) },
+            ErrorKind::AuthenticationFailed => {
+                let reason = "wrong user or password; if it has none, leave them out of the address";
+                RedisError::Refused { place, reason: reason.to_owned() }
+            }
             _ if may_pass(error) => RedisError::Away { place, reason: reason(error) },
             _ if error.code() == Some("NOAUTH") => {
                 let reason = "it wants a password; write redis://:PASSWORD@host/NAME, best in THROTTLE_BUCKET";
@@ -288,15 +291,6 @@ fn reason(error: &redis::RedisError) -> String {
     match (error.code(), error.detail()) {
         (Some(code), Some(detail)) => format!("{code} {detail}"),
         _ => error.to_string().split(" (os error").next().unwrap_or_default().to_owned(),
-    }
-}
-
-fn password_advice(error: &redis::RedisError) -> String {
-    match error.detail() {
-        Some(detail) if detail.contains("no password") || detail.contains("without any password") => {
-            "it has no password; leave user and password out of the address".to_owned()
-        }
-        _ => "wrong user or password".to_owned(),
     }
 }
 
