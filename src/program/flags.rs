@@ -39,7 +39,7 @@ struct Raw {
     #[arg(short, long, value_name = "N", value_parser = |text: &str| text.parse::<Amount>(), long_help = text::BURST, help_heading = "Limit")]
     burst: Option<Amount>,
 
-    /// Limits shared with all that name it: a file or redis://…
+    /// Limits shared with all that name it: file or redis://
     #[arg(long, value_name = "BUCKET", value_hint = clap::ValueHint::FilePath, long_help = text::BUCKET, help_heading = "Shared")]
     bucket: Option<OsString>,
 
