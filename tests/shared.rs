@@ -241,37 +241,6 @@ mod limits {
 mod many_processes {
     use super::*;
 
-    /// What is stamped late by who reads is only fewer in that time: the bound from the start holds however loaded the
-    /// machine is.
-    #[test]
-    fn eight_pipes_together_keep_one_limit() {
-        const RATE: u32 = 400;
-        const EACH: usize = 250;
-        let place = Place::new();
-        place.run(&["--set", "-r", &format!("{RATE}/s,burst=1")]);
-        let input = "unit\n".repeat(EACH);
-        let start = Instant::now();
-        let lines: Vec<Lines> = (0..8)
-            .map(|_| {
-                let mut running = Running::start(place.command(&[]));
-                running.write(input.as_bytes());
-                let lines = Lines::of(running.stdout());
-                std::thread::spawn(move || running.end());
-                lines
-            })
-            .collect();
-        let mut times: Vec<Instant> = lines.into_iter().flat_map(Lines::times).collect();
-        times.sort();
-        assert_eq!(times.len(), 8 * EACH);
-        for (before, time) in times.iter().enumerate() {
-            let earned = (*time - start).as_secs_f64() * f64::from(RATE);
-            let before = f64::from(u32::try_from(before).unwrap());
-            assert!(before <= earned + 1.0, "{before} units had left when {earned} were paid for");
-        }
-        let took = times[8 * EACH - 1] - start;
-        println!("8 × {EACH} units at {RATE}/s took {took:?}, at best 4.9975 s");
-    }
-
     #[test]
     fn who_comes_first_makes_the_bucket_and_all_get_places_of_their_own() {
         for round in 0..200 {
