@@ -152,6 +152,30 @@ mod once {
         assert!(place.wait() > 2 * HOUR, "nobody is moved");
     }
 
+    /// The signal comes anywhere around the end of the wait: the program dies of it, or the command does. Where it got lost
+    /// the command would end by itself.
+    #[test]
+    fn a_signal_is_never_lost_between_the_wait_and_the_command() {
+        let place = Place::new();
+        let mut noise = 0x2545_F491_4F6C_DD1D_u64;
+        let mut became = 0;
+        for round in 0..300 {
+            assert!(place.run(&["--set", "-r", "50/s,burst=1,initial=0"]).status.success());
+            let told = place.wait();
+            let begun = Instant::now();
+            let mut running = Running::start(place.command(&["--once", "sh", "-c", "echo ran; exec sleep 3"]));
+            let out = common::read_all(running.stdout());
+            noise = noise.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            // It was told some time before we got to know: the wait ends anywhere in these four milliseconds.
+            let early = Duration::from_micros(noise >> 52);
+            std::thread::sleep(told.saturating_sub(begun.elapsed() + early));
+            running.signal(Signal::TERM);
+            assert_eq!(running.end().signal(), Some(Signal::TERM.as_raw()), "round {round}");
+            became += usize::from(!out.join().unwrap().is_empty());
+        }
+        println!("{became} of 300 had become the command");
+    }
+
     fn attends_to_signals(running: &Running) -> bool {
         let status = fs::read_to_string(format!("/proc/{}/status", running.pid())).unwrap_or_default();
         let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap_or("0");
