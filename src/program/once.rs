@@ -99,10 +99,11 @@ impl Attendant {
 
     /// The wait is over. Gives the signal that has come meanwhile; does not return where it came in time to interrupt.
     fn dismiss(self) -> Option<i32> {
-        let interrupted = self.over.swap(true, Ordering::SeqCst);
-        while interrupted {
+        if self.over.swap(true, Ordering::SeqCst) {
             // The attendant ends the program.
-            thread::park();
+            loop {
+                thread::park();
+            }
         }
         self.handle.close();
         // What it meant to say it has said; a panic of its own would have been shown.
