@@ -153,3 +153,37 @@ fn a_time_namespace_makes_no_difference() {
         assert!(waited.status.success(), "it is slept on the right clock: {}", text(&waited.stderr));
     }
 }
+
+/// A real file system that is elsewhere, and one served by a program that is here. Both are only seen by the script.
+#[test]
+fn what_a_program_serves_is_refused_where_it_is_from_another_machine() {
+    let sftp = "/usr/lib/openssh/sftp-server";
+    let is_there = |tool: &str| Path::new("/usr/bin").join(tool).exists();
+    if !can(&["unshare", "-m"]) || !Path::new("/dev/fuse").exists() || !Path::new(sftp).exists() {
+        println!("SKIPPED: needs root, /dev/fuse and {sftp}");
+        return;
+    }
+    for (tool, mount) in [
+        ("sshfs", "sshfs -o ssh_command=\"$2/ssh\" \"here:$2/real\" \"$2/seen\""),
+        ("bindfs", "bindfs \"$2/real\" \"$2/seen\""),
+    ] {
+        if !is_there(tool) {
+            println!("SKIPPED: {tool} is not installed");
+            continue;
+        }
+        let place = Place::new();
+        let script = format!(
+            "mkdir \"$2/real\" \"$2/seen\"; printf '#!/bin/sh\\nexec {sftp}\\n' > \"$2/ssh\"; chmod +x \"$2/ssh\"
+            {mount} 2>/dev/null || exit 9
+            \"$0\" --bucket \"$2/seen/b\" -r 5/s --once; code=$?; umount \"$2/seen\"; exit $code"
+        );
+        let output = place.run(&["unshare", "-m"], &script);
+        match tool {
+            "sshfs" => {
+                assert_fails(&output, &["network file system (fuse.sshfs)", "name a place on this machine"]);
+                assert_eq!(fs::read_dir(place.folder().join("real")).unwrap().count(), 0, "nothing is left there");
+            }
+            _ => assert!(output.status.success(), "{}", text(&output.stderr)),
+        }
+    }
+}

@@ -1,14 +1,79 @@
 //! One suite for every store: the same questions end on the same integers, wherever the limits live.
 
+#[path = "support/redis.rs"]
+mod support;
+
 use std::path::Path;
 use throttle::clock::{Clock, FakeClock, Nanos};
 use throttle::limits::Plan;
-use throttle::store::{File, Machine, Memory, Place, Shared, Store};
+use throttle::store::{File, Machine, Memory, Place, Redis, Shared, Store};
 
 const SECOND: u128 = 1_000_000_000;
 
-/// Grants of a schedule: a million in the speed that is released.
-const MANY: u32 = if cfg!(debug_assertions) { 100_000 } else { 1_000_000 };
+/// Grants of a schedule.
+const MANY: u32 = 1_000_000;
+
+/// The same where each is a few system calls: in the slow build fewer, so that it takes seconds.
+const MANY_CALLS: u32 = if cfg!(debug_assertions) { 300_000 } else { MANY };
+
+/// A new store with some limits, on a clock that tests set.
+struct Opened {
+    name: &'static str,
+    clock: FakeClock,
+    store: Box<dyn Store>,
+    /// Its times are multiples of so many nanoseconds: the exact ones, rounded up.
+    resolution: Nanos,
+    /// How long a schedule is worth its time here.
+    many: u32,
+    /// Units in one question.
+    at_once: u32,
+    _home: Home,
+}
+
+/// What ends with the store.
+enum Home {
+    Nowhere,
+    Folder(tempfile::TempDir),
+    Server(support::Redis),
+}
+
+impl Opened {
+    /// The exact time that lies `paid_for` of `units` a `period` after the start, as this store tells it.
+    fn after(&self, paid_for: u128, period: u128, units: u128) -> Nanos {
+        let exact = u128::from(START) + (paid_for * period).div_ceil(units);
+        u64::try_from(exact.next_multiple_of(self.resolution.into())).unwrap()
+    }
+}
+
+/// Every kind of store: whoever adds one adds it here.
+const STORES: [fn(&Plan) -> Option<Opened>; 3] = [memory, file, redis];
+
+/// Where every store's clock stands at first.
+const START: Nanos = 5_000;
+
+fn memory(plan: &Plan) -> Option<Opened> {
+    let clock = FakeClock::at(START);
+    let store = Box::new(Memory::new(plan, clock.clone()));
+    Some(Opened { name: "memory", clock, store, resolution: 1, many: MANY, at_once: 1, _home: Home::Nowhere })
+}
+
+fn file(plan: &Plan) -> Option<Opened> {
+    let (clock, folder) = (FakeClock::at(START), tempfile::tempdir().unwrap());
+    let machine = Machine::fake(&clock, 1, 0);
+    let store = Box::new(File::open_on(machine, place(&folder.path().join("bucket")), Some(plan)).unwrap());
+    let home = Home::Folder(folder);
+    Some(Opened { name: "file", clock, store, resolution: 1, many: MANY_CALLS, at_once: 1, _home: home })
+}
+
+/// Its server reckons them one by one, too; a round trip for each would only take longer.
+fn redis(plan: &Plan) -> Option<Opened> {
+    let server = support::Redis::start(&[])?;
+    let clock = FakeClock::at(START);
+    let address = server.bucket("bucket").parse().unwrap();
+    let store = Box::new(Redis::open_on_fake(address, Some(plan), clock.clone()).unwrap());
+    let home = Home::Server(server);
+    Some(Opened { name: "redis", clock, store, resolution: 1_000, many: MANY, at_once: 10_000, _home: home })
+}
 
 fn plan(limits: &[&str]) -> Plan {
     let limits: Vec<_> = limits.iter().map(|limit| limit.parse().unwrap()).collect();
@@ -19,70 +84,102 @@ fn place(path: &Path) -> Place {
     Place { path: path.to_owned(), own_folder: false }
 }
 
-/// Runs `check` on every kind of store with these limits, on a clock that stands at 5 µs.
-fn on_every_store(limits: &[&str], check: impl Fn(&str, &FakeClock, &dyn Store)) {
-    let plan = plan(limits);
-    let clock = FakeClock::at(5_000);
-    check("memory", &clock, &Memory::new(&plan, clock.clone()));
-
-    let folder = tempfile::tempdir().unwrap();
-    let clock = FakeClock::at(5_000);
-    let machine = Machine::fake(&clock, 1, 0);
-    let file = File::open_on(machine, place(&folder.path().join("bucket")), Some(&plan)).unwrap();
-    check("file", &clock, &file);
+/// Runs `check` on every kind of store with these limits.
+fn on_every_store(limits: &[&str], check: impl Fn(&Opened)) {
+    for open in STORES {
+        if let Some(opened) = open(&plan(limits)) {
+            check(&opened);
+        }
+    }
 }
 
-/// The times of `count` units asked for one by one at once.
-fn grants(store: &dyn Store, count: u32) -> impl Iterator<Item = Nanos> {
-    (0..count).map(|_| {
-        let (grant, _) = store.next_run(1).unwrap();
-        assert_eq!(grant.units, 1);
-        grant.at
+/// The times of `count` units, each for itself, asked for at once.
+fn grants(opened: &Opened, count: u32) -> impl Iterator<Item = Nanos> {
+    let mut left = count;
+    std::iter::from_fn(move || {
+        let asked = left.min(opened.at_once);
+        let (grant, _) = (asked > 0).then(|| opened.store.next_run(asked.into()).unwrap())?;
+        let units = u32::try_from(grant.units).unwrap();
+        assert!(opened.at_once > 1 || units == 1);
+        left -= units;
+        Some(std::iter::repeat_n(grant.at, units as usize))
     })
+    .flatten()
 }
 
 /// Of many units asked for at once, the burst goes then and each other one exactly when the rate has paid for it.
+fn assert_exact(limit: &str, burst: u128, units: u128, period: u128) {
+    on_every_store(&[limit], |opened| {
+        for (place, at) in grants(opened, opened.many).enumerate() {
+            let paid_for = (place as u128 + 1).saturating_sub(burst);
+            assert_eq!(at, opened.after(paid_for, period, units), "{} {limit}: {place}", opened.name);
+        }
+    });
+}
+
+// Three tests, for they take seconds and may run beside each other.
+
 #[test]
-fn a_saturated_schedule_is_exact_to_the_last_nanosecond() {
-    for (limit, units, period) in
-        [("1000003/s,burst=1", 1_000_003, SECOND), ("700/min,burst=7", 700, 60 * SECOND), ("3/s,burst=1", 3, SECOND)]
-    {
-        let burst = if limit.contains("burst=7") { 7 } else { 1 };
-        on_every_store(&[limit], |name, _, store| {
-            for (place, at) in grants(store, MANY).enumerate() {
-                let paid_for = (place as u128 + 1).saturating_sub(burst);
-                assert_eq!(u128::from(at), 5_000 + (paid_for * period).div_ceil(units), "{name} {limit}: {place}");
-            }
-        });
-    }
+fn a_fast_schedule_is_exact_to_the_last_nanosecond() {
+    assert_exact("1000003/s,burst=1", 1, 1_000_003, SECOND);
+}
+
+#[test]
+fn a_schedule_a_minute_is_exact() {
+    assert_exact("700/min,burst=7", 7, 700, 60 * SECOND);
+}
+
+#[test]
+fn a_slow_schedule_is_exact() {
+    assert_exact("3/s,burst=1", 1, 3, SECOND);
 }
 
 /// 10 a second, and 25 in any 10 s: the first 25 at the pace, and so on from 10 s after each.
 #[test]
 fn two_limits_are_both_kept() {
-    on_every_store(&["10/s,burst=1", "25/10s"], |name, _, store| {
-        for (place, at) in grants(store, 10_000).enumerate() {
-            let (round, rest) = (place as u64 / 25, place as u64 % 25);
-            assert_eq!(at, 5_000 + round * 10_000_000_000 + rest * 100_000_000, "{name}: {place}");
+    on_every_store(&["10/s,burst=1", "25/10s"], |opened| {
+        for (place, at) in grants(opened, 10_000).enumerate() {
+            let (round, rest) = (place as u128 / 25, place as u128 % 25);
+            assert_eq!(at, opened.after(round * 100 + rest, SECOND, 10), "{}: {place}", opened.name);
+        }
+    });
+}
+
+/// The first grants go with the clock, a third of a second apart; each other one exactly a period after the one whose
+/// place it takes.
+#[test]
+fn a_window_is_exact() {
+    on_every_store(&["3/min,window"], |opened| {
+        for (place, at) in (0..3)
+            .flat_map(|third| {
+                opened.clock.set(START + third * 333_333_000);
+                grants(opened, 1)
+            })
+            .chain(grants(opened, 10_000))
+            .enumerate()
+        {
+            let (round, third) = (place as u128 / 3, place as u128 % 3);
+            assert_eq!(at, opened.after(round * 60 * SECOND + third * 333_333_000, 1, 1), "{}: {place}", opened.name);
         }
     });
 }
 
 #[test]
 fn a_window_frees_what_is_a_period_old() {
-    on_every_store(&["3/min,window"], |name, clock, store| {
+    on_every_store(&["3/min,window"], |opened| {
         let mut times = Vec::new();
         for second in [0, 10, 20] {
-            clock.set(5_000 + second * 1_000_000_000);
-            times.extend(grants(store, 2).map(|at| (at - 5_000) / 1_000_000_000));
+            opened.clock.set(START + second * 1_000_000_000);
+            times.extend(grants(opened, 2).map(|at| (at - START) / 1_000_000_000));
         }
-        assert_eq!(times, [0, 0, 10, 60, 60, 70], "{name}");
+        assert_eq!(times, [0, 0, 10, 60, 60, 70], "{}", opened.name);
     });
 }
 
 #[test]
 fn what_waits_goes_as_a_run_and_what_does_not_is_not_reserved() {
-    on_every_store(&["1000/s,burst=4"], |name, clock, store| {
+    on_every_store(&["1000/s,burst=4"], |opened| {
+        let (name, clock, store) = (opened.name, &opened.clock, &*opened.store);
         let (run, asked) = store.next_run(100).unwrap();
         assert_eq!((run.at, run.units, asked), (5_000, 4, 5_000), "{name}");
         let (run, _) = store.next_run(96).unwrap();
@@ -95,7 +192,8 @@ fn what_waits_goes_as_a_run_and_what_does_not_is_not_reserved() {
 
 #[test]
 fn what_can_never_be_granted_is_refused_and_costs_nothing() {
-    on_every_store(&["3/min,window"], |name, _, store| {
+    on_every_store(&["3/min,window"], |opened| {
+        let (name, store) = (opened.name, &*opened.store);
         assert_eq!(store.available(), 3, "{name}");
         assert_eq!(store.schedule(4), Some(60_000_005_000), "{name}");
         assert_eq!(store.available(), 3, "{name}");

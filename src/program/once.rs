@@ -6,14 +6,15 @@ use super::flags::Flags;
 use super::{lookup, say, signals};
 use anyhow::{Context, Result};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-use signal_hook::iterator::Signals;
+use signal_hook::flag;
+use signal_hook::iterator::{Handle, Signals};
 use std::ffi::{OsStr, OsString};
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread::{self, JoinHandle};
 use throttle::clock::{Nanos, sharpen_this_thread, with_usual_slack};
 use throttle::limits::{Grant, Refusal};
 use throttle::store::StoreError;
@@ -44,6 +45,7 @@ pub(super) fn run(flags: &Flags, bucket: &Bucket, command: &[OsString]) -> Resul
     }
     Ok(found.map_or(Exit::Success, |path| become_command(&path, command)))
 }
+
 /// One from the bucket; a grant where that has to be waited for.
 fn take(flags: &Flags, bucket: &Bucket) -> Result<(Option<Grant>, Arc<AnyBucket>), StoreError> {
     let store = Arc::from(bucket::open(flags, bucket)?);
@@ -61,31 +63,79 @@ pub(super) fn is_too_long(flags: &Flags, error: &StoreError) -> bool {
 }
 
 /// Sleeps until the grant. Who is interrupted gives back what can be given back, and dies of the signal.
+///
+/// No signal is lost: not before this is the only thread is it looked whether one has come, and from then on the handler
+/// itself ends the program, until the command has taken its place.
 fn wait(store: &Arc<AnyBucket>, grant: Grant) -> Result<()> {
-    let wanted = [SIGINT, SIGTERM, SIGHUP].into_iter().filter(|signal| !signals::is_ignored(*signal));
-    let mut signals = Signals::new(wanted).context("cannot handle signals")?;
-    let over = Arc::new(AtomicBool::new(false));
-    let (theirs, ended) = (Arc::clone(store), Arc::clone(&over));
-    let attendant = move || {
-        if let Some(signal) = signals.forever().next() {
-            if !ended.swap(true, Ordering::SeqCst)
-                && let Err(error) = theirs.give_back(&grant)
-            {
-                say(error);
-            }
-            signals::die_of(signal);
-        }
-    };
-    thread::Builder::new().name("attendant".to_owned()).spawn(attendant).context("cannot handle signals")?;
+    let attendant = Attendant::start(store, grant).context("cannot handle signals")?;
     sharpen_this_thread();
     store.clock().sleep_until(grant.at);
-    if over.swap(true, Ordering::SeqCst) {
-        // It was given back: the attendant ends the program.
-        loop {
-            thread::park();
-        }
+    if let Some(signal) = attendant.dismiss() {
+        signals::die_of(signal);
     }
     Ok(())
+}
+
+/// Who answers signals while the program sleeps.
+struct Attendant {
+    /// Whether the wait is over, or it was interrupted: who says so first decides.
+    over: Arc<AtomicBool>,
+    /// Whether signals end the program in the handler.
+    dismissed: Arc<AtomicBool>,
+    /// The last signal that came.
+    came: Arc<AtomicUsize>,
+    handle: Handle,
+    thread: JoinHandle<()>,
+}
+
+impl Attendant {
+    fn start(store: &Arc<AnyBucket>, grant: Grant) -> io::Result<Self> {
+        let wanted: Vec<i32> =
+            [SIGINT, SIGTERM, SIGHUP].into_iter().filter(|signal| !signals::is_ignored(*signal)).collect();
+        let (over, dismissed) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+        let came = Arc::new(AtomicUsize::new(0));
+        let mut signals = signals::held_back(&wanted, || {
+            for signal in &wanted {
+                // In this order: what the handler does not see as dismissed was noted before.
+                flag::register_usize(*signal, Arc::clone(&came), usize::try_from(*signal).unwrap_or(0))?;
+                flag::register_conditional_default(*signal, Arc::clone(&dismissed))?;
+            }
+            Signals::new(&wanted)
+        })?;
+        let (handle, store, ended) = (signals.handle(), Arc::clone(store), Arc::clone(&over));
+        let answer = move || {
+            if let Some(signal) = signals.forever().next() {
+                interrupt(&*store, &grant, &ended, signal);
+            }
+        };
+        let thread = thread::Builder::new().name("attendant".to_owned()).spawn(answer)?;
+        Ok(Attendant { over, dismissed, came, handle, thread })
+    }
+
+    /// The wait is over. Gives the signal that has come meanwhile; does not return where it came in time to interrupt.
+    fn dismiss(self) -> Option<i32> {
+        if self.over.swap(true, Ordering::SeqCst) {
+            // The attendant ends the program.
+            loop {
+                thread::park();
+            }
+        }
+        self.handle.close();
+        // What it meant to say it has said; a panic of its own would have been shown.
+        let _ = self.thread.join();
+        self.dismissed.store(true, Ordering::SeqCst);
+        i32::try_from(self.came.load(Ordering::SeqCst)).ok().filter(|signal| *signal > 0)
+    }
+}
+
+/// Gives back and ends the program, unless the wait is over.
+fn interrupt(store: &AnyBucket, grant: &Grant, over: &AtomicBool, signal: i32) {
+    if !over.swap(true, Ordering::SeqCst) {
+        if let Err(error) = store.give_back(grant) {
+            say(error);
+        }
+        signals::die_of(signal);
+    }
 }
 
 /// Returns only where that fails.

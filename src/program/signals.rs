@@ -4,12 +4,14 @@ use super::commands::{Watch, has_terminal};
 use super::exit::Exit;
 use super::report::Report;
 use anyhow::Result;
+use nix::sys::signal::{self, SigSet, SigmaskHow};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::Signal;
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGPIPE, SIGQUIT, SIGTERM, SIGTSTP, SIGUSR1};
 use signal_hook::iterator::backend::SignalDelivery;
 use signal_hook::iterator::exfiltrator::SignalOnly;
 use signal_hook::low_level::emulate_default_handler;
+use std::io;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::thread;
@@ -31,7 +33,7 @@ pub(crate) fn attend(report: Arc<Report>, commands: Option<Arc<Watch>>) -> Resul
     }
     wanted.retain(|&signal| !is_ignored(signal));
     let (read, write) = UnixStream::pair()?;
-    let delivery = Delivery::with_pipe(read, write, SignalOnly, wanted)?;
+    let delivery = held_back(&wanted, || Delivery::with_pipe(read, write, SignalOnly, &wanted))?;
     thread::Builder::new().name("attendant".to_owned()).spawn(move || answer(delivery, &report, commands.as_ref()))?;
     Ok(())
 }
@@ -103,6 +105,19 @@ pub(crate) fn die_of_broken_pipe() -> Exit {
 pub(super) fn die_of(signal: i32) {
     // Fails only for signals that cannot be handled at all, which none of ours is.
     let _ = emulate_default_handler(signal);
+}
+
+/// Runs `act` while these signals do not reach this thread; they come afterwards. For what sets up their handlers: between
+/// the system's and signal-hook's own list of what to do then, a signal would get lost.
+///
+/// # Errors
+/// What `act` fails with, or the system's refusal to hold signals back.
+pub(super) fn held_back<T>(wanted: &[i32], act: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+    let signals: SigSet = wanted.iter().filter_map(|signal| signal::Signal::try_from(*signal).ok()).collect();
+    let before = signals.thread_swap_mask(SigmaskHow::SIG_BLOCK)?;
+    let result = act();
+    before.thread_set_mask()?;
+    result
 }
 
 /// Whether a signal was ignored when we were started.

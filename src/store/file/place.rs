@@ -1,7 +1,7 @@
 //! How a bucket's file is opened and made: only what is ours, on this machine, and never half-made.
 
 use super::error::FileError;
-use super::slots;
+use super::{network, slots};
 use rustix::fs::{FileType, FlockOperation, Mode, OFlags, Stat};
 use rustix::io::Errno;
 use std::fs::{DirBuilder, File, Permissions};
@@ -34,7 +34,7 @@ pub(super) fn open(place: &Place) -> Result<Option<File>, FileError> {
     if place.own_folder {
         check_folder(path)?;
     }
-    refuse_network(path, &file)?;
+    network::refuse(path, &file)?;
     check_head(path, &file)?;
     Ok(Some(file))
 }
@@ -95,7 +95,7 @@ pub(super) fn create(place: &Place, state: &[u8]) -> Result<(), FileError> {
     let mut builder = tempfile::Builder::new();
     let builder = builder.prefix(".throttle-").permissions(Permissions::from_mode(0o600));
     let mut file = builder.tempfile_in(folder).map_err(failed_to_make)?;
-    refuse_network(path, file.as_file())?;
+    network::refuse(path, file.as_file())?;
     fill(file.as_file_mut(), state).map_err(failed_to_make)?;
     match file.persist_noclobber(path) {
         Ok(_) => Ok(()),
@@ -145,52 +145,4 @@ pub(super) fn errno(error: &std::io::Error) -> Errno {
         ErrorKind::QuotaExceeded => Errno::DQUOT,
         _ => Errno::IO,
     })
-}
-
-/// `statfs(2)`'s numbers of file systems whose files are other machines', too.
-#[cfg(any(target_os = "linux", target_os = "android"))]
-const NETWORK: [(u32, &str); 11] = [
-    (0x6969, "NFS"),
-    (0x517B, "SMB"),
-    (0xFE53_4D42, "SMB2"),
-    (0xFF53_4D42, "CIFS"),
-    (0x5346_414F, "AFS"),
-    (0x6B41_4653, "AFS"),
-    (0x7375_7245, "Coda"),
-    (0x00C3_6400, "Ceph"),
-    (0x0102_1997, "9P"),
-    (0x7461_636F, "OCFS2"),
-    (0x0BD0_0BD0, "Lustre"),
-];
-
-#[cfg(any(target_os = "linux", target_os = "android"))]
-fn refuse_network(path: &Path, file: &File) -> Result<(), FileError> {
-    let system = rustix::fs::fstatfs(file).map_err(|error| failed("look at the file system of", path, error))?;
-    match network(i128::from(system.f_type)) {
-        Some(kind) => Err(FileError::Network { path: path.to_owned(), kind }),
-        None => Ok(()),
-    }
-}
-
-/// The number's type, and so its sign, differs between machines.
-#[cfg(any(target_os = "linux", target_os = "android"))]
-fn network(number: i128) -> Option<&'static str> {
-    let found = NETWORK.iter().find(|(known, _)| number & 0xFFFF_FFFF == i128::from(*known));
-    found.map(|(_, kind)| *kind)
-}
-
-/// There is no portable way to tell.
-#[cfg(not(any(target_os = "linux", target_os = "android")))]
-fn refuse_network(_: &Path, _: &File) -> Result<(), FileError> {
-    Ok(())
-}
-
-#[cfg(all(test, any(target_os = "linux", target_os = "android")))]
-mod tests {
-    #[test]
-    fn network_file_systems_are_known_by_their_numbers() {
-        assert_eq!(super::network(0x6969), Some("NFS"));
-        assert_eq!(super::network(i128::from(0xFF53_4D42_u32.cast_signed())), Some("CIFS"));
-        assert_eq!((super::network(0xEF53), super::network(0x0102_1994)), (None, None), "ext4 and tmpfs are not");
-    }
 }
