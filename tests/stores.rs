@@ -33,8 +33,8 @@ struct Opened {
 /// What ends with the store.
 enum Home {
     Nowhere,
-    Folder(tempfile::TempDir),
-    Server(support::Redis),
+    Folder(#[allow(dead_code, reason = "it is removed with this")] tempfile::TempDir),
+    Server(#[allow(dead_code, reason = "it ends with this")] support::Redis),
 }
 
 impl Opened {
@@ -337,5 +337,177 @@ mod a_file {
         std::fs::remove_file(bucket.0.path().join("b")).unwrap();
         assert_eq!(file.take(1, None).unwrap().0.at, 0);
         assert_eq!(wait(&bucket.open(&clock, 1, 0, &["9/s"])), HOUR, "the same limits, and one taken");
+    }
+}
+
+mod a_server {
+    use super::*;
+    use throttle::limits::Grant;
+    use throttle::store::StoreError;
+
+    fn open(server: &support::Redis, clock: &FakeClock, limits: &[&str]) -> Redis {
+        Redis::open_on_fake(server.bucket("bucket").parse().unwrap(), Some(&plan(limits)), clock.clone()).unwrap()
+    }
+
+    fn at(result: Result<(Grant, Nanos), StoreError>) -> Nanos {
+        result.unwrap().0.at
+    }
+
+    /// The same questions at the same times, some of them random, have the same answers as those of a file, where every
+    /// time is a whole number of microseconds anyway.
+    #[test]
+    fn a_server_and_a_file_answer_alike() {
+        let Some(server) = support::Redis::start(&[]) else { return };
+        let limits: [&[&str]; 6] = [
+            &["8/s,burst=3"],
+            &["5/min,window"],
+            &["2000/s,burst=5", "40/s,window"],
+            &["50/s,burst=1", "3000/min,window"],
+            &["1000/s,burst=7,initial=0", "100/s,burst=20", "10000/h,window"],
+            &["500000/s,burst=2"],
+        ];
+        for limits in limits {
+            let () = server.tell(&["FLUSHALL"]);
+            let (clock, folder) = (FakeClock::at(START), tempfile::tempdir().unwrap());
+            let machine = Machine::fake(&clock, 1, 0);
+            let file = File::open_on(machine, place(&folder.path().join("bucket")), Some(&plan(limits))).unwrap();
+            let redis = open(&server, &clock, limits);
+            let mut random = Random(7);
+            let mut held: Vec<[Grant; 2]> = Vec::new();
+            for step in 0..1_000 {
+                let what = format!("{limits:?}, step {step}");
+                clock.advance(random.below(4) * random.below(300) * random.below(300) * 1_000);
+                match random.below(10) {
+                    0 => {
+                        let fresh = [random.below(2) == 0, random.below(2) == 0];
+                        // A fraction of a unit is not carried over to another rate.
+                        let same = plan(limits);
+                        file.set(&same, &fresh).unwrap();
+                        redis.set(&same, &fresh).unwrap();
+                        held.clear();
+                        if fresh != [true; 2] {
+                            // Both begin at whole units again.
+                            let all = vec![true; limits.len()];
+                            file.set(&same, &all).unwrap();
+                            redis.set(&same, &all).unwrap();
+                        }
+                    }
+                    1 | 2 if !held.is_empty() => {
+                        let grants = held.swap_remove(usize::try_from(random.below(held.len() as u64)).unwrap());
+                        file.give_back(&grants[0]).unwrap();
+                        redis.give_back(&grants[1]).unwrap();
+                    }
+                    _ => {
+                        let wait = (random.below(3) == 0).then(|| random.below(500) * 1_000_000);
+                        let units = 1 + random.below(2);
+                        match (file.take(units, wait), redis.take(units, wait)) {
+                            (Ok((by_file, _)), Ok((by_redis, _))) => {
+                                assert_eq!((by_file.at, by_file.units), (by_redis.at, by_redis.units), "{what}");
+                                assert_eq!(by_file.bound_by, by_redis.bound_by, "{what}");
+                                held.push([by_file, by_redis]);
+                            }
+                            (Err(by_file), Err(by_redis)) => {
+                                assert_eq!(by_file.to_string(), by_redis.to_string(), "{what}")
+                            }
+                            other => panic!("{what}: {other:?}"),
+                        }
+                    }
+                }
+                assert_eq!(file.view().unwrap(), redis.view().unwrap(), "{what}");
+            }
+        }
+    }
+
+    struct Random(u64);
+
+    impl Random {
+        /// Marsaglia's xorshift.
+        fn below(&mut self, bound: u64) -> u64 {
+            self.0 ^= self.0 << 13;
+            self.0 ^= self.0 >> 7;
+            self.0 ^= self.0 << 17;
+            (self.0 >> 11) % bound
+        }
+    }
+
+    /// Times that were given stay, nothing is credited, and nobody waits for the clock to come back.
+    #[test]
+    fn a_clock_that_is_set_back_credits_nothing_and_stalls_nothing() {
+        let Some(server) = support::Redis::start(&[]) else { return };
+        let clock = FakeClock::at(3_600_000_000_000);
+        let store = open(&server, &clock, &["10/s,burst=2"]);
+        let first = at(store.take(2, None));
+        clock.set(5_000);
+        assert_eq!(at(store.take(1, None)), first + 100_000_000, "as if no time had passed");
+        clock.advance(150_000_000);
+        assert_eq!(at(store.take(1, None)), first + 200_000_000);
+        clock.advance(50_000_000);
+        assert_eq!(at(store.take(1, None)), first + 300_000_000, "it goes on from there");
+    }
+
+    /// Who was promised a time tells the server that has forgotten it: nobody is let through before, and no second burst.
+    #[test]
+    fn what_a_server_has_lost_its_clients_tell_it() {
+        let Some(server) = support::Redis::start(&[]) else { return };
+        let clock = FakeClock::at(1_000_000_000);
+        let (mine, other) = (open(&server, &clock, &["10/s,burst=5"]), open(&server, &clock, &["10/s,burst=5"]));
+        let times: Vec<Nanos> = (0..10).map(|_| at(mine.take(1, None))).collect();
+        assert_eq!(times[9], 1_500_000_000);
+        let last = at(other.take(1, None));
+        assert_eq!(last, 1_600_000_000);
+        let () = server.tell(&["FLUSHALL"]);
+        clock.advance(50_000_000);
+        assert_eq!(at(mine.take(1, None)), times[9] + 100_000_000, "empty from its own latest grant on");
+        assert_eq!(at(other.take(1, None)), last + 100_000_000, "and from the other's");
+        assert_eq!(at(mine.take(1, None)), last + 200_000_000, "which is then known to all");
+        // One that knew nothing finds it so.
+        assert_eq!(at(open(&server, &clock, &["10/s,burst=5"]).take(1, None)), last + 300_000_000);
+    }
+
+    /// The script's cache is emptied with every restart, and the state may be, too.
+    #[test]
+    fn a_script_that_was_forgotten_is_sent_again() {
+        let Some(server) = support::Redis::start(&[]) else { return };
+        let clock = FakeClock::at(START);
+        let store = open(&server, &clock, &["10/s,burst=1"]);
+        for place in 0..3 {
+            let () = server.tell(&["SCRIPT", "FLUSH"]);
+            assert_eq!(at(store.take(1, None)), START + place * 100_000_000);
+        }
+        assert_eq!(store.next_run(5).unwrap().0.at, START + 300_000_000);
+    }
+
+    /// What is left of a lease when its pipe ends is as if it had never been asked for.
+    #[test]
+    fn a_lease_that_is_not_used_up_is_given_back() {
+        let Some(server) = support::Redis::start(&[]) else { return };
+        for limits in [&["10/s,burst=2"][..], &["10/s,burst=2", "15/s,window"], &["6/s,window"]] {
+            let () = server.tell(&["FLUSHALL"]);
+            let clock = FakeClock::at(START);
+            let used: Vec<Nanos> = {
+                let store = open(&server, &clock, limits);
+                // Of twelve units three leave, or more where they go together.
+                let first = store.next_run(12).unwrap().0;
+                let more: Vec<Grant> = (first.units..3).map(|_| store.next_run(1).unwrap().0).collect();
+                let grants = [first].into_iter().chain(more);
+                grants.flat_map(|grant| std::iter::repeat_n(grant.at, usize::try_from(grant.units).unwrap())).collect()
+            };
+            let mut expected = throttle::limits::Limits::new(&plan(limits), START);
+            for used in &used {
+                assert_eq!(expected.take(START, 1).unwrap().at, *used, "{limits:?}");
+            }
+            let next = open(&server, &clock, limits);
+            let (view, after) = (next.view().unwrap(), at(next.take(1, None)));
+            assert_eq!(view.wait, Some(after - START), "{limits:?}");
+            assert_eq!(after, expected.take(START, 1).unwrap().at, "{limits:?}");
+        }
+    }
+
+    #[test]
+    fn nothing_that_is_printed_for_debugging_tells_a_password() {
+        let Some(server) = support::Redis::start(&["--requirepass", "s3cret"]) else { return };
+        let address = format!("redis://:s3cret@127.0.0.1:{}/b", server.port).parse().unwrap();
+        let store = Redis::open(address, Some(&plan(&["5/s"])), throttle::store::Patience::none()).unwrap();
+        assert!(!format!("{store:?}").contains("s3cret"), "{store:?}");
     }
 }

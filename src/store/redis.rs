@@ -387,7 +387,10 @@ impl Store for Redis {
     }
 
     fn available(&self) -> u64 {
-        self.state().lease.units()
+        match self.state().lease.units() {
+            0 => self.shadow().available(self.clock.now()),
+            units => units,
+        }
     }
 
     fn next_run(&self, waiting: u64) -> Result<(Grant, Nanos), StoreError> {
