@@ -421,3 +421,86 @@ mod bucket {
         assert!(runs(&redis.bucket("2/b"), &["--show"]).contains("/2/b"));
     }
 }
+
+mod cluster {
+    use super::*;
+    use common::wait_until;
+
+    /// The bucket is one key, and whichever node is named says where that is.
+    #[test]
+    fn a_bucket_is_found_from_every_node() {
+        let node = || Redis::start(&["--cluster-enabled", "yes", "--cluster-port", "FREE"]);
+        let (Some(a), Some(b)) = (node(), node()) else { return };
+        let () = a.tell(&["CLUSTER", "ADDSLOTSRANGE", "0", "8191"]);
+        let () = b.tell(&["CLUSTER", "ADDSLOTSRANGE", "8192", "16383"]);
+        let bus: Vec<String> = b.tell(&["CONFIG", "GET", "cluster-port"]);
+        let () = a.tell(&["CLUSTER", "MEET", "127.0.0.1", &b.port.to_string(), &bus[1]]);
+        for node in [&a, &b] {
+            wait_until("the cluster", || node.tell::<String>(&["CLUSTER", "INFO"]).contains("cluster_state:ok"));
+        }
+        for name in ["one", "two", "three", "four"] {
+            let buckets = [a.bucket(name), b.bucket(name)];
+            runs(&buckets[0], &["-r", "1/h,burst=2", "--once"]);
+            runs(&buckets[1], &["-r", "1/h,burst=2", "--once"]);
+            for bucket in buckets {
+                assert_eq!(shown(&bucket)["available"], 0, "{name}");
+            }
+        }
+        let keys: Vec<i64> = [&a, &b].map(|node| node.tell(&["DBSIZE"])).to_vec();
+        assert!(keys.iter().sum::<i64>() == 4 && !keys.contains(&0), "on both nodes: {keys:?}");
+    }
+}
+
+#[cfg(not(feature = "tls"))]
+#[test]
+fn an_encrypted_address_needs_a_build_with_tls() {
+    assert_fails(&run("rediss://localhost/b", &["-r", "5/s"]), 1, &["built without TLS", "--features tls"]);
+}
+
+#[cfg(feature = "tls")]
+mod encrypted {
+    use super::*;
+    use std::path::Path;
+    use std::process::Command;
+
+    fn openssl(folder: &Path, args: &str) {
+        let words = args.split(' ');
+        let output = Command::new("openssl").args(words).current_dir(folder).output().expect("openssl is installed");
+        assert!(output.status.success(), "{}", text(&output.stderr));
+    }
+
+    /// An authority of our own, and a certificate of it for the server.
+    fn certificates(folder: &Path) {
+        let key = "-newkey rsa:2048 -nodes -days 2";
+        openssl(folder, &format!("req -x509 {key} -keyout ca.key -out ca.crt -subj /CN=ours"));
+        openssl(folder, &format!("req {} -keyout key -out csr -subj /CN=localhost", key.trim_end_matches(" -days 2")));
+        std::fs::write(folder.join("names"), "subjectAltName=DNS:localhost\nbasicConstraints=CA:FALSE\n").unwrap();
+        openssl(folder, "x509 -req -in csr -CA ca.crt -CAkey ca.key -CAcreateserial -days 2 -out crt -extfile names");
+    }
+
+    #[test]
+    fn a_server_must_prove_who_it_is() {
+        let folder = tempfile::tempdir().unwrap();
+        certificates(folder.path());
+        let file = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+        let (crt, key, ca) = (file("crt"), file("key"), file("ca.crt"));
+        let tls =
+            ["--tls-cert-file", &crt, "--tls-key-file", &key, "--tls-ca-cert-file", &ca, "--tls-auth-clients", "no"];
+        let ports = ["--port", "0", "--tls-port", "PORT", "--requirepass", "s3cret"];
+        let Some(redis) = Redis::start(&[&ports[..], &tls].concat()) else { return };
+        let asked = |host: &str, trusted: bool| {
+            let bucket = format!("rediss://:s3cret@{host}:{}/b", redis.port);
+            let mut command = throttle(&["--bucket", &bucket, "-r", "5/s", "--once", "--on-store-error", "fail"]);
+            if trusted {
+                command.env("SSL_CERT_FILE", &ca);
+            }
+            feed(command, b"")
+        };
+        let output = asked("localhost", true);
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        assert_fails(&asked("localhost", false), 125, &["refuses: invalid peer certificate"]);
+        assert_fails(&asked("127.0.0.1", true), 125, &["refuses: invalid peer certificate", "not valid for name"]);
+        let plain = run(&redis.bucket("b"), &["-r", "5/s", "--on-store-error", "fail"]);
+        assert_fails(&plain, 1, &["the bucket redis://127.0.0.1:"]);
+    }
+}

@@ -46,23 +46,23 @@ impl Opened {
 }
 
 /// Every kind of store: whoever adds one adds it here.
-const STORES: [fn(&Plan) -> Option<Opened>; 3] = [memory, file, redis];
+const STORES: [fn(&Plan) -> Option<Opened>; 3] = [|plan| Some(memory(plan)), |plan| Some(file(plan)), redis];
 
 /// Where every store's clock stands at first.
 const START: Nanos = 5_000;
 
-fn memory(plan: &Plan) -> Option<Opened> {
+fn memory(plan: &Plan) -> Opened {
     let clock = FakeClock::at(START);
     let store = Box::new(Memory::new(plan, clock.clone()));
-    Some(Opened { name: "memory", clock, store, resolution: 1, many: MANY, at_once: 1, _home: Home::Nowhere })
+    Opened { name: "memory", clock, store, resolution: 1, many: MANY, at_once: 1, _home: Home::Nowhere }
 }
 
-fn file(plan: &Plan) -> Option<Opened> {
+fn file(plan: &Plan) -> Opened {
     let (clock, folder) = (FakeClock::at(START), tempfile::tempdir().unwrap());
     let machine = Machine::fake(&clock, 1, 0);
     let store = Box::new(File::open_on(machine, place(&folder.path().join("bucket")), Some(plan)).unwrap());
     let home = Home::Folder(folder);
-    Some(Opened { name: "file", clock, store, resolution: 1, many: MANY_CALLS, at_once: 1, _home: home })
+    Opened { name: "file", clock, store, resolution: 1, many: MANY_CALLS, at_once: 1, _home: home }
 }
 
 /// Its server reckons them one by one, too; a round trip for each would only take longer.
@@ -407,7 +407,7 @@ mod a_server {
                                 held.push([by_file, by_redis]);
                             }
                             (Err(by_file), Err(by_redis)) => {
-                                assert_eq!(by_file.to_string(), by_redis.to_string(), "{what}")
+                                assert_eq!(by_file.to_string(), by_redis.to_string(), "{what}");
                             }
                             other => panic!("{what}: {other:?}"),
                         }

@@ -21,7 +21,8 @@ pub(crate) struct Redis {
 }
 
 impl Redis {
-    /// Starts one; `None`, with a visible word, where none is installed. Where CI is to have installed it, that is an error.
+    /// Starts one with `args`, in which PORT is its port and FREE another; `None`, with a visible word, where none is
+    /// installed. Where CI is to have installed it, that is an error.
     pub(crate) fn start(args: &[&str]) -> Option<Self> {
         let Some(program) = program() else {
             assert!(std::env::var_os("CI").is_none(), "redis-server is not installed");
@@ -31,7 +32,12 @@ impl Redis {
         // Somebody else may take a port between our finding it free and the server's using it.
         for _ in 0..5 {
             let (folder, port) = (tempfile::tempdir().unwrap(), free_port());
-            let args = args.iter().map(|&arg| arg.to_owned()).collect();
+            let filled = |arg: &&str| match *arg {
+                "PORT" => port.to_string(),
+                "FREE" => free_port().to_string(),
+                arg => arg.to_owned(),
+            };
+            let args = args.iter().map(filled).collect();
             let mut redis = Redis { process: None, port, folder, args };
             if redis.start_again_with(&program).is_ok() {
                 return Some(redis);

@@ -123,11 +123,19 @@ impl Link {
             if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) {
                 return self.send_as("EVAL", question).and_then(|()| self.answer());
             }
-            let Some((host, port)) = error.redirect_node().filter(|_| moves < MOVES) else { return Err(error) };
+            let node = error.redirect_node().filter(|_| moves < MOVES).and_then(|(node, _slot)| self.node_at(node));
+            let Some(node) = node else { return Err(error) };
             moves += 1;
-            self.moved_to = Some((host.to_owned(), port));
+            self.moved_to = Some(node);
             self.connection = Some(self.connected()?);
         }
+    }
+
+    /// `HOST:PORT`; without a host it is the one that said so.
+    fn node_at(&self, node: &str) -> Option<(String, u16)> {
+        let (host, port) = node.rsplit_once(':')?;
+        let host = if host.is_empty() { self.address.node().0 } else { host.trim_matches(['[', ']']) };
+        Some((host.to_owned(), port.parse().ok()?))
     }
 
     fn send_as(&mut self, name: &str, question: &Question) -> Result<(), redis::RedisError> {
