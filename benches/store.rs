@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use support::find;
 use throttle::clock::SystemClock;
 use throttle::limits::Plan;
-use throttle::store::{File, Memory, Place, Store};
+use throttle::store::{File, Memory, Place, Shared, Store};
 
 #[path = "../tests/support/nginx.rs"]
 #[allow(dead_code, reason = "only the search for a tool is wanted")]
@@ -82,8 +82,8 @@ fn reserve(store: &dyn Store) {
 }
 
 /// As `--once` does, without a lease.
-fn reserve_shared(file: &File) {
-    let _ = std::hint::black_box(file.take(1, None).unwrap());
+fn reserve_shared(store: &dyn Shared) {
+    let _ = std::hint::black_box(store.take(1, None).unwrap());
 }
 
 /// One process asks for one after the other. Another store is another line here.

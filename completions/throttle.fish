@@ -1,8 +1,10 @@
 complete -c throttle -s r -l rate -d 'At most this: 5/s, 100/min, 10MiB/s; repeat for several' -r
 complete -c throttle -s b -l burst -d 'Most that go at once after rest [default: 10 ms of rate]' -r
-complete -c throttle -l bucket -d 'Limits shared with all that name it: NAME, or a path' -r -F
+complete -c throttle -l bucket -d 'Limits shared with all that name it: file or redis://' -r -F
 complete -c throttle -l max-wait -d 'Rather than wait longer, exit 75' -r
 complete -c throttle -l show -d 'Show the bucket: text or json' -r
+complete -c throttle -l on-store-error -d 'While the bucket\'s server is away: wait, fail [default: wait]' -r -f -a "wait\t'Go on trying'
+fail\t'End'"
 complete -c throttle -s d -l delimiter -d 'Units end with the byte C' -r
 complete -c throttle -s a -l arg-file -d 'Read FILE instead of standard input' -r -F
 complete -c throttle -l repeat -d 'Instead of input, the units 1 to N, or without end' -r

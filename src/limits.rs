@@ -17,6 +17,7 @@ mod saved;
 mod waiting;
 
 pub use agree::Disagreement;
+pub(crate) use plan::Resolved;
 pub use plan::{Plan, PlanError};
 
 /// The state of one limit.
@@ -73,6 +74,18 @@ pub enum Refusal {
 fn seconds(nanos: Nanos) -> String {
     let tenths = nanos.div_ceil(100 * MILLISECOND);
     format!("{}.{}", tenths / 10, tenths % 10)
+}
+
+impl Grant {
+    /// A grant that was reckoned elsewhere.
+    pub(crate) fn told(at: Nanos, units: u64, bound_by: Option<usize>, number: u64) -> Self {
+        Grant { at, units, bound_by, number }
+    }
+
+    /// Tells this grant among those of its limits.
+    pub(crate) fn number(&self) -> u64 {
+        self.number
+    }
 }
 
 impl Limits {

@@ -39,7 +39,7 @@ fn run(flags: &Flags) -> anyhow::Result<Exit> {
     match (flags.mode(), flags.bucket(), flags.template()) {
         (Mode::Once, Some(bucket), _) => once::run(flags, bucket, flags.command()),
         (Mode::Set, Some(bucket), _) => bucket::set(flags, bucket).map(|()| Exit::Success),
-        (Mode::Show(format), Some(bucket), _) => bucket::show(bucket, format).map(|()| Exit::Success),
+        (Mode::Show(format), Some(bucket), _) => bucket::show(flags, bucket, format).map(|()| Exit::Success),
         (_, _, Some(template)) => commands::run(flags, template),
         _ => pipe::run(flags),
     }

@@ -1,16 +1,19 @@
 //! Stores: where the state of the limits lives, and on which clock.
 
 use crate::clock::{Clock, Nanos};
-use crate::limits::{Grant, Refusal};
+use crate::limits::{Disagreement, Grant, Plan, Refusal};
+use crate::rate::{Amount, Limit};
 use std::fmt::Debug;
 use thiserror::Error;
 
 mod file;
 mod lease;
 mod memory;
+mod redis;
 
-pub use file::{File, FileError, Machine, Place, View};
+pub use file::{File, FileError, Machine, Place};
 pub use memory::Memory;
+pub use redis::{Address, AddressError, Patience, Redis, RedisError, Trouble};
 
 /// What the pump needs of the place where limits live. Every question is answered atomically, and nobody sleeps while
 /// others wait for an answer.
@@ -42,6 +45,70 @@ pub trait Store: Debug {
     fn schedule(&self, units: u64) -> Option<Nanos>;
 }
 
+/// What is asked of limits that others use, too.
+pub trait Shared: Store {
+    /// Where they are, for messages.
+    fn place(&self) -> String;
+
+    /// The limits as they were set when last looked at.
+    fn plan(&self) -> Plan;
+
+    /// Changes the limits for everyone, at their next question. What has been saved or counted is kept in limits that stand
+    /// in the same place and are of the same kind, but for the places in `fresh`, which begin anew.
+    ///
+    /// # Errors
+    /// [`StoreError`]; nothing is changed then.
+    fn set(&self, plan: &Plan, fresh: &[bool]) -> Result<(), StoreError>;
+
+    /// Everything, as it is now.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    fn view(&self) -> Result<View, StoreError>;
+
+    /// Reserves `units`, if that means waiting no longer than `max_wait`, where one is given. Also says when it was asked.
+    ///
+    /// # Errors
+    /// [`StoreError`]; nothing is charged then.
+    fn take(&self, units: u64, max_wait: Option<Nanos>) -> Result<(Grant, Nanos), StoreError>;
+
+    /// Gives back a grant that is not used; see [`Limits::give_back`](crate::limits::Limits::give_back).
+    ///
+    /// # Errors
+    /// [`StoreError`]; nothing is given back then.
+    fn give_back(&self, grant: &Grant) -> Result<(), StoreError>;
+
+    /// Whether the limits are those that somebody names; see [`Plan::agrees_with`].
+    ///
+    /// # Errors
+    /// [`StoreError::Disagrees`].
+    fn agrees_with(&self, said: &[Limit], burst: Option<Amount>) -> Result<(), StoreError> {
+        let agrees = self.plan().agrees_with(said, burst);
+        agrees.map_err(|disagreement| StoreError::Disagrees { place: self.place(), disagreement })
+    }
+}
+
+/// What shared limits are at one moment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct View {
+    /// The limits as they were set.
+    pub plan: Plan,
+    /// Whole units that each of them would let through; less than nothing where more are owed.
+    pub left: Vec<i128>,
+    /// Whole units that all of them would let through.
+    pub available: u64,
+    /// How long a newcomer would wait, in nanoseconds; `None`: no time will do.
+    pub wait: Option<Nanos>,
+}
+
+impl StoreError {
+    /// Whether the same may work later, without anybody doing anything about it here.
+    #[must_use]
+    pub fn may_pass(&self) -> bool {
+        matches!(self, StoreError::Redis(error) if error.may_pass())
+    }
+}
+
 /// Why a store grants nothing.
 #[derive(Debug, Error)]
 pub enum StoreError {
@@ -51,4 +118,15 @@ pub enum StoreError {
     /// The file they are in cannot be used.
     #[error(transparent)]
     File(#[from] FileError),
+    /// The server they are on cannot be used.
+    #[error(transparent)]
+    Redis(#[from] RedisError),
+    /// The limits named are not those of the bucket.
+    #[error("{disagreement}, in the bucket {place}; leave -r out, or change it for everyone with --set")]
+    Disagrees {
+        /// Where the bucket is.
+        place: String,
+        /// Both.
+        disagreement: Disagreement,
+    },
 }

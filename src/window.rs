@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use std::num::NonZeroU64;
 
 /// Windows of up to this many units are exact.
-const EXACT: u64 = 1024;
+pub(crate) const EXACT: u64 = 1024;
 
 /// A window of `count` units in any `period` nanoseconds, and what was granted in it.
 #[derive(Clone, Debug, PartialEq, Eq)]

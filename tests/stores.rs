@@ -3,7 +3,7 @@
 use std::path::Path;
 use throttle::clock::{Clock, FakeClock, Nanos};
 use throttle::limits::Plan;
-use throttle::store::{File, Machine, Memory, Place, Store};
+use throttle::store::{File, Machine, Memory, Place, Shared, Store};
 
 const SECOND: u128 = 1_000_000_000;
 
@@ -229,7 +229,7 @@ mod a_file {
             let _ = before.take(1, None).unwrap();
             let after = bucket.open(&FakeClock::at(3), 2, wall, &["1/h", "9/h"]);
             let view = after.view().unwrap();
-            assert_eq!(view.limits.available(view.now), left, "{wall}");
+            assert_eq!(view.available, left, "{wall}");
             if let Some(expected) = expected {
                 assert_eq!(wait(&after), expected, "{wall}");
             }

@@ -9,8 +9,8 @@ use thiserror::Error;
 /// Up to this much time's worth of units may go at once where no burst was named.
 const DEFAULT_BURST: u64 = 10 * MILLISECOND;
 
-/// Limits with every default filled in.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// Limits with every default filled in; by default none.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
     limits: Vec<Resolved>,
     counts_bytes: bool,
@@ -18,7 +18,7 @@ pub struct Plan {
 
 /// One limit with its defaults filled in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Resolved {
+pub(crate) enum Resolved {
     Bucket { rate: Rate, burst: NonZeroU64, initial: u64 },
     Window(Rate),
 }
@@ -151,7 +151,7 @@ impl Plan {
         })
     }
 
-    pub(super) fn limits(&self) -> &[Resolved] {
+    pub(crate) fn limits(&self) -> &[Resolved] {
         &self.limits
     }
 }

@@ -2,6 +2,21 @@
 
 use super::{Limits, Plan, State, quantum};
 use crate::clock::Nanos;
+use crate::rate::Limit;
+
+impl Plan {
+    /// The limits as one would write them with their defaults spelled out, one a line.
+    pub(crate) fn to_lines(&self) -> String {
+        let lines: Vec<String> = self.limits().iter().map(ToString::to_string).collect();
+        lines.join("\n")
+    }
+
+    /// What [`to_lines`](Self::to_lines) wrote; `None` if it did not.
+    pub(crate) fn from_lines(lines: &str) -> Option<Self> {
+        let limits: Result<Vec<Limit>, _> = lines.split('\n').map(str::parse).collect();
+        Plan::new(&limits.ok()?, None).ok()
+    }
+}
 
 impl Limits {
     /// Appends the state as words; the limits themselves stand in the plan.

@@ -2,63 +2,102 @@
 
 use super::flags::{Flags, Format};
 use super::report::AnyStore;
-use anyhow::Result;
+use super::say;
+use anyhow::{Context, Result};
 use serde_json::json;
 use std::ffi::{OsStr, OsString};
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 use throttle::clock::{Nanos, SystemClock};
-use throttle::limits::{Limits, Plan};
-use throttle::store::{File, FileError, Memory, Place, View};
+use throttle::limits::Plan;
+use throttle::store::{Address, File, Memory, Patience, Place, Redis, Shared, StoreError, Trouble, View};
 
-/// A bucket as the user names it, and where that is.
+/// A bucket, wherever it is.
+pub(crate) type AnyBucket = dyn Shared + Send + Sync;
+
+/// Where a bucket is that the user names.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Bucket {
-    pub(crate) name: OsString,
-    pub(crate) place: Place,
+pub(crate) enum Bucket {
+    File(Place),
+    Server(Address),
 }
 
 impl Bucket {
-    /// What `word` names: a path where it has a slash, otherwise a file in the folder for buckets.
+    /// What `word` names: a server's by its scheme, a path where it has a slash, otherwise a file in the folder for buckets.
     ///
     /// # Errors
     /// Words on what is wrong with it.
     pub(crate) fn named(word: &OsStr) -> Result<Self, String> {
-        let folder = || folder(std::env::var_os("XDG_STATE_HOME"), std::env::var_os("HOME"));
-        Ok(Bucket { name: word.to_owned(), place: place(word, folder)? })
-    }
-
-    /// The limits that are kept there.
-    pub(crate) fn plan(&self) -> Result<Plan, FileError> {
-        File::open(self.place.clone(), None).map(|file| file.plan())
-    }
-
-    /// Opens it; where it is not there yet and limits were named, it is made. Those named must be those kept.
-    pub(super) fn open(&self, flags: &Flags) -> Result<File, FileError> {
-        let (said, burst) = flags.said();
-        let file = File::open(self.place.clone(), (!said.is_empty()).then(|| flags.plan()))?;
-        if !said.is_empty() {
-            file.agrees_with(said, burst)?;
+        if Address::is_meant(word.as_bytes()) {
+            let address = word.to_str().unwrap_or_default().parse();
+            return address.map(Bucket::Server).map_err(|error| error.to_string());
         }
-        Ok(file)
+        let folder = || folder(std::env::var_os("XDG_STATE_HOME"), std::env::var_os("HOME"));
+        place(word, folder).map(Bucket::File)
     }
+
+    /// Opens it; where it is not there yet it is made with `plan`.
+    pub(super) fn open(&self, plan: Option<&Plan>, patience: Patience) -> Result<Box<AnyBucket>, StoreError> {
+        Ok(match self {
+            Bucket::File(place) => Box::new(File::open(place.clone(), plan)?),
+            Bucket::Server(address) => Box::new(Redis::open(address.clone(), plan, patience)?),
+        })
+    }
+
+    fn name(&self) -> String {
+        match self {
+            Bucket::File(place) => place.path.file_name().unwrap_or_default().to_string_lossy().into_owned(),
+            Bucket::Server(address) => address.name().to_owned(),
+        }
+    }
+
+    /// Where it is, as one finds it from anywhere, and whether that is a path or a URL.
+    fn whereabouts(&self) -> (&'static str, String) {
+        match self {
+            Bucket::File(Place { path, .. }) => {
+                let absolute = std::path::absolute(path).unwrap_or_else(|_| path.clone());
+                ("path", absolute.to_string_lossy().into_owned())
+            }
+            Bucket::Server(address) => ("url", address.to_string()),
+        }
+    }
+}
+
+/// What `word` shows in a message: not what may be a password.
+pub(super) fn redacted(word: &OsStr) -> String {
+    let word = word.to_string_lossy();
+    match (Address::is_meant(word.as_bytes()), word.rfind('@')) {
+        (true, Some(at)) => format!("{}://…{}", word.split(':').next().unwrap_or_default(), &word[at..]),
+        _ => word.into_owned(),
+    }
+}
+
+/// Tells what happens to a server.
+pub(super) fn tell(trouble: &Trouble<'_>) {
+    match trouble {
+        Trouble::Away(error) => say(format_args!("{error}; waiting for it (to end instead: --on-store-error fail)")),
+        Trouble::Back(after) => {
+            say(format_args!("the bucket is back after {}", humantime::format_duration(tenths(*after))));
+        }
+    }
+}
+
+fn tenths(time: Duration) -> Duration {
+    Duration::from_millis(u64::try_from(time.as_millis()).unwrap_or(u64::MAX) / 100 * 100)
 }
 
 fn place(word: &OsStr, folder: impl FnOnce() -> Option<PathBuf>) -> Result<Place, String> {
     let text = word.as_bytes();
-    if ["redis:", "rediss:", "valkey:", "valkeys:"].iter().any(|scheme| text.starts_with(scheme.as_bytes())) {
-        return Err("there are no buckets on a server yet; name a file: --bucket NAME".to_owned());
-    }
     if text.contains(&b'/') {
         return Ok(Place { path: word.into(), own_folder: false });
     }
     let is_plain = text.iter().all(|byte| byte.is_ascii_alphanumeric() || b".-_".contains(byte));
     if !is_plain || text.is_empty() || text[0] == b'.' {
-        return Err(
-            "a name is of letters, digits and .-_ and begins with no dot; a path has a slash, like ./b".to_owned()
-        );
+        return Err("a name is of letters, digits and .-_ and begins with no dot; a path has a slash, like ./b; \
+             a server's bucket is redis://host/NAME"
+            .to_owned());
     }
     let folder = folder().ok_or("neither XDG_STATE_HOME nor HOME says where; name a path with a slash, like /tmp/b")?;
     Ok(Place { path: folder.join(word), own_folder: true })
@@ -74,42 +113,50 @@ fn folder(state: Option<OsString>, home: Option<OsString>) -> Option<PathBuf> {
 /// Where the limits of the pipe and of commands live: in a bucket, or with us.
 pub(super) fn store(flags: &Flags) -> Result<Box<AnyStore>> {
     Ok(match flags.bucket() {
-        Some(bucket) => Box::new(bucket.open(flags)?),
+        Some(bucket) => open(flags, bucket)?,
         None => Box::new(Memory::new(flags.plan(), SystemClock)),
     })
 }
 
+/// The bucket; where it is not there yet and limits were named, it is made. Those named must be those kept.
+pub(super) fn open(flags: &Flags, bucket: &Bucket) -> Result<Box<AnyBucket>, StoreError> {
+    if let Some(opened) = flags.opened() {
+        return Ok(opened);
+    }
+    let opened = bucket.open(Some(flags.plan()), flags.patience())?;
+    let (said, burst) = flags.said();
+    opened.agrees_with(said, burst)?;
+    Ok(opened)
+}
+
 /// Makes the bucket, or changes its limits for everyone.
 pub(super) fn set(flags: &Flags, bucket: &Bucket) -> Result<()> {
-    let file = File::open(bucket.place.clone(), Some(flags.plan()))?;
-    Ok(file.set(flags.plan(), &flags.fresh())?)
+    let opened = bucket.open(Some(flags.plan()), flags.patience())?;
+    Ok(opened.set(flags.plan(), &flags.fresh())?)
 }
 
 /// Writes what is kept in the bucket.
-pub(super) fn show(bucket: &Bucket, format: Format) -> Result<()> {
-    let view = File::open(bucket.place.clone(), None)?.view()?;
-    let path = std::path::absolute(&bucket.place.path).unwrap_or_else(|_| bucket.place.path.clone());
+pub(super) fn show(flags: &Flags, bucket: &Bucket, format: Format) -> Result<()> {
+    let view = open(flags, bucket)?.view()?;
     let text = match format {
-        Format::Text => shown(bucket, &path, &view),
-        Format::Json => format!("{}\n", shown_json(bucket, &path, &view)),
+        Format::Text => shown(bucket, &view),
+        Format::Json => format!("{}\n", shown_json(bucket, &view)),
     };
-    let written = std::io::stdout().write_all(text.as_bytes());
-    written.map_err(|error| anyhow::anyhow!(error).context("cannot write to standard output"))
+    std::io::stdout().write_all(text.as_bytes()).context("cannot write to standard output")
 }
 
-fn shown(bucket: &Bucket, path: &Path, view: &View) -> String {
-    let left = |place| match view.limits.left(view.now, place).unwrap_or(0) {
-        left @ ..0 => format!("{} owed", -left),
-        left => format!("{left} left"),
-    };
-    let lines = (0..view.plan.len()).map(|place| format!("  {}: {}\n", view.plan.describe(place), left(place)));
+fn shown(bucket: &Bucket, view: &View) -> String {
+    let left = |left: &i128| if *left < 0 { format!("{} owed", -left) } else { format!("{left} left") };
+    let lines = view.left.iter().enumerate();
+    let lines = lines.map(|(place, units)| format!("  {}: {}\n", view.plan.describe(place), left(units)));
     let lines: String = lines.collect();
-    let next = match wait(&view.limits, view.now) {
+    let next = match view.wait {
         None => "never".to_owned(),
         Some(0) => "now".to_owned(),
         Some(wait) => format!("in {}", humantime::format_duration(rounded(wait))),
     };
-    format!("bucket {} in {}\n{lines}  who comes now may go: {next}\n", bucket.name.display(), path.display())
+    let (_, place) = bucket.whereabouts();
+    format!("bucket {} in {place}\n{lines}  who comes now may go: {next}\n", bucket.name())
 }
 
 /// To the millisecond above: a wait told must not be too short.
@@ -117,25 +164,21 @@ fn rounded(wait: Nanos) -> Duration {
     Duration::from_millis(wait.div_ceil(1_000_000))
 }
 
-fn shown_json(bucket: &Bucket, path: &Path, view: &View) -> serde_json::Value {
-    let limits = (0..view.plan.len()).map(|place| {
+fn shown_json(bucket: &Bucket, view: &View) -> serde_json::Value {
+    let limits = view.left.iter().enumerate().map(|(place, left)| {
         json!({
             "limit": view.plan.describe(place),
-            "left": view.limits.left(view.now, place).map(|left| i64::try_from(left).unwrap_or(i64::MAX)),
+            "left": i64::try_from(*left).unwrap_or(i64::MAX),
         })
     });
+    let (kind, place) = bucket.whereabouts();
     json!({
-        "bucket": bucket.name.to_string_lossy(),
-        "path": path.to_string_lossy(),
+        "bucket": bucket.name(),
+        kind: place,
         "limits": limits.collect::<Vec<_>>(),
-        "available": view.limits.available(view.now),
-        "wait_ns": wait(&view.limits, view.now),
+        "available": view.available,
+        "wait_ns": view.wait,
     })
-}
-
-/// How long a newcomer would wait.
-fn wait(limits: &Limits, now: Nanos) -> Option<Nanos> {
-    limits.conforms_at(now, 1).ok().map(|(at, _)| at.saturating_sub(now))
 }
 
 #[cfg(test)]
@@ -149,10 +192,19 @@ mod tests {
         assert_eq!(place("git-hub_2.x"), named("/state/throttle/git-hub_2.x", true));
         assert_eq!(place("./b"), named("./b", false));
         assert_eq!(place("/tmp/my bucket"), named("/tmp/my bucket", false));
-        for wrong in ["", ".", "..", ".b", "a b", "a:b", "ü", "redis://host/b"] {
+        for wrong in ["", ".", "..", ".b", "a b", "a:b", "ü"] {
             assert!(place(wrong).is_err(), "{wrong}");
         }
         assert!(super::place(OsStr::new("b"), || None).unwrap_err().contains("HOME"));
+    }
+
+    #[test]
+    fn what_may_be_a_password_is_not_shown() {
+        let redacted = |word: &str| redacted(OsStr::new(word));
+        assert_eq!(redacted("redis://me:secret@host/a b"), "redis://…@host/a b");
+        assert_eq!(redacted("redis://me:sec@ret@host/b"), "redis://…@host/b");
+        assert_eq!(redacted("redis://host"), "redis://host");
+        assert_eq!(redacted("a@b"), "a@b");
     }
 
     #[test]

@@ -1,12 +1,13 @@
 //! The command line. Each option is defined once, here; parsing, help, man page, completions and the README's list of
 //! options come from it. Nothing outside this file knows clap.
 
-use super::bucket::Bucket;
+use super::bucket::{AnyBucket, Bucket};
 use super::exit::Exit;
 use super::{input, say};
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, FromArgMatches, Parser, ValueEnum};
+use std::cell::RefCell;
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
@@ -38,8 +39,8 @@ struct Raw {
     #[arg(short, long, value_name = "N", value_parser = |text: &str| text.parse::<Amount>(), long_help = text::BURST, help_heading = "Limit")]
     burst: Option<Amount>,
 
-    /// Limits shared with all that name it: NAME, or a path
-    #[arg(long, value_name = "NAME|PATH", value_hint = clap::ValueHint::FilePath, long_help = text::BUCKET, help_heading = "Shared")]
+    /// Limits shared with all that name it: file or redis://
+    #[arg(long, value_name = "BUCKET", value_hint = clap::ValueHint::FilePath, long_help = text::BUCKET, help_heading = "Shared")]
     bucket: Option<OsString>,
 
     /// Take one, then become COMMAND
@@ -57,6 +58,10 @@ struct Raw {
     /// Show the bucket: text or json
     #[arg(long, value_name = "FMT", num_args = 0..=1, default_missing_value = "text", value_parser = format, long_help = text::SHOW, help_heading = "Shared")]
     show: Option<Format>,
+
+    /// While the bucket's server is away: wait, fail [default: wait]
+    #[arg(hide_short_help = true, long, value_name = "WHAT", hide_possible_values = true, long_help = text::ON_STORE_ERROR, help_heading = "Shared")]
+    on_store_error: Option<shared::OnStoreError>,
 
     /// Units end with NUL instead of a newline
     #[arg(short = '0', long, conflicts_with_all = ["delimiter", "bytes"], long_help = text::NULL, help_heading = "Input")]
@@ -180,6 +185,8 @@ pub(crate) enum Format {
 pub(crate) struct Flags {
     raw: Raw,
     bucket: Option<Bucket>,
+    /// The bucket, where it had to be opened to learn its limits.
+    opened: RefCell<Option<Box<AnyBucket>>>,
     plan: Plan,
     framing: Framing,
     /// In launch mode.
@@ -281,9 +288,10 @@ pub(crate) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Flags, E
     let told = |error| tell(&habits::explain(error, &args), &args);
     let raw = raw(&args).map_err(told)?;
     let bucket = shared::bucket(&raw, std::env::var_os("THROTTLE_BUCKET").as_deref()).map_err(told)?;
-    let known = bucket.as_ref().filter(|_| raw.rate.is_empty()).map(Bucket::plan).transpose().map_err(|error| {
-        say(error);
-        shared::own_error(raw.once, Exit::Error)
+    let open = |bucket: &Bucket| bucket.open(None, shared::patience(&raw));
+    let known = bucket.as_ref().filter(|_| raw.rate.is_empty()).map(open).transpose().map_err(|error| {
+        say(&error);
+        shared::cannot_open(&raw, &error)
     })?;
     ripen(raw, bucket, known, &args).map_err(told)
 }
@@ -299,10 +307,15 @@ fn raw(args: &[OsString]) -> Result<Raw, clap::Error> {
     Raw::from_arg_matches(&command().try_get_matches_from(args)?)
 }
 
-/// `known` are the limits of the bucket, where none were named.
-fn ripen(raw: Raw, bucket: Option<Bucket>, known: Option<Plan>, args: &[OsString]) -> Result<Flags, clap::Error> {
-    let plan = match known {
-        Some(plan) => plan,
+/// `opened` knows the limits, where none were named.
+fn ripen(
+    raw: Raw,
+    bucket: Option<Bucket>,
+    opened: Option<Box<AnyBucket>>,
+    args: &[OsString],
+) -> Result<Flags, clap::Error> {
+    let plan = match &opened {
+        Some(opened) => opened.plan(),
         None if raw.rate.is_empty() => return Err(command().error(ErrorKind::MissingRequiredArgument, "--rate")),
         None => Plan::new(&raw.rate, raw.burst).map_err(|error| usage(&plan_error(&error)))?,
     };
@@ -313,7 +326,7 @@ fn ripen(raw: Raw, bucket: Option<Bucket>, known: Option<Plan>, args: &[OsString
     let framing = framing(&raw, &plan).map_err(|error| usage(&error))?;
     refuse_parallel_arguments(&raw, args).map_err(|error| usage(&error))?;
     let template = if is_flow { template(&raw, &plan).map_err(|error| usage(&error))? } else { None };
-    Ok(Flags { raw, bucket, plan, framing, template })
+    Ok(Flags { raw, bucket, opened: RefCell::new(opened), plan, framing, template })
 }
 
 /// The definition of the whole command line.

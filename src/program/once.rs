@@ -1,6 +1,6 @@
 //! `--once`: take one from a bucket, then become the command.
 
-use super::bucket::Bucket;
+use super::bucket::{self, AnyBucket, Bucket};
 use super::exit::Exit;
 use super::flags::Flags;
 use super::{lookup, say, signals};
@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::{self, JoinHandle};
 use throttle::clock::{Nanos, sharpen_this_thread, with_usual_slack};
 use throttle::limits::{Grant, Refusal};
-use throttle::store::{File, Store, StoreError};
+use throttle::store::StoreError;
 
 /// Waits for one, and becomes `command`, if there is one: then this does not return.
 ///
@@ -32,26 +32,41 @@ pub(super) fn run(flags: &Flags, bucket: &Bucket, command: &[OsString]) -> Resul
         Some(Ok(path)) => Some(path),
         None => None,
     };
-    let store = Arc::new(bucket.open(flags)?);
-    let max_wait = flags.max_wait().map(|time| Nanos::try_from(time.as_nanos()).unwrap_or(Nanos::MAX));
-    let (grant, asked) = match store.take(1, max_wait) {
-        Err(StoreError::Refused(refusal @ Refusal::TooLong { .. })) => {
-            say(refusal);
+    let (grant, store) = match take(flags, bucket) {
+        Ok(taken) => taken,
+        Err(error) if is_too_long(flags, &error) => {
+            say(&error);
             return Ok(Exit::TooLong);
         }
-        result => result?,
+        Err(error) => return Err(error.into()),
     };
-    if grant.at > asked {
+    if let Some(grant) = grant {
         wait(&store, grant)?;
     }
     Ok(found.map_or(Exit::Success, |path| become_command(&path, command)))
+}
+
+/// One from the bucket; a grant where that has to be waited for.
+fn take(flags: &Flags, bucket: &Bucket) -> Result<(Option<Grant>, Arc<AnyBucket>), StoreError> {
+    let store = Arc::from(bucket::open(flags, bucket)?);
+    let max_wait = flags.max_wait().map(|time| Nanos::try_from(time.as_nanos()).unwrap_or(Nanos::MAX));
+    let (grant, asked) = AnyBucket::take(&*store, 1, max_wait)?;
+    Ok(((grant.at > asked).then_some(grant), store))
+}
+
+/// Whether it fails only for taking longer than was allowed, be it the limit or the server that takes so long.
+pub(super) fn is_too_long(flags: &Flags, error: &StoreError) -> bool {
+    match error {
+        StoreError::Refused(Refusal::TooLong { .. }) => true,
+        error => flags.max_wait().is_some() && flags.waits_for_store() && error.may_pass(),
+    }
 }
 
 /// Sleeps until the grant. Who is interrupted gives back what can be given back, and dies of the signal.
 ///
 /// No signal is lost: not before this is the only thread is it looked whether one has come, and from then on the handler
 /// itself ends the program, until the command has taken its place.
-fn wait(store: &Arc<File>, grant: Grant) -> Result<()> {
+fn wait(store: &Arc<AnyBucket>, grant: Grant) -> Result<()> {
     let attendant = Attendant::start(store, grant).context("cannot handle signals")?;
     sharpen_this_thread();
     store.clock().sleep_until(grant.at);
@@ -74,7 +89,7 @@ struct Attendant {
 }
 
 impl Attendant {
-    fn start(store: &Arc<File>, grant: Grant) -> io::Result<Self> {
+    fn start(store: &Arc<AnyBucket>, grant: Grant) -> io::Result<Self> {
         let wanted: Vec<i32> =
             [SIGINT, SIGTERM, SIGHUP].into_iter().filter(|signal| !signals::is_ignored(*signal)).collect();
         let (over, dismissed) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
@@ -90,7 +105,7 @@ impl Attendant {
         let (handle, store, ended) = (signals.handle(), Arc::clone(store), Arc::clone(&over));
         let answer = move || {
             if let Some(signal) = signals.forever().next() {
-                interrupt(&store, &grant, &ended, signal);
+                interrupt(&*store, &grant, &ended, signal);
             }
         };
         let thread = thread::Builder::new().name("attendant".to_owned()).spawn(answer)?;
@@ -114,7 +129,7 @@ impl Attendant {
 }
 
 /// Gives back and ends the program, unless the wait is over.
-fn interrupt(store: &File, grant: &Grant, over: &AtomicBool, signal: i32) {
+fn interrupt(store: &AnyBucket, grant: &Grant, over: &AtomicBool, signal: i32) {
     if !over.swap(true, Ordering::SeqCst) {
         if let Err(error) = store.give_back(grant) {
             say(error);

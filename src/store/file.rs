@@ -5,10 +5,9 @@
 //! clock, which all processes share, and ahead of it by what passed before the machine was last started.
 
 use super::lease::Lease;
-use super::{Store, StoreError};
+use super::{Shared, Store, StoreError, View};
 use crate::clock::{Clock, Nanos, SECOND};
 use crate::limits::{Grant, Limits, Plan, Refusal};
-use crate::rate::{Amount, Limit};
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -31,17 +30,6 @@ pub struct File {
     clock: FileClock,
     handle: Mutex<Handle>,
     held: Mutex<Held>,
-}
-
-/// What the limits in a file are at one moment.
-#[derive(Clone, Debug)]
-pub struct View {
-    /// The limits as they were set.
-    pub plan: Plan,
-    /// Their state.
-    pub limits: Limits,
-    /// The moment, on the bucket's clock.
-    pub now: Nanos,
 }
 
 /// The bucket's clock.
@@ -113,74 +101,6 @@ impl File {
         let clock = FileClock { machine, ahead: AtomicI64::new(0) };
         clock.read(&mut handle.kept);
         Ok(File { clock, handle: Mutex::new(handle), held: Mutex::default() })
-    }
-
-    /// The limits as they were set when last looked at.
-    #[must_use]
-    pub fn plan(&self) -> Plan {
-        self.handle().kept.plan.clone()
-    }
-
-    /// Whether the limits are those that somebody names; see [`Plan::agrees_with`].
-    ///
-    /// # Errors
-    /// [`FileError::Disagrees`].
-    pub fn agrees_with(&self, said: &[Limit], burst: Option<Amount>) -> Result<(), FileError> {
-        let handle = self.handle();
-        let agrees = handle.kept.plan.agrees_with(said, burst);
-        agrees.map_err(|disagreement| FileError::Disagrees { path: handle.place.path.clone(), disagreement })
-    }
-
-    /// Changes the limits for everyone, at their next question. What has been saved or counted is kept in limits that stand
-    /// in the same place and are of the same kind, but for the places in `fresh`, which begin anew.
-    ///
-    /// # Errors
-    /// [`FileError`]; nothing is changed then.
-    pub fn set(&self, plan: &Plan, fresh: &[bool]) -> Result<(), StoreError> {
-        if plan.is_empty() || plan.len() > slots::MOST_LIMITS {
-            return Err(FileError::Limits.into());
-        }
-        self.step(|kept, now| {
-            kept.limits.set(now, plan, fresh);
-            kept.plan = plan.clone();
-            Ok(())
-        })
-    }
-
-    /// Everything, as it is now.
-    ///
-    /// # Errors
-    /// [`FileError`].
-    pub fn view(&self) -> Result<View, StoreError> {
-        self.handle().locked(|handle| {
-            let now = self.clock.read(&mut handle.kept);
-            Ok(View { plan: handle.kept.plan.clone(), limits: handle.kept.limits.clone(), now })
-        })
-    }
-
-    /// Reserves `units`, if that means waiting no longer than `max_wait`, where one is given. Also says when it was asked.
-    ///
-    /// # Errors
-    /// [`StoreError`]; nothing is charged then.
-    pub fn take(&self, units: u64, max_wait: Option<Nanos>) -> Result<(Grant, Nanos), StoreError> {
-        self.step(|kept, now| {
-            let grant = match max_wait {
-                Some(max_wait) => kept.limits.take_within(now, units, max_wait)?,
-                None => kept.limits.take(now, units)?,
-            };
-            Ok((grant, now))
-        })
-    }
-
-    /// Gives back a grant that is not used; see [`Limits::give_back`].
-    ///
-    /// # Errors
-    /// [`FileError`]; nothing is given back then.
-    pub fn give_back(&self, grant: &Grant) -> Result<(), StoreError> {
-        self.step(|kept, now| {
-            kept.limits.give_back(now, grant);
-            Ok(())
-        })
     }
 
     /// One step: nobody else sees or changes anything meanwhile, and it is kept as a whole or not at all.
@@ -275,6 +195,57 @@ impl Store for File {
 
     fn schedule(&self, units: u64) -> Option<Nanos> {
         self.handle().kept.limits.schedule(self.clock.now(), units)
+    }
+}
+
+impl Shared for File {
+    fn place(&self) -> String {
+        self.handle().place.path.display().to_string()
+    }
+
+    fn plan(&self) -> Plan {
+        self.handle().kept.plan.clone()
+    }
+
+    fn set(&self, plan: &Plan, fresh: &[bool]) -> Result<(), StoreError> {
+        if plan.is_empty() || plan.len() > slots::MOST_LIMITS {
+            return Err(FileError::Limits.into());
+        }
+        self.step(|kept, now| {
+            kept.limits.set(now, plan, fresh);
+            kept.plan = plan.clone();
+            Ok(())
+        })
+    }
+
+    fn view(&self) -> Result<View, StoreError> {
+        self.handle().locked(|handle| {
+            let now = self.clock.read(&mut handle.kept);
+            let limits = &handle.kept.limits;
+            Ok(View {
+                plan: handle.kept.plan.clone(),
+                left: (0..handle.kept.plan.len()).filter_map(|place| limits.left(now, place)).collect(),
+                available: limits.available(now),
+                wait: limits.conforms_at(now, 1).ok().map(|(at, _)| at.saturating_sub(now)),
+            })
+        })
+    }
+
+    fn take(&self, units: u64, max_wait: Option<Nanos>) -> Result<(Grant, Nanos), StoreError> {
+        self.step(|kept, now| {
+            let grant = match max_wait {
+                Some(max_wait) => kept.limits.take_within(now, units, max_wait)?,
+                None => kept.limits.take(now, units)?,
+            };
+            Ok((grant, now))
+        })
+    }
+
+    fn give_back(&self, grant: &Grant) -> Result<(), StoreError> {
+        self.step(|kept, now| {
+            kept.limits.give_back(now, grant);
+            Ok(())
+        })
     }
 }
 

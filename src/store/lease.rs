@@ -25,10 +25,7 @@ impl Lease {
     /// # Errors
     /// The first run is refused; nothing is charged then.
     pub(super) fn take(limits: &mut Limits, now: Nanos, waiting: u64) -> Result<Self, Refusal> {
-        let allowance = match limits.fill_time() {
-            0 => LATE,
-            time => time,
-        };
+        let allowance = Lease::allowance(limits);
         let first = limits.take_run(now, waiting)?;
         let mut left = waiting - first.units;
         let mut runs = VecDeque::from([first]);
@@ -38,6 +35,32 @@ impl Lease {
             runs.push_back(run);
         }
         Ok(Lease { runs, allowance, spent: 0 })
+    }
+
+    /// How late a run may leave without making a burst.
+    pub(super) fn allowance(limits: &Limits) -> Nanos {
+        match limits.fill_time() {
+            0 => LATE,
+            time => time,
+        }
+    }
+
+    /// Adds `runs`, which come after those that are there.
+    pub(super) fn append(&mut self, runs: Vec<Grant>, allowance: Nanos) {
+        self.runs.extend(runs);
+        self.allowance = allowance;
+    }
+
+    /// The time of the last run; 0 where there is none.
+    pub(super) fn latest(&self) -> Nanos {
+        self.runs.back().map_or(0, |run| run.at)
+    }
+
+    /// Leaves out what is so late that with the rest it would be a burst: its time is lost, its units wait for another.
+    pub(super) fn drop_late(&mut self, now: Nanos) {
+        while self.is_stale(now) {
+            self.runs.pop_front();
+        }
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -117,6 +140,9 @@ mod tests {
         assert_eq!(lease.due(0, 9), 1);
         assert_eq!(lease.due(2 * MILLISECOND, 9), 2);
         assert_eq!((lease.due(2 * MILLISECOND, 9), lease.units()), (0, 1));
+        let mut late = Lease::take(&mut limits("1000/s,burst=3"), 0, 6).unwrap();
+        late.drop_late(4 * MILLISECOND);
+        assert_eq!(times(&mut late), [(1, 1), (2, 1), (3, 1)], "the first three are too late");
         assert!(!lease.is_stale(6 * MILLISECOND), "the bucket fills in 3 ms");
         assert!(lease.is_stale(6 * MILLISECOND + 1));
     }

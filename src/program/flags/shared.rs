@@ -1,11 +1,22 @@
 //! What the options on buckets mean together.
 
 use super::{Flags, Format, Raw, usage};
-use crate::program::bucket::Bucket;
+use crate::program::bucket::{self, AnyBucket, Bucket};
 use crate::program::exit::Exit;
+use clap::ValueEnum;
 use std::ffi::{OsStr, OsString};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use throttle::rate::{Amount, Limit};
+use throttle::store::{Patience, StoreError};
+
+/// What to do while the server of a bucket is away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum OnStoreError {
+    /// Go on trying
+    Wait,
+    /// End
+    Fail,
+}
 
 /// What is to be done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,6 +52,20 @@ impl Flags {
         self.raw.rate.iter().map(names_initial).collect()
     }
 
+    /// The bucket, if it was opened to learn its limits; once.
+    pub(crate) fn opened(&self) -> Option<Box<AnyBucket>> {
+        self.opened.take()
+    }
+
+    /// Whether the server of a bucket is waited for.
+    pub(crate) fn waits_for_store(&self) -> bool {
+        self.raw.on_store_error != Some(OnStoreError::Fail)
+    }
+
+    pub(crate) fn patience(&self) -> Patience {
+        patience(&self.raw)
+    }
+
     pub(crate) fn max_wait(&self) -> Option<Duration> {
         self.raw.max_wait
     }
@@ -54,6 +79,21 @@ impl Flags {
     pub(crate) fn own_error(&self) -> Exit {
         own_error(mode(&self.raw) == Mode::Once, Exit::Error)
     }
+}
+
+/// How long the server of a bucket is waited for: not longer than the bucket itself would be.
+pub(super) fn patience(raw: &Raw) -> Patience {
+    if raw.on_store_error == Some(OnStoreError::Fail) {
+        return Patience::none();
+    }
+    // A time beyond what a clock can say is as good as for ever.
+    Patience::new(raw.max_wait.and_then(|longest| Instant::now().checked_add(longest)), bucket::tell)
+}
+
+/// How it ends where a bucket cannot even be opened.
+pub(super) fn cannot_open(raw: &Raw, error: &StoreError) -> Exit {
+    let too_long = raw.max_wait.is_some() && raw.on_store_error != Some(OnStoreError::Fail) && error.may_pass();
+    if too_long { Exit::TooLong } else { own_error(raw.once, Exit::Error) }
 }
 
 pub(super) fn own_error(once: bool, otherwise: Exit) -> Exit {
@@ -76,7 +116,8 @@ pub(super) fn bucket(raw: &Raw, environment: Option<&OsStr>) -> Result<Option<Bu
         (None, Some(word)) if !word.is_empty() => ("THROTTLE_BUCKET", word),
         _ => return nowhere(raw).map(|()| None),
     };
-    let bucket = Bucket::named(word).map_err(|error| usage(&format!("{flag} '{}': {error}", word.display())))?;
+    let bucket =
+        Bucket::named(word).map_err(|error| usage(&format!("{flag} '{}': {error}", bucket::redacted(word))))?;
     alone(raw)?;
     Ok(Some(bucket))
 }
@@ -84,6 +125,7 @@ pub(super) fn bucket(raw: &Raw, environment: Option<&OsStr>) -> Result<Option<Bu
 /// What makes no sense without a bucket.
 fn nowhere(raw: &Raw) -> Result<(), clap::Error> {
     let flag = match mode(raw) {
+        Mode::Flow if raw.on_store_error.is_some() => "--on-store-error is about a bucket on a server",
         Mode::Flow => return Ok(()),
         Mode::Once => "--once takes one from a bucket",
         Mode::Set => "--set sets the limits of a bucket",
@@ -130,6 +172,9 @@ mod tests {
             (&["--show"], "--show shows a bucket; name it"),
             (&["--set", "-r", "5/s"], "--set sets the limits of a bucket; name it"),
             (&["--bucket", "a b", "-r", "5/s"], "--bucket 'a b': a name is of letters, digits and .-_"),
+            (&["--bucket", "redis://me:secret@db/a b", "--once"], "--bucket 'redis://…@db/a b': the bucket's name"),
+            (&["-r", "5/s", "--on-store-error", "fail"], "--on-store-error is about a bucket on a server; name it"),
+            (&["--bucket", "./b", "--on-store-error", "sometimes"], "possible values: wait, fail"),
             (&["--bucket", "./b", "--set"], "--set: to what? write for example --set -r 5000/h"),
             (&["--bucket", "./b", "--set", "-r", "5/s", "true"], "--set runs nothing"),
             (&["--bucket", "./b", "--show", "-r", "5/s"], "--show changes nothing; leave -r out"),

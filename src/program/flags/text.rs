@@ -62,12 +62,15 @@ The default is what comes in 10 ms at the rate, at least 1.";
 pub(super) const BUCKET: &str = "\
 Take from limits that are shared with every other process that names the same bucket, first come, first served. A NAME (of \
 letters, digits and .-_) is a file in $XDG_STATE_HOME/throttle, or else ~/.local/state/throttle; a word with a slash is \
-the path of one. THROTTLE_BUCKET holds the default.
+the path of one. redis://[USER:PASSWORD@]HOST[:PORT][/DB]/NAME is on a Redis or Valkey server, for any number of \
+machines. THROTTLE_BUCKET holds the default; a password is better kept there than in the command line, which all can see.
 
 Where there is no such bucket yet, it is made with the limits of -r. From then on it knows them, and -r is not needed; \
 where it is given it must agree with them in what it says. What is left of them outlives processes and restarts.
 
-A bucket is of one user (sudo is another) on one machine; a network file system is refused. To begin anew, remove the file.";
+A bucket in a file is of one user (sudo is another) on one machine; a network file system is refused. To begin anew, remove \
+the file. One on a server reckons in whole microseconds of the server's clock, and is kept there for 30 days after the last \
+take under the key throttle:NAME. rediss: is encrypted, in builds with TLS.";
 
 pub(super) const ONCE: &str = "\
 Take one from the bucket, wait for its time, then become COMMAND: it has our standard input, process id and exit code. \
@@ -75,6 +78,10 @@ Without COMMAND exit 0, as for --once && COMMAND. An error of our own exits 125,
 cannot be run 126, one that is not found 127: then nothing was taken. Who is interrupted while waiting gives the place back \
 where nobody has come behind it.";
 
+pub(super) const ON_STORE_ERROR: &str = "\
+What to do while the server of a bucket cannot be reached: wait (the default) goes on trying, ever more slowly, says so once \
+and lets nothing through meanwhile; fail ends with an error. A server that refuses, as for a wrong password, always ends it. \
+With --once --max-wait the server is waited for no longer than that, and the exit code is then 75, too.";
 pub(super) const MAX_WAIT: &str = "\
 With --once: where it would take longer than TIME (30s, 500ms, 2min), take nothing, say how long it would have been, and \
 exit 75. 0 is to try.";

@@ -1,6 +1,5 @@
 //! What can be wrong with a bucket's file, and how to mend it.
 
-use crate::limits::Disagreement;
 use rustix::io::Errno;
 use std::path::PathBuf;
 use thiserror::Error;
@@ -12,17 +11,6 @@ pub enum FileError {
     /// There is no such bucket, and no limits were named to make it with.
     #[error("there is no bucket {}; make it with its limits, like --set -r 5/s", .0.display())]
     Unknown(PathBuf),
-    /// The limits named are not those of the bucket.
-    #[error(
-        "{disagreement}, in the bucket {}; leave -r out, or change it for everyone with --set",
-        path.display()
-    )]
-    Disagrees {
-        /// Where the bucket is.
-        path: PathBuf,
-        /// Both.
-        disagreement: Disagreement,
-    },
     /// The file is empty or too short.
     #[error("the bucket {path} is cut short ({length} bytes); to begin anew remove it: rm {path}", path = .path.display())]
     Truncated {

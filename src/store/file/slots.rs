@@ -7,7 +7,6 @@
 
 use crate::clock::Nanos;
 use crate::limits::{Limits, Plan};
-use crate::rate::Limit;
 
 /// The version of the format.
 pub(super) const VERSION: u64 = 1;
@@ -88,7 +87,7 @@ pub(super) fn encode(number: u64, kept: &Kept, words: &mut Vec<u64>, bytes: &mut
     words.clear();
     words.extend([number, 0, 0]);
     words.extend([low(kept.boot), low(kept.boot >> 64), kept.ahead.cast_unsigned(), kept.at, kept.wall]);
-    let text = kept.plan.to_string().replace(" and ", "\n");
+    let text = kept.plan.to_lines();
     words.push(text.len() as u64);
     words.extend(text.as_bytes().chunks(8).map(word));
     kept.limits.save(words);
@@ -113,16 +112,11 @@ pub(super) fn decode(slot: &[u8], before: Option<&Kept>) -> Option<Kept> {
     text.truncate(length);
     let text = String::from_utf8(text).ok()?;
     let plan = match before {
-        Some(before) if before.plan.to_string().replace(" and ", "\n") == text => before.plan.clone(),
-        _ => parse(&text)?,
+        Some(before) if before.plan.to_lines() == text => before.plan.clone(),
+        _ => Plan::from_lines(&text)?,
     };
     let limits = Limits::load(&plan, &mut words)?;
     Some(Kept { boot, ahead, at, wall, plan, limits })
-}
-
-fn parse(text: &str) -> Option<Plan> {
-    let limits: Result<Vec<Limit>, _> = text.split('\n').map(str::parse).collect();
-    Plan::new(&limits.ok()?, None).ok()
 }
 
 /// Multiplies and rotates, as fast hashes do: it is to find what was half written, not what was forged.

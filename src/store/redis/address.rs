@@ -1,0 +1,201 @@
+//! Where a bucket on a server is: `redis://[USER:PASSWORD@]HOST[:PORT][/DB]/NAME`.
+
+use percent_encoding::percent_decode_str;
+use std::fmt;
+use std::str::FromStr;
+use thiserror::Error;
+use url::Url;
+
+/// Where a bucket on a server is. Neither `Display` nor `Debug` tells the password.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Address {
+    tls: bool,
+    host: String,
+    port: u16,
+    database: i64,
+    user: Option<String>,
+    password: Option<String>,
+    name: String,
+}
+
+/// What is wrong with an address. No message repeats it: it may hold a password.
+#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum AddressError {
+    /// No URL of ours.
+    #[error("write for example redis://host/NAME or redis://host:6379/2/NAME")]
+    Form,
+    /// No name, or a wrong one.
+    #[error("the bucket's name is missing or not of letters, digits and .-_; write for example redis://host/NAME")]
+    Name,
+    /// The part before the name is no number.
+    #[error("what stands before the bucket's name is the number of a database; write for example redis://host/2/NAME")]
+    Database,
+    /// A `?` or `#`.
+    #[error("nothing follows the bucket's name; leave out what stands behind ? or #")]
+    Tail,
+    /// User or password are no text.
+    #[error("user and password must be UTF-8; write other characters as %20")]
+    Credentials,
+}
+
+impl Address {
+    /// Whether `word` is meant to be an address, right or wrong.
+    #[must_use]
+    pub fn is_meant(word: &[u8]) -> bool {
+        const SCHEMES: [&str; 4] = ["redis:", "rediss:", "valkey:", "valkeys:"];
+        SCHEMES.iter().any(|scheme| word.get(..scheme.len()).is_some_and(|s| s.eq_ignore_ascii_case(scheme.as_bytes())))
+    }
+
+    /// The key of the bucket's state.
+    #[must_use]
+    pub fn key(&self) -> String {
+        format!("throttle:{}", self.name)
+    }
+
+    /// The bucket's name on its server.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Whether the connection is encrypted.
+    #[must_use]
+    pub fn is_encrypted(&self) -> bool {
+        self.tls
+    }
+
+    pub(super) fn node(&self) -> (&str, u16) {
+        (&self.host, self.port)
+    }
+
+    pub(super) fn database(&self) -> i64 {
+        self.database
+    }
+
+    pub(super) fn user(&self) -> Option<&str> {
+        self.user.as_deref()
+    }
+
+    pub(super) fn password(&self) -> Option<&str> {
+        self.password.as_deref()
+    }
+}
+
+impl FromStr for Address {
+    type Err = AddressError;
+
+    fn from_str(text: &str) -> Result<Self, AddressError> {
+        let url = Url::parse(text).map_err(|_| AddressError::Form)?;
+        let tls = match url.scheme() {
+            "redis" | "valkey" => false,
+            "rediss" | "valkeys" => true,
+            _ => return Err(AddressError::Form),
+        };
+        let host = match url.host().ok_or(AddressError::Form)? {
+            url::Host::Domain(name) => name.to_owned(),
+            url::Host::Ipv4(address) => address.to_string(),
+            url::Host::Ipv6(address) => address.to_string(),
+        };
+        if url.query().is_some() || url.fragment().is_some() {
+            return Err(AddressError::Tail);
+        }
+        let (database, name) = path(url.path())?;
+        let decoded = |text: &str| match percent_decode_str(text).decode_utf8() {
+            Ok(text) => Ok((!text.is_empty()).then(|| text.into_owned())),
+            Err(_) => Err(AddressError::Credentials),
+        };
+        let (user, password) = (decoded(url.username())?, decoded(url.password().unwrap_or_default())?);
+        Ok(Address { tls, host, port: url.port().unwrap_or(6379), database, user, password, name })
+    }
+}
+
+/// `/NAME` or `/DB/NAME`.
+fn path(path: &str) -> Result<(i64, String), AddressError> {
+    let path = path.strip_prefix('/').ok_or(AddressError::Name)?;
+    let (database, name) = match path.rsplit_once('/') {
+        Some((database, name)) => (database.parse::<u32>().map(i64::from).map_err(|_| AddressError::Database)?, name),
+        None => (0, path),
+    };
+    let is_plain = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b".-_".contains(&byte));
+    if name.is_empty() || !is_plain { Err(AddressError::Name) } else { Ok((database, name.to_owned())) }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let scheme = if self.tls { "rediss" } else { "redis" };
+        let host = if self.host.contains(':') { format!("[{}]", self.host) } else { self.host.clone() };
+        write!(f, "{scheme}://{host}:{}/", self.port)?;
+        if self.database > 0 {
+            write!(f, "{}/", self.database)?;
+        }
+        f.write_str(&self.name)
+    }
+}
+
+impl fmt::Debug for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Address({self})")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_names_server_database_and_bucket() {
+        for (text, shown) in [
+            ("redis://db/llm", "redis://db:6379/llm"),
+            ("redis://db:7000/2/llm", "redis://db:7000/2/llm"),
+            ("valkey://db/a.b-c_9", "redis://db:6379/a.b-c_9"),
+            ("rediss://db/llm", "rediss://db:6379/llm"),
+            ("valkeys://db/0/llm", "rediss://db:6379/llm"),
+            ("redis://[::1]:7000/llm", "redis://[::1]:7000/llm"),
+            ("redis://127.0.0.1/llm", "redis://127.0.0.1:6379/llm"),
+        ] {
+            assert_eq!(text.parse::<Address>().map(|address| address.to_string()), Ok(shown.to_owned()), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_wrong_address_shows_a_right_one() {
+        for (text, error) in [
+            ("redis:", AddressError::Form),
+            ("redis:llm", AddressError::Form),
+            ("redis://", AddressError::Form),
+            ("redis:///llm", AddressError::Form),
+            ("redis://db", AddressError::Name),
+            ("redis://db/", AddressError::Name),
+            ("redis://db/2/", AddressError::Name),
+            ("redis://db/a b", AddressError::Name),
+            ("redis://db/two/llm", AddressError::Database),
+            ("redis://db/-1/llm", AddressError::Database),
+            ("redis://db/1/2/llm", AddressError::Database),
+            ("redis://db/llm?db=2", AddressError::Tail),
+            ("redis://db/llm#insecure", AddressError::Tail),
+            ("redis://u:%ff@db/llm", AddressError::Credentials),
+        ] {
+            assert_eq!(text.parse::<Address>(), Err(error), "{text}");
+        }
+    }
+
+    #[test]
+    fn credentials_are_read_and_never_shown() {
+        let address: Address = "redis://me:s%20cret@db:7000/2/llm".parse().unwrap();
+        assert_eq!((address.user(), address.password()), (Some("me"), Some("s cret")));
+        assert_eq!(format!("{address} {address:?}"), "redis://db:7000/2/llm Address(redis://db:7000/2/llm)");
+        let address: Address = "redis://:secret@db/llm".parse().unwrap();
+        assert_eq!((address.user(), address.password()), (None, Some("secret")));
+    }
+
+    #[test]
+    fn what_is_meant_to_be_an_address_is_told_from_a_name_or_path() {
+        for word in ["redis:", "REDIS://db/llm", "rediss://x", "valkey:x"] {
+            assert!(Address::is_meant(word.as_bytes()), "{word}");
+        }
+        for word in ["redis", "./redis:", "github", ""] {
+            assert!(!Address::is_meant(word.as_bytes()), "{word}");
+        }
+    }
+}

@@ -1,0 +1,512 @@
+-- One step on a bucket: read its state, decide, keep the next state. It is the arithmetic of src/bucket.rs and src/window.rs
+-- in whole microseconds of the server's clock.
+--
+-- KEYS[1]  the bucket: one hash, so that it works in a cluster.
+-- ARGV     what is asked; the bucket's id as the client knows it (0: not at all); by how much its latest grant lies ahead of
+--          now; its limits as text and as numbers (empty: it knows none); then what the question needs.
+--
+-- Lua's numbers are doubles. All of them are whole, and below 2^52, which the client sees to: sums of two are exact then, and
+-- so is the floor of a quotient. As text they are printed in full, since '..' and tostring would round them.
+
+local MOST = 4503599627370496
+local FORMAT = '1'
+local RUNS = 1024
+local THIRTY_DAYS = 2592000000000
+
+local key, known, ahead, text, numbers = KEYS[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4], ARGV[5]
+local floor, max, min = math.floor, math.max, math.min
+
+local function ceil_div(a, b)
+    return floor((a + b - 1) / b)
+end
+
+local function split(words)
+    local found = {}
+    for word in string.gmatch(words, '%S+') do
+        found[#found + 1] = tonumber(word)
+    end
+    return found
+end
+
+-- A bucket: one unit costs `period` credits, one microsecond repays `units`, and `credit` is what there was at `at`.
+
+local function grown(b, time)
+    if time == b.at then
+        return b.credit
+    end
+    local missing = b.full - b.credit
+    if missing <= 0 or time - b.at >= ceil_div(missing, b.units) then
+        return b.full
+    end
+    return b.credit + (time - b.at) * b.units
+end
+
+local function bucket_conforms(b, now, cost)
+    local start = max(now, b.at)
+    if cost > floor(MOST / b.period) then
+        return nil
+    end
+    local missing = cost * b.period - grown(b, start)
+    return missing <= 0 and start or start + ceil_div(missing, b.units)
+end
+
+local function bucket_charge(b, now, grant, cost)
+    local start = max(now, b.at)
+    local waited = max(0, grant - start)
+    local gained = waited > floor(MOST / b.units) and MOST or waited * b.units
+    local gathered = min(MOST, grown(b, start) + gained)
+    local price = cost * b.period
+    local left = max(0, gathered - price)
+    -- Less than a microsecond's worth is left exactly when this is the least time: that fraction is kept.
+    b.credit = left < b.units and left or max(0, min(gathered, b.full) - price)
+    b.at = max(grant, start)
+end
+
+local function bucket_left(b, now)
+    local credit = grown(b, max(now, b.at))
+    local wait = max(0, b.at - now)
+    local owed = wait > floor(MOST / b.units) and MOST or wait * b.units
+    return owed > credit and -ceil_div(owed - credit, b.period) or floor((credit - owed) / b.period)
+end
+
+-- A window: the log of its grants, oldest first, in fields of their own from `head` to before `tail`; `logged` units in all.
+-- Those before `skip` have left the period, and `held` units have not.
+
+local function field(w, index)
+    return 'w' .. w.place .. ':' .. string.format('%.0f', index)
+end
+
+local function entry(w, index)
+    local found = w.log[index]
+    if not found then
+        local words = split(redis.call('HGET', key, field(w, index)) or '')
+        found = { at = words[1] or 0, units = words[2] or 0 }
+        w.log[index] = found
+    end
+    return found
+end
+
+local function has_left(w, index, time)
+    return time - entry(w, index).at >= w.period
+end
+
+local function skip(w, time)
+    while w.skip < w.tail and has_left(w, w.skip, time) do
+        w.held = w.held - entry(w, w.skip).units
+        w.skip = w.skip + 1
+    end
+end
+
+local function rewind(w)
+    w.skip, w.held = w.head, w.logged
+end
+
+local function window_conforms(w, start, cost)
+    if cost > w.count then
+        return nil
+    end
+    skip(w, start)
+    local held, time, index = w.held, start, w.skip
+    while held > w.count - cost and index < w.tail do
+        held = held - entry(w, index).units
+        time = max(time, entry(w, index).at + w.period)
+        index = index + 1
+    end
+    return time
+end
+
+local function window_charge(w, grant, cost)
+    local rest, last = cost, w.tail - 1
+    -- What has left the period must not come back into it with a group.
+    if w.tail > w.head and not has_left(w, last, grant) then
+        local found = entry(w, last)
+        local shared = found.at == grant and rest or min(rest, max(0, w.group - found.units))
+        if shared > 0 then
+            w.log[last], w.changed[last] = { at = grant, units = found.units + shared }, true
+            rest = rest - shared
+        end
+    end
+    if rest > 0 then
+        w.log[w.tail], w.changed[w.tail] = { at = grant, units = rest }, true
+        w.tail = w.tail + 1
+    end
+    w.logged, w.held = w.logged + cost, w.held + cost
+end
+
+local function forget(w, first, beyond)
+    for index = first, beyond - 1 do
+        redis.call('HDEL', key, field(w, index))
+        w.log[index], w.changed[index] = nil, nil
+    end
+end
+
+local function prune(w, time)
+    local first = w.head
+    while w.head < w.tail and has_left(w, w.head, time) do
+        w.logged = w.logged - entry(w, w.head).units
+        w.head = w.head + 1
+    end
+    forget(w, first, w.head)
+    rewind(w)
+end
+
+-- All limits together.
+
+-- The limits as a client names them, from `time` on; `words[1]` is the quantum.
+local function limits_of(words, time)
+    local limits, next = {}, 2
+    while words[next] do
+        local place = #limits + 1
+        if words[next] == 0 then
+            limits[place] = { units = words[next + 1], period = words[next + 2], full = words[next + 3],
+                credit = words[next + 4], at = time, credit0 = 0, at0 = time }
+            next = next + 5
+        else
+            limits[place] = { place = place, period = words[next + 1], count = words[next + 2], group = words[next + 3],
+                head = 0, tail = 0, logged = 0, tail0 = 0, logged0 = 0, last_at = 0, last_units = 0,
+                log = {}, changed = {}, skip = 0, held = 0 }
+            next = next + 4
+        end
+    end
+    return limits
+end
+
+local HEAD = { 'skew', 'asked', 'at', 'number', 'quantum', 'undo', 'undo_asked', 'undo_at' }
+local BUCKET = { 'units', 'period', 'full', 'credit', 'at', 'credit0', 'at0' }
+local WINDOW = { 'period', 'count', 'group', 'head', 'tail', 'logged', 'tail0', 'logged0', 'last_at', 'last_units' }
+
+local function take_over(into, names, words, next)
+    for _, name in ipairs(names) do
+        if not words[next] then
+            return nil
+        end
+        into[name] = words[next]
+        next = next + 1
+    end
+    return next
+end
+
+local function load(words)
+    local state = { limits = {} }
+    local next = take_over(state, HEAD, words, 1)
+    while next and words[next] do
+        local place = #state.limits + 1
+        local limit = words[next] == 0 and {} or { place = place, log = {}, changed = {} }
+        next = take_over(limit, limit.place and WINDOW or BUCKET, words, next + 1)
+        state.limits[place] = limit
+        if next and limit.place then
+            rewind(limit)
+        end
+    end
+    return next and #state.limits > 0 and state or nil
+end
+
+local function save(state, id, limits_text, now)
+    local words, life = {}, THIRTY_DAYS
+    local function put(from, names)
+        for _, name in ipairs(names) do
+            words[#words + 1] = string.format('%.0f', from[name])
+        end
+    end
+    put(state, HEAD)
+    for _, limit in ipairs(state.limits) do
+        words[#words + 1] = limit.place and '1' or '0'
+        put(limit, limit.place and WINDOW or BUCKET)
+        life = max(life, limit.place and limit.period or ceil_div(limit.full, limit.units))
+        for index in pairs(limit.changed or {}) do
+            local found = limit.log[index]
+            redis.call('HSET', key, field(limit, index), string.format('%.0f %.0f', found.at, found.units))
+        end
+    end
+    redis.call('HSET', key, 'v', FORMAT, 'id', string.format('%.0f', id), 'limits', limits_text, 'state',
+        table.concat(words, ' '))
+    -- Thirty days after the last time given, or when all is full and empty again, if that is later.
+    redis.call('PEXPIRE', key, string.format('%.0f', ceil_div(state.at - min(now, state.at) + life, 1000)))
+end
+
+local function conforms(state, now, cost)
+    local latest, place = max(now, state.at), 0
+    if cost == 0 then
+        return latest, 0
+    end
+    local start = latest
+    for index, limit in ipairs(state.limits) do
+        local time
+        if limit.place then
+            time = window_conforms(limit, start, cost)
+        else
+            time = bucket_conforms(limit, now, cost)
+        end
+        if not time or time >= MOST then
+            return nil
+        end
+        if time > latest then
+            latest, place = time, index
+        end
+    end
+    return latest, place
+end
+
+local function charge(state, now, grant, cost)
+    if cost == 0 then
+        return
+    end
+    for _, limit in ipairs(state.limits) do
+        if limit.place then
+            window_charge(limit, grant, cost)
+        else
+            bucket_charge(limit, now, grant, cost)
+        end
+    end
+    state.asked, state.at, state.number = max(state.asked, now), grant, state.number + 1
+end
+
+local function available(state, now)
+    if now < state.at then
+        return 0
+    end
+    local least = MOST
+    for _, limit in ipairs(state.limits) do
+        if limit.place then
+            skip(limit, now)
+            least = min(least, max(0, limit.count - limit.held))
+        else
+            least = min(least, floor(grown(limit, now) / limit.period))
+        end
+    end
+    return least
+end
+
+-- A run of the units that wait: all that conform now, if that is enough, otherwise a quantum at its time.
+local function take_run(state, now, waiting)
+    local units = max(min(waiting, state.quantum), min(waiting, available(state, now)))
+    local grant, place = conforms(state, now, units)
+    if grant then
+        charge(state, now, grant, units)
+    end
+    return grant, units, place
+end
+
+-- From here on, what is charged can be taken back as a whole.
+local function begin(state, now)
+    state.undo, state.undo_asked, state.undo_at = 1, now, state.at
+    for _, limit in ipairs(state.limits) do
+        if limit.place then
+            prune(limit, state.at)
+            local last = limit.tail > limit.head and entry(limit, limit.tail - 1) or { at = 0, units = 0 }
+            limit.tail0, limit.logged0, limit.last_at, limit.last_units = limit.tail, limit.logged, last.at, last.units
+        else
+            limit.credit0, limit.at0 = limit.credit, limit.at
+        end
+    end
+end
+
+local function undo(state)
+    for _, limit in ipairs(state.limits) do
+        if limit.place then
+            forget(limit, limit.tail0, limit.tail)
+            limit.tail, limit.logged = limit.tail0, limit.logged0
+            if limit.last_units > 0 then
+                limit.log[limit.tail - 1] = { at = limit.last_at, units = limit.last_units }
+                limit.changed[limit.tail - 1] = true
+            end
+            rewind(limit)
+        else
+            limit.credit, limit.at = limit.credit0, limit.at0
+        end
+    end
+    state.at, state.undo, state.number = state.undo_at, 0, state.number + 1
+end
+
+-- Units that were granted at `grant` and not used, less what was gained since.
+local function credit(limit, now, grant, units)
+    if limit.place then
+        local index = limit.tail - 1
+        while index >= limit.head and entry(limit, index).at > grant do
+            index = index - 1
+        end
+        if index >= limit.head and entry(limit, index).at == grant then
+            local found = entry(limit, index)
+            local returned = min(units, found.units)
+            limit.log[index], limit.changed[index] = { at = grant, units = found.units - returned }, true
+            limit.logged = limit.logged - returned
+            rewind(limit)
+        end
+    else
+        local waited = now - grant
+        local gained = waited > floor(MOST / limit.units) and MOST or waited * limit.units
+        local refund = max(0, min(units, floor(limit.full / limit.period)) * limit.period - gained)
+        limit.credit, limit.at = grown(limit, now), now
+        limit.credit = max(limit.credit, min(limit.full, limit.credit + refund))
+    end
+end
+
+-- What has been saved or counted goes over to the limit in the same place, if that is of the same kind.
+local function inherit(limit, old, now)
+    if limit.place then
+        limit.head, limit.tail, limit.logged, limit.log = old.head, old.tail, old.logged, old.log
+        rewind(limit)
+    else
+        local time = max(now, old.at)
+        limit.credit = min(limit.full, floor(grown(old, time) / old.period) * limit.period)
+        limit.at = time
+    end
+end
+
+local ask = {}
+
+function ask.look(state, now)
+    local reply = {}
+    for index, limit in ipairs(state.limits) do
+        if limit.place then
+            skip(limit, max(now, state.at))
+            reply[index] = now < state.at and 0 or max(0, limit.count - limit.held)
+        else
+            reply[index] = bucket_left(limit, now)
+        end
+    end
+    local grant = conforms(state, now, 1)
+    reply[#reply + 1] = available(state, now)
+    reply[#reply + 1] = grant and grant - now or -1
+    return reply, false
+end
+
+-- ARGV: units; the longest wait, or -1.
+function ask.take(state, now)
+    local units, longest = tonumber(ARGV[6]), tonumber(ARGV[7])
+    local grant, place = conforms(state, now, units)
+    if not grant then
+        return nil, { 'never' }
+    end
+    if longest >= 0 and grant - now > longest then
+        return nil, { 'late', grant - now }
+    end
+    begin(state, now)
+    charge(state, now, grant, units)
+    return { grant, units, place }, true
+end
+
+-- ARGV: units that wait; the time to cover; the client's latest grant, from which on to cover it.
+function ask.lease(state, now)
+    local left, span, latest = tonumber(ARGV[6]), tonumber(ARGV[7]), tonumber(ARGV[8])
+    begin(state, now)
+    local reply, beyond = {}, max(now, min(latest, state.at)) + span
+    repeat
+        local grant, units, place = take_run(state, now, left)
+        if not grant then
+            break
+        end
+        reply[#reply + 1], reply[#reply + 2], reply[#reply + 3] = grant, units, place
+        left = left - units
+    until left <= 0 or state.at >= beyond or #reply >= 3 * RUNS
+    if #reply == 0 then
+        return nil, { 'never' }
+    end
+    return reply, true
+end
+
+-- ARGV: the number of the last grant; its time; units.
+function ask.give(state, now)
+    local number, grant, units = tonumber(ARGV[6]), tonumber(ARGV[7]), tonumber(ARGV[8])
+    if number == state.number and now < grant and state.undo == 1 then
+        undo(state)
+    elseif now >= state.at and now >= grant then
+        for _, limit in ipairs(state.limits) do
+            credit(limit, now, grant, units)
+        end
+        state.asked, state.at, state.undo = max(state.asked, now), now, 0
+    end
+    return {}, true
+end
+
+-- ARGV: the number of the lease's last grant; units of it that were used.
+function ask.unlease(state, now)
+    local number, spent = tonumber(ARGV[6]), tonumber(ARGV[7])
+    if number ~= state.number or state.undo ~= 1 then
+        return {}, false
+    end
+    undo(state)
+    while spent > 0 do
+        local grant, units = take_run(state, state.undo_asked, spent)
+        if not grant then
+            break
+        end
+        spent = spent - units
+    end
+    return {}, true
+end
+
+-- ARGV: for each limit, 1 if it begins anew.
+function ask.set(state, now)
+    local words, old = split(numbers), state.limits
+    state.limits, state.quantum = limits_of(words, now), words[1]
+    for place, before in ipairs(old) do
+        local limit = state.limits[place]
+        if limit and ARGV[5 + place] ~= '1' and (limit.place ~= nil) == (before.place ~= nil) then
+            inherit(limit, before, now)
+        elseif before.place then
+            forget(before, before.head, before.tail)
+        end
+    end
+    -- No grant has this number: what was given before cannot be undone in limits that never charged it.
+    state.asked, state.number, state.undo = max(state.asked, now), state.number + 1, 0
+    return {}, true
+end
+
+local clock = redis.call('TIME')
+local server = clock[1] * 1000000 + clock[2]
+
+local kept = redis.pcall('HMGET', key, 'v', 'id', 'limits', 'state')
+if kept.err or (not kept[1] and redis.call('EXISTS', key) == 1) then
+    return { 'foreign' }
+elseif kept[1] and kept[1] ~= FORMAT then
+    return { 'newer', kept[1] }
+elseif not kept[1] and text == '' then
+    return { 'unknown' }
+end
+
+local state, id, limits_text, now
+if kept[1] then
+    state, id, limits_text = load(split(kept[4] or '')), tonumber(kept[2]), kept[3]
+    if not state or not id or not limits_text then
+        return { 'damaged' }
+    end
+    now = server + state.skew
+    -- The server's clock went back: the bucket's does not.
+    if now < state.asked then
+        state.skew, now = state.asked - server, state.asked
+    end
+else
+    local words = split(numbers)
+    state = { skew = 0, asked = server, at = server, number = 0, quantum = words[1], undo = 0, undo_asked = 0,
+        undo_at = 0, limits = limits_of(words, server) }
+    id, limits_text, now = server, text, server
+end
+
+-- The server has lost what this client knew. No later take is granted before what the client was given, and where nobody
+-- has made the bucket anew since, it begins empty.
+if known ~= 0 and known ~= id then
+    state.at, state.undo = max(state.at, now + ahead), 0
+    for _, limit in ipairs(state.limits) do
+        if not limit.place then
+            limit.credit = kept[1] and limit.credit or 0
+            limit.at = max(limit.at, now + ahead)
+        end
+    end
+end
+
+local reply, changed = ask[ARGV[1]](state, now)
+if not reply then
+    return changed
+end
+if ARGV[1] == 'set' then
+    limits_text = text
+end
+if changed or not kept[1] then
+    save(state, id, limits_text, now)
+end
+local answer = { 'ok', limits_text == text and '' or limits_text, id, now, state.number }
+for index = 1, #reply do
+    answer[5 + index] = reply[index]
+end
+return answer

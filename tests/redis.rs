@@ -1,0 +1,423 @@
+//! Buckets on a real Redis server, through the real program.
+
+mod common;
+#[path = "support/redis.rs"]
+mod support;
+
+use common::{Lines, Running, feed, text, throttle};
+use rustix::process::Signal;
+use serde_json::Value;
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, TcpListener};
+use std::os::unix::process::ExitStatusExt;
+use std::process::Output;
+use std::thread;
+use std::time::{Duration, Instant};
+use support::{Redis, bucket_at, free_port, slow_network};
+
+/// The program with a bucket and `args`, to its end.
+fn run(bucket: &str, args: &[&str]) -> Output {
+    feed(throttle(&[&["--bucket", bucket], args].concat()), b"")
+}
+
+#[track_caller]
+fn runs(bucket: &str, args: &[&str]) -> String {
+    let output = run(bucket, args);
+    assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), String::new()), "{args:?}");
+    text(&output.stdout)
+}
+
+/// An error of ours: its code, one line, and these words in it.
+#[track_caller]
+fn assert_fails(output: &Output, code: i32, words: &[&str]) {
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(code), "{said}");
+    for word in words {
+        assert!(said.contains(word), "{word:?} is missing in: {said}");
+    }
+    assert!(said.starts_with("throttle: ") && said.lines().count() == 1, "{said}");
+}
+
+#[track_caller]
+fn shown(bucket: &str) -> Value {
+    serde_json::from_str(&runs(bucket, &["--show", "json"])).unwrap()
+}
+
+/// A pipe of endless lines on a bucket.
+fn pipe(bucket: &str, args: &[&str]) -> Running {
+    let mut running = Running::start(throttle(&[&["--bucket", bucket], args].concat()));
+    let mut stdin = running.stdin();
+    thread::spawn(move || while stdin.write_all(&b"a line\n".repeat(1000)).is_ok() {});
+    running
+}
+
+/// When the lines of some pipes came, in seconds from the first, until `time` is over.
+fn arrivals(pipes: Vec<Running>, time: Duration, meanwhile: impl FnOnce()) -> Vec<f64> {
+    let mut pipes = pipes;
+    let lines: Vec<Lines> = pipes.iter_mut().map(|pipe| Lines::of(pipe.stdout())).collect();
+    let begun = Instant::now();
+    meanwhile();
+    thread::sleep(time.saturating_sub(begun.elapsed()));
+    for pipe in &mut pipes {
+        pipe.signal(Signal::KILL);
+        pipe.end();
+    }
+    let mut times: Vec<Instant> = lines.into_iter().flat_map(Lines::times).collect();
+    times.sort();
+    times.iter().map(|time| time.duration_since(times[0]).as_secs_f64()).collect()
+}
+
+/// The most that came in any time above what `rate` pays for meanwhile.
+fn most_above(times: &[f64], rate: f64) -> f64 {
+    let (mut least, mut most) = (f64::MAX, 0.0_f64);
+    for (place, time) in (0_u32..).zip(times) {
+        let ahead = f64::from(place) - rate * time;
+        least = least.min(ahead);
+        most = most.max(ahead - least + 1.0);
+    }
+    most
+}
+
+fn count(times: &[f64]) -> f64 {
+    f64::from(u32::try_from(times.len()).unwrap())
+}
+
+mod limits {
+    use super::*;
+
+    /// The late of eight processes and readers on two cores.
+    const NOISE: f64 = 0.1;
+
+    #[test]
+    fn eight_processes_together_keep_one_limit_and_use_it_up() {
+        let Some(redis) = Redis::start(&[]) else { return };
+        let bucket = redis.bucket("eight");
+        // They may all be 200 ms late without loss.
+        let pipes = (0..8).map(|_| pipe(&bucket, &["-r", "500/s", "-b", "100"])).collect();
+        let times = arrivals(pipes, Duration::from_secs(5), || {});
+        let above = most_above(&times, 500.0);
+        assert!(above <= 100.0 + 8.0 + 500.0 * NOISE, "{above} above the rate");
+        let used = count(&times) - 100.0;
+        let last = times.last().unwrap();
+        assert!(used >= 0.99 * 500.0 * last && *last > 4.0, "{used} in {last} s");
+    }
+
+    #[test]
+    fn two_pipes_together_meet_the_limit_within_a_hundredth() {
+        let Some(redis) = Redis::start(&[]) else { return };
+        let bucket = redis.bucket("two");
+        let pipes = (0..2).map(|_| pipe(&bucket, &["-r", "1000/s", "-b", "100"])).collect();
+        let times = arrivals(pipes, Duration::from_secs(4), || {});
+        let (used, last) = (count(&times) - 100.0, times.last().unwrap());
+        assert!(used >= 0.99 * 1000.0 * last, "{used} in {last} s");
+        assert!(most_above(&times, 1000.0) <= 102.0 + 1000.0 * NOISE);
+    }
+
+    /// A lease covers two round trips, and the next is asked for before it is needed.
+    #[test]
+    fn a_slow_network_costs_no_rate() {
+        let Some(redis) = Redis::start(&[]) else { return };
+        let bucket = bucket_at(slow_network(redis.port, Duration::from_millis(10)), "far");
+        let times = arrivals(vec![pipe(&bucket, &["-r", "1000/s", "-b", "50"])], Duration::from_secs(4), || {});
+        let (used, last) = (count(&times) - 50.0, times.last().unwrap());
+        assert!(used >= 0.99 * 1000.0 * last, "{used} in {last} s");
+        assert!(most_above(&times, 1000.0) <= 51.0 + 1000.0 * NOISE);
+    }
+}
+
+mod trouble {
+    use super::*;
+
+    #[test]
+    fn a_server_that_is_killed_and_started_again_is_waited_for_and_told_what_it_forgot() {
+        let Some(mut redis) = Redis::start(&[]) else { return };
+        let bucket = redis.bucket("again");
+        let mut pipes: Vec<Running> = (0..4).map(|_| pipe(&bucket, &["-r", "200/s", "-b", "20"])).collect();
+        let words: Vec<Lines> = pipes.iter_mut().map(|pipe| Lines::of(pipe.stderr())).collect();
+        let mut away = (0.0, 0.0);
+        let begun = Instant::now();
+        let times = arrivals(pipes, Duration::from_secs(6), || {
+            thread::sleep(Duration::from_secs(2));
+            redis.kill();
+            away.0 = begun.elapsed().as_secs_f64();
+            thread::sleep(Duration::from_secs(1));
+            redis.start_again();
+            away.1 = begun.elapsed().as_secs_f64();
+        });
+        for said in words {
+            let said: Vec<String> = std::iter::from_fn(|| Some(said.next())).take(2).collect();
+            assert!(said[0].contains("cannot reach the bucket") && said[0].contains("waiting for it"), "{said:?}");
+            assert!(said[1].starts_with("throttle: the bucket is back after "), "{said:?}");
+        }
+        // What had been granted still leaves.
+        let during = times.iter().filter(|time| **time > away.0 + 0.3 && **time < away.1).count();
+        assert_eq!(during, 0, "nothing passes while it is away");
+        let after = times.iter().filter(|time| **time > away.1).count();
+        assert!(after > 100, "{after} after it was back");
+        // One burst may be granted twice.
+        let above = most_above(&times, 200.0);
+        assert!(above <= 20.0 + 20.0 + 4.0 + 20.0, "{above} above the rate");
+    }
+
+    #[test]
+    fn a_flush_in_the_middle_lets_through_at_most_one_burst_more() {
+        let Some(redis) = Redis::start(&[]) else { return };
+        let bucket = redis.bucket("flushed");
+        let pipes = (0..8).map(|_| pipe(&bucket, &["-r", "500/s", "-b", "100"])).collect();
+        let times = arrivals(pipes, Duration::from_secs(4), || {
+            thread::sleep(Duration::from_secs(2));
+            let () = redis.tell(&["FLUSHALL"]);
+            let () = redis.tell(&["SCRIPT", "FLUSH"]);
+        });
+        let above = most_above(&times, 500.0);
+        assert!(above <= 200.0 + 8.0 + 50.0, "{above} above the rate");
+        let last = times.last().unwrap();
+        assert!(count(&times) >= 0.95 * 500.0 * last && *last > 3.0, "{} in {last} s", times.len());
+    }
+
+    #[test]
+    fn a_server_that_pauses_is_waited_for() {
+        let Some(redis) = Redis::start(&[]) else { return };
+        let bucket = redis.bucket("paused");
+        let pipes = vec![pipe(&bucket, &["-r", "500/s", "-b", "50"])];
+        let times = arrivals(pipes, Duration::from_secs(4), || {
+            thread::sleep(Duration::from_secs(1));
+            let () = redis.tell(&["CLIENT", "PAUSE", "1500"]);
+        });
+        assert!(most_above(&times, 500.0) <= 51.0 + 50.0);
+        let gap = times.windows(2).map(|pair| pair[1] - pair[0]).fold(0.0, f64::max);
+        assert!(gap > 1.0, "{gap} s without a line");
+        assert!(*times.last().unwrap() > 3.5, "it goes on afterwards");
+    }
+
+    #[test]
+    fn a_server_that_is_not_there_ends_it_where_that_is_wanted() {
+        let nobody = bucket_at(free_port(), "nobody");
+        let args = ["-r", "5/s", "--on-store-error", "fail"];
+        assert_fails(&run(&nobody, &args), 1, &["cannot reach the bucket redis://127.0.0.1:", "refused"]);
+        assert_fails(&run(&nobody, &args[2..]), 1, &["cannot reach the bucket"]);
+        assert_fails(&run(&nobody, &[&args[..], &["--once", "true"]].concat()), 125, &["cannot reach"]);
+        assert_fails(&run(&nobody, &["--show", "--on-store-error", "fail"]), 1, &["cannot reach"]);
+        assert_fails(&run(&nobody, &[&args[..], &["--set"]].concat()), 1, &["cannot reach"]);
+    }
+
+    #[test]
+    fn a_server_that_is_not_there_is_waited_for_no_longer_than_max_wait() {
+        let nobody = bucket_at(free_port(), "nobody");
+        for args in [&["--once", "--max-wait", "300ms", "-r", "5/s"][..], &["--once", "--max-wait", "300ms"]] {
+            let begun = Instant::now();
+            let output = run(&nobody, args);
+            assert_eq!(output.status.code(), Some(75), "{}", text(&output.stderr));
+            assert!(begun.elapsed() >= Duration::from_millis(300));
+        }
+        let output = run(&nobody, &["--once", "--max-wait", "0", "-r", "5/s"]);
+        assert_fails(&output, 75, &["cannot reach the bucket"]);
+    }
+
+    #[test]
+    fn a_host_that_has_no_address_is_named() {
+        let output = run("redis://no-such-host.invalid/b", &["-r", "5/s", "--on-store-error", "fail"]);
+        assert_fails(&output, 1, &["cannot reach the bucket redis://no-such-host.invalid:6379/b"]);
+    }
+
+    /// Whatever answers, and however.
+    #[test]
+    fn what_is_not_a_redis_is_told_apart() {
+        for answer in
+            [&b"HTTP/1.1 400 Bad Request\r\n\r\n"[..], b"SSH-2.0-x\r\n", b"220 mail\r\n", b"\x00\x01\x02", b"+PONG\r\n"]
+        {
+            let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+            let port = listener.local_addr().unwrap().port();
+            thread::spawn(move || {
+                for mut client in listener.incoming().map_while(Result::ok) {
+                    let _ = client.read(&mut [0; 1024]);
+                    let _ = client.write_all(answer);
+                    let _ = client.read(&mut [0; 1024]);
+                }
+            });
+            let output = run(&bucket_at(port, "b"), &["-r", "5/s"]);
+            assert_fails(&output, 1, &["no Redis server; check host and port"]);
+        }
+    }
+
+    #[test]
+    fn what_stands_at_the_key_is_not_overwritten() {
+        let Some(redis) = Redis::start(&[]) else { return };
+        let bucket = redis.bucket("mine");
+        let () = redis.tell(&["SET", "throttle:mine", "treasure"]);
+        assert_fails(&run(&bucket, &["-r", "5/s"]), 1, &["not a bucket but something else", "'throttle:mine'"]);
+        assert_eq!(redis.tell::<String>(&["GET", "throttle:mine"]), "treasure");
+        let () = redis.tell(&["DEL", "throttle:mine"]);
+        let () = redis.tell(&["HSET", "throttle:mine", "treasure", "1"]);
+        assert_fails(&run(&bucket, &["-r", "5/s"]), 1, &["not a bucket but something else"]);
+        let () = redis.tell(&["HSET", "throttle:mine", "v", "2"]);
+        assert_fails(&run(&bucket, &["-r", "5/s"]), 1, &["made by a newer throttle (format 2"]);
+        let () = redis.tell(&["HSET", "throttle:mine", "v", "1", "id", "5", "limits", "5/s", "state", "1 2 3"]);
+        assert_fails(&run(&bucket, &["-r", "5/s"]), 1, &["damaged", "redis-cli DEL 'throttle:mine'"]);
+        let () = redis.tell(&["HSET", "throttle:mine", "state", "0 0 0 0 1 0 0 0 0 1 2 3 4 5 6 7", "limits", "5/w"]);
+        assert_fails(&run(&bucket, &["-r", "5/s"]), 1, &["damaged"]);
+    }
+
+    #[test]
+    fn a_server_that_cannot_write_is_waited_for() {
+        let Some(redis) = Redis::start(&[]) else { return };
+        let bucket = redis.bucket("full");
+        let () = redis.tell(&["CONFIG", "SET", "maxmemory", "1"]);
+        let output = run(&bucket, &["-r", "5/s", "--once", "--on-store-error", "fail"]);
+        assert_fails(&output, 125, &["cannot reach the bucket", "OOM"]);
+    }
+}
+
+mod passwords {
+    use super::*;
+
+    fn address(redis: &Redis, credentials: &str) -> String {
+        format!("redis://{credentials}@127.0.0.1:{}/b", redis.port)
+    }
+
+    #[test]
+    fn a_password_opens_it_and_is_never_shown() {
+        let Some(redis) = Redis::start(&["--requirepass", "s3cret!"]) else { return };
+        let right = address(&redis, ":s3cret!");
+        let said =
+            runs(&right, &["-r", "5/s", "--set"]) + &runs(&right, &["--show"]) + &runs(&right, &["--show", "json"]);
+        assert!(said.contains("redis://127.0.0.1:") && !said.contains("s3cret"), "{said}");
+        let wrong = address(&redis, ":s3cretly");
+        let output = run(&wrong, &["-r", "5/s"]);
+        assert_fails(&output, 1, &["refuses: wrong user or password"]);
+        assert!(!text(&output.stderr).contains("s3cret"));
+        let disagrees = run(&right, &["-r", "6/s"]);
+        assert_fails(&disagrees, 1, &["6/s was asked for, but the limit kept there is 5/s,burst=1"]);
+        assert!(!text(&disagrees.stderr).contains("s3cret"));
+    }
+
+    #[test]
+    fn a_password_that_is_missing_or_too_much_is_told() {
+        let Some(redis) = Redis::start(&["--requirepass", "s3cret!"]) else { return };
+        assert_fails(&run(&redis.bucket("b"), &["-r", "5/s"]), 1, &["it wants a password; write redis://:PASSWORD@"]);
+        let Some(open) = Redis::start(&[]) else { return };
+        let output = run(&address(&open, ":s3cret!"), &["-r", "5/s"]);
+        assert_fails(&output, 1, &["if it has none, leave them out of the address"]);
+    }
+
+    #[test]
+    fn a_user_needs_leave_to_run_the_script() {
+        let Some(redis) = Redis::start(&[]) else { return };
+        let () = redis.tell(&["ACL", "SETUSER", "me", "on", ">s3cret", "~throttle:*", "+@all"]);
+        let () = redis.tell(&["ACL", "SETUSER", "guest", "on", ">s3cret", "~throttle:*", "+get"]);
+        runs(&address(&redis, "me:s3cret"), &["-r", "5/s", "--once"]);
+        assert_fails(&run(&address(&redis, "guest:s3cret"), &["-r", "5/s"]), 1, &["refuses", "evalsha"]);
+    }
+
+    #[test]
+    fn the_environment_keeps_it_from_the_command_line() {
+        let Some(redis) = Redis::start(&["--requirepass", "s3cret!"]) else { return };
+        let mut command = throttle(&["-r", "5/s", "--once", "sh", "-c", "echo $THROTTLE_BUCKET"]);
+        command.env("THROTTLE_BUCKET", address(&redis, ":s3cret!"));
+        let output = feed(command, b"");
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        assert_eq!(text(&output.stdout).trim(), address(&redis, ":s3cret!"), "the command may use the bucket, too");
+    }
+}
+
+mod bucket {
+    use super::*;
+
+    #[test]
+    fn it_remembers_its_limits_and_changes_them_for_everyone() {
+        let Some(redis) = Redis::start(&[]) else { return };
+        let bucket = redis.bucket("b");
+        assert_fails(&run(&bucket, &["--once"]), 125, &["there is no bucket", "--set -r 5/s"]);
+        runs(&bucket, &["--set", "-r", "5/s,burst=3", "-r", "5000/h,window"]);
+        for left in [3, 2, 1] {
+            assert_eq!(shown(&bucket)["available"], left);
+            runs(&bucket, &["--once", "--max-wait", "0"]);
+            runs(&bucket, &["--set", "-r", "1/h,burst=3", "-r", "5000/h,window"]);
+        }
+        let json = shown(&bucket);
+        assert_eq!((&json["available"], &json["limits"][1]["left"]), (&0.into(), &4997.into()), "{json}");
+        assert_eq!(json["limits"][0]["limit"], "1/h,burst=3");
+        let output = run(&bucket, &["--once", "--max-wait", "5s"]);
+        assert_fails(&output, 75, &["would have to wait"]);
+        runs(&bucket, &["--set", "-r", "1/h,burst=3,initial=3", "-r", "5000/h,window"]);
+        assert_eq!(shown(&bucket)["available"], 3);
+        runs(&bucket, &["-r", "1/h", "-r", "5000/h,window", "--once"]);
+        assert_fails(
+            &run(&bucket, &["-r", "2/h", "-r", "5000/h,window", "--once"]),
+            125,
+            &["2/h and 5000/h,window was asked for"],
+        );
+    }
+
+    #[test]
+    fn a_running_pipe_learns_new_limits_at_its_next_take() {
+        let Some(redis) = Redis::start(&[]) else { return };
+        let bucket = redis.bucket("b");
+        let pipes = vec![pipe(&bucket, &["-r", "20/s"])];
+        let times = arrivals(pipes, Duration::from_secs(3), || {
+            thread::sleep(Duration::from_secs(1));
+            runs(&bucket, &["--set", "-r", "500/s"]);
+        });
+        assert!(times.len() > 200, "{} lines", times.len());
+    }
+
+    #[test]
+    fn it_lives_thirty_days_after_the_last_take_or_as_long_as_it_counts() {
+        let Some(redis) = Redis::start(&[]) else { return };
+        let day = 86_400_000;
+        for (limit, days) in [("5/s", 30), ("5/40d,window", 40), ("1/d,burst=50", 50)] {
+            let bucket = redis.bucket("b");
+            runs(&bucket, &["-r", limit, "--once"]);
+            let left: i64 = redis.tell(&["PTTL", "throttle:b"]);
+            assert!(left > days * day - 60_000 && left <= days * day + 1_000, "{limit}: {left} ms");
+            let () = redis.tell(&["DEL", "throttle:b"]);
+        }
+    }
+
+    #[test]
+    fn a_limit_that_does_not_fit_names_the_bound() {
+        let Some(redis) = Redis::start(&[]) else { return };
+        let output = run(&redis.bucket("b"), &["-r", "1000003/s,burst=9000000000"]);
+        assert_fails(&output, 1, &["1000003/s,burst=9000000000 does not fit", "2^51"]);
+    }
+
+    /// The one behind keeps its time, and the one that left its place gives it to the next.
+    #[test]
+    fn who_is_interrupted_while_waiting_gives_the_place_back() {
+        let Some(redis) = Redis::start(&[]) else { return };
+        let bucket = redis.bucket("b");
+        runs(&bucket, &["-r", "1/h", "--once"]);
+        let waiting = Running::start(throttle(&["--bucket", &bucket, "--once"]));
+        common::wait_until("it to take its place", || shown(&bucket)["limits"][0]["left"] == -1);
+        thread::sleep(Duration::from_millis(300));
+        waiting.signal(Signal::TERM);
+        let output = waiting.finish();
+        assert_eq!(output.status.signal(), Some(15), "{}", text(&output.stderr));
+        assert_eq!(shown(&bucket)["limits"][0]["left"], 0);
+        let wait = shown(&bucket)["wait_ns"].as_u64().unwrap();
+        assert!(wait <= 3_600_000_000_000, "the next hour is free again: {wait}");
+    }
+
+    #[test]
+    fn commands_share_it_too() {
+        let Some(redis) = Redis::start(&[]) else { return };
+        let bucket = redis.bucket("b");
+        let begun = Instant::now();
+        let launches: Vec<Running> = (0..2)
+            .map(|_| Running::start(throttle(&["--bucket", &bucket, "-r", "20/s", "--repeat", "20", "echo"])))
+            .collect();
+        for launch in launches {
+            let output = launch.finish();
+            assert_eq!(output.stdout, b"\n".repeat(20), "{}", text(&output.stderr));
+        }
+        assert!(begun.elapsed() >= Duration::from_millis(39 * 50), "{:?}", begun.elapsed());
+    }
+
+    #[test]
+    fn a_database_has_its_own() {
+        let Some(redis) = Redis::start(&[]) else { return };
+        runs(&redis.bucket("2/b"), &["-r", "5/s", "--set"]);
+        assert_fails(&run(&redis.bucket("b"), &["--show"]), 1, &["there is no bucket"]);
+        assert!(runs(&redis.bucket("2/b"), &["--show"]).contains("/2/b"));
+    }
+}

@@ -1,0 +1,153 @@
+//! A Redis of our own on a free port of the loopback, and what can stand between it and its clients.
+
+#![allow(dead_code, reason = "each file of tests uses some of this")]
+
+use redis::Connection;
+use std::io::{self, Read, Write};
+use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// A running server; it ends with this value.
+pub(crate) struct Redis {
+    process: Option<Child>,
+    pub(crate) port: u16,
+    folder: TempDir,
+    args: Vec<String>,
+}
+
+impl Redis {
+    /// Starts one; `None`, with a visible word, where none is installed. Where CI is to have installed it, that is an error.
+    pub(crate) fn start(args: &[&str]) -> Option<Self> {
+        let Some(program) = program() else {
+            assert!(std::env::var_os("CI").is_none(), "redis-server is not installed");
+            eprintln!("SKIPPED: redis-server is not installed");
+            return None;
+        };
+        // Somebody else may take a port between our finding it free and the server's using it.
+        for _ in 0..5 {
+            let (folder, port) = (tempfile::tempdir().unwrap(), free_port());
+            let args = args.iter().map(|&arg| arg.to_owned()).collect();
+            let mut redis = Redis { process: None, port, folder, args };
+            if redis.start_again_with(&program).is_ok() {
+                return Some(redis);
+            }
+        }
+        panic!("redis-server does not start");
+    }
+
+    /// After [`kill`](Self::kill): the same server, which has forgotten everything.
+    pub(crate) fn start_again(&mut self) {
+        self.start_again_with(&program().unwrap()).unwrap();
+    }
+
+    fn start_again_with(&mut self, program: &Path) -> io::Result<()> {
+        let process = Command::new(program)
+            .args(["--port", &self.port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"])
+            .args(&self.args)
+            .arg("--dir")
+            .arg(self.folder.path())
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()?;
+        self.process = Some(process);
+        let begun = Instant::now();
+        while begun.elapsed() < Duration::from_secs(20) {
+            if self.process.as_mut().unwrap().try_wait()?.is_some() {
+                return Err(io::Error::other("redis-server ended at once"));
+            }
+            if TcpStream::connect((Ipv4Addr::LOCALHOST, self.port)).is_ok() {
+                return Ok(());
+            }
+            thread::sleep(Duration::from_millis(5));
+        }
+        Err(io::ErrorKind::TimedOut.into())
+    }
+
+    pub(crate) fn kill(&mut self) {
+        if let Some(mut process) = self.process.take() {
+            let _ = process.kill();
+            let _ = process.wait();
+        }
+    }
+
+    /// The address of a bucket.
+    pub(crate) fn bucket(&self, name: &str) -> String {
+        bucket_at(self.port, name)
+    }
+
+    pub(crate) fn connect(&self) -> Connection {
+        redis::Client::open(format!("redis://127.0.0.1:{}/", self.port)).unwrap().get_connection().unwrap()
+    }
+
+    /// Has the server do something, like `FLUSHALL`.
+    pub(crate) fn tell<T: redis::FromRedisValue>(&self, words: &[&str]) -> T {
+        redis::cmd(words[0]).arg(&words[1..]).query(&mut self.connect()).unwrap()
+    }
+}
+
+impl Drop for Redis {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+pub(crate) fn bucket_at(port: u16, name: &str) -> String {
+    format!("redis://127.0.0.1:{port}/{name}")
+}
+
+fn program() -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let mut folders = std::env::split_paths(&path);
+    folders.find_map(|folder| {
+        ["redis-server", "valkey-server"].map(|name| folder.join(name)).into_iter().find(|file| file.is_file())
+    })
+}
+
+pub(crate) fn free_port() -> u16 {
+    TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port()
+}
+
+/// Hands everything on to `port`, each way `delay` later: a slow network. Where it can be reached.
+pub(crate) fn slow_network(port: u16, delay: Duration) -> u16 {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let reachable = listener.local_addr().unwrap().port();
+    thread::spawn(move || {
+        for client in listener.incoming().map_while(Result::ok) {
+            let Ok(server) = TcpStream::connect((Ipv4Addr::LOCALHOST, port)) else { return };
+            for stream in [&client, &server] {
+                stream.set_nodelay(true).unwrap();
+            }
+            hand_on(client.try_clone().unwrap(), server.try_clone().unwrap(), delay);
+            hand_on(server, client, delay);
+        }
+    });
+    reachable
+}
+
+/// What is read goes out `delay` later, however much comes meanwhile.
+fn hand_on(mut from: TcpStream, mut to: TcpStream, delay: Duration) {
+    let (send, receive) = mpsc::channel::<(Instant, Vec<u8>)>();
+    thread::spawn(move || {
+        let mut space = vec![0; 1 << 16];
+        while let Ok(length) = from.read(&mut space) {
+            if length == 0 || send.send((Instant::now() + delay, space[..length].to_vec())).is_err() {
+                return;
+            }
+        }
+    });
+    thread::spawn(move || {
+        for (time, bytes) in receive {
+            thread::sleep(time.saturating_duration_since(Instant::now()));
+            if to.write_all(&bytes).is_err() {
+                return;
+            }
+        }
+        let _ = to.shutdown(Shutdown::Write);
+    });
+}
