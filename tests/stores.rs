@@ -1,9 +1,12 @@
 //! One suite for every store: the same questions end on the same integers, wherever the limits live.
 
+#[path = "support/redis.rs"]
+mod support;
+
 use std::path::Path;
 use throttle::clock::{Clock, FakeClock, Nanos};
 use throttle::limits::Plan;
-use throttle::store::{File, Machine, Memory, Place, Shared, Store};
+use throttle::store::{File, Machine, Memory, Place, Redis, Shared, Store};
 
 const SECOND: u128 = 1_000_000_000;
 
@@ -22,7 +25,16 @@ struct Opened {
     resolution: Nanos,
     /// How long a schedule is worth its time here.
     many: u32,
-    _folder: Option<tempfile::TempDir>,
+    /// Units in one question.
+    at_once: u32,
+    _home: Home,
+}
+
+/// What ends with the store.
+enum Home {
+    Nowhere,
+    Folder(#[allow(dead_code, reason = "it is removed with this")] tempfile::TempDir),
+    Server(#[allow(dead_code, reason = "it ends with this")] support::Redis),
 }
 
 impl Opened {
@@ -34,22 +46,33 @@ impl Opened {
 }
 
 /// Every kind of store: whoever adds one adds it here.
-const STORES: [fn(&Plan) -> Opened; 2] = [memory, file];
+const STORES: [fn(&Plan) -> Option<Opened>; 3] = [memory, file, redis];
 
 /// Where every store's clock stands at first.
 const START: Nanos = 5_000;
 
-fn memory(plan: &Plan) -> Opened {
+fn memory(plan: &Plan) -> Option<Opened> {
     let clock = FakeClock::at(START);
     let store = Box::new(Memory::new(plan, clock.clone()));
-    Opened { name: "memory", clock, store, resolution: 1, many: MANY, _folder: None }
+    Some(Opened { name: "memory", clock, store, resolution: 1, many: MANY, at_once: 1, _home: Home::Nowhere })
 }
 
-fn file(plan: &Plan) -> Opened {
+fn file(plan: &Plan) -> Option<Opened> {
     let (clock, folder) = (FakeClock::at(START), tempfile::tempdir().unwrap());
     let machine = Machine::fake(&clock, 1, 0);
     let store = Box::new(File::open_on(machine, place(&folder.path().join("bucket")), Some(plan)).unwrap());
-    Opened { name: "file", clock, store, resolution: 1, many: MANY_CALLS, _folder: Some(folder) }
+    let home = Home::Folder(folder);
+    Some(Opened { name: "file", clock, store, resolution: 1, many: MANY_CALLS, at_once: 1, _home: home })
+}
+
+/// Its server reckons them one by one, too; a round trip for each would only take longer.
+fn redis(plan: &Plan) -> Option<Opened> {
+    let server = support::Redis::start(&[])?;
+    let clock = FakeClock::at(START);
+    let address = server.bucket("bucket").parse().unwrap();
+    let store = Box::new(Redis::open_on_fake(address, Some(plan), clock.clone()).unwrap());
+    let home = Home::Server(server);
+    Some(Opened { name: "redis", clock, store, resolution: 1_000, many: MANY, at_once: 10_000, _home: home })
 }
 
 fn plan(limits: &[&str]) -> Plan {
@@ -64,23 +87,30 @@ fn place(path: &Path) -> Place {
 /// Runs `check` on every kind of store with these limits.
 fn on_every_store(limits: &[&str], check: impl Fn(&Opened)) {
     for open in STORES {
-        check(&open(&plan(limits)));
+        if let Some(opened) = open(&plan(limits)) {
+            check(&opened);
+        }
     }
 }
 
-/// The times of `count` units asked for one by one at once.
-fn grants(store: &dyn Store, count: u32) -> impl Iterator<Item = Nanos> {
-    (0..count).map(|_| {
-        let (grant, _) = store.next_run(1).unwrap();
-        assert_eq!(grant.units, 1);
-        grant.at
+/// The times of `count` units, each for itself, asked for at once.
+fn grants(opened: &Opened, count: u32) -> impl Iterator<Item = Nanos> {
+    let mut left = count;
+    std::iter::from_fn(move || {
+        let asked = left.min(opened.at_once);
+        let (grant, _) = (asked > 0).then(|| opened.store.next_run(asked.into()).unwrap())?;
+        let units = u32::try_from(grant.units).unwrap();
+        assert!(opened.at_once > 1 || units == 1);
+        left -= units;
+        Some(std::iter::repeat_n(grant.at, units as usize))
     })
+    .flatten()
 }
 
 /// Of many units asked for at once, the burst goes then and each other one exactly when the rate has paid for it.
 fn assert_exact(limit: &str, burst: u128, units: u128, period: u128) {
     on_every_store(&[limit], |opened| {
-        for (place, at) in grants(&*opened.store, opened.many).enumerate() {
+        for (place, at) in grants(opened, opened.many).enumerate() {
             let paid_for = (place as u128 + 1).saturating_sub(burst);
             assert_eq!(at, opened.after(paid_for, period, units), "{} {limit}: {place}", opened.name);
         }
@@ -108,7 +138,7 @@ fn a_slow_schedule_is_exact() {
 #[test]
 fn two_limits_are_both_kept() {
     on_every_store(&["10/s,burst=1", "25/10s"], |opened| {
-        for (place, at) in grants(&*opened.store, 10_000).enumerate() {
+        for (place, at) in grants(opened, 10_000).enumerate() {
             let (round, rest) = (place as u128 / 25, place as u128 % 25);
             assert_eq!(at, opened.after(round * 100 + rest, SECOND, 10), "{}: {place}", opened.name);
         }
@@ -123,9 +153,9 @@ fn a_window_is_exact() {
         for (place, at) in (0..3)
             .flat_map(|third| {
                 opened.clock.set(START + third * 333_333_000);
-                grants(&*opened.store, 1)
+                grants(opened, 1)
             })
-            .chain(grants(&*opened.store, 10_000))
+            .chain(grants(opened, 10_000))
             .enumerate()
         {
             let (round, third) = (place as u128 / 3, place as u128 % 3);
@@ -140,7 +170,7 @@ fn a_window_frees_what_is_a_period_old() {
         let mut times = Vec::new();
         for second in [0, 10, 20] {
             opened.clock.set(START + second * 1_000_000_000);
-            times.extend(grants(&*opened.store, 2).map(|at| (at - START) / 1_000_000_000));
+            times.extend(grants(opened, 2).map(|at| (at - START) / 1_000_000_000));
         }
         assert_eq!(times, [0, 0, 10, 60, 60, 70], "{}", opened.name);
     });
@@ -307,5 +337,177 @@ mod a_file {
         std::fs::remove_file(bucket.0.path().join("b")).unwrap();
         assert_eq!(file.take(1, None).unwrap().0.at, 0);
         assert_eq!(wait(&bucket.open(&clock, 1, 0, &["9/s"])), HOUR, "the same limits, and one taken");
+    }
+}
+
+mod a_server {
+    use super::*;
+    use throttle::limits::Grant;
+    use throttle::store::StoreError;
+
+    fn open(server: &support::Redis, clock: &FakeClock, limits: &[&str]) -> Redis {
+        Redis::open_on_fake(server.bucket("bucket").parse().unwrap(), Some(&plan(limits)), clock.clone()).unwrap()
+    }
+
+    fn at(result: Result<(Grant, Nanos), StoreError>) -> Nanos {
+        result.unwrap().0.at
+    }
+
+    /// The same questions at the same times, some of them random, have the same answers as those of a file, where every
+    /// time is a whole number of microseconds anyway.
+    #[test]
+    fn a_server_and_a_file_answer_alike() {
+        let Some(server) = support::Redis::start(&[]) else { return };
+        let limits: [&[&str]; 6] = [
+            &["8/s,burst=3"],
+            &["5/min,window"],
+            &["2000/s,burst=5", "40/s,window"],
+            &["50/s,burst=1", "3000/min,window"],
+            &["1000/s,burst=7,initial=0", "100/s,burst=20", "10000/h,window"],
+            &["500000/s,burst=2"],
+        ];
+        for limits in limits {
+            let () = server.tell(&["FLUSHALL"]);
+            let (clock, folder) = (FakeClock::at(START), tempfile::tempdir().unwrap());
+            let machine = Machine::fake(&clock, 1, 0);
+            let file = File::open_on(machine, place(&folder.path().join("bucket")), Some(&plan(limits))).unwrap();
+            let redis = open(&server, &clock, limits);
+            let mut random = Random(7);
+            let mut held: Vec<[Grant; 2]> = Vec::new();
+            for step in 0..1_000 {
+                let what = format!("{limits:?}, step {step}");
+                clock.advance(random.below(4) * random.below(300) * random.below(300) * 1_000);
+                match random.below(10) {
+                    0 => {
+                        let fresh = [random.below(2) == 0, random.below(2) == 0];
+                        // A fraction of a unit is not carried over to another rate.
+                        let same = plan(limits);
+                        file.set(&same, &fresh).unwrap();
+                        redis.set(&same, &fresh).unwrap();
+                        held.clear();
+                        if fresh != [true; 2] {
+                            // Both begin at whole units again.
+                            let all = vec![true; limits.len()];
+                            file.set(&same, &all).unwrap();
+                            redis.set(&same, &all).unwrap();
+                        }
+                    }
+                    1 | 2 if !held.is_empty() => {
+                        let grants = held.swap_remove(usize::try_from(random.below(held.len() as u64)).unwrap());
+                        file.give_back(&grants[0]).unwrap();
+                        redis.give_back(&grants[1]).unwrap();
+                    }
+                    _ => {
+                        let wait = (random.below(3) == 0).then(|| random.below(500) * 1_000_000);
+                        let units = 1 + random.below(2);
+                        match (file.take(units, wait), redis.take(units, wait)) {
+                            (Ok((by_file, _)), Ok((by_redis, _))) => {
+                                assert_eq!((by_file.at, by_file.units), (by_redis.at, by_redis.units), "{what}");
+                                assert_eq!(by_file.bound_by, by_redis.bound_by, "{what}");
+                                held.push([by_file, by_redis]);
+                            }
+                            (Err(by_file), Err(by_redis)) => {
+                                assert_eq!(by_file.to_string(), by_redis.to_string(), "{what}")
+                            }
+                            other => panic!("{what}: {other:?}"),
+                        }
+                    }
+                }
+                assert_eq!(file.view().unwrap(), redis.view().unwrap(), "{what}");
+            }
+        }
+    }
+
+    struct Random(u64);
+
+    impl Random {
+        /// Marsaglia's xorshift.
+        fn below(&mut self, bound: u64) -> u64 {
+            self.0 ^= self.0 << 13;
+            self.0 ^= self.0 >> 7;
+            self.0 ^= self.0 << 17;
+            (self.0 >> 11) % bound
+        }
+    }
+
+    /// Times that were given stay, nothing is credited, and nobody waits for the clock to come back.
+    #[test]
+    fn a_clock_that_is_set_back_credits_nothing_and_stalls_nothing() {
+        let Some(server) = support::Redis::start(&[]) else { return };
+        let clock = FakeClock::at(3_600_000_000_000);
+        let store = open(&server, &clock, &["10/s,burst=2"]);
+        let first = at(store.take(2, None));
+        clock.set(5_000);
+        assert_eq!(at(store.take(1, None)), first + 100_000_000, "as if no time had passed");
+        clock.advance(150_000_000);
+        assert_eq!(at(store.take(1, None)), first + 200_000_000);
+        clock.advance(50_000_000);
+        assert_eq!(at(store.take(1, None)), first + 300_000_000, "it goes on from there");
+    }
+
+    /// Who was promised a time tells the server that has forgotten it: nobody is let through before, and no second burst.
+    #[test]
+    fn what_a_server_has_lost_its_clients_tell_it() {
+        let Some(server) = support::Redis::start(&[]) else { return };
+        let clock = FakeClock::at(1_000_000_000);
+        let (mine, other) = (open(&server, &clock, &["10/s,burst=5"]), open(&server, &clock, &["10/s,burst=5"]));
+        let times: Vec<Nanos> = (0..10).map(|_| at(mine.take(1, None))).collect();
+        assert_eq!(times[9], 1_500_000_000);
+        let last = at(other.take(1, None));
+        assert_eq!(last, 1_600_000_000);
+        let () = server.tell(&["FLUSHALL"]);
+        clock.advance(50_000_000);
+        assert_eq!(at(mine.take(1, None)), times[9] + 100_000_000, "empty from its own latest grant on");
+        assert_eq!(at(other.take(1, None)), last + 100_000_000, "and from the other's");
+        assert_eq!(at(mine.take(1, None)), last + 200_000_000, "which is then known to all");
+        // One that knew nothing finds it so.
+        assert_eq!(at(open(&server, &clock, &["10/s,burst=5"]).take(1, None)), last + 300_000_000);
+    }
+
+    /// The script's cache is emptied with every restart, and the state may be, too.
+    #[test]
+    fn a_script_that_was_forgotten_is_sent_again() {
+        let Some(server) = support::Redis::start(&[]) else { return };
+        let clock = FakeClock::at(START);
+        let store = open(&server, &clock, &["10/s,burst=1"]);
+        for place in 0..3 {
+            let () = server.tell(&["SCRIPT", "FLUSH"]);
+            assert_eq!(at(store.take(1, None)), START + place * 100_000_000);
+        }
+        assert_eq!(store.next_run(5).unwrap().0.at, START + 300_000_000);
+    }
+
+    /// What is left of a lease when its pipe ends is as if it had never been asked for.
+    #[test]
+    fn a_lease_that_is_not_used_up_is_given_back() {
+        let Some(server) = support::Redis::start(&[]) else { return };
+        for limits in [&["10/s,burst=2"][..], &["10/s,burst=2", "15/s,window"], &["6/s,window"]] {
+            let () = server.tell(&["FLUSHALL"]);
+            let clock = FakeClock::at(START);
+            let used: Vec<Nanos> = {
+                let store = open(&server, &clock, limits);
+                // Of twelve units three leave, or more where they go together.
+                let first = store.next_run(12).unwrap().0;
+                let more: Vec<Grant> = (first.units..3).map(|_| store.next_run(1).unwrap().0).collect();
+                let grants = [first].into_iter().chain(more);
+                grants.flat_map(|grant| std::iter::repeat_n(grant.at, usize::try_from(grant.units).unwrap())).collect()
+            };
+            let mut expected = throttle::limits::Limits::new(&plan(limits), START);
+            for used in &used {
+                assert_eq!(expected.take(START, 1).unwrap().at, *used, "{limits:?}");
+            }
+            let next = open(&server, &clock, limits);
+            let (view, after) = (next.view().unwrap(), at(next.take(1, None)));
+            assert_eq!(view.wait, Some(after - START), "{limits:?}");
+            assert_eq!(after, expected.take(START, 1).unwrap().at, "{limits:?}");
+        }
+    }
+
+    #[test]
+    fn nothing_that_is_printed_for_debugging_tells_a_password() {
+        let Some(server) = support::Redis::start(&["--requirepass", "s3cret"]) else { return };
+        let address = format!("redis://:s3cret@127.0.0.1:{}/b", server.port).parse().unwrap();
+        let store = Redis::open(address, Some(&plan(&["5/s"])), throttle::store::Patience::none()).unwrap();
+        assert!(!format!("{store:?}").contains("s3cret"), "{store:?}");
     }
 }

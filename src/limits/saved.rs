@@ -66,12 +66,14 @@ impl Limits {
         (self.states, self.asked, self.grants) = (states, now, self.grants + 1);
     }
 
-    /// Whole units that the limit at `place` would let through at `now`; less than nothing where more are owed.
+    /// Whole units that the limit at `place` would let through at `now`; less than nothing where more are owed. A window
+    /// lets nothing through while a time given lies ahead.
     #[must_use]
     pub fn left(&self, now: Nanos, place: usize) -> Option<i128> {
         let now = self.in_order(now);
         self.states.get(place).map(|state| match state {
             State::Bucket(bucket) => bucket.balance(now),
+            State::Window(_) if now < self.at => 0,
             State::Window(window) => window.available(now).into(),
             State::Grid(grid) => grid.available(now).into(),
         })

@@ -290,7 +290,7 @@ impl Redis {
     }
 
     fn lease(&self, state: &mut State, waiting: u64) -> Result<(), StoreError> {
-        let answer = self.ask(state, "lease", &lease_terms(state, waiting))?;
+        let answer = self.ask(state, "lease", &self.lease_terms(state, waiting))?;
         self.take_over(state, &answer)
     }
 
@@ -299,10 +299,10 @@ impl Redis {
     fn look_ahead(&self, state: &mut State, waiting: u64) {
         let left = state.lease.latest().saturating_sub(self.clock.now());
         let more = waiting.saturating_sub(state.lease.units());
-        if more == 0 || state.pending.is_some() || left > span(state) / 4 * 3 {
+        if more == 0 || state.pending.is_some() || left > self.span(state) / 4 * 3 {
             return;
         }
-        let question = self.question(&state.bucket, "lease", &lease_terms(state, more));
+        let question = self.question(&state.bucket, "lease", &self.lease_terms(state, more));
         let asked = self.clock.local();
         state.pending = state.link.send(&question).ok().map(|()| asked);
     }
@@ -335,6 +335,19 @@ impl Redis {
         self.answer(state, said).map(drop)
     }
 
+    /// What a lease covers: two round trips, or 10 ms where they are quicker. Where time stands still, all that wait.
+    fn span(&self, state: &State) -> Nanos {
+        match self.clock {
+            ServerClock::Known { .. } => (2 * state.round_trip).clamp(SPAN, LONGEST_SPAN),
+            ServerClock::Shared(_) => Nanos::MAX,
+        }
+    }
+
+    /// What the script asks for beside the bucket.
+    fn lease_terms(&self, state: &State, waiting: u64) -> [i64; 3] {
+        [waiting, self.span(state) / MICROSECOND, state.bucket.latest / MICROSECOND].map(whole)
+    }
+
     fn damaged(&self) -> RedisError {
         RedisError::Damaged { place: self.address.to_string(), key: self.address.key() }
     }
@@ -346,16 +359,6 @@ impl Redis {
     fn shadow(&self) -> MutexGuard<'_, Limits> {
         self.shadow.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// Two round trips, or 10 ms where they are quicker.
-fn span(state: &State) -> Nanos {
-    (2 * state.round_trip).clamp(SPAN, LONGEST_SPAN)
-}
-
-/// What the script asks for beside the bucket.
-fn lease_terms(state: &State, waiting: u64) -> [i64; 3] {
-    [whole(waiting), whole(span(state) / MICROSECOND), whole(state.bucket.latest / MICROSECOND)]
 }
 
 /// No limit on a server reaches beyond what the script reckons exactly.
@@ -384,7 +387,10 @@ impl Store for Redis {
     }
 
     fn available(&self) -> u64 {
-        self.state().lease.units()
+        match self.state().lease.units() {
+            0 => self.shadow().available(self.clock.now()),
+            units => units,
+        }
     }
 
     fn next_run(&self, waiting: u64) -> Result<(Grant, Nanos), StoreError> {

@@ -330,6 +330,11 @@ local function credit(limit, now, grant, units)
             local returned = min(units, found.units)
             limit.log[index], limit.changed[index] = { at = grant, units = found.units - returned }, true
             limit.logged = limit.logged - returned
+            -- Nothing joins an entry of nothing.
+            while limit.tail > limit.head and entry(limit, limit.tail - 1).units == 0 do
+                forget(limit, limit.tail - 1, limit.tail)
+                limit.tail = limit.tail - 1
+            end
             rewind(limit)
         end
     else
