@@ -4,14 +4,16 @@
 //! installed is left out, and named below the table. `RUNS=3` makes fewer runs.
 
 use std::io::Read;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use support::find;
 use throttle::clock::SystemClock;
 use throttle::limits::Plan;
-use throttle::store::{File, Memory, Place, Shared, Store};
+use throttle::store::{File, Memory, Patience, Place, Redis, Shared, Store};
 
+#[path = "../tests/support/redis.rs"]
+mod server;
 #[path = "../tests/support/nginx.rs"]
 #[allow(dead_code, reason = "only the search for a tool is wanted")]
 mod support;
@@ -35,14 +37,21 @@ const LIMITS: [&str; 2] = ["1000/s", "1024/h,window"];
 
 fn main() {
     if let Some(bucket) = std::env::var_os(CHILD) {
-        return contend(Path::new(&bucket));
+        return contend(bucket.to_str().unwrap());
     }
     let folder = tempfile::tempdir().unwrap();
+    let redis = server::Redis::start(&[]);
     println!("load before: {}; {} cores\n", load(), std::thread::available_parallelism().map_or(0, usize::from));
     println!("| work | who | result | at most |\n|---|---|---|---|");
     for limit in LIMITS {
-        alone(limit, folder.path());
-        together(limit, folder.path());
+        let file = ("file", bucket(folder.path(), limit), MANY);
+        let redis = redis.as_ref().map(|redis| ("redis", redis.bucket(&format!("b{}", limit.len())), MANY / 10));
+        let buckets: Vec<Bucket> = [file].into_iter().chain(redis).collect();
+        for (_, bucket, _) in &buckets {
+            open(bucket, Some(&plan(limit)));
+        }
+        alone(limit, &buckets);
+        together(limit, &buckets);
     }
     let missing = starts(folder.path());
     println!("\nload after: {}", load());
@@ -50,6 +59,9 @@ fn main() {
         println!("not installed, left out: {tool}");
     }
 }
+
+/// Where limits are shared: the store's name, the bucket's, and how many reservations take a second or so.
+type Bucket = (&'static str, String, u32);
 
 fn runs() -> usize {
     std::env::var("RUNS").ok().and_then(|runs| runs.parse().ok()).unwrap_or(5)
@@ -65,104 +77,111 @@ fn plan(limit: &str) -> Plan {
     Plan::new(&[limit.parse().unwrap()], None).unwrap()
 }
 
-/// A new bucket in `folder`.
-fn bucket(folder: &Path, limit: &str) -> PathBuf {
-    let path = folder.join("bucket");
-    let _ = std::fs::remove_file(&path);
-    drop(file(&path, Some(&plan(limit))));
-    path
+/// A path for a new bucket in `folder`.
+fn bucket(folder: &Path, limit: &str) -> String {
+    let name: String = limit.chars().filter(char::is_ascii_alphanumeric).collect();
+    folder.join(name).to_str().unwrap().to_owned()
 }
 
-fn file(path: &Path, plan: Option<&Plan>) -> File {
-    File::open(Place { path: path.to_owned(), own_folder: false }, plan).unwrap()
-}
-
-fn reserve(store: &dyn Store) {
-    let _ = std::hint::black_box(store.next_run(1).unwrap());
+fn open(bucket: &str, plan: Option<&Plan>) -> Box<dyn Shared> {
+    if bucket.starts_with("redis:") {
+        return Box::new(Redis::open(bucket.parse().unwrap(), plan, Patience::none()).unwrap());
+    }
+    Box::new(File::open(Place { path: bucket.into(), own_folder: false }, plan).unwrap())
 }
 
 /// As `--once` does, without a lease.
-fn reserve_shared(store: &dyn Shared) {
+fn reserve(store: &dyn Shared) {
     let _ = std::hint::black_box(store.take(1, None).unwrap());
 }
 
-/// One process asks for one after the other. Another store is another line here.
-fn alone(limit: &str, folder: &Path) {
+fn reserve_here(store: &dyn Store) {
+    let _ = std::hint::black_box(store.next_run(1).unwrap());
+}
+
+/// One process asks for one after the other.
+fn alone(limit: &str, buckets: &[Bucket]) {
     let memory = Memory::new(&plan(limit), SystemClock);
-    let shared = file(&bucket(folder, limit), None);
-    let stores: [(&str, &str, &dyn Fn()); 2] = [
-        ("memory", "", &|| reserve(&memory)),
-        ("file", if limit == LIMITS[0] { "5 µs" } else { "" }, &|| reserve_shared(&shared)),
-    ];
-    let mut times = vec![Vec::new(); stores.len()];
+    let shared: Vec<Box<dyn Shared>> = buckets.iter().map(|(_, bucket, _)| open(bucket, None)).collect();
+    let mut times = vec![Vec::new(); buckets.len() + 1];
     for _ in 0..runs() {
-        for ((_, _, reserve), times) in stores.iter().zip(&mut times) {
-            let begun = Instant::now();
-            (0..MANY).for_each(|_| reserve());
-            times.push(begun.elapsed());
+        times[0].push(time(|| (0..MANY).for_each(|_| reserve_here(&memory))) / MANY);
+        for ((store, (_, _, count)), times) in shared.iter().zip(buckets).zip(&mut times[1..]) {
+            times.push(time(|| (0..*count).for_each(|_| reserve(&**store))) / *count);
         }
     }
-    for ((name, at_most, _), times) in stores.iter().zip(times) {
-        row(&format!("a reservation at {limit}, alone"), name, median(times) / MANY, at_most);
+    let names = ["memory"].into_iter().chain(buckets.iter().map(|(name, ..)| *name));
+    for (name, times) in names.zip(times) {
+        let at_most = if (name, limit) == ("file", LIMITS[0]) { "5 µs" } else { "" };
+        row(&format!("a reservation at {limit}, alone"), name, median(times), at_most);
     }
 }
 
 /// Eight at once, which begin together. What is shown is the time from one reservation to the next, whoever's it is.
-fn together(limit: &str, folder: &Path) {
-    let (mut memory, mut file) = (Vec::new(), Vec::new());
+fn together(limit: &str, buckets: &[Bucket]) {
+    let mut times = vec![Vec::new(); buckets.len() + 1];
     for _ in 0..runs() {
-        memory.push(threads(limit));
-        file.push(processes(&bucket(folder, limit)));
+        times[0].push(threads(limit) / MANY);
+        for ((_, bucket, count), times) in buckets.iter().zip(&mut times[1..]) {
+            times.push(processes(bucket, *count) / *count);
+        }
     }
-    let count = MANY / PROCESSES * PROCESSES;
     let work = |who| format!("a reservation at {limit}, {PROCESSES} {who} at once");
-    row(&work("threads"), "memory", median(memory) / count, "");
-    row(&work("processes"), "file", median(file) / count, "");
+    row(&work("threads"), "memory", median(times.remove(0)), "");
+    for ((name, ..), times) in buckets.iter().zip(times) {
+        row(&work("processes"), name, median(times), "");
+    }
 }
 
 fn threads(limit: &str) -> Duration {
     let memory = Memory::new(&plan(limit), SystemClock);
-    let share = || (0..MANY / PROCESSES).for_each(|_| reserve(&memory));
-    let begun = Instant::now();
-    std::thread::scope(|scope| (0..PROCESSES).for_each(|_| drop(scope.spawn(share))));
-    begun.elapsed()
+    let share = || (0..MANY / PROCESSES).for_each(|_| reserve_here(&memory));
+    time(|| std::thread::scope(|scope| (0..PROCESSES).for_each(|_| drop(scope.spawn(share)))))
 }
 
 /// This program again, as often as that: each says that it is there, waits until its input ends, and does its share.
-fn processes(bucket: &Path) -> Duration {
+fn processes(bucket: &str, count: u32) -> Duration {
     let this = std::env::current_exe().unwrap();
     let start = |_| {
         let mut command = Command::new(&this);
-        command.env(CHILD, bucket).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap()
+        command.env(CHILD, bucket).arg((count / PROCESSES).to_string());
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap()
     };
     let mut children: Vec<Child> = (0..PROCESSES).map(start).collect();
     for child in &mut children {
         child.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
     }
-    let begun = Instant::now();
-    for child in &mut children {
-        drop(child.stdin.take());
-    }
-    for child in &mut children {
-        assert!(child.wait().unwrap().success());
-    }
-    begun.elapsed()
+    time(|| {
+        for child in &mut children {
+            drop(child.stdin.take());
+        }
+        for child in &mut children {
+            assert!(child.wait().unwrap().success());
+        }
+    })
 }
 
-fn contend(bucket: &Path) {
-    let file = file(bucket, None);
+fn contend(bucket: &str) {
+    let count: u32 = std::env::args().nth(1).unwrap().parse().unwrap();
+    let store = open(bucket, None);
     println!();
     let _ = std::io::stdin().read(&mut [0]);
-    (0..MANY / PROCESSES).for_each(|_| reserve_shared(&file));
+    (0..count).for_each(|_| reserve(&*store));
+}
+
+fn time(work: impl FnOnce()) -> Duration {
+    let begun = Instant::now();
+    work();
+    begun.elapsed()
 }
 
 /// What goes before the command itself. The limit never makes it wait.
 fn starts(folder: &Path) -> Vec<&'static str> {
-    let bucket = bucket(folder, "1G/s");
-    let (bucket, lock) = (bucket.to_str().unwrap(), folder.join("lock"));
+    let (bucket, lock) = (bucket(folder, "1G/s"), folder.join("lock"));
+    open(&bucket, Some(&plan("1G/s")));
     let all: [(&'static str, Vec<&str>); 4] = [
         ("true", vec!["true"]),
-        ("throttle", vec![THROTTLE, "--bucket", bucket, "--once", "true"]),
+        ("throttle", vec![THROTTLE, "--bucket", &bucket, "--once", "true"]),
         ("flock", vec!["flock", lock.to_str().unwrap(), "true"]),
         ("sem", vec!["sem", "--fg", "true"]),
     ];
@@ -193,12 +212,8 @@ fn starts(folder: &Path) -> Vec<&'static str> {
 
 /// Of one command, from its start to its end.
 fn time_to_run(words: &[&str], times: u32) -> Duration {
-    let begun = Instant::now();
-    for _ in 0..times {
-        let status = Command::new(words[0]).args(&words[1..]).stdin(Stdio::null()).stderr(Stdio::null()).status();
-        assert!(status.unwrap().success(), "{words:?}");
-    }
-    begun.elapsed() / times
+    let run = || Command::new(words[0]).args(&words[1..]).stdin(Stdio::null()).stderr(Stdio::null()).status();
+    time(|| (0..times).for_each(|_| assert!(run().unwrap().success(), "{words:?}"))) / times
 }
 
 fn row(work: &str, who: &str, time: Duration, at_most: &str) {

@@ -342,6 +342,22 @@ mod bad_places {
         fails(&["is a symbolic link"]);
     }
 
+    /// What is said may be copied into a shell.
+    #[test]
+    fn a_path_with_a_blank_is_one_word_of_the_command_that_mends_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("my bucket");
+        fs::write(&path, "").unwrap();
+        let run = |path: &Path| feed(throttle(&["--bucket", path.to_str().unwrap(), "-r", "5/s", "--once"]), b"");
+        let output = run(&path);
+        assert_fails(&output, 125, &["cut short (0 bytes)"]);
+        let said = text(&output.stderr);
+        let mends = said.trim_end().split("remove it: ").nth(1).unwrap();
+        assert!(Command::new("sh").args(["-c", mends]).status().unwrap().success(), "{mends}");
+        assert!(run(&path).status.success());
+        assert_fails(&run(&folder.path().join("no/bucket")), 125, &["cannot make the bucket", "make the folder first"]);
+    }
+
     #[test]
     fn a_damaged_bucket_is_not_used_and_one_good_state_is_enough() {
         let place = Place::new();
