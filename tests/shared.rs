@@ -256,7 +256,7 @@ mod limits {
         let place = Place::new();
         let run = |args: &[&str], input: &[u8]| text(&feed(place.command(args), input).stdout);
         assert_eq!(run(&["-r", "9/h,window"], b"a\nb\nc\n"), "a\nb\nc\n");
-        assert_eq!(run(&["-q", "echo", "unit"], b"a\nb\n"), "unit a\nunit b\n");
+        assert_eq!(run(&["-q", "-k", "echo", "unit"], b"a\nb\n"), "unit a\nunit b\n");
         assert!(run(&["-q", "--dry-run", "echo"], b"a\nb\n").contains("echo a"));
         assert_eq!(place.shown()["available"], 4);
     }
