@@ -256,7 +256,7 @@ mod limits {
         let place = Place::new();
         let run = |args: &[&str], input: &[u8]| text(&feed(place.command(args), input).stdout);
         assert_eq!(run(&["-r", "9/h,window"], b"a\nb\nc\n"), "a\nb\nc\n");
-        assert_eq!(run(&["-q", "echo", "unit"], b"a\nb\n"), "unit a\nunit b\n");
+        assert_eq!(run(&["-q", "-k", "echo", "unit"], b"a\nb\n"), "unit a\nunit b\n");
         assert!(run(&["-q", "--dry-run", "echo"], b"a\nb\n").contains("echo a"));
         assert_eq!(place.shown()["available"], 4);
     }
@@ -340,6 +340,22 @@ mod bad_places {
         fs::remove_dir(place.path()).unwrap();
         symlink("/etc/hostname", place.path()).unwrap();
         fails(&["is a symbolic link"]);
+    }
+
+    /// What is said may be copied into a shell.
+    #[test]
+    fn a_path_with_a_blank_is_one_word_of_the_command_that_mends_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("my bucket");
+        fs::write(&path, "").unwrap();
+        let run = |path: &Path| feed(throttle(&["--bucket", path.to_str().unwrap(), "-r", "5/s", "--once"]), b"");
+        let output = run(&path);
+        assert_fails(&output, 125, &["cut short (0 bytes)"]);
+        let said = text(&output.stderr);
+        let mends = said.trim_end().split("remove it: ").nth(1).unwrap();
+        assert!(Command::new("sh").args(["-c", mends]).status().unwrap().success(), "{mends}");
+        assert!(run(&path).status.success());
+        assert_fails(&run(&folder.path().join("no/bucket")), 125, &["cannot make the bucket", "make the folder first"]);
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! What can be wrong with a bucket's file, and how to mend it.
 
 use rustix::io::Errno;
-use std::path::PathBuf;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 use thiserror::Error;
 
 /// Why a bucket's file is not used. Nothing is granted then.
@@ -12,7 +13,7 @@ pub enum FileError {
     #[error("there is no bucket {}; make it with its limits, like --set -r 5/s", .0.display())]
     Unknown(PathBuf),
     /// The file is empty or too short.
-    #[error("the bucket {path} is cut short ({length} bytes); to begin anew remove it: rm {path}", path = .path.display())]
+    #[error("the bucket {path} is cut short ({length} bytes); to begin anew remove it: rm {word}", path = .path.display(), word = word(.path))]
     Truncated {
         /// Where the bucket is.
         path: PathBuf,
@@ -25,8 +26,9 @@ pub enum FileError {
     /// A file of a later version of this program.
     #[error(
         "the bucket {path} was made by a newer throttle (format {version}, this one knows {known}); use that one, or begin \
-         anew: rm {path}",
+         anew: rm {word}",
         path = .path.display(),
+        word = word(.path),
         known = super::slots::VERSION
     )]
     Newer {
@@ -36,7 +38,7 @@ pub enum FileError {
         version: u64,
     },
     /// Neither state in the file is whole.
-    #[error("the bucket {path} is damaged; to begin anew, with what it allows at the start, remove it: rm {path}", path = .0.display())]
+    #[error("the bucket {path} is damaged; to begin anew, with what it allows at the start, remove it: rm {word}", path = .0.display(), word = word(.0))]
     Damaged(PathBuf),
     /// A symbolic link.
     #[error("{} is a symbolic link, which is not followed; name the file itself", .0.display())]
@@ -56,7 +58,7 @@ pub enum FileError {
         owner: u32,
     },
     /// A folder in which others may put something in the place of the file.
-    #[error("others may write to the folder {path}; make it yours alone: chmod go-w {path}", path = .0.display())]
+    #[error("others may write to the folder {path}; make it yours alone: chmod go-w {word}", path = .0.display(), word = word(.0))]
     OpenFolder(PathBuf),
     /// A file system on which neither lock nor clock is that of one machine.
     #[error(
@@ -84,6 +86,13 @@ pub enum FileError {
     },
 }
 
+/// A path as a shell takes it for one word.
+fn word(path: &Path) -> String {
+    let name = path.as_os_str().as_bytes();
+    let quoted = shlex::bytes::try_quote(name).unwrap_or(name.into());
+    String::from_utf8_lossy(&quoted).into_owned()
+}
+
 /// What the system says, and what to do about it where that is known.
 fn reason(error: Errno) -> String {
     let said = std::io::Error::from(error).to_string();
@@ -91,6 +100,7 @@ fn reason(error: Errno) -> String {
     let advice = match error {
         Errno::NOSPC | Errno::DQUOT => "; make room and try again, nothing was taken",
         Errno::ACCESS | Errno::PERM => "; a bucket is of one user (sudo is another), name a place that is yours",
+        Errno::NOENT => "; make the folder first, or name another place",
         Errno::ROFS => "; name a place that can be written",
         _ => "",
     };

@@ -1,0 +1,227 @@
+//! What a reservation costs, and what `--once` adds to a command: `cargo bench --bench store` prints one table.
+//!
+//! Every row is the median of alternating runs, so that whatever else the machine does falls on all alike. Whose tool is not
+//! installed is left out, and named below the table. `RUNS=3` makes fewer runs.
+
+use std::io::Read;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+use support::find;
+use throttle::clock::SystemClock;
+use throttle::limits::Plan;
+use throttle::store::{File, Memory, Patience, Place, Redis, Shared, Store};
+
+#[path = "../tests/support/redis.rs"]
+mod server;
+#[path = "../tests/support/nginx.rs"]
+#[allow(dead_code, reason = "only the search for a tool is wanted")]
+mod support;
+
+const THROTTLE: &str = env!("CARGO_BIN_EXE_throttle");
+
+/// Reservations of one measurement.
+const MANY: u32 = 100_000;
+
+/// Processes that contend.
+const PROCESSES: u32 = 8;
+
+/// Commands that are run after each other for one measurement.
+const STARTS: u32 = 100;
+
+/// The work that the program does where it is started by itself.
+const CHILD: &str = "THROTTLE_BENCH_BUCKET";
+
+/// A plain bucket, and a window whose log is as long as they get.
+const LIMITS: [&str; 2] = ["1000/s", "1024/h,window"];
+
+fn main() {
+    if let Some(bucket) = std::env::var_os(CHILD) {
+        return contend(bucket.to_str().unwrap());
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let redis = server::Redis::start(&[]);
+    println!("load before: {}; {} cores\n", load(), std::thread::available_parallelism().map_or(0, usize::from));
+    println!("| work | who | result | at most |\n|---|---|---|---|");
+    for limit in LIMITS {
+        let file = ("file", bucket(folder.path(), limit), MANY);
+        let redis = redis.as_ref().map(|redis| ("redis", redis.bucket(&format!("b{}", limit.len())), MANY / 10));
+        let buckets: Vec<Bucket> = [file].into_iter().chain(redis).collect();
+        for (_, bucket, _) in &buckets {
+            open(bucket, Some(&plan(limit)));
+        }
+        alone(limit, &buckets);
+        together(limit, &buckets);
+    }
+    let missing = starts(folder.path());
+    println!("\nload after: {}", load());
+    for tool in missing {
+        println!("not installed, left out: {tool}");
+    }
+}
+
+/// Where limits are shared: the store's name, the bucket's, and how many reservations take a second or so.
+type Bucket = (&'static str, String, u32);
+
+fn runs() -> usize {
+    std::env::var("RUNS").ok().and_then(|runs| runs.parse().ok()).unwrap_or(5)
+}
+
+/// How busy the machine is: processes that want to run, on average over the last minute.
+fn load() -> String {
+    let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    load.split(' ').next().unwrap_or("unknown").to_owned()
+}
+
+fn plan(limit: &str) -> Plan {
+    Plan::new(&[limit.parse().unwrap()], None).unwrap()
+}
+
+/// A path for a new bucket in `folder`.
+fn bucket(folder: &Path, limit: &str) -> String {
+    let name: String = limit.chars().filter(char::is_ascii_alphanumeric).collect();
+    folder.join(name).to_str().unwrap().to_owned()
+}
+
+fn open(bucket: &str, plan: Option<&Plan>) -> Box<dyn Shared> {
+    if bucket.starts_with("redis:") {
+        return Box::new(Redis::open(bucket.parse().unwrap(), plan, Patience::none()).unwrap());
+    }
+    Box::new(File::open(Place { path: bucket.into(), own_folder: false }, plan).unwrap())
+}
+
+/// As `--once` does, without a lease.
+fn reserve(store: &dyn Shared) {
+    let _ = std::hint::black_box(store.take(1, None).unwrap());
+}
+
+fn reserve_here(store: &dyn Store) {
+    let _ = std::hint::black_box(store.next_run(1).unwrap());
+}
+
+/// One process asks for one after the other.
+fn alone(limit: &str, buckets: &[Bucket]) {
+    let memory = Memory::new(&plan(limit), SystemClock);
+    let shared: Vec<Box<dyn Shared>> = buckets.iter().map(|(_, bucket, _)| open(bucket, None)).collect();
+    let mut times = vec![Vec::new(); buckets.len() + 1];
+    for _ in 0..runs() {
+        times[0].push(time(|| (0..MANY).for_each(|_| reserve_here(&memory))) / MANY);
+        for ((store, (_, _, count)), times) in shared.iter().zip(buckets).zip(&mut times[1..]) {
+            times.push(time(|| (0..*count).for_each(|_| reserve(&**store))) / *count);
+        }
+    }
+    let names = ["memory"].into_iter().chain(buckets.iter().map(|(name, ..)| *name));
+    for (name, times) in names.zip(times) {
+        let at_most = if (name, limit) == ("file", LIMITS[0]) { "5 µs" } else { "" };
+        row(&format!("a reservation at {limit}, alone"), name, median(times), at_most);
+    }
+}
+
+/// Eight at once, which begin together. What is shown is the time from one reservation to the next, whoever's it is.
+fn together(limit: &str, buckets: &[Bucket]) {
+    let mut times = vec![Vec::new(); buckets.len() + 1];
+    for _ in 0..runs() {
+        times[0].push(threads(limit) / MANY);
+        for ((_, bucket, count), times) in buckets.iter().zip(&mut times[1..]) {
+            times.push(processes(bucket, *count) / *count);
+        }
+    }
+    let work = |who| format!("a reservation at {limit}, {PROCESSES} {who} at once");
+    row(&work("threads"), "memory", median(times.remove(0)), "");
+    for ((name, ..), times) in buckets.iter().zip(times) {
+        row(&work("processes"), name, median(times), "");
+    }
+}
+
+fn threads(limit: &str) -> Duration {
+    let memory = Memory::new(&plan(limit), SystemClock);
+    let share = || (0..MANY / PROCESSES).for_each(|_| reserve_here(&memory));
+    time(|| std::thread::scope(|scope| (0..PROCESSES).for_each(|_| drop(scope.spawn(share)))))
+}
+
+/// This program again, as often as that: each says that it is there, waits until its input ends, and does its share.
+fn processes(bucket: &str, count: u32) -> Duration {
+    let this = std::env::current_exe().unwrap();
+    let start = |_| {
+        let mut command = Command::new(&this);
+        command.env(CHILD, bucket).arg((count / PROCESSES).to_string());
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap()
+    };
+    let mut children: Vec<Child> = (0..PROCESSES).map(start).collect();
+    for child in &mut children {
+        child.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
+    }
+    time(|| {
+        for child in &mut children {
+            drop(child.stdin.take());
+        }
+        for child in &mut children {
+            assert!(child.wait().unwrap().success());
+        }
+    })
+}
+
+fn contend(bucket: &str) {
+    let count: u32 = std::env::args().nth(1).unwrap().parse().unwrap();
+    let store = open(bucket, None);
+    println!();
+    let _ = std::io::stdin().read(&mut [0]);
+    (0..count).for_each(|_| reserve(&*store));
+}
+
+fn time(work: impl FnOnce()) -> Duration {
+    let begun = Instant::now();
+    work();
+    begun.elapsed()
+}
+
+/// What goes before the command itself. The limit never makes it wait.
+fn starts(folder: &Path) -> Vec<&'static str> {
+    let (bucket, lock) = (bucket(folder, "1G/s"), folder.join("lock"));
+    open(&bucket, Some(&plan("1G/s")));
+    let all: [(&'static str, Vec<&str>); 4] = [
+        ("true", vec!["true"]),
+        ("throttle", vec![THROTTLE, "--bucket", &bucket, "--once", "true"]),
+        ("flock", vec!["flock", lock.to_str().unwrap(), "true"]),
+        ("sem", vec!["sem", "--fg", "true"]),
+    ];
+    let (there, missing): (Vec<_>, Vec<_>) =
+        all.into_iter().partition(|(tool, _)| *tool == "throttle" || find(tool).is_some());
+    let mut times = vec![Vec::new(); there.len()];
+    for run in 0..runs() {
+        for ((tool, words), times) in there.iter().zip(&mut times) {
+            // A hundred times slower; once is enough.
+            if *tool != "sem" || run == 0 {
+                times.push(time_to_run(words, if *tool == "sem" { STARTS / 10 } else { STARTS }));
+            }
+        }
+    }
+    let medians: Vec<Duration> = times.into_iter().map(median).collect();
+    for ((tool, words), time) in there.iter().zip(&medians) {
+        let command = words.join(" ").replace(THROTTLE, "throttle").replace(&*folder.to_string_lossy(), "…");
+        let over = time.as_secs_f64() - medians[0].as_secs_f64();
+        let at_most = if *tool == "throttle" { "+3 ms" } else { "" };
+        println!(
+            "| `true`, start to end | `{command}` | {:.2} ms, {:+.2} ms | {at_most} |",
+            time.as_secs_f64() * 1e3,
+            over * 1e3
+        );
+    }
+    missing.into_iter().map(|(tool, _)| tool).collect()
+}
+
+/// Of one command, from its start to its end.
+fn time_to_run(words: &[&str], times: u32) -> Duration {
+    let run = || Command::new(words[0]).args(&words[1..]).stdin(Stdio::null()).stderr(Stdio::null()).status();
+    time(|| (0..times).for_each(|_| assert!(run().unwrap().success(), "{words:?}"))) / times
+}
+
+fn row(work: &str, who: &str, time: Duration, at_most: &str) {
+    let (micros, a_second) = (time.as_secs_f64() * 1e6, 1.0 / time.as_secs_f64());
+    println!("| {work} | {who} | {micros:.2} µs, {a_second:.0}/s | {at_most} |");
+}
+
+fn median(mut times: Vec<Duration>) -> Duration {
+    times.sort_unstable();
+    times[times.len() / 2]
+}
