@@ -186,9 +186,14 @@ impl Launcher {
         self.shared.slots.signal(Signal::CONT, false);
     }
 
-    /// Stops every command, or lets it go on.
-    pub fn pass_on(&self, signal: Signal) {
-        self.shared.slots.signal(signal, false);
+    /// Stops every command, those that are just starting, too.
+    pub fn suspend(&self) {
+        self.shared.slots.suspend();
+    }
+
+    /// Lets every command go on.
+    pub fn resume(&self) {
+        self.shared.slots.resume();
     }
 
     /// Returns when no command runs.
