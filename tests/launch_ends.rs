@@ -339,3 +339,15 @@ fn a_tag_on_a_terminal_has_no_control_characters() {
     };
     assert!(seen.starts_with("\\u{1b}[31mred\tx"), "{seen:?}");
 }
+
+/// A bar is wiped out together with whatever stands in its line.
+#[test]
+fn beside_a_bar_output_without_a_last_end_of_line_stays() {
+    let folder = tempfile::tempdir().unwrap();
+    let throttle = env!("CARGO_BIN_EXE_throttle");
+    let run = format!("{throttle} -q --progress always -r 8/s --repeat 5 printf 'abc%s' {{}}");
+    let Some(seen) = on_a_terminal(&run, folder.path()) else { return };
+    assert!(seen.contains("abc4\r\n") && seen.contains("abc5\r\n"), "{seen:?}");
+    on_a_terminal(&format!("{run} > out"), folder.path());
+    assert_eq!(fs::read_to_string(folder.path().join("out")).unwrap(), "abc1abc2abc3abc4abc5");
+}

@@ -47,6 +47,8 @@ struct State {
     passed_on: Option<Signal>,
     /// Output that waits for its turn is more than should be held.
     full: bool,
+    /// Commands that have ended.
+    ended: u64,
     /// Those for which the system had no room: none else starts until one ends.
     short: usize,
 }
@@ -126,6 +128,7 @@ impl Slots {
             self.one_less_is_starting(&mut state);
         }
         state.free.push(Reverse(slot));
+        state.ended += 1;
         state.short = 0;
         drop(state);
         self.changed.notify_all();
@@ -149,6 +152,15 @@ impl Slots {
         let others_end = state.running.len() > state.short + 1;
         state.short += usize::from(others_end);
         others_end
+    }
+
+    /// Returns when another command has ended; `false` if none runs.
+    pub(super) fn wait_for_an_end(&self) -> bool {
+        let state = self.lock();
+        let before = state.ended;
+        let runs = !state.running.is_empty();
+        drop(self.changed.wait_while(state, |state| !state.running.is_empty() && state.ended == before));
+        runs
     }
 
     pub(super) fn set_full(&self, full: bool) {
