@@ -271,8 +271,12 @@ impl Launcher {
     async fn once_there_is_room<T>(&self, mut act: impl FnMut() -> io::Result<T>) -> io::Result<T> {
         loop {
             match act() {
-                Err(error) if is_shortage(&error) && self.shared.slots.wait_for_room_in_the_system().await => {}
+                Err(error) if is_shortage(&error) => {}
                 done => return done,
+            }
+            if !self.shared.slots.wait_for_room_in_the_system().await {
+                // Everybody else waits by now; a moment ago one of them may have been in the way.
+                return act();
             }
         }
     }

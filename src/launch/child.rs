@@ -43,6 +43,8 @@ pub(super) async fn attend(shared: Arc<Shared>, running: Running) {
     let Running { job, mut child, target, slot } = running;
     let mut streams = Streams::new(&shared, &job, &mut child);
     let outcome = watch(&shared, &job, &mut child, target, &mut streams).await;
+    // Its file is free before somebody waits for one.
+    drop(child);
     let (collected, finished) = streams.finish(&shared).await;
     // Also where something of it is lost: what comes behind it waits for it.
     let printed = shared.print(job.seq, collected).await;

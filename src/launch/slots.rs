@@ -130,9 +130,10 @@ impl Slots {
         state.free.push(Reverse(slot));
         state.ended += 1;
         state.short = 0;
+        // Under the lock: who has counted himself as short after this waits for the next end.
+        self.room_in_the_system.notify_waiters();
         drop(state);
         self.changed.notify_all();
-        self.room_in_the_system.notify_waiters();
     }
 
     /// The system has no room for another process; whether waiting for one to end may help, and if so, returns then.
