@@ -222,11 +222,7 @@ impl<P: AsyncRead + Unpin> Stream<P> {
         let Some(partial) = &mut self.partial else {
             return if self.lines.is_open() { self.spool.add(b"\n") } else { Ok(()) };
         };
-        let mut rest = partial.rest();
-        if rest.is_empty() {
-            return Ok(());
-        }
-        rest.push(b'\n');
+        let rest = partial.rest();
         self.let_out(shared, rest).await
     }
 
