@@ -28,6 +28,7 @@ mod slots;
 mod spool;
 mod target;
 mod template;
+mod temporary;
 
 use batches::Batches;
 pub use batches::{Job, Numbers, Shape};
@@ -37,6 +38,7 @@ use slots::Slots;
 use spool::{Budget, Spool};
 use target::Target;
 pub use template::{Place, Reading, Template, TemplateError, quoted};
+use temporary::TemporaryError;
 
 /// What all commands' output together may take in memory.
 const MEMORY: usize = 1 << 20;
@@ -117,8 +119,11 @@ pub trait Observer: Send + Sync {
     fn left_behind(&self, job: &Job);
     /// So much output waits for its turn that launching waits.
     fn held_up(&self);
-    /// Has `print` write to our standard output or error, where something else may be shown at the moment.
-    fn printing(&self, print: &mut dyn FnMut());
+    /// What was written early cannot be held until its turn.
+    fn cannot_hold(&self, error: &io::Error);
+    /// Has `print` write to our standard output or error, where something else may be shown at the moment. It says whether
+    /// it has left a line open on a terminal.
+    fn printing(&self, print: &mut dyn FnMut() -> bool);
     /// What stands before each line of the command's output.
     fn tag(&self, job: &Job) -> Vec<u8>;
     /// The next job, which was read and waits; blank units left out so far.
@@ -186,9 +191,14 @@ impl Launcher {
         self.shared.slots.signal(Signal::CONT, false);
     }
 
-    /// Stops every command, or lets it go on.
-    pub fn pass_on(&self, signal: Signal) {
-        self.shared.slots.signal(signal, false);
+    /// Stops every command, those that are just starting, too.
+    pub fn suspend(&self) {
+        self.shared.slots.suspend();
+    }
+
+    /// Lets every command go on.
+    pub fn resume(&self) {
+        self.shared.slots.resume();
     }
 
     /// Returns when no command runs.
@@ -242,22 +252,31 @@ impl Launcher {
         if words.iter().any(has_nul) {
             return Err(Outcome::HasNul);
         }
-        let input = job.input.take().map(as_input).transpose().map_err(Outcome::CannotRun)?;
         let mut command = self.command(words);
         command.env("THROTTLE_SEQ", job.seq.to_string()).env("THROTTLE_SLOT", slot.to_string());
+        if let Some(mut units) = job.input.take() {
+            let input = self.once_there_is_room(|| as_input(&mut units)).await;
+            command.stdin(input.map_err(Outcome::CannotRun)?);
+        }
+        let child = self.once_there_is_room(|| command.spawn()).await.map_err(|error| match error.kind() {
+            ErrorKind::NotFound => Outcome::NotFound(error),
+            ErrorKind::ArgumentListTooLong => Outcome::TooLong,
+            _ => Outcome::CannotRun(error),
+        })?;
+        let target = self.target(&child).ok_or_else(|| Outcome::CannotRun(ErrorKind::NotFound.into()))?;
+        Ok((child, target))
+    }
+
+    /// Does what takes files or processes as soon as the system has them.
+    async fn once_there_is_room<T>(&self, mut act: impl FnMut() -> io::Result<T>) -> io::Result<T> {
         loop {
-            if let Some(input) = &input {
-                command.stdin(Stdio::from(input.try_clone().map_err(Outcome::CannotRun)?));
+            match act() {
+                Err(error) if is_shortage(&error) => {}
+                done => return done,
             }
-            match command.spawn() {
-                Ok(child) => {
-                    let target = self.target(&child).ok_or_else(|| Outcome::CannotRun(ErrorKind::NotFound.into()))?;
-                    return Ok((child, target));
-                }
-                Err(error) if is_shortage(&error) && self.shared.slots.wait_for_room_in_the_system().await => {}
-                Err(error) if error.kind() == ErrorKind::NotFound => return Err(Outcome::NotFound(error)),
-                Err(error) if error.kind() == ErrorKind::ArgumentListTooLong => return Err(Outcome::TooLong),
-                Err(error) => return Err(Outcome::CannotRun(error)),
+            if !self.shared.slots.wait_for_room_in_the_system().await {
+                // Everybody else waits by now; a moment ago one of them may have been in the way.
+                return act();
             }
         }
     }
@@ -286,14 +305,15 @@ impl Launcher {
 /// Too many processes or open files: both end with somebody else's end.
 fn is_shortage(error: &io::Error) -> bool {
     use rustix::io::Errno;
+    let error = TemporaryError::within(error).unwrap_or(error);
     let shortages = [Errno::AGAIN, Errno::MFILE, Errno::NFILE, Errno::NOMEM];
     shortages.into_iter().any(|shortage| error.raw_os_error() == Some(shortage.raw_os_error()))
 }
 
 /// Units as a standard input: a pipe that already holds them all, or a file.
-fn as_input(mut units: Spool) -> io::Result<OwnedFd> {
+fn as_input(units: &mut Spool) -> io::Result<OwnedFd> {
     if units.length() > FITS_A_PIPE {
-        return units.into_file().map(OwnedFd::from);
+        return units.take_file().map(OwnedFd::from);
     }
     let (read, write) = io::pipe()?;
     units.copy_to(&mut &write)?;
@@ -343,7 +363,10 @@ impl Shared {
         let was_full = printer.is_full();
         let mut result = Some(result);
         let mut finished = Ok(());
-        self.observer.printing(&mut || finished = result.take().map_or(Ok(()), |result| printer.finish(seq, result)));
+        self.observer.printing(&mut || {
+            finished = result.take().map_or(Ok(()), |result| printer.finish(seq, result));
+            printer.outlets.take_open_line()
+        });
         let full = printer.is_full();
         self.slots.set_full(full);
         drop(printer);
@@ -365,6 +388,7 @@ impl Shared {
     fn note_written(&self, written: &io::Result<()>) {
         match written {
             Err(error) if error.kind() == ErrorKind::BrokenPipe => self.observer.reader_gone(),
+            Err(error) if TemporaryError::within(error).is_some() => self.observer.cannot_hold(error),
             Err(error) => self.observer.cannot_print(error),
             Ok(()) => {}
         }
@@ -429,8 +453,16 @@ impl<R: Source> Launching<R> {
 }
 
 impl<R: Source> Flow for Launching<R> {
+    /// Where the system has no room for what is read, it may have when a command has ended.
     fn fill(&mut self, wait: bool) -> Result<Filled, FlowError> {
-        self.batches.fill(wait)
+        match self.batches.fill(wait) {
+            Err(FlowError::Hold(error)) if is_shortage(&error) => match wait {
+                false => Ok(Filled::Nothing),
+                true if self.launcher.shared.slots.wait_for_an_end() => Ok(Filled::Some),
+                true => Err(FlowError::Hold(error)),
+            },
+            filled => filled,
+        }
     }
 
     fn waiting(&self) -> u64 {

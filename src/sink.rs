@@ -68,6 +68,9 @@ pub enum FlowError {
     /// The source could not be read.
     #[error("read")]
     Read(#[source] io::Error),
+    /// What was read could not be held until its time.
+    #[error("hold")]
+    Hold(#[source] io::Error),
     /// The sink could not be written.
     #[error("write")]
     Write(#[source] io::Error),

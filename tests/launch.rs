@@ -5,7 +5,7 @@ mod launching;
 use launching::*;
 use std::fs;
 use std::io::{Read, Write};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -223,15 +223,19 @@ fn what_is_too_long_is_not_held() {
     assert!(ended.peak < MEMORY, "{} KiB", ended.peak);
 }
 
-/// Each command takes three descriptors or more; there are forty.
+/// Each command takes three descriptors or more, and what goes to its standard input another; there are forty.
 #[test]
 fn where_the_system_has_no_room_the_next_command_waits() {
-    let mut shell = Command::new("sh");
-    shell.args(["-c", "ulimit -n 40; exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_throttle")]);
-    shell.args(["-j0", "-r", "unlimited", "-c", "sleep 0.1; echo $1"]);
-    shell.stdin(std::process::Stdio::piped()).stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
-    let ended = finish(shell, numbers(60));
-    assert_eq!((ended.sorted().len(), ended.code()), (60, Some(0)), "{}", ended.err);
+    let long = format!("{}\n", "x".repeat(30_000)).repeat(60);
+    for (how, input) in [("echo $1", numbers(60)), ("wc -c", numbers(60)), ("wc -c", long)] {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", "ulimit -n 40; exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_throttle")]);
+        shell.args(["-j0", "-r", "unlimited"]).args((how == "wc -c").then_some("--stdin"));
+        shell.arg("-c").arg(format!("sleep 0.1; {how}"));
+        shell.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let ended = finish(shell, &input);
+        assert_eq!((ended.sorted().len(), ended.code()), (60, Some(0)), "{how}: {}", ended.err);
+    }
 }
 
 #[test]
@@ -288,7 +292,7 @@ fn a_dry_run_can_be_pasted_and_tells_times_total_and_the_most() {
     ];
     assert_eq!(lines[4..], told);
     let mut shell = Command::new("sh");
-    shell.stdin(std::process::Stdio::piped()).stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
+    shell.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     assert_eq!(finish(shell, &ended.out).out, b"x a b.x '\".x \xff.x {} #.");
 }
 

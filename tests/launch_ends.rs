@@ -237,8 +237,10 @@ fn when_the_reader_is_gone_what_runs_is_ended() {
 #[test]
 fn stopped_time_stops_the_commands_and_makes_no_burst() {
     let folder = tempfile::tempdir().unwrap();
-    let script = "if [ $1 = 1 ]; then echo $$ > leader.1; while [ ! -e go ]; do sleep 0.02; done; else date +%s%N; fi; \
+    // The one looked at starts nothing itself: who waits for the start of another, which is stopped, has no T.
+    let script = "if [ $1 = 1 ]; then echo $$ > leader.1; read go < go; else date +%s%N; fi; \
                   if [ $1 = 30 ]; then exit 255; fi";
+    assert!(Command::new("mkfifo").arg(folder.path().join("go")).status().unwrap().success());
     let args = ["-q", "-r", "20/s", "--repeat", "inf", "sh", "-c", script, "sh", "{}"];
     let mut command = throttle(args);
     command.current_dir(&folder).stdin(Stdio::null());
@@ -252,7 +254,7 @@ fn stopped_time_stops_the_commands_and_makes_no_burst() {
     thread::sleep(Duration::from_secs(2));
     run.signal(Signal::CONT);
     wait_until("both go on", || state_of(own) != stopped && state_of(leader) != stopped);
-    fs::write(folder.path().join("go"), "").unwrap();
+    fs::write(folder.path().join("go"), "go\n").unwrap();
     let ended = run.end();
     assert_eq!(ended.code(), Some(124), "{}", ended.err);
     let starts: Vec<u64> = ended.text().lines().map(|line| line.parse().unwrap()).collect();
@@ -338,4 +340,16 @@ fn a_tag_on_a_terminal_has_no_control_characters() {
         return;
     };
     assert!(seen.starts_with("\\u{1b}[31mred\tx"), "{seen:?}");
+}
+
+/// A bar is wiped out together with whatever stands in its line.
+#[test]
+fn beside_a_bar_output_without_a_last_end_of_line_stays() {
+    let folder = tempfile::tempdir().unwrap();
+    let throttle = env!("CARGO_BIN_EXE_throttle");
+    let run = format!("{throttle} -q --progress always -r 8/s --repeat 5 printf 'abc%s' {{}}");
+    let Some(seen) = on_a_terminal(&run, folder.path()) else { return };
+    assert!(seen.contains("abc4\r\n") && seen.contains("abc5\r\n"), "{seen:?}");
+    on_a_terminal(&format!("{} > out", run.replace("-q", "-qk")), folder.path());
+    assert_eq!(fs::read_to_string(folder.path().join("out")).unwrap(), "abc1abc2abc3abc4abc5");
 }

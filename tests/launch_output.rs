@@ -4,7 +4,8 @@ mod launching;
 
 use launching::*;
 use std::io::Read;
-use std::process::Command;
+use std::path::Path;
+use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -202,5 +203,46 @@ fn a_reader_that_goes_away_stops_launching() {
         let ended = Started::new(child).end();
         assert_eq!(ended.signal(), Some(13), "{how:?} {}", ended.err);
         assert!(ended.err.contains("the reader is gone: ") && !ended.err.contains("SIGPIPE"), "{how:?} {}", ended.err);
+    }
+}
+
+/// A program with a temporary folder of so many bytes, as a file system of its own; `None` where nobody may mount one.
+fn with_room_for(bytes: u32, folder: &Path, args: &[&str]) -> Option<Command> {
+    let script = format!("mount -t tmpfs -o size={bytes} tmpfs . && exec \"$0\" \"$@\"");
+    let mounting = |program: &str| {
+        let mut command = Command::new("unshare");
+        command.args(["-rm", "sh", "-c", &script, program]).current_dir(folder).env("TMPDIR", folder);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    };
+    if !mounting("true").output().is_ok_and(|output| output.status.success()) {
+        let must = std::env::var_os("CI").is_some() && rustix::process::geteuid().is_root();
+        assert!(!must, "root cannot mount a file system, and CI must not skip this");
+        // Past the test harness, which shows no output of what passes.
+        let _ = std::io::Write::write_all(&mut std::io::stderr(), b"SKIPPED: nobody may mount a file system here\n");
+        return None;
+    }
+    let mut command = mounting(env!("CARGO_BIN_EXE_throttle"));
+    command.args(["-r", "unlimited"]).args(args);
+    Some(command)
+}
+
+#[test]
+fn where_the_disk_is_full_that_is_what_is_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let much = "if [ $1 = 1 ]; then head -c 3000000 /dev/zero; else echo $1; fi";
+    let behind = "if [ $1 = 1 ]; then sleep 20; else head -c 100000 /dev/zero; fi";
+    for (args, input, words) in [
+        (&["-k", "-c", much][..], numbers(3), "unit 1 '1': its output is lost"),
+        (&["-k", "-j2", "-c", behind], numbers(3), "cannot hold output until its turn (-k)"),
+        (&["--stdin", "wc", "-c"], "x".repeat(3_000_000), "cannot hold units for --stdin"),
+    ] {
+        let Some(command) = with_room_for(64 * 1024, folder.path(), args) else { return };
+        let ended = finish(command, input);
+        let at = folder.path().display();
+        let told = format!("{words}: a temporary file in {at} cannot be used: No space left on device (os error 28); ");
+        assert!(ended.err.contains(&told) && ended.err.contains("TMPDIR may name another folder"), "{}", ended.err);
+        assert_eq!(ended.code(), Some(1), "{}", ended.err);
+        assert!(!args.contains(&much) || ended.out.ends_with(b"2\n3\n"), "what comes behind is not lost");
     }
 }

@@ -109,7 +109,7 @@ impl<R: Source> Batches<R> {
         if self.cut()? {
             return Ok(Filled::Some);
         }
-        if self.ready.len() >= AHEAD {
+        if !self.may_cut() {
             return Ok(Filled::Nothing);
         }
         if self.buffer.is_finished() {
@@ -126,17 +126,22 @@ impl<R: Source> Batches<R> {
     /// Moves units from the buffer into jobs; whether that made one ready.
     fn cut(&mut self) -> Result<bool, FlowError> {
         let before = self.ready.len();
-        let cannot_hold = |error| FlowError::Read(error);
-        while self.ready.len() < AHEAD {
+        while self.may_cut() {
             if self.buffer.outgrown() || (self.in_pieces && !self.buffer.is_finished() && self.holds_something()) {
-                self.take_piece().map_err(cannot_hold)?;
+                self.take_piece().map_err(FlowError::Hold)?;
             } else if self.buffer.waiting() > 0 {
-                self.take_unit().map_err(cannot_hold)?;
+                self.take_unit().map_err(FlowError::Hold)?;
             } else {
                 break;
             }
         }
         Ok(self.ready.len() > before)
+    }
+
+    /// What is already too much for memory is enough ahead: more would only take more of the disk, and a file each.
+    fn may_cut(&self) -> bool {
+        let is_in_file = |job: &Job| job.input.as_ref().is_some_and(|input| input.in_memory().is_none());
+        self.ready.len() < AHEAD && !self.ready.back().is_some_and(is_in_file)
     }
 
     fn holds_something(&self) -> bool {

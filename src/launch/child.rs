@@ -1,7 +1,7 @@
 //! One command from its start to its end: what it writes is collected, its time is watched, its group is ended with it.
 
 use super::lines::{Lines, Partial};
-use super::printer::{Collected, StandardError, StandardOutput};
+use super::printer::Collected;
 use super::spool::Spool;
 use super::target::Target;
 use super::{Job, Outcome, Output, Shared};
@@ -43,12 +43,12 @@ pub(super) async fn attend(shared: Arc<Shared>, running: Running) {
     let Running { job, mut child, target, slot } = running;
     let mut streams = Streams::new(&shared, &job, &mut child);
     let outcome = watch(&shared, &job, &mut child, target, &mut streams).await;
-    let collected = streams.finish(&shared).await;
-    let printed = match collected {
-        Ok(collected) => shared.print(job.seq, collected).await,
-        Err(error) => Err(error),
-    };
-    shared.ended(&job, outcome, printed, slot);
+    // Its file is free before somebody waits for one.
+    drop(child);
+    let (collected, finished) = streams.finish(&shared).await;
+    // Also where something of it is lost: what comes behind it waits for it.
+    let printed = shared.print(job.seq, collected).await;
+    shared.ended(&job, outcome, finished.and(printed), slot);
 }
 
 async fn watch(shared: &Arc<Shared>, job: &Job, child: &mut Child, target: Target, streams: &mut Streams) -> Outcome {
@@ -153,10 +153,9 @@ impl Streams {
         self.err.drain(shared).await
     }
 
-    async fn finish(mut self, shared: &Arc<Shared>) -> io::Result<Collected> {
-        self.out.close(shared).await?;
-        self.err.close(shared).await?;
-        Ok(Collected { out: self.out.spool, err: self.err.spool })
+    async fn finish(mut self, shared: &Arc<Shared>) -> (Collected, io::Result<()>) {
+        let closed = [self.out.close(shared).await, self.err.close(shared).await];
+        (Collected { out: self.out.spool, err: self.err.spool }, closed.into_iter().collect())
     }
 }
 
@@ -223,11 +222,7 @@ impl<P: AsyncRead + Unpin> Stream<P> {
         let Some(partial) = &mut self.partial else {
             return if self.lines.is_open() { self.spool.add(b"\n") } else { Ok(()) };
         };
-        let mut rest = partial.rest();
-        if rest.is_empty() {
-            return Ok(());
-        }
-        rest.push(b'\n');
+        let rest = partial.rest();
         self.let_out(shared, rest).await
     }
 
@@ -239,10 +234,12 @@ impl<P: AsyncRead + Unpin> Stream<P> {
         let printing = Arc::clone(shared);
         // One at a time: a write beyond PIPE_BUF may be taken in pieces (pipe(7)), and another's would come in between.
         let write = move || {
-            let _alone = printing.printer();
+            let mut printer = printing.printer();
             let mut written = Ok(());
             printing.observer.printing(&mut || {
-                written = if is_stdout { StandardOutput.write_all(&bytes) } else { StandardError.write_all(&bytes) };
+                let outlets = &mut printer.outlets;
+                written = if is_stdout { outlets.out().write_all(&bytes) } else { outlets.err().write_all(&bytes) };
+                outlets.take_open_line()
             });
             written
         };

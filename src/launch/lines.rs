@@ -39,28 +39,38 @@ impl Lines {
 
 /// Holds the line that has not ended yet.
 #[derive(Debug, Default)]
-pub(super) struct Partial(Vec<u8>);
+pub(super) struct Partial {
+    held: Vec<u8>,
+    /// Whether a piece of it was let out already.
+    begun: bool,
+}
 
 impl Partial {
     /// Gives `bytes` to `write` as far as they end a line.
     pub(super) fn pass(&mut self, bytes: &[u8], mut write: impl FnMut(&[u8]) -> io::Result<()>) -> io::Result<()> {
         let end = memchr::memrchr(b'\n', bytes).map_or(0, |last| last + 1);
         if end > 0 {
-            self.0.extend_from_slice(&bytes[..end]);
-            write(&self.0)?;
-            self.0.clear();
+            self.held.extend_from_slice(&bytes[..end]);
+            write(&self.held)?;
+            self.held.clear();
+            self.begun = false;
         }
-        self.0.extend_from_slice(&bytes[end..]);
-        if self.0.len() > LONGEST {
-            write(&self.0)?;
-            self.0.clear();
+        self.held.extend_from_slice(&bytes[end..]);
+        if self.held.len() > LONGEST {
+            write(&self.held)?;
+            self.held.clear();
+            self.begun = true;
         }
         Ok(())
     }
 
-    /// What is left at the end.
+    /// What is left at the end, with the end it lacks; nothing, if all lines have ended.
     pub(super) fn rest(&mut self) -> Vec<u8> {
-        std::mem::take(&mut self.0)
+        let mut rest = std::mem::take(&mut self.held);
+        if std::mem::take(&mut self.begun) || !rest.is_empty() {
+            rest.push(b'\n');
+        }
+        rest
     }
 }
 
@@ -90,6 +100,20 @@ mod tests {
                 })
                 .unwrap();
         }
-        assert_eq!((writes, partial.rest()), (vec![b"ab\nc\n".to_vec()], b"de".to_vec()));
+        assert_eq!((writes, partial.rest()), (vec![b"ab\nc\n".to_vec()], b"de\n".to_vec()));
+    }
+
+    #[test]
+    fn a_line_that_was_let_out_in_pieces_is_ended_also_where_nothing_is_left() {
+        let (mut partial, mut written) = (Partial::default(), 0);
+        for (length, rest) in [(LONGEST + 1, &b"\n"[..]), (0, b"")] {
+            partial
+                .pass(&b"x".repeat(length), |piece| {
+                    written += piece.len();
+                    Ok(())
+                })
+                .unwrap();
+            assert_eq!((written, &partial.rest()[..]), (LONGEST + 1, rest));
+        }
     }
 }

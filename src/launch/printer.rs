@@ -1,9 +1,10 @@
 //! What commands wrote, passed on to our own standard output and error: whole, in the order asked for.
 
 use super::spool::Spool;
+use super::temporary::Temporary;
+use crate::sink::{Descriptor, Sink};
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
+use std::io::{self, ErrorKind, IsTerminal, Read, Seek, SeekFrom, Write};
 
 /// Results that finished before their turn: beyond this launching waits.
 const MOST_HELD: usize = 10_000;
@@ -34,6 +35,7 @@ impl Collected {
 pub(super) struct Printer {
     /// The turn, where the order is that of the input.
     order: Option<Order>,
+    pub(super) outlets: Outlets,
 }
 
 #[derive(Debug, Default)]
@@ -42,7 +44,7 @@ struct Order {
     turn: u64,
     held: BTreeMap<u64, Held>,
     /// Where what is held stands; `None` until something is.
-    file: Option<File>,
+    file: Option<Temporary>,
     length: u64,
 }
 
@@ -56,7 +58,7 @@ struct Held {
 
 impl Printer {
     pub(super) fn new(in_input_order: bool) -> Self {
-        Printer { order: in_input_order.then(Order::default) }
+        Printer { order: in_input_order.then(Order::default), outlets: Outlets::new() }
     }
 
     /// Whether so much is held that nothing more should be launched.
@@ -67,11 +69,11 @@ impl Printer {
     /// Writes the result of the command `seq` (from 1), now or at its turn.
     pub(super) fn finish(&mut self, seq: u64, mut result: Collected) -> io::Result<()> {
         match &mut self.order {
-            None => write_result(&mut result),
+            None => self.outlets.write_result(&mut result),
             Some(order) if order.turn + 1 == seq => {
-                write_result(&mut result)?;
+                self.outlets.write_result(&mut result)?;
                 order.turn = seq;
-                order.write_held()
+                order.write_held(&mut self.outlets)
             }
             Some(order) => order.hold(seq, &mut result),
         }
@@ -84,7 +86,7 @@ impl Order {
         if !result.is_empty() {
             let file = match &mut self.file {
                 Some(file) => file,
-                none => none.insert(tempfile::tempfile()?),
+                none => none.insert(Temporary::new()?),
             };
             file.seek(SeekFrom::Start(self.length))?;
             result.out.copy_to(file)?;
@@ -96,41 +98,86 @@ impl Order {
     }
 
     /// Writes those whose turn has come.
-    fn write_held(&mut self) -> io::Result<()> {
+    fn write_held(&mut self, outlets: &mut Outlets) -> io::Result<()> {
         while let Some(held) = self.held.remove(&(self.turn + 1)) {
             self.turn += 1;
             if let Some(file) = self.file.as_mut().filter(|_| held.out + held.err > 0) {
                 file.seek(SeekFrom::Start(held.start))?;
-                io::copy(&mut Read::take(&mut *file, held.out), &mut StandardOutput)?;
-                io::copy(&mut Read::take(&mut *file, held.err), &mut StandardError)?;
+                io::copy(&mut Read::take(&mut *file, held.out), &mut outlets.out())?;
+                io::copy(&mut Read::take(&mut *file, held.err), &mut outlets.err())?;
             }
         }
         if self.held.is_empty() && self.length > 0 {
             self.length = 0;
-            self.file.as_ref().map_or(Ok(()), |file| file.set_len(0))?;
+            self.file.as_ref().map_or(Ok(()), Temporary::clear)?;
         }
         Ok(())
     }
 }
 
-fn write_result(result: &mut Collected) -> io::Result<()> {
-    result.out.copy_to(&mut StandardOutput)?;
-    // Nobody may be listening there; that does not end the work.
-    let _ = result.err.copy_to(&mut StandardError);
-    Ok(())
+/// Our standard output and error.
+#[derive(Debug)]
+pub(super) struct Outlets {
+    out: Outlet<io::Stdout>,
+    err: Outlet<io::Stderr>,
+    /// Whether a terminal among them stands within a line.
+    line_is_open: bool,
 }
 
-/// Our standard output, not buffered a second time, and waited for where it does not block.
-#[derive(Debug)]
-pub(super) struct StandardOutput;
+impl Outlets {
+    fn new() -> Self {
+        Outlets { out: Outlet::new(io::stdout()), err: Outlet::new(io::stderr()), line_is_open: false }
+    }
 
-/// Our standard error, likewise.
-#[derive(Debug)]
-pub(super) struct StandardError;
+    fn write_result(&mut self, result: &mut Collected) -> io::Result<()> {
+        result.out.copy_to(&mut self.out())?;
+        result.err.copy_to(&mut self.err())
+    }
 
-impl Write for StandardOutput {
+    /// Whether a terminal stands within a line; from now on somebody else knows it.
+    pub(super) fn take_open_line(&mut self) -> bool {
+        std::mem::take(&mut self.line_is_open)
+    }
+
+    pub(super) fn out(&mut self) -> impl Write {
+        Watched { outlet: &mut self.out, line_is_open: &mut self.line_is_open }
+    }
+
+    /// Nobody may be listening there; that does not end the work.
+    pub(super) fn err(&mut self) -> impl Write {
+        Forgiving(Watched { outlet: &mut self.err, line_is_open: &mut self.line_is_open })
+    }
+}
+
+/// Not buffered a second time, and waited for where it does not block.
+#[derive(Debug)]
+struct Outlet<F> {
+    fd: Descriptor<F>,
+    is_terminal: bool,
+}
+
+impl<F: IsTerminal> Outlet<F> {
+    fn new(fd: F) -> Self {
+        Outlet { is_terminal: fd.is_terminal(), fd: Descriptor(fd) }
+    }
+}
+
+/// Notes where a line of the terminal is left open.
+struct Watched<'a, F> {
+    outlet: &'a mut Outlet<F>,
+    line_is_open: &'a mut bool,
+}
+
+impl<F> Write for Watched<'_, F>
+where
+    Descriptor<F>: Sink,
+{
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        crate::sink::Sink::write(&mut crate::sink::Descriptor(io::stdout()), bytes)
+        let written = self.outlet.fd.write(bytes)?;
+        if let Some(last) = bytes[..written].last().filter(|_| self.outlet.is_terminal) {
+            *self.line_is_open = *last != b'\n';
+        }
+        Ok(written)
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -138,11 +185,14 @@ impl Write for StandardOutput {
     }
 }
 
-impl Write for StandardError {
+/// What a reader who is gone would have read is dropped.
+struct Forgiving<W>(W);
+
+impl<W: Write> Write for Forgiving<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        match crate::sink::Sink::write(&mut crate::sink::Descriptor(io::stderr()), bytes) {
-            Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(error),
-            _ => Ok(bytes.len()),
+        match self.0.write(bytes) {
+            Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(bytes.len()),
+            written => written,
         }
     }
 

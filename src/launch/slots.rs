@@ -6,6 +6,7 @@ use rustix::process::Signal;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 use tokio::sync::Notify;
 
 /// Commands that start at once. A start takes as long as the system needs to load the command, half a millisecond or more,
@@ -14,6 +15,9 @@ pub(super) const STARTERS: usize = 2;
 
 /// Enough jobs handed over and not started yet to keep the starters at work.
 const MOST_STARTING: usize = 2 * STARTERS;
+
+/// For so long a start is waited for before everything stops.
+const LONGEST_START: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 pub(super) struct Slots {
@@ -36,10 +40,15 @@ struct State {
     free: BinaryHeap<Reverse<u32>>,
     next: u32,
     stopping: bool,
+    /// Everything is stopped, or about to be, until it may go on: nothing starts, and who starts in the same moment is
+    /// stopped, too.
+    suspended: bool,
     /// The last signal passed on, for who starts in the same moment.
     passed_on: Option<Signal>,
     /// Output that waits for its turn is more than should be held.
     full: bool,
+    /// Commands that have ended.
+    ended: u64,
     /// Those for which the system had no room: none else starts until one ends.
     short: usize,
 }
@@ -81,7 +90,7 @@ impl Slots {
     /// Takes a slot for the job `seq`. Once nothing is to start any more, never returns.
     pub(super) fn take(&self, seq: u64) -> u32 {
         let mut state = self.lock();
-        while state.stopping {
+        while state.stopping || state.suspended {
             state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
         state.running.insert(seq, None);
@@ -100,12 +109,15 @@ impl Slots {
         if let Some(signal) = state.passed_on {
             target.signal(signal);
         }
+        if state.suspended {
+            target.signal(Signal::STOP);
+        }
         self.one_less_is_starting(&mut state);
     }
 
     fn one_less_is_starting(&self, state: &mut State) {
         state.starting -= 1;
-        if state.starting + 1 == self.most_starting {
+        if state.suspended || state.starting + 1 == self.most_starting {
             self.changed.notify_all();
         }
     }
@@ -116,10 +128,12 @@ impl Slots {
             self.one_less_is_starting(&mut state);
         }
         state.free.push(Reverse(slot));
+        state.ended += 1;
         state.short = 0;
+        // Under the lock: who has counted himself as short after this waits for the next end.
+        self.room_in_the_system.notify_waiters();
         drop(state);
         self.changed.notify_all();
-        self.room_in_the_system.notify_waiters();
     }
 
     /// The system has no room for another process; whether waiting for one to end may help, and if so, returns then.
@@ -139,6 +153,15 @@ impl Slots {
         let others_end = state.running.len() > state.short + 1;
         state.short += usize::from(others_end);
         others_end
+    }
+
+    /// Returns when another command has ended; `false` if none runs.
+    pub(super) fn wait_for_an_end(&self) -> bool {
+        let state = self.lock();
+        let before = state.ended;
+        let runs = !state.running.is_empty();
+        drop(self.changed.wait_while(state, |state| !state.running.is_empty() && state.ended == before));
+        runs
     }
 
     pub(super) fn set_full(&self, full: bool) {
@@ -174,6 +197,25 @@ impl Slots {
         state.running.values().flatten().for_each(|target| target.signal(signal));
     }
 
+    /// Stops everything that runs, and returns when also what was just starting is stopped.
+    pub(super) fn suspend(&self) {
+        let mut state = self.lock();
+        state.suspended = true;
+        state.running.values().flatten().for_each(|target| target.signal(Signal::STOP));
+        let is_starting = |state: &mut State| state.starting > state.short;
+        // A start may hang, on a file system that does not answer for example.
+        drop(self.changed.wait_timeout_while(state, LONGEST_START, is_starting));
+    }
+
+    /// Lets everything go on.
+    pub(super) fn resume(&self) {
+        let mut state = self.lock();
+        state.suspended = false;
+        state.running.values().flatten().for_each(|target| target.signal(Signal::CONT));
+        drop(state);
+        self.changed.notify_all();
+    }
+
     pub(super) fn running(&self) -> Vec<(u64, Target)> {
         let state = self.lock();
         state.running.iter().filter_map(|(seq, target)| Some((*seq, (*target)?))).collect()
@@ -193,5 +235,54 @@ impl Slots {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::process::Pid;
+    use std::os::unix::process::CommandExt;
+    use std::process::{Child, Command};
+    use std::thread;
+
+    fn sleeper() -> (Child, Target) {
+        let child = Command::new("sleep").arg("100").process_group(0).spawn().unwrap();
+        let target = Target::Group(Pid::from_child(&child));
+        (child, target)
+    }
+
+    /// Waits until somebody has it stopped.
+    fn is_stopped(target: Target) -> bool {
+        use rustix::process::{WaitId, WaitIdOptions, waitid};
+        let status = waitid(WaitId::Pid(target.pid()), WaitIdOptions::STOPPED | WaitIdOptions::EXITED).unwrap();
+        status.is_some_and(|status| status.stopped())
+    }
+
+    #[test]
+    fn who_starts_while_everything_is_stopped_is_stopped_and_nobody_starts_after_that() {
+        let slots = Slots::new(0, 9);
+        assert_eq!((slots.take(1), slots.take(2)), (0, 1));
+        let ((mut running, first), (mut starting, second)) = (sleeper(), sleeper());
+        slots.started(1, first);
+        thread::scope(|scope| {
+            let suspending = scope.spawn(|| {
+                slots.suspend();
+                slots.lock().starting
+            });
+            assert!(is_stopped(first));
+            slots.started(2, second);
+            assert!(is_stopped(second));
+            assert_eq!(suspending.join().unwrap(), 0, "it has waited for the one that was starting");
+            let next = scope.spawn(|| slots.take(3));
+            thread::sleep(Duration::from_millis(50));
+            assert!(!next.is_finished());
+            slots.resume();
+            assert_eq!(next.join().unwrap(), 2);
+        });
+        for child in [&mut running, &mut starting] {
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
     }
 }

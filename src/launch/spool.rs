@@ -1,5 +1,7 @@
 //! Bytes held for later: in memory while there is room for all commands together, then in a file without a name.
 
+use super::is_shortage;
+use super::temporary::Temporary;
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::sync::Arc;
@@ -29,14 +31,16 @@ impl Budget {
 #[derive(Debug)]
 pub(super) struct Spool {
     memory: Vec<u8>,
-    file: Option<File>,
+    file: Option<Temporary>,
     length: u64,
+    /// Something did not fit: what follows would stand in the wrong place.
+    is_cut: bool,
     budget: Budget,
 }
 
 impl Spool {
     pub(super) fn new(budget: &Budget) -> Self {
-        Spool { memory: Vec::new(), file: None, length: 0, budget: budget.clone() }
+        Spool { memory: Vec::new(), file: None, length: 0, is_cut: false, budget: budget.clone() }
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -52,7 +56,17 @@ impl Spool {
         self.file.is_none().then_some(&self.memory)
     }
 
+    /// On an error nothing is added. Where it was no shortage, which passes, nothing more is, either, without a word.
     pub(super) fn add(&mut self, bytes: &[u8]) -> io::Result<()> {
+        if self.is_cut {
+            return Ok(());
+        }
+        let added = self.try_add(bytes);
+        self.is_cut = added.as_ref().is_err_and(|error| !is_shortage(error));
+        added
+    }
+
+    fn try_add(&mut self, bytes: &[u8]) -> io::Result<()> {
         match &mut self.file {
             Some(file) => file.write_all(bytes)?,
             None if self.budget.take(bytes.len()) => self.memory.extend_from_slice(bytes),
@@ -62,12 +76,12 @@ impl Spool {
         Ok(())
     }
 
-    /// A file of all the bytes, from its beginning.
-    pub(super) fn into_file(mut self) -> io::Result<File> {
+    /// A file of all the bytes, from its beginning. They are its own then; on an error they stay here.
+    pub(super) fn take_file(&mut self) -> io::Result<File> {
         self.move_to_file()?;
-        let mut file = self.file.take().ok_or(io::ErrorKind::NotFound)?;
-        file.seek(SeekFrom::Start(0))?;
-        Ok(file)
+        let file = self.file.take().ok_or(io::ErrorKind::NotFound)?;
+        self.length = 0;
+        file.into_file()
     }
 
     pub(super) fn copy_to(&mut self, to: &mut impl Write) -> io::Result<()> {
@@ -80,9 +94,9 @@ impl Spool {
         }
     }
 
-    fn move_to_file(&mut self) -> io::Result<&mut File> {
+    fn move_to_file(&mut self) -> io::Result<&mut Temporary> {
         if self.file.is_none() {
-            let mut file = tempfile::tempfile()?;
+            let mut file = Temporary::new()?;
             file.write_all(&self.memory)?;
             self.file = Some(file);
             self.free_memory();

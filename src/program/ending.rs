@@ -119,6 +119,12 @@ impl Observer for Teller {
         }
     }
 
+    fn cannot_hold(&self, error: &io::Error) {
+        if self.0.end(Ending::CannotPrint) {
+            self.0.report.aside(format_args!("cannot hold output until its turn (-k): {error}; ending the commands"));
+        }
+    }
+
     fn left_behind(&self, job: &Job) {
         self.0.hint(|| {
             format!(
@@ -133,8 +139,8 @@ impl Observer for Teller {
         self.0.hint(|| "launching waits: too much output waits for an earlier command to end (-k)".to_owned());
     }
 
-    fn printing(&self, print: &mut dyn FnMut()) {
-        self.0.report.without_bar(print);
+    fn printing(&self, print: &mut dyn FnMut() -> bool) {
+        self.0.report.beside_bar(print);
     }
 
     fn tag(&self, job: &Job) -> Vec<u8> {

@@ -112,7 +112,7 @@ fn drive(flow: &mut impl Flow, name: &str, report: &Report) -> Result<Exit> {
         Err(PumpError::Flow(FlowError::Write(error))) => {
             Err(failed("cannot write to standard output".to_owned(), error.into(), flow.waiting()))
         }
-        Err(PumpError::Flow(FlowError::Read(error))) => {
+        Err(PumpError::Flow(FlowError::Read(error) | FlowError::Hold(error))) => {
             Err(failed(format!("cannot read {name}"), error.into(), flow.waiting()))
         }
         Err(PumpError::Store(error)) => Err(failed("cannot ask the limits".to_owned(), error.into(), flow.waiting())),

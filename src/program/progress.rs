@@ -4,7 +4,7 @@ use super::flags::{Flags, ProgressWhen};
 use super::report::Total;
 use super::say;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Write};
 use std::time::Duration;
 use throttle::clock::{Nanos, SECOND};
 use throttle::launch::Output;
@@ -29,7 +29,12 @@ pub(super) struct Shown {
 pub(super) enum Progress {
     Nothing,
     Lines,
-    Bar { bar: ProgressBar, from: Nanos },
+    Bar {
+        bar: ProgressBar,
+        from: Nanos,
+        /// Whether the terminal stands within a line that somebody else has written.
+        within_line: bool,
+    },
 }
 
 impl Progress {
@@ -56,7 +61,7 @@ impl Progress {
         if let Ok(style) = ProgressStyle::with_template(template) {
             bar.set_style(style.progress_chars("=> "));
         }
-        Progress::Bar { bar, from }
+        Progress::Bar { bar, from, within_line: false }
     }
 
     /// How often [`show`](Self::show) is to be called.
@@ -73,7 +78,8 @@ impl Progress {
             Progress::Nothing => {}
             Progress::Lines => say(&shown.text),
             Progress::Bar { from, .. } if elapsed < *from || is_in_background() => {}
-            Progress::Bar { bar, .. } => {
+            Progress::Bar { bar, within_line, .. } => {
+                end_line(within_line);
                 if bar.is_hidden() {
                     bar.set_draw_target(ProgressDrawTarget::stderr());
                 }
@@ -84,16 +90,35 @@ impl Progress {
         }
     }
 
-    /// Whether there is a bar to be torn.
-    pub(super) fn is_shown(&self) -> bool {
-        matches!(self, Progress::Bar { bar, .. } if !bar.is_hidden())
+    /// Whether there is a bar to be torn, now or soon.
+    pub(super) fn is_a_bar(&self) -> bool {
+        matches!(self, Progress::Bar { .. })
     }
 
-    /// Writes something else without tearing the bar.
-    pub(super) fn aside(&self, write: impl FnOnce()) {
+    /// Writes a message without tearing the bar.
+    pub(super) fn aside(&mut self, write: impl FnOnce()) {
         match self {
-            Progress::Bar { bar, .. } => bar.suspend(write),
+            Progress::Bar { bar, within_line, .. } => bar.suspend(|| {
+                end_line(within_line);
+                write();
+            }),
             _ => write(),
+        }
+    }
+
+    /// Writes what others have to say, without tearing the bar; it says whether it has left a line open.
+    pub(super) fn beside(&mut self, write: impl FnOnce() -> bool) {
+        match self {
+            Progress::Bar { bar, within_line, .. } => {
+                let is_shown = !bar.is_hidden();
+                bar.suspend(|| {
+                    *within_line = write();
+                    if is_shown {
+                        end_line(within_line);
+                    }
+                });
+            }
+            _ => drop(write()),
         }
     }
 
@@ -103,6 +128,14 @@ impl Progress {
             bar.finish_and_clear();
         }
         *self = Progress::Nothing;
+    }
+}
+
+/// A bar, or a message, begins at the left: what stands there is not wiped out.
+fn end_line(within_line: &mut bool) {
+    if std::mem::take(within_line) {
+        // If that cannot be written, there is nobody to see it.
+        let _ = std::io::stderr().write_all(b"\n");
     }
 }
 

@@ -149,11 +149,16 @@ impl Report {
     /// The summary cannot be written.
     pub(crate) fn close(&self) -> Result<()> {
         let mut screen = self.screen();
+        let lines = if screen.closed { Vec::new() } else { self.closing_lines() };
+        if !lines.is_empty() {
+            // That ends a line which a command has left open.
+            screen.progress.aside(|| ());
+        }
         screen.progress.close();
         if std::mem::replace(&mut screen.closed, true) {
             return Ok(());
         }
-        self.closing_lines().iter().for_each(say);
+        lines.iter().for_each(say);
         let Some((format, target)) = screen.summary.take() else { return Ok(()) };
         let text = match format {
             Format::Text => self.summary_text(&self.read()),
@@ -275,11 +280,11 @@ impl Report {
         self.screen().progress.aside(|| say(line));
     }
 
-    /// Has `write` write where the bar, if there is one, stands.
-    pub(crate) fn without_bar(&self, write: impl FnOnce()) {
-        let screen = self.screen();
-        if screen.progress.is_shown() {
-            screen.progress.aside(write);
+    /// Has `write` write where the bar, if there is one, stands. It says whether it has left a line open on the terminal.
+    pub(crate) fn beside_bar(&self, write: impl FnOnce() -> bool) {
+        let mut screen = self.screen();
+        if screen.progress.is_a_bar() {
+            screen.progress.beside(write);
         } else {
             drop(screen);
             write();

@@ -71,10 +71,10 @@ fn pass_on(signal: i32, commands: &Arc<Watch>) {
     match signal {
         SIGCHLD => launcher.end_those_who_want_the_terminal(),
         SIGTSTP => {
-            launcher.pass_on(Signal::STOP);
+            launcher.suspend();
             // Returns when somebody lets us go on.
             die_of(signal);
-            launcher.pass_on(Signal::CONT);
+            launcher.resume();
         }
         _ if !commands.is_first_signal(signal) => launcher.end_with(Signal::KILL),
         // A command in our own group got it from the terminal already.

@@ -4,6 +4,7 @@ use super::commands::JOBS;
 use super::exit::Exit;
 use super::flags::Flags;
 use std::collections::BTreeMap;
+use std::io;
 use throttle::clock::{Nanos, SECOND};
 use throttle::launch::{Job, Outcome};
 use throttle::limits::Plan;
@@ -124,7 +125,7 @@ impl Tally {
             Outcome::TimedOut => ("timed out".to_owned(), Exit::Failed),
             Outcome::WantedTerminal => ("wanted the terminal; with -j 1 it may have it".to_owned(), Exit::Failed),
             Outcome::NotFound(error) => (format!("cannot be run: {error}"), Exit::NotFound),
-            Outcome::CannotRun(error) => (format!("cannot be run: {error}"), Exit::CannotRun),
+            Outcome::CannotRun(error) => (format!("cannot be run: {error}{}", advice(error)), Exit::CannotRun),
             Outcome::TooLong => ("too long for an argument; --stdin has no bound".to_owned(), Exit::CannotRun),
             Outcome::HasNul => ("has a NUL byte, which no argument can hold; use --stdin".to_owned(), Exit::CannotRun),
             Outcome::OutputLost(error) => (format!("its output is lost: {error}"), Exit::Error),
@@ -218,6 +219,16 @@ impl Tally {
             "stopped": self.stopped,
             "blank_skipped": self.skipped,
         })
+    }
+}
+
+/// What to do where the system has no room; a temporary file's error says it itself.
+fn advice(error: &io::Error) -> &'static str {
+    use rustix::io::Errno;
+    match error.raw_os_error().map(Errno::from_raw_os_error) {
+        Some(Errno::MFILE) => "; ulimit -n allows more open files",
+        Some(Errno::AGAIN) => "; ulimit -u allows more processes",
+        _ => "",
     }
 }
 

@@ -79,13 +79,19 @@ impl Nginx {
         format!("http://127.0.0.1:{}/", self.port)
     }
 
-    /// The times at which requests came since the last call, in seconds since 1970, to the millisecond.
-    pub(crate) fn arrivals(&self) -> Vec<f64> {
+    /// The requests that came since the last call, in their order: when, in seconds since 1970, to the millisecond; the
+    /// answer's status; the page asked for, which is a number.
+    pub(crate) fn arrivals(&self) -> Vec<(f64, u16, usize)> {
         let log = self.folder.path().join("access.log");
         let text = fs::read_to_string(&log).unwrap_or_default();
         // nginx appends, so it goes on at the new end.
         let _ = fs::write(&log, "");
-        text.lines().filter_map(|line| line.split(' ').next()?.parse().ok()).collect()
+        let request = |line: &str| {
+            let mut fields = line.split(' ');
+            let (time, status) = (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
+            Some((time, status, fields.next()?.strip_prefix('/')?.parse().ok()?))
+        };
+        text.lines().filter_map(request).collect()
     }
 }
 
@@ -109,7 +115,7 @@ master_process off;
 pid '{at}/pid';
 events {{ worker_connections 256; }}
 http {{
-    log_format times '$msec $status';
+    log_format times '$msec $status $request_uri';
     access_log '{at}/access.log' times;
     client_body_temp_path '{at}/client_body';
     proxy_temp_path '{at}/proxy';

@@ -131,7 +131,8 @@ pub(super) const STDIN: &str = "\
 Give the unit to the command's standard input instead of its arguments, with its delimiter; with -n N, N of them.";
 
 pub(super) const KEEP_ORDER: &str = "\
-Let output out in the order of the input. When 10 000 results or 1 GiB wait for an earlier one, launching waits.";
+Let output out in the order of the input. When 10 000 results or 1 GiB wait for an earlier one, launching waits. \
+What waits stands in a file without a name in TMPDIR (/tmp), as does output beyond 1 MiB of all commands together.";
 
 pub(super) const LINE_BUFFER: &str = "Let output out line by line, lines of different commands mixed.";
 

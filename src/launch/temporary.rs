@@ -1,0 +1,77 @@
+//! A file without a name, for what memory does not hold; its errors say what it is and what can be done.
+
+use super::is_shortage;
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::path::PathBuf;
+use thiserror::Error;
+
+/// Why a temporary file is of no use.
+#[derive(Debug, Error)]
+#[error("a temporary file in {} cannot be used: {source}; {}", folder.display(), self.advice())]
+pub(super) struct TemporaryError {
+    folder: PathBuf,
+    source: io::Error,
+}
+
+impl TemporaryError {
+    /// The temporary file's own error, where `error` is of one.
+    pub(super) fn within(error: &io::Error) -> Option<&io::Error> {
+        error.get_ref()?.downcast_ref().map(|error: &Self| &error.source)
+    }
+
+    fn advice(&self) -> &'static str {
+        if is_shortage(&self.source) {
+            "ulimit -n allows more open files, and a smaller -j takes fewer"
+        } else {
+            "TMPDIR may name another folder"
+        }
+    }
+}
+
+fn told(source: io::Error) -> io::Error {
+    io::Error::new(source.kind(), TemporaryError { folder: std::env::temp_dir(), source })
+}
+
+/// A file without a name.
+#[derive(Debug)]
+pub(super) struct Temporary(File);
+
+impl Temporary {
+    pub(super) fn new() -> io::Result<Self> {
+        tempfile::tempfile().map(Temporary).map_err(told)
+    }
+
+    /// The file, from its beginning.
+    pub(super) fn into_file(mut self) -> io::Result<File> {
+        self.seek(SeekFrom::Start(0))?;
+        Ok(self.0)
+    }
+
+    /// Gives all the room back.
+    pub(super) fn clear(&self) -> io::Result<()> {
+        self.0.set_len(0).map_err(told)
+    }
+}
+
+impl Read for Temporary {
+    fn read(&mut self, space: &mut [u8]) -> io::Result<usize> {
+        self.0.read(space).map_err(told)
+    }
+}
+
+impl Write for Temporary {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.write(bytes).map_err(told)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Seek for Temporary {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        self.0.seek(to).map_err(told)
+    }
+}
