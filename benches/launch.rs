@@ -131,7 +131,7 @@ impl Bench {
     /// A server that refuses what comes too fast.
     fn nginx(&self) -> Vec<String> {
         let Some(program) = find("nginx") else { return vec!["nginx".to_owned()] };
-        let nginx = Nginx::start(&program).unwrap();
+        let nginx = Nginx::start(|| Command::new(&program)).unwrap();
         let (url, units) = (nginx.url(), self.numbers(CALLS));
         let (contenders, missing) = installed(&[
             ("throttle", format!("{THROTTLE} -q -r 50/s -b 10 -- {WRITE_OUT} {url}{{}}")),

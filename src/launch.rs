@@ -101,6 +101,8 @@ pub enum Outcome {
     TooLong,
     /// A unit has a NUL byte, which no argument can hold.
     HasNul,
+    /// What was to go to its standard input could not be held until its start.
+    InputLost(io::Error),
     /// It ran, but what it wrote could not be held or passed on.
     OutputLost(io::Error),
 }
@@ -256,7 +258,7 @@ impl Launcher {
         command.env("THROTTLE_SEQ", job.seq.to_string()).env("THROTTLE_SLOT", slot.to_string());
         if let Some(mut units) = job.input.take() {
             let input = self.once_there_is_room(|| as_input(&mut units)).await;
-            command.stdin(input.map_err(Outcome::CannotRun)?);
+            command.stdin(input.map_err(Outcome::InputLost)?);
         }
         let child = self.once_there_is_room(|| command.spawn()).await.map_err(|error| match error.kind() {
             ErrorKind::NotFound => Outcome::NotFound(error),

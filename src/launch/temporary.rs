@@ -8,20 +8,21 @@ use thiserror::Error;
 
 /// Why a temporary file is of no use.
 #[derive(Debug, Error)]
-#[error("a temporary file in {} cannot be used: {source}; {}", folder.display(), self.advice())]
+#[error("a temporary file in {} cannot be used: {error}; {}", folder.display(), self.advice())]
 pub(super) struct TemporaryError {
     folder: PathBuf,
-    source: io::Error,
+    /// Part of the message, and so not told once more as its source.
+    error: io::Error,
 }
 
 impl TemporaryError {
     /// The temporary file's own error, where `error` is of one.
     pub(super) fn within(error: &io::Error) -> Option<&io::Error> {
-        error.get_ref()?.downcast_ref().map(|error: &Self| &error.source)
+        error.get_ref()?.downcast_ref().map(|found: &Self| &found.error)
     }
 
     fn advice(&self) -> &'static str {
-        if is_shortage(&self.source) {
+        if is_shortage(&self.error) {
             "ulimit -n allows more open files, and a smaller -j takes fewer"
         } else {
             "TMPDIR may name another folder"
@@ -29,8 +30,8 @@ impl TemporaryError {
     }
 }
 
-fn told(source: io::Error) -> io::Error {
-    io::Error::new(source.kind(), TemporaryError { folder: std::env::temp_dir(), source })
+fn told(error: io::Error) -> io::Error {
+    io::Error::new(error.kind(), TemporaryError { folder: std::env::temp_dir(), error })
 }
 
 /// A file without a name.

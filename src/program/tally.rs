@@ -128,6 +128,9 @@ impl Tally {
             Outcome::CannotRun(error) => (format!("cannot be run: {error}{}", advice(error)), Exit::CannotRun),
             Outcome::TooLong => ("too long for an argument; --stdin has no bound".to_owned(), Exit::CannotRun),
             Outcome::HasNul => ("has a NUL byte, which no argument can hold; use --stdin".to_owned(), Exit::CannotRun),
+            Outcome::InputLost(error) => {
+                (format!("not run, as its input cannot be held: {error}{}", advice(error)), Exit::Error)
+            }
             Outcome::OutputLost(error) => (format!("its output is lost: {error}"), Exit::Error),
         };
         if self.interrupted.is_some() {

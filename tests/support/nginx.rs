@@ -27,12 +27,12 @@ pub(crate) struct Nginx {
 }
 
 impl Nginx {
-    /// Starts `program` on a free port of the loopback.
-    pub(crate) fn start(program: &Path) -> io::Result<Self> {
+    /// Starts nginx by `command`, to which its arguments are added, on a free port of the loopback.
+    pub(crate) fn start(command: impl Fn() -> Command) -> io::Result<Self> {
         let mut last = io::ErrorKind::AddrInUse.into();
         // Somebody else may take a port between our finding it free and nginx's using it.
         for _ in 0..5 {
-            match Self::start_on(program, free_port()?) {
+            match Self::start_on(command(), free_port()?) {
                 Ok(nginx) => return Ok(nginx),
                 Err(error) => last = error,
             }
@@ -40,13 +40,13 @@ impl Nginx {
         Err(last)
     }
 
-    fn start_on(program: &Path, port: u16) -> io::Result<Self> {
+    fn start_on(mut command: Command, port: u16) -> io::Result<Self> {
         let folder = tempfile::tempdir()?;
         let at = folder.path();
         fs::create_dir(at.join("html"))?;
         fs::write(at.join("html/index.html"), "hello\n")?;
         fs::write(at.join("nginx.conf"), config(at, port))?;
-        let process = Command::new(program)
+        let process = command
             .arg("-e")
             .arg(at.join("error.log"))
             .arg("-c")
