@@ -49,6 +49,7 @@ impl Shared {
         let (result, rearm) = {
             let mut held = lock(&self.queue);
             self.gauge.close(&mut held.queue.limits, now);
+            let now = self.gauge.in_order(now);
             let result = action(&mut held.queue, now, &mut effects);
             if held.queue.is_plain() {
                 self.gauge.open(&held.queue.limits);
@@ -82,7 +83,7 @@ impl Shared {
         let waker = Waker::from(Arc::new(Parked(std::thread::current())));
         let join = |queue: &mut Queue, now: Nanos, effects: &mut Effects| {
             let deadline = limit.map(|limit| now.saturating_add(super::time::nanos(limit)));
-            queue.join(now, Waiter { cost, deadline, waker: waker.clone(), is_thread: true }, effects)
+            queue.join(now, &Waiter { cost, deadline, waker: &waker, is_thread: true }, effects)
         };
         let key = match self.with(join)? {
             Joined::Granted => return Ok(()),
@@ -181,8 +182,8 @@ impl Wait {
     }
 
     fn join(&mut self, shared: &Shared, waker: &Waker) -> Stand {
-        let waiter = Waiter { cost: self.cost, deadline: self.deadline, waker: waker.clone(), is_thread: false };
-        match shared.with(|queue, now, effects| queue.join(now, waiter, effects)) {
+        let waiter = Waiter { cost: self.cost, deadline: self.deadline, waker, is_thread: false };
+        match shared.with(|queue, now, effects| queue.join(now, &waiter, effects)) {
             Ok(Joined::Granted) => Stand::Done(Ok(())),
             Ok(Joined::Waits(key)) => {
                 self.stage = Stage::InLine(key);
