@@ -116,11 +116,22 @@ fn a3_a_reading_of_the_clock_older_than_the_last_changes_nothing() {
     timer.to(0);
     assert_eq!(limiter.available(), 0);
     assert_eq!(wait_of(limiter.try_acquire(1).unwrap_err()), ms(1000), "as from the latest reading");
-    limiter.reserve_within(1, ms(1000)).unwrap().cancel();
     timer.to(10_999_999_999);
     assert_eq!(wait_of(limiter.try_acquire(1).unwrap_err()), Duration::from_nanos(1));
     timer.to(11_000_000_000);
     assert_eq!(limiter.try_acquire(1), Ok(()));
+}
+
+#[test]
+fn a3_nor_does_it_where_others_wait() {
+    let (limiter, timer) = on_fake_timer(1.0, 1);
+    limiter.try_acquire(1).unwrap();
+    timer.to(500_000_000);
+    let mut waiter = Box::pin(limiter.acquire(1));
+    assert!(poll_once(&mut waiter).is_pending());
+    timer.to(0);
+    assert!(limiter.reserve_within(1, ms(1499)).is_err());
+    assert!(limiter.reserve_within(1, ms(1500)).is_ok(), "as from the latest reading");
 }
 
 /// Only the wall clock, and the real one, goes on while tokio's is paused.
@@ -172,7 +183,7 @@ async fn a5_nothing_is_had_at_once_even_behind_waiters() {
     limiter.acquire(1).await.unwrap();
     let mut waiter = Box::pin(limiter.acquire(1));
     assert!(poll_once(&mut waiter).is_pending());
-    limiter.acquire(0).await.unwrap();
+    assert_eq!(poll_once(&mut Box::pin(limiter.acquire(0))), std::task::Poll::Ready(Ok(())));
 }
 
 #[tokio::test(start_paused = true)]
@@ -318,8 +329,7 @@ async fn a10_a_waiter_granted_and_dropped_unseen_gives_back() {
 /// The fastest of a few, for other tests run at the same time.
 #[test]
 fn a10_a_hundred_thousand_waiters_leave_in_any_order_within_a_second() {
-    let fastest = (0..5).map(|_| leave_without_order()).min().unwrap();
-    assert!(fastest < Duration::from_secs(1), "{fastest:?}");
+    assert!((0..3).any(|_| leave_without_order() < Duration::from_secs(1)));
 }
 
 fn leave_without_order() -> Duration {
@@ -333,12 +343,17 @@ fn leave_without_order() -> Duration {
     // A step that is prime to the number visits everybody once, in an order without pattern.
     for k in 0..line.len() {
         drop(line[k * 61_803 % 100_000].take());
-        assert!(start.elapsed() < Duration::from_secs(20), "only {k} have left");
+        if start.elapsed() > Duration::from_secs(3) {
+            std::mem::forget(line); // They would take as long again.
+            break;
+        }
     }
     let elapsed = start.elapsed();
-    assert_eq!(limiter.waiters(), 0);
-    timer.to(1_000_000_000);
-    assert_eq!(limiter.available(), 1);
+    if elapsed < Duration::from_secs(3) {
+        assert_eq!(limiter.waiters(), 0);
+        timer.to(1_000_000_000);
+        assert_eq!(limiter.available(), 1);
+    }
     elapsed
 }
 

@@ -5,12 +5,12 @@ set -euo pipefail
 
 root=$(cd "$(dirname "$0")/.." && pwd)
 lists=("$root/tests/mutations.md" "$root/tests/mutations_limiters.md")
-# Beside what is built anyway, so that dependencies are not built again.
+# Beside what is built anyway, so that dependencies are not built again. All is newer than what was built of an earlier copy.
 export CARGO_TARGET_DIR="${CARGO_TARGET_DIR:-$root/target}"
 copy=$CARGO_TARGET_DIR/mutations
 rm -rf "$copy"
 mkdir -p "$copy"
-(cd "$root" && git ls-files -z --cached --others --exclude-standard | tar --null -T - -c) | tar -x -C "$copy"
+(cd "$root" && git ls-files -z --cached --others --exclude-standard | tar --null -T - -c) | tar -x -m -C "$copy"
 # The failure is what counts here, not the smallest case of it.
 export PROPTEST_MAX_SHRINK_ITERS=0 RUST_BACKTRACE=0
 cd "$copy"
@@ -54,7 +54,7 @@ try() { # NAME TITLE FILE TEST, and the arrays old and new
     cat original >"$3"
     tried=$((tried + 1))
     [[ $result == fails ]] || { uncaught=$((uncaught + 1)) && tail -n 5 test.log; }
-    printf '%-5s  %-15s  %-24s  %s\n       %s\n' "$1" "$result" "$3" "$2" "$4"
+    printf '%-7s %-15s  %-28s  %s\n        %s\n' "$1" "$result" "$3" "$2" "$4"
 }
 
 wanted() { # NAME LIST…: whether NAME, or the letter or the id it begins with, is in the list, or the list is empty
