@@ -68,11 +68,14 @@ impl Gauge {
         now.max(self.latest.load(Ordering::Relaxed))
     }
 
-    /// Takes `cost` at `now`, or nothing.
+    /// Takes `cost` at `now`, or nothing. The clock, which is most of what this takes, is read only while the gauge is open.
     #[inline]
-    pub(crate) fn take(&self, now: Nanos, cost: u64) -> Take {
+    pub(crate) fn take(&self, now: impl FnOnce() -> Nanos, cost: u64) -> Take {
+        if self.word.load(Ordering::Relaxed) == CLOSED {
+            return Take::Closed;
+        }
         let latest = self.latest.load(Ordering::Relaxed);
-        let now = now.max(latest);
+        let now = now().max(latest);
         let answer = self.take_at(now, cost);
         if now > latest && answer == Take::Granted {
             self.latest.store(now, Ordering::Relaxed);

@@ -68,7 +68,7 @@ impl Shared {
     /// Takes at once or not at all.
     #[inline]
     pub(crate) fn try_take(&self, cost: u64) -> Result<(), Denied> {
-        match self.gauge.take(self.time.now(), cost) {
+        match self.gauge.take(|| self.time.now(), cost) {
             Take::Granted => Ok(()),
             Take::TooLong(wait) => Err(Denied::TooLong { wait }),
             Take::Closed => self.with(|queue, now, effects| queue.try_take(now, cost, effects)),
@@ -77,7 +77,7 @@ impl Shared {
 
     /// Waits on this thread.
     pub(crate) fn block(&self, cost: u64, limit: Option<Duration>) -> Result<(), Denied> {
-        if self.gauge.take(self.time.now(), cost) == Take::Granted {
+        if self.gauge.take(|| self.time.now(), cost) == Take::Granted {
             return Ok(());
         }
         let waker = Waker::from(Arc::new(Parked(std::thread::current())));
@@ -154,7 +154,7 @@ impl Wait {
     #[inline]
     pub(crate) fn poll(&mut self, shared: &Shared, context: &mut Context<'_>) -> Poll<Result<(), Denied>> {
         match self.stage {
-            Stage::Fresh if shared.gauge.take(shared.time.now(), self.cost) == Take::Granted => {
+            Stage::Fresh if shared.gauge.take(|| shared.time.now(), self.cost) == Take::Granted => {
                 self.stage = Stage::Done;
                 Poll::Ready(Ok(()))
             }
