@@ -329,7 +329,7 @@ async fn a10_a_waiter_granted_and_dropped_unseen_gives_back() {
 /// The fastest of a few, for other tests run at the same time.
 #[test]
 fn a10_a_hundred_thousand_waiters_leave_in_any_order_within_a_second() {
-    assert!((0..3).any(|_| leave_without_order() < Duration::from_secs(1)));
+    assert!((0..5).any(|_| leave_without_order() < Duration::from_secs(1)));
 }
 
 fn leave_without_order() -> Duration {
@@ -343,13 +343,13 @@ fn leave_without_order() -> Duration {
     // A step that is prime to the number visits everybody once, in an order without pattern.
     for k in 0..line.len() {
         drop(line[k * 61_803 % 100_000].take());
-        if start.elapsed() > Duration::from_secs(3) {
+        if start.elapsed() > Duration::from_secs(2) {
             std::mem::forget(line); // They would take as long again.
             break;
         }
     }
     let elapsed = start.elapsed();
-    if elapsed < Duration::from_secs(3) {
+    if elapsed < Duration::from_secs(2) {
         assert_eq!(limiter.waiters(), 0);
         timer.to(1_000_000_000);
         assert_eq!(limiter.available(), 1);
