@@ -67,11 +67,16 @@ impl Grid {
     /// After that time only as much is gathered as the bucket keeps.
     pub fn charge(&mut self, asked: Nanos, grant: Nanos, cost: u64) {
         let start = asked.max(self.now.at);
-        let refills = self.ticks(grant.max(start)) - self.ticks(start);
-        let gathered = self.units_at(start) + u128::from(refills) * u128::from(self.refill);
-        let needed = u128::from(cost).saturating_sub(self.units_at(start)).div_ceil(self.refill.into());
-        let kept = if u128::from(refills) == needed { gathered } else { gathered.min(self.max.into()) };
+        let there = self.units_at(start);
         self.before = self.now;
+        if grant <= start && there >= cost.into() {
+            self.now = Level { units: (there - u128::from(cost)).min(self.max.into()), at: start };
+            return;
+        }
+        let refills = self.ticks(grant.max(start)) - self.ticks(start);
+        let gathered = there + u128::from(refills) * u128::from(self.refill);
+        let needed = u128::from(cost).saturating_sub(there).div_ceil(self.refill.into());
+        let kept = if u128::from(refills) == needed { gathered } else { gathered.min(self.max.into()) };
         self.now = Level { units: kept.saturating_sub(cost.into()).min(self.max.into()), at: grant.max(start) };
     }
 
@@ -154,6 +159,9 @@ impl Grid {
 
     /// Units at `time`, which is not before the last grant.
     fn units_at(&self, time: Nanos) -> u128 {
+        if time == self.now.at {
+            return self.now.units;
+        }
         match self.ticks(time) - self.ticks(self.now.at) {
             0 => self.now.units,
             refills => (self.now.units + u128::from(refills) * u128::from(self.refill)).min(self.max.into()),

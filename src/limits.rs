@@ -189,6 +189,8 @@ impl Limits {
     ///
     /// The last one is undone while its time still lies ahead. Otherwise nothing is given back while a time given to
     /// another lies ahead: nobody is moved. Once none does, the units are credited, less what the limits gained since.
+    ///
+    /// A grant is given back once, which is for its holder to see to: credited grants are not remembered.
     pub fn give_back(&mut self, now: Nanos, grant: &Grant) {
         let now = self.in_order(now);
         if grant.units == 0 {

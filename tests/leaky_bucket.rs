@@ -54,11 +54,25 @@ async fn d2_getters_and_debug_and_threads() {
     send_and_sync::<Acquire<'_>>();
     send_and_sync::<AcquireOwned>();
     let limiter = RateLimiter::builder().initial(5).max(8).build();
-    assert!(format!("{limiter:?}").starts_with("RateLimiter"));
+    assert!(format!("{limiter:?}").starts_with("RateLimiter {"));
+    assert_eq!((limiter.refill(), limiter.max(), limiter.interval(), limiter.is_fair()), (1, 8, ms(100), true));
+    let other = RateLimiter::builder().interval(Duration::from_micros(1900)).fair(false).build();
+    assert_eq!((other.interval(), other.is_fair()), (Duration::from_micros(1900), false));
     limiter.acquire(2).await;
     assert_eq!(limiter.balance(), 3);
     tokio::time::advance(ms(100)).await;
     assert_eq!(limiter.balance(), 4);
+}
+
+#[tokio::test(start_paused = true)]
+async fn d2_the_balance_is_what_can_be_had_without_waiting() {
+    for fair in [true, false] {
+        let limiter = RateLimiter::builder().initial(5).fair(fair).build();
+        let mut waiting = Box::pin(limiter.acquire(6));
+        assert!(poll_once(&mut waiting).is_pending());
+        assert_eq!(limiter.balance(), if fair { 0 } else { 5 });
+        assert_eq!(limiter.try_acquire(1), !fair);
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -79,6 +93,17 @@ async fn d3_nothing_never_suspends_and_done_stays_ready() {
     owned.as_mut().await;
     assert!(!owned.is_core());
     assert!(poll_once(&mut owned).is_ready());
+}
+
+#[tokio::test(start_paused = true)]
+async fn d4_no_task_runs_behind_it() {
+    let tasks = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
+    let before = tasks();
+    let limiter = limiter(1, 100);
+    limiter.acquire_one().await;
+    let mut waiting = Box::pin(limiter.acquire(1));
+    assert!(poll_once(&mut waiting).is_pending());
+    assert_eq!(tasks(), before);
 }
 
 #[tokio::test(start_paused = true)]
@@ -121,19 +146,30 @@ async fn d5_a_bucket_that_keeps_nothing_still_serves_who_waits() {
     assert_eq!(start.elapsed(), ms(400));
 }
 
+/// In any time t at most max + refill · (⌊t / interval⌋ + 1).
+#[tokio::test(start_paused = true)]
+async fn d5_what_a_refill_leaves_over_is_kept_up_to_the_most() {
+    let limiter = RateLimiter::builder().refill(100).max(5).interval(ms(100)).build();
+    limiter.acquire(1).await;
+    assert_eq!(limiter.balance(), 5);
+    limiter.acquire(98).await;
+    assert_eq!(limiter.balance(), 5);
+}
+
 #[tokio::test(start_paused = true)]
 async fn d6_whole_schedules() {
     let start = Instant::now();
     let ten = limiter(1, 100);
-    for _ in 0..10 {
+    for k in 1..=10 {
         ten.acquire_one().await;
+        assert_eq!(start.elapsed(), ms(k * 100));
     }
-    assert_eq!(start.elapsed(), ms(1000));
     let start = Instant::now();
     let two = limiter(1, 2000);
-    two.acquire_one().await;
-    two.acquire_one().await;
-    assert_eq!(start.elapsed(), ms(4000));
+    for k in 1..=2 {
+        two.acquire_one().await;
+        assert_eq!(start.elapsed(), ms(k * 2000));
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -242,8 +278,11 @@ async fn d9_a_giant_that_leaves_frees_those_behind() {
 #[tokio::test(start_paused = true)]
 async fn d10_only_polled_waiters_stand_before_who_tries() {
     let limiter = RateLimiter::builder().initial(5).max(10).build();
+    let unpolled = limiter.acquire(2);
     let mut waiting = Box::pin(limiter.acquire(6));
+    assert_eq!(limiter.balance(), 5);
     assert!(limiter.try_acquire(1));
+    drop(unpolled);
     assert!(poll_once(&mut waiting).is_pending());
     assert!(!limiter.try_acquire(1));
     drop(waiting);

@@ -88,6 +88,17 @@ async fn b4_a_timeout_covers_the_time_in_line_and_takes_nothing() {
     first.await.unwrap();
     limiter.acquire(1).await.unwrap();
     assert_eq!(start.elapsed(), ms(4000), "what timed out took nothing");
+    // Still behind somebody when its time is over.
+    let mut first = Box::pin(limiter.acquire(1));
+    assert!(poll_once(&mut first).is_pending());
+    let second = limiter.acquire_timeout(1, ms(5000));
+    let start = Instant::now();
+    let mut second = Box::pin(second);
+    assert!(poll_once(&mut second).is_pending());
+    limiter.set_rate(1, ms(3_600_000)).unwrap();
+    assert_eq!(second.await, Err(AcquireError::TimedOut { cost: Units::from(1), after: ms(5000) }));
+    assert_eq!(start.elapsed(), ms(5000));
+    assert!(poll_once(&mut first).is_pending());
 }
 
 #[tokio::test(start_paused = true)]
@@ -120,6 +131,14 @@ async fn b6_a_full_line_refuses_or_lets_wait_as_chosen() {
             assert_eq!(time, expected, "{number}");
         }
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn b6_a_bound_of_nothing_is_none() {
+    let limiter = Limiter::builder().rate(1, ms(1000)).max_waiters(0, OnFull::Fail).build().unwrap();
+    limiter.acquire(1).await.unwrap();
+    let mut line: Vec<_> = (0..100).map(|_| Box::pin(limiter.acquire(1))).collect();
+    assert!(line.iter_mut().all(|waiter| poll_once(waiter).is_pending()));
 }
 
 #[tokio::test(start_paused = true)]

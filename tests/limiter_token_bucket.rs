@@ -115,11 +115,34 @@ fn a3_a_reading_of_the_clock_older_than_the_last_changes_nothing() {
     limiter.try_acquire(1).unwrap();
     timer.to(0);
     assert_eq!(limiter.available(), 0);
-    assert!(limiter.try_acquire(1).is_err());
+    assert_eq!(wait_of(limiter.try_acquire(1).unwrap_err()), ms(1000), "as from the latest reading");
     timer.to(10_999_999_999);
     assert_eq!(wait_of(limiter.try_acquire(1).unwrap_err()), Duration::from_nanos(1));
     timer.to(11_000_000_000);
     assert_eq!(limiter.try_acquire(1), Ok(()));
+}
+
+#[test]
+fn a3_nor_does_it_where_others_wait() {
+    let (limiter, timer) = on_fake_timer(1.0, 1);
+    limiter.try_acquire(1).unwrap();
+    timer.to(500_000_000);
+    let mut waiter = Box::pin(limiter.acquire(1));
+    assert!(poll_once(&mut waiter).is_pending());
+    timer.to(0);
+    assert!(limiter.reserve_within(1, ms(1499)).is_err());
+    assert!(limiter.reserve_within(1, ms(1500)).is_ok(), "as from the latest reading");
+}
+
+/// Only the wall clock, and the real one, goes on while tokio's is paused.
+#[tokio::test(start_paused = true)]
+async fn a3_the_wall_clock_neither_fills_nor_stalls_it() {
+    let limiter = Limiter::new(1000, 10).unwrap();
+    limiter.try_acquire(10).unwrap();
+    std::thread::sleep(ms(20));
+    assert_eq!(limiter.available(), 0);
+    tokio::time::advance(ms(10)).await;
+    assert_eq!(limiter.available(), 10);
 }
 
 #[test]
@@ -160,7 +183,7 @@ async fn a5_nothing_is_had_at_once_even_behind_waiters() {
     limiter.acquire(1).await.unwrap();
     let mut waiter = Box::pin(limiter.acquire(1));
     assert!(poll_once(&mut waiter).is_pending());
-    limiter.acquire(0).await.unwrap();
+    assert_eq!(poll_once(&mut Box::pin(limiter.acquire(0))), std::task::Poll::Ready(Ok(())));
 }
 
 #[tokio::test(start_paused = true)]
@@ -186,6 +209,23 @@ async fn a6_a_future_never_polled_takes_nothing_and_a_finished_one_gives_nothing
     assert_eq!(limiter.available(), 1);
 }
 
+/// Whoever writes `limiter.acquire(1);` and forgets to await hears of it from the compiler.
+#[test]
+fn a6_every_future_must_be_used() {
+    let mut futures = 0;
+    for file in ["limiter/acquire.rs", "semaphore.rs", "leaky_bucket.rs"] {
+        let text = std::fs::read_to_string(format!("{}/src/{file}", env!("CARGO_MANIFEST_DIR"))).unwrap();
+        for name in text.split("impl Future for ").skip(1) {
+            let name = name.split(['<', ' ']).next().unwrap();
+            let (before, _) = text.split_once(&format!("pub struct {name}")).unwrap();
+            let attributes = before.rsplit("\n\n").next().unwrap();
+            assert!(attributes.contains("#[must_use"), "{file}: {name}");
+            futures += 1;
+        }
+    }
+    assert_eq!(futures, 4);
+}
+
 #[test]
 fn a7_two_threads_never_get_more_than_the_capacity_and_the_rate() {
     let made = std::time::Instant::now();
@@ -198,6 +238,13 @@ fn a7_two_threads_never_get_more_than_the_capacity_and_the_rate() {
     let most = made.elapsed().as_nanos() / 10_000 + 50;
     assert!(granted as u128 <= most, "{granted} of {most}");
     assert!(granted >= 50, "{granted}");
+    // Where most are granted, so that the two meet all the time.
+    let (limiter, _) = on_fake_timer(1, 1_000_000);
+    let granted: usize = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..2).map(|_| scope.spawn(|| tries(&limiter))).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).sum()
+    });
+    assert_eq!(granted, 1_000_000);
 }
 
 #[tokio::test(start_paused = true)]
@@ -282,8 +329,7 @@ async fn a10_a_waiter_granted_and_dropped_unseen_gives_back() {
 /// The fastest of a few, for other tests run at the same time.
 #[test]
 fn a10_a_hundred_thousand_waiters_leave_in_any_order_within_a_second() {
-    let fastest = (0..5).map(|_| leave_without_order()).min().unwrap();
-    assert!(fastest < Duration::from_secs(1), "{fastest:?}");
+    assert!((0..5).any(|_| leave_without_order() < Duration::from_secs(1)));
 }
 
 fn leave_without_order() -> Duration {
@@ -297,11 +343,17 @@ fn leave_without_order() -> Duration {
     // A step that is prime to the number visits everybody once, in an order without pattern.
     for k in 0..line.len() {
         drop(line[k * 61_803 % 100_000].take());
+        if start.elapsed() > Duration::from_secs(2) {
+            std::mem::forget(line); // They would take as long again.
+            break;
+        }
     }
     let elapsed = start.elapsed();
-    assert_eq!(limiter.waiters(), 0);
-    timer.to(1_000_000_000);
-    assert_eq!(limiter.available(), 1);
+    if elapsed < Duration::from_secs(2) {
+        assert_eq!(limiter.waiters(), 0);
+        timer.to(1_000_000_000);
+        assert_eq!(limiter.available(), 1);
+    }
     elapsed
 }
 
@@ -320,6 +372,25 @@ async fn a11_the_state_can_be_read_tried_and_changed_while_somebody_sleeps() {
     sleeper.abort();
     assert!(sleeper.await.is_err());
     assert_eq!((limiter.waiters(), limiter.available()), (0, 1));
+}
+
+#[test]
+fn a11_the_state_can_be_read_while_a_thread_sleeps() {
+    let limiter = Limiter::new(0.2, 1).unwrap();
+    limiter.try_acquire(1).unwrap();
+    std::thread::scope(|scope| {
+        let sleeper = scope.spawn(|| limiter.blocking_acquire(1));
+        while limiter.waiters() == 0 {
+            std::thread::yield_now();
+        }
+        std::thread::sleep(ms(100)); // so that it does sleep
+        let start = std::time::Instant::now();
+        assert_eq!((limiter.available(), limiter.try_acquire(1)), (0, Err(AcquireError::OthersWait)));
+        assert!(limiter.time_until(1).unwrap() > ms(5000));
+        limiter.set_rate(1_000_000, ms(1000)).unwrap();
+        assert!(start.elapsed() < ms(2500), "it took until the other was awake: {:?}", start.elapsed());
+        assert_eq!(sleeper.join().unwrap(), Ok(()));
+    });
 }
 
 #[tokio::test(start_paused = true)]
@@ -373,6 +444,41 @@ async fn a13_a_reservation_behind_waiters_that_is_cancelled_moves_those_behind_u
     reservation.cancel();
     behind.await.unwrap();
     assert_eq!(start.elapsed(), ms(2000));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a13_a_reservation_behind_waiters_that_is_dropped_is_kept() {
+    let limiter = Limiter::new(1, 1).unwrap();
+    limiter.acquire(1).await.unwrap();
+    let start = Instant::now();
+    let mut waiter = Box::pin(limiter.acquire(1));
+    assert!(poll_once(&mut waiter).is_pending());
+    drop(limiter.reserve(1).unwrap());
+    limiter.acquire(1).await.unwrap();
+    assert_eq!(start.elapsed(), ms(3000));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a13_a_reservation_whose_time_has_come_is_used() {
+    let limiter = Limiter::new(1, 2).unwrap();
+    let now = limiter.reserve(2).unwrap();
+    now.cancel();
+    assert_eq!(limiter.available(), 0);
+    let ahead = limiter.reserve(1).unwrap();
+    tokio::time::advance(ms(1000)).await;
+    ahead.cancel();
+    assert_eq!(limiter.available(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a13_nothing_is_available_while_others_wait() {
+    let limiter = Limiter::builder().rate(1, ms(1000)).burst(10).initial(4).build().unwrap();
+    assert_eq!(limiter.available(), 4);
+    let mut waiter = Box::pin(limiter.acquire(5));
+    assert!(poll_once(&mut waiter).is_pending());
+    assert_eq!(limiter.available(), 0);
+    drop(waiter);
+    assert_eq!(limiter.available(), 4);
 }
 
 #[tokio::test(start_paused = true)]

@@ -62,6 +62,10 @@ async fn c3_releasing_never_sleeps_and_nothing_waits_at_the_end() {
     let start = Instant::now();
     assert_eq!(starts(&semaphore, 2, ms(10)).await, [ms(0), ms(0)]);
     assert_eq!(start.elapsed(), ms(10));
+    // Nor does the thread.
+    let (semaphore, start) = (Semaphore::new(1, 0.001).unwrap(), std::time::Instant::now());
+    drop(semaphore.try_acquire().unwrap());
+    assert!(start.elapsed() < ms(2000), "{:?}", start.elapsed());
 }
 
 #[tokio::test(start_paused = true)]
@@ -116,9 +120,17 @@ async fn c6_first_in_first_out_and_the_slot_of_a_cancelled_one_is_used() {
     assert!(poll_once(&mut next).is_pending());
     drop(cancelled);
     assert!(timed.await.is_err());
-    let permit = next.await.unwrap();
+    let mut last = Box::pin(semaphore.acquire());
+    assert!(poll_once(&mut last).is_pending());
+    tokio::time::sleep(ms(980)).await;
+    assert!(poll_once(&mut next).is_pending());
+    tokio::time::sleep(ms(10)).await;
     assert_eq!(start.elapsed(), ms(1000));
+    let std::task::Poll::Ready(Ok(permit)) = poll_once(&mut next) else { panic!("the next uses the slot") };
+    assert!(poll_once(&mut last).is_pending());
     drop(permit);
+    drop(last.await.unwrap());
+    assert_eq!(start.elapsed(), ms(2000));
     assert_eq!(semaphore.available(), 1);
 }
 
@@ -133,7 +145,7 @@ async fn c7_available_and_locked_and_a_capacity_of_nothing() {
     tokio::time::sleep(ms(60_000)).await;
     assert!(poll_once(&mut waiter).is_pending());
     semaphore.set_capacity(3);
-    let permit = waiter.await.unwrap();
+    let permit = tokio::time::timeout(ms(60_000), waiter).await.expect("a raised capacity").unwrap();
     assert_eq!((semaphore.available(), semaphore.is_locked()), (2, false));
     semaphore.set_capacity(1);
     let mut waiters: Vec<_> = (0..3).map(|_| Box::pin(semaphore.acquire())).collect();
@@ -142,6 +154,20 @@ async fn c7_available_and_locked_and_a_capacity_of_nothing() {
     }
     assert_eq!((semaphore.available(), semaphore.waiters()), (0, 3), "not below nothing");
     drop(permit);
+}
+
+#[tokio::test(start_paused = true)]
+async fn c7_who_waits_for_a_token_counts_against_the_free_places() {
+    let semaphore = Semaphore::new(3, 0.001).unwrap();
+    for _ in 0..3 {
+        drop(semaphore.acquire().await.unwrap());
+    }
+    assert_eq!(semaphore.available(), 3);
+    let mut waiter = Box::pin(semaphore.acquire());
+    assert!(poll_once(&mut waiter).is_pending());
+    assert_eq!((semaphore.available(), semaphore.is_locked()), (2, false));
+    drop(waiter);
+    assert_eq!(semaphore.available(), 3);
 }
 
 #[tokio::test(start_paused = true)]

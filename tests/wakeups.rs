@@ -4,11 +4,12 @@ mod limiters;
 
 use limiters::{Count, FakeTimer, ms, poll_once};
 use std::future::Future;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::task::{Context, Waker};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::Thread;
 use std::time::{Duration, Instant};
-use throttle::limiter::{AcquireError, Limiter};
+use throttle::limiter::{AcquireError, Limiter, Timer};
 use tokio::runtime::{Builder, Runtime};
 
 fn runtime() -> Runtime {
@@ -86,7 +87,7 @@ fn a_task_that_waits_outside_its_runtimes_threads_hears_of_its_end() {
     }
     drop(gone);
     assert_eq!(count.0.load(Ordering::SeqCst), 1, "woken to look for another timer");
-    assert_eq!(poll_once(&mut waiter), std::task::Poll::Ready(Err(AcquireError::NoTimer)));
+    assert_eq!(poll_once(&mut waiter), Poll::Ready(Err(AcquireError::NoTimer)));
 }
 
 #[test]
@@ -121,7 +122,7 @@ fn without_any_timer_it_says_what_it_needs() {
     let mut waiter = Box::pin(limiter.acquire(1));
     assert!(poll_once(&mut waiter).is_ready(), "what is there needs no timer");
     let mut waiter = Box::pin(limiter.acquire(1));
-    let std::task::Poll::Ready(Err(error)) = poll_once(&mut waiter) else { panic!("no timer, but it waits") };
+    let Poll::Ready(Err(error)) = poll_once(&mut waiter) else { panic!("no timer, but it waits") };
     assert!(error.to_string().contains("enable_time"), "{error}");
     assert_eq!(limiter.waiters(), 0);
 }
@@ -131,11 +132,70 @@ fn another_executor_with_a_timer_of_its_own() {
     let timer = Arc::new(FakeTimer::default());
     let limiter = Limiter::builder().rate(3, Duration::from_secs(1)).burst(1).timer(timer.clone()).build().unwrap();
     let mut line: Vec<_> = (0..4).map(|_| Box::pin(limiter.acquire(1))).collect();
-    let mut done = line.iter_mut().map(poll_once).filter(std::task::Poll::is_ready).count();
+    let mut done = line.iter_mut().map(poll_once).filter(Poll::is_ready).count();
     while timer.to_next() {
         done += 1;
     }
-    assert_eq!((done, throttle::limiter::Timer::now(&*timer)), (4, 1_000_000_000));
+    assert_eq!((done, timer.now()), (4, 1_000_000_000));
+}
+
+/// An executor as anybody could write one: it polls, and parks until it is woken or its own alarm is due.
+#[derive(Default)]
+struct ByHand {
+    alarm: Mutex<Option<(u64, Waker)>>,
+    origin: OnceLock<Instant>,
+}
+
+impl Timer for ByHand {
+    fn now(&self) -> u64 {
+        u64::try_from(self.origin.get_or_init(Instant::now).elapsed().as_nanos()).unwrap()
+    }
+
+    fn wake_at(&self, time: u64, waker: &Waker) {
+        *self.alarm.lock().unwrap() = Some((time, waker.clone()));
+    }
+}
+
+struct Unparks(Thread);
+
+impl Wake for Unparks {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+impl ByHand {
+    fn block_on<F: Future>(&self, future: F) -> F::Output {
+        let mut future = Box::pin(future);
+        let waker = Waker::from(Arc::new(Unparks(std::thread::current())));
+        loop {
+            if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
+                return output;
+            }
+            let due = self.alarm.lock().unwrap().as_ref().map(|(time, _)| time.saturating_sub(self.now()));
+            match due {
+                Some(0) => {
+                    let rings = self.alarm.lock().unwrap().take();
+                    rings.unwrap().1.wake();
+                }
+                Some(wait) => std::thread::park_timeout(Duration::from_nanos(wait)),
+                None => std::thread::park(),
+            }
+        }
+    }
+}
+
+#[test]
+fn an_executor_written_by_hand_without_tokio() {
+    let executor = Arc::new(ByHand::default());
+    let limiter = Limiter::builder().rate(1000, ms(1000)).burst(1).timer(executor.clone()).build().unwrap();
+    let start = Instant::now();
+    executor.block_on(async {
+        for _ in 0..50 {
+            limiter.acquire(1).await.unwrap();
+        }
+    });
+    assert!(start.elapsed() >= ms(48), "{:?}", start.elapsed());
 }
 
 #[test]
@@ -215,7 +275,7 @@ fn law_3_whoever_wakes_too_late_is_moved_up_to_the_allowance_behind() {
 #[test]
 fn wakers_that_poll_at_once_find_no_lock_held() {
     struct Polls(Limiter);
-    impl std::task::Wake for Polls {
+    impl Wake for Polls {
         fn wake(self: Arc<Self>) {
             let mut next = Box::pin(self.0.acquire(1));
             let _ = poll_once(&mut next);

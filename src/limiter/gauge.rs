@@ -62,11 +62,20 @@ impl Gauge {
         }
     }
 
-    /// Takes `cost` at `now`, or nothing.
+    /// Time read before something was granted by the gauge, but used after that, is as good as that grant's.
     #[inline]
-    pub(crate) fn take(&self, now: Nanos, cost: u64) -> Take {
+    pub(crate) fn in_order(&self, now: Nanos) -> Nanos {
+        now.max(self.latest.load(Ordering::Relaxed))
+    }
+
+    /// Takes `cost` at `now`, or nothing. The clock, which is most of what this takes, is read only while the gauge is open.
+    #[inline]
+    pub(crate) fn take(&self, now: impl FnOnce() -> Nanos, cost: u64) -> Take {
+        if self.word.load(Ordering::Relaxed) == CLOSED {
+            return Take::Closed;
+        }
         let latest = self.latest.load(Ordering::Relaxed);
-        let now = now.max(latest);
+        let now = now().max(latest);
         let answer = self.take_at(now, cost);
         if now > latest && answer == Take::Granted {
             self.latest.store(now, Ordering::Relaxed);
@@ -79,8 +88,16 @@ impl Gauge {
         let mut word = self.word.load(Ordering::Acquire);
         while word != CLOSED {
             let Some((answer, number)) = self.reckon(word & NUMBER, now, cost) else { return Take::Closed };
+            if answer != Take::Granted {
+                // It must be of this opening: what was read belongs to it where the word is still the same.
+                let seen = self.word.load(Ordering::Acquire);
+                if seen == word {
+                    return answer;
+                }
+                word = seen;
+                continue;
+            }
             let next = (word & !NUMBER) | number;
-            // A refusal, too, must be of this opening: it writes back what it read.
             match self.word.compare_exchange_weak(word, next, Ordering::AcqRel, Ordering::Acquire) {
                 Ok(_) => return answer,
                 Err(changed) => word = changed,
@@ -117,7 +134,7 @@ impl Gauge {
             return;
         }
         let [units, full, base] = [&self.units, &self.full, &self.base].map(|part| part.load(Ordering::Relaxed));
-        let now = now.max(base).max(self.latest.load(Ordering::Relaxed));
+        let now = self.in_order(now).max(base);
         let clock = u128::from(now - base) * u128::from(units);
         let missing = u128::from(word & NUMBER).saturating_sub(clock);
         // More than all may be missing at a reading of the clock older than the latest grant's: then not before that.
@@ -138,7 +155,8 @@ impl Gauge {
         let since = u128::from(at - base) * u128::from(units);
         let (base, since) = fits(since).map_or((at, 0), |since| (base, since));
         for (part, value) in [(&self.base, base), (&self.units, units), (&self.period, period), (&self.full, full)] {
-            part.store(value, Ordering::Relaxed);
+            // Who reads this finds that the gauge was closed before.
+            part.store(value, Ordering::Release);
         }
         let opening = self.openings.load(Ordering::Relaxed).wrapping_add(1);
         self.openings.store(opening, Ordering::Relaxed);

@@ -31,7 +31,7 @@ fn loom_gauge_and_lock_never_grant_more_than_there_is() {
         let gauge = Arc::new(Gauge::new());
         let held = Arc::new(Mutex::new(limits("1/s", 2)));
         gauge.open(&lock(&held));
-        let by_gauge = |gauge: Arc<Gauge>, held: Arc<Mutex<Limits>>| match gauge.take(5, 1) {
+        let by_gauge = |gauge: Arc<Gauge>, held: Arc<Mutex<Limits>>| match gauge.take(|| 5, 1) {
             Take::Granted => 1,
             Take::TooLong(_) => 0,
             Take::Closed => by_lock(&gauge, &held),

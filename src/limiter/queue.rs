@@ -120,10 +120,10 @@ enum Turn {
 
 /// Who waits, and how.
 #[derive(Debug)]
-pub(crate) struct Waiter {
+pub(crate) struct Waiter<'a> {
     pub(crate) cost: u64,
     pub(crate) deadline: Option<Nanos>,
-    pub(crate) waker: Waker,
+    pub(crate) waker: &'a Waker,
     pub(crate) is_thread: bool,
 }
 
@@ -185,16 +185,15 @@ impl Queue {
     }
 
     /// Grants at once, or puts the waiter in line.
-    pub(crate) fn join(&mut self, now: Nanos, waiter: Waiter, effects: &mut Effects) -> Result<Joined, Denied> {
+    pub(crate) fn join(&mut self, now: Nanos, waiter: &Waiter<'_>, effects: &mut Effects) -> Result<Joined, Denied> {
         if self.take_now(now, waiter.cost, effects)? {
-            effects.dropped.push(waiter.waker);
             return Ok(Joined::Granted);
         }
-        self.admit(&waiter)?;
+        self.admit(waiter)?;
         self.arrivals += 1;
         let thread = waiter.is_thread.then_some(self.arrivals);
         let entry = Entry { asked: self.asks_at(), ..Entry::new(waiter.cost, self.now, Turn::Waiting) };
-        let entry = Entry { deadline: waiter.deadline, waker: Some(waiter.waker), thread, ..entry };
+        let entry = Entry { deadline: waiter.deadline, waker: Some(waiter.waker.clone()), thread, ..entry };
         self.queued = self.queued.saturating_add(waiter.cost);
         let key = self.line.push_back(entry);
         self.deadlines.extend(waiter.deadline.map(|deadline| (deadline, key)));
@@ -434,7 +433,7 @@ impl Queue {
     }
 
     /// Whether a waiter may join at all.
-    fn admit(&self, waiter: &Waiter) -> Result<(), Denied> {
+    fn admit(&self, waiter: &Waiter<'_>) -> Result<(), Denied> {
         if self.rules.most_waiters.is_some_and(|most| self.line.len() >= most) {
             return Err(Denied::Full);
         }

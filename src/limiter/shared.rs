@@ -49,6 +49,7 @@ impl Shared {
         let (result, rearm) = {
             let mut held = lock(&self.queue);
             self.gauge.close(&mut held.queue.limits, now);
+            let now = self.gauge.in_order(now);
             let result = action(&mut held.queue, now, &mut effects);
             if held.queue.is_plain() {
                 self.gauge.open(&held.queue.limits);
@@ -67,7 +68,7 @@ impl Shared {
     /// Takes at once or not at all.
     #[inline]
     pub(crate) fn try_take(&self, cost: u64) -> Result<(), Denied> {
-        match self.gauge.take(self.time.now(), cost) {
+        match self.gauge.take(|| self.time.now(), cost) {
             Take::Granted => Ok(()),
             Take::TooLong(wait) => Err(Denied::TooLong { wait }),
             Take::Closed => self.with(|queue, now, effects| queue.try_take(now, cost, effects)),
@@ -76,13 +77,13 @@ impl Shared {
 
     /// Waits on this thread.
     pub(crate) fn block(&self, cost: u64, limit: Option<Duration>) -> Result<(), Denied> {
-        if self.gauge.take(self.time.now(), cost) == Take::Granted {
+        if self.gauge.take(|| self.time.now(), cost) == Take::Granted {
             return Ok(());
         }
         let waker = Waker::from(Arc::new(Parked(std::thread::current())));
         let join = |queue: &mut Queue, now: Nanos, effects: &mut Effects| {
             let deadline = limit.map(|limit| now.saturating_add(super::time::nanos(limit)));
-            queue.join(now, Waiter { cost, deadline, waker: waker.clone(), is_thread: true }, effects)
+            queue.join(now, &Waiter { cost, deadline, waker: &waker, is_thread: true }, effects)
         };
         let key = match self.with(join)? {
             Joined::Granted => return Ok(()),
@@ -153,7 +154,7 @@ impl Wait {
     #[inline]
     pub(crate) fn poll(&mut self, shared: &Shared, context: &mut Context<'_>) -> Poll<Result<(), Denied>> {
         match self.stage {
-            Stage::Fresh if shared.gauge.take(shared.time.now(), self.cost) == Take::Granted => {
+            Stage::Fresh if shared.gauge.take(|| shared.time.now(), self.cost) == Take::Granted => {
                 self.stage = Stage::Done;
                 Poll::Ready(Ok(()))
             }
@@ -181,8 +182,8 @@ impl Wait {
     }
 
     fn join(&mut self, shared: &Shared, waker: &Waker) -> Stand {
-        let waiter = Waiter { cost: self.cost, deadline: self.deadline, waker: waker.clone(), is_thread: false };
-        match shared.with(|queue, now, effects| queue.join(now, waiter, effects)) {
+        let waiter = Waiter { cost: self.cost, deadline: self.deadline, waker, is_thread: false };
+        match shared.with(|queue, now, effects| queue.join(now, &waiter, effects)) {
             Ok(Joined::Granted) => Stand::Done(Ok(())),
             Ok(Joined::Waits(key)) => {
                 self.stage = Stage::InLine(key);

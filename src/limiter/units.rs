@@ -80,24 +80,21 @@ macro_rules! from_signed {
 
 from_signed!(i32 i64 isize);
 
-impl From<f64> for Units {
-    fn from(units: f64) -> Self {
-        if !units.is_finite() {
-            return Units(Err(UnitsError::NotFinite));
+macro_rules! from_float {
+    ($($float:ty)*) => {$(
+        impl From<$float> for Units {
+            fn from(units: $float) -> Self {
+                if !units.is_finite() {
+                    return Units(Err(UnitsError::NotFinite));
+                }
+                // Rust prints the shortest decimal that reads back as the same float, without an exponent.
+                Units(parse(&units.to_string()))
+            }
         }
-        // Rust prints the shortest decimal that reads back as the same float, without an exponent.
-        Units(parse(&units.to_string()))
-    }
+    )*};
 }
 
-impl From<f32> for Units {
-    fn from(units: f32) -> Self {
-        if !units.is_finite() {
-            return Units(Err(UnitsError::NotFinite));
-        }
-        Units(parse(&units.to_string()))
-    }
-}
+from_float!(f32 f64);
 
 /// Reads what a finite float prints as.
 fn parse(text: &str) -> Result<u64, UnitsError> {
