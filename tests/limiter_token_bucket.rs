@@ -379,8 +379,10 @@ fn a11_the_state_can_be_read_while_a_thread_sleeps() {
     let limiter = Limiter::new(0.2, 1).unwrap();
     limiter.try_acquire(1).unwrap();
     std::thread::scope(|scope| {
+        let start = std::time::Instant::now();
         let sleeper = scope.spawn(|| limiter.blocking_acquire(1));
         while limiter.waiters() == 0 {
+            assert!(start.elapsed() < ms(4500), "nobody could look until the other was awake");
             std::thread::yield_now();
         }
         std::thread::sleep(ms(100)); // so that it does sleep

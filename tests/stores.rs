@@ -477,6 +477,27 @@ mod a_server {
         assert_eq!(store.next_run(5).unwrap().0.at, START + 300_000_000);
     }
 
+    #[test]
+    fn a_reservation_is_one_round_trip() {
+        let Some(server) = support::Redis::start(&[]) else { return };
+        let store = open(&server, &FakeClock::at(START), &["10/s,burst=1", "100/min"]);
+        let before = questions(&server);
+        for place in 0..20 {
+            assert_eq!(at(store.take(1, None)), START + place * 100_000_000);
+        }
+        assert_eq!(questions(&server) - before, 20);
+    }
+
+    /// How often the server has been asked so far.
+    fn questions(server: &support::Redis) -> u32 {
+        let counts: String = server.tell(&["INFO", "commandstats"]);
+        let calls = |name| {
+            let counted = counts.split(name).nth(1).and_then(|rest| rest.strip_prefix(":calls=")?.split(',').next());
+            counted.map_or(0, |calls| calls.parse().unwrap())
+        };
+        calls("cmdstat_evalsha") + calls("cmdstat_eval")
+    }
+
     /// What is left of a lease when its pipe ends is as if it had never been asked for.
     #[test]
     fn a_lease_that_is_not_used_up_is_given_back() {
