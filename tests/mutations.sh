@@ -50,10 +50,14 @@ try() { # NAME TITLE FILE TEST, and the arrays old and new
     local result
     cp "$3" original
     mutate "$3"
-    result=$(run "${4%%::*}" "${4##*::}")
+    # What depends on who comes first may go well once. A test that hangs, or takes the process down, does not pass.
+    for _ in 1 2 3; do
+        result=$(run "${4%%::*}" "${4##*::}")
+        [[ $result == passes ]] || break
+    done
     cat original >"$3"
     tried=$((tried + 1))
-    [[ $result == fails ]] || { uncaught=$((uncaught + 1)) && tail -n 5 test.log; }
+    [[ $result == fails || $result == 'breaks or hangs' ]] || { uncaught=$((uncaught + 1)) && tail -n 5 test.log; }
     printf '%-7s %-15s  %-28s  %s\n        %s\n' "$1" "$result" "$3" "$2" "$4"
 }
 
