@@ -471,7 +471,13 @@ impl<R: Source> Flow for Launching<R> {
         self.batches.waiting()
     }
 
+    /// No command is foreseen for which no slot is free.
+    fn foreseen(&self) -> u64 {
+        self.batches.waiting().min(self.launcher.shared.slots.free())
+    }
+
     fn ready(&mut self) -> Result<u64, FlowError> {
+        self.batches.cut_ahead();
         self.tell_next();
         Ok(self.launcher.shared.slots.wait())
     }

@@ -65,6 +65,7 @@ impl<F: Flow, S: Store + ?Sized> Pump<'_, F, S> {
         self.top_up()?;
         let ready = self.flow.waiting().min(room);
         let (grant, asked) = self.store.next_run(ready)?;
+        self.store.foresee(self.flow.foreseen().saturating_sub(grant.units));
         let more = if grant.at > asked { self.sleep_until(&grant, ready) } else { 0 };
         let units = grant.units + more;
         self.enter(Phase::Sink);

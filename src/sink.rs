@@ -29,6 +29,11 @@ pub trait Flow {
     /// Units that were read and not yet handed over.
     fn waiting(&self) -> u64;
 
+    /// Those of them that the sink will take without having to be waited for, as far as one can tell.
+    fn foreseen(&self) -> u64 {
+        self.waiting()
+    }
+
     /// Returns once the sink can take a unit, and says how many it can take.
     ///
     /// # Errors

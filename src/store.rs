@@ -40,6 +40,10 @@ pub trait Store: Debug {
     /// Grants what conforms now without further ado, at most `units`, which must have been read.
     fn take_available(&self, units: u64) -> u64;
 
+    /// Says that so many units beyond the last run were read and may leave as soon as the limits allow. A store that is far
+    /// away asks for them ahead.
+    fn foresee(&self, _units: u64) {}
+
     /// The time by which `units` more will have been granted to someone who always asks, as far as is known without asking
     /// others; see [`Limits::schedule`](crate::limits::Limits::schedule).
     fn schedule(&self, units: u64) -> Option<Nanos>;

@@ -123,6 +123,15 @@ impl<R: Source> Batches<R> {
         Ok(Filled::Some)
     }
 
+    /// Cuts what has been read, so that it can be seen how many jobs there are. Units for standard input are cut when they
+    /// are needed: they may take a file each.
+    pub(super) fn cut_ahead(&mut self) {
+        if !self.shape.to_stdin && self.ready.len() < AHEAD / 2 {
+            // Nothing that is kept in memory can fail; what does fails again when it is needed.
+            let _ = self.cut();
+        }
+    }
+
     /// Moves units from the buffer into jobs; whether that made one ready.
     fn cut(&mut self) -> Result<bool, FlowError> {
         let before = self.ready.len();

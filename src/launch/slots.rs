@@ -77,6 +77,14 @@ impl Slots {
         }
     }
 
+    /// Slots that nobody has.
+    pub(super) fn free(&self) -> u64 {
+        match self.jobs {
+            0 => u64::MAX,
+            jobs => u64::from(jobs).saturating_sub(self.lock().running.len() as u64),
+        }
+    }
+
     fn room(&self, state: &State) -> u64 {
         let running = state.running.len() as u64;
         let starters = self.most_starting.saturating_sub(state.starting) as u64;

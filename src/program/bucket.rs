@@ -65,13 +65,15 @@ impl Bucket {
     }
 }
 
-/// What `word` shows in a message: not what may be a password.
+/// What `word` shows in a message: of an address no more than scheme, host and name, as the rest may be a password.
 pub(super) fn redacted(word: &OsStr) -> String {
     let word = word.to_string_lossy();
-    match (Address::is_meant(word.as_bytes()), word.rfind('@')) {
-        (true, Some(at)) => format!("{}://…{}", word.split(':').next().unwrap_or_default(), &word[at..]),
-        _ => word.into_owned(),
+    if !Address::is_meant(word.as_bytes()) {
+        return word.into_owned();
     }
+    let (scheme, rest) = word.split_once(':').unwrap_or_default();
+    let host = rest.rfind('@').map_or("", |at| &rest[at..]);
+    format!("{scheme}://…{}", host.split(['?', '#']).next().unwrap_or_default())
 }
 
 /// Tells what happens to a server.
@@ -201,9 +203,17 @@ mod tests {
     #[test]
     fn what_may_be_a_password_is_not_shown() {
         let redacted = |word: &str| redacted(OsStr::new(word));
-        assert_eq!(redacted("redis://me:secret@host/a b"), "redis://…@host/a b");
-        assert_eq!(redacted("redis://me:sec@ret@host/b"), "redis://…@host/b");
-        assert_eq!(redacted("redis://host"), "redis://host");
+        for (word, shown) in [
+            ("redis://me:secret@host/a b", "redis://…@host/a b"),
+            ("redis://me:sec@ret@host/b", "redis://…@host/b"),
+            ("redis://:secret", "redis://…"),
+            ("redis://me:secret%40host/b", "redis://…"),
+            ("redis://:x@host/b?password=secret", "redis://…@host/b"),
+            ("reddis://me:secret@host/b", "reddis://…@host/b"),
+            (" redis://:secret@host/b", " redis://…@host/b"),
+        ] {
+            assert_eq!(redacted(word), shown);
+        }
         assert_eq!(redacted("a@b"), "a@b");
     }
 

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 const SPAN: Nanos = 10 * MILLISECOND;
 
 /// Where only windows limit, what is later than this is asked for anew.
-const LATE: Nanos = MILLISECOND;
+const LATE: Nanos = 10 * MILLISECOND;
 
 /// Reservations not yet used, in order.
 #[derive(Debug, Default)]
@@ -49,6 +49,11 @@ impl Lease {
     pub(super) fn append(&mut self, runs: Vec<Grant>, allowance: Nanos) {
         self.runs.extend(runs);
         self.allowance = allowance;
+    }
+
+    /// What is left.
+    pub(super) fn into_runs(self) -> impl Iterator<Item = Grant> {
+        self.runs.into_iter()
     }
 
     /// The time of the last run; 0 where there is none.

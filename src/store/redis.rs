@@ -8,7 +8,7 @@
 use super::lease::Lease;
 use super::{Shared, Store, StoreError, View};
 use crate::clock::{Clock, FakeClock, MILLISECOND, Nanos, SECOND};
-use crate::limits::{Grant, Limits, Plan, Refusal};
+use crate::limits::{Grant, Limits, Plan, Refusal, Resolved};
 use std::collections::hash_map::RandomState;
 use std::fmt;
 use std::hash::{BuildHasher, Hasher};
@@ -35,6 +35,9 @@ const LONGEST_SPAN: Nanos = SECOND;
 
 /// Between two tries to reach the server: at first, and at last.
 const PAUSES: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(2)];
+
+/// An answer gets so much time also from who has none.
+const SHORTEST: Duration = Duration::from_millis(100);
 
 /// How long who leaves waits to give back what he did not use.
 const FAREWELL: Duration = Duration::from_secs(1);
@@ -85,11 +88,11 @@ impl Patience {
         self.until.map_or(Duration::MAX, |until| until.saturating_duration_since(Instant::now()))
     }
 
-    /// Does `act` until it succeeds or fails for good.
-    fn insist<T>(&self, mut act: impl FnMut() -> Result<T, RedisError>) -> Result<T, RedisError> {
+    /// Does `act` until it succeeds or fails for good; it is told how long an answer may take.
+    fn insist<T>(&self, mut act: impl FnMut(Duration) -> Result<T, RedisError>) -> Result<T, RedisError> {
         let (began, mut pause, mut told) = (Instant::now(), PAUSES[0], false);
         loop {
-            match act() {
+            match act(self.left().clamp(SHORTEST, link::ANSWER)) {
                 Err(error) if error.may_pass() && !self.left().is_zero() => {
                     if !told {
                         (self.tell)(&Trouble::Away(&error));
@@ -131,7 +134,7 @@ struct State {
     /// The lease that was asked for last.
     last: Option<Last>,
     /// One that is on its way.
-    pending: Option<Nanos>,
+    pending: Option<Pending>,
     round_trip: Nanos,
 }
 
@@ -145,6 +148,7 @@ struct Known {
     quantum: u64,
     /// How late a unit may leave without making a burst.
     allowance: Nanos,
+    has_window: bool,
     /// Our latest grant.
     latest: Nanos,
 }
@@ -156,6 +160,13 @@ struct Last {
     units: u64,
 }
 
+/// When it was asked for, and for how many units.
+#[derive(Clone, Copy, Debug)]
+struct Pending {
+    asked: Nanos,
+    units: u64,
+}
+
 impl Known {
     fn new(plan: Option<&Plan>) -> Result<Self, RedisError> {
         let mut known = Known {
@@ -164,6 +175,7 @@ impl Known {
             terms: Terms { text: String::new(), numbers: String::new() },
             quantum: 1,
             allowance: 0,
+            has_window: false,
             latest: 0,
         };
         if let Some(plan) = plan {
@@ -176,6 +188,7 @@ impl Known {
         self.terms = Terms::of(plan)?;
         let limits = Limits::new(plan, 0);
         (self.quantum, self.allowance) = (limits.quantum(), Lease::allowance(&limits));
+        self.has_window = plan.limits().iter().any(|limit| matches!(limit, Resolved::Window(_)));
         self.plan = Some(plan.clone());
         Ok(())
     }
@@ -217,8 +230,11 @@ impl Redis {
 
     /// Asks and waits for the answer, as long as our patience lasts.
     fn ask(&self, state: &mut State, what: &str, with: &[i64]) -> Result<Answer, StoreError> {
+        // It would be taken for the answer.
+        self.receive(state);
         let State { link, bucket, round_trip, .. } = state;
-        let said = self.patience.insist(|| {
+        let said = self.patience.insist(|patience| {
+            link.patience = patience;
             link.connect()?;
             let asked = self.clock.local();
             let said = link.ask(&self.question(bucket, what, with))?;
@@ -258,11 +274,12 @@ impl Redis {
             Said::TooLong(wait) => return Err(Refusal::TooLong { wait: wait.saturating_mul(MICROSECOND) }.into()),
             Said::Never => return Err(Refusal::Never.into()),
         };
-        if let Some(limits) = answer.limits.take() {
-            let plan = Plan::from_lines(&limits).ok_or_else(|| self.damaged())?;
+        let others = answer.limits.take();
+        if let Some(limits) = &others {
+            let plan = Plan::from_lines(limits).ok_or_else(|| self.damaged())?;
             state.bucket.set_plan(&plan)?;
         }
-        if answer.id != state.bucket.id
+        if (others.is_some() || answer.id != state.bucket.id)
             && let Some(plan) = &state.bucket.plan
         {
             *self.shadow() = Limits::new(plan, answer.now.saturating_mul(MICROSECOND));
@@ -271,9 +288,9 @@ impl Redis {
         Ok(answer)
     }
 
-    /// Takes the runs of a lease over.
-    fn take_over(&self, state: &mut State, answer: &Answer) -> Result<(), StoreError> {
-        let runs = grants(answer).ok_or_else(|| self.damaged())?;
+    /// Takes the runs of a lease for `asked` units over.
+    fn take_over(&self, state: &mut State, answer: &Answer, asked: u64) -> Result<(), StoreError> {
+        let runs = grants(answer, asked).ok_or_else(|| self.damaged())?;
         let units = runs.iter().map(|run| run.units).sum();
         state.last = Some(Last { number: answer.number, units });
         self.remember(state, &runs);
@@ -291,7 +308,22 @@ impl Redis {
 
     fn lease(&self, state: &mut State, waiting: u64) -> Result<(), StoreError> {
         let answer = self.ask(state, "lease", &self.lease_terms(state, waiting))?;
-        self.take_over(state, &answer)
+        self.take_over(state, &answer, waiting)
+    }
+
+    /// What is so late that with the rest it would be a burst does not leave at its time. In a bucket that time is lost, and
+    /// what comes after it stays; in a window it would count for the whole period, so all of it is given back.
+    fn forget_late(&self, state: &mut State) {
+        let now = self.clock.now();
+        if !state.lease.is_stale(now) {
+            return;
+        }
+        if !state.bucket.has_window {
+            state.lease.drop_late(now);
+        } else if self.return_lease(state).is_err() {
+            // The next question says why.
+            state.lease = Lease::default();
+        }
     }
 
     /// Asks for the next lease if the rest of this one will not last until that comes, and more units wait than it is for.
@@ -304,12 +336,13 @@ impl Redis {
         }
         let question = self.question(&state.bucket, "lease", &self.lease_terms(state, more));
         let asked = self.clock.local();
-        state.pending = state.link.send(&question).ok().map(|()| asked);
+        state.link.patience = link::ANSWER;
+        state.pending = state.link.send(&question).ok().map(|()| Pending { asked, units: more });
     }
 
     /// The lease that was asked for, if there is one and it comes.
     fn receive(&self, state: &mut State) {
-        let Some(asked) = state.pending.take() else { return };
+        let Some(Pending { asked, units }) = state.pending.take() else { return };
         let needed = self.clock.local();
         let Ok(said) = state.link.receive() else { return };
         let took = self.learn(&said, asked);
@@ -318,20 +351,31 @@ impl Redis {
         state.round_trip = if waited > took / 4 { took } else { state.round_trip - state.round_trip / 16 };
         if let Ok(answer) = self.answer(state, said) {
             // Where it makes no sense, the next question says so.
-            let _ = self.take_over(state, &answer);
+            let _ = self.take_over(state, &answer, units);
         }
     }
 
-    /// Gives back what is left of the last lease, where nothing was given to anybody since.
-    fn give_up(&self, state: &mut State) -> Result<(), StoreError> {
-        state.link.patience = FAREWELL;
+    /// Gives back what is left of the leases: the last is undone where nothing was given to anybody since, and what else lies
+    /// in the past is credited.
+    fn return_lease(&self, state: &mut State) -> Result<(), StoreError> {
         self.receive(state);
-        let Some(last) = state.last.filter(|_| !state.lease.is_empty() && state.link.is_connected()) else {
+        let left = std::mem::take(&mut state.lease);
+        let Some(last) = state.last.take().filter(|_| !left.is_empty() && state.link.is_connected()) else {
             return Ok(());
         };
-        let spent = last.units.saturating_sub(state.lease.units());
-        let question = self.question(&state.bucket, "unlease", &[whole(last.number), whole(spent)]);
-        let said = state.link.ask(&question)?;
+        let of_last = left.units().min(last.units);
+        let mut older = left.units() - of_last;
+        let runs: Vec<Grant> = left.into_runs().collect();
+        let mut with = vec![whole(last.number), whole(last.units - of_last), 0];
+        for run in &runs {
+            // A lease begins with a run of its own.
+            if older > 0 {
+                older = older.saturating_sub(run.units);
+                with[2] += 1;
+            }
+            with.extend([whole(run.at / MICROSECOND), whole(run.units)]);
+        }
+        let said = state.link.ask_once(&self.question(&state.bucket, "unlease", &with))?;
         self.answer(state, said).map(drop)
     }
 
@@ -366,12 +410,16 @@ fn whole(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX).min(1 << 51)
 }
 
-/// Time, units and the limit that bound, from 1, of each grant.
-fn grants(answer: &Answer) -> Option<Vec<Grant>> {
+/// Time, units and the limit that bound, from 1, of each grant: of some of the units that were asked for, in order.
+fn grants(answer: &Answer, asked: u64) -> Option<Vec<Grant>> {
     let number = |number: i64| u64::try_from(number).ok();
+    let (mut left, mut latest) = (asked, 0);
     let grant = |run: &[i64]| {
         let (at, units, place) = (number(run[0])?, number(run[1])?, usize::try_from(run[2]).ok()?);
-        Some(Grant::told(at.saturating_mul(MICROSECOND), units, place.checked_sub(1), answer.number))
+        let is_in_order = std::mem::replace(&mut latest, at) <= at;
+        left = left.checked_sub(units)?;
+        let makes_sense = is_in_order && at < 1 << 52 && (units > 0 || asked == 0);
+        makes_sense.then(|| Grant::told(at.saturating_mul(MICROSECOND), units, place.checked_sub(1), answer.number))
     };
     let runs = answer.numbers.chunks_exact(3);
     if runs.remainder().is_empty() && runs.len() > 0 { runs.map(grant).collect() } else { None }
@@ -395,24 +443,26 @@ impl Store for Redis {
 
     fn next_run(&self, waiting: u64) -> Result<(Grant, Nanos), StoreError> {
         let state = &mut *self.state();
-        state.lease.drop_late(self.clock.now());
+        self.forget_late(state);
         if state.lease.is_empty() {
             self.receive(state);
-            state.lease.drop_late(self.clock.now());
+            self.forget_late(state);
         }
         if state.lease.is_empty() {
             self.lease(state, waiting)?;
         }
         let run = state.lease.next(waiting).ok_or(Refusal::Never)?;
-        self.look_ahead(state, waiting - run.units);
         Ok((run, self.clock.now()))
     }
 
     fn take_available(&self, units: u64) -> u64 {
         let state = &mut *self.state();
         let now = self.clock.now();
-        state.lease.drop_late(now);
-        state.lease.due(now, units)
+        if state.lease.is_stale(now) { 0 } else { state.lease.due(now, units) }
+    }
+
+    fn foresee(&self, units: u64) {
+        self.look_ahead(&mut self.state(), units);
     }
 
     fn schedule(&self, units: u64) -> Option<Nanos> {
@@ -432,9 +482,20 @@ impl Shared for Redis {
 
     fn set(&self, plan: &Plan, fresh: &[bool]) -> Result<(), StoreError> {
         let state = &mut *self.state();
-        state.bucket.set_plan(plan)?;
+        let named = Known { id: state.bucket.id, latest: state.bucket.latest, ..Known::new(Some(plan))? };
+        let before = std::mem::replace(&mut state.bucket, named);
         let fresh: Vec<i64> = (0..plan.len()).map(|place| fresh.get(place).copied().unwrap_or(false).into()).collect();
-        self.ask(state, "set", &fresh).map(drop)
+        let set = self.ask(state, "set", &fresh);
+        match set {
+            Ok(_) => {
+                *self.shadow() = Limits::new(plan, self.clock.now());
+                Ok(())
+            }
+            Err(error) => {
+                state.bucket = before;
+                Err(error)
+            }
+        }
     }
 
     fn view(&self) -> Result<View, StoreError> {
@@ -453,8 +514,11 @@ impl Shared for Redis {
     fn take(&self, units: u64, max_wait: Option<Nanos>) -> Result<(Grant, Nanos), StoreError> {
         let state = &mut *self.state();
         let max_wait = max_wait.map_or(-1, |wait| whole(wait / MICROSECOND));
-        let answer = self.ask(state, "take", &[whole(units), max_wait])?;
-        let grant = grants(&answer).and_then(|grants| grants.first().copied()).ok_or_else(|| self.damaged())?;
+        let units = i64::try_from(units).ok().filter(|units| *units <= 1 << 51).ok_or(Refusal::Never)?;
+        let answer = self.ask(state, "take", &[units, max_wait])?;
+        let grant = grants(&answer, units.unsigned_abs())
+            .and_then(|grants| grants.first().copied())
+            .ok_or_else(|| self.damaged())?;
         self.remember(state, &[grant]);
         Ok((grant, self.clock.now()))
     }
@@ -462,9 +526,9 @@ impl Shared for Redis {
     fn give_back(&self, grant: &Grant) -> Result<(), StoreError> {
         let state = &mut *self.state();
         state.link.patience = FAREWELL;
+        self.receive(state);
         let with = [whole(grant.number()), whole(grant.at / MICROSECOND), whole(grant.units)];
-        let said = state.link.ask(&self.question(&state.bucket, "give", &with))?;
-        state.link.patience = link::ANSWER;
+        let said = state.link.ask_once(&self.question(&state.bucket, "give", &with))?;
         self.answer(state, said).map(drop)
     }
 }
@@ -473,7 +537,8 @@ impl Shared for Redis {
 impl Drop for Redis {
     fn drop(&mut self) {
         let state = &mut *self.state();
+        state.link.patience = FAREWELL;
         // Where it cannot be given back, at most a lease is lost, as when we are killed.
-        let _ = self.give_up(state);
+        let _ = self.return_lease(state);
     }
 }

@@ -23,7 +23,7 @@ pub struct Address {
 #[non_exhaustive]
 pub enum AddressError {
     /// No URL of ours.
-    #[error("write for example redis://host/NAME or redis://host:6379/2/NAME")]
+    #[error("an address begins with redis:, rediss:, valkey: or valkeys:; write for example redis://host:6379/2/NAME")]
     Form,
     /// No name, or a wrong one.
     #[error("the bucket's name is missing or not of letters, digits and .-_; write for example redis://host/NAME")]
@@ -44,7 +44,10 @@ impl Address {
     #[must_use]
     pub fn is_meant(word: &[u8]) -> bool {
         const SCHEMES: [&str; 4] = ["redis:", "rediss:", "valkey:", "valkeys:"];
-        SCHEMES.iter().any(|scheme| word.get(..scheme.len()).is_some_and(|s| s.eq_ignore_ascii_case(scheme.as_bytes())))
+        word.windows(3).any(|part| part == b"://")
+            || SCHEMES.iter().any(|scheme| {
+                word.get(..scheme.len()).is_some_and(|start| start.eq_ignore_ascii_case(scheme.as_bytes()))
+            })
     }
 
     /// The key of the bucket's state.
@@ -191,7 +194,7 @@ mod tests {
 
     #[test]
     fn what_is_meant_to_be_an_address_is_told_from_a_name_or_path() {
-        for word in ["redis:", "REDIS://db/llm", "rediss://x", "valkey:x"] {
+        for word in ["redis:", "REDIS://db/llm", "rediss://x", "valkey:x", "reddis://db/llm", " redis://db/llm"] {
             assert!(Address::is_meant(word.as_bytes()), "{word}");
         }
         for word in ["redis", "./redis:", "github", ""] {

@@ -410,33 +410,46 @@ function ask.lease(state, now)
     return reply, true
 end
 
--- ARGV: the number of the last grant; its time; units.
+-- While a time given to another lies ahead, nothing is credited.
+local function credit_all(state, now, grant, units)
+    if now < state.at or now < grant then
+        return
+    end
+    for _, limit in ipairs(state.limits) do
+        credit(limit, now, grant, units)
+    end
+    state.asked, state.at, state.undo = max(state.asked, now), now, 0
+end
+
+-- ARGV: the number of the grant; its time; units.
 function ask.give(state, now)
     local number, grant, units = tonumber(ARGV[6]), tonumber(ARGV[7]), tonumber(ARGV[8])
     if number == state.number and now < grant and state.undo == 1 then
         undo(state)
-    elseif now >= state.at and now >= grant then
-        for _, limit in ipairs(state.limits) do
-            credit(limit, now, grant, units)
-        end
-        state.asked, state.at, state.undo = max(state.asked, now), now, 0
+    else
+        credit_all(state, now, grant, units)
     end
     return {}, true
 end
 
--- ARGV: the number of the lease's last grant; units of it that were used.
+-- ARGV: the number of the last lease's last grant; units of it that were used; how many of the following runs are of leases
+-- before it; time and units of each run that was not used.
 function ask.unlease(state, now)
-    local number, spent = tonumber(ARGV[6]), tonumber(ARGV[7])
-    if number ~= state.number or state.undo ~= 1 then
-        return {}, false
-    end
-    undo(state)
-    while spent > 0 do
-        local grant, units = take_run(state, state.undo_asked, spent)
-        if not grant then
-            break
+    local number, spent, older = tonumber(ARGV[6]), tonumber(ARGV[7]), tonumber(ARGV[8])
+    local last = #ARGV - 1
+    if number == state.number and state.undo == 1 then
+        undo(state)
+        while spent > 0 do
+            local grant, units = take_run(state, state.undo_asked, spent)
+            if not grant then
+                break
+            end
+            spent = spent - units
         end
-        spent = spent - units
+        last = min(last, 8 + 2 * older)
+    end
+    for place = 9, last, 2 do
+        credit_all(state, now, tonumber(ARGV[place]), tonumber(ARGV[place + 1]))
     end
     return {}, true
 end
@@ -462,7 +475,9 @@ local clock = redis.call('TIME')
 local server = clock[1] * 1000000 + clock[2]
 
 local kept = redis.pcall('HMGET', key, 'v', 'id', 'limits', 'state')
-if kept.err or (not kept[1] and redis.call('EXISTS', key) == 1) then
+if kept.err and not string.find(kept.err, 'WRONGTYPE', 1, true) then
+    return kept
+elseif kept.err or (not kept[1] and redis.call('EXISTS', key) == 1) then
     return { 'foreign' }
 elseif kept[1] and kept[1] ~= FORMAT then
     return { 'newer', kept[1] }
@@ -498,6 +513,11 @@ if known ~= 0 and known ~= id then
             limit.at = max(limit.at, now + ahead)
         end
     end
+end
+
+-- A bucket that never charged it takes nothing back.
+if known ~= 0 and known ~= id and (ARGV[1] == 'give' or ARGV[1] == 'unlease') then
+    return { 'ok', '', id, now, state.number }
 end
 
 local reply, changed = ask[ARGV[1]](state, now)

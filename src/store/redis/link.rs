@@ -2,14 +2,14 @@
 
 use super::address::Address;
 use super::error::RedisError;
+use nix::sys::signal::{SigSet, SigmaskHow, Signal};
 use redis::{Client, Cmd, Connection, ConnectionAddr, ErrorKind, IntoConnectionInfo, ServerErrorKind, Value};
-use std::fmt;
+use std::error::Error;
+use std::sync::Arc;
 use std::time::Duration;
+use std::{fmt, io};
 
-/// How long to wait for a connection.
-const CONNECT: Duration = Duration::from_secs(3);
-
-/// How long to wait for an answer.
+/// How long to wait for a connection, and for an answer.
 pub(super) const ANSWER: Duration = Duration::from_secs(3);
 
 /// How often in a row a cluster may send us on.
@@ -82,35 +82,42 @@ impl Link {
     /// Connects, unless that is done.
     pub(super) fn connect(&mut self) -> Result<(), RedisError> {
         if self.connection.is_none() {
-            self.connection = Some(self.connected().map_err(|error| self.told(&error))?);
+            let connected = undisturbed(|| self.connected(self.node()));
+            self.connection = Some(connected.map_err(|error| self.told(&error))?);
         }
         Ok(())
     }
 
     /// Asks and waits for the answer. A connection that was closed meanwhile is opened again.
     pub(super) fn ask(&mut self, question: &Question) -> Result<Said, RedisError> {
-        let was_connected = self.is_connected();
-        self.connect()?;
-        match self.exchange(question) {
-            Err(error) if was_connected && error.is_connection_dropped() => {
-                self.connect()?;
-                self.exchange(question)
+        let mut was_connected = self.is_connected();
+        loop {
+            self.connect()?;
+            match undisturbed(|| self.exchange(question)) {
+                Err(error) if is_interrupted(&error) => {}
+                Err(error) if was_connected && error.is_connection_dropped() => was_connected = false,
+                Err(error) => return Err(self.told(&error)),
+                Ok(value) => return self.understood(value),
             }
-            result => result,
+            self.connection = None;
         }
-        .map_err(|error| self.told(&error))
-        .and_then(|value| self.understood(value))
+    }
+
+    /// As [`ask`](Self::ask), but what may have been answered is not asked again.
+    pub(super) fn ask_once(&mut self, question: &Question) -> Result<Said, RedisError> {
+        let value = undisturbed(|| self.exchange(question)).map_err(|error| self.told(&error))?;
+        self.understood(value)
     }
 
     /// Asks; [`receive`](Self::receive) waits for the answer.
     pub(super) fn send(&mut self, question: &Question) -> Result<(), RedisError> {
         self.connect()?;
-        self.send_as("EVALSHA", question).map_err(|error| self.told(&error))
+        undisturbed(|| self.send_as("EVALSHA", question)).map_err(|error| self.told(&error))
     }
 
     /// The answer to what was sent. After an error it has to be asked again.
     pub(super) fn receive(&mut self) -> Result<Said, RedisError> {
-        let value = self.answer().map_err(|error| self.told(&error))?;
+        let value = undisturbed(|| self.answer()).map_err(|error| self.told(&error))?;
         self.understood(value)
     }
 
@@ -118,23 +125,56 @@ impl Link {
     fn exchange(&mut self, question: &Question) -> Result<Value, redis::RedisError> {
         let mut moves = 0;
         loop {
-            let result = self.send_as("EVALSHA", question).and_then(|()| self.answer());
-            let Err(error) = result else { return result };
-            if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) {
-                return self.send_as("EVAL", question).and_then(|()| self.answer());
-            }
+            let error = match self.exchange_here(question) {
+                Err(error) => error,
+                answered => return answered,
+            };
             let node = error.redirect_node().filter(|_| moves < MOVES).and_then(|(node, _slot)| self.node_at(node));
             let Some(node) = node else { return Err(error) };
             moves += 1;
+            if error.kind() == ErrorKind::Server(ServerErrorKind::Ask) {
+                return self.exchange_there(&node, question);
+            }
+            self.connection = Some(self.connected((&node.0, node.1))?);
             self.moved_to = Some(node);
-            self.connection = Some(self.connected()?);
         }
+    }
+
+    fn exchange_here(&mut self, question: &Question) -> Result<Value, redis::RedisError> {
+        match self.send_as("EVALSHA", question).and_then(|()| self.answer()) {
+            Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
+                self.send_as("EVAL", question).and_then(|()| self.answer())
+            }
+            result => result,
+        }
+    }
+
+    /// While a part of the cluster moves, the next question still belongs here.
+    fn exchange_there(&mut self, node: &(String, u16), question: &Question) -> Result<Value, redis::RedisError> {
+        let there = self.connected((&node.0, node.1))?;
+        let here = self.connection.replace(there);
+        let mut result = self.asking("EVALSHA", question);
+        if result.as_ref().is_err_and(|error| error.kind() == ErrorKind::Server(ServerErrorKind::NoScript)) {
+            result = self.asking("EVAL", question);
+        }
+        self.connection = here;
+        result
+    }
+
+    /// See the cluster specification: it holds for one command.
+    fn asking(&mut self, name: &str, question: &Question) -> Result<Value, redis::RedisError> {
+        redis::cmd("ASKING").query::<()>(self.connection.as_mut().ok_or_else(closed)?)?;
+        self.send_as(name, question).and_then(|()| self.answer())
+    }
+
+    fn node(&self) -> (&str, u16) {
+        self.moved_to.as_ref().map_or(self.address.node(), |(host, port)| (host, *port))
     }
 
     /// `HOST:PORT`; without a host it is the one that said so.
     fn node_at(&self, node: &str) -> Option<(String, u16)> {
         let (host, port) = node.rsplit_once(':')?;
-        let host = if host.is_empty() { self.address.node().0 } else { host.trim_matches(['[', ']']) };
+        let host = if host.is_empty() { self.node().0 } else { host.trim_matches(['[', ']']) };
         Some((host.to_owned(), port.parse().ok()?))
     }
 
@@ -143,14 +183,13 @@ impl Link {
         let mut command = Cmd::new();
         command.arg(name).arg(script).arg(1).arg(&self.key).arg(question);
         let connection = self.connection.as_mut().ok_or_else(closed)?;
-        let sent = connection
-            .set_read_timeout(Some(self.patience))
-            .and_then(|()| connection.send_packed_command(&command.get_packed_command()));
+        let sent = connection.send_packed_command(&command.get_packed_command());
         self.unless_broken(sent)
     }
 
     fn answer(&mut self) -> Result<Value, redis::RedisError> {
-        let answer = self.connection.as_mut().ok_or_else(closed)?.recv_response();
+        let connection = self.connection.as_mut().ok_or_else(closed)?;
+        let answer = connection.set_read_timeout(Some(self.patience)).and_then(|()| connection.recv_response());
         let answer = answer.and_then(|value| match value {
             Value::ServerError(error) => Err(error.into()),
             value => Ok(value),
@@ -169,8 +208,7 @@ impl Link {
         result
     }
 
-    fn connected(&self) -> Result<Connection, redis::RedisError> {
-        let (host, port) = self.moved_to.as_ref().map_or(self.address.node(), |(host, port)| (host, *port));
+    fn connected(&self, (host, port): (&str, u16)) -> Result<Connection, redis::RedisError> {
         let host = host.to_owned();
         let node = if self.address.is_encrypted() {
             ConnectionAddr::TcpTls { host, port, insecure: false, tls_params: None }
@@ -187,31 +225,45 @@ impl Link {
         }
         let tcp = info.tcp_settings().clone().set_nodelay(true);
         let client = Client::open(info.set_redis_settings(settings).set_tcp_settings(tcp))?;
-        let connection = client.get_connection_with_timeout(CONNECT)?;
-        connection.set_write_timeout(Some(CONNECT))?;
+        let connection = client.get_connection_with_timeout(self.patience)?;
+        connection.set_write_timeout(Some(self.patience))?;
         Ok(connection)
     }
 
     /// What went wrong, and whether it may pass.
     fn told(&mut self, error: &redis::RedisError) -> RedisError {
-        if !matches!(error.kind(), ErrorKind::Server(_) | ErrorKind::Extension) {
-            // Whoever comes back may be found at the first address again.
+        let passes = may_pass(error);
+        if passes || !matches!(error.kind(), ErrorKind::Server(_) | ErrorKind::Extension) {
+            // Whoever takes over may be found at the first address, or behind the same name.
             (self.connection, self.moved_to) = (None, None);
         }
         let place = self.address.to_string();
+        let refused = |reason: &str| RedisError::Refused { place: place.clone(), reason: reason.to_owned() };
         match error.kind() {
             ErrorKind::Parse | ErrorKind::UnexpectedReturnType => RedisError::NotRedis(place),
             ErrorKind::AuthenticationFailed => {
-                let reason = "wrong user or password; if it has none, leave them out of the address";
-                RedisError::Refused { place, reason: reason.to_owned() }
+                refused("wrong user or password; if it has none, leave them out of the address")
             }
-            _ if may_pass(error) => RedisError::Away { place, reason: reason(error) },
+            _ if passes => RedisError::Away { place, reason: self.reason(error) },
             _ if error.code() == Some("NOAUTH") => {
-                let reason = "it wants a password; write redis://:PASSWORD@host/NAME, best in THROTTLE_BUCKET";
-                RedisError::Refused { place, reason: reason.to_owned() }
+                refused("it wants a password; write redis://:PASSWORD@host/NAME, best in THROTTLE_BUCKET")
             }
-            _ => RedisError::Refused { place, reason: reason(error) },
+            _ => refused(&self.reason(error)),
         }
+    }
+
+    /// What the system or the server says. A server's words may repeat what we said to it, but never how we proved who we
+    /// are; what would steer a terminal is shown, not done.
+    fn reason(&self, error: &redis::RedisError) -> String {
+        if error.is_timeout() {
+            return format!("no answer within {} s", self.patience.as_secs_f32());
+        }
+        let said = match (error.code(), error.detail()) {
+            (Some(code), Some(detail)) => format!("{code} {detail}"),
+            _ => error.to_string().split(" (os error").next().unwrap_or_default().to_owned(),
+        };
+        let shown = |c: char| if c.is_control() { c.escape_default().to_string() } else { c.to_string() };
+        said.chars().take(500).map(shown).collect()
     }
 
     fn understood(&self, value: Value) -> Result<Said, RedisError> {
@@ -233,7 +285,28 @@ impl Link {
 }
 
 fn closed() -> redis::RedisError {
-    std::io::Error::from(std::io::ErrorKind::NotConnected).into()
+    io::Error::from(io::ErrorKind::NotConnected).into()
+}
+
+/// Does `act` while no child's end and no wish for the status disturbs this thread: where an answer is waited for only so
+/// long, a signal ends the wait, restarting or not (signal(7)). Signals that end the program are let in.
+fn undisturbed<T>(act: impl FnOnce() -> T) -> T {
+    let signals: SigSet =
+        [Signal::SIGCHLD, Signal::SIGUSR1, Signal::SIGUSR2, Signal::SIGWINCH, Signal::SIGALRM].into_iter().collect();
+    let before = signals.thread_swap_mask(SigmaskHow::SIG_BLOCK);
+    let result = act();
+    if let Ok(before) = before {
+        // It was valid a moment ago.
+        let _ = before.thread_set_mask();
+    }
+    result
+}
+
+/// Another signal has come: it is asked again.
+fn is_interrupted(error: &redis::RedisError) -> bool {
+    let cause = error.source().and_then(|cause| cause.downcast_ref::<Arc<dyn Error + Send + Sync>>());
+    let cause = cause.and_then(|cause| cause.downcast_ref::<io::Error>());
+    cause.is_some_and(|error| error.kind() == io::ErrorKind::Interrupted)
 }
 
 enum Word {
@@ -282,8 +355,19 @@ fn answer(words: &[Word]) -> Option<Answer> {
 
 /// Whether the server may be there, or ready, later.
 fn may_pass(error: &redis::RedisError) -> bool {
-    const PASSING: [&str; 9] =
-        ["LOADING", "BUSY", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN", "READONLY", "MISCONF", "OOM", "NOREPLICAS"];
+    const PASSING: [&str; 11] = [
+        "ASK",
+        "BUSY",
+        "CLUSTERDOWN",
+        "LOADING",
+        "MASTERDOWN",
+        "MISCONF",
+        "MOVED",
+        "NOREPLICAS",
+        "OOM",
+        "READONLY",
+        "TRYAGAIN",
+    ];
     let is_full = error.detail().is_some_and(|detail| detail.contains("max number of clients"));
     match error.kind() {
         ErrorKind::Io => !error.to_string().contains("certificate"),
@@ -291,20 +375,18 @@ fn may_pass(error: &redis::RedisError) -> bool {
     }
 }
 
-/// What the system or the server says. A server's words may repeat what we said to it, but never how we proved who we are.
-fn reason(error: &redis::RedisError) -> String {
-    if error.is_timeout() {
-        return format!("no answer within {} s", ANSWER.as_secs());
-    }
-    match (error.code(), error.detail()) {
-        (Some(code), Some(detail)) => format!("{code} {detail}"),
-        _ => error.to_string().split(" (os error").next().unwrap_or_default().to_owned(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_interrupted_answer_is_told_from_one_that_is_cut_off() {
+        let error = |kind: io::ErrorKind| redis::RedisError::from(io::Error::from(kind));
+        assert!(is_interrupted(&error(io::ErrorKind::Interrupted)));
+        assert!(!is_interrupted(&error(io::ErrorKind::UnexpectedEof)));
+        assert!(error(io::ErrorKind::UnexpectedEof).is_connection_dropped());
+        assert!(may_pass(&error(io::ErrorKind::UnexpectedEof)));
+    }
 
     #[test]
     fn the_script_reads_the_clock_in_one_place() {
