@@ -123,10 +123,79 @@ mod limits {
         assert!(used >= 0.99 * 1000.0 * last, "{used} in {last} s");
         assert!(most_above(&times, 1000.0) <= 51.0 + 1000.0 * NOISE);
     }
+
+    /// Who takes them slowly is late for most of what was reserved: in a window all of that would count for an hour.
+    #[test]
+    fn what_a_slow_reader_leaves_of_a_window_is_not_lost() {
+        let Some(redis) = Redis::start(&[]) else { return };
+        let folder = tempfile::tempdir().unwrap();
+        for bucket in [redis.bucket("slow"), folder.path().join("slow").to_str().unwrap().to_owned()] {
+            let mut pipe = Running::start(throttle(&["--bucket", &bucket, "-r", "1000/s", "-r", "2000/h"]));
+            let (mut stdin, mut stdout) = (pipe.stdin(), pipe.stdout());
+            let line = [&[b'x'; 899][..], b"\n"].concat();
+            thread::spawn(move || while stdin.write_all(&line).is_ok() {});
+            let (mut bytes, begun, mut space) = (0, Instant::now(), vec![0; 8192]);
+            while begun.elapsed() < Duration::from_secs(3) {
+                bytes += stdout.read(&mut space).unwrap();
+                thread::sleep(Duration::from_millis(50));
+            }
+            pipe.signal(Signal::KILL);
+            bytes += stdout.read_to_end(&mut Vec::new()).unwrap();
+            let (passed, left) = (bytes / 900, shown(&bucket)["limits"][1]["left"].as_u64().unwrap());
+            assert!(passed as u64 + left > 1900, "{passed} have passed, {left} are left");
+        }
+    }
+
+    #[test]
+    fn commands_are_asked_for_ahead_too() {
+        let Some(redis) = Redis::start(&[]) else { return };
+        let bucket = bucket_at(slow_network(redis.port, Duration::from_millis(20)), "far");
+        let begun = Instant::now();
+        runs(&bucket, &["-q", "-r", "100/s", "--repeat", "100", "true"]);
+        // One a round trip would be four seconds.
+        assert!(begun.elapsed() >= Duration::from_millis(990) && begun.elapsed() < Duration::from_millis(2500));
+    }
 }
 
 mod trouble {
     use super::*;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU16, Ordering};
+
+    /// A signal ends a read that waits only so long.
+    #[test]
+    fn the_end_of_a_command_does_not_disturb_a_question() {
+        let Some(redis) = Redis::start(&[]) else { return };
+        let args = ["-q", "-r", "200/s", "--repeat", "200", "--on-store-error", "fail", "true"];
+        runs(&redis.bucket("b"), &args);
+    }
+
+    /// A demoted master answers for ever that it cannot write; behind its name there is another.
+    #[test]
+    fn a_master_that_was_demoted_is_left() {
+        let (Some(old), Some(new)) = (Redis::start(&[]), Redis::start(&[])) else { return };
+        let port = Arc::new(AtomicU16::new(old.port));
+        let bucket = bucket_at(support::network(Arc::clone(&port), Duration::ZERO), "b");
+        let mut after = None;
+        let times = arrivals(vec![pipe(&bucket, &["-r", "50/s"])], Duration::from_secs(4), || {
+            thread::sleep(Duration::from_secs(1));
+            port.store(new.port, Ordering::SeqCst);
+            let () = old.tell(&["REPLICAOF", "127.0.0.1", "1"]);
+            after = Some(Instant::now());
+        });
+        let seconds = times.last().unwrap();
+        assert!(*seconds > 2.5, "the last line came after {seconds} s");
+        assert_eq!(new.tell::<i64>(&["EXISTS", "throttle:b"]), 1);
+    }
+
+    /// A server's words do not steer the terminal.
+    #[test]
+    fn what_a_server_says_is_shown_and_not_done() {
+        let port = answering(b"-ERR \x1b[31mred\x07\r\n");
+        let output = run(&bucket_at(port, "b"), &["-r", "5/s"]);
+        assert_fails(&output, 1, &["refuses: ERR", "red"]);
+        assert!(!output.stderr.iter().any(|byte| *byte < b' ' && *byte != b'\n'), "{:?}", text(&output.stderr));
+    }
 
     #[test]
     fn a_server_that_is_killed_and_started_again_is_waited_for_and_told_what_it_forgot() {
@@ -226,18 +295,24 @@ mod trouble {
         for answer in
             [&b"HTTP/1.1 400 Bad Request\r\n\r\n"[..], b"SSH-2.0-x\r\n", b"220 mail\r\n", b"\x00\x01\x02", b"+PONG\r\n"]
         {
-            let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-            let port = listener.local_addr().unwrap().port();
-            thread::spawn(move || {
-                for mut client in listener.incoming().map_while(Result::ok) {
-                    let _ = client.read(&mut [0; 1024]);
-                    let _ = client.write_all(answer);
-                    let _ = client.read(&mut [0; 1024]);
-                }
-            });
+            let port = answering(answer);
             let output = run(&bucket_at(port, "b"), &["-r", "5/s"]);
             assert_fails(&output, 1, &["no Redis server; check host and port"]);
         }
+    }
+
+    /// The port of a server that says `answer` to everything.
+    fn answering(answer: &'static [u8]) -> u16 {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let port = listener.local_addr().unwrap().port();
+        thread::spawn(move || {
+            for mut client in listener.incoming().map_while(Result::ok) {
+                let _ = client.read(&mut [0; 1024]);
+                let _ = client.write_all(answer);
+                let _ = client.read(&mut [0; 1024]);
+            }
+        });
+        port
     }
 
     #[test]
@@ -446,8 +521,24 @@ mod cluster {
                 assert_eq!(shown(&bucket)["available"], 0, "{name}");
             }
         }
+        for name in ["five", "six", "seven"] {
+            runs(&a.bucket(name), &["-r", "1/h,burst=9", "--once"]);
+            let key = format!("throttle:{name}");
+            let slot = a.tell::<i64>(&["CLUSTER", "KEYSLOT", &key]).to_string();
+            let (from, to) = if slot.parse::<u16>().unwrap() < 8192 { (&a, &b) } else { (&b, &a) };
+            let [from_id, to_id] = [from, to].map(|node| node.tell::<String>(&["CLUSTER", "MYID"]));
+            let () = to.tell(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &from_id]);
+            let () = from.tell(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &to_id]);
+            let () = from.tell(&["MIGRATE", "127.0.0.1", &to.port.to_string(), &key, "0", "5000"]);
+            runs(&from.bucket(name), &["--once"]);
+            runs(&to.bucket(name), &["--once"]);
+            for node in [to, from] {
+                let () = node.tell(&["CLUSTER", "SETSLOT", &slot, "NODE", &to_id]);
+            }
+            assert_eq!(shown(&from.bucket(name))["available"], 6, "also while it moves");
+        }
         let keys: Vec<i64> = [&a, &b].map(|node| node.tell(&["DBSIZE"])).to_vec();
-        assert!(keys.iter().sum::<i64>() == 4 && !keys.contains(&0), "on both nodes: {keys:?}");
+        assert!(keys.iter().sum::<i64>() == 7 && !keys.contains(&0), "on both nodes: {keys:?}");
     }
 }
 

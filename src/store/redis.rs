@@ -542,3 +542,31 @@ impl Drop for Redis {
         let _ = self.return_lease(state);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn grants_that_make_no_sense_are_none() {
+        let told = |numbers: &[i64]| {
+            let answer = Answer { numbers: numbers.to_vec(), number: 7, ..Answer::default() };
+            grants(&answer, 5).map(|grants| grants.iter().map(|grant| (grant.at, grant.units)).collect::<Vec<_>>())
+        };
+        assert_eq!(told(&[1, 2, 0, 1, 3, 1]), Some(vec![(1_000, 2), (1_000, 3)]));
+        for wrong in [
+            &[][..],
+            &[1, 2],
+            &[1, 0, 0],
+            &[1, 6, 0],
+            &[1, i64::MAX, 0, 1, i64::MAX, 0, 1, i64::MAX, 0],
+            &[1, -1, 0],
+            &[-1, 1, 0],
+            &[i64::MAX, 1, 0],
+            &[2, 1, 0, 1, 1, 0],
+            &[1, 1, -1],
+        ] {
+            assert_eq!(told(wrong), None, "{wrong:?}");
+        }
+    }
+}

@@ -7,7 +7,8 @@ use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::mpsc;
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
@@ -121,11 +122,16 @@ pub(crate) fn free_port() -> u16 {
 
 /// Hands everything on to `port`, each way `delay` later: a slow network. Where it can be reached.
 pub(crate) fn slow_network(port: u16, delay: Duration) -> u16 {
+    network(Arc::new(AtomicU16::new(port)), delay)
+}
+
+/// The same, to whatever `port` is when somebody connects.
+pub(crate) fn network(port: Arc<AtomicU16>, delay: Duration) -> u16 {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let reachable = listener.local_addr().unwrap().port();
     thread::spawn(move || {
         for client in listener.incoming().map_while(Result::ok) {
-            let Ok(server) = TcpStream::connect((Ipv4Addr::LOCALHOST, port)) else { return };
+            let Ok(server) = TcpStream::connect((Ipv4Addr::LOCALHOST, port.load(Ordering::SeqCst))) else { return };
             for stream in [&client, &server] {
                 stream.set_nodelay(true).unwrap();
             }

@@ -6,6 +6,10 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 /// What two clocks may drift apart meanwhile: 500 ppm is the most that NTP slews.
 const DRIFT: Nanos = 2_000;
 
+/// What they are taken to drift apart while somebody sleeps: 50 ppm, which is much for a quartz. A day's wait ends four
+/// seconds late.
+const DRIFT_ASLEEP: Nanos = 20_000;
+
 /// The bucket's clock on the server, never ahead of it.
 ///
 /// A question is asked, answered and read in this order; the answer tells the time on the server. So what the server's
@@ -72,7 +76,9 @@ impl Clock for ServerClock {
     fn sleep_until(&self, time: Nanos) {
         match self {
             ServerClock::Known { local, ahead, .. } => {
-                local.sleep_until(time.saturating_add_signed(ahead.load(Ordering::Relaxed).saturating_neg()));
+                let end = time.saturating_add_signed(ahead.load(Ordering::Relaxed).saturating_neg());
+                let drifted = end.saturating_sub(local.now()) / DRIFT_ASLEEP;
+                local.sleep_until(end.saturating_add(drifted));
             }
             ServerClock::Shared(clock) => clock.sleep_until(time),
         }
