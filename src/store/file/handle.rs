@@ -18,6 +18,8 @@ pub(super) struct Handle {
     file: File,
     /// What stands before the state that `kept` is; `None` where `kept` is not what the file says.
     known: Option<Prefix>,
+    /// What stands in the other slot, where the next state will be.
+    other: Prefix,
     words: Vec<u64>,
     bytes: Vec<u8>,
 }
@@ -29,8 +31,8 @@ impl Handle {
         place::lock(&place.path, &file)?;
         let state = newest(&place, &file, None);
         unlock(&file);
-        let (known, kept) = state?;
-        Ok(Handle { place, kept, machine, file, known: Some(known), words: Vec::new(), bytes: Vec::new() })
+        let Newest { known, other, kept } = state?;
+        Ok(Handle { place, kept, machine, file, known: Some(known), other, words: Vec::new(), bytes: Vec::new() })
     }
 
     /// Does `act` on the newest state while nobody else can.
@@ -61,12 +63,15 @@ impl Handle {
         }
     }
 
+    /// Whoever wrote a state put the first one into the slot that was the older: as long as that is as it was, all is.
     fn refresh(&mut self) -> Result<(), FileError> {
-        let newest_prefix = prefixes(&self.place, &self.file)?[0];
-        if self.known != Some(newest_prefix) {
-            let (known, kept) = newest(&self.place, &self.file, Some(&self.kept))?;
-            (self.known, self.kept) = (Some(known), kept);
+        if let Some(known) = self.known
+            && prefix(&self.place, &self.file, known.number + 1)? == self.other
+        {
+            return Ok(());
         }
+        let newest = newest(&self.place, &self.file, Some(&self.kept))?;
+        (self.known, self.other, self.kept) = (Some(newest.known), newest.other, newest.kept);
         Ok(())
     }
 
@@ -74,11 +79,11 @@ impl Handle {
     pub(super) fn publish(&mut self) -> Result<(), FileError> {
         let number = self.number().map_or(1, |number| number + 1);
         // Until it is written, we know nothing.
-        self.known = None;
+        let before = self.known.take();
         slots::encode(number, &self.kept, &mut self.words, &mut self.bytes);
         let written = self.file.write_all_at(&self.bytes, slots::place(number));
         written.map_err(|error| failed("write the bucket", &self.place.path, errno(&error)))?;
-        self.known = Some(Prefix::read(&self.bytes));
+        (self.known, self.other) = (Some(Prefix::read(&self.bytes)), before.unwrap_or_default());
         Ok(())
     }
 }
@@ -110,24 +115,27 @@ fn first_state(machine: &Machine, plan: &Plan) -> Result<Vec<u8>, FileError> {
     Ok(bytes)
 }
 
-/// What stands before the two states, the newer first.
-fn prefixes(place: &Place, file: &File) -> Result<[Prefix; 2], FileError> {
-    let read = |slot| {
-        let mut bytes = [0; PREFIX];
-        let read = rustix::io::pread(file, &mut bytes, slots::place(slot));
-        read.map(|length| Prefix::read(&bytes[..length]))
-    };
-    let both = read(0).and_then(|even| Ok([even, read(1)?]));
-    let mut both = both.map_err(|error| failed("read the bucket", &place.path, error))?;
-    both.sort_by_key(|prefix| std::cmp::Reverse(prefix.number));
-    Ok(both)
+/// What stands before the state in a slot.
+fn prefix(place: &Place, file: &File, slot: u64) -> Result<Prefix, FileError> {
+    let mut bytes = [0; PREFIX];
+    let read = rustix::io::pread(file, &mut bytes, slots::place(slot));
+    let length = read.map_err(|error| failed("read the bucket", &place.path, error))?;
+    Ok(Prefix::read(&bytes[..length]))
 }
 
-/// The newest state that is whole.
-fn newest(place: &Place, file: &File, before: Option<&Kept>) -> Result<(Prefix, Kept), FileError> {
-    for prefix in prefixes(place, file)? {
-        if let Some(kept) = read_state(place, file, prefix, before)? {
-            return Ok((prefix, kept));
+/// The newest state that is whole, and what stands in the other slot.
+struct Newest {
+    known: Prefix,
+    other: Prefix,
+    kept: Kept,
+}
+
+fn newest(place: &Place, file: &File, before: Option<&Kept>) -> Result<Newest, FileError> {
+    let mut both = [prefix(place, file, 0)?, prefix(place, file, 1)?];
+    both.sort_by_key(|prefix| std::cmp::Reverse(prefix.number));
+    for (known, other) in [(both[0], both[1]), (both[1], both[0])] {
+        if let Some(kept) = read_state(place, file, known, before)? {
+            return Ok(Newest { known, other, kept });
         }
     }
     let length = file.metadata().map_or(0, |metadata| metadata.len());
