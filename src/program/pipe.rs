@@ -18,7 +18,7 @@ use throttle::pump::{self, PumpError};
 use throttle::sink::{Copying, Descriptor, Flow, FlowError, Sink, Source, Splice, enlarge, tee};
 
 /// Large enough that a copy is not felt, small enough to stay in the cache of one core.
-const BUFFER: usize = 128 * 1024;
+const BUFFER: usize = 96 * 1024;
 
 /// How wide pipes are made between which bytes are moved; what is copied should stay in the cache instead.
 const WIDE: usize = 1024 * 1024;
