@@ -4,7 +4,7 @@ mod common;
 #[path = "support/redis.rs"]
 mod support;
 
-use common::{Lines, Running, feed, text, throttle};
+use common::{Lines, Running, assert_fails, feed, text, throttle};
 use rustix::process::Signal;
 use serde_json::Value;
 use std::io::{Read, Write};
@@ -25,17 +25,6 @@ fn runs(bucket: &str, args: &[&str]) -> String {
     let output = run(bucket, args);
     assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), String::new()), "{args:?}");
     text(&output.stdout)
-}
-
-/// An error of ours: its code, one line, and these words in it.
-#[track_caller]
-fn assert_fails(output: &Output, code: i32, words: &[&str]) {
-    let said = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(code), "{said}");
-    for word in words {
-        assert!(said.contains(word), "{word:?} is missing in: {said}");
-    }
-    assert!(said.starts_with("throttle: ") && said.lines().count() == 1, "{said}");
 }
 
 #[track_caller]

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Lines, Running, THROTTLE, feed, text, throttle, wait_until};
+use common::{Lines, Running, THROTTLE, assert_fails, feed, text, throttle, wait_until};
 use rustix::process::Signal;
 use serde_json::Value;
 use std::fs;
@@ -61,17 +61,6 @@ impl Place {
     fn wait(&self) -> Duration {
         Duration::from_nanos(self.shown()["wait_ns"].as_u64().unwrap())
     }
-}
-
-/// An error of ours: its code, one line, and these words in it.
-#[track_caller]
-fn assert_fails(output: &Output, code: i32, words: &[&str]) {
-    let said = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(code), "{said}");
-    for word in words {
-        assert!(said.contains(word), "{word:?} is missing in: {said}");
-    }
-    assert!(said.starts_with("throttle: ") && said.lines().count() == 1, "{said}");
 }
 
 const HOUR: Duration = Duration::from_secs(3600);

@@ -58,6 +58,17 @@ pub(crate) fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
+/// An error of ours: its code, one line, and these words in it.
+#[track_caller]
+pub(crate) fn assert_fails(output: &Output, code: i32, words: &[&str]) {
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(code), "{said}");
+    for word in words {
+        assert!(said.contains(word), "{word:?} is missing in: {said}");
+    }
+    assert!(said.starts_with("throttle: ") && said.lines().count() == 1, "{said}");
+}
+
 /// Compares long outputs without printing them.
 #[track_caller]
 pub(crate) fn assert_same(out: &[u8], input: &[u8], what: &str) {
