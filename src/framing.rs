@@ -1,6 +1,6 @@
 //! Framing: a stream of bytes cut into units, held just long enough to be released.
 
-use memchr::memchr_iter;
+use memchr::{memchr_iter, memrchr, memrchr_iter};
 
 /// Where a unit ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,7 +58,7 @@ impl Buffer {
             }
             Framing::EndedBy(byte) => {
                 self.waiting += memchr_iter(byte, &self.data[new.clone()]).count() as u64;
-                if let Some(last) = memchr::memrchr(byte, &self.data[new.clone()]) {
+                if let Some(last) = memrchr(byte, &self.data[new.clone()]) {
                     self.whole = new.start + last + 1;
                 }
             }
@@ -160,10 +160,17 @@ impl Buffer {
             return self.whole;
         }
         match self.framing {
-            Framing::Bytes => self.start + usize::try_from(units).unwrap_or(usize::MAX),
+            Framing::Bytes => self.start + place(units),
             Framing::EndedBy(byte) => {
-                let ends = memchr_iter(byte, &self.data[self.start..self.whole]);
-                let end = ends.into_iter().nth(usize::try_from(last).unwrap_or(usize::MAX));
+                let held = &self.data[self.start..self.whole];
+                let left = self.waiting - units;
+                let end = if units <= left {
+                    memchr_iter(byte, held).nth(place(last))
+                } else {
+                    // The last unit may lack its end; then there is one end less behind the one looked for.
+                    let ends_behind = if held.last() == Some(&byte) { left } else { left - 1 };
+                    memrchr_iter(byte, held).nth(place(ends_behind))
+                };
                 end.map_or(self.whole, |end| self.start + end + 1)
             }
         }
@@ -175,6 +182,11 @@ impl Buffer {
             (self.start, self.end, self.whole) = (0, 0, 0);
         }
     }
+}
+
+/// A place in a buffer; what is beyond any buffer stays beyond it.
+fn place(units: u64) -> usize {
+    usize::try_from(units).unwrap_or(usize::MAX)
 }
 
 #[cfg(test)]

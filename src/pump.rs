@@ -75,10 +75,11 @@ impl<F: Flow, S: Store + ?Sized> Pump<'_, F, S> {
         Ok(result?)
     }
 
-    /// Where the limits will make us wait and less than a quantum was read, takes in what else has come: a longer run.
+    /// Where the limits will soon make us wait and less than a quantum was read, takes in what else has come: one long run
+    /// instead of a short one now and a wait after it.
     fn top_up(&mut self) -> Result<(), PumpError> {
         let quantum = self.store.quantum();
-        if self.flow.waiting() < quantum && self.flow.waiting() > self.store.available() {
+        if self.flow.waiting() < quantum && self.store.available() < quantum {
             while self.flow.fill(false)? == Filled::Some && self.flow.waiting() < quantum {}
         }
         Ok(())

@@ -174,6 +174,16 @@ fn a_run_is_topped_up_with_what_has_come_meanwhile() {
     assert_eq!(writes, [(MS, 10), (2 * MS, 10), (3 * MS, 10), (4 * MS, 10)]);
 }
 
+/// Little is left in the bucket and the little that was read would fit: with what else has come it leaves as one run.
+#[test]
+fn what_is_left_in_the_bucket_is_not_spent_on_a_short_run() {
+    let input: Vec<(Nanos, &[u8])> = (0..7).map(|_| (0, &b"x\nx\nx\nx\n"[..])).collect();
+    let run = pump(&["10k/s,burst=14"], LINES, 1 << 20, &input, Transcript::default());
+    let writes: Vec<(Nanos, usize)> =
+        run.transcript.writes.iter().map(|(time, bytes)| (*time, bytes.len() / 2)).collect();
+    assert_eq!(writes, [(0, 4), (0, 4), (400_000, 10), (1_400_000, 10)]);
+}
+
 /// The sink is asked before a grant is taken, so a reader that stalls gets one burst afterwards and not two.
 #[test]
 fn a_stalled_reader_gets_one_burst_when_it_comes_back() {
