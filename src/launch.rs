@@ -16,9 +16,11 @@ use std::ffi::OsString;
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::Stdio;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::process::{Child, Command};
+use tokio::time::sleep;
 
 mod batches;
 mod child;
@@ -42,6 +44,9 @@ use temporary::TemporaryError;
 
 /// What all commands' output together may take in memory.
 const MEMORY: usize = 1 << 20;
+
+/// After everything was killed, nobody who takes no output holds up the end longer than this.
+const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// What fits into any pipe before somebody reads it: one page (pipe(7)).
 const FITS_A_PIPE: u64 = 4096;
@@ -111,7 +116,7 @@ pub enum Outcome {
 pub trait Observer: Send + Sync {
     /// The command is about to start.
     fn starting(&self, job: &Job, words: &[OsString]);
-    /// The command has ended, or could not start.
+    /// The command has ended, or could not start. Where it is [`Outcome::Ok`] this must not block.
     fn ended(&self, job: &Job, outcome: &Outcome);
     /// Our reader is gone.
     fn reader_gone(&self);
@@ -119,7 +124,7 @@ pub trait Observer: Send + Sync {
     fn cannot_print(&self, error: &io::Error);
     /// The command ended, but something it started still holds its output open; what that writes is not waited for.
     fn left_behind(&self, job: &Job);
-    /// So much output waits for its turn that launching waits.
+    /// So much output waits for its turn that launching waits; told once.
     fn held_up(&self);
     /// What was written early cannot be held until its turn.
     fn cannot_hold(&self, error: &io::Error);
@@ -140,6 +145,7 @@ struct Shared {
     printer: Mutex<Printer>,
     observer: Arc<dyn Observer>,
     wanted_terminal: Mutex<BTreeSet<u64>>,
+    told_of_holding: AtomicBool,
 }
 
 /// Starts commands, and ends them.
@@ -161,6 +167,7 @@ impl Launcher {
     /// # Errors
     /// The system gives us no thread or no way to wait for events.
     pub fn new(options: Options, observer: Arc<dyn Observer>) -> io::Result<Self> {
+        notice_ends()?;
         let mut runtime = tokio::runtime::Builder::new_multi_thread();
         runtime.worker_threads(slots::STARTERS).thread_name("children").enable_all();
         // Its threads hand their timer slack down to the commands they start.
@@ -170,8 +177,8 @@ impl Launcher {
         std::mem::forget(runtime);
         let printer = Mutex::new(Printer::new(options.output == Output::InOrder));
         let (slots, budget) = (Slots::new(options.jobs, options.burst), Budget::new(MEMORY));
-        let wanted_terminal = Mutex::default();
-        let shared = Shared { options, slots, budget, printer, observer, wanted_terminal };
+        let (wanted_terminal, told_of_holding) = (Mutex::default(), AtomicBool::new(false));
+        let shared = Shared { options, slots, budget, printer, observer, wanted_terminal, told_of_holding };
         Ok(Launcher { shared: Arc::new(shared), tasks })
     }
 
@@ -191,6 +198,11 @@ impl Launcher {
     pub fn end_with(&self, signal: Signal) {
         self.shared.slots.signal(signal, true);
         self.shared.slots.signal(Signal::CONT, false);
+    }
+
+    /// Somebody else has sent every command a signal: whatever it started and does not end is waited for.
+    pub fn others_end_them(&self) {
+        self.shared.slots.remember_relatives();
     }
 
     /// Stops every command, those that are just starting, too.
@@ -240,7 +252,7 @@ impl Launcher {
                 Err(outcome) => {
                     let nothing = Collected { out: Spool::new(&shared.budget), err: Spool::new(&shared.budget) };
                     let printed = shared.print(job.seq, nothing).await;
-                    shared.ended(&job, outcome, printed, slot);
+                    shared.ended(&Arc::new(job), outcome, printed, slot).await;
                 }
             }
         });
@@ -302,6 +314,12 @@ impl Launcher {
         let pid = Pid::from_raw(child.id()?.cast_signed())?;
         Some(if self.shared.options.in_our_group { Target::Process(pid) } else { Target::Group(pid) })
     }
+}
+
+/// Who was started with SIGCHLD ignored has a system that waits for his children itself, and he never learns how they ended
+/// (wait(2)); tokio would change that only after the first has started.
+fn notice_ends() -> io::Result<()> {
+    signal_hook::flag::register(signal_hook::consts::SIGCHLD, Arc::default()).map(drop)
 }
 
 /// Too many processes or open files: both end with somebody else's end.
@@ -372,7 +390,7 @@ impl Shared {
         let full = printer.is_full();
         self.slots.set_full(full);
         drop(printer);
-        if full && !was_full {
+        if full && !was_full && !self.told_of_holding.swap(true, Ordering::Relaxed) {
             self.observer.held_up();
         }
         finished
@@ -382,21 +400,41 @@ impl Shared {
         self.printer.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Does what may have to wait for somebody who reads what we write, on a thread for that.
     async fn blocking(&self, act: impl FnOnce() -> io::Result<()> + Send + 'static) -> io::Result<()> {
-        tokio::task::spawn_blocking(act).await.unwrap_or_else(|error| Err(io::Error::other(error)))
+        let too_long = async {
+            self.slots.killed().await;
+            sleep(LAST_WORDS).await;
+        };
+        tokio::select! {
+            done = tokio::task::spawn_blocking(act) => done.unwrap_or_else(|error| Err(io::Error::other(error))),
+            () = too_long => Err(ErrorKind::TimedOut.into()),
+        }
+    }
+
+    /// Tells what may have to be written for somebody to read.
+    async fn tell(self: &Arc<Self>, job: &Arc<Job>, tell: impl FnOnce(&dyn Observer, &Job) + Send + 'static) {
+        let (shared, job) = (Arc::clone(self), Arc::clone(job));
+        let told = self.blocking(move || {
+            tell(&*shared.observer, &job);
+            Ok(())
+        });
+        // Who does not want to know need not.
+        let _ = told.await;
     }
 
     /// A reader that is gone ends everything.
     fn note_written(&self, written: &io::Result<()>) {
         match written {
             Err(error) if error.kind() == ErrorKind::BrokenPipe => self.observer.reader_gone(),
+            Err(_) if self.slots.is_killing() => {}
             Err(error) if TemporaryError::within(error).is_some() => self.observer.cannot_hold(error),
             Err(error) => self.observer.cannot_print(error),
             Ok(()) => {}
         }
     }
 
-    fn ended(&self, job: &Job, outcome: Outcome, printed: io::Result<()>, slot: u32) {
+    async fn ended(self: &Arc<Self>, job: &Arc<Job>, outcome: Outcome, printed: io::Result<()>, slot: u32) {
         let wanted_terminal = self.wanted_terminal.lock().unwrap_or_else(PoisonError::into_inner).remove(&job.seq);
         let outcome = match (wanted_terminal, printed) {
             (true, _) => Outcome::WantedTerminal,
@@ -407,7 +445,11 @@ impl Shared {
         if self.options.output == Output::Direct && !matches!(outcome, Outcome::Ok) && has_no_reader(io::stdout()) {
             self.observer.reader_gone();
         }
-        self.observer.ended(job, &outcome);
+        if matches!(outcome, Outcome::Ok) {
+            self.observer.ended(job, &outcome);
+        } else {
+            self.tell(job, move |observer, job| observer.ended(job, &outcome)).await;
+        }
         self.slots.release(job.seq, slot);
     }
 }

@@ -62,6 +62,21 @@ mod reader_gone {
     }
 
     #[test]
+    fn a_summary_that_nobody_takes_holds_up_one_signal_and_not_two() {
+        let (_reader, mut writer) = std::io::pipe().unwrap();
+        writer.write_all(&b"x".repeat(65_536)).unwrap();
+        let mut command = throttle(&["-r", "1G/s", "--summary"]);
+        command.stderr(writer);
+        let mut running = Running::start(command);
+        running.settle();
+        running.signal(Signal::TERM);
+        thread::sleep(Duration::from_millis(300));
+        assert!(running.is_running(), "it still has something to tell");
+        running.signal(Signal::TERM);
+        assert_eq!(running.end().signal(), Some(15));
+    }
+
+    #[test]
     fn a_summary_that_nobody_reads_either_does_not_change_the_end() {
         // As in `throttle --summary … 2>&1 | head -1`.
         let mut running = Running::start(throttle(&["-r", "1G/s", "--summary"]));

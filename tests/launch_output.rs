@@ -83,6 +83,20 @@ fn lines_of_different_commands_are_not_mixed() {
     }
 }
 
+/// However long a line is, and however slowly it comes.
+#[test]
+fn a_line_beyond_memory_is_neither_torn_nor_tagged_twice() {
+    let script = "for i in 1 2 3 4; do head -c 400000 /dev/zero | tr '\\0' $1; sleep 0.05; done; echo; printf end";
+    let ended = run(["-q", "-r", "unlimited", "--tag", "--line-buffer", "-c", script], "a\nb\nc\n");
+    let mut lines = ended.sorted();
+    lines.retain(|line| line.len() > 9);
+    assert_eq!(lines.len(), 3);
+    for (line, unit) in lines.iter().zip(["a", "b", "c"]) {
+        assert!(**line == format!("{unit}\t{}", unit.repeat(1_600_000)), "{} bytes", line.len());
+    }
+    assert_eq!(ended.out.len(), 3 * (1_600_003 + 6));
+}
+
 #[test]
 fn each_line_is_tagged_with_its_unit() {
     let long = "u".repeat(1000);

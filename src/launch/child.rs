@@ -6,14 +6,15 @@ use super::spool::Spool;
 use super::target::Target;
 use super::{Job, Outcome, Output, Shared};
 use rustix::process::Signal;
-use std::io::{self, Write};
+use std::io;
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::process::Child;
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep};
 
 /// From TERM to KILL.
 const GRACE: Duration = Duration::from_secs(5);
@@ -41,6 +42,7 @@ pub(super) struct Running {
 /// Stays with the command until its end, and tells how it ended.
 pub(super) async fn attend(shared: Arc<Shared>, running: Running) {
     let Running { job, mut child, target, slot } = running;
+    let job = Arc::new(job);
     let mut streams = Streams::new(&shared, &job, &mut child);
     let outcome = watch(&shared, &job, &mut child, target, &mut streams).await;
     // Its file is free before somebody waits for one.
@@ -48,22 +50,67 @@ pub(super) async fn attend(shared: Arc<Shared>, running: Running) {
     let (collected, finished) = streams.finish(&shared).await;
     // Also where something of it is lost: what comes behind it waits for it.
     let printed = shared.print(job.seq, collected).await;
-    shared.ended(&job, outcome, finished.and(printed), slot);
+    shared.ended(&job, outcome, finished.and(printed), slot).await;
 }
 
-async fn watch(shared: &Arc<Shared>, job: &Job, child: &mut Child, target: Target, streams: &mut Streams) -> Outcome {
-    let begun = Instant::now();
-    let timeout = sleep_until(begun + shared.options.timeout.unwrap_or(NEVER));
-    let kill = sleep_until(begun + NEVER);
-    let left_behind = sleep_until(begun + NEVER);
-    tokio::pin!(timeout, kill, left_behind);
-    let (mut timed_out, mut killed, mut status) = (false, false, None);
+/// What it writes is read on the one hand, its life watched on the other: a reader of ours who takes nothing holds up no
+/// timeout.
+async fn watch(
+    shared: &Arc<Shared>,
+    job: &Arc<Job>,
+    child: &mut Child,
+    target: Target,
+    streams: &mut Streams,
+) -> Outcome {
+    let has_ended = Notify::new();
+    let living = async {
+        let end = live(shared, child, target).await;
+        has_ended.notify_one();
+        end_group(shared, target, end.kill_at).await;
+        end
+    };
+    let (end, (lost, is_open)) = tokio::join!(living, listen(shared, streams, &has_ended));
+    if is_open && end.kill_at.is_none() && !shared.slots.is_ending() {
+        shared.tell(job, |observer, job| observer.left_behind(job)).await;
+    }
+    outcome(end.status, end.kill_at.is_some(), lost)
+}
+
+/// The end of a command.
+struct End {
+    status: io::Result<ExitStatus>,
+    /// When what is left of it is killed, where it took too long.
+    kill_at: Option<Instant>,
+}
+
+/// Waits for its end, and ends it where it takes too long.
+async fn live(shared: &Arc<Shared>, child: &mut Child, target: Target) -> End {
+    let timeout = sleep(shared.options.timeout.map_or(NEVER, |timeout| timeout.min(NEVER)));
+    tokio::select! {
+        status = child.wait() => return End { status, kill_at: None },
+        () = timeout => {}
+    }
+    target.signal(Signal::TERM);
+    target.signal(Signal::CONT);
+    let kill_at = Some(Instant::now() + GRACE);
+    tokio::select! {
+        status = child.wait() => return End { status, kill_at },
+        () = sleep(GRACE) => target.signal(Signal::KILL),
+    }
+    End { status: child.wait().await, kill_at }
+}
+
+/// Takes what it writes, until nobody holds its output open, or for a while after its end. Gives what got lost, and whether
+/// somebody still holds it open.
+async fn listen(shared: &Arc<Shared>, streams: &mut Streams, has_ended: &Notify) -> (Option<io::Error>, bool) {
     let (mut out_buffer, mut err_buffer) = (Vec::new(), Vec::new());
     let mut lost = None;
-    loop {
-        if status.is_some() && streams.are_closed() {
-            break;
-        }
+    let left_behind = async {
+        has_ended.notified().await;
+        sleep(LEFT_BEHIND).await;
+    };
+    tokio::pin!(left_behind);
+    while !streams.are_closed() {
         tokio::select! {
             read = read_some(&mut streams.out.pipe, &mut out_buffer), if streams.out.pipe.is_some() => {
                 lost = lost.or(streams.out.take(shared, read, &mut out_buffer).await.err());
@@ -71,37 +118,19 @@ async fn watch(shared: &Arc<Shared>, job: &Job, child: &mut Child, target: Targe
             read = read_some(&mut streams.err.pipe, &mut err_buffer), if streams.err.pipe.is_some() => {
                 lost = lost.or(streams.err.take(shared, read, &mut err_buffer).await.err());
             }
-            ended = child.wait(), if status.is_none() => {
-                status = Some(ended);
-                left_behind.as_mut().reset(Instant::now() + LEFT_BEHIND);
-            }
-            () = &mut timeout, if !timed_out && status.is_none() => {
-                timed_out = true;
-                target.signal(Signal::TERM);
-                target.signal(Signal::CONT);
-                kill.as_mut().reset(Instant::now() + GRACE);
-            }
-            () = &mut kill, if timed_out && !killed => {
-                killed = true;
-                target.signal(Signal::KILL);
-            }
-            () = &mut left_behind, if status.is_some() => {
+            () = &mut left_behind => {
                 lost = lost.or(streams.drain(shared).await.err());
-                if !streams.are_closed() && !timed_out && !shared.slots.is_ending() {
-                    shared.observer.left_behind(job);
-                }
-                break;
+                return (lost, !streams.are_closed());
             }
         }
     }
-    end_group(shared, target, timed_out.then(|| kill.deadline())).await;
-    outcome(status, timed_out, lost)
+    (lost, false)
 }
 
 /// After a timeout, or when everything is to end, what is left of the group is waited for, too, and at last killed.
 async fn end_group(shared: &Arc<Shared>, target: Target, kill_at: Option<Instant>) {
     let mut killed_at = None;
-    while (kill_at.is_some() || shared.slots.is_ending()) && target.survives() {
+    while (kill_at.is_some() || shared.slots.is_ending()) && shared.slots.survives(target) {
         let now = Instant::now();
         let overdue = kill_at.is_some_and(|kill_at| now >= kill_at);
         if overdue {
@@ -115,11 +144,10 @@ async fn end_group(shared: &Arc<Shared>, target: Target, kill_at: Option<Instant
     }
 }
 
-fn outcome(status: Option<io::Result<ExitStatus>>, timed_out: bool, lost: Option<io::Error>) -> Outcome {
+fn outcome(status: io::Result<ExitStatus>, timed_out: bool, lost: Option<io::Error>) -> Outcome {
     let status = match status {
-        Some(Ok(status)) => status,
-        Some(Err(error)) => return Outcome::OutputLost(error),
-        None => return Outcome::OutputLost(io::ErrorKind::UnexpectedEof.into()),
+        Ok(status) => status,
+        Err(error) => return Outcome::OutputLost(error),
     };
     match (timed_out, lost, status.code(), status.signal()) {
         (true, ..) => Outcome::TimedOut,
@@ -171,7 +199,7 @@ struct Stream<P> {
 impl<P: AsyncRead + Unpin> Stream<P> {
     fn new(shared: &Arc<Shared>, job: &Job, pipe: Option<P>, is_stdout: bool) -> Self {
         let tag = shared.options.tag.then(|| shared.observer.tag(job));
-        let partial = (shared.options.output == Output::Lines).then(Partial::default);
+        let partial = (shared.options.output == Output::Lines).then(|| Partial::new(&shared.budget));
         Stream { pipe, spool: Spool::new(&shared.budget), lines: Lines::new(tag.as_deref()), partial, is_stdout }
     }
 
@@ -209,12 +237,10 @@ impl<P: AsyncRead + Unpin> Stream<P> {
 
     async fn keep(&mut self, shared: &Arc<Shared>, bytes: &[u8]) -> io::Result<()> {
         let Some(partial) = &mut self.partial else { return self.spool.add(bytes) };
-        let mut whole = Vec::new();
-        partial.pass(bytes, |lines| {
-            whole.extend_from_slice(lines);
-            Ok(())
-        })?;
-        self.let_out(shared, whole).await
+        match partial.take_whole(bytes, &shared.budget)? {
+            Some(lines) => self.let_out(shared, lines).await,
+            None => Ok(()),
+        }
     }
 
     /// Lines go out by themselves; a last one without its end is ended, so that the next command's begins at the left.
@@ -222,13 +248,13 @@ impl<P: AsyncRead + Unpin> Stream<P> {
         let Some(partial) = &mut self.partial else {
             return if self.lines.is_open() { self.spool.add(b"\n") } else { Ok(()) };
         };
-        let rest = partial.rest();
+        let rest = partial.rest(&shared.budget)?;
         self.let_out(shared, rest).await
     }
 
-    async fn let_out(&self, shared: &Arc<Shared>, bytes: Vec<u8>) -> io::Result<()> {
+    async fn let_out(&self, shared: &Arc<Shared>, mut lines: Spool) -> io::Result<()> {
         let is_stdout = self.is_stdout;
-        if bytes.is_empty() {
+        if lines.is_empty() {
             return Ok(());
         }
         let printing = Arc::clone(shared);
@@ -238,7 +264,7 @@ impl<P: AsyncRead + Unpin> Stream<P> {
             let mut written = Ok(());
             printing.observer.printing(&mut || {
                 let outlets = &mut printer.outlets;
-                written = if is_stdout { outlets.out().write_all(&bytes) } else { outlets.err().write_all(&bytes) };
+                written = if is_stdout { lines.copy_to(&mut outlets.out()) } else { lines.copy_to(&mut outlets.err()) };
                 outlets.take_open_line()
             });
             written

@@ -1,9 +1,7 @@
 //! What a command writes, cut into lines: for a tag before each, or to let each out by itself.
 
+use super::spool::{Budget, Spool};
 use std::io;
-
-/// A line longer than this is let out in pieces.
-const LONGEST: usize = 64 * 1024;
 
 /// Takes bytes and gives them back, tagged.
 #[derive(Debug)]
@@ -37,40 +35,37 @@ impl Lines {
     }
 }
 
-/// Holds the line that has not ended yet.
-#[derive(Debug, Default)]
+/// Holds the line that has not ended yet, however long it is.
+#[derive(Debug)]
 pub(super) struct Partial {
-    held: Vec<u8>,
-    /// Whether a piece of it was let out already.
-    begun: bool,
+    held: Spool,
 }
 
 impl Partial {
-    /// Gives `bytes` to `write` as far as they end a line.
-    pub(super) fn pass(&mut self, bytes: &[u8], mut write: impl FnMut(&[u8]) -> io::Result<()>) -> io::Result<()> {
-        let end = memchr::memrchr(b'\n', bytes).map_or(0, |last| last + 1);
-        if end > 0 {
-            self.held.extend_from_slice(&bytes[..end]);
-            write(&self.held)?;
-            self.held.clear();
-            self.begun = false;
-        }
-        self.held.extend_from_slice(&bytes[end..]);
-        if self.held.len() > LONGEST {
-            write(&self.held)?;
-            self.held.clear();
-            self.begun = true;
-        }
-        Ok(())
+    pub(super) fn new(budget: &Budget) -> Self {
+        Partial { held: Spool::new(budget) }
+    }
+
+    /// Adds `bytes`, and gives the lines that have now ended, if there are any.
+    pub(super) fn take_whole(&mut self, bytes: &[u8], budget: &Budget) -> io::Result<Option<Spool>> {
+        let Some(last) = memchr::memrchr(b'\n', bytes) else {
+            self.held.add(bytes)?;
+            return Ok(None);
+        };
+        let (ended, begun) = bytes.split_at(last + 1);
+        let mut lines = std::mem::replace(&mut self.held, Spool::new(budget));
+        lines.add(ended)?;
+        self.held.add(begun)?;
+        Ok(Some(lines))
     }
 
     /// What is left at the end, with the end it lacks; nothing, if all lines have ended.
-    pub(super) fn rest(&mut self) -> Vec<u8> {
-        let mut rest = std::mem::take(&mut self.held);
-        if std::mem::take(&mut self.begun) || !rest.is_empty() {
-            rest.push(b'\n');
+    pub(super) fn rest(&mut self, budget: &Budget) -> io::Result<Spool> {
+        let mut rest = std::mem::replace(&mut self.held, Spool::new(budget));
+        if !rest.is_empty() {
+            rest.add(b"\n")?;
         }
-        rest
+        Ok(rest)
     }
 }
 
@@ -89,31 +84,31 @@ mod tests {
         assert!(lines.is_open());
     }
 
-    #[test]
-    fn lines_are_let_out_whole() {
-        let (mut partial, mut writes) = (Partial::default(), Vec::new());
-        for bytes in [&b"a"[..], b"b\nc\nd", b"e"] {
-            partial
-                .pass(bytes, |line| {
-                    writes.push(line.to_vec());
-                    Ok(())
-                })
-                .unwrap();
-        }
-        assert_eq!((writes, partial.rest()), (vec![b"ab\nc\n".to_vec()], b"de\n".to_vec()));
+    fn text(lines: Option<Spool>) -> Option<Vec<u8>> {
+        lines.map(|mut lines| {
+            let mut text = Vec::new();
+            lines.copy_to(&mut text).unwrap();
+            text
+        })
     }
 
     #[test]
-    fn a_line_that_was_let_out_in_pieces_is_ended_also_where_nothing_is_left() {
-        let (mut partial, mut written) = (Partial::default(), 0);
-        for (length, rest) in [(LONGEST + 1, &b"\n"[..]), (0, b"")] {
-            partial
-                .pass(&b"x".repeat(length), |piece| {
-                    written += piece.len();
-                    Ok(())
-                })
-                .unwrap();
-            assert_eq!((written, &partial.rest()[..]), (LONGEST + 1, rest));
-        }
+    fn lines_are_let_out_whole() {
+        let budget = Budget::new(100);
+        let mut partial = Partial::new(&budget);
+        let mut pass = |bytes| text(partial.take_whole(bytes, &budget).unwrap());
+        assert_eq!([pass(b"a"), pass(b"b\nc\nd"), pass(b"e")], [None, Some(b"ab\nc\n".to_vec()), None]);
+        assert_eq!(text(partial.rest(&budget).ok()), Some(b"de\n".to_vec()));
+        assert_eq!(text(partial.rest(&budget).ok()), Some(Vec::new()), "nothing is left");
+    }
+
+    #[test]
+    fn a_line_longer_than_memory_allows_is_let_out_whole_too() {
+        let budget = Budget::new(100);
+        let (mut partial, long) = (Partial::new(&budget), b"x".repeat(999));
+        assert!(partial.take_whole(&long, &budget).unwrap().is_none());
+        let lines = text(partial.take_whole(b"\ny", &budget).unwrap()).unwrap();
+        assert_eq!((lines.len(), lines.last()), (1000, Some(&b'\n')));
+        assert_eq!(text(partial.rest(&budget).ok()), Some(b"y\n".to_vec()));
     }
 }

@@ -10,6 +10,9 @@ use std::io::{self, ErrorKind, IsTerminal, Read, Seek, SeekFrom, Write};
 const MOST_HELD: usize = 10_000;
 const MOST_HELD_BYTES: u64 = 1 << 30;
 
+/// Room in the file is given back in pieces of at least so much.
+const FREED_AT_ONCE: u64 = 1 << 20;
+
 /// What one command wrote, where it was collected.
 #[derive(Debug)]
 pub(super) struct Collected {
@@ -46,6 +49,8 @@ struct Order {
     /// Where what is held stands; `None` until something is.
     file: Option<Temporary>,
     length: u64,
+    /// So much at its beginning was written, and its room given back.
+    freed: u64,
 }
 
 /// A result in the file: standard output, then standard error right behind it.
@@ -63,7 +68,8 @@ impl Printer {
 
     /// Whether so much is held that nothing more should be launched.
     pub(super) fn is_full(&self) -> bool {
-        self.order.as_ref().is_some_and(|order| order.held.len() >= MOST_HELD || order.length >= MOST_HELD_BYTES)
+        let is_full = |order: &Order| order.held.len() >= MOST_HELD || order.length - order.freed >= MOST_HELD_BYTES;
+        self.order.as_ref().is_some_and(is_full)
     }
 
     /// Writes the result of the command `seq` (from 1), now or at its turn.
@@ -107,11 +113,53 @@ impl Order {
                 io::copy(&mut Read::take(&mut *file, held.err), &mut outlets.err())?;
             }
         }
-        if self.held.is_empty() && self.length > 0 {
-            self.length = 0;
-            self.file.as_ref().map_or(Ok(()), Temporary::clear)?;
+        self.free_room()
+    }
+
+    /// Gives back the room of what was written: all of it, or where something behind it is still held, the room before that.
+    fn free_room(&mut self) -> io::Result<()> {
+        let Some(file) = self.file.as_ref().filter(|_| self.length > 0) else { return Ok(()) };
+        if self.held.is_empty() {
+            (self.length, self.freed) = (0, 0);
+            return file.clear();
+        }
+        if self.length - self.freed < FREED_AT_ONCE {
+            return Ok(());
+        }
+        let starts = self.held.values().filter(|held| held.out + held.err > 0).map(|held| held.start);
+        let first = starts.min().unwrap_or(self.length);
+        // Where the file system cannot do that, its room counts as used until nothing is held.
+        if first - self.freed >= FREED_AT_ONCE && file.free(self.freed, first - self.freed).is_ok() {
+            self.freed = first;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::spool::Budget;
+    use super::*;
+
+    /// Otherwise a steady stream of results that wait a little would fill the disk, and stop launching in the end.
+    #[test]
+    fn what_was_written_is_not_held_though_something_behind_it_is() {
+        let (mut order, budget) = (Order::default(), Budget::new(0));
+        let size = FREED_AT_ONCE / 2;
+        for seq in [5, 3, 2, 4] {
+            let mut result = Collected { out: Spool::new(&budget), err: Spool::new(&budget) };
+            result.out.add(&vec![b'x'; usize::try_from(size).unwrap()]).unwrap();
+            order.hold(seq, &mut result).unwrap();
+        }
+        order.held.remove(&5);
+        order.free_room().unwrap();
+        assert_eq!((order.length, order.freed), (4 * size, 0), "not for so little");
+        order.held.remove(&3);
+        order.free_room().unwrap();
+        assert_eq!((order.length, order.freed), (4 * size, 2 * size));
+        order.held.clear();
+        order.free_room().unwrap();
+        assert_eq!((order.length, order.freed), (0, 0));
     }
 }
 

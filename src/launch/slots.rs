@@ -1,7 +1,7 @@
 //! Who is running, and whether anybody else may start: the one place where the pump, the children's tasks and the signal
 //! thread meet.
 
-use super::target::Target;
+use super::target::{Relative, Target};
 use rustix::process::Signal;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -24,6 +24,7 @@ pub(super) struct Slots {
     state: Mutex<State>,
     changed: Condvar,
     room_in_the_system: Notify,
+    killed: Notify,
     /// 0: no cap.
     jobs: u32,
     /// Jobs that are handed over and not started yet may after a delay start all at once: so they are no more than two
@@ -45,6 +46,8 @@ struct State {
     suspended: bool,
     /// The last signal passed on, for who starts in the same moment.
     passed_on: Option<Signal>,
+    /// Who belongs to a command in our own group, as seen when a signal was passed on.
+    relatives: Vec<Relative>,
     /// Output that waits for its turn is more than should be held.
     full: bool,
     /// Commands that have ended.
@@ -60,6 +63,7 @@ impl Slots {
             state: Mutex::default(),
             changed: Condvar::new(),
             room_in_the_system: Notify::new(),
+            killed: Notify::new(),
             jobs,
             most_starting,
         }
@@ -196,13 +200,37 @@ impl Slots {
         self.lock().passed_on == Some(Signal::KILL)
     }
 
+    /// Returns when what runs was killed.
+    pub(super) async fn killed(&self) {
+        let mut killed = std::pin::pin!(self.killed.notified());
+        killed.as_mut().enable();
+        if !self.is_killing() {
+            killed.await;
+        }
+    }
+
     /// Sends `signal` to everything that runs, and, if it is to last, to what is starting.
     pub(super) fn signal(&self, signal: Signal, lasting: bool) {
         let mut state = self.lock();
+        let strays = state.remember_relatives();
         if lasting {
             state.passed_on = Some(signal);
         }
         state.running.values().flatten().for_each(|target| target.signal(signal));
+        strays.iter().filter(|stray| stray.is_alive()).for_each(|stray| stray.signal(signal));
+        if state.passed_on == Some(Signal::KILL) {
+            self.killed.notify_waiters();
+        }
+    }
+
+    /// Notes who belongs to the commands: somebody else has sent them a signal.
+    pub(super) fn remember_relatives(&self) {
+        let _ = self.lock().remember_relatives();
+    }
+
+    /// Whether anything of a command is left, once it was waited for.
+    pub(super) fn survives(&self, target: Target) -> bool {
+        target.survives() || self.lock().relatives.iter().any(|relative| relative.is_alive())
     }
 
     /// Stops everything that runs, and returns when also what was just starting is stopped.
@@ -243,6 +271,17 @@ impl Slots {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// Gives those whom no command leads to any more, as those between have ended.
+    fn remember_relatives(&mut self) -> Vec<Relative> {
+        let now: Vec<Relative> = self.running.values().flatten().flat_map(|target| target.relatives()).collect();
+        self.relatives.retain(|relative| !now.contains(relative));
+        let strays = self.relatives.clone();
+        self.relatives.extend(now);
+        strays
     }
 }
 

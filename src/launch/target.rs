@@ -1,4 +1,7 @@
 //! A running command, as signals reach it, and whether anything of it is left.
+//!
+//! A group is found by its number also when its leader is gone. Of a command in our own group those whom it has started are
+//! only found while it is there, so who wants to know of them later remembers them as [`Relative`]s.
 
 use rustix::process::{Pid, Signal};
 
@@ -23,12 +26,16 @@ impl Target {
         match self {
             Target::Group(pid) => drop(rustix::process::kill_process_group(pid, signal)),
             // Our group is not ours to end: others in it are not our children.
-            Target::Process(pid) => {
-                // The command first: otherwise it might go on where a child of its has ended.
-                for process in family(pid) {
-                    let _ = rustix::process::kill_process(process, signal);
-                }
-            }
+            // The command first: otherwise it might go on where a child of its has ended.
+            Target::Process(pid) => family(pid).iter().for_each(|relative| relative.signal(signal)),
+        }
+    }
+
+    /// The command and those whom it has started, where they are in our own group.
+    pub(super) fn relatives(self) -> Vec<Relative> {
+        match self {
+            Target::Group(_) => Vec::new(),
+            Target::Process(pid) => family(pid),
         }
     }
 
@@ -41,6 +48,26 @@ impl Target {
     }
 }
 
+/// A process that belongs to a command in our own group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Relative {
+    pid: Pid,
+    /// As proc(5) counts; 0 where there is no /proc to ask. Another process may get the number later, but not the time.
+    started: u64,
+}
+
+impl Relative {
+    pub(super) fn signal(self, signal: Signal) {
+        let _ = rustix::process::kill_process(self.pid, signal);
+    }
+
+    /// Whether it is still there and does not merely wait to be waited for.
+    pub(super) fn is_alive(self) -> bool {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid.as_raw_nonzero())).unwrap_or_default();
+        Process::from_stat(&stat).is_some_and(|process| process.started == self.started && !process.is_dead)
+    }
+}
+
 /// Whether anybody in the group does not merely wait to be waited for: in a container the first process, to whom orphans
 /// go, often waits for nobody. Yes, where there is no /proc to ask.
 fn has_living(group: Pid) -> bool {
@@ -50,33 +77,37 @@ fn has_living(group: Pid) -> bool {
 }
 
 /// `ancestor`, then those whom it has started, then whom they have; it alone, where there is no /proc to ask.
-fn family(ancestor: Pid) -> Vec<Pid> {
+fn family(ancestor: Pid) -> Vec<Relative> {
     let processes = processes();
-    let mut found = vec![ancestor.as_raw_nonzero().get()];
+    let started = processes.iter().find(|process| process.pid == ancestor).map_or(0, |process| process.started);
+    let mut found = vec![Relative { pid: ancestor, started }];
     let mut asked = 0;
-    while let Some(parent) = found.get(asked).copied() {
-        found.extend(processes.iter().filter(|process| process.parent == parent).map(|process| process.pid));
+    while let Some(parent) = found.get(asked).map(|relative| relative.pid.as_raw_nonzero().get()) {
+        let children = processes.iter().filter(|process| process.parent == parent);
+        found.extend(children.map(|process| Relative { pid: process.pid, started: process.started }));
         asked += 1;
     }
-    found.into_iter().filter_map(Pid::from_raw).collect()
+    found
 }
 
 #[derive(Debug)]
 struct Process {
-    pid: i32,
+    pid: Pid,
     parent: i32,
     group: i32,
+    started: u64,
     is_dead: bool,
 }
 
 impl Process {
-    /// `PID (NAME) STATE PARENT GROUP …`, and the name may hold anything: proc(5).
+    /// `PID (NAME) STATE PARENT GROUP …`, and the name may hold anything; the 22nd is when it was started: proc(5).
     fn from_stat(stat: &str) -> Option<Self> {
         let (pid, rest) = stat.split_once(' ')?;
         let mut fields = rest.rsplit_once(") ")?.1.split(' ');
         let is_dead = matches!(fields.next()?, "Z" | "X");
-        let mut number = || fields.next()?.parse().ok();
-        Some(Process { pid: pid.parse().ok()?, parent: number()?, group: number()?, is_dead })
+        let (parent, group) = (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
+        let started = fields.nth(16)?.parse().ok()?;
+        Some(Process { pid: Pid::from_raw(pid.parse().ok()?)?, parent, group, started, is_dead })
     }
 }
 
@@ -92,9 +123,11 @@ mod tests {
 
     #[test]
     fn a_name_may_look_like_what_follows_it() {
-        let process = Process::from_stat("12 (a) Z 9 9) S 3 4 5 6").unwrap();
-        assert_eq!((process.pid, process.parent, process.group, process.is_dead), (12, 3, 4, false));
-        assert!(Process::from_stat("12 (sh) Z 3 4 5").unwrap().is_dead);
+        let rest = "5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 77 0";
+        let process = Process::from_stat(&format!("12 (a) Z 9 9) S 3 4 {rest}")).unwrap();
+        assert_eq!((process.pid.as_raw_nonzero().get(), process.parent, process.group), (12, 3, 4));
+        assert_eq!((process.started, process.is_dead), (77, false));
+        assert!(Process::from_stat(&format!("12 (sh) Z 3 4 {rest}")).unwrap().is_dead);
         assert!(Process::from_stat("").is_none() && Process::from_stat("1 (x) S").is_none());
     }
 }

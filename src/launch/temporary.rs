@@ -55,6 +55,24 @@ impl Temporary {
     }
 }
 
+#[cfg(any(target_os = "linux", target_os = "android"))]
+impl Temporary {
+    /// Gives the room of `length` bytes from `start` on back; they are not read any more (`FALLOC_FL_PUNCH_HOLE`,
+    /// fallocate(2)). Blocks that lie only partly within keep theirs.
+    pub(super) fn free(&self, start: u64, length: u64) -> io::Result<()> {
+        use rustix::fs::{FallocateFlags, fallocate};
+        fallocate(&self.0, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, start, length).map_err(Into::into)
+    }
+}
+
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+impl Temporary {
+    /// There is no way to do that.
+    pub(super) fn free(&self, _start: u64, _length: u64) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+}
+
 impl Read for Temporary {
     fn read(&mut self, space: &mut [u8]) -> io::Result<usize> {
         self.0.read(space).map_err(told)

@@ -14,7 +14,11 @@ use std::io::IsTerminal;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread;
+use std::time::Duration;
 use throttle::launch::{Job, Observer, Outcome, quoted};
+
+/// For so long after everything was killed it is tried to tell how it ended.
+const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// Why nothing is launched any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,6 +68,21 @@ impl Watch {
             self.end(Ending::Signal(signal));
         }
         first
+    }
+
+    /// Everything was killed. Who does not read what we still have to tell does not keep us.
+    pub(super) fn end_without_readers(self: &Arc<Self>) {
+        let watch = Arc::clone(self);
+        let end = move || {
+            if let Some(launcher) = watch.launcher() {
+                launcher.drain();
+            }
+            thread::sleep(LAST_WORDS);
+            signals::die_of(watch.signal.load(Ordering::SeqCst));
+        };
+        if thread::Builder::new().name("ender".to_owned()).spawn(end).is_err() {
+            signals::die_of(self.signal.load(Ordering::SeqCst));
+        }
     }
 
     fn interrupt(&self, why: &'static str) {

@@ -1,4 +1,6 @@
 //! Signals, and whatever else happens beside the pump: one thread waits for both, and the pump is not asked.
+//!
+//! That thread never waits for anybody who reads what we write: what is shown is shown by another.
 
 use super::commands::{Watch, has_terminal};
 use super::exit::Exit;
@@ -8,12 +10,15 @@ use nix::sys::signal::{self, SigSet, SigmaskHow};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::Signal;
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGPIPE, SIGQUIT, SIGTERM, SIGTSTP, SIGUSR1};
+use signal_hook::flag;
 use signal_hook::iterator::backend::SignalDelivery;
 use signal_hook::iterator::exfiltrator::SignalOnly;
 use signal_hook::low_level::emulate_default_handler;
 use std::io;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, SyncSender};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -28,33 +33,85 @@ pub(crate) fn attend(report: Arc<Report>, commands: Option<Arc<Watch>>) -> Resul
     if commands.is_some() {
         // By default it would end us alone.
         wanted.extend([SIGTSTP, SIGQUIT]);
-        // Without a terminal to control them, commands cannot be stopped for wanting it.
-        wanted.extend(has_terminal().then_some(SIGCHLD));
     }
     wanted.retain(|&signal| !is_ignored(signal));
+    // Without a terminal to control them, commands cannot be stopped for wanting it.
+    wanted.extend((commands.is_some() && has_terminal()).then_some(SIGCHLD));
     let (read, write) = UnixStream::pair()?;
-    let delivery = held_back(&wanted, || Delivery::with_pipe(read, write, SignalOnly, &wanted))?;
-    thread::Builder::new().name("attendant".to_owned()).spawn(move || answer(delivery, &report, commands.as_ref()))?;
+    let ending = Arc::new(AtomicBool::new(false));
+    let delivery = held_back(&wanted, || {
+        if commands.is_none() {
+            for signal in wanted.iter().filter(|&&signal| signal != SIGUSR1) {
+                flag::register_conditional_default(*signal, Arc::clone(&ending))?;
+            }
+        }
+        Delivery::with_pipe(read, write, SignalOnly, &wanted)
+    })?;
+    let answer = move || answer(delivery, &report, commands.as_ref(), &ending);
+    thread::Builder::new().name("attendant".to_owned()).spawn(answer)?;
     Ok(())
 }
 
-fn answer(mut delivery: Delivery, report: &Report, commands: Option<&Arc<Watch>>) {
-    let mut drawn = Instant::now();
+fn answer(mut delivery: Delivery, report: &Arc<Report>, commands: Option<&Arc<Watch>>, ending: &AtomicBool) {
+    let (mut drawn, mut painter) = (Instant::now(), Painter { report: Arc::clone(report), asked: None });
     loop {
         let every = report.tick_every();
         wait(&delivery, every.map(|every| every.saturating_sub(drawn.elapsed())));
         for signal in delivery.pending() {
             match (signal, commands) {
-                (SIGUSR1, _) => report.status(),
-                (_, None) => end_by(signal, report),
+                (SIGUSR1, _) => painter.ask(Picture::Status),
+                (_, None) => {
+                    // A second one does not wait for what is told on the way.
+                    ending.store(true, Ordering::SeqCst);
+                    end_by(signal, report);
+                }
                 (_, Some(commands)) => pass_on(signal, commands),
             }
         }
         // Not at each signal.
         if every.is_some_and(|every| drawn.elapsed() >= every) {
             drawn = Instant::now();
-            report.tick();
+            painter.ask(Picture::Progress);
         }
+    }
+}
+
+/// What is shown beside the work.
+enum Picture {
+    Progress,
+    Status,
+}
+
+/// Pictures that may wait for who looks at them slowly; no more are drawn meanwhile.
+const MOST_PICTURES: usize = 4;
+
+/// Has pictures drawn by a thread that may have to wait, started when the first is wanted.
+struct Painter {
+    report: Arc<Report>,
+    asked: Option<SyncSender<Picture>>,
+}
+
+impl Painter {
+    fn ask(&mut self, picture: Picture) {
+        if self.asked.is_none() {
+            self.asked = Painter::start(&self.report).ok();
+        }
+        let _ = self.asked.as_ref().map(|asked| asked.try_send(picture));
+    }
+
+    fn start(report: &Arc<Report>) -> io::Result<SyncSender<Picture>> {
+        let (asked, wanted) = mpsc::sync_channel(MOST_PICTURES);
+        let report = Arc::clone(report);
+        let paint = move || {
+            for picture in wanted {
+                match picture {
+                    Picture::Progress => report.tick(),
+                    Picture::Status => report.status(),
+                }
+            }
+        };
+        thread::Builder::new().name("painter".to_owned()).spawn(paint)?;
+        Ok(asked)
     }
 }
 
@@ -76,9 +133,12 @@ fn pass_on(signal: i32, commands: &Arc<Watch>) {
             die_of(signal);
             launcher.resume();
         }
-        _ if !commands.is_first_signal(signal) => launcher.end_with(Signal::KILL),
+        _ if !commands.is_first_signal(signal) => {
+            launcher.end_with(Signal::KILL);
+            commands.end_without_readers();
+        }
         // A command in our own group got it from the terminal already.
-        SIGINT | SIGQUIT if commands.in_our_group && is_in_foreground() => {}
+        SIGINT | SIGQUIT if commands.in_our_group && is_in_foreground() => launcher.others_end_them(),
         _ => launcher.end_with(Signal::from_named_raw(signal).unwrap_or(Signal::TERM)),
     }
 }
