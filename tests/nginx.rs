@@ -8,7 +8,8 @@
 //! A client alone takes 4 ms for that; ten that share two cores with each other and the server take 20 to 35 ms, whoever
 //! starts them, as the system lets all of them go on a little at a time. That is no fault of the starts. So, where we may
 //! (root may), the system is told to let whoever comes first go on until he is done, and the server before all others, as if
-//! each had a core of his own. Where a request came late all the same, and only then, the whole is tried again.
+//! each had a core of his own. Where a request came late all the same, or the whole took too long, and only then, it is tried
+//! again.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -24,6 +25,9 @@ const CALLS: usize = 500;
 const ATTEMPTS: usize = 5;
 /// Ten at once, then 490 at fifty a second.
 const IDEAL: Duration = Duration::from_millis(9800);
+
+/// So many times that, which a machine that has other things to do may need a second try for.
+const AT_MOST: f64 = 1.02;
 
 struct Run {
     answers: Vec<String>,
@@ -78,13 +82,13 @@ fn a_server_that_counts_strictly_refuses_nothing() {
         assert_eq!(run.answers.len(), CALLS, "every call has an answer");
         assert!(run.elapsed >= IDEAL, "the last start is 490 intervals behind the first ten: {:?}", run.elapsed);
         assert!(ratio < 2.0, "{:?} for {IDEAL:?} of schedule", run.elapsed);
-        if refused == 0 {
+        if refused == 0 && ratio <= AT_MOST {
             return;
         }
-        assert!(run.used_up_the_room(), "the clients were quick enough: {}", run.told());
+        assert!(refused == 0 || run.used_up_the_room(), "the clients were quick enough: {}", run.told());
         println!("{}; once more", run.told());
     }
-    panic!("something was refused in each of {ATTEMPTS} attempts");
+    panic!("in each of {ATTEMPTS} attempts something was refused, or it took too long");
 }
 
 /// Where the program is; `None`, said visibly, means that there is nothing to test with. In CI there must be.
