@@ -76,6 +76,10 @@ fn what_would_surprise_is_refused() {
     for (args, words) in [
         (&["sh", "-c", "rm '{}'"][..], "-c 'rm \"$1\"'"),
         (&["/bin/bash", "-ec", "rm {}"], "would run the unit as code"),
+        (&["bash", "-ce", "rm {}"], "-c 'rm \"$1\"'"),
+        (&["bash", "-c", "-e", "rm {}"], "would run the unit as code"),
+        (&["bash", "-o", "pipefail", "-c", "rm {}"], "would run the unit as code"),
+        (&["timeout", "5", "bash", "-c", "rm {}"], "write … bash -c 'rm \"$1\"' bash {}, where"),
         (&["echo", "{.}"], "-c '… \"${1%.*}\"'"),
         (&["echo", "{/}"], "${1##*/}"),
         (&["echo", "{//}"], "dirname"),
@@ -96,6 +100,11 @@ fn what_would_surprise_is_refused() {
     }
     let meant = run(["-r", "5/s", "-I", "{}", "--", "sh", "-c", "echo {}"], "a\n");
     assert_eq!(meant.text(), "a\n", "with -I the unit is code on purpose");
+    let folder = tempfile::tempdir().unwrap();
+    let script = folder.path().join("script.sh");
+    fs::write(&script, "echo \"$@\"").unwrap();
+    let other = run(["-q", "-r", "5/s", "bash", script.to_str().unwrap(), "-c", "{}"], "a\n");
+    assert_eq!((other.text(), &*other.err), ("-c a\n", ""), "the -c is the script's");
 }
 
 #[test]

@@ -2,8 +2,11 @@
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::Path;
 use thiserror::Error;
+
+mod shells;
+
+use shells::Script;
 
 /// What is run for each unit.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,10 +62,10 @@ pub enum TemplateError {
     )]
     InsideWordOfMany { word: String, max_args: u64 },
     #[error(
-        "{{}} in the script of '{shell} -c' would run the unit as code; write -c '{fixed}', where the unit is \"$1\" \
+        "{{}} in the script of '{shell} -c' would run the unit as code; write {spelling}, where the unit is \"$1\" \
          (or -I {{}} if it is meant)"
     )]
-    UnitAsCode { shell: String, fixed: String },
+    UnitAsCode { shell: String, spelling: String },
     #[error("{form} is GNU parallel's; here the shell says it: -c '{spelling}'")]
     Parallel { form: &'static str, spelling: &'static str },
     #[error("{{}} beside {flag}: no unit goes into the arguments; leave one of them out")]
@@ -77,8 +80,6 @@ const PARALLEL_FORMS: [(&str, &str); 5] = [
     ("{#}", "… \"$THROTTLE_SEQ\""),
     ("{%}", "… \"$THROTTLE_SLOT\""),
 ];
-
-const SHELLS: [&str; 5] = ["sh", "bash", "dash", "zsh", "ksh"];
 
 impl Template {
     /// Reads the words of a command.
@@ -194,19 +195,15 @@ fn refuse_parallel_forms(words: &[OsString]) -> Result<(), TemplateError> {
 
 /// `sh -c 'rm {}'` with a unit of `; rm -r /` is the classic accident.
 fn refuse_unit_as_code(words: &[OsString]) -> Result<(), TemplateError> {
-    let Some(shell) = Path::new(&words[0]).file_name().and_then(OsStr::to_str) else { return Ok(()) };
-    let is_script_flag = |word: &OsString| {
-        let word = word.as_bytes();
-        word.len() > 1 && word[0] == b'-' && word[1] != b'-' && word.ends_with(b"c")
-    };
-    let script = words.iter().position(is_script_flag).and_then(|flag| words.get(flag + 1));
-    match script.map(|script| script.to_string_lossy()).filter(|script| script.contains("{}")) {
-        Some(script) if SHELLS.contains(&shell) => {
-            let fixed = script.replace("'{}'", "{}").replace("\"{}\"", "{}").replace("{}", "\"$1\"");
-            Err(TemplateError::UnitAsCode { shell: shell.to_owned(), fixed })
-        }
-        _ => Ok(()),
+    let Some(Script { text, shell, is_wrapped }) = Script::in_words(words) else { return Ok(()) };
+    let text = text.to_string_lossy();
+    if !text.contains("{}") {
+        return Ok(());
     }
+    let fixed = text.replace("'{}'", "{}").replace("\"{}\"", "{}").replace("{}", "\"$1\"");
+    // Our own -c would leave out what starts the shell.
+    let spelling = if is_wrapped { format!("… {shell} -c '{fixed}' {shell} {{}}") } else { format!("-c '{fixed}'") };
+    Err(TemplateError::UnitAsCode { shell: shell.to_owned(), spelling })
 }
 
 /// A command as one would type it.

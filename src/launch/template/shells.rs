@@ -1,0 +1,203 @@
+//! Which word of a command a shell will run as a script.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+const SHELLS: [&str; 5] = ["sh", "bash", "dash", "zsh", "ksh"];
+
+/// Commands that run the command which their last words are.
+const WRAPPERS: [&str; 16] = [
+    "busybox", "chrt", "doas", "env", "flock", "ionice", "nice", "nohup", "setsid", "stdbuf", "sudo", "taskset",
+    "time", "timeout", "unshare", "xargs",
+];
+
+/// Long options that take the next word. bash takes long ones with a single dash, too.
+const LONG_WITH_VALUE: [&[u8]; 3] = [b"rcfile", b"init-file", b"emulate"];
+const LONG: [&[u8]; 6] = [b"norc", b"noprofile", b"posix", b"login", b"restricted", b"verbose"];
+
+/// A script in the words of a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Script<'a> {
+    pub(super) text: &'a OsStr,
+    /// The name of the shell that runs it.
+    pub(super) shell: &'a str,
+    /// Whether another command starts the shell.
+    pub(super) is_wrapped: bool,
+}
+
+impl<'a> Script<'a> {
+    /// What is run by a shell's `-c`, if `words` are a shell's, or those of a wrapper around one.
+    pub(super) fn in_words(words: &'a [OsString]) -> Option<Self> {
+        let place = if is_wrapper(words.first()?) { words.iter().position(|word| shell(word).is_some())? } else { 0 };
+        let text = operand_of_c(shell(&words[place])?, &words[place + 1..])?;
+        Some(Script { text, shell: shell(&words[place])?, is_wrapped: place > 0 })
+    }
+}
+
+fn basename(word: &OsStr) -> Option<&str> {
+    Path::new(word).file_name().and_then(OsStr::to_str)
+}
+
+fn shell(word: &OsStr) -> Option<&str> {
+    basename(word).filter(|name| SHELLS.contains(name))
+}
+
+fn is_wrapper(word: &OsStr) -> bool {
+    basename(word).is_some_and(|name| WRAPPERS.contains(&name))
+}
+
+/// The first operand behind a shell's options, where `-c` is among them. Without it that is the name of a file, and
+/// what comes behind is none of the shell's.
+fn operand_of_c<'a>(shell: &str, words: &'a [OsString]) -> Option<&'a OsStr> {
+    let (mut words, mut has_c) = (words.iter(), false);
+    let operand = loop {
+        let word = words.next()?;
+        match Word::new(shell, word.as_bytes()) {
+            Word::Operand => break word,
+            Word::EndOfOptions => break words.next()?,
+            Word::Options { c, values } => {
+                has_c |= c;
+                for _ in 0..values {
+                    words.next();
+                }
+            }
+        }
+    };
+    has_c.then_some(operand)
+}
+
+/// A word as a shell reads it.
+#[derive(Debug, PartialEq, Eq)]
+enum Word {
+    /// Options: whether `c` is among them, and how many of the next words belong to them.
+    Options {
+        c: bool,
+        values: usize,
+    },
+    EndOfOptions,
+    Operand,
+}
+
+impl Word {
+    fn new(shell: &str, word: &[u8]) -> Self {
+        let long = |values| Word::Options { c: false, values };
+        match word {
+            b"-" | b"--" => Word::EndOfOptions,
+            [b'-', b'-', name @ ..] | [b'-', name @ ..] if LONG_WITH_VALUE.contains(&name) => long(1),
+            [b'-', b'-', ..] => long(0),
+            [b'-', name @ ..] if LONG.contains(&name) => long(0),
+            [b'-' | b'+', letters @ ..] => Word::cluster(shell, letters),
+            _ => Word::Operand,
+        }
+    }
+
+    /// Letters behind one dash or plus: with either, `c` has the same meaning to all of these shells.
+    fn cluster(shell: &str, letters: &[u8]) -> Self {
+        let takes_rest = matches!(shell, "zsh" | "ksh");
+        // There, what is attached to an `o` is the name of an option: -oextendedglob.
+        if let Some((letters, [_, ..])) = memchr::memchr(b'o', letters).map(|o| letters.split_at(o + 1))
+            && takes_rest
+        {
+            return Word::Options { c: letters.contains(&b'c'), values: 0 };
+        }
+        let takes_next = |letter: &&u8| **letter == b'o' || (**letter == b'O' && !takes_rest);
+        Word::Options { c: letters.contains(&b'c'), values: letters.iter().filter(takes_next).count() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(text: &str) -> Vec<OsString> {
+        text.split(' ').map(OsString::from).collect()
+    }
+
+    #[test]
+    fn a_script_is_found_in_every_ordinary_spelling() {
+        for text in [
+            "sh -c {}",
+            "/bin/sh -c {}",
+            "bash -ce {}",
+            "bash -ec {} x y",
+            "bash -c -e {}",
+            "bash -e -c {}",
+            "bash +e -c {}",
+            "dash +c {}",
+            "bash -c -- {}",
+            "dash -c - {}",
+            "bash -o pipefail -c {}",
+            "bash -eo pipefail -c {}",
+            "bash -euo pipefail -c {}",
+            "bash -oc pipefail {}",
+            "bash -c -o pipefail {}",
+            "bash +o posix -c {}",
+            "bash -O extglob -c {}",
+            "bash --norc -c {}",
+            "bash -norc -c {}",
+            "bash -noprofile -c {}",
+            "bash --rcfile file -c {}",
+            "bash -rcfile file -c {}",
+            "bash --init-file file -c {}",
+            "zsh -oextendedglob -c {}",
+            "zsh -fc {}",
+            "zsh -co errexit {}",
+            "zsh --emulate sh -c {}",
+            "ksh -o pipefail -c {}",
+            "timeout 5 bash -c {}",
+            "timeout -k 1 5 /usr/bin/env -i bash -ec {}",
+            "env X=1 sh -c {}",
+            "/usr/bin/env sh -c {}",
+            "nice -n 5 sh -c {}",
+            "sudo -u x sh -c {}",
+            "doas sh -c {}",
+            "nohup sh -c {}",
+            "setsid -w sh -c {}",
+            "time -p bash -c {}",
+            "ionice -c 3 bash -c {}",
+            "chrt -i 0 bash -c {}",
+            "taskset -c 0 bash -c {}",
+            "stdbuf -oL bash -c {}",
+            "flock lock sh -c {}",
+            "busybox sh -c {}",
+        ] {
+            let words = words(text);
+            let script = Script::in_words(&words);
+            assert_eq!(script.map(|script| script.text), Some(OsStr::new("{}")), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_only_looks_like_a_script_is_none() {
+        for text in [
+            "bash script.sh -c {}",
+            "bash -e script.sh -c {}",
+            "bash -o pipefail script.sh -c {}",
+            "bash -- script.sh -c {}",
+            "bash {}",
+            "bash -e {}",
+            "bash --rcfile {} -i",
+            "bash -norc {}",
+            "sh",
+            "sh -c",
+            "grep -c {} file",
+            "echo sh -c {}",
+            "env X=1 ./run -c {}",
+            "timeout 5 curl -c {}",
+            "nice -n 5 bash script.sh -c {}",
+        ] {
+            assert_eq!(Script::in_words(&words(text)), None, "{text}");
+        }
+        let as_argument = words("bash -c script name {}");
+        assert_eq!(Script::in_words(&as_argument).map(|script| script.text), Some(OsStr::new("script")));
+    }
+
+    #[test]
+    fn words_that_are_no_text_are_read_as_bytes() {
+        let invalid = |bytes: &[u8]| OsStr::from_bytes(bytes).to_owned();
+        let words = [invalid(b"env"), invalid(b"X=\xff"), invalid(b"/\xff/bash"), invalid(b"-c"), invalid(b"\xff{}")];
+        let script = Script::in_words(&words).unwrap();
+        assert_eq!((script.text.as_bytes(), script.shell, script.is_wrapped), (&b"\xff{}"[..], "bash", true));
+    }
+}
