@@ -39,7 +39,7 @@ use printer::{Collected, Printer};
 use slots::Slots;
 use spool::{Budget, Spool};
 use target::Target;
-pub use template::{Place, Reading, Template, TemplateError, quoted};
+pub use template::{Place, Reading, Template, TemplateError, quoted, quoted_for_terminal};
 use temporary::TemporaryError;
 
 /// What all commands' output together may take in memory.
@@ -131,8 +131,8 @@ pub trait Observer: Send + Sync {
     /// Has `print` write to our standard output or error, where something else may be shown at the moment. It says whether
     /// it has left a line open on a terminal.
     fn printing(&self, print: &mut dyn FnMut() -> bool);
-    /// What stands before each line of the command's output.
-    fn tag(&self, job: &Job) -> Vec<u8>;
+    /// What stands before each line of the command's output, or of what it writes to its standard error.
+    fn tag(&self, job: &Job, is_stdout: bool) -> Vec<u8>;
     /// The next job, which was read and waits; blank units left out so far.
     fn next(&self, job: &Job, skipped: u64);
 }

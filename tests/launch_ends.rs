@@ -459,10 +459,14 @@ fn alone_on_a_terminal_who_ignores_a_signal_is_waited_for_and_killed_by_the_seco
 fn a_tag_on_a_terminal_has_no_control_characters() {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("units"), "\u{1b}[31mred\n").unwrap();
-    let throttle = env!("CARGO_BIN_EXE_throttle");
-    let Some(seen) = on_a_terminal(&format!("{throttle} -q -r 20/s --tag -a units echo x"), folder.path()) else {
-        return;
-    };
+    let tagged = format!("{} -q -r 20/s --tag -a units -c", env!("CARGO_BIN_EXE_throttle"));
+    let run = |rest: &str| on_a_terminal(&format!("{tagged} {rest}"), folder.path());
+    let Some(seen) = run("'echo x'") else { return };
+    assert!(seen.starts_with("\\u{1b}[31mred\tx"), "{seen:?}");
+    let seen = run("'echo x; echo y >&2' > out").unwrap();
+    assert!(seen.starts_with("\\u{1b}[31mred\ty"), "{seen:?}");
+    assert_eq!(fs::read_to_string(folder.path().join("out")).unwrap(), "\u{1b}[31mred\tx\n");
+    let seen = run("'echo x; echo y >&2' 2> err").unwrap();
     assert!(seen.starts_with("\\u{1b}[31mred\tx"), "{seen:?}");
 }
 
@@ -477,3 +481,26 @@ fn beside_a_bar_output_without_a_last_end_of_line_stays() {
     on_a_terminal(&format!("{} > out", run.replace("-q", "-qk")), folder.path());
     assert_eq!(fs::read_to_string(folder.path().join("out")).unwrap(), "abc1abc2abc3abc4abc5");
 }
+/// Each stream is asked for itself whether it is a terminal.
+    assert_eq!(fs::read_to_string(folder.path().join("err")).unwrap(), "\u{1b}[31mred\ty\n");
+}
+
+#[test]
+fn a_long_tag_is_whole_on_a_terminal_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let address = format!("https://example.org/{}", "long/".repeat(30));
+    fs::write(folder.path().join("units"), format!("{address}1\n{address}2\n")).unwrap();
+    let run = format!("{} -qk -r 20/s --tag -a units -c 'echo x'", env!("CARGO_BIN_EXE_throttle"));
+    let Some(seen) = on_a_terminal(&run, folder.path()) else { return };
+    assert_eq!(seen, format!("{address}1\tx\r\n{address}2\tx\r\n"));
+}
+
+#[test]
+fn a_trace_on_a_terminal_does_nothing_to_it_and_can_be_pasted() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("units"), "\u{1b}[31m it's\t\n").unwrap();
+    let run = format!("{} -qt -r 20/s -a units printf %s > out", env!("CARGO_BIN_EXE_throttle"));
+    let Some(seen) = on_a_terminal(&run, folder.path()) else { return };
+    assert_eq!(seen, "printf '%s' $'\\033[31m it\\'s\\t'\r\n");
+    let pasted = Command::new("bash").args(["-c", &seen.replace('\r', "")]).output().unwrap();
+    assert_eq!(pasted.stdout, fs::read(folder.path().join("out")).unwrap());

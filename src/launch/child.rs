@@ -198,7 +198,7 @@ struct Stream<P> {
 
 impl<P: AsyncRead + Unpin> Stream<P> {
     fn new(shared: &Arc<Shared>, job: &Job, pipe: Option<P>, is_stdout: bool) -> Self {
-        let tag = shared.options.tag.then(|| shared.observer.tag(job));
+        let tag = shared.options.tag.then(|| shared.observer.tag(job, is_stdout));
         let partial = (shared.options.output == Output::Lines).then(|| Partial::new(&shared.budget));
         Stream { pipe, spool: Spool::new(&shared.budget), lines: Lines::new(tag.as_deref()), partial, is_stdout }
     }

@@ -218,6 +218,50 @@ pub fn quoted(words: &[OsString]) -> Vec<u8> {
     words.join(&b' ')
 }
 
+/// The same for a terminal, which would obey control characters: they are written as `$'\033'`, which bash, zsh, ksh, busybox
+/// and POSIX (since 2024) read.
+#[must_use]
+pub fn quoted_for_terminal(words: &[OsString]) -> Vec<u8> {
+    let quote = |word: &OsString| {
+        if is_printable(word.as_bytes()) { quoted(std::slice::from_ref(word)) } else { escaped(word.as_bytes()) }
+    };
+    words.iter().map(quote).collect::<Vec<_>>().join(&b' ')
+}
+
+/// Whether a terminal shows it as it is.
+fn is_printable(word: &[u8]) -> bool {
+    std::str::from_utf8(word).is_ok_and(|text| !text.contains(char::is_control))
+}
+
+fn escaped(word: &[u8]) -> Vec<u8> {
+    let mut text = b"$'".to_vec();
+    for piece in word.utf8_chunks() {
+        piece.valid().chars().for_each(|c| push_escaped(&mut text, c));
+        push_octal(&mut text, piece.invalid());
+    }
+    text.push(b'\'');
+    text
+}
+
+fn push_escaped(text: &mut Vec<u8>, c: char) {
+    let mut buffer = [0; 4];
+    let bytes = c.encode_utf8(&mut buffer).as_bytes();
+    match c {
+        '\n' => text.extend(b"\\n"),
+        '\t' => text.extend(b"\\t"),
+        '\'' | '\\' => text.extend([b'\\', bytes[0]]),
+        c if c.is_control() => push_octal(text, bytes),
+        _ => text.extend(bytes),
+    }
+}
+
+/// Always three digits: a digit that follows is not one of them.
+fn push_octal(text: &mut Vec<u8>, bytes: &[u8]) {
+    for byte in bytes {
+        text.extend([b'\\', b'0' + (byte >> 6), b'0' + (byte >> 3 & 7), b'0' + (byte & 7)]);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -267,6 +311,18 @@ mod tests {
             template.fill(&[b"u".to_vec()]),
             ["sh", "-c", "echo \"$1\" {}", "throttle", "u"].map(OsString::from)
         );
+    }
+
+    #[test]
+    fn what_is_quoted_for_a_terminal_does_nothing_to_it() {
+        let shown = |words: &[&[u8]]| {
+            let words: Vec<OsString> = words.iter().map(|word| OsString::from_vec(word.to_vec())).collect();
+            String::from_utf8(quoted_for_terminal(&words)).unwrap()
+        };
+        assert_eq!(shown(&[b"echo", b"a b", "ü".as_bytes(), b""]), "echo 'a b' 'ü' ''");
+        assert_eq!(shown(&[b"\x1b[31m it's \\"]), r"$'\033[31m it\'s \\'");
+        assert_eq!(shown(&[b"a\nb\tc", b"\x7f1", b"\xff9"]), r"$'a\nb\tc' $'\1771' $'\3779'");
+        assert_eq!(shown(&["\u{9b}31m".as_bytes()]), r"$'\302\23331m'", "one character in place of ESC [");
     }
 
     #[test]

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::Duration;
-use throttle::launch::{Job, Observer, Outcome, quoted};
+use throttle::launch::{Job, Observer, Outcome, quoted, quoted_for_terminal};
 
 /// For so long after everything was killed it is tried to tell how it ended.
 const LAST_WORDS: Duration = Duration::from_secs(1);
@@ -114,7 +114,8 @@ impl Observer for Teller {
         tally.start(job, self.0.report.now());
         if tally.is_traced() {
             drop(tally);
-            self.0.report.aside_bytes(&quoted(words));
+            let quoted = if io::stderr().is_terminal() { quoted_for_terminal(words) } else { quoted(words) };
+            self.0.report.aside_bytes(&quoted);
         }
     }
 
@@ -162,9 +163,10 @@ impl Observer for Teller {
         self.0.report.beside_bar(print);
     }
 
-    fn tag(&self, job: &Job) -> Vec<u8> {
+    fn tag(&self, job: &Job, is_stdout: bool) -> Vec<u8> {
         let unit = job.units().first().map_or(job.name(), Vec::as_slice);
-        let mut tag = if io::stdout().is_terminal() { super::tally::shown(unit).into_bytes() } else { unit.to_vec() };
+        let on_terminal = if is_stdout { io::stdout().is_terminal() } else { io::stderr().is_terminal() };
+        let mut tag = if on_terminal { super::tally::printable(unit).into_bytes() } else { unit.to_vec() };
         if tag.last() == Some(&b'\n') {
             tag.pop();
         }

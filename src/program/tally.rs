@@ -282,6 +282,11 @@ mod tests {
     }
 
     #[test]
+/// All of a unit as a terminal can show it: control characters escaped, but for the end of its last line.
+pub(super) fn printable(unit: &[u8]) -> String {
+    String::from_utf8_lossy(unit).trim_end_matches('\n').chars().flat_map(escaped).collect()
+}
+
     fn the_hint_tells_once_how_many_jobs_it_would_take() {
         let mut slow = after(100, &["-r", "50/s"]);
         assert_eq!(slow.hint(BRAKE - 1), None, "not yet");

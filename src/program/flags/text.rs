@@ -139,12 +139,15 @@ pub(super) const LINE_BUFFER: &str = "Let output out line by line, lines of diff
 pub(super) const UNGROUP: &str = "Let commands write to standard output and error themselves.";
 
 pub(super) const TAG: &str = "\
-Put the unit and a tab before each line of output. On a terminal control characters in the unit are shown escaped.";
+Put the unit and a tab before each line of output; of several units the first. On a terminal control characters in the unit \
+are shown escaped. Where the unit is no argument (--stdin, -n 0), its first 200 bytes stand for it.";
 
 pub(super) const TIMEOUT: &str = "\
 End a command that takes longer than TIME (30s, 500ms, 2min): TERM to its process group, KILL 5 s later. It has failed.";
 
-pub(super) const TRACE: &str = "Write each command to standard error before it runs, quoted for the shell.";
+pub(super) const TRACE: &str = "\
+Write each command to standard error before it runs, quoted for the shell. On a terminal control characters are written as \
+$'\\033', which bash, zsh, ksh and busybox read.";
 
 pub(super) const DRY_RUN: &str = "\
 Write what would run, quoted for the shell, and when, in seconds from the start; then the total and the most that each \
