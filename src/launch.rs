@@ -15,6 +15,7 @@ use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
 use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -170,6 +171,7 @@ impl Launcher {
         notice_ends()?;
         let mut runtime = tokio::runtime::Builder::new_multi_thread();
         runtime.worker_threads(slots::STARTERS).thread_name("children").enable_all();
+        expect_room_for_a_runtime()?;
         // Its threads hand their timer slack down to the commands they start.
         let runtime = with_usual_slack(|| runtime.build())?;
         let tasks = runtime.handle().clone();
@@ -320,6 +322,13 @@ impl Launcher {
 /// (wait(2)); tokio would change that only after the first has started.
 fn notice_ends() -> io::Result<()> {
     signal_hook::flag::register(signal_hook::consts::SIGCHLD, Arc::default()).map(drop)
+}
+
+/// tokio panics where it cannot open the six files it waits with (two pairs and a copy of one end of each, so far), instead
+/// of saying so.
+fn expect_room_for_a_runtime() -> io::Result<()> {
+    let pairs: io::Result<Vec<_>> = (0..3).map(|_| UnixStream::pair()).collect();
+    pairs.map(drop)
 }
 
 /// Too many processes or open files: both end with somebody else's end.

@@ -30,9 +30,15 @@ pub(crate) fn main() -> Exit {
         Err(exit) => return exit,
     };
     run(&flags).unwrap_or_else(|error| {
-        say(format_args!("{error:#}"));
+        say(format_args!("{error:#}{}", advice(&error)));
         flags.own_error()
     })
+}
+
+/// What helps against a lack of open files, wherever it is felt.
+fn advice(error: &anyhow::Error) -> &'static str {
+    let code = error.root_cause().downcast_ref::<std::io::Error>().and_then(std::io::Error::raw_os_error);
+    if code == Some(rustix::io::Errno::MFILE.raw_os_error()) { "; ulimit -n allows more open files" } else { "" }
 }
 
 fn run(flags: &Flags) -> anyhow::Result<Exit> {

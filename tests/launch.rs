@@ -247,6 +247,22 @@ fn where_the_system_has_no_room_the_next_command_waits() {
     }
 }
 
+/// tokio panics where it cannot open what it needs; whatever the number, it is said what helps.
+#[test]
+fn where_files_are_too_few_to_begin_with_that_is_told() {
+    for files in 6..16 {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", &format!("ulimit -n {files}; exec \"$0\" \"$@\""), env!("CARGO_BIN_EXE_throttle")]);
+        shell.args(["-r", "unlimited", "echo"]);
+        shell.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let ended = finish(shell, "a\n");
+        let (first, own_error) = (ended.err.lines().next().unwrap_or_default(), ended.code() == Some(1));
+        let words = "Too many open files (os error 24); ulimit -n allows more open files";
+        assert!(first.starts_with("throttle: ") && first.ends_with(words), "{files}: {}", ended.err);
+        assert!(own_error || ended.code() == Some(126), "{files}: {:?}", ended.status);
+    }
+}
+
 #[test]
 fn commands_inherit_nothing_of_how_we_wait() {
     let slack = run(["-r", "unlimited", "--repeat", "1", "cat", "/proc/self/timerslack_ns"], "");
