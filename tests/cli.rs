@@ -197,6 +197,23 @@ mod help {
                 "-d, --delimiter",
                 "--bytes",
                 "-a, --arg-file",
+    #[test]
+    fn it_and_the_manual_tell_what_commands_find_in_their_environment_and_of_blank_lines() {
+        let manual = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/man/throttle.1")).unwrap();
+        for page in [shown(&["--help"]), manual] {
+            let page: String = page.replace('\\', "").split_whitespace().collect::<Vec<_>>().join(" ");
+            for words in [
+                "THROTTLE_BUCKET",
+                "THROTTLE_SEQ",
+                "THROTTLE_SLOT",
+                "For commands, blank lines are skipped and counted, though not with -0 or -d.",
+                "where commands run, they must not write to it themselves",
+            ] {
+                assert!(page.contains(words), "{words:?} is missing in: {page}");
+            }
+        }
+    }
+
                 "--progress",
                 "--summary",
                 "-q, --quiet",

@@ -24,7 +24,7 @@ mod text;
 pub(crate) use shared::Mode;
 
 #[cfg(test)]
-pub(crate) use text::{EXAMPLES, SIGNALS};
+pub(crate) use text::{ENVIRONMENT, EXAMPLES, SIGNALS};
 
 /// Pass units on, or run a command for each, at exactly the rate you ask for
 #[derive(Debug, Parser)]

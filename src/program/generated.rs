@@ -46,6 +46,10 @@ fn sections() -> String {
         writeln!(text, ".TP\n\\fB{code}\\fR\n{meaning}").unwrap();
     }
     write!(text, ".SH SIGNALS\n{}\n", flags::SIGNALS.replace('\'', "\\(aq")).unwrap();
+    text.push_str(".SH ENVIRONMENT\n");
+    for (name, meaning) in flags::ENVIRONMENT {
+        writeln!(text, ".TP\n\\fB{name}\\fR\n{}", meaning.replace('-', "\\-")).unwrap();
+    }
     text.push_str(".SH EXAMPLES\n");
     for (command, meaning) in flags::EXAMPLES {
         let command = command.replace('\\', "\\e").replace('-', "\\-").replace('\'', "\\(aq");

@@ -12,8 +12,9 @@ pub(super) const LONG_ABOUT: &str = "\
 Pass lines, records or bytes from standard input to standard output, or run a command for each, at exactly the rate you \
 ask for.
 
-Units are read as they come, wait until every limit allows them, and leave whole and unchanged: blank lines, NUL bytes, \
-invalid UTF-8 and a last line without its newline included. Time lost to a slow reader or writer is not made up by a \
+Units are read as they come, wait until every limit allows them, and leave whole and unchanged: on their way to standard \
+output blank lines, NUL bytes, invalid UTF-8 and a last line without its newline included. For commands, blank lines are \
+skipped and counted, though not with -0 or -d. Time lost to a slow reader or writer is not made up by a \
 burst beyond what the limits allow.";
 
 /// Command and meaning.
@@ -156,7 +157,8 @@ limit would let through. Runs nothing and waits for nothing.";
 pub(super) const PROGRESS: &str = "\
 Show progress on standard error: auto, always or never.
 
-auto shows a bar when standard error is a terminal and standard output is not, once the work has lasted a second. \
+auto shows a bar once the work has lasted a second, when standard error is a terminal and it spoils nothing: where units are \
+passed on, standard output must be none; where commands run, they must not write to it themselves (-u, -j 1 without --tag). \
 always without a terminal writes a plain line every 10 s. SIGUSR1 has the same line written at any time.";
 
 pub(super) const SUMMARY: &str = "\
@@ -168,13 +170,27 @@ FMT is text or json; it goes to standard error, or to FILE.";
 pub(super) const QUIET: &str = "\
 No hints, no bar unless --progress=always asks for it, and in launch mode no word on failed commands.";
 
+/// Variable and meaning.
+pub(crate) const ENVIRONMENT: [(&str, &str); 5] = [
+    ("THROTTLE_BUCKET", "The bucket where --bucket is not given."),
+    ("THROTTLE_SEQ", "Set for each command: its number, from 1."),
+    (
+        "THROTTLE_SLOT",
+        "Set for each command: which of the --jobs it is, from 0; no two that run at once have the same.",
+    ),
+    ("TMPDIR", "Where output, and units for --stdin, are kept that are too much for memory; /tmp where not set."),
+    ("XDG_STATE_HOME", "Where buckets that are just named are kept; ~/.local/state where not set."),
+];
+
 pub(crate) const SIGNALS: &str = "\
 USR1 writes a status line to standard error. INT, TERM and HUP end the program at once, after the summary where one was \
 asked for; commands get the signal (and QUIT), too, with all of their process group, and are waited for: a second one kills them. A signal that was ignored at the start stays ignored. When the reader is gone, the program dies of SIGPIPE, as \
 cat does.";
 
-/// Examples, exit codes and signals, for `--help`.
+/// Examples, exit codes, signals and environment, for `--help`.
 pub(super) fn after_long_help() -> String {
     let codes: Vec<String> = TABLE.iter().map(|(_, code, meaning)| format!("  {code}  {meaning}")).collect();
-    format!("{}\n\nExit codes:\n{}\n\nSignals:\n  {SIGNALS}", examples(&EXAMPLES), codes.join("\n"))
+    let environment: Vec<String> = ENVIRONMENT.iter().map(|(name, meaning)| format!("  {name}  {meaning}")).collect();
+    let (examples, codes, environment) = (examples(&EXAMPLES), codes.join("\n"), environment.join("\n"));
+    format!("{examples}\n\nExit codes:\n{codes}\n\nSignals:\n  {SIGNALS}\n\nEnvironment:\n{environment}")
 }
