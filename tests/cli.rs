@@ -135,12 +135,21 @@ mod mistakes {
     }
 
     #[test]
+    fn a_mistake_of_ours_is_not_blamed_on_the_commands_options() {
+        for args in [&["--bogus", "--", "grep", "-r", "-n", "x"][..], &["--bogus", "grep", "-r", "-n", "x"]] {
+            let said = refused(&[&["-r", "5/s"], args].concat());
+            assert!(said.contains("'--bogus'") && !said.contains("-r takes a limit"), "{args:?}: {said}");
+        }
+    }
+
+    #[test]
     fn the_habits_of_other_tools_are_answered_with_our_spelling() {
         for (args, words) in [
             (&["-L", "10M"][..], "-L is not an option here: write -r 10MB/s for bytes, -r 10M/s for lines"),
             (&["-q", "-L", "10m"], "-L is not an option here: a rate is -r 10MB/s or -r 10M/s"),
             (&["--delay", "2s"], "--delay is not an option here: a delay is a rate: for one every 2s write -r 1/2s"),
-            (&["--delay=0.5"], "--delay is not an option here"),
+            (&["--delay=0.02"], "for one every 0.02s write -r 50/s"),
+            (&["--delay", "1.5"], "for one every 1.5s write -r 1/1500ms"),
             (&["--rate-limit", "10M"], "--rate-limit is not an option here: write -r 10MB/s"),
             (&["--rate-limit=10"], "--rate-limit is not an option here: write --rate"),
             (&["--bwlimit=10M"], "--bwlimit is not an option here: write -r 10MB/s"),
@@ -153,6 +162,7 @@ mod mistakes {
                 "-p is not an option here: to see what would run write --dry-run, for progress --progress=always",
             ),
             (&["-r", "5/s", ":::", "a", "b"], "::: is not an option here: pass units on standard input"),
+            (&["-r", "5/s", "-c", "true", ":::", "a"], "::: is not an option here: pass units on standard input"),
         ] {
             let said = refused(args);
             assert!(said.contains(words), "{args:?}: {said}");
@@ -188,16 +198,6 @@ mod help {
     }
 
     #[test]
-    fn both_know_every_option() {
-        for help in [shown(&["-h"]), shown(&["--help"])] {
-            for option in [
-                "-r, --rate",
-                "-b, --burst",
-                "-0, --null",
-                "-d, --delimiter",
-                "--bytes",
-                "-a, --arg-file",
-    #[test]
     fn it_and_the_manual_tell_what_commands_find_in_their_environment_and_of_blank_lines() {
         let manual = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/man/throttle.1")).unwrap();
         for page in [shown(&["--help"]), manual] {
@@ -214,6 +214,16 @@ mod help {
         }
     }
 
+    #[test]
+    fn both_know_every_option() {
+        for help in [shown(&["-h"]), shown(&["--help"])] {
+            for option in [
+                "-r, --rate",
+                "-b, --burst",
+                "-0, --null",
+                "-d, --delimiter",
+                "--bytes",
+                "-a, --arg-file",
                 "--progress",
                 "--summary",
                 "-q, --quiet",

@@ -60,6 +60,39 @@ fn a_failed_unit_is_named_and_the_sum_is_told() {
 }
 
 #[test]
+fn where_the_command_is_the_unit_its_own_name_is_told() {
+    for (args, units, name) in [
+        (&["{}"][..], "/bin/false\n", "false"),
+        (&["/bin/fal{}"], "se\n", "false"),
+        (&["-n2", "{}"], "false\nx\n", "false"),
+    ] {
+        let ended = run([&["-r", "unlimited"], args].concat(), units);
+        assert!(ended.err.contains(&format!("': {name} exited 1\n")), "{args:?}: {}", ended.err);
+    }
+}
+
+#[test]
+fn a_script_that_does_not_say_who_reads_it_gets_advice() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = folder.path().join("script");
+    fs::write(&script, "echo\n").unwrap();
+    assert!(Command::new("chmod").arg("+x").arg(&script).status().unwrap().success());
+    let ended = run(["-r", "9/s", script.to_str().unwrap()], "1\n");
+    let words = "Exec format error (os error 8); a script needs a first line like #!/bin/sh, or run it with sh\n";
+    assert!(ended.code() == Some(126) && ended.err.contains(words), "{}", ended.err);
+}
+
+#[test]
+fn the_limits_that_a_bucket_knows_are_told_at_the_end() {
+    let folder = tempfile::tempdir().unwrap();
+    let bucket = folder.path().join("bucket");
+    let bucket = bucket.to_str().unwrap();
+    assert_eq!(run(["--bucket", bucket, "--set", "-r", "50/s", "-r", "900/h"], "").code(), Some(0));
+    let ended = run(["--bucket", bucket, "echo"], "1\n");
+    assert!(ended.err.ends_with(" s at 50/s,burst=1 and 900/h,window\n"), "{}", ended.err);
+}
+
+#[test]
 fn of_many_failed_units_twenty_are_named() {
     let ended = run(["-r", "unlimited", "-b5", "false"], "");
     assert_eq!(ended.code(), Some(2), "unlimited has no burst");
@@ -401,6 +434,20 @@ fn a_command_that_wants_the_terminal_is_reported() {
     assert!(seen.contains("2 ok, 1 failed; "), "{seen}");
 }
 
+/// Who has -j 1 already is not told to write it.
+#[test]
+fn who_wanted_the_terminal_is_told_how_it_may_have_it() {
+    let folder = tempfile::tempdir().unwrap();
+    for (how, words) in [
+        ("-j1 --timeout 9", "wanted the terminal; without --timeout it may have it"),
+        ("--timeout 9", "wanted the terminal; with -j 1 and without --timeout it may have it"),
+    ] {
+        let run = format!("{} {how} -r 20/s --repeat 1 -c 'cat /dev/tty'", env!("CARGO_BIN_EXE_throttle"));
+        let Some(seen) = on_a_terminal(&run, folder.path()) else { return };
+        assert!(seen.contains(words), "{seen}");
+    }
+}
+
 #[test]
 fn alone_a_command_may_use_the_terminal() {
     let folder = tempfile::tempdir().unwrap();
@@ -455,6 +502,7 @@ fn alone_on_a_terminal_who_ignores_a_signal_is_waited_for_and_killed_by_the_seco
     wait_until("they are gone", || all_are_gone(&pids));
 }
 
+/// Each stream is asked for itself whether it is a terminal.
 #[test]
 fn a_tag_on_a_terminal_has_no_control_characters() {
     let folder = tempfile::tempdir().unwrap();
@@ -468,20 +516,6 @@ fn a_tag_on_a_terminal_has_no_control_characters() {
     assert_eq!(fs::read_to_string(folder.path().join("out")).unwrap(), "\u{1b}[31mred\tx\n");
     let seen = run("'echo x; echo y >&2' 2> err").unwrap();
     assert!(seen.starts_with("\\u{1b}[31mred\tx"), "{seen:?}");
-}
-
-/// A bar is wiped out together with whatever stands in its line.
-#[test]
-fn beside_a_bar_output_without_a_last_end_of_line_stays() {
-    let folder = tempfile::tempdir().unwrap();
-    let throttle = env!("CARGO_BIN_EXE_throttle");
-    let run = format!("{throttle} -q --progress always -r 8/s --repeat 5 printf 'abc%s' {{}}");
-    let Some(seen) = on_a_terminal(&run, folder.path()) else { return };
-    assert!(seen.contains("abc4\r\n") && seen.contains("abc5\r\n"), "{seen:?}");
-    on_a_terminal(&format!("{} > out", run.replace("-q", "-qk")), folder.path());
-    assert_eq!(fs::read_to_string(folder.path().join("out")).unwrap(), "abc1abc2abc3abc4abc5");
-}
-/// Each stream is asked for itself whether it is a terminal.
     assert_eq!(fs::read_to_string(folder.path().join("err")).unwrap(), "\u{1b}[31mred\ty\n");
 }
 
@@ -504,3 +538,16 @@ fn a_trace_on_a_terminal_does_nothing_to_it_and_can_be_pasted() {
     assert_eq!(seen, "printf '%s' $'\\033[31m it\\'s\\t'\r\n");
     let pasted = Command::new("bash").args(["-c", &seen.replace('\r', "")]).output().unwrap();
     assert_eq!(pasted.stdout, fs::read(folder.path().join("out")).unwrap());
+}
+
+/// A bar is wiped out together with whatever stands in its line.
+#[test]
+fn beside_a_bar_output_without_a_last_end_of_line_stays() {
+    let folder = tempfile::tempdir().unwrap();
+    let throttle = env!("CARGO_BIN_EXE_throttle");
+    let run = format!("{throttle} -q --progress always -r 8/s --repeat 5 printf 'abc%s' {{}}");
+    let Some(seen) = on_a_terminal(&run, folder.path()) else { return };
+    assert!(seen.contains("abc4\r\n") && seen.contains("abc5\r\n"), "{seen:?}");
+    on_a_terminal(&format!("{} > out", run.replace("-q", "-qk")), folder.path());
+    assert_eq!(fs::read_to_string(folder.path().join("out")).unwrap(), "abc1abc2abc3abc4abc5");
+}

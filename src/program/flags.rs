@@ -198,8 +198,11 @@ impl Flags {
         &self.plan
     }
 
-    /// The limits as the user wrote them.
+    /// The limits as the user wrote them; where he did not, those of the bucket.
     pub(crate) fn limits_as_written(&self) -> String {
+        if self.raw.rate.is_empty() {
+            return self.plan.to_string();
+        }
         let limits: Vec<String> = self.raw.rate.iter().map(ToString::to_string).collect();
         limits.join(" and ")
     }

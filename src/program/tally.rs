@@ -5,8 +5,10 @@ use super::exit::Exit;
 use super::flags::Flags;
 use std::collections::BTreeMap;
 use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use throttle::clock::{Nanos, SECOND};
-use throttle::launch::{Job, Outcome};
+use throttle::launch::{Job, Outcome, Template};
 use throttle::limits::Plan;
 use throttle::rate::Rate;
 
@@ -26,6 +28,10 @@ pub(crate) struct Tally {
     trace: bool,
     /// What is run, for the messages.
     command: String,
+    /// Where its name depends on the unit.
+    template: Option<Template>,
+    /// How it could have had the terminal.
+    terminal: &'static str,
     /// As the user wrote them.
     limits: String,
     /// For the hint about jobs: the pace, unless the number of jobs was chosen.
@@ -55,6 +61,12 @@ impl Tally {
             quiet: flags.is_quiet(),
             trace: flags.is_traced(),
             command: flags.command_name(),
+            template: flags.template().filter(|template| template.name().is_none()).cloned(),
+            terminal: match (flags.jobs(), flags.timeout()) {
+                (Some(1), Some(_)) => "without --timeout it may have it",
+                (_, Some(_)) => "with -j 1 and without --timeout it may have it",
+                _ => "with -j 1 it may have it",
+            },
             limits: flags.limits_as_written(),
             pace: flags.jobs().is_none().then(|| Plan::fastest(flags.plan())).flatten(),
             hinted: false,
@@ -118,12 +130,13 @@ impl Tally {
                 return None;
             }
             Outcome::Exited(255) => {
-                (format!("{} exited 255, which means stop; to go on: -c '… || exit 1'", self.command), Exit::Stopped)
+                let command = self.command_for(job);
+                (format!("{command} exited 255, which means stop; to go on: -c '… || exit 1'"), Exit::Stopped)
             }
-            Outcome::Exited(code) => (format!("{} exited {code}", self.command), Exit::Failed),
+            Outcome::Exited(code) => (format!("{} exited {code}", self.command_for(job)), Exit::Failed),
             Outcome::Killed(signal) => (format!("killed by {}", signal_name(*signal)), Exit::Killed),
             Outcome::TimedOut => ("timed out".to_owned(), Exit::Failed),
-            Outcome::WantedTerminal => ("wanted the terminal; with -j 1 it may have it".to_owned(), Exit::Failed),
+            Outcome::WantedTerminal => (format!("wanted the terminal; {}", self.terminal), Exit::Failed),
             Outcome::NotFound(error) => (format!("cannot be run: {error}"), Exit::NotFound),
             Outcome::CannotRun(error) => (format!("cannot be run: {error}{}", advice(error)), Exit::CannotRun),
             Outcome::TooLong => ("too long for an argument; --stdin has no bound".to_owned(), Exit::CannotRun),
@@ -142,6 +155,13 @@ impl Tally {
         self.killed += u64::from(matches!(outcome, Outcome::Killed(_)));
         self.exit = worse(self.exit, exit);
         (self.failed <= NAMED && !self.quiet).then(|| format!("unit {} '{}': {words}", job.seq(), shown(job.name())))
+    }
+
+    /// What a message calls the command that was run for `job`.
+    fn command_for(&self, job: &Job) -> String {
+        let words = self.template.as_ref().map(|template| template.fill(job.units())).unwrap_or_default();
+        let name = words.first().and_then(|name| Path::new(name).file_name());
+        name.map_or_else(|| self.command.clone(), |name| shown(name.as_bytes()))
     }
 
     /// Whether it is worth asking for [`hint`](Self::hint): once a second.
@@ -225,12 +245,13 @@ impl Tally {
     }
 }
 
-/// What to do where the system has no room; a temporary file's error says it itself.
+/// What to do where the system has no room or knows no way to run it; a temporary file's error says it itself.
 fn advice(error: &io::Error) -> &'static str {
     use rustix::io::Errno;
     match error.raw_os_error().map(Errno::from_raw_os_error) {
         Some(Errno::MFILE) => "; ulimit -n allows more open files",
         Some(Errno::AGAIN) => "; ulimit -u allows more processes",
+        Some(Errno::NOEXEC) => "; a script needs a first line like #!/bin/sh, or run it with sh",
         _ => "",
     }
 }
@@ -261,6 +282,11 @@ pub(super) fn shown(unit: &[u8]) -> String {
     if chars.next().is_some() { format!("{beginning}…") } else { beginning }
 }
 
+/// All of a unit as a terminal can show it: control characters escaped, but for the end of its last line.
+pub(super) fn printable(unit: &[u8]) -> String {
+    String::from_utf8_lossy(unit).trim_end_matches('\n').chars().flat_map(escaped).collect()
+}
+
 /// Only control characters are changed: quotes and backslashes stay as they are.
 fn escaped(c: char) -> Vec<char> {
     if c.is_control() { c.escape_default().collect() } else { vec![c] }
@@ -282,11 +308,6 @@ mod tests {
     }
 
     #[test]
-/// All of a unit as a terminal can show it: control characters escaped, but for the end of its last line.
-pub(super) fn printable(unit: &[u8]) -> String {
-    String::from_utf8_lossy(unit).trim_end_matches('\n').chars().flat_map(escaped).collect()
-}
-
     fn the_hint_tells_once_how_many_jobs_it_would_take() {
         let mut slow = after(100, &["-r", "50/s"]);
         assert_eq!(slow.hint(BRAKE - 1), None, "not yet");
