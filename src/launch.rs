@@ -11,8 +11,9 @@ use crate::framing::Buffer;
 use crate::sink::{Filled, Flow, FlowError, Passed, Source};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal};
+use std::borrow::Cow;
 use std::collections::BTreeSet;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -21,33 +22,41 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::process::{Child, Command};
+use tokio::sync::Semaphore;
 use tokio::time::sleep;
 
 mod batches;
 mod child;
 mod lines;
+mod loads;
 mod printer;
 mod slots;
 mod spool;
 mod target;
 mod template;
 mod temporary;
+mod units;
 
 use batches::Batches;
 pub use batches::{Job, Numbers, Shape};
 use child::Running;
+use loads::{Load, Loads};
 use printer::{Collected, Printer};
 use slots::Slots;
 use spool::{Budget, Spool};
 use target::Target;
-pub use template::{Place, Reading, Template, TemplateError, quoted, quoted_for_terminal};
+pub use template::{Place, Reading, Template, TemplateError, Words, quoted, quoted_for_terminal};
 use temporary::TemporaryError;
+pub use units::Units;
 
 /// What all commands' output together may take in memory.
-const MEMORY: usize = 1 << 20;
+const MEMORY: usize = 512 * 1024;
 
 /// After everything was killed, nobody who takes no output holds up the end longer than this.
 const LAST_WORDS: Duration = Duration::from_secs(1);
+
+/// Threads that may be blocked by who does not read what we write: more would only take memory.
+const BLOCKED: usize = 8;
 
 /// What fits into any pipe before somebody reads it: one page (pipe(7)).
 const FITS_A_PIPE: u64 = 4096;
@@ -116,7 +125,7 @@ pub enum Outcome {
 /// Who is told what happens. Called from several threads.
 pub trait Observer: Send + Sync {
     /// The command is about to start.
-    fn starting(&self, job: &Job, words: &[OsString]);
+    fn starting(&self, job: &Job, words: Words<'_>);
     /// The command has ended, or could not start. Where it is [`Outcome::Ok`] this must not block.
     fn ended(&self, job: &Job, outcome: &Outcome);
     /// Our reader is gone.
@@ -142,8 +151,11 @@ pub trait Observer: Send + Sync {
 struct Shared {
     options: Options,
     slots: Slots,
+    loads: Arc<Loads>,
     budget: Budget,
     printer: Mutex<Printer>,
+    /// Who prints where that may block. The others wait for him without a thread each, which would take its memory.
+    printing: Arc<Semaphore>,
     observer: Arc<dyn Observer>,
     wanted_terminal: Mutex<BTreeSet<u64>>,
     told_of_holding: AtomicBool,
@@ -171,6 +183,7 @@ impl Launcher {
         notice_ends()?;
         let mut runtime = tokio::runtime::Builder::new_multi_thread();
         runtime.worker_threads(slots::STARTERS).thread_name("children").enable_all();
+        runtime.max_blocking_threads(BLOCKED);
         expect_room_for_a_runtime()?;
         // Its threads hand their timer slack down to the commands they start.
         let runtime = with_usual_slack(|| runtime.build())?;
@@ -180,7 +193,9 @@ impl Launcher {
         let printer = Mutex::new(Printer::new(options.output == Output::InOrder));
         let (slots, budget) = (Slots::new(options.jobs, options.burst), Budget::new(MEMORY));
         let (wanted_terminal, told_of_holding) = (Mutex::default(), AtomicBool::new(false));
-        let shared = Shared { options, slots, budget, printer, observer, wanted_terminal, told_of_holding };
+        let (loads, printing) = (Arc::default(), Arc::new(Semaphore::new(1)));
+        let shared =
+            Shared { options, slots, loads, budget, printer, printing, observer, wanted_terminal, told_of_holding };
         Ok(Launcher { shared: Arc::new(shared), tasks })
     }
 
@@ -238,13 +253,24 @@ impl Launcher {
 
     /// Has the command for `job` started: by a task, as starting takes a while and several can start at once.
     fn start(&self, mut job: Job) {
-        let words = self.shared.options.template.fill(&job.units);
+        let load = self.shared.loads.take(self.memory_to_start(&job));
         let slot = self.shared.slots.take(job.seq);
-        self.shared.observer.starting(&job, &words);
+        let words = self.shared.options.template.fill(&job.units);
+        self.shared.observer.starting(&job, words);
+        let loaded = match job.refused() {
+            None => Ok((self.command(words), load)),
+            Some(outcome) => Err(outcome),
+        };
+        // The command has copies. The first may stand in a tag, or be the name of the command.
+        job.forget_units(self.shared.options.tag || self.shared.options.template.name().is_none());
         let launcher = self.clone();
         self.tasks.spawn(async move {
             let shared = Arc::clone(&launcher.shared);
-            match launcher.spawn(&mut job, &words, slot).await {
+            let started = match loaded {
+                Ok((command, load)) => launcher.spawn(&mut job, command, load, slot).await,
+                Err(outcome) => Err(outcome),
+            };
+            match started {
                 Ok((child, target)) => {
                     shared.slots.started(job.seq, target);
                     // It may have been stopped before anybody knew it.
@@ -260,15 +286,19 @@ impl Launcher {
         });
     }
 
-    async fn spawn(&self, job: &mut Job, words: &[OsString], slot: u32) -> Result<(Child, Target), Outcome> {
-        let has_nul = |word: &OsString| memchr::memchr(0, word.as_encoded_bytes()).is_some();
-        if job.too_long {
-            return Err(Outcome::TooLong);
-        }
-        if words.iter().any(has_nul) {
-            return Err(Outcome::HasNul);
-        }
-        let mut command = self.command(words);
+    fn memory_to_start(&self, job: &Job) -> usize {
+        self.shared.options.template.fill(&job.units).memory()
+    }
+
+    /// Starts the command, which is made on the pump's thread, so that what it takes of memory comes from one place. It is
+    /// gone, and its `load` given back, when it has started.
+    async fn spawn(
+        &self,
+        job: &mut Job,
+        mut command: Command,
+        _load: Option<Load>,
+        slot: u32,
+    ) -> Result<(Child, Target), Outcome> {
         command.env("THROTTLE_SEQ", job.seq.to_string()).env("THROTTLE_SLOT", slot.to_string());
         if let Some(mut units) = job.input.take() {
             let input = self.once_there_is_room(|| as_input(&mut units)).await;
@@ -298,10 +328,13 @@ impl Launcher {
     }
 
     /// The command, but for its environment and standard input.
-    fn command(&self, words: &[OsString]) -> Command {
+    fn command(&self, words: Words<'_>) -> Command {
         let options = &self.shared.options;
-        let mut command = Command::new(options.program.as_ref().unwrap_or(&words[0]));
-        command.arg0(&words[0]).args(&words[1..]).stdin(Stdio::null());
+        let mut words = words.iter();
+        // There always is one: no template is empty, and where the first word is {} there is a unit.
+        let name = words.next().unwrap_or(Cow::Borrowed(OsStr::new("")));
+        let mut command = Command::new(options.program.as_deref().unwrap_or(&name));
+        command.arg0(&name).args(words).stdin(Stdio::null());
         if options.output != Output::Direct {
             command.stdout(Stdio::piped()).stderr(Stdio::piped());
         }
@@ -409,27 +442,40 @@ impl Shared {
         self.printer.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Does what may have to wait for somebody who reads what we write, on a thread for that.
-    async fn blocking(&self, act: impl FnOnce() -> io::Result<()> + Send + 'static) -> io::Result<()> {
-        let too_long = async {
-            self.slots.killed().await;
-            sleep(LAST_WORDS).await;
+    /// Prints what may have to wait for somebody who reads it, on a thread for that.
+    async fn blocking(&self, print: impl FnOnce() -> io::Result<()> + Send + 'static) -> io::Result<()> {
+        let printing = Arc::clone(&self.printing);
+        let print = async {
+            let turn = printing.acquire_owned().await;
+            let print = move || {
+                let _turn = turn;
+                print()
+            };
+            on_a_thread(print).await
         };
-        tokio::select! {
-            done = tokio::task::spawn_blocking(act) => done.unwrap_or_else(|error| Err(io::Error::other(error))),
-            () = too_long => Err(ErrorKind::TimedOut.into()),
-        }
+        self.unless_killed(print).await
     }
 
     /// Tells what may have to be written for somebody to read.
     async fn tell(self: &Arc<Self>, job: &Arc<Job>, tell: impl FnOnce(&dyn Observer, &Job) + Send + 'static) {
         let (shared, job) = (Arc::clone(self), Arc::clone(job));
-        let told = self.blocking(move || {
+        let told = on_a_thread(move || {
             tell(&*shared.observer, &job);
             Ok(())
         });
         // Who does not want to know need not.
-        let _ = told.await;
+        let _ = self.unless_killed(told).await;
+    }
+
+    async fn unless_killed(&self, act: impl Future<Output = io::Result<()>>) -> io::Result<()> {
+        let too_long = async {
+            self.slots.killed().await;
+            sleep(LAST_WORDS).await;
+        };
+        tokio::select! {
+            done = act => done,
+            () = too_long => Err(ErrorKind::TimedOut.into()),
+        }
     }
 
     /// A reader that is gone ends everything.
@@ -463,6 +509,10 @@ impl Shared {
     }
 }
 
+async fn on_a_thread(act: impl FnOnce() -> io::Result<()> + Send + 'static) -> io::Result<()> {
+    tokio::task::spawn_blocking(act).await.unwrap_or_else(|error| Err(io::Error::other(error)))
+}
+
 /// Whether a little can be written to `fd` without a wait.
 fn is_ready(fd: impl AsFd) -> bool {
     !state_of(fd).is_empty()
@@ -490,7 +540,8 @@ impl<R: Source> Launching<R> {
     /// Commands for what `source` gives, framed by `buffer`.
     pub fn new(source: R, buffer: Buffer, shape: Shape, launcher: Launcher) -> Self {
         let budget = launcher.shared.budget.clone();
-        Launching { batches: Batches::new(source, buffer, shape, budget), launcher }
+        let batches = Batches::new(source, buffer, shape, &launcher.shared.options.template, budget);
+        Launching { batches, launcher }
     }
 
     /// Blank units left out so far.
@@ -530,6 +581,8 @@ impl<R: Source> Flow for Launching<R> {
     fn ready(&mut self) -> Result<u64, FlowError> {
         self.batches.cut_ahead();
         self.tell_next();
+        let load = self.batches.peek().map_or(0, |job| self.launcher.memory_to_start(job));
+        self.launcher.shared.loads.wait_for(load);
         Ok(self.launcher.shared.slots.wait())
     }
 
@@ -554,8 +607,8 @@ pub struct Showing<R, S> {
 
 impl<R: Source, S: FnMut(&Job) -> io::Result<()>> Showing<R, S> {
     /// Gives every job for what `source` holds to `show`, when it would start.
-    pub fn new(source: R, buffer: Buffer, shape: Shape, show: S) -> Self {
-        Showing { batches: Batches::new(source, buffer, shape, Budget::new(MEMORY)), show }
+    pub fn new(source: R, buffer: Buffer, shape: Shape, template: &Template, show: S) -> Self {
+        Showing { batches: Batches::new(source, buffer, shape, template, Budget::new(MEMORY)), show }
     }
 
     /// Blank units left out so far.

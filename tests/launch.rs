@@ -71,6 +71,28 @@ fn what_is_more_than_the_kernel_takes_goes_to_several_commands() {
     assert!(counts.len() > 1);
 }
 
+/// Six times a million units are more than six times too many.
+#[test]
+fn units_that_a_command_repeats_fit_as_often_as_they_stand_there() {
+    let repeating = ["sh", "-c", "echo $#", "sh", "{}", "{}", "{}", "{}", "{}", "{}"];
+    let args = [&["-r", "unlimited", "-n", "1000000", "--"][..], &repeating].concat();
+    let ended = run(args, numbers(300_000));
+    let counts: Vec<u64> = ended.text().lines().map(|count| count.parse().unwrap()).collect();
+    assert_eq!((counts.iter().sum::<u64>(), ended.code()), (6 * 300_000, Some(0)), "{}", ended.err);
+}
+
+/// A quarter of the stack is for arguments and the environment: execve(2).
+#[test]
+fn where_the_stack_is_small_or_the_environment_large_a_command_gets_less() {
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "ulimit -s 400; exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_throttle")]);
+    shell.args(["-r", "unlimited", "-n", "1000000", "-c", "echo $#"]).env("LARGE", "x".repeat(60_000));
+    shell.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let ended = finish(shell, numbers(30_000));
+    let counts: Vec<u64> = ended.text().lines().map(|count| count.parse().unwrap()).collect();
+    assert_eq!((counts.iter().sum::<u64>(), ended.code()), (30_000, Some(0)), "{}", ended.err);
+}
+
 #[test]
 fn what_would_surprise_is_refused() {
     for (args, words) in [
@@ -230,6 +252,25 @@ fn what_is_too_long_is_not_held() {
     let ended = run(["-r", "unlimited", "echo"], b"x".repeat(30 << 20));
     assert_eq!(ended.code(), Some(126));
     assert!(ended.peak < MEMORY, "{} KiB", ended.peak);
+}
+
+/// Short units in one command, each of which took an allocation of its own, and long ones in many at once.
+#[test]
+fn many_units_or_much_of_them_take_little_memory() {
+    let many = if cfg!(debug_assertions) { 300_000 } else { 2_000_000 };
+    let long = format!("{}\n", "x".repeat(130_000)).repeat(100);
+    for (how, input) in [
+        (&["-n", "50000"][..], numbers(many)),
+        (&["-n", "5000"], numbers(many / 2)),
+        (&["-n", "1000000", "-r", "1M/s"], "a\n".repeat(2 * many as usize)),
+        (&["-j", "64"], long),
+    ] {
+        let rate = &["-r", "unlimited"][..];
+        let rate = if how.contains(&"-r") { &[] } else { rate };
+        let ended = run([&["-q"], rate, how, &["true"]].concat(), input);
+        assert_eq!((ended.code(), &*ended.err), (Some(0), ""), "{how:?}");
+        assert!(ended.peak < MEMORY, "{how:?}: {} KiB", ended.peak);
+    }
 }
 
 /// Each command takes three descriptors or more, and what goes to its standard input another; there are forty.

@@ -117,6 +117,17 @@ fn a_last_line_keeps_its_missing_end_where_nothing_is_done_to_it() {
     assert_eq!(lines.sorted(), ["a", "b"], "a line of another command begins at the left");
 }
 
+/// Between two of their doublings buffers took more than was counted, and those who waited to print a thread each.
+#[test]
+fn many_commands_that_write_much_take_little_memory() {
+    for how in [&["-j16"][..], &["-k", "-j64"], &["--line-buffer"]] {
+        let args = [how, &["-q", "-r", "unlimited", "-c", "head -c 999999 /dev/zero; echo"]].concat();
+        let ended = run(args, numbers(100));
+        assert_eq!((ended.code(), ended.out.len() % 1_000_000), (Some(0), 0), "{how:?}: {}", ended.err);
+        assert!(ended.peak < MEMORY, "{how:?}: {} KiB", ended.peak);
+    }
+}
+
 #[test]
 fn a_command_that_writes_much_takes_little_memory() {
     let (length, name) = if cfg!(debug_assertions) { (64 << 20, "64M") } else { (1 << 30, "1G") };

@@ -1,6 +1,8 @@
 //! Input cut into jobs: one command's worth of units each.
 
 use super::spool::{Budget, Spool};
+use super::units::{LONGEST_UNIT, Units, size_of_word};
+use super::{Outcome, Template};
 use crate::framing::Buffer;
 use crate::sink::{Filled, FlowError, Source};
 use std::collections::VecDeque;
@@ -9,10 +11,8 @@ use std::io;
 /// Jobs that are cut ahead of their launch.
 const AHEAD: usize = 64;
 
-/// What one command gets at most, by size: a little under what Linux takes for one argument (`MAX_ARG_STRLEN`, execve(2))
-/// or, together, under the smallest usual limit on all of them.
-const LONGEST_UNIT: usize = 128 * 1024 - 1;
-const LARGEST_BATCH: usize = 512 * 1024;
+/// The memory that those may take before no more are cut.
+const MEMORY_AHEAD: usize = 128 * 1024;
 
 /// How much of a unit is kept to name it.
 const NAME: usize = 200;
@@ -23,7 +23,7 @@ pub struct Job {
     /// Counted from 1.
     pub(super) seq: u64,
     /// What stands for its units in the command.
-    pub(super) units: Vec<Vec<u8>>,
+    pub(super) units: Units,
     /// What goes to its standard input.
     pub(super) input: Option<Spool>,
     /// The beginning of its first unit, to name it.
@@ -47,8 +47,22 @@ impl Job {
 
     /// What stands for its units in the command.
     #[must_use]
-    pub fn units(&self) -> &[Vec<u8>] {
+    pub fn units(&self) -> &Units {
         &self.units
+    }
+
+    /// They are no longer needed, but for the first where it is to be named in full.
+    pub(super) fn forget_units(&mut self, but_the_first: bool) {
+        self.units = self.units.first().filter(|_| but_the_first).into_iter().collect();
+    }
+
+    /// Why it would be pointless to run it, where that can be seen.
+    #[must_use]
+    pub fn refused(&self) -> Option<Outcome> {
+        match self {
+            Job { too_long: true, .. } => Some(Outcome::TooLong),
+            _ => self.units.has_nul().then_some(Outcome::HasNul),
+        }
     }
 }
 
@@ -70,7 +84,11 @@ pub(super) struct Batches<R> {
     buffer: Buffer,
     shape: Shape,
     budget: Budget,
+    /// What the units of one job may take of all arguments, each with its end and the pointer to it.
+    room: usize,
     ready: VecDeque<Job>,
+    /// The memory that their units take.
+    memory: usize,
     /// The job being gathered.
     open: Option<Job>,
     gathered: u64,
@@ -82,10 +100,10 @@ pub(super) struct Batches<R> {
 }
 
 impl<R: Source> Batches<R> {
-    pub(super) fn new(source: R, buffer: Buffer, shape: Shape, budget: Budget) -> Self {
-        let ready = VecDeque::with_capacity(AHEAD);
-        let (open, gathered, size, in_pieces, seq, skipped) = (None, 0, 0, false, 0, 0);
-        Batches { source, buffer, shape, budget, ready, open, gathered, size, in_pieces, seq, skipped }
+    pub(super) fn new(source: R, buffer: Buffer, shape: Shape, template: &Template, budget: Budget) -> Self {
+        let (room, ready) = (template.room_for_units(), VecDeque::with_capacity(AHEAD));
+        let (memory, open, gathered, size, in_pieces, seq, skipped) = (0, None, 0, 0, false, 0, 0);
+        Batches { source, buffer, shape, budget, room, ready, memory, open, gathered, size, in_pieces, seq, skipped }
     }
 
     pub(super) fn waiting(&self) -> u64 {
@@ -93,7 +111,9 @@ impl<R: Source> Batches<R> {
     }
 
     pub(super) fn next(&mut self) -> Option<Job> {
-        self.ready.pop_front()
+        let job = self.ready.pop_front()?;
+        self.memory -= job.units.memory();
+        Some(job)
     }
 
     pub(super) fn peek(&self) -> Option<&Job> {
@@ -149,8 +169,8 @@ impl<R: Source> Batches<R> {
 
     /// What is already too much for memory is enough ahead: more would only take more of the disk, and a file each.
     fn may_cut(&self) -> bool {
-        let is_in_file = |job: &Job| job.input.as_ref().is_some_and(|input| input.in_memory().is_none());
-        self.ready.len() < AHEAD && !self.ready.back().is_some_and(is_in_file)
+        let is_in_file = |job: &Job| job.input.as_ref().is_some_and(Spool::is_in_file);
+        self.ready.len() < AHEAD && self.memory < MEMORY_AHEAD && !self.ready.back().is_some_and(is_in_file)
     }
 
     fn holds_something(&self) -> bool {
@@ -158,29 +178,29 @@ impl<R: Source> Batches<R> {
     }
 
     fn take_unit(&mut self) -> io::Result<()> {
-        let unit = self.buffer.run(1);
-        let text = trimmed(unit, self.buffer.delimiter());
+        let text = trimmed(self.buffer.run(1), self.buffer.delimiter());
         if text.is_empty() && self.shape.skip_blank {
             self.skipped += 1;
             self.buffer.release(1);
             return Ok(());
         }
-        let text = text.to_vec();
-        // With its end and the pointer to it, as execve(2) counts.
-        let size = text.len() + 1 + size_of::<usize>();
-        if !self.shape.to_stdin && self.size + size > LARGEST_BATCH {
+        let size = size_of_word(text.len());
+        if !self.shape.to_stdin && self.size + size > self.room {
             self.close();
         }
         let unit = self.buffer.run(1);
-        let job = self.open.get_or_insert_with(|| new_job(&mut self.seq, &text));
-        job.too_long |= !self.shape.to_stdin && text.len() > LONGEST_UNIT;
+        let length = unit.len();
+        let text = trimmed(unit, self.buffer.delimiter());
+        let job = self.open.get_or_insert_with(|| new_job(&mut self.seq, text));
         self.size += size;
         if self.shape.to_stdin {
             job.input.get_or_insert_with(|| Spool::new(&self.budget)).add(unit)?;
+        } else if text.len() > LONGEST_UNIT {
+            job.too_long = true;
         } else if self.shape.max_args > 0 {
             job.units.push(text);
         }
-        self.buffer.release(1);
+        self.buffer.release_run(1, length);
         self.unit_taken();
         Ok(())
     }
@@ -214,6 +234,7 @@ impl<R: Source> Batches<R> {
         (self.gathered, self.size, self.in_pieces) = (0, 0, false);
         match self.open.take() {
             Some(job) => {
+                self.memory += job.units.memory();
                 self.ready.push_back(job);
                 true
             }
@@ -225,7 +246,7 @@ impl<R: Source> Batches<R> {
 fn new_job(seq: &mut u64, first: &[u8]) -> Job {
     *seq += 1;
     let name = first[..first.len().min(NAME)].to_vec();
-    Job { seq: *seq, units: Vec::new(), input: None, name, too_long: false }
+    Job { seq: *seq, units: Units::default(), input: None, name, too_long: false }
 }
 
 /// A unit without its delimiter.
@@ -273,6 +294,7 @@ impl Source for Numbers {
 mod tests {
     use super::*;
     use crate::framing::Framing;
+    use crate::launch::{Place, Reading};
 
     struct Bytes(Vec<u8>, usize);
 
@@ -285,10 +307,15 @@ mod tests {
         }
     }
 
+    fn template() -> Template {
+        let reading = Reading { replace: None, max_args: 1, place: Place::Arguments };
+        Template::new(&["echo".into()], &reading).unwrap()
+    }
+
     fn jobs(input: &[u8], size: usize, max_args: u64, to_stdin: bool, skip_blank: bool) -> (Vec<Job>, u64) {
         let shape = Shape { max_args, to_stdin, skip_blank };
         let buffer = Buffer::new(Framing::EndedBy(b'\n'), size);
-        let mut batches = Batches::new(Bytes(input.to_vec(), 7), buffer, shape, Budget::new(1 << 20));
+        let mut batches = Batches::new(Bytes(input.to_vec(), 7), buffer, shape, &template(), Budget::new(1 << 20));
         let mut jobs = Vec::new();
         while batches.fill(true).unwrap() != Filled::End {
             jobs.extend(std::iter::from_fn(|| batches.next()));
@@ -297,7 +324,7 @@ mod tests {
     }
 
     fn units(jobs: &[Job]) -> Vec<Vec<String>> {
-        let text = |unit: &Vec<u8>| String::from_utf8(unit.clone()).unwrap();
+        let text = |unit: &[u8]| String::from_utf8(unit.to_vec()).unwrap();
         jobs.iter().map(|job| job.units.iter().map(text).collect()).collect()
     }
 
@@ -312,7 +339,7 @@ mod tests {
     #[test]
     fn a_job_has_its_number_of_units_or_what_is_left() {
         let (found, _) = jobs(b"1\n2\n3\n4\n5\n", 100, 2, false, true);
-        let lengths: Vec<usize> = found.iter().map(|job| job.units.len()).collect();
+        let lengths: Vec<usize> = found.iter().map(|job| job.units.count()).collect();
         assert_eq!((lengths, &found[2].name[..]), (vec![2, 2, 1], &b"5"[..]));
     }
 
@@ -321,7 +348,7 @@ mod tests {
         let input = [&b"x".repeat(50)[..], b"\nok\n"].concat();
         let (found, _) = jobs(&input, 10, 1, false, true);
         assert_eq!(found.iter().map(|job| job.too_long).collect::<Vec<_>>(), [true, false]);
-        assert_eq!(found[1].units, [b"ok".to_vec()]);
+        assert_eq!(found[1].units.first(), Some(&b"ok"[..]));
     }
 
     #[test]
@@ -341,12 +368,13 @@ mod tests {
             Numbers::to(Some(1000)),
             Buffer::new(Framing::EndedBy(b'\n'), 64),
             Shape { max_args: 1, to_stdin: false, skip_blank: true },
+            &template(),
             Budget::new(0),
         );
         let mut sum = 0;
         while batches.fill(true).unwrap() != Filled::End {
             while let Some(job) = batches.next() {
-                sum += std::str::from_utf8(&job.units[0]).unwrap().parse::<u64>().unwrap();
+                sum += std::str::from_utf8(job.units.first().unwrap()).unwrap().parse::<u64>().unwrap();
             }
         }
         assert_eq!(sum, 500_500);

@@ -1,5 +1,7 @@
 //! The command template: parsed once, then filled with units, which are bytes and stay as they are.
 
+use super::units::{Units, room_for_units, size_of_word};
+use std::borrow::Cow;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use thiserror::Error;
@@ -130,23 +132,28 @@ impl Template {
 
     /// The words of the command for `units`.
     #[must_use]
-    pub fn fill(&self, units: &[Vec<u8>]) -> Vec<OsString> {
-        let all = || units.iter().map(|unit| OsString::from_vec(unit.clone()));
-        let mut words = Vec::with_capacity(self.words.len() + units.len());
-        for word in &self.words {
-            match word {
-                Word::Plain(text) => words.push(text.clone()),
-                Word::Units => words.extend(all()),
-                Word::Around(pieces) => {
-                    let unit = units.first().map_or(OsStr::new(""), |unit| OsStr::from_bytes(unit));
-                    words.push(pieces.join(unit));
-                }
-            }
-        }
-        if self.append {
-            words.extend(all());
-        }
-        words
+    pub fn fill<'a>(&'a self, units: &'a Units) -> Words<'a> {
+        Words { template: self, units }
+    }
+
+    /// What the units of one command may take, each with its end and the pointer to it, where they stand once.
+    pub(super) fn room_for_units(&self) -> usize {
+        let fixed = self.words.iter().map(|word| match word {
+            Word::Plain(text) => size_of_word(text.len()),
+            Word::Units => 0,
+            Word::Around(pieces) => pieces.iter().map(|piece| size_of_word(piece.len())).sum(),
+        });
+        room_for_units(fixed.sum()) / self.copies().max(1)
+    }
+
+    /// How often the units stand in the command.
+    fn copies(&self) -> usize {
+        let places = self.words.iter().map(|word| match word {
+            Word::Plain(_) => 0,
+            Word::Units => 1,
+            Word::Around(pieces) => pieces.len() - 1,
+        });
+        places.sum::<usize>() + usize::from(self.append)
     }
 
     fn fits(self, max_args: u64) -> Result<Self, TemplateError> {
@@ -161,7 +168,38 @@ impl Template {
     }
 }
 
+/// A template with units in it: the words of a command, each made when it is asked for. Together they may be large.
+#[derive(Clone, Copy, Debug)]
+pub struct Words<'a> {
+    template: &'a Template,
+    units: &'a Units,
+}
+
+impl<'a> Words<'a> {
+    /// One after the other.
+    pub fn iter(self) -> impl Iterator<Item = Cow<'a, OsStr>> {
+        let appended = self.template.append.then_some(&Word::Units);
+        self.template.words.iter().chain(appended).flat_map(move |word| word.fill(self.units))
+    }
+
+    /// The memory that copies of them take, roughly: a pointer, a length and an allocation each.
+    pub(super) fn memory(self) -> usize {
+        const EACH: usize = 48;
+        (self.units.length() + self.units.count() * EACH) * self.template.copies()
+    }
+}
+
 impl Word {
+    fn fill<'a>(&'a self, units: &'a Units) -> impl Iterator<Item = Cow<'a, OsStr>> {
+        let one = match self {
+            Word::Plain(text) => Some(Cow::Borrowed(text.as_os_str())),
+            Word::Around(pieces) => Some(Cow::Owned(pieces.join(OsStr::from_bytes(units.first().unwrap_or_default())))),
+            Word::Units => None,
+        };
+        let all = one.is_none().then(|| units.iter().map(|unit| Cow::Borrowed(OsStr::from_bytes(unit))));
+        one.into_iter().chain(all.into_iter().flatten())
+    }
+
     fn new(word: &OsStr, replace: &OsStr) -> Self {
         let pieces = split(word.as_bytes(), replace.as_bytes());
         match &pieces[..] {
@@ -210,22 +248,33 @@ fn refuse_unit_as_code(words: &[OsString]) -> Result<(), TemplateError> {
 ///
 /// What it could not run, a NUL byte, is left out.
 #[must_use]
-pub fn quoted(words: &[OsString]) -> Vec<u8> {
-    let quoter = shlex::bytes::Quoter::new().allow_nul(true);
-    let quote =
-        |word: &OsString| quoter.quote(word.as_encoded_bytes()).map(std::borrow::Cow::into_owned).unwrap_or_default();
-    let words: Vec<Vec<u8>> = words.iter().map(quote).collect();
-    words.join(&b' ')
+pub fn quoted(words: Words<'_>) -> Vec<u8> {
+    joined(words.iter(), quote)
 }
 
 /// The same for a terminal, which would obey control characters: they are written as `$'\033'`, which bash, zsh, ksh, busybox
 /// and POSIX (since 2024) read.
 #[must_use]
-pub fn quoted_for_terminal(words: &[OsString]) -> Vec<u8> {
-    let quote = |word: &OsString| {
-        if is_printable(word.as_bytes()) { quoted(std::slice::from_ref(word)) } else { escaped(word.as_bytes()) }
-    };
-    words.iter().map(quote).collect::<Vec<_>>().join(&b' ')
+pub fn quoted_for_terminal(words: Words<'_>) -> Vec<u8> {
+    joined(words.iter(), quote_for_terminal)
+}
+
+fn joined(words: impl Iterator<Item = impl AsRef<OsStr>>, quote: impl Fn(&[u8]) -> Vec<u8>) -> Vec<u8> {
+    let mut line = Vec::new();
+    for (place, word) in words.enumerate() {
+        line.extend_from_slice(if place > 0 { b" " } else { b"" });
+        line.extend(quote(word.as_ref().as_bytes()));
+    }
+    line
+}
+
+fn quote(word: &[u8]) -> Vec<u8> {
+    let quoter = shlex::bytes::Quoter::new().allow_nul(true);
+    quoter.quote(word).map(Cow::into_owned).unwrap_or_default()
+}
+
+fn quote_for_terminal(word: &[u8]) -> Vec<u8> {
+    if is_printable(word) { quote(word) } else { escaped(word) }
 }
 
 /// Whether a terminal shows it as it is.
@@ -276,8 +325,11 @@ mod tests {
 
     fn filled(template: &str, max_args: u64, units: &[&str]) -> Vec<String> {
         let template = Template::new(&words(template), &reading(max_args, Place::Arguments)).unwrap();
-        let units: Vec<Vec<u8>> = units.iter().map(|unit| unit.as_bytes().to_vec()).collect();
-        template.fill(&units).into_iter().map(|word| word.into_string().unwrap()).collect()
+        words_of(&template, units).into_iter().map(|word| word.into_string().unwrap()).collect()
+    }
+
+    fn words_of<T: AsRef<[u8]>>(template: &Template, units: &[T]) -> Vec<OsString> {
+        template.fill(&units.iter().collect()).iter().map(Cow::into_owned).collect()
     }
 
     #[test]
@@ -294,30 +346,27 @@ mod tests {
     #[test]
     fn bytes_that_are_no_text_pass_through() {
         let template = Template::new(&words("x {}.y"), &reading(1, Place::Arguments)).unwrap();
-        assert_eq!(template.fill(&[b"\xff\n'".to_vec()])[1].as_bytes(), b"\xff\n'.y");
+        assert_eq!(words_of(&template, &[b"\xff\n'"])[1].as_bytes(), b"\xff\n'.y");
     }
 
     #[test]
     fn another_marker_may_stand_for_the_unit() {
         let marker = Reading { replace: Some("@".into()), ..reading(1, Place::Arguments) };
         let template = Template::new(&words("sh -c @ {}"), &marker).unwrap();
-        assert_eq!(template.fill(&[b"u".to_vec()]), ["sh", "-c", "u", "{}"].map(OsString::from));
+        assert_eq!(words_of(&template, &["u"]), ["sh", "-c", "u", "{}"].map(OsString::from));
     }
 
     #[test]
     fn the_shell_gets_the_unit_as_its_first_argument() {
         let template = Template::shell(OsStr::new("echo \"$1\" {}"), &reading(1, Place::Arguments));
-        assert_eq!(
-            template.fill(&[b"u".to_vec()]),
-            ["sh", "-c", "echo \"$1\" {}", "throttle", "u"].map(OsString::from)
-        );
+        assert_eq!(words_of(&template, &["u"]), ["sh", "-c", "echo \"$1\" {}", "throttle", "u"].map(OsString::from));
     }
 
     #[test]
     fn what_is_quoted_for_a_terminal_does_nothing_to_it() {
         let shown = |words: &[&[u8]]| {
             let words: Vec<OsString> = words.iter().map(|word| OsString::from_vec(word.to_vec())).collect();
-            String::from_utf8(quoted_for_terminal(&words)).unwrap()
+            String::from_utf8(joined(words.iter(), quote_for_terminal)).unwrap()
         };
         assert_eq!(shown(&[b"echo", b"a b", "ü".as_bytes(), b""]), "echo 'a b' 'ü' ''");
         assert_eq!(shown(&[b"\x1b[31m it's \\"]), r"$'\033[31m it\'s \\'");

@@ -21,7 +21,7 @@ use throttle::sink::{Descriptor, FlowError, Source};
 use throttle::store::Memory;
 
 /// Enough for many units of the usual size; a longer one does not have to fit.
-const BUFFER: usize = 256 * 1024;
+const BUFFER: usize = 192 * 1024;
 
 /// Commands at once where nothing was said.
 pub(super) const JOBS: u32 = 16;
@@ -168,7 +168,7 @@ fn dry_run(flags: &Flags, template: &Template, source: AnySource, name: &str) ->
         write_job(&mut *out.borrow_mut(), template, job, shape, shown.last)
     };
     let source = AfterShowing { source, out: &out };
-    let mut flow = Showing::new(source, buffer, shape, show);
+    let mut flow = Showing::new(source, buffer, shape, template, show);
     let result = pump::run(&mut flow, &store, &meter).map(|()| flow.skipped());
     drop(flow);
     let mut out = out.into_inner();
@@ -214,7 +214,7 @@ struct Shown {
 
 /// The command, and behind a `#` its time: so the line can be pasted into a shell.
 fn write_job(out: &mut impl Write, template: &Template, job: &Job, shape: Shape, time: Nanos) -> io::Result<()> {
-    out.write_all(&quoted(&template.fill(job.units())))?;
+    out.write_all(&quoted(template.fill(job.units())))?;
     let input = if shape.to_stdin { " < its unit" } else { "" };
     let name =
         if shape.to_stdin { String::from_utf8_lossy(job.name()).escape_debug().to_string() } else { String::new() };

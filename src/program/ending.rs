@@ -8,14 +8,13 @@ use super::exit::Exit;
 use super::{say, signals};
 use rustix::process::Signal;
 use signal_hook::consts::SIGPIPE;
-use std::ffi::OsString;
 use std::io;
 use std::io::IsTerminal;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::Duration;
-use throttle::launch::{Job, Observer, Outcome, quoted, quoted_for_terminal};
+use throttle::launch::{Job, Observer, Outcome, Words, quoted, quoted_for_terminal};
 
 /// For so long after everything was killed it is tried to tell how it ended.
 const LAST_WORDS: Duration = Duration::from_secs(1);
@@ -109,10 +108,10 @@ impl Watch {
 pub(super) struct Teller(pub(super) Arc<Watch>);
 
 impl Observer for Teller {
-    fn starting(&self, job: &Job, words: &[OsString]) {
+    fn starting(&self, job: &Job, words: Words<'_>) {
         let Some(mut tally) = self.0.report.tally() else { return };
         tally.start(job, self.0.report.now());
-        if tally.is_traced() {
+        if tally.is_traced() && job.refused().is_none() {
             drop(tally);
             let quoted = if io::stderr().is_terminal() { quoted_for_terminal(words) } else { quoted(words) };
             self.0.report.aside_bytes(&quoted);
@@ -164,7 +163,7 @@ impl Observer for Teller {
     }
 
     fn tag(&self, job: &Job, is_stdout: bool) -> Vec<u8> {
-        let unit = job.units().first().map_or(job.name(), Vec::as_slice);
+        let unit = job.units().first().unwrap_or(job.name());
         let on_terminal = if is_stdout { io::stdout().is_terminal() } else { io::stderr().is_terminal() };
         let mut tag = if on_terminal { super::tally::printable(unit).into_bytes() } else { unit.to_vec() };
         if tag.last() == Some(&b'\n') {

@@ -87,7 +87,7 @@ struct Raw {
     #[arg(short, long, short_alias = 'P', value_name = "N", long_help = text::JOBS, help_heading = "Launch")]
     jobs: Option<u32>,
 
-    /// Units for each command [default: 1]
+    /// Units for each command, if they fit [default: 1]
     #[arg(short = 'n', long, value_name = "N", long_help = text::MAX_ARGS, help_heading = "Launch")]
     max_args: Option<u64>,
 

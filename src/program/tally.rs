@@ -159,8 +159,8 @@ impl Tally {
 
     /// What a message calls the command that was run for `job`.
     fn command_for(&self, job: &Job) -> String {
-        let words = self.template.as_ref().map(|template| template.fill(job.units())).unwrap_or_default();
-        let name = words.first().and_then(|name| Path::new(name).file_name());
+        let name = self.template.as_ref().and_then(|template| template.fill(job.units()).iter().next());
+        let name = name.as_deref().and_then(|name| Path::new(name).file_name());
         name.map_or_else(|| self.command.clone(), |name| shown(name.as_bytes()))
     }
 

@@ -120,7 +120,9 @@ A command has ended when its first process has. What that leaves behind may go o
 
 pub(super) const MAX_ARGS: &str = "\
 Give each command N units, or what is left at the end. The rate counts commands all the same. A word that is just {} \
-becomes N words. 0 appends nothing.";
+becomes N words. 0 appends nothing. A command gets fewer where N do not fit: its \
+units take at most 256 KiB, each with 9 bytes more and again for every {}, or less where the system takes less. With \
+--stdin all fit.";
 
 pub(super) const REPLACE: &str = "\
 R stands for the unit in COMMAND, also inside a word. Without -I it is {}.";
