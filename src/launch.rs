@@ -534,6 +534,8 @@ fn state_of(fd: impl AsFd) -> PollFlags {
 pub struct Launching<R> {
     batches: Batches<R>,
     launcher: Launcher,
+    /// The job that was last told to be the next.
+    told: u64,
 }
 
 impl<R: Source> Launching<R> {
@@ -541,7 +543,7 @@ impl<R: Source> Launching<R> {
     pub fn new(source: R, buffer: Buffer, shape: Shape, launcher: Launcher) -> Self {
         let budget = launcher.shared.budget.clone();
         let batches = Batches::new(source, buffer, shape, &launcher.shared.options.template, budget);
-        Launching { batches, launcher }
+        Launching { batches, launcher, told: 0 }
     }
 
     /// Blank units left out so far.
@@ -549,17 +551,33 @@ impl<R: Source> Launching<R> {
         self.batches.skipped()
     }
 
-    fn tell_next(&self) {
+    fn tell_next(&mut self) {
         if let Some(job) = self.batches.peek() {
+            self.told = job.seq;
             self.launcher.shared.observer.next(job, self.batches.skipped());
         }
+    }
+
+    /// Before more is waited for: nobody will be there to tell it when all ends meanwhile.
+    fn tell_what_is_begun(&mut self) {
+        if self.batches.peek().is_some_and(|job| job.seq != self.told) {
+            self.tell_next();
+        }
+    }
+
+    fn cut_or_read(&mut self, wait: bool) -> Result<Filled, FlowError> {
+        let cut = self.batches.cut();
+        if wait || cut.is_err() {
+            self.tell_what_is_begun();
+        }
+        if cut? { Ok(Filled::Some) } else { self.batches.read(wait) }
     }
 }
 
 impl<R: Source> Flow for Launching<R> {
     /// Where the system has no room for what is read, it may have when a command has ended.
     fn fill(&mut self, wait: bool) -> Result<Filled, FlowError> {
-        match self.batches.fill(wait) {
+        match self.cut_or_read(wait) {
             Err(FlowError::Hold(error)) if is_shortage(&error) => match wait {
                 false => Ok(Filled::Nothing),
                 true if self.launcher.shared.slots.wait_for_an_end() => Ok(Filled::Some),

@@ -5,6 +5,7 @@ mod launching;
 use launching::*;
 use rustix::process::{Pid, Signal};
 use std::fs;
+use std::io::{Read, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -115,6 +116,37 @@ fn an_exit_of_255_means_stop() {
     assert!(ended.err.starts_with(told), "{}", ended.err);
     assert!(ended.err.contains("2 ok, 1 failed; "), "{}", ended.err);
     assert!(ended.err.ends_with(" s at 20/s; next unit not started: 4 '4'\n"), "{}", ended.err);
+}
+
+/// Units that wait for more to make up a command were read, too.
+#[test]
+fn what_was_read_for_a_command_that_is_not_full_is_named() {
+    let mut child = throttle(["-r", "100/s", "-n", "2", "echo"]).spawn().unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    stdin.write_all(b"1\n2\nthird\n").unwrap();
+    let mut line = [0; 4];
+    child.stdout.as_mut().unwrap().read_exact(&mut line).unwrap();
+    thread::sleep(Duration::from_millis(300));
+    let started = Started::new(child);
+    started.signal(Signal::TERM);
+    let ended = started.end();
+    let told = "throttle: interrupted: 1 ok, 0 stopped, next unit not started: 2 'third'\n";
+    assert_eq!((&line, ended.signal(), &*ended.err), (b"1 2\n", Some(15), told));
+}
+
+/// Reading the controlling side of a terminal fails once nobody has the other open.
+#[test]
+fn what_was_read_before_reading_failed_is_named() {
+    use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+    let terminal = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+    grantpt(&terminal).and_then(|()| unlockpt(&terminal)).unwrap();
+    let name = ptsname(&terminal, Vec::new()).unwrap().into_string().unwrap();
+    fs::OpenOptions::new().write(true).open(name).unwrap().write_all(b"first;second;").unwrap();
+    let mut command = throttle(["-r", "100/s", "-n", "3", "-d", ";", "echo"]);
+    let ended = Started::new(command.stdin(terminal).spawn().unwrap()).end();
+    assert_eq!((ended.code(), ended.text()), (Some(1), ""), "{}", ended.err);
+    assert!(ended.err.contains("next unit not started: 1 'first'\n"), "{}", ended.err);
+    assert!(ended.err.contains("cannot read standard input"), "{}", ended.err);
 }
 
 /// A command that says who runs in its group: `leader`, and `member`, which it waits for and which does `$then`.

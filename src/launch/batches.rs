@@ -116,8 +116,9 @@ impl<R: Source> Batches<R> {
         Some(job)
     }
 
+    /// The next job: one that is ready, or at least begun.
     pub(super) fn peek(&self) -> Option<&Job> {
-        self.ready.front()
+        self.ready.front().or(self.open.as_ref())
     }
 
     /// Blank units left out so far.
@@ -126,9 +127,11 @@ impl<R: Source> Batches<R> {
     }
 
     pub(super) fn fill(&mut self, wait: bool) -> Result<Filled, FlowError> {
-        if self.cut()? {
-            return Ok(Filled::Some);
-        }
+        if self.cut()? { Ok(Filled::Some) } else { self.read(wait) }
+    }
+
+    /// Reads what is to be cut next.
+    pub(super) fn read(&mut self, wait: bool) -> Result<Filled, FlowError> {
         if !self.may_cut() {
             return Ok(Filled::Nothing);
         }
@@ -153,7 +156,7 @@ impl<R: Source> Batches<R> {
     }
 
     /// Moves units from the buffer into jobs; whether that made one ready.
-    fn cut(&mut self) -> Result<bool, FlowError> {
+    pub(super) fn cut(&mut self) -> Result<bool, FlowError> {
         let before = self.ready.len();
         while self.may_cut() {
             if self.buffer.outgrown() || (self.in_pieces && !self.buffer.is_finished() && self.holds_something()) {
