@@ -47,7 +47,7 @@ use spool::{Budget, Spool};
 use target::Target;
 pub use template::{Place, Reading, Template, TemplateError, Words, quoted, quoted_for_terminal};
 use temporary::TemporaryError;
-pub use units::Units;
+pub use units::{Units, room_for_words};
 
 /// What all commands' output together may take in memory.
 const MEMORY: usize = 512 * 1024;

@@ -362,6 +362,40 @@ fn a_dry_run_can_be_pasted_and_tells_times_total_and_the_most() {
     assert_eq!(finish(shell, &ended.out).out, b"x a b.x '\".x \xff.x {} #.");
 }
 
+/// What would fail was shown without its unit, or changed, as if it ran.
+#[test]
+fn a_dry_run_says_what_cannot_be_run() {
+    let long = "x".repeat(200_000);
+    let input = format!("a\0b\nok\n{long}\n{}\n", long.repeat(3));
+    let ended = run(["-r", "5/s", "-b", "1", "--dry-run", "echo"], &input);
+    let shown = format!("{}…", "x".repeat(60));
+    let lines = [
+        "# unit 1 'a\\u{0}b': has a NUL byte, which no argument can hold; use --stdin  # 0.000 s".to_owned(),
+        "echo ok  # 0.200 s".to_owned(),
+        format!("# unit 3 '{shown}': too long for an argument; --stdin has no bound  # 0.400 s"),
+        format!("# unit 4 '{shown}': too long for an argument; --stdin has no bound  # 0.600 s"),
+        "# 1 commands in 0.600 s, 3 that cannot be run".to_owned(),
+    ];
+    assert_eq!(
+        (ended.text().lines().take(5).collect::<Vec<_>>(), ended.code()),
+        (lines.iter().map(|line| &**line).collect(), Some(0))
+    );
+    // Around what is short enough by itself there is more; and one that fits alone does not fit a hundred times.
+    let unit = format!("{}\n", "y".repeat(131_000));
+    let around = "{}".to_owned() + &"z".repeat(100);
+    let often = vec!["{}"; 100];
+    for command in [&[&*around][..], &often] {
+        let command = [&["echo"], command].concat();
+        let shown = run([&["-r", "5/s", "--dry-run"], &command[..]].concat(), &unit);
+        assert!(shown.text().starts_with("# unit 1 'yyy") && shown.text().contains("too long"), "{}", shown.text());
+        assert_eq!(run([&["-q", "-r", "5/s"], &command[..]].concat(), &unit).code(), Some(126), "as it is when run");
+    }
+    assert_eq!(
+        run(["-r", "5/s", "--dry-run", "--stdin", "cat"], &unit).text().lines().next().map(|line| &line[..12]),
+        Some("cat  # 0.000")
+    );
+}
+
 #[test]
 fn ten_years_are_shown_at_once() {
     let begun = Instant::now();

@@ -1,6 +1,6 @@
 //! The command template: parsed once, then filled with units, which are bytes and stay as they are.
 
-use super::units::{Units, room_for_units, size_of_word};
+use super::units::{LONGEST_UNIT, Units, room_for_units, size_of_word};
 use std::borrow::Cow;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -186,6 +186,17 @@ impl<'a> Words<'a> {
     pub(super) fn memory(self) -> usize {
         const EACH: usize = 48;
         (self.units.length() + self.units.count() * EACH) * self.template.copies()
+    }
+
+    /// Whether the system takes them as arguments, for which it has `room` in all.
+    #[must_use]
+    pub fn fit(self, mut room: usize) -> bool {
+        self.iter().all(|word| {
+            let size = size_of_word(word.len());
+            let fits = word.len() <= LONGEST_UNIT && size <= room;
+            room = room.saturating_sub(size);
+            fits
+        })
     }
 }
 

@@ -28,7 +28,8 @@ pub(super) fn room_for_units(fixed: usize) -> usize {
 }
 
 /// What the system takes as arguments, beside the environment: bytes, each word with its end and the pointer to it.
-fn room_for_words() -> usize {
+#[must_use]
+pub fn room_for_words() -> usize {
     let quarter = getrlimit(Resource::Stack).current.map_or(MOST_FOR_ALL, |stack| stack / 4);
     let all = quarter.clamp(LEAST_FOR_ALL, MOST_FOR_ALL);
     usize::try_from(all).unwrap_or(usize::MAX).saturating_sub(size_of_environment() + RESERVE)

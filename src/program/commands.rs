@@ -5,7 +5,7 @@ use super::exit::Exit;
 use super::flags::{Flags, Repeat};
 use super::input::{self, Input};
 use super::report::{Report, Total, UnitName};
-use super::tally::Tally;
+use super::tally::{self, Tally};
 use super::{bucket, lookup, pipe, say, signals};
 use anyhow::{Context, Result, anyhow};
 use std::cell::RefCell;
@@ -14,7 +14,9 @@ use std::sync::atomic::AtomicI32;
 use std::sync::{Arc, OnceLock};
 use throttle::clock::{FakeClock, Nanos, SECOND};
 use throttle::framing::Buffer;
-use throttle::launch::{Job, Launcher, Launching, Numbers, Options, Shape, Showing, Template, quoted};
+use throttle::launch::{
+    Job, Launcher, Launching, Numbers, Options, Outcome, Shape, Showing, Template, quoted, room_for_words,
+};
 use throttle::meter::Meter;
 use throttle::pump::{self, PumpError};
 use throttle::sink::{Descriptor, FlowError, Source};
@@ -160,12 +162,18 @@ fn dry_run(flags: &Flags, template: &Template, source: AnySource, name: &str) ->
     let buffer = Buffer::new(flags.framing(), BUFFER);
     let out = RefCell::new(io::BufWriter::new(io::stdout()));
     let mut shown = Shown::default();
-    let shape = flags.shape();
+    let (shape, room) = (flags.shape(), room_for_words());
     let show = |job: &Job| {
         use throttle::clock::Clock;
-        shown.count += 1;
+        let mut out = out.borrow_mut();
         shown.last = clock.now();
-        write_job(&mut *out.borrow_mut(), template, job, shape, shown.last)
+        if let Some(outcome) = cannot_run(template, job, room) {
+            shown.failed += 1;
+            let told = tally::named_as_unfit(job, &outcome);
+            return writeln!(out, "# {told}  # {}", in_thousandths(shown.last));
+        }
+        shown.count += 1;
+        write_job(&mut *out, template, job, shape, shown.last)
     };
     let source = AfterShowing { source, out: &out };
     let mut flow = Showing::new(source, buffer, shape, template, show);
@@ -209,7 +217,14 @@ fn end_of_dry_run(error: PumpError, name: &str) -> Result<Exit> {
 #[derive(Debug, Default)]
 struct Shown {
     count: u64,
+    /// Those that cannot be run.
+    failed: u64,
     last: Nanos,
+}
+
+/// Why it could not be run, where that can be seen beforehand.
+fn cannot_run(template: &Template, job: &Job, room: usize) -> Option<Outcome> {
+    job.refused().or_else(|| (!template.fill(job.units()).fit(room)).then_some(Outcome::TooLong))
 }
 
 /// The command, and behind a `#` its time: so the line can be pasted into a shell.
@@ -219,18 +234,24 @@ fn write_job(out: &mut impl Write, template: &Template, job: &Job, shape: Shape,
     let name =
         if shape.to_stdin { String::from_utf8_lossy(job.name()).escape_debug().to_string() } else { String::new() };
     let space = if name.is_empty() { "" } else { " " };
-    writeln!(out, "  # {}.{:03} s{input}{space}{name}", time / SECOND, time % SECOND / 1_000_000)
+    writeln!(out, "  # {}{input}{space}{name}", in_thousandths(time))
 }
 
 fn write_total(out: &mut impl Write, flags: &Flags, shown: &Shown, skipped: u64) -> io::Result<()> {
-    let seconds = format!("{}.{:03}", shown.last / SECOND, shown.last % SECOND / 1_000_000);
+    let seconds = in_thousandths(shown.last);
+    let failed = if shown.failed > 0 { format!(", {} that cannot be run", shown.failed) } else { String::new() };
     let blank = if skipped > 0 { format!(", {skipped} blank lines skipped") } else { String::new() };
-    writeln!(out, "# {} commands in {seconds} s{blank}", shown.count)?;
+    writeln!(out, "# {} commands in {seconds}{failed}{blank}", shown.count)?;
     for place in 0..flags.plan().len() {
         let (most, period) = flags.plan().most_in_its_period(place);
         writeln!(out, "# {}: at most {most} in any {}", flags.plan().describe(place), period_name(period))?;
     }
     Ok(())
+}
+
+/// `0.200 s`
+fn in_thousandths(time: Nanos) -> String {
+    format!("{}.{:03} s", time / SECOND, time % SECOND / 1_000_000)
 }
 
 fn period_name(nanos: Nanos) -> String {

@@ -139,8 +139,7 @@ impl Tally {
             Outcome::WantedTerminal => (format!("wanted the terminal; {}", self.terminal), Exit::Failed),
             Outcome::NotFound(error) => (format!("cannot be run: {error}"), Exit::NotFound),
             Outcome::CannotRun(error) => (format!("cannot be run: {error}{}", advice(error)), Exit::CannotRun),
-            Outcome::TooLong => ("too long for an argument; --stdin has no bound".to_owned(), Exit::CannotRun),
-            Outcome::HasNul => ("has a NUL byte, which no argument can hold; use --stdin".to_owned(), Exit::CannotRun),
+            Outcome::TooLong | Outcome::HasNul => (unfit(outcome).to_owned(), Exit::CannotRun),
             Outcome::InputLost(error) => {
                 (format!("not run, as its input cannot be held: {error}{}", advice(error)), Exit::Error)
             }
@@ -154,7 +153,7 @@ impl Tally {
         self.timed_out += u64::from(matches!(outcome, Outcome::TimedOut));
         self.killed += u64::from(matches!(outcome, Outcome::Killed(_)));
         self.exit = worse(self.exit, exit);
-        (self.failed <= NAMED && !self.quiet).then(|| format!("unit {} '{}': {words}", job.seq(), shown(job.name())))
+        (self.failed <= NAMED && !self.quiet).then(|| named(job, &words))
     }
 
     /// What a message calls the command that was run for `job`.
@@ -242,6 +241,23 @@ impl Tally {
             "stopped": self.stopped,
             "blank_skipped": self.skipped,
         })
+    }
+}
+
+/// A unit, and what became of it.
+fn named(job: &Job, what: &str) -> String {
+    format!("unit {} '{}': {what}", job.seq(), shown(job.name()))
+}
+
+/// A unit that cannot be an argument, and why.
+pub(super) fn named_as_unfit(job: &Job, outcome: &Outcome) -> String {
+    named(job, unfit(outcome))
+}
+
+fn unfit(outcome: &Outcome) -> &'static str {
+    match outcome {
+        Outcome::HasNul => "has a NUL byte, which no argument can hold; use --stdin",
+        _ => "too long for an argument; --stdin has no bound",
     }
 }
 
