@@ -50,7 +50,7 @@ use temporary::TemporaryError;
 pub use units::{Units, room_for_words};
 
 /// What all commands' output together may take in memory.
-const MEMORY: usize = 512 * 1024;
+const MEMORY: usize = 1 << 20;
 
 /// After everything was killed, nobody who takes no output holds up the end longer than this.
 const LAST_WORDS: Duration = Duration::from_secs(1);

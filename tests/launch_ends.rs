@@ -562,6 +562,17 @@ fn a_long_tag_is_whole_on_a_terminal_too() {
 }
 
 #[test]
+fn what_would_run_is_shown_on_a_terminal_without_control_characters() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("units"), "\u{1b}[31mred\n").unwrap();
+    let throttle = env!("CARGO_BIN_EXE_throttle");
+    let Some(seen) = on_a_terminal(&format!("{throttle} -r 20/s --dry-run -a units echo"), folder.path()) else {
+        return;
+    };
+    assert!(seen.starts_with("echo $'\\033[31mred'  # 0.000 s"), "{seen:?}");
+}
+
+#[test]
 fn a_trace_on_a_terminal_does_nothing_to_it_and_can_be_pasted() {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("units"), "\u{1b}[31m it's\t\n").unwrap();

@@ -9,13 +9,14 @@ use super::tally::{self, Tally};
 use super::{bucket, lookup, pipe, say, signals};
 use anyhow::{Context, Result, anyhow};
 use std::cell::RefCell;
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 use std::sync::atomic::AtomicI32;
 use std::sync::{Arc, OnceLock};
 use throttle::clock::{FakeClock, Nanos, SECOND};
 use throttle::framing::Buffer;
 use throttle::launch::{
-    Job, Launcher, Launching, Numbers, Options, Outcome, Shape, Showing, Template, quoted, room_for_words,
+    Job, Launcher, Launching, Numbers, Options, Outcome, Shape, Showing, Template, quoted, quoted_for_terminal,
+    room_for_words,
 };
 use throttle::meter::Meter;
 use throttle::pump::{self, PumpError};
@@ -163,6 +164,7 @@ fn dry_run(flags: &Flags, template: &Template, source: AnySource, name: &str) ->
     let out = RefCell::new(io::BufWriter::new(io::stdout()));
     let mut shown = Shown::default();
     let (shape, room) = (flags.shape(), room_for_words());
+    let quote = if io::stdout().is_terminal() { quoted_for_terminal } else { quoted };
     let show = |job: &Job| {
         use throttle::clock::Clock;
         let mut out = out.borrow_mut();
@@ -173,7 +175,8 @@ fn dry_run(flags: &Flags, template: &Template, source: AnySource, name: &str) ->
             return writeln!(out, "# {told}  # {}", in_thousandths(shown.last));
         }
         shown.count += 1;
-        write_job(&mut *out, template, job, shape, shown.last)
+        out.write_all(&quote(template.fill(job.units())))?;
+        write_rest(&mut *out, job, shape, shown.last)
     };
     let source = AfterShowing { source, out: &out };
     let mut flow = Showing::new(source, buffer, shape, template, show);
@@ -227,9 +230,8 @@ fn cannot_run(template: &Template, job: &Job, room: usize) -> Option<Outcome> {
     job.refused().or_else(|| (!template.fill(job.units()).fit(room)).then_some(Outcome::TooLong))
 }
 
-/// The command, and behind a `#` its time: so the line can be pasted into a shell.
-fn write_job(out: &mut impl Write, template: &Template, job: &Job, shape: Shape, time: Nanos) -> io::Result<()> {
-    out.write_all(&quoted(template.fill(job.units())))?;
+/// Behind the command, and a `#`, its time: so the line can be pasted into a shell.
+fn write_rest(out: &mut impl Write, job: &Job, shape: Shape, time: Nanos) -> io::Result<()> {
     let input = if shape.to_stdin { " < its unit" } else { "" };
     let name =
         if shape.to_stdin { String::from_utf8_lossy(job.name()).escape_debug().to_string() } else { String::new() };
