@@ -263,7 +263,7 @@ impl Queue {
             return Err(Denied::TooLong { wait });
         }
         if alone {
-            return self.limits.take(asked, cost).map(Reserved::Granted).map_err(|_| Denied::Never);
+            return Ok(Reserved::Granted(self.limits.promise_at(self.now, asked, promised, cost)));
         }
         let waiter = Entry { asked, ..Entry::new(cost, self.now, Turn::Promised(promised)) };
         self.queued = self.queued.saturating_add(cost);

@@ -1,12 +1,13 @@
 //! What a queue of waiters asks of its limits, beside grants.
 
 use super::plan::{Plan, Resolved};
-use super::{Grant, Limits, Refusal, State};
+use super::{Earlier, Grant, Limits, Refusal, State};
 use crate::bucket::Bucket;
 use crate::clock::{MILLISECOND, Nanos};
 use crate::grid::Grid;
 use crate::rate::{ParseError, Rate};
 use crate::window::Window;
+use std::collections::VecDeque;
 use std::num::NonZeroU64;
 
 /// A wake-up may be this late at least before any of its delay is lost: timers of a millisecond fire up to two late.
@@ -24,7 +25,8 @@ impl Limits {
 
     /// No limit yet.
     pub(crate) fn none(now: Nanos) -> Self {
-        Limits { states: Vec::new(), quantum: u64::MAX, asked: now, at: now, before: now, grants: 0 }
+        let (grants, last, earlier) = (0, 0, Some(VecDeque::new()));
+        Limits { states: Vec::new(), quantum: u64::MAX, asked: now, at: now, before: now, grants, last, earlier }
     }
 
     /// Puts a bucket before the other limits.
@@ -95,9 +97,30 @@ impl Limits {
         })
     }
 
-    /// Charges what was asked at `asked` at a time not before it [conforms](Self::conforms_at).
+    /// Charges what was asked at `asked` at a time not before it [conforms](Self::conforms_at), and not ahead of now.
     pub(crate) fn charge_at(&mut self, asked: Nanos, at: Nanos, cost: u64) -> Grant {
+        self.release(at);
         self.charge(asked, at, cost, None)
+    }
+
+    /// As [`charge_at`](Self::charge_at), at a time that may lie ahead of `now`. What was given before and lies ahead, too,
+    /// can still be taken back once this has been.
+    pub(crate) fn promise_at(&mut self, now: Nanos, asked: Nanos, at: Nanos, cost: u64) -> Grant {
+        self.release(now);
+        if let Some(earlier) = self.earlier.as_mut().filter(|_| cost > 0 && self.at > now) {
+            earlier.push_back(Earlier { number: self.last, at: self.at, before: self.before });
+            self.states.iter_mut().for_each(State::keep);
+        }
+        self.charge(asked, at, cost, None)
+    }
+
+    /// Of the grants that could be taken back, those whose time has come at `now` cannot be any more.
+    fn release(&mut self, now: Nanos) {
+        let Some(earlier) = &mut self.earlier else { return };
+        while earlier.front().is_some_and(|grant| grant.at <= now) {
+            earlier.pop_front();
+            self.states.iter_mut().for_each(State::release);
+        }
     }
 
     /// As [`take`](Self::take), at `earliest` or later: where the schedule is behind that, it is moved up to it. What
@@ -107,6 +130,7 @@ impl Limits {
         if let Some(State::Bucket(bucket)) = bound_by.and_then(|place| self.states.get_mut(place)) {
             bucket.delay(asked, earliest.saturating_sub(at));
         }
+        self.release(at.max(earliest));
         Ok(self.charge(asked, at.max(earliest), cost, bound_by))
     }
 
