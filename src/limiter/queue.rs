@@ -23,7 +23,7 @@ mod serving;
 /// What a queue keeps to.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rules {
-    /// Nobody is served while others wait.
+    /// Nobody is served while others wait. Who may overtake otherwise, see [`Queue::overtakes`].
     pub(crate) fair: bool,
     pub(crate) oversize: Oversize,
     /// Who would be one more than this many waiters is refused.
@@ -64,6 +64,8 @@ pub(crate) struct Queue {
     line: Line<Entry>,
     /// Units that those in line ask for.
     queued: u64,
+    /// How many in line were told a time.
+    promises: usize,
     /// The latest reading of the clock. Earlier ones count as this.
     now: Nanos,
     /// The head is reckoned from here at the earliest, on the schedule: since then nobody before it holds it up.
@@ -155,6 +157,7 @@ impl Queue {
             places,
             line: Line::new(),
             queued: 0,
+            promises: 0,
             now: 0,
             floor: 0,
             lag: 0,
@@ -177,11 +180,11 @@ impl Queue {
         if self.take_now(now, cost, effects)? {
             return Ok(());
         }
-        match self.estimate(cost) {
-            _ if self.rules.fair && !self.line.is_empty() => Err(Denied::OthersWait),
-            Some(at) => Err(Denied::TooLong { wait: at.saturating_sub(self.now) }),
-            None => Err(Denied::Never),
+        if self.rules.fair && !self.line.is_empty() {
+            return Err(Denied::OthersWait);
         }
+        let at = self.estimate(cost).ok_or(Denied::Never)?;
+        Err(Denied::TooLong { wait: at.saturating_sub(self.now) })
     }
 
     /// Grants at once, or puts the waiter in line.
@@ -198,8 +201,10 @@ impl Queue {
         let key = self.line.push_back(entry);
         self.deadlines.extend(waiter.deadline.map(|deadline| (deadline, key)));
         self.serve(effects);
-        // Only now: it is awake, and looks after its own time next.
-        self.threads.extend(thread.map(|arrival| (arrival, key)));
+        // Only now: it is awake, and looks after its own time next. One that is done already keeps time for nobody.
+        if self.line.get(key).is_some_and(|entry| matches!(entry.turn, Turn::Waiting)) {
+            self.threads.extend(thread.map(|arrival| (arrival, key)));
+        }
         Ok(Joined::Waits(key))
     }
 
@@ -267,6 +272,7 @@ impl Queue {
         }
         let waiter = Entry { asked, ..Entry::new(cost, self.now, Turn::Promised(promised)) };
         self.queued = self.queued.saturating_add(cost);
+        self.promises += 1;
         Ok(Reserved::InLine(self.line.push_back(waiter), promised))
     }
 
@@ -413,14 +419,19 @@ impl Queue {
         if cost == 0 && self.places.is_none() {
             return Ok(true);
         }
-        if (self.rules.fair && !self.line.is_empty()) || self.no_place() {
+        if (!self.line.is_empty() && !self.overtakes()) || self.no_place() {
             return Ok(false);
         }
         let asked = self.asks_at();
         if asked == self.now {
             self.lag = 0;
         }
-        let (at, _) = self.limits.conforms_at(asked, cost).map_err(|_| Denied::Never)?;
+        let at = match self.limits.conforms_at(asked, cost) {
+            Ok((at, _)) => at,
+            // Beyond the end of the clock: who gathers does so for as long as it takes, and the rate may be changed.
+            Err(_) if self.rules.oversize == Oversize::Wait => return Ok(false),
+            Err(_) => return Err(Denied::Never),
+        };
         if at > self.now {
             return Ok(false);
         }
@@ -438,10 +449,15 @@ impl Queue {
             return Err(Denied::Full);
         }
         let (Some(deadline), false) = (waiter.deadline, self.no_place()) else { return Ok(()) };
-        match self.estimate(waiter.cost) {
-            Some(at) if at > deadline => Err(Denied::TooLong { wait: at - self.now }),
-            _ => Ok(()),
-        }
+        let at = self.estimate(waiter.cost).ok_or(Denied::Never)?;
+        // The schedule may be behind the clock, where somebody wakes late or a timer steps back.
+        if at > deadline { Err(Denied::TooLong { wait: at.saturating_sub(self.now) }) } else { Ok(()) }
+    }
+
+    /// Whether who comes may take what is there before those who wait. Never what the head gathers, where a cost above
+    /// the burst does that, for it would gather for ever; and never before a promise, which reckons with what was there.
+    fn overtakes(&self) -> bool {
+        !self.rules.fair && self.rules.oversize == Oversize::Reject && self.promises == 0
     }
 
     /// The time on the schedule at which somebody asks who comes now.

@@ -83,6 +83,9 @@ impl Queue {
     pub(super) fn leave_line(&mut self, key: Key) {
         let Some(entry) = self.line.get(key) else { return };
         self.queued = self.queued.saturating_sub(entry.cost);
+        if matches!(entry.turn, Turn::Promised(_)) {
+            self.promises = self.promises.saturating_sub(1);
+        }
         if let Some(deadline) = entry.deadline {
             self.deadlines.remove(&(deadline, key));
         }
