@@ -155,6 +155,11 @@ impl Grid {
         }
     }
 
+    /// Whether what is left over of a refill stays, all of it.
+    pub(crate) fn keeps_refills(&self) -> bool {
+        self.refill <= self.max
+    }
+
     /// Whether nothing more would be kept at `time`, or at the last grant where that is later.
     pub(crate) fn is_full(&self, time: Nanos) -> bool {
         self.units_at(time.max(self.now.at)) >= self.max.into()

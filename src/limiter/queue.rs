@@ -339,10 +339,17 @@ impl Queue {
         if cost > self.largest_cost {
             return None;
         }
-        match self.line.front().and_then(|key| self.line.get(key)) {
-            Some(head) => self.limits.schedule(head.asked.max(self.floor), self.queued.saturating_add(cost)),
-            None => self.limits.conforms_at(self.asks_at(), cost).ok().map(|(at, _)| at),
+        let asked = self.asks_at();
+        let conforms = |limits: &Limits| limits.conforms_at(asked, cost).ok().map(|(at, _)| at);
+        let Some(head) = self.line.front().and_then(|key| self.line.get(key)) else { return conforms(&self.limits) };
+        if self.overtakes() && conforms(&self.limits).is_some_and(|at| at <= self.now) {
+            return Some(self.now);
         }
+        // As long as the line may be, where all of it is paid by one bucket it takes as long as one cost of that size.
+        if self.promises == 0 && self.limits.pays_steadily() {
+            return self.limits.schedule(head.asked.max(self.floor), self.queued.saturating_add(cost));
+        }
+        conforms(&self.after_line(0)?)
     }
 
     pub(crate) fn places(&self) -> Option<Places> {
@@ -472,17 +479,22 @@ impl Queue {
         if self.line.is_empty() {
             return self.limits.conforms_at(asked, cost).ok().map(|(at, _)| at);
         }
+        // Should those before it move up, a promise comes later than its least time, and the fraction of a nanosecond
+        // that is kept otherwise is lost to those behind it.
+        self.after_line(1)?.conforms_at(asked, cost).ok().map(|(at, _)| at)
+    }
+
+    /// The limits as everybody in line will leave them, if all stay, and promises are granted `late`.
+    fn after_line(&self, late: Nanos) -> Option<Limits> {
         let mut limits = self.limits.clone();
         let mut floor = self.floor;
         for entry in self.line.iter() {
             let (at, _) = limits.conforms_at(entry.asked.max(floor), entry.cost).ok()?;
-            // Should those before it move up, a promise comes later than its least time, and the fraction of a nanosecond
-            // that is kept otherwise is lost to those behind it.
-            let at = if let Turn::Promised(promised) = entry.turn { at.max(promised).saturating_add(1) } else { at };
+            let at = if let Turn::Promised(promised) = entry.turn { at.max(promised).saturating_add(late) } else { at };
             let _: Grant = limits.charge_at(entry.asked.max(floor), at, entry.cost);
             floor = 0;
         }
-        limits.conforms_at(asked, cost).ok().map(|(at, _)| at)
+        Some(limits)
     }
 }
 

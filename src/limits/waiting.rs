@@ -88,6 +88,16 @@ impl Limits {
         self.fill_time().max(LEAST_ALLOWANCE)
     }
 
+    /// Whether costs that wait one behind another are paid at the time at which their sum would be: one bucket pays, and
+    /// what a refill leaves over of one cost is there for the next.
+    pub(crate) fn pays_steadily(&self) -> bool {
+        match self.states.as_slice() {
+            [] | [State::Bucket(_)] => true,
+            [State::Grid(grid)] => grid.keeps_refills(),
+            _ => false,
+        }
+    }
+
     /// Whether nothing granted matters any more at `time`: every bucket is full, every window empty.
     pub(crate) fn at_rest(&self, time: Nanos) -> bool {
         self.states.iter().all(|state| match state {
