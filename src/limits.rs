@@ -201,8 +201,8 @@ impl Limits {
 
     /// Gives back a grant that is not used.
     ///
-    /// The last one is undone while its time still lies ahead; after it, where the limits are of one process alone, the
-    /// one before it, and so on. Otherwise nothing is given back while a time given to another lies ahead: nobody is moved.
+    /// The last one is undone while its time still lies ahead; after it, in the queue of a limiter, the one before it, and
+    /// so on. Otherwise nothing is given back while a time given to another lies ahead: nobody is moved.
     /// Once none does, the units are credited, less what the limits gained since.
     ///
     /// A grant is given back once, which is for its holder to see to: credited grants are not remembered.

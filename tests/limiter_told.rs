@@ -28,7 +28,9 @@ fn timed(builder: Builder) -> (Limiter, Arc<FakeTimer>) {
 }
 
 fn pass(timers: &[&FakeTimer], millis: u64) {
-    timers.iter().for_each(|timer| timer.to(timer.now() + millis * 1_000_000));
+    for timer in timers {
+        timer.to(timer.now() + millis * 1_000_000);
+    }
 }
 
 /// Puts one more in line, who has to wait.
@@ -182,20 +184,6 @@ fn a13_the_last_reservation_stays_where_one_before_it_is_cancelled() {
     timer.to(2 * SECOND);
     second.cancel(); // Its time has come: it was used.
     assert_eq!(limiter.time_until(1), Ok(ms(1000)));
-}
-
-/// What is kept to take reservations back ends when their times have come, and memory with it.
-#[test]
-fn a13_reservations_without_end_do_not_pile_up() {
-    let (limiter, timer) = timed(one_a_second(1).limit("2/4s".parse().unwrap()));
-    for step in 0..20_000 {
-        timer.to(step * 2 * SECOND);
-        let _kept = limiter.reserve(1).unwrap();
-        let cancelled = limiter.reserve(1).unwrap();
-        let at = cancelled.at();
-        cancelled.cancel();
-        assert_eq!(limiter.reserve_within(1, Duration::ZERO).is_ok(), at <= Duration::from_nanos(timer.now()));
-    }
 }
 
 proptest! {

@@ -512,3 +512,29 @@ impl From<Refusal> for Denied {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bucket::Bucket;
+
+    #[test]
+    fn a_thread_whose_time_is_over_when_it_joins_keeps_time_for_nobody() {
+        let rate = Rate::new(NonZeroU64::MIN, NonZeroU64::MIN).unwrap();
+        let limits = Limits::none(0).with_bucket(Bucket::new(rate, NonZeroU64::MIN, 1, 0));
+        let rules = Rules { fair: true, oversize: Oversize::Reject, most_waiters: None };
+        let mut queue = Queue::new(limits, rules, Some(Places { capacity: 0, held: 0 }));
+        let effects = &mut Effects::default();
+        let mut join = |deadline| {
+            let waiter = Waiter { cost: 1, deadline, waker: Waker::noop(), is_thread: true };
+            match queue.join(7, &waiter, effects) {
+                Ok(Joined::Waits(key)) => key,
+                other => panic!("it waits for a place: {other:?}"),
+            }
+        };
+        let (over, waits) = (join(Some(7)), join(Some(20)));
+        assert_eq!(queue.watch(over), None);
+        assert_eq!(queue.watch(waits), Some(20), "nobody would look when its time is over");
+        assert!(matches!(queue.poll(7, over, Waker::noop(), effects), Stand::Done(Err(Denied::TimedOut { after: 0 }))));
+    }
+}

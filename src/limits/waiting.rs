@@ -221,3 +221,30 @@ fn rate_in_parts(rate: Rate, parts: NonZeroU64) -> Result<Rate, ParseError> {
     let units = units.checked_mul(parts).ok_or_else(|| ParseError::TooLarge(rate.to_string()))?;
     Rate::new(units, period)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::SECOND;
+
+    /// Law 10: what is kept to take reservations back goes when their times have come, and the log of a window with it.
+    #[test]
+    fn reservations_without_end_do_not_pile_up() {
+        let limits: Vec<_> = ["1/s,burst=1", "6/5s,window"].map(|limit| limit.parse().unwrap()).into();
+        let plan = Plan::new(&limits, None).unwrap();
+        let mut limits = Limits::in_parts(&plan, NonZeroU64::MIN, 0).unwrap();
+        let mut words = Vec::new();
+        for second in 0..1000 {
+            let now = second * SECOND;
+            let (at, _) = limits.conforms_at(now, 1).unwrap();
+            // A promise behind another for ever.
+            let _: Grant = limits.promise_at(now, now, at.max(now + 3 * SECOND), 1);
+            words.clear();
+            limits.save(&mut words);
+            assert!(limits.earlier.as_ref().is_some_and(|earlier| earlier.len() <= 4), "{:?}", limits.earlier);
+            assert!(words.len() < 50, "{} words", words.len());
+        }
+        let _: Grant = limits.charge_at(2000 * SECOND, 2000 * SECOND, 1);
+        assert!(limits.earlier.is_some_and(|earlier| earlier.is_empty()));
+    }
+}
