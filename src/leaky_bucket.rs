@@ -20,11 +20,10 @@
 //! here: waiters do not depend on the polling of others, late wake-ups lose no refill, and intervals may be fractions of
 //! a millisecond.
 //!
-//! With `fair(false)`, too, nothing can be tried while others wait: there as here, the first of them gathers what is there
-//! and what comes. What differs is the order. That crate serves the waiter that holds its timer after all the others, also
-//! those that come later, so that it may wait for ever; all the others are served in the order in which they came. Here
-//! everybody is, fair or not, and whoever waits is granted at the latest when all before him would be. As many units go
-//! out at every refill there as here.
+//! With `fair(false)`, too, nothing can be tried while others wait: there as here, they gather what is there and what
+//! comes. What differs is the order. That crate serves the waiter that holds its timer after all the others, those
+//! included that come later, so that it may wait for ever; the others are served in the order in which they came. Here
+//! everybody is, fair or not. All of them together take as long there as here.
 
 use crate::grid::Grid;
 use crate::limiter::Oversize;

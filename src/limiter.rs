@@ -263,7 +263,8 @@ impl Limiter {
         self.shared.with(|queue, now, effects| queue.set_rate(now, self.place, rate, effects));
     }
 
-    /// Holds at most `units` from now on. A larger bucket is not filled by that; a smaller one spills.
+    /// Holds at most `units` from now on. A larger bucket is not filled by that; a smaller one spills. Where that makes
+    /// somebody come later who waits before a time that was told, the time stays, as for [`set_rate`](Self::set_rate).
     ///
     /// # Errors
     /// Nothing, or no amount.
