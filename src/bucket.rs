@@ -11,6 +11,7 @@
 
 use crate::clock::Nanos;
 use crate::rate::Rate;
+use std::collections::VecDeque;
 use std::num::NonZeroU64;
 
 /// A token bucket: `rate`, `burst`, and how much credit there is when.
@@ -24,6 +25,8 @@ pub struct Bucket {
     now: Level,
     /// As it was before the last charge, to take that charge back.
     before: Level,
+    /// And before charges that may be taken back after that one, the latest last.
+    earlier: VecDeque<Level>,
 }
 
 /// `credit` at the time `at`, which is the latest grant's (in the future where that was reserved ahead).
@@ -40,7 +43,7 @@ impl Bucket {
         let period = rate.period();
         let credit = product(initial.min(burst.get()), period);
         let level = Level { credit, at: now };
-        Bucket { units: rate.units(), period, burst: burst.get(), now: level, before: level }
+        Bucket { units: rate.units(), period, burst: burst.get(), now: level, before: level, earlier: VecDeque::new() }
     }
 
     /// The most units the bucket holds.
@@ -106,9 +109,20 @@ impl Bucket {
         self.now = Level { credit, at: grant.max(start) };
     }
 
-    /// Takes back the last charge, as if it had never been made.
+    /// Takes back the last charge, as if it had never been made; and after it those before it that are kept.
     pub(crate) fn undo(&mut self) {
         self.now = self.before;
+        self.before = self.earlier.pop_back().unwrap_or(self.now);
+    }
+
+    /// The last charge can still be taken back when there has been another.
+    pub(crate) fn keep(&mut self) {
+        self.earlier.push_back(self.before);
+    }
+
+    /// The first of the charges kept is not taken back any more.
+    pub(crate) fn release(&mut self) {
+        self.earlier.pop_front();
     }
 
     /// Credits `units` that were granted at `grant` and not used, less what the bucket has gained since, as it could
@@ -135,7 +149,7 @@ impl Bucket {
     pub fn set_rate(&mut self, now: Nanos, rate: Rate) {
         self.settle(now);
         let (from, to) = (u128::from(self.period), u128::from(rate.period()));
-        for level in [&mut self.now, &mut self.before] {
+        for level in self.levels() {
             level.credit = level.credit / from * to + level.credit % from * to / from;
         }
         (self.units, self.period) = (rate.units(), rate.period());
@@ -146,7 +160,7 @@ impl Bucket {
         self.settle(now);
         self.burst = burst.get();
         let full = self.full();
-        for level in [&mut self.now, &mut self.before] {
+        for level in self.levels() {
             level.credit = level.credit.min(full);
         }
     }
@@ -176,8 +190,9 @@ impl Bucket {
     pub(crate) fn credit(&mut self, now: Nanos, units: u64) {
         self.settle(now);
         let full = self.full();
-        for level in [&mut self.now, &mut self.before] {
-            let filled = level.credit.saturating_add(product(units, self.period)).min(full);
+        let more = product(units, self.period);
+        for level in self.levels() {
+            let filled = level.credit.saturating_add(more).min(full);
             level.credit = level.credit.max(filled);
         }
     }
@@ -185,8 +200,9 @@ impl Bucket {
     /// Takes `units` at `now`, as far as they are there.
     pub(crate) fn pay(&mut self, now: Nanos, units: u64) {
         self.settle(now);
-        for level in [&mut self.now, &mut self.before] {
-            level.credit = level.credit.saturating_sub(product(units, self.period));
+        let price = product(units, self.period);
+        for level in self.levels() {
+            level.credit = level.credit.saturating_sub(price);
         }
     }
 
@@ -210,27 +226,33 @@ impl Bucket {
 
     /// Brings what stands in the past up to `now`.
     fn settle(&mut self, now: Nanos) {
-        let settled = |level: Level| match now.checked_sub(level.at) {
-            Some(elapsed) => Level { credit: self.grown(level.credit, elapsed), at: now },
-            None => level,
-        };
-        (self.now, self.before) = (settled(self.now), settled(self.before));
+        let (units, full) = (self.units, self.full());
+        for level in self.levels() {
+            if let Some(elapsed) = now.checked_sub(level.at) {
+                *level = Level { credit: grown(level.credit, elapsed, units, full), at: now };
+            }
+        }
+    }
+
+    /// As it is, and as it was before each charge that can be taken back.
+    fn levels(&mut self) -> impl Iterator<Item = &mut Level> {
+        [&mut self.now, &mut self.before].into_iter().chain(&mut self.earlier)
     }
 
     /// Credit at `time`, which is not before the last grant.
     fn credit_at(&self, time: Nanos) -> u128 {
-        self.grown(self.now.credit, time - self.now.at)
-    }
-
-    /// What `credit` has become after `elapsed`. Within one nanosecond a rate above 1 GHz may leave more than a small
-    /// burst holds; that is owed to who asks in the same nanosecond, and to nobody later.
-    fn grown(&self, credit: u128, elapsed: Nanos) -> u128 {
-        if elapsed == 0 { credit } else { credit.saturating_add(product(elapsed, self.units)).min(self.full()) }
+        grown(self.now.credit, time - self.now.at, self.units, self.full())
     }
 
     fn full(&self) -> u128 {
         product(self.burst, self.period)
     }
+}
+
+/// What `credit` has become after `elapsed`. Within one nanosecond a rate above 1 GHz may leave more than a small burst
+/// holds; that is owed to who asks in the same nanosecond, and to nobody later.
+fn grown(credit: u128, elapsed: Nanos, units: u64, full: u128) -> u128 {
+    if elapsed == 0 { credit } else { credit.saturating_add(product(elapsed, units)).min(full) }
 }
 
 /// 64 × 64 bits never overflow 128.

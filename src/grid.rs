@@ -5,6 +5,7 @@
 //! then stays, at most to that size.
 
 use crate::clock::Nanos;
+use std::collections::VecDeque;
 use std::num::NonZeroU64;
 
 /// Whole refills on a grid: `refill` units every `interval`, of which at most `max` are kept.
@@ -18,6 +19,8 @@ pub struct Grid {
     now: Level,
     /// As it was before the last charge, to take that charge back.
     before: Level,
+    /// And before charges that may be taken back after that one, the latest last.
+    earlier: VecDeque<Level>,
 }
 
 /// `units` at the time `at`, which is the latest grant's.
@@ -32,7 +35,8 @@ impl Grid {
     #[must_use]
     pub fn new(refill: NonZeroU64, interval: NonZeroU64, max: u64, initial: u64, now: Nanos) -> Self {
         let level = Level { units: initial.min(max).into(), at: now };
-        Grid { refill: refill.get(), interval: interval.get(), max, start: now, now: level, before: level }
+        let (refill, interval) = (refill.get(), interval.get());
+        Grid { refill, interval, max, start: now, now: level, before: level, earlier: VecDeque::new() }
     }
 
     /// The most units the bucket keeps.
@@ -80,9 +84,20 @@ impl Grid {
         self.now = Level { units: kept.saturating_sub(cost.into()).min(self.max.into()), at: grant.max(start) };
     }
 
-    /// Takes back the last charge, as if it had never been made.
+    /// Takes back the last charge, as if it had never been made; and after it those before it that are kept.
     pub(crate) fn undo(&mut self) {
         self.now = self.before;
+        self.before = self.earlier.pop_back().unwrap_or(self.now);
+    }
+
+    /// The last charge can still be taken back when there has been another.
+    pub(crate) fn keep(&mut self) {
+        self.earlier.push_back(self.before);
+    }
+
+    /// The first of the charges kept is not taken back any more.
+    pub(crate) fn release(&mut self) {
+        self.earlier.pop_front();
     }
 
     /// Credits `units` that were granted at `grant` and not used, less the refills since.
@@ -100,8 +115,9 @@ impl Grid {
     /// Adds `units` at `now`, as far as there is room.
     pub(crate) fn credit(&mut self, now: Nanos, units: u64) {
         self.settle(now);
-        for level in [&mut self.now, &mut self.before] {
-            let filled = (level.units + u128::from(units)).min(self.max.into());
+        let max = u128::from(self.max);
+        for level in self.levels() {
+            let filled = (level.units + u128::from(units)).min(max);
             level.units = level.units.max(filled);
         }
     }
@@ -109,7 +125,7 @@ impl Grid {
     /// Takes `units` at `now`, as far as they are there.
     pub(crate) fn pay(&mut self, now: Nanos, units: u64) {
         self.settle(now);
-        for level in [&mut self.now, &mut self.before] {
+        for level in self.levels() {
             level.units = level.units.saturating_sub(units.into());
         }
     }
@@ -134,9 +150,14 @@ impl Grid {
     pub(crate) fn set_max(&mut self, now: Nanos, max: u64) {
         self.settle(now);
         self.max = max;
-        for level in [&mut self.now, &mut self.before] {
+        for level in self.levels() {
             level.units = level.units.min(max.into());
         }
+    }
+
+    /// Whether what is left over of a refill stays, all of it.
+    pub(crate) fn keeps_refills(&self) -> bool {
+        self.refill <= self.max
     }
 
     /// Whether nothing more would be kept at `time`, or at the last grant where that is later.
@@ -155,6 +176,11 @@ impl Grid {
             self.now = Level { units: self.units_at(now), at: now };
             self.before = self.now;
         }
+    }
+
+    /// As it is, and as it was before each charge that can be taken back.
+    fn levels(&mut self) -> impl Iterator<Item = &mut Level> {
+        [&mut self.now, &mut self.before].into_iter().chain(&mut self.earlier)
     }
 
     /// Units at `time`, which is not before the last grant.

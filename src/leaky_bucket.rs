@@ -19,6 +19,11 @@
 //! Idle time saves up at most `max`. An acquire that is larger than `max` completes over several refills. What is better
 //! here: waiters do not depend on the polling of others, late wake-ups lose no refill, and intervals may be fractions of
 //! a millisecond.
+//!
+//! With `fair(false)`, too, nothing can be tried while others wait: there as here, they gather what is there and what
+//! comes. What differs is the order. That crate serves the waiter that holds its timer after all the others, those
+//! included that come later, so that it may wait for ever; the others are served in the order in which they came. Here
+//! everybody is, fair or not. All of them together take as long there as here.
 
 use crate::grid::Grid;
 use crate::limiter::Oversize;
@@ -96,17 +101,17 @@ impl RateLimiter {
         self.max
     }
 
-    /// Whether nobody is served while others wait.
+    /// Whether this is fair, as set; see [`Builder::fair`].
     #[must_use]
     pub fn is_fair(&self) -> bool {
         self.settings.fair
     }
 
-    /// Units that can be had now without waiting.
+    /// Units that can be had now without waiting: none while others wait, for what is there is theirs.
     #[must_use]
     pub fn balance(&self) -> usize {
         let level = self.shared.with(|queue, now, effects| match queue.level(now, effects) {
-            _ if self.settings.fair && queue.waiters() > 0 => 0,
+            _ if queue.waiters() > 0 => 0,
             level => level,
         });
         usize::try_from(level).unwrap_or(usize::MAX)
@@ -117,7 +122,7 @@ impl RateLimiter {
         self.acquire(1)
     }
 
-    /// Waits for `permits` units, which may take several refills.
+    /// Waits for `permits` units, which may take several refills: as many as it takes, be it for longer than clocks go.
     ///
     /// # Panics
     /// The future does, where it has to wait outside a tokio runtime with timers.
@@ -130,7 +135,7 @@ impl RateLimiter {
         AcquireOwned { limiter: self, wait: wait(permits) }
     }
 
-    /// Takes `permits` units now, or nothing; nothing, too, while others wait and the limiter is fair.
+    /// Takes `permits` units now, or nothing; nothing, too, while others wait, for what is there is theirs.
     #[must_use]
     pub fn try_acquire(&self, permits: usize) -> bool {
         self.shared.try_take(units(permits)).is_ok()
@@ -187,7 +192,8 @@ impl Builder {
         self
     }
 
-    /// Whether nobody is served while others wait. Without this, yes.
+    /// Whether waiters are served in the order in which they came. Without this, yes; and here they are in any case, see
+    /// the [module](self).
     pub fn fair(&mut self, fair: bool) -> &mut Self {
         self.fair = fair;
         self
@@ -270,7 +276,7 @@ fn expect_granted(granted: Result<(), Denied>) {
         granted != Err(Denied::NoTimer),
         "waiting needs a tokio runtime with its time driver: call this within one, built with enable_time or enable_all"
     );
-    // Anything else that a queue refuses — a closed line, a deadline — has no place in this limiter, but one: beyond
-    // the end of the clock, 584 years on.
-    assert!(granted.is_ok(), "the units asked for would take more than 584 years");
+    // Whatever else a queue refuses has no place in this limiter: no line is closed, nobody has a deadline, and a cost
+    // that gathers waits beyond the end of the clock.
+    assert!(granted.is_ok(), "a waiter without a deadline was refused: {granted:?}");
 }

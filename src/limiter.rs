@@ -225,7 +225,9 @@ impl Limiter {
         Ok(CapacityInfo { has_capacity: level >= cost, needed: difference(cost, level) })
     }
 
-    /// How long `units` would take now, if everybody before stays.
+    /// How long `units` would take now, if everybody before stays. Exact; with windows, several limits or times told in
+    /// line, the whole line is gone through to tell, as it is for [`reserve`](Self::reserve) and
+    /// [`acquire_timeout`](Self::acquire_timeout).
     ///
     /// # Errors
     /// Where they would never be granted, or `units` is no amount.
@@ -242,6 +244,10 @@ impl Limiter {
 
     /// Goes on at `units` per `period`. What was saved or gathered stays, times told stay, waiters are re-timed.
     ///
+    /// A slower rate may let a waiter's new time come close before one that was told behind him. Then this once more goes
+    /// out than the burst or a window allows, for a time told is never moved: whoever has it sleeps by himself. All of it
+    /// is charged, and who comes later waits until it is paid.
+    ///
     /// With several limits this is the one given by [`Builder::rate`], or the fastest bucket of those written; a window
     /// cannot be changed.
     ///
@@ -257,7 +263,8 @@ impl Limiter {
         self.shared.with(|queue, now, effects| queue.set_rate(now, self.place, rate, effects));
     }
 
-    /// Holds at most `units` from now on. A larger bucket is not filled by that; a smaller one spills.
+    /// Holds at most `units` from now on. A larger bucket is not filled by that; a smaller one spills. Where that makes
+    /// somebody come later who waits before a time that was told, the time stays, as for [`set_rate`](Self::set_rate).
     ///
     /// # Errors
     /// Nothing, or no amount.

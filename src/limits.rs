@@ -8,6 +8,7 @@ use crate::clock::{MILLISECOND, Nanos};
 use crate::grid::Grid;
 use crate::rate::Rate;
 use crate::window::Window;
+use std::collections::VecDeque;
 use std::num::NonZeroU64;
 use thiserror::Error;
 
@@ -41,6 +42,19 @@ pub struct Limits {
     before: Nanos,
     /// Counts the grants, so that the last one can be told.
     grants: u64,
+    /// The grant that can be taken back: the last, or the one before it when that was.
+    last: u64,
+    /// Those before it that can be taken back after it. `None` where the state is saved, which has no place for them.
+    earlier: Option<VecDeque<Earlier>>,
+}
+
+/// A grant before the last one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Earlier {
+    number: u64,
+    at: Nanos,
+    /// The latest time given before it.
+    before: Nanos,
 }
 
 /// A time that was given: units that may leave at `at` or later.
@@ -94,7 +108,7 @@ impl Limits {
     pub fn new(plan: &Plan, now: Nanos) -> Self {
         let states: Vec<State> = plan.limits().iter().map(|limit| State::new(limit, now)).collect();
         let quantum = states.iter().zip(plan.limits()).map(|(state, limit)| quantum(state, limit.rate())).min();
-        Limits { states, quantum: quantum.unwrap_or(u64::MAX), asked: now, at: now, before: now, grants: 0 }
+        Limits { states, quantum: quantum.unwrap_or(u64::MAX), earlier: None, ..Limits::none(now) }
     }
 
     /// The least time, not before `now` nor before the last grant, at which every limit conforms to `cost` units, and the
@@ -187,8 +201,9 @@ impl Limits {
 
     /// Gives back a grant that is not used.
     ///
-    /// The last one is undone while its time still lies ahead. Otherwise nothing is given back while a time given to
-    /// another lies ahead: nobody is moved. Once none does, the units are credited, less what the limits gained since.
+    /// The last one is undone while its time still lies ahead; after it, in the queue of a limiter, the one before it, and
+    /// so on. Otherwise nothing is given back while a time given to another lies ahead: nobody is moved.
+    /// Once none does, the units are credited, less what the limits gained since.
     ///
     /// A grant is given back once, which is for its holder to see to: credited grants are not remembered.
     pub fn give_back(&mut self, now: Nanos, grant: &Grant) {
@@ -196,10 +211,8 @@ impl Limits {
         if grant.units == 0 {
             return; // It has no number of its own, but the last one's.
         }
-        if grant.number == self.grants && now < grant.at {
-            self.grants += 1; // No grant has this number: an undone grant is undone once.
-            self.at = self.before;
-            self.states.iter_mut().for_each(State::undo);
+        if grant.number == self.last && now < grant.at {
+            self.undo();
         } else if now >= self.at && now >= grant.at {
             // A time given that lies ahead, though it is later than the latest: that grant was undone before.
             (self.asked, self.at) = (now, now);
@@ -233,6 +246,15 @@ impl Limits {
         }
     }
 
+    /// Takes back the last grant, as if it had never been.
+    fn undo(&mut self) {
+        self.grants += 1; // No grant has this number: an undone grant is undone once.
+        self.at = self.before;
+        self.states.iter_mut().for_each(State::undo);
+        let next = self.earlier.as_mut().and_then(VecDeque::pop_back);
+        (self.last, self.before) = next.map_or((self.grants, self.before), |next| (next.number, next.before));
+    }
+
     fn charge(&mut self, asked: Nanos, at: Nanos, units: u64, bound_by: Option<usize>) -> Grant {
         if units > 0 {
             self.asked = self.in_order(asked);
@@ -240,7 +262,7 @@ impl Limits {
                 state.charge(self.asked, at, units);
             }
             self.grants += 1;
-            (self.before, self.at) = (self.at, at);
+            (self.last, self.before, self.at) = (self.grants, self.at, at);
         }
         Grant { at, units, bound_by, number: self.grants }
     }
@@ -300,6 +322,22 @@ impl State {
             State::Bucket(bucket) => bucket.undo(),
             State::Window(window) => window.undo(),
             State::Grid(grid) => grid.undo(),
+        }
+    }
+
+    fn keep(&mut self) {
+        match self {
+            State::Bucket(bucket) => bucket.keep(),
+            State::Window(window) => window.keep(),
+            State::Grid(grid) => grid.keep(),
+        }
+    }
+
+    fn release(&mut self) {
+        match self {
+            State::Bucket(bucket) => bucket.release(),
+            State::Window(window) => window.release(),
+            State::Grid(grid) => grid.release(),
         }
     }
 

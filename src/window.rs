@@ -25,6 +25,8 @@ pub struct Window {
     /// The time of the latest grant.
     at: Nanos,
     before: Option<Undo>,
+    /// What charges before that did, which may be taken back after it, the latest last; `None` where one cannot be.
+    earlier: VecDeque<Option<Undo>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,7 +51,8 @@ impl Window {
     pub fn new(count: NonZeroU64, period: NonZeroU64, now: Nanos) -> Self {
         let (count, period) = (count.get(), period.get());
         let group = count.div_ceil(EXACT);
-        Window { count, period, group, log: VecDeque::new(), logged: 0, at: now, before: None }
+        let (log, earlier) = (VecDeque::new(), VecDeque::new());
+        Window { count, period, group, log, logged: 0, at: now, before: None, earlier }
     }
 
     /// The most units in any period.
@@ -85,8 +88,10 @@ impl Window {
 
     /// Takes `cost` units at `grant`, a time not before [`conforms_at`](Self::conforms_at).
     pub fn charge(&mut self, grant: Nanos, cost: u64) {
-        // Only what no longer mattered at the *previous* grant is forgotten, so that this one can be undone.
-        while let Some(&entry) = self.log.front().filter(|entry| self.has_left(entry, self.at)) {
+        // Only what no longer mattered at the *previous* grant is forgotten, so that this one can be undone; nor at any
+        // before it that can be undone after it.
+        let since = self.earlier.iter().flatten().next().map_or(self.at, |undo| undo.at);
+        while let Some(&entry) = self.log.front().filter(|entry| self.has_left(entry, since)) {
             self.logged -= u128::from(entry.units);
             self.log.pop_front();
         }
@@ -145,9 +150,26 @@ impl Window {
         (self.log, self.logged, self.at) = (old.log.clone(), old.logged, old.at.max(self.at));
     }
 
-    /// Takes back the last charge, as if it had never been made.
+    /// The last charge can still be taken back when there has been another.
+    pub(crate) fn keep(&mut self) {
+        self.earlier.push_back(self.before);
+    }
+
+    /// The first of the charges kept is not taken back any more.
+    pub(crate) fn release(&mut self) {
+        self.earlier.pop_front();
+    }
+
+    /// The log is another one: nothing that was done to it can be taken back.
+    fn fix(&mut self) {
+        self.before = None;
+        self.earlier.iter_mut().for_each(|undo| *undo = None);
+    }
+
+    /// Takes back the last charge, as if it had never been made; and after it those before it that are kept.
     pub(crate) fn undo(&mut self) {
-        let Some(undo) = self.before.take() else { return };
+        let last = std::mem::replace(&mut self.before, self.earlier.pop_back().flatten());
+        let Some(undo) = last else { return };
         if undo.pushed {
             self.log.pop_back();
         }
@@ -168,7 +190,7 @@ impl Window {
             self.logged -= u128::from(returned);
             self.log.retain(|entry| entry.units > 0);
         }
-        self.before = None;
+        self.fix();
     }
 
     /// Takes `units` out of the log, the latest first, as far as they are there.
@@ -180,7 +202,7 @@ impl Window {
             self.logged -= u128::from(returned);
             rest -= returned;
         }
-        self.before = None;
+        self.fix();
     }
 
     /// Logs `units` at `now`, as far as there is room.
@@ -189,7 +211,7 @@ impl Window {
         let room = self.count - self.held_at(time);
         if room.min(units) > 0 {
             self.charge(time, room.min(units));
-            self.before = None;
+            self.fix();
         }
     }
 

@@ -68,10 +68,12 @@ async fn d2_getters_and_debug_and_threads() {
 async fn d2_the_balance_is_what_can_be_had_without_waiting() {
     for fair in [true, false] {
         let limiter = RateLimiter::builder().initial(5).fair(fair).build();
+        assert_eq!(limiter.balance(), 5);
         let mut waiting = Box::pin(limiter.acquire(6));
         assert!(poll_once(&mut waiting).is_pending());
-        assert_eq!(limiter.balance(), if fair { 0 } else { 5 });
-        assert_eq!(limiter.try_acquire(1), !fair);
+        assert_eq!((limiter.balance(), limiter.try_acquire(1)), (0, false), "who waits gathers, fair or not");
+        drop(waiting);
+        assert_eq!((limiter.balance(), limiter.try_acquire(5)), (5, true));
     }
 }
 
@@ -287,6 +289,88 @@ async fn d10_only_polled_waiters_stand_before_who_tries() {
     assert!(!limiter.try_acquire(1));
     drop(waiting);
     assert!(limiter.try_acquire(4));
+}
+
+/// The same calls on the crate itself and here: fair or not, who waits is not starved by those who try.
+#[tokio::test(start_paused = true)]
+async fn d10_an_unfair_waiter_is_not_starved_by_those_who_try() {
+    macro_rules! tried_every_10_ms {
+        ($limiter:expr) => {{
+            let limiter = Arc::new($limiter.initial(2).fair(false).build());
+            let start = Instant::now();
+            let waiter = tokio::spawn(Arc::clone(&limiter).acquire_owned(5));
+            tokio::task::yield_now().await;
+            let mut stolen = 0;
+            while !waiter.is_finished() && start.elapsed() < ms(5000) {
+                stolen += usize::from(limiter.try_acquire(1));
+                tokio::time::sleep(ms(10)).await;
+            }
+            (start.elapsed(), stolen)
+        }};
+    }
+    let theirs = tried_every_10_ms!(leaky_bucket::RateLimiter::builder());
+    let (elapsed, stolen) = tried_every_10_ms!(RateLimiter::builder());
+    assert_eq!((theirs.1, stolen), (0, 0));
+    // Looked at every 10 ms, and the crate's task is woken once more before it is done.
+    assert!(theirs.0 <= ms(310) && elapsed <= ms(310), "{theirs:?} {elapsed:?}");
+}
+
+/// Spawns one task for each of `costs` and collects when each is done, in milliseconds.
+macro_rules! done_at {
+    ($limiter:expr, $costs:expr) => {{
+        let limiter = Arc::new($limiter);
+        let start = Instant::now();
+        let mut tasks = Vec::new();
+        for cost in $costs {
+            let limiter = Arc::clone(&limiter);
+            tasks.push(tokio::spawn(async move {
+                limiter.acquire_owned(cost).await;
+                start.elapsed().as_millis()
+            }));
+        }
+        let mut times = Vec::new();
+        for task in tasks {
+            times.push(task.await.unwrap());
+        }
+        times
+    }};
+}
+
+/// The one deliberate difference of `fair(false)`: the crate serves the task that holds its timer, here that of 3, after
+/// all the others, so that it waits for ever where others keep coming; here everybody is served in the order of arrival,
+/// as law 4 has it. By every refill as many units have gone out, or wait with who is first, there as here.
+#[tokio::test(start_paused = true)]
+async fn d8_unfair_is_in_order_here_and_the_same_in_all() {
+    let costs = [1, 3, 2, 5, 1, 0, 7];
+    let theirs = leaky_bucket::RateLimiter::builder().refill(2).initial(3).fair(false).build();
+    assert_eq!(done_at!(theirs, costs), [0, 800, 100, 400, 400, 0, 800]);
+    for fair in [false, true] {
+        let ours = RateLimiter::builder().refill(2).initial(3).fair(fair).build();
+        assert_eq!(done_at!(ours, costs), [0, 100, 200, 400, 500, 0, 800], "fair: {fair}");
+    }
+    let theirs = leaky_bucket::RateLimiter::builder().refill(2).initial(3).build();
+    assert_eq!(
+        done_at!(theirs, costs),
+        [0, 100, 200, 400, 500, 0, 800],
+        "which is what the crate does, too, where fair"
+    );
+}
+
+/// It panicked, as that lies more than 584 years ahead. The crate waits.
+#[tokio::test(start_paused = true)]
+async fn d4_the_largest_cost_waits_like_any_other() {
+    for fair in [true, false] {
+        let limiter = RateLimiter::builder().fair(fair).build();
+        let mut giant = Box::pin(limiter.acquire(usize::MAX));
+        assert!(tokio::time::timeout(ms(10_050), &mut giant).await.is_err());
+        let mut behind = Box::pin(limiter.acquire(11));
+        assert!(poll_once(&mut behind).is_pending());
+        assert_eq!((limiter.balance(), limiter.try_acquire(1)), (0, false));
+        let start = Instant::now();
+        drop(giant);
+        behind.await;
+        assert_eq!(start.elapsed(), ms(50), "ten it left, and one at the next refill");
+    }
 }
 
 #[test]

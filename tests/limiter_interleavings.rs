@@ -152,11 +152,11 @@ proptest! {
     /// of it back at the end.
     #[test]
     fn law_2_5_reservations_among_waiters_are_never_over_and_never_moved(
-        rate in prop::sample::select(&RATES[..]), burst in 1_u64..8,
-        steps in prop::collection::vec((0_u8..6, 1_u64..8, 0_u64..1500, any::<prop::sample::Index>()), 1..50),
+        rate in prop::sample::select(&RATES[..]), burst in 1_u64..8, fair in any::<bool>(),
+        steps in prop::collection::vec((0_u8..8, 1_u64..8, 0_u64..1500, any::<prop::sample::Index>()), 1..50),
     ) {
         let timer = Arc::new(FakeTimer::default());
-        let builder = Limiter::builder().rate(rate, ms(1000)).burst(burst).timer(timer.clone());
+        let builder = Limiter::builder().rate(rate, ms(1000)).burst(burst).fair(fair).timer(timer.clone());
         let limiter = builder.build().unwrap();
         let mut waiting: Vec<(u64, Pin<Box<Acquire<'_>>>)> = Vec::new();
         let (mut reserved, mut left) = (Vec::new(), Vec::new());
@@ -175,6 +175,7 @@ proptest! {
                     if at > Duration::from_nanos(timer.now()) { reservation.cancel() } else { left.push((at, cost_of(&reservation))) }
                 }
                 4 if !waiting.is_empty() => drop(waiting.remove(index.index(waiting.len()))),
+                5 if limiter.try_acquire(cost).is_ok() => left.push((Duration::from_nanos(timer.now()), cost)),
                 _ => {
                     let end = timer.now() + millis * 1_000_000;
                     while timer.next().is_some_and(|next| next <= end) {

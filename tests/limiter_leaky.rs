@@ -231,6 +231,40 @@ async fn b9_reconcile_pays_or_gives_back_within_empty_and_full() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn b9_reconcile_settles_a_window_and_every_one_of_several_limits() {
+    let window = Limiter::builder().limit("10/10s,window".parse().unwrap()).build().unwrap();
+    let start = Instant::now();
+    window.acquire(4).await.unwrap();
+    window.reconcile(6, 4).unwrap();
+    assert_eq!(window.available(), 4, "paid");
+    window.reconcile(1, 4).unwrap();
+    assert_eq!(window.available(), 7, "given back");
+    window.reconcile(100, 1).unwrap();
+    assert_eq!(window.available(), 0, "never below empty");
+    assert_eq!(window.time_until(1), Ok(ms(10_000)), "what was paid counts for a whole period");
+    let mut waiter = Box::pin(window.acquire(2));
+    assert!(poll_once(&mut waiter).is_pending());
+    window.reconcile(0, 100).unwrap();
+    waiter.await.unwrap();
+    assert_eq!((start.elapsed(), window.available()), (ms(0), 8), "never above full");
+    let both = || Limiter::builder().rate(1, ms(1000)).burst(5).limit("8/10s".parse().unwrap()).build().unwrap();
+    let limiter = both();
+    limiter.acquire(3).await.unwrap();
+    limiter.reconcile(5, 3).unwrap();
+    assert_eq!(limiter.available(), 0, "five of the bucket");
+    tokio::time::advance(ms(5000)).await;
+    assert_eq!(limiter.available(), 3, "five of the window's eight");
+    let limiter = both();
+    limiter.acquire(5).await.unwrap();
+    limiter.reconcile(1, 5).unwrap();
+    assert_eq!(limiter.available(), 4, "of the bucket");
+    tokio::time::advance(ms(1000)).await;
+    limiter.acquire(5).await.unwrap();
+    tokio::time::advance(ms(5000)).await;
+    assert_eq!(limiter.available(), 2, "two of the window's eight: one was used, and five");
+}
+
+#[tokio::test(start_paused = true)]
 async fn b10_two_per_fifth_of_a_second() {
     let limiter = || Limiter::leaky(2, 0.2).unwrap();
     let at = |tenths: &[u64]| tenths.iter().map(|tenths| ms(tenths * 100)).collect::<Vec<_>>();

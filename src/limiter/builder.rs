@@ -128,6 +128,10 @@ impl Builder {
     }
 
     /// Whether nobody is served while others wait. True, where this is not given.
+    ///
+    /// Without that, who comes takes what is there, even if others wait for more than that, who may then wait for as long
+    /// as others come. Two things he does not take: what a time told in line ([`Limiter::reserve`]) reckons with, and, with
+    /// [`Oversize::Wait`], what the first in line gathers, which is all there is. Who has to wait stands behind all before.
     pub fn fair(mut self, fair: bool) -> Self {
         self.fair = fair;
         self

@@ -21,7 +21,7 @@ pub enum AcquireError {
         burst: Units,
     },
     /// More than a window counts, or beyond the end of the clock.
-    #[error("{cost} will never be granted: it is more than a window of the limiter counts")]
+    #[error("{cost} will never be granted: it is more than a window of the limiter counts, or would take 584 years")]
     Never {
         /// What was asked for.
         cost: Units,

@@ -23,7 +23,7 @@ mod serving;
 /// What a queue keeps to.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rules {
-    /// Nobody is served while others wait.
+    /// Nobody is served while others wait. Who may overtake otherwise, see [`Queue::overtakes`].
     pub(crate) fair: bool,
     pub(crate) oversize: Oversize,
     /// Who would be one more than this many waiters is refused.
@@ -64,6 +64,8 @@ pub(crate) struct Queue {
     line: Line<Entry>,
     /// Units that those in line ask for.
     queued: u64,
+    /// How many in line were told a time.
+    promises: usize,
     /// The latest reading of the clock. Earlier ones count as this.
     now: Nanos,
     /// The head is reckoned from here at the earliest, on the schedule: since then nobody before it holds it up.
@@ -155,6 +157,7 @@ impl Queue {
             places,
             line: Line::new(),
             queued: 0,
+            promises: 0,
             now: 0,
             floor: 0,
             lag: 0,
@@ -177,11 +180,11 @@ impl Queue {
         if self.take_now(now, cost, effects)? {
             return Ok(());
         }
-        match self.estimate(cost) {
-            _ if self.rules.fair && !self.line.is_empty() => Err(Denied::OthersWait),
-            Some(at) => Err(Denied::TooLong { wait: at.saturating_sub(self.now) }),
-            None => Err(Denied::Never),
+        if self.rules.fair && !self.line.is_empty() {
+            return Err(Denied::OthersWait);
         }
+        let at = self.estimate(cost).ok_or(Denied::Never)?;
+        Err(Denied::TooLong { wait: at.saturating_sub(self.now) })
     }
 
     /// Grants at once, or puts the waiter in line.
@@ -198,8 +201,10 @@ impl Queue {
         let key = self.line.push_back(entry);
         self.deadlines.extend(waiter.deadline.map(|deadline| (deadline, key)));
         self.serve(effects);
-        // Only now: it is awake, and looks after its own time next.
-        self.threads.extend(thread.map(|arrival| (arrival, key)));
+        // Only now: it is awake, and looks after its own time next. One that is done already keeps time for nobody.
+        if self.line.get(key).is_some_and(|entry| matches!(entry.turn, Turn::Waiting)) {
+            self.threads.extend(thread.map(|arrival| (arrival, key)));
+        }
         Ok(Joined::Waits(key))
     }
 
@@ -263,10 +268,11 @@ impl Queue {
             return Err(Denied::TooLong { wait });
         }
         if alone {
-            return self.limits.take(asked, cost).map(Reserved::Granted).map_err(|_| Denied::Never);
+            return Ok(Reserved::Granted(self.limits.promise_at(self.now, asked, promised, cost)));
         }
         let waiter = Entry { asked, ..Entry::new(cost, self.now, Turn::Promised(promised)) };
         self.queued = self.queued.saturating_add(cost);
+        self.promises += 1;
         Ok(Reserved::InLine(self.line.push_back(waiter), promised))
     }
 
@@ -333,10 +339,17 @@ impl Queue {
         if cost > self.largest_cost {
             return None;
         }
-        match self.line.front().and_then(|key| self.line.get(key)) {
-            Some(head) => self.limits.schedule(head.asked.max(self.floor), self.queued.saturating_add(cost)),
-            None => self.limits.conforms_at(self.asks_at(), cost).ok().map(|(at, _)| at),
+        let asked = self.asks_at();
+        let conforms = |limits: &Limits| limits.conforms_at(asked, cost).ok().map(|(at, _)| at);
+        let Some(head) = self.line.front().and_then(|key| self.line.get(key)) else { return conforms(&self.limits) };
+        if self.overtakes() && conforms(&self.limits).is_some_and(|at| at <= self.now) {
+            return Some(self.now);
         }
+        // As long as the line may be, where all of it is paid by one bucket it takes as long as one cost of that size.
+        if self.promises == 0 && self.limits.pays_steadily() {
+            return self.limits.schedule(head.asked.max(self.floor), self.queued.saturating_add(cost));
+        }
+        conforms(&self.after_line(0)?)
     }
 
     pub(crate) fn places(&self) -> Option<Places> {
@@ -413,14 +426,19 @@ impl Queue {
         if cost == 0 && self.places.is_none() {
             return Ok(true);
         }
-        if (self.rules.fair && !self.line.is_empty()) || self.no_place() {
+        if (!self.line.is_empty() && !self.overtakes()) || self.no_place() {
             return Ok(false);
         }
         let asked = self.asks_at();
         if asked == self.now {
             self.lag = 0;
         }
-        let (at, _) = self.limits.conforms_at(asked, cost).map_err(|_| Denied::Never)?;
+        let at = match self.limits.conforms_at(asked, cost) {
+            Ok((at, _)) => at,
+            // Beyond the end of the clock: who gathers does so for as long as it takes, and the rate may be changed.
+            Err(_) if self.rules.oversize == Oversize::Wait => return Ok(false),
+            Err(_) => return Err(Denied::Never),
+        };
         if at > self.now {
             return Ok(false);
         }
@@ -438,10 +456,15 @@ impl Queue {
             return Err(Denied::Full);
         }
         let (Some(deadline), false) = (waiter.deadline, self.no_place()) else { return Ok(()) };
-        match self.estimate(waiter.cost) {
-            Some(at) if at > deadline => Err(Denied::TooLong { wait: at - self.now }),
-            _ => Ok(()),
-        }
+        let at = self.estimate(waiter.cost).ok_or(Denied::Never)?;
+        // The schedule may be behind the clock, where somebody wakes late or a timer steps back.
+        if at > deadline { Err(Denied::TooLong { wait: at.saturating_sub(self.now) }) } else { Ok(()) }
+    }
+
+    /// Whether who comes may take what is there before those who wait. Never what the head gathers, where a cost above
+    /// the burst does that, for it would gather for ever; and never before a promise, which reckons with what was there.
+    fn overtakes(&self) -> bool {
+        !self.rules.fair && self.rules.oversize == Oversize::Reject && self.promises == 0
     }
 
     /// The time on the schedule at which somebody asks who comes now.
@@ -456,17 +479,22 @@ impl Queue {
         if self.line.is_empty() {
             return self.limits.conforms_at(asked, cost).ok().map(|(at, _)| at);
         }
+        // Should those before it move up, a promise comes later than its least time, and the fraction of a nanosecond
+        // that is kept otherwise is lost to those behind it.
+        self.after_line(1)?.conforms_at(asked, cost).ok().map(|(at, _)| at)
+    }
+
+    /// The limits as everybody in line will leave them, if all stay, and promises are granted `late`.
+    fn after_line(&self, late: Nanos) -> Option<Limits> {
         let mut limits = self.limits.clone();
         let mut floor = self.floor;
         for entry in self.line.iter() {
             let (at, _) = limits.conforms_at(entry.asked.max(floor), entry.cost).ok()?;
-            // Should those before it move up, a promise comes later than its least time, and the fraction of a nanosecond
-            // that is kept otherwise is lost to those behind it.
-            let at = if let Turn::Promised(promised) = entry.turn { at.max(promised).saturating_add(1) } else { at };
+            let at = if let Turn::Promised(promised) = entry.turn { at.max(promised).saturating_add(late) } else { at };
             let _: Grant = limits.charge_at(entry.asked.max(floor), at, entry.cost);
             floor = 0;
         }
-        limits.conforms_at(asked, cost).ok().map(|(at, _)| at)
+        Some(limits)
     }
 }
 
@@ -482,5 +510,31 @@ impl From<Refusal> for Denied {
             Refusal::TooLong { wait } => Denied::TooLong { wait },
             Refusal::Never => Denied::Never,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bucket::Bucket;
+
+    #[test]
+    fn a_thread_whose_time_is_over_when_it_joins_keeps_time_for_nobody() {
+        let rate = Rate::new(NonZeroU64::MIN, NonZeroU64::MIN).unwrap();
+        let limits = Limits::none(0).with_bucket(Bucket::new(rate, NonZeroU64::MIN, 1, 0));
+        let rules = Rules { fair: true, oversize: Oversize::Reject, most_waiters: None };
+        let mut queue = Queue::new(limits, rules, Some(Places { capacity: 0, held: 0 }));
+        let effects = &mut Effects::default();
+        let mut join = |deadline| {
+            let waiter = Waiter { cost: 1, deadline, waker: Waker::noop(), is_thread: true };
+            match queue.join(7, &waiter, effects) {
+                Ok(Joined::Waits(key)) => key,
+                other => panic!("it waits for a place: {other:?}"),
+            }
+        };
+        let (over, waits) = (join(Some(7)), join(Some(20)));
+        assert_eq!(queue.watch(over), None);
+        assert_eq!(queue.watch(waits), Some(20), "nobody would look when its time is over");
+        assert!(matches!(queue.poll(7, over, Waker::noop(), effects), Stand::Done(Err(Denied::TimedOut { after: 0 }))));
     }
 }

@@ -58,8 +58,9 @@ impl Reservation {
 
     /// Gives back what it held, while its time lies ahead; once that has come, it was used.
     ///
-    /// All of it is given back where it was the latest told, or stands behind waiters. Otherwise a time told to another
-    /// lies ahead, too, and that is not moved: nothing is given back.
+    /// All of it is given back where it was the latest told, or stands behind waiters; so whoever cancels several, the
+    /// last first, gets back all of them. Otherwise a time told to another lies ahead, too, and that is not moved: nothing
+    /// is given back, also when that other is cancelled afterwards.
     pub fn cancel(mut self) {
         if self.wait().is_zero() {
             return;

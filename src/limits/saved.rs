@@ -38,6 +38,7 @@ impl Limits {
         for word in [&mut limits.asked, &mut limits.at, &mut limits.before, &mut limits.grants] {
             *word = words.next()?;
         }
+        limits.last = limits.grants;
         for state in &mut limits.states {
             match state {
                 State::Bucket(bucket) => bucket.load(words)?,
@@ -64,6 +65,7 @@ impl Limits {
         self.quantum = quanta.min().unwrap_or(u64::MAX);
         // No grant has this number: what was given before cannot be undone in limits that never charged it.
         (self.states, self.asked, self.grants) = (states, now, self.grants + 1);
+        self.last = self.grants;
     }
 
     /// Whole units that the limit at `place` would let through at `now`; less than nothing where more are owed. A window

@@ -1,12 +1,13 @@
 //! What a queue of waiters asks of its limits, beside grants.
 
 use super::plan::{Plan, Resolved};
-use super::{Grant, Limits, Refusal, State};
+use super::{Earlier, Grant, Limits, Refusal, State};
 use crate::bucket::Bucket;
 use crate::clock::{MILLISECOND, Nanos};
 use crate::grid::Grid;
 use crate::rate::{ParseError, Rate};
 use crate::window::Window;
+use std::collections::VecDeque;
 use std::num::NonZeroU64;
 
 /// A wake-up may be this late at least before any of its delay is lost: timers of a millisecond fire up to two late.
@@ -24,7 +25,8 @@ impl Limits {
 
     /// No limit yet.
     pub(crate) fn none(now: Nanos) -> Self {
-        Limits { states: Vec::new(), quantum: u64::MAX, asked: now, at: now, before: now, grants: 0 }
+        let (grants, last, earlier) = (0, 0, Some(VecDeque::new()));
+        Limits { states: Vec::new(), quantum: u64::MAX, asked: now, at: now, before: now, grants, last, earlier }
     }
 
     /// Puts a bucket before the other limits.
@@ -86,6 +88,16 @@ impl Limits {
         self.fill_time().max(LEAST_ALLOWANCE)
     }
 
+    /// Whether costs that wait one behind another are paid at the time at which their sum would be: one bucket pays, and
+    /// what a refill leaves over of one cost is there for the next.
+    pub(crate) fn pays_steadily(&self) -> bool {
+        match self.states.as_slice() {
+            [] | [State::Bucket(_)] => true,
+            [State::Grid(grid)] => grid.keeps_refills(),
+            _ => false,
+        }
+    }
+
     /// Whether nothing granted matters any more at `time`: every bucket is full, every window empty.
     pub(crate) fn at_rest(&self, time: Nanos) -> bool {
         self.states.iter().all(|state| match state {
@@ -95,9 +107,30 @@ impl Limits {
         })
     }
 
-    /// Charges what was asked at `asked` at a time not before it [conforms](Self::conforms_at).
+    /// Charges what was asked at `asked` at a time not before it [conforms](Self::conforms_at), and not ahead of now.
     pub(crate) fn charge_at(&mut self, asked: Nanos, at: Nanos, cost: u64) -> Grant {
+        self.release(at);
         self.charge(asked, at, cost, None)
+    }
+
+    /// As [`charge_at`](Self::charge_at), at a time that may lie ahead of `now`. What was given before and lies ahead, too,
+    /// can still be taken back once this has been.
+    pub(crate) fn promise_at(&mut self, now: Nanos, asked: Nanos, at: Nanos, cost: u64) -> Grant {
+        self.release(now);
+        if let Some(earlier) = self.earlier.as_mut().filter(|_| cost > 0 && self.at > now) {
+            earlier.push_back(Earlier { number: self.last, at: self.at, before: self.before });
+            self.states.iter_mut().for_each(State::keep);
+        }
+        self.charge(asked, at, cost, None)
+    }
+
+    /// Of the grants that could be taken back, those whose time has come at `now` cannot be any more.
+    fn release(&mut self, now: Nanos) {
+        let Some(earlier) = &mut self.earlier else { return };
+        while earlier.front().is_some_and(|grant| grant.at <= now) {
+            earlier.pop_front();
+            self.states.iter_mut().for_each(State::release);
+        }
     }
 
     /// As [`take`](Self::take), at `earliest` or later: where the schedule is behind that, it is moved up to it. What
@@ -107,6 +140,7 @@ impl Limits {
         if let Some(State::Bucket(bucket)) = bound_by.and_then(|place| self.states.get_mut(place)) {
             bucket.delay(asked, earliest.saturating_sub(at));
         }
+        self.release(at.max(earliest));
         Ok(self.charge(asked, at.max(earliest), cost, bound_by))
     }
 
@@ -186,4 +220,31 @@ fn rate_in_parts(rate: Rate, parts: NonZeroU64) -> Result<Rate, ParseError> {
     let (units, period) = rate.window();
     let units = units.checked_mul(parts).ok_or_else(|| ParseError::TooLarge(rate.to_string()))?;
     Rate::new(units, period)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::SECOND;
+
+    /// Law 10: what is kept to take reservations back goes when their times have come, and the log of a window with it.
+    #[test]
+    fn reservations_without_end_do_not_pile_up() {
+        let limits: Vec<_> = ["1/s,burst=1", "6/5s,window"].map(|limit| limit.parse().unwrap()).into();
+        let plan = Plan::new(&limits, None).unwrap();
+        let mut limits = Limits::in_parts(&plan, NonZeroU64::MIN, 0).unwrap();
+        let mut words = Vec::new();
+        for second in 0..1000 {
+            let now = second * SECOND;
+            let (at, _) = limits.conforms_at(now, 1).unwrap();
+            // A promise behind another for ever.
+            let _: Grant = limits.promise_at(now, now, at.max(now + 3 * SECOND), 1);
+            words.clear();
+            limits.save(&mut words);
+            assert!(limits.earlier.as_ref().is_some_and(|earlier| earlier.len() <= 4), "{:?}", limits.earlier);
+            assert!(words.len() < 50, "{} words", words.len());
+        }
+        let _: Grant = limits.charge_at(2000 * SECOND, 2000 * SECOND, 1);
+        assert!(limits.earlier.is_some_and(|earlier| earlier.is_empty()));
+    }
 }

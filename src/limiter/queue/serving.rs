@@ -53,7 +53,7 @@ impl Queue {
     /// What was promised to somebody is charged at that time, once everybody before is.
     pub(super) fn grant_promise(&mut self, key: Key, asked: Nanos, cost: u64, promised: Nanos, effects: &mut Effects) {
         let conforms = self.limits.conforms_at(asked, cost).map_or(promised, |(at, _)| at);
-        let grant = self.limits.charge_at(asked, promised.max(conforms), cost);
+        let grant = self.limits.promise_at(self.now, asked, promised.max(conforms), cost);
         self.leave_line(key);
         match self.line.get_mut(key) {
             Some(entry) if !entry.abandoned => entry.turn = Turn::Granted(grant),
@@ -83,6 +83,9 @@ impl Queue {
     pub(super) fn leave_line(&mut self, key: Key) {
         let Some(entry) = self.line.get(key) else { return };
         self.queued = self.queued.saturating_sub(entry.cost);
+        if matches!(entry.turn, Turn::Promised(_)) {
+            self.promises = self.promises.saturating_sub(1);
+        }
         if let Some(deadline) = entry.deadline {
             self.deadlines.remove(&(deadline, key));
         }
