@@ -426,6 +426,25 @@ mod bucket {
     }
 
     #[test]
+    fn who_counts_units_ends_where_bytes_are_counted_from_now_on() {
+        let Some(redis) = Redis::start(&[]) else { return };
+        for (before, after) in [("100/s", "1kB/s"), ("1kB/s", "100/s")] {
+            let bucket = redis.bucket("b");
+            runs(&bucket, &["--set", "-r", before]);
+            let mut running = pipe(&bucket, &[]);
+            let lines = Lines::of(running.stdout());
+            assert_eq!(lines.next(), "a line");
+            runs(&bucket, &["--set", "-r", after]);
+            let both =
+                [&format!("was changed from {before},burst=1")[..], &format!(" to {after},burst="), "start again"];
+            assert_fails(&running.finish(), 1, &both);
+            assert_fails(&run(&bucket, &["-r", before]), 1, &[&format!("{before} was asked for"), after]);
+            let left = shown(&bucket)["wait_ns"].as_u64().unwrap();
+            assert!(left < 100_000_000, "what was not used is given back: {left}");
+        }
+    }
+
+    #[test]
     fn it_lives_thirty_days_after_the_last_take_or_as_long_as_it_counts() {
         let Some(redis) = Redis::start(&[]) else { return };
         let day = 86_400_000;

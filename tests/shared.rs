@@ -201,6 +201,37 @@ mod limits {
     }
 
     #[test]
+    fn a_rate_in_units_is_no_rate_in_bytes() {
+        for (kept, said, args) in [
+            ("1kB/s", "1000/s", &[][..]),
+            ("1kB/s", "1000/s", &["true"]),
+            ("1000/s", "1kB/s", &[]),
+            ("5/s", "5B/s", &[]),
+        ] {
+            let place = Place::new();
+            assert!(place.run(&["--set", "-r", kept]).status.success());
+            let output = place.run(&[&["-r", said], args].concat());
+            assert_fails(&output, 1, &[&format!("{said} was asked for, but the limit kept there is {kept}")]);
+        }
+    }
+
+    #[test]
+    fn who_counts_units_ends_where_bytes_are_counted_from_now_on() {
+        for (before, after) in [("100/s", "1kB/s"), ("1kB/s", "100/s")] {
+            let place = Place::new();
+            assert!(place.run(&["--set", "-r", before]).status.success());
+            let mut running = Running::start(place.command(&[]));
+            let (mut stdin, lines) = (running.stdin(), Lines::of(running.stdout()));
+            std::thread::spawn(move || while stdin.write_all(&b"a line\n".repeat(1000)).is_ok() {});
+            assert_eq!(lines.next(), "a line");
+            assert!(place.run(&["--set", "-r", after]).status.success());
+            let output = running.finish();
+            let both = format!("was changed from {before},burst=1");
+            assert_fails(&output, 1, &[&both, &format!(" to {after},burst="), "start again"]);
+        }
+    }
+
+    #[test]
     fn they_are_set_for_everyone() {
         let place = Place::new();
         assert!(place.run(&["--set", "-r", "1/h"]).status.success());

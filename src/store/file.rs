@@ -30,6 +30,8 @@ pub struct File {
     clock: FileClock,
     handle: Mutex<Handle>,
     held: Mutex<Held>,
+    /// The limits as they were when opened, or set by us: whoever asks counts what these count.
+    meant: Mutex<Plan>,
 }
 
 /// The bucket's clock.
@@ -100,7 +102,8 @@ impl File {
         let mut handle = Handle::open(machine.clone(), place, plan)?;
         let clock = FileClock { machine, ahead: AtomicI64::new(0) };
         clock.read(&mut handle.kept);
-        Ok(File { clock, handle: Mutex::new(handle), held: Mutex::default() })
+        let meant = Mutex::new(handle.kept.plan.clone());
+        Ok(File { clock, handle: Mutex::new(handle), held: Mutex::default(), meant })
     }
 
     /// One step: nobody else sees or changes anything meanwhile, and it is kept as a whole or not at all.
@@ -123,6 +126,8 @@ impl File {
     /// Takes a lease for `waiting` units, or as many as leave soon.
     fn lease(&self, waiting: u64) -> Result<Held, StoreError> {
         self.handle().locked(|handle| {
+            let place = || handle.place.path.display().to_string();
+            super::check_kind(place, &self.meant(), &handle.kept.plan)?;
             let before = handle.kept.limits.clone();
             let (lease, asked) =
                 self.step_locked(handle, |kept, now| Ok((Lease::take(&mut kept.limits, now, waiting)?, now)))?;
@@ -151,6 +156,10 @@ impl File {
 
     fn handle(&self) -> MutexGuard<'_, Handle> {
         self.handle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn meant(&self) -> MutexGuard<'_, Plan> {
+        self.meant.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn held(&self) -> MutexGuard<'_, Held> {
@@ -215,7 +224,9 @@ impl Shared for File {
             kept.limits.set(now, plan, fresh);
             kept.plan = plan.clone();
             Ok(())
-        })
+        })?;
+        *self.meant() = plan.clone();
+        Ok(())
     }
 
     fn view(&self) -> Result<View, StoreError> {

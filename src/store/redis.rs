@@ -130,6 +130,8 @@ fn jittered(pause: Duration) -> Duration {
 struct State {
     link: Link,
     bucket: Known,
+    /// The limits as they were when opened, or set by us: whoever asks counts what these count.
+    meant: Option<Plan>,
     lease: Lease,
     /// The lease that was asked for last.
     last: Option<Last>,
@@ -222,10 +224,17 @@ impl Redis {
         }
         let link = Link::new(address.clone(), matches!(clock, ServerClock::Shared(_)));
         let (bucket, lease) = (Known::new(plan)?, Lease::default());
-        let state = Mutex::new(State { link, bucket, lease, last: None, pending: None, round_trip: 0 });
-        let store = Redis { address, clock, patience, state, shadow: Mutex::new(Limits::none(0)) };
-        store.ask(&mut store.state(), "look", &[])?;
+        let state = State { link, bucket, meant: None, lease, last: None, pending: None, round_trip: 0 };
+        let (state, shadow) = (Mutex::new(state), Mutex::new(Limits::none(0)));
+        let store = Redis { address, clock, patience, state, shadow };
+        store.look(&mut store.state())?;
         Ok(store)
+    }
+
+    fn look(&self, state: &mut State) -> Result<(), StoreError> {
+        self.ask(state, "look", &[])?;
+        state.meant.clone_from(&state.bucket.plan);
+        Ok(())
     }
 
     /// Asks and waits for the answer, as long as our patience lasts.
@@ -309,6 +318,14 @@ impl Redis {
     fn lease(&self, state: &mut State, waiting: u64) -> Result<(), StoreError> {
         let answer = self.ask(state, "lease", &self.lease_terms(state, waiting))?;
         self.take_over(state, &answer, waiting)
+    }
+
+    /// What we were granted in limits of another kind goes back when we end.
+    fn check_kind(&self, state: &State) -> Result<(), StoreError> {
+        match (&state.meant, &state.bucket.plan) {
+            (Some(before), Some(now)) => super::check_kind(|| self.place(), before, now),
+            _ => Ok(()),
+        }
     }
 
     /// What is so late that with the rest it would be a burst does not leave at its time. In a bucket that time is lost, and
@@ -451,6 +468,7 @@ impl Store for Redis {
         if state.lease.is_empty() {
             self.lease(state, waiting)?;
         }
+        self.check_kind(state)?;
         let run = state.lease.next(waiting).ok_or(Refusal::Never)?;
         Ok((run, self.clock.now()))
     }
@@ -489,6 +507,7 @@ impl Shared for Redis {
         match set {
             Ok(_) => {
                 *self.shadow() = Limits::new(plan, self.clock.now());
+                state.meant = Some(plan.clone());
                 Ok(())
             }
             Err(error) => {
