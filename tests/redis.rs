@@ -373,6 +373,35 @@ mod passwords {
         assert_fails(&run(&address(&redis, "guest:s3cret"), &["-r", "5/s"]), 1, &["refuses", "evalsha"]);
     }
 
+    /// A key without an end would stay for ever, and a window whose entries are gone would never empty.
+    #[test]
+    fn a_user_who_may_not_do_all_of_it_changes_nothing() {
+        let Some(redis) = Redis::start(&[]) else { return };
+        let bucket = address(&redis, "me:s3cret");
+        for forbidden in ["pexpire", "hset"] {
+            let without = format!("-{forbidden}");
+            let () = redis.tell(&["ACL", "SETUSER", "me", "on", ">s3cret", "~throttle:*", "+@all", &without]);
+            assert_fails(&run(&bucket, &["-r", "5/s"]), 1, &["refuses"]);
+            assert_eq!(redis.tell::<i64>(&["EXISTS", "throttle:b"]), 0, "without {forbidden}");
+        }
+        for forbidden in ["pexpire", "hset", "hdel"] {
+            let without = format!("-{forbidden}");
+            let open = redis.bucket("b");
+            runs(&open, &["--set", "-r", "1/200ms,window"]);
+            // The third removes the entry of the first.
+            for _ in 0..2 {
+                runs(&open, &["--once"]);
+                thread::sleep(Duration::from_millis(250));
+            }
+            let kept = || redis.tell::<std::collections::BTreeMap<String, String>>(&["HGETALL", "throttle:b"]);
+            let before = kept();
+            let () = redis.tell(&["ACL", "SETUSER", "me", "on", ">s3cret", "~throttle:*", "+@all", &without]);
+            assert_fails(&run(&bucket, &["--once"]), 125, &["refuses"]);
+            assert_eq!(kept(), before, "without {forbidden}");
+            let () = redis.tell(&["DEL", "throttle:b"]);
+        }
+    }
+
     #[test]
     fn the_environment_keeps_it_from_the_command_line() {
         let Some(redis) = Redis::start(&["--requirepass", "s3cret!"]) else { return };

@@ -445,6 +445,41 @@ mod a_server {
         assert_eq!(at(store.take(1, None)), first + 300_000_000, "it goes on from there");
     }
 
+    /// Also for those who only look or are refused, which keeps nothing else.
+    #[test]
+    fn after_a_clock_was_set_back_time_goes_on_for_who_is_refused() {
+        let Some(server) = support::Redis::start(&[]) else { return };
+        for limits in [&["1/10s,burst=1"][..], &["1/10s,window"]] {
+            let () = server.tell(&["FLUSHALL"]);
+            let clock = FakeClock::at(3_600_000_000_000);
+            let store = open(&server, &clock, limits);
+            let first = at(store.take(1, None));
+            clock.set(5_000);
+            assert_eq!(store.view().unwrap().wait, Some(10_000_000_000), "as if no time had passed");
+            clock.advance(4_000_000_000);
+            assert_eq!(store.view().unwrap().wait, Some(6_000_000_000));
+            clock.set(6_000);
+            for second in 0..6 {
+                assert!(store.take(1, Some(0)).is_err(), "{limits:?}: {second} s after another step back");
+                clock.advance(1_000_000_000);
+            }
+            assert_eq!(at(store.take(1, Some(4_000_000_000))), first + 10_000_000_000, "{limits:?}");
+        }
+    }
+
+    #[test]
+    fn a_replica_whose_clock_is_behind_can_be_looked_at() {
+        let Some(server) = support::Redis::start(&[]) else { return };
+        let clock = FakeClock::at(3_600_000_000_000);
+        let store = open(&server, &clock, &["1/10s,burst=1"]);
+        let _ = at(store.take(1, None));
+        let () = server.tell(&["REPLICAOF", "127.0.0.1", "1"]);
+        clock.set(5_000);
+        assert_eq!(store.view().unwrap().wait, Some(10_000_000_000));
+        assert!(matches!(store.take(1, Some(0)), Err(StoreError::Refused(_))), "a refusal writes nothing");
+        assert!(store.take(1, None).unwrap_err().to_string().contains("READONLY"));
+    }
+
     /// Who was promised a time tells the server that has forgotten it: nobody is let through before, and no second burst.
     #[test]
     fn what_a_server_has_lost_its_clients_tell_it() {

@@ -133,9 +133,12 @@ local function window_charge(w, grant, cost)
     w.logged, w.held = w.logged + cost, w.held + cost
 end
 
+-- Fields of entries that no longer count; `save` removes them.
+local gone = {}
+
 local function forget(w, first, beyond)
     for index = first, beyond - 1 do
-        redis.call('HDEL', key, field(w, index))
+        gone[field(w, index)] = true
         w.log[index], w.changed[index] = nil, nil
     end
 end
@@ -201,8 +204,9 @@ local function load(words)
     return next and #state.limits > 0 and state or nil
 end
 
-local function save(state, id, limits_text, now)
-    local words, life = {}, THIRTY_DAYS
+-- Who may not do all of it does nothing: what each command needs is found out on what is not there, or does no harm.
+local function save(state, id, limits_text, now, call)
+    local words, life, entries = {}, THIRTY_DAYS, {}
     local function put(from, names)
         for _, name in ipairs(names) do
             words[#words + 1] = string.format('%.0f', from[name])
@@ -215,13 +219,27 @@ local function save(state, id, limits_text, now)
         life = max(life, limit.place and limit.period or ceil_div(limit.full, limit.units))
         for index in pairs(limit.changed or {}) do
             local found = limit.log[index]
-            redis.call('HSET', key, field(limit, index), string.format('%.0f %.0f', found.at, found.units))
+            entries[field(limit, index)] = string.format('%.0f %.0f', found.at, found.units)
         end
     end
-    redis.call('HSET', key, 'v', FORMAT, 'id', string.format('%.0f', id), 'limits', limits_text, 'state',
-        table.concat(words, ' '))
     -- Thirty days after the last time given, or when all is full and empty again, if that is later.
-    redis.call('PEXPIRE', key, string.format('%.0f', ceil_div(state.at - min(now, state.at) + life, 1000)))
+    local left = string.format('%.0f', ceil_div(state.at - min(now, state.at) + life, 1000))
+    local was_there = call('PEXPIRE', key, left) == 1
+    if next(gone) then
+        call('HDEL', key, '')
+    end
+    call('HSET', key, 'v', FORMAT, 'id', string.format('%.0f', id), 'limits', limits_text, 'state',
+        table.concat(words, ' '))
+    for name, found in pairs(entries) do
+        gone[name] = nil
+        call('HSET', key, name, found)
+    end
+    for name in pairs(gone) do
+        call('HDEL', key, name)
+    end
+    if not was_there then
+        call('PEXPIRE', key, left)
+    end
 end
 
 local function conforms(state, now, cost)
@@ -485,7 +503,7 @@ elseif not kept[1] and text == '' then
     return { 'unknown' }
 end
 
-local state, id, limits_text, now
+local state, id, limits_text, now, went_back
 if kept[1] then
     state, id, limits_text = load(split(kept[4] or '')), tonumber(kept[2]), kept[3]
     if not state or not id or not limits_text then
@@ -494,7 +512,7 @@ if kept[1] then
     now = server + state.skew
     -- The server's clock went back: the bucket's does not.
     if now < state.asked then
-        state.skew, now = state.asked - server, state.asked
+        state.skew, now, went_back = state.asked - server, state.asked, true
     end
 else
     local words = split(numbers)
@@ -521,14 +539,18 @@ if known ~= 0 and known ~= id and (ARGV[1] == 'give' or ARGV[1] == 'unlease') th
 end
 
 local reply, changed = ask[ARGV[1]](state, now)
-if not reply then
-    return changed
-end
-if ARGV[1] == 'set' then
+if reply and ARGV[1] == 'set' then
     limits_text = text
 end
-if changed or not kept[1] then
-    save(state, id, limits_text, now)
+if reply and (changed or not kept[1]) then
+    save(state, id, limits_text, now, redis.call)
+elseif went_back then
+    -- The bucket's time goes on from there also while nothing is taken. Where only looking is allowed, as on a replica, this
+    -- is not kept, and looking is.
+    save(state, id, limits_text, now, redis.pcall)
+end
+if not reply then
+    return changed
 end
 local answer = { 'ok', limits_text == text and '' or limits_text, id, now, state.number }
 for index = 1, #reply do
