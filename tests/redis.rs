@@ -106,11 +106,28 @@ mod limits {
     #[test]
     fn a_slow_network_costs_no_rate() {
         let Some(redis) = Redis::start(&[]) else { return };
-        let bucket = bucket_at(slow_network(redis.port, Duration::from_millis(10)), "far");
-        let times = arrivals(vec![pipe(&bucket, &["-r", "1000/s", "-b", "50"])], Duration::from_secs(4), || {});
-        let (used, last) = (count(&times) - 50.0, times.last().unwrap());
-        assert!(used >= 0.99 * 1000.0 * last, "{used} in {last} s");
-        assert!(most_above(&times, 1000.0) <= 51.0 + 1000.0 * NOISE);
+        for (name, way) in [("far", 10), ("farther", 60)] {
+            let bucket = bucket_at(slow_network(redis.port, Duration::from_millis(way)), name);
+            let times = arrivals(vec![pipe(&bucket, &["-r", "1000/s", "-b", "50"])], Duration::from_secs(4), || {});
+            let (used, last) = (count(&times) - 50.0, times.last().unwrap());
+            assert!(used >= 0.99 * 1000.0 * last, "{used} in {last} s, {way} ms away");
+            assert!(most_above(&times, 1000.0) <= 51.0 + 1000.0 * NOISE, "{way} ms away");
+        }
+    }
+
+    /// What took long once is no reason to reserve for as long from then on: newcomers would wait for all of that.
+    #[test]
+    fn after_a_hiccup_leases_are_short_again() {
+        let Some(redis) = Redis::start(&[]) else { return };
+        let bucket = redis.bucket("hiccup");
+        let pipes = (0..4).map(|_| pipe(&bucket, &["-r", "500/s", "-b", "10"])).collect();
+        arrivals(pipes, Duration::from_secs(4), || {
+            thread::sleep(Duration::from_secs(1));
+            let () = redis.tell(&["CLIENT", "PAUSE", "600", "ALL"]);
+            thread::sleep(Duration::from_millis(2000));
+            let wait = (0..5).map(|_| shown(&bucket)["wait_ns"].as_u64().unwrap()).min().unwrap();
+            assert!(wait < 300_000_000, "who comes now waits {wait} ns");
+        });
     }
 
     /// Who takes them slowly is late for most of what was reserved: in a window all of that would count for an hour.

@@ -19,12 +19,14 @@ mod address;
 mod clock;
 mod error;
 mod link;
+mod round_trip;
 mod terms;
 
 pub use address::{Address, AddressError};
 use clock::ServerClock;
 pub use error::RedisError;
 use link::{Answer, Link, Question, Said};
+use round_trip::RoundTrip;
 use terms::Terms;
 
 /// What a lease covers at least.
@@ -137,7 +139,7 @@ struct State {
     last: Option<Last>,
     /// One that is on its way.
     pending: Option<Pending>,
-    round_trip: Nanos,
+    round_trip: RoundTrip,
 }
 
 /// The bucket as it was last seen.
@@ -166,6 +168,8 @@ struct Last {
 #[derive(Clone, Copy, Debug)]
 struct Pending {
     asked: Nanos,
+    /// The same moment on the server's clock as it was known then.
+    asked_there: Nanos,
     units: u64,
 }
 
@@ -224,7 +228,8 @@ impl Redis {
         }
         let link = Link::new(address.clone(), matches!(clock, ServerClock::Shared(_)));
         let (bucket, lease) = (Known::new(plan)?, Lease::default());
-        let state = State { link, bucket, meant: None, lease, last: None, pending: None, round_trip: 0 };
+        let state =
+            State { link, bucket, meant: None, lease, last: None, pending: None, round_trip: RoundTrip::default() };
         let (state, shadow) = (Mutex::new(state), Mutex::new(Limits::none(0)));
         let store = Redis { address, clock, patience, state, shadow };
         store.look(&mut store.state())?;
@@ -247,8 +252,7 @@ impl Redis {
             link.connect()?;
             let asked = self.clock.local();
             let said = link.ask(&self.question(bucket, what, with))?;
-            let took = self.learn(&said, asked);
-            *round_trip = took.max(*round_trip - *round_trip / 8);
+            round_trip.took(self.learn(&said, asked));
             Ok(said)
         })?;
         self.answer(state, said)
@@ -352,20 +356,19 @@ impl Redis {
             return;
         }
         let question = self.question(&state.bucket, "lease", &self.lease_terms(state, more));
-        let asked = self.clock.local();
+        let (asked, asked_there) = (self.clock.local(), self.clock.now());
         state.link.patience = link::ANSWER;
-        state.pending = state.link.send(&question).ok().map(|()| Pending { asked, units: more });
+        state.pending = state.link.send(&question).ok().map(|()| Pending { asked, asked_there, units: more });
     }
 
     /// The lease that was asked for, if there is one and it comes.
     fn receive(&self, state: &mut State) {
-        let Some(Pending { asked, units }) = state.pending.take() else { return };
+        let Some(Pending { asked, asked_there, units }) = state.pending.take() else { return };
         let needed = self.clock.local();
         let Ok(said) = state.link.receive() else { return };
         let took = self.learn(&said, asked);
-        // What was there before it was needed tells only that a round trip takes no longer.
         let waited = self.clock.local().saturating_sub(needed);
-        state.round_trip = if waited > took / 4 { took } else { state.round_trip - state.round_trip / 16 };
+        state.round_trip.took(if waited > took / 4 { took } else { took.min(on_its_way(&said, asked_there)) });
         if let Ok(answer) = self.answer(state, said) {
             // Where it makes no sense, the next question says so.
             let _ = self.take_over(state, &answer, units);
@@ -399,7 +402,7 @@ impl Redis {
     /// What a lease covers: two round trips, or 10 ms where they are quicker. Where time stands still, all that wait.
     fn span(&self, state: &State) -> Nanos {
         match self.clock {
-            ServerClock::Known { .. } => (2 * state.round_trip).clamp(SPAN, LONGEST_SPAN),
+            ServerClock::Known { .. } => (2 * state.round_trip.usual()).clamp(SPAN, LONGEST_SPAN),
             ServerClock::Shared(_) => Nanos::MAX,
         }
     }
@@ -419,6 +422,15 @@ impl Redis {
 
     fn shadow(&self) -> MutexGuard<'_, Limits> {
         self.shadow.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// How long a question that was answered before the answer was needed was on its way there, and the quickest answer back: the
+/// server's clock as it is known here is behind by as much as that.
+fn on_its_way(said: &Said, asked_there: Nanos) -> Nanos {
+    match said {
+        Said::Answer(answer) => answer.now.saturating_mul(MICROSECOND).saturating_sub(asked_there),
+        Said::TooLong(_) | Said::Never => Nanos::MAX,
     }
 }
 
