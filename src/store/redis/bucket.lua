@@ -204,9 +204,8 @@ local function load(words)
     return next and #state.limits > 0 and state or nil
 end
 
--- Who may not do all of it does nothing: what each command needs is found out on what is not there, or does no harm.
-local function save(state, id, limits_text, now, call)
-    local words, life, entries = {}, THIRTY_DAYS, {}
+local function state_words(state)
+    local words = {}
     local function put(from, names)
         for _, name in ipairs(names) do
             words[#words + 1] = string.format('%.0f', from[name])
@@ -216,29 +215,51 @@ local function save(state, id, limits_text, now, call)
     for _, limit in ipairs(state.limits) do
         words[#words + 1] = limit.place and '1' or '0'
         put(limit, limit.place and WINDOW or BUCKET)
+    end
+    return table.concat(words, ' ')
+end
+
+-- Thirty days after the last time given, or when all is full and empty again, if that is later: in milliseconds from now.
+local function lifetime(state, now)
+    local life = THIRTY_DAYS
+    for _, limit in ipairs(state.limits) do
         life = max(life, limit.place and limit.period or ceil_div(limit.full, limit.units))
+    end
+    return string.format('%.0f', ceil_div(state.at - min(now, state.at) + life, 1000))
+end
+
+local function write(state, id, limits_text, call)
+    call('HSET', key, 'v', FORMAT, 'id', string.format('%.0f', id), 'limits', limits_text, 'state', state_words(state))
+    for _, limit in ipairs(state.limits) do
         for index in pairs(limit.changed or {}) do
             local found = limit.log[index]
-            entries[field(limit, index)] = string.format('%.0f %.0f', found.at, found.units)
+            call('HSET', key, field(limit, index), string.format('%.0f %.0f', found.at, found.units))
+            gone[field(limit, index)] = nil
         end
-    end
-    -- Thirty days after the last time given, or when all is full and empty again, if that is later.
-    local left = string.format('%.0f', ceil_div(state.at - min(now, state.at) + life, 1000))
-    local was_there = call('PEXPIRE', key, left) == 1
-    if next(gone) then
-        call('HDEL', key, '')
-    end
-    call('HSET', key, 'v', FORMAT, 'id', string.format('%.0f', id), 'limits', limits_text, 'state',
-        table.concat(words, ' '))
-    for name, found in pairs(entries) do
-        gone[name] = nil
-        call('HSET', key, name, found)
     end
     for name in pairs(gone) do
         call('HDEL', key, name)
     end
-    if not was_there then
-        call('PEXPIRE', key, left)
+end
+
+-- Who may not do all of it changes nothing: what needs leave, or room, is tried first where it does no harm. Room is asked
+-- for only at the first command that writes, so that has to be one that needs some.
+local function save(state, id, limits_text, now, call)
+    call('HSET', key, 'v', FORMAT)
+    call('PEXPIRE', key, lifetime(state, now))
+    if next(gone) then
+        call('HDEL', key, '')
+    end
+    write(state, id, limits_text, call)
+end
+
+-- What cannot get an end is not begun.
+local function save_new(state, id, limits_text, now)
+    write(state, id, limits_text, redis.call)
+    local result = redis.pcall('PEXPIRE', key, lifetime(state, now))
+    if type(result) == 'table' and result.err then
+        redis.pcall('DEL', key)
+        return result
     end
 end
 
@@ -542,7 +563,12 @@ local reply, changed = ask[ARGV[1]](state, now)
 if reply and ARGV[1] == 'set' then
     limits_text = text
 end
-if reply and (changed or not kept[1]) then
+if reply and not kept[1] then
+    local refused = save_new(state, id, limits_text, now)
+    if refused then
+        return refused
+    end
+elseif reply and changed then
     save(state, id, limits_text, now, redis.call)
 elseif went_back then
     -- The bucket's time goes on from there also while nothing is taken. Where only looking is allowed, as on a replica, this
