@@ -106,11 +106,12 @@ mod limits {
     #[test]
     fn a_slow_network_costs_no_rate() {
         let Some(redis) = Redis::start(&[]) else { return };
-        for (name, way) in [("far", 10), ("farther", 60)] {
+        // Of the longer way, a busy machine's delays are a larger part than the burst makes up for.
+        for (name, way, least) in [("far", 10, 0.99), ("farther", 60, 0.95)] {
             let bucket = bucket_at(slow_network(redis.port, Duration::from_millis(way)), name);
             let times = arrivals(vec![pipe(&bucket, &["-r", "1000/s", "-b", "50"])], Duration::from_secs(4), || {});
             let (used, last) = (count(&times) - 50.0, times.last().unwrap());
-            assert!(used >= 0.99 * 1000.0 * last, "{used} in {last} s, {way} ms away");
+            assert!(used >= least * 1000.0 * last, "{used} in {last} s, {way} ms away");
             assert!(most_above(&times, 1000.0) <= 51.0 + 1000.0 * NOISE, "{way} ms away");
         }
     }
@@ -289,6 +290,39 @@ mod trouble {
         assert_fails(&output, 75, &["cannot reach the bucket"]);
     }
 
+    /// Not to try again is not to have no time: a healthy server that is far away is used all the same.
+    #[test]
+    fn a_slow_network_is_no_server_that_is_away() {
+        let Some(redis) = Redis::start(&[]) else { return };
+        let bucket = bucket_at(slow_network(redis.port, Duration::from_millis(75)), "far");
+        runs(&bucket, &["-r", "9/h,window", "--on-store-error", "fail", "--set"]);
+        runs(&bucket, &["--once", "--on-store-error", "fail"]);
+        for max_wait in ["0", "50ms"] {
+            runs(&bucket, &["--once", "--max-wait", max_wait]);
+            runs(&bucket, &["--once", "--max-wait", max_wait, "-r", "9/h,window"]);
+        }
+        assert_eq!(shown(&bucket)["available"], 4);
+        runs(&bucket, &["--set", "-r", "1/h,burst=1,initial=1"]);
+        runs(&bucket, &["--once", "--max-wait", "0"]);
+        assert_fails(&run(&bucket, &["--once", "--max-wait", "0"]), 75, &["would have to wait"]);
+    }
+
+    #[test]
+    fn a_server_that_does_not_answer_is_given_three_seconds() {
+        let silent = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let bucket = bucket_at(silent.local_addr().unwrap().port(), "b");
+        for (args, code) in [(["--max-wait", "0"], 75), (["--on-store-error", "fail"], 125)] {
+            let begun = Instant::now();
+            assert_fails(
+                &run(&bucket, &[&["--once", "-r", "5/s"], &args[..]].concat()),
+                code,
+                &["no answer within 3 s"],
+            );
+            let took = begun.elapsed();
+            assert!(took >= Duration::from_secs(3) && took < Duration::from_secs(5), "{took:?}");
+        }
+    }
+
     #[test]
     fn a_host_that_has_no_address_is_named() {
         let output = run("redis://no-such-host.invalid/b", &["-r", "5/s", "--on-store-error", "fail"]);
@@ -346,6 +380,11 @@ mod trouble {
         let () = redis.tell(&["CONFIG", "SET", "maxmemory", "1"]);
         let output = run(&bucket, &["-r", "5/s", "--once", "--on-store-error", "fail"]);
         assert_fails(&output, 125, &["cannot reach the bucket", "OOM"]);
+        let () = redis.tell(&["CONFIG", "SET", "maxmemory", "0"]);
+        runs(&bucket, &["-r", "9/h,window", "--once"]);
+        let () = redis.tell(&["CONFIG", "SET", "maxmemory", "1"]);
+        assert_fails(&run(&bucket, &["--once", "--on-store-error", "fail"]), 125, &["cannot reach the bucket", "OOM"]);
+        assert_eq!(shown(&bucket)["available"], 8, "it may still be looked at");
     }
 }
 

@@ -38,9 +38,6 @@ const LONGEST_SPAN: Nanos = SECOND;
 /// Between two tries to reach the server: at first, and at last.
 const PAUSES: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(2)];
 
-/// An answer gets so much time also from who has none.
-const SHORTEST: Duration = Duration::from_millis(100);
-
 /// How long who leaves waits to give back what he did not use.
 const FAREWELL: Duration = Duration::from_secs(1);
 
@@ -58,7 +55,8 @@ pub struct Redis {
     shadow: Mutex<Limits>,
 }
 
-/// How long to go on trying while the server is away, and who is told.
+/// How long to go on trying while the server is away, and who is told. Each try is given three seconds for the answer, also
+/// the last one: who hangs up sooner may have been granted what he no longer hears of.
 pub struct Patience {
     /// `None`: for ever.
     until: Option<Instant>,
@@ -90,11 +88,11 @@ impl Patience {
         self.until.map_or(Duration::MAX, |until| until.saturating_duration_since(Instant::now()))
     }
 
-    /// Does `act` until it succeeds or fails for good; it is told how long an answer may take.
-    fn insist<T>(&self, mut act: impl FnMut(Duration) -> Result<T, RedisError>) -> Result<T, RedisError> {
+    /// Does `act` until it succeeds or fails for good.
+    fn insist<T>(&self, mut act: impl FnMut() -> Result<T, RedisError>) -> Result<T, RedisError> {
         let (began, mut pause, mut told) = (Instant::now(), PAUSES[0], false);
         loop {
-            match act(self.left().clamp(SHORTEST, link::ANSWER)) {
+            match act() {
                 Err(error) if error.may_pass() && !self.left().is_zero() => {
                     if !told {
                         (self.tell)(&Trouble::Away(&error));
@@ -247,8 +245,8 @@ impl Redis {
         // It would be taken for the answer.
         self.receive(state);
         let State { link, bucket, round_trip, .. } = state;
-        let said = self.patience.insist(|patience| {
-            link.patience = patience;
+        let said = self.patience.insist(|| {
+            link.patience = link::ANSWER;
             link.connect()?;
             let asked = self.clock.local();
             let said = link.ask(&self.question(bucket, what, with))?;

@@ -82,10 +82,11 @@ where nobody has come behind it.";
 pub(super) const ON_STORE_ERROR: &str = "\
 What to do while the server of a bucket cannot be reached: wait (the default) goes on trying, ever more slowly, says so once \
 and lets nothing through meanwhile; fail ends with an error. A server that refuses, as for a wrong password, always ends it. \
-With --once --max-wait the server is waited for no longer than that, and the exit code is then 75, too.";
+With --once --max-wait no try begins after that, each gets 3 s for the answer, and the exit code is then 75, too.";
+
 pub(super) const MAX_WAIT: &str = "\
 With --once: where it would take longer than TIME (30s, 500ms, 2min), take nothing, say how long it would have been, and \
-exit 75. 0 is to try.";
+exit 75. 0 is to try. A server that does not answer is waited for at most 3 s more, and may yet have taken one.";
 
 pub(super) const SET: &str = "\
 Make the bucket with the limits of -r, or change its limits for everyone from their next take on, and exit. What has been \
