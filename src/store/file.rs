@@ -81,8 +81,8 @@ struct Held {
 struct Taken {
     before: Limits,
     asked: Nanos,
-    /// Of the state with the lease in it.
-    number: Option<u64>,
+    /// Of the file, and of the state with the lease in it.
+    state: (u64, Option<u64>),
 }
 
 impl File {
@@ -131,7 +131,7 @@ impl File {
             let before = handle.kept.limits.clone();
             let (lease, asked) =
                 self.step_locked(handle, |kept, now| Ok((Lease::take(&mut kept.limits, now, waiting)?, now)))?;
-            Ok(Held { lease, taken: Some(Taken { before, asked, number: handle.number() }) })
+            Ok(Held { lease, taken: Some(Taken { before, asked, state: state_of(handle) }) })
         })
     }
 
@@ -139,7 +139,7 @@ impl File {
     fn return_lease(&self, held: Held) -> Result<(), StoreError> {
         let Some(taken) = held.taken.filter(|_| !held.lease.is_empty()) else { return Ok(()) };
         self.handle().locked(|handle| {
-            if handle.number() != taken.number {
+            if state_of(handle) != taken.state {
                 return Ok(());
             }
             let mut limits = taken.before;
@@ -165,6 +165,11 @@ impl File {
     fn held(&self) -> MutexGuard<'_, Held> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// The file and the number of the state in it.
+fn state_of(handle: &Handle) -> (u64, Option<u64>) {
+    (handle.generation(), handle.number())
 }
 
 impl Store for File {
@@ -243,19 +248,27 @@ impl Shared for File {
     }
 
     fn take(&self, units: u64, max_wait: Option<Nanos>) -> Result<(Grant, Nanos), StoreError> {
-        self.step(|kept, now| {
-            let grant = match max_wait {
-                Some(max_wait) => kept.limits.take_within(now, units, max_wait)?,
-                None => kept.limits.take(now, units)?,
-            };
-            Ok((grant, now))
+        self.handle().locked(|handle| {
+            let (grant, now) = self.step_locked(handle, |kept, now| {
+                let grant = match max_wait {
+                    Some(max_wait) => kept.limits.take_within(now, units, max_wait)?,
+                    None => kept.limits.take(now, units)?,
+                };
+                Ok((grant, now))
+            })?;
+            Ok((grant.of(handle.generation()), now))
         })
     }
 
     fn give_back(&self, grant: &Grant) -> Result<(), StoreError> {
-        self.step(|kept, now| {
-            kept.limits.give_back(now, grant);
-            Ok(())
+        self.handle().locked(|handle| {
+            if grant.generation() != handle.generation() {
+                return Ok(());
+            }
+            self.step_locked(handle, |kept, now| {
+                kept.limits.give_back(now, grant);
+                Ok(())
+            })
         })
     }
 }

@@ -188,6 +188,11 @@ impl Known {
         Ok(known)
     }
 
+    /// Tells it from those that were lost before.
+    fn generation(&self) -> u64 {
+        self.id.unsigned_abs()
+    }
+
     fn set_plan(&mut self, plan: &Plan) -> Result<(), RedisError> {
         self.terms = Terms::of(plan)?;
         let limits = Limits::new(plan, 0);
@@ -549,13 +554,16 @@ impl Shared for Redis {
             .and_then(|grants| grants.first().copied())
             .ok_or_else(|| self.damaged())?;
         self.remember(state, &[grant]);
-        Ok((grant, self.clock.now()))
+        Ok((grant.of(state.bucket.generation()), self.clock.now()))
     }
 
     fn give_back(&self, grant: &Grant) -> Result<(), StoreError> {
         let state = &mut *self.state();
         state.link.patience = FAREWELL;
         self.receive(state);
+        if grant.generation() != state.bucket.generation() {
+            return Ok(());
+        }
         let with = [whole(grant.number()), whole(grant.at / MICROSECOND), whole(grant.units)];
         let said = state.link.ask_once(&self.question(&state.bucket, "give", &with))?;
         self.answer(state, said).map(drop)

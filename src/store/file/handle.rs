@@ -16,6 +16,8 @@ pub(super) struct Handle {
     pub(super) kept: Kept,
     machine: Machine,
     file: File,
+    /// How many files it was before: what was granted in one of those cannot be given back in this.
+    generation: u64,
     /// What stands before the state that `kept` is; `None` where `kept` is not what the file says.
     known: Option<Prefix>,
     /// What stands in the other slot, where the next state will be.
@@ -32,7 +34,8 @@ impl Handle {
         let state = newest(&place, &file, None);
         unlock(&file);
         let Newest { known, other, kept } = state?;
-        Ok(Handle { place, kept, machine, file, known: Some(known), other, words: Vec::new(), bytes: Vec::new() })
+        let (known, words, bytes) = (Some(known), Vec::new(), Vec::new());
+        Ok(Handle { place, kept, machine, file, generation: 0, known, other, words, bytes })
     }
 
     /// Does `act` on the newest state while nobody else can.
@@ -51,6 +54,11 @@ impl Handle {
         self.known.map(|prefix| prefix.number)
     }
 
+    /// Tells the file from those that were in its place before, as long as it is locked.
+    pub(super) fn generation(&self) -> u64 {
+        self.generation
+    }
+
     /// Who removes a bucket means it to begin anew: then we go on with the file that took its place.
     fn lock(&mut self) -> Result<(), FileError> {
         loop {
@@ -59,6 +67,7 @@ impl Handle {
                 return Ok(());
             }
             self.file = open_or_make(&self.machine, &self.place, Some(&self.kept.plan))?;
+            self.generation += 1;
             self.known = None;
         }
     }
