@@ -99,6 +99,24 @@ mod once {
         place.takes(&["-r", "1/h"]);
     }
 
+    /// It is found, and the system does not run it: its interpreter is missing, or somebody is still writing it.
+    #[test]
+    fn a_command_that_does_not_run_is_not_counted() {
+        let place = Place::new();
+        let script = place.0.path().join("script");
+        fs::write(&script, "#!/no/such/interpreter\n").unwrap();
+        fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+        let unfinished = place.0.path().join("unfinished");
+        fs::copy("/bin/true", &unfinished).unwrap();
+        let _writer = fs::OpenOptions::new().append(true).open(&unfinished).unwrap();
+        for limit in ["1/h", "1/h,window"] {
+            assert!(place.run(&["--set", "-r", limit]).status.success());
+            assert_fails(&place.run(&["--once", script.to_str().unwrap()]), 127, &["cannot be run"]);
+            assert_fails(&place.run(&["--once", unfinished.to_str().unwrap()]), 126, &["cannot be run"]);
+            assert_eq!((place.shown()["available"].as_u64(), place.wait()), (Some(1), Duration::ZERO), "{limit}");
+        }
+    }
+
     #[test]
     fn it_waits_for_its_time() {
         let place = Place::new();

@@ -76,8 +76,8 @@ take under the key throttle:NAME. rediss: is encrypted, in builds with TLS.";
 pub(super) const ONCE: &str = "\
 Take one from the bucket, wait for its time, then become COMMAND: it has our standard input, process id and exit code. \
 Without COMMAND exit 0, as for --once && COMMAND. An error of our own exits 125, a refusal by --max-wait 75, a command that \
-cannot be run 126, one that is not found 127: then nothing was taken. Who is interrupted while waiting gives the place back \
-where nobody has come behind it.";
+cannot be run 126, one that is not found 127: what was taken for it is given back, and so is the place of who is \
+interrupted while waiting, each where nobody has come behind who still waits.";
 
 pub(super) const ON_STORE_ERROR: &str = "\
 What to do while the server of a bucket cannot be reached: wait (the default) goes on trying, ever more slowly, says so once \
