@@ -425,7 +425,19 @@ mod passwords {
         let Some(redis) = Redis::start(&[]) else { return };
         let () = redis.tell(&["ACL", "SETUSER", "me", "on", ">s3cret", "~throttle:*", "+@all"]);
         let () = redis.tell(&["ACL", "SETUSER", "guest", "on", ">s3cret", "~throttle:*", "+get"]);
-        runs(&address(&redis, "me:s3cret"), &["-r", "5/s", "--once"]);
+        let readme = include_str!("../README.md").split("commands `").nth(1).unwrap().split('`').next().unwrap();
+        let least: Vec<String> = readme.split(' ').map(|command| format!("+{}", command.to_lowercase())).collect();
+        let mut least: Vec<&str> = least.iter().map(String::as_str).collect();
+        least.splice(0..0, ["ACL", "SETUSER", "least", "on", ">s3cret", "~throttle:*", "-@all"]);
+        let () = redis.tell(&least);
+        for limit in ["50/s,burst=1", "9/100ms,window"] {
+            let bucket = address(&redis, "least:s3cret");
+            runs(&bucket, &["-r", limit, "--set"]);
+            runs(&bucket, &["-q", "--repeat", "30", "true"]);
+            runs(&bucket, &["--once"]);
+            runs(&bucket, &["--show"]);
+        }
+        runs(&address(&redis, "me:s3cret"), &["--once"]);
         assert_fails(&run(&address(&redis, "guest:s3cret"), &["-r", "5/s"]), 1, &["refuses", "evalsha"]);
     }
 

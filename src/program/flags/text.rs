@@ -64,7 +64,8 @@ pub(super) const BUCKET: &str = "\
 Take from limits that are shared with every other process that names the same bucket, first come, first served. A NAME (of \
 letters, digits and .-_) is a file in $XDG_STATE_HOME/throttle, or else ~/.local/state/throttle; a word with a slash is \
 the path of one. redis://[USER:PASSWORD@]HOST[:PORT][/DB]/NAME is on a Redis or Valkey server, for any number of \
-machines. THROTTLE_BUCKET holds the default; a password is better kept there than in the command line, which all can see.
+machines. THROTTLE_BUCKET holds the default; a password is better kept there than in the command line, which all can see. In \
+it write / ? # @ and % as %2F %3F %23 %40 and %25.
 
 Where there is no such bucket yet, it is made with the limits of -r. From then on it knows them, and -r is not needed; \
 where it is given it must agree with them in what it says. What is left of them outlives processes and restarts.
