@@ -328,6 +328,31 @@ mod many_processes {
         }
     }
 
+    #[test]
+    fn who_is_killed_while_he_makes_a_bucket_leaves_nothing_half_made() {
+        let place = Place::new();
+        let flags = rustix::fs::OFlags::TMPFILE | rustix::fs::OFlags::RDWR;
+        if rustix::fs::open(place.0.path(), flags, rustix::fs::Mode::RUSR).is_err() {
+            eprintln!("SKIPPED: the file system for temporary files has none without a name");
+            return;
+        }
+        let mut noise = 0x2545_F491_4F6C_DD1D_u64;
+        for round in 0..200 {
+            let mut running = Running::start(place.command(&["-r", "5/s", "--once"]));
+            noise = noise.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            std::thread::sleep(Duration::from_micros(noise >> 52));
+            running.signal(Signal::KILL);
+            running.end();
+            for entry in fs::read_dir(place.0.path()).unwrap() {
+                assert_eq!(entry.unwrap().file_name(), "bucket", "round {round}");
+            }
+            if place.path().exists() {
+                assert!(place.run(&["--show"]).status.success());
+                fs::remove_file(place.path()).unwrap();
+            }
+        }
+    }
+
     /// Two at a time ask as fast as they can, and are killed wherever they are.
     #[test]
     fn who_is_killed_loses_no_more_than_his_reservation() {

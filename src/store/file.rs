@@ -14,6 +14,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 mod error;
 mod handle;
 mod machine;
+mod nameless;
 mod network;
 mod place;
 mod slots;
