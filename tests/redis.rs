@@ -125,7 +125,7 @@ mod limits {
         arrivals(pipes, Duration::from_secs(4), || {
             thread::sleep(Duration::from_secs(1));
             let () = redis.tell(&["CLIENT", "PAUSE", "600", "ALL"]);
-            thread::sleep(Duration::from_millis(2000));
+            thread::sleep(Duration::from_secs(2));
             let wait = (0..5).map(|_| shown(&bucket)["wait_ns"].as_u64().unwrap()).min().unwrap();
             assert!(wait < 300_000_000, "who comes now waits {wait} ns");
         });
@@ -425,7 +425,7 @@ mod passwords {
         let Some(redis) = Redis::start(&[]) else { return };
         let () = redis.tell(&["ACL", "SETUSER", "me", "on", ">s3cret", "~throttle:*", "+@all"]);
         let () = redis.tell(&["ACL", "SETUSER", "guest", "on", ">s3cret", "~throttle:*", "+get"]);
-        let readme = include_str!("../README.md").split("commands `").nth(1).unwrap().split('`').next().unwrap();
+        let readme = include_str!("../README.md").split('`').find(|words| words.starts_with("EVALSHA ")).unwrap();
         let least: Vec<String> = readme.split(' ').map(|command| format!("+{}", command.to_lowercase())).collect();
         let mut least: Vec<&str> = least.iter().map(String::as_str).collect();
         least.splice(0..0, ["ACL", "SETUSER", "least", "on", ">s3cret", "~throttle:*", "-@all"]);

@@ -370,6 +370,7 @@ mod a_file {
         let file = bucket.open(&clock, 1, 0, &["1000/s,burst=1"]);
         let _ = file.next_run(100).unwrap();
         std::fs::remove_file(bucket.0.path().join("b")).unwrap();
+        clock.advance(HOUR);
         let stranger = bucket.open(&clock, 1, 0, &["1/h,burst=1"]);
         let _ = stranger.take(1, None).unwrap();
         drop(file);

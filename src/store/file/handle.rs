@@ -192,7 +192,7 @@ mod tests {
         for grant in 0..1024 {
             let _ = handle.kept.limits.take(grant, 1).unwrap();
         }
-        let error = handle.locked(|handle| handle.publish()).unwrap_err();
+        let error = handle.locked(Handle::publish).unwrap_err();
         assert!(matches!(error, FileError::TooLarge { .. }), "{error}");
         assert_eq!(std::fs::read(&handle.place.path).unwrap(), before);
         let limits = handle.locked(|handle| Ok::<_, FileError>(handle.kept.plan.to_string())).unwrap();

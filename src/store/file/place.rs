@@ -173,19 +173,19 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("b");
         let place = Place { path: path.clone(), own_folder: false };
-        let ways: [&dyn Fn(&[u8]); 2] = [&|state| create(&place, state).unwrap(), &|state| {
-            create_under_another_name(&path, folder.path(), state).unwrap();
-        }];
-        let made = ways.map(|make| {
-            make(b"a state");
-            let made = std::fs::read(&path).unwrap();
-            make(b"another");
-            assert_eq!(std::fs::read(&path).unwrap(), made);
+        let files = [true, false].map(|nameless| {
+            let make = |state: &[u8]| {
+                if nameless { create(&place, state) } else { create_under_another_name(&path, folder.path(), state) }
+            };
+            make(b"a state").unwrap();
+            let content = std::fs::read(&path).unwrap();
+            make(b"another").unwrap();
+            assert_eq!(std::fs::read(&path).unwrap(), content);
             assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
             assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
             std::fs::remove_file(&path).unwrap();
-            made
+            content
         });
-        assert_eq!(made[0], made[1]);
+        assert_eq!(files[0], files[1]);
     }
 }

@@ -47,7 +47,9 @@ mod tests {
             ("a restless one", &[20, 40, 25, 600, 30], 30),
         ] {
             let mut round_trip = RoundTrip::default();
-            took.iter().for_each(|took| round_trip.took(*took));
+            for took in took {
+                round_trip.took(*took);
+            }
             assert_eq!(round_trip.usual(), usual, "{what}");
         }
     }
