@@ -102,17 +102,24 @@ mod limits {
         assert!(most_above(&times, 1000.0) <= 102.0 + 1000.0 * NOISE);
     }
 
-    /// A lease covers two round trips, and the next is asked for before it is needed.
+    /// A lease covers two round trips, and the next is asked for before it is needed. What keeps the processor from one of
+    /// us costs rate, too, so the best of some tries counts; the limit holds in each.
     #[test]
     fn a_slow_network_costs_no_rate() {
         let Some(redis) = Redis::start(&[]) else { return };
-        // Of the longer way, a busy machine's delays are a larger part than the burst makes up for.
-        for (name, way, least) in [("far", 10, 0.99), ("farther", 60, 0.95)] {
-            let bucket = bucket_at(slow_network(redis.port, Duration::from_millis(way)), name);
-            let times = arrivals(vec![pipe(&bucket, &["-r", "1000/s", "-b", "50"])], Duration::from_secs(4), || {});
-            let (used, last) = (count(&times) - 50.0, times.last().unwrap());
-            assert!(used >= least * 1000.0 * last, "{used} in {last} s, {way} ms away");
-            assert!(most_above(&times, 1000.0) <= 51.0 + 1000.0 * NOISE, "{way} ms away");
+        for way in [10, 60] {
+            let mut best = 0.0;
+            for round in 0..5 {
+                let name = format!("far{way}.{round}");
+                let bucket = bucket_at(slow_network(redis.port, Duration::from_millis(way)), &name);
+                let times = arrivals(vec![pipe(&bucket, &["-r", "1000/s", "-b", "50"])], Duration::from_secs(4), || {});
+                assert!(most_above(&times, 1000.0) <= 51.0 + 1000.0 * NOISE, "{way} ms away");
+                best = f64::max(best, (count(&times) - 50.0) / times.last().unwrap());
+                if best >= 990.0 {
+                    break;
+                }
+            }
+            assert!(best >= 990.0, "{best} a second, {way} ms away");
         }
     }
 
