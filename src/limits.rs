@@ -68,6 +68,8 @@ pub struct Grant {
     /// The limit that made it wait, by its place; `None` if none did.
     pub bound_by: Option<usize>,
     number: u64,
+    /// Tells the limits that it was charged to from those that took their place; 0 where none can.
+    generation: u64,
 }
 
 /// Why something is not granted. A refusal charges nothing.
@@ -93,7 +95,17 @@ fn seconds(nanos: Nanos) -> String {
 impl Grant {
     /// A grant that was reckoned elsewhere.
     pub(crate) fn told(at: Nanos, units: u64, bound_by: Option<usize>, number: u64) -> Self {
-        Grant { at, units, bound_by, number }
+        Grant { at, units, bound_by, number, generation: 0 }
+    }
+
+    /// The same, charged to limits of that generation.
+    pub(crate) fn of(self, generation: u64) -> Self {
+        Grant { generation, ..self }
+    }
+
+    /// See [`of`](Self::of).
+    pub(crate) fn generation(&self) -> u64 {
+        self.generation
     }
 
     /// Tells this grant among those of its limits.
@@ -264,7 +276,7 @@ impl Limits {
             self.grants += 1;
             (self.last, self.before, self.at) = (self.grants, self.at, at);
         }
-        Grant { at, units, bound_by, number: self.grants }
+        Grant::told(at, units, bound_by, self.grants)
     }
 
     /// Time that was read before, but comes after, is as good as what came before it.

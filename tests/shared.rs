@@ -99,6 +99,24 @@ mod once {
         place.takes(&["-r", "1/h"]);
     }
 
+    /// It is found, and the system does not run it: its interpreter is missing, or somebody is still writing it.
+    #[test]
+    fn a_command_that_does_not_run_is_not_counted() {
+        let place = Place::new();
+        let script = place.0.path().join("script");
+        fs::write(&script, "#!/no/such/interpreter\n").unwrap();
+        fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+        let unfinished = place.0.path().join("unfinished");
+        fs::copy("/bin/true", &unfinished).unwrap();
+        let _writer = fs::OpenOptions::new().append(true).open(&unfinished).unwrap();
+        for limit in ["1/h", "1/h,window"] {
+            assert!(place.run(&["--set", "-r", limit]).status.success());
+            assert_fails(&place.run(&["--once", script.to_str().unwrap()]), 127, &["cannot be run"]);
+            assert_fails(&place.run(&["--once", unfinished.to_str().unwrap()]), 126, &["cannot be run"]);
+            assert_eq!((place.shown()["available"].as_u64(), place.wait()), (Some(1), Duration::ZERO), "{limit}");
+        }
+    }
+
     #[test]
     fn it_waits_for_its_time() {
         let place = Place::new();
@@ -201,6 +219,37 @@ mod limits {
     }
 
     #[test]
+    fn a_rate_in_units_is_no_rate_in_bytes() {
+        for (kept, said, args) in [
+            ("1kB/s", "1000/s", &[][..]),
+            ("1kB/s", "1000/s", &["true"]),
+            ("1000/s", "1kB/s", &[]),
+            ("5/s", "5B/s", &[]),
+        ] {
+            let place = Place::new();
+            assert!(place.run(&["--set", "-r", kept]).status.success());
+            let output = place.run(&[&["-r", said], args].concat());
+            assert_fails(&output, 1, &[&format!("{said} was asked for, but the limit kept there is {kept}")]);
+        }
+    }
+
+    #[test]
+    fn who_counts_units_ends_where_bytes_are_counted_from_now_on() {
+        for (before, after) in [("100/s", "1kB/s"), ("1kB/s", "100/s")] {
+            let place = Place::new();
+            assert!(place.run(&["--set", "-r", before]).status.success());
+            let mut running = Running::start(place.command(&[]));
+            let (mut stdin, lines) = (running.stdin(), Lines::of(running.stdout()));
+            std::thread::spawn(move || while stdin.write_all(&b"a line\n".repeat(1000)).is_ok() {});
+            assert_eq!(lines.next(), "a line");
+            assert!(place.run(&["--set", "-r", after]).status.success());
+            let output = running.finish();
+            let both = format!("was changed from {before},burst=1");
+            assert_fails(&output, 1, &[&both, &format!(" to {after},burst="), "start again"]);
+        }
+    }
+
+    #[test]
     fn they_are_set_for_everyone() {
         let place = Place::new();
         assert!(place.run(&["--set", "-r", "1/h"]).status.success());
@@ -276,6 +325,31 @@ mod many_processes {
             place.refuses();
             let left: Vec<_> = fs::read_dir(place.0.path()).unwrap().collect();
             assert_eq!(left.len(), 1, "nothing else is left behind");
+        }
+    }
+
+    #[test]
+    fn who_is_killed_while_he_makes_a_bucket_leaves_nothing_half_made() {
+        let place = Place::new();
+        let flags = rustix::fs::OFlags::TMPFILE | rustix::fs::OFlags::RDWR;
+        if rustix::fs::open(place.0.path(), flags, rustix::fs::Mode::RUSR).is_err() {
+            eprintln!("SKIPPED: the file system for temporary files has none without a name");
+            return;
+        }
+        let mut noise = 0x2545_F491_4F6C_DD1D_u64;
+        for round in 0..200 {
+            let mut running = Running::start(place.command(&["-r", "5/s", "--once"]));
+            noise = noise.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            std::thread::sleep(Duration::from_micros(noise >> 52));
+            running.signal(Signal::KILL);
+            running.end();
+            for entry in fs::read_dir(place.0.path()).unwrap() {
+                assert_eq!(entry.unwrap().file_name(), "bucket", "round {round}");
+            }
+            if place.path().exists() {
+                assert!(place.run(&["--show"]).status.success());
+                fs::remove_file(place.path()).unwrap();
+            }
         }
     }
 

@@ -338,6 +338,44 @@ mod a_file {
         assert_eq!(file.take(1, None).unwrap().0.at, 0);
         assert_eq!(wait(&bucket.open(&clock, 1, 0, &["9/s"])), HOUR, "the same limits, and one taken");
     }
+
+    /// Its numbers begin again, so the stranger's grant has the number of ours.
+    #[test]
+    fn what_was_granted_in_a_file_that_was_removed_is_not_given_back_in_the_one_after_it() {
+        for later in [0, 3 * HOUR] {
+            let (bucket, clock) = (Bucket::new(), FakeClock::at(9));
+            let file = bucket.open(&clock, 1, 0, &["1/h,burst=1"]);
+            let grants: Vec<_> = (0..2).map(|_| file.take(1, None).unwrap().0).collect();
+            std::fs::remove_file(bucket.0.path().join("b")).unwrap();
+            let stranger = bucket.open(&clock, 1, 0, &["1/h,burst=1"]);
+            clock.advance(later);
+            for _ in 0..2 {
+                let _ = stranger.take(1, None).unwrap();
+            }
+            for grant in &grants {
+                file.give_back(grant).unwrap();
+                assert_eq!(wait(&stranger), 2 * HOUR, "later by {later}");
+            }
+            let (ours, _) = file.take(1, None).unwrap();
+            file.give_back(&grants[1]).unwrap();
+            assert_eq!(wait(&stranger), 3 * HOUR, "also once it is known which file that is");
+            file.give_back(&ours).unwrap();
+            assert_eq!(wait(&stranger), 2 * HOUR, "what was granted in this one is");
+        }
+    }
+
+    #[test]
+    fn the_rest_of_a_lease_of_a_file_that_was_removed_is_not_given_back_in_the_one_after_it() {
+        let (bucket, clock) = (Bucket::new(), FakeClock::at(0));
+        let file = bucket.open(&clock, 1, 0, &["1000/s,burst=1"]);
+        let _ = file.next_run(100).unwrap();
+        std::fs::remove_file(bucket.0.path().join("b")).unwrap();
+        clock.advance(HOUR);
+        let stranger = bucket.open(&clock, 1, 0, &["1/h,burst=1"]);
+        let _ = stranger.take(1, None).unwrap();
+        drop(file);
+        assert_eq!((wait(&stranger), stranger.plan().to_string()), (HOUR, "1/h,burst=1".to_owned()));
+    }
 }
 
 mod a_server {
@@ -445,6 +483,41 @@ mod a_server {
         assert_eq!(at(store.take(1, None)), first + 300_000_000, "it goes on from there");
     }
 
+    /// Also for those who only look or are refused, which keeps nothing else.
+    #[test]
+    fn after_a_clock_was_set_back_time_goes_on_for_who_is_refused() {
+        let Some(server) = support::Redis::start(&[]) else { return };
+        for limits in [&["1/10s,burst=1"][..], &["1/10s,window"]] {
+            let () = server.tell(&["FLUSHALL"]);
+            let clock = FakeClock::at(3_600_000_000_000);
+            let store = open(&server, &clock, limits);
+            let first = at(store.take(1, None));
+            clock.set(5_000);
+            assert_eq!(store.view().unwrap().wait, Some(10_000_000_000), "as if no time had passed");
+            clock.advance(4_000_000_000);
+            assert_eq!(store.view().unwrap().wait, Some(6_000_000_000));
+            clock.set(6_000);
+            for second in 0..6 {
+                assert!(store.take(1, Some(0)).is_err(), "{limits:?}: {second} s after another step back");
+                clock.advance(1_000_000_000);
+            }
+            assert_eq!(at(store.take(1, Some(4_000_000_000))), first + 10_000_000_000, "{limits:?}");
+        }
+    }
+
+    #[test]
+    fn a_replica_whose_clock_is_behind_can_be_looked_at() {
+        let Some(server) = support::Redis::start(&[]) else { return };
+        let clock = FakeClock::at(3_600_000_000_000);
+        let store = open(&server, &clock, &["1/10s,burst=1"]);
+        let _ = at(store.take(1, None));
+        let () = server.tell(&["REPLICAOF", "127.0.0.1", "1"]);
+        clock.set(5_000);
+        assert_eq!(store.view().unwrap().wait, Some(10_000_000_000));
+        assert!(matches!(store.take(1, Some(0)), Err(StoreError::Refused(_))), "a refusal writes nothing");
+        assert!(store.take(1, None).unwrap_err().to_string().contains("READONLY"));
+    }
+
     /// Who was promised a time tells the server that has forgotten it: nobody is let through before, and no second burst.
     #[test]
     fn what_a_server_has_lost_its_clients_tell_it() {
@@ -462,6 +535,22 @@ mod a_server {
         assert_eq!(at(mine.take(1, None)), last + 200_000_000, "which is then known to all");
         // One that knew nothing finds it so.
         assert_eq!(at(open(&server, &clock, &["10/s,burst=5"]).take(1, None)), last + 300_000_000);
+    }
+
+    #[test]
+    fn what_was_granted_before_a_server_lost_its_state_is_not_given_back_after() {
+        let Some(server) = support::Redis::start(&[]) else { return };
+        let clock = FakeClock::at(START);
+        let mine = open(&server, &clock, &["1/h,burst=1"]);
+        let grants: Vec<Grant> = (0..2).map(|_| mine.take(1, None).unwrap().0).collect();
+        let () = server.tell(&["DEL", "throttle:bucket"]);
+        clock.advance(1_000_000);
+        let stranger = open(&server, &clock, &["1/h,burst=1"]);
+        let theirs: Vec<Nanos> = (0..2).map(|_| at(stranger.take(1, None))).collect();
+        mine.give_back(&grants[1]).unwrap();
+        let _ = mine.view().unwrap();
+        mine.give_back(&grants[1]).unwrap();
+        assert!(at(stranger.take(1, None)) > theirs[1], "nobody is moved");
     }
 
     /// The script's cache is emptied with every restart, and the state may be, too.

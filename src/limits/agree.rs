@@ -44,6 +44,10 @@ impl Plan {
 impl Resolved {
     /// Whether `said` is this limit, in what it says.
     fn is(&self, said: &Limit, option: Option<u64>) -> bool {
+        // Rates compare by their ratio alone, and a line is no byte.
+        if said.rate().is_some_and(|rate| rate.is_bytes() != self.rate().is_bytes()) {
+            return false;
+        }
         match (*self, *said) {
             (Resolved::Bucket { rate, burst, initial }, Limit::Bucket { rate: r, burst: b, initial: i }) => {
                 let burst_said = b.map(|b| b.value()).or(option);
@@ -85,6 +89,12 @@ mod tests {
             (&["5/s", "5000/h"], &["5/s"], None, false),
             (&["5/s"], &["5/s", "5000/h"], None, false),
             (&["5/s", "5000/h"], &["5/s", "5/s"], None, false),
+            (&["1kB/s"], &["1000B/s"], None, true),
+            (&["1kB/s"], &["1000/s"], None, false),
+            (&["1000/s"], &["1kB/s"], None, false),
+            (&["5/s"], &["5B/s"], None, false),
+            (&["5kB/h,window"], &["5000/h,window"], None, false),
+            (&["5kB/h,window"], &["5000/h"], None, false),
         ] {
             let plan = Plan::new(&limits(known), None).unwrap();
             let burst = burst.map(|burst: &str| burst.parse().unwrap());

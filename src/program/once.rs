@@ -32,7 +32,7 @@ pub(super) fn run(flags: &Flags, bucket: &Bucket, command: &[OsString]) -> Resul
         Some(Ok(path)) => Some(path),
         None => None,
     };
-    let (grant, store) = match take(flags, bucket) {
+    let (grant, asked, store) = match take(flags, bucket) {
         Ok(taken) => taken,
         Err(error) if is_too_long(flags, &error) => {
             say(&error);
@@ -40,18 +40,24 @@ pub(super) fn run(flags: &Flags, bucket: &Bucket, command: &[OsString]) -> Resul
         }
         Err(error) => return Err(error.into()),
     };
-    if let Some(grant) = grant {
+    if grant.at > asked {
         wait(&store, grant)?;
     }
-    Ok(found.map_or(Exit::Success, |path| become_command(&path, command)))
+    let Some(path) = found else { return Ok(Exit::Success) };
+    let exit = become_command(&path, command);
+    // Of what does not even run nothing counts, as where it is not found.
+    if let Err(error) = store.give_back(&grant) {
+        say(error);
+    }
+    Ok(exit)
 }
 
-/// One from the bucket; a grant where that has to be waited for.
-fn take(flags: &Flags, bucket: &Bucket) -> Result<(Option<Grant>, Arc<AnyBucket>), StoreError> {
+/// One from the bucket, when it was asked for, and the bucket.
+fn take(flags: &Flags, bucket: &Bucket) -> Result<(Grant, Nanos, Arc<AnyBucket>), StoreError> {
     let store = Arc::from(bucket::open(flags, bucket)?);
     let max_wait = flags.max_wait().map(|time| Nanos::try_from(time.as_nanos()).unwrap_or(Nanos::MAX));
     let (grant, asked) = AnyBucket::take(&*store, 1, max_wait)?;
-    Ok(((grant.at > asked).then_some(grant), store))
+    Ok((grant, asked, store))
 }
 
 /// Whether it fails only for taking longer than was allowed, be it the limit or the server that takes so long.

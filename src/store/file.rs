@@ -14,6 +14,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 mod error;
 mod handle;
 mod machine;
+mod nameless;
 mod network;
 mod place;
 mod slots;
@@ -30,6 +31,8 @@ pub struct File {
     clock: FileClock,
     handle: Mutex<Handle>,
     held: Mutex<Held>,
+    /// The limits as they were when opened, or set by us: whoever asks counts what these count.
+    meant: Mutex<Plan>,
 }
 
 /// The bucket's clock.
@@ -79,8 +82,8 @@ struct Held {
 struct Taken {
     before: Limits,
     asked: Nanos,
-    /// Of the state with the lease in it.
-    number: Option<u64>,
+    /// Of the file, and of the state with the lease in it.
+    state: (u64, Option<u64>),
 }
 
 impl File {
@@ -100,7 +103,8 @@ impl File {
         let mut handle = Handle::open(machine.clone(), place, plan)?;
         let clock = FileClock { machine, ahead: AtomicI64::new(0) };
         clock.read(&mut handle.kept);
-        Ok(File { clock, handle: Mutex::new(handle), held: Mutex::default() })
+        let meant = Mutex::new(handle.kept.plan.clone());
+        Ok(File { clock, handle: Mutex::new(handle), held: Mutex::default(), meant })
     }
 
     /// One step: nobody else sees or changes anything meanwhile, and it is kept as a whole or not at all.
@@ -123,10 +127,12 @@ impl File {
     /// Takes a lease for `waiting` units, or as many as leave soon.
     fn lease(&self, waiting: u64) -> Result<Held, StoreError> {
         self.handle().locked(|handle| {
+            let place = || handle.place.path.display().to_string();
+            super::check_kind(place, &self.meant(), &handle.kept.plan)?;
             let before = handle.kept.limits.clone();
             let (lease, asked) =
                 self.step_locked(handle, |kept, now| Ok((Lease::take(&mut kept.limits, now, waiting)?, now)))?;
-            Ok(Held { lease, taken: Some(Taken { before, asked, number: handle.number() }) })
+            Ok(Held { lease, taken: Some(Taken { before, asked, state: state_of(handle) }) })
         })
     }
 
@@ -134,7 +140,7 @@ impl File {
     fn return_lease(&self, held: Held) -> Result<(), StoreError> {
         let Some(taken) = held.taken.filter(|_| !held.lease.is_empty()) else { return Ok(()) };
         self.handle().locked(|handle| {
-            if handle.number() != taken.number {
+            if state_of(handle) != taken.state {
                 return Ok(());
             }
             let mut limits = taken.before;
@@ -153,9 +159,18 @@ impl File {
         self.handle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn meant(&self) -> MutexGuard<'_, Plan> {
+        self.meant.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn held(&self) -> MutexGuard<'_, Held> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// The file and the number of the state in it.
+fn state_of(handle: &Handle) -> (u64, Option<u64>) {
+    (handle.generation(), handle.number())
 }
 
 impl Store for File {
@@ -215,7 +230,9 @@ impl Shared for File {
             kept.limits.set(now, plan, fresh);
             kept.plan = plan.clone();
             Ok(())
-        })
+        })?;
+        *self.meant() = plan.clone();
+        Ok(())
     }
 
     fn view(&self) -> Result<View, StoreError> {
@@ -232,19 +249,27 @@ impl Shared for File {
     }
 
     fn take(&self, units: u64, max_wait: Option<Nanos>) -> Result<(Grant, Nanos), StoreError> {
-        self.step(|kept, now| {
-            let grant = match max_wait {
-                Some(max_wait) => kept.limits.take_within(now, units, max_wait)?,
-                None => kept.limits.take(now, units)?,
-            };
-            Ok((grant, now))
+        self.handle().locked(|handle| {
+            let (grant, now) = self.step_locked(handle, |kept, now| {
+                let grant = match max_wait {
+                    Some(max_wait) => kept.limits.take_within(now, units, max_wait)?,
+                    None => kept.limits.take(now, units)?,
+                };
+                Ok((grant, now))
+            })?;
+            Ok((grant.of(handle.generation()), now))
         })
     }
 
     fn give_back(&self, grant: &Grant) -> Result<(), StoreError> {
-        self.step(|kept, now| {
-            kept.limits.give_back(now, grant);
-            Ok(())
+        self.handle().locked(|handle| {
+            if grant.generation() != handle.generation() {
+                return Ok(());
+            }
+            self.step_locked(handle, |kept, now| {
+                kept.limits.give_back(now, grant);
+                Ok(())
+            })
         })
     }
 }

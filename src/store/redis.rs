@@ -19,12 +19,14 @@ mod address;
 mod clock;
 mod error;
 mod link;
+mod round_trip;
 mod terms;
 
 pub use address::{Address, AddressError};
 use clock::ServerClock;
 pub use error::RedisError;
 use link::{Answer, Link, Question, Said};
+use round_trip::RoundTrip;
 use terms::Terms;
 
 /// What a lease covers at least.
@@ -35,9 +37,6 @@ const LONGEST_SPAN: Nanos = SECOND;
 
 /// Between two tries to reach the server: at first, and at last.
 const PAUSES: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(2)];
-
-/// An answer gets so much time also from who has none.
-const SHORTEST: Duration = Duration::from_millis(100);
 
 /// How long who leaves waits to give back what he did not use.
 const FAREWELL: Duration = Duration::from_secs(1);
@@ -56,7 +55,8 @@ pub struct Redis {
     shadow: Mutex<Limits>,
 }
 
-/// How long to go on trying while the server is away, and who is told.
+/// How long to go on trying while the server is away, and who is told. Each try is given three seconds for the answer, also
+/// the last one: who hangs up sooner may have been granted what he no longer hears of.
 pub struct Patience {
     /// `None`: for ever.
     until: Option<Instant>,
@@ -88,11 +88,11 @@ impl Patience {
         self.until.map_or(Duration::MAX, |until| until.saturating_duration_since(Instant::now()))
     }
 
-    /// Does `act` until it succeeds or fails for good; it is told how long an answer may take.
-    fn insist<T>(&self, mut act: impl FnMut(Duration) -> Result<T, RedisError>) -> Result<T, RedisError> {
+    /// Does `act` until it succeeds or fails for good.
+    fn insist<T>(&self, mut act: impl FnMut() -> Result<T, RedisError>) -> Result<T, RedisError> {
         let (began, mut pause, mut told) = (Instant::now(), PAUSES[0], false);
         loop {
-            match act(self.left().clamp(SHORTEST, link::ANSWER)) {
+            match act() {
                 Err(error) if error.may_pass() && !self.left().is_zero() => {
                     if !told {
                         (self.tell)(&Trouble::Away(&error));
@@ -130,12 +130,14 @@ fn jittered(pause: Duration) -> Duration {
 struct State {
     link: Link,
     bucket: Known,
+    /// The limits as they were when opened, or set by us: whoever asks counts what these count.
+    meant: Option<Plan>,
     lease: Lease,
     /// The lease that was asked for last.
     last: Option<Last>,
     /// One that is on its way.
     pending: Option<Pending>,
-    round_trip: Nanos,
+    round_trip: RoundTrip,
 }
 
 /// The bucket as it was last seen.
@@ -164,6 +166,8 @@ struct Last {
 #[derive(Clone, Copy, Debug)]
 struct Pending {
     asked: Nanos,
+    /// The same moment on the server's clock as it was known then.
+    asked_there: Nanos,
     units: u64,
 }
 
@@ -182,6 +186,11 @@ impl Known {
             known.set_plan(plan)?;
         }
         Ok(known)
+    }
+
+    /// Tells it from those that were lost before.
+    fn generation(&self) -> u64 {
+        self.id.unsigned_abs()
     }
 
     fn set_plan(&mut self, plan: &Plan) -> Result<(), RedisError> {
@@ -222,10 +231,18 @@ impl Redis {
         }
         let link = Link::new(address.clone(), matches!(clock, ServerClock::Shared(_)));
         let (bucket, lease) = (Known::new(plan)?, Lease::default());
-        let state = Mutex::new(State { link, bucket, lease, last: None, pending: None, round_trip: 0 });
-        let store = Redis { address, clock, patience, state, shadow: Mutex::new(Limits::none(0)) };
-        store.ask(&mut store.state(), "look", &[])?;
+        let state =
+            State { link, bucket, meant: None, lease, last: None, pending: None, round_trip: RoundTrip::default() };
+        let (state, shadow) = (Mutex::new(state), Mutex::new(Limits::none(0)));
+        let store = Redis { address, clock, patience, state, shadow };
+        store.look(&mut store.state())?;
         Ok(store)
+    }
+
+    fn look(&self, state: &mut State) -> Result<(), StoreError> {
+        self.ask(state, "look", &[])?;
+        state.meant.clone_from(&state.bucket.plan);
+        Ok(())
     }
 
     /// Asks and waits for the answer, as long as our patience lasts.
@@ -233,13 +250,12 @@ impl Redis {
         // It would be taken for the answer.
         self.receive(state);
         let State { link, bucket, round_trip, .. } = state;
-        let said = self.patience.insist(|patience| {
-            link.patience = patience;
+        let said = self.patience.insist(|| {
+            link.patience = link::ANSWER;
             link.connect()?;
             let asked = self.clock.local();
             let said = link.ask(&self.question(bucket, what, with))?;
-            let took = self.learn(&said, asked);
-            *round_trip = took.max(*round_trip - *round_trip / 8);
+            round_trip.took(self.learn(&said, asked));
             Ok(said)
         })?;
         self.answer(state, said)
@@ -311,6 +327,14 @@ impl Redis {
         self.take_over(state, &answer, waiting)
     }
 
+    /// What we were granted in limits of another kind goes back when we end.
+    fn check_kind(&self, state: &State) -> Result<(), StoreError> {
+        match (&state.meant, &state.bucket.plan) {
+            (Some(before), Some(now)) => super::check_kind(|| self.place(), before, now),
+            _ => Ok(()),
+        }
+    }
+
     /// What is so late that with the rest it would be a burst does not leave at its time. In a bucket that time is lost, and
     /// what comes after it stays; in a window it would count for the whole period, so all of it is given back.
     fn forget_late(&self, state: &mut State) {
@@ -335,20 +359,19 @@ impl Redis {
             return;
         }
         let question = self.question(&state.bucket, "lease", &self.lease_terms(state, more));
-        let asked = self.clock.local();
+        let (asked, asked_there) = (self.clock.local(), self.clock.now());
         state.link.patience = link::ANSWER;
-        state.pending = state.link.send(&question).ok().map(|()| Pending { asked, units: more });
+        state.pending = state.link.send(&question).ok().map(|()| Pending { asked, asked_there, units: more });
     }
 
     /// The lease that was asked for, if there is one and it comes.
     fn receive(&self, state: &mut State) {
-        let Some(Pending { asked, units }) = state.pending.take() else { return };
+        let Some(Pending { asked, asked_there, units }) = state.pending.take() else { return };
         let needed = self.clock.local();
         let Ok(said) = state.link.receive() else { return };
         let took = self.learn(&said, asked);
-        // What was there before it was needed tells only that a round trip takes no longer.
         let waited = self.clock.local().saturating_sub(needed);
-        state.round_trip = if waited > took / 4 { took } else { state.round_trip - state.round_trip / 16 };
+        state.round_trip.took(if waited > took / 4 { took } else { took.min(on_its_way(&said, asked_there)) });
         if let Ok(answer) = self.answer(state, said) {
             // Where it makes no sense, the next question says so.
             let _ = self.take_over(state, &answer, units);
@@ -382,7 +405,7 @@ impl Redis {
     /// What a lease covers: two round trips, or 10 ms where they are quicker. Where time stands still, all that wait.
     fn span(&self, state: &State) -> Nanos {
         match self.clock {
-            ServerClock::Known { .. } => (2 * state.round_trip).clamp(SPAN, LONGEST_SPAN),
+            ServerClock::Known { .. } => (2 * state.round_trip.usual()).clamp(SPAN, LONGEST_SPAN),
             ServerClock::Shared(_) => Nanos::MAX,
         }
     }
@@ -402,6 +425,15 @@ impl Redis {
 
     fn shadow(&self) -> MutexGuard<'_, Limits> {
         self.shadow.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// How long a question that was answered before the answer was needed was on its way there, and the quickest answer back: the
+/// server's clock as it is known here is behind by as much as that.
+fn on_its_way(said: &Said, asked_there: Nanos) -> Nanos {
+    match said {
+        Said::Answer(answer) => answer.now.saturating_mul(MICROSECOND).saturating_sub(asked_there),
+        Said::TooLong(_) | Said::Never => Nanos::MAX,
     }
 }
 
@@ -451,6 +483,7 @@ impl Store for Redis {
         if state.lease.is_empty() {
             self.lease(state, waiting)?;
         }
+        self.check_kind(state)?;
         let run = state.lease.next(waiting).ok_or(Refusal::Never)?;
         Ok((run, self.clock.now()))
     }
@@ -489,6 +522,7 @@ impl Shared for Redis {
         match set {
             Ok(_) => {
                 *self.shadow() = Limits::new(plan, self.clock.now());
+                state.meant = Some(plan.clone());
                 Ok(())
             }
             Err(error) => {
@@ -520,13 +554,16 @@ impl Shared for Redis {
             .and_then(|grants| grants.first().copied())
             .ok_or_else(|| self.damaged())?;
         self.remember(state, &[grant]);
-        Ok((grant, self.clock.now()))
+        Ok((grant.of(state.bucket.generation()), self.clock.now()))
     }
 
     fn give_back(&self, grant: &Grant) -> Result<(), StoreError> {
         let state = &mut *self.state();
         state.link.patience = FAREWELL;
         self.receive(state);
+        if grant.generation() != state.bucket.generation() {
+            return Ok(());
+        }
         let with = [whole(grant.number()), whole(grant.at / MICROSECOND), whole(grant.units)];
         let said = state.link.ask_once(&self.question(&state.bucket, "give", &with))?;
         self.answer(state, said).map(drop)

@@ -64,7 +64,8 @@ pub(super) const BUCKET: &str = "\
 Take from limits that are shared with every other process that names the same bucket, first come, first served. A NAME (of \
 letters, digits and .-_) is a file in $XDG_STATE_HOME/throttle, or else ~/.local/state/throttle; a word with a slash is \
 the path of one. redis://[USER:PASSWORD@]HOST[:PORT][/DB]/NAME is on a Redis or Valkey server, for any number of \
-machines. THROTTLE_BUCKET holds the default; a password is better kept there than in the command line, which all can see.
+machines. THROTTLE_BUCKET holds the default; a password is better kept there than in the command line, which all can see. In \
+it write / ? # @ and % as %2F %3F %23 %40 and %25.
 
 Where there is no such bucket yet, it is made with the limits of -r. From then on it knows them, and -r is not needed; \
 where it is given it must agree with them in what it says. What is left of them outlives processes and restarts.
@@ -76,16 +77,17 @@ take under the key throttle:NAME. rediss: is encrypted, in builds with TLS.";
 pub(super) const ONCE: &str = "\
 Take one from the bucket, wait for its time, then become COMMAND: it has our standard input, process id and exit code. \
 Without COMMAND exit 0, as for --once && COMMAND. An error of our own exits 125, a refusal by --max-wait 75, a command that \
-cannot be run 126, one that is not found 127: then nothing was taken. Who is interrupted while waiting gives the place back \
-where nobody has come behind it.";
+cannot be run 126, one that is not found 127: what was taken for it is given back, and so is the place of who is \
+interrupted while waiting, each where nobody has come behind who still waits.";
 
 pub(super) const ON_STORE_ERROR: &str = "\
 What to do while the server of a bucket cannot be reached: wait (the default) goes on trying, ever more slowly, says so once \
 and lets nothing through meanwhile; fail ends with an error. A server that refuses, as for a wrong password, always ends it. \
-With --once --max-wait the server is waited for no longer than that, and the exit code is then 75, too.";
+With --once --max-wait no try begins after that, each gets 3 s for the answer, and the exit code is then 75, too.";
+
 pub(super) const MAX_WAIT: &str = "\
 With --once: where it would take longer than TIME (30s, 500ms, 2min), take nothing, say how long it would have been, and \
-exit 75. 0 is to try.";
+exit 75. 0 is to try. A server that does not answer is waited for at most 3 s more, and may yet have taken one.";
 
 pub(super) const SET: &str = "\
 Make the bucket with the limits of -r, or change its limits for everyone from their next take on, and exit. What has been \

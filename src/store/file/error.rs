@@ -71,6 +71,19 @@ pub enum FileError {
         /// The file system.
         kind: &'static str,
     },
+    /// More than there is room for in the file.
+    #[error(
+        "what is to be kept of the bucket {} is {length} bytes, and there is room for {most}; set fewer limits",
+        path.display()
+    )]
+    TooLarge {
+        /// Where the bucket is.
+        path: PathBuf,
+        /// The length of the state.
+        length: u64,
+        /// Of the longest.
+        most: u64,
+    },
     /// No limit to keep, or too many.
     #[error("a bucket keeps 1 to {} limits, and not 'unlimited'", super::slots::MOST_LIMITS)]
     Limits,

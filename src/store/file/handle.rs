@@ -16,6 +16,8 @@ pub(super) struct Handle {
     pub(super) kept: Kept,
     machine: Machine,
     file: File,
+    /// How many files it was before: what was granted in one of those cannot be given back in this.
+    generation: u64,
     /// What stands before the state that `kept` is; `None` where `kept` is not what the file says.
     known: Option<Prefix>,
     /// What stands in the other slot, where the next state will be.
@@ -32,7 +34,8 @@ impl Handle {
         let state = newest(&place, &file, None);
         unlock(&file);
         let Newest { known, other, kept } = state?;
-        Ok(Handle { place, kept, machine, file, known: Some(known), other, words: Vec::new(), bytes: Vec::new() })
+        let (known, words, bytes) = (Some(known), Vec::new(), Vec::new());
+        Ok(Handle { place, kept, machine, file, generation: 0, known, other, words, bytes })
     }
 
     /// Does `act` on the newest state while nobody else can.
@@ -51,6 +54,11 @@ impl Handle {
         self.known.map(|prefix| prefix.number)
     }
 
+    /// Tells the file from those that were in its place before, as long as it is locked.
+    pub(super) fn generation(&self) -> u64 {
+        self.generation
+    }
+
     /// Who removes a bucket means it to begin anew: then we go on with the file that took its place.
     fn lock(&mut self) -> Result<(), FileError> {
         loop {
@@ -59,6 +67,7 @@ impl Handle {
                 return Ok(());
             }
             self.file = open_or_make(&self.machine, &self.place, Some(&self.kept.plan))?;
+            self.generation += 1;
             self.known = None;
         }
     }
@@ -81,11 +90,18 @@ impl Handle {
         // Until it is written, we know nothing.
         let before = self.known.take();
         slots::encode(number, &self.kept, &mut self.words, &mut self.bytes);
+        check_size(&self.place, &self.bytes)?;
         let written = self.file.write_all_at(&self.bytes, slots::place(number));
         written.map_err(|error| failed("write the bucket", &self.place.path, errno(&error)))?;
         (self.known, self.other) = (Some(Prefix::read(&self.bytes)), before.unwrap_or_default());
         Ok(())
     }
+}
+
+/// What is longer than a slot would be written into the other one.
+fn check_size(place: &Place, state: &[u8]) -> Result<(), FileError> {
+    let (length, most) = (state.len() as u64, slots::SLOT);
+    if length > most { Err(FileError::TooLarge { path: place.path.clone(), length, most }) } else { Ok(()) }
 }
 
 fn unlock(file: &File) {
@@ -99,7 +115,9 @@ fn open_or_make(machine: &Machine, place: &Place, plan: Option<&Plan>) -> Result
             return Ok(file);
         }
         let plan = plan.ok_or_else(|| FileError::Unknown(place.path.clone()))?;
-        place::create(place, &first_state(machine, plan)?)?;
+        let state = first_state(machine, plan)?;
+        check_size(place, &state)?;
+        place::create(place, &state)?;
     }
 }
 
@@ -150,4 +168,34 @@ fn read_state(place: &Place, file: &File, prefix: Prefix, before: Option<&Kept>)
     let read = rustix::io::pread(file, &mut bytes, slots::place(prefix.number));
     let length = read.map_err(|error| failed("read the bucket", &place.path, error))?;
     Ok(slots::decode(&bytes[..length], before))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::FakeClock;
+
+    fn plan(limit: &str, times: usize) -> Plan {
+        Plan::new(&vec![limit.parse().unwrap(); times], None).unwrap()
+    }
+
+    /// It would run over into the state before it, which is what is left when we are killed.
+    #[test]
+    fn a_state_that_is_longer_than_its_slot_is_not_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let place = Place { path: folder.path().join("b"), own_folder: false };
+        let machine = Machine::fake(&FakeClock::at(0), 1, 0);
+        let mut handle = Handle::open(machine, place, Some(&plan("5/s", 1))).unwrap();
+        let before = std::fs::read(&handle.place.path).unwrap();
+        handle.kept.plan = plan("1024/h,window", 70);
+        handle.kept.limits = Limits::new(&handle.kept.plan, 0);
+        for grant in 0..1024 {
+            let _ = handle.kept.limits.take(grant, 1).unwrap();
+        }
+        let error = handle.locked(Handle::publish).unwrap_err();
+        assert!(matches!(error, FileError::TooLarge { .. }), "{error}");
+        assert_eq!(std::fs::read(&handle.place.path).unwrap(), before);
+        let limits = handle.locked(|handle| Ok::<_, FileError>(handle.kept.plan.to_string())).unwrap();
+        assert_eq!(limits, "5/s,burst=1");
+    }
 }

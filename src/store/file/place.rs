@@ -1,7 +1,7 @@
 //! How a bucket's file is opened and made: only what is ours, on this machine, and never half-made.
 
 use super::error::FileError;
-use super::{network, slots};
+use super::{nameless, network, slots};
 use rustix::fs::{FileType, FlockOperation, Mode, OFlags, Stat};
 use rustix::io::Errno;
 use std::fs::{DirBuilder, File, Permissions};
@@ -91,17 +91,33 @@ pub(super) fn create(place: &Place, state: &[u8]) -> Result<(), FileError> {
         made.map_err(|error| failed("make the folder", folder, errno(&error)))?;
         check_folder(path)?;
     }
-    let failed_to_make = |error: std::io::Error| failed("make the bucket", path, errno(&error));
+    if let Some(mut file) = nameless::open(folder) {
+        network::refuse(path, &file)?;
+        fill(&mut file, state).map_err(|error| failed_to_make(path, &error))?;
+        if let Ok(()) | Err(Errno::EXIST) = nameless::publish(&file, path) {
+            return Ok(());
+        }
+        // Without /proc, say. What fails for another reason fails in the same way below.
+    }
+    create_under_another_name(path, folder, state)
+}
+
+/// Who is killed meanwhile leaves that behind.
+fn create_under_another_name(path: &Path, folder: &Path, state: &[u8]) -> Result<(), FileError> {
     let mut builder = tempfile::Builder::new();
     let builder = builder.prefix(".throttle-").permissions(Permissions::from_mode(0o600));
-    let mut file = builder.tempfile_in(folder).map_err(failed_to_make)?;
+    let mut file = builder.tempfile_in(folder).map_err(|error| failed_to_make(path, &error))?;
     network::refuse(path, file.as_file())?;
-    fill(file.as_file_mut(), state).map_err(failed_to_make)?;
+    fill(file.as_file_mut(), state).map_err(|error| failed_to_make(path, &error))?;
     match file.persist_noclobber(path) {
         Ok(_) => Ok(()),
-        Err(error) if error.error.kind() == std::io::ErrorKind::AlreadyExists => Ok(()),
-        Err(error) => Err(failed_to_make(error.error)),
+        Err(error) if error.error.kind() == ErrorKind::AlreadyExists => Ok(()),
+        Err(error) => Err(failed_to_make(path, &error.error)),
     }
+}
+
+fn failed_to_make(path: &Path, error: &std::io::Error) -> FileError {
+    failed("make the bucket", path, errno(error))
 }
 
 /// Both slots are written, so that there is room for both; and it is all on the disk before it can be found.
@@ -145,4 +161,31 @@ pub(super) fn errno(error: &std::io::Error) -> Errno {
         ErrorKind::QuotaExceeded => Errno::DQUOT,
         _ => Errno::IO,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Where files without a name are not known, the other way makes the same file.
+    #[test]
+    fn both_ways_make_a_file_that_nobody_else_reads_and_leave_one_that_is_there_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("b");
+        let place = Place { path: path.clone(), own_folder: false };
+        let files = [true, false].map(|nameless| {
+            let make = |state: &[u8]| {
+                if nameless { create(&place, state) } else { create_under_another_name(&path, folder.path(), state) }
+            };
+            make(b"a state").unwrap();
+            let content = std::fs::read(&path).unwrap();
+            make(b"another").unwrap();
+            assert_eq!(std::fs::read(&path).unwrap(), content);
+            assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+            assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+            std::fs::remove_file(&path).unwrap();
+            content
+        });
+        assert_eq!(files[0], files[1]);
+    }
 }

@@ -23,8 +23,19 @@ pub struct Address {
 #[non_exhaustive]
 pub enum AddressError {
     /// No URL of ours.
-    #[error("an address begins with redis:, rediss:, valkey: or valkeys:; write for example redis://host:6379/2/NAME")]
+    #[error(
+        "an address begins with redis://, rediss://, valkey:// or valkeys://; write for example redis://host:6379/2/NAME"
+    )]
     Form,
+    /// Something in user or password that means something in an address.
+    #[error("in user and password write / ? # @ and % as %2F %3F %23 %40 and %25")]
+    Reserved,
+    /// No host.
+    #[error("the host is missing or none; write for example redis://:PASSWORD@host:6379/2/NAME")]
+    Host,
+    /// No port.
+    #[error("a port is a number from 1 to 65535; write for example redis://host:6379/NAME")]
+    Port,
     /// No name, or a wrong one.
     #[error("the bucket's name is missing or not of letters, digits and .-_; write for example redis://host/NAME")]
     Name,
@@ -89,13 +100,15 @@ impl FromStr for Address {
     type Err = AddressError;
 
     fn from_str(text: &str) -> Result<Self, AddressError> {
-        let url = Url::parse(text).map_err(|_| AddressError::Form)?;
-        let tls = match url.scheme() {
+        let (scheme, rest) = text.split_once("://").ok_or(AddressError::Form)?;
+        let tls = match scheme.to_ascii_lowercase().as_str() {
             "redis" | "valkey" => false,
             "rediss" | "valkeys" => true,
             _ => return Err(AddressError::Form),
         };
-        let host = match url.host().ok_or(AddressError::Form)? {
+        check_server(rest)?;
+        let url = Url::parse(text).map_err(|_| AddressError::Host)?;
+        let host = match url.host().ok_or(AddressError::Host)? {
             url::Host::Domain(name) => name.to_owned(),
             url::Host::Ipv4(address) => address.to_string(),
             url::Host::Ipv6(address) => address.to_string(),
@@ -110,6 +123,25 @@ impl FromStr for Address {
         };
         let (user, password) = (decoded(url.username())?, decoded(url.password().unwrap_or_default())?);
         Ok(Address { tls, host, port: url.port().unwrap_or(6379), database, user, password, name })
+    }
+}
+
+/// `[USER[:PASSWORD]@]HOST[:PORT]`, up to where the path begins: what a parser of URLs says only that it is wrong.
+fn check_server(rest: &str) -> Result<(), AddressError> {
+    let (server, behind) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
+    if behind.contains('@') {
+        return Err(AddressError::Reserved);
+    }
+    let server = server.rsplit_once('@').map_or(server, |(_, server)| server);
+    // The colons of an IPv6 address stand in brackets.
+    let (host, port) = match server.rsplit_once(':') {
+        Some((host, port)) if !port.contains(']') => (host, port),
+        _ => (server, "6379"),
+    };
+    match port.parse::<u16>() {
+        _ if host.is_empty() => Err(AddressError::Host),
+        Ok(1..) => Ok(()),
+        _ => Err(AddressError::Port),
     }
 }
 
@@ -166,8 +198,23 @@ mod tests {
         for (text, error) in [
             ("redis:", AddressError::Form),
             ("redis:llm", AddressError::Form),
-            ("redis://", AddressError::Form),
-            ("redis:///llm", AddressError::Form),
+            ("http://db/llm", AddressError::Form),
+            ("redis://", AddressError::Host),
+            ("redis:///llm", AddressError::Host),
+            ("redis://:6379/llm", AddressError::Host),
+            ("redis://:secret", AddressError::Host),
+            ("redis://:secret@/llm", AddressError::Host),
+            ("redis://a b/llm", AddressError::Host),
+            ("redis://::1/llm", AddressError::Host),
+            ("redis://[::1/llm", AddressError::Host),
+            ("redis://:sec#ret@db/llm", AddressError::Reserved),
+            ("redis://:sec/ret@db/llm", AddressError::Reserved),
+            ("redis://:sec?ret@db/llm", AddressError::Reserved),
+            ("redis://me:12/34@db/llm", AddressError::Reserved),
+            ("redis://db:99999/llm", AddressError::Port),
+            ("redis://db:0/llm", AddressError::Port),
+            ("redis://db:/llm", AddressError::Port),
+            ("redis://db:6379x/llm", AddressError::Port),
             ("redis://db", AddressError::Name),
             ("redis://db/", AddressError::Name),
             ("redis://db/2/", AddressError::Name),
@@ -190,6 +237,8 @@ mod tests {
         assert_eq!(format!("{address} {address:?}"), "redis://db:7000/2/llm Address(redis://db:7000/2/llm)");
         let address: Address = "redis://:secret@db/llm".parse().unwrap();
         assert_eq!((address.user(), address.password()), (None, Some("secret")));
+        let address: Address = "redis://:%2F%3F%23%40%25%3A@db/llm".parse().unwrap();
+        assert_eq!((address.user(), address.password()), (None, Some("/?#@%:")));
     }
 
     #[test]

@@ -133,9 +133,12 @@ local function window_charge(w, grant, cost)
     w.logged, w.held = w.logged + cost, w.held + cost
 end
 
+-- Fields of entries that no longer count; `save` removes them.
+local gone = {}
+
 local function forget(w, first, beyond)
     for index = first, beyond - 1 do
-        redis.call('HDEL', key, field(w, index))
+        gone[field(w, index)] = true
         w.log[index], w.changed[index] = nil, nil
     end
 end
@@ -201,8 +204,8 @@ local function load(words)
     return next and #state.limits > 0 and state or nil
 end
 
-local function save(state, id, limits_text, now)
-    local words, life = {}, THIRTY_DAYS
+local function state_words(state)
+    local words = {}
     local function put(from, names)
         for _, name in ipairs(names) do
             words[#words + 1] = string.format('%.0f', from[name])
@@ -212,16 +215,52 @@ local function save(state, id, limits_text, now)
     for _, limit in ipairs(state.limits) do
         words[#words + 1] = limit.place and '1' or '0'
         put(limit, limit.place and WINDOW or BUCKET)
+    end
+    return table.concat(words, ' ')
+end
+
+-- Thirty days after the last time given, or when all is full and empty again, if that is later: in milliseconds from now.
+local function lifetime(state, now)
+    local life = THIRTY_DAYS
+    for _, limit in ipairs(state.limits) do
         life = max(life, limit.place and limit.period or ceil_div(limit.full, limit.units))
+    end
+    return string.format('%.0f', ceil_div(state.at - min(now, state.at) + life, 1000))
+end
+
+local function write(state, id, limits_text, call)
+    call('HSET', key, 'v', FORMAT, 'id', string.format('%.0f', id), 'limits', limits_text, 'state', state_words(state))
+    for _, limit in ipairs(state.limits) do
         for index in pairs(limit.changed or {}) do
             local found = limit.log[index]
-            redis.call('HSET', key, field(limit, index), string.format('%.0f %.0f', found.at, found.units))
+            call('HSET', key, field(limit, index), string.format('%.0f %.0f', found.at, found.units))
+            gone[field(limit, index)] = nil
         end
     end
-    redis.call('HSET', key, 'v', FORMAT, 'id', string.format('%.0f', id), 'limits', limits_text, 'state',
-        table.concat(words, ' '))
-    -- Thirty days after the last time given, or when all is full and empty again, if that is later.
-    redis.call('PEXPIRE', key, string.format('%.0f', ceil_div(state.at - min(now, state.at) + life, 1000)))
+    for name in pairs(gone) do
+        call('HDEL', key, name)
+    end
+end
+
+-- Who may not do all of it changes nothing: what needs leave, or room, is tried first where it does no harm. Room is asked
+-- for only at the first command that writes, so that has to be one that needs some.
+local function save(state, id, limits_text, now, call)
+    call('HSET', key, 'v', FORMAT)
+    call('PEXPIRE', key, lifetime(state, now))
+    if next(gone) then
+        call('HDEL', key, '')
+    end
+    write(state, id, limits_text, call)
+end
+
+-- What cannot get an end is not begun.
+local function save_new(state, id, limits_text, now)
+    write(state, id, limits_text, redis.call)
+    local result = redis.pcall('PEXPIRE', key, lifetime(state, now))
+    if type(result) == 'table' and result.err then
+        redis.pcall('DEL', key)
+        return result
+    end
 end
 
 local function conforms(state, now, cost)
@@ -485,7 +524,7 @@ elseif not kept[1] and text == '' then
     return { 'unknown' }
 end
 
-local state, id, limits_text, now
+local state, id, limits_text, now, went_back
 if kept[1] then
     state, id, limits_text = load(split(kept[4] or '')), tonumber(kept[2]), kept[3]
     if not state or not id or not limits_text then
@@ -494,7 +533,7 @@ if kept[1] then
     now = server + state.skew
     -- The server's clock went back: the bucket's does not.
     if now < state.asked then
-        state.skew, now = state.asked - server, state.asked
+        state.skew, now, went_back = state.asked - server, state.asked, true
     end
 else
     local words = split(numbers)
@@ -521,14 +560,23 @@ if known ~= 0 and known ~= id and (ARGV[1] == 'give' or ARGV[1] == 'unlease') th
 end
 
 local reply, changed = ask[ARGV[1]](state, now)
-if not reply then
-    return changed
-end
-if ARGV[1] == 'set' then
+if reply and ARGV[1] == 'set' then
     limits_text = text
 end
-if changed or not kept[1] then
-    save(state, id, limits_text, now)
+if reply and not kept[1] then
+    local refused = save_new(state, id, limits_text, now)
+    if refused then
+        return refused
+    end
+elseif reply and changed then
+    save(state, id, limits_text, now, redis.call)
+elseif went_back then
+    -- The bucket's time goes on from there also while nothing is taken. Where only looking is allowed, as on a replica, this
+    -- is not kept, and looking is.
+    save(state, id, limits_text, now, redis.pcall)
+end
+if not reply then
+    return changed
 end
 local answer = { 'ok', limits_text == text and '' or limits_text, id, now, state.number }
 for index = 1, #reply do

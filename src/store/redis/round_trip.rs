@@ -1,0 +1,56 @@
+//! How long a question to the server takes, there and back.
+
+use crate::clock::Nanos;
+use std::collections::VecDeque;
+
+/// So many of the last exchanges count.
+const COUNTED: usize = 5;
+
+/// The middle one of the last exchanges. One that the server, the network or the scheduler held up does not count then, and
+/// a network that became slow, or quick again, is believed at the third.
+#[derive(Debug, Default)]
+pub(super) struct RoundTrip {
+    last: VecDeque<Nanos>,
+}
+
+impl RoundTrip {
+    pub(super) fn took(&mut self, time: Nanos) {
+        if self.last.len() == COUNTED {
+            self.last.pop_front();
+        }
+        self.last.push_back(time);
+    }
+
+    /// 0 where there was none yet; of an even number the lower one in the middle.
+    pub(super) fn usual(&self) -> Nanos {
+        let mut sorted: Vec<Nanos> = self.last.iter().copied().collect();
+        sorted.sort_unstable();
+        sorted.get(sorted.len().saturating_sub(1) / 2).copied().unwrap_or(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hiccup_does_not_count_and_what_lasts_does_soon() {
+        for (what, took, usual) in [
+            ("none yet", &[][..], 0),
+            ("the first is believed", &[120], 120),
+            ("connecting took longer", &[240, 120], 120),
+            ("one hiccup", &[1, 1, 1, 600], 1),
+            ("two in a row", &[1, 1, 1, 1, 600, 600], 1),
+            ("one at the start", &[600, 1], 1),
+            ("a slow network", &[1, 1, 1, 1, 1, 120, 120, 120], 120),
+            ("quick again", &[120, 120, 120, 120, 120, 1, 1, 1], 1),
+            ("a restless one", &[20, 40, 25, 600, 30], 30),
+        ] {
+            let mut round_trip = RoundTrip::default();
+            for took in took {
+                round_trip.took(*took);
+            }
+            assert_eq!(round_trip.usual(), usual, "{what}");
+        }
+    }
+}
