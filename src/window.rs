@@ -193,10 +193,12 @@ impl Window {
         self.fix();
     }
 
-    /// Takes `units` out of the log, the latest first, as far as they are there.
-    pub(crate) fn credit(&mut self, units: u64) {
+    /// Takes `units` that still count at `now` out of the log, as far as they are there: the earliest first, for whichever
+    /// they were, the rest counts no shorter than it should.
+    pub(crate) fn credit(&mut self, now: Nanos, units: u64) {
         let mut rest = units;
-        for entry in self.log.iter_mut().rev() {
+        let left = self.log.iter().take_while(|entry| self.has_left(entry, now)).count();
+        for entry in self.log.iter_mut().skip(left) {
             let returned = rest.min(entry.units);
             entry.units -= returned;
             self.logged -= u128::from(returned);

@@ -247,6 +247,14 @@ async fn b9_reconcile_settles_a_window_and_every_one_of_several_limits() {
     window.reconcile(0, 100).unwrap();
     waiter.await.unwrap();
     assert_eq!((start.elapsed(), window.available()), (ms(0), 8), "never above full");
+    tokio::time::advance(ms(10_000)).await;
+    window.acquire(5).await.unwrap();
+    tokio::time::advance(ms(9000)).await;
+    window.acquire(5).await.unwrap();
+    window.reconcile(1, 5).unwrap();
+    assert_eq!(window.available(), 4, "of the first, or of the second: it cannot be told");
+    tokio::time::advance(ms(1000)).await;
+    assert_eq!(window.available(), 5, "so the second counts whole, or more than ten went within ten seconds");
     let both = || Limiter::builder().rate(1, ms(1000)).burst(5).limit("8/10s".parse().unwrap()).build().unwrap();
     let limiter = both();
     limiter.acquire(3).await.unwrap();

@@ -183,7 +183,7 @@ impl Limits {
             match state {
                 State::Bucket(bucket) => bucket.credit(now, units),
                 State::Grid(grid) => grid.credit(now, units),
-                State::Window(window) => window.credit(units),
+                State::Window(window) => window.credit(now, units),
             }
         }
     }
