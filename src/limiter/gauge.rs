@@ -109,6 +109,10 @@ impl Gauge {
     /// The answer and the number after it; `None` where this is beyond the gauge.
     #[inline]
     fn reckon(&self, number: u64, now: Nanos, cost: u64) -> Option<(Take, u64)> {
+        // Nothing is there at any time, also at a reading of the clock that is older than the latest grant.
+        if cost == 0 {
+            return Some((Take::Granted, number));
+        }
         let units = self.units.load(Ordering::Acquire);
         let full = self.full.load(Ordering::Acquire);
         let clock = now.saturating_sub(self.base.load(Ordering::Acquire)).checked_mul(units)?;
