@@ -100,7 +100,9 @@ impl Window {
         // What has left the period must not come back into it with a group.
         let joins = self.log.back().is_some_and(|last| !self.has_left(last, grant));
         if let Some(last) = self.log.back_mut().filter(|_| joins) {
-            let shared = if last.at == grant { rest } else { rest.min(self.group.saturating_sub(last.units)) };
+            // At the end of the clock all comes at one time, and may be more than one entry counts.
+            let most = if last.at == grant { u64::MAX } else { self.group };
+            let shared = rest.min(most.saturating_sub(last.units));
             if shared > 0 {
                 undo.merged_into = Some(*last);
                 *last = Entry { at: grant, units: last.units + shared };
@@ -210,7 +212,7 @@ impl Window {
     /// Logs `units` at `now`, as far as there is room.
     pub(crate) fn pay(&mut self, now: Nanos, units: u64) {
         let time = now.max(self.at);
-        let room = self.count - self.held_at(time);
+        let room = self.count.saturating_sub(self.held_at(time));
         if room.min(units) > 0 {
             self.charge(time, room.min(units));
             self.fix();
