@@ -19,6 +19,7 @@ mod builder;
 mod error;
 mod gauge;
 mod line;
+mod panics;
 pub(crate) mod queue;
 mod reservation;
 pub(crate) mod shared;
@@ -81,8 +82,8 @@ pub enum OnFull {
 #[derive(Clone, Debug)]
 pub struct Limiter {
     shared: Arc<Shared>,
-    /// Of the limit whose rate can be changed.
-    place: usize,
+    /// Of the limit whose rate can be changed, where there is one.
+    place: Option<usize>,
 }
 
 /// How much room there is for an amount.
@@ -164,22 +165,21 @@ impl Limiter {
         }
     }
 
-    /// [`acquire`](Self::acquire) for a thread, which sleeps.
+    /// [`acquire`](Self::acquire) for a thread, which sleeps. Under a paused clock of tokio, see the guide of the
+    /// [crate].
     ///
     /// # Errors
-    /// As there.
+    /// As there, but for [`AcquireError::NoTimer`].
     pub fn blocking_acquire(&self, units: impl Into<Units>) -> Result<(), AcquireError> {
-        let units = units.into();
-        self.shared.block(units.parts()?, None).map_err(|denied| self.error(denied, units))
+        self.acquire(units).block()
     }
 
     /// [`acquire_timeout`](Self::acquire_timeout) for a thread, which sleeps.
     ///
     /// # Errors
-    /// As there.
+    /// As there, but for [`AcquireError::NoTimer`].
     pub fn blocking_acquire_timeout(&self, units: impl Into<Units>, limit: Duration) -> Result<(), AcquireError> {
-        let units = units.into();
-        self.shared.block(units.parts()?, Some(limit)).map_err(|denied| self.error(denied, units))
+        self.acquire_timeout(units, limit).block()
     }
 
     /// Takes `units` at the time that is theirs, behind everybody in line, and tells it. Whoever has the reservation
@@ -252,25 +252,27 @@ impl Limiter {
     /// cannot be changed.
     ///
     /// # Errors
-    /// A rate that is not above nothing, or too large.
+    /// A rate that is not above nothing, or too large; [`BuildError::NoBucket`] where there are windows only.
     pub fn set_rate(&self, units: impl Into<Units>, period: Duration) -> Result<(), BuildError> {
         let rate = builder::rate(units.into(), period)?;
-        self.set_rate_in_parts(rate);
+        let place = self.place.ok_or(BuildError::NoBucket)?;
+        self.set_rate_in_parts(place, rate);
         Ok(())
     }
 
-    fn set_rate_in_parts(&self, rate: Rate) {
-        self.shared.with(|queue, now, effects| queue.set_rate(now, self.place, rate, effects));
+    fn set_rate_in_parts(&self, place: usize, rate: Rate) {
+        self.shared.with(|queue, now, effects| queue.set_rate(now, place, rate, effects));
     }
 
     /// Holds at most `units` from now on. A larger bucket is not filled by that; a smaller one spills. Where that makes
     /// somebody come later who waits before a time that was told, the time stays, as for [`set_rate`](Self::set_rate).
     ///
     /// # Errors
-    /// Nothing, or no amount.
+    /// Nothing, or no amount; [`BuildError::NoBucket`] where there are windows only.
     pub fn set_burst(&self, units: impl Into<Units>) -> Result<(), BuildError> {
         let burst = NonZeroU64::new(units.into().parts()?).ok_or(BuildError::ZeroBurst)?;
-        self.shared.with(|queue, now, effects| queue.set_burst(now, self.place, burst, effects));
+        let place = self.place.ok_or(BuildError::NoBucket)?;
+        self.shared.with(|queue, now, effects| queue.set_burst(now, place, burst, effects));
         Ok(())
     }
 
@@ -311,7 +313,7 @@ impl Limiter {
         Duration::from_nanos(self.shared.with(|queue, _, _| queue.limits.latest()))
     }
 
-    fn from_shared(shared: Arc<Shared>, place: usize) -> Self {
+    fn from_shared(shared: Arc<Shared>, place: Option<usize>) -> Self {
         Limiter { shared, place }
     }
 

@@ -1,11 +1,11 @@
 //! Rate and concurrency in one: a permit is a place that is held, and starts no faster than a rate.
 
 use crate::bucket::Bucket;
-use crate::clock::SECOND;
+use crate::clock::{Nanos, SECOND};
 use crate::limiter::queue::{Denied, Effects, Places, Queue, Rules};
 use crate::limiter::shared::{Shared, Wait};
 use crate::limiter::time::Time;
-use crate::limiter::{AcquireError, BuildError, Oversize, PARTS, Units};
+use crate::limiter::{AcquireError, BuildError, Oversize, PARTS, Timer, Units};
 use crate::limits::Limits;
 use crate::rate::Rate;
 use std::future::Future;
@@ -46,11 +46,15 @@ pub struct Permit {
 }
 
 /// Waits for a permit, see [`Semaphore::acquire`]. Dropped unfinished, it holds nothing.
+///
+/// It gives one permit: polled again after that, it fails with [`AcquireError::Finished`]; after an error, with the same.
 #[derive(Debug)]
 #[must_use = "nothing is acquired unless this is awaited"]
 pub struct AcquirePermit {
     shared: Arc<Shared>,
     wait: Wait,
+    /// The place that was granted is a permit's to free.
+    given: bool,
 }
 
 impl Semaphore {
@@ -59,10 +63,22 @@ impl Semaphore {
     /// # Errors
     /// A rate that is not above nothing.
     pub fn new(capacity: usize, rate: impl Into<Units>) -> Result<Self, BuildError> {
-        let parts = NonZeroU64::new(rate.into().parts()?).ok_or(BuildError::ZeroRate)?;
+        Semaphore::on(Time::tokio(), capacity, rate.into())
+    }
+
+    /// As [`new`](Self::new), with the clock and alarm to use instead of tokio's.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn with_timer(capacity: usize, rate: impl Into<Units>, timer: Arc<dyn Timer>) -> Result<Self, BuildError> {
+        Semaphore::on(Time::Custom(timer), capacity, rate.into())
+    }
+
+    fn on(time: Time, capacity: usize, rate: Units) -> Result<Self, BuildError> {
+        let parts = NonZeroU64::new(rate.parts()?).ok_or(BuildError::ZeroRate)?;
         let rate = Rate::new(parts, PARTS.saturating_mul(NonZeroU64::MIN.saturating_add(SECOND - 1)))?;
         let rules = Rules { fair: true, oversize: Oversize::Wait, most_waiters: None };
-        let shared = Shared::new(Time::tokio(), |now| {
+        let shared = Shared::new(time, |now| {
             let bucket = Bucket::new(rate, burst(capacity), burst(capacity).get(), now);
             let limits = Limits::none(now).with_bucket(bucket);
             Ok::<_, BuildError>(Queue::new(limits, rules, Some(Places { capacity, held: 0 })))
@@ -73,9 +89,10 @@ impl Semaphore {
     /// Waits for a place and a token, behind everybody before.
     ///
     /// # Errors
-    /// The future's: [`AcquireError::NoTimer`] where it has to wait outside a tokio runtime, [`AcquireError::Closed`].
+    /// The future's: [`AcquireError::Closed`]; [`AcquireError::NoTimer`] where it has to wait for a token outside a tokio
+    /// runtime. To wait for a place, until a permit is dropped, takes no timer.
     pub fn acquire(&self) -> AcquirePermit {
-        AcquirePermit { shared: Arc::clone(&self.shared), wait: Wait::new(1, None) }
+        AcquirePermit::new(&self.shared, None)
     }
 
     /// As [`acquire`](Self::acquire), within `limit` from now.
@@ -84,23 +101,40 @@ impl Semaphore {
     /// The future's, also [`AcquireError::TooLong`] at once and [`AcquireError::TimedOut`] later.
     pub fn acquire_timeout(&self, limit: Duration) -> AcquirePermit {
         let deadline = self.shared.time.now().saturating_add(crate::limiter::time::nanos(limit));
-        AcquirePermit { shared: Arc::clone(&self.shared), wait: Wait::new(1, Some(deadline)) }
+        AcquirePermit::new(&self.shared, Some(deadline))
     }
 
     /// A permit now, or none.
     ///
     /// # Errors
-    /// [`AcquireError::OthersWait`], or [`AcquireError::TooLong`] with the time until the next token.
+    /// [`AcquireError::OthersWait`], [`AcquireError::NoPlace`], or [`AcquireError::TooLong`] with the time until the next
+    /// token.
     pub fn try_acquire(&self) -> Result<Permit, AcquireError> {
-        self.permit(self.shared.try_take(1))
+        let mut permit = Err(AcquireError::NoPlace);
+        // Made under the lock: afterwards wakers run, and should one panic, the permit frees its place.
+        self.shared.with(|queue, now, effects| match queue.try_take(now, 1, effects) {
+            Ok(()) => permit = Ok(Permit::new(&self.shared)),
+            Err(Denied::TooLong { .. }) if is_full(queue) => {}
+            Err(denied) => permit = Err(error(denied)),
+        });
+        permit
     }
 
-    /// [`acquire`](Self::acquire) for a thread, which sleeps.
+    /// [`acquire`](Self::acquire) for a thread, which sleeps. Under a paused clock of tokio, see the guide of the
+    /// [crate].
     ///
     /// # Errors
     /// [`AcquireError::Closed`].
     pub fn blocking_acquire(&self) -> Result<Permit, AcquireError> {
-        self.permit(self.shared.block(1, None))
+        self.acquire().block()
+    }
+
+    /// [`acquire_timeout`](Self::acquire_timeout) for a thread, which sleeps.
+    ///
+    /// # Errors
+    /// As there, but for [`AcquireError::NoTimer`].
+    pub fn blocking_acquire_timeout(&self, limit: Duration) -> Result<Permit, AcquireError> {
+        self.acquire_timeout(limit).block()
     }
 
     /// Free places less those who wait for one.
@@ -143,13 +177,6 @@ impl Semaphore {
             look(queue)
         })
     }
-
-    fn permit(&self, taken: Result<(), Denied>) -> Result<Permit, AcquireError> {
-        match taken {
-            Ok(()) => Ok(Permit::new(&self.shared)),
-            Err(denied) => Err(error(denied)),
-        }
-    }
 }
 
 impl Permit {
@@ -157,10 +184,15 @@ impl Permit {
         Permit { shared: Some(Arc::clone(shared)) }
     }
 
-    /// Keeps the place from ever being free again: the capacity is one less from now on.
+    /// Keeps the place from ever being free again: the capacity is one less from now on, and so are the tokens that are
+    /// saved up.
     pub fn forget(mut self) {
         if let Some(shared) = self.shared.take() {
-            shared.with(|queue, _, _| queue.forget_place());
+            shared.with(|queue, now, effects| {
+                queue.forget_place();
+                let capacity = queue.places().map_or(0, |places| places.capacity);
+                queue.set_burst(now, 0, burst(capacity), effects);
+            });
         }
     }
 }
@@ -173,19 +205,47 @@ impl Drop for Permit {
     }
 }
 
+impl AcquirePermit {
+    fn new(shared: &Arc<Shared>, deadline: Option<Nanos>) -> Self {
+        AcquirePermit { shared: Arc::clone(shared), wait: Wait::new(1, deadline), given: false }
+    }
+
+    /// Waits on this thread.
+    fn block(mut self) -> Result<Permit, AcquireError> {
+        let waited = self.wait.block(&self.shared);
+        self.give(waited)
+    }
+
+    fn give(&mut self, waited: Result<(), Denied>) -> Result<Permit, AcquireError> {
+        waited.map_err(error)?;
+        if std::mem::replace(&mut self.given, true) {
+            return Err(AcquireError::Finished);
+        }
+        Ok(Permit::new(&self.shared))
+    }
+}
+
 impl Future for AcquirePermit {
     type Output = Result<Permit, AcquireError>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let this = &mut *self;
-        this.wait.poll(&this.shared, context).map_ok(|()| Permit::new(&this.shared)).map_err(error)
+        this.wait.poll(&this.shared, context).map(|waited| this.give(waited))
     }
 }
 
 impl Drop for AcquirePermit {
     fn drop(&mut self) {
         self.wait.leave(&self.shared);
+        // A waker of another's that panicked, when this one had been granted.
+        if self.wait.is_granted() && !self.given {
+            drop(Permit::new(&self.shared));
+        }
     }
+}
+
+fn is_full(queue: &Queue) -> bool {
+    queue.places().is_some_and(|places| places.held >= places.capacity)
 }
 
 fn error(denied: Denied) -> AcquireError {

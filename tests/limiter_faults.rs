@@ -79,6 +79,33 @@ fn nothing_overflows() {
 }
 
 #[test]
+fn nothing_overflows_in_a_window_at_the_end_of_the_clock() {
+    let timer = Arc::new(FakeTimer::default());
+    let window = "18000000000000/d,window".parse().unwrap();
+    let limiter = Limiter::builder().rate(1, ms(1000)).burst(18_000_000_000_000_u64).limit(window);
+    let limiter = limiter.timer(timer.clone()).build().unwrap();
+    timer.to(u64::MAX);
+    let mut acquire = Box::pin(limiter.acquire_timeout(1, Duration::ZERO));
+    assert!(poll_once(&mut acquire).is_ready());
+    for _ in 0..3 {
+        let _ = limiter.try_acquire(17_000_000_000_000_u64);
+        drop(limiter.reserve(17_000_000_000_000_u64));
+        limiter.reconcile(17_000_000_000_000_u64, 0).unwrap();
+        let _ = limiter.available();
+    }
+}
+
+#[test]
+fn a_deadline_that_had_passed_before_the_first_poll_is_refused() {
+    let (limiter, timer) = limiter(1, ms(1000), 1);
+    limiter.try_acquire(1).unwrap();
+    let mut late = Box::pin(limiter.acquire_timeout(1, ms(1)));
+    timer.to(500_000_000);
+    let expected = AcquireError::TooLong { cost: Units::from(1), wait: ms(500) };
+    assert_eq!(poll_once(&mut late), std::task::Poll::Ready(Err(expected)));
+}
+
+#[test]
 fn time_read_before_the_lock_is_not_credited_twice() {
     let (limiter, timer) = limiter(1, ms(1000), 1);
     for (millis, granted) in [(10_000, true), (9_000, false), (10_000, false), (9_999, false), (11_000, true)] {

@@ -70,6 +70,35 @@ async fn b3_amounts_may_be_fractions_and_must_be_amounts() {
     assert_eq!(start.elapsed(), ms(250));
 }
 
+#[test]
+fn b4_a_thread_that_would_wait_longer_than_it_may_is_refused_at_once() {
+    let limiter = Limiter::leaky(1, 1000).unwrap();
+    limiter.blocking_acquire_timeout(1, Duration::ZERO).unwrap();
+    let start = std::time::Instant::now();
+    for limit in [Duration::ZERO, ms(900_000)] {
+        let refused = limiter.blocking_acquire_timeout(1, limit);
+        assert!(matches!(refused, Err(AcquireError::TooLong { wait, .. }) if wait > ms(900_000)), "{refused:?}");
+    }
+    assert!(start.elapsed() < Duration::from_secs(60));
+    assert_eq!(limiter.waiters(), 0);
+}
+
+#[test]
+fn b4_a_threads_timeout_covers_the_time_in_line() {
+    let limiter = Limiter::leaky(1, 0.1).unwrap();
+    limiter.try_acquire(1).unwrap();
+    std::thread::scope(|scope| {
+        let timed_out = scope.spawn(|| limiter.blocking_acquire_timeout(1, ms(200)));
+        while limiter.waiters() == 0 {
+            std::thread::yield_now();
+        }
+        // Slower than when it came: the deadline will pass.
+        limiter.set_rate(1, Duration::from_secs(1000)).unwrap();
+        let error = timed_out.join().unwrap().unwrap_err();
+        assert!(matches!(error, AcquireError::TimedOut { after, .. } if after <= ms(200)), "{error:?}");
+    });
+}
+
 #[tokio::test(start_paused = true)]
 async fn b4_a_timeout_covers_the_time_in_line_and_takes_nothing() {
     let limiter = Limiter::leaky(1, 1).unwrap();

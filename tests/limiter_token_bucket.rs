@@ -186,6 +186,44 @@ async fn a5_nothing_is_had_at_once_even_behind_waiters() {
     assert_eq!(poll_once(&mut Box::pin(limiter.acquire(0))), std::task::Poll::Ready(Ok(())));
 }
 
+#[test]
+fn a5_nothing_is_had_at_once_whoever_takes_meanwhile() {
+    // Time read by one thread before another was granted what is there.
+    let (limiter, timer) = on_fake_timer(1, 1);
+    timer.set(2_000_000_000);
+    drop(limiter.reserve(1).unwrap());
+    timer.set(1_000_000_000);
+    assert_eq!(limiter.try_acquire(0), Ok(()));
+    assert!(limiter.try_acquire(1).is_err());
+    let limiter = Limiter::new(5_000_000, 1).unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| (0..300_000).for_each(|_| drop(limiter.try_acquire(1))));
+        scope.spawn(|| (0..300_000).for_each(|_| assert_eq!(limiter.try_acquire(0), Ok(()))));
+    });
+}
+
+#[tokio::test(start_paused = true)]
+async fn a5_it_takes_once_however_often_it_is_polled() {
+    let limiter = Limiter::new(10, 3).unwrap();
+    let mut acquire = Box::pin(limiter.acquire(2));
+    for _ in 0..3 {
+        assert_eq!(acquire.as_mut().await, Ok(()));
+        assert_eq!(limiter.available(), 1);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a14_a_refusal_polled_again_stays_one() {
+    let limiter = Limiter::new(1, 1).unwrap();
+    limiter.acquire(1).await.unwrap();
+    let mut too_long = Box::pin(limiter.acquire_timeout(1, ms(1)));
+    let expected = Err(AcquireError::TooLong { cost: Units::from(1), wait: ms(1000) });
+    for _ in 0..2 {
+        assert_eq!(too_long.as_mut().await, expected);
+        tokio::time::sleep(ms(2000)).await;
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a5_a_cost_above_the_burst_waits_where_that_was_chosen() {
     let builder = Limiter::builder().rate(10, ms(1000)).burst(5).oversize(Oversize::Wait);
@@ -506,6 +544,9 @@ async fn a13_a_changed_burst_spills_or_leaves_room() {
     limiter.set_burst(6).unwrap();
     assert_eq!((limiter.available(), limiter.time_until(6)), (4, Ok(ms(2000))));
     assert_eq!(limiter.set_burst(0), Err(BuildError::ZeroBurst));
+    let windows = Limiter::builder().limit("5/s,window".parse().unwrap()).build().unwrap();
+    assert_eq!(windows.set_rate(1, ms(1000)), Err(BuildError::NoBucket), "rather than nothing, in silence");
+    assert_eq!(windows.set_burst(1), Err(BuildError::NoBucket));
 }
 
 #[tokio::test(start_paused = true)]

@@ -2,10 +2,12 @@
 
 mod limiters;
 
-use limiters::{ms, poll_once};
+use limiters::{Count, FakeTimer, Panicking, ms, poll_once};
 use proptest::prelude::*;
+use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use throttle::limiter::{AcquireError, BuildError};
 use throttle::semaphore::Semaphore;
@@ -54,6 +56,51 @@ async fn c2_dropping_a_permit_frees_exactly_its_place() {
     assert_eq!(semaphore.available(), 3);
     semaphore.acquire().await.unwrap().forget();
     assert_eq!(semaphore.available(), 2, "a forgotten place is gone");
+}
+
+#[tokio::test(start_paused = true)]
+async fn c2_an_acquire_polled_after_its_end_gives_no_second_permit() {
+    let semaphore = Semaphore::new(1, 1000).unwrap();
+    let mut at_once = Box::pin(semaphore.acquire());
+    let permit = at_once.as_mut().await.unwrap();
+    tokio::time::sleep(ms(1)).await;
+    let mut in_line = Box::pin(semaphore.acquire());
+    assert!(poll_once(&mut in_line).is_pending());
+    for _ in 0..2 {
+        assert_eq!(at_once.as_mut().await.unwrap_err(), AcquireError::Finished);
+        assert_eq!(semaphore.available(), 0, "the place is held");
+    }
+    drop(permit);
+    let permit = in_line.as_mut().await.unwrap();
+    assert_eq!(in_line.as_mut().await.unwrap_err(), AcquireError::Finished);
+    drop((at_once, in_line));
+    assert!(semaphore.is_locked(), "the permit outlives its future");
+    drop(permit);
+    assert_eq!(semaphore.available(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn c2_a_refused_acquire_polled_again_stays_refused() {
+    let semaphore = Semaphore::new(1, 1000).unwrap();
+    let _held = semaphore.acquire().await.unwrap();
+    let mut waiter = Box::pin(semaphore.acquire_timeout(ms(10)));
+    for _ in 0..3 {
+        assert!(matches!(waiter.as_mut().await, Err(AcquireError::TimedOut { after, .. }) if after == ms(10)));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn c2_a_forgotten_place_takes_its_share_of_the_tokens_along() {
+    let semaphore = Semaphore::new(4, 1).unwrap();
+    for _ in 0..3 {
+        semaphore.acquire().await.unwrap().forget();
+    }
+    tokio::time::sleep(ms(100_000)).await;
+    drop(semaphore.try_acquire().expect("one place, one token"));
+    let refused = semaphore.try_acquire().map(drop);
+    assert!(matches!(refused, Err(AcquireError::TooLong { wait, .. }) if wait == ms(1000)), "{refused:?}");
+    semaphore.acquire().await.unwrap().forget();
+    assert_eq!((semaphore.available(), semaphore.is_locked()), (0, true));
 }
 
 #[tokio::test(start_paused = true)]
@@ -139,7 +186,7 @@ async fn c7_available_and_locked_and_a_capacity_of_nothing() {
     let semaphore = Semaphore::new(0, 10).unwrap();
     assert!(semaphore.is_locked());
     assert_eq!(semaphore.available(), 0);
-    assert!(matches!(semaphore.try_acquire(), Err(AcquireError::TooLong { .. } | AcquireError::OthersWait)));
+    assert_eq!(semaphore.try_acquire().unwrap_err(), AcquireError::NoPlace, "and not that it would take no time");
     let mut waiter = Box::pin(semaphore.acquire());
     assert!(poll_once(&mut waiter).is_pending());
     tokio::time::sleep(ms(60_000)).await;
@@ -154,6 +201,139 @@ async fn c7_available_and_locked_and_a_capacity_of_nothing() {
     }
     assert_eq!((semaphore.available(), semaphore.waiters()), (0, 3), "not below nothing");
     drop(permit);
+}
+
+#[tokio::test(start_paused = true)]
+async fn c7_fewer_places_save_up_fewer_tokens() {
+    let semaphore = Semaphore::new(5, 1).unwrap();
+    semaphore.set_capacity(2);
+    tokio::time::sleep(ms(100_000)).await;
+    assert_eq!(starts(&semaphore, 4, ms(0)).await, [0, 0, 1000, 2000].map(ms));
+    semaphore.set_capacity(4);
+    tokio::time::sleep(ms(100_000)).await;
+    assert_eq!(starts(&semaphore, 6, ms(0)).await, [0, 0, 0, 0, 1000, 2000].map(ms), "and more places more");
+}
+
+#[tokio::test(start_paused = true)]
+async fn c6_who_was_in_line_when_it_was_closed_is_served_and_no_one_after() {
+    let semaphore = Semaphore::new(1, 1000).unwrap();
+    let held = semaphore.acquire().await.unwrap();
+    let mut waiter = Box::pin(semaphore.acquire());
+    assert!(poll_once(&mut waiter).is_pending());
+    semaphore.close();
+    assert_eq!(semaphore.acquire().await.unwrap_err(), AcquireError::Closed);
+    assert_eq!(semaphore.try_acquire().unwrap_err(), AcquireError::Closed);
+    assert_eq!(semaphore.blocking_acquire().unwrap_err(), AcquireError::Closed);
+    drop(held);
+    assert!(waiter.await.is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn c1_a_deadline_covers_the_wait_for_a_place_and_for_a_token() {
+    let semaphore = Semaphore::new(1, 1).unwrap();
+    let held = semaphore.acquire().await.unwrap();
+    let start = Instant::now();
+    assert!(matches!(semaphore.acquire_timeout(ms(300)).await, Err(AcquireError::TimedOut { .. })), "no place");
+    assert_eq!(start.elapsed(), ms(300));
+    drop(held);
+    let refused = semaphore.acquire_timeout(ms(699)).await.map(drop);
+    assert!(matches!(refused, Err(AcquireError::TooLong { wait, .. }) if wait == ms(700)), "{refused:?}");
+    assert!(semaphore.acquire_timeout(ms(700)).await.is_ok());
+    assert_eq!(start.elapsed(), ms(1000));
+}
+
+#[test]
+fn c1_a_deadline_of_a_thread_covers_the_wait_for_a_place_and_for_a_token() {
+    let semaphore = Semaphore::new(1, 0.01).unwrap();
+    let held = semaphore.blocking_acquire_timeout(Duration::ZERO).unwrap();
+    let start = std::time::Instant::now();
+    let timed_out = semaphore.blocking_acquire_timeout(ms(20)).map(drop);
+    // In line from a moment after the limit began.
+    assert!(matches!(timed_out, Err(AcquireError::TimedOut { after, .. }) if after <= ms(20)), "{timed_out:?}");
+    assert!(start.elapsed() >= ms(20));
+    drop(held);
+    let refused = semaphore.blocking_acquire_timeout(ms(1000)).map(drop);
+    assert!(matches!(refused, Err(AcquireError::TooLong { .. })), "{refused:?}");
+    assert_eq!((semaphore.waiters(), semaphore.available()), (0, 1));
+}
+
+#[test]
+fn c1_waiting_for_a_place_needs_no_timer() {
+    let semaphore = Semaphore::new(1, 1_000_000).unwrap();
+    let held = semaphore.try_acquire().unwrap();
+    let count = Arc::new(Count::default());
+    let waker = Waker::from(count.clone());
+    let mut waiter = Box::pin(semaphore.acquire());
+    assert!(waiter.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+    std::thread::sleep(ms(1)); // for the token
+    drop(held);
+    assert_eq!(count.0.load(Ordering::SeqCst), 1);
+    assert!(matches!(poll_once(&mut waiter), Poll::Ready(Ok(_))));
+}
+
+#[test]
+fn c1_nor_is_one_asked_for_in_a_runtime_without() {
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let semaphore = Semaphore::new(1, 1_000_000).unwrap();
+    let held = semaphore.try_acquire().unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::thread::sleep(ms(20));
+            drop(held);
+        });
+        drop(runtime.block_on(semaphore.acquire()).unwrap());
+    });
+}
+
+#[test]
+fn c1_who_waited_for_a_place_and_then_for_a_token_is_told_that_there_is_no_timer() {
+    let semaphore = Semaphore::new(1, 0.001).unwrap();
+    let held = semaphore.try_acquire().unwrap();
+    let count = Arc::new(Count::default());
+    let waker = Waker::from(count.clone());
+    let mut waiter = Box::pin(semaphore.acquire());
+    assert!(waiter.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+    drop(held);
+    assert_eq!(count.0.load(Ordering::SeqCst), 1, "woken to look for a timer");
+    for _ in 0..2 {
+        let Poll::Ready(Err(error)) = poll_once(&mut waiter) else { panic!("no timer, but it waits") };
+        assert_eq!(error, AcquireError::NoTimer);
+    }
+    assert_eq!((semaphore.waiters(), semaphore.available()), (0, 1));
+}
+
+/// Each hears of it for himself: another's runtime may be one that nobody drives.
+#[test]
+fn c1_whoever_waited_for_a_place_finds_the_timer_of_his_own_runtime() {
+    let semaphore = Semaphore::new(1, 50).unwrap();
+    let permit = semaphore.try_acquire().unwrap();
+    let runtime = || tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+    let (idle, driven) = (runtime(), runtime());
+    let mut head = Box::pin(semaphore.acquire());
+    idle.block_on(async { assert!(poll_once(&mut head).is_pending()) });
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::thread::sleep(ms(5));
+            drop(permit);
+            // The head, in its turn, is polled in a runtime that is not driven any more.
+            idle.block_on(async { assert!(poll_once(&mut head).is_pending()) });
+            std::thread::sleep(ms(50));
+            drop(head);
+        });
+        drop(driven.block_on(semaphore.acquire()).unwrap());
+    });
+}
+
+#[test]
+fn c1_another_executor_with_a_timer_of_its_own() {
+    let timer = Arc::new(FakeTimer::default());
+    let semaphore = Semaphore::with_timer(2, 4, timer.clone()).unwrap();
+    drop((semaphore.try_acquire().unwrap(), semaphore.try_acquire().unwrap()));
+    let mut waiter = Box::pin(semaphore.acquire());
+    assert!(poll_once(&mut waiter).is_pending());
+    assert_eq!(timer.next(), Some(250_000_000));
+    assert!(timer.to_next());
+    assert!(matches!(poll_once(&mut waiter), Poll::Ready(Ok(_))));
 }
 
 #[tokio::test(start_paused = true)]
@@ -192,6 +372,42 @@ async fn c9_a_panic_frees_the_place() {
     });
     assert!(task.await.is_err());
     assert_eq!(semaphore.available(), 1);
+}
+
+type Way<'a> = Box<dyn FnMut() + 'a>;
+
+#[test]
+fn c9_a_waker_that_panics_loses_nobody_elses_place() {
+    let timer = Arc::new(FakeTimer::default());
+    let semaphore = Semaphore::with_timer(3, 10, timer.clone()).unwrap();
+    let by_trying = || drop(semaphore.try_acquire());
+    let by_joining = || drop(poll_once(&mut Box::pin(semaphore.acquire())));
+    let by_thread = || drop(semaphore.blocking_acquire());
+    let mut in_line = Box::pin(semaphore.acquire());
+    let mut ways: [(&str, Way<'_>); 4] = [
+        ("trying", Box::new(by_trying)),
+        ("joining", Box::new(by_joining)),
+        ("a thread", Box::new(by_thread)),
+        ("in line", Box::new(|| drop(poll_once(&mut in_line)))),
+    ];
+    for (number, (way, act)) in (1..).zip(&mut ways) {
+        while let Ok(permit) = semaphore.try_acquire() {
+            drop(permit);
+        }
+        let waker = Waker::from(Arc::new(Panicking));
+        let mut bad = Box::pin(semaphore.acquire());
+        assert!(bad.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        if *way == "in line" {
+            act();
+        }
+        timer.set(number * 1_000_000_000); // tokens for both, and nobody has looked
+        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(act));
+        assert!(result.is_err(), "{way}: the panic is not swallowed");
+        drop(bad);
+    }
+    drop(ways);
+    drop(in_line);
+    assert_eq!((semaphore.available(), semaphore.waiters()), (3, 0));
 }
 
 proptest! {

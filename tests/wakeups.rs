@@ -2,9 +2,10 @@
 
 mod limiters;
 
-use limiters::{Count, FakeTimer, ms, poll_once};
+use limiters::{Count, FakeTimer, Panicking, ms, poll_once};
 use std::future::Future;
-use std::sync::atomic::Ordering;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
@@ -291,6 +292,95 @@ fn wakers_that_poll_at_once_find_no_lock_held() {
     assert!(waiter.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
     assert!(timer.to_next());
     assert!(poll_once(&mut waiter).is_ready());
+}
+
+#[test]
+fn a_waker_that_panics_keeps_nobody_from_being_woken() {
+    let timer = Arc::new(FakeTimer::default());
+    let limiter = Limiter::builder().rate(1000, ms(1000)).burst(3).timer(timer.clone()).build().unwrap();
+    limiter.try_acquire(3).unwrap();
+    let (bad, count) = (Waker::from(Arc::new(Panicking)), Arc::new(Count::default()));
+    let good = Waker::from(count.clone());
+    let mut line: Vec<_> = (0..4).map(|_| Box::pin(limiter.acquire(1))).collect();
+    for (one, waker) in line.iter_mut().zip([&bad, &good, &bad, &good]) {
+        assert!(one.as_mut().poll(&mut Context::from_waker(waker)).is_pending());
+    }
+    timer.set(3_000_000);
+    assert!(catch_unwind(AssertUnwindSafe(|| limiter.waiters())).is_err(), "it is not swallowed");
+    assert_eq!(count.0.load(Ordering::SeqCst), 1);
+    timer.to(4_000_000);
+    assert_eq!(count.0.load(Ordering::SeqCst), 2, "and the alarm was set again");
+}
+
+/// The alarm is set from within a waker that the alarm woke, so the panic passes through who sets it.
+#[test]
+fn a_waker_that_panics_breaks_no_alarm() {
+    let limiter = Limiter::new(1000, 1).unwrap();
+    limiter.try_acquire(1).unwrap();
+    let runtime = runtime();
+    let mut bad: Vec<_> = (0..3).map(|_| Box::pin(limiter.acquire(1))).collect();
+    for one in &mut bad {
+        // Due while nobody drives the runtime, so that to set its timer again is to ring at once.
+        let poll = || {
+            let waker = Waker::from(Arc::new(Panicking));
+            let polled = one.as_mut().poll(&mut Context::from_waker(&waker));
+            std::thread::sleep(ms(2));
+            polled
+        };
+        let _ = runtime.block_on(async { catch_unwind(AssertUnwindSafe(poll)) });
+    }
+    for _ in 0..20 {
+        let acquired = catch_unwind(AssertUnwindSafe(|| runtime.block_on(limiter.acquire(1))));
+        if let Ok(acquired) = acquired {
+            acquired.unwrap();
+        }
+    }
+    let start = Instant::now();
+    runtime.block_on(limiter.acquire(1)).unwrap();
+    assert!(start.elapsed() < Duration::from_secs(60));
+}
+
+/// Under `panic = "abort"` the panic that tokio answers such a poll with would be the end.
+#[test]
+fn a_runtime_that_is_dropped_while_its_waiter_is_due_makes_nothing_panic() {
+    static PANICS: AtomicUsize = AtomicUsize::new(0);
+    let hook = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |info| {
+        if info.to_string().contains("shutdown") {
+            PANICS.fetch_add(1, Ordering::SeqCst);
+        }
+        hook(info);
+    }));
+    for number in 0..1500 {
+        let limiter = Limiter::new(2000, 1).unwrap();
+        limiter.try_acquire(1).unwrap();
+        let gone = Builder::new_current_thread().enable_all().build().unwrap();
+        let mut waiter = Box::pin(async {
+            for _ in 0..4 {
+                limiter.acquire(1).await.unwrap();
+            }
+        });
+        gone.block_on(async { assert!(poll_once(&mut waiter).is_pending()) });
+        std::thread::sleep(Duration::from_micros(number % 700));
+        drop(gone);
+        if number % 100 == 0 {
+            runtime().block_on(waiter);
+        }
+    }
+    assert_eq!(PANICS.load(Ordering::SeqCst), 0);
+}
+
+#[test]
+fn whoever_waits_in_a_runtime_that_has_ended_is_told() {
+    let limiter = Limiter::new(0.001, 1).unwrap();
+    limiter.try_acquire(1).unwrap();
+    let gone = runtime();
+    let handle = gone.handle().clone();
+    drop(gone);
+    let _context = handle.enter();
+    let mut waiter = Box::pin(limiter.acquire(1));
+    assert_eq!(poll_once(&mut waiter), Poll::Ready(Err(AcquireError::NoTimer)));
+    assert_eq!(poll_once(&mut waiter), Poll::Ready(Err(AcquireError::NoTimer)), "and stays told");
 }
 
 #[test]

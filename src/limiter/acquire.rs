@@ -8,6 +8,8 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 /// Waits for units, see [`Limiter::acquire`]. Dropped unfinished, it takes nothing.
+///
+/// It takes once: polled again after its end, it repeats the answer it gave and takes nothing more.
 #[derive(Debug)]
 #[must_use = "nothing is acquired unless this is awaited"]
 pub struct Acquire<'a> {
@@ -24,6 +26,12 @@ impl<'a> Acquire<'a> {
             units,
             wait: units.parts().map(|cost| Wait::new(cost, deadline)).map_err(AcquireError::from),
         }
+    }
+
+    /// Waits on this thread.
+    pub(crate) fn block(mut self) -> Result<(), AcquireError> {
+        let wait = self.wait.as_mut().map_err(|error| error.clone())?;
+        wait.block(&self.limiter.shared).map_err(|denied| self.limiter.error(denied, self.units))
     }
 }
 

@@ -68,6 +68,11 @@ pub enum BuildError {
         /// What there can be.
         burst: Units,
     },
+    /// A change of what a limiter of windows does not have.
+    #[error(
+        "this limiter has windows only, which cannot be changed; make another, or build it with a rate or a bucket"
+    )]
+    NoBucket,
     /// Limits that contradict each other.
     #[error(transparent)]
     Plan(#[from] PlanError),
@@ -172,12 +177,12 @@ impl Builder {
         Rules { fair: self.fair, oversize: self.oversize, most_waiters }
     }
 
-    /// The place of the limit whose rate can be changed.
-    fn place(&self) -> Result<usize, BuildError> {
+    /// The place of the limit whose rate can be changed, where there is one.
+    fn place(&self) -> Result<Option<usize>, BuildError> {
         if self.has_own_bucket() {
-            return Ok(0);
+            return Ok(Some(0));
         }
-        Ok(Limits::pacing_place(&Plan::new(&self.limits, None)?).unwrap_or(usize::MAX))
+        Ok(Limits::pacing_place(&Plan::new(&self.limits, None)?))
     }
 
     fn has_own_bucket(&self) -> bool {

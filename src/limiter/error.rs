@@ -51,9 +51,19 @@ pub enum AcquireError {
     /// The limiter was closed.
     #[error("the limiter is closed")]
     Closed,
+    /// Every place of the semaphore is held.
+    #[error("all places are held; acquire to wait until one is free")]
+    NoPlace,
+    /// The future has already given its permit.
+    #[error("this acquire has given its permit already; acquire again for another")]
+    Finished,
     /// There is no clock to wake the future.
+    ///
+    /// On a tokio runtime that was built without its time driver, this can only be told where panics unwind: tokio has no
+    /// other way to say that there is none. It prints the panic's message then, and a program that is built with
+    /// `panic = "abort"` ends there.
     #[error(
-        "waiting needs a tokio runtime with its time driver (enable_time or enable_all), a Timer given to the builder, or one of the blocking forms"
+        "waiting needs a tokio runtime with its time driver (enable_time or enable_all), a Timer given when the limiter is made, or one of the blocking forms"
     )]
     NoTimer,
 }

@@ -11,6 +11,7 @@
 
 use super::Oversize;
 use super::line::{Key, Line};
+use super::panics::Panics;
 use crate::clock::Nanos;
 use crate::limits::{Grant, Limits, Refusal};
 use crate::rate::Rate;
@@ -52,7 +53,11 @@ pub(crate) struct Effects {
 
 impl Effects {
     pub(crate) fn run(self) {
-        self.wake.into_iter().for_each(Waker::wake);
+        let mut panics = Panics::default();
+        for waker in self.wake {
+            panics.hold(|| waker.wake());
+        }
+        panics.resume();
     }
 }
 

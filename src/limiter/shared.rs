@@ -2,6 +2,7 @@
 
 use super::bell::Bell;
 use super::gauge::{Gauge, Take};
+use super::panics::Panics;
 use super::queue::{Denied, Effects, Joined, Queue, Stand, Waiter};
 use super::sync::{Mutex, lock};
 use super::time::Time;
@@ -58,10 +59,12 @@ impl Shared {
             let rearm = std::mem::replace(&mut held.alarm, alarm) != alarm;
             (result, rearm || rang)
         };
+        let mut panics = Panics::default();
         if rearm {
-            self.bell.set(self);
+            panics.hold(|| self.bell.set(self));
         }
-        effects.run();
+        panics.hold(|| effects.run());
+        panics.resume();
         result
     }
 
@@ -72,33 +75,6 @@ impl Shared {
             Take::Granted => Ok(()),
             Take::TooLong(wait) => Err(Denied::TooLong { wait }),
             Take::Closed => self.with(|queue, now, effects| queue.try_take(now, cost, effects)),
-        }
-    }
-
-    /// Waits on this thread.
-    pub(crate) fn block(&self, cost: u64, limit: Option<Duration>) -> Result<(), Denied> {
-        if self.gauge.take(|| self.time.now(), cost) == Take::Granted {
-            return Ok(());
-        }
-        let waker = Waker::from(Arc::new(Parked(std::thread::current())));
-        let join = |queue: &mut Queue, now: Nanos, effects: &mut Effects| {
-            let deadline = limit.map(|limit| now.saturating_add(super::time::nanos(limit)));
-            queue.join(now, &Waiter { cost, deadline, waker: &waker, is_thread: true }, effects)
-        };
-        let key = match self.with(join)? {
-            Joined::Granted => return Ok(()),
-            Joined::Waits(key) => key,
-        };
-        loop {
-            let stand = self.with(|queue, now, effects| match queue.poll(now, key, &waker, effects) {
-                Stand::Done(done) => Err(done),
-                Stand::Waits => Ok(queue.watch(key).map(|until| until.saturating_sub(now))),
-            });
-            match stand {
-                Err(done) => return done,
-                Ok(Some(wait)) => std::thread::park_timeout(Duration::from_nanos(wait)),
-                Ok(None) => std::thread::park(),
-            }
         }
     }
 
@@ -130,7 +106,7 @@ impl Wake for Parked {
     }
 }
 
-/// One waiter's part of a waiting future. Whoever has it calls [`leave`](Self::leave) when dropped.
+/// One waiter's part of a wait, by a future or on a thread. Whoever has it calls [`leave`](Self::leave) when dropped.
 #[derive(Debug)]
 pub(crate) struct Wait {
     cost: u64,
@@ -138,11 +114,11 @@ pub(crate) struct Wait {
     stage: Stage,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 enum Stage {
     Fresh,
     InLine(usize),
-    Done,
+    Done(Result<(), Denied>),
 }
 
 impl Wait {
@@ -150,47 +126,86 @@ impl Wait {
         Wait { cost, deadline, stage: Stage::Fresh }
     }
 
-    /// Ready for ever, once it has been.
+    /// The same for ever, once it is ready.
     #[inline]
     pub(crate) fn poll(&mut self, shared: &Shared, context: &mut Context<'_>) -> Poll<Result<(), Denied>> {
         match self.stage {
             Stage::Fresh if shared.gauge.take(|| shared.time.now(), self.cost) == Take::Granted => {
-                self.stage = Stage::Done;
+                self.stage = Stage::Done(Ok(()));
                 Poll::Ready(Ok(()))
             }
-            Stage::Done => Poll::Ready(Ok(())),
+            Stage::Done(done) => Poll::Ready(done),
             _ => self.poll_line(shared, context),
         }
     }
 
     fn poll_line(&mut self, shared: &Shared, context: &mut Context<'_>) -> Poll<Result<(), Denied>> {
-        let stand = match self.stage {
-            Stage::InLine(key) => shared.with(|queue, now, effects| queue.poll(now, key, context.waker(), effects)),
-            _ => self.join(shared, context.waker()),
-        };
-        match stand {
-            Stand::Done(done) => {
-                self.stage = Stage::Done;
-                Poll::Ready(done)
+        match self.stage {
+            Stage::InLine(key) => {
+                shared.with(|queue, now, effects| self.look(queue, now, key, context.waker(), effects));
             }
-            Stand::Waits if shared.bell.hear(shared).is_err() => {
+            _ => self.join(shared, context.waker(), false),
+        }
+        match self.stage {
+            Stage::Done(done) => Poll::Ready(done),
+            _ if shared.bell.hear(shared).is_err() => {
                 self.leave(shared);
                 Poll::Ready(Err(Denied::NoTimer))
             }
-            Stand::Waits => Poll::Pending,
+            _ => Poll::Pending,
         }
     }
 
-    fn join(&mut self, shared: &Shared, waker: &Waker) -> Stand {
-        let waiter = Waiter { cost: self.cost, deadline: self.deadline, waker, is_thread: false };
-        match shared.with(|queue, now, effects| queue.join(now, &waiter, effects)) {
-            Ok(Joined::Granted) => Stand::Done(Ok(())),
-            Ok(Joined::Waits(key)) => {
-                self.stage = Stage::InLine(key);
-                Stand::Waits
-            }
-            Err(denied) => Stand::Done(Err(denied)),
+    /// Waits on this thread.
+    pub(crate) fn block(&mut self, shared: &Shared) -> Result<(), Denied> {
+        if shared.gauge.take(|| shared.time.now(), self.cost) == Take::Granted {
+            self.stage = Stage::Done(Ok(()));
+            return Ok(());
         }
+        let waker = Waker::from(Arc::new(Parked(std::thread::current())));
+        loop {
+            match self.stage {
+                Stage::Fresh => self.join(shared, &waker, true),
+                Stage::InLine(key) => self.nap(shared, key, &waker),
+                Stage::Done(done) => return done,
+            }
+        }
+    }
+
+    /// Sleeps, unless there is nothing to wait for any more.
+    fn nap(&mut self, shared: &Shared, key: usize, waker: &Waker) {
+        let until = shared.with(|queue, now, effects| {
+            self.look(queue, now, key, waker, effects);
+            queue.watch(key).map(|until| until.saturating_sub(now))
+        });
+        match until {
+            _ if matches!(self.stage, Stage::Done(_)) => {}
+            Some(wait) => std::thread::park_timeout(Duration::from_nanos(wait)),
+            None => std::thread::park(),
+        }
+    }
+
+    /// Where this one stands is noted under the lock: afterwards the others' wakers run, and may panic.
+    fn join(&mut self, shared: &Shared, waker: &Waker, is_thread: bool) {
+        let waiter = Waiter { cost: self.cost, deadline: self.deadline, waker, is_thread };
+        shared.with(|queue, now, effects| {
+            self.stage = match queue.join(now, &waiter, effects) {
+                Ok(Joined::Granted) => Stage::Done(Ok(())),
+                Ok(Joined::Waits(key)) => Stage::InLine(key),
+                Err(denied) => Stage::Done(Err(denied)),
+            };
+        });
+    }
+
+    /// As [`join`](Self::join), for who is in line.
+    fn look(&mut self, queue: &mut Queue, now: Nanos, key: usize, waker: &Waker, effects: &mut Effects) {
+        if let Stand::Done(done) = queue.poll(now, key, waker, effects) {
+            self.stage = Stage::Done(done);
+        }
+    }
+
+    pub(crate) fn is_granted(&self) -> bool {
+        matches!(self.stage, Stage::Done(Ok(())))
     }
 
     /// Whether this waiter is the next to be granted.
@@ -203,7 +218,9 @@ impl Wait {
 
     /// Goes away. What was granted and not seen is given back.
     pub(crate) fn leave(&mut self, shared: &Shared) {
-        if let Stage::InLine(key) = std::mem::replace(&mut self.stage, Stage::Done) {
+        if let Stage::InLine(key) = self.stage {
+            // Only who finds no timer is still there to be asked again.
+            self.stage = Stage::Done(Err(Denied::NoTimer));
             shared.with(|queue, now, effects| queue.leave(now, key, effects));
         }
     }

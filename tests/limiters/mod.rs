@@ -20,6 +20,16 @@ impl Wake for Count {
     }
 }
 
+/// A waker that panics, which is what foreign code may do.
+pub(crate) struct Panicking;
+
+impl Wake for Panicking {
+    fn wake(self: Arc<Self>) {
+        // As a panic, but without its message.
+        std::panic::resume_unwind(Box::new("on purpose"));
+    }
+}
+
 /// A clock that tests move, with one alarm.
 #[derive(Default)]
 pub(crate) struct FakeTimer {
@@ -28,6 +38,11 @@ pub(crate) struct FakeTimer {
 }
 
 impl FakeTimer {
+    /// Moves the clock, and nothing rings.
+    pub(crate) fn set(&self, now: u64) {
+        self.now.store(now, Ordering::SeqCst);
+    }
+
     pub(crate) fn to(&self, now: u64) {
         self.now.store(now, Ordering::SeqCst);
         let due = self.alarm.lock().unwrap().take_if(|(time, _)| *time <= now);
