@@ -5,9 +5,11 @@
 mod limiters;
 
 use limiters::{FakeTimer, ms, poll_once};
+use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::time::Duration;
 use throttle::limiter::{AcquireError, Limiter, Timer, Units, UnitsError};
+use throttle::window::Window;
 
 const HOUR: u64 = 3_600_000_000_000;
 
@@ -80,6 +82,11 @@ fn nothing_overflows() {
 
 #[test]
 fn nothing_overflows_in_a_window_at_the_end_of_the_clock() {
+    let mut window = Window::new(NonZeroU64::MAX, NonZeroU64::MAX, 0);
+    for units in [u64::MAX, u64::MAX, 1] {
+        window.charge(u64::MAX, units);
+        assert_eq!((window.available(u64::MAX), window.conforms_at(u64::MAX, 1)), (0, None));
+    }
     let timer = Arc::new(FakeTimer::default());
     let window = "18000000000000/d,window".parse().unwrap();
     let limiter = Limiter::builder().rate(1, ms(1000)).burst(18_000_000_000_000_u64).limit(window);
