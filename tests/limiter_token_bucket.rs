@@ -459,16 +459,18 @@ async fn a13_a_reservation_stands_behind_waiters_and_is_not_moved() {
     let limiter = Limiter::new(1, 1).unwrap();
     limiter.acquire(1).await.unwrap();
     let start = Instant::now();
-    let mut waiter = Box::pin(limiter.acquire(1));
-    assert!(poll_once(&mut waiter).is_pending());
+    let (mut first, mut second) = (Box::pin(limiter.acquire(1)), Box::pin(limiter.acquire(1)));
+    assert!(poll_once(&mut first).is_pending() && poll_once(&mut second).is_pending());
     let reservation = limiter.reserve(1).unwrap();
-    assert_eq!(reservation.wait(), ms(2000), "the waiter comes first");
+    assert_eq!(reservation.wait(), ms(3000), "the waiters come first");
     let mut behind = Box::pin(limiter.acquire(1));
     assert!(poll_once(&mut behind).is_pending());
-    drop(waiter);
-    assert_eq!(reservation.wait(), ms(2000), "a promise stays, also where the line moves up");
+    drop(second);
+    assert_eq!(reservation.wait(), ms(3000), "a promise stays, also where the line moves up");
+    first.await.unwrap();
+    assert_eq!(start.elapsed(), ms(1000), "who was there before does not wait for it");
     behind.await.unwrap();
-    assert_eq!(start.elapsed(), ms(3000).min(ms(3000)));
+    assert_eq!(start.elapsed(), ms(4000));
 }
 
 #[tokio::test(start_paused = true)]
