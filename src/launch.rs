@@ -175,12 +175,12 @@ impl std::fmt::Debug for Launcher {
 }
 
 impl Launcher {
-    /// Ready to start commands as `options` say.
+    /// Ready to start commands as `options` say. SIGCHLD must not be ignored: the system would wait for commands itself, and
+    /// how they ended would be lost (wait(2)).
     ///
     /// # Errors
     /// The system gives us no thread or no way to wait for events.
     pub fn new(options: Options, observer: Arc<dyn Observer>) -> io::Result<Self> {
-        notice_ends()?;
         let mut runtime = tokio::runtime::Builder::new_multi_thread();
         runtime.worker_threads(slots::STARTERS).thread_name("children").enable_all();
         runtime.max_blocking_threads(BLOCKED);
@@ -349,12 +349,6 @@ impl Launcher {
         let pid = Pid::from_raw(child.id()?.cast_signed())?;
         Some(if self.shared.options.in_our_group { Target::Process(pid) } else { Target::Group(pid) })
     }
-}
-
-/// Who was started with SIGCHLD ignored has a system that waits for his children itself, and he never learns how they ended
-/// (wait(2)); tokio would change that only after the first has started.
-fn notice_ends() -> io::Result<()> {
-    signal_hook::flag::register(signal_hook::consts::SIGCHLD, Arc::default()).map(drop)
 }
 
 /// tokio panics where it cannot open the six files it waits with (two pairs and a copy of one end of each, so far), instead

@@ -136,33 +136,6 @@ impl Order {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::super::spool::Budget;
-    use super::*;
-
-    /// Otherwise a steady stream of results that wait a little would fill the disk, and stop launching in the end.
-    #[test]
-    fn what_was_written_is_not_held_though_something_behind_it_is() {
-        let (mut order, budget) = (Order::default(), Budget::new(0));
-        let size = FREED_AT_ONCE / 2;
-        for seq in [5, 3, 2, 4] {
-            let mut result = Collected { out: Spool::new(&budget), err: Spool::new(&budget) };
-            result.out.add(&vec![b'x'; usize::try_from(size).unwrap()]).unwrap();
-            order.hold(seq, &mut result).unwrap();
-        }
-        order.held.remove(&5);
-        order.free_room().unwrap();
-        assert_eq!((order.length, order.freed), (4 * size, 0), "not for so little");
-        order.held.remove(&3);
-        order.free_room().unwrap();
-        assert_eq!((order.length, order.freed), (4 * size, 2 * size));
-        order.held.clear();
-        order.free_room().unwrap();
-        assert_eq!((order.length, order.freed), (0, 0));
-    }
-}
-
 /// Our standard output and error.
 #[derive(Debug)]
 pub(super) struct Outlets {
@@ -246,5 +219,32 @@ impl<W: Write> Write for Forgiving<W> {
 
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::spool::Budget;
+    use super::*;
+
+    /// Otherwise a steady stream of results that wait a little would fill the disk, and stop launching in the end.
+    #[test]
+    fn what_was_written_is_not_held_though_something_behind_it_is() {
+        let (mut order, budget) = (Order::default(), Budget::new(0));
+        let size = FREED_AT_ONCE / 2;
+        for seq in [5, 3, 2, 4] {
+            let mut result = Collected { out: Spool::new(&budget), err: Spool::new(&budget) };
+            result.out.add(&vec![b'x'; usize::try_from(size).unwrap()]).unwrap();
+            order.hold(seq, &mut result).unwrap();
+        }
+        order.held.remove(&5);
+        order.free_room().unwrap();
+        assert_eq!((order.length, order.freed), (4 * size, 0), "not for so little");
+        order.held.remove(&3);
+        order.free_room().unwrap();
+        assert_eq!((order.length, order.freed), (4 * size, 2 * size));
+        order.held.clear();
+        order.free_room().unwrap();
+        assert_eq!((order.length, order.freed), (0, 0));
     }
 }

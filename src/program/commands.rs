@@ -101,6 +101,7 @@ fn launch(flags: &Flags, options: Options, source: AnySource, name: &str) -> Res
         signal: AtomicI32::new(0),
         in_our_group: options.in_our_group,
     });
+    signals::notice_ends().context("cannot handle signals")?;
     let launcher =
         Launcher::new(options, Arc::new(Teller(Arc::clone(&watch)))).context("cannot start a thread for commands")?;
     // Set once, here.

@@ -180,6 +180,15 @@ pub(super) fn held_back<T>(wanted: &[i32], act: impl FnOnce() -> io::Result<T>) 
     result
 }
 
+/// Who was started with SIGCHLD ignored has a system that waits for his children itself, and never learns how they ended
+/// (wait(2)). A handler changes that. It is left out where it is not needed: each end of a command would interrupt somebody.
+///
+/// # Errors
+/// The system refuses a handler.
+pub(super) fn notice_ends() -> io::Result<()> {
+    if is_ignored(SIGCHLD) { flag::register(SIGCHLD, Arc::default()).map(drop) } else { Ok(()) }
+}
+
 /// Whether a signal was ignored when we were started.
 pub(super) fn is_ignored(signal: i32) -> bool {
     ignored_signals() & (1 << (signal - 1)) != 0
