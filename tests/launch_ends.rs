@@ -514,7 +514,8 @@ fn alone_on_a_terminal_a_command_is_ended_with_all_it_started() {
 fn alone_on_a_terminal_who_ignores_a_signal_is_waited_for_and_killed_by_the_second() {
     let folder = tempfile::tempdir().unwrap();
     let throttle = env!("CARGO_BIN_EXE_throttle");
-    fs::write(folder.path().join("command"), family("TERM")).unwrap();
+    // The terminal's end is no end for it.
+    fs::write(folder.path().join("command"), family("TERM HUP")).unwrap();
     let run = format!("echo $$ > own; exec {throttle} -q -j1 -r 20/s --repeat 1 -- sh ./command {{}}");
     let at = folder.path().to_owned();
     let killer = thread::spawn(move || {
