@@ -76,7 +76,7 @@ impl Semaphore {
 
     fn on(time: Time, capacity: usize, rate: Units) -> Result<Self, BuildError> {
         let parts = NonZeroU64::new(rate.parts()?).ok_or(BuildError::ZeroRate)?;
-        let rate = Rate::new(parts, PARTS.saturating_mul(NonZeroU64::MIN.saturating_add(SECOND - 1)))?;
+        let rate = Rate::new(parts, PARTS.saturating_mul(NonZeroU64::MIN.saturating_add(SECOND - 1)));
         let rules = Rules { fair: true, oversize: Oversize::Wait, most_waiters: None };
         let shared = Shared::new(time, |now| {
             let bucket = Bucket::new(rate, burst(capacity), burst(capacity).get(), now);

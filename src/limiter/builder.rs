@@ -223,7 +223,7 @@ impl Builder {
 pub(crate) fn rate(units: Units, period: Duration) -> Result<Rate, BuildError> {
     let units = NonZeroU64::new(units.parts()?).ok_or(BuildError::ZeroRate)?;
     let period = NonZeroU64::new(nanos(period)).ok_or(BuildError::ZeroPeriod)?;
-    Ok(Rate::new(units, period)?)
+    Ok(Rate::new(units, period))
 }
 
 fn as_window(limit: Limit) -> Limit {

@@ -525,7 +525,7 @@ mod tests {
 
     #[test]
     fn a_thread_whose_time_is_over_when_it_joins_keeps_time_for_nobody() {
-        let rate = Rate::new(NonZeroU64::MIN, NonZeroU64::MIN).unwrap();
+        let rate = Rate::new(NonZeroU64::MIN, NonZeroU64::MIN);
         let limits = Limits::none(0).with_bucket(Bucket::new(rate, NonZeroU64::MIN, 1, 0));
         let rules = Rules { fair: true, oversize: Oversize::Reject, most_waiters: None };
         let mut queue = Queue::new(limits, rules, Some(Places { capacity: 0, held: 0 }));

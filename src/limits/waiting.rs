@@ -219,7 +219,7 @@ fn in_parts(limit: &Resolved, parts: NonZeroU64, now: Nanos) -> Result<State, Pa
 fn rate_in_parts(rate: Rate, parts: NonZeroU64) -> Result<Rate, ParseError> {
     let (units, period) = rate.window();
     let units = units.checked_mul(parts).ok_or_else(|| ParseError::TooLarge(rate.to_string()))?;
-    Rate::new(units, period)
+    Ok(Rate::new(units, period))
 }
 
 #[cfg(test)]
