@@ -298,7 +298,8 @@ impl Limiter {
         self.shared.with(|queue, _, _| queue.is_closed())
     }
 
-    /// How many wait.
+    /// How many futures and threads wait. Reservations do not count, neither here nor for
+    /// [`max_waiters`](Builder::max_waiters): whoever has one waits elsewhere, for a time that is certain.
     #[must_use]
     pub fn waiters(&self) -> usize {
         self.shared.with(|queue, now, effects| {

@@ -325,8 +325,9 @@ impl Queue {
         self.closed
     }
 
+    /// Futures and threads that wait. Reservations stand in line too, but nobody waits there.
     pub(crate) fn waiters(&self) -> usize {
-        self.line.len()
+        self.line.len() - self.promises
     }
 
     pub(crate) fn is_head(&self, key: Key) -> bool {
@@ -457,7 +458,7 @@ impl Queue {
 
     /// Whether a waiter may join at all.
     fn admit(&self, waiter: &Waiter<'_>) -> Result<(), Denied> {
-        if self.rules.most_waiters.is_some_and(|most| self.line.len() >= most) {
+        if self.rules.most_waiters.is_some_and(|most| self.waiters() >= most) {
             return Err(Denied::Full);
         }
         let (Some(deadline), false) = (waiter.deadline, self.no_place()) else { return Ok(()) };
