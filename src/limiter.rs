@@ -9,6 +9,7 @@
 //! included. Elsewhere a waiting future needs a [`Timer`]; trying and blocking need nothing.
 
 use crate::rate::Rate;
+use std::fmt;
 use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,7 +31,7 @@ mod units;
 #[cfg(all(test, throttle_loom))]
 mod loom_tests;
 
-pub use acquire::Acquire;
+pub use acquire::{Acquire, AcquireFrom, AcquireOwned};
 pub use builder::{BuildError, Builder, Refill};
 pub use error::AcquireError;
 pub use reservation::Reservation;
@@ -79,7 +80,7 @@ pub enum OnFull {
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Limiter {
     shared: Arc<Shared>,
     /// Of the limit whose rate can be changed, where there is one.
@@ -130,7 +131,39 @@ impl Limiter {
     /// # Errors
     /// The future's: [`AcquireError`].
     pub fn acquire(&self, units: impl Into<Units>) -> Acquire<'_> {
-        Acquire::new(self, units.into(), None)
+        AcquireFrom::new(self, units.into(), None)
+    }
+
+    /// As [`acquire`](Self::acquire), for a future that keeps the limiter and so can be spawned, stored or returned: it
+    /// is `'static` and needs no box.
+    ///
+    /// ```
+    /// use throttle::limiter::{AcquireOwned, Limiter};
+    ///
+    /// struct Service {
+    ///     limiter: Limiter,
+    ///     /// The acquire of the call that is being prepared.
+    ///     next: Option<AcquireOwned>,
+    /// }
+    ///
+    /// impl Service {
+    ///     fn prepare(&mut self) -> &mut AcquireOwned {
+    ///         self.next.get_or_insert_with(|| self.limiter.acquire_owned(1))
+    ///     }
+    /// }
+    ///
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let mut service = Service { limiter: Limiter::new(5, 2)?, next: None };
+    /// service.prepare().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// The future's: [`AcquireError`].
+    pub fn acquire_owned(&self, units: impl Into<Units>) -> AcquireOwned {
+        AcquireFrom::new(self.clone(), units.into(), None)
     }
 
     /// As [`acquire`](Self::acquire), within `limit` from now, the time in line included. What cannot be met, if
@@ -141,7 +174,7 @@ impl Limiter {
     /// time. Nothing was taken then.
     pub fn acquire_timeout(&self, units: impl Into<Units>, limit: Duration) -> Acquire<'_> {
         let deadline = self.shared.time.now().saturating_add(nanos(limit));
-        Acquire::new(self, units.into(), Some(deadline))
+        AcquireFrom::new(self, units.into(), Some(deadline))
     }
 
     /// As [`acquire_timeout`](Self::acquire_timeout), with the moment by which it must be.
@@ -322,6 +355,16 @@ impl Limiter {
     fn error(&self, denied: Denied, cost: Units) -> AcquireError {
         let burst = || Units::from_parts(self.shared.with(|queue, _, _| queue.limits.burst()));
         AcquireError::new(denied, cost, burst)
+    }
+}
+
+impl fmt::Debug for Limiter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Limiter")
+            .field("available", &self.available())
+            .field("waiters", &self.waiters())
+            .field("closed", &self.is_closed())
+            .finish()
     }
 }
 

@@ -6,7 +6,8 @@ use limiters::{FakeTimer, ms, poll_once};
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
-use throttle::limiter::{AcquireError, BuildError, Limiter, OnFull, Refill};
+use throttle::leaky_bucket::RateLimiter;
+use throttle::limiter::{AcquireError, AcquireOwned, BuildError, Limiter, OnFull, Refill};
 
 /// `rate(1, 7 days / 11)` was refused with internal numbers.
 #[test]
@@ -58,4 +59,42 @@ fn reservations_count_neither_as_waiters_nor_for_the_most_of_them() {
     assert_eq!((limiter.waiters(), seconds), (2, [6, 8]), "nor does a full line refuse them");
     drop(first);
     assert_eq!(limiter.waiters(), 1);
+}
+
+fn is_static<T: Send + Sync + Unpin + 'static>(value: T) -> T {
+    value
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_owned_acquire_outlives_every_borrow_and_waits_in_the_same_line() {
+    let limiter = Arc::new(Limiter::new(1, 1).unwrap());
+    let mut line: Vec<AcquireOwned> = (0..3).map(|_| is_static(limiter.acquire_owned(1))).collect();
+    assert_eq!(limiter.available(), 1, "one never polled takes nothing");
+    let mut borrowed = limiter.acquire(1);
+    let start = tokio::time::Instant::now();
+    assert_eq!((&mut line[0]).await, Ok(()));
+    assert!(poll_once(&mut Box::pin(&mut line[1])).is_pending());
+    assert!(poll_once(&mut Box::pin(&mut borrowed)).is_pending());
+    assert!(poll_once(&mut Box::pin(&mut line[2])).is_pending());
+    drop(line.remove(1));
+    assert_eq!((limiter.waiters(), borrowed.await, start.elapsed()), (2, Ok(()), ms(1000)));
+    drop(limiter);
+    let last = line.remove(1);
+    assert_eq!((tokio::spawn(last).await.unwrap(), start.elapsed()), (Ok(()), ms(2000)));
+}
+
+#[test]
+fn debug_is_short_and_shows_no_internals() {
+    let timer = Arc::new(FakeTimer::default());
+    let limiter = Limiter::builder().rate(1, ms(1000)).burst(3).timer(timer.clone()).build().unwrap();
+    assert_eq!(format!("{limiter:?}"), "Limiter { available: 3, waiters: 0, closed: false }");
+    assert_eq!(format!("{:?}", limiter.acquire(0.25)), "Acquire { units: Units(0.25), .. }");
+    assert_eq!(format!("{:?}", limiter.acquire_owned(2)), "Acquire { units: Units(2), .. }");
+    assert_eq!(format!("{:?}", limiter.reserve(3).unwrap()), "Reservation { units: Units(3), at: 0ns, .. }");
+    assert_eq!(format!("{:?}", limiter.reserve(2).unwrap()), "Reservation { units: Units(2), at: 2s, .. }");
+    limiter.close();
+    assert_eq!(format!("{limiter:?}"), "Limiter { available: 0, waiters: 0, closed: true }");
+    let error = Limiter::new(1, 2).unwrap().try_acquire(3).unwrap_err();
+    assert_eq!(format!("{error:?}"), "AboveBurst { cost: Units(3), burst: Units(2) }");
+    assert!(format!("{:?}", RateLimiter::builder().build().acquire_one()).len() < 120);
 }
