@@ -298,21 +298,21 @@ impl Queue {
 
     /// Pays for `used` what was estimated and granted as `granted`: the difference either way, as far as there is room.
     pub(crate) fn reconcile(&mut self, now: Nanos, used: u64, granted: u64, effects: &mut Effects) {
-        self.settle(now, effects);
-        self.limits.pay(self.now, used.saturating_sub(granted));
-        self.limits.credit(self.now, granted.saturating_sub(used));
+        let at = self.settle(now, effects);
+        self.limits.pay(at, used.saturating_sub(granted));
+        self.limits.credit(at, granted.saturating_sub(used));
         self.serve(effects);
     }
 
     pub(crate) fn set_rate(&mut self, now: Nanos, place: usize, rate: Rate, effects: &mut Effects) {
-        self.settle(now, effects);
-        self.limits.set_rate(self.now, place, rate);
+        let at = self.settle(now, effects);
+        self.limits.set_rate(at, place, rate);
         self.limits_changed(effects);
     }
 
     pub(crate) fn set_burst(&mut self, now: Nanos, place: usize, burst: NonZeroU64, effects: &mut Effects) {
-        self.settle(now, effects);
-        self.limits.set_burst(self.now, place, burst);
+        let at = self.settle(now, effects);
+        self.limits.set_burst(at, place, burst);
         self.limits_changed(effects);
     }
 
@@ -473,11 +473,11 @@ impl Queue {
         !self.rules.fair && self.rules.oversize == Oversize::Reject && self.promises == 0
     }
 
-    /// The time on the schedule at which somebody asks who comes now.
+    /// Now, on the schedule: the time at which a newcomer asks, and from which a change counts. It is behind the clock by
+    /// the lag, until the limits come to rest or the next grant lies ahead of the clock.
     fn asks_at(&self) -> Nanos {
         let behind = self.now.saturating_sub(self.lag);
-        let at_rest = self.lag == 0 || (self.line.is_empty() && self.limits.at_rest(behind));
-        if at_rest { self.now } else { behind }
+        if self.lag == 0 || self.limits.at_rest(behind) || self.limits.latest() > self.now { self.now } else { behind }
     }
 
     /// The time a reservation for `cost` would be told: everybody before it is served first.

@@ -35,6 +35,9 @@ impl Queue {
         let Ok((at, _)) = self.limits.conforms_at(asked, cost) else { return false };
         if at > self.now || entry.deadline.is_some_and(|deadline| at > deadline) {
             self.due = Some(at);
+            if at > self.now {
+                self.lag = 0; // The schedule has caught up with the clock.
+            }
             return false;
         }
         let earliest = self.now.saturating_sub(self.allowance);
@@ -74,7 +77,7 @@ impl Queue {
     /// from now; where it was due and only the wake-up late, from where it stood.
     pub(super) fn step_out(&mut self, key: Key) {
         if self.is_head(key) && self.due.is_none_or(|due| due > self.now) {
-            self.floor = self.floor.max(self.now.saturating_sub(self.lag));
+            self.floor = self.floor.max(self.asks_at());
             self.limits.spill(self.floor);
         }
         self.leave_line(key);
@@ -113,18 +116,20 @@ impl Queue {
         }
     }
 
-    /// Serves up to `now`, and brings the limits up to it, for the head keeps what it has gathered.
-    pub(super) fn settle(&mut self, now: Nanos, effects: &mut Effects) {
+    /// Serves up to `now`, and brings the limits up to that time on the schedule, which it returns: the head keeps what it
+    /// has gathered.
+    pub(super) fn settle(&mut self, now: Nanos, effects: &mut Effects) -> Nanos {
         self.advance(now, effects);
-        self.lag = 0;
-        self.gather();
+        self.gather()
     }
 
-    pub(super) fn gather(&mut self) {
+    fn gather(&mut self) -> Nanos {
+        let at = self.asks_at();
         if let Some(head) = self.line.front().and_then(|key| self.line.get(key)) {
-            self.limits.gather(self.now, head.asked.max(self.floor), head.cost);
-            self.floor = self.floor.max(self.now);
+            self.limits.gather(at, head.asked.max(self.floor), head.cost);
+            self.floor = self.floor.max(at);
         }
+        at
     }
 
     pub(super) fn limits_changed(&mut self, effects: &mut Effects) {
@@ -135,17 +140,14 @@ impl Queue {
     }
 
     pub(super) fn give_back(&mut self, grant: &Grant) {
-        // So late a grant is paid off by now; bringing the limits up to now would only cost the schedule what it lags.
-        if self.lag > 0 && self.now.saturating_sub(grant.at) >= self.fill_time {
-            return;
-        }
-        if self.now >= self.limits.latest() {
-            self.gather();
+        let at = if self.now >= self.limits.latest() {
+            self.gather()
         } else {
-            // Until now a time told held everybody up: nobody was late.
-            self.floor = self.floor.max(self.now.saturating_sub(self.lag));
-        }
-        self.limits.give_back(self.now, grant);
+            // A time told holds everybody up until then.
+            self.floor = self.floor.max(self.asks_at());
+            self.now
+        };
+        self.limits.give_back(at, grant);
     }
 
     pub(super) fn no_place(&self) -> bool {
@@ -158,10 +160,10 @@ impl Queue {
         }
     }
 
-    /// Who was held up for want of a place is reckoned from now.
+    /// Who was held up for want of a place is reckoned from now, on the schedule.
     pub(super) fn free_place(&mut self) {
         if self.no_place() {
-            self.floor = self.floor.max(self.now);
+            self.floor = self.floor.max(self.asks_at());
         }
         if let Some(places) = &mut self.places {
             places.held = places.held.saturating_sub(1);
