@@ -32,6 +32,7 @@ mod units;
 mod loom_tests;
 
 pub use acquire::{Acquire, AcquireFrom, AcquireOwned};
+pub(crate) use builder::rate;
 pub use builder::{BuildError, Builder, Refill};
 pub use error::AcquireError;
 pub use reservation::Reservation;

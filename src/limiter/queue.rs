@@ -93,11 +93,17 @@ pub(crate) struct Queue {
     closed: bool,
 }
 
-/// Places that can be held at the same time, beside the limits.
+/// Places that can be held at the same time, beside the limits: a grant holds as many as it costs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Places {
-    pub(crate) capacity: usize,
-    pub(crate) held: usize,
+    pub(crate) capacity: u64,
+    pub(crate) held: u64,
+}
+
+impl Places {
+    pub(crate) fn free(&self) -> u64 {
+        self.capacity.saturating_sub(self.held)
+    }
 }
 
 #[derive(Debug)]
@@ -247,7 +253,7 @@ impl Queue {
             Some(Turn::Waiting | Turn::Promised(_)) => self.step_out(key),
             Some(Turn::Granted(grant)) => {
                 self.give_back(&grant);
-                self.free_place();
+                self.free_places(grant.units);
             }
             Some(Turn::TimedOut(_)) | None => {}
         }
@@ -330,6 +336,11 @@ impl Queue {
         self.line.len() - self.promises
     }
 
+    /// Units that all in line ask for.
+    pub(crate) fn queued(&self) -> u64 {
+        self.queued
+    }
+
     pub(crate) fn is_head(&self, key: Key) -> bool {
         self.line.front() == Some(key)
     }
@@ -362,22 +373,22 @@ impl Queue {
         self.places
     }
 
-    /// A holder has left its place.
-    pub(crate) fn release(&mut self, now: Nanos, effects: &mut Effects) {
+    /// A holder has left its places.
+    pub(crate) fn release(&mut self, now: Nanos, held: u64, effects: &mut Effects) {
         self.see(now);
-        self.free_place();
+        self.free_places(held);
         self.advance(now, effects);
     }
 
-    /// A holder has left and takes its place with it.
-    pub(crate) fn forget_place(&mut self) {
+    /// A holder has left and takes its places with it.
+    pub(crate) fn forget_places(&mut self, held: u64) {
         if let Some(places) = &mut self.places {
-            places.capacity = places.capacity.saturating_sub(1);
-            places.held = places.held.saturating_sub(1);
+            places.capacity = places.capacity.saturating_sub(held);
+            places.held = places.held.saturating_sub(held);
         }
     }
 
-    pub(crate) fn set_places(&mut self, now: Nanos, capacity: usize, effects: &mut Effects) {
+    pub(crate) fn set_places(&mut self, now: Nanos, capacity: u64, effects: &mut Effects) {
         self.settle(now, effects);
         if let Some(places) = &mut self.places {
             places.capacity = capacity;
@@ -432,7 +443,7 @@ impl Queue {
         if cost == 0 && self.places.is_none() {
             return Ok(true);
         }
-        if (!self.line.is_empty() && !self.overtakes()) || self.no_place() {
+        if (!self.line.is_empty() && !self.overtakes()) || self.no_place(cost) {
             return Ok(false);
         }
         let asked = self.asks_at();
@@ -449,7 +460,7 @@ impl Queue {
             return Ok(false);
         }
         let _: Grant = self.limits.charge_at(asked, at, cost);
-        self.hold_place();
+        self.hold_places(cost);
         if !self.line.is_empty() {
             self.serve(effects);
         }
@@ -461,7 +472,7 @@ impl Queue {
         if self.rules.most_waiters.is_some_and(|most| self.waiters() >= most) {
             return Err(Denied::Full);
         }
-        let (Some(deadline), false) = (waiter.deadline, self.no_place()) else { return Ok(()) };
+        let (Some(deadline), false) = (waiter.deadline, self.no_place(waiter.cost)) else { return Ok(()) };
         let at = self.estimate(waiter.cost).ok_or(Denied::Never)?;
         // The schedule may be behind the clock, where somebody wakes late or a timer steps back.
         if at > deadline { Err(Denied::TooLong { wait: at.saturating_sub(self.now) }) } else { Ok(()) }

@@ -29,7 +29,7 @@ impl Queue {
             self.grant_promise(key, asked, cost, promised, effects);
             return true;
         }
-        if self.no_place() {
+        if self.no_place(cost) {
             return false;
         }
         let Ok((at, _)) = self.limits.conforms_at(asked, cost) else { return false };
@@ -44,7 +44,7 @@ impl Queue {
         let Ok(grant) = self.limits.take_not_before(asked, cost, earliest) else { return false };
         let late = self.now - grant.at;
         self.lag = if late > self.fill_time { late } else { 0 };
-        self.hold_place();
+        self.hold_places(cost);
         self.leave_line(key);
         if let Some(entry) = self.line.get_mut(key) {
             entry.turn = Turn::Granted(grant);
@@ -150,23 +150,24 @@ impl Queue {
         self.limits.give_back(at, grant);
     }
 
-    pub(super) fn no_place(&self) -> bool {
-        self.places.is_some_and(|places| places.held >= places.capacity)
+    pub(super) fn no_place(&self, cost: u64) -> bool {
+        self.places.is_some_and(|places| places.free() < cost)
     }
 
-    pub(super) fn hold_place(&mut self) {
+    pub(super) fn hold_places(&mut self, cost: u64) {
         if let Some(places) = &mut self.places {
-            places.held += 1;
+            places.held += cost;
         }
     }
 
     /// Who was held up for want of a place is reckoned from now, on the schedule.
-    pub(super) fn free_place(&mut self) {
-        if self.no_place() {
+    pub(super) fn free_places(&mut self, held: u64) {
+        let next = self.line.front().and_then(|key| self.line.get(key));
+        if self.no_place(next.map_or(1, |next| next.cost)) {
             self.floor = self.floor.max(self.asks_at());
         }
         if let Some(places) = &mut self.places {
-            places.held = places.held.saturating_sub(1);
+            places.held = places.held.saturating_sub(held);
         }
     }
 }
