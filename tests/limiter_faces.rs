@@ -3,9 +3,12 @@
 mod limiters;
 
 use limiters::{FakeTimer, ms, poll_once};
+use std::future::Future;
+use std::pin::pin;
 use std::sync::Arc;
-use std::task::Poll;
+use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
+use throttle::clock::{FakeClock, SECOND, SystemClock};
 use throttle::leaky_bucket::RateLimiter;
 use throttle::limiter::{AcquireError, AcquireOwned, BuildError, Limiter, OnFull, Refill};
 
@@ -97,4 +100,59 @@ fn debug_is_short_and_shows_no_internals() {
     let error = Limiter::new(1, 2).unwrap().try_acquire(3).unwrap_err();
     assert_eq!(format!("{error:?}"), "AboveBurst { cost: Units(3), burst: Units(2) }");
     assert!(format!("{:?}", RateLimiter::builder().build().acquire_one()).len() < 120);
+}
+
+/// Runs a future on this thread, as an executor without timers does.
+fn block_on<F: Future>(future: F) -> F::Output {
+    struct Unpark(std::thread::Thread);
+    impl Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+    let (mut future, waker) = (pin!(future), Waker::from(Arc::new(Unpark(std::thread::current()))));
+    loop {
+        match future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            Poll::Ready(output) => return output,
+            Poll::Pending => std::thread::park(),
+        }
+    }
+}
+
+#[test]
+fn with_the_systems_clock_futures_wait_on_any_executor() {
+    let start = std::time::Instant::now();
+    let limiter = Limiter::builder().rate(500, ms(1000)).burst(1).timer(Arc::new(SystemClock)).build().unwrap();
+    let spawn = || {
+        let acquire = limiter.acquire_owned(1);
+        std::thread::spawn(move || block_on(acquire))
+    };
+    let tasks: Vec<_> = (0..4).map(|_| spawn()).collect();
+    (0..7).for_each(|_| assert_eq!(block_on(limiter.acquire(1)), Ok(())));
+    assert!(tasks.into_iter().all(|task| task.join().unwrap() == Ok(())));
+    assert!(start.elapsed() >= ms(20));
+}
+
+#[test]
+fn on_a_fake_clock_futures_and_threads_are_granted_as_time_is_moved() {
+    let clock = FakeClock::default();
+    let limiter = Limiter::builder().rate(2, ms(1000)).burst(1).timer(Arc::new(clock.clone())).build().unwrap();
+    let mut line: Vec<_> = (0..100).map(|_| Box::pin(limiter.acquire(1))).collect();
+    assert_eq!(line.iter_mut().map(poll_once).filter(Poll::is_ready).count(), 1);
+    clock.advance(10 * SECOND);
+    assert_eq!(limiter.waiters(), 79, "each at its own time, none too late for the schedule");
+    assert_eq!(limiter.last_grant(), ms(10_000));
+    clock.set(1000 * SECOND);
+    assert_eq!(limiter.waiters(), 77, "a jump is a late wake-up: a full bucket is made up for, no more");
+    drop(line);
+
+    let thread = std::thread::spawn({
+        let limiter = limiter.clone();
+        move || limiter.blocking_acquire(1)
+    });
+    while !thread.is_finished() {
+        clock.advance(SECOND / 10);
+        std::thread::yield_now();
+    }
+    assert_eq!(thread.join().unwrap(), Ok(()));
 }
