@@ -86,16 +86,13 @@
 
 pub mod bucket;
 pub mod clock;
-pub mod framing;
+pub mod flow;
 pub mod grid;
 pub mod launch;
 pub mod leaky_bucket;
 pub mod limiter;
 pub mod limits;
-pub mod meter;
-pub mod pump;
 pub mod rate;
 pub mod semaphore;
-pub mod sink;
 pub mod store;
 pub mod window;

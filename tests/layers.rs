@@ -4,15 +4,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Modules in the same row may not import each other, except where a row is a list of its own.
-const LAYERS: [&[&str]; 8] = [
+const LAYERS: [&[&str]; 6] = [
     &["rate", "clock"],
     &["bucket", "grid", "window"],
     &["limits"],
     &["store"],
     &["limiter", "semaphore", "leaky_bucket"],
-    &["framing", "meter"],
-    &["sink"],
-    &["pump"],
+    &["flow"],
 ];
 
 /// `launch` comes last.
