@@ -33,7 +33,33 @@ pub struct Bucket {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Level {
     credit: u128,
+    /// What was used without a grant and is not paid yet; there is no credit then. Only a queue, which is never saved,
+    /// has debts.
+    debt: u128,
     at: Nanos,
+}
+
+impl Level {
+    /// Pays debts first.
+    fn add(&mut self, credits: u128) {
+        let paid = credits.min(self.debt);
+        self.debt -= paid;
+        self.credit = self.credit.saturating_add(credits - paid);
+    }
+
+    /// As far as there is credit, the rest is a debt.
+    fn subtract(&mut self, credits: u128) {
+        let paid = credits.min(self.credit);
+        self.credit -= paid;
+        self.debt = self.debt.saturating_add(credits - paid);
+    }
+
+    /// As [`add`](Self::add), as far as there is room up to `full`.
+    fn fill(&mut self, credits: u128, full: u128) {
+        let before = self.credit;
+        self.add(credits);
+        self.credit = self.credit.min(full.max(before));
+    }
 }
 
 impl Bucket {
@@ -42,7 +68,7 @@ impl Bucket {
     pub fn new(rate: Rate, burst: NonZeroU64, initial: u64, now: Nanos) -> Self {
         let period = rate.period();
         let credit = product(initial.min(burst.get()), period);
-        let level = Level { credit, at: now };
+        let level = Level { credit, debt: 0, at: now };
         Bucket { units: rate.units(), period, burst: burst.get(), now: level, before: level, earlier: VecDeque::new() }
     }
 
@@ -69,7 +95,7 @@ impl Bucket {
     pub(crate) fn load(&mut self, words: &mut impl Iterator<Item = u64>) -> Option<()> {
         for level in [&mut self.now, &mut self.before] {
             let credit = u128::from(words.next()?) | u128::from(words.next()?) << 64;
-            *level = Level { credit, at: words.next()? };
+            *level = Level { credit, debt: 0, at: words.next()? };
         }
         Some(())
     }
@@ -87,7 +113,8 @@ impl Bucket {
     #[must_use]
     pub fn conforms_at(&self, now: Nanos, cost: u64) -> Option<Nanos> {
         let start = now.max(self.now.at);
-        let missing = product(cost, self.period).saturating_sub(self.credit_at(start));
+        let level = self.level_at(start);
+        let missing = product(cost, self.period).saturating_add(level.debt).saturating_sub(level.credit);
         if missing == 0 {
             return Some(start);
         }
@@ -100,13 +127,14 @@ impl Bucket {
     /// Later than that, the bucket has filled up meanwhile, at most to its burst; a cost above the burst leaves it empty.
     pub fn charge(&mut self, asked: Nanos, grant: Nanos, cost: u64) {
         let start = asked.max(self.now.at);
-        let gathered = self.credit_at(start).saturating_add(product(grant - start.min(grant), self.units));
-        let price = product(cost, self.period);
+        let mut level = self.level_at(start);
+        level.add(product(grant - start.min(grant), self.units));
+        let (gathered, price) = (level.credit, product(cost, self.period));
         let left = gathered.saturating_sub(price);
         // Less than a nanosecond's worth is left exactly when `grant` is the least time: that fraction is kept.
         let credit = if left < self.units.into() { left } else { gathered.min(self.full()).saturating_sub(price) };
         self.before = self.now;
-        self.now = Level { credit, at: grant.max(start) };
+        self.now = Level { credit, at: grant.max(start), ..level };
     }
 
     /// Takes back the last charge, as if it had never been made; and after it those before it that are kept.
@@ -131,15 +159,14 @@ impl Bucket {
         let gained = product(now.saturating_sub(grant), self.units);
         let refund = product(units.min(self.burst), self.period).saturating_sub(gained);
         self.settle(now);
-        let filled = self.now.credit.saturating_add(refund).min(self.full());
-        self.now.credit = self.now.credit.max(filled);
+        self.now.fill(refund, self.full());
     }
 
     /// Whole units that could be taken at `now`; less than nothing while a grant lies ahead.
     #[must_use]
     pub fn balance(&self, now: Nanos) -> i128 {
-        let ahead = product(self.now.at.saturating_sub(now), self.units);
-        let credit = self.credit_at(now.max(self.now.at));
+        let Level { credit, debt, .. } = self.level_at(now.max(self.now.at));
+        let ahead = product(self.now.at.saturating_sub(now), self.units).saturating_add(debt);
         let period = u128::from(self.period);
         let whole = |units: u128| i128::try_from(units).unwrap_or(i128::MAX);
         if ahead > credit { -whole((ahead - credit).div_ceil(period)) } else { whole((credit - ahead) / period) }
@@ -151,6 +178,7 @@ impl Bucket {
         let (from, to) = (u128::from(self.period), u128::from(rate.period()));
         for level in self.levels() {
             level.credit = level.credit / from * to + level.credit % from * to / from;
+            level.debt = (level.debt / from).saturating_mul(to).saturating_add((level.debt % from * to).div_ceil(from));
         }
         (self.units, self.period) = (rate.units(), rate.period());
     }
@@ -168,15 +196,17 @@ impl Bucket {
     /// Moves the schedule of who asked at `asked` later by `by` nanoseconds, in which nothing is gained.
     pub(crate) fn delay(&mut self, asked: Nanos, by: Nanos) {
         let start = asked.max(self.now.at);
-        self.now = Level { credit: self.credit_at(start), at: start.saturating_add(by) };
+        self.now = Level { at: start.saturating_add(by), ..self.level_at(start) };
     }
 
     /// Brings the state up to `now` for a waiter that asked at `asked` and gathers up to `cost` units.
     pub(crate) fn gather(&mut self, now: Nanos, asked: Nanos, cost: u64) {
         let start = asked.max(self.now.at);
         if now > start {
-            let gathered = self.credit_at(start).saturating_add(product(now - start, self.units));
-            self.now = Level { credit: gathered.min(self.full().max(product(cost, self.period))), at: now };
+            let mut level = self.level_at(start);
+            level.add(product(now - start, self.units));
+            let most = self.full().max(product(cost, self.period));
+            self.now = Level { credit: level.credit.min(most), at: now, ..level };
         }
     }
 
@@ -191,36 +221,38 @@ impl Bucket {
         self.settle(now);
         let full = self.full();
         let more = product(units, self.period);
-        for level in self.levels() {
-            let filled = level.credit.saturating_add(more).min(full);
-            level.credit = level.credit.max(filled);
-        }
+        self.levels().for_each(|level| level.fill(more, full));
     }
 
-    /// Takes `units` at `now`, as far as they are there.
+    /// Takes `units` at `now`. Those that are not there are a debt, which is paid before anything is granted.
     pub(crate) fn pay(&mut self, now: Nanos, units: u64) {
         self.settle(now);
         let price = product(units, self.period);
-        for level in self.levels() {
-            level.credit = level.credit.saturating_sub(price);
-        }
+        self.levels().for_each(|level| level.subtract(price));
+    }
+
+    /// Has nothing at `time`, and gains from then on. What is owed is still owed.
+    pub(crate) fn empty(&mut self, time: Nanos) {
+        self.settle(time);
+        self.levels().filter(|level| level.at <= time).for_each(|level| level.credit = 0);
     }
 
     /// Whether nothing more would be kept at `time`, or at the last grant where that is later.
     pub(crate) fn is_full(&self, time: Nanos) -> bool {
-        self.credit_at(time.max(self.now.at)) >= self.full()
+        self.level_at(time.max(self.now.at)).credit >= self.full()
     }
 
     /// The state in credits, for a gauge: what a nanosecond repays, what a unit costs, what the bucket holds, what is
     /// missing to that, and since when. `None` where it is fuller than full.
     pub(crate) fn gauge(&self) -> Option<(u64, u64, u128, u128, Nanos)> {
-        let missing = self.full().checked_sub(self.now.credit)?;
+        let missing = self.full().checked_sub(self.now.credit)?.checked_add(self.now.debt)?;
         Some((self.units, self.period, self.full(), missing, self.now.at))
     }
 
     /// The state as a gauge told it: `missing` credits at `at`.
     pub(crate) fn resume(&mut self, missing: u128, at: Nanos) {
-        self.now = Level { credit: self.full().saturating_sub(missing), at };
+        let full = self.full();
+        self.now = Level { credit: full.saturating_sub(missing), debt: missing.saturating_sub(full), at };
         self.before = self.now;
     }
 
@@ -229,7 +261,7 @@ impl Bucket {
         let (units, full) = (self.units, self.full());
         for level in self.levels() {
             if let Some(elapsed) = now.checked_sub(level.at) {
-                *level = Level { credit: grown(level.credit, elapsed, units, full), at: now };
+                *level = Level { at: now, ..grown(*level, elapsed, units, full) };
             }
         }
     }
@@ -239,9 +271,9 @@ impl Bucket {
         [&mut self.now, &mut self.before].into_iter().chain(&mut self.earlier)
     }
 
-    /// Credit at `time`, which is not before the last grant.
-    fn credit_at(&self, time: Nanos) -> u128 {
-        grown(self.now.credit, time - self.now.at, self.units, self.full())
+    /// As it will be at `time`, which is not before the last grant.
+    fn level_at(&self, time: Nanos) -> Level {
+        grown(self.now, time - self.now.at, self.units, self.full())
     }
 
     fn full(&self) -> u128 {
@@ -249,10 +281,14 @@ impl Bucket {
     }
 }
 
-/// What `credit` has become after `elapsed`. Within one nanosecond a rate above 1 GHz may leave more than a small burst
+/// What `level` has become after `elapsed`. Within one nanosecond a rate above 1 GHz may leave more than a small burst
 /// holds; that is owed to who asks in the same nanosecond, and to nobody later.
-fn grown(credit: u128, elapsed: Nanos, units: u64, full: u128) -> u128 {
-    if elapsed == 0 { credit } else { credit.saturating_add(product(elapsed, units)).min(full) }
+fn grown(mut level: Level, elapsed: Nanos, units: u64, full: u128) -> Level {
+    if elapsed > 0 {
+        level.add(product(elapsed, units));
+        level.credit = level.credit.min(full);
+    }
+    level
 }
 
 /// 64 × 64 bits never overflow 128.

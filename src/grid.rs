@@ -27,14 +27,25 @@ pub struct Grid {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Level {
     units: u128,
+    /// What was used without a grant and is not paid yet; there are no units then.
+    debt: u128,
     at: Nanos,
+}
+
+impl Level {
+    /// Pays debts first.
+    fn add(&mut self, units: u128) {
+        let paid = units.min(self.debt);
+        self.debt -= paid;
+        self.units += units - paid;
+    }
 }
 
 impl Grid {
     /// A bucket of `max` units that holds `initial` (at most `max`) at `now`, where its grid begins.
     #[must_use]
     pub fn new(refill: NonZeroU64, interval: NonZeroU64, max: u64, initial: u64, now: Nanos) -> Self {
-        let level = Level { units: initial.min(max).into(), at: now };
+        let level = Level { units: initial.min(max).into(), debt: 0, at: now };
         let (refill, interval) = (refill.get(), interval.get());
         Grid { refill, interval, max, start: now, now: level, before: level, earlier: VecDeque::new() }
     }
@@ -57,7 +68,8 @@ impl Grid {
     #[must_use]
     pub fn conforms_at(&self, now: Nanos, cost: u64) -> Option<Nanos> {
         let start = now.max(self.now.at);
-        let missing = u128::from(cost).saturating_sub(self.units_at(start));
+        let level = self.level_at(start);
+        let missing = (u128::from(cost) + level.debt).saturating_sub(level.units);
         if missing == 0 {
             return Some(start);
         }
@@ -71,17 +83,18 @@ impl Grid {
     /// After that time only as much is gathered as the bucket keeps.
     pub fn charge(&mut self, asked: Nanos, grant: Nanos, cost: u64) {
         let start = asked.max(self.now.at);
-        let there = self.units_at(start);
+        let mut level = self.level_at(start);
         self.before = self.now;
-        if grant <= start && there >= cost.into() {
-            self.now = Level { units: (there - u128::from(cost)).min(self.max.into()), at: start };
+        if grant <= start && level.units >= cost.into() {
+            self.now = Level { units: (level.units - u128::from(cost)).min(self.max.into()), at: start, ..level };
             return;
         }
-        let refills = self.ticks(grant.max(start)) - self.ticks(start);
-        let gathered = there + u128::from(refills) * u128::from(self.refill);
-        let needed = u128::from(cost).saturating_sub(there).div_ceil(self.refill.into());
-        let kept = if u128::from(refills) == needed { gathered } else { gathered.min(self.max.into()) };
-        self.now = Level { units: kept.saturating_sub(cost.into()).min(self.max.into()), at: grant.max(start) };
+        let refills = u128::from(self.ticks(grant.max(start)) - self.ticks(start));
+        let needed = (u128::from(cost) + level.debt).saturating_sub(level.units).div_ceil(self.refill.into());
+        level.add(refills * u128::from(self.refill));
+        let kept = if refills == needed { level.units } else { level.units.min(self.max.into()) };
+        let units = kept.saturating_sub(cost.into()).min(self.max.into());
+        self.now = Level { units, at: grant.max(start), ..level };
     }
 
     /// Takes back the last charge, as if it had never been made; and after it those before it that are kept.
@@ -117,17 +130,26 @@ impl Grid {
         self.settle(now);
         let max = u128::from(self.max);
         for level in self.levels() {
-            let filled = (level.units + u128::from(units)).min(max);
-            level.units = level.units.max(filled);
+            let before = level.units;
+            level.add(units.into());
+            level.units = level.units.min(max.max(before));
         }
     }
 
-    /// Takes `units` at `now`, as far as they are there.
+    /// Takes `units` at `now`. Those that are not there are a debt, which is paid before anything is granted.
     pub(crate) fn pay(&mut self, now: Nanos, units: u64) {
         self.settle(now);
         for level in self.levels() {
-            level.units = level.units.saturating_sub(units.into());
+            let paid = level.units.min(units.into());
+            level.units -= paid;
+            level.debt = level.debt.saturating_add(u128::from(units) - paid);
         }
+    }
+
+    /// Has nothing at `time`, and goes on being refilled from then on. What is owed is still owed.
+    pub(crate) fn empty(&mut self, time: Nanos) {
+        self.settle(time);
+        self.levels().filter(|level| level.at <= time).for_each(|level| level.units = 0);
     }
 
     /// Brings the state up to `now` for a waiter that asked at `asked` and gathers up to `cost`.
@@ -135,8 +157,9 @@ impl Grid {
         let start = asked.max(self.now.at);
         if now > start {
             let refills = self.ticks(now) - self.ticks(start);
-            let gathered = self.units_at(start) + u128::from(refills) * u128::from(self.refill);
-            self.now = Level { units: gathered.min(self.max.max(cost).into()), at: now };
+            let mut level = self.level_at(start);
+            level.add(u128::from(refills) * u128::from(self.refill));
+            self.now = Level { units: level.units.min(self.max.max(cost).into()), at: now, ..level };
         }
     }
 
@@ -162,18 +185,19 @@ impl Grid {
 
     /// Whether nothing more would be kept at `time`, or at the last grant where that is later.
     pub(crate) fn is_full(&self, time: Nanos) -> bool {
-        self.units_at(time.max(self.now.at)) >= self.max.into()
+        let level = self.level_at(time.max(self.now.at));
+        level.debt == 0 && level.units >= self.max.into()
     }
 
     /// Units that could be taken at `now`; nothing while a grant lies ahead.
     #[must_use]
     pub fn available(&self, now: Nanos) -> u64 {
-        if now < self.now.at { 0 } else { u64::try_from(self.units_at(now)).unwrap_or(u64::MAX) }
+        if now < self.now.at { 0 } else { u64::try_from(self.level_at(now).units).unwrap_or(u64::MAX) }
     }
 
     fn settle(&mut self, now: Nanos) {
         if now > self.now.at {
-            self.now = Level { units: self.units_at(now), at: now };
+            self.now = Level { at: now, ..self.level_at(now) };
             self.before = self.now;
         }
     }
@@ -183,15 +207,15 @@ impl Grid {
         [&mut self.now, &mut self.before].into_iter().chain(&mut self.earlier)
     }
 
-    /// Units at `time`, which is not before the last grant.
-    fn units_at(&self, time: Nanos) -> u128 {
-        if time == self.now.at {
-            return self.now.units;
+    /// As it will be at `time`, which is not before the last grant.
+    fn level_at(&self, time: Nanos) -> Level {
+        let mut level = self.now;
+        let refills = self.ticks(time) - self.ticks(level.at);
+        if time > level.at && refills > 0 {
+            level.add(u128::from(refills) * u128::from(self.refill));
+            level.units = level.units.min(self.max.into());
         }
-        match self.ticks(time) - self.ticks(self.now.at) {
-            0 => self.now.units,
-            refills => (self.now.units + u128::from(refills) * u128::from(self.refill)).min(self.max.into()),
-        }
+        level
     }
 
     /// Points of the grid passed by `time`.
@@ -257,8 +281,8 @@ mod tests {
         grid.charge(0, 0, 5);
         grid.give_back(20, 0, 5);
         assert_eq!(grid.available(20), 5);
-        grid.pay(20, 9);
-        assert_eq!(grid.available(29), 0);
+        grid.pay(20, 7);
+        assert_eq!((grid.available(39), grid.available(40), grid.available(50)), (0, 0, 1), "two were owed");
     }
 
     #[test]

@@ -310,8 +310,20 @@ impl Limiter {
         Ok(())
     }
 
-    /// Settles what was acquired as `estimated` and came out as `actual`: pays the difference, as far as there is
-    /// anything, or gives it back, as far as there is room.
+    /// Settles what was acquired as `estimated` and came out as `actual`. What was used beyond the estimate is owed: those
+    /// behind wait until the rate has paid it, and in a window it counts like all else. What was not used is given back, as
+    /// far as there is room.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let tokens = throttle::limiter::Limiter::new(1000, 1000)?;
+    /// tokens.acquire(400).await?;
+    /// tokens.reconcile(3000, 400)?; // the answer was longer than expected
+    /// assert_eq!(tokens.time_until(1)?, std::time::Duration::from_millis(2001));
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// Where one is no amount.
@@ -319,6 +331,19 @@ impl Limiter {
         let (actual, estimated) = (actual.into().parts()?, estimated.into().parts()?);
         self.shared.with(|queue, now, effects| queue.reconcile(now, actual, estimated, effects));
         Ok(())
+    }
+
+    /// Nobody is granted anything for `time` from now, as a server asks that answers with Retry-After. Waiters keep their
+    /// places. At the end of the pause the buckets are empty and begin to fill; windows go on counting what they counted.
+    ///
+    /// The longest pause holds: a shorter one does not end it. Reservations keep the times they were told.
+    pub fn pause_for(&self, time: Duration) {
+        self.shared.with(|queue, now, effects| queue.pause_until(now, now.saturating_add(nanos(time)), effects));
+    }
+
+    /// As [`pause_for`](Self::pause_for), until `time`.
+    pub fn pause_until(&self, time: tokio::time::Instant) {
+        self.pause_for(time.saturating_duration_since(tokio::time::Instant::now()));
     }
 
     /// Whoever is in line is still served; whoever comes from now on is refused with [`AcquireError::Closed`].

@@ -95,13 +95,18 @@ impl Window {
             self.logged -= u128::from(entry.units);
             self.log.pop_front();
         }
+        self.log(grant, cost, self.group);
+    }
+
+    /// Puts `cost` units at the end of the log, and no more than `group` of them in one entry with earlier ones.
+    fn log(&mut self, grant: Nanos, cost: u64, group: u64) {
         let mut undo = Undo { at: self.at, merged_into: None, pushed: false, cost };
         let mut rest = cost;
         // What has left the period must not come back into it with a group.
         let joins = self.log.back().is_some_and(|last| !self.has_left(last, grant));
         if let Some(last) = self.log.back_mut().filter(|_| joins) {
             // At the end of the clock all comes at one time, and may be more than one entry counts.
-            let most = if last.at == grant { u64::MAX } else { self.group };
+            let most = if last.at == grant { u64::MAX } else { group };
             let shared = rest.min(most.saturating_sub(last.units));
             if shared > 0 {
                 undo.merged_into = Some(*last);
@@ -209,12 +214,13 @@ impl Window {
         self.fix();
     }
 
-    /// Logs `units` at `now`, as far as there is room.
+    /// Logs `units` at `now` that were used without a grant, be it more than the window allows: all count for a period.
     pub(crate) fn pay(&mut self, now: Nanos, units: u64) {
         let time = now.max(self.at);
-        let room = self.count.saturating_sub(self.held_at(time));
-        if room.min(units) > 0 {
-            self.charge(time, room.min(units));
+        if units > 0 {
+            // Beyond the count they need no times of their own: so the log stays as short as the window is.
+            let group = if self.held_at(time) > self.count { u64::MAX } else { self.group };
+            self.log(time, units, group);
             self.fix();
         }
     }

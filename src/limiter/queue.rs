@@ -73,7 +73,8 @@ pub(crate) struct Queue {
     promises: usize,
     /// The latest reading of the clock. Earlier ones count as this.
     now: Nanos,
-    /// The head is reckoned from here at the earliest, on the schedule: since then nobody before it holds it up.
+    /// The head is reckoned from here at the earliest, on the schedule: since then nobody before it holds it up. During a
+    /// pause, its end.
     floor: Nanos,
     lag: Nanos,
     /// Of the limits: the time the first bucket needs to fill, how late a wake-up may be, the most units at once, and
@@ -302,12 +303,31 @@ impl Queue {
         }
     }
 
-    /// Pays for `used` what was estimated and granted as `granted`: the difference either way, as far as there is room.
+    /// Settles what was granted as `granted` and came out as `used`. What was used beyond that is paid before anybody is
+    /// granted anything; what was not used is given back, as far as there is room.
     pub(crate) fn reconcile(&mut self, now: Nanos, used: u64, granted: u64, effects: &mut Effects) {
         let at = self.settle(now, effects);
         self.limits.pay(at, used.saturating_sub(granted));
-        self.limits.credit(at, granted.saturating_sub(used));
+        if !self.is_paused() {
+            self.limits.credit(at, granted.saturating_sub(used));
+        }
         self.serve(effects);
+    }
+
+    /// Nobody is granted anything before `until`, and nothing is saved up by then. Waiters keep their places.
+    pub(crate) fn pause_until(&mut self, now: Nanos, until: Nanos, effects: &mut Effects) {
+        self.settle(now, effects);
+        if until > self.now {
+            self.lag = 0;
+            self.floor = self.floor.max(until);
+            self.limits.empty(until);
+            self.serve(effects);
+        }
+    }
+
+    /// Only a pause moves the floor ahead of the clock.
+    pub(super) fn is_paused(&self) -> bool {
+        self.floor > self.now
     }
 
     pub(crate) fn set_rate(&mut self, now: Nanos, place: usize, rate: Rate, effects: &mut Effects) {
@@ -348,7 +368,7 @@ impl Queue {
     /// Units that could be had now by who comes now, whoever waits.
     pub(crate) fn level(&mut self, now: Nanos, effects: &mut Effects) -> u64 {
         self.advance(now, effects);
-        self.limits.available(self.now.max(self.asks_at()))
+        if self.is_paused() { 0 } else { self.limits.available(self.now) }
     }
 
     /// When who comes now would be granted `cost`, if everybody before stays.
@@ -406,6 +426,7 @@ impl Queue {
     pub(crate) fn is_plain(&self) -> bool {
         self.line.is_empty()
             && self.lag == 0
+            && !self.is_paused()
             && !self.closed
             && self.places.is_none()
             && self.limits.latest() <= self.now
@@ -488,7 +509,8 @@ impl Queue {
     /// the lag, until the limits come to rest or the next grant lies ahead of the clock.
     fn asks_at(&self) -> Nanos {
         let behind = self.now.saturating_sub(self.lag);
-        if self.lag == 0 || self.limits.at_rest(behind) || self.limits.latest() > self.now { self.now } else { behind }
+        let caught_up = self.lag == 0 || self.limits.at_rest(behind) || self.limits.latest() > self.now;
+        self.floor.max(if caught_up { self.now } else { behind })
     }
 
     /// The time a reservation for `cost` would be told: everybody before it is served first.

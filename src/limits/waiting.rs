@@ -166,13 +166,24 @@ impl Limits {
         }
     }
 
-    /// Takes `units` that were used without a grant, as far as they are there.
+    /// Takes `units` that were used without a grant. Those that are not there are a debt.
     pub(crate) fn pay(&mut self, now: Nanos, units: u64) {
         for state in &mut self.states {
             match state {
                 State::Bucket(bucket) => bucket.pay(now, units),
                 State::Grid(grid) => grid.pay(now, units),
                 State::Window(window) => window.pay(now, units),
+            }
+        }
+    }
+
+    /// Empties the buckets at `time`, which gain from then on.
+    pub(crate) fn empty(&mut self, time: Nanos) {
+        for state in &mut self.states {
+            match state {
+                State::Bucket(bucket) => bucket.empty(time),
+                State::Grid(grid) => grid.empty(time),
+                State::Window(_) => {}
             }
         }
     }

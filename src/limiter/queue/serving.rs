@@ -140,6 +140,9 @@ impl Queue {
     }
 
     pub(super) fn give_back(&mut self, grant: &Grant) {
+        if self.is_paused() && self.now >= self.limits.latest() {
+            return; // Nothing is saved up before the end of a pause.
+        }
         let at = if self.now >= self.limits.latest() {
             self.gather()
         } else {
