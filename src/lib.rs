@@ -7,6 +7,7 @@
 //! | no more than so many a second, with bursts | [`Limiter::new`](limiter::Limiter::new) |
 //! | callers that line up, with timeouts, a bounded line and closing | [`Limiter::leaky`](limiter::Limiter::leaky) |
 //! | several limits at once, also "5000 in any hour" | [`Limiter::builder`](limiter::Limiter::builder) with [`limit`](limiter::Builder::limit) |
+//! | several costs at once, requests and tokens | [`Limiter::joint`](limiter::Limiter::joint) |
 //! | a rate of starts *and* a number at work at the same time | [`Semaphore`](semaphore::Semaphore) |
 //! | what the crate leaky-bucket does, under the same names | [`leaky_bucket`] |
 //! | to do the waiting yourself | [`Limiter::reserve`](limiter::Limiter::reserve), or [`limits`] and [`bucket`], which are pure arithmetic |

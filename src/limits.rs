@@ -13,11 +13,13 @@ use std::num::NonZeroU64;
 use thiserror::Error;
 
 mod agree;
+mod kinds;
 mod plan;
 mod saved;
 mod waiting;
 
 pub use agree::Disagreement;
+use kinds::Kinds;
 pub(crate) use plan::Resolved;
 pub use plan::{Plan, PlanError};
 
@@ -33,6 +35,7 @@ enum State {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
     states: Vec<State>,
+    kinds: Kinds,
     quantum: u64,
     /// The latest time at which something was taken, given back or changed. Who reads less has read it out of order.
     asked: Nanos,
@@ -135,6 +138,10 @@ impl Limits {
             return Ok(latest);
         }
         for (place, state) in self.states.iter().enumerate() {
+            let cost = self.kinds.part(place, cost);
+            if cost == 0 {
+                continue;
+            }
             let time = state.conforms_at(now, cost).ok_or(Refusal::Never)?;
             if time > latest.0 {
                 latest = (time, Some(place));
@@ -228,8 +235,8 @@ impl Limits {
         } else if now >= self.at && now >= grant.at {
             // A time given that lies ahead, though it is later than the latest: that grant was undone before.
             (self.asked, self.at) = (now, now);
-            for state in &mut self.states {
-                state.give_back(now, grant);
+            for (place, state) in self.states.iter_mut().enumerate() {
+                state.give_back(now, grant.at, self.kinds.part(place, grant.units));
             }
         }
     }
@@ -270,8 +277,8 @@ impl Limits {
     fn charge(&mut self, asked: Nanos, at: Nanos, units: u64, bound_by: Option<usize>) -> Grant {
         if units > 0 {
             self.asked = self.in_order(asked);
-            for state in &mut self.states {
-                state.charge(self.asked, at, units);
+            for (place, state) in self.states.iter_mut().enumerate() {
+                state.charge(self.asked, at, self.kinds.part(place, units));
             }
             self.grants += 1;
             (self.last, self.before, self.at) = (self.grants, self.at, at);
@@ -353,11 +360,11 @@ impl State {
         }
     }
 
-    fn give_back(&mut self, now: Nanos, grant: &Grant) {
+    fn give_back(&mut self, now: Nanos, grant: Nanos, units: u64) {
         match self {
-            State::Bucket(bucket) => bucket.give_back(now, grant.at, grant.units),
-            State::Window(window) => window.give_back(grant.at, grant.units),
-            State::Grid(grid) => grid.give_back(now, grant.at, grant.units),
+            State::Bucket(bucket) => bucket.give_back(now, grant, units),
+            State::Window(window) => window.give_back(grant, units),
+            State::Grid(grid) => grid.give_back(now, grant, units),
         }
     }
 }

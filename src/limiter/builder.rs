@@ -76,6 +76,9 @@ pub enum BuildError {
         /// Which setting.
         &'static str,
     ),
+    /// A joint limiter that should not be fair.
+    #[error("a joint limiter is always fair; leave out fair(false)")]
+    JointIsFair,
     /// A change of what a limiter of windows does not have.
     #[error(
         "this limiter has windows only, which cannot be changed; make another, or build it with a rate or a bucket"
@@ -192,6 +195,10 @@ impl Builder {
         passed_over.map_or(Ok(()), |(_, setting)| Err(BuildError::WithoutRate(setting)))
     }
 
+    pub(super) fn oversize_rule(&self) -> Oversize {
+        self.oversize
+    }
+
     fn rules(&self) -> Rules {
         let bounded = self.most_waiters > 0 && self.on_full == OnFull::Fail;
         let most_waiters = bounded.then_some(self.most_waiters);
@@ -238,6 +245,24 @@ impl Builder {
             Refill::Grid => limits.with_grid(Grid::new(refill, interval, most.get(), initial.parts()?, now)),
         })
     }
+}
+
+/// One queue for the limits of all these.
+pub(super) fn joint(limiters: &[Builder]) -> Result<Arc<Shared>, BuildError> {
+    for limiter in limiters {
+        limiter.check_settings()?;
+        if !limiter.fair {
+            return Err(BuildError::JointIsFair);
+        }
+    }
+    let time = limiters.iter().find_map(|limiter| limiter.timer.clone()).map_or_else(Time::tokio, Time::Custom);
+    let most_waiters = limiters.iter().filter_map(|limiter| limiter.rules().most_waiters).min();
+    // What is above a burst is refused before it comes to the queue, to which a cost is only the number of a list.
+    let rules = Rules { fair: true, oversize: Oversize::Wait, most_waiters };
+    Shared::new(time, |now| {
+        let each: Result<_, BuildError> = limiters.iter().map(|limiter| limiter.limits(now)).collect();
+        Ok(Queue::new(Limits::joint(each?, now), rules, None))
+    })
 }
 
 /// A rate in parts of units.

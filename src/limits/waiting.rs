@@ -1,7 +1,7 @@
 //! What a queue of waiters asks of its limits, beside grants.
 
 use super::plan::{Plan, Resolved};
-use super::{Earlier, Grant, Limits, Refusal, State};
+use super::{Earlier, Grant, Kinds, Limits, Refusal, State};
 use crate::bucket::Bucket;
 use crate::clock::{MILLISECOND, Nanos};
 use crate::grid::Grid;
@@ -26,7 +26,17 @@ impl Limits {
     /// No limit yet.
     pub(crate) fn none(now: Nanos) -> Self {
         let (grants, last, earlier) = (0, 0, Some(VecDeque::new()));
-        Limits { states: Vec::new(), quantum: u64::MAX, asked: now, at: now, before: now, grants, last, earlier }
+        Limits {
+            states: Vec::new(),
+            kinds: Kinds::default(),
+            quantum: u64::MAX,
+            asked: now,
+            at: now,
+            before: now,
+            grants,
+            last,
+            earlier,
+        }
     }
 
     /// Puts a bucket before the other limits.
@@ -54,7 +64,7 @@ impl Limits {
     /// The bucket, where that is all there is.
     pub(crate) fn bucket(&self) -> Option<&Bucket> {
         match self.states.as_slice() {
-            [State::Bucket(bucket)] => Some(bucket),
+            [State::Bucket(bucket)] if !self.kinds.are_several() => Some(bucket),
             _ => None,
         }
     }
@@ -69,13 +79,14 @@ impl Limits {
 
     /// The most units at one instant; more has to be gathered.
     pub(crate) fn burst(&self) -> u64 {
-        self.states.iter().map(State::most).min().unwrap_or(u64::MAX)
+        let most = self.states.iter().map(State::most).min().filter(|_| !self.kinds.are_several());
+        most.unwrap_or(u64::MAX)
     }
 
     /// The most units in one grant, however long it waits: what the smallest window counts.
     pub(crate) fn largest_cost(&self) -> u64 {
         let windows = self.states.iter().filter(|state| matches!(state, State::Window(_)));
-        windows.map(State::most).min().unwrap_or(u64::MAX)
+        windows.map(State::most).min().filter(|_| !self.kinds.are_several()).unwrap_or(u64::MAX)
     }
 
     /// Time in which the first of the buckets fills.
@@ -92,6 +103,7 @@ impl Limits {
     /// what a refill leaves over of one cost is there for the next.
     pub(crate) fn pays_steadily(&self) -> bool {
         match self.states.as_slice() {
+            _ if self.kinds.are_several() => false,
             [] | [State::Bucket(_)] => true,
             [State::Grid(grid)] => grid.keeps_refills(),
             _ => false,
@@ -146,7 +158,8 @@ impl Limits {
 
     /// Brings the state up to `now` for a waiter of `cost` units that asked at `asked` and goes on waiting.
     pub(crate) fn gather(&mut self, now: Nanos, asked: Nanos, cost: u64) {
-        for state in &mut self.states {
+        for (place, state) in self.states.iter_mut().enumerate() {
+            let cost = self.kinds.part(place, cost);
             match state {
                 State::Bucket(bucket) => bucket.gather(now, asked, cost),
                 State::Grid(grid) => grid.gather(now, asked, cost),
@@ -168,7 +181,8 @@ impl Limits {
 
     /// Takes `units` that were used without a grant. Those that are not there are a debt.
     pub(crate) fn pay(&mut self, now: Nanos, units: u64) {
-        for state in &mut self.states {
+        for (place, state) in self.states.iter_mut().enumerate() {
+            let units = self.kinds.part(place, units);
             match state {
                 State::Bucket(bucket) => bucket.pay(now, units),
                 State::Grid(grid) => grid.pay(now, units),
@@ -190,7 +204,8 @@ impl Limits {
 
     /// Adds `units` that were granted and not used, as far as there is room.
     pub(crate) fn credit(&mut self, now: Nanos, units: u64) {
-        for state in &mut self.states {
+        for (place, state) in self.states.iter_mut().enumerate() {
+            let units = self.kinds.part(place, units);
             match state {
                 State::Bucket(bucket) => bucket.credit(now, units),
                 State::Grid(grid) => grid.credit(now, units),
