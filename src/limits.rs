@@ -73,6 +73,8 @@ pub struct Grant {
     number: u64,
     /// Tells the limits that it was charged to from those that took their place; 0 where none can.
     generation: u64,
+    /// Windows count it from here on: `at`, or later where it was handed over later.
+    counted: Nanos,
 }
 
 /// Why something is not granted. A refusal charges nothing.
@@ -98,12 +100,17 @@ fn seconds(nanos: Nanos) -> String {
 impl Grant {
     /// A grant that was reckoned elsewhere.
     pub(crate) fn told(at: Nanos, units: u64, bound_by: Option<usize>, number: u64) -> Self {
-        Grant { at, units, bound_by, number, generation: 0 }
+        Grant { at, units, bound_by, number, generation: 0, counted: at }
     }
 
     /// The same, charged to limits of that generation.
     pub(crate) fn of(self, generation: u64) -> Self {
         Grant { generation, ..self }
+    }
+
+    /// The same, counted by windows from `now` on.
+    pub(crate) fn counted_from(self, now: Nanos) -> Self {
+        Grant { counted: now, ..self }
     }
 
     /// See [`of`](Self::of).
@@ -236,7 +243,7 @@ impl Limits {
             // A time given that lies ahead, though it is later than the latest: that grant was undone before.
             (self.asked, self.at) = (now, now);
             for (place, state) in self.states.iter_mut().enumerate() {
-                state.give_back(now, grant.at, self.kinds.part(place, grant.units));
+                state.give_back(now, grant, self.kinds.part(place, grant.units));
             }
         }
     }
@@ -275,15 +282,27 @@ impl Limits {
     }
 
     fn charge(&mut self, asked: Nanos, at: Nanos, units: u64, bound_by: Option<usize>) -> Grant {
+        self.charge_and_count(asked, at, at, units, bound_by)
+    }
+
+    /// As [`charge`](Self::charge), but windows count it from `counted` on, which is not before `at`.
+    fn charge_and_count(
+        &mut self,
+        asked: Nanos,
+        at: Nanos,
+        counted: Nanos,
+        units: u64,
+        bound_by: Option<usize>,
+    ) -> Grant {
         if units > 0 {
             self.asked = self.in_order(asked);
             for (place, state) in self.states.iter_mut().enumerate() {
-                state.charge(self.asked, at, self.kinds.part(place, units));
+                state.charge(self.asked, at, counted, self.kinds.part(place, units));
             }
             self.grants += 1;
             (self.last, self.before, self.at) = (self.grants, self.at, at);
         }
-        Grant::told(at, units, bound_by, self.grants)
+        Grant { counted, ..Grant::told(at, units, bound_by, self.grants) }
     }
 
     /// Time that was read before, but comes after, is as good as what came before it.
@@ -306,15 +325,15 @@ impl State {
     fn conforms_at(&self, now: Nanos, cost: u64) -> Option<Nanos> {
         match self {
             State::Bucket(bucket) => bucket.conforms_at(now, cost),
-            State::Window(window) => window.conforms_at(now, cost),
+            State::Window(window) => window.room_at(now, cost),
             State::Grid(grid) => grid.conforms_at(now, cost),
         }
     }
 
-    fn charge(&mut self, asked: Nanos, grant: Nanos, cost: u64) {
+    fn charge(&mut self, asked: Nanos, grant: Nanos, counted: Nanos, cost: u64) {
         match self {
             State::Bucket(bucket) => bucket.charge(asked, grant, cost),
-            State::Window(window) => window.charge(grant, cost),
+            State::Window(window) => window.charge(counted, cost),
             State::Grid(grid) => grid.charge(asked, grant, cost),
         }
     }
@@ -360,11 +379,11 @@ impl State {
         }
     }
 
-    fn give_back(&mut self, now: Nanos, grant: Nanos, units: u64) {
+    fn give_back(&mut self, now: Nanos, grant: &Grant, units: u64) {
         match self {
-            State::Bucket(bucket) => bucket.give_back(now, grant, units),
-            State::Window(window) => window.give_back(grant, units),
-            State::Grid(grid) => grid.give_back(now, grant, units),
+            State::Bucket(bucket) => bucket.give_back(now, grant.at, units),
+            State::Window(window) => window.give_back(grant.counted, units),
+            State::Grid(grid) => grid.give_back(now, grant.at, units),
         }
     }
 }

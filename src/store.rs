@@ -40,6 +40,10 @@ pub trait Store: Debug {
     /// Grants what conforms now without further ado, at most `units`, which must have been read.
     fn take_available(&self, units: u64) -> u64;
 
+    /// Says that `units` of the run of `grant`, and what was granted with it, have left now. Limits of this process alone
+    /// count them in windows from now on; those that others use, too, count the time that was granted.
+    fn handed_over(&self, _grant: &Grant, _units: u64) {}
+
     /// Says that so many units beyond the last run were read and may leave as soon as the limits allow. A store that is far
     /// away asks for them ahead.
     fn foresee(&self, _units: u64) {}

@@ -72,8 +72,13 @@ impl Window {
     /// `None` for a cost above the window's count, which no time allows, and beyond the end of the clock.
     #[must_use]
     pub fn conforms_at(&self, now: Nanos, cost: u64) -> Option<Nanos> {
+        self.room_at(now.max(self.at), cost)
+    }
+
+    /// The least time, not before `start`, at which there is room for `cost` units. That may be before the last grant, where
+    /// units were handed over later than they might have been.
+    pub(crate) fn room_at(&self, start: Nanos, cost: u64) -> Option<Nanos> {
         let room = u128::from(self.count.checked_sub(cost)?);
-        let start = now.max(self.at);
         let mut held = self.logged;
         let mut time = start;
         for entry in &self.log {
@@ -121,6 +126,40 @@ impl Window {
         self.logged += u128::from(cost);
         self.at = self.at.max(grant);
         self.before = Some(undo);
+    }
+
+    /// Counts `units` that were granted at `counted` from `now` on, when they are handed over. `false` where they no longer
+    /// count and their room was given to others: then they have to wait once more.
+    pub(crate) fn hand_over(&mut self, counted: Nanos, units: u64, now: Nanos) -> bool {
+        let expired = now.saturating_sub(counted) >= self.period;
+        if self.at > now {
+            return !expired;
+        }
+        if expired && self.held_at(now).saturating_add(units) > self.count {
+            return false;
+        }
+        if !expired {
+            self.remove(counted, units);
+        }
+        self.log(now, units, self.group);
+        self.fix();
+        true
+    }
+
+    /// Takes `units` that were logged at `since` or later out of the log, the first first.
+    fn remove(&mut self, since: Nanos, units: u64) {
+        let mut rest = units;
+        let mut place = self.log.partition_point(|entry| entry.at < since);
+        while let Some(entry) = self.log.get_mut(place).filter(|_| rest > 0) {
+            let removed = rest.min(entry.units);
+            (rest, entry.units) = (rest - removed, entry.units - removed);
+            self.logged -= u128::from(removed);
+            if entry.units > 0 {
+                place += 1;
+            } else {
+                self.log.remove(place);
+            }
+        }
     }
 
     /// Appends the state as words; count and period stand elsewhere.

@@ -22,7 +22,6 @@ async fn ten_thousand_a_second(rounds: u32, change: impl Fn(&Limiter)) -> Durati
 
 #[tokio::test(start_paused = true)]
 async fn a_change_that_changes_nothing_costs_no_rate() {
-    let second = Duration::from_secs(1);
     let changes: [fn(&Limiter); 3] = [
         |limiter| limiter.reconcile(1, 1).unwrap(),
         |limiter| limiter.set_rate(10_000, Duration::from_secs(1)).unwrap(),
@@ -30,7 +29,7 @@ async fn a_change_that_changes_nothing_costs_no_rate() {
     ];
     for (number, change) in changes.into_iter().enumerate() {
         let elapsed = ten_thousand_a_second(10_000, change).await;
-        assert!(elapsed >= second - ms(1) && elapsed <= second + ms(2), "change {number}: {elapsed:?}");
+        assert!(elapsed >= ms(999) && elapsed <= ms(1002), "change {number}: {elapsed:?}");
     }
 }
 
@@ -181,7 +180,7 @@ fn nobody_is_granted_anything_during_a_pause_and_places_are_kept() {
     limiter.reconcile(0, 3).unwrap(); // nothing is saved up
     timer.to(1_999_999_999);
     assert!(line.iter_mut().all(|one| poll_once(one).is_pending()));
-    assert_eq!((limiter.available(), limiter.waiters()), (0, 4));
+    assert_eq!((limiter.available(), limiter.waiters()), (0, 3));
     assert!(limiter.try_acquire(1).is_err());
     for (number, one) in line.iter_mut().enumerate() {
         assert_eq!(timer.next(), Some(2_000_000_000 + (number as u64 + 1) * 100_000_000));

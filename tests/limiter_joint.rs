@@ -103,6 +103,25 @@ async fn a_window_counts_its_own_kind_and_what_is_above_it_is_never_granted() {
     assert_eq!(model.acquire([3]).await, Err(AcquireError::Never { cost: 3.into() }));
 }
 
+/// Law 2: a window counts its part when it is handed over, also where a list of costs is fetched late.
+#[test]
+fn a_window_of_one_kind_counts_what_is_fetched_late() {
+    let timer = Arc::new(FakeTimer::default());
+    let requests = Limiter::builder().limit("2/s,window".parse().unwrap()).timer(timer.clone());
+    let model = Limiter::joint([requests, Limiter::builder().rate(1000, ms(1000))]).unwrap();
+    assert_eq!(model.try_acquire([2, 500]), Ok(()));
+    let mut line = [[1, 300], [1, 300]].map(|costs| Box::pin(model.acquire(costs)));
+    assert!(line.iter_mut().all(|waiter| poll_once(waiter).is_pending()));
+    timer.to(1_000_000_000);
+    timer.to(1_900_000_000);
+    assert!(line.iter_mut().all(|waiter| poll_once(waiter).is_ready()), "granted at 1 s, fetched at 1.9 s");
+    timer.to(2_800_000_000);
+    assert!(model.try_acquire([1, 0]).is_err(), "the server saw two at 1.9 s");
+    assert_eq!(model.try_acquire([0, 1]), Ok(()), "tokens have no window");
+    timer.to(2_900_000_000);
+    assert_eq!(model.try_acquire([2, 0]), Ok(()));
+}
+
 /// B9: what was used beyond the estimate is owed, on the limit where it was used.
 #[tokio::test(start_paused = true)]
 async fn reconciling_gives_back_and_makes_debts_on_each_limit_by_itself() {
@@ -201,17 +220,17 @@ proptest! {
                     credit[kind] = (credit[kind] + rates[kind]).min(bursts[kind].max(costs[kind] * 1000));
                 }
             }
-            if !granted {
+            if granted {
+                for kind in 0..2 {
+                    credit[kind] -= costs[kind] * 1000;
+                }
+            } else {
                 clock.advance(100 * SECOND);
                 prop_assert!(poll_once(&mut acquire).is_ready());
                 prop_assert_eq!(joint.last_grant(), ms(now));
                 // It rested long enough to be full again.
                 credit = bursts;
                 now = clock.now() / 1_000_000;
-            } else {
-                for kind in 0..2 {
-                    credit[kind] -= costs[kind] * 1000;
-                }
             }
         }
     }

@@ -45,6 +45,8 @@ struct Transcript {
     writes: Vec<(Nanos, Vec<u8>)>,
     /// The reader takes nothing before this.
     blocked_until: Nanos,
+    /// Each write takes so long, and is done at its end.
+    slow: Nanos,
     gone_after: Option<usize>,
 }
 
@@ -58,6 +60,7 @@ impl Sink for &mut Transcript {
     }
 
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.clock.advance(self.slow);
         self.writes.push((self.clock.now(), bytes.to_vec()));
         Ok(bytes.len())
     }
@@ -245,4 +248,22 @@ fn reading_is_bounded() {
     let run = pump(&["1k/s"], LINES, 64, &[(0, &input)], Transcript::default());
     assert_eq!(run.units, 1000);
     assert!(run.reads >= 2000 / 64);
+}
+
+/// What the reader sees counts: a unit that was written late leaves its room late.
+#[test]
+fn a_window_counts_units_when_they_are_written() {
+    let input: Vec<u8> = b"x\n".repeat(300);
+    let cases: [(&[&str], Nanos); 3] =
+        [(&["10/100ms,window"], 7 * MS), (&["100/s", "10/100ms,window"], 3 * MS), (&["10/100ms,window"], 450 * MS)];
+    for (limits, slow) in cases {
+        let sink = Transcript { slow, ..Transcript::default() };
+        let run = pump(limits, LINES, 1 << 20, &[(0, &input)], sink);
+        run.result.unwrap();
+        assert_eq!(run.units, 300);
+        let times: Vec<Nanos> =
+            run.transcript.writes.iter().flat_map(|(time, bytes)| vec![*time; bytes.len() / 2]).collect();
+        let over = times.windows(11).find(|eleven| eleven[10] - eleven[0] < 100 * MS);
+        assert_eq!(over, None, "{limits:?}, {slow} ns a write");
+    }
 }

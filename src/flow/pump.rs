@@ -71,6 +71,7 @@ impl<F: Flow, S: Store + ?Sized> Pump<'_, F, S> {
         self.enter(Phase::Sink);
         let mut passed = Passed::default();
         let result = self.flow.pass(units, &mut passed);
+        self.store.handed_over(&grant, units);
         self.meter.passed(passed.units, passed.bytes, self.store.clock().now());
         Ok(result?)
     }

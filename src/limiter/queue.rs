@@ -117,8 +117,8 @@ struct Entry {
     deadline: Option<Nanos>,
     turn: Turn,
     waker: Option<Waker>,
-    /// Its arrival, where a thread waits.
-    thread: Option<u64>,
+    arrival: u64,
+    is_thread: bool,
     /// Nobody will come for this one.
     abandoned: bool,
 }
@@ -128,6 +128,8 @@ enum Turn {
     Waiting,
     /// A reservation that was told this time.
     Promised(Nanos),
+    /// Granted, but fetched so late that a window had given its room to others: waits for room, and for nothing else.
+    Late(Grant),
     Granted(Grant),
     TimedOut(Nanos),
 }
@@ -206,28 +208,30 @@ impl Queue {
         }
         self.admit(waiter)?;
         self.arrivals += 1;
-        let thread = waiter.is_thread.then_some(self.arrivals);
         let entry = Entry { asked: self.asks_at(), ..Entry::new(waiter.cost, self.now, Turn::Waiting) };
-        let entry = Entry { deadline: waiter.deadline, waker: Some(waiter.waker.clone()), thread, ..entry };
+        let entry = Entry { arrival: self.arrivals, is_thread: waiter.is_thread, ..entry };
+        let entry = Entry { deadline: waiter.deadline, waker: Some(waiter.waker.clone()), ..entry };
         self.queued = self.queued.saturating_add(waiter.cost);
         let key = self.line.push_back(entry);
         self.deadlines.extend(waiter.deadline.map(|deadline| (deadline, key)));
         self.serve(effects);
         // Only now: it is awake, and looks after its own time next. One that is done already keeps time for nobody.
-        if self.line.get(key).is_some_and(|entry| matches!(entry.turn, Turn::Waiting)) {
-            self.threads.extend(thread.map(|arrival| (arrival, key)));
+        if waiter.is_thread && self.line.get(key).is_some_and(|entry| matches!(entry.turn, Turn::Waiting)) {
+            self.threads.insert((self.arrivals, key));
         }
         Ok(Joined::Waits(key))
     }
 
     /// Whether the waiter is done; then it is forgotten. Otherwise `waker` is the one to wake.
     pub(crate) fn poll(&mut self, now: Nanos, key: Key, waker: &Waker, effects: &mut Effects) -> Stand {
-        self.advance(now, effects);
+        self.see(now);
+        self.fetch(key);
+        self.serve(effects);
         let Some(entry) = self.line.get_mut(key) else { return Stand::Done(Ok(())) };
         let done = match entry.turn {
             Turn::Granted(_) => Ok(()),
             Turn::TimedOut(after) => Err(Denied::TimedOut { after }),
-            Turn::Waiting | Turn::Promised(_) => {
+            Turn::Waiting | Turn::Promised(_) | Turn::Late(_) => {
                 if !entry.waker.as_ref().is_some_and(|own| own.will_wake(waker)) {
                     effects.dropped.extend(entry.waker.replace(waker.clone()));
                 }
@@ -255,6 +259,10 @@ impl Queue {
             Some(Turn::Granted(grant)) => {
                 self.give_back(&grant);
                 self.free_places(grant.units);
+            }
+            Some(Turn::Late(grant)) => {
+                self.leave_line(key);
+                self.give_back(&grant);
             }
             Some(Turn::TimedOut(_)) | None => {}
         }
@@ -480,7 +488,7 @@ impl Queue {
         if at > self.now {
             return Ok(false);
         }
-        let _: Grant = self.limits.charge_at(asked, at, cost);
+        let _: Grant = self.limits.release_at(self.now, asked, at, cost);
         self.hold_places(cost);
         if !self.line.is_empty() {
             self.serve(effects);
@@ -528,9 +536,14 @@ impl Queue {
         let mut limits = self.limits.clone();
         let mut floor = self.floor;
         for entry in self.line.iter() {
+            if let Turn::Late(grant) = entry.turn {
+                let at = limits.room_at(self.now, entry.cost)?;
+                limits.hand_over(&grant, entry.cost, at);
+                continue;
+            }
             let (at, _) = limits.conforms_at(entry.asked.max(floor), entry.cost).ok()?;
             let at = if let Turn::Promised(promised) = entry.turn { at.max(promised).saturating_add(late) } else { at };
-            let _: Grant = limits.charge_at(entry.asked.max(floor), at, entry.cost);
+            let _: Grant = limits.release_at(self.now, entry.asked.max(floor), at, entry.cost);
             floor = 0;
         }
         Some(limits)
@@ -539,7 +552,8 @@ impl Queue {
 
 impl Entry {
     fn new(cost: u64, since: Nanos, turn: Turn) -> Self {
-        Entry { cost, asked: since, since, deadline: None, turn, waker: None, thread: None, abandoned: false }
+        let (deadline, waker) = (None, None);
+        Entry { cost, asked: since, since, deadline, turn, waker, arrival: 0, is_thread: false, abandoned: false }
     }
 }
 

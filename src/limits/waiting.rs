@@ -125,6 +125,44 @@ impl Limits {
         self.charge(asked, at, cost, None)
     }
 
+    /// As [`charge_at`](Self::charge_at), for units that are handed over at `now`: windows count them from then on.
+    pub(crate) fn release_at(&mut self, now: Nanos, asked: Nanos, at: Nanos, cost: u64) -> Grant {
+        self.release(at);
+        self.charge_and_count(asked, at, at.max(now), cost, None)
+    }
+
+    /// Windows count `grant` from `now` on, when it is handed over. `false` where its room was given to others meanwhile:
+    /// nothing has changed then, and it has to wait until [`room_at`](Self::room_at).
+    pub(crate) fn hand_over(&mut self, grant: &Grant, units: u64, now: Nanos) -> bool {
+        if units == 0 {
+            return true;
+        }
+        let before = if self.windows().count() > 1 { Some(self.states.clone()) } else { None };
+        let states = self.states.iter_mut().enumerate();
+        let mut windows = states.filter_map(|(place, state)| Some((self.kinds.part(place, units), state.as_window()?)));
+        let counts = windows.all(|(units, window)| units == 0 || window.hand_over(grant.counted, units, now));
+        if let Some(states) = before.filter(|_| !counts) {
+            self.states = states;
+        }
+        counts
+    }
+
+    /// The least time, not before `now`, at which the windows have room for `cost` units.
+    pub(crate) fn room_at(&self, now: Nanos, cost: u64) -> Option<Nanos> {
+        let parts = self.windows().map(|(place, window)| (self.kinds.part(place, cost), window));
+        let mut asked = parts.filter(|(cost, _)| *cost > 0);
+        asked.try_fold(now.max(self.at), |at, (cost, window)| Some(at.max(window.room_at(now, cost)?)))
+    }
+
+    pub(crate) fn has_windows(&self) -> bool {
+        self.windows().next().is_some()
+    }
+
+    fn windows(&self) -> impl Iterator<Item = (usize, &Window)> {
+        let states = self.states.iter().enumerate();
+        states.filter_map(|(place, state)| if let State::Window(window) = state { Some((place, window)) } else { None })
+    }
+
     /// As [`charge_at`](Self::charge_at), at a time that may lie ahead of `now`. What was given before and lies ahead, too,
     /// can still be taken back once this has been.
     pub(crate) fn promise_at(&mut self, now: Nanos, asked: Nanos, at: Nanos, cost: u64) -> Grant {
@@ -145,15 +183,22 @@ impl Limits {
         }
     }
 
-    /// As [`take`](Self::take), at `earliest` or later: where the schedule is behind that, it is moved up to it. What
-    /// the limit that binds would have gained meanwhile is lost.
-    pub(crate) fn take_not_before(&mut self, asked: Nanos, cost: u64, earliest: Nanos) -> Result<Grant, Refusal> {
+    /// As [`take`](Self::take), at `earliest` or later, handed over at `now`: where the schedule is behind `earliest`, it is
+    /// moved up to it. What the limit that binds would have gained meanwhile is lost.
+    pub(crate) fn take_not_before(
+        &mut self,
+        now: Nanos,
+        asked: Nanos,
+        cost: u64,
+        earliest: Nanos,
+    ) -> Result<Grant, Refusal> {
         let (at, bound_by) = self.conforms_at(asked, cost)?;
         if let Some(State::Bucket(bucket)) = bound_by.and_then(|place| self.states.get_mut(place)) {
             bucket.delay(asked, earliest.saturating_sub(at));
         }
-        self.release(at.max(earliest));
-        Ok(self.charge(asked, at.max(earliest), cost, bound_by))
+        let at = at.max(earliest);
+        self.release(at);
+        Ok(self.charge_and_count(asked, at, at.max(now), cost, bound_by))
     }
 
     /// Brings the state up to `now` for a waiter of `cost` units that asked at `asked` and goes on waiting.
@@ -216,6 +261,10 @@ impl Limits {
 }
 
 impl State {
+    fn as_window(&mut self) -> Option<&mut Window> {
+        if let State::Window(window) = self { Some(window) } else { None }
+    }
+
     /// `None` for a window, which does not fill.
     fn fill_time(&self) -> Option<Nanos> {
         match self {

@@ -53,6 +53,13 @@ impl<C: Clock + Debug> Store for Memory<C> {
         limits.take(now, units).map_or(0, |grant| grant.units)
     }
 
+    fn handed_over(&self, grant: &Grant, units: u64) {
+        let mut limits = self.limits();
+        if limits.has_windows() {
+            limits.hand_over(grant, units, self.clock.now());
+        }
+    }
+
     fn schedule(&self, units: u64) -> Option<Nanos> {
         self.limits().schedule(self.clock.now(), units)
     }

@@ -29,6 +29,9 @@ impl Queue {
             self.grant_promise(key, asked, cost, promised, effects);
             return true;
         }
+        if let Turn::Late(grant) = entry.turn {
+            return self.serve_late(key, grant, effects);
+        }
         if self.no_place(cost) {
             return false;
         }
@@ -41,15 +44,51 @@ impl Queue {
             return false;
         }
         let earliest = self.now.saturating_sub(self.allowance);
-        let Ok(grant) = self.limits.take_not_before(asked, cost, earliest) else { return false };
+        let Ok(grant) = self.limits.take_not_before(self.now, asked, cost, earliest) else { return false };
         let late = self.now - grant.at;
         self.lag = if late > self.fill_time { late } else { 0 };
         self.hold_places(cost);
+        self.grant(key, grant, effects);
+        true
+    }
+
+    fn grant(&mut self, key: Key, grant: Grant, effects: &mut Effects) {
         self.leave_line(key);
         if let Some(entry) = self.line.get_mut(key) {
             entry.turn = Turn::Granted(grant);
             effects.wake.extend(entry.waker.take());
         }
+    }
+
+    /// Who was granted comes for it: windows count it from now on. Where its room is gone it waits once more, before all
+    /// that came after it.
+    pub(super) fn fetch(&mut self, key: Key) {
+        let Some(entry) = self.line.get(key) else { return };
+        let Turn::Granted(grant) = entry.turn else { return };
+        if self.limits.hand_over(&grant, grant.units, self.now) {
+            return;
+        }
+        let (arrival, deadline, is_thread) = (entry.arrival, entry.deadline, entry.is_thread);
+        self.queued = self.queued.saturating_add(entry.cost);
+        self.line.link_before(key, |other| matches!(other.turn, Turn::Late(_)) && other.arrival < arrival);
+        if let Some(entry) = self.line.get_mut(key) {
+            entry.turn = Turn::Late(grant);
+        }
+        self.deadlines.extend(deadline.map(|deadline| (deadline, key)));
+        if is_thread {
+            self.threads.insert((arrival, key));
+        }
+    }
+
+    /// As [`serve_head`](Self::serve_head), for one that has paid already.
+    fn serve_late(&mut self, key: Key, grant: Grant, effects: &mut Effects) -> bool {
+        let at = self.limits.room_at(self.now.max(self.floor), grant.units);
+        self.due = at;
+        if at.is_none_or(|at| at > self.now) || !self.limits.hand_over(&grant, grant.units, self.now) {
+            return false;
+        }
+        self.due = None;
+        self.grant(key, grant.counted_from(self.now), effects);
         true
     }
 
@@ -65,6 +104,9 @@ impl Queue {
     }
 
     pub(super) fn time_out(&mut self, key: Key, effects: &mut Effects) {
+        if let Some(Turn::Late(grant)) = self.line.get(key).map(|entry| entry.turn) {
+            self.give_back(&grant);
+        }
         self.step_out(key);
         if let Some(entry) = self.line.get_mut(key) {
             let deadline = entry.deadline.unwrap_or(self.now);
@@ -92,7 +134,8 @@ impl Queue {
         if let Some(deadline) = entry.deadline {
             self.deadlines.remove(&(deadline, key));
         }
-        if let Some(arrival) = entry.thread {
+        if entry.is_thread {
+            let arrival = entry.arrival;
             if self.threads.first() == Some(&(arrival, key)) {
                 self.watched = None;
             }

@@ -49,7 +49,8 @@ A bare number, or a bare amount of bytes, is per second.
 burst=N: most units that may go at once after rest (see --burst). \
 initial=N: how many may go at the start; all of the burst where not given.
 
-window: never more than COUNT in any PERIOD, as strict servers count. The first COUNT may go at once.
+window: never more than COUNT in any PERIOD, as strict servers count. The first COUNT may go at once. \
+A unit counts from when it leaves; in a shared bucket from the time it was granted.
 
 Of several limits the fastest sets the pace; each other one that names no burst is a window. \
 So -r 5/s -r 5000/h is up to 5 a second and never more than 5000 in any hour.";
