@@ -86,16 +86,26 @@
 
 pub mod bucket;
 pub mod clock;
+#[cfg(feature = "cli")]
+#[doc(hidden)]
 pub mod framing;
 pub mod grid;
+#[cfg(feature = "cli")]
+#[doc(hidden)]
 pub mod launch;
 pub mod leaky_bucket;
 pub mod limiter;
 pub mod limits;
+#[cfg(feature = "cli")]
+#[doc(hidden)]
 pub mod meter;
+#[cfg(feature = "cli")]
+#[doc(hidden)]
 pub mod pump;
 pub mod rate;
 pub mod semaphore;
+#[cfg(feature = "cli")]
+#[doc(hidden)]
 pub mod sink;
 pub mod store;
 pub mod window;
