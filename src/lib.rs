@@ -87,8 +87,12 @@
 
 pub mod bucket;
 pub mod clock;
+#[cfg(feature = "cli")]
+#[doc(hidden)]
 pub mod flow;
 pub mod grid;
+#[cfg(feature = "cli")]
+#[doc(hidden)]
 pub mod launch;
 pub mod leaky_bucket;
 pub mod limiter;

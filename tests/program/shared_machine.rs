@@ -1,9 +1,7 @@
 //! Buckets and the machine they are on: other users, full and read-only disks, time namespaces. What needs rights that are
 //! not there is skipped, and says so.
 
-mod common;
-
-use common::{THROTTLE, text};
+use crate::common::{THROTTLE, text};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};

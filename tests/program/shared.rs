@@ -1,8 +1,6 @@
 //! Buckets: one limit for many processes, through the real program.
 
-mod common;
-
-use common::{Lines, Running, THROTTLE, assert_fails, feed, text, throttle, wait_until};
+use crate::common::{Lines, Running, THROTTLE, assert_fails, feed, text, throttle, wait_until};
 use rustix::process::Signal;
 use serde_json::Value;
 use std::fs;
@@ -171,7 +169,7 @@ mod once {
             let told = place.wait();
             let begun = Instant::now();
             let mut running = Running::start(place.command(&["--once", "sh", "-c", "echo ran; exec sleep 3"]));
-            let out = common::read_all(running.stdout());
+            let out = crate::common::read_all(running.stdout());
             noise = noise.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             // It was told some time before we got to know: the wait ends anywhere in these four milliseconds.
             let early = Duration::from_micros(noise >> 52);
