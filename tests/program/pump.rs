@@ -267,3 +267,32 @@ fn a_window_counts_units_when_they_are_written() {
         assert_eq!(over, None, "{limits:?}, {slow} ns a write");
     }
 }
+
+/// One trait for time: the pump's sleeps move the clock, and wake the limiter's waiters at their own times on the way.
+#[test]
+fn a_pump_and_a_limiter_share_one_fake_clock() {
+    use std::task::{Context, Wake, Waker};
+    use throttle::limiter::Limiter;
+
+    #[derive(Default)]
+    struct Woken(FakeClock, std::sync::Mutex<Vec<Nanos>>);
+    impl Wake for Woken {
+        fn wake(self: std::sync::Arc<Self>) {
+            self.1.lock().unwrap().push(self.0.now() / MS);
+        }
+    }
+    let clock = FakeClock::default();
+    let second = std::time::Duration::from_secs(1);
+    let timer = std::sync::Arc::new(clock.clone());
+    let limiter = Limiter::builder().rate(4, second).burst(1).timer(timer).build().unwrap();
+    let woken = std::sync::Arc::new(Woken(clock.clone(), std::sync::Mutex::default()));
+    let waker = Waker::from(std::sync::Arc::clone(&woken));
+    let mut line: Vec<_> = (0..4).map(|_| Box::pin(limiter.acquire(1))).collect();
+    let context = &mut Context::from_waker(&waker);
+    let ready: Vec<_> = line.iter_mut().map(|waiter| waiter.as_mut().poll(context).is_ready()).collect();
+    assert_eq!(ready, [true, false, false, false]);
+    let sink = Transcript { clock, ..Transcript::default() };
+    let run = pump(&["5/s,burst=1"], LINES, 1 << 10, &[(0, b"a\nb\nc\nd\n")], sink);
+    assert_eq!(run.transcript.writes.iter().map(|(time, _)| time / MS).collect::<Vec<_>>(), [0, 200, 400, 600]);
+    assert_eq!(*woken.1.lock().unwrap(), [250, 500]);
+}

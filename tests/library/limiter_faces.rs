@@ -1,8 +1,6 @@
 //! What callers give and see: rates, amounts, errors of the builder, owned acquires, clocks.
 
-mod limiters;
-
-use limiters::{FakeTimer, ms, poll_once};
+use crate::limiters::{FakeTimer, ms, poll_once};
 use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;

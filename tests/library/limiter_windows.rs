@@ -1,8 +1,6 @@
 //! Windows count a unit when it is handed over, not when it might have been: a server sees no more than COUNT in a PERIOD.
 
-mod limiters;
-
-use limiters::{Count, FakeTimer, ms, poll_once};
+use crate::limiters::{Count, FakeTimer, ms, poll_once};
 use proptest::prelude::*;
 use std::future::Future;
 use std::pin::Pin;

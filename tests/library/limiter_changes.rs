@@ -1,8 +1,6 @@
 //! What is changed while a limiter runs: settling, rates, bursts, places, pauses. None of it costs rate.
 
-mod limiters;
-
-use limiters::{FakeTimer, ms, poll_once};
+use crate::limiters::{FakeTimer, ms, poll_once};
 use std::sync::Arc;
 use std::time::Duration;
 use throttle::limiter::{AcquireError, Limiter, Refill};

@@ -1,8 +1,6 @@
 //! Semaphores: several places at once, and a burst of starts that is not the capacity.
 
-mod limiters;
-
-use limiters::{FakeTimer, ms, poll_once};
+use crate::limiters::{FakeTimer, ms, poll_once};
 use proptest::prelude::*;
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -1,8 +1,6 @@
 //! Several costs at once on several limits: requests and tokens.
 
-mod limiters;
-
-use limiters::{FakeTimer, ms, poll_once};
+use crate::limiters::{FakeTimer, ms, poll_once};
 use proptest::prelude::*;
 use std::sync::Arc;
 use std::task::Poll;
