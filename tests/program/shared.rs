@@ -1,6 +1,6 @@
 //! Buckets: one limit for many processes, through the real program.
 
-use crate::common::{Lines, Running, THROTTLE, assert_fails, feed, text, throttle, wait_until};
+use crate::common::{Lines, Running, THROTTLE, assert_fails, copy_program, feed, text, throttle, wait_until};
 use rustix::process::Signal;
 use serde_json::Value;
 use std::fs;
@@ -105,7 +105,7 @@ mod once {
         fs::write(&script, "#!/no/such/interpreter\n").unwrap();
         fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
         let unfinished = place.0.path().join("unfinished");
-        fs::copy("/bin/true", &unfinished).unwrap();
+        copy_program("/bin/true", &unfinished);
         let _writer = fs::OpenOptions::new().append(true).open(&unfinished).unwrap();
         for limit in ["1/h", "1/h,window"] {
             assert!(place.run(&["--set", "-r", limit]).status.success());
