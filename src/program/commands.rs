@@ -35,7 +35,7 @@ pub(super) const JOBS: u32 = 16;
 /// What failed of our own.
 pub(crate) fn run(flags: &Flags, template: &Template) -> Result<Exit> {
     if flags.is_dry_run() {
-        return with_source(flags, |source, name| dry_run(flags, template, source, name));
+        return with_source(flags, |source, name, _| dry_run(flags, template, source, name));
     }
     let program = match template.name().map(lookup::find) {
         Some(Ok(path)) => Some(path),
@@ -57,7 +57,7 @@ pub(crate) fn run(flags: &Flags, template: &Template) -> Result<Exit> {
         timeout: flags.timeout(),
         in_our_group,
     };
-    with_source(flags, |source, name| launch(flags, options, source, name))
+    with_source(flags, |source, name, total| launch(flags, options, source, name, total))
 }
 
 /// Whether this process has a terminal that controls it.
@@ -68,18 +68,19 @@ pub(super) fn has_terminal() -> bool {
 /// A source of units, whichever it is.
 type AnySource = Box<dyn Source>;
 
-fn with_source(flags: &Flags, act: impl FnOnce(AnySource, &str) -> Result<Exit>) -> Result<Exit> {
+fn with_source(flags: &Flags, act: impl FnOnce(AnySource, &str, Option<Total>) -> Result<Exit>) -> Result<Exit> {
     if let Some(repeat) = flags.repeat() {
-        return act(Box::new(Numbers::to(last(repeat))), "--repeat");
+        let commands = last(repeat).map(|times| times.div_ceil(flags.shape().max_args.max(1)));
+        return act(Box::new(Numbers::to(last(repeat))), "--repeat", commands.map(Total::Units));
     }
-    let Input { fd, name, .. } = input::open(flags.arg_file())?;
+    let Input { fd, name, size } = input::open(flags.arg_file())?;
     if flags.arg_file().is_none()
         && !flags.is_quiet()
         && let Some(remark) = input::remark(&fd, "units", "run (N times: --repeat N)")
     {
         say(remark);
     }
-    act(Box::new(Descriptor(fd)), &name)
+    act(Box::new(Descriptor(fd)), &name, size.map(Total::Bytes))
 }
 
 fn last(repeat: Repeat) -> Option<u64> {
@@ -89,11 +90,10 @@ fn last(repeat: Repeat) -> Option<u64> {
     }
 }
 
-fn launch(flags: &Flags, options: Options, source: AnySource, name: &str) -> Result<Exit> {
+fn launch(flags: &Flags, options: Options, source: AnySource, name: &str, total: Option<Total>) -> Result<Exit> {
     pipe::hint_at_idle_limit(flags);
     throttle::clock::sharpen_this_thread();
     let store = bucket::store(flags)?;
-    let total = flags.repeat().and_then(last).map(|times| Total::Units(times.div_ceil(flags.shape().max_args.max(1))));
     let report = Report::new(flags, UnitName::Command, total, store)?.with_tally(Tally::new(flags));
     let watch = Arc::new(Watch {
         report: Arc::new(report),

@@ -34,6 +34,8 @@ pub(crate) struct Tally {
     terminal: &'static str,
     /// As the user wrote them.
     limits: String,
+    /// Commands at once; 0: no cap.
+    jobs: u32,
     /// For the hint about jobs: the pace, unless the number of jobs was chosen.
     pace: Option<Rate>,
     hinted: bool,
@@ -68,6 +70,7 @@ impl Tally {
                 _ => "with -j 1 it may have it",
             },
             limits: flags.limits_as_written(),
+            jobs: flags.jobs().unwrap_or(JOBS),
             pace: flags.jobs().is_none().then(|| Plan::fastest(flags.plan())).flatten(),
             hinted: false,
             looked: 0,
@@ -174,13 +177,40 @@ impl Tally {
 
     /// What `-j` it would take, once, when jobs were the brake for long.
     pub(super) fn hint(&mut self, waited_for_jobs: Nanos) -> Option<String> {
-        let ended = self.started.saturating_sub(self.started_at.len() as u64);
+        let ended = self.ended();
         let pace = self.pace.filter(|_| waited_for_jobs >= BRAKE && ended > 0 && !self.hinted && !self.quiet)?;
         let mean = u128::from(self.durations / ended);
         let jobs = (mean * u128::from(pace.units())).div_ceil(u128::from(pace.period())) + 1;
         // Otherwise it was starting them that took the time.
         self.hinted = jobs > JOBS.into();
         self.hinted.then(|| format!("16 jobs at once are the brake, not the rate; {pace} would take about -j {jobs}"))
+    }
+
+    pub(super) fn ended(&self) -> u64 {
+        self.started.saturating_sub(self.started_at.len() as u64)
+    }
+
+    /// How long until all has ended, where `units` are to be started yet and the last of them could be in `last_start`.
+    /// `None` where there is no telling: all slots are taken and no command has ended yet, or no more will be started.
+    pub(super) fn time_left(&self, units: u64, last_start: Nanos, now: Nanos) -> Option<Nanos> {
+        let (running, jobs) = (self.started_at.len() as u64, u64::from(self.jobs));
+        let is_full = jobs > 0 && running >= jobs;
+        if self.interrupted.is_some() || (self.ended() == 0 && is_full) {
+            return None;
+        }
+        let mean = self.durations / self.ended().max(1);
+        let left_of = |started: &Nanos| mean.saturating_sub(now.saturating_sub(*started));
+        let of_running: u64 = self.started_at.values().map(left_of).sum();
+        let work = mean.saturating_mul(units).saturating_add(of_running);
+        let by_jobs = work.checked_div(jobs).unwrap_or(0);
+        let last_end = if units > 0 { last_start.saturating_add(mean) } else { 0 };
+        let longest = self.started_at.values().map(left_of).max().unwrap_or(0);
+        Some(last_end.max(by_jobs).max(longest))
+    }
+
+    /// `205 ok, 3 failed`
+    pub(super) fn ends(&self) -> String {
+        if self.failed > 0 { format!("{} ok, {} failed", self.ok, self.failed) } else { format!("{} ok", self.ok) }
     }
 
     /// `213 started, 5 running, 205 ok, 3 failed`
@@ -333,6 +363,24 @@ mod tests {
             assert_eq!(after(100, args).hint(BRAKE), None, "{args:?}: it was chosen, unwanted, meaningless or no help");
         }
         assert_eq!(after(0, &["-r", "50/s"]).hint(BRAKE), None, "no command has ended");
+    }
+
+    /// Four jobs of a second each manage 4 a second, whatever the limit would let through.
+    #[test]
+    fn where_jobs_are_the_brake_the_time_left_is_theirs() {
+        let args = ["-r", "9/s", "-j", "4"];
+        let running = |seqs: std::ops::RangeInclusive<u64>| seqs.map(|seq| (seq, SECOND)).collect();
+        let new = tally(&args);
+        assert_eq!(new.time_left(36, 4 * SECOND, 0), Some(4 * SECOND), "nothing but the limit is known");
+        let full = Tally { started: 4, started_at: running(1..=4), ..tally(&args) };
+        assert_eq!(full.time_left(36, 4 * SECOND, 9 * SECOND), None, "nobody knows how long they take");
+        let ended = after(4, &args);
+        assert_eq!(ended.time_left(36, 4 * SECOND, SECOND), Some(9 * SECOND));
+        assert_eq!(ended.time_left(36, 60 * SECOND, SECOND), Some(61 * SECOND), "also the last one runs");
+        let last = Tally { started: 5, started_at: running(5..=5), ..after(4, &args) };
+        assert_eq!(last.time_left(0, 0, SECOND + SECOND / 4), Some(3 * SECOND / 4), "what runs is waited for");
+        let interrupted = Tally { interrupted: Some("interrupted"), ..after(4, &args) };
+        assert_eq!(interrupted.time_left(36, 4 * SECOND, SECOND), None);
     }
 
     #[test]

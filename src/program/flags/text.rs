@@ -161,8 +161,14 @@ limit would let through. Runs nothing and waits for nothing.";
 pub(super) const PROGRESS: &str = "\
 Show progress on standard error: auto, always or never.
 
-auto shows a bar once the work has lasted a second, when standard error is a terminal and it spoils nothing: where units are \
-passed on, standard output must be none; where commands run, they must not write to it themselves (-u, -j 1 without --tag). \
+auto shows a bar once the work has lasted a second, when standard error is a terminal and nobody else uses that: standard \
+output must be a file or a device, not a pipe, whose reader may write to the terminal or ask for a password there; where \
+units are passed on, it must not be the terminal; where commands run, they must not write to it themselves (-u, -j 1 without \
+--tag); and units must not be typed in.
+
+A narrow terminal shows less: no limit, then no rate; the time left as long as there is any room. That is known for a file \
+and for --repeat, and is reckoned by whatever is the brake: the limits, the reader, or the commands.
+
 always without a terminal writes a plain line every 10 s. SIGUSR1 has the same line written at any time.";
 
 pub(super) const SUMMARY: &str = "\
