@@ -239,6 +239,12 @@ impl Launcher {
         self.shared.slots.drain();
     }
 
+    /// Whether no command runs, after `time` at the latest.
+    #[must_use]
+    pub fn drains_within(&self, time: Duration) -> bool {
+        self.shared.slots.drains_within(time)
+    }
+
     /// Ends the commands that were stopped for wanting the terminal, which they will not get.
     pub fn end_those_who_want_the_terminal(&self) {
         for (seq, target) in self.shared.slots.running() {

@@ -9,6 +9,7 @@ mod exit;
 mod flags;
 mod input;
 mod lookup;
+mod naming;
 mod once;
 mod pipe;
 mod progress;

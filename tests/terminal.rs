@@ -247,3 +247,57 @@ fn where_the_next_is_long_in_coming_the_bar_says_when() {
     child.kill().unwrap();
     child.wait().unwrap();
 }
+
+#[test]
+fn on_a_terminal_twenty_failed_units_are_named_and_how_to_get_the_others() {
+    let folder = tempfile::tempdir().unwrap();
+    let terminal = Terminal::new(80);
+    let mut command = terminal.command(THROTTLE);
+    command.args(["-r", "1000/s", "-a"]).arg(lines(folder.path(), 25)).arg("false");
+    let child = command.spawn().unwrap();
+    drop(command);
+    terminal.watch(child, |_| false);
+    let rows = terminal.at_rest();
+    assert_eq!(rows.iter().filter(|row| row.ends_with("': false exited 1")).count(), 20, "{rows:#?}");
+    assert_eq!(rows[20], "throttle: 5 more lines failed; 2> FILE names them all");
+    assert!(rows[21].starts_with("throttle: 0 ok, 25 failed; "), "{rows:#?}");
+}
+
+/// Nothing seems to happen after the first; so it says what it waits for.
+#[test]
+fn the_first_interrupt_says_what_it_waits_for_where_commands_ignore_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut terminal = Terminal::new(80);
+    let mut command = terminal.command(THROTTLE);
+    command.args(["--progress=always", "-r", "1000/s", "-a"]).arg(lines(folder.path(), 30));
+    command.args(["-j", "24", "-c", "trap '' INT; sleep 100 & while :; do wait; done"]);
+    let child = command.spawn().unwrap();
+    drop(command);
+    terminal.wait_for("24 commands", |row| row.contains("24 started, 24 running"));
+    terminal.press(b"\x03");
+    terminal.wait_for("a word", |row| row == "throttle: waiting for 24 commands; again to kill them");
+    terminal.press(b"\x03");
+    let (_, status) = terminal.watch(child, |_| false);
+    assert!(!status.success());
+    let rows = terminal.at_rest();
+    assert_eq!(rows.iter().filter(|row| row.ends_with(": stopped")).count(), 20, "{rows:#?}");
+    let told = [
+        "throttle: 4 more lines stopped; 2> FILE names them all",
+        "throttle: interrupted: 0 ok, 24 stopped, next line not started: 25 'line 25'",
+    ];
+    assert_eq!(rows[rows.len() - 2..], told, "{rows:#?}");
+    assert!(!rows.iter().any(|row| row.contains('%')), "{rows:#?}");
+}
+
+/// What went well is worth a word to somebody who looks on.
+#[test]
+fn on_a_terminal_a_success_is_summed_up() {
+    let folder = tempfile::tempdir().unwrap();
+    let terminal = Terminal::new(80);
+    let mut command = terminal.command(THROTTLE);
+    let child = command.args(["-r", "1000/s", "-a"]).arg(lines(folder.path(), 2)).arg("true").spawn().unwrap();
+    drop(command);
+    terminal.watch(child, |_| false);
+    let rows = terminal.at_rest();
+    assert!(rows.len() == 1 && rows[0].starts_with("throttle: 2 ok, 0 failed; "), "{rows:#?}");
+}

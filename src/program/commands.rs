@@ -4,6 +4,7 @@ use super::ending::Teller;
 use super::exit::Exit;
 use super::flags::{Flags, Repeat};
 use super::input::{self, Input};
+use super::naming::Naming;
 use super::report::{Report, Total, UnitName};
 use super::tally::{self, Tally};
 use super::{bucket, lookup, pipe, say, signals};
@@ -94,7 +95,8 @@ fn launch(flags: &Flags, options: Options, source: AnySource, name: &str, total:
     pipe::hint_at_idle_limit(flags);
     throttle::clock::sharpen_this_thread();
     let store = bucket::store(flags)?;
-    let report = Report::new(flags, UnitName::Command, total, store)?.with_tally(Tally::new(flags));
+    let report =
+        Report::new(flags, UnitName::Command, total, store)?.with_tally(Tally::new(flags, io::stderr().is_terminal()));
     let watch = Arc::new(Watch {
         report: Arc::new(report),
         launcher: OnceLock::new(),
@@ -120,6 +122,7 @@ fn launch(flags: &Flags, options: Options, source: AnySource, name: &str, total:
         }
     }
     if let Err(error) = result {
+        watch.fail();
         watch.report.close_or_say();
         return Err(told(error, name));
     }
@@ -143,6 +146,13 @@ impl Watch {
         self.launcher.get().cloned()
     }
 
+    /// Something of our own went wrong, which comes before whatever commands do.
+    pub(super) fn fail(&self) {
+        if let Some(mut tally) = self.report.tally() {
+            tally.fail();
+        }
+    }
+
     pub(super) fn exit(&self) -> Exit {
         self.report.tally().map_or(Exit::Success, |tally| tally.exit())
     }
@@ -163,7 +173,7 @@ fn dry_run(flags: &Flags, template: &Template, source: AnySource, name: &str) ->
     let meter = Meter::new(0, flags.plan().len());
     let buffer = Buffer::new(flags.framing(), BUFFER);
     let out = RefCell::new(io::BufWriter::new(io::stdout()));
-    let mut shown = Shown::default();
+    let (mut shown, naming) = (Shown::default(), Naming::new(flags, false));
     let (shape, room) = (flags.shape(), room_for_words());
     let quote = if io::stdout().is_terminal() { quoted_for_terminal } else { quoted };
     let show = |job: &Job| {
@@ -172,8 +182,8 @@ fn dry_run(flags: &Flags, template: &Template, source: AnySource, name: &str) ->
         shown.last = clock.now();
         if let Some(outcome) = cannot_run(template, job, room) {
             shown.failed += 1;
-            let told = tally::named_as_unfit(job, &outcome);
-            return writeln!(out, "# {told}  # {}", in_thousandths(shown.last));
+            let lines = naming.each(job, &tally::unfit(job, &outcome));
+            return lines.iter().try_for_each(|line| writeln!(out, "# {line}  # {}", in_thousandths(shown.last)));
         }
         shown.count += 1;
         out.write_all(&quote(template.fill(job.units())))?;

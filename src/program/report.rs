@@ -44,9 +44,12 @@ impl UnitName {
         }
     }
 
-    fn count(self, units: u64) -> String {
-        let plural = self.plural();
-        format!("{units} {}", if units == 1 { plural.trim_end_matches('s') } else { plural })
+    pub(super) fn singular(self) -> &'static str {
+        self.plural().trim_end_matches('s')
+    }
+
+    pub(super) fn count(self, units: u64) -> String {
+        format!("{units} {}", if units == 1 { self.singular() } else { self.plural() })
     }
 }
 
@@ -296,7 +299,7 @@ impl Report {
         let limits: Vec<_> =
             limits.into_iter().map(|(limit, waited)| json!({"limit": limit, "waited_ns": waited})).collect();
         let mut summary = json!({
-            "unit": self.unit.plural().trim_end_matches('s'),
+            "unit": self.unit.singular(),
             "units": reading.units,
             "bytes": reading.bytes,
             "elapsed_ns": reading.elapsed,
@@ -331,7 +334,14 @@ impl Report {
 
     /// A line on standard error that does not tear the bar.
     pub(crate) fn aside(&self, line: impl Display) {
-        self.screen().progress.aside(|| say(line));
+        self.asides(&[line]);
+    }
+
+    /// Several of them, with nothing in between.
+    pub(crate) fn asides(&self, lines: &[impl Display]) {
+        if !lines.is_empty() {
+            self.screen().progress.aside(|| lines.iter().for_each(say));
+        }
     }
 
     /// Has `write` write where the bar, if there is one, stands. It says whether it has left a line open on the terminal.

@@ -178,7 +178,10 @@ waiting for each limit, for the source and for the reader, and how late the unit
 FMT is text or json; it goes to standard error, or to FILE.";
 
 pub(super) const QUIET: &str = "\
-No hints, no bar unless --progress=always asks for it, and in launch mode no word on failed commands.";
+No hints, no bar unless --progress=always asks for it, and in launch mode no word on failed commands.
+
+Otherwise each line whose command failed, or was stopped by a signal, is named by its number and its beginning: all of them, \
+but on a terminal the first 20. What went well gets no word, but a sum on a terminal or with --summary.";
 
 /// Variable and meaning.
 pub(crate) const ENVIRONMENT: [(&str, &str); 5] = [
