@@ -270,10 +270,14 @@ fn the_first_interrupt_says_what_it_waits_for_where_commands_ignore_it() {
     let mut terminal = Terminal::new(80);
     let mut command = terminal.command(THROTTLE);
     command.args(["--progress=always", "-r", "1000/s", "-a"]).arg(lines(folder.path(), 30));
-    command.args(["-j", "24", "-c", "trap '' INT; sleep 100 & while :; do wait; done"]);
+    command.args(["-j", "24", "-c", r#"trap '' INT; : > "$1"; sleep 100 & while :; do wait; done"#]);
+    command.current_dir(&folder);
     let child = command.spawn().unwrap();
     drop(command);
     terminal.wait_for("24 commands", |row| row.contains("24 started, 24 running"));
+    while fs::read_dir(&folder).unwrap().count() < 25 {
+        thread::sleep(Duration::from_millis(10));
+    }
     terminal.press(b"\x03");
     terminal.wait_for("a word", |row| row == "throttle: waiting for 24 commands; again to kill them");
     terminal.press(b"\x03");
