@@ -166,7 +166,9 @@ impl Observer for Teller {
     }
 
     fn held_up(&self) {
-        self.0.hint(|| "launching waits: too much output waits for an earlier command to end (-k)".to_owned());
+        if self.0.report.tally().is_some_and(|tally| tally.advises()) {
+            self.0.report.aside("launching waits: too much output waits for an earlier command to end (-k)");
+        }
     }
 
     fn printing(&self, print: &mut dyn FnMut() -> bool) {

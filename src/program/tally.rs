@@ -98,6 +98,11 @@ impl Tally {
         self.quiet
     }
 
+    /// Whether somebody looks on whom a hint at how it goes may help; to others it would be mailed.
+    pub(super) fn advises(&self) -> bool {
+        self.sums_up && !self.quiet
+    }
+
     pub(super) fn is_traced(&self) -> bool {
         self.trace
     }
@@ -193,7 +198,7 @@ impl Tally {
     /// What `-j` it would take, once, when jobs were the brake for long.
     pub(super) fn hint(&mut self, waited_for_jobs: Nanos) -> Option<String> {
         let ended = self.ended();
-        let pace = self.pace.filter(|_| waited_for_jobs >= BRAKE && ended > 0 && !self.hinted && !self.quiet)?;
+        let pace = self.pace.filter(|_| waited_for_jobs >= BRAKE && ended > 0 && !self.hinted && self.advises())?;
         let mean = u128::from(self.durations / ended);
         let jobs = (mean * u128::from(pace.units())).div_ceil(u128::from(pace.period())) + 1;
         // Otherwise it was starting them that took the time.
@@ -370,6 +375,8 @@ mod tests {
             assert_eq!(after(100, args).hint(BRAKE), None, "{args:?}: it was chosen, unwanted, meaningless or no help");
         }
         assert_eq!(after(0, &["-r", "50/s"]).hint(BRAKE), None, "no command has ended");
+        let mut unseen = Tally { sums_up: false, ..after(100, &["-r", "50/s"]) };
+        assert_eq!(unseen.hint(BRAKE), None, "nobody looks on");
     }
 
     /// Four jobs of a second each manage 4 a second, whatever the limit would let through.

@@ -111,7 +111,7 @@ Instead of reading input, make the units 1 to N, or without end. Nothing is appe
 
 pub(super) const JOBS: &str = "\
 Run at most N commands at once; 0 is without a cap. The default is 16, as the rate is meant to be the limit: when jobs \
-were the brake for 10 s, a hint says what N it would take. A start is never delayed beyond its time for want of a slot: \
+were the brake for 10 s, a hint on a terminal says what N it would take. A start is never delayed beyond its time for want of a slot: \
 the time is only asked for when a slot is free.
 
 With -j 1 a command writes to standard output and error directly, and without --timeout it may use the terminal.
