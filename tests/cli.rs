@@ -13,7 +13,7 @@ fn refused(args: &[&str]) -> String {
     let output = feed(throttle(args), b"must not be read\n");
     let said = text(&output.stderr);
     assert_eq!((output.status.code(), text(&output.stdout)), (Some(2), String::new()), "{args:?}: {said}");
-    assert!(said.starts_with("error: "), "{args:?}: {said}");
+    assert!(said.starts_with("throttle: ") && said.lines().count() == 1, "{args:?}: {said}");
     said
 }
 
@@ -77,6 +77,7 @@ mod mistakes {
             ("5/1.5s", "10/3s"),
             ("5/us", "the finest is ms; write 5000/ms"),
             ("5/", "5/s or 5/min"),
+            ("0,5/s", "write 0.5/s"),
             ("1,000/s", "no commas inside numbers; write 1000/s"),
             ("", "empty"),
             ("18446744073709551616/s", "is more than 2^64-1 units"),
@@ -87,7 +88,6 @@ mod mistakes {
         for (rate, words) in rates {
             let said = refused(&["--rate", rate]);
             assert!(said.contains("--rate") && said.contains(words), "{rate:?}: {said}");
-            assert!(said.contains("for '--rate <LIMIT>'") || rate.is_empty(), "{rate:?}: {said}");
             all.push(said.replace(rate, ""));
         }
         all.sort();
@@ -117,9 +117,9 @@ mod mistakes {
             (&["-r", "5MB/s", "-r", "5/s"], "--rate: '5MB/s' counts bytes and '5/s' units"),
             (&["-r", "5MB/s", "-0"], "-0: the rate counts bytes"),
             (&["-r", "5MB/s", "-d", ","], "-d: the rate counts bytes"),
-            (&["-r", "5/s", "-0", "-d", ","], "'--null' cannot be used with"),
-            (&["-r", "5/s", "-0", "--bytes"], "'--null' cannot be used with"),
-            (&["-r", "5/s", "-d", ",", "--bytes"], "'--delimiter <C>' cannot be used with"),
+            (&["-r", "5/s", "-0", "-d", ","], "--null cannot be used with"),
+            (&["-r", "5/s", "-0", "--bytes"], "--null cannot be used with"),
+            (&["-r", "5/s", "-d", ",", "--bytes"], "--delimiter cannot be used with --bytes"),
             (&["-r", "5/s", "-d", ""], "--delimiter"),
             (&["-r", "5/s", "-d", "ab"], "'ab' is more than one byte"),
             (&["-r", "5/s", "-d", "\\q"], "'\\q' is no escape"),
@@ -143,15 +143,74 @@ mod mistakes {
     }
 
     #[test]
+    fn a_limit_in_the_place_of_the_command_is_answered_with_the_command_line_that_was_meant() {
+        for (args, words) in [
+            (&["5/s"][..], "--rate: a limit stands behind its option; write -r 5/s"),
+            (&["5/s", "curl", "-sS"], "write -r 5/s"),
+            (&["-r", "5", "/s"], "-r 5/s"),
+            (&["-r", "5/s", "100/min"], "-r 5/s -r 100/min"),
+            (&["-r", "5/s", "burst=10"], "-r 5/s,burst=10"),
+            (&["-r", "5/s", "--summary", "json"], "--summary=json"),
+        ] {
+            let said = refused(args);
+            assert!(said.contains(words), "{args:?}: {said}");
+        }
+    }
+
+    #[test]
+    fn an_option_is_suggested_only_for_a_slip_of_the_finger() {
+        assert!(refused(&["-r", "5/s", "--jbos", "4"]).contains("did you mean --jobs?"));
+        for (args, wrong) in
+            [(["--attempts", "3"], "--rate"), (["--bar", "x"], "as a value"), (["-j", "-1"], "unexpected")]
+        {
+            let said = refused(&args);
+            assert!(!said.contains(wrong), "{args:?}: {said}");
+        }
+    }
+
+    #[test]
+    fn max_wait_without_once_is_told_what_it_lacks() {
+        let said = refused(&["-r", "5/s", "--max-wait", "3s"]);
+        assert!(said.contains("--max-wait belongs to --once; write for example --once --max-wait 10s"), "{said}");
+    }
+
+    /// On a datagram socket each write is one datagram.
+    #[test]
+    fn a_message_is_one_write() {
+        for args in
+            [&["-r", "5m"][..], &["--bogus"], &["-r", "5/s", "no-such-command"], &["-r", "5/s", "-a", "/nowhere"]]
+        {
+            let (ours, theirs) = std::os::unix::net::UnixDatagram::pair().unwrap();
+            let mut command = throttle(args);
+            command.stdin(Stdio::null()).stderr(Stdio::from(std::os::fd::OwnedFd::from(theirs)));
+            assert!(!command.status().unwrap().success(), "{args:?}");
+            ours.set_nonblocking(true).unwrap();
+            let mut buffer = [0; 4096];
+            let length = ours.recv(&mut buffer).unwrap();
+            let first = String::from_utf8_lossy(&buffer[..length]);
+            assert!(first.starts_with("throttle: ") && first.ends_with('\n'), "{args:?}: {first}");
+        }
+    }
+
+    #[test]
+    fn the_long_names_of_xargs_options_are_known() {
+        assert_eq!(
+            feed(throttle(&["-q", "-r", "1k/s", "--max-procs", "4", "--max-args=2", "true"]), b"a\nb\n").status.code(),
+            Some(0)
+        );
+    }
+
+    #[test]
     fn the_habits_of_other_tools_are_answered_with_our_spelling() {
         for (args, words) in [
             (&["-L", "10M"][..], "-L is not an option here: write -r 10MB/s for bytes, -r 10M/s for lines"),
             (&["-q", "-L", "10m"], "-L is not an option here: a rate is -r 10MB/s or -r 10M/s"),
             (&["--delay", "2s"], "--delay is not an option here: a delay is a rate: for one every 2s write -r 1/2s"),
             (&["--delay=0.02"], "for one every 0.02s write -r 50/s"),
-            (&["--delay", "1.5"], "for one every 1.5s write -r 1/1500ms"),
+            (&["--delay", "1.5"], "for one every 1.5s write -r 2/3s"),
             (&["--rate-limit", "10M"], "--rate-limit is not an option here: write -r 10MB/s"),
-            (&["--rate-limit=10"], "--rate-limit is not an option here: write --rate"),
+            (&["--rate-limit=10"], "--rate-limit is not an option here: write -r 10"),
+            (&["-N2"], "-N is not an option here: write -n 2"),
             (&["--bwlimit=10M"], "--bwlimit is not an option here: write -r 10MB/s"),
             (&["-r"], "-r takes a limit, like -r 5/s (xargs' -r, --no-run-if-empty, is not needed"),
             (&["-r", "-0"], "-r takes a limit, like -r 5/s"),
