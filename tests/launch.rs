@@ -53,7 +53,7 @@ fn a_command_gets_its_number_of_units_or_what_is_left() {
     for (args, expected) in [
         (&["-n", "2", "echo"][..], "1 2\n3 4\n5\n"),
         (&["-n", "2", "echo", "{}", "end"], "1 2 end\n3 4 end\n5 end\n"),
-        (&["-n", "9", "-c", "echo $# $0 $3"], "5 throttle 3\n"),
+        (&["-n", "9", "-c", "echo $# $0 $3"], "5 throttle -c 3\n"),
         (&["-n", "0", "echo", "x"], "x\nx\nx\nx\nx\n"),
         (&["-n", "2", "--stdin", "-c", "cat; echo $#"], "1\n2\n0\n3\n4\n0\n5\n0\n"),
     ] {

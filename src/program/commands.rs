@@ -4,13 +4,15 @@ use super::ending::Teller;
 use super::exit::Exit;
 use super::flags::{Flags, Repeat};
 use super::input::{self, Input};
+use super::lookup::{self, Missing};
 use super::report::{Report, Total, UnitName};
 use super::tally::{self, Tally};
-use super::{bucket, lookup, pipe, say, signals};
+use super::{bucket, pipe, say, signals};
 use anyhow::{Context, Result, anyhow};
 use std::cell::RefCell;
+use std::ffi::OsString;
 use std::io::{self, IsTerminal, Write};
-use std::sync::atomic::AtomicI32;
+use std::sync::atomic::{AtomicBool, AtomicI32};
 use std::sync::{Arc, OnceLock};
 use throttle::clock::{FakeClock, Nanos, SECOND};
 use throttle::framing::Buffer;
@@ -34,16 +36,18 @@ pub(super) const JOBS: u32 = 16;
 /// # Errors
 /// What failed of our own.
 pub(crate) fn run(flags: &Flags, template: &Template) -> Result<Exit> {
+    if template.leaves_units_unused() && !flags.is_quiet() {
+        say("hint: the script does not use its unit, \"$1\"; if it should, put the script in single quotes");
+    }
     if flags.is_dry_run() {
         return with_source(flags, |source, name| dry_run(flags, template, source, name));
     }
-    let program = match template.name().map(lookup::find) {
-        Some(Ok(path)) => Some(path),
-        Some(Err(missing)) => {
-            say(&missing);
+    let program = match find(flags, template) {
+        Ok(path) => path,
+        Err(missing) => {
+            say(missing.with_advice("-c"));
             return Ok(missing.exit());
         }
-        None => None,
     };
     // Only there may it use the terminal; where there is none, a group of its own is ended as a whole.
     let in_our_group = flags.jobs() == Some(1) && flags.timeout().is_none() && has_terminal();
@@ -58,6 +62,16 @@ pub(crate) fn run(flags: &Flags, template: &Template) -> Result<Exit> {
         in_our_group,
     };
     with_source(flags, |source, name| launch(flags, options, source, name))
+}
+
+/// Where the command is, unless its name depends on the unit.
+fn find(flags: &Flags, template: &Template) -> Result<Option<OsString>, Missing> {
+    match (template.name(), flags.command().first()) {
+        (Some(name), _) => lookup::find(name).map(Some),
+        // "curl -sS {}": there is no such file, whatever the unit is.
+        (None, Some(word)) if lookup::is_command_line(word) => Err(Missing::NotFound(word.clone())),
+        _ => Ok(None),
+    }
 }
 
 /// Whether this process has a terminal that controls it.
@@ -100,6 +114,7 @@ fn launch(flags: &Flags, options: Options, source: AnySource, name: &str) -> Res
         launcher: OnceLock::new(),
         signal: AtomicI32::new(0),
         in_our_group: options.in_our_group,
+        looks_for_cr: AtomicBool::new(!flags.is_quiet() && !flags.shape().to_stdin && flags.shape().skip_blank),
     });
     signals::notice_ends().context("cannot handle signals")?;
     let launcher =
@@ -135,6 +150,8 @@ pub(super) struct Watch {
     /// The first that came to end us; 0 for none.
     pub(super) signal: AtomicI32,
     pub(super) in_our_group: bool,
+    /// Whether a unit that ends in CR is worth a hint.
+    pub(super) looks_for_cr: AtomicBool,
 }
 
 impl Watch {

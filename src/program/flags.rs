@@ -214,7 +214,7 @@ impl Flags {
     }
 
     pub(crate) fn arg_file(&self) -> Option<&Path> {
-        self.raw.arg_file.as_deref()
+        self.raw.arg_file.as_deref().filter(|file| *file != "-")
     }
 
     /// What is run for each unit, in launch mode.
@@ -415,9 +415,11 @@ fn template(raw: &Raw, plan: &Plan) -> Result<Option<Template>, String> {
     };
     let reading = Reading { replace: raw.replace.clone(), max_args: raw.max_args.unwrap_or(1), place };
     match &raw.shell {
-        Some(script) => Ok(Some(Template::shell(script, &reading))),
-        None => Template::new(&raw.command, &reading).map(Some).map_err(|error| error.to_string()),
+        Some(script) => Template::shell(script, &reading),
+        None => Template::new(&raw.command, &reading),
     }
+    .map(Some)
+    .map_err(|error| error.to_string())
 }
 
 /// The first option given that means nothing without a command.
