@@ -3,8 +3,10 @@
 //! Everything that decides takes the time as a parameter; only the pump and the queues hold a [`Clock`].
 
 mod boot;
+mod shown;
 
 pub use boot::BootClock;
+pub use shown::{shown, shown_wait};
 
 use rustix::time::Timespec;
 use std::sync::Arc;

@@ -151,10 +151,8 @@ fn a_huge_unit_goes_through_standard_input_in_little_memory() {
     assert_eq!((ended.text().trim(), ended.code()), (&*(length + 1).to_string(), Some(0)), "{}", ended.err);
     assert!(ended.peak < MEMORY, "{} KiB", ended.peak);
     let ended = run(["-r", "unlimited", "--stdin", "true"], &input);
-    assert_eq!(
-        (ended.code(), &*ended.err.replace(char::is_numeric, "#")),
-        (Some(0), "throttle: # ok, # failed; #.# s at unlimited\n")
-    );
+    assert!(ended.code() == Some(0) && ended.err.starts_with("throttle: 1 ok, 0 failed; "), "{}", ended.err);
+    assert!(ended.err.ends_with("s (no limit)\n"), "{}", ended.err);
 }
 
 #[test]
@@ -352,7 +350,7 @@ fn a_dry_run_can_be_pasted_and_tells_times_total_and_the_most() {
     let times: Vec<&str> = lines.iter().filter_map(|line| line.split("  # ").nth(1)).collect();
     assert_eq!(times, ["0.000 s", "0.000 s", "0.500 s", "1.000 s"], "{text}");
     let told = [
-        "# 4 commands in 1.000 s, 1 blank lines skipped",
+        "# 4 commands in 1 s, 1 blank line skipped",
         "# 2/s,burst=2: at most 3 in any second",
         "# 100/h,window: at most 100 in any hour",
     ];
@@ -374,7 +372,7 @@ fn a_dry_run_says_what_cannot_be_run() {
         "echo ok  # 0.200 s".to_owned(),
         format!("# unit 3 '{shown}': too long for an argument; --stdin has no bound  # 0.400 s"),
         format!("# unit 4 '{shown}': too long for an argument; --stdin has no bound  # 0.600 s"),
-        "# 1 commands in 0.600 s, 3 that cannot be run".to_owned(),
+        "# 1 command in 600 ms, 3 that cannot be run".to_owned(),
     ];
     assert_eq!(
         (ended.text().lines().take(5).collect::<Vec<_>>(), ended.code()),
@@ -400,7 +398,7 @@ fn a_dry_run_says_what_cannot_be_run() {
 fn ten_years_are_shown_at_once() {
     let begun = Instant::now();
     let ended = run(["--repeat", "3650", "-r", "1/d", "--dry-run", "echo", "{}"], "");
-    assert!(ended.text().contains("echo 3650  # 315273600.000 s\n# 3650 commands in 315273600.000 s\n"));
+    assert!(ended.text().contains("echo 3650  # 315273600.000 s\n# 3650 commands in 3649d\n"));
     assert!(begun.elapsed() < Duration::from_secs(5));
 }
 

@@ -5,7 +5,7 @@ use super::exit::Exit;
 use super::flags::{Flags, Repeat};
 use super::input::{self, Input};
 use super::lookup::{self, Missing};
-use super::report::{Report, Total, UnitName};
+use super::report::{Report, Total, UnitName, counted};
 use super::tally::{self, Tally};
 use super::{bucket, pipe, say, signals};
 use anyhow::{Context, Result, anyhow};
@@ -14,7 +14,7 @@ use std::ffi::OsString;
 use std::io::{self, IsTerminal, Write};
 use std::sync::atomic::{AtomicBool, AtomicI32};
 use std::sync::{Arc, OnceLock};
-use throttle::clock::{FakeClock, Nanos, SECOND};
+use throttle::clock::{self, FakeClock, Nanos, SECOND};
 use throttle::framing::Buffer;
 use throttle::launch::{
     Job, Launcher, Launching, Numbers, Options, Outcome, Shape, Showing, Template, quoted, quoted_for_terminal,
@@ -258,10 +258,10 @@ fn write_rest(out: &mut impl Write, job: &Job, shape: Shape, time: Nanos) -> io:
 }
 
 fn write_total(out: &mut impl Write, flags: &Flags, shown: &Shown, skipped: u64) -> io::Result<()> {
-    let seconds = in_thousandths(shown.last);
     let failed = if shown.failed > 0 { format!(", {} that cannot be run", shown.failed) } else { String::new() };
-    let blank = if skipped > 0 { format!(", {skipped} blank lines skipped") } else { String::new() };
-    writeln!(out, "# {} commands in {seconds}{failed}{blank}", shown.count)?;
+    let blank = if skipped > 0 { format!(", {} skipped", counted(skipped, "blank line")) } else { String::new() };
+    let time = clock::shown(shown.last);
+    writeln!(out, "# {} in {time}{failed}{blank}", UnitName::Command.count(shown.count))?;
     for place in 0..flags.plan().len() {
         let (most, period) = flags.plan().most_in_its_period(place);
         writeln!(out, "# {}: at most {most} in any {}", flags.plan().describe(place), period_name(period))?;
@@ -280,6 +280,6 @@ fn period_name(nanos: Nanos) -> String {
         60_000_000_000 => "minute".to_owned(),
         3_600_000_000_000 => "hour".to_owned(),
         86_400_000_000_000 => "day".to_owned(),
-        _ => humantime::format_duration(std::time::Duration::from_nanos(nanos)).to_string(),
+        _ => clock::shown(nanos),
     }
 }

@@ -12,7 +12,7 @@ use std::fs::File;
 use std::io::Write;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use throttle::clock::{Nanos, SECOND};
+use throttle::clock::{self, Nanos, SECOND};
 use throttle::framing::Framing;
 use throttle::meter::{Meter, Reading};
 use throttle::store::Store;
@@ -44,10 +44,14 @@ impl UnitName {
         }
     }
 
-    fn count(self, units: u64) -> String {
-        let plural = self.plural();
-        format!("{units} {}", if units == 1 { plural.trim_end_matches('s') } else { plural })
+    pub(super) fn count(self, units: u64) -> String {
+        counted(units, self.plural().trim_end_matches('s'))
     }
+}
+
+/// `1 line`, `2 lines`
+pub(super) fn counted(count: u64, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
 /// All there is to do, where that is known.
@@ -193,7 +197,12 @@ impl Report {
     }
 
     fn status_text(&self, reading: &Reading) -> String {
-        format!("{} in {}, {}", self.count_text(reading), time(reading.elapsed), rate(self.unit, mean_rate(reading)))
+        format!(
+            "{} in {}, {}",
+            self.count_text(reading),
+            clock::shown(reading.elapsed),
+            rate(self.unit, mean_rate(reading))
+        )
     }
 
     /// The rate now, beside what is allowed. What matters least comes last: a narrow terminal cuts it off.
@@ -223,15 +232,16 @@ impl Report {
 
     fn summary_text(&self, reading: &Reading) -> String {
         let waits: Vec<String> =
-            self.limits.iter().zip(&reading.limits).map(|(l, t)| format!("{} for {l}", time(*t))).collect();
+            self.limits.iter().zip(&reading.limits).map(|(l, t)| format!("{} for {l}", clock::shown(*t))).collect();
         let limits = if waits.is_empty() { "no limit".to_owned() } else { waits.join(", ") };
-        let late =
-            reading.lateness.map(|(median, p99)| format!("; late by {} (median), {} (p99)", time(median), time(p99)));
+        let late = reading
+            .lateness
+            .map(|(median, p99)| format!("; late by {} (median), {} (p99)", clock::shown(median), clock::shown(p99)));
         format!(
             "throttle: {}\n  waited {limits}, {} for input, {} for {}{}\n",
             self.status_text(reading),
-            time(reading.source),
-            time(reading.sink),
+            clock::shown(reading.source),
+            clock::shown(reading.sink),
             if self.unit == UnitName::Command { "a free slot (--jobs)" } else { "the reader" },
             late.unwrap_or_default(),
         )
@@ -361,34 +371,9 @@ fn size(bytes: u64) -> String {
     indicatif::DecimalBytes(bytes).to_string()
 }
 
-/// To three digits, or to the second beyond a minute.
-fn time(nanos: Nanos) -> String {
-    #[allow(clippy::cast_precision_loss, reason = "only shown")]
-    let value = nanos as f64;
-    match nanos {
-        0 => "0 s".to_owned(),
-        1..1_000 => format!("{nanos} ns"),
-        1_000..1_000_000 => format!("{} µs", digits(value / 1e3)),
-        1_000_000..SECOND => format!("{} ms", digits(value / 1e6)),
-        SECOND..60_000_000_000 => format!("{} s", digits(value / 1e9)),
-        _ => humantime::format_duration(Duration::from_secs(nanos / SECOND)).to_string(),
-    }
-}
-
 /// Whole seconds, so that it does not flicker.
 fn countdown(nanos: Nanos) -> String {
-    match nanos.div_ceil(SECOND) {
-        seconds @ ..60 => format!("{seconds} s"),
-        seconds => humantime::format_duration(Duration::from_secs(seconds)).to_string(),
-    }
-}
-
-fn digits(value: f64) -> String {
-    match value {
-        ..9.995 => format!("{value:.2}"),
-        ..99.95 => format!("{value:.1}"),
-        _ => format!("{value:.0}"),
-    }
+    clock::shown_wait(nanos.div_ceil(SECOND) * SECOND)
 }
 
 #[cfg(test)]
