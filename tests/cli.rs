@@ -73,13 +73,22 @@ mod help {
     fn it_and_the_manual_tell_what_commands_find_in_their_environment_and_of_blank_lines() {
         let manual = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/man/throttle.1")).unwrap();
         for page in [shown(&["--help"]), manual] {
-            let page: String = page.replace('\\', "").split_whitespace().collect::<Vec<_>>().join(" ");
+            let page: String =
+                page.replace("\\*(Aq", "'").replace('\\', "").split_whitespace().collect::<Vec<_>>().join(" ");
             for words in [
                 "THROTTLE_BUCKET",
                 "THROTTLE_SEQ",
                 "THROTTLE_SLOT",
                 "For commands, blank lines are skipped and counted, though not with -0 or -d.",
                 "where commands run, they must not write to it themselves",
+                "A line of spaces or tabs is not blank.",
+                "A command's standard input is /dev/null, also with -a",
+                "A script cannot be run (126) if its first line does not name its interpreter",
+                "that is killed by a signal or that cannot be run does not stop the others",
+                "setsid CMD returns at once",
+                "A last line without its newline gets one.",
+                "{} is the number, and in a script \"$1\".",
+                "sh -c SCRIPT 'throttle -c' UNIT",
             ] {
                 assert!(page.contains(words), "{words:?} is missing in: {page}");
             }
