@@ -28,8 +28,8 @@ pub fn shown_wait(nanos: Nanos) -> String {
 fn step(nanos: Nanos) -> Nanos {
     match nanos {
         ..MINUTE => 10_u64.pow(nanos.checked_ilog10().unwrap_or(0).saturating_sub(2)),
-        ..HOUR => SECOND,
-        ..DAY => MINUTE,
+        MINUTE..HOUR => SECOND,
+        HOUR..DAY => MINUTE,
         _ => HOUR,
     }
 }
@@ -37,12 +37,12 @@ fn step(nanos: Nanos) -> Nanos {
 fn in_units(nanos: Nanos) -> String {
     match nanos {
         0 => "0 s".to_owned(),
-        ..1_000 => format!("{nanos} ns"),
-        ..MILLISECOND => decimal(nanos, 1_000, "µs"),
-        ..SECOND => decimal(nanos, MILLISECOND, "ms"),
-        ..MINUTE => decimal(nanos, SECOND, "s"),
-        ..HOUR => two((nanos / MINUTE, "m"), (nanos % MINUTE / SECOND, "s")),
-        ..DAY => two((nanos / HOUR, "h"), (nanos % HOUR / MINUTE, "m")),
+        1..1_000 => format!("{nanos} ns"),
+        1_000..MILLISECOND => decimal(nanos, 1_000, "µs"),
+        MILLISECOND..SECOND => decimal(nanos, MILLISECOND, "ms"),
+        SECOND..MINUTE => decimal(nanos, SECOND, "s"),
+        MINUTE..HOUR => two((nanos / MINUTE, "m"), (nanos % MINUTE / SECOND, "s")),
+        HOUR..DAY => two((nanos / HOUR, "h"), (nanos % HOUR / MINUTE, "m")),
         _ => two((nanos / DAY, "d"), (nanos % DAY / HOUR, "h")),
     }
 }
