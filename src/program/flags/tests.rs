@@ -115,3 +115,60 @@ fn mistakes_name_the_flag_and_show_a_right_spelling() {
         assert!(error.contains(expected), "{args:?}: {error}");
     }
 }
+
+/// What a message shows behind `-r`.
+fn limits_shown(message: &str) -> Vec<String> {
+    let behind = message.split("-r ").skip(1).filter_map(|rest| rest.split(' ').next());
+    let limits = behind.map(|limit| limit.trim_end_matches([',', ';', ':', ')']).to_owned());
+    limits.filter(|limit| limit.starts_with(|c: char| c.is_ascii_digit())).collect()
+}
+
+#[test]
+fn the_rates_shown_for_the_options_of_other_tools_parse_and_are_those_that_were_typed() {
+    let mut shown = 0;
+    for name in ["-L", "-R", "--rate-limit", "--limit-rate", "--bwlimit", "--limit", "--delay", "-N", "--line-mode"] {
+        for value in
+            ["10", "10M", "1.5k", "5/s", "10MB/s", "100/min", "2s", "0.02", "1.5", "3m", "x", "0", "10mb", "1,5"]
+        {
+            let separator = if name.starts_with("--") { "=" } else { "" };
+            let error = flags(&[&format!("{name}{separator}{value}")]).expect_err(name);
+            assert!(error.starts_with(&format!("{name} is not an option here: ")), "{error}");
+            for limit in limits_shown(&error) {
+                shown += 1;
+                assert!(limit.parse::<Limit>().is_ok(), "{limit} in {error}");
+            }
+        }
+    }
+    assert!(shown > 100, "{shown}");
+    for (option, limits) in [
+        ("--rate-limit=5/s", &["5/s"][..]),
+        ("--bwlimit=10M", &["10MB/s", "10M/s"]),
+        ("-L1.5k", &["1.5kB/s", "1.5k/s"]),
+        ("-R10MB/s", &["10MB/s"]),
+    ] {
+        assert_eq!(limits_shown(&flags(&[option]).unwrap_err()), limits, "{option}");
+    }
+    for (delay, rate) in [("2", "1/2s"), ("0.02", "50/s"), ("90s", "1/90s"), ("1.5", "2/3s"), ("250ms", "1/250ms")] {
+        assert_eq!(limits_shown(&flags(&["--delay", delay]).unwrap_err()), [rate]);
+    }
+}
+
+#[test]
+fn a_limit_in_the_place_of_the_command_is_shown_as_one_that_parses() {
+    for (args, limits) in [
+        (&["5/s"][..], &["5/s"][..]),
+        (&["10MB/s,burst=5kB", "cat"], &["10MB/s,burst=5kB"]),
+        (&["-r", "5", "/min"], &["5/min"]),
+        (&["-r", "5/s", "100/min,window"], &["5/s", "100/min,window"]),
+        (&["-r", "5/s", "initial=0"], &["5/s,initial=0"]),
+    ] {
+        let shown = limits_shown(&flags(args).expect_err("a limit is no command"));
+        assert_eq!(shown, limits);
+        assert!(shown.iter().all(|limit| limit.parse::<Limit>().is_ok()));
+    }
+    for args in
+        [&["-r", "5/s", "--", "5/s"][..], &["-r", "5/s", "/bin/s"], &["-r", "5/s", "a=b"], &["-r", "5/s", "100"]]
+    {
+        assert!(flags(args).is_ok(), "{args:?}");
+    }
+}
