@@ -4,7 +4,7 @@
 //! latest of the limits' own least times.
 
 use crate::bucket::Bucket;
-use crate::clock::{MILLISECOND, Nanos};
+use crate::clock::{MILLISECOND, Nanos, shown_wait};
 use crate::grid::Grid;
 use crate::rate::Rate;
 use crate::window::Window;
@@ -81,7 +81,7 @@ pub struct Grant {
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 pub enum Refusal {
     /// It would have to wait longer than was allowed.
-    #[error("would have to wait {} s", seconds(*.wait))]
+    #[error("would have to wait {}", shown_wait(*.wait))]
     TooLong {
         /// How long it would take, in nanoseconds.
         wait: Nanos,
@@ -89,12 +89,6 @@ pub enum Refusal {
     /// No time will ever do: the cost is above a window's count, or the clock ends before.
     #[error("more than the limit will ever grant")]
     Never,
-}
-
-/// Seconds to one decimal, rounded up: a wait told must not be too short.
-fn seconds(nanos: Nanos) -> String {
-    let tenths = nanos.div_ceil(100 * MILLISECOND);
-    format!("{}.{}", tenths / 10, tenths % 10)
 }
 
 impl Grant {
