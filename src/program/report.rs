@@ -373,7 +373,7 @@ fn size(bytes: u64) -> String {
 
 /// Whole seconds, so that it does not flicker.
 fn countdown(nanos: Nanos) -> String {
-    clock::shown_wait(nanos.div_ceil(SECOND) * SECOND)
+    clock::shown_wait(nanos.div_ceil(SECOND).saturating_mul(SECOND))
 }
 
 #[cfg(test)]

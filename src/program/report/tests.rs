@@ -104,7 +104,10 @@ fn the_time_left_comes_from_the_schedule() {
     assert_eq!(report.progress_text(&report.read(), 100.0), "50 B, 100 B/s now, 10 s left, limit 100B/s,burst=50");
     report.meter().passed(950, 950, clock.now());
     assert_eq!(report.progress_text(&report.read(), 0.0), "1.00 kB, 0 B/s now, limit 100B/s,burst=50");
-    assert_eq!([1, SECOND, 59 * SECOND + 1, 3661 * SECOND].map(countdown), ["1 s", "1 s", "1m", "1h 2m"]);
+    assert_eq!(
+        [1, SECOND, 59 * SECOND + 1, 3661 * SECOND, Nanos::MAX].map(countdown),
+        ["1 s", "1 s", "1m", "1h 2m", "213503d 23h"]
+    );
 }
 
 #[test]
