@@ -40,7 +40,7 @@ fn live_and_end(limiter: &Limiter, number: u64) {
             tokio::task::yield_now().await;
         }
     });
-    if number % 5 == 0 {
+    if number.is_multiple_of(5) {
         std::thread::sleep(Duration::from_micros(number % 130));
     }
 }
@@ -69,7 +69,9 @@ fn ten_thousand_runtimes_end_without_a_message_and_without_a_lost_wake_up() {
         let end = move |thread| (0..2500).for_each(|number| live_and_end(limiter, thread + number));
         let ends: Vec<_> = (0..4_u64).map(|thread| scope.spawn(move || end(thread))).collect();
         let waiters = [(); 2].map(|()| scope.spawn(move || acquire_until(limiter, over)));
-        ends.into_iter().for_each(|end| end.join().unwrap());
+        for end in ends {
+            end.join().unwrap();
+        }
         over.store(true, Ordering::SeqCst);
         waiters.map(|waiter| waiter.join().unwrap())
     });
