@@ -242,14 +242,14 @@ impl Bucket {
         self.level_at(time.max(self.now.at)).credit >= self.full()
     }
 
-    /// The state in credits, for a gauge: what a nanosecond repays, what a unit costs, what the bucket holds, what is
+    /// The state in credits, for the fast path: what a nanosecond repays, what a unit costs, what the bucket holds, what is
     /// missing to that, and since when. `None` where it is fuller than full.
-    pub(crate) fn gauge(&self) -> Option<(u64, u64, u128, u128, Nanos)> {
+    pub(crate) fn fast_path(&self) -> Option<(u64, u64, u128, u128, Nanos)> {
         let missing = self.full().checked_sub(self.now.credit)?.checked_add(self.now.debt)?;
         Some((self.units, self.period, self.full(), missing, self.now.at))
     }
 
-    /// The state as a gauge told it: `missing` credits at `at`.
+    /// The state as the fast path told it: `missing` credits at `at`.
     pub(crate) fn resume(&mut self, missing: u128, at: Nanos) {
         let full = self.full();
         self.now = Level { credit: full.saturating_sub(missing), debt: missing.saturating_sub(full), at };

@@ -69,7 +69,7 @@ impl Limits {
         }
     }
 
-    /// Goes on from what a gauge told of the only bucket: `missing` credits at `at`.
+    /// Goes on from what the fast path told of the only bucket: `missing` credits at `at`.
     pub(crate) fn resume(&mut self, missing: u128, at: Nanos) {
         if let [State::Bucket(bucket)] = self.states.as_mut_slice() {
             bucket.resume(missing, at);
