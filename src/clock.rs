@@ -7,6 +7,7 @@ mod boot;
 pub use boot::BootClock;
 
 use rustix::time::Timespec;
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -26,6 +27,13 @@ pub trait Clock {
 
     /// Returns at `time` or a little later, never before it.
     fn sleep_until(&self, time: Nanos);
+}
+
+/// Gives memory back that a history of past times no longer needs.
+pub(crate) fn shrink<T>(history: &mut VecDeque<T>) {
+    if history.capacity() > 64 && history.len() < history.capacity() / 4 {
+        history.shrink_to(history.len() * 2);
+    }
 }
 
 /// `CLOCK_MONOTONIC`: no wall-clock step moves it, and it stands still while the machine is suspended.

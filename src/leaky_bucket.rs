@@ -217,7 +217,8 @@ impl Builder {
 }
 
 impl Acquire<'_> {
-    /// Whether this waiter is the one the limiter's timer is set for.
+    /// Whether this waiter is the one the limiter's timer is set for: the first in line. Where that one is dropped, the
+    /// next is it at once; in that crate it is whichever is polled first after that.
     #[must_use]
     pub fn is_core(&self) -> bool {
         self.wait.is_head(&self.limiter.shared)
@@ -225,7 +226,8 @@ impl Acquire<'_> {
 }
 
 impl AcquireOwned {
-    /// Whether this waiter is the one the limiter's timer is set for.
+    /// Whether this waiter is the one the limiter's timer is set for: the first in line. Where that one is dropped, the
+    /// next is it at once; in that crate it is whichever is polled first after that.
     #[must_use]
     pub fn is_core(&self) -> bool {
         self.wait.is_head(&self.limiter.shared)
