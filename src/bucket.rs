@@ -9,7 +9,7 @@
 //! nanosecond by which its time was rounded up is kept, and the schedule does not drift; the same rule lets a cost above
 //! the burst through after exactly the time the excess takes.
 
-use crate::clock::Nanos;
+use crate::clock::{Nanos, shrink};
 use crate::rate::Rate;
 use std::collections::VecDeque;
 use std::num::NonZeroU64;
@@ -141,6 +141,7 @@ impl Bucket {
     pub(crate) fn undo(&mut self) {
         self.now = self.before;
         self.before = self.earlier.pop_back().unwrap_or(self.now);
+        shrink(&mut self.earlier);
     }
 
     /// The last charge can still be taken back when there has been another.
@@ -148,9 +149,15 @@ impl Bucket {
         self.earlier.push_back(self.before);
     }
 
+    #[cfg(test)]
+    pub(crate) fn history_memory(&self) -> usize {
+        self.earlier.capacity()
+    }
+
     /// The first of the charges kept is not taken back any more.
     pub(crate) fn release(&mut self) {
         self.earlier.pop_front();
+        shrink(&mut self.earlier);
     }
 
     /// Credits `units` that were granted at `grant` and not used, less what the bucket has gained since, as it could

@@ -4,7 +4,7 @@
 //! cost that has to wait gathers refills without regard to the size of the bucket until it is paid; what is left over
 //! then stays, at most to that size.
 
-use crate::clock::Nanos;
+use crate::clock::{Nanos, shrink};
 use std::collections::VecDeque;
 use std::num::NonZeroU64;
 
@@ -86,21 +86,22 @@ impl Grid {
         let mut level = self.level_at(start);
         self.before = self.now;
         if grant <= start && level.units >= cost.into() {
-            self.now = Level { units: (level.units - u128::from(cost)).min(self.max.into()), at: start, ..level };
+            self.now = Level { units: level.units - u128::from(cost), at: start, ..level };
             return;
         }
         let refills = u128::from(self.ticks(grant.max(start)) - self.ticks(start));
         let needed = (u128::from(cost) + level.debt).saturating_sub(level.units).div_ceil(self.refill.into());
         level.add(refills * u128::from(self.refill));
+        // What is left over of a refill goes to the next in line, until it overflows.
         let kept = if refills == needed { level.units } else { level.units.min(self.max.into()) };
-        let units = kept.saturating_sub(cost.into()).min(self.max.into());
-        self.now = Level { units, at: grant.max(start), ..level };
+        self.now = Level { units: kept.saturating_sub(cost.into()), at: grant.max(start), ..level };
     }
 
     /// Takes back the last charge, as if it had never been made; and after it those before it that are kept.
     pub(crate) fn undo(&mut self) {
         self.now = self.before;
         self.before = self.earlier.pop_back().unwrap_or(self.now);
+        shrink(&mut self.earlier);
     }
 
     /// The last charge can still be taken back when there has been another.
@@ -111,6 +112,7 @@ impl Grid {
     /// The first of the charges kept is not taken back any more.
     pub(crate) fn release(&mut self) {
         self.earlier.pop_front();
+        shrink(&mut self.earlier);
     }
 
     /// Credits `units` that were granted at `grant` and not used, less the refills since.
@@ -178,9 +180,9 @@ impl Grid {
         }
     }
 
-    /// Whether what is left over of a refill stays, all of it.
-    pub(crate) fn keeps_refills(&self) -> bool {
-        self.refill <= self.max
+    /// Nobody waits any more for what is left over of a refill.
+    pub(crate) fn overflow(&mut self) {
+        self.now.units = self.now.units.min(self.max.into());
     }
 
     /// Whether nothing more would be kept at `time`, or at the last grant where that is later.
@@ -211,7 +213,7 @@ impl Grid {
     fn level_at(&self, time: Nanos) -> Level {
         let mut level = self.now;
         let refills = self.ticks(time) - self.ticks(level.at);
-        if time > level.at && refills > 0 {
+        if time > level.at {
             level.add(u128::from(refills) * u128::from(self.refill));
             level.units = level.units.min(self.max.into());
         }
@@ -251,7 +253,7 @@ mod tests {
 
     #[test]
     fn a_bucket_of_nothing_still_passes_refills_to_who_waits() {
-        assert_eq!(grants(&mut grid(2, 10, 0, 0), &[1, 5, 1]), [10, 40, 50]);
+        assert_eq!(grants(&mut grid(2, 10, 0, 0), &[1, 5, 1]), [10, 30, 40]);
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! latest of the limits' own least times.
 
 use crate::bucket::Bucket;
-use crate::clock::{MILLISECOND, Nanos, shown_wait};
+use crate::clock::{MILLISECOND, Nanos, shown_wait, shrink};
 use crate::grid::Grid;
 use crate::rate::Rate;
 use crate::window::Window;
@@ -272,6 +272,7 @@ impl Limits {
         self.at = self.before;
         self.states.iter_mut().for_each(State::undo);
         let next = self.earlier.as_mut().and_then(VecDeque::pop_back);
+        self.earlier.iter_mut().for_each(shrink);
         (self.last, self.before) = next.map_or((self.grants, self.before), |next| (next.number, next.before));
     }
 

@@ -4,7 +4,7 @@
 //! in groups of ⌈COUNT/1024⌉ units, each counted at its latest grant: that frees them a little late and never early.
 //! A period is half-open: a unit granted at `t` makes room again at `t + PERIOD`.
 
-use crate::clock::Nanos;
+use crate::clock::{Nanos, shrink};
 use std::collections::VecDeque;
 use std::num::NonZeroU64;
 
@@ -100,6 +100,7 @@ impl Window {
             self.logged -= u128::from(entry.units);
             self.log.pop_front();
         }
+        shrink(&mut self.log);
         self.log(grant, cost, self.group);
     }
 
@@ -201,9 +202,15 @@ impl Window {
         self.earlier.push_back(self.before);
     }
 
+    #[cfg(test)]
+    pub(crate) fn history_memory(&self) -> usize {
+        self.earlier.capacity() + self.log.capacity()
+    }
+
     /// The first of the charges kept is not taken back any more.
     pub(crate) fn release(&mut self) {
         self.earlier.pop_front();
+        shrink(&mut self.earlier);
     }
 
     /// The log is another one: nothing that was done to it can be taken back.
@@ -215,6 +222,7 @@ impl Window {
     /// Takes back the last charge, as if it had never been made; and after it those before it that are kept.
     pub(crate) fn undo(&mut self) {
         let last = std::mem::replace(&mut self.before, self.earlier.pop_back().flatten());
+        shrink(&mut self.earlier);
         let Some(undo) = last else { return };
         if undo.pushed {
             self.log.pop_back();

@@ -3,6 +3,7 @@
 use super::plan::{Plan, Resolved};
 use super::{Earlier, Grant, Kinds, Limits, Refusal, State};
 use crate::bucket::Bucket;
+use crate::clock::shrink;
 use crate::clock::{MILLISECOND, Nanos};
 use crate::grid::Grid;
 use crate::rate::{ParseError, Rate};
@@ -102,12 +103,7 @@ impl Limits {
     /// Whether costs that wait one behind another are paid at the time at which their sum would be: one bucket pays, and
     /// what a refill leaves over of one cost is there for the next.
     pub(crate) fn pays_steadily(&self) -> bool {
-        match self.states.as_slice() {
-            _ if self.kinds.are_several() => false,
-            [] | [State::Bucket(_)] => true,
-            [State::Grid(grid)] => grid.keeps_refills(),
-            _ => false,
-        }
+        !self.kinds.are_several() && matches!(self.states.as_slice(), [] | [State::Bucket(_) | State::Grid(_)])
     }
 
     /// Whether nothing granted matters any more at `time`: every bucket is full, every window empty.
@@ -179,6 +175,7 @@ impl Limits {
         let Some(earlier) = &mut self.earlier else { return };
         while earlier.front().is_some_and(|grant| grant.at <= now) {
             earlier.pop_front();
+            shrink(earlier);
             self.states.iter_mut().for_each(State::release);
         }
     }
@@ -220,6 +217,15 @@ impl Limits {
                 State::Bucket(bucket) => bucket.spill(now),
                 State::Grid(grid) => grid.spill(now),
                 State::Window(_) => {}
+            }
+        }
+    }
+
+    /// Nobody waits any more: what is left over of refills is kept as far as there is room.
+    pub(crate) fn overflow(&mut self) {
+        for state in &mut self.states {
+            if let State::Grid(grid) = state {
+                grid.overflow();
             }
         }
     }
@@ -298,6 +304,19 @@ fn rate_in_parts(rate: Rate, parts: NonZeroU64) -> Result<Rate, ParseError> {
 }
 
 #[cfg(test)]
+impl Limits {
+    /// For how many entries the histories have room.
+    fn history_memory(&self) -> usize {
+        let states = self.states.iter().map(|state| match state {
+            State::Bucket(bucket) => bucket.history_memory(),
+            State::Window(window) => window.history_memory(),
+            State::Grid(_) => 0,
+        });
+        states.sum::<usize>() + self.earlier.as_ref().map_or(0, VecDeque::capacity)
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
     use crate::clock::SECOND;
@@ -321,5 +340,21 @@ mod tests {
         }
         let _: Grant = limits.charge_at(2000 * SECOND, 2000 * SECOND, 1);
         assert!(limits.earlier.is_some_and(|earlier| earlier.is_empty()));
+    }
+
+    #[test]
+    fn reservations_that_have_passed_leave_no_memory_behind() {
+        let limits: Vec<_> = ["1/s,burst=1", "6/5s,window"].map(|limit| limit.parse().unwrap()).into();
+        let plan = Plan::new(&limits, None).unwrap();
+        let mut limits = Limits::in_parts(&plan, NonZeroU64::MIN, 0).unwrap();
+        for _ in 0..3000 {
+            let (at, _) = limits.conforms_at(0, 1).unwrap();
+            let _: Grant = limits.promise_at(0, 0, at, 1);
+        }
+        assert!(limits.history_memory() > 3000);
+        for time in [200_000 * SECOND, 300_000 * SECOND] {
+            let _: Grant = limits.charge_at(time, time, 1);
+        }
+        assert!(limits.history_memory() < 400, "room for {} entries", limits.history_memory());
     }
 }
