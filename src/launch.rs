@@ -232,6 +232,11 @@ impl Launcher {
         self.shared.slots.resume();
     }
 
+    /// Has starts go on that were stopped together with us: until then whoever starts them is blocked.
+    pub fn release_stopped_starts(&self) {
+        self.shared.slots.release_stopped_starts();
+    }
+
     /// Returns when no command runs.
     pub fn drain(&self) {
         self.shared.slots.drain();

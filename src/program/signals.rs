@@ -9,7 +9,7 @@ use anyhow::Result;
 use nix::sys::signal::{self, SigSet, SigmaskHow};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::Signal;
-use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGPIPE, SIGQUIT, SIGTERM, SIGTSTP, SIGUSR1};
+use signal_hook::consts::{SIGCHLD, SIGCONT, SIGHUP, SIGINT, SIGPIPE, SIGQUIT, SIGTERM, SIGTSTP, SIGUSR1};
 use signal_hook::flag;
 use signal_hook::iterator::backend::SignalDelivery;
 use signal_hook::iterator::exfiltrator::SignalOnly;
@@ -32,7 +32,7 @@ pub(crate) fn attend(report: Arc<Report>, commands: Option<Arc<Watch>>) -> Resul
     let mut wanted = vec![SIGINT, SIGTERM, SIGHUP, SIGUSR1];
     if commands.is_some() {
         // By default it would end us alone.
-        wanted.extend([SIGTSTP, SIGQUIT]);
+        wanted.extend([SIGTSTP, SIGQUIT, SIGCONT]);
     }
     wanted.retain(|&signal| !is_ignored(signal));
     // Without a terminal to control them, commands cannot be stopped for wanting it.
@@ -126,6 +126,7 @@ fn wait(delivery: &Delivery, at_most: Option<Duration>) {
 fn pass_on(signal: i32, commands: &Arc<Watch>) {
     let Some(launcher) = commands.launcher() else { return };
     match signal {
+        SIGCONT => launcher.release_stopped_starts(),
         SIGCHLD => launcher.end_those_who_want_the_terminal(),
         SIGTSTP => {
             launcher.suspend();
