@@ -9,27 +9,26 @@
 use crate::clock::with_usual_slack;
 use crate::framing::Buffer;
 use crate::sink::{Filled, Flow, FlowError, Passed, Source};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal};
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::io::{self, ErrorKind};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::process::Stdio;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::process::{Child, Command};
 use tokio::sync::Semaphore;
-use tokio::time::sleep;
 
 mod batches;
 mod child;
 mod lines;
 mod loads;
 mod printer;
+mod printing;
 mod slots;
 mod spool;
 mod target;
@@ -51,9 +50,6 @@ pub use units::{Units, room_for_words};
 
 /// What all commands' output together may take in memory.
 const MEMORY: usize = 1 << 20;
-
-/// After everything was killed, nobody who takes no output holds up the end longer than this.
-const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// Threads that may be blocked by who does not read what we write: more would only take memory.
 const BLOCKED: usize = 8;
@@ -124,8 +120,10 @@ pub enum Outcome {
 
 /// Who is told what happens. Called from several threads.
 pub trait Observer: Send + Sync {
-    /// The command is about to start.
-    fn starting(&self, job: &Job, words: Words<'_>);
+    /// The command is about to start, but has no slot yet: whoever waits for the end of all does not wait for this.
+    fn tracing(&self, job: &Job, words: Words<'_>);
+    /// The command starts now. This must not block.
+    fn starting(&self, job: &Job);
     /// The command has ended, or could not start. Where it is [`Outcome::Ok`] this must not block.
     fn ended(&self, job: &Job, outcome: &Outcome);
     /// Our reader is gone.
@@ -141,6 +139,9 @@ pub trait Observer: Send + Sync {
     /// Has `print` write to our standard output or error, where something else may be shown at the moment. It says whether
     /// it has left a line open on a terminal.
     fn printing(&self, print: &mut dyn FnMut() -> bool);
+    /// Whether something else may be shown there, so that nothing may be written without [`printing`](Self::printing),
+    /// which may block.
+    fn shows_something(&self) -> bool;
     /// What stands before each line of the command's output, or of what it writes to its standard error.
     fn tag(&self, job: &Job, is_stdout: bool) -> Vec<u8>;
     /// The next job, which was read and waits; blank units left out so far.
@@ -259,9 +260,10 @@ impl Launcher {
     /// Has the command for `job` started: by a task, as starting takes a while and several can start at once.
     fn start(&self, mut job: Job) {
         let load = self.shared.loads.take(self.memory_to_start(&job));
+        self.shared.observer.tracing(&job, self.shared.options.template.fill(&job.units));
         let slot = self.shared.slots.take(job.seq);
+        self.shared.observer.starting(&job);
         let words = self.shared.options.template.fill(&job.units);
-        self.shared.observer.starting(&job, words);
         let loaded = match job.refused() {
             None => Ok((self.command(words), load)),
             Some(outcome) => Err(outcome),
@@ -387,145 +389,6 @@ fn is_stopped_for_the_terminal(pid: Pid) -> bool {
     let options = WaitIdOptions::STOPPED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
     let stopped_by = waitid(WaitId::Pid(pid), options).ok().flatten().and_then(|status| status.stopping_signal());
     [Signal::TTIN, Signal::TTOU].into_iter().any(|signal| stopped_by == Some(signal.as_raw()))
-}
-
-impl Shared {
-    async fn print(self: &Arc<Self>, seq: u64, result: Collected) -> io::Result<()> {
-        let in_turn = self.options.output == Output::InOrder;
-        let nothing = result.out.is_empty() && result.err.is_empty();
-        if nothing && !in_turn {
-            return Ok(());
-        }
-        let printed = match self.print_at_once(seq, result) {
-            Ok(printed) => printed,
-            Err(result) => {
-                let shared = Arc::clone(self);
-                self.blocking(move || shared.finish(shared.printer(), seq, result)).await
-            }
-        };
-        self.note_written(&printed);
-        printed
-    }
-
-    /// Prints what takes no wait: a little, to pipes that are ready, while nobody else prints. What would wait is given
-    /// back: another thread does the waiting, and commands are attended to meanwhile.
-    fn print_at_once(&self, seq: u64, result: Collected) -> Result<io::Result<()>, Collected> {
-        if self.options.output == Output::InOrder || !result.is_small() {
-            return Err(result);
-        }
-        let Ok(printer) = self.printer.try_lock() else { return Err(result) };
-        let ready =
-            (result.out.is_empty() || is_ready(io::stdout())) && (result.err.is_empty() || is_ready(io::stderr()));
-        if ready { Ok(self.finish(printer, seq, result)) } else { Err(result) }
-    }
-
-    /// Whether too much is held is told under the lock: otherwise two who finish at once could tell it in the wrong order.
-    fn finish(&self, mut printer: MutexGuard<'_, Printer>, seq: u64, result: Collected) -> io::Result<()> {
-        let was_full = printer.is_full();
-        let mut result = Some(result);
-        let mut finished = Ok(());
-        self.observer.printing(&mut || {
-            finished = result.take().map_or(Ok(()), |result| printer.finish(seq, result));
-            printer.outlets.take_open_line()
-        });
-        let full = printer.is_full();
-        self.slots.set_full(full);
-        drop(printer);
-        if full && !was_full && !self.told_of_holding.swap(true, Ordering::Relaxed) {
-            self.observer.held_up();
-        }
-        finished
-    }
-
-    fn printer(&self) -> MutexGuard<'_, Printer> {
-        self.printer.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Prints what may have to wait for somebody who reads it, on a thread for that.
-    async fn blocking(&self, print: impl FnOnce() -> io::Result<()> + Send + 'static) -> io::Result<()> {
-        let printing = Arc::clone(&self.printing);
-        let print = async {
-            let turn = printing.acquire_owned().await;
-            let print = move || {
-                let _turn = turn;
-                print()
-            };
-            on_a_thread(print).await
-        };
-        self.unless_killed(print).await
-    }
-
-    /// Tells what may have to be written for somebody to read.
-    async fn tell(self: &Arc<Self>, job: &Arc<Job>, tell: impl FnOnce(&dyn Observer, &Job) + Send + 'static) {
-        let (shared, job) = (Arc::clone(self), Arc::clone(job));
-        let told = on_a_thread(move || {
-            tell(&*shared.observer, &job);
-            Ok(())
-        });
-        // Who does not want to know need not.
-        let _ = self.unless_killed(told).await;
-    }
-
-    async fn unless_killed(&self, act: impl Future<Output = io::Result<()>>) -> io::Result<()> {
-        let too_long = async {
-            self.slots.killed().await;
-            sleep(LAST_WORDS).await;
-        };
-        tokio::select! {
-            done = act => done,
-            () = too_long => Err(ErrorKind::TimedOut.into()),
-        }
-    }
-
-    /// A reader that is gone ends everything.
-    fn note_written(&self, written: &io::Result<()>) {
-        match written {
-            Err(error) if error.kind() == ErrorKind::BrokenPipe => self.observer.reader_gone(),
-            Err(_) if self.slots.is_killing() => {}
-            Err(error) if TemporaryError::within(error).is_some() => self.observer.cannot_hold(error),
-            Err(error) => self.observer.cannot_print(error),
-            Ok(()) => {}
-        }
-    }
-
-    async fn ended(self: &Arc<Self>, job: &Arc<Job>, outcome: Outcome, printed: io::Result<()>, slot: u32) {
-        let wanted_terminal = self.wanted_terminal.lock().unwrap_or_else(PoisonError::into_inner).remove(&job.seq);
-        let outcome = match (wanted_terminal, printed) {
-            (true, _) => Outcome::WantedTerminal,
-            (false, Err(error)) => Outcome::OutputLost(error),
-            (false, Ok(())) => outcome,
-        };
-        // What writes to our standard output itself finds for itself that nobody reads.
-        if self.options.output == Output::Direct && !matches!(outcome, Outcome::Ok) && has_no_reader(io::stdout()) {
-            self.observer.reader_gone();
-        }
-        if matches!(outcome, Outcome::Ok) {
-            self.observer.ended(job, &outcome);
-        } else {
-            self.tell(job, move |observer, job| observer.ended(job, &outcome)).await;
-        }
-        self.slots.release(job.seq, slot);
-    }
-}
-
-async fn on_a_thread(act: impl FnOnce() -> io::Result<()> + Send + 'static) -> io::Result<()> {
-    tokio::task::spawn_blocking(act).await.unwrap_or_else(|error| Err(io::Error::other(error)))
-}
-
-/// Whether a little can be written to `fd` without a wait.
-fn is_ready(fd: impl AsFd) -> bool {
-    !state_of(fd).is_empty()
-}
-
-/// Whether nobody will ever read what is written to `fd`: a pipe without readers has `POLLERR` (poll(2)).
-fn has_no_reader(fd: impl AsFd) -> bool {
-    state_of(fd).contains(PollFlags::ERR)
-}
-
-fn state_of(fd: impl AsFd) -> PollFlags {
-    let mut fds = [PollFd::new(&fd, PollFlags::OUT)];
-    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-    poll(&mut fds, Some(&now)).map_or(PollFlags::empty(), |_| fds[0].revents())
 }
 
 /// Units on their way from a source to commands.

@@ -5,12 +5,14 @@
 use std::io;
 use thiserror::Error;
 
+mod at_once;
 mod copy;
 #[cfg_attr(not(any(target_os = "linux", target_os = "android")), path = "sink/no_splice.rs")]
 mod splice;
 #[cfg(any(target_os = "linux", target_os = "android"))]
 mod tee;
 
+pub use at_once::write_at_once;
 pub use copy::{Copying, Descriptor, Sink, Source};
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 pub use splice::tee;

@@ -242,7 +242,7 @@ impl<P: AsyncRead + AsFd + Unpin> Stream<P> {
             buffer.reserve(READ);
             match rustix::io::read(pipe, spare_capacity(&mut buffer)) {
                 Err(Errno::AGAIN) => break,
-                Err(Errno::INTR) => continue,
+                Err(Errno::INTR) => {}
                 read => {
                     taken += buffer.len();
                     self.take(shared, read.map_err(io::Error::from), &mut buffer).await?;
@@ -287,8 +287,7 @@ impl<P: AsyncRead + AsFd + Unpin> Stream<P> {
             written
         };
         let written = shared.blocking(write).await;
-        shared.note_written(&written);
-        written
+        shared.note_written(written).await
     }
 }
 

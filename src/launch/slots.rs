@@ -353,7 +353,9 @@ impl State {
     fn release_stopped_starts(&self) {
         if self.is_starting() {
             let known: Vec<_> = self.running.values().flatten().map(|target| target.pid()).collect();
-            stopped_starts(&known).iter().for_each(|start| start.signal(Signal::CONT));
+            for start in stopped_starts(&known) {
+                start.signal(Signal::CONT);
+            }
         }
     }
 

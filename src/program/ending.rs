@@ -108,13 +108,17 @@ impl Watch {
 pub(super) struct Teller(pub(super) Arc<Watch>);
 
 impl Observer for Teller {
-    fn starting(&self, job: &Job, words: Words<'_>) {
-        let Some(mut tally) = self.0.report.tally() else { return };
-        tally.start(job, self.0.report.now());
-        if tally.is_traced() && job.refused().is_none() {
-            drop(tally);
+    fn tracing(&self, job: &Job, words: Words<'_>) {
+        let is_traced = self.0.report.tally().is_some_and(|tally| tally.is_traced());
+        if is_traced && job.refused().is_none() {
             let quoted = if io::stderr().is_terminal() { quoted_for_terminal(words) } else { quoted(words) };
             self.0.report.aside_bytes(&quoted);
+        }
+    }
+
+    fn starting(&self, job: &Job) {
+        if let Some(mut tally) = self.0.report.tally() {
+            tally.start(job, self.0.report.now());
         }
     }
 
@@ -160,6 +164,10 @@ impl Observer for Teller {
 
     fn printing(&self, print: &mut dyn FnMut() -> bool) {
         self.0.report.beside_bar(print);
+    }
+
+    fn shows_something(&self) -> bool {
+        self.0.report.has_bar()
     }
 
     fn tag(&self, job: &Job, is_stdout: bool) -> Vec<u8> {
