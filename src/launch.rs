@@ -18,7 +18,8 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::process::Stdio;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::thread;
 use std::time::Duration;
 use tokio::process::{Child, Command};
 use tokio::sync::Semaphore;
@@ -50,6 +51,9 @@ pub use units::{Units, room_for_words};
 
 /// What all commands' output together may take in memory.
 const MEMORY: usize = 1 << 20;
+
+/// Far enough never to come.
+const NEVER: Duration = Duration::from_secs(86_400 * 365 * 30);
 
 /// Threads that may be blocked by who does not read what we write: more would only take memory.
 const BLOCKED: usize = 8;
@@ -180,15 +184,18 @@ impl Launcher {
     /// how they ended would be lost (wait(2)).
     ///
     /// # Errors
-    /// The system gives us no thread or no way to wait for events.
+    /// The system gives us no threads, none more for the caller, no process for a command, or no way to wait for events.
     pub fn new(options: Options, observer: Arc<dyn Observer>) -> io::Result<Self> {
         let mut runtime = tokio::runtime::Builder::new_multi_thread();
         runtime.worker_threads(slots::STARTERS).thread_name("children").enable_all();
-        runtime.max_blocking_threads(BLOCKED);
+        // A thread that has gone could not be had again where there is no room for one.
+        runtime.max_blocking_threads(BLOCKED).thread_keep_alive(NEVER);
         expect_room_for_a_runtime()?;
         // Its threads hand their timer slack down to the commands they start.
         let runtime = with_usual_slack(|| runtime.build())?;
         let tasks = runtime.handle().clone();
+        // There is one to print at least, from now on.
+        tasks.spawn_blocking(|| ());
         // Commands outlive the launcher.
         std::mem::forget(runtime);
         let printer = Mutex::new(Printer::new(options.output == Output::InOrder));
@@ -279,7 +286,6 @@ impl Launcher {
             };
             match started {
                 Ok((child, target)) => {
-                    shared.slots.started(job.seq, target);
                     // It may have been stopped before anybody knew it.
                     launcher.end_who_wants_the_terminal(job.seq, target);
                     child::attend(shared, Running { job, child, target, slot }).await;
@@ -308,30 +314,21 @@ impl Launcher {
     ) -> Result<(Child, Target), Outcome> {
         command.env("THROTTLE_SEQ", job.seq.to_string()).env("THROTTLE_SLOT", slot.to_string());
         if let Some(mut units) = job.input.take() {
-            let input = self.once_there_is_room(|| as_input(&mut units)).await;
+            let input = self.shared.slots.once_there_is_room(|| as_input(&mut units)).await;
             command.stdin(input.map_err(Outcome::InputLost)?);
         }
-        let child = self.once_there_is_room(|| command.spawn()).await.map_err(|error| match error.kind() {
+        let spawn = || {
+            let child = command.spawn()?;
+            let target = self.target(&child).ok_or(ErrorKind::NotFound)?;
+            // Before anybody else can find no room: this one will end.
+            self.shared.slots.started(job.seq, target);
+            Ok((child, target))
+        };
+        self.shared.slots.once_there_is_room(spawn).await.map_err(|error| match error.kind() {
             ErrorKind::NotFound => Outcome::NotFound(error),
             ErrorKind::ArgumentListTooLong => Outcome::TooLong,
             _ => Outcome::CannotRun(error),
-        })?;
-        let target = self.target(&child).ok_or_else(|| Outcome::CannotRun(ErrorKind::NotFound.into()))?;
-        Ok((child, target))
-    }
-
-    /// Does what takes files or processes as soon as the system has them.
-    async fn once_there_is_room<T>(&self, mut act: impl FnMut() -> io::Result<T>) -> io::Result<T> {
-        loop {
-            match act() {
-                Err(error) if is_shortage(&error) => {}
-                done => return done,
-            }
-            if !self.shared.slots.wait_for_room_in_the_system().await {
-                // Everybody else waits by now; a moment ago one of them may have been in the way.
-                return act();
-            }
-        }
+        })
     }
 
     /// The command, but for its environment and standard input.
@@ -358,11 +355,19 @@ impl Launcher {
     }
 }
 
-/// tokio panics where it cannot open the six files it waits with (two pairs and a copy of one end of each, so far), instead
-/// of saying so.
+/// tokio panics where it cannot open the six files it waits with (two pairs and a copy of one end of each, so far) or start
+/// its threads, instead of saying so. A command's process counts as a thread does (`RLIMIT_NPROC`, getrlimit(2)).
 fn expect_room_for_a_runtime() -> io::Result<()> {
     let pairs: io::Result<Vec<_>> = (0..3).map(|_| UnixStream::pair()).collect();
-    pairs.map(drop)
+    pairs?;
+    let (threads, one_to_print, who_asked, a_command) = (slots::STARTERS, 1, 1, 1);
+    let all_at_once = RwLock::new(());
+    thread::scope(|scope| {
+        let _until_all_are_there = all_at_once.write();
+        let wait = || drop(all_at_once.read());
+        let started = |_| thread::Builder::new().spawn_scoped(scope, wait).map(drop);
+        (0..threads + one_to_print + who_asked + a_command).try_for_each(started)
+    })
 }
 
 /// Too many processes or open files: both end with somebody else's end.

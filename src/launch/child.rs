@@ -4,7 +4,7 @@ use super::lines::{Lines, Partial};
 use super::printer::Collected;
 use super::spool::Spool;
 use super::target::Target;
-use super::{Job, Outcome, Output, Shared};
+use super::{Job, NEVER, Outcome, Output, Shared};
 use rustix::buffer::spare_capacity;
 use rustix::io::Errno;
 use rustix::process::Signal;
@@ -33,9 +33,6 @@ const READ: usize = 8 * 1024;
 
 /// From KILL to the end.
 const DYING: Duration = Duration::from_secs(1);
-
-/// Far enough never to come.
-const NEVER: Duration = Duration::from_secs(86_400 * 365 * 30);
 
 /// A started command.
 pub(super) struct Running {

@@ -1,13 +1,15 @@
 //! Who is running, and whether anybody else may start: the one place where the pump, the children's tasks and the signal
 //! thread meet.
 
+use super::is_shortage;
 use super::target::{Relative, Target, stopped_starts};
 use rustix::process::Signal;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
+use std::io;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, RwLock};
 use tokio::time::{Instant, sleep};
 
 /// Commands that start at once. A start takes as long as the system needs to load the command, half a millisecond or more,
@@ -29,6 +31,8 @@ pub(super) struct Slots {
     begun: Instant,
     changed: Condvar,
     room_in_the_system: Notify,
+    /// Held for writing by who has to try alone.
+    alone: RwLock<()>,
     killed: Notify,
     /// 0: no cap.
     jobs: u32,
@@ -59,8 +63,25 @@ struct State {
     full: bool,
     /// Commands that have ended.
     ended: u64,
-    /// Those for which the system had no room: none else starts until one ends.
+    /// Those for which the system had no room: none else starts until they have.
     short: usize,
+}
+
+/// One for whom the system has no room, until this is dropped.
+struct Short<'a>(&'a Slots);
+
+impl<'a> Short<'a> {
+    fn count(slots: &'a Slots) -> Self {
+        slots.lock().short += 1;
+        Short(slots)
+    }
+}
+
+impl Drop for Short<'_> {
+    fn drop(&mut self) {
+        self.0.lock().short -= 1;
+        self.0.changed.notify_all();
+    }
 }
 
 #[derive(Debug)]
@@ -102,6 +123,7 @@ impl Slots {
             begun: Instant::now(),
             changed: Condvar::new(),
             room_in_the_system: Notify::new(),
+            alone: RwLock::new(()),
             killed: Notify::new(),
             jobs,
             most_starting,
@@ -132,7 +154,7 @@ impl Slots {
         let running = state.running.len() as u64;
         let starters = self.most_starting.saturating_sub(state.starting) as u64;
         match self.jobs {
-            _ if state.stopping || state.full || (state.short > 0 && running > 0) => 0,
+            _ if state.stopping || state.full || state.short > 0 => 0,
             0 => starters,
             jobs => u64::from(jobs).saturating_sub(running).min(starters),
         }
@@ -180,30 +202,46 @@ impl Slots {
         }
         state.free.push(Reverse(slot));
         state.ended += 1;
-        state.short = 0;
-        // Under the lock: who has counted himself as short after this waits for the next end.
         self.room_in_the_system.notify_waiters();
         drop(state);
         self.changed.notify_all();
     }
 
-    /// The system has no room for another process; whether waiting for one to end may help, and if so, returns then.
-    pub(super) async fn wait_for_room_in_the_system(&self) -> bool {
-        let mut room = std::pin::pin!(self.room_in_the_system.notified());
-        room.as_mut().enable();
-        if !self.note_shortage() {
-            return false;
+    /// Runs `act`, which takes files or processes, as soon as the system has them. Who found none tries again alone, so
+    /// that others who try do not take from each other what is there, and after each end of a command that has started.
+    pub(super) async fn once_there_is_room<T>(&self, mut act: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+        let tried = self.alone.try_read().ok().map(|_together| act());
+        match tried {
+            Some(Err(error)) if is_shortage(&error) => {}
+            Some(done) => return done,
+            None => {}
         }
-        room.await;
-        true
+        let _short = Short::count(self);
+        let _alone = self.alone.write().await;
+        loop {
+            let ended = self.lock().ended;
+            match act() {
+                Err(error) if is_shortage(&error) && self.another_ends(ended).await => {}
+                done => return done,
+            }
+        }
     }
 
-    /// One more waits for an end; `false` if all others do, too.
-    fn note_shortage(&self) -> bool {
-        let mut state = self.lock();
-        let others_end = state.running.len() > state.short + 1;
-        state.short += usize::from(others_end);
-        others_end
+    /// Returns when more commands have ended than `before`; `false` if none has started that could.
+    async fn another_ends(&self, before: u64) -> bool {
+        let mut room = std::pin::pin!(self.room_in_the_system.notified());
+        room.as_mut().enable();
+        let (has_ended, may_end) = self.look_for_ends(before);
+        if !has_ended && may_end {
+            room.await;
+        }
+        has_ended || may_end
+    }
+
+    /// Whether more commands have ended than `before`, and whether any has started that may end.
+    fn look_for_ends(&self, before: u64) -> (bool, bool) {
+        let state = self.lock();
+        (state.ended > before, state.running.values().any(Option::is_some))
     }
 
     /// Returns when another command has ended; `false` if none runs.

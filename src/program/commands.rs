@@ -1,12 +1,12 @@
 //! Launch mode: a command for each unit.
 
-use super::ending::Teller;
+use super::ending::{Enders, Teller};
 use super::exit::Exit;
 use super::flags::{Flags, Repeat};
 use super::input::{self, Input};
 use super::report::{Report, Total, UnitName};
 use super::tally::{self, Tally};
-use super::{bucket, lookup, pipe, say, signals};
+use super::{NoThread, bucket, lookup, pipe, say, signals};
 use anyhow::{Context, Result, anyhow};
 use std::cell::RefCell;
 use std::io::{self, IsTerminal, Write};
@@ -95,15 +95,17 @@ fn launch(flags: &Flags, options: Options, source: AnySource, name: &str) -> Res
     let store = bucket::store(flags)?;
     let total = flags.repeat().and_then(last).map(|times| Total::Units(times.div_ceil(flags.shape().max_args.max(1))));
     let report = Report::new(flags, UnitName::Command, total, store)?.with_tally(Tally::new(flags));
+    let (enders, wanted) = Enders::new();
     let watch = Arc::new(Watch {
+        enders,
         report: Arc::new(report),
         launcher: OnceLock::new(),
         signal: AtomicI32::new(0),
         in_our_group: options.in_our_group,
     });
     signals::notice_ends().context("cannot handle signals")?;
-    let launcher =
-        Launcher::new(options, Arc::new(Teller(Arc::clone(&watch)))).context("cannot start a thread for commands")?;
+    watch.start_enders(wanted).context(NoThread)?;
+    let launcher = Launcher::new(options, Arc::new(Teller(Arc::clone(&watch)))).context(NoThread)?;
     // Set once, here.
     let _ = watch.launcher.set(launcher.clone());
     signals::attend(Arc::clone(&watch.report), Some(Arc::clone(&watch))).context("cannot handle signals")?;
@@ -130,6 +132,7 @@ fn launch(flags: &Flags, options: Options, source: AnySource, name: &str) -> Res
 /// What the observer and the signal thread need to know of.
 #[derive(Debug)]
 pub(super) struct Watch {
+    pub(super) enders: Enders,
     pub(super) report: Arc<Report>,
     launcher: OnceLock<Launcher>,
     /// The first that came to end us; 0 for none.

@@ -5,13 +5,14 @@
 
 use super::commands::Watch;
 use super::exit::Exit;
-use super::{say, signals};
+use super::signals;
 use rustix::process::Signal;
 use signal_hook::consts::SIGPIPE;
 use std::io;
 use std::io::IsTerminal;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread;
 use std::time::Duration;
 use throttle::launch::{Job, Observer, Outcome, Words, quoted, quoted_for_terminal};
@@ -32,9 +33,41 @@ pub(super) enum Ending {
     CannotPrint,
 }
 
+/// How the threads that end the program are asked to. They are there from the start: later the system may have no room for
+/// a thread, just when everything is to end.
+#[derive(Debug)]
+pub(super) struct Enders {
+    ordinary: Sender<Ending>,
+    without_readers: Sender<()>,
+}
+
+/// What those threads wait for.
+#[derive(Debug)]
+pub(super) struct Wanted {
+    ordinary: Receiver<Ending>,
+    without_readers: Receiver<()>,
+}
+
+impl Enders {
+    pub(super) fn new() -> (Self, Wanted) {
+        let ((ordinary, ending), (without_readers, killed)) = (mpsc::channel(), mpsc::channel());
+        (Enders { ordinary, without_readers }, Wanted { ordinary: ending, without_readers: killed })
+    }
+}
+
+/// Starts a thread that acts on the first that is `wanted`.
+fn in_waiting<T: Send + 'static>(
+    name: &str,
+    wanted: Receiver<T>,
+    act: impl FnOnce(T) + Send + 'static,
+) -> io::Result<()> {
+    let wait = move || wanted.recv().map_or((), act);
+    thread::Builder::new().name(name.to_owned()).spawn(wait).map(drop)
+}
+
 impl Watch {
     /// Launches nothing more, waits for what runs, and ends the program. Says whether that is news.
-    pub(super) fn end(self: &Arc<Self>, ending: Ending) -> bool {
+    pub(super) fn end(&self, ending: Ending) -> bool {
         let Some(launcher) = self.launcher() else { return false };
         if !launcher.stop() {
             return false;
@@ -47,20 +80,36 @@ impl Watch {
             }
             Ending::CannotPrint => launcher.end_with(Signal::TERM),
         }
-        let watch = Arc::clone(self);
-        let ender = thread::Builder::new().name("ender".to_owned()).spawn(move || {
-            launcher.drain();
-            watch.finish(ending);
-        });
-        if let Err(error) = ender {
-            say(format_args!("cannot start a thread to end with: {error}"));
-            std::process::exit(1);
-        }
+        let _ = self.enders.ordinary.send(ending);
         true
     }
 
+    /// Starts the threads that will end the program.
+    ///
+    /// # Errors
+    /// The system refuses a thread.
+    pub(super) fn start_enders(self: &Arc<Self>, wanted: Wanted) -> io::Result<()> {
+        let watch = Arc::clone(self);
+        in_waiting("ender", wanted.ordinary, move |ending| {
+            watch.drain();
+            watch.finish(ending)
+        })?;
+        let watch = Arc::clone(self);
+        in_waiting("last ender", wanted.without_readers, move |()| {
+            watch.drain();
+            thread::sleep(LAST_WORDS);
+            signals::die_of(watch.signal.load(Ordering::SeqCst));
+        })
+    }
+
+    fn drain(&self) {
+        if let Some(launcher) = self.launcher() {
+            launcher.drain();
+        }
+    }
+
     /// A signal has come; whether it is the first, which is passed on. A second one kills.
-    pub(super) fn is_first_signal(self: &Arc<Self>, signal: i32) -> bool {
+    pub(super) fn is_first_signal(&self, signal: i32) -> bool {
         let first = self.signal.compare_exchange(0, signal, Ordering::SeqCst, Ordering::SeqCst).is_ok();
         if first {
             self.interrupt("interrupted");
@@ -70,18 +119,8 @@ impl Watch {
     }
 
     /// Everything was killed. Who does not read what we still have to tell does not keep us.
-    pub(super) fn end_without_readers(self: &Arc<Self>) {
-        let watch = Arc::clone(self);
-        let end = move || {
-            if let Some(launcher) = watch.launcher() {
-                launcher.drain();
-            }
-            thread::sleep(LAST_WORDS);
-            signals::die_of(watch.signal.load(Ordering::SeqCst));
-        };
-        if thread::Builder::new().name("ender".to_owned()).spawn(end).is_err() {
-            signals::die_of(self.signal.load(Ordering::SeqCst));
-        }
+    pub(super) fn end_without_readers(&self) {
+        let _ = self.enders.without_readers.send(());
     }
 
     fn interrupt(&self, why: &'static str) {

@@ -2,10 +2,11 @@
 //!
 //! That thread never waits for anybody who reads what we write: what is shown is shown by another.
 
+use super::NoThread;
 use super::commands::{Watch, has_terminal};
 use super::exit::Exit;
 use super::report::Report;
-use anyhow::Result;
+use anyhow::{Context, Result};
 use nix::sys::signal::{self, SigSet, SigmaskHow};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::Signal;
@@ -48,7 +49,7 @@ pub(crate) fn attend(report: Arc<Report>, commands: Option<Arc<Watch>>) -> Resul
         Delivery::with_pipe(read, write, SignalOnly, &wanted)
     })?;
     let answer = move || answer(delivery, &report, commands.as_ref(), &ending);
-    thread::Builder::new().name("attendant".to_owned()).spawn(answer)?;
+    thread::Builder::new().name("attendant".to_owned()).spawn(answer).context(NoThread)?;
     Ok(())
 }
 
