@@ -52,6 +52,10 @@ pub use units::{Units, room_for_words};
 /// What all commands' output together may take in memory.
 const MEMORY: usize = 1 << 20;
 
+/// Before a command: it will ignore SIGPIPE. Rust's library has that signal end whatever it starts; a shell that becomes the
+/// command can ignore it.
+pub const IGNORING_SIGPIPE: [&str; 3] = ["/bin/sh", "-c", "trap '' PIPE; exec \"$0\" \"$@\""];
+
 /// Far enough never to come.
 const NEVER: Duration = Duration::from_secs(86_400 * 365 * 30);
 
@@ -80,6 +84,8 @@ pub struct Options {
     pub timeout: Option<Duration>,
     /// Whether commands stay in our process group, where they may use the terminal.
     pub in_our_group: bool,
+    /// Whether commands ignore SIGPIPE.
+    pub ignore_sigpipe: bool,
 }
 
 /// What becomes of the output of commands.
@@ -337,8 +343,12 @@ impl Launcher {
         let mut words = words.iter();
         // There always is one: no template is empty, and where the first word is {} there is a unit.
         let name = words.next().unwrap_or(Cow::Borrowed(OsStr::new("")));
-        let mut command = Command::new(options.program.as_deref().unwrap_or(&name));
-        command.arg0(&name).args(words).stdin(Stdio::null());
+        let program = options.program.as_deref().unwrap_or(&name);
+        let mut command = if options.ignore_sigpipe { ignoring_sigpipe(program) } else { Command::new(program) };
+        if !options.ignore_sigpipe {
+            command.arg0(&name);
+        }
+        command.args(words).stdin(Stdio::null());
         if options.output != Output::Direct {
             command.stdout(Stdio::piped()).stderr(Stdio::piped());
         }
@@ -353,6 +363,13 @@ impl Launcher {
         let pid = Pid::from_raw(child.id()?.cast_signed())?;
         Some(if self.shared.options.in_our_group { Target::Process(pid) } else { Target::Group(pid) })
     }
+}
+
+fn ignoring_sigpipe(program: &OsStr) -> Command {
+    let [shell, option, script] = IGNORING_SIGPIPE;
+    let mut command = Command::new(shell);
+    command.arg(option).arg(script).arg(program);
+    command
 }
 
 /// tokio panics where it cannot open the six files it waits with (two pairs and a copy of one end of each, so far) or start

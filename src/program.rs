@@ -2,6 +2,7 @@
 //!
 //! Only this module and those below it know clap, anyhow, indicatif, the terminal and exit codes.
 
+mod before_main;
 mod bucket;
 mod commands;
 mod ending;
@@ -25,6 +26,7 @@ use std::fmt::Display;
 
 /// Runs the program and says how it ends.
 pub(crate) fn main() -> Exit {
+    signals::survive_questions();
     let flags = match flags::parse(std::env::args_os()) {
         Ok(flags) => flags,
         Err(exit) => return exit,
@@ -57,6 +59,12 @@ fn advice(error: &anyhow::Error) -> &'static str {
 }
 
 fn run(flags: &Flags) -> anyhow::Result<Exit> {
+    let writes = match flags.mode() {
+        Mode::Set => false,
+        Mode::Once => !flags.command().is_empty(),
+        _ => true,
+    };
+    anyhow::ensure!(!(writes && before_main::stdout_is_closed()), "cannot write to standard output: it is closed");
     match (flags.mode(), flags.bucket(), flags.template()) {
         (Mode::Once, Some(bucket), _) => once::run(flags, bucket, flags.command()),
         (Mode::Set, Some(bucket), _) => bucket::set(flags, bucket).map(|()| Exit::Success),

@@ -8,6 +8,7 @@ use super::report::{Report, Total, UnitName};
 use super::tally::{self, Tally};
 use super::{NoThread, bucket, lookup, pipe, say, signals};
 use anyhow::{Context, Result, anyhow};
+use signal_hook::consts::SIGPIPE;
 use std::cell::RefCell;
 use std::io::{self, IsTerminal, Write};
 use std::sync::atomic::AtomicI32;
@@ -56,6 +57,7 @@ pub(crate) fn run(flags: &Flags, template: &Template) -> Result<Exit> {
         tag: flags.is_tagged(),
         timeout: flags.timeout(),
         in_our_group,
+        ignore_sigpipe: signals::is_ignored(SIGPIPE),
     };
     with_source(flags, |source, name| launch(flags, options, source, name))
 }

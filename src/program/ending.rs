@@ -7,7 +7,6 @@ use super::commands::Watch;
 use super::exit::Exit;
 use super::signals;
 use rustix::process::Signal;
-use signal_hook::consts::SIGPIPE;
 use std::io;
 use std::io::IsTerminal;
 use std::sync::Arc;
@@ -132,7 +131,7 @@ impl Watch {
     fn finish(&self, ending: Ending) -> ! {
         self.report.close_or_say();
         match (self.signal.load(Ordering::SeqCst), ending) {
-            (0, Ending::ReaderGone) => signals::die_of(SIGPIPE),
+            (0, Ending::ReaderGone) => std::process::exit(signals::die_of_broken_pipe().code().into()),
             (0, _) => {}
             // Also where something else was the end before it came.
             (signal, _) => signals::die_of(signal),

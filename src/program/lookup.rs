@@ -4,6 +4,7 @@ use super::exit::Exit;
 use rustix::fs::{Access, access};
 use std::ffi::{OsStr, OsString};
 use std::fmt;
+use std::io::{self, ErrorKind};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -12,13 +13,15 @@ use std::path::{Path, PathBuf};
 pub(crate) enum Missing {
     NotFound(OsString),
     NotExecutable(PathBuf),
+    /// It cannot even be looked at.
+    Unreachable(PathBuf, io::Error),
 }
 
 impl Missing {
     pub(crate) fn exit(&self) -> Exit {
         match self {
             Missing::NotFound(_) => Exit::NotFound,
-            Missing::NotExecutable(_) => Exit::CannotRun,
+            Missing::NotExecutable(_) | Missing::Unreachable(..) => Exit::CannotRun,
         }
     }
 }
@@ -37,6 +40,7 @@ impl fmt::Display for Missing {
                     path.display()
                 )
             }
+            Missing::Unreachable(path, error) => write!(f, "'{}' cannot be run: {error}", path.display()),
         }
     }
 }
@@ -60,8 +64,14 @@ fn runs(path: &Path) -> Option<PathBuf> {
 }
 
 fn missing(name: &OsStr, places: impl IntoIterator<Item = PathBuf>) -> Missing {
-    match places.into_iter().find(|place| !name.is_empty() && place.exists()) {
-        Some(place) => Missing::NotExecutable(place),
-        None => Missing::NotFound(name.to_owned()),
-    }
+    let is_path = name.as_bytes().contains(&b'/');
+    let reason = |place: PathBuf| match place.metadata() {
+        _ if name.is_empty() => None,
+        Ok(_) => Some(Missing::NotExecutable(place)),
+        Err(error) if error.kind() == ErrorKind::NotFound => None,
+        // What stands in PATH may be no folder.
+        Err(error) if error.kind() == ErrorKind::NotADirectory && !is_path => None,
+        Err(error) => Some(Missing::Unreachable(place, error)),
+    };
+    places.into_iter().find_map(reason).unwrap_or_else(|| Missing::NotFound(name.to_owned()))
 }
