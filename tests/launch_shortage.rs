@@ -61,7 +61,9 @@ fn where_commands_take_all_processes_a_signal_still_ends_them() {
             pids.push(lines.next().unwrap().unwrap().trim().parse::<u32>().unwrap());
         }
         let run = Started::new(child);
-        ending.iter().for_each(|signal| run.signal(*signal));
+        for signal in ending {
+            run.signal(*signal);
+        }
         assert_eq!(run.end().signal(), Some(ending[0].as_raw()));
         assert!(pids.iter().all(|pid| !is_alive(*pid)), "{pids:?}");
     }

@@ -50,7 +50,9 @@ fn all_16(folder: &std::path::Path, who: &str) -> Vec<u32> {
 }
 
 fn kill_all(pids: &[u32]) {
-    pids.iter().for_each(|pid| kill_process(Pid::from_raw(pid.cast_signed()).unwrap(), Signal::KILL).unwrap());
+    for pid in pids {
+        kill_process(Pid::from_raw(pid.cast_signed()).unwrap(), Signal::KILL).unwrap();
+    }
 }
 
 /// Its command has ended, and the second that is waited for it may be over when all go on.
