@@ -2,6 +2,7 @@
 //!
 //! Only this module and those below it know clap, anyhow, the terminal and exit codes.
 
+mod before_main;
 mod bucket;
 mod commands;
 mod ending;
@@ -26,6 +27,7 @@ use std::fmt::Display;
 
 /// Runs the program and says how it ends.
 pub(crate) fn main() -> Exit {
+    signals::survive_questions();
     let flags = match flags::parse(std::env::args_os()) {
         Ok(flags) => flags,
         Err(exit) => return exit,
@@ -36,13 +38,34 @@ pub(crate) fn main() -> Exit {
     })
 }
 
-/// What helps against a lack of open files, wherever it is felt.
+/// A thread that is needed from the start cannot be had.
+#[derive(Debug)]
+pub(crate) struct NoThread;
+
+impl Display for NoThread {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("cannot start the threads that are needed")
+    }
+}
+
+/// What helps against a lack of open files, wherever it is felt, and of threads.
 fn advice(error: &anyhow::Error) -> &'static str {
-    let code = error.root_cause().downcast_ref::<std::io::Error>().and_then(std::io::Error::raw_os_error);
-    if code == Some(rustix::io::Errno::MFILE.raw_os_error()) { "; ulimit -n allows more open files" } else { "" }
+    use rustix::io::Errno;
+    let root = error.root_cause().downcast_ref::<std::io::Error>();
+    match root.and_then(std::io::Error::raw_os_error).map(Errno::from_raw_os_error) {
+        Some(Errno::MFILE) => "; ulimit -n allows more open files",
+        Some(Errno::AGAIN) if error.is::<NoThread>() => "; ulimit -u allows more processes and threads",
+        _ => "",
+    }
 }
 
 fn run(flags: &Flags) -> anyhow::Result<Exit> {
+    let writes = match flags.mode() {
+        Mode::Set => false,
+        Mode::Once => !flags.command().is_empty(),
+        _ => true,
+    };
+    anyhow::ensure!(!(writes && before_main::stdout_is_closed()), "cannot write to standard output: it is closed");
     match (flags.mode(), flags.bucket(), flags.template()) {
         (Mode::Once, Some(bucket), _) => once::run(flags, bucket, flags.command()),
         (Mode::Set, Some(bucket), _) => bucket::set(flags, bucket).map(|()| Exit::Success),

@@ -1,6 +1,6 @@
 //! Launch mode: a command for each unit.
 
-use super::ending::Teller;
+use super::ending::{Enders, Teller};
 use super::exit::Exit;
 use super::flags::{Flags, Repeat};
 use super::input::{self, Input};
@@ -8,8 +8,9 @@ use super::lookup::{self, Missing};
 use super::naming::Naming;
 use super::report::{Report, Total, UnitName, counted};
 use super::tally::{self, Tally};
-use super::{bucket, pipe, say, signals};
+use super::{NoThread, bucket, pipe, say, signals};
 use anyhow::{Context, Result, anyhow};
+use signal_hook::consts::SIGPIPE;
 use std::cell::RefCell;
 use std::ffi::OsString;
 use std::io::{self, IsTerminal, Write};
@@ -61,6 +62,7 @@ pub(crate) fn run(flags: &Flags, template: &Template) -> Result<Exit> {
         tag: flags.is_tagged(),
         timeout: flags.timeout(),
         in_our_group,
+        ignore_sigpipe: signals::is_ignored(SIGPIPE),
     };
     with_source(flags, |source, name, total| launch(flags, options, source, name, total))
 }
@@ -111,7 +113,9 @@ fn launch(flags: &Flags, options: Options, source: AnySource, name: &str, total:
     let store = bucket::store(flags)?;
     let report =
         Report::new(flags, UnitName::Command, total, store)?.with_tally(Tally::new(flags, io::stderr().is_terminal()));
+    let (enders, wanted) = Enders::new();
     let watch = Arc::new(Watch {
+        enders,
         report: Arc::new(report),
         launcher: OnceLock::new(),
         signal: AtomicI32::new(0),
@@ -119,8 +123,8 @@ fn launch(flags: &Flags, options: Options, source: AnySource, name: &str, total:
         looks_for_cr: AtomicBool::new(!flags.is_quiet() && !flags.shape().to_stdin && flags.shape().skip_blank),
     });
     signals::notice_ends().context("cannot handle signals")?;
-    let launcher =
-        Launcher::new(options, Arc::new(Teller(Arc::clone(&watch)))).context("cannot start a thread for commands")?;
+    watch.start_enders(wanted).context(NoThread)?;
+    let launcher = Launcher::new(options, Arc::new(Teller(Arc::clone(&watch)))).context(NoThread)?;
     // Set once, here.
     let _ = watch.launcher.set(launcher.clone());
     signals::attend(Arc::clone(&watch.report), Some(Arc::clone(&watch))).context("cannot handle signals")?;
@@ -148,6 +152,7 @@ fn launch(flags: &Flags, options: Options, source: AnySource, name: &str, total:
 /// What the observer and the signal thread need to know of.
 #[derive(Debug)]
 pub(super) struct Watch {
+    pub(super) enders: Enders,
     pub(super) report: Arc<Report>,
     launcher: OnceLock<Launcher>,
     /// The first that came to end us; 0 for none.

@@ -5,7 +5,7 @@ use super::exit::Exit;
 use super::flags::Flags;
 use super::{lookup, say, signals};
 use anyhow::{Context, Result};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGPIPE, SIGTERM};
 use signal_hook::flag;
 use signal_hook::iterator::{Handle, Signals};
 use std::ffi::{OsStr, OsString};
@@ -16,6 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::{self, JoinHandle};
 use throttle::clock::{Nanos, sharpen_this_thread, with_usual_slack};
+use throttle::launch::IGNORING_SIGPIPE;
 use throttle::limits::{Grant, Refusal};
 use throttle::store::StoreError;
 
@@ -147,7 +148,17 @@ fn interrupt(store: &AnyBucket, grant: &Grant, over: &AtomicBool, signal: i32) {
 /// Returns only where that fails.
 fn become_command(path: &OsStr, command: &[OsString]) -> Exit {
     let (name, args) = command.split_first().map_or((path, &[][..]), |(name, args)| (name.as_os_str(), args));
-    let error = with_usual_slack(|| Command::new(path).arg0(name).args(args).exec());
+    let mut command = if signals::is_ignored(SIGPIPE) {
+        let [shell, option, script] = IGNORING_SIGPIPE;
+        let mut shell = Command::new(shell);
+        shell.args([option, script]).arg(path);
+        shell
+    } else {
+        let mut command = Command::new(path);
+        command.arg0(name);
+        command
+    };
+    let error = with_usual_slack(|| command.args(args).exec());
     say(format_args!("'{}' cannot be run: {error}", path.display()));
     if error.kind() == ErrorKind::NotFound { Exit::NotFound } else { Exit::CannotRun }
 }

@@ -81,6 +81,7 @@ pub(crate) struct Report {
     store: Box<AnyStore>,
     meter: Meter,
     tick_every: Option<Duration>,
+    has_bar: bool,
     screen: Mutex<Screen>,
 }
 
@@ -110,11 +111,11 @@ impl Report {
         let meter = Meter::new(store.clock().now(), plan.len());
         let summary = flags.summary().map(open).transpose()?;
         let progress = Progress::new(flags);
-        let tick_every = progress.interval();
+        let (tick_every, has_bar) = (progress.interval(), progress.is_a_bar());
         let screen = Mutex::new(Screen { progress, recent: Recent::default(), closed: false, summary });
         let limits = (0..plan.len()).map(|place| plan.describe(place)).collect();
         let written = flags.limits_as_written();
-        Ok(Report { unit, total, tally: None, limits, written, store, meter, tick_every, screen })
+        Ok(Report { unit, total, tally: None, limits, written, store, meter, tick_every, has_bar, screen })
     }
 
     pub(crate) fn meter(&self) -> &Meter {
@@ -355,13 +356,16 @@ impl Report {
         }
     }
 
+    /// Whether there is a bar to be torn, now or soon.
+    pub(crate) fn has_bar(&self) -> bool {
+        self.has_bar
+    }
+
     /// Has `write` write where the bar, if there is one, stands. It says whether it has left a line open on the terminal.
     pub(crate) fn beside_bar(&self, write: impl FnOnce() -> bool) {
-        let mut screen = self.screen();
-        if screen.progress.is_a_bar() {
-            screen.progress.beside(write);
+        if self.has_bar {
+            self.screen().progress.beside(write);
         } else {
-            drop(screen);
             write();
         }
     }
