@@ -31,7 +31,7 @@ fn loom_fast_path_and_lock_never_grant_more_than_there_is() {
         let fast_path = Arc::new(FastPath::new());
         let held = Arc::new(Mutex::new(limits("1/s", 2)));
         fast_path.open(&lock(&held));
-        let by_fast_path = |fast_path: Arc<FastPath>, held: Arc<Mutex<Limits>>| match fast_path.take(|| 5, 1) {
+        let by_fast_path = |fast_path: Arc<FastPath>, held: Arc<Mutex<Limits>>| match fast_path.take_by(|| 5, 1) {
             Take::Granted => 1,
             Take::TooLong(_) => 0,
             Take::Closed => by_lock(&fast_path, &held),
