@@ -84,10 +84,8 @@
 //! still, and tokio does not move it while a `spawn_blocking` runs. Use the futures there, or a
 //! [`Timer`](limiter::Timer) of your own.
 
-pub mod bucket;
 pub mod clock;
 pub mod framing;
-pub mod grid;
 pub mod launch;
 pub mod leaky_bucket;
 pub mod limiter;
@@ -98,4 +96,5 @@ pub mod rate;
 pub mod semaphore;
 pub mod sink;
 pub mod store;
-pub mod window;
+
+pub use limits::{bucket, interval as grid, window};

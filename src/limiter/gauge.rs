@@ -150,7 +150,7 @@ impl Gauge {
     /// From here on takers need no lock. Stays closed where the state does not fit. The caller holds the queue's lock,
     /// and has seen that nobody waits and no time given lies ahead.
     pub(crate) fn open(&self, limits: &Limits) {
-        let Some((units, period, full, missing, at)) = limits.bucket().and_then(crate::bucket::Bucket::gauge) else {
+        let Some((units, period, full, missing, at)) = limits.gauge() else {
             return;
         };
         let fits = |value: u128| u64::try_from(value).ok().filter(|value| *value <= HIGHEST / 4);

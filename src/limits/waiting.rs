@@ -1,86 +1,93 @@
 //! What a queue of waiters asks of its limits, beside grants.
 
-use super::plan::{Plan, Resolved};
-use super::{Earlier, Grant, Limits, Refusal, State};
-use crate::bucket::Bucket;
+use super::bucket::{self, Bucket};
+use super::interval::Grid;
+use super::policy::{Policy, Resolved};
+use super::state::State;
+use super::terms::Terms;
+use super::{Grant, History, Limits, Refusal, window};
 use crate::clock::{MILLISECOND, Nanos};
-use crate::grid::Grid;
 use crate::rate::{ParseError, Rate};
-use crate::window::Window;
-use std::collections::VecDeque;
 use std::num::NonZeroU64;
 
 /// A wake-up may be this late at least before any of its delay is lost: timers of a millisecond fire up to two late.
 const LEAST_ALLOWANCE: Nanos = 2 * MILLISECOND;
 
 impl Limits {
-    /// As [`new`](Self::new), but every unit of the plan counts as `parts` here, so that fractions can be taken.
+    /// As [`new`](Self::new), but every unit of the policy counts as `parts` here, so that fractions can be taken.
     ///
     /// # Errors
     /// Where a rate in parts does not fit 64 bits.
-    pub(crate) fn in_parts(plan: &Plan, parts: NonZeroU64, now: Nanos) -> Result<Self, ParseError> {
-        let states = plan.limits().iter().map(|limit| in_parts(limit, parts, now));
-        Ok(Limits { states: states.collect::<Result<_, _>>()?, ..Limits::none(now) })
+    pub(crate) fn in_parts(policy: &Policy, parts: NonZeroU64, now: Nanos) -> Result<Self, ParseError> {
+        let limits: Result<Vec<_>, _> = policy.limits().iter().map(|limit| in_parts(limit, parts, now)).collect();
+        let (terms, states) = limits?.into_iter().unzip();
+        Ok(Limits { terms, states, ..Limits::none(now) })
     }
 
     /// No limit yet.
     pub(crate) fn none(now: Nanos) -> Self {
-        let (grants, last, earlier) = (0, 0, Some(VecDeque::new()));
-        Limits { states: Vec::new(), quantum: u64::MAX, asked: now, at: now, before: now, grants, last, earlier }
+        let history = History::default();
+        Limits { terms: Vec::new(), states: Vec::new(), quantum: u64::MAX, asked: now, at: now, history }
     }
 
     /// Puts a bucket before the other limits.
-    pub(crate) fn with_bucket(mut self, bucket: Bucket) -> Self {
-        self.states.insert(0, State::Bucket(bucket));
-        self
+    pub(crate) fn with_bucket(self, bucket: Bucket) -> Self {
+        self.with(Terms::Bucket(bucket.terms), State::from(bucket.level))
     }
 
     /// Puts a bucket that is filled in whole refills before the other limits.
-    pub(crate) fn with_grid(mut self, grid: Grid) -> Self {
-        self.states.insert(0, State::Grid(grid));
+    pub(crate) fn with_grid(self, grid: Grid) -> Self {
+        self.with(Terms::Interval(grid.terms), State::from(grid.level))
+    }
+
+    fn with(mut self, terms: Terms, state: State) -> Self {
+        self.terms.insert(0, terms);
+        self.states.insert(0, state);
         self
     }
 
-    /// The place of the fastest bucket of a plan: the one whose rate can be changed.
-    pub(crate) fn pacing_place(plan: &Plan) -> Option<usize> {
+    /// The place of the fastest bucket of a policy: the one whose rate can be changed.
+    pub(crate) fn pacing_place(policy: &Policy) -> Option<usize> {
         let rate = |limit: &Resolved| match limit {
             Resolved::Bucket { rate, .. } => Some(*rate),
             Resolved::Window(_) => None,
         };
-        let rates = plan.limits().iter().enumerate().filter_map(|(place, limit)| Some((rate(limit)?, place)));
+        let rates = policy.limits().iter().enumerate().filter_map(|(place, limit)| Some((rate(limit)?, place)));
         rates.max_by_key(|&(rate, place)| (rate, std::cmp::Reverse(place))).map(|(_, place)| place)
     }
 
-    /// The bucket, where that is all there is.
-    pub(crate) fn bucket(&self) -> Option<&Bucket> {
-        match self.states.as_slice() {
-            [State::Bucket(bucket)] => Some(bucket),
+    /// The bucket, where that is all there is, in credits: what a nanosecond repays, what a unit costs, what it holds, what
+    /// is missing to that, and since when. `None` where it is fuller than full.
+    pub(crate) fn gauge(&self) -> Option<(u64, u64, u128, u128, Nanos)> {
+        match (self.terms.as_slice(), self.states.as_slice()) {
+            ([Terms::Bucket(terms)], [state]) => terms.gauge(state.level),
             _ => None,
         }
     }
 
     /// Goes on from what a gauge told of the only bucket: `missing` credits at `at`.
     pub(crate) fn resume(&mut self, missing: u128, at: Nanos) {
-        if let [State::Bucket(bucket)] = self.states.as_mut_slice() {
-            bucket.resume(missing, at);
-            (self.asked, self.at, self.before) = (at, at, at);
+        if let ([Terms::Bucket(terms)], [state]) = (self.terms.as_slice(), self.states.as_mut_slice()) {
+            state.level = terms.resume(missing, at);
+            (self.asked, self.at) = (at, at);
+            self.history.clear();
         }
     }
 
     /// The most units at one instant; more has to be gathered.
     pub(crate) fn burst(&self) -> u64 {
-        self.states.iter().map(State::most).min().unwrap_or(u64::MAX)
+        self.terms.iter().map(Terms::most).min().unwrap_or(u64::MAX)
     }
 
     /// The most units in one grant, however long it waits: what the smallest window counts.
     pub(crate) fn largest_cost(&self) -> u64 {
-        let windows = self.states.iter().filter(|state| matches!(state, State::Window(_)));
-        windows.map(State::most).min().unwrap_or(u64::MAX)
+        let windows = self.terms.iter().filter(|terms| matches!(terms, Terms::Window(_)));
+        windows.map(Terms::most).min().unwrap_or(u64::MAX)
     }
 
     /// Time in which the first of the buckets fills.
     pub(crate) fn fill_time(&self) -> Nanos {
-        self.states.iter().filter_map(State::fill_time).min().unwrap_or(0)
+        self.terms.iter().filter_map(Terms::fill_time).min().unwrap_or(0)
     }
 
     /// How far behind the schedule who wakes late may be, before the rest of the delay is lost.
@@ -91,126 +98,87 @@ impl Limits {
     /// Whether costs that wait one behind another are paid at the time at which their sum would be: one bucket pays, and
     /// what a refill leaves over of one cost is there for the next.
     pub(crate) fn pays_steadily(&self) -> bool {
-        match self.states.as_slice() {
-            [] | [State::Bucket(_)] => true,
-            [State::Grid(grid)] => grid.keeps_refills(),
+        match self.terms.as_slice() {
+            [] | [Terms::Bucket(_)] => true,
+            [Terms::Interval(terms)] => terms.keeps_refills(),
             _ => false,
         }
     }
 
     /// Whether nothing granted matters any more at `time`: every bucket is full, every window empty.
     pub(crate) fn at_rest(&self, time: Nanos) -> bool {
-        self.states.iter().all(|state| match state {
-            State::Bucket(bucket) => bucket.is_full(time),
-            State::Window(window) => window.is_empty(time),
-            State::Grid(grid) => grid.is_full(time),
-        })
+        self.each().all(|(terms, state)| terms.at_rest(state, time))
     }
 
     /// Charges what was asked at `asked` at a time not before it [conforms](Self::conforms_at), and not ahead of now.
     pub(crate) fn charge_at(&mut self, asked: Nanos, at: Nanos, cost: u64) -> Grant {
-        self.release(at);
-        self.charge(asked, at, cost, None)
+        self.grant(at, asked, at, cost, None)
     }
 
     /// As [`charge_at`](Self::charge_at), at a time that may lie ahead of `now`. What was given before and lies ahead, too,
     /// can still be taken back once this has been.
     pub(crate) fn promise_at(&mut self, now: Nanos, asked: Nanos, at: Nanos, cost: u64) -> Grant {
-        self.release(now);
-        if let Some(earlier) = self.earlier.as_mut().filter(|_| cost > 0 && self.at > now) {
-            earlier.push_back(Earlier { number: self.last, at: self.at, before: self.before });
-            self.states.iter_mut().for_each(State::keep);
-        }
-        self.charge(asked, at, cost, None)
-    }
-
-    /// Of the grants that could be taken back, those whose time has come at `now` cannot be any more.
-    fn release(&mut self, now: Nanos) {
-        let Some(earlier) = &mut self.earlier else { return };
-        while earlier.front().is_some_and(|grant| grant.at <= now) {
-            earlier.pop_front();
-            self.states.iter_mut().for_each(State::release);
-        }
+        self.grant(now, asked, at, cost, None)
     }
 
     /// As [`take`](Self::take), at `earliest` or later: where the schedule is behind that, it is moved up to it. What
     /// the limit that binds would have gained meanwhile is lost.
     pub(crate) fn take_not_before(&mut self, asked: Nanos, cost: u64, earliest: Nanos) -> Result<Grant, Refusal> {
         let (at, bound_by) = self.conforms_at(asked, cost)?;
-        if let Some(State::Bucket(bucket)) = bound_by.and_then(|place| self.states.get_mut(place)) {
-            bucket.delay(asked, earliest.saturating_sub(at));
+        if let Some(place) = bound_by
+            && let Terms::Bucket(terms) = self.terms[place]
+        {
+            terms.delay(&mut self.states[place].level, asked, earliest.saturating_sub(at));
         }
-        self.release(at.max(earliest));
-        Ok(self.charge(asked, at.max(earliest), cost, bound_by))
+        let at = at.max(earliest);
+        Ok(self.grant(at, asked, at, cost, bound_by))
     }
 
     /// Brings the state up to `now` for a waiter of `cost` units that asked at `asked` and goes on waiting.
     pub(crate) fn gather(&mut self, now: Nanos, asked: Nanos, cost: u64) {
-        for state in &mut self.states {
-            match state {
-                State::Bucket(bucket) => bucket.gather(now, asked, cost),
-                State::Grid(grid) => grid.gather(now, asked, cost),
-                State::Window(_) => {}
-            }
+        for (terms, state) in self.terms.iter().zip(&mut self.states) {
+            terms.gather(state, now, asked, cost);
         }
     }
 
     /// Who gathered has gone: what is above the bursts at `now` is lost.
     pub(crate) fn spill(&mut self, now: Nanos) {
-        for state in &mut self.states {
-            match state {
-                State::Bucket(bucket) => bucket.spill(now),
-                State::Grid(grid) => grid.spill(now),
-                State::Window(_) => {}
-            }
-        }
+        self.revise_all(|terms, state| terms.spill(state, now));
     }
 
     /// Takes `units` that were used without a grant, as far as they are there.
     pub(crate) fn pay(&mut self, now: Nanos, units: u64) {
-        for state in &mut self.states {
-            match state {
-                State::Bucket(bucket) => bucket.pay(now, units),
-                State::Grid(grid) => grid.pay(now, units),
-                State::Window(window) => window.pay(now, units),
-            }
-        }
+        self.revise_all(|terms, state| terms.pay(state, now, units));
     }
 
     /// Adds `units` that were granted and not used, as far as there is room.
     pub(crate) fn credit(&mut self, now: Nanos, units: u64) {
-        for state in &mut self.states {
-            match state {
-                State::Bucket(bucket) => bucket.credit(now, units),
-                State::Grid(grid) => grid.credit(now, units),
-                State::Window(window) => window.credit(now, units),
-            }
+        self.revise_all(|terms, state| terms.credit(state, now, units));
+    }
+
+    /// Does `act` to every limit, as it is and as it may become when grants are taken back.
+    fn revise_all(&mut self, act: impl Fn(&Terms, &mut State)) {
+        let limits = self.terms.len();
+        for (place, (terms, state)) in self.terms.iter().zip(&mut self.states).enumerate() {
+            act(terms, state);
+            self.history.revise(place, limits, |state| act(terms, state));
         }
     }
 }
 
-impl State {
-    /// `None` for a window, which does not fill.
-    fn fill_time(&self) -> Option<Nanos> {
-        match self {
-            State::Bucket(bucket) => Some(bucket.fill_time()),
-            State::Grid(grid) => Some(grid.fill_time()),
-            State::Window(_) => None,
-        }
-    }
-}
-
-fn in_parts(limit: &Resolved, parts: NonZeroU64, now: Nanos) -> Result<State, ParseError> {
+fn in_parts(limit: &Resolved, parts: NonZeroU64, now: Nanos) -> Result<(Terms, State), ParseError> {
     let too_large = || ParseError::TooLarge(limit.to_string());
-    let scaled = |units: u64| units.checked_mul(parts.get()).ok_or_else(too_large);
     match *limit {
         Resolved::Bucket { rate, burst, initial } => {
             let burst = burst.checked_mul(parts).ok_or_else(too_large)?;
-            Ok(State::Bucket(Bucket::new(rate_in_parts(rate, parts)?, burst, scaled(initial)?, now)))
+            let initial = initial.checked_mul(parts.get()).ok_or_else(too_large)?;
+            let terms = bucket::Terms::new(rate_in_parts(rate, parts)?, burst);
+            Ok((Terms::Bucket(terms), State::from(terms.start(initial, now))))
         }
         Resolved::Window(rate) => {
             let (count, period) = rate.window();
-            Ok(State::Window(Window::new(count.checked_mul(parts).ok_or_else(too_large)?, period, now)))
+            let count = count.checked_mul(parts).ok_or_else(too_large)?;
+            Ok((Terms::Window(window::Terms::new(count, period)), State::new(0, now)))
         }
     }
 }
@@ -231,8 +199,8 @@ mod tests {
     #[test]
     fn reservations_without_end_do_not_pile_up() {
         let limits: Vec<_> = ["1/s,burst=1", "6/5s,window"].map(|limit| limit.parse().unwrap()).into();
-        let plan = Plan::new(&limits, None).unwrap();
-        let mut limits = Limits::in_parts(&plan, NonZeroU64::MIN, 0).unwrap();
+        let policy = Policy::new(&limits, None).unwrap();
+        let mut limits = Limits::in_parts(&policy, NonZeroU64::MIN, 0).unwrap();
         let mut words = Vec::new();
         for second in 0..1000 {
             let now = second * SECOND;
@@ -241,10 +209,10 @@ mod tests {
             let _: Grant = limits.promise_at(now, now, at.max(now + 3 * SECOND), 1);
             words.clear();
             limits.save(&mut words);
-            assert!(limits.earlier.as_ref().is_some_and(|earlier| earlier.len() <= 4), "{:?}", limits.earlier);
+            assert!(limits.history.len() <= 5, "{:?}", limits.history);
             assert!(words.len() < 50, "{} words", words.len());
         }
         let _: Grant = limits.charge_at(2000 * SECOND, 2000 * SECOND, 1);
-        assert!(limits.earlier.is_some_and(|earlier| earlier.is_empty()));
+        assert_eq!(limits.history.len(), 1);
     }
 }

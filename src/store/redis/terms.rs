@@ -2,6 +2,7 @@
 
 use super::RedisError;
 use crate::limits::{Limits, Plan, Resolved};
+use crate::rate::gcd;
 
 /// Numbers below this are added and multiplied exactly by the script; 2^52 would still be exact, and one bit is for sums.
 const BOUND: u128 = 1 << 51;
@@ -47,19 +48,15 @@ fn terms(limit: &Resolved) -> Result<String, RedisError> {
             // No window is written with a shorter unit than the millisecond.
             let period = fits("the period in microseconds", period.get().div_ceil(1000).into())?;
             let count = fits("the count", count.get().into())?;
-            Ok(format!("1 {period} {count} {}", count.div_ceil(crate::window::EXACT.into())))
+            Ok(format!("1 {period} {count} {}", count.div_ceil(crate::limits::window::EXACT.into())))
         }
     }
 }
 
 /// What a microsecond repays and a unit costs, in lowest terms, of a rate that is `units` in `period` nanoseconds in such.
 fn in_microseconds(units: u64, period: u64) -> (u128, u128) {
-    let divisor = gcd(1000, period);
-    (u128::from(units) * u128::from(1000 / divisor), u128::from(period / divisor))
-}
-
-fn gcd(a: u64, b: u64) -> u64 {
-    if b == 0 { a } else { gcd(b, a % b) }
+    let divisor = gcd(1000, period.into());
+    (u128::from(units) * (1000 / divisor), u128::from(period) / divisor)
 }
 
 #[cfg(test)]
