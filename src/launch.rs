@@ -7,8 +7,8 @@
 //! the slots, and the pump, wherever it is, starts nothing more.
 
 use crate::clock::with_usual_slack;
-use crate::framing::Buffer;
-use crate::sink::{Filled, Flow, FlowError, Passed, Source};
+use crate::flow::framing::Buffer;
+use crate::flow::{Filled, Flow, FlowError, Passed, Source};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal};
 use std::borrow::Cow;

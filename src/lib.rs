@@ -85,16 +85,13 @@
 //! [`Timer`](limiter::Timer) of your own.
 
 pub mod clock;
-pub mod framing;
+pub mod flow;
 pub mod launch;
 pub mod leaky_bucket;
 pub mod limiter;
 pub mod limits;
-pub mod meter;
-pub mod pump;
 pub mod rate;
 pub mod semaphore;
-pub mod sink;
 pub mod store;
 
 pub use limits::{bucket, interval as grid, window};

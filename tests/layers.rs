@@ -4,15 +4,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Modules in the same row may not import each other, except where a row is a list of its own.
-const LAYERS: [&[&str]; 7] = [
-    &["rate", "clock"],
-    &["limits"],
-    &["store"],
-    &["limiter", "semaphore", "leaky_bucket"],
-    &["framing", "meter"],
-    &["sink"],
-    &["pump"],
-];
+const LAYERS: [&[&str]; 5] =
+    [&["rate", "clock"], &["limits"], &["store"], &["limiter", "semaphore", "leaky_bucket"], &["flow"]];
 
 /// `launch` comes last.
 const LAST: &str = "launch";

@@ -2,11 +2,11 @@
 
 use std::io;
 use throttle::clock::{Clock, FakeClock, Nanos};
-use throttle::framing::{Buffer, Framing};
+use throttle::flow::framing::{Buffer, Framing};
+use throttle::flow::meter::Meter;
+use throttle::flow::pump;
+use throttle::flow::{Copying, Sink, Source};
 use throttle::limits::Plan;
-use throttle::meter::Meter;
-use throttle::pump;
-use throttle::sink::{Copying, Sink, Source};
 use throttle::store::{Memory, Store};
 
 const MS: Nanos = 1_000_000;
@@ -198,7 +198,7 @@ fn a_stalled_reader_gets_one_burst_when_it_comes_back() {
 fn a_reader_that_is_gone_is_noticed_before_the_next_wait() {
     let sink = Transcript { gone_after: Some(1), ..Transcript::default() };
     let run = pump(&["1/h"], LINES, 100, &[(0, b"a\nb\n")], sink);
-    assert!(matches!(run.result, Err(pump::PumpError::Flow(throttle::sink::FlowError::Write(_)))));
+    assert!(matches!(run.result, Err(pump::PumpError::Flow(throttle::flow::FlowError::Write(_)))));
     assert_eq!(run.end, 0);
 }
 

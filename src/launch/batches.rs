@@ -3,8 +3,8 @@
 use super::spool::{Budget, Spool};
 use super::units::{LONGEST_UNIT, Units, size_of_word};
 use super::{Outcome, Template};
-use crate::framing::Buffer;
-use crate::sink::{Filled, FlowError, Source};
+use crate::flow::framing::Buffer;
+use crate::flow::{Filled, FlowError, Source};
 use std::collections::VecDeque;
 use std::io;
 
@@ -296,7 +296,7 @@ impl Source for Numbers {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::framing::Framing;
+    use crate::flow::framing::Framing;
     use crate::launch::{Place, Reading};
 
     struct Bytes(Vec<u8>, usize);

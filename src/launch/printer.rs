@@ -2,7 +2,7 @@
 
 use super::spool::Spool;
 use super::temporary::Temporary;
-use crate::sink::{Descriptor, Sink};
+use crate::flow::{Descriptor, Sink};
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind, IsTerminal, Read, Seek, SeekFrom, Write};
 

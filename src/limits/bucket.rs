@@ -188,7 +188,7 @@ fn clamped(nanos: u128) -> Nanos {
 }
 
 /// One token bucket: `rate`, `burst`, and how much credit there is when.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bucket {
     pub(super) terms: Terms,
     pub(super) level: Level,

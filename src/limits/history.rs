@@ -3,9 +3,9 @@
 //! A record holds the limits as they were before one grant, or before the grants of one lease. The latest record can be
 //! taken back while the grant lies ahead; after it, if it was kept, the one before, and so on.
 
-use super::state::{Level, State};
-use super::terms::Terms;
-use super::window::{self, Change};
+use super::state::State;
+use super::terms::{Terms, Undo};
+use super::window;
 use crate::clock::Nanos;
 use std::collections::VecDeque;
 
@@ -29,17 +29,6 @@ pub(super) struct Record {
     pub(super) before: Nanos,
     /// Until when nothing is granted, if that was said since.
     pub(super) held: Option<Nanos>,
-}
-
-/// How one limit takes back what is in a record.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Undo {
-    /// The bucket as it was.
-    Level(Level),
-    /// What was done to the log of a window.
-    Change(Change),
-    /// Not at all: the log is another one.
-    Nothing,
 }
 
 impl History {
@@ -133,14 +122,5 @@ impl History {
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.records.len()
-    }
-}
-
-impl Undo {
-    fn new(terms: &Terms, state: &State) -> Self {
-        match terms {
-            Terms::Window(_) => Undo::Change(Change::none(state.level.at)),
-            _ => Undo::Level(state.level),
-        }
     }
 }

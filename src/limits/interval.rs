@@ -142,7 +142,7 @@ impl Terms {
 }
 
 /// Whole refills on a grid: `refill` units every `interval`, of which at most `max` are kept.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grid {
     pub(super) terms: Terms,
     pub(super) level: Level,

@@ -1,8 +1,8 @@
 //! State that outlives the process: limits as words, and as they become when someone sets others in their place.
 
-use super::history::{History, Record, Undo};
+use super::history::{History, Record};
 use super::state::{Entry, Level, State};
-use super::terms::Terms;
+use super::terms::{Terms, Undo};
 use super::window::Change;
 use super::{Limits, Policy};
 use crate::clock::Nanos;

@@ -19,6 +19,7 @@ pub(crate) struct Level {
 pub(crate) struct State {
     pub(crate) level: Level,
     /// The grants that a window counts. No other limit has one.
+    #[allow(clippy::box_collection, reason = "8 bytes instead of 32 in every bucket, which has none")]
     log: Option<Box<VecDeque<Entry>>>,
 }
 

@@ -1,8 +1,7 @@
 //! One limit of any kind: what it keeps to, and what it answers for a state that is passed in.
 
-use super::history::Undo;
 use super::policy::Resolved;
-use super::state::State;
+use super::state::{Level, State};
 use super::window::Change;
 use super::{bucket, interval, window};
 use crate::clock::Nanos;
@@ -13,6 +12,17 @@ pub(crate) enum Terms {
     Bucket(bucket::Terms),
     Window(window::Terms),
     Interval(interval::Terms),
+}
+
+/// How one limit takes back what is in a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Undo {
+    /// The bucket as it was.
+    Level(Level),
+    /// What was done to the log of a window.
+    Change(Change),
+    /// Not at all: the log is another one.
+    Nothing,
 }
 
 use Terms::{Bucket, Interval, Window};
@@ -184,5 +194,14 @@ impl Terms {
 
     pub(super) fn is_like(&self, other: &Terms) -> bool {
         std::mem::discriminant(self) == std::mem::discriminant(other)
+    }
+}
+
+impl Undo {
+    pub(super) fn new(terms: &Terms, state: &State) -> Self {
+        match terms {
+            Terms::Window(_) => Undo::Change(Change::none(state.level.at)),
+            _ => Undo::Level(state.level),
+        }
     }
 }

@@ -13,14 +13,14 @@ use std::io::{self, IsTerminal, Write};
 use std::sync::atomic::AtomicI32;
 use std::sync::{Arc, OnceLock};
 use throttle::clock::{FakeClock, Nanos, SECOND};
-use throttle::framing::Buffer;
+use throttle::flow::framing::Buffer;
+use throttle::flow::meter::Meter;
+use throttle::flow::pump::{self, PumpError};
+use throttle::flow::{Descriptor, FlowError, Source};
 use throttle::launch::{
     Job, Launcher, Launching, Numbers, Options, Outcome, Shape, Showing, Template, quoted, quoted_for_terminal,
     room_for_words,
 };
-use throttle::meter::Meter;
-use throttle::pump::{self, PumpError};
-use throttle::sink::{Descriptor, FlowError, Source};
 use throttle::store::Memory;
 
 /// Enough for many units of the usual size; a longer one does not have to fit.

@@ -12,7 +12,7 @@ use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use throttle::framing::Framing;
+use throttle::flow::framing::Framing;
 use throttle::launch::{Output, Place, Reading, Shape, Template};
 use throttle::limits::{Plan, PlanError};
 use throttle::rate::{Amount, Limit};

@@ -12,10 +12,10 @@ use rustix::fs::OFlags;
 use std::io::ErrorKind;
 use std::sync::Arc;
 use throttle::clock::MILLISECOND;
-use throttle::framing::{Buffer, Framing};
+use throttle::flow::framing::{Buffer, Framing};
+use throttle::flow::pump::{self, PumpError};
+use throttle::flow::{Copying, Descriptor, Flow, FlowError, Sink, Source, Splice, enlarge, tee};
 use throttle::limits::Plan;
-use throttle::pump::{self, PumpError};
-use throttle::sink::{Copying, Descriptor, Flow, FlowError, Sink, Source, Splice, enlarge, tee};
 
 /// Large enough that a copy is not felt, small enough to stay in the cache of one core.
 const BUFFER: usize = 96 * 1024;

@@ -13,8 +13,8 @@ use std::io::Write;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use throttle::clock::{Nanos, SECOND};
-use throttle::framing::Framing;
-use throttle::meter::{Meter, Reading};
+use throttle::flow::framing::Framing;
+use throttle::flow::meter::{Meter, Reading};
 use throttle::store::Store;
 
 /// What a unit is called.

@@ -1,9 +1,9 @@
 use super::*;
 use crate::program::flags;
 use throttle::clock::{Clock, FakeClock};
-use throttle::framing::Buffer;
-use throttle::pump;
-use throttle::sink::{Copying, Sink, Source};
+use throttle::flow::framing::Buffer;
+use throttle::flow::pump;
+use throttle::flow::{Copying, Sink, Source};
 use throttle::store::Memory;
 
 const MS: Nanos = 1_000_000;

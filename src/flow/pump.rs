@@ -1,8 +1,8 @@
 //! The pump: one plain loop that reads, cuts, asks the sink, takes a grant, sleeps until it, and hands over.
 
+use crate::flow::meter::{Meter, Phase};
+use crate::flow::{Filled, Flow, FlowError, Passed};
 use crate::limits::Grant;
-use crate::meter::{Meter, Phase};
-use crate::sink::{Filled, Flow, FlowError, Passed};
 use crate::store::{Store, StoreError};
 use thiserror::Error;
 

@@ -6,7 +6,10 @@ use std::io;
 use thiserror::Error;
 
 mod copy;
-#[cfg_attr(not(any(target_os = "linux", target_os = "android")), path = "sink/no_splice.rs")]
+pub mod framing;
+pub mod meter;
+pub mod pump;
+#[cfg_attr(not(any(target_os = "linux", target_os = "android")), path = "flow/no_splice.rs")]
 mod splice;
 #[cfg(any(target_os = "linux", target_os = "android"))]
 mod tee;

@@ -1,8 +1,8 @@
 //! Units copied through a buffer, between any two descriptors.
 
 use super::{Filled, Flow, FlowError, Passed};
-use crate::framing::Buffer;
-use crate::meter::Meter;
+use crate::flow::framing::Buffer;
+use crate::flow::meter::Meter;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::io::Errno;
