@@ -14,6 +14,7 @@ use thiserror::Error;
 pub mod bucket;
 mod history;
 pub mod interval;
+mod leasing;
 mod policy;
 mod saved;
 mod state;
@@ -21,6 +22,8 @@ mod terms;
 mod waiting;
 pub mod window;
 
+pub use leasing::Ask;
+pub(crate) use leasing::Rest;
 pub(crate) use policy::Resolved;
 pub use policy::{Disagreement, Policy, PolicyError};
 #[doc(no_inline)]

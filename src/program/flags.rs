@@ -318,7 +318,7 @@ fn ripen(
     args: &[OsString],
 ) -> Result<Flags, clap::Error> {
     let plan = match &opened {
-        Some(opened) => opened.plan(),
+        Some(opened) => opened.policy(),
         None if raw.rate.is_empty() => return Err(command().error(ErrorKind::MissingRequiredArgument, "--rate")),
         None => Plan::new(&raw.rate, raw.burst).map_err(|error| usage(&plan_error(&error)))?,
     };

@@ -15,7 +15,7 @@ use std::time::Duration;
 use throttle::clock::{Nanos, SECOND};
 use throttle::flow::framing::Framing;
 use throttle::flow::meter::{Meter, Reading};
-use throttle::store::Store;
+use throttle::store::Supply;
 
 /// What a unit is called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,9 +57,6 @@ pub(crate) enum Total {
     Units(u64),
 }
 
-/// Where the limits live, whichever it is.
-pub(crate) type AnyStore = dyn Store + Send + Sync;
-
 /// The meter, the limits it is read against, and where it is told.
 #[derive(Debug)]
 pub(crate) struct Report {
@@ -68,7 +65,7 @@ pub(crate) struct Report {
     /// In launch mode.
     tally: Option<Mutex<Tally>>,
     limits: Vec<String>,
-    store: Box<AnyStore>,
+    supply: Supply,
     meter: Meter,
     tick_every: Option<Duration>,
     screen: Mutex<Screen>,
@@ -95,23 +92,23 @@ impl Report {
     ///
     /// # Errors
     /// The summary's file cannot be created.
-    pub(crate) fn new(flags: &Flags, unit: UnitName, total: Option<Total>, store: Box<AnyStore>) -> Result<Self> {
+    pub(crate) fn new(flags: &Flags, unit: UnitName, total: Option<Total>, supply: Supply) -> Result<Self> {
         let plan = flags.plan();
-        let meter = Meter::new(store.clock().now(), plan.len());
+        let meter = Meter::new(supply.clock().now(), plan.len());
         let summary = flags.summary().map(open).transpose()?;
         let progress = Progress::new(flags, total);
         let tick_every = progress.interval();
         let screen = Mutex::new(Screen { progress, recent: Recent::default(), closed: false, summary });
         let limits = (0..plan.len()).map(|place| plan.describe(place)).collect();
-        Ok(Report { unit, total, tally: None, limits, store, meter, tick_every, screen })
+        Ok(Report { unit, total, tally: None, limits, supply, meter, tick_every, screen })
     }
 
     pub(crate) fn meter(&self) -> &Meter {
         &self.meter
     }
 
-    pub(crate) fn store(&self) -> &AnyStore {
-        &*self.store
+    pub(crate) fn supply(&self) -> &Supply {
+        &self.supply
     }
 
     /// Units so far, in words.
@@ -217,7 +214,7 @@ impl Report {
             (Total::Bytes(_), _) => return None,
         };
         let left = total.checked_sub(reading.units).filter(|left| *left > 0)?;
-        let end = self.store.schedule(left)?;
+        let end = self.supply.schedule(left)?;
         Some(end.saturating_sub(self.now()))
     }
 
@@ -272,7 +269,7 @@ impl Report {
     }
 
     pub(crate) fn now(&self) -> Nanos {
-        self.store.clock().now()
+        self.supply.clock().now()
     }
 
     /// A line on standard error that does not tear the bar.
