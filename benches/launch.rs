@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use support::{Nginx, REST, find};
 use tempfile::TempDir;
 
-#[path = "../tests/support/nginx.rs"]
+#[path = "../tests/program/support/nginx.rs"]
 #[allow(dead_code, reason = "the test asks more of it")]
 mod support;
 

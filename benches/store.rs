@@ -12,9 +12,9 @@ use throttle::clock::SystemClock;
 use throttle::limits::Plan;
 use throttle::store::{File, Memory, Patience, Place, Redis, Store, Supply};
 
-#[path = "../tests/support/redis.rs"]
+#[path = "../tests/program/support/redis.rs"]
 mod server;
-#[path = "../tests/support/nginx.rs"]
+#[path = "../tests/program/support/nginx.rs"]
 #[allow(dead_code, reason = "only the search for a tool is wanted")]
 mod support;
 

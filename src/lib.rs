@@ -85,7 +85,11 @@
 //! [`Timer`](limiter::Timer) of your own.
 
 pub mod clock;
+#[cfg(feature = "cli")]
+#[doc(hidden)]
 pub mod flow;
+#[cfg(feature = "cli")]
+#[doc(hidden)]
 pub mod launch;
 pub mod leaky_bucket;
 pub mod limiter;

@@ -1,9 +1,7 @@
 //! Buckets and the machine they are on: other users, full and read-only disks, time namespaces. What needs rights that are
 //! not there is skipped, and says so.
 
-mod common;
-
-use common::{THROTTLE, text};
+use crate::common::{THROTTLE, copy_program, text};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -19,7 +17,7 @@ impl Place {
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
-        fs::copy(THROTTLE, folder.path().join("throttle")).unwrap();
+        copy_program(THROTTLE, &folder.path().join("throttle"));
         Place(folder)
     }
 

@@ -1,9 +1,7 @@
 //! Random interleavings of everything a limiter can be asked, against a model that knows no queue, no alarm and no
 //! fraction of a nanosecond.
 
-mod limiters;
-
-use limiters::{FakeTimer, ms, poll_once};
+use crate::limiters::{FakeTimer, ms, poll_once};
 use proptest::prelude::*;
 use std::collections::VecDeque;
 use std::pin::Pin;

@@ -3,9 +3,7 @@
 //! Go's reservations refuse what is above the burst, and so does this limiter unless told otherwise, so those rows agree
 //! here. What differs on purpose stands in [`DIFFERENCES`] with its reason; a difference that is never met fails.
 
-mod limiters;
-
-use limiters::FakeTimer;
+use crate::limiters::FakeTimer;
 use serde_json::Value;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -32,7 +30,7 @@ const DIFFERENCES: [(&str, usize, Option<u64>, &str); 10] = [
 ];
 
 fn groups() -> Vec<Value> {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/conformance.json");
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/library/conformance.json");
     let tables: Value = serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
     tables["groups"].as_array().unwrap().clone()
 }

@@ -1,8 +1,6 @@
 //! Buckets: one limit for many processes, through the real program.
 
-mod common;
-
-use common::{Lines, Running, THROTTLE, assert_fails, feed, text, throttle, wait_until};
+use crate::common::{Lines, Running, THROTTLE, assert_fails, copy_program, feed, text, throttle, wait_until};
 use rustix::process::Signal;
 use serde_json::Value;
 use std::fs;
@@ -107,7 +105,7 @@ mod once {
         fs::write(&script, "#!/no/such/interpreter\n").unwrap();
         fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
         let unfinished = place.0.path().join("unfinished");
-        fs::copy("/bin/true", &unfinished).unwrap();
+        copy_program("/bin/true", &unfinished);
         let _writer = fs::OpenOptions::new().append(true).open(&unfinished).unwrap();
         for limit in ["1/h", "1/h,window"] {
             assert!(place.run(&["--set", "-r", limit]).status.success());
@@ -171,7 +169,7 @@ mod once {
             let told = place.wait();
             let begun = Instant::now();
             let mut running = Running::start(place.command(&["--once", "sh", "-c", "echo ran; exec sleep 3"]));
-            let out = common::read_all(running.stdout());
+            let out = crate::common::read_all(running.stdout());
             noise = noise.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             // It was told some time before we got to know: the wait ends anywhere in these four milliseconds.
             let early = Duration::from_micros(noise >> 52);

@@ -1,8 +1,6 @@
 //! What goes wrong is said, with what and where; signals act at once; nothing is lost without a word.
 
-mod common;
-
-use common::{Lines, Running, feed, noise, passed, shell, text, throttle, wait_until};
+use crate::common::{Lines, Running, feed, noise, passed, shell, text, throttle, wait_until};
 use rustix::process::Signal;
 use std::fs::{self, OpenOptions};
 use std::io::{Read, Write};
@@ -415,7 +413,7 @@ mod signals {
             }
             stdout.read_to_end(&mut out).unwrap();
             writer.join().unwrap();
-            common::assert_same(&out, &input, &format!("{args:?}"));
+            crate::common::assert_same(&out, &input, &format!("{args:?}"));
             assert!(running.end().success());
         }
     }

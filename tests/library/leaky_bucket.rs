@@ -1,8 +1,6 @@
 //! The names and the behaviour of leaky-bucket 1.1.2: each test names the requirement it keeps (D1 … D11).
 
-mod limiters;
-
-use limiters::{Count, ms, poll_once};
+use crate::limiters::{Count, ms, poll_once};
 use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -4,9 +4,7 @@
 //! Random schedules run step by step beside a slow rational model ([`model`]); every time must be the same to the
 //! nanosecond. What the model cannot show by being equal, a bound or a number worked out by hand shows.
 
-mod model;
-
-use model::{EXACT, Limit, Model, excess};
+use crate::model::{EXACT, Limit, Model, excess};
 use num_bigint::BigInt;
 use proptest::prelude::*;
 use proptest::sample::Index;

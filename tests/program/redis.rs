@@ -1,10 +1,7 @@
 //! Buckets on a real Redis server, through the real program.
 
-mod common;
-#[path = "support/redis.rs"]
-mod support;
-
-use common::{Lines, Running, assert_fails, feed, text, throttle};
+use crate::common::{Lines, Running, assert_fails, feed, text, throttle};
+use crate::support::redis::{Redis, bucket_at, free_port, slow_network};
 use rustix::process::Signal;
 use serde_json::Value;
 use std::io::{Read, Write};
@@ -13,7 +10,6 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::Output;
 use std::thread;
 use std::time::{Duration, Instant};
-use support::{Redis, bucket_at, free_port, slow_network};
 
 /// The program with a bucket and `args`, to its end.
 fn run(bucket: &str, args: &[&str]) -> Output {
@@ -189,7 +185,7 @@ mod trouble {
     fn a_master_that_was_demoted_is_left() {
         let (Some(old), Some(new)) = (Redis::start(&[]), Redis::start(&[])) else { return };
         let port = Arc::new(AtomicU16::new(old.port));
-        let bucket = bucket_at(support::network(Arc::clone(&port), Duration::ZERO), "b");
+        let bucket = bucket_at(crate::support::redis::network(Arc::clone(&port), Duration::ZERO), "b");
         let mut after = None;
         let times = arrivals(vec![pipe(&bucket, &["-r", "50/s"])], Duration::from_secs(4), || {
             thread::sleep(Duration::from_secs(1));
@@ -432,7 +428,7 @@ mod passwords {
         let Some(redis) = Redis::start(&[]) else { return };
         let () = redis.tell(&["ACL", "SETUSER", "me", "on", ">s3cret", "~throttle:*", "+@all"]);
         let () = redis.tell(&["ACL", "SETUSER", "guest", "on", ">s3cret", "~throttle:*", "+get"]);
-        let readme = include_str!("../README.md").split('`').find(|words| words.starts_with("EVALSHA ")).unwrap();
+        let readme = include_str!("../../README.md").split('`').find(|words| words.starts_with("EVALSHA ")).unwrap();
         let least: Vec<String> = readme.split(' ').map(|command| format!("+{}", command.to_lowercase())).collect();
         let mut least: Vec<&str> = least.iter().map(String::as_str).collect();
         least.splice(0..0, ["ACL", "SETUSER", "least", "on", ">s3cret", "~throttle:*", "-@all"]);
@@ -575,7 +571,7 @@ mod bucket {
         let bucket = redis.bucket("b");
         runs(&bucket, &["-r", "1/h", "--once"]);
         let waiting = Running::start(throttle(&["--bucket", &bucket, "--once"]));
-        common::wait_until("it to take its place", || shown(&bucket)["limits"][0]["left"] == -1);
+        crate::common::wait_until("it to take its place", || shown(&bucket)["limits"][0]["left"] == -1);
         thread::sleep(Duration::from_millis(300));
         waiting.signal(Signal::TERM);
         let output = waiting.finish();
@@ -611,7 +607,7 @@ mod bucket {
 
 mod cluster {
     use super::*;
-    use common::wait_until;
+    use crate::common::wait_until;
 
     /// The bucket is one key, and whichever node is named says where that is.
     #[test]

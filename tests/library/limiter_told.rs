@@ -1,9 +1,7 @@
 //! What a limiter tells, and keeps: times promised by `reserve`, waits told by `time_until` and by a deadline that cannot
 //! be met, with several limits, windows and promises in line. Each test names the requirement it keeps (A9, A13, A14).
 
-mod limiters;
-
-use limiters::{FakeTimer, ms, poll_once};
+use crate::limiters::{FakeTimer, ms, poll_once};
 use proptest::prelude::*;
 use std::pin::Pin;
 use std::sync::Arc;

@@ -3,9 +3,7 @@
 //! A reader that is late sees several units at once that left one by one. So each notes for what it reads not one time but
 //! two: when its pipe was last seen empty, and when it had read. In between the units left, however loaded the machine is.
 
-mod common;
-
-use common::{Running, feed, throttle};
+use crate::common::{Running, feed, throttle};
 use rustix::event::{PollFd, PollFlags, poll};
 use std::io::Read;
 use std::process::{ChildStdout, Command};

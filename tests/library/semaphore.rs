@@ -1,8 +1,6 @@
 //! The semaphore: each test names the requirement it keeps (C1 … C9).
 
-mod limiters;
-
-use limiters::{Count, FakeTimer, Panicking, ms, poll_once};
+use crate::limiters::{Count, FakeTimer, Panicking, ms, poll_once};
 use proptest::prelude::*;
 use std::future::Future;
 use std::sync::Arc;

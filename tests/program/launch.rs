@@ -1,8 +1,6 @@
 //! Launch mode through the real program: what commands are given, when they start, and what is only shown.
 
-mod launching;
-
-use launching::*;
+use crate::launching::*;
 use std::fs;
 use std::io::{Read, Write};
 use std::process::{Command, Stdio};

@@ -1,8 +1,5 @@
 //! One suite for every store: the same questions end on the same integers, wherever the limits live.
 
-#[path = "support/redis.rs"]
-mod support;
-
 use std::path::Path;
 use throttle::clock::{Clock, FakeClock, Nanos};
 use throttle::limits::{Grant, Policy};
@@ -34,7 +31,7 @@ struct Opened {
 enum Home {
     Nowhere,
     Folder(#[allow(dead_code, reason = "it is removed with this")] tempfile::TempDir),
-    Server(#[allow(dead_code, reason = "it ends with this")] support::Redis),
+    Server(#[allow(dead_code, reason = "it ends with this")] crate::support::redis::Redis),
 }
 
 impl Opened {
@@ -68,7 +65,7 @@ fn file(policy: &Policy) -> Opened {
 
 /// Its server reckons them one by one, too; a round trip for each would only take longer.
 fn redis(policy: &Policy) -> Option<Opened> {
-    let server = support::Redis::start(&[])?;
+    let server = crate::support::redis::Redis::start(&[])?;
     let clock = FakeClock::at(START);
     let address = server.bucket("bucket").parse().unwrap();
     let store = Supply::new(Box::new(Redis::open_on_fake(address, Some(policy), clock.clone()).unwrap()));
@@ -437,7 +434,7 @@ mod a_server {
     use super::*;
     use throttle::store::StoreError;
 
-    fn open(server: &support::Redis, clock: &FakeClock, limits: &[&str]) -> Redis {
+    fn open(server: &crate::support::redis::Redis, clock: &FakeClock, limits: &[&str]) -> Redis {
         Redis::open_on_fake(server.bucket("bucket").parse().unwrap(), Some(&policy(limits)), clock.clone()).unwrap()
     }
 
@@ -449,7 +446,7 @@ mod a_server {
     /// time is a whole number of microseconds anyway.
     #[test]
     fn a_server_and_a_file_answer_alike() {
-        let Some(server) = support::Redis::start(&[]) else { return };
+        let Some(server) = crate::support::redis::Redis::start(&[]) else { return };
         // The second is set in the place of the first: half as fast, so that what was saved of a unit is whole
         // microseconds there, too.
         let limits: [[&[&str]; 2]; 6] = [
@@ -530,7 +527,7 @@ mod a_server {
     /// Times that were given stay, nothing is credited, and nobody waits for the clock to come back.
     #[test]
     fn a_clock_that_is_set_back_credits_nothing_and_stalls_nothing() {
-        let Some(server) = support::Redis::start(&[]) else { return };
+        let Some(server) = crate::support::redis::Redis::start(&[]) else { return };
         let clock = FakeClock::at(3_600_000_000_000);
         let store = open(&server, &clock, &["10/s,burst=2"]);
         let first = at(store.take(2, Nanos::MAX));
@@ -545,7 +542,7 @@ mod a_server {
     /// Also for those who only look or are refused, which keeps nothing else.
     #[test]
     fn after_a_clock_was_set_back_time_goes_on_for_who_is_refused() {
-        let Some(server) = support::Redis::start(&[]) else { return };
+        let Some(server) = crate::support::redis::Redis::start(&[]) else { return };
         for limits in [&["1/10s,burst=1"][..], &["1/10s,window"]] {
             let () = server.tell(&["FLUSHALL"]);
             let clock = FakeClock::at(3_600_000_000_000);
@@ -566,7 +563,7 @@ mod a_server {
 
     #[test]
     fn a_replica_whose_clock_is_behind_can_be_looked_at() {
-        let Some(server) = support::Redis::start(&[]) else { return };
+        let Some(server) = crate::support::redis::Redis::start(&[]) else { return };
         let clock = FakeClock::at(3_600_000_000_000);
         let store = open(&server, &clock, &["1/10s,burst=1"]);
         let _ = at(store.take(1, Nanos::MAX));
@@ -580,7 +577,7 @@ mod a_server {
     /// Who was promised a time tells the server that has forgotten it: nobody is let through before, and no second burst.
     #[test]
     fn what_a_server_has_lost_its_clients_tell_it() {
-        let Some(server) = support::Redis::start(&[]) else { return };
+        let Some(server) = crate::support::redis::Redis::start(&[]) else { return };
         let clock = FakeClock::at(1_000_000_000);
         let (mine, other) = (open(&server, &clock, &["10/s,burst=5"]), open(&server, &clock, &["10/s,burst=5"]));
         let times: Vec<Nanos> = (0..10).map(|_| at(mine.take(1, Nanos::MAX))).collect();
@@ -598,7 +595,7 @@ mod a_server {
 
     #[test]
     fn what_was_granted_before_a_server_lost_its_state_is_not_given_back_after() {
-        let Some(server) = support::Redis::start(&[]) else { return };
+        let Some(server) = crate::support::redis::Redis::start(&[]) else { return };
         let clock = FakeClock::at(START);
         let mine = open(&server, &clock, &["1/h,burst=1"]);
         let grants: Vec<Grant> = (0..2).map(|_| mine.take(1, Nanos::MAX).unwrap().0).collect();
@@ -615,7 +612,7 @@ mod a_server {
     /// The script's cache is emptied with every restart, and the state may be, too.
     #[test]
     fn a_script_that_was_forgotten_is_sent_again() {
-        let Some(server) = support::Redis::start(&[]) else { return };
+        let Some(server) = crate::support::redis::Redis::start(&[]) else { return };
         let clock = FakeClock::at(START);
         let store = open(&server, &clock, &["10/s,burst=1"]);
         for place in 0..3 {
@@ -628,7 +625,7 @@ mod a_server {
 
     #[test]
     fn a_reservation_is_one_round_trip() {
-        let Some(server) = support::Redis::start(&[]) else { return };
+        let Some(server) = crate::support::redis::Redis::start(&[]) else { return };
         let store = open(&server, &FakeClock::at(START), &["10/s,burst=1", "100/min"]);
         let before = questions(&server);
         for place in 0..20 {
@@ -638,7 +635,7 @@ mod a_server {
     }
 
     /// How often the server has been asked so far.
-    fn questions(server: &support::Redis) -> u32 {
+    fn questions(server: &crate::support::redis::Redis) -> u32 {
         let counts: String = server.tell(&["INFO", "commandstats"]);
         let calls = |name| {
             let counted = counts.split(name).nth(1).and_then(|rest| rest.strip_prefix(":calls=")?.split(',').next());
@@ -650,7 +647,7 @@ mod a_server {
     /// What is left of a lease when its pipe ends is as if it had never been asked for.
     #[test]
     fn a_lease_that_is_not_used_up_is_given_back() {
-        let Some(server) = support::Redis::start(&[]) else { return };
+        let Some(server) = crate::support::redis::Redis::start(&[]) else { return };
         for limits in [&["10/s,burst=2"][..], &["10/s,burst=2", "15/s,window"], &["6/s,window"]] {
             let () = server.tell(&["FLUSHALL"]);
             let clock = FakeClock::at(START);
@@ -675,7 +672,7 @@ mod a_server {
 
     #[test]
     fn nothing_that_is_printed_for_debugging_tells_a_password() {
-        let Some(server) = support::Redis::start(&["--requirepass", "s3cret"]) else { return };
+        let Some(server) = crate::support::redis::Redis::start(&["--requirepass", "s3cret"]) else { return };
         let address = format!("redis://:s3cret@127.0.0.1:{}/b", server.port).parse().unwrap();
         let store = Redis::open(address, Some(&policy(&["5/s"])), throttle::store::Patience::none()).unwrap();
         assert!(!format!("{store:?}").contains("s3cret"), "{store:?}");

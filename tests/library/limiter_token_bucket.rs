@@ -1,8 +1,6 @@
 //! The limiter as a token bucket: each test names the requirement it keeps (A1 … A14).
 
-mod limiters;
-
-use limiters::{Count, FakeTimer, ms, poll_once};
+use crate::limiters::{Count, FakeTimer, ms, poll_once};
 use proptest::prelude::*;
 use std::future::Future;
 use std::sync::Arc;

@@ -1,8 +1,6 @@
 //! What goes in comes out, byte for byte, whatever the ends are and however the bytes arrive.
 
-mod common;
-
-use common::{
+use crate::common::{
     Lines, Running, THROTTLE, assert_same, feed, make_non_blocking, noise, passed, read_all, shell, text, throttle,
 };
 use proptest::prelude::*;

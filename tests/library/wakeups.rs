@@ -1,8 +1,6 @@
 //! Who is woken, how often, and by what: the timer is the line's own, whoever of the waiters is polled.
 
-mod limiters;
-
-use limiters::{Count, FakeTimer, Panicking, ms, poll_once};
+use crate::limiters::{Count, FakeTimer, Panicking, ms, poll_once};
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};

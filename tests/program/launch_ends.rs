@@ -1,8 +1,6 @@
 //! How launch mode ends, through the real program: exit codes, what is told, timeouts and signals.
 
-mod launching;
-
-use launching::*;
+use crate::launching::*;
 use rustix::process::{Pid, Signal};
 use std::fs;
 use std::io::{Read, Write};

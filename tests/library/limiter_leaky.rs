@@ -1,8 +1,6 @@
 //! The limiter as a leaky bucket with a queue: each test names the requirement it keeps (B1 … B11).
 
-mod limiters;
-
-use limiters::{ms, poll_once};
+use crate::limiters::{ms, poll_once};
 use std::time::Duration;
 use throttle::limiter::{AcquireError, BuildError, CapacityInfo, Limiter, OnFull, Units, UnitsError};
 use tokio::task::JoinSet;

@@ -2,9 +2,7 @@
 //! is `a4`, a wake-up storm `a8`, small before big `a9`, a cancelled waiter's slot `a10` and `c6`, a crash that leaks
 //! concurrency `c9`, a schedule re-anchored after a late wake-up is in `wakeups`.
 
-mod limiters;
-
-use limiters::{FakeTimer, ms, poll_once};
+use crate::limiters::{FakeTimer, ms, poll_once};
 use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::time::Duration;

@@ -11,15 +11,12 @@
 //! each had a core of his own. Where a request came late all the same, or the whole took too long, and only then, it is tried
 //! again.
 
+use crate::support::nginx::{Nginx, REST, find};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant, SystemTime};
-use support::{Nginx, REST, find};
-
-#[path = "support/nginx.rs"]
-mod support;
 
 const CALLS: usize = 500;
 const ATTEMPTS: usize = 5;

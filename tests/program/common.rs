@@ -5,6 +5,7 @@
 use rustix::process::{Pid, Signal, kill_process};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::fd::OwnedFd;
+use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::mpsc::{self, Receiver};
 use std::thread::{self, JoinHandle};
@@ -243,4 +244,10 @@ pub(crate) fn make_non_blocking(fd: impl Into<OwnedFd>) -> OwnedFd {
     let flags = rustix::fs::fcntl_getfl(&fd).unwrap();
     rustix::fs::fcntl_setfl(&fd, flags | rustix::fs::OFlags::NONBLOCK).unwrap();
     fd
+}
+
+/// Copies a program so that it can be run at once. A child does the writing: a file that this process holds open for
+/// writing is inherited by what another test starts at that moment, and cannot be run meanwhile (ETXTBSY in execve(2)).
+pub(crate) fn copy_program(from: &str, to: &Path) {
+    assert!(Command::new("cp").arg(from).arg(to).status().unwrap().success());
 }

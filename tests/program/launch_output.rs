@@ -1,8 +1,6 @@
 //! What becomes of the output of commands, through the real program.
 
-mod launching;
-
-use launching::*;
+use crate::launching::*;
 use std::io::Read;
 use std::path::Path;
 use std::process::{Command, Stdio};

@@ -1,8 +1,6 @@
 //! The command line as a user meets it: exit codes, messages, help, hints, and every option once.
 
-mod common;
-
-use common::{Running, feed, passed, shell, text, throttle};
+use crate::common::{Running, feed, passed, shell, text, throttle};
 use std::fs;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};

@@ -1,0 +1,16 @@
+//! The library: the laws beside a slow model, and each requirement of its limiters by name.
+
+mod conformance;
+mod laws;
+mod layers;
+mod leaky_bucket;
+mod limiter_conformance;
+mod limiter_faults;
+mod limiter_interleavings;
+mod limiter_leaky;
+mod limiter_token_bucket;
+mod limiter_told;
+mod limiters;
+mod model;
+mod semaphore;
+mod wakeups;

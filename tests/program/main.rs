@@ -1,0 +1,20 @@
+//! The program, through the real binary, and what only it uses.
+#![cfg(feature = "cli")]
+
+mod cli;
+mod common;
+mod faults;
+mod launch;
+mod launch_ends;
+mod launch_output;
+mod launching;
+mod nginx;
+mod pipe;
+mod pump;
+mod recipes;
+mod redis;
+mod shared;
+mod shared_machine;
+mod shared_pipes;
+mod stores;
+mod support;

@@ -1,0 +1,4 @@
+//! Servers that the tests start.
+
+pub(crate) mod nginx;
+pub(crate) mod redis;
