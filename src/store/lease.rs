@@ -59,6 +59,11 @@ impl Lease {
         self.rules
     }
 
+    /// Runs that were not used yet, in order.
+    pub fn runs(&self) -> impl ExactSizeIterator<Item = &Grant> {
+        self.runs.iter()
+    }
+
     /// What is left, to give it back; nothing is left then.
     pub(super) fn take_rest(&mut self) -> Option<Rest> {
         let runs = std::mem::take(&mut self.runs);
@@ -109,7 +114,7 @@ impl Lease {
     }
 
     /// The next run, or what of it `most` units are.
-    pub(super) fn next(&mut self, most: u64) -> Option<Grant> {
+    pub fn next(&mut self, most: u64) -> Option<Grant> {
         let mut run = *self.runs.front()?;
         run.units = run.units.min(most);
         self.spend(run.units);

@@ -12,5 +12,7 @@ mod limiter_token_bucket;
 mod limiter_told;
 mod limiters;
 mod model;
+mod script;
 mod semaphore;
+mod subjects;
 mod wakeups;

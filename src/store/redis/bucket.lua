@@ -478,8 +478,11 @@ function ask.take(state, now)
     if longest >= 0 and grant - now > longest then
         return nil, { 'late', grant - now }
     end
-    begin(state, now)
-    charge(state, now, grant, units)
+    -- What costs nothing leaves what was granted before as it is, to be taken back.
+    if units > 0 then
+        begin(state, now)
+        charge(state, now, grant, units)
+    end
     return { grant, units, place }, true
 end
 
@@ -516,6 +519,9 @@ end
 -- ARGV: the number of the grant; its time; units.
 function ask.give(state, now)
     local number, grant, units = tonumber(ARGV[6]), tonumber(ARGV[7]), tonumber(ARGV[8])
+    if units == 0 then
+        return {}, false
+    end
     if number == state.number and now < grant and state.undo == 1 then
         undo(state)
         hold_again(state)
