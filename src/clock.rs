@@ -1,14 +1,19 @@
-//! Time: what reads it and what sleeps on it.
+//! Time: what reads it, sleeps on it, and wakes at a time.
 //!
-//! Everything that decides takes the time as a parameter; only the pump and the queues hold a [`Clock`].
+//! Everything that decides takes the time as a parameter; only the pump and the queues hold a [`Clock`]. One trait serves
+//! both, so that one [`FakeClock`] does in a test.
 
+mod alarm;
 mod boot;
 
 pub use boot::BootClock;
 
 use rustix::time::Timespec;
-use std::sync::Arc;
+use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
+use std::time::{Duration, Instant};
 
 /// Nanoseconds since the origin of a clock. 64 bits last 584 years.
 pub type Nanos = u64;
@@ -19,13 +24,34 @@ pub const SECOND: Nanos = 1_000_000_000;
 /// Nanoseconds in a millisecond.
 pub const MILLISECOND: Nanos = 1_000_000;
 
-/// A monotonic clock on which one can also sleep.
-pub trait Clock {
-    /// The time now, in nanoseconds since the clock's origin.
+/// A monotonic clock, on which threads can sleep and futures can wait.
+///
+/// A clock that keeps real time needs [`now`](Self::now) alone. One that does not, or an executor's with timers of its
+/// own, must have its own [`wake_at`](Self::wake_at) as well.
+pub trait Clock: Send + Sync {
+    /// The time now, in nanoseconds since the clock's origin; never less than it said before.
     fn now(&self) -> Nanos;
 
     /// Returns at `time` or a little later, never before it.
-    fn sleep_until(&self, time: Nanos);
+    fn sleep_until(&self, time: Nanos) {
+        let waker = Waker::from(Arc::new(alarm::Unpark(std::thread::current())));
+        while self.now() < time {
+            self.wake_at(time, &waker);
+            std::thread::park();
+        }
+    }
+
+    /// Wakes `waker` at `time`, or as soon as may be after it; never from within this call. A later call for the same
+    /// waker stands in for the earlier ones, though it does no harm when those wake, too.
+    ///
+    /// Without one of the clock's own, a thread that all such clocks share, and that is there only while somebody waits,
+    /// sleeps in real time.
+    fn wake_at(&self, time: Nanos, waker: &Waker) {
+        let wait = Duration::from_nanos(time.saturating_sub(self.now()));
+        let now = Instant::now();
+        // As far as the system reckons; whoever is woken too early asks again.
+        alarm::wake_at(now.checked_add(wait).unwrap_or(now + Duration::from_secs(86_400)), waker);
+    }
 }
 
 /// `CLOCK_MONOTONIC`: no wall-clock step moves it, and it stands still while the machine is suspended.
@@ -57,26 +83,60 @@ fn timespec(time: Nanos) -> Timespec {
 }
 
 /// A clock that only moves when told to, or when somebody sleeps on it. Its clones share one time.
-#[derive(Clone, Debug, Default)]
+///
+/// For tests: give a clone to a [`Limiter`](crate::limiter::Builder::timer), a
+/// [`Semaphore`](crate::semaphore::Builder::timer) or a pump, and hours pass at once.
+///
+/// ```
+/// use std::sync::Arc;
+/// use std::time::Duration;
+/// use throttle::clock::{FakeClock, SECOND};
+/// use throttle::limiter::Limiter;
+///
+/// let clock = FakeClock::default();
+/// let builder = Limiter::builder().rate(1, Duration::from_secs(3600)).timer(Arc::new(clock.clone()));
+/// let limiter = builder.build()?;
+/// assert!(limiter.try_acquire(1).is_ok());
+/// assert!(limiter.try_acquire(1).is_err());
+/// clock.advance(3600 * SECOND);
+/// assert!(limiter.try_acquire(1).is_ok());
+/// # Ok::<(), throttle::limiter::BuildError>(())
+/// ```
+#[derive(Clone, Default)]
 pub struct FakeClock {
     now: Arc<AtomicU64>,
+    alarms: Arc<Mutex<Vec<(Nanos, Waker)>>>,
 }
 
 impl FakeClock {
     /// A clock that stands at `now`.
     #[must_use]
     pub fn at(now: Nanos) -> Self {
-        FakeClock { now: Arc::new(AtomicU64::new(now)) }
+        FakeClock { now: Arc::new(AtomicU64::new(now)), alarms: Arc::default() }
     }
 
-    /// Moves the clock forward by `nanos`.
+    /// Moves the clock forward by `nanos`. Everything that waits on it is woken at its own time on the way.
     pub fn advance(&self, nanos: Nanos) {
-        self.now.fetch_add(nanos, Ordering::SeqCst);
+        self.sleep_until(self.now().saturating_add(nanos));
     }
 
-    /// Moves the clock to `now`, forward or back.
+    /// Moves the clock to `now`, forward or back, at one go: what should have been woken before is woken late.
     pub fn set(&self, now: Nanos) {
         self.now.store(now, Ordering::SeqCst);
+        self.ring();
+    }
+
+    /// Wakes whoever is due.
+    fn ring(&self) {
+        let now = self.now();
+        let due: Vec<_> = self.alarms().extract_if(.., |(time, _)| *time <= now).collect();
+        for (_, waker) in due {
+            waker.wake();
+        }
+    }
+
+    fn alarms(&self) -> MutexGuard<'_, Vec<(Nanos, Waker)>> {
+        self.alarms.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -86,7 +146,34 @@ impl Clock for FakeClock {
     }
 
     fn sleep_until(&self, time: Nanos) {
-        self.now.fetch_max(time, Ordering::SeqCst);
+        loop {
+            let next = self.alarms().iter().map(|(next, _)| *next).min().filter(|next| *next <= time);
+            self.now.fetch_max(next.unwrap_or(time), Ordering::SeqCst);
+            self.ring();
+            if next.is_none() {
+                return;
+            }
+        }
+    }
+
+    fn wake_at(&self, time: Nanos, waker: &Waker) {
+        let alarm = (time, waker.clone());
+        let mut alarms = self.alarms();
+        let replaced: Vec<_> = alarms.extract_if(.., |(_, own)| own.will_wake(waker)).collect();
+        // It may have passed meanwhile, and nobody is woken from within this call.
+        let lies_ahead = time > self.now();
+        alarms.extend(lies_ahead.then_some(alarm));
+        drop(alarms);
+        drop(replaced);
+        if !lies_ahead {
+            alarm::wake_at(Instant::now(), waker);
+        }
+    }
+}
+
+impl fmt::Debug for FakeClock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("FakeClock").field(&self.now()).finish()
     }
 }
 
@@ -168,6 +255,72 @@ mod tests {
             clock.sleep_until(end);
             assert!(clock.now() >= end);
         }
+    }
+
+    /// A clock that knows only the time.
+    struct OnlyNow;
+
+    impl Clock for OnlyNow {
+        fn now(&self) -> Nanos {
+            SystemClock.now()
+        }
+    }
+
+    #[test]
+    fn on_a_clock_that_knows_only_the_time_threads_sleep_and_wakers_are_woken() {
+        let (clock, waker) = (OnlyNow, Waker::from(Arc::new(alarm::Unpark(std::thread::current()))));
+        let end = clock.now() + 3 * MILLISECOND;
+        clock.sleep_until(end);
+        assert!(clock.now() >= end);
+        let (end, later) = (clock.now() + 3 * MILLISECOND, clock.now() + 3600 * SECOND);
+        clock.wake_at(later, &waker);
+        clock.wake_at(end, &waker);
+        while clock.now() < end {
+            std::thread::park();
+        }
+    }
+
+    #[test]
+    fn a_fake_clock_wakes_everybody_at_their_own_time_on_the_way() {
+        #[derive(Default)]
+        struct Woken(FakeClock, Mutex<Vec<Nanos>>);
+        impl std::task::Wake for Woken {
+            fn wake(self: Arc<Self>) {
+                let now = self.0.now();
+                self.1.lock().unwrap().push(now);
+                if now < 5 {
+                    self.0.wake_at(now + 2, &Waker::from(Arc::clone(&self)));
+                }
+            }
+        }
+        let clock = FakeClock::default();
+        let woken = [3, 4].map(|time| {
+            let woken = Arc::new(Woken(clock.clone(), Mutex::default()));
+            clock.wake_at(100, &Waker::from(Arc::clone(&woken)));
+            clock.wake_at(time, &Waker::from(Arc::clone(&woken)));
+            woken
+        });
+        clock.advance(2);
+        assert_eq!(woken.each_ref().map(|woken| woken.1.lock().unwrap().len()), [0, 0]);
+        clock.sleep_until(200);
+        assert_eq!(*woken[0].1.lock().unwrap(), [3, 5], "the later call stood in for the earlier");
+        assert_eq!(*woken[1].1.lock().unwrap(), [4, 6]);
+        clock.wake_at(300, &Waker::from(Arc::clone(&woken[0])));
+        clock.set(400);
+        assert_eq!(*woken[0].1.lock().unwrap(), [3, 5, 400], "late");
+    }
+
+    #[test]
+    fn a_fake_clock_asked_for_a_time_that_has_passed_wakes_from_elsewhere() {
+        struct Told(std::sync::mpsc::Sender<std::thread::ThreadId>);
+        impl std::task::Wake for Told {
+            fn wake(self: Arc<Self>) {
+                self.0.send(std::thread::current().id()).unwrap();
+            }
+        }
+        let (tell, told) = std::sync::mpsc::channel();
+        FakeClock::at(5).wake_at(5, &Waker::from(Arc::new(Told(tell))));
+        assert_ne!(told.recv().unwrap(), std::thread::current().id());
     }
 
     #[test]

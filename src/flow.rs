@@ -37,6 +37,11 @@ pub trait Flow {
         self.waiting()
     }
 
+    /// Units that were read and not yet handed over, with their bytes, as far as they are counted.
+    fn read_ahead(&self) -> Passed {
+        Passed::default()
+    }
+
     /// Returns once the sink can take a unit, and says how many it can take.
     ///
     /// # Errors

@@ -29,6 +29,7 @@ mod batches;
 mod child;
 mod lines;
 mod loads;
+mod names;
 mod printer;
 mod slots;
 mod spool;
@@ -41,6 +42,7 @@ use batches::Batches;
 pub use batches::{Job, Numbers, Shape};
 use child::Running;
 use loads::{Load, Loads};
+pub use names::Names;
 use printer::{Collected, Printer};
 use slots::Slots;
 use spool::{Budget, Spool};
@@ -235,6 +237,12 @@ impl Launcher {
     /// Returns when no command runs.
     pub fn drain(&self) {
         self.shared.slots.drain();
+    }
+
+    /// Whether no command runs, after `time` at the latest.
+    #[must_use]
+    pub fn drains_within(&self, time: Duration) -> bool {
+        self.shared.slots.drains_within(time)
     }
 
     /// Ends the commands that were stopped for wanting the terminal, which they will not get.
@@ -585,6 +593,10 @@ impl<R: Source> Flow for Launching<R> {
         self.batches.waiting()
     }
 
+    fn read_ahead(&self) -> Passed {
+        self.batches.read_ahead()
+    }
+
     /// No command is foreseen for which no slot is free.
     fn foreseen(&self) -> u64 {
         self.batches.waiting().min(self.launcher.shared.slots.free())
@@ -598,12 +610,13 @@ impl<R: Source> Flow for Launching<R> {
         Ok(self.launcher.shared.slots.wait())
     }
 
-    /// No bytes are counted: none are written here.
+    /// The bytes are those of the input.
     fn pass(&mut self, units: u64, passed: &mut Passed) -> Result<(), FlowError> {
         for _ in 0..units {
             let Some(job) = self.batches.next() else { break };
-            self.launcher.start(job);
             passed.units += 1;
+            passed.bytes += job.length;
+            self.launcher.start(job);
             self.tell_next();
         }
         Ok(())

@@ -31,6 +31,7 @@ use crate::limiter::shared::{Shared, Wait};
 use crate::limiter::time::{Time, nanos};
 use crate::limits::Limits;
 use crate::limits::interval::Grid;
+use std::borrow::Borrow;
 use std::convert::Infallible;
 use std::fmt;
 use std::future::Future;
@@ -61,18 +62,15 @@ pub struct Builder {
 }
 
 /// Waits for units, see [`RateLimiter::acquire`]. Dropped unfinished, it takes nothing.
-#[must_use = "nothing is acquired unless this is awaited"]
-#[derive(Debug)]
-pub struct Acquire<'a> {
-    limiter: &'a RateLimiter,
-    wait: Wait,
-}
+pub type Acquire<'a> = AcquireFrom<&'a RateLimiter>;
 
 /// As [`Acquire`], but keeps the limiter, see [`RateLimiter::acquire_owned`].
+pub type AcquireOwned = AcquireFrom<Arc<RateLimiter>>;
+
+/// What [`Acquire`] and [`AcquireOwned`] have in common: all but whether the limiter is borrowed.
 #[must_use = "nothing is acquired unless this is awaited"]
-#[derive(Debug)]
-pub struct AcquireOwned {
-    limiter: Arc<RateLimiter>,
+pub struct AcquireFrom<L: Borrow<RateLimiter>> {
+    limiter: L,
     wait: Wait,
 }
 
@@ -127,12 +125,12 @@ impl RateLimiter {
     /// # Panics
     /// The future does, where it has to wait outside a tokio runtime with timers.
     pub fn acquire(&self, permits: usize) -> Acquire<'_> {
-        Acquire { limiter: self, wait: wait(permits) }
+        AcquireFrom { limiter: self, wait: wait(permits) }
     }
 
     /// As [`acquire`](Self::acquire), for a future that outlives the borrow.
     pub fn acquire_owned(self: Arc<Self>, permits: usize) -> AcquireOwned {
-        AcquireOwned { limiter: self, wait: wait(permits) }
+        AcquireFrom { limiter: self, wait: wait(permits) }
     }
 
     /// Takes `permits` units now, or nothing; nothing, too, while others wait, for what is there is theirs.
@@ -216,49 +214,32 @@ impl Builder {
     }
 }
 
-impl Acquire<'_> {
+impl<L: Borrow<RateLimiter>> AcquireFrom<L> {
     /// Whether this waiter is the one the limiter's timer is set for.
     #[must_use]
     pub fn is_core(&self) -> bool {
-        self.wait.is_head(&self.limiter.shared)
+        self.wait.is_head(&self.limiter.borrow().shared)
     }
 }
 
-impl AcquireOwned {
-    /// Whether this waiter is the one the limiter's timer is set for.
-    #[must_use]
-    pub fn is_core(&self) -> bool {
-        self.wait.is_head(&self.limiter.shared)
-    }
-}
-
-impl Future for Acquire<'_> {
+impl<L: Borrow<RateLimiter> + Unpin> Future for AcquireFrom<L> {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
         let this = &mut *self;
-        this.wait.poll(&this.limiter.shared, context).map(expect_granted)
+        this.wait.poll(&this.limiter.borrow().shared, context).map(expect_granted)
     }
 }
 
-impl Future for AcquireOwned {
-    type Output = ();
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
-        let this = &mut *self;
-        this.wait.poll(&this.limiter.shared, context).map(expect_granted)
-    }
-}
-
-impl Drop for Acquire<'_> {
+impl<L: Borrow<RateLimiter>> Drop for AcquireFrom<L> {
     fn drop(&mut self) {
-        self.wait.leave(&self.limiter.shared);
+        self.wait.leave(&self.limiter.borrow().shared);
     }
 }
 
-impl Drop for AcquireOwned {
-    fn drop(&mut self) {
-        self.wait.leave(&self.limiter.shared);
+impl<L: Borrow<RateLimiter>> fmt::Debug for AcquireFrom<L> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Acquire").field("limiter", self.limiter.borrow()).finish_non_exhaustive()
     }
 }
 

@@ -7,6 +7,7 @@
 //! | no more than so many a second, with bursts | [`Limiter::new`](limiter::Limiter::new) |
 //! | callers that line up, with timeouts, a bounded line and closing | [`Limiter::leaky`](limiter::Limiter::leaky) |
 //! | several limits at once, also "5000 in any hour" | [`Limiter::builder`](limiter::Limiter::builder) with [`limit`](limiter::Builder::limit) |
+//! | several costs at once, requests and tokens | [`Limiter::joint`](limiter::Limiter::joint) |
 //! | a rate of starts *and* a number at work at the same time | [`Semaphore`](semaphore::Semaphore) |
 //! | what the crate leaky-bucket does, under the same names | [`leaky_bucket`] |
 //! | to do the waiting yourself | [`Limiter::reserve`](limiter::Limiter::reserve), or [`limits`] and [`bucket`], which are pure arithmetic |
@@ -71,10 +72,10 @@
 //! # Where futures can wait
 //!
 //! On any tokio runtime with its time driver (`enable_time` or `enable_all`); its paused clock is honoured. A waiting
-//! future anywhere else needs a [`Timer`](limiter::Timer), given to the builder or to
-//! [`Semaphore::with_timer`](semaphore::Semaphore::with_timer), and fails with
-//! [`AcquireError::NoTimer`](limiter::AcquireError::NoTimer) without one. Trying, reserving and the blocking forms need
-//! nothing, nor does waiting for a place of a semaphore only.
+//! future anywhere else needs a [`Clock`](clock::Clock), given as `timer` to the builder, and fails with
+//! [`AcquireError::NoTimer`](limiter::AcquireError::NoTimer) without one. [`SystemClock`](clock::SystemClock) does on any
+//! executor; it is woken by a thread that is there only while somebody waits. Trying, reserving and the blocking forms
+//! need nothing, nor does waiting for a place of a semaphore only.
 //!
 //! On a tokio runtime *without* its time driver the same error comes only where panics unwind, after tokio's own message
 //! on stderr: tokio has no other way to tell, so a program built with `panic = "abort"` ends there, as it does by
@@ -82,7 +83,7 @@
 //!
 //! Under tokio's paused clock threads cannot wait: the blocking forms sleep in real time, in which a paused clock stands
 //! still, and tokio does not move it while a `spawn_blocking` runs. Use the futures there, or a
-//! [`Timer`](limiter::Timer) of your own.
+//! [`FakeClock`](clock::FakeClock), which is there for the tests of whoever uses a limiter, too.
 
 pub mod clock;
 #[cfg(feature = "cli")]

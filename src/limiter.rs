@@ -9,6 +9,7 @@
 //! included. Elsewhere a waiting future needs a [`Timer`]; trying and blocking need nothing.
 
 use crate::rate::Rate;
+use std::fmt;
 use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,6 +19,7 @@ mod bell;
 mod builder;
 mod error;
 mod gauge;
+mod joint;
 mod line;
 mod panics;
 pub(crate) mod queue;
@@ -30,9 +32,11 @@ mod units;
 #[cfg(all(test, throttle_loom))]
 mod loom_tests;
 
-pub use acquire::Acquire;
+pub use acquire::{Acquire, AcquireFrom, AcquireOwned};
+pub(crate) use builder::rate;
 pub use builder::{BuildError, Builder, Refill};
 pub use error::AcquireError;
+pub use joint::{AcquireJoint, JointLimiter};
 pub use reservation::Reservation;
 pub use time::Timer;
 pub(crate) use units::PARTS;
@@ -79,7 +83,7 @@ pub enum OnFull {
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Limiter {
     shared: Arc<Shared>,
     /// Of the limit whose rate can be changed, where there is one.
@@ -130,7 +134,39 @@ impl Limiter {
     /// # Errors
     /// The future's: [`AcquireError`].
     pub fn acquire(&self, units: impl Into<Units>) -> Acquire<'_> {
-        Acquire::new(self, units.into(), None)
+        AcquireFrom::new(self, units.into(), None)
+    }
+
+    /// As [`acquire`](Self::acquire), for a future that keeps the limiter and so can be spawned, stored or returned: it
+    /// is `'static` and needs no box.
+    ///
+    /// ```
+    /// use throttle::limiter::{AcquireOwned, Limiter};
+    ///
+    /// struct Service {
+    ///     limiter: Limiter,
+    ///     /// The acquire of the call that is being prepared.
+    ///     next: Option<AcquireOwned>,
+    /// }
+    ///
+    /// impl Service {
+    ///     fn prepare(&mut self) -> &mut AcquireOwned {
+    ///         self.next.get_or_insert_with(|| self.limiter.acquire_owned(1))
+    ///     }
+    /// }
+    ///
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let mut service = Service { limiter: Limiter::new(5, 2)?, next: None };
+    /// service.prepare().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// The future's: [`AcquireError`].
+    pub fn acquire_owned(&self, units: impl Into<Units>) -> AcquireOwned {
+        AcquireFrom::new(self.clone(), units.into(), None)
     }
 
     /// As [`acquire`](Self::acquire), within `limit` from now, the time in line included. What cannot be met, if
@@ -141,7 +177,7 @@ impl Limiter {
     /// time. Nothing was taken then.
     pub fn acquire_timeout(&self, units: impl Into<Units>, limit: Duration) -> Acquire<'_> {
         let deadline = self.shared.time.now().saturating_add(nanos(limit));
-        Acquire::new(self, units.into(), Some(deadline))
+        AcquireFrom::new(self, units.into(), Some(deadline))
     }
 
     /// As [`acquire_timeout`](Self::acquire_timeout), with the moment by which it must be.
@@ -276,8 +312,20 @@ impl Limiter {
         Ok(())
     }
 
-    /// Settles what was acquired as `estimated` and came out as `actual`: pays the difference, as far as there is
-    /// anything, or gives it back, as far as there is room.
+    /// Settles what was acquired as `estimated` and came out as `actual`. What was used beyond the estimate is owed: those
+    /// behind wait until the rate has paid it, and in a window it counts like all else. What was not used is given back, as
+    /// far as there is room.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let tokens = throttle::limiter::Limiter::new(1000, 1000)?;
+    /// tokens.acquire(400).await?;
+    /// tokens.reconcile(3000, 400)?; // the answer was longer than expected
+    /// assert_eq!(tokens.time_until(1)?, std::time::Duration::from_millis(2001));
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// Where one is no amount.
@@ -285,6 +333,19 @@ impl Limiter {
         let (actual, estimated) = (actual.into().parts()?, estimated.into().parts()?);
         self.shared.with(|queue, now, effects| queue.reconcile(now, actual, estimated, effects));
         Ok(())
+    }
+
+    /// Nobody is granted anything for `time` from now, as a server asks that answers with Retry-After. Waiters keep their
+    /// places. At the end of the pause the buckets are empty and begin to fill; windows go on counting what they counted.
+    ///
+    /// The longest pause holds: a shorter one does not end it. Reservations keep the times they were told.
+    pub fn pause_for(&self, time: Duration) {
+        self.shared.with(|queue, now, effects| queue.pause_until(now, now.saturating_add(nanos(time)), effects));
+    }
+
+    /// As [`pause_for`](Self::pause_for), until `time`.
+    pub fn pause_until(&self, time: tokio::time::Instant) {
+        self.pause_for(time.saturating_duration_since(tokio::time::Instant::now()));
     }
 
     /// Whoever is in line is still served; whoever comes from now on is refused with [`AcquireError::Closed`].
@@ -298,7 +359,8 @@ impl Limiter {
         self.shared.with(|queue, _, _| queue.is_closed())
     }
 
-    /// How many wait.
+    /// How many futures and threads wait. Reservations do not count, neither here nor for
+    /// [`max_waiters`](Builder::max_waiters): whoever has one waits elsewhere, for a time that is certain.
     #[must_use]
     pub fn waiters(&self) -> usize {
         self.shared.with(|queue, now, effects| {
@@ -321,6 +383,16 @@ impl Limiter {
     fn error(&self, denied: Denied, cost: Units) -> AcquireError {
         let burst = || Units::from_parts(self.shared.with(|queue, _, _| queue.limits.burst()));
         AcquireError::new(denied, cost, burst)
+    }
+}
+
+impl fmt::Debug for Limiter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Limiter")
+            .field("available", &self.available())
+            .field("waiters", &self.waiters())
+            .field("closed", &self.is_closed())
+            .finish()
     }
 }
 

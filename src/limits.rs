@@ -6,6 +6,7 @@
 use crate::clock::{MILLISECOND, Nanos};
 use crate::rate::Rate;
 use history::History;
+use kinds::Kinds;
 use state::State;
 use std::num::NonZeroU64;
 use terms::Terms;
@@ -14,6 +15,7 @@ use thiserror::Error;
 pub mod bucket;
 mod history;
 pub mod interval;
+mod kinds;
 mod leasing;
 mod policy;
 mod saved;
@@ -34,6 +36,7 @@ pub use policy::{Policy as Plan, PolicyError as PlanError};
 pub struct Limits {
     terms: Vec<Terms>,
     states: Vec<State>,
+    kinds: Kinds,
     quantum: u64,
     /// The latest time at which something was taken, given back or changed. Who reads less has read it out of order.
     asked: Nanos,
@@ -55,6 +58,8 @@ pub struct Grant {
     number: u64,
     /// Tells the limits that it was charged to from those that took their place; 0 where none can.
     generation: u64,
+    /// Windows count it from here on: `at`, or later where it was handed over later.
+    counted: Nanos,
 }
 
 /// Why something is not granted. A refusal charges nothing.
@@ -80,12 +85,17 @@ fn seconds(nanos: Nanos) -> String {
 impl Grant {
     /// A grant that was reckoned elsewhere.
     pub(crate) fn told(at: Nanos, units: u64, bound_by: Option<usize>, number: u64) -> Self {
-        Grant { at, units, bound_by, number, generation: 0 }
+        Grant { at, units, bound_by, number, generation: 0, counted: at }
     }
 
     /// The same, charged to limits of that generation.
     pub(crate) fn of(self, generation: u64) -> Self {
         Grant { generation, ..self }
+    }
+
+    /// The same, counted by windows from `now` on.
+    pub(crate) fn counted_from(self, now: Nanos) -> Self {
+        Grant { counted: now, ..self }
     }
 
     /// See [`of`](Self::of).
@@ -120,6 +130,10 @@ impl Limits {
             return Ok(latest);
         }
         for (place, (terms, state)) in self.each().enumerate() {
+            let cost = self.kinds.part(place, cost);
+            if cost == 0 {
+                continue;
+            }
             let time = terms.conforms_at(state, now, cost).ok_or(Refusal::Never)?;
             if time > latest.0 {
                 latest = (time, Some(place));
@@ -146,7 +160,7 @@ impl Limits {
         if wait > max_wait {
             return Err(Refusal::TooLong { wait });
         }
-        Ok(self.grant(Nanos::MAX, now, at, cost, bound_by))
+        Ok(self.grant(Nanos::MAX, now, [at; 2], cost, bound_by))
     }
 
     /// Grants a run of the `waiting` units: all that conform now, if those are all or at least a
@@ -217,7 +231,7 @@ impl Limits {
             let held = self.undo();
             self.hold(held);
         } else {
-            self.credit_back(now, grant.at, grant.units);
+            self.credit_back(now, grant);
         }
     }
 
@@ -271,7 +285,7 @@ impl Limits {
         let Some(until) = until else { return };
         self.at = self.at.max(until);
         for (terms, state) in self.terms.iter().zip(&mut self.states) {
-            terms.hold(state, until);
+            terms.empty(state, until);
         }
         self.history.hold(until);
     }
@@ -283,15 +297,14 @@ impl Limits {
         record.held
     }
 
-    /// Credits what was granted at `grant`, unless a time given lies ahead, be it later than the latest: then that grant was
-    /// undone before.
-    fn credit_back(&mut self, now: Nanos, grant: Nanos, units: u64) {
-        if now < self.at || now < grant {
+    /// Credits a grant, unless a time given lies ahead, be it later than the latest: then that grant was undone before.
+    fn credit_back(&mut self, now: Nanos, grant: &Grant) {
+        if now < self.at || now < grant.at {
             return;
         }
         (self.asked, self.at) = (now, now);
-        for (terms, state) in self.terms.iter().zip(&mut self.states) {
-            terms.give_back(state, now, grant, units);
+        for (place, (terms, state)) in self.terms.iter().zip(&mut self.states).enumerate() {
+            terms.give_back(state, now, [grant.at, grant.counted], self.kinds.part(place, grant.units));
         }
         // The times of all that could be taken back have come.
         self.history.clear();
@@ -302,21 +315,30 @@ impl Limits {
         waiting.min(self.available(now).max(self.quantum))
     }
 
-    /// Grants at `at`, so that it can be taken back. What was granted by `horizon` cannot be any more.
-    fn grant(&mut self, horizon: Nanos, asked: Nanos, at: Nanos, units: u64, bound_by: Option<usize>) -> Grant {
+    /// Grants at the first of these times, so that it can be taken back; windows count it from the second on. What was granted
+    /// by `horizon` cannot be taken back any more.
+    fn grant(
+        &mut self,
+        horizon: Nanos,
+        asked: Nanos,
+        [at, counted]: [Nanos; 2],
+        units: u64,
+        bound_by: Option<usize>,
+    ) -> Grant {
         if units > 0 {
             self.history.begin(horizon, self.at, &self.terms, &self.states);
-            self.charge(asked, at, units);
+            self.charge(asked, at, counted, units);
         }
-        Grant::told(at, units, bound_by, self.history.grants)
+        Grant { counted, ..Grant::told(at, units, bound_by, self.history.grants) }
     }
 
-    /// Charges `units` at `at`, as a part of the latest record.
-    fn charge(&mut self, asked: Nanos, at: Nanos, units: u64) {
+    /// Charges `units` at `at`, as a part of the latest record. Windows count them from `counted` on, which is not before it.
+    fn charge(&mut self, asked: Nanos, at: Nanos, counted: Nanos, units: u64) {
         self.asked = self.in_order(asked);
         let (since, undos) = self.history.current(self.terms.len());
-        for ((terms, state), undo) in self.terms.iter().zip(&mut self.states).zip(undos) {
-            terms.charge(state, undo, [since, self.asked, at], units);
+        let limits = self.terms.iter().zip(&mut self.states).zip(undos);
+        for (place, ((terms, state), undo)) in limits.enumerate() {
+            terms.charge(state, undo, [since, self.asked, at, counted], self.kinds.part(place, units));
         }
         self.history.count(at);
         self.at = at;

@@ -1,6 +1,6 @@
 //! The program: what the user typed becomes a plan, and the plan is run.
 //!
-//! Only this module and those below it know clap, anyhow, indicatif, the terminal and exit codes.
+//! Only this module and those below it know clap, anyhow, the terminal and exit codes.
 
 mod bucket;
 mod commands;
@@ -9,6 +9,7 @@ mod exit;
 mod flags;
 mod input;
 mod lookup;
+mod naming;
 mod once;
 mod pipe;
 mod progress;

@@ -8,6 +8,7 @@ use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::num::NonZeroU64;
 use std::str::FromStr;
+use std::time::Duration;
 
 mod error;
 mod number;
@@ -18,7 +19,9 @@ pub use number::Amount;
 /// Nanoseconds in 100 years of 365 days: what one unit may take at most.
 const SLOWEST: u128 = 100 * 365 * 86_400 * 1_000_000_000;
 
-/// Units per period: an exact ratio, of at most 2⁶⁴−1 units and at least one unit in 100 years.
+/// Units per period: an exact ratio of two integers of 64 bits, units and nanoseconds.
+///
+/// A text is a rate of at least one unit in 100 years; [`Rate::new`] knows no such bound.
 ///
 /// ```
 /// use throttle::rate::Rate;
@@ -28,14 +31,15 @@ const SLOWEST: u128 = 100 * 365 * 86_400 * 1_000_000_000;
 /// assert_eq!(rate.to_string(), "0.5/s");
 /// # Ok::<(), throttle::rate::ParseError>(())
 /// ```
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub struct Rate {
     /// In lowest terms.
     units: u64,
     period: u64,
     /// As a window counts: of the period that was written.
     window: (NonZeroU64, NonZeroU64),
-    form: Form,
+    /// `None` if it was not written but given in numbers.
+    form: Option<Form>,
 }
 
 /// How a rate was written.
@@ -87,18 +91,44 @@ const TIME_UNITS: [TimeUnit; 15] = [
 const DAYS: TimeUnit = time_unit("days", 86_400 * SECOND);
 
 impl Rate {
-    /// `units` in every `period` nanoseconds.
+    /// `units` in every `period` nanoseconds. Every such ratio is a rate, and can be a constant.
     ///
-    /// # Errors
-    /// [`ParseError::TooSlow`] where one unit would take more than 100 years.
-    pub fn new(units: NonZeroU64, period: NonZeroU64) -> Result<Self, ParseError> {
-        let millis = period.get() / 1_000_000;
-        let (count, per) = match NonZeroU64::new(millis) {
-            Some(millis) if period.get().is_multiple_of(1_000_000) => (Amount::plain(units.get()), per_millis(millis)),
-            // No spelling reaches below a millisecond; the nearest exact one is a whole rate per longer period.
-            _ => return Rate::beyond_grammar(units, period),
-        };
-        Rate::from_form(Form { count, per: Some(per) }, &|| format!("{units} in {period} ns"))
+    /// It prints as one would write it, or as a fraction if there is no such spelling; both parse.
+    ///
+    /// ```
+    /// use std::num::NonZeroU64;
+    /// use throttle::rate::Rate;
+    /// const API: Rate = Rate::new(NonZeroU64::new(5000).unwrap(), NonZeroU64::new(3_600_000_000_000).unwrap());
+    /// assert_eq!(API.to_string(), "5000/h");
+    /// let eleven_a_week = Rate::new(NonZeroU64::MIN, NonZeroU64::new(54_981_818_181_818).unwrap());
+    /// assert_eq!(eleven_a_week.to_string(), "1/54981818181818ns");
+    /// ```
+    #[must_use]
+    pub const fn new(units: NonZeroU64, period: NonZeroU64) -> Self {
+        let divisor = gcd_of(units.get(), period.get());
+        Rate { units: units.get() / divisor, period: period.get() / divisor, window: (units, period), form: None }
+    }
+
+    /// `units` in every `period`. `None` if one of them is zero, or the period longer than 584 years.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use throttle::rate::Rate;
+    /// const API: Rate = Rate::per(5, Duration::from_secs(1)).unwrap();
+    /// assert_eq!(API, "5/s".parse()?);
+    /// # Ok::<(), throttle::rate::ParseError>(())
+    /// ```
+    #[must_use]
+    #[allow(clippy::cast_possible_truncation, reason = "looked at before; try_from is not const")]
+    pub const fn per(units: u64, period: Duration) -> Option<Self> {
+        let nanos = period.as_nanos();
+        if nanos > u64::MAX as u128 {
+            return None;
+        }
+        match (NonZeroU64::new(units), NonZeroU64::new(nanos as u64)) {
+            (Some(units), Some(nanos)) => Some(Rate::new(units, nanos)),
+            _ => None,
+        }
     }
 
     /// Units in lowest terms: this many in every [`period`](Self::period).
@@ -122,7 +152,7 @@ impl Rate {
     /// Whether the count was written in bytes.
     #[must_use]
     pub fn is_bytes(&self) -> bool {
-        self.form.count.is_bytes()
+        self.form.is_some_and(|form| form.count.is_bytes())
     }
 
     /// Whole units in `nanos` at this rate, rounded down, at least one.
@@ -153,23 +183,23 @@ impl Rate {
         let whole = |value: u128, error: fn(String) -> ParseError| {
             u64::try_from(value).ok().and_then(NonZeroU64::new).ok_or_else(|| error(written()))
         };
-        let divisor = gcd(units, period);
-        let window = (whole(units, ParseError::TooLarge)?, whole(period, ParseError::TooSlow)?);
-        let reduced = (whole(units / divisor, ParseError::TooLarge)?, whole(period / divisor, ParseError::TooSlow)?);
-        Ok(Rate { units: reduced.0.get(), period: reduced.1.get(), window, form })
+        let rate = Rate::new(whole(units, ParseError::TooLarge)?, whole(period, ParseError::TooSlow)?);
+        Ok(Rate { form: Some(form), ..rate })
     }
 
-    /// A period that is no whole number of milliseconds is written as the same ratio over a multiple of it.
-    fn beyond_grammar(units: NonZeroU64, period: NonZeroU64) -> Result<Self, ParseError> {
-        let written = || format!("{units} in {period} ns");
-        let scale = 1_000_000 / gcd(1_000_000, period.get().into());
-        let count = u64::try_from(u128::from(units.get()) * scale).map_err(|_| ParseError::TooLarge(written()))?;
-        let millis = u64::try_from(u128::from(period.get()) * scale / 1_000_000).ok().and_then(NonZeroU64::new);
-        let per = millis.map(per_millis).ok_or_else(|| ParseError::TooSlow(written()))?;
-        let form = Form { count: Amount::plain(count), per: Some(per) };
-        let mut rate = Rate::from_form(form, &written)?;
-        rate.window = (units, period);
-        Ok(rate)
+    /// How one would write this count in this period, where that is a rate, too.
+    fn spelling(&self) -> Option<Form> {
+        let (units, period) = self.window;
+        let millis = NonZeroU64::new(period.get() / 1_000_000).filter(|_| period.get().is_multiple_of(1_000_000))?;
+        let written = u128::from(period.get()) / u128::from(units.get()) <= SLOWEST;
+        written.then(|| Form { count: Amount::plain(units.get()), per: Some(per_millis(millis)) })
+    }
+
+    /// Reads what is printed where there is no spelling: `1/54981818181818ns`.
+    fn from_fraction(text: &str) -> Option<Self> {
+        let (units, period) = text.strip_suffix("ns")?.split_once('/')?;
+        let number = |text: &str| text.parse().ok().filter(|_| !text.starts_with('+'));
+        Some(Rate::new(number(units)?, number(period)?))
     }
 }
 
@@ -188,6 +218,11 @@ fn time_unit_named(name: &str) -> Option<TimeUnit> {
 
 pub(crate) fn gcd(a: u128, b: u128) -> u128 {
     if b == 0 { a } else { gcd(b, a % b) }
+}
+
+/// As [`gcd`], for constants.
+const fn gcd_of(a: u64, b: u64) -> u64 {
+    if b == 0 { a } else { gcd_of(b, a % b) }
 }
 
 impl PartialEq for Rate {
@@ -220,12 +255,20 @@ impl Ord for Rate {
 
 impl fmt::Display for Rate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.form.count)?;
-        let Some(per) = self.form.per else { return Ok(()) };
+        let (units, period) = self.window;
+        let Some(form) = self.form.or_else(|| self.spelling()) else { return write!(f, "{units}/{period}ns") };
+        write!(f, "{}", form.count)?;
+        let Some(per) = form.per else { return Ok(()) };
         match per.times {
             Some(times) => write!(f, "/{times}{}", per.unit.name),
             None => write!(f, "/{}", per.unit.name),
         }
+    }
+}
+
+impl fmt::Debug for Rate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Rate({self})")
     }
 }
 
@@ -237,6 +280,9 @@ impl FromStr for Rate {
             return Err(ParseError::Empty);
         }
         error::refuse_habits(text)?;
+        if let Some(rate) = Rate::from_fraction(text) {
+            return Ok(rate);
+        }
         let (count, per) = match text.split_once('/') {
             Some((count, per)) => (count, Some(per)),
             None => (text, None),
@@ -287,6 +333,27 @@ pub enum Limit {
 }
 
 impl Limit {
+    /// Never more than `count` in any `period`.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use throttle::rate::Limit;
+    /// assert_eq!(Limit::window(5000, Duration::from_secs(3600))?, "5000/h,window".parse()?);
+    /// # Ok::<(), throttle::rate::ParseError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// If one of them is zero, or the period longer than 584 years.
+    pub fn window(count: u64, period: Duration) -> Result<Self, ParseError> {
+        let written = || format!("{count} in {period:?}");
+        match Rate::per(count, period) {
+            Some(rate) => Ok(Limit::Window(rate)),
+            None if count == 0 => Err(ParseError::Zero(written())),
+            None if period.is_zero() => Err(ParseError::ZeroPeriod(written())),
+            None => Err(ParseError::TooSlow(written())),
+        }
+    }
+
     /// The rate, unless unlimited.
     #[must_use]
     pub fn rate(&self) -> Option<Rate> {

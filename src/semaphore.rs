@@ -1,13 +1,14 @@
 //! Rate and concurrency in one: a permit is a place that is held, and starts no faster than a rate.
 
-use crate::clock::{Nanos, SECOND};
+use crate::clock::Nanos;
 use crate::limiter::queue::{Denied, Effects, Places, Queue, Rules};
 use crate::limiter::shared::{Shared, Wait};
 use crate::limiter::time::Time;
 use crate::limiter::{AcquireError, BuildError, Oversize, PARTS, Timer, Units};
 use crate::limits::Limits;
 use crate::limits::bucket::Bucket;
-use crate::rate::Rate;
+use crate::rate::{ParseError, Rate};
+use std::fmt;
 use std::future::Future;
 use std::num::NonZeroU64;
 use std::pin::Pin;
@@ -15,10 +16,10 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-/// At most `capacity` permits held at once, and after a burst of that many no more than `rate` a second given out.
+/// At most `capacity` places held at once, and after a burst no more than `rate` a second given out.
 ///
-/// Each permit needs a free place *and* a token. There are `capacity` tokens at the start, as there are places, and they
-/// come back at the rate, never more than `capacity` of them. Clones share one state.
+/// Each place needs a token, too. Tokens come at the rate. There are as many at the start, and never more, as there are
+/// places, or as the [`burst`](Builder::burst) says. Clones share one state.
 ///
 /// ```
 /// use throttle::semaphore::Semaphore;
@@ -32,26 +33,49 @@ use std::time::Duration;
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Semaphore {
     shared: Arc<Shared>,
+    /// As many tokens are saved up as there are places.
+    burst_is_capacity: bool,
 }
 
-/// A place that is held until this is dropped. It may be moved anywhere.
-#[derive(Debug)]
-#[must_use = "the place is free again as soon as this is dropped"]
+/// Everything about a [`Semaphore`] that can be chosen.
+///
+/// ```
+/// use std::time::Duration;
+/// use throttle::semaphore::Semaphore;
+///
+/// // 16 at a time, 90 a minute, and no two at the same time.
+/// let workers = Semaphore::builder(16, 90, Duration::from_secs(60)).burst(1).build()?;
+/// let permit = workers.try_acquire()?;
+/// assert!(workers.try_acquire().is_err(), "15 places are free, but no token is there");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone)]
+#[must_use = "nothing is made before build"]
+pub struct Builder {
+    capacity: usize,
+    rate: (Units, Duration),
+    burst: Option<usize>,
+    timer: Option<Arc<dyn Timer>>,
+}
+
+/// Places that are held until this is dropped. It may be moved anywhere.
+#[must_use = "the places are free again as soon as this is dropped"]
 pub struct Permit {
-    /// `None` once forgotten.
-    shared: Option<Arc<Shared>>,
+    semaphore: Semaphore,
+    /// 0 once forgotten.
+    places: u64,
 }
 
 /// Waits for a permit, see [`Semaphore::acquire`]. Dropped unfinished, it holds nothing.
 ///
 /// It gives one permit: polled again after that, it fails with [`AcquireError::Finished`]; after an error, with the same.
-#[derive(Debug)]
 #[must_use = "nothing is acquired unless this is awaited"]
 pub struct AcquirePermit {
-    shared: Arc<Shared>,
+    semaphore: Semaphore,
+    places: u64,
     wait: Wait,
     /// The place that was granted is a permit's to free.
     given: bool,
@@ -63,7 +87,7 @@ impl Semaphore {
     /// # Errors
     /// A rate that is not above nothing.
     pub fn new(capacity: usize, rate: impl Into<Units>) -> Result<Self, BuildError> {
-        Semaphore::on(Time::tokio(), capacity, rate.into())
+        Semaphore::builder(capacity, rate, Duration::from_secs(1)).build()
     }
 
     /// As [`new`](Self::new), with the clock and alarm to use instead of tokio's.
@@ -71,19 +95,12 @@ impl Semaphore {
     /// # Errors
     /// As there.
     pub fn with_timer(capacity: usize, rate: impl Into<Units>, timer: Arc<dyn Timer>) -> Result<Self, BuildError> {
-        Semaphore::on(Time::Custom(timer), capacity, rate.into())
+        Semaphore::builder(capacity, rate, Duration::from_secs(1)).timer(timer).build()
     }
 
-    fn on(time: Time, capacity: usize, rate: Units) -> Result<Self, BuildError> {
-        let parts = NonZeroU64::new(rate.parts()?).ok_or(BuildError::ZeroRate)?;
-        let rate = Rate::new(parts, PARTS.saturating_mul(NonZeroU64::MIN.saturating_add(SECOND - 1)))?;
-        let rules = Rules { fair: true, oversize: Oversize::Wait, most_waiters: None };
-        let shared = Shared::new(time, |now| {
-            let bucket = Bucket::new(rate, burst(capacity), burst(capacity).get(), now);
-            let limits = Limits::none(now).with_bucket(bucket);
-            Ok::<_, BuildError>(Queue::new(limits, rules, Some(Places { capacity, held: 0 })))
-        })?;
-        Ok(Semaphore { shared })
+    /// Everything that can be chosen. `starts` places are given out in every `period`.
+    pub fn builder(capacity: usize, starts: impl Into<Units>, period: Duration) -> Builder {
+        Builder { capacity, rate: (starts.into(), period), burst: None, timer: None }
     }
 
     /// Waits for a place and a token, behind everybody before.
@@ -92,7 +109,26 @@ impl Semaphore {
     /// The future's: [`AcquireError::Closed`]; [`AcquireError::NoTimer`] where it has to wait for a token outside a tokio
     /// runtime. To wait for a place, until a permit is dropped, takes no timer.
     pub fn acquire(&self) -> AcquirePermit {
-        AcquirePermit::new(&self.shared, None)
+        self.acquire_many(1)
+    }
+
+    /// As [`acquire`](Self::acquire), for so many places and as many tokens, all at once; meanwhile it holds none, and those
+    /// behind wait. More places than there are it gets when the capacity is raised; more tokens than the burst it gathers.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let connections = throttle::semaphore::Semaphore::new(8, 100)?;
+    /// let permit = connections.acquire_many(3).await?;
+    /// assert_eq!((permit.places(), connections.available()), (3, 5));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// The future's, as there.
+    pub fn acquire_many(&self, places: usize) -> AcquirePermit {
+        AcquirePermit::new(self, places, None)
     }
 
     /// As [`acquire`](Self::acquire), within `limit` from now.
@@ -101,7 +137,7 @@ impl Semaphore {
     /// The future's, also [`AcquireError::TooLong`] at once and [`AcquireError::TimedOut`] later.
     pub fn acquire_timeout(&self, limit: Duration) -> AcquirePermit {
         let deadline = self.shared.time.now().saturating_add(crate::limiter::time::nanos(limit));
-        AcquirePermit::new(&self.shared, Some(deadline))
+        AcquirePermit::new(self, 1, Some(deadline))
     }
 
     /// A permit now, or none.
@@ -110,12 +146,21 @@ impl Semaphore {
     /// [`AcquireError::OthersWait`], [`AcquireError::NoPlace`], or [`AcquireError::TooLong`] with the time until the next
     /// token.
     pub fn try_acquire(&self) -> Result<Permit, AcquireError> {
+        self.try_acquire_many(1)
+    }
+
+    /// So many places now, or none.
+    ///
+    /// # Errors
+    /// As for [`try_acquire`](Self::try_acquire).
+    pub fn try_acquire_many(&self, places: usize) -> Result<Permit, AcquireError> {
+        let places = count(places);
         let mut permit = Err(AcquireError::NoPlace);
-        // Made under the lock: afterwards wakers run, and should one panic, the permit frees its place.
-        self.shared.with(|queue, now, effects| match queue.try_take(now, 1, effects) {
-            Ok(()) => permit = Ok(Permit::new(&self.shared)),
-            Err(Denied::TooLong { .. }) if is_full(queue) => {}
-            Err(denied) => permit = Err(error(denied)),
+        // Made under the lock: afterwards wakers run, and should one panic, the permit frees its places.
+        self.shared.with(|queue, now, effects| match queue.try_take(now, places, effects) {
+            Ok(()) => permit = Ok(self.permit(places)),
+            Err(Denied::TooLong { .. }) if queue.places().is_some_and(|own| own.free() < places) => {}
+            Err(denied) => permit = Err(error(denied, places)),
         });
         permit
     }
@@ -129,6 +174,14 @@ impl Semaphore {
         self.acquire().block()
     }
 
+    /// [`acquire_many`](Self::acquire_many) for a thread, which sleeps.
+    ///
+    /// # Errors
+    /// [`AcquireError::Closed`].
+    pub fn blocking_acquire_many(&self, places: usize) -> Result<Permit, AcquireError> {
+        self.acquire_many(places).block()
+    }
+
     /// [`acquire_timeout`](Self::acquire_timeout) for a thread, which sleeps.
     ///
     /// # Errors
@@ -137,13 +190,12 @@ impl Semaphore {
         self.acquire_timeout(limit).block()
     }
 
-    /// Free places less those who wait for one.
+    /// Free places less those that are waited for.
     #[must_use]
     pub fn available(&self) -> usize {
-        self.look(|queue| {
-            let places = queue.places().unwrap_or(Places { capacity: 0, held: 0 });
-            places.capacity.saturating_sub(places.held).saturating_sub(queue.waiters())
-        })
+        let free = |queue: &Queue| queue.places().map_or(0, |places| places.free());
+        let available = self.look(|queue| free(queue).saturating_sub(queue.queued()));
+        usize::try_from(available).unwrap_or(usize::MAX)
     }
 
     /// Whether who comes now has to wait for a place, or behind others.
@@ -158,12 +210,24 @@ impl Semaphore {
         self.look(super::limiter::queue::Queue::waiters)
     }
 
-    /// So many places from now on. Permits that are held stay held; tokens for more places come at the rate.
+    /// So many places from now on. Permits that are held stay held; tokens for more places come at the rate. A
+    /// [`burst`](Builder::burst) that was chosen stays.
     pub fn set_capacity(&self, capacity: usize) {
         self.shared.with(|queue, now, effects| {
-            queue.set_burst(now, 0, burst(capacity), effects);
-            queue.set_places(now, capacity, effects);
+            self.follow_capacity(queue, now, count(capacity), effects);
+            queue.set_places(now, count(capacity), effects);
         });
+    }
+
+    /// As many tokens are saved up as there are places.
+    fn follow_capacity(&self, queue: &mut Queue, now: Nanos, capacity: u64, effects: &mut Effects) {
+        if self.burst_is_capacity {
+            queue.set_burst(now, 0, burst(capacity), effects);
+        }
+    }
+
+    fn permit(&self, places: u64) -> Permit {
+        Permit { semaphore: self.clone(), places }
     }
 
     /// Whoever waits is still served; whoever comes from now on is refused with [`AcquireError::Closed`].
@@ -179,49 +243,84 @@ impl Semaphore {
     }
 }
 
-impl Permit {
-    fn new(shared: &Arc<Shared>) -> Self {
-        Permit { shared: Some(Arc::clone(shared)) }
+impl Builder {
+    /// Most places given out at the same time, however many are free; as many as there are, where this is not given.
+    pub fn burst(mut self, starts: usize) -> Self {
+        self.burst = Some(starts);
+        self
     }
 
-    /// Keeps the place from ever being free again: the capacity is one less from now on, and so are the tokens that are
-    /// saved up.
+    /// The clock and alarm to use instead of tokio's.
+    pub fn timer(mut self, timer: Arc<dyn Timer>) -> Self {
+        self.timer = Some(timer);
+        self
+    }
+
+    /// Makes the semaphore. Its time begins now.
+    ///
+    /// # Errors
+    /// A rate that is not above nothing, or a burst of nothing.
+    pub fn build(self) -> Result<Semaphore, BuildError> {
+        let rate = rate(self.rate.0, self.rate.1)?;
+        let capacity = count(self.capacity);
+        let most = match self.burst {
+            Some(starts) => NonZeroU64::new(count(starts)).ok_or(BuildError::ZeroBurst)?,
+            None => burst(capacity),
+        };
+        let rules = Rules { fair: true, oversize: Oversize::Wait, most_waiters: None };
+        let shared = Shared::new(self.timer.map_or_else(Time::tokio, Time::Custom), |now| {
+            let limits = Limits::none(now).with_bucket(Bucket::new(rate, most, most.get(), now));
+            Ok::<_, BuildError>(Queue::new(limits, rules, Some(Places { capacity, held: 0 })))
+        })?;
+        Ok(Semaphore { shared, burst_is_capacity: self.burst.is_none() })
+    }
+}
+
+impl Permit {
+    /// How many places it holds.
+    #[must_use]
+    pub fn places(&self) -> usize {
+        usize::try_from(self.places).unwrap_or(usize::MAX)
+    }
+
+    /// Keeps the places from ever being free again: the capacity is less by them from now on, and so are the tokens that
+    /// are saved up, unless a [`burst`](Builder::burst) was chosen.
     pub fn forget(mut self) {
-        if let Some(shared) = self.shared.take() {
-            shared.with(|queue, now, effects| {
-                queue.forget_place();
-                let capacity = queue.places().map_or(0, |places| places.capacity);
-                queue.set_burst(now, 0, burst(capacity), effects);
-            });
-        }
+        let places = std::mem::take(&mut self.places);
+        self.semaphore.shared.with(|queue, now, effects| {
+            queue.forget_places(places);
+            let capacity = queue.places().map_or(0, |places| places.capacity);
+            self.semaphore.follow_capacity(queue, now, capacity, effects);
+        });
     }
 }
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        if let Some(shared) = &self.shared {
-            shared.with(super::limiter::queue::Queue::release);
+        if self.places > 0 {
+            self.semaphore.shared.with(|queue, now, effects| queue.release(now, self.places, effects));
         }
     }
 }
 
 impl AcquirePermit {
-    fn new(shared: &Arc<Shared>, deadline: Option<Nanos>) -> Self {
-        AcquirePermit { shared: Arc::clone(shared), wait: Wait::new(1, deadline), given: false }
+    fn new(semaphore: &Semaphore, places: usize, deadline: Option<Nanos>) -> Self {
+        let places = count(places);
+        AcquirePermit { semaphore: semaphore.clone(), places, wait: Wait::new(places, deadline), given: false }
     }
 
     /// Waits on this thread.
     fn block(mut self) -> Result<Permit, AcquireError> {
-        let waited = self.wait.block(&self.shared);
+        let waited = self.wait.block(&self.semaphore.shared);
         self.give(waited)
     }
 
     fn give(&mut self, waited: Result<(), Denied>) -> Result<Permit, AcquireError> {
-        waited.map_err(error)?;
+        waited.map_err(|denied| error(denied, self.places))?;
         if std::mem::replace(&mut self.given, true) {
             return Err(AcquireError::Finished);
         }
-        Ok(Permit::new(&self.shared))
+        Ok(self.semaphore.permit(self.places))
     }
 }
 
@@ -230,29 +329,66 @@ impl Future for AcquirePermit {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let this = &mut *self;
-        this.wait.poll(&this.shared, context).map(|waited| this.give(waited))
+        this.wait.poll(&this.semaphore.shared, context).map(|waited| this.give(waited))
     }
 }
 
 impl Drop for AcquirePermit {
     fn drop(&mut self) {
-        self.wait.leave(&self.shared);
+        self.wait.leave(&self.semaphore.shared);
         // A waker of another's that panicked, when this one had been granted.
         if self.wait.is_granted() && !self.given {
-            drop(Permit::new(&self.shared));
+            drop(self.semaphore.permit(self.places));
         }
     }
 }
 
-fn is_full(queue: &Queue) -> bool {
-    queue.places().is_some_and(|places| places.held >= places.capacity)
+impl fmt::Debug for Semaphore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (available, waiters) = (self.available(), self.waiters());
+        f.debug_struct("Semaphore").field("available", &available).field("waiters", &waiters).finish()
+    }
 }
 
-fn error(denied: Denied) -> AcquireError {
-    AcquireError::new(denied, Units::from(1), || Units::from(1))
+impl fmt::Debug for Builder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Builder { capacity, rate, burst, timer: _ } = self;
+        let builder = &mut f.debug_struct("Builder");
+        builder.field("capacity", capacity).field("rate", rate).field("burst", burst).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Permit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Permit").field("places", &self.places).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for AcquirePermit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AcquirePermit").field("places", &self.places).finish_non_exhaustive()
+    }
+}
+
+fn error(denied: Denied, places: u64) -> AcquireError {
+    AcquireError::new(denied, Units::from(places), || Units::from(places))
+}
+
+/// A rate of places, where a limiter's is one of millionths.
+fn rate(starts: Units, period: Duration) -> Result<Rate, BuildError> {
+    let parts = crate::limiter::rate(starts, period)?;
+    let whole = |number: u64| NonZeroU64::new(number).unwrap_or(NonZeroU64::MIN);
+    let places = Rate::new(whole(parts.units()), PARTS);
+    let nanos = whole(places.period()).checked_mul(whole(parts.period()));
+    let too_slow = || BuildError::Rate(ParseError::TooSlow(format!("{starts} in {period:?}")));
+    Ok(Rate::new(whole(places.units()), nanos.ok_or_else(too_slow)?))
 }
 
 /// Tokens that may be saved up: as many as there are places, and one where there are none, for the first to come.
-fn burst(capacity: usize) -> NonZeroU64 {
-    u64::try_from(capacity).ok().and_then(NonZeroU64::new).unwrap_or(NonZeroU64::MIN)
+fn burst(capacity: u64) -> NonZeroU64 {
+    NonZeroU64::new(capacity).unwrap_or(NonZeroU64::MIN)
+}
+
+fn count(places: usize) -> u64 {
+    u64::try_from(places).unwrap_or(u64::MAX)
 }

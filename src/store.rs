@@ -94,6 +94,10 @@ pub trait Store: Debug {
         0
     }
 
+    /// Says that `units` of the run of `grant`, and what was granted with it, have left now. Limits of this process alone
+    /// count them in windows from now on; those that others use, too, count the time that was granted.
+    fn handed_over(&self, _grant: &Grant, _units: u64) {}
+
     /// Whether questions are long on their way, so that the next lease should be asked for while one is being used.
     fn is_remote(&self) -> bool {
         false

@@ -105,6 +105,11 @@ impl<R: Source, W: Sink> Flow for Copying<'_, R, W> {
         if self.buffer.outgrown() { 1 } else { self.buffer.waiting() }
     }
 
+    fn read_ahead(&self) -> Passed {
+        let units = self.buffer.waiting();
+        Passed { units, bytes: self.buffer.run(units).len() as u64 }
+    }
+
     fn ready(&mut self) -> Result<u64, FlowError> {
         self.sink.ready().map_err(FlowError::Write)?;
         Ok(u64::MAX)

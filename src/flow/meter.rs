@@ -37,6 +37,9 @@ struct Record {
     sink: Nanos,
     limits: Vec<Nanos>,
     lateness: Histogram<u64>,
+    wait: Option<Wait>,
+    units_ahead: u64,
+    bytes_ahead: u64,
 }
 
 /// What the meter says at one moment. Times are in nanoseconds.
@@ -56,6 +59,23 @@ pub struct Reading {
     pub limits: Vec<Nanos>,
     /// How late units left that had to wait for a limit: median and 99th percentile, to two digits. `None` if none did.
     pub lateness: Option<(Nanos, Nanos)>,
+    /// The wait for a limit that is under way.
+    pub wait: Option<Wait>,
+    /// Units that were read and not yet released, as far as they were counted.
+    pub units_ahead: u64,
+    /// Their bytes.
+    pub bytes_ahead: u64,
+}
+
+/// A wait for a limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wait {
+    /// Since when.
+    pub since: Nanos,
+    /// Until when.
+    pub until: Nanos,
+    /// The units that are granted for then.
+    pub units: u64,
 }
 
 /// Lateness beyond this is counted as this.
@@ -79,6 +99,9 @@ impl Meter {
             sink: 0,
             limits: vec![0; limits],
             lateness,
+            wait: None,
+            units_ahead: 0,
+            bytes_ahead: 0,
         };
         Meter { record: Mutex::new(record) }
     }
@@ -86,6 +109,18 @@ impl Meter {
     /// From `now` on, time goes to `phase`.
     pub fn enter(&self, phase: Phase, now: Nanos) {
         self.lock().enter(phase, now);
+    }
+
+    /// The wait for a limit that has just begun lasts until `until`, when `units` leave.
+    pub fn waits_until(&self, until: Nanos, units: u64) {
+        let mut record = self.lock();
+        record.wait = Some(Wait { since: record.since, until, units });
+    }
+
+    /// `units` of `bytes` in all were read and not yet released.
+    pub fn read_ahead(&self, units: u64, bytes: u64) {
+        let mut record = self.lock();
+        (record.units_ahead, record.bytes_ahead) = (units, bytes);
     }
 
     /// Units that left at `now`.
@@ -122,6 +157,9 @@ impl Meter {
             sink: record.sink,
             limits: record.limits.clone(),
             lateness,
+            wait: record.wait,
+            units_ahead: record.units_ahead,
+            bytes_ahead: record.bytes_ahead,
         }
     }
 
@@ -133,6 +171,9 @@ impl Meter {
 
 impl Record {
     fn enter(&mut self, phase: Phase, now: Nanos) {
+        if phase != self.phase {
+            self.wait = None;
+        }
         let spent = now.saturating_sub(self.since);
         match self.phase {
             Phase::Working => {}
@@ -163,6 +204,17 @@ mod tests {
         let reading = meter.read(200);
         assert_eq!((reading.source, reading.sink, reading.limits), (7, 0, vec![0, 40]));
         assert_eq!((reading.units, reading.bytes, reading.elapsed, reading.lateness), (2, 10, 100, None));
+    }
+
+    #[test]
+    fn the_wait_under_way_is_told_until_it_ends() {
+        let meter = Meter::new(0, 1);
+        meter.enter(Phase::Limit(0), 10);
+        meter.waits_until(500, 3);
+        let wait = Some(Wait { since: 10, until: 500, units: 3 });
+        assert_eq!((meter.read(20).wait, meter.read(30).wait), (wait, wait));
+        meter.passed(1, 1, 500);
+        assert_eq!(meter.read(501).wait, None);
     }
 
     #[test]

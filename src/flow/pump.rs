@@ -42,6 +42,7 @@ impl<F: Flow> Pump<'_, F> {
         if self.flow.waiting() > 0 {
             return Ok(true);
         }
+        self.note_read_ahead();
         self.enter(Phase::Source);
         while self.flow.waiting() == 0 {
             if self.flow.fill(true)? == Filled::End && self.flow.waiting() == 0 {
@@ -54,6 +55,7 @@ impl<F: Flow> Pump<'_, F> {
 
     /// Waits until the sink can take a unit, and says how many.
     fn wait_for_sink(&mut self) -> Result<u64, PumpError> {
+        self.note_read_ahead();
         self.enter(Phase::Sink);
         let room = self.flow.ready()?;
         self.enter(Phase::Working);
@@ -71,6 +73,7 @@ impl<F: Flow> Pump<'_, F> {
         self.enter(Phase::Sink);
         let mut passed = Passed::default();
         let result = self.flow.pass(units, &mut passed);
+        self.supply.handed_over(&grant, units);
         self.meter.passed(passed.units, passed.bytes, self.supply.clock().now());
         Ok(result?)
     }
@@ -88,10 +91,16 @@ impl<F: Flow> Pump<'_, F> {
     /// Sleeps until the grant, and takes as many more of those that are ready as conform by then.
     fn sleep_until(&mut self, grant: &Grant, ready: u64) -> u64 {
         self.enter(Phase::Limit(grant.bound_by.unwrap_or(usize::MAX)));
+        self.meter.waits_until(grant.at, grant.units);
         self.supply.clock().sleep_until(grant.at);
         let now = self.supply.clock().now();
         self.meter.late(grant.units, now.saturating_sub(grant.at));
         self.supply.take_available(ready - grant.units)
+    }
+
+    fn note_read_ahead(&self) {
+        let ahead = self.flow.read_ahead();
+        self.meter.read_ahead(ahead.units, ahead.bytes);
     }
 
     fn enter(&self, phase: Phase) {

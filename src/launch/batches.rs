@@ -1,10 +1,11 @@
 //! Input cut into jobs: one command's worth of units each.
 
+use super::names::Names;
 use super::spool::{Budget, Spool};
 use super::units::{LONGEST_UNIT, Units, size_of_word};
 use super::{Outcome, Template};
 use crate::flow::framing::Buffer;
-use crate::flow::{Filled, FlowError, Source};
+use crate::flow::{Filled, FlowError, Passed, Source};
 use std::collections::VecDeque;
 use std::io;
 
@@ -13,9 +14,6 @@ const AHEAD: usize = 64;
 
 /// The memory that those may take before no more are cut.
 const MEMORY_AHEAD: usize = 128 * 1024;
-
-/// How much of a unit is kept to name it.
-const NAME: usize = 200;
 
 /// One command's worth of units.
 #[derive(Debug)]
@@ -26,10 +24,11 @@ pub struct Job {
     pub(super) units: Units,
     /// What goes to its standard input.
     pub(super) input: Option<Spool>,
-    /// The beginning of its first unit, to name it.
-    pub(super) name: Vec<u8>,
+    pub(super) names: Names,
     /// Whether a unit is too long to be an argument.
     pub(super) too_long: bool,
+    /// The bytes of input that it took, those of blank units before it included.
+    pub(super) length: u64,
 }
 
 impl Job {
@@ -42,7 +41,13 @@ impl Job {
     /// The beginning of its first unit.
     #[must_use]
     pub fn name(&self) -> &[u8] {
-        &self.name
+        self.names.iter().next().map_or(&[], |(_, name)| name)
+    }
+
+    /// Its units, by number and beginning.
+    #[must_use]
+    pub fn names(&self) -> &Names {
+        &self.names
     }
 
     /// What stands for its units in the command.
@@ -63,6 +68,10 @@ impl Job {
             Job { too_long: true, .. } => Some(Outcome::TooLong),
             _ => self.units.has_nul().then_some(Outcome::HasNul),
         }
+    }
+
+    fn memory(&self) -> usize {
+        self.units.memory() + self.names.memory()
     }
 }
 
@@ -87,12 +96,18 @@ pub(super) struct Batches<R> {
     /// What the units of one job may take of all arguments, each with its end and the pointer to it.
     room: usize,
     ready: VecDeque<Job>,
-    /// The memory that their units take.
+    /// The memory that they take.
     memory: usize,
+    /// The bytes of input that they took.
+    bytes: u64,
     /// The job being gathered.
     open: Option<Job>,
     gathered: u64,
     size: usize,
+    /// The bytes of input since the last job that is ready.
+    taken: u64,
+    /// Units so far, blank ones included.
+    units: u64,
     /// Whether a unit is passed in pieces.
     in_pieces: bool,
     seq: u64,
@@ -102,8 +117,24 @@ pub(super) struct Batches<R> {
 impl<R: Source> Batches<R> {
     pub(super) fn new(source: R, buffer: Buffer, shape: Shape, template: &Template, budget: Budget) -> Self {
         let (room, ready) = (template.room_for_units(), VecDeque::with_capacity(AHEAD));
-        let (memory, open, gathered, size, in_pieces, seq, skipped) = (0, None, 0, 0, false, 0, 0);
-        Batches { source, buffer, shape, budget, room, ready, memory, open, gathered, size, in_pieces, seq, skipped }
+        Batches {
+            source,
+            buffer,
+            shape,
+            budget,
+            room,
+            ready,
+            memory: 0,
+            bytes: 0,
+            open: None,
+            gathered: 0,
+            size: 0,
+            taken: 0,
+            units: 0,
+            in_pieces: false,
+            seq: 0,
+            skipped: 0,
+        }
     }
 
     pub(super) fn waiting(&self) -> u64 {
@@ -112,8 +143,14 @@ impl<R: Source> Batches<R> {
 
     pub(super) fn next(&mut self) -> Option<Job> {
         let job = self.ready.pop_front()?;
-        self.memory -= job.units.memory();
+        self.memory -= job.memory();
+        self.bytes -= job.length;
         Some(job)
+    }
+
+    /// The jobs that are ready.
+    pub(super) fn read_ahead(&self) -> Passed {
+        Passed { units: self.waiting(), bytes: self.bytes }
     }
 
     /// The next job: one that is ready, or at least begun.
@@ -181,10 +218,11 @@ impl<R: Source> Batches<R> {
     }
 
     fn take_unit(&mut self) -> io::Result<()> {
-        let text = trimmed(self.buffer.run(1), self.buffer.delimiter());
+        let unit = self.buffer.run(1);
+        let (text, length) = (trimmed(unit, self.buffer.delimiter()), unit.len());
         if text.is_empty() && self.shape.skip_blank {
             self.skipped += 1;
-            self.buffer.release(1);
+            self.release(length);
             return Ok(());
         }
         let size = size_of_word(text.len());
@@ -192,9 +230,9 @@ impl<R: Source> Batches<R> {
             self.close();
         }
         let unit = self.buffer.run(1);
-        let length = unit.len();
         let text = trimmed(unit, self.buffer.delimiter());
-        let job = self.open.get_or_insert_with(|| new_job(&mut self.seq, text));
+        let job = self.open.get_or_insert_with(|| new_job(&mut self.seq));
+        job.names.push(self.units + 1, text);
         self.size += size;
         if self.shape.to_stdin {
             job.input.get_or_insert_with(|| Spool::new(&self.budget)).add(unit)?;
@@ -203,7 +241,7 @@ impl<R: Source> Batches<R> {
         } else if self.shape.max_args > 0 {
             job.units.push(text);
         }
-        self.buffer.release_run(1, length);
+        self.release(length);
         self.unit_taken();
         Ok(())
     }
@@ -211,18 +249,28 @@ impl<R: Source> Batches<R> {
     /// Takes a piece of a unit that outgrew the buffer: for standard input it is kept, as an argument it is too long.
     fn take_piece(&mut self) -> io::Result<()> {
         let (piece, last) = self.buffer.piece();
-        let job = self.open.get_or_insert_with(|| new_job(&mut self.seq, piece));
+        let job = self.open.get_or_insert_with(|| new_job(&mut self.seq));
+        job.names.push(self.units + 1, piece);
         if self.shape.to_stdin {
             job.input.get_or_insert_with(|| Spool::new(&self.budget)).add(piece)?;
         } else {
             job.too_long = true;
         }
+        self.taken += piece.len() as u64;
+        self.units += u64::from(last);
         self.buffer.release_piece();
         self.in_pieces = !last;
         if last {
             self.unit_taken();
         }
         Ok(())
+    }
+
+    /// Lets go of a unit.
+    fn release(&mut self, bytes: usize) {
+        self.buffer.release_run(1, bytes);
+        self.units += 1;
+        self.taken += bytes as u64;
     }
 
     fn unit_taken(&mut self) {
@@ -236,8 +284,10 @@ impl<R: Source> Batches<R> {
     fn close(&mut self) -> bool {
         (self.gathered, self.size, self.in_pieces) = (0, 0, false);
         match self.open.take() {
-            Some(job) => {
-                self.memory += job.units.memory();
+            Some(mut job) => {
+                job.length = std::mem::take(&mut self.taken);
+                self.memory += job.memory();
+                self.bytes += job.length;
                 self.ready.push_back(job);
                 true
             }
@@ -246,10 +296,9 @@ impl<R: Source> Batches<R> {
     }
 }
 
-fn new_job(seq: &mut u64, first: &[u8]) -> Job {
+fn new_job(seq: &mut u64) -> Job {
     *seq += 1;
-    let name = first[..first.len().min(NAME)].to_vec();
-    Job { seq: *seq, units: Units::default(), input: None, name, too_long: false }
+    Job { seq: *seq, units: Units::default(), input: None, names: Names::default(), too_long: false, length: 0 }
 }
 
 /// A unit without its delimiter.
@@ -343,7 +392,19 @@ mod tests {
     fn a_job_has_its_number_of_units_or_what_is_left() {
         let (found, _) = jobs(b"1\n2\n3\n4\n5\n", 100, 2, false, true);
         let lengths: Vec<usize> = found.iter().map(|job| job.units.count()).collect();
-        assert_eq!((lengths, &found[2].name[..]), (vec![2, 2, 1], &b"5"[..]));
+        assert_eq!((lengths, found[2].name()), (vec![2, 2, 1], &b"5"[..]));
+    }
+
+    #[test]
+    fn units_are_numbered_as_in_the_input_whatever_is_left_out_or_passed_in_pieces() {
+        let input = [&b"a\n\nb\n"[..], &b"x".repeat(50), b"\n\nc\nd"].concat();
+        for size in [10, 1000] {
+            let (found, _) = jobs(&input, size, 2, false, true);
+            let numbers = |job: &Job| job.names().iter().map(|(number, _)| number).collect::<Vec<_>>();
+            assert_eq!(found.iter().map(numbers).collect::<Vec<_>>(), [vec![1, 3], vec![4, 6], vec![7]], "{size}");
+            let lengths: Vec<u64> = found.iter().map(|job| job.length).collect();
+            assert_eq!(lengths, [5, 54, 1], "all of the input is some job's");
+        }
     }
 
     #[test]

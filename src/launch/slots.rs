@@ -269,6 +269,13 @@ impl Slots {
         }
     }
 
+    /// Whether nothing runs, after `time` at the latest.
+    pub(super) fn drains_within(&self, time: Duration) -> bool {
+        let runs = |state: &mut State| !state.running.is_empty();
+        let waited = self.changed.wait_timeout_while(self.lock(), time, runs);
+        !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

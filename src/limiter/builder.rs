@@ -68,6 +68,17 @@ pub enum BuildError {
         /// What there can be.
         burst: Units,
     },
+    /// A setting of the bucket that [`Builder::rate`] makes, beside written limits and without a rate.
+    #[error(
+        "{0} belongs to a rate, and only limits are given; give a rate, too, or write a limit like 5/s,burst=10,initial=0"
+    )]
+    WithoutRate(
+        /// Which setting.
+        &'static str,
+    ),
+    /// A joint limiter that should not be fair.
+    #[error("a joint limiter is always fair; leave out fair(false)")]
+    JointIsFair,
     /// A change of what a limiter of windows does not have.
     #[error(
         "this limiter has windows only, which cannot be changed; make another, or build it with a rate or a bucket"
@@ -99,19 +110,19 @@ impl Default for Builder {
 }
 
 impl Builder {
-    /// `units` in every `period`.
+    /// `units` in every `period`. Without a rate and without a [`limit`](Self::limit): 10 in a second.
     pub fn rate(mut self, units: impl Into<Units>, period: Duration) -> Self {
         self.rate = Some((units.into(), period));
         self
     }
 
-    /// Most units at once; as many as the rate has in a period, where this is not given.
+    /// Most units at once; as many as the rate has in a period, where this is not given. Limits name their own.
     pub fn burst(mut self, units: impl Into<Units>) -> Self {
         self.burst = Some(units.into());
         self
     }
 
-    /// Units at the start; as many as there can be, where this is not given.
+    /// Units at the start; as many as there can be, where this is not given. Limits name their own.
     pub fn initial(mut self, units: impl Into<Units>) -> Self {
         self.initial = Some(units.into());
         self
@@ -148,7 +159,8 @@ impl Builder {
         self
     }
 
-    /// At most so many wait in line (0: any number), and what becomes of one more.
+    /// At most so many wait (0: any number), and what happens to one more. [`Limiter::waiters`] says who counts:
+    /// futures and threads, but no reservations.
     pub fn max_waiters(mut self, most: usize, on_full: OnFull) -> Self {
         (self.most_waiters, self.on_full) = (most, on_full);
         self
@@ -166,9 +178,25 @@ impl Builder {
     /// [`BuildError`] says what is out of range or contradicts what.
     pub fn build(self) -> Result<Limiter, BuildError> {
         let time = self.timer.clone().map_or_else(Time::tokio, Time::Custom);
+        self.check_settings()?;
         let (rules, place) = (self.rules(), self.place()?);
         let shared = Shared::new(time, |now| Ok::<_, BuildError>(Queue::new(self.limits(now)?, rules, None)))?;
         Ok(Limiter::from_shared(shared, place))
+    }
+
+    /// Nothing that was chosen is passed over in silence.
+    fn check_settings(&self) -> Result<(), BuildError> {
+        let settings = [
+            (self.burst.is_some(), "burst"),
+            (self.initial.is_some(), "initial"),
+            (self.refill == Refill::Grid, "refill"),
+        ];
+        let passed_over = settings.iter().find(|(is_set, _)| *is_set && !self.has_own_bucket());
+        passed_over.map_or(Ok(()), |(_, setting)| Err(BuildError::WithoutRate(setting)))
+    }
+
+    pub(super) fn oversize_rule(&self) -> Oversize {
+        self.oversize
     }
 
     fn rules(&self) -> Rules {
@@ -219,11 +247,29 @@ impl Builder {
     }
 }
 
+/// One queue for the limits of all these.
+pub(super) fn joint(limiters: &[Builder]) -> Result<Arc<Shared>, BuildError> {
+    for limiter in limiters {
+        limiter.check_settings()?;
+        if !limiter.fair {
+            return Err(BuildError::JointIsFair);
+        }
+    }
+    let time = limiters.iter().find_map(|limiter| limiter.timer.clone()).map_or_else(Time::tokio, Time::Custom);
+    let most_waiters = limiters.iter().filter_map(|limiter| limiter.rules().most_waiters).min();
+    // What is above a burst is refused before it comes to the queue, to which a cost is only the number of a list.
+    let rules = Rules { fair: true, oversize: Oversize::Wait, most_waiters };
+    Shared::new(time, |now| {
+        let each: Result<_, BuildError> = limiters.iter().map(|limiter| limiter.limits(now)).collect();
+        Ok(Queue::new(Limits::joint(each?, now), rules, None))
+    })
+}
+
 /// A rate in parts of units.
 pub(crate) fn rate(units: Units, period: Duration) -> Result<Rate, BuildError> {
     let units = NonZeroU64::new(units.parts()?).ok_or(BuildError::ZeroRate)?;
     let period = NonZeroU64::new(nanos(period)).ok_or(BuildError::ZeroPeriod)?;
-    Ok(Rate::new(units, period)?)
+    Ok(Rate::new(units, period))
 }
 
 fn as_window(limit: Limit) -> Limit {

@@ -137,14 +137,12 @@ impl Gauge {
         if word == self.opened.load(Ordering::Relaxed) {
             return;
         }
-        let [units, full, base] = [&self.units, &self.full, &self.base].map(|part| part.load(Ordering::Relaxed));
+        let [units, base] = [&self.units, &self.base].map(|part| part.load(Ordering::Relaxed));
         let now = self.in_order(now).max(base);
         let clock = u128::from(now - base) * u128::from(units);
         let missing = u128::from(word & NUMBER).saturating_sub(clock);
-        // More than all may be missing at a reading of the clock older than the latest grant's: then not before that.
-        let over = missing.saturating_sub(full.into()).div_ceil(units.max(1).into());
-        let over = u64::try_from(over).unwrap_or(0);
-        limits.resume(missing.saturating_sub(u128::from(over) * u128::from(units)), now + over);
+        // More than all is missing where something is owed, and at a reading of the clock older than the latest grant's.
+        limits.resume(missing, now);
     }
 
     /// From here on takers need no lock. Stays closed where the state does not fit. The caller holds the queue's lock,

@@ -59,6 +59,28 @@ impl<T> Line<T> {
         key
     }
 
+    /// Into the line again, at the front, behind those for which `stays` holds there.
+    pub(crate) fn link_before(&mut self, key: Key, stays: impl Fn(&T) -> bool) {
+        if self.nodes.get(key).is_none_or(|node| node.linked || node.value.is_none()) {
+            return;
+        }
+        let (mut previous, mut next) = (NONE, self.head);
+        while self.get(next).is_some_and(&stays) {
+            (previous, next) = (next, self.nodes[next].next);
+        }
+        match self.nodes.get_mut(previous) {
+            Some(node) => node.next = key,
+            None => self.head = key,
+        }
+        match self.nodes.get_mut(next) {
+            Some(node) => node.previous = key,
+            None => self.tail = key,
+        }
+        let node = &mut self.nodes[key];
+        (node.previous, node.next, node.linked) = (previous, next, true);
+        self.len += 1;
+    }
+
     /// Out of the line, but still to be found.
     pub(crate) fn unlink(&mut self, key: Key) {
         let Some(node) = self.nodes.get_mut(key).filter(|node| node.linked) else { return };
@@ -124,7 +146,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_is_a_queue_with_removal(steps in prop::collection::vec((0_u8..4, any::<prop::sample::Index>()), 1..200)) {
+        fn it_is_a_queue_with_removal(steps in prop::collection::vec((0_u8..5, any::<prop::sample::Index>()), 1..200)) {
             let (mut line, mut model, mut kept) = (Line::new(), VecDeque::new(), Vec::new());
             for (number, (step, index)) in steps.into_iter().enumerate() {
                 match step {
@@ -137,6 +159,12 @@ mod tests {
                     3 if !model.is_empty() => {
                         let (key, value) = model.remove(index.index(model.len())).unwrap();
                         prop_assert_eq!(line.remove(key), Some(value));
+                    }
+                    4 if !kept.is_empty() => {
+                        let (key, value) = kept.swap_remove(index.index(kept.len()));
+                        line.link_before(key, |other| *other < value);
+                        let place = model.iter().take_while(|(_, other)| *other < value).count();
+                        model.insert(place, (key, value));
                     }
                     _ => {}
                 }

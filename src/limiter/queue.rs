@@ -73,7 +73,8 @@ pub(crate) struct Queue {
     promises: usize,
     /// The latest reading of the clock. Earlier ones count as this.
     now: Nanos,
-    /// The head is reckoned from here at the earliest, on the schedule: since then nobody before it holds it up.
+    /// The head is reckoned from here at the earliest, on the schedule: since then nobody before it holds it up. During a
+    /// pause, its end.
     floor: Nanos,
     lag: Nanos,
     /// Of the limits: the time the first bucket needs to fill, how late a wake-up may be, the most units at once, and
@@ -93,11 +94,17 @@ pub(crate) struct Queue {
     closed: bool,
 }
 
-/// Places that can be held at the same time, beside the limits.
+/// Places that can be held at the same time, beside the limits: a grant holds as many as it costs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Places {
-    pub(crate) capacity: usize,
-    pub(crate) held: usize,
+    pub(crate) capacity: u64,
+    pub(crate) held: u64,
+}
+
+impl Places {
+    pub(crate) fn free(&self) -> u64 {
+        self.capacity.saturating_sub(self.held)
+    }
 }
 
 #[derive(Debug)]
@@ -110,8 +117,8 @@ struct Entry {
     deadline: Option<Nanos>,
     turn: Turn,
     waker: Option<Waker>,
-    /// Its arrival, where a thread waits.
-    thread: Option<u64>,
+    arrival: u64,
+    is_thread: bool,
     /// Nobody will come for this one.
     abandoned: bool,
 }
@@ -121,6 +128,8 @@ enum Turn {
     Waiting,
     /// A reservation that was told this time.
     Promised(Nanos),
+    /// Granted, but fetched so late that a window had given its room to others: waits for room, and for nothing else.
+    Late(Grant),
     Granted(Grant),
     TimedOut(Nanos),
 }
@@ -199,28 +208,30 @@ impl Queue {
         }
         self.admit(waiter)?;
         self.arrivals += 1;
-        let thread = waiter.is_thread.then_some(self.arrivals);
         let entry = Entry { asked: self.asks_at(), ..Entry::new(waiter.cost, self.now, Turn::Waiting) };
-        let entry = Entry { deadline: waiter.deadline, waker: Some(waiter.waker.clone()), thread, ..entry };
+        let entry = Entry { arrival: self.arrivals, is_thread: waiter.is_thread, ..entry };
+        let entry = Entry { deadline: waiter.deadline, waker: Some(waiter.waker.clone()), ..entry };
         self.queued = self.queued.saturating_add(waiter.cost);
         let key = self.line.push_back(entry);
         self.deadlines.extend(waiter.deadline.map(|deadline| (deadline, key)));
         self.serve(effects);
         // Only now: it is awake, and looks after its own time next. One that is done already keeps time for nobody.
-        if self.line.get(key).is_some_and(|entry| matches!(entry.turn, Turn::Waiting)) {
-            self.threads.extend(thread.map(|arrival| (arrival, key)));
+        if waiter.is_thread && self.line.get(key).is_some_and(|entry| matches!(entry.turn, Turn::Waiting)) {
+            self.threads.insert((self.arrivals, key));
         }
         Ok(Joined::Waits(key))
     }
 
     /// Whether the waiter is done; then it is forgotten. Otherwise `waker` is the one to wake.
     pub(crate) fn poll(&mut self, now: Nanos, key: Key, waker: &Waker, effects: &mut Effects) -> Stand {
-        self.advance(now, effects);
+        self.see(now);
+        self.fetch(key);
+        self.serve(effects);
         let Some(entry) = self.line.get_mut(key) else { return Stand::Done(Ok(())) };
         let done = match entry.turn {
             Turn::Granted(_) => Ok(()),
             Turn::TimedOut(after) => Err(Denied::TimedOut { after }),
-            Turn::Waiting | Turn::Promised(_) => {
+            Turn::Waiting | Turn::Promised(_) | Turn::Late(_) => {
                 if !entry.waker.as_ref().is_some_and(|own| own.will_wake(waker)) {
                     effects.dropped.extend(entry.waker.replace(waker.clone()));
                 }
@@ -247,7 +258,11 @@ impl Queue {
             Some(Turn::Waiting | Turn::Promised(_)) => self.step_out(key),
             Some(Turn::Granted(grant)) => {
                 self.give_back(&grant);
-                self.free_place();
+                self.free_places(grant.units);
+            }
+            Some(Turn::Late(grant)) => {
+                self.leave_line(key);
+                self.give_back(&grant);
             }
             Some(Turn::TimedOut(_)) | None => {}
         }
@@ -296,23 +311,42 @@ impl Queue {
         }
     }
 
-    /// Pays for `used` what was estimated and granted as `granted`: the difference either way, as far as there is room.
+    /// Settles what was granted as `granted` and came out as `used`. What was used beyond that is paid before anybody is
+    /// granted anything; what was not used is given back, as far as there is room.
     pub(crate) fn reconcile(&mut self, now: Nanos, used: u64, granted: u64, effects: &mut Effects) {
-        self.settle(now, effects);
-        self.limits.pay(self.now, used.saturating_sub(granted));
-        self.limits.credit(self.now, granted.saturating_sub(used));
+        let at = self.settle(now, effects);
+        self.limits.pay(at, used.saturating_sub(granted));
+        if !self.is_paused() {
+            self.limits.credit(at, granted.saturating_sub(used));
+        }
         self.serve(effects);
     }
 
-    pub(crate) fn set_rate(&mut self, now: Nanos, place: usize, rate: Rate, effects: &mut Effects) {
+    /// Nobody is granted anything before `until`, and nothing is saved up by then. Waiters keep their places.
+    pub(crate) fn pause_until(&mut self, now: Nanos, until: Nanos, effects: &mut Effects) {
         self.settle(now, effects);
-        self.limits.set_rate(self.now, place, rate);
+        if until > self.now {
+            self.lag = 0;
+            self.floor = self.floor.max(until);
+            self.limits.empty(until);
+            self.serve(effects);
+        }
+    }
+
+    /// Only a pause moves the floor ahead of the clock.
+    pub(super) fn is_paused(&self) -> bool {
+        self.floor > self.now
+    }
+
+    pub(crate) fn set_rate(&mut self, now: Nanos, place: usize, rate: Rate, effects: &mut Effects) {
+        let at = self.settle(now, effects);
+        self.limits.set_rate(at, place, rate);
         self.limits_changed(effects);
     }
 
     pub(crate) fn set_burst(&mut self, now: Nanos, place: usize, burst: NonZeroU64, effects: &mut Effects) {
-        self.settle(now, effects);
-        self.limits.set_burst(self.now, place, burst);
+        let at = self.settle(now, effects);
+        self.limits.set_burst(at, place, burst);
         self.limits_changed(effects);
     }
 
@@ -325,8 +359,14 @@ impl Queue {
         self.closed
     }
 
+    /// Futures and threads that wait. Reservations stand in line too, but nobody waits there.
     pub(crate) fn waiters(&self) -> usize {
-        self.line.len()
+        self.line.len() - self.promises
+    }
+
+    /// Units that all in line ask for.
+    pub(crate) fn queued(&self) -> u64 {
+        self.queued
     }
 
     pub(crate) fn is_head(&self, key: Key) -> bool {
@@ -336,7 +376,7 @@ impl Queue {
     /// Units that could be had now by who comes now, whoever waits.
     pub(crate) fn level(&mut self, now: Nanos, effects: &mut Effects) -> u64 {
         self.advance(now, effects);
-        self.limits.available(self.now.max(self.asks_at()))
+        if self.is_paused() { 0 } else { self.limits.available(self.now) }
     }
 
     /// When who comes now would be granted `cost`, if everybody before stays.
@@ -361,22 +401,22 @@ impl Queue {
         self.places
     }
 
-    /// A holder has left its place.
-    pub(crate) fn release(&mut self, now: Nanos, effects: &mut Effects) {
+    /// A holder has left its places.
+    pub(crate) fn release(&mut self, now: Nanos, held: u64, effects: &mut Effects) {
         self.see(now);
-        self.free_place();
+        self.free_places(held);
         self.advance(now, effects);
     }
 
-    /// A holder has left and takes its place with it.
-    pub(crate) fn forget_place(&mut self) {
+    /// A holder has left and takes its places with it.
+    pub(crate) fn forget_places(&mut self, held: u64) {
         if let Some(places) = &mut self.places {
-            places.capacity = places.capacity.saturating_sub(1);
-            places.held = places.held.saturating_sub(1);
+            places.capacity = places.capacity.saturating_sub(held);
+            places.held = places.held.saturating_sub(held);
         }
     }
 
-    pub(crate) fn set_places(&mut self, now: Nanos, capacity: usize, effects: &mut Effects) {
+    pub(crate) fn set_places(&mut self, now: Nanos, capacity: u64, effects: &mut Effects) {
         self.settle(now, effects);
         if let Some(places) = &mut self.places {
             places.capacity = capacity;
@@ -394,6 +434,7 @@ impl Queue {
     pub(crate) fn is_plain(&self) -> bool {
         self.line.is_empty()
             && self.lag == 0
+            && !self.is_paused()
             && !self.closed
             && self.places.is_none()
             && self.limits.latest() <= self.now
@@ -431,7 +472,7 @@ impl Queue {
         if cost == 0 && self.places.is_none() {
             return Ok(true);
         }
-        if (!self.line.is_empty() && !self.overtakes()) || self.no_place() {
+        if (!self.line.is_empty() && !self.overtakes()) || self.no_place(cost) {
             return Ok(false);
         }
         let asked = self.asks_at();
@@ -447,8 +488,8 @@ impl Queue {
         if at > self.now {
             return Ok(false);
         }
-        let _: Grant = self.limits.charge_at(asked, at, cost);
-        self.hold_place();
+        let _: Grant = self.limits.release_at(self.now, asked, at, cost);
+        self.hold_places(cost);
         if !self.line.is_empty() {
             self.serve(effects);
         }
@@ -457,10 +498,10 @@ impl Queue {
 
     /// Whether a waiter may join at all.
     fn admit(&self, waiter: &Waiter<'_>) -> Result<(), Denied> {
-        if self.rules.most_waiters.is_some_and(|most| self.line.len() >= most) {
+        if self.rules.most_waiters.is_some_and(|most| self.waiters() >= most) {
             return Err(Denied::Full);
         }
-        let (Some(deadline), false) = (waiter.deadline, self.no_place()) else { return Ok(()) };
+        let (Some(deadline), false) = (waiter.deadline, self.no_place(waiter.cost)) else { return Ok(()) };
         let at = self.estimate(waiter.cost).ok_or(Denied::Never)?;
         // The schedule may be behind the clock, where somebody wakes late or a timer steps back.
         if at > deadline { Err(Denied::TooLong { wait: at.saturating_sub(self.now) }) } else { Ok(()) }
@@ -472,11 +513,12 @@ impl Queue {
         !self.rules.fair && self.rules.oversize == Oversize::Reject && self.promises == 0
     }
 
-    /// The time on the schedule at which somebody asks who comes now.
+    /// Now, on the schedule: the time at which a newcomer asks, and from which a change counts. It is behind the clock by
+    /// the lag, until the limits come to rest or the next grant lies ahead of the clock.
     fn asks_at(&self) -> Nanos {
         let behind = self.now.saturating_sub(self.lag);
-        let at_rest = self.lag == 0 || (self.line.is_empty() && self.limits.at_rest(behind));
-        if at_rest { self.now } else { behind }
+        let caught_up = self.lag == 0 || self.limits.at_rest(behind) || self.limits.latest() > self.now;
+        self.floor.max(if caught_up { self.now } else { behind })
     }
 
     /// The time a reservation for `cost` would be told: everybody before it is served first.
@@ -494,9 +536,14 @@ impl Queue {
         let mut limits = self.limits.clone();
         let mut floor = self.floor;
         for entry in self.line.iter() {
+            if let Turn::Late(grant) = entry.turn {
+                let at = limits.room_at(self.now, entry.cost)?;
+                limits.hand_over(&grant, entry.cost, at);
+                continue;
+            }
             let (at, _) = limits.conforms_at(entry.asked.max(floor), entry.cost).ok()?;
             let at = if let Turn::Promised(promised) = entry.turn { at.max(promised).saturating_add(late) } else { at };
-            let _: Grant = limits.charge_at(entry.asked.max(floor), at, entry.cost);
+            let _: Grant = limits.release_at(self.now, entry.asked.max(floor), at, entry.cost);
             floor = 0;
         }
         Some(limits)
@@ -505,7 +552,8 @@ impl Queue {
 
 impl Entry {
     fn new(cost: u64, since: Nanos, turn: Turn) -> Self {
-        Entry { cost, asked: since, since, deadline: None, turn, waker: None, thread: None, abandoned: false }
+        let (deadline, waker) = (None, None);
+        Entry { cost, asked: since, since, deadline, turn, waker, arrival: 0, is_thread: false, abandoned: false }
     }
 }
 
@@ -525,7 +573,7 @@ mod tests {
 
     #[test]
     fn a_thread_whose_time_is_over_when_it_joins_keeps_time_for_nobody() {
-        let rate = Rate::new(NonZeroU64::MIN, NonZeroU64::MIN).unwrap();
+        let rate = Rate::new(NonZeroU64::MIN, NonZeroU64::MIN);
         let limits = Limits::none(0).with_bucket(Bucket::new(rate, NonZeroU64::MIN, 1, 0));
         let rules = Rules { fair: true, oversize: Oversize::Reject, most_waiters: None };
         let mut queue = Queue::new(limits, rules, Some(Places { capacity: 0, held: 0 }));

@@ -5,13 +5,13 @@ use super::queue::Reserved;
 use super::shared::Shared;
 use crate::clock::Nanos;
 use crate::limits::Grant;
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 /// Units that are granted at a time which whoever has this waits for himself, see [`Limiter::reserve`](super::Limiter::reserve).
 ///
 /// Dropping it changes nothing; [`cancel`](Self::cancel) gives back.
-#[derive(Debug)]
 #[must_use = "a reservation is charged whether or not it is used"]
 pub struct Reservation {
     shared: Arc<Shared>,
@@ -21,7 +21,6 @@ pub struct Reservation {
 }
 
 /// Where a reservation stands.
-#[derive(Debug)]
 enum Held {
     Granted(Grant),
     /// Behind waiters, who may still move up.
@@ -70,6 +69,12 @@ impl Reservation {
             Held::InLine(key) => self.shared.with(|queue, now, effects| queue.leave(now, key, effects)),
             Held::Cancelled => {}
         }
+    }
+}
+
+impl fmt::Debug for Reservation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Reservation").field("units", &self.units).field("at", &self.at()).finish_non_exhaustive()
     }
 }
 

@@ -2,21 +2,11 @@
 
 use crate::clock::Nanos;
 use std::sync::Arc;
-use std::task::Waker;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// A clock with an alarm, for waiting futures outside a tokio runtime, and for tests.
-///
-/// One queue asks for one alarm at a time: a later call of [`wake_at`](Self::wake_at) stands in for the earlier ones,
-/// though it does no harm when those ring too.
-pub trait Timer: Send + Sync {
-    /// Nanoseconds since the timer's origin; never less than it said before.
-    fn now(&self) -> Nanos;
-
-    /// Wakes `waker` at `time`, or as soon as may be after it. Never from within this call.
-    fn wake_at(&self, time: Nanos, waker: &Waker);
-}
+/// What a queue asks of a clock, outside a tokio runtime and in tests: the time, and to be woken.
+pub use crate::clock::Clock as Timer;
 
 /// Where a queue has its time from.
 #[derive(Clone)]

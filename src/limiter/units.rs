@@ -13,13 +13,28 @@ pub(crate) const PARTS: NonZeroU64 = NonZeroU64::new(1_000_000).expect("a millio
 /// decimal that prints it: `0.1` is one tenth. What is no amount — less than nothing, not a number, too fine — is
 /// refused by the call that it is given to.
 ///
+/// A float that was reckoned may have more than six decimals, as `0.1 + 0.2` has. It is rounded only on request, by
+/// [`nearest`](Self::nearest), [`at_least`](Self::at_least) or [`at_most`](Self::at_most).
+///
 /// ```
-/// use throttle::limiter::Units;
+/// use throttle::limiter::{Units, UnitsError};
 /// assert_eq!(Units::from(0.25).to_string(), "0.25");
 /// assert_eq!(Units::from(3).to_string(), "3");
+/// assert_eq!(Units::from(0.1 + 0.2).millionths(), Err(UnitsError::TooFine));
+/// assert_eq!(Units::nearest(0.1 + 0.2), Units::from(0.3));
+/// assert_eq!(Units::at_least(0.1 + 0.2), Units::from(0.300001));
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Units(Result<u64, UnitsError>);
+
+/// What happens to decimals after the sixth.
+#[derive(Clone, Copy)]
+enum Rounding {
+    Refuse,
+    Nearest,
+    Up,
+    Down,
+}
 
 /// Why something is no amount of units.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
@@ -32,7 +47,7 @@ pub enum UnitsError {
     #[error("an amount is not a finite number")]
     NotFinite,
     /// More than six decimals.
-    #[error("an amount has more than six decimals; the finest is 0.000001")]
+    #[error("an amount has more than six decimals; the finest is 0.000001, to which Units::nearest rounds")]
     TooFine,
     /// More than 2⁶⁴−1 millionths.
     #[error("an amount is above 18446744073709, the most there can be")]
@@ -40,6 +55,73 @@ pub enum UnitsError {
 }
 
 impl Units {
+    /// Nothing.
+    pub const ZERO: Units = Units(Ok(0));
+
+    /// Whole units. More than 18446744073709 are refused by the call that they are given to.
+    #[must_use]
+    pub const fn whole(units: u64) -> Self {
+        match units.checked_mul(PARTS.get()) {
+            Some(parts) => Units(Ok(parts)),
+            None => Units(Err(UnitsError::TooLarge)),
+        }
+    }
+
+    /// Millionths of a unit, which is how amounts are held.
+    #[must_use]
+    pub const fn from_millionths(millionths: u64) -> Self {
+        Units(Ok(millionths))
+    }
+
+    /// The nearest amount of six decimals; of two, the larger.
+    #[must_use]
+    pub fn nearest(units: f64) -> Self {
+        Units::rounded(units, Rounding::Nearest)
+    }
+
+    /// The least amount of six decimals that is no less: for a cost, which then is not taken too small.
+    #[must_use]
+    pub fn at_least(units: f64) -> Self {
+        Units::rounded(units, Rounding::Up)
+    }
+
+    /// The largest amount of six decimals that is no more.
+    #[must_use]
+    pub fn at_most(units: f64) -> Self {
+        Units::rounded(units, Rounding::Down)
+    }
+
+    /// In millionths of a unit, exact.
+    ///
+    /// # Errors
+    /// Why it is no amount.
+    pub const fn millionths(self) -> Result<u64, UnitsError> {
+        self.0
+    }
+
+    /// Whole units, rounded down.
+    ///
+    /// # Errors
+    /// Why it is no amount.
+    pub fn floor(self) -> Result<u64, UnitsError> {
+        self.0.map(|parts| parts / PARTS)
+    }
+
+    /// As a float, exact to its 53 bits.
+    ///
+    /// # Errors
+    /// Why it is no amount.
+    #[allow(clippy::cast_precision_loss, reason = "told, not reckoned with")]
+    pub fn to_f64(self) -> Result<f64, UnitsError> {
+        self.0.map(|parts| parts as f64 / PARTS.get() as f64)
+    }
+
+    /// Rust prints the shortest decimal that reads back as the same float, without an exponent.
+    fn rounded(units: impl Into<f64> + ToString, rounding: Rounding) -> Self {
+        let text = units.to_string();
+        if units.into().is_finite() { Units(parse(&text, rounding)) } else { Units(Err(UnitsError::NotFinite)) }
+    }
+
     /// In millionths.
     pub(crate) fn parts(self) -> Result<u64, UnitsError> {
         self.0
@@ -47,10 +129,6 @@ impl Units {
 
     pub(crate) fn from_parts(parts: u64) -> Self {
         Units(Ok(parts))
-    }
-
-    fn whole(units: u64) -> Self {
-        Units(units.checked_mul(PARTS.get()).ok_or(UnitsError::TooLarge))
     }
 }
 
@@ -84,11 +162,7 @@ macro_rules! from_float {
     ($($float:ty)*) => {$(
         impl From<$float> for Units {
             fn from(units: $float) -> Self {
-                if !units.is_finite() {
-                    return Units(Err(UnitsError::NotFinite));
-                }
-                // Rust prints the shortest decimal that reads back as the same float, without an exponent.
-                Units(parse(&units.to_string()))
+                Units::rounded(units, Rounding::Refuse)
             }
         }
     )*};
@@ -97,16 +171,29 @@ macro_rules! from_float {
 from_float!(f32 f64);
 
 /// Reads what a finite float prints as.
-fn parse(text: &str) -> Result<u64, UnitsError> {
+fn parse(text: &str, rounding: Rounding) -> Result<u64, UnitsError> {
     let (integer, decimals) = text.split_once('.').unwrap_or((text, ""));
     if let Some(integer) = integer.strip_prefix('-') {
         let zero = integer.bytes().chain(decimals.bytes()).all(|digit| digit == b'0');
         return if zero { Ok(0) } else { Err(UnitsError::Negative) };
     }
-    if decimals.len() > 6 {
-        return Err(UnitsError::TooFine);
+    let (decimals, finer) = decimals.split_at(decimals.len().min(6));
+    let parts: u64 = format!("{integer}{decimals:0<6}").parse().map_err(|_| UnitsError::TooLarge)?;
+    // The shortest decimal does not end with a 0: what is finer is more than nothing.
+    let up = match rounding {
+        _ if finer.is_empty() => false,
+        Rounding::Refuse => return Err(UnitsError::TooFine),
+        Rounding::Nearest => finer >= "5",
+        Rounding::Up => true,
+        Rounding::Down => false,
+    };
+    parts.checked_add(u64::from(up)).ok_or(UnitsError::TooLarge)
+}
+
+impl fmt::Debug for Units {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Units({self})")
     }
-    format!("{integer}{decimals:0<6}").parse().map_err(|_| UnitsError::TooLarge)
 }
 
 impl fmt::Display for Units {
@@ -148,6 +235,53 @@ mod tests {
         ] {
             assert_eq!(units.parts(), expected, "{units}");
         }
+    }
+
+    #[test]
+    fn amounts_are_rounded_on_request_only() {
+        for (units, nearest, at_least, at_most) in [
+            (0.1 + 0.2, 300_000, 300_001, 300_000),
+            (0.3, 300_000, 300_000, 300_000),
+            (0.000_000_5, 1, 1, 0),
+            (0.000_000_499, 0, 1, 0),
+            (1.0 / 3.0, 333_333, 333_334, 333_333),
+            (2.0 / 3.0, 666_667, 666_667, 666_666),
+            (0.999_999_9, 1_000_000, 1_000_000, 999_999),
+            (5e-324, 0, 1, 0),
+            (7.0, 7_000_000, 7_000_000, 7_000_000),
+            (-0.0, 0, 0, 0),
+        ] {
+            let rounded = [Units::nearest(units), Units::at_least(units), Units::at_most(units)];
+            assert_eq!(rounded.map(Units::millionths), [nearest, at_least, at_most].map(Ok), "{units}");
+        }
+        for (units, error) in [
+            (-0.000_000_1, UnitsError::Negative),
+            (f64::NAN, UnitsError::NotFinite),
+            (f64::NEG_INFINITY, UnitsError::NotFinite),
+            (1e300, UnitsError::TooLarge),
+        ] {
+            let rounded = [Units::nearest(units), Units::at_least(units), Units::at_most(units)];
+            assert_eq!(rounded.map(Units::millionths), [Err(error); 3], "{units}");
+        }
+        assert_eq!(parse("18446744073709.5516155", Rounding::Down), Ok(u64::MAX));
+        assert_eq!(parse("18446744073709.5516155", Rounding::Up), Err(UnitsError::TooLarge));
+    }
+
+    #[test]
+    fn amounts_are_made_and_read_as_whole_units_millionths_and_floats() {
+        const COST: Units = Units::whole(3);
+        assert_eq!((COST, Units::ZERO), (Units::from(3), Units::from(0)));
+        let units = Units::from_millionths(2_750_000);
+        assert_eq!(
+            (units, units.millionths(), units.floor(), units.to_f64()),
+            (2.75.into(), Ok(2_750_000), Ok(2), Ok(2.75))
+        );
+        assert_eq!(Units::whole(u64::MAX).floor(), Err(UnitsError::TooLarge));
+        assert_eq!(Units::from(-1).to_f64(), Err(UnitsError::Negative));
+        assert_eq!(
+            format!("{units:?} {:?}", Units::from(-1)),
+            "Units(2.75) Units((an amount is negative; the least is 0))"
+        );
     }
 
     #[test]

@@ -48,7 +48,7 @@ impl Terms {
 
     /// Time in which an empty bucket fills, in nanoseconds, rounded up.
     pub(crate) fn fill_time(&self) -> Nanos {
-        clamped(self.full().div_ceil(self.units.into()))
+        Nanos::try_from(self.full().unsigned_abs().div_ceil(self.units.into())).unwrap_or(Nanos::MAX)
     }
 
     /// The least time, not before `now` nor before the last grant, at which `cost` units conform. `None` beyond the end
@@ -56,10 +56,10 @@ impl Terms {
     pub(crate) fn conforms_at(&self, level: Level, now: Nanos, cost: u64) -> Option<Nanos> {
         let start = now.max(level.at);
         let missing = product(cost, self.period).saturating_sub(self.credit_at(level, start));
-        if missing == 0 {
+        if missing <= 0 {
             return Some(start);
         }
-        let wait = u64::try_from(missing.div_ceil(self.units.into())).ok()?;
+        let wait = u64::try_from(missing.unsigned_abs().div_ceil(self.units.into())).ok()?;
         start.checked_add(wait)
     }
 
@@ -71,8 +71,10 @@ impl Terms {
         let gathered = self.credit_at(*level, start).saturating_add(product(grant - start.min(grant), self.units));
         let price = product(cost, self.period);
         let left = gathered.saturating_sub(price);
-        // Less than a nanosecond's worth is left exactly when `grant` is the least time: that fraction is kept.
-        let amount = if left < self.units.into() { left } else { gathered.min(self.full()).saturating_sub(price) };
+        // Less than a nanosecond's worth is left exactly when `grant` is the least time: that fraction is kept. What is
+        // charged before that leaves the bucket empty, not in debt.
+        let kept = if left < self.units.into() { left } else { gathered.min(self.full()).saturating_sub(price) };
+        let amount = kept.max(gathered.min(0));
         *level = Level { amount, at: grant.max(start) };
     }
 
@@ -80,25 +82,31 @@ impl Terms {
     /// have been full. Of a cost above the burst no more than the burst: it left the bucket empty, not in debt.
     pub(crate) fn give_back(&self, level: &mut Level, now: Nanos, grant: Nanos, units: u64) {
         let gained = product(now.saturating_sub(grant), self.units);
-        let refund = product(units.min(self.burst), self.period).saturating_sub(gained);
+        let refund = product(units.min(self.burst), self.period).saturating_sub(gained).max(0);
         self.settle(level, now);
         self.fill(level, refund);
     }
 
     /// Whole units that could be taken at `now`; less than nothing while a grant lies ahead.
     pub(crate) fn balance(&self, level: Level, now: Nanos) -> i128 {
-        let ahead = product(level.at.saturating_sub(now), self.units);
         let credit = self.credit_at(level, now.max(level.at));
-        let period = u128::from(self.period);
+        let ahead = u128::from(level.at.saturating_sub(now)) * u128::from(self.units);
+        let (there, owed) = (credit.max(0).unsigned_abs(), ahead.saturating_add(credit.min(0).unsigned_abs()));
         let whole = |units: u128| i128::try_from(units).unwrap_or(i128::MAX);
-        if ahead > credit { -whole((ahead - credit).div_ceil(period)) } else { whole((credit - ahead) / period) }
+        match owed.checked_sub(there) {
+            Some(missing) => -whole(missing.div_ceil(self.period.into())),
+            None => whole((there - owed) / u128::from(self.period)),
+        }
     }
 
     /// Goes on by `to` from `now`, or from the last grant if that lies ahead. What was saved stays, to the fraction.
     pub(crate) fn change(&self, level: &mut Level, now: Nanos, to: &Terms) {
         self.settle(level, now);
-        let (from, to) = (u128::from(self.period), u128::from(to.period));
-        level.amount = level.amount / from * to + level.amount % from * to / from;
+        let (from, to) = (i128::from(self.period), i128::from(to.period));
+        // The rest of a unit times its new price may take all of 128 bits, but is not negative.
+        let rest = level.amount.rem_euclid(from).unsigned_abs() * to.unsigned_abs() / from.unsigned_abs();
+        let whole = level.amount.div_euclid(from).saturating_mul(to);
+        level.amount = whole.saturating_add(i128::try_from(rest).unwrap_or(i128::MAX));
     }
 
     /// Moves the schedule of who asked at `asked` later by `by` nanoseconds, in which nothing is gained.
@@ -128,10 +136,18 @@ impl Terms {
         self.fill(level, product(units, self.period));
     }
 
-    /// Takes `units` at `now`, as far as they are there.
+    /// Takes `units` at `now`. Those that are not there are a debt, which is paid before anything is granted.
     pub(crate) fn pay(&self, level: &mut Level, now: Nanos, units: u64) {
         self.settle(level, now);
         level.amount = level.amount.saturating_sub(product(units, self.period));
+    }
+
+    /// Has nothing at `time`, and gains from then on. What is owed is still owed, and a grant beyond is as it was.
+    pub(crate) fn empty(&self, level: &mut Level, time: Nanos) {
+        self.settle(level, time);
+        if level.at <= time {
+            level.amount = level.amount.min(0);
+        }
     }
 
     /// Whether nothing more would be kept at `time`, or at the last grant where that is later.
@@ -142,13 +158,13 @@ impl Terms {
     /// The state in credits, for the fast path: what a nanosecond repays, what a unit costs, what the bucket holds, what is
     /// missing to that, and since when. `None` where it is fuller than full.
     pub(crate) fn gauge(&self, level: Level) -> Option<(u64, u64, u128, u128, Nanos)> {
-        let missing = self.full().checked_sub(level.amount)?;
-        Some((self.units, self.period, self.full(), missing, level.at))
+        let missing = u128::try_from(self.full().saturating_sub(level.amount)).ok()?;
+        Some((self.units, self.period, self.full().unsigned_abs(), missing, level.at))
     }
 
     /// The state in which `missing` credits are missing at `at`.
     pub(crate) fn resume(&self, missing: u128, at: Nanos) -> Level {
-        Level { amount: self.full().saturating_sub(missing), at }
+        Level { amount: self.full().saturating_sub_unsigned(missing), at }
     }
 
     /// Brings what stands in the past up to `now`.
@@ -159,32 +175,28 @@ impl Terms {
     }
 
     /// Adds `credit` as far as there is room.
-    fn fill(&self, level: &mut Level, credit: u128) {
+    fn fill(&self, level: &mut Level, credit: i128) {
         let filled = level.amount.saturating_add(credit).min(self.full());
         level.amount = filled.max(level.amount);
     }
 
     /// Credit at `time`, which is not before the last grant. Within one nanosecond a rate above 1 GHz may leave more than a
     /// small burst holds; that is owed to who asks in the same nanosecond, and to nobody later.
-    fn credit_at(&self, level: Level, time: Nanos) -> u128 {
+    fn credit_at(&self, level: Level, time: Nanos) -> i128 {
         match time - level.at {
             0 => level.amount,
             elapsed => level.amount.saturating_add(product(elapsed, self.units)).min(self.full()),
         }
     }
 
-    fn full(&self) -> u128 {
+    fn full(&self) -> i128 {
         product(self.burst, self.period)
     }
 }
 
-/// 64 × 64 bits never overflow 128.
-fn product(a: u64, b: u64) -> u128 {
-    u128::from(a) * u128::from(b)
-}
-
-fn clamped(nanos: u128) -> Nanos {
-    Nanos::try_from(nanos).unwrap_or(Nanos::MAX)
+/// 64 × 64 bits never overflow 128; the last bit, which no burst and no wait of this world takes, is for the sign.
+fn product(a: u64, b: u64) -> i128 {
+    i128::try_from(u128::from(a) * u128::from(b)).unwrap_or(i128::MAX)
 }
 
 /// One token bucket: `rate`, `burst`, and how much credit there is when.

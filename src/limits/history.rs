@@ -108,6 +108,15 @@ impl History {
         }
     }
 
+    /// The logs of windows are other ones.
+    pub(super) fn fix_windows(&mut self) {
+        for undo in &mut self.undos {
+            if let Undo::Change(_) = undo {
+                *undo = Undo::Nothing;
+            }
+        }
+    }
+
     /// How the limit at `place` takes back what is in the only record that is saved.
     pub(super) fn undo_of(&self, place: usize, limits: usize) -> Undo {
         let first = self.undos.len().saturating_sub(limits);

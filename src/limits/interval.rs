@@ -41,11 +41,11 @@ impl Terms {
     /// of the clock.
     pub(crate) fn conforms_at(&self, level: Level, now: Nanos, cost: u64) -> Option<Nanos> {
         let start = now.max(level.at);
-        let missing = u128::from(cost).saturating_sub(self.units_at(level, start));
-        if missing == 0 {
+        let missing = i128::from(cost) - self.units_at(level, start);
+        if missing <= 0 {
             return Some(start);
         }
-        let refills = u64::try_from(missing.div_ceil(self.refill.into())).ok()?;
+        let refills = u64::try_from(missing.unsigned_abs().div_ceil(self.refill.into())).ok()?;
         let ticks = self.ticks(start).checked_add(refills)?;
         ticks.checked_mul(self.interval)?.checked_add(self.start)
     }
@@ -56,15 +56,17 @@ impl Terms {
     pub(crate) fn charge(&self, level: &mut Level, asked: Nanos, grant: Nanos, cost: u64) {
         let start = asked.max(level.at);
         let there = self.units_at(*level, start);
-        if grant <= start && there >= cost.into() {
-            *level = Level { amount: (there - u128::from(cost)).min(self.max.into()), at: start };
+        if grant <= start && there >= i128::from(cost) {
+            *level = Level { amount: (there - i128::from(cost)).min(self.max.into()), at: start };
             return;
         }
         let refills = self.ticks(grant.max(start)) - self.ticks(start);
-        let gathered = there + u128::from(refills) * u128::from(self.refill);
-        let needed = u128::from(cost).saturating_sub(there).div_ceil(self.refill.into());
+        let gathered = there.saturating_add(self.refilled(refills));
+        let needed = (i128::from(cost) - there).max(0).unsigned_abs().div_ceil(self.refill.into());
         let kept = if u128::from(refills) == needed { gathered } else { gathered.min(self.max.into()) };
-        *level = Level { amount: kept.saturating_sub(cost.into()).min(self.max.into()), at: grant.max(start) };
+        // What is charged before there is enough leaves nothing, but no debt.
+        let left = (kept - i128::from(cost)).max(gathered.min(0));
+        *level = Level { amount: left.min(self.max.into()), at: grant.max(start) };
     }
 
     /// Credits `units` that were granted at `grant` and not used, less the refills since.
@@ -82,14 +84,23 @@ impl Terms {
     /// Adds `units` at `now`, as far as there is room.
     pub(crate) fn credit(&self, level: &mut Level, now: Nanos, units: u64) {
         self.settle(level, now);
-        let filled = (level.amount + u128::from(units)).min(self.max.into());
+        let filled = (level.amount + i128::from(units)).min(self.max.into());
         level.amount = filled.max(level.amount);
     }
 
-    /// Takes `units` at `now`, as far as they are there.
+    /// Takes `units` at `now`. Those that are not there are a debt, which is paid before anything is granted.
     pub(crate) fn pay(&self, level: &mut Level, now: Nanos, units: u64) {
         self.settle(level, now);
         level.amount = level.amount.saturating_sub(units.into());
+    }
+
+    /// Has nothing at `time`, and goes on being refilled from then on. What is owed is still owed, and a grant beyond is as
+    /// it was.
+    pub(crate) fn empty(&self, level: &mut Level, time: Nanos) {
+        self.settle(level, time);
+        if level.at <= time {
+            level.amount = level.amount.min(0);
+        }
     }
 
     /// Brings the state up to `now` for a waiter that asked at `asked` and gathers up to `cost`.
@@ -97,7 +108,7 @@ impl Terms {
         let start = asked.max(level.at);
         if now > start {
             let refills = self.ticks(now) - self.ticks(start);
-            let gathered = self.units_at(*level, start) + u128::from(refills) * u128::from(self.refill);
+            let gathered = self.units_at(*level, start).saturating_add(self.refilled(refills));
             *level = Level { amount: gathered.min(self.max.max(cost).into()), at: now };
         }
     }
@@ -114,7 +125,7 @@ impl Terms {
 
     /// Units that could be taken at `now`; nothing while a grant lies ahead.
     pub(crate) fn available(&self, level: Level, now: Nanos) -> u64 {
-        if now < level.at { 0 } else { u64::try_from(self.units_at(level, now)).unwrap_or(u64::MAX) }
+        if now < level.at { 0 } else { u64::try_from(self.units_at(level, now).max(0)).unwrap_or(u64::MAX) }
     }
 
     /// Brings what stands in the past up to `now`.
@@ -125,14 +136,19 @@ impl Terms {
     }
 
     /// Units at `time`, which is not before the last grant.
-    fn units_at(&self, level: Level, time: Nanos) -> u128 {
+    fn units_at(&self, level: Level, time: Nanos) -> i128 {
         if time == level.at {
             return level.amount;
         }
         match self.ticks(time) - self.ticks(level.at) {
             0 => level.amount,
-            refills => (level.amount + u128::from(refills) * u128::from(self.refill)).min(self.max.into()),
+            refills => level.amount.saturating_add(self.refilled(refills)).min(self.max.into()),
         }
+    }
+
+    /// Units of so many refills.
+    fn refilled(&self, refills: u64) -> i128 {
+        i128::try_from(u128::from(refills) * u128::from(self.refill)).unwrap_or(i128::MAX)
     }
 
     /// Points of the grid passed by `time`.
@@ -247,8 +263,8 @@ mod tests {
         grid.charge(0, 0, 5);
         grid.terms.give_back(&mut grid.level, 20, 0, 5);
         assert_eq!(grid.available(20), 5);
-        grid.terms.pay(&mut grid.level, 20, 9);
-        assert_eq!(grid.available(29), 0);
+        grid.terms.pay(&mut grid.level, 20, 7);
+        assert_eq!((grid.available(39), grid.available(40), grid.available(50)), (0, 0, 1), "two were owed");
     }
 
     #[test]

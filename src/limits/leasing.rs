@@ -47,7 +47,7 @@ impl Limits {
             }
             let units = self.run(now, left);
             let Ok((at, bound_by)) = self.conforms_at(now, units) else { break };
-            self.charge(now, at, units);
+            self.charge(now, at, at, units);
             each(Grant::told(at, units, bound_by, self.history.grants));
             left -= units;
         }
@@ -68,7 +68,7 @@ impl Limits {
             self.hold(held);
         }
         for run in rest.runs.iter().take(if is_last { rest.older } else { rest.runs.len() }) {
-            self.credit_back(now, run.at, run.units);
+            self.credit_back(now, run);
         }
     }
 }

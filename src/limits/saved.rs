@@ -68,7 +68,7 @@ impl Limits {
 fn save_bucket(level: Level, undo: Undo, words: &mut Vec<u64>) {
     let before = if let Undo::Level(before) = undo { before } else { level };
     for level in [level, before] {
-        words.extend(halves(level.amount));
+        words.extend(halves(level.amount.cast_unsigned()));
         words.push(level.at);
     }
 }
@@ -76,7 +76,7 @@ fn save_bucket(level: Level, undo: Undo, words: &mut Vec<u64>) {
 fn load_bucket(state: &mut State, words: &mut impl Iterator<Item = u64>) -> Option<Undo> {
     let mut level = || {
         let amount = u128::from(words.next()?) | u128::from(words.next()?) << 64;
-        Some(Level { amount, at: words.next()? })
+        Some(Level { amount: amount.cast_signed(), at: words.next()? })
     };
     state.level = level()?;
     level().map(Undo::Level)
@@ -99,7 +99,7 @@ fn load_window(state: &mut State, words: &mut impl Iterator<Item = u64>) -> Opti
     state.level.at = words.next()?;
     for _ in 0..words.next()? {
         let entry = Entry { at: words.next()?, units: words.next()? };
-        state.level.amount += u128::from(entry.units);
+        state.level.amount += i128::from(entry.units);
         state.log_mut().push_back(entry);
     }
     let [can_undo, added, joins] = [words.next()?, words.next()?, words.next()?];
@@ -108,7 +108,7 @@ fn load_window(state: &mut State, words: &mut impl Iterator<Item = u64>) -> Opti
     let change = Change { at, units, added, joined: (joins == 1).then_some(joined) };
     let log = state.log();
     let makes_sense = log.iter().is_sorted_by_key(|entry| entry.at)
-        && u128::from(units) <= state.level.amount
+        && i128::from(units) <= state.level.amount
         && added <= log.len() as u64;
     makes_sense.then_some(if can_undo == 1 { Undo::Change(change) } else { Undo::Nothing })
 }

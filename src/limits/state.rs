@@ -3,14 +3,15 @@
 use crate::clock::Nanos;
 use std::collections::VecDeque;
 
-/// An amount at a time: a bucket's credit, the units of a bucket that fills in intervals, or what a window has logged.
+/// An amount at a time: a bucket's credit, the units of a bucket that fills in intervals, or what a window has logged. Less
+/// than nothing is a debt: what was used without a grant and is not paid yet. Only a queue, which is never saved, has debts.
 ///
 /// The time is the latest grant's; it lies ahead if that was reserved ahead. Packed, as 16-byte alignment would cost
 /// each bucket 8 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(Rust, packed(8))]
 pub(crate) struct Level {
-    pub(crate) amount: u128,
+    pub(crate) amount: i128,
     pub(crate) at: Nanos,
 }
 
@@ -33,7 +34,7 @@ pub(crate) struct Entry {
 static EMPTY: VecDeque<Entry> = VecDeque::new();
 
 impl State {
-    pub(crate) fn new(amount: u128, at: Nanos) -> Self {
+    pub(crate) fn new(amount: i128, at: Nanos) -> Self {
         State { level: Level { amount, at }, log: None }
     }
 

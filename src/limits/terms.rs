@@ -42,7 +42,7 @@ impl Terms {
     pub(super) fn conforms_at(&self, state: &State, now: Nanos, cost: u64) -> Option<Nanos> {
         match self {
             Bucket(terms) => terms.conforms_at(state.level, now, cost),
-            Window(terms) => terms.conforms_at(state, now, cost),
+            Window(terms) => terms.room_at(state, now, cost),
             Interval(terms) => terms.conforms_at(state.level, now, cost),
         }
     }
@@ -55,15 +55,16 @@ impl Terms {
         }
     }
 
-    /// Charges at `grant`, and adds that to `undo` if this limit needs to know what was done.
-    pub(super) fn charge(&self, state: &mut State, undo: &mut Undo, times: [Nanos; 3], cost: u64) {
-        let [since, asked, grant] = times;
+    /// Charges at `grant`, and adds that to `undo` if this limit needs to know what was done. Windows count it from `counted`
+    /// on, and forget what no longer counted at `since`.
+    pub(super) fn charge(&self, state: &mut State, undo: &mut Undo, times: [Nanos; 4], cost: u64) {
+        let [since, asked, grant, counted] = times;
         match self {
             Bucket(terms) => terms.charge(&mut state.level, asked, grant, cost),
             Interval(terms) => terms.charge(&mut state.level, asked, grant, cost),
             Window(terms) => match undo {
-                Undo::Change(change) => terms.charge(state, change, since, grant, cost),
-                _ => terms.charge(state, &mut Change::none(grant), since, grant, cost),
+                Undo::Change(change) => terms.charge(state, change, since, counted, cost),
+                _ => terms.charge(state, &mut Change::none(grant), since, counted, cost),
             },
         }
     }
@@ -118,10 +119,10 @@ impl Terms {
         }
     }
 
-    pub(super) fn give_back(&self, state: &mut State, now: Nanos, grant: Nanos, units: u64) {
+    pub(super) fn give_back(&self, state: &mut State, now: Nanos, [grant, counted]: [Nanos; 2], units: u64) {
         match self {
             Bucket(terms) => terms.give_back(&mut state.level, now, grant, units),
-            Window(_) => window::Terms::give_back(state, grant, units),
+            Window(_) => window::Terms::give_back(state, counted, units),
             Interval(terms) => terms.give_back(&mut state.level, now, grant, units),
         }
     }
@@ -158,11 +159,17 @@ impl Terms {
         }
     }
 
-    /// A bucket is empty at `until`, unless a grant lies beyond. A window goes on counting what it counts.
-    pub(super) fn hold(&self, state: &mut State, until: Nanos) {
-        if !matches!(self, Window(_)) && state.level.at <= until {
-            *state = State::new(0, until);
+    /// A bucket has nothing at `time`, unless a grant lies beyond. A window goes on counting what it counts.
+    pub(super) fn empty(&self, state: &mut State, time: Nanos) {
+        match self {
+            Bucket(terms) => terms.empty(&mut state.level, time),
+            Window(_) => {}
+            Interval(terms) => terms.empty(&mut state.level, time),
         }
+    }
+
+    pub(super) fn as_window(&self) -> Option<&window::Terms> {
+        if let Window(terms) = self { Some(terms) } else { None }
     }
 
     /// The same limit at another rate. Refills that come in intervals come on a new grid, which begins at `now`, or at the

@@ -5,7 +5,7 @@ use super::interval::Grid;
 use super::policy::{Policy, Resolved};
 use super::state::State;
 use super::terms::Terms;
-use super::{Grant, History, Limits, Refusal, window};
+use super::{Grant, History, Kinds, Limits, Refusal, window};
 use crate::clock::{MILLISECOND, Nanos};
 use crate::rate::{ParseError, Rate};
 use std::num::NonZeroU64;
@@ -27,7 +27,8 @@ impl Limits {
     /// No limit yet.
     pub(crate) fn none(now: Nanos) -> Self {
         let history = History::default();
-        Limits { terms: Vec::new(), states: Vec::new(), quantum: u64::MAX, asked: now, at: now, history }
+        let (terms, states, kinds) = (Vec::new(), Vec::new(), Kinds::default());
+        Limits { terms, states, kinds, quantum: u64::MAX, asked: now, at: now, history }
     }
 
     /// Puts a bucket before the other limits.
@@ -60,7 +61,7 @@ impl Limits {
     /// is missing to that, and since when. `None` where it is fuller than full.
     pub(crate) fn gauge(&self) -> Option<(u64, u64, u128, u128, Nanos)> {
         match (self.terms.as_slice(), self.states.as_slice()) {
-            ([Terms::Bucket(terms)], [state]) => terms.gauge(state.level),
+            ([Terms::Bucket(terms)], [state]) if !self.kinds.are_several() => terms.gauge(state.level),
             _ => None,
         }
     }
@@ -76,13 +77,14 @@ impl Limits {
 
     /// The most units at one instant; more has to be gathered.
     pub(crate) fn burst(&self) -> u64 {
-        self.terms.iter().map(Terms::most).min().unwrap_or(u64::MAX)
+        let most = self.terms.iter().map(Terms::most).min().filter(|_| !self.kinds.are_several());
+        most.unwrap_or(u64::MAX)
     }
 
     /// The most units in one grant, however long it waits: what the smallest window counts.
     pub(crate) fn largest_cost(&self) -> u64 {
-        let windows = self.terms.iter().filter(|terms| matches!(terms, Terms::Window(_)));
-        windows.map(Terms::most).min().unwrap_or(u64::MAX)
+        let windows = self.windows().map(|(_, terms, _)| terms.count());
+        windows.min().filter(|_| !self.kinds.are_several()).unwrap_or(u64::MAX)
     }
 
     /// Time in which the first of the buckets fills.
@@ -99,6 +101,7 @@ impl Limits {
     /// what a refill leaves over of one cost is there for the next.
     pub(crate) fn pays_steadily(&self) -> bool {
         match self.terms.as_slice() {
+            _ if self.kinds.are_several() => false,
             [] | [Terms::Bucket(_)] => true,
             [Terms::Interval(terms)] => terms.keeps_refills(),
             _ => false,
@@ -112,18 +115,64 @@ impl Limits {
 
     /// Charges what was asked at `asked` at a time not before it [conforms](Self::conforms_at), and not ahead of now.
     pub(crate) fn charge_at(&mut self, asked: Nanos, at: Nanos, cost: u64) -> Grant {
-        self.grant(at, asked, at, cost, None)
+        self.grant(at, asked, [at; 2], cost, None)
+    }
+
+    /// As [`charge_at`](Self::charge_at), for units that are handed over at `now`: windows count them from then on.
+    pub(crate) fn release_at(&mut self, now: Nanos, asked: Nanos, at: Nanos, cost: u64) -> Grant {
+        self.grant(at, asked, [at, at.max(now)], cost, None)
+    }
+
+    /// Windows count `grant` from `now` on, when it is handed over. `false` where its room was given to others meanwhile:
+    /// nothing has changed then, and it has to wait until [`room_at`](Self::room_at).
+    pub(crate) fn hand_over(&mut self, grant: &Grant, units: u64, now: Nanos) -> bool {
+        if units == 0 {
+            return true;
+        }
+        let before = if self.windows().count() > 1 { Some(self.states.clone()) } else { None };
+        let limits = self.terms.iter().zip(&mut self.states).enumerate();
+        let mut windows = limits
+            .filter_map(|(place, (terms, state))| Some((self.kinds.part(place, units), terms.as_window()?, state)));
+        let counts =
+            windows.all(|(units, terms, state)| units == 0 || terms.hand_over(state, grant.counted, units, now));
+        match before.filter(|_| !counts) {
+            Some(states) => self.states = states,
+            None => self.history.fix_windows(),
+        }
+        counts
+    }
+
+    /// The least time, not before `now`, at which the windows have room for `cost` units.
+    pub(crate) fn room_at(&self, now: Nanos, cost: u64) -> Option<Nanos> {
+        let parts = self.windows().map(|(place, terms, state)| (self.kinds.part(place, cost), terms, state));
+        let mut asked = parts.filter(|(cost, ..)| *cost > 0);
+        asked.try_fold(now.max(self.at), |at, (cost, terms, state)| Some(at.max(terms.room_at(state, now, cost)?)))
+    }
+
+    pub(crate) fn has_windows(&self) -> bool {
+        self.windows().next().is_some()
+    }
+
+    fn windows(&self) -> impl Iterator<Item = (usize, &window::Terms, &State)> {
+        let limits = self.each().enumerate();
+        limits.filter_map(|(place, (terms, state))| Some((place, terms.as_window()?, state)))
     }
 
     /// As [`charge_at`](Self::charge_at), at a time that may lie ahead of `now`. What was given before and lies ahead, too,
     /// can still be taken back once this has been.
     pub(crate) fn promise_at(&mut self, now: Nanos, asked: Nanos, at: Nanos, cost: u64) -> Grant {
-        self.grant(now, asked, at, cost, None)
+        self.grant(now, asked, [at; 2], cost, None)
     }
 
-    /// As [`take`](Self::take), at `earliest` or later: where the schedule is behind that, it is moved up to it. What
-    /// the limit that binds would have gained meanwhile is lost.
-    pub(crate) fn take_not_before(&mut self, asked: Nanos, cost: u64, earliest: Nanos) -> Result<Grant, Refusal> {
+    /// As [`take`](Self::take), at `earliest` or later, handed over at `now`: where the schedule is behind `earliest`, it is
+    /// moved up to it. What the limit that binds would have gained meanwhile is lost.
+    pub(crate) fn take_not_before(
+        &mut self,
+        now: Nanos,
+        asked: Nanos,
+        cost: u64,
+        earliest: Nanos,
+    ) -> Result<Grant, Refusal> {
         let (at, bound_by) = self.conforms_at(asked, cost)?;
         if let Some(place) = bound_by
             && let Terms::Bucket(terms) = self.terms[place]
@@ -131,37 +180,50 @@ impl Limits {
             terms.delay(&mut self.states[place].level, asked, earliest.saturating_sub(at));
         }
         let at = at.max(earliest);
-        Ok(self.grant(at, asked, at, cost, bound_by))
+        Ok(self.grant(at, asked, [at, at.max(now)], cost, bound_by))
     }
 
     /// Brings the state up to `now` for a waiter of `cost` units that asked at `asked` and goes on waiting.
     pub(crate) fn gather(&mut self, now: Nanos, asked: Nanos, cost: u64) {
-        for (terms, state) in self.terms.iter().zip(&mut self.states) {
-            terms.gather(state, now, asked, cost);
+        for (place, (terms, state)) in self.terms.iter().zip(&mut self.states).enumerate() {
+            terms.gather(state, now, asked, self.kinds.part(place, cost));
         }
     }
 
     /// Who gathered has gone: what is above the bursts at `now` is lost.
     pub(crate) fn spill(&mut self, now: Nanos) {
-        self.revise_all(|terms, state| terms.spill(state, now));
+        self.revise_buckets(|terms, state| terms.spill(state, now));
     }
 
-    /// Takes `units` that were used without a grant, as far as they are there.
+    /// Empties the buckets at `time`, which gain from then on.
+    pub(crate) fn empty(&mut self, time: Nanos) {
+        self.revise_buckets(|terms, state| terms.empty(state, time));
+    }
+
+    /// Takes `units` that were used without a grant. Those that are not there are a debt.
     pub(crate) fn pay(&mut self, now: Nanos, units: u64) {
-        self.revise_all(|terms, state| terms.pay(state, now, units));
+        self.revise_all(units, |terms, state, units| terms.pay(state, now, units));
     }
 
     /// Adds `units` that were granted and not used, as far as there is room.
     pub(crate) fn credit(&mut self, now: Nanos, units: u64) {
-        self.revise_all(|terms, state| terms.credit(state, now, units));
+        self.revise_all(units, |terms, state, units| terms.credit(state, now, units));
     }
 
-    /// Does `act` to every limit, as it is and as it may become when grants are taken back.
-    fn revise_all(&mut self, act: impl Fn(&Terms, &mut State)) {
+    fn revise_buckets(&mut self, act: impl Fn(&Terms, &mut State)) {
+        for place in 0..self.terms.len() {
+            let terms = self.terms[place];
+            self.revise(place, |state| act(&terms, state));
+        }
+    }
+
+    /// Does `act` to every limit with its part of `units`, as it is and as it may become when grants are taken back.
+    fn revise_all(&mut self, units: u64, act: impl Fn(&Terms, &mut State, u64)) {
         let limits = self.terms.len();
         for (place, (terms, state)) in self.terms.iter().zip(&mut self.states).enumerate() {
-            act(terms, state);
-            self.history.revise(place, limits, |state| act(terms, state));
+            let units = self.kinds.part(place, units);
+            act(terms, state, units);
+            self.history.revise(place, limits, |state| act(terms, state, units));
         }
     }
 }
@@ -187,7 +249,7 @@ fn in_parts(limit: &Resolved, parts: NonZeroU64, now: Nanos) -> Result<(Terms, S
 fn rate_in_parts(rate: Rate, parts: NonZeroU64) -> Result<Rate, ParseError> {
     let (units, period) = rate.window();
     let units = units.checked_mul(parts).ok_or_else(|| ParseError::TooLarge(rate.to_string()))?;
-    Rate::new(units, period)
+    Ok(Rate::new(units, period))
 }
 
 #[cfg(test)]

@@ -60,38 +60,43 @@ impl Terms {
         self.period
     }
 
-    /// The least time, not before `now` nor before the last grant, at which `cost` units conform.
+    /// The least time, not before `start`, at which there is room for `cost` units. That may be before the last grant, if
+    /// units were handed over later than they might have been.
     ///
     /// `None` for a cost above the window's count, which no time allows, and beyond the end of the clock.
-    pub(crate) fn conforms_at(&self, state: &State, now: Nanos, cost: u64) -> Option<Nanos> {
-        let room = u128::from(self.count.checked_sub(cost)?);
-        let start = now.max(state.level.at);
+    pub(crate) fn room_at(&self, state: &State, start: Nanos, cost: u64) -> Option<Nanos> {
+        let room = i128::from(self.count.checked_sub(cost)?);
         let mut held = state.level.amount;
         let mut time = start;
         for entry in state.log() {
             if held <= room && !self.has_left(entry, start) {
                 break;
             }
-            held -= u128::from(entry.units);
+            held -= i128::from(entry.units);
             time = time.max(entry.at.checked_add(self.period)?);
         }
         Some(time)
     }
 
-    /// Takes `cost` units at `grant`, a time not before [`conforms_at`](Self::conforms_at), and adds that to `change`. What
+    /// Takes `cost` units at `grant`, a time at which [there is room](Self::room_at), and adds that to `change`. What
     /// no longer counts at `since` is forgotten: no grant that may be taken back was made at a later time than that.
     pub(crate) fn charge(&self, state: &mut State, change: &mut Change, since: Nanos, grant: Nanos, cost: u64) {
         while let Some(&entry) = state.log().front().filter(|entry| self.has_left(entry, since)) {
-            state.level.amount -= u128::from(entry.units);
+            state.level.amount -= i128::from(entry.units);
             state.log_mut().pop_front();
         }
+        self.add(state, change, grant, cost, self.group);
+    }
+
+    /// Puts `cost` units at the end of the log, and no more than `group` of them in one entry with earlier ones.
+    fn add(&self, state: &mut State, change: &mut Change, grant: Nanos, cost: u64, group: u64) {
         let mut rest = cost;
         if let Some(last) = state.log_mut().back_mut()
             // What has left the period must not come back into it with a group.
             && !self.has_left(last, grant)
         {
             // At the end of the clock all comes at one time, and may be more than one entry counts.
-            let most = if last.at == grant { u64::MAX } else { self.group };
+            let most = if last.at == grant { u64::MAX } else { group };
             let shared = rest.min(most.saturating_sub(last.units));
             if shared > 0 {
                 if change.added == 0 {
@@ -106,8 +111,43 @@ impl Terms {
             change.added += 1;
         }
         change.units = change.units.saturating_add(cost);
-        state.level.amount += u128::from(cost);
+        state.level.amount += i128::from(cost);
         state.level.at = state.level.at.max(grant);
+    }
+
+    /// Counts `units` that were granted at `counted` from `now` on, when they are handed over. `false` if they no longer
+    /// count and their room was given to others: then they have to wait once more.
+    pub(crate) fn hand_over(&self, state: &mut State, counted: Nanos, units: u64, now: Nanos) -> bool {
+        let expired = now.saturating_sub(counted) >= self.period;
+        if state.level.at > now {
+            return !expired;
+        }
+        if expired && self.held_at(state, now).saturating_add(units) > self.count {
+            return false;
+        }
+        if !expired {
+            Terms::remove(state, counted, units);
+        }
+        self.add(state, &mut Change::none(now), now, units, self.group);
+        true
+    }
+
+    /// Takes `units` that were logged at `since` or later out of the log, the first first.
+    fn remove(state: &mut State, since: Nanos, units: u64) {
+        let (mut rest, mut amount) = (units, state.level.amount);
+        let log = state.log_mut();
+        let mut place = log.partition_point(|entry| entry.at < since);
+        while let Some(entry) = log.get_mut(place).filter(|_| rest > 0) {
+            let removed = rest.min(entry.units);
+            (rest, entry.units) = (rest - removed, entry.units - removed);
+            amount -= i128::from(removed);
+            if entry.units > 0 {
+                place += 1;
+            } else {
+                log.remove(place);
+            }
+        }
+        state.level.amount = amount;
     }
 
     /// Takes back the charges in `change`, after which there were no others, as if they had never been made.
@@ -119,7 +159,7 @@ impl Terms {
         if let (Some(entry), Some(last)) = (change.joined, log.back_mut()) {
             *last = entry;
         }
-        state.level.amount = state.level.amount.saturating_sub(change.units.into());
+        state.level.amount -= i128::from(change.units);
         state.level.at = change.at;
     }
 
@@ -130,7 +170,7 @@ impl Terms {
         {
             let returned = units.min(entry.units);
             entry.units -= returned;
-            state.level.amount -= u128::from(returned);
+            state.level.amount -= i128::from(returned);
             state.log_mut().retain(|entry| entry.units > 0);
         }
     }
@@ -142,18 +182,19 @@ impl Terms {
         for entry in state.log_mut().iter_mut().skip_while(|entry| self.has_left(entry, now)) {
             let returned = rest.min(entry.units);
             entry.units -= returned;
-            amount -= u128::from(returned);
+            amount -= i128::from(returned);
             rest -= returned;
         }
         state.level.amount = amount;
     }
 
-    /// Logs `units` at `now`, as far as there is room.
+    /// Logs `units` at `now` that were used without a grant, be it more than the window allows: all count for a period.
     pub(crate) fn pay(&self, state: &mut State, now: Nanos, units: u64) {
-        let (at, time) = (state.level.at, now.max(state.level.at));
-        let room = self.count.saturating_sub(self.held_at(state, time));
-        if room.min(units) > 0 {
-            self.charge(state, &mut Change::none(at), at, time, room.min(units));
+        let time = now.max(state.level.at);
+        if units > 0 {
+            // Beyond the count they need no times of their own: so the log stays as short as the window is.
+            let group = if self.held_at(state, time) > self.count { u64::MAX } else { self.group };
+            self.add(state, &mut Change::none(time), time, units, group);
         }
     }
 
@@ -188,7 +229,7 @@ impl Terms {
     /// Units that count at `time`, which is not before the last grant.
     fn held_at(&self, state: &State, time: Nanos) -> u64 {
         let gone = state.log().iter().take_while(|entry| self.has_left(entry, time));
-        let held = state.level.amount - gone.map(|entry| u128::from(entry.units)).sum::<u128>();
+        let held = state.level.amount - gone.map(|entry| i128::from(entry.units)).sum::<i128>();
         u64::try_from(held).unwrap_or(u64::MAX)
     }
 
@@ -229,7 +270,7 @@ impl Window {
     /// `None` for a cost above the window's count, which no time allows, and beyond the end of the clock.
     #[must_use]
     pub fn conforms_at(&self, now: Nanos, cost: u64) -> Option<Nanos> {
-        self.terms.conforms_at(&self.state, now, cost)
+        self.terms.room_at(&self.state, now.max(self.state.level.at), cost)
     }
 
     /// Takes `cost` units at `grant`, a time not before [`conforms_at`](Self::conforms_at).

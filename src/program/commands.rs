@@ -4,6 +4,7 @@ use super::ending::Teller;
 use super::exit::Exit;
 use super::flags::{Flags, Repeat};
 use super::input::{self, Input};
+use super::naming::Naming;
 use super::report::{Report, Total, UnitName};
 use super::tally::{self, Tally};
 use super::{bucket, lookup, pipe, say, signals};
@@ -35,7 +36,7 @@ pub(super) const JOBS: u32 = 16;
 /// What failed of our own.
 pub(crate) fn run(flags: &Flags, template: &Template) -> Result<Exit> {
     if flags.is_dry_run() {
-        return with_source(flags, |source, name| dry_run(flags, template, source, name));
+        return with_source(flags, |source, name, _| dry_run(flags, template, source, name));
     }
     let program = match template.name().map(lookup::find) {
         Some(Ok(path)) => Some(path),
@@ -57,7 +58,7 @@ pub(crate) fn run(flags: &Flags, template: &Template) -> Result<Exit> {
         timeout: flags.timeout(),
         in_our_group,
     };
-    with_source(flags, |source, name| launch(flags, options, source, name))
+    with_source(flags, |source, name, total| launch(flags, options, source, name, total))
 }
 
 /// Whether this process has a terminal that controls it.
@@ -68,18 +69,19 @@ pub(super) fn has_terminal() -> bool {
 /// A source of units, whichever it is.
 type AnySource = Box<dyn Source>;
 
-fn with_source(flags: &Flags, act: impl FnOnce(AnySource, &str) -> Result<Exit>) -> Result<Exit> {
+fn with_source(flags: &Flags, act: impl FnOnce(AnySource, &str, Option<Total>) -> Result<Exit>) -> Result<Exit> {
     if let Some(repeat) = flags.repeat() {
-        return act(Box::new(Numbers::to(last(repeat))), "--repeat");
+        let commands = last(repeat).map(|times| times.div_ceil(flags.shape().max_args.max(1)));
+        return act(Box::new(Numbers::to(last(repeat))), "--repeat", commands.map(Total::Units));
     }
-    let Input { fd, name, .. } = input::open(flags.arg_file())?;
+    let Input { fd, name, size } = input::open(flags.arg_file())?;
     if flags.arg_file().is_none()
         && !flags.is_quiet()
         && let Some(remark) = input::remark(&fd, "units", "run (N times: --repeat N)")
     {
         say(remark);
     }
-    act(Box::new(Descriptor(fd)), &name)
+    act(Box::new(Descriptor(fd)), &name, size.map(Total::Bytes))
 }
 
 fn last(repeat: Repeat) -> Option<u64> {
@@ -89,12 +91,12 @@ fn last(repeat: Repeat) -> Option<u64> {
     }
 }
 
-fn launch(flags: &Flags, options: Options, source: AnySource, name: &str) -> Result<Exit> {
+fn launch(flags: &Flags, options: Options, source: AnySource, name: &str, total: Option<Total>) -> Result<Exit> {
     pipe::hint_at_idle_limit(flags);
     throttle::clock::sharpen_this_thread();
     let supply = bucket::supply(flags)?;
-    let total = flags.repeat().and_then(last).map(|times| Total::Units(times.div_ceil(flags.shape().max_args.max(1))));
-    let report = Report::new(flags, UnitName::Command, total, supply)?.with_tally(Tally::new(flags));
+    let report =
+        Report::new(flags, UnitName::Command, total, supply)?.with_tally(Tally::new(flags, io::stderr().is_terminal()));
     let watch = Arc::new(Watch {
         report: Arc::new(report),
         launcher: OnceLock::new(),
@@ -120,6 +122,7 @@ fn launch(flags: &Flags, options: Options, source: AnySource, name: &str) -> Res
         }
     }
     if let Err(error) = result {
+        watch.fail();
         watch.report.close_or_say();
         return Err(told(error, name));
     }
@@ -143,6 +146,13 @@ impl Watch {
         self.launcher.get().cloned()
     }
 
+    /// Something of our own went wrong, which comes before whatever commands do.
+    pub(super) fn fail(&self) {
+        if let Some(mut tally) = self.report.tally() {
+            tally.fail();
+        }
+    }
+
     pub(super) fn exit(&self) -> Exit {
         self.report.tally().map_or(Exit::Success, |tally| tally.exit())
     }
@@ -163,7 +173,7 @@ fn dry_run(flags: &Flags, template: &Template, source: AnySource, name: &str) ->
     let meter = Meter::new(0, flags.plan().len());
     let buffer = Buffer::new(flags.framing(), BUFFER);
     let out = RefCell::new(io::BufWriter::new(io::stdout()));
-    let mut shown = Shown::default();
+    let (mut shown, naming) = (Shown::default(), Naming::new(flags, false));
     let (shape, room) = (flags.shape(), room_for_words());
     let quote = if io::stdout().is_terminal() { quoted_for_terminal } else { quoted };
     let show = |job: &Job| {
@@ -172,8 +182,8 @@ fn dry_run(flags: &Flags, template: &Template, source: AnySource, name: &str) ->
         shown.last = clock.now();
         if let Some(outcome) = cannot_run(template, job, room) {
             shown.failed += 1;
-            let told = tally::named_as_unfit(job, &outcome);
-            return writeln!(out, "# {told}  # {}", in_thousandths(shown.last));
+            let lines = naming.each(job, &tally::unfit(job, &outcome));
+            return lines.iter().try_for_each(|line| writeln!(out, "# {line}  # {}", in_thousandths(shown.last)));
         }
         shown.count += 1;
         out.write_all(&quote(template.fill(job.units())))?;

@@ -4,7 +4,7 @@
 //! made for it then waits for the commands and ends the program: the pump may be blocked anywhere, and is not asked.
 
 use super::commands::Watch;
-use super::exit::Exit;
+use super::report::UnitName;
 use super::{say, signals};
 use rustix::process::Signal;
 use signal_hook::consts::SIGPIPE;
@@ -18,6 +18,9 @@ use throttle::launch::{Job, Observer, Outcome, Words, quoted, quoted_for_termina
 
 /// For so long after everything was killed it is tried to tell how it ended.
 const LAST_WORDS: Duration = Duration::from_secs(1);
+
+/// Who ends soon after the first signal is not told to be waited for.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Why nothing is launched any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,7 +48,10 @@ impl Watch {
                 self.interrupt("the reader is gone");
                 launcher.end_with(Signal::TERM);
             }
-            Ending::CannotPrint => launcher.end_with(Signal::TERM),
+            Ending::CannotPrint => {
+                self.fail();
+                launcher.end_with(Signal::TERM);
+            }
         }
         let watch = Arc::clone(self);
         let ender = thread::Builder::new().name("ender".to_owned()).spawn(move || {
@@ -65,8 +71,21 @@ impl Watch {
         if first {
             self.interrupt("interrupted");
             self.end(Ending::Signal(signal));
+            self.tell_what_is_waited_for();
         }
         first
+    }
+
+    /// Says why nothing seems to happen where commands ignore the first signal. Without a thread for that it stays unsaid.
+    fn tell_what_is_waited_for(self: &Arc<Self>) {
+        let (Some(launcher), watch) = (self.launcher(), Arc::clone(self)) else { return };
+        let tell = move || {
+            if !launcher.drains_within(PATIENCE) {
+                let (running, them) = (launcher.running(), if launcher.running() == 1 { "it" } else { "them" });
+                watch.hint(|| format!("waiting for {}; again to kill {them}", UnitName::Command.count(running)));
+            }
+        };
+        let _ = thread::Builder::new().name("teller".to_owned()).spawn(tell);
     }
 
     /// Everything was killed. Who does not read what we still have to tell does not keep us.
@@ -98,8 +117,7 @@ impl Watch {
             // Also where something else was the end before it came.
             (signal, _) => signals::die_of(signal),
         }
-        let exit = if ending == Ending::CannotPrint { Exit::Error } else { self.exit() };
-        std::process::exit(exit.code().into())
+        std::process::exit(self.exit().code().into())
     }
 }
 
@@ -119,10 +137,8 @@ impl Observer for Teller {
     }
 
     fn ended(&self, job: &Job, outcome: &Outcome) {
-        let line = self.0.report.tally().and_then(|mut tally| tally.end(job, outcome, self.0.report.now()));
-        if let Some(line) = line {
-            self.0.report.aside(line);
-        }
+        let lines = self.0.report.tally().map(|mut tally| tally.end(job, outcome, self.0.report.now()));
+        self.0.report.asides(&lines.unwrap_or_default());
         if matches!(outcome, Outcome::Exited(255)) {
             self.0.end(Ending::Stopped);
         }
@@ -145,17 +161,14 @@ impl Observer for Teller {
     }
 
     fn left_behind(&self, job: &Job) {
-        self.0.hint(|| {
-            format!(
-                "unit {} '{}' left something behind that holds its output open; not waited for",
-                job.seq(),
-                super::tally::shown(job.name())
-            )
-        });
+        let name = self.0.report.tally().map(|tally| tally.name(job)).unwrap_or_default();
+        self.0.hint(|| format!("{name} left something behind that holds its output open; not waited for"));
     }
 
     fn held_up(&self) {
-        self.0.hint(|| "launching waits: too much output waits for an earlier command to end (-k)".to_owned());
+        if self.0.report.tally().is_some_and(|tally| tally.advises()) {
+            self.0.report.aside("launching waits: too much output waits for an earlier command to end (-k)");
+        }
     }
 
     fn printing(&self, print: &mut dyn FnMut() -> bool) {

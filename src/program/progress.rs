@@ -1,9 +1,12 @@
 //! Progress on standard error: a bar on a terminal, a plain line now and then elsewhere.
+//!
+//! The bar is one line. It is kept shorter than the terminal is wide and the cursor is put back to its start: what the
+//! terminal then echoes (`^C`) stands in the line that is erased next, and so do the rows into which a terminal that is made
+//! narrower breaks it.
 
 use super::flags::{Flags, ProgressWhen};
-use super::report::Total;
 use super::say;
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use rustix::fs::FileType;
 use std::io::{IsTerminal, Write};
 use std::time::Duration;
 use throttle::clock::{Nanos, SECOND};
@@ -15,13 +18,61 @@ const FRAME: Duration = Duration::from_millis(100);
 const LINE: Duration = Duration::from_secs(10);
 /// Work that takes less needs no bar.
 const WORTH_A_BAR: Nanos = SECOND;
+/// Columns of a terminal that does not say how many it has.
+const COLUMNS: usize = 80;
 
-/// What is shown at one moment.
-#[derive(Debug)]
+/// What is shown at one moment, in parts: a narrow terminal has no room for all of them. A part may be empty.
+#[derive(Debug, Default)]
 pub(super) struct Shown {
-    pub(super) text: String,
-    /// Bytes or units, as the total is counted.
-    pub(super) done: u64,
+    /// How much is done of all there is to do, where that is known.
+    pub(super) percent: Option<u64>,
+    pub(super) count: String,
+    /// The same in fewer words.
+    pub(super) short_count: String,
+    pub(super) rate: String,
+    pub(super) left: String,
+    pub(super) limit: String,
+    /// Whether something has come that is worth a bar.
+    pub(super) is_begun: bool,
+}
+
+impl Shown {
+    pub(super) fn text(&self) -> String {
+        joined(&[&self.count, &self.rate, &self.left, &self.limit])
+    }
+
+    /// The first of these that fits into `columns`: whole words, and the time left in each.
+    fn within(&self, columns: usize) -> String {
+        let Shown { count, short_count, rate, left, limit, .. } = self;
+        let choices: [(usize, &[&str]); 9] = [
+            (20, &[count, rate, left, limit]),
+            (20, &[count, rate, left]),
+            (10, &[count, rate, left]),
+            (0, &[count, rate, left]),
+            (0, &[short_count, rate, left]),
+            (10, &[short_count, left]),
+            (0, &[short_count, left]),
+            (10, &[left]),
+            (0, &[left]),
+        ];
+        let lines = choices.into_iter().map(|(width, parts)| self.bar(width) + &joined(parts));
+        let mut lines = lines.chain([left.clone()]).map(|line| line.trim_end().to_owned());
+        lines.find(|line| line.len() <= columns).unwrap_or_default()
+    }
+
+    /// `=====>                31% `
+    fn bar(&self, width: usize) -> String {
+        let Some(percent) = self.percent.map(|percent| percent.min(100)) else { return String::new() };
+        let bar = "=".repeat(width) + ">" + &" ".repeat(width);
+        let begin = width - usize::try_from(percent).unwrap_or(100) * width / 100;
+        let space = if width > 0 { " " } else { "" };
+        format!("{}{space}{percent}% ", &bar[begin..begin + width])
+    }
+}
+
+fn joined(parts: &[&str]) -> String {
+    let parts: Vec<&str> = parts.iter().copied().filter(|part| !part.is_empty()).collect();
+    parts.join(", ")
 }
 
 /// What is done about progress.
@@ -29,39 +80,31 @@ pub(super) struct Shown {
 pub(super) enum Progress {
     Nothing,
     Lines,
-    Bar {
-        bar: ProgressBar,
-        from: Nanos,
-        /// Whether the terminal stands within a line that somebody else has written.
-        within_line: bool,
-    },
+    Bar(Bar),
+}
+
+/// A bar, and what stands on the terminal.
+#[derive(Debug, Default)]
+pub(super) struct Bar {
+    /// Not asked for: it waits until it is worth it.
+    is_automatic: bool,
+    /// Empty while nothing is shown.
+    line: String,
+    /// Whether the terminal stands within a line that somebody else has written.
+    within_line: bool,
 }
 
 impl Progress {
-    /// Decides by what was asked for and what standard error and output are.
-    pub(super) fn new(flags: &Flags, total: Option<Total>) -> Self {
-        let length = total.map(|(Total::Bytes(all) | Total::Units(all))| all);
-        let terminal = std::io::stderr().is_terminal();
-        let spoils = match flags.template() {
-            Some(_) => flags.output() == Output::Direct,
-            None => std::io::stdout().is_terminal(),
-        };
+    /// Decides by what was asked for and what standard input, output and error are.
+    pub(super) fn new(flags: &Flags) -> Self {
+        let is_dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
+        let terminal = std::io::stderr().is_terminal() && !is_dumb;
         match (flags.progress(), terminal) {
             (ProgressWhen::Never, _) | (ProgressWhen::Auto, false) => Progress::Nothing,
-            (ProgressWhen::Auto, true) if spoils || flags.is_quiet() => Progress::Nothing,
+            (ProgressWhen::Auto, true) if spoils_something(flags) || flags.is_quiet() => Progress::Nothing,
             (ProgressWhen::Always, false) => Progress::Lines,
-            (ProgressWhen::Auto, true) => Progress::bar(length, WORTH_A_BAR),
-            (ProgressWhen::Always, true) => Progress::bar(length, 0),
+            (when, true) => Progress::Bar(Bar { is_automatic: when == ProgressWhen::Auto, ..Bar::default() }),
         }
-    }
-
-    fn bar(length: Option<u64>, from: Nanos) -> Self {
-        let bar = ProgressBar::with_draw_target(length, ProgressDrawTarget::hidden());
-        let template = if length.is_some() { "{bar:20} {percent:>3}% {wide_msg}" } else { "{spinner} {wide_msg}" };
-        if let Ok(style) = ProgressStyle::with_template(template) {
-            bar.set_style(style.progress_chars("=> "));
-        }
-        Progress::Bar { bar, from, within_line: false }
     }
 
     /// How often [`show`](Self::show) is to be called.
@@ -69,77 +112,175 @@ impl Progress {
         match self {
             Progress::Nothing => None,
             Progress::Lines => Some(LINE),
-            Progress::Bar { .. } => Some(FRAME),
+            Progress::Bar(_) => Some(FRAME),
         }
     }
 
     pub(super) fn show(&mut self, shown: &Shown, elapsed: Nanos) {
         match self {
             Progress::Nothing => {}
-            Progress::Lines => say(&shown.text),
-            Progress::Bar { from, .. } if elapsed < *from || is_in_background() => {}
-            Progress::Bar { bar, within_line, .. } => {
-                end_line(within_line);
-                if bar.is_hidden() {
-                    bar.set_draw_target(ProgressDrawTarget::stderr());
-                }
-                bar.set_position(shown.done);
-                bar.set_message(shown.text.clone());
-                bar.tick();
-            }
+            Progress::Lines => say(shown.text()),
+            Progress::Bar(bar) if bar.is_automatic && (elapsed < WORTH_A_BAR || !shown.is_begun) => {}
+            Progress::Bar(bar) => bar.show(shown),
         }
     }
 
     /// Whether there is a bar to be torn, now or soon.
     pub(super) fn is_a_bar(&self) -> bool {
-        matches!(self, Progress::Bar { .. })
+        matches!(self, Progress::Bar(_))
     }
 
     /// Writes a message without tearing the bar.
     pub(super) fn aside(&mut self, write: impl FnOnce()) {
-        match self {
-            Progress::Bar { bar, within_line, .. } => bar.suspend(|| {
-                end_line(within_line);
-                write();
-            }),
-            _ => write(),
-        }
+        let Progress::Bar(bar) = self else { return write() };
+        bar.erase();
+        bar.end_line();
+        write();
+        bar.draw();
     }
 
     /// Writes what others have to say, without tearing the bar; it says whether it has left a line open.
     pub(super) fn beside(&mut self, write: impl FnOnce() -> bool) {
-        match self {
-            Progress::Bar { bar, within_line, .. } => {
-                let is_shown = !bar.is_hidden();
-                bar.suspend(|| {
-                    *within_line = write();
-                    if is_shown {
-                        end_line(within_line);
-                    }
-                });
-            }
-            _ => drop(write()),
-        }
+        let Progress::Bar(bar) = self else {
+            write();
+            return;
+        };
+        bar.erase();
+        bar.within_line = write();
+        bar.draw();
     }
 
     /// Nothing is shown any more.
     pub(super) fn close(&mut self) {
-        if let Progress::Bar { bar, .. } = self {
-            bar.finish_and_clear();
+        if let Progress::Bar(bar) = self {
+            bar.erase();
         }
         *self = Progress::Nothing;
     }
 }
 
-/// A bar, or a message, begins at the left: what stands there is not wiped out.
-fn end_line(within_line: &mut bool) {
-    if std::mem::take(within_line) {
-        // If that cannot be written, there is nobody to see it.
-        let _ = std::io::stderr().write_all(b"\n");
+impl Bar {
+    fn show(&mut self, shown: &Shown) {
+        let before = std::mem::replace(&mut self.line, shown.within(columns() - 1));
+        if self.line.is_empty() && !before.is_empty() {
+            erase();
+        }
+        self.draw();
     }
+
+    /// In one write, so that nothing comes in between; what is left of the line before is erased.
+    fn draw(&mut self) {
+        if is_in_background() {
+            // A prompt may stand there now.
+            self.line.clear();
+        }
+        if !self.line.is_empty() {
+            self.end_line();
+            write(&format!("\r{}\x1b[J\r", self.line));
+        }
+    }
+
+    fn erase(&self) {
+        if !self.line.is_empty() && !is_in_background() {
+            erase();
+        }
+    }
+
+    /// A bar, or a message, begins at the left: what stands there is not wiped out.
+    fn end_line(&mut self) {
+        if std::mem::take(&mut self.within_line) {
+            write("\n");
+        }
+    }
+}
+
+/// From the start of the line to the end of the screen (ED, ECMA-48).
+fn erase() {
+    write("\r\x1b[J");
+}
+
+fn write(text: &str) {
+    // If that cannot be written, there is nobody to see it.
+    let _ = std::io::stderr().write_all(text.as_bytes());
+}
+
+fn columns() -> usize {
+    let size = rustix::termios::tcgetwinsize(std::io::stderr());
+    size.ok().map(|size| usize::from(size.ws_col)).filter(|columns| *columns > 0).unwrap_or(COLUMNS)
+}
+
+/// Whether somebody else may use the terminal: who reads our output, who types our input, or a command.
+fn spoils_something(flags: &Flags) -> bool {
+    let is_typed = flags.arg_file().is_none() && flags.repeat().is_none() && std::io::stdin().is_terminal();
+    let is_launch = flags.template().is_some();
+    let output_spoils = match (is_launch, std::io::stdout().is_terminal()) {
+        // What is written there is written beside the bar.
+        (true, true) => false,
+        (false, true) => true,
+        (_, false) => !has_no_reader_here(std::io::stdout()),
+    };
+    is_typed || output_spoils || (is_launch && flags.output() == Output::Direct)
+}
+
+/// Whether it is a file or a device: what is read from a pipe or a socket may end up on the terminal.
+fn has_no_reader_here(fd: impl rustix::fd::AsFd) -> bool {
+    let kind = rustix::fs::fstat(fd).map(|stat| FileType::from_raw_mode(stat.st_mode));
+    kind.is_ok_and(|kind| matches!(kind, FileType::RegularFile | FileType::CharacterDevice | FileType::BlockDevice))
 }
 
 /// Whether the terminal belongs to somebody else now, to a shell for example, whose prompt a bar would spoil.
 fn is_in_background() -> bool {
     rustix::termios::tcgetpgrp(std::io::stderr()).is_ok_and(|foreground| foreground != rustix::process::getpgrp())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shown() -> Shown {
+        Shown {
+            percent: Some(42),
+            count: "213 started, 5 running, 205 ok, 3 failed".to_owned(),
+            short_count: "205 ok, 3 failed".to_owned(),
+            rate: "5.00/s now".to_owned(),
+            left: "57 s left".to_owned(),
+            limit: "limit 5/s".to_owned(),
+            is_begun: true,
+        }
+    }
+
+    #[test]
+    fn a_narrow_terminal_drops_the_limit_then_the_rate_and_never_the_time_left() {
+        let line =
+            "========>            42% 213 started, 5 running, 205 ok, 3 failed, 5.00/s now, 57 s left, limit 5/s";
+        assert_eq!(shown().within(160), line);
+        for (columns, expected) in [
+            (98, "========>            42% 213 started, 5 running, 205 ok, 3 failed, 5.00/s now, 57 s left"),
+            (79, "====>      42% 213 started, 5 running, 205 ok, 3 failed, 5.00/s now, 57 s left"),
+            (70, "42% 213 started, 5 running, 205 ok, 3 failed, 5.00/s now, 57 s left"),
+            (60, "42% 205 ok, 3 failed, 5.00/s now, 57 s left"),
+            (39, "42% 205 ok, 3 failed, 57 s left"),
+            (20, "42% 57 s left"),
+            (12, "57 s left"),
+            (8, ""),
+        ] {
+            assert_eq!(shown().within(columns), expected, "{columns}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_known_is_not_shown() {
+        let unknown = Shown { percent: None, left: String::new(), ..shown() };
+        assert_eq!(unknown.within(30), "205 ok, 3 failed, 5.00/s now");
+        assert_eq!(Shown { percent: None, ..shown() }.within(9), "57 s left");
+        assert_eq!(Shown { percent: None, left: String::new(), ..shown() }.within(9), "");
+    }
+
+    #[test]
+    fn the_bar_is_full_at_the_end() {
+        for (percent, expected) in [(0, ">          0% "), (99, "=========> 99% "), (100, "========== 100% ")] {
+            assert_eq!(Shown { percent: Some(percent), ..shown() }.bar(10), expected);
+        }
+        assert_eq!(Shown { percent: Some(101), ..shown() }.bar(0), "100% ");
+    }
 }

@@ -44,9 +44,12 @@ impl UnitName {
         }
     }
 
-    fn count(self, units: u64) -> String {
-        let plural = self.plural();
-        format!("{units} {}", if units == 1 { plural.trim_end_matches('s') } else { plural })
+    pub(super) fn singular(self) -> &'static str {
+        self.plural().trim_end_matches('s')
+    }
+
+    pub(super) fn count(self, units: u64) -> String {
+        format!("{units} {}", if units == 1 { self.singular() } else { self.plural() })
     }
 }
 
@@ -65,6 +68,8 @@ pub(crate) struct Report {
     /// In launch mode.
     tally: Option<Mutex<Tally>>,
     limits: Vec<String>,
+    /// As the user wrote them.
+    written: String,
     supply: Supply,
     meter: Meter,
     tick_every: Option<Duration>,
@@ -96,11 +101,12 @@ impl Report {
         let plan = flags.plan();
         let meter = Meter::new(supply.clock().now(), plan.len());
         let summary = flags.summary().map(open).transpose()?;
-        let progress = Progress::new(flags, total);
+        let progress = Progress::new(flags);
         let tick_every = progress.interval();
         let screen = Mutex::new(Screen { progress, recent: Recent::default(), closed: false, summary });
         let limits = (0..plan.len()).map(|place| plan.describe(place)).collect();
-        Ok(Report { unit, total, tally: None, limits, supply, meter, tick_every, screen })
+        let written = flags.limits_as_written();
+        Ok(Report { unit, total, tally: None, limits, written, supply, meter, tick_every, screen })
     }
 
     pub(crate) fn meter(&self) -> &Meter {
@@ -127,16 +133,16 @@ impl Report {
         if screen.progress.interval().is_some() {
             let reading = self.read();
             let now = screen.recent.rate(reading.elapsed, reading.units);
-            let done = if self.unit == UnitName::Command { reading.units } else { reading.bytes };
-            let shown = Shown { text: self.progress_text(&reading, now), done };
-            screen.progress.show(&shown, reading.elapsed);
+            screen.progress.show(&self.shown(&reading, now), reading.elapsed);
         }
     }
 
     /// Writes the status line.
     pub(crate) fn status(&self) {
         let reading = self.read();
-        let text = format!("{}{}", self.status_text(&reading), self.left_text(&reading));
+        let left = self.left_text(&reading);
+        let separator = if left.is_empty() { "" } else { ", " };
+        let text = format!("{}{separator}{left}", self.status_text(&reading));
         self.screen().progress.aside(|| say(text));
     }
 
@@ -193,29 +199,80 @@ impl Report {
         format!("{} in {}, {}", self.count_text(reading), time(reading.elapsed), rate(self.unit, mean_rate(reading)))
     }
 
-    /// The rate now, beside what is allowed. What matters least comes last: a narrow terminal cuts it off.
-    fn progress_text(&self, reading: &Reading, per_second: f64) -> String {
-        let limit =
-            if self.limits.is_empty() { "no limit".to_owned() } else { format!("limit {}", self.limits.join(" and ")) };
-        let (count, rate, left) = (self.count_text(reading), rate(self.unit, per_second), self.left_text(reading));
-        format!("{count}, {rate} now{left}, {limit}")
-    }
-
-    /// `, 7 s left`
-    fn left_text(&self, reading: &Reading) -> String {
-        self.time_left(reading).map(|left| format!(", {} left", countdown(left))).unwrap_or_default()
-    }
-
-    /// By the schedule, where the number of units is known.
-    fn time_left(&self, reading: &Reading) -> Option<Nanos> {
-        let total = match (self.total?, self.unit) {
-            (Total::Bytes(bytes), UnitName::Byte) => bytes,
-            (Total::Units(units), _) => units,
-            (Total::Bytes(_), _) => return None,
+    /// The rate now, beside what is allowed.
+    fn shown(&self, reading: &Reading, per_second: f64) -> Shown {
+        let count = self.count_text(reading);
+        let short_count = match self.unit {
+            UnitName::Byte => count.clone(),
+            UnitName::Command => self.tally().map(|tally| tally.ends()).unwrap_or_default(),
+            unit => unit.count(reading.units),
         };
-        let left = total.checked_sub(reading.units).filter(|left| *left > 0)?;
-        let end = self.supply.schedule(left)?;
-        Some(end.saturating_sub(self.now()))
+        Shown {
+            percent: self.percent(reading),
+            count,
+            short_count,
+            rate: self.rate_text(reading, per_second),
+            left: self.left_text(reading),
+            limit: if self.limits.is_empty() { "no limit".to_owned() } else { format!("limit {}", self.written) },
+            is_begun: reading.bytes > 0 || reading.units > 0 || reading.wait.is_some(),
+        }
+    }
+
+    /// Where less than one unit goes in the time over which the rate is taken, that says nothing.
+    fn rate_text(&self, reading: &Reading, per_second: f64) -> String {
+        match reading.wait {
+            Some(wait) if wait.until.saturating_sub(wait.since) > Recent::SPAN => {
+                format!("next in {}", countdown(wait.until.saturating_sub(self.now())))
+            }
+            _ => format!("{} now", rate(self.unit, per_second)),
+        }
+    }
+
+    /// `7 s left`
+    fn left_text(&self, reading: &Reading) -> String {
+        self.time_left(reading).map(|left| format!("{} left", countdown(left))).unwrap_or_default()
+    }
+
+    /// Of what there is to do; a command is done when it has ended.
+    fn percent(&self, reading: &Reading) -> Option<u64> {
+        let (all, begun) = match self.total? {
+            Total::Bytes(all) => (all, reading.bytes),
+            Total::Units(all) => (all, reading.units),
+        };
+        let (ended, started) = self.tally().map_or((1, 1), |tally| (tally.ended(), reading.units));
+        let done = u128::from(begun) * u128::from(ended.min(started)) * 100;
+        let percent = done.checked_div(u128::from(all) * u128::from(started.max(1)))?;
+        u64::try_from(percent.min(100)).ok()
+    }
+
+    /// By what holds the work back: the limits, the reader or a slow source, or the commands that run.
+    fn time_left(&self, reading: &Reading) -> Option<Nanos> {
+        let (units, now) = (self.units_left(reading)?, self.now());
+        // Those that wait have paid already.
+        let (until, paid) = reading.wait.map_or((0, 0), |wait| (wait.until, wait.units));
+        let last_grant = if units > paid { self.supply.schedule(units - paid)?.max(until) } else { until };
+        let by_limits = last_grant.saturating_sub(now);
+        let by_pace = if reading.sink + reading.source > reading.limits.iter().sum() {
+            scaled(reading.elapsed, units, reading.units)
+        } else {
+            0
+        };
+        let last_start = by_limits.max(by_pace);
+        let left = self.tally().map_or(Some(last_start), |tally| tally.time_left(units, last_start, now))?;
+        Some(left).filter(|left| *left > 0)
+    }
+
+    /// Of a file by its length: what is not read yet has units as long as those that were.
+    fn units_left(&self, reading: &Reading) -> Option<u64> {
+        match (self.total?, self.unit) {
+            (Total::Units(all), _) => all.checked_sub(reading.units),
+            (Total::Bytes(all), UnitName::Byte) => all.checked_sub(reading.bytes),
+            (Total::Bytes(all), _) => {
+                let (units, bytes) = (reading.units + reading.units_ahead, reading.bytes + reading.bytes_ahead);
+                let unread = all.saturating_sub(bytes);
+                (units > 0).then(|| reading.units_ahead + scaled(units, unread, bytes))
+            }
+        }
     }
 
     fn summary_text(&self, reading: &Reading) -> String {
@@ -239,7 +296,7 @@ impl Report {
         let limits: Vec<_> =
             limits.into_iter().map(|(limit, waited)| json!({"limit": limit, "waited_ns": waited})).collect();
         let mut summary = json!({
-            "unit": self.unit.plural().trim_end_matches('s'),
+            "unit": self.unit.singular(),
             "units": reading.units,
             "bytes": reading.bytes,
             "elapsed_ns": reading.elapsed,
@@ -274,7 +331,14 @@ impl Report {
 
     /// A line on standard error that does not tear the bar.
     pub(crate) fn aside(&self, line: impl Display) {
-        self.screen().progress.aside(|| say(line));
+        self.asides(&[line]);
+    }
+
+    /// Several of them, with nothing in between.
+    pub(crate) fn asides(&self, lines: &[impl Display]) {
+        if !lines.is_empty() {
+            self.screen().progress.aside(|| lines.iter().for_each(say));
+        }
     }
 
     /// Has `write` write where the bar, if there is one, stands. It says whether it has left a line open on the terminal.
@@ -354,8 +418,17 @@ fn rate(unit: UnitName, per_second: f64) -> String {
 }
 
 /// `1.50 MB`
+#[allow(clippy::cast_precision_loss, reason = "only shown")]
 fn size(bytes: u64) -> String {
-    indicatif::DecimalBytes(bytes).to_string()
+    if bytes < 1000 {
+        return format!("{bytes} B");
+    }
+    let (mut value, mut prefixes) = (bytes as f64 / 1e3, "kMGTPE".chars());
+    let mut prefix = prefixes.next();
+    while value >= 999.5 {
+        (value, prefix) = (value / 1e3, prefixes.next());
+    }
+    format!("{} {}B", digits(value), prefix.unwrap_or('E'))
 }
 
 /// To three digits, or to the second beyond a minute.
@@ -372,12 +445,26 @@ fn time(nanos: Nanos) -> String {
     }
 }
 
-/// Whole seconds, so that it does not flicker.
+/// `58 s`, `3m 20s`, `58 min`, `1h 23m`, `2d 5h`: no finer than what matters, so that it does not flicker; rounded up.
 fn countdown(nanos: Nanos) -> String {
-    match nanos.div_ceil(SECOND) {
-        seconds @ ..60 => format!("{seconds} s"),
-        seconds => humantime::format_duration(Duration::from_secs(seconds)).to_string(),
+    let two = |count: u64, large: &str, each: u64, small: &str| match (count / each, count % each) {
+        (much, 0) => format!("{much}{large}"),
+        (much, little) => format!("{much}{large} {little}{small}"),
+    };
+    let [seconds, minutes, hours] = [SECOND, 60 * SECOND, 3600 * SECOND].map(|unit| nanos.div_ceil(unit));
+    match (seconds, minutes) {
+        (..60, _) => format!("{seconds} s"),
+        (..600, _) => two(seconds, "m", 60, "s"),
+        (_, ..60) => format!("{minutes} min"),
+        (_, ..1440) => two(minutes, "h", 60, "m"),
+        _ => two(hours, "d", 24, "h"),
     }
+}
+
+/// `value * of / whole`, rounded up; nothing of nothing.
+fn scaled(value: u64, of: u64, whole: u64) -> u64 {
+    let product = u128::from(value) * u128::from(of);
+    u64::try_from(product.div_ceil(u128::from(whole.max(1)))).unwrap_or(u64::MAX)
 }
 
 fn digits(value: f64) -> String {

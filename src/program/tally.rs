@@ -2,7 +2,8 @@
 
 use super::commands::JOBS;
 use super::exit::Exit;
-use super::flags::Flags;
+use super::flags::{Flags, Format, Summary};
+use super::naming::Naming;
 use std::collections::BTreeMap;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -11,9 +12,6 @@ use throttle::clock::{Nanos, SECOND};
 use throttle::launch::{Job, Outcome, Template};
 use throttle::limits::Plan;
 use throttle::rate::Rate;
-
-/// Failed units that are named one by one.
-const NAMED: u64 = 20;
 
 /// Jobs that were the brake for so long are worth a hint.
 const BRAKE: Nanos = 10 * SECOND;
@@ -26,6 +24,9 @@ const SHOWN: usize = 60;
 pub(crate) struct Tally {
     quiet: bool,
     trace: bool,
+    /// Whether the sum is told also where all went well: to somebody who looks on, or asked for it.
+    sums_up: bool,
+    naming: Naming,
     /// What is run, for the messages.
     command: String,
     /// Where its name depends on the unit.
@@ -34,6 +35,8 @@ pub(crate) struct Tally {
     terminal: &'static str,
     /// As the user wrote them.
     limits: String,
+    /// Commands at once; 0: no cap.
+    jobs: u32,
     /// For the hint about jobs: the pace, unless the number of jobs was chosen.
     pace: Option<Rate>,
     hinted: bool,
@@ -49,6 +52,7 @@ pub(crate) struct Tally {
     /// Ended because all was to end.
     stopped: u64,
     skipped: u64,
+    /// The next job, and what is said of it at the end.
     next: Option<(u64, String)>,
     /// Why commands are ended before their time.
     interrupted: Option<&'static str>,
@@ -56,10 +60,13 @@ pub(crate) struct Tally {
 }
 
 impl Tally {
-    pub(crate) fn new(flags: &Flags) -> Self {
+    pub(crate) fn new(flags: &Flags, on_terminal: bool) -> Self {
+        let said_here = |summary: &Summary| summary.format == Format::Text && summary.file.is_none();
         Tally {
             quiet: flags.is_quiet(),
             trace: flags.is_traced(),
+            sums_up: on_terminal || flags.summary().is_some_and(said_here),
+            naming: Naming::new(flags, on_terminal),
             command: flags.command_name(),
             template: flags.template().filter(|template| template.name().is_none()).cloned(),
             terminal: match (flags.jobs(), flags.timeout()) {
@@ -68,6 +75,7 @@ impl Tally {
                 _ => "with -j 1 it may have it",
             },
             limits: flags.limits_as_written(),
+            jobs: flags.jobs().unwrap_or(JOBS),
             pace: flags.jobs().is_none().then(|| Plan::fastest(flags.plan())).flatten(),
             hinted: false,
             looked: 0,
@@ -88,6 +96,11 @@ impl Tally {
 
     pub(super) fn is_quiet(&self) -> bool {
         self.quiet
+    }
+
+    /// Whether somebody looks on whom a hint at how it goes may help; to others it would be mailed.
+    pub(super) fn advises(&self) -> bool {
+        self.sums_up && !self.quiet
     }
 
     pub(super) fn is_traced(&self) -> bool {
@@ -116,18 +129,28 @@ impl Tally {
     pub(super) fn set_next(&mut self, job: &Job, skipped: u64) {
         self.skipped = skipped;
         if self.next.as_ref().is_none_or(|(seq, _)| *seq != job.seq()) {
-            self.next = Some((job.seq(), shown(job.name())));
+            self.next = Some((job.seq(), self.naming.next(job)));
         }
     }
 
-    /// Counts an end; returns the line that tells of it, if one does.
-    pub(super) fn end(&mut self, job: &Job, outcome: &Outcome, now: Nanos) -> Option<String> {
+    /// Something of our own went wrong.
+    pub(super) fn fail(&mut self) {
+        self.exit = worse(self.exit, Exit::Error);
+    }
+
+    /// What a message calls the first unit of `job`.
+    pub(super) fn name(&self, job: &Job) -> String {
+        self.naming.first(job)
+    }
+
+    /// Counts an end; returns the lines that tell of it, if any do.
+    pub(super) fn end(&mut self, job: &Job, outcome: &Outcome, now: Nanos) -> Vec<String> {
         let started = self.started_at.remove(&job.seq()).unwrap_or(now);
         self.durations += now.saturating_sub(started);
         let (words, exit) = match outcome {
             Outcome::Ok => {
                 self.ok += 1;
-                return None;
+                return Vec::new();
             }
             Outcome::Exited(255) => {
                 let command = self.command_for(job);
@@ -139,7 +162,7 @@ impl Tally {
             Outcome::WantedTerminal => (format!("wanted the terminal; {}", self.terminal), Exit::Failed),
             Outcome::NotFound(error) => (format!("cannot be run: {error}"), Exit::NotFound),
             Outcome::CannotRun(error) => (format!("cannot be run: {error}{}", advice(error)), Exit::CannotRun),
-            Outcome::TooLong | Outcome::HasNul => (unfit(outcome).to_owned(), Exit::CannotRun),
+            Outcome::TooLong | Outcome::HasNul => (unfit(job, outcome), Exit::CannotRun),
             Outcome::InputLost(error) => {
                 (format!("not run, as its input cannot be held: {error}{}", advice(error)), Exit::Error)
             }
@@ -147,13 +170,13 @@ impl Tally {
         };
         if self.interrupted.is_some() {
             self.stopped += 1;
-            return None;
+            return if self.quiet { Vec::new() } else { self.naming.stopped(job) };
         }
         self.failed += 1;
         self.timed_out += u64::from(matches!(outcome, Outcome::TimedOut));
         self.killed += u64::from(matches!(outcome, Outcome::Killed(_)));
         self.exit = worse(self.exit, exit);
-        (self.failed <= NAMED && !self.quiet).then(|| named(job, &words))
+        if self.quiet { Vec::new() } else { self.naming.failed(job, &words) }
     }
 
     /// What a message calls the command that was run for `job`.
@@ -174,13 +197,40 @@ impl Tally {
 
     /// What `-j` it would take, once, when jobs were the brake for long.
     pub(super) fn hint(&mut self, waited_for_jobs: Nanos) -> Option<String> {
-        let ended = self.started.saturating_sub(self.started_at.len() as u64);
-        let pace = self.pace.filter(|_| waited_for_jobs >= BRAKE && ended > 0 && !self.hinted && !self.quiet)?;
+        let ended = self.ended();
+        let pace = self.pace.filter(|_| waited_for_jobs >= BRAKE && ended > 0 && !self.hinted && self.advises())?;
         let mean = u128::from(self.durations / ended);
         let jobs = (mean * u128::from(pace.units())).div_ceil(u128::from(pace.period())) + 1;
         // Otherwise it was starting them that took the time.
         self.hinted = jobs > JOBS.into();
         self.hinted.then(|| format!("16 jobs at once are the brake, not the rate; {pace} would take about -j {jobs}"))
+    }
+
+    pub(super) fn ended(&self) -> u64 {
+        self.started.saturating_sub(self.started_at.len() as u64)
+    }
+
+    /// How long until all has ended, where `units` are to be started yet and the last of them could be in `last_start`.
+    /// `None` where there is no telling: all slots are taken and no command has ended yet, or no more will be started.
+    pub(super) fn time_left(&self, units: u64, last_start: Nanos, now: Nanos) -> Option<Nanos> {
+        let (running, jobs) = (self.started_at.len() as u64, u64::from(self.jobs));
+        let is_full = jobs > 0 && running >= jobs;
+        if self.interrupted.is_some() || (self.ended() == 0 && is_full) {
+            return None;
+        }
+        let mean = self.durations / self.ended().max(1);
+        let left_of = |started: &Nanos| mean.saturating_sub(now.saturating_sub(*started));
+        let of_running: u64 = self.started_at.values().map(left_of).sum();
+        let work = mean.saturating_mul(units).saturating_add(of_running);
+        let by_jobs = work.checked_div(jobs).unwrap_or(0);
+        let last_end = if units > 0 { last_start.saturating_add(mean) } else { 0 };
+        let longest = self.started_at.values().map(left_of).max().unwrap_or(0);
+        Some(last_end.max(by_jobs).max(longest))
+    }
+
+    /// `205 ok, 3 failed`
+    pub(super) fn ends(&self) -> String {
+        if self.failed > 0 { format!("{} ok, {} failed", self.ok, self.failed) } else { format!("{} ok", self.ok) }
     }
 
     /// `213 started, 5 running, 205 ok, 3 failed`
@@ -198,18 +248,17 @@ impl Tally {
         parts.join(", ")
     }
 
-    /// The last lines: how many failures were not named, and the sum.
+    /// The last lines: how many failures were not named, and the sum. None where all went well and nobody looks on: what
+    /// cron starts would otherwise mail them.
     pub(super) fn closing(&self, elapsed: Nanos) -> Vec<String> {
-        let mut lines = Vec::new();
-        if self.quiet {
-            return lines;
+        let is_success = self.exit == Exit::Success && self.interrupted.is_none();
+        if self.quiet || (is_success && !self.sums_up) {
+            return Vec::new();
         }
-        if self.failed > NAMED {
-            lines.push(format!("{} more failed", self.failed - NAMED));
-        }
+        let mut lines: Vec<String> = self.naming.more().into_iter().collect();
         let line = self.interrupted.map_or_else(|| self.sum(elapsed), |why| self.interrupted_line(why));
         let separator = if self.interrupted.is_some() { ", " } else { "; " };
-        let next = self.next.as_ref().map(|(seq, name)| format!("{separator}next unit not started: {seq} '{name}'"));
+        let next = self.next.as_ref().map(|(_, next)| format!("{separator}{next}"));
         lines.push(line + &next.unwrap_or_default());
         lines
     }
@@ -244,21 +293,14 @@ impl Tally {
     }
 }
 
-/// A unit, and what became of it.
-fn named(job: &Job, what: &str) -> String {
-    format!("unit {} '{}': {what}", job.seq(), shown(job.name()))
-}
-
-/// A unit that cannot be an argument, and why.
-pub(super) fn named_as_unfit(job: &Job, outcome: &Outcome) -> String {
-    named(job, unfit(outcome))
-}
-
-fn unfit(outcome: &Outcome) -> &'static str {
-    match outcome {
+/// Why a command cannot have its units as arguments. One of several is in the way of all.
+pub(super) fn unfit(job: &Job, outcome: &Outcome) -> String {
+    let words = match outcome {
         Outcome::HasNul => "has a NUL byte, which no argument can hold; use --stdin",
-        _ => "too long for an argument; --stdin has no bound",
-    }
+        _ => "is too long for an argument; --stdin has no bound",
+    };
+    let has_several = job.names().iter().nth(1).is_some();
+    if has_several { format!("not run, as a unit of its command {words}") } else { words.to_owned() }
 }
 
 /// What to do where the system has no room or knows no way to run it; a temporary file's error says it itself.
@@ -315,7 +357,7 @@ mod tests {
 
     fn tally(args: &[&str]) -> Tally {
         let args = [&["throttle"], args, &["curl"]].concat();
-        Tally::new(&flags::parse(args.into_iter().map(Into::into)).unwrap())
+        Tally::new(&flags::parse(args.into_iter().map(Into::into)).unwrap(), true)
     }
 
     /// A tally of `ended` commands of a second each.
@@ -333,6 +375,26 @@ mod tests {
             assert_eq!(after(100, args).hint(BRAKE), None, "{args:?}: it was chosen, unwanted, meaningless or no help");
         }
         assert_eq!(after(0, &["-r", "50/s"]).hint(BRAKE), None, "no command has ended");
+        let mut unseen = Tally { sums_up: false, ..after(100, &["-r", "50/s"]) };
+        assert_eq!(unseen.hint(BRAKE), None, "nobody looks on");
+    }
+
+    /// Four jobs of a second each manage 4 a second, whatever the limit would let through.
+    #[test]
+    fn where_jobs_are_the_brake_the_time_left_is_theirs() {
+        let args = ["-r", "9/s", "-j", "4"];
+        let running = |seqs: std::ops::RangeInclusive<u64>| seqs.map(|seq| (seq, SECOND)).collect();
+        let new = tally(&args);
+        assert_eq!(new.time_left(36, 4 * SECOND, 0), Some(4 * SECOND), "nothing but the limit is known");
+        let full = Tally { started: 4, started_at: running(1..=4), ..tally(&args) };
+        assert_eq!(full.time_left(36, 4 * SECOND, 9 * SECOND), None, "nobody knows how long they take");
+        let ended = after(4, &args);
+        assert_eq!(ended.time_left(36, 4 * SECOND, SECOND), Some(9 * SECOND));
+        assert_eq!(ended.time_left(36, 60 * SECOND, SECOND), Some(61 * SECOND), "also the last one runs");
+        let last = Tally { started: 5, started_at: running(5..=5), ..after(4, &args) };
+        assert_eq!(last.time_left(0, 0, SECOND + SECOND / 4), Some(3 * SECOND / 4), "what runs is waited for");
+        let interrupted = Tally { interrupted: Some("interrupted"), ..after(4, &args) };
+        assert_eq!(interrupted.time_left(36, 4 * SECOND, SECOND), None);
     }
 
     #[test]
@@ -347,12 +409,12 @@ mod tests {
         let sum = Tally { ok: 498, failed: 2, timed_out: 1, skipped: 3, ..tally(&["-r", "5/s"]) };
         let expected = "498 ok, 2 failed (1 timed out), 3 blank lines skipped; 100.2 s at 5/s";
         assert_eq!(sum.closing(100_150_000_000), [expected]);
-        let next = Some((413, "https://…".to_owned()));
+        let next = Some((413, "next line not started: 413 'https://…'".to_owned()));
         let interrupted =
             Tally { ok: 409, stopped: 3, next, interrupted: Some("interrupted"), ..tally(&["-r", "5/s"]) };
-        assert_eq!(interrupted.closing(0), ["interrupted: 409 ok, 3 stopped, next unit not started: 413 'https://…'"]);
-        let many = Tally { failed: 21, ..tally(&["-r", "5/s", "-b", "9", "-r", "60/min"]) };
-        assert_eq!(many.closing(49_999_999), ["1 more failed", "0 ok, 21 failed; 0.0 s at 5/s and 60/min"]);
+        assert_eq!(interrupted.closing(0), ["interrupted: 409 ok, 3 stopped, next line not started: 413 'https://…'"]);
+        let two = Tally { failed: 21, ..tally(&["-r", "5/s", "-b", "9", "-r", "60/min"]) };
+        assert_eq!(two.closing(49_999_999), ["0 ok, 21 failed; 0.0 s at 5/s and 60/min"]);
         assert!(Tally { failed: 21, ..tally(&["-q", "-r", "5/s"]) }.closing(0).is_empty());
     }
 }

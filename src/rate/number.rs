@@ -11,7 +11,7 @@ use std::fmt;
 /// assert_eq!(size.value(), 1536);
 /// # Ok::<(), throttle::rate::ParseError>(())
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Amount {
     /// All digits, the point left out.
     digits: u64,
@@ -89,6 +89,12 @@ impl fmt::Display for Amount {
         let (whole, decimals) = digits.split_at(digits.len() - usize::from(self.decimals));
         let point = if decimals.is_empty() { "" } else { "." };
         f.pad(&format!("{whole}{point}{decimals}{}", self.suffix.name))
+    }
+}
+
+impl fmt::Debug for Amount {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Amount({self})")
     }
 }
 

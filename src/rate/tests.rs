@@ -117,12 +117,60 @@ fn rates_compare_by_ratio() {
 
 #[test]
 fn rates_from_integers_print_as_they_would_be_written() {
-    let rate = |units, period| Rate::new(NonZeroU64::new(units).unwrap(), NonZeroU64::new(period).unwrap()).unwrap();
+    let rate = |units, period| Rate::new(NonZeroU64::new(units).unwrap(), NonZeroU64::new(period).unwrap());
     assert_eq!(rate(5, SECOND).to_string(), "5/s");
     assert_eq!(rate(5, 90 * SECOND).to_string(), "5/90s");
     assert_eq!(rate(5, 120 * SECOND).to_string(), "5/2min");
-    assert_eq!(rate(3, 7).to_string(), "3000000/7ms");
-    assert_eq!((rate(3, 7).units(), rate(3, 7).period()), (3, 7));
+    assert_eq!(rate(1_500_000_000, SECOND).to_string(), "1500000000/s");
+}
+
+#[test]
+fn any_ratio_of_two_u64_is_a_rate_and_prints_as_a_fraction_if_it_has_no_spelling() {
+    const MAX: u64 = u64::MAX;
+    const WEEK: u64 = 7 * 86_400 * SECOND;
+    for (units, period, expected) in [
+        (3, 7, "3/7ns"),
+        (1, WEEK / 11, "1/54981818181818ns"),
+        (1_500_000_000, SECOND / 3, "1500000000/333333333ns"),
+        (1, MAX, "1/18446744073709551615ns"),
+        (MAX, 1, "18446744073709551615/1ns"),
+        (MAX, MAX, "18446744073709551615/18446744073709551615ns"),
+        // It could be spelled, but slower than one in 100 years is taken for a mistake.
+        (1, 200 * 365 * 86_400 * SECOND, "1/6307200000000000000ns"),
+    ] {
+        let rate = Rate::new(NonZeroU64::new(units).unwrap(), NonZeroU64::new(period).unwrap());
+        assert_eq!((rate.window().0.get(), rate.window().1.get()), (units, period));
+        assert_eq!(u128::from(rate.units()) * u128::from(period), u128::from(rate.period()) * u128::from(units));
+        assert_eq!(rate.to_string(), expected);
+        assert_eq!(expected.parse(), Ok(rate));
+    }
+    for text in ["+3/7ns", "3/+7ns", "0/7ns", "3/0ns", "3/ns", "3.5/7ns"] {
+        assert!(text.parse::<Rate>().is_err(), "{text}");
+    }
+}
+
+#[test]
+fn rates_and_windows_are_made_of_a_count_and_a_duration() {
+    const API: Rate = Rate::per(5, Duration::from_secs(60)).unwrap();
+    assert_eq!((API.to_string(), API.window().0.get()), ("5/min".to_owned(), 5));
+    assert_eq!(Rate::per(0, Duration::from_secs(1)), None);
+    assert_eq!(Rate::per(1, Duration::ZERO), None);
+    assert_eq!(Rate::per(1, Duration::MAX), None);
+
+    let window = Limit::window(10, Duration::from_micros(1500)).unwrap();
+    assert_eq!(window.to_string(), "10/1500000ns,window");
+    let read: Limit = window.to_string().parse().unwrap();
+    assert_eq!(read.rate().map(|rate| rate.window()), window.rate().map(|rate| rate.window()), "not 20 in 3 ms");
+    let error = |count, period| Limit::window(count, period).unwrap_err().to_string();
+    assert!(error(0, Duration::from_secs(1)).contains("'0 in 1s' lets nothing through"));
+    assert!(error(1, Duration::ZERO).contains("'1 in 0ns' has a period of no length"));
+    assert!(error(1, Duration::MAX).contains("longer than 584"));
+}
+
+#[test]
+fn what_debug_shows_is_what_was_written() {
+    let limit: Limit = "1.5kB/s,burst=64KiB".parse().unwrap();
+    assert_eq!(format!("{limit:?}"), "Bucket { rate: Rate(1.5kB/s), burst: Some(Amount(64KiB)), initial: None }");
 }
 
 /// Any spelling of the grammar.
@@ -158,11 +206,11 @@ proptest! {
     }
 
     #[test]
-    fn any_ratio_prints_as_something_that_parses_to_it(units in 1_u64..u64::MAX, period in 1_u64..1_000_000_000_000) {
-        let (units, period) = (NonZeroU64::new(units).unwrap(), NonZeroU64::new(period).unwrap());
-        if let Ok(rate) = Rate::new(units, period) {
-            prop_assert_eq!(rate.to_string().parse::<Rate>(), Ok(rate));
-        }
+    fn any_ratio_prints_as_something_that_parses_to_it(units in 1_u64..u64::MAX, period in 1_u64..u64::MAX, millis in any::<bool>()) {
+        let period = if millis { (period / 1_000_000).max(1) * 1_000_000 } else { period };
+        let rate = Rate::new(NonZeroU64::new(units).unwrap(), NonZeroU64::new(period).unwrap());
+        let read = rate.to_string().parse::<Rate>().unwrap();
+        prop_assert_eq!((read, read.window()), (rate, rate.window()));
     }
 }
 

@@ -60,6 +60,7 @@ impl Lease {
     }
 
     /// Runs that were not used yet, in order.
+    #[must_use]
     pub fn runs(&self) -> impl ExactSizeIterator<Item = &Grant> {
         self.runs.iter()
     }

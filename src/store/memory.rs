@@ -119,4 +119,11 @@ impl<C: Clock + Debug> Store for Memory<C> {
         let units = kept.limits.available(now).min(units);
         kept.limits.take(now, units).map_or(0, |grant| grant.units)
     }
+
+    fn handed_over(&self, grant: &Grant, units: u64) {
+        let mut kept = self.kept();
+        if kept.limits.has_windows() {
+            kept.limits.hand_over(grant, units, self.clock.now());
+        }
+    }
 }

@@ -113,6 +113,11 @@ impl Supply {
         }
     }
 
+    /// Says that `units` of the run of `grant`, and what was taken with it, have left now.
+    pub fn handed_over(&self, grant: &Grant, units: u64) {
+        self.store.handed_over(grant, units);
+    }
+
     /// The next run that is held, unless it is late.
     fn next_held(&self, held: &mut Held, waiting: u64) -> Result<Option<(Grant, Nanos)>, StoreError> {
         if held.lease.is_empty() {

@@ -131,7 +131,7 @@ fn positive(number: u64) -> NonZeroU64 {
 }
 
 fn rate(units: u64, period: u64) -> Rate {
-    Rate::new(positive(units), positive(period)).unwrap()
+    Rate::new(positive(units), positive(period))
 }
 
 /// A bucket with `initial` tokens at `now`.

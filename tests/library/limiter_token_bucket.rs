@@ -251,7 +251,7 @@ fn a6_every_future_must_be_used() {
     let mut futures = 0;
     for file in ["limiter/acquire.rs", "semaphore.rs", "leaky_bucket.rs"] {
         let text = std::fs::read_to_string(format!("{}/src/{file}", env!("CARGO_MANIFEST_DIR"))).unwrap();
-        for name in text.split("impl Future for ").skip(1) {
+        for name in text.split(" Future for ").skip(1) {
             let name = name.split(['<', ' ']).next().unwrap();
             let (before, _) = text.split_once(&format!("pub struct {name}")).unwrap();
             let attributes = before.rsplit("\n\n").next().unwrap();
@@ -259,7 +259,7 @@ fn a6_every_future_must_be_used() {
             futures += 1;
         }
     }
-    assert_eq!(futures, 4);
+    assert_eq!(futures, 3);
 }
 
 #[test]

@@ -14,7 +14,7 @@ const SCRIPT: &str = include_str!("../../src/store/redis/bucket.lua");
 /// A bucket on a server of its own.
 pub(crate) struct Script {
     ask: Function,
-    script: Function,
+    step: Function,
     /// Its limits as text, which names them, and as numbers.
     terms: [String; 2],
     _lua: Lua,
@@ -48,8 +48,8 @@ impl Script {
         let terms = terms(limits, quantum)?;
         let lua = Lua::new();
         lua.load(include_str!("redis.lua")).exec().unwrap();
-        let (ask, script) = (lua.globals().get("ask").unwrap(), lua.load(SCRIPT).into_function().unwrap());
-        let script = Script { ask, script, terms, _lua: lua };
+        let (ask, step) = (lua.globals().get("ask").unwrap(), lua.load(SCRIPT).into_function().unwrap());
+        let script = Script { ask, step, terms, _lua: lua };
         (now < BOUND).then(|| script.look(now))?;
         Some(script)
     }
@@ -58,7 +58,7 @@ impl Script {
         let [text, numbers] = &self.terms;
         let head = [what.to_owned(), "0".to_owned(), "0".to_owned(), text.clone(), numbers.clone()];
         let words: Variadic<String> = head.into_iter().chain(with.iter().map(ToString::to_string)).collect();
-        let reply: Table = self.ask.call((self.script.clone(), now, words)).unwrap();
+        let reply: Table = self.ask.call((self.step.clone(), now, words)).unwrap();
         let reply: Vec<Value> = reply.sequence_values().map(Result::unwrap).collect();
         // As a server does, it leaves no fraction.
         let number = |value: &Value| match value {
@@ -66,7 +66,7 @@ impl Script {
             Value::Number(number) if number.fract() == 0.0 => number.to_string().parse().unwrap(),
             other => panic!("{other:?} in {reply:?}"),
         };
-        match reply[0].as_string().map(|word| word.to_string_lossy()).as_deref() {
+        match reply[0].as_string().map(mlua::LuaString::to_string_lossy).as_deref() {
             Some("ok") => Ok((positive(number(&reply[4])), reply[5..].iter().map(number).collect())),
             Some("late") => Err(Refused::TooLong(positive(number(&reply[1])))),
             Some("never") => Err(Refused::Never),

@@ -172,7 +172,7 @@ impl Both {
                 let taken = self.core.take(*cost, wait.map_or(u64::MAX, |wait| now + wait));
                 let taken = taken.map(|(grant, _)| grant).map_err(refused);
                 let by_script = self.script.take(now, *cost, *wait);
-                assert_eq!(taken.as_ref().map(told), by_script.as_ref().map(|granted| granted.told()), "{step:?}");
+                assert_eq!(taken.as_ref().map(told), by_script.as_ref().map(Granted::told), "{step:?}");
                 self.held.extend(taken.ok().zip(by_script.ok()));
             }
             Step::Lease { waiting, span, used, later, between } => {

@@ -134,8 +134,8 @@ fn a_unit_that_cannot_be_an_argument_fails_alone() {
     let input = [b"a\nnul\0byte\n", &long[..], b"\nb\n", &longer, b"\nc\n"].concat();
     let ended = run(["-k", "-r", "unlimited", "echo"], &input);
     assert_eq!((ended.text(), ended.code()), ("a\nb\nc\n", Some(126)), "{}", ended.err);
-    assert!(ended.err.contains("unit 2 'nul\\u{0}byte': has a NUL byte"), "{}", ended.err);
-    assert!(ended.err.contains("unit 3 'xxx") && ended.err.contains("too long for an argument"), "{}", ended.err);
+    assert!(ended.err.contains("line 2 'nul\\u{0}byte': has a NUL byte"), "{}", ended.err);
+    assert!(ended.err.contains("line 3 'xxx") && ended.err.contains("too long for an argument"), "{}", ended.err);
     assert!(ended.err.contains("3 ok, 3 failed"), "{}", ended.err);
     let ended = run(["-k", "-r", "unlimited", "--stdin", "wc", "-c"], &input);
     assert_eq!((ended.text(), ended.code()), ("2\n9\n200001\n2\n3000001\n2\n", Some(0)), "{}", ended.err);
@@ -149,10 +149,7 @@ fn a_huge_unit_goes_through_standard_input_in_little_memory() {
     assert_eq!((ended.text().trim(), ended.code()), (&*(length + 1).to_string(), Some(0)), "{}", ended.err);
     assert!(ended.peak < MEMORY, "{} KiB", ended.peak);
     let ended = run(["-r", "unlimited", "--stdin", "true"], &input);
-    assert_eq!(
-        (ended.code(), &*ended.err.replace(char::is_numeric, "#")),
-        (Some(0), "throttle: # ok, # failed; #.# s at unlimited\n")
-    );
+    assert_eq!((ended.code(), &*ended.err), (Some(0), ""));
 }
 
 #[test]
@@ -368,10 +365,10 @@ fn a_dry_run_says_what_cannot_be_run() {
     let ended = run(["-r", "5/s", "-b", "1", "--dry-run", "echo"], &input);
     let shown = format!("{}…", "x".repeat(60));
     let lines = [
-        "# unit 1 'a\\u{0}b': has a NUL byte, which no argument can hold; use --stdin  # 0.000 s".to_owned(),
+        "# line 1 'a\\u{0}b': has a NUL byte, which no argument can hold; use --stdin  # 0.000 s".to_owned(),
         "echo ok  # 0.200 s".to_owned(),
-        format!("# unit 3 '{shown}': too long for an argument; --stdin has no bound  # 0.400 s"),
-        format!("# unit 4 '{shown}': too long for an argument; --stdin has no bound  # 0.600 s"),
+        format!("# line 3 '{shown}': is too long for an argument; --stdin has no bound  # 0.400 s"),
+        format!("# line 4 '{shown}': is too long for an argument; --stdin has no bound  # 0.600 s"),
         "# 1 commands in 0.600 s, 3 that cannot be run".to_owned(),
     ];
     assert_eq!(
@@ -385,7 +382,7 @@ fn a_dry_run_says_what_cannot_be_run() {
     for command in [&[&*around][..], &often] {
         let command = [&["echo"], command].concat();
         let shown = run([&["-r", "5/s", "--dry-run"], &command[..]].concat(), &unit);
-        assert!(shown.text().starts_with("# unit 1 'yyy") && shown.text().contains("too long"), "{}", shown.text());
+        assert!(shown.text().starts_with("# line 1 'yyy") && shown.text().contains("too long"), "{}", shown.text());
         assert_eq!(run([&["-q", "-r", "5/s"], &command[..]].concat(), &unit).code(), Some(126), "as it is when run");
     }
     assert_eq!(

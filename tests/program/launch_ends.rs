@@ -45,9 +45,9 @@ fn a_failed_unit_is_named_and_the_sum_is_told() {
     let lines: Vec<&str> = ended.err.lines().collect();
     let (sum, named) = lines.split_last().unwrap();
     for expected in [
-        "throttle: unit 2 'https://bad': curl exited 22",
-        "throttle: unit 3 'https://slow': timed out",
-        "throttle: unit 4 'https://killed': killed by SIGKILL",
+        "throttle: line 2 'https://bad': curl exited 22",
+        "throttle: line 5 'https://slow': timed out",
+        "throttle: line 6 'https://killed': killed by SIGKILL",
     ] {
         assert!(named.contains(&expected), "{}", ended.err);
     }
@@ -87,21 +87,68 @@ fn the_limits_that_a_bucket_knows_are_told_at_the_end() {
     let bucket = folder.path().join("bucket");
     let bucket = bucket.to_str().unwrap();
     assert_eq!(run(["--bucket", bucket, "--set", "-r", "50/s", "-r", "900/h"], "").code(), Some(0));
-    let ended = run(["--bucket", bucket, "echo"], "1\n");
+    let ended = run(["--bucket", bucket, "false"], "1\n");
     assert!(ended.err.ends_with(" s at 50/s,burst=1 and 900/h,window\n"), "{}", ended.err);
 }
 
+/// What went well needs no word: cron would mail it.
 #[test]
-fn of_many_failed_units_twenty_are_named() {
+fn a_success_is_silent_unless_a_summary_was_asked_for() {
+    for args in [&["true"][..], &["-k", "true"], &["-n2", "true"], &["--summary=json:/dev/null", "true"]] {
+        assert_eq!(run([&["-r", "1000/s"], args].concat(), "1\n\n2\n").err, "", "{args:?}");
+    }
+    let told = run(["-r", "1000/s", "--summary", "true"], numbers(2)).err;
+    assert!(told.starts_with("throttle: 2 ok, 0 failed; ") && told.contains("waited "), "{told}");
+    let told = run(["-r", "1000/s", "--summary=json", "true"], numbers(2)).err;
+    let told: serde_json::Value = serde_json::from_str(&told).expect(&told);
+    assert_eq!(told["commands"]["ok"], 2);
+}
+
+/// Where no terminal is, it may be a file from which they are run again.
+#[test]
+fn all_failed_units_are_named_where_standard_error_is_no_terminal() {
     let ended = run(["-r", "unlimited", "-b5", "false"], "");
     assert_eq!(ended.code(), Some(2), "unlimited has no burst");
     let ended = run(["-r", "1000/s", "false"], numbers(25));
-    let lines: Vec<&str> = ended.err.lines().collect();
-    assert_eq!(lines.len(), 22, "{}", ended.err);
-    assert!(lines[..20].iter().all(|line| line.ends_with("': false exited 1")), "{}", ended.err);
-    assert_eq!(lines[20], "throttle: 5 more failed");
-    assert!(lines[21].starts_with("throttle: 0 ok, 25 failed; "), "{}", ended.err);
+    let mut lines: Vec<&str> = ended.err.lines().collect();
+    let sum = lines.pop().unwrap();
+    lines.sort_unstable();
+    let mut expected: Vec<String> = (1..=25).map(|n| format!("throttle: line {n} '{n}': false exited 1")).collect();
+    expected.sort_unstable();
+    assert_eq!(lines, expected);
+    assert!(sum.starts_with("throttle: 0 ok, 25 failed; "), "{sum}");
     assert_eq!(run(["-q", "-r", "1000/s", "false"], numbers(25)).err, "");
+}
+
+/// The number is that of the line in the input, whatever is skipped, and all that a command was given are named.
+#[test]
+fn each_unit_of_a_command_is_named_by_its_line() {
+    let ended = run(["-r", "1000/s", "-j1", "-n", "2", "false"], "a\n\nb\n\n\nc\n");
+    let told: Vec<&str> = ended.err.lines().take(3).collect();
+    assert_eq!(
+        told,
+        ["a", "b", "c"]
+            .iter()
+            .zip([1, 3, 6])
+            .map(|(unit, line)| format!("throttle: line {line} '{unit}': false exited 1"))
+            .collect::<Vec<_>>()
+    );
+    let ended = run(["-r", "1000/s", "-0", "false"], "a\0\0");
+    for words in ["record 1 'a': false", "record 2 '': false"] {
+        assert!(ended.err.contains(words), "{}", ended.err);
+    }
+    let ended = run(["-r", "1000/s", "-n2", "echo"], "a\nb\0\n");
+    let why = "not run, as a unit of its command has a NUL byte, which no argument can hold; use --stdin";
+    assert!(
+        ended.err.starts_with(&format!("throttle: line 1 'a': {why}\nthrottle: line 2 'b\\u{{0}}': {why}\n")),
+        "{}",
+        ended.err
+    );
+    let ended = run(["-r", "1000/s", "-n", "10000", "--stdin", "false"], numbers(9000));
+    assert!(ended.err.starts_with("throttle: line 1 '1': false exited 1\nthrottle: line 2 "), "{}", ended.err);
+    let rest = ended.err.lines().rev().nth(1).unwrap();
+    let named = ended.err.lines().count() - 2;
+    assert_eq!(rest, format!("throttle: lines {} to 9000: false exited 1", named + 1));
 }
 
 /// What runs is waited for; the rest is not begun, and the next is named.
@@ -110,10 +157,10 @@ fn an_exit_of_255_means_stop() {
     let script = "echo $1; case $1 in 1) sleep 0.5; echo 1;; 3) exit 255;; esac";
     let ended = run(["-r", "20/s", "-c", script], numbers(100));
     assert_eq!((ended.sorted(), ended.code()), (vec!["1", "1", "2", "3"], Some(124)));
-    let told = "throttle: unit 3 '3': the script exited 255, which means stop; to go on: -c '… || exit 1'\n";
+    let told = "throttle: line 3 '3': the script exited 255, which means stop; to go on: -c '… || exit 1'\n";
     assert!(ended.err.starts_with(told), "{}", ended.err);
     assert!(ended.err.contains("2 ok, 1 failed; "), "{}", ended.err);
-    assert!(ended.err.ends_with(" s at 20/s; next unit not started: 4 '4'\n"), "{}", ended.err);
+    assert!(ended.err.ends_with(" s at 20/s; next line not started: 4 '4'\n"), "{}", ended.err);
 }
 
 /// Units that wait for more to make up a command were read, too.
@@ -128,7 +175,7 @@ fn what_was_read_for_a_command_that_is_not_full_is_named() {
     let started = Started::new(child);
     started.signal(Signal::TERM);
     let ended = started.end();
-    let told = "throttle: interrupted: 1 ok, 0 stopped, next unit not started: 2 'third'\n";
+    let told = "throttle: interrupted: 1 ok, 0 stopped, next line not started: 3 'third'\n";
     assert_eq!((&line, ended.signal(), &*ended.err), (b"1 2\n", Some(15), told));
 }
 
@@ -143,7 +190,7 @@ fn what_was_read_before_reading_failed_is_named() {
     let mut command = throttle(["-r", "100/s", "-n", "3", "-d", ";", "echo"]);
     let ended = Started::new(command.stdin(terminal).spawn().unwrap()).end();
     assert_eq!((ended.code(), ended.text()), (Some(1), ""), "{}", ended.err);
-    assert!(ended.err.contains("next unit not started: 1 'first'\n"), "{}", ended.err);
+    assert!(ended.err.contains("next record not started: 1 'first'\n"), "{}", ended.err);
     assert!(ended.err.contains("cannot read standard input"), "{}", ended.err);
 }
 
@@ -174,7 +221,7 @@ fn a_timeout_ends_the_whole_group_also_who_ignores_it() {
     assert!(begun.elapsed() >= Duration::from_millis(5500), "KILL comes 5 s after TERM");
     assert!(begun.elapsed() < Duration::from_secs(20));
     assert_eq!(ended.code(), Some(123));
-    assert!(ended.err.starts_with("throttle: unit 1 '1': timed out\n"), "{}", ended.err);
+    assert!(ended.err.starts_with("throttle: line 1 '1': timed out\n"), "{}", ended.err);
     assert!(ended.err.contains("0 ok, 1 failed (1 timed out); "), "{}", ended.err);
 }
 
@@ -220,7 +267,7 @@ fn a_signal_is_passed_on_to_the_groups_waited_for_and_died_of() {
 }
 
 #[test]
-fn those_that_a_signal_ends_are_counted_as_stopped() {
+fn those_that_a_signal_ends_are_named_and_counted_as_stopped() {
     let folder = tempfile::tempdir().unwrap();
     let run = started(folder.path(), &["-j3"], "if [ $1 = 1 ]; then exit 3; fi; echo $$ > leader.$1; exec sleep 100");
     for unit in 2..=4 {
@@ -229,9 +276,16 @@ fn those_that_a_signal_ends_are_counted_as_stopped() {
     run.signal(Signal::TERM);
     let ended = run.end();
     assert_eq!(ended.signal(), Some(15));
-    let told = "throttle: unit 1 '1': sh exited 3\n\
-                throttle: interrupted: 0 ok, 1 failed, 3 stopped, next unit not started: 5 '5'\n";
-    assert_eq!(ended.err, told);
+    let mut told: Vec<&str> = ended.err.lines().collect();
+    told[1..4].sort_unstable();
+    let expected = [
+        "throttle: unit 1 '1': sh exited 3",
+        "throttle: unit 2 '2': stopped",
+        "throttle: unit 3 '3': stopped",
+        "throttle: unit 4 '4': stopped",
+        "throttle: interrupted: 0 ok, 1 failed, 3 stopped, next unit not started: 5 '5'",
+    ];
+    assert_eq!(told, expected);
 }
 
 #[test]
@@ -241,12 +295,13 @@ fn a_second_signal_kills_who_ignores_the_first() {
     let mut run = started(folder.path(), &["-j2"], &script);
     let pids = members(folder.path(), &[1, 2]);
     run.signal(Signal::TERM);
-    thread::sleep(Duration::from_millis(700));
+    thread::sleep(Duration::from_millis(1700));
     assert!(run.child.try_wait().unwrap().is_none() && pids.iter().all(|pid| is_alive(*pid)), "they are waited for");
     assert!(!folder.path().join("leader.3").exists(), "nothing more is launched");
     run.signal(Signal::TERM);
     let ended = run.end();
     assert_eq!(ended.signal(), Some(15), "{}", ended.err);
+    assert!(ended.err.starts_with("throttle: waiting for 2 commands; again to kill them\n"), "{}", ended.err);
     assert!(all_are_gone(&pids));
 }
 
@@ -392,7 +447,13 @@ fn when_the_reader_is_gone_what_runs_is_ended() {
     let ended = Started::new(child).end();
     assert_eq!(ended.signal(), Some(13));
     assert!(all_are_gone(&pids));
-    assert_eq!(ended.err, "throttle: the reader is gone: 0 ok, 2 stopped, next unit not started: 3 '3'\n");
+    let told = "throttle: the reader is gone: 0 ok, 2 stopped, next unit not started: 3 '3'\n";
+    assert!(ended.err.ends_with(told), "{}", ended.err);
+    assert!(
+        (1..=2).all(|unit| ended.err.contains(&format!("throttle: unit {unit} '{unit}': stopped\n"))),
+        "{}",
+        ended.err
+    );
 }
 
 /// At 20/s two seconds are forty units; they are not made up for.

@@ -170,7 +170,7 @@ fn what_a_command_leaves_behind_is_not_waited_for() {
     let _ = Command::new("kill").arg(left.to_string()).status();
     assert!(begun.elapsed() < Duration::from_secs(20));
     assert_eq!((ended.text(), ended.code()), ("a\n", Some(0)));
-    assert!(ended.err.contains("unit 1 'a' left something behind that holds its output open"), "{}", ended.err);
+    assert!(ended.err.contains("line 1 'a' left something behind that holds its output open"), "{}", ended.err);
 }
 
 /// A command has long ended when the reader comes to its last lines: what is still in its pipe is not lost.
@@ -256,7 +256,7 @@ fn where_the_disk_is_full_that_is_what_is_told() {
     let much = "if [ $1 = 1 ]; then head -c 3000000 /dev/zero; else echo $1; fi";
     let behind = "if [ $1 = 1 ]; then sleep 20; else head -c 100000 /dev/zero; fi";
     for (args, input, words) in [
-        (&["-k", "-c", much][..], numbers(3), "unit 1 '1': its output is lost"),
+        (&["-k", "-c", much][..], numbers(3), "line 1 '1': its output is lost"),
         (&["-k", "-j2", "-c", behind], numbers(3), "cannot hold output until its turn (-k)"),
         (&["--stdin", "wc", "-c"], "x".repeat(3_000_000), "cannot hold units for --stdin"),
         (&["--stdin", "wc", "-c"], "x".repeat(300_000), "not run, as its input cannot be held"),

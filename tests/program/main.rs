@@ -18,3 +18,4 @@ mod shared_machine;
 mod shared_pipes;
 mod stores;
 mod support;
+mod terminal;

@@ -45,6 +45,8 @@ struct Transcript {
     writes: Vec<(Nanos, Vec<u8>)>,
     /// The reader takes nothing before this.
     blocked_until: Nanos,
+    /// Each write takes so long, and is done at its end.
+    slow: Nanos,
     gone_after: Option<usize>,
 }
 
@@ -58,6 +60,7 @@ impl Sink for &mut Transcript {
     }
 
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.clock.advance(self.slow);
         self.writes.push((self.clock.now(), bytes.to_vec()));
         Ok(bytes.len())
     }
@@ -245,4 +248,51 @@ fn reading_is_bounded() {
     let run = pump(&["1k/s"], LINES, 64, &[(0, &input)], Transcript::default());
     assert_eq!(run.units, 1000);
     assert!(run.reads >= 2000 / 64);
+}
+
+/// What the reader sees counts: a unit that was written late leaves its room late.
+#[test]
+fn a_window_counts_units_when_they_are_written() {
+    let input: Vec<u8> = b"x\n".repeat(300);
+    let cases: [(&[&str], Nanos); 3] =
+        [(&["10/100ms,window"], 7 * MS), (&["100/s", "10/100ms,window"], 3 * MS), (&["10/100ms,window"], 450 * MS)];
+    for (limits, slow) in cases {
+        let sink = Transcript { slow, ..Transcript::default() };
+        let run = pump(limits, LINES, 1 << 20, &[(0, &input)], sink);
+        run.result.unwrap();
+        assert_eq!(run.units, 300);
+        let times: Vec<Nanos> =
+            run.transcript.writes.iter().flat_map(|(time, bytes)| vec![*time; bytes.len() / 2]).collect();
+        let over = times.windows(11).find(|eleven| eleven[10] - eleven[0] < 100 * MS);
+        assert_eq!(over, None, "{limits:?}, {slow} ns a write");
+    }
+}
+
+/// One trait for time: the pump's sleeps move the clock, and wake the limiter's waiters at their own times on the way.
+#[test]
+fn a_pump_and_a_limiter_share_one_fake_clock() {
+    use std::task::{Context, Wake, Waker};
+    use throttle::limiter::Limiter;
+
+    #[derive(Default)]
+    struct Woken(FakeClock, std::sync::Mutex<Vec<Nanos>>);
+    impl Wake for Woken {
+        fn wake(self: std::sync::Arc<Self>) {
+            self.1.lock().unwrap().push(self.0.now() / MS);
+        }
+    }
+    let clock = FakeClock::default();
+    let second = std::time::Duration::from_secs(1);
+    let timer = std::sync::Arc::new(clock.clone());
+    let limiter = Limiter::builder().rate(4, second).burst(1).timer(timer).build().unwrap();
+    let woken = std::sync::Arc::new(Woken(clock.clone(), std::sync::Mutex::default()));
+    let waker = Waker::from(std::sync::Arc::clone(&woken));
+    let mut line: Vec<_> = (0..4).map(|_| Box::pin(limiter.acquire(1))).collect();
+    let context = &mut Context::from_waker(&waker);
+    let ready: Vec<_> = line.iter_mut().map(|waiter| waiter.as_mut().poll(context).is_ready()).collect();
+    assert_eq!(ready, [true, false, false, false]);
+    let sink = Transcript { clock, ..Transcript::default() };
+    let run = pump(&["5/s,burst=1"], LINES, 1 << 10, &[(0, b"a\nb\nc\nd\n")], sink);
+    assert_eq!(run.transcript.writes.iter().map(|(time, _)| time / MS).collect::<Vec<_>>(), [0, 200, 400, 600]);
+    assert_eq!(*woken.1.lock().unwrap(), [250, 500]);
 }

@@ -2,3 +2,4 @@
 
 pub(crate) mod nginx;
 pub(crate) mod redis;
+pub(crate) mod terminal;

@@ -29,24 +29,66 @@ impl Queue {
             self.grant_promise(key, asked, cost, promised, effects);
             return true;
         }
-        if self.no_place() {
+        if let Turn::Late(grant) = entry.turn {
+            return self.serve_late(key, grant, effects);
+        }
+        if self.no_place(cost) {
             return false;
         }
         let Ok((at, _)) = self.limits.conforms_at(asked, cost) else { return false };
         if at > self.now || entry.deadline.is_some_and(|deadline| at > deadline) {
             self.due = Some(at);
+            if at > self.now {
+                self.lag = 0; // The schedule has caught up with the clock.
+            }
             return false;
         }
         let earliest = self.now.saturating_sub(self.allowance);
-        let Ok(grant) = self.limits.take_not_before(asked, cost, earliest) else { return false };
+        let Ok(grant) = self.limits.take_not_before(self.now, asked, cost, earliest) else { return false };
         let late = self.now - grant.at;
         self.lag = if late > self.fill_time { late } else { 0 };
-        self.hold_place();
+        self.hold_places(cost);
+        self.grant(key, grant, effects);
+        true
+    }
+
+    fn grant(&mut self, key: Key, grant: Grant, effects: &mut Effects) {
         self.leave_line(key);
         if let Some(entry) = self.line.get_mut(key) {
             entry.turn = Turn::Granted(grant);
             effects.wake.extend(entry.waker.take());
         }
+    }
+
+    /// Who was granted comes for it: windows count it from now on. Where its room is gone it waits once more, before all
+    /// that came after it.
+    pub(super) fn fetch(&mut self, key: Key) {
+        let Some(entry) = self.line.get(key) else { return };
+        let Turn::Granted(grant) = entry.turn else { return };
+        if self.limits.hand_over(&grant, grant.units, self.now) {
+            return;
+        }
+        let (arrival, deadline, is_thread) = (entry.arrival, entry.deadline, entry.is_thread);
+        self.queued = self.queued.saturating_add(entry.cost);
+        self.line.link_before(key, |other| matches!(other.turn, Turn::Late(_)) && other.arrival < arrival);
+        if let Some(entry) = self.line.get_mut(key) {
+            entry.turn = Turn::Late(grant);
+        }
+        self.deadlines.extend(deadline.map(|deadline| (deadline, key)));
+        if is_thread {
+            self.threads.insert((arrival, key));
+        }
+    }
+
+    /// As [`serve_head`](Self::serve_head), for one that has paid already.
+    fn serve_late(&mut self, key: Key, grant: Grant, effects: &mut Effects) -> bool {
+        let at = self.limits.room_at(self.now.max(self.floor), grant.units);
+        self.due = at;
+        if at.is_none_or(|at| at > self.now) || !self.limits.hand_over(&grant, grant.units, self.now) {
+            return false;
+        }
+        self.due = None;
+        self.grant(key, grant.counted_from(self.now), effects);
         true
     }
 
@@ -62,6 +104,9 @@ impl Queue {
     }
 
     pub(super) fn time_out(&mut self, key: Key, effects: &mut Effects) {
+        if let Some(Turn::Late(grant)) = self.line.get(key).map(|entry| entry.turn) {
+            self.give_back(&grant);
+        }
         self.step_out(key);
         if let Some(entry) = self.line.get_mut(key) {
             let deadline = entry.deadline.unwrap_or(self.now);
@@ -74,7 +119,7 @@ impl Queue {
     /// from now; where it was due and only the wake-up late, from where it stood.
     pub(super) fn step_out(&mut self, key: Key) {
         if self.is_head(key) && self.due.is_none_or(|due| due > self.now) {
-            self.floor = self.floor.max(self.now.saturating_sub(self.lag));
+            self.floor = self.floor.max(self.asks_at());
             self.limits.spill(self.floor);
         }
         self.leave_line(key);
@@ -89,7 +134,8 @@ impl Queue {
         if let Some(deadline) = entry.deadline {
             self.deadlines.remove(&(deadline, key));
         }
-        if let Some(arrival) = entry.thread {
+        if entry.is_thread {
+            let arrival = entry.arrival;
             if self.threads.first() == Some(&(arrival, key)) {
                 self.watched = None;
             }
@@ -113,18 +159,20 @@ impl Queue {
         }
     }
 
-    /// Serves up to `now`, and brings the limits up to it, for the head keeps what it has gathered.
-    pub(super) fn settle(&mut self, now: Nanos, effects: &mut Effects) {
+    /// Serves up to `now`, and brings the limits up to that time on the schedule, which it returns: the head keeps what it
+    /// has gathered.
+    pub(super) fn settle(&mut self, now: Nanos, effects: &mut Effects) -> Nanos {
         self.advance(now, effects);
-        self.lag = 0;
-        self.gather();
+        self.gather()
     }
 
-    pub(super) fn gather(&mut self) {
+    fn gather(&mut self) -> Nanos {
+        let at = self.asks_at();
         if let Some(head) = self.line.front().and_then(|key| self.line.get(key)) {
-            self.limits.gather(self.now, head.asked.max(self.floor), head.cost);
-            self.floor = self.floor.max(self.now);
+            self.limits.gather(at, head.asked.max(self.floor), head.cost);
+            self.floor = self.floor.max(at);
         }
+        at
     }
 
     pub(super) fn limits_changed(&mut self, effects: &mut Effects) {
@@ -135,36 +183,37 @@ impl Queue {
     }
 
     pub(super) fn give_back(&mut self, grant: &Grant) {
-        // So late a grant is paid off by now; bringing the limits up to now would only cost the schedule what it lags.
-        if self.lag > 0 && self.now.saturating_sub(grant.at) >= self.fill_time {
-            return;
+        if self.is_paused() && self.now >= self.limits.latest() {
+            return; // Nothing is saved up before the end of a pause.
         }
-        if self.now >= self.limits.latest() {
-            self.gather();
+        let at = if self.now >= self.limits.latest() {
+            self.gather()
         } else {
-            // Until now a time told held everybody up: nobody was late.
-            self.floor = self.floor.max(self.now.saturating_sub(self.lag));
-        }
-        self.limits.give_back(self.now, grant);
+            // A time told holds everybody up until then.
+            self.floor = self.floor.max(self.asks_at());
+            self.now
+        };
+        self.limits.give_back(at, grant);
     }
 
-    pub(super) fn no_place(&self) -> bool {
-        self.places.is_some_and(|places| places.held >= places.capacity)
+    pub(super) fn no_place(&self, cost: u64) -> bool {
+        self.places.is_some_and(|places| places.free() < cost)
     }
 
-    pub(super) fn hold_place(&mut self) {
+    pub(super) fn hold_places(&mut self, cost: u64) {
         if let Some(places) = &mut self.places {
-            places.held += 1;
+            places.held += cost;
         }
     }
 
-    /// Who was held up for want of a place is reckoned from now.
-    pub(super) fn free_place(&mut self) {
-        if self.no_place() {
-            self.floor = self.floor.max(self.now);
+    /// Who was held up for want of a place is reckoned from now, on the schedule.
+    pub(super) fn free_places(&mut self, held: u64) {
+        let next = self.line.front().and_then(|key| self.line.get(key));
+        if self.no_place(next.map_or(1, |next| next.cost)) {
+            self.floor = self.floor.max(self.asks_at());
         }
         if let Some(places) = &mut self.places {
-            places.held = places.held.saturating_sub(1);
+            places.held = places.held.saturating_sub(held);
         }
     }
 }

@@ -49,7 +49,8 @@ A bare number, or a bare amount of bytes, is per second.
 burst=N: most units that may go at once after rest (see --burst). \
 initial=N: how many may go at the start; all of the burst where not given.
 
-window: never more than COUNT in any PERIOD, as strict servers count. The first COUNT may go at once.
+window: never more than COUNT in any PERIOD, as strict servers count. The first COUNT may go at once. \
+A unit counts from when it leaves; in a shared bucket from the time it was granted.
 
 Of several limits the fastest sets the pace; each other one that names no burst is a window. \
 So -r 5/s -r 5000/h is up to 5 a second and never more than 5000 in any hour.";
@@ -111,7 +112,7 @@ Instead of reading input, make the units 1 to N, or without end. Nothing is appe
 
 pub(super) const JOBS: &str = "\
 Run at most N commands at once; 0 is without a cap. The default is 16, as the rate is meant to be the limit: when jobs \
-were the brake for 10 s, a hint says what N it would take. A start is never delayed beyond its time for want of a slot: \
+were the brake for 10 s, a hint on a terminal says what N it would take. A start is never delayed beyond its time for want of a slot: \
 the time is only asked for when a slot is free.
 
 With -j 1 a command writes to standard output and error directly, and without --timeout it may use the terminal.
@@ -161,8 +162,14 @@ limit would let through. Runs nothing and waits for nothing.";
 pub(super) const PROGRESS: &str = "\
 Show progress on standard error: auto, always or never.
 
-auto shows a bar once the work has lasted a second, when standard error is a terminal and it spoils nothing: where units are \
-passed on, standard output must be none; where commands run, they must not write to it themselves (-u, -j 1 without --tag). \
+auto shows a bar once the work has lasted a second, when standard error is a terminal and nobody else uses that: standard \
+output must be a file or a device, not a pipe, whose reader may write to the terminal or ask for a password there; where \
+units are passed on, it must not be the terminal; where commands run, they must not write to it themselves (-u, -j 1 without \
+--tag); and units must not be typed in.
+
+A narrow terminal shows less: no limit, then no rate; the time left as long as there is any room. That is known for a file \
+and for --repeat, and is reckoned by whatever is the brake: the limits, the reader, or the commands.
+
 always without a terminal writes a plain line every 10 s. SIGUSR1 has the same line written at any time.";
 
 pub(super) const SUMMARY: &str = "\
@@ -172,7 +179,10 @@ waiting for each limit, for the source and for the reader, and how late the unit
 FMT is text or json; it goes to standard error, or to FILE.";
 
 pub(super) const QUIET: &str = "\
-No hints, no bar unless --progress=always asks for it, and in launch mode no word on failed commands.";
+No hints, no bar unless --progress=always asks for it, and in launch mode no word on failed commands.
+
+Otherwise each line whose command failed, or was stopped by a signal, is named by its number and its beginning: all of them, \
+but on a terminal the first 20. What went well gets no word, but a sum on a terminal or with --summary.";
 
 /// Variable and meaning.
 pub(crate) const ENVIRONMENT: [(&str, &str); 5] = [

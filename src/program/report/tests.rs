@@ -100,17 +100,83 @@ fn the_time_left_comes_from_the_schedule() {
     report.total = Some(Total::Bytes(1000));
     assert_eq!(report.supply().take_available(100), 50);
     report.meter().passed(50, 50, clock.now());
-    // 950 more at 100/s, from an empty bucket.
-    assert_eq!(report.progress_text(&report.read(), 100.0), "50 B, 100 B/s now, 10 s left, limit 100B/s,burst=50");
+    // 950 more at 100/s, from an empty bucket. The limit is told as it was written.
+    let shown = report.shown(&report.read(), 100.0);
+    assert_eq!((&*shown.text(), shown.percent), ("50 B, 100 B/s now, 10 s left, limit 100B/s", Some(5)));
     report.meter().passed(950, 950, clock.now());
-    assert_eq!(report.progress_text(&report.read(), 0.0), "1.00 kB, 0 B/s now, limit 100B/s,burst=50");
-    assert_eq!([1, SECOND, 59 * SECOND + 1, 3661 * SECOND].map(countdown), ["1 s", "1 s", "1m", "1h 1m 1s"]);
+    let shown = report.shown(&report.read(), 0.0);
+    assert_eq!((&*shown.text(), shown.percent), ("1.00 kB, 0 B/s now, limit 100B/s", Some(100)));
+}
+
+/// With the second of three under way, two hours are left, not three.
+#[test]
+fn who_waits_has_paid_and_does_not_count_twice() {
+    let (clock, mut report) = report(&["-r", "1/h", "-b", "1"]);
+    report.total = Some(Total::Units(3));
+    assert_eq!(report.supply().take_available(1), 1);
+    report.meter().passed(1, 2, clock.now());
+    let (grant, asked) = report.supply().next_run(2).unwrap();
+    report.meter().enter(throttle::flow::meter::Phase::Limit(0), asked);
+    report.meter().waits_until(grant.at, grant.units);
+    assert_eq!(report.time_left(&report.read()), Some(2 * 3600 * SECOND));
+    clock.advance(1800 * SECOND);
+    assert_eq!(report.time_left(&report.read()), Some(5400 * SECOND));
+    report.total = Some(Total::Units(2));
+    assert_eq!(report.time_left(&report.read()), Some(1800 * SECOND));
 }
 
 #[test]
 fn where_the_total_is_unknown_no_time_left_is_told() {
     let (_, report) = report(&["-r", "unlimited"]);
-    assert_eq!(report.progress_text(&report.read(), 12.34), "0 lines, 0 B, 12.3/s now, no limit");
+    assert_eq!(report.shown(&report.read(), 12.34).text(), "0 lines, 0 B, 12.3/s now, no limit");
+}
+
+/// Of 10 000 bytes, 20 lines of 200 bytes have gone and 5 more were read: 25 of 40 bytes each; so 250 in all, 230 to go.
+#[test]
+fn the_lines_of_a_file_are_reckoned_by_what_was_read_of_it() {
+    let (clock, mut report) = report(&["-r", "2/s", "-b", "1"]);
+    report.total = Some(Total::Bytes(10_000));
+    assert_eq!(report.time_left(&report.read()), None, "nothing is known yet");
+    assert_eq!(report.supply().take_available(1), 1);
+    report.meter().passed(20, 800, clock.now());
+    report.meter().read_ahead(5, 200);
+    let shown = report.shown(&report.read(), 2.0);
+    assert_eq!((&*shown.text(), shown.percent), ("20 lines, 800 B, 2.00/s now, 1m 55s left, limit 2/s", Some(8)));
+    // The last of them is shorter than it should be.
+    report.meter().read_ahead(5, 9_200);
+    assert_eq!(report.units_left(&report.read()), Some(5));
+}
+
+/// Ten lines took 5 s, all of them for the reader.
+#[test]
+fn where_the_reader_is_the_brake_the_time_left_is_his() {
+    let (clock, mut report) = report(&["-r", "1000/s"]);
+    report.total = Some(Total::Bytes(1000));
+    report.meter().enter(throttle::flow::meter::Phase::Sink, clock.now());
+    clock.advance(5 * SECOND);
+    report.meter().passed(10, 100, clock.now());
+    assert_eq!(report.time_left(&report.read()), Some(45 * SECOND));
+}
+
+#[test]
+fn instead_of_a_rate_near_zero_it_says_when_the_next_goes() {
+    let (clock, report) = report(&["-r", "1/h"]);
+    report.meter().enter(throttle::flow::meter::Phase::Limit(0), clock.now());
+    report.meter().waits_until(clock.now() + 3600 * SECOND, 1);
+    clock.advance(125 * SECOND);
+    assert_eq!(report.shown(&report.read(), 0.0).text(), "0 lines, 0 B, next in 58 min, limit 1/h");
+    report.meter().passed(1, 2, clock.now());
+    report.meter().enter(throttle::flow::meter::Phase::Limit(0), clock.now());
+    report.meter().waits_until(clock.now() + SECOND / 5, 1);
+    assert_eq!(report.shown(&report.read(), 5.0).rate, "5.00/s now");
+}
+
+#[test]
+fn a_countdown_is_no_finer_than_what_matters() {
+    let times = [1, 59 * SECOND, 59 * SECOND + 1, 200 * SECOND, 600 * SECOND, 3421 * SECOND, 3599 * SECOND];
+    assert_eq!(times.map(countdown), ["1 s", "59 s", "1m", "3m 20s", "10 min", "58 min", "1h"]);
+    let times = [4980 * SECOND, 86_399 * SECOND, 86_401 * SECOND, 180_000 * SECOND];
+    assert_eq!(times.map(countdown), ["1h 23m", "1d", "1d 1h", "2d 2h"]);
 }
 
 #[test]
@@ -118,6 +184,8 @@ fn numbers_are_told_in_a_handy_unit() {
     let times = [0, 999, 1_500, 1_234_567, 2_002_000_000, 61 * SECOND, 90_061 * SECOND];
     let expected = ["0 s", "999 ns", "1.50 µs", "1.23 ms", "2.00 s", "1m 1s", "1day 1h 1m 1s"];
     assert_eq!(times.map(time), expected);
+    let sizes = [0, 999, 1_000, 999_499, 999_500, 12_345_678, u64::MAX].map(size);
+    assert_eq!(sizes, ["0 B", "999 B", "1.00 kB", "999 kB", "1.00 MB", "12.3 MB", "18.4 EB"]);
     assert_eq!(rate(UnitName::Line, 9.987), "9.99/s");
     assert_eq!(rate(UnitName::Byte, 1_500_000.4), "1.50 MB/s");
     assert_eq!((UnitName::Line.count(1), UnitName::Record.count(0)), ("1 line".to_owned(), "0 records".to_owned()));

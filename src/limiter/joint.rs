@@ -1,0 +1,268 @@
+//! Several costs at once on several limits.
+
+use super::builder::{self, BuildError, Builder};
+use super::queue::{Denied, Queue};
+use super::shared::{Shared, Wait};
+use super::time::nanos;
+use super::{AcquireError, Limiter, Oversize, Units, UnitsError};
+use crate::clock::Nanos;
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+/// `N` limits with a cost on each, all of which are granted at once or not at all: requests and tokens, for example.
+///
+/// There is one line, first in, first out. Whoever is first gets everything at the least time at which every limit
+/// conforms, and is charged on all of them at that time; until then nothing is taken. Clones share one state.
+///
+/// ```
+/// use std::time::Duration;
+/// use throttle::limiter::Limiter;
+///
+/// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let minute = Duration::from_secs(60);
+/// let requests = Limiter::builder().rate(60, minute).burst(5);
+/// let tokens = Limiter::builder().rate(200_000, minute);
+/// let model = Limiter::joint([requests, tokens])?;
+///
+/// model.acquire([1, 4000]).await?; // one request, which may cost 4000 tokens
+/// assert_eq!(model.available(), [4, 196_000]);
+/// model.reconcile([1, 1000], [1, 4000])?; // it cost 1000
+/// assert_eq!(model.available(), [4, 199_000]);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct JointLimiter<const N: usize> {
+    shared: Arc<Shared>,
+    /// What happens to a cost above each limit's burst.
+    oversize: [Oversize; N],
+}
+
+/// Waits for several costs at once, see [`JointLimiter::acquire`]. Dropped unfinished, it takes nothing.
+///
+/// It takes once: polled again after its end, it repeats the answer it gave and takes nothing more.
+#[must_use = "nothing is acquired unless this is awaited"]
+pub struct AcquireJoint<const N: usize> {
+    limiter: JointLimiter<N>,
+    costs: [Units; N],
+    deadline: Option<Nanos>,
+    /// From the first poll on.
+    wait: Option<Result<(Wait, Numbered), AcquireError>>,
+}
+
+/// Costs that the limits know by a number, as long as this is there.
+struct Numbered {
+    shared: Arc<Shared>,
+    number: u64,
+}
+
+impl Limiter {
+    /// One limiter of several, with a cost on each. What is taken, is taken from all at once.
+    ///
+    /// Each builder's rate, burst, limits and [`Oversize`] count for its own costs. The line they share is bounded by the
+    /// least [`max_waiters`](Builder::max_waiters) and uses the first [`timer`](Builder::timer) given.
+    ///
+    /// # Errors
+    /// [`BuildError`], as for each alone; a joint limiter is always [fair](Builder::fair).
+    #[allow(clippy::needless_pass_by_value, reason = "builders end in what they build")]
+    pub fn joint<const N: usize>(limiters: [Builder; N]) -> Result<JointLimiter<N>, BuildError> {
+        let oversize = limiters.each_ref().map(Builder::oversize_rule);
+        Ok(JointLimiter { shared: builder::joint(&limiters)?, oversize })
+    }
+}
+
+impl<const N: usize> JointLimiter<N> {
+    /// Waits until all `costs` are there and all before have been served, and takes them.
+    ///
+    /// The future keeps the limiter. Nothing is taken before it is polled, nor when it is dropped unfinished; those behind
+    /// move up then.
+    ///
+    /// # Errors
+    /// The future's: [`AcquireError`]. Where the error names a cost, it is the one that is too large, or the first.
+    pub fn acquire<C: Into<Units>>(&self, costs: [C; N]) -> AcquireJoint<N> {
+        self.acquire_by(costs, None)
+    }
+
+    /// As [`acquire`](Self::acquire), within `limit` from now, the time in line included. What cannot be met, if
+    /// everybody before stays, is refused at once.
+    ///
+    /// # Errors
+    /// The future's, also [`AcquireError::TooLong`] at once and [`AcquireError::TimedOut`] later.
+    pub fn acquire_timeout<C: Into<Units>>(&self, costs: [C; N], limit: Duration) -> AcquireJoint<N> {
+        self.acquire_by(costs, Some(self.shared.time.now().saturating_add(nanos(limit))))
+    }
+
+    fn acquire_by<C: Into<Units>>(&self, costs: [C; N], deadline: Option<Nanos>) -> AcquireJoint<N> {
+        AcquireJoint { limiter: self.clone(), costs: costs.map(Into::into), deadline, wait: None }
+    }
+
+    /// Takes all `costs` now, or nothing.
+    ///
+    /// # Errors
+    /// [`AcquireError::TooLong`] says how long it would take; [`AcquireError::OthersWait`].
+    pub fn try_acquire<C: Into<Units>>(&self, costs: [C; N]) -> Result<(), AcquireError> {
+        let costs = costs.map(Into::into);
+        let numbered = self.number(costs)?;
+        self.shared.try_take(numbered.number).map_err(|denied| error(denied, costs))
+    }
+
+    /// [`acquire`](Self::acquire) for a thread, which sleeps.
+    ///
+    /// # Errors
+    /// As there, but for [`AcquireError::NoTimer`].
+    pub fn blocking_acquire<C: Into<Units>>(&self, costs: [C; N]) -> Result<(), AcquireError> {
+        self.acquire(costs).block()
+    }
+
+    /// [`acquire_timeout`](Self::acquire_timeout) for a thread, which sleeps.
+    ///
+    /// # Errors
+    /// As there, but for [`AcquireError::NoTimer`].
+    pub fn blocking_acquire_timeout<C: Into<Units>>(&self, costs: [C; N], limit: Duration) -> Result<(), AcquireError> {
+        self.acquire_timeout(costs, limit).block()
+    }
+
+    /// Settles what was acquired as `estimated` and came out as `actual`, on each limit: see [`Limiter::reconcile`].
+    ///
+    /// # Errors
+    /// Where one is no amount.
+    pub fn reconcile<C: Into<Units>>(&self, actual: [C; N], estimated: [C; N]) -> Result<(), UnitsError> {
+        let (actual, estimated) = (parts(actual.map(Into::into))?, parts(estimated.map(Into::into))?);
+        let beyond = |from: [u64; N], to: [u64; N]| std::array::from_fn(|kind| from[kind].saturating_sub(to[kind]));
+        let (more, less): ([u64; N], [u64; N]) = (beyond(actual, estimated), beyond(estimated, actual));
+        self.shared.with(|queue, now, effects| {
+            let (more, less) = (queue.limits.number_costs(&more), queue.limits.number_costs(&less));
+            queue.reconcile(now, more, 0, effects);
+            queue.reconcile(now, 0, less, effects);
+            queue.limits.forget_costs(more);
+            queue.limits.forget_costs(less);
+        });
+        Ok(())
+    }
+
+    /// Nobody is granted anything for that long: see [`Limiter::pause_for`].
+    pub fn pause_for(&self, time: Duration) {
+        self.shared.with(|queue, now, effects| queue.pause_until(now, now.saturating_add(nanos(time)), effects));
+    }
+
+    /// Whole units of each kind that could be taken now; nothing while others wait or a time told lies ahead.
+    #[must_use]
+    pub fn available(&self) -> [u64; N] {
+        let levels = self.shared.with(|queue, now, effects| {
+            queue.advance(now, effects);
+            let nothing = queue.is_paused() || queue.waiters() > 0;
+            std::array::from_fn(|kind| if nothing { 0 } else { queue.limits.available_of(now, kind) })
+        });
+        levels.map(|level: u64| level / super::PARTS)
+    }
+
+    /// How many futures and threads wait.
+    #[must_use]
+    pub fn waiters(&self) -> usize {
+        self.shared.with(|queue, now, effects| {
+            queue.advance(now, effects);
+            queue.waiters()
+        })
+    }
+
+    /// Whoever waits is still served; whoever comes from now on is refused with [`AcquireError::Closed`].
+    pub fn close(&self) {
+        self.shared.with(|queue, _, _| queue.close());
+    }
+
+    /// The latest time granted, since the limiter was made.
+    #[must_use]
+    pub fn last_grant(&self) -> Duration {
+        Duration::from_nanos(self.shared.with(|queue, _, _| queue.limits.latest()))
+    }
+
+    /// Costs that can be granted at all.
+    fn number(&self, costs: [Units; N]) -> Result<Numbered, AcquireError> {
+        let parts = parts(costs)?;
+        let number = self.shared.with(|queue, _, _| {
+            (0..N).try_for_each(|kind| self.check(queue, kind, costs[kind], parts[kind]))?;
+            Ok::<_, AcquireError>(queue.limits.number_costs(&parts))
+        })?;
+        Ok(Numbered { shared: Arc::clone(&self.shared), number })
+    }
+
+    fn check(&self, queue: &Queue, kind: usize, cost: Units, parts: u64) -> Result<(), AcquireError> {
+        let (burst, largest) = queue.limits.most_of(kind);
+        if self.oversize[kind] == Oversize::Reject && parts > burst {
+            return Err(AcquireError::AboveBurst { cost, burst: Units::from_parts(burst) });
+        }
+        if parts > largest { Err(AcquireError::Never { cost }) } else { Ok(()) }
+    }
+}
+
+impl<const N: usize> AcquireJoint<N> {
+    /// Waits on this thread.
+    fn block(mut self) -> Result<(), AcquireError> {
+        let (limiter, costs) = (self.limiter.clone(), self.costs);
+        let (wait, _) = self.wait().as_mut().map_err(|error| error.clone())?;
+        wait.block(&limiter.shared).map_err(|denied| error(denied, costs))
+    }
+
+    fn wait(&mut self) -> &mut Result<(Wait, Numbered), AcquireError> {
+        let (limiter, costs, deadline) = (&self.limiter, self.costs, self.deadline);
+        let make = || limiter.number(costs).map(|numbered| (Wait::new(numbered.number, deadline), numbered));
+        self.wait.get_or_insert_with(make)
+    }
+}
+
+impl<const N: usize> Future for AcquireJoint<N> {
+    type Output = Result<(), AcquireError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let costs = self.costs;
+        match self.wait() {
+            Ok((wait, numbered)) => wait.poll(&numbered.shared, context).map_err(|denied| error(denied, costs)),
+            Err(error) => Poll::Ready(Err(error.clone())),
+        }
+    }
+}
+
+impl<const N: usize> Drop for AcquireJoint<N> {
+    fn drop(&mut self) {
+        if let Some(Ok((wait, numbered))) = &mut self.wait {
+            wait.leave(&numbered.shared);
+        }
+    }
+}
+
+impl Drop for Numbered {
+    fn drop(&mut self) {
+        self.shared.with(|queue, _, _| queue.limits.forget_costs(self.number));
+    }
+}
+
+impl<const N: usize> fmt::Debug for JointLimiter<N> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (available, waiters) = (self.available(), self.waiters());
+        f.debug_struct("JointLimiter").field("available", &available).field("waiters", &waiters).finish()
+    }
+}
+
+impl<const N: usize> fmt::Debug for AcquireJoint<N> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AcquireJoint").field("costs", &self.costs).finish_non_exhaustive()
+    }
+}
+
+fn parts<const N: usize>(costs: [Units; N]) -> Result<[u64; N], UnitsError> {
+    let mut parts = [0; N];
+    for (part, cost) in parts.iter_mut().zip(costs) {
+        *part = cost.parts()?;
+    }
+    Ok(parts)
+}
+
+fn error<const N: usize>(denied: Denied, costs: [Units; N]) -> AcquireError {
+    let first = costs.first().copied().unwrap_or(Units::ZERO);
+    AcquireError::new(denied, first, || first)
+}

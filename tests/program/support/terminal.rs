@@ -1,0 +1,131 @@
+//! A terminal of so many columns, and what can be read on its screen.
+
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+use rustix::termios::{Winsize, tcsetwinsize};
+use std::fs::{File, OpenOptions};
+use std::io::{Read, Write};
+use std::num::NonZero;
+use std::process::{Child, Command, ExitStatus};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+const ROWS: u16 = 50;
+/// Rows that have left the screen at the top and can still be read.
+const ABOVE: usize = 1000;
+/// Nothing here takes so long, unless it hangs.
+const HANGS: Duration = Duration::from_secs(60);
+
+/// A pseudo-terminal whose output is shown as a terminal would show it.
+pub(crate) struct Terminal {
+    keyboard: File,
+    name: String,
+    screen: Arc<Mutex<vt100::Parser>>,
+}
+
+impl Terminal {
+    pub(crate) fn new(columns: u16) -> Self {
+        let controller = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
+        grantpt(&controller).and_then(|()| unlockpt(&controller)).unwrap();
+        let name = ptsname(&controller, Vec::new()).unwrap().into_string().unwrap();
+        tcsetwinsize(&controller, Winsize { ws_row: ROWS, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 }).unwrap();
+        let screen = Arc::new(Mutex::new(vt100::Parser::new(size(ROWS), size(columns), ABOVE)));
+        let keyboard = File::from(controller);
+        let (mut output, shown) = (keyboard.try_clone().unwrap(), Arc::clone(&screen));
+        thread::spawn(move || {
+            let mut bytes = [0; 4096];
+            // It fails while nobody has the terminal open.
+            loop {
+                match output.read(&mut bytes) {
+                    Ok(length) => shown.lock().unwrap().process(&bytes[..length]),
+                    Err(_) if Arc::strong_count(&shown) == 1 => return,
+                    Err(_) => thread::sleep(Duration::from_millis(5)),
+                }
+            }
+        });
+        Terminal { keyboard, name, screen }
+    }
+
+    /// The side that a program has.
+    pub(crate) fn end(&self) -> File {
+        use std::os::unix::fs::OpenOptionsExt;
+        let no_tty = rustix::fs::OFlags::NOCTTY.bits().cast_signed();
+        OpenOptions::new().read(true).write(true).custom_flags(no_tty).open(&self.name).unwrap()
+    }
+
+    /// `program` as it runs on this terminal, which controls it: standard input and error, and output, unless changed.
+    pub(crate) fn command(&self, program: &str) -> Command {
+        let mut command = Command::new("setsid");
+        command.args(["--ctty", "--wait", program]).env("TERM", "xterm");
+        command.stdin(self.end()).stdout(self.end()).stderr(self.end());
+        command
+    }
+
+    /// Makes it so many columns wide; what stands behind them is cut off.
+    pub(crate) fn resize(&self, columns: u16) {
+        let mut screen = self.screen.lock().unwrap();
+        tcsetwinsize(&self.keyboard, Winsize { ws_row: ROWS, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 }).unwrap();
+        screen.screen_mut().set_size(size(ROWS), size(columns));
+    }
+
+    pub(crate) fn press(&mut self, keys: &[u8]) {
+        self.keyboard.write_all(keys).unwrap();
+    }
+
+    /// The rows with something in them, from the top; without those that have left the screen.
+    pub(crate) fn rows(&self) -> Vec<String> {
+        let screen = self.screen.lock().unwrap();
+        let columns = screen.screen().size().1;
+        screen
+            .screen()
+            .rows(0, columns.get())
+            .map(|row| row.trim_end().to_owned())
+            .filter(|row| !row.is_empty())
+            .collect()
+    }
+
+    /// Waits until a row satisfies `wanted`, and gives it.
+    #[track_caller]
+    pub(crate) fn wait_for(&self, what: &str, wanted: impl Fn(&str) -> bool) -> String {
+        let begun = Instant::now();
+        loop {
+            if let Some(row) = self.rows().into_iter().find(|row| wanted(row)) {
+                return row;
+            }
+            assert!(begun.elapsed() < HANGS, "waited in vain for {what}; there is {:#?}", self.rows());
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// Whether `wanted` was true of some row while `child` ran, and how that ended.
+    pub(crate) fn watch(&self, mut child: Child, mut wanted: impl FnMut(&str) -> bool) -> (bool, ExitStatus) {
+        let mut seen = false;
+        let begun = Instant::now();
+        loop {
+            let status = child.try_wait().unwrap();
+            seen = seen || self.rows().iter().any(|row| wanted(row));
+            if let Some(status) = status {
+                return (seen, status);
+            }
+            assert!(begun.elapsed() < HANGS, "it hangs; there is {:#?}", self.rows());
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// What stands there in the end, once all that was written is shown.
+    pub(crate) fn at_rest(&self) -> Vec<String> {
+        let mut rows = self.rows();
+        loop {
+            thread::sleep(Duration::from_millis(100));
+            let later = self.rows();
+            if later == rows {
+                return rows;
+            }
+            rows = later;
+        }
+    }
+}
+
+fn size(cells: u16) -> NonZero<u16> {
+    NonZero::new(cells).unwrap()
+}
