@@ -21,7 +21,7 @@ fn ours() -> Limiter {
     Limiter::new(RATE, BURST).expect("a valid rate")
 }
 
-/// As many are granted, but the bucket is never full again: what the gauge is for.
+/// As many are granted, but the bucket is never full again: what the fast path is for.
 fn ours_from_the_store() -> Limiter {
     Limiter::new(1_000, BURST).expect("a valid rate")
 }

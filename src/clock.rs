@@ -5,8 +5,10 @@
 
 mod alarm;
 mod boot;
+mod shown;
 
 pub use boot::BootClock;
+pub use shown::{shown, shown_wait};
 
 use rustix::time::Timespec;
 use std::fmt;

@@ -123,7 +123,7 @@ impl RateLimiter {
     /// Waits for `permits` units, which may take several refills: as many as it takes, be it for longer than clocks go.
     ///
     /// # Panics
-    /// The future does, where it has to wait outside a tokio runtime with timers.
+    /// The future does, where it has to wait and the thread that would wake it cannot be started.
     pub fn acquire(&self, permits: usize) -> Acquire<'_> {
         AcquireFrom { limiter: self, wait: wait(permits) }
     }
@@ -251,11 +251,11 @@ fn units(permits: usize) -> u64 {
     u64::try_from(permits).unwrap_or(u64::MAX)
 }
 
-/// That crate's futures have no error to return, and panic in tokio's words where there are no timers.
+/// That crate's futures have no error to return, and panic where there are no timers.
 fn expect_granted(granted: Result<(), Denied>) {
     assert!(
         granted != Err(Denied::NoTimer),
-        "waiting needs a tokio runtime with its time driver: call this within one, built with enable_time or enable_all"
+        "the thread that wakes waiting futures cannot be started; allow more threads (ulimit -u)"
     );
     // Whatever else a queue refuses has no place in this limiter: no line is closed, nobody has a deadline, and a cost
     // that gathers waits beyond the end of the clock.

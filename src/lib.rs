@@ -71,15 +71,11 @@
 //!
 //! # Where futures can wait
 //!
-//! On any tokio runtime with its time driver (`enable_time` or `enable_all`); its paused clock is honoured. A waiting
-//! future anywhere else needs a [`Clock`](clock::Clock), given as `timer` to the builder, and fails with
-//! [`AcquireError::NoTimer`](limiter::AcquireError::NoTimer) without one. [`SystemClock`](clock::SystemClock) does on any
-//! executor; it is woken by a thread that is there only while somebody waits. Trying, reserving and the blocking forms
-//! need nothing, nor does waiting for a place of a semaphore only.
-//!
-//! On a tokio runtime *without* its time driver the same error comes only where panics unwind, after tokio's own message
-//! on stderr: tokio has no other way to tell, so a program built with `panic = "abort"` ends there, as it does by
-//! `tokio::time::sleep`.
+//! On any executor, and on tokio runtimes of all kinds, with or without a time driver. One thread, `throttle-timer`, wakes
+//! the waiting futures of all limiters. It exists while one waits for a time, and for a second after that; should the
+//! system allow no thread, the future fails with [`AcquireError::NoTimer`](limiter::AcquireError::NoTimer). On a tokio
+//! runtime whose clock a test has paused, that clock is honoured. A [`Clock`](clock::Clock), given as `timer` to the
+//! builder, takes the place of both. Trying, reserving and the blocking forms need nothing.
 //!
 //! Under tokio's paused clock threads cannot wait: the blocking forms sleep in real time, in which a paused clock stands
 //! still, and tokio does not move it while a `spawn_blocking` runs. Use the futures there, or a

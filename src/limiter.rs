@@ -4,9 +4,10 @@
 //! bucket with a queue where callers line up, and it keeps several limits and windows at once. Futures and threads wait
 //! in the same line, first in, first out.
 //!
-//! Whoever waits is woken once, when granted. The line has its own timer, so nobody depends on the task before him being
-//! polled; there is no task or thread behind it. On tokio it keeps to the runtime's clock, the paused one of tests
-//! included. Elsewhere a waiting future needs a [`Timer`]; trying and blocking need nothing.
+//! Whoever waits is woken once, when granted. The queue has its own timer, so nobody depends on the task before it being
+//! polled, nor on a runtime being driven. While a future waits for a time, and for a second after that, one thread keeps
+//! time for all limiters of the process; no task does. So futures wait on any executor. On tokio they keep to the runtime's
+//! clock where a test has paused it. A [`Timer`] replaces both; trying and blocking need nothing.
 
 use crate::rate::Rate;
 use std::fmt;
@@ -15,10 +16,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 mod acquire;
-mod bell;
 mod builder;
 mod error;
-mod gauge;
+mod fast_path;
 mod joint;
 mod line;
 mod panics;
@@ -27,6 +27,7 @@ mod reservation;
 pub(crate) mod shared;
 mod sync;
 pub(crate) mod time;
+mod timer;
 mod units;
 
 #[cfg(all(test, throttle_loom))]

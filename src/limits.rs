@@ -3,7 +3,7 @@
 //! Every limit, once it conforms, goes on conforming until something is granted. So the least common time is simply the
 //! latest of the limits' own least times.
 
-use crate::clock::{MILLISECOND, Nanos};
+use crate::clock::{MILLISECOND, Nanos, shown_wait};
 use crate::rate::Rate;
 use history::History;
 use kinds::Kinds;
@@ -66,7 +66,7 @@ pub struct Grant {
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 pub enum Refusal {
     /// It would have to wait longer than was allowed.
-    #[error("would have to wait {} s", seconds(*.wait))]
+    #[error("would have to wait {}", shown_wait(*.wait))]
     TooLong {
         /// How long it would take, in nanoseconds.
         wait: Nanos,
@@ -74,12 +74,6 @@ pub enum Refusal {
     /// No time will ever do: the cost is above a window's count, or the clock ends before.
     #[error("more than the limit will ever grant")]
     Never,
-}
-
-/// Seconds to one decimal, rounded up: a wait told must not be too short.
-fn seconds(nanos: Nanos) -> String {
-    let tenths = nanos.div_ceil(100 * MILLISECOND);
-    format!("{}.{}", tenths / 10, tenths % 10)
 }
 
 impl Grant {

@@ -52,8 +52,9 @@ fn run(flags: &Flags) -> anyhow::Result<Exit> {
     }
 }
 
-/// A line on standard error. If that cannot be written, there is nobody to tell.
+/// A line on standard error, in one write, so that no other process's line tears it. If that cannot be written, there is
+/// nobody to tell.
 pub(crate) fn say(message: impl Display) {
     use std::io::Write;
-    let _ = writeln!(std::io::stderr(), "throttle: {message}");
+    let _ = std::io::stderr().write_all(format!("throttle: {message}\n").as_bytes());
 }

@@ -11,10 +11,13 @@ use std::str::FromStr;
 use std::time::Duration;
 
 mod error;
+mod meant;
 mod number;
 
 pub use error::ParseError;
 pub use number::Amount;
+
+use meant::Kind;
 
 /// Nanoseconds in 100 years of 365 days: what one unit may take at most.
 const SLOWEST: u128 = 100 * 365 * 86_400 * 1_000_000_000;
@@ -169,9 +172,6 @@ impl Rate {
             Some(per) => u128::from(per.times.map_or(1, NonZeroU64::get)) * u128::from(per.unit.nanos),
             None => u128::from(SECOND),
         };
-        if units == 0 {
-            return Err(ParseError::Zero(written()));
-        }
         let period = period.checked_mul(parts.into()).ok_or_else(|| ParseError::TooSlow(written()))?;
         Rate::from_ratio(units, period, form, written)
     }
@@ -279,7 +279,7 @@ impl FromStr for Rate {
         if text.is_empty() {
             return Err(ParseError::Empty);
         }
-        error::refuse_habits(text)?;
+        error::refuse_habits(Kind::Rate, text)?;
         if let Some(rate) = Rate::from_fraction(text) {
             return Ok(rate);
         }
@@ -287,7 +287,11 @@ impl FromStr for Rate {
             Some((count, per)) => (count, Some(per)),
             None => (text, None),
         };
-        let form = Form { count: number::count(count, text)?, per: per.map(|per| parse_per(per, count)).transpose()? };
+        let amount = number::count(Kind::Rate, count, text)?;
+        if amount.ratio().0 == 0 {
+            return Err(ParseError::Zero(text.to_owned()));
+        }
+        let form = Form { count: amount, per: per.map(|per| parse_per(per, count, text)).transpose()? };
         if form.per.is_none() && form.count.is_ambiguous() {
             return Err(ParseError::LinesOrBytes(text.to_owned()));
         }
@@ -296,19 +300,25 @@ impl FromStr for Rate {
 }
 
 /// What stands after the slash: an integer or nothing, then a unit of time.
-fn parse_per(per: &str, count: &str) -> Result<Per, ParseError> {
+fn parse_per(per: &str, count: &str, whole: &str) -> Result<Per, ParseError> {
     let digits = per.len() - per.trim_start_matches(|c: char| c.is_ascii_digit()).len();
     let (times, name) = per.split_at(digits);
-    if name.starts_with('.') {
-        return Err(error::fractional_period(per, count));
+    if name.starts_with(['.', ',']) {
+        return Err(error::fractional_period(whole));
     }
-    let unit = time_unit_named(name).ok_or_else(|| error::unknown_time_unit(per, times, name, count))?;
+    let unit = time_unit_named(name);
+    if !times.is_empty() && times.trim_start_matches('0').is_empty() {
+        return Err(error::zero_period(whole, count, name));
+    }
+    let unit = unit.ok_or_else(|| error::unknown_time_unit(whole, times, name))?;
     if times.is_empty() {
         return Ok(Per { times: None, unit });
     }
-    let times: u64 = times.parse().map_err(|_| ParseError::TooSlow(format!("{count}/{per}")))?;
-    let times = NonZeroU64::new(times).ok_or_else(|| ParseError::ZeroPeriod(format!("{count}/{per}")))?;
-    Ok(Per { times: Some(times), unit })
+    if times.starts_with('0') {
+        return Err(error::leading_zero(Kind::Rate, whole).unwrap_or_else(|| ParseError::TooSlow(whole.to_owned())));
+    }
+    let times: Option<NonZeroU64> = times.parse().ok();
+    Ok(Per { times: Some(times.ok_or_else(|| ParseError::TooSlow(whole.to_owned()))?), unit })
 }
 
 /// One limit as it is written after `--rate`.
@@ -349,7 +359,9 @@ impl Limit {
         match Rate::per(count, period) {
             Some(rate) => Ok(Limit::Window(rate)),
             None if count == 0 => Err(ParseError::Zero(written())),
-            None if period.is_zero() => Err(ParseError::ZeroPeriod(written())),
+            None if period.is_zero() => {
+                Err(ParseError::ZeroPeriod { text: written(), example: "5000/h,window".to_owned() })
+            }
             None => Err(ParseError::TooSlow(written())),
         }
     }
@@ -385,10 +397,11 @@ impl FromStr for Limit {
         if text.starts_with("unlimited") {
             return Err(ParseError::UnlimitedAlone(text.to_owned()));
         }
+        error::refuse_spaces_between_keys(text)?;
+        error::refuse_commas_in_numbers(text)?;
         let mut parts = text.split(',');
         let first = parts.next().unwrap_or_default();
         let keys: Vec<&str> = parts.collect();
-        error::refuse_thousands(text, first, &keys)?;
         let rate: Rate = first.parse()?;
         parse_keys(rate, &keys)
     }
@@ -401,12 +414,15 @@ fn parse_keys(rate: Rate, keys: &[&str]) -> Result<Limit, ParseError> {
             Some(("burst", value)) => set_once(&mut burst, "burst", value, &rate)?,
             Some(("initial", value)) => set_once(&mut initial, "initial", value, &rate)?,
             None if key == "window" && !window => window = true,
-            _ => return Err(error::unknown_key(key)),
+            _ => return Err(error::unknown_key(&rate, key)),
         }
     }
     match (window, burst, initial) {
         (true, None, None) => Ok(Limit::Window(rate)),
-        (true, ..) => Err(ParseError::WindowWithBurst(rate.to_string())),
+        (true, burst, initial) => {
+            let burst = burst.or(initial).map_or_else(|| "10".to_owned(), |burst| burst.to_string());
+            Err(ParseError::WindowWithBurst { rate: rate.to_string(), burst })
+        }
         (false, Some(burst), _) if burst.value() == 0 => Err(ParseError::ZeroBurst),
         (false, Some(burst), Some(initial)) if initial.value() > burst.value() => {
             Err(ParseError::InitialAboveBurst { initial: initial.to_string(), burst: burst.to_string() })

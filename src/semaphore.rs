@@ -106,8 +106,8 @@ impl Semaphore {
     /// Waits for a place and a token, behind everybody before.
     ///
     /// # Errors
-    /// The future's: [`AcquireError::Closed`]; [`AcquireError::NoTimer`] where it has to wait for a token outside a tokio
-    /// runtime. To wait for a place, until a permit is dropped, takes no timer.
+    /// The future's: [`AcquireError::Closed`]; [`AcquireError::NoTimer`] where it has to wait for a token and the thread
+    /// that would wake it cannot be started.
     pub fn acquire(&self) -> AcquirePermit {
         self.acquire_many(1)
     }

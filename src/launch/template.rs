@@ -8,7 +8,7 @@ use thiserror::Error;
 
 mod shells;
 
-use shells::Script;
+use shells::{Script, uses_arguments, uses_name};
 
 /// What is run for each unit.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,6 +16,8 @@ pub struct Template {
     words: Vec<Word>,
     /// Whether the units come behind the words.
     append: bool,
+    /// Whether the units are arguments of a script that does not use them.
+    is_unused: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -68,6 +70,13 @@ pub enum TemplateError {
          (or -I {{}} if it is meant)"
     )]
     UnitAsCode { shell: String, spelling: String },
+    #[error(
+        "{{}} stays as it is in a script, where the unit is \"$1\"; write -c {spelling} \
+         (a script that uses \"$1\" may have a {{}} of its own)"
+    )]
+    BracesInScript { spelling: String },
+    #[error("the unit would be $0 of the script, not $1: the first word behind it is its name; write {spelling}")]
+    UnitAsName { spelling: String },
     #[error("{form} is GNU parallel's; here the shell says it: -c '{spelling}'")]
     Parallel { form: &'static str, spelling: &'static str },
     #[error("{{}} beside {flag}: no unit goes into the arguments; leave one of them out")]
@@ -75,7 +84,8 @@ pub enum TemplateError {
 }
 
 /// GNU parallel's forms, and how a shell says the same of `"$1"`.
-const PARALLEL_FORMS: [(&str, &str); 5] = [
+const PARALLEL_FORMS: [(&str, &str); 6] = [
+    ("{1}", "… \"$1\""),
     ("{.}", "… \"${1%.*}\""),
     ("{/}", "… \"${1##*/}\""),
     ("{//}", "… \"$(dirname \"$1\")\""),
@@ -98,12 +108,16 @@ impl Template {
         }
         if reading.replace.is_none() {
             refuse_parallel_forms(words)?;
-            refuse_unit_as_code(words)?;
+            refuse_unit_as_code(words, reading.max_args)?;
         }
+        let is_unused = leaves_unit_unused(words, replace, reading)?;
         let words: Vec<Word> = words.iter().map(|word| Word::new(word, replace)).collect();
         let replaces = words.iter().any(|word| !matches!(word, Word::Plain(_)));
-        let template =
-            Template { words, append: !replaces && reading.place == Place::Arguments && reading.max_args > 0 };
+        let template = Template {
+            words,
+            append: !replaces && reading.place == Place::Arguments && reading.max_args > 0,
+            is_unused,
+        };
         match (replaces, reading) {
             (true, Reading { place: Place::StandardInput, .. }) => {
                 Err(TemplateError::NothingToReplace { flag: "--stdin" })
@@ -113,12 +127,29 @@ impl Template {
         }
     }
 
-    /// `sh -c SCRIPT throttle UNIT…`: the unit is `"$1"`.
-    #[must_use]
-    pub fn shell(script: &OsStr, reading: &Reading) -> Self {
-        let words = [OsStr::new("sh"), OsStr::new("-c"), script, OsStr::new("throttle")];
+    /// `sh -c SCRIPT 'throttle -c' UNIT…`: the unit is `"$1"`, and the shell's own messages begin as ours do.
+    ///
+    /// # Errors
+    /// [`TemplateError::BracesInScript`] if a `{}` in it was meant as the unit.
+    pub fn shell(script: &OsStr, reading: &Reading) -> Result<Self, TemplateError> {
+        let text = script.to_string_lossy();
+        let has_unit = reading.place != Place::StandardInput && reading.max_args > 0;
+        if has_unit && text.contains("{}") && !uses_arguments(&text) {
+            return Err(TemplateError::BracesInScript {
+                spelling: quoted_text(&with_argument(&text, reading.max_args)),
+            });
+        }
+        let words = [OsStr::new("sh"), OsStr::new("-c"), script, OsStr::new("throttle -c")];
         let words = words.map(|word| Word::Plain(word.to_owned())).to_vec();
-        Template { words, append: reading.place == Place::Arguments && reading.max_args > 0 }
+        let is_unused = reading.place == Place::Arguments && reading.max_args > 0 && is_unused_in(&text);
+        Ok(Template { words, append: has_unit, is_unused })
+    }
+
+    /// Whether the units are arguments of a shell's script that uses none of its arguments, as after
+    /// `-c "echo $1"`, in which the calling shell has replaced the `$1`.
+    #[must_use]
+    pub fn leaves_units_unused(&self) -> bool {
+        self.is_unused
     }
 
     /// The command's name, where it does not depend on the unit.
@@ -235,7 +266,13 @@ fn split(text: &[u8], marker: &[u8]) -> Vec<OsString> {
 }
 
 fn refuse_parallel_forms(words: &[OsString]) -> Result<(), TemplateError> {
-    let stands = |form: &str| words.iter().any(|word| memchr::memmem::find(word.as_bytes(), form.as_bytes()).is_some());
+    // In a longer word {1} may be part of a regular expression.
+    let stands = |form: &str| {
+        words.iter().any(|word| match form {
+            "{1}" => word == form,
+            _ => memchr::memmem::find(word.as_bytes(), form.as_bytes()).is_some(),
+        })
+    };
     match PARALLEL_FORMS.into_iter().find(|(form, _)| stands(form)) {
         Some((form, spelling)) => Err(TemplateError::Parallel { form, spelling }),
         None => Ok(()),
@@ -243,16 +280,52 @@ fn refuse_parallel_forms(words: &[OsString]) -> Result<(), TemplateError> {
 }
 
 /// `sh -c 'rm {}'` with a unit of `; rm -r /` is the classic accident.
-fn refuse_unit_as_code(words: &[OsString]) -> Result<(), TemplateError> {
-    let Some(Script { text, shell, is_wrapped }) = Script::in_words(words) else { return Ok(()) };
+fn refuse_unit_as_code(words: &[OsString], max_args: u64) -> Result<(), TemplateError> {
+    let Some(Script { text, shell, is_wrapped, .. }) = Script::in_words(words) else { return Ok(()) };
     let text = text.to_string_lossy();
     if !text.contains("{}") {
         return Ok(());
     }
-    let fixed = text.replace("'{}'", "{}").replace("\"{}\"", "{}").replace("{}", "\"$1\"");
+    let fixed = quoted_text(&with_argument(&text, max_args));
     // Our own -c would leave out what starts the shell.
-    let spelling = if is_wrapped { format!("… {shell} -c '{fixed}' {shell} {{}}") } else { format!("-c '{fixed}'") };
+    let spelling = if is_wrapped { format!("… {shell} -c {fixed} {shell} {{}}") } else { format!("-c {fixed}") };
     Err(TemplateError::UnitAsCode { shell: shell.to_owned(), spelling })
+}
+
+/// A script with `"$1"` in place of `{}`, or with `"$@"` where that stands for several units.
+fn with_argument(script: &str, max_args: u64) -> String {
+    let argument = if max_args > 1 { "\"$@\"" } else { "\"$1\"" };
+    script.replace("'{}'", "{}").replace("\"{}\"", "{}").replace("{}", argument)
+}
+
+fn quoted_text(text: &str) -> String {
+    String::from_utf8_lossy(&quote(text.as_bytes())).into_owned()
+}
+
+/// Whether a shell's script gets the units as arguments and uses none of them.
+///
+/// # Errors
+/// [`TemplateError::UnitAsName`] if it uses its arguments, but the unit is not one of them.
+fn leaves_unit_unused(words: &[OsString], marker: &OsStr, reading: &Reading) -> Result<bool, TemplateError> {
+    let Some(Script { text, shell, arguments, .. }) = Script::in_words(words) else { return Ok(false) };
+    let has_marker = |word: &OsString| memchr::memmem::find(word.as_bytes(), marker.as_bytes()).is_some();
+    let is_appended = !words.iter().any(has_marker) && reading.place == Place::Arguments && reading.max_args > 0;
+    let place = if is_appended { Some(arguments.len()) } else { arguments.iter().position(has_marker) };
+    let text = text.to_string_lossy();
+    match place {
+        None => Ok(false),
+        Some(0) if uses_name(&text) => Ok(false),
+        Some(0) if uses_arguments(&text) => {
+            let spelling = format!("{shell} -c {} {shell} {}", quoted_text(&text), marker.to_string_lossy());
+            Err(TemplateError::UnitAsName { spelling })
+        }
+        Some(_) => Ok(is_unused_in(&text)),
+    }
+}
+
+/// What it is told of the unit otherwise counts, too.
+fn is_unused_in(script: &str) -> bool {
+    !uses_arguments(script) && !uses_name(script) && !script.contains("THROTTLE_S")
 }
 
 /// A command as one would type it.
@@ -323,80 +396,4 @@ fn push_octal(text: &mut Vec<u8>, bytes: &[u8]) {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn reading(max_args: u64, place: Place) -> Reading {
-        Reading { replace: None, max_args, place }
-    }
-
-    fn words(text: &str) -> Vec<OsString> {
-        text.split(' ').map(OsString::from).collect()
-    }
-
-    fn filled(template: &str, max_args: u64, units: &[&str]) -> Vec<String> {
-        let template = Template::new(&words(template), &reading(max_args, Place::Arguments)).unwrap();
-        words_of(&template, units).into_iter().map(|word| word.into_string().unwrap()).collect()
-    }
-
-    fn words_of<T: AsRef<[u8]>>(template: &Template, units: &[T]) -> Vec<OsString> {
-        template.fill(&units.iter().collect()).iter().map(Cow::into_owned).collect()
-    }
-
-    #[test]
-    fn units_stand_where_the_braces_are_or_at_the_end() {
-        assert_eq!(filled("echo", 1, &["a b"]), ["echo", "a b"]);
-        assert_eq!(filled("echo {} x", 1, &["{}"]), ["echo", "{}", "x"]);
-        assert_eq!(filled("cp {} {}.bak", 1, &["f"]), ["cp", "f", "f.bak"]);
-        assert_eq!(filled("echo a{}b{}c", 1, &["-"]), ["echo", "a-b-c"]);
-        assert_eq!(filled("echo", 3, &["1", "2"]), ["echo", "1", "2"]);
-        assert_eq!(filled("echo {} end", 3, &["1", "2", "3"]), ["echo", "1", "2", "3", "end"]);
-        assert_eq!(filled("echo", 0, &["1"]), ["echo"]);
-    }
-
-    #[test]
-    fn bytes_that_are_no_text_pass_through() {
-        let template = Template::new(&words("x {}.y"), &reading(1, Place::Arguments)).unwrap();
-        assert_eq!(words_of(&template, &[b"\xff\n'"])[1].as_bytes(), b"\xff\n'.y");
-    }
-
-    #[test]
-    fn another_marker_may_stand_for_the_unit() {
-        let marker = Reading { replace: Some("@".into()), ..reading(1, Place::Arguments) };
-        let template = Template::new(&words("sh -c @ {}"), &marker).unwrap();
-        assert_eq!(words_of(&template, &["u"]), ["sh", "-c", "u", "{}"].map(OsString::from));
-    }
-
-    #[test]
-    fn the_shell_gets_the_unit_as_its_first_argument() {
-        let template = Template::shell(OsStr::new("echo \"$1\" {}"), &reading(1, Place::Arguments));
-        assert_eq!(words_of(&template, &["u"]), ["sh", "-c", "echo \"$1\" {}", "throttle", "u"].map(OsString::from));
-    }
-
-    #[test]
-    fn what_is_quoted_for_a_terminal_does_nothing_to_it() {
-        let shown = |words: &[&[u8]]| {
-            let words: Vec<OsString> = words.iter().map(|word| OsString::from_vec(word.to_vec())).collect();
-            String::from_utf8(joined(words.iter(), quote_for_terminal)).unwrap()
-        };
-        assert_eq!(shown(&[b"echo", b"a b", "ü".as_bytes(), b""]), "echo 'a b' 'ü' ''");
-        assert_eq!(shown(&[b"\x1b[31m it's \\"]), r"$'\033[31m it\'s \\'");
-        assert_eq!(shown(&[b"a\nb\tc", b"\x7f1", b"\xff9"]), r"$'a\nb\tc' $'\1771' $'\3779'");
-        assert_eq!(shown(&["\u{9b}31m".as_bytes()]), r"$'\302\23331m'", "one character in place of ESC [");
-    }
-
-    #[test]
-    fn what_would_surprise_is_refused_with_the_right_spelling() {
-        let error = |text: &str, reading: &Reading| Template::new(&words(text), reading).unwrap_err().to_string();
-        let one = reading(1, Place::Arguments);
-        let refused = error("bash -ec rm_'{}' x", &one);
-        assert!(refused.contains("-c 'rm_\"$1\"'"), "{refused}");
-        assert!(error("ffmpeg -i {} {.}.mp3", &one).contains("${1%.*}"));
-        assert!(error("echo {#}", &one).contains("$THROTTLE_SEQ"));
-        assert!(error("echo x{}", &reading(2, Place::Arguments)).contains("-n 1"));
-        assert!(error("echo {}", &reading(1, Place::StandardInput)).contains("--stdin"));
-        assert!(error("echo {}", &reading(0, Place::Arguments)).contains("-n 0"));
-        let marker = Reading { replace: Some("".into()), ..one };
-        assert!(error("echo", &marker).contains("-I"));
-    }
-}
+mod tests;

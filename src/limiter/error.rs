@@ -57,13 +57,9 @@ pub enum AcquireError {
     /// The future has already given its permit.
     #[error("this acquire has given its permit already; acquire again for another")]
     Finished,
-    /// There is no clock to wake the future.
-    ///
-    /// On a tokio runtime that was built without its time driver, this can only be told where panics unwind: tokio has no
-    /// other way to say that there is none. It prints the panic's message then, and a program that is built with
-    /// `panic = "abort"` ends there.
+    /// The thread that wakes waiting futures cannot be started: the system allows no more of them.
     #[error(
-        "waiting needs a tokio runtime with its time driver (enable_time or enable_all), a Timer given when the limiter is made, or one of the blocking forms"
+        "the thread that wakes waiting futures cannot be started; allow more threads (ulimit -u), give a Timer when the limiter is made, or use one of the blocking forms"
     )]
     NoTimer,
 }

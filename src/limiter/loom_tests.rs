@@ -1,9 +1,9 @@
-//! Every interleaving of two threads at the gauge and at the line, by loom. The flag is our own, because tokio leaves
+//! Every interleaving of two threads at the fast path and at the line, by loom. The flag is our own, because tokio leaves
 //! things out under loom's:
 //!
 //! `RUSTFLAGS="--cfg throttle_loom" cargo test --release --lib loom_`
 
-use super::gauge::{Gauge, Take};
+use super::fast_path::{FastPath, Take};
 use super::queue::{Queue, Rules};
 use super::shared::{Shared, Wait};
 use super::sync::{Mutex, lock};
@@ -22,37 +22,37 @@ fn limits(rate: &str, burst: u64) -> Limits {
     Limits::none(0).with_bucket(Bucket::new(rate, NonZeroU64::new(burst).unwrap(), burst, 0))
 }
 
-/// Two threads take by the gauge while a third closes it, takes under the lock and opens it again.
+/// Two threads take by the fast path while a third closes it, takes under the lock and opens it again.
 #[test]
-fn loom_gauge_and_lock_never_grant_more_than_there_is() {
+fn loom_fast_path_and_lock_never_grant_more_than_there_is() {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(2);
     model.check(|| {
-        let gauge = Arc::new(Gauge::new());
+        let fast_path = Arc::new(FastPath::new());
         let held = Arc::new(Mutex::new(limits("1/s", 2)));
-        gauge.open(&lock(&held));
-        let by_gauge = |gauge: Arc<Gauge>, held: Arc<Mutex<Limits>>| match gauge.take(|| 5, 1) {
+        fast_path.open(&lock(&held));
+        let by_fast_path = |fast_path: Arc<FastPath>, held: Arc<Mutex<Limits>>| match fast_path.take(|| 5, 1) {
             Take::Granted => 1,
             Take::TooLong(_) => 0,
-            Take::Closed => by_lock(&gauge, &held),
+            Take::Closed => by_lock(&fast_path, &held),
         };
         let threads: Vec<_> = (0..2)
             .map(|_| {
-                let (gauge, held) = (gauge.clone(), held.clone());
-                loom::thread::spawn(move || by_gauge(gauge, held))
+                let (fast_path, held) = (fast_path.clone(), held.clone());
+                loom::thread::spawn(move || by_fast_path(fast_path, held))
             })
             .collect();
-        let own = by_lock(&gauge, &held);
+        let own = by_lock(&fast_path, &held);
         let granted: u32 = threads.into_iter().map(|thread| thread.join().unwrap()).sum();
         assert_eq!(granted + own, 2, "no more, and no less");
     });
 }
 
-fn by_lock(gauge: &Gauge, held: &Mutex<Limits>) -> u32 {
+fn by_lock(fast_path: &FastPath, held: &Mutex<Limits>) -> u32 {
     let mut limits = lock(held);
-    gauge.close(&mut limits, 5);
+    fast_path.close(&mut limits, 5);
     let granted = limits.take_within(5, 1, 0).is_ok();
-    gauge.open(&limits);
+    fast_path.open(&limits);
     granted.into()
 }
 

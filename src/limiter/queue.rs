@@ -430,7 +430,7 @@ impl Queue {
         self.due.into_iter().chain(deadline).min()
     }
 
-    /// Whether a [`Gauge`](super::gauge::Gauge) can speak for this queue.
+    /// Whether a [`FastPath`](super::fast_path::FastPath) can speak for this queue.
     pub(crate) fn is_plain(&self) -> bool {
         self.line.is_empty()
             && self.lag == 0

@@ -1,11 +1,11 @@
-//! A queue behind its lock, with the gauge before it and the bell beside it.
+//! A queue behind its lock, with the fast path before it and the timer beside it.
 
-use super::bell::Bell;
-use super::gauge::{Gauge, Take};
+use super::fast_path::{FastPath, Take};
 use super::panics::Panics;
 use super::queue::{Denied, Effects, Joined, Queue, Stand, Waiter};
 use super::sync::{Mutex, lock};
 use super::time::Time;
+use super::timer::QueueTimer;
 use crate::clock::Nanos;
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Wake, Waker};
@@ -14,9 +14,9 @@ use std::time::Duration;
 
 #[derive(Debug)]
 pub(crate) struct Shared {
-    gauge: Gauge,
+    fast_path: FastPath,
     queue: Mutex<Held>,
-    bell: Bell,
+    timer: QueueTimer,
     pub(crate) time: Time,
 }
 
@@ -24,7 +24,7 @@ pub(crate) struct Shared {
 #[derive(Debug)]
 struct Held {
     queue: Queue,
-    /// What the bell was last set to, see [`Shared::alarm`].
+    /// What the timer was last set to, see [`Shared::alarm`].
     alarm: (Option<Nanos>, bool),
 }
 
@@ -32,7 +32,12 @@ impl Shared {
     /// `make` is given the time now.
     pub(crate) fn new<E>(time: Time, make: impl FnOnce(Nanos) -> Result<Queue, E>) -> Result<Arc<Self>, E> {
         let queue = Mutex::new(Held { queue: make(time.now())?, alarm: (None, false) });
-        let shared = |weak: &Weak<Self>| Shared { gauge: Gauge::new(), queue, bell: Bell::new(weak.clone()), time };
+        let shared = |weak: &Weak<Self>| Shared {
+            fast_path: FastPath::new(),
+            queue,
+            timer: QueueTimer::new(weak.clone()),
+            time,
+        };
         let shared = Arc::new_cyclic(shared);
         shared.with(super::queue::Queue::advance);
         Ok(shared)
@@ -40,20 +45,20 @@ impl Shared {
 
     /// Does something under the lock, and wakes afterwards. The time is read before, and the queue never goes back.
     pub(crate) fn with<R>(&self, action: impl FnOnce(&mut Queue, Nanos, &mut Effects) -> R) -> R {
-        self.with_bell(false, action)
+        self.with_timer(false, action)
     }
 
-    /// As [`with`](Self::with). Where the bell `rang`, it has to be set again in any case.
-    fn with_bell<R>(&self, rang: bool, action: impl FnOnce(&mut Queue, Nanos, &mut Effects) -> R) -> R {
+    /// As [`with`](Self::with). Where the timer `rang`, it has to be set again in any case.
+    fn with_timer<R>(&self, rang: bool, action: impl FnOnce(&mut Queue, Nanos, &mut Effects) -> R) -> R {
         let now = self.time.now();
         let mut effects = Effects::default();
         let (result, rearm) = {
             let mut held = lock(&self.queue);
-            self.gauge.close(&mut held.queue.limits, now);
-            let now = self.gauge.in_order(now);
+            self.fast_path.close(&mut held.queue.limits, now);
+            let now = self.fast_path.in_order(now);
             let result = action(&mut held.queue, now, &mut effects);
             if held.queue.is_plain() {
-                self.gauge.open(&held.queue.limits);
+                self.fast_path.open(&held.queue.limits);
             }
             let alarm = (held.queue.alarm(), held.queue.waiters() > 0);
             let rearm = std::mem::replace(&mut held.alarm, alarm) != alarm;
@@ -61,7 +66,7 @@ impl Shared {
         };
         let mut panics = Panics::default();
         if rearm {
-            panics.hold(|| self.bell.set(self));
+            panics.hold(|| drop(self.timer.set(self)));
         }
         panics.hold(|| effects.run());
         panics.resume();
@@ -71,19 +76,19 @@ impl Shared {
     /// Takes at once or not at all.
     #[inline]
     pub(crate) fn try_take(&self, cost: u64) -> Result<(), Denied> {
-        match self.gauge.take(|| self.time.now(), cost) {
+        match self.fast_path.take(|| self.time.now(), cost) {
             Take::Granted => Ok(()),
             Take::TooLong(wait) => Err(Denied::TooLong { wait }),
             Take::Closed => self.with(|queue, now, effects| queue.try_take(now, cost, effects)),
         }
     }
 
-    /// The bell rang: serves the line, whoever is polled.
+    /// The timer rang: serves the line, whoever is polled.
     pub(crate) fn ring(&self) {
-        self.with_bell(true, super::queue::Queue::advance);
+        self.with_timer(true, super::queue::Queue::advance);
     }
 
-    /// When the bell must ring next, and whether anybody waits at all.
+    /// When the timer must ring next, and whether anybody waits at all.
     pub(crate) fn alarm(&self) -> (Option<Nanos>, bool) {
         lock(&self.queue).alarm
     }
@@ -130,7 +135,7 @@ impl Wait {
     #[inline]
     pub(crate) fn poll(&mut self, shared: &Shared, context: &mut Context<'_>) -> Poll<Result<(), Denied>> {
         match self.stage {
-            Stage::Fresh if shared.gauge.take(|| shared.time.now(), self.cost) == Take::Granted => {
+            Stage::Fresh if shared.fast_path.take(|| shared.time.now(), self.cost) == Take::Granted => {
                 self.stage = Stage::Done(Ok(()));
                 Poll::Ready(Ok(()))
             }
@@ -148,7 +153,7 @@ impl Wait {
         }
         match self.stage {
             Stage::Done(done) => Poll::Ready(done),
-            _ if shared.bell.hear(shared).is_err() => {
+            _ if shared.timer.want(shared).is_err() => {
                 self.leave(shared);
                 Poll::Ready(Err(Denied::NoTimer))
             }
@@ -158,7 +163,7 @@ impl Wait {
 
     /// Waits on this thread.
     pub(crate) fn block(&mut self, shared: &Shared) -> Result<(), Denied> {
-        if shared.gauge.take(|| shared.time.now(), self.cost) == Take::Granted {
+        if shared.fast_path.take(|| shared.time.now(), self.cost) == Take::Granted {
             self.stage = Stage::Done(Ok(()));
             return Ok(());
         }

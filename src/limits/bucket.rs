@@ -157,7 +157,7 @@ impl Terms {
 
     /// The state in credits, for the fast path: what a nanosecond repays, what a unit costs, what the bucket holds, what is
     /// missing to that, and since when. `None` where it is fuller than full.
-    pub(crate) fn gauge(&self, level: Level) -> Option<(u64, u64, u128, u128, Nanos)> {
+    pub(crate) fn fast_path(&self, level: Level) -> Option<(u64, u64, u128, u128, Nanos)> {
         let missing = u128::try_from(self.full().saturating_sub(level.amount)).ok()?;
         Some((self.units, self.period, self.full().unsigned_abs(), missing, level.at))
     }

@@ -59,14 +59,14 @@ impl Limits {
 
     /// The bucket, where that is all there is, in credits: what a nanosecond repays, what a unit costs, what it holds, what
     /// is missing to that, and since when. `None` where it is fuller than full.
-    pub(crate) fn gauge(&self) -> Option<(u64, u64, u128, u128, Nanos)> {
+    pub(crate) fn fast_path(&self) -> Option<(u64, u64, u128, u128, Nanos)> {
         match (self.terms.as_slice(), self.states.as_slice()) {
-            ([Terms::Bucket(terms)], [state]) if !self.kinds.are_several() => terms.gauge(state.level),
+            ([Terms::Bucket(terms)], [state]) if !self.kinds.are_several() => terms.fast_path(state.level),
             _ => None,
         }
     }
 
-    /// Goes on from what a gauge told of the only bucket: `missing` credits at `at`.
+    /// Goes on from what the fast path told of the only bucket: `missing` credits at `at`.
     pub(crate) fn resume(&mut self, missing: u128, at: Nanos) {
         if let ([Terms::Bucket(terms)], [state]) = (self.terms.as_slice(), self.states.as_mut_slice()) {
             state.level = terms.resume(missing, at);

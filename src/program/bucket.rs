@@ -9,7 +9,7 @@ use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::time::Duration;
-use throttle::clock::{Nanos, SystemClock};
+use throttle::clock::{self, Nanos, SystemClock};
 use throttle::limits::Plan;
 use throttle::store::{Address, File, Memory, Patience, Place, Redis, Store, StoreError, Supply, Trouble, View};
 
@@ -78,13 +78,13 @@ pub(super) fn tell(trouble: &Trouble<'_>) {
     match trouble {
         Trouble::Away(error) => say(format_args!("{error}; waiting for it (to end instead: --on-store-error fail)")),
         Trouble::Back(after) => {
-            say(format_args!("the bucket is back after {}", humantime::format_duration(tenths(*after))));
+            say(format_args!("the bucket is back after {}", shown_time(*after)));
         }
     }
 }
 
-fn tenths(time: Duration) -> Duration {
-    Duration::from_millis(u64::try_from(time.as_millis()).unwrap_or(u64::MAX) / 100 * 100)
+fn shown_time(time: Duration) -> String {
+    clock::shown(Nanos::try_from(time.as_nanos()).unwrap_or(Nanos::MAX))
 }
 
 fn place(word: &OsStr, folder: impl FnOnce() -> Option<PathBuf>) -> Result<Place, String> {
@@ -152,15 +152,10 @@ fn shown(bucket: &Bucket, view: &View) -> String {
     let next = match view.wait {
         None => "never".to_owned(),
         Some(0) => "now".to_owned(),
-        Some(wait) => format!("in {}", humantime::format_duration(rounded(wait))),
+        Some(wait) => format!("in {}", clock::shown_wait(wait)),
     };
     let (_, place) = bucket.whereabouts();
     format!("bucket {} in {place}\n{lines}  who comes now may go: {next}\n", bucket.name())
-}
-
-/// To the millisecond above: a wait told must not be too short.
-fn rounded(wait: Nanos) -> Duration {
-    Duration::from_millis(wait.div_ceil(1_000_000))
 }
 
 fn shown_json(bucket: &Bucket, view: &View) -> serde_json::Value {

@@ -4,16 +4,18 @@ use super::ending::Teller;
 use super::exit::Exit;
 use super::flags::{Flags, Repeat};
 use super::input::{self, Input};
+use super::lookup::{self, Missing};
 use super::naming::Naming;
-use super::report::{Report, Total, UnitName};
+use super::report::{Report, Total, UnitName, counted};
 use super::tally::{self, Tally};
-use super::{bucket, lookup, pipe, say, signals};
+use super::{bucket, pipe, say, signals};
 use anyhow::{Context, Result, anyhow};
 use std::cell::RefCell;
+use std::ffi::OsString;
 use std::io::{self, IsTerminal, Write};
-use std::sync::atomic::AtomicI32;
+use std::sync::atomic::{AtomicBool, AtomicI32};
 use std::sync::{Arc, OnceLock};
-use throttle::clock::{FakeClock, Nanos, SECOND};
+use throttle::clock::{self, FakeClock, Nanos, SECOND};
 use throttle::flow::framing::Buffer;
 use throttle::flow::meter::Meter;
 use throttle::flow::pump::{self, PumpError};
@@ -35,16 +37,18 @@ pub(super) const JOBS: u32 = 16;
 /// # Errors
 /// What failed of our own.
 pub(crate) fn run(flags: &Flags, template: &Template) -> Result<Exit> {
+    if template.leaves_units_unused() && !flags.is_quiet() {
+        say("hint: the script does not use its unit, \"$1\"; if it should, put the script in single quotes");
+    }
     if flags.is_dry_run() {
         return with_source(flags, |source, name, _| dry_run(flags, template, source, name));
     }
-    let program = match template.name().map(lookup::find) {
-        Some(Ok(path)) => Some(path),
-        Some(Err(missing)) => {
-            say(&missing);
+    let program = match find(flags, template) {
+        Ok(path) => path,
+        Err(missing) => {
+            say(missing.with_advice("-c"));
             return Ok(missing.exit());
         }
-        None => None,
     };
     // Only there may it use the terminal; where there is none, a group of its own is ended as a whole.
     let in_our_group = flags.jobs() == Some(1) && flags.timeout().is_none() && has_terminal();
@@ -59,6 +63,16 @@ pub(crate) fn run(flags: &Flags, template: &Template) -> Result<Exit> {
         in_our_group,
     };
     with_source(flags, |source, name, total| launch(flags, options, source, name, total))
+}
+
+/// Where the command is, unless its name depends on the unit.
+fn find(flags: &Flags, template: &Template) -> Result<Option<OsString>, Missing> {
+    match (template.name(), flags.command().first()) {
+        (Some(name), _) => lookup::find(name).map(Some),
+        // "curl -sS {}": there is no such file, whatever the unit is.
+        (None, Some(word)) if lookup::is_command_line(word) => Err(Missing::NotFound(word.clone())),
+        _ => Ok(None),
+    }
 }
 
 /// Whether this process has a terminal that controls it.
@@ -102,6 +116,7 @@ fn launch(flags: &Flags, options: Options, source: AnySource, name: &str, total:
         launcher: OnceLock::new(),
         signal: AtomicI32::new(0),
         in_our_group: options.in_our_group,
+        looks_for_cr: AtomicBool::new(!flags.is_quiet() && !flags.shape().to_stdin && flags.shape().skip_blank),
     });
     signals::notice_ends().context("cannot handle signals")?;
     let launcher =
@@ -138,6 +153,8 @@ pub(super) struct Watch {
     /// The first that came to end us; 0 for none.
     pub(super) signal: AtomicI32,
     pub(super) in_our_group: bool,
+    /// Whether a unit that ends in CR is worth a hint.
+    pub(super) looks_for_cr: AtomicBool,
 }
 
 impl Watch {
@@ -251,10 +268,10 @@ fn write_rest(out: &mut impl Write, job: &Job, shape: Shape, time: Nanos) -> io:
 }
 
 fn write_total(out: &mut impl Write, flags: &Flags, shown: &Shown, skipped: u64) -> io::Result<()> {
-    let seconds = in_thousandths(shown.last);
     let failed = if shown.failed > 0 { format!(", {} that cannot be run", shown.failed) } else { String::new() };
-    let blank = if skipped > 0 { format!(", {skipped} blank lines skipped") } else { String::new() };
-    writeln!(out, "# {} commands in {seconds}{failed}{blank}", shown.count)?;
+    let blank = if skipped > 0 { format!(", {} skipped", counted(skipped, "blank line")) } else { String::new() };
+    let time = clock::shown(shown.last);
+    writeln!(out, "# {} in {time}{failed}{blank}", UnitName::Command.count(shown.count))?;
     for place in 0..flags.plan().len() {
         let (most, period) = flags.plan().most_in_its_period(place);
         writeln!(out, "# {}: at most {most} in any {}", flags.plan().describe(place), period_name(period))?;
@@ -273,6 +290,6 @@ fn period_name(nanos: Nanos) -> String {
         60_000_000_000 => "minute".to_owned(),
         3_600_000_000_000 => "hour".to_owned(),
         86_400_000_000_000 => "day".to_owned(),
-        _ => humantime::format_duration(std::time::Duration::from_nanos(nanos)).to_string(),
+        _ => clock::shown(nanos),
     }
 }

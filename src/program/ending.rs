@@ -127,6 +127,11 @@ pub(super) struct Teller(pub(super) Arc<Watch>);
 
 impl Observer for Teller {
     fn starting(&self, job: &Job, words: Words<'_>) {
+        if job.name().ends_with(b"\r") && self.0.looks_for_cr.swap(false, Ordering::SeqCst) {
+            self.0.report.aside(
+                "hint: the units end in CR, which the commands get, too; to drop it: tr -d '\\r' < FILE | throttle …",
+            );
+        }
         let Some(mut tally) = self.0.report.tally() else { return };
         tally.start(job, self.0.report.now());
         if tally.is_traced() && job.refused().is_none() {

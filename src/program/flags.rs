@@ -5,7 +5,7 @@ use super::bucket::{AnyBucket, Bucket};
 use super::exit::Exit;
 use super::{input, say};
 use clap::builder::{OsStringValueParser, TypedValueParser};
-use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::error::ErrorKind;
 use clap::{CommandFactory, FromArgMatches, Parser, ValueEnum};
 use std::cell::RefCell;
 use std::ffi::OsString;
@@ -18,8 +18,10 @@ use throttle::limits::{Plan, PlanError};
 use throttle::rate::{Amount, Limit};
 
 mod habits;
+mod mistakes;
 mod shared;
 mod text;
+mod values;
 
 pub(crate) use shared::Mode;
 
@@ -36,7 +38,7 @@ struct Raw {
     rate: Vec<Limit>,
 
     /// Most that go at once after rest [default: 10 ms of rate]
-    #[arg(short, long, value_name = "N", value_parser = |text: &str| text.parse::<Amount>(), long_help = text::BURST, help_heading = "Limit")]
+    #[arg(short, long, value_name = "N", allow_negative_numbers = true, value_parser = |text: &str| text.parse::<Amount>(), long_help = text::BURST, help_heading = "Limit")]
     burst: Option<Amount>,
 
     /// Limits shared with all that name it: file or redis://
@@ -48,7 +50,7 @@ struct Raw {
     once: bool,
 
     /// Rather than wait longer, exit 75
-    #[arg(hide_short_help = true, long, value_name = "TIME", requires = "once", value_parser = shared::max_wait, long_help = text::MAX_WAIT, help_heading = "Shared")]
+    #[arg(hide_short_help = true, long, value_name = "TIME", requires = "once", allow_negative_numbers = true, value_parser = shared::max_wait, long_help = text::MAX_WAIT, help_heading = "Shared")]
     max_wait: Option<Duration>,
 
     /// Make the bucket, or change its limits for everyone
@@ -80,15 +82,15 @@ struct Raw {
     arg_file: Option<PathBuf>,
 
     /// Instead of input, the units 1 to N, or without end
-    #[arg(hide_short_help = true, long, value_name = "N|inf", conflicts_with_all = ["arg_file", "null", "delimiter"], value_parser = repeat, long_help = text::REPEAT, help_heading = "Input")]
+    #[arg(hide_short_help = true, long, value_name = "N|inf", allow_negative_numbers = true, conflicts_with_all = ["arg_file", "null", "delimiter"], value_parser = values::repeat, long_help = text::REPEAT, help_heading = "Input")]
     repeat: Option<Repeat>,
 
     /// Most commands at once; 0: no cap [default: 16] (also -P)
-    #[arg(short, long, short_alias = 'P', value_name = "N", long_help = text::JOBS, help_heading = "Launch")]
+    #[arg(short, long, short_alias = 'P', alias = "max-procs", value_name = "N", allow_negative_numbers = true, value_parser = values::jobs, long_help = text::JOBS, help_heading = "Launch")]
     jobs: Option<u32>,
 
     /// Units for each command, if they fit [default: 1]
-    #[arg(short = 'n', long, value_name = "N", long_help = text::MAX_ARGS, help_heading = "Launch")]
+    #[arg(short = 'n', long, value_name = "N", allow_negative_numbers = true, value_parser = values::max_args, long_help = text::MAX_ARGS, help_heading = "Launch")]
     max_args: Option<u64>,
 
     /// What stands for the unit in COMMAND [default: {}]
@@ -120,7 +122,7 @@ struct Raw {
     tag: bool,
 
     /// End a command that takes longer
-    #[arg(long, value_name = "TIME", value_parser = duration, long_help = text::TIMEOUT, help_heading = "Launch")]
+    #[arg(long, value_name = "TIME", allow_negative_numbers = true, value_parser = duration, long_help = text::TIMEOUT, help_heading = "Launch")]
     timeout: Option<Duration>,
 
     /// Write each command to standard error before it runs
@@ -212,7 +214,7 @@ impl Flags {
     }
 
     pub(crate) fn arg_file(&self) -> Option<&Path> {
-        self.raw.arg_file.as_deref()
+        self.raw.arg_file.as_deref().filter(|file| *file != "-")
     }
 
     /// What is run for each unit, in launch mode.
@@ -288,7 +290,7 @@ impl Flags {
 /// How to exit.
 pub(crate) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Flags, Exit> {
     let args: Vec<OsString> = args.into_iter().collect();
-    let told = |error| tell(&habits::explain(error, &args), &args);
+    let told = |error| tell(&error, &args);
     let raw = raw(&args).map_err(told)?;
     let bucket = shared::bucket(&raw, std::env::var_os("THROTTLE_BUCKET").as_deref()).map_err(told)?;
     let open = |bucket: &Bucket| bucket.open(None, shared::patience(&raw));
@@ -296,30 +298,33 @@ pub(crate) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Flags, E
         say(&error);
         shared::cannot_open(&raw, &error)
     })?;
-    ripen(raw, bucket, known, &args).map_err(told)
+    ripen(raw, bucket, known).map_err(told)
 }
 
 fn tell(error: &clap::Error, args: &[OsString]) -> Exit {
-    // Where this cannot be printed, there is nobody to tell.
-    let _ = error.print();
-    let once = args.iter().any(|arg| arg == "--once");
-    if error.use_stderr() { shared::own_error(once, Exit::Usage) } else { Exit::Success }
+    if !error.use_stderr() {
+        // If this cannot be printed, there is nobody to tell.
+        let _ = error.print();
+        return Exit::Success;
+    }
+    say(mistakes::words(error, args));
+    shared::own_error(args.iter().any(|arg| arg == "--once"), Exit::Usage)
 }
 
 fn raw(args: &[OsString]) -> Result<Raw, clap::Error> {
-    Raw::from_arg_matches(&command().try_get_matches_from(args)?)
+    let matches = habits::with_habits().try_get_matches_from(args)?;
+    habits::refuse(&matches)?;
+    let raw = Raw::from_arg_matches(&matches)?;
+    refuse_as_command(&raw, args).map_or(Ok(raw), |message| Err(usage(&message)))
 }
 
 /// `opened` knows the limits, where none were named.
-fn ripen(
-    raw: Raw,
-    bucket: Option<Bucket>,
-    opened: Option<Box<AnyBucket>>,
-    args: &[OsString],
-) -> Result<Flags, clap::Error> {
+fn ripen(raw: Raw, bucket: Option<Bucket>, opened: Option<Box<AnyBucket>>) -> Result<Flags, clap::Error> {
     let plan = match &opened {
         Some(opened) => opened.policy(),
-        None if raw.rate.is_empty() => return Err(command().error(ErrorKind::MissingRequiredArgument, "--rate")),
+        None if raw.rate.is_empty() => {
+            return Err(usage("--rate: how fast? write for example -r 5/s, -r 100/min or -r 10MiB/s"));
+        }
         None => Plan::new(&raw.rate, raw.burst).map_err(|error| usage(&plan_error(&error)))?,
     };
     let is_flow = shared::mode(&raw) == Mode::Flow;
@@ -327,7 +332,6 @@ fn ripen(
         return Err(usage("--once: the limit counts bytes, and a call is a unit; write for example -r 5/s"));
     }
     let framing = framing(&raw, &plan).map_err(|error| usage(&error))?;
-    refuse_parallel_arguments(&raw, args).map_err(|error| usage(&error))?;
     let template = if is_flow { template(&raw, &plan).map_err(|error| usage(&error))? } else { None };
     Ok(Flags { raw, bucket, opened: RefCell::new(opened), plan, framing, template })
 }
@@ -338,7 +342,7 @@ pub(crate) fn command() -> clap::Command {
 }
 
 fn usage(message: &str) -> clap::Error {
-    command().error(ErrorKind::ArgumentConflict, message)
+    clap::Error::raw(ErrorKind::ArgumentConflict, message)
 }
 
 /// What is wrong between the options, with their names.
@@ -376,13 +380,20 @@ fn framing(raw: &Raw, plan: &Plan) -> Result<Framing, String> {
     }
 }
 
-/// GNU parallel's `:::` begins units, not arguments of the command; behind `--` it is taken as it is.
-fn refuse_parallel_arguments(raw: &Raw, args: &[OsString]) -> Result<(), String> {
-    let behind_dashes = args.iter().any(|arg| arg == "--");
-    if behind_dashes || raw.command.iter().all(|word| word != ":::") {
-        return Ok(());
+/// What stands where the command should, but is something else. Behind `--` all is taken as it is.
+fn refuse_as_command(raw: &Raw, args: &[OsString]) -> Option<String> {
+    let first = raw.command.first()?;
+    if args.iter().any(|arg| arg == "--") {
+        return None;
     }
-    Err(habits::advice(":::", args).unwrap_or_default())
+    match &raw.summary {
+        // GNU parallel's `:::` begins units, not arguments of the command.
+        _ if raw.command.iter().any(|word| word == ":::") => Some(habits::PARALLEL_ARGUMENTS.to_owned()),
+        Some(Summary { format: Format::Text, file: None }) if first == "json" || first == "text" => {
+            Some(format!("--summary takes its format behind an equals sign; write --summary={}", first.display()))
+        }
+        _ => habits::limit_as_command(&raw.rate, first),
+    }
 }
 
 fn template(raw: &Raw, plan: &Plan) -> Result<Option<Template>, String> {
@@ -404,9 +415,11 @@ fn template(raw: &Raw, plan: &Plan) -> Result<Option<Template>, String> {
     };
     let reading = Reading { replace: raw.replace.clone(), max_args: raw.max_args.unwrap_or(1), place };
     match &raw.shell {
-        Some(script) => Ok(Some(Template::shell(script, &reading))),
-        None => Template::new(&raw.command, &reading).map(Some).map_err(|error| error.to_string()),
+        Some(script) => Template::shell(script, &reading),
+        None => Template::new(&raw.command, &reading),
     }
+    .map(Some)
+    .map_err(|error| error.to_string())
 }
 
 /// The first option given that means nothing without a command.
@@ -426,13 +439,6 @@ fn launch_flag(raw: &Raw) -> Option<&'static str> {
         (raw.dry_run, "--dry-run"),
     ];
     given.into_iter().find_map(|(given, flag)| given.then_some(flag))
-}
-
-fn repeat(text: &str) -> Result<Repeat, String> {
-    match text {
-        "inf" => Ok(Repeat::Endless),
-        _ => text.parse().map(Repeat::Times).map_err(|_| "write a number, or inf for no end".to_owned()),
-    }
 }
 
 /// `30s`, `1m 30s`; a bare number is seconds, as for timeout(1).
@@ -478,14 +484,6 @@ fn format(text: &str) -> Result<Format, String> {
         "text" => Ok(Format::Text),
         "json" => Ok(Format::Json),
         _ => Err("write --show or --show json".to_owned()),
-    }
-}
-
-/// The word that clap did not understand.
-fn offending_word(error: &clap::Error) -> Option<&str> {
-    match error.get(ContextKind::InvalidArg)? {
-        ContextValue::String(word) => Some(word),
-        _ => None,
     }
 }
 

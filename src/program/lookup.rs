@@ -4,20 +4,37 @@ use super::exit::Exit;
 use rustix::fs::{Access, access};
 use std::ffi::{OsStr, OsString};
 use std::fmt;
+use std::fs::File;
+use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+
+mod advice;
+
+pub(crate) use advice::{advice, is_command_line};
 
 /// Why a command will not run.
 #[derive(Debug)]
 pub(crate) enum Missing {
     NotFound(OsString),
     NotExecutable(PathBuf),
+    /// A script, and what its first line names.
+    NoInterpreter(PathBuf, OsString),
 }
 
 impl Missing {
+    /// What to write instead, with the way to it. `dash_c` is how a script is run: `-c`, or `sh -c`.
+    pub(crate) fn with_advice(&self, dash_c: &str) -> String {
+        let advice = match self {
+            Missing::NotFound(name) => advice(name, dash_c),
+            Missing::NotExecutable(_) | Missing::NoInterpreter(..) => None,
+        };
+        advice.map_or_else(|| self.to_string(), |advice| format!("{self}; {advice}"))
+    }
+
     pub(crate) fn exit(&self) -> Exit {
         match self {
-            Missing::NotFound(_) => Exit::NotFound,
+            Missing::NotFound(_) | Missing::NoInterpreter(..) => Exit::NotFound,
             Missing::NotExecutable(_) => Exit::CannotRun,
         }
     }
@@ -33,7 +50,18 @@ impl fmt::Display for Missing {
             Missing::NotExecutable(path) => {
                 write!(
                     f,
-                    "'{}' cannot be run: it is not executable; try chmod +x, or name its interpreter",
+                    "'{}' cannot be run: it is not executable; to read it write < {0}, to run it chmod +x {0}",
+                    path.display()
+                )
+            }
+            Missing::NoInterpreter(path, interpreter) if interpreter.as_bytes().ends_with(b"\r") => {
+                write!(f, "'{}' cannot be run: its lines end in CR; write sed -i 's/\\r$//' {0}", path.display())
+            }
+            Missing::NoInterpreter(path, interpreter) => {
+                let interpreter = interpreter.display();
+                write!(
+                    f,
+                    "'{}' cannot be run: its first line names '{interpreter}', which is not there",
                     path.display()
                 )
             }
@@ -46,6 +74,14 @@ impl fmt::Display for Missing {
 /// # Errors
 /// There is none, or only some that may not be run.
 pub(crate) fn find(name: &OsStr) -> Result<OsString, Missing> {
+    let path = file_of(name)?;
+    match missing_interpreter(Path::new(&path)) {
+        Some(interpreter) => Err(Missing::NoInterpreter(path.into(), interpreter)),
+        None => Ok(path),
+    }
+}
+
+fn file_of(name: &OsStr) -> Result<OsString, Missing> {
     if name.as_bytes().contains(&b'/') {
         return runs(Path::new(name)).map(PathBuf::into_os_string).ok_or_else(|| missing(name, [PathBuf::from(name)]));
     }
@@ -64,4 +100,15 @@ fn missing(name: &OsStr, places: impl IntoIterator<Item = PathBuf>) -> Missing {
         Some(place) => Missing::NotExecutable(place),
         None => Missing::NotFound(name.to_owned()),
     }
+}
+
+/// What the first line of a script names, if that is not there: execve(2) says only that something is missing.
+fn missing_interpreter(script: &Path) -> Option<OsString> {
+    /// As much as Linux reads of it (`BINPRM_BUF_SIZE`).
+    const FIRST_LINE: u64 = 256;
+    let mut beginning = Vec::new();
+    File::open(script).ok()?.take(FIRST_LINE).read_to_end(&mut beginning).ok()?;
+    let line = beginning.strip_prefix(b"#!")?.split(|byte| *byte == b'\n').next()?.trim_ascii_start();
+    let interpreter = OsStr::from_bytes(line.split(|byte| b" \t".contains(byte)).next()?);
+    (!interpreter.is_empty() && !Path::new(interpreter).exists()).then(|| interpreter.to_owned())
 }

@@ -26,7 +26,7 @@ use throttle::store::StoreError;
 pub(super) fn run(flags: &Flags, bucket: &Bucket, command: &[OsString]) -> Result<Exit> {
     let found = match command.first().map(|name| lookup::find(name)) {
         Some(Err(missing)) => {
-            say(&missing);
+            say(missing.with_advice("sh -c"));
             return Ok(missing.exit());
         }
         Some(Ok(path)) => Some(path),

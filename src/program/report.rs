@@ -12,7 +12,7 @@ use std::fs::File;
 use std::io::Write;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use throttle::clock::{Nanos, SECOND};
+use throttle::clock::{self, Nanos, SECOND};
 use throttle::flow::framing::Framing;
 use throttle::flow::meter::{Meter, Reading};
 use throttle::store::Supply;
@@ -49,8 +49,13 @@ impl UnitName {
     }
 
     pub(super) fn count(self, units: u64) -> String {
-        format!("{units} {}", if units == 1 { self.singular() } else { self.plural() })
+        counted(units, self.plural().trim_end_matches('s'))
     }
+}
+
+/// `1 line`, `2 lines`
+pub(super) fn counted(count: u64, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
 /// All there is to do, where that is known.
@@ -196,7 +201,12 @@ impl Report {
     }
 
     fn status_text(&self, reading: &Reading) -> String {
-        format!("{} in {}, {}", self.count_text(reading), time(reading.elapsed), rate(self.unit, mean_rate(reading)))
+        format!(
+            "{} in {}, {}",
+            self.count_text(reading),
+            clock::shown(reading.elapsed),
+            rate(self.unit, mean_rate(reading))
+        )
     }
 
     /// The rate now, beside what is allowed.
@@ -277,15 +287,16 @@ impl Report {
 
     fn summary_text(&self, reading: &Reading) -> String {
         let waits: Vec<String> =
-            self.limits.iter().zip(&reading.limits).map(|(l, t)| format!("{} for {l}", time(*t))).collect();
+            self.limits.iter().zip(&reading.limits).map(|(l, t)| format!("{} for {l}", clock::shown(*t))).collect();
         let limits = if waits.is_empty() { "no limit".to_owned() } else { waits.join(", ") };
-        let late =
-            reading.lateness.map(|(median, p99)| format!("; late by {} (median), {} (p99)", time(median), time(p99)));
+        let late = reading
+            .lateness
+            .map(|(median, p99)| format!("; late by {} (median), {} (p99)", clock::shown(median), clock::shown(p99)));
         format!(
             "throttle: {}\n  waited {limits}, {} for input, {} for {}{}\n",
             self.status_text(reading),
-            time(reading.source),
-            time(reading.sink),
+            clock::shown(reading.source),
+            clock::shown(reading.sink),
             if self.unit == UnitName::Command { "a free slot (--jobs)" } else { "the reader" },
             late.unwrap_or_default(),
         )
@@ -418,61 +429,20 @@ fn rate(unit: UnitName, per_second: f64) -> String {
 }
 
 /// `1.50 MB`
-#[allow(clippy::cast_precision_loss, reason = "only shown")]
 fn size(bytes: u64) -> String {
-    if bytes < 1000 {
-        return format!("{bytes} B");
-    }
-    let (mut value, mut prefixes) = (bytes as f64 / 1e3, "kMGTPE".chars());
-    let mut prefix = prefixes.next();
-    while value >= 999.5 {
-        (value, prefix) = (value / 1e3, prefixes.next());
-    }
-    format!("{} {}B", digits(value), prefix.unwrap_or('E'))
+    indicatif::DecimalBytes(bytes).to_string()
 }
 
-/// To three digits, or to the second beyond a minute.
-fn time(nanos: Nanos) -> String {
-    #[allow(clippy::cast_precision_loss, reason = "only shown")]
-    let value = nanos as f64;
-    match nanos {
-        0 => "0 s".to_owned(),
-        1..1_000 => format!("{nanos} ns"),
-        1_000..1_000_000 => format!("{} µs", digits(value / 1e3)),
-        1_000_000..SECOND => format!("{} ms", digits(value / 1e6)),
-        SECOND..60_000_000_000 => format!("{} s", digits(value / 1e9)),
-        _ => humantime::format_duration(Duration::from_secs(nanos / SECOND)).to_string(),
-    }
-}
-
-/// `58 s`, `3m 20s`, `58 min`, `1h 23m`, `2d 5h`: no finer than what matters, so that it does not flicker; rounded up.
+/// Whole seconds, and from ten minutes on whole minutes, so that it does not flicker.
 fn countdown(nanos: Nanos) -> String {
-    let two = |count: u64, large: &str, each: u64, small: &str| match (count / each, count % each) {
-        (much, 0) => format!("{much}{large}"),
-        (much, little) => format!("{much}{large} {little}{small}"),
-    };
-    let [seconds, minutes, hours] = [SECOND, 60 * SECOND, 3600 * SECOND].map(|unit| nanos.div_ceil(unit));
-    match (seconds, minutes) {
-        (..60, _) => format!("{seconds} s"),
-        (..600, _) => two(seconds, "m", 60, "s"),
-        (_, ..60) => format!("{minutes} min"),
-        (_, ..1440) => two(minutes, "h", 60, "m"),
-        _ => two(hours, "d", 24, "h"),
-    }
+    let step = if nanos <= 600 * SECOND { SECOND } else { 60 * SECOND };
+    clock::shown_wait(nanos.div_ceil(step).saturating_mul(step))
 }
 
 /// `value * of / whole`, rounded up; nothing of nothing.
 fn scaled(value: u64, of: u64, whole: u64) -> u64 {
     let product = u128::from(value) * u128::from(of);
     u64::try_from(product.div_ceil(u128::from(whole.max(1)))).unwrap_or(u64::MAX)
-}
-
-fn digits(value: f64) -> String {
-    match value {
-        ..9.995 => format!("{value:.2}"),
-        ..99.95 => format!("{value:.1}"),
-        _ => format!("{value:.0}"),
-    }
 }
 
 #[cfg(test)]

@@ -4,11 +4,12 @@ use super::commands::JOBS;
 use super::exit::Exit;
 use super::flags::{Flags, Format, Summary};
 use super::naming::Naming;
+use super::report::counted;
 use std::collections::BTreeMap;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use throttle::clock::{Nanos, SECOND};
+use throttle::clock::{self, Nanos, SECOND};
 use throttle::launch::{Job, Outcome, Template};
 use throttle::limits::Plan;
 use throttle::rate::Rate;
@@ -33,7 +34,7 @@ pub(crate) struct Tally {
     template: Option<Template>,
     /// How it could have had the terminal.
     terminal: &'static str,
-    /// As the user wrote them.
+    /// As the user wrote them, after the word for them.
     limits: String,
     /// Commands at once; 0: no cap.
     jobs: u32,
@@ -74,7 +75,10 @@ impl Tally {
                 (_, Some(_)) => "with -j 1 and without --timeout it may have it",
                 _ => "with -j 1 it may have it",
             },
-            limits: flags.limits_as_written(),
+            limits: match flags.limits_as_written().as_str() {
+                "unlimited" => "no limit".to_owned(),
+                limits => format!("limit {limits}"),
+            },
             jobs: flags.jobs().unwrap_or(JOBS),
             pace: flags.jobs().is_none().then(|| Plan::fastest(flags.plan())).flatten(),
             hinted: false,
@@ -268,10 +272,9 @@ impl Tally {
         if self.timed_out > 0 {
             failed = format!("{failed} ({} timed out)", self.timed_out);
         }
-        let plural = if self.skipped == 1 { "" } else { "s" };
-        let skipped =
-            if self.skipped > 0 { format!(", {} blank line{plural} skipped", self.skipped) } else { String::new() };
-        format!("{} ok, {failed}{skipped}; {} at {}", self.ok, in_tenths(elapsed), self.limits)
+        let skipped = counted(self.skipped, "blank line");
+        let skipped = if self.skipped > 0 { format!(", {skipped} skipped") } else { String::new() };
+        format!("{} ok, {failed}{skipped}; {} ({})", self.ok, clock::shown(elapsed), self.limits)
     }
 
     fn interrupted_line(&self, why: &str) -> String {
@@ -319,12 +322,6 @@ fn worse(one: Exit, other: Exit) -> Exit {
     use Exit::{CannotRun, Error, Failed, Killed, NotFound, Stopped, Success, Usage};
     let order = [Error, NotFound, CannotRun, Killed, Stopped, Failed, Usage, Success];
     order.into_iter().find(|exit| *exit == one || *exit == other).unwrap_or(one)
-}
-
-/// `100.2 s`
-fn in_tenths(nanos: Nanos) -> String {
-    let tenths = (nanos + SECOND / 20) / (SECOND / 10);
-    format!("{}.{} s", tenths / 10, tenths % 10)
 }
 
 fn signal_name(signal: i32) -> String {
@@ -407,14 +404,14 @@ mod tests {
     #[test]
     fn the_closing_lines_read_as_in_the_manual() {
         let sum = Tally { ok: 498, failed: 2, timed_out: 1, skipped: 3, ..tally(&["-r", "5/s"]) };
-        let expected = "498 ok, 2 failed (1 timed out), 3 blank lines skipped; 100.2 s at 5/s";
+        let expected = "498 ok, 2 failed (1 timed out), 3 blank lines skipped; 1m 40s (limit 5/s)";
         assert_eq!(sum.closing(100_150_000_000), [expected]);
         let next = Some((413, "next line not started: 413 'https://…'".to_owned()));
         let interrupted =
             Tally { ok: 409, stopped: 3, next, interrupted: Some("interrupted"), ..tally(&["-r", "5/s"]) };
         assert_eq!(interrupted.closing(0), ["interrupted: 409 ok, 3 stopped, next line not started: 413 'https://…'"]);
         let two = Tally { failed: 21, ..tally(&["-r", "5/s", "-b", "9", "-r", "60/min"]) };
-        assert_eq!(two.closing(49_999_999), ["0 ok, 21 failed; 0.0 s at 5/s and 60/min"]);
+        assert_eq!(two.closing(49_999_999), ["0 ok, 21 failed; 50 ms (limit 5/s and 60/min)"]);
         assert!(Tally { failed: 21, ..tally(&["-q", "-r", "5/s"]) }.closing(0).is_empty());
     }
 }

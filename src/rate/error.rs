@@ -1,6 +1,7 @@
 //! What can be wrong with a limit, each mistake with its own words and a right spelling.
 
-use super::{TIME_UNITS, gcd, time_unit_named};
+use super::meant::{self, Kind};
+use super::{Amount, Rate};
 use thiserror::Error;
 
 /// Why a text is no limit. The message shows how to write it.
@@ -12,26 +13,28 @@ pub enum ParseError {
     Empty,
     #[error("{0:?} is not text; write for example 5/s")]
     NotText(String),
-    #[error("'{0}' has a space in it; write a limit without any, like 5/s")]
-    Space(String),
-    #[error("'{0}' is negative; a rate is more than nothing, like 5/s")]
-    Negative(String),
+    #[error("'{text}' has a space in it; write {instead}")]
+    Space { text: String, instead: String },
+    #[error("'{text}' begins with a zero; write {instead}")]
+    LeadingZero { text: String, instead: String },
+    #[error("'{text}' is negative; write for example {example}")]
+    Negative { text: String, example: &'static str },
     #[error("'{text}' has no number before the {before}; write for example {example}")]
     NoCount { text: String, before: String, example: String },
     #[error("a size is missing; write for example 10")]
     NoSize,
-    #[error("'{0}' is not a number with digits on both sides of the point; write for example 0.5/s")]
-    BadNumber(String),
+    #[error("'{text}' is not a number with digits on both sides of the point; write {instead}")]
+    BadNumber { text: String, instead: String },
     #[error("'{0}' has more than 18 decimals; write it over a longer time, like 1/365d")]
     TooManyDecimals(String),
     #[error("'{text}' has an exponent; write the number out or with k, M, G: {example}")]
     Exponent { text: String, example: String },
-    #[error("'{0}': no commas inside numbers; write {1}")]
-    Thousands(String, String),
-    #[error("'{0}' lets nothing through; a rate is more than 0, like 0.5/s or 1/h")]
+    #[error("'{text}': no commas inside numbers; write {instead}")]
+    Comma { text: String, instead: String },
+    #[error("'{0}' lets nothing through; a rate is more than 0, like 0.5/s or 1/h; for no limit write unlimited")]
     Zero(String),
-    #[error("'{0}' has a period of no length; write for example 5/s")]
-    ZeroPeriod(String),
+    #[error("'{text}' has a period of no length; write for example {example}")]
+    ZeroPeriod { text: String, example: String },
     #[error("'{0}' is more than 2^64-1 units, the most there can be; for no limit write unlimited")]
     TooLarge(String),
     #[error("'{0}' is slower than one unit in 100 years, or its period longer than 584; write for example 1/365d")]
@@ -40,8 +43,8 @@ pub enum ParseError {
     LinesOrBytes(String),
     #[error("'{text}': no unit '{suffix}' for a count; {advice}")]
     Suffix { text: String, suffix: String, advice: String },
-    #[error("'{0}' has two slashes; write COUNT/TIME, like 5/s or 3/15s")]
-    TwoSlashes(String),
+    #[error("'{text}' has two slashes; write {instead}")]
+    TwoSlashes { text: String, instead: String },
     #[error("'{0}' has no unit of time after the slash; write for example {0}s or {0}min")]
     NoTimeUnit(String),
     #[error("'{text}': after the slash a unit of time is missing; write {text}s, {text}min or {text}h")]
@@ -50,6 +53,8 @@ pub enum ParseError {
     TimeUnit { text: String, unit: String, advice: String },
     #[error("'{text}' has a fraction in its period; write the same ratio in whole numbers: {example}")]
     FractionalPeriod { text: String, example: String },
+    #[error("'{0}': for no limit write unlimited")]
+    NoLimit(String),
     #[error("'{0}': unlimited stands alone, it has no burst, window or period")]
     UnlimitedAlone(String),
     #[error("no key '{key}' in a limit; {advice}")]
@@ -63,9 +68,9 @@ pub enum ParseError {
     )]
     InitialAboveBurst { initial: String, burst: String },
     #[error(
-        "a window has no burst or initial: it lets its whole count through at once; write {0},window or {0},burst=N"
+        "a window has no burst or initial: it lets its whole count through at once; write {rate},window or {rate},burst={burst}"
     )]
-    WindowWithBurst(String),
+    WindowWithBurst { rate: String, burst: String },
     #[error(
         "{key}={value} is in bytes beside '{rate}', which counts units; write {key}=N without a unit, or a rate like 10MiB/s"
     )]
@@ -86,136 +91,144 @@ fn lines_or_bytes(text: &str) -> String {
     format!("lines or bytes? {text}/s is {number} {word} lines a second; for bytes {text}B/s or {kibi}iB/s")
 }
 
+/// The likeliest spelling of `text`, or `otherwise`, which tells how to write one.
+fn instead(kind: Kind, text: &str, otherwise: &str) -> String {
+    meant::likeliest(kind, text).unwrap_or_else(|| otherwise.to_owned())
+}
+
 /// Mistakes that show in the text as a whole.
-pub(super) fn refuse_habits(text: &str) -> Result<(), ParseError> {
+pub(super) fn refuse_habits(kind: Kind, text: &str) -> Result<(), ParseError> {
+    const NO_LIMIT: [&str; 10] =
+        ["inf", "infinite", "infinity", "max", "none", "no", "off", "nolimit", "no-limit", "unlimited"];
+    let example = kind.example();
+    let text = text.to_owned();
+    if kind == Kind::Rate && text != "unlimited" && NO_LIMIT.contains(&text.to_lowercase().as_str()) {
+        return Err(ParseError::NoLimit(text));
+    }
     if text.contains(char::is_whitespace) {
-        return Err(ParseError::Space(text.to_owned()));
+        let otherwise = format!("it without any, like {example}");
+        return Err(ParseError::Space { instead: instead(kind, &text, &otherwise), text });
     }
     if text.starts_with(['-', '\u{2212}']) {
-        return Err(ParseError::Negative(text.to_owned()));
+        return Err(ParseError::Negative { text, example });
     }
     if text.matches('/').count() > 1 {
-        return Err(ParseError::TwoSlashes(text.to_owned()));
+        return Err(ParseError::TwoSlashes { instead: instead(kind, &text, "COUNT/TIME, like 5/s or 3/15s"), text });
     }
     Ok(())
 }
 
-/// `1,000/s`: what stands behind the comma starts with a digit.
-pub(super) fn refuse_thousands(text: &str, first: &str, keys: &[&str]) -> Result<(), ParseError> {
-    let digit = |c: char| c.is_ascii_digit();
-    if first.ends_with(digit) && keys.first().is_some_and(|key| key.starts_with(digit)) {
-        return Err(ParseError::Thousands(text.to_owned(), text.replace(',', "")));
+/// `5/s, burst=10`
+pub(super) fn refuse_spaces_between_keys(text: &str) -> Result<(), ParseError> {
+    let instead = text.replace(char::is_whitespace, "");
+    if instead.len() == text.len() || instead.parse::<super::Limit>().is_err() {
+        return Ok(());
     }
-    Ok(())
+    Err(ParseError::Space { text: text.to_owned(), instead })
 }
 
-pub(super) fn no_count(name: &str, whole: &str) -> ParseError {
-    let example = match (name.is_empty(), whole.contains('/')) {
-        (true, _) => format!("5{whole}"),
-        (false, true) => "5/s".to_owned(),
-        (false, false) => "5k/s, 5kB/s or 5KiB/s".to_owned(),
+/// `1,000/s` and `0,5/s`: a comma between digits is no comma between keys.
+pub(super) fn refuse_commas_in_numbers(text: &str) -> Result<(), ParseError> {
+    let pieces: Vec<&str> = text.split(',').collect();
+    let is_in_number = |pair: &[&str]| pair[0].ends_with(is_digit) && pair[1].starts_with(is_digit);
+    let Some(first) = pieces.windows(2).position(is_in_number) else { return Ok(()) };
+    let last = first + pieces[first..].windows(2).take_while(|pair| is_in_number(pair)).count();
+    // The number begins behind the key, if there is one.
+    let key = pieces[first].find('=').map_or("", |end| &pieces[first][..=end]);
+    let kind = if key.is_empty() { Kind::Rate } else { Kind::Size };
+    let joined = pieces[first..=last].join(",");
+    let number = &joined[key.len()..];
+    let meant = meant::likeliest(kind, number).map(|number| format!("{key}{number}"));
+    let all = |meant: String| [&pieces[..first], &[meant.as_str()], &pieces[last + 1..]].concat().join(",");
+    let instead = meant.map(all).filter(|all| all.parse::<super::Limit>().is_ok());
+    let otherwise = || "only digits and a point, like 1000/s or 0.5/s".to_owned();
+    Err(ParseError::Comma { text: text.to_owned(), instead: instead.unwrap_or_else(otherwise) })
+}
+
+fn is_digit(c: char) -> bool {
+    c.is_ascii_digit()
+}
+
+pub(super) fn no_count(kind: Kind, name: &str, whole: &str) -> ParseError {
+    let example = match (name.is_empty(), kind, whole.contains('/')) {
+        (true, ..) => instead(kind, &format!("5{whole}"), kind.example()),
+        (false, Kind::Rate, false) if name.chars().all(char::is_alphabetic) => "5k/s, 5kB/s or 5KiB/s".to_owned(),
+        _ => kind.example().to_owned(),
     };
     let before = if name.is_empty() { "slash".to_owned() } else { format!("'{name}'") };
     ParseError::NoCount { text: whole.to_owned(), before, example }
 }
 
+/// A number that is none, or has zeros before it that it does not need.
+pub(super) fn bad_number(kind: Kind, whole: &str) -> ParseError {
+    let otherwise = format!("for example {}", if kind == Kind::Rate { "0.5/s" } else { "10" });
+    ParseError::BadNumber { text: whole.to_owned(), instead: instead(kind, whole, &otherwise) }
+}
+
+pub(super) fn leading_zero(kind: Kind, whole: &str) -> Option<ParseError> {
+    let instead = meant::likeliest(kind, whole)?;
+    Some(ParseError::LeadingZero { text: whole.to_owned(), instead })
+}
+
 /// A count's letters that mean nothing here but may mean something elsewhere.
-pub(super) fn unknown_suffix(number: &str, suffix: &str, whole: &str) -> ParseError {
-    if let Some(exponent) = suffix.strip_prefix(['e', 'E'])
-        && exponent.starts_with(|c: char| c.is_ascii_digit() || c == '-' || c == '+')
-    {
-        return ParseError::Exponent { text: whole.to_owned(), example: written_out(number, exponent) };
+pub(super) fn unknown_suffix(kind: Kind, suffix: &str, whole: &str) -> ParseError {
+    let text = whole.to_owned();
+    if suffix.starts_with(['e', 'E']) && suffix[1..].starts_with(|c: char| is_digit(c) || c == '-' || c == '+') {
+        let otherwise = if kind == Kind::Rate { "for example 1000/s or 1k/s" } else { "for example 1000 or 1k" };
+        return ParseError::Exponent { example: instead(kind, whole, otherwise), text };
     }
-    let advice = match suffix {
-        "m" => format!("a minute stands after the slash, {number}/min; a million is {number}M/s"),
-        "s" | "sec" | "ms" | "h" | "d" | "min" => {
-            format!(
-                "for {number} in a time write {number}/{suffix}; for one every {number}{suffix} write 1/{number}{suffix}"
-            )
-        }
-        "K" => format!("a thousand is {number}k/s; bytes are {number}kB/s or {number}KiB/s"),
-        "KB" => format!("1000 bytes are {number}kB, 1024 are {number}KiB"),
-        "g" | "t" | "T" => format!("write {number}G, {number}GB or {number}TB"),
-        "b" => format!("bytes are {number}B, bits must be divided by 8"),
-        _ if suffix.ends_with("bit") || suffix.ends_with('b') || suffix.ends_with("bps") => {
-            format!("bits must be divided by 8: {}", bytes_of_bits(number, suffix))
-        }
-        _ => "use k, M, G (a thousand, million, billion) or B, kB, MB, GB, TB, KiB, MiB, GiB, TiB".to_owned(),
-    };
-    ParseError::Suffix { text: whole.to_owned(), suffix: suffix.to_owned(), advice }
-}
-
-/// `8Mb` is `1MB`: shown where the number is a whole one.
-fn bytes_of_bits(number: &str, suffix: &str) -> String {
-    let prefix = suffix.chars().next().filter(|c| "kKMGT".contains(*c)).map(|c| if c == 'K' { 'k' } else { c });
-    let prefix = prefix.map(String::from).unwrap_or_default();
-    match number.parse::<u64>() {
-        Ok(bits) => {
-            let (bytes, thousandths) = (bits / 8, bits % 8 * 125);
-            let decimals = format!(".{thousandths:03}");
-            format!("{number}{suffix}/s is {bytes}{}{prefix}B/s", decimals.trim_end_matches('0').trim_end_matches('.'))
-        }
-        Err(_) => "1MB/s is 8 megabits a second".to_owned(),
+    if let Some(instead) = meant::likeliest(kind, whole).filter(|_| suffix.starts_with(',')) {
+        return ParseError::Comma { text, instead };
     }
-}
-
-/// `1` and `3/s` → `1000/s`, where that is short.
-fn written_out(number: &str, exponent: &str) -> String {
-    let (power, rest) = exponent.split_at(exponent.find(|c: char| !c.is_ascii_digit()).unwrap_or(exponent.len()));
-    match (number.parse::<u64>(), power.parse::<usize>()) {
-        (Ok(number), Ok(power)) if power <= 15 && rest.is_empty() => format!("{number}{}/s", "0".repeat(power)),
-        _ => "1000/s or 1k/s".to_owned(),
-    }
+    let advice = meant::advice(kind, whole).unwrap_or_else(|| {
+        "use k, M, G (a thousand, million, billion) or B, kB, MB, GB, TB, KiB, MiB, GiB, TiB".to_owned()
+    });
+    ParseError::Suffix { text, suffix: suffix.to_owned(), advice }
 }
 
 /// `5/1.5s` is `10/3s`.
-pub(super) fn fractional_period(per: &str, count: &str) -> ParseError {
-    let text = format!("{count}/{per}");
-    let example = whole_ratio(per, count).unwrap_or_else(|| "10/3s instead of 5/1.5s".to_owned());
-    ParseError::FractionalPeriod { text, example }
+pub(super) fn fractional_period(whole: &str) -> ParseError {
+    let example = instead(Kind::Rate, whole, "for example 10/3s");
+    ParseError::FractionalPeriod { text: whole.to_owned(), example }
 }
 
-fn whole_ratio(per: &str, count: &str) -> Option<String> {
-    let end = per.find(|c: char| !c.is_ascii_digit() && c != '.')?;
-    let (number, unit) = per.split_at(end);
-    let unit = time_unit_named(unit)?;
-    let (whole, decimals) = number.split_once('.')?;
-    let times: u128 = format!("{whole}{decimals}").parse().ok()?;
-    let count: u128 = count.parse::<u64>().ok()?.into();
-    let count = count.checked_mul(10_u128.checked_pow(u32::try_from(decimals.len()).ok()?)?)?;
-    let divisor = gcd(count, times);
-    (divisor > 0).then(|| format!("{}/{}{}", count / divisor, times / divisor, unit.name))
+pub(super) fn zero_period(whole: &str, count: &str, unit: &str) -> ParseError {
+    ParseError::ZeroPeriod { text: whole.to_owned(), example: instead(Kind::Rate, &format!("{count}/{unit}"), "5/s") }
 }
 
-pub(super) fn unknown_time_unit(per: &str, times: &str, name: &str, count: &str) -> ParseError {
-    let text = format!("{count}/{per}");
-    let thousands = |per: &str| format!("the finest is ms; {count}/{per} is {count}");
-    let advice = match name {
+pub(super) fn unknown_time_unit(whole: &str, times: &str, name: &str) -> ParseError {
+    let text = whole.to_owned();
+    match name {
         "" if times.is_empty() => return ParseError::NoTimeUnit(text),
-        "" => return ParseError::BareNumberPeriod { text },
-        "us" | "µs" if times.is_empty() => format!("{}M/s", thousands(name)),
-        "ns" if times.is_empty() => format!("{}G/s", thousands(name)),
-        "us" | "µs" | "ns" => "the finest is ms, like 2/500ms".to_owned(),
-        "w" | "week" | "weeks" => format!("a week is 7d: {count}/7d"),
-        "month" | "mo" | "months" => format!("months differ; 30 days are {count}/30d"),
-        "y" | "yr" | "year" | "years" => format!("a year is {count}/365d"),
-        _ => match TIME_UNITS.iter().find(|unit| unit.name.eq_ignore_ascii_case(name)) {
-            Some(unit) => format!("write it small: {count}/{times}{}", unit.name),
-            None => "use ms, s, min, h or d, like 5/s or 3/15s".to_owned(),
-        },
+        "" if format!("{text}h").parse::<Rate>().is_ok() => return ParseError::BareNumberPeriod { text },
+        "" => return ParseError::TooSlow(text),
+        _ => {}
+    }
+    let small = name.to_lowercase();
+    let why = match small.as_str() {
+        "us" | "µs" | "μs" | "usec" | "ns" => "the finest is ms; write ",
+        _ if small.starts_with('w') => "a week is 7d: ",
+        _ if small.starts_with("mo") => "months differ; 30 days are ",
+        _ if small.starts_with('y') => "a year is 365d: ",
+        _ if small != name => "write it small: ",
+        _ => "write ",
     };
+    let advice = meant::likeliest(Kind::Rate, whole).map(|rate| format!("{why}{rate}"));
+    let advice = advice.unwrap_or_else(|| "use ms, s, min, h or d, like 5/s or 3/15s".to_owned());
     ParseError::TimeUnit { text, unit: name.to_owned(), advice }
 }
 
-pub(super) fn unknown_key(key: &str) -> ParseError {
-    let (name, value) = key.split_once('=').unwrap_or((key, "N"));
-    let advice = match name {
-        "burst" | "initial" => format!("write {name}=10"),
+pub(super) fn unknown_key(rate: &Rate, key: &str) -> ParseError {
+    let (name, value) = key.split_once('=').unwrap_or((key, ""));
+    let value = if value.parse::<Amount>().is_ok() { value } else { "10" };
+    let advice = match name.to_lowercase().as_str() {
+        "burst" | "initial" => format!("write {}={value}", name.to_lowercase()),
         "window" => "window has no value and stands once: 5000/h,window".to_owned(),
         "" => "a comma must be followed by burst=N, initial=N or window".to_owned(),
-        _ if name.starts_with('b') => format!("did you mean burst={value}?"),
-        _ if name.starts_with('i') => format!("did you mean initial={value}?"),
-        _ if name.starts_with('w') => "did you mean window?".to_owned(),
+        _ if key.parse::<Rate>().is_ok() => format!("a second limit is a second --rate: -r {rate} -r {key}"),
+        name if name.starts_with('b') => format!("did you mean burst={value}?"),
+        name if name.starts_with('i') => format!("did you mean initial={value}?"),
+        name if name.starts_with('w') => "did you mean window?".to_owned(),
         _ => "use burst=N, initial=N or window, like 5/s,burst=10; a second limit is a second --rate".to_owned(),
     };
     ParseError::Key { key: key.to_owned(), advice }

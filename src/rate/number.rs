@@ -1,6 +1,7 @@
 //! Counts and sizes: `5`, `0.5`, `5k`, `1.5GB`, `64KiB`.
 
 use super::error::{self, ParseError};
+use super::meant::Kind;
 use super::{Rate, gcd};
 use std::fmt;
 
@@ -21,8 +22,8 @@ pub struct Amount {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Suffix {
-    name: &'static str,
+pub(super) struct Suffix {
+    pub(super) name: &'static str,
     times: u64,
 }
 
@@ -33,7 +34,7 @@ const fn suffix(name: &'static str, times: u64) -> Suffix {
 const PLAIN: Suffix = suffix("", 1);
 
 /// Decimal first, then bytes; the case of letters counts.
-const SUFFIXES: [Suffix; 13] = [
+pub(super) const SUFFIXES: [Suffix; 13] = [
     PLAIN,
     suffix("k", 1_000),
     suffix("M", 1_000_000),
@@ -105,7 +106,8 @@ impl std::str::FromStr for Amount {
         if text.is_empty() {
             return Err(ParseError::NoSize);
         }
-        let amount = count(text, text)?;
+        error::refuse_habits(Kind::Size, text)?;
+        let amount = count(Kind::Size, text, text)?;
         let (units, parts) = amount.ratio();
         match (parts, u64::try_from(units)) {
             (1, Ok(_)) => Ok(amount),
@@ -116,17 +118,23 @@ impl std::str::FromStr for Amount {
 }
 
 /// Reads a count, which is `whole` or the part of it before the slash.
-pub(super) fn count(text: &str, whole: &str) -> Result<Amount, ParseError> {
+pub(super) fn count(kind: Kind, text: &str, whole: &str) -> Result<Amount, ParseError> {
     let (number, name) = text.split_at(text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len()));
     if number.is_empty() {
-        return Err(error::no_count(name, whole));
+        return Err(error::no_count(kind, name, whole));
     }
     let (integer, decimals) = number.split_once('.').unwrap_or((number, "0"));
     if integer.is_empty() || decimals.is_empty() || decimals.contains('.') {
-        return Err(ParseError::BadNumber(whole.to_owned()));
+        return Err(error::bad_number(kind, whole));
     }
     let suffix = SUFFIXES.into_iter().find(|suffix| suffix.name == name);
-    let suffix = suffix.ok_or_else(|| error::unknown_suffix(number, name, whole))?;
+    let suffix = suffix.ok_or_else(|| error::unknown_suffix(kind, name, whole))?;
+    if integer.len() > 1
+        && integer.starts_with('0')
+        && let Some(error) = error::leading_zero(kind, whole)
+    {
+        return Err(error);
+    }
     let too_large = |_| ParseError::TooLarge(whole.to_owned());
     let (digits, decimals) = match number.split_once('.') {
         Some((integer, decimals)) => (format!("{integer}{decimals}"), decimals.len()),

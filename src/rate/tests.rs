@@ -1,4 +1,5 @@
 use super::*;
+use num_rational::BigRational;
 use proptest::prelude::*;
 
 #[track_caller]
@@ -52,19 +53,19 @@ fn each_mistake_has_its_own_words() {
         ("5k", "lines or bytes? 5k/s is 5 thousand lines a second; for bytes 5kB/s or 5KiB/s"),
         ("K", "'K' has no number before the 'K'; write for example 5k/s, 5kB/s or 5KiB/s"),
         ("5K/s", "'5K/s': no unit 'K' for a count; a thousand is 5k/s; bytes are 5kB/s or 5KiB/s"),
-        ("8Mb/s", "'8Mb/s': no unit 'Mb' for a count; bits must be divided by 8: 8Mb/s is 1MB/s"),
-        ("10Mb", "'10Mb': no unit 'Mb' for a count; bits must be divided by 8: 10Mb/s is 1.25MB/s"),
-        ("0/s", "'0/s' lets nothing through; a rate is more than 0, like 0.5/s or 1/h"),
-        ("-1/s", "'-1/s' is negative; a rate is more than nothing, like 5/s"),
+        ("8Mb/s", "'8Mb/s': no unit 'Mb' for a count; bits must be divided by 8: write 1MB/s"),
+        ("10Mb", "'10Mb': no unit 'Mb' for a count; bits must be divided by 8: write 1.25MB/s"),
+        ("0/s", "'0/s' lets nothing through; a rate is more than 0, like 0.5/s or 1/h; for no limit write unlimited"),
+        ("-1/s", "'-1/s' is negative; write for example 5/s"),
         ("5/0s", "'5/0s' has a period of no length; write for example 5/s"),
-        ("5//s", "'5//s' has two slashes; write COUNT/TIME, like 5/s or 3/15s"),
+        ("5//s", "'5//s' has two slashes; write 5/s"),
         ("5/fortnight", "'5/fortnight': no unit of time 'fortnight'; use ms, s, min, h or d, like 5/s or 3/15s"),
         ("5/w", "'5/w': no unit of time 'w'; a week is 7d: 5/7d"),
         ("5/S", "'5/S': no unit of time 'S'; write it small: 5/s"),
-        ("5/us", "'5/us': no unit of time 'us'; the finest is ms; 5/us is 5M/s"),
+        ("5/us", "'5/us': no unit of time 'us'; the finest is ms; write 5000/ms"),
         ("1e3/s", "'1e3/s' has an exponent; write the number out or with k, M, G: 1000/s"),
-        ("1e400/s", "'1e400/s' has an exponent; write the number out or with k, M, G: 1000/s or 1k/s"),
-        ("5 / s", "'5 / s' has a space in it; write a limit without any, like 5/s"),
+        ("1e400/s", "'1e400/s' has an exponent; write the number out or with k, M, G: for example 1000/s or 1k/s"),
+        ("5 / s", "'5 / s' has a space in it; write 5/s"),
         ("5/s,burst=0", "burst=0 would let nothing through; the least is burst=1"),
         ("5/s,brst=2", "no key 'brst=2' in a limit; did you mean burst=2?"),
         ("5/s,burst=2,burst=3", "burst stands twice in one limit; say it once, like 5/s,burst=10"),
@@ -79,7 +80,7 @@ fn each_mistake_has_its_own_words() {
         ),
         (
             "5/s,window,burst=3",
-            "a window has no burst or initial: it lets its whole count through at once; write 5/s,window or 5/s,burst=N",
+            "a window has no burst or initial: it lets its whole count through at once; write 5/s,window or 5/s,burst=3",
         ),
         ("5/s,window=3", "no key 'window=3' in a limit; window has no value and stands once: 5000/h,window"),
         ("5/1.5s", "'5/1.5s' has a fraction in its period; write the same ratio in whole numbers: 10/3s"),
@@ -87,7 +88,7 @@ fn each_mistake_has_its_own_words() {
         ("/s", "'/s' has no number before the slash; write for example 5/s"),
         ("5/", "'5/' has no unit of time after the slash; write for example 5/s or 5/min"),
         ("5/15", "'5/15': after the slash a unit of time is missing; write 5/15s, 5/15min or 5/15h"),
-        (".5/s", "'.5/s' is not a number with digits on both sides of the point; write for example 0.5/s"),
+        (".5/s", "'.5/s' is not a number with digits on both sides of the point; write 0.5/s"),
         ("2s", "'2s': no unit 's' for a count; for 2 in a time write 2/s; for one every 2s write 1/2s"),
         (
             "99999999999999999999/s",
@@ -104,6 +105,80 @@ fn each_mistake_has_its_own_words() {
     }
     let error = Limit::from_bytes(b"5/\xff").expect_err("invalid UTF-8");
     assert_eq!(error.to_string(), "\"5/\u{fffd}\" is not text; write for example 5/s");
+}
+
+/// All that a message suggests: what looks like a rate, and behind an `=` a size.
+fn suggestions(message: &str, text: &str) -> Vec<String> {
+    let message = message.replacen(&format!("'{text}'"), "", 1).replacen(&format!("{text:?}"), "", 1);
+    let words = message.split([' ', '\'']).map(|word| word.trim_end_matches([';', ',', ':', '?', ')']));
+    let is_rate = |word: &&str| word.starts_with(|c: char| c.is_ascii_digit()) && word.contains('/');
+    words.filter(is_rate).map(str::to_owned).collect()
+}
+
+#[test]
+fn mistyped_rates_are_answered_with_what_was_meant() {
+    for (text, expected) in [
+        ("0,5/s", &["0.5/s"][..]),
+        ("1,5/s", &["1.5/s"]),
+        ("1,5MB/s,window", &["1.5MB/s,window"]),
+        ("0,500/s", &["0.5/s"]),
+        ("1,500/s", &["1500/s"]),
+        ("1.000,5/s", &["1000.5/s"]),
+        ("1.000.000/s", &["1000000/s"]),
+        ("5/s,burst=1,000", &["5/s,burst=1000"]),
+        ("5/s, burst=10", &["5/s,burst=10"]),
+        ("5/s,10/min", &["10/min", "5/s", "10/min"]),
+        ("5 per second", &["5/second"]),
+        ("10 MB / s", &["10MB/s"]),
+        ("05/s", &["5/s"]),
+        ("3/015s", &["3/15s"]),
+        ("007.5/s", &["7.5/s"]),
+        ("10mb/s", &["10MB/s", "1.25MB/s"]),
+        ("10mbit/s", &["1.25MB/s"]),
+        ("10Kb/s", &["1.25kB/s"]),
+        ("10kib/s", &["10KiB/s", "1.25KiB/s"]),
+        ("10Mbps", &["1.25MB/s"]),
+        ("10mbps", &["1.25MB/s"]),
+        ("10MBps", &["10MB/s"]),
+        ("10Mbps/min", &["1.25MB/min"]),
+        ("10KB", &["10kB/s", "10KiB/s"]),
+        ("10K/min", &["10k/min", "10kB/min", "10KiB/min"]),
+        ("10T/s", &["10TB/s"]),
+        ("1g/s", &["1GB/s"]),
+        ("10megabytes/min", &["10MB/min"]),
+        ("5rps", &["5/s"]),
+        ("300rpm", &["300/min"]),
+        ("5req/s", &["5/s"]),
+        ("5requests/Minute", &["5/minute"]),
+        ("5e3/min", &["5000/min"]),
+        ("1.5e-3/s", &["0.0015/s"]),
+        ("5k/us", &["5000k/ms"]),
+        ("2/500us", &["4/ms"]),
+        ("5/2w", &["5/14d"]),
+        ("5k/1.5s", &["10k/3s"]),
+        ("5min", &["5/min", "1/5min"]),
+        ("0.5s", &["0.5/s", "2/s"]),
+        ("500ms", &["1/500ms"]),
+        ("7/0min", &["7/min"]),
+        ("5/0", &["5/s"]),
+        ("5/15", &["5/15s", "5/15min", "5/15h"]),
+        ("5/99999999999999999999", &["1/365d"]),
+    ] {
+        let message = text.parse::<Limit>().expect_err(text).to_string();
+        assert_eq!(suggestions(&message, text), expected, "{message}");
+    }
+    for text in ["inf", "max", "none", "Unlimited", "infinity"] {
+        assert_eq!(text.parse::<Limit>(), Err(ParseError::NoLimit(text.to_owned())));
+    }
+    assert_eq!("5/s,burst=010".parse::<Limit>().unwrap_err().to_string(), "burst: '010' begins with a zero; write 10");
+    for (size, instead) in [("1,000", "1000"), ("1e3", "1000"), ("10mb", "10MB"), ("010", "10"), ("5/s", "5")] {
+        let message = size.parse::<Amount>().expect_err(size).to_string();
+        assert!(
+            message.contains(&format!("write {instead}")) || message.ends_with(&format!(": {instead}")),
+            "{message}"
+        );
+        assert!(!message.contains("/s") || size.contains('/'), "a size has no time: {message}");
+    }
 }
 
 #[test]
@@ -193,7 +268,98 @@ fn limits() -> impl Strategy<Value = String> {
     (count, per, keys).prop_map(|(count, per, keys)| format!("{count}/{per}{keys}"))
 }
 
+/// Spellings near those of the grammar, and what they mean: units per nanosecond.
+fn near_misses() -> impl Strategy<Value = (String, BigRational)> {
+    let number = (0_u64..20_000, 0_u64..100, 0_usize..4).prop_filter_map("0", |(whole, cents, style)| {
+        let value = ratio_of(whole * 100 + cents, 100);
+        let text = match style {
+            0 => format!("{whole}.{cents:02}"),
+            1 => format!("{whole},{cents:02}"),
+            2 => format!("0{whole}.{cents:02}"),
+            _ => format!("{}e-2", whole * 100 + cents),
+        };
+        (whole + cents > 0).then_some((text, value))
+    });
+    let thousands = (1_u64..1_000, 0_u64..1_000)
+        .prop_map(|(thousands, ones)| (format!("{thousands},{ones:03}"), ratio_of(thousands * 1_000 + ones, 1)));
+    let counted: [(&str, u64, u64); 24] = [
+        ("", 1, 1),
+        ("req", 1, 1),
+        ("lines", 1, 1),
+        ("k", 1_000, 1),
+        ("K", 1_000, 1),
+        ("M", 1_000_000, 1),
+        ("B", 1, 1),
+        ("byte", 1, 1),
+        ("bytes", 1, 1),
+        ("kb", 1_000, 1),
+        ("KB", 1_000, 1),
+        ("mb", 1_000_000, 1),
+        ("mB", 1_000_000, 1),
+        ("Mb", 1_000_000, 8),
+        ("gb", 1_000_000_000, 1),
+        ("kib", 1_024, 1),
+        ("KIB", 1_024, 1),
+        ("mib", 1 << 20, 1),
+        ("Kbit", 1_000, 8),
+        ("mbit", 1_000_000, 8),
+        ("gbits", 1_000_000_000, 8),
+        ("kbps", 1_000, 8),
+        ("MBps", 1_000_000, 1),
+        ("megabits", 1_000_000, 8),
+    ];
+    let time: [(&str, u64); 18] = [
+        ("/s", SECOND),
+        (" / s", SECOND),
+        ("/S", SECOND),
+        ("/sec", SECOND),
+        ("/Secs", SECOND),
+        (" per second", SECOND),
+        ("//s", SECOND),
+        ("/MIN", 60 * SECOND),
+        ("/mins", 60 * SECOND),
+        ("/2.5min", 150 * SECOND),
+        ("/hrs", 3_600 * SECOND),
+        ("/Days", 86_400 * SECOND),
+        ("/week", 7 * 86_400 * SECOND),
+        ("/2w", 14 * 86_400 * SECOND),
+        ("/month", 30 * 86_400 * SECOND),
+        ("/us", 1_000),
+        ("/500us", 500_000),
+        ("/015s", 15 * SECOND),
+    ];
+    let counted = prop::sample::select(counted.to_vec());
+    (prop_oneof![number, thousands], counted, prop::sample::select(time.to_vec())).prop_map(
+        |((number, value), (unit, times, parts), (time, nanos))| {
+            (format!("{number}{unit}{time}"), value * ratio_of(times, parts) / ratio_of(nanos, 1))
+        },
+    )
+}
+
+fn ratio_of(one: u64, other: u64) -> BigRational {
+    BigRational::new(one.into(), other.into())
+}
+
 proptest! {
+    #[test]
+    fn near_misses_are_answered_with_a_rate_that_parses_and_is_what_was_meant((text, meant) in near_misses()) {
+        let value = |limit: &str| {
+            let rate = limit.parse::<Limit>().ok().and_then(|limit| limit.rate());
+            rate.map(|rate| ratio_of(rate.units(), rate.period()))
+        };
+        let Err(error) = text.parse::<Limit>() else {
+            prop_assert_eq!(value(&text), Some(meant));
+            return Ok(());
+        };
+        let suggested = suggestions(&error.to_string(), &text);
+        let first = suggested.first().ok_or_else(|| TestCaseError::fail(format!("nothing is suggested: {error}")))?;
+        prop_assert_eq!(value(first), Some(meant.clone()), "{}", error);
+        for other in &suggested {
+            let factor = value(other).ok_or_else(|| TestCaseError::fail(format!("{other} does not parse")))? / &meant;
+            prop_assert!(factor >= ratio_of(1, 8) && factor <= ratio_of(1_024, 1_000), "{}", error);
+        }
+    }
+
     #[test]
     fn what_is_printed_is_what_was_parsed(text in limits()) {
         let limit: Limit = match text.parse() {
@@ -216,7 +382,7 @@ proptest! {
 
 /// Random bytes, most of them from the grammar's own alphabet: none makes the parser panic, and what parses prints.
 #[test]
-fn a_million_random_byte_strings_find_no_panic() {
+fn a_million_random_byte_strings_find_no_panic_and_no_suggestion_that_does_not_parse() {
     const ALPHABET: &[u8] = b"0123456789./,=kMGTKiBmshdinburtwlae- \xff\xc3\xb5";
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let mut next = move || {
@@ -227,7 +393,7 @@ fn a_million_random_byte_strings_find_no_panic() {
         usize::try_from(state >> 33).unwrap()
     };
     let mut parsed = 0;
-    for _ in 0..1_000_000 {
+    for round in 0..1_000_000 {
         let length = next() % 12;
         let bytes: Vec<u8> =
             (0..length)
@@ -239,9 +405,18 @@ fn a_million_random_byte_strings_find_no_panic() {
                     }
                 })
                 .collect();
-        if let Ok(limit) = Limit::from_bytes(&bytes) {
-            assert_eq!(limit.to_string().parse::<Limit>(), Ok(limit));
-            parsed += 1;
+        match Limit::from_bytes(&bytes) {
+            Ok(limit) => {
+                assert_eq!(limit.to_string().parse::<Limit>(), Ok(limit));
+                parsed += 1;
+            }
+            Err(error) if round % 8 == 0 => {
+                let text = String::from_utf8_lossy(&bytes);
+                let suggested = suggestions(&error.to_string(), &text);
+                let wrong = suggested.iter().find(|rate| !text.contains(*rate) && rate.parse::<Limit>().is_err());
+                assert_eq!(wrong, None, "{error}");
+            }
+            Err(_) => {}
         }
     }
     assert!(parsed > 1000, "only {parsed} of them were limits: the strings are too random to test anything");

@@ -117,7 +117,16 @@ fn a_window_of_one_kind_counts_what_is_fetched_late() {
     assert!(model.try_acquire([1, 0]).is_err(), "the server saw two at 1.9 s");
     assert_eq!(model.try_acquire([0, 1]), Ok(()), "tokens have no window");
     timer.to(2_900_000_000);
+    let mut late = Box::pin(model.acquire([1, 300]));
     assert_eq!(model.try_acquire([2, 0]), Ok(()));
+    assert!(poll_once(&mut late).is_pending());
+    timer.to(3_900_000_000);
+    timer.to(5_000_000_000);
+    assert_eq!(model.try_acquire([2, 0]), Ok(()), "what was granted at 3.9 s has left its window");
+    assert!(poll_once(&mut late).is_pending(), "and is fetched when the server has seen two within a second");
+    assert_eq!(timer.next(), Some(6_000_000_000));
+    assert!(timer.to_next() && poll_once(&mut late).is_ready());
+    assert_eq!(model.try_acquire([1, 1000]), Ok(()), "one of two requests, and the tokens were paid at 3.9 s");
 }
 
 /// B9: what was used beyond the estimate is owed, on the limit where it was used.

@@ -16,6 +16,7 @@ mod limiter_told;
 mod limiter_windows;
 mod limiters;
 mod model;
+mod runtime_ends;
 mod script;
 mod semaphore;
 mod semaphore_many;

@@ -1,19 +1,9 @@
 //! The command line as a user meets it: exit codes, messages, help, hints, and every option once.
 
-use crate::common::{Running, feed, passed, shell, text, throttle};
+use crate::common::{Running, feed, passed, text, throttle};
 use std::fs;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
-
-/// The output of a command line that must not be run.
-#[track_caller]
-fn refused(args: &[&str]) -> String {
-    let output = feed(throttle(args), b"must not be read\n");
-    let said = text(&output.stderr);
-    assert_eq!((output.status.code(), text(&output.stdout)), (Some(2), String::new()), "{args:?}: {said}");
-    assert!(said.starts_with("error: "), "{args:?}: {said}");
-    said
-}
 
 mod exit_codes {
     use super::*;
@@ -49,125 +39,6 @@ mod exit_codes {
     }
 }
 
-mod mistakes {
-    use super::*;
-
-    #[test]
-    fn each_mistake_in_a_rate_has_its_own_words_and_shows_a_right_spelling() {
-        let rates = [
-            ("5m", "a minute stands after the slash, 5/min; a million is 5M/s"),
-            ("10M", "lines or bytes? 10M/s is ten million lines a second; for bytes 10MB/s or 10MiB/s"),
-            ("K", "5k/s, 5kB/s or 5KiB/s"),
-            ("5K/s", "a thousand is 5k/s"),
-            ("8Mb/s", "bits must be divided by 8: 8Mb/s is 1MB/s"),
-            ("0/s", "lets nothing through"),
-            ("-1/s", "is negative"),
-            ("5/0s", "has a period of no length"),
-            ("5//s", "has two slashes"),
-            ("5/fortnight", "no unit of time 'fortnight'; use ms, s, min, h or d"),
-            ("1e400/s", "has an exponent"),
-            ("1e3/s", "write the number out or with k, M, G: 1000/s"),
-            ("5 / s", "has a space in it"),
-            ("5/s,burst=0", "the least is burst=1"),
-            ("5/s,brst=2", "did you mean burst=2?"),
-            ("5/s,burst=2,initial=3", "initial=3 is more than burst=2"),
-            ("5/s,window,burst=2", "a window has no burst"),
-            ("5/1.5s", "10/3s"),
-            ("5/us", "the finest is ms; 5/us is 5M/s"),
-            ("5/", "5/s or 5/min"),
-            ("1,000/s", "no commas inside numbers; write 1000/s"),
-            ("", "empty"),
-            ("18446744073709551616/s", "is more than 2^64-1 units"),
-            ("five/s", "has no number before the 'five'"),
-            ("unlimited,burst=2", "unlimited stands alone"),
-        ];
-        let mut all: Vec<String> = Vec::new();
-        for (rate, words) in rates {
-            let said = refused(&["--rate", rate]);
-            assert!(said.contains("--rate") && said.contains(words), "{rate:?}: {said}");
-            assert!(said.contains("for '--rate <LIMIT>'") || rate.is_empty(), "{rate:?}: {said}");
-            all.push(said.replace(rate, ""));
-        }
-        all.sort();
-        all.dedup();
-        assert_eq!(all.len(), rates.len(), "two mistakes have the same words");
-    }
-
-    #[test]
-    fn a_rate_that_is_no_text_is_refused() {
-        let output = feed(shell("exec \"$0\" -r \"$(printf '5/s\\377')\""), b"a\n");
-        let said = text(&output.stderr);
-        assert_eq!(output.status.code(), Some(2), "{said}");
-        assert!(said.contains("--rate") && said.contains("for example 5/s"), "{said}");
-    }
-
-    #[test]
-    fn options_that_contradict_each_other_are_named() {
-        for (args, words) in [
-            (&[][..], "--rate: how fast? write for example -r 5/s"),
-            (&["-r", "5/s", "-b", "0"], "--burst: a burst of 0 would let nothing through"),
-            (&["-r", "5/s", "-b", "x"], "--burst"),
-            (&["-r", "5/s", "-b", "1KiB"], "--burst: a burst of '1KiB' is in bytes"),
-            (&["-r", "5/s,burst=2", "-b", "3"], "--burst: the limit '5/s,burst=2' already names its burst"),
-            (&["-r", "5/s,window", "-b", "3"], "--burst: "),
-            (&["-r", "unlimited", "-r", "5/s"], "--rate: unlimited stands alone"),
-            (&["-r", "unlimited", "-b", "5"], "--rate: unlimited stands alone"),
-            (&["-r", "5MB/s", "-r", "5/s"], "--rate: '5MB/s' counts bytes and '5/s' units"),
-            (&["-r", "5MB/s", "-0"], "-0: the rate counts bytes"),
-            (&["-r", "5MB/s", "-d", ","], "-d: the rate counts bytes"),
-            (&["-r", "5/s", "-0", "-d", ","], "'--null' cannot be used with"),
-            (&["-r", "5/s", "-0", "--bytes"], "'--null' cannot be used with"),
-            (&["-r", "5/s", "-d", ",", "--bytes"], "'--delimiter <C>' cannot be used with"),
-            (&["-r", "5/s", "-d", ""], "--delimiter"),
-            (&["-r", "5/s", "-d", "ab"], "'ab' is more than one byte"),
-            (&["-r", "5/s", "-d", "\\q"], "'\\q' is no escape"),
-            (&["-r", "5/s", "-a"], "--arg-file"),
-            (&["-r", "5/s", "--progress=often"], "--progress"),
-            (&["-r", "5/s", "--summary=xml"], "write --summary, --summary=json"),
-            (&["-r", "5/s", "--summary=json:"], "a file name is missing"),
-            (&["-r", "5/s", "--raet", "5/s"], "'--raet'"),
-        ] {
-            let said = refused(args);
-            assert!(said.contains(words), "{args:?}: {said}");
-        }
-    }
-
-    #[test]
-    fn a_mistake_of_ours_is_not_blamed_on_the_commands_options() {
-        for args in [&["--bogus", "--", "grep", "-r", "-n", "x"][..], &["--bogus", "grep", "-r", "-n", "x"]] {
-            let said = refused(&[&["-r", "5/s"], args].concat());
-            assert!(said.contains("'--bogus'") && !said.contains("-r takes a limit"), "{args:?}: {said}");
-        }
-    }
-
-    #[test]
-    fn the_habits_of_other_tools_are_answered_with_our_spelling() {
-        for (args, words) in [
-            (&["-L", "10M"][..], "-L is not an option here: write -r 10MB/s for bytes, -r 10M/s for lines"),
-            (&["-q", "-L", "10m"], "-L is not an option here: a rate is -r 10MB/s or -r 10M/s"),
-            (&["--delay", "2s"], "--delay is not an option here: a delay is a rate: for one every 2s write -r 1/2s"),
-            (&["--delay=0.02"], "for one every 0.02s write -r 50/s"),
-            (&["--delay", "1.5"], "for one every 1.5s write -r 1/1500ms"),
-            (&["--rate-limit", "10M"], "--rate-limit is not an option here: write -r 10MB/s"),
-            (&["--rate-limit=10"], "--rate-limit is not an option here: write --rate"),
-            (&["--bwlimit=10M"], "--bwlimit is not an option here: write -r 10MB/s"),
-            (&["-r"], "-r takes a limit, like -r 5/s (xargs' -r, --no-run-if-empty, is not needed"),
-            (&["-r", "-0"], "-r takes a limit, like -r 5/s"),
-            (&["-0", "-r"], "-r takes a limit, like -r 5/s"),
-            (&["-r", "5/s", "-l"], "-l is not an option here: lines are what is counted"),
-            (
-                &["-r", "5/s", "-p"],
-                "-p is not an option here: to see what would run write --dry-run, for progress --progress=always",
-            ),
-            (&["-r", "5/s", ":::", "a", "b"], "::: is not an option here: pass units on standard input"),
-            (&["-r", "5/s", "-c", "true", ":::", "a"], "::: is not an option here: pass units on standard input"),
-        ] {
-            let said = refused(args);
-            assert!(said.contains(words), "{args:?}: {said}");
-        }
-    }
-}
-
 mod help {
     use super::*;
 
@@ -199,13 +70,22 @@ mod help {
     fn it_and_the_manual_tell_what_commands_find_in_their_environment_and_of_blank_lines() {
         let manual = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/man/throttle.1")).unwrap();
         for page in [shown(&["--help"]), manual] {
-            let page: String = page.replace('\\', "").split_whitespace().collect::<Vec<_>>().join(" ");
+            let page: String =
+                page.replace("\\*(Aq", "'").replace('\\', "").split_whitespace().collect::<Vec<_>>().join(" ");
             for words in [
                 "THROTTLE_BUCKET",
                 "THROTTLE_SEQ",
                 "THROTTLE_SLOT",
                 "For commands, blank lines are skipped and counted, though not with -0 or -d.",
                 "where commands run, they must not write to it themselves",
+                "A line of spaces or tabs is not blank.",
+                "A command's standard input is /dev/null, also with -a",
+                "A script cannot be run (126) if its first line does not name its interpreter",
+                "that is killed by a signal or that cannot be run does not stop the others",
+                "setsid CMD returns at once",
+                "A last line without its newline gets one.",
+                "{} is the number, and in a script \"$1\".",
+                "sh -c SCRIPT 'throttle -c' UNIT",
             ] {
                 assert!(page.contains(words), "{words:?} is missing in: {page}");
             }

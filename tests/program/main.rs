@@ -8,6 +8,7 @@ mod launch;
 mod launch_ends;
 mod launch_output;
 mod launching;
+mod mistakes;
 mod nginx;
 mod pipe;
 mod pump;

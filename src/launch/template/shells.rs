@@ -24,15 +24,36 @@ pub(super) struct Script<'a> {
     pub(super) shell: &'a str,
     /// Whether another command starts the shell.
     pub(super) is_wrapped: bool,
+    /// The words behind the text: `$0`, `$1` and so on.
+    pub(super) arguments: &'a [OsString],
 }
 
 impl<'a> Script<'a> {
     /// What is run by a shell's `-c`, if `words` are a shell's, or those of a wrapper around one.
     pub(super) fn in_words(words: &'a [OsString]) -> Option<Self> {
         let place = if is_wrapper(words.first()?) { words.iter().position(|word| shell(word).is_some())? } else { 0 };
-        let text = operand_of_c(shell(&words[place])?, &words[place + 1..])?;
-        Some(Script { text, shell: shell(&words[place])?, is_wrapped: place > 0 })
+        let (text, arguments) = operand_of_c(shell(&words[place])?, &words[place + 1..])?;
+        Some(Script { text, shell: shell(&words[place])?, is_wrapped: place > 0, arguments })
     }
+}
+
+/// Whether a script uses `$1` or another of its arguments.
+pub(super) fn uses_arguments(script: &str) -> bool {
+    const IMPLICIT: [&str; 5] = ["shift", "set", "getopts", ".", "source"];
+    let is_argument = |c: char| c.is_ascii_digit() && c != '0' || "@*#".contains(c);
+    let names_one = script.split('$').skip(1).any(|rest| {
+        let name = rest.strip_prefix('{').unwrap_or(rest);
+        name.trim_start_matches(['#', '!']).starts_with(is_argument) || rest.starts_with('#')
+    });
+    let words: Vec<&str> =
+        script.split(|c: char| c.is_whitespace() || c == ';').filter(|word| !word.is_empty()).collect();
+    let loops_over_all = words.windows(3).any(|words| words[0] == "for" && words[2] == "do");
+    names_one || loops_over_all || words.iter().any(|word| IMPLICIT.contains(word))
+}
+
+/// Whether a script uses `$0`.
+pub(super) fn uses_name(script: &str) -> bool {
+    script.contains("$0") || script.contains("${0")
 }
 
 fn basename(word: &OsStr) -> Option<&str> {
@@ -49,7 +70,7 @@ fn is_wrapper(word: &OsStr) -> bool {
 
 /// The first operand behind a shell's options, where `-c` is among them. Without it that is the name of a file, and
 /// what comes behind is none of the shell's.
-fn operand_of_c<'a>(shell: &str, words: &'a [OsString]) -> Option<&'a OsStr> {
+fn operand_of_c<'a>(shell: &str, words: &'a [OsString]) -> Option<(&'a OsStr, &'a [OsString])> {
     let (mut words, mut has_c) = (words.iter(), false);
     let operand = loop {
         let word = words.next()?;
@@ -64,7 +85,7 @@ fn operand_of_c<'a>(shell: &str, words: &'a [OsString]) -> Option<&'a OsStr> {
             }
         }
     };
-    has_c.then_some(operand)
+    has_c.then_some((operand.as_os_str(), words.as_slice()))
 }
 
 /// A word as a shell reads it.
@@ -191,6 +212,40 @@ mod tests {
         }
         let as_argument = words("bash -c script name {}");
         assert_eq!(Script::in_words(&as_argument).map(|script| script.text), Some(OsStr::new("script")));
+    }
+
+    #[test]
+    fn what_a_script_uses_is_seen() {
+        for script in [
+            "echo $1",
+            "echo \"$1\"",
+            "echo ${1%.*}",
+            "f \"$@\"",
+            "echo $*",
+            "echo ${#1}",
+            "echo $#",
+            "echo ${2:-x}",
+            "shift; x",
+            "for x do echo $x; done",
+            "for x; do echo $x; done",
+            "set -- x",
+            "a\n. ./lib.sh",
+        ] {
+            assert!(uses_arguments(script), "{script}");
+        }
+        for script in [
+            "echo ",
+            "echo $x",
+            "echo $$",
+            "echo $?",
+            "echo $0",
+            "for x in a b; do echo $x; done",
+            "echo 1",
+            "a.b set.x",
+        ] {
+            assert!(!uses_arguments(script), "{script}");
+        }
+        assert!(uses_name("rm \"$0\"") && uses_name("echo ${0##*/}") && !uses_name("echo $10 $1"));
     }
 
     #[test]

@@ -176,7 +176,10 @@ mod tests {
             (&["--bucket", "redis://:sec#ret@db/b", "--once"], "--bucket 'redis://…': in user and password write / ?"),
             (&["--bucket", "redis://db:99999/b", "--once"], "--bucket 'redis://…': a port is a number from 1 to 65535"),
             (&["-r", "5/s", "--on-store-error", "fail"], "--on-store-error is about a bucket on a server; name it"),
-            (&["--bucket", "./b", "--on-store-error", "sometimes"], "possible values: wait, fail"),
+            (
+                &["--bucket", "./b", "--on-store-error", "sometimes"],
+                "write --on-store-error=wait or --on-store-error=fail",
+            ),
             (&["--bucket", "./b", "--set"], "--set: to what? write for example --set -r 5000/h"),
             (&["--bucket", "./b", "--set", "-r", "5/s", "true"], "--set runs nothing"),
             (&["--bucket", "./b", "--show", "-r", "5/s"], "--show changes nothing; leave -r out"),

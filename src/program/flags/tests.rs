@@ -6,14 +6,15 @@ pub(super) fn flags(args: &[&str]) -> Result<Flags, String> {
     let read = |args: &[OsString]| {
         let raw = raw(args)?;
         let bucket = shared::bucket(&raw, None)?;
-        ripen(raw, bucket, None, args)
+        ripen(raw, bucket, None)
     };
-    read(&args).map_err(|error| habits::explain(error, &args).to_string())
+    read(&args).map_err(|error| mistakes::words(&error, &args))
 }
 
 #[test]
 fn the_definition_is_consistent() {
     command().debug_assert();
+    habits::with_habits().debug_assert();
 }
 
 #[test]
@@ -51,10 +52,7 @@ fn summaries_go_where_they_are_told() {
 fn mistakes_name_the_flag_and_show_a_right_spelling() {
     for (args, expected) in [
         (&[][..], "--rate: how fast? write for example -r 5/s"),
-        (
-            &["-r", "10M"],
-            "invalid value '10M' for '--rate <LIMIT>': lines or bytes? 10M/s is ten million lines a second",
-        ),
+        (&["-r", "10M"], "--rate '10M': lines or bytes? 10M/s is ten million lines a second"),
         (&["-r", "-1/s"], "'-1/s' is negative"),
         (&["-r"], "-r takes a limit, like -r 5/s"),
         (&["-r", "-n", "1"], "-r takes a limit, like -r 5/s"),
@@ -74,8 +72,8 @@ fn mistakes_name_the_flag_and_show_a_right_spelling() {
         (&["--delay=2"], "for one every 2s write -r 1/2s"),
         (&["--delay=x"], "for one every 2 s write -r 1/2s"),
         (&["--delay", "0.02"], "for one every 0.02s write -r 50/s"),
-        (&["--delay=1.5"], "for one every 1.5s write -r 1/1500ms"),
-        (&["--delay=0.0015s"], "for one every 0.0015s write -r 2/3ms"),
+        (&["--delay=1.5"], "for one every 1.5s write -r 2/3s"),
+        (&["--delay=0.0015s"], "for one every 0.0015s write -r 2000/3s"),
         (&["--delay=.25"], "for one every .25s write -r 4/s"),
         (&["--delay", "3m"], "for one every 3m write -r 1/3m"),
         (&["--delay", "0"], "for one every 2 s write -r 1/2s"),
@@ -87,11 +85,90 @@ fn mistakes_name_the_flag_and_show_a_right_spelling() {
         (&["-0r", "5/s", "-j4", "-n", "2", "--bogus", "grep", "-r", "-n", "x"], "'--bogus'"),
         (&["-P", "4", "--burst", "2", "-r", "-n", "1", "grep"], "-r takes a limit, like -r 5/s"),
         (&["-r", "5/s", "-p"], "-p is not an option here: to see what would run write --dry-run"),
-        (&["-r", "5/s", "--raet", "5/s"], "'--raet'"),
+        (&["-r", "5/s", "--raet", "5/s"], "there is no option '--raet'; did you mean --rate?"),
+        (&["-r", "5/s", "--attempts", "3"], "there is no option '--attempts'; throttle --help lists them all"),
+        (&["-r", "5/s", "--max-wait", "3s"], "--max-wait belongs to --once; write for example --once --max-wait 10s"),
+        (&["-r", "5/s", "-j", "-1"], "--jobs '-1': write a number of commands, like -j 8, or -j 0 for no cap"),
+        (&["-r", "5/s", "-n", "x"], "--max-args 'x': write a number of units, like -n 10"),
+        (&["-r", "5/s", "--timeout", "-5"], "--timeout '-5': write for example 30s, 500ms or 2min"),
+        (&["-r", "5/s", "-a"], "--arg-file takes a value; write --arg-file FILE"),
+        (&["-r", "5/s", "--null=x"], "--null takes no value"),
+        (&["-r", "5/s", "-j1", "-j2"], "--jobs stands twice"),
+        (&["-r", "5/s", "--summary", "json"], "write --summary=json"),
+        (&["-r", "5/s", "-c", "echo", "x"], "--shell cannot be used with a command"),
+        (&["5/s"], "--rate: a limit stands behind its option; write -r 5/s"),
+        (&["-j4", "10MB/s", "curl"], "write -r 10MB/s"),
+        (&["-r", "5", "/s"], "--rate: write it as one word: -r 5/s"),
+        (&["-r", "5/s", "100/min"], "write -r 5/s -r 100/min"),
+        (&["-r", "5/s", "burst=10"], "--rate: write it as one word: -r 5/s,burst=10"),
+        (&["-r", "inf"], "--rate: 'inf': for no limit write unlimited"),
+        (&["-N2"], "-N is not an option here: write -n 2"),
+        (&["-r", "5/s", "--no-run-if-empty"], "leave it out: empty input does nothing"),
+        (&["-r", "5/s", "--bar"], "--bar is not an option here: a bar is shown on a terminal anyway"),
+        (&["--bwlimit=10"], "--bwlimit is not an option here: write --rate, or -r: -r 10MB/s"),
+        (&["--limit-rate=10k"], "write -r 10kB/s for bytes, -r 10k/s for lines"),
+        (&["--rate-limit=5/s"], "--rate-limit is not an option here: write -r 5/s"),
         (&["-r", "5/s", "--progress=often"], "often"),
         (&["-r", "5/s", "--summary=xml"], "write --summary, --summary=json"),
     ] {
         let error = flags(args).expect_err(expected);
         assert!(error.contains(expected), "{args:?}: {error}");
+    }
+}
+
+/// What a message shows behind `-r`.
+fn limits_shown(message: &str) -> Vec<String> {
+    let behind = message.split("-r ").skip(1).filter_map(|rest| rest.split(' ').next());
+    let limits = behind.map(|limit| limit.trim_end_matches([',', ';', ':', ')']).to_owned());
+    limits.filter(|limit| limit.starts_with(|c: char| c.is_ascii_digit())).collect()
+}
+
+#[test]
+fn the_rates_shown_for_the_options_of_other_tools_parse_and_are_those_that_were_typed() {
+    let mut shown = 0;
+    for name in ["-L", "-R", "--rate-limit", "--limit-rate", "--bwlimit", "--limit", "--delay", "-N", "--line-mode"] {
+        for value in
+            ["10", "10M", "1.5k", "5/s", "10MB/s", "100/min", "2s", "0.02", "1.5", "3m", "x", "0", "10mb", "1,5"]
+        {
+            let separator = if name.starts_with("--") { "=" } else { "" };
+            let error = flags(&[&format!("{name}{separator}{value}")]).expect_err(name);
+            assert!(error.starts_with(&format!("{name} is not an option here: ")), "{error}");
+            for limit in limits_shown(&error) {
+                shown += 1;
+                assert!(limit.parse::<Limit>().is_ok(), "{limit} in {error}");
+            }
+        }
+    }
+    assert!(shown > 100, "{shown}");
+    for (option, limits) in [
+        ("--rate-limit=5/s", &["5/s"][..]),
+        ("--bwlimit=10M", &["10MB/s", "10M/s"]),
+        ("-L1.5k", &["1.5kB/s", "1.5k/s"]),
+        ("-R10MB/s", &["10MB/s"]),
+    ] {
+        assert_eq!(limits_shown(&flags(&[option]).unwrap_err()), limits, "{option}");
+    }
+    for (delay, rate) in [("2", "1/2s"), ("0.02", "50/s"), ("90s", "1/90s"), ("1.5", "2/3s"), ("250ms", "1/250ms")] {
+        assert_eq!(limits_shown(&flags(&["--delay", delay]).unwrap_err()), [rate]);
+    }
+}
+
+#[test]
+fn a_limit_in_the_place_of_the_command_is_shown_as_one_that_parses() {
+    for (args, limits) in [
+        (&["5/s"][..], &["5/s"][..]),
+        (&["10MB/s,burst=5kB", "cat"], &["10MB/s,burst=5kB"]),
+        (&["-r", "5", "/min"], &["5/min"]),
+        (&["-r", "5/s", "100/min,window"], &["5/s", "100/min,window"]),
+        (&["-r", "5/s", "initial=0"], &["5/s,initial=0"]),
+    ] {
+        let shown = limits_shown(&flags(args).expect_err("a limit is no command"));
+        assert_eq!(shown, limits);
+        assert!(shown.iter().all(|limit| limit.parse::<Limit>().is_ok()));
+    }
+    for args in
+        [&["-r", "5/s", "--", "5/s"][..], &["-r", "5/s", "/bin/s"], &["-r", "5/s", "a=b"], &["-r", "5/s", "100"]]
+    {
+        assert!(flags(args).is_ok(), "{args:?}");
     }
 }

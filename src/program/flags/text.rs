@@ -14,8 +14,13 @@ ask for.
 
 Units are read as they come, wait until every limit allows them, and leave whole and unchanged: on their way to standard \
 output blank lines, NUL bytes, invalid UTF-8 and a last line without its newline included. For commands, blank lines are \
-skipped and counted, though not with -0 or -d. Time lost to a slow reader or writer is not made up by a \
-burst beyond what the limits allow.";
+skipped and counted, though not with -0 or -d. A line of spaces or tabs is not blank. Time lost to a slow reader or writer is not made up by a \
+burst beyond what the limits allow.
+
+A command's standard input is /dev/null, also with -a; --stdin gives it the unit. A command that fails, that is killed by a \
+signal or that cannot be run does not stop the others; one that exits 255 does. A script cannot be run (126) if its first \
+line does not name its interpreter, like #!/bin/sh. A command that goes on in the background has ended for throttle: \
+setsid CMD returns at once, setsid --wait CMD does not.";
 
 /// Command and meaning.
 pub(crate) const EXAMPLES: [(&str, &str); 6] = [
@@ -105,10 +110,12 @@ Units end with the byte C instead of a newline: a character, or an escape as in 
 pub(super) const BYTES: &str = "\
 Count bytes, not lines: every byte is a unit. Goes without saying where the rate is in bytes, as in -r 10MiB/s.";
 
-pub(super) const ARG_FILE: &str = "Read FILE instead of standard input.";
+pub(super) const ARG_FILE: &str = "\
+Read FILE instead of standard input; - is standard input. Commands have /dev/null as theirs in both cases.";
 
 pub(super) const REPEAT: &str = "\
-Instead of reading input, make the units 1 to N, or without end. Nothing is appended to COMMAND; {} is the number.";
+Instead of reading input, make the units 1 to N, or without end. Nothing is appended to COMMAND; {} is the number, and in \
+a script \"$1\".";
 
 pub(super) const JOBS: &str = "\
 Run at most N commands at once; 0 is without a cap. The default is 16, as the rate is meant to be the limit: when jobs \
@@ -131,7 +138,9 @@ pub(super) const REPLACE: &str = "\
 R stands for the unit in COMMAND, also inside a word. Without -I it is {}.";
 
 pub(super) const SHELL: &str = "\
-Run sh -c SCRIPT throttle UNIT for each unit. The unit is \"$1\" in SCRIPT, in which nothing is replaced.";
+Run sh -c SCRIPT 'throttle -c' UNIT for each unit. The unit is \"$1\" in SCRIPT, in which nothing is replaced: put it in \
+single quotes, or the shell that reads the command line replaces the $1. A {} in a script that does not use its unit is an \
+error.";
 
 pub(super) const STDIN: &str = "\
 Give the unit to the command's standard input instead of its arguments, with its delimiter; with -n N, N of them.";
@@ -140,12 +149,14 @@ pub(super) const KEEP_ORDER: &str = "\
 Let output out in the order of the input. When 10 000 results or 1 GiB wait for an earlier one, launching waits. \
 What waits stands in a file without a name in TMPDIR (/tmp), as does output beyond 1 MiB of all commands together.";
 
-pub(super) const LINE_BUFFER: &str = "Let output out line by line, lines of different commands mixed.";
+pub(super) const LINE_BUFFER: &str = "\
+Print output line by line, lines of different commands mixed. A last line without its newline gets one.";
 
 pub(super) const UNGROUP: &str = "Let commands write to standard output and error themselves.";
 
 pub(super) const TAG: &str = "\
-Put the unit and a tab before each line of output; of several units the first. On a terminal control characters in the unit \
+Put the unit and a tab before each line of output; of several units the first. A last line without its \
+newline gets one. On a terminal control characters in the unit \
 are shown escaped. Where the unit is no argument (--stdin, -n 0), its first 200 bytes stand for it.";
 
 pub(super) const TIMEOUT: &str = "\

@@ -78,7 +78,7 @@ fn every_field_of_the_summary_is_what_one_works_out_by_hand() {
     assert_eq!(
         report.summary_text(&report.read()),
         "throttle: 4 lines, 8 B in 505 ms, 7.92/s\n  \
-         waited 190 ms for 10/s,burst=2, 0 s for 1000/h,window, 300 ms for input, 15.0 ms for the reader; \
+         waited 190 ms for 10/s,burst=2, 0 s for 1000/h,window, 300 ms for input, 15 ms for the reader; \
          late by 0 s (median), 0 s (p99)\n"
     );
 }
@@ -123,6 +123,10 @@ fn who_waits_has_paid_and_does_not_count_twice() {
     assert_eq!(report.time_left(&report.read()), Some(5400 * SECOND));
     report.total = Some(Total::Units(2));
     assert_eq!(report.time_left(&report.read()), Some(1800 * SECOND));
+    assert_eq!(
+        [1, SECOND, 59 * SECOND + 1, 3661 * SECOND, Nanos::MAX].map(countdown),
+        ["1 s", "1 s", "1 min", "1h 2m", "213503d 23h"]
+    );
 }
 
 #[test]
@@ -174,18 +178,13 @@ fn instead_of_a_rate_near_zero_it_says_when_the_next_goes() {
 #[test]
 fn a_countdown_is_no_finer_than_what_matters() {
     let times = [1, 59 * SECOND, 59 * SECOND + 1, 200 * SECOND, 600 * SECOND, 3421 * SECOND, 3599 * SECOND];
-    assert_eq!(times.map(countdown), ["1 s", "59 s", "1m", "3m 20s", "10 min", "58 min", "1h"]);
+    assert_eq!(times.map(countdown), ["1 s", "59 s", "1 min", "3m 20s", "10 min", "58 min", "1h"]);
     let times = [4980 * SECOND, 86_399 * SECOND, 86_401 * SECOND, 180_000 * SECOND];
     assert_eq!(times.map(countdown), ["1h 23m", "1d", "1d 1h", "2d 2h"]);
 }
 
 #[test]
 fn numbers_are_told_in_a_handy_unit() {
-    let times = [0, 999, 1_500, 1_234_567, 2_002_000_000, 61 * SECOND, 90_061 * SECOND];
-    let expected = ["0 s", "999 ns", "1.50 µs", "1.23 ms", "2.00 s", "1m 1s", "1day 1h 1m 1s"];
-    assert_eq!(times.map(time), expected);
-    let sizes = [0, 999, 1_000, 999_499, 999_500, 12_345_678, u64::MAX].map(size);
-    assert_eq!(sizes, ["0 B", "999 B", "1.00 kB", "999 kB", "1.00 MB", "12.3 MB", "18.4 EB"]);
     assert_eq!(rate(UnitName::Line, 9.987), "9.99/s");
     assert_eq!(rate(UnitName::Byte, 1_500_000.4), "1.50 MB/s");
     assert_eq!((UnitName::Line.count(1), UnitName::Record.count(0)), ("1 line".to_owned(), "0 records".to_owned()));

@@ -2,9 +2,9 @@
 //!
 //! While nobody waits, no time given lies ahead and there is one bucket and nothing else, the state is a single number:
 //! the time at which the bucket will be full, in credits (see `bucket`) since a base. A grant moves it by its cost. That
-//! is the same exact arithmetic, so whoever takes by the gauge and whoever takes under the queue's lock agree.
+//! is the same exact arithmetic, so whoever takes by it and whoever takes under the queue's lock agree.
 //!
-//! The lock's holder closes the gauge first, which carries its state into the queue's bucket, and opens it again when
+//! The lock's holder closes it first, which carries its state into the queue's bucket, and opens it again when
 //! the conditions hold. What the number means is kept beside it and changes only while it is closed; eight bits of the
 //! word change with every opening, so that nobody takes by a meaning that is out of date.
 
@@ -18,7 +18,7 @@ const NUMBER: u64 = (1 << 56) - 1;
 const HIGHEST: u64 = NUMBER / 2;
 
 #[derive(Debug)]
-pub(crate) struct Gauge {
+pub(crate) struct FastPath {
     /// Eight bits that tell one opening from the next, then the number.
     word: AtomicU64,
     /// Where the number counts from.
@@ -37,7 +37,7 @@ pub(crate) struct Gauge {
     opened: AtomicU64,
 }
 
-/// What a gauge answers.
+/// What it answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Take {
     Granted,
@@ -47,10 +47,10 @@ pub(crate) enum Take {
     Closed,
 }
 
-impl Gauge {
+impl FastPath {
     pub(crate) fn new() -> Self {
         let zero = || AtomicU64::new(0);
-        Gauge {
+        FastPath {
             word: AtomicU64::new(CLOSED),
             base: zero(),
             units: zero(),
@@ -62,13 +62,13 @@ impl Gauge {
         }
     }
 
-    /// Time read before something was granted by the gauge, but used after that, is as good as that grant's.
+    /// Time read before something was granted by it, but used after that, is as good as that grant's.
     #[inline]
     pub(crate) fn in_order(&self, now: Nanos) -> Nanos {
         now.max(self.latest.load(Ordering::Relaxed))
     }
 
-    /// Takes `cost` at `now`, or nothing. The clock, which is most of what this takes, is read only while the gauge is open.
+    /// Takes `cost` at `now`, or nothing. The clock, which is most of what this takes, is read only while it is open.
     #[inline]
     pub(crate) fn take(&self, now: impl FnOnce() -> Nanos, cost: u64) -> Take {
         if self.word.load(Ordering::Relaxed) == CLOSED {
@@ -106,7 +106,7 @@ impl Gauge {
         Take::Closed
     }
 
-    /// The answer and the number after it; `None` where this is beyond the gauge.
+    /// The answer and the number after it; `None` where this is beyond what it can hold.
     #[inline]
     fn reckon(&self, number: u64, now: Nanos, cost: u64) -> Option<(Take, u64)> {
         // Nothing is there at any time, also at a reading of the clock that is older than the latest grant.
@@ -148,7 +148,7 @@ impl Gauge {
     /// From here on takers need no lock. Stays closed where the state does not fit. The caller holds the queue's lock,
     /// and has seen that nobody waits and no time given lies ahead.
     pub(crate) fn open(&self, limits: &Limits) {
-        let Some((units, period, full, missing, at)) = limits.gauge() else {
+        let Some((units, period, full, missing, at)) = limits.fast_path() else {
             return;
         };
         let fits = |value: u128| u64::try_from(value).ok().filter(|value| *value <= HIGHEST / 4);
@@ -157,7 +157,7 @@ impl Gauge {
         let since = u128::from(at - base) * u128::from(units);
         let (base, since) = fits(since).map_or((at, 0), |since| (base, since));
         for (part, value) in [(&self.base, base), (&self.units, units), (&self.period, period), (&self.full, full)] {
-            // Who reads this finds that the gauge was closed before.
+            // Who reads this finds that it was closed before.
             part.store(value, Ordering::Release);
         }
         let opening = self.openings.load(Ordering::Relaxed).wrapping_add(1);

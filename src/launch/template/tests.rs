@@ -1,0 +1,129 @@
+use super::*;
+
+fn reading(max_args: u64, place: Place) -> Reading {
+    Reading { replace: None, max_args, place }
+}
+
+fn words(text: &str) -> Vec<OsString> {
+    text.split(' ').map(OsString::from).collect()
+}
+
+fn filled(template: &str, max_args: u64, units: &[&str]) -> Vec<String> {
+    let template = Template::new(&words(template), &reading(max_args, Place::Arguments)).unwrap();
+    words_of(&template, units).into_iter().map(|word| word.into_string().unwrap()).collect()
+}
+
+fn words_of<T: AsRef<[u8]>>(template: &Template, units: &[T]) -> Vec<OsString> {
+    template.fill(&units.iter().collect()).iter().map(Cow::into_owned).collect()
+}
+
+#[test]
+fn units_stand_where_the_braces_are_or_at_the_end() {
+    assert_eq!(filled("echo", 1, &["a b"]), ["echo", "a b"]);
+    assert_eq!(filled("echo {} x", 1, &["{}"]), ["echo", "{}", "x"]);
+    assert_eq!(filled("cp {} {}.bak", 1, &["f"]), ["cp", "f", "f.bak"]);
+    assert_eq!(filled("echo a{}b{}c", 1, &["-"]), ["echo", "a-b-c"]);
+    assert_eq!(filled("echo", 3, &["1", "2"]), ["echo", "1", "2"]);
+    assert_eq!(filled("echo {} end", 3, &["1", "2", "3"]), ["echo", "1", "2", "3", "end"]);
+    assert_eq!(filled("echo", 0, &["1"]), ["echo"]);
+}
+
+#[test]
+fn bytes_that_are_no_text_pass_through() {
+    let template = Template::new(&words("x {}.y"), &reading(1, Place::Arguments)).unwrap();
+    assert_eq!(words_of(&template, &[b"\xff\n'"])[1].as_bytes(), b"\xff\n'.y");
+}
+
+#[test]
+fn another_marker_may_stand_for_the_unit() {
+    let marker = Reading { replace: Some("@".into()), ..reading(1, Place::Arguments) };
+    let template = Template::new(&words("sh -c @ {}"), &marker).unwrap();
+    assert_eq!(words_of(&template, &["u"]), ["sh", "-c", "u", "{}"].map(OsString::from));
+}
+
+#[test]
+fn the_shell_gets_the_unit_as_its_first_argument() {
+    let script = OsStr::new("echo \"$1\" {}");
+    for place in [Place::Arguments, Place::Nowhere] {
+        let template = Template::shell(script, &reading(1, place)).unwrap();
+        assert_eq!(words_of(&template, &["u"]), ["sh", "-c", "echo \"$1\" {}", "throttle -c", "u"].map(OsString::from));
+    }
+    let template = Template::shell(script, &reading(1, Place::StandardInput)).unwrap();
+    assert_eq!(words_of(&template, &["u"]).len(), 4);
+}
+
+#[test]
+fn what_is_quoted_for_a_terminal_does_nothing_to_it() {
+    let shown = |words: &[&[u8]]| {
+        let words: Vec<OsString> = words.iter().map(|word| OsString::from_vec(word.to_vec())).collect();
+        String::from_utf8(joined(words.iter(), quote_for_terminal)).unwrap()
+    };
+    assert_eq!(shown(&[b"echo", b"a b", "ü".as_bytes(), b""]), "echo 'a b' 'ü' ''");
+    assert_eq!(shown(&[b"\x1b[31m it's \\"]), r"$'\033[31m it\'s \\'");
+    assert_eq!(shown(&[b"a\nb\tc", b"\x7f1", b"\xff9"]), r"$'a\nb\tc' $'\1771' $'\3779'");
+    assert_eq!(shown(&["\u{9b}31m".as_bytes()]), r"$'\302\23331m'", "one character in place of ESC [");
+}
+
+#[test]
+fn a_script_in_which_braces_would_stay_is_refused() {
+    let refused = |script: &str, max_args, place| {
+        Template::shell(OsStr::new(script), &reading(max_args, place)).map_err(|error| error.to_string())
+    };
+    let error = refused("echo '{}'", 1, Place::Arguments).unwrap_err();
+    assert!(error.contains("write -c 'echo \"$1\"'"), "{error}");
+    let error = refused("echo {}", 9, Place::Nowhere).unwrap_err();
+    assert!(error.contains("write -c 'echo \"$@\"'"), "{error}");
+    for (script, max_args, place) in [
+        ("find \"$1\" -exec rm {} +", 1, Place::Arguments),
+        ("xargs -I{} echo {}", 1, Place::StandardInput),
+        ("find . -exec rm {} +", 0, Place::Arguments),
+    ] {
+        assert!(refused(script, max_args, place).is_ok(), "{script}");
+    }
+}
+
+#[test]
+fn a_script_that_does_not_use_the_unit_is_noticed() {
+    let unused = |text: &[&str], place| {
+        let words: Vec<OsString> = text.iter().map(OsString::from).collect();
+        Template::new(&words, &reading(1, place)).map(|template| template.leaves_units_unused())
+    };
+    let script =
+        |text: &str, place| Template::shell(OsStr::new(text), &reading(1, place)).unwrap().leaves_units_unused();
+    assert!(script("echo ", Place::Arguments) && unused(&["bash", "-c", "echo ", "x"], Place::Arguments).unwrap());
+    assert!(unused(&["bash", "-c", "echo ", "{}"], Place::Arguments).unwrap());
+    assert!(!script("echo", Place::Nowhere) && !script("cat", Place::StandardInput));
+    for text in ["echo \"$1\"", "echo $THROTTLE_SEQ", "echo $THROTTLE_SLOT"] {
+        assert!(!script(text, Place::Arguments), "{text}");
+    }
+    for text in [
+        &["bash", "-c", "rm \"$0\""][..],
+        &["bash", "-c", "f \"$@\"", "_"],
+        &["bash", "-c", "f", "{}.x", "$1"],
+        &["echo", "-c", "x"],
+    ] {
+        let is_unused = unused(text, Place::Arguments).unwrap();
+        assert_eq!(is_unused, text[2] == "f", "{text:?}");
+    }
+    let error = unused(&["timeout", "5", "bash", "-c", "echo \"$1\""], Place::Arguments).unwrap_err().to_string();
+    assert!(error.contains("write bash -c 'echo \"$1\"' bash {}"), "{error}");
+    assert!(unused(&["bash", "-c", "echo $1", "{}"], Place::Arguments).is_err());
+    assert!(unused(&["bash", "-c", "echo $1"], Place::Nowhere).is_ok_and(|is_unused| !is_unused));
+}
+
+#[test]
+fn what_would_surprise_is_refused_with_the_right_spelling() {
+    let error = |text: &str, reading: &Reading| Template::new(&words(text), reading).unwrap_err().to_string();
+    let one = reading(1, Place::Arguments);
+    let refused = error("bash -ec rm_'{}' x", &one);
+    assert!(refused.contains("-c 'rm_\"$1\"'"), "{refused}");
+    assert!(error("ffmpeg -i {} {.}.mp3", &one).contains("${1%.*}"));
+    assert!(error("echo {#}", &one).contains("$THROTTLE_SEQ"));
+    assert!(error("cp {1} x", &one).contains("\"$1\""));
+    assert!(Template::new(&words("grep -E x{1}"), &one).is_ok(), "a regular expression");
+    assert!(error("echo x{}", &reading(2, Place::Arguments)).contains("-n 1"));
+    assert!(error("echo {}", &reading(1, Place::StandardInput)).contains("--stdin"));
+    assert!(error("echo {}", &reading(0, Place::Arguments)).contains("-n 0"));
+    let marker = Reading { replace: Some("".into()), ..one };
+    assert!(error("echo", &marker).contains("-I"));
+}

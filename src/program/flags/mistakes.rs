@@ -1,0 +1,99 @@
+//! What is told about a command line that clap does not take, in our words: the option, what is wrong, what to write.
+
+use super::habits;
+use clap::Error;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use std::error::Error as _;
+use std::ffi::OsString;
+
+/// One line for `error`, which `args` have caused.
+pub(super) fn words(error: &Error, args: &[OsString]) -> String {
+    let shown = context(error, ContextKind::InvalidArg).unwrap_or_default();
+    let flag = name(&shown);
+    let value = context(error, ContextKind::InvalidValue).unwrap_or_default();
+    match error.kind() {
+        // One of our own.
+        _ if error.context().next().is_none() => plain(error),
+        ErrorKind::ValueValidation => {
+            invalid(flag, &value, &error.source().map(ToString::to_string).unwrap_or_default())
+        }
+        ErrorKind::InvalidValue if value.is_empty() && flag == "--rate" => habits::RATE_TAKES_A_LIMIT.to_owned(),
+        ErrorKind::InvalidValue if value.is_empty() => {
+            format!("{flag} takes a value; write {}", shown.replace(['<', '>'], ""))
+        }
+        ErrorKind::InvalidValue => {
+            let possible = strings(error, ContextKind::ValidValue);
+            format!("{flag} '{value}': write {flag}={}", possible.join(&format!(" or {flag}=")))
+        }
+        ErrorKind::ArgumentConflict => conflict(error, flag, args),
+        ErrorKind::UnknownArgument => unknown(error, flag),
+        ErrorKind::MissingRequiredArgument => {
+            "--max-wait belongs to --once; write for example --once --max-wait 10s".to_owned()
+        }
+        ErrorKind::TooManyValues => format!("{flag} takes no value; write {flag}"),
+        ErrorKind::InvalidUtf8 => {
+            "a value of an option is not text; what may be any bytes are files, units and commands".to_owned()
+        }
+        _ => plain(error),
+    }
+}
+
+fn invalid(flag: &str, value: &str, why: &str) -> String {
+    match why {
+        _ if why == habits::RATE_TAKES_A_LIMIT => why.to_owned(),
+        _ if value.is_empty() || why.contains(&format!("'{value}'")) => format!("{flag}: {why}"),
+        _ => format!("{flag} '{value}': {why}"),
+    }
+}
+
+fn conflict(error: &Error, flag: &str, args: &[OsString]) -> String {
+    let others = strings(error, ContextKind::PriorArg);
+    let other = others.first().map(|other| name(other)).unwrap_or_default();
+    let begins_units = args.iter().take_while(|arg| *arg != "--").any(|arg| arg == ":::");
+    match (flag, other) {
+        _ if begins_units => habits::PARALLEL_ARGUMENTS.to_owned(),
+        _ if flag == other || other.is_empty() => format!("{flag} stands twice; write it once"),
+        ("COMMAND", script) | (script, "COMMAND") => {
+            format!("{script} cannot be used with a command; the script is one word in single quotes: -c 'echo \"$1\"'")
+        }
+        _ => format!("{flag} cannot be used with {other}; leave one of them out"),
+    }
+}
+
+/// clap calls much alike; only what may be a slip of the finger is suggested.
+fn unknown(error: &Error, flag: &str) -> String {
+    let is_slip = |known: &&String| {
+        let (known, typed) = (known.trim_start_matches('-'), flag.trim_start_matches('-'));
+        known.chars().next() == typed.chars().next() && known.len().abs_diff(typed.len()) <= 2
+    };
+    let known = strings(error, ContextKind::SuggestedArg);
+    match known.iter().find(is_slip) {
+        Some(known) => format!("there is no option '{flag}'; did you mean {}?", name(known)),
+        None => format!("there is no option '{flag}'; throttle --help lists them all"),
+    }
+}
+
+/// `--rate` of `--rate <LIMIT>`, and `COMMAND` of `[COMMAND]...`.
+fn name(shown: &str) -> &str {
+    let name = shown.split([' ', '=']).next().unwrap_or_default();
+    name.trim_end_matches('.').trim_matches(['[', ']', '<', '>'])
+}
+
+fn context(error: &Error, kind: ContextKind) -> Option<String> {
+    strings(error, kind).into_iter().next()
+}
+
+fn strings(error: &Error, kind: ContextKind) -> Vec<String> {
+    match error.get(kind) {
+        Some(ContextValue::String(text)) => vec![text.clone()],
+        Some(ContextValue::Strings(texts)) => texts.clone(),
+        _ => Vec::new(),
+    }
+}
+
+/// clap's own words without what it adds to them.
+fn plain(error: &Error) -> String {
+    let text = error.to_string();
+    let text = text.strip_prefix("error: ").unwrap_or(&text);
+    text.split("\n\n").next().unwrap_or_default().trim_end().to_owned()
+}

@@ -1,0 +1,58 @@
+//! What to write instead of a word that is no command.
+
+use super::{find, runs};
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+/// Commands of shells that no program can stand for, or that would change nothing here.
+const BUILTINS: [&str; 16] = [
+    ".", "alias", "cd", "eval", "exec", "export", "let", "local", "read", "set", "shift", "source", "trap", "ulimit",
+    "umask", "unset",
+];
+
+/// What to write instead of `name`, which is not found. `dash_c` is how a script is run: `-c`, or `sh -c`.
+pub(crate) fn advice(name: &OsStr, dash_c: &str) -> Option<String> {
+    let text = name.to_str()?;
+    if BUILTINS.contains(&text) {
+        return Some(format!("it is built into the shell; write {dash_c} '{text} …'"));
+    }
+    if is_exported_function(text) {
+        return Some(format!("it is a function of bash; write bash -c '{text} \"$@\"' _"));
+    }
+    if let Some((variable, _)) = text.split_once('=').filter(|(variable, _)| is_variable(variable)) {
+        return Some(format!("to set {variable} write env {text} COMMAND"));
+    }
+    if is_command_line(name) {
+        let script = text.replace("'{}'", "{}").replace("\"{}\"", "{}").replace("{}", "\"$1\"");
+        let unit = if dash_c == "-c" && script == text { " \"$1\"" } else { "" };
+        return Some(format!("drop the quotes around it, or write {dash_c} {}", quoted(&format!("{script}{unit}"))));
+    }
+    let path = Path::new(name);
+    match runs(path) {
+        Some(_) => Some(format!("the one in this folder is ./{text}")),
+        None if path.is_file() => Some(format!("it is a file; to read it write < {}", quoted(text))),
+        None => None,
+    }
+}
+
+/// Whether `word` is a whole command line: its first part would run, in quotes with the rest of it.
+pub(crate) fn is_command_line(word: &OsStr) -> bool {
+    let mut parts = word.as_bytes().split(u8::is_ascii_whitespace).filter(|part| !part.is_empty());
+    let first = parts.next().filter(|first| first.len() < word.len());
+    first.is_some_and(|first| find(OsStr::from_bytes(first)).is_ok())
+}
+
+/// See bash(1), export -f.
+fn is_exported_function(name: &str) -> bool {
+    !name.contains(['=', '\0']) && std::env::var_os(format!("BASH_FUNC_{name}%%")).is_some()
+}
+
+fn is_variable(name: &str) -> bool {
+    name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
+        && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
+}
+
+fn quoted(text: &str) -> String {
+    shlex::try_quote(text).map_or_else(|_| text.to_owned(), std::borrow::Cow::into_owned)
+}

@@ -1,0 +1,309 @@
+//! What is told about a command line that makes no sense: one line, which names the option and shows a right spelling.
+
+use crate::common::{feed, shell, text, throttle};
+use std::os::unix::fs::PermissionsExt;
+use std::process::{Output, Stdio};
+use std::{fs, path::Path};
+
+/// The output of a command line that must not be run.
+#[track_caller]
+fn refused(args: &[&str]) -> String {
+    let output = feed(throttle(args), b"must not be read\n");
+    let said = text(&output.stderr);
+    assert_eq!((output.status.code(), text(&output.stdout)), (Some(2), String::new()), "{args:?}: {said}");
+    assert!(said.starts_with("throttle: ") && said.lines().count() == 1, "{args:?}: {said}");
+    said
+}
+
+#[test]
+fn each_mistake_in_a_rate_has_its_own_words_and_shows_a_right_spelling() {
+    let rates = [
+        ("5m", "a minute stands after the slash, 5/min; a million is 5M/s"),
+        ("10M", "lines or bytes? 10M/s is ten million lines a second; for bytes 10MB/s or 10MiB/s"),
+        ("K", "5k/s, 5kB/s or 5KiB/s"),
+        ("5K/s", "a thousand is 5k/s"),
+        ("8Mb/s", "bits must be divided by 8: write 1MB/s"),
+        ("0/s", "lets nothing through"),
+        ("-1/s", "is negative"),
+        ("5/0s", "has a period of no length"),
+        ("5//s", "has two slashes"),
+        ("5/fortnight", "no unit of time 'fortnight'; use ms, s, min, h or d"),
+        ("1e400/s", "has an exponent"),
+        ("1e3/s", "write the number out or with k, M, G: 1000/s"),
+        ("5 / s", "has a space in it"),
+        ("5/s,burst=0", "the least is burst=1"),
+        ("5/s,brst=2", "did you mean burst=2?"),
+        ("5/s,burst=2,initial=3", "initial=3 is more than burst=2"),
+        ("5/s,window,burst=2", "a window has no burst"),
+        ("5/1.5s", "10/3s"),
+        ("5/us", "the finest is ms; write 5000/ms"),
+        ("5/", "5/s or 5/min"),
+        ("0,5/s", "write 0.5/s"),
+        ("1,000/s", "no commas inside numbers; write 1000/s"),
+        ("", "empty"),
+        ("18446744073709551616/s", "is more than 2^64-1 units"),
+        ("five/s", "has no number before the 'five'"),
+        ("unlimited,burst=2", "unlimited stands alone"),
+    ];
+    let mut all: Vec<String> = Vec::new();
+    for (rate, words) in rates {
+        let said = refused(&["--rate", rate]);
+        assert!(said.contains("--rate") && said.contains(words), "{rate:?}: {said}");
+        all.push(said.replace(rate, ""));
+    }
+    all.sort();
+    all.dedup();
+    assert_eq!(all.len(), rates.len(), "two mistakes have the same words");
+}
+
+#[test]
+fn a_rate_that_is_no_text_is_refused() {
+    let output = feed(shell("exec \"$0\" -r \"$(printf '5/s\\377')\""), b"a\n");
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.contains("--rate") && said.contains("for example 5/s"), "{said}");
+}
+
+#[test]
+fn options_that_contradict_each_other_are_named() {
+    for (args, words) in [
+        (&[][..], "--rate: how fast? write for example -r 5/s"),
+        (&["-r", "5/s", "-b", "0"], "--burst: a burst of 0 would let nothing through"),
+        (&["-r", "5/s", "-b", "x"], "--burst"),
+        (&["-r", "5/s", "-b", "1KiB"], "--burst: a burst of '1KiB' is in bytes"),
+        (&["-r", "5/s,burst=2", "-b", "3"], "--burst: the limit '5/s,burst=2' already names its burst"),
+        (&["-r", "5/s,window", "-b", "3"], "--burst: "),
+        (&["-r", "unlimited", "-r", "5/s"], "--rate: unlimited stands alone"),
+        (&["-r", "unlimited", "-b", "5"], "--rate: unlimited stands alone"),
+        (&["-r", "5MB/s", "-r", "5/s"], "--rate: '5MB/s' counts bytes and '5/s' units"),
+        (&["-r", "5MB/s", "-0"], "-0: the rate counts bytes"),
+        (&["-r", "5MB/s", "-d", ","], "-d: the rate counts bytes"),
+        (&["-r", "5/s", "-0", "-d", ","], "--null cannot be used with"),
+        (&["-r", "5/s", "-0", "--bytes"], "--null cannot be used with"),
+        (&["-r", "5/s", "-d", ",", "--bytes"], "--delimiter cannot be used with --bytes"),
+        (&["-r", "5/s", "-d", ""], "--delimiter"),
+        (&["-r", "5/s", "-d", "ab"], "'ab' is more than one byte"),
+        (&["-r", "5/s", "-d", "\\q"], "'\\q' is no escape"),
+        (&["-r", "5/s", "-a"], "--arg-file"),
+        (&["-r", "5/s", "--progress=often"], "--progress"),
+        (&["-r", "5/s", "--summary=xml"], "write --summary, --summary=json"),
+        (&["-r", "5/s", "--summary=json:"], "a file name is missing"),
+        (&["-r", "5/s", "--raet", "5/s"], "'--raet'"),
+    ] {
+        let said = refused(args);
+        assert!(said.contains(words), "{args:?}: {said}");
+    }
+}
+
+#[test]
+fn a_mistake_of_ours_is_not_blamed_on_the_commands_options() {
+    for args in [&["--bogus", "--", "grep", "-r", "-n", "x"][..], &["--bogus", "grep", "-r", "-n", "x"]] {
+        let said = refused(&[&["-r", "5/s"], args].concat());
+        assert!(said.contains("'--bogus'") && !said.contains("-r takes a limit"), "{args:?}: {said}");
+    }
+}
+
+#[test]
+fn a_limit_in_the_place_of_the_command_is_answered_with_the_command_line_that_was_meant() {
+    for (args, words) in [
+        (&["5/s"][..], "--rate: a limit stands behind its option; write -r 5/s"),
+        (&["5/s", "curl", "-sS"], "write -r 5/s"),
+        (&["-r", "5", "/s"], "-r 5/s"),
+        (&["-r", "5/s", "100/min"], "-r 5/s -r 100/min"),
+        (&["-r", "5/s", "burst=10"], "-r 5/s,burst=10"),
+        (&["-r", "5/s", "--summary", "json"], "--summary=json"),
+    ] {
+        let said = refused(args);
+        assert!(said.contains(words), "{args:?}: {said}");
+    }
+}
+
+#[test]
+fn an_option_is_suggested_only_for_a_slip_of_the_finger() {
+    assert!(refused(&["-r", "5/s", "--jbos", "4"]).contains("did you mean --jobs?"));
+    for (args, wrong) in [(["--attempts", "3"], "--rate"), (["--bar", "x"], "as a value"), (["-j", "-1"], "unexpected")]
+    {
+        let said = refused(&args);
+        assert!(!said.contains(wrong), "{args:?}: {said}");
+    }
+}
+
+#[test]
+fn max_wait_without_once_is_told_what_it_lacks() {
+    let said = refused(&["-r", "5/s", "--max-wait", "3s"]);
+    assert!(said.contains("--max-wait belongs to --once; write for example --once --max-wait 10s"), "{said}");
+}
+
+/// On a datagram socket each write is one datagram.
+#[test]
+fn a_message_is_one_write() {
+    for args in [&["-r", "5m"][..], &["--bogus"], &["-r", "5/s", "no-such-command"], &["-r", "5/s", "-a", "/nowhere"]] {
+        let (ours, theirs) = std::os::unix::net::UnixDatagram::pair().unwrap();
+        let mut command = throttle(args);
+        command.stdin(Stdio::null()).stderr(Stdio::from(std::os::fd::OwnedFd::from(theirs)));
+        assert!(!command.status().unwrap().success(), "{args:?}");
+        ours.set_nonblocking(true).unwrap();
+        let mut buffer = [0; 4096];
+        let length = ours.recv(&mut buffer).unwrap();
+        let first = String::from_utf8_lossy(&buffer[..length]);
+        assert!(first.starts_with("throttle: ") && first.ends_with('\n'), "{args:?}: {first}");
+    }
+}
+
+#[test]
+fn the_long_names_of_xargs_options_are_known() {
+    assert_eq!(
+        feed(throttle(&["-q", "-r", "1k/s", "--max-procs", "4", "--max-args=2", "true"]), b"a\nb\n").status.code(),
+        Some(0)
+    );
+}
+
+#[test]
+fn the_habits_of_other_tools_are_answered_with_our_spelling() {
+    for (args, words) in [
+        (&["-L", "10M"][..], "-L is not an option here: write -r 10MB/s for bytes, -r 10M/s for lines"),
+        (&["-q", "-L", "10m"], "-L is not an option here: a rate is -r 10MB/s or -r 10M/s"),
+        (&["--delay", "2s"], "--delay is not an option here: a delay is a rate: for one every 2s write -r 1/2s"),
+        (&["--delay=0.02"], "for one every 0.02s write -r 50/s"),
+        (&["--delay", "1.5"], "for one every 1.5s write -r 2/3s"),
+        (&["--rate-limit", "10M"], "--rate-limit is not an option here: write -r 10MB/s"),
+        (&["--rate-limit=10"], "--rate-limit is not an option here: write -r 10"),
+        (&["-N2"], "-N is not an option here: write -n 2"),
+        (&["--bwlimit=10M"], "--bwlimit is not an option here: write -r 10MB/s"),
+        (&["-r"], "-r takes a limit, like -r 5/s (xargs' -r, --no-run-if-empty, is not needed"),
+        (&["-r", "-0"], "-r takes a limit, like -r 5/s"),
+        (&["-0", "-r"], "-r takes a limit, like -r 5/s"),
+        (&["-r", "5/s", "-l"], "-l is not an option here: lines are what is counted"),
+        (
+            &["-r", "5/s", "-p"],
+            "-p is not an option here: to see what would run write --dry-run, for progress --progress=always",
+        ),
+        (&["-r", "5/s", ":::", "a", "b"], "::: is not an option here: pass units on standard input"),
+        (&["-r", "5/s", "-c", "true", ":::", "a"], "::: is not an option here: pass units on standard input"),
+    ] {
+        let said = refused(args);
+        assert!(said.contains(words), "{args:?}: {said}");
+    }
+}
+
+/// The output and exit code for two units `1` and `2` of a shell that has `$0` as the program, in `folder`.
+fn launched(folder: &Path, script: &str) -> (Option<i32>, String, String) {
+    let mut command = shell(script);
+    command.current_dir(folder);
+    let output: Output = feed(command, b"1\n2\n");
+    (output.status.code(), text(&output.stdout), text(&output.stderr))
+}
+
+fn folder_with(files: &[(&str, &str, u32)]) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, content, mode) in files {
+        fs::write(folder.path().join(name), content).unwrap();
+        fs::set_permissions(folder.path().join(name), fs::Permissions::from_mode(*mode)).unwrap();
+    }
+    folder
+}
+
+#[test]
+fn a_command_that_is_none_is_answered_once_with_what_to_write() {
+    let folder = folder_with(&[
+        ("access.log", "a\n", 0o644),
+        ("runs", "#!/bin/sh\n", 0o755),
+        ("no-interpreter", "#!/no/such/interpreter -x\n", 0o755),
+        ("dos", "#!/bin/sh\r\ntrue\r\n", 0o755),
+    ]);
+    for (words, code, told) in [
+        (
+            "'cat -u {}'",
+            127,
+            "'cat -u {}': no such command in PATH; drop the quotes around it, or write -c 'cat -u \"$1\"'",
+        ),
+        ("'cat -u'", 127, "write -c 'cat -u \"$1\"'"),
+        ("access.log", 127, "it is a file; to read it write < access.log"),
+        ("./access.log", 126, "to read it write < ./access.log"),
+        ("runs", 127, "the one in this folder is ./runs"),
+        ("./no-interpreter", 127, "its first line names '/no/such/interpreter', which is not there"),
+        ("./dos", 127, "its lines end in CR; write sed -i 's/\\r$//' ./dos"),
+        ("cd /tmp", 127, "it is built into the shell; write -c 'cd …'"),
+        ("A=1 true", 127, "to set A write env A=1 COMMAND"),
+        ("--bucket ./b --once 'cat -u'", 127, "or write sh -c 'cat -u'"),
+    ] {
+        let (exit, out, said) = launched(folder.path(), &format!("exec \"$0\" -r 1k/s {words}"));
+        assert_eq!((exit, out.as_str(), said.lines().count()), (Some(code), "", 1), "{words}: {said}");
+        assert!(said.starts_with("throttle: ") && said.contains(told), "{words}: {said}");
+    }
+}
+
+#[test]
+fn an_exported_function_of_bash_is_known_as_one() {
+    let folder = folder_with(&[]);
+    let function = "f() { echo \"<$1>\"; }; export -f f; exec";
+    let (code, _, said) = launched(folder.path(), &format!("exec bash -c '{function} \"$0\" -r 1k/s f' \"$0\""));
+    assert_eq!(code, Some(127));
+    assert!(said.contains("it is a function of bash; write bash -c 'f \"$@\"' _"), "{said}");
+    let script = format!("exec bash -c '{function} \"$0\" -r 1k/s -k bash -c \"f \\\"\\$@\\\"\" _' \"$0\"");
+    assert_eq!(launched(folder.path(), &script).1, "<1>\n<2>\n");
+}
+
+#[test]
+fn a_script_that_would_not_get_its_unit_is_refused_and_one_that_does_not_use_it_gets_a_hint() {
+    let folder = folder_with(&[]);
+    for (words, told) in [
+        ("-c 'echo {}'", "write -c 'echo \"$1\"'"),
+        ("--repeat 2 -c 'echo {}'", "write -c 'echo \"$1\"'"),
+        ("bash -c 'echo {}'", "write -c 'echo \"$1\"'"),
+        ("bash -c 'echo $1' {}", "the unit would be $0 of the script, not $1"),
+        ("bash -c 'echo $1'", "write bash -c 'echo $1' bash {}"),
+        ("cp {1} x", "{1} is GNU parallel's"),
+    ] {
+        let (code, out, said) = launched(folder.path(), &format!("exec \"$0\" -r 1k/s {words}"));
+        assert_eq!((code, out.as_str()), (Some(2), ""), "{words}: {said}");
+        assert!(said.contains(told), "{words}: {said}");
+    }
+    let hint = "throttle: hint: the script does not use its unit, \"$1\"";
+    for (words, has_hint) in [
+        ("-c \"echo $1\"", true),
+        ("sh -c \"echo $1\" _", true),
+        ("-q -c \"echo $1\"", false),
+        ("-c 'echo \"$1\"'", false),
+        ("-c 'echo $THROTTLE_SEQ'", false),
+        ("--stdin -c 'cat'", false),
+        ("--repeat 2 -c 'echo'", false),
+    ] {
+        let (code, _, said) = launched(folder.path(), &format!("exec \"$0\" -r 1k/s {words}"));
+        assert_eq!((code, said.matches(hint).count()), (Some(0), usize::from(has_hint)), "{words}: {said}");
+    }
+    let (_, out, _) = launched(folder.path(), "exec \"$0\" -r 1k/s -k --repeat 2 -c 'echo \"<$1>\"'");
+    assert_eq!(out, "<1>\n<2>\n", "the number is the unit");
+}
+
+#[test]
+fn a_shells_error_in_a_script_does_not_read_as_ours() {
+    let (_, _, said) = launched(folder_with(&[]).path(), "exec \"$0\" -r 1k/s -j 1 -c 'no-such-command \"$1\"'");
+    assert!(said.starts_with("throttle -c: "), "{said}");
+}
+
+#[test]
+fn units_that_end_in_cr_get_one_hint() {
+    for (args, input, hints) in [
+        (&["-r", "1k/s", "echo"][..], &b"a\r\nb\r\n"[..], 1),
+        (&["-r", "1k/s", "echo"], b"a\nb\n", 0),
+        (&["-q", "-r", "1k/s", "echo"], b"a\r\n", 0),
+        (&["-0", "-r", "1k/s", "echo"], b"a\r\0", 0),
+        (&["--stdin", "-r", "1k/s", "cat"], b"a\r\n", 0),
+    ] {
+        let output = feed(throttle(args), input);
+        let said = text(&output.stderr);
+        assert_eq!(
+            (output.status.code(), said.matches("hint: the units end in CR").count()),
+            (Some(0), hints),
+            "{args:?}: {said}"
+        );
+    }
+}
+
+#[test]
+fn a_dash_as_the_file_is_standard_input() {
+    for args in [&["-r", "1k/s", "-a", "-"][..], &["-r", "1k/s", "--arg-file=-", "-k", "echo"]] {
+        assert_eq!(text(&feed(throttle(args), b"a\nb\n").stdout), "a\nb\n", "{args:?}");
+    }
+}
