@@ -11,6 +11,7 @@ pub use boot::BootClock;
 pub use shown::{shown, shown_wait};
 
 use rustix::time::Timespec;
+use std::collections::VecDeque;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -53,6 +54,13 @@ pub trait Clock: Send + Sync {
         let now = Instant::now();
         // As far as the system reckons; whoever is woken too early asks again.
         alarm::wake_at(now.checked_add(wait).unwrap_or(now + Duration::from_secs(86_400)), waker);
+    }
+}
+
+/// Gives memory back that a history of past times no longer needs.
+pub(crate) fn shrink<T>(history: &mut VecDeque<T>) {
+    if history.capacity() > 64 && history.len() < history.capacity() / 4 {
+        history.shrink_to(history.len() * 2);
     }
 }
 

@@ -215,7 +215,8 @@ impl Builder {
 }
 
 impl<L: Borrow<RateLimiter>> AcquireFrom<L> {
-    /// Whether this waiter is the one the limiter's timer is set for.
+    /// Whether this waiter is the one the limiter's timer is set for: the first in the queue. If that one is dropped, the
+    /// next is it at once; in that crate it is the one that is polled first after that.
     #[must_use]
     pub fn is_core(&self) -> bool {
         self.wait.is_head(&self.limiter.borrow().shared)

@@ -6,7 +6,7 @@
 use super::state::State;
 use super::terms::{Terms, Undo};
 use super::window;
-use crate::clock::Nanos;
+use crate::clock::{Nanos, shrink};
 use std::collections::VecDeque;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -46,6 +46,7 @@ impl History {
         while self.records.front().is_some_and(|record| record.at <= horizon) {
             self.records.pop_front();
             self.undos.drain(..terms.len());
+            self.shrink();
         }
         self.records.push_back(Record { number: self.grants, at: before, before, held: None });
         self.undos.extend(terms.iter().zip(states).map(|(terms, state)| Undo::new(terms, state)));
@@ -77,7 +78,13 @@ impl History {
                 Some(Undo::Nothing) | None => {}
             }
         }
+        self.shrink();
         Some(record)
+    }
+
+    fn shrink(&mut self) {
+        shrink(&mut self.records);
+        shrink(&mut self.undos);
     }
 
     /// Nothing can be taken back any more.
@@ -126,6 +133,12 @@ impl History {
     /// The history that was saved.
     pub(super) fn load(grants: u64, record: Record, undos: VecDeque<Undo>) -> Self {
         History { grants, records: VecDeque::from([record]), undos }
+    }
+
+    /// For how many entries there is room.
+    #[cfg(test)]
+    pub(super) fn memory(&self) -> usize {
+        self.records.capacity() + self.undos.capacity()
     }
 
     #[cfg(test)]

@@ -57,16 +57,17 @@ impl Terms {
         let start = asked.max(level.at);
         let there = self.units_at(*level, start);
         if grant <= start && there >= i128::from(cost) {
-            *level = Level { amount: (there - i128::from(cost)).min(self.max.into()), at: start };
+            *level = Level { amount: there - i128::from(cost), at: start };
             return;
         }
         let refills = self.ticks(grant.max(start)) - self.ticks(start);
         let gathered = there.saturating_add(self.refilled(refills));
         let needed = (i128::from(cost) - there).max(0).unsigned_abs().div_ceil(self.refill.into());
+        // What is left over of a refill goes to the next in line, until it overflows.
         let kept = if u128::from(refills) == needed { gathered } else { gathered.min(self.max.into()) };
         // What is charged before there is enough leaves nothing, but no debt.
         let left = (kept - i128::from(cost)).max(gathered.min(0));
-        *level = Level { amount: left.min(self.max.into()), at: grant.max(start) };
+        *level = Level { amount: left, at: grant.max(start) };
     }
 
     /// Credits `units` that were granted at `grant` and not used, less the refills since.
@@ -113,9 +114,9 @@ impl Terms {
         }
     }
 
-    /// Whether what is left over of a refill stays, all of it.
-    pub(crate) fn keeps_refills(&self) -> bool {
-        self.refill <= self.max
+    /// Nobody waits any more for what is left over of a refill.
+    pub(crate) fn overflow(&self, level: &mut Level) {
+        level.amount = level.amount.min(self.max.into());
     }
 
     /// Whether nothing more would be kept at `time`, or at the last grant where that is later.
@@ -140,10 +141,8 @@ impl Terms {
         if time == level.at {
             return level.amount;
         }
-        match self.ticks(time) - self.ticks(level.at) {
-            0 => level.amount,
-            refills => level.amount.saturating_add(self.refilled(refills)).min(self.max.into()),
-        }
+        let refills = self.ticks(time) - self.ticks(level.at);
+        level.amount.saturating_add(self.refilled(refills)).min(self.max.into())
     }
 
     /// Units of so many refills.
@@ -233,7 +232,7 @@ mod tests {
 
     #[test]
     fn a_bucket_of_nothing_still_passes_refills_to_who_waits() {
-        assert_eq!(grants(&mut grid(2, 10, 0, 0), &[1, 5, 1]), [10, 40, 50]);
+        assert_eq!(grants(&mut grid(2, 10, 0, 0), &[1, 5, 1]), [10, 30, 40]);
     }
 
     #[test]

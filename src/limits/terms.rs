@@ -143,6 +143,12 @@ impl Terms {
         }
     }
 
+    pub(super) fn overflow(&self, state: &mut State) {
+        if let Interval(terms) = self {
+            terms.overflow(&mut state.level);
+        }
+    }
+
     pub(super) fn pay(&self, state: &mut State, now: Nanos, units: u64) {
         match self {
             Bucket(terms) => terms.pay(&mut state.level, now, units),

@@ -100,12 +100,8 @@ impl Limits {
     /// Whether costs that wait one behind another are paid at the time at which their sum would be: one bucket pays, and
     /// what a refill leaves over of one cost is there for the next.
     pub(crate) fn pays_steadily(&self) -> bool {
-        match self.terms.as_slice() {
-            _ if self.kinds.are_several() => false,
-            [] | [Terms::Bucket(_)] => true,
-            [Terms::Interval(terms)] => terms.keeps_refills(),
-            _ => false,
-        }
+        let is_bucket = matches!(self.terms.as_slice(), [] | [Terms::Bucket(_) | Terms::Interval(_)]);
+        is_bucket && !self.kinds.are_several()
     }
 
     /// Whether nothing granted matters any more at `time`: every bucket is full, every window empty.
@@ -195,6 +191,13 @@ impl Limits {
         self.revise_buckets(|terms, state| terms.spill(state, now));
     }
 
+    /// Nobody waits any more: what is left over of refills is kept as far as there is room.
+    pub(crate) fn overflow(&mut self) {
+        for (terms, state) in self.terms.iter().zip(&mut self.states) {
+            terms.overflow(state);
+        }
+    }
+
     /// Empties the buckets at `time`, which gain from then on.
     pub(crate) fn empty(&mut self, time: Nanos) {
         self.revise_buckets(|terms, state| terms.empty(state, time));
@@ -276,5 +279,27 @@ mod tests {
         }
         let _: Grant = limits.charge_at(2000 * SECOND, 2000 * SECOND, 1);
         assert_eq!(limits.history.len(), 1);
+    }
+
+    /// For how many entries the history and the logs have room.
+    fn history_memory(limits: &Limits) -> usize {
+        let logs = limits.states.iter().map(|state| state.log().capacity());
+        limits.history.memory() + logs.sum::<usize>()
+    }
+
+    #[test]
+    fn reservations_that_have_passed_leave_no_memory_behind() {
+        let limits: Vec<_> = ["1/s,burst=1", "6/5s,window"].map(|limit| limit.parse().unwrap()).into();
+        let policy = Policy::new(&limits, None).unwrap();
+        let mut limits = Limits::in_parts(&policy, NonZeroU64::MIN, 0).unwrap();
+        for _ in 0..3000 {
+            let (at, _) = limits.conforms_at(0, 1).unwrap();
+            let _: Grant = limits.promise_at(0, 0, at, 1);
+        }
+        assert!(history_memory(&limits) > 3000);
+        for time in [200_000 * SECOND, 300_000 * SECOND] {
+            let _: Grant = limits.charge_at(time, time, 1);
+        }
+        assert!(history_memory(&limits) < 400, "room for {} entries", history_memory(&limits));
     }
 }

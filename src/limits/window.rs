@@ -8,7 +8,7 @@
 //! full windows, more where the window was larger.
 
 use super::state::{Entry, State};
-use crate::clock::Nanos;
+use crate::clock::{Nanos, shrink};
 use crate::rate::Rate;
 use std::num::NonZeroU64;
 
@@ -85,6 +85,7 @@ impl Terms {
             state.level.amount -= i128::from(entry.units);
             state.log_mut().pop_front();
         }
+        shrink(state.log_mut());
         self.add(state, change, grant, cost, self.group);
     }
 
