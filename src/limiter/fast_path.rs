@@ -199,8 +199,7 @@ impl FastPath {
     /// From here on takers need no lock. Stays closed where the state does not fit. The caller holds the queue's lock,
     /// and has seen that nobody waits and no time given lies ahead.
     pub(crate) fn open(&self, limits: &Limits) {
-        let Some((units, period, full, missing, at)) = limits.bucket().and_then(crate::bucket::Bucket::fast_path)
-        else {
+        let Some((units, period, full, missing, at)) = limits.fast_path() else {
             return;
         };
         let fits = |value: u128| u64::try_from(value).ok().filter(|value| *value <= HIGHEST / 4);
@@ -224,7 +223,7 @@ impl FastPath {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bucket::Bucket;
+    use crate::limits::bucket::Bucket;
     use proptest::prelude::*;
     use std::cell::Cell;
     use std::num::NonZeroU64;
