@@ -8,6 +8,7 @@ use super::queue::{Queue, Rules};
 use super::shared::{Shared, Wait};
 use super::sync::{Mutex, lock};
 use super::time::Time;
+use super::timer::keeper::{Alarm, Keeper};
 use super::{Oversize, Timer};
 use crate::limits::Limits;
 use crate::limits::bucket::Bucket;
@@ -16,6 +17,7 @@ use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
+use std::time::Instant;
 
 fn limits(rate: &str, burst: u64) -> Limits {
     let rate: Rate = rate.parse().unwrap();
@@ -133,5 +135,34 @@ fn loom_joining_and_trying_share_what_there_is() {
         assert!(joined ^ tried, "one of them");
         assert_eq!(timer.alarm.lock().unwrap().is_some(), !joined);
         wait.leave(&shared);
+    });
+}
+
+/// The thread that keeps time ends when there is no alarm: one that is set at that moment rings all the same.
+#[test]
+fn loom_an_alarm_rings_whoever_sets_others_and_whenever_the_thread_ends() {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(3);
+    model.check(|| {
+        let keeper: Arc<Keeper> = Arc::default();
+        let count = Arc::new(Count::default());
+        let rings = |keeper: Arc<Keeper>, count: Arc<Count>| {
+            let mut alarm = Alarm::of(keeper);
+            alarm.set(Some(Instant::now()), &Waker::from(count)).unwrap();
+            alarm
+        };
+        let other = loom::thread::spawn({
+            let (keeper, count) = (keeper.clone(), count.clone());
+            move || rings(keeper, count)
+        });
+        let mut changes = rings(keeper.clone(), Arc::default());
+        changes.set(None, Waker::noop()).unwrap();
+        changes.set(Some(Instant::now()), &Waker::from(count.clone())).unwrap();
+        let other = other.join().unwrap();
+        while count.0.load(Ordering::SeqCst) < 2 {
+            loom::thread::yield_now();
+        }
+        drop((changes, other));
+        assert_eq!(count.0.load(Ordering::SeqCst), 2);
     });
 }
