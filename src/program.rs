@@ -20,7 +20,7 @@ mod tally;
 mod generated;
 
 use exit::Exit;
-use flags::{Flags, Mode};
+use flags::{Flags, Task};
 use std::fmt::Display;
 
 /// Runs the program and says how it ends.
@@ -42,12 +42,13 @@ fn advice(error: &anyhow::Error) -> &'static str {
 }
 
 fn run(flags: &Flags) -> anyhow::Result<Exit> {
-    match (flags.mode(), flags.bucket(), flags.template()) {
-        (Mode::Once, Some(bucket), _) => once::run(flags, bucket, flags.command()),
-        (Mode::Set, Some(bucket), _) => bucket::set(flags, bucket).map(|()| Exit::Success),
-        (Mode::Show(format), Some(bucket), _) => bucket::show(flags, bucket, format).map(|()| Exit::Success),
-        (_, _, Some(template)) => commands::run(flags, template),
-        _ => pipe::run(flags),
+    match flags.task() {
+        Task::Pipe => pipe::run(flags),
+        Task::Launch(template) => commands::run(flags, template),
+        Task::DryRun(template) => commands::dry_run(flags, template),
+        Task::Once(bucket) => once::run(flags, bucket, flags.command()),
+        Task::Set(bucket) => bucket::set(flags, bucket).map(|()| Exit::Success),
+        Task::Show(bucket, format) => bucket::show(flags, bucket, *format).map(|()| Exit::Success),
     }
 }
 

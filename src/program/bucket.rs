@@ -3,7 +3,7 @@
 use super::flags::{Flags, Format};
 use super::report::AnyStore;
 use super::say;
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 use serde_json::json;
 use std::ffi::{OsStr, OsString};
 use std::io::Write;
@@ -38,8 +38,19 @@ impl Bucket {
         place(word, folder).map(Bucket::File)
     }
 
+    /// Whether it can keep these limits: neither opens nor asks anything.
+    ///
+    /// # Errors
+    /// Why it cannot.
+    pub(crate) fn check(&self, plan: &Plan) -> Result<(), StoreError> {
+        match self {
+            Bucket::File(_) => File::check(plan).map_err(StoreError::from),
+            Bucket::Server(_) => Redis::check(plan).map_err(StoreError::from),
+        }
+    }
+
     /// Opens it; where it is not there yet it is made with `plan`.
-    pub(super) fn open(&self, plan: Option<&Plan>, patience: Patience) -> Result<Box<AnyBucket>, StoreError> {
+    fn open(&self, plan: Option<&Plan>, patience: Patience) -> Result<Box<AnyBucket>, StoreError> {
         Ok(match self {
             Bucket::File(place) => Box::new(File::open(place.clone(), plan)?),
             Bucket::Server(address) => Box::new(Redis::open(address.clone(), plan, patience)?),
@@ -110,28 +121,41 @@ fn folder(state: Option<OsString>, home: Option<OsString>) -> Option<PathBuf> {
     Some(state.or_else(|| home.map(|home| home.join(".local/state")))?.join("throttle"))
 }
 
-/// Where the limits of the pipe and of commands live: in a bucket, or with us.
-pub(super) fn store(flags: &Flags) -> Result<Box<AnyStore>> {
-    Ok(match flags.bucket() {
-        Some(bucket) => open(flags, bucket)?,
-        None => Box::new(Memory::new(flags.plan(), SystemClock)),
-    })
+/// Where the limits of the pipe and of commands live, in a bucket or with us; and the command line with those limits.
+pub(super) fn store(flags: &Flags) -> Result<(Box<AnyStore>, Flags)> {
+    let Some(bucket) = flags.bucket() else {
+        return Ok((Box::new(Memory::new(flags.plan(), SystemClock)), flags.clone()));
+    };
+    let opened = open(flags, bucket)?;
+    let flags = with_limits_of(flags, &*opened)?;
+    Ok((opened, flags))
+}
+
+/// The command line with the limits it would run by. A bucket is only opened where nothing else knows them, and not made.
+pub(super) fn limits(flags: &Flags) -> Result<Flags> {
+    match flags.bucket() {
+        Some(bucket) if flags.named().is_none() => with_limits_of(flags, &*open(flags, bucket)?),
+        _ => Ok(flags.clone()),
+    }
+}
+
+fn with_limits_of(flags: &Flags, opened: &AnyBucket) -> Result<Flags> {
+    flags.with_limits(opened.plan()).map_err(|error| anyhow!("{error} (the bucket is {})", opened.place()))
 }
 
 /// The bucket; where it is not there yet and limits were named, it is made. Those named must be those kept.
 pub(super) fn open(flags: &Flags, bucket: &Bucket) -> Result<Box<AnyBucket>, StoreError> {
-    if let Some(opened) = flags.opened() {
-        return Ok(opened);
+    let opened = bucket.open(flags.named(), flags.patience())?;
+    if flags.named().is_some() {
+        let (said, burst) = flags.said();
+        opened.agrees_with(said, burst)?;
     }
-    let opened = bucket.open(Some(flags.plan()), flags.patience())?;
-    let (said, burst) = flags.said();
-    opened.agrees_with(said, burst)?;
     Ok(opened)
 }
 
 /// Makes the bucket, or changes its limits for everyone.
 pub(super) fn set(flags: &Flags, bucket: &Bucket) -> Result<()> {
-    let opened = bucket.open(Some(flags.plan()), flags.patience())?;
+    let opened = bucket.open(flags.named(), flags.patience())?;
     Ok(opened.set(flags.plan(), &flags.fresh())?)
 }
 

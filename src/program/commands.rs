@@ -34,9 +34,6 @@ pub(super) const JOBS: u32 = 16;
 /// # Errors
 /// What failed of our own.
 pub(crate) fn run(flags: &Flags, template: &Template) -> Result<Exit> {
-    if flags.is_dry_run() {
-        return with_source(flags, |source, name| dry_run(flags, template, source, name));
-    }
     let program = match template.name().map(lookup::find) {
         Some(Ok(path)) => Some(path),
         Some(Err(missing)) => {
@@ -47,7 +44,7 @@ pub(crate) fn run(flags: &Flags, template: &Template) -> Result<Exit> {
     };
     // Only there may it use the terminal; where there is none, a group of its own is ended as a whole.
     let in_our_group = flags.jobs() == Some(1) && flags.timeout().is_none() && has_terminal();
-    let options = Options {
+    let options = |flags: &Flags| Options {
         template: template.clone(),
         program,
         jobs: flags.jobs().unwrap_or(JOBS),
@@ -89,10 +86,11 @@ fn last(repeat: Repeat) -> Option<u64> {
     }
 }
 
-fn launch(flags: &Flags, options: Options, source: AnySource, name: &str) -> Result<Exit> {
+fn launch(flags: &Flags, options: impl FnOnce(&Flags) -> Options, source: AnySource, name: &str) -> Result<Exit> {
+    let (store, flags) = bucket::store(flags)?;
+    let (flags, options) = (&flags, options(&flags));
     pipe::hint_at_idle_limit(flags);
     throttle::clock::sharpen_this_thread();
-    let store = bucket::store(flags)?;
     let total = flags.repeat().and_then(last).map(|times| Total::Units(times.div_ceil(flags.shape().max_args.max(1))));
     let report = Report::new(flags, UnitName::Command, total, store)?.with_tally(Tally::new(flags));
     let watch = Arc::new(Watch {
@@ -156,8 +154,16 @@ fn told(error: PumpError, name: &str) -> anyhow::Error {
     }
 }
 
+/// Shows what [`run`] would do, and when.
+///
+/// # Errors
+/// What failed of our own.
+pub(crate) fn dry_run(flags: &Flags, template: &Template) -> Result<Exit> {
+    with_source(flags, |source, name| show_run(&bucket::limits(flags)?, template, source, name))
+}
+
 /// The same pump on a clock that does not wait.
-fn dry_run(flags: &Flags, template: &Template, source: AnySource, name: &str) -> Result<Exit> {
+fn show_run(flags: &Flags, template: &Template, source: AnySource, name: &str) -> Result<Exit> {
     let clock = FakeClock::default();
     let store = Memory::new(flags.plan(), clock.clone());
     let meter = Meter::new(0, flags.plan().len());

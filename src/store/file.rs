@@ -87,6 +87,14 @@ struct Taken {
 }
 
 impl File {
+    /// Whether a file can keep these limits. None is opened.
+    ///
+    /// # Errors
+    /// [`FileError::Limits`].
+    pub fn check(plan: &Plan) -> Result<(), FileError> {
+        if plan.is_empty() || plan.len() > slots::MOST_LIMITS { Err(FileError::Limits) } else { Ok(()) }
+    }
+
     /// The bucket at `place`. Where there is none it is made with `plan`.
     ///
     /// # Errors
@@ -223,9 +231,7 @@ impl Shared for File {
     }
 
     fn set(&self, plan: &Plan, fresh: &[bool]) -> Result<(), StoreError> {
-        if plan.is_empty() || plan.len() > slots::MOST_LIMITS {
-            return Err(FileError::Limits.into());
-        }
+        File::check(plan)?;
         self.step(|kept, now| {
             kept.limits.set(now, plan, fresh);
             kept.plan = plan.clone();

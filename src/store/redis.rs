@@ -204,6 +204,14 @@ impl Known {
 }
 
 impl Redis {
+    /// Whether a server can keep these limits. None is asked.
+    ///
+    /// # Errors
+    /// [`RedisError::Limits`] or [`RedisError::TooLarge`].
+    pub fn check(plan: &Plan) -> Result<(), RedisError> {
+        Terms::of(plan).map(drop)
+    }
+
     /// The bucket at `address`. Where there is none it is made with `plan`.
     ///
     /// # Errors

@@ -118,7 +118,7 @@ fn has_bare_rate(args: &[OsString]) -> bool {
 }
 
 /// How many words stand before the command, or the dashes that announce it. An option that nobody knows takes no value.
-fn own_words(args: &[OsString]) -> usize {
+pub(super) fn own_words(args: &[OsString]) -> usize {
     let definition = command();
     let mut place = 1;
     while let Some(word) = args.get(place).map(|word| word.as_bytes()).filter(|word| is_option(word)) {

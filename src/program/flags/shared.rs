@@ -1,13 +1,14 @@
 //! What the options on buckets mean together.
 
-use super::{Flags, Format, Raw, usage};
-use crate::program::bucket::{self, AnyBucket, Bucket};
+use super::{Flags, Format, Raw, Task, usage};
+use crate::program::bucket::{self, Bucket};
 use crate::program::exit::Exit;
 use clap::ValueEnum;
 use std::ffi::{OsStr, OsString};
 use std::time::{Duration, Instant};
+use throttle::limits::Plan;
 use throttle::rate::{Amount, Limit};
-use throttle::store::{Patience, StoreError};
+use throttle::store::Patience;
 
 /// What to do while the server of a bucket is away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -18,9 +19,9 @@ pub(crate) enum OnStoreError {
     Fail,
 }
 
-/// What is to be done.
+/// What the options on buckets ask for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Mode {
+pub(super) enum Mode {
     /// Units are passed on or become commands.
     Flow,
     /// One is taken.
@@ -31,14 +32,37 @@ pub(crate) enum Mode {
     Show(Format),
 }
 
-impl Flags {
-    pub(crate) fn mode(&self) -> Mode {
-        mode(&self.raw)
-    }
+/// Options on input, commands and the report, none of which a bucket by itself has.
+pub(super) const ABOUT_STREAMS: [&str; 18] = [
+    "null",
+    "delimiter",
+    "bytes",
+    "arg_file",
+    "repeat",
+    "jobs",
+    "max_args",
+    "replace",
+    "shell",
+    "stdin",
+    "keep_order",
+    "line_buffer",
+    "ungroup",
+    "tag",
+    "timeout",
+    "trace",
+    "dry_run",
+    "summary",
+];
 
+impl Flags {
     /// The bucket that holds the limits.
     pub(crate) fn bucket(&self) -> Option<&Bucket> {
         self.bucket.as_ref()
+    }
+
+    /// The limits that were named, resolved; `None` where the bucket knows them.
+    pub(crate) fn named(&self) -> Option<&Plan> {
+        (!self.raw.rate.is_empty()).then_some(&self.plan)
     }
 
     /// The limits that were named, and the burst beside them.
@@ -52,18 +76,18 @@ impl Flags {
         self.raw.rate.iter().map(names_initial).collect()
     }
 
-    /// The bucket, if it was opened to learn its limits; once.
-    pub(crate) fn opened(&self) -> Option<Box<AnyBucket>> {
-        self.opened.take()
-    }
-
     /// Whether the server of a bucket is waited for.
     pub(crate) fn waits_for_store(&self) -> bool {
         self.raw.on_store_error != Some(OnStoreError::Fail)
     }
 
+    /// How long the server of a bucket is waited for, from now on: not longer than the bucket itself would be.
     pub(crate) fn patience(&self) -> Patience {
-        patience(&self.raw)
+        if !self.waits_for_store() {
+            return Patience::none();
+        }
+        // A time beyond what a clock can say is as good as for ever.
+        Patience::new(self.raw.max_wait.and_then(|longest| Instant::now().checked_add(longest)), bucket::tell)
     }
 
     pub(crate) fn max_wait(&self) -> Option<Duration> {
@@ -77,23 +101,8 @@ impl Flags {
 
     /// How an error of ours ends the program: with `--once`, codes up to 124 are the command's.
     pub(crate) fn own_error(&self) -> Exit {
-        own_error(mode(&self.raw) == Mode::Once, Exit::Error)
+        own_error(matches!(self.task, Task::Once(_)), Exit::Error)
     }
-}
-
-/// How long the server of a bucket is waited for: not longer than the bucket itself would be.
-pub(super) fn patience(raw: &Raw) -> Patience {
-    if raw.on_store_error == Some(OnStoreError::Fail) {
-        return Patience::none();
-    }
-    // A time beyond what a clock can say is as good as for ever.
-    Patience::new(raw.max_wait.and_then(|longest| Instant::now().checked_add(longest)), bucket::tell)
-}
-
-/// How it ends where a bucket cannot even be opened.
-pub(super) fn cannot_open(raw: &Raw, error: &StoreError) -> Exit {
-    let too_long = raw.max_wait.is_some() && raw.on_store_error != Some(OnStoreError::Fail) && error.may_pass();
-    if too_long { Exit::TooLong } else { own_error(raw.once, Exit::Error) }
 }
 
 pub(super) fn own_error(once: bool, otherwise: Exit) -> Exit {
@@ -110,21 +119,21 @@ pub(super) fn mode(raw: &Raw) -> Mode {
 }
 
 /// The bucket that was named, or that the environment names; nothing where that is empty.
-pub(super) fn bucket(raw: &Raw, environment: Option<&OsStr>) -> Result<Option<Bucket>, clap::Error> {
-    let (flag, word) = match (&raw.bucket, environment) {
+pub(super) fn bucket(raw: &Raw, mode: Mode, default: Option<&OsStr>) -> Result<Option<Bucket>, clap::Error> {
+    let (flag, word) = match (&raw.bucket, default) {
         (Some(word), _) => ("--bucket", word.as_os_str()),
         (None, Some(word)) if !word.is_empty() => ("THROTTLE_BUCKET", word),
-        _ => return nowhere(raw).map(|()| None),
+        _ => return nowhere(raw, mode).map(|()| None),
     };
     let bucket =
         Bucket::named(word).map_err(|error| usage(&format!("{flag} '{}': {error}", bucket::redacted(word))))?;
-    alone(raw)?;
+    alone(raw, mode)?;
     Ok(Some(bucket))
 }
 
 /// What makes no sense without a bucket.
-fn nowhere(raw: &Raw) -> Result<(), clap::Error> {
-    let flag = match mode(raw) {
+fn nowhere(raw: &Raw, mode: Mode) -> Result<(), clap::Error> {
+    let flag = match mode {
         Mode::Flow if raw.on_store_error.is_some() => "--on-store-error is about a bucket on a server",
         Mode::Flow => return Ok(()),
         Mode::Once => "--once takes one from a bucket",
@@ -135,8 +144,8 @@ fn nowhere(raw: &Raw) -> Result<(), clap::Error> {
 }
 
 /// What makes no sense with one.
-fn alone(raw: &Raw) -> Result<(), clap::Error> {
-    match mode(raw) {
+fn alone(raw: &Raw, mode: Mode) -> Result<(), clap::Error> {
+    match mode {
         _ if raw.rate.contains(&Limit::Unlimited) => {
             Err(usage("--rate: 'unlimited' needs no bucket; leave --bucket out, and THROTTLE_BUCKET unset"))
         }
@@ -205,6 +214,7 @@ mod tests {
     #[test]
     fn limits_that_name_their_start_begin_anew() {
         let flags = flags(&["--bucket", "./b", "--set", "-r", "5/s,burst=9,initial=9", "-r", "5000/h"]).unwrap();
-        assert_eq!((flags.mode(), flags.fresh()), (Mode::Set, vec![true, false]));
+        assert!(matches!(flags.task(), Task::Set(_)));
+        assert_eq!(flags.fresh(), [true, false]);
     }
 }

@@ -122,9 +122,7 @@ fn open_or_make(machine: &Machine, place: &Place, plan: Option<&Plan>) -> Result
 }
 
 fn first_state(machine: &Machine, plan: &Plan) -> Result<Vec<u8>, FileError> {
-    if plan.is_empty() || plan.len() > slots::MOST_LIMITS {
-        return Err(FileError::Limits);
-    }
+    super::File::check(plan)?;
     let now = machine.clock.now();
     let (plan, limits) = (plan.clone(), Limits::new(plan, now));
     let kept = Kept { boot: machine.boot, ahead: 0, at: now, wall: machine.wall(), plan, limits };

@@ -1,0 +1,177 @@
+//! The options on buckets as a user meets them: what is wrong is found before anything is opened, and what is said.
+
+mod common;
+
+use common::{Running, text, throttle};
+use std::ffi::OsString;
+use std::net::{Ipv4Addr, TcpListener};
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// What is found without asking anybody takes milliseconds; what waits for a server waits for ever.
+const SOON: Duration = Duration::from_secs(20);
+
+/// Each mistake that the words on the command line tell by themselves, and a piece of what is said about it.
+const MISTAKES: [(&[&str], &str); 46] = [
+    (&["--no-such-option"], "--no-such-option"),
+    (&["-r"], "-r takes a limit"),
+    (&["-r", "10M"], "lines or bytes?"),
+    (&["-r", "5/s", "-b", "0"], "--burst"),
+    (&["-r", "5/s,burst=2", "-b", "3"], "--burst"),
+    (&["-r", "unlimited"], "--rate: 'unlimited' needs no bucket"),
+    (&["-r", "5MB/s", "-r", "5/s"], "--rate: '5MB/s' counts bytes"),
+    (&["-r", "5MB/s", "-0"], "-0: the rate counts bytes"),
+    (&["-r", "5MB/s", "true"], "--rate: a command is a unit"),
+    (&["-b", "5"], "--burst belongs to a rate"),
+    (&["-d", "ab"], "more than one byte"),
+    (&["-0", "-d", ","], "cannot be used with"),
+    (&["-0", "--bytes"], "cannot be used with"),
+    (&["--bytes", "true"], "--rate: a command is a unit"),
+    (&["--progress=often"], "--progress"),
+    (&["--summary=xml"], "--summary"),
+    (&["--on-store-error", "sometimes"], "--on-store-error"),
+    (&["--max-wait", "5s"], "--once"),
+    (&["-j", "5"], "--jobs needs a command"),
+    (&["-j", "five", "true"], "--jobs"),
+    (&["-n", "2"], "--max-args needs a command"),
+    (&["-I", "%"], "--replace needs a command"),
+    (&["-k"], "--keep-order needs a command"),
+    (&["-t"], "--trace needs a command"),
+    (&["--tag"], "--tag needs a command"),
+    (&["--stdin"], "--stdin needs a command"),
+    (&["--repeat", "5"], "--repeat needs a command"),
+    (&["--timeout", "5s"], "--timeout needs a command"),
+    (&["--timeout", "soon", "true"], "--timeout"),
+    (&["--dry-run"], "--dry-run needs a command"),
+    (&["-k", "-u", "true"], "cannot be used with"),
+    (&["-c", "true", "-I", "%"], "cannot be used with"),
+    (&["true", ":::", "a"], "::: is not an option here"),
+    (&["sh", "-c", "echo {}"], "{}"),
+    (&["--set"], "--set: to what?"),
+    (&["--set", "-r", "5/s", "true"], "--set runs nothing"),
+    (&["--set", "-r", "5/s", "-j", "5"], "cannot be used with"),
+    (&["--set", "-r", "5/s", "-0"], "cannot be used with"),
+    (&["--set", "--show"], "cannot be used with"),
+    (&["--show", "-r", "5/s"], "--show changes nothing"),
+    (&["--show", "json", "true"], "--show runs nothing"),
+    (&["--show", "--dry-run"], "cannot be used with"),
+    (&["--once", "-j", "5"], "cannot be used with"),
+    (&["--once", "-r", "5MB/s"], "--once: the limit counts bytes"),
+    (&["--once", "--max-wait", "soon"], "--max-wait"),
+    (&["--once", "-b", "5", "true"], "--burst belongs to a rate"),
+];
+
+/// Buckets that cannot be had, and what shows that somebody tried.
+struct Nowhere {
+    folder: tempfile::TempDir,
+    listener: TcpListener,
+}
+
+impl Nowhere {
+    fn new() -> Self {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        listener.set_nonblocking(true).unwrap();
+        Nowhere { folder: tempfile::tempdir().unwrap(), listener }
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.folder.path().join(name).to_str().unwrap().to_owned()
+    }
+
+    /// One of each kind: a server that is dead, one that never answers, a file, one in no folder, a name.
+    fn buckets(&self) -> [String; 5] {
+        let silent = format!("redis://127.0.0.1:{}/x", self.listener.local_addr().unwrap().port());
+        ["redis://127.0.0.1:1/x".to_owned(), silent, self.path("b"), self.path("no/b"), "name".to_owned()]
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = throttle(args);
+        command.env("XDG_STATE_HOME", self.folder.path());
+        command
+    }
+
+    #[track_caller]
+    fn is_untouched(&self) {
+        assert!(self.listener.accept().is_err(), "a server was contacted");
+        let made: Vec<OsString> = entries(self.folder.path());
+        assert!(made.is_empty(), "{made:?}");
+    }
+}
+
+fn entries(folder: &Path) -> Vec<OsString> {
+    std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name()).collect()
+}
+
+/// How it ends, soon, and what it says.
+#[track_caller]
+fn ends(command: Command) -> (Option<i32>, String) {
+    let begun = Instant::now();
+    let mut running = Running::start(command);
+    while running.is_running() {
+        assert!(begun.elapsed() < SOON, "it waits");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let output = running.finish();
+    (output.status.code(), text(&output.stderr))
+}
+
+#[test]
+fn a_mistake_on_the_command_line_is_found_before_anything_is_opened() {
+    let nowhere = Nowhere::new();
+    for bucket in nowhere.buckets() {
+        for (args, words) in MISTAKES {
+            let code = if args.contains(&"--once") { 125 } else { 2 };
+            let named = ends(nowhere.command(&[&["--bucket", &bucket], args].concat()));
+            assert!(named.0 == Some(code) && named.1.contains(words), "{bucket} {args:?}: {named:?}");
+            nowhere.is_untouched();
+        }
+    }
+}
+
+/// A bucket on a server keeps less than a file.
+#[test]
+fn limits_that_a_bucket_cannot_keep_are_refused_before_it_is_opened() {
+    let nowhere = Nowhere::new();
+    let many = ["-r", "5/s"].repeat(17);
+    for (bucket, args, words) in [
+        (0, &many[..], "1 to 16 limits"),
+        (1, &many[..], "1 to 16 limits"),
+        (2, &many[..], "1 to 16 limits"),
+        (0, &["-r", "1000003/s,burst=9000000000"], "2^51"),
+        (1, &["--set", "-r", "1000003/s,burst=9000000000"], "2^51"),
+    ] {
+        let bucket = &nowhere.buckets()[bucket];
+        let (code, said) = ends(nowhere.command(&[&["--bucket", bucket], args].concat()));
+        assert!(code == Some(2) && said.contains("--rate: ") && said.contains(words), "{bucket}: {code:?}: {said}");
+        nowhere.is_untouched();
+    }
+}
+
+/// What is to be had on this machine is looked for before a server is waited for.
+#[test]
+fn what_is_missing_here_is_told_before_a_server_is_asked() {
+    let nowhere = Nowhere::new();
+    let missing = nowhere.path("missing");
+    for bucket in &nowhere.buckets()[..2] {
+        for (args, code, words) in [
+            (&["-a", &missing][..], 1, "--arg-file: cannot open"),
+            (&["-a", &missing, "true"], 1, "--arg-file: cannot open"),
+            (&["-a", &missing, "--dry-run", "true"], 1, "--arg-file: cannot open"),
+            (&["no-such-command"], 127, "no such command in PATH"),
+            (&["-r", "5/s", "no-such-command"], 127, "no such command in PATH"),
+            (&["--once", "no-such-command"], 127, "no such command in PATH"),
+        ] {
+            let ended = ends(nowhere.command(&[&["--bucket", bucket], args].concat()));
+            assert!(ended.0 == Some(code) && ended.1.contains(words), "{bucket} {args:?}: {ended:?}");
+            nowhere.is_untouched();
+        }
+    }
+}
+
+/// `--once` among the words of a command is the command's.
+#[test]
+fn the_options_of_the_command_do_not_decide_how_a_mistake_ends() {
+    let (code, said) = ends(throttle(&["-r", "5/s", "--no-such-option", "mail", "--once"]));
+    assert_eq!(code, Some(2), "{said}");
+}
