@@ -30,15 +30,19 @@ pub(crate) fn main() -> Exit {
         Err(exit) => return exit,
     };
     run(&flags).unwrap_or_else(|error| {
-        say(format_args!("{error:#}{}", advice(&error)));
+        say(told(&flags, &error));
         flags.own_error()
     })
 }
 
-/// What helps against a lack of open files, wherever it is felt.
-fn advice(error: &anyhow::Error) -> &'static str {
+/// An error, and what helps against it: against one of a bucket, or a lack of open files, wherever it is felt.
+fn told(flags: &Flags, error: &anyhow::Error) -> String {
+    if let Some(cause) = error.chain().find_map(|error| error.downcast_ref()) {
+        return bucket::told(flags, cause, format_args!("{error:#}"));
+    }
     let code = error.root_cause().downcast_ref::<std::io::Error>().and_then(std::io::Error::raw_os_error);
-    if code == Some(rustix::io::Errno::MFILE.raw_os_error()) { "; ulimit -n allows more open files" } else { "" }
+    let is_shortage = code == Some(rustix::io::Errno::MFILE.raw_os_error());
+    format!("{error:#}{}", if is_shortage { "; ulimit -n allows more open files" } else { "" })
 }
 
 fn run(flags: &Flags) -> anyhow::Result<Exit> {

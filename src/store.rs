@@ -126,7 +126,7 @@ pub enum StoreError {
     #[error(transparent)]
     Redis(#[from] RedisError),
     /// The limits named are not those of the bucket.
-    #[error("{disagreement}, in the bucket {place}; leave -r out, or change it for everyone with --set")]
+    #[error("{disagreement}, in the bucket {place}")]
     Disagrees {
         /// Where the bucket is.
         place: String,

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Running, text, throttle};
+use common::{Running, assert_fails, feed, passed, text, throttle};
 use std::ffi::OsString;
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::Path;
@@ -19,7 +19,7 @@ const MISTAKES: [(&[&str], &str); 46] = [
     (&["-r", "10M"], "lines or bytes?"),
     (&["-r", "5/s", "-b", "0"], "--burst"),
     (&["-r", "5/s,burst=2", "-b", "3"], "--burst"),
-    (&["-r", "unlimited"], "--rate: 'unlimited' needs no bucket"),
+    (&["-r", "unlimited"], "--rate: 'unlimited' is no limit that a bucket could keep"),
     (&["-r", "5MB/s", "-r", "5/s"], "--rate: '5MB/s' counts bytes"),
     (&["-r", "5MB/s", "-0"], "-0: the rate counts bytes"),
     (&["-r", "5MB/s", "true"], "--rate: a command is a unit"),
@@ -124,6 +124,14 @@ fn a_mistake_on_the_command_line_is_found_before_anything_is_opened() {
             let code = if args.contains(&"--once") { 125 } else { 2 };
             let named = ends(nowhere.command(&[&["--bucket", &bucket], args].concat()));
             assert!(named.0 == Some(code) && named.1.contains(words), "{bucket} {args:?}: {named:?}");
+            let mut default = nowhere.command(args);
+            // Where a stream names its limits, it is no mistake that makes no sense with a bucket.
+            let is_private = args == ["-r", "unlimited"];
+            default.env("THROTTLE_BUCKET", &bucket);
+            if !is_private {
+                let default = ends(default);
+                assert!(default.0 == Some(code) && default.1.contains(words), "{bucket} {args:?}: {default:?}");
+            }
             nowhere.is_untouched();
         }
     }
@@ -174,4 +182,97 @@ fn what_is_missing_here_is_told_before_a_server_is_asked() {
 fn the_options_of_the_command_do_not_decide_how_a_mistake_ends() {
     let (code, said) = ends(throttle(&["-r", "5/s", "--no-such-option", "mail", "--once"]));
     assert_eq!(code, Some(2), "{said}");
+}
+
+mod the_variable {
+    use super::*;
+    use std::process::Output;
+
+    fn with_default(bucket: &str, args: &[&str], input: &[u8]) -> Output {
+        let mut command = throttle(args);
+        command.env("THROTTLE_BUCKET", bucket);
+        feed(command, input)
+    }
+
+    #[track_caller]
+    fn succeeds(output: &Output, stdout: &str) {
+        let seen = (output.status.code(), text(&output.stdout), text(&output.stderr));
+        assert_eq!(seen, (Some(0), stdout.to_owned(), String::new()));
+    }
+
+    #[test]
+    fn a_stream_that_names_its_limits_has_them_for_itself() {
+        let nowhere = Nowhere::new();
+        for bucket in nowhere.buckets() {
+            for (args, out) in [
+                (&["-r", "10MB/s"][..], "a\n"),
+                (&["-r", "1k/s"], "a\n"),
+                (&["-r", "unlimited"], "a\n"),
+                (&["-q", "-r", "1k/s", "-j1", "echo"], "a\n"),
+            ] {
+                succeeds(&with_default(&bucket, args, b"a\n"), out);
+            }
+            nowhere.is_untouched();
+        }
+        // However wrong it is.
+        succeeds(&with_default("a b", &["-r", "1k/s"], b"a\n"), "a\n");
+    }
+
+    #[test]
+    fn it_is_the_bucket_of_verbs_and_of_a_stream_without_limits() {
+        let folder = tempfile::tempdir().unwrap();
+        let bucket = folder.path().join("b").to_str().unwrap().to_owned();
+        succeeds(&with_default(&bucket, &["--set", "-r", "9/h,window"], b""), "");
+        succeeds(&with_default(&bucket, &["-r", "9/h", "--once"], b""), "");
+        succeeds(&with_default(&bucket, &[], b"a\n"), "a\n");
+        succeeds(&with_default(&bucket, &["-q", "echo"], b"a\n"), "a\n");
+        assert!(text(&with_default(&bucket, &["--show"], b"").stdout).contains("9/h,window: 6 left"));
+        // Nested in a script of somebody else's.
+        succeeds(&with_default(&bucket, &["-r", "1k/s"], b"a\n"), "a\n");
+        assert_eq!(passed(&["--bucket", &bucket, "-r", "9/h"], b"a\n"), b"a\n");
+        assert!(text(&with_default(&bucket, &["--show"], b"").stdout).contains("9/h,window: 5 left"));
+    }
+
+    /// Whoever did not name the bucket must not be told to change its limits for everyone.
+    #[test]
+    fn messages_name_it_where_it_decided_and_never_advise_to_set() {
+        let nowhere = Nowhere::new();
+        let (missing, kept, damaged) = (nowhere.path("missing"), nowhere.path("kept"), nowhere.path("damaged"));
+        succeeds(&with_default(&kept, &["--set", "-r", "5MB/s"], b""), "");
+        std::fs::write(&damaged, "").unwrap();
+        for (bucket, args, code, words) in [
+            (&missing, &["--once"][..], 125, "there is no bucket"),
+            (&missing, &[], 1, "there is no bucket"),
+            (&missing, &["true"], 1, "there is no bucket"),
+            (&missing, &["--show"], 1, "there is no bucket"),
+            (&kept, &["--once", "-r", "7/s"], 125, "7/s was asked for"),
+            (&kept, &["--once"], 125, "--once: the limit counts bytes"),
+            (&kept, &["true"], 1, "a command is a unit"),
+            (&kept, &["-0"], 1, "-0: the rate counts bytes"),
+            (&damaged, &["--once"], 125, "cut short"),
+        ] {
+            let output = with_default(bucket, args, b"a\n");
+            assert_fails(&output, code, &["throttle: THROTTLE_BUCKET: ", words]);
+            assert!(!text(&output.stderr).contains("--set"), "{args:?}: {}", text(&output.stderr));
+        }
+        let away = with_default("redis://127.0.0.1:1/x", &["--once", "--on-store-error", "fail"], b"");
+        assert_fails(&away, 125, &["throttle: THROTTLE_BUCKET: cannot reach the bucket"]);
+        let away = with_default("redis://127.0.0.1:1/x", &["--once", "--max-wait", "100ms"], b"");
+        let said = text(&away.stderr);
+        assert!(away.status.code() == Some(75), "{said}");
+        assert!(said.lines().count() == 2 && said.lines().all(|line| line.contains("THROTTLE_BUCKET: ")), "{said}");
+        let wrong = with_default("a b", &["--once"], b"");
+        assert!(text(&wrong.stderr).contains("THROTTLE_BUCKET 'a b': a name is of"), "{}", text(&wrong.stderr));
+        // Who names it is told both.
+        let named = feed(throttle(&["--bucket", &kept, "-r", "7/s"]), b"");
+        assert_fails(&named, 1, &["7/s was asked for", "leave -r out, or change it for everyone with --set"]);
+    }
+
+    /// It is set, and would not be used.
+    #[test]
+    fn on_store_error_beside_a_private_limit_says_why_it_means_nothing() {
+        let output = with_default("redis://127.0.0.1:1/x", &["-r", "5/s", "--on-store-error", "fail"], b"");
+        let said = text(&output.stderr);
+        assert!(output.status.code() == Some(2) && said.contains("with -r, THROTTLE_BUCKET is not used"), "{said}");
+    }
 }

@@ -150,7 +150,8 @@ fn told(error: PumpError, name: &str) -> anyhow::Error {
     match error {
         PumpError::Flow(FlowError::Read(error)) => anyhow!(error).context(format!("cannot read {name}")),
         PumpError::Flow(FlowError::Hold(error)) => anyhow!(error).context("cannot hold units for --stdin"),
-        error => anyhow!(error),
+        PumpError::Store(error) => anyhow!(error),
+        error @ PumpError::Flow(_) => anyhow!(error),
     }
 }
 

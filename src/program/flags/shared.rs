@@ -5,10 +5,9 @@ use crate::program::bucket::{self, Bucket};
 use crate::program::exit::Exit;
 use clap::ValueEnum;
 use std::ffi::{OsStr, OsString};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use throttle::limits::Plan;
 use throttle::rate::{Amount, Limit};
-use throttle::store::Patience;
 
 /// What to do while the server of a bucket is away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -81,15 +80,6 @@ impl Flags {
         self.raw.on_store_error != Some(OnStoreError::Fail)
     }
 
-    /// How long the server of a bucket is waited for, from now on: not longer than the bucket itself would be.
-    pub(crate) fn patience(&self) -> Patience {
-        if !self.waits_for_store() {
-            return Patience::none();
-        }
-        // A time beyond what a clock can say is as good as for ever.
-        Patience::new(self.raw.max_wait.and_then(|longest| Instant::now().checked_add(longest)), bucket::tell)
-    }
-
     pub(crate) fn max_wait(&self) -> Option<Duration> {
         self.raw.max_wait
     }
@@ -118,15 +108,17 @@ pub(super) fn mode(raw: &Raw) -> Mode {
     }
 }
 
-/// The bucket that was named, or that the environment names; nothing where that is empty.
+/// The bucket that was named, or that the environment names, if that is not empty. A stream that names its limits, and no
+/// bucket, has them for itself: a script must not be hijacked by what is set for another.
 pub(super) fn bucket(raw: &Raw, mode: Mode, default: Option<&OsStr>) -> Result<Option<Bucket>, clap::Error> {
+    let is_private = mode == Mode::Flow && !raw.rate.is_empty();
     let (flag, word) = match (&raw.bucket, default) {
         (Some(word), _) => ("--bucket", word.as_os_str()),
-        (None, Some(word)) if !word.is_empty() => ("THROTTLE_BUCKET", word),
+        (None, Some(word)) if !word.is_empty() && !is_private => ("THROTTLE_BUCKET", word),
         _ => return nowhere(raw, mode).map(|()| None),
     };
-    let bucket =
-        Bucket::named(word).map_err(|error| usage(&format!("{flag} '{}': {error}", bucket::redacted(word))))?;
+    let bucket = Bucket::named(word, raw.bucket.is_none())
+        .map_err(|error| usage(&format!("{flag} '{}': {error}", bucket::redacted(word))))?;
     alone(raw, mode)?;
     Ok(Some(bucket))
 }
@@ -134,8 +126,13 @@ pub(super) fn bucket(raw: &Raw, mode: Mode, default: Option<&OsStr>) -> Result<O
 /// What makes no sense without a bucket.
 fn nowhere(raw: &Raw, mode: Mode) -> Result<(), clap::Error> {
     let flag = match mode {
-        Mode::Flow if raw.on_store_error.is_some() => "--on-store-error is about a bucket on a server",
-        Mode::Flow => return Ok(()),
+        Mode::Flow if raw.on_store_error.is_none() => return Ok(()),
+        Mode::Flow if !raw.rate.is_empty() => {
+            return Err(usage(
+                "--on-store-error is about a bucket on a server; name it: --bucket NAME (with -r, THROTTLE_BUCKET is not used)",
+            ));
+        }
+        Mode::Flow => "--on-store-error is about a bucket on a server",
         Mode::Once => "--once takes one from a bucket",
         Mode::Set => "--set sets the limits of a bucket",
         Mode::Show(_) => "--show shows a bucket",
@@ -147,7 +144,7 @@ fn nowhere(raw: &Raw, mode: Mode) -> Result<(), clap::Error> {
 fn alone(raw: &Raw, mode: Mode) -> Result<(), clap::Error> {
     match mode {
         _ if raw.rate.contains(&Limit::Unlimited) => {
-            Err(usage("--rate: 'unlimited' needs no bucket; leave --bucket out, and THROTTLE_BUCKET unset"))
+            Err(usage("--rate: 'unlimited' is no limit that a bucket could keep; write for example -r 5/s"))
         }
         _ if raw.rate.is_empty() && raw.burst.is_some() => {
             Err(usage("--burst belongs to a rate; write for example -r 5/s -b 10"))
@@ -189,7 +186,7 @@ mod tests {
             (&["--bucket", "./b", "--set"], "--set: to what? write for example --set -r 5000/h"),
             (&["--bucket", "./b", "--set", "-r", "5/s", "true"], "--set runs nothing"),
             (&["--bucket", "./b", "--show", "-r", "5/s"], "--show changes nothing; leave -r out"),
-            (&["--bucket", "./b", "-r", "unlimited"], "'unlimited' needs no bucket"),
+            (&["--bucket", "./b", "-r", "unlimited"], "'unlimited' is no limit that a bucket could keep"),
             (&["--bucket", "./b", "-b", "5"], "--burst belongs to a rate"),
             (&["--bucket", "./b", "--once", "-r", "5/s", "-j", "5"], "cannot be used with"),
             (&["--bucket", "./b", "--once", "-r", "5/s", "-c", "true"], "cannot be used with"),

@@ -64,8 +64,9 @@ pub(super) const BUCKET: &str = "\
 Take from limits that are shared with every other process that names the same bucket, first come, first served. A NAME (of \
 letters, digits and .-_) is a file in $XDG_STATE_HOME/throttle, or else ~/.local/state/throttle; a word with a slash is \
 the path of one. redis://[USER:PASSWORD@]HOST[:PORT][/DB]/NAME is on a Redis or Valkey server, for any number of \
-machines. THROTTLE_BUCKET holds the default; a password is better kept there than in the command line, which all can see. In \
-it write / ? # @ and % as %2F %3F %23 %40 and %25.
+machines. THROTTLE_BUCKET names the bucket of --once, --show, --set and of a stream without -r; a stream with -r and \
+without --bucket has its limits for itself. A password is better kept there than in the command line, which all can see. In it \
+write / ? # @ and % as %2F %3F %23 %40 and %25.
 
 Where there is no such bucket yet, it is made with the limits of -r. From then on it knows them, and -r is not needed; \
 where it is given it must agree with them in what it says. What is left of them outlives processes and restarts.
@@ -176,7 +177,10 @@ No hints, no bar unless --progress=always asks for it, and in launch mode no wor
 
 /// Variable and meaning.
 pub(crate) const ENVIRONMENT: [(&str, &str); 5] = [
-    ("THROTTLE_BUCKET", "The bucket where --bucket is not given."),
+    (
+        "THROTTLE_BUCKET",
+        "The bucket of --once, --show and --set where --bucket is not given, and of a stream that names no -r.",
+    ),
     ("THROTTLE_SEQ", "Set for each command: its number, from 1."),
     (
         "THROTTLE_SLOT",

@@ -10,7 +10,7 @@ use thiserror::Error;
 #[non_exhaustive]
 pub enum FileError {
     /// There is no such bucket, and no limits were named to make it with.
-    #[error("there is no bucket {}; make it with its limits, like --set -r 5/s", .0.display())]
+    #[error("there is no bucket {}", .0.display())]
     Unknown(PathBuf),
     /// The file is empty or too short.
     #[error("the bucket {path} is cut short ({length} bytes); to begin anew remove it: rm {word}", path = .path.display(), word = word(.path))]
