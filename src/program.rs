@@ -22,6 +22,7 @@ mod generated;
 use exit::Exit;
 use flags::{Flags, Task};
 use std::fmt::Display;
+use std::io::{IsTerminal, Write};
 
 /// Runs the program and says how it ends.
 pub(crate) fn main() -> Exit {
@@ -56,8 +57,10 @@ fn run(flags: &Flags) -> anyhow::Result<Exit> {
     }
 }
 
-/// A line on standard error. If that cannot be written, there is nobody to tell.
+/// A line on standard error, in one write. What would steer a terminal is shown there. If it cannot be written, there is
+/// nobody to tell.
 pub(crate) fn say(message: impl Display) {
-    use std::io::Write;
-    let _ = writeln!(std::io::stderr(), "throttle: {message}");
+    let line = format!("throttle: {message}");
+    let line = if std::io::stderr().is_terminal() { tally::printable_text(&line) } else { line };
+    let _ = std::io::stderr().write_all(format!("{line}\n").as_bytes());
 }

@@ -4,9 +4,10 @@ mod common;
 
 use common::{Running, assert_fails, feed, passed, text, throttle};
 use std::ffi::OsString;
+use std::io::Read;
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// What is found without asking anybody takes milliseconds; what waits for a server waits for ever.
@@ -274,5 +275,119 @@ mod the_variable {
         let output = with_default("redis://127.0.0.1:1/x", &["-r", "5/s", "--on-store-error", "fail"], b"");
         let said = text(&output.stderr);
         assert!(output.status.code() == Some(2) && said.contains("with -r, THROTTLE_BUCKET is not used"), "{said}");
+    }
+}
+
+/// A terminal, and what is written to it.
+fn terminal() -> (std::fs::File, std::thread::JoinHandle<String>) {
+    use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+    let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
+    grantpt(&master).and_then(|()| unlockpt(&master)).unwrap();
+    let name = ptsname(&master, Vec::new()).unwrap();
+    let flags = rustix::fs::OFlags::RDWR | rustix::fs::OFlags::NOCTTY | rustix::fs::OFlags::CLOEXEC;
+    let terminal = rustix::fs::open(name, flags, rustix::fs::Mode::empty()).unwrap();
+    let read = std::thread::spawn(move || {
+        let (mut master, mut all, mut piece) = (std::fs::File::from(master), Vec::new(), [0; 4096]);
+        // It fails once nobody has the other side open.
+        while let Ok(length @ 1..) = master.read(&mut piece) {
+            all.extend_from_slice(&piece[..length]);
+        }
+        text(&all).replace("\r\n", "\n")
+    });
+    (terminal.into(), read)
+}
+
+mod what_is_said {
+    use super::*;
+
+    /// However the address is mistyped, and wherever it lands.
+    #[test]
+    fn a_password_is_never_repeated() {
+        for address in [
+            "redis//:SECRET@127.0.0.1/x",
+            "redis:/:SECRET@127.0.0.1/x",
+            "redis:me:SECRET@127.0.0.1/x",
+            "reids://:SECRET@127.0.0.1/x",
+            "//:SECRET@127.0.0.1/x",
+            "/:SECRET@127.0.0.1/x",
+            "./:SECRET@127.0.0.1/x",
+            ":SECRET@127.0.0.1/x",
+            "SECRET@127.0.0.1:6379/x",
+            "me:SECRET@127.0.0.1",
+            "redis://:SECRET@127.0.0.1:99999/x",
+            "redis://:SE/CRET@127.0.0.1/x",
+        ] {
+            let attached = [format!("--bucket={address}"), format!("-r{address}"), format!("-j{address}")];
+            for args in [
+                &["--bucket", address, "-r", "5/s"][..],
+                &["--bucket", address],
+                &["--bucket", address, "--once"],
+                &["--bucket", address, "--show"],
+                &["--bucket", address, "--set", "-r", "5/s"],
+                &[&attached[0], "-r", "5/s"],
+                &["-r", address],
+                &[&attached[1]],
+                &["-b", address, "-r", "5/s"],
+                &["-r", "5/s", &attached[2], "true"],
+                &["-r", "5/s", "-d", address],
+                &["-r", "5/s", address],
+                &["--show", address],
+            ] {
+                let (code, said) = ends(throttle(args));
+                assert!(code != Some(0) && !said.contains("CRET"), "{args:?}: {said}");
+            }
+            let mut default = throttle(&["--once"]);
+            default.env("THROTTLE_BUCKET", address);
+            let (code, said) = ends(default);
+            assert!(code == Some(125) && said.contains("THROTTLE_BUCKET") && !said.contains("CRET"), "{said}");
+        }
+    }
+
+    #[test]
+    fn an_address_with_a_mistyped_scheme_is_no_path() {
+        let (code, said) = ends(throttle(&["--bucket", "redis//:SECRET@127.0.0.1/x", "-r", "5/s"]));
+        assert!(code == Some(2) && said.contains("--bucket 'redis…': an address begins with redis://"), "{said}");
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a:b@c");
+        assert_eq!(passed(&["--bucket", path.to_str().unwrap(), "-r", "1k/s"], b"a\n"), b"a\n", "a path is one");
+    }
+
+    /// Colours, the title of the window, the direction of text: what a name contains does none of it.
+    #[test]
+    fn names_do_not_steer_the_terminal() {
+        let folder = tempfile::tempdir().unwrap();
+        let odd = "a\u{1b}[31m\u{9b}1m\u{202e}\u{2066}\u{200f}\u{61c}b";
+        let path = folder.path().join(odd).to_str().unwrap().to_owned();
+        let in_none = folder.path().join(odd).join("b").to_str().unwrap().to_owned();
+        let on_terminal = |args: &[&str]| {
+            let (terminal, read) = terminal();
+            let mut command = throttle(args);
+            command.stdin(Stdio::null()).stdout(terminal.try_clone().unwrap()).stderr(terminal);
+            let (_, nothing) = ends(command);
+            assert_eq!(nothing, "");
+            read.join().unwrap()
+        };
+        for (args, words) in [
+            (&["--bucket", odd, "-r", "5/s"][..], "a name is of letters"),
+            (&["--bucket", &path], "there is no bucket"),
+            (&["--bucket", &in_none, "-r", "5/s"], "cannot make the bucket"),
+            (&["--bucket", &path, "-q", "-r", "5/s", odd], "no such command in PATH"),
+            (&["--bucket", &path, "--once", "-r", "5/s", &in_none], "no such command"),
+            (&["-r", "5/s", "-a", &path], "--arg-file: cannot open"),
+            (&["-r", odd], "--rate"),
+            (&["--bucket", &path, "--set", "-r", "5/s"], ""),
+            (&["--bucket", &path, "--show"], "5/s,burst=1: 1 left"),
+            (&["--bucket", &path, "-r", "7/s"], "7/s was asked for"),
+            (&["--repeat", "1", "-t", "-r", "5/s", "echo", odd], "echo"),
+        ] {
+            let said = on_terminal(args);
+            // What commands write is theirs.
+            let ours = if args.contains(&"-t") { said.lines().next().unwrap() } else { &said };
+            assert!(ours.contains(words), "{args:?}: {ours:?}");
+            let steers = |c: char| c != '\n' && (c.is_control() || odd[1..].contains(c) && !c.is_ascii());
+            assert!(!ours.contains(steers), "{args:?}: {ours:?}");
+        }
+        let named = ends(throttle(&["--bucket", &path, "-r", "7/s"])).1;
+        assert!(named.contains(odd), "elsewhere a name is what it is: {named:?}");
     }
 }

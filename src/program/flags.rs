@@ -5,7 +5,7 @@ use super::bucket::Bucket;
 use super::exit::Exit;
 use super::input;
 use clap::builder::{OsStringValueParser, TypedValueParser};
-use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::error::ErrorKind;
 use clap::{CommandFactory, FromArgMatches, Parser, ValueEnum};
 use shared::Mode;
 use std::ffi::{OsStr, OsString};
@@ -14,10 +14,12 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use throttle::framing::Framing;
 use throttle::launch::{Output, Place, Reading, Shape, Template};
-use throttle::limits::{Plan, PlanError};
+use throttle::limits::Plan;
 use throttle::rate::{Amount, Limit};
+use throttle::store::Address;
 
 mod habits;
+mod mistakes;
 mod shared;
 mod text;
 
@@ -314,16 +316,9 @@ impl Flags {
 /// How to exit.
 pub(crate) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Flags, Exit> {
     let args: Vec<OsString> = args.into_iter().collect();
-    let told = |error| tell(&habits::explain(error, &args), &args);
+    let told = |error| mistakes::tell(&habits::explain(error, &args), &args);
     let raw = raw(&args).map_err(told)?;
     ripen(raw, std::env::var_os("THROTTLE_BUCKET").as_deref(), &args).map_err(told)
-}
-
-fn tell(error: &clap::Error, args: &[OsString]) -> Exit {
-    // Where this cannot be printed, there is nobody to tell.
-    let _ = error.print();
-    let once = args[..habits::own_words(args)].iter().any(|arg| arg == "--once");
-    if error.use_stderr() { shared::own_error(once, Exit::Usage) } else { Exit::Success }
 }
 
 fn raw(args: &[OsString]) -> Result<Raw, clap::Error> {
@@ -338,7 +333,7 @@ fn ripen(raw: Raw, default: Option<&OsStr>, args: &[OsString]) -> Result<Flags, 
         // It knows them.
         Some(_) if raw.rate.is_empty() => Plan::default(),
         None if raw.rate.is_empty() => return Err(command().error(ErrorKind::MissingRequiredArgument, "--rate")),
-        _ => Plan::new(&raw.rate, raw.burst).map_err(|error| usage(&plan_error(&error)))?,
+        _ => Plan::new(&raw.rate, raw.burst).map_err(|error| usage(&mistakes::in_limits(&error)))?,
     };
     if let Some(bucket) = bucket.as_ref().filter(|_| !raw.rate.is_empty()) {
         bucket.check(&plan).map_err(|error| usage(&format!("--rate: {error}")))?;
@@ -366,25 +361,6 @@ pub(crate) fn command() -> clap::Command {
 
 fn usage(message: &str) -> clap::Error {
     command().error(ErrorKind::ArgumentConflict, message)
-}
-
-/// What is wrong between the options, with their names.
-fn plan_error(error: &PlanError) -> String {
-    match error {
-        PlanError::None | PlanError::UnlimitedAlone | PlanError::InitialAboveBurst { .. } => format!("--rate: {error}"),
-        PlanError::BytesBesideUnits { .. } => {
-            format!("--rate: {error}; run two throttles one after the other for both")
-        }
-        PlanError::BurstTwice(limit) => {
-            format!("--burst: the limit '{limit}' already names its burst; leave one of them out, like -r 5/s -b 10")
-        }
-        PlanError::BurstOnWindow(limit) => {
-            format!(
-                "--burst: the fastest limit '{limit},window' is a window, which has no burst; write -r {limit} -b N"
-            )
-        }
-        _ => format!("--burst: {error}"),
-    }
 }
 
 /// What a limit counts is what there is to count.
@@ -482,6 +458,9 @@ fn duration(text: &str) -> Result<Duration, String> {
 
 fn limit_parser() -> impl TypedValueParser<Value = Limit> {
     OsStringValueParser::new().try_map(|text| {
+        if Address::is_meant(text.as_bytes()) {
+            return Err("a bucket is named with --bucket, a limit is like 5/s".to_owned());
+        }
         habits::in_place_of_limit(&text)
             .map_or_else(|| Limit::from_bytes(text.as_bytes()).map_err(|e| e.to_string()), Err)
     })
@@ -516,14 +495,6 @@ fn format(text: &str) -> Result<Format, String> {
         "text" => Ok(Format::Text),
         "json" => Ok(Format::Json),
         _ => Err("write --show or --show json".to_owned()),
-    }
-}
-
-/// The word that clap did not understand.
-fn offending_word(error: &clap::Error) -> Option<&str> {
-    match error.get(ContextKind::InvalidArg)? {
-        ContextValue::String(word) => Some(word),
-        _ => None,
     }
 }
 

@@ -1,6 +1,7 @@
 //! Habits from other tools: where someone types their spelling, the error shows ours.
 
-use super::{command, offending_word};
+use super::command;
+use super::mistakes::offending_word;
 use clap::error::ErrorKind;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;

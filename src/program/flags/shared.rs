@@ -1,13 +1,14 @@
 //! What the options on buckets mean together.
 
 use super::{Flags, Format, Raw, Task, usage};
-use crate::program::bucket::{self, Bucket};
+use crate::program::bucket::Bucket;
 use crate::program::exit::Exit;
 use clap::ValueEnum;
 use std::ffi::{OsStr, OsString};
 use std::time::Duration;
 use throttle::limits::Plan;
 use throttle::rate::{Amount, Limit};
+use throttle::store::Address;
 
 /// What to do while the server of a bucket is away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -118,7 +119,7 @@ pub(super) fn bucket(raw: &Raw, mode: Mode, default: Option<&OsStr>) -> Result<O
         _ => return nowhere(raw, mode).map(|()| None),
     };
     let bucket = Bucket::named(word, raw.bucket.is_none())
-        .map_err(|error| usage(&format!("{flag} '{}': {error}", bucket::redacted(word))))?;
+        .map_err(|error| usage(&format!("{flag} '{}': {error}", Address::redacted(word))))?;
     alone(raw, mode)?;
     Ok(Some(bucket))
 }
@@ -178,9 +179,9 @@ mod tests {
             (&["--show"], "--show shows a bucket; name it"),
             (&["--set", "-r", "5/s"], "--set sets the limits of a bucket; name it"),
             (&["--bucket", "a b", "-r", "5/s"], "--bucket 'a b': a name is of letters, digits and .-_"),
-            (&["--bucket", "redis://me:secret@db/a b", "--once"], "--bucket 'redis://…': the bucket's name"),
-            (&["--bucket", "redis://:sec#ret@db/b", "--once"], "--bucket 'redis://…': in user and password write / ?"),
-            (&["--bucket", "redis://db:99999/b", "--once"], "--bucket 'redis://…': a port is a number from 1 to 65535"),
+            (&["--bucket", "redis://me:secret@db/a b", "--once"], "--bucket 'redis…': the bucket's name"),
+            (&["--bucket", "redis://:sec#ret@db/b", "--once"], "--bucket 'redis…': in user and password write / ?"),
+            (&["--bucket", "redis://db:99999/b", "--once"], "--bucket 'redis…': a port is a number from 1 to 65535"),
             (&["-r", "5/s", "--on-store-error", "fail"], "--on-store-error is about a bucket on a server; name it"),
             (&["--bucket", "./b", "--on-store-error", "sometimes"], "possible values: wait, fail"),
             (&["--bucket", "./b", "--set"], "--set: to what? write for example --set -r 5000/h"),
