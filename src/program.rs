@@ -21,11 +21,14 @@ mod generated;
 
 use exit::Exit;
 use flags::{Flags, Task};
+use rustix::io::Errno;
 use std::fmt::Display;
 use std::io::{IsTerminal, Write};
 
 /// Runs the program and says how it ends.
 pub(crate) fn main() -> Exit {
+    // If that fails, it ends us as it always did.
+    let _ = signals::survive_large_files();
     let flags = match flags::parse(std::env::args_os()) {
         Ok(flags) => flags,
         Err(exit) => return exit,
@@ -36,14 +39,18 @@ pub(crate) fn main() -> Exit {
     })
 }
 
-/// An error, and what helps against it: against one of a bucket, or a lack of open files, wherever it is felt.
+/// An error, and what helps against it: against one of a bucket, or a limit of the system, wherever it is felt.
 fn told(flags: &Flags, error: &anyhow::Error) -> String {
     if let Some(cause) = error.chain().find_map(|error| error.downcast_ref()) {
         return bucket::told(flags, cause, format_args!("{error:#}"));
     }
     let code = error.root_cause().downcast_ref::<std::io::Error>().and_then(std::io::Error::raw_os_error);
-    let is_shortage = code == Some(rustix::io::Errno::MFILE.raw_os_error());
-    format!("{error:#}{}", if is_shortage { "; ulimit -n allows more open files" } else { "" })
+    let advice = match code.map(Errno::from_raw_os_error) {
+        Some(Errno::MFILE) => "; ulimit -n allows more open files",
+        Some(Errno::FBIG) => "; ulimit -f allows larger files",
+        _ => "",
+    };
+    format!("{error:#}{advice}")
 }
 
 fn run(flags: &Flags) -> anyhow::Result<Exit> {

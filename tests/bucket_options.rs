@@ -391,3 +391,52 @@ mod what_is_said {
         assert!(named.contains(odd), "elsewhere a name is what it is: {named:?}");
     }
 }
+
+/// `ulimit -f` in a shell: the system's signal for it would end us without a word.
+mod a_file_that_gets_too_large {
+    use super::*;
+    use common::shell;
+
+    #[test]
+    fn is_named_in_an_error() {
+        let folder = tempfile::tempdir().unwrap();
+        assert!(feed(shell_in(folder.path(), "exec \"$0\" --bucket ./b -r 5/s --set"), b"").status.success());
+        let many = b"a line\n".repeat(2000);
+        for (script, code, words) in [
+            (
+                "ulimit -f 1; exec \"$0\" --bucket ./new -r 5/s --once",
+                125,
+                "cannot make the bucket ./new: file too large",
+            ),
+            ("ulimit -f 1; exec \"$0\" --bucket ./b --once", 125, "cannot write the bucket ./b: file too large"),
+            ("ulimit -f 1; exec \"$0\" --bucket ./b -r 5/s", 1, "cannot write the bucket ./b: file too large"),
+            ("ulimit -f 1; exec \"$0\" -r 1G/s > out", 1, "cannot write to standard output, after "),
+            ("ulimit -f 1; exec \"$0\" -r 1GB/s > out", 1, "cannot write to standard output, after "),
+            ("ulimit -f 0; exec \"$0\" -r 1k/s --summary=text:sum", 1, "--summary: cannot write sum"),
+            ("ulimit -f 0; exec \"$0\" --dry-run -r 1k/s --repeat 3 echo > out", 1, "cannot write to standard output"),
+        ] {
+            let input: &[u8] = if script.contains("--summary") { b"a\n" } else { &many };
+            let output = feed(shell_in(folder.path(), script), input);
+            assert_fails(&output, code, &[words, "ulimit -f allows larger files"]);
+        }
+        assert!(!entries(folder.path()).contains(&"new".into()), "nothing half made is left");
+    }
+
+    /// A command has the signal as it was.
+    #[test]
+    fn still_ends_a_command() {
+        for flags in ["--repeat 1 -r 1k/s", "--bucket ./b --once -r 1k/s"] {
+            let folder = tempfile::tempdir().unwrap();
+            let script = format!("exec \"$0\" -q {flags} sh -c 'kill -XFSZ $$; exit 9'");
+            let status = feed(shell_in(folder.path(), &script), b"").status;
+            let seen = std::os::unix::process::ExitStatusExt::signal(&status).or(status.code());
+            assert_eq!(seen, Some(if flags.contains("--once") { 25 } else { 125 }), "{flags}");
+        }
+    }
+
+    fn shell_in(folder: &Path, script: &str) -> Command {
+        let mut command = shell(script);
+        command.current_dir(folder);
+        command
+    }
+}

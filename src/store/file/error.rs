@@ -115,6 +115,7 @@ fn reason(error: Errno) -> String {
         Errno::NOSPC | Errno::DQUOT => "; make room and try again, nothing was taken",
         Errno::ACCESS | Errno::PERM => "; a bucket is of one user (sudo is another), name a place that is yours",
         Errno::NOENT => "; make the folder first, or name another place",
+        Errno::FBIG => "; ulimit -f allows larger files",
         Errno::ROFS => "; name a place that can be written",
         _ => "",
     };

@@ -159,6 +159,7 @@ pub(super) fn errno(error: &std::io::Error) -> Errno {
         ErrorKind::ReadOnlyFilesystem => Errno::ROFS,
         ErrorKind::StorageFull => Errno::NOSPC,
         ErrorKind::QuotaExceeded => Errno::DQUOT,
+        ErrorKind::FileTooLarge => Errno::FBIG,
         _ => Errno::IO,
     })
 }
