@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Running, assert_fails, feed, passed, text, throttle};
+use common::{Running, THROTTLE, assert_fails, feed, passed, text, throttle};
 use std::ffi::OsString;
 use std::io::Read;
 use std::net::{Ipv4Addr, TcpListener};
@@ -439,4 +439,37 @@ mod a_file_that_gets_too_large {
         command.current_dir(folder);
         command
     }
+}
+
+/// Nothing is written to a bucket that is only looked at.
+#[test]
+fn a_bucket_that_may_only_be_read_is_shown() {
+    use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+    use std::os::unix::process::CommandExt;
+    const NOBODY: u32 = 65_534;
+    let folder = tempfile::tempdir().unwrap();
+    let (path, program) = (folder.path().join("b"), folder.path().join("throttle"));
+    std::fs::copy(THROTTLE, &program).unwrap();
+    let run = |args: &[&str]| {
+        let mut command = Command::new(&program);
+        command.arg("--bucket").arg(&path).args(args).stdin(Stdio::piped());
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        if rustix::process::geteuid().is_root() {
+            // Root may write all the same.
+            command.uid(NOBODY);
+        }
+        feed(command, b"")
+    };
+    if rustix::process::geteuid().is_root() {
+        chown(folder.path(), Some(NOBODY), None).unwrap();
+    }
+    assert!(run(&["--set", "-r", "9/h,window"]).status.success());
+    let before = (std::fs::read(&path).unwrap(), std::fs::metadata(&path).unwrap().mtime_nsec());
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o400)).unwrap();
+    std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o500)).unwrap();
+    let shown = run(&["--show"]);
+    assert!(text(&shown.stdout).contains("9/h,window: 9 left"), "{}", text(&shown.stderr));
+    assert_fails(&run(&["--once"]), 125, &["cannot open the bucket", "permission denied"]);
+    let after = (std::fs::read(&path).unwrap(), std::fs::metadata(&path).unwrap().mtime_nsec());
+    assert!(before == after);
 }

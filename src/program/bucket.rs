@@ -212,7 +212,10 @@ pub(super) fn set(flags: &Flags, bucket: &Bucket) -> Result<()> {
 
 /// Writes what is kept in the bucket.
 pub(super) fn show(flags: &Flags, bucket: &Bucket, format: Format) -> Result<()> {
-    let view = open(flags, bucket)?.view()?;
+    let view = match &bucket.kind {
+        Kind::File(place) => File::look(place.clone()).map_err(StoreError::from)?,
+        Kind::Server(_) => bucket.open(None, patience(flags, bucket))?.view()?,
+    };
     let on_terminal = std::io::stdout().is_terminal();
     let text = match format {
         Format::Text if on_terminal => shown(bucket, &view).lines().map(|line| printable_text(line) + "\n").collect(),

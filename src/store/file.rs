@@ -115,6 +115,16 @@ impl File {
         Ok(File { clock, handle: Mutex::new(handle), held: Mutex::default(), meant })
     }
 
+    /// What is kept in the bucket at `place`, which need not be writable.
+    ///
+    /// # Errors
+    /// [`FileError`], as [`open`](Self::open).
+    pub fn look(place: Place) -> Result<View, FileError> {
+        let machine = Machine::this();
+        let mut handle = Handle::open_to_look(machine.clone(), place)?;
+        Ok(seen(&mut handle.kept, &FileClock { machine, ahead: AtomicI64::new(0) }))
+    }
+
     /// One step: nobody else sees or changes anything meanwhile, and it is kept as a whole or not at all.
     fn step<T>(&self, act: impl FnOnce(&mut Kept, Nanos) -> Result<T, Refusal>) -> Result<T, StoreError> {
         self.handle().locked(|handle| self.step_locked(handle, act))
@@ -173,6 +183,17 @@ impl File {
 
     fn held(&self) -> MutexGuard<'_, Held> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn seen(kept: &mut Kept, clock: &FileClock) -> View {
+    let now = clock.read(kept);
+    let limits = &kept.limits;
+    View {
+        plan: kept.plan.clone(),
+        left: (0..kept.plan.len()).filter_map(|place| limits.left(now, place)).collect(),
+        available: limits.available(now),
+        wait: limits.conforms_at(now, 1).ok().map(|(at, _)| at.saturating_sub(now)),
     }
 }
 
@@ -242,16 +263,7 @@ impl Shared for File {
     }
 
     fn view(&self) -> Result<View, StoreError> {
-        self.handle().locked(|handle| {
-            let now = self.clock.read(&mut handle.kept);
-            let limits = &handle.kept.limits;
-            Ok(View {
-                plan: handle.kept.plan.clone(),
-                left: (0..handle.kept.plan.len()).filter_map(|place| limits.left(now, place)).collect(),
-                available: limits.available(now),
-                wait: limits.conforms_at(now, 1).ok().map(|(at, _)| at.saturating_sub(now)),
-            })
-        })
+        self.handle().locked(|handle| Ok(seen(&mut handle.kept, &self.clock)))
     }
 
     fn take(&self, units: u64, max_wait: Option<Nanos>) -> Result<(Grant, Nanos), StoreError> {

@@ -5,7 +5,7 @@ use super::machine::Machine;
 use super::place::{self, Place, errno, failed};
 use super::slots::{self, Kept, PREFIX, Prefix};
 use crate::limits::{Limits, Plan};
-use rustix::fs::FlockOperation;
+use rustix::fs::{FlockOperation, OFlags};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
@@ -30,6 +30,16 @@ impl Handle {
     /// Opens the file; where there is none it is made with `plan`.
     pub(super) fn open(machine: Machine, place: Place, plan: Option<&Plan>) -> Result<Self, FileError> {
         let file = open_or_make(&machine, &place, plan)?;
+        Handle::of(file, machine, place)
+    }
+
+    /// Opens the file only to look at it: one that may only be read will do.
+    pub(super) fn open_to_look(machine: Machine, place: Place) -> Result<Self, FileError> {
+        let file = place::open(&place, OFlags::RDONLY)?.ok_or_else(|| FileError::Unknown(place.path.clone()))?;
+        Handle::of(file, machine, place)
+    }
+
+    fn of(file: File, machine: Machine, place: Place) -> Result<Self, FileError> {
         place::lock(&place.path, &file)?;
         let state = newest(&place, &file, None);
         unlock(&file);
@@ -111,7 +121,7 @@ fn unlock(file: &File) {
 
 fn open_or_make(machine: &Machine, place: &Place, plan: Option<&Plan>) -> Result<File, FileError> {
     loop {
-        if let Some(file) = place::open(place)? {
+        if let Some(file) = place::open(place, OFlags::RDWR)? {
             return Ok(file);
         }
         let plan = plan.ok_or_else(|| FileError::Unknown(place.path.clone()))?;

@@ -18,10 +18,11 @@ pub struct Place {
     pub own_folder: bool,
 }
 
-/// A file that is a bucket's, as far as its head tells. `None` where there is none.
-pub(super) fn open(place: &Place) -> Result<Option<File>, FileError> {
+/// A file that is a bucket's, as far as its head tells, to be read and written (`OFlags::RDWR`) or only read. `None` where
+/// there is none.
+pub(super) fn open(place: &Place, access: OFlags) -> Result<Option<File>, FileError> {
     let path = &place.path;
-    let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+    let flags = access | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
     let file = match rustix::fs::open(path, flags, Mode::empty()) {
         Ok(file) => File::from(file),
         Err(Errno::NOENT) => return Ok(None),
