@@ -15,6 +15,7 @@ mod progress;
 mod report;
 mod signals;
 mod tally;
+mod turn;
 
 #[cfg(test)]
 mod generated;

@@ -2,9 +2,8 @@
 
 mod common;
 
-use common::{Running, THROTTLE, assert_fails, feed, passed, text, throttle};
+use common::{Running, THROTTLE, assert_fails, feed, passed, terminal, text, throttle};
 use std::ffi::OsString;
-use std::io::Read;
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -276,25 +275,6 @@ mod the_variable {
         let said = text(&output.stderr);
         assert!(output.status.code() == Some(2) && said.contains("with -r, THROTTLE_BUCKET is not used"), "{said}");
     }
-}
-
-/// A terminal, and what is written to it.
-fn terminal() -> (std::fs::File, std::thread::JoinHandle<String>) {
-    use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
-    let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
-    grantpt(&master).and_then(|()| unlockpt(&master)).unwrap();
-    let name = ptsname(&master, Vec::new()).unwrap();
-    let flags = rustix::fs::OFlags::RDWR | rustix::fs::OFlags::NOCTTY | rustix::fs::OFlags::CLOEXEC;
-    let terminal = rustix::fs::open(name, flags, rustix::fs::Mode::empty()).unwrap();
-    let read = std::thread::spawn(move || {
-        let (mut master, mut all, mut piece) = (std::fs::File::from(master), Vec::new(), [0; 4096]);
-        // It fails once nobody has the other side open.
-        while let Ok(length @ 1..) = master.read(&mut piece) {
-            all.extend_from_slice(&piece[..length]);
-        }
-        text(&all).replace("\r\n", "\n")
-    });
-    (terminal.into(), read)
 }
 
 mod what_is_said {

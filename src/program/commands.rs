@@ -6,7 +6,7 @@ use super::flags::{Flags, Repeat};
 use super::input::{self, Input};
 use super::report::{Report, Total, UnitName};
 use super::tally::{self, Tally};
-use super::{bucket, lookup, pipe, say, signals};
+use super::{bucket, lookup, pipe, say, signals, turn};
 use anyhow::{Context, Result, anyhow};
 use std::cell::RefCell;
 use std::io::{self, IsTerminal, Write};
@@ -106,7 +106,7 @@ fn launch(flags: &Flags, options: impl FnOnce(&Flags) -> Options, source: AnySou
     let _ = watch.launcher.set(launcher.clone());
     signals::attend(Arc::clone(&watch.report), Some(Arc::clone(&watch))).context("cannot handle signals")?;
     let mut flow = Launching::new(source, Buffer::new(flags.framing(), BUFFER), flags.shape(), launcher.clone());
-    let result = pump::run(&mut flow, watch.report.store(), watch.report.meter());
+    let result = turn::run(flags, &mut flow, &watch.report);
     if let Some(mut tally) = watch.report.tally() {
         tally.set_skipped(flow.skipped());
     }

@@ -3,7 +3,7 @@
 use super::bucket::{self, AnyBucket, Bucket};
 use super::exit::Exit;
 use super::flags::Flags;
-use super::{lookup, say, signals};
+use super::{lookup, say, signals, turn};
 use anyhow::{Context, Result};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
@@ -43,7 +43,7 @@ pub(super) fn run(flags: &Flags, bucket: &Bucket, command: &[OsString]) -> Resul
         },
     };
     if grant.at > asked {
-        wait(&store, grant)?;
+        wait(flags, &store, grant)?;
     }
     let Some(path) = found else { return Ok(Exit::Success) };
     let exit = become_command(&path, command);
@@ -75,10 +75,14 @@ fn is_too_long(flags: &Flags, error: &StoreError) -> bool {
 ///
 /// No signal is lost: not before this is the only thread is it looked whether one has come, and from then on the handler
 /// itself ends the program, until the command has taken its place.
-fn wait(store: &Arc<AnyBucket>, grant: Grant) -> Result<()> {
+fn wait(flags: &Flags, store: &Arc<AnyBucket>, grant: Grant) -> Result<()> {
     let attendant = Attendant::start(store, grant).context("cannot handle signals")?;
     sharpen_this_thread();
-    store.clock().sleep_until(grant.at);
+    if turn::is_told(flags) {
+        turn::sleep_until(store.clock(), grant.at, say);
+    } else {
+        store.clock().sleep_until(grant.at);
+    }
     if let Some(signal) = attendant.dismiss() {
         signals::die_of(signal);
     }

@@ -143,11 +143,12 @@ impl Report {
         self.screen().progress.aside(|| say(text));
     }
 
-    /// Takes the bar away and writes the summary, the first time it is called.
+    /// Gives back what was not used, takes the bar away and writes the summary, the first time it is called.
     ///
     /// # Errors
     /// The summary cannot be written.
     pub(crate) fn close(&self) -> Result<()> {
+        self.store.retire();
         let mut screen = self.screen();
         let lines = if screen.closed { Vec::new() } else { self.closing_lines() };
         if !lines.is_empty() {

@@ -5,6 +5,7 @@
 //! clock, which all processes share, and ahead of it by what passed before the machine was last started.
 
 use super::lease::Lease;
+use super::retiring::{Stoppable, lock_soon};
 use super::{Shared, Store, StoreError, View};
 use crate::clock::{Clock, Nanos, SECOND};
 use crate::limits::{Grant, Limits, Plan, Refusal};
@@ -28,7 +29,7 @@ use slots::Kept;
 /// Limits in a file.
 #[derive(Debug)]
 pub struct File {
-    clock: FileClock,
+    clock: Stoppable<FileClock>,
     handle: Mutex<Handle>,
     held: Mutex<Held>,
     /// The limits as they were when opened, or set by us: whoever asks counts what these count.
@@ -109,7 +110,7 @@ impl File {
     /// As [`open`](Self::open).
     pub fn open_on(machine: Machine, place: Place, plan: Option<&Plan>) -> Result<Self, FileError> {
         let mut handle = Handle::open(machine.clone(), place, plan)?;
-        let clock = FileClock { machine, ahead: AtomicI64::new(0) };
+        let clock = Stoppable::new(FileClock { machine, ahead: AtomicI64::new(0) });
         clock.read(&mut handle.kept);
         let meant = Mutex::new(handle.kept.plan.clone());
         Ok(File { clock, handle: Mutex::new(handle), held: Mutex::default(), meant })
@@ -220,6 +221,7 @@ impl Store for File {
 
     fn next_run(&self, waiting: u64) -> Result<(Grant, Nanos), StoreError> {
         let mut held = self.held();
+        self.clock.pass();
         let now = self.clock.now();
         if held.lease.is_stale(now) {
             self.return_lease(std::mem::take(&mut held))?;
@@ -239,6 +241,16 @@ impl Store for File {
 
     fn schedule(&self, units: u64) -> Option<Nanos> {
         self.handle().kept.limits.schedule(self.clock.now(), units)
+    }
+
+    fn retire(&self) {
+        if self.clock.stop() {
+            return;
+        }
+        let Some(mut held) = lock_soon(&self.held).map(|mut held| std::mem::take(&mut *held)) else { return };
+        held.lease.take_back(self.clock.now());
+        self.handle().is_leaving = true;
+        let _ = self.return_lease(held);
     }
 }
 
@@ -280,6 +292,7 @@ impl Shared for File {
     }
 
     fn give_back(&self, grant: &Grant) -> Result<(), StoreError> {
+        self.handle().is_leaving = true;
         self.handle().locked(|handle| {
             if grant.generation() != handle.generation() {
                 return Ok(());

@@ -69,7 +69,9 @@ without --bucket has its limits for itself. A password is better kept there than
 write / ? # @ and % as %2F %3F %23 %40 and %25.
 
 Where there is no such bucket yet, it is made with the limits of -r. From then on it knows them, and -r is not needed; \
-where it is given it must agree with them in what it says. What is left of them outlives processes and restarts.
+where it is given it must agree with them in what it says. What is left of them outlives processes and restarts. \
+On a terminal a turn that is long in coming is told after a second; whatever ends the wait gives the turn back, where nobody \
+has come behind who still waits.
 
 A bucket in a file is of one user (sudo is another) on one machine; a network file system is refused. To begin anew, remove \
 the file. One on a server reckons in whole microseconds of the server's clock, and is kept there for 30 days after the last \

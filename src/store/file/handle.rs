@@ -14,6 +14,8 @@ use std::os::unix::fs::FileExt;
 pub(super) struct Handle {
     pub(super) place: Place,
     pub(super) kept: Kept,
+    /// From now on nobody is waited for long.
+    pub(super) is_leaving: bool,
     machine: Machine,
     file: File,
     /// How many files it was before: what was granted in one of those cannot be given back in this.
@@ -40,12 +42,12 @@ impl Handle {
     }
 
     fn of(file: File, machine: Machine, place: Place) -> Result<Self, FileError> {
-        place::lock(&place.path, &file)?;
+        place::lock(&place.path, &file, false)?;
         let state = newest(&place, &file, None);
         unlock(&file);
         let Newest { known, other, kept } = state?;
         let (known, words, bytes) = (Some(known), Vec::new(), Vec::new());
-        Ok(Handle { place, kept, machine, file, generation: 0, known, other, words, bytes })
+        Ok(Handle { place, kept, is_leaving: false, machine, file, generation: 0, known, other, words, bytes })
     }
 
     /// Does `act` on the newest state while nobody else can.
@@ -72,7 +74,7 @@ impl Handle {
     /// Who removes a bucket means it to begin anew: then we go on with the file that took its place.
     fn lock(&mut self) -> Result<(), FileError> {
         loop {
-            place::lock(&self.place.path, &self.file)?;
+            place::lock(&self.place.path, &self.file, self.is_leaving)?;
             if !place::is_gone(&self.place.path, &self.file)? {
                 return Ok(());
             }
