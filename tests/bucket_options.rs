@@ -324,6 +324,13 @@ mod what_is_said {
     }
 
     #[test]
+    fn what_is_said_on_a_help_page_is_left_as_it_is() {
+        let help = feed(throttle(&["--bucket", "redis://", "--help"]), b"");
+        let seen = (help.status.code(), text(&help.stderr));
+        assert!(seen == (Some(0), String::new()) && text(&help.stdout).contains("redis://"), "{seen:?}");
+    }
+
+    #[test]
     fn an_address_with_a_mistyped_scheme_is_no_path() {
         let (code, said) = ends(throttle(&["--bucket", "redis//:SECRET@127.0.0.1/x", "-r", "5/s"]));
         assert!(code == Some(2) && said.contains("--bucket 'redis…': an address begins with redis://"), "{said}");

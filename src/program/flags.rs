@@ -8,6 +8,7 @@ use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::error::ErrorKind;
 use clap::{CommandFactory, FromArgMatches, Parser, ValueEnum};
 use shared::Mode;
+pub(crate) use shared::Task;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
@@ -178,23 +179,6 @@ pub(crate) struct Summary {
 pub(crate) enum Format {
     Text,
     Json,
-}
-
-/// What is to be done.
-#[derive(Clone, Debug)]
-pub(crate) enum Task {
-    /// Pass units on.
-    Pipe,
-    /// Run a command for each unit.
-    Launch(Template),
-    /// Show what would run.
-    DryRun(Template),
-    /// Take one from the bucket, then become the command.
-    Once(Bucket),
-    /// Set the limits of the bucket.
-    Set(Bucket),
-    /// Show the bucket.
-    Show(Bucket, Format),
 }
 
 /// A command line that makes sense. To know that, nothing was opened and nobody asked.

@@ -33,9 +33,9 @@ fn harmless(error: &clap::Error, words: &[OsString]) -> Option<String> {
         }
     }
     if std::io::stderr().is_terminal() {
-        text = text.lines().map(|line| printable_text(line) + "\n").collect();
+        text = text.split('\n').map(printable_text).collect::<Vec<_>>().join("\n");
     }
-    (text != said).then_some(text)
+    (text != said && error.use_stderr()).then_some(text)
 }
 
 /// What is wrong between the options, with their names.

@@ -1,11 +1,12 @@
 //! What the options on buckets mean together.
 
-use super::{Flags, Format, Raw, Task, usage};
+use super::{Flags, Format, Raw, usage};
 use crate::program::bucket::Bucket;
 use crate::program::exit::Exit;
 use clap::ValueEnum;
 use std::ffi::{OsStr, OsString};
 use std::time::Duration;
+use throttle::launch::Template;
 use throttle::limits::Plan;
 use throttle::rate::{Amount, Limit};
 use throttle::store::Address;
@@ -17,6 +18,23 @@ pub(crate) enum OnStoreError {
     Wait,
     /// End
     Fail,
+}
+
+/// What is to be done.
+#[derive(Clone, Debug)]
+pub(crate) enum Task {
+    /// Pass units on.
+    Pipe,
+    /// Run a command for each unit.
+    Launch(Template),
+    /// Show what would run.
+    DryRun(Template),
+    /// Take one from the bucket, then become the command.
+    Once(Bucket),
+    /// Set the limits of the bucket.
+    Set(Bucket),
+    /// Show the bucket.
+    Show(Bucket, Format),
 }
 
 /// What the options on buckets ask for.
