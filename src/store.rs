@@ -10,6 +10,7 @@ mod file;
 mod lease;
 mod memory;
 mod redis;
+mod retiring;
 
 pub use file::{File, FileError, Machine, Place};
 pub use memory::Memory;
@@ -51,6 +52,11 @@ pub trait Store: Debug {
     /// The time by which `units` more will have been granted to someone who always asks, as far as is known without asking
     /// others; see [`Limits::schedule`](crate::limits::Limits::schedule).
     fn schedule(&self, units: u64) -> Option<Nanos>;
+
+    /// The process ends: what it was granted and has not used is given back, as far as it can be; see
+    /// [`Limits::give_back`](crate::limits::Limits::give_back). Whoever sleeps on the [`clock`](Self::clock) until a grant,
+    /// or asks for another, does not come back. Takes about a second at most; nobody is told of a failure.
+    fn retire(&self) {}
 }
 
 /// What is asked of limits that others use, too.
@@ -130,7 +136,7 @@ pub enum StoreError {
     #[error(transparent)]
     Redis(#[from] RedisError),
     /// The limits named are not those of the bucket.
-    #[error("{disagreement}, in the bucket {place}; leave -r out, or change it for everyone with --set")]
+    #[error("{disagreement}, in the bucket {place}")]
     Disagrees {
         /// Where the bucket is.
         place: String,

@@ -55,6 +55,8 @@ impl Watch {
         }
         let watch = Arc::clone(self);
         let ender = thread::Builder::new().name("ender".to_owned()).spawn(move || {
+            // Others go on while the commands that run are waited for.
+            watch.report.store().retire();
             launcher.drain();
             watch.finish(ending);
         });

@@ -9,7 +9,7 @@ use anyhow::Result;
 use nix::sys::signal::{self, SigSet, SigmaskHow};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::Signal;
-use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGPIPE, SIGQUIT, SIGTERM, SIGTSTP, SIGUSR1};
+use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGPIPE, SIGQUIT, SIGTERM, SIGTSTP, SIGUSR1, SIGXFSZ};
 use signal_hook::flag;
 use signal_hook::iterator::backend::SignalDelivery;
 use signal_hook::iterator::exfiltrator::SignalOnly;
@@ -187,6 +187,15 @@ pub(super) fn held_back<T>(wanted: &[i32], act: impl FnOnce() -> io::Result<T>) 
 /// The system refuses a handler.
 pub(super) fn notice_ends() -> io::Result<()> {
     if is_ignored(SIGCHLD) { flag::register(SIGCHLD, Arc::default()).map(drop) } else { Ok(()) }
+}
+
+/// What is written beyond `ulimit -f` fails with an error that says where, instead of a signal that ends us without a word.
+/// A handler is taken from commands again when they start; a signal that is ignored would stay so.
+///
+/// # Errors
+/// The system refuses a handler.
+pub(super) fn survive_large_files() -> io::Result<()> {
+    if is_ignored(SIGXFSZ) { Ok(()) } else { flag::register(SIGXFSZ, Arc::default()).map(drop) }
 }
 
 /// Whether a signal was ignored when we were started.

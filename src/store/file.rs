@@ -5,6 +5,7 @@
 //! clock, which all processes share, and ahead of it by what passed before the machine was last started.
 
 use super::lease::Lease;
+use super::retiring::{Stoppable, lock_soon};
 use super::{Shared, Store, StoreError, View};
 use crate::clock::{Clock, Nanos, SECOND};
 use crate::limits::{Grant, Limits, Plan, Refusal};
@@ -28,7 +29,7 @@ use slots::Kept;
 /// Limits in a file.
 #[derive(Debug)]
 pub struct File {
-    clock: FileClock,
+    clock: Stoppable<FileClock>,
     handle: Mutex<Handle>,
     held: Mutex<Held>,
     /// The limits as they were when opened, or set by us: whoever asks counts what these count.
@@ -87,6 +88,14 @@ struct Taken {
 }
 
 impl File {
+    /// Whether a file can keep these limits. None is opened.
+    ///
+    /// # Errors
+    /// [`FileError::Limits`].
+    pub fn check(plan: &Plan) -> Result<(), FileError> {
+        if plan.is_empty() || plan.len() > slots::MOST_LIMITS { Err(FileError::Limits) } else { Ok(()) }
+    }
+
     /// The bucket at `place`. Where there is none it is made with `plan`.
     ///
     /// # Errors
@@ -101,10 +110,20 @@ impl File {
     /// As [`open`](Self::open).
     pub fn open_on(machine: Machine, place: Place, plan: Option<&Plan>) -> Result<Self, FileError> {
         let mut handle = Handle::open(machine.clone(), place, plan)?;
-        let clock = FileClock { machine, ahead: AtomicI64::new(0) };
+        let clock = Stoppable::new(FileClock { machine, ahead: AtomicI64::new(0) });
         clock.read(&mut handle.kept);
         let meant = Mutex::new(handle.kept.plan.clone());
         Ok(File { clock, handle: Mutex::new(handle), held: Mutex::default(), meant })
+    }
+
+    /// What is kept in the bucket at `place`, which need not be writable.
+    ///
+    /// # Errors
+    /// [`FileError`], as [`open`](Self::open).
+    pub fn look(place: Place) -> Result<View, FileError> {
+        let machine = Machine::this();
+        let mut handle = Handle::open_to_look(machine.clone(), place)?;
+        Ok(seen(&mut handle.kept, &FileClock { machine, ahead: AtomicI64::new(0) }))
     }
 
     /// One step: nobody else sees or changes anything meanwhile, and it is kept as a whole or not at all.
@@ -168,6 +187,17 @@ impl File {
     }
 }
 
+fn seen(kept: &mut Kept, clock: &FileClock) -> View {
+    let now = clock.read(kept);
+    let limits = &kept.limits;
+    View {
+        plan: kept.plan.clone(),
+        left: (0..kept.plan.len()).filter_map(|place| limits.left(now, place)).collect(),
+        available: limits.available(now),
+        wait: limits.conforms_at(now, 1).ok().map(|(at, _)| at.saturating_sub(now)),
+    }
+}
+
 /// The file and the number of the state in it.
 fn state_of(handle: &Handle) -> (u64, Option<u64>) {
     (handle.generation(), handle.number())
@@ -191,6 +221,7 @@ impl Store for File {
 
     fn next_run(&self, waiting: u64) -> Result<(Grant, Nanos), StoreError> {
         let mut held = self.held();
+        self.clock.pass();
         let now = self.clock.now();
         if held.lease.is_stale(now) {
             self.return_lease(std::mem::take(&mut held))?;
@@ -211,6 +242,16 @@ impl Store for File {
     fn schedule(&self, units: u64) -> Option<Nanos> {
         self.handle().kept.limits.schedule(self.clock.now(), units)
     }
+
+    fn retire(&self) {
+        if self.clock.stop() {
+            return;
+        }
+        let Some(mut held) = lock_soon(&self.held).map(|mut held| std::mem::take(&mut *held)) else { return };
+        held.lease.take_back(self.clock.now());
+        self.handle().is_leaving = true;
+        let _ = self.return_lease(held);
+    }
 }
 
 impl Shared for File {
@@ -223,9 +264,7 @@ impl Shared for File {
     }
 
     fn set(&self, plan: &Plan, fresh: &[bool]) -> Result<(), StoreError> {
-        if plan.is_empty() || plan.len() > slots::MOST_LIMITS {
-            return Err(FileError::Limits.into());
-        }
+        File::check(plan)?;
         self.step(|kept, now| {
             kept.limits.set(now, plan, fresh);
             kept.plan = plan.clone();
@@ -236,16 +275,7 @@ impl Shared for File {
     }
 
     fn view(&self) -> Result<View, StoreError> {
-        self.handle().locked(|handle| {
-            let now = self.clock.read(&mut handle.kept);
-            let limits = &handle.kept.limits;
-            Ok(View {
-                plan: handle.kept.plan.clone(),
-                left: (0..handle.kept.plan.len()).filter_map(|place| limits.left(now, place)).collect(),
-                available: limits.available(now),
-                wait: limits.conforms_at(now, 1).ok().map(|(at, _)| at.saturating_sub(now)),
-            })
-        })
+        self.handle().locked(|handle| Ok(seen(&mut handle.kept, &self.clock)))
     }
 
     fn take(&self, units: u64, max_wait: Option<Nanos>) -> Result<(Grant, Nanos), StoreError> {
@@ -262,6 +292,7 @@ impl Shared for File {
     }
 
     fn give_back(&self, grant: &Grant) -> Result<(), StoreError> {
+        self.handle().is_leaving = true;
         self.handle().locked(|handle| {
             if grant.generation() != handle.generation() {
                 return Ok(());

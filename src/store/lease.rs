@@ -17,6 +17,8 @@ pub(super) struct Lease {
     /// How late a run may leave without making a burst.
     allowance: Nanos,
     spent: u64,
+    /// The last run that was handed out.
+    last: Option<Grant>,
 }
 
 impl Lease {
@@ -34,7 +36,7 @@ impl Lease {
             left -= run.units;
             runs.push_back(run);
         }
-        Ok(Lease { runs, allowance, spent: 0 })
+        Ok(Lease { runs, allowance, ..Lease::default() })
     }
 
     /// How late a run may leave without making a burst.
@@ -56,9 +58,9 @@ impl Lease {
         self.runs.into_iter()
     }
 
-    /// The time of the last run; 0 where there is none.
+    /// The time of the last run, be it handed out already; 0 where there is none.
     pub(super) fn latest(&self) -> Nanos {
-        self.runs.back().map_or(0, |run| run.at)
+        self.runs.back().or(self.last.as_ref()).map_or(0, |run| run.at)
     }
 
     /// Leaves out what is so late that with the rest it would be a burst: its time is lost, its units wait for another.
@@ -92,7 +94,19 @@ impl Lease {
         let mut run = *self.runs.front()?;
         run.units = run.units.min(most);
         self.spend(run.units);
+        self.last = Some(run);
         Some(run)
+    }
+
+    /// Puts the run handed out last back if its time has not come by `now`: it has not left.
+    pub(super) fn take_back(&mut self, now: Nanos) {
+        let Some(run) = self.last.take().filter(|run| run.at > now) else { return };
+        self.spent -= run.units;
+        match self.runs.front_mut() {
+            // The rest of the same run.
+            Some(rest) if rest.at == run.at => rest.units += run.units,
+            _ => self.runs.push_front(run),
+        }
     }
 
     /// Units, at most `most`, whose time has come.
@@ -135,6 +149,24 @@ mod tests {
         assert_eq!(lease(1_000_000).last(), Some(&(10, 1)));
         let slow = times(&mut Lease::take(&mut limits("5/s"), 0, 100).unwrap());
         assert_eq!(slow, [(0, 1), (200, 1)]);
+    }
+
+    #[test]
+    fn what_was_handed_out_and_has_not_left_is_put_back() {
+        let mut lease = Lease::take(&mut limits("1000/s,burst=1"), 0, 3).unwrap();
+        let first = lease.next(9).unwrap();
+        lease.take_back(first.at);
+        assert_eq!((lease.units(), lease.spent()), (2, 1), "its time has come");
+        let second = lease.next(9).unwrap();
+        lease.take_back(second.at - 1);
+        assert_eq!((lease.units(), lease.spent()), (2, 1));
+        lease.take_back(0);
+        assert_eq!((lease.units(), lease.spent()), (2, 1), "once");
+        let mut whole = Lease::take(&mut limits("1000/s,burst=3,initial=0"), 0, 3).unwrap();
+        let before = whole.units();
+        let _ = whole.next(1).unwrap();
+        whole.take_back(0);
+        assert_eq!((whole.units(), whole.spent()), (before, 0));
     }
 
     #[test]

@@ -6,6 +6,7 @@
 //! A pipe asks ahead: while one lease is being spent, the next is on its way, so that a slow network costs no rate.
 
 use super::lease::Lease;
+use super::retiring::{FAREWELL, Stoppable, lock_soon};
 use super::{Shared, Store, StoreError, View};
 use crate::clock::{Clock, FakeClock, MILLISECOND, Nanos, SECOND};
 use crate::limits::{Grant, Limits, Plan, Refusal, Resolved};
@@ -38,9 +39,6 @@ const LONGEST_SPAN: Nanos = SECOND;
 /// Between two tries to reach the server: at first, and at last.
 const PAUSES: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(2)];
 
-/// How long who leaves waits to give back what he did not use.
-const FAREWELL: Duration = Duration::from_secs(1);
-
 /// Microseconds are what the server counts in.
 const MICROSECOND: Nanos = 1_000;
 
@@ -48,7 +46,7 @@ const MICROSECOND: Nanos = 1_000;
 #[derive(Debug)]
 pub struct Redis {
     address: Address,
-    clock: ServerClock,
+    clock: Stoppable<ServerClock>,
     patience: Patience,
     state: Mutex<State>,
     /// What we were granted, for an outlook that asks nobody.
@@ -204,6 +202,14 @@ impl Known {
 }
 
 impl Redis {
+    /// Whether a server can keep these limits. None is asked.
+    ///
+    /// # Errors
+    /// [`RedisError::Limits`] or [`RedisError::TooLarge`].
+    pub fn check(plan: &Plan) -> Result<(), RedisError> {
+        Terms::of(plan).map(drop)
+    }
+
     /// The bucket at `address`. Where there is none it is made with `plan`.
     ///
     /// # Errors
@@ -233,7 +239,7 @@ impl Redis {
         let (bucket, lease) = (Known::new(plan)?, Lease::default());
         let state =
             State { link, bucket, meant: None, lease, last: None, pending: None, round_trip: RoundTrip::default() };
-        let (state, shadow) = (Mutex::new(state), Mutex::new(Limits::none(0)));
+        let (clock, state, shadow) = (Stoppable::new(clock), Mutex::new(state), Mutex::new(Limits::none(0)));
         let store = Redis { address, clock, patience, state, shadow };
         store.look(&mut store.state())?;
         Ok(store)
@@ -277,7 +283,7 @@ impl Redis {
         let mut question = vec![what.to_owned(), bucket.id.to_string(), ahead.to_string()];
         question.extend([bucket.terms.text.clone(), bucket.terms.numbers.clone()]);
         question.extend(with.iter().map(i64::to_string));
-        if let ServerClock::Shared(clock) = &self.clock {
+        if let ServerClock::Shared(clock) = &*self.clock {
             question.push((clock.now() / MICROSECOND).to_string());
         }
         question
@@ -404,7 +410,7 @@ impl Redis {
 
     /// What a lease covers: two round trips, or 10 ms where they are quicker. Where time stands still, all that wait.
     fn span(&self, state: &State) -> Nanos {
-        match self.clock {
+        match *self.clock {
             ServerClock::Known { .. } => (2 * state.round_trip.usual()).clamp(SPAN, LONGEST_SPAN),
             ServerClock::Shared(_) => Nanos::MAX,
         }
@@ -475,6 +481,7 @@ impl Store for Redis {
 
     fn next_run(&self, waiting: u64) -> Result<(Grant, Nanos), StoreError> {
         let state = &mut *self.state();
+        self.clock.pass();
         self.forget_late(state);
         if state.lease.is_empty() {
             self.receive(state);
@@ -500,6 +507,16 @@ impl Store for Redis {
 
     fn schedule(&self, units: u64) -> Option<Nanos> {
         self.shadow().schedule(self.clock.now(), units)
+    }
+
+    fn retire(&self) {
+        if self.clock.stop() {
+            return;
+        }
+        let Some(mut state) = lock_soon(&self.state) else { return };
+        state.lease.take_back(self.clock.now());
+        state.link.patience = FAREWELL;
+        let _ = self.return_lease(&mut state);
     }
 }
 
