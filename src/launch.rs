@@ -47,7 +47,7 @@ use printer::{Collected, Printer};
 use slots::Slots;
 use spool::{Budget, Spool};
 use target::Target;
-pub use template::{Place, Reading, Template, TemplateError, Words, quoted, quoted_for_terminal};
+pub use template::{Place, Reading, Template, TemplateError, Words, quoted, quoted_for_terminal, steers_terminal};
 use temporary::TemporaryError;
 pub use units::{Units, room_for_words};
 

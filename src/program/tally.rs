@@ -10,7 +10,7 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use throttle::clock::{self, Nanos, SECOND};
-use throttle::launch::{Job, Outcome, Template};
+use throttle::launch::{Job, Outcome, Template, steers_terminal};
 use throttle::limits::Plan;
 use throttle::rate::Rate;
 
@@ -339,12 +339,17 @@ pub(super) fn shown(unit: &[u8]) -> String {
 
 /// All of a unit as a terminal can show it: control characters escaped, but for the end of its last line.
 pub(super) fn printable(unit: &[u8]) -> String {
-    String::from_utf8_lossy(unit).trim_end_matches('\n').chars().flat_map(escaped).collect()
+    printable_text(String::from_utf8_lossy(unit).trim_end_matches('\n'))
 }
 
-/// Only control characters are changed: quotes and backslashes stay as they are.
+/// The same of a text.
+pub(super) fn printable_text(text: &str) -> String {
+    text.chars().flat_map(escaped).collect()
+}
+
+/// Only what steers a terminal is changed: quotes and backslashes stay as they are.
 fn escaped(c: char) -> Vec<char> {
-    if c.is_control() { c.escape_default().collect() } else { vec![c] }
+    if steers_terminal(c) { c.escape_default().collect() } else { vec![c] }
 }
 
 #[cfg(test)]
