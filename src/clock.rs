@@ -11,6 +11,7 @@ pub use boot::BootClock;
 pub use shown::{shown, shown_wait};
 
 use rustix::time::Timespec;
+use std::collections::VecDeque;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -56,6 +57,13 @@ pub trait Clock: Send + Sync {
     }
 }
 
+/// Gives memory back that a history of past times no longer needs.
+pub(crate) fn shrink<T>(history: &mut VecDeque<T>) {
+    if history.capacity() > 64 && history.len() < history.capacity() / 4 {
+        history.shrink_to(history.len() * 2);
+    }
+}
+
 /// `CLOCK_MONOTONIC`: no wall-clock step moves it, and it stands still while the machine is suspended.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SystemClock;
@@ -68,6 +76,19 @@ impl Clock for SystemClock {
     fn sleep_until(&self, time: Nanos) {
         precise::sleep_until(*self, time);
     }
+}
+
+/// `CLOCK_MONOTONIC` at its latest tick, which takes no time to read. Ticks are some milliseconds apart.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+#[inline]
+pub(crate) fn coarse() -> impl Into<Option<Nanos>> {
+    nanos(&rustix::time::clock_gettime(rustix::time::ClockId::MonotonicCoarse))
+}
+
+/// There is no such clock.
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+pub(crate) fn coarse() -> impl Into<Option<Nanos>> {
+    None
 }
 
 /// Nanoseconds in `time`, which is not negative.

@@ -5,6 +5,7 @@
 use std::io;
 use thiserror::Error;
 
+mod at_once;
 mod copy;
 pub mod framing;
 pub mod meter;
@@ -14,6 +15,7 @@ mod splice;
 #[cfg(any(target_os = "linux", target_os = "android"))]
 mod tee;
 
+pub use at_once::write_at_once;
 pub use copy::{Copying, Descriptor, Sink, Source};
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 pub use splice::tee;

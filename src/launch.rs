@@ -9,21 +9,20 @@
 use crate::clock::with_usual_slack;
 use crate::flow::framing::Buffer;
 use crate::flow::{Filled, Flow, FlowError, Passed, Source};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal};
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::io::{self, ErrorKind};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::process::Stdio;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::thread;
 use std::time::Duration;
 use tokio::process::{Child, Command};
 use tokio::sync::Semaphore;
-use tokio::time::sleep;
 
 mod batches;
 mod child;
@@ -31,6 +30,7 @@ mod lines;
 mod loads;
 mod names;
 mod printer;
+mod printing;
 mod slots;
 mod spool;
 mod target;
@@ -54,8 +54,12 @@ pub use units::{Units, room_for_words};
 /// What all commands' output together may take in memory.
 const MEMORY: usize = 1 << 20;
 
-/// After everything was killed, nobody who takes no output holds up the end longer than this.
-const LAST_WORDS: Duration = Duration::from_secs(1);
+/// Before a command: it will ignore SIGPIPE. Rust's library has that signal end whatever it starts; a shell that becomes the
+/// command can ignore it.
+pub const IGNORING_SIGPIPE: [&str; 3] = ["/bin/sh", "-c", "trap '' PIPE; exec \"$0\" \"$@\""];
+
+/// Far enough never to come.
+const NEVER: Duration = Duration::from_secs(86_400 * 365 * 30);
 
 /// Threads that may be blocked by who does not read what we write: more would only take memory.
 const BLOCKED: usize = 8;
@@ -82,6 +86,8 @@ pub struct Options {
     pub timeout: Option<Duration>,
     /// Whether commands stay in our process group, where they may use the terminal.
     pub in_our_group: bool,
+    /// Whether commands ignore SIGPIPE.
+    pub ignore_sigpipe: bool,
 }
 
 /// What becomes of the output of commands.
@@ -126,8 +132,10 @@ pub enum Outcome {
 
 /// Who is told what happens. Called from several threads.
 pub trait Observer: Send + Sync {
-    /// The command is about to start.
-    fn starting(&self, job: &Job, words: Words<'_>);
+    /// The command is about to start, but has no slot yet: whoever waits for the end of all does not wait for this.
+    fn tracing(&self, job: &Job, words: Words<'_>);
+    /// The command starts now. This must not block.
+    fn starting(&self, job: &Job);
     /// The command has ended, or could not start. Where it is [`Outcome::Ok`] this must not block.
     fn ended(&self, job: &Job, outcome: &Outcome);
     /// Our reader is gone.
@@ -143,6 +151,9 @@ pub trait Observer: Send + Sync {
     /// Has `print` write to our standard output or error, where something else may be shown at the moment. It says whether
     /// it has left a line open on a terminal.
     fn printing(&self, print: &mut dyn FnMut() -> bool);
+    /// Whether something else may be shown there, so that nothing may be written without [`printing`](Self::printing),
+    /// which may block.
+    fn shows_something(&self) -> bool;
     /// What stands before each line of the command's output, or of what it writes to its standard error.
     fn tag(&self, job: &Job, is_stdout: bool) -> Vec<u8>;
     /// The next job, which was read and waits; blank units left out so far.
@@ -181,15 +192,18 @@ impl Launcher {
     /// how they ended would be lost (wait(2)).
     ///
     /// # Errors
-    /// The system gives us no thread or no way to wait for events.
+    /// The system gives us no threads, none more for the caller, no process for a command, or no way to wait for events.
     pub fn new(options: Options, observer: Arc<dyn Observer>) -> io::Result<Self> {
         let mut runtime = tokio::runtime::Builder::new_multi_thread();
         runtime.worker_threads(slots::STARTERS).thread_name("children").enable_all();
-        runtime.max_blocking_threads(BLOCKED);
+        // A thread that has gone could not be had again where there is no room for one.
+        runtime.max_blocking_threads(BLOCKED).thread_keep_alive(NEVER);
         expect_room_for_a_runtime()?;
         // Its threads hand their timer slack down to the commands they start.
         let runtime = with_usual_slack(|| runtime.build())?;
         let tasks = runtime.handle().clone();
+        // There is one to print at least, from now on.
+        tasks.spawn_blocking(|| ());
         // Commands outlive the launcher.
         std::mem::forget(runtime);
         let printer = Mutex::new(Printer::new(options.output == Output::InOrder));
@@ -234,6 +248,11 @@ impl Launcher {
         self.shared.slots.resume();
     }
 
+    /// Has starts go on that were stopped together with us: until then whoever starts them is blocked.
+    pub fn release_stopped_starts(&self) {
+        self.shared.slots.release_stopped_starts();
+    }
+
     /// Returns when no command runs.
     pub fn drain(&self) {
         self.shared.slots.drain();
@@ -262,9 +281,10 @@ impl Launcher {
     /// Has the command for `job` started: by a task, as starting takes a while and several can start at once.
     fn start(&self, mut job: Job) {
         let load = self.shared.loads.take(self.memory_to_start(&job));
+        self.shared.observer.tracing(&job, self.shared.options.template.fill(&job.units));
         let slot = self.shared.slots.take(job.seq);
+        self.shared.observer.starting(&job);
         let words = self.shared.options.template.fill(&job.units);
-        self.shared.observer.starting(&job, words);
         let loaded = match job.refused() {
             None => Ok((self.command(words), load)),
             Some(outcome) => Err(outcome),
@@ -280,7 +300,6 @@ impl Launcher {
             };
             match started {
                 Ok((child, target)) => {
-                    shared.slots.started(job.seq, target);
                     // It may have been stopped before anybody knew it.
                     launcher.end_who_wants_the_terminal(job.seq, target);
                     child::attend(shared, Running { job, child, target, slot }).await;
@@ -309,30 +328,21 @@ impl Launcher {
     ) -> Result<(Child, Target), Outcome> {
         command.env("THROTTLE_SEQ", job.seq.to_string()).env("THROTTLE_SLOT", slot.to_string());
         if let Some(mut units) = job.input.take() {
-            let input = self.once_there_is_room(|| as_input(&mut units)).await;
+            let input = self.shared.slots.once_there_is_room(|| as_input(&mut units)).await;
             command.stdin(input.map_err(Outcome::InputLost)?);
         }
-        let child = self.once_there_is_room(|| command.spawn()).await.map_err(|error| match error.kind() {
+        let spawn = || {
+            let child = command.spawn()?;
+            let target = self.target(&child).ok_or(ErrorKind::NotFound)?;
+            // Before anybody else can find no room: this one will end.
+            self.shared.slots.started(job.seq, target);
+            Ok((child, target))
+        };
+        self.shared.slots.once_there_is_room(spawn).await.map_err(|error| match error.kind() {
             ErrorKind::NotFound => Outcome::NotFound(error),
             ErrorKind::ArgumentListTooLong => Outcome::TooLong,
             _ => Outcome::CannotRun(error),
-        })?;
-        let target = self.target(&child).ok_or_else(|| Outcome::CannotRun(ErrorKind::NotFound.into()))?;
-        Ok((child, target))
-    }
-
-    /// Does what takes files or processes as soon as the system has them.
-    async fn once_there_is_room<T>(&self, mut act: impl FnMut() -> io::Result<T>) -> io::Result<T> {
-        loop {
-            match act() {
-                Err(error) if is_shortage(&error) => {}
-                done => return done,
-            }
-            if !self.shared.slots.wait_for_room_in_the_system().await {
-                // Everybody else waits by now; a moment ago one of them may have been in the way.
-                return act();
-            }
-        }
+        })
     }
 
     /// The command, but for its environment and standard input.
@@ -341,8 +351,12 @@ impl Launcher {
         let mut words = words.iter();
         // There always is one: no template is empty, and where the first word is {} there is a unit.
         let name = words.next().unwrap_or(Cow::Borrowed(OsStr::new("")));
-        let mut command = Command::new(options.program.as_deref().unwrap_or(&name));
-        command.arg0(&name).args(words).stdin(Stdio::null());
+        let program = options.program.as_deref().unwrap_or(&name);
+        let mut command = if options.ignore_sigpipe { ignoring_sigpipe(program) } else { Command::new(program) };
+        if !options.ignore_sigpipe {
+            command.arg0(&name);
+        }
+        command.args(words).stdin(Stdio::null());
         if options.output != Output::Direct {
             command.stdout(Stdio::piped()).stderr(Stdio::piped());
         }
@@ -359,11 +373,26 @@ impl Launcher {
     }
 }
 
-/// tokio panics where it cannot open the six files it waits with (two pairs and a copy of one end of each, so far), instead
-/// of saying so.
+fn ignoring_sigpipe(program: &OsStr) -> Command {
+    let [shell, option, script] = IGNORING_SIGPIPE;
+    let mut command = Command::new(shell);
+    command.arg(option).arg(script).arg(program);
+    command
+}
+
+/// tokio panics where it cannot open the six files it waits with (two pairs and a copy of one end of each, so far) or start
+/// its threads, instead of saying so. A command's process counts as a thread does (`RLIMIT_NPROC`, getrlimit(2)).
 fn expect_room_for_a_runtime() -> io::Result<()> {
     let pairs: io::Result<Vec<_>> = (0..3).map(|_| UnixStream::pair()).collect();
-    pairs.map(drop)
+    pairs?;
+    let (threads, one_to_print, who_asked, a_command) = (slots::STARTERS, 1, 1, 1);
+    let all_at_once = RwLock::new(());
+    thread::scope(|scope| {
+        let _until_all_are_there = all_at_once.write();
+        let wait = || drop(all_at_once.read());
+        let started = |_| thread::Builder::new().spawn_scoped(scope, wait).map(drop);
+        (0..threads + one_to_print + who_asked + a_command).try_for_each(started)
+    })
 }
 
 /// Too many processes or open files: both end with somebody else's end.
@@ -390,145 +419,6 @@ fn is_stopped_for_the_terminal(pid: Pid) -> bool {
     let options = WaitIdOptions::STOPPED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
     let stopped_by = waitid(WaitId::Pid(pid), options).ok().flatten().and_then(|status| status.stopping_signal());
     [Signal::TTIN, Signal::TTOU].into_iter().any(|signal| stopped_by == Some(signal.as_raw()))
-}
-
-impl Shared {
-    async fn print(self: &Arc<Self>, seq: u64, result: Collected) -> io::Result<()> {
-        let in_turn = self.options.output == Output::InOrder;
-        let nothing = result.out.is_empty() && result.err.is_empty();
-        if nothing && !in_turn {
-            return Ok(());
-        }
-        let printed = match self.print_at_once(seq, result) {
-            Ok(printed) => printed,
-            Err(result) => {
-                let shared = Arc::clone(self);
-                self.blocking(move || shared.finish(shared.printer(), seq, result)).await
-            }
-        };
-        self.note_written(&printed);
-        printed
-    }
-
-    /// Prints what takes no wait: a little, to pipes that are ready, while nobody else prints. What would wait is given
-    /// back: another thread does the waiting, and commands are attended to meanwhile.
-    fn print_at_once(&self, seq: u64, result: Collected) -> Result<io::Result<()>, Collected> {
-        if self.options.output == Output::InOrder || !result.is_small() {
-            return Err(result);
-        }
-        let Ok(printer) = self.printer.try_lock() else { return Err(result) };
-        let ready =
-            (result.out.is_empty() || is_ready(io::stdout())) && (result.err.is_empty() || is_ready(io::stderr()));
-        if ready { Ok(self.finish(printer, seq, result)) } else { Err(result) }
-    }
-
-    /// Whether too much is held is told under the lock: otherwise two who finish at once could tell it in the wrong order.
-    fn finish(&self, mut printer: MutexGuard<'_, Printer>, seq: u64, result: Collected) -> io::Result<()> {
-        let was_full = printer.is_full();
-        let mut result = Some(result);
-        let mut finished = Ok(());
-        self.observer.printing(&mut || {
-            finished = result.take().map_or(Ok(()), |result| printer.finish(seq, result));
-            printer.outlets.take_open_line()
-        });
-        let full = printer.is_full();
-        self.slots.set_full(full);
-        drop(printer);
-        if full && !was_full && !self.told_of_holding.swap(true, Ordering::Relaxed) {
-            self.observer.held_up();
-        }
-        finished
-    }
-
-    fn printer(&self) -> MutexGuard<'_, Printer> {
-        self.printer.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Prints what may have to wait for somebody who reads it, on a thread for that.
-    async fn blocking(&self, print: impl FnOnce() -> io::Result<()> + Send + 'static) -> io::Result<()> {
-        let printing = Arc::clone(&self.printing);
-        let print = async {
-            let turn = printing.acquire_owned().await;
-            let print = move || {
-                let _turn = turn;
-                print()
-            };
-            on_a_thread(print).await
-        };
-        self.unless_killed(print).await
-    }
-
-    /// Tells what may have to be written for somebody to read.
-    async fn tell(self: &Arc<Self>, job: &Arc<Job>, tell: impl FnOnce(&dyn Observer, &Job) + Send + 'static) {
-        let (shared, job) = (Arc::clone(self), Arc::clone(job));
-        let told = on_a_thread(move || {
-            tell(&*shared.observer, &job);
-            Ok(())
-        });
-        // Who does not want to know need not.
-        let _ = self.unless_killed(told).await;
-    }
-
-    async fn unless_killed(&self, act: impl Future<Output = io::Result<()>>) -> io::Result<()> {
-        let too_long = async {
-            self.slots.killed().await;
-            sleep(LAST_WORDS).await;
-        };
-        tokio::select! {
-            done = act => done,
-            () = too_long => Err(ErrorKind::TimedOut.into()),
-        }
-    }
-
-    /// A reader that is gone ends everything.
-    fn note_written(&self, written: &io::Result<()>) {
-        match written {
-            Err(error) if error.kind() == ErrorKind::BrokenPipe => self.observer.reader_gone(),
-            Err(_) if self.slots.is_killing() => {}
-            Err(error) if TemporaryError::within(error).is_some() => self.observer.cannot_hold(error),
-            Err(error) => self.observer.cannot_print(error),
-            Ok(()) => {}
-        }
-    }
-
-    async fn ended(self: &Arc<Self>, job: &Arc<Job>, outcome: Outcome, printed: io::Result<()>, slot: u32) {
-        let wanted_terminal = self.wanted_terminal.lock().unwrap_or_else(PoisonError::into_inner).remove(&job.seq);
-        let outcome = match (wanted_terminal, printed) {
-            (true, _) => Outcome::WantedTerminal,
-            (false, Err(error)) => Outcome::OutputLost(error),
-            (false, Ok(())) => outcome,
-        };
-        // What writes to our standard output itself finds for itself that nobody reads.
-        if self.options.output == Output::Direct && !matches!(outcome, Outcome::Ok) && has_no_reader(io::stdout()) {
-            self.observer.reader_gone();
-        }
-        if matches!(outcome, Outcome::Ok) {
-            self.observer.ended(job, &outcome);
-        } else {
-            self.tell(job, move |observer, job| observer.ended(job, &outcome)).await;
-        }
-        self.slots.release(job.seq, slot);
-    }
-}
-
-async fn on_a_thread(act: impl FnOnce() -> io::Result<()> + Send + 'static) -> io::Result<()> {
-    tokio::task::spawn_blocking(act).await.unwrap_or_else(|error| Err(io::Error::other(error)))
-}
-
-/// Whether a little can be written to `fd` without a wait.
-fn is_ready(fd: impl AsFd) -> bool {
-    !state_of(fd).is_empty()
-}
-
-/// Whether nobody will ever read what is written to `fd`: a pipe without readers has `POLLERR` (poll(2)).
-fn has_no_reader(fd: impl AsFd) -> bool {
-    state_of(fd).contains(PollFlags::ERR)
-}
-
-fn state_of(fd: impl AsFd) -> PollFlags {
-    let mut fds = [PollFd::new(&fd, PollFlags::OUT)];
-    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-    poll(&mut fds, Some(&now)).map_or(PollFlags::empty(), |_| fds[0].revents())
 }
 
 /// Units on their way from a source to commands.

@@ -2,6 +2,7 @@
 //!
 //! Only this module and those below it know clap, anyhow, the terminal and exit codes.
 
+mod before_main;
 mod bucket;
 mod commands;
 mod ending;
@@ -29,8 +30,7 @@ use std::io::{IsTerminal, Write};
 
 /// Runs the program and says how it ends.
 pub(crate) fn main() -> Exit {
-    // If that fails, it ends us as it always did.
-    let _ = signals::survive_large_files();
+    signals::survive_questions();
     let flags = match flags::parse(std::env::args_os()) {
         Ok(flags) => flags,
         Err(exit) => return exit,
@@ -39,6 +39,16 @@ pub(crate) fn main() -> Exit {
         say(told(&flags, &error));
         flags.own_error()
     })
+}
+
+/// A thread that is needed from the start cannot be had.
+#[derive(Debug)]
+pub(crate) struct NoThread;
+
+impl Display for NoThread {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("cannot start the threads that are needed")
+    }
 }
 
 /// An error, and what helps against it: against one of a bucket, or a limit of the system, wherever it is felt.
@@ -50,12 +60,19 @@ fn told(flags: &Flags, error: &anyhow::Error) -> String {
     let advice = match code.map(Errno::from_raw_os_error) {
         Some(Errno::MFILE) => "; ulimit -n allows more open files",
         Some(Errno::FBIG) => "; ulimit -f allows larger files",
+        Some(Errno::AGAIN) if error.is::<NoThread>() => "; ulimit -u allows more processes and threads",
         _ => "",
     };
     format!("{error:#}{advice}")
 }
 
 fn run(flags: &Flags) -> anyhow::Result<Exit> {
+    let writes = match flags.task() {
+        Task::Set(_) => false,
+        Task::Once(_) => !flags.command().is_empty(),
+        _ => true,
+    };
+    anyhow::ensure!(!(writes && before_main::stdout_is_closed()), "cannot write to standard output: it is closed");
     match flags.task() {
         Task::Pipe => pipe::run(flags),
         Task::Launch(template) => commands::run(flags, template),

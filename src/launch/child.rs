@@ -4,9 +4,12 @@ use super::lines::{Lines, Partial};
 use super::printer::Collected;
 use super::spool::Spool;
 use super::target::Target;
-use super::{Job, Outcome, Output, Shared};
+use super::{Job, NEVER, Outcome, Output, Shared};
+use rustix::buffer::spare_capacity;
+use rustix::io::Errno;
 use rustix::process::Signal;
 use std::io;
+use std::os::fd::AsFd;
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 use std::sync::Arc;
@@ -25,11 +28,11 @@ const LEFT_BEHIND: Duration = Duration::from_secs(1);
 /// The most that a pipe usually holds, and so the most that a command can have written before its end and we not read.
 const IN_A_PIPE: usize = 1 << 20;
 
+/// What is read at once.
+const READ: usize = 8 * 1024;
+
 /// From KILL to the end.
 const DYING: Duration = Duration::from_secs(1);
-
-/// Far enough never to come.
-const NEVER: Duration = Duration::from_secs(86_400 * 365 * 30);
 
 /// A started command.
 pub(super) struct Running {
@@ -79,25 +82,33 @@ async fn watch(
 /// The end of a command.
 struct End {
     status: io::Result<ExitStatus>,
-    /// When what is left of it is killed, where it took too long.
-    kill_at: Option<Instant>,
+    /// When what is left of it is killed, where it took too long; see [`Slots::ran`](super::Slots::ran).
+    kill_at: Option<Duration>,
 }
 
 /// Waits for its end, and ends it where it takes too long.
 async fn live(shared: &Arc<Shared>, child: &mut Child, target: Target) -> End {
-    let timeout = sleep(shared.options.timeout.map_or(NEVER, |timeout| timeout.min(NEVER)));
-    tokio::select! {
-        status = child.wait() => return End { status, kill_at: None },
-        () = timeout => {}
+    let timeout = shared.options.timeout.map_or(NEVER, |timeout| timeout.min(NEVER));
+    if let Some(status) = ended_within(shared, child, timeout).await {
+        return End { status, kill_at: None };
     }
     target.signal(Signal::TERM);
     target.signal(Signal::CONT);
-    let kill_at = Some(Instant::now() + GRACE);
-    tokio::select! {
-        status = child.wait() => return End { status, kill_at },
-        () = sleep(GRACE) => target.signal(Signal::KILL),
+    let kill_at = Some(shared.slots.ran() + GRACE);
+    if let Some(status) = ended_within(shared, child, GRACE).await {
+        return End { status, kill_at };
     }
+    target.signal(Signal::KILL);
     End { status: child.wait().await, kill_at }
+}
+
+/// How it ended, if it did within `time`. If we were stopped, both may have come to pass: then it ended.
+async fn ended_within(shared: &Shared, child: &mut Child, time: Duration) -> Option<io::Result<ExitStatus>> {
+    tokio::select! {
+        status = child.wait() => return Some(status),
+        () = shared.slots.sleep(time) => {}
+    }
+    child.try_wait().transpose()
 }
 
 /// Takes what it writes, until nobody holds its output open, or for a while after its end. Gives what got lost, and whether
@@ -107,7 +118,7 @@ async fn listen(shared: &Arc<Shared>, streams: &mut Streams, has_ended: &Notify)
     let mut lost = None;
     let left_behind = async {
         has_ended.notified().await;
-        sleep(LEFT_BEHIND).await;
+        shared.slots.sleep(LEFT_BEHIND).await;
     };
     tokio::pin!(left_behind);
     while !streams.are_closed() {
@@ -128,11 +139,11 @@ async fn listen(shared: &Arc<Shared>, streams: &mut Streams, has_ended: &Notify)
 }
 
 /// After a timeout, or when everything is to end, what is left of the group is waited for, too, and at last killed.
-async fn end_group(shared: &Arc<Shared>, target: Target, kill_at: Option<Instant>) {
+async fn end_group(shared: &Arc<Shared>, target: Target, kill_at: Option<Duration>) {
     let mut killed_at = None;
     while (kill_at.is_some() || shared.slots.is_ending()) && shared.slots.survives(target) {
         let now = Instant::now();
-        let overdue = kill_at.is_some_and(|kill_at| now >= kill_at);
+        let overdue = kill_at.is_some_and(|kill_at| shared.slots.ran() >= kill_at);
         if overdue {
             target.signal(Signal::KILL);
         }
@@ -196,7 +207,7 @@ struct Stream<P> {
     is_stdout: bool,
 }
 
-impl<P: AsyncRead + Unpin> Stream<P> {
+impl<P: AsyncRead + AsFd + Unpin> Stream<P> {
     fn new(shared: &Arc<Shared>, job: &Job, pipe: Option<P>, is_stdout: bool) -> Self {
         let tag = shared.options.tag.then(|| shared.observer.tag(job, is_stdout));
         let partial = (shared.options.output == Output::Lines).then(|| Partial::new(&shared.budget));
@@ -220,17 +231,20 @@ impl<P: AsyncRead + Unpin> Stream<P> {
         Ok(())
     }
 
-    /// Takes what is already there. A slow reader, or being stopped, may have kept us from it.
+    /// Takes what is already there. A slow reader, or being stopped, may have kept us from it; the runtime may not know yet
+    /// that there is something.
     async fn drain(&mut self, shared: &Arc<Shared>) -> io::Result<()> {
         let (mut buffer, mut taken) = (Vec::new(), 0);
-        while self.pipe.is_some() && taken < IN_A_PIPE {
-            let read = tokio::select! {
-                biased;
-                read = read_some(&mut self.pipe, &mut buffer) => read,
-                () = std::future::ready(()) => break,
-            };
-            taken += buffer.len();
-            self.take(shared, read, &mut buffer).await?;
+        while let Some(pipe) = self.pipe.as_ref().filter(|_| taken < IN_A_PIPE) {
+            buffer.reserve(READ);
+            match rustix::io::read(pipe, spare_capacity(&mut buffer)) {
+                Err(Errno::AGAIN) => break,
+                Err(Errno::INTR) => {}
+                read => {
+                    taken += buffer.len();
+                    self.take(shared, read.map_err(io::Error::from), &mut buffer).await?;
+                }
+            }
         }
         Ok(())
     }
@@ -270,8 +284,7 @@ impl<P: AsyncRead + Unpin> Stream<P> {
             written
         };
         let written = shared.blocking(write).await;
-        shared.note_written(&written);
-        written
+        shared.note_written(written).await
     }
 }
 
@@ -279,7 +292,7 @@ impl<P: AsyncRead + Unpin> Stream<P> {
 async fn read_some(pipe: &mut Option<impl AsyncRead + Unpin>, buffer: &mut Vec<u8>) -> io::Result<usize> {
     match pipe {
         Some(pipe) => {
-            buffer.reserve(8 * 1024);
+            buffer.reserve(READ);
             pipe.read_buf(buffer).await
         }
         None => std::future::pending().await,

@@ -2,7 +2,7 @@
 
 use super::spool::Spool;
 use super::temporary::Temporary;
-use crate::flow::{Descriptor, Sink};
+use crate::flow::{Descriptor, Sink, write_at_once};
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind, IsTerminal, Read, Seek, SeekFrom, Write};
 
@@ -23,13 +23,6 @@ pub(super) struct Collected {
 impl Collected {
     fn is_empty(&self) -> bool {
         self.out.is_empty() && self.err.is_empty()
-    }
-
-    /// Whether it can be written without waiting for a pipe that is ready: POSIX promises room for `PIPE_BUF`, at least
-    /// 512 bytes, on Linux 4096 (pipe(7)).
-    pub(super) fn is_small(&self) -> bool {
-        let small = |spool: &Spool| spool.in_memory().is_some_and(|bytes| bytes.len() <= 4096);
-        small(&self.out) && small(&self.err)
     }
 }
 
@@ -162,6 +155,19 @@ impl Outlets {
 
     pub(super) fn out(&mut self) -> impl Write {
         Watched { outlet: &mut self.out, line_is_open: &mut self.line_is_open }
+    }
+
+    /// Writes all of `bytes` to standard output, if that takes no wait; otherwise none, and `None`.
+    pub(super) fn out_at_once(&self, bytes: &[u8]) -> Option<io::Result<()>> {
+        write_at_once(&self.out.fd.0, bytes)
+    }
+
+    /// The same for standard error; see [`err`](Self::err).
+    pub(super) fn err_at_once(&self, bytes: &[u8]) -> Option<io::Result<()>> {
+        match write_at_once(&self.err.fd.0, bytes)? {
+            Err(error) if error.kind() == ErrorKind::BrokenPipe => Some(Ok(())),
+            written => Some(written),
+        }
     }
 
     /// Nobody may be listening there; that does not end the work.

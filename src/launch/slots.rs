@@ -1,13 +1,16 @@
 //! Who is running, and whether anybody else may start: the one place where the pump, the children's tasks and the signal
 //! thread meet.
 
-use super::target::{Relative, Target};
+use super::is_shortage;
+use super::target::{Relative, Target, stopped_starts};
 use rustix::process::Signal;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
+use std::io;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, RwLock};
+use tokio::time::{Instant, sleep};
 
 /// Commands that start at once. A start takes as long as the system needs to load the command, half a millisecond or more,
 /// for which the starting thread is blocked (`CLONE_VFORK`, clone(2)): one thread alone would not keep two cores busy.
@@ -19,11 +22,17 @@ const MOST_STARTING: usize = 2 * STARTERS;
 /// For so long a start is waited for before everything stops.
 const LONGEST_START: Duration = Duration::from_secs(1);
 
+/// A start that takes longer than this may itself have been stopped.
+const USUAL_START: Duration = Duration::from_millis(5);
+
 #[derive(Debug)]
 pub(super) struct Slots {
     state: Mutex<State>,
+    begun: Instant,
     changed: Condvar,
     room_in_the_system: Notify,
+    /// Held for writing by who has to try alone.
+    alone: RwLock<()>,
     killed: Notify,
     /// 0: no cap.
     jobs: u32,
@@ -43,7 +52,9 @@ struct State {
     stopping: bool,
     /// Everything is stopped, or about to be, until it may go on: nothing starts, and who starts in the same moment is
     /// stopped, too.
-    suspended: bool,
+    suspended: Option<Suspension>,
+    /// How long everything was stopped before.
+    suspended_before: Duration,
     /// The last signal passed on, for who starts in the same moment.
     passed_on: Option<Signal>,
     /// Who belongs to a command in our own group, as seen when a signal was passed on.
@@ -52,8 +63,56 @@ struct State {
     full: bool,
     /// Commands that have ended.
     ended: u64,
-    /// Those for which the system had no room: none else starts until one ends.
+    /// Those for which the system had no room: none else starts until they have.
     short: usize,
+}
+
+/// One for whom the system has no room, until this is dropped.
+struct Short<'a>(&'a Slots);
+
+impl<'a> Short<'a> {
+    fn count(slots: &'a Slots) -> Self {
+        slots.lock().short += 1;
+        Short(slots)
+    }
+}
+
+impl Drop for Short<'_> {
+    fn drop(&mut self) {
+        self.0.lock().short -= 1;
+        self.0.changed.notify_all();
+    }
+}
+
+#[derive(Debug)]
+struct Suspension {
+    since: Instant,
+    /// Who was stopped. The command that leads to them may be gone when they are to go on.
+    stopped: Vec<Stopped>,
+}
+
+#[derive(Debug)]
+enum Stopped {
+    Group(Target),
+    Relative(Relative),
+}
+
+impl Suspension {
+    fn stop(&mut self, target: Target) {
+        target.signal(Signal::STOP);
+        self.stopped.push(Stopped::Group(target));
+        self.stopped.extend(target.relatives().into_iter().map(Stopped::Relative));
+    }
+
+    fn resume(&self) {
+        for stopped in &self.stopped {
+            match stopped {
+                Stopped::Group(target) => target.signal(Signal::CONT),
+                Stopped::Relative(relative) if relative.is_alive() => relative.signal(Signal::CONT),
+                Stopped::Relative(_) => {}
+            }
+        }
+    }
 }
 
 impl Slots {
@@ -61,8 +120,10 @@ impl Slots {
         let most_starting = usize::try_from(burst).unwrap_or(usize::MAX).saturating_mul(2).clamp(1, MOST_STARTING);
         Slots {
             state: Mutex::default(),
+            begun: Instant::now(),
             changed: Condvar::new(),
             room_in_the_system: Notify::new(),
+            alone: RwLock::new(()),
             killed: Notify::new(),
             jobs,
             most_starting,
@@ -93,7 +154,7 @@ impl Slots {
         let running = state.running.len() as u64;
         let starters = self.most_starting.saturating_sub(state.starting) as u64;
         match self.jobs {
-            _ if state.stopping || state.full || (state.short > 0 && running > 0) => 0,
+            _ if state.stopping || state.full || state.short > 0 => 0,
             0 => starters,
             jobs => u64::from(jobs).saturating_sub(running).min(starters),
         }
@@ -102,7 +163,7 @@ impl Slots {
     /// Takes a slot for the job `seq`. Once nothing is to start any more, never returns.
     pub(super) fn take(&self, seq: u64) -> u32 {
         let mut state = self.lock();
-        while state.stopping || state.suspended {
+        while state.stopping || state.suspended.is_some() {
             state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
         state.running.insert(seq, None);
@@ -121,15 +182,15 @@ impl Slots {
         if let Some(signal) = state.passed_on {
             target.signal(signal);
         }
-        if state.suspended {
-            target.signal(Signal::STOP);
+        if let Some(suspension) = &mut state.suspended {
+            suspension.stop(target);
         }
         self.one_less_is_starting(&mut state);
     }
 
     fn one_less_is_starting(&self, state: &mut State) {
         state.starting -= 1;
-        if state.suspended || state.starting + 1 == self.most_starting {
+        if state.suspended.is_some() || state.starting + 1 == self.most_starting {
             self.changed.notify_all();
         }
     }
@@ -141,30 +202,46 @@ impl Slots {
         }
         state.free.push(Reverse(slot));
         state.ended += 1;
-        state.short = 0;
-        // Under the lock: who has counted himself as short after this waits for the next end.
         self.room_in_the_system.notify_waiters();
         drop(state);
         self.changed.notify_all();
     }
 
-    /// The system has no room for another process; whether waiting for one to end may help, and if so, returns then.
-    pub(super) async fn wait_for_room_in_the_system(&self) -> bool {
-        let mut room = std::pin::pin!(self.room_in_the_system.notified());
-        room.as_mut().enable();
-        if !self.note_shortage() {
-            return false;
+    /// Runs `act`, which takes files or processes, as soon as the system has them. Who found none tries again alone, so
+    /// that others who try do not take from each other what is there, and after each end of a command that has started.
+    pub(super) async fn once_there_is_room<T>(&self, mut act: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+        let tried = self.alone.try_read().ok().map(|_together| act());
+        match tried {
+            Some(Err(error)) if is_shortage(&error) => {}
+            Some(done) => return done,
+            None => {}
         }
-        room.await;
-        true
+        let _short = Short::count(self);
+        let _alone = self.alone.write().await;
+        loop {
+            let ended = self.lock().ended;
+            match act() {
+                Err(error) if is_shortage(&error) && self.another_ends(ended).await => {}
+                done => return done,
+            }
+        }
     }
 
-    /// One more waits for an end; `false` if all others do, too.
-    fn note_shortage(&self) -> bool {
-        let mut state = self.lock();
-        let others_end = state.running.len() > state.short + 1;
-        state.short += usize::from(others_end);
-        others_end
+    /// Returns when more commands have ended than `before`; `false` if none has started that could.
+    async fn another_ends(&self, before: u64) -> bool {
+        let mut room = std::pin::pin!(self.room_in_the_system.notified());
+        room.as_mut().enable();
+        let (has_ended, may_end) = self.look_for_ends(before);
+        if !has_ended && may_end {
+            room.await;
+        }
+        has_ended || may_end
+    }
+
+    /// Whether more commands have ended than `before`, and whether any has started that may end.
+    fn look_for_ends(&self, before: u64) -> (bool, bool) {
+        let state = self.lock();
+        (state.ended > before, state.running.values().any(Option::is_some))
     }
 
     /// Returns when another command has ended; `false` if none runs.
@@ -234,22 +311,54 @@ impl Slots {
     }
 
     /// Stops everything that runs, and returns when also what was just starting is stopped.
+    ///
+    /// Who starts belongs to our group at first, with all signals held back. A stop signal to our group then reaches it
+    /// before the command runs, while the thread that starts it is blocked and cannot stop: neither could we (`CLONE_VFORK`,
+    /// clone(2)). So it goes on until it has started, and is stopped then.
     pub(super) fn suspend(&self) {
         let mut state = self.lock();
-        state.suspended = true;
-        state.running.values().flatten().for_each(|target| target.signal(Signal::STOP));
-        let is_starting = |state: &mut State| state.starting > state.short;
+        let mut suspension = Suspension { since: Instant::now(), stopped: Vec::new() };
+        state.running.values().flatten().for_each(|target| suspension.stop(*target));
+        let since = state.suspended.get_or_insert(suspension).since;
         // A start may hang, on a file system that does not answer for example.
-        drop(self.changed.wait_timeout_while(state, LONGEST_START, is_starting));
+        while state.is_starting() && since.elapsed() < LONGEST_START {
+            let waited = self.changed.wait_timeout_while(state, USUAL_START, |state| state.is_starting());
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            state.release_stopped_starts();
+        }
+    }
+
+    /// Has those go on that were stopped with us while they were starting.
+    pub(super) fn release_stopped_starts(&self) {
+        self.lock().release_stopped_starts();
     }
 
     /// Lets everything go on.
     pub(super) fn resume(&self) {
         let mut state = self.lock();
-        state.suspended = false;
-        state.running.values().flatten().for_each(|target| target.signal(Signal::CONT));
+        if let Some(suspension) = state.suspended.take() {
+            state.suspended_before += suspension.since.elapsed();
+            suspension.resume();
+        }
         drop(state);
         self.changed.notify_all();
+    }
+
+    /// For how long commands could run so far: time in which we had everything stopped does not count.
+    pub(super) fn ran(&self) -> Duration {
+        let state = self.lock();
+        let now = state.suspended.as_ref().map_or_else(Instant::now, |suspension| suspension.since);
+        now.saturating_duration_since(self.begun).saturating_sub(state.suspended_before)
+    }
+
+    /// Returns when commands could run for `time`.
+    pub(super) async fn sleep(&self, time: Duration) {
+        let until = self.ran() + time;
+        let mut left = time;
+        while !left.is_zero() {
+            sleep(left).await;
+            left = until.saturating_sub(self.ran());
+        }
     }
 
     pub(super) fn running(&self) -> Vec<(u64, Target)> {
@@ -282,6 +391,19 @@ impl Slots {
 }
 
 impl State {
+    fn is_starting(&self) -> bool {
+        self.starting > self.short
+    }
+
+    fn release_stopped_starts(&self) {
+        if self.is_starting() {
+            let known: Vec<_> = self.running.values().flatten().map(|target| target.pid()).collect();
+            for start in stopped_starts(&known) {
+                start.signal(Signal::CONT);
+            }
+        }
+    }
+
     /// Gives those whom no command leads to any more, as those between have ended.
     fn remember_relatives(&mut self) -> Vec<Relative> {
         let now: Vec<Relative> = self.running.values().flatten().flat_map(|target| target.relatives()).collect();
@@ -295,7 +417,7 @@ impl State {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rustix::process::Pid;
+    use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
     use std::os::unix::process::CommandExt;
     use std::process::{Child, Command};
     use std::thread;
@@ -308,7 +430,6 @@ mod tests {
 
     /// Waits until somebody has it stopped.
     fn is_stopped(target: Target) -> bool {
-        use rustix::process::{WaitId, WaitIdOptions, waitid};
         let status = waitid(WaitId::Pid(target.pid()), WaitIdOptions::STOPPED | WaitIdOptions::EXITED).unwrap();
         status.is_some_and(|status| status.stopped())
     }
@@ -338,5 +459,24 @@ mod tests {
             child.kill().unwrap();
             child.wait().unwrap();
         }
+    }
+
+    #[test]
+    fn what_is_left_of_a_command_that_was_released_meanwhile_goes_on_too() {
+        let slots = Slots::new(0, 9);
+        let slot = slots.take(1);
+        let (mut child, target) = sleeper();
+        slots.started(1, target);
+        slots.suspend();
+        assert!(is_stopped(target));
+        slots.release(1, slot);
+        let ran = slots.ran();
+        thread::sleep(Duration::from_millis(20));
+        assert_eq!(slots.ran(), ran, "no time goes by");
+        slots.resume();
+        let status = waitid(WaitId::Pid(target.pid()), WaitIdOptions::CONTINUED | WaitIdOptions::EXITED).unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(status.is_some_and(|status| status.continued()));
     }
 }

@@ -68,6 +68,22 @@ impl Relative {
     }
 }
 
+/// Our children that were stopped on their way to become commands, but for those `known` to have started: they run what
+/// we run. None, where there is no /proc to ask; where starts go without it, no thread is blocked by them either.
+pub(super) fn stopped_starts(known: &[Pid]) -> Vec<Relative> {
+    let program = |pid: Pid| std::fs::read_link(format!("/proc/{}/exe", pid.as_raw_nonzero()));
+    let own = rustix::process::getpid();
+    let Ok(ours) = program(own) else { return Vec::new() };
+    let is_start = |process: &Process| {
+        process.parent == own.as_raw_nonzero().get()
+            && process.is_stopped
+            && !known.contains(&process.pid)
+            && program(process.pid).is_ok_and(|theirs| theirs == ours)
+    };
+    let starts = processes().into_iter().filter(is_start);
+    starts.map(|process| Relative { pid: process.pid, started: process.started }).collect()
+}
+
 /// Whether anybody in the group does not merely wait to be waited for: in a container the first process, to whom orphans
 /// go, often waits for nobody. Yes, where there is no /proc to ask.
 fn has_living(group: Pid) -> bool {
@@ -97,6 +113,7 @@ struct Process {
     group: i32,
     started: u64,
     is_dead: bool,
+    is_stopped: bool,
 }
 
 impl Process {
@@ -104,10 +121,11 @@ impl Process {
     fn from_stat(stat: &str) -> Option<Self> {
         let (pid, rest) = stat.split_once(' ')?;
         let mut fields = rest.rsplit_once(") ")?.1.split(' ');
-        let is_dead = matches!(fields.next()?, "Z" | "X");
+        let state = fields.next()?;
+        let (is_dead, is_stopped) = (matches!(state, "Z" | "X"), state == "T");
         let (parent, group) = (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
         let started = fields.nth(16)?.parse().ok()?;
-        Some(Process { pid: Pid::from_raw(pid.parse().ok()?)?, parent, group, started, is_dead })
+        Some(Process { pid: Pid::from_raw(pid.parse().ok()?)?, parent, group, started, is_dead, is_stopped })
     }
 }
 

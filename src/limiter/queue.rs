@@ -141,6 +141,8 @@ pub(crate) struct Waiter<'a> {
     pub(crate) deadline: Option<Nanos>,
     pub(crate) waker: &'a Waker,
     pub(crate) is_thread: bool,
+    /// Granted at its next look at the earliest.
+    pub(crate) yields: bool,
 }
 
 /// The outcome of joining.
@@ -203,7 +205,10 @@ impl Queue {
 
     /// Grants at once, or puts the waiter in line.
     pub(crate) fn join(&mut self, now: Nanos, waiter: &Waiter<'_>, effects: &mut Effects) -> Result<Joined, Denied> {
-        if self.take_now(now, waiter.cost, effects)? {
+        if waiter.yields {
+            self.check(waiter.cost)?;
+            self.advance(now, effects);
+        } else if self.take_now(now, waiter.cost, effects)? {
             return Ok(Joined::Granted);
         }
         self.admit(waiter)?;
@@ -569,7 +574,7 @@ impl From<Refusal> for Denied {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bucket::Bucket;
+    use crate::limits::bucket::Bucket;
 
     #[test]
     fn a_thread_whose_time_is_over_when_it_joins_keeps_time_for_nobody() {
@@ -579,7 +584,7 @@ mod tests {
         let mut queue = Queue::new(limits, rules, Some(Places { capacity: 0, held: 0 }));
         let effects = &mut Effects::default();
         let mut join = |deadline| {
-            let waiter = Waiter { cost: 1, deadline, waker: Waker::noop(), is_thread: true };
+            let waiter = Waiter { cost: 1, deadline, waker: Waker::noop(), is_thread: true, yields: false };
             match queue.join(7, &waiter, effects) {
                 Ok(Joined::Waits(key)) => key,
                 other => panic!("it waits for a place: {other:?}"),

@@ -11,6 +11,7 @@ use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
 use std::time::Duration;
+use tokio::task::coop;
 
 #[derive(Debug)]
 pub(crate) struct Shared {
@@ -76,7 +77,7 @@ impl Shared {
     /// Takes at once or not at all.
     #[inline]
     pub(crate) fn try_take(&self, cost: u64) -> Result<(), Denied> {
-        match self.fast_path.take(|| self.time.now(), cost) {
+        match self.fast_path.take(&self.time, cost) {
             Take::Granted => Ok(()),
             Take::TooLong(wait) => Err(Denied::TooLong { wait }),
             Take::Closed => self.with(|queue, now, effects| queue.try_take(now, cost, effects)),
@@ -135,13 +136,34 @@ impl Wait {
     #[inline]
     pub(crate) fn poll(&mut self, shared: &Shared, context: &mut Context<'_>) -> Poll<Result<(), Denied>> {
         match self.stage {
-            Stage::Fresh if shared.fast_path.take(|| shared.time.now(), self.cost) == Take::Granted => {
-                self.stage = Stage::Done(Ok(()));
-                Poll::Ready(Ok(()))
-            }
+            Stage::Fresh => self.poll_fresh(shared, context),
+            Stage::InLine(_) => self.poll_line(shared, context),
             Stage::Done(done) => Poll::Ready(done),
-            _ => self.poll_line(shared, context),
         }
+    }
+
+    /// What is had at once counts as one of the things that a task of tokio may do in one go.
+    #[inline]
+    fn poll_fresh(&mut self, shared: &Shared, context: &mut Context<'_>) -> Poll<Result<(), Denied>> {
+        let Poll::Ready(budget) = coop::poll_proceed(context) else { return self.yield_in_line(shared, context) };
+        let polled = if shared.fast_path.take(&shared.time, self.cost) == Take::Granted {
+            self.stage = Stage::Done(Ok(()));
+            Poll::Ready(Ok(()))
+        } else {
+            self.poll_line(shared, context)
+        };
+        if polled.is_ready() {
+            budget.made_progress();
+        }
+        polled
+    }
+
+    /// The task has done what a task of tokio may do in one go, and is polled again soon: it takes its place in line until
+    /// then.
+    #[cold]
+    fn yield_in_line(&mut self, shared: &Shared, context: &mut Context<'_>) -> Poll<Result<(), Denied>> {
+        self.join(shared, context.waker(), false, true);
+        self.stand(shared)
     }
 
     fn poll_line(&mut self, shared: &Shared, context: &mut Context<'_>) -> Poll<Result<(), Denied>> {
@@ -149,8 +171,12 @@ impl Wait {
             Stage::InLine(key) => {
                 shared.with(|queue, now, effects| self.look(queue, now, key, context.waker(), effects));
             }
-            _ => self.join(shared, context.waker(), false),
+            _ => self.join(shared, context.waker(), false, false),
         }
+        self.stand(shared)
+    }
+
+    fn stand(&mut self, shared: &Shared) -> Poll<Result<(), Denied>> {
         match self.stage {
             Stage::Done(done) => Poll::Ready(done),
             _ if shared.timer.want(shared).is_err() => {
@@ -163,14 +189,14 @@ impl Wait {
 
     /// Waits on this thread.
     pub(crate) fn block(&mut self, shared: &Shared) -> Result<(), Denied> {
-        if shared.fast_path.take(|| shared.time.now(), self.cost) == Take::Granted {
+        if shared.fast_path.take(&shared.time, self.cost) == Take::Granted {
             self.stage = Stage::Done(Ok(()));
             return Ok(());
         }
         let waker = Waker::from(Arc::new(Parked(std::thread::current())));
         loop {
             match self.stage {
-                Stage::Fresh => self.join(shared, &waker, true),
+                Stage::Fresh => self.join(shared, &waker, true, false),
                 Stage::InLine(key) => self.nap(shared, key, &waker),
                 Stage::Done(done) => return done,
             }
@@ -191,8 +217,8 @@ impl Wait {
     }
 
     /// Where this one stands is noted under the lock: afterwards the others' wakers run, and may panic.
-    fn join(&mut self, shared: &Shared, waker: &Waker, is_thread: bool) {
-        let waiter = Waiter { cost: self.cost, deadline: self.deadline, waker, is_thread };
+    fn join(&mut self, shared: &Shared, waker: &Waker, is_thread: bool, yields: bool) {
+        let waiter = Waiter { cost: self.cost, deadline: self.deadline, waker, is_thread, yields };
         shared.with(|queue, now, effects| {
             self.stage = match queue.join(now, &waiter, effects) {
                 Ok(Joined::Granted) => Stage::Done(Ok(())),

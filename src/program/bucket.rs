@@ -1,7 +1,6 @@
 //! Buckets: where limits live that other processes use, too.
 
 use super::flags::{Flags, Format, Task};
-use super::report::AnyStore;
 use super::say;
 use super::tally::printable_text;
 use anyhow::{Context, Result, anyhow};
@@ -13,14 +12,14 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use throttle::clock::{self, Nanos, SystemClock};
-use throttle::limits::Plan;
+use throttle::limits::Policy;
 use throttle::store::{
-    Address, AddressError, File, FileError, Memory, Patience, Place, Redis, RedisError, Shared, StoreError, Trouble,
-    View,
+    Address, AddressError, File, FileError, Memory, Patience, Place, Redis, RedisError, Store, StoreError, Supply,
+    Trouble, View,
 };
 
 /// A bucket, wherever it is.
-pub(crate) type AnyBucket = dyn Shared + Send + Sync;
+pub(crate) type AnyBucket = dyn Store + Send + Sync;
 
 /// A bucket that the user names.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,7 +57,7 @@ impl Bucket {
     ///
     /// # Errors
     /// Why it cannot.
-    pub(crate) fn check(&self, plan: &Plan) -> Result<(), StoreError> {
+    pub(crate) fn check(&self, plan: &Policy) -> Result<(), StoreError> {
         match &self.kind {
             Kind::File(_) => File::check(plan).map_err(StoreError::from),
             Kind::Server(_) => Redis::check(plan).map_err(StoreError::from),
@@ -66,7 +65,7 @@ impl Bucket {
     }
 
     /// Opens it; where it is not there yet it is made with `plan`.
-    fn open(&self, plan: Option<&Plan>, patience: Patience) -> Result<Box<AnyBucket>, StoreError> {
+    fn open(&self, plan: Option<&Policy>, patience: Patience) -> Result<Box<AnyBucket>, StoreError> {
         Ok(match &self.kind {
             Kind::File(place) => Box::new(File::open(place.clone(), plan)?),
             Kind::Server(address) => Box::new(Redis::open(address.clone(), plan, patience)?),
@@ -170,13 +169,13 @@ fn folder(state: Option<OsString>, home: Option<OsString>) -> Option<PathBuf> {
 }
 
 /// Where the limits of the pipe and of commands live, in a bucket or with us; and the command line with those limits.
-pub(super) fn store(flags: &Flags) -> Result<(Box<AnyStore>, Flags)> {
+pub(super) fn supply(flags: &Flags) -> Result<(Supply, Flags)> {
     let Some(bucket) = flags.bucket() else {
-        return Ok((Box::new(Memory::new(flags.plan(), SystemClock)), flags.clone()));
+        return Ok((Supply::new(Box::new(Memory::new(flags.plan(), SystemClock))), flags.clone()));
     };
     let opened = open(flags, bucket)?;
     let flags = with_limits_of(flags, &*opened)?;
-    Ok((opened, flags))
+    Ok((Supply::new(opened), flags))
 }
 
 /// The command line with the limits it would run by. A bucket is only opened where nothing else knows them, and not made.
@@ -190,8 +189,8 @@ pub(super) fn limits(flags: &Flags) -> Result<Flags> {
 /// The command line with the limits that its bucket keeps.
 pub(super) fn with_limits_of(flags: &Flags, opened: &AnyBucket) -> Result<Flags> {
     let origin = flags.bucket().map_or("", Bucket::origin);
-    let keeps = |error| anyhow!("{origin}{error}; the bucket {} keeps {}", opened.place(), opened.plan());
-    flags.with_limits(opened.plan()).map_err(keeps)
+    let keeps = |error| anyhow!("{origin}{error}; the bucket {} keeps {}", opened.place(), opened.policy());
+    flags.with_limits(opened.policy()).map_err(keeps)
 }
 
 /// The bucket; where it is not there yet and limits were named, it is made. Those named must be those kept.
@@ -228,7 +227,7 @@ pub(super) fn show(flags: &Flags, bucket: &Bucket, format: Format) -> Result<()>
 fn shown(bucket: &Bucket, view: &View) -> String {
     let left = |left: &i128| if *left < 0 { format!("{} owed", -left) } else { format!("{left} left") };
     let lines = view.left.iter().enumerate();
-    let lines = lines.map(|(place, units)| format!("  {}: {}\n", view.plan.describe(place), left(units)));
+    let lines = lines.map(|(place, units)| format!("  {}: {}\n", view.policy.describe(place), left(units)));
     let lines: String = lines.collect();
     let next = match view.wait {
         None => "never".to_owned(),
@@ -242,7 +241,7 @@ fn shown(bucket: &Bucket, view: &View) -> String {
 fn shown_json(bucket: &Bucket, view: &View) -> serde_json::Value {
     let limits = view.left.iter().enumerate().map(|(place, left)| {
         json!({
-            "limit": view.plan.describe(place),
+            "limit": view.policy.describe(place),
             "left": i64::try_from(*left).unwrap_or(i64::MAX),
         })
     });

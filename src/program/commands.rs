@@ -1,6 +1,6 @@
 //! Launch mode: a command for each unit.
 
-use super::ending::Teller;
+use super::ending::{Enders, Teller};
 use super::exit::Exit;
 use super::flags::{Flags, Repeat};
 use super::input::{self, Input};
@@ -8,8 +8,9 @@ use super::lookup::{self, Missing};
 use super::naming::Naming;
 use super::report::{Report, Total, UnitName, counted};
 use super::tally::{self, Tally};
-use super::{bucket, pipe, say, signals, turn};
+use super::{NoThread, bucket, pipe, say, signals, turn};
 use anyhow::{Context, Result, anyhow};
+use signal_hook::consts::SIGPIPE;
 use std::cell::RefCell;
 use std::ffi::OsString;
 use std::io::{self, IsTerminal, Write};
@@ -24,7 +25,7 @@ use throttle::launch::{
     Job, Launcher, Launching, Numbers, Options, Outcome, Shape, Showing, Template, quoted, quoted_for_terminal,
     room_for_words,
 };
-use throttle::store::Memory;
+use throttle::store::{Memory, Supply};
 
 /// Enough for many units of the usual size; a longer one does not have to fit.
 const BUFFER: usize = 192 * 1024;
@@ -56,6 +57,7 @@ pub(crate) fn run(flags: &Flags, template: &Template) -> Result<Exit> {
         tag: flags.is_tagged(),
         timeout: flags.timeout(),
         in_our_group,
+        ignore_sigpipe: signals::is_ignored(SIGPIPE),
     };
     with_source(flags, |source, name, total| launch(flags, options, source, name, total))
 }
@@ -113,13 +115,15 @@ fn launch(
     name: &str,
     total: Option<Total>,
 ) -> Result<Exit> {
-    let (store, flags) = bucket::store(flags)?;
+    let (supply, flags) = bucket::supply(flags)?;
     let (flags, options) = (&flags, options(&flags));
     pipe::hint_at_idle_limit(flags);
     throttle::clock::sharpen_this_thread();
     let report =
-        Report::new(flags, UnitName::Command, total, store)?.with_tally(Tally::new(flags, io::stderr().is_terminal()));
+        Report::new(flags, UnitName::Command, total, supply)?.with_tally(Tally::new(flags, io::stderr().is_terminal()));
+    let (enders, wanted) = Enders::new();
     let watch = Arc::new(Watch {
+        enders,
         report: Arc::new(report),
         launcher: OnceLock::new(),
         signal: AtomicI32::new(0),
@@ -127,8 +131,8 @@ fn launch(
         looks_for_cr: AtomicBool::new(!flags.is_quiet() && !flags.shape().to_stdin && flags.shape().skip_blank),
     });
     signals::notice_ends().context("cannot handle signals")?;
-    let launcher =
-        Launcher::new(options, Arc::new(Teller(Arc::clone(&watch)))).context("cannot start a thread for commands")?;
+    watch.start_enders(wanted).context(NoThread)?;
+    let launcher = Launcher::new(options, Arc::new(Teller(Arc::clone(&watch)))).context(NoThread)?;
     // Set once, here.
     let _ = watch.launcher.set(launcher.clone());
     signals::attend(Arc::clone(&watch.report), Some(Arc::clone(&watch))).context("cannot handle signals")?;
@@ -156,6 +160,7 @@ fn launch(
 /// What the observer and the signal thread need to know of.
 #[derive(Debug)]
 pub(super) struct Watch {
+    pub(super) enders: Enders,
     pub(super) report: Arc<Report>,
     launcher: OnceLock<Launcher>,
     /// The first that came to end us; 0 for none.
@@ -204,7 +209,7 @@ pub(crate) fn dry_run(flags: &Flags, template: &Template) -> Result<Exit> {
 /// The same pump on a clock that does not wait.
 fn show_run(flags: &Flags, template: &Template, source: AnySource, name: &str) -> Result<Exit> {
     let clock = FakeClock::default();
-    let store = Memory::new(flags.plan(), clock.clone());
+    let supply = Supply::new(Box::new(Memory::new(flags.plan(), clock.clone())));
     let meter = Meter::new(0, flags.plan().len());
     let buffer = Buffer::new(flags.framing(), BUFFER);
     let out = RefCell::new(io::BufWriter::new(io::stdout()));
@@ -226,7 +231,7 @@ fn show_run(flags: &Flags, template: &Template, source: AnySource, name: &str) -
     };
     let source = AfterShowing { source, out: &out };
     let mut flow = Showing::new(source, buffer, shape, template, show);
-    let result = pump::run(&mut flow, &store, &meter).map(|()| flow.skipped());
+    let result = pump::run(&mut flow, &supply, &meter).map(|()| flow.skipped());
     drop(flow);
     let mut out = out.into_inner();
     let written = result.map(|skipped| {

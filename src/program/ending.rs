@@ -5,13 +5,13 @@
 
 use super::commands::Watch;
 use super::report::UnitName;
-use super::{say, signals};
+use super::signals;
 use rustix::process::Signal;
-use signal_hook::consts::SIGPIPE;
 use std::io;
 use std::io::IsTerminal;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread;
 use std::time::Duration;
 use throttle::launch::{Job, Observer, Outcome, Words, quoted, quoted_for_terminal};
@@ -35,9 +35,41 @@ pub(super) enum Ending {
     CannotPrint,
 }
 
+/// How the threads that end the program are asked to. They are there from the start: later the system may have no room for
+/// a thread, just when everything is to end.
+#[derive(Debug)]
+pub(super) struct Enders {
+    ordinary: Sender<Ending>,
+    without_readers: Sender<()>,
+}
+
+/// What those threads wait for.
+#[derive(Debug)]
+pub(super) struct Wanted {
+    ordinary: Receiver<Ending>,
+    without_readers: Receiver<()>,
+}
+
+impl Enders {
+    pub(super) fn new() -> (Self, Wanted) {
+        let ((ordinary, ending), (without_readers, killed)) = (mpsc::channel(), mpsc::channel());
+        (Enders { ordinary, without_readers }, Wanted { ordinary: ending, without_readers: killed })
+    }
+}
+
+/// Starts a thread that acts on the first that is `wanted`.
+fn in_waiting<T: Send + 'static>(
+    name: &str,
+    wanted: Receiver<T>,
+    act: impl FnOnce(T) + Send + 'static,
+) -> io::Result<()> {
+    let wait = move || wanted.recv().map_or((), act);
+    thread::Builder::new().name(name.to_owned()).spawn(wait).map(drop)
+}
+
 impl Watch {
     /// Launches nothing more, waits for what runs, and ends the program. Says whether that is news.
-    pub(super) fn end(self: &Arc<Self>, ending: Ending) -> bool {
+    pub(super) fn end(&self, ending: Ending) -> bool {
         let Some(launcher) = self.launcher() else { return false };
         if !launcher.stop() {
             return false;
@@ -53,18 +85,34 @@ impl Watch {
                 launcher.end_with(Signal::TERM);
             }
         }
-        let watch = Arc::clone(self);
-        let ender = thread::Builder::new().name("ender".to_owned()).spawn(move || {
-            // Others go on while the commands that run are waited for.
-            watch.report.store().retire();
-            launcher.drain();
-            watch.finish(ending);
-        });
-        if let Err(error) = ender {
-            say(format_args!("cannot start a thread to end with: {error}"));
-            std::process::exit(1);
-        }
+        let _ = self.enders.ordinary.send(ending);
         true
+    }
+
+    /// Starts the threads that will end the program.
+    ///
+    /// # Errors
+    /// The system refuses a thread.
+    pub(super) fn start_enders(self: &Arc<Self>, wanted: Wanted) -> io::Result<()> {
+        let watch = Arc::clone(self);
+        in_waiting("ender", wanted.ordinary, move |ending| {
+            // Others go on while the commands that run are waited for.
+            watch.report.supply().retire();
+            watch.drain();
+            watch.finish(ending)
+        })?;
+        let watch = Arc::clone(self);
+        in_waiting("last ender", wanted.without_readers, move |()| {
+            watch.drain();
+            thread::sleep(LAST_WORDS);
+            signals::die_of(watch.signal.load(Ordering::SeqCst));
+        })
+    }
+
+    fn drain(&self) {
+        if let Some(launcher) = self.launcher() {
+            launcher.drain();
+        }
     }
 
     /// A signal has come; whether it is the first, which is passed on. A second one kills.
@@ -91,18 +139,8 @@ impl Watch {
     }
 
     /// Everything was killed. Who does not read what we still have to tell does not keep us.
-    pub(super) fn end_without_readers(self: &Arc<Self>) {
-        let watch = Arc::clone(self);
-        let end = move || {
-            if let Some(launcher) = watch.launcher() {
-                launcher.drain();
-            }
-            thread::sleep(LAST_WORDS);
-            signals::die_of(watch.signal.load(Ordering::SeqCst));
-        };
-        if thread::Builder::new().name("ender".to_owned()).spawn(end).is_err() {
-            signals::die_of(self.signal.load(Ordering::SeqCst));
-        }
+    pub(super) fn end_without_readers(&self) {
+        let _ = self.enders.without_readers.send(());
     }
 
     fn interrupt(&self, why: &'static str) {
@@ -114,7 +152,7 @@ impl Watch {
     fn finish(&self, ending: Ending) -> ! {
         self.report.close_or_say();
         match (self.signal.load(Ordering::SeqCst), ending) {
-            (0, Ending::ReaderGone) => signals::die_of(SIGPIPE),
+            (0, Ending::ReaderGone) => std::process::exit(signals::die_of_broken_pipe().code().into()),
             (0, _) => {}
             // Also where something else was the end before it came.
             (signal, _) => signals::die_of(signal),
@@ -128,18 +166,22 @@ impl Watch {
 pub(super) struct Teller(pub(super) Arc<Watch>);
 
 impl Observer for Teller {
-    fn starting(&self, job: &Job, words: Words<'_>) {
+    fn tracing(&self, job: &Job, words: Words<'_>) {
+        let is_traced = self.0.report.tally().is_some_and(|tally| tally.is_traced());
+        if is_traced && job.refused().is_none() {
+            let quoted = if io::stderr().is_terminal() { quoted_for_terminal(words) } else { quoted(words) };
+            self.0.report.aside_bytes(&quoted);
+        }
+    }
+
+    fn starting(&self, job: &Job) {
         if job.name().ends_with(b"\r") && self.0.looks_for_cr.swap(false, Ordering::SeqCst) {
             self.0.report.aside(
                 "hint: the units end in CR, which the commands get, too; to drop it: tr -d '\\r' < FILE | throttle …",
             );
         }
-        let Some(mut tally) = self.0.report.tally() else { return };
-        tally.start(job, self.0.report.now());
-        if tally.is_traced() && job.refused().is_none() {
-            drop(tally);
-            let quoted = if io::stderr().is_terminal() { quoted_for_terminal(words) } else { quoted(words) };
-            self.0.report.aside_bytes(&quoted);
+        if let Some(mut tally) = self.0.report.tally() {
+            tally.start(job, self.0.report.now());
         }
     }
 
@@ -180,6 +222,10 @@ impl Observer for Teller {
 
     fn printing(&self, print: &mut dyn FnMut() -> bool) {
         self.0.report.beside_bar(print);
+    }
+
+    fn shows_something(&self) -> bool {
+        self.0.report.has_bar()
     }
 
     fn tag(&self, job: &Job, is_stdout: bool) -> Vec<u8> {

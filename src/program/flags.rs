@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use throttle::flow::framing::Framing;
 use throttle::launch::{Output, Place, Reading, Shape, Template};
-use throttle::limits::Plan;
+use throttle::limits::Policy;
 use throttle::rate::{Amount, Limit};
 use throttle::store::Address;
 
@@ -188,7 +188,7 @@ pub(crate) struct Flags {
     raw: Raw,
     task: Task,
     bucket: Option<Bucket>,
-    plan: Plan,
+    plan: Policy,
     framing: Framing,
 }
 
@@ -198,7 +198,7 @@ impl Flags {
     }
 
     /// The limits. None, as long as only the bucket knows them: see [`with_limits`](Self::with_limits).
-    pub(crate) fn plan(&self) -> &Plan {
+    pub(crate) fn plan(&self) -> &Policy {
         &self.plan
     }
 
@@ -206,7 +206,7 @@ impl Flags {
     ///
     /// # Errors
     /// What makes no sense with those.
-    pub(crate) fn with_limits(&self, plan: Plan) -> Result<Self, String> {
+    pub(crate) fn with_limits(&self, plan: Policy) -> Result<Self, String> {
         check_kind(&self.raw, &plan)?;
         let framing = framing(&self.raw, &plan)?;
         Ok(Flags { plan, framing, ..self.clone() })
@@ -329,11 +329,11 @@ fn ripen(raw: Raw, default: Option<&OsStr>) -> Result<Flags, clap::Error> {
     let bucket = shared::bucket(&raw, mode, default)?;
     let plan = match &bucket {
         // It knows them.
-        Some(_) if raw.rate.is_empty() => Plan::default(),
+        Some(_) if raw.rate.is_empty() => Policy::default(),
         None if raw.rate.is_empty() => {
             return Err(usage("--rate: how fast? write for example -r 5/s, -r 100/min or -r 10MiB/s"));
         }
-        _ => Plan::new(&raw.rate, raw.burst).map_err(|error| usage(&mistakes::in_limits(&error)))?,
+        _ => Policy::new(&raw.rate, raw.burst).map_err(|error| usage(&mistakes::in_limits(&error)))?,
     };
     if let Some(bucket) = bucket.as_ref().filter(|_| !raw.rate.is_empty()) {
         bucket.check(&plan).map_err(|error| usage(&format!("--rate: {error}")))?;
@@ -363,7 +363,7 @@ fn usage(message: &str) -> clap::Error {
 }
 
 /// What a limit counts is what there is to count.
-fn check_kind(raw: &Raw, plan: &Plan) -> Result<(), String> {
+fn check_kind(raw: &Raw, plan: &Policy) -> Result<(), String> {
     if plan.counts_bytes() && raw.once {
         return Err("--once: the limit counts bytes, and a call is a unit; write for example -r 5/s".to_owned());
     }
@@ -379,7 +379,7 @@ fn is_launch(raw: &Raw) -> bool {
     raw.shell.is_some() || !raw.command.is_empty()
 }
 
-fn framing(raw: &Raw, plan: &Plan) -> Result<Framing, String> {
+fn framing(raw: &Raw, plan: &Policy) -> Result<Framing, String> {
     let cut = match (raw.null, raw.delimiter) {
         (true, _) => Some(("-0", 0)),
         (false, Some(byte)) => Some(("-d", byte)),

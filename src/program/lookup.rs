@@ -5,7 +5,7 @@ use rustix::fs::{Access, access};
 use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::fs::File;
-use std::io::Read;
+use std::io::{self, ErrorKind, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use throttle::store::Address;
@@ -21,6 +21,8 @@ pub(crate) enum Missing {
     NotExecutable(PathBuf),
     /// A script, and what its first line names.
     NoInterpreter(PathBuf, OsString),
+    /// It cannot even be looked at.
+    Unreachable(PathBuf, io::Error),
 }
 
 impl Missing {
@@ -28,7 +30,7 @@ impl Missing {
     pub(crate) fn with_advice(&self, dash_c: &str) -> String {
         let advice = match self {
             Missing::NotFound(name) => advice(name, dash_c),
-            Missing::NotExecutable(_) | Missing::NoInterpreter(..) => None,
+            Missing::NotExecutable(_) | Missing::NoInterpreter(..) | Missing::Unreachable(..) => None,
         };
         advice.map_or_else(|| self.to_string(), |advice| format!("{self}; {advice}"))
     }
@@ -36,7 +38,7 @@ impl Missing {
     pub(crate) fn exit(&self) -> Exit {
         match self {
             Missing::NotFound(_) | Missing::NoInterpreter(..) => Exit::NotFound,
-            Missing::NotExecutable(_) => Exit::CannotRun,
+            Missing::NotExecutable(_) | Missing::Unreachable(..) => Exit::CannotRun,
         }
     }
 }
@@ -67,6 +69,7 @@ impl fmt::Display for Missing {
                     path.display()
                 )
             }
+            Missing::Unreachable(path, error) => write!(f, "'{}' cannot be run: {error}", path.display()),
         }
     }
 }
@@ -98,10 +101,16 @@ fn runs(path: &Path) -> Option<PathBuf> {
 }
 
 fn missing(name: &OsStr, places: impl IntoIterator<Item = PathBuf>) -> Missing {
-    match places.into_iter().find(|place| !name.is_empty() && place.exists()) {
-        Some(place) => Missing::NotExecutable(place),
-        None => Missing::NotFound(name.to_owned()),
-    }
+    let is_path = name.as_bytes().contains(&b'/');
+    let reason = |place: PathBuf| match place.metadata() {
+        _ if name.is_empty() => None,
+        Ok(_) => Some(Missing::NotExecutable(place)),
+        Err(error) if error.kind() == ErrorKind::NotFound => None,
+        // What stands in PATH may be no folder.
+        Err(error) if error.kind() == ErrorKind::NotADirectory && !is_path => None,
+        Err(error) => Some(Missing::Unreachable(place, error)),
+    };
+    places.into_iter().find_map(reason).unwrap_or_else(|| Missing::NotFound(name.to_owned()))
 }
 
 /// What the first line of a script names, if that is not there: execve(2) says only that something is missing.

@@ -5,7 +5,7 @@ use super::exit::Exit;
 use super::flags::Flags;
 use super::{lookup, say, signals, turn};
 use anyhow::{Context, Result};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGPIPE, SIGTERM};
 use signal_hook::flag;
 use signal_hook::iterator::{Handle, Signals};
 use std::ffi::{OsStr, OsString};
@@ -16,6 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::{self, JoinHandle};
 use throttle::clock::{Nanos, sharpen_this_thread, with_usual_slack};
+use throttle::launch::IGNORING_SIGPIPE;
 use throttle::limits::{Grant, Refusal};
 use throttle::store::StoreError;
 
@@ -59,7 +60,8 @@ fn take(flags: &Flags, bucket: &Bucket) -> Result<(Grant, Nanos, Arc<AnyBucket>)
     let store: Arc<AnyBucket> = Arc::from(bucket::open(flags, bucket)?);
     bucket::with_limits_of(flags, &*store)?;
     let max_wait = flags.max_wait().map(|time| Nanos::try_from(time.as_nanos()).unwrap_or(Nanos::MAX));
-    let (grant, asked) = AnyBucket::take(&*store, 1, max_wait)?;
+    let latest = max_wait.map_or(Nanos::MAX, |wait| store.clock().now().saturating_add(wait));
+    let (grant, asked) = store.take(1, latest)?;
     Ok((grant, asked, store))
 }
 
@@ -154,7 +156,17 @@ fn interrupt(store: &AnyBucket, grant: &Grant, over: &AtomicBool, signal: i32) {
 /// Returns only where that fails.
 fn become_command(path: &OsStr, command: &[OsString]) -> Exit {
     let (name, args) = command.split_first().map_or((path, &[][..]), |(name, args)| (name.as_os_str(), args));
-    let error = with_usual_slack(|| Command::new(path).arg0(name).args(args).exec());
+    let mut command = if signals::is_ignored(SIGPIPE) {
+        let [shell, option, script] = IGNORING_SIGPIPE;
+        let mut shell = Command::new(shell);
+        shell.args([option, script]).arg(path);
+        shell
+    } else {
+        let mut command = Command::new(path);
+        command.arg0(name);
+        command
+    };
+    let error = with_usual_slack(|| command.args(args).exec());
     say(format_args!("'{}' cannot be run: {error}", path.display()));
     if error.kind() == ErrorKind::NotFound { Exit::NotFound } else { Exit::CannotRun }
 }

@@ -29,11 +29,11 @@ const WIDE: usize = 1024 * 1024;
 /// What failed, with what.
 pub(crate) fn run(flags: &Flags) -> Result<Exit> {
     let input = input::open(flags.arg_file())?;
-    let (store, flags) = bucket::store(flags)?;
+    let (supply, flags) = bucket::supply(flags)?;
     let flags = &flags;
     hints(flags, &input);
     throttle::clock::sharpen_this_thread();
-    let report = Arc::new(Report::new(flags, UnitName::of(flags.framing()), input.size.map(Total::Bytes), store)?);
+    let report = Arc::new(Report::new(flags, UnitName::of(flags.framing()), input.size.map(Total::Bytes), supply)?);
     signals::attend(Arc::clone(&report), None).context("cannot handle signals")?;
     match pass_on(flags, input, &report) {
         Ok(exit) => report.close().map(|()| exit),

@@ -2,14 +2,20 @@
 //!
 //! That thread never waits for anybody who reads what we write: what is shown is shown by another.
 
+use super::NoThread;
+pub(super) use super::before_main::is_ignored;
 use super::commands::{Watch, has_terminal};
 use super::exit::Exit;
 use super::report::Report;
-use anyhow::Result;
+use super::say;
+use anyhow::{Context, Result};
 use nix::sys::signal::{self, SigSet, SigmaskHow};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::Signal;
-use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGPIPE, SIGQUIT, SIGTERM, SIGTSTP, SIGUSR1, SIGXFSZ};
+use signal_hook::consts::{
+    SIGALRM, SIGCHLD, SIGCONT, SIGHUP, SIGINT, SIGPIPE, SIGPROF, SIGQUIT, SIGTERM, SIGTSTP, SIGUSR1, SIGUSR2,
+    SIGVTALRM, SIGXCPU, SIGXFSZ,
+};
 use signal_hook::flag;
 use signal_hook::iterator::backend::SignalDelivery;
 use signal_hook::iterator::exfiltrator::SignalOnly;
@@ -32,7 +38,9 @@ pub(crate) fn attend(report: Arc<Report>, commands: Option<Arc<Watch>>) -> Resul
     let mut wanted = vec![SIGINT, SIGTERM, SIGHUP, SIGUSR1];
     if commands.is_some() {
         // By default it would end us alone.
-        wanted.extend([SIGTSTP, SIGQUIT]);
+        wanted.extend([SIGTSTP, SIGQUIT, SIGCONT]);
+        // These end programs, too.
+        wanted.extend([SIGUSR2, SIGALRM, SIGVTALRM, SIGPROF, SIGXCPU]);
     }
     wanted.retain(|&signal| !is_ignored(signal));
     // Without a terminal to control them, commands cannot be stopped for wanting it.
@@ -48,7 +56,7 @@ pub(crate) fn attend(report: Arc<Report>, commands: Option<Arc<Watch>>) -> Resul
         Delivery::with_pipe(read, write, SignalOnly, &wanted)
     })?;
     let answer = move || answer(delivery, &report, commands.as_ref(), &ending);
-    thread::Builder::new().name("attendant".to_owned()).spawn(answer)?;
+    thread::Builder::new().name("attendant".to_owned()).spawn(answer).context(NoThread)?;
     Ok(())
 }
 
@@ -126,6 +134,7 @@ fn wait(delivery: &Delivery, at_most: Option<Duration>) {
 fn pass_on(signal: i32, commands: &Arc<Watch>) {
     let Some(launcher) = commands.launcher() else { return };
     match signal {
+        SIGCONT => launcher.release_stopped_starts(),
         SIGCHLD => launcher.end_those_who_want_the_terminal(),
         SIGTSTP => {
             launcher.suspend();
@@ -155,9 +164,13 @@ fn end_by(signal: i32, report: &Report) {
     die_of(signal);
 }
 
-/// Dies of SIGPIPE, as a program does whose reader is gone and that does not ignore it.
+/// Dies of SIGPIPE, as a program does whose reader is gone. If that was ignored at the start, it is an error.
 pub(crate) fn die_of_broken_pipe() -> Exit {
-    die_of(SIGPIPE);
+    if is_ignored(SIGPIPE) {
+        say("cannot write to standard output: nobody reads it any more");
+    } else {
+        die_of(SIGPIPE);
+    }
     Exit::Error
 }
 
@@ -189,30 +202,13 @@ pub(super) fn notice_ends() -> io::Result<()> {
     if is_ignored(SIGCHLD) { flag::register(SIGCHLD, Arc::default()).map(drop) } else { Ok(()) }
 }
 
-/// What is written beyond `ulimit -f` fails with an error that says where, instead of a signal that ends us without a word.
-/// A handler is taken from commands again when they start; a signal that is ignored would stay so.
-///
-/// # Errors
-/// The system refuses a handler.
-pub(super) fn survive_large_files() -> io::Result<()> {
-    if is_ignored(SIGXFSZ) { Ok(()) } else { flag::register(SIGXFSZ, Arc::default()).map(drop) }
-}
-
-/// Whether a signal was ignored when we were started.
-pub(super) fn is_ignored(signal: i32) -> bool {
-    ignored_signals() & (1 << (signal - 1)) != 0
-}
-
-/// The signals that were ignored when we were started, one bit each from signal 1 at bit 0; see `SigIgn` in proc(5).
-#[cfg(any(target_os = "linux", target_os = "android"))]
-fn ignored_signals() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
-    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
-}
-
-/// There is no way to ask without unsafe code.
-#[cfg(not(any(target_os = "linux", target_os = "android")))]
-fn ignored_signals() -> u64 {
-    0
+/// From now on SIGUSR1 harms nobody; it is answered as soon as there is something to tell. SIGXFSZ becomes an error of the
+/// write that went too far (setrlimit(2)), which says what it was about.
+pub(super) fn survive_questions() {
+    for signal in [SIGUSR1, SIGXFSZ] {
+        if !is_ignored(signal) {
+            // Without a handler it is as it was before.
+            let _ = flag::register(signal, Arc::default());
+        }
+    }
 }

@@ -6,10 +6,7 @@ use std::io::IsTerminal;
 use std::sync::atomic::{AtomicU64, Ordering};
 use throttle::clock::{Clock, Nanos, SECOND};
 use throttle::flow::Flow;
-use throttle::flow::meter::Meter;
 use throttle::flow::pump::{self, PumpError};
-use throttle::limits::Grant;
-use throttle::store::{Store, StoreError};
 
 /// It is said after this time, to who has as much to wait for yet.
 const SILENT: Nanos = SECOND;
@@ -35,12 +32,11 @@ pub(super) fn sleep_until(clock: &dyn Clock, time: Nanos, say: impl FnOnce(Strin
 /// As [`pump::run`].
 pub(super) fn run(flags: &Flags, flow: &mut impl Flow, report: &Report) -> Result<(), PumpError> {
     let told = Told { report, longest: AtomicU64::new(0) };
-    let store: &dyn Store = if is_told(flags) { &told } else { report.store() };
-    let meter: &Meter = report.meter();
-    pump::run(flow, store, meter)
+    let clock: &dyn Clock = if is_told(flags) { &told } else { report.supply().clock() };
+    pump::run_on(clock, flow, report.supply(), report.meter())
 }
 
-/// The bucket of a stream that says so when its turn is long in coming: not each time, but when it is much longer than it
+/// The clock of a stream that says so when its turn is long in coming: not each time, but when it is much longer than it
 /// ever was.
 #[derive(Debug)]
 struct Told<'a> {
@@ -54,7 +50,7 @@ impl Clock for Told<'_> {
     }
 
     fn sleep_until(&self, time: Nanos) {
-        let clock = self.report.store().clock();
+        let clock = self.report.supply().clock();
         let wait = time.saturating_sub(clock.now());
         if wait / 2 < self.longest.load(Ordering::Relaxed) {
             return clock.sleep_until(time);
@@ -63,36 +59,6 @@ impl Clock for Told<'_> {
             self.longest.store(wait, Ordering::Relaxed);
             self.report.aside(line);
         });
-    }
-}
-
-impl Store for Told<'_> {
-    fn clock(&self) -> &dyn Clock {
-        self
-    }
-
-    fn quantum(&self) -> u64 {
-        self.report.store().quantum()
-    }
-
-    fn available(&self) -> u64 {
-        self.report.store().available()
-    }
-
-    fn next_run(&self, waiting: u64) -> Result<(Grant, Nanos), StoreError> {
-        self.report.store().next_run(waiting)
-    }
-
-    fn take_available(&self, units: u64) -> u64 {
-        self.report.store().take_available(units)
-    }
-
-    fn foresee(&self, units: u64) {
-        self.report.store().foresee(units);
-    }
-
-    fn schedule(&self, units: u64) -> Option<Nanos> {
-        self.report.store().schedule(units)
     }
 }
 

@@ -443,3 +443,17 @@ async fn d11_the_balance_is_current() {
     tokio::time::advance(ms(35)).await;
     assert_eq!(limiter.balance(), 6);
 }
+
+/// What is left over of a refill goes to the next in line, though nothing is kept: 20 units are 4 refills of 5.
+#[tokio::test(start_paused = true)]
+async fn d5_a_refill_is_shared_by_those_in_line_whatever_is_kept() {
+    let limiter = RateLimiter::builder().max(0).initial(0).refill(5).build();
+    let start = Instant::now();
+    let (a, b, c) = (limiter.acquire(7), limiter.acquire(3), limiter.acquire(10));
+    tokio::join!(a, b, c);
+    assert_eq!(start.elapsed(), ms(400));
+    let waits = limiter.acquire(3);
+    waits.await;
+    assert!(!limiter.try_acquire(1), "with nobody in line the rest is lost");
+    assert_eq!(start.elapsed(), ms(500));
+}

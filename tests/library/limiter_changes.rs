@@ -216,3 +216,44 @@ fn without_a_bucket_a_pause_holds_too() {
     assert_eq!((limiter.available(), timer.next()), (0, Some(3_000_000_000)));
     assert!(timer.to_next() && poll_once(&mut waiter).is_ready());
 }
+
+/// Whatever is there for the taking, other tasks have their turns.
+#[tokio::test]
+async fn a_loop_of_acquires_that_are_all_ready_yields_to_other_tasks() {
+    let limiter = Limiter::new(1_000_000_000, 1_000_000_000).unwrap();
+    let semaphore = Semaphore::new(10, 1_000_000_000).unwrap();
+    let refills = throttle::leaky_bucket::RateLimiter::builder().max(100_000).initial(100_000).build();
+    let turns = Arc::new(std::sync::atomic::AtomicUsize::new(0));
+    let other = tokio::spawn({
+        let turns = turns.clone();
+        async move {
+            loop {
+                turns.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+                tokio::task::yield_now().await;
+            }
+        }
+    });
+    for kind in 0..3 {
+        let before = turns.load(std::sync::atomic::Ordering::SeqCst);
+        for _ in 0..10_000 {
+            match kind {
+                0 => limiter.acquire(1).await.unwrap(),
+                1 => drop(semaphore.acquire().await.unwrap()),
+                _ => refills.acquire_one().await,
+            }
+        }
+        let turns = turns.load(std::sync::atomic::Ordering::SeqCst) - before;
+        assert!(turns >= 50, "kind {kind}: the other task had {turns} turns");
+    }
+    other.abort();
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_yields_keeps_its_place_and_costs_no_rate() {
+    let limiter = Limiter::new(10_000, 100).unwrap();
+    let start = Instant::now();
+    for _ in 0..10_100 {
+        limiter.acquire(1).await.unwrap();
+    }
+    assert!(start.elapsed() >= ms(999) && start.elapsed() <= ms(1002), "{:?}", start.elapsed());
+}

@@ -1,12 +1,11 @@
 //! How launch mode ends, through the real program: exit codes, what is told, timeouts and signals.
 
 use crate::launching::*;
-use rustix::process::{Pid, Signal};
+use rustix::process::Signal;
 use std::fs;
 use std::io::{Read, Write};
-use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -320,88 +319,6 @@ fn who_ignores_a_signal_is_waited_for_though_its_parent_is_gone() {
     run.signal(Signal::TERM);
     assert_eq!(run.end().signal(), Some(15));
     assert!(all_are_gone(&pids));
-}
-
-/// A pipe that takes nothing more, and that nobody reads.
-fn stuck_pipe() -> (std::io::PipeReader, std::io::PipeWriter) {
-    let (reader, mut writer) = std::io::pipe().unwrap();
-    let flags = rustix::fs::fcntl_getfl(&writer).unwrap();
-    rustix::fs::fcntl_setfl(&writer, flags | rustix::fs::OFlags::NONBLOCK).unwrap();
-    while std::io::Write::write(&mut writer, &[0; 4096]).is_ok() {}
-    rustix::fs::fcntl_setfl(&writer, flags).unwrap();
-    (reader, writer)
-}
-
-/// Signals it until it ends, not more often than it needs, and says of what it died.
-fn end_with_two(child: &mut Child) -> Option<i32> {
-    for _ in 0..2 {
-        rustix::process::kill_process(Pid::from_child(child), Signal::TERM).unwrap();
-        thread::sleep(Duration::from_millis(300));
-    }
-    let mut status = None;
-    wait_until("it ends", || {
-        status = child.try_wait().unwrap();
-        status.is_some()
-    });
-    status.and_then(|status| status.signal())
-}
-
-#[test]
-fn a_second_signal_ends_it_though_nobody_reads_its_output() {
-    for how in [&["-j16"][..], &["-k"], &["--line-buffer"], &["-j1", "--timeout", "1h"]] {
-        let folder = tempfile::tempdir().unwrap();
-        let (reader, writer) = stuck_pipe();
-        let script = "echo $$ > leader.$1; seq 70000";
-        let args = [how, &["-r", "unlimited", "--repeat", "2", "sh", "-c", script, "sh", "{}"]].concat();
-        let mut child = throttle(args).current_dir(&folder).stdout(writer).spawn().unwrap();
-        number_in(&folder.path().join("leader.1"));
-        // It has written what waits now.
-        thread::sleep(Duration::from_millis(700));
-        assert_eq!(end_with_two(&mut child), Some(15), "{how:?}");
-        drop(reader);
-    }
-}
-
-/// Also what failed is told on standard error; meanwhile time runs out for others, and signals reach them.
-#[test]
-fn who_does_not_read_standard_error_holds_up_neither_timeouts_nor_the_end() {
-    let folder = tempfile::tempdir().unwrap();
-    let (reader, writer) = stuck_pipe();
-    let script = "case $1 in 1) echo $$ > leader.1; exec sleep 100;; *) exit 1;; esac";
-    let mut command = throttle(["-r", "unlimited", "--repeat", "6", "--timeout", "2s", "sh", "-c", script, "sh", "{}"]);
-    command.current_dir(&folder).stderr(writer);
-    let mut child = command.spawn().unwrap();
-    let leader = number_in(&folder.path().join("leader.1"));
-    wait_until("its time runs out", || !is_alive(leader));
-    assert_eq!(end_with_two(&mut child), Some(15));
-    drop(reader);
-}
-
-/// On a terminal with a bar, while a result waits for its reader.
-#[test]
-fn a_question_for_the_status_keeps_no_signal_from_the_commands() {
-    use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
-    let folder = tempfile::tempdir().unwrap();
-    let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
-    grantpt(&master).unwrap();
-    unlockpt(&master).unwrap();
-    let terminal = ptsname(&master, Vec::new()).unwrap().into_string().unwrap();
-    let terminal = fs::OpenOptions::new().read(true).write(true).open(terminal).unwrap();
-    let (reader, writer) = stuck_pipe();
-    let script = "case $1 in 1) echo $$ > leader.1; exec sleep 100;; *) seq 70000;; esac";
-    let mut command =
-        throttle(["-r", "unlimited", "--progress", "always", "--repeat", "3", "sh", "-c", script, "sh", "{}"]);
-    command.current_dir(&folder).stdout(writer).stderr(terminal);
-    let mut child = command.spawn().unwrap();
-    let leader = number_in(&folder.path().join("leader.1"));
-    // A result waits, and the bar has been drawn.
-    thread::sleep(Duration::from_millis(1500));
-    rustix::process::kill_process(Pid::from_child(&child), Signal::USR1).unwrap();
-    thread::sleep(Duration::from_millis(300));
-    rustix::process::kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
-    wait_until("the command is ended", || !is_alive(leader));
-    assert_eq!(end_with_two(&mut child), Some(15));
-    drop(reader);
 }
 
 #[test]

@@ -5,7 +5,8 @@
 use rustix::process::{Pid, Signal};
 use std::ffi::OsStr;
 use std::fs;
-use std::io::{Read, Write};
+use std::io::{self, PipeReader, PipeWriter, Read, Write};
+use std::os::fd::OwnedFd;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -177,3 +178,36 @@ pub(crate) fn assert_spaced(starts: &[u64], gap: Duration, noise: Duration) {
 
 /// Resident at most, in KiB. The unoptimized program is larger by itself.
 pub(crate) const MEMORY: u64 = if cfg!(debug_assertions) { 13 * 1024 } else { 8 * 1024 };
+
+/// A pipe that takes nothing more, and that nobody reads.
+pub(crate) fn stuck_pipe() -> (PipeReader, PipeWriter) {
+    let (reader, mut writer) = io::pipe().unwrap();
+    let flags = rustix::fs::fcntl_getfl(&writer).unwrap();
+    rustix::fs::fcntl_setfl(&writer, flags | rustix::fs::OFlags::NONBLOCK).unwrap();
+    while writer.write(&[0; 4096]).is_ok() {}
+    rustix::fs::fcntl_setfl(&writer, flags).unwrap();
+    (reader, writer)
+}
+
+/// Signals it until it ends, not more often than it needs, and says of what it died.
+pub(crate) fn end_with_two(child: &mut Child) -> Option<i32> {
+    for _ in 0..2 {
+        rustix::process::kill_process(Pid::from_child(child), Signal::TERM).unwrap();
+        thread::sleep(Duration::from_millis(300));
+    }
+    let mut status = None;
+    wait_until("it ends", || {
+        status = child.try_wait().unwrap();
+        status.is_some()
+    });
+    status.and_then(|status| status.signal())
+}
+
+/// Both ends of a terminal; whoever has the first is to read what is written to the second.
+pub(crate) fn terminal() -> (OwnedFd, fs::File) {
+    use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+    let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
+    grantpt(&master).and_then(|()| unlockpt(&master)).unwrap();
+    let name = ptsname(&master, Vec::new()).unwrap().into_string().unwrap();
+    (master, fs::OpenOptions::new().read(true).write(true).open(name).unwrap())
+}

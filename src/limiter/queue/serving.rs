@@ -18,6 +18,9 @@ impl Queue {
             let Some(&(_, key)) = expired else { break };
             self.time_out(key, effects);
         }
+        if self.line.is_empty() {
+            self.limits.overflow();
+        }
         self.wake_watch(effects);
     }
 

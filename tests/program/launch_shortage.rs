@@ -1,0 +1,97 @@
+//! Where the system has no room for threads, processes or files, through the real program.
+
+use crate::launching::*;
+use rustix::process::Signal;
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::Duration;
+
+/// A shell command as a user with nothing else running, who may have at most `processes`; `$0` and what follows is the
+/// program with `args`. `None` where that cannot be had: the system asks no such thing of root (`RLIMIT_NPROC`,
+/// getrlimit(2)).
+fn with_few_processes(processes: u32, user: u32, args: &[&str]) -> Option<Command> {
+    // Whoever runs the same test at the same time is another.
+    let user = (3_000_000 + 4 * std::process::id() + user).to_string();
+    let program = env!("CARGO_BIN_EXE_throttle");
+    let mut setpriv = Command::new("setpriv");
+    setpriv.args(["--reuid", &user, "--regid", &user, "--clear-groups"]);
+    let mut probe = Command::new("setpriv");
+    probe.args(["--reuid", &user, "--regid", &user, "--clear-groups", program, "-h"]);
+    let can = probe.stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok_and(|status| status.success());
+    if !can {
+        eprintln!("SKIPPED: only root with setpriv(1) can become a user with nothing else running");
+        return None;
+    }
+    setpriv.args(["bash", "-c", &format!("ulimit -u {processes}; exec \"$0\" \"$@\""), program]).args(args);
+    setpriv.current_dir("/").stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    Some(setpriv)
+}
+
+/// It either says so before anything runs, or runs all.
+#[test]
+fn without_room_for_threads_nothing_runs_and_it_is_told_what_helps() {
+    let mut refused = 0;
+    for processes in 1..16 {
+        let Some(command) = with_few_processes(processes, 1, &["-q", "-r", "unlimited", "echo"]) else { return };
+        let ended = finish(command, "1\n2\n");
+        if ended.code() == Some(0) {
+            assert_eq!((ended.sorted(), &*ended.err), (vec!["1", "2"], ""), "{processes}");
+            continue;
+        }
+        refused += 1;
+        let told = "cannot start the threads that are needed: Resource temporarily unavailable (os error 11); \
+                    ulimit -u allows more processes and threads\n";
+        assert_eq!((ended.code(), ended.text()), (Some(1), ""), "{processes}: {}", ended.err);
+        assert!(ended.err.starts_with("throttle: ") && ended.err.ends_with(told), "{processes}: {}", ended.err);
+    }
+    assert!((3..15).contains(&refused), "{refused} of 15");
+}
+
+/// What ends them has its threads from the start.
+#[test]
+fn where_commands_take_all_processes_a_signal_still_ends_them() {
+    let args = ["-q", "-r", "unlimited", "-j64", "--repeat", "64", "sh", "-c", "echo $$ >&2; exec sleep 100"];
+    let args = [&args[..], &["sh", "{}"]].concat();
+    for ending in [&[Signal::TERM][..], &[Signal::INT, Signal::TERM]] {
+        let Some(mut command) = with_few_processes(14, 2, &[&["-u"], &args[..]].concat()) else { return };
+        command.stdin(Stdio::null());
+        let mut child = command.spawn().unwrap();
+        let mut pids = Vec::new();
+        let mut lines = std::io::BufRead::lines(std::io::BufReader::new(child.stderr.take().unwrap()));
+        while pids.len() < 5 {
+            pids.push(lines.next().unwrap().unwrap().trim().parse::<u32>().unwrap());
+        }
+        let run = Started::new(child);
+        for signal in ending {
+            run.signal(*signal);
+            // Of two that come at once the first need not be answered first.
+            thread::sleep(Duration::from_millis(200));
+        }
+        assert_eq!(run.end().signal(), Some(ending[0].as_raw()));
+        assert!(pids.iter().all(|pid| !is_alive(*pid)), "{pids:?}");
+    }
+}
+
+/// Those who try at the same time take from each other what would be enough for one.
+#[test]
+fn where_files_are_enough_for_one_command_all_run_however_many_jobs() {
+    let mut enough = None;
+    for files in 14..22 {
+        let run = |jobs: &str, repeat: &str| {
+            let mut shell = Command::new("sh");
+            shell.args(["-c", &format!("ulimit -n {files}; exec \"$0\" \"$@\""), env!("CARGO_BIN_EXE_throttle")]);
+            shell.args(["-r", "unlimited", jobs, "--repeat", repeat, "echo"]);
+            shell.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+            finish(shell, "")
+        };
+        if enough.is_none() && run("-j2", "1").code() != Some(0) {
+            continue;
+        }
+        enough.get_or_insert(files);
+        for _ in 0..4 {
+            let ended = run("-j8", "30");
+            assert_eq!((ended.code(), ended.sorted().len()), (Some(0), 30), "{files}: {}", ended.err);
+        }
+    }
+    assert!(enough.is_some());
+}

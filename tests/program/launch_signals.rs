@@ -1,0 +1,122 @@
+//! What signals do in launch mode, through the real program: being stopped and going on, and time that is over meanwhile.
+
+use crate::launching::*;
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, kill_process_group, waitid};
+use std::os::unix::process::CommandExt;
+use std::process::Stdio;
+use std::thread;
+use std::time::Duration;
+
+/// Whether a shell that waits for `pid` learns that it was stopped.
+fn is_seen_stopped(pid: Pid) -> bool {
+    let look = || waitid(WaitId::Pid(pid), WaitIdOptions::STOPPED | WaitIdOptions::NOHANG).unwrap();
+    (0..600).any(|_| {
+        thread::sleep(Duration::from_millis(5));
+        look().is_some()
+    })
+}
+
+/// Ctrl-Z reaches also who is just starting, before it has a group of its own, while the thread that starts it is blocked.
+#[test]
+fn a_stop_of_our_group_while_commands_start_stops_us_and_we_go_on() {
+    for how in [&["-r", "unlimited"][..], &["-r", "unlimited", "-j1"]] {
+        let mut command = throttle([how, &["-q", "--repeat", "inf", "true"]].concat());
+        let mut child = command.stdin(Stdio::null()).process_group(0).spawn().unwrap();
+        let pid = Pid::from_child(&child);
+        // Before its handlers stand, it stops as any program does; commands do not run yet.
+        thread::sleep(Duration::from_millis(100));
+        for round in 0..20 {
+            kill_process_group(pid, Signal::TSTP).unwrap();
+            assert!(is_seen_stopped(pid), "{how:?}: round {round}");
+            kill_process_group(pid, Signal::CONT).unwrap();
+            thread::sleep(Duration::from_millis(3 + round % 7));
+        }
+        kill_process(pid, Signal::TERM).unwrap();
+        wait_until("it ends", || child.try_wait().unwrap().is_some());
+    }
+}
+
+/// Runs `args` in `folder` on nothing.
+fn started(folder: &std::path::Path, args: &[&str]) -> Started {
+    let mut command = throttle(args);
+    Started::new(command.current_dir(folder).stdin(Stdio::null()).spawn().unwrap())
+}
+
+/// The numbers that 16 commands have written.
+fn all_16(folder: &std::path::Path, who: &str) -> Vec<u32> {
+    (1..=16).map(|unit| number_in(&folder.join(format!("{who}.{unit}")))).collect()
+}
+
+fn kill_all(pids: &[u32]) {
+    for pid in pids {
+        kill_process(Pid::from_raw(pid.cast_signed()).unwrap(), Signal::KILL).unwrap();
+    }
+}
+
+/// Its command has ended, and the second that is waited for it may be over when all go on.
+#[test]
+fn a_process_left_behind_goes_on_when_all_others_do() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = "sleep 100 & echo $! > member.$1; echo $$ > leader.$1";
+    let args = ["-q", "-r", "unlimited", "-j16", "--repeat", "16", "sh", "-c", script, "sh", "{}"];
+    let run = started(folder.path(), &args);
+    let [leaders, members] = ["leader", "member"].map(|who| all_16(folder.path(), who));
+    wait_until("the commands have ended", || leaders.iter().all(|leader| state_of(*leader).is_none()));
+    run.signal(Signal::TSTP);
+    wait_until("all are stopped", || {
+        members.iter().chain([&run.child.id()]).all(|member| state_of(*member) == Some('T'))
+    });
+    thread::sleep(Duration::from_millis(1200));
+    run.signal(Signal::CONT);
+    let ended = run.end();
+    let stopped = members.iter().filter(|member| state_of(**member) == Some('T')).count();
+    kill_all(&members);
+    assert_eq!((stopped, ended.code()), (0, Some(0)));
+}
+
+/// We learn of the end and that the time is over at once: it ended first.
+#[test]
+fn who_ended_in_time_while_we_were_stopped_is_not_timed_out() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = "echo $$ > leader.$1; exec sleep 0.4";
+    let args = ["-r", "unlimited", "-j16", "--timeout", "1s", "--repeat", "16", "sh", "-c", script, "sh", "{}"];
+    let run = started(folder.path(), &args);
+    all_16(folder.path(), "leader");
+    run.signal(Signal::STOP);
+    thread::sleep(Duration::from_millis(1500));
+    run.signal(Signal::CONT);
+    let ended = run.end();
+    assert_eq!(ended.code(), Some(0), "{}", ended.err);
+}
+
+#[test]
+fn time_in_which_we_had_the_commands_stopped_does_not_count() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = "echo $$ > leader.$1; i=0; while [ $i -lt 8 ]; do sleep 0.1; i=$((i + 1)); done; echo done";
+    let args = ["-q", "-r", "unlimited", "--timeout", "3s", "--repeat", "16", "sh", "-c", script, "sh", "{}"];
+    let run = started(folder.path(), &args);
+    all_16(folder.path(), "leader");
+    run.signal(Signal::TSTP);
+    wait_until("it is stopped", || state_of(run.child.id()) == Some('T'));
+    thread::sleep(Duration::from_millis(3200));
+    run.signal(Signal::CONT);
+    let ended = run.end();
+    assert_eq!((ended.code(), ended.text()), (Some(0), "done\n".repeat(16).as_str()), "{}", ended.err);
+}
+
+/// A second is promised to who is left behind, and all that it writes in it.
+#[test]
+fn what_is_written_within_a_second_after_the_end_is_printed_also_if_we_were_stopped_meanwhile() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = "(sleep 0.5; echo late; exec sleep 100) & echo $! > member.$1; echo $$ > leader.$1";
+    let args = ["-q", "-r", "unlimited", "-j16", "--repeat", "16", "sh", "-c", script, "sh", "{}"];
+    let run = started(folder.path(), &args);
+    let [leaders, members] = ["leader", "member"].map(|who| all_16(folder.path(), who));
+    wait_until("the commands have ended", || leaders.iter().all(|leader| state_of(*leader).is_none()));
+    run.signal(Signal::STOP);
+    thread::sleep(Duration::from_millis(1500));
+    run.signal(Signal::CONT);
+    let ended = run.end();
+    kill_all(&members);
+    assert_eq!(ended.text(), "late\n".repeat(16), "{}", ended.err);
+}
