@@ -6,16 +6,20 @@ use crate::rate::{Amount, Limit};
 use std::fmt::Debug;
 use thiserror::Error;
 
+#[cfg(feature = "cli")]
 mod file;
 mod lease;
 mod memory;
+#[cfg(feature = "redis")]
 mod redis;
 mod retiring;
 mod supply;
 
+#[cfg(feature = "cli")]
 pub use file::{File, FileError, Machine, Place};
 pub use lease::Lease;
 pub use memory::Memory;
+#[cfg(feature = "redis")]
 pub use redis::{Address, AddressError, Patience, Redis, RedisError, Trouble};
 pub use supply::Supply;
 
@@ -150,7 +154,11 @@ impl StoreError {
     /// Whether the same may work later, without anybody doing anything about it here.
     #[must_use]
     pub fn may_pass(&self) -> bool {
-        matches!(self, StoreError::Redis(error) if error.may_pass())
+        #[cfg(feature = "redis")]
+        if let StoreError::Redis(error) = self {
+            return error.may_pass();
+        }
+        false
     }
 }
 
@@ -161,9 +169,11 @@ pub enum StoreError {
     #[error(transparent)]
     Refused(#[from] Refusal),
     /// The file they are in cannot be used.
+    #[cfg(feature = "cli")]
     #[error(transparent)]
     File(#[from] FileError),
     /// The server they are on cannot be used.
+    #[cfg(feature = "redis")]
     #[error(transparent)]
     Redis(#[from] RedisError),
     /// The limits named are not those of the bucket.
