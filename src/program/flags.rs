@@ -19,7 +19,7 @@ use throttle::limits::Policy;
 use throttle::rate::{Amount, Limit};
 use throttle::store::Address;
 
-mod habits;
+mod foreign_flags;
 mod mistakes;
 mod shared;
 mod text;
@@ -317,8 +317,8 @@ fn tell(error: &clap::Error, args: &[OsString]) -> Exit {
 }
 
 fn raw(args: &[OsString]) -> Result<Raw, clap::Error> {
-    let matches = habits::with_habits().try_get_matches_from(args)?;
-    habits::refuse(&matches)?;
+    let matches = foreign_flags::with_foreign_flags().try_get_matches_from(args)?;
+    foreign_flags::refuse(&matches)?;
     let raw = Raw::from_arg_matches(&matches)?;
     refuse_as_command(&raw, args).map_or(Ok(raw), |message| Err(usage(&message)))
 }
@@ -403,11 +403,11 @@ fn refuse_as_command(raw: &Raw, args: &[OsString]) -> Option<String> {
     }
     match &raw.summary {
         // GNU parallel's `:::` begins units, not arguments of the command.
-        _ if raw.command.iter().any(|word| word == ":::") => Some(habits::PARALLEL_ARGUMENTS.to_owned()),
+        _ if raw.command.iter().any(|word| word == ":::") => Some(foreign_flags::PARALLEL_ARGUMENTS.to_owned()),
         Some(Summary { format: Format::Text, file: None }) if first == "json" || first == "text" => {
             Some(format!("--summary takes its format behind an equals sign; write --summary={}", first.display()))
         }
-        _ => habits::limit_as_command(&raw.rate, first),
+        _ => foreign_flags::limit_as_command(&raw.rate, first),
     }
 }
 
@@ -462,7 +462,7 @@ fn limit_parser() -> impl TypedValueParser<Value = Limit> {
         if Address::is_meant(text.as_bytes()) {
             return Err("a bucket is named with --bucket, a limit is like 5/s".to_owned());
         }
-        habits::in_place_of_limit(&text)
+        foreign_flags::in_place_of_limit(&text)
             .map_or_else(|| Limit::from_bytes(text.as_bytes()).map_err(|e| e.to_string()), Err)
     })
 }
