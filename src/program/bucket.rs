@@ -12,7 +12,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use throttle::clock::{self, Nanos, SystemClock};
-use throttle::limits::Plan;
+use throttle::limits::Policy;
 use throttle::store::{
     Address, AddressError, File, FileError, Memory, Patience, Place, Redis, RedisError, Store, StoreError, Supply,
     Trouble, View,
@@ -57,7 +57,7 @@ impl Bucket {
     ///
     /// # Errors
     /// Why it cannot.
-    pub(crate) fn check(&self, plan: &Plan) -> Result<(), StoreError> {
+    pub(crate) fn check(&self, plan: &Policy) -> Result<(), StoreError> {
         match &self.kind {
             Kind::File(_) => File::check(plan).map_err(StoreError::from),
             Kind::Server(_) => Redis::check(plan).map_err(StoreError::from),
@@ -65,7 +65,7 @@ impl Bucket {
     }
 
     /// Opens it; where it is not there yet it is made with `plan`.
-    fn open(&self, plan: Option<&Plan>, patience: Patience) -> Result<Box<AnyBucket>, StoreError> {
+    fn open(&self, plan: Option<&Policy>, patience: Patience) -> Result<Box<AnyBucket>, StoreError> {
         Ok(match &self.kind {
             Kind::File(place) => Box::new(File::open(place.clone(), plan)?),
             Kind::Server(address) => Box::new(Redis::open(address.clone(), plan, patience)?),

@@ -15,11 +15,11 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use throttle::flow::framing::Framing;
 use throttle::launch::{Output, Place, Reading, Shape, Template};
-use throttle::limits::Plan;
+use throttle::limits::Policy;
 use throttle::rate::{Amount, Limit};
 use throttle::store::Address;
 
-mod habits;
+mod foreign_flags;
 mod mistakes;
 mod shared;
 mod text;
@@ -188,7 +188,7 @@ pub(crate) struct Flags {
     raw: Raw,
     task: Task,
     bucket: Option<Bucket>,
-    plan: Plan,
+    plan: Policy,
     framing: Framing,
 }
 
@@ -198,7 +198,7 @@ impl Flags {
     }
 
     /// The limits. None, as long as only the bucket knows them: see [`with_limits`](Self::with_limits).
-    pub(crate) fn plan(&self) -> &Plan {
+    pub(crate) fn plan(&self) -> &Policy {
         &self.plan
     }
 
@@ -206,7 +206,7 @@ impl Flags {
     ///
     /// # Errors
     /// What makes no sense with those.
-    pub(crate) fn with_limits(&self, plan: Plan) -> Result<Self, String> {
+    pub(crate) fn with_limits(&self, plan: Policy) -> Result<Self, String> {
         check_kind(&self.raw, &plan)?;
         let framing = framing(&self.raw, &plan)?;
         Ok(Flags { plan, framing, ..self.clone() })
@@ -317,8 +317,8 @@ fn tell(error: &clap::Error, args: &[OsString]) -> Exit {
 }
 
 fn raw(args: &[OsString]) -> Result<Raw, clap::Error> {
-    let matches = habits::with_habits().try_get_matches_from(args)?;
-    habits::refuse(&matches)?;
+    let matches = foreign_flags::with_foreign_flags().try_get_matches_from(args)?;
+    foreign_flags::refuse(&matches)?;
     let raw = Raw::from_arg_matches(&matches)?;
     refuse_as_command(&raw, args).map_or(Ok(raw), |message| Err(usage(&message)))
 }
@@ -329,11 +329,11 @@ fn ripen(raw: Raw, default: Option<&OsStr>) -> Result<Flags, clap::Error> {
     let bucket = shared::bucket(&raw, mode, default)?;
     let plan = match &bucket {
         // It knows them.
-        Some(_) if raw.rate.is_empty() => Plan::default(),
+        Some(_) if raw.rate.is_empty() => Policy::default(),
         None if raw.rate.is_empty() => {
             return Err(usage("--rate: how fast? write for example -r 5/s, -r 100/min or -r 10MiB/s"));
         }
-        _ => Plan::new(&raw.rate, raw.burst).map_err(|error| usage(&mistakes::in_limits(&error)))?,
+        _ => Policy::new(&raw.rate, raw.burst).map_err(|error| usage(&mistakes::in_limits(&error)))?,
     };
     if let Some(bucket) = bucket.as_ref().filter(|_| !raw.rate.is_empty()) {
         bucket.check(&plan).map_err(|error| usage(&format!("--rate: {error}")))?;
@@ -363,7 +363,7 @@ fn usage(message: &str) -> clap::Error {
 }
 
 /// What a limit counts is what there is to count.
-fn check_kind(raw: &Raw, plan: &Plan) -> Result<(), String> {
+fn check_kind(raw: &Raw, plan: &Policy) -> Result<(), String> {
     if plan.counts_bytes() && raw.once {
         return Err("--once: the limit counts bytes, and a call is a unit; write for example -r 5/s".to_owned());
     }
@@ -379,7 +379,7 @@ fn is_launch(raw: &Raw) -> bool {
     raw.shell.is_some() || !raw.command.is_empty()
 }
 
-fn framing(raw: &Raw, plan: &Plan) -> Result<Framing, String> {
+fn framing(raw: &Raw, plan: &Policy) -> Result<Framing, String> {
     let cut = match (raw.null, raw.delimiter) {
         (true, _) => Some(("-0", 0)),
         (false, Some(byte)) => Some(("-d", byte)),
@@ -403,11 +403,11 @@ fn refuse_as_command(raw: &Raw, args: &[OsString]) -> Option<String> {
     }
     match &raw.summary {
         // GNU parallel's `:::` begins units, not arguments of the command.
-        _ if raw.command.iter().any(|word| word == ":::") => Some(habits::PARALLEL_ARGUMENTS.to_owned()),
+        _ if raw.command.iter().any(|word| word == ":::") => Some(foreign_flags::PARALLEL_ARGUMENTS.to_owned()),
         Some(Summary { format: Format::Text, file: None }) if first == "json" || first == "text" => {
             Some(format!("--summary takes its format behind an equals sign; write --summary={}", first.display()))
         }
-        _ => habits::limit_as_command(&raw.rate, first),
+        _ => foreign_flags::limit_as_command(&raw.rate, first),
     }
 }
 
@@ -462,7 +462,7 @@ fn limit_parser() -> impl TypedValueParser<Value = Limit> {
         if Address::is_meant(text.as_bytes()) {
             return Err("a bucket is named with --bucket, a limit is like 5/s".to_owned());
         }
-        habits::in_place_of_limit(&text)
+        foreign_flags::in_place_of_limit(&text)
             .map_or_else(|| Limit::from_bytes(text.as_bytes()).map_err(|e| e.to_string()), Err)
     })
 }

@@ -1,6 +1,6 @@
 //! What is told about a command line that clap does not take, in our words: the option, what is wrong, what to write.
 
-use super::habits;
+use super::foreign_flags;
 use clap::Error;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use std::error::Error as _;
@@ -30,7 +30,7 @@ fn translated(error: &Error, args: &[OsString]) -> String {
         ErrorKind::ValueValidation => {
             invalid(flag, &value, &error.source().map(ToString::to_string).unwrap_or_default())
         }
-        ErrorKind::InvalidValue if value.is_empty() && flag == "--rate" => habits::RATE_TAKES_A_LIMIT.to_owned(),
+        ErrorKind::InvalidValue if value.is_empty() && flag == "--rate" => foreign_flags::RATE_TAKES_A_LIMIT.to_owned(),
         ErrorKind::InvalidValue if value.is_empty() => {
             format!("{flag} takes a value; write {}", shown.replace(['<', '>'], ""))
         }
@@ -53,7 +53,7 @@ fn translated(error: &Error, args: &[OsString]) -> String {
 
 fn invalid(flag: &str, value: &str, why: &str) -> String {
     match why {
-        _ if why == habits::RATE_TAKES_A_LIMIT => why.to_owned(),
+        _ if why == foreign_flags::RATE_TAKES_A_LIMIT => why.to_owned(),
         _ if value.is_empty() || why.contains(&format!("'{value}'")) => format!("{flag}: {why}"),
         _ => format!("{flag} '{value}': {why}"),
     }
@@ -64,7 +64,7 @@ fn conflict(error: &Error, flag: &str, args: &[OsString]) -> String {
     let other = others.first().map(|other| name(other)).unwrap_or_default();
     let begins_units = args.iter().take_while(|arg| *arg != "--").any(|arg| arg == ":::");
     match (flag, other) {
-        _ if begins_units => habits::PARALLEL_ARGUMENTS.to_owned(),
+        _ if begins_units => foreign_flags::PARALLEL_ARGUMENTS.to_owned(),
         _ if flag == other || other.is_empty() => format!("{flag} stands twice; write it once"),
         ("COMMAND", script) | (script, "COMMAND") => {
             format!("{script} cannot be used with a command; the script is one word in single quotes: -c 'echo \"$1\"'")
@@ -88,7 +88,7 @@ fn unknown(error: &Error, flag: &str) -> String {
 
 /// Whether `option` stands before the command: not among its words, nor as another option's value.
 pub(super) fn is_own_option(args: &[OsString], option: &str) -> bool {
-    let definition = habits::with_habits();
+    let definition = foreign_flags::with_foreign_flags();
     let takes_next_word = |word: &str| {
         let mut takers = definition.get_arguments().filter(|arg| arg.get_action().takes_values());
         takers.any(|arg| match word.strip_prefix("--") {

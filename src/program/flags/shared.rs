@@ -7,7 +7,7 @@ use clap::ValueEnum;
 use std::ffi::{OsStr, OsString};
 use std::time::Duration;
 use throttle::launch::Template;
-use throttle::limits::Plan;
+use throttle::limits::Policy;
 use throttle::rate::{Amount, Limit};
 use throttle::store::Address;
 
@@ -79,7 +79,7 @@ impl Flags {
     }
 
     /// The limits that were named, resolved; `None` where the bucket knows them.
-    pub(crate) fn named(&self) -> Option<&Plan> {
+    pub(crate) fn named(&self) -> Option<&Policy> {
         (!self.raw.rate.is_empty()).then_some(&self.plan)
     }
 

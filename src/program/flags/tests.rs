@@ -9,7 +9,7 @@ pub(super) fn flags(args: &[&str]) -> Result<Flags, String> {
 #[test]
 fn the_definition_is_consistent() {
     command().debug_assert();
-    habits::with_habits().debug_assert();
+    foreign_flags::with_foreign_flags().debug_assert();
 }
 
 #[test]

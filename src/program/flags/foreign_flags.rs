@@ -1,4 +1,4 @@
-//! Habits from other tools: where someone types their spelling, the error shows ours.
+//! Options of other tools: the error shows what to write here.
 
 use super::{command, usage};
 use clap::parser::ValueSource;
@@ -7,7 +7,7 @@ use std::ffi::{OsStr, OsString};
 use throttle::rate::{Limit, ParseError, Rate};
 
 /// Options of other tools, and what to write here.
-const HABITS: [(&str, &str); 24] = [
+const FOREIGN: [(&str, &str); 24] = [
     ("-L", "a rate is -r 10MB/s or -r 10M/s, N lines for each command -n N"),
     ("--max-lines", "N lines for each command are -n N"),
     ("-l", "lines are what is counted unless told otherwise; N for each command is -n N"),
@@ -41,8 +41,8 @@ pub(super) const RATE_TAKES_A_LIMIT: &str = "-r takes a limit, like -r 5/s \
     (xargs' -r, --no-run-if-empty, is not needed: empty input does nothing)";
 
 /// The definition of the command line that also knows the options of other tools, to refuse them.
-pub(super) fn with_habits() -> clap::Command {
-    command().args(HABITS.iter().map(|(name, _)| {
+pub(super) fn with_foreign_flags() -> clap::Command {
+    command().args(FOREIGN.iter().map(|(name, _)| {
         let arg = Arg::new(*name).hide(true).action(ArgAction::Append).num_args(0..=1);
         let arg = arg.allow_negative_numbers(true).value_parser(clap::value_parser!(OsString));
         match name.strip_prefix("--") {
@@ -58,7 +58,7 @@ pub(super) fn with_habits() -> clap::Command {
 /// What to write here.
 pub(super) fn refuse(matches: &ArgMatches) -> Result<(), clap::Error> {
     let is_given = |name: &str| matches.value_source(name) == Some(ValueSource::CommandLine);
-    let Some((name, words)) = HABITS.into_iter().find(|(name, _)| is_given(name)) else { return Ok(()) };
+    let Some((name, words)) = FOREIGN.into_iter().find(|(name, _)| is_given(name)) else { return Ok(()) };
     let value = matches.get_one::<OsString>(name).and_then(|value| value.to_str());
     let own = value.and_then(|value| with_value(name, value));
     Err(usage(&format!("{name} is not an option here: {}", own.as_deref().unwrap_or(words))))
