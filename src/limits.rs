@@ -1,7 +1,8 @@
-//! Several limits as one question: the least time at which all of them conform; and all are charged at that time.
+//! Several limits used as one: finds the earliest time at which all of them conform, and charges all of them at that
+//! time.
 //!
-//! Every limit, once it conforms, goes on conforming until something is granted. So the least common time is simply the
-//! latest of the limits' own least times.
+//! A limit that conforms stays conforming until something is granted. So the earliest common time is the latest of the
+//! limits' own earliest times.
 
 use crate::clock::{MILLISECOND, Nanos, shown_wait};
 use crate::rate::Rate;
@@ -31,63 +32,64 @@ pub use policy::{Disagreement, Policy, PolicyError};
 #[doc(no_inline)]
 pub use policy::{Policy as Plan, PolicyError as PlanError};
 
-/// Any number of limits that grant together or not at all; with none, everything is granted at once.
+/// Any number of limits that grant together or not at all. With no limit, everything is granted at once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
     terms: Vec<Terms>,
     states: Vec<State>,
     kinds: Kinds,
     quantum: u64,
-    /// The latest time at which something was taken, given back or changed. Who reads less has read it out of order.
+    /// The latest time at which something was taken, given back or changed. An earlier clock reading arrived out of
+    /// order.
     asked: Nanos,
-    /// The latest time given. Nothing is granted before it.
+    /// The time of the latest grant. Nothing is granted before it.
     at: Nanos,
     history: History,
 }
 
-/// A time that was given: units that may leave at `at` or later.
+/// A grant: these units may leave at `at` or later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "a grant is charged whether or not it is used"]
 pub struct Grant {
-    /// When, in nanoseconds of the clock that the request was made on.
+    /// The time of the grant, in nanoseconds of the clock that the request was made on.
     pub at: Nanos,
     /// How many units.
     pub units: u64,
-    /// The limit that made it wait, by its place; `None` if none did.
+    /// The index of the limit that caused the wait; `None` if there is no wait.
     pub bound_by: Option<usize>,
     number: u64,
-    /// Tells the limits that it was charged to from those that took their place; 0 where none can.
+    /// Identifies the limits that were charged, if other limits can replace them; otherwise 0.
     generation: u64,
-    /// Windows count it from here on: `at`, or later where it was handed over later.
+    /// Windows count the grant from this time: `at`, or later if it was handed over later.
     counted: Nanos,
 }
 
-/// Why something is not granted. A refusal charges nothing.
+/// Why a request is refused. A refusal charges nothing.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 pub enum Refusal {
-    /// It would have to wait longer than was allowed.
+    /// The wait would be longer than allowed.
     #[error("would have to wait {}", shown_wait(*.wait))]
     TooLong {
-        /// How long it would take, in nanoseconds.
+        /// How long the wait would be, in nanoseconds.
         wait: Nanos,
     },
-    /// No time will ever do: the cost is above a window's count, or the clock ends before.
+    /// It can never be granted: the cost is above a window's count, or the time is beyond the end of the clock.
     #[error("more than the limit will ever grant")]
     Never,
 }
 
 impl Grant {
-    /// A grant that was reckoned elsewhere.
-    pub(crate) fn told(at: Nanos, units: u64, bound_by: Option<usize>, number: u64) -> Self {
+    /// A grant that was computed elsewhere.
+    pub(crate) fn computed(at: Nanos, units: u64, bound_by: Option<usize>, number: u64) -> Self {
         Grant { at, units, bound_by, number, generation: 0, counted: at }
     }
 
-    /// The same, charged to limits of that generation.
+    /// The same grant, charged to the limits of that generation.
     pub(crate) fn of(self, generation: u64) -> Self {
         Grant { generation, ..self }
     }
 
-    /// The same, counted by windows from `now` on.
+    /// The same grant, counted by windows from `now` on.
     pub(crate) fn counted_from(self, now: Nanos) -> Self {
         Grant { counted: now, ..self }
     }
@@ -97,14 +99,14 @@ impl Grant {
         self.generation
     }
 
-    /// Tells this grant among those of its limits.
+    /// Identifies this grant among the grants of its limits.
     pub(crate) fn number(&self) -> u64 {
         self.number
     }
 }
 
 impl Limits {
-    /// Takes limits as [`Policy`] filled them in, at `now`, in their initial state.
+    /// Creates the limits of a [`Policy`] at `now`, in their initial state.
     #[must_use]
     pub fn new(policy: &Policy, now: Nanos) -> Self {
         let (terms, states): (Vec<Terms>, Vec<State>) =
@@ -112,8 +114,8 @@ impl Limits {
         Limits { quantum: quantum(&terms, policy), terms, states, ..Limits::none(now) }
     }
 
-    /// The least time, not before `now` nor before the last grant, at which every limit conforms to `cost` units, and the
-    /// place of the limit that decided, if one did.
+    /// The earliest time, not before `now` nor before the last grant, at which every limit conforms to `cost` units.
+    /// Also returns the index of the limit that causes the wait, if there is a wait.
     ///
     /// # Errors
     /// [`Refusal::Never`].
@@ -136,7 +138,8 @@ impl Limits {
         Ok(latest)
     }
 
-    /// Grants `cost` units at the least time at which every limit conforms: a reservation, where that lies ahead.
+    /// Grants `cost` units at the earliest time at which every limit conforms. If that time is in the future, the grant
+    /// is a reservation.
     ///
     /// # Errors
     /// [`Refusal::Never`]; nothing is charged then.
@@ -144,10 +147,10 @@ impl Limits {
         self.take_within(now, cost, Nanos::MAX)
     }
 
-    /// As [`take`](Self::take), if that means waiting no longer than `max_wait` nanoseconds; 0 is to try.
+    /// Like [`take`](Self::take), but only if the wait is at most `max_wait` nanoseconds. 0 means: now or not at all.
     ///
     /// # Errors
-    /// [`Refusal::TooLong`] says how long it would take; nothing is charged then.
+    /// [`Refusal::TooLong`] with the wait that would be needed; nothing is charged then.
     pub fn take_within(&mut self, now: Nanos, cost: u64, max_wait: Nanos) -> Result<Grant, Refusal> {
         let (at, bound_by) = self.conforms_at(now, cost)?;
         let wait = at - self.in_order(now);
@@ -157,8 +160,8 @@ impl Limits {
         Ok(self.grant(Nanos::MAX, now, [at; 2], cost, bound_by))
     }
 
-    /// Grants a run of the `waiting` units: all that conform now, if those are all or at least a
-    /// [quantum](Self::quantum); otherwise a quantum at its time.
+    /// Grants a run of the `waiting` units. If all of them conform now, or at least a [quantum](Self::quantum), the run
+    /// is what conforms now. Otherwise it is one quantum, at the time when it conforms.
     ///
     /// # Errors
     /// [`Refusal::Never`]; nothing is charged then.
@@ -167,13 +170,14 @@ impl Limits {
         self.take(now, units)
     }
 
-    /// The run below which it is not worth waking up: the smallest burst or window, and at most 1 ms of the slowest rate.
+    /// The smallest run that is worth a wake-up: 1 ms' worth of the slowest rate, and at most the smallest burst or
+    /// window.
     #[must_use]
     pub fn quantum(&self) -> u64 {
         self.quantum
     }
 
-    /// Whole units that could be taken at `now`; none while a time given lies ahead.
+    /// Whole units that could be taken at `now`; 0 before the time of the latest grant.
     #[must_use]
     pub fn available(&self, now: Nanos) -> u64 {
         let now = self.in_order(now);
@@ -183,8 +187,8 @@ impl Limits {
         self.each().map(|(terms, state)| terms.available(state, now)).min().unwrap_or(u64::MAX)
     }
 
-    /// Whole units that the limit at `place` would let through at `now`; less than nothing where more are owed. A window
-    /// lets nothing through while a time given lies ahead.
+    /// Whole units that the limit at `place` would let through at `now`; negative if units are owed. A window lets
+    /// nothing through before the time of the latest grant.
     #[must_use]
     pub fn left(&self, now: Nanos, place: usize) -> Option<i128> {
         let now = self.in_order(now);
@@ -193,14 +197,14 @@ impl Limits {
         Some(if closed { 0 } else { terms.left(state, now) })
     }
 
-    /// The latest time given.
+    /// The time of the latest grant.
     #[must_use]
     pub fn latest(&self) -> Nanos {
         self.at
     }
 
-    /// The time by which `units` more will have been granted to someone who always asks: the latest of what each limit
-    /// alone would need. `None` beyond the end of the clock.
+    /// The time by which `units` more will have been granted if requests never pause: the latest of the times that the
+    /// single limits need. `None` beyond the end of the clock.
     #[must_use]
     pub fn schedule(&self, now: Nanos, units: u64) -> Option<Nanos> {
         let now = self.in_order(now).max(self.at);
@@ -208,17 +212,18 @@ impl Limits {
         times.try_fold(now, |latest, time| Some(latest.max(time?)))
     }
 
-    /// Gives back a grant that is not used.
+    /// Gives back a grant that was not used.
     ///
-    /// The last one is undone while its time still lies ahead; after it, in the queue of a limiter, the one before it, and
-    /// so on. Otherwise nothing is given back while a time given to another lies ahead: nobody is moved.
-    /// Once none does, the units are credited, less what the limits gained since.
+    /// If the grant is the last one and its time is in the future, it is undone as if it had never been made. After
+    /// that, the grant before it can be undone, and so on. If the time of another grant is in the future, nothing is
+    /// given back, because later grants are never moved. Otherwise the units are credited, less what the limits gained
+    /// since.
     ///
-    /// A grant is given back once, which is for its holder to see to: credited grants are not remembered.
+    /// A grant may be given back only once. The caller must see to that: credited grants are not remembered.
     pub fn give_back(&mut self, now: Nanos, grant: &Grant) {
         let now = self.in_order(now);
         if grant.units == 0 {
-            return; // It has no number of its own, but the last one's.
+            return; // A grant of 0 units has the number of the grant before it.
         }
         let is_last = self.history.last().is_some_and(|last| last.number == grant.number);
         if is_last && now < grant.at {
@@ -229,18 +234,19 @@ impl Limits {
         }
     }
 
-    /// Grants nothing before `until`, when the buckets are empty. Windows go on counting what they count; times given stay.
+    /// Grants nothing before `until`. The buckets are empty then. Windows keep their counts; earlier grants keep their
+    /// times.
     ///
-    /// Nothing happens if that is not later than `now`.
+    /// Does nothing if `until` is not later than `now`.
     pub fn hold_until(&mut self, now: Nanos, until: Nanos) {
         if until > self.in_order(now) {
             self.hold(Some(until));
         }
     }
 
-    /// Changes the rate of the bucket at `place` from `now` on. A time given stays; what was saved stays.
+    /// Changes the rate of the bucket at `place` from `now` on. Grants keep their times; saved credit is kept.
     ///
-    /// Nothing happens where there is no bucket.
+    /// Does nothing if there is no bucket at `place`.
     pub fn set_rate(&mut self, now: Nanos, place: usize, rate: Rate) {
         self.asked = self.asked.max(now);
         if let (Some(terms), Some(state)) = (self.terms.get(place), self.states.get(place)) {
@@ -250,7 +256,7 @@ impl Limits {
 
     /// Changes the size of the bucket at `place` from `now` on, without filling it.
     ///
-    /// Nothing happens where there is no bucket.
+    /// Does nothing if there is no bucket at `place`.
     pub fn set_burst(&mut self, now: Nanos, place: usize, burst: NonZeroU64) {
         self.asked = self.asked.max(now);
         if let Some(terms) = self.terms.get(place) {
@@ -260,13 +266,13 @@ impl Limits {
         }
     }
 
-    /// Goes on by `to` at `place`.
+    /// Replaces the limit at `place` by `to`.
     fn change(&mut self, place: usize, to: Terms) {
         let (from, asked) = (std::mem::replace(&mut self.terms[place], to), self.asked);
         self.revise(place, |state| from.change(state, asked, &to));
     }
 
-    /// Does `act` to the bucket at `place`, as it is and as it may become when grants are taken back.
+    /// Applies `act` to the bucket at `place`, and to the saved states that an undo would restore.
     fn revise(&mut self, place: usize, act: impl Fn(&mut State)) {
         let limits = self.terms.len();
         if !matches!(self.terms[place], Terms::Window(_)) {
@@ -284,14 +290,14 @@ impl Limits {
         self.history.hold(until);
     }
 
-    /// Takes back the latest record, as if it had never been. Says until when the limits were to be held since.
+    /// Undoes the latest record completely. Returns the time of a hold that was set after it.
     fn undo(&mut self) -> Option<Nanos> {
         let record = self.history.undo(&mut self.states)?;
         self.at = record.before;
         record.held
     }
 
-    /// Credits a grant, unless a time given lies ahead, be it later than the latest: then that grant was undone before.
+    /// Credits a grant, unless a grant is in the future. A grant that is later than the latest one was undone before.
     fn credit_back(&mut self, now: Nanos, grant: &Grant) {
         if now < self.at || now < grant.at {
             return;
@@ -300,17 +306,17 @@ impl Limits {
         for (place, (terms, state)) in self.terms.iter().zip(&mut self.states).enumerate() {
             terms.give_back(state, now, [grant.at, grant.counted], self.kinds.part(place, grant.units));
         }
-        // The times of all that could be taken back have come.
+        // None of the earlier grants is in the future any more, so none can be undone.
         self.history.clear();
     }
 
-    /// How many of the `waiting` units go in one run.
+    /// How many of the `waiting` units form the next run.
     fn run(&self, now: Nanos, waiting: u64) -> u64 {
         waiting.min(self.available(now).max(self.quantum))
     }
 
-    /// Grants at the first of these times, so that it can be taken back; windows count it from the second on. What was granted
-    /// by `horizon` cannot be taken back any more.
+    /// Grants at the first of these times and records how to undo it. Windows count it from the second time. Grants up
+    /// to `horizon` can no longer be undone.
     fn grant(
         &mut self,
         horizon: Nanos,
@@ -323,10 +329,11 @@ impl Limits {
             self.history.begin(horizon, self.at, &self.terms, &self.states);
             self.charge(asked, at, counted, units);
         }
-        Grant { counted, ..Grant::told(at, units, bound_by, self.history.grants) }
+        Grant { counted, ..Grant::computed(at, units, bound_by, self.history.grants) }
     }
 
-    /// Charges `units` at `at`, as a part of the latest record. Windows count them from `counted` on, which is not before it.
+    /// Charges `units` at `at`, as part of the latest record. Windows count them from `counted`, which is not before
+    /// `at`.
     fn charge(&mut self, asked: Nanos, at: Nanos, counted: Nanos, units: u64) {
         self.asked = self.in_order(asked);
         let (since, undos) = self.history.current(self.terms.len());
@@ -342,7 +349,7 @@ impl Limits {
         self.terms.iter().zip(&self.states)
     }
 
-    /// Time that was read before, but comes after, is as good as what came before it.
+    /// Clamps clock readings that arrive out of order.
     fn in_order(&self, now: Nanos) -> Nanos {
         now.max(self.asked)
     }

@@ -1,7 +1,7 @@
-//! What is needed to take grants back, apart from the state: nobody who only grants has to keep it.
+//! What is needed to undo grants, apart from the state. Code that only grants need not keep it.
 //!
 //! A record holds the limits as they were before one grant, or before the grants of one lease. The latest record can be
-//! taken back while the grant lies ahead; after it, if it was kept, the one before, and so on.
+//! undone while its grant is in the future. After that the record before it can be undone, if it was kept, and so on.
 
 use super::state::State;
 use super::terms::{Terms, Undo};
@@ -11,28 +11,28 @@ use std::collections::VecDeque;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct History {
-    /// Counts the grants, so that each can be told from the others. Numbers are not used twice.
+    /// Counts the grants, so that each has its own number. No number is used twice.
     pub(super) grants: u64,
-    /// The latest last.
+    /// Oldest first.
     records: VecDeque<Record>,
-    /// For each record as many as there are limits.
+    /// As many entries for each record as there are limits.
     undos: VecDeque<Undo>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Record {
-    /// Of its last grant.
+    /// The number of its last grant.
     pub(super) number: u64,
-    /// The time of that.
+    /// The time of that grant.
     pub(super) at: Nanos,
-    /// The latest time given before it.
+    /// The time of the latest grant before this record.
     pub(super) before: Nanos,
-    /// Until when nothing is granted, if that was said since.
+    /// Nothing is granted before this time, if a hold was set after the record.
     pub(super) held: Option<Nanos>,
 }
 
 impl History {
-    /// With nothing that can be taken back, after so many grants.
+    /// An empty history, after so many grants.
     pub(super) fn after(grants: u64) -> Self {
         History { grants, ..History::default() }
     }
@@ -41,7 +41,7 @@ impl History {
         self.records.back()
     }
 
-    /// From here on what is charged can be taken back. What was granted by `horizon` cannot be any more.
+    /// Begins a record: charges from here on can be undone. Grants up to `horizon` no longer can.
     pub(super) fn begin(&mut self, horizon: Nanos, before: Nanos, terms: &[Terms], states: &[State]) {
         while self.records.front().is_some_and(|record| record.at <= horizon) {
             self.records.pop_front();
@@ -52,14 +52,14 @@ impl History {
         self.undos.extend(terms.iter().zip(states).map(|(terms, state)| Undo::new(terms, state)));
     }
 
-    /// The time since which grants can be taken back, and how each of `limits` does so for the latest record.
+    /// The time since which grants can be undone, and for each of `limits` how to undo the latest record.
     pub(super) fn current(&mut self, limits: usize) -> (Nanos, impl Iterator<Item = &mut Undo>) {
         let since = self.records.front().map_or(0, |record| record.before);
         let first = self.undos.len().saturating_sub(limits);
         (since, self.undos.range_mut(first..))
     }
 
-    /// Counts a grant at `at` into the latest record.
+    /// Counts a grant at `at` in the latest record.
     pub(super) fn count(&mut self, at: Nanos) {
         self.grants += 1;
         if let Some(record) = self.records.back_mut() {
@@ -67,7 +67,7 @@ impl History {
         }
     }
 
-    /// Takes back what is in the latest record, which is gone then.
+    /// Undoes the latest record and removes it.
     pub(super) fn undo(&mut self, states: &mut [State]) -> Option<Record> {
         let record = self.records.pop_back()?;
         self.grants += 1;
@@ -87,21 +87,21 @@ impl History {
         shrink(&mut self.undos);
     }
 
-    /// Nothing can be taken back any more.
+    /// Removes everything: nothing can be undone any more.
     pub(super) fn clear(&mut self) {
         self.records.clear();
         self.undos.clear();
     }
 
-    /// Nothing is granted before `until`, whatever is taken back.
+    /// Nothing is granted before `until`, whatever is undone later.
     pub(super) fn hold(&mut self, until: Nanos) {
         for record in &mut self.records {
             record.held = record.held.max(Some(until));
         }
     }
 
-    /// Does `act` to the states that the limit at `place` of so many may go back to. The log of a window is another one
-    /// after it.
+    /// Applies `act` to the saved states of the limit at `place`, of so many limits. If that limit is a window, its log
+    /// has changed, so its undo entries are dropped.
     pub(super) fn revise(&mut self, place: usize, limits: usize, act: impl Fn(&mut State)) {
         for undo in self.undos.iter_mut().skip(place).step_by(limits) {
             *undo = match undo {
@@ -115,7 +115,7 @@ impl History {
         }
     }
 
-    /// The logs of windows are other ones.
+    /// The logs of windows have changed: drop their undo entries.
     pub(super) fn fix_windows(&mut self) {
         for undo in &mut self.undos {
             if let Undo::Change(_) = undo {
@@ -124,7 +124,7 @@ impl History {
         }
     }
 
-    /// How the limit at `place` takes back what is in the only record that is saved.
+    /// How the limit at `place` undoes the only record, which is the one that is saved.
     pub(super) fn undo_of(&self, place: usize, limits: usize) -> Undo {
         let first = self.undos.len().saturating_sub(limits);
         self.undos.get(first + place).copied().unwrap_or(Undo::Nothing)
@@ -135,7 +135,7 @@ impl History {
         History { grants, records: VecDeque::from([record]), undos }
     }
 
-    /// For how many entries there is room.
+    /// How many entries fit the allocated memory.
     #[cfg(test)]
     pub(super) fn memory(&self) -> usize {
         self.records.capacity() + self.undos.capacity()

@@ -1,20 +1,20 @@
 //! One bucket that is filled in whole refills, as pure arithmetic.
 //!
-//! A refill of so many units arrives at every point of a grid of intervals, counted from the start and never moved. A
-//! cost that has to wait gathers refills without regard to the size of the bucket until it is paid; what is left over
-//! then stays, at most to that size. The level's amount is units.
+//! A refill arrives at every point of a grid of intervals. The grid begins at the start and never moves. A waiting cost
+//! collects refills, even beyond the size of the bucket, until it is paid. What is left then stays, up to that size.
+//! The level's amount is in units.
 
 use super::state::Level;
 use crate::clock::Nanos;
 use std::num::NonZeroU64;
 
-/// What such a bucket keeps to.
+/// The fixed numbers of such a bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Terms {
     refill: u64,
     interval: u64,
     max: u64,
-    /// The grid's first point, at which nothing arrives yet.
+    /// The first point of the grid. No refill arrives at it.
     start: Nanos,
 }
 
@@ -37,8 +37,8 @@ impl Terms {
         self.max.div_ceil(self.refill).saturating_mul(self.interval)
     }
 
-    /// The least time, not before `now` nor before the last grant, at which `cost` units conform. `None` beyond the end
-    /// of the clock.
+    /// The earliest time, not before `now` nor before the last grant, at which `cost` units conform. `None` beyond the
+    /// end of the clock.
     pub(crate) fn conforms_at(&self, level: Level, now: Nanos, cost: u64) -> Option<Nanos> {
         let start = now.max(level.at);
         let missing = i128::from(cost) - self.units_at(level, start);
@@ -52,7 +52,7 @@ impl Terms {
 
     /// Takes `cost` units at `grant`, a time not before [`conforms_at`](Self::conforms_at)`(asked, cost)`.
     ///
-    /// After that time only as much is gathered as the bucket keeps.
+    /// Later refills count only as far as the bucket has room.
     pub(crate) fn charge(&self, level: &mut Level, asked: Nanos, grant: Nanos, cost: u64) {
         let start = asked.max(level.at);
         let there = self.units_at(*level, start);
@@ -63,9 +63,9 @@ impl Terms {
         let refills = self.ticks(grant.max(start)) - self.ticks(start);
         let gathered = there.saturating_add(self.refilled(refills));
         let needed = (i128::from(cost) - there).max(0).unsigned_abs().div_ceil(self.refill.into());
-        // What is left over of a refill goes to the next in line, until it overflows.
+        // The rest of a refill goes to the next waiter, until it overflows.
         let kept = if u128::from(refills) == needed { gathered } else { gathered.min(self.max.into()) };
-        // What is charged before there is enough leaves nothing, but no debt.
+        // A charge before there is enough leaves the bucket empty, not in debt.
         let left = (kept - i128::from(cost)).max(gathered.min(0));
         *level = Level { amount: left, at: grant.max(start) };
     }
@@ -76,27 +76,26 @@ impl Terms {
         self.credit(level, now, units.saturating_sub(refills.saturating_mul(self.refill)));
     }
 
-    /// Nobody gathers any more: what is above the maximum at `now` is lost.
+    /// No waiter needs units above the maximum any more: at `now`, they are lost.
     pub(crate) fn spill(&self, level: &mut Level, now: Nanos) {
         self.settle(level, now);
         level.amount = level.amount.min(self.max.into());
     }
 
-    /// Adds `units` at `now`, as far as there is room.
+    /// Adds `units` at `now`, up to the maximum.
     pub(crate) fn credit(&self, level: &mut Level, now: Nanos, units: u64) {
         self.settle(level, now);
         let filled = (level.amount + i128::from(units)).min(self.max.into());
         level.amount = filled.max(level.amount);
     }
 
-    /// Takes `units` at `now`. Those that are not there are a debt, which is paid before anything is granted.
+    /// Takes `units` at `now`. Missing units become a debt that is paid before the next grant.
     pub(crate) fn pay(&self, level: &mut Level, now: Nanos, units: u64) {
         self.settle(level, now);
         level.amount = level.amount.saturating_sub(units.into());
     }
 
-    /// Has nothing at `time`, and goes on being refilled from then on. What is owed is still owed, and a grant beyond is as
-    /// it was.
+    /// Empties the bucket at `time`; refills continue from then on. Debt stays, and so does a grant after `time`.
     pub(crate) fn empty(&self, level: &mut Level, time: Nanos) {
         self.settle(level, time);
         if level.at <= time {
@@ -104,7 +103,7 @@ impl Terms {
         }
     }
 
-    /// Brings the state up to `now` for a waiter that asked at `asked` and gathers up to `cost`.
+    /// Brings the state up to `now` for a waiter that asked at `asked` and needs `cost` units.
     pub(crate) fn gather(&self, level: &mut Level, now: Nanos, asked: Nanos, cost: u64) {
         let start = asked.max(level.at);
         if now > start {
@@ -114,22 +113,22 @@ impl Terms {
         }
     }
 
-    /// Nobody waits any more for what is left over of a refill.
+    /// No waiter is left for the rest of a refill.
     pub(crate) fn overflow(&self, level: &mut Level) {
         level.amount = level.amount.min(self.max.into());
     }
 
-    /// Whether nothing more would be kept at `time`, or at the last grant where that is later.
+    /// Whether the bucket is full at `time`, or at the last grant if that is later.
     pub(crate) fn is_full(&self, level: Level, time: Nanos) -> bool {
         self.units_at(level, time.max(level.at)) >= self.max.into()
     }
 
-    /// Units that could be taken at `now`; nothing while a grant lies ahead.
+    /// Units that could be taken at `now`; 0 if the last grant is in the future.
     pub(crate) fn available(&self, level: Level, now: Nanos) -> u64 {
         if now < level.at { 0 } else { u64::try_from(self.units_at(level, now).max(0)).unwrap_or(u64::MAX) }
     }
 
-    /// Brings what stands in the past up to `now`.
+    /// Brings a state from the past up to `now`.
     pub(crate) fn settle(&self, level: &mut Level, now: Nanos) {
         if now > level.at {
             *level = Level { amount: self.units_at(*level, now), at: now };
@@ -150,7 +149,7 @@ impl Terms {
         i128::try_from(u128::from(refills) * u128::from(self.refill)).unwrap_or(i128::MAX)
     }
 
-    /// Points of the grid passed by `time`.
+    /// The number of grid points up to `time`.
     fn ticks(&self, time: Nanos) -> u64 {
         time.saturating_sub(self.start) / self.interval
     }
@@ -183,9 +182,9 @@ impl Grid {
         self.terms.fill_time()
     }
 
-    /// The least time, not before `now` nor before the last grant, at which `cost` units conform.
+    /// The earliest time, not before `now` nor before the last grant, at which `cost` units conform.
     ///
-    /// `None` when that lies beyond the end of the clock.
+    /// `None` if that is beyond the end of the clock.
     #[must_use]
     pub fn conforms_at(&self, now: Nanos, cost: u64) -> Option<Nanos> {
         self.terms.conforms_at(self.level, now, cost)
@@ -193,12 +192,12 @@ impl Grid {
 
     /// Takes `cost` units at `grant`, a time not before [`conforms_at`](Self::conforms_at)`(asked, cost)`.
     ///
-    /// After that time only as much is gathered as the bucket keeps.
+    /// Later refills count only as far as the bucket has room.
     pub fn charge(&mut self, asked: Nanos, grant: Nanos, cost: u64) {
         self.terms.charge(&mut self.level, asked, grant, cost);
     }
 
-    /// Units that could be taken at `now`; nothing while a grant lies ahead.
+    /// Units that could be taken at `now`; 0 if the last grant is in the future.
     #[must_use]
     pub fn available(&self, now: Nanos) -> u64 {
         self.terms.available(self.level, now)
@@ -213,7 +212,7 @@ mod tests {
         Grid::new(NonZeroU64::new(refill).unwrap(), NonZeroU64::new(interval).unwrap(), max, initial, 0)
     }
 
-    /// Takes `costs` one after another, each asked at the time of the last.
+    /// Takes `costs` one after another, each at the time of the grant before it.
     fn grants(grid: &mut Grid, costs: &[u64]) -> Vec<Nanos> {
         let mut now = 0;
         let mut take = |cost| {
@@ -231,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bucket_of_nothing_still_passes_refills_to_who_waits() {
+    fn a_bucket_of_size_0_still_passes_refills_to_waiters() {
         assert_eq!(grants(&mut grid(2, 10, 0, 0), &[1, 5, 1]), [10, 30, 40]);
     }
 
@@ -241,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_charged_late_leaves_no_more_than_the_bucket_keeps() {
+    fn a_late_charge_leaves_at_most_the_size_of_the_bucket() {
         let mut grid = grid(1, 10, 2, 0);
         grid.charge(0, 100, 1);
         assert_eq!(grid.available(100), 1);
@@ -257,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_given_back_is_less_by_the_refills_since() {
+    fn refills_since_the_grant_are_deducted_from_what_is_given_back() {
         let mut grid = grid(1, 10, 5, 5);
         grid.charge(0, 0, 5);
         grid.terms.give_back(&mut grid.level, 20, 0, 5);

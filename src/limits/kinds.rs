@@ -1,7 +1,7 @@
-//! Costs of several kinds at once, requests and tokens for example: each limit counts one kind.
+//! Costs of several kinds at once, for example requests and tokens. Each limit counts one kind.
 //!
-//! A queue passes a cost on as a number and does not look into it. Where limits count several kinds, that number stands
-//! for a list of costs, one of each kind, which is kept here for as long as somebody may come back to it.
+//! A queue handles a cost as one number. If limits count several kinds, that number is the id of a list of costs, one
+//! of each kind. The list is stored here as long as a waiter may need it.
 
 use super::Limits;
 use super::state::State;
@@ -10,17 +10,17 @@ use crate::clock::Nanos;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Which limit counts what. By default each counts the one cost there is.
+/// Which kind each limit counts. By default there is one kind, and every limit counts it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Kinds {
-    /// The kind of each limit, by its place; none where there is only one kind.
+    /// The kind of each limit, by index; empty if there is only one kind.
     of: Vec<usize>,
     lists: BTreeMap<u64, Arc<[u64]>>,
     last: u64,
 }
 
 impl Kinds {
-    /// What the limit at `place` counts of `cost`.
+    /// The part of `cost` that the limit at `place` counts.
     #[inline]
     pub(super) fn part(&self, place: usize, cost: u64) -> u64 {
         match self.of.get(place) {
@@ -29,14 +29,14 @@ impl Kinds {
         }
     }
 
-    /// Whether a cost is the number of a list, and says nothing as an amount.
+    /// Whether a cost is the id of a list, and not an amount.
     pub(super) fn are_several(&self) -> bool {
         !self.of.is_empty()
     }
 }
 
 impl Limits {
-    /// All of these limits, which count a kind each and grant together or not at all.
+    /// Joins these limits. Each entry counts one kind; all grant together or not at all.
     pub(crate) fn joint(each: Vec<Limits>, now: Nanos) -> Self {
         let mut joint = Limits::none(now);
         for (kind, limits) in each.into_iter().enumerate() {
@@ -47,7 +47,8 @@ impl Limits {
         joint
     }
 
-    /// The number of these costs, one of each kind, until it is [given back](Self::forget_costs); 0 if nothing is asked.
+    /// Stores these costs, one of each kind, and returns their id. [`forget_costs`](Self::forget_costs) removes them. 0
+    /// if all costs are 0.
     pub(crate) fn number_costs(&mut self, costs: &[u64]) -> u64 {
         if costs.iter().all(|cost| *cost == 0) {
             return 0;
@@ -57,19 +58,19 @@ impl Limits {
         self.kinds.last
     }
 
-    /// Nobody comes back to these costs.
+    /// Removes these costs: nothing will ask for them again.
     pub(crate) fn forget_costs(&mut self, number: u64) {
         self.kinds.lists.remove(&number);
     }
 
-    /// The most of a kind at one instant, and in one grant, however long it waits.
+    /// The most units of a kind at one instant, and in one grant after any wait.
     pub(crate) fn most_of(&self, kind: usize) -> (u64, u64) {
         let least = |terms: &mut dyn Iterator<Item = &Terms>| terms.map(Terms::most).min().unwrap_or(u64::MAX);
         let of_kind = || self.of_kind(kind).map(|(terms, _)| terms);
         (least(&mut of_kind()), least(&mut of_kind().filter(|terms| terms.as_window().is_some())))
     }
 
-    /// Units of a kind that could be taken at `now`; none while a time given lies ahead.
+    /// Units of a kind that could be taken at `now`; 0 before the time of the latest grant.
     pub(crate) fn available_of(&self, now: Nanos, kind: usize) -> u64 {
         let now = self.in_order(now);
         let available = self.of_kind(kind).map(|(terms, state)| terms.available(state, now)).min();

@@ -1,41 +1,41 @@
-//! Leases: consecutive grants in one go, for units that were read, each to leave at its own time.
+//! Leases: consecutive grants taken in one step, for units that were read. Each leaves at its own time.
 
 use super::{Grant, Limits, Refusal};
 use crate::clock::Nanos;
 use std::collections::VecDeque;
 
-/// No lease is of more runs.
+/// The most runs in one lease.
 const RUNS: usize = 1024;
 
-/// What a lease is to cover.
+/// What a lease should cover.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ask {
     /// Units that were read and wait.
     pub waiting: u64,
-    /// It ends with the first run so much later, in nanoseconds, than it was asked for, or than `latest`.
+    /// The lease ends with the first run this many nanoseconds after the request, or after `latest` if that is later.
     pub span: Nanos,
-    /// The latest time of what the same stream was granted before, if it is still to be used.
+    /// The time of the stream's latest earlier grant, if that is not used yet.
     pub latest: Nanos,
 }
 
-/// What is left of leases.
+/// The unused rest of leases, and what is needed to give it back.
 #[derive(Debug)]
 pub(crate) struct Rest {
     /// The last run of the latest lease.
     pub(crate) last: Grant,
-    /// Units of that lease that were used.
+    /// How many units of that lease were used.
     pub(crate) spent: u64,
-    /// How many of the runs are of leases before the latest.
+    /// How many of the runs belong to leases before the latest.
     pub(crate) older: usize,
-    /// Runs that were not used, in order.
+    /// The unused runs, in order.
     pub(crate) runs: VecDeque<Grant>,
 }
 
 impl Limits {
-    /// Grants runs for as many of the waiting units as leave within the span, each as by [`take_run`](Self::take_run).
+    /// Grants runs for as many of the waiting units as leave within the span, each like [`take_run`](Self::take_run).
     ///
     /// # Errors
-    /// The first run is refused; nothing is charged then.
+    /// If the first run is refused; nothing is charged then.
     pub(crate) fn lease(&mut self, now: Nanos, ask: &Ask, mut each: impl FnMut(Grant)) -> Result<(), Refusal> {
         let end = self.in_order(now).max(ask.latest.min(self.at)).saturating_add(ask.span);
         let first = self.take_run(now, ask.waiting)?;
@@ -48,14 +48,14 @@ impl Limits {
             let units = self.run(now, left);
             let Ok((at, bound_by)) = self.conforms_at(now, units) else { break };
             self.charge(now, at, at, units);
-            each(Grant::told(at, units, bound_by, self.history.grants));
+            each(Grant::computed(at, units, bound_by, self.history.grants));
             left -= units;
         }
         Ok(())
     }
 
-    /// Gives back the rest of leases. If nothing was granted to anybody since, the latest is undone, as if it had been for
-    /// nothing but what was spent of it. What else lies in the past is credited, as by [`give_back`](Self::give_back).
+    /// Gives back the rest of leases. If nothing else was granted since, the latest lease is undone as if only its used
+    /// units had been taken. Other runs in the past are credited, like [`give_back`](Self::give_back).
     pub(crate) fn return_lease(&mut self, now: Nanos, rest: &Rest) {
         let now = self.in_order(now);
         let is_last = self.history.last().is_some_and(|last| last.number == rest.last.number);

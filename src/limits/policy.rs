@@ -1,4 +1,4 @@
-//! From limits as they are written to limits that can be kept: which one paces, which are windows, how large each burst is.
+//! Turns limits as written into limits with all defaults: which one paces, which are windows, how large each burst is.
 
 use crate::clock::MILLISECOND;
 use crate::rate::{Amount, Limit, Rate};
@@ -10,10 +10,10 @@ mod agree;
 
 pub use agree::Disagreement;
 
-/// Up to this much time's worth of units may go at once where no burst was named.
+/// The default burst is this much time's worth of the rate, at least 1.
 const DEFAULT_BURST: u64 = 10 * MILLISECOND;
 
-/// Limits with every default filled in; by default none.
+/// Limits with every default filled in. The default has no limit.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Policy {
     limits: Vec<Resolved>,
@@ -31,33 +31,33 @@ pub(crate) enum Resolved {
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PolicyError {
-    /// No limit at all.
+    /// No limit was given.
     #[error("no limit; write for example 5/s, or unlimited")]
     None,
-    /// `unlimited` with something beside it.
+    /// `unlimited` together with something else.
     #[error("unlimited stands alone, without a burst or another limit")]
     UnlimitedAlone,
-    /// Bytes and units cannot be counted by one pipe.
+    /// A pipe counts either bytes or units.
     #[error("'{bytes}' counts bytes and '{units}' units; a pipe counts one or the other")]
     BytesBesideUnits {
         /// The limit in bytes.
         bytes: String,
-        /// The other.
+        /// The limit in units.
         units: String,
     },
-    /// A burst given apart from the limits, which already name one.
+    /// A burst is given apart from the limits, but the pacing limit already names one.
     #[error("the pacing limit '{0}' already names its burst; say it once")]
     BurstTwice(String),
-    /// A burst given apart from the limits, of which the fastest is a window.
+    /// A burst is given apart from the limits, but the pacing limit is a window.
     #[error("the pacing limit '{0}' is a window, which has no burst; write it without ,window")]
     BurstOnWindow(String),
-    /// A burst of nothing.
+    /// A burst of 0.
     #[error("a burst of 0 would let nothing through; the least is 1")]
     ZeroBurst,
     /// A burst in bytes beside a rate in units.
     #[error("a burst of '{0}' is in bytes, but the limit counts units; write a number without a unit")]
     BurstInBytes(String),
-    /// More at the start than the bucket holds.
+    /// The bucket would start with more than it can hold.
     #[error(
         "initial={initial} is more than the burst of {burst}, which is all the bucket holds; write burst={initial},initial={initial}"
     )]
@@ -70,8 +70,8 @@ pub enum PolicyError {
 }
 
 impl Policy {
-    /// Resolves `limits`: the fastest paces, in a bucket of `burst` units where it names none itself; each other limit
-    /// that names no burst is a window.
+    /// Fills in the defaults of `limits`. The fastest limit paces: it is a bucket of `burst` units, unless it names its
+    /// own burst. Every other limit that names no burst is a window.
     ///
     /// ```
     /// use throttle::limits::Policy;
@@ -81,7 +81,7 @@ impl Policy {
     /// ```
     ///
     /// # Errors
-    /// [`PolicyError`] says what contradicts what.
+    /// [`PolicyError`] names the contradiction.
     pub fn new(limits: &[Limit], burst: Option<Amount>) -> Result<Self, PolicyError> {
         match limits {
             [] => return Err(PolicyError::None),
@@ -114,7 +114,7 @@ impl Policy {
         self.limits.is_empty()
     }
 
-    /// The limit at `place`, as one would write it with its defaults spelled out.
+    /// The limit at `place`, as a user would write it, with its defaults.
     #[must_use]
     pub fn describe(&self, place: usize) -> String {
         self.limits.get(place).map(ToString::to_string).unwrap_or_default()
@@ -132,11 +132,11 @@ impl Policy {
         self.limits.iter().map(Resolved::at_once).min().unwrap_or(u64::MAX)
     }
 
-    /// The first limit that can never bind beside another: its place and the other's.
+    /// The first limit that never binds because another is always stricter: its index and the other's.
     #[must_use]
     pub fn never_binds(&self) -> Option<(usize, usize)> {
         let pairs = (0..self.len()).flat_map(|idle| (0..self.len()).map(move |other| (idle, other)));
-        // Of two alike, the later one is the idle one.
+        // Of two equal limits, the later one never binds.
         let mut idle = pairs.filter(|&(idle, other)| idle != other).filter(|&(idle, other)| {
             let (idle_limit, other_limit) = (&self.limits[idle], &self.limits[other]);
             idle_limit.allows_all_of(other_limit) && (idle > other || !other_limit.allows_all_of(idle_limit))
@@ -144,9 +144,9 @@ impl Policy {
         idle.next()
     }
 
-    /// The most units that the limit at `place` lets through in any of its own periods, and that period in nanoseconds.
+    /// The most units that the limit at `place` lets through in one of its periods, and that period in nanoseconds.
     ///
-    /// 0 in 0 ns where there is no such limit.
+    /// (0, 0) if there is no such limit.
     #[must_use]
     pub fn most_in_its_period(&self, place: usize) -> (u128, u64) {
         self.limits.get(place).map_or((0, 0), |limit| {
@@ -159,13 +159,13 @@ impl Policy {
         &self.limits
     }
 
-    /// The limits as one would write them with their defaults spelled out, one a line.
+    /// The limits as a user would write them, with their defaults, one per line.
     pub(crate) fn to_lines(&self) -> String {
         let lines: Vec<String> = self.limits.iter().map(ToString::to_string).collect();
         lines.join("\n")
     }
 
-    /// What [`to_lines`](Self::to_lines) wrote; `None` if it did not.
+    /// Reads what [`to_lines`](Self::to_lines) wrote; `None` for any other text.
     pub(crate) fn from_lines(lines: &str) -> Option<Self> {
         let limits: Result<Vec<Limit>, _> = lines.split('\n').map(str::parse).collect();
         Policy::new(&limits.ok()?, None).ok()
@@ -193,7 +193,7 @@ fn one_kind(rates: &[Rate]) -> Result<(), PolicyError> {
     }
 }
 
-/// The fastest; of equals the one of the shorter period, then the first.
+/// The index of the fastest rate. Of equal rates, the one with the shorter period; then the first.
 fn pacing(rates: &[Rate]) -> usize {
     let key = |place: &usize| (std::cmp::Reverse(rates[*place]), rates[*place].window().1, *place);
     (0..rates.len()).min_by_key(key).unwrap_or(0)
@@ -229,10 +229,10 @@ impl Resolved {
         }
     }
 
-    /// Whether whatever `other` lets through conforms to this limit, from a fresh start.
+    /// Whether everything that `other` lets through conforms to this limit, if both are new.
     fn allows_all_of(&self, other: &Resolved) -> bool {
         match (*self, *other) {
-            // Also at the start: a bucket that starts less than full binds then.
+            // A bucket that does not start full binds at the start.
             (Resolved::Bucket { rate, burst, initial }, _) => {
                 rate >= other.rate() && burst.get() >= other.at_once() && initial >= other.at_once().min(burst.get())
             }
@@ -251,7 +251,7 @@ impl Resolved {
         }
     }
 
-    /// The most units in any half-open span of `nanos`.
+    /// The most units in any half-open interval of `nanos`.
     fn most_in(&self, nanos: u64) -> u128 {
         let rate = self.rate();
         match *self {
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn contradictions_are_told() {
+    fn each_contradiction_has_its_own_message() {
         for (limits, burst, expected) in [
             (&[][..], None, "no limit; write for example 5/s, or unlimited"),
             (&["unlimited", "5/s"], None, "unlimited stands alone, without a burst or another limit"),

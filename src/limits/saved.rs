@@ -1,4 +1,4 @@
-//! State that outlives the process: limits as words, and as they become when someone sets others in their place.
+//! State that outlives the process: limits saved as words, and limits replaced by others with `set`.
 
 use super::history::{History, Record};
 use super::state::{Entry, Level, State};
@@ -9,8 +9,7 @@ use crate::clock::Nanos;
 use std::collections::VecDeque;
 
 impl Limits {
-    /// Appends the state as words, with what is needed to take the latest record back; the limits themselves stand in the
-    /// policy.
+    /// Appends the state as words, with what is needed to undo the latest record. The policy is saved elsewhere.
     pub(crate) fn save(&self, words: &mut Vec<u64>) {
         let last = self.history.last();
         words.extend([self.asked, self.at, last.map_or(self.at, |last| last.before), self.history.grants]);
@@ -24,7 +23,8 @@ impl Limits {
         words.extend(last.and_then(|last| last.held));
     }
 
-    /// The limits of `policy` in the state that [`save`](Self::save) wrote; `None` if those words are of no such limits.
+    /// The limits of `policy` in the state that [`save`](Self::save) wrote; `None` if the words are not the state of
+    /// such limits.
     pub(crate) fn load(policy: &Policy, words: &mut impl Iterator<Item = u64>) -> Option<Self> {
         let mut limits = Limits::new(policy, 0);
         let [asked, at, before, number] = [words.next()?, words.next()?, words.next()?, words.next()?];
@@ -40,8 +40,8 @@ impl Limits {
         Some(limits)
     }
 
-    /// The limits of `policy` from `now` on. What stands in the same place and is of the same kind keeps what it has saved
-    /// or counted, but for the places in `fresh`, which begin anew. A time given stays.
+    /// Replaces the limits by those of `policy` from `now` on. A limit at the same index and of the same kind keeps its
+    /// credit or count, unless `fresh` is true at its index: then it starts anew. Grants keep their times.
     pub(crate) fn set(&mut self, now: Nanos, policy: &Policy, fresh: &[bool]) {
         let now = self.in_order(now);
         let mut limits = Limits::new(policy, now);
@@ -53,12 +53,12 @@ impl Limits {
                 limits.states[place] = old.clone();
             }
         }
-        // No grant has this number: what was given before cannot be undone in limits that never charged it.
+        // No grant has this number: an earlier grant cannot be undone in limits that it was not charged to.
         let history = History::after(self.history.grants + 1);
         *self = Limits { at: self.at, history, ..limits };
     }
 
-    /// A time by which every limit is at rest, if nothing more is taken: full, or empty of grants that count.
+    /// A time by which every limit is at rest if nothing more is taken: buckets are full, windows are empty.
     #[must_use]
     pub(crate) fn rested_at(&self) -> Nanos {
         self.at.saturating_add(self.terms.iter().map(Terms::rest_time).max().unwrap_or(0))
@@ -94,7 +94,7 @@ fn save_window(state: &State, undo: Undo, words: &mut Vec<u64>) {
     words.extend([change.at, change.units, joined.at, joined.units]);
 }
 
-/// `None` also where the words contradict each other.
+/// `None` also if the words contradict each other.
 fn load_window(state: &mut State, words: &mut impl Iterator<Item = u64>) -> Option<Undo> {
     state.level.at = words.next()?;
     for _ in 0..words.next()? {
@@ -113,7 +113,7 @@ fn load_window(state: &mut State, words: &mut impl Iterator<Item = u64>) -> Opti
     makes_sense.then_some(if can_undo == 1 { Undo::Change(change) } else { Undo::Nothing })
 }
 
-/// The lower half first.
+/// The lower half comes first.
 #[allow(clippy::cast_possible_truncation, reason = "each takes its half")]
 fn halves(value: u128) -> [u64; 2] {
     [value as u64, (value >> 64) as u64]
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_saved_is_loaded_and_goes_on_as_before() {
+    fn saved_limits_load_and_continue_as_before() {
         let policy = policy(&["1000003/s,burst=3", "700/min", "5000/h,window"]);
         let mut limits = Limits::new(&policy, 17);
         for step in 0..3000 {
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn words_that_are_missing_or_make_no_sense_are_not_loaded() {
+    fn missing_or_contradictory_words_are_not_loaded() {
         let policy = policy(&["5/s", "100/min"]);
         let mut limits = Limits::new(&policy, 0);
         for _ in 0..3 {
@@ -161,14 +161,14 @@ mod tests {
         for length in 0..words.len() {
             assert_eq!(Limits::load(&policy, &mut words[..length].iter().copied()), None, "{length} words");
         }
-        // Four words, six of the bucket, and the latest time of the window come before the length of its log.
+        // Before the length of the window's log come four words, six words of the bucket, and the window's latest time.
         let mut endless = words.clone();
         endless[11] = u64::MAX;
         assert_eq!(Limits::load(&policy, &mut endless.into_iter()), None);
     }
 
     #[test]
-    fn setting_limits_keeps_what_was_counted_unless_told_to_begin_anew() {
+    fn set_keeps_counts_unless_a_limit_starts_anew() {
         let mut limits = Limits::new(&policy(&["10/s,burst=10", "20/min"]), 0);
         let _ = limits.take(0, 8).unwrap();
         limits.set(0, &policy(&["1/s,burst=5", "9/min"]), &[false, false]);
@@ -178,12 +178,12 @@ mod tests {
         limits.set(0, &policy(&["1/s,burst=5", "20/min"]), &[true, false]);
         assert_eq!(limits.available(0), 5);
         limits.set(0, &policy(&["1/s,burst=5", "3/min"]), &[false, false]);
-        assert_eq!(limits.available(0), 0, "more are counted than may be");
+        assert_eq!(limits.available(0), 0, "the window counts more than its new limit");
         assert_eq!(limits.take(0, 1).unwrap().at, 60 * SECOND);
     }
 
     #[test]
-    fn a_time_given_stays_when_limits_are_set() {
+    fn a_grant_keeps_its_time_when_limits_are_set() {
         let mut limits = Limits::new(&policy(&["1/s"]), 0);
         let _ = limits.take(0, 1).unwrap();
         let last = limits.take(0, 1).unwrap();

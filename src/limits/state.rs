@@ -1,13 +1,13 @@
-//! The thin state of one limit: all that is kept of it for each bucket, or for each key.
+//! The small state of one limit: all that is stored for each bucket, or for each key.
 
 use crate::clock::Nanos;
 use std::collections::VecDeque;
 
-/// An amount at a time: a bucket's credit, the units of a bucket that fills in intervals, or what a window has logged. Less
-/// than nothing is a debt: what was used without a grant and is not paid yet. Only a queue, which is never saved, has debts.
+/// An amount at a time: a bucket's credit, the units of an interval bucket, or the units in a window's log. A negative
+/// amount is a debt: units used without a grant and not yet paid. Only a queue has debts, and a queue is never saved.
 ///
-/// The time is the latest grant's; it lies ahead if that was reserved ahead. Packed, as 16-byte alignment would cost
-/// each bucket 8 bytes.
+/// The time is that of the latest grant; it is in the future if the grant is a reservation. The struct is packed
+/// because 16-byte alignment would cost each bucket 8 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(Rust, packed(8))]
 pub(crate) struct Level {
@@ -19,12 +19,12 @@ pub(crate) struct Level {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct State {
     pub(crate) level: Level,
-    /// The grants that a window counts. No other limit has one.
+    /// The grants that a window counts; `None` for other limits.
     #[allow(clippy::box_collection, reason = "8 bytes instead of 32 in every bucket, which has none")]
     log: Option<Box<VecDeque<Entry>>>,
 }
 
-/// Grants in the log of a window, counted at the time of the latest of them.
+/// Grants in the log of a window, all counted at the time of the latest of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
     pub(crate) at: Nanos,
@@ -38,7 +38,7 @@ impl State {
         State { level: Level { amount, at }, log: None }
     }
 
-    /// The log of a window: oldest first; times never fall.
+    /// The log of a window: oldest first; times never decrease.
     pub(crate) fn log(&self) -> &VecDeque<Entry> {
         self.log.as_deref().unwrap_or(&EMPTY)
     }

@@ -1,4 +1,4 @@
-//! One limit of any kind: what it keeps to, and what it answers for a state that is passed in.
+//! One limit of any kind: its fixed numbers, and its answers for a state that the caller passes in.
 
 use super::policy::Resolved;
 use super::state::{Level, State};
@@ -14,14 +14,14 @@ pub(crate) enum Terms {
     Interval(interval::Terms),
 }
 
-/// How one limit takes back what is in a record.
+/// How one limit undoes a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Undo {
-    /// The bucket as it was.
+    /// The bucket as it was before.
     Level(Level),
-    /// What was done to the log of a window.
+    /// What the record added to the log of a window.
     Change(Change),
-    /// Not at all: the log is another one.
+    /// It cannot: the log has changed since.
     Nothing,
 }
 
@@ -47,7 +47,7 @@ impl Terms {
         }
     }
 
-    /// The time by which `units` more will have been granted, were this the only limit.
+    /// The time by which `units` more will have been granted if this were the only limit.
     pub(super) fn schedule(&self, state: &State, now: Nanos, units: u64) -> Option<Nanos> {
         match self {
             Window(terms) => terms.schedule(state, now, units),
@@ -55,8 +55,8 @@ impl Terms {
         }
     }
 
-    /// Charges at `grant`, and adds that to `undo` if this limit needs to know what was done. Windows count it from `counted`
-    /// on, and forget what no longer counted at `since`.
+    /// Charges at `grant`, and adds the change to `undo` if this limit needs it. Windows count the cost from `counted`
+    /// on, and drop entries that no longer count at `since`.
     pub(super) fn charge(&self, state: &mut State, undo: &mut Undo, times: [Nanos; 4], cost: u64) {
         let [since, asked, grant, counted] = times;
         match self {
@@ -77,7 +77,7 @@ impl Terms {
         }
     }
 
-    /// Whole units left; less than nothing if more are owed.
+    /// Whole units left; negative if units are owed.
     pub(super) fn left(&self, state: &State, now: Nanos) -> i128 {
         match self {
             Bucket(terms) => terms.balance(state.level, now),
@@ -103,7 +103,7 @@ impl Terms {
         }
     }
 
-    /// The time after which nothing granted matters any more: the bucket is full, the window empty.
+    /// The time after which no past grant matters: the bucket is full, the window empty.
     pub(super) fn rest_time(&self) -> Nanos {
         match self {
             Window(terms) => terms.period(),
@@ -165,7 +165,7 @@ impl Terms {
         }
     }
 
-    /// A bucket has nothing at `time`, unless a grant lies beyond. A window goes on counting what it counts.
+    /// Empties a bucket at `time`, unless its last grant is later. A window keeps its count.
     pub(super) fn empty(&self, state: &mut State, time: Nanos) {
         match self {
             Bucket(terms) => terms.empty(&mut state.level, time),
@@ -178,8 +178,8 @@ impl Terms {
         if let Window(terms) = self { Some(terms) } else { None }
     }
 
-    /// The same limit at another rate. Refills that come in intervals come on a new grid, which begins at `now`, or at the
-    /// last grant if that lies ahead. A window has no rate that can be changed.
+    /// The same limit at another rate. Refills in intervals get a new grid, which begins at `now`, or at the last grant
+    /// if that is later. The rate of a window cannot be changed.
     pub(super) fn with_rate(&self, state: &State, now: Nanos, rate: Rate) -> Terms {
         match *self {
             Bucket(terms) => Bucket(terms.with_rate(rate)),
@@ -196,7 +196,7 @@ impl Terms {
         }
     }
 
-    /// Goes on by `to`, of the same kind, from `now`. What was saved or counted stays.
+    /// Continues as `to`, a limit of the same kind, from `now`. Saved credit and counts are kept.
     pub(super) fn change(&self, state: &mut State, now: Nanos, to: &Terms) {
         match (self, to) {
             (Bucket(from), Bucket(to)) => from.change(&mut state.level, now, to),

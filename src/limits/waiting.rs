@@ -1,4 +1,4 @@
-//! What a queue of waiters asks of its limits, beside grants.
+//! What a queue of waiters needs from its limits, apart from grants.
 
 use super::bucket::{self, Bucket};
 use super::interval::Grid;
@@ -10,33 +10,34 @@ use crate::clock::{MILLISECOND, Nanos};
 use crate::rate::{ParseError, Rate};
 use std::num::NonZeroU64;
 
-/// A wake-up may be this late at least before any of its delay is lost: timers of a millisecond fire up to two late.
+/// The least delay of a wake-up before the rest of the delay is lost: a timer of one millisecond may fire two
+/// milliseconds late.
 const LEAST_ALLOWANCE: Nanos = 2 * MILLISECOND;
 
 impl Limits {
-    /// As [`new`](Self::new), but every unit of the policy counts as `parts` here, so that fractions can be taken.
+    /// Like [`new`](Self::new), but every unit of the policy counts as `parts` here, so that fractions can be taken.
     ///
     /// # Errors
-    /// Where a rate in parts does not fit 64 bits.
+    /// If a rate in parts does not fit 64 bits.
     pub(crate) fn in_parts(policy: &Policy, parts: NonZeroU64, now: Nanos) -> Result<Self, ParseError> {
         let limits: Result<Vec<_>, _> = policy.limits().iter().map(|limit| in_parts(limit, parts, now)).collect();
         let (terms, states) = limits?.into_iter().unzip();
         Ok(Limits { terms, states, ..Limits::none(now) })
     }
 
-    /// No limit yet.
+    /// An empty set of limits.
     pub(crate) fn none(now: Nanos) -> Self {
         let history = History::default();
         let (terms, states, kinds) = (Vec::new(), Vec::new(), Kinds::default());
         Limits { terms, states, kinds, quantum: u64::MAX, asked: now, at: now, history }
     }
 
-    /// Puts a bucket before the other limits.
+    /// Inserts a bucket before the other limits.
     pub(crate) fn with_bucket(self, bucket: Bucket) -> Self {
         self.with(Terms::Bucket(bucket.terms), State::from(bucket.level))
     }
 
-    /// Puts a bucket that is filled in whole refills before the other limits.
+    /// Inserts a bucket with whole refills before the other limits.
     pub(crate) fn with_grid(self, grid: Grid) -> Self {
         self.with(Terms::Interval(grid.terms), State::from(grid.level))
     }
@@ -47,7 +48,7 @@ impl Limits {
         self
     }
 
-    /// The place of the fastest bucket of a policy: the one whose rate can be changed.
+    /// The index of the fastest bucket of a policy: the one whose rate can be changed.
     pub(crate) fn pacing_place(policy: &Policy) -> Option<usize> {
         let rate = |limit: &Resolved| match limit {
             Resolved::Bucket { rate, .. } => Some(*rate),
@@ -57,8 +58,8 @@ impl Limits {
         rates.max_by_key(|&(rate, place)| (rate, std::cmp::Reverse(place))).map(|(_, place)| place)
     }
 
-    /// The bucket, where that is all there is, in credits: what a nanosecond repays, what a unit costs, what it holds, what
-    /// is missing to that, and since when. `None` where it is fuller than full.
+    /// The bucket in credits, if it is the only limit: credits per nanosecond, credits per unit, the size of the
+    /// bucket, the credits missing to that size, and the time. `None` if the bucket holds more than its size.
     pub(crate) fn fast_path(&self) -> Option<(u64, u64, u128, u128, Nanos)> {
         match (self.terms.as_slice(), self.states.as_slice()) {
             ([Terms::Bucket(terms)], [state]) if !self.kinds.are_several() => terms.fast_path(state.level),
@@ -66,7 +67,7 @@ impl Limits {
         }
     }
 
-    /// Goes on from what the fast path told of the only bucket: `missing` credits at `at`.
+    /// Takes over the state of the only bucket from the fast path: `missing` credits at `at`.
     pub(crate) fn resume(&mut self, missing: u128, at: Nanos) {
         if let ([Terms::Bucket(terms)], [state]) = (self.terms.as_slice(), self.states.as_mut_slice()) {
             state.level = terms.resume(missing, at);
@@ -75,52 +76,53 @@ impl Limits {
         }
     }
 
-    /// The most units at one instant; more has to be gathered.
+    /// The most units at one instant; a larger cost has to wait.
     pub(crate) fn burst(&self) -> u64 {
         let most = self.terms.iter().map(Terms::most).min().filter(|_| !self.kinds.are_several());
         most.unwrap_or(u64::MAX)
     }
 
-    /// The most units in one grant, however long it waits: what the smallest window counts.
+    /// The most units in one grant after any wait: the count of the smallest window.
     pub(crate) fn largest_cost(&self) -> u64 {
         let windows = self.windows().map(|(_, terms, _)| terms.count());
         windows.min().filter(|_| !self.kinds.are_several()).unwrap_or(u64::MAX)
     }
 
-    /// Time in which the first of the buckets fills.
+    /// Time in which the fastest-filling bucket fills.
     pub(crate) fn fill_time(&self) -> Nanos {
         self.terms.iter().filter_map(Terms::fill_time).min().unwrap_or(0)
     }
 
-    /// How far behind the schedule who wakes late may be, before the rest of the delay is lost.
+    /// How late a waiter may wake before the rest of the delay is lost.
     pub(crate) fn allowance(&self) -> Nanos {
         self.fill_time().max(LEAST_ALLOWANCE)
     }
 
-    /// Whether costs that wait one behind another are paid at the time at which their sum would be: one bucket pays, and
-    /// what a refill leaves over of one cost is there for the next.
+    /// Whether costs that wait in a queue are paid at the same time as one cost of their sum: a single bucket does so,
+    /// and what a refill leaves over goes to the next cost.
     pub(crate) fn pays_steadily(&self) -> bool {
         let is_bucket = matches!(self.terms.as_slice(), [] | [Terms::Bucket(_) | Terms::Interval(_)]);
         is_bucket && !self.kinds.are_several()
     }
 
-    /// Whether nothing granted matters any more at `time`: every bucket is full, every window empty.
+    /// Whether no past grant matters at `time`: every bucket is full, every window empty.
     pub(crate) fn at_rest(&self, time: Nanos) -> bool {
         self.each().all(|(terms, state)| terms.at_rest(state, time))
     }
 
-    /// Charges what was asked at `asked` at a time not before it [conforms](Self::conforms_at), and not ahead of now.
+    /// Charges a request made at `asked`, at a time when it [conforms](Self::conforms_at) and that is not in the
+    /// future.
     pub(crate) fn charge_at(&mut self, asked: Nanos, at: Nanos, cost: u64) -> Grant {
         self.grant(at, asked, [at; 2], cost, None)
     }
 
-    /// As [`charge_at`](Self::charge_at), for units that are handed over at `now`: windows count them from then on.
+    /// Like [`charge_at`](Self::charge_at), for units that are handed over at `now`: windows count them from then on.
     pub(crate) fn release_at(&mut self, now: Nanos, asked: Nanos, at: Nanos, cost: u64) -> Grant {
         self.grant(at, asked, [at, at.max(now)], cost, None)
     }
 
-    /// Windows count `grant` from `now` on, when it is handed over. `false` where its room was given to others meanwhile:
-    /// nothing has changed then, and it has to wait until [`room_at`](Self::room_at).
+    /// Windows count `grant` from `now`, when it is handed over. Returns `false` if its room was given to others in the
+    /// meantime. Then nothing has changed, and the grant has to wait until [`room_at`](Self::room_at).
     pub(crate) fn hand_over(&mut self, grant: &Grant, units: u64, now: Nanos) -> bool {
         if units == 0 {
             return true;
@@ -138,7 +140,7 @@ impl Limits {
         counts
     }
 
-    /// The least time, not before `now`, at which the windows have room for `cost` units.
+    /// The earliest time, not before `now`, at which the windows have room for `cost` units.
     pub(crate) fn room_at(&self, now: Nanos, cost: u64) -> Option<Nanos> {
         let parts = self.windows().map(|(place, terms, state)| (self.kinds.part(place, cost), terms, state));
         let mut asked = parts.filter(|(cost, ..)| *cost > 0);
@@ -154,14 +156,14 @@ impl Limits {
         limits.filter_map(|(place, (terms, state))| Some((place, terms.as_window()?, state)))
     }
 
-    /// As [`charge_at`](Self::charge_at), at a time that may lie ahead of `now`. What was given before and lies ahead, too,
-    /// can still be taken back once this has been.
+    /// Like [`charge_at`](Self::charge_at), at a time that may be after `now`. Earlier grants that are in the future
+    /// can still be undone once this one has been undone.
     pub(crate) fn promise_at(&mut self, now: Nanos, asked: Nanos, at: Nanos, cost: u64) -> Grant {
         self.grant(now, asked, [at; 2], cost, None)
     }
 
-    /// As [`take`](Self::take), at `earliest` or later, handed over at `now`: where the schedule is behind `earliest`, it is
-    /// moved up to it. What the limit that binds would have gained meanwhile is lost.
+    /// Like [`take`](Self::take), at `earliest` or later, handed over at `now`. If the schedule is behind `earliest`,
+    /// it is moved up to it. What the binding limit would have gained in between is lost.
     pub(crate) fn take_not_before(
         &mut self,
         now: Nanos,
@@ -179,36 +181,36 @@ impl Limits {
         Ok(self.grant(at, asked, [at, at.max(now)], cost, bound_by))
     }
 
-    /// Brings the state up to `now` for a waiter of `cost` units that asked at `asked` and goes on waiting.
+    /// Brings the state up to `now` for a waiter of `cost` units that asked at `asked` and still waits.
     pub(crate) fn gather(&mut self, now: Nanos, asked: Nanos, cost: u64) {
         for (place, (terms, state)) in self.terms.iter().zip(&mut self.states).enumerate() {
             terms.gather(state, now, asked, self.kinds.part(place, cost));
         }
     }
 
-    /// Who gathered has gone: what is above the bursts at `now` is lost.
+    /// The waiter that was accruing credit left: drop credit above the burst at `now`.
     pub(crate) fn spill(&mut self, now: Nanos) {
         self.revise_buckets(|terms, state| terms.spill(state, now));
     }
 
-    /// Nobody waits any more: what is left over of refills is kept as far as there is room.
+    /// No waiter is left: what refills left over is kept up to the size of the bucket.
     pub(crate) fn overflow(&mut self) {
         for (terms, state) in self.terms.iter().zip(&mut self.states) {
             terms.overflow(state);
         }
     }
 
-    /// Empties the buckets at `time`, which gain from then on.
+    /// Empties the buckets at `time`; they gain from then on.
     pub(crate) fn empty(&mut self, time: Nanos) {
         self.revise_buckets(|terms, state| terms.empty(state, time));
     }
 
-    /// Takes `units` that were used without a grant. Those that are not there are a debt.
+    /// Takes `units` that were used without a grant. Missing units become a debt.
     pub(crate) fn pay(&mut self, now: Nanos, units: u64) {
         self.revise_all(units, |terms, state, units| terms.pay(state, now, units));
     }
 
-    /// Adds `units` that were granted and not used, as far as there is room.
+    /// Adds `units` that were granted and not used, up to the burst.
     pub(crate) fn credit(&mut self, now: Nanos, units: u64) {
         self.revise_all(units, |terms, state, units| terms.credit(state, now, units));
     }
@@ -220,7 +222,7 @@ impl Limits {
         }
     }
 
-    /// Does `act` to every limit with its part of `units`, as it is and as it may become when grants are taken back.
+    /// Applies `act` to every limit with its part of `units`, and to the saved states that an undo would restore.
     fn revise_all(&mut self, units: u64, act: impl Fn(&Terms, &mut State, u64)) {
         let limits = self.terms.len();
         for (place, (terms, state)) in self.terms.iter().zip(&mut self.states).enumerate() {
@@ -248,7 +250,7 @@ fn in_parts(limit: &Resolved, parts: NonZeroU64, now: Nanos) -> Result<(Terms, S
     }
 }
 
-/// `rate` where every unit counts as `parts`.
+/// `rate` if every unit counts as `parts`.
 fn rate_in_parts(rate: Rate, parts: NonZeroU64) -> Result<Rate, ParseError> {
     let (units, period) = rate.window();
     let units = units.checked_mul(parts).ok_or_else(|| ParseError::TooLarge(rate.to_string()))?;
@@ -260,9 +262,10 @@ mod tests {
     use super::*;
     use crate::clock::SECOND;
 
-    /// Law 10: what is kept to take reservations back goes when their times have come, and the log of a window with it.
+    /// Law 10: the records for undoing reservations are dropped once those are in the past, and so is the log of a
+    /// window.
     #[test]
-    fn reservations_without_end_do_not_pile_up() {
+    fn records_of_past_reservations_are_dropped() {
         let limits: Vec<_> = ["1/s,burst=1", "6/5s,window"].map(|limit| limit.parse().unwrap()).into();
         let policy = Policy::new(&limits, None).unwrap();
         let mut limits = Limits::in_parts(&policy, NonZeroU64::MIN, 0).unwrap();
@@ -270,7 +273,7 @@ mod tests {
         for second in 0..1000 {
             let now = second * SECOND;
             let (at, _) = limits.conforms_at(now, 1).unwrap();
-            // A promise behind another for ever.
+            // There is always one reservation in the future.
             let _: Grant = limits.promise_at(now, now, at.max(now + 3 * SECOND), 1);
             words.clear();
             limits.save(&mut words);
@@ -281,14 +284,14 @@ mod tests {
         assert_eq!(limits.history.len(), 1);
     }
 
-    /// For how many entries the history and the logs have room.
+    /// How many entries fit the memory of the history and the logs.
     fn history_memory(limits: &Limits) -> usize {
         let logs = limits.states.iter().map(|state| state.log().capacity());
         limits.history.memory() + logs.sum::<usize>()
     }
 
     #[test]
-    fn reservations_that_have_passed_leave_no_memory_behind() {
+    fn memory_of_past_reservations_is_freed() {
         let limits: Vec<_> = ["1/s,burst=1", "6/5s,window"].map(|limit| limit.parse().unwrap()).into();
         let policy = Policy::new(&limits, None).unwrap();
         let mut limits = Limits::in_parts(&policy, NonZeroU64::MIN, 0).unwrap();

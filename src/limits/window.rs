@@ -1,11 +1,11 @@
 //! One sliding window, as pure arithmetic: never more than COUNT in any PERIOD, as strict servers count.
 //!
-//! The state is the log of the grants of the last period. Up to 1024 units it is exact; a larger window keeps its grants
-//! in groups of ⌈COUNT/1024⌉ units, each counted at its latest grant: that frees them a little late and never early.
-//! A period is half-open: a unit granted at `t` makes room again at `t + PERIOD`.
+//! The state is the log of the grants of the last period. Up to 1024 units it is exact. A larger window keeps its
+//! grants in groups of ⌈COUNT/1024⌉ units, each counted at the time of its latest grant: that frees them a little late,
+//! never early. A period is half-open: a unit granted at `t` makes room again at `t + PERIOD`.
 //!
-//! In the state of a window the level's amount is the units in the log, those that have left the period included: up to two
-//! full windows, more where the window was larger.
+//! In the state of a window the level's amount is the units in the log, including those that have left the period: up
+//! to two full windows, more if the window was larger before.
 
 use super::state::{Entry, State};
 use crate::clock::{Nanos, shrink};
@@ -15,7 +15,7 @@ use std::num::NonZeroU64;
 /// Windows of up to this many units are exact.
 pub(crate) const EXACT: u64 = 1024;
 
-/// What a window keeps to.
+/// The fixed numbers of a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Terms {
     count: u64,
@@ -24,15 +24,15 @@ pub(crate) struct Terms {
     group: u64,
 }
 
-/// What charges did to the end of the log since the time `at`, to take them back.
+/// What charges since the time `at` did to the end of the log, so that they can be undone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Change {
-    /// The latest grant before them.
+    /// The time of the latest grant before them.
     pub(crate) at: Nanos,
     pub(crate) units: u64,
     /// How many entries they added.
     pub(crate) added: u64,
-    /// The last entry as it was, where they added to it.
+    /// The last entry as it was, if they added to it.
     pub(crate) joined: Option<Entry>,
 }
 
@@ -60,10 +60,10 @@ impl Terms {
         self.period
     }
 
-    /// The least time, not before `start`, at which there is room for `cost` units. That may be before the last grant, if
-    /// units were handed over later than they might have been.
+    /// The earliest time, not before `start`, at which there is room for `cost` units. That may be before the last
+    /// grant, if units were handed over later than they could have been.
     ///
-    /// `None` for a cost above the window's count, which no time allows, and beyond the end of the clock.
+    /// `None` for a cost above the window's count, which is never granted, and beyond the end of the clock.
     pub(crate) fn room_at(&self, state: &State, start: Nanos, cost: u64) -> Option<Nanos> {
         let room = i128::from(self.count.checked_sub(cost)?);
         let mut held = state.level.amount;
@@ -78,8 +78,8 @@ impl Terms {
         Some(time)
     }
 
-    /// Takes `cost` units at `grant`, a time at which [there is room](Self::room_at), and adds that to `change`. What
-    /// no longer counts at `since` is forgotten: no grant that may be taken back was made at a later time than that.
+    /// Takes `cost` units at `grant`, a time at which [there is room](Self::room_at), and adds that to `change`.
+    /// Entries that no longer count at `since` are dropped: no grant that may still be undone was made later than that.
     pub(crate) fn charge(&self, state: &mut State, change: &mut Change, since: Nanos, grant: Nanos, cost: u64) {
         while let Some(&entry) = state.log().front().filter(|entry| self.has_left(entry, since)) {
             state.level.amount -= i128::from(entry.units);
@@ -89,14 +89,14 @@ impl Terms {
         self.add(state, change, grant, cost, self.group);
     }
 
-    /// Puts `cost` units at the end of the log, and no more than `group` of them in one entry with earlier ones.
+    /// Appends `cost` units to the log. At most `group` units share one entry.
     fn add(&self, state: &mut State, change: &mut Change, grant: Nanos, cost: u64, group: u64) {
         let mut rest = cost;
         if let Some(last) = state.log_mut().back_mut()
-            // What has left the period must not come back into it with a group.
+            // An entry that has left the period must not count again because units join it.
             && !self.has_left(last, grant)
         {
-            // At the end of the clock all comes at one time, and may be more than one entry counts.
+            // At the end of the clock all grants have the same time, and may be more than one entry counts.
             let most = if last.at == grant { u64::MAX } else { group };
             let shared = rest.min(most.saturating_sub(last.units));
             if shared > 0 {
@@ -116,8 +116,8 @@ impl Terms {
         state.level.at = state.level.at.max(grant);
     }
 
-    /// Counts `units` that were granted at `counted` from `now` on, when they are handed over. `false` if they no longer
-    /// count and their room was given to others: then they have to wait once more.
+    /// Counts `units` from `now`, when they are handed over; before, they counted from `counted`. Returns `false` if
+    /// they no longer count and their room was given to others: then they have to wait again.
     pub(crate) fn hand_over(&self, state: &mut State, counted: Nanos, units: u64, now: Nanos) -> bool {
         let expired = now.saturating_sub(counted) >= self.period;
         if state.level.at > now {
@@ -133,7 +133,7 @@ impl Terms {
         true
     }
 
-    /// Takes `units` that were logged at `since` or later out of the log, the first first.
+    /// Removes `units` that were logged at `since` or later, the earliest first.
     fn remove(state: &mut State, since: Nanos, units: u64) {
         let (mut rest, mut amount) = (units, state.level.amount);
         let log = state.log_mut();
@@ -151,7 +151,7 @@ impl Terms {
         state.level.amount = amount;
     }
 
-    /// Takes back the charges in `change`, after which there were no others, as if they had never been made.
+    /// Undoes the charges in `change`, the latest ones, as if they had never been made.
     pub(crate) fn undo(state: &mut State, change: &Change) {
         let log = state.log_mut();
         for _ in 0..change.added {
@@ -164,7 +164,7 @@ impl Terms {
         state.level.at = change.at;
     }
 
-    /// Takes `units` that were granted at `grant` and not used out of the log, where they still stand under that time.
+    /// Removes `units` that were granted at `grant` and not used, if the log still has them under that time.
     pub(crate) fn give_back(state: &mut State, grant: Nanos, units: u64) {
         if let Some(entry) = state.log_mut().iter_mut().rev().find(|entry| entry.at <= grant)
             && entry.at == grant
@@ -176,8 +176,8 @@ impl Terms {
         }
     }
 
-    /// Takes `units` that still count at `now` out of the log, as far as they are there: the earliest first, for whichever
-    /// they were, the rest counts no shorter than it should.
+    /// Removes up to `units` that still count at `now`, the earliest first. Whichever units were meant, the rest then
+    /// counts long enough.
     pub(crate) fn credit(&self, state: &mut State, now: Nanos, units: u64) {
         let (mut rest, mut amount) = (units, state.level.amount);
         for entry in state.log_mut().iter_mut().skip_while(|entry| self.has_left(entry, now)) {
@@ -189,32 +189,33 @@ impl Terms {
         state.level.amount = amount;
     }
 
-    /// Logs `units` at `now` that were used without a grant, be it more than the window allows: all count for a period.
+    /// Logs `units` that were used at `now` without a grant, even beyond the window's count. All of them count for a
+    /// period.
     pub(crate) fn pay(&self, state: &mut State, now: Nanos, units: u64) {
         let time = now.max(state.level.at);
         if units > 0 {
-            // Beyond the count they need no times of their own: so the log stays as short as the window is.
+            // Units beyond the count need no exact times, so they share an entry and the log stays short.
             let group = if self.held_at(state, time) > self.count { u64::MAX } else { self.group };
             self.add(state, &mut Change::none(time), time, units, group);
         }
     }
 
-    /// Whether nothing counts any more at `time`, or at the last grant where that is later.
+    /// Whether nothing counts at `time`, or at the last grant if that is later.
     pub(crate) fn is_empty(&self, state: &State, time: Nanos) -> bool {
         self.held_at(state, time.max(state.level.at)) == 0
     }
 
-    /// Whole units that could be taken at `now`; nothing while a grant lies ahead.
+    /// Whole units that could be taken at `now`; 0 if the last grant is in the future.
     pub(crate) fn available(&self, state: &State, now: Nanos) -> u64 {
         if now < state.level.at { 0 } else { self.count.saturating_sub(self.held_at(state, now)) }
     }
 
-    /// The time at which `units` more will all have been granted, were this window the only limit.
+    /// The time at which `units` more will all have been granted if this window were the only limit.
     pub(crate) fn schedule(&self, state: &State, now: Nanos, units: u64) -> Option<Nanos> {
         let start = now.max(state.level.at);
         let free = self.count.saturating_sub(self.held_at(state, start));
         let Some(beyond) = units.checked_sub(free).and_then(|beyond| beyond.checked_sub(1)) else { return Some(start) };
-        // From here on every unit takes the place of an earlier one, a whole number of periods later.
+        // From here on every unit takes the room of an earlier one, a whole number of periods later.
         let (rounds, mut place) = (beyond / self.count, beyond % self.count);
         let live = state.log().iter().filter(|entry| !self.has_left(entry, start));
         let freed = live.map(|entry| (entry.at, entry.units)).chain([(start, free)]);
@@ -234,13 +235,13 @@ impl Terms {
         u64::try_from(held).unwrap_or(u64::MAX)
     }
 
-    /// Whether `entry` makes room again at `time`.
+    /// Whether `entry` no longer counts at `time`.
     fn has_left(&self, entry: &Entry, time: Nanos) -> bool {
         time.checked_sub(entry.at).is_some_and(|age| age >= self.period)
     }
 }
 
-/// A window of `count` units in any `period` nanoseconds, and what was granted in it.
+/// A window of `count` units in any `period` nanoseconds, with its grants.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Window {
     terms: Terms,
@@ -266,9 +267,9 @@ impl Window {
         self.terms.period
     }
 
-    /// The least time, not before `now` nor before the last grant, at which `cost` units conform.
+    /// The earliest time, not before `now` nor before the last grant, at which `cost` units conform.
     ///
-    /// `None` for a cost above the window's count, which no time allows, and beyond the end of the clock.
+    /// `None` for a cost above the window's count, which is never granted, and beyond the end of the clock.
     #[must_use]
     pub fn conforms_at(&self, now: Nanos, cost: u64) -> Option<Nanos> {
         self.terms.room_at(&self.state, now.max(self.state.level.at), cost)
@@ -280,7 +281,7 @@ impl Window {
         self.terms.charge(&mut self.state, &mut Change::none(at), at, grant, cost);
     }
 
-    /// Whole units that could be taken at `now`; nothing while a grant lies ahead.
+    /// Whole units that could be taken at `now`; 0 if the last grant is in the future.
     #[must_use]
     pub fn available(&self, now: Nanos) -> u64 {
         self.terms.available(&self.state, now)

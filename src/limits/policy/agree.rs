@@ -1,22 +1,22 @@
-//! Whether limits that someone names agree with those that are kept: in what is said; what is left out is not asked.
+//! Whether limits that the user names agree with the limits of a bucket. Only what the user names is compared.
 
 use super::{Policy, Resolved};
 use crate::rate::{Amount, Limit};
 use thiserror::Error;
 
-/// Limits that were named are not those that are kept.
+/// The limits named are not those of the bucket.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[error("{said} was asked for, but the limit kept there is {known}")]
 pub struct Disagreement {
-    /// What was named.
+    /// The limits named.
     pub said: String,
-    /// What is kept.
+    /// The limits of the bucket.
     pub known: String,
 }
 
 impl Policy {
-    /// Whether `said`, of which the pacing limit holds `burst` where that is given apart, are these limits: in any order,
-    /// and only in what it says.
+    /// Whether `said` names these limits, in any order. `burst` is that of the pacing limit, if it is given apart. Only
+    /// what is named is compared.
     ///
     /// # Errors
     /// [`Disagreement`] names both.
@@ -41,9 +41,9 @@ impl Policy {
 }
 
 impl Resolved {
-    /// Whether `said` is this limit, in what it says.
+    /// Whether `said` is this limit. Only what it names is compared.
     fn is(&self, said: &Limit, option: Option<u64>) -> bool {
-        // Rates compare by their ratio alone, and a line is no byte.
+        // Rates compare by their ratio alone, so compare bytes and units apart.
         if said.rate().is_some_and(|rate| rate.is_bytes() != self.rate().is_bytes()) {
             return false;
         }
@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_must_be_so_and_what_is_not_said_may_be_anything() {
+    fn what_is_named_must_agree_and_the_rest_may_differ() {
         for (known, said, burst, agrees) in [
             (&["5/s,burst=10"][..], &["5/s"][..], None, true),
             (&["5/s,burst=10"], &["300/min"], None, true),

@@ -64,7 +64,7 @@ pub(super) fn grants(answer: &Answer, asked: u64) -> Option<Vec<Grant>> {
         let is_in_order = std::mem::replace(&mut latest, at) <= at;
         left = left.checked_sub(units)?;
         let makes_sense = is_in_order && at < 1 << 52 && (units > 0 || asked == 0);
-        makes_sense.then(|| Grant::told(at.saturating_mul(MICROSECOND), units, place.checked_sub(1), answer.number))
+        makes_sense.then(|| Grant::computed(at.saturating_mul(MICROSECOND), units, place.checked_sub(1), answer.number))
     };
     let runs = answer.numbers.chunks_exact(3);
     if runs.remainder().is_empty() && runs.len() > 0 { runs.map(grant).collect() } else { None }
