@@ -9,7 +9,7 @@
 //! nanosecond by which its time was rounded up is kept, and the schedule does not drift; the same rule lets a cost above
 //! the burst through after exactly the time the excess takes.
 
-use super::state::Level;
+use super::state::{Gaining, Level};
 use crate::clock::Nanos;
 use crate::rate::Rate;
 use std::num::NonZeroU64;
@@ -155,11 +155,11 @@ impl Terms {
         self.credit_at(level, time.max(level.at)) >= self.full()
     }
 
-    /// The state in credits, for the fast path: what a nanosecond repays, what a unit costs, what the bucket holds, what is
-    /// missing to that, and since when. `None` where it is fuller than full.
-    pub(crate) fn fast_path(&self, level: Level) -> Option<(u64, u64, u128, u128, Nanos)> {
+    /// The state for the fast path. `None` if the bucket is fuller than full.
+    pub(crate) fn fast_path(&self, level: Level) -> Option<Gaining> {
         let missing = u128::try_from(self.full().saturating_sub(level.amount)).ok()?;
-        Some((self.units, self.period, self.full().unsigned_abs(), missing, level.at))
+        let (gain, price, full) = (self.units, self.period, self.full().unsigned_abs());
+        Some(Gaining { gain, interval: 1, start: 0, price, full, missing, at: level.at })
     }
 
     /// The state in which `missing` credits are missing at `at`.

@@ -3,7 +3,7 @@
 use super::bucket::{self, Bucket};
 use super::interval::Grid;
 use super::policy::{Policy, Resolved};
-use super::state::State;
+use super::state::{Gaining, State};
 use super::terms::Terms;
 use super::{Grant, History, Kinds, Limits, Refusal, window};
 use crate::clock::{MILLISECOND, Nanos};
@@ -57,22 +57,26 @@ impl Limits {
         rates.max_by_key(|&(rate, place)| (rate, std::cmp::Reverse(place))).map(|(_, place)| place)
     }
 
-    /// The bucket, where that is all there is, in credits: what a nanosecond repays, what a unit costs, what it holds, what
-    /// is missing to that, and since when. `None` where it is fuller than full.
-    pub(crate) fn fast_path(&self) -> Option<(u64, u64, u128, u128, Nanos)> {
+    /// The bucket, if that is the only limit. `None` also if it is fuller than full.
+    pub(crate) fn fast_path(&self) -> Option<Gaining> {
         match (self.terms.as_slice(), self.states.as_slice()) {
-            ([Terms::Bucket(terms)], [state]) if !self.kinds.are_several() => terms.fast_path(state.level),
+            _ if self.kinds.are_several() => None,
+            ([Terms::Bucket(terms)], [state]) => terms.fast_path(state.level),
+            ([Terms::Interval(terms)], [state]) => terms.fast_path(state.level),
             _ => None,
         }
     }
 
     /// Goes on from what the fast path told of the only bucket: `missing` credits at `at`.
     pub(crate) fn resume(&mut self, missing: u128, at: Nanos) {
-        if let ([Terms::Bucket(terms)], [state]) = (self.terms.as_slice(), self.states.as_mut_slice()) {
-            state.level = terms.resume(missing, at);
-            (self.asked, self.at) = (at, at);
-            self.history.clear();
-        }
+        let ([terms], [state]) = (self.terms.as_slice(), self.states.as_mut_slice()) else { return };
+        state.level = match terms {
+            Terms::Bucket(terms) => terms.resume(missing, at),
+            Terms::Interval(terms) => terms.resume(missing, at),
+            Terms::Window(_) => return,
+        };
+        (self.asked, self.at) = (at, at);
+        self.history.clear();
     }
 
     /// The most units at one instant; more has to be gathered.
