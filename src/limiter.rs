@@ -192,12 +192,17 @@ impl Limiter {
     /// Takes `units` now, or nothing.
     ///
     /// # Errors
-    /// [`AcquireError::TooLong`] says how long it would take; [`AcquireError::OthersWait`], unless the limiter is unfair.
+    /// [`AcquireError::TooLong`] says how long it would take, where more than 200 ms may be told too long by some
+    /// milliseconds, never too short; [`AcquireError::OthersWait`], unless the limiter is unfair.
     #[inline]
     pub fn try_acquire(&self, units: impl Into<Units>) -> Result<(), AcquireError> {
         let units = units.into();
         match self.shared.try_take(units.parts()?) {
             Ok(()) => Ok(()),
+            // The refusal that is as common as a grant.
+            Err(Denied::TooLong { wait }) => {
+                Err(AcquireError::TooLong { cost: units, wait: Duration::from_nanos(wait) })
+            }
             Err(denied) => Err(self.error(denied, units)),
         }
     }

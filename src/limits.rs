@@ -31,6 +31,7 @@ pub(crate) use policy::Resolved;
 pub use policy::{Disagreement, Policy, PolicyError};
 #[doc(no_inline)]
 pub use policy::{Policy as Plan, PolicyError as PlanError};
+pub(crate) use state::Gaining;
 
 /// Any number of limits that grant together or not at all. With no limit, everything is granted at once.
 #[derive(Clone, Debug, PartialEq, Eq)]

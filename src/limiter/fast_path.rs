@@ -1,22 +1,27 @@
-//! One bucket at a glance: its whole state in one word, taken from without a lock.
+//! The fast path: the whole state of one bucket in one word, from which callers take without a lock.
 //!
 //! While nobody waits, no time given lies ahead and there is one bucket and nothing else, the state is a single number:
-//! the time at which the bucket will be full, in credits (see `bucket`) since a base. A grant moves it by its cost. That
-//! is the same exact arithmetic, so whoever takes by it and whoever takes under the queue's lock agree.
+//! the time at which the bucket will be full, in credits gained since a base. A grant moves it by its cost. That is the
+//! same exact arithmetic, so the fast path and the queue agree.
 //!
-//! The lock's holder closes it first, which carries its state into the queue's bucket, and opens it again when
-//! the conditions hold. What the number means is kept beside it and changes only while it is closed; eight bits of the
-//! word change with every opening, so that nobody takes by a meaning that is out of date.
+//! The lock's holder closes the fast path first, which carries its state into the queue's bucket, and opens it again
+//! when the conditions hold. What the number means is kept beside it and changes only while it is closed; eight bits of
+//! the word change with every opening, so that nobody takes by a meaning that is out of date.
+//!
+//! A bucket may hold, or may miss, more credits than the number can tell. Then a part of them is set aside until the next
+//! opening, and a request that needs them is left to the queue.
 
 use super::sync::{AtomicU64, Ordering};
 use super::time::Time;
 use crate::clock::{MILLISECOND, Nanos};
-use crate::limits::Limits;
+use crate::limits::{Gaining, Limits};
 
 const CLOSED: u64 = u64::MAX;
 const NUMBER: u64 = (1 << 56) - 1;
 /// A number above this is left to the queue, which starts from a new base.
 const HIGHEST: u64 = NUMBER / 2;
+/// What a bucket holds and what it misses beyond this is set aside.
+const MOST: u64 = HIGHEST / 4;
 
 /// No tick is longer, by far: it is one of 100 to 1000 a second.
 const LONGEST_TICK: Nanos = 200 * MILLISECOND;
@@ -25,15 +30,8 @@ const LONGEST_TICK: Nanos = 200 * MILLISECOND;
 pub(crate) struct FastPath {
     /// Eight bits that tell one opening from the next, then the number.
     word: AtomicU64,
-    /// Where the number counts from.
-    base: AtomicU64,
-    /// Credits in a nanosecond.
-    units: AtomicU64,
-    /// Credits for a unit.
-    period: AtomicU64,
-    /// Credits in a full bucket.
-    full: AtomicU64,
-    /// The latest time at which something was granted, or nearly: who reads less has read it out of order.
+    meaning: Meaning<AtomicU64>,
+    /// The latest time at which something was granted, or nearly: a smaller reading was taken out of order.
     latest: AtomicU64,
     /// The tick (see [`Time::tick`](super::time::Time::tick)) in which the clock was last read, and the time at which that
     /// is certainly over.
@@ -41,8 +39,27 @@ pub(crate) struct FastPath {
     tick_ends: AtomicU64,
     /// Openings so far.
     openings: AtomicU64,
-    /// The word at the last opening: where it is still that, nothing was taken.
+    /// The word at the last opening: if it is still that, nothing was taken.
     opened: AtomicU64,
+}
+
+/// What the number means.
+#[derive(Debug)]
+struct Meaning<N> {
+    /// Where the number counts from.
+    base: N,
+    /// Credits gained at the end of each interval.
+    gain: N,
+    /// In nanoseconds.
+    interval: N,
+    /// Credits for a unit.
+    price: N,
+    /// Credits in a full bucket, without those that are set aside.
+    full: N,
+    /// Missing credits that are set aside: the bucket is not full when the number says so.
+    missing_aside: N,
+    /// Whether credits that the bucket holds are set aside: it is not empty when the number says so.
+    held_aside: N,
 }
 
 /// What it answers.
@@ -55,15 +72,140 @@ pub(crate) enum Take {
     Closed,
 }
 
+impl Meaning<AtomicU64> {
+    /// Each value was stored while the fast path was closed. Valid for the word that was read before, if it has not changed.
+    #[inline]
+    fn load(&self) -> Meaning<u64> {
+        self.map(|part| part.load(Ordering::Acquire))
+    }
+
+    #[inline]
+    fn map<M>(&self, map: impl Fn(&AtomicU64) -> M) -> Meaning<M> {
+        Meaning {
+            base: map(&self.base),
+            gain: map(&self.gain),
+            interval: map(&self.interval),
+            price: map(&self.price),
+            full: map(&self.full),
+            missing_aside: map(&self.missing_aside),
+            held_aside: map(&self.held_aside),
+        }
+    }
+
+    fn store(&self, to: &Meaning<u64>) {
+        for (part, value) in [
+            (&self.base, to.base),
+            (&self.gain, to.gain),
+            (&self.interval, to.interval),
+            (&self.price, to.price),
+            (&self.full, to.full),
+            (&self.missing_aside, to.missing_aside),
+            (&self.held_aside, to.held_aside),
+        ] {
+            // Who reads this finds that it was closed before.
+            part.store(value, Ordering::Release);
+        }
+    }
+}
+
+impl Meaning<u64> {
+    /// The meaning and the number of a state; `None` if they do not fit.
+    fn of(state: &Gaining) -> Option<(Self, u64)> {
+        let most = u128::from(MOST);
+        let held = state.full.checked_sub(state.missing);
+        let missing = if held.is_some() { state.missing.min(most) } else { state.missing };
+        let full = held.map_or(state.full, |held| missing + held.min(most));
+        let fits = |value: u128| u64::try_from(value).ok().filter(|value| *value <= 2 * MOST);
+        let intervals = (state.at - state.start.min(state.at)) / state.interval;
+        let since_start = fits(u128::from(intervals) * u128::from(state.gain)).filter(|since| *since <= MOST);
+        let base = if since_start.is_some() { state.start } else { state.start + intervals * state.interval };
+        let meaning = Meaning {
+            base,
+            gain: state.gain,
+            interval: state.interval,
+            price: state.price,
+            full: fits(full)?,
+            missing_aside: u64::try_from(state.missing - missing).ok()?,
+            held_aside: held.is_some_and(|held| held > most).into(),
+        };
+        Some((meaning, since_start.unwrap_or(0) + fits(missing)?))
+    }
+
+    /// Intervals that have ended at `now`.
+    #[inline]
+    fn intervals(&self, now: Nanos) -> u64 {
+        let since = now.saturating_sub(self.base);
+        if self.interval == 1 { since } else { since / self.interval.max(1) }
+    }
+
+    /// The number at which the bucket is full at `now`.
+    #[inline]
+    fn clock(&self, now: Nanos) -> Option<u64> {
+        self.intervals(now).checked_mul(self.gain)
+    }
+
+    /// How long it takes from `now` until the clock is at `number`, which is ahead of it.
+    #[inline]
+    fn wait(&self, now: Nanos, number: u64) -> Option<Nanos> {
+        let at = number.div_ceil(self.gain.max(1)).checked_mul(self.interval)?;
+        Some(at.saturating_sub(now.saturating_sub(self.base)))
+    }
+
+    /// The answer and the number after it, at the time `now`; `None` if the queue has to answer.
+    #[inline]
+    fn answer(&self, number: u64, now: Nanos, cost: u64) -> Option<(Take, u64)> {
+        // Nothing is there at any time, also at a reading of the clock that is older than the latest grant.
+        if cost == 0 {
+            return Some((Take::Granted, number));
+        }
+        let (clock, price) = (self.clock(now)?, cost.checked_mul(self.price)?);
+        let next = number.max(clock).checked_add(price)?;
+        if next > HIGHEST || price > self.full || (self.missing_aside > 0 && number < clock) {
+            return None;
+        }
+        if next - clock <= self.full {
+            return Some((Take::Granted, next));
+        }
+        let wait = self.wait(now, next - self.full)?;
+        (self.held_aside == 0).then_some((Take::TooLong(wait), number))
+    }
+
+    /// As [`answer`](Self::answer), if that is the same at all times from the latest grant to the end of the tick.
+    ///
+    /// It is granted if the bucket held enough when the clock was last read, and is not full before the tick's end. It is
+    /// refused if the bucket does not hold enough by then; the wait counts from the reading of the clock in this tick.
+    #[inline]
+    fn answer_in_tick(&self, number: u64, latest: Nanos, tick_ends: Nanos, cost: u64) -> Option<(Take, u64)> {
+        let (price, last) = (cost.checked_mul(self.price)?, self.clock(tick_ends)?);
+        let next = number.checked_add(price)?;
+        if cost == 0 || number < last || next > HIGHEST || price > self.full {
+            return None;
+        }
+        if next <= self.clock(latest)?.checked_add(self.full)? {
+            return Some((Take::Granted, next));
+        }
+        if next - last <= self.full {
+            return None;
+        }
+        let wait = self.wait(tick_ends.saturating_sub(LONGEST_TICK), next - self.full)?;
+        (self.held_aside == 0).then_some((Take::TooLong(wait), number))
+    }
+}
+
 impl FastPath {
     pub(crate) fn new() -> Self {
         let zero = || AtomicU64::new(0);
         FastPath {
             word: AtomicU64::new(CLOSED),
-            base: zero(),
-            units: zero(),
-            period: zero(),
-            full: zero(),
+            meaning: Meaning {
+                base: zero(),
+                gain: zero(),
+                interval: zero(),
+                price: zero(),
+                full: zero(),
+                missing_aside: zero(),
+                held_aside: zero(),
+            },
             latest: zero(),
             tick: zero(),
             tick_ends: zero(),
@@ -78,8 +220,8 @@ impl FastPath {
         now.max(self.latest.load(Ordering::Relaxed))
     }
 
-    /// Takes `cost` now, or nothing. The clock, which is most of what this takes, is read only while it is open, and only
-    /// where the time matters.
+    /// Takes `cost` now, or nothing. The clock, which is most of what this takes, is read only while the fast path is open,
+    /// and only if the time matters.
     #[inline]
     pub(crate) fn take(&self, time: &Time, cost: u64) -> Take {
         self.take_on(|| time.now(), || time.tick(), cost)
@@ -91,13 +233,15 @@ impl FastPath {
         if word == CLOSED {
             return Take::Closed;
         }
-        let Some(next) = self.at_any_time(word & NUMBER, cost) else { return self.take_by(now, cost) };
+        // In this order: the end found is that of the tick found, or of a later one.
+        let read_in = self.tick.load(Ordering::Acquire);
+        let tick_ends = self.tick_ends.load(Ordering::Relaxed);
+        let latest = self.latest.load(Ordering::Relaxed);
+        let answer = self.meaning.load().answer_in_tick(word & NUMBER, latest, tick_ends, cost);
+        let Some((take, number)) = answer else { return self.take_by(now, cost) };
         let tick = tick();
-        if tick == Some(self.tick.load(Ordering::Acquire)) {
-            let next = (word & !NUMBER) | next;
-            if self.word.compare_exchange(word, next, Ordering::AcqRel, Ordering::Acquire).is_ok() {
-                return Take::Granted;
-            }
+        if tick == Some(read_in) && self.replace(word, take, number).is_ok() {
+            return take;
         }
         let now = || {
             let now = now();
@@ -109,18 +253,6 @@ impl FastPath {
             now
         };
         self.take_by(now, cost)
-    }
-
-    /// The number after `cost` is taken, where that is granted, and the same, at whatever time of the tick: the bucket
-    /// held enough when the clock was last read, and is not full before the tick's end.
-    #[inline]
-    fn at_any_time(&self, number: u64, cost: u64) -> Option<u64> {
-        let (base, units) = (self.base.load(Ordering::Acquire), self.units.load(Ordering::Acquire));
-        let clock = |time: Nanos| time.saturating_sub(base).checked_mul(units);
-        let next = number.checked_add(cost.checked_mul(self.period.load(Ordering::Acquire))?)?;
-        let most = clock(self.latest.load(Ordering::Relaxed))?.checked_add(self.full.load(Ordering::Acquire))?;
-        let stays = number >= clock(self.tick_ends.load(Ordering::Relaxed))?;
-        (stays && next <= most && next <= HIGHEST).then_some(next)
     }
 
     #[inline]
@@ -138,49 +270,32 @@ impl FastPath {
     fn take_at(&self, now: Nanos, cost: u64) -> Take {
         let mut word = self.word.load(Ordering::Acquire);
         while word != CLOSED {
-            let Some((answer, number)) = self.reckon(word & NUMBER, now, cost) else { return Take::Closed };
-            if answer != Take::Granted {
-                // It must be of this opening: what was read belongs to it where the word is still the same.
-                let seen = self.word.load(Ordering::Acquire);
-                if seen == word {
-                    return answer;
-                }
-                word = seen;
-                continue;
-            }
-            let next = (word & !NUMBER) | number;
-            match self.word.compare_exchange_weak(word, next, Ordering::AcqRel, Ordering::Acquire) {
-                Ok(_) => return answer,
+            let answer = self.meaning.load().answer(word & NUMBER, now, cost);
+            let Some((take, number)) = answer else { return Take::Closed };
+            match self.replace(word, take, number) {
+                Ok(()) => return take,
                 Err(changed) => word = changed,
             }
         }
         Take::Closed
     }
 
-    /// The answer and the number after it; `None` where this is beyond what it can hold.
+    /// Goes on from `word` with `number`. The error is the word found instead: then the answer may be another.
     #[inline]
-    fn reckon(&self, number: u64, now: Nanos, cost: u64) -> Option<(Take, u64)> {
-        // Nothing is there at any time, also at a reading of the clock that is older than the latest grant.
-        if cost == 0 {
-            return Some((Take::Granted, number));
+    fn replace(&self, word: u64, take: Take, number: u64) -> Result<(), u64> {
+        if take == Take::Granted {
+            let next = (word & !NUMBER) | number;
+            let replaced = self.word.compare_exchange(word, next, Ordering::AcqRel, Ordering::Acquire);
+            return replaced.map(drop);
         }
-        let units = self.units.load(Ordering::Acquire);
-        let full = self.full.load(Ordering::Acquire);
-        let clock = now.saturating_sub(self.base.load(Ordering::Acquire)).checked_mul(units)?;
-        let price = cost.checked_mul(self.period.load(Ordering::Acquire))?;
-        let next = number.max(clock).checked_add(price)?;
-        if next > HIGHEST || price > full {
-            return None;
-        }
-        match (next - clock).checked_sub(full) {
-            None | Some(0) => Some((Take::Granted, next)),
-            Some(missing) => Some((Take::TooLong(missing.div_ceil(units.max(1))), number)),
-        }
+        // A refusal changes nothing, but must be of this opening: what was read belongs to it if the word is still the same.
+        let found = self.word.load(Ordering::Acquire);
+        if found == word { Ok(()) } else { Err(found) }
     }
 
     /// From here on the queue decides. Carries the state into its bucket. The caller holds the queue's lock.
     pub(crate) fn close(&self, limits: &mut Limits, now: Nanos) {
-        // Only who holds the lock opens it, so closed stays closed.
+        // Only the holder of the lock opens it, so closed stays closed.
         if self.word.load(Ordering::Relaxed) == CLOSED {
             return;
         }
@@ -188,33 +303,23 @@ impl FastPath {
         if word == self.opened.load(Ordering::Relaxed) {
             return;
         }
-        let [units, base] = [&self.units, &self.base].map(|part| part.load(Ordering::Relaxed));
-        let now = self.in_order(now).max(base);
-        let clock = u128::from(now - base) * u128::from(units);
-        let missing = u128::from(word & NUMBER).saturating_sub(clock);
-        // More than all is missing where something is owed, and at a reading of the clock older than the latest grant's.
+        let meaning = self.meaning.map(|part| part.load(Ordering::Relaxed));
+        let now = self.in_order(now).max(meaning.base);
+        let clock = u128::from(meaning.intervals(now)) * u128::from(meaning.gain);
+        let missing = (u128::from(word & NUMBER) + u128::from(meaning.missing_aside)).saturating_sub(clock);
+        // More than all is missing if something is owed, and at a reading of the clock older than the latest grant's.
         limits.resume(missing, now);
     }
 
-    /// From here on takers need no lock. Stays closed where the state does not fit. The caller holds the queue's lock,
+    /// From here on callers need no lock. Stays closed if the state does not fit. The caller holds the queue's lock,
     /// and has seen that nobody waits and no time given lies ahead.
     pub(crate) fn open(&self, limits: &Limits) {
-        let Some((units, period, full, missing, at)) = limits.fast_path() else {
-            return;
-        };
-        let fits = |value: u128| u64::try_from(value).ok().filter(|value| *value <= HIGHEST / 4);
-        let (Some(full), Some(missing)) = (fits(full), fits(missing)) else { return };
-        let base = self.base.load(Ordering::Relaxed).min(at);
-        let since = u128::from(at - base) * u128::from(units);
-        let (base, since) = fits(since).map_or((at, 0), |since| (base, since));
-        for (part, value) in [(&self.base, base), (&self.units, units), (&self.period, period), (&self.full, full)] {
-            // Who reads this finds that it was closed before.
-            part.store(value, Ordering::Release);
-        }
+        let Some((meaning, number)) = limits.fast_path().and_then(|state| Meaning::of(&state)) else { return };
+        self.meaning.store(&meaning);
         let opening = self.openings.load(Ordering::Relaxed).wrapping_add(1);
         self.openings.store(opening, Ordering::Relaxed);
         // 255 is left out, so that no opening looks closed.
-        let word = ((opening % 255) << 56) | (since + missing);
+        let word = ((opening % 255) << 56) | number;
         self.opened.store(word, Ordering::Relaxed);
         self.word.store(word, Ordering::Release);
     }
@@ -223,26 +328,51 @@ impl FastPath {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::limits::Refusal;
     use crate::limits::bucket::Bucket;
+    use crate::limits::interval::Grid;
     use proptest::prelude::*;
     use std::cell::Cell;
     use std::num::NonZeroU64;
 
-    fn opened(rate: &str, burst: u64) -> FastPath {
-        let bucket = Bucket::new(rate.parse().unwrap(), NonZeroU64::new(burst).unwrap(), burst, 0);
+    fn bucket(rate: &str, burst: u64) -> Limits {
+        Limits::none(0).with_bucket(Bucket::new(rate.parse().unwrap(), NonZeroU64::new(burst).unwrap(), burst, 0))
+    }
+
+    fn grid(refill: u64, interval: u64, max: u64, initial: u64) -> Limits {
+        let whole = |value| NonZeroU64::new(value).unwrap();
+        Limits::none(0).with_grid(Grid::new(whole(refill), whole(interval), max, initial, 3))
+    }
+
+    fn opened(limits: &Limits) -> FastPath {
         let path = FastPath::new();
-        path.open(&Limits::none(0).with_bucket(bucket));
+        path.open(limits);
         path
     }
 
+    /// Slow and fast, small and too large to be held in one number.
+    fn all_kinds() -> Vec<Limits> {
+        let (huge, usual) = (u64::MAX / 2, MILLISECOND);
+        let mut kinds: Vec<_> = ["3/s", "1000/s", "7/min", "1000003/s"].map(|rate| bucket(rate, 1000)).into();
+        kinds.extend([bucket("3/s", 1), bucket("1000/s", huge), grid(7, usual, 20, 3), grid(1, 100 * usual, 5, 5)]);
+        kinds.extend([
+            grid(1, 100 * usual, huge, huge / 2),
+            grid(1_000_000, usual, huge, 0),
+            grid(huge, usual, huge, 9),
+        ]);
+        kinds.extend([grid(1 << 51, usual, huge, huge), grid(3, 1, 10, 0), grid(1, usual, 0, 0)]);
+        kinds
+    }
+
     proptest! {
-        /// Whether the clock is read or only its tick, each answer is the same, and so is what is left.
+        /// Whether the clock is read or only its tick, each answer is the same, and so is what is left; a wait may be
+        /// told longer by what has passed of the tick.
         #[test]
         fn what_is_taken_within_a_tick_is_what_would_be_taken_at_its_time(
-            rate in prop::sample::select(&["3/s", "1000/s", "7/min", "1000003/s"][..]), burst in 1_u64..2000,
+            kind in prop::sample::select(all_kinds()),
             steps in prop::collection::vec((0_u64..3_000_000, 0_u64..20, 0_u8..20), 1..300),
         ) {
-            let (path, exact) = (opened(rate, burst), opened(rate, burst));
+            let (path, exact) = (opened(&kind), opened(&kind));
             let (mut time, reads) = (0, Cell::new(0));
             for (nanos, cost, idle) in steps {
                 // Now and then much later, so that the bucket is full again.
@@ -252,15 +382,49 @@ mod tests {
                     time
                 };
                 let taken = path.take_on(now, || Some(1 + time / (4 * MILLISECOND)), cost);
-                prop_assert_eq!(taken, exact.take_by(|| time, cost));
+                match (taken, exact.take_by(|| time, cost)) {
+                    (Take::TooLong(told), Take::TooLong(exact)) => {
+                        prop_assert!((exact..=exact + 4 * MILLISECOND).contains(&told), "{} {}", told, exact);
+                    }
+                    (taken, exact) => prop_assert_eq!(taken, exact),
+                }
                 prop_assert_eq!(path.word.load(Ordering::Relaxed), exact.word.load(Ordering::Relaxed));
+            }
+        }
+
+        /// However often it is opened and closed.
+        #[test]
+        fn the_fast_path_answers_as_the_limits_do(
+            kind in prop::sample::select(all_kinds()),
+            steps in prop::collection::vec((0_u64..3_000_000, 0_u32..63, 0_u8..20), 1..300),
+        ) {
+            let (mut limits, mut exact, path) = (kind.clone(), kind, FastPath::new());
+            let mut time = 0;
+            for (nanos, size, step) in steps {
+                time += if step == 0 { nanos * 100_000 } else { nanos };
+                let cost = if size < 50 { u64::from(size / 5) } else { (1 << size) - 1 };
+                if step % 4 == 1 {
+                    path.close(&mut limits, time);
+                    path.open(&limits);
+                }
+                let taken = match path.take_by(|| time, cost) {
+                    Take::Granted => Ok(()),
+                    Take::TooLong(wait) => Err(Refusal::TooLong { wait }),
+                    Take::Closed => {
+                        path.close(&mut limits, time);
+                        let taken = limits.take_within(time, cost, 0);
+                        path.open(&limits);
+                        taken.map(drop)
+                    }
+                };
+                prop_assert_eq!(taken, exact.take_within(time, cost, 0).map(drop));
             }
         }
     }
 
     #[test]
     fn the_clock_is_read_once_in_a_tick() {
-        let (path, reads) = (opened("1000/s", 1_000_000), Cell::new(0));
+        let (path, reads) = (opened(&bucket("1000/s", 1_000_000)), Cell::new(0));
         let now = || {
             reads.set(reads.get() + 1);
             5
@@ -272,5 +436,31 @@ mod tests {
         assert!(reads.get() <= 2, "{} reads", reads.get());
         assert_eq!(path.take_on(now, || Some(2), 1), Take::Granted);
         assert!(reads.get() <= 3);
+    }
+
+    #[test]
+    fn the_clock_is_read_once_in_a_tick_for_refusals_too() {
+        let (path, reads) = (opened(&bucket("1/h", 1)), Cell::new(0));
+        let now = || {
+            reads.set(reads.get() + 1);
+            5
+        };
+        assert_eq!(path.take_on(now, || Some(1), 1), Take::Granted);
+        for _ in 0..100 {
+            assert_eq!(path.take_on(now, || Some(1), 1), Take::TooLong(3_600_000_000_000));
+        }
+        assert!(reads.get() <= 2, "{} reads", reads.get());
+    }
+
+    #[test]
+    fn a_limit_that_refills_in_intervals_has_a_fast_path_however_large_it_is() {
+        let most = u64::MAX / 2;
+        let path = opened(&grid(1, 100 * MILLISECOND, most, most / 2));
+        for _ in 0..100 {
+            assert_eq!(path.take_by(|| 5, 1), Take::Granted);
+        }
+        let path = opened(&grid(1, 100, 2, 0));
+        assert_eq!(path.take_by(|| 102, 1), Take::TooLong(1));
+        assert_eq!([103, 203].map(|now| path.take_by(|| now, 1)), [Take::Granted; 2]);
     }
 }

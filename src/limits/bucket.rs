@@ -9,7 +9,7 @@
 //! to a whole nanosecond, and the rest of that nanosecond is kept as credit, so the schedule does not drift. The same
 //! rule grants a cost above the burst after exactly the time that the excess takes.
 
-use super::state::Level;
+use super::state::{Gaining, Level};
 use crate::clock::Nanos;
 use crate::rate::Rate;
 use std::num::NonZeroU64;
@@ -157,11 +157,11 @@ impl Terms {
         self.credit_at(level, time.max(level.at)) >= self.full()
     }
 
-    /// The state in credits, for the fast path: credits per nanosecond, credits per unit, the size of the bucket, the
-    /// credits missing to that size, and the time. `None` if the bucket holds more than its size.
-    pub(crate) fn fast_path(&self, level: Level) -> Option<(u64, u64, u128, u128, Nanos)> {
+    /// The state for the fast path. `None` if the bucket is fuller than full.
+    pub(crate) fn fast_path(&self, level: Level) -> Option<Gaining> {
         let missing = u128::try_from(self.full().saturating_sub(level.amount)).ok()?;
-        Some((self.units, self.period, self.full().unsigned_abs(), missing, level.at))
+        let (gain, price, full) = (self.units, self.period, self.full().unsigned_abs());
+        Some(Gaining { gain, interval: 1, start: 0, price, full, missing, at: level.at })
     }
 
     /// The state in which `missing` credits are missing to the full bucket at `at`.

@@ -4,7 +4,7 @@
 //! collects refills, even beyond the size of the bucket, until it is paid. What is left then stays, up to that size.
 //! The level's amount is in units.
 
-use super::state::Level;
+use super::state::{Gaining, Level};
 use crate::clock::Nanos;
 use std::num::NonZeroU64;
 
@@ -126,6 +126,18 @@ impl Terms {
     /// Units that could be taken at `now`; 0 if the last grant is in the future.
     pub(crate) fn available(&self, level: Level, now: Nanos) -> u64 {
         if now < level.at { 0 } else { u64::try_from(self.units_at(level, now).max(0)).unwrap_or(u64::MAX) }
+    }
+
+    /// The state for the fast path. `None` if the bucket holds more than it keeps.
+    pub(crate) fn fast_path(&self, level: Level) -> Option<Gaining> {
+        let (max, interval, start) = (i128::from(self.max), self.interval, self.start);
+        let missing = u128::try_from(max.saturating_sub(level.amount)).ok()?;
+        Some(Gaining { gain: self.refill, interval, start, price: 1, full: self.max.into(), missing, at: level.at })
+    }
+
+    /// The state in which `missing` units are missing at `at`.
+    pub(crate) fn resume(&self, missing: u128, at: Nanos) -> Level {
+        Level { amount: i128::from(self.max).saturating_sub_unsigned(missing), at }
     }
 
     /// Brings a state from the past up to `now`.

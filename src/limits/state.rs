@@ -15,6 +15,23 @@ pub(crate) struct Level {
     pub(crate) at: Nanos,
 }
 
+/// A bucket as its fast path needs it, in credits: a unit's smallest part, see the kinds of buckets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Gaining {
+    /// Credits gained at the end of each interval, of which the first begins at `start`.
+    pub(crate) gain: u64,
+    /// In nanoseconds.
+    pub(crate) interval: u64,
+    pub(crate) start: Nanos,
+    /// Credits that a unit costs.
+    pub(crate) price: u64,
+    /// Credits in a full bucket.
+    pub(crate) full: u128,
+    /// Credits that were missing to a full bucket at `at`.
+    pub(crate) missing: u128,
+    pub(crate) at: Nanos,
+}
+
 /// The state of one limit of any kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct State {

@@ -3,7 +3,7 @@
 use super::bucket::{self, Bucket};
 use super::interval::Grid;
 use super::policy::{Policy, Resolved};
-use super::state::State;
+use super::state::{Gaining, State};
 use super::terms::Terms;
 use super::{Grant, History, Kinds, Limits, Refusal, window};
 use crate::clock::{MILLISECOND, Nanos};
@@ -58,22 +58,26 @@ impl Limits {
         rates.max_by_key(|&(rate, place)| (rate, std::cmp::Reverse(place))).map(|(_, place)| place)
     }
 
-    /// The bucket in credits, if it is the only limit: credits per nanosecond, credits per unit, the size of the
-    /// bucket, the credits missing to that size, and the time. `None` if the bucket holds more than its size.
-    pub(crate) fn fast_path(&self) -> Option<(u64, u64, u128, u128, Nanos)> {
+    /// The bucket, if that is the only limit. `None` also if it is fuller than full.
+    pub(crate) fn fast_path(&self) -> Option<Gaining> {
         match (self.terms.as_slice(), self.states.as_slice()) {
-            ([Terms::Bucket(terms)], [state]) if !self.kinds.are_several() => terms.fast_path(state.level),
+            _ if self.kinds.are_several() => None,
+            ([Terms::Bucket(terms)], [state]) => terms.fast_path(state.level),
+            ([Terms::Interval(terms)], [state]) => terms.fast_path(state.level),
             _ => None,
         }
     }
 
     /// Takes over the state of the only bucket from the fast path: `missing` credits at `at`.
     pub(crate) fn resume(&mut self, missing: u128, at: Nanos) {
-        if let ([Terms::Bucket(terms)], [state]) = (self.terms.as_slice(), self.states.as_mut_slice()) {
-            state.level = terms.resume(missing, at);
-            (self.asked, self.at) = (at, at);
-            self.history.clear();
-        }
+        let ([terms], [state]) = (self.terms.as_slice(), self.states.as_mut_slice()) else { return };
+        state.level = match terms {
+            Terms::Bucket(terms) => terms.resume(missing, at),
+            Terms::Interval(terms) => terms.resume(missing, at),
+            Terms::Window(_) => return,
+        };
+        (self.asked, self.at) = (at, at);
+        self.history.clear();
     }
 
     /// The most units at one instant; a larger cost has to wait.
