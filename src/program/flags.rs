@@ -58,7 +58,7 @@ struct Raw {
     set: bool,
 
     /// Show the bucket: text or json
-    #[arg(long, value_name = "FMT", num_args = 0..=1, default_missing_value = "text", value_parser = format, conflicts_with_all = shared::ABOUT_STREAMS, long_help = text::SHOW, help_heading = "Shared")]
+    #[arg(long, value_name = "FMT", num_args = 0..=1, default_missing_value = "text", value_parser = values::format, conflicts_with_all = shared::ABOUT_STREAMS, long_help = text::SHOW, help_heading = "Shared")]
     show: Option<Format>,
 
     /// While the bucket's server is away: wait, fail [default: wait]
@@ -488,14 +488,6 @@ fn summary(text: &[u8]) -> Result<Summary, String> {
     match file {
         Some([]) => Err("a file name is missing after the colon; write --summary=json:FILE".to_owned()),
         _ => Ok(Summary { format, file: file.map(|file| OsString::from_vec(file.to_vec()).into()) }),
-    }
-}
-
-fn format(text: &str) -> Result<Format, String> {
-    match text {
-        "text" => Ok(Format::Text),
-        "json" => Ok(Format::Json),
-        _ => Err("write --show or --show json".to_owned()),
     }
 }
 

@@ -434,7 +434,7 @@ fn a_bucket_that_may_only_be_read_is_shown() {
     const NOBODY: u32 = 65_534;
     let folder = tempfile::tempdir().unwrap();
     let (path, program) = (folder.path().join("b"), folder.path().join("throttle"));
-    std::fs::copy(THROTTLE, &program).unwrap();
+    crate::common::copy_program(THROTTLE, &program);
     let run = |args: &[&str]| {
         let mut command = Command::new(&program);
         command.arg("--bucket").arg(&path).args(args).stdin(Stdio::piped());
