@@ -21,7 +21,7 @@ pub(super) struct Collected {
 }
 
 impl Collected {
-    fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.out.is_empty() && self.err.is_empty()
     }
 }
@@ -148,12 +148,21 @@ impl Outlets {
         result.err.copy_to(&mut self.err())
     }
 
+    /// Writes lines to standard output or error.
+    pub(super) fn write_lines(&mut self, mut lines: Spool, is_stdout: bool) -> io::Result<()> {
+        if is_stdout { lines.copy_to(&mut self.out()) } else { lines.copy_to(&mut self.err()) }
+    }
+
+    pub(super) fn is_terminal(&self, is_stdout: bool) -> bool {
+        if is_stdout { self.out.is_terminal } else { self.err.is_terminal }
+    }
+
     /// Whether a terminal stands within a line; from now on somebody else knows it.
     pub(super) fn take_open_line(&mut self) -> bool {
         std::mem::take(&mut self.line_is_open)
     }
 
-    pub(super) fn out(&mut self) -> impl Write {
+    fn out(&mut self) -> impl Write {
         Watched { outlet: &mut self.out, line_is_open: &mut self.line_is_open }
     }
 
@@ -171,7 +180,7 @@ impl Outlets {
     }
 
     /// Nobody may be listening there; that does not end the work.
-    pub(super) fn err(&mut self) -> impl Write {
+    fn err(&mut self) -> impl Write {
         Forgiving(Watched { outlet: &mut self.err, line_is_open: &mut self.line_is_open })
     }
 }

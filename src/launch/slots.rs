@@ -1,8 +1,8 @@
 //! Who is running, and whether anybody else may start: the one place where the pump, the children's tasks and the signal
 //! thread meet.
 
-use super::is_shortage;
 use super::target::{Relative, Target, stopped_starts};
+use super::temporary::is_shortage;
 use rustix::process::Signal;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};

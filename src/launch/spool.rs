@@ -1,11 +1,13 @@
 //! Bytes held for later: in memory while there is room for all commands together, then in a file without a name.
 
-use super::is_shortage;
-use super::temporary::Temporary;
+use super::temporary::{Temporary, is_shortage};
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// What all commands' output together may take in memory.
+pub(super) const MEMORY: usize = 1 << 20;
 
 /// Memory that all spools share.
 #[derive(Clone, Debug)]

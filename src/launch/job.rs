@@ -1,9 +1,10 @@
 //! Input cut into jobs: one command's worth of units each.
 
 use super::names::Names;
+use super::outcome::Outcome;
 use super::spool::{Budget, Spool};
+use super::template::Template;
 use super::units::{LONGEST_UNIT, Units, size_of_word};
-use super::{Outcome, Template};
 use crate::flow::framing::Buffer;
 use crate::flow::{Filled, FlowError, Passed, Source};
 use std::collections::VecDeque;
