@@ -121,7 +121,9 @@ impl Painter {
                     Picture::Progress => report.tick(),
                     Picture::Status => {
                         // What has just happened may not be counted yet.
-                        commands.iter().for_each(|commands| commands.flush());
+                        if let Some(commands) = &commands {
+                            commands.flush();
+                        }
                         report.status();
                     }
                 }
