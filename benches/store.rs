@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use support::find;
 use throttle::clock::SystemClock;
 use throttle::limits::Plan;
-use throttle::store::{File, Memory, Patience, Place, Redis, Shared, Store};
+use throttle::store::{File, Memory, Patience, Place, Redis, Store, Supply};
 
 #[path = "../tests/program/support/redis.rs"]
 mod server;
@@ -83,7 +83,7 @@ fn bucket(folder: &Path, limit: &str) -> String {
     folder.join(name).to_str().unwrap().to_owned()
 }
 
-fn open(bucket: &str, plan: Option<&Plan>) -> Box<dyn Shared> {
+fn open(bucket: &str, plan: Option<&Plan>) -> Box<dyn Store> {
     if bucket.starts_with("redis:") {
         return Box::new(Redis::open(bucket.parse().unwrap(), plan, Patience::none()).unwrap());
     }
@@ -91,18 +91,19 @@ fn open(bucket: &str, plan: Option<&Plan>) -> Box<dyn Shared> {
 }
 
 /// As `--once` does, without a lease.
-fn reserve(store: &dyn Shared) {
-    let _ = std::hint::black_box(store.take(1, None).unwrap());
+fn reserve(store: &dyn Store) {
+    let _ = std::hint::black_box(store.take(1, u64::MAX).unwrap());
 }
 
-fn reserve_here(store: &dyn Store) {
-    let _ = std::hint::black_box(store.next_run(1).unwrap());
+/// As the pump does.
+fn reserve_here(supply: &Supply) {
+    let _ = std::hint::black_box(supply.next_run(1).unwrap());
 }
 
 /// One process asks for one after the other.
 fn alone(limit: &str, buckets: &[Bucket]) {
-    let memory = Memory::new(&plan(limit), SystemClock);
-    let shared: Vec<Box<dyn Shared>> = buckets.iter().map(|(_, bucket, _)| open(bucket, None)).collect();
+    let memory = Supply::new(Box::new(Memory::new(&plan(limit), SystemClock)));
+    let shared: Vec<Box<dyn Store>> = buckets.iter().map(|(_, bucket, _)| open(bucket, None)).collect();
     let mut times = vec![Vec::new(); buckets.len() + 1];
     for _ in 0..runs() {
         times[0].push(time(|| (0..MANY).for_each(|_| reserve_here(&memory))) / MANY);
@@ -134,7 +135,7 @@ fn together(limit: &str, buckets: &[Bucket]) {
 }
 
 fn threads(limit: &str) -> Duration {
-    let memory = Memory::new(&plan(limit), SystemClock);
+    let memory = Supply::new(Box::new(Memory::new(&plan(limit), SystemClock)));
     let share = || (0..MANY / PROCESSES).for_each(|_| reserve_here(&memory));
     time(|| std::thread::scope(|scope| (0..PROCESSES).for_each(|_| drop(scope.spawn(share)))))
 }

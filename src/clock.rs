@@ -78,6 +78,19 @@ impl Clock for SystemClock {
     }
 }
 
+/// `CLOCK_MONOTONIC` at its latest tick, which takes no time to read. Ticks are some milliseconds apart.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+#[inline]
+pub(crate) fn coarse() -> impl Into<Option<Nanos>> {
+    nanos(&rustix::time::clock_gettime(rustix::time::ClockId::MonotonicCoarse))
+}
+
+/// There is no such clock.
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+pub(crate) fn coarse() -> impl Into<Option<Nanos>> {
+    None
+}
+
 /// Nanoseconds in `time`, which is not negative.
 fn nanos(time: &Timespec) -> Nanos {
     let seconds = Nanos::try_from(time.tv_sec).unwrap_or(0);

@@ -25,12 +25,12 @@
 //! included that come later, so that it may wait for ever; the others are served in the order in which they came. Here
 //! everybody is, fair or not. All of them together take as long there as here.
 
-use crate::grid::Grid;
 use crate::limiter::Oversize;
 use crate::limiter::queue::{Denied, Queue, Rules};
 use crate::limiter::shared::{Shared, Wait};
 use crate::limiter::time::{Time, nanos};
 use crate::limits::Limits;
+use crate::limits::interval::Grid;
 use std::borrow::Borrow;
 use std::convert::Infallible;
 use std::fmt;

@@ -81,12 +81,15 @@
 //! still, and tokio does not move it while a `spawn_blocking` runs. Use the futures there, or a
 //! [`FakeClock`](clock::FakeClock), which is there for the tests of whoever uses a limiter, too.
 
-pub mod bucket;
+#![cfg_attr(
+    not(feature = "cli"),
+    allow(dead_code, unused_imports, reason = "saving and leasing are for the stores of the program")
+)]
+
 pub mod clock;
 #[cfg(feature = "cli")]
 #[doc(hidden)]
 pub mod flow;
-pub mod grid;
 #[cfg(feature = "cli")]
 #[doc(hidden)]
 pub mod launch;
@@ -96,4 +99,8 @@ pub mod limits;
 pub mod rate;
 pub mod semaphore;
 pub mod store;
-pub mod window;
+
+pub use limiter::Limiter;
+pub use limits::{bucket, interval as grid, window};
+pub use rate::{Limit, Rate};
+pub use semaphore::Semaphore;

@@ -3,37 +3,38 @@
 //! Every limit, once it conforms, goes on conforming until something is granted. So the least common time is simply the
 //! latest of the limits' own least times.
 
-use crate::bucket::Bucket;
-use crate::clock::{MILLISECOND, Nanos, shown_wait, shrink};
-use crate::grid::Grid;
+use crate::clock::{MILLISECOND, Nanos, shown_wait};
 use crate::rate::Rate;
-use crate::window::Window;
-use std::collections::VecDeque;
+use history::History;
+use kinds::Kinds;
+use state::State;
 use std::num::NonZeroU64;
+use terms::Terms;
 use thiserror::Error;
 
-mod agree;
+pub mod bucket;
+mod history;
+pub mod interval;
 mod kinds;
-mod plan;
+mod leasing;
+mod policy;
 mod saved;
+mod state;
+mod terms;
 mod waiting;
+pub mod window;
 
-pub use agree::Disagreement;
-use kinds::Kinds;
-pub(crate) use plan::Resolved;
-pub use plan::{Plan, PlanError};
-
-/// The state of one limit.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum State {
-    Bucket(Bucket),
-    Window(Window),
-    Grid(Grid),
-}
+pub use leasing::Ask;
+pub(crate) use leasing::Rest;
+pub(crate) use policy::Resolved;
+pub use policy::{Disagreement, Policy, PolicyError};
+#[doc(no_inline)]
+pub use policy::{Policy as Plan, PolicyError as PlanError};
 
 /// Any number of limits that grant together or not at all; with none, everything is granted at once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
+    terms: Vec<Terms>,
     states: Vec<State>,
     kinds: Kinds,
     quantum: u64,
@@ -41,23 +42,7 @@ pub struct Limits {
     asked: Nanos,
     /// The latest time given. Nothing is granted before it.
     at: Nanos,
-    /// The latest time given before that, to take the last grant back.
-    before: Nanos,
-    /// Counts the grants, so that the last one can be told.
-    grants: u64,
-    /// The grant that can be taken back: the last, or the one before it when that was.
-    last: u64,
-    /// Those before it that can be taken back after it. `None` where the state is saved, which has no place for them.
-    earlier: Option<VecDeque<Earlier>>,
-}
-
-/// A grant before the last one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Earlier {
-    number: u64,
-    at: Nanos,
-    /// The latest time given before it.
-    before: Nanos,
+    history: History,
 }
 
 /// A time that was given: units that may leave at `at` or later.
@@ -119,12 +104,12 @@ impl Grant {
 }
 
 impl Limits {
-    /// Takes limits as [`Plan`] resolved them, at `now`, in their initial state.
+    /// Takes limits as [`Policy`] filled them in, at `now`, in their initial state.
     #[must_use]
-    pub fn new(plan: &Plan, now: Nanos) -> Self {
-        let states: Vec<State> = plan.limits().iter().map(|limit| State::new(limit, now)).collect();
-        let quantum = states.iter().zip(plan.limits()).map(|(state, limit)| quantum(state, limit.rate())).min();
-        Limits { states, quantum: quantum.unwrap_or(u64::MAX), earlier: None, ..Limits::none(now) }
+    pub fn new(policy: &Policy, now: Nanos) -> Self {
+        let (terms, states): (Vec<Terms>, Vec<State>) =
+            policy.limits().iter().map(|limit| Terms::start(limit, now)).unzip();
+        Limits { quantum: quantum(&terms, policy), terms, states, ..Limits::none(now) }
     }
 
     /// The least time, not before `now` nor before the last grant, at which every limit conforms to `cost` units, and the
@@ -138,12 +123,12 @@ impl Limits {
         if cost == 0 {
             return Ok(latest);
         }
-        for (place, state) in self.states.iter().enumerate() {
+        for (place, (terms, state)) in self.each().enumerate() {
             let cost = self.kinds.part(place, cost);
             if cost == 0 {
                 continue;
             }
-            let time = state.conforms_at(now, cost).ok_or(Refusal::Never)?;
+            let time = terms.conforms_at(state, now, cost).ok_or(Refusal::Never)?;
             if time > latest.0 {
                 latest = (time, Some(place));
             }
@@ -156,8 +141,7 @@ impl Limits {
     /// # Errors
     /// [`Refusal::Never`]; nothing is charged then.
     pub fn take(&mut self, now: Nanos, cost: u64) -> Result<Grant, Refusal> {
-        let (at, bound_by) = self.conforms_at(now, cost)?;
-        Ok(self.charge(now, at, cost, bound_by))
+        self.take_within(now, cost, Nanos::MAX)
     }
 
     /// As [`take`](Self::take), if that means waiting no longer than `max_wait` nanoseconds; 0 is to try.
@@ -170,7 +154,7 @@ impl Limits {
         if wait > max_wait {
             return Err(Refusal::TooLong { wait });
         }
-        Ok(self.charge(now, at, cost, bound_by))
+        Ok(self.grant(Nanos::MAX, now, [at; 2], cost, bound_by))
     }
 
     /// Grants a run of the `waiting` units: all that conform now, if those are all or at least a
@@ -179,9 +163,8 @@ impl Limits {
     /// # Errors
     /// [`Refusal::Never`]; nothing is charged then.
     pub fn take_run(&mut self, now: Nanos, waiting: u64) -> Result<Grant, Refusal> {
-        let least = waiting.min(self.quantum);
-        let ready = self.available(now).min(waiting);
-        self.take(now, ready.max(least))
+        let units = self.run(now, waiting);
+        self.take(now, units)
     }
 
     /// The run below which it is not worth waking up: the smallest burst or window, and at most 1 ms of the slowest rate.
@@ -197,7 +180,17 @@ impl Limits {
         if now < self.at {
             return 0;
         }
-        self.states.iter().map(|state| state.available(now)).min().unwrap_or(u64::MAX)
+        self.each().map(|(terms, state)| terms.available(state, now)).min().unwrap_or(u64::MAX)
+    }
+
+    /// Whole units that the limit at `place` would let through at `now`; less than nothing where more are owed. A window
+    /// lets nothing through while a time given lies ahead.
+    #[must_use]
+    pub fn left(&self, now: Nanos, place: usize) -> Option<i128> {
+        let now = self.in_order(now);
+        let (terms, state) = (self.terms.get(place)?, self.states.get(place)?);
+        let closed = now < self.at && matches!(terms, Terms::Window(_));
+        Some(if closed { 0 } else { terms.left(state, now) })
     }
 
     /// The latest time given.
@@ -211,11 +204,7 @@ impl Limits {
     #[must_use]
     pub fn schedule(&self, now: Nanos, units: u64) -> Option<Nanos> {
         let now = self.in_order(now).max(self.at);
-        let mut times = self.states.iter().map(|state| match state {
-            State::Bucket(bucket) => bucket.conforms_at(now, units),
-            State::Window(window) => window.schedule(now, units),
-            State::Grid(grid) => grid.conforms_at(now, units),
-        });
+        let mut times = self.each().map(|(terms, state)| terms.schedule(state, now, units));
         times.try_fold(now, |latest, time| Some(latest.max(time?)))
     }
 
@@ -231,14 +220,21 @@ impl Limits {
         if grant.units == 0 {
             return; // It has no number of its own, but the last one's.
         }
-        if grant.number == self.last && now < grant.at {
-            self.undo();
-        } else if now >= self.at && now >= grant.at {
-            // A time given that lies ahead, though it is later than the latest: that grant was undone before.
-            (self.asked, self.at) = (now, now);
-            for (place, state) in self.states.iter_mut().enumerate() {
-                state.give_back(now, grant, self.kinds.part(place, grant.units));
-            }
+        let is_last = self.history.last().is_some_and(|last| last.number == grant.number);
+        if is_last && now < grant.at {
+            let held = self.undo();
+            self.hold(held);
+        } else {
+            self.credit_back(now, grant);
+        }
+    }
+
+    /// Grants nothing before `until`, when the buckets are empty. Windows go on counting what they count; times given stay.
+    ///
+    /// Nothing happens if that is not later than `now`.
+    pub fn hold_until(&mut self, now: Nanos, until: Nanos) {
+        if until > self.in_order(now) {
+            self.hold(Some(until));
         }
     }
 
@@ -247,10 +243,8 @@ impl Limits {
     /// Nothing happens where there is no bucket.
     pub fn set_rate(&mut self, now: Nanos, place: usize, rate: Rate) {
         self.asked = self.asked.max(now);
-        match self.states.get_mut(place) {
-            Some(State::Bucket(bucket)) => bucket.set_rate(self.asked, rate),
-            Some(State::Grid(grid)) => grid.set_rate(self.asked, rate.window().0, rate.window().1),
-            _ => {}
+        if let (Some(terms), Some(state)) = (self.terms.get(place), self.states.get(place)) {
+            self.change(place, terms.with_rate(state, self.asked, rate));
         }
     }
 
@@ -259,45 +253,93 @@ impl Limits {
     /// Nothing happens where there is no bucket.
     pub fn set_burst(&mut self, now: Nanos, place: usize, burst: NonZeroU64) {
         self.asked = self.asked.max(now);
-        match self.states.get_mut(place) {
-            Some(State::Bucket(bucket)) => bucket.set_burst(self.asked, burst),
-            Some(State::Grid(grid)) => grid.set_max(self.asked, burst.get()),
-            _ => {}
+        if let Some(terms) = self.terms.get(place) {
+            self.change(place, terms.with_burst(burst.get()));
+            let (terms, asked) = (self.terms[place], self.asked);
+            self.revise(place, |state| terms.spill(state, asked));
         }
     }
 
-    /// Takes back the last grant, as if it had never been.
-    fn undo(&mut self) {
-        self.grants += 1; // No grant has this number: an undone grant is undone once.
-        self.at = self.before;
-        self.states.iter_mut().for_each(State::undo);
-        let next = self.earlier.as_mut().and_then(VecDeque::pop_back);
-        self.earlier.iter_mut().for_each(shrink);
-        (self.last, self.before) = next.map_or((self.grants, self.before), |next| (next.number, next.before));
+    /// Goes on by `to` at `place`.
+    fn change(&mut self, place: usize, to: Terms) {
+        let (from, asked) = (std::mem::replace(&mut self.terms[place], to), self.asked);
+        self.revise(place, |state| from.change(state, asked, &to));
     }
 
-    fn charge(&mut self, asked: Nanos, at: Nanos, units: u64, bound_by: Option<usize>) -> Grant {
-        self.charge_and_count(asked, at, at, units, bound_by)
+    /// Does `act` to the bucket at `place`, as it is and as it may become when grants are taken back.
+    fn revise(&mut self, place: usize, act: impl Fn(&mut State)) {
+        let limits = self.terms.len();
+        if !matches!(self.terms[place], Terms::Window(_)) {
+            act(&mut self.states[place]);
+            self.history.revise(place, limits, act);
+        }
     }
 
-    /// As [`charge`](Self::charge), but windows count it from `counted` on, which is not before `at`.
-    fn charge_and_count(
+    fn hold(&mut self, until: Option<Nanos>) {
+        let Some(until) = until else { return };
+        self.at = self.at.max(until);
+        for (terms, state) in self.terms.iter().zip(&mut self.states) {
+            terms.empty(state, until);
+        }
+        self.history.hold(until);
+    }
+
+    /// Takes back the latest record, as if it had never been. Says until when the limits were to be held since.
+    fn undo(&mut self) -> Option<Nanos> {
+        let record = self.history.undo(&mut self.states)?;
+        self.at = record.before;
+        record.held
+    }
+
+    /// Credits a grant, unless a time given lies ahead, be it later than the latest: then that grant was undone before.
+    fn credit_back(&mut self, now: Nanos, grant: &Grant) {
+        if now < self.at || now < grant.at {
+            return;
+        }
+        (self.asked, self.at) = (now, now);
+        for (place, (terms, state)) in self.terms.iter().zip(&mut self.states).enumerate() {
+            terms.give_back(state, now, [grant.at, grant.counted], self.kinds.part(place, grant.units));
+        }
+        // The times of all that could be taken back have come.
+        self.history.clear();
+    }
+
+    /// How many of the `waiting` units go in one run.
+    fn run(&self, now: Nanos, waiting: u64) -> u64 {
+        waiting.min(self.available(now).max(self.quantum))
+    }
+
+    /// Grants at the first of these times, so that it can be taken back; windows count it from the second on. What was granted
+    /// by `horizon` cannot be taken back any more.
+    fn grant(
         &mut self,
+        horizon: Nanos,
         asked: Nanos,
-        at: Nanos,
-        counted: Nanos,
+        [at, counted]: [Nanos; 2],
         units: u64,
         bound_by: Option<usize>,
     ) -> Grant {
         if units > 0 {
-            self.asked = self.in_order(asked);
-            for (place, state) in self.states.iter_mut().enumerate() {
-                state.charge(self.asked, at, counted, self.kinds.part(place, units));
-            }
-            self.grants += 1;
-            (self.last, self.before, self.at) = (self.grants, self.at, at);
+            self.history.begin(horizon, self.at, &self.terms, &self.states);
+            self.charge(asked, at, counted, units);
         }
-        Grant { counted, ..Grant::told(at, units, bound_by, self.grants) }
+        Grant { counted, ..Grant::told(at, units, bound_by, self.history.grants) }
+    }
+
+    /// Charges `units` at `at`, as a part of the latest record. Windows count them from `counted` on, which is not before it.
+    fn charge(&mut self, asked: Nanos, at: Nanos, counted: Nanos, units: u64) {
+        self.asked = self.in_order(asked);
+        let (since, undos) = self.history.current(self.terms.len());
+        let limits = self.terms.iter().zip(&mut self.states).zip(undos);
+        for (place, ((terms, state), undo)) in limits.enumerate() {
+            terms.charge(state, undo, [since, self.asked, at, counted], self.kinds.part(place, units));
+        }
+        self.history.count(at);
+        self.at = at;
+    }
+
+    fn each(&self) -> impl Iterator<Item = (&Terms, &State)> {
+        self.terms.iter().zip(&self.states)
     }
 
     /// Time that was read before, but comes after, is as good as what came before it.
@@ -306,83 +348,7 @@ impl Limits {
     }
 }
 
-impl State {
-    fn new(limit: &plan::Resolved, now: Nanos) -> Self {
-        match *limit {
-            plan::Resolved::Bucket { rate, burst, initial } => State::Bucket(Bucket::new(rate, burst, initial, now)),
-            plan::Resolved::Window(rate) => {
-                let (count, period) = rate.window();
-                State::Window(Window::new(count, period, now))
-            }
-        }
-    }
-
-    fn conforms_at(&self, now: Nanos, cost: u64) -> Option<Nanos> {
-        match self {
-            State::Bucket(bucket) => bucket.conforms_at(now, cost),
-            State::Window(window) => window.room_at(now, cost),
-            State::Grid(grid) => grid.conforms_at(now, cost),
-        }
-    }
-
-    fn charge(&mut self, asked: Nanos, grant: Nanos, counted: Nanos, cost: u64) {
-        match self {
-            State::Bucket(bucket) => bucket.charge(asked, grant, cost),
-            State::Window(window) => window.charge(counted, cost),
-            State::Grid(grid) => grid.charge(asked, grant, cost),
-        }
-    }
-
-    fn available(&self, now: Nanos) -> u64 {
-        match self {
-            State::Bucket(bucket) => u64::try_from(bucket.balance(now).max(0)).unwrap_or(u64::MAX),
-            State::Window(window) => window.available(now),
-            State::Grid(grid) => grid.available(now),
-        }
-    }
-
-    /// The most units at one instant.
-    fn most(&self) -> u64 {
-        match self {
-            State::Bucket(bucket) => bucket.burst(),
-            State::Window(window) => window.count(),
-            State::Grid(grid) => grid.max(),
-        }
-    }
-
-    fn undo(&mut self) {
-        match self {
-            State::Bucket(bucket) => bucket.undo(),
-            State::Window(window) => window.undo(),
-            State::Grid(grid) => grid.undo(),
-        }
-    }
-
-    fn keep(&mut self) {
-        match self {
-            State::Bucket(bucket) => bucket.keep(),
-            State::Window(window) => window.keep(),
-            State::Grid(grid) => grid.keep(),
-        }
-    }
-
-    fn release(&mut self) {
-        match self {
-            State::Bucket(bucket) => bucket.release(),
-            State::Window(window) => window.release(),
-            State::Grid(grid) => grid.release(),
-        }
-    }
-
-    fn give_back(&mut self, now: Nanos, grant: &Grant, units: u64) {
-        match self {
-            State::Bucket(bucket) => bucket.give_back(now, grant.at, units),
-            State::Window(window) => window.give_back(grant.counted, units),
-            State::Grid(grid) => grid.give_back(now, grant.at, units),
-        }
-    }
-}
-
-fn quantum(state: &State, rate: Rate) -> u64 {
-    rate.units_in(MILLISECOND).get().min(state.most())
+fn quantum(terms: &[Terms], policy: &Policy) -> u64 {
+    let quanta = terms.iter().zip(policy.limits());
+    quanta.map(|(terms, limit)| limit.rate().units_in(MILLISECOND).get().min(terms.most())).min().unwrap_or(u64::MAX)
 }

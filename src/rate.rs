@@ -216,7 +216,7 @@ fn time_unit_named(name: &str) -> Option<TimeUnit> {
     TIME_UNITS.into_iter().chain([DAYS]).find(|unit| unit.name == name)
 }
 
-fn gcd(a: u128, b: u128) -> u128 {
+pub(crate) fn gcd(a: u128, b: u128) -> u128 {
     if b == 0 { a } else { gcd(b, a % b) }
 }
 

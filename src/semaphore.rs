@@ -1,12 +1,12 @@
 //! Rate and concurrency in one: a permit is a place that is held, and starts no faster than a rate.
 
-use crate::bucket::Bucket;
 use crate::clock::Nanos;
 use crate::limiter::queue::{Denied, Effects, Places, Queue, Rules};
 use crate::limiter::shared::{Shared, Wait};
 use crate::limiter::time::Time;
 use crate::limiter::{AcquireError, BuildError, Oversize, PARTS, Timer, Units};
 use crate::limits::Limits;
+use crate::limits::bucket::Bucket;
 use crate::rate::{ParseError, Rate};
 use std::fmt;
 use std::future::Future;

@@ -3,7 +3,7 @@
 use crate::flow::meter::{Meter, Phase};
 use crate::flow::{Filled, Flow, FlowError, Passed};
 use crate::limits::Grant;
-use crate::store::{Store, StoreError};
+use crate::store::{StoreError, Supply};
 use thiserror::Error;
 
 /// Why the pump stopped before the end of its input.
@@ -17,12 +17,12 @@ pub enum PumpError {
     Store(#[from] StoreError),
 }
 
-/// Moves every unit of `flow` when the limits in `store` allow it, until its end.
+/// Moves every unit of `flow` when the limits that `supply` draws from allow it, until its end.
 ///
 /// # Errors
 /// [`PumpError`]; what was read and not handed over still waits in `flow`.
-pub fn run(flow: &mut impl Flow, store: &(impl Store + ?Sized), meter: &Meter) -> Result<(), PumpError> {
-    let mut pump = Pump { flow, store, meter };
+pub fn run(flow: &mut impl Flow, supply: &Supply, meter: &Meter) -> Result<(), PumpError> {
+    let mut pump = Pump { flow, supply, meter };
     while pump.gather()? {
         let room = pump.wait_for_sink()?;
         pump.release_run(room)?;
@@ -30,13 +30,13 @@ pub fn run(flow: &mut impl Flow, store: &(impl Store + ?Sized), meter: &Meter) -
     Ok(())
 }
 
-struct Pump<'a, F, S: ?Sized> {
+struct Pump<'a, F> {
     flow: &'a mut F,
-    store: &'a S,
+    supply: &'a Supply,
     meter: &'a Meter,
 }
 
-impl<F: Flow, S: Store + ?Sized> Pump<'_, F, S> {
+impl<F: Flow> Pump<'_, F> {
     /// Waits until a unit is there; `false` at the end.
     fn gather(&mut self) -> Result<bool, PumpError> {
         if self.flow.waiting() > 0 {
@@ -66,23 +66,23 @@ impl<F: Flow, S: Store + ?Sized> Pump<'_, F, S> {
     fn release_run(&mut self, room: u64) -> Result<(), PumpError> {
         self.top_up()?;
         let ready = self.flow.waiting().min(room);
-        let (grant, asked) = self.store.next_run(ready)?;
-        self.store.foresee(self.flow.foreseen().saturating_sub(grant.units));
+        let (grant, asked) = self.supply.next_run(ready)?;
+        self.supply.foresee(self.flow.foreseen().saturating_sub(grant.units));
         let more = if grant.at > asked { self.sleep_until(&grant, ready) } else { 0 };
         let units = grant.units + more;
         self.enter(Phase::Sink);
         let mut passed = Passed::default();
         let result = self.flow.pass(units, &mut passed);
-        self.store.handed_over(&grant, units);
-        self.meter.passed(passed.units, passed.bytes, self.store.clock().now());
+        self.supply.handed_over(&grant, units);
+        self.meter.passed(passed.units, passed.bytes, self.supply.clock().now());
         Ok(result?)
     }
 
     /// Where the limits will soon make us wait and less than a quantum was read, takes in what else has come: one long run
     /// instead of a short one now and a wait after it.
     fn top_up(&mut self) -> Result<(), PumpError> {
-        let quantum = self.store.quantum();
-        if self.flow.waiting() < quantum && self.store.available() < quantum {
+        let quantum = self.supply.quantum();
+        if self.flow.waiting() < quantum && self.supply.available() < quantum {
             while self.flow.fill(false)? == Filled::Some && self.flow.waiting() < quantum {}
         }
         Ok(())
@@ -92,10 +92,10 @@ impl<F: Flow, S: Store + ?Sized> Pump<'_, F, S> {
     fn sleep_until(&mut self, grant: &Grant, ready: u64) -> u64 {
         self.enter(Phase::Limit(grant.bound_by.unwrap_or(usize::MAX)));
         self.meter.waits_until(grant.at, grant.units);
-        self.store.clock().sleep_until(grant.at);
-        let now = self.store.clock().now();
+        self.supply.clock().sleep_until(grant.at);
+        let now = self.supply.clock().now();
         self.meter.late(grant.units, now.saturating_sub(grant.at));
-        self.store.take_available(ready - grant.units)
+        self.supply.take_available(ready - grant.units)
     }
 
     fn note_read_ahead(&self) {
@@ -104,6 +104,6 @@ impl<F: Flow, S: Store + ?Sized> Pump<'_, F, S> {
     }
 
     fn enter(&self, phase: Phase) {
-        self.meter.enter(phase, self.store.clock().now());
+        self.meter.enter(phase, self.supply.clock().now());
     }
 }

@@ -9,13 +9,17 @@
 //! word change with every opening, so that nobody takes by a meaning that is out of date.
 
 use super::sync::{AtomicU64, Ordering};
-use crate::clock::Nanos;
+use super::time::Time;
+use crate::clock::{MILLISECOND, Nanos};
 use crate::limits::Limits;
 
 const CLOSED: u64 = u64::MAX;
 const NUMBER: u64 = (1 << 56) - 1;
 /// A number above this is left to the queue, which starts from a new base.
 const HIGHEST: u64 = NUMBER / 2;
+
+/// No tick is longer, by far: it is one of 100 to 1000 a second.
+const LONGEST_TICK: Nanos = 200 * MILLISECOND;
 
 #[derive(Debug)]
 pub(crate) struct FastPath {
@@ -31,6 +35,10 @@ pub(crate) struct FastPath {
     full: AtomicU64,
     /// The latest time at which something was granted, or nearly: who reads less has read it out of order.
     latest: AtomicU64,
+    /// The tick (see [`Time::tick`](super::time::Time::tick)) in which the clock was last read, and the time at which that
+    /// is certainly over.
+    tick: AtomicU64,
+    tick_ends: AtomicU64,
     /// Openings so far.
     openings: AtomicU64,
     /// The word at the last opening: where it is still that, nothing was taken.
@@ -57,6 +65,8 @@ impl FastPath {
             period: zero(),
             full: zero(),
             latest: zero(),
+            tick: zero(),
+            tick_ends: zero(),
             openings: zero(),
             opened: zero(),
         }
@@ -68,12 +78,53 @@ impl FastPath {
         now.max(self.latest.load(Ordering::Relaxed))
     }
 
-    /// Takes `cost` at `now`, or nothing. The clock, which is most of what this takes, is read only while it is open.
+    /// Takes `cost` now, or nothing. The clock, which is most of what this takes, is read only while it is open, and only
+    /// where the time matters.
     #[inline]
-    pub(crate) fn take(&self, now: impl FnOnce() -> Nanos, cost: u64) -> Take {
-        if self.word.load(Ordering::Relaxed) == CLOSED {
+    pub(crate) fn take(&self, time: &Time, cost: u64) -> Take {
+        self.take_on(|| time.now(), || time.tick(), cost)
+    }
+
+    #[inline]
+    fn take_on(&self, now: impl Fn() -> Nanos, tick: impl FnOnce() -> Option<u64>, cost: u64) -> Take {
+        let word = self.word.load(Ordering::Acquire);
+        if word == CLOSED {
             return Take::Closed;
         }
+        let Some(next) = self.at_any_time(word & NUMBER, cost) else { return self.take_by(now, cost) };
+        let tick = tick();
+        if tick == Some(self.tick.load(Ordering::Acquire)) {
+            let next = (word & !NUMBER) | next;
+            if self.word.compare_exchange(word, next, Ordering::AcqRel, Ordering::Acquire).is_ok() {
+                return Take::Granted;
+            }
+        }
+        let now = || {
+            let now = now();
+            if let Some(tick) = tick {
+                // Whoever finds this tick finds its end, or that of a later one.
+                self.tick_ends.fetch_max(now.saturating_add(LONGEST_TICK), Ordering::Relaxed);
+                self.tick.store(tick, Ordering::Release);
+            }
+            now
+        };
+        self.take_by(now, cost)
+    }
+
+    /// The number after `cost` is taken, where that is granted, and the same, at whatever time of the tick: the bucket
+    /// held enough when the clock was last read, and is not full before the tick's end.
+    #[inline]
+    fn at_any_time(&self, number: u64, cost: u64) -> Option<u64> {
+        let (base, units) = (self.base.load(Ordering::Acquire), self.units.load(Ordering::Acquire));
+        let clock = |time: Nanos| time.saturating_sub(base).checked_mul(units);
+        let next = number.checked_add(cost.checked_mul(self.period.load(Ordering::Acquire))?)?;
+        let most = clock(self.latest.load(Ordering::Relaxed))?.checked_add(self.full.load(Ordering::Acquire))?;
+        let stays = number >= clock(self.tick_ends.load(Ordering::Relaxed))?;
+        (stays && next <= most && next <= HIGHEST).then_some(next)
+    }
+
+    #[inline]
+    pub(super) fn take_by(&self, now: impl FnOnce() -> Nanos, cost: u64) -> Take {
         let latest = self.latest.load(Ordering::Relaxed);
         let now = now().max(latest);
         let answer = self.take_at(now, cost);
@@ -148,8 +199,7 @@ impl FastPath {
     /// From here on takers need no lock. Stays closed where the state does not fit. The caller holds the queue's lock,
     /// and has seen that nobody waits and no time given lies ahead.
     pub(crate) fn open(&self, limits: &Limits) {
-        let Some((units, period, full, missing, at)) = limits.bucket().and_then(crate::bucket::Bucket::fast_path)
-        else {
+        let Some((units, period, full, missing, at)) = limits.fast_path() else {
             return;
         };
         let fits = |value: u128| u64::try_from(value).ok().filter(|value| *value <= HIGHEST / 4);
@@ -167,5 +217,60 @@ impl FastPath {
         let word = ((opening % 255) << 56) | (since + missing);
         self.opened.store(word, Ordering::Relaxed);
         self.word.store(word, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limits::bucket::Bucket;
+    use proptest::prelude::*;
+    use std::cell::Cell;
+    use std::num::NonZeroU64;
+
+    fn opened(rate: &str, burst: u64) -> FastPath {
+        let bucket = Bucket::new(rate.parse().unwrap(), NonZeroU64::new(burst).unwrap(), burst, 0);
+        let path = FastPath::new();
+        path.open(&Limits::none(0).with_bucket(bucket));
+        path
+    }
+
+    proptest! {
+        /// Whether the clock is read or only its tick, each answer is the same, and so is what is left.
+        #[test]
+        fn what_is_taken_within_a_tick_is_what_would_be_taken_at_its_time(
+            rate in prop::sample::select(&["3/s", "1000/s", "7/min", "1000003/s"][..]), burst in 1_u64..2000,
+            steps in prop::collection::vec((0_u64..3_000_000, 0_u64..20, 0_u8..20), 1..300),
+        ) {
+            let (path, exact) = (opened(rate, burst), opened(rate, burst));
+            let (mut time, reads) = (0, Cell::new(0));
+            for (nanos, cost, idle) in steps {
+                // Now and then much later, so that the bucket is full again.
+                time += if idle == 0 { nanos * 100_000 } else { nanos };
+                let now = || {
+                    reads.set(reads.get() + 1);
+                    time
+                };
+                let taken = path.take_on(now, || Some(1 + time / (4 * MILLISECOND)), cost);
+                prop_assert_eq!(taken, exact.take_by(|| time, cost));
+                prop_assert_eq!(path.word.load(Ordering::Relaxed), exact.word.load(Ordering::Relaxed));
+            }
+        }
+    }
+
+    #[test]
+    fn the_clock_is_read_once_in_a_tick() {
+        let (path, reads) = (opened("1000/s", 1_000_000), Cell::new(0));
+        let now = || {
+            reads.set(reads.get() + 1);
+            5
+        };
+        assert_eq!(path.take_on(now, || Some(1), 1000), Take::Granted);
+        for _ in 0..100 {
+            assert_eq!(path.take_on(now, || Some(1), 1), Take::Granted);
+        }
+        assert!(reads.get() <= 2, "{} reads", reads.get());
+        assert_eq!(path.take_on(now, || Some(2), 1), Take::Granted);
+        assert!(reads.get() <= 3);
     }
 }

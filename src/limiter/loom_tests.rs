@@ -8,14 +8,16 @@ use super::queue::{Queue, Rules};
 use super::shared::{Shared, Wait};
 use super::sync::{Mutex, lock};
 use super::time::Time;
+use super::timer::keeper::{Alarm, Keeper};
 use super::{Oversize, Timer};
-use crate::bucket::Bucket;
 use crate::limits::Limits;
+use crate::limits::bucket::Bucket;
 use crate::rate::Rate;
 use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
+use std::time::Instant;
 
 fn limits(rate: &str, burst: u64) -> Limits {
     let rate: Rate = rate.parse().unwrap();
@@ -31,7 +33,7 @@ fn loom_fast_path_and_lock_never_grant_more_than_there_is() {
         let fast_path = Arc::new(FastPath::new());
         let held = Arc::new(Mutex::new(limits("1/s", 2)));
         fast_path.open(&lock(&held));
-        let by_fast_path = |fast_path: Arc<FastPath>, held: Arc<Mutex<Limits>>| match fast_path.take(|| 5, 1) {
+        let by_fast_path = |fast_path: Arc<FastPath>, held: Arc<Mutex<Limits>>| match fast_path.take_by(|| 5, 1) {
             Take::Granted => 1,
             Take::TooLong(_) => 0,
             Take::Closed => by_lock(&fast_path, &held),
@@ -133,5 +135,34 @@ fn loom_joining_and_trying_share_what_there_is() {
         assert!(joined ^ tried, "one of them");
         assert_eq!(timer.alarm.lock().unwrap().is_some(), !joined);
         wait.leave(&shared);
+    });
+}
+
+/// The thread that keeps time ends when there is no alarm: one that is set at that moment rings all the same.
+#[test]
+fn loom_an_alarm_rings_whoever_sets_others_and_whenever_the_thread_ends() {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(3);
+    model.check(|| {
+        let keeper: Arc<Keeper> = Arc::default();
+        let count = Arc::new(Count::default());
+        let rings = |keeper: Arc<Keeper>, count: Arc<Count>| {
+            let mut alarm = Alarm::of(keeper);
+            alarm.set(Some(Instant::now()), &Waker::from(count)).unwrap();
+            alarm
+        };
+        let other = loom::thread::spawn({
+            let (keeper, count) = (keeper.clone(), count.clone());
+            move || rings(keeper, count)
+        });
+        let mut changes = rings(keeper.clone(), Arc::default());
+        changes.set(None, Waker::noop()).unwrap();
+        changes.set(Some(Instant::now()), &Waker::from(count.clone())).unwrap();
+        let other = other.join().unwrap();
+        while count.0.load(Ordering::SeqCst) < 2 {
+            loom::thread::yield_now();
+        }
+        drop((changes, other));
+        assert_eq!(count.0.load(Ordering::SeqCst), 2);
     });
 }

@@ -574,7 +574,7 @@ impl From<Refusal> for Denied {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bucket::Bucket;
+    use crate::limits::bucket::Bucket;
 
     #[test]
     fn a_thread_whose_time_is_over_when_it_joins_keeps_time_for_nobody() {

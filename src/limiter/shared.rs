@@ -77,7 +77,7 @@ impl Shared {
     /// Takes at once or not at all.
     #[inline]
     pub(crate) fn try_take(&self, cost: u64) -> Result<(), Denied> {
-        match self.fast_path.take(|| self.time.now(), cost) {
+        match self.fast_path.take(&self.time, cost) {
             Take::Granted => Ok(()),
             Take::TooLong(wait) => Err(Denied::TooLong { wait }),
             Take::Closed => self.with(|queue, now, effects| queue.try_take(now, cost, effects)),
@@ -146,7 +146,7 @@ impl Wait {
     #[inline]
     fn poll_fresh(&mut self, shared: &Shared, context: &mut Context<'_>) -> Poll<Result<(), Denied>> {
         let Poll::Ready(budget) = coop::poll_proceed(context) else { return self.yield_in_line(shared, context) };
-        let polled = if shared.fast_path.take(|| shared.time.now(), self.cost) == Take::Granted {
+        let polled = if shared.fast_path.take(&shared.time, self.cost) == Take::Granted {
             self.stage = Stage::Done(Ok(()));
             Poll::Ready(Ok(()))
         } else {
@@ -189,7 +189,7 @@ impl Wait {
 
     /// Waits on this thread.
     pub(crate) fn block(&mut self, shared: &Shared) -> Result<(), Denied> {
-        if shared.fast_path.take(|| shared.time.now(), self.cost) == Take::Granted {
+        if shared.fast_path.take(&shared.time, self.cost) == Take::Granted {
             self.stage = Stage::Done(Ok(()));
             return Ok(());
         }

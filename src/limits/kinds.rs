@@ -3,7 +3,9 @@
 //! A queue passes a cost on as a number and does not look into it. Where limits count several kinds, that number stands
 //! for a list of costs, one of each kind, which is kept here for as long as somebody may come back to it.
 
-use super::{Limits, State};
+use super::Limits;
+use super::state::State;
+use super::terms::Terms;
 use crate::clock::Nanos;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -39,6 +41,7 @@ impl Limits {
         let mut joint = Limits::none(now);
         for (kind, limits) in each.into_iter().enumerate() {
             joint.kinds.of.extend(limits.states.iter().map(|_| kind));
+            joint.terms.extend(limits.terms);
             joint.states.extend(limits.states);
         }
         joint
@@ -61,18 +64,19 @@ impl Limits {
 
     /// The most of a kind at one instant, and in one grant, however long it waits.
     pub(crate) fn most_of(&self, kind: usize) -> (u64, u64) {
-        let least = |states: &mut dyn Iterator<Item = &State>| states.map(State::most).min().unwrap_or(u64::MAX);
-        let windows = |state: &&State| matches!(state, State::Window(_));
-        (least(&mut self.of_kind(kind)), least(&mut self.of_kind(kind).filter(windows)))
+        let least = |terms: &mut dyn Iterator<Item = &Terms>| terms.map(Terms::most).min().unwrap_or(u64::MAX);
+        let of_kind = || self.of_kind(kind).map(|(terms, _)| terms);
+        (least(&mut of_kind()), least(&mut of_kind().filter(|terms| terms.as_window().is_some())))
     }
 
     /// Units of a kind that could be taken at `now`; none while a time given lies ahead.
     pub(crate) fn available_of(&self, now: Nanos, kind: usize) -> u64 {
         let now = self.in_order(now);
-        if now < self.at { 0 } else { self.of_kind(kind).map(|state| state.available(now)).min().unwrap_or(u64::MAX) }
+        let available = self.of_kind(kind).map(|(terms, state)| terms.available(state, now)).min();
+        if now < self.at { 0 } else { available.unwrap_or(u64::MAX) }
     }
 
-    fn of_kind(&self, kind: usize) -> impl Iterator<Item = &State> {
-        self.states.iter().zip(&self.kinds.of).filter(move |(_, of)| **of == kind).map(|(state, _)| state)
+    fn of_kind(&self, kind: usize) -> impl Iterator<Item = (&Terms, &State)> {
+        self.each().zip(&self.kinds.of).filter(move |(_, of)| **of == kind).map(|(limit, _)| limit)
     }
 }

@@ -1,112 +1,122 @@
 //! State that outlives the process: limits as words, and as they become when someone sets others in their place.
 
-use super::{Limits, Plan, State, quantum};
+use super::history::{History, Record};
+use super::state::{Entry, Level, State};
+use super::terms::{Terms, Undo};
+use super::window::Change;
+use super::{Limits, Policy};
 use crate::clock::Nanos;
-use crate::rate::Limit;
-
-impl Plan {
-    /// The limits as one would write them with their defaults spelled out, one a line.
-    pub(crate) fn to_lines(&self) -> String {
-        let lines: Vec<String> = self.limits().iter().map(ToString::to_string).collect();
-        lines.join("\n")
-    }
-
-    /// What [`to_lines`](Self::to_lines) wrote; `None` if it did not.
-    pub(crate) fn from_lines(lines: &str) -> Option<Self> {
-        let limits: Result<Vec<Limit>, _> = lines.split('\n').map(str::parse).collect();
-        Plan::new(&limits.ok()?, None).ok()
-    }
-}
+use std::collections::VecDeque;
 
 impl Limits {
-    /// Appends the state as words; the limits themselves stand in the plan.
+    /// Appends the state as words, with what is needed to take the latest record back; the limits themselves stand in the
+    /// policy.
     pub(crate) fn save(&self, words: &mut Vec<u64>) {
-        words.extend([self.asked, self.at, self.before, self.grants]);
-        for state in &self.states {
-            match state {
-                State::Bucket(bucket) => bucket.save(words),
-                State::Window(window) => window.save(words),
-                // No plan has one.
-                State::Grid(_) => {}
+        let last = self.history.last();
+        words.extend([self.asked, self.at, last.map_or(self.at, |last| last.before), self.history.grants]);
+        for (place, (terms, state)) in self.each().enumerate() {
+            let undo = self.history.undo_of(place, self.terms.len());
+            match terms {
+                Terms::Window(_) => save_window(state, undo, words),
+                _ => save_bucket(state.level, undo, words),
             }
         }
+        words.extend(last.and_then(|last| last.held));
     }
 
-    /// The limits of `plan` in the state that [`save`](Self::save) wrote; `None` if those words are of no such limits.
-    pub(crate) fn load(plan: &Plan, words: &mut impl Iterator<Item = u64>) -> Option<Self> {
-        let mut limits = Limits::new(plan, 0);
-        for word in [&mut limits.asked, &mut limits.at, &mut limits.before, &mut limits.grants] {
-            *word = words.next()?;
+    /// The limits of `policy` in the state that [`save`](Self::save) wrote; `None` if those words are of no such limits.
+    pub(crate) fn load(policy: &Policy, words: &mut impl Iterator<Item = u64>) -> Option<Self> {
+        let mut limits = Limits::new(policy, 0);
+        let [asked, at, before, number] = [words.next()?, words.next()?, words.next()?, words.next()?];
+        let mut undos = VecDeque::with_capacity(limits.states.len());
+        for (terms, state) in limits.terms.iter().zip(&mut limits.states) {
+            undos.push_back(match terms {
+                Terms::Window(_) => load_window(state, words)?,
+                _ => load_bucket(state, words)?,
+            });
         }
-        limits.last = limits.grants;
-        for state in &mut limits.states {
-            match state {
-                State::Bucket(bucket) => bucket.load(words)?,
-                State::Window(window) => window.load(words)?,
-                State::Grid(_) => return None,
-            }
-        }
+        let record = Record { number, at, before, held: words.next() };
+        (limits.asked, limits.at, limits.history) = (asked, at, History::load(number, record, undos));
         Some(limits)
     }
 
-    /// The limits of `plan` from `now` on. What stands in the same place and is of the same kind keeps what it has saved
+    /// The limits of `policy` from `now` on. What stands in the same place and is of the same kind keeps what it has saved
     /// or counted, but for the places in `fresh`, which begin anew. A time given stays.
-    pub(crate) fn set(&mut self, now: Nanos, plan: &Plan, fresh: &[bool]) {
+    pub(crate) fn set(&mut self, now: Nanos, policy: &Policy, fresh: &[bool]) {
         let now = self.in_order(now);
-        let mut states: Vec<State> = plan.limits().iter().map(|limit| State::new(limit, now)).collect();
-        for (place, state) in states.iter_mut().enumerate() {
-            if !fresh.get(place).copied().unwrap_or(false)
-                && let Some(old) = self.states.get(place)
-            {
-                state.inherit(old, now, plan.limits()[place].rate());
+        let mut limits = Limits::new(policy, now);
+        for (place, (from, old)) in self.terms.iter().zip(&mut self.states).enumerate() {
+            let is_fresh = fresh.get(place).copied().unwrap_or(false);
+            if let Some(to) = limits.terms.get(place).filter(|to| !is_fresh && to.is_like(from)) {
+                from.change(old, now, to);
+                to.spill(old, now);
+                limits.states[place] = old.clone();
             }
         }
-        let quanta = states.iter().zip(plan.limits()).map(|(state, limit)| quantum(state, limit.rate()));
-        self.quantum = quanta.min().unwrap_or(u64::MAX);
         // No grant has this number: what was given before cannot be undone in limits that never charged it.
-        (self.states, self.asked, self.grants) = (states, now, self.grants + 1);
-        self.last = self.grants;
-    }
-
-    /// Whole units that the limit at `place` would let through at `now`; less than nothing where more are owed. A window
-    /// lets nothing through while a time given lies ahead.
-    #[must_use]
-    pub fn left(&self, now: Nanos, place: usize) -> Option<i128> {
-        let now = self.in_order(now);
-        self.states.get(place).map(|state| match state {
-            State::Bucket(bucket) => bucket.balance(now),
-            State::Window(_) if now < self.at => 0,
-            State::Window(window) => window.available(now).into(),
-            State::Grid(grid) => grid.available(now).into(),
-        })
+        let history = History::after(self.history.grants + 1);
+        *self = Limits { at: self.at, history, ..limits };
     }
 
     /// A time by which every limit is at rest, if nothing more is taken: full, or empty of grants that count.
     #[must_use]
     pub(crate) fn rested_at(&self) -> Nanos {
-        let rests = self.states.iter().map(|state| match state {
-            State::Bucket(bucket) => bucket.fill_time(),
-            State::Window(window) => window.period(),
-            State::Grid(grid) => grid.fill_time(),
-        });
-        self.at.saturating_add(rests.max().unwrap_or(0))
+        self.at.saturating_add(self.terms.iter().map(Terms::rest_time).max().unwrap_or(0))
     }
 }
 
-impl State {
-    /// Takes over what `old` has saved or counted, where it is of the same kind.
-    fn inherit(&mut self, old: &State, now: Nanos, rate: crate::rate::Rate) {
-        match (self, old) {
-            (State::Bucket(new), State::Bucket(old)) => {
-                let (burst, mut kept) = (new.size(), old.clone());
-                kept.set_rate(now, rate);
-                kept.set_burst(now, burst);
-                *new = kept;
-            }
-            (State::Window(new), State::Window(old)) => new.inherit(old),
-            _ => {}
-        }
+fn save_bucket(level: Level, undo: Undo, words: &mut Vec<u64>) {
+    let before = if let Undo::Level(before) = undo { before } else { level };
+    for level in [level, before] {
+        words.extend(halves(level.amount.cast_unsigned()));
+        words.push(level.at);
     }
+}
+
+fn load_bucket(state: &mut State, words: &mut impl Iterator<Item = u64>) -> Option<Undo> {
+    let mut level = || {
+        let amount = u128::from(words.next()?) | u128::from(words.next()?) << 64;
+        Some(Level { amount: amount.cast_signed(), at: words.next()? })
+    };
+    state.level = level()?;
+    level().map(Undo::Level)
+}
+
+fn save_window(state: &State, undo: Undo, words: &mut Vec<u64>) {
+    words.extend([state.level.at, state.log().len() as u64]);
+    words.extend(state.log().iter().flat_map(|entry| [entry.at, entry.units]));
+    let (can_undo, change) = match undo {
+        Undo::Change(change) => (1, change),
+        _ => (0, Change::none(0)),
+    };
+    let joined = change.joined.unwrap_or(Entry { at: 0, units: 0 });
+    words.extend([can_undo, change.added, change.joined.is_some().into()]);
+    words.extend([change.at, change.units, joined.at, joined.units]);
+}
+
+/// `None` also where the words contradict each other.
+fn load_window(state: &mut State, words: &mut impl Iterator<Item = u64>) -> Option<Undo> {
+    state.level.at = words.next()?;
+    for _ in 0..words.next()? {
+        let entry = Entry { at: words.next()?, units: words.next()? };
+        state.level.amount += i128::from(entry.units);
+        state.log_mut().push_back(entry);
+    }
+    let [can_undo, added, joins] = [words.next()?, words.next()?, words.next()?];
+    let (at, units) = (words.next()?, words.next()?);
+    let joined = Entry { at: words.next()?, units: words.next()? };
+    let change = Change { at, units, added, joined: (joins == 1).then_some(joined) };
+    let log = state.log();
+    let makes_sense = log.iter().is_sorted_by_key(|entry| entry.at)
+        && i128::from(units) <= state.level.amount
+        && added <= log.len() as u64;
+    makes_sense.then_some(if can_undo == 1 { Undo::Change(change) } else { Undo::Nothing })
+}
+
+/// The lower half first.
+#[allow(clippy::cast_possible_truncation, reason = "each takes its half")]
+fn halves(value: u128) -> [u64; 2] {
+    [value as u64, (value >> 64) as u64]
 }
 
 #[cfg(test)]
@@ -114,9 +124,9 @@ mod tests {
     use super::*;
     use crate::clock::SECOND;
 
-    fn plan(limits: &[&str]) -> Plan {
+    fn policy(limits: &[&str]) -> Policy {
         let limits: Vec<_> = limits.iter().map(|limit| limit.parse().unwrap()).collect();
-        Plan::new(&limits, None).unwrap()
+        Policy::new(&limits, None).unwrap()
     }
 
     fn saved(limits: &Limits) -> Vec<u64> {
@@ -127,11 +137,11 @@ mod tests {
 
     #[test]
     fn what_is_saved_is_loaded_and_goes_on_as_before() {
-        let plan = plan(&["1000003/s,burst=3", "700/min", "5000/h,window"]);
-        let mut limits = Limits::new(&plan, 17);
+        let policy = policy(&["1000003/s,burst=3", "700/min", "5000/h,window"]);
+        let mut limits = Limits::new(&policy, 17);
         for step in 0..3000 {
-            let mut loaded = Limits::load(&plan, &mut saved(&limits).into_iter()).unwrap();
-            assert_eq!(loaded, limits);
+            let mut loaded = Limits::load(&policy, &mut saved(&limits).into_iter()).unwrap();
+            assert_eq!(saved(&loaded), saved(&limits));
             let grant = limits.take(step * 1_000_000, 1 + step % 2).unwrap();
             assert_eq!(loaded.take(step * 1_000_000, 1 + step % 2), Ok(grant));
             if step % 7 == 0 {
@@ -142,42 +152,42 @@ mod tests {
 
     #[test]
     fn words_that_are_missing_or_make_no_sense_are_not_loaded() {
-        let plan = plan(&["5/s", "100/min"]);
-        let mut limits = Limits::new(&plan, 0);
+        let policy = policy(&["5/s", "100/min"]);
+        let mut limits = Limits::new(&policy, 0);
         for _ in 0..3 {
             let _ = limits.take(0, 1).unwrap();
         }
         let words = saved(&limits);
         for length in 0..words.len() {
-            assert_eq!(Limits::load(&plan, &mut words[..length].iter().copied()), None, "{length} words");
+            assert_eq!(Limits::load(&policy, &mut words[..length].iter().copied()), None, "{length} words");
         }
         // Four words, six of the bucket, and the latest time of the window come before the length of its log.
         let mut endless = words.clone();
         endless[11] = u64::MAX;
-        assert_eq!(Limits::load(&plan, &mut endless.into_iter()), None);
+        assert_eq!(Limits::load(&policy, &mut endless.into_iter()), None);
     }
 
     #[test]
     fn setting_limits_keeps_what_was_counted_unless_told_to_begin_anew() {
-        let mut limits = Limits::new(&plan(&["10/s,burst=10", "20/min"]), 0);
+        let mut limits = Limits::new(&policy(&["10/s,burst=10", "20/min"]), 0);
         let _ = limits.take(0, 8).unwrap();
-        limits.set(0, &plan(&["1/s,burst=5", "9/min"]), &[false, false]);
+        limits.set(0, &policy(&["1/s,burst=5", "9/min"]), &[false, false]);
         assert_eq!(limits.available(0), 1, "8 of the 9 are counted");
-        limits.set(0, &plan(&["1/s,burst=5", "20/min"]), &[false, false]);
+        limits.set(0, &policy(&["1/s,burst=5", "20/min"]), &[false, false]);
         assert_eq!(limits.available(0), 2, "what was left of the first bucket");
-        limits.set(0, &plan(&["1/s,burst=5", "20/min"]), &[true, false]);
+        limits.set(0, &policy(&["1/s,burst=5", "20/min"]), &[true, false]);
         assert_eq!(limits.available(0), 5);
-        limits.set(0, &plan(&["1/s,burst=5", "3/min"]), &[false, false]);
+        limits.set(0, &policy(&["1/s,burst=5", "3/min"]), &[false, false]);
         assert_eq!(limits.available(0), 0, "more are counted than may be");
         assert_eq!(limits.take(0, 1).unwrap().at, 60 * SECOND);
     }
 
     #[test]
     fn a_time_given_stays_when_limits_are_set() {
-        let mut limits = Limits::new(&plan(&["1/s"]), 0);
+        let mut limits = Limits::new(&policy(&["1/s"]), 0);
         let _ = limits.take(0, 1).unwrap();
         let last = limits.take(0, 1).unwrap();
-        limits.set(0, &plan(&["1000/s"]), &[true]);
+        limits.set(0, &policy(&["1000/s"]), &[true]);
         limits.give_back(0, &last);
         assert!(limits.take(0, 1).unwrap().at >= last.at);
     }

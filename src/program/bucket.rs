@@ -1,7 +1,6 @@
 //! Buckets: where limits live that other processes use, too.
 
 use super::flags::{Flags, Format};
-use super::report::AnyStore;
 use super::say;
 use anyhow::{Context, Result};
 use serde_json::json;
@@ -12,10 +11,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 use throttle::clock::{self, Nanos, SystemClock};
 use throttle::limits::Plan;
-use throttle::store::{Address, File, Memory, Patience, Place, Redis, Shared, StoreError, Trouble, View};
+use throttle::store::{Address, File, Memory, Patience, Place, Redis, Store, StoreError, Supply, Trouble, View};
 
 /// A bucket, wherever it is.
-pub(crate) type AnyBucket = dyn Shared + Send + Sync;
+pub(crate) type AnyBucket = dyn Store + Send + Sync;
 
 /// Where a bucket is that the user names.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -111,11 +110,11 @@ fn folder(state: Option<OsString>, home: Option<OsString>) -> Option<PathBuf> {
 }
 
 /// Where the limits of the pipe and of commands live: in a bucket, or with us.
-pub(super) fn store(flags: &Flags) -> Result<Box<AnyStore>> {
-    Ok(match flags.bucket() {
+pub(super) fn supply(flags: &Flags) -> Result<Supply> {
+    Ok(Supply::new(match flags.bucket() {
         Some(bucket) => open(flags, bucket)?,
         None => Box::new(Memory::new(flags.plan(), SystemClock)),
-    })
+    }))
 }
 
 /// The bucket; where it is not there yet and limits were named, it is made. Those named must be those kept.
@@ -148,7 +147,7 @@ pub(super) fn show(flags: &Flags, bucket: &Bucket, format: Format) -> Result<()>
 fn shown(bucket: &Bucket, view: &View) -> String {
     let left = |left: &i128| if *left < 0 { format!("{} owed", -left) } else { format!("{left} left") };
     let lines = view.left.iter().enumerate();
-    let lines = lines.map(|(place, units)| format!("  {}: {}\n", view.plan.describe(place), left(units)));
+    let lines = lines.map(|(place, units)| format!("  {}: {}\n", view.policy.describe(place), left(units)));
     let lines: String = lines.collect();
     let next = match view.wait {
         None => "never".to_owned(),
@@ -162,7 +161,7 @@ fn shown(bucket: &Bucket, view: &View) -> String {
 fn shown_json(bucket: &Bucket, view: &View) -> serde_json::Value {
     let limits = view.left.iter().enumerate().map(|(place, left)| {
         json!({
-            "limit": view.plan.describe(place),
+            "limit": view.policy.describe(place),
             "left": i64::try_from(*left).unwrap_or(i64::MAX),
         })
     });

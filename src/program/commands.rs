@@ -25,7 +25,7 @@ use throttle::launch::{
     Job, Launcher, Launching, Numbers, Options, Outcome, Shape, Showing, Template, Times, events, quoted,
     quoted_for_terminal, room_for_words,
 };
-use throttle::store::Memory;
+use throttle::store::{Memory, Supply};
 
 /// Enough for many units of the usual size; a longer one does not have to fit.
 const BUFFER: usize = 192 * 1024;
@@ -117,9 +117,9 @@ fn last(repeat: Repeat) -> Option<u64> {
 fn launch(flags: &Flags, options: Options, source: AnySource, name: &str, total: Option<Total>) -> Result<Exit> {
     pipe::hint_at_idle_limit(flags);
     throttle::clock::sharpen_this_thread();
-    let store = bucket::store(flags)?;
+    let supply = bucket::supply(flags)?;
     let report =
-        Report::new(flags, UnitName::Command, total, store)?.with_tally(Tally::new(flags, io::stderr().is_terminal()));
+        Report::new(flags, UnitName::Command, total, supply)?.with_tally(Tally::new(flags, io::stderr().is_terminal()));
     let (enders, wanted) = Enders::new();
     let watch = Arc::new(Watch {
         enders,
@@ -140,7 +140,7 @@ fn launch(flags: &Flags, options: Options, source: AnySource, name: &str, total:
     let _ = watch.launcher.set(launcher.clone());
     signals::attend(Arc::clone(&watch.report), Some(Arc::clone(&watch))).context("cannot handle signals")?;
     let mut flow = Launching::new(source, Buffer::new(flags.framing(), BUFFER), flags.shape(), launcher.clone());
-    let result = pump::run(&mut flow, watch.report.store(), watch.report.meter());
+    let result = pump::run(&mut flow, watch.report.supply(), watch.report.meter());
     launcher.drain();
     launcher.flush();
     if let Some(mut tally) = watch.report.tally() {
@@ -204,7 +204,7 @@ fn told(error: PumpError, name: &str) -> anyhow::Error {
 /// The same pump on a clock that does not wait.
 fn dry_run(flags: &Flags, template: &Template, source: AnySource, name: &str) -> Result<Exit> {
     let clock = FakeClock::default();
-    let store = Memory::new(flags.plan(), clock.clone());
+    let supply = Supply::new(Box::new(Memory::new(flags.plan(), clock.clone())));
     let meter = Meter::new(0, flags.plan().len());
     let buffer = Buffer::new(flags.framing(), BUFFER);
     let out = RefCell::new(io::BufWriter::new(io::stdout()));
@@ -226,7 +226,7 @@ fn dry_run(flags: &Flags, template: &Template, source: AnySource, name: &str) ->
     };
     let source = AfterShowing { source, out: &out };
     let mut flow = Showing::new(source, buffer, shape, template, show);
-    let result = pump::run(&mut flow, &store, &meter).map(|()| flow.skipped());
+    let result = pump::run(&mut flow, &supply, &meter).map(|()| flow.skipped());
     drop(flow);
     let mut out = out.into_inner();
     let written = result.map(|skipped| {

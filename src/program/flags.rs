@@ -321,7 +321,7 @@ fn raw(args: &[OsString]) -> Result<Raw, clap::Error> {
 /// `opened` knows the limits, where none were named.
 fn ripen(raw: Raw, bucket: Option<Bucket>, opened: Option<Box<AnyBucket>>) -> Result<Flags, clap::Error> {
     let plan = match &opened {
-        Some(opened) => opened.plan(),
+        Some(opened) => opened.policy(),
         None if raw.rate.is_empty() => {
             return Err(usage("--rate: how fast? write for example -r 5/s, -r 100/min or -r 10MiB/s"));
         }

@@ -55,9 +55,10 @@ pub(super) fn run(flags: &Flags, bucket: &Bucket, command: &[OsString]) -> Resul
 
 /// One from the bucket, when it was asked for, and the bucket.
 fn take(flags: &Flags, bucket: &Bucket) -> Result<(Grant, Nanos, Arc<AnyBucket>), StoreError> {
-    let store = Arc::from(bucket::open(flags, bucket)?);
+    let store: Arc<AnyBucket> = Arc::from(bucket::open(flags, bucket)?);
     let max_wait = flags.max_wait().map(|time| Nanos::try_from(time.as_nanos()).unwrap_or(Nanos::MAX));
-    let (grant, asked) = AnyBucket::take(&*store, 1, max_wait)?;
+    let latest = max_wait.map_or(Nanos::MAX, |wait| store.clock().now().saturating_add(wait));
+    let (grant, asked) = store.take(1, latest)?;
     Ok((grant, asked, store))
 }
 

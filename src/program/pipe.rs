@@ -31,8 +31,8 @@ pub(crate) fn run(flags: &Flags) -> Result<Exit> {
     let input = input::open(flags.arg_file())?;
     hints(flags, &input);
     throttle::clock::sharpen_this_thread();
-    let store = bucket::store(flags)?;
-    let report = Arc::new(Report::new(flags, UnitName::of(flags.framing()), input.size.map(Total::Bytes), store)?);
+    let supply = bucket::supply(flags)?;
+    let report = Arc::new(Report::new(flags, UnitName::of(flags.framing()), input.size.map(Total::Bytes), supply)?);
     signals::attend(Arc::clone(&report), None).context("cannot handle signals")?;
     match pass_on(flags, input, &report) {
         Ok(exit) => report.close().map(|()| exit),
@@ -103,7 +103,7 @@ fn drive(flow: &mut impl Flow, name: &str, report: &Report) -> Result<Exit> {
         let lost = if waiting > 0 { format!("; {waiting} more had been read") } else { String::new() };
         error.context(format!("{what}, after {passed}{lost}"))
     };
-    match pump::run(flow, report.store(), report.meter()) {
+    match pump::run(flow, report.supply(), report.meter()) {
         Ok(()) => Ok(Exit::Success),
         Err(PumpError::Flow(FlowError::Write(error))) if error.kind() == ErrorKind::BrokenPipe => {
             report.close_or_say();

@@ -15,7 +15,7 @@ use std::time::Duration;
 use throttle::clock::{self, Nanos, SECOND};
 use throttle::flow::framing::Framing;
 use throttle::flow::meter::{Meter, Reading};
-use throttle::store::Store;
+use throttle::store::Supply;
 
 /// What a unit is called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,9 +65,6 @@ pub(crate) enum Total {
     Units(u64),
 }
 
-/// Where the limits live, whichever it is.
-pub(crate) type AnyStore = dyn Store + Send + Sync;
-
 /// The meter, the limits it is read against, and where it is told.
 #[derive(Debug)]
 pub(crate) struct Report {
@@ -78,7 +75,7 @@ pub(crate) struct Report {
     limits: Vec<String>,
     /// As the user wrote them.
     written: String,
-    store: Box<AnyStore>,
+    supply: Supply,
     meter: Meter,
     tick_every: Option<Duration>,
     has_bar: bool,
@@ -106,24 +103,24 @@ impl Report {
     ///
     /// # Errors
     /// The summary's file cannot be created.
-    pub(crate) fn new(flags: &Flags, unit: UnitName, total: Option<Total>, store: Box<AnyStore>) -> Result<Self> {
+    pub(crate) fn new(flags: &Flags, unit: UnitName, total: Option<Total>, supply: Supply) -> Result<Self> {
         let plan = flags.plan();
-        let meter = Meter::new(store.clock().now(), plan.len());
+        let meter = Meter::new(supply.clock().now(), plan.len());
         let summary = flags.summary().map(open).transpose()?;
         let progress = Progress::new(flags);
         let (tick_every, has_bar) = (progress.interval(), progress.is_a_bar());
         let screen = Mutex::new(Screen { progress, recent: Recent::default(), closed: false, summary });
         let limits = (0..plan.len()).map(|place| plan.describe(place)).collect();
         let written = flags.limits_as_written();
-        Ok(Report { unit, total, tally: None, limits, written, store, meter, tick_every, has_bar, screen })
+        Ok(Report { unit, total, tally: None, limits, written, supply, meter, tick_every, has_bar, screen })
     }
 
     pub(crate) fn meter(&self) -> &Meter {
         &self.meter
     }
 
-    pub(crate) fn store(&self) -> &AnyStore {
-        &*self.store
+    pub(crate) fn supply(&self) -> &Supply {
+        &self.supply
     }
 
     /// Units so far, in words.
@@ -264,7 +261,7 @@ impl Report {
         let (units, now) = (self.units_left(reading)?, self.now());
         // Those that wait have paid already.
         let (until, paid) = reading.wait.map_or((0, 0), |wait| (wait.until, wait.units));
-        let last_grant = if units > paid { self.store.schedule(units - paid)?.max(until) } else { until };
+        let last_grant = if units > paid { self.supply.schedule(units - paid)?.max(until) } else { until };
         let by_limits = last_grant.saturating_sub(now);
         let by_pace = if reading.sink + reading.source > reading.limits.iter().sum() {
             scaled(reading.elapsed, units, reading.units)
@@ -341,7 +338,7 @@ impl Report {
     }
 
     pub(crate) fn now(&self) -> Nanos {
-        self.store.clock().now()
+        self.supply.clock().now()
     }
 
     /// A line on standard error that does not tear the bar.

@@ -4,10 +4,10 @@
 //! The answer is a time, and whoever got it sleeps without holding anything. Times are of the bucket's own clock: the boot
 //! clock, which all processes share, and ahead of it by what passed before the machine was last started.
 
-use super::lease::Lease;
-use super::{Shared, Store, StoreError, View};
-use crate::clock::{Clock, Nanos, SECOND};
-use crate::limits::{Grant, Limits, Plan, Refusal};
+use super::lease::{Lease, Rules};
+use super::{Store, StoreError, View};
+use crate::clock::{Clock, MILLISECOND, Nanos, SECOND};
+use crate::limits::{Ask, Grant, Limits, Policy, Refusal};
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -25,14 +25,14 @@ pub use machine::Machine;
 pub use place::Place;
 use slots::Kept;
 
+/// A lease covers at least so much time, if so many units wait.
+const SPAN: Nanos = 10 * MILLISECOND;
+
 /// Limits in a file.
 #[derive(Debug)]
 pub struct File {
     clock: FileClock,
     handle: Mutex<Handle>,
-    held: Mutex<Held>,
-    /// The limits as they were when opened, or set by us: whoever asks counts what these count.
-    meant: Mutex<Plan>,
 }
 
 /// The bucket's clock.
@@ -71,40 +71,24 @@ impl Clock for FileClock {
     }
 }
 
-/// The lease being used, and how it was taken, so that the rest of it can be given back.
-#[derive(Debug, Default)]
-struct Held {
-    lease: Lease,
-    taken: Option<Taken>,
-}
-
-#[derive(Debug)]
-struct Taken {
-    before: Limits,
-    asked: Nanos,
-    /// Of the file, and of the state with the lease in it.
-    state: (u64, Option<u64>),
-}
-
 impl File {
-    /// The bucket at `place`. Where there is none it is made with `plan`.
+    /// The bucket at `place`. Where there is none it is made with `policy`.
     ///
     /// # Errors
     /// [`FileError`] says what is wrong with it, and how to mend that.
-    pub fn open(place: Place, plan: Option<&Plan>) -> Result<Self, FileError> {
-        File::open_on(Machine::this(), place, plan)
+    pub fn open(place: Place, policy: Option<&Policy>) -> Result<Self, FileError> {
+        File::open_on(Machine::this(), place, policy)
     }
 
     /// The same, on a given machine.
     ///
     /// # Errors
     /// As [`open`](Self::open).
-    pub fn open_on(machine: Machine, place: Place, plan: Option<&Plan>) -> Result<Self, FileError> {
-        let mut handle = Handle::open(machine.clone(), place, plan)?;
+    pub fn open_on(machine: Machine, place: Place, policy: Option<&Policy>) -> Result<Self, FileError> {
+        let mut handle = Handle::open(machine.clone(), place, policy)?;
         let clock = FileClock { machine, ahead: AtomicI64::new(0) };
         clock.read(&mut handle.kept);
-        let meant = Mutex::new(handle.kept.plan.clone());
-        Ok(File { clock, handle: Mutex::new(handle), held: Mutex::default(), meant })
+        Ok(File { clock, handle: Mutex::new(handle) })
     }
 
     /// One step: nobody else sees or changes anything meanwhile, and it is kept as a whole or not at all.
@@ -124,32 +108,15 @@ impl File {
         Ok(result)
     }
 
-    /// Takes a lease for `waiting` units, or as many as leave soon.
-    fn lease(&self, waiting: u64) -> Result<Held, StoreError> {
+    /// As [`step`](Self::step), for what was granted by the file of this generation. What is in another one has not charged
+    /// it.
+    fn step_in(&self, generation: u64, act: impl FnOnce(&mut Limits, Nanos)) -> Result<(), StoreError> {
         self.handle().locked(|handle| {
-            let place = || handle.place.path.display().to_string();
-            super::check_kind(place, &self.meant(), &handle.kept.plan)?;
-            let before = handle.kept.limits.clone();
-            let (lease, asked) =
-                self.step_locked(handle, |kept, now| Ok((Lease::take(&mut kept.limits, now, waiting)?, now)))?;
-            Ok(Held { lease, taken: Some(Taken { before, asked, state: state_of(handle) }) })
-        })
-    }
-
-    /// Takes back what is left of a lease, if nothing was given to anybody since: as if it had never been asked for.
-    fn return_lease(&self, held: Held) -> Result<(), StoreError> {
-        let Some(taken) = held.taken.filter(|_| !held.lease.is_empty()) else { return Ok(()) };
-        self.handle().locked(|handle| {
-            if state_of(handle) != taken.state {
+            if generation != handle.generation() {
                 return Ok(());
             }
-            let mut limits = taken.before;
-            let mut spent = held.lease.spent();
-            while spent > 0 {
-                spent -= limits.take_run(taken.asked, spent)?.units;
-            }
-            self.step_locked(handle, |kept, _| {
-                kept.limits = limits;
+            self.step_locked(handle, |kept, now| {
+                act(&mut kept.limits, now);
                 Ok(())
             })
         })
@@ -158,19 +125,6 @@ impl File {
     fn handle(&self) -> MutexGuard<'_, Handle> {
         self.handle.lock().unwrap_or_else(PoisonError::into_inner)
     }
-
-    fn meant(&self) -> MutexGuard<'_, Plan> {
-        self.meant.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn held(&self) -> MutexGuard<'_, Held> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// The file and the number of the state in it.
-fn state_of(handle: &Handle) -> (u64, Option<u64>) {
-    (handle.generation(), handle.number())
 }
 
 impl Store for File {
@@ -178,107 +132,85 @@ impl Store for File {
         &self.clock
     }
 
-    fn quantum(&self) -> u64 {
-        self.handle().kept.limits.quantum()
-    }
-
-    fn available(&self) -> u64 {
-        match self.held().lease.units() {
-            0 => self.handle().kept.limits.available(self.clock.now()),
-            units => units,
-        }
-    }
-
-    fn next_run(&self, waiting: u64) -> Result<(Grant, Nanos), StoreError> {
-        let mut held = self.held();
-        let now = self.clock.now();
-        if held.lease.is_stale(now) {
-            self.return_lease(std::mem::take(&mut held))?;
-        }
-        if let Some(grant) = held.lease.next(waiting) {
-            return Ok((grant, now));
-        }
-        *held = self.lease(waiting)?;
-        held.lease.next(waiting).map(|grant| (grant, now)).ok_or(Refusal::Never.into())
-    }
-
-    fn take_available(&self, units: u64) -> u64 {
-        let now = self.clock.now();
-        let mut held = self.held();
-        if held.lease.is_stale(now) { 0 } else { held.lease.due(now, units) }
-    }
-
-    fn schedule(&self, units: u64) -> Option<Nanos> {
-        self.handle().kept.limits.schedule(self.clock.now(), units)
-    }
-}
-
-impl Shared for File {
     fn place(&self) -> String {
         self.handle().place.path.display().to_string()
     }
 
-    fn plan(&self) -> Plan {
-        self.handle().kept.plan.clone()
+    fn policy(&self) -> Policy {
+        self.handle().kept.policy.clone()
     }
 
-    fn set(&self, plan: &Plan, fresh: &[bool]) -> Result<(), StoreError> {
-        if plan.is_empty() || plan.len() > slots::MOST_LIMITS {
-            return Err(FileError::Limits.into());
-        }
-        self.step(|kept, now| {
-            kept.limits.set(now, plan, fresh);
-            kept.plan = plan.clone();
-            Ok(())
-        })?;
-        *self.meant() = plan.clone();
-        Ok(())
-    }
-
-    fn view(&self) -> Result<View, StoreError> {
-        self.handle().locked(|handle| {
-            let now = self.clock.read(&mut handle.kept);
-            let limits = &handle.kept.limits;
-            Ok(View {
-                plan: handle.kept.plan.clone(),
-                left: (0..handle.kept.plan.len()).filter_map(|place| limits.left(now, place)).collect(),
-                available: limits.available(now),
-                wait: limits.conforms_at(now, 1).ok().map(|(at, _)| at.saturating_sub(now)),
-            })
-        })
-    }
-
-    fn take(&self, units: u64, max_wait: Option<Nanos>) -> Result<(Grant, Nanos), StoreError> {
+    fn take(&self, cost: u64, latest: Nanos) -> Result<(Grant, Nanos), StoreError> {
         self.handle().locked(|handle| {
             let (grant, now) = self.step_locked(handle, |kept, now| {
-                let grant = match max_wait {
-                    Some(max_wait) => kept.limits.take_within(now, units, max_wait)?,
-                    None => kept.limits.take(now, units)?,
-                };
-                Ok((grant, now))
+                Ok((kept.limits.take_within(now, cost, latest.saturating_sub(now))?, now))
             })?;
             Ok((grant.of(handle.generation()), now))
         })
     }
 
     fn give_back(&self, grant: &Grant) -> Result<(), StoreError> {
-        self.handle().locked(|handle| {
-            if grant.generation() != handle.generation() {
-                return Ok(());
-            }
-            self.step_locked(handle, |kept, now| {
-                kept.limits.give_back(now, grant);
-                Ok(())
-            })
+        self.step_in(grant.generation(), |limits, now| limits.give_back(now, grant))
+    }
+
+    fn hold_until(&self, time: Nanos) -> Result<(), StoreError> {
+        self.step(|kept, now| {
+            kept.limits.hold_until(now, time);
+            Ok(())
         })
     }
-}
 
-/// What was reserved for units that will not come after all is given back, as far as that can be.
-impl Drop for File {
-    fn drop(&mut self) {
-        let held = std::mem::take(&mut *self.held());
-        // Where it cannot be given back, at most a lease is lost, as when we are killed.
-        let _ = self.return_lease(held);
+    fn set(&self, policy: &Policy, fresh: &[bool]) -> Result<(), StoreError> {
+        if policy.is_empty() || policy.len() > slots::MOST_LIMITS {
+            return Err(FileError::Limits.into());
+        }
+        self.step(|kept, now| {
+            kept.limits.set(now, policy, fresh);
+            kept.policy = policy.clone();
+            Ok(())
+        })
+    }
+
+    fn view(&self) -> Result<View, StoreError> {
+        self.handle().locked(|handle| {
+            let now = self.clock.read(&mut handle.kept);
+            Ok(View::of(&handle.kept.policy, &handle.kept.limits, now))
+        })
+    }
+
+    fn available(&self) -> u64 {
+        self.handle().kept.limits.available(self.clock.now())
+    }
+
+    fn schedule(&self, units: u64) -> Option<Nanos> {
+        self.handle().kept.limits.schedule(self.clock.now(), units)
+    }
+
+    fn quantum(&self) -> u64 {
+        self.handle().kept.limits.quantum()
+    }
+
+    fn span(&self) -> Nanos {
+        SPAN
+    }
+
+    fn lease(&self, ask: &Ask, lease: &mut Lease) -> Result<Nanos, StoreError> {
+        let leased = self.handle().locked(|handle| {
+            let generation = handle.generation();
+            self.step_locked(handle, |kept, now| {
+                lease.begin(Rules::of(&kept.policy, &kept.limits));
+                kept.limits.lease(now, ask, |run| lease.push(run.of(generation)))?;
+                Ok(now)
+            })
+        });
+        // What could not be written was not granted.
+        leased.inspect_err(|_| lease.cancel())
+    }
+
+    fn return_lease(&self, lease: &mut Lease) -> Result<(), StoreError> {
+        match lease.take_rest() {
+            Some(rest) => self.step_in(rest.last.generation(), |limits, now| limits.return_lease(now, &rest)),
+            None => Ok(()),
+        }
     }
 }

@@ -1,71 +1,103 @@
 //! A lease: consecutive reservations taken in one go, for units that were read, each to leave at its own time.
 
 use crate::clock::{MILLISECOND, Nanos};
-use crate::limits::{Grant, Limits, Refusal};
+use crate::limits::{Grant, Limits, Policy, Rest};
 use std::collections::VecDeque;
 
-/// A lease covers at least so much time, where so many units wait.
-const SPAN: Nanos = 10 * MILLISECOND;
-
-/// Where only windows limit, what is later than this is asked for anew.
+/// If only windows limit, what is later than this is asked for anew.
 const LATE: Nanos = 10 * MILLISECOND;
 
-/// Reservations not yet used, in order.
+/// Reservations not yet used, in order: of the latest lease, and of those before it.
 #[derive(Debug, Default)]
-pub(super) struct Lease {
+pub struct Lease {
     runs: VecDeque<Grant>,
+    rules: Rules,
+    /// The last run of the latest lease, used or not.
+    last: Option<Grant>,
+    /// Units of the latest lease, used or not.
+    units_of_last: u64,
+}
+
+/// What the limits that granted a lease are like.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Rules {
     /// How late a run may leave without making a burst.
     allowance: Nanos,
-    spent: u64,
+    /// What is granted counts for a whole period, used or not.
+    has_window: bool,
+    pub(super) counts_bytes: bool,
+}
+
+impl Rules {
+    pub(super) fn of(policy: &Policy, limits: &Limits) -> Self {
+        let allowance = Some(limits.fill_time()).filter(|time| *time > 0).unwrap_or(LATE);
+        Rules { allowance, has_window: limits.largest_cost() < u64::MAX, counts_bytes: policy.counts_bytes() }
+    }
 }
 
 impl Lease {
-    /// Reserves runs for `waiting` units from `now` on, or for as many of them as leave within 10 ms.
-    ///
-    /// # Errors
-    /// The first run is refused; nothing is charged then.
-    pub(super) fn take(limits: &mut Limits, now: Nanos, waiting: u64) -> Result<Self, Refusal> {
-        let allowance = Lease::allowance(limits);
-        let first = limits.take_run(now, waiting)?;
-        let mut left = waiting - first.units;
-        let mut runs = VecDeque::from([first]);
-        while left > 0 && limits.latest() < now.saturating_add(SPAN) {
-            let Ok(run) = limits.take_run(now, left) else { break };
-            left -= run.units;
-            runs.push_back(run);
-        }
-        Ok(Lease { runs, allowance, spent: 0 })
+    /// From here on, [`push`](Self::push) adds the runs of another lease, which come after those that are there.
+    pub(super) fn begin(&mut self, rules: Rules) {
+        (self.rules, self.last, self.units_of_last) = (rules, None, 0);
     }
 
-    /// How late a run may leave without making a burst.
-    pub(super) fn allowance(limits: &Limits) -> Nanos {
-        match limits.fill_time() {
-            0 => LATE,
-            time => time,
+    pub(super) fn push(&mut self, run: Grant) {
+        self.runs.push_back(run);
+        self.last = Some(run);
+        self.units_of_last += run.units;
+    }
+
+    /// The latest lease was not granted after all.
+    pub(super) fn cancel(&mut self) {
+        while self.units_of_last > 0 {
+            let Some(run) = self.runs.pop_back() else { break };
+            self.units_of_last = self.units_of_last.saturating_sub(run.units);
         }
     }
 
-    /// Adds `runs`, which come after those that are there.
-    pub(super) fn append(&mut self, runs: Vec<Grant>, allowance: Nanos) {
-        self.runs.extend(runs);
-        self.allowance = allowance;
+    pub(super) fn rules(&self) -> Rules {
+        self.rules
     }
 
-    /// What is left.
-    pub(super) fn into_runs(self) -> impl Iterator<Item = Grant> {
-        self.runs.into_iter()
+    /// Runs that were not used yet, in order.
+    #[must_use]
+    pub fn runs(&self) -> impl ExactSizeIterator<Item = &Grant> {
+        self.runs.iter()
     }
 
-    /// The time of the last run; 0 where there is none.
-    pub(super) fn latest(&self) -> Nanos {
+    /// What is left, to give it back; nothing is left then.
+    pub(super) fn take_rest(&mut self) -> Option<Rest> {
+        let runs = std::mem::take(&mut self.runs);
+        let last = self.last.take().filter(|_| !runs.is_empty())?;
+        let left: u64 = runs.iter().map(|run| run.units).sum();
+        let of_last = left.min(self.units_of_last);
+        // A lease begins with a run of its own.
+        let (mut older, mut count) = (left - of_last, 0);
+        while older > 0 && count < runs.len() {
+            older = older.saturating_sub(runs[count].units);
+            count += 1;
+        }
+        Some(Rest { last, spent: self.units_of_last - of_last, older: count, runs })
+    }
+
+    /// The time of the last run that is left; 0 if none is.
+    pub(super) fn end(&self) -> Nanos {
         self.runs.back().map_or(0, |run| run.at)
     }
 
-    /// Leaves out what is so late that with the rest it would be a burst: its time is lost, its units wait for another.
-    pub(super) fn drop_late(&mut self, now: Nanos) {
-        while self.is_stale(now) {
+    /// The time of the last run, used or not.
+    pub(super) fn latest(&self) -> Nanos {
+        self.last.map_or(0, |run| run.at)
+    }
+
+    /// What is so late that with the rest it would be a burst does not leave at its time. In a bucket that time is lost, and
+    /// what comes after it stays; in a window it would count for the whole period, so that all of it should be given back:
+    /// whether that is so.
+    pub(super) fn drop_late(&mut self, now: Nanos) -> bool {
+        while self.is_stale(now) && !self.rules.has_window {
             self.runs.pop_front();
         }
+        self.is_stale(now)
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -77,18 +109,13 @@ impl Lease {
         self.runs.iter().map(|run| run.units).sum()
     }
 
-    /// Units used.
-    pub(super) fn spent(&self) -> u64 {
-        self.spent
-    }
-
     /// Whether what comes next is so late that with the rest it would be a burst.
     pub(super) fn is_stale(&self, now: Nanos) -> bool {
-        self.runs.front().is_some_and(|run| now.saturating_sub(run.at) > self.allowance)
+        self.runs.front().is_some_and(|run| now.saturating_sub(run.at) > self.rules.allowance)
     }
 
     /// The next run, or what of it `most` units are.
-    pub(super) fn next(&mut self, most: u64) -> Option<Grant> {
+    pub fn next(&mut self, most: u64) -> Option<Grant> {
         let mut run = *self.runs.front()?;
         run.units = run.units.min(most);
         self.spend(run.units);
@@ -105,7 +132,6 @@ impl Lease {
     }
 
     fn spend(&mut self, units: u64) {
-        self.spent += units;
         let Some(run) = self.runs.front_mut() else { return };
         run.units -= units;
         if run.units == 0 {
@@ -117,10 +143,15 @@ impl Lease {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::limits::Plan;
+    use crate::limits::Ask;
 
-    fn limits(limit: &str) -> Limits {
-        Limits::new(&Plan::new(&[limit.parse().unwrap()], None).unwrap(), 0)
+    fn lease(limit: &str, waiting: u64) -> Lease {
+        let policy = Policy::new(&[limit.parse().unwrap()], None).unwrap();
+        let (mut limits, mut lease) = (Limits::new(&policy, 0), Lease::default());
+        lease.begin(Rules::of(&policy, &limits));
+        let ask = Ask { waiting, span: 10 * MILLISECOND, latest: 0 };
+        limits.lease(0, &ask, |run| lease.push(run)).unwrap();
+        lease
     }
 
     fn times(lease: &mut Lease) -> Vec<(Nanos, u64)> {
@@ -129,26 +160,49 @@ mod tests {
 
     #[test]
     fn a_lease_is_for_units_that_wait_and_no_longer_than_it_must_be() {
-        let lease = |waiting| times(&mut Lease::take(&mut limits("1000/s,burst=1"), 0, waiting).unwrap());
-        assert_eq!(lease(1), [(0, 1)]);
-        assert_eq!(lease(3), [(0, 1), (1, 1), (2, 1)]);
-        assert_eq!(lease(1_000_000).last(), Some(&(10, 1)));
-        let slow = times(&mut Lease::take(&mut limits("5/s"), 0, 100).unwrap());
-        assert_eq!(slow, [(0, 1), (200, 1)]);
+        let fast = |waiting| times(&mut lease("1000/s,burst=1", waiting));
+        assert_eq!(fast(1), [(0, 1)]);
+        assert_eq!(fast(3), [(0, 1), (1, 1), (2, 1)]);
+        assert_eq!(fast(1_000_000).last(), Some(&(10, 1)));
+        assert_eq!(times(&mut lease("5/s", 100)), [(0, 1), (200, 1)]);
     }
 
     #[test]
     fn each_unit_has_its_own_time() {
-        let mut lease = Lease::take(&mut limits("1000/s,burst=3"), 0, 6).unwrap();
-        let first = lease.next(2).unwrap();
-        assert_eq!((first.at, first.units, lease.units(), lease.spent()), (0, 2, 4, 2));
-        assert_eq!(lease.due(0, 9), 1);
-        assert_eq!(lease.due(2 * MILLISECOND, 9), 2);
-        assert_eq!((lease.due(2 * MILLISECOND, 9), lease.units()), (0, 1));
-        let mut late = Lease::take(&mut limits("1000/s,burst=3"), 0, 6).unwrap();
-        late.drop_late(4 * MILLISECOND);
+        let mut taken = lease("1000/s,burst=3", 6);
+        let first = taken.next(2).unwrap();
+        assert_eq!((first.at, first.units, taken.units()), (0, 2, 4));
+        assert_eq!(taken.due(0, 9), 1);
+        assert_eq!(taken.due(2 * MILLISECOND, 9), 2);
+        assert_eq!((taken.due(2 * MILLISECOND, 9), taken.units()), (0, 1));
+        let mut late = lease("1000/s,burst=3", 6);
+        assert!(!late.drop_late(4 * MILLISECOND));
         assert_eq!(times(&mut late), [(1, 1), (2, 1), (3, 1)], "the first three are too late");
-        assert!(!lease.is_stale(6 * MILLISECOND), "the bucket fills in 3 ms");
-        assert!(lease.is_stale(6 * MILLISECOND + 1));
+    }
+
+    #[test]
+    fn runs_are_stale_when_the_bucket_has_filled_since() {
+        let mut taken = lease("1000/s,burst=3", 6);
+        let _ = taken.next(3).unwrap();
+        let _ = taken.next(2).map(|_| taken.next(2));
+        let third = taken.end();
+        assert_eq!(third, 3 * MILLISECOND);
+        assert!(!taken.is_stale(6 * MILLISECOND), "the bucket fills in 3 ms");
+        assert!(taken.is_stale(6 * MILLISECOND + 1));
+        assert!(lease("3/min,window", 3).drop_late(11 * MILLISECOND), "a window counts it all the same");
+    }
+
+    #[test]
+    fn the_rest_of_two_leases_says_what_is_of_which() {
+        let mut taken = lease("1000/s,burst=1", 3);
+        let mut second = lease("1000/s,burst=1", 2);
+        let _ = taken.next(1);
+        taken.begin(second.rules());
+        while let Some(run) = second.next(1) {
+            taken.push(run);
+        }
+        let rest = taken.take_rest().unwrap();
+        assert_eq!((rest.spent, rest.older, rest.runs.len()), (0, 2, 4));
+        assert!(taken.take_rest().is_none());
     }
 }

@@ -2,41 +2,36 @@
 //!
 //! Every question is one run of one script, `bucket.lua`: it reads the state, decides on the server's clock and keeps the
 //! next state, atomically and in one round trip. Its arithmetic is that of the other stores, in whole microseconds.
-//!
-//! A pipe asks ahead: while one lease is being spent, the next is on its way, so that a slow network costs no rate.
 
 use super::lease::Lease;
-use super::{Shared, Store, StoreError, View};
+use super::{Store, StoreError, View};
 use crate::clock::{Clock, FakeClock, MILLISECOND, Nanos, SECOND};
-use crate::limits::{Grant, Limits, Plan, Refusal, Resolved};
-use std::collections::hash_map::RandomState;
-use std::fmt;
-use std::hash::{BuildHasher, Hasher};
+use crate::limits::{Ask, Grant, Limits, Policy, Refusal};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 mod address;
 mod clock;
 mod error;
+mod known;
 mod link;
+mod patience;
 mod round_trip;
 mod terms;
 
 pub use address::{Address, AddressError};
 use clock::ServerClock;
 pub use error::RedisError;
+use known::{Known, grants, whole};
 use link::{Answer, Link, Question, Said};
+pub use patience::{Patience, Trouble};
 use round_trip::RoundTrip;
-use terms::Terms;
 
 /// What a lease covers at least.
 const SPAN: Nanos = 10 * MILLISECOND;
 
 /// What a lease covers at most, however slow the network.
 const LONGEST_SPAN: Nanos = SECOND;
-
-/// Between two tries to reach the server: at first, and at last.
-const PAUSES: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(2)];
 
 /// How long who leaves waits to give back what he did not use.
 const FAREWELL: Duration = Duration::from_secs(1);
@@ -52,77 +47,7 @@ pub struct Redis {
     patience: Patience,
     state: Mutex<State>,
     /// What we were granted, for an outlook that asks nobody.
-    shadow: Mutex<Limits>,
-}
-
-/// How long to go on trying while the server is away, and who is told. Each try is given three seconds for the answer, also
-/// the last one: who hangs up sooner may have been granted what he no longer hears of.
-pub struct Patience {
-    /// `None`: for ever.
-    until: Option<Instant>,
-    tell: Box<dyn Fn(&Trouble<'_>) + Send + Sync>,
-}
-
-/// What happens to the server: told once each.
-#[derive(Debug)]
-pub enum Trouble<'a> {
-    /// It cannot be reached; nothing is granted until it can.
-    Away(&'a RedisError),
-    /// It can be reached again after so long.
-    Back(Duration),
-}
-
-impl Patience {
-    /// None: the first error is returned.
-    #[must_use]
-    pub fn none() -> Self {
-        Patience::new(Some(Instant::now()), |_| {})
-    }
-
-    /// Goes on trying `until` then, ever more slowly, or for ever, and tells `tell`.
-    pub fn new(until: Option<Instant>, tell: impl Fn(&Trouble<'_>) + Send + Sync + 'static) -> Self {
-        Patience { until, tell: Box::new(tell) }
-    }
-
-    fn left(&self) -> Duration {
-        self.until.map_or(Duration::MAX, |until| until.saturating_duration_since(Instant::now()))
-    }
-
-    /// Does `act` until it succeeds or fails for good.
-    fn insist<T>(&self, mut act: impl FnMut() -> Result<T, RedisError>) -> Result<T, RedisError> {
-        let (began, mut pause, mut told) = (Instant::now(), PAUSES[0], false);
-        loop {
-            match act() {
-                Err(error) if error.may_pass() && !self.left().is_zero() => {
-                    if !told {
-                        (self.tell)(&Trouble::Away(&error));
-                    }
-                    told = true;
-                    std::thread::sleep(jittered(pause).min(self.left()));
-                    pause = (pause * 2).min(PAUSES[1]);
-                }
-                result => {
-                    if told && result.is_ok() {
-                        (self.tell)(&Trouble::Back(began.elapsed()));
-                    }
-                    return result;
-                }
-            }
-        }
-    }
-}
-
-impl fmt::Debug for Patience {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Patience").field("until", &self.until).finish_non_exhaustive()
-    }
-}
-
-/// Between half of it and all: those whom one server left do not all come back at once.
-fn jittered(pause: Duration) -> Duration {
-    // Each state is seeded differently, which is all the chance that is needed.
-    let random = u32::from(RandomState::new().build_hasher().finish().to_le_bytes()[0]);
-    pause / 2 + pause * random / 512
+    estimate: Mutex<Limits>,
 }
 
 /// What is known of the bucket, and what is being asked.
@@ -130,36 +55,11 @@ fn jittered(pause: Duration) -> Duration {
 struct State {
     link: Link,
     bucket: Known,
-    /// The limits as they were when opened, or set by us: whoever asks counts what these count.
-    meant: Option<Plan>,
-    lease: Lease,
-    /// The lease that was asked for last.
-    last: Option<Last>,
-    /// One that is on its way.
+    /// A lease that is on its way.
     pending: Option<Pending>,
+    /// The runs of one that has come, and that nobody has taken yet.
+    arrived: Vec<Grant>,
     round_trip: RoundTrip,
-}
-
-/// The bucket as it was last seen.
-#[derive(Debug)]
-struct Known {
-    /// 0 where it never was.
-    id: i64,
-    plan: Option<Plan>,
-    terms: Terms,
-    quantum: u64,
-    /// How late a unit may leave without making a burst.
-    allowance: Nanos,
-    has_window: bool,
-    /// Our latest grant.
-    latest: Nanos,
-}
-
-/// A lease by its number, and the units of it.
-#[derive(Clone, Copy, Debug)]
-struct Last {
-    number: u64,
-    units: u64,
 }
 
 /// When it was asked for, and for how many units.
@@ -171,58 +71,26 @@ struct Pending {
     units: u64,
 }
 
-impl Known {
-    fn new(plan: Option<&Plan>) -> Result<Self, RedisError> {
-        let mut known = Known {
-            id: 0,
-            plan: None,
-            terms: Terms { text: String::new(), numbers: String::new() },
-            quantum: 1,
-            allowance: 0,
-            has_window: false,
-            latest: 0,
-        };
-        if let Some(plan) = plan {
-            known.set_plan(plan)?;
-        }
-        Ok(known)
-    }
-
-    /// Tells it from those that were lost before.
-    fn generation(&self) -> u64 {
-        self.id.unsigned_abs()
-    }
-
-    fn set_plan(&mut self, plan: &Plan) -> Result<(), RedisError> {
-        self.terms = Terms::of(plan)?;
-        let limits = Limits::new(plan, 0);
-        (self.quantum, self.allowance) = (limits.quantum(), Lease::allowance(&limits));
-        self.has_window = plan.limits().iter().any(|limit| matches!(limit, Resolved::Window(_)));
-        self.plan = Some(plan.clone());
-        Ok(())
-    }
-}
-
 impl Redis {
-    /// The bucket at `address`. Where there is none it is made with `plan`.
+    /// The bucket at `address`. Where there is none it is made with `policy`.
     ///
     /// # Errors
     /// [`RedisError`] says what is wrong with it; while the server is away only after `patience` is over.
-    pub fn open(address: Address, plan: Option<&Plan>, patience: Patience) -> Result<Self, StoreError> {
-        Redis::open_on(address, plan, patience, ServerClock::new())
+    pub fn open(address: Address, policy: Option<&Policy>, patience: Patience) -> Result<Self, StoreError> {
+        Redis::open_on(address, policy, patience, ServerClock::new())
     }
 
     /// The same with the server's clock replaced by `clock`, to the microsecond below: for tests.
     ///
     /// # Errors
     /// As [`open`](Self::open).
-    pub fn open_on_fake(address: Address, plan: Option<&Plan>, clock: FakeClock) -> Result<Self, StoreError> {
-        Redis::open_on(address, plan, Patience::none(), ServerClock::Shared(clock))
+    pub fn open_on_fake(address: Address, policy: Option<&Policy>, clock: FakeClock) -> Result<Self, StoreError> {
+        Redis::open_on(address, policy, Patience::none(), ServerClock::Shared(clock))
     }
 
     fn open_on(
         address: Address,
-        plan: Option<&Plan>,
+        policy: Option<&Policy>,
         patience: Patience,
         clock: ServerClock,
     ) -> Result<Self, StoreError> {
@@ -230,19 +98,11 @@ impl Redis {
             return Err(RedisError::NoTls(address.to_string()).into());
         }
         let link = Link::new(address.clone(), matches!(clock, ServerClock::Shared(_)));
-        let (bucket, lease) = (Known::new(plan)?, Lease::default());
-        let state =
-            State { link, bucket, meant: None, lease, last: None, pending: None, round_trip: RoundTrip::default() };
-        let (state, shadow) = (Mutex::new(state), Mutex::new(Limits::none(0)));
-        let store = Redis { address, clock, patience, state, shadow };
-        store.look(&mut store.state())?;
+        let (bucket, round_trip) = (Known::new(policy)?, RoundTrip::default());
+        let state = Mutex::new(State { link, bucket, pending: None, arrived: Vec::new(), round_trip });
+        let store = Redis { address, clock, patience, state, estimate: Mutex::new(Limits::none(0)) };
+        store.ask(&mut store.state(), "look", &[])?;
         Ok(store)
-    }
-
-    fn look(&self, state: &mut State) -> Result<(), StoreError> {
-        self.ask(state, "look", &[])?;
-        state.meant.clone_from(&state.bucket.plan);
-        Ok(())
     }
 
     /// Asks and waits for the answer, as long as our patience lasts.
@@ -259,6 +119,12 @@ impl Redis {
             Ok(said)
         })?;
         self.answer(state, said)
+    }
+
+    /// Asks once, and not for long: to give something back.
+    fn tell(&self, state: &mut State, what: &str, with: &[i64]) -> Result<(), StoreError> {
+        let said = state.link.ask_once(&self.question(&state.bucket, what, with))?;
+        self.answer(state, said).map(drop)
     }
 
     /// Learns the server's time from what it said; how long that took.
@@ -292,79 +158,30 @@ impl Redis {
         };
         let others = answer.limits.take();
         if let Some(limits) = &others {
-            let plan = Plan::from_lines(limits).ok_or_else(|| self.damaged())?;
-            state.bucket.set_plan(&plan)?;
+            let policy = Policy::from_lines(limits).ok_or_else(|| self.damaged())?;
+            state.bucket.set_policy(&policy)?;
         }
         if (others.is_some() || answer.id != state.bucket.id)
-            && let Some(plan) = &state.bucket.plan
+            && let Some(policy) = &state.bucket.policy
         {
-            *self.shadow() = Limits::new(plan, answer.now.saturating_mul(MICROSECOND));
+            *self.estimate() = Limits::new(policy, answer.now.saturating_mul(MICROSECOND));
         }
         state.bucket.id = answer.id;
         Ok(answer)
     }
 
-    /// Takes the runs of a lease for `asked` units over.
-    fn take_over(&self, state: &mut State, answer: &Answer, asked: u64) -> Result<(), StoreError> {
-        let runs = grants(answer, asked).ok_or_else(|| self.damaged())?;
-        let units = runs.iter().map(|run| run.units).sum();
-        state.last = Some(Last { number: answer.number, units });
-        self.remember(state, &runs);
-        state.lease.append(runs, state.bucket.allowance);
-        Ok(())
-    }
-
-    fn remember(&self, state: &mut State, grants: &[Grant]) {
-        let mut shadow = self.shadow();
-        for grant in grants {
-            let _ = shadow.charge_at(grant.at, grant.at, grant.units);
+    /// The grants of an answer to a question for so many units.
+    fn granted(&self, state: &mut State, answer: &Answer, units: u64) -> Result<Vec<Grant>, StoreError> {
+        let grants = grants(answer, units).ok_or_else(|| self.damaged())?;
+        let mut estimate = self.estimate();
+        for grant in &grants {
+            let _ = estimate.charge_at(grant.at, grant.at, grant.units);
             state.bucket.latest = state.bucket.latest.max(grant.at);
         }
+        Ok(grants)
     }
 
-    fn lease(&self, state: &mut State, waiting: u64) -> Result<(), StoreError> {
-        let answer = self.ask(state, "lease", &self.lease_terms(state, waiting))?;
-        self.take_over(state, &answer, waiting)
-    }
-
-    /// What we were granted in limits of another kind goes back when we end.
-    fn check_kind(&self, state: &State) -> Result<(), StoreError> {
-        match (&state.meant, &state.bucket.plan) {
-            (Some(before), Some(now)) => super::check_kind(|| self.place(), before, now),
-            _ => Ok(()),
-        }
-    }
-
-    /// What is so late that with the rest it would be a burst does not leave at its time. In a bucket that time is lost, and
-    /// what comes after it stays; in a window it would count for the whole period, so all of it is given back.
-    fn forget_late(&self, state: &mut State) {
-        let now = self.clock.now();
-        if !state.lease.is_stale(now) {
-            return;
-        }
-        if !state.bucket.has_window {
-            state.lease.drop_late(now);
-        } else if self.return_lease(state).is_err() {
-            // The next question says why.
-            state.lease = Lease::default();
-        }
-    }
-
-    /// Asks for the next lease if the rest of this one will not last until that comes, and more units wait than it is for.
-    /// Who gets no answer now asks again when it is needed.
-    fn look_ahead(&self, state: &mut State, waiting: u64) {
-        let left = state.lease.latest().saturating_sub(self.clock.now());
-        let more = waiting.saturating_sub(state.lease.units());
-        if more == 0 || state.pending.is_some() || left > self.span(state) / 4 * 3 {
-            return;
-        }
-        let question = self.question(&state.bucket, "lease", &self.lease_terms(state, more));
-        let (asked, asked_there) = (self.clock.local(), self.clock.now());
-        state.link.patience = link::ANSWER;
-        state.pending = state.link.send(&question).ok().map(|()| Pending { asked, asked_there, units: more });
-    }
-
-    /// The lease that was asked for, if there is one and it comes.
+    /// The lease that was sent for, if there is one and it comes.
     fn receive(&self, state: &mut State) {
         let Some(Pending { asked, asked_there, units }) = state.pending.take() else { return };
         let needed = self.clock.local();
@@ -374,45 +191,16 @@ impl Redis {
         state.round_trip.took(if waited > took / 4 { took } else { took.min(on_its_way(&said, asked_there)) });
         if let Ok(answer) = self.answer(state, said) {
             // Where it makes no sense, the next question says so.
-            let _ = self.take_over(state, &answer, units);
+            state.arrived = self.granted(state, &answer, units).unwrap_or_default();
         }
     }
 
-    /// Gives back what is left of the leases: the last is undone where nothing was given to anybody since, and what else lies
-    /// in the past is credited.
-    fn return_lease(&self, state: &mut State) -> Result<(), StoreError> {
+    /// Hands over the lease that was sent for.
+    fn hand_over(&self, state: &mut State, lease: &mut Lease) {
         self.receive(state);
-        let left = std::mem::take(&mut state.lease);
-        let Some(last) = state.last.take().filter(|_| !left.is_empty() && state.link.is_connected()) else {
-            return Ok(());
-        };
-        let of_last = left.units().min(last.units);
-        let mut older = left.units() - of_last;
-        let runs: Vec<Grant> = left.into_runs().collect();
-        let mut with = vec![whole(last.number), whole(last.units - of_last), 0];
-        for run in &runs {
-            // A lease begins with a run of its own.
-            if older > 0 {
-                older = older.saturating_sub(run.units);
-                with[2] += 1;
-            }
-            with.extend([whole(run.at / MICROSECOND), whole(run.units)]);
+        if !state.arrived.is_empty() {
+            add(lease, state);
         }
-        let said = state.link.ask_once(&self.question(&state.bucket, "unlease", &with))?;
-        self.answer(state, said).map(drop)
-    }
-
-    /// What a lease covers: two round trips, or 10 ms where they are quicker. Where time stands still, all that wait.
-    fn span(&self, state: &State) -> Nanos {
-        match self.clock {
-            ServerClock::Known { .. } => (2 * state.round_trip.usual()).clamp(SPAN, LONGEST_SPAN),
-            ServerClock::Shared(_) => Nanos::MAX,
-        }
-    }
-
-    /// What the script asks for beside the bucket.
-    fn lease_terms(&self, state: &State, waiting: u64) -> [i64; 3] {
-        [waiting, self.span(state) / MICROSECOND, state.bucket.latest / MICROSECOND].map(whole)
     }
 
     fn damaged(&self) -> RedisError {
@@ -423,9 +211,20 @@ impl Redis {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn shadow(&self) -> MutexGuard<'_, Limits> {
-        self.shadow.lock().unwrap_or_else(PoisonError::into_inner)
+    fn estimate(&self) -> MutexGuard<'_, Limits> {
+        self.estimate.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// What the script asks for beside the bucket.
+fn lease_terms(state: &State, ask: &Ask) -> [i64; 3] {
+    [ask.waiting, ask.span / MICROSECOND, state.bucket.latest / MICROSECOND].map(whole)
+}
+
+/// Adds what has arrived to `lease`.
+fn add(lease: &mut Lease, state: &mut State) {
+    lease.begin(state.bucket.rules);
+    state.arrived.drain(..).for_each(|run| lease.push(run));
 }
 
 /// How long a question that was answered before the answer was needed was on its way there, and the quickest answer back: the
@@ -437,92 +236,58 @@ fn on_its_way(said: &Said, asked_there: Nanos) -> Nanos {
     }
 }
 
-/// No limit on a server reaches beyond what the script reckons exactly.
-fn whole(number: u64) -> i64 {
-    i64::try_from(number).unwrap_or(i64::MAX).min(1 << 51)
-}
-
-/// Time, units and the limit that bound, from 1, of each grant: of some of the units that were asked for, in order.
-fn grants(answer: &Answer, asked: u64) -> Option<Vec<Grant>> {
-    let number = |number: i64| u64::try_from(number).ok();
-    let (mut left, mut latest) = (asked, 0);
-    let grant = |run: &[i64]| {
-        let (at, units, place) = (number(run[0])?, number(run[1])?, usize::try_from(run[2]).ok()?);
-        let is_in_order = std::mem::replace(&mut latest, at) <= at;
-        left = left.checked_sub(units)?;
-        let makes_sense = is_in_order && at < 1 << 52 && (units > 0 || asked == 0);
-        makes_sense.then(|| Grant::told(at.saturating_mul(MICROSECOND), units, place.checked_sub(1), answer.number))
-    };
-    let runs = answer.numbers.chunks_exact(3);
-    if runs.remainder().is_empty() && runs.len() > 0 { runs.map(grant).collect() } else { None }
-}
-
 impl Store for Redis {
     fn clock(&self) -> &dyn Clock {
         &self.clock
     }
 
-    fn quantum(&self) -> u64 {
-        self.state().bucket.quantum
-    }
-
-    fn available(&self) -> u64 {
-        match self.state().lease.units() {
-            0 => self.shadow().available(self.clock.now()),
-            units => units,
-        }
-    }
-
-    fn next_run(&self, waiting: u64) -> Result<(Grant, Nanos), StoreError> {
-        let state = &mut *self.state();
-        self.forget_late(state);
-        if state.lease.is_empty() {
-            self.receive(state);
-            self.forget_late(state);
-        }
-        if state.lease.is_empty() {
-            self.lease(state, waiting)?;
-        }
-        self.check_kind(state)?;
-        let run = state.lease.next(waiting).ok_or(Refusal::Never)?;
-        Ok((run, self.clock.now()))
-    }
-
-    fn take_available(&self, units: u64) -> u64 {
-        let state = &mut *self.state();
-        let now = self.clock.now();
-        if state.lease.is_stale(now) { 0 } else { state.lease.due(now, units) }
-    }
-
-    fn foresee(&self, units: u64) {
-        self.look_ahead(&mut self.state(), units);
-    }
-
-    fn schedule(&self, units: u64) -> Option<Nanos> {
-        self.shadow().schedule(self.clock.now(), units)
-    }
-}
-
-impl Shared for Redis {
     fn place(&self) -> String {
         self.address.to_string()
     }
 
-    fn plan(&self) -> Plan {
+    fn policy(&self) -> Policy {
         // Whoever has opened it has seen it.
-        self.state().bucket.plan.clone().unwrap_or_default()
+        self.state().bucket.policy.clone().unwrap_or_default()
     }
 
-    fn set(&self, plan: &Plan, fresh: &[bool]) -> Result<(), StoreError> {
+    fn take(&self, cost: u64, latest: Nanos) -> Result<(Grant, Nanos), StoreError> {
         let state = &mut *self.state();
-        let named = Known { id: state.bucket.id, latest: state.bucket.latest, ..Known::new(Some(plan))? };
+        let longest = match latest {
+            Nanos::MAX => -1,
+            latest => whole(latest.saturating_sub(self.clock.now()) / MICROSECOND),
+        };
+        let units = i64::try_from(cost).ok().filter(|units| *units <= 1 << 51).ok_or(Refusal::Never)?;
+        let answer = self.ask(state, "take", &[units, longest])?;
+        let grant = *self.granted(state, &answer, cost)?.first().ok_or_else(|| self.damaged())?;
+        Ok((grant.of(state.bucket.generation()), self.clock.now()))
+    }
+
+    fn give_back(&self, grant: &Grant) -> Result<(), StoreError> {
+        let state = &mut *self.state();
+        state.link.patience = FAREWELL;
+        self.receive(state);
+        if grant.generation() != state.bucket.generation() {
+            return Ok(());
+        }
+        self.tell(state, "give", &[grant.number(), grant.at / MICROSECOND, grant.units].map(whole))
+    }
+
+    fn hold_until(&self, time: Nanos) -> Result<(), StoreError> {
+        self.ask(&mut self.state(), "hold", &[whole(time.div_ceil(MICROSECOND))])?;
+        let now = self.clock.now();
+        self.estimate().hold_until(now, time);
+        Ok(())
+    }
+
+    fn set(&self, policy: &Policy, fresh: &[bool]) -> Result<(), StoreError> {
+        let state = &mut *self.state();
+        let named = Known { id: state.bucket.id, latest: state.bucket.latest, ..Known::new(Some(policy))? };
         let before = std::mem::replace(&mut state.bucket, named);
-        let fresh: Vec<i64> = (0..plan.len()).map(|place| fresh.get(place).copied().unwrap_or(false).into()).collect();
-        let set = self.ask(state, "set", &fresh);
-        match set {
+        let fresh: Vec<i64> =
+            (0..policy.len()).map(|place| fresh.get(place).copied().unwrap_or(false).into()).collect();
+        match self.ask(state, "set", &fresh) {
             Ok(_) => {
-                *self.shadow() = Limits::new(plan, self.clock.now());
-                state.meant = Some(plan.clone());
+                *self.estimate() = Limits::new(policy, self.clock.now());
                 Ok(())
             }
             Err(error) => {
@@ -535,75 +300,75 @@ impl Shared for Redis {
     fn view(&self) -> Result<View, StoreError> {
         let state = &mut *self.state();
         let mut numbers = self.ask(state, "look", &[])?.numbers;
-        let plan = state.bucket.plan.clone().ok_or_else(|| self.damaged())?;
+        let policy = state.bucket.policy.clone().ok_or_else(|| self.damaged())?;
         let (wait, available) = (numbers.pop(), numbers.pop());
         Ok(View {
-            plan,
+            policy,
             left: numbers.into_iter().map(i128::from).collect(),
             available: available.and_then(|units| u64::try_from(units).ok()).unwrap_or(0),
             wait: wait.and_then(|wait| u64::try_from(wait).ok()).map(|wait| wait.saturating_mul(MICROSECOND)),
         })
     }
 
-    fn take(&self, units: u64, max_wait: Option<Nanos>) -> Result<(Grant, Nanos), StoreError> {
-        let state = &mut *self.state();
-        let max_wait = max_wait.map_or(-1, |wait| whole(wait / MICROSECOND));
-        let units = i64::try_from(units).ok().filter(|units| *units <= 1 << 51).ok_or(Refusal::Never)?;
-        let answer = self.ask(state, "take", &[units, max_wait])?;
-        let grant = grants(&answer, units.unsigned_abs())
-            .and_then(|grants| grants.first().copied())
-            .ok_or_else(|| self.damaged())?;
-        self.remember(state, &[grant]);
-        Ok((grant.of(state.bucket.generation()), self.clock.now()))
+    fn available(&self) -> u64 {
+        self.estimate().available(self.clock.now())
     }
 
-    fn give_back(&self, grant: &Grant) -> Result<(), StoreError> {
+    fn schedule(&self, units: u64) -> Option<Nanos> {
+        self.estimate().schedule(self.clock.now(), units)
+    }
+
+    fn quantum(&self) -> u64 {
+        self.state().bucket.quantum
+    }
+
+    /// Two round trips, or 10 ms if they are quicker. Where time stands still, all that wait.
+    fn span(&self) -> Nanos {
+        match self.clock {
+            ServerClock::Known { .. } => (2 * self.state().round_trip.usual()).clamp(SPAN, LONGEST_SPAN),
+            ServerClock::Shared(_) => Nanos::MAX,
+        }
+    }
+
+    fn lease(&self, ask: &Ask, lease: &mut Lease) -> Result<Nanos, StoreError> {
+        let state = &mut *self.state();
+        let terms = lease_terms(state, ask);
+        let answer = self.ask(state, "lease", &terms)?;
+        if !state.arrived.is_empty() {
+            add(lease, state);
+        }
+        state.arrived = self.granted(state, &answer, ask.waiting)?;
+        add(lease, state);
+        Ok(self.clock.now())
+    }
+
+    fn return_lease(&self, lease: &mut Lease) -> Result<(), StoreError> {
         let state = &mut *self.state();
         state.link.patience = FAREWELL;
-        self.receive(state);
-        if grant.generation() != state.bucket.generation() {
-            return Ok(());
-        }
-        let with = [whole(grant.number()), whole(grant.at / MICROSECOND), whole(grant.units)];
-        let said = state.link.ask_once(&self.question(&state.bucket, "give", &with))?;
-        self.answer(state, said).map(drop)
+        self.hand_over(state, lease);
+        let Some(rest) = lease.take_rest().filter(|_| state.link.is_connected()) else { return Ok(()) };
+        let mut with = vec![whole(rest.last.number()), whole(rest.spent), whole(rest.older as u64)];
+        with.extend(rest.runs.iter().flat_map(|run| [run.at / MICROSECOND, run.units].map(whole)));
+        self.tell(state, "unlease", &with)
     }
-}
 
-/// What was reserved for units that will not come after all is given back, as far as that can be.
-impl Drop for Redis {
-    fn drop(&mut self) {
+    fn is_remote(&self) -> bool {
+        true
+    }
+
+    fn send_for_lease(&self, ask: &Ask) -> bool {
         let state = &mut *self.state();
-        state.link.patience = FAREWELL;
-        // Where it cannot be given back, at most a lease is lost, as when we are killed.
-        let _ = self.return_lease(state);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn grants_that_make_no_sense_are_none() {
-        let told = |numbers: &[i64]| {
-            let answer = Answer { numbers: numbers.to_vec(), number: 7, ..Answer::default() };
-            grants(&answer, 5).map(|grants| grants.iter().map(|grant| (grant.at, grant.units)).collect::<Vec<_>>())
-        };
-        assert_eq!(told(&[1, 2, 0, 1, 3, 1]), Some(vec![(1_000, 2), (1_000, 3)]));
-        for wrong in [
-            &[][..],
-            &[1, 2],
-            &[1, 0, 0],
-            &[1, 6, 0],
-            &[1, i64::MAX, 0, 1, i64::MAX, 0, 1, i64::MAX, 0],
-            &[1, -1, 0],
-            &[-1, 1, 0],
-            &[i64::MAX, 1, 0],
-            &[2, 1, 0, 1, 1, 0],
-            &[1, 1, -1],
-        ] {
-            assert_eq!(told(wrong), None, "{wrong:?}");
+        let question = self.question(&state.bucket, "lease", &lease_terms(state, ask));
+        let (asked, asked_there) = (self.clock.local(), self.clock.now());
+        state.link.patience = link::ANSWER;
+        let sent = state.pending.is_none() && state.link.send(&question).is_ok();
+        if sent {
+            state.pending = Some(Pending { asked, asked_there, units: ask.waiting });
         }
+        sent
+    }
+
+    fn receive_lease(&self, lease: &mut Lease) {
+        self.hand_over(&mut self.state(), lease);
     }
 }

@@ -5,6 +5,7 @@
 //! nanosecond. What the model cannot show by being equal, a bound or a number worked out by hand shows.
 
 use crate::model::{EXACT, Limit, Model, excess};
+use crate::subjects::Beside;
 use num_bigint::BigInt;
 use proptest::prelude::*;
 use proptest::sample::Index;
@@ -30,6 +31,8 @@ struct Pair {
     /// Whether the model says the very time: not for windows that the core keeps in groups.
     exact: bool,
     grants: Vec<(u64, u64)>,
+    /// The library and the script, as far as they count so far.
+    beside: Beside,
 }
 
 impl Pair {
@@ -41,6 +44,7 @@ impl Pair {
             model: Model::new(limits, now),
             exact: !limits.iter().any(in_groups),
             grants: Vec::new(),
+            beside: Beside::new(limits, now),
         }
     }
 
@@ -53,6 +57,7 @@ impl Pair {
             let expected = self.model.take(now, cost).map(|granted| (granted.at, granted.bound_by));
             assert_eq!(grant.map(|grant| (grant.at, grant.bound_by)), expected, "{cost} at {now} by {:?}", self.limits);
         }
+        self.beside.take(now, cost, grant.as_ref());
         match grant {
             Some(grant) => {
                 assert!(grant.at >= now.max(before), "a grant before its request or before the last");
@@ -84,7 +89,7 @@ fn core(limits: &[Limit], now: u64) -> Limits {
     Limits::new(&Plan::new(&limits, None).unwrap(), now)
 }
 
-fn written(limit: &Limit) -> throttle::rate::Limit {
+pub(crate) fn written(limit: &Limit) -> throttle::rate::Limit {
     match *limit {
         Limit::Bucket { units, period, burst, initial } => throttle::rate::Limit::Bucket {
             rate: rate(units, period),
@@ -99,7 +104,7 @@ fn rate(units: u64, period: u64) -> Rate {
     Rate::new(positive(units), positive(period))
 }
 
-fn positive(number: u64) -> NonZeroU64 {
+pub(crate) fn positive(number: u64) -> NonZeroU64 {
     NonZeroU64::new(number).unwrap()
 }
 
@@ -116,12 +121,12 @@ fn time_of(count: u64, units: u64, period: u64) -> u64 {
 // Random limits and schedules
 
 /// As many small numbers as large ones, up to `bits` bits.
-fn any_size(bits: u32) -> impl Strategy<Value = u64> + Clone {
+pub(crate) fn any_size(bits: u32) -> impl Strategy<Value = u64> + Clone {
     (0..=bits, any::<u64>()).prop_map(|(bits, number)| if bits == 0 { 0 } else { number >> (64 - bits) })
 }
 
 /// From 1 in 365 days to 10 in a nanosecond.
-fn any_rate() -> impl Strategy<Value = (u64, u64)> + Clone {
+pub(crate) fn any_rate() -> impl Strategy<Value = (u64, u64)> + Clone {
     let usual = prop::sample::select(vec![
         (1, YEAR),
         (5_000, HOUR),
@@ -140,7 +145,7 @@ fn any_rate() -> impl Strategy<Value = (u64, u64)> + Clone {
     prop_oneof![usual, odd]
 }
 
-fn any_bucket() -> impl Strategy<Value = Limit> + Clone {
+pub(crate) fn any_bucket() -> impl Strategy<Value = Limit> + Clone {
     let burst = prop_oneof![4 => 1..=20_u64, 3 => any_size(24), 1 => any_size(64)];
     (any_rate(), burst, prop_oneof![Just(1000), 0..=1000_u64]).prop_map(|((units, period), burst, filled)| {
         let burst = burst.max(1);
@@ -148,25 +153,25 @@ fn any_bucket() -> impl Strategy<Value = Limit> + Clone {
     })
 }
 
-fn any_window(counts: std::ops::RangeInclusive<u64>) -> impl Strategy<Value = Limit> + Clone {
+pub(crate) fn any_window(counts: std::ops::RangeInclusive<u64>) -> impl Strategy<Value = Limit> + Clone {
     let periods = prop_oneof![prop::sample::select(vec![SECOND, MINUTE, HOUR]), any_size(55)];
     (counts, periods).prop_map(|(count, period)| Limit::Window { count, period: period.max(1) })
 }
 
 /// One limit, or several that grant together; windows small enough to be exact.
-fn any_limits() -> impl Strategy<Value = Vec<Limit>> + Clone {
+pub(crate) fn any_limits() -> impl Strategy<Value = Vec<Limit>> + Clone {
     let limit = prop_oneof![3 => any_bucket(), 2 => any_window(1..=30), 1 => any_window(1..=EXACT)];
     prop::collection::vec(limit, 1..=3)
 }
 
 /// `permille` thousandths of `number`.
-fn share(number: u64, permille: u64) -> u64 {
+pub(crate) fn share(number: u64, permille: u64) -> u64 {
     u64::try_from(u128::from(number) * u128::from(permille) / 1000).unwrap_or(u64::MAX)
 }
 
 /// When the next request comes.
 #[derive(Clone, Debug)]
-enum When {
+pub(crate) enum When {
     /// At the time of the one before.
     Again,
     /// At the latest grant: what a saturating consumer does.
@@ -182,7 +187,7 @@ enum When {
 
 /// What the next request costs.
 #[derive(Clone, Debug)]
-enum Cost {
+pub(crate) enum Cost {
     Units(u64),
     /// Thousandths of what some limit lets through at once.
     Share(Index, u64),
@@ -208,9 +213,9 @@ fn any_cost() -> impl Strategy<Value = Cost> {
     ]
 }
 
-type Schedule = Vec<(When, Cost)>;
+pub(crate) type Schedule = Vec<(When, Cost)>;
 
-fn any_schedule(most: usize) -> impl Strategy<Value = Schedule> {
+pub(crate) fn any_schedule(most: usize) -> impl Strategy<Value = Schedule> {
     prop::collection::vec((any_when(), any_cost()), 1..=most)
 }
 
@@ -251,7 +256,7 @@ impl Cost {
 }
 
 /// Runs `schedule` through `step`, which is told the time and the cost and answers with the latest grant.
-fn run(limits: &[Limit], start: u64, schedule: &Schedule, mut step: impl FnMut(u64, u64) -> u64) {
+pub(crate) fn run(limits: &[Limit], start: u64, schedule: &Schedule, mut step: impl FnMut(u64, u64) -> u64) {
     let (mut asked, mut latest) = (start, start);
     for (when, cost) in schedule {
         asked = when.time(limits, asked, latest);

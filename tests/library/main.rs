@@ -17,6 +17,8 @@ mod limiter_windows;
 mod limiters;
 mod model;
 mod runtime_ends;
+mod script;
 mod semaphore;
 mod semaphore_many;
+mod subjects;
 mod wakeups;

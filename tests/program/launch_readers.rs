@@ -65,7 +65,7 @@ fn a_question_for_the_status_keeps_no_signal_from_the_commands() {
 fn writes_while_time_runs_out(folder: &Path, out: impl Into<Stdio>, err: impl Into<Stdio>) -> Command {
     let script = "case $1 in 1) echo $$ > leader.1; exec sleep 100;; esac; \
                   head -c 3000 /dev/zero; head -c 3000 /dev/zero >&2";
-    let args = ["-q", "-r", "unlimited", "-j4", "--timeout", "1s", "--repeat", "60", "sh", "-c", script, "sh", "{}"];
+    let args = ["-q", "-r", "unlimited", "-j4", "--timeout", "2s", "--repeat", "60", "sh", "-c", script, "sh", "{}"];
     let mut command = throttle(args);
     command.current_dir(folder).stdin(Stdio::null()).stdout(out).stderr(err);
     command
@@ -107,7 +107,7 @@ fn nobody_reading_standard_error_keeps_no_small_output_and_no_timeout() {
     let (reader, writer) = stuck_pipe();
     let script = "case $1 in 1) echo $$ > leader.1; exec sleep 100;; [2-5]) exit 1;; *) echo $1;; esac";
     let mut command =
-        throttle(["-r", "unlimited", "-j9", "--timeout", "1s", "--repeat", "8", "sh", "-c", script, "sh"]);
+        throttle(["-r", "unlimited", "-j9", "--timeout", "2s", "--repeat", "8", "sh", "-c", script, "sh"]);
     command.arg("{}").current_dir(&folder).stdin(Stdio::null()).stderr(writer);
     its_time_runs_out_and_two_signals_end_it(folder.path(), command);
     drop(reader);
@@ -121,7 +121,7 @@ fn a_trace_that_nobody_reads_keeps_no_signal_from_ending_it() {
     rustix::pipe::fcntl_setpipe_size(&writer, 4096).unwrap();
     let script = format!("echo $$ > leader.$1; exec sleep 100; # {}", "x".repeat(3000));
     let mut command =
-        throttle(["-t", "-r", "unlimited", "--timeout", "1s", "--repeat", "9", "sh", "-c", &script, "sh"]);
+        throttle(["-t", "-r", "unlimited", "--timeout", "2s", "--repeat", "9", "sh", "-c", &script, "sh"]);
     command.arg("{}").current_dir(&folder).stdin(Stdio::null()).stderr(writer);
     its_time_runs_out_and_two_signals_end_it(folder.path(), command);
     assert!(!folder.path().join("leader.3").exists(), "its trace was not written");

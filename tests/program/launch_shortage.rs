@@ -3,12 +3,15 @@
 use crate::launching::*;
 use rustix::process::Signal;
 use std::process::{Command, Stdio};
+use std::thread;
+use std::time::Duration;
 
 /// A shell command as a user with nothing else running, who may have at most `processes`; `$0` and what follows is the
 /// program with `args`. `None` where that cannot be had: the system asks no such thing of root (`RLIMIT_NPROC`,
 /// getrlimit(2)).
 fn with_few_processes(processes: u32, user: u32, args: &[&str]) -> Option<Command> {
-    let user = (3_000_000 + user).to_string();
+    // Whoever runs the same test at the same time is another.
+    let user = (3_000_000 + 4 * std::process::id() + user).to_string();
     let program = env!("CARGO_BIN_EXE_throttle");
     let mut setpriv = Command::new("setpriv");
     setpriv.args(["--reuid", &user, "--regid", &user, "--clear-groups"]);
@@ -61,6 +64,8 @@ fn where_commands_take_all_processes_a_signal_still_ends_them() {
         let run = Started::new(child);
         for signal in ending {
             run.signal(*signal);
+            // Of two that come at once the first need not be answered first.
+            thread::sleep(Duration::from_millis(200));
         }
         assert_eq!(run.end().signal(), Some(ending[0].as_raw()));
         assert!(pids.iter().all(|pid| !is_alive(*pid)), "{pids:?}");

@@ -7,7 +7,7 @@ use throttle::flow::meter::Meter;
 use throttle::flow::pump;
 use throttle::flow::{Copying, Sink, Source};
 use throttle::limits::Plan;
-use throttle::store::{Memory, Store};
+use throttle::store::{Memory, Supply};
 
 const MS: Nanos = 1_000_000;
 const SECOND: Nanos = 1000 * MS;
@@ -83,7 +83,7 @@ struct Run {
 fn pump(limits: &[&str], framing: Framing, size: usize, input: &[(Nanos, &[u8])], sink: Transcript) -> Run {
     let clock = sink.clock.clone();
     let plan = plan(limits);
-    let store = Memory::new(&plan, clock.clone());
+    let store = Supply::new(Box::new(Memory::new(&plan, clock.clone())));
     let meter = Meter::new(clock.now(), plan.len());
     let input = input.iter().map(|(time, bytes)| (*time, bytes.to_vec())).collect();
     let mut source = Script { clock: clock.clone(), input, reads: 0 };

@@ -2,8 +2,8 @@
 
 use std::path::Path;
 use throttle::clock::{Clock, FakeClock, Nanos};
-use throttle::limits::Plan;
-use throttle::store::{File, Machine, Memory, Place, Redis, Shared, Store};
+use throttle::limits::{Grant, Policy};
+use throttle::store::{File, Machine, Memory, Place, Redis, Store, Supply};
 
 const SECOND: u128 = 1_000_000_000;
 
@@ -17,7 +17,7 @@ const MANY_CALLS: u32 = if cfg!(debug_assertions) { 300_000 } else { MANY };
 struct Opened {
     name: &'static str,
     clock: FakeClock,
-    store: Box<dyn Store>,
+    store: Supply,
     /// Its times are multiples of so many nanoseconds: the exact ones, rounded up.
     resolution: Nanos,
     /// How long a schedule is worth its time here.
@@ -43,38 +43,39 @@ impl Opened {
 }
 
 /// Every kind of store: whoever adds one adds it here.
-const STORES: [fn(&Plan) -> Option<Opened>; 3] = [|plan| Some(memory(plan)), |plan| Some(file(plan)), redis];
+const STORES: [fn(&Policy) -> Option<Opened>; 3] = [|policy| Some(memory(policy)), |policy| Some(file(policy)), redis];
 
 /// Where every store's clock stands at first.
 const START: Nanos = 5_000;
 
-fn memory(plan: &Plan) -> Opened {
+fn memory(policy: &Policy) -> Opened {
     let clock = FakeClock::at(START);
-    let store = Box::new(Memory::new(plan, clock.clone()));
+    let store = Supply::new(Box::new(Memory::new(policy, clock.clone())));
     Opened { name: "memory", clock, store, resolution: 1, many: MANY, at_once: 1, _home: Home::Nowhere }
 }
 
-fn file(plan: &Plan) -> Opened {
+fn file(policy: &Policy) -> Opened {
     let (clock, folder) = (FakeClock::at(START), tempfile::tempdir().unwrap());
     let machine = Machine::fake(&clock, 1, 0);
-    let store = Box::new(File::open_on(machine, place(&folder.path().join("bucket")), Some(plan)).unwrap());
+    let store = File::open_on(machine, place(&folder.path().join("bucket")), Some(policy)).unwrap();
+    let store = Supply::new(Box::new(store));
     let home = Home::Folder(folder);
     Opened { name: "file", clock, store, resolution: 1, many: MANY_CALLS, at_once: 1, _home: home }
 }
 
 /// Its server reckons them one by one, too; a round trip for each would only take longer.
-fn redis(plan: &Plan) -> Option<Opened> {
+fn redis(policy: &Policy) -> Option<Opened> {
     let server = crate::support::redis::Redis::start(&[])?;
     let clock = FakeClock::at(START);
     let address = server.bucket("bucket").parse().unwrap();
-    let store = Box::new(Redis::open_on_fake(address, Some(plan), clock.clone()).unwrap());
+    let store = Supply::new(Box::new(Redis::open_on_fake(address, Some(policy), clock.clone()).unwrap()));
     let home = Home::Server(server);
     Some(Opened { name: "redis", clock, store, resolution: 1_000, many: MANY, at_once: 10_000, _home: home })
 }
 
-fn plan(limits: &[&str]) -> Plan {
+fn policy(limits: &[&str]) -> Policy {
     let limits: Vec<_> = limits.iter().map(|limit| limit.parse().unwrap()).collect();
-    Plan::new(&limits, None).unwrap()
+    Policy::new(&limits, None).unwrap()
 }
 
 fn place(path: &Path) -> Place {
@@ -84,7 +85,7 @@ fn place(path: &Path) -> Place {
 /// Runs `check` on every kind of store with these limits.
 fn on_every_store(limits: &[&str], check: impl Fn(&Opened)) {
     for open in STORES {
-        if let Some(opened) = open(&plan(limits)) {
+        if let Some(opened) = open(&policy(limits)) {
             check(&opened);
         }
     }
@@ -176,7 +177,7 @@ fn a_window_frees_what_is_a_period_old() {
 #[test]
 fn what_waits_goes_as_a_run_and_what_does_not_is_not_reserved() {
     on_every_store(&["1000/s,burst=4"], |opened| {
-        let (name, clock, store) = (opened.name, &opened.clock, &*opened.store);
+        let (name, clock, store) = (opened.name, &opened.clock, &opened.store);
         let (run, asked) = store.next_run(100).unwrap();
         assert_eq!((run.at, run.units, asked), (5_000, 4, 5_000), "{name}");
         let (run, _) = store.next_run(96).unwrap();
@@ -190,11 +191,65 @@ fn what_waits_goes_as_a_run_and_what_does_not_is_not_reserved() {
 #[test]
 fn what_can_never_be_granted_is_refused_and_costs_nothing() {
     on_every_store(&["3/min,window"], |opened| {
-        let (name, store) = (opened.name, &*opened.store);
+        let (name, store) = (opened.name, &opened.store);
         assert_eq!(store.available(), 3, "{name}");
         assert_eq!(store.schedule(4), Some(60_000_005_000), "{name}");
         assert_eq!(store.available(), 3, "{name}");
     });
+}
+
+/// What is left of a unit when limits are set stays: nobody who sets them often slows anybody down.
+#[test]
+fn setting_limits_keeps_the_fraction_of_a_unit() {
+    on_every_store(&["1/2s,burst=10,initial=0"], |opened| {
+        let store = opened.store.store();
+        for _ in 0..7 {
+            opened.clock.advance(1_200_000_000);
+            store.set(&policy(&["1/2s,burst=10,initial=0"]), &[false]).unwrap();
+        }
+        assert_eq!(store.view().unwrap().available, 4, "{}: 8.4 s", opened.name);
+        store.set(&policy(&["1/3s,burst=10"]), &[false]).unwrap();
+        assert_eq!(store.take(5, Nanos::MAX).unwrap().0.at - opened.clock.now(), 2_400_000_000, "{}", opened.name);
+    });
+}
+
+#[test]
+fn a_held_store_grants_nothing_until_then_and_is_empty_then() {
+    on_every_store(&["1/s,burst=5", "100/h"], |opened| {
+        let (name, second, store) = (opened.name, 1_000_000_000, opened.store.store());
+        let at = |grant: &Grant| (grant.at - START) / second;
+        store.hold_until(START + 10 * second).unwrap();
+        store.hold_until(START + 4 * second).unwrap();
+        assert_eq!(store.view().unwrap().available, 0, "{name}");
+        assert!(store.take(1, START + 10 * second).is_err(), "{name}: it is empty then");
+        let (first, _) = store.take(1, Nanos::MAX).unwrap();
+        assert_eq!(at(&first), 11, "{name}: a pause is never cut short");
+        let (second_grant, _) = store.take(2, Nanos::MAX).unwrap();
+        assert_eq!(at(&second_grant), 13, "{name}");
+        store.hold_until(START + 20 * second).unwrap();
+        store.give_back(&second_grant).unwrap();
+        assert_eq!(at(&store.take(1, Nanos::MAX).unwrap().0), 21, "{name}: what is taken back does not end the pause");
+        opened.clock.set(START + 40 * second);
+        store.hold_until(START + 39 * second).unwrap();
+        assert_eq!(store.view().unwrap().available, 5, "{name}: that has passed");
+    });
+}
+
+/// A lease of which a part was used, and a pause since: as if only that part had been asked for.
+#[test]
+fn the_rest_of_a_lease_is_given_back_exactly_also_after_a_pause() {
+    for limits in [&["1/s,burst=2"][..], &["1/s,burst=2", "3/10s,window"]] {
+        on_every_store(limits, |opened| {
+            let (name, store) = (opened.name, opened.store.store());
+            let (mut lease, second) = (throttle::store::Lease::default(), 1_000_000_000);
+            let ask = throttle::limits::Ask { waiting: 3, span: 2 * second, latest: 0 };
+            store.lease(&ask, &mut lease).unwrap();
+            store.hold_until(START + 4 * second).unwrap();
+            store.return_lease(&mut lease).unwrap();
+            let (grant, _) = store.take(3, Nanos::MAX).unwrap();
+            assert_eq!(grant.at, START + 7 * second, "{name} {limits:?}: nothing of the lease is left");
+        });
+    }
 }
 
 mod a_file {
@@ -213,12 +268,12 @@ mod a_file {
 
         fn open(&self, clock: &FakeClock, boot: u128, wall: Nanos, limits: &[&str]) -> File {
             let machine = Machine::fake(clock, boot, wall);
-            File::open_on(machine, place(&self.0.path().join("b")), Some(&plan(limits))).unwrap()
+            File::open_on(machine, place(&self.0.path().join("b")), Some(&policy(limits))).unwrap()
         }
     }
 
     fn wait(file: &File) -> Nanos {
-        match file.take(1, Some(0)) {
+        match file.take(1, 0) {
             Err(StoreError::Refused(Refusal::TooLong { wait })) => wait,
             other => panic!("{other:?}"),
         }
@@ -228,7 +283,7 @@ mod a_file {
     fn everyone_takes_from_the_same_limits() {
         let (bucket, clock) = (Bucket::new(), FakeClock::at(7));
         let files: Vec<File> = (0..4).map(|_| bucket.open(&clock, 1, 0, &["1/s,burst=1"])).collect();
-        let times: Vec<Nanos> = (0..8).map(|place| files[place % 4].take(1, None).unwrap().0.at).collect();
+        let times: Vec<Nanos> = (0..8).map(|place| files[place % 4].take(1, Nanos::MAX).unwrap().0.at).collect();
         assert_eq!(times, (0..8).map(|second| 7 + second * 1_000_000_000).collect::<Vec<_>>());
     }
 
@@ -237,12 +292,12 @@ mod a_file {
     fn a_restart_credits_the_time_that_the_wall_clock_says() {
         let (bucket, clock) = (Bucket::new(), FakeClock::at(1000 * HOUR));
         let before = bucket.open(&clock, 1, HOUR, &["1/h,burst=2,initial=1"]);
-        let _ = before.take(1, None).unwrap();
+        let _ = before.take(1, Nanos::MAX).unwrap();
         let clock = FakeClock::at(5);
         let after = bucket.open(&clock, 2, HOUR + HOUR / 2, &["1/h"]);
         assert_eq!(wait(&after), HOUR / 2);
         clock.advance(HOUR / 2);
-        let (grant, now) = after.take(1, Some(0)).unwrap();
+        let (grant, now) = after.take(1, 0).unwrap();
         assert_eq!((grant.at, after.clock().now()), (now, now));
         after.clock().sleep_until(now + 9);
         assert_eq!(clock.now(), HOUR / 2 + 5 + 9, "it is slept on the boot clock");
@@ -253,7 +308,7 @@ mod a_file {
         for (wall, left, expected) in [(0, 0, Some(HOUR)), (HOUR - 1, 0, Some(HOUR)), (u64::MAX, 2, None)] {
             let (bucket, clock) = (Bucket::new(), FakeClock::at(50));
             let before = bucket.open(&clock, 1, HOUR, &["1/h,burst=2,initial=1", "9/h,window"]);
-            let _ = before.take(1, None).unwrap();
+            let _ = before.take(1, Nanos::MAX).unwrap();
             let after = bucket.open(&FakeClock::at(3), 2, wall, &["1/h", "9/h"]);
             let view = after.view().unwrap();
             assert_eq!(view.available, left, "{wall}");
@@ -269,7 +324,7 @@ mod a_file {
         let (bucket, clock) = (Bucket::new(), FakeClock::at(1 << 60));
         let before = bucket.open(&clock, 1, HOUR, &["1/h"]);
         for _ in 0..3 {
-            let _ = before.take(1, None).unwrap();
+            let _ = before.take(1, Nanos::MAX).unwrap();
         }
         let after = bucket.open(&FakeClock::at(0), 2, HOUR, &["1/h"]);
         assert_eq!(wait(&after), 3 * HOUR);
@@ -281,12 +336,12 @@ mod a_file {
     fn what_waits_no_longer_is_given_back() {
         let (bucket, clock) = (Bucket::new(), FakeClock::at(9));
         let file = bucket.open(&clock, 1, 0, &["1/h"]);
-        let _ = file.take(1, None).unwrap();
-        let (mine, _) = file.take(1, None).unwrap();
+        let _ = file.take(1, Nanos::MAX).unwrap();
+        let (mine, _) = file.take(1, Nanos::MAX).unwrap();
         file.give_back(&mine).unwrap();
         assert_eq!(wait(&file), HOUR);
-        let (mine, _) = file.take(1, None).unwrap();
-        let (theirs, _) = bucket.open(&clock, 1, 0, &["1/h"]).take(1, None).unwrap();
+        let (mine, _) = file.take(1, Nanos::MAX).unwrap();
+        let (theirs, _) = bucket.open(&clock, 1, 0, &["1/h"]).take(1, Nanos::MAX).unwrap();
         file.give_back(&mine).unwrap();
         assert_eq!((theirs.at, wait(&file)), (9 + 2 * HOUR, 3 * HOUR), "nobody is moved");
     }
@@ -294,7 +349,7 @@ mod a_file {
     #[test]
     fn the_rest_of_a_lease_is_given_back_as_if_it_had_never_been_asked_for() {
         let (bucket, clock) = (Bucket::new(), FakeClock::at(0));
-        let file = bucket.open(&clock, 1, 0, &["1000/s,burst=1"]);
+        let file = Supply::new(Box::new(bucket.open(&clock, 1, 0, &["1000/s,burst=1"])));
         for _ in 0..3 {
             let _ = file.next_run(100).unwrap();
         }
@@ -307,7 +362,7 @@ mod a_file {
     #[test]
     fn a_lease_is_not_spent_as_a_burst_by_who_was_held_up() {
         let (bucket, clock) = (Bucket::new(), FakeClock::at(0));
-        let file = bucket.open(&clock, 1, 0, &["1000/s,burst=1"]);
+        let file = Supply::new(Box::new(bucket.open(&clock, 1, 0, &["1000/s,burst=1"])));
         assert_eq!(file.next_run(100).unwrap().0.at, 0);
         clock.set(1_000_000_000);
         let times: Vec<Nanos> = (0..3).map(|_| file.next_run(99).unwrap().0.at / 1_000_000).collect();
@@ -318,21 +373,21 @@ mod a_file {
     fn limits_that_are_set_hold_for_everyone_at_their_next_take() {
         let (bucket, clock) = (Bucket::new(), FakeClock::at(0));
         let (one, other) = (bucket.open(&clock, 1, 0, &["1/h"]), bucket.open(&clock, 1, 0, &["1/h"]));
-        let _ = one.take(1, None).unwrap();
-        other.set(&plan(&["60/h,burst=1"]), &[false]).unwrap();
+        let _ = one.take(1, Nanos::MAX).unwrap();
+        other.set(&policy(&["60/h,burst=1"]), &[false]).unwrap();
         assert_eq!(wait(&one), HOUR / 60);
-        assert_eq!(one.plan().to_string(), "60/h,burst=1");
-        other.set(&plan(&["60/h,burst=7,initial=7"]), &[true]).unwrap();
-        assert_eq!(one.take(7, Some(0)).unwrap().0.at, 0);
+        assert_eq!(one.policy().to_string(), "60/h,burst=1");
+        other.set(&policy(&["60/h,burst=7,initial=7"]), &[true]).unwrap();
+        assert_eq!(one.take(7, 0).unwrap().0.at, 0);
     }
 
     #[test]
     fn who_removes_a_bucket_begins_anew_also_for_those_who_have_it_open() {
         let (bucket, clock) = (Bucket::new(), FakeClock::at(0));
         let file = bucket.open(&clock, 1, 0, &["1/h"]);
-        let _ = file.take(1, None).unwrap();
+        let _ = file.take(1, Nanos::MAX).unwrap();
         std::fs::remove_file(bucket.0.path().join("b")).unwrap();
-        assert_eq!(file.take(1, None).unwrap().0.at, 0);
+        assert_eq!(file.take(1, Nanos::MAX).unwrap().0.at, 0);
         assert_eq!(wait(&bucket.open(&clock, 1, 0, &["9/s"])), HOUR, "the same limits, and one taken");
     }
 
@@ -342,18 +397,18 @@ mod a_file {
         for later in [0, 3 * HOUR] {
             let (bucket, clock) = (Bucket::new(), FakeClock::at(9));
             let file = bucket.open(&clock, 1, 0, &["1/h,burst=1"]);
-            let grants: Vec<_> = (0..2).map(|_| file.take(1, None).unwrap().0).collect();
+            let grants: Vec<_> = (0..2).map(|_| file.take(1, Nanos::MAX).unwrap().0).collect();
             std::fs::remove_file(bucket.0.path().join("b")).unwrap();
             let stranger = bucket.open(&clock, 1, 0, &["1/h,burst=1"]);
             clock.advance(later);
             for _ in 0..2 {
-                let _ = stranger.take(1, None).unwrap();
+                let _ = stranger.take(1, Nanos::MAX).unwrap();
             }
             for grant in &grants {
                 file.give_back(grant).unwrap();
                 assert_eq!(wait(&stranger), 2 * HOUR, "later by {later}");
             }
-            let (ours, _) = file.take(1, None).unwrap();
+            let (ours, _) = file.take(1, Nanos::MAX).unwrap();
             file.give_back(&grants[1]).unwrap();
             assert_eq!(wait(&stranger), 3 * HOUR, "also once it is known which file that is");
             file.give_back(&ours).unwrap();
@@ -364,24 +419,23 @@ mod a_file {
     #[test]
     fn the_rest_of_a_lease_of_a_file_that_was_removed_is_not_given_back_in_the_one_after_it() {
         let (bucket, clock) = (Bucket::new(), FakeClock::at(0));
-        let file = bucket.open(&clock, 1, 0, &["1000/s,burst=1"]);
+        let file = Supply::new(Box::new(bucket.open(&clock, 1, 0, &["1000/s,burst=1"])));
         let _ = file.next_run(100).unwrap();
         std::fs::remove_file(bucket.0.path().join("b")).unwrap();
         clock.advance(HOUR);
         let stranger = bucket.open(&clock, 1, 0, &["1/h,burst=1"]);
-        let _ = stranger.take(1, None).unwrap();
+        let _ = stranger.take(1, Nanos::MAX).unwrap();
         drop(file);
-        assert_eq!((wait(&stranger), stranger.plan().to_string()), (HOUR, "1/h,burst=1".to_owned()));
+        assert_eq!((wait(&stranger), stranger.policy().to_string()), (HOUR, "1/h,burst=1".to_owned()));
     }
 }
 
 mod a_server {
     use super::*;
-    use throttle::limits::Grant;
     use throttle::store::StoreError;
 
     fn open(server: &crate::support::redis::Redis, clock: &FakeClock, limits: &[&str]) -> Redis {
-        Redis::open_on_fake(server.bucket("bucket").parse().unwrap(), Some(&plan(limits)), clock.clone()).unwrap()
+        Redis::open_on_fake(server.bucket("bucket").parse().unwrap(), Some(&policy(limits)), clock.clone()).unwrap()
     }
 
     fn at(result: Result<(Grant, Nanos), StoreError>) -> Nanos {
@@ -393,39 +447,43 @@ mod a_server {
     #[test]
     fn a_server_and_a_file_answer_alike() {
         let Some(server) = crate::support::redis::Redis::start(&[]) else { return };
-        let limits: [&[&str]; 6] = [
-            &["8/s,burst=3"],
-            &["5/min,window"],
-            &["2000/s,burst=5", "40/s,window"],
-            &["50/s,burst=1", "3000/min,window"],
-            &["1000/s,burst=7,initial=0", "100/s,burst=20", "10000/h,window"],
-            &["500000/s,burst=2"],
+        // The second is set in the place of the first: half as fast, so that what was saved of a unit is whole
+        // microseconds there, too.
+        let limits: [[&[&str]; 2]; 6] = [
+            [&["8/s,burst=3"], &["4/s,burst=5"]],
+            [&["5/min,window"], &["4/min,window"]],
+            [&["2000/s,burst=5", "40/s,window"], &["1000/s,burst=2", "30/s,window"]],
+            [&["50/s,burst=1", "3000/min,window"], &["25/s,burst=3", "2000/min,window"]],
+            [
+                &["1000/s,burst=7,initial=0", "100/s,burst=20", "10000/h,window"],
+                &["500/s,burst=7,initial=0", "50/s,burst=9", "9000/h,window"],
+            ],
+            [&["500000/s,burst=2"], &["250000/s,burst=2"]],
         ];
-        for limits in limits {
+        for [limits, slower] in limits {
             let () = server.tell(&["FLUSHALL"]);
             let (clock, folder) = (FakeClock::at(START), tempfile::tempdir().unwrap());
             let machine = Machine::fake(&clock, 1, 0);
-            let file = File::open_on(machine, place(&folder.path().join("bucket")), Some(&plan(limits))).unwrap();
+            let file = File::open_on(machine, place(&folder.path().join("bucket")), Some(&policy(limits))).unwrap();
             let redis = open(&server, &clock, limits);
             let mut random = Random(7);
-            let mut held: Vec<[Grant; 2]> = Vec::new();
+            let (mut held, mut is_slow): (Vec<[Grant; 2]>, bool) = (Vec::new(), false);
             for step in 0..1_000 {
                 let what = format!("{limits:?}, step {step}");
                 clock.advance(random.below(4) * random.below(300) * random.below(300) * 1_000);
-                match random.below(10) {
+                match random.below(11) {
                     0 => {
-                        let fresh = [random.below(2) == 0, random.below(2) == 0];
-                        // A fraction of a unit is not carried over to another rate.
-                        let same = plan(limits);
-                        file.set(&same, &fresh).unwrap();
-                        redis.set(&same, &fresh).unwrap();
+                        is_slow = !is_slow;
+                        let to = policy(if is_slow { slower } else { limits });
+                        let fresh = [random.below(3) == 0, random.below(2) == 0, false].map(|fresh| fresh || !is_slow);
+                        file.set(&to, &fresh).unwrap();
+                        redis.set(&to, &fresh).unwrap();
                         held.clear();
-                        if fresh != [true; 2] {
-                            // Both begin at whole units again.
-                            let all = vec![true; limits.len()];
-                            file.set(&same, &all).unwrap();
-                            redis.set(&same, &all).unwrap();
-                        }
+                    }
+                    10 => {
+                        let until = clock.now() + random.below(3) * random.below(2_000) * 1_000_000;
+                        file.hold_until(until).unwrap();
+                        redis.hold_until(until).unwrap();
                     }
                     1 | 2 if !held.is_empty() => {
                         let grants = held.swap_remove(usize::try_from(random.below(held.len() as u64)).unwrap());
@@ -433,7 +491,8 @@ mod a_server {
                         redis.give_back(&grants[1]).unwrap();
                     }
                     _ => {
-                        let wait = (random.below(3) == 0).then(|| random.below(500) * 1_000_000);
+                        let is_bounded = random.below(3) == 0;
+                        let wait = if is_bounded { clock.now() + random.below(500) * 1_000_000 } else { Nanos::MAX };
                         let units = 1 + random.below(2);
                         match (file.take(units, wait), redis.take(units, wait)) {
                             (Ok((by_file, _)), Ok((by_redis, _))) => {
@@ -471,13 +530,13 @@ mod a_server {
         let Some(server) = crate::support::redis::Redis::start(&[]) else { return };
         let clock = FakeClock::at(3_600_000_000_000);
         let store = open(&server, &clock, &["10/s,burst=2"]);
-        let first = at(store.take(2, None));
+        let first = at(store.take(2, Nanos::MAX));
         clock.set(5_000);
-        assert_eq!(at(store.take(1, None)), first + 100_000_000, "as if no time had passed");
+        assert_eq!(at(store.take(1, Nanos::MAX)), first + 100_000_000, "as if no time had passed");
         clock.advance(150_000_000);
-        assert_eq!(at(store.take(1, None)), first + 200_000_000);
+        assert_eq!(at(store.take(1, Nanos::MAX)), first + 200_000_000);
         clock.advance(50_000_000);
-        assert_eq!(at(store.take(1, None)), first + 300_000_000, "it goes on from there");
+        assert_eq!(at(store.take(1, Nanos::MAX)), first + 300_000_000, "it goes on from there");
     }
 
     /// Also for those who only look or are refused, which keeps nothing else.
@@ -488,17 +547,17 @@ mod a_server {
             let () = server.tell(&["FLUSHALL"]);
             let clock = FakeClock::at(3_600_000_000_000);
             let store = open(&server, &clock, limits);
-            let first = at(store.take(1, None));
+            let first = at(store.take(1, Nanos::MAX));
             clock.set(5_000);
             assert_eq!(store.view().unwrap().wait, Some(10_000_000_000), "as if no time had passed");
             clock.advance(4_000_000_000);
             assert_eq!(store.view().unwrap().wait, Some(6_000_000_000));
             clock.set(6_000);
             for second in 0..6 {
-                assert!(store.take(1, Some(0)).is_err(), "{limits:?}: {second} s after another step back");
+                assert!(store.take(1, 0).is_err(), "{limits:?}: {second} s after another step back");
                 clock.advance(1_000_000_000);
             }
-            assert_eq!(at(store.take(1, Some(4_000_000_000))), first + 10_000_000_000, "{limits:?}");
+            assert_eq!(at(store.take(1, store.clock().now() + 4_000_000_000)), first + 10_000_000_000, "{limits:?}");
         }
     }
 
@@ -507,12 +566,12 @@ mod a_server {
         let Some(server) = crate::support::redis::Redis::start(&[]) else { return };
         let clock = FakeClock::at(3_600_000_000_000);
         let store = open(&server, &clock, &["1/10s,burst=1"]);
-        let _ = at(store.take(1, None));
+        let _ = at(store.take(1, Nanos::MAX));
         let () = server.tell(&["REPLICAOF", "127.0.0.1", "1"]);
         clock.set(5_000);
         assert_eq!(store.view().unwrap().wait, Some(10_000_000_000));
-        assert!(matches!(store.take(1, Some(0)), Err(StoreError::Refused(_))), "a refusal writes nothing");
-        assert!(store.take(1, None).unwrap_err().to_string().contains("READONLY"));
+        assert!(matches!(store.take(1, 0), Err(StoreError::Refused(_))), "a refusal writes nothing");
+        assert!(store.take(1, Nanos::MAX).unwrap_err().to_string().contains("READONLY"));
     }
 
     /// Who was promised a time tells the server that has forgotten it: nobody is let through before, and no second burst.
@@ -521,17 +580,17 @@ mod a_server {
         let Some(server) = crate::support::redis::Redis::start(&[]) else { return };
         let clock = FakeClock::at(1_000_000_000);
         let (mine, other) = (open(&server, &clock, &["10/s,burst=5"]), open(&server, &clock, &["10/s,burst=5"]));
-        let times: Vec<Nanos> = (0..10).map(|_| at(mine.take(1, None))).collect();
+        let times: Vec<Nanos> = (0..10).map(|_| at(mine.take(1, Nanos::MAX))).collect();
         assert_eq!(times[9], 1_500_000_000);
-        let last = at(other.take(1, None));
+        let last = at(other.take(1, Nanos::MAX));
         assert_eq!(last, 1_600_000_000);
         let () = server.tell(&["FLUSHALL"]);
         clock.advance(50_000_000);
-        assert_eq!(at(mine.take(1, None)), times[9] + 100_000_000, "empty from its own latest grant on");
-        assert_eq!(at(other.take(1, None)), last + 100_000_000, "and from the other's");
-        assert_eq!(at(mine.take(1, None)), last + 200_000_000, "which is then known to all");
+        assert_eq!(at(mine.take(1, Nanos::MAX)), times[9] + 100_000_000, "empty from its own latest grant on");
+        assert_eq!(at(other.take(1, Nanos::MAX)), last + 100_000_000, "and from the other's");
+        assert_eq!(at(mine.take(1, Nanos::MAX)), last + 200_000_000, "which is then known to all");
         // One that knew nothing finds it so.
-        assert_eq!(at(open(&server, &clock, &["10/s,burst=5"]).take(1, None)), last + 300_000_000);
+        assert_eq!(at(open(&server, &clock, &["10/s,burst=5"]).take(1, Nanos::MAX)), last + 300_000_000);
     }
 
     #[test]
@@ -539,15 +598,15 @@ mod a_server {
         let Some(server) = crate::support::redis::Redis::start(&[]) else { return };
         let clock = FakeClock::at(START);
         let mine = open(&server, &clock, &["1/h,burst=1"]);
-        let grants: Vec<Grant> = (0..2).map(|_| mine.take(1, None).unwrap().0).collect();
+        let grants: Vec<Grant> = (0..2).map(|_| mine.take(1, Nanos::MAX).unwrap().0).collect();
         let () = server.tell(&["DEL", "throttle:bucket"]);
         clock.advance(1_000_000);
         let stranger = open(&server, &clock, &["1/h,burst=1"]);
-        let theirs: Vec<Nanos> = (0..2).map(|_| at(stranger.take(1, None))).collect();
+        let theirs: Vec<Nanos> = (0..2).map(|_| at(stranger.take(1, Nanos::MAX))).collect();
         mine.give_back(&grants[1]).unwrap();
         let _ = mine.view().unwrap();
         mine.give_back(&grants[1]).unwrap();
-        assert!(at(stranger.take(1, None)) > theirs[1], "nobody is moved");
+        assert!(at(stranger.take(1, Nanos::MAX)) > theirs[1], "nobody is moved");
     }
 
     /// The script's cache is emptied with every restart, and the state may be, too.
@@ -558,9 +617,10 @@ mod a_server {
         let store = open(&server, &clock, &["10/s,burst=1"]);
         for place in 0..3 {
             let () = server.tell(&["SCRIPT", "FLUSH"]);
-            assert_eq!(at(store.take(1, None)), START + place * 100_000_000);
+            assert_eq!(at(store.take(1, Nanos::MAX)), START + place * 100_000_000);
         }
-        assert_eq!(store.next_run(5).unwrap().0.at, START + 300_000_000);
+        let supply = Supply::new(Box::new(store));
+        assert_eq!(supply.next_run(5).unwrap().0.at, START + 300_000_000);
     }
 
     #[test]
@@ -569,7 +629,7 @@ mod a_server {
         let store = open(&server, &FakeClock::at(START), &["10/s,burst=1", "100/min"]);
         let before = questions(&server);
         for place in 0..20 {
-            assert_eq!(at(store.take(1, None)), START + place * 100_000_000);
+            assert_eq!(at(store.take(1, Nanos::MAX)), START + place * 100_000_000);
         }
         assert_eq!(questions(&server) - before, 20);
     }
@@ -592,19 +652,19 @@ mod a_server {
             let () = server.tell(&["FLUSHALL"]);
             let clock = FakeClock::at(START);
             let used: Vec<Nanos> = {
-                let store = open(&server, &clock, limits);
+                let store = Supply::new(Box::new(open(&server, &clock, limits)));
                 // Of twelve units three leave, or more where they go together.
                 let first = store.next_run(12).unwrap().0;
                 let more: Vec<Grant> = (first.units..3).map(|_| store.next_run(1).unwrap().0).collect();
                 let grants = [first].into_iter().chain(more);
                 grants.flat_map(|grant| std::iter::repeat_n(grant.at, usize::try_from(grant.units).unwrap())).collect()
             };
-            let mut expected = throttle::limits::Limits::new(&plan(limits), START);
+            let mut expected = throttle::limits::Limits::new(&policy(limits), START);
             for used in &used {
                 assert_eq!(expected.take(START, 1).unwrap().at, *used, "{limits:?}");
             }
             let next = open(&server, &clock, limits);
-            let (view, after) = (next.view().unwrap(), at(next.take(1, None)));
+            let (view, after) = (next.view().unwrap(), at(next.take(1, Nanos::MAX)));
             assert_eq!(view.wait, Some(after - START), "{limits:?}");
             assert_eq!(after, expected.take(START, 1).unwrap().at, "{limits:?}");
         }
@@ -614,7 +674,7 @@ mod a_server {
     fn nothing_that_is_printed_for_debugging_tells_a_password() {
         let Some(server) = crate::support::redis::Redis::start(&["--requirepass", "s3cret"]) else { return };
         let address = format!("redis://:s3cret@127.0.0.1:{}/b", server.port).parse().unwrap();
-        let store = Redis::open(address, Some(&plan(&["5/s"])), throttle::store::Patience::none()).unwrap();
+        let store = Redis::open(address, Some(&policy(&["5/s"])), throttle::store::Patience::none()).unwrap();
         assert!(!format!("{store:?}").contains("s3cret"), "{store:?}");
     }
 }

@@ -4,7 +4,7 @@ use throttle::clock::{Clock, FakeClock};
 use throttle::flow::framing::Buffer;
 use throttle::flow::pump;
 use throttle::flow::{Copying, Sink, Source};
-use throttle::store::Memory;
+use throttle::store::{Memory, Supply};
 
 const MS: Nanos = 1_000_000;
 
@@ -42,8 +42,8 @@ fn report(args: &[&str]) -> (FakeClock, Report) {
     let args = std::iter::once("throttle").chain(args.iter().copied()).map(Into::into);
     let flags = flags::parse(args).unwrap();
     let clock = FakeClock::at(1000 * SECOND);
-    let store = Box::new(Memory::new(flags.plan(), clock.clone()));
-    (clock, Report::new(&flags, UnitName::of(flags.framing()), None, store).unwrap())
+    let supply = Supply::new(Box::new(Memory::new(flags.plan(), clock.clone())));
+    (clock, Report::new(&flags, UnitName::of(flags.framing()), None, supply).unwrap())
 }
 
 /// At 10/s, burst 2: `a` and `b` go at 300 ms, when they come, and take 5 ms to write. `c` is asked for at 305 ms and
@@ -55,7 +55,7 @@ fn every_field_of_the_summary_is_what_one_works_out_by_hand() {
     let input = Script(clock.clone(), vec![(start + 300 * MS, b"a\nb\nc\nd\n")]);
     let buffer = Buffer::new(Framing::EndedBy(b'\n'), 100);
     let mut flow = Copying::new(input, Slow(clock.clone(), 5 * MS), buffer, report.meter());
-    pump::run(&mut flow, report.store(), report.meter()).unwrap();
+    pump::run(&mut flow, report.supply(), report.meter()).unwrap();
     assert_eq!(
         report.summary_json(&report.read()),
         json!({
@@ -90,7 +90,7 @@ fn the_limit_that_bound_is_the_one_that_is_charged_with_the_wait() {
     let input = Script(clock.clone(), vec![(0, b"a\nb\nc\nd\n")]);
     let buffer = Buffer::new(Framing::EndedBy(b'\n'), 100);
     let mut flow = Copying::new(input, Slow(clock, 0), buffer, report.meter());
-    pump::run(&mut flow, report.store(), report.meter()).unwrap();
+    pump::run(&mut flow, report.supply(), report.meter()).unwrap();
     assert_eq!(report.read().limits, [0, 60 * SECOND]);
 }
 
@@ -98,7 +98,7 @@ fn the_limit_that_bound_is_the_one_that_is_charged_with_the_wait() {
 fn the_time_left_comes_from_the_schedule() {
     let (clock, mut report) = report(&["-r", "100B/s", "-b", "50"]);
     report.total = Some(Total::Bytes(1000));
-    assert_eq!(report.store().take_available(100), 50);
+    assert_eq!(report.supply().take_available(100), 50);
     report.meter().passed(50, 50, clock.now());
     // 950 more at 100/s, from an empty bucket. The limit is told as it was written.
     let shown = report.shown(&report.read(), 100.0);
@@ -113,9 +113,9 @@ fn the_time_left_comes_from_the_schedule() {
 fn who_waits_has_paid_and_does_not_count_twice() {
     let (clock, mut report) = report(&["-r", "1/h", "-b", "1"]);
     report.total = Some(Total::Units(3));
-    assert_eq!(report.store().take_available(1), 1);
+    assert_eq!(report.supply().take_available(1), 1);
     report.meter().passed(1, 2, clock.now());
-    let (grant, asked) = report.store().next_run(2).unwrap();
+    let (grant, asked) = report.supply().next_run(2).unwrap();
     report.meter().enter(throttle::flow::meter::Phase::Limit(0), asked);
     report.meter().waits_until(grant.at, grant.units);
     assert_eq!(report.time_left(&report.read()), Some(2 * 3600 * SECOND));
@@ -141,7 +141,7 @@ fn the_lines_of_a_file_are_reckoned_by_what_was_read_of_it() {
     let (clock, mut report) = report(&["-r", "2/s", "-b", "1"]);
     report.total = Some(Total::Bytes(10_000));
     assert_eq!(report.time_left(&report.read()), None, "nothing is known yet");
-    assert_eq!(report.store().take_available(1), 1);
+    assert_eq!(report.supply().take_available(1), 1);
     report.meter().passed(20, 800, clock.now());
     report.meter().read_ahead(5, 200);
     let shown = report.shown(&report.read(), 2.0);

@@ -4,7 +4,7 @@ use super::error::FileError;
 use super::machine::Machine;
 use super::place::{self, Place, errno, failed};
 use super::slots::{self, Kept, PREFIX, Prefix};
-use crate::limits::{Limits, Plan};
+use crate::limits::{Limits, Policy};
 use rustix::fs::FlockOperation;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -27,9 +27,9 @@ pub(super) struct Handle {
 }
 
 impl Handle {
-    /// Opens the file; where there is none it is made with `plan`.
-    pub(super) fn open(machine: Machine, place: Place, plan: Option<&Plan>) -> Result<Self, FileError> {
-        let file = open_or_make(&machine, &place, plan)?;
+    /// Opens the file; where there is none it is made with `policy`.
+    pub(super) fn open(machine: Machine, place: Place, policy: Option<&Policy>) -> Result<Self, FileError> {
+        let file = open_or_make(&machine, &place, policy)?;
         place::lock(&place.path, &file)?;
         let state = newest(&place, &file, None);
         unlock(&file);
@@ -66,7 +66,7 @@ impl Handle {
             if !place::is_gone(&self.place.path, &self.file)? {
                 return Ok(());
             }
-            self.file = open_or_make(&self.machine, &self.place, Some(&self.kept.plan))?;
+            self.file = open_or_make(&self.machine, &self.place, Some(&self.kept.policy))?;
             self.generation += 1;
             self.known = None;
         }
@@ -109,25 +109,25 @@ fn unlock(file: &File) {
     let _ = rustix::fs::flock(file, FlockOperation::Unlock);
 }
 
-fn open_or_make(machine: &Machine, place: &Place, plan: Option<&Plan>) -> Result<File, FileError> {
+fn open_or_make(machine: &Machine, place: &Place, policy: Option<&Policy>) -> Result<File, FileError> {
     loop {
         if let Some(file) = place::open(place)? {
             return Ok(file);
         }
-        let plan = plan.ok_or_else(|| FileError::Unknown(place.path.clone()))?;
-        let state = first_state(machine, plan)?;
+        let policy = policy.ok_or_else(|| FileError::Unknown(place.path.clone()))?;
+        let state = first_state(machine, policy)?;
         check_size(place, &state)?;
         place::create(place, &state)?;
     }
 }
 
-fn first_state(machine: &Machine, plan: &Plan) -> Result<Vec<u8>, FileError> {
-    if plan.is_empty() || plan.len() > slots::MOST_LIMITS {
+fn first_state(machine: &Machine, policy: &Policy) -> Result<Vec<u8>, FileError> {
+    if policy.is_empty() || policy.len() > slots::MOST_LIMITS {
         return Err(FileError::Limits);
     }
     let now = machine.clock.now();
-    let (plan, limits) = (plan.clone(), Limits::new(plan, now));
-    let kept = Kept { boot: machine.boot, ahead: 0, at: now, wall: machine.wall(), plan, limits };
+    let (policy, limits) = (policy.clone(), Limits::new(policy, now));
+    let kept = Kept { boot: machine.boot, ahead: 0, at: now, wall: machine.wall(), policy, limits };
     let mut bytes = Vec::new();
     slots::encode(0, &kept, &mut Vec::new(), &mut bytes);
     Ok(bytes)
@@ -175,8 +175,8 @@ mod tests {
     use super::*;
     use crate::clock::FakeClock;
 
-    fn plan(limit: &str, times: usize) -> Plan {
-        Plan::new(&vec![limit.parse().unwrap(); times], None).unwrap()
+    fn policy(limit: &str, times: usize) -> Policy {
+        Policy::new(&vec![limit.parse().unwrap(); times], None).unwrap()
     }
 
     /// It would run over into the state before it, which is what is left when we are killed.
@@ -185,17 +185,17 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let place = Place { path: folder.path().join("b"), own_folder: false };
         let machine = Machine::fake(&FakeClock::at(0), 1, 0);
-        let mut handle = Handle::open(machine, place, Some(&plan("5/s", 1))).unwrap();
+        let mut handle = Handle::open(machine, place, Some(&policy("5/s", 1))).unwrap();
         let before = std::fs::read(&handle.place.path).unwrap();
-        handle.kept.plan = plan("1024/h,window", 70);
-        handle.kept.limits = Limits::new(&handle.kept.plan, 0);
+        handle.kept.policy = policy("1024/h,window", 70);
+        handle.kept.limits = Limits::new(&handle.kept.policy, 0);
         for grant in 0..1024 {
             let _ = handle.kept.limits.take(grant, 1).unwrap();
         }
         let error = handle.locked(Handle::publish).unwrap_err();
         assert!(matches!(error, FileError::TooLarge { .. }), "{error}");
         assert_eq!(std::fs::read(&handle.place.path).unwrap(), before);
-        let limits = handle.locked(|handle| Ok::<_, FileError>(handle.kept.plan.to_string())).unwrap();
+        let limits = handle.locked(|handle| Ok::<_, FileError>(handle.kept.policy.to_string())).unwrap();
         assert_eq!(limits, "5/s,burst=1");
     }
 }

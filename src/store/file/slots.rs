@@ -6,7 +6,7 @@
 //! whole, and loses the state that he did not finish. All numbers are little-endian words of 64 bits.
 
 use crate::clock::Nanos;
-use crate::limits::{Limits, Plan};
+use crate::limits::{Limits, Policy};
 
 /// The version of the format.
 pub(super) const VERSION: u64 = 1;
@@ -53,7 +53,7 @@ pub(super) struct Kept {
     pub(super) at: Nanos,
     /// The same moment on the wall clock, in nanoseconds since 1970. It is only looked at after a restart.
     pub(super) wall: u64,
-    pub(super) plan: Plan,
+    pub(super) policy: Policy,
     pub(super) limits: Limits,
 }
 
@@ -87,7 +87,7 @@ pub(super) fn encode(number: u64, kept: &Kept, words: &mut Vec<u64>, bytes: &mut
     words.clear();
     words.extend([number, 0, 0]);
     words.extend([low(kept.boot), low(kept.boot >> 64), kept.ahead.cast_unsigned(), kept.at, kept.wall]);
-    let text = kept.plan.to_lines();
+    let text = kept.policy.to_lines();
     words.push(text.len() as u64);
     words.extend(text.as_bytes().chunks(8).map(word));
     kept.limits.save(words);
@@ -111,12 +111,12 @@ pub(super) fn decode(slot: &[u8], before: Option<&Kept>) -> Option<Kept> {
     let mut text: Vec<u8> = words.by_ref().take(length.div_ceil(8)).flat_map(u64::to_le_bytes).collect();
     text.truncate(length);
     let text = String::from_utf8(text).ok()?;
-    let plan = match before {
-        Some(before) if before.plan.to_lines() == text => before.plan.clone(),
-        _ => Plan::from_lines(&text)?,
+    let policy = match before {
+        Some(before) if before.policy.to_lines() == text => before.policy.clone(),
+        _ => Policy::from_lines(&text)?,
     };
-    let limits = Limits::load(&plan, &mut words)?;
-    Some(Kept { boot, ahead, at, wall, plan, limits })
+    let limits = Limits::load(&policy, &mut words)?;
+    Some(Kept { boot, ahead, at, wall, policy, limits })
 }
 
 /// Multiplies and rotates, as fast hashes do: it is to find what was half written, not what was forged.
@@ -145,10 +145,10 @@ mod tests {
 
     fn kept(limits: &[&str]) -> Kept {
         let limits: Vec<_> = limits.iter().map(|limit| limit.parse().unwrap()).collect();
-        let plan = Plan::new(&limits, None).unwrap();
-        let mut limits = Limits::new(&plan, 5);
+        let policy = Policy::new(&limits, None).unwrap();
+        let mut limits = Limits::new(&policy, 5);
         let _ = limits.take(7, 1).unwrap();
-        Kept { boot: u128::MAX - 5, ahead: -3, at: 7, wall: 11, plan, limits }
+        Kept { boot: u128::MAX - 5, ahead: -3, at: 7, wall: 11, policy, limits }
     }
 
     fn slot(number: u64, kept: &Kept) -> Vec<u8> {
@@ -191,13 +191,13 @@ mod tests {
 
     #[test]
     fn the_largest_state_fits_a_slot() {
-        let plan = Plan::new(&vec!["1024/h,window".parse().unwrap(); MOST_LIMITS], None).unwrap();
-        let mut limits = Limits::new(&plan, 0);
+        let policy = Policy::new(&vec!["1024/h,window".parse().unwrap(); MOST_LIMITS], None).unwrap();
+        let mut limits = Limits::new(&policy, 0);
         let hour = 3_600_000_000_000;
         for grant in 0..4000 {
             let _ = limits.take(grant * hour / 1024, 1).unwrap();
         }
-        let bytes = slot(1, &Kept { boot: 0, ahead: 0, at: 0, wall: 0, plan, limits });
+        let bytes = slot(1, &Kept { boot: 0, ahead: 0, at: 0, wall: 0, policy, limits });
         assert!((bytes.len() as u64) < SLOT, "{} bytes", bytes.len());
     }
 

@@ -1,5 +1,5 @@
--- One step on a bucket: read its state, decide, keep the next state. It is the arithmetic of src/bucket.rs and src/window.rs
--- in whole microseconds of the server's clock.
+-- One step on a bucket: read its state, decide, keep the next state. It is the arithmetic of src/limits in whole microseconds
+-- of the server's clock.
 --
 -- KEYS[1]  the bucket: one hash, so that it works in a cluster.
 -- ARGV     what is asked; the bucket's id as the client knows it (0: not at all); by how much its latest grant lies ahead of
@@ -60,6 +60,34 @@ local function bucket_charge(b, now, grant, cost)
     -- Less than a microsecond's worth is left exactly when this is the least time: that fraction is kept.
     b.credit = left < b.units and left or max(0, min(gathered, b.full) - price)
     b.at = max(grant, start)
+end
+
+-- The whole part of part * to / from, of whole numbers and with part below from: a product would not be exact, so it is divided
+-- bit by bit.
+local function scaled(part, to, from)
+    local whole, rest, bit = 0, 0, 1
+    while bit * 2 <= to do
+        bit = bit * 2
+    end
+    while bit >= 1 do
+        whole, rest = whole * 2, rest * 2
+        if to >= bit then
+            to, rest = to - bit, rest + part
+        end
+        whole, rest = whole + floor(rest / from), rest % from
+        bit = bit / 2
+    end
+    return whole
+end
+
+-- What was saved in `old` by `now`, or by its last grant if that lies ahead, to the fraction of a unit.
+local function bucket_inherit(b, old, now)
+    local time = max(now, old.at)
+    local credit = grown(old, time)
+    local units, rest = floor(credit / old.period), credit % old.period
+    b.credit = units > floor(b.full / b.period) and b.full
+        or min(b.full, units * b.period + scaled(rest, b.period, old.period))
+    b.at = time
 end
 
 local function bucket_left(b, now)
@@ -178,6 +206,9 @@ local HEAD = { 'skew', 'asked', 'at', 'number', 'quantum', 'undo', 'undo_asked',
 local BUCKET = { 'units', 'period', 'full', 'credit', 'at', 'credit0', 'at0' }
 local WINDOW = { 'period', 'count', 'group', 'head', 'tail', 'logged', 'tail0', 'logged0', 'last_at', 'last_units' }
 
+-- Before the time until when nothing is granted, if that was said since the last grant that can be taken back.
+local HELD = 2
+
 local function take_over(into, names, words, next)
     for _, name in ipairs(names) do
         if not words[next] then
@@ -190,9 +221,13 @@ local function take_over(into, names, words, next)
 end
 
 local function load(words)
-    local state = { limits = {} }
+    local state = { limits = {}, held = 0 }
     local next = take_over(state, HEAD, words, 1)
     while next and words[next] do
+        if words[next] == HELD then
+            state.held = words[next + 1] or 0
+            break
+        end
         local place = #state.limits + 1
         local limit = words[next] == 0 and {} or { place = place, log = {}, changed = {} }
         next = take_over(limit, limit.place and WINDOW or BUCKET, words, next + 1)
@@ -215,6 +250,9 @@ local function state_words(state)
     for _, limit in ipairs(state.limits) do
         words[#words + 1] = limit.place and '1' or '0'
         put(limit, limit.place and WINDOW or BUCKET)
+    end
+    if state.held > 0 then
+        words[#words + 1] = HELD .. ' ' .. string.format('%.0f', state.held)
     end
     return table.concat(words, ' ')
 end
@@ -328,7 +366,7 @@ end
 
 -- From here on, what is charged can be taken back as a whole.
 local function begin(state, now)
-    state.undo, state.undo_asked, state.undo_at = 1, now, state.at
+    state.undo, state.undo_asked, state.undo_at, state.held = 1, now, state.at, 0
     for _, limit in ipairs(state.limits) do
         if limit.place then
             prune(limit, state.at)
@@ -355,6 +393,23 @@ local function undo(state)
         end
     end
     state.at, state.undo, state.number = state.undo_at, 0, state.number + 1
+end
+
+-- Nothing is granted before `time`, and the buckets are empty then, unless a grant lies beyond. Windows go on counting.
+local function hold(state, time)
+    state.at, state.held = max(state.at, time), max(state.held, time)
+    for _, limit in ipairs(state.limits) do
+        if not limit.place and limit.at <= time then
+            limit.credit, limit.at = 0, time
+        end
+    end
+end
+
+-- What was said since the grant that was taken back still holds.
+local function hold_again(state)
+    if state.held > 0 then
+        hold(state, state.held)
+    end
 end
 
 -- Units that were granted at `grant` and not used, less what was gained since.
@@ -391,9 +446,7 @@ local function inherit(limit, old, now)
         limit.head, limit.tail, limit.logged, limit.log = old.head, old.tail, old.logged, old.log
         rewind(limit)
     else
-        local time = max(now, old.at)
-        limit.credit = min(limit.full, floor(grown(old, time) / old.period) * limit.period)
-        limit.at = time
+        bucket_inherit(limit, old, now)
     end
 end
 
@@ -425,8 +478,11 @@ function ask.take(state, now)
     if longest >= 0 and grant - now > longest then
         return nil, { 'late', grant - now }
     end
-    begin(state, now)
-    charge(state, now, grant, units)
+    -- What costs nothing leaves what was granted before as it is, to be taken back.
+    if units > 0 then
+        begin(state, now)
+        charge(state, now, grant, units)
+    end
     return { grant, units, place }, true
 end
 
@@ -457,14 +513,18 @@ local function credit_all(state, now, grant, units)
     for _, limit in ipairs(state.limits) do
         credit(limit, now, grant, units)
     end
-    state.asked, state.at, state.undo = max(state.asked, now), now, 0
+    state.asked, state.at, state.undo, state.held = max(state.asked, now), now, 0, 0
 end
 
 -- ARGV: the number of the grant; its time; units.
 function ask.give(state, now)
     local number, grant, units = tonumber(ARGV[6]), tonumber(ARGV[7]), tonumber(ARGV[8])
+    if units == 0 then
+        return {}, false
+    end
     if number == state.number and now < grant and state.undo == 1 then
         undo(state)
+        hold_again(state)
     else
         credit_all(state, now, grant, units)
     end
@@ -485,10 +545,20 @@ function ask.unlease(state, now)
             end
             spent = spent - units
         end
+        hold_again(state)
         last = min(last, 8 + 2 * older)
     end
     for place = 9, last, 2 do
         credit_all(state, now, tonumber(ARGV[place]), tonumber(ARGV[place + 1]))
+    end
+    return {}, true
+end
+
+-- ARGV: until when nothing is granted.
+function ask.hold(state, now)
+    local time = tonumber(ARGV[6])
+    if time > now then
+        hold(state, time)
     end
     return {}, true
 end
@@ -506,7 +576,7 @@ function ask.set(state, now)
         end
     end
     -- No grant has this number: what was given before cannot be undone in limits that never charged it.
-    state.asked, state.number, state.undo = max(state.asked, now), state.number + 1, 0
+    state.asked, state.number, state.undo, state.held = max(state.asked, now), state.number + 1, 0, 0
     return {}, true
 end
 
@@ -538,7 +608,7 @@ if kept[1] then
 else
     local words = split(numbers)
     state = { skew = 0, asked = server, at = server, number = 0, quantum = words[1], undo = 0, undo_asked = 0,
-        undo_at = 0, limits = limits_of(words, server) }
+        undo_at = 0, held = 0, limits = limits_of(words, server) }
     id, limits_text, now = server, text, server
 end
 

@@ -1,7 +1,8 @@
 //! Limits as the script on the server reckons with them: whole numbers, in microseconds, small enough for its doubles.
 
 use super::RedisError;
-use crate::limits::{Limits, Plan, Resolved};
+use crate::limits::{Limits, Policy, Resolved};
+use crate::rate::gcd;
 
 /// Numbers below this are added and multiplied exactly by the script; 2^52 would still be exact, and one bit is for sums.
 const BOUND: u128 = 1 << 51;
@@ -9,7 +10,7 @@ const BOUND: u128 = 1 << 51;
 /// The most limits of one bucket.
 pub(super) const MOST_LIMITS: usize = 16;
 
-/// A plan as the script wants it.
+/// A policy as the script wants it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Terms {
     /// The limits as they are written, one a line.
@@ -19,13 +20,13 @@ pub(super) struct Terms {
 }
 
 impl Terms {
-    pub(super) fn of(plan: &Plan) -> Result<Self, RedisError> {
-        if plan.is_empty() || plan.len() > MOST_LIMITS {
+    pub(super) fn of(policy: &Policy) -> Result<Self, RedisError> {
+        if policy.is_empty() || policy.len() > MOST_LIMITS {
             return Err(RedisError::Limits);
         }
-        let quantum = u128::from(Limits::new(plan, 0).quantum()).min(BOUND);
-        let limits: Result<Vec<String>, _> = plan.limits().iter().map(terms).collect();
-        Ok(Terms { text: plan.to_lines(), numbers: format!("{quantum} {}", limits?.join(" ")) })
+        let quantum = u128::from(Limits::new(policy, 0).quantum()).min(BOUND);
+        let limits: Result<Vec<String>, _> = policy.limits().iter().map(terms).collect();
+        Ok(Terms { text: policy.to_lines(), numbers: format!("{quantum} {}", limits?.join(" ")) })
     }
 }
 
@@ -47,19 +48,15 @@ fn terms(limit: &Resolved) -> Result<String, RedisError> {
             // No window is written with a shorter unit than the millisecond.
             let period = fits("the period in microseconds", period.get().div_ceil(1000).into())?;
             let count = fits("the count", count.get().into())?;
-            Ok(format!("1 {period} {count} {}", count.div_ceil(crate::window::EXACT.into())))
+            Ok(format!("1 {period} {count} {}", count.div_ceil(crate::limits::window::EXACT.into())))
         }
     }
 }
 
 /// What a microsecond repays and a unit costs, in lowest terms, of a rate that is `units` in `period` nanoseconds in such.
 fn in_microseconds(units: u64, period: u64) -> (u128, u128) {
-    let divisor = gcd(1000, period);
-    (u128::from(units) * u128::from(1000 / divisor), u128::from(period / divisor))
-}
-
-fn gcd(a: u64, b: u64) -> u64 {
-    if b == 0 { a } else { gcd(b, a % b) }
+    let divisor = gcd(1000, period.into());
+    (u128::from(units) * (1000 / divisor), u128::from(period) / divisor)
 }
 
 #[cfg(test)]
@@ -68,7 +65,7 @@ mod tests {
 
     fn numbers(limits: &[&str]) -> Result<String, String> {
         let limits: Vec<_> = limits.iter().map(|limit| limit.parse().unwrap()).collect();
-        let terms = Terms::of(&Plan::new(&limits, None).unwrap());
+        let terms = Terms::of(&Policy::new(&limits, None).unwrap());
         terms.map(|terms| terms.numbers).map_err(|error| error.to_string())
     }
 

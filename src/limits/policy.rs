@@ -6,12 +6,16 @@ use std::fmt;
 use std::num::NonZeroU64;
 use thiserror::Error;
 
+mod agree;
+
+pub use agree::Disagreement;
+
 /// Up to this much time's worth of units may go at once where no burst was named.
 const DEFAULT_BURST: u64 = 10 * MILLISECOND;
 
 /// Limits with every default filled in; by default none.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Plan {
+pub struct Policy {
     limits: Vec<Resolved>,
     counts_bytes: bool,
 }
@@ -26,7 +30,7 @@ pub(crate) enum Resolved {
 /// Limits that contradict each other.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum PlanError {
+pub enum PolicyError {
     /// No limit at all.
     #[error("no limit; write for example 5/s, or unlimited")]
     None,
@@ -65,31 +69,31 @@ pub enum PlanError {
     },
 }
 
-impl Plan {
+impl Policy {
     /// Resolves `limits`: the fastest paces, in a bucket of `burst` units where it names none itself; each other limit
     /// that names no burst is a window.
     ///
     /// ```
-    /// use throttle::limits::Plan;
-    /// let plan = Plan::new(&["5/s".parse()?, "5000/h".parse()?], None)?;
-    /// assert_eq!(plan.to_string(), "5/s,burst=1 and 5000/h,window");
+    /// use throttle::limits::Policy;
+    /// let policy = Policy::new(&["5/s".parse()?, "5000/h".parse()?], None)?;
+    /// assert_eq!(policy.to_string(), "5/s,burst=1 and 5000/h,window");
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
     /// # Errors
-    /// [`PlanError`] says what contradicts what.
-    pub fn new(limits: &[Limit], burst: Option<Amount>) -> Result<Self, PlanError> {
+    /// [`PolicyError`] says what contradicts what.
+    pub fn new(limits: &[Limit], burst: Option<Amount>) -> Result<Self, PolicyError> {
         match limits {
-            [] => return Err(PlanError::None),
-            [Limit::Unlimited] if burst.is_none() => return Ok(Plan { limits: Vec::new(), counts_bytes: false }),
+            [] => return Err(PolicyError::None),
+            [Limit::Unlimited] if burst.is_none() => return Ok(Policy { limits: Vec::new(), counts_bytes: false }),
             _ => {}
         }
         let rates: Option<Vec<Rate>> = limits.iter().map(Limit::rate).collect();
-        let rates = rates.ok_or(PlanError::UnlimitedAlone)?;
+        let rates = rates.ok_or(PolicyError::UnlimitedAlone)?;
         one_kind(&rates)?;
         let pacing = pacing(&rates);
         let limits = limits.iter().enumerate().map(|(place, limit)| resolve(limit, place == pacing, burst));
-        Ok(Plan { limits: limits.collect::<Result<_, _>>()?, counts_bytes: rates[0].is_bytes() })
+        Ok(Policy { limits: limits.collect::<Result<_, _>>()?, counts_bytes: rates[0].is_bytes() })
     }
 
     /// Whether the rates were written in bytes.
@@ -154,9 +158,21 @@ impl Plan {
     pub(crate) fn limits(&self) -> &[Resolved] {
         &self.limits
     }
+
+    /// The limits as one would write them with their defaults spelled out, one a line.
+    pub(crate) fn to_lines(&self) -> String {
+        let lines: Vec<String> = self.limits.iter().map(ToString::to_string).collect();
+        lines.join("\n")
+    }
+
+    /// What [`to_lines`](Self::to_lines) wrote; `None` if it did not.
+    pub(crate) fn from_lines(lines: &str) -> Option<Self> {
+        let limits: Result<Vec<Limit>, _> = lines.split('\n').map(str::parse).collect();
+        Policy::new(&limits.ok()?, None).ok()
+    }
 }
 
-impl fmt::Display for Plan {
+impl fmt::Display for Policy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.limits.is_empty() {
             return write!(f, "unlimited");
@@ -166,12 +182,12 @@ impl fmt::Display for Plan {
     }
 }
 
-fn one_kind(rates: &[Rate]) -> Result<(), PlanError> {
+fn one_kind(rates: &[Rate]) -> Result<(), PolicyError> {
     let bytes = rates.iter().find(|rate| rate.is_bytes());
     let units = rates.iter().find(|rate| !rate.is_bytes());
     match (bytes, units) {
         (Some(bytes), Some(units)) => {
-            Err(PlanError::BytesBesideUnits { bytes: bytes.to_string(), units: units.to_string() })
+            Err(PolicyError::BytesBesideUnits { bytes: bytes.to_string(), units: units.to_string() })
         }
         _ => Ok(()),
     }
@@ -183,31 +199,31 @@ fn pacing(rates: &[Rate]) -> usize {
     (0..rates.len()).min_by_key(key).unwrap_or(0)
 }
 
-fn resolve(limit: &Limit, paces: bool, option: Option<Amount>) -> Result<Resolved, PlanError> {
+fn resolve(limit: &Limit, paces: bool, option: Option<Amount>) -> Result<Resolved, PolicyError> {
     let (rate, burst, initial) = match *limit {
-        Limit::Unlimited => return Err(PlanError::UnlimitedAlone),
-        Limit::Window(rate) if paces && option.is_some() => return Err(PlanError::BurstOnWindow(rate.to_string())),
+        Limit::Unlimited => return Err(PolicyError::UnlimitedAlone),
+        Limit::Window(rate) if paces && option.is_some() => return Err(PolicyError::BurstOnWindow(rate.to_string())),
         Limit::Window(rate) => return Ok(Resolved::Window(rate)),
         Limit::Bucket { rate, burst, initial } => (rate, burst, initial),
     };
     let burst = match (burst, option) {
-        (Some(_), Some(_)) if paces => return Err(PlanError::BurstTwice(limit.to_string())),
+        (Some(_), Some(_)) if paces => return Err(PolicyError::BurstTwice(limit.to_string())),
         (None, Some(option)) if paces && option.is_bytes() && !rate.is_bytes() => {
-            return Err(PlanError::BurstInBytes(option.to_string()));
+            return Err(PolicyError::BurstInBytes(option.to_string()));
         }
-        (None, Some(option)) if paces => NonZeroU64::new(option.value()).ok_or(PlanError::ZeroBurst)?,
-        (Some(burst), _) => NonZeroU64::new(burst.value()).ok_or(PlanError::ZeroBurst)?,
+        (None, Some(option)) if paces => NonZeroU64::new(option.value()).ok_or(PolicyError::ZeroBurst)?,
+        (Some(burst), _) => NonZeroU64::new(burst.value()).ok_or(PolicyError::ZeroBurst)?,
         (None, _) if paces || initial.is_some() => rate.units_in(DEFAULT_BURST),
         (None, _) => return Ok(Resolved::Window(rate)),
     };
     match initial.map_or(burst.get(), |initial| initial.value()) {
-        initial if initial > burst.get() => Err(PlanError::InitialAboveBurst { initial, burst: burst.get() }),
+        initial if initial > burst.get() => Err(PolicyError::InitialAboveBurst { initial, burst: burst.get() }),
         initial => Ok(Resolved::Bucket { rate, burst, initial }),
     }
 }
 
 impl Resolved {
-    pub(super) fn rate(&self) -> Rate {
+    pub(crate) fn rate(&self) -> Rate {
         match *self {
             Resolved::Bucket { rate, .. } | Resolved::Window(rate) => rate,
         }
@@ -265,9 +281,9 @@ impl fmt::Display for Resolved {
 mod tests {
     use super::*;
 
-    fn plan(limits: &[&str], burst: Option<&str>) -> Result<Plan, PlanError> {
+    fn policy(limits: &[&str], burst: Option<&str>) -> Result<Policy, PolicyError> {
         let limits: Vec<Limit> = limits.iter().map(|limit| limit.parse().unwrap()).collect();
-        Plan::new(&limits, burst.map(|burst| burst.parse().unwrap()))
+        Policy::new(&limits, burst.map(|burst| burst.parse().unwrap()))
     }
 
     #[test]
@@ -287,7 +303,7 @@ mod tests {
             (&["5/s,burst=9,initial=0"], None, "5/s,burst=9,initial=0"),
             (&["unlimited"], None, "unlimited"),
         ] {
-            assert_eq!(plan(limits, burst).map(|plan| plan.to_string()), Ok(expected.to_owned()), "{limits:?}");
+            assert_eq!(policy(limits, burst).map(|policy| policy.to_string()), Ok(expected.to_owned()), "{limits:?}");
         }
     }
 
@@ -316,7 +332,7 @@ mod tests {
                 "initial=3 is more than the burst of 1, which is all the bucket holds; write burst=3,initial=3",
             ),
         ] {
-            let error = plan(limits, burst).expect_err(expected);
+            let error = policy(limits, burst).expect_err(expected);
             assert_eq!(error.to_string(), expected);
         }
     }
@@ -336,7 +352,7 @@ mod tests {
             (&["10/s,window", "1000/min,window"], Some((1, 0))),
             (&["10/s,window", "599/min,window"], None),
         ] {
-            let found = plan(limits, None).unwrap().never_binds();
+            let found = policy(limits, None).unwrap().never_binds();
             assert_eq!(found, expected, "{limits:?}");
         }
     }

@@ -1,7 +1,6 @@
 //! Whether limits that someone names agree with those that are kept: in what is said; what is left out is not asked.
 
-use super::Plan;
-use super::plan::Resolved;
+use super::{Policy, Resolved};
 use crate::rate::{Amount, Limit};
 use thiserror::Error;
 
@@ -15,7 +14,7 @@ pub struct Disagreement {
     pub known: String,
 }
 
-impl Plan {
+impl Policy {
     /// Whether `said`, of which the pacing limit holds `burst` where that is given apart, are these limits: in any order,
     /// and only in what it says.
     ///
@@ -96,17 +95,17 @@ mod tests {
             (&["5kB/h,window"], &["5000/h,window"], None, false),
             (&["5kB/h,window"], &["5000/h"], None, false),
         ] {
-            let plan = Plan::new(&limits(known), None).unwrap();
+            let policy = Policy::new(&limits(known), None).unwrap();
             let burst = burst.map(|burst: &str| burst.parse().unwrap());
-            assert_eq!(plan.agrees_with(&limits(said), burst).is_ok(), agrees, "{known:?} {said:?} {burst:?}");
+            assert_eq!(policy.agrees_with(&limits(said), burst).is_ok(), agrees, "{known:?} {said:?} {burst:?}");
         }
     }
 
     #[test]
     fn a_disagreement_names_both() {
-        let plan = Plan::new(&limits(&["5/s", "5000/h"]), None).unwrap();
+        let policy = Policy::new(&limits(&["5/s", "5000/h"]), None).unwrap();
         assert_eq!(
-            plan.agrees_with(&limits(&["6/s"]), Some("9".parse().unwrap())).unwrap_err().to_string(),
+            policy.agrees_with(&limits(&["6/s"]), Some("9".parse().unwrap())).unwrap_err().to_string(),
             "6/s with a burst of 9 was asked for, but the limit kept there is 5/s,burst=1 and 5000/h,window"
         );
     }

@@ -1,0 +1,220 @@
+//! One limit of any kind: what it keeps to, and what it answers for a state that is passed in.
+
+use super::policy::Resolved;
+use super::state::{Level, State};
+use super::window::Change;
+use super::{bucket, interval, window};
+use crate::clock::Nanos;
+use crate::rate::Rate;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Terms {
+    Bucket(bucket::Terms),
+    Window(window::Terms),
+    Interval(interval::Terms),
+}
+
+/// How one limit takes back what is in a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Undo {
+    /// The bucket as it was.
+    Level(Level),
+    /// What was done to the log of a window.
+    Change(Change),
+    /// Not at all: the log is another one.
+    Nothing,
+}
+
+use Terms::{Bucket, Interval, Window};
+
+impl Terms {
+    /// A limit of a policy in its initial state.
+    pub(super) fn start(limit: &Resolved, now: Nanos) -> (Terms, State) {
+        match *limit {
+            Resolved::Bucket { rate, burst, initial } => {
+                let terms = bucket::Terms::new(rate, burst);
+                (Bucket(terms), State::from(terms.start(initial, now)))
+            }
+            Resolved::Window(rate) => (Window(window::Terms::of(rate)), State::new(0, now)),
+        }
+    }
+
+    pub(super) fn conforms_at(&self, state: &State, now: Nanos, cost: u64) -> Option<Nanos> {
+        match self {
+            Bucket(terms) => terms.conforms_at(state.level, now, cost),
+            Window(terms) => terms.room_at(state, now, cost),
+            Interval(terms) => terms.conforms_at(state.level, now, cost),
+        }
+    }
+
+    /// The time by which `units` more will have been granted, were this the only limit.
+    pub(super) fn schedule(&self, state: &State, now: Nanos, units: u64) -> Option<Nanos> {
+        match self {
+            Window(terms) => terms.schedule(state, now, units),
+            _ => self.conforms_at(state, now, units),
+        }
+    }
+
+    /// Charges at `grant`, and adds that to `undo` if this limit needs to know what was done. Windows count it from `counted`
+    /// on, and forget what no longer counted at `since`.
+    pub(super) fn charge(&self, state: &mut State, undo: &mut Undo, times: [Nanos; 4], cost: u64) {
+        let [since, asked, grant, counted] = times;
+        match self {
+            Bucket(terms) => terms.charge(&mut state.level, asked, grant, cost),
+            Interval(terms) => terms.charge(&mut state.level, asked, grant, cost),
+            Window(terms) => match undo {
+                Undo::Change(change) => terms.charge(state, change, since, counted, cost),
+                _ => terms.charge(state, &mut Change::none(grant), since, counted, cost),
+            },
+        }
+    }
+
+    pub(super) fn available(&self, state: &State, now: Nanos) -> u64 {
+        match self {
+            Bucket(terms) => u64::try_from(terms.balance(state.level, now).max(0)).unwrap_or(u64::MAX),
+            Window(terms) => terms.available(state, now),
+            Interval(terms) => terms.available(state.level, now),
+        }
+    }
+
+    /// Whole units left; less than nothing if more are owed.
+    pub(super) fn left(&self, state: &State, now: Nanos) -> i128 {
+        match self {
+            Bucket(terms) => terms.balance(state.level, now),
+            _ => self.available(state, now).into(),
+        }
+    }
+
+    /// The most units at one instant.
+    pub(super) fn most(&self) -> u64 {
+        match self {
+            Bucket(terms) => terms.burst(),
+            Window(terms) => terms.count(),
+            Interval(terms) => terms.max(),
+        }
+    }
+
+    /// `None` for a window, which does not fill.
+    pub(super) fn fill_time(&self) -> Option<Nanos> {
+        match self {
+            Bucket(terms) => Some(terms.fill_time()),
+            Window(_) => None,
+            Interval(terms) => Some(terms.fill_time()),
+        }
+    }
+
+    /// The time after which nothing granted matters any more: the bucket is full, the window empty.
+    pub(super) fn rest_time(&self) -> Nanos {
+        match self {
+            Window(terms) => terms.period(),
+            _ => self.fill_time().unwrap_or(0),
+        }
+    }
+
+    pub(super) fn at_rest(&self, state: &State, time: Nanos) -> bool {
+        match self {
+            Bucket(terms) => terms.is_full(state.level, time),
+            Window(terms) => terms.is_empty(state, time),
+            Interval(terms) => terms.is_full(state.level, time),
+        }
+    }
+
+    pub(super) fn give_back(&self, state: &mut State, now: Nanos, [grant, counted]: [Nanos; 2], units: u64) {
+        match self {
+            Bucket(terms) => terms.give_back(&mut state.level, now, grant, units),
+            Window(_) => window::Terms::give_back(state, counted, units),
+            Interval(terms) => terms.give_back(&mut state.level, now, grant, units),
+        }
+    }
+
+    pub(super) fn gather(&self, state: &mut State, now: Nanos, asked: Nanos, cost: u64) {
+        match self {
+            Bucket(terms) => terms.gather(&mut state.level, now, asked, cost),
+            Window(_) => {}
+            Interval(terms) => terms.gather(&mut state.level, now, asked, cost),
+        }
+    }
+
+    pub(super) fn spill(&self, state: &mut State, now: Nanos) {
+        match self {
+            Bucket(terms) => terms.spill(&mut state.level, now),
+            Window(_) => {}
+            Interval(terms) => terms.spill(&mut state.level, now),
+        }
+    }
+
+    pub(super) fn overflow(&self, state: &mut State) {
+        if let Interval(terms) = self {
+            terms.overflow(&mut state.level);
+        }
+    }
+
+    pub(super) fn pay(&self, state: &mut State, now: Nanos, units: u64) {
+        match self {
+            Bucket(terms) => terms.pay(&mut state.level, now, units),
+            Window(terms) => terms.pay(state, now, units),
+            Interval(terms) => terms.pay(&mut state.level, now, units),
+        }
+    }
+
+    pub(super) fn credit(&self, state: &mut State, now: Nanos, units: u64) {
+        match self {
+            Bucket(terms) => terms.credit(&mut state.level, now, units),
+            Window(terms) => terms.credit(state, now, units),
+            Interval(terms) => terms.credit(&mut state.level, now, units),
+        }
+    }
+
+    /// A bucket has nothing at `time`, unless a grant lies beyond. A window goes on counting what it counts.
+    pub(super) fn empty(&self, state: &mut State, time: Nanos) {
+        match self {
+            Bucket(terms) => terms.empty(&mut state.level, time),
+            Window(_) => {}
+            Interval(terms) => terms.empty(&mut state.level, time),
+        }
+    }
+
+    pub(super) fn as_window(&self) -> Option<&window::Terms> {
+        if let Window(terms) = self { Some(terms) } else { None }
+    }
+
+    /// The same limit at another rate. Refills that come in intervals come on a new grid, which begins at `now`, or at the
+    /// last grant if that lies ahead. A window has no rate that can be changed.
+    pub(super) fn with_rate(&self, state: &State, now: Nanos, rate: Rate) -> Terms {
+        match *self {
+            Bucket(terms) => Bucket(terms.with_rate(rate)),
+            Window(_) => *self,
+            Interval(terms) => Interval(terms.with_rate(rate.window().0, rate.window().1, now.max(state.level.at))),
+        }
+    }
+
+    pub(super) fn with_burst(&self, burst: u64) -> Terms {
+        match *self {
+            Bucket(terms) => Bucket(terms.with_burst(burst)),
+            Window(_) => *self,
+            Interval(terms) => Interval(terms.with_max(burst)),
+        }
+    }
+
+    /// Goes on by `to`, of the same kind, from `now`. What was saved or counted stays.
+    pub(super) fn change(&self, state: &mut State, now: Nanos, to: &Terms) {
+        match (self, to) {
+            (Bucket(from), Bucket(to)) => from.change(&mut state.level, now, to),
+            (Interval(from), Interval(_)) => from.settle(&mut state.level, now),
+            _ => {}
+        }
+    }
+
+    pub(super) fn is_like(&self, other: &Terms) -> bool {
+        std::mem::discriminant(self) == std::mem::discriminant(other)
+    }
+}
+
+impl Undo {
+    pub(super) fn new(terms: &Terms, state: &State) -> Self {
+        match terms {
+            Terms::Window(_) => Undo::Change(Change::none(state.level.at)),
+            _ => Undo::Level(state.level),
+        }
+    }
+}

@@ -1,0 +1,288 @@
+//! One sliding window, as pure arithmetic: never more than COUNT in any PERIOD, as strict servers count.
+//!
+//! The state is the log of the grants of the last period. Up to 1024 units it is exact; a larger window keeps its grants
+//! in groups of ⌈COUNT/1024⌉ units, each counted at its latest grant: that frees them a little late and never early.
+//! A period is half-open: a unit granted at `t` makes room again at `t + PERIOD`.
+//!
+//! In the state of a window the level's amount is the units in the log, those that have left the period included: up to two
+//! full windows, more where the window was larger.
+
+use super::state::{Entry, State};
+use crate::clock::{Nanos, shrink};
+use crate::rate::Rate;
+use std::num::NonZeroU64;
+
+/// Windows of up to this many units are exact.
+pub(crate) const EXACT: u64 = 1024;
+
+/// What a window keeps to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Terms {
+    count: u64,
+    period: Nanos,
+    /// Units that share one entry of the log.
+    group: u64,
+}
+
+/// What charges did to the end of the log since the time `at`, to take them back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Change {
+    /// The latest grant before them.
+    pub(crate) at: Nanos,
+    pub(crate) units: u64,
+    /// How many entries they added.
+    pub(crate) added: u64,
+    /// The last entry as it was, where they added to it.
+    pub(crate) joined: Option<Entry>,
+}
+
+impl Change {
+    pub(crate) fn none(at: Nanos) -> Self {
+        Change { at, units: 0, added: 0, joined: None }
+    }
+}
+
+impl Terms {
+    pub(crate) fn new(count: NonZeroU64, period: NonZeroU64) -> Self {
+        let (count, period) = (count.get(), period.get());
+        Terms { count, period, group: count.div_ceil(EXACT) }
+    }
+
+    pub(crate) fn of(rate: Rate) -> Self {
+        Terms::new(rate.window().0, rate.window().1)
+    }
+
+    pub(crate) fn count(&self) -> u64 {
+        self.count
+    }
+
+    pub(crate) fn period(&self) -> Nanos {
+        self.period
+    }
+
+    /// The least time, not before `start`, at which there is room for `cost` units. That may be before the last grant, if
+    /// units were handed over later than they might have been.
+    ///
+    /// `None` for a cost above the window's count, which no time allows, and beyond the end of the clock.
+    pub(crate) fn room_at(&self, state: &State, start: Nanos, cost: u64) -> Option<Nanos> {
+        let room = i128::from(self.count.checked_sub(cost)?);
+        let mut held = state.level.amount;
+        let mut time = start;
+        for entry in state.log() {
+            if held <= room && !self.has_left(entry, start) {
+                break;
+            }
+            held -= i128::from(entry.units);
+            time = time.max(entry.at.checked_add(self.period)?);
+        }
+        Some(time)
+    }
+
+    /// Takes `cost` units at `grant`, a time at which [there is room](Self::room_at), and adds that to `change`. What
+    /// no longer counts at `since` is forgotten: no grant that may be taken back was made at a later time than that.
+    pub(crate) fn charge(&self, state: &mut State, change: &mut Change, since: Nanos, grant: Nanos, cost: u64) {
+        while let Some(&entry) = state.log().front().filter(|entry| self.has_left(entry, since)) {
+            state.level.amount -= i128::from(entry.units);
+            state.log_mut().pop_front();
+        }
+        shrink(state.log_mut());
+        self.add(state, change, grant, cost, self.group);
+    }
+
+    /// Puts `cost` units at the end of the log, and no more than `group` of them in one entry with earlier ones.
+    fn add(&self, state: &mut State, change: &mut Change, grant: Nanos, cost: u64, group: u64) {
+        let mut rest = cost;
+        if let Some(last) = state.log_mut().back_mut()
+            // What has left the period must not come back into it with a group.
+            && !self.has_left(last, grant)
+        {
+            // At the end of the clock all comes at one time, and may be more than one entry counts.
+            let most = if last.at == grant { u64::MAX } else { group };
+            let shared = rest.min(most.saturating_sub(last.units));
+            if shared > 0 {
+                if change.added == 0 {
+                    change.joined.get_or_insert(*last);
+                }
+                *last = Entry { at: grant, units: last.units + shared };
+                rest -= shared;
+            }
+        }
+        if rest > 0 {
+            state.log_mut().push_back(Entry { at: grant, units: rest });
+            change.added += 1;
+        }
+        change.units = change.units.saturating_add(cost);
+        state.level.amount += i128::from(cost);
+        state.level.at = state.level.at.max(grant);
+    }
+
+    /// Counts `units` that were granted at `counted` from `now` on, when they are handed over. `false` if they no longer
+    /// count and their room was given to others: then they have to wait once more.
+    pub(crate) fn hand_over(&self, state: &mut State, counted: Nanos, units: u64, now: Nanos) -> bool {
+        let expired = now.saturating_sub(counted) >= self.period;
+        if state.level.at > now {
+            return !expired;
+        }
+        if expired && self.held_at(state, now).saturating_add(units) > self.count {
+            return false;
+        }
+        if !expired {
+            Terms::remove(state, counted, units);
+        }
+        self.add(state, &mut Change::none(now), now, units, self.group);
+        true
+    }
+
+    /// Takes `units` that were logged at `since` or later out of the log, the first first.
+    fn remove(state: &mut State, since: Nanos, units: u64) {
+        let (mut rest, mut amount) = (units, state.level.amount);
+        let log = state.log_mut();
+        let mut place = log.partition_point(|entry| entry.at < since);
+        while let Some(entry) = log.get_mut(place).filter(|_| rest > 0) {
+            let removed = rest.min(entry.units);
+            (rest, entry.units) = (rest - removed, entry.units - removed);
+            amount -= i128::from(removed);
+            if entry.units > 0 {
+                place += 1;
+            } else {
+                log.remove(place);
+            }
+        }
+        state.level.amount = amount;
+    }
+
+    /// Takes back the charges in `change`, after which there were no others, as if they had never been made.
+    pub(crate) fn undo(state: &mut State, change: &Change) {
+        let log = state.log_mut();
+        for _ in 0..change.added {
+            log.pop_back();
+        }
+        if let (Some(entry), Some(last)) = (change.joined, log.back_mut()) {
+            *last = entry;
+        }
+        state.level.amount -= i128::from(change.units);
+        state.level.at = change.at;
+    }
+
+    /// Takes `units` that were granted at `grant` and not used out of the log, where they still stand under that time.
+    pub(crate) fn give_back(state: &mut State, grant: Nanos, units: u64) {
+        if let Some(entry) = state.log_mut().iter_mut().rev().find(|entry| entry.at <= grant)
+            && entry.at == grant
+        {
+            let returned = units.min(entry.units);
+            entry.units -= returned;
+            state.level.amount -= i128::from(returned);
+            state.log_mut().retain(|entry| entry.units > 0);
+        }
+    }
+
+    /// Takes `units` that still count at `now` out of the log, as far as they are there: the earliest first, for whichever
+    /// they were, the rest counts no shorter than it should.
+    pub(crate) fn credit(&self, state: &mut State, now: Nanos, units: u64) {
+        let (mut rest, mut amount) = (units, state.level.amount);
+        for entry in state.log_mut().iter_mut().skip_while(|entry| self.has_left(entry, now)) {
+            let returned = rest.min(entry.units);
+            entry.units -= returned;
+            amount -= i128::from(returned);
+            rest -= returned;
+        }
+        state.level.amount = amount;
+    }
+
+    /// Logs `units` at `now` that were used without a grant, be it more than the window allows: all count for a period.
+    pub(crate) fn pay(&self, state: &mut State, now: Nanos, units: u64) {
+        let time = now.max(state.level.at);
+        if units > 0 {
+            // Beyond the count they need no times of their own: so the log stays as short as the window is.
+            let group = if self.held_at(state, time) > self.count { u64::MAX } else { self.group };
+            self.add(state, &mut Change::none(time), time, units, group);
+        }
+    }
+
+    /// Whether nothing counts any more at `time`, or at the last grant where that is later.
+    pub(crate) fn is_empty(&self, state: &State, time: Nanos) -> bool {
+        self.held_at(state, time.max(state.level.at)) == 0
+    }
+
+    /// Whole units that could be taken at `now`; nothing while a grant lies ahead.
+    pub(crate) fn available(&self, state: &State, now: Nanos) -> u64 {
+        if now < state.level.at { 0 } else { self.count.saturating_sub(self.held_at(state, now)) }
+    }
+
+    /// The time at which `units` more will all have been granted, were this window the only limit.
+    pub(crate) fn schedule(&self, state: &State, now: Nanos, units: u64) -> Option<Nanos> {
+        let start = now.max(state.level.at);
+        let free = self.count.saturating_sub(self.held_at(state, start));
+        let Some(beyond) = units.checked_sub(free).and_then(|beyond| beyond.checked_sub(1)) else { return Some(start) };
+        // From here on every unit takes the place of an earlier one, a whole number of periods later.
+        let (rounds, mut place) = (beyond / self.count, beyond % self.count);
+        let live = state.log().iter().filter(|entry| !self.has_left(entry, start));
+        let freed = live.map(|entry| (entry.at, entry.units)).chain([(start, free)]);
+        for (at, room) in freed {
+            match place.checked_sub(room) {
+                Some(further) => place = further,
+                None => return self.period.checked_mul(rounds + 1)?.checked_add(at),
+            }
+        }
+        None
+    }
+
+    /// Units that count at `time`, which is not before the last grant.
+    fn held_at(&self, state: &State, time: Nanos) -> u64 {
+        let gone = state.log().iter().take_while(|entry| self.has_left(entry, time));
+        let held = state.level.amount - gone.map(|entry| i128::from(entry.units)).sum::<i128>();
+        u64::try_from(held).unwrap_or(u64::MAX)
+    }
+
+    /// Whether `entry` makes room again at `time`.
+    fn has_left(&self, entry: &Entry, time: Nanos) -> bool {
+        time.checked_sub(entry.at).is_some_and(|age| age >= self.period)
+    }
+}
+
+/// A window of `count` units in any `period` nanoseconds, and what was granted in it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Window {
+    terms: Terms,
+    state: State,
+}
+
+impl Window {
+    /// An empty window at `now`.
+    #[must_use]
+    pub fn new(count: NonZeroU64, period: NonZeroU64, now: Nanos) -> Self {
+        Window { terms: Terms::new(count, period), state: State::new(0, now) }
+    }
+
+    /// The most units in any period.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.terms.count
+    }
+
+    /// The period, in nanoseconds.
+    #[must_use]
+    pub fn period(&self) -> Nanos {
+        self.terms.period
+    }
+
+    /// The least time, not before `now` nor before the last grant, at which `cost` units conform.
+    ///
+    /// `None` for a cost above the window's count, which no time allows, and beyond the end of the clock.
+    #[must_use]
+    pub fn conforms_at(&self, now: Nanos, cost: u64) -> Option<Nanos> {
+        self.terms.room_at(&self.state, now.max(self.state.level.at), cost)
+    }
+
+    /// Takes `cost` units at `grant`, a time not before [`conforms_at`](Self::conforms_at).
+    pub fn charge(&mut self, grant: Nanos, cost: u64) {
+        let at = self.state.level.at;
+        self.terms.charge(&mut self.state, &mut Change::none(at), at, grant, cost);
+    }
+
+    /// Whole units that could be taken at `now`; nothing while a grant lies ahead.
+    #[must_use]
+    pub fn available(&self, now: Nanos) -> u64 {
+        self.terms.available(&self.state, now)
+    }
+}

@@ -1,0 +1,99 @@
+//! The bucket on the server as it was last seen, and what an answer says of it.
+
+use super::link::Answer;
+use super::terms::Terms;
+use super::{MICROSECOND, RedisError};
+use crate::clock::Nanos;
+use crate::limits::{Grant, Limits, Policy};
+use crate::store::lease::Rules;
+
+/// The bucket as it was last seen.
+#[derive(Debug)]
+pub(super) struct Known {
+    /// 0 where it never was.
+    pub(super) id: i64,
+    pub(super) policy: Option<Policy>,
+    pub(super) terms: Terms,
+    pub(super) quantum: u64,
+    pub(super) rules: Rules,
+    /// Our latest grant.
+    pub(super) latest: Nanos,
+}
+
+impl Known {
+    pub(super) fn new(policy: Option<&Policy>) -> Result<Self, RedisError> {
+        let mut known = Known {
+            id: 0,
+            policy: None,
+            terms: Terms { text: String::new(), numbers: String::new() },
+            quantum: 1,
+            rules: Rules::default(),
+            latest: 0,
+        };
+        if let Some(policy) = policy {
+            known.set_policy(policy)?;
+        }
+        Ok(known)
+    }
+
+    /// Tells it from those that were lost before.
+    pub(super) fn generation(&self) -> u64 {
+        self.id.unsigned_abs()
+    }
+
+    pub(super) fn set_policy(&mut self, policy: &Policy) -> Result<(), RedisError> {
+        self.terms = Terms::of(policy)?;
+        let limits = Limits::new(policy, 0);
+        (self.quantum, self.rules) = (limits.quantum(), Rules::of(policy, &limits));
+        self.policy = Some(policy.clone());
+        Ok(())
+    }
+}
+
+/// No limit on a server reaches beyond what the script reckons exactly.
+pub(super) fn whole(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX).min(1 << 51)
+}
+
+/// Time, units and the limit that bound, from 1, of each grant: of some of the units that were asked for, in order.
+pub(super) fn grants(answer: &Answer, asked: u64) -> Option<Vec<Grant>> {
+    let number = |number: i64| u64::try_from(number).ok();
+    let (mut left, mut latest) = (asked, 0);
+    let grant = |run: &[i64]| {
+        let (at, units, place) = (number(run[0])?, number(run[1])?, usize::try_from(run[2]).ok()?);
+        let is_in_order = std::mem::replace(&mut latest, at) <= at;
+        left = left.checked_sub(units)?;
+        let makes_sense = is_in_order && at < 1 << 52 && (units > 0 || asked == 0);
+        makes_sense.then(|| Grant::told(at.saturating_mul(MICROSECOND), units, place.checked_sub(1), answer.number))
+    };
+    let runs = answer.numbers.chunks_exact(3);
+    if runs.remainder().is_empty() && runs.len() > 0 { runs.map(grant).collect() } else { None }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn grants_that_make_no_sense_are_none() {
+        let told = |numbers: &[i64]| {
+            let answer = Answer { numbers: numbers.to_vec(), number: 7, ..Answer::default() };
+            grants(&answer, 5).map(|grants| grants.iter().map(|grant| (grant.at, grant.units)).collect::<Vec<_>>())
+        };
+        assert_eq!(told(&[1, 2, 0, 1, 3, 1]), Some(vec![(1_000, 2), (1_000, 3)]));
+        for wrong in [
+            &[][..],
+            &[1, 2],
+            &[1, 0, 0],
+            &[1, 6, 0],
+            &[1, i64::MAX, 0, 1, i64::MAX, 0, 1, i64::MAX, 0],
+            &[1, -1, 0],
+            &[-1, 1, 0],
+            &[i64::MAX, 1, 0],
+            &[2, 1, 0, 1, 1, 0],
+            &[1, 1, -1],
+        ] {
+            assert_eq!(told(wrong), None, "{wrong:?}");
+        }
+    }
+}

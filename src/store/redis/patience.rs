@@ -1,0 +1,80 @@
+//! What to do while the server is away.
+
+use super::RedisError;
+use std::collections::hash_map::RandomState;
+use std::fmt;
+use std::hash::{BuildHasher, Hasher};
+use std::time::{Duration, Instant};
+
+/// Between two tries to reach the server: at first, and at last.
+const PAUSES: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(2)];
+
+/// How long to go on trying while the server is away, and who is told. Each try is given three seconds for the answer, also
+/// the last one: who hangs up sooner may have been granted what he no longer hears of.
+pub struct Patience {
+    /// `None`: for ever.
+    until: Option<Instant>,
+    tell: Box<dyn Fn(&Trouble<'_>) + Send + Sync>,
+}
+
+/// What happens to the server: told once each.
+#[derive(Debug)]
+pub enum Trouble<'a> {
+    /// It cannot be reached; nothing is granted until it can.
+    Away(&'a RedisError),
+    /// It can be reached again after so long.
+    Back(Duration),
+}
+
+impl Patience {
+    /// None: the first error is returned.
+    #[must_use]
+    pub fn none() -> Self {
+        Patience::new(Some(Instant::now()), |_| {})
+    }
+
+    /// Goes on trying `until` then, ever more slowly, or for ever, and tells `tell`.
+    pub fn new(until: Option<Instant>, tell: impl Fn(&Trouble<'_>) + Send + Sync + 'static) -> Self {
+        Patience { until, tell: Box::new(tell) }
+    }
+
+    fn left(&self) -> Duration {
+        self.until.map_or(Duration::MAX, |until| until.saturating_duration_since(Instant::now()))
+    }
+
+    /// Does `act` until it succeeds or fails for good.
+    pub(super) fn insist<T>(&self, mut act: impl FnMut() -> Result<T, RedisError>) -> Result<T, RedisError> {
+        let (began, mut pause, mut told) = (Instant::now(), PAUSES[0], false);
+        loop {
+            match act() {
+                Err(error) if error.may_pass() && !self.left().is_zero() => {
+                    if !told {
+                        (self.tell)(&Trouble::Away(&error));
+                    }
+                    told = true;
+                    std::thread::sleep(jittered(pause).min(self.left()));
+                    pause = (pause * 2).min(PAUSES[1]);
+                }
+                result => {
+                    if told && result.is_ok() {
+                        (self.tell)(&Trouble::Back(began.elapsed()));
+                    }
+                    return result;
+                }
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Patience {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Patience").field("until", &self.until).finish_non_exhaustive()
+    }
+}
+
+/// Between half of it and all: those whom one server left do not all come back at once.
+fn jittered(pause: Duration) -> Duration {
+    // Each state is seeded differently, which is all the chance that is needed.
+    let random = u32::from(RandomState::new().build_hasher().finish().to_le_bytes()[0]);
+    pause / 2 + pause * random / 512
+}

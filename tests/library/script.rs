@@ -1,0 +1,152 @@
+//! The script of the Redis store, run inside the test process on the Lua that Redis runs, with a stand-in for the server.
+//!
+//! It counts in whole numbers of some small unit of time; here that is the unit in which the core counts, so that both
+//! must come to the same numbers.
+
+use crate::model::{EXACT, Limit};
+use mlua::{Function, Lua, Table, Value, Variadic};
+
+/// Numbers below this are exact in the script.
+pub(crate) const BOUND: u64 = 1 << 51;
+
+const SCRIPT: &str = include_str!("../../src/store/redis/bucket.lua");
+
+/// A bucket on a server of its own.
+pub(crate) struct Script {
+    ask: Function,
+    step: Function,
+    /// Its limits as text, which names them, and as numbers.
+    terms: [String; 2],
+    _lua: Lua,
+}
+
+/// A grant's time, the place of the limit that bound, and its number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Granted {
+    pub(crate) at: u64,
+    pub(crate) units: u64,
+    pub(crate) bound_by: Option<usize>,
+    pub(crate) number: u64,
+}
+
+impl Granted {
+    pub(crate) fn told(&self) -> (u64, u64, Option<usize>) {
+        (self.at, self.units, self.bound_by)
+    }
+}
+
+/// Why not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Refused {
+    Never,
+    TooLong(u64),
+}
+
+impl Script {
+    /// Made at `now`. `None` if the limits are larger than the script counts.
+    pub(crate) fn new(limits: &[Limit], quantum: u64, now: u64) -> Option<Self> {
+        let terms = terms(limits, quantum)?;
+        let lua = Lua::new();
+        lua.load(include_str!("redis.lua")).exec().unwrap();
+        let (ask, step) = (lua.globals().get("ask").unwrap(), lua.load(SCRIPT).into_function().unwrap());
+        let script = Script { ask, step, terms, _lua: lua };
+        (now < BOUND).then(|| script.look(now))?;
+        Some(script)
+    }
+
+    fn ask(&self, now: u64, what: &str, with: &[i64]) -> Result<(u64, Vec<i64>), Refused> {
+        let [text, numbers] = &self.terms;
+        let head = [what.to_owned(), "0".to_owned(), "0".to_owned(), text.clone(), numbers.clone()];
+        let words: Variadic<String> = head.into_iter().chain(with.iter().map(ToString::to_string)).collect();
+        let reply: Table = self.ask.call((self.step.clone(), now, words)).unwrap();
+        let reply: Vec<Value> = reply.sequence_values().map(Result::unwrap).collect();
+        // As a server does, it leaves no fraction.
+        let number = |value: &Value| match value {
+            Value::Integer(number) => *number,
+            Value::Number(number) if number.fract() == 0.0 => number.to_string().parse().unwrap(),
+            other => panic!("{other:?} in {reply:?}"),
+        };
+        match reply[0].as_string().map(mlua::LuaString::to_string_lossy).as_deref() {
+            Some("ok") => Ok((positive(number(&reply[4])), reply[5..].iter().map(number).collect())),
+            Some("late") => Err(Refused::TooLong(positive(number(&reply[1])))),
+            Some("never") => Err(Refused::Never),
+            _ => panic!("{reply:?}"),
+        }
+    }
+
+    /// As [`throttle::limits::Limits::take_within`]; any wait will do without one.
+    pub(crate) fn take(&self, now: u64, cost: u64, max_wait: Option<u64>) -> Result<Granted, Refused> {
+        let (number, reply) = self.ask(now, "take", &[whole(cost), max_wait.map_or(-1, whole)])?;
+        Ok(granted(&reply, number))
+    }
+
+    pub(crate) fn lease(&self, now: u64, waiting: u64, span: u64) -> Result<Vec<Granted>, Refused> {
+        let (number, reply) = self.ask(now, "lease", &[whole(waiting), whole(span), 0])?;
+        Ok(reply.chunks(3).map(|run| granted(run, number)).collect())
+    }
+
+    /// Of a lease `spent` units were used, and not the runs in `rest`.
+    pub(crate) fn return_lease(&self, now: u64, spent: u64, rest: &[Granted]) {
+        let mut with = vec![whole(rest[0].number), whole(spent), 0];
+        with.extend(rest.iter().flat_map(|run| [whole(run.at), whole(run.units)]));
+        // The time comes last where a test tells it.
+        self.ask(now, "unlease", &with).unwrap();
+    }
+
+    pub(crate) fn give_back(&self, now: u64, grant: &Granted) {
+        self.ask(now, "give", &[grant.number, grant.at, grant.units].map(whole)).unwrap();
+    }
+
+    pub(crate) fn hold_until(&self, now: u64, until: u64) {
+        self.ask(now, "hold", &[whole(until)]).unwrap();
+    }
+
+    pub(crate) fn set(&mut self, now: u64, limits: &[Limit], quantum: u64, fresh: &[bool]) {
+        self.terms = terms(limits, quantum).unwrap();
+        let fresh: Vec<i64> = fresh.iter().map(|fresh| i64::from(*fresh)).collect();
+        self.ask(now, "set", &fresh).unwrap();
+    }
+
+    /// What each limit has left, what all have, and how long a unit would wait; -1 for ever.
+    pub(crate) fn look(&self, now: u64) -> Vec<i64> {
+        self.ask(now, "look", &[]).unwrap().1
+    }
+}
+
+fn granted(run: &[i64], number: u64) -> Granted {
+    let bound_by = usize::try_from(run[2]).unwrap().checked_sub(1);
+    Granted { at: positive(run[0]), units: positive(run[1]), bound_by, number }
+}
+
+fn positive(number: i64) -> u64 {
+    u64::try_from(number).unwrap()
+}
+
+fn whole(number: u64) -> i64 {
+    i64::try_from(number.min(BOUND)).unwrap()
+}
+
+/// As the store tells them to the script, but in the core's unit of time.
+fn terms(limits: &[Limit], quantum: u64) -> Option<[String; 2]> {
+    let numbers: Option<Vec<String>> = limits.iter().map(numbers).collect();
+    Some([format!("{limits:?}"), format!("{} {}", quantum.min(BOUND), numbers?.join(" "))])
+}
+
+fn numbers(limit: &Limit) -> Option<String> {
+    let fits = |number: u64| (number < BOUND).then_some(number);
+    match *limit {
+        Limit::Bucket { units, period, burst, initial } => {
+            let divisor = gcd(units, period);
+            let (units, period) = (fits(units / divisor)?, fits(period / divisor)?);
+            let full = burst.checked_mul(period).and_then(fits)?;
+            Some(format!("0 {units} {period} {full} {}", initial * period))
+        }
+        Limit::Window { count, period } => {
+            Some(format!("1 {} {} {}", fits(period)?, fits(count)?, count.div_ceil(EXACT)))
+        }
+    }
+}
+
+fn gcd(a: u64, b: u64) -> u64 {
+    if b == 0 { a } else { gcd(b, a % b) }
+}

@@ -1,0 +1,277 @@
+//! One arithmetic in three places: the core, the library with its fast path, and the script of the Redis store, side by
+//! side. Whatever is asked of them, they come to the same times.
+
+use crate::laws::written;
+use crate::limiters::FakeTimer;
+use crate::model::{EXACT, Limit};
+use crate::script::{BOUND, Granted, Refused, Script};
+use proptest::prelude::*;
+use proptest::sample::Index;
+use std::sync::Arc;
+use std::time::Duration;
+use throttle::clock::{Clock, FakeClock};
+use throttle::limiter::{AcquireError, Limiter, Oversize};
+use throttle::limits::{Ask, Grant, Limits, Policy, Refusal};
+use throttle::store::{Lease, Memory, Store, StoreError};
+
+/// The library and the script beside the core. Each takes part as long as its numbers suffice.
+pub(crate) struct Beside {
+    library: Option<Library>,
+    script: Option<Script>,
+    limits: Vec<Limit>,
+    /// The latest time of a question. The core counts an earlier one as the latest grant's, a server as a clock set back.
+    seen: u64,
+}
+
+struct Library {
+    timer: Arc<FakeTimer>,
+    limiter: Limiter,
+}
+
+impl Beside {
+    pub(crate) fn new(limits: &[Limit], now: u64) -> Self {
+        let (library, script) = (Library::new(limits, now), Script::new(limits, 1, now));
+        Beside { library, script, limits: limits.to_vec(), seen: now }
+    }
+
+    /// They grant, or refuse, what the core granted or refused.
+    pub(crate) fn take(&mut self, now: u64, cost: u64, expected: Option<&Grant>) {
+        let in_order = now >= self.seen;
+        self.seen = self.seen.max(now);
+        self.library = self.library.take().filter(|_| in_order && cost < 1 << 40);
+        if let Some(library) = &self.library {
+            library.take(now, cost, expected, &self.limits);
+        }
+        let at = expected.map_or(now, |grant| grant.at).max(now);
+        self.script =
+            self.script.take().filter(|_| in_order && at < BOUND && self.limits.iter().all(|l| fits(l, cost)));
+        if let Some(script) = &self.script {
+            let taken = script.take(now, cost, None).map(|granted| (granted.at, granted.bound_by));
+            let expected = expected.map(|grant| (grant.at, grant.bound_by)).ok_or(Refused::Never);
+            assert_eq!(taken, expected, "the script: {cost} at {now} by {:?}", self.limits);
+        }
+    }
+
+    fn both(&self) -> bool {
+        self.library.is_some() && self.script.is_some()
+    }
+}
+
+/// Whether the script counts so much.
+fn fits(limit: &Limit, cost: u64) -> bool {
+    match limit {
+        Limit::Bucket { period, .. } => cost.checked_mul(*period).is_some_and(|price| price < BOUND),
+        Limit::Window { .. } => cost < BOUND,
+    }
+}
+
+impl Library {
+    /// `None` if the limits are larger than the library counts, in millionths of a unit.
+    fn new(limits: &[Limit], now: u64) -> Option<Self> {
+        let is_large = |limit: &Limit| match *limit {
+            Limit::Bucket { units, burst, .. } => units >= 1 << 40 || burst >= 1 << 40,
+            Limit::Window { count, .. } => count > EXACT,
+        };
+        if limits.iter().any(is_large) {
+            return None;
+        }
+        let timer = Arc::new(FakeTimer::default());
+        timer.set(now);
+        let builder = Limiter::builder().timer(timer.clone()).oversize(Oversize::Wait);
+        let limiter = limits.iter().map(written).fold(builder, throttle::limiter::Builder::limit).build().ok()?;
+        Some(Library { timer, limiter })
+    }
+
+    /// Tries, by the fast path if it is open; what is not there yet is reserved.
+    fn take(&self, now: u64, cost: u64, expected: Option<&Grant>, limits: &[Limit]) {
+        self.timer.set(now);
+        let what = format!("the library: {cost} at {now} by {limits:?}");
+        match (self.limiter.try_acquire(cost), expected) {
+            (Ok(()), Some(grant)) => assert!(cost == 0 || grant.at == now, "{what}: granted, not at {}", grant.at),
+            (Err(AcquireError::TooLong { wait, .. }), Some(grant)) => {
+                assert_eq!(wait, Duration::from_nanos(grant.at - now), "{what}");
+                assert_eq!(self.limiter.reserve(cost).unwrap().at(), Duration::from_nanos(grant.at), "{what}");
+            }
+            (Err(AcquireError::Never { .. }), None) => {}
+            (answer, expected) => panic!("{what}: {answer:?}, but {expected:?}"),
+        }
+    }
+}
+
+/// What is asked of a store.
+#[derive(Clone, Debug)]
+enum Step {
+    /// So many units, in so long if there is a bound.
+    Take(u64, Option<u64>),
+    /// A lease for so many units over so long, of which some are used before the rest is returned.
+    Lease {
+        waiting: u64,
+        span: u64,
+        used: Index,
+        later: u64,
+        between: Box<Step>,
+    },
+    GiveBack(Index),
+    Hold(u64),
+    /// Other limits, of the same kinds, from now on.
+    Set(Vec<(u64, u64, u64)>, Vec<bool>),
+}
+
+fn any_step(limits: usize) -> impl Strategy<Value = Step> + Clone {
+    let take = (0..=6_u64, prop::option::of(0..4_000_u64)).prop_map(|(cost, wait)| Step::Take(cost, wait));
+    let hold = (0..5_000_u64).prop_map(Step::Hold);
+    let between = prop_oneof![3 => Just(Step::Take(0, None)), 1 => take.clone(), 1 => hold.clone()];
+    let lease = (1..=9_u64, 0..4_000_u64, any::<Index>(), prop_oneof![Just(0), 0..3_000_u64], between).prop_map(
+        |(waiting, span, used, later, between)| Step::Lease { waiting, span, used, later, between: Box::new(between) },
+    );
+    let set = (prop::collection::vec(any_size(), limits), prop::collection::vec(any::<bool>(), limits))
+        .prop_map(|(sizes, fresh)| Step::Set(sizes, fresh));
+    prop_oneof![6 => take, 3 => lease, 3 => any::<Index>().prop_map(Step::GiveBack), 1 => hold, 1 => set]
+}
+
+/// Units, the period, and the burst.
+fn any_size() -> impl Strategy<Value = (u64, u64, u64)> + Clone {
+    let period = prop_oneof![prop::sample::select(vec![500, 1_000, 2_000, 12_000]), 1..5_000_u64, 1..1_u64 << 30];
+    (prop_oneof![1..=20_u64, 1..=2_000_u64], period, prop_oneof![1..=5_u64, 1..=3_000_u64])
+}
+
+fn limit(is_window: bool, (units, period, burst): (u64, u64, u64), initial: u64) -> Limit {
+    if is_window {
+        Limit::Window { count: units, period }
+    } else {
+        Limit::Bucket { units, period, burst, initial: initial.min(burst) }
+    }
+}
+
+fn any_limits() -> impl Strategy<Value = Vec<Limit>> + Clone {
+    let any = (any::<bool>(), any_size(), prop_oneof![Just(u64::MAX), 0..5_u64]);
+    prop::collection::vec(any.prop_map(|(window, size, initial)| limit(window, size, initial)), 1..=3)
+}
+
+/// The core, as the store in memory has it, and the script.
+struct Both {
+    limits: Vec<Limit>,
+    clock: FakeClock,
+    core: Memory<FakeClock>,
+    script: Script,
+    held: Vec<(Grant, Granted)>,
+}
+
+impl Both {
+    fn new(limits: Vec<Limit>) -> Self {
+        let clock = FakeClock::at(0);
+        let core = Memory::new(&policy(&limits), clock.clone());
+        let script = Script::new(&limits, core.quantum(), 0).unwrap();
+        Both { limits, clock, core, script, held: Vec::new() }
+    }
+
+    fn step(&mut self, step: &Step) {
+        let now = self.clock.now();
+        match step {
+            Step::Take(cost, wait) => {
+                let taken = self.core.take(*cost, wait.map_or(u64::MAX, |wait| now + wait));
+                let taken = taken.map(|(grant, _)| grant).map_err(refused);
+                let by_script = self.script.take(now, *cost, *wait);
+                assert_eq!(taken.as_ref().map(told), by_script.as_ref().map(Granted::told), "{step:?}");
+                self.held.extend(taken.ok().zip(by_script.ok()));
+            }
+            Step::Lease { waiting, span, used, later, between } => {
+                let ask = Ask { waiting: *waiting, span: *span, latest: 0 };
+                self.lease(ask, *used, *later, between);
+            }
+            Step::GiveBack(_) if self.held.is_empty() => {}
+            Step::GiveBack(index) => {
+                let (ours, theirs) = self.held.swap_remove(index.index(self.held.len()));
+                self.core.give_back(&ours).unwrap();
+                self.script.give_back(now, &theirs);
+            }
+            Step::Hold(wait) => {
+                self.core.hold_until(now + wait).unwrap();
+                self.script.hold_until(now, now + wait);
+            }
+            Step::Set(sizes, fresh) => {
+                let kinds = self.limits.iter().map(|limit| matches!(limit, Limit::Window { .. }));
+                self.limits = kinds.zip(sizes).map(|(window, size)| limit(window, *size, u64::MAX)).collect();
+                self.core.set(&policy(&self.limits), fresh).unwrap();
+                self.script.set(now, &self.limits, self.core.quantum(), fresh);
+            }
+        }
+    }
+
+    /// A lease, something between, and the rest is given back.
+    fn lease(&mut self, ask: Ask, used: Index, later: u64, between: &Step) {
+        let mut lease = Lease::default();
+        let leased = self.core.lease(&ask, &mut lease).map_err(refused);
+        let by_script = self.script.lease(self.clock.now(), ask.waiting, ask.span);
+        let theirs = by_script.as_ref().map(|runs| runs.iter().map(Granted::told).collect::<Vec<_>>());
+        assert_eq!(leased.as_ref().map(|_| lease.runs().map(told).collect()), theirs, "{ask:?}");
+        let Ok(by_script) = by_script else { return };
+        self.step(between);
+        self.clock.advance(later);
+        let used = used.index(by_script.len());
+        let spent = (0..used).map(|_| lease.next(u64::MAX).unwrap().units).sum();
+        self.core.return_lease(&mut lease).unwrap();
+        self.script.return_lease(self.clock.now(), spent, &by_script[used..]);
+    }
+
+    /// What each has left, all have, and a newcomer waits, is the same.
+    fn look_alike(&self) {
+        let (view, now) = (self.core.view().unwrap(), self.clock.now());
+        let wait = view.wait.map_or(-1, i128::from);
+        let ours: Vec<i128> = view.left.into_iter().chain([view.available.into(), wait]).collect();
+        let theirs: Vec<i128> = self.script.look(now).into_iter().map(i128::from).collect();
+        assert_eq!(theirs, ours, "at {now} by {:?}", self.limits);
+    }
+}
+
+fn policy(limits: &[Limit]) -> Policy {
+    Policy::new(&limits.iter().map(written).collect::<Vec<_>>(), None).unwrap()
+}
+
+fn told(grant: &Grant) -> (u64, u64, Option<usize>) {
+    (grant.at, grant.units, grant.bound_by)
+}
+
+fn refused(error: StoreError) -> Refused {
+    match error {
+        StoreError::Refused(Refusal::Never) => Refused::Never,
+        StoreError::Refused(Refusal::TooLong { wait }) => Refused::TooLong(wait),
+        error => panic!("{error}"),
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(256))]
+
+    #[test]
+    fn core_library_and_script_grant_at_the_same_times(
+        limits in any_limits(), steps in prop::collection::vec((0..3_000_u64, 0..=6_u64), 1..60)
+    ) {
+        let mut core = Limits::new(&policy(&limits), 0);
+        let mut beside = Beside::new(&limits, 0);
+        let mut now = 0;
+        for (later, cost) in steps {
+            // As often at once, and when it was granted.
+            now = match later % 3 { 0 => now, 1 => core.latest().max(now), _ => now + later };
+            let grant = core.take(now, cost).ok();
+            beside.take(now, cost, grant.as_ref());
+        }
+        let is_large = |limit: &Limit| matches!(limit, Limit::Window { count, .. } if *count > EXACT);
+        prop_assert!(beside.both() || limits.iter().any(is_large), "{limits:?} do not fit");
+    }
+
+    #[test]
+    fn core_and_script_agree_whatever_is_taken_given_back_held_and_set(
+        (limits, steps) in any_limits().prop_flat_map(|limits| {
+            let steps = prop::collection::vec((0..2_500_u64, any_step(limits.len())), 1..60);
+            (Just(limits), steps)
+        })
+    ) {
+        let mut both = Both::new(limits);
+        for (later, step) in steps {
+            both.clock.advance(if later < 500 { 0 } else { later });
+            both.step(&step);
+            both.look_alike();
+        }
+    }
+}
