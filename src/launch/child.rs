@@ -1,4 +1,4 @@
-//! One command from its start to its end: what it writes is collected, its time is watched, its group is ended with it.
+//! One command from its start to its end: its output is read, its time is watched, and its process group ends with it.
 
 use super::event::{Event, Sender};
 use super::job::Job;
@@ -27,10 +27,10 @@ use tokio::process::Child;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep};
 
-/// The most that a pipe usually holds, and so the most that a command can have written before its end and we not read.
+/// The most that a pipe usually holds: at most so much was written before the command's end and is not read yet.
 const IN_A_PIPE: usize = 1 << 20;
 
-/// What is read at once.
+/// Bytes read at once.
 const READ: usize = 8 * 1024;
 
 /// What the pump's thread and the commands' tasks share.
@@ -77,21 +77,20 @@ pub(super) struct Running {
     pub(super) slot: u32,
 }
 
-/// Stays with the command until its end, and tells how it ended.
+/// Attends to the command until its end, prints its output, and sends how it ended.
 pub(super) async fn attend(shared: Arc<Shared>, running: Running) {
     let Running { job, mut child, target, slot } = running;
     let mut streams = Streams::new(&shared, &job, &mut child);
     let outcome = watch(&shared, &job, &mut child, target, &mut streams).await;
-    // Its file is free before somebody waits for one.
+    // Frees a file descriptor before something waits for one.
     drop(child);
     let (collected, finished) = streams.finish(&shared).await;
-    // Also where something of it is lost: what comes behind it waits for it.
+    // Even if some of it is lost: later output waits for its turn.
     let printed = shared.output.print(job.seq, collected).await;
     shared.ended(job, outcome, finished.and(printed), slot).await;
 }
 
-/// What it writes is read on the one hand, its life watched on the other: a reader of ours who takes nothing holds up no
-/// timeout.
+/// Reads its output and watches its time side by side: a reader of ours that takes nothing holds up no timeout.
 async fn watch(
     shared: &Arc<Shared>,
     job: &Arc<Job>,
@@ -116,11 +115,11 @@ async fn watch(
 /// The end of a command.
 struct End {
     status: io::Result<ExitStatus>,
-    /// When what is left of it is killed, where it took too long; see [`Slots::ran`](super::Slots::ran).
+    /// If it took too long: when the rest of its group is killed; see [`Slots::ran`](super::Slots::ran).
     kill_at: Option<Duration>,
 }
 
-/// Waits for its end, and ends it where it takes too long.
+/// Waits for its end, and ends it if it takes too long.
 async fn live(shared: &Arc<Shared>, child: &mut Child, target: Target) -> End {
     let timeout = shared.options.timeout.map_or(NEVER, |timeout| timeout.min(NEVER));
     if let Some(status) = ended_within(shared, child, timeout).await {
@@ -137,7 +136,7 @@ async fn live(shared: &Arc<Shared>, child: &mut Child, target: Target) -> End {
     End { status: child.wait().await, kill_at }
 }
 
-/// How it ended, if it did within `time`. If we were stopped, both may have come to pass: then it ended.
+/// How it ended, if it did within `time`. If we were stopped meanwhile, both may be true: then it ended in time.
 async fn ended_within(shared: &Shared, child: &mut Child, time: Duration) -> Option<io::Result<ExitStatus>> {
     tokio::select! {
         status = child.wait() => return Some(status),
@@ -146,8 +145,8 @@ async fn ended_within(shared: &Shared, child: &mut Child, time: Duration) -> Opt
     child.try_wait().transpose()
 }
 
-/// Takes what it writes, until nobody holds its output open, or for a while after its end. Gives what got lost, and whether
-/// somebody still holds it open.
+/// Reads its output until no process holds that open, or for a while after its end. Returns why output was lost, if it was,
+/// and whether a process still holds it open.
 async fn listen(shared: &Arc<Shared>, streams: &mut Streams, has_ended: &Notify) -> (Option<io::Error>, bool) {
     let (mut out_buffer, mut err_buffer) = (Vec::new(), Vec::new());
     let mut lost = None;
@@ -173,7 +172,7 @@ async fn listen(shared: &Arc<Shared>, streams: &mut Streams, has_ended: &Notify)
     (lost, false)
 }
 
-/// After a timeout, or when everything is to end, what is left of the group is waited for, too, and at last killed.
+/// After a timeout, or when the run ends, also waits for what is left of the group, and finally kills it.
 async fn end_group(shared: &Arc<Shared>, target: Target, kill_at: Option<Duration>) {
     let mut killed_at = None;
     while (kill_at.is_some() || shared.slots.is_ending()) && shared.slots.survives(target) {
@@ -182,7 +181,7 @@ async fn end_group(shared: &Arc<Shared>, target: Target, kill_at: Option<Duratio
         if overdue {
             target.signal(Signal::KILL);
         }
-        // Who seems to be there still cannot be reached, or is dead and there is no /proc to tell.
+        // What still seems to be there cannot be signalled, or is a zombie and there is no /proc to tell.
         if (overdue || shared.slots.is_killing()) && now >= *killed_at.get_or_insert(now) + shared.options.times.dying {
             break;
         }
@@ -237,7 +236,7 @@ struct Stream<P> {
     pipe: Option<P>,
     spool: Spool,
     lines: Lines,
-    /// Where lines are let out as they come.
+    /// With lines printed as they come: the line that has not ended yet.
     partial: Option<Partial>,
     is_stdout: bool,
 }
@@ -249,7 +248,7 @@ impl<P: AsyncRead + AsFd + Unpin> Stream<P> {
         Stream { pipe, spool: Spool::new(&shared.budget), lines: Lines::new(tag.as_deref()), partial, is_stdout }
     }
 
-    /// Takes what was read; at the end the pipe is closed.
+    /// Takes what was read. Closes the pipe at its end.
     async fn take(&mut self, shared: &Arc<Shared>, read: io::Result<usize>, buffer: &mut Vec<u8>) -> io::Result<()> {
         match read {
             Ok(0) => self.pipe = None,
@@ -266,8 +265,8 @@ impl<P: AsyncRead + AsFd + Unpin> Stream<P> {
         Ok(())
     }
 
-    /// Takes what is already there. A slow reader, or being stopped, may have kept us from it; the runtime may not know yet
-    /// that there is something.
+    /// Takes what is in the pipe now. We may not have come to it because of a slow reader or a stop, and the runtime may not
+    /// know of it yet.
     async fn drain(&mut self, shared: &Arc<Shared>) -> io::Result<()> {
         let (mut buffer, mut taken) = (Vec::new(), 0);
         while let Some(pipe) = self.pipe.as_ref().filter(|_| taken < IN_A_PIPE) {
@@ -292,7 +291,7 @@ impl<P: AsyncRead + AsFd + Unpin> Stream<P> {
         }
     }
 
-    /// Lines go out by themselves; a last one without its end is ended, so that the next command's begins at the left.
+    /// Ends a last line that has no newline, so that the next command's output begins on a new line.
     async fn close(&mut self, shared: &Arc<Shared>) -> io::Result<()> {
         let Some(partial) = &mut self.partial else {
             return if self.lines.is_open() { self.spool.add(b"\n") } else { Ok(()) };
@@ -302,7 +301,7 @@ impl<P: AsyncRead + AsFd + Unpin> Stream<P> {
     }
 }
 
-/// Reads into `buffer`, which is grown only once there is something: most commands say nothing.
+/// Reads into `buffer`, which is allocated only if there is something to read: most commands print nothing.
 async fn read_some(pipe: &mut Option<impl AsyncRead + Unpin>, buffer: &mut Vec<u8>) -> io::Result<usize> {
     match pipe {
         Some(pipe) => {
