@@ -17,13 +17,16 @@ mod progress;
 mod report;
 mod signals;
 mod tally;
+mod turn;
 
 #[cfg(test)]
 mod generated;
 
 use exit::Exit;
-use flags::{Flags, Mode};
+use flags::{Flags, Task};
+use rustix::io::Errno;
 use std::fmt::Display;
+use std::io::{IsTerminal, Write};
 
 /// Runs the program and says how it ends.
 pub(crate) fn main() -> Exit {
@@ -33,7 +36,7 @@ pub(crate) fn main() -> Exit {
         Err(exit) => return exit,
     };
     run(&flags).unwrap_or_else(|error| {
-        say(format_args!("{error:#}{}", advice(&error)));
+        say(told(&flags, &error));
         flags.own_error()
     })
 }
@@ -48,36 +51,42 @@ impl Display for NoThread {
     }
 }
 
-/// What helps against a lack of open files, wherever it is felt, and of threads.
-fn advice(error: &anyhow::Error) -> &'static str {
-    use rustix::io::Errno;
-    let root = error.root_cause().downcast_ref::<std::io::Error>();
-    match root.and_then(std::io::Error::raw_os_error).map(Errno::from_raw_os_error) {
+/// An error, and what helps against it: against one of a bucket, or a limit of the system, wherever it is felt.
+fn told(flags: &Flags, error: &anyhow::Error) -> String {
+    if let Some(cause) = error.chain().find_map(|error| error.downcast_ref()) {
+        return bucket::told(flags, cause, format_args!("{error:#}"));
+    }
+    let code = error.root_cause().downcast_ref::<std::io::Error>().and_then(std::io::Error::raw_os_error);
+    let advice = match code.map(Errno::from_raw_os_error) {
         Some(Errno::MFILE) => "; ulimit -n allows more open files",
+        Some(Errno::FBIG) => "; ulimit -f allows larger files",
         Some(Errno::AGAIN) if error.is::<NoThread>() => "; ulimit -u allows more processes and threads",
         _ => "",
-    }
+    };
+    format!("{error:#}{advice}")
 }
 
 fn run(flags: &Flags) -> anyhow::Result<Exit> {
-    let writes = match flags.mode() {
-        Mode::Set => false,
-        Mode::Once => !flags.command().is_empty(),
+    let writes = match flags.task() {
+        Task::Set(_) => false,
+        Task::Once(_) => !flags.command().is_empty(),
         _ => true,
     };
     anyhow::ensure!(!(writes && before_main::stdout_is_closed()), "cannot write to standard output: it is closed");
-    match (flags.mode(), flags.bucket(), flags.template()) {
-        (Mode::Once, Some(bucket), _) => once::run(flags, bucket, flags.command()),
-        (Mode::Set, Some(bucket), _) => bucket::set(flags, bucket).map(|()| Exit::Success),
-        (Mode::Show(format), Some(bucket), _) => bucket::show(flags, bucket, format).map(|()| Exit::Success),
-        (_, _, Some(template)) => commands::run(flags, template),
-        _ => pipe::run(flags),
+    match flags.task() {
+        Task::Pipe => pipe::run(flags),
+        Task::Launch(template) => commands::run(flags, template),
+        Task::DryRun(template) => commands::dry_run(flags, template),
+        Task::Once(bucket) => once::run(flags, bucket, flags.command()),
+        Task::Set(bucket) => bucket::set(flags, bucket).map(|()| Exit::Success),
+        Task::Show(bucket, format) => bucket::show(flags, bucket, *format).map(|()| Exit::Success),
     }
 }
 
-/// A line on standard error, in one write, so that no other process's line tears it. If that cannot be written, there is
+/// A line on standard error, in one write. What would steer a terminal is shown there. If it cannot be written, there is
 /// nobody to tell.
 pub(crate) fn say(message: impl Display) {
-    use std::io::Write;
-    let _ = std::io::stderr().write_all(format!("throttle: {message}\n").as_bytes());
+    let line = format!("throttle: {message}");
+    let line = if std::io::stderr().is_terminal() { throttle::launch::printable(&line) } else { line };
+    let _ = std::io::stderr().write_all(format!("{line}\n").as_bytes());
 }

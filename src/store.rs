@@ -112,6 +112,9 @@ pub trait Store: Debug {
         false
     }
 
+    /// The process is about to end: later questions wait for others a second at most.
+    fn leave(&self) {}
+
     /// Waits for the lease that was sent for, and adds it to `lease`; nothing, if it does not come.
     fn receive_lease(&self, _lease: &mut Lease) {}
 
@@ -176,7 +179,7 @@ pub enum StoreError {
     #[error(transparent)]
     Redis(#[from] RedisError),
     /// The limits named are not those of the bucket.
-    #[error("{disagreement}, in the bucket {place}; leave -r out, or change it for everyone with --set")]
+    #[error("{disagreement}, in the bucket {place}")]
     Disagrees {
         /// Where the bucket is.
         place: String,

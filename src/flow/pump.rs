@@ -1,5 +1,6 @@
 //! The pump: one plain loop that reads, cuts, asks the sink, takes a grant, sleeps until it, and hands over.
 
+use crate::clock::Clock;
 use crate::flow::meter::{Meter, Phase};
 use crate::flow::{Filled, Flow, FlowError, Passed};
 use crate::limits::Grant;
@@ -22,7 +23,15 @@ pub enum PumpError {
 /// # Errors
 /// [`PumpError`]; what was read and not handed over still waits in `flow`.
 pub fn run(flow: &mut impl Flow, supply: &Supply, meter: &Meter) -> Result<(), PumpError> {
-    let mut pump = Pump { flow, supply, meter };
+    run_on(flow, supply, supply.clock(), meter)
+}
+
+/// As [`run`], but sleeps on `clock`, which tells the time of the supply's own.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_on(flow: &mut impl Flow, supply: &Supply, clock: &dyn Clock, meter: &Meter) -> Result<(), PumpError> {
+    let mut pump = Pump { flow, supply, clock, meter };
     while pump.gather()? {
         let room = pump.wait_for_sink()?;
         pump.release_run(room)?;
@@ -33,6 +42,7 @@ pub fn run(flow: &mut impl Flow, supply: &Supply, meter: &Meter) -> Result<(), P
 struct Pump<'a, F> {
     flow: &'a mut F,
     supply: &'a Supply,
+    clock: &'a dyn Clock,
     meter: &'a Meter,
 }
 
@@ -74,7 +84,7 @@ impl<F: Flow> Pump<'_, F> {
         let mut passed = Passed::default();
         let result = self.flow.pass(units, &mut passed);
         self.supply.handed_over(&grant, units);
-        self.meter.passed(passed.units, passed.bytes, self.supply.clock().now());
+        self.meter.passed(passed.units, passed.bytes, self.clock.now());
         Ok(result?)
     }
 
@@ -92,8 +102,8 @@ impl<F: Flow> Pump<'_, F> {
     fn sleep_until(&mut self, grant: &Grant, ready: u64) -> u64 {
         self.enter(Phase::Limit(grant.bound_by.unwrap_or(usize::MAX)));
         self.meter.waits_until(grant.at, grant.units);
-        self.supply.clock().sleep_until(grant.at);
-        let now = self.supply.clock().now();
+        self.clock.sleep_until(grant.at);
+        let now = self.clock.now();
         self.meter.late(grant.units, now.saturating_sub(grant.at));
         self.supply.take_available(ready - grant.units)
     }
@@ -104,6 +114,6 @@ impl<F: Flow> Pump<'_, F> {
     }
 
     fn enter(&self, phase: Phase) {
-        self.meter.enter(phase, self.supply.clock().now());
+        self.meter.enter(phase, self.clock.now());
     }
 }

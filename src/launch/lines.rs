@@ -1,6 +1,7 @@
 //! What a command writes, cut into lines: for a tag before each, or to let each out by itself.
 
 use super::spool::{Budget, Spool};
+use super::template::steers_terminal;
 use std::io;
 
 /// What stands before each line of a command's output: its first unit, so that a terminal can show it, and a tab.
@@ -11,10 +12,10 @@ pub(super) fn tag(unit: &[u8], on_terminal: bool) -> Vec<u8> {
     tag
 }
 
-/// `text` as a terminal can show it: control characters are escaped, and nothing else is changed.
+/// `text` as a terminal can show it: what steers the terminal is escaped, and nothing else is changed.
 #[must_use]
 pub fn printable(text: &str) -> String {
-    let escaped = |c: char| if c.is_control() { c.escape_default().collect() } else { c.to_string() };
+    let escaped = |c: char| if steers_terminal(c) { c.escape_default().collect() } else { c.to_string() };
     text.chars().map(escaped).collect()
 }
 

@@ -361,9 +361,19 @@ fn quote_for_terminal(word: &[u8]) -> Vec<u8> {
     if is_printable(word) { quote(word) } else { escaped(word) }
 }
 
+/// Whether a terminal does not show this character but obeys it: a control character, or one that turns the direction of
+/// what is around it (Unicode's `Bidi_Control`).
+#[must_use]
+pub fn steers_terminal(c: char) -> bool {
+    let turns = ['\u{61c}', '\u{200e}', '\u{200f}'].contains(&c)
+        || ('\u{202a}'..='\u{202e}').contains(&c)
+        || ('\u{2066}'..='\u{2069}').contains(&c);
+    c.is_control() || turns
+}
+
 /// Whether a terminal shows it as it is.
 fn is_printable(word: &[u8]) -> bool {
-    std::str::from_utf8(word).is_ok_and(|text| !text.contains(char::is_control))
+    std::str::from_utf8(word).is_ok_and(|text| !text.contains(steers_terminal))
 }
 
 fn escaped(word: &[u8]) -> Vec<u8> {
@@ -383,7 +393,7 @@ fn push_escaped(text: &mut Vec<u8>, c: char) {
         '\n' => text.extend(b"\\n"),
         '\t' => text.extend(b"\\t"),
         '\'' | '\\' => text.extend([b'\\', bytes[0]]),
-        c if c.is_control() => push_octal(text, bytes),
+        c if steers_terminal(c) => push_octal(text, bytes),
         _ => text.extend(bytes),
     }
 }

@@ -1,82 +1,122 @@
 //! Buckets: where limits live that other processes use, too.
 
-use super::flags::{Flags, Format};
+use super::flags::{Flags, Format, Task};
 use super::say;
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 use serde_json::json;
 use std::ffi::{OsStr, OsString};
-use std::io::Write;
+use std::fmt::Display;
+use std::io::{IsTerminal, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use throttle::clock::{self, Nanos, SystemClock};
+use throttle::launch::printable;
 use throttle::limits::Plan;
-use throttle::store::{Address, File, Memory, Patience, Place, Redis, Store, StoreError, Supply, Trouble, View};
+use throttle::store::{
+    Address, AddressError, File, FileError, Memory, Patience, Place, Redis, RedisError, Store, StoreError, Supply,
+    Trouble, View,
+};
 
 /// A bucket, wherever it is.
 pub(crate) type AnyBucket = dyn Store + Send + Sync;
 
-/// Where a bucket is that the user names.
+/// A bucket that the user names.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Bucket {
+pub(crate) struct Bucket {
+    kind: Kind,
+    /// Whether it was not named here but by `THROTTLE_BUCKET`.
+    is_default: bool,
+}
+
+/// Where it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Kind {
     File(Place),
     Server(Address),
 }
 
 impl Bucket {
     /// What `word` names: a server's by its scheme, a path where it has a slash, otherwise a file in the folder for buckets.
+    /// `is_default`: the environment says so.
     ///
     /// # Errors
     /// Words on what is wrong with it.
-    pub(crate) fn named(word: &OsStr) -> Result<Self, String> {
-        if Address::is_meant(word.as_bytes()) {
+    pub(crate) fn named(word: &OsStr, is_default: bool) -> Result<Self, String> {
+        let kind = if Address::is_meant(word.as_bytes()) {
             let address = word.to_str().unwrap_or_default().parse();
-            return address.map(Bucket::Server).map_err(|error| error.to_string());
+            address.map(Kind::Server).map_err(|error: AddressError| error.to_string())?
+        } else {
+            let folder = || folder(std::env::var_os("XDG_STATE_HOME"), std::env::var_os("HOME"));
+            place(word, folder).map(Kind::File)?
+        };
+        Ok(Bucket { kind, is_default })
+    }
+
+    /// Whether it can keep these limits: neither opens nor asks anything.
+    ///
+    /// # Errors
+    /// Why it cannot.
+    pub(crate) fn check(&self, plan: &Plan) -> Result<(), StoreError> {
+        match &self.kind {
+            Kind::File(_) => File::check(plan).map_err(StoreError::from),
+            Kind::Server(_) => Redis::check(plan).map_err(StoreError::from),
         }
-        let folder = || folder(std::env::var_os("XDG_STATE_HOME"), std::env::var_os("HOME"));
-        place(word, folder).map(Bucket::File)
     }
 
     /// Opens it; where it is not there yet it is made with `plan`.
-    pub(super) fn open(&self, plan: Option<&Plan>, patience: Patience) -> Result<Box<AnyBucket>, StoreError> {
-        Ok(match self {
-            Bucket::File(place) => Box::new(File::open(place.clone(), plan)?),
-            Bucket::Server(address) => Box::new(Redis::open(address.clone(), plan, patience)?),
+    fn open(&self, plan: Option<&Plan>, patience: Patience) -> Result<Box<AnyBucket>, StoreError> {
+        Ok(match &self.kind {
+            Kind::File(place) => Box::new(File::open(place.clone(), plan)?),
+            Kind::Server(address) => Box::new(Redis::open(address.clone(), plan, patience)?),
         })
     }
 
+    /// What an error begins with: the variable, if that is where the bucket was named.
+    fn origin(&self) -> &'static str {
+        if self.is_default { "THROTTLE_BUCKET: " } else { "" }
+    }
+
+    /// What to do about an error.
+    fn advice(&self, error: &StoreError, task: &Task) -> &'static str {
+        let is_unknown =
+            matches!(error, StoreError::File(FileError::Unknown(_)) | StoreError::Redis(RedisError::Unknown(_)));
+        match (error, task) {
+            (StoreError::Disagrees { .. }, _) if self.is_default => "; leave -r out, or name another with --bucket",
+            (StoreError::Disagrees { .. }, _) => "; leave -r out, or change it for everyone with --set",
+            _ if !is_unknown => "",
+            _ if !self.is_default => "; make it with its limits, like --set -r 5/s",
+            (_, Task::Once(_)) => "; make it with its limits, like --once -r 5/s",
+            (_, Task::Show(..) | Task::Set(_)) => "; name another with --bucket",
+            _ => "; for a limit of this run alone write -r 5/s",
+        }
+    }
+
     fn name(&self) -> String {
-        match self {
-            Bucket::File(place) => place.path.file_name().unwrap_or_default().to_string_lossy().into_owned(),
-            Bucket::Server(address) => address.name().to_owned(),
+        match &self.kind {
+            Kind::File(place) => place.path.file_name().unwrap_or_default().to_string_lossy().into_owned(),
+            Kind::Server(address) => address.name().to_owned(),
         }
     }
 
     /// Where it is, as one finds it from anywhere, and whether that is a path or a URL.
     fn whereabouts(&self) -> (&'static str, String) {
-        match self {
-            Bucket::File(Place { path, .. }) => {
+        match &self.kind {
+            Kind::File(Place { path, .. }) => {
                 let absolute = std::path::absolute(path).unwrap_or_else(|_| path.clone());
                 ("path", absolute.to_string_lossy().into_owned())
             }
-            Bucket::Server(address) => ("url", address.to_string()),
+            Kind::Server(address) => ("url", address.to_string()),
         }
     }
 }
 
-/// What `word` shows in a message: of an address that makes no sense no more than its scheme, as the rest may be a password.
-pub(super) fn redacted(word: &OsStr) -> String {
-    let word = word.to_string_lossy();
-    if !Address::is_meant(word.as_bytes()) {
-        return word.into_owned();
-    }
-    format!("{}://…", word.split(':').next().unwrap_or_default())
-}
-
 /// Tells what happens to a server.
-pub(super) fn tell(trouble: &Trouble<'_>) {
+fn tell(trouble: &Trouble<'_>, origin: &str) {
     match trouble {
-        Trouble::Away(error) => say(format_args!("{error}; waiting for it (to end instead: --on-store-error fail)")),
+        Trouble::Away(error) => {
+            say(format_args!("{origin}{error}; waiting for it (to end instead: --on-store-error fail)"));
+        }
         Trouble::Back(after) => {
             say(format_args!("the bucket is back after {}", shown_time(*after)));
         }
@@ -85,6 +125,25 @@ pub(super) fn tell(trouble: &Trouble<'_>) {
 
 fn shown_time(time: Duration) -> String {
     clock::shown(Nanos::try_from(time.as_nanos()).unwrap_or(Nanos::MAX))
+}
+
+/// What to say of `error`, in which `words` tell more: who named the bucket, and what to do.
+pub(super) fn told(flags: &Flags, error: &StoreError, words: impl Display) -> String {
+    match (error, flags.bucket()) {
+        (StoreError::Refused(_), _) | (_, None) => words.to_string(),
+        (_, Some(bucket)) => format!("{}{words}{}", bucket.origin(), bucket.advice(error, flags.task())),
+    }
+}
+
+/// How long the bucket's server is waited for, from now on: not longer than the bucket itself would be.
+fn patience(flags: &Flags, bucket: &Bucket) -> Patience {
+    if !flags.waits_for_store() {
+        return Patience::none();
+    }
+    let origin = bucket.origin();
+    // A time beyond what a clock can say is as good as for ever.
+    let until = flags.max_wait().and_then(|longest| Instant::now().checked_add(longest));
+    Patience::new(until, move |trouble| tell(trouble, origin))
 }
 
 fn place(word: &OsStr, folder: impl FnOnce() -> Option<PathBuf>) -> Result<Place, String> {
@@ -109,35 +168,56 @@ fn folder(state: Option<OsString>, home: Option<OsString>) -> Option<PathBuf> {
     Some(state.or_else(|| home.map(|home| home.join(".local/state")))?.join("throttle"))
 }
 
-/// Where the limits of the pipe and of commands live: in a bucket, or with us.
-pub(super) fn supply(flags: &Flags) -> Result<Supply> {
-    Ok(Supply::new(match flags.bucket() {
-        Some(bucket) => open(flags, bucket)?,
-        None => Box::new(Memory::new(flags.plan(), SystemClock)),
-    }))
+/// Where the limits of the pipe and of commands live, in a bucket or with us; and the command line with those limits.
+pub(super) fn supply(flags: &Flags) -> Result<(Supply, Flags)> {
+    let Some(bucket) = flags.bucket() else {
+        return Ok((Supply::new(Box::new(Memory::new(flags.plan(), SystemClock))), flags.clone()));
+    };
+    let opened = open(flags, bucket)?;
+    let flags = with_limits_of(flags, &*opened)?;
+    Ok((Supply::new(opened), flags))
+}
+
+/// The command line with the limits it would run by. A bucket is only opened where nothing else knows them, and not made.
+pub(super) fn limits(flags: &Flags) -> Result<Flags> {
+    match flags.bucket() {
+        Some(bucket) if flags.named().is_none() => with_limits_of(flags, &*open(flags, bucket)?),
+        _ => Ok(flags.clone()),
+    }
+}
+
+/// The command line with the limits that its bucket keeps.
+pub(super) fn with_limits_of(flags: &Flags, opened: &AnyBucket) -> Result<Flags> {
+    let origin = flags.bucket().map_or("", Bucket::origin);
+    let keeps = |error| anyhow!("{origin}{error}; the bucket {} keeps {}", opened.place(), opened.policy());
+    flags.with_limits(opened.policy()).map_err(keeps)
 }
 
 /// The bucket; where it is not there yet and limits were named, it is made. Those named must be those kept.
 pub(super) fn open(flags: &Flags, bucket: &Bucket) -> Result<Box<AnyBucket>, StoreError> {
-    if let Some(opened) = flags.opened() {
-        return Ok(opened);
+    let opened = bucket.open(flags.named(), patience(flags, bucket))?;
+    if flags.named().is_some() {
+        let (said, burst) = flags.said();
+        opened.agrees_with(said, burst)?;
     }
-    let opened = bucket.open(Some(flags.plan()), flags.patience())?;
-    let (said, burst) = flags.said();
-    opened.agrees_with(said, burst)?;
     Ok(opened)
 }
 
 /// Makes the bucket, or changes its limits for everyone.
 pub(super) fn set(flags: &Flags, bucket: &Bucket) -> Result<()> {
-    let opened = bucket.open(Some(flags.plan()), flags.patience())?;
+    let opened = bucket.open(flags.named(), patience(flags, bucket))?;
     Ok(opened.set(flags.plan(), &flags.fresh())?)
 }
 
 /// Writes what is kept in the bucket.
 pub(super) fn show(flags: &Flags, bucket: &Bucket, format: Format) -> Result<()> {
-    let view = open(flags, bucket)?.view()?;
+    let view = match &bucket.kind {
+        Kind::File(place) => File::look(place.clone()).map_err(StoreError::from)?,
+        Kind::Server(_) => bucket.open(None, patience(flags, bucket))?.view()?,
+    };
+    let on_terminal = std::io::stdout().is_terminal();
     let text = match format {
+        Format::Text if on_terminal => shown(bucket, &view).lines().map(|line| printable(line) + "\n").collect(),
         Format::Text => shown(bucket, &view),
         Format::Json => format!("{}\n", shown_json(bucket, &view)),
     };
@@ -190,22 +270,6 @@ mod tests {
             assert!(place(wrong).is_err(), "{wrong}");
         }
         assert!(super::place(OsStr::new("b"), || None).unwrap_err().contains("HOME"));
-    }
-
-    #[test]
-    fn what_may_be_a_password_is_not_shown() {
-        let redacted = |word: &str| redacted(OsStr::new(word));
-        for (word, shown) in [
-            ("redis://me:secret@host/a b", "redis://…"),
-            ("redis://me:sec@ret", "redis://…"),
-            ("redis://:secret", "redis://…"),
-            ("redis:secret", "redis://…"),
-            ("reddis://me:secret@host/b", "reddis://…"),
-            (" redis://:secret@host/b", " redis://…"),
-        ] {
-            assert_eq!(redacted(word), shown);
-        }
-        assert_eq!(redacted("a@b"), "a@b");
     }
 
     #[test]

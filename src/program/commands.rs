@@ -8,7 +8,7 @@ use super::lookup::{self, Missing};
 use super::naming::Naming;
 use super::report::{Report, Total, UnitName, counted};
 use super::tally::{self, Tally};
-use super::{NoThread, bucket, pipe, say, signals};
+use super::{NoThread, bucket, pipe, say, signals, turn};
 use anyhow::{Context, Result, anyhow};
 use signal_hook::consts::SIGPIPE;
 use std::cell::RefCell;
@@ -38,12 +38,7 @@ pub(super) const JOBS: u32 = 16;
 /// # Errors
 /// What failed of our own.
 pub(crate) fn run(flags: &Flags, template: &Template) -> Result<Exit> {
-    if template.leaves_units_unused() && !flags.is_quiet() {
-        say("hint: the script does not use its unit, \"$1\"; if it should, put the script in single quotes");
-    }
-    if flags.is_dry_run() {
-        return with_source(flags, |source, name, _| dry_run(flags, template, source, name));
-    }
+    hint_at_unused_units(flags, template);
     let program = match find(flags, template) {
         Ok(path) => path,
         Err(missing) => {
@@ -53,7 +48,7 @@ pub(crate) fn run(flags: &Flags, template: &Template) -> Result<Exit> {
     };
     // Only there may it use the terminal; where there is none, a group of its own is ended as a whole.
     let in_our_group = flags.jobs() == Some(1) && flags.timeout().is_none() && has_terminal();
-    let options = Options {
+    let options = |flags: &Flags| Options {
         template: template.clone(),
         program,
         jobs: flags.jobs().unwrap_or(JOBS),
@@ -72,6 +67,12 @@ pub(crate) fn run(flags: &Flags, template: &Template) -> Result<Exit> {
 fn times() -> Times {
     let divisor = std::env::var("THROTTLE_TEST_SHORTER_WAITS").ok().and_then(|divisor| divisor.parse().ok());
     Times::default().shortened(divisor.unwrap_or(1))
+}
+
+fn hint_at_unused_units(flags: &Flags, template: &Template) {
+    if template.leaves_units_unused() && !flags.is_quiet() {
+        say("hint: the script does not use its unit, \"$1\"; if it should, put the script in single quotes");
+    }
 }
 
 /// Where the command is, unless its name depends on the unit.
@@ -114,10 +115,17 @@ fn last(repeat: Repeat) -> Option<u64> {
     }
 }
 
-fn launch(flags: &Flags, options: Options, source: AnySource, name: &str, total: Option<Total>) -> Result<Exit> {
+fn launch(
+    flags: &Flags,
+    options: impl FnOnce(&Flags) -> Options,
+    source: AnySource,
+    name: &str,
+    total: Option<Total>,
+) -> Result<Exit> {
+    let (supply, flags) = bucket::supply(flags)?;
+    let (flags, options) = (&flags, options(&flags));
     pipe::hint_at_idle_limit(flags);
     throttle::clock::sharpen_this_thread();
-    let supply = bucket::supply(flags)?;
     let report =
         Report::new(flags, UnitName::Command, total, supply)?.with_tally(Tally::new(flags, io::stderr().is_terminal()));
     let (enders, wanted) = Enders::new();
@@ -140,12 +148,13 @@ fn launch(flags: &Flags, options: Options, source: AnySource, name: &str, total:
     let _ = watch.launcher.set(launcher.clone());
     signals::attend(Arc::clone(&watch.report), Some(Arc::clone(&watch))).context("cannot handle signals")?;
     let mut flow = Launching::new(source, Buffer::new(flags.framing(), BUFFER), flags.shape(), launcher.clone());
-    let result = pump::run(&mut flow, watch.report.supply(), watch.report.meter());
-    launcher.drain();
+    let result = turn::run(flags, &mut flow, &watch.report);
     launcher.flush();
     if let Some(mut tally) = watch.report.tally() {
         tally.set_skipped(flow.skipped());
     }
+    launcher.drain();
+    launcher.flush();
     if !launcher.stop() {
         // Something else ends the program.
         loop {
@@ -197,12 +206,22 @@ fn told(error: PumpError, name: &str) -> anyhow::Error {
     match error {
         PumpError::Flow(FlowError::Read(error)) => anyhow!(error).context(format!("cannot read {name}")),
         PumpError::Flow(FlowError::Hold(error)) => anyhow!(error).context("cannot hold units for --stdin"),
-        error => anyhow!(error),
+        PumpError::Store(error) => anyhow!(error),
+        error @ PumpError::Flow(_) => anyhow!(error),
     }
 }
 
+/// Shows what [`run`] would do, and when.
+///
+/// # Errors
+/// What failed of our own.
+pub(crate) fn dry_run(flags: &Flags, template: &Template) -> Result<Exit> {
+    hint_at_unused_units(flags, template);
+    with_source(flags, |source, name, _| show_run(&bucket::limits(flags)?, template, source, name))
+}
+
 /// The same pump on a clock that does not wait.
-fn dry_run(flags: &Flags, template: &Template, source: AnySource, name: &str) -> Result<Exit> {
+fn show_run(flags: &Flags, template: &Template, source: AnySource, name: &str) -> Result<Exit> {
     let clock = FakeClock::default();
     let supply = Supply::new(Box::new(Memory::new(flags.plan(), clock.clone())));
     let meter = Meter::new(0, flags.plan().len());

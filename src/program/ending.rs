@@ -91,6 +91,8 @@ impl Watch {
     pub(super) fn start_enders(self: &Arc<Self>, wanted: Wanted) -> io::Result<()> {
         let watch = Arc::clone(self);
         in_waiting("ender", wanted.ordinary, move |ending| {
+            // Others go on while the commands that run are waited for.
+            watch.report.supply().retire();
             watch.drain();
             watch.flush();
             watch.finish(ending)

@@ -1,21 +1,23 @@
 //! The command line. Each option is defined once, here; parsing, help, man page, completions and the README's list of
 //! options come from it. Nothing outside this file knows clap.
 
-use super::bucket::{AnyBucket, Bucket};
+use super::bucket::Bucket;
 use super::exit::Exit;
 use super::{input, say};
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::error::ErrorKind;
 use clap::{CommandFactory, FromArgMatches, Parser, ValueEnum};
-use std::cell::RefCell;
-use std::ffi::OsString;
+use shared::Mode;
+pub(crate) use shared::Task;
+use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use throttle::flow::framing::Framing;
 use throttle::launch::{Output, Place, Reading, Shape, Template};
-use throttle::limits::{Plan, PlanError};
+use throttle::limits::Plan;
 use throttle::rate::{Amount, Limit};
+use throttle::store::Address;
 
 mod habits;
 mod mistakes;
@@ -23,13 +25,11 @@ mod shared;
 mod text;
 mod values;
 
-pub(crate) use shared::Mode;
-
 #[cfg(test)]
 pub(crate) use text::{ENVIRONMENT, EXAMPLES, SIGNALS};
 
 /// Pass units on, or run a command for each, at exactly the rate you ask for
-#[derive(Debug, Parser)]
+#[derive(Clone, Debug, Parser)]
 #[command(name = "throttle", version, long_about = text::LONG_ABOUT, after_help = text::after_help(), after_long_help = text::after_long_help(), override_usage = text::USAGE)]
 #[allow(clippy::struct_excessive_bools, reason = "each is a flag")]
 struct Raw {
@@ -46,7 +46,7 @@ struct Raw {
     bucket: Option<OsString>,
 
     /// Take one, then become COMMAND
-    #[arg(long, conflicts_with_all = ["set", "show", "null", "delimiter", "bytes", "arg_file", "repeat", "jobs", "max_args", "replace", "shell", "stdin", "keep_order", "line_buffer", "ungroup", "tag", "timeout", "trace", "dry_run", "summary"], long_help = text::ONCE, help_heading = "Shared")]
+    #[arg(long, conflicts_with_all = shared::ABOUT_STREAMS, conflicts_with_all = ["set", "show"], long_help = text::ONCE, help_heading = "Shared")]
     once: bool,
 
     /// Rather than wait longer, exit 75
@@ -54,11 +54,11 @@ struct Raw {
     max_wait: Option<Duration>,
 
     /// Make the bucket, or change its limits for everyone
-    #[arg(hide_short_help = true, long, conflicts_with = "show", long_help = text::SET, help_heading = "Shared")]
+    #[arg(hide_short_help = true, long, conflicts_with_all = shared::ABOUT_STREAMS, conflicts_with = "show", long_help = text::SET, help_heading = "Shared")]
     set: bool,
 
     /// Show the bucket: text or json
-    #[arg(long, value_name = "FMT", num_args = 0..=1, default_missing_value = "text", value_parser = format, long_help = text::SHOW, help_heading = "Shared")]
+    #[arg(long, value_name = "FMT", num_args = 0..=1, default_missing_value = "text", value_parser = format, conflicts_with_all = shared::ABOUT_STREAMS, long_help = text::SHOW, help_heading = "Shared")]
     show: Option<Format>,
 
     /// While the bucket's server is away: wait, fail [default: wait]
@@ -182,22 +182,34 @@ pub(crate) enum Format {
     Json,
 }
 
-/// A command line that makes sense.
-#[derive(Debug)]
+/// A command line that makes sense. To know that, nothing was opened and nobody asked.
+#[derive(Clone, Debug)]
 pub(crate) struct Flags {
     raw: Raw,
+    task: Task,
     bucket: Option<Bucket>,
-    /// The bucket, where it had to be opened to learn its limits.
-    opened: RefCell<Option<Box<AnyBucket>>>,
     plan: Plan,
     framing: Framing,
-    /// In launch mode.
-    template: Option<Template>,
 }
 
 impl Flags {
+    pub(crate) fn task(&self) -> &Task {
+        &self.task
+    }
+
+    /// The limits. None, as long as only the bucket knows them: see [`with_limits`](Self::with_limits).
     pub(crate) fn plan(&self) -> &Plan {
         &self.plan
+    }
+
+    /// The same command line with the limits that its bucket keeps.
+    ///
+    /// # Errors
+    /// What makes no sense with those.
+    pub(crate) fn with_limits(&self, plan: Plan) -> Result<Self, String> {
+        check_kind(&self.raw, &plan)?;
+        let framing = framing(&self.raw, &plan)?;
+        Ok(Flags { plan, framing, ..self.clone() })
     }
 
     /// The limits as the user wrote them; where he did not, those of the bucket.
@@ -219,7 +231,10 @@ impl Flags {
 
     /// What is run for each unit, in launch mode.
     pub(crate) fn template(&self) -> Option<&Template> {
-        self.template.as_ref()
+        match &self.task {
+            Task::Launch(template) | Task::DryRun(template) => Some(template),
+            _ => None,
+        }
     }
 
     /// What a message calls the command.
@@ -267,10 +282,6 @@ impl Flags {
         self.raw.trace
     }
 
-    pub(crate) fn is_dry_run(&self) -> bool {
-        self.raw.dry_run
-    }
-
     pub(crate) fn progress(&self) -> ProgressWhen {
         self.raw.progress
     }
@@ -292,13 +303,7 @@ pub(crate) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Flags, E
     let args: Vec<OsString> = args.into_iter().collect();
     let told = |error| tell(&error, &args);
     let raw = raw(&args).map_err(told)?;
-    let bucket = shared::bucket(&raw, std::env::var_os("THROTTLE_BUCKET").as_deref()).map_err(told)?;
-    let open = |bucket: &Bucket| bucket.open(None, shared::patience(&raw));
-    let known = bucket.as_ref().filter(|_| raw.rate.is_empty()).map(open).transpose().map_err(|error| {
-        say(&error);
-        shared::cannot_open(&raw, &error)
-    })?;
-    ripen(raw, bucket, known).map_err(told)
+    ripen(raw, std::env::var_os("THROTTLE_BUCKET").as_deref()).map_err(told)
 }
 
 fn tell(error: &clap::Error, args: &[OsString]) -> Exit {
@@ -308,7 +313,7 @@ fn tell(error: &clap::Error, args: &[OsString]) -> Exit {
         return Exit::Success;
     }
     say(mistakes::words(error, args));
-    shared::own_error(args.iter().any(|arg| arg == "--once"), Exit::Usage)
+    shared::own_error(mistakes::is_own_option(args, "--once"), Exit::Usage)
 }
 
 fn raw(args: &[OsString]) -> Result<Raw, clap::Error> {
@@ -318,22 +323,34 @@ fn raw(args: &[OsString]) -> Result<Raw, clap::Error> {
     refuse_as_command(&raw, args).map_or(Ok(raw), |message| Err(usage(&message)))
 }
 
-/// `opened` knows the limits, where none were named.
-fn ripen(raw: Raw, bucket: Option<Bucket>, opened: Option<Box<AnyBucket>>) -> Result<Flags, clap::Error> {
-    let plan = match &opened {
-        Some(opened) => opened.policy(),
+/// `default` is the bucket that the environment names.
+fn ripen(raw: Raw, default: Option<&OsStr>) -> Result<Flags, clap::Error> {
+    let mode = shared::mode(&raw);
+    let bucket = shared::bucket(&raw, mode, default)?;
+    let plan = match &bucket {
+        // It knows them.
+        Some(_) if raw.rate.is_empty() => Plan::default(),
         None if raw.rate.is_empty() => {
             return Err(usage("--rate: how fast? write for example -r 5/s, -r 100/min or -r 10MiB/s"));
         }
-        None => Plan::new(&raw.rate, raw.burst).map_err(|error| usage(&plan_error(&error)))?,
+        _ => Plan::new(&raw.rate, raw.burst).map_err(|error| usage(&mistakes::in_limits(&error)))?,
     };
-    let is_flow = shared::mode(&raw) == Mode::Flow;
-    if plan.counts_bytes() && raw.once {
-        return Err(usage("--once: the limit counts bytes, and a call is a unit; write for example -r 5/s"));
+    if let Some(bucket) = bucket.as_ref().filter(|_| !raw.rate.is_empty()) {
+        bucket.check(&plan).map_err(|error| usage(&format!("--rate: {error}")))?;
     }
+    check_kind(&raw, &plan).map_err(|error| usage(&error))?;
     let framing = framing(&raw, &plan).map_err(|error| usage(&error))?;
-    let template = if is_flow { template(&raw, &plan).map_err(|error| usage(&error))? } else { None };
-    Ok(Flags { raw, bucket, opened: RefCell::new(opened), plan, framing, template })
+    let task = match (mode, &bucket) {
+        (Mode::Once, Some(bucket)) => Task::Once(bucket.clone()),
+        (Mode::Set, Some(bucket)) => Task::Set(bucket.clone()),
+        (Mode::Show(format), Some(bucket)) => Task::Show(bucket.clone(), format),
+        _ => match template(&raw).map_err(|error| usage(&error))? {
+            Some(template) if raw.dry_run => Task::DryRun(template),
+            Some(template) => Task::Launch(template),
+            None => Task::Pipe,
+        },
+    };
+    Ok(Flags { raw, task, bucket, plan, framing })
 }
 
 /// The definition of the whole command line.
@@ -345,23 +362,21 @@ fn usage(message: &str) -> clap::Error {
     clap::Error::raw(ErrorKind::ArgumentConflict, message)
 }
 
-/// What is wrong between the options, with their names.
-fn plan_error(error: &PlanError) -> String {
-    match error {
-        PlanError::None | PlanError::UnlimitedAlone | PlanError::InitialAboveBurst { .. } => format!("--rate: {error}"),
-        PlanError::BytesBesideUnits { .. } => {
-            format!("--rate: {error}; run two throttles one after the other for both")
-        }
-        PlanError::BurstTwice(limit) => {
-            format!("--burst: the limit '{limit}' already names its burst; leave one of them out, like -r 5/s -b 10")
-        }
-        PlanError::BurstOnWindow(limit) => {
-            format!(
-                "--burst: the fastest limit '{limit},window' is a window, which has no burst; write -r {limit} -b N"
-            )
-        }
-        _ => format!("--burst: {error}"),
+/// What a limit counts is what there is to count.
+fn check_kind(raw: &Raw, plan: &Plan) -> Result<(), String> {
+    if plan.counts_bytes() && raw.once {
+        return Err("--once: the limit counts bytes, and a call is a unit; write for example -r 5/s".to_owned());
     }
+    if is_launch(raw) && (plan.counts_bytes() || raw.bytes) {
+        return Err("--rate: a command is a unit, not bytes; write -r 5/s \
+             (for a command's own traffic use its option: rsync --bwlimit, curl --limit-rate)"
+            .to_owned());
+    }
+    Ok(())
+}
+
+fn is_launch(raw: &Raw) -> bool {
+    raw.shell.is_some() || !raw.command.is_empty()
 }
 
 fn framing(raw: &Raw, plan: &Plan) -> Result<Framing, String> {
@@ -396,17 +411,11 @@ fn refuse_as_command(raw: &Raw, args: &[OsString]) -> Option<String> {
     }
 }
 
-fn template(raw: &Raw, plan: &Plan) -> Result<Option<Template>, String> {
-    let is_launch = raw.shell.is_some() || !raw.command.is_empty();
-    if !is_launch {
+fn template(raw: &Raw) -> Result<Option<Template>, String> {
+    if !is_launch(raw) {
         return launch_flag(raw).map_or(Ok(None), |flag| {
             Err(format!("{flag} needs a command; write throttle -r 5/s {flag} … COMMAND, or -c SCRIPT"))
         });
-    }
-    if plan.counts_bytes() || raw.bytes {
-        return Err("--rate: a command is a unit, not bytes; write -r 5/s \
-             (for a command's own traffic use its option: rsync --bwlimit, curl --limit-rate)"
-            .to_owned());
     }
     let place = match raw {
         Raw { stdin: true, .. } => Place::StandardInput,
@@ -450,6 +459,9 @@ fn duration(text: &str) -> Result<Duration, String> {
 
 fn limit_parser() -> impl TypedValueParser<Value = Limit> {
     OsStringValueParser::new().try_map(|text| {
+        if Address::is_meant(text.as_bytes()) {
+            return Err("a bucket is named with --bucket, a limit is like 5/s".to_owned());
+        }
         habits::in_place_of_limit(&text)
             .map_or_else(|| Limit::from_bytes(text.as_bytes()).map_err(|e| e.to_string()), Err)
     })

@@ -8,6 +8,7 @@ use std::fs::File;
 use std::io::{self, ErrorKind, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use throttle::store::Address;
 
 mod advice;
 
@@ -45,10 +46,11 @@ impl Missing {
 impl fmt::Display for Missing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Missing::NotFound(name) if name.as_bytes().contains(&b'/') => {
-                write!(f, "'{}': no such command", name.display())
+            // It may be an address, and hold a password, whose --bucket was forgotten.
+            Missing::NotFound(name) => {
+                let place = if name.as_bytes().contains(&b'/') { "" } else { " in PATH" };
+                write!(f, "'{}': no such command{place}", Address::redacted(name))
             }
-            Missing::NotFound(name) => write!(f, "'{}': no such command in PATH", name.display()),
             Missing::NotExecutable(path) => {
                 write!(
                     f,

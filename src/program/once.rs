@@ -3,7 +3,7 @@
 use super::bucket::{self, AnyBucket, Bucket};
 use super::exit::Exit;
 use super::flags::Flags;
-use super::{lookup, say, signals};
+use super::{lookup, say, signals, turn};
 use anyhow::{Context, Result};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGPIPE, SIGTERM};
 use signal_hook::flag;
@@ -35,18 +35,21 @@ pub(super) fn run(flags: &Flags, bucket: &Bucket, command: &[OsString]) -> Resul
     };
     let (grant, asked, store) = match take(flags, bucket) {
         Ok(taken) => taken,
-        Err(error) if is_too_long(flags, &error) => {
-            say(&error);
-            return Ok(Exit::TooLong);
-        }
-        Err(error) => return Err(error.into()),
+        Err(error) => match error.downcast_ref() {
+            Some(refused) if is_too_long(flags, refused) => {
+                say(bucket::told(flags, refused, refused));
+                return Ok(Exit::TooLong);
+            }
+            _ => return Err(error),
+        },
     };
     if grant.at > asked {
-        wait(&store, grant)?;
+        wait(flags, &store, grant)?;
     }
     let Some(path) = found else { return Ok(Exit::Success) };
     let exit = become_command(&path, command);
     // Of what does not even run nothing counts, as where it is not found.
+    store.leave();
     if let Err(error) = store.give_back(&grant) {
         say(error);
     }
@@ -54,8 +57,9 @@ pub(super) fn run(flags: &Flags, bucket: &Bucket, command: &[OsString]) -> Resul
 }
 
 /// One from the bucket, when it was asked for, and the bucket.
-fn take(flags: &Flags, bucket: &Bucket) -> Result<(Grant, Nanos, Arc<AnyBucket>), StoreError> {
+fn take(flags: &Flags, bucket: &Bucket) -> Result<(Grant, Nanos, Arc<AnyBucket>)> {
     let store: Arc<AnyBucket> = Arc::from(bucket::open(flags, bucket)?);
+    bucket::with_limits_of(flags, &*store)?;
     let max_wait = flags.max_wait().map(|time| Nanos::try_from(time.as_nanos()).unwrap_or(Nanos::MAX));
     let latest = max_wait.map_or(Nanos::MAX, |wait| store.clock().now().saturating_add(wait));
     let (grant, asked) = store.take(1, latest)?;
@@ -63,7 +67,7 @@ fn take(flags: &Flags, bucket: &Bucket) -> Result<(Grant, Nanos, Arc<AnyBucket>)
 }
 
 /// Whether it fails only for taking longer than was allowed, be it the limit or the server that takes so long.
-pub(super) fn is_too_long(flags: &Flags, error: &StoreError) -> bool {
+fn is_too_long(flags: &Flags, error: &StoreError) -> bool {
     match error {
         StoreError::Refused(Refusal::TooLong { .. }) => true,
         error => flags.max_wait().is_some() && flags.waits_for_store() && error.may_pass(),
@@ -74,10 +78,14 @@ pub(super) fn is_too_long(flags: &Flags, error: &StoreError) -> bool {
 ///
 /// No signal is lost: not before this is the only thread is it looked whether one has come, and from then on the handler
 /// itself ends the program, until the command has taken its place.
-fn wait(store: &Arc<AnyBucket>, grant: Grant) -> Result<()> {
+fn wait(flags: &Flags, store: &Arc<AnyBucket>, grant: Grant) -> Result<()> {
     let attendant = Attendant::start(store, grant).context("cannot handle signals")?;
     sharpen_this_thread();
-    store.clock().sleep_until(grant.at);
+    if turn::is_told(flags) {
+        turn::sleep_until(store.clock(), grant.at, say);
+    } else {
+        store.clock().sleep_until(grant.at);
+    }
     if let Some(signal) = attendant.dismiss() {
         signals::die_of(signal);
     }
@@ -139,6 +147,7 @@ impl Attendant {
 /// Gives back and ends the program, unless the wait is over.
 fn interrupt(store: &AnyBucket, grant: &Grant, over: &AtomicBool, signal: i32) {
     if !over.swap(true, Ordering::SeqCst) {
+        store.leave();
         if let Err(error) = store.give_back(grant) {
             say(error);
         }

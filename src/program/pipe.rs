@@ -5,7 +5,7 @@ use super::exit::Exit;
 use super::flags::Flags;
 use super::input::{self, Input};
 use super::report::{Report, Total, UnitName};
-use super::{say, signals};
+use super::{say, signals, turn};
 use anyhow::{Context, Result};
 use rustix::fd::AsFd;
 use rustix::fs::OFlags;
@@ -13,7 +13,7 @@ use std::io::ErrorKind;
 use std::sync::Arc;
 use throttle::clock::MILLISECOND;
 use throttle::flow::framing::{Buffer, Framing};
-use throttle::flow::pump::{self, PumpError};
+use throttle::flow::pump::PumpError;
 use throttle::flow::{Copying, Descriptor, Flow, FlowError, Sink, Source, Splice, enlarge, tee};
 use throttle::limits::Plan;
 
@@ -29,9 +29,10 @@ const WIDE: usize = 1024 * 1024;
 /// What failed, with what.
 pub(crate) fn run(flags: &Flags) -> Result<Exit> {
     let input = input::open(flags.arg_file())?;
+    let (supply, flags) = bucket::supply(flags)?;
+    let flags = &flags;
     hints(flags, &input);
     throttle::clock::sharpen_this_thread();
-    let supply = bucket::supply(flags)?;
     let report = Arc::new(Report::new(flags, UnitName::of(flags.framing()), input.size.map(Total::Bytes), supply)?);
     signals::attend(Arc::clone(&report), None).context("cannot handle signals")?;
     match pass_on(flags, input, &report) {
@@ -75,16 +76,16 @@ fn pass_on(flags: &Flags, input: Input, report: &Report) -> Result<Exit> {
     }
     let (source, sink) = match framing {
         Framing::Bytes => match Splice::new(input.fd, stdout) {
-            Ok(mut splice) => return drive(&mut splice, &name, report),
+            Ok(mut splice) => return drive(flags, &mut splice, &name, report),
             Err(ends) => ends,
         },
         Framing::EndedBy(_) if fast => match tee(input.fd, stdout) {
-            Ok((source, sink)) => return copy(framing, source, sink, &name, report),
+            Ok((source, sink)) => return copy(flags, source, sink, &name, report),
             Err(ends) => ends,
         },
         Framing::EndedBy(_) => (input.fd, stdout),
     };
-    copy(framing, Descriptor(source), Descriptor(sink), &name, report)
+    copy(flags, Descriptor(source), Descriptor(sink), &name, report)
 }
 
 /// Whether a pipe of the usual 64 KiB would be filled within a millisecond or so, and its two ends woken each time.
@@ -93,17 +94,18 @@ fn is_fast(plan: &Plan) -> bool {
     in_a_millisecond >= if plan.counts_bytes() { 64 * 1024 } else { 1_000 }
 }
 
-fn copy(framing: Framing, source: impl Source, sink: impl Sink, name: &str, report: &Report) -> Result<Exit> {
-    drive(&mut Copying::new(source, sink, Buffer::new(framing, BUFFER), report.meter()), name, report)
+fn copy(flags: &Flags, source: impl Source, sink: impl Sink, name: &str, report: &Report) -> Result<Exit> {
+    let mut flow = Copying::new(source, sink, Buffer::new(flags.framing(), BUFFER), report.meter());
+    drive(flags, &mut flow, name, report)
 }
 
-fn drive(flow: &mut impl Flow, name: &str, report: &Report) -> Result<Exit> {
+fn drive(flags: &Flags, flow: &mut impl Flow, name: &str, report: &Report) -> Result<Exit> {
     let failed = |what: String, error: anyhow::Error, waiting: u64| {
         let passed = report.count();
         let lost = if waiting > 0 { format!("; {waiting} more had been read") } else { String::new() };
         error.context(format!("{what}, after {passed}{lost}"))
     };
-    match pump::run(flow, report.supply(), report.meter()) {
+    match turn::run(flags, flow, report) {
         Ok(()) => Ok(Exit::Success),
         Err(PumpError::Flow(FlowError::Write(error))) if error.kind() == ErrorKind::BrokenPipe => {
             report.close_or_say();

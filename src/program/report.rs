@@ -152,11 +152,12 @@ impl Report {
         self.screen().progress.aside(|| say(text));
     }
 
-    /// Takes the bar away and writes the summary, the first time it is called.
+    /// Gives back what was not used, takes the bar away and writes the summary, the first time it is called.
     ///
     /// # Errors
     /// The summary cannot be written.
     pub(crate) fn close(&self) -> Result<()> {
+        self.supply.retire();
         let mut screen = self.screen();
         let lines = if screen.closed { Vec::new() } else { self.closing_lines() };
         if !lines.is_empty() {
@@ -438,7 +439,7 @@ fn size(bytes: u64) -> String {
 }
 
 /// Whole seconds, and from ten minutes on whole minutes, so that it does not flicker.
-fn countdown(nanos: Nanos) -> String {
+pub(super) fn countdown(nanos: Nanos) -> String {
     let step = if nanos <= 600 * SECOND { SECOND } else { 60 * SECOND };
     clock::shown_wait(nanos.div_ceil(step).saturating_mul(step))
 }

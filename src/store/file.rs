@@ -72,6 +72,14 @@ impl Clock for FileClock {
 }
 
 impl File {
+    /// Whether a file can keep these limits. None is opened.
+    ///
+    /// # Errors
+    /// [`FileError::Limits`].
+    pub fn check(policy: &Policy) -> Result<(), FileError> {
+        if policy.is_empty() || policy.len() > slots::MOST_LIMITS { Err(FileError::Limits) } else { Ok(()) }
+    }
+
     /// The bucket at `place`. Where there is none it is made with `policy`.
     ///
     /// # Errors
@@ -89,6 +97,17 @@ impl File {
         let clock = FileClock { machine, ahead: AtomicI64::new(0) };
         clock.read(&mut handle.kept);
         Ok(File { clock, handle: Mutex::new(handle) })
+    }
+
+    /// What is kept in the bucket at `place`, which need not be writable.
+    ///
+    /// # Errors
+    /// [`FileError`], as [`open`](Self::open).
+    pub fn look(place: Place) -> Result<View, FileError> {
+        let machine = Machine::this();
+        let mut handle = Handle::open_to_look(machine.clone(), place)?;
+        let now = FileClock { machine, ahead: AtomicI64::new(0) }.read(&mut handle.kept);
+        Ok(View::of(&handle.kept.policy, &handle.kept.limits, now))
     }
 
     /// One step: nobody else sees or changes anything meanwhile, and it is kept as a whole or not at all.
@@ -161,9 +180,7 @@ impl Store for File {
     }
 
     fn set(&self, policy: &Policy, fresh: &[bool]) -> Result<(), StoreError> {
-        if policy.is_empty() || policy.len() > slots::MOST_LIMITS {
-            return Err(FileError::Limits.into());
-        }
+        File::check(policy)?;
         self.step(|kept, now| {
             kept.limits.set(now, policy, fresh);
             kept.policy = policy.clone();
@@ -205,6 +222,10 @@ impl Store for File {
         });
         // What could not be written was not granted.
         leased.inspect_err(|_| lease.cancel())
+    }
+
+    fn leave(&self) {
+        self.handle().is_leaving = true;
     }
 
     fn return_lease(&self, lease: &mut Lease) -> Result<(), StoreError> {

@@ -16,6 +16,8 @@ pub struct Lease {
     last: Option<Grant>,
     /// Units of the latest lease, used or not.
     units_of_last: u64,
+    /// The run that was handed out last.
+    handed: Option<Grant>,
 }
 
 /// What the limits that granted a lease are like.
@@ -80,11 +82,6 @@ impl Lease {
         Some(Rest { last, spent: self.units_of_last - of_last, older: count, runs })
     }
 
-    /// The time of the last run that is left; 0 if none is.
-    pub(super) fn end(&self) -> Nanos {
-        self.runs.back().map_or(0, |run| run.at)
-    }
-
     /// The time of the last run, used or not.
     pub(super) fn latest(&self) -> Nanos {
         self.last.map_or(0, |run| run.at)
@@ -119,7 +116,18 @@ impl Lease {
         let mut run = *self.runs.front()?;
         run.units = run.units.min(most);
         self.spend(run.units);
+        self.handed = Some(run);
         Some(run)
+    }
+
+    /// Puts the run handed out last back if its time has not come by `now`: it has not left.
+    pub(super) fn take_back(&mut self, now: Nanos) {
+        let Some(run) = self.handed.take().filter(|run| run.at > now) else { return };
+        match self.runs.front_mut() {
+            // The rest of the same run.
+            Some(rest) if rest.at == run.at => rest.units += run.units,
+            _ => self.runs.push_front(run),
+        }
     }
 
     /// Units, at most `most`, whose time has come.
@@ -168,6 +176,19 @@ mod tests {
     }
 
     #[test]
+    fn a_run_that_was_handed_out_and_has_not_left_is_put_back() {
+        let mut taken = lease("1000/s,burst=1", 3);
+        let first = taken.next(9).unwrap();
+        taken.take_back(first.at);
+        assert_eq!(taken.units(), 2, "its time has come");
+        let second = taken.next(9).unwrap();
+        taken.take_back(second.at - 1);
+        assert_eq!(taken.units(), 2);
+        taken.take_back(0);
+        assert_eq!(taken.units(), 2, "once");
+    }
+
+    #[test]
     fn each_unit_has_its_own_time() {
         let mut taken = lease("1000/s,burst=3", 6);
         let first = taken.next(2).unwrap();
@@ -185,7 +206,7 @@ mod tests {
         let mut taken = lease("1000/s,burst=3", 6);
         let _ = taken.next(3).unwrap();
         let _ = taken.next(2).map(|_| taken.next(2));
-        let third = taken.end();
+        let third = taken.latest();
         assert_eq!(third, 3 * MILLISECOND);
         assert!(!taken.is_stale(6 * MILLISECOND), "the bucket fills in 3 ms");
         assert!(taken.is_stale(6 * MILLISECOND + 1));

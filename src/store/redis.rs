@@ -4,11 +4,11 @@
 //! next state, atomically and in one round trip. Its arithmetic is that of the other stores, in whole microseconds.
 
 use super::lease::Lease;
+use super::supply::FAREWELL;
 use super::{Store, StoreError, View};
 use crate::clock::{Clock, FakeClock, MILLISECOND, Nanos, SECOND};
 use crate::limits::{Ask, Grant, Limits, Policy, Refusal};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 mod address;
 mod clock;
@@ -32,9 +32,6 @@ const SPAN: Nanos = 10 * MILLISECOND;
 
 /// What a lease covers at most, however slow the network.
 const LONGEST_SPAN: Nanos = SECOND;
-
-/// How long who leaves waits to give back what he did not use.
-const FAREWELL: Duration = Duration::from_secs(1);
 
 /// Microseconds are what the server counts in.
 const MICROSECOND: Nanos = 1_000;
@@ -72,6 +69,14 @@ struct Pending {
 }
 
 impl Redis {
+    /// Whether a server can keep these limits. None is asked.
+    ///
+    /// # Errors
+    /// [`RedisError::Limits`] or [`RedisError::TooLarge`].
+    pub fn check(policy: &Policy) -> Result<(), RedisError> {
+        terms::Terms::of(policy).map(drop)
+    }
+
     /// The bucket at `address`. Where there is none it is made with `policy`.
     ///
     /// # Errors
@@ -350,6 +355,10 @@ impl Store for Redis {
         let mut with = vec![whole(rest.last.number()), whole(rest.spent), whole(rest.older as u64)];
         with.extend(rest.runs.iter().flat_map(|run| [run.at / MICROSECOND, run.units].map(whole)));
         self.tell(state, "unlease", &with)
+    }
+
+    fn leave(&self) {
+        self.state().link.patience = FAREWELL;
     }
 
     fn is_remote(&self) -> bool {

@@ -8,7 +8,13 @@ use super::lease::Lease;
 use super::{Store, StoreError};
 use crate::clock::{Clock, Nanos};
 use crate::limits::{Ask, Grant, Policy, Refusal};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// A process that ends waits this long for others when it gives back what it did not use.
+pub(super) const FAREWELL: Duration = Duration::from_secs(1);
 
 /// Grants for one stream of units. What was reserved for it and not used is given back when it is dropped.
 #[derive(Debug)]
@@ -17,6 +23,7 @@ pub struct Supply {
     /// The limits as they were at first: what the stream counts is what these count.
     meant: Policy,
     held: Mutex<Held>,
+    is_retired: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -30,7 +37,7 @@ impl Supply {
     /// Draws from `store`.
     #[must_use]
     pub fn new(store: Box<dyn Store + Send + Sync>) -> Self {
-        Supply { meant: store.policy(), store, held: Mutex::default() }
+        Supply { meant: store.policy(), store, held: Mutex::default(), is_retired: AtomicBool::new(false) }
     }
 
     /// What it draws from.
@@ -39,10 +46,44 @@ impl Supply {
         &*self.store
     }
 
-    /// The clock that grants are times of.
+    /// The clock that grants are times of. A sleep on it does not end once the supply has [retired](Self::retire).
     #[must_use]
     pub fn clock(&self) -> &dyn Clock {
-        self.store.clock()
+        self
+    }
+
+    /// Gives back what was granted and has not left yet, since the process is about to end; see
+    /// [`Limits::give_back`](crate::limits::Limits::give_back). A thread that sleeps until a grant, or asks for another one,
+    /// does not come back: nothing leaves after this. It takes about a second at most, and nobody is told of a failure.
+    pub fn retire(&self) {
+        if self.is_retired.swap(true, Ordering::SeqCst) {
+            return;
+        }
+        let Some(mut held) = self.lock_soon() else { return };
+        // A sleeper looks whether we have retired after its time has come, so a run whose time lies ahead has not left.
+        held.lease.take_back(self.store.clock().now());
+        self.store.leave();
+        let _ = self.store.return_lease(&mut held.lease);
+    }
+
+    /// The lock, unless another thread holds it for long, as one does that waits for a server.
+    fn lock_soon(&self) -> Option<MutexGuard<'_, Held>> {
+        let begun = Instant::now();
+        loop {
+            match self.held.try_lock() {
+                Ok(held) => return Some(held),
+                Err(TryLockError::Poisoned(poisoned)) => return Some(poisoned.into_inner()),
+                Err(TryLockError::WouldBlock) if begun.elapsed() >= FAREWELL => return None,
+                Err(TryLockError::WouldBlock) => thread::sleep(Duration::from_millis(1)),
+            }
+        }
+    }
+
+    /// Does not return after [`retire`](Self::retire): the process is about to end.
+    fn stay(&self) {
+        while self.is_retired.load(Ordering::SeqCst) {
+            thread::park();
+        }
     }
 
     /// The run below which it is not worth waking up; see [`Limits::quantum`](crate::limits::Limits::quantum).
@@ -73,6 +114,11 @@ impl Supply {
     /// [`StoreError`]; nothing is granted then.
     pub fn next_run(&self, waiting: u64) -> Result<(Grant, Nanos), StoreError> {
         let mut held = self.held();
+        if self.is_retired.load(Ordering::SeqCst) {
+            drop(held);
+            self.stay();
+            return Err(Refusal::Never.into());
+        }
         if let Some(run) = self.next_held(&mut held, waiting)? {
             return Ok(run);
         }
@@ -105,7 +151,7 @@ impl Supply {
             return;
         }
         let mut held = self.held();
-        let left = held.lease.end().saturating_sub(self.clock().now());
+        let left = held.lease.latest().saturating_sub(self.clock().now());
         let more = units.saturating_sub(held.lease.units());
         if more > 0 && !held.is_sent_for && left <= self.store.span() / 4 * 3 {
             // If there is no answer, it is asked again when it is needed.
@@ -149,6 +195,18 @@ impl Supply {
 
     fn held(&self) -> MutexGuard<'_, Held> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The store's clock.
+impl Clock for Supply {
+    fn now(&self) -> Nanos {
+        self.store.clock().now()
+    }
+
+    fn sleep_until(&self, time: Nanos) {
+        self.store.clock().sleep_until(time);
+        self.stay();
     }
 }
 

@@ -251,3 +251,22 @@ pub(crate) fn make_non_blocking(fd: impl Into<OwnedFd>) -> OwnedFd {
 pub(crate) fn copy_program(from: &str, to: &Path) {
     assert!(Command::new("cp").arg(from).arg(to).status().unwrap().success());
 }
+
+/// A terminal, and what is written to it.
+pub(crate) fn terminal() -> (std::fs::File, thread::JoinHandle<String>) {
+    use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+    let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
+    grantpt(&master).and_then(|()| unlockpt(&master)).unwrap();
+    let name = ptsname(&master, Vec::new()).unwrap();
+    let flags = rustix::fs::OFlags::RDWR | rustix::fs::OFlags::NOCTTY | rustix::fs::OFlags::CLOEXEC;
+    let terminal = rustix::fs::open(name, flags, rustix::fs::Mode::empty()).unwrap();
+    let read = thread::spawn(move || {
+        let (mut master, mut all, mut piece) = (std::fs::File::from(master), Vec::new(), [0; 4096]);
+        // It fails once nobody has the other side open.
+        while let Ok(length @ 1..) = master.read(&mut piece) {
+            all.extend_from_slice(&piece[..length]);
+        }
+        text(&all).replace("\r\n", "\n")
+    });
+    (terminal.into(), read)
+}

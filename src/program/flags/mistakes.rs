@@ -5,9 +5,22 @@ use clap::Error;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use std::error::Error as _;
 use std::ffi::OsString;
+use throttle::limits::PlanError;
+use throttle::store::Address;
 
-/// One line for `error`, which `args` have caused.
+/// One line for `error`, which `args` have caused. It shows no password.
 pub(super) fn words(error: &Error, args: &[OsString]) -> String {
+    let text = translated(error, args);
+    // An argument as a whole, or what is attached to an option.
+    let parts =
+        |word: &str| -> Vec<String> { word.char_indices().map(|(place, _)| word[place..].to_owned()).collect() };
+    let repeated =
+        |word: &OsString| parts(&word.to_string_lossy()).into_iter().find(|part| text.contains(part.as_str()));
+    let redacted = |text: String, part: String| text.replace(&part, &Address::redacted(part.as_ref()));
+    args.iter().filter_map(repeated).fold(text.clone(), redacted)
+}
+
+fn translated(error: &Error, args: &[OsString]) -> String {
     let shown = context(error, ContextKind::InvalidArg).unwrap_or_default();
     let flag = name(&shown);
     let value = context(error, ContextKind::InvalidValue).unwrap_or_default();
@@ -73,6 +86,30 @@ fn unknown(error: &Error, flag: &str) -> String {
     }
 }
 
+/// Whether `option` stands before the command: not among its words, nor as another option's value.
+pub(super) fn is_own_option(args: &[OsString], option: &str) -> bool {
+    let definition = habits::with_habits();
+    let takes_next_word = |word: &str| {
+        let mut takers = definition.get_arguments().filter(|arg| arg.get_action().takes_values());
+        takers.any(|arg| match word.strip_prefix("--") {
+            Some(long) => arg.get_long() == Some(long) && !arg.is_require_equals_set(),
+            None => word.chars().next_back().is_some_and(|letter| {
+                arg.get_short() == Some(letter) || arg.get_all_short_aliases().unwrap_or_default().contains(&letter)
+            }),
+        })
+    };
+    let mut words = args.iter().skip(1).map(|word| word.to_string_lossy());
+    while let Some(word) = words.next().filter(|word| word.starts_with('-') && word != "--") {
+        if word == option {
+            return true;
+        }
+        if takes_next_word(&word) {
+            words.next();
+        }
+    }
+    false
+}
+
 /// `--rate` of `--rate <LIMIT>`, and `COMMAND` of `[COMMAND]...`.
 fn name(shown: &str) -> &str {
     let name = shown.split([' ', '=']).next().unwrap_or_default();
@@ -96,4 +133,23 @@ fn plain(error: &Error) -> String {
     let text = error.to_string();
     let text = text.strip_prefix("error: ").unwrap_or(&text);
     text.split("\n\n").next().unwrap_or_default().trim_end().to_owned()
+}
+
+/// What is wrong between the options, with their names.
+pub(super) fn in_limits(error: &PlanError) -> String {
+    match error {
+        PlanError::None | PlanError::UnlimitedAlone | PlanError::InitialAboveBurst { .. } => format!("--rate: {error}"),
+        PlanError::BytesBesideUnits { .. } => {
+            format!("--rate: {error}; run two throttles one after the other for both")
+        }
+        PlanError::BurstTwice(limit) => {
+            format!("--burst: the limit '{limit}' already names its burst; leave one of them out, like -r 5/s -b 10")
+        }
+        PlanError::BurstOnWindow(limit) => {
+            format!(
+                "--burst: the fastest limit '{limit},window' is a window, which has no burst; write -r {limit} -b N"
+            )
+        }
+        _ => format!("--burst: {error}"),
+    }
 }

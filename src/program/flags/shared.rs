@@ -1,13 +1,15 @@
 //! What the options on buckets mean together.
 
 use super::{Flags, Format, Raw, usage};
-use crate::program::bucket::{self, AnyBucket, Bucket};
+use crate::program::bucket::Bucket;
 use crate::program::exit::Exit;
 use clap::ValueEnum;
 use std::ffi::{OsStr, OsString};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use throttle::launch::Template;
+use throttle::limits::Plan;
 use throttle::rate::{Amount, Limit};
-use throttle::store::{Patience, StoreError};
+use throttle::store::Address;
 
 /// What to do while the server of a bucket is away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -19,8 +21,25 @@ pub(crate) enum OnStoreError {
 }
 
 /// What is to be done.
+#[derive(Clone, Debug)]
+pub(crate) enum Task {
+    /// Pass units on.
+    Pipe,
+    /// Run a command for each unit.
+    Launch(Template),
+    /// Show what would run.
+    DryRun(Template),
+    /// Take one from the bucket, then become the command.
+    Once(Bucket),
+    /// Set the limits of the bucket.
+    Set(Bucket),
+    /// Show the bucket.
+    Show(Bucket, Format),
+}
+
+/// What the options on buckets ask for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Mode {
+pub(super) enum Mode {
     /// Units are passed on or become commands.
     Flow,
     /// One is taken.
@@ -31,14 +50,37 @@ pub(crate) enum Mode {
     Show(Format),
 }
 
-impl Flags {
-    pub(crate) fn mode(&self) -> Mode {
-        mode(&self.raw)
-    }
+/// Options on input, commands and the report, none of which a bucket by itself has.
+pub(super) const ABOUT_STREAMS: [&str; 18] = [
+    "null",
+    "delimiter",
+    "bytes",
+    "arg_file",
+    "repeat",
+    "jobs",
+    "max_args",
+    "replace",
+    "shell",
+    "stdin",
+    "keep_order",
+    "line_buffer",
+    "ungroup",
+    "tag",
+    "timeout",
+    "trace",
+    "dry_run",
+    "summary",
+];
 
+impl Flags {
     /// The bucket that holds the limits.
     pub(crate) fn bucket(&self) -> Option<&Bucket> {
         self.bucket.as_ref()
+    }
+
+    /// The limits that were named, resolved; `None` where the bucket knows them.
+    pub(crate) fn named(&self) -> Option<&Plan> {
+        (!self.raw.rate.is_empty()).then_some(&self.plan)
     }
 
     /// The limits that were named, and the burst beside them.
@@ -52,18 +94,9 @@ impl Flags {
         self.raw.rate.iter().map(names_initial).collect()
     }
 
-    /// The bucket, if it was opened to learn its limits; once.
-    pub(crate) fn opened(&self) -> Option<Box<AnyBucket>> {
-        self.opened.take()
-    }
-
     /// Whether the server of a bucket is waited for.
     pub(crate) fn waits_for_store(&self) -> bool {
         self.raw.on_store_error != Some(OnStoreError::Fail)
-    }
-
-    pub(crate) fn patience(&self) -> Patience {
-        patience(&self.raw)
     }
 
     pub(crate) fn max_wait(&self) -> Option<Duration> {
@@ -77,23 +110,8 @@ impl Flags {
 
     /// How an error of ours ends the program: with `--once`, codes up to 124 are the command's.
     pub(crate) fn own_error(&self) -> Exit {
-        own_error(mode(&self.raw) == Mode::Once, Exit::Error)
+        own_error(matches!(self.task, Task::Once(_)), Exit::Error)
     }
-}
-
-/// How long the server of a bucket is waited for: not longer than the bucket itself would be.
-pub(super) fn patience(raw: &Raw) -> Patience {
-    if raw.on_store_error == Some(OnStoreError::Fail) {
-        return Patience::none();
-    }
-    // A time beyond what a clock can say is as good as for ever.
-    Patience::new(raw.max_wait.and_then(|longest| Instant::now().checked_add(longest)), bucket::tell)
-}
-
-/// How it ends where a bucket cannot even be opened.
-pub(super) fn cannot_open(raw: &Raw, error: &StoreError) -> Exit {
-    let too_long = raw.max_wait.is_some() && raw.on_store_error != Some(OnStoreError::Fail) && error.may_pass();
-    if too_long { Exit::TooLong } else { own_error(raw.once, Exit::Error) }
 }
 
 pub(super) fn own_error(once: bool, otherwise: Exit) -> Exit {
@@ -109,24 +127,31 @@ pub(super) fn mode(raw: &Raw) -> Mode {
     }
 }
 
-/// The bucket that was named, or that the environment names; nothing where that is empty.
-pub(super) fn bucket(raw: &Raw, environment: Option<&OsStr>) -> Result<Option<Bucket>, clap::Error> {
-    let (flag, word) = match (&raw.bucket, environment) {
+/// The bucket that was named, or that the environment names, if that is not empty. A stream that names its limits, and no
+/// bucket, has them for itself: a script must not be hijacked by what is set for another.
+pub(super) fn bucket(raw: &Raw, mode: Mode, default: Option<&OsStr>) -> Result<Option<Bucket>, clap::Error> {
+    let is_private = mode == Mode::Flow && !raw.rate.is_empty();
+    let (flag, word) = match (&raw.bucket, default) {
         (Some(word), _) => ("--bucket", word.as_os_str()),
-        (None, Some(word)) if !word.is_empty() => ("THROTTLE_BUCKET", word),
-        _ => return nowhere(raw).map(|()| None),
+        (None, Some(word)) if !word.is_empty() && !is_private => ("THROTTLE_BUCKET", word),
+        _ => return nowhere(raw, mode).map(|()| None),
     };
-    let bucket =
-        Bucket::named(word).map_err(|error| usage(&format!("{flag} '{}': {error}", bucket::redacted(word))))?;
-    alone(raw)?;
+    let bucket = Bucket::named(word, raw.bucket.is_none())
+        .map_err(|error| usage(&format!("{flag} '{}': {error}", Address::redacted(word))))?;
+    alone(raw, mode)?;
     Ok(Some(bucket))
 }
 
 /// What makes no sense without a bucket.
-fn nowhere(raw: &Raw) -> Result<(), clap::Error> {
-    let flag = match mode(raw) {
-        Mode::Flow if raw.on_store_error.is_some() => "--on-store-error is about a bucket on a server",
-        Mode::Flow => return Ok(()),
+fn nowhere(raw: &Raw, mode: Mode) -> Result<(), clap::Error> {
+    let flag = match mode {
+        Mode::Flow if raw.on_store_error.is_none() => return Ok(()),
+        Mode::Flow if !raw.rate.is_empty() => {
+            return Err(usage(
+                "--on-store-error is about a bucket on a server; name it: --bucket NAME (with -r, THROTTLE_BUCKET is not used)",
+            ));
+        }
+        Mode::Flow => "--on-store-error is about a bucket on a server",
         Mode::Once => "--once takes one from a bucket",
         Mode::Set => "--set sets the limits of a bucket",
         Mode::Show(_) => "--show shows a bucket",
@@ -135,10 +160,10 @@ fn nowhere(raw: &Raw) -> Result<(), clap::Error> {
 }
 
 /// What makes no sense with one.
-fn alone(raw: &Raw) -> Result<(), clap::Error> {
-    match mode(raw) {
+fn alone(raw: &Raw, mode: Mode) -> Result<(), clap::Error> {
+    match mode {
         _ if raw.rate.contains(&Limit::Unlimited) => {
-            Err(usage("--rate: 'unlimited' needs no bucket; leave --bucket out, and THROTTLE_BUCKET unset"))
+            Err(usage("--rate: 'unlimited' is no limit that a bucket could keep; write for example -r 5/s"))
         }
         _ if raw.rate.is_empty() && raw.burst.is_some() => {
             Err(usage("--burst belongs to a rate; write for example -r 5/s -b 10"))
@@ -172,9 +197,9 @@ mod tests {
             (&["--show"], "--show shows a bucket; name it"),
             (&["--set", "-r", "5/s"], "--set sets the limits of a bucket; name it"),
             (&["--bucket", "a b", "-r", "5/s"], "--bucket 'a b': a name is of letters, digits and .-_"),
-            (&["--bucket", "redis://me:secret@db/a b", "--once"], "--bucket 'redis://…': the bucket's name"),
-            (&["--bucket", "redis://:sec#ret@db/b", "--once"], "--bucket 'redis://…': in user and password write / ?"),
-            (&["--bucket", "redis://db:99999/b", "--once"], "--bucket 'redis://…': a port is a number from 1 to 65535"),
+            (&["--bucket", "redis://me:secret@db/a b", "--once"], "--bucket 'redis…': the bucket's name"),
+            (&["--bucket", "redis://:sec#ret@db/b", "--once"], "--bucket 'redis…': in user and password write / ?"),
+            (&["--bucket", "redis://db:99999/b", "--once"], "--bucket 'redis…': a port is a number from 1 to 65535"),
             (&["-r", "5/s", "--on-store-error", "fail"], "--on-store-error is about a bucket on a server; name it"),
             (
                 &["--bucket", "./b", "--on-store-error", "sometimes"],
@@ -183,7 +208,7 @@ mod tests {
             (&["--bucket", "./b", "--set"], "--set: to what? write for example --set -r 5000/h"),
             (&["--bucket", "./b", "--set", "-r", "5/s", "true"], "--set runs nothing"),
             (&["--bucket", "./b", "--show", "-r", "5/s"], "--show changes nothing; leave -r out"),
-            (&["--bucket", "./b", "-r", "unlimited"], "'unlimited' needs no bucket"),
+            (&["--bucket", "./b", "-r", "unlimited"], "'unlimited' is no limit that a bucket could keep"),
             (&["--bucket", "./b", "-b", "5"], "--burst belongs to a rate"),
             (&["--bucket", "./b", "--once", "-r", "5/s", "-j", "5"], "cannot be used with"),
             (&["--bucket", "./b", "--once", "-r", "5/s", "-c", "true"], "cannot be used with"),
@@ -208,6 +233,7 @@ mod tests {
     #[test]
     fn limits_that_name_their_start_begin_anew() {
         let flags = flags(&["--bucket", "./b", "--set", "-r", "5/s,burst=9,initial=9", "-r", "5000/h"]).unwrap();
-        assert_eq!((flags.mode(), flags.fresh()), (Mode::Set, vec![true, false]));
+        assert!(matches!(flags.task(), Task::Set(_)));
+        assert_eq!(flags.fresh(), [true, false]);
     }
 }

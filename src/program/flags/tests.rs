@@ -3,12 +3,7 @@ use super::*;
 #[track_caller]
 pub(super) fn flags(args: &[&str]) -> Result<Flags, String> {
     let args: Vec<OsString> = std::iter::once("throttle").chain(args.iter().copied()).map(OsString::from).collect();
-    let read = |args: &[OsString]| {
-        let raw = raw(args)?;
-        let bucket = shared::bucket(&raw, None)?;
-        ripen(raw, bucket, None)
-    };
-    read(&args).map_err(|error| mistakes::words(&error, &args))
+    raw(&args).and_then(|raw| ripen(raw, None)).map_err(|error| mistakes::words(&error, &args))
 }
 
 #[test]

@@ -70,11 +70,14 @@ pub(super) const BUCKET: &str = "\
 Take from limits that are shared with every other process that names the same bucket, first come, first served. A NAME (of \
 letters, digits and .-_) is a file in $XDG_STATE_HOME/throttle, or else ~/.local/state/throttle; a word with a slash is \
 the path of one. redis://[USER:PASSWORD@]HOST[:PORT][/DB]/NAME is on a Redis or Valkey server, for any number of \
-machines. THROTTLE_BUCKET holds the default; a password is better kept there than in the command line, which all can see. In \
-it write / ? # @ and % as %2F %3F %23 %40 and %25.
+machines. THROTTLE_BUCKET names the bucket of --once, --show, --set and of a stream without -r; a stream with -r and \
+without --bucket has its limits for itself. A password is better kept there than in the command line, which all can see. In it \
+write / ? # @ and % as %2F %3F %23 %40 and %25.
 
 Where there is no such bucket yet, it is made with the limits of -r. From then on it knows them, and -r is not needed; \
-where it is given it must agree with them in what it says. What is left of them outlives processes and restarts.
+where it is given it must agree with them in what it says. What is left of them outlives processes and restarts. \
+On a terminal a turn that is long in coming is told after a second; whatever ends the wait gives the turn back, where nobody \
+has come behind who still waits.
 
 A bucket in a file is of one user (sudo is another) on one machine; a network file system is refused. To begin anew, remove \
 the file. One on a server reckons in whole microseconds of the server's clock, and is kept there for 30 days after the last \
@@ -197,7 +200,10 @@ but on a terminal the first 20. What went well gets no word, but a sum on a term
 
 /// Variable and meaning.
 pub(crate) const ENVIRONMENT: [(&str, &str); 5] = [
-    ("THROTTLE_BUCKET", "The bucket where --bucket is not given."),
+    (
+        "THROTTLE_BUCKET",
+        "The bucket of --once, --show and --set where --bucket is not given, and of a stream that names no -r.",
+    ),
     ("THROTTLE_SEQ", "Set for each command: its number, from 1."),
     (
         "THROTTLE_SLOT",

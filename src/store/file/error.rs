@@ -1,5 +1,6 @@
 //! What can be wrong with a bucket's file, and how to mend it.
 
+use crate::store::Address;
 use rustix::io::Errno;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -10,7 +11,7 @@ use thiserror::Error;
 #[non_exhaustive]
 pub enum FileError {
     /// There is no such bucket, and no limits were named to make it with.
-    #[error("there is no bucket {}; make it with its limits, like --set -r 5/s", .0.display())]
+    #[error("there is no bucket {}", Address::redacted(.0.as_os_str()))]
     Unknown(PathBuf),
     /// The file is empty or too short.
     #[error("the bucket {path} is cut short ({length} bytes); to begin anew remove it: rm {word}", path = .path.display(), word = word(.path))]
@@ -88,7 +89,7 @@ pub enum FileError {
     #[error("a bucket keeps 1 to {} limits, and not 'unlimited'", super::slots::MOST_LIMITS)]
     Limits,
     /// The system says no.
-    #[error("cannot {doing} {}: {}", path.display(), super::error::reason(*.error))]
+    #[error("cannot {doing} {}: {}", Address::redacted(path.as_os_str()), super::error::reason(*.error))]
     System {
         /// What was being done.
         doing: &'static str,
@@ -114,6 +115,7 @@ fn reason(error: Errno) -> String {
         Errno::NOSPC | Errno::DQUOT => "; make room and try again, nothing was taken",
         Errno::ACCESS | Errno::PERM => "; a bucket is of one user (sudo is another), name a place that is yours",
         Errno::NOENT => "; make the folder first, or name another place",
+        Errno::FBIG => "; ulimit -f allows larger files",
         Errno::ROFS => "; name a place that can be written",
         _ => "",
     };

@@ -5,7 +5,7 @@ use super::machine::Machine;
 use super::place::{self, Place, errno, failed};
 use super::slots::{self, Kept, PREFIX, Prefix};
 use crate::limits::{Limits, Policy};
-use rustix::fs::FlockOperation;
+use rustix::fs::{FlockOperation, OFlags};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
@@ -14,6 +14,8 @@ use std::os::unix::fs::FileExt;
 pub(super) struct Handle {
     pub(super) place: Place,
     pub(super) kept: Kept,
+    /// From now on nobody is waited for long.
+    pub(super) is_leaving: bool,
     machine: Machine,
     file: File,
     /// How many files it was before: what was granted in one of those cannot be given back in this.
@@ -30,12 +32,22 @@ impl Handle {
     /// Opens the file; where there is none it is made with `policy`.
     pub(super) fn open(machine: Machine, place: Place, policy: Option<&Policy>) -> Result<Self, FileError> {
         let file = open_or_make(&machine, &place, policy)?;
-        place::lock(&place.path, &file)?;
+        Handle::of(file, machine, place)
+    }
+
+    /// Opens the file only to look at it: one that may only be read will do.
+    pub(super) fn open_to_look(machine: Machine, place: Place) -> Result<Self, FileError> {
+        let file = place::open(&place, OFlags::RDONLY)?.ok_or_else(|| FileError::Unknown(place.path.clone()))?;
+        Handle::of(file, machine, place)
+    }
+
+    fn of(file: File, machine: Machine, place: Place) -> Result<Self, FileError> {
+        place::lock(&place.path, &file, false)?;
         let state = newest(&place, &file, None);
         unlock(&file);
         let Newest { known, other, kept } = state?;
         let (known, words, bytes) = (Some(known), Vec::new(), Vec::new());
-        Ok(Handle { place, kept, machine, file, generation: 0, known, other, words, bytes })
+        Ok(Handle { place, kept, is_leaving: false, machine, file, generation: 0, known, other, words, bytes })
     }
 
     /// Does `act` on the newest state while nobody else can.
@@ -62,7 +74,7 @@ impl Handle {
     /// Who removes a bucket means it to begin anew: then we go on with the file that took its place.
     fn lock(&mut self) -> Result<(), FileError> {
         loop {
-            place::lock(&self.place.path, &self.file)?;
+            place::lock(&self.place.path, &self.file, self.is_leaving)?;
             if !place::is_gone(&self.place.path, &self.file)? {
                 return Ok(());
             }
@@ -111,7 +123,7 @@ fn unlock(file: &File) {
 
 fn open_or_make(machine: &Machine, place: &Place, policy: Option<&Policy>) -> Result<File, FileError> {
     loop {
-        if let Some(file) = place::open(place)? {
+        if let Some(file) = place::open(place, OFlags::RDWR)? {
             return Ok(file);
         }
         let policy = policy.ok_or_else(|| FileError::Unknown(place.path.clone()))?;
@@ -122,9 +134,7 @@ fn open_or_make(machine: &Machine, place: &Place, policy: Option<&Policy>) -> Re
 }
 
 fn first_state(machine: &Machine, policy: &Policy) -> Result<Vec<u8>, FileError> {
-    if policy.is_empty() || policy.len() > slots::MOST_LIMITS {
-        return Err(FileError::Limits);
-    }
+    super::File::check(policy)?;
     let now = machine.clock.now();
     let (policy, limits) = (policy.clone(), Limits::new(policy, now));
     let kept = Kept { boot: machine.boot, ahead: 0, at: now, wall: machine.wall(), policy, limits };

@@ -1,5 +1,6 @@
 //! How a bucket's file is opened and made: only what is ours, on this machine, and never half-made.
 
+use super::super::supply::FAREWELL;
 use super::error::FileError;
 use super::{nameless, network, slots};
 use rustix::fs::{FileType, FlockOperation, Mode, OFlags, Stat};
@@ -8,6 +9,7 @@ use std::fs::{DirBuilder, File, Permissions};
 use std::io::{ErrorKind, Seek, SeekFrom, Write};
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 /// Where a bucket is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,10 +20,11 @@ pub struct Place {
     pub own_folder: bool,
 }
 
-/// A file that is a bucket's, as far as its head tells. `None` where there is none.
-pub(super) fn open(place: &Place) -> Result<Option<File>, FileError> {
+/// A file that is a bucket's, as far as its head tells, to be read and written (`OFlags::RDWR`) or only read. `None` where
+/// there is none.
+pub(super) fn open(place: &Place, access: OFlags) -> Result<Option<File>, FileError> {
     let path = &place.path;
-    let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+    let flags = access | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
     let file = match rustix::fs::open(path, flags, Mode::empty()) {
         Ok(file) => File::from(file),
         Err(Errno::NOENT) => return Ok(None),
@@ -130,11 +133,14 @@ fn fill(file: &mut File, state: &[u8]) -> std::io::Result<()> {
     file.sync_all()
 }
 
-/// Waits until nobody else has the file locked.
-pub(super) fn lock(path: &Path, file: &File) -> Result<(), FileError> {
+/// Waits until nobody else has the file locked; who is leaving only for a while.
+pub(super) fn lock(path: &Path, file: &File, is_leaving: bool) -> Result<(), FileError> {
+    let begun = Instant::now();
+    let how = if is_leaving { FlockOperation::NonBlockingLockExclusive } else { FlockOperation::LockExclusive };
     loop {
-        match rustix::fs::flock(file, FlockOperation::LockExclusive) {
+        match rustix::fs::flock(file, how) {
             Err(Errno::INTR) => {}
+            Err(Errno::WOULDBLOCK) if begun.elapsed() < FAREWELL => std::thread::sleep(Duration::from_millis(1)),
             result => return result.map_err(|error| failed("lock the bucket", path, error)),
         }
     }
@@ -159,6 +165,7 @@ pub(super) fn errno(error: &std::io::Error) -> Errno {
         ErrorKind::ReadOnlyFilesystem => Errno::ROFS,
         ErrorKind::StorageFull => Errno::NOSPC,
         ErrorKind::QuotaExceeded => Errno::DQUOT,
+        ErrorKind::FileTooLarge => Errno::FBIG,
         _ => Errno::IO,
     })
 }

@@ -1,7 +1,9 @@
 //! Where a bucket on a server is: `redis://[USER:PASSWORD@]HOST[:PORT][/DB]/NAME`.
 
 use percent_encoding::percent_decode_str;
+use std::ffi::OsStr;
 use std::fmt;
+use std::os::unix::ffi::OsStrExt;
 use std::str::FromStr;
 use thiserror::Error;
 use url::Url;
@@ -24,7 +26,8 @@ pub struct Address {
 pub enum AddressError {
     /// No URL of ours.
     #[error(
-        "an address begins with redis://, rediss://, valkey:// or valkeys://; write for example redis://host:6379/2/NAME"
+        "an address begins with redis://, rediss://, valkey:// or valkeys://, like redis://host:6379/2/NAME; a path with : and \
+         @ in it begins with / or ./"
     )]
     Form,
     /// Something in user or password that means something in an address.
@@ -51,14 +54,26 @@ pub enum AddressError {
 }
 
 impl Address {
-    /// Whether `word` is meant to be an address, right or wrong.
+    /// Whether `word` is meant to be an address, right or wrong: also one like `redis//:PASSWORD@host/NAME`, unless it is
+    /// spelled as a path.
     #[must_use]
     pub fn is_meant(word: &[u8]) -> bool {
-        const SCHEMES: [&str; 4] = ["redis:", "rediss:", "valkey:", "valkeys:"];
+        let is_path = word.starts_with(b"/") || word.starts_with(b".");
         word.windows(3).any(|part| part == b"://")
-            || SCHEMES.iter().any(|scheme| {
-                word.get(..scheme.len()).is_some_and(|start| start.eq_ignore_ascii_case(scheme.as_bytes()))
-            })
+            || SCHEMES.iter().any(|scheme| begins_with(word, scheme) && word.get(scheme.len()) == Some(&b':'))
+            || !is_path && may_hold_password(word)
+    }
+
+    /// What a message may show of `word`, which is meant to name a bucket or a file: of what may hold a password no more
+    /// than its scheme.
+    #[must_use]
+    pub fn redacted(word: &OsStr) -> String {
+        let bytes = word.as_bytes();
+        if !Address::is_meant(bytes) && !may_hold_password(bytes) {
+            return word.to_string_lossy().into_owned();
+        }
+        let scheme = SCHEMES.iter().rev().find(|scheme| begins_with(bytes, scheme));
+        scheme.map_or_else(|| "…".to_owned(), |scheme| format!("{scheme}…"))
     }
 
     /// The key of the bucket's state.
@@ -94,6 +109,16 @@ impl Address {
     pub(super) fn password(&self) -> Option<&str> {
         self.password.as_deref()
     }
+}
+
+const SCHEMES: [&str; 4] = ["redis", "rediss", "valkey", "valkeys"];
+
+fn begins_with(word: &[u8], scheme: &str) -> bool {
+    word.get(..scheme.len()).is_some_and(|start| start.eq_ignore_ascii_case(scheme.as_bytes()))
+}
+
+fn may_hold_password(word: &[u8]) -> bool {
+    word.contains(&b':') && word.contains(&b'@')
 }
 
 impl FromStr for Address {
@@ -242,11 +267,43 @@ mod tests {
     }
 
     #[test]
+    fn what_may_be_a_password_is_not_shown() {
+        let redacted = |word: &str| Address::redacted(OsStr::new(word));
+        for (word, shown) in [
+            ("redis://me:secret@host/a b", "redis…"),
+            ("redis://me:sec@ret", "redis…"),
+            ("redis://:secret", "redis…"),
+            ("redis:secret", "redis…"),
+            ("REDISS//me:secret@host", "rediss…"),
+            ("redis//:secret@host/b", "redis…"),
+            ("reddis://me:secret@host/b", "…"),
+            (" redis://:secret@host/b", "…"),
+            ("//:secret@host/b", "…"),
+            ("secret@host:6379/b", "…"),
+            ("./me:secret@host/b", "…"),
+        ] {
+            assert_eq!(redacted(word), shown);
+        }
+        for word in ["a@b", "./a:b", "github", "/tmp/redis"] {
+            assert_eq!(redacted(word), word);
+        }
+    }
+
+    #[test]
     fn what_is_meant_to_be_an_address_is_told_from_a_name_or_path() {
-        for word in ["redis:", "REDIS://db/llm", "rediss://x", "valkey:x", "reddis://db/llm", " redis://db/llm"] {
+        for word in [
+            "redis:",
+            "REDIS://db/llm",
+            "rediss://x",
+            "valkey:x",
+            "reddis://db/llm",
+            " redis://db/llm",
+            "redis//:secret@db/llm",
+            "a:b@c",
+        ] {
             assert!(Address::is_meant(word.as_bytes()), "{word}");
         }
-        for word in ["redis", "./redis:", "github", ""] {
+        for word in ["redis", "./redis:", "github", "", "/tmp/a:b@c/d", "./a:b@c"] {
             assert!(!Address::is_meant(word.as_bytes()), "{word}");
         }
     }

@@ -7,7 +7,7 @@ use thiserror::Error;
 #[non_exhaustive]
 pub enum RedisError {
     /// There is no such bucket, and no limits were named to make it with.
-    #[error("there is no bucket {0}; make it with its limits, like --set -r 5/s")]
+    #[error("there is no bucket {0}")]
     Unknown(String),
     /// The key holds something else.
     #[error("{place} is not a bucket but something else, at the key '{key}'; name another one")]

@@ -1,0 +1,82 @@
+//! Waiting for one's turn in a bucket, and saying so to who sits at the terminal.
+
+use super::flags::Flags;
+use super::report::{Report, countdown};
+use std::io::IsTerminal;
+use std::sync::atomic::{AtomicU64, Ordering};
+use throttle::clock::{Clock, Nanos, SECOND};
+use throttle::flow::Flow;
+use throttle::flow::pump::{self, PumpError};
+
+/// It is said after this time, to who has as much to wait for yet.
+const SILENT: Nanos = SECOND;
+
+/// Whether there is somebody to tell.
+pub(super) fn is_told(flags: &Flags) -> bool {
+    flags.bucket().is_some() && !flags.is_quiet() && std::io::stderr().is_terminal()
+}
+
+/// Sleeps until `time`, and tells `say` on the way if that is long.
+pub(super) fn sleep_until(clock: &dyn Clock, time: Nanos, say: impl FnOnce(String)) {
+    let begin = clock.now().saturating_add(SILENT);
+    if time >= begin.saturating_add(SILENT) {
+        clock.sleep_until(begin);
+        say(format!("waiting for its turn: {} (Ctrl-C gives it back)", countdown(time.saturating_sub(clock.now()))));
+    }
+    clock.sleep_until(time);
+}
+
+/// Runs the pump.
+///
+/// # Errors
+/// As [`pump::run`].
+pub(super) fn run(flags: &Flags, flow: &mut impl Flow, report: &Report) -> Result<(), PumpError> {
+    let told = Told { report, longest: AtomicU64::new(0) };
+    let clock: &dyn Clock = if is_told(flags) { &told } else { report.supply().clock() };
+    pump::run_on(flow, report.supply(), clock, report.meter())
+}
+
+/// The clock of a stream that says so when its turn is long in coming: not each time, but when the wait is much longer than
+/// any before.
+#[derive(Debug)]
+struct Told<'a> {
+    report: &'a Report,
+    longest: AtomicU64,
+}
+
+impl Clock for Told<'_> {
+    fn now(&self) -> Nanos {
+        self.report.now()
+    }
+
+    fn sleep_until(&self, time: Nanos) {
+        let clock = self.report.supply().clock();
+        let wait = time.saturating_sub(clock.now());
+        if wait / 2 < self.longest.load(Ordering::Relaxed) {
+            return clock.sleep_until(time);
+        }
+        sleep_until(clock, time, |line| {
+            self.longest.store(wait, Ordering::Relaxed);
+            self.report.aside(line);
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::RefCell;
+    use throttle::clock::FakeClock;
+
+    #[test]
+    fn only_a_long_wait_is_told_and_after_a_second() {
+        for (wait, told) in
+            [(2 * SECOND - 1, None), (2 * SECOND, Some((SECOND, "1 s"))), (61 * SECOND, Some((SECOND, "1 min")))]
+        {
+            let (clock, seen) = (FakeClock::default(), RefCell::new(None));
+            sleep_until(&clock, wait, |line| *seen.borrow_mut() = Some((clock.now(), line)));
+            let expected = told.map(|(at, time)| (at, format!("waiting for its turn: {time} (Ctrl-C gives it back)")));
+            assert_eq!((clock.now(), seen.into_inner()), (wait, expected));
+        }
+    }
+}

@@ -1,0 +1,460 @@
+//! The options on buckets as a user meets them: what is wrong is found before anything is opened, and what is said.
+
+use crate::common::{Running, THROTTLE, assert_fails, feed, passed, terminal, text, throttle};
+use std::ffi::OsString;
+use std::net::{Ipv4Addr, TcpListener};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// What is found without asking anybody takes milliseconds; what waits for a server waits for ever.
+const SOON: Duration = Duration::from_secs(20);
+
+/// Each mistake that the words on the command line tell by themselves, and a piece of what is said about it.
+const MISTAKES: [(&[&str], &str); 46] = [
+    (&["--no-such-option"], "--no-such-option"),
+    (&["-r"], "-r takes a limit"),
+    (&["-r", "10M"], "lines or bytes?"),
+    (&["-r", "5/s", "-b", "0"], "--burst"),
+    (&["-r", "5/s,burst=2", "-b", "3"], "--burst"),
+    (&["-r", "unlimited"], "--rate: 'unlimited' is no limit that a bucket could keep"),
+    (&["-r", "5MB/s", "-r", "5/s"], "--rate: '5MB/s' counts bytes"),
+    (&["-r", "5MB/s", "-0"], "-0: the rate counts bytes"),
+    (&["-r", "5MB/s", "true"], "--rate: a command is a unit"),
+    (&["-b", "5"], "--burst belongs to a rate"),
+    (&["-d", "ab"], "more than one byte"),
+    (&["-0", "-d", ","], "cannot be used with"),
+    (&["-0", "--bytes"], "cannot be used with"),
+    (&["--bytes", "true"], "--rate: a command is a unit"),
+    (&["--progress=often"], "--progress"),
+    (&["--summary=xml"], "--summary"),
+    (&["--on-store-error", "sometimes"], "--on-store-error"),
+    (&["--max-wait", "5s"], "--once"),
+    (&["-j", "5"], "--jobs needs a command"),
+    (&["-j", "five", "true"], "--jobs"),
+    (&["-n", "2"], "--max-args needs a command"),
+    (&["-I", "%"], "--replace needs a command"),
+    (&["-k"], "--keep-order needs a command"),
+    (&["-t"], "--trace needs a command"),
+    (&["--tag"], "--tag needs a command"),
+    (&["--stdin"], "--stdin needs a command"),
+    (&["--repeat", "5"], "--repeat needs a command"),
+    (&["--timeout", "5s"], "--timeout needs a command"),
+    (&["--timeout", "soon", "true"], "--timeout"),
+    (&["--dry-run"], "--dry-run needs a command"),
+    (&["-k", "-u", "true"], "cannot be used with"),
+    (&["-c", "true", "-I", "%"], "cannot be used with"),
+    (&["true", ":::", "a"], "::: is not an option here"),
+    (&["sh", "-c", "echo {}"], "{}"),
+    (&["--set"], "--set: to what?"),
+    (&["--set", "-r", "5/s", "true"], "--set runs nothing"),
+    (&["--set", "-r", "5/s", "-j", "5"], "cannot be used with"),
+    (&["--set", "-r", "5/s", "-0"], "cannot be used with"),
+    (&["--set", "--show"], "cannot be used with"),
+    (&["--show", "-r", "5/s"], "--show changes nothing"),
+    (&["--show", "json", "true"], "--show runs nothing"),
+    (&["--show", "--dry-run"], "cannot be used with"),
+    (&["--once", "-j", "5"], "cannot be used with"),
+    (&["--once", "-r", "5MB/s"], "--once: the limit counts bytes"),
+    (&["--once", "--max-wait", "soon"], "--max-wait"),
+    (&["--once", "-b", "5", "true"], "--burst belongs to a rate"),
+];
+
+/// Buckets that cannot be had, and what shows that somebody tried.
+struct Nowhere {
+    folder: tempfile::TempDir,
+    listener: TcpListener,
+}
+
+impl Nowhere {
+    fn new() -> Self {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        listener.set_nonblocking(true).unwrap();
+        Nowhere { folder: tempfile::tempdir().unwrap(), listener }
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.folder.path().join(name).to_str().unwrap().to_owned()
+    }
+
+    /// One of each kind: a server that is dead, one that never answers, a file, one in no folder, a name.
+    fn buckets(&self) -> [String; 5] {
+        let silent = format!("redis://127.0.0.1:{}/x", self.listener.local_addr().unwrap().port());
+        ["redis://127.0.0.1:1/x".to_owned(), silent, self.path("b"), self.path("no/b"), "name".to_owned()]
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = throttle(args);
+        command.env("XDG_STATE_HOME", self.folder.path());
+        command
+    }
+
+    #[track_caller]
+    fn is_untouched(&self) {
+        assert!(self.listener.accept().is_err(), "a server was contacted");
+        let made: Vec<OsString> = entries(self.folder.path());
+        assert!(made.is_empty(), "{made:?}");
+    }
+}
+
+fn entries(folder: &Path) -> Vec<OsString> {
+    std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name()).collect()
+}
+
+/// How it ends, soon, and what it says.
+#[track_caller]
+fn ends(command: Command) -> (Option<i32>, String) {
+    let begun = Instant::now();
+    let mut running = Running::start(command);
+    while running.is_running() {
+        assert!(begun.elapsed() < SOON, "it waits");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let output = running.finish();
+    (output.status.code(), text(&output.stderr))
+}
+
+#[test]
+fn a_mistake_on_the_command_line_is_found_before_anything_is_opened() {
+    let nowhere = Nowhere::new();
+    for bucket in nowhere.buckets() {
+        for (args, words) in MISTAKES {
+            let code = if args.contains(&"--once") { 125 } else { 2 };
+            let named = ends(nowhere.command(&[&["--bucket", &bucket], args].concat()));
+            assert!(named.0 == Some(code) && named.1.contains(words), "{bucket} {args:?}: {named:?}");
+            let mut default = nowhere.command(args);
+            // Where a stream names its limits, it is no mistake that makes no sense with a bucket.
+            let is_private = args == ["-r", "unlimited"];
+            default.env("THROTTLE_BUCKET", &bucket);
+            if !is_private {
+                let default = ends(default);
+                assert!(default.0 == Some(code) && default.1.contains(words), "{bucket} {args:?}: {default:?}");
+            }
+            nowhere.is_untouched();
+        }
+    }
+}
+
+/// A bucket on a server keeps less than a file.
+#[test]
+fn limits_that_a_bucket_cannot_keep_are_refused_before_it_is_opened() {
+    let nowhere = Nowhere::new();
+    let many = ["-r", "5/s"].repeat(17);
+    for (bucket, args, words) in [
+        (0, &many[..], "1 to 16 limits"),
+        (1, &many[..], "1 to 16 limits"),
+        (2, &many[..], "1 to 16 limits"),
+        (0, &["-r", "1000003/s,burst=9000000000"], "2^51"),
+        (1, &["--set", "-r", "1000003/s,burst=9000000000"], "2^51"),
+    ] {
+        let bucket = &nowhere.buckets()[bucket];
+        let (code, said) = ends(nowhere.command(&[&["--bucket", bucket], args].concat()));
+        assert!(code == Some(2) && said.contains("--rate: ") && said.contains(words), "{bucket}: {code:?}: {said}");
+        nowhere.is_untouched();
+    }
+}
+
+/// What is to be had on this machine is looked for before a server is waited for.
+#[test]
+fn what_is_missing_here_is_told_before_a_server_is_asked() {
+    let nowhere = Nowhere::new();
+    let missing = nowhere.path("missing");
+    for bucket in &nowhere.buckets()[..2] {
+        for (args, code, words) in [
+            (&["-a", &missing][..], 1, "--arg-file: cannot open"),
+            (&["-a", &missing, "true"], 1, "--arg-file: cannot open"),
+            (&["-a", &missing, "--dry-run", "true"], 1, "--arg-file: cannot open"),
+            (&["no-such-command"], 127, "no such command in PATH"),
+            (&["-r", "5/s", "no-such-command"], 127, "no such command in PATH"),
+            (&["--once", "no-such-command"], 127, "no such command in PATH"),
+        ] {
+            let ended = ends(nowhere.command(&[&["--bucket", bucket], args].concat()));
+            assert!(ended.0 == Some(code) && ended.1.contains(words), "{bucket} {args:?}: {ended:?}");
+            nowhere.is_untouched();
+        }
+    }
+}
+
+/// `--once` among the words of a command is the command's.
+#[test]
+fn the_options_of_the_command_do_not_decide_how_a_mistake_ends() {
+    let (code, said) = ends(throttle(&["-r", "5/s", "--no-such-option", "mail", "--once"]));
+    assert_eq!(code, Some(2), "{said}");
+}
+
+mod the_variable {
+    use super::*;
+    use std::process::Output;
+
+    fn with_default(bucket: &str, args: &[&str], input: &[u8]) -> Output {
+        let mut command = throttle(args);
+        command.env("THROTTLE_BUCKET", bucket);
+        feed(command, input)
+    }
+
+    #[track_caller]
+    fn succeeds(output: &Output, stdout: &str) {
+        let seen = (output.status.code(), text(&output.stdout), text(&output.stderr));
+        assert_eq!(seen, (Some(0), stdout.to_owned(), String::new()));
+    }
+
+    #[test]
+    fn a_stream_that_names_its_limits_has_them_for_itself() {
+        let nowhere = Nowhere::new();
+        for bucket in nowhere.buckets() {
+            for (args, out) in [
+                (&["-r", "10MB/s"][..], "a\n"),
+                (&["-r", "1k/s"], "a\n"),
+                (&["-r", "unlimited"], "a\n"),
+                (&["-q", "-r", "1k/s", "-j1", "echo"], "a\n"),
+            ] {
+                succeeds(&with_default(&bucket, args, b"a\n"), out);
+            }
+            nowhere.is_untouched();
+        }
+        // However wrong it is.
+        succeeds(&with_default("a b", &["-r", "1k/s"], b"a\n"), "a\n");
+    }
+
+    #[test]
+    fn it_is_the_bucket_of_verbs_and_of_a_stream_without_limits() {
+        let folder = tempfile::tempdir().unwrap();
+        let bucket = folder.path().join("b").to_str().unwrap().to_owned();
+        succeeds(&with_default(&bucket, &["--set", "-r", "9/h,window"], b""), "");
+        succeeds(&with_default(&bucket, &["-r", "9/h", "--once"], b""), "");
+        succeeds(&with_default(&bucket, &[], b"a\n"), "a\n");
+        succeeds(&with_default(&bucket, &["-q", "echo"], b"a\n"), "a\n");
+        assert!(text(&with_default(&bucket, &["--show"], b"").stdout).contains("9/h,window: 6 left"));
+        // Nested in a script of somebody else's.
+        succeeds(&with_default(&bucket, &["-r", "1k/s"], b"a\n"), "a\n");
+        assert_eq!(passed(&["--bucket", &bucket, "-r", "9/h"], b"a\n"), b"a\n");
+        assert!(text(&with_default(&bucket, &["--show"], b"").stdout).contains("9/h,window: 5 left"));
+    }
+
+    /// Whoever did not name the bucket must not be told to change its limits for everyone.
+    #[test]
+    fn messages_name_it_where_it_decided_and_never_advise_to_set() {
+        let nowhere = Nowhere::new();
+        let (missing, kept, damaged) = (nowhere.path("missing"), nowhere.path("kept"), nowhere.path("damaged"));
+        succeeds(&with_default(&kept, &["--set", "-r", "5MB/s"], b""), "");
+        std::fs::write(&damaged, "").unwrap();
+        for (bucket, args, code, words) in [
+            (&missing, &["--once"][..], 125, "there is no bucket"),
+            (&missing, &[], 1, "there is no bucket"),
+            (&missing, &["true"], 1, "there is no bucket"),
+            (&missing, &["--show"], 1, "there is no bucket"),
+            (&kept, &["--once", "-r", "7/s"], 125, "7/s was asked for"),
+            (&kept, &["--once"], 125, "--once: the limit counts bytes"),
+            (&kept, &["true"], 1, "a command is a unit"),
+            (&kept, &["-0"], 1, "-0: the rate counts bytes"),
+            (&damaged, &["--once"], 125, "cut short"),
+        ] {
+            let output = with_default(bucket, args, b"a\n");
+            assert_fails(&output, code, &["throttle: THROTTLE_BUCKET: ", words]);
+            assert!(!text(&output.stderr).contains("--set"), "{args:?}: {}", text(&output.stderr));
+        }
+        let away = with_default("redis://127.0.0.1:1/x", &["--once", "--on-store-error", "fail"], b"");
+        assert_fails(&away, 125, &["throttle: THROTTLE_BUCKET: cannot reach the bucket"]);
+        let away = with_default("redis://127.0.0.1:1/x", &["--once", "--max-wait", "100ms"], b"");
+        let said = text(&away.stderr);
+        assert!(away.status.code() == Some(75), "{said}");
+        assert!(said.lines().count() == 2 && said.lines().all(|line| line.contains("THROTTLE_BUCKET: ")), "{said}");
+        let wrong = with_default("a b", &["--once"], b"");
+        assert!(text(&wrong.stderr).contains("THROTTLE_BUCKET 'a b': a name is of"), "{}", text(&wrong.stderr));
+        // Who names it is told both.
+        let named = feed(throttle(&["--bucket", &kept, "-r", "7/s"]), b"");
+        assert_fails(&named, 1, &["7/s was asked for", "leave -r out, or change it for everyone with --set"]);
+    }
+
+    /// It is set, and would not be used.
+    #[test]
+    fn on_store_error_beside_a_private_limit_says_why_it_means_nothing() {
+        let output = with_default("redis://127.0.0.1:1/x", &["-r", "5/s", "--on-store-error", "fail"], b"");
+        let said = text(&output.stderr);
+        assert!(output.status.code() == Some(2) && said.contains("with -r, THROTTLE_BUCKET is not used"), "{said}");
+    }
+}
+
+mod what_is_said {
+    use super::*;
+
+    /// However the address is mistyped, and wherever it lands.
+    #[test]
+    fn a_password_is_never_repeated() {
+        for address in [
+            "redis//:SECRET@127.0.0.1/x",
+            "redis:/:SECRET@127.0.0.1/x",
+            "redis:me:SECRET@127.0.0.1/x",
+            "reids://:SECRET@127.0.0.1/x",
+            "//:SECRET@127.0.0.1/x",
+            "/:SECRET@127.0.0.1/x",
+            "./:SECRET@127.0.0.1/x",
+            ":SECRET@127.0.0.1/x",
+            "SECRET@127.0.0.1:6379/x",
+            "me:SECRET@127.0.0.1",
+            "redis://:SECRET@127.0.0.1:99999/x",
+            "redis://:SE/CRET@127.0.0.1/x",
+        ] {
+            let attached = [format!("--bucket={address}"), format!("-r{address}"), format!("-j{address}")];
+            for args in [
+                &["--bucket", address, "-r", "5/s"][..],
+                &["--bucket", address],
+                &["--bucket", address, "--once"],
+                &["--bucket", address, "--show"],
+                &["--bucket", address, "--set", "-r", "5/s"],
+                &[&attached[0], "-r", "5/s"],
+                &["-r", address],
+                &[&attached[1]],
+                &["-b", address, "-r", "5/s"],
+                &["-r", "5/s", &attached[2], "true"],
+                &["-r", "5/s", "-d", address],
+                &["-r", "5/s", address],
+                &["--show", address],
+            ] {
+                let (code, said) = ends(throttle(args));
+                assert!(code != Some(0) && !said.contains("CRET"), "{args:?}: {said}");
+            }
+            let mut default = throttle(&["--once"]);
+            default.env("THROTTLE_BUCKET", address);
+            let (code, said) = ends(default);
+            assert!(code == Some(125) && said.contains("THROTTLE_BUCKET") && !said.contains("CRET"), "{said}");
+        }
+    }
+
+    #[test]
+    fn what_is_said_on_a_help_page_is_left_as_it_is() {
+        let help = feed(throttle(&["--bucket", "redis://", "--help"]), b"");
+        let seen = (help.status.code(), text(&help.stderr));
+        assert!(seen == (Some(0), String::new()) && text(&help.stdout).contains("redis://"), "{seen:?}");
+    }
+
+    #[test]
+    fn an_address_with_a_mistyped_scheme_is_no_path() {
+        let (code, said) = ends(throttle(&["--bucket", "redis//:SECRET@127.0.0.1/x", "-r", "5/s"]));
+        assert!(code == Some(2) && said.contains("--bucket 'redis…': an address begins with redis://"), "{said}");
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a:b@c");
+        assert_eq!(passed(&["--bucket", path.to_str().unwrap(), "-r", "1k/s"], b"a\n"), b"a\n", "a path is one");
+    }
+
+    /// Colours, the title of the window, the direction of text: what a name contains does none of it.
+    #[test]
+    fn names_do_not_steer_the_terminal() {
+        let folder = tempfile::tempdir().unwrap();
+        let odd = "a\u{1b}[31m\u{9b}1m\u{202e}\u{2066}\u{200f}\u{61c}b";
+        let path = folder.path().join(odd).to_str().unwrap().to_owned();
+        let in_none = folder.path().join(odd).join("b").to_str().unwrap().to_owned();
+        let on_terminal = |args: &[&str]| {
+            let (terminal, read) = terminal();
+            let mut command = throttle(args);
+            command.stdin(Stdio::null()).stdout(terminal.try_clone().unwrap()).stderr(terminal);
+            let (_, nothing) = ends(command);
+            assert_eq!(nothing, "");
+            read.join().unwrap()
+        };
+        for (args, words) in [
+            (&["--bucket", odd, "-r", "5/s"][..], "a name is of letters"),
+            (&["--bucket", &path], "there is no bucket"),
+            (&["--bucket", &in_none, "-r", "5/s"], "cannot make the bucket"),
+            (&["--bucket", &path, "-q", "-r", "5/s", odd], "no such command in PATH"),
+            (&["--bucket", &path, "--once", "-r", "5/s", &in_none], "no such command"),
+            (&["-r", "5/s", "-a", &path], "--arg-file: cannot open"),
+            (&["-r", odd], "--rate"),
+            (&["--bucket", &path, "--set", "-r", "5/s"], ""),
+            (&["--bucket", &path, "--show"], "5/s,burst=1: 1 left"),
+            (&["--bucket", &path, "-r", "7/s"], "7/s was asked for"),
+            (&["--repeat", "1", "-t", "-r", "5/s", "echo", odd], "echo"),
+        ] {
+            let said = on_terminal(args);
+            // What commands write is theirs.
+            let ours = if args.contains(&"-t") { said.lines().next().unwrap() } else { &said };
+            assert!(ours.contains(words), "{args:?}: {ours:?}");
+            let steers = |c: char| c != '\n' && (c.is_control() || odd[1..].contains(c) && !c.is_ascii());
+            assert!(!ours.contains(steers), "{args:?}: {ours:?}");
+        }
+        let named = ends(throttle(&["--bucket", &path, "-r", "7/s"])).1;
+        assert!(named.contains(odd), "elsewhere a name is what it is: {named:?}");
+    }
+}
+
+/// `ulimit -f` in a shell: the system's signal for it would end us without a word.
+mod a_file_that_gets_too_large {
+    use super::*;
+    use crate::common::shell;
+
+    #[test]
+    fn is_named_in_an_error() {
+        let folder = tempfile::tempdir().unwrap();
+        assert!(feed(shell_in(folder.path(), "exec \"$0\" --bucket ./b -r 5/s --set"), b"").status.success());
+        let many = b"a line\n".repeat(2000);
+        for (script, code, words) in [
+            (
+                "ulimit -f 1; exec \"$0\" --bucket ./new -r 5/s --once",
+                125,
+                "cannot make the bucket ./new: file too large",
+            ),
+            ("ulimit -f 1; exec \"$0\" --bucket ./b --once", 125, "cannot write the bucket ./b: file too large"),
+            ("ulimit -f 1; exec \"$0\" --bucket ./b -r 5/s", 1, "cannot write the bucket ./b: file too large"),
+            ("ulimit -f 1; exec \"$0\" -r 1G/s > out", 1, "cannot write to standard output, after "),
+            ("ulimit -f 1; exec \"$0\" -r 1GB/s > out", 1, "cannot write to standard output, after "),
+            ("ulimit -f 0; exec \"$0\" -r 1k/s --summary=text:sum", 1, "--summary: cannot write sum"),
+            ("ulimit -f 0; exec \"$0\" --dry-run -r 1k/s --repeat 3 echo > out", 1, "cannot write to standard output"),
+        ] {
+            let input: &[u8] = if script.contains("--summary") { b"a\n" } else { &many };
+            let output = feed(shell_in(folder.path(), script), input);
+            assert_fails(&output, code, &[words, "ulimit -f allows larger files"]);
+        }
+        assert!(!entries(folder.path()).contains(&"new".into()), "nothing half made is left");
+    }
+
+    /// A command has the signal as it was.
+    #[test]
+    fn still_ends_a_command() {
+        for flags in ["--repeat 1 -r 1k/s", "--bucket ./b --once -r 1k/s"] {
+            let folder = tempfile::tempdir().unwrap();
+            let script = format!("exec \"$0\" -q {flags} sh -c 'kill -XFSZ $$; exit 9'");
+            let status = feed(shell_in(folder.path(), &script), b"").status;
+            let seen = std::os::unix::process::ExitStatusExt::signal(&status).or(status.code());
+            assert_eq!(seen, Some(if flags.contains("--once") { 25 } else { 125 }), "{flags}");
+        }
+    }
+
+    fn shell_in(folder: &Path, script: &str) -> Command {
+        let mut command = shell(script);
+        command.current_dir(folder);
+        command
+    }
+}
+
+/// Nothing is written to a bucket that is only looked at.
+#[test]
+fn a_bucket_that_may_only_be_read_is_shown() {
+    use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+    use std::os::unix::process::CommandExt;
+    const NOBODY: u32 = 65_534;
+    let folder = tempfile::tempdir().unwrap();
+    let (path, program) = (folder.path().join("b"), folder.path().join("throttle"));
+    std::fs::copy(THROTTLE, &program).unwrap();
+    let run = |args: &[&str]| {
+        let mut command = Command::new(&program);
+        command.arg("--bucket").arg(&path).args(args).stdin(Stdio::piped());
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        if rustix::process::geteuid().is_root() {
+            // Root may write all the same.
+            command.uid(NOBODY);
+        }
+        feed(command, b"")
+    };
+    if rustix::process::geteuid().is_root() {
+        chown(folder.path(), Some(NOBODY), None).unwrap();
+    }
+    assert!(run(&["--set", "-r", "9/h,window"]).status.success());
+    let before = (std::fs::read(&path).unwrap(), std::fs::metadata(&path).unwrap().mtime_nsec());
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o400)).unwrap();
+    std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o500)).unwrap();
+    let shown = run(&["--show"]);
+    assert!(text(&shown.stdout).contains("9/h,window: 9 left"), "{}", text(&shown.stderr));
+    assert_fails(&run(&["--once"]), 125, &["cannot open the bucket", "permission denied"]);
+    let after = (std::fs::read(&path).unwrap(), std::fs::metadata(&path).unwrap().mtime_nsec());
+    assert!(before == after);
+}

@@ -1,0 +1,161 @@
+//! Waiting for one's turn in a bucket: what is said to who waits, and whether it is true.
+
+use crate::common::{Running, feed, terminal, text, throttle, wait_until};
+use crate::support::redis::Redis;
+use rustix::process::Signal;
+use std::io::Write;
+use std::os::unix::process::ExitStatusExt;
+use std::process::Command;
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// What waits for who holds the file would wait for ever.
+const SOON: Duration = Duration::from_secs(20);
+
+/// A bucket of which nothing is left, and which gives a unit an hour.
+struct Bucket {
+    address: String,
+    /// Until nobody needs it.
+    _folder: Option<TempDir>,
+}
+
+const AN_HOUR: &str = "1/h,burst=1,initial=0";
+
+impl Bucket {
+    fn in_file(limit: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        Bucket { address: folder.path().join("b").to_str().unwrap().to_owned(), _folder: Some(folder) }.set(limit)
+    }
+
+    fn on_server(redis: &Redis, limit: &str) -> Self {
+        Bucket { address: redis.bucket("b"), _folder: None }.set(limit)
+    }
+
+    fn set(self, limit: &str) -> Self {
+        assert!(feed(self.command(&["--set", "-r", limit]), b"").status.success());
+        self
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
+        throttle(&[&["--bucket", &self.address], args].concat())
+    }
+
+    /// How many hours a newcomer would wait, rounded up.
+    fn hours(&self) -> u64 {
+        let shown = feed(self.command(&["--show", "json"]), b"");
+        let shown: serde_json::Value = serde_json::from_slice(&shown.stdout).unwrap();
+        shown["wait_ns"].as_u64().unwrap().div_ceil(3_600_000_000_000)
+    }
+}
+
+const STREAMS: [(&[&str], &str); 5] = [
+    (&["--once", "true"], "--once"),
+    (&[], "a pipe"),
+    (&["-0"], "records"),
+    (&["echo"], "commands"),
+    (&["-k", "--progress=always", "echo"], "with a bar"),
+];
+
+#[test]
+fn a_long_wait_is_told_on_a_terminal_after_a_second() {
+    let bucket = Bucket::in_file(AN_HOUR);
+    // All at once, so that it takes a second.
+    let waiting = STREAMS.map(|(args, what)| {
+        let (terminal, read) = terminal();
+        let mut command = bucket.command(args);
+        command.stderr(terminal);
+        let mut running = Running::start(command);
+        let stdin = running.stdin();
+        (running, stdin, read, what)
+    });
+    let waiting = waiting.map(|(running, mut stdin, read, what)| {
+        stdin.write_all(b"a\n\0").unwrap();
+        (running, stdin, read, what)
+    });
+    wait_until("all to wait", || bucket.hours() == 6);
+    std::thread::sleep(Duration::from_millis(1500));
+    for (running, stdin, read, what) in waiting {
+        running.signal(Signal::INT);
+        assert_eq!(running.finish().status.signal(), Some(2), "{what}");
+        drop(stdin);
+        let said = read.join().unwrap();
+        assert_eq!(said.matches("throttle: waiting for its turn: ").count(), 1, "{what}: {said:?}");
+        assert!(said.contains(" (Ctrl-C gives it back)\n"), "{what}: {said:?}");
+    }
+}
+
+#[test]
+fn a_wait_is_not_told_elsewhere_nor_to_who_wants_quiet_nor_when_it_is_short() {
+    let bucket = Bucket::in_file(AN_HOUR);
+    let (terminal, read) = terminal();
+    let mut quiet = bucket.command(&["-q", "--once"]);
+    quiet.stderr(terminal.try_clone().unwrap());
+    let both = [Running::start(quiet), Running::start(bucket.command(&["--once"]))];
+    let short = Bucket::in_file("2/3s,burst=1,initial=0");
+    let mut once = short.command(&["--once"]);
+    once.stderr(terminal);
+    assert!(feed(once, b"").status.success());
+    for running in both {
+        running.signal(Signal::INT);
+        assert_eq!(text(&running.finish().stderr), "");
+    }
+    assert_eq!(read.join().unwrap(), "");
+}
+
+/// What it is told is true: whoever comes next has no more to wait than if nobody had come.
+#[test]
+fn a_wait_that_is_interrupted_costs_nobody_a_turn() {
+    let redis = Redis::start(&[]);
+    let on_server = redis.as_ref().map(|redis| Bucket::on_server(redis, AN_HOUR));
+    for bucket in [Some(Bucket::in_file(AN_HOUR)), on_server].into_iter().flatten() {
+        is_given_back(&bucket);
+    }
+}
+
+fn is_given_back(bucket: &Bucket) {
+    for (args, what) in STREAMS {
+        for signal in [Signal::INT, Signal::TERM, Signal::HUP] {
+            let mut running = Running::start(bucket.command(args));
+            let mut stdin = running.stdin();
+            stdin.write_all(b"a\nb\n\0").unwrap();
+            wait_until("it to have its turn", || bucket.hours() > 1);
+            std::thread::sleep(Duration::from_millis(20));
+            running.signal(signal);
+            let ended = running.finish();
+            assert_eq!(ended.status.signal(), Some(signal.as_raw()), "{what}: {}", text(&ended.stderr));
+            assert_eq!((bucket.hours(), text(&ended.stdout)), (1, String::new()), "{what}");
+        }
+    }
+}
+
+/// Two leave at once, the third has been given its time when writing fails.
+#[test]
+fn a_stream_that_fails_gives_back_what_it_has_not_used() {
+    let redis = Redis::start(&[]);
+    let on_server = redis.as_ref().map(|redis| Bucket::on_server(redis, "1/h,burst=2"));
+    for bucket in [Some(Bucket::in_file("1/h,burst=2")), on_server].into_iter().flatten() {
+        let mut command = bucket.command(&[]);
+        command.stdout(std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap());
+        assert_eq!(feed(command, &b"a\n".repeat(1000)).status.code(), Some(1));
+        assert_eq!(bucket.hours(), 1);
+    }
+}
+
+/// Somebody else holds the file.
+#[test]
+fn an_interrupted_wait_does_not_wait_for_who_holds_the_file() {
+    for args in [&["--once", "true"][..], &[]] {
+        let bucket = Bucket::in_file(AN_HOUR);
+        let mut running = Running::start(bucket.command(args));
+        let mut stdin = running.stdin();
+        stdin.write_all(b"a\n").unwrap();
+        wait_until("it to have its turn", || bucket.hours() > 1);
+        std::thread::sleep(Duration::from_millis(100));
+        let file = std::fs::File::open(&bucket.address).unwrap();
+        rustix::fs::flock(&file, rustix::fs::FlockOperation::LockExclusive).unwrap();
+        let begun = Instant::now();
+        running.signal(Signal::INT);
+        assert_eq!(running.end().signal(), Some(2));
+        assert!(begun.elapsed() < SOON);
+    }
+}
