@@ -65,11 +65,11 @@ impl Launcher {
         // A thread that has gone could not be had again where there is no room for one.
         runtime.max_blocking_threads(BLOCKED).thread_keep_alive(NEVER);
         expect_room_for_a_runtime()?;
-        // Its threads hand their timer slack down to the commands they start.
-        let runtime = with_usual_slack(|| runtime.build())?;
+        // Its threads hand their timer slack down to the commands they start. One to print is there from now on; any thread
+        // may become one that starts commands.
+        let with_a_printer = || runtime.build().inspect(|runtime| drop(runtime.handle().spawn_blocking(|| ())));
+        let runtime = with_usual_slack(with_a_printer)?;
         let tasks = runtime.handle().clone();
-        // There is one to print at least, from now on.
-        tasks.spawn_blocking(|| ());
         // Commands outlive the launcher.
         std::mem::forget(runtime);
         let slots = Arc::new(Slots::new(options.jobs, options.burst));
