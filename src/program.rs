@@ -87,6 +87,6 @@ fn run(flags: &Flags) -> anyhow::Result<Exit> {
 /// nobody to tell.
 pub(crate) fn say(message: impl Display) {
     let line = format!("throttle: {message}");
-    let line = if std::io::stderr().is_terminal() { tally::printable_text(&line) } else { line };
+    let line = if std::io::stderr().is_terminal() { throttle::launch::printable(&line) } else { line };
     let _ = std::io::stderr().write_all(format!("{line}\n").as_bytes());
 }

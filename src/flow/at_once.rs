@@ -1,7 +1,8 @@
 //! A write that waits for no reader, whoever else uses the pipe and in whatever mode it is.
 
+use super::contract::FlowError;
+use super::copy::Descriptor;
 use super::copy::write_all;
-use super::{Descriptor, FlowError};
 use rustix::fd::AsFd;
 use rustix::fs::FileType;
 use std::io;

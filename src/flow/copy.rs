@@ -1,6 +1,6 @@
 //! Units copied through a buffer, between any two descriptors.
 
-use super::{Filled, Flow, FlowError, Passed};
+use super::contract::{Filled, Flow, FlowError, Passed};
 use crate::flow::framing::Buffer;
 use crate::flow::meter::Meter;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};

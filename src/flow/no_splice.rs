@@ -1,6 +1,7 @@
 //! Where there is no splice(2) and no tee(2): bytes are copied.
 
-use super::{Descriptor, Filled, Flow, FlowError, Passed};
+use super::contract::{Filled, Flow, FlowError, Passed};
+use super::copy::Descriptor;
 use std::convert::Infallible;
 use std::marker::PhantomData;
 

@@ -1,7 +1,8 @@
 //! Bytes moved inside the kernel, from a pipe or a file to a pipe or a file: splice(2).
 
+use super::contract::{Filled, Flow, FlowError, Passed};
+use super::copy::{Descriptor, Sink, Source};
 use super::copy::{is_ready, wait_for, write_all};
-use super::{Descriptor, Filled, Flow, FlowError, Passed, Sink, Source};
 use rustix::event::PollFlags;
 use rustix::fd::AsFd;
 use rustix::fs::FileType;

@@ -4,8 +4,9 @@
 //! which costs none either. One copy is left, the one that units are counted in. Both ends share that pipe: what the sink
 //! is given to write must be what the source has read, in order, and is therefore what stands first in it.
 
+use super::copy::{Descriptor, Sink, Source};
 use super::copy::{is_ready, wait_for};
-use super::{Descriptor, Sink, Source, enlarge, splice};
+use super::splice::{self, enlarge};
 use rustix::event::PollFlags;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;

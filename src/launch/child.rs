@@ -1,63 +1,96 @@
-//! One command from its start to its end: what it writes is collected, its time is watched, its group is ended with it.
+//! One command from its start to its end: its output is read, its time is watched, and its process group ends with it.
 
+use super::event::{Event, Sender};
+use super::job::Job;
 use super::lines::{Lines, Partial};
+use super::options::{Options, Output};
+use super::outcome::Outcome;
+use super::output::Printing;
 use super::printer::Collected;
-use super::spool::Spool;
+use super::slots::Slots;
+use super::spool::{Budget, Spool};
 use super::target::Target;
-use super::{Job, NEVER, Outcome, Output, Shared};
+use super::times::NEVER;
 use rustix::buffer::spare_capacity;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::Signal;
+use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::process::Child;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep};
 
-/// From TERM to KILL.
-const GRACE: Duration = Duration::from_secs(5);
-
-/// A process that a command leaves behind may hold its output open; that long it is waited for.
-const LEFT_BEHIND: Duration = Duration::from_secs(1);
-
-/// The most that a pipe usually holds, and so the most that a command can have written before its end and we not read.
+/// The most that a pipe usually holds: at most so much was written before the command's end and is not read yet.
 const IN_A_PIPE: usize = 1 << 20;
 
-/// What is read at once.
+/// Bytes read at once.
 const READ: usize = 8 * 1024;
 
-/// From KILL to the end.
-const DYING: Duration = Duration::from_secs(1);
+/// What the pump's thread and the commands' tasks share.
+pub(super) struct Shared {
+    pub(super) options: Options,
+    pub(super) slots: Arc<Slots>,
+    pub(super) budget: Budget,
+    pub(super) output: Arc<Printing>,
+    pub(super) events: Sender,
+    /// Jobs whose commands were ended because they wanted the terminal.
+    pub(super) wanted_terminal: Mutex<BTreeSet<u64>>,
+}
+
+impl Shared {
+    /// The last thing that a command's task does.
+    pub(super) async fn ended(&self, job: Arc<Job>, outcome: Outcome, printed: io::Result<()>, slot: u32) {
+        let (seq, at) = (job.seq, std::time::Instant::now());
+        let wanted_terminal = self.wanted_terminal.lock().unwrap_or_else(PoisonError::into_inner).remove(&seq);
+        let outcome = match (wanted_terminal, printed) {
+            (true, _) => Outcome::WantedTerminal,
+            (false, Err(error)) => Outcome::OutputLost(error),
+            (false, Ok(())) => outcome,
+        };
+        let is_ok = matches!(outcome, Outcome::Ok);
+        // A command that writes to our standard output itself is the one that finds its reader gone.
+        if self.options.output == Output::Direct && !is_ok && has_no_reader(io::stdout()) {
+            self.events.send(Event::ReaderGone);
+        }
+        let ended = Event::Ended { job, outcome, at };
+        if is_ok {
+            self.events.send(ended);
+        } else {
+            self.output.tell(ended).await;
+        }
+        self.slots.release(seq, slot);
+    }
+}
 
 /// A started command.
 pub(super) struct Running {
-    pub(super) job: Job,
+    pub(super) job: Arc<Job>,
     pub(super) child: Child,
     pub(super) target: Target,
     pub(super) slot: u32,
 }
 
-/// Stays with the command until its end, and tells how it ended.
+/// Attends to the command until its end, prints its output, and sends how it ended.
 pub(super) async fn attend(shared: Arc<Shared>, running: Running) {
     let Running { job, mut child, target, slot } = running;
-    let job = Arc::new(job);
     let mut streams = Streams::new(&shared, &job, &mut child);
     let outcome = watch(&shared, &job, &mut child, target, &mut streams).await;
-    // Its file is free before somebody waits for one.
+    // Frees a file descriptor before something waits for one.
     drop(child);
     let (collected, finished) = streams.finish(&shared).await;
-    // Also where something of it is lost: what comes behind it waits for it.
-    let printed = shared.print(job.seq, collected).await;
-    shared.ended(&job, outcome, finished.and(printed), slot).await;
+    // Even if some of it is lost: later output waits for its turn.
+    let printed = shared.output.print(job.seq, collected).await;
+    shared.ended(job, outcome, finished.and(printed), slot).await;
 }
 
-/// What it writes is read on the one hand, its life watched on the other: a reader of ours who takes nothing holds up no
-/// timeout.
+/// Reads its output and watches its time side by side: a reader of ours that takes nothing holds up no timeout.
 async fn watch(
     shared: &Arc<Shared>,
     job: &Arc<Job>,
@@ -74,7 +107,7 @@ async fn watch(
     };
     let (end, (lost, is_open)) = tokio::join!(living, listen(shared, streams, &has_ended));
     if is_open && end.kill_at.is_none() && !shared.slots.is_ending() {
-        shared.tell(job, |observer, job| observer.left_behind(job)).await;
+        shared.output.tell(Event::LeftBehind(Arc::clone(job))).await;
     }
     outcome(end.status, end.kill_at.is_some(), lost)
 }
@@ -82,27 +115,28 @@ async fn watch(
 /// The end of a command.
 struct End {
     status: io::Result<ExitStatus>,
-    /// When what is left of it is killed, where it took too long; see [`Slots::ran`](super::Slots::ran).
+    /// If it took too long: when the rest of its group is killed; see [`Slots::ran`](super::Slots::ran).
     kill_at: Option<Duration>,
 }
 
-/// Waits for its end, and ends it where it takes too long.
+/// Waits for its end, and ends it if it takes too long.
 async fn live(shared: &Arc<Shared>, child: &mut Child, target: Target) -> End {
     let timeout = shared.options.timeout.map_or(NEVER, |timeout| timeout.min(NEVER));
     if let Some(status) = ended_within(shared, child, timeout).await {
         return End { status, kill_at: None };
     }
+    let grace = shared.options.times.grace;
     target.signal(Signal::TERM);
     target.signal(Signal::CONT);
-    let kill_at = Some(shared.slots.ran() + GRACE);
-    if let Some(status) = ended_within(shared, child, GRACE).await {
+    let kill_at = Some(shared.slots.ran() + grace);
+    if let Some(status) = ended_within(shared, child, grace).await {
         return End { status, kill_at };
     }
     target.signal(Signal::KILL);
     End { status: child.wait().await, kill_at }
 }
 
-/// How it ended, if it did within `time`. If we were stopped, both may have come to pass: then it ended.
+/// How it ended, if it did within `time`. If we were stopped meanwhile, both may be true: then it ended in time.
 async fn ended_within(shared: &Shared, child: &mut Child, time: Duration) -> Option<io::Result<ExitStatus>> {
     tokio::select! {
         status = child.wait() => return Some(status),
@@ -111,14 +145,14 @@ async fn ended_within(shared: &Shared, child: &mut Child, time: Duration) -> Opt
     child.try_wait().transpose()
 }
 
-/// Takes what it writes, until nobody holds its output open, or for a while after its end. Gives what got lost, and whether
-/// somebody still holds it open.
+/// Reads its output until no process holds that open, or for a while after its end. Returns why output was lost, if it was,
+/// and whether a process still holds it open.
 async fn listen(shared: &Arc<Shared>, streams: &mut Streams, has_ended: &Notify) -> (Option<io::Error>, bool) {
     let (mut out_buffer, mut err_buffer) = (Vec::new(), Vec::new());
     let mut lost = None;
     let left_behind = async {
         has_ended.notified().await;
-        shared.slots.sleep(LEFT_BEHIND).await;
+        shared.slots.sleep(shared.options.times.left_behind).await;
     };
     tokio::pin!(left_behind);
     while !streams.are_closed() {
@@ -138,7 +172,7 @@ async fn listen(shared: &Arc<Shared>, streams: &mut Streams, has_ended: &Notify)
     (lost, false)
 }
 
-/// After a timeout, or when everything is to end, what is left of the group is waited for, too, and at last killed.
+/// After a timeout, or when the run ends, also waits for what is left of the group, and finally kills it.
 async fn end_group(shared: &Arc<Shared>, target: Target, kill_at: Option<Duration>) {
     let mut killed_at = None;
     while (kill_at.is_some() || shared.slots.is_ending()) && shared.slots.survives(target) {
@@ -147,8 +181,8 @@ async fn end_group(shared: &Arc<Shared>, target: Target, kill_at: Option<Duratio
         if overdue {
             target.signal(Signal::KILL);
         }
-        // Who seems to be there still cannot be reached, or is dead and there is no /proc to tell.
-        if (overdue || shared.slots.is_killing()) && now >= *killed_at.get_or_insert(now) + DYING {
+        // What still seems to be there cannot be signalled, or is a zombie and there is no /proc to tell.
+        if (overdue || shared.slots.is_killing()) && now >= *killed_at.get_or_insert(now) + shared.options.times.dying {
             break;
         }
         sleep(Duration::from_millis(20)).await;
@@ -202,19 +236,19 @@ struct Stream<P> {
     pipe: Option<P>,
     spool: Spool,
     lines: Lines,
-    /// Where lines are let out as they come.
+    /// With lines printed as they come: the line that has not ended yet.
     partial: Option<Partial>,
     is_stdout: bool,
 }
 
 impl<P: AsyncRead + AsFd + Unpin> Stream<P> {
     fn new(shared: &Arc<Shared>, job: &Job, pipe: Option<P>, is_stdout: bool) -> Self {
-        let tag = shared.options.tag.then(|| shared.observer.tag(job, is_stdout));
+        let tag = shared.options.tag.then(|| shared.output.tag(job, is_stdout));
         let partial = (shared.options.output == Output::Lines).then(|| Partial::new(&shared.budget));
         Stream { pipe, spool: Spool::new(&shared.budget), lines: Lines::new(tag.as_deref()), partial, is_stdout }
     }
 
-    /// Takes what was read; at the end the pipe is closed.
+    /// Takes what was read. Closes the pipe at its end.
     async fn take(&mut self, shared: &Arc<Shared>, read: io::Result<usize>, buffer: &mut Vec<u8>) -> io::Result<()> {
         match read {
             Ok(0) => self.pipe = None,
@@ -231,8 +265,8 @@ impl<P: AsyncRead + AsFd + Unpin> Stream<P> {
         Ok(())
     }
 
-    /// Takes what is already there. A slow reader, or being stopped, may have kept us from it; the runtime may not know yet
-    /// that there is something.
+    /// Takes what is in the pipe now. We may not have come to it because of a slow reader or a stop, and the runtime may not
+    /// know of it yet.
     async fn drain(&mut self, shared: &Arc<Shared>) -> io::Result<()> {
         let (mut buffer, mut taken) = (Vec::new(), 0);
         while let Some(pipe) = self.pipe.as_ref().filter(|_| taken < IN_A_PIPE) {
@@ -252,43 +286,22 @@ impl<P: AsyncRead + AsFd + Unpin> Stream<P> {
     async fn keep(&mut self, shared: &Arc<Shared>, bytes: &[u8]) -> io::Result<()> {
         let Some(partial) = &mut self.partial else { return self.spool.add(bytes) };
         match partial.take_whole(bytes, &shared.budget)? {
-            Some(lines) => self.let_out(shared, lines).await,
+            Some(lines) => shared.output.print_lines(lines, self.is_stdout).await,
             None => Ok(()),
         }
     }
 
-    /// Lines go out by themselves; a last one without its end is ended, so that the next command's begins at the left.
+    /// Ends a last line that has no newline, so that the next command's output begins on a new line.
     async fn close(&mut self, shared: &Arc<Shared>) -> io::Result<()> {
         let Some(partial) = &mut self.partial else {
             return if self.lines.is_open() { self.spool.add(b"\n") } else { Ok(()) };
         };
         let rest = partial.rest(&shared.budget)?;
-        self.let_out(shared, rest).await
-    }
-
-    async fn let_out(&self, shared: &Arc<Shared>, mut lines: Spool) -> io::Result<()> {
-        let is_stdout = self.is_stdout;
-        if lines.is_empty() {
-            return Ok(());
-        }
-        let printing = Arc::clone(shared);
-        // One at a time: a write beyond PIPE_BUF may be taken in pieces (pipe(7)), and another's would come in between.
-        let write = move || {
-            let mut printer = printing.printer();
-            let mut written = Ok(());
-            printing.observer.printing(&mut || {
-                let outlets = &mut printer.outlets;
-                written = if is_stdout { lines.copy_to(&mut outlets.out()) } else { lines.copy_to(&mut outlets.err()) };
-                outlets.take_open_line()
-            });
-            written
-        };
-        let written = shared.blocking(write).await;
-        shared.note_written(written).await
+        shared.output.print_lines(rest, self.is_stdout).await
     }
 }
 
-/// Reads into `buffer`, which is grown only once there is something: most commands say nothing.
+/// Reads into `buffer`, which is allocated only if there is something to read: most commands print nothing.
 async fn read_some(pipe: &mut Option<impl AsyncRead + Unpin>, buffer: &mut Vec<u8>) -> io::Result<usize> {
     match pipe {
         Some(pipe) => {
@@ -297,4 +310,11 @@ async fn read_some(pipe: &mut Option<impl AsyncRead + Unpin>, buffer: &mut Vec<u
         }
         None => std::future::pending().await,
     }
+}
+
+/// Whether nobody will ever read what is written to `fd`: a pipe without readers has `POLLERR` (poll(2)).
+fn has_no_reader(fd: impl AsFd) -> bool {
+    let mut fds = [PollFd::new(&fd, PollFlags::OUT)];
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut fds, Some(&now)).is_ok_and(|_| fds[0].revents().contains(PollFlags::ERR))
 }

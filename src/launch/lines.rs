@@ -1,7 +1,23 @@
 //! What a command writes, cut into lines: for a tag before each, or to let each out by itself.
 
 use super::spool::{Budget, Spool};
+use super::template::steers_terminal;
 use std::io;
+
+/// What stands before each line of a command's output: its first unit, so that a terminal can show it, and a tab.
+pub(super) fn tag(unit: &[u8], on_terminal: bool) -> Vec<u8> {
+    let unit = unit.strip_suffix(b"\n").unwrap_or(unit);
+    let mut tag = if on_terminal { printable(&String::from_utf8_lossy(unit)).into_bytes() } else { unit.to_vec() };
+    tag.push(b'\t');
+    tag
+}
+
+/// `text` as a terminal can show it: what steers the terminal is escaped, and nothing else is changed.
+#[must_use]
+pub fn printable(text: &str) -> String {
+    let escaped = |c: char| if steers_terminal(c) { c.escape_default().collect() } else { c.to_string() };
+    text.chars().map(escaped).collect()
+}
 
 /// Takes bytes and gives them back, tagged.
 #[derive(Debug)]

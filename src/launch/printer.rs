@@ -1,4 +1,4 @@
-//! What commands wrote, passed on to our own standard output and error: whole, in the order asked for.
+//! Writes to our own standard output and error, in the order asked for. Only [`output`](super::output) uses it.
 
 use super::spool::Spool;
 use super::temporary::Temporary;
@@ -6,14 +6,14 @@ use crate::flow::{Descriptor, Sink, write_at_once};
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind, IsTerminal, Read, Seek, SeekFrom, Write};
 
-/// Results that finished before their turn: beyond this launching waits.
+/// Results that wait for their turn: beyond this launching waits.
 const MOST_HELD: usize = 10_000;
 const MOST_HELD_BYTES: u64 = 1 << 30;
 
-/// Room in the file is given back in pieces of at least so much.
+/// Least number of bytes of the file that is given back at once.
 const FREED_AT_ONCE: u64 = 1 << 20;
 
-/// What one command wrote, where it was collected.
+/// All that one command wrote.
 #[derive(Debug)]
 pub(super) struct Collected {
     pub(super) out: Spool,
@@ -21,7 +21,7 @@ pub(super) struct Collected {
 }
 
 impl Collected {
-    fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.out.is_empty() && self.err.is_empty()
     }
 }
@@ -29,7 +29,7 @@ impl Collected {
 /// Writes results in the order of finishing, or of input.
 #[derive(Debug)]
 pub(super) struct Printer {
-    /// The turn, where the order is that of the input.
+    /// With output in input order: whose turn it is.
     order: Option<Order>,
     pub(super) outlets: Outlets,
 }
@@ -39,10 +39,10 @@ struct Order {
     /// Results before this are written, counted from 0.
     turn: u64,
     held: BTreeMap<u64, Held>,
-    /// Where what is held stands; `None` until something is.
+    /// Holds what waits; `None` until something does.
     file: Option<Temporary>,
     length: u64,
-    /// So much at its beginning was written, and its room given back.
+    /// Bytes at its beginning that were printed and given back.
     freed: u64,
 }
 
@@ -109,7 +109,7 @@ impl Order {
         self.free_room()
     }
 
-    /// Gives back the room of what was written: all of it, or where something behind it is still held, the room before that.
+    /// Gives back the room of what was printed: all of the file, or all before the first result that still waits.
     fn free_room(&mut self) -> io::Result<()> {
         let Some(file) = self.file.as_ref().filter(|_| self.length > 0) else { return Ok(()) };
         if self.held.is_empty() {
@@ -121,7 +121,7 @@ impl Order {
         }
         let starts = self.held.values().filter(|held| held.out + held.err > 0).map(|held| held.start);
         let first = starts.min().unwrap_or(self.length);
-        // Where the file system cannot do that, its room counts as used until nothing is held.
+        // If the file system cannot do that, the room counts as used until nothing waits.
         if first - self.freed >= FREED_AT_ONCE && file.free(self.freed, first - self.freed).is_ok() {
             self.freed = first;
         }
@@ -134,7 +134,7 @@ impl Order {
 pub(super) struct Outlets {
     out: Outlet<io::Stdout>,
     err: Outlet<io::Stderr>,
-    /// Whether a terminal among them stands within a line.
+    /// Whether a terminal among them is within a line.
     line_is_open: bool,
 }
 
@@ -148,16 +148,25 @@ impl Outlets {
         result.err.copy_to(&mut self.err())
     }
 
-    /// Whether a terminal stands within a line; from now on somebody else knows it.
+    /// Writes lines to standard output or error.
+    pub(super) fn write_lines(&mut self, mut lines: Spool, is_stdout: bool) -> io::Result<()> {
+        if is_stdout { lines.copy_to(&mut self.out()) } else { lines.copy_to(&mut self.err()) }
+    }
+
+    pub(super) fn is_terminal(&self, is_stdout: bool) -> bool {
+        if is_stdout { self.out.is_terminal } else { self.err.is_terminal }
+    }
+
+    /// Whether a terminal is within a line. Resets that: the caller knows now.
     pub(super) fn take_open_line(&mut self) -> bool {
         std::mem::take(&mut self.line_is_open)
     }
 
-    pub(super) fn out(&mut self) -> impl Write {
+    fn out(&mut self) -> impl Write {
         Watched { outlet: &mut self.out, line_is_open: &mut self.line_is_open }
     }
 
-    /// Writes all of `bytes` to standard output, if that takes no wait; otherwise none, and `None`.
+    /// Writes all of `bytes` to standard output if that needs no wait; otherwise writes nothing and returns `None`.
     pub(super) fn out_at_once(&self, bytes: &[u8]) -> Option<io::Result<()>> {
         write_at_once(&self.out.fd.0, bytes)
     }
@@ -170,13 +179,13 @@ impl Outlets {
         }
     }
 
-    /// Nobody may be listening there; that does not end the work.
-    pub(super) fn err(&mut self) -> impl Write {
+    /// Standard error may have no reader; that does not end the run.
+    fn err(&mut self) -> impl Write {
         Forgiving(Watched { outlet: &mut self.err, line_is_open: &mut self.line_is_open })
     }
 }
 
-/// Not buffered a second time, and waited for where it does not block.
+/// Unbuffered. Waits if the descriptor is non-blocking.
 #[derive(Debug)]
 struct Outlet<F> {
     fd: Descriptor<F>,
@@ -189,7 +198,7 @@ impl<F: IsTerminal> Outlet<F> {
     }
 }
 
-/// Notes where a line of the terminal is left open.
+/// Notes whether a line on the terminal is left open.
 struct Watched<'a, F> {
     outlet: &'a mut Outlet<F>,
     line_is_open: &'a mut bool,
@@ -212,7 +221,7 @@ where
     }
 }
 
-/// What a reader who is gone would have read is dropped.
+/// Drops what a reader that is gone would have read.
 struct Forgiving<W>(W);
 
 impl<W: Write> Write for Forgiving<W> {

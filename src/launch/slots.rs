@@ -1,8 +1,7 @@
-//! Who is running, and whether anybody else may start: the one place where the pump, the children's tasks and the signal
-//! thread meet.
+//! Which commands run, and whether more may start. The pump, the commands' tasks and the signal thread share this state.
 
-use super::is_shortage;
 use super::target::{Relative, Target, stopped_starts};
+use super::temporary::is_shortage;
 use rustix::process::Signal;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -19,7 +18,7 @@ pub(super) const STARTERS: usize = 2;
 /// Enough jobs handed over and not started yet to keep the starters at work.
 const MOST_STARTING: usize = 2 * STARTERS;
 
-/// For so long a start is waited for before everything stops.
+/// How long a suspend waits for a start that is under way.
 const LONGEST_START: Duration = Duration::from_secs(1);
 
 /// A start that takes longer than this may itself have been stopped.
@@ -31,7 +30,7 @@ pub(super) struct Slots {
     begun: Instant,
     changed: Condvar,
     room_in_the_system: Notify,
-    /// Held for writing by who has to try alone.
+    /// Held for writing by a start that must try alone.
     alone: RwLock<()>,
     killed: Notify,
     /// 0: no cap.
@@ -50,12 +49,11 @@ struct State {
     free: BinaryHeap<Reverse<u32>>,
     next: u32,
     stopping: bool,
-    /// Everything is stopped, or about to be, until it may go on: nothing starts, and who starts in the same moment is
-    /// stopped, too.
+    /// Everything is stopped, or about to be. Nothing starts, and a command that starts at that moment is stopped, too.
     suspended: Option<Suspension>,
     /// How long everything was stopped before.
     suspended_before: Duration,
-    /// The last signal passed on, for who starts in the same moment.
+    /// The last signal passed on, also for a command that starts at that moment.
     passed_on: Option<Signal>,
     /// Who belongs to a command in our own group, as seen when a signal was passed on.
     relatives: Vec<Relative>,
@@ -63,11 +61,11 @@ struct State {
     full: bool,
     /// Commands that have ended.
     ended: u64,
-    /// Those for which the system had no room: none else starts until they have.
+    /// Starts for which the system had no room: no other starts until they have.
     short: usize,
 }
 
-/// One for whom the system has no room, until this is dropped.
+/// A start for which the system has no room, until this is dropped.
 struct Short<'a>(&'a Slots);
 
 impl<'a> Short<'a> {
@@ -207,8 +205,8 @@ impl Slots {
         self.changed.notify_all();
     }
 
-    /// Runs `act`, which takes files or processes, as soon as the system has them. Who found none tries again alone, so
-    /// that others who try do not take from each other what is there, and after each end of a command that has started.
+    /// Runs `act`, which takes files or processes, as soon as the system has them. After a shortage it is tried again each
+    /// time a command ends, one start at a time, so that starts do not take them from each other.
     pub(super) async fn once_there_is_room<T>(&self, mut act: impl FnMut() -> io::Result<T>) -> io::Result<T> {
         let tried = self.alone.try_read().ok().map(|_together| act());
         match tried {

@@ -1,11 +1,13 @@
 //! Bytes held for later: in memory while there is room for all commands together, then in a file without a name.
 
-use super::is_shortage;
-use super::temporary::Temporary;
+use super::temporary::{Temporary, is_shortage};
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// What all commands' output together may take in memory.
+pub(super) const MEMORY: usize = 1 << 20;
 
 /// Memory that all spools share.
 #[derive(Clone, Debug)]
@@ -34,7 +36,7 @@ const LEAST_PIECE: usize = 64;
 /// Bytes in the order they were added.
 #[derive(Debug)]
 pub(super) struct Spool {
-    /// The budget has granted all that they can hold; all but the last are full.
+    /// Their capacity is granted by the budget; all but the last are full.
     memory: Vec<Vec<u8>>,
     granted: usize,
     file: Option<Temporary>,
@@ -57,7 +59,7 @@ impl Spool {
         self.length
     }
 
-    /// The bytes, where they are all in memory and in one piece.
+    /// The bytes, if they are all in memory and in one piece.
     pub(super) fn in_memory(&self) -> Option<&[u8]> {
         match &self.memory[..] {
             [] if !self.is_in_file() => Some(&[]),
@@ -70,7 +72,7 @@ impl Spool {
         self.file.is_some()
     }
 
-    /// On an error nothing is added. Where it was no shortage, which passes, nothing more is, either, without a word.
+    /// On an error nothing is added. Unless that was a shortage, which is transient, later bytes are dropped silently.
     pub(super) fn add(&mut self, bytes: &[u8]) -> io::Result<()> {
         if self.is_cut {
             return Ok(());

@@ -1,6 +1,5 @@
 //! A file without a name, for what memory does not hold; its errors say what it is and what can be done.
 
-use super::is_shortage;
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::PathBuf;
@@ -28,6 +27,14 @@ impl TemporaryError {
             "TMPDIR may name another folder"
         }
     }
+}
+
+/// Too few processes or open files: transient, as it clears when another process exits.
+pub(super) fn is_shortage(error: &io::Error) -> bool {
+    use rustix::io::Errno;
+    let error = TemporaryError::within(error).unwrap_or(error);
+    let shortages = [Errno::AGAIN, Errno::MFILE, Errno::NFILE, Errno::NOMEM];
+    shortages.into_iter().any(|shortage| error.raw_os_error() == Some(shortage.raw_os_error()))
 }
 
 fn told(error: io::Error) -> io::Error {

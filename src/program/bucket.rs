@@ -2,7 +2,6 @@
 
 use super::flags::{Flags, Format, Task};
 use super::say;
-use super::tally::printable_text;
 use anyhow::{Context, Result, anyhow};
 use serde_json::json;
 use std::ffi::{OsStr, OsString};
@@ -12,6 +11,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use throttle::clock::{self, Nanos, SystemClock};
+use throttle::launch::printable;
 use throttle::limits::Policy;
 use throttle::store::{
     Address, AddressError, File, FileError, Memory, Patience, Place, Redis, RedisError, Store, StoreError, Supply,
@@ -217,7 +217,7 @@ pub(super) fn show(flags: &Flags, bucket: &Bucket, format: Format) -> Result<()>
     };
     let on_terminal = std::io::stdout().is_terminal();
     let text = match format {
-        Format::Text if on_terminal => shown(bucket, &view).lines().map(|line| printable_text(line) + "\n").collect(),
+        Format::Text if on_terminal => shown(bucket, &view).lines().map(|line| printable(line) + "\n").collect(),
         Format::Text => shown(bucket, &view),
         Format::Json => format!("{}\n", shown_json(bucket, &view)),
     };

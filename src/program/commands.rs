@@ -1,6 +1,6 @@
 //! Launch mode: a command for each unit.
 
-use super::ending::{Enders, Teller};
+use super::ending::{Beside, Enders};
 use super::exit::Exit;
 use super::flags::{Flags, Repeat};
 use super::input::{self, Input};
@@ -22,8 +22,8 @@ use throttle::flow::meter::Meter;
 use throttle::flow::pump::{self, PumpError};
 use throttle::flow::{Descriptor, FlowError, Source};
 use throttle::launch::{
-    Job, Launcher, Launching, Numbers, Options, Outcome, Shape, Showing, Template, quoted, quoted_for_terminal,
-    room_for_words,
+    Job, Launcher, Launching, Numbers, Options, Outcome, Shape, Showing, Template, Times, events, quoted,
+    quoted_for_terminal, room_for_words,
 };
 use throttle::store::{Memory, Supply};
 
@@ -58,8 +58,15 @@ pub(crate) fn run(flags: &Flags, template: &Template) -> Result<Exit> {
         timeout: flags.timeout(),
         in_our_group,
         ignore_sigpipe: signals::is_ignored(SIGPIPE),
+        times: times(),
     };
     with_source(flags, |source, name, total| launch(flags, options, source, name, total))
+}
+
+/// Tests do not wait for real seconds: this variable, which is for them alone, says how many times shorter all waits are.
+fn times() -> Times {
+    let divisor = std::env::var("THROTTLE_TEST_SHORTER_WAITS").ok().and_then(|divisor| divisor.parse().ok());
+    Times::default().shortened(divisor.unwrap_or(1))
 }
 
 fn hint_at_unused_units(flags: &Flags, template: &Template) {
@@ -128,20 +135,26 @@ fn launch(
         launcher: OnceLock::new(),
         signal: AtomicI32::new(0),
         in_our_group: options.in_our_group,
+        times: options.times,
         looks_for_cr: AtomicBool::new(!flags.is_quiet() && !flags.shape().to_stdin && flags.shape().skip_blank),
     });
     signals::notice_ends().context("cannot handle signals")?;
     watch.start_enders(wanted).context(NoThread)?;
-    let launcher = Launcher::new(options, Arc::new(Teller(Arc::clone(&watch)))).context(NoThread)?;
+    let (sender, receiver) = events();
+    watch.receive(receiver).context(NoThread)?;
+    let screen = Arc::new(Beside(Arc::clone(&watch.report)));
+    let launcher = Launcher::new(options, screen, sender).context(NoThread)?;
     // Set once, here.
     let _ = watch.launcher.set(launcher.clone());
     signals::attend(Arc::clone(&watch.report), Some(Arc::clone(&watch))).context("cannot handle signals")?;
     let mut flow = Launching::new(source, Buffer::new(flags.framing(), BUFFER), flags.shape(), launcher.clone());
     let result = turn::run(flags, &mut flow, &watch.report);
+    launcher.flush();
     if let Some(mut tally) = watch.report.tally() {
         tally.set_skipped(flow.skipped());
     }
     launcher.drain();
+    launcher.flush();
     if !launcher.stop() {
         // Something else ends the program.
         loop {
@@ -157,7 +170,7 @@ fn launch(
     Ok(watch.exit())
 }
 
-/// What the observer and the signal thread need to know of.
+/// What the receiver and the signal thread need to know of.
 #[derive(Debug)]
 pub(super) struct Watch {
     pub(super) enders: Enders,
@@ -166,6 +179,7 @@ pub(super) struct Watch {
     /// The first that came to end us; 0 for none.
     pub(super) signal: AtomicI32,
     pub(super) in_our_group: bool,
+    pub(super) times: Times,
     /// Whether a unit that ends in CR is worth a hint.
     pub(super) looks_for_cr: AtomicBool,
 }

@@ -4,23 +4,18 @@
 //! made for it then waits for the commands and ends the program: the pump may be blocked anywhere, and is not asked.
 
 use super::commands::Watch;
-use super::report::UnitName;
+use super::report::{Report, UnitName};
 use super::signals;
 use rustix::process::Signal;
 use std::io;
 use std::io::IsTerminal;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::mpsc::{self, Sender};
 use std::thread;
-use std::time::Duration;
-use throttle::launch::{Job, Observer, Outcome, Words, quoted, quoted_for_terminal};
-
-/// For so long after everything was killed it is tried to tell how it ended.
-const LAST_WORDS: Duration = Duration::from_secs(1);
-
-/// Who ends soon after the first signal is not told to be waited for.
-const PATIENCE: Duration = Duration::from_secs(1);
+use std::time::Instant;
+use throttle::clock::Nanos;
+use throttle::launch::{Event, Job, Outcome, Receiver, Screen, Told, Words, quoted, quoted_for_terminal};
 
 /// Why nothing is launched any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,8 +41,8 @@ pub(super) struct Enders {
 /// What those threads wait for.
 #[derive(Debug)]
 pub(super) struct Wanted {
-    ordinary: Receiver<Ending>,
-    without_readers: Receiver<()>,
+    ordinary: mpsc::Receiver<Ending>,
+    without_readers: mpsc::Receiver<()>,
 }
 
 impl Enders {
@@ -60,7 +55,7 @@ impl Enders {
 /// Starts a thread that acts on the first that is `wanted`.
 fn in_waiting<T: Send + 'static>(
     name: &str,
-    wanted: Receiver<T>,
+    wanted: mpsc::Receiver<T>,
     act: impl FnOnce(T) + Send + 'static,
 ) -> io::Result<()> {
     let wait = move || wanted.recv().map_or((), act);
@@ -99,12 +94,13 @@ impl Watch {
             // Others go on while the commands that run are waited for.
             watch.report.supply().retire();
             watch.drain();
+            watch.flush();
             watch.finish(ending)
         })?;
         let watch = Arc::clone(self);
         in_waiting("last ender", wanted.without_readers, move |()| {
             watch.drain();
-            thread::sleep(LAST_WORDS);
+            thread::sleep(watch.times.last_words);
             signals::die_of(watch.signal.load(Ordering::SeqCst));
         })
     }
@@ -112,6 +108,13 @@ impl Watch {
     fn drain(&self) {
         if let Some(launcher) = self.launcher() {
             launcher.drain();
+        }
+    }
+
+    /// Returns when everything that happened so far was told.
+    pub(super) fn flush(&self) {
+        if let Some(launcher) = self.launcher() {
+            launcher.flush();
         }
     }
 
@@ -130,7 +133,7 @@ impl Watch {
     fn tell_what_is_waited_for(self: &Arc<Self>) {
         let (Some(launcher), watch) = (self.launcher(), Arc::clone(self)) else { return };
         let tell = move || {
-            if !launcher.drains_within(PATIENCE) {
+            if !launcher.drains_within(watch.times.patience) {
                 let (running, them) = (launcher.running(), if launcher.running() == 1 { "it" } else { "them" });
                 watch.hint(|| format!("waiting for {}; again to kill {them}", UnitName::Command.count(running)));
             }
@@ -161,96 +164,115 @@ impl Watch {
     }
 }
 
-/// Tells what happens to the user, and ends the program when that is due.
+/// Where commands' output stands beside the bar.
 #[derive(Debug)]
-pub(super) struct Teller(pub(super) Arc<Watch>);
+pub(super) struct Beside(pub(super) Arc<Report>);
 
-impl Observer for Teller {
-    fn tracing(&self, job: &Job, words: Words<'_>) {
-        let is_traced = self.0.report.tally().is_some_and(|tally| tally.is_traced());
-        if is_traced && job.refused().is_none() {
-            let quoted = if io::stderr().is_terminal() { quoted_for_terminal(words) } else { quoted(words) };
-            self.0.report.aside_bytes(&quoted);
-        }
-    }
-
-    fn starting(&self, job: &Job) {
-        if job.name().ends_with(b"\r") && self.0.looks_for_cr.swap(false, Ordering::SeqCst) {
-            self.0.report.aside(
-                "hint: the units end in CR, which the commands get, too; to drop it: tr -d '\\r' < FILE | throttle …",
-            );
-        }
-        if let Some(mut tally) = self.0.report.tally() {
-            tally.start(job, self.0.report.now());
-        }
-    }
-
-    fn ended(&self, job: &Job, outcome: &Outcome) {
-        let lines = self.0.report.tally().map(|mut tally| tally.end(job, outcome, self.0.report.now()));
-        self.0.report.asides(&lines.unwrap_or_default());
-        if matches!(outcome, Outcome::Exited(255)) {
-            self.0.end(Ending::Stopped);
-        }
-    }
-
-    fn reader_gone(&self) {
-        self.0.end(Ending::ReaderGone);
-    }
-
-    fn cannot_print(&self, error: &io::Error) {
-        if self.0.end(Ending::CannotPrint) {
-            self.0.report.aside(format_args!("cannot write to standard output: {error}; ending the commands"));
-        }
-    }
-
-    fn cannot_hold(&self, error: &io::Error) {
-        if self.0.end(Ending::CannotPrint) {
-            self.0.report.aside(format_args!("cannot hold output until its turn (-k): {error}; ending the commands"));
-        }
-    }
-
-    fn left_behind(&self, job: &Job) {
-        let name = self.0.report.tally().map(|tally| tally.name(job)).unwrap_or_default();
-        self.0.hint(|| format!("{name} left something behind that holds its output open; not waited for"));
-    }
-
-    fn held_up(&self) {
-        if self.0.report.tally().is_some_and(|tally| tally.advises()) {
-            self.0.report.aside("launching waits: too much output waits for an earlier command to end (-k)");
-        }
-    }
-
-    fn printing(&self, print: &mut dyn FnMut() -> bool) {
-        self.0.report.beside_bar(print);
+impl Screen for Beside {
+    fn beside(&self, print: &mut dyn FnMut() -> bool) {
+        self.0.beside_bar(print);
     }
 
     fn shows_something(&self) -> bool {
-        self.0.report.has_bar()
+        self.0.has_bar()
     }
 
-    fn tag(&self, job: &Job, is_stdout: bool) -> Vec<u8> {
-        let unit = job.units().first().unwrap_or(job.name());
-        let on_terminal = if is_stdout { io::stdout().is_terminal() } else { io::stderr().is_terminal() };
-        let mut tag = if on_terminal { super::tally::printable(unit).into_bytes() } else { unit.to_vec() };
-        if tag.last() == Some(&b'\n') {
-            tag.pop();
-        }
-        tag.push(b'\t');
-        tag
-    }
-
-    fn next(&self, job: &Job, skipped: u64) {
-        let hint = self.0.report.tally().and_then(|mut tally| {
-            tally.set_next(job, skipped);
-            if tally.may_hint(self.0.report.now()) { tally.hint(self.0.report.read().sink) } else { None }
-        });
-        if let Some(hint) = hint {
-            self.0.report.aside(hint);
+    fn trace(&self, words: Words<'_>) {
+        if self.0.tally().is_some_and(|tally| tally.is_traced()) {
+            let quoted = if io::stderr().is_terminal() { quoted_for_terminal(words) } else { quoted(words) };
+            self.0.aside_bytes(&quoted);
         }
     }
 }
 
+/// Lines to be written, and who waits until they are.
+type Lines = (Vec<String>, Option<Told>);
+
 impl Watch {
+    /// Starts the thread that receives events, and the one that writes what is to be said of them. The first never blocks:
+    /// a standard error that nobody reads holds up no count and no ending.
+    ///
+    /// # Errors
+    /// The system refuses a thread.
+    pub(super) fn receive(self: &Arc<Self>, events: Receiver) -> io::Result<()> {
+        let (lines, wanted) = mpsc::channel::<Lines>();
+        let report = Arc::clone(&self.report);
+        let write = move || wanted.into_iter().for_each(|(lines, _told)| report.asides(&lines));
+        thread::Builder::new().name("writer".to_owned()).spawn(write)?;
+        let watch = Arc::clone(self);
+        let receive = move || loop {
+            for (event, told) in events.receive() {
+                let said = watch.take(event);
+                if !said.is_empty() || told.is_some() {
+                    let _ = lines.send((said, told));
+                }
+            }
+        };
+        thread::Builder::new().name("receiver".to_owned()).spawn(receive).map(drop)
+    }
+
+    /// Counts what has happened, ends the run if it must end, and gives the lines that tell of it.
+    fn take(&self, event: Event) -> Vec<String> {
+        let Some(mut tally) = self.report.tally() else { return Vec::new() };
+        let said = match event {
+            Event::Next { first, skipped } => {
+                tally.set_next(first.as_ref().map(|(number, name)| (*number, &name[..])), skipped);
+                let may_hint = tally.may_hint(self.report.now());
+                if may_hint { tally.hint(self.report.read().sink) } else { None }
+            }
+            Event::Started { job, at } => {
+                tally.start(&job, self.at(at));
+                self.hint_at_cr(&job)
+            }
+            Event::Ended { job, outcome, at } => {
+                let lines = tally.end(&job, &outcome, self.at(at));
+                drop(tally);
+                if matches!(outcome, Outcome::Exited(255)) {
+                    self.end(Ending::Stopped);
+                }
+                return lines;
+            }
+            Event::LeftBehind(job) => (!tally.is_quiet()).then(|| {
+                format!("{} left something behind that holds its output open; not waited for", tally.name(&job))
+            }),
+            Event::HeldUp => tally
+                .advises()
+                .then(|| "launching waits: too much output waits for an earlier command to end (-k)".to_owned()),
+            Event::ReaderGone | Event::CannotPrint(_) | Event::CannotHold(_) => {
+                drop(tally);
+                self.end_output(&event)
+            }
+            Event::Flush => None,
+        };
+        said.into_iter().collect()
+    }
+
+    /// Ends the run because output cannot be printed; says why, unless it has an end already.
+    fn end_output(&self, event: &Event) -> Option<String> {
+        let (ending, why) = match event {
+            Event::CannotPrint(error) => (Ending::CannotPrint, format!("cannot write to standard output: {error}")),
+            Event::CannotHold(error) => {
+                (Ending::CannotPrint, format!("cannot hold output until its turn (-k): {error}"))
+            }
+            _ => (Ending::ReaderGone, String::new()),
+        };
+        let is_news = self.end(ending) && ending != Ending::ReaderGone;
+        is_news.then(|| format!("{why}; ending the commands"))
+    }
+
+    /// The time on the report's clock.
+    fn at(&self, at: Instant) -> Nanos {
+        let ago = u64::try_from(at.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        self.report.now().saturating_sub(ago)
+    }
+
+    fn hint_at_cr(&self, job: &Job) -> Option<String> {
+        let hint =
+            "hint: the units end in CR, which the commands get, too; to drop it: tr -d '\\r' < FILE | throttle …";
+        let is_first = job.name().ends_with(b"\r") && self.looks_for_cr.swap(false, Ordering::SeqCst);
+        is_first.then(|| hint.to_owned())
+    }
+
     fn hint(&self, words: impl FnOnce() -> String) {
         if self.report.tally().is_some_and(|tally| !tally.is_quiet()) {
             self.report.aside(words());

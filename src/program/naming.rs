@@ -40,8 +40,8 @@ impl Naming {
     }
 
     /// `next line not started: 3 'https://…'`
-    pub(super) fn next(&self, job: &Job) -> String {
-        let name = job.names().iter().next().map(|(number, name)| format!("{number} '{}'", shown(name)));
+    pub(super) fn next(&self, first: Option<(u64, &[u8])>) -> String {
+        let name = first.map(|(number, name)| format!("{number} '{}'", shown(name)));
         format!("next {} not started: {}", self.unit, name.unwrap_or_default())
     }
 

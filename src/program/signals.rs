@@ -61,7 +61,7 @@ pub(crate) fn attend(report: Arc<Report>, commands: Option<Arc<Watch>>) -> Resul
 }
 
 fn answer(mut delivery: Delivery, report: &Arc<Report>, commands: Option<&Arc<Watch>>, ending: &AtomicBool) {
-    let (mut drawn, mut painter) = (Instant::now(), Painter { report: Arc::clone(report), asked: None });
+    let (mut drawn, mut painter) = (Instant::now(), Painter::new(report, commands));
     loop {
         let every = report.tick_every();
         wait(&delivery, every.map(|every| every.saturating_sub(drawn.elapsed())));
@@ -96,25 +96,36 @@ const MOST_PICTURES: usize = 4;
 /// Has pictures drawn by a thread that may have to wait, started when the first is wanted.
 struct Painter {
     report: Arc<Report>,
+    commands: Option<Arc<Watch>>,
     asked: Option<SyncSender<Picture>>,
 }
 
 impl Painter {
+    fn new(report: &Arc<Report>, commands: Option<&Arc<Watch>>) -> Self {
+        Painter { report: Arc::clone(report), commands: commands.cloned(), asked: None }
+    }
+
     fn ask(&mut self, picture: Picture) {
         if self.asked.is_none() {
-            self.asked = Painter::start(&self.report).ok();
+            self.asked = self.start().ok();
         }
         let _ = self.asked.as_ref().map(|asked| asked.try_send(picture));
     }
 
-    fn start(report: &Arc<Report>) -> io::Result<SyncSender<Picture>> {
+    fn start(&self) -> io::Result<SyncSender<Picture>> {
         let (asked, wanted) = mpsc::sync_channel(MOST_PICTURES);
-        let report = Arc::clone(report);
+        let (report, commands) = (Arc::clone(&self.report), self.commands.clone());
         let paint = move || {
             for picture in wanted {
                 match picture {
                     Picture::Progress => report.tick(),
-                    Picture::Status => report.status(),
+                    Picture::Status => {
+                        // What has just happened may not be counted yet.
+                        if let Some(commands) = &commands {
+                            commands.flush();
+                        }
+                        report.status();
+                    }
                 }
             }
         };

@@ -10,7 +10,7 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use throttle::clock::{self, Nanos, SECOND};
-use throttle::launch::{Job, Outcome, Template, steers_terminal};
+use throttle::launch::{Job, Outcome, Template, printable};
 use throttle::limits::Plan;
 use throttle::rate::Rate;
 
@@ -53,8 +53,8 @@ pub(crate) struct Tally {
     /// Ended because all was to end.
     stopped: u64,
     skipped: u64,
-    /// The next job, and what is said of it at the end.
-    next: Option<(u64, String)>,
+    /// What is said at the end of the next job.
+    next: Option<String>,
     /// Why commands are ended before their time.
     interrupted: Option<&'static str>,
     exit: Exit,
@@ -130,11 +130,9 @@ impl Tally {
         self.next = None;
     }
 
-    pub(super) fn set_next(&mut self, job: &Job, skipped: u64) {
+    pub(super) fn set_next(&mut self, first: Option<(u64, &[u8])>, skipped: u64) {
         self.skipped = skipped;
-        if self.next.as_ref().is_none_or(|(seq, _)| *seq != job.seq()) {
-            self.next = Some((job.seq(), self.naming.next(job)));
-        }
+        self.next = Some(self.naming.next(first));
     }
 
     /// Something of our own went wrong.
@@ -262,7 +260,7 @@ impl Tally {
         let mut lines: Vec<String> = self.naming.more().into_iter().collect();
         let line = self.interrupted.map_or_else(|| self.sum(elapsed), |why| self.interrupted_line(why));
         let separator = if self.interrupted.is_some() { ", " } else { "; " };
-        let next = self.next.as_ref().map(|(_, next)| format!("{separator}{next}"));
+        let next = self.next.as_ref().map(|next| format!("{separator}{next}"));
         lines.push(line + &next.unwrap_or_default());
         lines
     }
@@ -333,23 +331,9 @@ pub(super) fn shown(unit: &[u8]) -> String {
     let text = String::from_utf8_lossy(unit);
     let text = text.trim_end_matches('\n');
     let mut chars = text.chars();
-    let beginning: String = chars.by_ref().take(SHOWN).flat_map(escaped).collect();
+    let beginning: String = chars.by_ref().take(SHOWN).collect();
+    let beginning = printable(&beginning);
     if chars.next().is_some() { format!("{beginning}…") } else { beginning }
-}
-
-/// All of a unit as a terminal can show it: control characters escaped, but for the end of its last line.
-pub(super) fn printable(unit: &[u8]) -> String {
-    printable_text(String::from_utf8_lossy(unit).trim_end_matches('\n'))
-}
-
-/// The same of a text.
-pub(super) fn printable_text(text: &str) -> String {
-    text.chars().flat_map(escaped).collect()
-}
-
-/// Only what steers a terminal is changed: quotes and backslashes stay as they are.
-fn escaped(c: char) -> Vec<char> {
-    if steers_terminal(c) { c.escape_default().collect() } else { vec![c] }
 }
 
 #[cfg(test)]
@@ -411,7 +395,7 @@ mod tests {
         let sum = Tally { ok: 498, failed: 2, timed_out: 1, skipped: 3, ..tally(&["-r", "5/s"]) };
         let expected = "498 ok, 2 failed (1 timed out), 3 blank lines skipped; 1m 40s (limit 5/s)";
         assert_eq!(sum.closing(100_150_000_000), [expected]);
-        let next = Some((413, "next line not started: 413 'https://…'".to_owned()));
+        let next = Some("next line not started: 413 'https://…'".to_owned());
         let interrupted =
             Tally { ok: 409, stopped: 3, next, interrupted: Some("interrupted"), ..tally(&["-r", "5/s"]) };
         assert_eq!(interrupted.closing(0), ["interrupted: 409 ok, 3 stopped, next line not started: 413 'https://…'"]);

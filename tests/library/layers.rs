@@ -1,5 +1,6 @@
 //! Each layer may import only what stands before it (the list below, in order).
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -58,5 +59,38 @@ fn only_the_program_knows_clap_and_anyhow() {
         }
         let may = inside.starts_with("program/flags") || inside == "program/generated.rs";
         assert!(may || !text.contains("use clap"), "{inside} uses clap");
+    }
+}
+
+/// The modules that each module of `folder` imports from it, tests left out.
+fn imports_inside(folder: &Path) -> BTreeMap<String, BTreeSet<String>> {
+    let files = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).filter(|path| path.is_file());
+    let imports = files.map(|path| {
+        let text = fs::read_to_string(&path).unwrap();
+        let code = text.split("#[cfg(test)]").next().unwrap();
+        let lines = code.lines().filter_map(|line| line.trim_start().strip_prefix("use super::"));
+        let names = lines.map(|rest| rest.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect());
+        (path.file_stem().unwrap().to_str().unwrap().to_owned(), names.collect())
+    });
+    imports.collect()
+}
+
+#[test]
+fn modules_inside_these_folders_import_no_circle_and_nothing_from_their_guide() {
+    for folder in ["launch", "flow"] {
+        let mut imports = imports_inside(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src").join(folder));
+        let modules: BTreeSet<String> = imports.keys().cloned().collect();
+        assert!(imports.values().flatten().count() > 5, "the test looks in the wrong place");
+        for (module, imported) in &imports {
+            let unknown: Vec<_> = imported.difference(&modules).collect();
+            assert!(unknown.is_empty(), "{folder}/{module}.rs imports {unknown:?}, which is no module of {folder}");
+        }
+        while let Some(leaf) = imports.iter().find(|(_, imported)| imported.is_empty()).map(|(leaf, _)| leaf.clone()) {
+            imports.remove(&leaf);
+            for imported in imports.values_mut() {
+                imported.remove(&leaf);
+            }
+        }
+        assert!(imports.is_empty(), "these modules of {folder} import each other in a circle: {imports:?}");
     }
 }

@@ -1,18 +1,19 @@
 //! Input cut into jobs: one command's worth of units each.
 
 use super::names::Names;
+use super::outcome::Outcome;
 use super::spool::{Budget, Spool};
+use super::template::Template;
 use super::units::{LONGEST_UNIT, Units, size_of_word};
-use super::{Outcome, Template};
 use crate::flow::framing::Buffer;
 use crate::flow::{Filled, FlowError, Passed, Source};
 use std::collections::VecDeque;
 use std::io;
 
-/// Jobs that are cut ahead of their launch.
+/// How many jobs are cut ahead of their launch.
 const AHEAD: usize = 64;
 
-/// The memory that those may take before no more are cut.
+/// Bytes of memory that they may take before no more are cut.
 const MEMORY_AHEAD: usize = 128 * 1024;
 
 /// One command's worth of units.
@@ -56,12 +57,12 @@ impl Job {
         &self.units
     }
 
-    /// They are no longer needed, but for the first where it is to be named in full.
+    /// Drops the units, but for the first if that is named in full later.
     pub(super) fn forget_units(&mut self, but_the_first: bool) {
         self.units = self.units.first().filter(|_| but_the_first).into_iter().collect();
     }
 
-    /// Why it would be pointless to run it, where that can be seen.
+    /// Why it cannot be run, if that is known beforehand.
     #[must_use]
     pub fn refused(&self) -> Option<Outcome> {
         match self {
@@ -192,7 +193,7 @@ impl<R: Source> Batches<R> {
         }
     }
 
-    /// Moves units from the buffer into jobs; whether that made one ready.
+    /// Moves units from the buffer into jobs. Returns whether a job is ready.
     pub(super) fn cut(&mut self) -> Result<bool, FlowError> {
         let before = self.ready.len();
         while self.may_cut() {
@@ -207,7 +208,7 @@ impl<R: Source> Batches<R> {
         Ok(self.ready.len() > before)
     }
 
-    /// What is already too much for memory is enough ahead: more would only take more of the disk, and a file each.
+    /// A job too large for memory is enough ahead: more would only take more disk, and a file each.
     fn may_cut(&self) -> bool {
         let is_in_file = |job: &Job| job.input.as_ref().is_some_and(Spool::is_in_file);
         self.ready.len() < AHEAD && self.memory < MEMORY_AHEAD && !self.ready.back().is_some_and(is_in_file)
@@ -246,7 +247,7 @@ impl<R: Source> Batches<R> {
         Ok(())
     }
 
-    /// Takes a piece of a unit that outgrew the buffer: for standard input it is kept, as an argument it is too long.
+    /// Takes a piece of a unit that outgrew the buffer. Standard input gets it; as an argument it is too long.
     fn take_piece(&mut self) -> io::Result<()> {
         let (piece, last) = self.buffer.piece();
         let job = self.open.get_or_insert_with(|| new_job(&mut self.seq));
@@ -266,7 +267,7 @@ impl<R: Source> Batches<R> {
         Ok(())
     }
 
-    /// Lets go of a unit.
+    /// Releases a unit from the buffer.
     fn release(&mut self, bytes: usize) {
         self.buffer.release_run(1, bytes);
         self.units += 1;
@@ -280,7 +281,7 @@ impl<R: Source> Batches<R> {
         }
     }
 
-    /// Makes the job being gathered ready, if there is one.
+    /// Makes the job being gathered ready. Returns whether there was one.
     fn close(&mut self) -> bool {
         (self.gathered, self.size, self.in_pieces) = (0, 0, false);
         match self.open.take() {
@@ -309,7 +310,7 @@ fn trimmed(unit: &[u8], delimiter: Option<u8>) -> &[u8] {
     }
 }
 
-/// The numbers from 1 to N, as lines that nobody wrote.
+/// The numbers from 1 to N, as lines.
 #[derive(Debug)]
 pub struct Numbers {
     next: u64,

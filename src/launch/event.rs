@@ -1,0 +1,174 @@
+//! What happens to commands: one enum, sent to one receiver.
+//!
+//! Sending never blocks. A receiver that woke for each start and each success would cost launches per second, so those
+//! wait a moment and are received together; every other event wakes the receiver at once. A sender that must not go on
+//! before the event was told to the user waits for its [`Told`] to be dropped: so what is not read stays bounded.
+
+use super::job::Job;
+use super::outcome::Outcome;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use tokio::sync::oneshot;
+
+/// How long an ordinary event may wait to be received.
+const DELAY: Duration = Duration::from_millis(20);
+
+/// So many waiting events are received at once, ordinary or not.
+const BATCH: usize = 256;
+
+/// What happens to commands.
+#[derive(Debug)]
+pub enum Event {
+    /// This job was read and waits for its grant and a slot.
+    Next {
+        /// The number of its first unit in the input, and the unit's beginning.
+        first: Option<(u64, Vec<u8>)>,
+        /// Blank units left out so far.
+        skipped: u64,
+    },
+    /// The command starts.
+    Started {
+        /// What it is run for.
+        job: Arc<Job>,
+        /// When.
+        at: Instant,
+    },
+    /// The command has ended, or could not start.
+    Ended {
+        /// What it was run for.
+        job: Arc<Job>,
+        /// How it ended.
+        outcome: Outcome,
+        /// When.
+        at: Instant,
+    },
+    /// The command has ended, but a process it started still holds its output open. That process's output is not waited for.
+    LeftBehind(Arc<Job>),
+    /// The reader of our standard output is gone.
+    ReaderGone,
+    /// Our standard output cannot be written: why.
+    CannotPrint(String),
+    /// Output that came before its turn cannot be held: why.
+    CannotHold(String),
+    /// So much output waits for its turn that launching waits. Sent once.
+    HeldUp,
+    /// Nothing happened: the sender wants to know that all earlier events were told.
+    Flush,
+}
+
+impl Event {
+    fn is_urgent(&self) -> bool {
+        !matches!(self, Event::Next { .. } | Event::Started { .. } | Event::Ended { outcome: Outcome::Ok, .. })
+    }
+}
+
+/// To be dropped once the event was told to the user: the sender waits for that.
+#[derive(Debug)]
+pub struct Told(#[allow(dead_code, reason = "it is there to be dropped")] oneshot::Sender<()>);
+
+/// An event, and who waits until it was told.
+pub type Sent = (Event, Option<Told>);
+
+#[derive(Debug, Default)]
+struct Queue {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    waiting: Vec<Sent>,
+    is_urgent: bool,
+}
+
+impl Queue {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Sends events.
+#[derive(Clone, Debug)]
+pub struct Sender(Arc<Queue>);
+
+/// Receives events.
+#[derive(Debug)]
+pub struct Receiver(Arc<Queue>);
+
+/// Both ends of a new queue of events.
+#[must_use]
+pub fn events() -> (Sender, Receiver) {
+    let queue = Arc::new(Queue::default());
+    (Sender(Arc::clone(&queue)), Receiver(queue))
+}
+
+impl Sender {
+    pub(super) fn send(&self, event: Event) {
+        self.push(event, None);
+    }
+
+    /// Sends `event`; the result is ready once it was told.
+    pub(super) fn send_and_wait(&self, event: Event) -> oneshot::Receiver<()> {
+        let (told, waits) = oneshot::channel();
+        self.push(event, Some(Told(told)));
+        waits
+    }
+
+    fn push(&self, event: Event, told: Option<Told>) {
+        let is_urgent = event.is_urgent();
+        let mut state = self.0.lock();
+        state.is_urgent |= is_urgent;
+        state.waiting.push((event, told));
+        let count = state.waiting.len();
+        drop(state);
+        if is_urgent || count == 1 || count == BATCH {
+            self.0.changed.notify_one();
+        }
+    }
+}
+
+impl Receiver {
+    /// The events sent since the last call, in order. Waits until there is one, and for ordinary ones a moment longer.
+    #[must_use]
+    pub fn receive(&self) -> Vec<Sent> {
+        let nothing = |state: &mut State| state.waiting.is_empty();
+        let state = self.0.changed.wait_while(self.0.lock(), nothing).unwrap_or_else(PoisonError::into_inner);
+        let may_wait = |state: &mut State| !state.is_urgent && state.waiting.len() < BATCH;
+        let waited = self.0.changed.wait_timeout_while(state, DELAY, may_wait);
+        let mut state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        state.is_urgent = false;
+        std::mem::take(&mut state.waiting)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn next(skipped: u64) -> Event {
+        Event::Next { first: None, skipped }
+    }
+
+    #[test]
+    fn ordinary_events_wait_and_an_urgent_one_brings_them_along_in_order() {
+        let (sender, receiver) = events();
+        sender.send(next(1));
+        let sent = Instant::now();
+        assert_eq!(receiver.receive().len(), 1);
+        assert!(sent.elapsed() >= DELAY);
+        sender.send(next(2));
+        sender.send(Event::ReaderGone);
+        let batch = receiver.receive();
+        assert!(matches!(batch[..], [(Event::Next { skipped: 2, .. }, None), (Event::ReaderGone, None)]));
+    }
+
+    #[test]
+    fn a_sender_that_waits_goes_on_when_its_event_was_told() {
+        let (sender, receiver) = events();
+        let mut waits = sender.send_and_wait(Event::Flush);
+        let batch = receiver.receive();
+        assert_eq!(waits.try_recv(), Err(oneshot::error::TryRecvError::Empty));
+        drop(batch);
+        assert_eq!(waits.try_recv(), Err(oneshot::error::TryRecvError::Closed));
+    }
+}

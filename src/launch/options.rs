@@ -1,0 +1,44 @@
+//! How commands are run.
+
+use super::template::Template;
+use super::times::Times;
+use std::ffi::OsString;
+use std::time::Duration;
+
+/// How commands are run.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// What is run.
+    pub template: Template,
+    /// Where that was found; it replaces the template's first word.
+    pub program: Option<OsString>,
+    /// How many run at once; 0 without a cap.
+    pub jobs: u32,
+    /// How many may start together: the most that the limits grant at once.
+    pub burst: u64,
+    /// How their output is printed.
+    pub output: Output,
+    /// Whether each line of output begins with the command's first unit.
+    pub tag: bool,
+    /// How long a command may run.
+    pub timeout: Option<Duration>,
+    /// Whether commands stay in our process group, where they may use the terminal.
+    pub in_our_group: bool,
+    /// Whether commands ignore SIGPIPE.
+    pub ignore_sigpipe: bool,
+    /// How long things are waited for when commands end.
+    pub times: Times,
+}
+
+/// How the output of commands is printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Output {
+    /// Each command's output whole, in the order of their ends.
+    Whole,
+    /// Each command's output whole, in input order.
+    InOrder,
+    /// Each line as soon as it is whole.
+    Lines,
+    /// Commands write to our standard output and error themselves.
+    Direct,
+}

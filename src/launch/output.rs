@@ -1,0 +1,171 @@
+//! All printing: what commands wrote goes to our standard output and error here, in every mode.
+//!
+//! A reader that does not read must not hold up timeouts, signals or the second end: only threads made for that may block.
+
+use super::event::{Event, Sender};
+use super::job::Job;
+use super::lines::tag;
+use super::options::{Options, Output};
+use super::printer::{Collected, Printer};
+use super::slots::Slots;
+use super::spool::Spool;
+use super::template::Words;
+use super::temporary::TemporaryError;
+use super::times::Times;
+use std::io::{self, ErrorKind};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::sync::Semaphore;
+use tokio::time::sleep;
+
+/// What else is shown where commands' output is printed. Called from several threads.
+pub trait Screen: Send + Sync {
+    /// Has `print` write to our standard output or error, beside what is shown there. `print` says whether it has left a
+    /// line open on a terminal. May block.
+    fn beside(&self, print: &mut dyn FnMut() -> bool);
+    /// Whether something else may be shown, so that nothing may be written without [`beside`](Self::beside).
+    fn shows_something(&self) -> bool;
+    /// A command is about to start, but has no slot yet, so that nothing waits for it. May block.
+    fn trace(&self, words: Words<'_>);
+}
+
+/// Prints what commands wrote.
+pub(super) struct Printing {
+    mode: Output,
+    times: Times,
+    screen: Arc<dyn Screen>,
+    printer: Mutex<Printer>,
+    /// Held while printing may block. The others wait for it without a thread each, which would take memory.
+    turn: Arc<Semaphore>,
+    slots: Arc<Slots>,
+    events: Sender,
+    told_of_holding: AtomicBool,
+}
+
+impl Printing {
+    pub(super) fn new(options: &Options, screen: Arc<dyn Screen>, slots: Arc<Slots>, events: Sender) -> Self {
+        let (mode, times) = (options.output, options.times);
+        let printer = Mutex::new(Printer::new(mode == Output::InOrder));
+        let (turn, told_of_holding) = (Arc::new(Semaphore::new(1)), AtomicBool::new(false));
+        Printing { mode, times, screen, printer, turn, slots, events, told_of_holding }
+    }
+
+    pub(super) fn trace(&self, words: Words<'_>) {
+        self.screen.trace(words);
+    }
+
+    /// What stands before each line of a command's output, or of its standard error.
+    pub(super) fn tag(&self, job: &Job, is_stdout: bool) -> Vec<u8> {
+        let on_terminal = self.printer().outlets.is_terminal(is_stdout);
+        tag(job.units.first().unwrap_or(job.name()), on_terminal)
+    }
+
+    /// Prints all that the command of job `seq` wrote, now or in its turn.
+    pub(super) async fn print(self: &Arc<Self>, seq: u64, result: Collected) -> io::Result<()> {
+        if result.is_empty() && self.mode != Output::InOrder {
+            return Ok(());
+        }
+        match self.print_at_once(result) {
+            Ok(printed) => self.note(printed),
+            Err(result) => self.print_with(move |printer| printer.finish(seq, result)).await,
+        }
+    }
+
+    /// Prints whole lines.
+    pub(super) async fn print_lines(self: &Arc<Self>, lines: Spool, is_stdout: bool) -> io::Result<()> {
+        if lines.is_empty() {
+            return Ok(());
+        }
+        self.print_with(move |printer| printer.outlets.write_lines(lines, is_stdout)).await
+    }
+
+    /// Prints what needs no wait: a little, on one stream, while nobody else prints. Gives back what would have to wait:
+    /// another thread waits then, and commands are attended to meanwhile. Output on both streams would be torn if they are
+    /// the same.
+    fn print_at_once(&self, result: Collected) -> Result<io::Result<()>, Collected> {
+        if self.mode == Output::InOrder || self.screen.shows_something() {
+            return Err(result);
+        }
+        let (Some(out), Some(err)) = (result.out.in_memory(), result.err.in_memory()) else { return Err(result) };
+        let Ok(printer) = self.printer.try_lock() else { return Err(result) };
+        let written = match (out, err) {
+            (out, []) => printer.outlets.out_at_once(out),
+            ([], err) => printer.outlets.err_at_once(err),
+            _ => None,
+        };
+        drop(printer);
+        written.ok_or(result)
+    }
+
+    /// Prints what may have to wait for a reader, on a thread for that. One at a time: a write beyond `PIPE_BUF` may be
+    /// taken in pieces (pipe(7)), and another's would come in between.
+    async fn print_with(
+        self: &Arc<Self>,
+        act: impl FnOnce(&mut Printer) -> io::Result<()> + Send + 'static,
+    ) -> io::Result<()> {
+        let printing = Arc::clone(self);
+        let printed = async {
+            let turn = Arc::clone(&self.turn).acquire_owned().await;
+            let print = move || {
+                let _turn = turn;
+                printing.print_beside(act)
+            };
+            tokio::task::spawn_blocking(print).await.unwrap_or_else(|error| Err(io::Error::other(error)))
+        };
+        let printed = self.unless_killed(printed).await.unwrap_or_else(|| Err(ErrorKind::TimedOut.into()));
+        self.note(printed)
+    }
+
+    fn print_beside(&self, act: impl FnOnce(&mut Printer) -> io::Result<()>) -> io::Result<()> {
+        let (mut act, mut done) = (Some(act), Ok(()));
+        let mut printer = self.printer();
+        let was_full = printer.is_full();
+        self.screen.beside(&mut || {
+            done = act.take().map_or(Ok(()), |act| act(&mut printer));
+            printer.outlets.take_open_line()
+        });
+        let is_full = printer.is_full();
+        if is_full != was_full {
+            // Under the lock: otherwise two that finish at once could set it in the wrong order.
+            self.slots.set_full(is_full);
+        }
+        drop(printer);
+        if is_full && !was_full && !self.told_of_holding.swap(true, Ordering::Relaxed) {
+            self.events.send(Event::HeldUp);
+        }
+        done
+    }
+
+    fn printer(&self) -> MutexGuard<'_, Printer> {
+        self.printer.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sends `event`, and returns once it was told to the user, if somebody reads that.
+    pub(super) async fn tell(&self, event: Event) {
+        let told = self.events.send_and_wait(event);
+        // Best effort: a message that nobody reads does not stop the run.
+        let _ = self.unless_killed(told).await;
+    }
+
+    /// `None` if everything was killed meanwhile, and it still takes too long.
+    async fn unless_killed<T>(&self, act: impl Future<Output = T>) -> Option<T> {
+        let too_long = async {
+            self.slots.killed().await;
+            sleep(self.times.last_words).await;
+        };
+        tokio::select! {
+            done = act => Some(done),
+            () = too_long => None,
+        }
+    }
+
+    /// Tells the receiver if nothing can be printed any more.
+    fn note(&self, printed: io::Result<()>) -> io::Result<()> {
+        printed.inspect_err(|error| match (error.kind(), TemporaryError::within(error)) {
+            (ErrorKind::BrokenPipe, _) => self.events.send(Event::ReaderGone),
+            _ if self.slots.is_killing() => {}
+            (_, Some(_)) => self.events.send(Event::CannotHold(error.to_string())),
+            (_, None) => self.events.send(Event::CannotPrint(error.to_string())),
+        })
+    }
+}

@@ -1,0 +1,50 @@
+//! A dry run: jobs are shown instead of run.
+
+use super::job::{Batches, Job, Shape};
+use super::spool::{Budget, MEMORY};
+use super::template::Template;
+use crate::flow::framing::Buffer;
+use crate::flow::{Filled, Flow, FlowError, Passed, Source};
+use std::io;
+
+/// Jobs that are shown instead of run.
+#[derive(Debug)]
+pub struct Showing<R, S> {
+    batches: Batches<R>,
+    show: S,
+}
+
+impl<R: Source, S: FnMut(&Job) -> io::Result<()>> Showing<R, S> {
+    /// Gives every job for what `source` holds to `show`, when it would start.
+    pub fn new(source: R, buffer: Buffer, shape: Shape, template: &Template, show: S) -> Self {
+        Showing { batches: Batches::new(source, buffer, shape, template, Budget::new(MEMORY)), show }
+    }
+
+    /// Blank units left out so far.
+    pub fn skipped(&self) -> u64 {
+        self.batches.skipped()
+    }
+}
+
+impl<R: Source, S: FnMut(&Job) -> io::Result<()>> Flow for Showing<R, S> {
+    fn fill(&mut self, wait: bool) -> Result<Filled, FlowError> {
+        self.batches.fill(wait)
+    }
+
+    fn waiting(&self) -> u64 {
+        self.batches.waiting()
+    }
+
+    fn ready(&mut self) -> Result<u64, FlowError> {
+        Ok(1)
+    }
+
+    fn pass(&mut self, units: u64, passed: &mut Passed) -> Result<(), FlowError> {
+        for _ in 0..units {
+            let Some(job) = self.batches.next() else { break };
+            (self.show)(&job).map_err(FlowError::Write)?;
+            passed.units += 1;
+        }
+        Ok(())
+    }
+}
