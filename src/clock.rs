@@ -3,9 +3,10 @@
 //! Everything that decides takes the time as a parameter; only the pump and the queues hold a [`Clock`]. One trait serves
 //! both, so that one [`FakeClock`] does in a test.
 
-mod alarm;
 mod boot;
 mod shown;
+pub(crate) mod sync;
+pub(crate) mod timer_thread;
 
 pub use boot::BootClock;
 pub use shown::{shown, shown_wait};
@@ -15,8 +16,10 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::Waker;
+use std::task::{Wake, Waker};
+use std::thread::Thread;
 use std::time::{Duration, Instant};
+use timer_thread::TimerThread;
 
 /// Nanoseconds since the origin of a clock. 64 bits last 584 years.
 pub type Nanos = u64;
@@ -37,7 +40,7 @@ pub trait Clock: Send + Sync {
 
     /// Returns at `time` or a little later, never before it.
     fn sleep_until(&self, time: Nanos) {
-        let waker = Waker::from(Arc::new(alarm::Unpark(std::thread::current())));
+        let waker = Unpark::this_thread();
         while self.now() < time {
             self.wake_at(time, &waker);
             std::thread::park();
@@ -47,13 +50,33 @@ pub trait Clock: Send + Sync {
     /// Wakes `waker` at `time`, or as soon as may be after it; never from within this call. A later call for the same
     /// waker stands in for the earlier ones, though it does no harm when those wake, too.
     ///
-    /// Without one of the clock's own, a thread that all such clocks share, and that is there only while somebody waits,
-    /// sleeps in real time.
+    /// Without one of the clock's own, the thread `throttle-timer` sleeps in real time. All such clocks and all queues share
+    /// it; it exists while somebody waits, and for a second after that.
     fn wake_at(&self, time: Nanos, waker: &Waker) {
         let wait = Duration::from_nanos(time.saturating_sub(self.now()));
         let now = Instant::now();
         // As far as the system reckons; whoever is woken too early asks again.
-        alarm::wake_at(now.checked_add(wait).unwrap_or(now + Duration::from_secs(86_400)), waker);
+        let time = now.checked_add(wait).unwrap_or(now + Duration::from_secs(86_400));
+        TimerThread::of_process().wake_at(time, waker);
+    }
+}
+
+/// Wakes a thread that is parked.
+pub(crate) struct Unpark(Thread);
+
+impl Unpark {
+    pub(crate) fn this_thread() -> Waker {
+        Waker::from(Arc::new(Unpark(std::thread::current())))
+    }
+}
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.0.unpark();
     }
 }
 
@@ -189,7 +212,7 @@ impl Clock for FakeClock {
         drop(alarms);
         drop(replaced);
         if !lies_ahead {
-            alarm::wake_at(Instant::now(), waker);
+            TimerThread::of_process().wake_at(Instant::now(), waker);
         }
     }
 }
@@ -291,7 +314,7 @@ mod tests {
 
     #[test]
     fn on_a_clock_that_knows_only_the_time_threads_sleep_and_wakers_are_woken() {
-        let (clock, waker) = (OnlyNow, Waker::from(Arc::new(alarm::Unpark(std::thread::current()))));
+        let (clock, waker) = (OnlyNow, Unpark::this_thread());
         let end = clock.now() + 3 * MILLISECOND;
         clock.sleep_until(end);
         assert!(clock.now() >= end);

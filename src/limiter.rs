@@ -25,7 +25,6 @@ mod panics;
 pub(crate) mod queue;
 mod reservation;
 pub(crate) mod shared;
-mod sync;
 pub(crate) mod time;
 mod timer;
 mod units;

@@ -11,8 +11,8 @@
 //! A bucket may hold, or may miss, more credits than the number can tell. Then a part of them is set aside until the next
 //! opening, and a request that needs them is left to the queue.
 
-use super::sync::{AtomicU64, Ordering};
 use super::time::Time;
+use crate::clock::sync::{AtomicU64, Ordering};
 use crate::clock::{MILLISECOND, Nanos};
 use crate::limits::{Gaining, Limits};
 

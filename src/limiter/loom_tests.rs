@@ -6,10 +6,10 @@
 use super::fast_path::{FastPath, Take};
 use super::queue::{Queue, Rules};
 use super::shared::{Shared, Wait};
-use super::sync::{Mutex, lock};
 use super::time::Time;
-use super::timer::keeper::{Alarm, Keeper};
 use super::{Oversize, Timer};
+use crate::clock::sync::{Mutex, lock};
+use crate::clock::timer_thread::{Alarm, TimerThread};
 use crate::limits::Limits;
 use crate::limits::bucket::Bucket;
 use crate::rate::Rate;
@@ -144,18 +144,18 @@ fn loom_an_alarm_rings_whoever_sets_others_and_whenever_the_thread_ends() {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(3);
     model.check(|| {
-        let keeper: Arc<Keeper> = Arc::default();
+        let thread: Arc<TimerThread> = Arc::default();
         let count = Arc::new(Count::default());
-        let rings = |keeper: Arc<Keeper>, count: Arc<Count>| {
-            let mut alarm = Alarm::of(keeper);
+        let rings = |thread: Arc<TimerThread>, count: Arc<Count>| {
+            let mut alarm = Alarm::of(thread);
             alarm.set(Some(Instant::now()), &Waker::from(count)).unwrap();
             alarm
         };
         let other = loom::thread::spawn({
-            let (keeper, count) = (keeper.clone(), count.clone());
-            move || rings(keeper, count)
+            let (thread, count) = (thread.clone(), count.clone());
+            move || rings(thread, count)
         });
-        let mut changes = rings(keeper.clone(), Arc::default());
+        let mut changes = rings(thread.clone(), Arc::default());
         changes.set(None, Waker::noop()).unwrap();
         changes.set(Some(Instant::now()), &Waker::from(count.clone())).unwrap();
         let other = other.join().unwrap();

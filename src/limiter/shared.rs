@@ -3,13 +3,12 @@
 use super::fast_path::{FastPath, Take};
 use super::panics::Panics;
 use super::queue::{Denied, Effects, Joined, Queue, Stand, Waiter};
-use super::sync::{Mutex, lock};
 use super::time::Time;
 use super::timer::QueueTimer;
-use crate::clock::Nanos;
+use crate::clock::sync::{Mutex, lock};
+use crate::clock::{Nanos, Unpark};
 use std::sync::{Arc, Weak};
-use std::task::{Context, Poll, Wake, Waker};
-use std::thread::Thread;
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use tokio::task::coop;
 
@@ -99,19 +98,6 @@ impl Shared {
     }
 }
 
-/// A thread that sleeps until it is woken.
-struct Parked(Thread);
-
-impl Wake for Parked {
-    fn wake(self: Arc<Self>) {
-        self.0.unpark();
-    }
-
-    fn wake_by_ref(self: &Arc<Self>) {
-        self.0.unpark();
-    }
-}
-
 /// One waiter's part of a wait, by a future or on a thread. Whoever has it calls [`leave`](Self::leave) when dropped.
 #[derive(Debug)]
 pub(crate) struct Wait {
@@ -193,7 +179,7 @@ impl Wait {
             self.stage = Stage::Done(Ok(()));
             return Ok(());
         }
-        let waker = Waker::from(Arc::new(Parked(std::thread::current())));
+        let waker = Unpark::this_thread();
         loop {
             match self.stage {
                 Stage::Fresh => self.join(shared, &waker, true, false),

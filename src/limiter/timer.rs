@@ -1,6 +1,6 @@
 //! The queue's own timer: rings when the next waiter is due, whoever of the waiters is still polled.
 //!
-//! On the system's clock it is an alarm of the process's [`Keeper`], a thread that exists while somebody waits: whichever
+//! On the system's clock it is an alarm of the process's [`TimerThread`], which exists while somebody waits: whichever
 //! runtimes the waiters belong to, and whether those are driven, blocked or at their end, is nothing to it.
 //!
 //! A runtime whose clock a test has paused, or moved, moves on only for timers of its own. So each such runtime that a
@@ -14,17 +14,15 @@
 
 use super::panics::Panics;
 use super::shared::Shared;
-use super::sync::{Mutex, lock};
 use super::time::on_usual_clock;
 use crate::clock::Nanos;
-use keeper::{Alarm, Keeper};
+use crate::clock::sync::{Mutex, lock};
+use crate::clock::timer_thread::{Alarm, TimerThread};
 use std::pin::{Pin, pin};
 use std::sync::{Arc, Weak};
 use std::task::{Context, Wake, Waker};
 use tokio::runtime::{Handle, Id};
 use tokio::time::{Instant, Sleep};
-
-pub(super) mod keeper;
 
 #[derive(Debug)]
 pub(crate) struct QueueTimer {
@@ -74,7 +72,7 @@ pub(crate) struct NoTimer;
 
 impl QueueTimer {
     pub(crate) fn new(shared: Weak<Shared>) -> Self {
-        let alarm = Mutex::new(Alarm::of(Keeper::of_process()));
+        let alarm = Mutex::new(Alarm::of(TimerThread::of_process()));
         QueueTimer { state: Mutex::new(State::default()), alarm, waker: Waker::from(Arc::new(Ring(shared))) }
     }
 
