@@ -36,12 +36,24 @@ impl Limits {
     ///
     /// # Errors
     /// If the first run is refused; nothing is charged then.
-    pub(crate) fn lease(&mut self, now: Nanos, ask: &Ask, mut each: impl FnMut(Grant)) -> Result<(), Refusal> {
+    pub(crate) fn lease(&mut self, now: Nanos, ask: &Ask, each: impl FnMut(Grant)) -> Result<(), Refusal> {
         let end = self.in_order(now).max(ask.latest.min(self.at)).saturating_add(ask.span);
-        let first = self.take_run(now, ask.waiting)?;
+        self.take_runs(now, ask.waiting, end, RUNS, each)
+    }
+
+    /// Grants at most `most` runs of the waiting units, and none after one at `end`. They are undone together.
+    fn take_runs(
+        &mut self,
+        now: Nanos,
+        waiting: u64,
+        end: Nanos,
+        most: usize,
+        mut each: impl FnMut(Grant),
+    ) -> Result<(), Refusal> {
+        let first = self.take_run(now, waiting)?;
         each(first);
-        let mut left = ask.waiting.saturating_sub(first.units);
-        for _ in 1..RUNS {
+        let mut left = waiting.saturating_sub(first.units);
+        for _ in 1..most {
             if left == 0 || self.at >= end {
                 break;
             }
@@ -60,11 +72,9 @@ impl Limits {
         let now = self.in_order(now);
         let is_last = self.history.last().is_some_and(|last| last.number == rest.last.number);
         if is_last {
-            let (held, asked, mut spent) = (self.undo(), self.asked, rest.spent);
-            while spent > 0 {
-                let Ok(run) = self.take_run(asked, spent) else { break };
-                spent -= run.units;
-            }
+            let held = self.undo();
+            // Together, as before: separate grants would make windows forget the earlier ones.
+            let _ = self.take_runs(self.asked, rest.spent, Nanos::MAX, usize::MAX, |_| {});
             self.hold(held);
         }
         for run in rest.runs.iter().take(if is_last { rest.older } else { rest.runs.len() }) {

@@ -240,6 +240,27 @@ fn refused(error: StoreError) -> Refused {
     }
 }
 
+/// A window that becomes longer counts what was used of a lease, also what had left the shorter period by the last run.
+#[test]
+fn a_longer_window_counts_all_that_was_used_of_a_lease_whose_rest_came_back() {
+    let mut both = Both::new(vec![Limit::Window { count: 1, period: 500 }]);
+    let ask = Ask { waiting: 4, span: 1_001, latest: 0 };
+    let mut lease = Lease::default();
+    both.core.lease(&ask, &mut lease).unwrap();
+    let runs = both.script.lease(0, ask.waiting, ask.span).unwrap();
+    assert_eq!(runs.iter().map(|run| run.at).collect::<Vec<_>>(), [0, 500, 1_000, 1_500]);
+    for run in &runs[..3] {
+        assert_eq!(lease.next(u64::MAX).unwrap().at, run.at);
+    }
+    both.core.return_lease(&mut lease).unwrap();
+    both.script.return_lease(0, 3, &runs[3..]);
+    both.clock.advance(1_000);
+    both.step(&Step::Set(vec![(3, 1_001, 1)], vec![false]));
+    both.look_alike();
+    // The first of three runs counts until 1001.
+    assert_eq!(both.script.look(1_000), [0, 0, 1]);
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
 
