@@ -1,4 +1,4 @@
-//! Sinks: where units go, and how they get there.
+//! Flows: units on their way from a source to a sink.
 //!
 //! A [`Flow`] is what the pump drives: units that come from a source, wait, and are handed over.
 
@@ -25,68 +25,68 @@ pub use tee::{TeeSink, TeeSource, tee};
 
 /// Units on their way from a source to a sink.
 pub trait Flow {
-    /// Reads more input. With `wait`, until there is something or the end; without, what is there.
+    /// Reads more input. With `wait`, blocks until there is some or the input ends; otherwise reads only what is there.
     ///
     /// # Errors
-    /// What reading says.
+    /// If reading fails.
     fn fill(&mut self, wait: bool) -> Result<Filled, FlowError>;
 
-    /// Units that were read and not yet handed over.
+    /// Units that were read and not yet passed on.
     fn waiting(&self) -> u64;
 
-    /// Those of them that the sink will take without having to be waited for, as far as one can tell.
+    /// How many of them the sink will probably take without a wait.
     fn foreseen(&self) -> u64 {
         self.waiting()
     }
 
-    /// Units that were read and not yet handed over, with their bytes, as far as they are counted.
+    /// Units that were read and not yet passed on, with their bytes, as far as they are counted.
     fn read_ahead(&self) -> Passed {
         Passed::default()
     }
 
-    /// Returns once the sink can take a unit, and says how many it can take.
+    /// Waits until the sink can take a unit, and returns how many it can take.
     ///
     /// # Errors
-    /// What the sink says; [`FlowError::Write`] of `BrokenPipe` where its reader is gone.
+    /// If the sink fails; [`FlowError::Write`] with `BrokenPipe` if its reader is gone.
     fn ready(&mut self) -> Result<u64, FlowError>;
 
-    /// Hands `units` units over, together, and adds what left to `passed`, also where not all of them do.
+    /// Passes on `units` units together. Adds what left to `passed`, even if an error stops it halfway.
     ///
     /// # Errors
-    /// What reading or writing says.
+    /// If reading or writing fails.
     fn pass(&mut self, units: u64, passed: &mut Passed) -> Result<(), FlowError>;
 }
 
-/// What was handed over.
+/// What was passed on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Passed {
     /// Whole units.
     pub units: u64,
-    /// Bytes, those of a unit that was cut short by an error included.
+    /// Bytes, including those of a unit that an error cut short.
     pub bytes: u64,
 }
 
-/// What came of reading.
+/// The result of reading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Filled {
     /// Something was read.
     Some,
-    /// Nothing is there now, or there is no room for it.
+    /// Nothing is available now, or there is no room for it.
     Nothing,
     /// There is no more input.
     End,
 }
 
-/// Why units cannot move on.
+/// Why units cannot be passed on.
 #[derive(Debug, Error)]
 pub enum FlowError {
     /// The source could not be read.
     #[error("read")]
     Read(#[source] io::Error),
-    /// What was read could not be held until its time.
+    /// The units that were read could not be stored until their time.
     #[error("hold")]
     Hold(#[source] io::Error),
-    /// The sink could not be written.
+    /// The sink could not be written to.
     #[error("write")]
     Write(#[source] io::Error),
 }
