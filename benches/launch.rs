@@ -1,7 +1,7 @@
 //! Launch mode beside xargs, xe, rust-parallel and GNU parallel: `cargo bench --bench launch` prints one table.
 //!
-//! Every row is the median of alternating runs, so that whatever else the machine does falls on all alike. Whose tool is not
-//! installed is left out, and named below the table. `RUNS=3` makes fewer runs.
+//! Every row is the median of alternating runs, so that other load affects all tools alike. A missing tool is left out
+//! and named below the table. `RUNS=3` makes fewer runs.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -40,7 +40,7 @@ fn runs() -> usize {
     std::env::var("RUNS").ok().and_then(|runs| runs.parse().ok()).unwrap_or(5)
 }
 
-/// How busy the machine is: processes that want to run, on average over the last minute.
+/// The load of the machine: runnable processes, averaged over the last minute.
 fn load() -> String {
     let load = fs::read_to_string("/proc/loadavg").unwrap_or_default();
     load.split(' ').next().unwrap_or("unknown").to_owned()
@@ -91,7 +91,7 @@ impl Bench {
         ]);
         let units = self.numbers(STARTS);
         for (tool, command) in contenders {
-            // GNU parallel cannot start so many; its own rate shows in fewer.
+            // GNU parallel cannot start so many; fewer are enough to show its rate.
             let rates = (0..self.runs.min(3)).map(|_| mean_rate(&shell(&command, &units))).collect();
             let rate = median(rates);
             let off = (rate / 500.0 - 1.0) * 100.0;
@@ -100,7 +100,7 @@ impl Bench {
         missing
     }
 
-    /// The most that was ever resident, which does not depend on the input.
+    /// The peak of resident memory, which does not depend on the input.
     fn memory(&self) {
         let rows = [
             ("1 M units, `-n 1000`", "seq 1000000", "-n 1000 -- /bin/true"),
@@ -128,7 +128,7 @@ impl Bench {
         sizes.max().unwrap_or(0)
     }
 
-    /// A server that refuses what comes too fast.
+    /// A server that refuses requests that come too fast.
     fn nginx(&self) -> Vec<String> {
         let Some(program) = find("nginx") else { return vec!["nginx".to_owned()] };
         let nginx = Nginx::start(|| Command::new(&program)).unwrap();
@@ -165,7 +165,7 @@ impl Bench {
     }
 }
 
-/// Those contenders whose tool is there, and the tools that are not.
+/// The tools that are installed, and those that are not.
 fn installed<'a>(contenders: &[Contender<'a>]) -> (Vec<Contender<'a>>, Vec<String>) {
     let is_there = |tool: &str| tool == "throttle" || find(tool).is_some();
     let (there, missing): (Vec<_>, Vec<_>) = contenders.iter().cloned().partition(|(tool, _)| is_there(tool));
@@ -178,7 +178,7 @@ fn seconds(command: &str, input: &Path) -> f64 {
     begun.elapsed().as_secs_f64()
 }
 
-/// What a command prints. GNU parallel asks for a citation on stderr, which is not shown.
+/// What a command prints. GNU parallel's request for a citation on stderr is not shown.
 fn shell(command: &str, input: &Path) -> String {
     let command = Command::new("bash")
         .args(["-c", command])
@@ -190,8 +190,8 @@ fn shell(command: &str, input: &Path) -> String {
     String::from_utf8_lossy(&command.stdout).into_owned()
 }
 
-/// Starts a second, from the first to the last. The times are those at which `date` looked, so a first or last that was
-/// delayed shows: half a percent of four seconds is 20 ms.
+/// Starts per second, from the first to the last. The times come from `date`, so a delayed first or last start shows:
+/// 20 ms are half a percent of four seconds.
 fn mean_rate(times: &str) -> f64 {
     let mut times: Vec<f64> = times.lines().filter_map(|time| time.parse().ok()).collect();
     times.sort_unstable_by(f64::total_cmp);

@@ -1,7 +1,8 @@
-//! The library's speed beside governor's and leaky-bucket's: `cargo bench --bench limiter`.
+//! The library's speed compared with governor and leaky-bucket: `cargo bench --bench limiter`.
 //!
-//! DESIGN's bars: a granted `try_acquire` at most 1.6 times governor's `check`, an uncontended `acquire` at most
-//! leaky-bucket's fair `acquire_one`, 1000 tasks through 1000 a second within 1.002 s, 10 000 a second within 1 %.
+//! The targets: a granted `try_acquire` takes at most 1.6 times as long as governor's `check`; an uncontended `acquire`
+//! at most as long as leaky-bucket's fair `acquire_one`; 1000 tasks at 1000 per second finish within 1.002 s; 10 000
+//! per second are kept within 1 %.
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use std::future::Future;
@@ -13,7 +14,7 @@ use std::time::{Duration, Instant};
 use throttle::limiter::{Acquire, Limiter};
 use tokio::runtime::{Builder, Runtime};
 
-/// So fast that every call is granted, and so large a bucket that it need not be full.
+/// So fast that every call is granted, with so large a bucket that it need not be full.
 const RATE: u32 = 1_000_000_000;
 const BURST: u32 = 1_000_000_000;
 
@@ -21,7 +22,7 @@ fn ours() -> Limiter {
     Limiter::new(RATE, BURST).expect("a valid rate")
 }
 
-/// As many are granted, but the bucket is never full again: what the fast path is for.
+/// As many are granted, but the bucket is never full again: the case that the fast path is for.
 fn ours_from_the_store() -> Limiter {
     Limiter::new(1_000, BURST).expect("a valid rate")
 }
@@ -32,8 +33,8 @@ fn governors() -> governor::DefaultDirectRateLimiter {
     governor::RateLimiter::direct(quota)
 }
 
-/// Governor reads the processor's counter unless told otherwise, which is no clock that a sleeper could be woken by. This
-/// is how it does on the clock that we are on.
+/// By default governor reads the processor's counter, which cannot wake sleepers. This measures it on the clock that
+/// this library uses.
 fn governors_on_our_clock() -> impl Fn() -> bool {
     let quota = governor::Quota::per_second(NonZeroU32::new(RATE).expect("not 0"));
     let clock = governor::clock::MonotonicClock;
@@ -144,7 +145,7 @@ fn precision(c: &mut Criterion) {
     precision_of_many(c);
 }
 
-/// Real time, of which a current-thread runtime spends 3 ms on making the tasks, before the first is granted.
+/// Real time. A current-thread runtime needs 3 ms of it to create the tasks, before the first grant.
 fn precision_of_many(c: &mut Criterion) {
     let mut group = c.benchmark_group("10000 tasks through 10000 a second");
     group.sample_size(10).measurement_time(Duration::from_secs(10)).warm_up_time(Duration::from_millis(1));
@@ -168,7 +169,7 @@ async fn one_second_of_tasks(rate: u32) {
     }
 }
 
-/// As many waiters in line as `n`.
+/// `n` waiters in the queue.
 fn line(limiter: &Limiter, n: usize) -> Vec<Option<Pin<Box<Acquire<'_>>>>> {
     let mut line: Vec<_> = (0..n).map(|_| Some(Box::pin(limiter.acquire(1)))).collect();
     for waiter in line.iter_mut().flatten() {
@@ -178,7 +179,7 @@ fn line(limiter: &Limiter, n: usize) -> Vec<Option<Pin<Box<Acquire<'_>>>>> {
 }
 
 fn lines(c: &mut Criterion) {
-    let mut group = c.benchmark_group("a line of waiters");
+    let mut group = c.benchmark_group("a queue of waiters");
     group.sample_size(10).measurement_time(Duration::from_secs(2)).warm_up_time(Duration::from_millis(100));
     let runtime = runtime();
     let _context = runtime.enter();
@@ -198,7 +199,7 @@ fn cancelled(n: usize) -> Duration {
     let _ = limiter.try_acquire(1);
     let mut line = line(&limiter, n);
     let start = Instant::now();
-    // 61 803 is prime to the number, so each is met once.
+    // 61 803 has no common factor with the number, so each waiter is visited once.
     (0..n).for_each(|k| drop(line[k * 61_803 % n].take()));
     start.elapsed()
 }

@@ -1,7 +1,7 @@
 //! What a reservation costs, and what `--once` adds to a command: `cargo bench --bench store` prints one table.
 //!
-//! Every row is the median of alternating runs, so that whatever else the machine does falls on all alike. Whose tool is not
-//! installed is left out, and named below the table. `RUNS=3` makes fewer runs.
+//! Every row is the median of alternating runs, so that other load affects all alike. A missing tool is left out and
+//! named below the table. `RUNS=3` makes fewer runs.
 
 use std::io::Read;
 use std::path::Path;
@@ -20,19 +20,19 @@ mod support;
 
 const THROTTLE: &str = env!("CARGO_BIN_EXE_throttle");
 
-/// Reservations of one measurement.
+/// Reservations per measurement.
 const MANY: u32 = 100_000;
 
 /// Processes that contend.
 const PROCESSES: u32 = 8;
 
-/// Commands that are run after each other for one measurement.
+/// Commands that run one after another for one measurement.
 const STARTS: u32 = 100;
 
-/// The work that the program does where it is started by itself.
+/// The task of this program if it is started by itself.
 const CHILD: &str = "THROTTLE_BENCH_BUCKET";
 
-/// A plain bucket, and a window whose log is as long as they get.
+/// A plain bucket, and a window with the longest possible log.
 const LIMITS: [&str; 2] = ["1000/s", "1024/h,window"];
 
 fn main() {
@@ -60,14 +60,14 @@ fn main() {
     }
 }
 
-/// Where limits are shared: the store's name, the bucket's, and how many reservations take a second or so.
+/// A kind of store: its name, the bucket's name, and how many reservations take about a second.
 type Bucket = (&'static str, String, u32);
 
 fn runs() -> usize {
     std::env::var("RUNS").ok().and_then(|runs| runs.parse().ok()).unwrap_or(5)
 }
 
-/// How busy the machine is: processes that want to run, on average over the last minute.
+/// The load of the machine: runnable processes, averaged over the last minute.
 fn load() -> String {
     let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     load.split(' ').next().unwrap_or("unknown").to_owned()
@@ -90,17 +90,17 @@ fn open(bucket: &str, plan: Option<&Plan>) -> Box<dyn Store> {
     Box::new(File::open(Place { path: bucket.into(), own_folder: false }, plan).unwrap())
 }
 
-/// As `--once` does, without a lease.
+/// Without a lease, as `--once` does it.
 fn reserve(store: &dyn Store) {
     let _ = std::hint::black_box(store.take(1, u64::MAX).unwrap());
 }
 
-/// As the pump does.
+/// With leases, as the pump does it.
 fn reserve_here(supply: &Supply) {
     let _ = std::hint::black_box(supply.next_run(1).unwrap());
 }
 
-/// One process asks for one after the other.
+/// One process makes one request after another.
 fn alone(limit: &str, buckets: &[Bucket]) {
     let memory = Supply::new(Box::new(Memory::new(&plan(limit), SystemClock)));
     let shared: Vec<Box<dyn Store>> = buckets.iter().map(|(_, bucket, _)| open(bucket, None)).collect();
@@ -118,7 +118,8 @@ fn alone(limit: &str, buckets: &[Bucket]) {
     }
 }
 
-/// Eight at once, which begin together. What is shown is the time from one reservation to the next, whoever's it is.
+/// Eight processes at once, which start together. The result is the time from one reservation to the next, of any
+/// process.
 fn together(limit: &str, buckets: &[Bucket]) {
     let mut times = vec![Vec::new(); buckets.len() + 1];
     for _ in 0..runs() {
@@ -140,7 +141,8 @@ fn threads(limit: &str) -> Duration {
     time(|| std::thread::scope(|scope| (0..PROCESSES).for_each(|_| drop(scope.spawn(share)))))
 }
 
-/// This program again, as often as that: each says that it is there, waits until its input ends, and does its share.
+/// Starts this program several times. Each copy reports that it is ready, waits until its input ends, and does its
+/// share.
 fn processes(bucket: &str, count: u32) -> Duration {
     let this = std::env::current_exe().unwrap();
     let start = |_| {
@@ -176,7 +178,7 @@ fn time(work: impl FnOnce()) -> Duration {
     begun.elapsed()
 }
 
-/// What goes before the command itself. The limit never makes it wait.
+/// What precedes the command itself. The limit never makes it wait.
 fn starts(folder: &Path) -> Vec<&'static str> {
     let (bucket, lock) = (bucket(folder, "1G/s"), folder.join("lock"));
     open(&bucket, Some(&plan("1G/s")));
@@ -211,7 +213,7 @@ fn starts(folder: &Path) -> Vec<&'static str> {
     missing.into_iter().map(|(tool, _)| tool).collect()
 }
 
-/// Of one command, from its start to its end.
+/// The time of one command, from start to end.
 fn time_to_run(words: &[&str], times: u32) -> Duration {
     let run = || Command::new(words[0]).args(&words[1..]).stdin(Stdio::null()).stderr(Stdio::null()).status();
     time(|| (0..times).for_each(|_| assert!(run().unwrap().success(), "{words:?}"))) / times

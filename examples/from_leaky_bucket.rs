@@ -1,4 +1,4 @@
-//! A program that was written for the crate leaky-bucket 1.1.2: only its import has changed.
+//! A program written for the crate leaky-bucket 1.1.2. Only its import has changed.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -1,9 +1,9 @@
-//! A client that never calls faster than its server allows: 5 a second, and no more than 20 in any 10 seconds.
+//! A client that never calls faster than its server allows: 5 per second, and at most 20 in any 10 seconds.
 
 use std::time::Duration;
 use throttle::limiter::{AcquireError, Limiter};
 
-/// Wraps whatever makes the calls.
+/// Wraps the code that makes the calls.
 struct Client {
     limiter: Limiter,
 }

@@ -1,4 +1,5 @@
-//! Workers with both a rate and a concurrency: three at a time, and after the first three no more than ten a second.
+//! Workers with both a rate and a concurrency: three at a time, and at most ten starts per second after the first
+//! three.
 
 use std::time::{Duration, Instant};
 use throttle::semaphore::Semaphore;

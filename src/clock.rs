@@ -1,7 +1,7 @@
-//! Time: what reads it, sleeps on it, and wakes at a time.
+//! Clocks: reading the time, sleeping, and waking futures.
 //!
-//! Everything that decides takes the time as a parameter; only the pump and the queues hold a [`Clock`]. One trait serves
-//! both, so that one [`FakeClock`] does in a test.
+//! All decisions take the time as a parameter; only the pump and the queues hold a [`Clock`]. Both use the same trait,
+//! so one [`FakeClock`] is enough for a test.
 
 mod boot;
 mod shown;
@@ -32,13 +32,13 @@ pub const MILLISECOND: Nanos = 1_000_000;
 
 /// A monotonic clock, on which threads can sleep and futures can wait.
 ///
-/// A clock that keeps real time needs [`now`](Self::now) alone. One that does not, or an executor's with timers of its
-/// own, must have its own [`wake_at`](Self::wake_at) as well.
+/// A clock that keeps real time needs only [`now`](Self::now). A clock that does not, or an executor's clock with its
+/// own timers, must also implement [`wake_at`](Self::wake_at).
 pub trait Clock: Send + Sync {
-    /// The time now, in nanoseconds since the clock's origin; never less than it said before.
+    /// The time now, in nanoseconds since the clock's origin. It never decreases.
     fn now(&self) -> Nanos;
 
-    /// Returns at `time` or a little later, never before it.
+    /// Returns at `time` or a little later, never earlier.
     fn sleep_until(&self, time: Nanos) {
         let waker = Unpark::this_thread();
         while self.now() < time {
@@ -47,8 +47,8 @@ pub trait Clock: Send + Sync {
         }
     }
 
-    /// Wakes `waker` at `time`, or as soon as may be after it; never from within this call. A later call for the same
-    /// waker stands in for the earlier ones, though it does no harm when those wake, too.
+    /// Wakes `waker` at `time`, or as soon as possible after it, but never from within this call. A later call for the
+    /// same waker replaces the earlier ones; extra wake-ups do no harm.
     ///
     /// Without one of the clock's own, the thread `throttle-timer` sleeps in real time. All such clocks and all queues share
     /// it; it exists while somebody waits, and for a second after that.
@@ -80,14 +80,14 @@ impl Wake for Unpark {
     }
 }
 
-/// Gives memory back that a history of past times no longer needs.
+/// Frees memory that a queue no longer needs for past times.
 pub(crate) fn shrink<T>(history: &mut VecDeque<T>) {
     if history.capacity() > 64 && history.len() < history.capacity() / 4 {
         history.shrink_to(history.len() * 2);
     }
 }
 
-/// `CLOCK_MONOTONIC`: no wall-clock step moves it, and it stands still while the machine is suspended.
+/// `CLOCK_MONOTONIC`: changes of the wall clock do not move it, and it stops while the machine is suspended.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SystemClock;
 
@@ -101,14 +101,14 @@ impl Clock for SystemClock {
     }
 }
 
-/// `CLOCK_MONOTONIC` at its latest tick, which takes no time to read. Ticks are some milliseconds apart.
+/// `CLOCK_MONOTONIC` at its latest tick, which is cheaper to read. Ticks are some milliseconds apart.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 #[inline]
 pub(crate) fn coarse() -> impl Into<Option<Nanos>> {
     nanos(&rustix::time::clock_gettime(rustix::time::ClockId::MonotonicCoarse))
 }
 
-/// There is no such clock.
+/// Other systems have no such clock.
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 pub(crate) fn coarse() -> impl Into<Option<Nanos>> {
     None
@@ -128,10 +128,10 @@ fn timespec(time: Nanos) -> Timespec {
     Timespec { tv_sec: seconds, tv_nsec: nanos.into() }
 }
 
-/// A clock that only moves when told to, or when somebody sleeps on it. Its clones share one time.
+/// A clock that moves only when a test moves it, or when a thread sleeps on it. Its clones share one time.
 ///
 /// For tests: give a clone to a [`Limiter`](crate::limiter::Builder::timer), a
-/// [`Semaphore`](crate::semaphore::Builder::timer) or a pump, and hours pass at once.
+/// [`Semaphore`](crate::semaphore::Builder::timer) or a pump, and hours pass in no time.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -161,18 +161,18 @@ impl FakeClock {
         FakeClock { now: Arc::new(AtomicU64::new(now)), alarms: Arc::default() }
     }
 
-    /// Moves the clock forward by `nanos`. Everything that waits on it is woken at its own time on the way.
+    /// Moves the clock forward by `nanos`. Each waker on the way is woken at its own time.
     pub fn advance(&self, nanos: Nanos) {
         self.sleep_until(self.now().saturating_add(nanos));
     }
 
-    /// Moves the clock to `now`, forward or back, at one go: what should have been woken before is woken late.
+    /// Sets the clock to `now`, forward or back, in one step. Wakers on the way are woken late.
     pub fn set(&self, now: Nanos) {
         self.now.store(now, Ordering::SeqCst);
         self.ring();
     }
 
-    /// Wakes whoever is due.
+    /// Wakes every waker that is due.
     fn ring(&self) {
         let now = self.now();
         let due: Vec<_> = self.alarms().extract_if(.., |(time, _)| *time <= now).collect();
@@ -206,7 +206,7 @@ impl Clock for FakeClock {
         let alarm = (time, waker.clone());
         let mut alarms = self.alarms();
         let replaced: Vec<_> = alarms.extract_if(.., |(_, own)| own.will_wake(waker)).collect();
-        // It may have passed meanwhile, and nobody is woken from within this call.
+        // The time may have passed already, but no waker is woken from within this call.
         let lies_ahead = time > self.now();
         alarms.extend(lies_ahead.then_some(alarm));
         drop(alarms);
@@ -223,7 +223,7 @@ impl fmt::Debug for FakeClock {
     }
 }
 
-/// Runs `act` with this thread's timers as they are by default: a process started meanwhile does not inherit the sharpness.
+/// Runs `act` with the default timer slack of this thread, so that a process started in it does not inherit ours.
 pub fn with_usual_slack<T>(act: impl FnOnce() -> T) -> T {
     precise::restore_slack();
     let result = act();
@@ -231,11 +231,11 @@ pub fn with_usual_slack<T>(act: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Lets this thread's sleeps end within a few microseconds of their time instead of the usual fifty.
+/// Makes this thread's sleeps end within a few microseconds of their time, instead of the usual fifty.
 ///
-/// Linux may delay a timer by the thread's slack, 50 µs by default, to wake less often (`PR_SET_TIMERSLACK` in prctl(2)).
-/// A child started by this thread would inherit the slack: see [`with_usual_slack`].
-/// Where there is no such setting this does nothing.
+/// Linux may delay a timer by the thread's slack, 50 µs by default, to wake less often (`PR_SET_TIMERSLACK` in
+/// prctl(2)). A child started by this thread would inherit the slack: see [`with_usual_slack`]. Does nothing on systems
+/// without this setting.
 pub fn sharpen_this_thread() {
     precise::sharpen_this_thread();
 }
@@ -246,25 +246,25 @@ mod precise {
     use rustix::io::Errno;
     use rustix::thread::{ClockId, clock_nanosleep_absolute};
 
-    /// Sleeps with `clock_nanosleep(TIMER_ABSTIME)`: being stopped or interrupted does not move the end.
+    /// Sleeps with `clock_nanosleep(TIMER_ABSTIME)`: a stop or an interruption does not move the end.
     pub(super) fn sleep_until(clock: SystemClock, time: Nanos) {
         let request = timespec(time);
         while clock.now() < time {
             match clock_nanosleep_absolute(ClockId::Monotonic, &request) {
                 Ok(()) | Err(Errno::INTR) => {}
-                // Only an unsupported clock or an invalid time could get here; then sleep plainly.
+                // Only an unsupported clock or an invalid time leads here; then sleep in the plain way.
                 Err(_) => std::thread::sleep(std::time::Duration::from_nanos(time - clock.now().min(time))),
             }
         }
     }
 
-    /// 0 stands for the thread's default, which it was born with.
+    /// 0 restores the thread's default.
     pub(super) fn restore_slack() {
         let _ = rustix::thread::set_current_timer_slack(None);
     }
 
     pub(super) fn sharpen_this_thread() {
-        // Refused by some sandboxes; then the sleeps are 50 µs late, which no law forbids.
+        // Some sandboxes refuse this. Then sleeps end 50 µs late, which no law forbids.
         let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
     }
 }
@@ -303,7 +303,7 @@ mod tests {
         }
     }
 
-    /// A clock that knows only the time.
+    /// A clock that implements only `now`.
     struct OnlyNow;
 
     impl Clock for OnlyNow {
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fake_clock_wakes_everybody_at_their_own_time_on_the_way() {
+    fn a_fake_clock_wakes_each_waker_at_its_own_time() {
         #[derive(Default)]
         struct Woken(FakeClock, Mutex<Vec<Nanos>>);
         impl std::task::Wake for Woken {
@@ -349,7 +349,7 @@ mod tests {
         clock.advance(2);
         assert_eq!(woken.each_ref().map(|woken| woken.1.lock().unwrap().len()), [0, 0]);
         clock.sleep_until(200);
-        assert_eq!(*woken[0].1.lock().unwrap(), [3, 5], "the later call stood in for the earlier");
+        assert_eq!(*woken[0].1.lock().unwrap(), [3, 5], "the later call replaced the earlier one");
         assert_eq!(*woken[1].1.lock().unwrap(), [4, 6]);
         clock.wake_at(300, &Waker::from(Arc::clone(&woken[0])));
         clock.set(400);
@@ -357,15 +357,15 @@ mod tests {
     }
 
     #[test]
-    fn a_fake_clock_asked_for_a_time_that_has_passed_wakes_from_elsewhere() {
-        struct Told(std::sync::mpsc::Sender<std::thread::ThreadId>);
-        impl std::task::Wake for Told {
+    fn a_fake_clock_wakes_for_a_past_time_from_another_thread() {
+        struct SendThread(std::sync::mpsc::Sender<std::thread::ThreadId>);
+        impl std::task::Wake for SendThread {
             fn wake(self: Arc<Self>) {
                 self.0.send(std::thread::current().id()).unwrap();
             }
         }
         let (tell, told) = std::sync::mpsc::channel();
-        FakeClock::at(5).wake_at(5, &Waker::from(Arc::new(Told(tell))));
+        FakeClock::at(5).wake_at(5, &Waker::from(Arc::new(SendThread(tell))));
         assert_ne!(told.recv().unwrap(), std::thread::current().id());
     }
 
@@ -376,6 +376,6 @@ mod tests {
         other.sleep_until(9);
         assert_eq!(clock.now(), 9);
         clock.sleep_until(3);
-        assert_eq!(other.now(), 9, "sleeping until the past does not turn the clock back");
+        assert_eq!(other.now(), 9, "sleeping until a past time does not set the clock back");
     }
 }

@@ -1,4 +1,4 @@
-//! Sinks: where units go, and how they get there.
+//! Flows: units on their way from a source to a sink.
 //!
 //! A [`Flow`] is what the pump drives: units that come from a source, wait, and are handed over.
 

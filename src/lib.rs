@@ -1,25 +1,25 @@
-//! Rate limiting that is exact: integers, monotonic time, several limits at once, windows.
+//! Exact rate limiting: integers, monotonic time, several limits at once, windows.
 //!
-//! # Which limiter for what
+//! # Which limiter to use
 //!
-//! | you want | take |
+//! | you want | use |
 //! |---|---|
-//! | no more than so many a second, with bursts | [`Limiter::new`](limiter::Limiter::new) |
-//! | callers that line up, with timeouts, a bounded line and closing | [`Limiter::leaky`](limiter::Limiter::leaky) |
+//! | at most so many per second, with bursts | [`Limiter::new`](limiter::Limiter::new) |
+//! | callers that queue, with timeouts, a bounded queue and closing | [`Limiter::leaky`](limiter::Limiter::leaky) |
 //! | several limits at once, also "5000 in any hour" | [`Limiter::builder`](limiter::Limiter::builder) with [`limit`](limiter::Builder::limit) |
 //! | several costs at once, requests and tokens | [`Limiter::joint`](limiter::Limiter::joint) |
-//! | a rate of starts *and* a number at work at the same time | [`Semaphore`](semaphore::Semaphore) |
-//! | what the crate leaky-bucket does, under the same names | [`leaky_bucket`] |
+//! | a rate of starts *and* a number of jobs at the same time | [`Semaphore`] |
+//! | the behaviour of the crate leaky-bucket, with the same names | [`leaky_bucket`] |
 //! | to do the waiting yourself | [`Limiter::reserve`](limiter::Limiter::reserve), or [`limits`] and [`bucket`], which are pure arithmetic |
 //!
 //! # What always holds
 //!
-//! 1. Exact: a rate is a ratio of integers, and by time `t` exactly `⌊rate·t⌋` and the burst have been granted.
-//! 2. Never over: in any time `t` grants cost at most the burst (or the largest single cost) and `rate·t`; and never early.
-//! 3. Late wake-ups cost no rate, for the next grant is reckoned from the last; and make no burst, for who is more than a
-//!    full bucket late, or 2 ms, loses the rest.
-//! 4. First in, first out, for futures and threads in one line; one wake-up a grant, no polling, no task or thread behind.
-//! 5. Who cancels takes nothing, and those behind move up at once. A reservation is a promise that is never moved.
+//! 1. Exact: a rate is a ratio of integers. By time `t` exactly `⌊rate·t⌋` and the burst have been granted.
+//! 2. Never over: in any time `t` grants cost at most the burst (or the largest single cost) and `rate·t`. Never early.
+//! 3. Late wake-ups cost no rate: the next grant is computed from the last one. They cause no burst either: a waiter
+//!    loses the delay beyond the time in which its bucket fills, or beyond 2 ms if that is longer.
+//! 4. First in, first out, for futures and threads in one queue. One wake-up per grant, no polling, no background task.
+//! 5. A cancelled waiter takes nothing, and those behind it move up at once. A reservation is never moved.
 //!
 //! # A client that keeps to its server's limits
 //!
@@ -71,15 +71,16 @@
 //!
 //! # Where futures can wait
 //!
-//! On any executor, and on tokio runtimes of all kinds, with or without a time driver. One thread, `throttle-timer`, wakes
-//! the waiting futures of all limiters. It exists while one waits for a time, and for a second after that; should the
-//! system allow no thread, the future fails with [`AcquireError::NoTimer`](limiter::AcquireError::NoTimer). On a tokio
-//! runtime whose clock a test has paused, that clock is honoured. A [`Clock`](clock::Clock), given as `timer` to the
-//! builder, takes the place of both. Trying, reserving and the blocking forms need nothing.
+//! Futures wait on any executor, and on all kinds of tokio runtimes, with or without a time driver. One thread,
+//! `throttle-timer`, wakes the waiting futures of all limiters. It exists while a future waits for a time, and for one
+//! second after that. If the system allows no thread, the future fails with
+//! [`AcquireError::NoTimer`](limiter::AcquireError::NoTimer). If a test has paused the clock of its tokio runtime, that
+//! clock is used. A [`Clock`](clock::Clock), given as `timer` to the builder, replaces both. Trying, reserving and the
+//! blocking calls need none of this.
 //!
-//! Under tokio's paused clock threads cannot wait: the blocking forms sleep in real time, in which a paused clock stands
-//! still, and tokio does not move it while a `spawn_blocking` runs. Use the futures there, or a
-//! [`FakeClock`](clock::FakeClock), which is there for the tests of whoever uses a limiter, too.
+//! Threads cannot wait under tokio's paused clock: blocking calls sleep in real time, while the paused clock stands
+//! still, and tokio does not move it while a `spawn_blocking` runs. Use futures there, or a
+//! [`FakeClock`](clock::FakeClock), which is also meant for tests of code that uses a limiter.
 
 #![cfg_attr(
     not(feature = "cli"),

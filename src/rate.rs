@@ -1,7 +1,7 @@
-//! Rates and limits as people write them: `5/s`, `100/min`, `1.5GB/s`, `5000/h,window`, `10/s,burst=20,initial=0`.
+//! Rates and limits as users write them: `5/s`, `100/min`, `1.5GB/s`, `5000/h,window`, `10/s,burst=20,initial=0`.
 //!
-//! Values are validated once, here, and exact from then on: a [`Rate`] is a ratio of two integers. Printing gives back
-//! what was written; comparing goes by the ratio.
+//! Values are validated once, here, and exact from then on: a [`Rate`] is a ratio of two integers. It prints as it was
+//! written, and compares by its ratio.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -19,12 +19,12 @@ pub use number::Amount;
 
 use meant::Kind;
 
-/// Nanoseconds in 100 years of 365 days: what one unit may take at most.
+/// Nanoseconds in 100 years of 365 days: the longest time that one unit may take.
 const SLOWEST: u128 = 100 * 365 * 86_400 * 1_000_000_000;
 
-/// Units per period: an exact ratio of two integers of 64 bits, units and nanoseconds.
+/// Units per period: an exact ratio of two 64-bit integers, units and nanoseconds.
 ///
-/// A text is a rate of at least one unit in 100 years; [`Rate::new`] knows no such bound.
+/// Text is accepted from one unit in 100 years; [`Rate::new`] has no such bound.
 ///
 /// ```
 /// use throttle::rate::Rate;
@@ -39,9 +39,9 @@ pub struct Rate {
     /// In lowest terms.
     units: u64,
     period: u64,
-    /// As a window counts: of the period that was written.
+    /// The count and period as written: what a window counts.
     window: (NonZeroU64, NonZeroU64),
-    /// `None` if it was not written but given in numbers.
+    /// `None` if it was given as numbers.
     form: Option<Form>,
 }
 
@@ -52,10 +52,10 @@ struct Form {
     per: Option<Per>,
 }
 
-/// What stands after the slash.
+/// The period after the slash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Per {
-    /// `15` in `3/15s`; `None` where it was left out.
+    /// `15` in `3/15s`; `None` if there is no number.
     times: Option<NonZeroU64>,
     unit: TimeUnit,
 }
@@ -90,13 +90,13 @@ const TIME_UNITS: [TimeUnit; 15] = [
     time_unit("day", 86_400 * SECOND),
 ];
 
-/// Also a day; apart because the table above is what messages list.
+/// Also a day, but kept apart, because messages list the table above.
 const DAYS: TimeUnit = time_unit("days", 86_400 * SECOND);
 
 impl Rate {
     /// `units` in every `period` nanoseconds. Every such ratio is a rate, and can be a constant.
     ///
-    /// It prints as one would write it, or as a fraction if there is no such spelling; both parse.
+    /// It prints in the usual spelling, or as a fraction if it has none; both can be parsed.
     ///
     /// ```
     /// use std::num::NonZeroU64;
@@ -112,7 +112,7 @@ impl Rate {
         Rate { units: units.get() / divisor, period: period.get() / divisor, window: (units, period), form: None }
     }
 
-    /// `units` in every `period`. `None` if one of them is zero, or the period longer than 584 years.
+    /// `units` in every `period`. `None` if one of them is zero, or the period is longer than 584 years.
     ///
     /// ```
     /// use std::time::Duration;
@@ -134,7 +134,7 @@ impl Rate {
         }
     }
 
-    /// Units in lowest terms: this many in every [`period`](Self::period).
+    /// Units in lowest terms: so many in every [`period`](Self::period).
     #[must_use]
     pub fn units(&self) -> u64 {
         self.units
@@ -146,7 +146,7 @@ impl Rate {
         self.period
     }
 
-    /// Count and period in nanoseconds as they were written, in whole numbers: what a window of this rate counts.
+    /// Count and period in nanoseconds as written, in whole numbers: what a window of this rate counts.
     #[must_use]
     pub fn window(&self) -> (NonZeroU64, NonZeroU64) {
         self.window
@@ -165,7 +165,7 @@ impl Rate {
         NonZeroU64::new(u64::try_from(units).unwrap_or(u64::MAX)).unwrap_or(NonZeroU64::MIN)
     }
 
-    /// `written` says how the rate was given, for the error.
+    /// `written` is the rate as given, for the error.
     fn from_form(form: Form, written: &dyn Fn() -> String) -> Result<Self, ParseError> {
         let (units, parts) = form.count.ratio();
         let period = match form.per {
@@ -187,7 +187,7 @@ impl Rate {
         Ok(Rate { form: Some(form), ..rate })
     }
 
-    /// How one would write this count in this period, where that is a rate, too.
+    /// How to write this count in this period, if that is also a rate.
     fn spelling(&self) -> Option<Form> {
         let (units, period) = self.window;
         let millis = NonZeroU64::new(period.get() / 1_000_000).filter(|_| period.get().is_multiple_of(1_000_000))?;
@@ -195,7 +195,7 @@ impl Rate {
         written.then(|| Form { count: Amount::plain(units.get()), per: Some(per_millis(millis)) })
     }
 
-    /// Reads what is printed where there is no spelling: `1/54981818181818ns`.
+    /// Parses a rate that has no other spelling: `1/54981818181818ns`.
     fn from_fraction(text: &str) -> Option<Self> {
         let (units, period) = text.strip_suffix("ns")?.split_once('/')?;
         let number = |text: &str| text.parse().ok().filter(|_| !text.starts_with('+'));
@@ -203,7 +203,7 @@ impl Rate {
     }
 }
 
-/// The coarsest of `ms s min h d` that says it in whole numbers.
+/// The largest of `ms s min h d` that gives a whole number.
 fn per_millis(millis: NonZeroU64) -> Per {
     let unit = ["d", "h", "min", "s"].iter().filter_map(|name| time_unit_named(name));
     let whole = unit.clone().find(|unit| millis.get().is_multiple_of(unit.nanos / 1_000_000));
@@ -220,7 +220,7 @@ pub(crate) fn gcd(a: u128, b: u128) -> u128 {
     if b == 0 { a } else { gcd(b, a % b) }
 }
 
-/// As [`gcd`], for constants.
+/// Like [`gcd`], but const.
 const fn gcd_of(a: u64, b: u64) -> u64 {
     if b == 0 { a } else { gcd_of(b, a % b) }
 }
@@ -245,7 +245,7 @@ impl PartialOrd for Rate {
     }
 }
 
-/// Slower is less. Rates compare by their ratio, however they were written.
+/// A slower rate is less. Rates compare by their ratio, however they were written.
 impl Ord for Rate {
     fn cmp(&self, other: &Self) -> Ordering {
         let (ours, theirs) = (u128::from(self.units), u128::from(other.units));
@@ -299,7 +299,7 @@ impl FromStr for Rate {
     }
 }
 
-/// What stands after the slash: an integer or nothing, then a unit of time.
+/// The part after the slash: an integer or nothing, then a unit of time.
 fn parse_per(per: &str, count: &str, whole: &str) -> Result<Per, ParseError> {
     let digits = per.len() - per.trim_start_matches(|c: char| c.is_ascii_digit()).len();
     let (times, name) = per.split_at(digits);
@@ -328,9 +328,9 @@ pub enum Limit {
     Bucket {
         /// How fast it fills.
         rate: Rate,
-        /// Its size, where one was named.
+        /// Its size, if given.
         burst: Option<Amount>,
-        /// What it holds at the start; full where none was named.
+        /// What it holds at the start; full if not given.
         initial: Option<Amount>,
     },
     /// Never more than the count in any period: `RATE,window`.
@@ -353,7 +353,7 @@ impl Limit {
     /// ```
     ///
     /// # Errors
-    /// If one of them is zero, or the period longer than 584 years.
+    /// If one of them is zero, or the period is longer than 584 years.
     pub fn window(count: u64, period: Duration) -> Result<Self, ParseError> {
         let written = || format!("{count} in {period:?}");
         match Rate::per(count, period) {
@@ -375,7 +375,7 @@ impl Limit {
         }
     }
 
-    /// Reads a limit from bytes that may be anything.
+    /// Parses a limit from bytes that need not be text.
     ///
     /// # Errors
     /// What is wrong, with a right spelling.

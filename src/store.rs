@@ -1,4 +1,4 @@
-//! Stores: where the state of the limits lives, and on which clock.
+//! Stores: where the state of the limits is kept, and on which clock.
 
 use crate::clock::{Clock, Nanos};
 use crate::limits::{Ask, Disagreement, Grant, Limits, Policy, Refusal};
@@ -22,92 +22,93 @@ pub use memory::Memory;
 pub use redis::{Address, AddressError, Patience, Redis, RedisError, Trouble};
 pub use supply::Supply;
 
-/// A place where limits live. Every question is answered atomically, and nobody sleeps while others wait for an answer.
+/// Keeps the state of limits. Every operation is atomic, and no caller sleeps while others wait for an answer.
 ///
-/// Times are of the store's own [clock](Self::clock). Whoever is granted something sleeps by themselves. A stream of units
+/// Times are of the store's own [clock](Self::clock). The caller sleeps until the time of its grant. A stream of units
 /// draws from a [`Supply`], which takes leases.
 pub trait Store: Debug {
-    /// The clock that grants are times of.
+    /// The clock of all grant times.
     fn clock(&self) -> &dyn Clock;
 
     /// Where the limits are, for messages.
     fn place(&self) -> String;
 
-    /// What was asked for, as it was when last looked at.
+    /// The policy, as last seen.
     fn policy(&self) -> Policy;
 
-    /// Reserves `cost` units, if they are granted by `latest` or without a wait. Also says when it was asked.
+    /// Reserves `cost` units, if they are granted by `latest` or without a wait. Also returns the time of the request.
     ///
     /// # Errors
     /// [`StoreError`]; nothing is charged then.
     fn take(&self, cost: u64, latest: Nanos) -> Result<(Grant, Nanos), StoreError>;
 
-    /// Gives back a grant that is not used; see [`Limits::give_back`].
+    /// Gives back a grant that was not used; see [`Limits::give_back`].
     ///
     /// # Errors
     /// [`StoreError`]; nothing is given back then.
     fn give_back(&self, grant: &Grant) -> Result<(), StoreError>;
 
-    /// Grants nothing to anybody before `time`; see [`Limits::hold_until`].
+    /// Grants nothing before `time`, to any caller; see [`Limits::hold_until`].
     ///
     /// # Errors
     /// [`StoreError`]; nothing is held then.
     fn hold_until(&self, time: Nanos) -> Result<(), StoreError>;
 
-    /// Changes the limits for everyone, at their next question. What has been saved or counted is kept in limits that stand
-    /// in the same place and are of the same kind, but for the places in `fresh`, which begin anew.
+    /// Changes the limits for everyone, from their next request on. A limit at the same index and of the same kind
+    /// keeps its credit or count, unless `fresh` is true at its index: then it starts anew.
     ///
     /// # Errors
     /// [`StoreError`]; nothing is changed then.
     fn set(&self, policy: &Policy, fresh: &[bool]) -> Result<(), StoreError>;
 
-    /// Everything, as it is now.
+    /// The policy and the state of the limits now.
     ///
     /// # Errors
     /// [`StoreError`].
     fn view(&self) -> Result<View, StoreError>;
 
-    /// Units that conform now, as far as is known without asking others.
+    /// Units that conform now, as far as is known without asking the store.
     fn available(&self) -> u64;
 
-    /// The time by which `units` more will have been granted to someone who always asks, as far as is known without asking
-    /// others; see [`Limits::schedule`].
+    /// The time by which `units` more will have been granted if requests never pause, as far as is known without asking
+    /// the store; see [`Limits::schedule`].
     fn schedule(&self, units: u64) -> Option<Nanos>;
 
-    /// The run below which it is not worth waking up; see [`Limits::quantum`].
+    /// The smallest run that is worth a wake-up; see [`Limits::quantum`].
     fn quantum(&self) -> u64;
 
-    /// What a lease covers, in nanoseconds. 0 is one run: a store that is nobody else's is asked again at once.
+    /// The time that a lease covers, in nanoseconds. 0 means one run: a store of this process alone can be asked again
+    /// at any time.
     fn span(&self) -> Nanos;
 
-    /// Adds a lease to `lease`: consecutive reservations, each to leave at its own time. Also says when it was asked.
+    /// Adds a lease to `lease`: consecutive reservations, each with its own time. Also returns the time of the request.
     ///
     /// # Errors
     /// [`StoreError`]; nothing is charged then.
     fn lease(&self, ask: &Ask, lease: &mut Lease) -> Result<Nanos, StoreError>;
 
-    /// Gives back what is left in `lease`, and what is still on its way; see [`Limits::give_back`]. If nobody was granted
-    /// anything since, it is as if nothing but what was used had been asked for.
+    /// Gives back what is left in `lease`, and what is still on its way; see [`Limits::give_back`]. If nothing was
+    /// granted since, the result is as if only the used units had been requested.
     ///
     /// # Errors
     /// [`StoreError`]; nothing is given back then.
     fn return_lease(&self, lease: &mut Lease) -> Result<(), StoreError>;
 
-    /// Takes what conforms now, at most `units`, if nobody else has to be asked.
+    /// Takes what conforms now, at most `units`, if that needs no request to another process.
     fn take_ready(&self, _units: u64) -> u64 {
         0
     }
 
-    /// Says that `units` of the run of `grant`, and what was granted with it, have left now. Limits of this process alone
-    /// count them in windows from now on; those that others use, too, count the time that was granted.
+    /// Reports that `units` of the run of `grant`, and what was granted with it, have left now. Limits of this process
+    /// alone count them in windows from now on; shared limits count them from the time of the grant.
     fn handed_over(&self, _grant: &Grant, _units: u64) {}
 
-    /// Whether questions are long on their way, so that the next lease should be asked for while one is being used.
+    /// Whether requests take so long that the next lease should be requested while the current one is in use.
     fn is_remote(&self) -> bool {
         false
     }
 
-    /// Asks for a lease and does not wait for it. `false` if that was not possible.
+    /// Requests a lease without waiting for it. `false` if that was not possible.
     fn send_for_lease(&self, _ask: &Ask) -> bool {
         false
     }
@@ -118,7 +119,7 @@ pub trait Store: Debug {
     /// Waits for the lease that was sent for, and adds it to `lease`; nothing, if it does not come.
     fn receive_lease(&self, _lease: &mut Lease) {}
 
-    /// Whether the limits are those that somebody names; see [`Policy::agrees_with`].
+    /// Checks that the limits that the user names are those of the bucket; see [`Policy::agrees_with`].
     ///
     /// # Errors
     /// [`StoreError::Disagrees`].
@@ -133,11 +134,11 @@ pub trait Store: Debug {
 pub struct View {
     /// The limits as they were set.
     pub policy: Policy,
-    /// Whole units that each of them would let through; less than nothing where more are owed.
+    /// Whole units that each limit would let through; negative if units are owed.
     pub left: Vec<i128>,
-    /// Whole units that all of them would let through.
+    /// Whole units that all limits together would let through.
     pub available: u64,
-    /// How long a newcomer would wait, in nanoseconds; `None`: no time will do.
+    /// How long the next unit would wait, in nanoseconds; `None` if it is never granted.
     pub wait: Option<Nanos>,
 }
 
@@ -153,7 +154,7 @@ impl View {
 }
 
 impl StoreError {
-    /// Whether the same may work later, without anybody doing anything about it here.
+    /// Whether the same request may succeed later without any action by the user.
     #[must_use]
     pub fn may_pass(&self) -> bool {
         #[cfg(feature = "redis")]
@@ -170,11 +171,11 @@ pub enum StoreError {
     /// The limits refuse.
     #[error(transparent)]
     Refused(#[from] Refusal),
-    /// The file they are in cannot be used.
+    /// The bucket's file cannot be used.
     #[cfg(feature = "cli")]
     #[error(transparent)]
     File(#[from] FileError),
-    /// The server they are on cannot be used.
+    /// The bucket's server cannot be used.
     #[cfg(feature = "redis")]
     #[error(transparent)]
     Redis(#[from] RedisError),
@@ -183,22 +184,22 @@ pub enum StoreError {
     Disagrees {
         /// Where the bucket is.
         place: String,
-        /// Both.
+        /// The limits named and those of the bucket.
         disagreement: Disagreement,
     },
-    /// The limits were set to count something else than what is being passed on.
+    /// The limits now count another kind than the input: bytes instead of units, or units instead of bytes.
     #[error(
-        "the bucket {place} was changed from {before} to {now}: {}; start again, with what that counts",
+        "the bucket {place} was changed from {before} to {now}: {}; start again with limits of that kind",
         kinds(*now_bytes)
     )]
     OtherKind {
         /// Where the bucket is.
         place: String,
-        /// The limits that were gone by.
+        /// The limits before the change.
         before: String,
-        /// Those that are kept there now.
+        /// The limits now.
         now: String,
-        /// Whether those count bytes.
+        /// Whether the limits now count bytes.
         now_bytes: bool,
     },
 }

@@ -1,20 +1,20 @@
-//! When units arrive at the reader, and what that says about the limit they went through.
+//! When units arrive at the reader, and what that shows about their limit.
 
 use crate::flow::{self, Feed};
 use crate::tool::Tool;
 use anyhow::Result;
 use throttle::clock::{Clock, Nanos, SECOND, SystemClock};
 
-/// What each read brought: when, and how many units. Counted from the start of the tool.
+/// What each read returned: when, and how many units. Times count from the start of the tool.
 pub(crate) struct Arrivals(pub(crate) Vec<(Nanos, u64)>);
 
 impl Arrivals {
-    /// Runs `tool` and notes when lines come out of it.
+    /// Runs `tool` and records when lines come out.
     pub(crate) fn of_lines(tool: Tool, feed: &Feed) -> Result<Self> {
         Arrivals::of(tool, feed, |piece| memchr::memchr_iter(b'\n', piece).count() as u64)
     }
 
-    /// Runs `tool` and notes when bytes come out of it.
+    /// Runs `tool` and records when bytes come out.
     pub(crate) fn of_bytes(tool: Tool, feed: &Feed) -> Result<Self> {
         Arrivals::of(tool, feed, |piece| piece.len() as u64)
     }
@@ -28,16 +28,16 @@ impl Arrivals {
         Ok(Arrivals(seen))
     }
 
-    /// By how much the mean rate is off `per_second`, as a fraction of it. What came first starts the clock.
+    /// The relative error of the mean rate against `per_second`. Time starts with the first arrival.
     pub(crate) fn off(&self, per_second: f64) -> f64 {
         let (Some((first, _)), Some((last, _))) = (self.0.first(), self.0.last()) else { return f64::NAN };
         let units: u64 = self.0.iter().skip(1).map(|(_, units)| units).sum();
         (units as f64 / seconds(last - first) / per_second - 1.0).abs()
     }
 
-    /// The most units in any span of time beyond `burst` and what `per_second` allows in it.
+    /// The most units in any interval beyond `burst` and what `per_second` allows in it.
     pub(crate) fn most_over(&self, per_second: f64, burst: f64) -> f64 {
-        // A span from one read to a later one holds the rate's share and what the lead grew by.
+        // An interval from one read to a later one holds the rate's share and the growth of the lead.
         let (mut lead, mut least, mut most, mut before) = (0.0, f64::INFINITY, f64::NEG_INFINITY, 0);
         for &(at, units) in &self.0 {
             lead -= per_second * seconds(at - before);
@@ -49,8 +49,7 @@ impl Arrivals {
         most - burst
     }
 
-    /// How late each unit after the first `skipped` is, in seconds, sorted. The schedule is the one that the earliest of
-    /// them keeps.
+    /// How late each unit after the first `skipped` is, in seconds, sorted. The schedule is that of the earliest unit.
     pub(crate) fn lateness(&self, per_second: f64, skipped: usize) -> Vec<f64> {
         let units = self.0.iter().flat_map(|&(at, units)| (0..units).map(move |_| at));
         let times = units.enumerate().skip(skipped).map(|(k, at)| seconds(at) - k as f64 / per_second);
@@ -58,7 +57,7 @@ impl Arrivals {
     }
 }
 
-/// By how much each is above the least, sorted.
+/// The differences to the least, sorted.
 pub(crate) fn above_least(mut values: Vec<f64>) -> Vec<f64> {
     values.sort_by(f64::total_cmp);
     let least = values.first().copied().unwrap_or(f64::NAN);
@@ -70,12 +69,12 @@ pub(crate) fn seconds(nanos: Nanos) -> f64 {
     nanos as f64 / SECOND as f64
 }
 
-/// The value that `percent` of `sorted` are below.
+/// The percentile `percent` of `sorted`.
 pub(crate) fn percentile(sorted: &[f64], percent: usize) -> f64 {
     sorted.get(sorted.len() * percent / 100).copied().unwrap_or(f64::NAN)
 }
 
-/// The middle one.
+/// The median.
 pub(crate) fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     percentile(&values, 50)

@@ -1,4 +1,4 @@
-//! Running a tool between a producer and a reader that are the same for all.
+//! Runs a tool between a producer and a reader that are the same for all tools.
 
 use crate::tool::Tool;
 use anyhow::{Context, Result, ensure};
@@ -11,16 +11,16 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// What is read and written at once.
+/// The size of a read and of a write.
 const PIECE: usize = 128 * 1024;
 
-/// Where a tool's input comes from.
+/// The input of a tool.
 #[derive(Clone, Debug)]
 pub(crate) enum Feed {
     File(PathBuf),
-    /// So many bytes through a pipe, the pattern over and over.
+    /// So many bytes through a pipe: the pattern, repeated.
     Pipe(Arc<[u8]>, u64),
-    /// The same, but so many bytes at each of these times after the start.
+    /// The same, with so many bytes at each of these times after the start.
     Script(Arc<[u8]>, Vec<(Duration, u64)>),
 }
 
@@ -34,19 +34,19 @@ impl Feed {
     }
 }
 
-/// Lines of `length` bytes, so many of them that the pieces written end anywhere in a line.
+/// Lines of `length` bytes, enough of them that a write ends anywhere in a line.
 pub(crate) fn lines(length: usize) -> Arc<[u8]> {
     let mut line: Vec<u8> = (b'a'..=b'z').cycle().take(length - 1).collect();
     line.push(b'\n');
     line.repeat(PIECE).into()
 }
 
-/// Bytes without a newline among them.
+/// Bytes without a newline.
 pub(crate) fn bytes() -> Arc<[u8]> {
     (b'a'..=b'z').cycle().take(PIECE).collect()
 }
 
-/// A tool that runs.
+/// A running tool.
 pub(crate) struct Running {
     child: Child,
     started: Instant,
@@ -54,8 +54,8 @@ pub(crate) struct Running {
     producer: Option<JoinHandle<std::io::Result<Option<ChildStdin>>>>,
 }
 
-/// Starts `tool`. With `hold` a pipe to it stays open until [`Running::end`], so that the tool can still be looked at when
-/// all is read; but some tools hold back the last of their input until it ends.
+/// Starts `tool`. With `hold` a pipe to it stays open until [`Running::end`], so that the tool can be examined when
+/// everything is read. But some tools keep the last of their input back until it ends.
 pub(crate) fn start(tool: Tool, feed: &Feed, hold: bool) -> Result<Running> {
     let mut command = tool.command();
     command.stdout(Stdio::piped());
@@ -96,7 +96,7 @@ fn produce(to: &mut ChildStdin, pattern: &[u8], bytes: u64) -> std::io::Result<(
 }
 
 impl Running {
-    /// Reads everything the input comes to, and tells `seen` of each piece.
+    /// Reads all output, and passes each piece to `seen`.
     pub(crate) fn read(&mut self, mut seen: impl FnMut(&[u8])) -> Result<()> {
         let mut out = self.child.stdout.take().context("no pipe")?;
         let mut buffer = vec![0; PIECE];
@@ -111,14 +111,14 @@ impl Running {
         Ok(())
     }
 
-    /// The most memory that was ever resident, in KiB.
+    /// The peak of resident memory, in KiB.
     pub(crate) fn peak(&self) -> Result<u64> {
         let status = fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
         let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).context("no VmHWM: it has ended")?;
         Ok(peak.trim().trim_end_matches(" kB").parse()?)
     }
 
-    /// Closes the input and waits for the end: the time since the start, and the CPU time.
+    /// Closes the input and waits for the end. Returns the time since the start, and the CPU time.
     pub(crate) fn end(mut self) -> Result<(Duration, Duration)> {
         if let Some(producer) = self.producer.take() {
             drop(producer.join().ok().context("the producer panicked")??);
@@ -148,7 +148,7 @@ pub(crate) fn time(tool: Tool, feed: &Feed) -> Result<(Duration, Duration)> {
     running.read(|_| ()).and_then(|()| running.end()).with_context(|| tool.to_string())
 }
 
-/// The time from start to end with nothing to do.
+/// The time from start to end without input.
 pub(crate) fn start_up(tool: Tool, empty: &File) -> Result<Duration> {
     let mut command = tool.command();
     command.stdin(empty.try_clone()?).stdout(Stdio::null());

@@ -1,11 +1,11 @@
-//! What a pipe through `throttle` costs and how exact it is, beside other tools, in one table:
+//! What a pipe through `throttle` costs and how exact it is, compared with other tools, in one table:
 //!
 //!     cargo bench --bench pipe                   # the table, and benches/arrivals.svg anew
 //!     cargo bench --bench pipe -- --quick        # less input, fewer rounds; the picture is left alone
 //!     cargo bench --bench pipe -- speed memory   # only these parts
 //!
-//! Every tool gets its input from the same producer and gives its output to the same reader: plain read(2) and write(2)
-//! of 128 KiB. They take turns, round by round, after a first round that is not counted; the table shows medians.
+//! Every tool gets its input from the same producer and writes to the same reader: plain read(2) and write(2) of 128
+//! KiB. The tools take turns in rounds, and the first round is not counted; the table shows medians.
 
 #![allow(clippy::cast_precision_loss, reason = "measurements")]
 

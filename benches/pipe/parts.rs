@@ -1,4 +1,4 @@
-//! What is measured, part by part.
+//! The measurements.
 
 use crate::Size;
 use crate::arrivals::{Arrivals, above_least, median, percentile, seconds};
@@ -14,7 +14,7 @@ use throttle::clock::{Clock, MILLISECOND, SystemClock, sharpen_this_thread};
 /// Bytes in a line, as in a web server's log.
 const LINE: usize = 85;
 
-/// Time from start to end of output, against each of the others and its bar.
+/// Time from start to end of output, compared with each other tool and its target.
 pub(crate) fn speed(size: &Size, table: &mut Table) -> Result<()> {
     const BYTES: Tool = Tool("throttle -r 1TB/s");
     const LINES: Tool = Tool("throttle -r 1G/s");
@@ -45,7 +45,7 @@ pub(crate) fn speed(size: &Size, table: &mut Table) -> Result<()> {
     race(&work, LINES, &others, &Feed::Pipe(flow::lines(LINE), size.lines * LINE as u64), size.rounds, table)
 }
 
-/// Lets all take turns, and compares the medians of their times.
+/// Lets all tools take turns, and compares the medians of their times.
 fn race(
     work: &str,
     ours: Tool,
@@ -72,7 +72,7 @@ fn race(
     Ok(())
 }
 
-/// Measures each tool once a round, and forgets the first round.
+/// Measures each tool once per round, and drops the first round.
 fn in_turn<T>(tools: &[Tool], rounds: usize, measure: impl Fn(Tool) -> Result<T>) -> Result<Vec<Vec<T>>> {
     let mut results: Vec<Vec<T>> = tools.iter().map(|_| Vec::new()).collect();
     for round in 0..=rounds {
@@ -86,7 +86,7 @@ fn in_turn<T>(tools: &[Tool], rounds: usize, measure: impl Fn(Tool) -> Result<T>
     Ok(results)
 }
 
-/// CPU time of a steady million lines a second.
+/// CPU time for one million lines per second.
 pub(crate) fn cpu(size: &Size, table: &mut Table) -> Result<()> {
     let tools = [Tool("throttle -r 1M/s"), Tool("pv -q -l -L 1000000")];
     let tools: Vec<Tool> = tools.into_iter().filter(|tool| tool.is_there()).collect();
@@ -112,7 +112,7 @@ pub(crate) fn cpu(size: &Size, table: &mut Table) -> Result<()> {
     Ok(())
 }
 
-/// What is paced, at how much a second; and the bars: mean rate off by a fraction, and units over the bucket.
+/// The work, its rate per second, and the targets: relative error of the mean rate, and units beyond the bucket.
 struct Pace {
     work: &'static str,
     unit: &'static str,
@@ -187,7 +187,7 @@ impl Pace {
         Ok(())
     }
 
-    /// Mean rate off by, and most units over the bucket.
+    /// The error of the mean rate, and the most units beyond the bucket.
     fn run(&self, tool: Tool, size: &Size) -> Result<(f64, f64)> {
         let units = u64::from(self.per_second) * size.seconds;
         let arrivals = if self.unit == "bytes" {
@@ -206,7 +206,7 @@ impl Pace {
     }
 }
 
-/// How late lines arrive that leave one every millisecond, beside what this machine does with nothing but a sleep.
+/// How late lines arrive at one line per millisecond, compared with a plain sleep on this machine.
 pub(crate) fn late(size: &Size, table: &mut Table) -> Result<()> {
     const RATE: u32 = 1000;
     let lines = u64::from(RATE) * size.seconds;
@@ -247,7 +247,7 @@ fn sleeps(times: u64) -> Result<Vec<f64>> {
     Ok(above_least(sleeper.join().ok().context("the sleeper panicked")?))
 }
 
-/// Start to end with an empty input.
+/// From start to end with empty input.
 pub(crate) fn start(size: &Size, table: &mut Table) -> Result<()> {
     let empty = tempfile::tempfile()?;
     let tools = [Tool("throttle -r 5/s"), Tool("cat")];
@@ -263,7 +263,7 @@ pub(crate) fn start(size: &Size, table: &mut Table) -> Result<()> {
     Ok(())
 }
 
-/// The most memory ever resident, over inputs of several kinds.
+/// The peak of resident memory, over several kinds of input.
 pub(crate) fn memory(size: &Size, table: &mut Table) -> Result<()> {
     let (lines, bytes) = (flow::lines(LINE), flow::bytes());
     let one_line: Arc<[u8]> = bytes.iter().copied().take(1 << 17).collect();

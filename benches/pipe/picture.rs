@@ -11,11 +11,10 @@ use std::time::Duration;
 const OURS: (Tool, &str) = (Tool("throttle -r 1000/s"), "#1f5fbf");
 const OTHER: (Tool, &str) = (Tool("pv -q -l -L 1000"), "#d1495b");
 
-/// Lines given to the tool, and when, in milliseconds: a source that stalls for a second once half a second's worth is
-/// through.
+/// Lines given to the tool, and when, in milliseconds: the source stalls for one second after half a second's worth.
 const SCRIPT: [(u64, u64); 2] = [(0, 500), (1500, 1500)];
 
-/// Measures both tools and draws them.
+/// Measures both tools and draws the result.
 pub(crate) fn draw() -> Result<()> {
     if !OTHER.0.is_there() {
         return Ok(());
@@ -46,7 +45,7 @@ const HEAD: &str = r##"<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 960 
 <g><text x="94" y="73">throttle -r 1000/s (burst 10)</text><text x="344" y="73">pv -q -l -L 1000</text><text x="534" y="73">exactly 1000/s while there is something to send</text></g>
 "##;
 
-/// A part of the plane: time in seconds across, lines upwards.
+/// A part of the drawing: time in seconds to the right, lines upwards.
 struct Panel {
     title: &'static str,
     left: f64,
@@ -117,7 +116,7 @@ impl Panel {
         Ok(())
     }
 
-    /// A staircase through what arrived; steps too small to see are left out.
+    /// A staircase through the arrivals; steps too small to see are left out.
     fn steps(&self, arrivals: &Arrivals) -> String {
         let mut path = format!("M{:.1} {:.1}", self.x(0.0), self.y(0.0));
         let (mut lines, mut drawn) = (0, (self.x(0.0), self.y(0.0)));

@@ -12,16 +12,16 @@ pub(crate) struct Row {
     pub(crate) ours: String,
     pub(crate) others: String,
     pub(crate) result: String,
-    /// What is asked for, and whether it was kept; rows without are there for comparison.
+    /// The target, and whether it was met; rows without one are for comparison.
     pub(crate) bar: Option<(String, bool)>,
 }
 
-/// Rows in the order they were measured.
+/// Rows in order of measurement.
 #[derive(Default)]
 pub(crate) struct Table(Vec<Row>);
 
 impl Table {
-    /// Adds a row, and says so while the rest is still being measured.
+    /// Adds a row, and prints it while the rest is still being measured.
     pub(crate) fn add(&mut self, row: Row) {
         eprintln!("bench: {row}");
         self.0.push(row);
@@ -47,7 +47,7 @@ impl fmt::Display for Table {
     }
 }
 
-/// What the table was measured on, and how busy that was.
+/// What the table was measured on, and the load of the machine.
 pub(crate) fn machine() -> Result<String> {
     let cores = std::thread::available_parallelism()?;
     let kernel = fs::read_to_string("/proc/sys/kernel/osrelease")?;

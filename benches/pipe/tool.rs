@@ -12,14 +12,14 @@ impl Tool {
         self.0.split(' ').next().unwrap_or(self.0)
     }
 
-    /// Ready to run, with nothing on standard error.
+    /// The command, with standard error discarded.
     pub(crate) fn command(self) -> Command {
         let mut command = Command::new(if self.name() == "throttle" { THROTTLE } else { self.name() });
         command.args(self.0.split(' ').skip(1)).stderr(Stdio::null());
         command
     }
 
-    /// Whether it is installed; if not, says so.
+    /// Whether it is installed; if not, prints a note.
     pub(crate) fn is_there(self) -> bool {
         let there = self.name() == "throttle" || version(self.name()).is_some();
         if !there {
@@ -37,7 +37,7 @@ impl fmt::Display for Tool {
 
 const THROTTLE: &str = env!("CARGO_BIN_EXE_throttle");
 
-/// What the program says of its version, in a few words.
+/// The version as the program states it, in a few words.
 pub(crate) fn version(name: &str) -> Option<String> {
     let option = if name == "cstream" { "-V" } else { "--version" };
     let said = Command::new(name).arg(option).stdin(Stdio::null()).output().ok()?;

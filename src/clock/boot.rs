@@ -2,22 +2,22 @@
 
 use super::{Clock, Nanos};
 
-/// `CLOCK_BOOTTIME`: no wall-clock step moves it, and it goes on while the machine is suspended. In a time namespace it is
-/// what the clock says outside, so that processes inside and outside agree.
+/// `CLOCK_BOOTTIME`: changes of the wall clock do not move it, and it goes on while the machine is suspended. In a time
+/// namespace this reads the clock of the world outside, so that processes inside and outside agree.
 #[derive(Clone, Copy, Debug)]
 pub struct BootClock {
-    /// What the clock inside the namespace is ahead.
+    /// How far the clock inside the namespace is ahead.
     ahead: i64,
 }
 
 impl BootClock {
-    /// The clock as it is seen from this process's time namespace.
+    /// The clock, read in this process's time namespace.
     #[must_use]
     pub fn new() -> Self {
         BootClock { ahead: system::ahead() }
     }
 
-    /// Names the time since the last start of the machine: another name, another origin. Nothing where that is unknown.
+    /// Identifies the last start of the machine. After another start the clock has another origin. `None` if unknown.
     #[must_use]
     pub fn boot(&self) -> Option<u128> {
         system::boot()
@@ -53,12 +53,12 @@ mod system {
         nanos(&clock_gettime(ClockId::Boottime))
     }
 
-    /// As the other clock sleeps: being stopped or interrupted does not move the end.
+    /// Like the other clock's sleep: a stop or an interruption does not move the end.
     pub(super) fn sleep_until(time: Nanos) {
         while now() < time {
             match clock_nanosleep_absolute(rustix::thread::ClockId::Boottime, &timespec(time)) {
                 Ok(()) | Err(Errno::INTR) => {}
-                // Only an unsupported clock or an invalid time could get here; then sleep plainly.
+                // Only an unsupported clock or an invalid time leads here; then sleep in the plain way.
                 Err(_) => std::thread::sleep(std::time::Duration::from_nanos(time.saturating_sub(now()))),
             }
         }
@@ -84,7 +84,7 @@ mod system {
     }
 }
 
-/// Where there is no such clock, the monotonic one; after a restart of the machine a bucket may then seem to be ahead.
+/// Systems without this clock use the monotonic one. After a restart a bucket may then seem to be ahead.
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 mod system {
     use crate::clock::{Clock, Nanos, SystemClock};
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn the_boot_has_one_name() {
+    fn the_boot_id_does_not_change() {
         let clock = BootClock::default();
         assert_eq!(clock.boot(), BootClock::new().boot());
     }

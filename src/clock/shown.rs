@@ -1,4 +1,4 @@
-//! Times as people read them: `1.5 ms`, `29 s`, `58 min`, `3m 20s`, `1h 23m`, `2d 5h`.
+//! Times for people: `1.5 ms`, `29 s`, `58 min`, `3m 20s`, `1h 23m`, `2d 5h`.
 
 use super::{MILLISECOND, Nanos, SECOND};
 
@@ -6,7 +6,7 @@ const MINUTE: Nanos = 60 * SECOND;
 const HOUR: Nanos = 60 * MINUTE;
 const DAY: Nanos = 24 * HOUR;
 
-/// A time to three digits; beyond a minute in its two largest units.
+/// A time with three digits; from a minute on, its two largest units.
 ///
 /// ```
 /// use throttle::clock::shown;
@@ -18,13 +18,13 @@ pub fn shown(nanos: Nanos) -> String {
     in_units(nanos.saturating_add(step / 2) / step * step)
 }
 
-/// The same of a wait: it is not shorter than it is told.
+/// The same for a wait, rounded up: the real wait is never longer than shown.
 #[must_use]
 pub fn shown_wait(nanos: Nanos) -> String {
     in_units(nanos.checked_next_multiple_of(step(nanos)).unwrap_or(nanos))
 }
 
-/// The least that is shown of a time.
+/// The shortest time that is shown.
 fn step(nanos: Nanos) -> Nanos {
     match nanos {
         ..MINUTE => 10_u64.pow(nanos.checked_ilog10().unwrap_or(0).saturating_sub(2)),
@@ -48,7 +48,7 @@ fn in_units(nanos: Nanos) -> String {
     }
 }
 
-/// Without zeros at the end.
+/// Without trailing zeros.
 fn decimal(nanos: Nanos, unit: Nanos, name: &str) -> String {
     let decimals = format!("{:03}", nanos % unit / (unit / 1_000));
     let decimals = decimals.trim_end_matches('0');
@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_told_in_handy_units() {
+    fn times_are_shown_in_fitting_units() {
         for (nanos, nearest, at_least) in [
             (0, "0 s", "0 s"),
             (999, "999 ns", "999 ns"),

@@ -1,4 +1,4 @@
-//! Units copied through a buffer, between any two descriptors.
+//! Copies units through a buffer, between any two descriptors.
 
 use super::contract::{Filled, Flow, FlowError, Passed};
 use crate::flow::framing::Buffer;
@@ -8,12 +8,13 @@ use rustix::fd::{AsFd, BorrowedFd};
 use rustix::io::Errno;
 use std::io;
 
-/// Bytes to read.
+/// A source of bytes.
 pub trait Source {
-    /// Reads into `space`, which is not empty: `None` where nothing is there and `wait` is false, 0 at the end.
+    /// Reads into `space`, which is not empty. `None` if nothing is available and `wait` is false; 0 at the end of the
+    /// input.
     ///
     /// # Errors
-    /// What reading says.
+    /// If reading fails.
     fn read(&mut self, space: &mut [u8], wait: bool) -> io::Result<Option<usize>>;
 }
 
@@ -23,22 +24,22 @@ impl<S: Source + ?Sized> Source for Box<S> {
     }
 }
 
-/// Bytes to write.
+/// A sink of bytes.
 pub trait Sink {
-    /// Returns once something can be written.
+    /// Waits until something can be written.
     ///
     /// # Errors
-    /// `BrokenPipe` where the reader is gone.
+    /// `BrokenPipe` if the reader is gone.
     fn ready(&mut self) -> io::Result<()>;
 
-    /// Writes some of `bytes`, which are not empty, once that can be done, and says how many.
+    /// Waits until `bytes` (not empty) can be written, writes some of them, and returns how many.
     ///
     /// # Errors
-    /// What writing says.
+    /// If writing fails.
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize>;
 }
 
-/// Writes all of `bytes`; on an error, `written` says how many they were.
+/// Writes all of `bytes`. On an error, `written` says how many were written.
 pub(super) fn write_all(sink: &mut impl Sink, bytes: &[u8], written: &mut usize) -> Result<(), FlowError> {
     while *written < bytes.len() {
         match sink.write(&bytes[*written..]).map_err(FlowError::Write)? {
@@ -49,7 +50,7 @@ pub(super) fn write_all(sink: &mut impl Sink, bytes: &[u8], written: &mut usize)
     Ok(())
 }
 
-/// Units that are copied through a buffer.
+/// A flow that copies units through a buffer.
 #[derive(Debug)]
 pub struct Copying<'a, R, W> {
     source: R,
@@ -59,12 +60,12 @@ pub struct Copying<'a, R, W> {
 }
 
 impl<'a, R: Source, W: Sink> Copying<'a, R, W> {
-    /// Moves units from `source` to `sink`, framed by `buffer`.
+    /// Copies units from `source` to `sink`; `buffer` frames them.
     pub fn new(source: R, sink: W, buffer: Buffer, meter: &'a Meter) -> Self {
         Copying { source, sink, buffer, meter }
     }
 
-    /// Passes a unit that outgrew the buffer: piece after piece, with nothing in between, until its end is read.
+    /// Passes a unit that is larger than the buffer: piece after piece, up to its end, with nothing in between.
     fn pass_outgrown(&mut self, passed: &mut Passed) -> Result<(), FlowError> {
         loop {
             let (piece, last) = self.buffer.piece();
@@ -129,7 +130,7 @@ impl<R: Source, W: Sink> Flow for Copying<'_, R, W> {
     }
 }
 
-/// A file descriptor as a source or a sink. One that is in non-blocking mode is waited for all the same.
+/// A file descriptor as a source or a sink. If it is in non-blocking mode, this waits with poll.
 #[derive(Debug)]
 pub struct Descriptor<F>(pub F);
 
@@ -166,7 +167,7 @@ impl<F: AsFd> Sink for Descriptor<F> {
     }
 }
 
-/// Whether `wanted` can be done now, or an error or the end be found.
+/// Whether `wanted` can be done now, or an error or the end was reached.
 pub(super) fn is_ready(fd: impl AsFd, wanted: PollFlags) -> io::Result<bool> {
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
     match poll(&mut [PollFd::new(&fd, wanted)], Some(&now)) {
@@ -176,7 +177,7 @@ pub(super) fn is_ready(fd: impl AsFd, wanted: PollFlags) -> io::Result<bool> {
     }
 }
 
-/// Waits until each descriptor can do what is wanted of it. For one to be written, `BrokenPipe` once its reader is gone.
+/// Waits until each descriptor is ready as wanted. `BrokenPipe` if one to be written to has lost its reader.
 pub(super) fn wait_for(wanted: &[(BorrowedFd<'_>, PollFlags)]) -> io::Result<()> {
     for (fd, flags) in wanted {
         let mut fds = [PollFd::new(fd, *flags)];
@@ -187,7 +188,7 @@ pub(super) fn wait_for(wanted: &[(BorrowedFd<'_>, PollFlags)]) -> io::Result<()>
                 Err(error) => return Err(error.into()),
             }
         }
-        // A pipe without readers is "writable" with POLLERR: the write would fail (poll(2)).
+        // poll(2) reports a pipe without readers as writable, with POLLERR: the write would fail.
         if flags.contains(PollFlags::OUT) && fds[0].revents().contains(PollFlags::ERR) {
             return Err(io::ErrorKind::BrokenPipe.into());
         }

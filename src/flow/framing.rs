@@ -1,4 +1,4 @@
-//! Framing: a stream of bytes cut into units, held just long enough to be released.
+//! Framing: cuts a stream of bytes into units and keeps them until they are released.
 
 use memchr::{memchr_iter, memrchr, memrchr_iter};
 
@@ -7,23 +7,23 @@ use memchr::{memchr_iter, memrchr, memrchr_iter};
 pub enum Framing {
     /// Every byte is a unit.
     Bytes,
-    /// A unit ends with this byte, which belongs to it. The last one may lack it.
+    /// A unit ends with this byte, which is part of it. The last unit may lack it.
     EndedBy(u8),
 }
 
-/// How much a buffer asks for at least before it moves what it holds to the front.
+/// If less room than this is left, the buffer moves its contents to the front.
 const LEAST_READ: usize = 64 * 1024;
 
-/// Input that was read and not yet released, and how many whole units that is.
+/// Input that was read and not yet released, and the number of complete units in it.
 ///
-/// Its size is fixed. A unit that outgrows it is not held whole: see [`outgrown`](Self::outgrown).
+/// Its size is fixed. A unit larger than the buffer is never held complete: see [`outgrown`](Self::outgrown).
 #[derive(Debug)]
 pub struct Buffer {
     framing: Framing,
     data: Box<[u8]>,
     start: usize,
     end: usize,
-    /// End of the last whole unit.
+    /// The end of the last complete unit.
     whole: usize,
     waiting: u64,
     input_ended: bool,
@@ -37,7 +37,7 @@ impl Buffer {
         Buffer { framing, data, start: 0, end: 0, whole: 0, waiting: 0, input_ended: false }
     }
 
-    /// Room for more input; empty only when the buffer is full.
+    /// The room for more input; empty only if the buffer is full.
     pub fn space(&mut self) -> &mut [u8] {
         if self.data.len() - self.end < LEAST_READ {
             self.data.copy_within(self.start..self.end, 0);
@@ -47,7 +47,7 @@ impl Buffer {
         &mut self.data[self.end..]
     }
 
-    /// Says that the first `bytes` of [`space`](Self::space) now hold input.
+    /// Marks the first `bytes` of [`space`](Self::space) as input.
     pub fn filled(&mut self, bytes: usize) {
         let new = self.end..self.end + bytes;
         self.end = new.end;
@@ -65,7 +65,7 @@ impl Buffer {
         }
     }
 
-    /// Says that there is no more input: what is left is a unit, too.
+    /// Marks the end of the input: what is left is a unit, too.
     pub fn input_ended(&mut self) {
         self.input_ended = true;
         if self.whole < self.end {
@@ -74,25 +74,25 @@ impl Buffer {
         }
     }
 
-    /// Whole units held.
+    /// The number of complete units in the buffer.
     #[must_use]
     pub fn waiting(&self) -> u64 {
         self.waiting
     }
 
-    /// Whether the buffer is full of a unit whose end is not yet read.
+    /// Whether the buffer is full and holds no complete unit.
     #[must_use]
     pub fn outgrown(&self) -> bool {
         self.waiting == 0 && self.held() == self.data.len()
     }
 
-    /// Whether nothing is held and nothing more will come.
+    /// Whether the buffer is empty and no more input will come.
     #[must_use]
     pub fn is_finished(&self) -> bool {
         self.input_ended && self.start == self.end
     }
 
-    /// Whether there is room for more input, and more may come.
+    /// Whether there is room for more input and more may come.
     #[must_use]
     pub fn wants_more(&self) -> bool {
         !self.input_ended && self.held() < self.data.len()
@@ -104,7 +104,7 @@ impl Buffer {
         &self.data[self.start..self.end_of(units)]
     }
 
-    /// How many units end within the first `bytes` bytes held.
+    /// How many units end within the first `bytes` bytes of the buffer.
     #[must_use]
     pub fn units_within(&self, bytes: usize) -> u64 {
         match self.framing {
@@ -113,26 +113,25 @@ impl Buffer {
         }
     }
 
-    /// Forgets the first `units` units.
+    /// Drops the first `units` units.
     pub fn release(&mut self, units: u64) {
         self.release_run(units, self.end_of(units) - self.start);
     }
 
-    /// Forgets the first `units` units, of which it is known that they are `bytes` long: their ends need not be looked
-    /// for again.
+    /// Drops the first `units` units, which are known to be `bytes` long, so their ends need not be searched again.
     pub fn release_run(&mut self, units: u64, bytes: usize) {
         self.start += bytes;
         self.waiting -= units.min(self.waiting);
         self.rewind();
     }
 
-    /// Everything held of a unit that is passed in pieces, and whether that is its end.
+    /// All bytes of a unit that is passed in pieces, and whether they include its end.
     #[must_use]
     pub fn piece(&self) -> (&[u8], bool) {
         if self.waiting > 0 { (self.run(1), true) } else { (&self.data[self.start..self.end], false) }
     }
 
-    /// Forgets what [`piece`](Self::piece) gave.
+    /// Drops the piece that [`piece`](Self::piece) returned.
     pub fn release_piece(&mut self) {
         if self.waiting > 0 {
             return self.release(1);
@@ -141,7 +140,7 @@ impl Buffer {
         self.rewind();
     }
 
-    /// The byte that ends a unit, if one does.
+    /// The delimiter, if there is one.
     #[must_use]
     pub fn delimiter(&self) -> Option<u8> {
         match self.framing {
@@ -167,7 +166,7 @@ impl Buffer {
                 let end = if units <= left {
                     memchr_iter(byte, held).nth(place(last))
                 } else {
-                    // The last unit may lack its end; then there is one end less behind the one looked for.
+                    // The last unit may lack its end; then there is one delimiter less.
                     let ends_behind = if held.last() == Some(&byte) { left } else { left - 1 };
                     memrchr_iter(byte, held).nth(place(ends_behind))
                 };
@@ -176,7 +175,7 @@ impl Buffer {
         }
     }
 
-    /// An empty buffer is filled from the front again, which is still in the cache.
+    /// An empty buffer is filled from the front again, which is still in the CPU cache.
     fn rewind(&mut self) {
         if self.start == self.end {
             (self.start, self.end, self.whole) = (0, 0, 0);
@@ -184,7 +183,7 @@ impl Buffer {
     }
 }
 
-/// A place in a buffer; what is beyond any buffer stays beyond it.
+/// A position in a buffer; one beyond any buffer stays beyond.
 fn place(units: u64) -> usize {
     usize::try_from(units).unwrap_or(usize::MAX)
 }
@@ -237,7 +236,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn wherever_the_input_is_cut_the_units_are_the_same(
+        fn units_do_not_depend_on_how_the_input_is_cut(
             input in prop::collection::vec(prop::sample::select(vec![b'\n', b'\r', 0, b'a', 0xff]), 0..400),
             cuts in prop::collection::vec(1_usize..50, 1..20),
             size in 1_usize..80,

@@ -1,26 +1,26 @@
-//! The meter: everything is counted here, and progress and summary read it.
+//! The meter counts everything here; progress and summary read it.
 //!
-//! The pump tells what it is about to wait for; the time until it says something else is put down to that. A reader on
-//! another thread sees the wait under way included, so a status asked for in the middle of one is right.
+//! The pump reports what it is going to wait for; time counts for that until the next report. A wait that is under way
+//! is included in what another thread reads, so a status in the middle of it is right.
 
 use crate::clock::Nanos;
 use hdrhistogram::Histogram;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// What the pump is doing.
+/// What the pump is doing now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// Deciding, counting: its own work.
+    /// Its own work: deciding and counting.
     Working,
     /// Waiting for input.
     Source,
-    /// Waiting for the limit at this place.
+    /// Waiting for the limit at this index.
     Limit(usize),
-    /// Waiting for the reader.
+    /// Waiting for the reader of the output.
     Sink,
 }
 
-/// Counts units and bytes, and where the time goes. Shared between threads by reference.
+/// Counts units, bytes and time. Threads share it by reference.
 #[derive(Debug)]
 pub struct Meter {
     record: Mutex<Record>,
@@ -42,7 +42,7 @@ struct Record {
     bytes_ahead: u64,
 }
 
-/// What the meter says at one moment. Times are in nanoseconds.
+/// The numbers of the meter at one moment. Times are in nanoseconds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reading {
     /// Units released.
@@ -55,11 +55,12 @@ pub struct Reading {
     pub source: Nanos,
     /// Time spent waiting for the reader.
     pub sink: Nanos,
-    /// Time spent waiting for each limit, by its place.
+    /// Time spent waiting for each limit, by index.
     pub limits: Vec<Nanos>,
-    /// How late units left that had to wait for a limit: median and 99th percentile, to two digits. `None` if none did.
+    /// How late units left that had waited for a limit: median and 99th percentile, to two digits. `None` if no unit
+    /// had waited.
     pub lateness: Option<(Nanos, Nanos)>,
-    /// The wait for a limit that is under way.
+    /// The current wait for a limit, if there is one.
     pub wait: Option<Wait>,
     /// Units that were read and not yet released, as far as they were counted.
     pub units_ahead: u64,
@@ -70,15 +71,15 @@ pub struct Reading {
 /// A wait for a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wait {
-    /// Since when.
+    /// When it began.
     pub since: Nanos,
-    /// Until when.
+    /// When it ends.
     pub until: Nanos,
-    /// The units that are granted for then.
+    /// The units granted for that time.
     pub units: u64,
 }
 
-/// Lateness beyond this is counted as this.
+/// Longer lateness is counted as this much.
 const LONGEST_LATENESS: Nanos = 1 << 45;
 
 impl Meter {
@@ -106,24 +107,24 @@ impl Meter {
         Meter { record: Mutex::new(record) }
     }
 
-    /// From `now` on, time goes to `phase`.
+    /// From `now` on, time counts for `phase`.
     pub fn enter(&self, phase: Phase, now: Nanos) {
         self.lock().enter(phase, now);
     }
 
-    /// The wait for a limit that has just begun lasts until `until`, when `units` leave.
+    /// The current wait for a limit ends at `until`, when `units` leave.
     pub fn waits_until(&self, until: Nanos, units: u64) {
         let mut record = self.lock();
         record.wait = Some(Wait { since: record.since, until, units });
     }
 
-    /// `units` of `bytes` in all were read and not yet released.
+    /// `units` units with `bytes` bytes in all are read and not yet released.
     pub fn read_ahead(&self, units: u64, bytes: u64) {
         let mut record = self.lock();
         (record.units_ahead, record.bytes_ahead) = (units, bytes);
     }
 
-    /// Units that left at `now`.
+    /// These units left at `now`.
     pub fn passed(&self, units: u64, bytes: u64, now: Nanos) {
         let mut record = self.lock();
         record.enter(Phase::Working, now);
@@ -131,12 +132,12 @@ impl Meter {
         record.bytes += bytes;
     }
 
-    /// Bytes of a unit that is being passed in pieces.
+    /// Bytes of a unit that is passed in pieces.
     pub fn passed_piece(&self, bytes: u64) {
         self.lock().bytes += bytes;
     }
 
-    /// `units` that had to wait are about to leave, `lateness` nanoseconds after their time.
+    /// `units` that waited for a limit are about to leave, `lateness` nanoseconds after their time.
     pub fn late(&self, units: u64, lateness: Nanos) {
         self.lock().lateness.saturating_record_n(lateness, units);
     }
@@ -163,7 +164,7 @@ impl Meter {
         }
     }
 
-    /// Counting goes on whatever became of another thread.
+    /// Counting continues even if another thread panicked.
     fn lock(&self) -> MutexGuard<'_, Record> {
         self.record.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -194,7 +195,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_wait_under_way_is_counted_once() {
+    fn a_current_wait_is_counted_once() {
         let meter = Meter::new(100, 2);
         meter.enter(Phase::Limit(1), 110);
         assert_eq!(meter.read(130).limits, [0, 20]);
@@ -207,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn the_wait_under_way_is_told_until_it_ends() {
+    fn a_current_wait_is_reported_until_it_ends() {
         let meter = Meter::new(0, 1);
         meter.enter(Phase::Limit(0), 10);
         meter.waits_until(500, 3);

@@ -1,4 +1,4 @@
-//! Bytes moved inside the kernel, from a pipe or a file to a pipe or a file: splice(2).
+//! Moves bytes inside the kernel, from a pipe or a file to a pipe or a file: splice(2).
 
 use super::contract::{Filled, Flow, FlowError, Passed};
 use super::copy::{Descriptor, Sink, Source};
@@ -10,28 +10,28 @@ use rustix::io::Errno;
 use rustix::pipe::{SpliceFlags, splice};
 use std::io;
 
-/// Below this a copy is cheaper than moving pages, most of them partly filled.
+/// Shorter runs are copied: that is cheaper than moving pages that are mostly empty.
 const LEAST_RUN: u64 = 64 * 1024;
 
-/// At most this much of a file counts as waiting, so that what is reported is never far behind.
+/// At most this much of a file counts as waiting, so that the meter is never far behind.
 const MOST_WAITING: u64 = 4 * 1024 * 1024;
 
-/// Bytes that go from one descriptor to the other without passing through our memory; where a run is short, or the
-/// kernel cannot splice these two, they are copied.
+/// A flow of bytes that do not pass through our memory. Short runs are copied, and so is everything if the kernel
+/// cannot splice these two descriptors.
 #[derive(Debug)]
 pub struct Splice<R, W> {
     source: Descriptor<R>,
     sink: Descriptor<W>,
     from_file: bool,
     waiting: u64,
-    /// For runs that are copied.
+    /// The buffer for runs that are copied.
     buffer: Box<[u8]>,
     /// Whether the kernel has refused to splice.
     refused: bool,
 }
 
 impl<R: AsFd, W: AsFd> Splice<R, W> {
-    /// For a pipe to a pipe or file, or a file to a pipe; gives the descriptors back where they are something else.
+    /// Splices from a pipe to a pipe or file, or from a file to a pipe. Other descriptors are returned unused.
     ///
     /// # Errors
     /// The two descriptors, unused.
@@ -39,7 +39,7 @@ impl<R: AsFd, W: AsFd> Splice<R, W> {
         let from = file_type(&source);
         let to = file_type(&sink);
         let from_file = from == Some(FileType::RegularFile);
-        // A file of no size may be one whose content is made up as it is read, as in /proc.
+        // A file of size 0 may have contents that are made up on reading, as in /proc.
         let splices = match (from, to) {
             (Some(FileType::Fifo), Some(FileType::Fifo | FileType::RegularFile)) => true,
             (Some(FileType::RegularFile), Some(FileType::Fifo)) => left_in_file(&source).is_ok_and(|left| left > 0),
@@ -53,7 +53,7 @@ impl<R: AsFd, W: AsFd> Splice<R, W> {
         Ok(Splice { source, sink, from_file, waiting: 0, buffer, refused: false })
     }
 
-    /// Moves up to `bytes`; none at the end of the input.
+    /// Moves up to `bytes`; returns 0 at the end of the input.
     fn move_some(&mut self, bytes: u64, passed: &mut Passed) -> Result<(), FlowError> {
         if bytes < LEAST_RUN || self.refused {
             return self.copy_some(bytes, passed);
@@ -67,12 +67,13 @@ impl<R: AsFd, W: AsFd> Splice<R, W> {
                 }
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => self.wait_for_both().map_err(FlowError::Write)?,
-                // A file opened to append, or a file system that cannot.
+                // The file is open for appending, or its file system cannot splice.
                 Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
                     self.refused = true;
                     return self.copy_some(bytes, passed);
                 }
-                // The kernel does not say which side failed: reading a pipe never does, writing one only for want of a reader.
+                // The kernel does not say which side failed. Reading a pipe never fails, and writing to one fails only
+                // without a reader.
                 Err(error) if self.from_file && error != Errno::PIPE => return Err(FlowError::Read(error.into())),
                 Err(error) => return Err(FlowError::Write(error.into())),
             }
@@ -95,7 +96,7 @@ impl<R: AsFd, W: AsFd> Splice<R, W> {
         passed.bytes += moved;
     }
 
-    /// Counts what waits, with `wait` once there is something or the end.
+    /// Counts the waiting bytes. With `wait`, blocks until there are some or the input ends.
     fn look(&mut self, wait: bool) -> io::Result<()> {
         if self.from_file {
             self.waiting = left_in_file(&self.source.0)?.min(MOST_WAITING);
@@ -108,7 +109,7 @@ impl<R: AsFd, W: AsFd> Splice<R, W> {
         Ok(())
     }
 
-    /// Whether a pipe found empty has no writer left: then it is readable, and what the last one wrote is counted.
+    /// Whether an empty pipe has no writer left. Then it is readable, and the last writer's bytes have been counted.
     fn hung_up(&mut self) -> io::Result<bool> {
         let readable = is_ready(&self.source.0, PollFlags::IN)?;
         self.waiting = rustix::io::ioctl_fionread(&self.source.0)?;
@@ -149,7 +150,7 @@ impl<R: AsFd, W: AsFd> Flow for Splice<R, W> {
             let before = self.waiting;
             self.move_some(before - left, passed)?;
             if self.waiting == before {
-                self.waiting = 0; // A file that was cut short under us.
+                self.waiting = 0; // The file became shorter in the meantime.
                 break;
             }
         }
@@ -157,7 +158,7 @@ impl<R: AsFd, W: AsFd> Flow for Splice<R, W> {
     }
 }
 
-/// Widens a pipe to `bytes`, so that its two ends wake each other less often. Anything else is left as it is; an ordinary
+/// Widens a pipe to `bytes`, so that its two ends wake each other less often. Does nothing for other files. A normal
 /// user may have 1 MiB (`/proc/sys/fs/pipe-max-size`).
 pub fn enlarge(pipe: impl AsFd, bytes: usize) {
     if is_pipe(&pipe) && rustix::pipe::fcntl_getpipe_size(&pipe).is_ok_and(|size| size < bytes) {

@@ -1,8 +1,8 @@
-//! Units from a pipe to a pipe that are looked at in a copy and leave as the pages they came in: tee(2), then splice(2).
+//! Counts the units between two pipes in a copy, and moves the original pages: tee(2), then splice(2).
 //!
-//! What is read is first duplicated into a pipe of our own, which costs no copy; what is written is moved on from there,
-//! which costs none either. One copy is left, the one that units are counted in. Both ends share that pipe: what the sink
-//! is given to write must be what the source has read, in order, and is therefore what stands first in it.
+//! Input is first duplicated into a pipe of our own, which copies no bytes. Output is moved from there, which copies
+//! none either. Only the copy for counting remains. Both ends share that pipe, so the sink must be given exactly the
+//! bytes that the source has read, in order: they are the first ones in the pipe.
 
 use super::copy::{Descriptor, Sink, Source};
 use super::copy::{is_ready, wait_for};
@@ -15,7 +15,7 @@ use std::cell::Cell;
 use std::io;
 use std::rc::Rc;
 
-/// How wide our own pipe is. It has to hold what a buffer holds, also where pages come partly filled.
+/// The size of our own pipe. It has to hold as much as a buffer, even if pages are only partly filled.
 const WIDTH: usize = 1024 * 1024;
 
 /// The reading end; see [`tee`].
@@ -36,14 +36,14 @@ pub struct TeeSink<W> {
 struct Side {
     read: OwnedFd,
     write: OwnedFd,
-    /// Bytes in the pipe: those that were read and not yet written.
+    /// Bytes in the pipe: read and not yet written.
     held: Cell<usize>,
-    /// Whether from now on bytes are copied.
+    /// Whether bytes are copied from now on.
     given_up: Cell<bool>,
 }
 
-/// Two ends for a [`Copying`](super::Copying) from the pipe `source` to the pipe `sink`; the descriptors back where they
-/// are something else.
+/// Two ends for a [`Copying`](super::Copying) from the pipe `source` to the pipe `sink`. Other descriptors are returned
+/// unused.
 ///
 /// # Errors
 /// The two descriptors, unused.
@@ -61,7 +61,7 @@ impl Side {
         Ok(Side { read, write, held: Cell::new(0), given_up: Cell::new(false) })
     }
 
-    /// Bytes are copied from now on. Those in the pipe are in the buffer, too.
+    /// Copies bytes from now on. The bytes in the pipe are in the buffer, too.
     fn give_up(&self) -> io::Result<()> {
         self.given_up.set(true);
         let mut scratch = [0; 4096];
@@ -79,7 +79,7 @@ impl Side {
 }
 
 impl<R: AsFd> TeeSource<R> {
-    /// Reads what was just duplicated, all of which is there.
+    /// Reads the bytes that were just duplicated; all of them are available.
     fn read_all(&mut self, space: &mut [u8]) -> io::Result<()> {
         let mut filled = 0;
         while filled < space.len() {
@@ -103,7 +103,7 @@ impl<R: AsFd> Source for TeeSource<R> {
                     return Ok(Some(bytes));
                 }
                 Err(Errno::INTR) => {}
-                // Our own pipe is full of pages that are partly filled.
+                // Our own pipe is full, because its pages are only partly filled.
                 Err(Errno::AGAIN) if is_ready(&self.source.0, PollFlags::IN)? => self.side.give_up()?,
                 Err(Errno::AGAIN) if wait => wait_for(&[(self.source.0.as_fd(), PollFlags::IN)])?,
                 Err(Errno::AGAIN) => return Ok(None),

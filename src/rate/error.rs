@@ -1,10 +1,10 @@
-//! What can be wrong with a limit, each mistake with its own words and a right spelling.
+//! What can be wrong with a limit. Each mistake has its own message and a right spelling.
 
 use super::meant::{self, Kind};
 use super::{Amount, Rate};
 use thiserror::Error;
 
-/// Why a text is no limit. The message shows how to write it.
+/// Why a text is not a limit. The message shows how to write it.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the messages are the documentation")]
 #[non_exhaustive]
@@ -81,7 +81,7 @@ pub enum ParseError {
     InKey { key: &'static str, error: Box<ParseError> },
 }
 
-/// `10M` is ambiguous; mind that it is kB but `KiB`.
+/// `10M` is ambiguous. Note that it is kB but `KiB`.
 fn lines_or_bytes(text: &str) -> String {
     let words = [("k", "thousand"), ("M", "million"), ("G", "billion")];
     let named = words.iter().find_map(|(suffix, word)| text.strip_suffix(suffix).map(|number| (number, *word)));
@@ -91,7 +91,7 @@ fn lines_or_bytes(text: &str) -> String {
     format!("lines or bytes? {text}/s is {number} {word} lines a second; for bytes {text}B/s or {kibi}iB/s")
 }
 
-/// The likeliest spelling of `text`, or `otherwise`, which tells how to write one.
+/// The likeliest spelling of `text`, or `otherwise`, which explains how to write one.
 fn instead(kind: Kind, text: &str, otherwise: &str) -> String {
     meant::likeliest(kind, text).unwrap_or_else(|| otherwise.to_owned())
 }
@@ -127,13 +127,13 @@ pub(super) fn refuse_spaces_between_keys(text: &str) -> Result<(), ParseError> {
     Err(ParseError::Space { text: text.to_owned(), instead })
 }
 
-/// `1,000/s` and `0,5/s`: a comma between digits is no comma between keys.
+/// `1,000/s` and `0,5/s`: a comma between digits does not separate keys.
 pub(super) fn refuse_commas_in_numbers(text: &str) -> Result<(), ParseError> {
     let pieces: Vec<&str> = text.split(',').collect();
     let is_in_number = |pair: &[&str]| pair[0].ends_with(is_digit) && pair[1].starts_with(is_digit);
     let Some(first) = pieces.windows(2).position(is_in_number) else { return Ok(()) };
     let last = first + pieces[first..].windows(2).take_while(|pair| is_in_number(pair)).count();
-    // The number begins behind the key, if there is one.
+    // The number begins after the key, if there is one.
     let key = pieces[first].find('=').map_or("", |end| &pieces[first][..=end]);
     let kind = if key.is_empty() { Kind::Rate } else { Kind::Size };
     let joined = pieces[first..=last].join(",");
@@ -159,7 +159,7 @@ pub(super) fn no_count(kind: Kind, name: &str, whole: &str) -> ParseError {
     ParseError::NoCount { text: whole.to_owned(), before, example }
 }
 
-/// A number that is none, or has zeros before it that it does not need.
+/// Something that is not a number, or has needless leading zeros.
 pub(super) fn bad_number(kind: Kind, whole: &str) -> ParseError {
     let otherwise = format!("for example {}", if kind == Kind::Rate { "0.5/s" } else { "10" });
     ParseError::BadNumber { text: whole.to_owned(), instead: instead(kind, whole, &otherwise) }
@@ -170,7 +170,7 @@ pub(super) fn leading_zero(kind: Kind, whole: &str) -> Option<ParseError> {
     Some(ParseError::LeadingZero { text: whole.to_owned(), instead })
 }
 
-/// A count's letters that mean nothing here but may mean something elsewhere.
+/// Letters after a count that are not a unit here but may be one elsewhere.
 pub(super) fn unknown_suffix(kind: Kind, suffix: &str, whole: &str) -> ParseError {
     let text = whole.to_owned();
     if suffix.starts_with(['e', 'E']) && suffix[1..].starts_with(|c: char| is_digit(c) || c == '-' || c == '+') {

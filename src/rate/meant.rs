@@ -1,7 +1,7 @@
-//! What a text that is no rate was probably meant to be: numbers, units and times as people write them elsewhere.
+//! Guesses what a wrong rate was meant to be: numbers, units and times as people write them elsewhere.
 //!
-//! Every rate and size that a message derives from what was typed is made here. It parses, and has the magnitude of what
-//! was typed.
+//! All rates and sizes that a message suggests are made here. Each can be parsed and has the magnitude of what was
+//! typed.
 
 use super::number::{Amount, SUFFIXES};
 use super::{DAYS, Rate, TIME_UNITS, gcd};
@@ -11,7 +11,7 @@ use std::fmt;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Rate,
-    /// Of a burst, for example: without a time.
+    /// A burst, for example: without a time.
     Size,
 }
 
@@ -38,7 +38,7 @@ pub(super) fn likeliest(kind: Kind, text: &str) -> Option<String> {
     read.spelled(kind, unit)
 }
 
-/// What to write in place of a count whose letters are no unit.
+/// What to write instead of a count whose letters are not a unit.
 pub(super) fn advice(kind: Kind, text: &str) -> Option<String> {
     let read = Loose::read(text)?;
     if kind == Kind::Rate
@@ -53,12 +53,12 @@ pub(super) fn advice(kind: Kind, text: &str) -> Option<String> {
     Some(pieces?.concat())
 }
 
-/// One possible meaning of the letters behind a number.
+/// One possible meaning of the letters after a number.
 #[derive(Clone, Copy, Debug)]
 struct Unit {
-    /// What stands before the suggestion.
+    /// The words before the suggestion.
     words: &'static str,
-    /// One of ours.
+    /// One of our suffixes.
     suffix: &'static str,
     /// Whether bits were counted.
     is_bits: bool,
@@ -74,7 +74,7 @@ const fn bits(words: &'static str, suffix: &'static str) -> Unit {
 
 const DIVIDED: &str = "bits must be divided by 8: write";
 
-/// What is counted without a suffix.
+/// What a number without a suffix counts.
 const COUNTED: [&str; 26] = [
     "", "r", "req", "reqs", "request", "requests", "q", "query", "queries", "call", "calls", "line", "lines", "item",
     "items", "unit", "units", "record", "records", "msg", "msgs", "message", "messages", "op", "job", "jobs",
@@ -135,7 +135,7 @@ fn readings(letters: &str) -> Option<Vec<Unit>> {
     }
 }
 
-/// Names of times that are not ours: in which unit of ours, and how many of them; 0 where it is shorter than all.
+/// Names of times that are not ours: our unit, and how many of it; 0 if the time is shorter than all of ours.
 const OTHER_TIMES: [(&str, &str, u64); 25] = [
     ("milli", "ms", 1),
     ("millis", "ms", 1),
@@ -164,7 +164,7 @@ const OTHER_TIMES: [(&str, &str, u64); 25] = [
     ("ns", "ms", 0),
 ];
 
-/// A time in ours: `times` over `parts` of `name`.
+/// A time in our units: `times` over `parts` of `name`.
 #[derive(Clone, Copy, Debug)]
 struct Time {
     name: &'static str,
@@ -186,13 +186,13 @@ fn time_named(text: &str) -> Option<Time> {
     Some(Time { name: ours, times: times.max(1), parts })
 }
 
-/// A rate or size, read as loosely as can be.
+/// A rate or size, parsed as leniently as possible.
 #[derive(Debug)]
 struct Loose {
     number: Decimal,
-    /// Between the number and the time.
+    /// The text between the number and the time.
     letters: String,
-    /// How many of which time.
+    /// The number and the unit of the time.
     period: Option<(Decimal, Time)>,
 }
 
@@ -216,7 +216,7 @@ impl Loose {
         kind.parses(&spelling).then_some(spelling)
     }
 
-    /// What `2s` may be meant to say. The letters are `time`.
+    /// What `2s` may mean. The letters are `time`.
     fn as_duration(&self, time: Time) -> Option<String> {
         let one = Decimal::ONE;
         let parsed = |rate: Option<String>| rate.filter(|rate| Kind::Rate.parses(rate));
@@ -235,21 +235,21 @@ impl Loose {
     }
 }
 
-/// `rps`, `MBps`: what is counted, and the time; no time where it is not among the letters.
+/// `rps`, `MBps`: the count's letters and the time; no time if the letters contain none.
 fn without_time(letters: &str) -> (String, &'static str) {
     let small = letters.to_lowercase();
     if let Some((_, time)) = COUNTED_PER.into_iter().find(|(word, _)| *word == small) {
         return (String::new(), time);
     }
     match letters.get(..letters.len().saturating_sub(2)).filter(|_| small.ends_with("bps")) {
-        // A small b beside `ps` is bits to all.
+        // In `bps`, a small b always means bits.
         Some(before) if before.ends_with('b') => (format!("{before}it"), "s"),
         Some(before) => (before.to_owned(), "s"),
         None => (letters.to_owned(), ""),
     }
 }
 
-/// What stands behind the slash; nothing, if that is nothing. `None` if it cannot be read.
+/// The part after the slash; nothing, if it is empty. `None` if it cannot be parsed.
 #[allow(clippy::option_option, reason = "no time is not the same as one that cannot be read")]
 fn read_period(text: &str) -> Option<Option<(Decimal, Time)>> {
     if text.is_empty() {
@@ -269,7 +269,7 @@ struct Decimal {
 impl Decimal {
     const ONE: Decimal = Decimal { digits: 1, places: 0 };
 
-    /// Reads a number from the beginning of `text`; gives what is left.
+    /// Parses a number at the beginning of `text` and returns the rest.
     fn read(text: &str) -> Option<(Self, &str)> {
         let is_number = |c: char| c.is_ascii_digit() || ".,_'".contains(c);
         let (number, rest) = text.split_at(text.find(|c| !is_number(c)).unwrap_or(text.len()));
@@ -294,7 +294,7 @@ impl Decimal {
         Some(Decimal { digits: self.digits.checked_mul(125)?, places: self.places + 3 })
     }
 
-    /// As a rate: of `suffix` in `times` of `time`, which are made a whole number.
+    /// As a rate: so many `suffix` in `times` of `time`, with a whole count.
     fn over(self, times: Decimal, time: Time, suffix: &str) -> Option<String> {
         let raised = self.times_ten_to(i32::try_from(times.places).ok()?)?;
         let mut count = Decimal { digits: raised.digits.checked_mul(time.parts.into())?, ..raised };
@@ -318,7 +318,7 @@ impl fmt::Display for Decimal {
     }
 }
 
-/// Of `,` and `.` the last is the decimal point, unless it stands between groups of three digits as the others do.
+/// Of `,` and `.` the last one is the decimal point, unless it separates groups of three digits like the others.
 fn without_separators(number: &str) -> Option<String> {
     let groups: Vec<&str> = number.split([',', '.']).collect();
     let (first, last) = (groups[0], groups[groups.len() - 1]);

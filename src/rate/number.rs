@@ -5,7 +5,7 @@ use super::meant::Kind;
 use super::{Rate, gcd};
 use std::fmt;
 
-/// A number of units or bytes as it was written, exact.
+/// A number of units or bytes as written, exact.
 ///
 /// ```
 /// let size: throttle::rate::Amount = "1.5KiB".parse()?;
@@ -14,9 +14,9 @@ use std::fmt;
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Amount {
-    /// All digits, the point left out.
+    /// All digits, without the point.
     digits: u64,
-    /// How many of them stand behind the point.
+    /// How many of them are after the point.
     decimals: u8,
     suffix: Suffix,
 }
@@ -33,7 +33,7 @@ const fn suffix(name: &'static str, times: u64) -> Suffix {
 
 const PLAIN: Suffix = suffix("", 1);
 
-/// Decimal first, then bytes; the case of letters counts.
+/// Decimal suffixes first, then bytes. Upper and lower case differ.
 pub(super) const SUFFIXES: [Suffix; 13] = [
     PLAIN,
     suffix("k", 1_000),
@@ -70,7 +70,7 @@ impl Amount {
         self.suffix.name.ends_with('B')
     }
 
-    /// `10M` could be ten million lines or what other tools mean by ten megabytes.
+    /// `10M` could be ten million lines, or ten megabytes as in other tools.
     pub(super) fn is_ambiguous(&self) -> bool {
         !self.suffix.name.is_empty() && !self.is_bytes()
     }
@@ -117,7 +117,7 @@ impl std::str::FromStr for Amount {
     }
 }
 
-/// Reads a count, which is `whole` or the part of it before the slash.
+/// Parses a count: `whole`, or the part of it before the slash.
 pub(super) fn count(kind: Kind, text: &str, whole: &str) -> Result<Amount, ParseError> {
     let (number, name) = text.split_at(text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len()));
     if number.is_empty() {
@@ -146,7 +146,7 @@ pub(super) fn count(kind: Kind, text: &str, whole: &str) -> Result<Amount, Parse
     Ok(Amount { digits: digits.parse().map_err(too_large)?, decimals, suffix })
 }
 
-/// Reads the value of `burst` or `initial` beside `rate`.
+/// Parses the value of `burst` or `initial` for `rate`.
 pub(super) fn size(key: &'static str, value: &str, rate: &Rate) -> Result<Amount, ParseError> {
     let amount: Amount = value.parse().map_err(|error| ParseError::InKey { key, error: Box::new(error) })?;
     if amount.is_bytes() && !rate.is_bytes() {

@@ -45,7 +45,7 @@ fn a_window_counts_what_was_written() {
 }
 
 #[test]
-fn each_mistake_has_its_own_words() {
+fn each_mistake_has_its_own_message() {
     for (text, expected) in [
         ("", "the limit is empty; write for example 5/s, 100/min or 10MiB/s"),
         ("5m", "'5m': no unit 'm' for a count; a minute stands after the slash, 5/min; a million is 5M/s"),
@@ -107,7 +107,7 @@ fn each_mistake_has_its_own_words() {
     assert_eq!(error.to_string(), "\"5/\u{fffd}\" is not text; write for example 5/s");
 }
 
-/// All that a message suggests: what looks like a rate, and behind an `=` a size.
+/// All suggestions in a message: what looks like a rate, and the size after an `=`.
 fn suggestions(message: &str, text: &str) -> Vec<String> {
     let message = message.replacen(&format!("'{text}'"), "", 1).replacen(&format!("{text:?}"), "", 1);
     let words = message.split([' ', '\'']).map(|word| word.trim_end_matches([';', ',', ':', '?', ')']));
@@ -116,7 +116,7 @@ fn suggestions(message: &str, text: &str) -> Vec<String> {
 }
 
 #[test]
-fn mistyped_rates_are_answered_with_what_was_meant() {
+fn mistyped_rates_get_the_likely_spelling() {
     for (text, expected) in [
         ("0,5/s", &["0.5/s"][..]),
         ("1,5/s", &["1.5/s"]),
@@ -200,7 +200,7 @@ fn rates_from_integers_print_as_they_would_be_written() {
 }
 
 #[test]
-fn any_ratio_of_two_u64_is_a_rate_and_prints_as_a_fraction_if_it_has_no_spelling() {
+fn any_ratio_of_two_u64_prints_as_a_fraction_if_it_has_no_spelling() {
     const MAX: u64 = u64::MAX;
     const WEEK: u64 = 7 * 86_400 * SECOND;
     for (units, period, expected) in [
@@ -210,7 +210,7 @@ fn any_ratio_of_two_u64_is_a_rate_and_prints_as_a_fraction_if_it_has_no_spelling
         (1, MAX, "1/18446744073709551615ns"),
         (MAX, 1, "18446744073709551615/1ns"),
         (MAX, MAX, "18446744073709551615/18446744073709551615ns"),
-        // It could be spelled, but slower than one in 100 years is taken for a mistake.
+        // It could be written, but a rate below one in 100 years is taken for a mistake.
         (1, 200 * 365 * 86_400 * SECOND, "1/6307200000000000000ns"),
     ] {
         let rate = Rate::new(NonZeroU64::new(units).unwrap(), NonZeroU64::new(period).unwrap());
@@ -225,7 +225,7 @@ fn any_ratio_of_two_u64_is_a_rate_and_prints_as_a_fraction_if_it_has_no_spelling
 }
 
 #[test]
-fn rates_and_windows_are_made_of_a_count_and_a_duration() {
+fn a_count_and_a_duration_make_a_rate_or_a_window() {
     const API: Rate = Rate::per(5, Duration::from_secs(60)).unwrap();
     assert_eq!((API.to_string(), API.window().0.get()), ("5/min".to_owned(), 5));
     assert_eq!(Rate::per(0, Duration::from_secs(1)), None);
@@ -243,12 +243,12 @@ fn rates_and_windows_are_made_of_a_count_and_a_duration() {
 }
 
 #[test]
-fn what_debug_shows_is_what_was_written() {
+fn debug_shows_what_was_written() {
     let limit: Limit = "1.5kB/s,burst=64KiB".parse().unwrap();
     assert_eq!(format!("{limit:?}"), "Bucket { rate: Rate(1.5kB/s), burst: Some(Amount(64KiB)), initial: None }");
 }
 
-/// Any spelling of the grammar.
+/// Any spelling in the grammar.
 fn limits() -> impl Strategy<Value = String> {
     let suffixes = ["", "k", "M", "G", "B", "kB", "MB", "KiB", "MiB", "GiB"];
     let count = (1_u64..100_000, 0_u64..1000, 0_usize..4, prop::sample::select(suffixes.to_vec()));
@@ -268,7 +268,7 @@ fn limits() -> impl Strategy<Value = String> {
     (count, per, keys).prop_map(|(count, per, keys)| format!("{count}/{per}{keys}"))
 }
 
-/// Spellings near those of the grammar, and what they mean: units per nanosecond.
+/// Spellings close to the grammar, and their meaning in units per nanosecond.
 fn near_misses() -> impl Strategy<Value = (String, BigRational)> {
     let number = (0_u64..20_000, 0_u64..100, 0_usize..4).prop_filter_map("0", |(whole, cents, style)| {
         let value = ratio_of(whole * 100 + cents, 100);
@@ -342,7 +342,7 @@ fn ratio_of(one: u64, other: u64) -> BigRational {
 
 proptest! {
     #[test]
-    fn near_misses_are_answered_with_a_rate_that_parses_and_is_what_was_meant((text, meant) in near_misses()) {
+    fn near_misses_get_a_suggestion_that_parses_and_has_the_right_rate((text, meant) in near_misses()) {
         let value = |limit: &str| {
             let rate = limit.parse::<Limit>().ok().and_then(|limit| limit.rate());
             rate.map(|rate| ratio_of(rate.units(), rate.period()))

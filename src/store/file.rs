@@ -1,8 +1,8 @@
-//! Limits in a file, for any number of processes of one user on one machine.
+//! Limits in a file, shared by any number of processes of one user on one machine.
 //!
-//! Every question is one step under the file's lock: read the state, decide, write the next state into the other slot.
-//! The answer is a time, and whoever got it sleeps without holding anything. Times are of the bucket's own clock: the boot
-//! clock, which all processes share, and ahead of it by what passed before the machine was last started.
+//! Every operation is one step under the file's lock: read the state, decide, write the next state into the other slot.
+//! The answer is a time; the caller sleeps without holding the lock. Times are of the bucket's own clock. It is the
+//! boot clock, which all processes share, plus the time before the last start of the machine.
 
 use super::lease::{Lease, Rules};
 use super::{Store, StoreError, View};
@@ -25,7 +25,7 @@ pub use machine::Machine;
 pub use place::Place;
 use slots::Kept;
 
-/// A lease covers at least so much time, if so many units wait.
+/// The least time that a lease covers, if enough units wait.
 const SPAN: Nanos = 10 * MILLISECOND;
 
 /// Limits in a file.
@@ -43,11 +43,11 @@ struct FileClock {
 }
 
 impl FileClock {
-    /// The time on the bucket's clock, which has gone on while the machine was off by as much as the wall clock says: not
-    /// less than nothing, and not more than it takes to fill everything.
+    /// The time on the bucket's clock. While the machine was off, the clock went on as far as the wall clock says: at
+    /// least by nothing, and at most until every limit is full.
     fn read(&self, kept: &mut Kept) -> Nanos {
         let now = self.machine.clock.now().saturating_add_signed(kept.ahead);
-        // A boot clock does not go back but with the whole machine, as when a snapshot of it is restored.
+        // A boot clock goes back only together with the whole machine, for example when a snapshot of it is restored.
         if kept.boot != self.machine.boot || now.saturating_add(SECOND) < kept.at {
             let full = kept.limits.rested_at().saturating_sub(kept.at);
             let off = self.machine.wall().saturating_sub(kept.wall).min(full);
@@ -83,12 +83,12 @@ impl File {
     /// The bucket at `place`. Where there is none it is made with `policy`.
     ///
     /// # Errors
-    /// [`FileError`] says what is wrong with it, and how to mend that.
+    /// [`FileError`] says what is wrong and how to fix it.
     pub fn open(place: Place, policy: Option<&Policy>) -> Result<Self, FileError> {
         File::open_on(Machine::this(), place, policy)
     }
 
-    /// The same, on a given machine.
+    /// Like [`open`](Self::open), on a given machine.
     ///
     /// # Errors
     /// As [`open`](Self::open).
@@ -127,8 +127,8 @@ impl File {
         Ok(result)
     }
 
-    /// As [`step`](Self::step), for what was granted by the file of this generation. What is in another one has not charged
-    /// it.
+    /// Like [`step`](Self::step), for a grant of the file of this generation. A later file was not charged for it, so
+    /// nothing is done.
     fn step_in(&self, generation: u64, act: impl FnOnce(&mut Limits, Nanos)) -> Result<(), StoreError> {
         self.handle().locked(|handle| {
             if generation != handle.generation() {
@@ -220,7 +220,7 @@ impl Store for File {
                 Ok(now)
             })
         });
-        // What could not be written was not granted.
+        // What could not be written is not granted.
         leased.inspect_err(|_| lease.cancel())
     }
 

@@ -1,13 +1,13 @@
-//! A lease: consecutive reservations taken in one go, for units that were read, each to leave at its own time.
+//! A lease: consecutive reservations taken in one step, for units that were read. Each leaves at its own time.
 
 use crate::clock::{MILLISECOND, Nanos};
 use crate::limits::{Grant, Limits, Policy, Rest};
 use std::collections::VecDeque;
 
-/// If only windows limit, what is later than this is asked for anew.
+/// If all limits are windows, runs that are later than this are dropped and requested again.
 const LATE: Nanos = 10 * MILLISECOND;
 
-/// Reservations not yet used, in order: of the latest lease, and of those before it.
+/// Reservations not yet used, in order: those of earlier leases, then those of the latest.
 #[derive(Debug, Default)]
 pub struct Lease {
     runs: VecDeque<Grant>,
@@ -20,12 +20,12 @@ pub struct Lease {
     handed: Option<Grant>,
 }
 
-/// What the limits that granted a lease are like.
+/// What matters of the limits that granted a lease.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Rules {
-    /// How late a run may leave without making a burst.
+    /// How late a run may leave without causing a burst.
     allowance: Nanos,
-    /// What is granted counts for a whole period, used or not.
+    /// A grant counts for a whole period, used or not.
     has_window: bool,
     pub(super) counts_bytes: bool,
 }
@@ -38,7 +38,7 @@ impl Rules {
 }
 
 impl Lease {
-    /// From here on, [`push`](Self::push) adds the runs of another lease, which come after those that are there.
+    /// Begins another lease: [`push`](Self::push) now adds its runs after those that are there.
     pub(super) fn begin(&mut self, rules: Rules) {
         (self.rules, self.last, self.units_of_last) = (rules, None, 0);
     }
@@ -49,7 +49,7 @@ impl Lease {
         self.units_of_last += run.units;
     }
 
-    /// The latest lease was not granted after all.
+    /// Removes the latest lease, which was not granted after all.
     pub(super) fn cancel(&mut self) {
         while self.units_of_last > 0 {
             let Some(run) = self.runs.pop_back() else { break };
@@ -61,19 +61,19 @@ impl Lease {
         self.rules
     }
 
-    /// Runs that were not used yet, in order.
+    /// The runs that are not used yet, in order.
     #[must_use]
     pub fn runs(&self) -> impl ExactSizeIterator<Item = &Grant> {
         self.runs.iter()
     }
 
-    /// What is left, to give it back; nothing is left then.
+    /// Takes out what is left, to give it back.
     pub(super) fn take_rest(&mut self) -> Option<Rest> {
         let runs = std::mem::take(&mut self.runs);
         let last = self.last.take().filter(|_| !runs.is_empty())?;
         let left: u64 = runs.iter().map(|run| run.units).sum();
         let of_last = left.min(self.units_of_last);
-        // A lease begins with a run of its own.
+        // Appends a run. A lease never joins its first run to an earlier one.
         let (mut older, mut count) = (left - of_last, 0);
         while older > 0 && count < runs.len() {
             older = older.saturating_sub(runs[count].units);
@@ -87,9 +87,9 @@ impl Lease {
         self.last.map_or(0, |run| run.at)
     }
 
-    /// What is so late that with the rest it would be a burst does not leave at its time. In a bucket that time is lost, and
-    /// what comes after it stays; in a window it would count for the whole period, so that all of it should be given back:
-    /// whether that is so.
+    /// Drops runs that are so late that they would leave together with the next ones as a burst. In a bucket their time
+    /// is lost and the later runs stay. In a window they would count for a whole period, so everything should be given
+    /// back: then this returns `true`.
     pub(super) fn drop_late(&mut self, now: Nanos) -> bool {
         while self.is_stale(now) && !self.rules.has_window {
             self.runs.pop_front();
@@ -106,12 +106,12 @@ impl Lease {
         self.runs.iter().map(|run| run.units).sum()
     }
 
-    /// Whether what comes next is so late that with the rest it would be a burst.
+    /// Whether the next run is so late that it would cause a burst.
     pub(super) fn is_stale(&self, now: Nanos) -> bool {
         self.runs.front().is_some_and(|run| now.saturating_sub(run.at) > self.rules.allowance)
     }
 
-    /// The next run, or what of it `most` units are.
+    /// The next run, or `most` units of it.
     pub fn next(&mut self, most: u64) -> Option<Grant> {
         let mut run = *self.runs.front()?;
         run.units = run.units.min(most);
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_is_for_units_that_wait_and_no_longer_than_it_must_be() {
+    fn a_lease_covers_waiting_units_and_ends_after_its_span() {
         let fast = |waiting| times(&mut lease("1000/s,burst=1", waiting));
         assert_eq!(fast(1), [(0, 1)]);
         assert_eq!(fast(3), [(0, 1), (1, 1), (2, 1)]);
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rest_of_two_leases_says_what_is_of_which() {
+    fn the_rest_of_two_leases_tells_them_apart() {
         let mut taken = lease("1000/s,burst=1", 3);
         let mut second = lease("1000/s,burst=1", 2);
         let _ = taken.next(1);

@@ -8,7 +8,7 @@ use std::fmt::Debug;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Limits of this process alone, on a clock of its own.
+/// Limits of this process alone, on its own clock.
 #[derive(Debug)]
 pub struct Memory<C> {
     kept: Mutex<Kept>,
@@ -31,7 +31,7 @@ impl<C: Clock> Memory<C> {
         Memory { kept: Mutex::new(Kept { policy: policy.clone(), limits, rules }), quantum, clock }
     }
 
-    /// Limits are changed in one step or not at all, so a panic elsewhere does not spoil them.
+    /// A change of the limits is one step, so a panic elsewhere does not leave them half changed.
     fn kept(&self) -> MutexGuard<'_, Kept> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }

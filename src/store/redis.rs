@@ -1,7 +1,7 @@
-//! Limits on a Redis or Valkey server, for any number of machines.
+//! Limits on a Redis or Valkey server, shared by any number of machines.
 //!
-//! Every question is one run of one script, `bucket.lua`: it reads the state, decides on the server's clock and keeps the
-//! next state, atomically and in one round trip. Its arithmetic is that of the other stores, in whole microseconds.
+//! Every operation is one run of one script, `bucket.lua`. It reads the state, decides by the server's clock and stores
+//! the next state, atomically and in one round trip. It computes as the other stores do, in whole microseconds.
 
 use super::lease::Lease;
 use super::supply::FAREWELL;
@@ -27,10 +27,10 @@ use link::{Answer, Link, Question, Said};
 pub use patience::{Patience, Trouble};
 use round_trip::RoundTrip;
 
-/// What a lease covers at least.
+/// The least time that a lease covers.
 const SPAN: Nanos = 10 * MILLISECOND;
 
-/// What a lease covers at most, however slow the network.
+/// The most time that a lease covers, even if the network is slow.
 const LONGEST_SPAN: Nanos = SECOND;
 
 /// Microseconds are what the server counts in.
@@ -43,27 +43,27 @@ pub struct Redis {
     clock: ServerClock,
     patience: Patience,
     state: Mutex<State>,
-    /// What we were granted, for an outlook that asks nobody.
+    /// Our own grants, to estimate the schedule without asking the server.
     estimate: Mutex<Limits>,
 }
 
-/// What is known of the bucket, and what is being asked.
+/// What is known of the bucket, and the requests under way.
 #[derive(Debug)]
 struct State {
     link: Link,
     bucket: Known,
     /// A lease that is on its way.
     pending: Option<Pending>,
-    /// The runs of one that has come, and that nobody has taken yet.
+    /// The runs of a lease that has arrived and is not taken yet.
     arrived: Vec<Grant>,
     round_trip: RoundTrip,
 }
 
-/// When it was asked for, and for how many units.
+/// When it was requested, and for how many units.
 #[derive(Clone, Copy, Debug)]
 struct Pending {
     asked: Nanos,
-    /// The same moment on the server's clock as it was known then.
+    /// The same moment on the server's clock, as it was known then.
     asked_there: Nanos,
     units: u64,
 }
@@ -80,12 +80,12 @@ impl Redis {
     /// The bucket at `address`. Where there is none it is made with `policy`.
     ///
     /// # Errors
-    /// [`RedisError`] says what is wrong with it; while the server is away only after `patience` is over.
+    /// [`RedisError`] says what is wrong. If the server is away, it is returned only after `patience` is over.
     pub fn open(address: Address, policy: Option<&Policy>, patience: Patience) -> Result<Self, StoreError> {
         Redis::open_on(address, policy, patience, ServerClock::new())
     }
 
-    /// The same with the server's clock replaced by `clock`, to the microsecond below: for tests.
+    /// Like [`open`](Self::open), but `clock` replaces the server's clock, rounded down to microseconds: for tests.
     ///
     /// # Errors
     /// As [`open`](Self::open).
@@ -110,9 +110,9 @@ impl Redis {
         Ok(store)
     }
 
-    /// Asks and waits for the answer, as long as our patience lasts.
+    /// Sends a request and waits for the answer, as long as `patience` allows.
     fn ask(&self, state: &mut State, what: &str, with: &[i64]) -> Result<Answer, StoreError> {
-        // It would be taken for the answer.
+        // An answer still under way would be taken for this one's.
         self.receive(state);
         let State { link, bucket, round_trip, .. } = state;
         let said = self.patience.insist(|| {
@@ -126,13 +126,13 @@ impl Redis {
         self.answer(state, said)
     }
 
-    /// Asks once, and not for long: to give something back.
+    /// Sends a request once, with a short time limit: to give something back.
     fn tell(&self, state: &mut State, what: &str, with: &[i64]) -> Result<(), StoreError> {
         let said = state.link.ask_once(&self.question(&state.bucket, what, with))?;
         self.answer(state, said).map(drop)
     }
 
-    /// Learns the server's time from what it said; how long that took.
+    /// Learns the server's time from its answer, and how long the round trip took.
     fn learn(&self, said: &Said, asked: Nanos) -> Nanos {
         let read = self.clock.local();
         if let Said::Answer(answer) = said {
@@ -141,7 +141,7 @@ impl Redis {
         read.saturating_sub(asked)
     }
 
-    /// See the head of the script.
+    /// See the comment at the head of the script.
     fn question(&self, bucket: &Known, what: &str, with: &[i64]) -> Question {
         let now = self.clock.now();
         let ahead = i128::from(bucket.latest / MICROSECOND) - i128::from(now / MICROSECOND);
@@ -154,7 +154,7 @@ impl Redis {
         question
     }
 
-    /// What was asked for, once what it tells of the bucket is known.
+    /// Takes what the answer says of the bucket, and returns what was requested.
     fn answer(&self, state: &mut State, said: Said) -> Result<Answer, StoreError> {
         let mut answer = match said {
             Said::Answer(answer) => answer,
@@ -175,7 +175,7 @@ impl Redis {
         Ok(answer)
     }
 
-    /// The grants of an answer to a question for so many units.
+    /// The grants in an answer to a request for so many units.
     fn granted(&self, state: &mut State, answer: &Answer, units: u64) -> Result<Vec<Grant>, StoreError> {
         let grants = grants(answer, units).ok_or_else(|| self.damaged())?;
         let mut estimate = self.estimate();
@@ -186,7 +186,7 @@ impl Redis {
         Ok(grants)
     }
 
-    /// The lease that was sent for, if there is one and it comes.
+    /// Receives the lease that was requested, if there is one and it arrives.
     fn receive(&self, state: &mut State) {
         let Some(Pending { asked, asked_there, units }) = state.pending.take() else { return };
         let needed = self.clock.local();
@@ -195,12 +195,12 @@ impl Redis {
         let waited = self.clock.local().saturating_sub(needed);
         state.round_trip.took(if waited > took / 4 { took } else { took.min(on_its_way(&said, asked_there)) });
         if let Ok(answer) = self.answer(state, said) {
-            // Where it makes no sense, the next question says so.
+            // If the answer makes no sense, the next request reports that.
             state.arrived = self.granted(state, &answer, units).unwrap_or_default();
         }
     }
 
-    /// Hands over the lease that was sent for.
+    /// Hands over the lease that was requested.
     fn hand_over(&self, state: &mut State, lease: &mut Lease) {
         self.receive(state);
         if !state.arrived.is_empty() {
@@ -221,7 +221,7 @@ impl Redis {
     }
 }
 
-/// What the script asks for beside the bucket.
+/// The arguments of the script for a lease.
 fn lease_terms(state: &State, ask: &Ask) -> [i64; 3] {
     [ask.waiting, ask.span / MICROSECOND, state.bucket.latest / MICROSECOND].map(whole)
 }
@@ -232,8 +232,8 @@ fn add(lease: &mut Lease, state: &mut State) {
     state.arrived.drain(..).for_each(|run| lease.push(run));
 }
 
-/// How long a question that was answered before the answer was needed was on its way there, and the quickest answer back: the
-/// server's clock as it is known here is behind by as much as that.
+/// If an answer was read late, this is how long its request was on its way there, plus the quickest answer back. The
+/// server's clock as known here is behind by that much.
 fn on_its_way(said: &Said, asked_there: Nanos) -> Nanos {
     match said {
         Said::Answer(answer) => answer.now.saturating_mul(MICROSECOND).saturating_sub(asked_there),
@@ -251,7 +251,7 @@ impl Store for Redis {
     }
 
     fn policy(&self) -> Policy {
-        // Whoever has opened it has seen it.
+        // Opening the bucket has read its policy.
         self.state().bucket.policy.clone().unwrap_or_default()
     }
 
@@ -269,7 +269,7 @@ impl Store for Redis {
 
     fn give_back(&self, grant: &Grant) -> Result<(), StoreError> {
         let state = &mut *self.state();
-        state.link.patience = FAREWELL;
+        state.link.patience = RETURN_TIMEOUT;
         self.receive(state);
         if grant.generation() != state.bucket.generation() {
             return Ok(());
@@ -327,7 +327,7 @@ impl Store for Redis {
         self.state().bucket.quantum
     }
 
-    /// Two round trips, or 10 ms if they are quicker. Where time stands still, all that wait.
+    /// Two round trips, at least 10 ms. If the server's clock is a fake, all that wait.
     fn span(&self) -> Nanos {
         match self.clock {
             ServerClock::Known { .. } => (2 * self.state().round_trip.usual()).clamp(SPAN, LONGEST_SPAN),
@@ -349,7 +349,7 @@ impl Store for Redis {
 
     fn return_lease(&self, lease: &mut Lease) -> Result<(), StoreError> {
         let state = &mut *self.state();
-        state.link.patience = FAREWELL;
+        state.link.patience = RETURN_TIMEOUT;
         self.hand_over(state, lease);
         let Some(rest) = lease.take_rest().filter(|_| state.link.is_connected()) else { return Ok(()) };
         let mut with = vec![whole(rest.last.number()), whole(rest.spent), whole(rest.older as u64)];

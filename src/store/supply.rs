@@ -1,8 +1,8 @@
-//! What the pump draws from: grants for a stream of units, from any store.
+//! A supply: grants for a stream of units, from any store. The pump draws from it.
 //!
-//! A store that others use, too, is asked for leases: consecutive reservations in one go, for units that were read. The
-//! supply tells them one after the other. From a store that is far away it asks ahead: while one lease is being used, the
-//! next is on its way, so that a slow network costs no rate.
+//! A shared store is asked for leases: consecutive reservations in one step, for units that were read. The supply hands
+//! them out one by one. From a remote store the next lease is requested while one is in use, so that a slow network
+//! costs no rate.
 
 use super::lease::Lease;
 use super::{Store, StoreError};
@@ -16,31 +16,31 @@ use std::time::{Duration, Instant};
 /// A process that ends waits this long for others when it gives back what it did not use.
 pub(super) const FAREWELL: Duration = Duration::from_secs(1);
 
-/// Grants for one stream of units. What was reserved for it and not used is given back when it is dropped.
+/// Grants for one stream of units. Unused reservations are given back on drop.
 #[derive(Debug)]
 pub struct Supply {
     store: Box<dyn Store + Send + Sync>,
-    /// The limits as they were at first: what the stream counts is what these count.
+    /// The limits at the start. They decide whether the stream counts units or bytes.
     meant: Policy,
     held: Mutex<Held>,
     is_retired: AtomicBool,
 }
 
 #[derive(Debug, Default)]
-struct Held {
+struct Leased {
     lease: Lease,
-    /// Another one is on its way.
+    /// Another lease is on its way.
     is_sent_for: bool,
 }
 
 impl Supply {
-    /// Draws from `store`.
+    /// A supply from `store`.
     #[must_use]
     pub fn new(store: Box<dyn Store + Send + Sync>) -> Self {
         Supply { meant: store.policy(), store, held: Mutex::default(), is_retired: AtomicBool::new(false) }
     }
 
-    /// What it draws from.
+    /// The store.
     #[must_use]
     pub fn store(&self) -> &dyn Store {
         &*self.store
@@ -86,29 +86,29 @@ impl Supply {
         }
     }
 
-    /// The run below which it is not worth waking up; see [`Limits::quantum`](crate::limits::Limits::quantum).
+    /// The smallest run that is worth a wake-up; see [`Limits::quantum`](crate::limits::Limits::quantum).
     #[must_use]
     pub fn quantum(&self) -> u64 {
         self.store.quantum()
     }
 
-    /// Units that may leave now, or that are reserved, as far as is known without asking others.
+    /// Units that may leave now or that are reserved, as far as is known without asking the store.
     #[must_use]
     pub fn available(&self) -> u64 {
-        match self.held().lease.units() {
+        match self.leased().lease.units() {
             0 => self.store.available(),
             units => units,
         }
     }
 
-    /// The time by which `units` more will have been granted, as far as is known without asking others.
+    /// The time by which `units` more will have been granted, as far as is known without asking the store.
     #[must_use]
     pub fn schedule(&self, units: u64) -> Option<Nanos> {
         self.store.schedule(units)
     }
 
     /// Grants a run of the `waiting` units, which must all have been read; see
-    /// [`Limits::take_run`](crate::limits::Limits::take_run). Also says when it was asked.
+    /// [`Limits::take_run`](crate::limits::Limits::take_run). Also returns the time of the request.
     ///
     /// # Errors
     /// [`StoreError`]; nothing is granted then.
@@ -122,30 +122,31 @@ impl Supply {
         if let Some(run) = self.next_held(&mut held, waiting)? {
             return Ok(run);
         }
-        if std::mem::take(&mut held.is_sent_for) {
-            self.store.receive_lease(&mut held.lease);
-            if let Some(run) = self.next_held(&mut held, waiting)? {
+        if std::mem::take(&mut leased.is_sent_for) {
+            self.store.receive_lease(&mut leased.lease);
+            if let Some(run) = self.next_held(&mut leased, waiting)? {
                 return Ok(run);
             }
         }
-        let asked = self.store.lease(&self.ask(&held, waiting), &mut held.lease)?;
-        self.check_kind(&held)?;
-        held.lease.next(waiting).map(|run| (run, asked)).ok_or(Refusal::Never.into())
+        let asked = self.store.lease(&self.ask(&leased, waiting), &mut leased.lease)?;
+        self.check_kind(&leased)?;
+        leased.lease.next(waiting).map(|run| (run, asked)).ok_or(Refusal::Never.into())
     }
 
-    /// Grants what may leave now without further ado, at most `units`, which must have been read.
+    /// Grants what may leave now, at most `units`, which must have been read, if that needs no request to another
+    /// process.
     #[must_use]
     pub fn take_available(&self, units: u64) -> u64 {
-        let mut held = self.held();
-        if held.lease.is_empty() {
+        let mut leased = self.leased();
+        if leased.lease.is_empty() {
             return self.store.take_ready(units);
         }
         let now = self.clock().now();
-        if held.lease.is_stale(now) { 0 } else { held.lease.due(now, units) }
+        if leased.lease.is_stale(now) { 0 } else { leased.lease.due(now, units) }
     }
 
-    /// Says that so many units beyond the last run were read and may leave as soon as the limits allow. From a store that is
-    /// far away the next lease is asked for, if the rest of this one will not last until that comes.
+    /// Reports that this many units beyond the last run were read and wait for the limits. A remote store is asked for
+    /// the next lease if the rest of this one will not last until that arrives.
     pub fn foresee(&self, units: u64) {
         if !self.store.is_remote() {
             return;
@@ -159,42 +160,42 @@ impl Supply {
         }
     }
 
-    /// Says that `units` of the run of `grant`, and what was taken with it, have left now.
+    /// Reports that `units` of the run of `grant`, and what was taken with it, have left now.
     pub fn handed_over(&self, grant: &Grant, units: u64) {
         self.store.handed_over(grant, units);
     }
 
-    /// The next run that is held, unless it is late.
-    fn next_held(&self, held: &mut Held, waiting: u64) -> Result<Option<(Grant, Nanos)>, StoreError> {
-        if held.lease.is_empty() {
+    /// The next reserved run, unless it is late.
+    fn next_held(&self, leased: &mut Leased, waiting: u64) -> Result<Option<(Grant, Nanos)>, StoreError> {
+        if leased.lease.is_empty() {
             return Ok(None);
         }
         let now = self.clock().now();
-        if held.lease.drop_late(now) {
-            held.is_sent_for = false;
-            // If it fails, the next question says why.
-            let _ = self.store.return_lease(&mut held.lease);
+        if leased.lease.drop_late(now) {
+            leased.is_sent_for = false;
+            // If this fails, the next request reports why.
+            let _ = self.store.return_lease(&mut leased.lease);
         }
-        self.check_kind(held)?;
-        Ok(held.lease.next(waiting).map(|run| (run, now)))
+        self.check_kind(leased)?;
+        Ok(leased.lease.next(waiting).map(|run| (run, now)))
     }
 
-    /// Whoever counts by the limits of before may go on by those of now: units stay units, and bytes bytes.
-    fn check_kind(&self, held: &Held) -> Result<(), StoreError> {
-        let now_bytes = held.lease.rules().counts_bytes;
-        if held.lease.is_empty() || now_bytes == self.meant.counts_bytes() {
+    /// New limits may take over only if they count the same kind: units or bytes.
+    fn check_kind(&self, leased: &Leased) -> Result<(), StoreError> {
+        let now_bytes = leased.lease.rules().counts_bytes;
+        if leased.lease.is_empty() || now_bytes == self.meant.counts_bytes() {
             return Ok(());
         }
         let (before, now) = (self.meant.to_string(), self.store.policy().to_string());
         Err(StoreError::OtherKind { place: self.store.place(), before, now, now_bytes })
     }
 
-    fn ask(&self, held: &Held, waiting: u64) -> Ask {
-        Ask { waiting, span: self.store.span(), latest: held.lease.latest() }
+    fn ask(&self, leased: &Leased, waiting: u64) -> Ask {
+        Ask { waiting, span: self.store.span(), latest: leased.lease.latest() }
     }
 
-    fn held(&self) -> MutexGuard<'_, Held> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    fn leased(&self) -> MutexGuard<'_, Leased> {
+        self.leased.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -212,8 +213,8 @@ impl Clock for Supply {
 
 impl Drop for Supply {
     fn drop(&mut self) {
-        let mut held = self.held();
-        // If it cannot be given back, at most a lease is lost, as when we are killed.
-        let _ = self.store.return_lease(&mut held.lease);
+        let mut leased = self.leased();
+        // If giving back fails, at most one lease is lost, as when the process is killed.
+        let _ = self.store.return_lease(&mut leased.lease);
     }
 }

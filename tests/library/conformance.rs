@@ -1,11 +1,11 @@
-//! Other people's tables: what Go's x/time/rate, Java's bucket4j and Rust's governor say of their token buckets, in
-//! `conformance.json` (its first entry says how to read each group), held against this core.
+//! Test tables of other libraries' token buckets: Go's x/time/rate, Java's bucket4j and Rust's governor. They are in
+//! `conformance.json` (its first entry says how to read each group); this core must give the same answers.
 //!
-//! Where this core answers otherwise on purpose, the difference stands in [`DIFFERENCES`] with its reason; a difference
-//! that is none, or is never reached, fails as well.
+//! If this core differs on purpose, the difference is listed in [`DIFFERENCES`] with its reason. A listed difference
+//! that does not occur fails, too.
 //!
-//! One group is left out: `bucket4j.intervally` refills whole buckets on a grid of times, which is no token bucket. Such a
-//! refill is the library's, not this core's.
+//! One group is left out: `bucket4j.intervally` refills whole buckets on a grid of times, which is not a token bucket.
+//! The library has such refills; this core does not.
 
 use serde_json::Value;
 use std::collections::{BTreeSet, HashMap};
@@ -18,7 +18,7 @@ use throttle::rate::{Amount, Limit, Rate};
 // ---------------------------------------------------------------------------------------------------------------------
 // The differences
 
-/// What a row of a table is answered with here.
+/// The answer of this core to one row of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Answer {
     /// `allow`: tokens before, and whether it was granted.
@@ -27,7 +27,7 @@ enum Answer {
     At(u64),
     /// `reserve`: not within the time allowed.
     Refused,
-    /// `reserve`: refused there whatever the time; here it would be granted then.
+    /// `reserve`: refused there at any time; here it would be granted then.
     RefusedThereButHere(u64),
 }
 
@@ -51,10 +51,10 @@ const DIFFERENCES: [(&str, usize, Answer, &str); 17] = [
     ("go.ReserveJumpBack", 3, Answer::RefusedThereButHere(7 * TENTH), ABOVE_BURST),
     ("go.ReserveJumpBack", 4, Answer::At(5 * TENTH), BACK),
     ("go.ReserveJumpBack", 6, Answer::At(6 * TENTH), BACK),
-    // Go gives back one of the two, so that the last would act at 500 ms were its time not taken back as well.
+    // Go gives back only one of the two: otherwise the last would act at 500 ms.
     ("go.ReserveJumpBackCancel", 4, Answer::At(6 * TENTH), RESERVED),
     ("go.Cancel1Token", 4, Answer::At(5 * TENTH), RESERVED),
-    // C was the last given and is undone; A was not, and 400 ms is still promised.
+    // C is the latest grant and is undone. A is not, so 400 ms stays reserved.
     ("go.CancelMulti", 6, Answer::At(7 * TENTH), RESERVED),
     ("go.ReserveSetLimit", 3, Answer::At(5 * TENTH), PROMISED),
     ("go.ReserveSetBurst", 3, Answer::At(12 * TENTH), PROMISED),
@@ -66,7 +66,7 @@ const DIFFERENCES: [(&str, usize, Answer, &str); 17] = [
     ("governor.rejects_too_many_all", 3, Answer::RefusedThereButHere(32 * TENTH), ABOVE_BURST),
 ];
 
-/// Checks answers against a table, and the differences against both.
+/// Compares answers with a table, and the differences with the list.
 struct Table {
     name: String,
     rows: usize,
@@ -78,7 +78,7 @@ impl Table {
         Table { name: name.to_owned(), rows: 0, different: BTreeSet::new() }
     }
 
-    /// `expected` is what the next row of the table says; `answer` what happened here.
+    /// `expected` is the answer in the table, `answer` the one given here.
     #[track_caller]
     fn row(&mut self, expected: Answer, answer: Answer) {
         let difference = DIFFERENCES.iter().find(|(name, row, ..)| *name == self.name && *row == self.rows);
@@ -93,10 +93,10 @@ impl Table {
         self.rows += 1;
     }
 
-    /// Every difference of this table was reached.
+    /// All listed differences of this table must have occurred.
     fn end(self) {
         let stated = DIFFERENCES.iter().filter(|(name, ..)| *name == self.name).map(|(_, row, ..)| *row);
-        assert_eq!(self.different, stated.collect::<BTreeSet<_>>(), "{}: a difference that is none", self.name);
+        assert_eq!(self.different, stated.collect::<BTreeSet<_>>(), "{}: a listed difference did not occur", self.name);
     }
 }
 
@@ -178,7 +178,7 @@ fn go_allow_says_yes_and_no_at_the_same_times_with_the_same_tokens() {
 /// `[time, tokens before, n, granted]`
 fn allow_row(table: &mut Table, limits: &mut Limits, row: &[Value]) {
     let (now, units) = (number(&row[0]), number(&row[2]));
-    // Where a time given lies ahead Go's tokens are negative; here there are none then.
+    // Before the time of a grant, Go's tokens are negative; here there are 0 then.
     let expected = Answer::Allowed(row[1].as_i64().unwrap().max(0), number(&row[3]) == 1);
     let available = i64::try_from(limits.available(now)).unwrap();
     table.row(expected, Answer::Allowed(available, allow(limits, now, units)));
@@ -224,7 +224,7 @@ fn go_reservations_act_at_the_same_times() {
     }
 }
 
-/// Reserves `units`; more than the burst only on trial, since Go goes on without.
+/// Reserves `units`. More than the burst is reserved only on a copy, because Go refuses it.
 fn reserve(limits: &mut Limits, burst: u64, (now, units): (u64, u64), max_wait: u64) -> (Answer, Option<Grant>) {
     if units > burst {
         return (above_burst(limits, now, units), None);
@@ -240,14 +240,14 @@ fn reserve(limits: &mut Limits, burst: u64, (now, units): (u64, u64), max_wait: 
     }
 }
 
-/// At once it is refused here as well; who waits gets it.
+/// Refused at once here as well; a waiter would get it.
 fn above_burst(limits: &mut Limits, now: u64, units: u64) -> Answer {
     assert!(!allow(limits, now, units));
     Answer::RefusedThereButHere(limits.clone().take(now, units).unwrap().at)
 }
 
-/// Cancels a reservation, if there was one and its time has not come: at that time its holder may have acted, and then
-/// nothing is cancelled (law 5; Go's rule too). [`Limits::give_back`] after that time is for who knows he has not.
+/// Cancels a reservation whose time has not come. After that its holder may have acted, so nothing is cancelled (law 5,
+/// and Go's rule). [`Limits::give_back`] after that time is for a holder that has not acted.
 fn cancel(limits: &mut Limits, now: u64, reserved: Option<Grant>) {
     if let Some(grant) = reserved.filter(|grant| now < grant.at) {
         limits.give_back(now, &grant);
@@ -255,7 +255,7 @@ fn cancel(limits: &mut Limits, now: u64, reserved: Option<Grant>) {
 }
 
 #[test]
-fn go_tokens_are_negative_while_a_reservation_lies_ahead() {
+fn go_tokens_are_negative_before_a_reservation() {
     let mix = group("go.Mix");
     let row = list(&mix["ops"]).iter().find(|row| row[2] == -1).unwrap();
     let mut bucket = Bucket::new(rate(10, SECOND), positive(2), 2, 0);
@@ -276,11 +276,11 @@ fn bucket4j_refills_the_same_tokens_and_keeps_the_same_remainder() {
         let (initial, capacity, refill, period, tokens) = (at(0), at(1), at(2), at(3), at(5));
         let bucket = Bucket::new(rate(refill, period), positive(capacity), initial, START);
         let now = START.checked_add_signed(row[4].as_i64().unwrap()).unwrap();
-        // Time that went back is taken for the latest there was (law 7).
+        // A time that goes back counts as the latest one (law 7).
         let clamped = now.max(START);
         assert_eq!(bucket.balance(clamped), i128::from(tokens), "{row}");
         assert_eq!(bucket.conforms_at(now, tokens), Some(clamped), "{row}");
-        // The remainder, in parts of a token of which there are `period`, is what the next token need not wait for.
+        // The remainder, in parts of a token (`period` parts make one), shortens the wait for the next token.
         let wait = (period - number(&row[6])).div_ceil(refill);
         assert_eq!(bucket.conforms_at(now, tokens + 1), Some(clamped + wait), "{row}");
     }
@@ -327,7 +327,7 @@ fn governor_lets_the_same_units_through() {
 // ---------------------------------------------------------------------------------------------------------------------
 
 #[test]
-fn every_group_is_held_against_the_core_but_the_one_named_above() {
+fn every_group_but_one_is_compared_with_the_core() {
     let held = |group: &Value| {
         let of_its_own = ["bucket4j.refill", "bucket4j.delay", "governor.direct"];
         group.get("allow").is_some() || group.get("ops").is_some() || of_its_own.iter().any(|id| group["id"] == *id)

@@ -1,8 +1,8 @@
-//! The laws of the core that a consumer can see: exact, never early and never over, lateness costs no rate and makes no
-//! burst, cancelled means gone, all or nothing, monotonic time.
+//! The laws that a user of the core can see: exact, never early, never over; lateness costs no rate and causes no
+//! burst; a cancelled grant is gone; all or nothing; monotonic time.
 //!
-//! Random schedules run step by step beside a slow rational model ([`model`]); every time must be the same to the
-//! nanosecond. What the model cannot show by being equal, a bound or a number worked out by hand shows.
+//! Random schedules run step by step next to a slow rational model ([`model`]). Every time must be equal to the
+//! nanosecond. What equality with the model cannot show is checked by a bound or by a number computed by hand.
 
 use crate::model::{EXACT, Limit, Model, excess};
 use crate::subjects::Beside;
@@ -28,10 +28,10 @@ struct Pair {
     limits: Vec<Limit>,
     core: Limits,
     model: Model,
-    /// Whether the model says the very time: not for windows that the core keeps in groups.
+    /// Whether the model gives the exact time: not for windows that the core keeps in groups.
     exact: bool,
     grants: Vec<(u64, u64)>,
-    /// The library and the script, as far as they count so far.
+    /// The library and the script, as long as their numbers suffice.
     beside: Beside,
 }
 
@@ -48,7 +48,7 @@ impl Pair {
         }
     }
 
-    /// Takes from both; `None` if the core says never.
+    /// Takes from both; `None` if the core refuses for ever.
     fn take(&mut self, now: u64, cost: u64) -> Option<Grant> {
         let untouched = self.core.clone();
         let before = self.core.latest();
@@ -66,7 +66,7 @@ impl Pair {
                 }
                 self.same_available(grant.at.max(now));
             }
-            None => assert_eq!(self.core, untouched, "a refusal leaves everything as it was"),
+            None => assert_eq!(self.core, untouched, "a refusal changes nothing"),
         }
         grant
     }
@@ -120,7 +120,7 @@ fn time_of(count: u64, units: u64, period: u64) -> u64 {
 // ---------------------------------------------------------------------------------------------------------------------
 // Random limits and schedules
 
-/// As many small numbers as large ones, up to `bits` bits.
+/// Random numbers of up to `bits` bits, with as many small ones as large ones.
 pub(crate) fn any_size(bits: u32) -> impl Strategy<Value = u64> + Clone {
     (0..=bits, any::<u64>()).prop_map(|(bits, number)| if bits == 0 { 0 } else { number >> (64 - bits) })
 }
@@ -169,12 +169,12 @@ pub(crate) fn share(number: u64, permille: u64) -> u64 {
     u64::try_from(u128::from(number) * u128::from(permille) / 1000).unwrap_or(u64::MAX)
 }
 
-/// When the next request comes.
+/// The time of the next request.
 #[derive(Clone, Debug)]
 pub(crate) enum When {
-    /// At the time of the one before.
+    /// At the time of the request before it.
     Again,
-    /// At the latest grant: what a saturating consumer does.
+    /// At the latest grant, as a saturating consumer does.
     AtGrant,
     /// Thousandths of the time in which some limit fills, or of the time of one unit, after the latest grant.
     Later(Index, u64),
@@ -255,7 +255,7 @@ impl Cost {
     }
 }
 
-/// Runs `schedule` through `step`, which is told the time and the cost and answers with the latest grant.
+/// Runs `schedule` through `step`, which gets the time and the cost and returns the latest grant.
 pub(crate) fn run(limits: &[Limit], start: u64, schedule: &Schedule, mut step: impl FnMut(u64, u64) -> u64) {
     let (mut asked, mut latest) = (start, start);
     for (when, cost) in schedule {
@@ -285,7 +285,7 @@ fn law1_the_nth_of_millions_of_grants_is_at_its_exact_time() {
         let mut core = core(&[Limit::Bucket { units, period, burst, initial }], 0);
         let mut last = 0;
         for n in 1..=grants {
-            // Half of them ask when served, as who sleeps does; the others far ahead, as who reserves does.
+            // Half of the requests come at the grant before, as from a sleeper; the others reserve far ahead.
             let asked = if n % 2000 < 1000 { last } else { 0 };
             last = core.take(asked, 1).unwrap().at;
             let expected = time_of(n - initial.min(n), units, period);
@@ -295,21 +295,21 @@ fn law1_the_nth_of_millions_of_grants_is_at_its_exact_time() {
 }
 
 #[test]
-fn law1_who_takes_runs_and_is_late_gets_exactly_what_the_rate_gives() {
+fn law1_late_runs_get_exactly_the_rate() {
     for (units, period, burst) in [(1_000_003, SECOND, 10_000), (3, 2, 15_000_000), (700, MINUTE, 7), (10, 1, 1000)] {
         let mut core = core(&[bucket(units, period, burst)], 0);
         let clock = FakeClock::at(0);
         let by = |time: u64| u128::from(burst) + u128::from(units) * u128::from(time) / u128::from(period);
-        // A run leaves up to one unit behind, so one less is the time after which the bucket is full.
+        // A run may leave up to one unit behind, so the bucket is full after one unit less.
         let (full_after, mut total) = (time_of(burst - 1, units, period), 0);
         for n in 0..100_000 {
             let asked = clock.now();
             let grant = core.take_run(asked, u64::MAX).unwrap();
             total += u128::from(grant.units);
             if grant.at == asked {
-                assert_eq!(total, by(asked), "all there is");
+                assert_eq!(total, by(asked), "all units available");
             } else {
-                assert!(by(grant.at - 1) < total && total <= by(grant.at), "a quantum, at the least time");
+                assert!(by(grant.at - 1) < total && total <= by(grant.at), "a quantum, at the earliest time");
                 assert_eq!(grant.units, core.quantum());
             }
             clock.sleep_until(grant.at);
@@ -355,12 +355,12 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(128))]
 
     #[test]
-    fn law1_whatever_the_rate_nothing_is_lost_under_saturation(
+    fn law1_nothing_is_lost_under_saturation_at_any_rate(
         limit in any_bucket(), start in any_size(55), ahead in any::<bool>()
     ) {
         let Limit::Bucket { units, period, initial, .. } = limit else { unreachable!() };
         let mut pair = Pair::new(&[limit], start);
-        // What is there at the start goes in one piece, so that the exact schedule begins.
+        // The initial units go in one piece, so that the exact schedule begins.
         let mut last = if initial > 0 { pair.take(start, initial).unwrap().at } else { start };
         prop_assert_eq!(last, start);
         for n in 1..=200_u64 {
@@ -373,7 +373,7 @@ proptest! {
     }
 
     #[test]
-    fn law1_the_schedule_told_is_the_time_of_the_last_unit(
+    fn law1_the_schedule_is_the_time_of_the_last_unit(
         limit in prop_oneof![any_bucket(), any_window(1..=30)], schedule in any_schedule(10), more in 1..100_u64
     ) {
         let limits = [limit];
@@ -436,7 +436,7 @@ proptest! {
     }
 
     #[test]
-    fn law2_one_bucket_told_any_grant_time_holds_what_the_model_holds(
+    fn law2_a_bucket_charged_at_any_time_matches_the_model(
         limit in any_bucket(), schedule in any_schedule(30)
     ) {
         let Limit::Bucket { units, period, burst, initial } = limit else { unreachable!() };
@@ -455,14 +455,15 @@ proptest! {
 }
 
 #[test]
-fn law2_limits_together_are_charged_when_they_all_conform_and_not_before() {
+fn law2_all_limits_are_charged_when_all_of_them_conform() {
     let limits = [bucket(10, SECOND, 5), Limit::Window { count: 12, period: 10 * SECOND }];
     let mut pair = Pair::new(&limits, 0);
     let at = |grant: Option<Grant>| grant.map(|grant| (grant.at, grant.bound_by));
     assert_eq!(at(pair.take(0, 5)), Some((0, None)));
     assert_eq!(at(pair.take(0, 5)), Some((SECOND / 2, Some(0))));
     assert_eq!(at(pair.take(SECOND / 2, 3)), Some((10 * SECOND, Some(1))));
-    // The bucket was full at 10 s and paid then: 2 are left. Charged when asked, it would be full again by then.
+    // The bucket was full at 10 s and paid then, so 2 are left. If it were charged at the request, it would be full
+    // again.
     assert_eq!(at(pair.take(10 * SECOND, 4)), Some((10 * SECOND + SECOND / 5, Some(0))));
     pair.never_over();
 }
@@ -474,9 +475,9 @@ fn law2_a_cost_above_the_burst_waits_for_the_excess_and_leaves_the_bucket_empty_
     for (asked, cost, granted) in [
         (0, 5, 3),          // 2 were there
         (3, 1, 4),          // empty, not in debt
-        (100, 5, 103),      // since its request: what was idle before does not count beyond the bucket
+        (100, 5, 103),      // since its request: idle time counts only up to the burst
         (103, 4, 107),      // since the previous grant
-        (104, 6, 113),      // asked in the middle, reckoned from the previous grant all the same
+        (104, 6, 113),      // asked in the middle, still computed from the previous grant
         (113, 100, 213),    // far above
         (1_000, 2, 1_000),  // a full bucket again
         (1_000, 12, 1_012), // all of it from the rate
@@ -518,13 +519,13 @@ fn law2_a_grant_is_never_before_the_previous_one_even_if_it_costs_nothing() {
 }
 
 #[test]
-fn law2_a_group_that_has_left_a_large_window_takes_nothing_new_in() {
-    // Groups of two: the first holds one unit, and is a thousand periods old when the next grant comes.
+fn law2_an_expired_group_of_a_large_window_takes_no_new_units() {
+    // Groups of two: the first holds one unit and is a thousand periods old at the next grant.
     let large = [Limit::Window { count: 2048, period: SECOND }];
     let mut with_room = core(&large, 0);
     assert_eq!(with_room.take(0, 1).unwrap().at, 0);
     assert_eq!(with_room.take(1000 * SECOND, 2047).unwrap().at, 1000 * SECOND);
-    assert_eq!(with_room.available(1000 * SECOND), 1, "the unit of long ago must not count again");
+    assert_eq!(with_room.available(1000 * SECOND), 1, "the old unit must not count again");
     assert_eq!(with_room.take(1000 * SECOND, 1).unwrap().at, 1000 * SECOND);
     let mut core = core(&large, 0);
     assert_eq!(core.take(0, 1).unwrap().at, 0);
@@ -536,7 +537,7 @@ fn law2_a_group_that_has_left_a_large_window_takes_nothing_new_in() {
 
 #[test]
 fn law2_a_group_makes_room_in_a_large_window_when_its_latest_unit_does() {
-    // Groups of two: the first two units share one.
+    // Groups of two: the first two units share a group.
     let mut core = core(&[Limit::Window { count: 2048, period: 10 * SECOND }], 0);
     for (now, cost) in [(0, 1), (9, 1), (9, 2046)] {
         assert_eq!(core.take(now * SECOND, cost).unwrap().at, now * SECOND);
@@ -546,7 +547,7 @@ fn law2_a_group_makes_room_in_a_large_window_when_its_latest_unit_does() {
 }
 
 #[test]
-fn law2_costs_and_bursts_as_large_as_numbers_go_never_overflow() {
+fn law2_the_largest_costs_and_bursts_never_overflow() {
     let huge = u64::MAX;
     let rates = [(1, YEAR), (3, SECOND), (10, 1), (huge, SECOND), (huge - 2, 1_000_000), (1, 1)];
     for (units, period) in rates {
@@ -570,7 +571,7 @@ fn law2_costs_and_bursts_as_large_as_numbers_go_never_overflow() {
 }
 
 #[test]
-fn law2_a_window_of_as_many_as_numbers_go_never_overflows() {
+fn law2_the_largest_window_never_overflows() {
     let mut window = Window::new(NonZeroU64::MAX, positive(SECOND), 0);
     for second in 0..10 {
         assert_eq!(window.conforms_at(0, u64::MAX), Some(second * SECOND));
@@ -595,12 +596,12 @@ fn law2_a_bucket_three_hundred_years_ahead_says_how_far_in_debt_it_is() {
 // ---------------------------------------------------------------------------------------------------------------------
 // Law 3: lateness costs no rate, and makes no burst
 
-/// One who asks, sleeps until his grant, is late, leaves, and asks again. Answers with the times at which he left.
+/// A consumer that asks, sleeps until its grant, is late, leaves, and asks again. Returns the times at which it left.
 fn consume(core: &mut Limits, clock: &FakeClock, costs: &[u64], late: impl Fn(usize, bool) -> u64) -> Vec<(u64, u64)> {
     let mut left = Vec::new();
     for (n, &cost) in costs.iter().enumerate() {
         let asked = clock.now();
-        // Slow rates come to the end of the clock.
+        // Slow rates reach the end of the clock.
         let Ok(grant) = core.take(asked, cost) else { break };
         clock.sleep_until(grant.at);
         clock.set(clock.now().saturating_add(late(n, grant.at > asked)));
@@ -619,12 +620,12 @@ proptest! {
         let mut core = core(&[bucket(units, period, burst)], 0);
         let fill = time_of(burst, units, period);
         let clock = FakeClock::at(0);
-        // Two nanoseconds less, for the roundings of the grant and of the fill time.
+        // Two nanoseconds less, because the grant and the fill time are rounded.
         let late = |n: usize, waited: bool| if waited { share(fill.saturating_sub(2), late[n]) } else { 0 };
         let mut asked = 0;
         for n in 0..300_u64 {
             let grant = core.take(clock.now(), 1).unwrap();
-            // On the ideal schedule, or at once to one who was behind it.
+            // On the ideal schedule, or at once if the consumer was behind it.
             let ideal = time_of((n + 1).saturating_sub(burst), units, period);
             prop_assert_eq!(grant.at, ideal.max(asked), "unit {}", n);
             let waited = grant.at > clock.now();
@@ -642,14 +643,14 @@ proptest! {
         let mut core = core(&[bucket(units, period, burst)], 0);
         let fill = time_of(burst, units, period);
         let costs: Vec<u64> = steps.iter().map(|step| share(burst, step.0).max(1)).collect();
-        // Mostly in time, sometimes up to three fill times late, sometimes for a thousand times as long.
+        // Mostly on time, sometimes up to three fill times late, sometimes a thousand times as late.
         let late = |n: usize, _| match steps[n] {
             (_, 0, permille) => share(fill, permille),
             (_, 1, permille) => share(fill, permille).saturating_mul(1000).min(YEAR),
             _ => 0,
         };
         let left = consume(&mut core, &FakeClock::at(0), &costs, late);
-        // Law 3 is law 2 for what leaves, with a burst that is larger by what comes in while the bucket fills.
+        // Law 3 is law 2 for what leaves, with a burst that is larger by one fill of the bucket.
         let allowed = Limit::Bucket { units, period, burst: 2 * burst, initial: 0 };
         prop_assert_eq!(excess(&allowed, &left), None);
     }
@@ -680,14 +681,14 @@ proptest! {
 }
 
 #[test]
-fn law3_who_sleeps_for_an_hour_goes_on_at_the_rate_after_one_bucket() {
+fn law3_after_a_sleep_of_an_hour_one_bucket_leaves_and_then_the_rate() {
     let mut core = core(&[bucket(10, SECOND, 5)], 0);
     let clock = FakeClock::at(0);
     let costs = [1; 60];
     let left = consume(&mut core, &clock, &costs, |n, _| if n == 20 { HOUR } else { 0 });
     let woke = left[20].0;
     let times: Vec<u64> = left[20..].iter().map(|(at, _)| at - woke).collect();
-    assert_eq!(times[..7], [0, 0, 0, 0, 0, 0, SECOND / 10], "the one he slept on, then a bucket, then the rate");
+    assert_eq!(times[..7], [0, 0, 0, 0, 0, 0, SECOND / 10], "the one it slept on, then a bucket, then the rate");
     assert_eq!(times[39] - times[6], 33 * SECOND / 10);
 }
 
@@ -698,7 +699,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
 
     #[test]
-    fn law5_the_last_reservation_undone_ahead_of_its_time_was_never_made(
+    fn law5_undoing_the_last_reservation_leaves_no_trace(
         limits in any_limits(), start in any_size(55), schedule in any_schedule(30), cost in any_cost()
     ) {
         let mut pair = Pair::new(&limits, start);
@@ -710,7 +711,7 @@ proptest! {
         let mut core = pair.core.clone();
         if let Ok(grant) = core.take(now, cost) && grant.at > now {
             core.give_back(now, &grant);
-            // Whatever is asked for next comes when it would have come.
+            // All later requests are granted as they would have been without it.
             for ahead in [0, 1, SECOND, HOUR] {
                 prop_assert_eq!(core.latest(), pair.core.latest());
                 let time = now.saturating_add(ahead);
@@ -721,7 +722,7 @@ proptest! {
     }
 
     #[test]
-    fn law5_what_is_given_back_never_lets_what_is_used_be_over(
+    fn law5_giving_back_never_lets_used_units_exceed_the_limit(
         limits in any_limits(),
         steps in prop::collection::vec((any_when(), any_cost(), any::<bool>(), any::<Index>()), 1..40)
     ) {
@@ -742,7 +743,7 @@ proptest! {
                 promised.push((grant.at, grant.units));
             }
         }
-        // What costs nothing holds no place: when what stood before it is undone, others may come before it.
+        // A cost of 0 keeps no time: if the grant before it is undone, others may come before it.
         let is_kept = |((_, units), used): &((u64, u64), bool)| *used && *units > 0;
         let kept: Vec<_> = promised.into_iter().zip(used).filter(is_kept).map(|(grant, _)| grant).collect();
         prop_assert!(kept.is_sorted_by_key(|(at, _)| *at));
@@ -753,7 +754,7 @@ proptest! {
 }
 
 #[test]
-fn law5_nothing_is_given_back_while_a_time_given_to_another_lies_ahead() {
+fn law5_nothing_is_given_back_before_another_grants_time() {
     let mut core = core(&[bucket(10, SECOND, 2)], 0);
     let tenth = SECOND / 10;
     let _ = core.take(0, 2).unwrap();
@@ -766,12 +767,12 @@ fn law5_nothing_is_given_back_while_a_time_given_to_another_lies_ahead() {
     assert_eq!(core, untouched);
     // Its time has come: used or not, it cannot be undone.
     core.give_back(3 * tenth, &last);
-    assert_eq!(core.take(3 * tenth, 1).unwrap().at, 3 * tenth, "not used, it is credited");
+    assert_eq!(core.take(3 * tenth, 1).unwrap().at, 3 * tenth, "an unused grant is credited");
     assert_eq!(core.take(3 * tenth, 1).unwrap().at, 4 * tenth, "once");
 }
 
 #[test]
-fn law5_giving_back_what_cost_nothing_undoes_nobody_elses_reservation() {
+fn law5_giving_back_a_cost_of_0_undoes_no_other_reservation() {
     let mut core = core(&[bucket(10, SECOND, 1)], 0);
     let _ = core.take(0, 1).unwrap();
     assert_eq!(core.take(0, 1).unwrap().at, SECOND / 10);
@@ -781,28 +782,28 @@ fn law5_giving_back_what_cost_nothing_undoes_nobody_elses_reservation() {
 }
 
 #[test]
-fn law5_of_a_cost_above_the_burst_no_more_than_the_burst_comes_back() {
+fn law5_a_cost_above_the_burst_gives_back_at_most_the_burst() {
     let mut core = core(&[bucket(10, SECOND, 2)], 0);
     let tenth = SECOND / 10;
     let grant = core.take(0, 20).unwrap();
     assert_eq!(grant.at, 18 * tenth);
-    assert_eq!(core.take(22 * tenth, 4).unwrap().at, 24 * tenth, "it found a full bucket");
+    assert_eq!(core.take(22 * tenth, 4).unwrap().at, 24 * tenth, "the bucket was full");
     core.give_back(24 * tenth, &grant);
-    assert_eq!(core.take(24 * tenth, 1).unwrap().at, 25 * tenth, "with or without what was given back");
+    assert_eq!(core.take(24 * tenth, 1).unwrap().at, 25 * tenth, "the same with or without giving back");
 }
 
 #[test]
-fn law5_what_the_bucket_gained_since_is_not_given_back_as_well() {
+fn law5_gains_since_the_grant_are_deducted_when_giving_back() {
     let mut core = core(&[bucket(10, SECOND, 2)], 0);
     let _ = core.take(0, 1).unwrap();
     let grant = core.take(0, 1).unwrap();
     core.give_back(SECOND / 10, &grant);
-    // Had it not been granted, the bucket would have been full for just as long as it takes to earn it.
+    // Without the grant, the bucket would have been full for exactly the time that earns it.
     assert_eq!(core.available(SECOND / 10), 1);
 }
 
 #[test]
-fn law5_from_its_time_on_a_reservation_is_not_undone_but_credited_less_the_gain() {
+fn law5_a_due_reservation_is_credited_less_the_gain() {
     let mut core = core(&[bucket(10, SECOND, 2)], 0);
     let tenth = SECOND / 10;
     let _ = core.take(0, 2).unwrap();
@@ -814,7 +815,7 @@ fn law5_from_its_time_on_a_reservation_is_not_undone_but_credited_less_the_gain(
 }
 
 #[test]
-fn law5_what_is_given_back_to_a_window_leaves_nothing_to_remember() {
+fn law5_giving_back_to_a_window_leaves_no_entries() {
     let mut core = core(&[Limit::Window { count: 10, period: HOUR }], 0);
     for second in 0..2000 {
         let grants = [0, 1, 2].map(|later| core.take(second * SECOND + later, 1).unwrap());
@@ -827,7 +828,7 @@ fn law5_what_is_given_back_to_a_window_leaves_nothing_to_remember() {
 }
 
 #[test]
-fn law5_undoing_a_reservation_brings_back_the_grant_that_had_to_leave_the_window_for_it() {
+fn law5_undoing_a_reservation_restores_the_entry_that_left_the_window() {
     let mut core = core(&[Limit::Window { count: 1, period: SECOND }], 0);
     let _ = core.take(0, 1).unwrap();
     let grant = core.take(0, 1).unwrap();
@@ -854,13 +855,13 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
 
     #[test]
-    fn law6_a_refusal_charges_none_and_a_wait_told_is_exact(
+    fn law6_a_refusal_charges_nothing_and_its_wait_is_exact(
         limits in any_limits(), start in any_size(60), schedule in any_schedule(40),
         waits in prop::collection::vec(prop_oneof![Just(0), any_size(64)], 40)
     ) {
         let mut pair = Pair::new(&limits, start);
         let mut waits = waits.into_iter();
-        // Time read out of order counts as the time before it.
+        // A time read out of order counts as the time before it.
         let mut read = start;
         run(&limits, start, &schedule, |now, cost| {
             let untouched = pair.core.clone();
@@ -872,7 +873,7 @@ proptest! {
                     assert_eq!(wait, granted.at - now.max(read));
                     assert!(wait > max_wait);
                     assert_eq!(pair.core, untouched);
-                    // Exactly that long is long enough.
+                    // Exactly that wait is enough.
                     assert_eq!(pair.core.clone().take_within(now, cost, wait).map(|grant| grant.at), Ok(granted.at));
                 }
                 (Ok(grant), Some(granted)) => {
@@ -894,7 +895,7 @@ fn law6_a_cost_above_one_windows_count_is_refused_by_all() {
     let mut core = core(&limits, 0);
     let untouched = core.clone();
     assert_eq!(core.take(0, 6), Err(Refusal::Never));
-    assert_eq!(core.take_run(u64::MAX, 6).map(|grant| grant.units), Ok(5), "a run is what conforms");
+    assert_eq!(core.take_run(u64::MAX, 6).map(|grant| grant.units), Ok(5), "a run contains only what conforms");
     let mut core = untouched.clone();
     assert_eq!(core.take_within(0, 6, u64::MAX), Err(Refusal::Never));
     assert_eq!(core, untouched);
@@ -907,14 +908,14 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
 
     #[test]
-    fn law7_times_read_out_of_order_are_as_good_as_clamped_ones(
+    fn law7_times_read_out_of_order_are_clamped(
         limits in any_limits(), requests in prop::collection::vec((any_size(45), any_cost()), 1..50)
     ) {
         let (mut raw, mut clamped) = (core(&limits, 0), Pair::new(&limits, 0));
         let mut latest = 0;
         for (now, cost) in requests {
             let cost = cost.units(&limits);
-            // What is refused for ever, and what costs nothing, leaves no trace, not even of its time.
+            // A request that is refused for ever, or costs 0, leaves no trace, not even of its time.
             if cost == 0 || raw.conforms_at(now, cost).is_err() {
                 continue;
             }
@@ -938,7 +939,7 @@ fn law7_time_that_goes_back_credits_nothing() {
 }
 
 #[test]
-fn law7_who_read_the_time_before_another_was_served_is_not_refused_what_is_there() {
+fn law7_an_older_clock_reading_is_not_refused_available_units() {
     let mut core = core(&[bucket(10, SECOND, 3)], 0);
     assert_eq!(core.take_within(SECOND, 1, 0).map(|grant| grant.at), Ok(SECOND));
     assert_eq!(core.available(SECOND - 1), 2);
@@ -948,7 +949,7 @@ fn law7_who_read_the_time_before_another_was_served_is_not_refused_what_is_there
 }
 
 #[test]
-fn law7_years_of_idle_fill_the_bucket_and_no_more() {
+fn law7_years_of_idle_time_fill_the_bucket_and_no_more() {
     for (units, period) in [(3, SECOND), (10, 1), (1, YEAR), (1_000_003, SECOND), (700, MINUTE)] {
         let limits = [bucket(units, period, 7), Limit::Window { count: 9, period: SECOND }];
         let mut pair = Pair::new(&limits, 0);

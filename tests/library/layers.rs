@@ -1,14 +1,14 @@
-//! Each layer may import only what stands before it (the list below, in order).
+//! Each layer may import only layers before it (in the list below).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Modules in the same row may not import each other, except where a row is a list of its own.
+/// Modules in one row may not import each other, unless the row is a list of its own.
 const LAYERS: [&[&str]; 5] =
     [&["rate", "clock"], &["limits"], &["store"], &["limiter", "semaphore", "leaky_bucket"], &["flow"]];
 
-/// `launch` comes last.
+/// `launch` is last.
 const LAST: &str = "launch";
 
 fn rank(module: &str) -> Option<usize> {
@@ -21,7 +21,7 @@ fn sources(folder: &Path) -> Vec<PathBuf> {
     entries.flat_map(|path| if path.is_dir() { sources(&path) } else { vec![path] }).collect()
 }
 
-/// The words that follow `crate::` in the code, comments left out.
+/// The words that follow `crate::` in the code, without comments.
 fn imports(text: &str) -> Vec<String> {
     let code = text.lines().filter(|line| !line.trim_start().starts_with("//"));
     let words = code.flat_map(|line| line.split("crate::").skip(1).map(str::to_owned).collect::<Vec<_>>());
@@ -45,7 +45,7 @@ fn no_layer_imports_a_later_one() {
     assert!(seen > 10, "only {seen} imports were found: the test looks in the wrong place");
 }
 
-/// Only the program knows the command line, the terminal and how errors are told.
+/// Only the program may use clap, the terminal and anyhow.
 #[test]
 fn only_the_program_knows_clap_and_anyhow() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");

@@ -1,4 +1,4 @@
-//! The names and the behaviour of leaky-bucket 1.1.2: each test names the requirement it keeps (D1 … D11).
+//! The names and the behaviour of leaky-bucket 1.1.2. Each test name begins with the requirement it checks (D1 … D11).
 
 use crate::limiters::{Count, ms, poll_once};
 use std::future::Future;
@@ -35,13 +35,13 @@ fn d1_defaults_and_clamps() {
 
 #[test]
 #[should_panic(expected = "refill amount cannot be zero")]
-fn d1_a_refill_of_nothing_panics() {
+fn d1_a_refill_of_0_panics() {
     RateLimiter::builder().refill(0);
 }
 
 #[test]
 #[should_panic(expected = "interval must be non-zero")]
-fn d1_an_interval_of_nothing_panics() {
+fn d1_an_interval_of_0_panics() {
     RateLimiter::builder().interval(Duration::ZERO);
 }
 
@@ -63,20 +63,20 @@ async fn d2_getters_and_debug_and_threads() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn d2_the_balance_is_what_can_be_had_without_waiting() {
+async fn d2_the_balance_is_what_can_be_taken_without_waiting() {
     for fair in [true, false] {
         let limiter = RateLimiter::builder().initial(5).fair(fair).build();
         assert_eq!(limiter.balance(), 5);
         let mut waiting = Box::pin(limiter.acquire(6));
         assert!(poll_once(&mut waiting).is_pending());
-        assert_eq!((limiter.balance(), limiter.try_acquire(1)), (0, false), "who waits gathers, fair or not");
+        assert_eq!((limiter.balance(), limiter.try_acquire(1)), (0, false), "a waiter accrues credit, fair or not");
         drop(waiting);
         assert_eq!((limiter.balance(), limiter.try_acquire(5)), (5, true));
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn d3_nothing_never_suspends_and_done_stays_ready() {
+async fn d3_a_cost_of_0_never_suspends_and_a_done_future_stays_ready() {
     let limiter = Arc::new(limiter(1, 100));
     let mut waiting = Box::pin(limiter.acquire(1));
     assert!(poll_once(&mut waiting).is_pending());
@@ -137,7 +137,7 @@ async fn d5_the_grid_begins_at_the_build_and_try_is_capped() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn d5_a_bucket_that_keeps_nothing_still_serves_who_waits() {
+async fn d5_a_bucket_of_max_0_still_serves_waiters() {
     let limiter = RateLimiter::builder().refill(3).max(0).interval(ms(100)).build();
     let start = Instant::now();
     limiter.acquire(1).await;
@@ -148,7 +148,7 @@ async fn d5_a_bucket_that_keeps_nothing_still_serves_who_waits() {
 
 /// In any time t at most max + refill · (⌊t / interval⌋ + 1).
 #[tokio::test(start_paused = true)]
-async fn d5_what_a_refill_leaves_over_is_kept_up_to_the_most() {
+async fn d5_the_rest_of_a_refill_is_kept_up_to_max() {
     let limiter = RateLimiter::builder().refill(100).max(5).interval(ms(100)).build();
     limiter.acquire(1).await;
     assert_eq!(limiter.balance(), 5);
@@ -255,7 +255,7 @@ async fn d8_ten_tasks_of_ten_tens_all_complete() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn d9_a_giant_that_leaves_frees_those_behind() {
+async fn d9_a_cancelled_large_waiter_frees_those_behind_it() {
     let limiter = RateLimiter::builder().refill(10).max(100).interval(ms(100)).build();
     let mut giant = Box::pin(limiter.acquire(10_000));
     assert!(poll_once(&mut giant).is_pending());
@@ -276,7 +276,7 @@ async fn d9_a_giant_that_leaves_frees_those_behind() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn d10_only_polled_waiters_stand_before_who_tries() {
+async fn d10_only_polled_waiters_come_before_a_try() {
     let limiter = RateLimiter::builder().initial(5).max(10).build();
     let unpolled = limiter.acquire(2);
     let mut waiting = Box::pin(limiter.acquire(6));
@@ -289,9 +289,9 @@ async fn d10_only_polled_waiters_stand_before_who_tries() {
     assert!(limiter.try_acquire(4));
 }
 
-/// The same calls on the crate itself and here: fair or not, who waits is not starved by those who try.
+/// The same calls on the crate and here: fair or not, tries do not starve a waiter.
 #[tokio::test(start_paused = true)]
-async fn d10_an_unfair_waiter_is_not_starved_by_those_who_try() {
+async fn d10_tries_do_not_starve_an_unfair_waiter() {
     macro_rules! tried_every_10_ms {
         ($limiter:expr) => {{
             let limiter = Arc::new($limiter.initial(2).fair(false).build());
@@ -309,7 +309,7 @@ async fn d10_an_unfair_waiter_is_not_starved_by_those_who_try() {
     let theirs = tried_every_10_ms!(leaky_bucket::RateLimiter::builder());
     let (elapsed, stolen) = tried_every_10_ms!(RateLimiter::builder());
     assert_eq!((theirs.1, stolen), (0, 0));
-    // Looked at every 10 ms, and the crate's task is woken once more before it is done.
+    // Polled every 10 ms; the crate's task is woken once more before it is done.
     assert!(theirs.0 <= ms(310) && elapsed <= ms(310), "{theirs:?} {elapsed:?}");
 }
 
@@ -334,11 +334,11 @@ macro_rules! done_at {
     }};
 }
 
-/// The one deliberate difference of `fair(false)`: the crate serves the task that holds its timer, here that of 3, after
-/// all the others, so that it waits for ever where others keep coming; here everybody is served in the order of arrival,
-/// as law 4 has it. By every refill as many units have gone out, or wait with who is first, there as here.
+/// The one deliberate difference with `fair(false)`. The crate serves the task that holds its timer (here the cost of
+/// 3) after all others, so it waits for ever if new ones keep coming. Here all are served in order of arrival, as law 4
+/// requires. At every refill the same number of units has been granted, or waits with the first waiter, in both.
 #[tokio::test(start_paused = true)]
-async fn d8_unfair_is_in_order_here_and_the_same_in_all() {
+async fn d8_unfair_waiters_are_served_in_order_with_the_same_total() {
     let costs = [1, 3, 2, 5, 1, 0, 7];
     let theirs = leaky_bucket::RateLimiter::builder().refill(2).initial(3).fair(false).build();
     assert_eq!(done_at!(theirs, costs), [0, 800, 100, 400, 400, 0, 800]);
@@ -354,7 +354,7 @@ async fn d8_unfair_is_in_order_here_and_the_same_in_all() {
     );
 }
 
-/// It panicked, as that lies more than 584 years ahead. The crate waits.
+/// This once panicked, because the time is more than 584 years ahead. The crate waits.
 #[tokio::test(start_paused = true)]
 async fn d4_the_largest_cost_waits_like_any_other() {
     for fair in [true, false] {
@@ -388,7 +388,7 @@ fn d11_unfair_trying_never_wedges() {
 async fn d11_acquires_in_one_task_do_not_freeze_each_other() {
     let limiter = limiter(1, 100);
     let start = Instant::now();
-    // The first is polled once and then left alone; the others must still come through.
+    // The first is polled once and never again; the others must still be served.
     let mut left_alone = Box::pin(limiter.acquire(1));
     assert!(poll_once(&mut left_alone).is_pending());
     tokio::join!(limiter.acquire(1), limiter.acquire(1), limiter.acquire(1));
@@ -397,7 +397,7 @@ async fn d11_acquires_in_one_task_do_not_freeze_each_other() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn d11_a_core_that_is_not_polled_any_more_wakes_the_next() {
+async fn d11_a_core_that_is_no_longer_polled_wakes_the_next() {
     let limiter = limiter(1, 100);
     let count = Arc::new(Count::default());
     let waker = Waker::from(count.clone());
@@ -430,7 +430,7 @@ async fn d11_late_wake_ups_lose_no_refill() {
         }
     });
     while !consumer.is_finished() {
-        // Whoever waits is seen to every 2.7 ms only.
+        // Waiters are polled only every 2.7 ms.
         tokio::time::advance(Duration::from_micros(2700)).await;
         tokio::task::yield_now().await;
     }
@@ -444,9 +444,9 @@ async fn d11_the_balance_is_current() {
     assert_eq!(limiter.balance(), 6);
 }
 
-/// What is left over of a refill goes to the next in line, though nothing is kept: 20 units are 4 refills of 5.
+/// The rest of a refill goes to the next waiter even if the bucket keeps nothing: 20 units are 4 refills of 5.
 #[tokio::test(start_paused = true)]
-async fn d5_a_refill_is_shared_by_those_in_line_whatever_is_kept() {
+async fn d5_waiters_share_a_refill_whatever_max_is() {
     let limiter = RateLimiter::builder().max(0).initial(0).refill(5).build();
     let start = Instant::now();
     let (a, b, c) = (limiter.acquire(7), limiter.acquire(3), limiter.acquire(10));
@@ -454,6 +454,6 @@ async fn d5_a_refill_is_shared_by_those_in_line_whatever_is_kept() {
     assert_eq!(start.elapsed(), ms(400));
     let waits = limiter.acquire(3);
     waits.await;
-    assert!(!limiter.try_acquire(1), "with nobody in line the rest is lost");
+    assert!(!limiter.try_acquire(1), "without a waiter the rest is lost");
     assert_eq!(start.elapsed(), ms(500));
 }

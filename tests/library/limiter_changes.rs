@@ -1,4 +1,4 @@
-//! What is changed while a limiter runs: settling, rates, bursts, places, pauses. None of it costs rate.
+//! Changes while a limiter runs: settling, rates, bursts, places, pauses. None of them costs rate.
 
 use crate::limiters::{FakeTimer, ms, poll_once};
 use std::sync::Arc;
@@ -7,7 +7,8 @@ use throttle::limiter::{AcquireError, Limiter, Refill};
 use throttle::semaphore::Semaphore;
 use tokio::time::Instant;
 
-/// How long `rounds` acquires take at 10 000/s, on a clock that wakes up to a millisecond late, when `change` follows each.
+/// How long `rounds` acquires take at 10 000/s, each followed by `change`, on a clock that wakes up to a millisecond
+/// late.
 async fn ten_thousand_a_second(rounds: u32, change: impl Fn(&Limiter)) -> Duration {
     let limiter = Limiter::new(10_000, 1).unwrap();
     let start = Instant::now();
@@ -31,9 +32,9 @@ async fn a_change_that_changes_nothing_costs_no_rate() {
     }
 }
 
-/// Each gives back a half of what it took: twice as many fit in a second.
+/// Each gives back half of what it took, so twice as many fit in a second.
 #[tokio::test(start_paused = true)]
-async fn what_is_given_back_at_every_step_is_there_for_the_next() {
+async fn units_given_back_are_available_to_the_next_acquire() {
     let limiter = Limiter::new(10_000, 2).unwrap();
     limiter.acquire(2).await.unwrap();
     let start = Instant::now();
@@ -58,7 +59,7 @@ async fn a_rate_that_alternates_runs_at_its_mean() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn places_that_are_handed_on_cost_no_rate() {
+async fn handing_places_on_costs_no_rate() {
     for (tasks, capacity) in [(2, 1), (5, 1), (7, 3)] {
         let semaphore = Semaphore::new(capacity, 10_000).unwrap();
         let start = Instant::now();
@@ -78,7 +79,7 @@ async fn places_that_are_handed_on_cost_no_rate() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_place_that_was_held_for_long_leaves_no_burst_behind() {
+async fn a_place_held_for_long_causes_no_burst() {
     let semaphore = Semaphore::new(1, 10_000).unwrap();
     for _ in 0..50 {
         drop(semaphore.acquire().await.unwrap()); // late by up to a millisecond each time
@@ -95,9 +96,9 @@ async fn a_place_that_was_held_for_long_leaves_no_burst_behind() {
     assert!(start.elapsed() >= Duration::from_micros(800), "{:?}", start.elapsed());
 }
 
-/// Each call is estimated at 10 and uses 100: the rate holds for what is used.
+/// Each call is estimated at 10 and uses 100. The rate holds for the units used.
 #[tokio::test(start_paused = true)]
-async fn what_was_used_beyond_the_estimate_is_owed_by_those_behind() {
+async fn use_beyond_the_estimate_delays_later_waiters() {
     let limiter = Limiter::new(1000, 10).unwrap();
     let start = Instant::now();
     for _ in 0..100 {
@@ -109,7 +110,7 @@ async fn what_was_used_beyond_the_estimate_is_owed_by_those_behind() {
 }
 
 #[test]
-fn a_debt_is_exact_and_what_is_given_back_pays_it_first() {
+fn a_debt_is_exact_and_units_given_back_pay_it_first() {
     let timer = Arc::new(FakeTimer::default());
     let limiter = Limiter::builder().rate(3, ms(1000)).burst(4).timer(timer.clone()).build().unwrap();
     limiter.reconcile(11, 0).unwrap(); // 4 there, 7 owed
@@ -132,7 +133,7 @@ fn a_debt_is_exact_and_what_is_given_back_pays_it_first() {
 
 /// Without a lock or with it, the debt is the same.
 #[test]
-fn a_debt_is_kept_by_takers_that_need_no_lock() {
+fn the_fast_path_respects_a_debt() {
     let timer = Arc::new(FakeTimer::default());
     let limiter = Limiter::builder().rate(1, ms(1000)).burst(5).timer(timer.clone()).build().unwrap();
     limiter.reconcile(8, 0).unwrap();
@@ -165,7 +166,7 @@ fn a_debt_counts_in_a_window_and_in_whole_refills() {
 }
 
 #[test]
-fn nobody_is_granted_anything_during_a_pause_and_places_are_kept() {
+fn a_pause_grants_nothing_and_keeps_the_queue() {
     let timer = Arc::new(FakeTimer::default());
     let limiter = Limiter::builder().rate(10, ms(1000)).burst(5).timer(timer.clone()).build().unwrap();
     limiter.try_acquire(5).unwrap();
@@ -174,7 +175,7 @@ fn nobody_is_granted_anything_during_a_pause_and_places_are_kept() {
     let told = limiter.reserve(1).unwrap();
     limiter.pause_for(Duration::from_secs(2));
     limiter.pause_for(Duration::from_secs(1)); // does not end it
-    assert_eq!(told.at(), ms(400), "a time told is not moved");
+    assert_eq!(told.at(), ms(400), "a reservation is not moved");
     limiter.reconcile(0, 3).unwrap(); // nothing is saved up
     timer.to(1_999_999_999);
     assert!(line.iter_mut().all(|one| poll_once(one).is_pending()));
@@ -191,7 +192,7 @@ fn nobody_is_granted_anything_during_a_pause_and_places_are_kept() {
 }
 
 #[test]
-fn after_a_pause_the_bucket_is_empty_whatever_was_cancelled_meanwhile() {
+fn after_a_pause_the_bucket_is_empty_despite_cancelled_waiters() {
     let timer = Arc::new(FakeTimer::default());
     let limiter = Limiter::builder().rate(10, ms(1000)).burst(5).timer(timer.clone()).build().unwrap();
     limiter.try_acquire(5).unwrap();
@@ -217,9 +218,9 @@ fn without_a_bucket_a_pause_holds_too() {
     assert!(timer.to_next() && poll_once(&mut waiter).is_ready());
 }
 
-/// Whatever is there for the taking, other tasks have their turns.
+/// Even if units are always available, other tasks get their turns.
 #[tokio::test]
-async fn a_loop_of_acquires_that_are_all_ready_yields_to_other_tasks() {
+async fn a_loop_of_ready_acquires_yields_to_other_tasks() {
     let limiter = Limiter::new(1_000_000_000, 1_000_000_000).unwrap();
     let semaphore = Semaphore::new(10, 1_000_000_000).unwrap();
     let refills = throttle::leaky_bucket::RateLimiter::builder().max(100_000).initial(100_000).build();
@@ -249,7 +250,7 @@ async fn a_loop_of_acquires_that_are_all_ready_yields_to_other_tasks() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_yields_keeps_its_place_and_costs_no_rate() {
+async fn yielding_keeps_the_place_and_costs_no_rate() {
     let limiter = Limiter::new(10_000, 100).unwrap();
     let start = Instant::now();
     for _ in 0..10_100 {

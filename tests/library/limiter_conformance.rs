@@ -1,7 +1,7 @@
-//! Other people's tables, in `conformance.json`, held against the limiter as its callers see it.
+//! Other libraries' tables, in `conformance.json`, compared with the limiter as its callers see it.
 //!
-//! Go's reservations refuse what is above the burst, and so does this limiter unless told otherwise, so those rows agree
-//! here. What differs on purpose stands in [`DIFFERENCES`] with its reason; a difference that is never met fails.
+//! Like Go, this limiter refuses reservations above the burst by default, so those rows agree here. Differences on
+//! purpose are listed in [`DIFFERENCES`] with their reasons; a listed difference that does not occur fails.
 
 use crate::limiters::FakeTimer;
 use serde_json::Value;
@@ -15,7 +15,7 @@ const BACK: &str = "law 7: a request at an earlier time than the last is one at 
 const PROMISED: &str = "law 5: a reservation is a promise: nothing is given back while a time given to another lies ahead, \
     unless it was the last given, and no later take is granted before the latest time given, whatever the rate then is";
 
-/// Group, row, when it acts here in nanoseconds (`None`: it is refused), why.
+/// Group, row, when it acts here in nanoseconds (`None` if refused), and why.
 const DIFFERENCES: [(&str, usize, Option<u64>, &str); 10] = [
     ("go.JumpBackwards", 5, None, BACK),
     ("go.ReserveJumpBack", 1, Some(200_000_000), BACK),
@@ -41,7 +41,7 @@ fn limiter(rate: u64, burst: u64) -> (Limiter, Arc<FakeTimer>) {
     (builder.timer(timer.clone()).build().unwrap(), timer)
 }
 
-/// What is answered here, and how often differently on purpose.
+/// The answers given here, and how many differ on purpose.
 #[derive(Default)]
 struct Checked {
     rows: usize,
@@ -49,7 +49,7 @@ struct Checked {
 }
 
 impl Checked {
-    /// `expected` and `got`: when it acts, `None` where it is refused.
+    /// `expected` and `got`: when it acts; `None` if refused.
     fn row(&mut self, group: &str, row: usize, expected: Option<u64>, got: Option<u64>) {
         self.rows += 1;
         match DIFFERENCES.iter().find(|(name, number, ..)| (*name, *number) == (group, row)) {
@@ -67,7 +67,7 @@ fn number(value: &Value) -> u64 {
     value.as_u64().unwrap_or_else(|| panic!("{value} is no number"))
 }
 
-/// The tokens said to be there before; less than nothing is none.
+/// The tokens before, according to the table; negative counts as 0.
 fn tokens_before(limiter: &Limiter, value: &Value) {
     assert_eq!(limiter.available(), value.as_u64().unwrap_or(0));
 }
@@ -165,7 +165,7 @@ fn bucket4j_refill_delay_and_intervals() {
                 "bucket4j.refill" => {
                     let [initial, capacity, refill, period] = [0, 1, 2, 3].map(|at| number(&row[at]));
                     let (limiter, timer) = bucket(initial, capacity, refill, period, Refill::Continuous);
-                    // Time that goes back, as in one row, is time that stands still.
+                    // A time that goes back, as in one row, counts as a time that stands still.
                     timer.to(row[4].as_u64().unwrap_or(0));
                     assert_eq!(limiter.available(), number(&row[5]), "{row}");
                 }

@@ -1,4 +1,4 @@
-//! What callers give and see: rates, amounts, errors of the builder, owned acquires, clocks.
+//! What callers pass in and get back: rates, amounts, builder errors, owned acquires, clocks.
 
 use crate::limiters::{FakeTimer, ms, poll_once};
 use std::future::Future;
@@ -25,7 +25,7 @@ fn a_rate_of_any_count_in_any_period_is_kept_to_the_nanosecond() {
     }
 }
 
-/// What was chosen for a bucket that is not there used to be passed over in silence.
+/// Options for a bucket that does not exist used to be ignored silently.
 #[test]
 fn burst_initial_and_refill_need_a_rate_beside_written_limits() {
     let limits = || Limiter::builder().limit("5/s".parse().unwrap());
@@ -52,12 +52,12 @@ fn reservations_count_neither_as_waiters_nor_for_the_most_of_them() {
     let reserved: Vec<_> = (0..5).map(|_| limiter.reserve(1).unwrap()).collect();
     assert_eq!(limiter.waiters(), 1);
     let mut second = Box::pin(limiter.acquire(1));
-    assert!(poll_once(&mut second).is_pending(), "reservations do not fill the line");
+    assert!(poll_once(&mut second).is_pending(), "reservations do not fill the queue");
     assert_eq!(limiter.waiters(), 2);
     assert_eq!(poll_once(&mut Box::pin(limiter.acquire(1))), Poll::Ready(Err(AcquireError::Full)));
     let more = limiter.reserve(1).unwrap();
     let seconds = [&reserved[4], &more].map(|reservation| reservation.at().as_secs());
-    assert_eq!((limiter.waiters(), seconds), (2, [6, 8]), "nor does a full line refuse them");
+    assert_eq!((limiter.waiters(), seconds), (2, [6, 8]), "a full queue does not refuse them");
     drop(first);
     assert_eq!(limiter.waiters(), 1);
 }
@@ -67,10 +67,10 @@ fn is_static<T: Send + Sync + Unpin + 'static>(value: T) -> T {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_owned_acquire_outlives_every_borrow_and_waits_in_the_same_line() {
+async fn an_owned_acquire_outlives_every_borrow_and_waits_in_the_same_queue() {
     let limiter = Arc::new(Limiter::new(1, 1).unwrap());
     let mut line: Vec<AcquireOwned> = (0..3).map(|_| is_static(limiter.acquire_owned(1))).collect();
-    assert_eq!(limiter.available(), 1, "one never polled takes nothing");
+    assert_eq!(limiter.available(), 1, "a future never polled takes nothing");
     let mut borrowed = limiter.acquire(1);
     let start = tokio::time::Instant::now();
     assert_eq!((&mut line[0]).await, Ok(()));
@@ -138,10 +138,10 @@ fn on_a_fake_clock_futures_and_threads_are_granted_as_time_is_moved() {
     let mut line: Vec<_> = (0..100).map(|_| Box::pin(limiter.acquire(1))).collect();
     assert_eq!(line.iter_mut().map(poll_once).filter(Poll::is_ready).count(), 1);
     clock.advance(10 * SECOND);
-    assert_eq!(limiter.waiters(), 79, "each at its own time, none too late for the schedule");
+    assert_eq!(limiter.waiters(), 79, "each at its own time, none late");
     assert_eq!(limiter.last_grant(), ms(10_000));
     clock.set(1000 * SECOND);
-    assert_eq!(limiter.waiters(), 77, "a jump is a late wake-up: a full bucket is made up for, no more");
+    assert_eq!(limiter.waiters(), 77, "after a jump at most a full bucket is granted");
     drop(line);
 
     let thread = std::thread::spawn({

@@ -1,6 +1,7 @@
-//! Faults seen in at least two limiter libraries, each by its name. Those that other tests keep: a retry time rounded down
-//! is `a4`, a wake-up storm `a8`, small before big `a9`, a cancelled waiter's slot `a10` and `c6`, a crash that leaks
-//! concurrency `c9`, a schedule re-anchored after a late wake-up is in `wakeups`.
+//! Faults seen in at least two limiter libraries, each test named after one. Other tests cover the rest: a retry time
+//! rounded down in `a4`, a wake-up storm in `a8`, small costs served before big ones in `a9`, a cancelled waiter's slot
+//! in `a10` and `c6`, a crash that leaks concurrency in `c9`, and a schedule that restarts after a late wake-up in
+//! `wakeups`.
 
 use crate::limiters::{FakeTimer, ms, poll_once};
 use std::num::NonZeroU64;
@@ -30,7 +31,7 @@ fn an_interval_is_not_truncated_to_nanoseconds() {
 }
 
 #[test]
-fn no_remainder_is_dropped_by_looking_often() {
+fn reading_the_state_often_drops_no_remainder() {
     let (limiter, timer) = limiter(1, Duration::from_secs(3600), 1);
     limiter.try_acquire(1).unwrap();
     for time in (0..HOUR).step_by(5_000_000) {

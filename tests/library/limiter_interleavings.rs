@@ -1,5 +1,5 @@
-//! Random interleavings of everything a limiter can be asked, against a model that knows no queue, no alarm and no
-//! fraction of a nanosecond.
+//! Random interleavings of all calls to a limiter, compared with a model that has no queue, no alarm and no fractions
+//! of a nanosecond.
 
 use crate::limiters::{FakeTimer, ms, poll_once};
 use proptest::prelude::*;
@@ -10,14 +10,15 @@ use std::task::Poll;
 use std::time::Duration;
 use throttle::limiter::{Acquire, Limiter, Oversize, Timer};
 
-/// Rates prime to ten, so that the model's thousandths are the limiter's own fractions, and a changed rate rounds nothing.
+/// Rates without a common factor with 10, so that the model's thousandths are the limiter's own fractions, and a
+/// changed rate rounds nothing.
 const RATES: [u64; 6] = [1, 3, 7, 21, 99, 333];
 
 #[derive(Clone, Debug)]
 enum Step {
     Acquire(u64),
     Try(u64),
-    /// One of the line goes away.
+    /// One waiter of the queue leaves.
     Cancel(prop::sample::Index),
     /// So many milliseconds.
     Pass(u64),
@@ -34,7 +35,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// The token bucket and its line, a millisecond at a time.
+/// The token bucket and its queue, in steps of a millisecond.
 struct Model {
     rate: u64,
     burst: u64,
@@ -50,7 +51,7 @@ impl Model {
         self.serve();
     }
 
-    /// Who waits gathers as much as he needs; what nobody waits for is capped.
+    /// A waiter accrues as much credit as it needs; credit that no waiter needs is capped.
     fn serve(&mut self) {
         while self.line.front().is_some_and(|&(_, cost)| cost * 1000 <= self.credit) {
             let (number, cost) = self.line.pop_front().unwrap();
@@ -97,7 +98,7 @@ impl Bench<'_> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
-    /// Laws 2, 4 and 5: whatever happens, exactly those are granted that a bucket and a line would grant, in that order.
+    /// Laws 2, 4 and 5: the limiter grants exactly what a bucket with a queue would grant, in that order.
     #[test]
     fn law_2_4_5_it_grants_what_the_model_grants(burst in 1_u64..8, steps in prop::collection::vec(step(), 1..60)) {
         let timer = Arc::new(FakeTimer::default());
@@ -109,7 +110,7 @@ proptest! {
         for (number, step) in steps.into_iter().enumerate() {
             match step {
                 Step::Acquire(cost) => {
-                    // Nothing is had at once, whoever waits.
+                    // Trying gets nothing while somebody waits.
                     if cost == 0 { model.granted.push(number) } else { model.line.push_back((number, cost)) }
                     bench.waiting.push((number, Box::pin(bench.limiter.acquire(cost))));
                     model.serve();
@@ -146,8 +147,8 @@ proptest! {
         prop_assert_eq!((limiter.waiters(), limiter.available()), (0, burst), "nothing is leaked");
     }
 
-    /// Laws 2 and 5 with reservations among the waiters: never over in any stretch of time, no promise moved, and all
-    /// of it back at the end.
+    /// Laws 2 and 5 with reservations among the waiters: never over in any interval, no reservation moved, and all
+    /// units back at the end.
     #[test]
     fn law_2_5_reservations_among_waiters_are_never_over_and_never_moved(
         rate in prop::sample::select(&RATES[..]), burst in 1_u64..8, fair in any::<bool>(),
@@ -169,7 +170,7 @@ proptest! {
                 3 if !reserved.is_empty() => {
                     let (at, reservation) = reserved.remove(index.index(reserved.len()));
                     prop_assert_eq!(at, reservation.at());
-                    // One whose time has come has been used.
+                    // A reservation whose time has come has been used.
                     if at > Duration::from_nanos(timer.now()) { reservation.cancel() } else { left.push((at, cost_of(&reservation))) }
                 }
                 4 if !waiting.is_empty() => drop(waiting.remove(index.index(waiting.len()))),
@@ -193,7 +194,8 @@ proptest! {
             for &(to, units) in &left[first..] {
                 cost += units;
                 let most = u128::from(burst) * 1_000_000_000 + u128::from(rate) * to.checked_sub(from).unwrap().as_nanos();
-                // A time told is rounded up by less than a nanosecond, which the stretch may be short of.
+                // A reservation's time is rounded up by less than a nanosecond, so the interval may be that much
+                // shorter.
                 prop_assert!(u128::from(cost) * 1_000_000_000 <= most + u128::from(rate), "{left:?}");
             }
         }

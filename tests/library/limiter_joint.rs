@@ -19,7 +19,7 @@ fn model(timer: Option<Arc<FakeTimer>>) -> JointLimiter<2> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whichever_limit_is_scarce_sets_the_time_and_all_are_charged_then() {
+async fn the_scarce_limit_sets_the_time_and_all_are_charged_then() {
     let model = model(None);
     let start = Instant::now();
     for (costs, millis, left) in [
@@ -65,7 +65,7 @@ fn a_refusal_charges_none() {
 
 /// Laws 4 and 5.
 #[test]
-fn the_first_in_line_is_served_first_and_who_leaves_takes_nothing_of_any_kind() {
+fn the_first_waiter_is_served_first_and_a_cancelled_one_takes_nothing() {
     let timer = Arc::new(FakeTimer::default());
     let model = model(Some(timer.clone()));
     assert_eq!(model.try_acquire([0, 1000]), Ok(()));
@@ -76,7 +76,7 @@ fn the_first_in_line_is_served_first_and_who_leaves_takes_nothing_of_any_kind() 
     timer.to(500_000_000);
     assert!(line.iter_mut().all(|waiter| poll_once(waiter).is_pending()), "smaller ones do not overtake");
     drop(line.remove(0));
-    assert!(poll_once(&mut line[0]).is_ready(), "500 tokens have come, and nobody before wants them any more");
+    assert!(poll_once(&mut line[0]).is_ready(), "500 tokens are available and the waiter before has left");
     assert!(poll_once(&mut line[1]).is_pending());
     assert_eq!(timer.next(), Some(1_000_000_000), "two requests are there, and one comes in half a second");
     timer.to_next();
@@ -85,7 +85,7 @@ fn the_first_in_line_is_served_first_and_who_leaves_takes_nothing_of_any_kind() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_window_counts_its_own_kind_and_what_is_above_it_is_never_granted() {
+async fn a_window_counts_its_own_kind_and_never_grants_more() {
     let requests = Limiter::builder().limit("2/s,window".parse().unwrap()).limit("3/5s,window".parse().unwrap());
     let tokens = Limiter::builder().rate(100, ms(1000)).oversize(Oversize::Wait);
     let model = Limiter::joint([requests, tokens]).unwrap();
@@ -101,7 +101,7 @@ async fn a_window_counts_its_own_kind_and_what_is_above_it_is_never_granted() {
     assert_eq!(model.acquire([3]).await, Err(AcquireError::Never { cost: 3.into() }));
 }
 
-/// Law 2: a window counts its part when it is handed over, also where a list of costs is fetched late.
+/// Law 2: a window counts its part when it is handed over, even if a list of costs is fetched late.
 #[test]
 fn a_window_of_one_kind_counts_what_is_fetched_late() {
     let timer = Arc::new(FakeTimer::default());
@@ -129,7 +129,7 @@ fn a_window_of_one_kind_counts_what_is_fetched_late() {
     assert_eq!(model.try_acquire([1, 1000]), Ok(()), "one of two requests, and the tokens were paid at 3.9 s");
 }
 
-/// B9: what was used beyond the estimate is owed, on the limit where it was used.
+/// B9: use beyond the estimate is owed, on the limit where it was used.
 #[tokio::test(start_paused = true)]
 async fn reconciling_gives_back_and_makes_debts_on_each_limit_by_itself() {
     let model = model(None);
@@ -150,7 +150,7 @@ async fn reconciling_gives_back_and_makes_debts_on_each_limit_by_itself() {
 }
 
 #[test]
-fn one_limiter_of_a_joint_one_may_not_be_unfair_nor_badly_built() {
+fn joint_refuses_an_unfair_or_badly_built_limiter() {
     let build = |builder| Limiter::joint([Limiter::builder(), builder]).map(|_| ());
     assert_eq!(build(Limiter::builder().fair(false)), Err(BuildError::JointIsFair));
     assert_eq!(build(Limiter::builder().rate(0, ms(1))), Err(BuildError::ZeroRate));
@@ -167,7 +167,7 @@ fn one_limiter_of_a_joint_one_may_not_be_unfair_nor_badly_built() {
 }
 
 #[test]
-fn threads_and_owned_futures_wait_in_the_same_line() {
+fn threads_and_owned_futures_wait_in_the_same_queue() {
     let clock = FakeClock::default();
     let requests = Limiter::builder().rate(2, ms(1000)).burst(1).timer(Arc::new(clock.clone()));
     let model = Limiter::joint([requests, Limiter::builder().rate(1000, ms(1000))]).unwrap();
@@ -195,8 +195,8 @@ fn threads_and_owned_futures_wait_in_the_same_line() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
-    /// Laws 1, 2 and 6: each grant comes at the least time at which both limits conform, as two limiters that are told
-    /// each other's times would have it.
+    /// Laws 1, 2 and 6: each grant comes at the earliest time at which both limits conform, as with two limiters that
+    /// exchange their times.
     #[test]
     fn each_grant_comes_at_the_least_common_time(
         (burst, other) in (1_u64..5, 1_u64..5),

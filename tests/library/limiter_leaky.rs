@@ -1,4 +1,4 @@
-//! The limiter as a leaky bucket with a queue: each test names the requirement it keeps (B1 … B11).
+//! The limiter as a leaky bucket with a queue. Each test name begins with the requirement it checks (B1 … B11).
 
 use crate::limiters::{ms, poll_once};
 use std::time::Duration;
@@ -11,7 +11,7 @@ fn info(limiter: &Limiter, units: f64) -> (bool, f64) {
     (has_capacity, needed)
 }
 
-/// How long each waited, one task after another in line.
+/// How long each task waited, one after another in the queue.
 async fn times(limiter: &Limiter, costs: &[u32]) -> Vec<Duration> {
     let start = Instant::now();
     let mut times = Vec::new();
@@ -80,7 +80,7 @@ fn b4_a_thread_that_would_wait_longer_than_it_may_is_refused_at_once() {
 }
 
 #[test]
-fn b4_a_threads_timeout_covers_the_time_in_line() {
+fn b4_a_threads_timeout_covers_the_time_in_the_queue() {
     let limiter = Limiter::leaky(1, 0.1).unwrap();
     limiter.try_acquire(1).unwrap();
     std::thread::scope(|scope| {
@@ -88,7 +88,7 @@ fn b4_a_threads_timeout_covers_the_time_in_line() {
         while limiter.waiters() == 0 {
             std::thread::yield_now();
         }
-        // Slower than when it came: the deadline will pass.
+        // The rate is slower now than at the request, so the deadline will pass.
         limiter.set_rate(1, Duration::from_secs(1000)).unwrap();
         let error = timed_out.join().unwrap().unwrap_err();
         assert!(matches!(error, AcquireError::TimedOut { after, .. } if after <= ms(200)), "{error:?}");
@@ -96,7 +96,7 @@ fn b4_a_threads_timeout_covers_the_time_in_line() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn b4_a_timeout_covers_the_time_in_line_and_takes_nothing() {
+async fn b4_a_timeout_covers_the_time_in_the_queue_and_takes_nothing() {
     let limiter = Limiter::leaky(1, 1).unwrap();
     limiter.acquire(1).await.unwrap();
     let start = Instant::now();
@@ -104,7 +104,7 @@ async fn b4_a_timeout_covers_the_time_in_line_and_takes_nothing() {
     assert!(poll_once(&mut first).is_pending());
     let mut second = Box::pin(limiter.acquire_timeout(1, ms(2500)));
     assert!(poll_once(&mut second).is_pending());
-    // Slower than when it came: the deadline will pass.
+    // The rate is slower now than at the request, so the deadline will pass.
     limiter.set_rate(1, ms(2000)).unwrap();
     let error = second.await.unwrap_err();
     assert_eq!(error, AcquireError::TimedOut { cost: Units::from(1), after: ms(2500) });
@@ -112,8 +112,8 @@ async fn b4_a_timeout_covers_the_time_in_line_and_takes_nothing() {
     assert_eq!(start.elapsed(), ms(2500));
     first.await.unwrap();
     limiter.acquire(1).await.unwrap();
-    assert_eq!(start.elapsed(), ms(4000), "what timed out took nothing");
-    // Still behind somebody when its time is over.
+    assert_eq!(start.elapsed(), ms(4000), "the waiter that timed out took nothing");
+    // It is still behind another waiter when its time is over.
     let mut first = Box::pin(limiter.acquire(1));
     assert!(poll_once(&mut first).is_pending());
     let second = limiter.acquire_timeout(1, ms(5000));
@@ -139,7 +139,7 @@ async fn b5_a_large_request_holds_up_those_behind_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn b6_a_full_line_refuses_or_lets_wait_as_chosen() {
+async fn b6_a_full_queue_refuses_or_lets_wait_as_chosen() {
     for (on_full, refused) in [(OnFull::Fail, 3), (OnFull::Wait, 0)] {
         let limiter = Limiter::builder().rate(1, ms(1000)).max_waiters(2, on_full).build().unwrap();
         let start = Instant::now();
@@ -159,7 +159,7 @@ async fn b6_a_full_line_refuses_or_lets_wait_as_chosen() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn b6_a_bound_of_nothing_is_none() {
+async fn b6_a_bound_of_0_means_no_bound() {
     let limiter = Limiter::builder().rate(1, ms(1000)).max_waiters(0, OnFull::Fail).build().unwrap();
     limiter.acquire(1).await.unwrap();
     let mut line: Vec<_> = (0..100).map(|_| Box::pin(limiter.acquire(1))).collect();
@@ -167,7 +167,7 @@ async fn b6_a_bound_of_nothing_is_none() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn b7_closing_serves_who_waits_and_refuses_who_comes() {
+async fn b7_closing_serves_waiters_and_refuses_new_requests() {
     let limiter = Limiter::leaky(1, 1).unwrap();
     limiter.acquire(1).await.unwrap();
     let start = Instant::now();
@@ -199,7 +199,7 @@ fn threads() -> usize {
 #[test]
 fn b7_no_thread_runs_behind_a_limiter() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
-    // Other tests of this binary come and go on threads of their own: that is no more than those.
+    // Other tests start and end threads at the same time, so this compares with their number.
     let most = std::thread::available_parallelism().map_or(64, usize::from).max(64) + 2;
     runtime.block_on(async {
         let limiters: Vec<_> = (0..500).map(|_| Limiter::leaky(1, 1).unwrap()).collect();
@@ -214,7 +214,7 @@ fn b7_no_thread_runs_behind_a_limiter() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn b8_cancelling_one_hurts_no_other() {
+async fn b8_cancelling_one_waiter_affects_no_other() {
     let limiter = Limiter::leaky(1, 1).unwrap();
     limiter.acquire(1).await.unwrap();
     let start = Instant::now();

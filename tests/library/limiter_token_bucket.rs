@@ -1,4 +1,4 @@
-//! The limiter as a token bucket: each test names the requirement it keeps (A1 … A14).
+//! The limiter as a token bucket. Each test name begins with the requirement it checks (A1 … A14).
 
 use crate::limiters::{Count, FakeTimer, ms, poll_once};
 use proptest::prelude::*;
@@ -36,7 +36,7 @@ async fn grants(limiter: &Limiter, costs: impl IntoIterator<Item = f64>) -> Vec<
 }
 
 #[test]
-fn a1_rate_and_capacity_must_be_above_nothing_and_finite() {
+fn a1_rate_and_capacity_must_be_above_0_and_finite() {
     for (rate, capacity, expected) in [
         (0.0, 1.0, BuildError::ZeroRate),
         (-1.0, 1.0, UnitsError::Negative.into()),
@@ -121,7 +121,7 @@ fn a3_a_reading_of_the_clock_older_than_the_last_changes_nothing() {
 }
 
 #[test]
-fn a3_nor_does_it_where_others_wait() {
+fn a3_an_older_reading_changes_nothing_while_others_wait() {
     let (limiter, timer) = on_fake_timer(1.0, 1);
     limiter.try_acquire(1).unwrap();
     timer.to(500_000_000);
@@ -144,7 +144,7 @@ async fn a3_the_wall_clock_neither_fills_nor_stalls_it() {
 }
 
 #[test]
-fn a4_one_sleep_of_the_wait_told_suffices_and_a_nanosecond_less_does_not() {
+fn a4_one_sleep_of_the_returned_wait_suffices_and_a_nanosecond_less_does_not() {
     for (rate, first) in [(3.0, 333_333_334), (7.0, 142_857_143), (0.3, 3_333_333_334), (1_000_003.0, 1000), (1e9, 1)] {
         let (limiter, timer) = on_fake_timer(rate, 1);
         limiter.try_acquire(1).unwrap();
@@ -176,7 +176,7 @@ async fn a5_acquire_takes_exactly_n_and_nothing_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a5_nothing_is_had_at_once_even_behind_waiters() {
+async fn a5_a_cost_of_0_is_granted_at_once_even_behind_waiters() {
     let limiter = Limiter::new(1, 1).unwrap();
     limiter.acquire(1).await.unwrap();
     let mut waiter = Box::pin(limiter.acquire(1));
@@ -185,8 +185,8 @@ async fn a5_nothing_is_had_at_once_even_behind_waiters() {
 }
 
 #[test]
-fn a5_nothing_is_had_at_once_whoever_takes_meanwhile() {
-    // Time read by one thread before another was granted what is there.
+fn a5_a_cost_of_0_is_granted_at_once_despite_concurrent_takers() {
+    // One thread reads the time before another is granted the units.
     let (limiter, timer) = on_fake_timer(1, 1);
     timer.set(2_000_000_000);
     drop(limiter.reserve(1).unwrap());
@@ -211,7 +211,7 @@ async fn a5_it_takes_once_however_often_it_is_polled() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a14_a_refusal_polled_again_stays_one() {
+async fn a14_a_refusal_polled_again_stays_a_refusal() {
     let limiter = Limiter::new(1, 1).unwrap();
     limiter.acquire(1).await.unwrap();
     let mut too_long = Box::pin(limiter.acquire_timeout(1, ms(1)));
@@ -223,7 +223,7 @@ async fn a14_a_refusal_polled_again_stays_one() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a5_a_cost_above_the_burst_waits_where_that_was_chosen() {
+async fn a5_a_cost_above_the_burst_waits_if_so_configured() {
     let builder = Limiter::builder().rate(10, ms(1000)).burst(5).oversize(Oversize::Wait);
     let limiter = builder.build().unwrap();
     let start = Instant::now();
@@ -245,7 +245,7 @@ async fn a6_a_future_never_polled_takes_nothing_and_a_finished_one_gives_nothing
     assert_eq!(limiter.available(), 1);
 }
 
-/// Whoever writes `limiter.acquire(1);` and forgets to await hears of it from the compiler.
+/// If `limiter.acquire(1);` is not awaited, the compiler must warn.
 #[test]
 fn a6_every_future_must_be_used() {
     let mut futures = 0;
@@ -274,7 +274,7 @@ fn a7_two_threads_never_get_more_than_the_capacity_and_the_rate() {
     let most = made.elapsed().as_nanos() / 10_000 + 50;
     assert!(granted as u128 <= most, "{granted} of {most}");
     assert!(granted >= 50, "{granted}");
-    // Where most are granted, so that the two meet all the time.
+    // Most requests are granted here, so that the two threads meet all the time.
     let (limiter, _) = on_fake_timer(1, 1_000_000);
     let granted: usize = std::thread::scope(|scope| {
         let threads: Vec<_> = (0..2).map(|_| scope.spawn(|| tries(&limiter))).collect();
@@ -316,7 +316,7 @@ fn a8_a_hundred_thousand_waiters_are_served_with_one_wake_up_each() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a9_a_small_newcomer_does_not_overtake() {
+async fn a9_a_small_request_does_not_overtake_a_large_waiter() {
     let limiter = Limiter::new(1, 10).unwrap();
     limiter.acquire(8).await.unwrap();
     let times = grants(&limiter, [5.0, 1.0, 2.0]).await;
@@ -351,7 +351,7 @@ async fn a10_a_cancelled_waiter_takes_nothing_and_those_behind_move_up() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a10_a_waiter_granted_and_dropped_unseen_gives_back() {
+async fn a10_a_granted_waiter_dropped_before_its_poll_gives_back() {
     let limiter = Limiter::new(1, 10).unwrap();
     limiter.acquire(10).await.unwrap();
     let mut waiter = Box::pin(limiter.acquire(5));
@@ -362,7 +362,7 @@ async fn a10_a_waiter_granted_and_dropped_unseen_gives_back() {
     assert_eq!(limiter.available(), 5);
 }
 
-/// The fastest of a few, for other tests run at the same time.
+/// The fastest of a few tries, because other tests run at the same time.
 #[test]
 fn a10_a_hundred_thousand_waiters_leave_in_any_order_within_a_second() {
     assert!((0..5).any(|_| leave_without_order() < Duration::from_secs(1)));
@@ -394,7 +394,7 @@ fn leave_without_order() -> Duration {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a11_the_state_can_be_read_tried_and_changed_while_somebody_sleeps() {
+async fn a11_the_state_can_be_read_tried_and_changed_while_a_waiter_sleeps() {
     let limiter = Limiter::new(1, 2).unwrap();
     limiter.acquire(2).await.unwrap();
     let sleeper = tokio::spawn({
@@ -439,7 +439,7 @@ async fn a12_twenty_tasks_at_five_a_second() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a13_a_reservation_tells_its_time_and_cancelled_gives_back() {
+async fn a13_a_reservation_has_a_time_and_gives_back_if_cancelled() {
     let limiter = Limiter::new(10, 2).unwrap();
     let first = limiter.reserve(2).unwrap();
     let second = limiter.reserve(2).unwrap();
@@ -464,9 +464,9 @@ async fn a13_a_reservation_stands_behind_waiters_and_is_not_moved() {
     let mut behind = Box::pin(limiter.acquire(1));
     assert!(poll_once(&mut behind).is_pending());
     drop(second);
-    assert_eq!(reservation.wait(), ms(3000), "a promise stays, also where the line moves up");
+    assert_eq!(reservation.wait(), ms(3000), "a reservation stays even if the queue moves up");
     first.await.unwrap();
-    assert_eq!(start.elapsed(), ms(1000), "who was there before does not wait for it");
+    assert_eq!(start.elapsed(), ms(1000), "earlier waiters do not wait for it");
     behind.await.unwrap();
     assert_eq!(start.elapsed(), ms(4000));
 }
@@ -522,7 +522,7 @@ async fn a13_nothing_is_available_while_others_wait() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a13_a_changed_rate_re_times_waiters_and_keeps_what_they_gathered() {
+async fn a13_a_changed_rate_re_times_waiters_and_keeps_their_credit() {
     let limiter = Limiter::builder().rate(1, ms(1000)).burst(1).oversize(Oversize::Wait).build().unwrap();
     limiter.acquire(1).await.unwrap();
     let start = Instant::now();

@@ -1,5 +1,6 @@
-//! What a limiter tells, and keeps: times promised by `reserve`, waits told by `time_until` and by a deadline that cannot
-//! be met, with several limits, windows and promises in line. Each test names the requirement it keeps (A9, A13, A14).
+//! The times a limiter announces, and keeps: those of `reserve`, of `time_until`, and of a deadline that cannot be met;
+//! with several limits, windows and reservations in the queue. Each test name begins with the requirement it checks
+//! (A9, A13, A14).
 
 use crate::limiters::{FakeTimer, ms, poll_once};
 use proptest::prelude::*;
@@ -31,14 +32,14 @@ fn pass(timers: &[&FakeTimer], millis: u64) {
     }
 }
 
-/// Puts one more in line, who has to wait.
+/// Adds a waiter to the queue.
 fn wait(limiter: &Limiter, cost: u64) -> Pin<Box<Acquire<'_>>> {
     let mut acquire = Box::pin(limiter.acquire(cost));
     assert!(poll_once(&mut acquire).is_pending());
     acquire
 }
 
-/// When `acquire` is granted, as every wake-up comes in time.
+/// When `acquire` is granted if every wake-up is on time.
 fn granted_at(acquire: &mut Pin<Box<Acquire<'_>>>, timer: &FakeTimer) -> Result<u64, AcquireError> {
     loop {
         match poll_once(acquire) {
@@ -55,7 +56,8 @@ fn told_too_long(result: Result<u64, AcquireError>) -> Duration {
     }
 }
 
-/// The wait told is the wait it takes: less is refused at once, and says so; as much is granted in the last moment.
+/// The announced wait is exact: a shorter deadline is refused at once, and the same deadline is granted at the last
+/// moment.
 fn the_wait_told_is_exact(limiter: &Limiter, timer: &FakeTimer, cost: u64, expected: Duration) {
     assert_eq!(limiter.time_until(cost), Ok(expected));
     let start = timer.now();
@@ -67,7 +69,7 @@ fn the_wait_told_is_exact(limiter: &Limiter, timer: &FakeTimer, cost: u64, expec
 }
 
 #[test]
-fn a14_the_wait_told_behind_others_is_exact_with_windows_and_several_limits() {
+fn a14_the_announced_wait_is_exact_with_windows_and_several_limits() {
     let grid = Limiter::builder().rate(9, ms(1000)).burst(5).refill(Refill::Grid).initial(0);
     for (builder, cost, waiters, expected) in [
         // Two of 3 do not fit into a window of 5, though 9 units do into two of them.
@@ -75,7 +77,7 @@ fn a14_the_wait_told_behind_others_is_exact_with_windows_and_several_limits() {
         // The two limits bind in turn: 0 and 1 s, 10 and 11 s.
         (one_a_second(1).limit("2/10s".parse().unwrap()), 1, 3, 11_000),
         (written(&["2/s,burst=2", "30/min,burst=4"]), 1, 5, 4000),
-        // A refill of 9 pays all four, though only 5 are kept when nobody waits.
+        // A refill of 9 pays all four, though only 5 are kept if nobody waits.
         (grid, 2, 3, 1000),
         (one_a_second(5), 3, 3, 7000),
     ] {
@@ -91,7 +93,7 @@ fn a14_the_wait_told_behind_others_is_exact_with_windows_and_several_limits() {
 }
 
 #[test]
-fn a14_the_wait_told_behind_a_promise_is_not_before_it() {
+fn a14_the_announced_wait_is_not_before_an_earlier_reservation() {
     let (limiter, timer) = timed(one_a_second(10).initial(0));
     let first = wait(&limiter, 1);
     let large = wait(&limiter, 8);
@@ -99,20 +101,20 @@ fn a14_the_wait_told_behind_a_promise_is_not_before_it() {
     assert_eq!(promise.at(), ms(10_000));
     assert_eq!(limiter.time_until(1), Ok(ms(11_000)));
     drop(large);
-    // What the large one leaves fills the bucket until the promise's time, and not before is it anybody's.
+    // What the large cost leaves fills the bucket until the reservation's time; nobody can take it before.
     the_wait_told_is_exact(&limiter, &timer, 1, ms(10_000));
     drop(first);
 }
 
 #[test]
-fn a14_a_deadline_behind_what_lies_beyond_the_clock_is_refused_at_once() {
+fn a14_a_deadline_behind_a_grant_beyond_the_clock_is_refused_at_once() {
     let (limiter, timer) = timed(Limiter::builder().rate(1, Duration::from_secs(400 * YEAR)).burst(1));
     limiter.try_acquire(1).unwrap();
     let first = wait(&limiter, 1);
     let mut late = Box::pin(limiter.acquire_timeout(1, ms(3_600_000)));
     assert!(matches!(granted_at(&mut late, &timer), Err(AcquireError::Never { .. })), "800 years");
     assert!(matches!(limiter.time_until(1), Err(AcquireError::Never { .. })));
-    // Without a deadline one may wait in line: those before may go, and the rate may change.
+    // Without a deadline a request may wait: earlier waiters may leave, and the rate may change.
     let mut second = wait(&limiter, 1);
     limiter.set_rate(1, ms(1000)).unwrap();
     drop(first);
@@ -120,7 +122,7 @@ fn a14_a_deadline_behind_what_lies_beyond_the_clock_is_refused_at_once() {
 }
 
 #[test]
-fn a13_a_cost_that_gathers_beyond_the_end_of_the_clock_waits_for_a_faster_rate() {
+fn a13_a_cost_due_beyond_the_end_of_the_clock_waits_for_a_faster_rate() {
     let slow = || Limiter::builder().rate(1, Duration::from_secs(400 * YEAR)).burst(1).initial(0);
     let (limiter, timer) = timed(slow().oversize(Oversize::Wait));
     let mut waiter = wait(&limiter, 2);
@@ -131,7 +133,7 @@ fn a13_a_cost_that_gathers_beyond_the_end_of_the_clock_waits_for_a_faster_rate()
     assert!(matches!(granted_at(&mut Box::pin(limiter.acquire(2)), &timer), Err(AcquireError::Never { .. })));
 }
 
-/// A thread whose wait was over when it joined was taken for the one that keeps time, and the next slept for ever.
+/// A thread refused on joining was once taken for the one that keeps time, and the next thread slept for ever.
 #[test]
 fn a14_a_thread_that_is_refused_at_once_leaves_nothing_behind() {
     let limiter = Limiter::builder().rate(1, Duration::from_secs(400 * YEAR)).burst(1).build().unwrap();
@@ -154,14 +156,14 @@ fn a14_a_thread_that_is_refused_at_once_leaves_nothing_behind() {
 }
 
 #[test]
-fn a13_reservations_cancelled_last_first_give_back_all_they_held() {
+fn a13_reservations_cancelled_in_reverse_order_give_back_everything() {
     let ahead = |builder: Builder, units: u64, count: u64| {
         let (limiter, timer) = timed(builder);
         let reservations: Vec<_> = (0..count).map(|_| limiter.reserve(units).unwrap()).collect();
         let told: Vec<_> = reservations.iter().map(Reservation::at).collect();
         timer.to(SECOND / 2);
         reservations.into_iter().rev().for_each(Reservation::cancel);
-        // As if nobody had ever been told anything.
+        // As if nothing had ever been reserved.
         let again: Vec<_> = (0..count).map(|_| limiter.reserve(units).unwrap().at()).collect();
         assert_eq!(again, told);
     };
@@ -172,11 +174,11 @@ fn a13_reservations_cancelled_last_first_give_back_all_they_held() {
 }
 
 #[test]
-fn a13_the_last_reservation_stays_where_one_before_it_is_cancelled() {
+fn a13_cancelling_an_earlier_reservation_does_not_move_the_last() {
     let (limiter, timer) = timed(one_a_second(1).initial(0));
     let [first, second, third] = [(); 3].map(|()| limiter.reserve(1).unwrap());
     first.cancel();
-    assert_eq!(limiter.time_until(1), Ok(ms(4000)), "a time told to another lies ahead");
+    assert_eq!(limiter.time_until(1), Ok(ms(4000)), "another reservation is in the future");
     third.cancel();
     assert_eq!(limiter.time_until(1), Ok(ms(3000)));
     timer.to(2 * SECOND);
@@ -185,9 +187,9 @@ fn a13_the_last_reservation_stays_where_one_before_it_is_cancelled() {
 }
 
 proptest! {
-    /// Law 5: cancelled last first, whatever was reserved in between was never reserved.
+    /// Law 5: reservations cancelled in reverse order leave no trace, whatever was reserved in between.
     #[test]
-    fn a13_what_is_cancelled_last_first_was_never_reserved(
+    fn a13_reservations_cancelled_in_reverse_order_leave_no_trace(
         limits in 0_usize..4,
         before in prop::collection::vec((1_u64..4, 0_u64..2500), 0..6),
         undone in prop::collection::vec((1_u64..4, 0_u64..300), 1..8),
@@ -209,7 +211,7 @@ proptest! {
             reserved.push(limiter.reserve(units).unwrap());
             pass(&[&timer, &its_timer], millis);
         }
-        // What happens meanwhile, happens to what is given back, too.
+        // Changes in between apply to what is given back, too.
         for limiter in [&limiter, &twin].into_iter().filter(|_| limits == 0) {
             match change {
                 0 => limiter.set_rate(2, ms(1000)).unwrap(),
@@ -228,9 +230,9 @@ proptest! {
         }
     }
 
-    /// Whatever stands in line, and whoever left it: who comes is granted when he was told, if everybody stays.
+    /// Behind any queue, whoever has left it, a new request is granted at the announced time if all others stay.
     #[test]
-    fn a14_the_wait_told_is_exact_behind_any_line(
+    fn a14_the_announced_wait_is_exact_behind_any_queue(
         limits in 0_usize..6,
         steps in prop::collection::vec((0_u8..5, 1_u64..4, 0_u64..900, any::<prop::sample::Index>()), 1..25),
         cost in 1_u64..4,
@@ -267,7 +269,7 @@ proptest! {
 }
 
 #[test]
-fn a9_an_unfair_newcomer_does_not_take_what_a_promise_reckons_with() {
+fn a9_an_unfair_request_does_not_take_reserved_units() {
     let (limiter, timer) = timed(one_a_second(5).initial(4).fair(false));
     let mut first = wait(&limiter, 5);
     let promise = limiter.reserve(5).unwrap();
@@ -275,7 +277,7 @@ fn a9_an_unfair_newcomer_does_not_take_what_a_promise_reckons_with() {
     let refused = limiter.try_acquire(4).map(|()| 0);
     assert_eq!(told_too_long(refused), ms(10_000), "behind both");
     assert_eq!(granted_at(&mut first, &timer), Ok(SECOND), "or ten units leave within a second");
-    // Once nobody in line has been told a time, who comes takes what is there.
+    // Once no reservation is in the queue, a new request takes what is available.
     timer.to(9 * SECOND);
     let large = wait(&limiter, 5);
     assert_eq!((limiter.time_until(3), limiter.try_acquire(3)), (Ok(ms(0)), Ok(())));
@@ -283,7 +285,7 @@ fn a9_an_unfair_newcomer_does_not_take_what_a_promise_reckons_with() {
 }
 
 #[test]
-fn a9_what_the_first_in_line_gathers_is_its_own_also_where_unfair() {
+fn a9_the_first_waiters_credit_is_its_own_even_if_unfair() {
     let (limiter, timer) = timed(one_a_second(5).initial(4).fair(false).oversize(Oversize::Wait));
     let mut large = wait(&limiter, 10);
     for tenth in 0..60 {
@@ -294,20 +296,20 @@ fn a9_what_the_first_in_line_gathers_is_its_own_also_where_unfair() {
     assert_eq!(granted_at(&mut large, &timer), Ok(6 * SECOND));
 }
 
-/// Laws 2 and 5 contradict each other where the rate is made slower with somebody waiting before a promise, and a window
-/// beside it: he comes later, and what was promised behind him does not. Then law 5 counts: a time told is kept, whatever
-/// it takes, as its holder sleeps by himself. What comes later is charged for all of it, and waits until it conforms.
+/// Laws 2 and 5 contradict each other if the rate becomes slower while a waiter is before a reservation, next to a
+/// window. The waiter is served later, but the reservation behind it is not moved. Then law 5 wins: the reservation is
+/// kept, because its holder sleeps by itself. Later requests are charged for everything, and wait until they conform.
 #[test]
-fn a13_a_promise_is_kept_though_a_slower_rate_moves_who_waits_before_it_into_its_window() {
+fn a13_a_reservation_is_kept_even_if_a_slower_rate_delays_an_earlier_waiter() {
     let (limiter, timer) = timed(one_a_second(1).limit("2/10s".parse().unwrap()));
     limiter.try_acquire(1).unwrap();
     let mut waiter = wait(&limiter, 1); // at 1 s
     let promises = [limiter.reserve(1).unwrap(), limiter.reserve(1).unwrap()];
     let told = promises.each_ref().map(Reservation::at);
-    // A promise behind another leaves room for a nanosecond's fraction.
+    // A reservation behind another leaves room for a fraction of a nanosecond.
     assert_eq!(told, [ms(10_000), ms(11_000) + Duration::from_nanos(1)]);
     limiter.set_rate(1, ms(5000)).unwrap();
-    assert_eq!(granted_at(&mut waiter, &timer), Ok(5 * SECOND), "who waits is re-timed");
+    assert_eq!(granted_at(&mut waiter, &timer), Ok(5 * SECOND), "the waiter is re-timed");
     assert_eq!(promises.each_ref().map(Reservation::at), told, "three within 10 s, this once");
     let mut next = wait(&limiter, 1);
     let at = granted_at(&mut next, &timer).unwrap();
@@ -343,7 +345,7 @@ fn a13_the_rate_that_changes_is_that_of_the_fastest_bucket() {
         assert_eq!(limiter.available(), 8, "{limits:?}");
         timer.to(2 * SECOND);
         limiter.try_acquire(8).unwrap();
-        // 20 − 5 + 2 − 8 = 9 of the other are left, which fills at one a second as before.
+        // 20 − 5 + 2 − 8 = 9 of the other bucket are left; it fills at one per second as before.
         assert_eq!(limiter.reserve(8).unwrap().wait(), ms(160));
         assert_eq!(limiter.reserve(8).unwrap().wait(), ms(7000));
     }

@@ -1,4 +1,4 @@
-//! Windows count a unit when it is handed over, not when it might have been: a server sees no more than COUNT in a PERIOD.
+//! Windows count a unit when it is handed over, not when it was due: a server sees at most COUNT in any PERIOD.
 
 use crate::limiters::{Count, FakeTimer, ms, poll_once};
 use proptest::prelude::*;
@@ -25,7 +25,7 @@ fn line(limiter: &Limiter, length: usize) -> Vec<Pin<Box<Acquire<'_>>>> {
     line
 }
 
-/// Fetches what was granted, and notes when.
+/// Fetches what was granted and records the time.
 fn fetch(line: &mut Vec<Pin<Box<Acquire<'_>>>>, timer: &FakeTimer, handed: &mut Vec<u64>) {
     line.retain_mut(|one| {
         let ready = poll_once(one).is_ready();
@@ -40,7 +40,7 @@ fn most_in(handed: &[u64], period: u64) -> usize {
 }
 
 #[test]
-fn timers_that_ring_late_put_no_more_into_a_period() {
+fn late_timers_put_no_more_units_into_a_period() {
     let (limiter, timer) = limiter(&["10/100ms,window"]);
     let mut line = line(&limiter, 310);
     assert_eq!(line.len(), 300);
@@ -61,7 +61,7 @@ fn a_runtime_that_was_blocked_makes_no_window_overflow() {
     let mut handed = vec![0];
     while !line.is_empty() {
         let next = timer.next().unwrap().max(timer.now());
-        // Nobody looks from 0.95 s to 1.85 s.
+        // Nobody polls from 0.95 s to 1.85 s.
         timer.to(if next > 950 * MS && next < 1850 * MS { 1850 * MS } else { next });
         fetch(&mut line, &timer, &mut handed);
     }
@@ -69,7 +69,7 @@ fn a_runtime_that_was_blocked_makes_no_window_overflow() {
     assert!(timer.now() <= 6000 * MS, "{}", timer.now());
 }
 
-/// Buckets are charged on the schedule as before, so a window beside one costs no rate.
+/// Buckets are still charged on the schedule, so a window next to one costs no rate.
 #[tokio::test(start_paused = true)]
 async fn a_window_beside_a_bucket_costs_no_rate_under_late_timers() {
     let limiter = Limiter::builder().rate(10_000, ms(1000)).burst(1).limit("1000000/1h,window".parse().unwrap());
@@ -82,7 +82,7 @@ async fn a_window_beside_a_bucket_costs_no_rate_under_late_timers() {
 }
 
 #[test]
-fn what_is_fetched_late_counts_from_then_and_waits_where_its_room_is_gone() {
+fn a_grant_fetched_late_counts_from_then_and_waits_if_its_room_is_gone() {
     let (limiter, timer) = limiter(&["2/100ms,window"]);
     let mut line = line(&limiter, 6);
     let count = Arc::new(Count::default());
@@ -107,7 +107,7 @@ fn what_is_fetched_late_counts_from_then_and_waits_where_its_room_is_gone() {
 }
 
 #[test]
-fn what_waits_once_more_and_is_dropped_gives_back_what_it_paid() {
+fn a_waiter_that_waits_again_and_is_dropped_gives_back_its_payment() {
     let (limiter, timer) = limiter(&["2/10s,burst=2", "1/100ms,window"]);
     let mut line = line(&limiter, 3);
     timer.to(100 * MS); // granted to the first
@@ -124,7 +124,7 @@ fn what_waits_once_more_and_is_dropped_gives_back_what_it_paid() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
-    /// Whoever fetches when, gives back or goes away: no period sees more than the count, and nobody is left behind.
+    /// Whatever is fetched, given back or cancelled: no period sees more than the count, and no waiter is forgotten.
     #[test]
     fn law_2_no_period_sees_more_than_the_count(
         count in 1_usize..5, with_bucket in any::<bool>(),

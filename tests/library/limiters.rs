@@ -1,4 +1,4 @@
-//! What the limiters' tests share: wakers that count, and a clock that tests move.
+//! Shared by the limiter tests: wakers that count, and a clock that tests move.
 
 #![allow(dead_code, reason = "each test takes what it needs")]
 
@@ -20,12 +20,12 @@ impl Wake for Count {
     }
 }
 
-/// A waker that panics, which is what foreign code may do.
+/// A waker that panics, as foreign code may.
 pub(crate) struct Panicking;
 
 impl Wake for Panicking {
     fn wake(self: Arc<Self>) {
-        // As a panic, but without its message.
+        // Panics, but without printing a message.
         std::panic::resume_unwind(Box::new("on purpose"));
     }
 }
@@ -38,7 +38,7 @@ pub(crate) struct FakeTimer {
 }
 
 impl FakeTimer {
-    /// Moves the clock, and nothing rings.
+    /// Moves the clock without firing the alarm.
     pub(crate) fn set(&self, now: u64) {
         self.now.store(now, Ordering::SeqCst);
     }
@@ -51,12 +51,12 @@ impl FakeTimer {
         }
     }
 
-    /// When the alarm will ring.
+    /// When the alarm will fire.
     pub(crate) fn next(&self) -> Option<u64> {
         self.alarm.lock().unwrap().as_ref().map(|(time, _)| *time)
     }
 
-    /// Lets the next alarm ring. `false` where there is none.
+    /// Fires the next alarm. `false` if there is none.
     pub(crate) fn to_next(&self) -> bool {
         self.next().map(|next| self.to(next.max(self.now()))).is_some()
     }

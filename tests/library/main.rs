@@ -1,4 +1,4 @@
-//! The library: the laws beside a slow model, and each requirement of its limiters by name.
+//! The library: the laws, checked against a slow model, and each requirement of its limiters by name.
 
 mod conformance;
 mod laws;

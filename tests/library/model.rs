@@ -1,18 +1,19 @@
-//! What the core is held against: the limits as one would define them on paper, in rational numbers and whole logs.
+//! The model that the core is compared with: the limits as defined on paper, in rational numbers and complete logs.
 //!
-//! Slow, and simple enough to be believed by reading. It shares no code with the core and takes plain integers only.
-//! Times are whole nanoseconds since the origin of a clock, as the core's are; everything else is a [`BigRational`].
+//! It is slow, and simple enough to check by reading. It shares no code with the core and takes plain integers only.
+//! Times are whole nanoseconds since the origin of a clock, as in the core; everything else is a [`BigRational`].
 
 use num_bigint::BigInt;
 use num_rational::BigRational;
 
-/// Windows of more units than this the core keeps in groups: those are late by up to a group, which is not modelled.
+/// The core keeps windows of more units than this in groups: those are late by up to a group, which the model does not
+/// cover.
 pub(crate) const EXACT: u64 = 1024;
 
 /// One limit, in plain numbers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Limit {
-    /// `units` in every `period` nanoseconds, saved up to `burst`, of which `initial` are there at the start.
+    /// `units` in every `period` nanoseconds, saved up to `burst`; `initial` at the start.
     Bucket { units: u64, period: u64, burst: u64, initial: u64 },
     /// Never more than `count` in any `period` nanoseconds.
     Window { count: u64, period: u64 },
@@ -22,7 +23,7 @@ pub(crate) enum Limit {
 #[derive(Clone, Debug)]
 pub(crate) struct Model {
     states: Vec<State>,
-    /// The latest request that was granted. A clock that says less was read before it.
+    /// The latest granted request. An earlier clock reading is clamped to it.
     asked: u64,
     /// The latest grant.
     at: u64,
@@ -39,12 +40,12 @@ enum State {
     Window {
         count: u64,
         period: u64,
-        /// Every grant there ever was: its time and its cost.
+        /// Every grant: its time and its cost.
         grants: Vec<(u64, u64)>,
     },
 }
 
-/// What was granted: when, and the place of the first limit that made it wait until then, if one did.
+/// A grant: its time, and the index of the first limit that caused the wait, if there was one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Granted {
     pub(crate) at: u64,
@@ -56,7 +57,7 @@ impl Model {
         Model { states: limits.iter().map(State::new).collect(), asked: now, at: now }
     }
 
-    /// When `cost` asked for at `now` would be granted; `None` if never, or later than 64 bits of nanoseconds.
+    /// When a request for `cost` at `now` would be granted; `None` if never, or later than 64 bits of nanoseconds.
     pub(crate) fn ask(&self, now: u64, cost: u64) -> Option<Granted> {
         let start = now.max(self.at);
         if cost == 0 {
@@ -68,7 +69,7 @@ impl Model {
         Some(Granted { at, bound_by: times.iter().position(|&time| time == at && at > start) })
     }
 
-    /// Grants `cost` asked for at `now` when all limits conform, and charges all of them then.
+    /// Grants `cost` requested at `now` when all limits conform, and charges all of them then.
     pub(crate) fn take(&mut self, now: u64, cost: u64) -> Option<Granted> {
         let granted = self.ask(now, cost)?;
         if cost > 0 {
@@ -79,7 +80,7 @@ impl Model {
         Some(granted)
     }
 
-    /// Whole units that could go at `now`; none before the latest grant.
+    /// Whole units that could go at `now`; 0 before the latest grant.
     pub(crate) fn available(&self, now: u64) -> BigInt {
         let now = now.max(self.asked);
         if now < self.at {
@@ -103,7 +104,7 @@ impl State {
         }
     }
 
-    /// The least time from `start` on at which `cost` conforms to this limit alone; `before` is the latest grant.
+    /// The earliest time from `start` on at which `cost` conforms to this limit alone; `before` is the latest grant.
     fn least(&self, before: u64, start: u64, cost: u64) -> Option<u64> {
         match self {
             State::Bucket { rate, .. } => {
@@ -112,7 +113,7 @@ impl State {
                 u64::try_from(BigInt::from(start) + wait).ok()
             }
             State::Window { count, period, grants } => {
-                // Room is only ever made when a grant is one period old.
+                // Room appears only when a grant becomes one period old.
                 let freed = grants.iter().map(|(at, _)| u128::from(*at) + u128::from(*period));
                 let mut times: Vec<u64> =
                     freed.filter_map(|time| u64::try_from(time).ok()).filter(|&time| time > start).collect();
@@ -128,12 +129,12 @@ impl State {
         let at_start = self.level_at(before, start);
         match self {
             State::Bucket { rate, burst, level } => {
-                // Whoever waits gathers without regard to the size of the bucket.
+                // A waiter accrues credit beyond the size of the bucket.
                 let gathered = at_start + &*rate * ratio(grant - start, 1);
                 *level = if least == Some(grant) {
                     gathered - ratio(cost, 1)
                 } else {
-                    // It had conformed before and was full again at most, while others made it wait.
+                    // It conformed before, and while other limits made it wait it filled up at most to the burst.
                     (gathered.min(burst.clone()) - ratio(cost, 1)).max(ratio(0, 1))
                 };
             }
@@ -144,7 +145,7 @@ impl State {
     /// What a bucket holds at `time`, if its latest charge was `before`.
     fn level_at(&self, before: u64, time: u64) -> BigRational {
         match self {
-            // The fraction of a nanosecond's worth that is left in a bucket too small for it serves the same nanosecond.
+            // If a bucket is too small for the rest of a nanosecond, that rest serves only the same nanosecond.
             State::Bucket { level, .. } if time == before => level.clone(),
             State::Bucket { rate, burst, level } => {
                 (level + rate * ratio(time.checked_sub(before).expect("time goes on"), 1)).min(burst.clone())
@@ -169,11 +170,11 @@ fn ratio(numerator: u64, denominator: u64) -> BigRational {
     BigRational::new(BigInt::from(numerator), BigInt::from(denominator))
 }
 
-/// Law 2: the first span of time in which more was granted than `limit` allows, if there is one. `grants` are times,
-/// which never fall, with costs.
+/// Law 2: the first interval in which more was granted than `limit` allows, if there is one. `grants` are times in
+/// order, with costs.
 ///
-/// A grant's time is rounded up to a nanosecond: what is granted from `s` to `e`, both included, may have been earned in
-/// just less than e − s + 1 ns.
+/// A grant's time is rounded up to a nanosecond: units granted from `s` to `e`, both included, may have been earned in
+/// slightly less than e − s + 1 ns.
 pub(crate) fn excess(limit: &Limit, grants: &[(u64, u64)]) -> Option<(u64, u64)> {
     (0..grants.len()).find_map(|first| {
         let (mut sum, mut largest) = (BigInt::from(0), 0);

@@ -1,4 +1,5 @@
-//! One limiter, many runtimes that end while others wait: nobody is harmed, nothing is printed, nobody is woken for nothing.
+//! One limiter and many runtimes that end while others wait: no waiter suffers, nothing is printed, and there are no
+//! useless wake-ups.
 
 use crate::limiters::{Count, ms, poll_once};
 use std::sync::Arc;
@@ -25,9 +26,9 @@ fn count_panics() -> &'static AtomicUsize {
     &PANICS
 }
 
-/// A runtime whose tasks wait, and that ends at some moment of that.
+/// A runtime whose tasks wait, and that ends at some moment of the wait.
 fn live_and_end(limiter: &Limiter, number: u64) {
-    // Nobody waits in real time for a paused clock, so none of those holds up the others.
+    // Paused clocks are not waited for in real time, so none of these delays the others.
     let runtime = runtime(number % 8 == 7);
     for _ in 0..3 {
         let limiter = limiter.clone();
@@ -45,7 +46,7 @@ fn live_and_end(limiter: &Limiter, number: u64) {
     }
 }
 
-/// Goes on waiting, in one runtime after another, and says how often it was granted.
+/// Keeps waiting, in one runtime after another, and returns how often it was granted.
 fn acquire_until(limiter: &Limiter, over: &AtomicBool) -> u32 {
     let mut granted = 0;
     while !over.load(Ordering::SeqCst) {
@@ -81,7 +82,7 @@ fn ten_thousand_runtimes_end_without_a_message_and_without_a_lost_wake_up() {
 }
 
 #[test]
-fn the_end_of_a_runtime_wakes_nobody_elsewhere() {
+fn the_end_of_a_runtime_wakes_no_other_waiter() {
     let limiter = Limiter::new(0.001, 1).unwrap();
     limiter.try_acquire(1).unwrap();
     let count = Arc::new(Count::default());
@@ -104,9 +105,9 @@ fn the_end_of_a_runtime_wakes_nobody_elsewhere() {
     assert_eq!(limiter.waiters(), 100);
 }
 
-/// One that is blocked, and so hears of nothing, holds up only its own.
+/// A blocked runtime, which notices nothing, delays only its own tasks.
 #[test]
-fn a_runtime_that_is_blocked_holds_up_nobody_elsewhere() {
+fn a_blocked_runtime_delays_no_other_runtime() {
     let start = Instant::now();
     let limiter = Limiter::new(100, 1).unwrap();
     limiter.try_acquire(1).unwrap();
@@ -118,7 +119,7 @@ fn a_runtime_that_is_blocked_holds_up_nobody_elsewhere() {
     assert!(poll_once(&mut head).is_ready());
 }
 
-/// The pattern of a static limiter in tests with a paused clock.
+/// A static limiter used by tests with paused clocks.
 #[test]
 fn runtimes_with_paused_clocks_share_a_limiter() {
     let limiter = Limiter::new(1, 1).unwrap();

@@ -1,12 +1,13 @@
-//! The script of the Redis store, run inside the test process on the Lua that Redis runs, with a stand-in for the server.
+//! Runs the script of the Redis store inside the test process, on the same Lua as Redis, with a stand-in for the
+//! server.
 //!
-//! It counts in whole numbers of some small unit of time; here that is the unit in which the core counts, so that both
-//! must come to the same numbers.
+//! The script counts in whole numbers of a small unit of time. Here that is the core's unit, so both must compute the
+//! same numbers.
 
 use crate::model::{EXACT, Limit};
 use mlua::{Function, Lua, Table, Value, Variadic};
 
-/// Numbers below this are exact in the script.
+/// The script computes numbers below this exactly.
 pub(crate) const BOUND: u64 = 1 << 51;
 
 const SCRIPT: &str = include_str!("../../src/store/redis/bucket.lua");
@@ -15,12 +16,12 @@ const SCRIPT: &str = include_str!("../../src/store/redis/bucket.lua");
 pub(crate) struct Script {
     ask: Function,
     step: Function,
-    /// Its limits as text, which names them, and as numbers.
+    /// Its limits as text, which identifies them, and as numbers.
     terms: [String; 2],
     _lua: Lua,
 }
 
-/// A grant's time, the place of the limit that bound, and its number.
+/// A grant's time, the index of the limit that bound, and its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Granted {
     pub(crate) at: u64,
@@ -35,7 +36,7 @@ impl Granted {
     }
 }
 
-/// Why not.
+/// Why it refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refused {
     Never,
@@ -43,7 +44,7 @@ pub(crate) enum Refused {
 }
 
 impl Script {
-    /// Made at `now`. `None` if the limits are larger than the script counts.
+    /// A bucket made at `now`. `None` if the limits are too large for the script.
     pub(crate) fn new(limits: &[Limit], quantum: u64, now: u64) -> Option<Self> {
         let terms = terms(limits, quantum)?;
         let lua = Lua::new();
@@ -60,7 +61,7 @@ impl Script {
         let words: Variadic<String> = head.into_iter().chain(with.iter().map(ToString::to_string)).collect();
         let reply: Table = self.ask.call((self.step.clone(), now, words)).unwrap();
         let reply: Vec<Value> = reply.sequence_values().map(Result::unwrap).collect();
-        // As a server does, it leaves no fraction.
+        // Rounds down, as a server does.
         let number = |value: &Value| match value {
             Value::Integer(number) => *number,
             Value::Number(number) if number.fract() == 0.0 => number.to_string().parse().unwrap(),
@@ -74,7 +75,7 @@ impl Script {
         }
     }
 
-    /// As [`throttle::limits::Limits::take_within`]; any wait will do without one.
+    /// Like [`throttle::limits::Limits::take_within`]; without a bound, any wait is accepted.
     pub(crate) fn take(&self, now: u64, cost: u64, max_wait: Option<u64>) -> Result<Granted, Refused> {
         let (number, reply) = self.ask(now, "take", &[whole(cost), max_wait.map_or(-1, whole)])?;
         Ok(granted(&reply, number))
@@ -85,11 +86,11 @@ impl Script {
         Ok(reply.chunks(3).map(|run| granted(run, number)).collect())
     }
 
-    /// Of a lease `spent` units were used, and not the runs in `rest`.
+    /// Returns a lease: `spent` units were used, and the runs in `rest` were not.
     pub(crate) fn return_lease(&self, now: u64, spent: u64, rest: &[Granted]) {
         let mut with = vec![whole(rest[0].number), whole(spent), 0];
         with.extend(rest.iter().flat_map(|run| [whole(run.at), whole(run.units)]));
-        // The time comes last where a test tells it.
+        // In tests the time is the last argument.
         self.ask(now, "unlease", &with).unwrap();
     }
 
@@ -107,7 +108,7 @@ impl Script {
         self.ask(now, "set", &fresh).unwrap();
     }
 
-    /// What each limit has left, what all have, and how long a unit would wait; -1 for ever.
+    /// What each limit has left, what all have, and how long a unit would wait (-1: for ever).
     pub(crate) fn look(&self, now: u64) -> Vec<i64> {
         self.ask(now, "look", &[]).unwrap().1
     }
@@ -126,7 +127,7 @@ fn whole(number: u64) -> i64 {
     i64::try_from(number.min(BOUND)).unwrap()
 }
 
-/// As the store tells them to the script, but in the core's unit of time.
+/// The limits as the store passes them to the script, but in the core's unit of time.
 fn terms(limits: &[Limit], quantum: u64) -> Option<[String; 2]> {
     let numbers: Option<Vec<String>> = limits.iter().map(numbers).collect();
     Some([format!("{limits:?}"), format!("{} {}", quantum.min(BOUND), numbers?.join(" "))])

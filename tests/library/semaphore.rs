@@ -1,4 +1,4 @@
-//! The semaphore: each test names the requirement it keeps (C1 … C9).
+//! The semaphore. Each test name begins with the requirement it checks (C1 … C9).
 
 use crate::limiters::{Count, FakeTimer, Panicking, ms, poll_once};
 use proptest::prelude::*;
@@ -12,7 +12,7 @@ use throttle::semaphore::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-/// Starts `tasks` that each work for `work`; when each began.
+/// Starts `tasks` tasks that each work for `work`; returns when each began.
 async fn starts(semaphore: &Semaphore, tasks: usize, work: Duration) -> Vec<Duration> {
     let start = Instant::now();
     let mut set = JoinSet::new();
@@ -34,7 +34,7 @@ async fn starts(semaphore: &Semaphore, tasks: usize, work: Duration) -> Vec<Dura
 #[tokio::test(start_paused = true)]
 async fn c1_a_permit_needs_a_place_and_a_token() {
     let semaphore = Semaphore::new(2, 1).unwrap();
-    // Work is longer than tokens take: places decide. Then the other way round.
+    // If work takes longer than the tokens, places decide; and the other way round.
     assert_eq!(starts(&semaphore, 4, ms(5000)).await, [ms(0), ms(0), ms(5000), ms(5000)]);
     tokio::time::sleep(ms(10_000)).await;
     assert_eq!(starts(&semaphore, 4, ms(1)).await, [ms(0), ms(0), ms(1000), ms(2000)]);
@@ -88,7 +88,7 @@ async fn c2_a_refused_acquire_polled_again_stays_refused() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn c2_a_forgotten_place_takes_its_share_of_the_tokens_along() {
+async fn c2_a_forgotten_place_also_removes_its_share_of_the_tokens() {
     let semaphore = Semaphore::new(4, 1).unwrap();
     for _ in 0..3 {
         semaphore.acquire().await.unwrap().forget();
@@ -153,7 +153,7 @@ async fn c5_a_slow_period_after_a_burst_allows_no_larger_burst() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn c6_first_in_first_out_and_the_slot_of_a_cancelled_one_is_used() {
+async fn c6_first_in_first_out_and_a_cancelled_waiters_slot_is_used() {
     let semaphore = Semaphore::new(1, 1).unwrap();
     drop(semaphore.acquire().await.unwrap());
     let start = Instant::now();
@@ -180,11 +180,11 @@ async fn c6_first_in_first_out_and_the_slot_of_a_cancelled_one_is_used() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn c7_available_and_locked_and_a_capacity_of_nothing() {
+async fn c7_available_and_locked_and_a_capacity_of_0() {
     let semaphore = Semaphore::new(0, 10).unwrap();
     assert!(semaphore.is_locked());
     assert_eq!(semaphore.available(), 0);
-    assert_eq!(semaphore.try_acquire().unwrap_err(), AcquireError::NoPlace, "and not that it would take no time");
+    assert_eq!(semaphore.try_acquire().unwrap_err(), AcquireError::NoPlace, "and not a wait of 0");
     let mut waiter = Box::pin(semaphore.acquire());
     assert!(poll_once(&mut waiter).is_pending());
     tokio::time::sleep(ms(60_000)).await;
@@ -197,7 +197,7 @@ async fn c7_available_and_locked_and_a_capacity_of_nothing() {
     for waiter in &mut waiters {
         assert!(poll_once(waiter).is_pending());
     }
-    assert_eq!((semaphore.available(), semaphore.waiters()), (0, 3), "not below nothing");
+    assert_eq!((semaphore.available(), semaphore.waiters()), (0, 3), "not below 0");
     drop(permit);
 }
 
@@ -213,7 +213,7 @@ async fn c7_fewer_places_save_up_fewer_tokens() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn c6_who_was_in_line_when_it_was_closed_is_served_and_no_one_after() {
+async fn c6_closing_serves_waiters_and_refuses_later_requests() {
     let semaphore = Semaphore::new(1, 1000).unwrap();
     let held = semaphore.acquire().await.unwrap();
     let mut waiter = Box::pin(semaphore.acquire());
@@ -251,7 +251,7 @@ fn c1_a_deadline_of_a_thread_covers_the_wait_for_a_place_and_for_a_token() {
             drop(held);
         });
         let timed_out = semaphore.blocking_acquire_timeout(ms(20)).map(drop);
-        // In line from a moment after the limit began.
+        // It joins the queue a moment after the limit began.
         assert!(matches!(timed_out, Err(AcquireError::TimedOut { after, .. }) if after <= ms(20)), "{timed_out:?}");
         holder.thread().unpark();
     });
@@ -275,7 +275,7 @@ fn c1_waiting_for_a_place_needs_no_timer() {
 }
 
 #[test]
-fn c1_nor_is_one_asked_for_in_a_runtime_without() {
+fn c1_a_runtime_without_a_timer_is_enough_for_a_place() {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     let semaphore = Semaphore::new(1, 1_000_000).unwrap();
     let held = semaphore.try_acquire().unwrap();
@@ -304,9 +304,9 @@ fn c1_a_waiter_for_a_place_and_then_for_a_token_needs_no_runtime() {
     assert_eq!((semaphore.waiters(), semaphore.available()), (0, 1));
 }
 
-/// Each hears of it for himself: another's runtime may be one that nobody drives.
+/// Each waiter finds out by itself: another waiter's runtime may not be running.
 #[test]
-fn c1_whoever_waited_for_a_place_finds_the_timer_of_his_own_runtime() {
+fn c1_a_waiter_for_a_place_uses_the_timer_of_its_own_runtime() {
     let semaphore = Semaphore::new(1, 50).unwrap();
     let permit = semaphore.try_acquire().unwrap();
     let runtime = || tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
@@ -317,7 +317,7 @@ fn c1_whoever_waited_for_a_place_finds_the_timer_of_his_own_runtime() {
         scope.spawn(|| {
             std::thread::sleep(ms(5));
             drop(permit);
-            // The head, in its turn, is polled in a runtime that is not driven any more.
+            // The first waiter is polled in a runtime that then stops running.
             idle.block_on(async { assert!(poll_once(&mut head).is_pending()) });
             std::thread::sleep(ms(50));
             drop(head);
@@ -339,7 +339,7 @@ fn c1_another_executor_with_a_timer_of_its_own() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn c7_who_waits_for_a_token_counts_against_the_free_places() {
+async fn c7_a_waiter_for_a_token_counts_against_the_free_places() {
     let semaphore = Semaphore::new(3, 0.001).unwrap();
     for _ in 0..3 {
         drop(semaphore.acquire().await.unwrap());
@@ -379,7 +379,7 @@ async fn c9_a_panic_frees_the_place() {
 type Way<'a> = Box<dyn FnMut() + 'a>;
 
 #[test]
-fn c9_a_waker_that_panics_loses_nobody_elses_place() {
+fn c9_a_panicking_waker_loses_no_other_place() {
     let timer = Arc::new(FakeTimer::default());
     let semaphore = Semaphore::with_timer(3, 10, timer.clone()).unwrap();
     let by_trying = || drop(semaphore.try_acquire());
@@ -413,7 +413,8 @@ fn c9_a_waker_that_panics_loses_nobody_elses_place() {
 }
 
 proptest! {
-    /// Whatever is acquired, dropped, granted and not seen: never more than the capacity, and all of it back at the end.
+    /// Whatever is acquired, dropped or granted without a poll: never more than the capacity, and all places back at
+    /// the end.
     #[test]
     fn c9_never_more_than_the_capacity_and_no_place_is_lost(
         capacity in 1_usize..5, steps in prop::collection::vec((0_u8..5, any::<prop::sample::Index>()), 1..80),

@@ -10,7 +10,7 @@ use throttle::limiter::{AcquireError, BuildError};
 use throttle::semaphore::{Permit, Semaphore};
 use tokio::time::Instant;
 
-/// Moves the clock, and lets the alarm ring at each time it was set to.
+/// Moves the clock, and fires the alarm at each time it was set to.
 fn at(timer: &FakeTimer, millis: u64) {
     while timer.next().is_some_and(|next| next <= millis * 1_000_000) {
         timer.to_next();
@@ -19,7 +19,7 @@ fn at(timer: &FakeTimer, millis: u64) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_burst_of_starts_is_not_the_capacity() {
+async fn the_burst_of_starts_is_apart_from_the_capacity() {
     let semaphore = Semaphore::builder(10, 2, ms(1000)).burst(1).build().unwrap();
     let start = Instant::now();
     let mut permits = Vec::new();
@@ -42,7 +42,7 @@ async fn a_burst_of_starts_is_not_the_capacity() {
 }
 
 #[test]
-fn a_semaphore_refuses_a_burst_or_rate_of_nothing_and_keeps_slow_rates_exactly() {
+fn a_semaphore_refuses_a_burst_or_rate_of_0_and_keeps_slow_rates_exactly() {
     let build = |starts, period, burst| Semaphore::builder(2, starts, period).burst(burst).build();
     assert_eq!(build(1, ms(1000), 0).unwrap_err(), BuildError::ZeroBurst);
     assert_eq!(build(0, ms(1000), 1).unwrap_err(), BuildError::ZeroRate);
@@ -59,7 +59,7 @@ fn a_semaphore_refuses_a_burst_or_rate_of_nothing_and_keeps_slow_rates_exactly()
 }
 
 #[test]
-fn several_places_are_had_at_once_in_turn_and_freed_at_once() {
+fn several_places_are_taken_together_in_order_and_freed_together() {
     let timer = Arc::new(FakeTimer::default());
     let semaphore = Semaphore::with_timer(4, 1000, timer.clone()).unwrap();
     let three = semaphore.try_acquire_many(3).unwrap();
@@ -69,10 +69,10 @@ fn several_places_are_had_at_once_in_turn_and_freed_at_once() {
     assert!(poll_once(&mut two).is_pending());
     let mut one = Box::pin(semaphore.acquire());
     at(&timer, 1000);
-    assert!(poll_once(&mut one).is_pending(), "a place is free, but who waits for two came first");
+    assert!(poll_once(&mut one).is_pending(), "a place is free, but the waiter for two came first");
     assert_eq!((semaphore.waiters(), semaphore.available()), (2, 0));
     drop(two);
-    let Poll::Ready(Ok(one)) = poll_once(&mut one) else { panic!("who is behind moves up at once") };
+    let Poll::Ready(Ok(one)) = poll_once(&mut one) else { panic!("the waiter behind moves up at once") };
     let mut four = Box::pin(semaphore.acquire_many(4));
     assert!(poll_once(&mut four).is_pending());
     drop(one);
@@ -118,7 +118,7 @@ fn more_places_than_there_are_wait_until_the_capacity_is_raised() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
-    /// C6, C9: in order of arrival, and never more held than there are, whoever leaves when.
+    /// C6, C9: served in order of arrival, and never more places held than there are, whoever leaves when.
     #[test]
     fn never_more_places_are_held_than_there_are(
         capacity in 1_usize..8,

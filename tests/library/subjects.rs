@@ -1,5 +1,5 @@
-//! One arithmetic in three places: the core, the library with its fast path, and the script of the Redis store, side by
-//! side. Whatever is asked of them, they come to the same times.
+//! The same arithmetic in three places: the core, the library with its fast path, and the script of the Redis store.
+//! They must come to the same times.
 
 use crate::laws::written;
 use crate::limiters::FakeTimer;
@@ -14,12 +14,12 @@ use throttle::limiter::{AcquireError, Limiter, Oversize};
 use throttle::limits::{Ask, Grant, Limits, Policy, Refusal};
 use throttle::store::{Lease, Memory, Store, StoreError};
 
-/// The library and the script beside the core. Each takes part as long as its numbers suffice.
+/// The library and the script next to the core. Each takes part as long as its numbers suffice.
 pub(crate) struct Beside {
     library: Option<Library>,
     script: Option<Script>,
     limits: Vec<Limit>,
-    /// The latest time of a question. The core counts an earlier one as the latest grant's, a server as a clock set back.
+    /// The latest time of a request. The core clamps an earlier one; a server treats it as a clock that was set back.
     seen: u64,
 }
 
@@ -34,7 +34,7 @@ impl Beside {
         Beside { library, script, limits: limits.to_vec(), seen: now }
     }
 
-    /// They grant, or refuse, what the core granted or refused.
+    /// They must grant or refuse what the core granted or refused.
     pub(crate) fn take(&mut self, now: u64, cost: u64, expected: Option<&Grant>) {
         let in_order = now >= self.seen;
         self.seen = self.seen.max(now);
@@ -57,7 +57,7 @@ impl Beside {
     }
 }
 
-/// Whether the script counts so much.
+/// Whether the script can count this much.
 fn fits(limit: &Limit, cost: u64) -> bool {
     match limit {
         Limit::Bucket { period, .. } => cost.checked_mul(*period).is_some_and(|price| price < BOUND),
@@ -66,7 +66,7 @@ fn fits(limit: &Limit, cost: u64) -> bool {
 }
 
 impl Library {
-    /// `None` if the limits are larger than the library counts, in millionths of a unit.
+    /// `None` if the limits are too large for the library, which counts millionths of a unit.
     fn new(limits: &[Limit], now: u64) -> Option<Self> {
         let is_large = |limit: &Limit| match *limit {
             Limit::Bucket { units, burst, .. } => units >= 1 << 40 || burst >= 1 << 40,
@@ -82,7 +82,7 @@ impl Library {
         Some(Library { timer, limiter })
     }
 
-    /// Tries, by the fast path if it is open; what is not there yet is reserved.
+    /// Tries, by the fast path if possible; otherwise reserves.
     fn take(&self, now: u64, cost: u64, expected: Option<&Grant>, limits: &[Limit]) {
         self.timer.set(now);
         let what = format!("the library: {cost} at {now} by {limits:?}");
@@ -98,12 +98,12 @@ impl Library {
     }
 }
 
-/// What is asked of a store.
+/// A request to a store.
 #[derive(Clone, Debug)]
 enum Step {
-    /// So many units, in so long if there is a bound.
+    /// So many units, with a longest wait if given.
     Take(u64, Option<u64>),
-    /// A lease for so many units over so long, of which some are used before the rest is returned.
+    /// A lease for so many units over so much time. Some are used before the rest is returned.
     Lease {
         waiting: u64,
         span: u64,
@@ -198,7 +198,7 @@ impl Both {
         }
     }
 
-    /// A lease, something between, and the rest is given back.
+    /// A lease, something in between, and the return of the rest.
     fn lease(&mut self, ask: Ask, used: Index, later: u64, between: &Step) {
         let mut lease = Lease::default();
         let leased = self.core.lease(&ask, &mut lease).map_err(refused);
@@ -214,7 +214,7 @@ impl Both {
         self.script.return_lease(self.clock.now(), spent, &by_script[used..]);
     }
 
-    /// What each has left, all have, and a newcomer waits, is the same.
+    /// What each limit has left, what all have, and how long a new request waits must be the same.
     fn look_alike(&self) {
         let (view, now) = (self.core.view().unwrap(), self.clock.now());
         let wait = view.wait.map_or(-1, i128::from);
@@ -272,7 +272,7 @@ proptest! {
         let mut beside = Beside::new(&limits, 0);
         let mut now = 0;
         for (later, cost) in steps {
-            // As often at once, and when it was granted.
+            // As many at once, and when it was granted.
             now = match later % 3 { 0 => now, 1 => core.latest().max(now), _ => now + later };
             let grant = core.take(now, cost).ok();
             beside.take(now, cost, grant.as_ref());
@@ -282,7 +282,7 @@ proptest! {
     }
 
     #[test]
-    fn core_and_script_agree_whatever_is_taken_given_back_held_and_set(
+    fn core_and_script_agree_on_take_give_back_hold_and_set(
         (limits, steps) in any_limits().prop_flat_map(|limits| {
             let steps = prop::collection::vec((0..2_500_u64, any_step(limits.len())), 1..60);
             (Just(limits), steps)

@@ -1,4 +1,4 @@
-//! Who is woken, how often, and by what: the timer is the line's own, whoever of the waiters is polled.
+//! Which waiters are woken, how often, and by what. The timer belongs to the queue, whichever waiter is polled.
 
 use crate::limiters::{Count, FakeTimer, Panicking, ms, poll_once};
 use std::future::Future;
@@ -20,7 +20,7 @@ fn paused() -> Runtime {
 }
 
 #[test]
-fn a_head_that_is_polled_once_and_never_again_freezes_nobody() {
+fn a_first_waiter_that_is_polled_only_once_blocks_no_other() {
     paused().block_on(async {
         let limiter = Limiter::new(10, 1).unwrap();
         limiter.acquire(1).await.unwrap();
@@ -34,7 +34,7 @@ fn a_head_that_is_polled_once_and_never_again_freezes_nobody() {
 }
 
 #[test]
-fn a_head_whose_runtime_is_dropped_freezes_nobody() {
+fn a_first_waiter_whose_runtime_is_dropped_blocks_no_other() {
     let limiter = Limiter::new(50, 1).unwrap();
     limiter.try_acquire(1).unwrap();
     let gone = runtime();
@@ -49,7 +49,7 @@ fn a_head_whose_runtime_is_dropped_freezes_nobody() {
 }
 
 #[test]
-fn a_head_whose_runtime_is_not_driven_any_more_freezes_nobody() {
+fn a_first_waiter_whose_runtime_stops_blocks_no_other() {
     let limiter = Limiter::new(50, 1).unwrap();
     limiter.try_acquire(1).unwrap();
     let idle = runtime();
@@ -62,7 +62,7 @@ fn a_head_whose_runtime_is_not_driven_any_more_freezes_nobody() {
 }
 
 #[test]
-fn a_waiter_that_moves_to_another_runtime_takes_its_alarm_along() {
+fn a_waiter_that_moves_to_another_runtime_keeps_its_alarm() {
     let limiter = Limiter::new(20, 1).unwrap();
     limiter.try_acquire(1).unwrap();
     let first = runtime();
@@ -96,7 +96,7 @@ fn until(mut holds: impl FnMut() -> bool) {
 }
 
 #[test]
-fn a_thread_behind_a_task_nobody_drives_serves_itself() {
+fn a_thread_behind_an_unpolled_task_is_served() {
     let limiter = Limiter::new(50, 1).unwrap();
     limiter.try_acquire(1).unwrap();
     let idle = runtime();
@@ -107,7 +107,7 @@ fn a_thread_behind_a_task_nobody_drives_serves_itself() {
 }
 
 #[test]
-fn threads_hand_the_watch_on() {
+fn a_thread_that_leaves_passes_timekeeping_to_the_next() {
     let limiter = Limiter::new(200, 1).unwrap();
     limiter.try_acquire(1).unwrap();
     let start = Instant::now();
@@ -157,7 +157,7 @@ fn another_executor_with_a_timer_of_its_own() {
     assert_eq!((done, timer.now()), (4, 1_000_000_000));
 }
 
-/// An executor as anybody could write one: it polls, and parks until it is woken or its own alarm is due.
+/// A hand-written executor: it polls, and parks until it is woken or its own alarm is due.
 #[derive(Default)]
 struct ByHand {
     alarm: Mutex<Option<(u64, Waker)>>,
@@ -217,7 +217,7 @@ fn an_executor_written_by_hand_without_tokio() {
 }
 
 #[test]
-fn a8_at_most_three_wake_ups_a_grant_in_tasks_of_tokio() {
+fn a8_at_most_three_wake_ups_per_grant_in_tokio_tasks() {
     for waiters in [1_000_u64, 100_000] {
         let count = Arc::new(Count::default());
         paused().block_on(async {
@@ -253,7 +253,7 @@ fn a_thousand_tasks_at_a_thousand_a_second() {
         tasks.join_all().await;
         start.elapsed()
     });
-    // The ideal is 0.999 s; the bar of 1.002 s, on an idle machine, is the bench's to hold.
+    // The ideal is 0.999 s; the benchmark checks 1.002 s on an idle machine.
     assert!(elapsed >= ms(998), "{elapsed:?}");
 }
 
@@ -271,7 +271,7 @@ fn one_task_after_another_keeps_ten_thousand_a_second_under_late_timers() {
 }
 
 #[test]
-fn law_3_whoever_wakes_too_late_is_moved_up_to_the_allowance_behind() {
+fn law_3_a_waiter_that_wakes_too_late_keeps_only_the_allowance() {
     let timer = Arc::new(FakeTimer::default());
     let limiter =
         Limiter::builder().rate(10_000, Duration::from_secs(1)).burst(1).timer(timer.clone()).build().unwrap();
@@ -312,7 +312,7 @@ fn wakers_that_poll_at_once_find_no_lock_held() {
 }
 
 #[test]
-fn a_waker_that_panics_keeps_nobody_from_being_woken() {
+fn a_panicking_waker_does_not_stop_other_wake_ups() {
     let timer = Arc::new(FakeTimer::default());
     let limiter = Limiter::builder().rate(1000, ms(1000)).burst(3).timer(timer.clone()).build().unwrap();
     limiter.try_acquire(3).unwrap();
@@ -329,7 +329,7 @@ fn a_waker_that_panics_keeps_nobody_from_being_woken() {
     assert_eq!(count.0.load(Ordering::SeqCst), 2, "and the alarm was set again");
 }
 
-/// A timer that refuses the first alarm it is asked for, as foreign code may.
+/// A timer that fails on the first alarm, as foreign code may.
 #[derive(Default)]
 struct PanicsOnce(FakeTimer, AtomicUsize);
 
@@ -347,23 +347,23 @@ impl Timer for PanicsOnce {
 }
 
 #[test]
-fn a_timer_that_panics_is_asked_again() {
+fn a_timer_that_panics_is_called_again() {
     let timer = Arc::new(PanicsOnce::default());
     let limiter = Limiter::builder().rate(10, ms(1000)).burst(1).timer(timer.clone()).build().unwrap();
     limiter.try_acquire(1).unwrap();
     let mut first = Box::pin(limiter.acquire(1));
     assert!(catch_unwind(AssertUnwindSafe(|| poll_once(&mut first))).is_err(), "it is not swallowed");
     drop(first);
-    assert_eq!(limiter.waiters(), 0, "and left nobody in line");
+    assert_eq!(limiter.waiters(), 0, "and left no waiter");
     let mut second = Box::pin(limiter.acquire(1));
     assert!(poll_once(&mut second).is_pending());
     assert!(timer.0.to_next());
     assert!(poll_once(&mut second).is_ready());
 }
 
-/// Under `panic = "abort"` the panic that tokio answers such a poll with would be the end.
+/// With `panic = "abort"`, the panic that tokio raises for such a poll would end the process.
 #[test]
-fn a_runtime_that_is_dropped_while_its_waiter_is_due_makes_nothing_panic() {
+fn dropping_a_runtime_while_its_waiter_is_due_causes_no_panic() {
     static PANICS: AtomicUsize = AtomicUsize::new(0);
     let hook = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info| {
@@ -406,7 +406,7 @@ fn a_future_waits_in_the_context_of_a_runtime_that_has_ended() {
 }
 
 #[test]
-fn many_threads_of_a_runtime_and_threads_beside_it_share_one_line() {
+fn threads_of_a_runtime_and_other_threads_share_one_queue() {
     let limiter = Limiter::new(20_000, 1).unwrap();
     let start = Instant::now();
     let runtime = Builder::new_multi_thread().worker_threads(4).enable_time().build().unwrap();
@@ -423,7 +423,7 @@ fn many_threads_of_a_runtime_and_threads_beside_it_share_one_line() {
             for number in 0..1000 {
                 let limiter = limiter.clone();
                 tasks.spawn(async move {
-                    // Every third changes its mind.
+                    // Every third waiter cancels.
                     let patience = if number % 3 == 0 { ms(3) } else { Duration::from_secs(60) };
                     tokio::time::timeout(patience, limiter.acquire(1)).await.is_ok()
                 });

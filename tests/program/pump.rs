@@ -1,4 +1,4 @@
-//! The pump on a fake clock: what is asserted is its transcript, the times and bytes of its writes.
+//! The pump on a fake clock. The tests check its transcript: the times and bytes of its writes.
 
 use std::io;
 use throttle::clock::{Clock, FakeClock, Nanos};
@@ -13,7 +13,7 @@ const MS: Nanos = 1_000_000;
 const SECOND: Nanos = 1000 * MS;
 const LINES: Framing = Framing::EndedBy(b'\n');
 
-/// Input that comes at given times; a read takes no more than one of them.
+/// Input that arrives at given times; a read returns at most one item.
 struct Script {
     clock: FakeClock,
     input: Vec<(Nanos, Vec<u8>)>,
@@ -38,14 +38,14 @@ impl Source for Script {
     }
 }
 
-/// Writes down what is written when, and may be slow or lose its reader.
+/// Records what is written when. It may be slow or lose its reader.
 #[derive(Default)]
 struct Transcript {
     clock: FakeClock,
     writes: Vec<(Nanos, Vec<u8>)>,
-    /// The reader takes nothing before this.
+    /// The reader accepts nothing before this time.
     blocked_until: Nanos,
-    /// Each write takes so long, and is done at its end.
+    /// How long each write takes.
     slow: Nanos,
     gone_after: Option<usize>,
 }
@@ -124,7 +124,7 @@ fn the_burst_leaves_in_one_write_and_the_rest_one_by_one() {
 }
 
 #[test]
-fn what_comes_slowly_leaves_at_once() {
+fn slow_input_leaves_at_once() {
     let transcript = writes(&["5/s"], &[(0, b"a\n"), (SECOND, b"b\n"), (2 * SECOND, b"c\n")]);
     assert_eq!(transcript, [at(0, "a\n"), at(1000, "b\n"), at(2000, "c\n")]);
 }
@@ -147,7 +147,7 @@ fn empty_input_takes_nothing() {
     assert_eq!((run.available, run.units, run.transcript.writes.len()), (1, 0, 0));
 }
 
-/// While the source is silent the bucket fills, but no further than the burst; nothing is granted for what is not read.
+/// While the source is silent the bucket fills, but only to the burst; nothing is granted for units not read yet.
 #[test]
 fn idle_time_saves_up_no_more_than_the_burst() {
     let run =
@@ -157,7 +157,7 @@ fn idle_time_saves_up_no_more_than_the_burst() {
     assert_eq!(times, [(0, 1), (9 * SECOND, 4), (9 * SECOND + 100 * MS, 1)]);
 }
 
-/// At 10 000/s a quantum is 1 ms, ten units: never a write of fewer while more wait.
+/// At 10 000/s a quantum is 1 ms, ten units: no write is smaller while more units wait.
 #[test]
 fn fast_rates_leave_in_runs_of_a_quantum() {
     let input: Vec<u8> = b"x\n".repeat(1000);
@@ -169,7 +169,7 @@ fn fast_rates_leave_in_runs_of_a_quantum() {
 }
 
 #[test]
-fn a_run_is_topped_up_with_what_has_come_meanwhile() {
+fn a_run_includes_units_that_arrived_in_the_meantime() {
     let input: Vec<(Nanos, &[u8])> = (0..40).map(|_| (0, &b"x\n"[..])).collect();
     let run = pump(&["10k/s,burst=10,initial=0"], LINES, 1 << 20, &input, Transcript::default());
     let writes: Vec<(Nanos, usize)> =
@@ -177,9 +177,10 @@ fn a_run_is_topped_up_with_what_has_come_meanwhile() {
     assert_eq!(writes, [(MS, 10), (2 * MS, 10), (3 * MS, 10), (4 * MS, 10)]);
 }
 
-/// Little is left in the bucket and the little that was read would fit: with what else has come it leaves as one run.
+/// Little is left in the bucket, and the few units that were read would fit. Together with newer input they leave as
+/// one run.
 #[test]
-fn what_is_left_in_the_bucket_is_not_spent_on_a_short_run() {
+fn the_rest_of_the_bucket_is_not_spent_on_a_short_run() {
     let input: Vec<(Nanos, &[u8])> = (0..7).map(|_| (0, &b"x\nx\nx\nx\n"[..])).collect();
     let run = pump(&["10k/s,burst=14"], LINES, 1 << 20, &input, Transcript::default());
     let writes: Vec<(Nanos, usize)> =
@@ -187,7 +188,7 @@ fn what_is_left_in_the_bucket_is_not_spent_on_a_short_run() {
     assert_eq!(writes, [(0, 4), (0, 4), (400_000, 10), (1_400_000, 10)]);
 }
 
-/// The sink is asked before a grant is taken, so a reader that stalls gets one burst afterwards and not two.
+/// The pump asks the sink before it takes a grant, so a reader that stalled gets one burst afterwards, not two.
 #[test]
 fn a_stalled_reader_gets_one_burst_when_it_comes_back() {
     let sink = Transcript { blocked_until: 5 * SECOND, ..Transcript::default() };
@@ -205,7 +206,7 @@ fn a_reader_that_is_gone_is_noticed_before_the_next_wait() {
     assert_eq!(run.end, 0);
 }
 
-/// One grant for the whole of it, then piece after piece.
+/// One grant for the whole unit, then piece after piece.
 #[test]
 fn a_unit_that_outgrows_the_buffer_is_granted_once_and_passed_in_pieces() {
     let long = [b"x".repeat(25), b"\n".to_vec()].concat();
@@ -227,7 +228,7 @@ fn a_unit_that_outgrows_the_buffer_may_end_with_the_input() {
     assert_eq!((bytes, run.units), (b"abcdefghij".to_vec(), 1));
 }
 
-/// A quantum is two bytes, so the one that could go at once waits for the second.
+/// A quantum is two bytes, so the byte that could go at once waits for the second.
 #[test]
 fn bytes_are_units() {
     let run = pump(&["4kB/s,burst=2,initial=1"], Framing::Bytes, 100, &[(0, b"abcdefg")], Transcript::default());
@@ -241,7 +242,7 @@ fn several_limits_are_all_kept() {
     assert_eq!(transcript, [at(0, "a\n"), at(100, "b\n"), at(200, "c\n"), at(60_000, "d\n")]);
 }
 
-/// The buffer is not read beyond its size however much there is.
+/// The buffer is never filled beyond its size, however much input there is.
 #[test]
 fn reading_is_bounded() {
     let input = b"x\n".repeat(1000);
@@ -250,7 +251,7 @@ fn reading_is_bounded() {
     assert!(run.reads >= 2000 / 64);
 }
 
-/// What the reader sees counts: a unit that was written late leaves its room late.
+/// The window counts what the reader sees: a unit written late leaves its room late.
 #[test]
 fn a_window_counts_units_when_they_are_written() {
     let input: Vec<u8> = b"x\n".repeat(300);
@@ -268,7 +269,7 @@ fn a_window_counts_units_when_they_are_written() {
     }
 }
 
-/// One trait for time: the pump's sleeps move the clock, and wake the limiter's waiters at their own times on the way.
+/// Both use the same clock: the pump's sleeps move it, and wake the limiter's waiters at their own times.
 #[test]
 fn a_pump_and_a_limiter_share_one_fake_clock() {
     use std::task::{Context, Wake, Waker};

@@ -11,7 +11,7 @@ use std::process::Output;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// The program with a bucket and `args`, to its end.
+/// Runs the program with a bucket and `args` to its end.
 fn run(bucket: &str, args: &[&str]) -> Output {
     feed(throttle(&[&["--bucket", bucket], args].concat()), b"")
 }
@@ -28,7 +28,7 @@ fn shown(bucket: &str) -> Value {
     serde_json::from_str(&runs(bucket, &["--show", "json"])).unwrap()
 }
 
-/// A pipe of endless lines on a bucket.
+/// A pipe with endless input on a bucket.
 fn pipe(bucket: &str, args: &[&str]) -> Running {
     let mut running = Running::start(throttle(&[&["--bucket", bucket], args].concat()));
     let mut stdin = running.stdin();
@@ -36,7 +36,7 @@ fn pipe(bucket: &str, args: &[&str]) -> Running {
     running
 }
 
-/// When the lines of some pipes came, in seconds from the first, until `time` is over.
+/// When the lines of some pipes arrived, in seconds from the first, until `time` is over.
 fn arrivals(pipes: Vec<Running>, time: Duration, meanwhile: impl FnOnce()) -> Vec<f64> {
     let mut pipes = pipes;
     let lines: Vec<Lines> = pipes.iter_mut().map(|pipe| Lines::of(pipe.stdout())).collect();
@@ -52,7 +52,7 @@ fn arrivals(pipes: Vec<Running>, time: Duration, meanwhile: impl FnOnce()) -> Ve
     times.iter().map(|time| time.duration_since(times[0]).as_secs_f64()).collect()
 }
 
-/// The most that came in any time above what `rate` pays for meanwhile.
+/// The most lines in any interval beyond what `rate` pays for in it.
 fn most_above(times: &[f64], rate: f64) -> f64 {
     let (mut least, mut most) = (f64::MAX, 0.0_f64);
     for (place, time) in (0_u32..).zip(times) {
@@ -70,14 +70,14 @@ fn count(times: &[f64]) -> f64 {
 mod limits {
     use super::*;
 
-    /// The late of eight processes and readers on two cores.
+    /// Allowance for late processes and readers on two cores.
     const NOISE: f64 = 0.1;
 
     #[test]
     fn eight_processes_together_keep_one_limit_and_use_it_up() {
         let Some(redis) = Redis::start(&[]) else { return };
         let bucket = redis.bucket("eight");
-        // They may all be 200 ms late without loss.
+        // All of them may be 200 ms late without loss.
         let pipes = (0..8).map(|_| pipe(&bucket, &["-r", "500/s", "-b", "100"])).collect();
         let times = arrivals(pipes, Duration::from_secs(5), || {});
         let above = most_above(&times, 500.0);
@@ -98,8 +98,8 @@ mod limits {
         assert!(most_above(&times, 1000.0) <= 102.0 + 1000.0 * NOISE);
     }
 
-    /// A lease covers two round trips, and the next is asked for before it is needed. What keeps the processor from one of
-    /// us costs rate, too, so the best of some tries counts; the limit holds in each.
+    /// A lease covers two round trips, and the next one is requested before it is needed. A busy processor costs rate,
+    /// too, so the best of some tries counts; the limit holds in each.
     #[test]
     fn a_slow_network_costs_no_rate() {
         let Some(redis) = Redis::start(&[]) else { return };
@@ -119,9 +119,9 @@ mod limits {
         }
     }
 
-    /// What took long once is no reason to reserve for as long from then on: newcomers would wait for all of that.
+    /// One slow answer must not make all later leases long: new requests would wait for all of that.
     #[test]
-    fn after_a_hiccup_leases_are_short_again() {
+    fn after_one_delay_leases_are_short_again() {
         let Some(redis) = Redis::start(&[]) else { return };
         let bucket = redis.bucket("hiccup");
         let pipes = (0..4).map(|_| pipe(&bucket, &["-r", "500/s", "-b", "10"])).collect();
@@ -130,13 +130,13 @@ mod limits {
             let () = redis.tell(&["CLIENT", "PAUSE", "600", "ALL"]);
             thread::sleep(Duration::from_secs(2));
             let wait = (0..5).map(|_| shown(&bucket)["wait_ns"].as_u64().unwrap()).min().unwrap();
-            assert!(wait < 300_000_000, "who comes now waits {wait} ns");
+            assert!(wait < 300_000_000, "a new request waits {wait} ns");
         });
     }
 
-    /// Who takes them slowly is late for most of what was reserved: in a window all of that would count for an hour.
+    /// A slow reader is late for most of its lease; in a window all of that would count for an hour.
     #[test]
-    fn what_a_slow_reader_leaves_of_a_window_is_not_lost() {
+    fn a_slow_reader_loses_no_room_in_a_window() {
         let Some(redis) = Redis::start(&[]) else { return };
         let folder = tempfile::tempdir().unwrap();
         for bucket in [redis.bucket("slow"), folder.path().join("slow").to_str().unwrap().to_owned()] {
@@ -157,12 +157,12 @@ mod limits {
     }
 
     #[test]
-    fn commands_are_asked_for_ahead_too() {
+    fn launch_mode_requests_ahead_too() {
         let Some(redis) = Redis::start(&[]) else { return };
         let bucket = bucket_at(slow_network(redis.port, Duration::from_millis(20)), "far");
         let begun = Instant::now();
         runs(&bucket, &["-q", "-r", "100/s", "--repeat", "100", "true"]);
-        // One a round trip would be four seconds.
+        // With one command per round trip this would take four seconds.
         assert!(begun.elapsed() >= Duration::from_millis(990) && begun.elapsed() < Duration::from_millis(2500));
     }
 }
@@ -172,17 +172,17 @@ mod trouble {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicU16, Ordering};
 
-    /// A signal ends a read that waits only so long.
+    /// A signal interrupts a read with a timeout.
     #[test]
-    fn the_end_of_a_command_does_not_disturb_a_question() {
+    fn the_end_of_a_command_does_not_disturb_a_request() {
         let Some(redis) = Redis::start(&[]) else { return };
         let args = ["-q", "-r", "200/s", "--repeat", "200", "--on-store-error", "fail", "true"];
         runs(&redis.bucket("b"), &args);
     }
 
-    /// A demoted master answers for ever that it cannot write; behind its name there is another.
+    /// A demoted master refuses all writes for ever; its name now leads to another server.
     #[test]
-    fn a_master_that_was_demoted_is_left() {
+    fn a_demoted_master_is_left() {
         let (Some(old), Some(new)) = (Redis::start(&[]), Redis::start(&[])) else { return };
         let port = Arc::new(AtomicU16::new(old.port));
         let bucket = bucket_at(crate::support::redis::network(Arc::clone(&port), Duration::ZERO), "b");
@@ -198,9 +198,9 @@ mod trouble {
         assert_eq!(new.tell::<i64>(&["EXISTS", "throttle:b"]), 1);
     }
 
-    /// A server's words do not steer the terminal.
+    /// A server's message must not control the terminal.
     #[test]
-    fn what_a_server_says_is_shown_and_not_done() {
+    fn a_servers_message_is_escaped() {
         let port = answering(b"-ERR \x1b[31mred\x07\r\n");
         let output = run(&bucket_at(port, "b"), &["-r", "5/s"]);
         assert_fails(&output, 1, &["refuses: ERR", "red"]);
@@ -208,7 +208,7 @@ mod trouble {
     }
 
     #[test]
-    fn a_server_that_is_killed_and_started_again_is_waited_for_and_told_what_it_forgot() {
+    fn a_restarted_server_is_waited_for_and_its_state_restored() {
         let Some(mut redis) = Redis::start(&[]) else { return };
         let bucket = redis.bucket("again");
         let mut pipes: Vec<Running> = (0..4).map(|_| pipe(&bucket, &["-r", "200/s", "-b", "20"])).collect();
@@ -228,7 +228,7 @@ mod trouble {
             assert!(said[0].contains("cannot reach the bucket") && said[0].contains("waiting for it"), "{said:?}");
             assert!(said[1].starts_with("throttle: the bucket is back after "), "{said:?}");
         }
-        // What had been granted still leaves.
+        // Units granted before still leave.
         let during = times.iter().filter(|time| **time > away.0 + 0.3 && **time < away.1).count();
         assert_eq!(during, 0, "nothing passes while it is away");
         let after = times.iter().filter(|time| **time > away.1).count();
@@ -270,7 +270,7 @@ mod trouble {
     }
 
     #[test]
-    fn a_server_that_is_not_there_ends_it_where_that_is_wanted() {
+    fn an_absent_server_ends_the_program_if_so_configured() {
         let nobody = bucket_at(free_port(), "nobody");
         let args = ["-r", "5/s", "--on-store-error", "fail"];
         assert_fails(&run(&nobody, &args), 1, &["cannot reach the bucket redis://127.0.0.1:", "refused"]);
@@ -281,7 +281,7 @@ mod trouble {
     }
 
     #[test]
-    fn a_server_that_is_not_there_is_waited_for_no_longer_than_max_wait() {
+    fn an_absent_server_is_waited_for_no_longer_than_max_wait() {
         let nobody = bucket_at(free_port(), "nobody");
         for args in [&["--once", "--max-wait", "300ms", "-r", "5/s"][..], &["--once", "--max-wait", "300ms"]] {
             let begun = Instant::now();
@@ -293,9 +293,9 @@ mod trouble {
         assert_fails(&output, 75, &["cannot reach the bucket"]);
     }
 
-    /// Not to try again is not to have no time: a healthy server that is far away is used all the same.
+    /// A client without retries still waits for a healthy server that is far away.
     #[test]
-    fn a_slow_network_is_no_server_that_is_away() {
+    fn a_slow_network_is_not_an_absent_server() {
         let Some(redis) = Redis::start(&[]) else { return };
         let bucket = bucket_at(slow_network(redis.port, Duration::from_millis(75)), "far");
         runs(&bucket, &["-r", "9/h,window", "--on-store-error", "fail", "--set"]);
@@ -332,15 +332,15 @@ mod trouble {
         assert_fails(&output, 1, &["cannot reach the bucket redis://no-such-host.invalid:6379/b"]);
     }
 
-    /// Whatever answers, and however.
+    /// Whatever answers, in any way.
     #[test]
-    fn what_is_not_a_redis_is_told_apart() {
+    fn a_server_that_is_not_redis_is_recognised() {
         for answer in
             [&b"HTTP/1.1 400 Bad Request\r\n\r\n"[..], b"SSH-2.0-x\r\n", b"220 mail\r\n", b"\x00\x01\x02", b"+PONG\r\n"]
         {
             let port = answering(answer);
             let output = run(&bucket_at(port, "b"), &["-r", "5/s"]);
-            assert_fails(&output, 1, &["no Redis server; check host and port"]);
+            assert_fails(&output, 1, &["is not a Redis server; check host and port"]);
         }
     }
 
@@ -359,15 +359,19 @@ mod trouble {
     }
 
     #[test]
-    fn what_stands_at_the_key_is_not_overwritten() {
+    fn other_data_at_the_key_is_not_overwritten() {
         let Some(redis) = Redis::start(&[]) else { return };
         let bucket = redis.bucket("mine");
         let () = redis.tell(&["SET", "throttle:mine", "treasure"]);
-        assert_fails(&run(&bucket, &["-r", "5/s"]), 1, &["not a bucket but something else", "'throttle:mine'"]);
+        assert_fails(
+            &run(&bucket, &["-r", "5/s"]),
+            1,
+            &["is not a bucket: the key 'throttle:mine' holds something else"],
+        );
         assert_eq!(redis.tell::<String>(&["GET", "throttle:mine"]), "treasure");
         let () = redis.tell(&["DEL", "throttle:mine"]);
         let () = redis.tell(&["HSET", "throttle:mine", "treasure", "1"]);
-        assert_fails(&run(&bucket, &["-r", "5/s"]), 1, &["not a bucket but something else"]);
+        assert_fails(&run(&bucket, &["-r", "5/s"]), 1, &["is not a bucket: the key"]);
         let () = redis.tell(&["HSET", "throttle:mine", "v", "2"]);
         assert_fails(&run(&bucket, &["-r", "5/s"]), 1, &["made by a newer throttle (format 2"]);
         let () = redis.tell(&["HSET", "throttle:mine", "v", "1", "id", "5", "limits", "5/s", "state", "1 2 3"]);
@@ -415,16 +419,16 @@ mod passwords {
     }
 
     #[test]
-    fn a_password_that_is_missing_or_too_much_is_told() {
+    fn a_missing_or_needless_password_is_reported() {
         let Some(redis) = Redis::start(&["--requirepass", "s3cret!"]) else { return };
-        assert_fails(&run(&redis.bucket("b"), &["-r", "5/s"]), 1, &["it wants a password; write redis://:PASSWORD@"]);
+        assert_fails(&run(&redis.bucket("b"), &["-r", "5/s"]), 1, &["it needs a password; write redis://:PASSWORD@"]);
         let Some(open) = Redis::start(&[]) else { return };
         let output = run(&address(&open, ":s3cret!"), &["-r", "5/s"]);
         assert_fails(&output, 1, &["if it has none, leave them out of the address"]);
     }
 
     #[test]
-    fn a_user_needs_leave_to_run_the_script() {
+    fn a_user_needs_permission_to_run_the_script() {
         let Some(redis) = Redis::start(&[]) else { return };
         let () = redis.tell(&["ACL", "SETUSER", "me", "on", ">s3cret", "~throttle:*", "+@all"]);
         let () = redis.tell(&["ACL", "SETUSER", "guest", "on", ">s3cret", "~throttle:*", "+get"]);
@@ -444,9 +448,9 @@ mod passwords {
         assert_fails(&run(&address(&redis, "guest:s3cret"), &["-r", "5/s"]), 1, &["refuses", "evalsha"]);
     }
 
-    /// A key without an end would stay for ever, and a window whose entries are gone would never empty.
+    /// A key without an expiry would stay for ever, and a window without its entries would never empty.
     #[test]
-    fn a_user_who_may_not_do_all_of_it_changes_nothing() {
+    fn a_user_without_all_permissions_changes_nothing() {
         let Some(redis) = Redis::start(&[]) else { return };
         let bucket = address(&redis, "me:s3cret");
         for forbidden in ["pexpire", "hset"] {
@@ -514,7 +518,7 @@ mod bucket {
     }
 
     #[test]
-    fn a_running_pipe_learns_new_limits_at_its_next_take() {
+    fn a_running_pipe_uses_new_limits_from_its_next_take() {
         let Some(redis) = Redis::start(&[]) else { return };
         let bucket = redis.bucket("b");
         let pipes = vec![pipe(&bucket, &["-r", "20/s"])];
@@ -526,7 +530,7 @@ mod bucket {
     }
 
     #[test]
-    fn who_counts_units_ends_where_bytes_are_counted_from_now_on() {
+    fn a_pipe_that_counts_units_ends_if_the_bucket_now_counts_bytes() {
         let Some(redis) = Redis::start(&[]) else { return };
         for (before, after) in [("100/s", "1kB/s"), ("1kB/s", "100/s")] {
             let bucket = redis.bucket("b");
@@ -565,9 +569,9 @@ mod bucket {
         assert!(said.contains("1000003/s,burst=9000000000 does not fit") && said.contains("2^51"), "{said}");
     }
 
-    /// The one behind keeps its time, and the one that left its place gives it to the next.
+    /// The process behind keeps its time, and the one that gave up its place leaves it to the next.
     #[test]
-    fn who_is_interrupted_while_waiting_gives_the_place_back() {
+    fn an_interrupted_waiter_gives_its_place_back() {
         let Some(redis) = Redis::start(&[]) else { return };
         let bucket = redis.bucket("b");
         runs(&bucket, &["-r", "1/h", "--once"]);
@@ -610,7 +614,7 @@ mod cluster {
     use super::*;
     use crate::common::wait_until;
 
-    /// The bucket is one key, and whichever node is named says where that is.
+    /// The bucket is one key, and every node can say where it is.
     #[test]
     fn a_bucket_is_found_from_every_node() {
         let node = || Redis::start(&["--cluster-enabled", "yes", "--cluster-port", "FREE"]);
@@ -669,7 +673,7 @@ mod encrypted {
         assert!(output.status.success(), "{}", text(&output.stderr));
     }
 
-    /// An authority of our own, and a certificate of it for the server.
+    /// A certificate authority for the test, and the server's certificate.
     fn certificates(folder: &Path) {
         let key = "-newkey rsa:2048 -nodes -days 2";
         openssl(folder, &format!("req -x509 {key} -keyout ca.key -out ca.crt -subj /CN=ours"));
@@ -679,7 +683,7 @@ mod encrypted {
     }
 
     #[test]
-    fn a_server_must_prove_who_it_is() {
+    fn a_server_must_have_a_valid_certificate() {
         let folder = tempfile::tempdir().unwrap();
         certificates(folder.path());
         let file = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();

@@ -1,4 +1,4 @@
-//! Buckets: one limit for many processes, through the real program.
+//! Buckets: one limit for many processes, tested through the real program.
 
 use crate::common::{Lines, Running, THROTTLE, assert_fails, copy_program, feed, text, throttle, wait_until};
 use rustix::process::Signal;
@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-/// A folder with a bucket in it, perhaps.
+/// A folder that may contain a bucket.
 struct Place(tempfile::TempDir);
 
 impl Place {
@@ -32,14 +32,14 @@ impl Place {
         feed(self.command(args), b"")
     }
 
-    /// One is taken at once.
+    /// One unit is available now.
     #[track_caller]
     fn takes(&self, args: &[&str]) {
         let output = self.run(&[&["--once", "--max-wait", "0"], args].concat());
         assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), String::new()));
     }
 
-    /// None is left.
+    /// No unit is available.
     #[track_caller]
     fn refuses(&self) {
         let output = self.run(&["--once", "--max-wait", "0"]);
@@ -54,7 +54,7 @@ impl Place {
         serde_json::from_slice(&output.stdout).unwrap()
     }
 
-    /// How long a newcomer would wait.
+    /// How long a new request would wait.
     #[track_caller]
     fn wait(&self) -> Duration {
         Duration::from_nanos(self.shown()["wait_ns"].as_u64().unwrap())
@@ -78,7 +78,7 @@ mod once {
     }
 
     #[test]
-    fn codes_above_124_are_ours() {
+    fn exit_codes_above_124_are_ours() {
         let place = Place::new();
         let (path, folder) = (place.path(), place.0.path().to_str().unwrap().to_owned());
         place.takes(&["-r", "1/h"]);
@@ -91,13 +91,13 @@ mod once {
     }
 
     #[test]
-    fn a_command_that_is_not_there_takes_nothing() {
+    fn a_missing_command_takes_nothing() {
         let place = Place::new();
         assert_fails(&place.run(&["-r", "1/h", "--once", "/no/such"]), 127, &["no such command"]);
         place.takes(&["-r", "1/h"]);
     }
 
-    /// It is found, and the system does not run it: its interpreter is missing, or somebody is still writing it.
+    /// The command is found, but cannot run: its interpreter is missing, or another process is still writing it.
     #[test]
     fn a_command_that_does_not_run_is_not_counted() {
         let place = Place::new();
@@ -126,7 +126,7 @@ mod once {
     }
 
     #[test]
-    fn a_refusal_says_how_long_it_would_have_been_and_takes_nothing() {
+    fn a_refusal_states_the_wait_and_takes_nothing() {
         let place = Place::new();
         place.takes(&["-r", "1/h"]);
         for max_wait in ["0", "30min"] {
@@ -139,7 +139,7 @@ mod once {
     }
 
     #[test]
-    fn who_is_interrupted_gives_back_what_nobody_has_come_behind() {
+    fn an_interrupted_process_gives_back_only_the_last_grant() {
         let place = Place::new();
         place.takes(&["-r", "1/h"]);
         let first = Running::start(place.command(&["--once", "true"]));
@@ -149,7 +149,7 @@ mod once {
         wait_until("it to wait for signals", || attends_to_signals(&second));
         second.signal(Signal::TERM);
         assert_eq!(second.end().signal(), Some(Signal::TERM.as_raw()));
-        assert!(place.wait() <= 2 * HOUR, "the last one given is given back");
+        assert!(place.wait() <= 2 * HOUR, "the last grant is given back");
 
         let _second = Running::start(place.command(&["--once", "true"]));
         wait_until("the second to be told its time", || place.wait() > 2 * HOUR);
@@ -160,8 +160,8 @@ mod once {
         assert!(place.wait() > 2 * HOUR, "nobody is moved");
     }
 
-    /// The signal comes anywhere around the end of the wait: the program dies of it, or the command does. Where it got lost
-    /// the command would end by itself.
+    /// The signal arrives at any moment around the end of the wait: either the program dies of it, or the command does.
+    /// If it were lost, the command would end normally.
     #[test]
     fn a_signal_is_never_lost_between_the_wait_and_the_command() {
         let place = Place::new();
@@ -174,7 +174,7 @@ mod once {
             let mut running = Running::start(place.command(&["--once", "sh", "-c", "echo ran; exec sleep 3"]));
             let out = crate::common::read_all(running.stdout());
             noise = noise.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            // It was told some time before we got to know: the wait ends anywhere in these four milliseconds.
+            // It got its time shortly before this test noticed, so the wait ends somewhere in these four milliseconds.
             let early = Duration::from_micros(noise >> 52);
             std::thread::sleep(told.saturating_sub(begun.elapsed() + early));
             running.signal(Signal::TERM);
@@ -209,7 +209,7 @@ mod limits {
     }
 
     #[test]
-    fn what_is_said_must_agree() {
+    fn named_limits_must_agree() {
         let place = Place::new();
         place.takes(&["-r", "5/s,burst=3", "-r", "5000/h"]);
         place.takes(&["-r", "5/s", "-r", "5000/h"]);
@@ -235,7 +235,7 @@ mod limits {
     }
 
     #[test]
-    fn who_counts_units_ends_where_bytes_are_counted_from_now_on() {
+    fn a_pipe_that_counts_units_ends_if_the_bucket_now_counts_bytes() {
         for (before, after) in [("100/s", "1kB/s"), ("1kB/s", "100/s")] {
             let place = Place::new();
             assert!(place.run(&["--set", "-r", before]).status.success());
@@ -305,11 +305,11 @@ mod many_processes {
     use super::*;
 
     #[test]
-    fn who_comes_first_makes_the_bucket_and_all_get_places_of_their_own() {
+    fn the_first_process_makes_the_bucket_and_each_gets_its_own_unit() {
         for round in 0..200 {
             let place = Place::new();
             let path = place.path();
-            // All read the same pipe, and go on when its other end is closed.
+            // All processes read the same pipe, and continue when its other end is closed.
             let (reader, gate) = std::io::pipe().unwrap();
             let script = "read line; exec \"$0\" --bucket \"$1\" -r 8/h,burst=8 --once --max-wait 0";
             let together: Vec<_> = (0..8)
@@ -330,7 +330,7 @@ mod many_processes {
     }
 
     #[test]
-    fn who_is_killed_while_he_makes_a_bucket_leaves_nothing_half_made() {
+    fn a_process_killed_while_making_a_bucket_leaves_nothing_behind() {
         let place = Place::new();
         let flags = rustix::fs::OFlags::TMPFILE | rustix::fs::OFlags::RDWR;
         if rustix::fs::open(place.0.path(), flags, rustix::fs::Mode::RUSR).is_err() {
@@ -354,9 +354,9 @@ mod many_processes {
         }
     }
 
-    /// Two at a time ask as fast as they can, and are killed wherever they are.
+    /// Two at a time make requests as fast as they can, and are killed at any point.
     #[test]
-    fn who_is_killed_loses_no_more_than_his_reservation() {
+    fn a_killed_process_loses_at_most_its_reservation() {
         let place = Place::new();
         place.run(&["--set", "-r", "1000000/s,burst=1", "-r", "3600000000/h,window"]);
         let mut pause = 0x2545_F491_4F6C_DD1D_u64;
@@ -374,7 +374,7 @@ mod many_processes {
                 running.signal(Signal::KILL);
                 running.end();
             }
-            // 10 ms of each, and a millisecond's worth beyond.
+            // 10 ms for each, and one millisecond's worth more.
             assert!(place.wait() <= Duration::from_millis(22), "round {round}");
         }
         assert!(fs::metadata(place.path()).unwrap().len() < 2 << 20);
@@ -385,13 +385,13 @@ mod bad_places {
     use super::*;
 
     #[test]
-    fn a_file_that_is_no_bucket_is_not_taken_for_one() {
+    fn another_kind_of_file_is_not_taken_for_a_bucket() {
         let place = Place::new();
         let fails = |words: &[&str]| assert_fails(&place.run(&["-r", "5/s", "--once"]), 125, words);
         for (content, words) in [
             (&b""[..], &["cut short (0 bytes)", "rm "][..]),
             (b"throttle bucket 1\n", &["cut short (18 bytes)", "rm "]),
-            (b"#!/bin/sh\necho\n", &["is not a bucket but something else"]),
+            (b"#!/bin/sh\necho\n", &["is not a bucket; choose another name"]),
             (b"throttle bucket 2\n something that is yet to come", &["newer throttle (format 2, this one knows 1)"]),
         ] {
             fs::write(place.path(), content).unwrap();
@@ -400,15 +400,15 @@ mod bad_places {
         }
         fs::remove_file(place.path()).unwrap();
         fs::create_dir(place.path()).unwrap();
-        fails(&["is no plain file"]);
+        fails(&["is not a plain file"]);
         fs::remove_dir(place.path()).unwrap();
         symlink("/etc/hostname", place.path()).unwrap();
         fails(&["is a symbolic link"]);
     }
 
-    /// What is said may be copied into a shell.
+    /// The suggested command can be pasted into a shell.
     #[test]
-    fn a_path_with_a_blank_is_one_word_of_the_command_that_mends_it() {
+    fn a_path_with_a_blank_is_quoted_in_the_suggested_command() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("my bucket");
         fs::write(&path, "").unwrap();
@@ -447,7 +447,7 @@ mod bad_places {
     }
 
     #[test]
-    fn an_error_in_the_middle_of_a_stream_says_what_was_not_passed() {
+    fn an_error_in_the_middle_of_a_stream_reports_units_not_passed() {
         let place = Place::new();
         let mut running = Running::start(place.command(&["-r", "20/s"]));
         let (mut stdin, lines) = (running.stdin(), Lines::of(running.stdout()));

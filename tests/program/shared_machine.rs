@@ -1,5 +1,5 @@
-//! Buckets and the machine they are on: other users, full and read-only disks, time namespaces. What needs rights that are
-//! not there is skipped, and says so.
+//! Buckets and their machine: other users, full and read-only disks, time namespaces. Tests that need missing rights
+//! are skipped, and say so.
 
 use crate::common::{THROTTLE, copy_program, text};
 use std::fs;
@@ -7,10 +7,10 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-/// A user who is not root and owns nothing.
+/// A user that is not root and owns nothing.
 const NOBODY: &str = "65534";
 
-/// A folder that others may read, with the program in it.
+/// A folder that other users may read, with the program in it.
 struct Place(tempfile::TempDir);
 
 impl Place {
@@ -29,7 +29,7 @@ impl Place {
         self.folder().join("bucket")
     }
 
-    /// `script` in which `"$0"` is the program, `"$1"` the bucket and `"$2"` its folder, run by `wrapper`.
+    /// `script`, run by `wrapper`. In it `"$0"` is the program, `"$1"` the bucket and `"$2"` its folder.
     fn run(&self, wrapper: &[&str], script: &str) -> Output {
         let mut command = Command::new(wrapper.first().unwrap_or(&"sh"));
         command.args(wrapper.iter().skip(1));
@@ -43,7 +43,7 @@ impl Place {
 
 const AS_NOBODY: [&str; 6] = ["setpriv", "--reuid", NOBODY, "--regid", NOBODY, "--clear-groups"];
 
-/// Whether `wrapper` can run something; says so where not.
+/// Whether `wrapper` can run anything; prints a note if not.
 fn can(wrapper: &[&str]) -> bool {
     let tried = Command::new(wrapper[0]).args(&wrapper[1..]).arg("true").stderr(Stdio::null()).status();
     let can = tried.is_ok_and(|status| status.success());
@@ -64,14 +64,14 @@ fn assert_fails(output: &Output, words: &[&str]) {
 }
 
 #[test]
-fn another_user_is_told_whose_it_is() {
+fn another_user_is_told_the_owner() {
     if !can(&AS_NOBODY) {
         return;
     }
     let place = Place::new();
     let made = place.run(&[], "\"$0\" --bucket \"$1\" -r 5/s --once");
     assert!(made.status.success(), "{}", text(&made.stderr));
-    let words = ["belongs to user 0", "sudo makes you another"];
+    let words = ["belongs to user 0", "under sudo you are root"];
     assert_fails(&place.run(&AS_NOBODY, "\"$0\" --bucket \"$1\" --once"), &words);
     fs::set_permissions(place.bucket(), fs::Permissions::from_mode(0o666)).unwrap();
     assert_fails(&place.run(&AS_NOBODY, "\"$0\" --bucket \"$1\" --once"), &words);
@@ -84,7 +84,7 @@ fn a_folder_that_cannot_be_written_is_named() {
     }
     let place = Place::new();
     let output = place.run(&AS_NOBODY, "\"$0\" --bucket \"$1\" -r 5/s --once");
-    assert_fails(&output, &["cannot make the bucket", "permission denied", "a place that is yours"]);
+    assert_fails(&output, &["cannot make the bucket", "permission denied", "a place of your own"]);
     assert!(!place.bucket().exists());
 }
 
@@ -100,7 +100,7 @@ fn a_bucket_in_a_read_only_place_is_not_used() {
     assert_fails(&place.run(&unshare, script), &["cannot open the bucket", "read-only file system", "can be written"]);
 }
 
-/// When the disk is full nothing is granted, what was there stays, and it goes on when there is room.
+/// On a full disk nothing is granted and nothing is lost; it works again when there is room.
 #[test]
 fn on_a_full_disk_nothing_is_granted_and_nothing_is_lost() {
     let unshare = ["unshare", "-m"];
@@ -128,7 +128,7 @@ fn on_a_full_disk_nothing_is_granted_and_nothing_is_lost() {
     assert_eq!(shown["available"], 900 - 2 - count, "what was granted is counted, and nothing else");
 }
 
-/// Inside a time namespace the boot clock says something else; the bucket's does not.
+/// A time namespace changes the boot clock, but not the bucket's clock.
 #[test]
 fn a_time_namespace_makes_no_difference() {
     for offset in ["1000000", "-5"] {
@@ -152,9 +152,9 @@ fn a_time_namespace_makes_no_difference() {
     }
 }
 
-/// A real file system that is elsewhere, and one served by a program that is here. Both are only seen by the script.
+/// A real remote file system, and one that a local program serves. Only the script sees both.
 #[test]
-fn what_a_program_serves_is_refused_where_it_is_from_another_machine() {
+fn a_fuse_file_system_is_refused_if_it_is_remote() {
     let sftp = "/usr/lib/openssh/sftp-server";
     let is_there = |tool: &str| Path::new("/usr/bin").join(tool).exists();
     if !can(&["unshare", "-m"]) || !Path::new("/dev/fuse").exists() || !Path::new(sftp).exists() {
@@ -178,7 +178,7 @@ fn what_a_program_serves_is_refused_where_it_is_from_another_machine() {
         let output = place.run(&["unshare", "-m"], &script);
         match tool {
             "sshfs" => {
-                assert_fails(&output, &["network file system (fuse.sshfs)", "name a place on this machine"]);
+                assert_fails(&output, &["network file system (fuse.sshfs)", "choose a place on this machine"]);
                 assert_eq!(fs::read_dir(place.folder().join("real")).unwrap().count(), 0, "nothing is left there");
             }
             _ => assert!(output.status.success(), "{}", text(&output.stderr)),

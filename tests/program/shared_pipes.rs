@@ -1,7 +1,7 @@
-//! Several pipes on one bucket, as those who read from them see it.
+//! Several pipes on one bucket, as their readers see them.
 //!
-//! A reader that is late sees several units at once that left one by one. So each notes for what it reads not one time but
-//! two: when its pipe was last seen empty, and when it had read. In between the units left, however loaded the machine is.
+//! A late reader sees several units at once that left one by one. So each reader records two times for every read: when
+//! its pipe was last seen empty, and when the read ended. The units left between the two, however busy the machine is.
 
 use crate::common::{Running, feed, throttle};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -40,21 +40,21 @@ fn watch(mut pipe: ChildStdout, size: u64) -> Vec<Seen> {
     }
 }
 
-/// Pipes that share the limit of one bucket, which has room for `burst` units and is empty at first.
+/// Pipes that share the limit of one bucket, which holds `burst` units and is empty at first.
 #[derive(Clone, Copy, Debug)]
 struct Work {
     limit: &'static str,
-    /// Units a second.
+    /// Units per second.
     rate: u64,
     burst: u64,
     pipes: u64,
-    /// Bytes of a unit.
+    /// Bytes per unit.
     size: u64,
-    /// Seconds of the rate.
+    /// How many seconds' worth of units.
     seconds: u64,
 }
 
-/// What was seen, the earliest first.
+/// What the readers saw, the earliest first.
 struct Passed {
     work: Work,
     begun: Nanos,
@@ -76,7 +76,7 @@ impl Work {
         Passed { work: self, begun, seen }
     }
 
-    /// Units that one pipe has to pass on.
+    /// Units that each pipe passes on.
     fn each(self) -> u64 {
         self.rate * self.seconds / self.pipes
     }
@@ -96,7 +96,7 @@ impl Work {
 }
 
 impl Passed {
-    /// What is read late is only fewer by then, so this holds to the unit.
+    /// A late read can only lower this count, so the bound is exact to the unit.
     #[track_caller]
     fn assert_never_ahead(&self) {
         let mut units = 0;
@@ -107,8 +107,8 @@ impl Passed {
         }
     }
 
-    /// In any time: the burst, what the rate pays for in it and in the lag allowance, and a unit of each, or the quantum
-    /// where that is more, that was held up on its way.
+    /// The bound for any interval: the burst, what the rate pays for in it and in the lag allowance, and for each pipe
+    /// one unit (or the quantum, if that is more) that was delayed on its way.
     #[track_caller]
     fn assert_never_over(&self) {
         let (work, all) = (self.work, &self.seen);
@@ -124,8 +124,8 @@ impl Passed {
         }
     }
 
-    /// How many left a second, as a part of the rate: from the middle of the first quarter to that of the last, so that
-    /// who is late at either end, within the allowance, does not count.
+    /// The rate achieved, as a part of the limit: from the middle of the first quarter to the middle of the last, so
+    /// that a late start or end, within the allowance, does not count.
     fn share_of_rate(&self) -> f64 {
         let total = self.work.pipes * self.work.each();
         let quarter = total / 4;
@@ -133,7 +133,7 @@ impl Passed {
         float(total - quarter) / time * 1e9 / float(self.work.rate)
     }
 
-    /// When `count` units were seen, on average, leaving out those that came before.
+    /// When `count` units had arrived, on average, without those that came before.
     fn mean_time(&self, before: u64, count: u64) -> f64 {
         let (mut place, mut sum) = (0, 0.0);
         for seen in &self.seen {
@@ -150,8 +150,8 @@ fn float(value: u64) -> f64 {
     value as f64
 }
 
-/// All the rate is used: who is late by less than the 100 ms in which this bucket fills loses nothing, also where the
-/// machine is busy.
+/// The whole rate is used: a process that is late by less than the 100 ms in which this bucket fills loses nothing,
+/// even on a busy machine.
 #[test]
 fn eight_pipes_keep_one_limit_and_use_it() {
     let work = Work { limit: "1000/s", rate: 1000, burst: 100, pipes: 8, size: 5, seconds: 5 };
@@ -162,7 +162,7 @@ fn eight_pipes_keep_one_limit_and_use_it() {
     assert!((0.99..=1.01).contains(&share), "{share} of the rate was used");
 }
 
-/// With a bucket that is full in 10 ms, a late wake-up may cost rate; it never gains any.
+/// With a bucket that fills in 10 ms, a late wake-up may lose rate, but never gains any.
 #[test]
 fn eight_pipes_with_a_small_burst_are_never_over() {
     let work = Work { limit: "1000/s", rate: 1000, burst: 10, pipes: 8, size: 5, seconds: 3 };

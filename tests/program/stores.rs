@@ -1,4 +1,4 @@
-//! One suite for every store: the same questions end on the same integers, wherever the limits live.
+//! One suite for all stores: the same requests get the same integers, wherever the limits are kept.
 
 use std::path::Path;
 use throttle::clock::{Clock, FakeClock, Nanos};
@@ -10,24 +10,24 @@ const SECOND: u128 = 1_000_000_000;
 /// Grants of a schedule.
 const MANY: u32 = 1_000_000;
 
-/// The same where each is a few system calls: in the slow build fewer, so that it takes seconds.
+/// The same for stores where a grant takes several system calls: fewer, so that the debug build takes seconds.
 const MANY_CALLS: u32 = if cfg!(debug_assertions) { 300_000 } else { MANY };
 
-/// A new store with some limits, on a clock that tests set.
+/// A new store with some limits, on a clock that the test sets.
 struct Opened {
     name: &'static str,
     clock: FakeClock,
     store: Supply,
-    /// Its times are multiples of so many nanoseconds: the exact ones, rounded up.
+    /// The store's times are multiples of this many nanoseconds: the exact times, rounded up.
     resolution: Nanos,
     /// How long a schedule is worth its time here.
     many: u32,
-    /// Units in one question.
+    /// Units in one request.
     at_once: u32,
     _home: Home,
 }
 
-/// What ends with the store.
+/// Removed together with the store.
 enum Home {
     Nowhere,
     Folder(#[allow(dead_code, reason = "it is removed with this")] tempfile::TempDir),
@@ -35,14 +35,15 @@ enum Home {
 }
 
 impl Opened {
-    /// The exact time that lies `paid_for` of `units` a `period` after the start, as this store tells it.
+    /// The exact time, in this store's resolution, at which `paid_for` of `units` per `period` after the start are
+    /// paid.
     fn after(&self, paid_for: u128, period: u128, units: u128) -> Nanos {
         let exact = u128::from(START) + (paid_for * period).div_ceil(units);
         u64::try_from(exact.next_multiple_of(self.resolution.into())).unwrap()
     }
 }
 
-/// Every kind of store: whoever adds one adds it here.
+/// All kinds of stores. Add a new kind here.
 const STORES: [fn(&Policy) -> Option<Opened>; 3] = [|policy| Some(memory(policy)), |policy| Some(file(policy)), redis];
 
 /// Where every store's clock stands at first.
@@ -63,7 +64,7 @@ fn file(policy: &Policy) -> Opened {
     Opened { name: "file", clock, store, resolution: 1, many: MANY_CALLS, at_once: 1, _home: home }
 }
 
-/// Its server reckons them one by one, too; a round trip for each would only take longer.
+/// The server computes each of them, too; a round trip for each would only take longer.
 fn redis(policy: &Policy) -> Option<Opened> {
     let server = crate::support::redis::Redis::start(&[])?;
     let clock = FakeClock::at(START);
@@ -91,7 +92,7 @@ fn on_every_store(limits: &[&str], check: impl Fn(&Opened)) {
     }
 }
 
-/// The times of `count` units, each for itself, asked for at once.
+/// The times of `count` units, each requested by itself, all at once.
 fn grants(opened: &Opened, count: u32) -> impl Iterator<Item = Nanos> {
     let mut left = count;
     std::iter::from_fn(move || {
@@ -105,7 +106,8 @@ fn grants(opened: &Opened, count: u32) -> impl Iterator<Item = Nanos> {
     .flatten()
 }
 
-/// Of many units asked for at once, the burst goes then and each other one exactly when the rate has paid for it.
+/// Of many units requested at once, the burst goes immediately, and each later one exactly when the rate has paid for
+/// it.
 fn assert_exact(limit: &str, burst: u128, units: u128, period: u128) {
     on_every_store(&[limit], |opened| {
         for (place, at) in grants(opened, opened.many).enumerate() {
@@ -115,7 +117,7 @@ fn assert_exact(limit: &str, burst: u128, units: u128, period: u128) {
     });
 }
 
-// Three tests, for they take seconds and may run beside each other.
+// Three tests, because they take seconds and can run in parallel.
 
 #[test]
 fn a_fast_schedule_is_exact_to_the_last_nanosecond() {
@@ -123,7 +125,7 @@ fn a_fast_schedule_is_exact_to_the_last_nanosecond() {
 }
 
 #[test]
-fn a_schedule_a_minute_is_exact() {
+fn a_schedule_per_minute_is_exact() {
     assert_exact("700/min,burst=7", 7, 700, 60 * SECOND);
 }
 
@@ -132,7 +134,7 @@ fn a_slow_schedule_is_exact() {
     assert_exact("3/s,burst=1", 1, 3, SECOND);
 }
 
-/// 10 a second, and 25 in any 10 s: the first 25 at the pace, and so on from 10 s after each.
+/// 10 per second, and 25 in any 10 s: the first 25 at that pace, the next 25 from 10 s after each.
 #[test]
 fn two_limits_are_both_kept() {
     on_every_store(&["10/s,burst=1", "25/10s"], |opened| {
@@ -143,8 +145,8 @@ fn two_limits_are_both_kept() {
     });
 }
 
-/// The first grants go with the clock, a third of a second apart; each other one exactly a period after the one whose
-/// place it takes.
+/// The first grants follow the clock, a third of a second apart. Each later one comes exactly one period after the
+/// grant whose place it takes.
 #[test]
 fn a_window_is_exact() {
     on_every_store(&["3/min,window"], |opened| {
@@ -163,7 +165,7 @@ fn a_window_is_exact() {
 }
 
 #[test]
-fn a_window_frees_what_is_a_period_old() {
+fn a_window_frees_units_after_one_period() {
     on_every_store(&["3/min,window"], |opened| {
         let mut times = Vec::new();
         for second in [0, 10, 20] {
@@ -175,7 +177,7 @@ fn a_window_frees_what_is_a_period_old() {
 }
 
 #[test]
-fn what_waits_goes_as_a_run_and_what_does_not_is_not_reserved() {
+fn waiting_units_leave_as_a_run_and_no_others_are_reserved() {
     on_every_store(&["1000/s,burst=4"], |opened| {
         let (name, clock, store) = (opened.name, &opened.clock, &opened.store);
         let (run, asked) = store.next_run(100).unwrap();
@@ -189,7 +191,7 @@ fn what_waits_goes_as_a_run_and_what_does_not_is_not_reserved() {
 }
 
 #[test]
-fn what_can_never_be_granted_is_refused_and_costs_nothing() {
+fn an_impossible_request_is_refused_and_costs_nothing() {
     on_every_store(&["3/min,window"], |opened| {
         let (name, store) = (opened.name, &opened.store);
         assert_eq!(store.available(), 3, "{name}");
@@ -198,7 +200,7 @@ fn what_can_never_be_granted_is_refused_and_costs_nothing() {
     });
 }
 
-/// What is left of a unit when limits are set stays: nobody who sets them often slows anybody down.
+/// The fraction of a unit survives a change of limits, so frequent changes slow nobody down.
 #[test]
 fn setting_limits_keeps_the_fraction_of_a_unit() {
     on_every_store(&["1/2s,burst=10,initial=0"], |opened| {
@@ -214,7 +216,7 @@ fn setting_limits_keeps_the_fraction_of_a_unit() {
 }
 
 #[test]
-fn a_held_store_grants_nothing_until_then_and_is_empty_then() {
+fn a_held_store_grants_nothing_until_its_time_and_is_empty_then() {
     on_every_store(&["1/s,burst=5", "100/h"], |opened| {
         let (name, second, store) = (opened.name, 1_000_000_000, opened.store.store());
         let at = |grant: &Grant| (grant.at - START) / second;
@@ -228,14 +230,14 @@ fn a_held_store_grants_nothing_until_then_and_is_empty_then() {
         assert_eq!(at(&second_grant), 13, "{name}");
         store.hold_until(START + 20 * second).unwrap();
         store.give_back(&second_grant).unwrap();
-        assert_eq!(at(&store.take(1, Nanos::MAX).unwrap().0), 21, "{name}: what is taken back does not end the pause");
+        assert_eq!(at(&store.take(1, Nanos::MAX).unwrap().0), 21, "{name}: giving back does not end the pause");
         opened.clock.set(START + 40 * second);
         store.hold_until(START + 39 * second).unwrap();
         assert_eq!(store.view().unwrap().available, 5, "{name}: that has passed");
     });
 }
 
-/// A lease of which a part was used, and a pause since: as if only that part had been asked for.
+/// A lease that was partly used, and a pause since: the result is as if only the used part had been requested.
 #[test]
 fn the_rest_of_a_lease_is_given_back_exactly_also_after_a_pause() {
     for limits in [&["1/s,burst=2"][..], &["1/s,burst=2", "3/10s,window"]] {
@@ -287,7 +289,7 @@ mod a_file {
         assert_eq!(times, (0..8).map(|second| 7 + second * 1_000_000_000).collect::<Vec<_>>());
     }
 
-    /// Half an hour by the wall clock pays for half of what an hour pays for.
+    /// Half an hour by the wall clock pays for half of what an hour pays.
     #[test]
     fn a_restart_credits_the_time_that_the_wall_clock_says() {
         let (bucket, clock) = (Bucket::new(), FakeClock::at(1000 * HOUR));
@@ -304,7 +306,7 @@ mod a_file {
     }
 
     #[test]
-    fn a_wall_clock_that_is_wrong_credits_neither_less_than_nothing_nor_more_than_a_full_bucket() {
+    fn a_wrong_wall_clock_credits_at_least_0_and_at_most_a_full_bucket() {
         for (wall, left, expected) in [(0, 0, Some(HOUR)), (HOUR - 1, 0, Some(HOUR)), (u64::MAX, 2, None)] {
             let (bucket, clock) = (Bucket::new(), FakeClock::at(50));
             let before = bucket.open(&clock, 1, HOUR, &["1/h,burst=2,initial=1", "9/h,window"]);
@@ -318,7 +320,7 @@ mod a_file {
         }
     }
 
-    /// A time that was given is still kept after a restart, and nobody waits longer than it takes.
+    /// After a restart a grant keeps its time, and nobody waits longer than needed.
     #[test]
     fn a_restart_never_leaves_anyone_stuck() {
         let (bucket, clock) = (Bucket::new(), FakeClock::at(1 << 60));
@@ -333,7 +335,7 @@ mod a_file {
     }
 
     #[test]
-    fn what_waits_no_longer_is_given_back() {
+    fn an_unused_grant_is_given_back() {
         let (bucket, clock) = (Bucket::new(), FakeClock::at(9));
         let file = bucket.open(&clock, 1, 0, &["1/h"]);
         let _ = file.take(1, Nanos::MAX).unwrap();
@@ -347,7 +349,7 @@ mod a_file {
     }
 
     #[test]
-    fn the_rest_of_a_lease_is_given_back_as_if_it_had_never_been_asked_for() {
+    fn giving_back_the_rest_of_a_lease_leaves_no_trace() {
         let (bucket, clock) = (Bucket::new(), FakeClock::at(0));
         let file = Supply::new(Box::new(bucket.open(&clock, 1, 0, &["1000/s,burst=1"])));
         for _ in 0..3 {
@@ -360,7 +362,7 @@ mod a_file {
     }
 
     #[test]
-    fn a_lease_is_not_spent_as_a_burst_by_who_was_held_up() {
+    fn a_delayed_client_does_not_spend_its_lease_as_a_burst() {
         let (bucket, clock) = (Bucket::new(), FakeClock::at(0));
         let file = Supply::new(Box::new(bucket.open(&clock, 1, 0, &["1000/s,burst=1"])));
         assert_eq!(file.next_run(100).unwrap().0.at, 0);
@@ -370,7 +372,7 @@ mod a_file {
     }
 
     #[test]
-    fn limits_that_are_set_hold_for_everyone_at_their_next_take() {
+    fn new_limits_apply_to_everyone_from_their_next_take() {
         let (bucket, clock) = (Bucket::new(), FakeClock::at(0));
         let (one, other) = (bucket.open(&clock, 1, 0, &["1/h"]), bucket.open(&clock, 1, 0, &["1/h"]));
         let _ = one.take(1, Nanos::MAX).unwrap();
@@ -382,7 +384,7 @@ mod a_file {
     }
 
     #[test]
-    fn who_removes_a_bucket_begins_anew_also_for_those_who_have_it_open() {
+    fn removing_a_bucket_starts_it_anew_for_those_who_have_it_open() {
         let (bucket, clock) = (Bucket::new(), FakeClock::at(0));
         let file = bucket.open(&clock, 1, 0, &["1/h"]);
         let _ = file.take(1, Nanos::MAX).unwrap();
@@ -391,9 +393,9 @@ mod a_file {
         assert_eq!(wait(&bucket.open(&clock, 1, 0, &["9/s"])), HOUR, "the same limits, and one taken");
     }
 
-    /// Its numbers begin again, so the stranger's grant has the number of ours.
+    /// Its numbers start again, so the other process's grant has the same number as ours.
     #[test]
-    fn what_was_granted_in_a_file_that_was_removed_is_not_given_back_in_the_one_after_it() {
+    fn a_grant_of_a_removed_file_is_not_given_back_to_the_next_file() {
         for later in [0, 3 * HOUR] {
             let (bucket, clock) = (Bucket::new(), FakeClock::at(9));
             let file = bucket.open(&clock, 1, 0, &["1/h,burst=1"]);
@@ -410,14 +412,14 @@ mod a_file {
             }
             let (ours, _) = file.take(1, Nanos::MAX).unwrap();
             file.give_back(&grants[1]).unwrap();
-            assert_eq!(wait(&stranger), 3 * HOUR, "also once it is known which file that is");
+            assert_eq!(wait(&stranger), 3 * HOUR, "also once the new file is known");
             file.give_back(&ours).unwrap();
-            assert_eq!(wait(&stranger), 2 * HOUR, "what was granted in this one is");
+            assert_eq!(wait(&stranger), 2 * HOUR, "a grant of this file is given back");
         }
     }
 
     #[test]
-    fn the_rest_of_a_lease_of_a_file_that_was_removed_is_not_given_back_in_the_one_after_it() {
+    fn a_lease_of_a_removed_file_is_not_given_back_to_the_next_file() {
         let (bucket, clock) = (Bucket::new(), FakeClock::at(0));
         let file = Supply::new(Box::new(bucket.open(&clock, 1, 0, &["1000/s,burst=1"])));
         let _ = file.next_run(100).unwrap();
@@ -442,12 +444,12 @@ mod a_server {
         result.unwrap().0.at
     }
 
-    /// The same questions at the same times, some of them random, have the same answers as those of a file, where every
-    /// time is a whole number of microseconds anyway.
+    /// The same requests at the same times, some of them random, get the same answers from a server as from a file, if
+    /// every time is a whole number of microseconds.
     #[test]
     fn a_server_and_a_file_answer_alike() {
         let Some(server) = crate::support::redis::Redis::start(&[]) else { return };
-        // The second is set in the place of the first: half as fast, so that what was saved of a unit is whole
+        // The second limit replaces the first. It is half as fast, so that saved fractions of a unit are whole
         // microseconds there, too.
         let limits: [[&[&str]; 2]; 6] = [
             [&["8/s,burst=3"], &["4/s,burst=5"]],
@@ -524,7 +526,7 @@ mod a_server {
         }
     }
 
-    /// Times that were given stay, nothing is credited, and nobody waits for the clock to come back.
+    /// Grants keep their times, nothing is credited, and nobody waits until the clock has caught up.
     #[test]
     fn a_clock_that_is_set_back_credits_nothing_and_stalls_nothing() {
         let Some(server) = crate::support::redis::Redis::start(&[]) else { return };
@@ -539,9 +541,9 @@ mod a_server {
         assert_eq!(at(store.take(1, Nanos::MAX)), first + 300_000_000, "it goes on from there");
     }
 
-    /// Also for those who only look or are refused, which keeps nothing else.
+    /// This also holds for clients that only view or are refused, which store nothing else.
     #[test]
-    fn after_a_clock_was_set_back_time_goes_on_for_who_is_refused() {
+    fn after_a_clock_was_set_back_time_goes_on_despite_refusals() {
         let Some(server) = crate::support::redis::Redis::start(&[]) else { return };
         for limits in [&["1/10s,burst=1"][..], &["1/10s,window"]] {
             let () = server.tell(&["FLUSHALL"]);
@@ -574,9 +576,10 @@ mod a_server {
         assert!(store.take(1, Nanos::MAX).unwrap_err().to_string().contains("READONLY"));
     }
 
-    /// Who was promised a time tells the server that has forgotten it: nobody is let through before, and no second burst.
+    /// If a server loses its state, clients tell it the times of their grants: nothing is granted before them, and
+    /// there is no second burst.
     #[test]
-    fn what_a_server_has_lost_its_clients_tell_it() {
+    fn clients_restore_what_a_server_has_lost() {
         let Some(server) = crate::support::redis::Redis::start(&[]) else { return };
         let clock = FakeClock::at(1_000_000_000);
         let (mine, other) = (open(&server, &clock, &["10/s,burst=5"]), open(&server, &clock, &["10/s,burst=5"]));
@@ -589,12 +592,12 @@ mod a_server {
         assert_eq!(at(mine.take(1, Nanos::MAX)), times[9] + 100_000_000, "empty from its own latest grant on");
         assert_eq!(at(other.take(1, Nanos::MAX)), last + 100_000_000, "and from the other's");
         assert_eq!(at(mine.take(1, Nanos::MAX)), last + 200_000_000, "which is then known to all");
-        // One that knew nothing finds it so.
+        // A client that knew nothing finds this state.
         assert_eq!(at(open(&server, &clock, &["10/s,burst=5"]).take(1, Nanos::MAX)), last + 300_000_000);
     }
 
     #[test]
-    fn what_was_granted_before_a_server_lost_its_state_is_not_given_back_after() {
+    fn a_grant_from_before_a_server_lost_its_state_is_not_given_back() {
         let Some(server) = crate::support::redis::Redis::start(&[]) else { return };
         let clock = FakeClock::at(START);
         let mine = open(&server, &clock, &["1/h,burst=1"]);
@@ -609,7 +612,7 @@ mod a_server {
         assert!(at(stranger.take(1, Nanos::MAX)) > theirs[1], "nobody is moved");
     }
 
-    /// The script's cache is emptied with every restart, and the state may be, too.
+    /// A restart empties the script cache, and the state may be gone, too.
     #[test]
     fn a_script_that_was_forgotten_is_sent_again() {
         let Some(server) = crate::support::redis::Redis::start(&[]) else { return };
@@ -634,7 +637,7 @@ mod a_server {
         assert_eq!(questions(&server) - before, 20);
     }
 
-    /// How often the server has been asked so far.
+    /// How many requests the server has had so far.
     fn questions(server: &crate::support::redis::Redis) -> u32 {
         let counts: String = server.tell(&["INFO", "commandstats"]);
         let calls = |name| {
@@ -644,7 +647,7 @@ mod a_server {
         calls("cmdstat_evalsha") + calls("cmdstat_eval")
     }
 
-    /// What is left of a lease when its pipe ends is as if it had never been asked for.
+    /// When a pipe ends, the rest of its lease is given back as if it had never been requested.
     #[test]
     fn a_lease_that_is_not_used_up_is_given_back() {
         let Some(server) = crate::support::redis::Redis::start(&[]) else { return };
@@ -653,7 +656,7 @@ mod a_server {
             let clock = FakeClock::at(START);
             let used: Vec<Nanos> = {
                 let store = Supply::new(Box::new(open(&server, &clock, limits)));
-                // Of twelve units three leave, or more where they go together.
+                // Of twelve units three leave, or more if they leave together.
                 let first = store.next_run(12).unwrap().0;
                 let more: Vec<Grant> = (first.units..3).map(|_| store.next_run(1).unwrap().0).collect();
                 let grants = [first].into_iter().chain(more);
@@ -671,7 +674,7 @@ mod a_server {
     }
 
     #[test]
-    fn nothing_that_is_printed_for_debugging_tells_a_password() {
+    fn debug_output_shows_no_password() {
         let Some(server) = crate::support::redis::Redis::start(&["--requirepass", "s3cret"]) else { return };
         let address = format!("redis://:s3cret@127.0.0.1:{}/b", server.port).parse().unwrap();
         let store = Redis::open(address, Some(&policy(&["5/s"])), throttle::store::Patience::none()).unwrap();

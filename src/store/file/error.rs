@@ -1,4 +1,4 @@
-//! What can be wrong with a bucket's file, and how to mend it.
+//! What can be wrong with a bucket's file, and how to fix it.
 
 use crate::store::Address;
 use rustix::io::Errno;
@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use thiserror::Error;
 
-/// Why a bucket's file is not used. Nothing is granted then.
+/// Why a bucket's file cannot be used. Nothing is granted then.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum FileError {
@@ -14,17 +14,17 @@ pub enum FileError {
     #[error("there is no bucket {}", Address::redacted(.0.as_os_str()))]
     Unknown(PathBuf),
     /// The file is empty or too short.
-    #[error("the bucket {path} is cut short ({length} bytes); to begin anew remove it: rm {word}", path = .path.display(), word = word(.path))]
+    #[error("the bucket {path} is cut short ({length} bytes); to start again, remove it: rm {word}", path = .path.display(), word = word(.path))]
     Truncated {
         /// Where the bucket is.
         path: PathBuf,
-        /// What there is of it.
+        /// Its length.
         length: u64,
     },
-    /// Not a file of ours.
-    #[error("{} is not a bucket but something else; name another one, or move that away", .0.display())]
+    /// Not a bucket file.
+    #[error("{} is not a bucket; choose another name, or move that file away", .0.display())]
     Foreign(PathBuf),
-    /// A file of a later version of this program.
+    /// A file of a later version of throttle.
     #[error(
         "the bucket {path} was made by a newer throttle (format {version}, this one knows {known}); use that one, or begin \
          anew: rm {word}",
@@ -38,32 +38,32 @@ pub enum FileError {
         /// The format of the file.
         version: u64,
     },
-    /// Neither state in the file is whole.
-    #[error("the bucket {path} is damaged; to begin anew, with what it allows at the start, remove it: rm {word}", path = .0.display(), word = word(.0))]
+    /// No complete state is left in the file.
+    #[error("the bucket {path} is damaged; remove it to start again with its initial burst: rm {word}", path = .0.display(), word = word(.0))]
     Damaged(PathBuf),
     /// A symbolic link.
     #[error("{} is a symbolic link, which is not followed; name the file itself", .0.display())]
     Link(PathBuf),
     /// A folder, a pipe, a device.
-    #[error("{} is no plain file; name another place for the bucket", .0.display())]
+    #[error("{} is not a plain file; choose another place for the bucket", .0.display())]
     NotPlain(PathBuf),
     /// A file of another user.
     #[error(
-        "the bucket {} belongs to user {owner}; a bucket is of one user, and sudo makes you another",
+        "the bucket {} belongs to user {owner}; each user has their own buckets, and under sudo you are root",
         path.display()
     )]
     NotOurs {
         /// Where the bucket is.
         path: PathBuf,
-        /// Whose it is.
+        /// The user it belongs to.
         owner: u32,
     },
-    /// A folder in which others may put something in the place of the file.
+    /// A folder in which other users could replace the file.
     #[error("others may write to the folder {path}; make it yours alone: chmod go-w {word}", path = .0.display(), word = word(.0))]
     OpenFolder(PathBuf),
-    /// A file system on which neither lock nor clock is that of one machine.
+    /// On a network file system, locks and clocks are not those of one machine.
     #[error(
-        "{} is on a network file system ({kind}), where machines do not share a clock; name a place on this machine",
+        "{} is on a network file system ({kind}), where machines do not share a clock; choose a place on this machine",
         path.display()
     )]
     Network {
@@ -72,9 +72,9 @@ pub enum FileError {
         /// The file system.
         kind: &'static str,
     },
-    /// More than there is room for in the file.
+    /// The state is too large for the file.
     #[error(
-        "what is to be kept of the bucket {} is {length} bytes, and there is room for {most}; set fewer limits",
+        "the state of the bucket {} is {length} bytes, and the most is {most}; set fewer limits",
         path.display()
     )]
     TooLarge {
@@ -82,32 +82,32 @@ pub enum FileError {
         path: PathBuf,
         /// The length of the state.
         length: u64,
-        /// Of the longest.
+        /// The most.
         most: u64,
     },
-    /// No limit to keep, or too many.
+    /// No limit, or too many.
     #[error("a bucket keeps 1 to {} limits, and not 'unlimited'", super::slots::MOST_LIMITS)]
     Limits,
     /// The system says no.
     #[error("cannot {doing} {}: {}", Address::redacted(path.as_os_str()), super::error::reason(*.error))]
     System {
-        /// What was being done.
+        /// What throttle was doing.
         doing: &'static str,
-        /// With what.
+        /// The file or folder.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         error: Errno,
     },
 }
 
-/// A path as a shell takes it for one word.
+/// A path quoted as one shell word.
 fn word(path: &Path) -> String {
     let name = path.as_os_str().as_bytes();
     let quoted = shlex::bytes::try_quote(name).unwrap_or(name.into());
     String::from_utf8_lossy(&quoted).into_owned()
 }
 
-/// What the system says, and what to do about it where that is known.
+/// The system's message, with advice if there is any.
 fn reason(error: Errno) -> String {
     let said = std::io::Error::from(error).to_string();
     let said = said.split(" (os error").next().unwrap_or_default().to_lowercase();

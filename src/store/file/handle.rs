@@ -1,4 +1,4 @@
-//! The open file of a bucket: locking it, reading the newest state, writing the next.
+//! The open file of a bucket: locks it, reads the newest state, writes the next.
 
 use super::error::FileError;
 use super::machine::Machine;
@@ -9,7 +9,7 @@ use rustix::fs::{FlockOperation, OFlags};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
-/// The file, and the state in it as it was last seen.
+/// The file, and its state as last seen.
 #[derive(Debug)]
 pub(super) struct Handle {
     pub(super) place: Place,
@@ -18,18 +18,18 @@ pub(super) struct Handle {
     pub(super) is_leaving: bool,
     machine: Machine,
     file: File,
-    /// How many files it was before: what was granted in one of those cannot be given back in this.
+    /// How many files were at this path before. A grant of an earlier file cannot be given back to this one.
     generation: u64,
-    /// What stands before the state that `kept` is; `None` where `kept` is not what the file says.
+    /// The prefix of the state in `kept`; `None` if `kept` is not the state in the file.
     known: Option<Prefix>,
-    /// What stands in the other slot, where the next state will be.
+    /// The prefix in the other slot, which takes the next state.
     other: Prefix,
     words: Vec<u64>,
     bytes: Vec<u8>,
 }
 
 impl Handle {
-    /// Opens the file; where there is none it is made with `policy`.
+    /// Opens the file. If there is none, it is made with `policy`.
     pub(super) fn open(machine: Machine, place: Place, policy: Option<&Policy>) -> Result<Self, FileError> {
         let file = open_or_make(&machine, &place, policy)?;
         Handle::of(file, machine, place)
@@ -50,7 +50,7 @@ impl Handle {
         Ok(Handle { place, kept, is_leaving: false, machine, file, generation: 0, known, other, words, bytes })
     }
 
-    /// Does `act` on the newest state while nobody else can.
+    /// Applies `act` to the newest state under the file's lock.
     pub(super) fn locked<T, E: From<FileError>>(
         &mut self,
         act: impl FnOnce(&mut Self) -> Result<T, E>,
@@ -61,17 +61,17 @@ impl Handle {
         result
     }
 
-    /// The number of the state.
+    /// The number of the newest state.
     pub(super) fn number(&self) -> Option<u64> {
         self.known.map(|prefix| prefix.number)
     }
 
-    /// Tells the file from those that were in its place before, as long as it is locked.
+    /// Identifies the file among those that were at this path, while it is locked.
     pub(super) fn generation(&self) -> u64 {
         self.generation
     }
 
-    /// Who removes a bucket means it to begin anew: then we go on with the file that took its place.
+    /// Locks the file. If the user removed it to start again, this continues with the file that replaced it.
     fn lock(&mut self) -> Result<(), FileError> {
         loop {
             place::lock(&self.place.path, &self.file, self.is_leaving)?;
@@ -84,7 +84,7 @@ impl Handle {
         }
     }
 
-    /// Whoever wrote a state put the first one into the slot that was the older: as long as that is as it was, all is.
+    /// Every writer puts its first new state into the older slot. As long as that slot is unchanged, the state is, too.
     fn refresh(&mut self) -> Result<(), FileError> {
         if let Some(known) = self.known
             && prefix(&self.place, &self.file, known.number + 1)? == self.other
@@ -96,10 +96,10 @@ impl Handle {
         Ok(())
     }
 
-    /// Writes `kept` as the next state. Where that fails, the file is as it was.
+    /// Writes `kept` as the next state. If that fails, the file is unchanged.
     pub(super) fn publish(&mut self) -> Result<(), FileError> {
         let number = self.number().map_or(1, |number| number + 1);
-        // Until it is written, we know nothing.
+        // Until the write succeeds, the state in the file is unknown.
         let before = self.known.take();
         slots::encode(number, &self.kept, &mut self.words, &mut self.bytes);
         check_size(&self.place, &self.bytes)?;
@@ -110,14 +110,14 @@ impl Handle {
     }
 }
 
-/// What is longer than a slot would be written into the other one.
+/// A state longer than its slot would overwrite the other slot.
 fn check_size(place: &Place, state: &[u8]) -> Result<(), FileError> {
     let (length, most) = (state.len() as u64, slots::SLOT);
     if length > most { Err(FileError::TooLarge { path: place.path.clone(), length, most }) } else { Ok(()) }
 }
 
 fn unlock(file: &File) {
-    // Closing the file would do the same; there is nothing to be done where this fails.
+    // Closing the file would unlock it, too. Nothing can be done if this fails.
     let _ = rustix::fs::flock(file, FlockOperation::Unlock);
 }
 
@@ -143,7 +143,7 @@ fn first_state(machine: &Machine, policy: &Policy) -> Result<Vec<u8>, FileError>
     Ok(bytes)
 }
 
-/// What stands before the state in a slot.
+/// The prefix of the state in a slot.
 fn prefix(place: &Place, file: &File, slot: u64) -> Result<Prefix, FileError> {
     let mut bytes = [0; PREFIX];
     let read = rustix::io::pread(file, &mut bytes, slots::place(slot));
@@ -151,7 +151,7 @@ fn prefix(place: &Place, file: &File, slot: u64) -> Result<Prefix, FileError> {
     Ok(Prefix::read(&bytes[..length]))
 }
 
-/// The newest state that is whole, and what stands in the other slot.
+/// The newest complete state, and the prefix in the other slot.
 struct Newest {
     known: Prefix,
     other: Prefix,
@@ -168,7 +168,7 @@ fn newest(place: &Place, file: &File, before: Option<&Kept>) -> Result<Newest, F
     }
     let length = file.metadata().map_or(0, |metadata| metadata.len());
     let path = place.path.clone();
-    // The second slot has at least been begun in every file that is whole.
+    // In every complete file, at least the start of the second slot is written.
     Err(if length <= slots::place(1) { FileError::Truncated { path, length } } else { FileError::Damaged(path) })
 }
 
@@ -189,7 +189,7 @@ mod tests {
         Policy::new(&vec![limit.parse().unwrap(); times], None).unwrap()
     }
 
-    /// It would run over into the state before it, which is what is left when we are killed.
+    /// It would overwrite the state before it, which has to survive if the writer is killed.
     #[test]
     fn a_state_that_is_longer_than_its_slot_is_not_written() {
         let folder = tempfile::tempdir().unwrap();

@@ -1,30 +1,30 @@
-//! What a file store asks of the machine it runs on.
+//! What a file store needs from its machine.
 
 use crate::clock::{BootClock, Clock, FakeClock, Nanos};
 use std::fmt;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// A machine's clocks; tests have one of their own making.
+/// A machine's clocks; tests use fake ones.
 #[derive(Clone)]
 pub struct Machine {
     /// Time since the machine was started.
     pub(super) clock: Arc<dyn Clock + Send + Sync>,
-    /// Names that start.
+    /// Identifies the start of the machine.
     pub(super) boot: u128,
-    /// Nanoseconds since 1970; where this stands still, tests say.
+    /// A fixed wall clock for tests, in nanoseconds since 1970.
     wall: Option<Nanos>,
 }
 
 impl Machine {
-    /// This one.
+    /// This machine.
     #[must_use]
     pub fn this() -> Self {
         let clock = BootClock::new();
         Machine { clock: Arc::new(clock), boot: clock.boot().unwrap_or(0), wall: None }
     }
 
-    /// One that was started as the `boot`th, with `wall` nanoseconds since 1970 on a wall clock that stands still.
+    /// A fake machine: its boot has the id `boot`, and its wall clock stands still at `wall` nanoseconds since 1970.
     #[must_use]
     pub fn fake(clock: &FakeClock, boot: u128, wall: Nanos) -> Self {
         Machine { clock: Arc::new(clock.clone()), boot, wall: Some(wall) }

@@ -1,10 +1,10 @@
-//! A file that has no name before it is whole: who is killed while he makes it leaves nothing behind.
+//! A file that gets its name only when it is complete: a process killed before that leaves nothing behind.
 
 use rustix::io::Errno;
 use std::fs::File;
 use std::path::Path;
 
-/// A new file on the file system of `folder`; `None` where that knows none without a name.
+/// A new file without a name on the file system of `folder`; `None` if that file system has none.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 pub(super) fn open(folder: &Path) -> Option<File> {
     use rustix::fs::{Mode, OFlags};
@@ -12,7 +12,7 @@ pub(super) fn open(folder: &Path) -> Option<File> {
     rustix::fs::open(folder, flags, Mode::RUSR | Mode::WUSR).ok().map(File::from)
 }
 
-/// Gives it a name that is not taken. See `O_TMPFILE` in `open(2)`: by its descriptor alone only root may.
+/// Gives the file a name that is free. See `O_TMPFILE` in `open(2)`: only root may link it by its descriptor alone.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 pub(super) fn publish(file: &File, path: &Path) -> Result<(), Errno> {
     use rustix::fs::{AtFlags, CWD};
@@ -21,7 +21,7 @@ pub(super) fn publish(file: &File, path: &Path) -> Result<(), Errno> {
     rustix::fs::linkat(CWD, descriptor, CWD, path, AtFlags::SYMLINK_FOLLOW)
 }
 
-/// No other system has them.
+/// Other systems have no files without a name.
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 pub(super) fn open(_: &Path) -> Option<File> {
     None

@@ -1,4 +1,4 @@
-//! File systems whose files are other machines', too: neither lock nor clock would be that of all who use the bucket.
+//! File systems shared with other machines: lock and clock would differ between the users of a bucket.
 
 use super::error::FileError;
 use std::fs::File;
@@ -12,7 +12,7 @@ pub(super) fn refuse(path: &Path, file: &File) -> Result<(), FileError> {
     }
 }
 
-/// There is no portable way to tell.
+/// There is no portable way to find out.
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 pub(super) fn refuse(_: &Path, _: &File) -> Result<(), FileError> {
     Ok(())
@@ -25,7 +25,8 @@ mod linux {
     use std::fs::File;
     use std::path::Path;
 
-    /// `statfs(2)`'s numbers. The last ones are what virtual machines share with their host, which has another boot clock.
+    /// The numbers of `statfs(2)`. The last ones are file systems that a virtual machine shares with its host, which
+    /// has another boot clock.
     const NUMBERS: [(u32, &str); 18] = [
         (0x6969, "NFS"),
         (0x517B, "SMB"),
@@ -49,7 +50,8 @@ mod linux {
 
     const FUSE: u32 = 0x6573_5546;
 
-    /// What `/proc/self/mountinfo` calls those that are served by a program, where the source of the mount need not tell.
+    /// File systems that a program serves, as `/proc/self/mountinfo` names them, if their mount source does not show a
+    /// remote host.
     const SERVED: [&str; 20] = [
         "virtiofs",
         "fuse.blobfuse",
@@ -73,7 +75,7 @@ mod linux {
         "fuse.vmhgfs-fuse",
     ];
 
-    /// What kind of network file system it is, if it is one.
+    /// The kind of network file system, or `None` if it is local.
     pub(super) fn kind(path: &Path, file: &File) -> Result<Option<&'static str>, FileError> {
         let failed = |error| failed("look at the file system of", path, error);
         let system = rustix::fs::fstatfs(file).map_err(failed)?;
@@ -83,12 +85,12 @@ mod linux {
         }
         let device = rustix::fs::fstat(file).map_err(failed)?.st_dev;
         let device = (rustix::fs::major(device), rustix::fs::minor(device));
-        // Without /proc there is nothing to tell by; most file systems of this kind are local.
+        // Without /proc this cannot be found out; most such file systems are local.
         let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
         Ok(by_mount(&mounts, device))
     }
 
-    /// The number's type, and so its sign, differs between machines.
+    /// The type of the number, and so its sign, differs between machines.
     fn low(number: i128) -> u32 {
         u32::try_from(number & 0xFFFF_FFFF).unwrap_or(0)
     }
@@ -97,8 +99,8 @@ mod linux {
         NUMBERS.iter().find(|(known, _)| number == *known).map(|(_, kind)| *kind)
     }
 
-    /// Whether the file system on `device` is a known one, or its source is another place, as in `me@host:/folder` or
-    /// `https://…`: df(1) tells remote file systems by the colon, too. A path is here.
+    /// Whether the file system on `device` is a known network file system, or its source is another machine, as in
+    /// `me@host:/folder` or `https://…`. df(1) uses the colon in the same way. A path is local.
     fn by_mount(mounts: &str, device: (u32, u32)) -> Option<&'static str> {
         let device = format!("{}:{}", device.0, device.1);
         let of_device = |line: &&str| line.split(' ').nth(2) == Some(device.as_str());
@@ -122,7 +124,7 @@ mod linux {
         }
 
         #[test]
-        fn those_that_a_program_serves_are_known_by_their_mount() {
+        fn fuse_file_systems_are_known_by_their_mount() {
             let mounts = "\
 22 27 0:21 / /proc rw,relatime - proc proc rw
 40 27 0:40 / /home/me/web rw,nosuid,nodev,relatime shared:9 - fuse.sshfs me@host:/srv rw,user_id=0,group_id=0

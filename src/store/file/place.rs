@@ -1,4 +1,4 @@
-//! How a bucket's file is opened and made: only what is ours, on this machine, and never half-made.
+//! Opens and makes a bucket's file: only a file of this user, on this machine, and never half-made.
 
 use super::super::supply::FAREWELL;
 use super::error::FileError;
@@ -16,7 +16,8 @@ use std::time::{Duration, Instant};
 pub struct Place {
     /// The file.
     pub path: PathBuf,
-    /// Whether its folder holds buckets only: it is made where it is missing, and must be ours alone.
+    /// Whether its folder is for buckets only: such a folder is made if it is missing, and must belong to this user
+    /// alone.
     pub own_folder: bool,
 }
 
@@ -42,7 +43,7 @@ pub(super) fn open(place: &Place, access: OFlags) -> Result<Option<File>, FileEr
     Ok(Some(file))
 }
 
-/// Who may not open another's file is told whose it is.
+/// If another user's file cannot be opened, say whose it is.
 fn why_not(path: &Path, error: Errno) -> FileError {
     match rustix::fs::lstat(path) {
         Ok(stat) if error == Errno::ACCESS => check_owner(path, &stat).err(),
@@ -61,7 +62,7 @@ fn check_owner(path: &Path, stat: &Stat) -> Result<(), FileError> {
     Ok(())
 }
 
-/// The folder that is only for buckets is ours, and others cannot put anything there.
+/// Checks that the folder for buckets belongs to this user, and that other users cannot write to it.
 fn check_folder(path: &Path) -> Result<(), FileError> {
     let folder = path.parent().unwrap_or(Path::new("/"));
     let stat = rustix::fs::stat(folder).map_err(|error| failed("look at the folder", folder, error))?;
@@ -82,7 +83,8 @@ fn check_head(path: &Path, file: &File) -> Result<(), FileError> {
     }
 }
 
-/// Makes the file with its first state, unless somebody else was first; either way it is there afterwards, and whole.
+/// Makes the file with its first state, unless another process does so first. Either way a complete file is there
+/// afterwards.
 pub(super) fn create(place: &Place, state: &[u8]) -> Result<(), FileError> {
     let path = &place.path;
     let folder = match path.parent() {
@@ -100,12 +102,12 @@ pub(super) fn create(place: &Place, state: &[u8]) -> Result<(), FileError> {
         if let Ok(()) | Err(Errno::EXIST) = nameless::publish(&file, path) {
             return Ok(());
         }
-        // Without /proc, say. What fails for another reason fails in the same way below.
+        // Without /proc, for example. Any other failure happens again below.
     }
     create_under_another_name(path, folder, state)
 }
 
-/// Who is killed meanwhile leaves that behind.
+/// If the process is killed here, this file stays behind.
 fn create_under_another_name(path: &Path, folder: &Path, state: &[u8]) -> Result<(), FileError> {
     let mut builder = tempfile::Builder::new();
     let builder = builder.prefix(".throttle-").permissions(Permissions::from_mode(0o600));
@@ -123,7 +125,7 @@ fn failed_to_make(path: &Path, error: &std::io::Error) -> FileError {
     failed("make the bucket", path, errno(error))
 }
 
-/// Both slots are written, so that there is room for both; and it is all on the disk before it can be found.
+/// Writes both slots, so that the disk has room for both, and syncs the file before it gets its name.
 fn fill(file: &mut File, state: &[u8]) -> std::io::Result<()> {
     file.write_all(&slots::head())?;
     for slot in [0, 1] {
@@ -146,7 +148,7 @@ pub(super) fn lock(path: &Path, file: &File, is_leaving: bool) -> Result<(), Fil
     }
 }
 
-/// Whether the file was removed: whoever comes now would make another.
+/// Whether the file was removed: the next process to open it would make a new one.
 pub(super) fn is_gone(path: &Path, file: &File) -> Result<bool, FileError> {
     let stat = rustix::fs::fstat(file).map_err(|error| failed("look at", path, error))?;
     Ok(stat.st_nlink == 0)
@@ -156,7 +158,7 @@ pub(super) fn failed(doing: &'static str, path: &Path, error: Errno) -> FileErro
     FileError::System { doing, path: path.to_owned(), error }
 }
 
-/// What the system said; of tempfile's own errors only the kind is left.
+/// The system's error. An error of tempfile's own keeps only its kind.
 pub(super) fn errno(error: &std::io::Error) -> Errno {
     Errno::from_io_error(error).unwrap_or(match error.kind() {
         ErrorKind::NotFound => Errno::NOENT,
@@ -174,9 +176,9 @@ pub(super) fn errno(error: &std::io::Error) -> Errno {
 mod tests {
     use super::*;
 
-    /// Where files without a name are not known, the other way makes the same file.
+    /// Both ways make the same file; the second is for file systems without nameless files.
     #[test]
-    fn both_ways_make_a_file_that_nobody_else_reads_and_leave_one_that_is_there_alone() {
+    fn both_ways_make_a_private_file_and_keep_an_existing_one() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("b");
         let place = Place { path: path.clone(), own_folder: false };

@@ -1,9 +1,9 @@
-//! What a bucket's file looks like.
+//! The format of a bucket's file.
 //!
-//! A head of 64 bytes that never changes: a line of text with the version, so that `head -1` tells what it is. Then two
-//! slots, each large enough for any state (the file is sparse). Every new state goes into the slot of the *older* one,
-//! with its number and a checksum over all: whoever is killed in the middle of writing leaves the other slot, which is
-//! whole, and loses the state that he did not finish. All numbers are little-endian words of 64 bits.
+//! The file begins with 64 bytes that never change: a line of text with the version, so that `head -1` shows what the
+//! file is. Then come two slots, each large enough for any state (the file is sparse). Every new state goes into the
+//! slot of the *older* one, with its number and a checksum over everything. A process that is killed while it writes
+//! loses only the state it was writing; the other slot is complete. All numbers are little-endian words of 64 bits.
 
 use crate::clock::Nanos;
 use crate::limits::{Limits, Policy};
@@ -11,18 +11,18 @@ use crate::limits::{Limits, Policy};
 /// The version of the format.
 pub(super) const VERSION: u64 = 1;
 
-/// The most limits of one bucket: so many windows always fit a slot.
+/// The most limits of one bucket: so many windows always fit in a slot.
 pub(super) const MOST_LIMITS: usize = 16;
 
-/// Bytes of the head.
+/// The length of the head in bytes.
 pub(super) const HEAD: usize = 64;
 
-/// Where a slot begins, by the number of the state.
+/// The offset of the slot for the state of this number.
 pub(super) fn place(number: u64) -> u64 {
     4096 + (number % 2) * SLOT
 }
 
-/// What a slot may hold: 16 windows of two logs of 1025 entries fill half of it.
+/// The size of a slot: 16 windows with two logs of 1025 entries each fill half of it.
 pub(super) const SLOT: u64 = 1 << 20;
 
 const MAGIC: &str = "throttle bucket ";
@@ -36,31 +36,31 @@ pub(super) fn head() -> [u8; HEAD] {
     head
 }
 
-/// The version a head speaks of; `None` if it is none.
+/// The version that a head names; `None` if it is not a head.
 pub(super) fn version(head: &[u8]) -> Option<u64> {
     let text = std::str::from_utf8(head).ok()?.strip_prefix(MAGIC)?;
     text.split('\n').next()?.parse().ok()
 }
 
-/// Everything that is kept.
+/// Everything that is saved.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Kept {
-    /// Which boot of the machine `ahead` belongs to.
+    /// The boot of the machine that `ahead` belongs to.
     pub(super) boot: u128,
-    /// What the bucket's clock is ahead of the boot clock.
+    /// How far the bucket's clock is ahead of the boot clock.
     pub(super) ahead: i64,
-    /// When this was kept, on the bucket's clock.
+    /// When this was saved, on the bucket's clock.
     pub(super) at: Nanos,
-    /// The same moment on the wall clock, in nanoseconds since 1970. It is only looked at after a restart.
+    /// The same moment on the wall clock, in nanoseconds since 1970. Used only after a restart.
     pub(super) wall: u64,
     pub(super) policy: Policy,
     pub(super) limits: Limits,
 }
 
-/// The words before a slot's state: its number, how many words follow, their checksum with both.
+/// Number of words before a slot's state: its number, its length in words, and a checksum over both and the state.
 pub(super) const PREFIX: usize = 24;
 
-/// What stands before a state.
+/// The words before a state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Prefix {
     pub(super) number: u64,
@@ -75,14 +75,14 @@ impl Prefix {
         Prefix { number: next(), words: next(), sum: next() }
     }
 
-    /// Bytes of the state behind it; `None` where no state is that long.
+    /// The length of the state in bytes; `None` if no state can be that long.
     pub(super) fn length(&self) -> Option<usize> {
         let bytes = self.words.checked_mul(8)?;
         (bytes > 0 && bytes <= SLOT - PREFIX as u64).then_some(usize::try_from(bytes).ok()?)
     }
 }
 
-/// A slot as it is written.
+/// Encodes a slot.
 pub(super) fn encode(number: u64, kept: &Kept, words: &mut Vec<u64>, bytes: &mut Vec<u8>) {
     words.clear();
     words.extend([number, 0, 0]);
@@ -97,7 +97,7 @@ pub(super) fn encode(number: u64, kept: &Kept, words: &mut Vec<u64>, bytes: &mut
     bytes.extend(words.iter().flat_map(|word| word.to_le_bytes()));
 }
 
-/// The state in a slot; `None` if it is not whole. `before` spares reading limits that have not changed.
+/// The state in a slot; `None` if it is not complete. `before` saves parsing limits that have not changed.
 pub(super) fn decode(slot: &[u8], before: Option<&Kept>) -> Option<Kept> {
     let mut all: Vec<u64> = words(slot).collect();
     let claimed = std::mem::replace(all.get_mut(2)?, 0);
@@ -119,7 +119,7 @@ pub(super) fn decode(slot: &[u8], before: Option<&Kept>) -> Option<Kept> {
     Some(Kept { boot, ahead, at, wall, policy, limits })
 }
 
-/// Multiplies and rotates, as fast hashes do: it is to find what was half written, not what was forged.
+/// Multiplies and rotates, as fast hashes do. It detects half-written states, not forged ones.
 fn sum(words: &[u64]) -> u64 {
     let mix = |sum: u64, word: &u64| (sum.rotate_left(23) ^ word).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     words.iter().fold(words.len() as u64, mix)
@@ -130,7 +130,7 @@ fn low(value: u128) -> u64 {
     value as u64
 }
 
-/// Up to eight bytes, and zeros.
+/// Up to eight bytes, filled up with zeros.
 fn word(bytes: &[u8]) -> u64 {
     bytes.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte))
 }
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read() {
+    fn a_written_state_is_read_back() {
         for limits in
             [&["5/s"][..], &["1.5GiB/s,burst=3MiB,initial=7"], &["5/s", "5000/h"], &["1000003/s", "0.5/min,window"]]
         {
@@ -171,9 +171,9 @@ mod tests {
         }
     }
 
-    /// Wherever the writer is killed, and whichever bit flips, the slot is not whole.
+    /// If the writer is killed at any point, or any bit flips, the slot is not complete.
     #[test]
-    fn a_slot_that_is_not_whole_is_not_read() {
+    fn an_incomplete_slot_is_not_read() {
         let (kept, other) = (kept(&["5/s", "5000/h"]), kept(&["7/s"]));
         let (bytes, old) = (slot(9, &kept), slot(7, &other));
         for length in 0..bytes.len() {

@@ -1,4 +1,4 @@
-//! Where a bucket on a server is: `redis://[USER:PASSWORD@]HOST[:PORT][/DB]/NAME`.
+//! The address of a bucket on a server: `redis://[USER:PASSWORD@]HOST[:PORT][/DB]/NAME`.
 
 use percent_encoding::percent_decode_str;
 use std::ffi::OsStr;
@@ -8,7 +8,7 @@ use std::str::FromStr;
 use thiserror::Error;
 use url::Url;
 
-/// Where a bucket on a server is. Neither `Display` nor `Debug` tells the password.
+/// The address of a bucket on a server. `Display` and `Debug` do not show the password.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Address {
     tls: bool,
@@ -24,31 +24,35 @@ pub struct Address {
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum AddressError {
-    /// No URL of ours.
+    /// Not an address of a known kind.
     #[error(
         "an address begins with redis://, rediss://, valkey:// or valkeys://, like redis://host:6379/2/NAME; a path with : and \
          @ in it begins with / or ./"
     )]
     Form,
-    /// Something in user or password that means something in an address.
+    /// User or password contain a character that has a meaning in an address.
     #[error("in user and password write / ? # @ and % as %2F %3F %23 %40 and %25")]
     Reserved,
     /// No host.
-    #[error("the host is missing or none; write for example redis://:PASSWORD@host:6379/2/NAME")]
+    #[error("the host is missing or not valid; write for example redis://:PASSWORD@host:6379/2/NAME")]
     Host,
     /// No port.
     #[error("a port is a number from 1 to 65535; write for example redis://host:6379/NAME")]
     Port,
     /// No name, or a wrong one.
-    #[error("the bucket's name is missing or not of letters, digits and .-_; write for example redis://host/NAME")]
+    #[error(
+        "the bucket's name is missing, or has characters other than letters, digits and .-_; write for example redis://host/NAME"
+    )]
     Name,
-    /// The part before the name is no number.
-    #[error("what stands before the bucket's name is the number of a database; write for example redis://host/2/NAME")]
+    /// The part before the name is not a number.
+    #[error(
+        "the part before the bucket's name must be the number of a database; write for example redis://host/2/NAME"
+    )]
     Database,
     /// A `?` or `#`.
-    #[error("nothing follows the bucket's name; leave out what stands behind ? or #")]
+    #[error("an address ends with the bucket's name; remove ? or # and what follows")]
     Tail,
-    /// User or password are no text.
+    /// User or password are not text.
     #[error("user and password must be UTF-8; write other characters as %20")]
     Credentials,
 }
@@ -151,14 +155,14 @@ impl FromStr for Address {
     }
 }
 
-/// `[USER[:PASSWORD]@]HOST[:PORT]`, up to where the path begins: what a parser of URLs says only that it is wrong.
+/// Checks `[USER[:PASSWORD]@]HOST[:PORT]`, up to the path. The URL parser only says that this part is wrong.
 fn check_server(rest: &str) -> Result<(), AddressError> {
     let (server, behind) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
     if behind.contains('@') {
         return Err(AddressError::Reserved);
     }
     let server = server.rsplit_once('@').map_or(server, |(_, server)| server);
-    // The colons of an IPv6 address stand in brackets.
+    // The colons of an IPv6 address are inside brackets.
     let (host, port) = match server.rsplit_once(':') {
         Some((host, port)) if !port.contains(']') => (host, port),
         _ => (server, "6379"),

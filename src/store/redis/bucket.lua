@@ -1,12 +1,13 @@
--- One step on a bucket: read its state, decide, keep the next state. It is the arithmetic of src/limits in whole microseconds
--- of the server's clock.
+-- One step on a bucket: read its state, decide, store the next state. It computes as src/limits does, in whole
+-- microseconds of the server's clock.
 --
 -- KEYS[1]  the bucket: one hash, so that it works in a cluster.
 -- ARGV     what is asked; the bucket's id as the client knows it (0: not at all); by how much its latest grant lies ahead of
 --          now; its limits as text and as numbers (empty: it knows none); then what the question needs.
 --
--- Lua's numbers are doubles. All of them are whole, and below 2^52, which the client sees to: sums of two are exact then, and
--- so is the floor of a quotient. As text they are printed in full, since '..' and tostring would round them.
+-- Lua's numbers are doubles. All numbers here are whole and below 2^52 (the client checks that), so the sum of two is
+-- exact, and so is the floor of a quotient. As text they are printed in full, because '..' and tostring would round
+-- them.
 
 local MOST = 4503599627370496
 local FORMAT = '1'
@@ -28,7 +29,7 @@ local function split(words)
     return found
 end
 
--- A bucket: one unit costs `period` credits, one microsecond repays `units`, and `credit` is what there was at `at`.
+-- A bucket: one unit costs `period` credits, one microsecond earns `units`, and `credit` is the credit at `at`.
 
 local function grown(b, time)
     if time == b.at then
@@ -57,13 +58,13 @@ local function bucket_charge(b, now, grant, cost)
     local gathered = min(MOST, grown(b, start) + gained)
     local price = cost * b.period
     local left = max(0, gathered - price)
-    -- Less than a microsecond's worth is left exactly when this is the least time: that fraction is kept.
+    -- If `grant` is the earliest possible time, less than a microsecond's worth is left, and that fraction is kept.
     b.credit = left < b.units and left or max(0, min(gathered, b.full) - price)
     b.at = max(grant, start)
 end
 
--- The whole part of part * to / from, of whole numbers and with part below from: a product would not be exact, so it is divided
--- bit by bit.
+-- The whole part of part * to / from, for whole numbers with part below from. A product would not be exact, so it
+-- divides bit by bit.
 local function scaled(part, to, from)
     local whole, rest, bit = 0, 0, 1
     while bit * 2 <= to do
@@ -80,7 +81,7 @@ local function scaled(part, to, from)
     return whole
 end
 
--- What was saved in `old` by `now`, or by its last grant if that lies ahead, to the fraction of a unit.
+-- The credit of `old` at `now`, or at its last grant if that is later, to the fraction of a unit.
 local function bucket_inherit(b, old, now)
     local time = max(now, old.at)
     local credit = grown(old, time)
@@ -97,8 +98,8 @@ local function bucket_left(b, now)
     return owed > credit and -ceil_div(owed - credit, b.period) or floor((credit - owed) / b.period)
 end
 
--- A window: the log of its grants, oldest first, in fields of their own from `head` to before `tail`; `logged` units in all.
--- Those before `skip` have left the period, and `held` units have not.
+-- A window: the log of its grants, oldest first, in fields of their own from `head` to before `tail`, with `logged`
+-- units in all. The entries before `skip` have left the period; `held` units have not.
 
 local function field(w, index)
     return 'w' .. w.place .. ':' .. string.format('%.0f', index)
@@ -145,7 +146,7 @@ end
 
 local function window_charge(w, grant, cost)
     local rest, last = cost, w.tail - 1
-    -- What has left the period must not come back into it with a group.
+    -- An entry that has left the period must not count again because units join it.
     if w.tail > w.head and not has_left(w, last, grant) then
         local found = entry(w, last)
         local shared = found.at == grant and rest or min(rest, max(0, w.group - found.units))
@@ -161,7 +162,7 @@ local function window_charge(w, grant, cost)
     w.logged, w.held = w.logged + cost, w.held + cost
 end
 
--- Fields of entries that no longer count; `save` removes them.
+-- The fields of entries that no longer count; `save` removes them.
 local gone = {}
 
 local function forget(w, first, beyond)
@@ -206,7 +207,7 @@ local HEAD = { 'skew', 'asked', 'at', 'number', 'quantum', 'undo', 'undo_asked',
 local BUCKET = { 'units', 'period', 'full', 'credit', 'at', 'credit0', 'at0' }
 local WINDOW = { 'period', 'count', 'group', 'head', 'tail', 'logged', 'tail0', 'logged0', 'last_at', 'last_units' }
 
--- Before the time until when nothing is granted, if that was said since the last grant that can be taken back.
+-- Nothing is granted before this time, if a hold was set since the last grant that can be undone.
 local HELD = 2
 
 local function take_over(into, names, words, next)
@@ -257,7 +258,8 @@ local function state_words(state)
     return table.concat(words, ' ')
 end
 
--- Thirty days after the last time given, or when all is full and empty again, if that is later: in milliseconds from now.
+-- The expiry in milliseconds from now: thirty days after the latest grant, or the time when every limit is at rest, if
+-- that is later.
 local function lifetime(state, now)
     local life = THIRTY_DAYS
     for _, limit in ipairs(state.limits) do
@@ -280,8 +282,9 @@ local function write(state, id, limits_text, call)
     end
 end
 
--- Who may not do all of it changes nothing: what needs leave, or room, is tried first where it does no harm. Room is asked
--- for only at the first command that writes, so that has to be one that needs some.
+-- A client that may not run all commands must change nothing. So a command that needs permission or memory is tried
+-- first, while it does no harm. The server checks its memory only at the first command that writes, so that command
+-- must need memory.
 local function save(state, id, limits_text, now, call)
     call('HSET', key, 'v', FORMAT)
     call('PEXPIRE', key, lifetime(state, now))
@@ -291,7 +294,7 @@ local function save(state, id, limits_text, now, call)
     write(state, id, limits_text, call)
 end
 
--- What cannot get an end is not begun.
+-- A new bucket that cannot expire is not made.
 local function save_new(state, id, limits_text, now)
     write(state, id, limits_text, redis.call)
     local result = redis.pcall('PEXPIRE', key, lifetime(state, now))
@@ -354,7 +357,7 @@ local function available(state, now)
     return least
 end
 
--- A run of the units that wait: all that conform now, if that is enough, otherwise a quantum at its time.
+-- A run of the waiting units: all that conform now, if that is enough; otherwise one quantum at its time.
 local function take_run(state, now, waiting)
     local units = max(min(waiting, state.quantum), min(waiting, available(state, now)))
     local grant, place = conforms(state, now, units)
@@ -364,7 +367,7 @@ local function take_run(state, now, waiting)
     return grant, units, place
 end
 
--- From here on, what is charged can be taken back as a whole.
+-- From here on, charges can be undone as a whole.
 local function begin(state, now)
     state.undo, state.undo_asked, state.undo_at, state.held = 1, now, state.at, 0
     for _, limit in ipairs(state.limits) do
@@ -395,7 +398,7 @@ local function undo(state)
     state.at, state.undo, state.number = state.undo_at, 0, state.number + 1
 end
 
--- Nothing is granted before `time`, and the buckets are empty then, unless a grant lies beyond. Windows go on counting.
+-- Nothing is granted before `time`. The buckets are empty then, unless a grant is later. Windows keep their counts.
 local function hold(state, time)
     state.at, state.held = max(state.at, time), max(state.held, time)
     for _, limit in ipairs(state.limits) do
@@ -405,14 +408,14 @@ local function hold(state, time)
     end
 end
 
--- What was said since the grant that was taken back still holds.
+-- A hold that was set after the undone grant stays.
 local function hold_again(state)
     if state.held > 0 then
         hold(state, state.held)
     end
 end
 
--- Units that were granted at `grant` and not used, less what was gained since.
+-- Credits units that were granted at `grant` and not used, less what was gained since.
 local function credit(limit, now, grant, units)
     if limit.place then
         local index = limit.tail - 1
@@ -424,7 +427,7 @@ local function credit(limit, now, grant, units)
             local returned = min(units, found.units)
             limit.log[index], limit.changed[index] = { at = grant, units = found.units - returned }, true
             limit.logged = limit.logged - returned
-            -- Nothing joins an entry of nothing.
+            -- Units never join an empty entry.
             while limit.tail > limit.head and entry(limit, limit.tail - 1).units == 0 do
                 forget(limit, limit.tail - 1, limit.tail)
                 limit.tail = limit.tail - 1
@@ -440,7 +443,7 @@ local function credit(limit, now, grant, units)
     end
 end
 
--- What has been saved or counted goes over to the limit in the same place, if that is of the same kind.
+-- A limit at the same index and of the same kind keeps its credit or count.
 local function inherit(limit, old, now)
     if limit.place then
         limit.head, limit.tail, limit.logged, limit.log = old.head, old.tail, old.logged, old.log
@@ -468,7 +471,7 @@ function ask.look(state, now)
     return reply, false
 end
 
--- ARGV: units; the longest wait, or -1.
+-- ARGV: units; the longest wait, or -1 for any wait.
 function ask.take(state, now)
     local units, longest = tonumber(ARGV[6]), tonumber(ARGV[7])
     local grant, place = conforms(state, now, units)
@@ -478,7 +481,7 @@ function ask.take(state, now)
     if longest >= 0 and grant - now > longest then
         return nil, { 'late', grant - now }
     end
-    -- What costs nothing leaves what was granted before as it is, to be taken back.
+    -- A cost of 0 leaves the grant before it as it is, so that one can still be undone.
     if units > 0 then
         begin(state, now)
         charge(state, now, grant, units)
@@ -486,7 +489,7 @@ function ask.take(state, now)
     return { grant, units, place }, true
 end
 
--- ARGV: units that wait; the time to cover; the client's latest grant, from which on to cover it.
+-- ARGV: units that wait; the time to cover; the client's latest grant, from which the time counts.
 function ask.lease(state, now)
     local left, span, latest = tonumber(ARGV[6]), tonumber(ARGV[7]), tonumber(ARGV[8])
     begin(state, now)
@@ -505,7 +508,7 @@ function ask.lease(state, now)
     return reply, true
 end
 
--- While a time given to another lies ahead, nothing is credited.
+-- While a grant is in the future, nothing is credited.
 local function credit_all(state, now, grant, units)
     if now < state.at or now < grant then
         return
@@ -554,7 +557,7 @@ function ask.unlease(state, now)
     return {}, true
 end
 
--- ARGV: until when nothing is granted.
+-- ARGV: the time until which nothing is granted.
 function ask.hold(state, now)
     local time = tonumber(ARGV[6])
     if time > now then
@@ -563,7 +566,7 @@ function ask.hold(state, now)
     return {}, true
 end
 
--- ARGV: for each limit, 1 if it begins anew.
+-- ARGV: for each limit, 1 if it starts anew.
 function ask.set(state, now)
     local words, old = split(numbers), state.limits
     state.limits, state.quantum = limits_of(words, now), words[1]
@@ -575,7 +578,7 @@ function ask.set(state, now)
             forget(before, before.head, before.tail)
         end
     end
-    -- No grant has this number: what was given before cannot be undone in limits that never charged it.
+    -- No grant has this number: an earlier grant cannot be undone in limits that it was not charged to.
     state.asked, state.number, state.undo, state.held = max(state.asked, now), state.number + 1, 0, 0
     return {}, true
 end
@@ -601,7 +604,7 @@ if kept[1] then
         return { 'damaged' }
     end
     now = server + state.skew
-    -- The server's clock went back: the bucket's does not.
+    -- The server's clock went back; the bucket's does not.
     if now < state.asked then
         state.skew, now, went_back = state.asked - server, state.asked, true
     end
@@ -612,8 +615,8 @@ else
     id, limits_text, now = server, text, server
 end
 
--- The server has lost what this client knew. No later take is granted before what the client was given, and where nobody
--- has made the bucket anew since, it begins empty.
+-- The server has lost the bucket that this client knew. Nothing is granted before the client's latest grant. If no
+-- other client has made the bucket since, it starts empty.
 if known ~= 0 and known ~= id then
     state.at, state.undo = max(state.at, now + ahead), 0
     for _, limit in ipairs(state.limits) do
@@ -624,7 +627,7 @@ if known ~= 0 and known ~= id then
     end
 end
 
--- A bucket that never charged it takes nothing back.
+-- Nothing is given back to a bucket that was not charged.
 if known ~= 0 and known ~= id and (ARGV[1] == 'give' or ARGV[1] == 'unlease') then
     return { 'ok', '', id, now, state.number }
 end
@@ -641,8 +644,8 @@ if reply and not kept[1] then
 elseif reply and changed then
     save(state, id, limits_text, now, redis.call)
 elseif went_back then
-    -- The bucket's time goes on from there also while nothing is taken. Where only looking is allowed, as on a replica, this
-    -- is not kept, and looking is.
+    -- The bucket's clock continues from there even if nothing is taken. If the server allows only reading, as a replica
+    -- does, this is not stored, but viewing still works.
     save(state, id, limits_text, now, redis.pcall)
 end
 if not reply then

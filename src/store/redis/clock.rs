@@ -1,32 +1,33 @@
-//! The server's clock as it is known here.
+//! The server's clock, as known here.
 
 use crate::clock::{BootClock, Clock, FakeClock, Nanos};
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
-/// What two clocks may drift apart meanwhile: 500 ppm is the most that NTP slews.
+/// How far two clocks may drift apart while awake: NTP slews by at most 500 ppm.
 const DRIFT: Nanos = 2_000;
 
-/// What they are taken to drift apart while somebody sleeps: 50 ppm, which is much for a quartz. A day's wait ends four
-/// seconds late.
+/// How far they may drift apart during a sleep: 50 ppm, which is much for a quartz. A wait of a day ends four seconds
+/// late.
 const DRIFT_ASLEEP: Nanos = 20_000;
 
-/// The bucket's clock on the server, never ahead of it.
+/// The bucket's clock on the server. This estimate is never ahead of it.
 ///
-/// A question is asked, answered and read in this order; the answer tells the time on the server. So what the server's
-/// clock is ahead of ours lies between what it would be had the answer taken no time, and had the question. The lower end
-/// is used, the best there was: nothing leaves early, and late by as long as the quickest answer was on its way.
+/// A request is sent, answered and read, in this order, and the answer contains the server's time. So the server's
+/// clock is ahead of ours by at least what it would be if the answer took no time, and by at most what it would be if
+/// the request took none. The highest lower bound found so far is used. So nothing leaves early, and it leaves late by
+/// at most the quickest answer's time.
 #[derive(Debug)]
 pub(super) enum ServerClock {
     /// Known from answers.
     Known {
-        /// Ours, which goes on while the machine is suspended.
+        /// Our clock, which goes on while the machine is suspended.
         local: BootClock,
-        /// The server's less ours.
+        /// The server's time minus ours.
         ahead: AtomicI64,
-        /// When that was found, on our clock.
+        /// When that was measured, on our clock.
         found: AtomicU64,
     },
-    /// One clock for both, in tests.
+    /// One clock for both sides, in tests.
     Shared(FakeClock),
 }
 
@@ -35,7 +36,7 @@ impl ServerClock {
         ServerClock::Known { local: BootClock::new(), ahead: AtomicI64::new(i64::MIN), found: AtomicU64::new(0) }
     }
 
-    /// Our own time.
+    /// The time on our clock.
     pub(super) fn local(&self) -> Nanos {
         match self {
             ServerClock::Known { local, .. } => local.now(),
@@ -43,7 +44,7 @@ impl ServerClock {
         }
     }
 
-    /// Learns from an answer that says that it was `server`, to the microsecond below, when it was given.
+    /// Learns from an answer that carries the server's time, rounded down to microseconds.
     pub(super) fn learn(&self, server: Nanos, asked: Nanos, read: Nanos) {
         let ServerClock::Known { ahead, found, .. } = self else { return };
         let now = estimate(ahead.load(Ordering::Relaxed), found.load(Ordering::Relaxed), server, asked, read);
@@ -52,8 +53,8 @@ impl ServerClock {
     }
 }
 
-/// What the server's clock is ahead of ours, at least. What was found before counts less as it grows old, and not at all
-/// where it cannot be: the server's clock was set back, or another server answers.
+/// The least that the server's clock is ahead of ours. An older measurement is worth less as it ages. It is dropped if
+/// it became impossible: the server's clock was set back, or another server answers.
 fn estimate(before: i64, found: Nanos, server: Nanos, asked: Nanos, read: Nanos) -> i64 {
     let least = difference(server, read);
     let most = difference(server.saturating_add(1_000), asked);

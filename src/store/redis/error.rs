@@ -1,8 +1,8 @@
-//! What can be wrong with a bucket on a server, and what to do about it.
+//! What can be wrong with a bucket on a server, and how to fix it.
 
 use thiserror::Error;
 
-/// Why a bucket on a server is not used. Nothing is granted then. No message tells a password.
+/// Why a bucket on a server cannot be used. Nothing is granted then. No message shows a password.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum RedisError {
@@ -10,14 +10,14 @@ pub enum RedisError {
     #[error("there is no bucket {0}")]
     Unknown(String),
     /// The key holds something else.
-    #[error("{place} is not a bucket but something else, at the key '{key}'; name another one")]
+    #[error("{place} is not a bucket: the key '{key}' holds something else; choose another name")]
     Foreign {
         /// Where the bucket is.
         place: String,
         /// Its key.
         key: String,
     },
-    /// A bucket of a later version of this program.
+    /// A bucket of a later version of throttle.
     #[error("the bucket {place} was made by a newer throttle (format {version}, this one knows 1); use that one")]
     Newer {
         /// Where the bucket is.
@@ -25,9 +25,9 @@ pub enum RedisError {
         /// The format there.
         version: String,
     },
-    /// What is kept there makes no sense.
+    /// The state on the server makes no sense.
     #[error(
-        "the bucket {place} is damaged; to begin anew, with what it allows at the start, remove its key: redis-cli DEL '{key}'"
+        "the bucket {place} is damaged; remove its key to start again with its initial burst: redis-cli DEL '{key}'"
     )]
     Damaged {
         /// Where the bucket is.
@@ -35,10 +35,10 @@ pub enum RedisError {
         /// Its key.
         key: String,
     },
-    /// No limit to keep, or too many.
+    /// No limit, or too many.
     #[error("a bucket keeps 1 to {} limits, and not 'unlimited'", super::terms::MOST_LIMITS)]
     Limits,
-    /// A limit that cannot be reckoned exactly on a server.
+    /// A limit that the server cannot compute exactly.
     #[error(
         "the limit {limit} does not fit a bucket on a server: {what} would be {number}, and 2^51 is the most that is \
          reckoned exactly there; take a smaller burst, or a rate of rounder numbers"
@@ -46,7 +46,7 @@ pub enum RedisError {
     TooLarge {
         /// The limit.
         limit: String,
-        /// Which of its numbers.
+        /// The value of that number.
         what: &'static str,
         /// How large that is.
         number: u128,
@@ -54,7 +54,7 @@ pub enum RedisError {
     /// The address asks for encryption.
     #[error("this throttle was built without TLS, so {0} cannot be reached; build it with --features tls")]
     NoTls(String),
-    /// The server is not there, or not ready: it may be again.
+    /// The server is away or not ready; it may come back.
     #[error("cannot reach the bucket {place}: {reason}")]
     Away {
         /// Where the bucket is.
@@ -62,16 +62,16 @@ pub enum RedisError {
         /// What the system or the server says.
         reason: String,
     },
-    /// The server says no.
+    /// The server refuses.
     #[error("the server of the bucket {place} refuses: {reason}")]
     Refused {
         /// Where the bucket is.
         place: String,
-        /// What it says.
+        /// The reason it gives.
         reason: String,
     },
-    /// Something else answers there.
-    #[error("what answers for the bucket {0} is no Redis server; check host and port")]
+    /// The other side is not a Redis server.
+    #[error("the server of the bucket {0} is not a Redis server; check host and port")]
     NotRedis(String),
 }
 

@@ -1,4 +1,4 @@
-//! The bucket on the server as it was last seen, and what an answer says of it.
+//! The bucket on the server as last seen, and how an answer updates it.
 
 use super::link::Answer;
 use super::terms::Terms;
@@ -7,10 +7,10 @@ use crate::clock::Nanos;
 use crate::limits::{Grant, Limits, Policy};
 use crate::store::lease::Rules;
 
-/// The bucket as it was last seen.
+/// The bucket as last seen.
 #[derive(Debug)]
 pub(super) struct Known {
-    /// 0 where it never was.
+    /// 0 if it was never seen.
     pub(super) id: i64,
     pub(super) policy: Option<Policy>,
     pub(super) terms: Terms,
@@ -36,7 +36,7 @@ impl Known {
         Ok(known)
     }
 
-    /// Tells it from those that were lost before.
+    /// Identifies it among buckets that were lost before.
     pub(super) fn generation(&self) -> u64 {
         self.id.unsigned_abs()
     }
@@ -50,12 +50,13 @@ impl Known {
     }
 }
 
-/// No limit on a server reaches beyond what the script reckons exactly.
+/// No limit on a server reaches beyond what the script computes exactly.
 pub(super) fn whole(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX).min(1 << 51)
 }
 
-/// Time, units and the limit that bound, from 1, of each grant: of some of the units that were asked for, in order.
+/// Each grant has a time, units, and the limit that bound, counted from 1. Together they cover some of the requested
+/// units, in order.
 pub(super) fn grants(answer: &Answer, asked: u64) -> Option<Vec<Grant>> {
     let number = |number: i64| u64::try_from(number).ok();
     let (mut left, mut latest) = (asked, 0);
@@ -75,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn grants_that_make_no_sense_are_none() {
+    fn grants_that_make_no_sense_are_refused() {
         let told = |numbers: &[i64]| {
             let answer = Answer { numbers: numbers.to_vec(), number: 7, ..Answer::default() };
             grants(&answer, 5).map(|grants| grants.iter().map(|grant| (grant.at, grant.units)).collect::<Vec<_>>())

@@ -1,4 +1,4 @@
-//! The connection to the server: asking the script, and making sense of what comes back.
+//! The connection to the server: sends requests to the script and parses the answers.
 
 use super::address::Address;
 use super::error::RedisError;
@@ -12,7 +12,7 @@ use std::{fmt, io};
 /// How long to wait for a connection, and for an answer.
 pub(super) const ANSWER: Duration = Duration::from_secs(3);
 
-/// How often in a row a cluster may send us on.
+/// The most redirections in a row that are followed in a cluster.
 const MOVES: usize = 5;
 
 const SCRIPT: &str = include_str!("bucket.lua");
@@ -20,31 +20,31 @@ const SCRIPT: &str = include_str!("bucket.lua");
 /// The line of the script that reads the clock.
 const READS_CLOCK: &str = "local clock = redis.call('TIME')";
 
-/// For tests: time is what is asked with, in microseconds.
+/// For tests: the time comes as an argument, in microseconds.
 const TOLD_TIME: &str = "local clock = { 0, ARGV[#ARGV] }";
 
-/// The arguments of a question.
+/// The arguments of a request.
 pub(super) type Question = Vec<String>;
 
-/// What the script says.
+/// What the script answers.
 #[derive(Debug)]
 pub(super) enum Said {
     Answer(Answer),
-    /// It would take so many microseconds.
+    /// The wait would be so many microseconds.
     TooLong(u64),
     Never,
 }
 
-/// What was asked for.
+/// The result of the request.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Answer {
-    /// The limits, one a line, where they are not those that were named.
+    /// The limits, one per line, if they are not the ones in the request.
     pub(super) limits: Option<String>,
-    /// Tells this bucket from those before it.
+    /// Identifies this bucket among those before it.
     pub(super) id: i64,
-    /// The time there, in microseconds.
+    /// The server's time, in microseconds.
     pub(super) now: u64,
-    /// Of the last grant.
+    /// The number of the last grant.
     pub(super) number: u64,
     pub(super) numbers: Vec<i64>,
 }
@@ -53,9 +53,9 @@ pub(super) struct Link {
     address: Address,
     key: String,
     script: String,
-    /// SHA-1 of the script, by which the server knows it.
+    /// SHA-1 of the script, which identifies it on the server.
     hash: String,
-    /// Where a cluster sent us.
+    /// The node to which a cluster redirected us.
     moved_to: Option<(String, u16)>,
     connection: Option<Connection>,
     pub(super) patience: Duration,
@@ -79,7 +79,7 @@ impl Link {
         self.connection.is_some()
     }
 
-    /// Connects, unless that is done.
+    /// Connects, unless connected.
     pub(super) fn connect(&mut self) -> Result<(), RedisError> {
         if self.connection.is_none() {
             let connected = undisturbed(|| self.connected(self.node()));
@@ -88,7 +88,7 @@ impl Link {
         Ok(())
     }
 
-    /// Asks and waits for the answer. A connection that was closed meanwhile is opened again.
+    /// Sends a request and waits for the answer. If the connection was closed before, it is opened again.
     pub(super) fn ask(&mut self, question: &Question) -> Result<Said, RedisError> {
         let mut was_connected = self.is_connected();
         loop {
@@ -103,25 +103,26 @@ impl Link {
         }
     }
 
-    /// As [`ask`](Self::ask), but what may have been answered is not asked again.
+    /// Like [`ask`](Self::ask), but never sends again a request that may have been executed.
     pub(super) fn ask_once(&mut self, question: &Question) -> Result<Said, RedisError> {
         let value = undisturbed(|| self.exchange(question)).map_err(|error| self.told(&error))?;
         self.understood(value)
     }
 
-    /// Asks; [`receive`](Self::receive) waits for the answer.
+    /// Sends a request; [`receive`](Self::receive) waits for the answer.
     pub(super) fn send(&mut self, question: &Question) -> Result<(), RedisError> {
         self.connect()?;
         undisturbed(|| self.send_as("EVALSHA", question)).map_err(|error| self.told(&error))
     }
 
-    /// The answer to what was sent. After an error it has to be asked again.
+    /// The answer to the request that was sent. After an error the request has to be sent again.
     pub(super) fn receive(&mut self) -> Result<Said, RedisError> {
         let value = undisturbed(|| self.answer()).map_err(|error| self.told(&error))?;
         self.understood(value)
     }
 
-    /// A server that does not know the script, as after a restart, gets it; a cluster's other node is asked instead.
+    /// If the server does not know the script, for example after a restart, it is sent; if a cluster redirects us, the
+    /// other node is asked.
     fn exchange(&mut self, question: &Question) -> Result<Value, redis::RedisError> {
         let mut moves = 0;
         loop {
@@ -149,7 +150,7 @@ impl Link {
         }
     }
 
-    /// While a part of the cluster moves, the next question still belongs here.
+    /// While a part of the cluster moves, the next request still belongs here.
     fn exchange_there(&mut self, node: &(String, u16), question: &Question) -> Result<Value, redis::RedisError> {
         let there = self.connected((&node.0, node.1))?;
         let here = self.connection.replace(there);
@@ -161,7 +162,7 @@ impl Link {
         result
     }
 
-    /// See the cluster specification: it holds for one command.
+    /// See the cluster specification: it is valid for one command.
     fn asking(&mut self, name: &str, question: &Question) -> Result<Value, redis::RedisError> {
         redis::cmd("ASKING").query::<()>(self.connection.as_mut().ok_or_else(closed)?)?;
         self.send_as(name, question).and_then(|()| self.answer())
@@ -171,7 +172,7 @@ impl Link {
         self.moved_to.as_ref().map_or(self.address.node(), |(host, port)| (host, *port))
     }
 
-    /// `HOST:PORT`; without a host it is the one that said so.
+    /// `HOST:PORT`; without a host, the host that sent the redirection.
     fn node_at(&self, node: &str) -> Option<(String, u16)> {
         let (host, port) = node.rsplit_once(':')?;
         let host = if host.is_empty() { self.node().0 } else { host.trim_matches(['[', ']']) };
@@ -197,8 +198,8 @@ impl Link {
         self.unless_broken(answer)
     }
 
-    /// A connection on which anything but the server's own word went wrong is of no more use: what comes next there may
-    /// be the answer to something else.
+    /// Drops a connection after any error but the server's own. The next data on it could be the answer to an earlier
+    /// request.
     fn unless_broken<T>(&mut self, result: Result<T, redis::RedisError>) -> Result<T, redis::RedisError> {
         if let Err(error) = &result
             && !matches!(error.kind(), ErrorKind::Server(_) | ErrorKind::Extension)
@@ -234,7 +235,7 @@ impl Link {
     fn told(&mut self, error: &redis::RedisError) -> RedisError {
         let passes = may_pass(error);
         if passes || !matches!(error.kind(), ErrorKind::Server(_) | ErrorKind::Extension) {
-            // Whoever takes over may be found at the first address, or behind the same name.
+            // A replacement server may be at the first address, or behind the same name.
             (self.connection, self.moved_to) = (None, None);
         }
         let place = self.address.to_string();
@@ -246,14 +247,14 @@ impl Link {
             }
             _ if passes => RedisError::Away { place, reason: self.reason(error) },
             _ if error.code() == Some("NOAUTH") => {
-                refused("it wants a password; write redis://:PASSWORD@host/NAME, best in THROTTLE_BUCKET")
+                refused("it needs a password; write redis://:PASSWORD@host/NAME, best in THROTTLE_BUCKET")
             }
             _ => refused(&self.reason(error)),
         }
     }
 
-    /// What the system or the server says. A server's words may repeat what we said to it, but never how we proved who we
-    /// are; what would steer a terminal is shown, not done.
+    /// The message of the system or the server. A server may repeat our request, but our password is never shown.
+    /// Terminal control characters are escaped.
     fn reason(&self, error: &redis::RedisError) -> String {
         if error.is_timeout() {
             return format!("no answer within {} s", self.patience.as_secs_f32());
@@ -288,8 +289,8 @@ fn closed() -> redis::RedisError {
     io::Error::from(io::ErrorKind::NotConnected).into()
 }
 
-/// Does `act` while no child's end and no wish for the status disturbs this thread: where an answer is waited for only so
-/// long, a signal ends the wait, restarting or not (signal(7)). Signals that end the program are let in.
+/// Runs `act` with the harmless signals below blocked in this thread, because a signal would end the timed wait
+/// for the answer, whether or not calls restart (signal(7)). Signals that end the program still arrive.
 fn undisturbed<T>(act: impl FnOnce() -> T) -> T {
     let signals: SigSet =
         [Signal::SIGCHLD, Signal::SIGUSR1, Signal::SIGUSR2, Signal::SIGWINCH, Signal::SIGALRM].into_iter().collect();
@@ -302,7 +303,7 @@ fn undisturbed<T>(act: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Another signal has come: it is asked again.
+/// Another signal arrived: wait again.
 fn is_interrupted(error: &redis::RedisError) -> bool {
     let cause = error.source().and_then(|cause| cause.downcast_ref::<Arc<dyn Error + Send + Sync>>());
     let cause = cause.and_then(|cause| cause.downcast_ref::<io::Error>());
@@ -353,7 +354,7 @@ fn answer(words: &[Word]) -> Option<Answer> {
     })
 }
 
-/// Whether the server may be there, or ready, later.
+/// Whether the server may come back, or become ready, later.
 fn may_pass(error: &redis::RedisError) -> bool {
     const PASSING: [&str; 11] = [
         "ASK",

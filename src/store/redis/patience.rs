@@ -6,34 +6,34 @@ use std::fmt;
 use std::hash::{BuildHasher, Hasher};
 use std::time::{Duration, Instant};
 
-/// Between two tries to reach the server: at first, and at last.
+/// The pause between two tries to reach the server: at first, and at most.
 const PAUSES: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(2)];
 
-/// How long to go on trying while the server is away, and who is told. Each try is given three seconds for the answer, also
-/// the last one: who hangs up sooner may have been granted what he no longer hears of.
+/// How long to keep trying while the server is away, and how to report that. Each try waits three seconds for the
+/// answer, also the last one: a shorter wait could lose a grant that the server has made.
 pub struct Patience {
-    /// `None`: for ever.
+    /// `None`: without end.
     until: Option<Instant>,
     tell: Box<dyn Fn(&Trouble<'_>) + Send + Sync>,
 }
 
-/// What happens to the server: told once each.
+/// What happens to the server; reported once each.
 #[derive(Debug)]
 pub enum Trouble<'a> {
     /// It cannot be reached; nothing is granted until it can.
     Away(&'a RedisError),
-    /// It can be reached again after so long.
+    /// It can be reached again, after this long.
     Back(Duration),
 }
 
 impl Patience {
-    /// None: the first error is returned.
+    /// No patience: the first error is returned.
     #[must_use]
     pub fn none() -> Self {
         Patience::new(Some(Instant::now()), |_| {})
     }
 
-    /// Goes on trying `until` then, ever more slowly, or for ever, and tells `tell`.
+    /// Keeps trying until `until`, or without end, with growing pauses, and reports to `tell`.
     pub fn new(until: Option<Instant>, tell: impl Fn(&Trouble<'_>) + Send + Sync + 'static) -> Self {
         Patience { until, tell: Box::new(tell) }
     }
@@ -42,7 +42,7 @@ impl Patience {
         self.until.map_or(Duration::MAX, |until| until.saturating_duration_since(Instant::now()))
     }
 
-    /// Does `act` until it succeeds or fails for good.
+    /// Runs `act` until it succeeds or fails for good.
     pub(super) fn insist<T>(&self, mut act: impl FnMut() -> Result<T, RedisError>) -> Result<T, RedisError> {
         let (began, mut pause, mut told) = (Instant::now(), PAUSES[0], false);
         loop {
@@ -72,9 +72,9 @@ impl fmt::Debug for Patience {
     }
 }
 
-/// Between half of it and all: those whom one server left do not all come back at once.
+/// A random part between half and all, so that clients of a failed server do not all return at once.
 fn jittered(pause: Duration) -> Duration {
-    // Each state is seeded differently, which is all the chance that is needed.
+    // Each state has its own seed; that is random enough here.
     let random = u32::from(RandomState::new().build_hasher().finish().to_le_bytes()[0]);
     pause / 2 + pause * random / 512
 }

@@ -1,13 +1,13 @@
-//! How long a question to the server takes, there and back.
+//! How long a request to the server takes, there and back.
 
 use crate::clock::Nanos;
 use std::collections::VecDeque;
 
-/// So many of the last exchanges count.
+/// How many of the last exchanges count.
 const COUNTED: usize = 5;
 
-/// The middle one of the last exchanges. One that the server, the network or the scheduler held up does not count then, and
-/// a network that became slow, or quick again, is believed at the third.
+/// The median of the last exchanges. A single delay in the server, the network or the scheduler does not count. A
+/// network that became slow, or fast again, shows at the third exchange.
 #[derive(Debug, Default)]
 pub(super) struct RoundTrip {
     last: VecDeque<Nanos>,
@@ -21,7 +21,7 @@ impl RoundTrip {
         self.last.push_back(time);
     }
 
-    /// 0 where there was none yet; of an even number the lower one in the middle.
+    /// 0 before the first exchange; for an even number, the lower one in the middle.
     pub(super) fn usual(&self) -> Nanos {
         let mut sorted: Vec<Nanos> = self.last.iter().copied().collect();
         sorted.sort_unstable();
@@ -34,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_hiccup_does_not_count_and_what_lasts_does_soon() {
+    fn a_single_delay_does_not_count_and_a_lasting_one_soon_does() {
         for (what, took, usual) in [
             ("none yet", &[][..], 0),
             ("the first is believed", &[120], 120),

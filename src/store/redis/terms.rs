@@ -1,21 +1,21 @@
-//! Limits as the script on the server reckons with them: whole numbers, in microseconds, small enough for its doubles.
+//! Limits as the script computes with them: whole numbers in microseconds, small enough to be exact in its doubles.
 
 use super::RedisError;
 use crate::limits::{Limits, Policy, Resolved};
 use crate::rate::gcd;
 
-/// Numbers below this are added and multiplied exactly by the script; 2^52 would still be exact, and one bit is for sums.
+/// The script adds and multiplies numbers below this exactly. 2^52 would still be exact; one bit is left for sums.
 const BOUND: u128 = 1 << 51;
 
 /// The most limits of one bucket.
 pub(super) const MOST_LIMITS: usize = 16;
 
-/// A policy as the script wants it.
+/// A policy in the form that the script takes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Terms {
-    /// The limits as they are written, one a line.
+    /// The limits as written, one per line.
     pub(super) text: String,
-    /// The quantum; then for each limit 0 and a bucket's, or 1 and a window's numbers.
+    /// The quantum. Then for each limit 0 and the numbers of a bucket, or 1 and those of a window.
     pub(super) numbers: String,
 }
 
@@ -45,7 +45,7 @@ fn terms(limit: &Resolved) -> Result<String, RedisError> {
         }
         Resolved::Window(rate) => {
             let (count, period) = rate.window();
-            // No window is written with a shorter unit than the millisecond.
+            // The shortest unit of a window's period is the millisecond.
             let period = fits("the period in microseconds", period.get().div_ceil(1000).into())?;
             let count = fits("the count", count.get().into())?;
             Ok(format!("1 {period} {count} {}", count.div_ceil(crate::limits::window::EXACT.into())))
@@ -53,7 +53,7 @@ fn terms(limit: &Resolved) -> Result<String, RedisError> {
     }
 }
 
-/// What a microsecond repays and a unit costs, in lowest terms, of a rate that is `units` in `period` nanoseconds in such.
+/// The credits per microsecond and per unit, in lowest terms, for a rate of `units` in `period` nanoseconds.
 fn in_microseconds(units: u64, period: u64) -> (u128, u128) {
     let divisor = gcd(1000, period.into());
     (u128::from(units) * (1000 / divisor), u128::from(period) / divisor)
