@@ -4,7 +4,7 @@
 //! the next state, atomically and in one round trip. It computes as the other stores do, in whole microseconds.
 
 use super::lease::Lease;
-use super::supply::FAREWELL;
+use super::supply::RETURN_TIMEOUT;
 use super::{Store, StoreError, View};
 use crate::clock::{Clock, FakeClock, MILLISECOND, Nanos, SECOND};
 use crate::limits::{Ask, Grant, Limits, Policy, Refusal};
@@ -358,7 +358,7 @@ impl Store for Redis {
     }
 
     fn leave(&self) {
-        self.state().link.patience = FAREWELL;
+        self.state().link.patience = RETURN_TIMEOUT;
     }
 
     fn is_remote(&self) -> bool {

@@ -14,7 +14,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 /// A process that ends waits this long for others when it gives back what it did not use.
-pub(super) const FAREWELL: Duration = Duration::from_secs(1);
+pub(super) const RETURN_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Grants for one stream of units. Unused reservations are given back on drop.
 #[derive(Debug)]
@@ -22,7 +22,7 @@ pub struct Supply {
     store: Box<dyn Store + Send + Sync>,
     /// The limits at the start. They decide whether the stream counts units or bytes.
     meant: Policy,
-    held: Mutex<Held>,
+    leased: Mutex<Leased>,
     is_retired: AtomicBool,
 }
 
@@ -37,7 +37,7 @@ impl Supply {
     /// A supply from `store`.
     #[must_use]
     pub fn new(store: Box<dyn Store + Send + Sync>) -> Self {
-        Supply { meant: store.policy(), store, held: Mutex::default(), is_retired: AtomicBool::new(false) }
+        Supply { meant: store.policy(), store, leased: Mutex::default(), is_retired: AtomicBool::new(false) }
     }
 
     /// The store.
@@ -59,21 +59,21 @@ impl Supply {
         if self.is_retired.swap(true, Ordering::SeqCst) {
             return;
         }
-        let Some(mut held) = self.lock_soon() else { return };
+        let Some(mut leased) = self.lock_soon() else { return };
         // A sleeper looks whether we have retired after its time has come, so a run whose time lies ahead has not left.
-        held.lease.take_back(self.store.clock().now());
+        leased.lease.take_back(self.store.clock().now());
         self.store.leave();
-        let _ = self.store.return_lease(&mut held.lease);
+        let _ = self.store.return_lease(&mut leased.lease);
     }
 
     /// The lock, unless another thread holds it for long, as one does that waits for a server.
-    fn lock_soon(&self) -> Option<MutexGuard<'_, Held>> {
+    fn lock_soon(&self) -> Option<MutexGuard<'_, Leased>> {
         let begun = Instant::now();
         loop {
-            match self.held.try_lock() {
-                Ok(held) => return Some(held),
+            match self.leased.try_lock() {
+                Ok(leased) => return Some(leased),
                 Err(TryLockError::Poisoned(poisoned)) => return Some(poisoned.into_inner()),
-                Err(TryLockError::WouldBlock) if begun.elapsed() >= FAREWELL => return None,
+                Err(TryLockError::WouldBlock) if begun.elapsed() >= RETURN_TIMEOUT => return None,
                 Err(TryLockError::WouldBlock) => thread::sleep(Duration::from_millis(1)),
             }
         }
@@ -113,13 +113,13 @@ impl Supply {
     /// # Errors
     /// [`StoreError`]; nothing is granted then.
     pub fn next_run(&self, waiting: u64) -> Result<(Grant, Nanos), StoreError> {
-        let mut held = self.held();
+        let mut leased = self.leased();
         if self.is_retired.load(Ordering::SeqCst) {
-            drop(held);
+            drop(leased);
             self.stay();
             return Err(Refusal::Never.into());
         }
-        if let Some(run) = self.next_held(&mut held, waiting)? {
+        if let Some(run) = self.next_held(&mut leased, waiting)? {
             return Ok(run);
         }
         if std::mem::take(&mut leased.is_sent_for) {
@@ -151,12 +151,12 @@ impl Supply {
         if !self.store.is_remote() {
             return;
         }
-        let mut held = self.held();
-        let left = held.lease.latest().saturating_sub(self.clock().now());
-        let more = units.saturating_sub(held.lease.units());
-        if more > 0 && !held.is_sent_for && left <= self.store.span() / 4 * 3 {
+        let mut leased = self.leased();
+        let left = leased.lease.latest().saturating_sub(self.clock().now());
+        let more = units.saturating_sub(leased.lease.units());
+        if more > 0 && !leased.is_sent_for && left <= self.store.span() / 4 * 3 {
             // If there is no answer, it is asked again when it is needed.
-            held.is_sent_for = self.store.send_for_lease(&self.ask(&held, more));
+            leased.is_sent_for = self.store.send_for_lease(&self.ask(&leased, more));
         }
     }
 

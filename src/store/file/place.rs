@@ -1,6 +1,6 @@
 //! Opens and makes a bucket's file: only a file of this user, on this machine, and never half-made.
 
-use super::super::supply::FAREWELL;
+use super::super::supply::RETURN_TIMEOUT;
 use super::error::FileError;
 use super::{nameless, network, slots};
 use rustix::fs::{FileType, FlockOperation, Mode, OFlags, Stat};
@@ -142,7 +142,7 @@ pub(super) fn lock(path: &Path, file: &File, is_leaving: bool) -> Result<(), Fil
     loop {
         match rustix::fs::flock(file, how) {
             Err(Errno::INTR) => {}
-            Err(Errno::WOULDBLOCK) if begun.elapsed() < FAREWELL => std::thread::sleep(Duration::from_millis(1)),
+            Err(Errno::WOULDBLOCK) if begun.elapsed() < RETURN_TIMEOUT => std::thread::sleep(Duration::from_millis(1)),
             result => return result.map_err(|error| failed("lock the bucket", path, error)),
         }
     }
