@@ -123,7 +123,7 @@ impl RateLimiter {
     /// Waits for `permits` units, which may take several refills: as many as it takes, be it for longer than clocks go.
     ///
     /// # Panics
-    /// The future does, where it has to wait and the thread that would wake it cannot be started.
+    /// The future does, if it has to wait and the thread that would wake it cannot be started.
     pub fn acquire(&self, permits: usize) -> Acquire<'_> {
         AcquireFrom { limiter: self, wait: wait(permits) }
     }
@@ -158,7 +158,7 @@ impl Default for Builder {
 }
 
 impl Builder {
-    /// The most units kept, at most `isize::MAX`. Ten times the larger of refill and initial, where this is not given.
+    /// The most units kept, at most `isize::MAX`. Ten times the larger of refill and initial, if this is not given.
     pub fn max(&mut self, max: usize) -> &mut Self {
         self.max = Some(max);
         self
@@ -173,7 +173,7 @@ impl Builder {
     /// The time between two refills. Without this, 100 ms.
     ///
     /// # Panics
-    /// Where it is zero.
+    /// If it is zero.
     pub fn interval(&mut self, interval: Duration) -> &mut Self {
         assert!(!interval.is_zero(), "interval must be non-zero");
         self.interval = interval;
@@ -183,7 +183,7 @@ impl Builder {
     /// Units that arrive at each interval, at most `isize::MAX`. Without this, 1.
     ///
     /// # Panics
-    /// Where it is zero.
+    /// If it is zero.
     pub fn refill(&mut self, refill: usize) -> &mut Self {
         assert!(refill > 0, "refill amount cannot be zero");
         self.refill = refill;
@@ -252,13 +252,13 @@ fn units(permits: usize) -> u64 {
     u64::try_from(permits).unwrap_or(u64::MAX)
 }
 
-/// That crate's futures have no error to return, and panic where there are no timers.
+/// That crate's futures have no error to return, and panic if there are no timers.
 fn expect_granted(granted: Result<(), Denied>) {
     assert!(
         granted != Err(Denied::NoTimer),
         "the thread that wakes waiting futures cannot be started; allow more threads (ulimit -u)"
     );
-    // Whatever else a queue refuses has no place in this limiter: no line is closed, nobody has a deadline, and a cost
+    // No other refusal can happen in this limiter: no queue is closed, no waiter has a deadline, and a cost
     // that gathers waits beyond the end of the clock.
     assert!(granted.is_ok(), "a waiter without a deadline was refused: {granted:?}");
 }

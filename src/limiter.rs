@@ -1,10 +1,10 @@
-//! The limiter: a line of waiters before any number of limits.
+//! The limiter: a queue of waiters before any number of limits.
 //!
-//! [`Limiter`] is what most callers want. It is a token bucket where calls come in bursts and the rate counts, a leaky
-//! bucket with a queue where callers line up, and it keeps several limits and windows at once. Futures and threads wait
-//! in the same line, first in, first out.
+//! [`Limiter`] is what most callers want. It is a token bucket if calls come in bursts and the rate counts, a leaky
+//! bucket with a queue if callers wait in turn, and it keeps several limits and windows at once. Futures and threads wait
+//! in the same queue, first in, first out.
 //!
-//! Whoever waits is woken once, when granted. The queue has its own timer, so nobody depends on the task before it being
+//! A waiter is woken once, when granted. The queue has its own timer, so no waiter depends on the task before it being
 //! polled, nor on a runtime being driven. While a future waits for a time, and for a second after that, one thread keeps
 //! time for all limiters of the process; no task does. So futures wait on any executor. On tokio they keep to the runtime's
 //! clock where a test has paused it. A [`Timer`] replaces both; trying and blocking need nothing.
@@ -20,7 +20,7 @@ mod builder;
 mod error;
 mod fast_path;
 mod joint;
-mod line;
+mod list;
 mod panics;
 pub(crate) mod queue;
 mod reservation;
@@ -46,7 +46,7 @@ use queue::Denied;
 use shared::Shared;
 use time::nanos;
 
-/// What becomes of a cost that is above the burst, which the bucket never holds at once.
+/// What happens to a cost that is above the burst, which the bucket never holds at once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Oversize {
     /// It is refused at once.
@@ -56,13 +56,13 @@ pub enum Oversize {
     Wait,
 }
 
-/// What becomes of who comes when the line is as long as it may be.
+/// What happens to a new waiter when the queue is full.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnFull {
-    /// He waits for room in the line, and then in it: behind everybody who came before.
+    /// It waits for room in the queue, and then in the queue, behind all that came before.
     #[default]
     Wait,
-    /// He is refused at once.
+    /// It is refused at once.
     Fail,
 }
 
@@ -86,7 +86,7 @@ pub enum OnFull {
 #[derive(Clone)]
 pub struct Limiter {
     shared: Arc<Shared>,
-    /// Of the limit whose rate can be changed, where there is one.
+    /// Of the limit whose rate can be changed, if there is one.
     place: Option<usize>,
 }
 
@@ -95,7 +95,7 @@ pub struct Limiter {
 pub struct CapacityInfo {
     /// Whether the amount is there now.
     pub has_capacity: bool,
-    /// How many units more it would take; less than nothing where there is room to spare.
+    /// How many units more it would take; less than nothing if there is room to spare.
     pub needed: f64,
 }
 
@@ -169,8 +169,8 @@ impl Limiter {
         AcquireFrom::new(self.clone(), units.into(), None)
     }
 
-    /// As [`acquire`](Self::acquire), within `limit` from now, the time in line included. What cannot be met, if
-    /// everybody before stays, is refused at once.
+    /// As [`acquire`](Self::acquire), within `limit` from now, the time in the queue included. What cannot be met, if
+    /// all before it stay, is refused at once.
     ///
     /// # Errors
     /// The future's: [`AcquireError::TooLong`] says at once how long it would take, [`AcquireError::TimedOut`] after the
@@ -191,8 +191,8 @@ impl Limiter {
     /// Takes `units` now, or nothing.
     ///
     /// # Errors
-    /// [`AcquireError::TooLong`] says how long it would take, where more than 200 ms may be told too long by some
-    /// milliseconds, never too short; [`AcquireError::OthersWait`], unless the limiter is unfair.
+    /// [`AcquireError::TooLong`] says how long it would take, a wait above 200 ms perhaps some milliseconds too long, but never too
+    /// short; [`AcquireError::OthersWait`], unless the limiter is unfair.
     #[inline]
     pub fn try_acquire(&self, units: impl Into<Units>) -> Result<(), AcquireError> {
         let units = units.into();
@@ -223,8 +223,8 @@ impl Limiter {
         self.acquire_timeout(units, limit).block()
     }
 
-    /// Takes `units` at the time that is theirs, behind everybody in line, and tells it. Whoever has the reservation
-    /// waits himself. The time is a promise: it is not moved any more, neither earlier nor later.
+    /// Takes `units` at the time that is theirs, behind the whole queue, and tells it. The holder of the reservation
+    /// waits for that time by itself. The time is a promise: it is not moved any more, neither earlier nor later.
     ///
     /// # Errors
     /// [`AcquireError`]; nothing is taken then.
@@ -256,22 +256,22 @@ impl Limiter {
         level / PARTS
     }
 
-    /// Whether `units` are there, and how many are missing or to spare, whoever waits.
+    /// Whether `units` are there, and how many are missing or to spare, even if others wait.
     ///
     /// # Errors
-    /// Where `units` is no amount.
+    /// If `units` is no amount.
     pub fn capacity_info(&self, units: impl Into<Units>) -> Result<CapacityInfo, UnitsError> {
         let cost = units.into().parts()?;
         let level = self.shared.with(queue::Queue::level);
         Ok(CapacityInfo { has_capacity: level >= cost, needed: difference(cost, level) })
     }
 
-    /// How long `units` would take now, if everybody before stays. Exact; with windows, several limits or times told in
-    /// line, the whole line is gone through to tell, as it is for [`reserve`](Self::reserve) and
+    /// How long `units` would take now, if all before it stay. Exact; with windows, several limits or times told in
+    /// the queue, this goes through the whole queue, as it does for [`reserve`](Self::reserve) and
     /// [`acquire_timeout`](Self::acquire_timeout).
     ///
     /// # Errors
-    /// Where they would never be granted, or `units` is no amount.
+    /// If they would never be granted, or `units` is no amount.
     pub fn time_until(&self, units: impl Into<Units>) -> Result<Duration, AcquireError> {
         let units = units.into();
         let cost = units.parts()?;
@@ -285,15 +285,15 @@ impl Limiter {
 
     /// Goes on at `units` per `period`. What was saved or gathered stays, times told stay, waiters are re-timed.
     ///
-    /// A slower rate may let a waiter's new time come close before one that was told behind him. Then this once more goes
-    /// out than the burst or a window allows, for a time told is never moved: whoever has it sleeps by himself. All of it
-    /// is charged, and who comes later waits until it is paid.
+    /// A slower rate may let a waiter's new time come close before one that was told behind it. Then this once more goes
+    /// out than the burst or a window allows, for a time told is never moved: its holder sleeps by itself. All of it
+    /// is charged, and later requests wait until it is paid.
     ///
     /// With several limits this is the one given by [`Builder::rate`], or the fastest bucket of those written; a window
     /// cannot be changed.
     ///
     /// # Errors
-    /// A rate that is not above nothing, or too large; [`BuildError::NoBucket`] where there are windows only.
+    /// A rate that is not above nothing, or too large; [`BuildError::NoBucket`] if there are windows only.
     pub fn set_rate(&self, units: impl Into<Units>, period: Duration) -> Result<(), BuildError> {
         let rate = builder::rate(units.into(), period)?;
         let place = self.place.ok_or(BuildError::NoBucket)?;
@@ -305,11 +305,11 @@ impl Limiter {
         self.shared.with(|queue, now, effects| queue.set_rate(now, place, rate, effects));
     }
 
-    /// Holds at most `units` from now on. A larger bucket is not filled by that; a smaller one spills. Where that makes
-    /// somebody come later who waits before a time that was told, the time stays, as for [`set_rate`](Self::set_rate).
+    /// Holds at most `units` from now on. A larger bucket is not filled by that; a smaller one spills. If that delays
+    /// a waiter before a time that was told, the time stays, as for [`set_rate`](Self::set_rate).
     ///
     /// # Errors
-    /// Nothing, or no amount; [`BuildError::NoBucket`] where there are windows only.
+    /// Nothing, or no amount; [`BuildError::NoBucket`] if there are windows only.
     pub fn set_burst(&self, units: impl Into<Units>) -> Result<(), BuildError> {
         let burst = NonZeroU64::new(units.into().parts()?).ok_or(BuildError::ZeroBurst)?;
         let place = self.place.ok_or(BuildError::NoBucket)?;
@@ -333,14 +333,14 @@ impl Limiter {
     /// ```
     ///
     /// # Errors
-    /// Where one is no amount.
+    /// If one is no amount.
     pub fn reconcile(&self, actual: impl Into<Units>, estimated: impl Into<Units>) -> Result<(), UnitsError> {
         let (actual, estimated) = (actual.into().parts()?, estimated.into().parts()?);
         self.shared.with(|queue, now, effects| queue.reconcile(now, actual, estimated, effects));
         Ok(())
     }
 
-    /// Nobody is granted anything for `time` from now, as a server asks that answers with Retry-After. Waiters keep their
+    /// Nothing is granted for `time` from now, as a server asks that answers with Retry-After. Waiters keep their
     /// places. At the end of the pause the buckets are empty and begin to fill; windows go on counting what they counted.
     ///
     /// The longest pause holds: a shorter one does not end it. Reservations keep the times they were told.
@@ -353,7 +353,7 @@ impl Limiter {
         self.pause_for(time.saturating_duration_since(tokio::time::Instant::now()));
     }
 
-    /// Whoever is in line is still served; whoever comes from now on is refused with [`AcquireError::Closed`].
+    /// All in the queue are still served; every later request is refused with [`AcquireError::Closed`].
     pub fn close(&self) {
         self.shared.with(|queue, _, _| queue.close());
     }
@@ -365,7 +365,7 @@ impl Limiter {
     }
 
     /// How many futures and threads wait. Reservations do not count, neither here nor for
-    /// [`max_waiters`](Builder::max_waiters): whoever has one waits elsewhere, for a time that is certain.
+    /// [`max_waiters`](Builder::max_waiters): the holder of one waits elsewhere, for a time that is certain.
     #[must_use]
     pub fn waiters(&self) -> usize {
         self.shared.with(|queue, now, effects| {
@@ -374,7 +374,7 @@ impl Limiter {
         })
     }
 
-    /// The latest time granted, since the limiter was made: exact to the nanosecond, where the wake-up may be later.
+    /// The latest time granted, since the limiter was made: exact to the nanosecond, though the wake-up may be later.
     #[must_use]
     pub fn last_grant(&self) -> Duration {
         Duration::from_nanos(self.shared.with(|queue, _, _| queue.limits.latest()))
@@ -402,7 +402,7 @@ impl fmt::Debug for Limiter {
 }
 
 /// In units, exact as far as a float is.
-#[allow(clippy::cast_precision_loss, reason = "told, not reckoned with")]
+#[allow(clippy::cast_precision_loss, reason = "shown, not calculated with")]
 fn difference(a: u64, b: u64) -> f64 {
     let parts = i128::from(a) - i128::from(b);
     parts as f64 / PARTS.get() as f64

@@ -103,10 +103,10 @@ impl Semaphore {
         Builder { capacity, rate: (starts.into(), period), burst: None, timer: None }
     }
 
-    /// Waits for a place and a token, behind everybody before.
+    /// Waits for a place and a token, behind all that came before.
     ///
     /// # Errors
-    /// The future's: [`AcquireError::Closed`]; [`AcquireError::NoTimer`] where it has to wait for a token and the thread
+    /// The future's: [`AcquireError::Closed`]; [`AcquireError::NoTimer`] if it has to wait for a token and the thread
     /// that would wake it cannot be started.
     pub fn acquire(&self) -> AcquirePermit {
         self.acquire_many(1)
@@ -198,7 +198,7 @@ impl Semaphore {
         usize::try_from(available).unwrap_or(usize::MAX)
     }
 
-    /// Whether who comes now has to wait for a place, or behind others.
+    /// Whether a new request has to wait for a place, or behind others.
     #[must_use]
     pub fn is_locked(&self) -> bool {
         self.available() == 0
@@ -230,7 +230,7 @@ impl Semaphore {
         Permit { semaphore: self.clone(), places }
     }
 
-    /// Whoever waits is still served; whoever comes from now on is refused with [`AcquireError::Closed`].
+    /// All waiters are still served; every later request is refused with [`AcquireError::Closed`].
     pub fn close(&self) {
         self.shared.with(|queue, _, _| queue.close());
     }
@@ -244,7 +244,7 @@ impl Semaphore {
 }
 
 impl Builder {
-    /// Most places given out at the same time, however many are free; as many as there are, where this is not given.
+    /// Most places given out at the same time, however many are free; as many as there are, if this is not given.
     pub fn burst(mut self, starts: usize) -> Self {
         self.burst = Some(starts);
         self
@@ -374,7 +374,7 @@ fn error(denied: Denied, places: u64) -> AcquireError {
     AcquireError::new(denied, Units::from(places), || Units::from(places))
 }
 
-/// A rate of places, where a limiter's is one of millionths.
+/// A rate of places; a limiter's is one of millionths.
 fn rate(starts: Units, period: Duration) -> Result<Rate, BuildError> {
     let parts = crate::limiter::rate(starts, period)?;
     let whole = |number: u64| NonZeroU64::new(number).unwrap_or(NonZeroU64::MIN);
@@ -384,7 +384,7 @@ fn rate(starts: Units, period: Duration) -> Result<Rate, BuildError> {
     Ok(Rate::new(whole(places.units()), nanos.ok_or_else(too_slow)?))
 }
 
-/// Tokens that may be saved up: as many as there are places, and one where there are none, for the first to come.
+/// Tokens that may be saved up: as many as there are places, and one if there are none, for the first request.
 fn burst(capacity: u64) -> NonZeroU64 {
     NonZeroU64::new(capacity).unwrap_or(NonZeroU64::MIN)
 }

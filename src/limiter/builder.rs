@@ -116,13 +116,13 @@ impl Builder {
         self
     }
 
-    /// Most units at once; as many as the rate has in a period, where this is not given. Limits name their own.
+    /// Most units at once; as many as the rate has in a period, if this is not given. Limits name their own.
     pub fn burst(mut self, units: impl Into<Units>) -> Self {
         self.burst = Some(units.into());
         self
     }
 
-    /// Units at the start; as many as there can be, where this is not given. Limits name their own.
+    /// Units at the start; as many as there can be, if this is not given. Limits name their own.
     pub fn initial(mut self, units: impl Into<Units>) -> Self {
         self.initial = Some(units.into());
         self
@@ -143,23 +143,23 @@ impl Builder {
         self
     }
 
-    /// Whether nobody is served while others wait. True, where this is not given.
+    /// Whether no request is served while others wait. True, if this is not given.
     ///
-    /// Without that, who comes takes what is there, even if others wait for more than that, who may then wait for as long
-    /// as others come. Two things he does not take: what a time told in line ([`Limiter::reserve`]) reckons with, and, with
-    /// [`Oversize::Wait`], what the first in line gathers, which is all there is. Who has to wait stands behind all before.
+    /// Without that, a new request takes what is there, even if others wait for more than that; they may wait for as long
+    /// as requests come. Two things it does not take: what a time told in the queue ([`Limiter::reserve`]) counts on, and,
+    /// with [`Oversize::Wait`], what the first waiter gathers, which is all there is. A request that has to wait is last.
     pub fn fair(mut self, fair: bool) -> Self {
         self.fair = fair;
         self
     }
 
-    /// What becomes of a cost above the burst.
+    /// What happens to a cost above the burst.
     pub fn oversize(mut self, oversize: Oversize) -> Self {
         self.oversize = oversize;
         self
     }
 
-    /// At most so many wait (0: any number), and what happens to one more. [`Limiter::waiters`] says who counts:
+    /// At most so many wait (0: any number), and what happens to one more. [`Limiter::waiters`] says which count:
     /// futures and threads, but no reservations.
     pub fn max_waiters(mut self, most: usize, on_full: OnFull) -> Self {
         (self.most_waiters, self.on_full) = (most, on_full);
@@ -205,7 +205,7 @@ impl Builder {
         Rules { fair: self.fair, oversize: self.oversize, most_waiters }
     }
 
-    /// The place of the limit whose rate can be changed, where there is one.
+    /// The place of the limit whose rate can be changed, if there is one.
     fn place(&self) -> Result<Option<usize>, BuildError> {
         if self.has_own_bucket() {
             return Ok(Some(0));

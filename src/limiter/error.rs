@@ -31,7 +31,7 @@ pub enum AcquireError {
     TooLong {
         /// What was asked for.
         cost: Units,
-        /// How long it would take, if everybody before stays.
+        /// How long it would take, if all before it stay.
         wait: Duration,
     },
     /// The time allowed is over.
@@ -43,10 +43,10 @@ pub enum AcquireError {
         after: Duration,
     },
     /// Others wait, and the limiter is fair.
-    #[error("others wait for the limiter; acquire to wait in line, or build with fair(false)")]
+    #[error("others wait for the limiter; acquire to wait in the queue, or build with fair(false)")]
     OthersWait,
     /// As many wait as may.
-    #[error("the line is full; try later, or build with OnFull::Wait")]
+    #[error("the queue is full; try later, or build with OnFull::Wait")]
     Full,
     /// The limiter was closed.
     #[error("the limiter is closed")]

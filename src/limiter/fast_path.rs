@@ -102,8 +102,10 @@ impl Meaning<AtomicU64> {
             (&self.missing_aside, to.missing_aside),
             (&self.held_aside, to.held_aside),
         ] {
-            // Who reads this finds that it was closed before.
-            part.store(value, Ordering::Release);
+            // A thread that reads this finds that it was closed before. Most openings change none of them.
+            if part.load(Ordering::Relaxed) != value {
+                part.store(value, Ordering::Release);
+            }
         }
     }
 }
@@ -246,7 +248,7 @@ impl FastPath {
         let now = || {
             let now = now();
             if let Some(tick) = tick {
-                // Whoever finds this tick finds its end, or that of a later one.
+                // A thread that finds this tick finds its end, or that of a later one.
                 self.tick_ends.fetch_max(now.saturating_add(LONGEST_TICK), Ordering::Relaxed);
                 self.tick.store(tick, Ordering::Release);
             }

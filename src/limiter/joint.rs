@@ -15,7 +15,7 @@ use std::time::Duration;
 
 /// `N` limits with a cost on each, all of which are granted at once or not at all: requests and tokens, for example.
 ///
-/// There is one line, first in, first out. Whoever is first gets everything at the least time at which every limit
+/// There is one queue, first in, first out. The first waiter gets everything at the least time at which every limit
 /// conforms, and is charged on all of them at that time; until then nothing is taken. Clones share one state.
 ///
 /// ```
@@ -64,7 +64,7 @@ struct Numbered {
 impl Limiter {
     /// One limiter of several, with a cost on each. What is taken, is taken from all at once.
     ///
-    /// Each builder's rate, burst, limits and [`Oversize`] count for its own costs. The line they share is bounded by the
+    /// Each builder's rate, burst, limits and [`Oversize`] count for its own costs. The queue they share is bounded by the
     /// least [`max_waiters`](Builder::max_waiters) and uses the first [`timer`](Builder::timer) given.
     ///
     /// # Errors
@@ -83,13 +83,13 @@ impl<const N: usize> JointLimiter<N> {
     /// move up then.
     ///
     /// # Errors
-    /// The future's: [`AcquireError`]. Where the error names a cost, it is the one that is too large, or the first.
+    /// The future's: [`AcquireError`]. If the error names a cost, it is the one that is too large, or the first.
     pub fn acquire<C: Into<Units>>(&self, costs: [C; N]) -> AcquireJoint<N> {
         self.acquire_by(costs, None)
     }
 
-    /// As [`acquire`](Self::acquire), within `limit` from now, the time in line included. What cannot be met, if
-    /// everybody before stays, is refused at once.
+    /// As [`acquire`](Self::acquire), within `limit` from now, the time in the queue included. What cannot be met, if
+    /// all before it stay, is refused at once.
     ///
     /// # Errors
     /// The future's, also [`AcquireError::TooLong`] at once and [`AcquireError::TimedOut`] later.
@@ -130,7 +130,7 @@ impl<const N: usize> JointLimiter<N> {
     /// Settles what was acquired as `estimated` and came out as `actual`, on each limit: see [`Limiter::reconcile`].
     ///
     /// # Errors
-    /// Where one is no amount.
+    /// If one is no amount.
     pub fn reconcile<C: Into<Units>>(&self, actual: [C; N], estimated: [C; N]) -> Result<(), UnitsError> {
         let (actual, estimated) = (parts(actual.map(Into::into))?, parts(estimated.map(Into::into))?);
         let beyond = |from: [u64; N], to: [u64; N]| std::array::from_fn(|kind| from[kind].saturating_sub(to[kind]));
@@ -145,7 +145,7 @@ impl<const N: usize> JointLimiter<N> {
         Ok(())
     }
 
-    /// Nobody is granted anything for that long: see [`Limiter::pause_for`].
+    /// Nothing is granted for that long: see [`Limiter::pause_for`].
     pub fn pause_for(&self, time: Duration) {
         self.shared.with(|queue, now, effects| queue.pause_until(now, now.saturating_add(nanos(time)), effects));
     }
@@ -170,7 +170,7 @@ impl<const N: usize> JointLimiter<N> {
         })
     }
 
-    /// Whoever waits is still served; whoever comes from now on is refused with [`AcquireError::Closed`].
+    /// All in the queue are still served; every later request is refused with [`AcquireError::Closed`].
     pub fn close(&self) {
         self.shared.with(|queue, _, _| queue.close());
     }

@@ -1,4 +1,4 @@
-//! Every interleaving of two threads at the fast path and at the line, by loom. The flag is our own, because tokio leaves
+//! Every interleaving of two threads at the fast path and at the queue, by loom. The flag is our own, because tokio leaves
 //! things out under loom's:
 //!
 //! `RUSTFLAGS="--cfg throttle_loom" cargo test --release --lib loom_`
@@ -119,7 +119,7 @@ fn loom_a_head_that_leaves_while_the_alarm_rings_freezes_nobody() {
     });
 }
 
-/// Somebody joins while another tries: one unit, one of them gets it, and who waits has an alarm.
+/// A waiter joins while a thread tries: one unit, one of them gets it, and a waiter has an alarm.
 #[test]
 fn loom_joining_and_trying_share_what_there_is() {
     loom::model(|| {

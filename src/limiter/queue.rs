@@ -1,33 +1,33 @@
-//! The line of waiters before its limits, as pure decisions: time is a parameter, nobody sleeps, nobody is woken here.
+//! The queue of waiters before its limits, as pure decisions: time is a parameter; nothing sleeps or wakes here.
 //!
-//! Only the head's time is reckoned; those behind are when they get there. So leaving costs nothing, wherever one
-//! stands, and everybody behind moves up by it. A reservation made behind waiters stands in the line too, with the time
-//! it was told: whoever is before it may move up, it stays, and what comes after it is not granted before that time.
+//! Only the head's time is calculated; the others' when they become the head. So a waiter can leave from anywhere at no
+//! cost, and all behind it move up. A reservation made behind waiters is in the queue too, with the time it was told:
+//! waiters before it may move up, it stays, and nothing behind it is granted before that time.
 //!
-//! Time runs on two clocks. Grants are reckoned on the schedule, which starts from requests and from the last grant and
-//! knows nothing of wake-ups; who is granted leaves when the real clock has got there and somebody looked. How far the
-//! schedule is behind, where the bucket is too small to hold that much, is the `lag`: who asks next asks that much
+//! Time runs on two clocks. Grants are calculated on the schedule, which starts from requests and from the last grant and
+//! knows nothing of wake-ups; a granted waiter leaves when the real clock has got there and it was woken. How far the
+//! schedule is behind, if the bucket is too small to hold that much, is the `lag`: the next request counts that much
 //! earlier, so that late timers cost no rate. It is forgotten when the limits come to rest.
 
 use super::Oversize;
-use super::line::{Key, Line};
+use super::list::{Key, List};
 use super::panics::Panics;
 use crate::clock::Nanos;
 use crate::limits::{Grant, Limits, Refusal};
-use crate::rate::Rate;
 use std::collections::BTreeSet;
-use std::num::NonZeroU64;
 use std::task::Waker;
 
+mod changes;
+mod estimates;
 mod serving;
 
 /// What a queue keeps to.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rules {
-    /// Nobody is served while others wait. Who may overtake otherwise, see [`Queue::overtakes`].
+    /// No request is served while others wait. Which may overtake otherwise, see [`Queue::overtakes`].
     pub(crate) fair: bool,
     pub(crate) oversize: Oversize,
-    /// Who would be one more than this many waiters is refused.
+    /// One more than this many waiters is refused.
     pub(crate) most_waiters: Option<usize>,
 }
 
@@ -66,14 +66,14 @@ pub(crate) struct Queue {
     pub(crate) limits: Limits,
     rules: Rules,
     places: Option<Places>,
-    line: Line<Entry>,
-    /// Units that those in line ask for.
+    list: List<Entry>,
+    /// Units that all in the queue ask for.
     queued: u64,
-    /// How many in line were told a time.
+    /// How many in the queue were told a time.
     promises: usize,
     /// The latest reading of the clock. Earlier ones count as this.
     now: Nanos,
-    /// The head is reckoned from here at the earliest, on the schedule: since then nobody before it holds it up. During a
+    /// The head's time counts from here at the earliest, on the schedule: since then nothing before it holds it up. During a
     /// pause, its end.
     floor: Nanos,
     lag: Nanos,
@@ -83,10 +83,10 @@ pub(crate) struct Queue {
     allowance: Nanos,
     burst: u64,
     largest_cost: u64,
-    /// When the head will be granted; `None` where nobody waits, or only for a place.
+    /// When the head will be granted; `None` if nobody waits, or only for a place.
     due: Option<Nanos>,
     deadlines: BTreeSet<(Nanos, Key)>,
-    /// Waiting threads in order of arrival. The first keeps time for the line while it waits.
+    /// Waiting threads in order of arrival. The first is the queue's timer while it waits.
     threads: BTreeSet<(u64, Key)>,
     arrivals: u64,
     /// Until when the first thread sleeps.
@@ -119,7 +119,7 @@ struct Entry {
     waker: Option<Waker>,
     arrival: u64,
     is_thread: bool,
-    /// Nobody will come for this one.
+    /// Its holder has gone.
     abandoned: bool,
 }
 
@@ -134,7 +134,7 @@ enum Turn {
     TimedOut(Nanos),
 }
 
-/// Who waits, and how.
+/// A new waiter.
 #[derive(Debug)]
 pub(crate) struct Waiter<'a> {
     pub(crate) cost: u64,
@@ -152,7 +152,7 @@ pub(crate) enum Joined {
     Waits(Key),
 }
 
-/// Where a waiter stands.
+/// What a waiter finds when it looks.
 #[derive(Debug)]
 pub(crate) enum Stand {
     Waits,
@@ -163,7 +163,7 @@ pub(crate) enum Stand {
 #[derive(Debug)]
 pub(crate) enum Reserved {
     Granted(Grant),
-    InLine(Key, Nanos),
+    InQueue(Key, Nanos),
 }
 
 impl Queue {
@@ -171,7 +171,7 @@ impl Queue {
         Queue {
             rules,
             places,
-            line: Line::new(),
+            list: List::new(),
             queued: 0,
             promises: 0,
             now: 0,
@@ -196,14 +196,14 @@ impl Queue {
         if self.take_now(now, cost, effects)? {
             return Ok(());
         }
-        if self.rules.fair && !self.line.is_empty() {
+        if self.rules.fair && !self.list.is_empty() {
             return Err(Denied::OthersWait);
         }
         let at = self.estimate(cost).ok_or(Denied::Never)?;
         Err(Denied::TooLong { wait: at.saturating_sub(self.now) })
     }
 
-    /// Grants at once, or puts the waiter in line.
+    /// Grants at once, or puts the waiter in the queue.
     pub(crate) fn join(&mut self, now: Nanos, waiter: &Waiter<'_>, effects: &mut Effects) -> Result<Joined, Denied> {
         if waiter.yields {
             self.check(waiter.cost)?;
@@ -217,11 +217,11 @@ impl Queue {
         let entry = Entry { arrival: self.arrivals, is_thread: waiter.is_thread, ..entry };
         let entry = Entry { deadline: waiter.deadline, waker: Some(waiter.waker.clone()), ..entry };
         self.queued = self.queued.saturating_add(waiter.cost);
-        let key = self.line.push_back(entry);
+        let key = self.list.push_back(entry);
         self.deadlines.extend(waiter.deadline.map(|deadline| (deadline, key)));
         self.serve(effects);
-        // Only now: it is awake, and looks after its own time next. One that is done already keeps time for nobody.
-        if waiter.is_thread && self.line.get(key).is_some_and(|entry| matches!(entry.turn, Turn::Waiting)) {
+        // Only now: it is awake, and looks after its own time next. One that is done already is no timer.
+        if waiter.is_thread && self.list.get(key).is_some_and(|entry| matches!(entry.turn, Turn::Waiting)) {
             self.threads.insert((self.arrivals, key));
         }
         Ok(Joined::Waits(key))
@@ -232,7 +232,7 @@ impl Queue {
         self.see(now);
         self.fetch(key);
         self.serve(effects);
-        let Some(entry) = self.line.get_mut(key) else { return Stand::Done(Ok(())) };
+        let Some(entry) = self.list.get_mut(key) else { return Stand::Done(Ok(())) };
         let done = match entry.turn {
             Turn::Granted(_) => Ok(()),
             Turn::TimedOut(after) => Err(Denied::TimedOut { after }),
@@ -247,7 +247,7 @@ impl Queue {
         Stand::Done(done)
     }
 
-    /// Until when a waiting thread may sleep, where it keeps time for the line; it is woken otherwise.
+    /// Until when a waiting thread may sleep, if it is the queue's timer; it is woken otherwise.
     pub(crate) fn watch(&mut self, key: Key) -> Option<Nanos> {
         if self.threads.first().is_none_or(|&(_, first)| first != key) {
             return None;
@@ -259,14 +259,14 @@ impl Queue {
     /// The waiter goes away. What it was granted and did not see is given back.
     pub(crate) fn leave(&mut self, now: Nanos, key: Key, effects: &mut Effects) {
         self.see(now);
-        match self.line.get(key).map(|entry| entry.turn) {
+        match self.list.get(key).map(|entry| entry.turn) {
             Some(Turn::Waiting | Turn::Promised(_)) => self.step_out(key),
             Some(Turn::Granted(grant)) => {
                 self.give_back(&grant);
                 self.free_places(grant.units);
             }
             Some(Turn::Late(grant)) => {
-                self.leave_line(key);
+                self.leave_queue(key);
                 self.give_back(&grant);
             }
             Some(Turn::TimedOut(_)) | None => {}
@@ -286,7 +286,7 @@ impl Queue {
         self.check(cost)?;
         self.advance(now, effects);
         let asked = self.asks_at();
-        let alone = self.line.is_empty();
+        let alone = self.list.is_empty();
         let promised = self.promise(asked, cost).ok_or(Denied::Never)?;
         let wait = promised.saturating_sub(self.now);
         if wait > most_wait {
@@ -298,7 +298,7 @@ impl Queue {
         let waiter = Entry { asked, ..Entry::new(cost, self.now, Turn::Promised(promised)) };
         self.queued = self.queued.saturating_add(cost);
         self.promises += 1;
-        Ok(Reserved::InLine(self.line.push_back(waiter), promised))
+        Ok(Reserved::InQueue(self.list.push_back(waiter), promised))
     }
 
     /// Takes back a reservation that was granted.
@@ -308,125 +308,26 @@ impl Queue {
         self.advance(now, effects);
     }
 
-    /// Nobody will come for this reservation any more; its time is kept.
+    /// The holder of this reservation has gone; its time is kept.
     pub(crate) fn abandon(&mut self, key: Key, effects: &mut Effects) {
-        match self.line.get_mut(key) {
+        match self.list.get_mut(key) {
             Some(entry) if matches!(entry.turn, Turn::Promised(_)) => entry.abandoned = true,
             _ => self.forget(key, effects),
         }
     }
 
-    /// Settles what was granted as `granted` and came out as `used`. What was used beyond that is paid before anybody is
-    /// granted anything; what was not used is given back, as far as there is room.
-    pub(crate) fn reconcile(&mut self, now: Nanos, used: u64, granted: u64, effects: &mut Effects) {
-        let at = self.settle(now, effects);
-        self.limits.pay(at, used.saturating_sub(granted));
-        if !self.is_paused() {
-            self.limits.credit(at, granted.saturating_sub(used));
-        }
-        self.serve(effects);
-    }
-
-    /// Nobody is granted anything before `until`, and nothing is saved up by then. Waiters keep their places.
-    pub(crate) fn pause_until(&mut self, now: Nanos, until: Nanos, effects: &mut Effects) {
-        self.settle(now, effects);
-        if until > self.now {
-            self.lag = 0;
-            self.floor = self.floor.max(until);
-            self.limits.empty(until);
-            self.serve(effects);
-        }
-    }
-
-    /// Only a pause moves the floor ahead of the clock.
-    pub(super) fn is_paused(&self) -> bool {
-        self.floor > self.now
-    }
-
-    pub(crate) fn set_rate(&mut self, now: Nanos, place: usize, rate: Rate, effects: &mut Effects) {
-        let at = self.settle(now, effects);
-        self.limits.set_rate(at, place, rate);
-        self.limits_changed(effects);
-    }
-
-    pub(crate) fn set_burst(&mut self, now: Nanos, place: usize, burst: NonZeroU64, effects: &mut Effects) {
-        let at = self.settle(now, effects);
-        self.limits.set_burst(at, place, burst);
-        self.limits_changed(effects);
-    }
-
-    /// Whoever is in line is served; whoever comes is refused.
-    pub(crate) fn close(&mut self) {
-        self.closed = true;
-    }
-
-    pub(crate) fn is_closed(&self) -> bool {
-        self.closed
-    }
-
-    /// Futures and threads that wait. Reservations stand in line too, but nobody waits there.
+    /// Futures and threads that wait. Reservations are in the queue too, but do not wait there.
     pub(crate) fn waiters(&self) -> usize {
-        self.line.len() - self.promises
+        self.list.len() - self.promises
     }
 
-    /// Units that all in line ask for.
+    /// Units that all in the queue ask for.
     pub(crate) fn queued(&self) -> u64 {
         self.queued
     }
 
     pub(crate) fn is_head(&self, key: Key) -> bool {
-        self.line.front() == Some(key)
-    }
-
-    /// Units that could be had now by who comes now, whoever waits.
-    pub(crate) fn level(&mut self, now: Nanos, effects: &mut Effects) -> u64 {
-        self.advance(now, effects);
-        if self.is_paused() { 0 } else { self.limits.available(self.now) }
-    }
-
-    /// When who comes now would be granted `cost`, if everybody before stays.
-    pub(crate) fn estimate(&self, cost: u64) -> Option<Nanos> {
-        if cost > self.largest_cost {
-            return None;
-        }
-        let asked = self.asks_at();
-        let conforms = |limits: &Limits| limits.conforms_at(asked, cost).ok().map(|(at, _)| at);
-        let Some(head) = self.line.front().and_then(|key| self.line.get(key)) else { return conforms(&self.limits) };
-        if self.overtakes() && conforms(&self.limits).is_some_and(|at| at <= self.now) {
-            return Some(self.now);
-        }
-        // As long as the line may be, where all of it is paid by one bucket it takes as long as one cost of that size.
-        if self.promises == 0 && self.limits.pays_steadily() {
-            return self.limits.schedule(head.asked.max(self.floor), self.queued.saturating_add(cost));
-        }
-        conforms(&self.after_line(0)?)
-    }
-
-    pub(crate) fn places(&self) -> Option<Places> {
-        self.places
-    }
-
-    /// A holder has left its places.
-    pub(crate) fn release(&mut self, now: Nanos, held: u64, effects: &mut Effects) {
-        self.see(now);
-        self.free_places(held);
-        self.advance(now, effects);
-    }
-
-    /// A holder has left and takes its places with it.
-    pub(crate) fn forget_places(&mut self, held: u64) {
-        if let Some(places) = &mut self.places {
-            places.capacity = places.capacity.saturating_sub(held);
-            places.held = places.held.saturating_sub(held);
-        }
-    }
-
-    pub(crate) fn set_places(&mut self, now: Nanos, capacity: u64, effects: &mut Effects) {
-        self.settle(now, effects);
-        if let Some(places) = &mut self.places {
-            places.capacity = capacity;
-        }
-        self.serve(effects);
+        self.list.front() == Some(key)
     }
 
     /// When the queue must be looked at next.
@@ -437,7 +338,7 @@ impl Queue {
 
     /// Whether a [`FastPath`](super::fast_path::FastPath) can speak for this queue.
     pub(crate) fn is_plain(&self) -> bool {
-        self.line.is_empty()
+        self.list.is_empty()
             && self.lag == 0
             && !self.is_paused()
             && !self.closed
@@ -445,7 +346,7 @@ impl Queue {
             && self.limits.latest() <= self.now
     }
 
-    /// Grants what is due at `now`, and lets go whose deadline has passed.
+    /// Grants what is due at `now`, and ends the waits whose deadline has passed.
     pub(crate) fn advance(&mut self, now: Nanos, effects: &mut Effects) {
         self.see(now);
         self.serve(effects);
@@ -453,7 +354,7 @@ impl Queue {
 
     /// Every waiter is woken, to look after its own timer.
     pub(crate) fn wake_all(&mut self, effects: &mut Effects) {
-        effects.wake.extend(self.line.iter().filter_map(|entry| entry.waker.clone()));
+        effects.wake.extend(self.list.iter().filter_map(|entry| entry.waker.clone()));
     }
 
     fn see(&mut self, now: Nanos) {
@@ -477,7 +378,7 @@ impl Queue {
         if cost == 0 && self.places.is_none() {
             return Ok(true);
         }
-        if (!self.line.is_empty() && !self.overtakes()) || self.no_place(cost) {
+        if (!self.list.is_empty() && !self.overtakes()) || self.no_place(cost) {
             return Ok(false);
         }
         let asked = self.asks_at();
@@ -486,7 +387,7 @@ impl Queue {
         }
         let at = match self.limits.conforms_at(asked, cost) {
             Ok((at, _)) => at,
-            // Beyond the end of the clock: who gathers does so for as long as it takes, and the rate may be changed.
+            // Beyond the end of the clock: a gathering waiter waits for as long as it takes, and the rate may be changed.
             Err(_) if self.rules.oversize == Oversize::Wait => return Ok(false),
             Err(_) => return Err(Denied::Never),
         };
@@ -495,7 +396,7 @@ impl Queue {
         }
         let _: Grant = self.limits.release_at(self.now, asked, at, cost);
         self.hold_places(cost);
-        if !self.line.is_empty() {
+        if !self.list.is_empty() {
             self.serve(effects);
         }
         Ok(true)
@@ -508,12 +409,12 @@ impl Queue {
         }
         let (Some(deadline), false) = (waiter.deadline, self.no_place(waiter.cost)) else { return Ok(()) };
         let at = self.estimate(waiter.cost).ok_or(Denied::Never)?;
-        // The schedule may be behind the clock, where somebody wakes late or a timer steps back.
+        // The schedule may be behind the clock, if a waiter wakes late or a timer steps back.
         if at > deadline { Err(Denied::TooLong { wait: at.saturating_sub(self.now) }) } else { Ok(()) }
     }
 
-    /// Whether who comes may take what is there before those who wait. Never what the head gathers, where a cost above
-    /// the burst does that, for it would gather for ever; and never before a promise, which reckons with what was there.
+    /// Whether a new request may take what is there before the waiters. Never what the head gathers, if costs above the
+    /// burst do that, for it would gather for ever; and never before a promise, which counts on what was there.
     fn overtakes(&self) -> bool {
         !self.rules.fair && self.rules.oversize == Oversize::Reject && self.promises == 0
     }
@@ -524,34 +425,6 @@ impl Queue {
         let behind = self.now.saturating_sub(self.lag);
         let caught_up = self.lag == 0 || self.limits.at_rest(behind) || self.limits.latest() > self.now;
         self.floor.max(if caught_up { self.now } else { behind })
-    }
-
-    /// The time a reservation for `cost` would be told: everybody before it is served first.
-    fn promise(&self, asked: Nanos, cost: u64) -> Option<Nanos> {
-        if self.line.is_empty() {
-            return self.limits.conforms_at(asked, cost).ok().map(|(at, _)| at);
-        }
-        // Should those before it move up, a promise comes later than its least time, and the fraction of a nanosecond
-        // that is kept otherwise is lost to those behind it.
-        self.after_line(1)?.conforms_at(asked, cost).ok().map(|(at, _)| at)
-    }
-
-    /// The limits as everybody in line will leave them, if all stay, and promises are granted `late`.
-    fn after_line(&self, late: Nanos) -> Option<Limits> {
-        let mut limits = self.limits.clone();
-        let mut floor = self.floor;
-        for entry in self.line.iter() {
-            if let Turn::Late(grant) = entry.turn {
-                let at = limits.room_at(self.now, entry.cost)?;
-                limits.hand_over(&grant, entry.cost, at);
-                continue;
-            }
-            let (at, _) = limits.conforms_at(entry.asked.max(floor), entry.cost).ok()?;
-            let at = if let Turn::Promised(promised) = entry.turn { at.max(promised).saturating_add(late) } else { at };
-            let _: Grant = limits.release_at(self.now, entry.asked.max(floor), at, entry.cost);
-            floor = 0;
-        }
-        Some(limits)
     }
 }
 
@@ -575,9 +448,11 @@ impl From<Refusal> for Denied {
 mod tests {
     use super::*;
     use crate::limits::bucket::Bucket;
+    use crate::rate::Rate;
+    use std::num::NonZeroU64;
 
     #[test]
-    fn a_thread_whose_time_is_over_when_it_joins_keeps_time_for_nobody() {
+    fn a_thread_whose_time_is_over_when_it_joins_is_not_the_timer() {
         let rate = Rate::new(NonZeroU64::MIN, NonZeroU64::MIN);
         let limits = Limits::none(0).with_bucket(Bucket::new(rate, NonZeroU64::MIN, 1, 0));
         let rules = Rules { fair: true, oversize: Oversize::Reject, most_waiters: None };
@@ -592,7 +467,7 @@ mod tests {
         };
         let (over, waits) = (join(Some(7)), join(Some(20)));
         assert_eq!(queue.watch(over), None);
-        assert_eq!(queue.watch(waits), Some(20), "nobody would look when its time is over");
+        assert_eq!(queue.watch(waits), Some(20), "otherwise nothing looks when its time is over");
         assert!(matches!(queue.poll(7, over, Waker::noop(), effects), Stand::Done(Err(Denied::TimedOut { after: 0 }))));
     }
 }

@@ -9,7 +9,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Units that are granted at a time which whoever has this waits for himself, see [`Limiter::reserve`](super::Limiter::reserve).
+/// Units that are granted at a time, for which the holder waits by itself, see [`Limiter::reserve`](super::Limiter::reserve).
 ///
 /// Dropping it changes nothing; [`cancel`](Self::cancel) gives back.
 #[must_use = "a reservation is charged whether or not it is used"]
@@ -23,8 +23,8 @@ pub struct Reservation {
 /// Where a reservation stands.
 enum Held {
     Granted(Grant),
-    /// Behind waiters, who may still move up.
-    InLine(usize),
+    /// Behind waiters, which may still move up.
+    InQueue(usize),
     Cancelled,
 }
 
@@ -32,7 +32,7 @@ impl Reservation {
     pub(crate) fn new(shared: Arc<Shared>, units: Units, reserved: &Reserved) -> Self {
         let (at, held) = match *reserved {
             Reserved::Granted(grant) => (grant.at, Held::Granted(grant)),
-            Reserved::InLine(key, at) => (at, Held::InLine(key)),
+            Reserved::InQueue(key, at) => (at, Held::InQueue(key)),
         };
         Reservation { shared, units, at, held }
     }
@@ -66,7 +66,7 @@ impl Reservation {
         }
         match std::mem::replace(&mut self.held, Held::Cancelled) {
             Held::Granted(grant) => self.shared.with(|queue, now, effects| queue.cancel(now, &grant, effects)),
-            Held::InLine(key) => self.shared.with(|queue, now, effects| queue.leave(now, key, effects)),
+            Held::InQueue(key) => self.shared.with(|queue, now, effects| queue.leave(now, key, effects)),
             Held::Cancelled => {}
         }
     }
@@ -80,7 +80,7 @@ impl fmt::Debug for Reservation {
 
 impl Drop for Reservation {
     fn drop(&mut self) {
-        if let Held::InLine(key) = self.held {
+        if let Held::InQueue(key) = self.held {
             self.shared.with(|queue, _, effects| queue.abandon(key, effects));
         }
     }

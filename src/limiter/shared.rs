@@ -48,7 +48,7 @@ impl Shared {
         self.with_timer(false, action)
     }
 
-    /// As [`with`](Self::with). Where the timer `rang`, it has to be set again in any case.
+    /// As [`with`](Self::with). If the timer `rang`, it has to be set again in any case.
     fn with_timer<R>(&self, rang: bool, action: impl FnOnce(&mut Queue, Nanos, &mut Effects) -> R) -> R {
         let now = self.time.now();
         let mut effects = Effects::default();
@@ -83,7 +83,7 @@ impl Shared {
         }
     }
 
-    /// The timer rang: serves the line, whoever is polled.
+    /// The timer rang: serves the queue, whichever waiter is polled.
     pub(crate) fn ring(&self) {
         self.with_timer(true, super::queue::Queue::advance);
     }
@@ -98,7 +98,7 @@ impl Shared {
     }
 }
 
-/// One waiter's part of a wait, by a future or on a thread. Whoever has it calls [`leave`](Self::leave) when dropped.
+/// One waiter's part of a wait, by a future or on a thread. Its holder calls [`leave`](Self::leave) when dropped.
 #[derive(Debug)]
 pub(crate) struct Wait {
     cost: u64,
@@ -109,7 +109,7 @@ pub(crate) struct Wait {
 #[derive(Clone, Copy, Debug)]
 enum Stage {
     Fresh,
-    InLine(usize),
+    InQueue(usize),
     Done(Result<(), Denied>),
 }
 
@@ -123,7 +123,7 @@ impl Wait {
     pub(crate) fn poll(&mut self, shared: &Shared, context: &mut Context<'_>) -> Poll<Result<(), Denied>> {
         match self.stage {
             Stage::Fresh => self.poll_fresh(shared, context),
-            Stage::InLine(_) => self.poll_line(shared, context),
+            Stage::InQueue(_) => self.poll_queued(shared, context),
             Stage::Done(done) => Poll::Ready(done),
         }
     }
@@ -131,12 +131,12 @@ impl Wait {
     /// What is had at once counts as one of the things that a task of tokio may do in one go.
     #[inline]
     fn poll_fresh(&mut self, shared: &Shared, context: &mut Context<'_>) -> Poll<Result<(), Denied>> {
-        let Poll::Ready(budget) = coop::poll_proceed(context) else { return self.yield_in_line(shared, context) };
+        let Poll::Ready(budget) = coop::poll_proceed(context) else { return self.yield_in_queue(shared, context) };
         let polled = if shared.fast_path.take(&shared.time, self.cost) == Take::Granted {
             self.stage = Stage::Done(Ok(()));
             Poll::Ready(Ok(()))
         } else {
-            self.poll_line(shared, context)
+            self.poll_queued(shared, context)
         };
         if polled.is_ready() {
             budget.made_progress();
@@ -144,17 +144,17 @@ impl Wait {
         polled
     }
 
-    /// The task has done what a task of tokio may do in one go, and is polled again soon: it takes its place in line until
+    /// The task has done what a task of tokio may do in one go, and is polled again soon: it waits in the queue until
     /// then.
     #[cold]
-    fn yield_in_line(&mut self, shared: &Shared, context: &mut Context<'_>) -> Poll<Result<(), Denied>> {
+    fn yield_in_queue(&mut self, shared: &Shared, context: &mut Context<'_>) -> Poll<Result<(), Denied>> {
         self.join(shared, context.waker(), false, true);
         self.stand(shared)
     }
 
-    fn poll_line(&mut self, shared: &Shared, context: &mut Context<'_>) -> Poll<Result<(), Denied>> {
+    fn poll_queued(&mut self, shared: &Shared, context: &mut Context<'_>) -> Poll<Result<(), Denied>> {
         match self.stage {
-            Stage::InLine(key) => {
+            Stage::InQueue(key) => {
                 shared.with(|queue, now, effects| self.look(queue, now, key, context.waker(), effects));
             }
             _ => self.join(shared, context.waker(), false, false),
@@ -183,7 +183,7 @@ impl Wait {
         loop {
             match self.stage {
                 Stage::Fresh => self.join(shared, &waker, true, false),
-                Stage::InLine(key) => self.nap(shared, key, &waker),
+                Stage::InQueue(key) => self.nap(shared, key, &waker),
                 Stage::Done(done) => return done,
             }
         }
@@ -202,19 +202,19 @@ impl Wait {
         }
     }
 
-    /// Where this one stands is noted under the lock: afterwards the others' wakers run, and may panic.
+    /// The outcome is noted under the lock: afterwards the others' wakers run, and may panic.
     fn join(&mut self, shared: &Shared, waker: &Waker, is_thread: bool, yields: bool) {
         let waiter = Waiter { cost: self.cost, deadline: self.deadline, waker, is_thread, yields };
         shared.with(|queue, now, effects| {
             self.stage = match queue.join(now, &waiter, effects) {
                 Ok(Joined::Granted) => Stage::Done(Ok(())),
-                Ok(Joined::Waits(key)) => Stage::InLine(key),
+                Ok(Joined::Waits(key)) => Stage::InQueue(key),
                 Err(denied) => Stage::Done(Err(denied)),
             };
         });
     }
 
-    /// As [`join`](Self::join), for who is in line.
+    /// As [`join`](Self::join), for a waiter in the queue.
     fn look(&mut self, queue: &mut Queue, now: Nanos, key: usize, waker: &Waker, effects: &mut Effects) {
         if let Stand::Done(done) = queue.poll(now, key, waker, effects) {
             self.stage = Stage::Done(done);
@@ -228,15 +228,15 @@ impl Wait {
     /// Whether this waiter is the next to be granted.
     pub(crate) fn is_head(&self, shared: &Shared) -> bool {
         match self.stage {
-            Stage::InLine(key) => lock(&shared.queue).queue.is_head(key),
+            Stage::InQueue(key) => lock(&shared.queue).queue.is_head(key),
             _ => false,
         }
     }
 
     /// Goes away. What was granted and not seen is given back.
     pub(crate) fn leave(&mut self, shared: &Shared) {
-        if let Stage::InLine(key) = self.stage {
-            // Only who finds no timer is still there to be asked again.
+        if let Stage::InQueue(key) = self.stage {
+            // Only a waiter that finds no timer can be polled after this.
             self.stage = Stage::Done(Err(Denied::NoTimer));
             shared.with(|queue, now, effects| queue.leave(now, key, effects));
         }

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 /// What a queue asks of a clock, outside a tokio runtime and in tests: the time, and to be woken.
 pub use crate::clock::Clock as Timer;
 
-/// Where a queue has its time from.
+/// The clock of a queue.
 #[derive(Clone)]
 pub(crate) enum Time {
     /// Tokio's clock, which is the system's monotonic one unless a test has paused it.
@@ -31,7 +31,7 @@ impl Time {
         }
     }
 
-    /// The system's coarse clock, which stands still for some milliseconds and is read in no time, where
+    /// The system's coarse clock, which stands still for some milliseconds and is read in no time, if
     /// [`now`](Self::now) reads the system's clock. A test's clock may go on meanwhile, so a runtime's is looked at in each
     /// tick; and a program that is being tested, which may pause it within one, has no ticks.
     #[inline]
@@ -53,7 +53,7 @@ impl Time {
         }
     }
 
-    /// `time` for tokio; far away where tokio cannot reckon so far.
+    /// `time` for tokio; far away if tokio's clock ends before.
     pub(crate) fn instant(&self, time: Nanos) -> Instant {
         match self {
             Time::Tokio(origin) => origin.checked_add(Duration::from_nanos(time)),

@@ -1,16 +1,16 @@
-//! The queue's own timer: rings when the next waiter is due, whoever of the waiters is still polled.
+//! The queue's own timer: rings when the next waiter is due, whichever waiters are still polled.
 //!
 //! On the system's clock it is an alarm of the process's [`TimerThread`], which exists while somebody waits: whichever
 //! runtimes the waiters belong to, and whether those are driven, blocked or at their end, is nothing to it.
 //!
 //! A runtime whose clock a test has paused, or moved, moves on only for timers of its own. So each such runtime that a
-//! waiter was polled in gets one. It is touched in that runtime alone, for tokio panics where another thread touches
+//! waiter was polled in gets one. It is touched in that runtime alone, for tokio panics if another thread touches
 //! the timer of a runtime that ends at that moment. What changes it from elsewhere wakes the waiters, who set it.
 //!
 //! A limiter with a [`Timer`](super::Timer) of its own asks that.
 //!
-//! Setting a timer may ring it on the spot, and that runs foreign code, so no lock is held meanwhile: whoever comes in
-//! between leaves word, and who is setting looks again.
+//! Setting a timer may ring it on the spot, and that runs foreign code, so no lock is held meanwhile: another caller
+//! notes that it must be set again, and the one that is setting it looks for that note.
 
 use super::panics::Panics;
 use super::shared::Shared;
@@ -35,7 +35,7 @@ pub(crate) struct QueueTimer {
 struct State {
     /// A future waits on the system's clock.
     wanted: bool,
-    /// Empty while somebody is setting them.
+    /// Empty while a thread is setting them.
     test_timers: Vec<TestTimer>,
     being_set: bool,
     /// They have to be set once more.
@@ -47,7 +47,7 @@ struct State {
 struct TestTimer {
     runtime: Id,
     sleep: Pin<Box<Sleep>>,
-    /// `None` where its runtime's waiters were woken to set it.
+    /// `None` if its runtime's waiters were woken to set it.
     rings_at: Option<Nanos>,
 }
 
@@ -94,8 +94,8 @@ impl QueueTimer {
         self.set(shared)
     }
 
-    /// Sets all timers to the time the queue names now. Where the thread cannot be started the waiters are woken, who try
-    /// once more and are told.
+    /// Sets all timers to the time the queue names now. If the thread cannot be started the waiters are woken, try
+    /// once more and get the error.
     pub(crate) fn set(&self, shared: &Shared) -> Result<(), NoTimer> {
         let (mut panics, mut result) = (Panics::default(), Ok(()));
         loop {
@@ -143,7 +143,7 @@ impl QueueTimer {
         is_set.map_err(|_| NoTimer)
     }
 
-    /// `false` where one would ring too late, and is not to be set from here.
+    /// `false` if one would ring too late, and is not to be set from here.
     fn set_test_timers(&self, shared: &Shared, time: Option<Nanos>, timers: &mut [TestTimer]) -> bool {
         let Some(time) = time.filter(|_| !timers.is_empty()) else { return true };
         let here = Handle::try_current().ok().map(|runtime| runtime.id());
@@ -159,7 +159,7 @@ impl QueueTimer {
     }
 }
 
-/// The runtime this is called in, where its clock is not the system's.
+/// The runtime this is called in, if its clock is not the system's.
 fn test_runtime() -> Option<Handle> {
     Handle::try_current().ok().filter(|_| !on_usual_clock())
 }
@@ -195,7 +195,7 @@ impl TestTimer {
     fn set(&mut self, time: Nanos, instant: Instant, waker: &Waker) {
         self.rings_at = Some(time);
         self.sleep.as_mut().reset(instant);
-        // One that has rung is not polled: tokio panics where its runtime is at its end, which rings all timers.
+        // One that has rung is not polled: tokio panics if its runtime is at its end, which rings all timers.
         let is_due = if self.sleep.is_elapsed() {
             Instant::now() >= instant
         } else {

@@ -13,7 +13,7 @@ pub(crate) const PARTS: NonZeroU64 = NonZeroU64::new(1_000_000).expect("a millio
 /// decimal that prints it: `0.1` is one tenth. What is no amount — less than nothing, not a number, too fine — is
 /// refused by the call that it is given to.
 ///
-/// A float that was reckoned may have more than six decimals, as `0.1 + 0.2` has. It is rounded only on request, by
+/// A float that was calculated may have more than six decimals, as `0.1 + 0.2` has. It is rounded only on request, by
 /// [`nearest`](Self::nearest), [`at_least`](Self::at_least) or [`at_most`](Self::at_most).
 ///
 /// ```
@@ -111,7 +111,7 @@ impl Units {
     ///
     /// # Errors
     /// Why it is no amount.
-    #[allow(clippy::cast_precision_loss, reason = "told, not reckoned with")]
+    #[allow(clippy::cast_precision_loss, reason = "shown, not calculated with")]
     pub fn to_f64(self) -> Result<f64, UnitsError> {
         self.0.map(|parts| parts as f64 / PARTS.get() as f64)
     }

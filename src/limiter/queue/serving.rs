@@ -1,15 +1,15 @@
-//! What happens along the line as time passes: who is granted, who times out, who is woken to keep time.
+//! What happens in the queue as time passes: which waiters are granted, time out, or are woken as timers.
 
 use super::{Effects, Key, Queue, Turn};
 use crate::clock::Nanos;
 use crate::limits::Grant;
 
 impl Queue {
-    /// Grants along the line as far as times have come, then lets go whose deadline has passed.
+    /// Grants from the head on as far as times have come, then ends the waits whose deadline has passed.
     pub(super) fn serve(&mut self, effects: &mut Effects) {
         loop {
             self.due = None;
-            while let Some(key) = self.line.front() {
+            while let Some(key) = self.list.front() {
                 if !self.serve_head(key, effects) {
                     break;
                 }
@@ -18,15 +18,15 @@ impl Queue {
             let Some(&(_, key)) = expired else { break };
             self.time_out(key, effects);
         }
-        if self.line.is_empty() {
+        if self.list.is_empty() {
             self.limits.overflow();
         }
         self.wake_watch(effects);
     }
 
-    /// Whether the head is served; where it is not, `due` says when it will be.
+    /// Whether the head is served; if not, `due` says when it will be.
     pub(super) fn serve_head(&mut self, key: Key, effects: &mut Effects) -> bool {
-        let Some(entry) = self.line.get(key) else { return false };
+        let Some(entry) = self.list.get(key) else { return false };
         let (cost, asked) = (entry.cost, entry.asked.max(self.floor));
         if let Turn::Promised(promised) = entry.turn {
             self.grant_promise(key, asked, cost, promised, effects);
@@ -56,25 +56,25 @@ impl Queue {
     }
 
     fn grant(&mut self, key: Key, grant: Grant, effects: &mut Effects) {
-        self.leave_line(key);
-        if let Some(entry) = self.line.get_mut(key) {
+        self.leave_queue(key);
+        if let Some(entry) = self.list.get_mut(key) {
             entry.turn = Turn::Granted(grant);
             effects.wake.extend(entry.waker.take());
         }
     }
 
-    /// Who was granted comes for it: windows count it from now on. Where its room is gone it waits once more, before all
-    /// that came after it.
+    /// A granted waiter fetches its grant: windows count it from now on. If its room is gone it waits once more, before
+    /// all that came after it.
     pub(super) fn fetch(&mut self, key: Key) {
-        let Some(entry) = self.line.get(key) else { return };
+        let Some(entry) = self.list.get(key) else { return };
         let Turn::Granted(grant) = entry.turn else { return };
         if self.limits.hand_over(&grant, grant.units, self.now) {
             return;
         }
         let (arrival, deadline, is_thread) = (entry.arrival, entry.deadline, entry.is_thread);
         self.queued = self.queued.saturating_add(entry.cost);
-        self.line.link_before(key, |other| matches!(other.turn, Turn::Late(_)) && other.arrival < arrival);
-        if let Some(entry) = self.line.get_mut(key) {
+        self.list.link_before(key, |other| matches!(other.turn, Turn::Late(_)) && other.arrival < arrival);
+        if let Some(entry) = self.list.get_mut(key) {
             entry.turn = Turn::Late(grant);
         }
         self.deadlines.extend(deadline.map(|deadline| (deadline, key)));
@@ -95,41 +95,41 @@ impl Queue {
         true
     }
 
-    /// What was promised to somebody is charged at that time, once everybody before is.
+    /// A promise is charged at its time, once all before it are.
     pub(super) fn grant_promise(&mut self, key: Key, asked: Nanos, cost: u64, promised: Nanos, effects: &mut Effects) {
         let conforms = self.limits.conforms_at(asked, cost).map_or(promised, |(at, _)| at);
         let grant = self.limits.promise_at(self.now, asked, promised.max(conforms), cost);
-        self.leave_line(key);
-        match self.line.get_mut(key) {
+        self.leave_queue(key);
+        match self.list.get_mut(key) {
             Some(entry) if !entry.abandoned => entry.turn = Turn::Granted(grant),
             _ => self.forget(key, effects),
         }
     }
 
     pub(super) fn time_out(&mut self, key: Key, effects: &mut Effects) {
-        if let Some(Turn::Late(grant)) = self.line.get(key).map(|entry| entry.turn) {
+        if let Some(Turn::Late(grant)) = self.list.get(key).map(|entry| entry.turn) {
             self.give_back(&grant);
         }
         self.step_out(key);
-        if let Some(entry) = self.line.get_mut(key) {
+        if let Some(entry) = self.list.get_mut(key) {
             let deadline = entry.deadline.unwrap_or(self.now);
             entry.turn = Turn::TimedOut(deadline.saturating_sub(entry.since));
             effects.wake.extend(entry.waker.take());
         }
     }
 
-    /// Out of the line before its turn. Where that was a head still held up by the limits, whoever follows is reckoned
-    /// from now; where it was due and only the wake-up late, from where it stood.
+    /// Leaves the queue before its turn. If that was a head still held up by the limits, the next one's time counts from
+    /// now; if it was due and only the wake-up late, from the same time as the head's.
     pub(super) fn step_out(&mut self, key: Key) {
         if self.is_head(key) && self.due.is_none_or(|due| due > self.now) {
             self.floor = self.floor.max(self.asks_at());
             self.limits.spill(self.floor);
         }
-        self.leave_line(key);
+        self.leave_queue(key);
     }
 
-    pub(super) fn leave_line(&mut self, key: Key) {
-        let Some(entry) = self.line.get(key) else { return };
+    pub(super) fn leave_queue(&mut self, key: Key) {
+        let Some(entry) = self.list.get(key) else { return };
         self.queued = self.queued.saturating_sub(entry.cost);
         if matches!(entry.turn, Turn::Promised(_)) {
             self.promises = self.promises.saturating_sub(1);
@@ -144,21 +144,21 @@ impl Queue {
             }
             self.threads.remove(&(arrival, key));
         }
-        self.line.unlink(key);
+        self.list.unlink(key);
     }
 
     pub(super) fn forget(&mut self, key: Key, effects: &mut Effects) {
-        if let Some(entry) = self.line.remove(key) {
+        if let Some(entry) = self.list.remove(key) {
             effects.dropped.extend(entry.waker);
         }
     }
 
-    /// The thread that keeps time is woken where it would sleep too long.
+    /// The thread that is the queue's timer is woken if it would sleep too long.
     pub(super) fn wake_watch(&mut self, effects: &mut Effects) {
         let (Some(&(_, key)), Some(alarm)) = (self.threads.first(), self.alarm()) else { return };
         if self.watched.is_none_or(|watched| alarm < watched) {
             self.watched = Some(alarm);
-            effects.wake.extend(self.line.get(key).and_then(|entry| entry.waker.clone()));
+            effects.wake.extend(self.list.get(key).and_then(|entry| entry.waker.clone()));
         }
     }
 
@@ -171,7 +171,7 @@ impl Queue {
 
     fn gather(&mut self) -> Nanos {
         let at = self.asks_at();
-        if let Some(head) = self.line.front().and_then(|key| self.line.get(key)) {
+        if let Some(head) = self.list.front().and_then(|key| self.list.get(key)) {
             self.limits.gather(at, head.asked.max(self.floor), head.cost);
             self.floor = self.floor.max(at);
         }
@@ -192,7 +192,7 @@ impl Queue {
         let at = if self.now >= self.limits.latest() {
             self.gather()
         } else {
-            // A time told holds everybody up until then.
+            // A time told holds all up until then.
             self.floor = self.floor.max(self.asks_at());
             self.now
         };
@@ -209,9 +209,9 @@ impl Queue {
         }
     }
 
-    /// Who was held up for want of a place is reckoned from now, on the schedule.
+    /// If the head was held up for want of a place, its time counts from now, on the schedule.
     pub(super) fn free_places(&mut self, held: u64) {
-        let next = self.line.front().and_then(|key| self.line.get(key));
+        let next = self.list.front().and_then(|key| self.list.get(key));
         if self.no_place(next.map_or(1, |next| next.cost)) {
             self.floor = self.floor.max(self.asks_at());
         }

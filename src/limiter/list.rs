@@ -1,17 +1,17 @@
-//! A line in which anybody can leave from the middle at once: a doubly linked list in a vector.
+//! A queue that can be left from the middle in constant time: a doubly linked list in a vector.
 
-/// Who stands in a line. Valid until [`Line::remove`].
+/// An entry of a list. Valid until [`List::remove`].
 pub(crate) type Key = usize;
 
 const NONE: Key = Key::MAX;
 
-/// An empty line this large gives its memory back.
+/// An empty list this large gives its memory back.
 const WORTH_FREEING: usize = 1024;
 
-/// First in, first out, and out of the middle in constant time. Who has left the line keeps a place to be found under
-/// the same key until removed.
+/// First in, first out, and out of the middle in constant time. An entry that was unlinked is still found under its key
+/// until it is removed.
 #[derive(Debug)]
-pub(crate) struct Line<T> {
+pub(crate) struct List<T> {
     nodes: Vec<Node<T>>,
     head: Key,
     tail: Key,
@@ -30,9 +30,9 @@ struct Node<T> {
     linked: bool,
 }
 
-impl<T> Line<T> {
+impl<T> List<T> {
     pub(crate) fn new() -> Self {
-        Line { nodes: Vec::new(), head: NONE, tail: NONE, free: NONE, used: 0, len: 0 }
+        List { nodes: Vec::new(), head: NONE, tail: NONE, free: NONE, used: 0, len: 0 }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -59,7 +59,7 @@ impl<T> Line<T> {
         key
     }
 
-    /// Into the line again, at the front, behind those for which `stays` holds there.
+    /// Links it again, at the front, behind those for which `stays` holds there.
     pub(crate) fn link_before(&mut self, key: Key, stays: impl Fn(&T) -> bool) {
         if self.nodes.get(key).is_none_or(|node| node.linked || node.value.is_none()) {
             return;
@@ -81,7 +81,7 @@ impl<T> Line<T> {
         self.len += 1;
     }
 
-    /// Out of the line, but still to be found.
+    /// Out of the list, but still to be found.
     pub(crate) fn unlink(&mut self, key: Key) {
         let Some(node) = self.nodes.get_mut(key).filter(|node| node.linked) else { return };
         node.linked = false;
@@ -97,7 +97,7 @@ impl<T> Line<T> {
         self.len -= 1;
     }
 
-    /// Out of the line and forgotten.
+    /// Out of the list and forgotten.
     pub(crate) fn remove(&mut self, key: Key) -> Option<T> {
         self.unlink(key);
         let value = self.nodes.get_mut(key)?.value.take()?;
@@ -147,31 +147,31 @@ mod tests {
     proptest! {
         #[test]
         fn it_is_a_queue_with_removal(steps in prop::collection::vec((0_u8..5, any::<prop::sample::Index>()), 1..200)) {
-            let (mut line, mut model, mut kept) = (Line::new(), VecDeque::new(), Vec::new());
+            let (mut list, mut model, mut kept) = (List::new(), VecDeque::new(), Vec::new());
             for (number, (step, index)) in steps.into_iter().enumerate() {
                 match step {
-                    0 | 1 => model.push_back((line.push_back(number), number)),
+                    0 | 1 => model.push_back((list.push_back(number), number)),
                     2 if !model.is_empty() => {
                         let (key, value) = model.remove(index.index(model.len())).unwrap();
-                        line.unlink(key);
+                        list.unlink(key);
                         kept.push((key, value));
                     }
                     3 if !model.is_empty() => {
                         let (key, value) = model.remove(index.index(model.len())).unwrap();
-                        prop_assert_eq!(line.remove(key), Some(value));
+                        prop_assert_eq!(list.remove(key), Some(value));
                     }
                     4 if !kept.is_empty() => {
                         let (key, value) = kept.swap_remove(index.index(kept.len()));
-                        line.link_before(key, |other| *other < value);
+                        list.link_before(key, |other| *other < value);
                         let place = model.iter().take_while(|(_, other)| *other < value).count();
                         model.insert(place, (key, value));
                     }
                     _ => {}
                 }
-                prop_assert_eq!(line.len(), model.len());
-                prop_assert!(line.iter().eq(model.iter().map(|(_, value)| value)));
-                prop_assert_eq!(line.front(), model.front().map(|&(key, _)| key));
-                prop_assert!(kept.iter().all(|(key, value)| line.get(*key) == Some(value)));
+                prop_assert_eq!(list.len(), model.len());
+                prop_assert!(list.iter().eq(model.iter().map(|(_, value)| value)));
+                prop_assert_eq!(list.front(), model.front().map(|&(key, _)| key));
+                prop_assert!(kept.iter().all(|(key, value)| list.get(*key) == Some(value)));
             }
         }
     }

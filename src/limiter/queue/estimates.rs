@@ -1,0 +1,59 @@
+//! What a request would get if all waiters stay: how much is there, and when more will be.
+
+use super::{Effects, Queue, Turn};
+use crate::clock::Nanos;
+use crate::limits::{Grant, Limits};
+
+impl Queue {
+    /// Units that a new request could take now if nobody waited.
+    pub(crate) fn level(&mut self, now: Nanos, effects: &mut Effects) -> u64 {
+        self.advance(now, effects);
+        if self.is_paused() { 0 } else { self.limits.available(self.now) }
+    }
+
+    /// When a new request would be granted `cost`, if all before it stay.
+    pub(crate) fn estimate(&self, cost: u64) -> Option<Nanos> {
+        if cost > self.largest_cost {
+            return None;
+        }
+        let asked = self.asks_at();
+        let conforms = |limits: &Limits| limits.conforms_at(asked, cost).ok().map(|(at, _)| at);
+        let Some(head) = self.list.front().and_then(|key| self.list.get(key)) else { return conforms(&self.limits) };
+        if self.overtakes() && conforms(&self.limits).is_some_and(|at| at <= self.now) {
+            return Some(self.now);
+        }
+        // If one bucket pays for all, the queue takes as long as one cost of its size, however long it is.
+        if self.promises == 0 && self.limits.pays_steadily() {
+            return self.limits.schedule(head.asked.max(self.floor), self.queued.saturating_add(cost));
+        }
+        conforms(&self.after_queue(0)?)
+    }
+
+    /// The time a reservation for `cost` would be told: all before it are served first.
+    pub(super) fn promise(&self, asked: Nanos, cost: u64) -> Option<Nanos> {
+        if self.list.is_empty() {
+            return self.limits.conforms_at(asked, cost).ok().map(|(at, _)| at);
+        }
+        // If those before it move up, a promise comes later than its least time, and the fraction of a nanosecond
+        // that is kept otherwise is lost to those behind it.
+        self.after_queue(1)?.conforms_at(asked, cost).ok().map(|(at, _)| at)
+    }
+
+    /// The limits after all in the queue are served, if all stay, and promises are granted `late`.
+    pub(super) fn after_queue(&self, late: Nanos) -> Option<Limits> {
+        let mut limits = self.limits.clone();
+        let mut floor = self.floor;
+        for entry in self.list.iter() {
+            if let Turn::Late(grant) = entry.turn {
+                let at = limits.room_at(self.now, entry.cost)?;
+                limits.hand_over(&grant, entry.cost, at);
+                continue;
+            }
+            let (at, _) = limits.conforms_at(entry.asked.max(floor), entry.cost).ok()?;
+            let at = if let Turn::Promised(promised) = entry.turn { at.max(promised).saturating_add(late) } else { at };
+            let _: Grant = limits.release_at(self.now, entry.asked.max(floor), at, entry.cost);
+            floor = 0;
+        }
+        Some(limits)
+    }
+}
