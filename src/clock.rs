@@ -47,8 +47,8 @@ pub trait Clock: Send + Sync {
     /// Wakes `waker` at `time`, or as soon as possible after it, but never from within this call. A later call for the
     /// same waker replaces the earlier ones; extra wake-ups do no harm.
     ///
-    /// By default a thread sleeps in real time. All clocks without timers share it, and it exists only while a future
-    /// waits.
+    /// By default, a thread wakes the waker in real time. All clocks without timers of their own share that thread. It
+    /// exists only while a future waits.
     fn wake_at(&self, time: Nanos, waker: &Waker) {
         let wait = Duration::from_nanos(time.saturating_sub(self.now()));
         let now = Instant::now();
