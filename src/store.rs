@@ -189,7 +189,7 @@ pub enum StoreError {
     },
     /// The limits now count another kind than the input: bytes instead of units, or units instead of bytes.
     #[error(
-        "the bucket {place} was changed from {before} to {now}: {}; start again with limits of that kind",
+        "the bucket {place} was changed from {before} to {now}: {}; start again, counting the same",
         kinds(*now_bytes)
     )]
     OtherKind {

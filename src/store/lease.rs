@@ -4,7 +4,7 @@ use crate::clock::{MILLISECOND, Nanos};
 use crate::limits::{Grant, Limits, Policy, Rest};
 use std::collections::VecDeque;
 
-/// If all limits are windows, runs that are later than this are dropped and requested again.
+/// How late a run may leave if all limits are windows.
 const LATE: Nanos = 10 * MILLISECOND;
 
 /// Reservations not yet used, in order: those of earlier leases, then those of the latest.
@@ -73,7 +73,7 @@ impl Lease {
         let last = self.last.take().filter(|_| !runs.is_empty())?;
         let left: u64 = runs.iter().map(|run| run.units).sum();
         let of_last = left.min(self.units_of_last);
-        // Appends a run. A lease never joins its first run to an earlier one.
+        // No run belongs to two leases, so the runs of older leases can be counted.
         let (mut older, mut count) = (left - of_last, 0);
         while older > 0 && count < runs.len() {
             older = older.saturating_sub(runs[count].units);

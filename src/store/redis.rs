@@ -232,8 +232,8 @@ fn add(lease: &mut Lease, state: &mut State) {
     state.arrived.drain(..).for_each(|run| lease.push(run));
 }
 
-/// If an answer was read late, this is how long its request was on its way there, plus the quickest answer back. The
-/// server's clock as known here is behind by that much.
+/// How long a request took to get there, if its answer was not waited for. That includes the time of the quickest answer
+/// back, because the server's clock as known here is behind by that much.
 fn on_its_way(said: &Said, asked_there: Nanos) -> Nanos {
     match said {
         Said::Answer(answer) => answer.now.saturating_mul(MICROSECOND).saturating_sub(asked_there),

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 fn wait_of(error: AcquireError) -> Duration {
     match error {
         AcquireError::TooLong { wait, .. } => wait,
-        error => panic!("expected to be told a wait, got {error}"),
+        error => panic!("expected a refusal with a wait, got {error}"),
     }
 }
 
@@ -545,7 +545,7 @@ async fn a13_a_changed_burst_spills_or_leaves_room() {
     assert_eq!((limiter.available(), limiter.time_until(6)), (4, Ok(ms(2000))));
     assert_eq!(limiter.set_burst(0), Err(BuildError::ZeroBurst));
     let windows = Limiter::builder().limit("5/s,window".parse().unwrap()).build().unwrap();
-    assert_eq!(windows.set_rate(1, ms(1000)), Err(BuildError::NoBucket), "rather than nothing, in silence");
+    assert_eq!(windows.set_rate(1, ms(1000)), Err(BuildError::NoBucket), "not silently ignored");
     assert_eq!(windows.set_burst(1), Err(BuildError::NoBucket));
 }
 
@@ -561,11 +561,11 @@ async fn a14_a_deadline_that_cannot_be_met_is_refused_at_once_and_takes_nothing(
     let mut waiter = Box::pin(limiter.acquire(2));
     assert!(poll_once(&mut waiter).is_pending());
     let error = limiter.acquire_by(2, Instant::now() + ms(3999)).await.unwrap_err();
-    assert_eq!(wait_of(error), ms(4000), "those before are counted");
+    assert_eq!(wait_of(error), ms(4000), "waiters before it are counted");
 }
 
 #[test]
-fn a_thread_waits_in_the_same_line() {
+fn a_thread_waits_in_the_same_queue() {
     let limiter = Limiter::new(1000, 1).unwrap();
     let start = std::time::Instant::now();
     std::thread::scope(|scope| {
@@ -580,9 +580,9 @@ fn a_thread_waits_in_the_same_line() {
 }
 
 proptest! {
-    /// Whoever is in line is served no later than the rate has paid for all of them.
+    /// All waiters are served by the time when the rate has paid for them.
     #[test]
-    fn a7_random_lines_lose_nothing(
+    fn a7_random_queues_lose_nothing(
         rate in 1_u64..2000, burst in 1_u64..20, costs in prop::collection::vec((1_u64..20, 0_u64..3_000_000), 1..60),
     ) {
         let (limiter, timer) = on_fake_timer(rate, burst);

@@ -31,7 +31,7 @@ pub(crate) struct Granted {
 }
 
 impl Granted {
-    pub(crate) fn told(&self) -> (u64, u64, Option<usize>) {
+    pub(crate) fn outcome(&self) -> (u64, u64, Option<usize>) {
         (self.at, self.units, self.bound_by)
     }
 }

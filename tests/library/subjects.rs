@@ -172,7 +172,7 @@ impl Both {
                 let taken = self.core.take(*cost, wait.map_or(u64::MAX, |wait| now + wait));
                 let taken = taken.map(|(grant, _)| grant).map_err(refused);
                 let by_script = self.script.take(now, *cost, *wait);
-                assert_eq!(taken.as_ref().map(told), by_script.as_ref().map(Granted::told), "{step:?}");
+                assert_eq!(taken.as_ref().map(outcome), by_script.as_ref().map(Granted::outcome), "{step:?}");
                 self.held.extend(taken.ok().zip(by_script.ok()));
             }
             Step::Lease { waiting, span, used, later, between } => {
@@ -203,8 +203,8 @@ impl Both {
         let mut lease = Lease::default();
         let leased = self.core.lease(&ask, &mut lease).map_err(refused);
         let by_script = self.script.lease(self.clock.now(), ask.waiting, ask.span);
-        let theirs = by_script.as_ref().map(|runs| runs.iter().map(Granted::told).collect::<Vec<_>>());
-        assert_eq!(leased.as_ref().map(|_| lease.runs().map(told).collect()), theirs, "{ask:?}");
+        let theirs = by_script.as_ref().map(|runs| runs.iter().map(Granted::outcome).collect::<Vec<_>>());
+        assert_eq!(leased.as_ref().map(|_| lease.runs().map(outcome).collect()), theirs, "{ask:?}");
         let Ok(by_script) = by_script else { return };
         self.step(between);
         self.clock.advance(later);
@@ -228,7 +228,7 @@ fn policy(limits: &[Limit]) -> Policy {
     Policy::new(&limits.iter().map(written).collect::<Vec<_>>(), None).unwrap()
 }
 
-fn told(grant: &Grant) -> (u64, u64, Option<usize>) {
+fn outcome(grant: &Grant) -> (u64, u64, Option<usize>) {
     (grant.at, grant.units, grant.bound_by)
 }
 

@@ -108,7 +108,7 @@ fn on_a_full_disk_nothing_is_granted_and_nothing_is_lost() {
         return;
     }
     let place = Place::new();
-    // The program is named from where it was, as its folder is mounted over.
+    // The program is started by another path, because its folder is mounted over.
     let script = "exec 7<\"$0\"; mount -t tmpfs -o size=64k tmpfs \"$2\" || exit 9
         fill() { head -c 1M /dev/zero > \"$2/fill\" 2>/dev/null; }
         once() { /proc/self/fd/7 --bucket \"$1\" -r 900/h,window --once --max-wait 0; }

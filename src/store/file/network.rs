@@ -50,8 +50,8 @@ mod linux {
 
     const FUSE: u32 = 0x6573_5546;
 
-    /// File systems that a program serves, as `/proc/self/mountinfo` names them, if their mount source does not show a
-    /// remote host.
+    /// File systems that a program serves, as `/proc/self/mountinfo` names them. They are refused even if their mount
+    /// source shows no remote host.
     const SERVED: [&str; 20] = [
         "virtiofs",
         "fuse.blobfuse",

@@ -102,7 +102,7 @@ pub(super) fn create(place: &Place, state: &[u8]) -> Result<(), FileError> {
         if let Ok(()) | Err(Errno::EXIST) = nameless::publish(&file, path) {
             return Ok(());
         }
-        // Without /proc, for example. Any other failure happens again below.
+        // Publishing fails without /proc, for example. Any other failure happens again below.
     }
     create_under_another_name(path, folder, state)
 }

@@ -57,7 +57,7 @@ pub(super) struct Kept {
     pub(super) limits: Limits,
 }
 
-/// Number of words before a slot's state: its number, its length in words, and a checksum over both and the state.
+/// Bytes before a slot's state: its number, its length in words, and a checksum over both and the state.
 pub(super) const PREFIX: usize = 24;
 
 /// The words before a state.

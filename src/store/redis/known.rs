@@ -77,11 +77,11 @@ mod tests {
 
     #[test]
     fn grants_that_make_no_sense_are_refused() {
-        let told = |numbers: &[i64]| {
+        let parsed = |numbers: &[i64]| {
             let answer = Answer { numbers: numbers.to_vec(), number: 7, ..Answer::default() };
             grants(&answer, 5).map(|grants| grants.iter().map(|grant| (grant.at, grant.units)).collect::<Vec<_>>())
         };
-        assert_eq!(told(&[1, 2, 0, 1, 3, 1]), Some(vec![(1_000, 2), (1_000, 3)]));
+        assert_eq!(parsed(&[1, 2, 0, 1, 3, 1]), Some(vec![(1_000, 2), (1_000, 3)]));
         for wrong in [
             &[][..],
             &[1, 2],
@@ -94,7 +94,7 @@ mod tests {
             &[2, 1, 0, 1, 1, 0],
             &[1, 1, -1],
         ] {
-            assert_eq!(told(wrong), None, "{wrong:?}");
+            assert_eq!(parsed(wrong), None, "{wrong:?}");
         }
     }
 }

@@ -21,7 +21,7 @@ const SCRIPT: &str = include_str!("bucket.lua");
 const READS_CLOCK: &str = "local clock = redis.call('TIME')";
 
 /// For tests: the time comes as an argument, in microseconds.
-const TOLD_TIME: &str = "local clock = { 0, ARGV[#ARGV] }";
+const TIME_FROM_ARGS: &str = "local clock = { 0, ARGV[#ARGV] }";
 
 /// The arguments of a request.
 pub(super) type Question = Vec<String>;
@@ -69,7 +69,7 @@ impl fmt::Debug for Link {
 
 impl Link {
     pub(super) fn new(address: Address, tells_time: bool) -> Self {
-        let script = if tells_time { SCRIPT.replace(READS_CLOCK, TOLD_TIME) } else { SCRIPT.to_owned() };
+        let script = if tells_time { SCRIPT.replace(READS_CLOCK, TIME_FROM_ARGS) } else { SCRIPT.to_owned() };
         let hash = redis::Script::new(&script).get_hash().to_owned();
         let key = address.key();
         Link { address, key, script, hash, moved_to: None, connection: None, patience: ANSWER }
@@ -83,7 +83,7 @@ impl Link {
     pub(super) fn connect(&mut self) -> Result<(), RedisError> {
         if self.connection.is_none() {
             let connected = undisturbed(|| self.connected(self.node()));
-            self.connection = Some(connected.map_err(|error| self.told(&error))?);
+            self.connection = Some(connected.map_err(|error| self.failure(&error))?);
         }
         Ok(())
     }
@@ -96,7 +96,7 @@ impl Link {
             match undisturbed(|| self.exchange(question)) {
                 Err(error) if is_interrupted(&error) => {}
                 Err(error) if was_connected && error.is_connection_dropped() => was_connected = false,
-                Err(error) => return Err(self.told(&error)),
+                Err(error) => return Err(self.failure(&error)),
                 Ok(value) => return self.understood(value),
             }
             self.connection = None;
@@ -105,19 +105,19 @@ impl Link {
 
     /// Like [`ask`](Self::ask), but never sends again a request that may have been executed.
     pub(super) fn ask_once(&mut self, question: &Question) -> Result<Said, RedisError> {
-        let value = undisturbed(|| self.exchange(question)).map_err(|error| self.told(&error))?;
+        let value = undisturbed(|| self.exchange(question)).map_err(|error| self.failure(&error))?;
         self.understood(value)
     }
 
     /// Sends a request; [`receive`](Self::receive) waits for the answer.
     pub(super) fn send(&mut self, question: &Question) -> Result<(), RedisError> {
         self.connect()?;
-        undisturbed(|| self.send_as("EVALSHA", question)).map_err(|error| self.told(&error))
+        undisturbed(|| self.send_as("EVALSHA", question)).map_err(|error| self.failure(&error))
     }
 
     /// The answer to the request that was sent. After an error the request has to be sent again.
     pub(super) fn receive(&mut self) -> Result<Said, RedisError> {
-        let value = undisturbed(|| self.answer()).map_err(|error| self.told(&error))?;
+        let value = undisturbed(|| self.answer()).map_err(|error| self.failure(&error))?;
         self.understood(value)
     }
 
@@ -232,7 +232,7 @@ impl Link {
     }
 
     /// What went wrong, and whether it may pass.
-    fn told(&mut self, error: &redis::RedisError) -> RedisError {
+    fn failure(&mut self, error: &redis::RedisError) -> RedisError {
         let passes = may_pass(error);
         if passes || !matches!(error.kind(), ErrorKind::Server(_) | ErrorKind::Extension) {
             // A replacement server may be at the first address, or behind the same name.

@@ -44,19 +44,19 @@ impl Patience {
 
     /// Runs `act` until it succeeds or fails for good.
     pub(super) fn insist<T>(&self, mut act: impl FnMut() -> Result<T, RedisError>) -> Result<T, RedisError> {
-        let (began, mut pause, mut told) = (Instant::now(), PAUSES[0], false);
+        let (began, mut pause, mut reported) = (Instant::now(), PAUSES[0], false);
         loop {
             match act() {
                 Err(error) if error.may_pass() && !self.left().is_zero() => {
-                    if !told {
+                    if !reported {
                         (self.tell)(&Trouble::Away(&error));
                     }
-                    told = true;
+                    reported = true;
                     std::thread::sleep(jittered(pause).min(self.left()));
                     pause = (pause * 2).min(PAUSES[1]);
                 }
                 result => {
-                    if told && result.is_ok() {
+                    if reported && result.is_ok() {
                         (self.tell)(&Trouble::Back(began.elapsed()));
                     }
                     return result;

@@ -49,20 +49,20 @@ fn granted_at(acquire: &mut Pin<Box<Acquire<'_>>>, timer: &FakeTimer) -> Result<
     }
 }
 
-fn told_too_long(result: Result<u64, AcquireError>) -> Duration {
+fn wait_refused(result: Result<u64, AcquireError>) -> Duration {
     match result {
         Err(AcquireError::TooLong { wait, .. }) => wait,
-        other => panic!("expected to be told a wait, got {other:?}"),
+        other => panic!("expected a refusal with a wait, got {other:?}"),
     }
 }
 
 /// The announced wait is exact: a shorter deadline is refused at once, and the same deadline is granted at the last
 /// moment.
-fn the_wait_told_is_exact(limiter: &Limiter, timer: &FakeTimer, cost: u64, expected: Duration) {
+fn assert_announced_wait(limiter: &Limiter, timer: &FakeTimer, cost: u64, expected: Duration) {
     assert_eq!(limiter.time_until(cost), Ok(expected));
     let start = timer.now();
     let mut early = Box::pin(limiter.acquire_timeout(cost, expected.checked_sub(Duration::from_nanos(1)).unwrap()));
-    assert_eq!(told_too_long(granted_at(&mut early, timer)), expected);
+    assert_eq!(wait_refused(granted_at(&mut early, timer)), expected);
     assert_eq!(timer.now(), start, "refused at once");
     let mut just = Box::pin(limiter.acquire_timeout(cost, expected));
     assert_eq!(granted_at(&mut just, timer), Ok(start + u64::try_from(expected.as_nanos()).unwrap()));
@@ -88,7 +88,7 @@ fn a14_the_announced_wait_is_exact_with_windows_and_several_limits() {
             let _ = poll_once(waiter);
         }
         println!("{name}");
-        the_wait_told_is_exact(&limiter, &timer, cost, ms(expected));
+        assert_announced_wait(&limiter, &timer, cost, ms(expected));
     }
 }
 
@@ -102,7 +102,7 @@ fn a14_the_announced_wait_is_not_before_an_earlier_reservation() {
     assert_eq!(limiter.time_until(1), Ok(ms(11_000)));
     drop(large);
     // What the large cost leaves fills the bucket until the reservation's time; nobody can take it before.
-    the_wait_told_is_exact(&limiter, &timer, 1, ms(10_000));
+    assert_announced_wait(&limiter, &timer, 1, ms(10_000));
     drop(first);
 }
 
@@ -160,12 +160,12 @@ fn a13_reservations_cancelled_in_reverse_order_give_back_everything() {
     let ahead = |builder: Builder, units: u64, count: u64| {
         let (limiter, timer) = timed(builder);
         let reservations: Vec<_> = (0..count).map(|_| limiter.reserve(units).unwrap()).collect();
-        let told: Vec<_> = reservations.iter().map(Reservation::at).collect();
+        let announced: Vec<_> = reservations.iter().map(Reservation::at).collect();
         timer.to(SECOND / 2);
         reservations.into_iter().rev().for_each(Reservation::cancel);
         // As if nothing had ever been reserved.
         let again: Vec<_> = (0..count).map(|_| limiter.reserve(units).unwrap().at()).collect();
-        assert_eq!(again, told);
+        assert_eq!(again, announced);
     };
     ahead(one_a_second(1).initial(0), 1, 2);
     ahead(one_a_second(10).initial(0), 2, 5);
@@ -262,9 +262,9 @@ proptest! {
             }
             line.retain_mut(|waiter| poll_once(waiter).is_pending());
         }
-        let told = timer.now() + u64::try_from(limiter.time_until(cost).unwrap().as_nanos()).unwrap();
-        let mut last = Box::pin(limiter.acquire_timeout(cost, Duration::from_nanos(told - timer.now())));
-        prop_assert_eq!(granted_at(&mut last, &timer), Ok(told));
+        let announced = timer.now() + u64::try_from(limiter.time_until(cost).unwrap().as_nanos()).unwrap();
+        let mut last = Box::pin(limiter.acquire_timeout(cost, Duration::from_nanos(announced - timer.now())));
+        prop_assert_eq!(granted_at(&mut last, &timer), Ok(announced));
     }
 }
 
@@ -275,7 +275,7 @@ fn a9_an_unfair_request_does_not_take_reserved_units() {
     let promise = limiter.reserve(5).unwrap();
     assert_eq!(promise.at(), ms(6000));
     let refused = limiter.try_acquire(4).map(|()| 0);
-    assert_eq!(told_too_long(refused), ms(10_000), "behind both");
+    assert_eq!(wait_refused(refused), ms(10_000), "behind both");
     assert_eq!(granted_at(&mut first, &timer), Ok(SECOND), "or ten units leave within a second");
     // Once no reservation is in the queue, a new request takes what is available.
     timer.to(9 * SECOND);
@@ -290,8 +290,8 @@ fn a9_the_first_waiters_credit_is_its_own_even_if_unfair() {
     let mut large = wait(&limiter, 10);
     for tenth in 0..60 {
         timer.to(tenth * SECOND / 10);
-        let told = told_too_long(limiter.try_acquire(1).map(|()| 0));
-        assert_eq!(told, ms(7000 - tenth * 100));
+        let announced = wait_refused(limiter.try_acquire(1).map(|()| 0));
+        assert_eq!(announced, ms(7000 - tenth * 100));
     }
     assert_eq!(granted_at(&mut large, &timer), Ok(6 * SECOND));
 }
@@ -305,12 +305,12 @@ fn a13_a_reservation_is_kept_even_if_a_slower_rate_delays_an_earlier_waiter() {
     limiter.try_acquire(1).unwrap();
     let mut waiter = wait(&limiter, 1); // at 1 s
     let promises = [limiter.reserve(1).unwrap(), limiter.reserve(1).unwrap()];
-    let told = promises.each_ref().map(Reservation::at);
+    let announced = promises.each_ref().map(Reservation::at);
     // A reservation behind another leaves room for a fraction of a nanosecond.
-    assert_eq!(told, [ms(10_000), ms(11_000) + Duration::from_nanos(1)]);
+    assert_eq!(announced, [ms(10_000), ms(11_000) + Duration::from_nanos(1)]);
     limiter.set_rate(1, ms(5000)).unwrap();
     assert_eq!(granted_at(&mut waiter, &timer), Ok(5 * SECOND), "the waiter is re-timed");
-    assert_eq!(promises.each_ref().map(Reservation::at), told, "three within 10 s, this once");
+    assert_eq!(promises.each_ref().map(Reservation::at), announced, "three within 10 s, this once");
     let mut next = wait(&limiter, 1);
     let at = granted_at(&mut next, &timer).unwrap();
     assert!(at >= 20 * SECOND, "{at}: two of the last ten seconds are promised");
