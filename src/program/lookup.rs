@@ -51,6 +51,9 @@ impl fmt::Display for Missing {
                 let place = if name.as_bytes().contains(&b'/') { "" } else { " in PATH" };
                 write!(f, "'{}': no such command{place}", Address::redacted(name))
             }
+            Missing::NotExecutable(path) if path.is_dir() => {
+                write!(f, "'{}' cannot be run: it is a folder; name the command in it", path.display())
+            }
             Missing::NotExecutable(path) => {
                 write!(
                     f,

@@ -307,3 +307,11 @@ fn a_dash_as_the_file_is_standard_input() {
         assert_eq!(text(&feed(throttle(args), b"a\nb\n").stdout), "a\nb\n", "{args:?}");
     }
 }
+
+#[test]
+fn a_folder_in_the_place_of_the_command_is_called_one() {
+    let output = feed(throttle(&["-r", "5/s", "/etc"]), b"1\n");
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(126));
+    assert!(said.contains("'/etc' cannot be run: it is a folder") && !said.contains("chmod"), "{said}");
+}

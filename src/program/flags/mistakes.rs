@@ -79,6 +79,9 @@ fn unknown(error: &Error, flag: &str) -> String {
         let (known, typed) = (known.trim_start_matches('-'), flag.trim_start_matches('-'));
         known.chars().next() == typed.chars().next() && known.len().abs_diff(typed.len()) <= 2
     };
+    if flag.strip_prefix('-').is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit())) {
+        return format!("'{flag}' is negative; write a number or a time without the minus");
+    }
     let known = strings(error, ContextKind::SuggestedArg);
     match known.iter().find(is_slip) {
         Some(known) => format!("there is no option '{flag}'; did you mean {}?", name(known)),
