@@ -113,7 +113,9 @@ fn reason(error: Errno) -> String {
     let said = said.split(" (os error").next().unwrap_or_default().to_lowercase();
     let advice = match error {
         Errno::NOSPC | Errno::DQUOT => "; make room and try again, nothing was taken",
-        Errno::ACCESS | Errno::PERM => "; a bucket is of one user (sudo is another), name a place that is yours",
+        Errno::ACCESS | Errno::PERM => {
+            "; each user has their own buckets (under sudo, root's); choose a place of your own"
+        }
         Errno::NOENT => "; make the folder first, or name another place",
         Errno::FBIG => "; ulimit -f allows larger files",
         Errno::ROFS => "; name a place that can be written",
