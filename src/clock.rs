@@ -55,7 +55,7 @@ pub trait Clock: Send + Sync {
     fn wake_at(&self, time: Nanos, waker: &Waker) {
         let wait = Duration::from_nanos(time.saturating_sub(self.now()));
         let now = Instant::now();
-        // As far as the system reckons; whoever is woken too early asks again.
+        // As far as the system can count; a waiter that is woken too early asks again.
         let time = now.checked_add(wait).unwrap_or(now + Duration::from_secs(86_400));
         TimerThread::of_process().wake_at(time, waker);
     }

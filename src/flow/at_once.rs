@@ -1,4 +1,4 @@
-//! A write that waits for no reader, whoever else uses the pipe and in whatever mode it is.
+//! A write that waits for no reader, in any mode of the pipe and beside any other writer.
 
 use super::contract::FlowError;
 use super::copy::Descriptor;

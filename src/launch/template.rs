@@ -323,7 +323,7 @@ fn leaves_unit_unused(words: &[OsString], marker: &OsStr, reading: &Reading) -> 
     }
 }
 
-/// What it is told of the unit otherwise counts, too.
+/// Other uses of the unit count, too.
 fn is_unused_in(script: &str) -> bool {
     !uses_arguments(script) && !uses_name(script) && !script.contains("THROTTLE_S")
 }
