@@ -1,5 +1,6 @@
 //! Leases: consecutive grants taken in one step, for units that were read. Each leaves at its own time.
 
+use super::line::LONG;
 use super::{Grant, Limits, Refusal};
 use crate::clock::Nanos;
 use std::collections::VecDeque;
@@ -41,7 +42,8 @@ impl Limits {
         self.take_runs(now, ask.waiting, end, RUNS, each)
     }
 
-    /// Grants at most `most` runs of the waiting units, and none after one at `end`. They are undone together.
+    /// Grants at most `most` runs of the waiting units, and none after one at `end`. They are undone together. A run that
+    /// waits long is the only one.
     fn take_runs(
         &mut self,
         now: Nanos,
@@ -59,6 +61,9 @@ impl Limits {
             }
             let units = self.run(now, left);
             let Ok((at, bound_by)) = self.conforms_at(now, units) else { break };
+            if at - self.in_order(now) >= LONG {
+                break;
+            }
             self.charge(now, at, at, units);
             each(Grant::computed(at, units, bound_by, self.history.grants));
             left -= units;

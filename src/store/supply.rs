@@ -199,15 +199,36 @@ impl Supply {
     }
 }
 
-/// The store's clock.
+/// Sleeps until the time of `grant`. Who waits for long looks on the way whether that is nearer now, and reports it to
+/// `moved`.
+pub fn wait_for(store: &dyn Store, mut grant: Grant, sleep_until: impl Fn(Nanos), moved: impl Fn(&Grant)) {
+    while let Some(time) = grant.next_look(store.clock().now()).filter(|_| store.is_shared()) {
+        sleep_until(time);
+        // If the store does not answer, the time told before is still good.
+        if let Ok(found) = store.look(&grant) {
+            grant = found;
+            moved(&grant);
+        }
+    }
+    sleep_until(grant.at);
+}
+
+/// The store's clock. A sleep until a run that waits in a line ends when that has moved up.
 impl Clock for Supply {
     fn now(&self) -> Nanos {
         self.store.clock().now()
     }
 
     fn sleep_until(&self, time: Nanos) {
-        self.store.clock().sleep_until(time);
-        self.stay();
+        let sleep_until = |time| {
+            self.store.clock().sleep_until(time);
+            self.stay();
+        };
+        let handed = self.leased().lease.handed(time);
+        match handed {
+            Some(run) => wait_for(&*self.store, run, sleep_until, |run| self.leased().lease.moved(run)),
+            None => sleep_until(time),
+        }
     }
 }
 

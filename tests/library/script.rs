@@ -12,6 +12,10 @@ pub(crate) const BOUND: u64 = 1 << 51;
 
 const SCRIPT: &str = include_str!("../../src/store/redis/bucket.lua");
 
+/// Here the script counts in nanoseconds.
+const MICROSECONDS: &str = "local SECOND = 1000000\n";
+const NANOSECONDS: &str = "local SECOND = 1000000000\n";
+
 /// A bucket on a server of its own.
 pub(crate) struct Script {
     ask: Function,
@@ -49,7 +53,7 @@ impl Script {
         let terms = terms(limits, quantum)?;
         let lua = Lua::new();
         lua.load(include_str!("redis.lua")).exec().unwrap();
-        let (ask, step) = (lua.globals().get("ask").unwrap(), lua.load(SCRIPT).into_function().unwrap());
+        let (ask, step) = (lua.globals().get("ask").unwrap(), lua.load(SCRIPT.replace(MICROSECONDS, NANOSECONDS)).into_function().unwrap());
         let script = Script { ask, step, terms, _lua: lua };
         (now < BOUND).then(|| script.look(now))?;
         Some(script)

@@ -136,8 +136,8 @@ fn open_or_make(machine: &Machine, place: &Place, policy: Option<&Policy>) -> Re
 fn first_state(machine: &Machine, policy: &Policy) -> Result<Vec<u8>, FileError> {
     super::File::check(policy)?;
     let now = machine.clock.now();
-    let (policy, limits) = (policy.clone(), Limits::new(policy, now));
-    let kept = Kept { boot: machine.boot, ahead: 0, at: now, wall: machine.wall(), policy, limits };
+    let (policy, line) = (policy.clone(), Limits::new(policy, now).into());
+    let kept = Kept { boot: machine.boot, ahead: 0, at: now, wall: machine.wall(), policy, line };
     let mut bytes = Vec::new();
     slots::encode(0, &kept, &mut Vec::new(), &mut bytes);
     Ok(bytes)
@@ -198,9 +198,9 @@ mod tests {
         let mut handle = Handle::open(machine, place, Some(&policy("5/s", 1))).unwrap();
         let before = std::fs::read(&handle.place.path).unwrap();
         handle.kept.policy = policy("1024/h,window", 70);
-        handle.kept.limits = Limits::new(&handle.kept.policy, 0);
+        handle.kept.line = Limits::new(&handle.kept.policy, 0).into();
         for grant in 0..1024 {
-            let _ = handle.kept.limits.take(grant, 1).unwrap();
+            let _ = handle.kept.line.limits.take(grant, 1).unwrap();
         }
         let error = handle.locked(Handle::publish).unwrap_err();
         assert!(matches!(error, FileError::TooLarge { .. }), "{error}");

@@ -2,8 +2,9 @@
 -- microseconds of the server's clock.
 --
 -- KEYS[1]  the bucket: one hash, so that it works in a cluster.
--- ARGV     what is asked; the bucket's id as the client knows it (0: not at all); by how much its latest grant lies ahead of
---          now; its limits as text and as numbers (empty: it knows none); then what the question needs.
+-- ARGV     what is asked; the bucket's id as the client knows it (0: not at all); the latest that its clock can be by the
+--          client's own (0: not known); its limits as text and as numbers (empty: it knows none); then what the question
+--          needs.
 --
 -- Lua's numbers are doubles. All numbers here are whole and below 2^52 (the client checks that), so the sum of two is
 -- exact, and so is the floor of a quotient. As text they are printed in full, because '..' and tostring would round
@@ -14,7 +15,14 @@ local FORMAT = '1'
 local RUNS = 1024
 local THIRTY_DAYS = 2592000000000
 
-local key, known, ahead, text, numbers = KEYS[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4], ARGV[5]
+local SECOND = 1000000
+-- A wait of this length is an entry in the line. Who waits looks this often. Who was not seen for this long has gone.
+local LONG, LOOK, GONE = SECOND, 5 * SECOND, 15 * SECOND
+local MOST_ENTRIES = 1024
+-- Added to the index of the limit that bound, if a grant is an entry.
+local ENTRY = 32
+
+local key, known, expected, text, numbers = KEYS[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4], ARGV[5]
 local floor, max, min = math.floor, math.max, math.min
 
 local function ceil_div(a, b)
@@ -147,7 +155,7 @@ end
 local function window_charge(w, grant, cost)
     local rest, last = cost, w.tail - 1
     -- An entry that has left the period must not count again because units join it.
-    if w.tail > w.head and not has_left(w, last, grant) then
+    if w.tail > max(w.head, w.fixed or 0) and not has_left(w, last, grant) then
         local found = entry(w, last)
         local shared = found.at == grant and rest or min(rest, max(0, w.group - found.units))
         if shared > 0 then
@@ -162,12 +170,14 @@ local function window_charge(w, grant, cost)
     w.logged, w.held = w.logged + cost, w.held + cost
 end
 
--- The fields of entries that no longer count; `save` removes them.
+-- The fields of entries that no longer count; `save` removes them. Those before `fixed` belong to the base of the line.
 local gone = {}
 
 local function forget(w, first, beyond)
     for index = first, beyond - 1 do
-        gone[field(w, index)] = true
+        if index >= (w.fixed or 0) then
+            gone[field(w, index)] = true
+        end
         w.log[index], w.changed[index] = nil, nil
     end
 end
@@ -268,8 +278,33 @@ local function lifetime(state, now)
     return string.format('%.0f', ceil_div(state.at - min(now, state.at) + life, 1000))
 end
 
+local ENTRY_WORDS = { 'number', 'cost', 'asked', 'told', 'at', 'seen' }
+
+local function load_line(words)
+    local line, next = { swept = words[1] or 0 }, 2
+    while next and words[next] do
+        local waiter = {}
+        next = take_over(waiter, ENTRY_WORDS, words, next)
+        line[#line + 1] = waiter
+    end
+    return next and line
+end
+
+local function line_words(line)
+    local words = { string.format('%.0f', line.swept) }
+    for _, w in ipairs(line) do
+        words[#words + 1] =
+            string.format('%.0f %.0f %.0f %.0f %.0f %.0f', w.number, w.cost, w.asked, w.told, w.at, w.seen)
+    end
+    return table.concat(words, ' ')
+end
+
 local function write(state, id, limits_text, call)
     call('HSET', key, 'v', FORMAT, 'id', string.format('%.0f', id), 'limits', limits_text, 'state', state_words(state))
+    if state.base then
+        call('HSET', key, 'line', line_words(state.line), 'base', state_words(state.base))
+        gone.line, gone.base = nil, nil
+    end
     for _, limit in ipairs(state.limits) do
         for index in pairs(limit.changed or {}) do
             local found = limit.log[index]
@@ -357,14 +392,20 @@ local function available(state, now)
     return least
 end
 
--- A run of the waiting units: all that conform now, if that is enough; otherwise one quantum at its time.
-local function take_run(state, now, waiting)
+-- A run of the waiting units: all that conform now, if that is enough; otherwise one quantum at its time, if that is
+-- before `beyond`.
+local function take_run(state, now, waiting, beyond, promise)
     local units = max(min(waiting, state.quantum), min(waiting, available(state, now)))
     local grant, place = conforms(state, now, units)
-    if grant then
-        charge(state, now, grant, units)
+    if not grant or grant >= beyond then
+        return nil
     end
-    return grant, units, place
+    return grant, units, place + promise(state, now, grant, units)
+end
+
+local function charge_run(state, now, grant, units)
+    charge(state, now, grant, units)
+    return 0
 end
 
 -- From here on, charges can be undone as a whole.
@@ -415,6 +456,154 @@ local function hold_again(state)
     end
 end
 
+-- The line of those who wait; see src/limits/line.rs. `base` is the state before the first of them.
+
+local function fix(state)
+    state.base = load(split(state_words(state)))
+    for place, limit in ipairs(state.limits) do
+        limit.fixed = state.base.limits[place].tail
+    end
+end
+
+local function loosen(state)
+    for place, limit in ipairs(state.limits) do
+        if limit.place then
+            local before = state.base.limits[place]
+            limit.fixed = nil
+            forget(limit, before.head, min(before.tail, limit.head))
+        end
+    end
+    state.line, state.base, gone.line, gone.base = { swept = 0 }, nil, true, true
+end
+
+-- Charges a grant; ENTRY if it waits for long.
+local function promise(state, now, grant, cost)
+    local line = state.line
+    if cost == 0 or #line == 0 and grant - now < LONG then
+        return charge_run(state, now, grant, cost)
+    end
+    if #line == 0 then
+        line.swept = now
+        fix(state)
+    end
+    charge(state, now, grant, cost)
+    state.undo = 0
+    local number, last = #line < MOST_ENTRIES and state.number or 0, line[#line]
+    if number == 0 and last.number == 0 then
+        last.cost, last.told, last.at = last.cost + cost, grant, grant
+    else
+        line[#line + 1] = { number = number, cost = cost, asked = now, told = grant, at = grant, seen = now }
+    end
+    return number > 0 and ENTRY or 0
+end
+
+local function charge_entry(state, w)
+    if w.cost == 0 then
+        hold(state, w.at)
+    else
+        charge(state, max(w.asked, state.asked), max(w.at, state.at), w.cost)
+    end
+end
+
+local function restore(state)
+    for place, limit in ipairs(state.limits) do
+        local before = state.base.limits[place]
+        if limit.place then
+            forget(limit, max(limit.head, before.tail), limit.tail)
+            limit.fixed = nil
+        end
+        for _, name in ipairs(limit.place and WINDOW or BUCKET) do
+            limit[name] = before[name]
+        end
+        if limit.place then
+            rewind(limit)
+        end
+    end
+    state.asked, state.at, state.held = state.base.asked, state.base.at, state.base.held
+    state.number, state.undo = state.number + 1, 0
+end
+
+-- Charges all again, each at the least time. None comes later than it was told, unless the state was lost: then those
+-- that will look before their time may. `change` comes before those that still wait.
+local function retime(state, now, lost, change)
+    local asked, line = state.asked, { swept = state.line.swept }
+    restore(state)
+    for _, w in ipairs(state.line) do
+        if w.told <= now then
+            charge_entry(state, w)
+        else
+            line[#line + 1] = w
+        end
+    end
+    for _, limit in ipairs(state.limits) do
+        if limit.place then
+            prune(limit, state.at)
+        end
+    end
+    if change then
+        change(state, now)
+    end
+    if #line > 0 then
+        fix(state)
+    else
+        state.base, gone.line, gone.base = nil, true, true
+    end
+    state.line = line
+    for _, w in ipairs(line) do
+        if w.number > 0 then
+            local grant = w.told > now + LOOK and conforms(state, max(w.asked, state.asked), w.cost)
+            w.at = grant and max(grant, now + LOOK) or w.told
+            w.at = lost and w.at or min(w.at, w.told)
+            w.told = max(w.told, w.at)
+        end
+        charge_entry(state, w)
+    end
+    state.asked, state.undo = max(asked, state.asked), 0
+end
+
+local function find(line, number)
+    for place, w in ipairs(line) do
+        if w.number == number and number > 0 then
+            return place, w
+        end
+    end
+end
+
+-- Removes one whose time has not come.
+local function remove(state, now, number)
+    local place, w = find(state.line, number)
+    if w and w.told > now then
+        table.remove(state.line, place)
+        retime(state, now)
+        return true
+    end
+end
+
+-- Forgets those whose time has come, and every so often those that were not seen.
+local function sweep(state, now)
+    local line, before, is_past = state.line, #state.line, true
+    for _, w in ipairs(line) do
+        is_past = is_past and w.told <= now
+    end
+    if before > 0 and now >= state.at and is_past then
+        return loosen(state)
+    end
+    local is_due = before > 0 and now >= line.swept + LOOK
+    if is_due then
+        line.swept = now
+        for place = before, 1, -1 do
+            local w = line[place]
+            if w.number > 0 and w.told > now and now - w.seen > GONE then
+                table.remove(line, place)
+            end
+        end
+    end
+    is_past = #line > 0 and line[1].told <= now
+    if #line < before or is_past and (is_due or before >= MOST_ENTRIES) then
+        retime(state, now)
+    end
+end
+
 -- Credits units that were granted at `grant` and not used, less what was gained since.
 local function credit(limit, now, grant, units)
     if limit.place then
@@ -453,7 +642,7 @@ local function inherit(limit, old, now)
     end
 end
 
-local ask = {}
+local ask, id = {}
 
 function ask.look(state, now)
     local reply = {}
@@ -468,7 +657,38 @@ function ask.look(state, now)
     local grant = conforms(state, now, 1)
     reply[#reply + 1] = available(state, now)
     reply[#reply + 1] = grant and grant - now or -1
+    for _, w in ipairs(state.line) do
+        if w.cost > 0 and w.told > now then
+            reply[#reply + 1], reply[#reply + 2] = w.cost, max(0, w.at - now)
+        end
+    end
     return reply, false
+end
+
+-- ARGV: the number of an entry; units; how long it still has to wait. One that is not known enters again.
+function ask.stay(state, now)
+    local number, units, left = tonumber(ARGV[6]), tonumber(ARGV[7]), tonumber(ARGV[8])
+    local line = state.line
+    local _, w = find(line, known == id and number or 0)
+    if not w and #line >= MOST_ENTRIES then
+        return { now + left, 0 }, false
+    elseif not w then
+        if #line == 0 then
+            line.swept = now
+            begin(state, now)
+            fix(state)
+        end
+        state.number = state.number + 1
+        w = { number = state.number, cost = units, asked = now, told = now + left, at = now + left, seen = now }
+        local place = 1
+        while line[place] and line[place].at <= w.at do
+            place = place + 1
+        end
+        table.insert(line, place, w)
+        retime(state, now, true)
+    end
+    w.told, w.seen = w.at, now
+    return { w.at, w.number }, true
 end
 
 -- ARGV: units; the longest wait, or -1 for any wait.
@@ -484,7 +704,7 @@ function ask.take(state, now)
     -- A cost of 0 leaves the grant before it as it is, so that one can still be undone.
     if units > 0 then
         begin(state, now)
-        charge(state, now, grant, units)
+        place = place + promise(state, now, grant, units)
     end
     return { grant, units, place }, true
 end
@@ -493,12 +713,13 @@ end
 function ask.lease(state, now)
     local left, span, latest = tonumber(ARGV[6]), tonumber(ARGV[7]), tonumber(ARGV[8])
     begin(state, now)
-    local reply, beyond = {}, max(now, min(latest, state.at)) + span
+    local reply, beyond, before = {}, max(now, min(latest, state.at)) + span, MOST
     repeat
-        local grant, units, place = take_run(state, now, left)
+        local grant, units, place = take_run(state, now, left, before, promise)
         if not grant then
             break
         end
+        before = #state.line > 0 and 0 or now + LONG
         reply[#reply + 1], reply[#reply + 2], reply[#reply + 3] = grant, units, place
         left = left - units
     until left <= 0 or state.at >= beyond or #reply >= 3 * RUNS
@@ -525,6 +746,9 @@ function ask.give(state, now)
     if units == 0 then
         return {}, false
     end
+    if remove(state, now, number) then
+        return {}, true
+    end
     if number == state.number and now < grant and state.undo == 1 then
         undo(state)
         hold_again(state)
@@ -542,7 +766,7 @@ function ask.unlease(state, now)
     if number == state.number and state.undo == 1 then
         undo(state)
         while spent > 0 do
-            local grant, units = take_run(state, state.undo_asked, spent)
+            local grant, units = take_run(state, state.undo_asked, spent, MOST, charge_run)
             if not grant then
                 break
             end
@@ -562,12 +786,17 @@ function ask.hold(state, now)
     local time = tonumber(ARGV[6])
     if time > now then
         hold(state, time)
+        local line, last = state.line, state.line[#state.line]
+        if last and last.number == 0 then
+            last.told, last.at = max(last.told, time), max(last.at, time)
+        elseif last then
+            line[#line + 1] = { number = 0, cost = 0, asked = now, told = time, at = time, seen = now }
+        end
     end
     return {}, true
 end
 
--- ARGV: for each limit, 1 if it starts anew.
-function ask.set(state, now)
+local function set(state, now)
     local words, old = split(numbers), state.limits
     state.limits, state.quantum = limits_of(words, now), words[1]
     for place, before in ipairs(old) do
@@ -580,13 +809,48 @@ function ask.set(state, now)
     end
     -- No grant has this number: an earlier grant cannot be undone in limits that it was not charged to.
     state.asked, state.number, state.undo, state.held = max(state.asked, now), state.number + 1, 0, 0
+end
+
+-- ARGV: for each limit, 1 if it starts anew.
+function ask.set(state, now)
+    if state.base then
+        retime(state, now, false, set)
+    else
+        set(state, now)
+    end
+    return {}, true
+end
+
+-- ARGV: 1 if everything begins anew, with the client's limits.
+function ask.clear(state, now)
+    local line = state.line
+    for place = #line, 1, -1 do
+        if line[place].cost > 0 and line[place].told > now then
+            table.remove(line, place)
+        end
+    end
+    if state.base then
+        retime(state, now)
+    end
+    if ARGV[6] == '1' then
+        if state.base then
+            loosen(state)
+        end
+        for _, limit in ipairs(state.limits) do
+            if limit.place then
+                forget(limit, limit.head, limit.tail)
+            end
+        end
+        state.limits, state.at, state.number = {}, now, state.number + 1
+        set(state, now)
+    end
     return {}, true
 end
 
 local clock = redis.call('TIME')
 local server = clock[1] * 1000000 + clock[2]
 
-local kept = redis.pcall('HMGET', key, 'v', 'id', 'limits', 'state')
+local kept = redis.pcall('HMGET', key, 'v', 'id', 'limits', 'state', 'line', 'base')
 if kept.err and not string.find(kept.err, 'WRONGTYPE', 1, true) then
     return kept
 elseif kept.err or (not kept[1] and redis.call('EXISTS', key) == 1) then
@@ -597,7 +861,7 @@ elseif not kept[1] and text == '' then
     return { 'unknown' }
 end
 
-local state, id, limits_text, now, went_back
+local state, limits_text, now, went_back
 if kept[1] then
     state, id, limits_text = load(split(kept[4] or '')), tonumber(kept[2]), kept[3]
     if not state or not id or not limits_text then
@@ -607,23 +871,31 @@ if kept[1] then
     -- The server's clock went back; the bucket's does not.
     if now < state.asked then
         state.skew, now, went_back = state.asked - server, state.asked, true
+    elseif expected > 0 and known == id and now > expected + LOOK then
+        -- It went forward in one step.
+        now = max(expected, state.asked)
+        state.skew, went_back = now - server, true
     end
+    state.line = load_line(split(kept[5] or ''))
+    state.base = kept[6] and load(split(kept[6]))
+    if not state.line or (#state.line > 0) ~= (state.base ~= nil and state.base ~= false) then
+        return { 'damaged' }
+    end
+    for place, limit in ipairs(state.limits) do
+        limit.fixed = state.base and state.base.limits[place].tail
+    end
+    sweep(state, now)
 else
     local words = split(numbers)
     state = { skew = 0, asked = server, at = server, number = 0, quantum = words[1], undo = 0, undo_asked = 0,
-        undo_at = 0, held = 0, limits = limits_of(words, server) }
+        undo_at = 0, held = 0, limits = limits_of(words, server), line = { swept = 0 } }
     id, limits_text, now = server, text, server
 end
 
--- The server has lost the bucket that this client knew. Nothing is granted before the client's latest grant. If no
--- other client has made the bucket since, it starts empty.
-if known ~= 0 and known ~= id then
-    state.at, state.undo = max(state.at, now + ahead), 0
+-- The server has lost the bucket that this client knew. If no other client has made it since, it starts empty.
+if known ~= 0 and not kept[1] then
     for _, limit in ipairs(state.limits) do
-        if not limit.place then
-            limit.credit = kept[1] and limit.credit or 0
-            limit.at = max(limit.at, now + ahead)
-        end
+        limit.credit = limit.credit and 0
     end
 end
 
@@ -633,7 +905,7 @@ if known ~= 0 and known ~= id and (ARGV[1] == 'give' or ARGV[1] == 'unlease') th
 end
 
 local reply, changed = ask[ARGV[1]](state, now)
-if reply and ARGV[1] == 'set' then
+if reply and (ARGV[1] == 'set' or ARGV[1] == 'clear' and ARGV[6] == '1') then
     limits_text = text
 end
 if reply and not kept[1] then
