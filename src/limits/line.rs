@@ -110,7 +110,14 @@ impl Line {
         let number = if self.entries.len() < MOST { grant.number } else { 0 };
         match self.entries.last_mut().filter(|last| number == 0 && last.number == 0) {
             Some(last) => (last.cost, last.told, last.at) = (last.cost.saturating_add(grant.units), grant.at, grant.at),
-            None => self.entries.push(Entry { number, owner: owner(), cost: grant.units, asked, told: grant.at, at: grant.at }),
+            None => self.entries.push(Entry {
+                number,
+                owner: owner(),
+                cost: grant.units,
+                asked,
+                told: grant.at,
+                at: grant.at,
+            }),
         }
         grant.numbered(number).entry(number > 0)
     }

@@ -5,12 +5,17 @@
 //! same numbers.
 
 use crate::model::{EXACT, Limit};
+use std::cell::Cell;
+
 use mlua::{Function, Lua, Table, Value, Variadic};
 
 /// The script computes numbers below this exactly.
 pub(crate) const BOUND: u64 = 1 << 51;
 
 const SCRIPT: &str = include_str!("../../src/store/redis/bucket.lua");
+
+/// The script adds this to the index of the limit if the grant is an entry in the line.
+const ENTRY: usize = 32;
 
 /// Here the script counts in nanoseconds.
 const MICROSECONDS: &str = "local SECOND = 1000000\n";
@@ -22,6 +27,8 @@ pub(crate) struct Script {
     step: Function,
     /// Its limits as text, which identifies them, and as numbers.
     terms: [String; 2],
+    /// The bucket, as the client knows it.
+    id: Cell<u64>,
     _lua: Lua,
 }
 
@@ -32,6 +39,8 @@ pub(crate) struct Granted {
     pub(crate) units: u64,
     pub(crate) bound_by: Option<usize>,
     pub(crate) number: u64,
+    /// Whether it waits in the line.
+    pub(crate) is_entry: bool,
 }
 
 impl Granted {
@@ -48,20 +57,39 @@ pub(crate) enum Refused {
 }
 
 impl Script {
-    /// A bucket made at `now`. `None` if the limits are too large for the script.
+    /// A bucket made at `now`. `None` if the limits are too large for the script. Those who do not look are not thought
+    /// gone, as in one process.
     pub(crate) fn new(limits: &[Limit], quantum: u64, now: u64) -> Option<Self> {
+        Script::of(&SCRIPT.replace("15 * SECOND", "MOST"), limits, quantum, now)
+    }
+
+    /// The same, and who does not look for long is gone.
+    pub(crate) fn watchful(limits: &[Limit], now: u64) -> Self {
+        Script::of(SCRIPT, limits, 1, now).unwrap()
+    }
+
+    fn of(script: &str, limits: &[Limit], quantum: u64, now: u64) -> Option<Self> {
         let terms = terms(limits, quantum)?;
         let lua = Lua::new();
         lua.load(include_str!("redis.lua")).exec().unwrap();
-        let (ask, step) = (lua.globals().get("ask").unwrap(), lua.load(SCRIPT.replace(MICROSECONDS, NANOSECONDS)).into_function().unwrap());
-        let script = Script { ask, step, terms, _lua: lua };
+        let (ask, step) = (
+            lua.globals().get("ask").unwrap(),
+            lua.load(script.replace(MICROSECONDS, NANOSECONDS)).into_function().unwrap(),
+        );
+        let script = Script { ask, step, terms, id: Cell::new(0), _lua: lua };
         (now < BOUND).then(|| script.look(now))?;
         Some(script)
     }
 
     fn ask(&self, now: u64, what: &str, with: &[i64]) -> Result<(u64, Vec<i64>), Refused> {
+        self.ask_expecting(now, 0, what, with)
+    }
+
+    /// Asks as a client by whose clock it can be `expected` at most.
+    fn ask_expecting(&self, now: u64, expected: u64, what: &str, with: &[i64]) -> Result<(u64, Vec<i64>), Refused> {
         let [text, numbers] = &self.terms;
-        let head = [what.to_owned(), "0".to_owned(), "0".to_owned(), text.clone(), numbers.clone()];
+        let id = self.id.get();
+        let head = [what.to_owned(), id.to_string(), expected.to_string(), text.clone(), numbers.clone()];
         let words: Variadic<String> = head.into_iter().chain(with.iter().map(ToString::to_string)).collect();
         let reply: Table = self.ask.call((self.step.clone(), now, words)).unwrap();
         let reply: Vec<Value> = reply.sequence_values().map(Result::unwrap).collect();
@@ -72,7 +100,10 @@ impl Script {
             other => panic!("{other:?} in {reply:?}"),
         };
         match reply[0].as_string().map(mlua::LuaString::to_string_lossy).as_deref() {
-            Some("ok") => Ok((positive(number(&reply[4])), reply[5..].iter().map(number).collect())),
+            Some("ok") => {
+                self.id.set(positive(number(&reply[2])));
+                Ok((positive(number(&reply[4])), reply[5..].iter().map(number).collect()))
+            }
             Some("late") => Err(Refused::TooLong(positive(number(&reply[1])))),
             Some("never") => Err(Refused::Never),
             _ => panic!("{reply:?}"),
@@ -90,8 +121,23 @@ impl Script {
         Ok(reply.chunks(3).map(|run| granted(run, number)).collect())
     }
 
+    /// Where an entry is in the line now.
+    pub(crate) fn stay(&self, now: u64, grant: &Granted) -> Granted {
+        let left = grant.at.saturating_sub(now);
+        // The id of a bucket is when it was made.
+        let (_, found) = self.ask(now, "stay", &[whole(grant.number), whole(grant.units), whole(left)]).unwrap();
+        Granted { at: positive(found[0]), number: positive(found[1]), is_entry: found[1] > 0, ..*grant }
+    }
+
+    pub(crate) fn clear(&self, now: u64, anew: bool) {
+        self.ask(now, "clear", &[i64::from(anew)]).unwrap();
+    }
+
     /// Returns a lease: `spent` units were used, and the runs in `rest` were not.
     pub(crate) fn return_lease(&self, now: u64, spent: u64, rest: &[Granted]) {
+        if rest[0].is_entry {
+            return self.give_back(now, &rest[0]);
+        }
         let mut with = vec![whole(rest[0].number), whole(spent), 0];
         with.extend(rest.iter().flat_map(|run| [whole(run.at), whole(run.units)]));
         // In tests the time is the last argument.
@@ -119,8 +165,9 @@ impl Script {
 }
 
 fn granted(run: &[i64], number: u64) -> Granted {
-    let bound_by = usize::try_from(run[2]).unwrap().checked_sub(1);
-    Granted { at: positive(run[0]), units: positive(run[1]), bound_by, number }
+    let place = usize::try_from(run[2]).unwrap();
+    let (is_entry, bound_by) = (place >= ENTRY, (place % ENTRY).checked_sub(1));
+    Granted { at: positive(run[0]), units: positive(run[1]), bound_by, number, is_entry }
 }
 
 fn positive(number: i64) -> u64 {

@@ -11,9 +11,10 @@ const SECOND: u128 = 1_000_000_000;
 const MANY: u32 = 1_000_000;
 
 /// The same for stores where a grant takes several system calls: fewer, so that the debug build takes seconds.
-/// Of what waits long, each is one round trip.
-const MANY_ROUND_TRIPS: u32 = 10_000;
 const MANY_CALLS: u32 = if cfg!(debug_assertions) { 300_000 } else { MANY };
+
+/// The same where a grant that waits long is a round trip.
+const MANY_ROUND_TRIPS: u32 = 10_000;
 
 /// A new store with some limits, on a clock that the test sets.
 struct Opened {
@@ -73,7 +74,15 @@ fn redis(policy: &Policy) -> Option<Opened> {
     let address = server.bucket("bucket").parse().unwrap();
     let store = Supply::new(Box::new(Redis::open_on_fake(address, Some(policy), clock.clone()).unwrap()));
     let home = Home::Server(server);
-    Some(Opened { name: "redis", clock, store, resolution: 1_000, many: MANY_ROUND_TRIPS, at_once: 10_000, _home: home })
+    Some(Opened {
+        name: "redis",
+        clock,
+        store,
+        resolution: 1_000,
+        many: MANY_ROUND_TRIPS,
+        at_once: 10_000,
+        _home: home,
+    })
 }
 
 fn policy(limits: &[&str]) -> Policy {
@@ -102,8 +111,10 @@ fn grants(opened: &Opened, count: u32) -> impl Iterator<Item = Nanos> {
         let (grant, _) = (asked > 0).then(|| opened.store.next_run(asked.into()).unwrap())?;
         let units = u32::try_from(grant.units).unwrap();
         assert!(opened.at_once > 1 || units == 1);
-        // Nobody is so early that the line becomes long.
-        opened.clock.set(opened.clock.now().max(grant.at.saturating_sub(SECOND / 2)));
+        if count > 1000 {
+            // Nobody is so early that the line becomes long.
+            opened.clock.set(opened.clock.now().max(grant.at.saturating_sub(500_000_000)));
+        }
         left -= units;
         Some(std::iter::repeat_n(grant.at, units as usize))
     })

@@ -72,7 +72,8 @@ pub(super) fn grants(answer: &Answer, asked: u64) -> Option<Vec<Grant>> {
         left = left.checked_sub(units)?;
         let makes_sense = is_in_order && at < 1 << 52 && (units > 0 || asked == 0);
         let (is_entry, place) = (place >= ENTRY, (place % ENTRY).checked_sub(1));
-        makes_sense.then(|| Grant::computed(at.saturating_mul(MICROSECOND), units, place, answer.number).entry(is_entry))
+        makes_sense
+            .then(|| Grant::computed(at.saturating_mul(MICROSECOND), units, place, answer.number).entry(is_entry))
     };
     let runs = answer.numbers.chunks_exact(3);
     if runs.remainder().is_empty() && runs.len() > 0 { runs.map(grant).collect() } else { None }
