@@ -126,17 +126,19 @@ impl Line {
     /// enters again, before those with a later time. Its time, `left` from now, was told by the state before.
     pub(crate) fn look(&mut self, now: Nanos, grant: &Grant, left: Nanos, owner: OwnerOf) -> Grant {
         let (now, mut number) = (self.limits.in_order(now), grant.number);
-        let is_new = !self.entries.iter().any(|entry| entry.number == number);
+        let is_new = number == 0 || !self.entries.iter().any(|entry| entry.number == number);
         if is_new && self.entries.len() >= MOST {
             let at = now.saturating_add(left);
             return grant.moved_to(at).numbered(0).entry(false);
         }
         if is_new {
-            self.base.get_or_insert_with(|| Box::new(self.limits.clone()));
+            if self.entries.is_empty() {
+                (self.base, self.swept) = (Some(Box::new(self.limits.clone())), now);
+            }
             self.limits.history.grants += 1;
-            (number, self.swept) = (self.limits.history.grants, self.swept.max(now));
+            number = self.limits.history.grants;
             let told = now.saturating_add(left);
-            let place = self.entries.partition_point(|entry| entry.at <= told);
+            let place = self.entries.iter().take_while(|entry| entry.at <= told).count();
             self.entries.insert(place, Entry { number, owner: owner(), cost: grant.units, asked: now, told, at: told });
             self.retime(now, true);
         }
@@ -147,7 +149,8 @@ impl Line {
 
     /// Like [`Limits::give_back`]. An entry is removed as if it had never been made, and those behind move up.
     pub(crate) fn give_back(&mut self, now: Nanos, grant: &Grant) {
-        if !self.remove(now, grant.number) {
+        // A grant of 0 units has the number of the one before.
+        if grant.units == 0 || !self.remove(now, grant.number) {
             self.limits.give_back(now, grant);
         }
     }

@@ -174,10 +174,8 @@ end
 local gone = {}
 
 local function forget(w, first, beyond)
-    for index = first, beyond - 1 do
-        if index >= (w.fixed or 0) then
-            gone[field(w, index)] = true
-        end
+    for index = max(first, w.fixed or 0), beyond - 1 do
+        gone[field(w, index)] = true
         w.log[index], w.changed[index] = nil, nil
     end
 end
@@ -579,14 +577,15 @@ local function remove(state, now, number)
     end
 end
 
--- Forgets those whose time has come, and every so often those that were not seen.
+-- Forgets those whose time has come, and every so often those that were not seen. Returns whether anything has changed.
 local function sweep(state, now)
     local line, before, is_past = state.line, #state.line, true
     for _, w in ipairs(line) do
         is_past = is_past and w.told <= now
     end
     if before > 0 and now >= state.at and is_past then
-        return loosen(state)
+        loosen(state)
+        return true
     end
     local is_due = before > 0 and now >= line.swept + LOOK
     if is_due then
@@ -601,7 +600,9 @@ local function sweep(state, now)
     is_past = #line > 0 and line[1].told <= now
     if #line < before or is_past and (is_due or before >= MOST_ENTRIES) then
         retime(state, now)
+        return true
     end
+    return is_due
 end
 
 -- Credits units that were granted at `grant` and not used, less what was gained since.
@@ -861,7 +862,7 @@ elseif not kept[1] and text == '' then
     return { 'unknown' }
 end
 
-local state, limits_text, now, went_back
+local state, limits_text, now, went_on
 if kept[1] then
     state, id, limits_text = load(split(kept[4] or '')), tonumber(kept[2]), kept[3]
     if not state or not id or not limits_text then
@@ -870,11 +871,11 @@ if kept[1] then
     now = server + state.skew
     -- The server's clock went back; the bucket's does not.
     if now < state.asked then
-        state.skew, now, went_back = state.asked - server, state.asked, true
+        state.skew, now, went_on = state.asked - server, state.asked, true
     elseif expected > 0 and known == id and now > expected + LOOK then
         -- It went forward in one step.
         now = max(expected, state.asked)
-        state.skew, went_back = now - server, true
+        state.skew, went_on = now - server, true
     end
     state.line = load_line(split(kept[5] or ''))
     state.base = kept[6] and load(split(kept[6]))
@@ -884,7 +885,8 @@ if kept[1] then
     for place, limit in ipairs(state.limits) do
         limit.fixed = state.base and state.base.limits[place].tail
     end
-    sweep(state, now)
+    -- To view a bucket changes nothing.
+    went_on = ARGV[1] ~= 'look' and sweep(state, now) or went_on
 else
     local words = split(numbers)
     state = { skew = 0, asked = server, at = server, number = 0, quantum = words[1], undo = 0, undo_asked = 0,
@@ -915,7 +917,7 @@ if reply and not kept[1] then
     end
 elseif reply and changed then
     save(state, id, limits_text, now, redis.call)
-elseif went_back then
+elseif went_on then
     -- The bucket's clock continues from there even if nothing is taken. If the server allows only reading, as a replica
     -- does, this is not stored, but viewing still works.
     save(state, id, limits_text, now, redis.pcall)
