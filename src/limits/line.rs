@@ -140,7 +140,7 @@ impl Line {
             let told = now.saturating_add(left);
             let place = self.entries.iter().take_while(|entry| entry.at <= told).count();
             self.entries.insert(place, Entry { number, owner: owner(), cost: grant.units, asked: now, told, at: told });
-            self.retime(now, true);
+            self.retime(now, true, |_| {});
         }
         let Some(entry) = self.entries.iter_mut().find(|entry| entry.number == number) else { return *grant };
         entry.told = entry.at;
@@ -149,8 +149,8 @@ impl Line {
 
     /// Like [`Limits::give_back`]. An entry is removed as if it had never been made, and those behind move up.
     pub(crate) fn give_back(&mut self, now: Nanos, grant: &Grant) {
-        // A grant of 0 units has the number of the one before.
-        if grant.units == 0 || !self.remove(now, grant.number) {
+        // A grant of 0 units has the number of the one before. While others wait, nothing else is given back.
+        if grant.units > 0 && !self.remove(now, grant.number) && self.base.is_none() {
             self.limits.give_back(now, grant);
         }
     }
@@ -158,7 +158,7 @@ impl Line {
     /// Like [`Limits::return_lease`].
     pub(crate) fn return_lease(&mut self, now: Nanos, rest: &Rest) {
         let (entries, runs): (Vec<&Grant>, Vec<&Grant>) = rest.runs.iter().partition(|run| run.is_entry);
-        if entries.is_empty() {
+        if entries.is_empty() && self.base.is_none() {
             return self.limits.return_lease(now, rest);
         }
         for run in entries.into_iter().rev().chain(runs) {
@@ -172,7 +172,7 @@ impl Line {
         let is_it = |entry: &Entry| number > 0 && entry.number == number && entry.told > now;
         let Some(place) = self.entries.iter().position(is_it) else { return false };
         self.entries.remove(place);
-        self.retime(now, false);
+        self.retime(now, false, |_| {});
         true
     }
 
@@ -182,21 +182,21 @@ impl Line {
         if now >= self.limits.at && self.entries.iter().all(|entry| entry.told <= now) {
             (self.base, self.entries) = (None, Vec::new());
         }
-        let (is_due, before) = (now >= self.swept.saturating_add(LOOK), self.entries.len());
-        if is_due && before > 0 {
+        let is_due = now >= self.swept.saturating_add(LOOK);
+        let is_full = self.entries.len() >= MOST && self.entries[0].told <= now;
+        if self.base.is_some() && (is_due || is_full) {
             self.swept = now;
             self.entries.retain(|entry| entry.number == 0 || entry.told <= now || !is_gone(entry.owner));
-        }
-        let is_past = self.entries.first().is_some_and(|entry| entry.told <= now);
-        if self.entries.len() < before || is_past && (is_due || before >= MOST) {
-            self.retime(now, false);
+            self.retime(now, false, |_| {});
         }
     }
 
-    /// Charges all entries again, each at the least time. None comes later than it was told, unless the state was
-    /// `lost`: then those that will look before their time may.
-    fn retime(&mut self, now: Nanos, lost: bool) {
-        let Some(base) = self.base.take() else { return };
+    /// Charges all entries again, each at the least time that its owner learns of before, and not later than it was
+    /// told. If the state was `lost`, none moves up, since others may come back; and who will look before its time may
+    /// have to wait longer.
+    /// `change` is made before those that still wait are charged.
+    fn retime(&mut self, now: Nanos, lost: bool, change: impl FnOnce(&mut Limits)) {
+        let Some(base) = self.base.take() else { return change(&mut self.limits) };
         let (asked, grants) = (self.limits.asked, self.limits.history.grants);
         self.limits = *base;
         // No number is used twice.
@@ -205,6 +205,7 @@ impl Line {
         for entry in &past {
             self.limits.charge_entry(entry);
         }
+        change(&mut self.limits);
         if !ahead.is_empty() {
             self.base = Some(Box::new(self.limits.clone()));
         }
@@ -212,9 +213,9 @@ impl Line {
         for mut entry in ahead {
             entry.at = match self.limits.conforms_at(entry.asked, entry.cost) {
                 _ if entry.number == 0 => entry.at,
-                Ok((at, _)) if entry.told > soon && lost => at.max(soon),
-                Ok((at, _)) if entry.told > soon => at.max(soon).min(entry.told),
-                _ => entry.told,
+                Ok((at, _)) if lost && entry.at > soon => at.max(entry.at),
+                Ok((at, _)) if !lost => at.max(entry.at.min(soon)).min(entry.told),
+                _ => entry.at,
             };
             entry.told = entry.told.max(entry.at);
             self.limits.charge_entry(&entry);
@@ -240,16 +241,14 @@ impl Line {
     /// Replaces the limits by those of `policy`, as [`Limits::set`] does. Those who wait are charged by them.
     pub(crate) fn set(&mut self, now: Nanos, policy: &Policy, fresh: &[bool]) {
         let now = self.limits.in_order(now);
-        self.retime(now, false);
-        self.base.as_deref_mut().unwrap_or(&mut self.limits).set(now, policy, fresh);
-        self.retime(now, false);
+        self.retime(now, false, |limits| limits.set(now, policy, fresh));
     }
 
     /// Forgets all entries whose time has not come, but no hold. With a policy, everything begins anew with that.
     pub(crate) fn clear(&mut self, now: Nanos, anew: Option<&Policy>) {
         let (now, grants) = (self.limits.in_order(now), self.limits.history.grants);
         self.entries.retain(|entry| entry.cost == 0 || entry.told <= now);
-        self.retime(now, false);
+        self.retime(now, false, |_| {});
         if let Some(policy) = anew {
             *self = Limits::new(policy, now).into();
             self.limits.history.grants = grants + 1;

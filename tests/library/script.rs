@@ -129,6 +129,17 @@ impl Script {
         Granted { at: positive(found[0]), number: positive(found[1]), is_entry: found[1] > 0, ..*grant }
     }
 
+    /// What a client sees by whose clock it can be `expected` at most.
+    pub(crate) fn expecting(&self, now: u64, expected: u64) -> Vec<i64> {
+        self.ask_expecting(now, expected, "look", &[]).unwrap().1
+    }
+
+    /// The server loses everything.
+    pub(crate) fn lose(&mut self, now: u64) {
+        self._lua.load("redis.call('DEL')").exec().unwrap();
+        assert!(now > 0);
+    }
+
     pub(crate) fn clear(&self, now: u64, anew: bool) {
         self.ask(now, "clear", &[i64::from(anew)]).unwrap();
     }

@@ -521,8 +521,9 @@ local function restore(state)
     state.number, state.undo = state.number + 1, 0
 end
 
--- Charges all again, each at the least time. None comes later than it was told, unless the state was lost: then those
--- that will look before their time may. `change` comes before those that still wait.
+-- Charges all again, each at the least time that its owner learns of before, and not later than it was told. If the
+-- state was lost, none moves up, since others may come back; and who will look before its time may have to wait longer.
+-- `change` comes before those that still wait.
 local function retime(state, now, lost, change)
     local asked, line = state.asked, { swept = state.line.swept }
     restore(state)
@@ -549,9 +550,12 @@ local function retime(state, now, lost, change)
     state.line = line
     for _, w in ipairs(line) do
         if w.number > 0 then
-            local grant = w.told > now + LOOK and conforms(state, max(w.asked, state.asked), w.cost)
-            w.at = grant and max(grant, now + LOOK) or w.told
-            w.at = lost and w.at or min(w.at, w.told)
+            local grant = conforms(state, max(w.asked, state.asked), w.cost)
+            if grant and lost and w.at > now + LOOK then
+                w.at = max(grant, w.at)
+            elseif grant and not lost then
+                w.at = min(max(grant, min(w.at, now + LOOK)), w.told)
+            end
             w.told = max(w.told, w.at)
         end
         charge_entry(state, w)
@@ -587,22 +591,19 @@ local function sweep(state, now)
         loosen(state)
         return true
     end
-    local is_due = before > 0 and now >= line.swept + LOOK
-    if is_due then
-        line.swept = now
-        for place = before, 1, -1 do
-            local w = line[place]
-            if w.number > 0 and w.told > now and now - w.seen > GONE then
-                table.remove(line, place)
-            end
+    local is_full = before >= MOST_ENTRIES and line[1].told <= now
+    if before == 0 or now < line.swept + LOOK and not is_full then
+        return false
+    end
+    line.swept = now
+    for place = before, 1, -1 do
+        local w = line[place]
+        if w.number > 0 and w.told > now and now - w.seen > GONE then
+            table.remove(line, place)
         end
     end
-    is_past = #line > 0 and line[1].told <= now
-    if #line < before or is_past and (is_due or before >= MOST_ENTRIES) then
-        retime(state, now)
-        return true
-    end
-    return is_due
+    retime(state, now)
+    return true
 end
 
 -- Credits units that were granted at `grant` and not used, less what was gained since.
@@ -730,9 +731,9 @@ function ask.lease(state, now)
     return reply, true
 end
 
--- While a grant is in the future, nothing is credited.
+-- While a grant is in the future, or others wait, nothing is credited.
 local function credit_all(state, now, grant, units)
-    if now < state.at or now < grant then
+    if now < state.at or now < grant or state.base then
         return
     end
     for _, limit in ipairs(state.limits) do
