@@ -219,6 +219,6 @@ pub(super) fn notice_ends() -> io::Result<()> {
 /// # Errors
 /// The system refuses a handler.
 pub(super) fn survive_questions() -> io::Result<()> {
-    let heeded = [SIGUSR1, SIGXFSZ].into_iter().filter(|signal| !is_ignored(*signal));
-    heeded.map(|signal| flag::register(signal, Arc::default()).map(drop)).collect()
+    let mut heeded = [SIGUSR1, SIGXFSZ].into_iter().filter(|signal| !is_ignored(*signal));
+    heeded.try_for_each(|signal| flag::register(signal, Arc::default()).map(drop))
 }

@@ -69,7 +69,10 @@ fn options_that_contradict_each_other_are_named() {
     for (args, words) in [
         (&[][..], "--rate: how fast? write for example -r 5/s"),
         (&["-r", "5/s", "-b", "0"], "--burst: a burst of 0 would let nothing through"),
-        (&["-r", "5/s", "-b", "x"], "--burst"),
+        (&["-r", "5/s", "-b", "x"], "--burst: 'x' has no number; write for example 10"),
+        (&["-r", "5/s", "-b", "1.5"], "--burst: '1.5' is not a whole number; write for example 10"),
+        (&["echo", "-r", "5/s"], "options after the command are the command's; put -r before it, like -r 5/s COMMAND"),
+        (&["echo", "--rate=5/s"], "options after the command are the command's"),
         (&["-r", "5/s", "-b", "1KiB"], "--burst: a burst of '1KiB' is in bytes"),
         (&["-r", "5/s,burst=2", "-b", "3"], "--burst: the limit '5/s,burst=2' already names its burst"),
         (&["-r", "5/s,window", "-b", "3"], "--burst: "),
@@ -210,6 +213,8 @@ fn a_command_that_is_none_is_answered_once_with_what_to_write() {
         ("runs", "#!/bin/sh\n", 0o755),
         ("no-interpreter", "#!/no/such/interpreter -x\n", 0o755),
         ("dos", "#!/bin/sh\r\ntrue\r\n", 0o755),
+        ("a&b c", "", 0o644),
+        ("a\u{1}", "", 0o644),
     ]);
     for (words, code, told) in [
         (
@@ -226,6 +231,11 @@ fn a_command_that_is_none_is_answered_once_with_what_to_write() {
         ("cd /tmp", 127, "it is built into the shell; write -c 'cd …'"),
         ("A=1 true", 127, "to set A write env A=1 COMMAND"),
         ("--bucket ./b --once 'cat -u'", 127, "or write sh -c 'cat -u'"),
+        ("'no-such|wc'", 127, "no such command in PATH; for a shell write -c 'no-such|wc'"),
+        ("'cat {} | wc'", 127, "no such command in PATH; for a shell write -c 'cat \"$1\" | wc'"),
+        ("'a&b c'", 127, "it is a file; to read it write < 'a&b c'"),
+        ("./'a&b c'", 126, "to read it write < './a&b c', to run it chmod +x './a&b c'"),
+        ("\"$(printf 'a\\001')\"", 127, "it is a file; to read it write < $'a\\001'"),
     ] {
         let (exit, out, said) = launched(folder.path(), &format!("exec \"$0\" -r 1k/s {words}"));
         assert_eq!((exit, out.as_str(), said.lines().count()), (Some(code), "", 1), "{words}: {said}");
