@@ -57,6 +57,44 @@ fn each_mistake_in_a_rate_has_its_own_words_and_shows_a_right_spelling() {
 }
 
 #[test]
+fn a_rate_in_the_spelling_of_another_tool_is_answered_with_what_was_meant() {
+    for (rate, meant) in [
+        ("0,5/s", "0.5/s"),
+        ("05/s", "5/s"),
+        ("1,5/s", "1.5/s"),
+        ("10mb/s", "10MB/s, or where bits were meant 1.25MB/s"),
+        ("10mbit/s", "1.25MB/s"),
+        ("10kib/s", "10KiB/s, or where bits were meant 1.25KiB/s"),
+        ("10Mbps", "1.25MB/s"),
+        ("10T/s", "10TB/s"),
+        ("1g/s", "1GB/s"),
+        ("inf", "unlimited"),
+        ("max", "unlimited"),
+        ("none", "unlimited"),
+        ("5rps", "5/s"),
+        ("5req/s", "5/s"),
+        ("10MBps", "10MB/s"),
+    ] {
+        let said = refused(&["-r", rate]);
+        assert!(said.ends_with(&format!(" write {meant}\n")), "{rate}: {said}");
+    }
+}
+
+#[test]
+fn a_value_that_is_none_of_an_option_is_answered_without_the_words_of_the_parser() {
+    for (args, told) in [
+        (&["-r", "5/s", "-j", "-1"][..], "--jobs '-1': write a number of commands, like -j 8, or -j 0 for no cap"),
+        (&["-r", "5/s", "-j", "x"], "--jobs 'x': write a number of commands, like -j 8, or -j 0 for no cap"),
+        (&["-r", "5/s", "--attempts", "3"], "there is no option '--attempts'; throttle --help lists them all"),
+        (&["-r", "5/s", "--bar", "x"], "--bar is not an option here: a bar is shown on a terminal anyway"),
+        (&["--no-run-if-empty"], "--no-run-if-empty is not an option here: leave it out"),
+    ] {
+        let said = refused(args);
+        assert!(said.starts_with(&format!("throttle: {told}")), "{args:?}: {said}");
+    }
+}
+
+#[test]
 fn a_rate_that_is_no_text_is_refused() {
     let output = feed(shell("exec \"$0\" -r \"$(printf '5/s\\377')\""), b"a\n");
     let said = text(&output.stderr);
