@@ -147,6 +147,7 @@ fn launch(
     // Set once, here.
     let _ = watch.launcher.set(launcher.clone());
     signals::attend(Arc::clone(&watch.report), Some(Arc::clone(&watch))).context("cannot handle signals")?;
+    launcher.expect_room_for_a_command().context("cannot open the files that a command needs")?;
     let mut flow = Launching::new(source, Buffer::new(flags.framing(), BUFFER), flags.shape(), launcher.clone());
     let result = turn::run(flags, &mut flow, &watch.report);
     launcher.flush();

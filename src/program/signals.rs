@@ -215,11 +215,10 @@ pub(super) fn notice_ends() -> io::Result<()> {
 
 /// From now on SIGUSR1 harms nobody; it is answered as soon as there is something to tell. SIGXFSZ becomes an error of the
 /// write that went too far (setrlimit(2)), which says what it was about.
-pub(super) fn survive_questions() {
-    for signal in [SIGUSR1, SIGXFSZ] {
-        if !is_ignored(signal) {
-            // Without a handler it is as it was before.
-            let _ = flag::register(signal, Arc::default());
-        }
-    }
+///
+/// # Errors
+/// The system refuses a handler.
+pub(super) fn survive_questions() -> io::Result<()> {
+    let mut heeded = [SIGUSR1, SIGXFSZ].into_iter().filter(|signal| !is_ignored(*signal));
+    heeded.try_for_each(|signal| flag::register(signal, Arc::default()).map(drop))
 }
