@@ -170,6 +170,9 @@ impl StoreError {
 /// Why a store grants nothing.
 #[derive(Debug, Error)]
 pub enum StoreError {
+    /// The process is about to end; see [`Supply::retire`].
+    #[error("stopped")]
+    Stopped,
     /// The limits refuse.
     #[error(transparent)]
     Refused(#[from] Refusal),

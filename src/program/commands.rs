@@ -157,10 +157,7 @@ fn launch(
     launcher.drain();
     launcher.flush();
     if !launcher.stop() {
-        // Something else ends the program.
-        loop {
-            std::thread::park();
-        }
+        signals::wait_for_end();
     }
     if let Err(error) = result {
         watch.fail();

@@ -191,6 +191,13 @@ pub(super) fn die_of(signal: i32) {
     let _ = emulate_default_handler(signal);
 }
 
+/// Another thread is about to end the program.
+pub(super) fn wait_for_end() -> ! {
+    loop {
+        thread::park();
+    }
+}
+
 /// Runs `act` while these signals do not reach this thread; they come afterwards. For what sets up their handlers: between
 /// the system's and signal-hook's own list of what to do then, a signal would get lost.
 ///

@@ -68,8 +68,9 @@ impl Clock for FileClock {
         self.machine.clock.now().saturating_add_signed(self.ahead.load(Ordering::Relaxed))
     }
 
-    fn sleep_until(&self, time: Nanos) {
-        self.machine.clock.sleep_until(time.saturating_add_signed(self.ahead.load(Ordering::Relaxed).saturating_neg()));
+    fn sleep_unless(&self, time: Nanos, is_over: &dyn Fn() -> bool) -> bool {
+        let ahead = self.ahead.load(Ordering::Relaxed);
+        self.machine.clock.sleep_unless(time.saturating_add_signed(ahead.saturating_neg()), is_over)
     }
 }
 
