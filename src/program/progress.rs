@@ -23,12 +23,6 @@ const WORTH_A_BAR: Nanos = SECOND;
 /// Columns of a terminal that does not say how many it has.
 const COLUMNS: usize = 80;
 
-/// From the start of the line to the end of the screen (ED, ECMA-48).
-const ERASE: &str = "\r\x1b[J";
-/// What is too long is cut off at the edge, or again goes on in the next row (DECAWM, VT100).
-const NO_WRAP: &str = "\x1b[?7l";
-const WRAP: &str = "\x1b[?7h";
-
 /// What is shown at one moment, in parts: a narrow terminal has no room for all of them. A part may be empty.
 #[derive(Debug, Default)]
 pub(super) struct Shown {
@@ -261,12 +255,12 @@ impl Bar {
         }
         self.end_line();
         self.stands = true;
-        write(&format!("{ERASE}{NO_WRAP}{}{WRAP}\r", self.line));
+        put(&self.line);
     }
 
     fn erase(&mut self) {
         if std::mem::take(&mut self.stands) && !is_in_background() {
-            write(ERASE);
+            put("");
         }
     }
 
@@ -276,6 +270,12 @@ impl Bar {
             write("\n");
         }
     }
+}
+
+/// In place of what stands in the row and below (EL and ED, ECMA-48). What is too long is cut off at the edge (DECAWM, VT100).
+/// The row first: where the whole screen is cleared at once, tmux saves what was on it.
+fn put(line: &str) {
+    write(&format!("\r\x1b[K\x1b[?7l{line}\x1b[?7h\x1b[J\r"));
 }
 
 fn write(text: &str) {
