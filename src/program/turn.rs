@@ -78,7 +78,7 @@ mod tests {
     #[test]
     fn only_a_long_wait_is_told_and_after_a_second() {
         for (wait, told) in
-            [(2 * SECOND - 1, None), (2 * SECOND, Some((SECOND, "1 s"))), (61 * SECOND, Some((SECOND, "1 min")))]
+            [(2 * SECOND - 1, None), (2 * SECOND, Some((SECOND, "1 s"))), (61 * SECOND, Some((SECOND, "1m")))]
         {
             let (clock, seen) = (FakeClock::default(), RefCell::new(None));
             sleep_unless(&clock, wait, &|| false, |line| *seen.borrow_mut() = Some((clock.now(), line)));
