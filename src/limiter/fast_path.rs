@@ -11,9 +11,9 @@
 //! A bucket may hold, or may miss, more credits than the number can tell. Then a part of them is set aside until the next
 //! opening, and a request that needs them is left to the queue.
 
-use super::time::{LONGEST_TICK, Tick, Time};
-use crate::clock::Nanos;
+use super::time::{Tick, Time};
 use crate::clock::sync::{AtomicU64, Ordering};
+use crate::clock::{MILLISECOND, Nanos};
 use crate::limits::{Gaining, Limits};
 
 const CLOSED: u64 = u64::MAX;
@@ -22,6 +22,9 @@ const NUMBER: u64 = (1 << 56) - 1;
 const HIGHEST: u64 = NUMBER / 2;
 /// What a bucket holds and what it misses beyond this is set aside.
 const MOST: u64 = HIGHEST / 4;
+
+/// For so long the clock is read without asking for its tick first.
+const PATIENCE: Nanos = 10 * MILLISECOND;
 
 /// What every take reads is in one line of the processor's cache, and what few of them write in the next.
 #[derive(Debug)]
@@ -32,8 +35,8 @@ pub(crate) struct FastPath {
     meaning: Meaning<AtomicU64>,
     /// The latest reading of the clock, or nearly: a smaller one was taken out of order.
     latest: AtomicU64,
-    /// Whether the bucket was so full that a tick could not decide: then the next take does not ask for it.
-    is_near_full: AtomicU64,
+    /// Once a tick could not decide, because the bucket is nearly full, none is asked for until then.
+    no_tick_before: AtomicU64,
     /// Openings so far.
     openings: AtomicU64,
     /// The word at the last opening: if it is still that, nothing was taken.
@@ -206,7 +209,7 @@ impl FastPath {
                 held_aside: zero(),
             },
             latest: zero(),
-            is_near_full: zero(),
+            no_tick_before: zero(),
             openings: zero(),
             opened: zero(),
         }
@@ -231,28 +234,16 @@ impl FastPath {
 
     #[inline]
     fn take_on(&self, now: impl FnOnce() -> Nanos, tick: impl FnOnce() -> Option<Tick>, cost: u64) -> Take {
-        let was_near_full = self.is_near_full.load(Ordering::Relaxed);
-        if was_near_full == 0 {
-            let tick = tick().map(|tick| Tick { starts: self.in_order(tick.starts), ..tick });
+        let latest = self.latest.load(Ordering::Relaxed);
+        if latest >= self.no_tick_before.load(Ordering::Relaxed) {
+            let tick = tick().map(|tick| Tick { starts: tick.starts.max(latest), ..tick });
             let answer = tick.and_then(|tick| self.update(|meaning, number| meaning.answer_in(tick, number, cost)));
             if let Some(take) = answer {
                 return take;
             }
+            self.no_tick_before.store(latest.saturating_add(PATIENCE), Ordering::Relaxed);
         }
-        let take = self.take_by(now, cost);
-        let is_near_full = self.is_near_full().into();
-        if is_near_full != was_near_full {
-            self.is_near_full.store(is_near_full, Ordering::Relaxed);
-        }
-        take
-    }
-
-    /// As far as can be told without a reading of the clock: it may be fuller.
-    #[inline]
-    fn is_near_full(&self) -> bool {
-        let number = self.word.load(Ordering::Relaxed) & NUMBER;
-        let soon = self.latest.load(Ordering::Relaxed).saturating_add(LONGEST_TICK);
-        self.meaning.load().clock(soon).is_none_or(|clock| number < clock)
+        self.take_by(now, cost)
     }
 
     #[inline]
@@ -328,7 +319,7 @@ impl FastPath {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::clock::MILLISECOND;
+    use crate::limiter::time::LONGEST_TICK;
     use crate::limits::Refusal;
     use crate::limits::bucket::Bucket;
     use crate::limits::interval::Grid;
@@ -438,8 +429,12 @@ mod tests {
         };
         assert_eq!(take(5, 1), (Take::Granted, [1, 1]), "full");
         assert_eq!((0..100).map(|_| take(6, 1)).find(|took| *took != (Take::Granted, [1, 0])), None, "near full");
-        assert_eq!(take(7, 1000), (Take::Granted, [1, 0]), "a second is missing");
-        assert_eq!((0..100).map(|_| take(8, 1)).find(|took| *took != (Take::Granted, [0, 1])), None, "far from full");
+        assert_eq!(take(PATIENCE, 1000), (Take::Granted, [1, 0]), "a second is missing");
+        assert_eq!(
+            (0..100).map(|_| take(PATIENCE, 1)).find(|took| *took != (Take::Granted, [0, 1])),
+            None,
+            "far from full"
+        );
         let (later, wait) = (3600 * 1000 * MILLISECOND, 499_000 * MILLISECOND);
         assert_eq!(take(later, 500_000), (Take::Granted, [1, 1]), "full again");
         assert_eq!(take(later, 999_000), (Take::TooLong(wait), [0, 1]), "refused for more than a tick");
