@@ -145,21 +145,21 @@ fn wait(delivery: &Delivery, at_most: Option<Duration>) {
 fn pass_on(signal: i32, commands: &Arc<Watch>) {
     let Some(launcher) = commands.launcher() else { return };
     match signal {
-        SIGCONT => launcher.release_stopped_starts(),
+        SIGCONT => launcher.slots().release_stopped_starts(),
         SIGCHLD => launcher.end_those_who_want_the_terminal(),
         SIGTSTP => {
-            launcher.suspend();
+            launcher.slots().suspend();
             // Returns when somebody lets us go on.
             die_of(signal);
-            launcher.resume();
+            launcher.slots().resume();
         }
         _ if !commands.is_first_signal(signal) => {
-            launcher.end_with(Signal::KILL);
+            launcher.slots().end_with(Signal::KILL);
             commands.end_without_readers();
         }
         // A command in our own group got it from the terminal already.
-        SIGINT | SIGQUIT if commands.in_our_group && is_in_foreground() => launcher.others_end_them(),
-        _ => launcher.end_with(Signal::from_named_raw(signal).unwrap_or(Signal::TERM)),
+        SIGINT | SIGQUIT if commands.in_our_group && is_in_foreground() => launcher.slots().others_end_them(),
+        _ => launcher.slots().end_with(Signal::from_named_raw(signal).unwrap_or(Signal::TERM)),
     }
 }
 
