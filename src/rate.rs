@@ -57,11 +57,7 @@ struct Form {
 struct Per {
     /// `15` in `3/15s`; `None` if there is no number.
     times: Option<NonZeroU64>,
-    unit: TimeUnit,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct TimeUnit {
+    /// The unit of time, and its nanoseconds.
     name: &'static str,
     nanos: u64,
 }
@@ -154,7 +150,7 @@ impl Rate {
     fn from_form(form: Form, text: &str) -> Result<Self, ParseError> {
         let (units, parts) = form.count.ratio();
         let too_slow = || ParseError::TooSlow(text.to_owned());
-        let nanos = |per: Per| u128::from(per.times.map_or(1, NonZeroU64::get)) * u128::from(per.unit.nanos);
+        let nanos = |per: Per| u128::from(per.times.map_or(1, NonZeroU64::get)) * u128::from(per.nanos);
         let period = form.per.map_or(SECOND.into(), nanos).checked_mul(parts.into());
         let period = period.filter(|period| period / units <= SLOWEST).ok_or_else(too_slow)?;
         let whole = |value: u128| u64::try_from(value).ok().and_then(NonZeroU64::new);
@@ -169,7 +165,7 @@ impl Rate {
         let unit = time_units.find(|unit| period.is_multiple_of(unit.nanos))?;
         let times = NonZeroU64::new(period / unit.nanos).filter(|times| times.get() > 1);
         let is_rate = u128::from(period / units) <= SLOWEST;
-        is_rate.then(|| Form { count: Amount::plain(units), per: Some(Per { times, unit }) })
+        is_rate.then(|| Form { count: Amount::plain(units), per: Some(Per { times, ..unit }) })
     }
 
     /// Parses a rate that has no other spelling: `1/54981818181818ns`.
@@ -180,10 +176,11 @@ impl Rate {
     }
 }
 
-fn time_unit_named(text: &str) -> Option<TimeUnit> {
+/// One period of the unit of time with this name.
+fn time_unit_named(text: &str) -> Option<Per> {
     TIME_UNITS.into_iter().find_map(|(nanos, names)| {
         let name = names.iter().find(|name| **name == text)?;
-        Some(TimeUnit { name, nanos })
+        Some(Per { times: None, name, nanos })
     })
 }
 
@@ -224,8 +221,8 @@ impl fmt::Display for Rate {
         let (units, period) = self.window;
         let Some(form) = self.form.or_else(|| self.spelling()) else { return write!(f, "{units}/{period}ns") };
         write!(f, "{}", form.count)?;
-        let Some(Per { times, unit }) = form.per else { return Ok(()) };
-        write!(f, "/{}{}", times.map_or_else(String::new, |times| times.to_string()), unit.name)
+        let Some(Per { times, name, .. }) = form.per else { return Ok(()) };
+        write!(f, "/{}{}", times.map_or_else(String::new, |times| times.to_string()), name)
     }
 }
 
@@ -278,7 +275,7 @@ fn parse_per(per: &str, count: &str, whole: &str) -> Result<Per, ParseError> {
         return Err(error::leading_zero(Kind::Rate, whole).unwrap_or_else(too_slow));
     }
     let times = if times.is_empty() { None } else { Some(times.parse().map_err(|_| too_slow())?) };
-    Ok(Per { times, unit })
+    Ok(Per { times, ..unit })
 }
 
 /// One limit as it is written after `--rate`.
@@ -396,7 +393,14 @@ fn parse_keys(rate: Rate, keys: &[&str]) -> Result<Limit, ParseError> {
 }
 
 fn set_once(slot: &mut Option<Amount>, key: &'static str, value: &str, rate: &Rate) -> Result<(), ParseError> {
-    match slot.replace(number::size(key, value, rate)?) {
+    let amount: Amount = value.parse().map_err(|error| ParseError::Key(format!("{key}: {error}")))?;
+    if amount.is_bytes() && !rate.is_bytes() {
+        return Err(ParseError::Key(format!(
+            "{key}={value} is in bytes beside '{rate}', which counts units; \
+             write {key}=N without a unit, or a rate like 10MiB/s"
+        )));
+    }
+    match slot.replace(amount) {
         None => Ok(()),
         Some(_) => Err(ParseError::Key(format!("{key} stands twice in one limit; say it once, like 5/s,{key}=10"))),
     }

@@ -65,17 +65,8 @@ impl Shared {
     }
 }
 
-/// A started command.
-pub(super) struct Running {
-    pub(super) job: Arc<Job>,
-    pub(super) child: Child,
-    pub(super) target: Target,
-    pub(super) slot: u32,
-}
-
 /// Attends to the command until its end, prints its output, and sends how it ended.
-pub(super) async fn attend(shared: Arc<Shared>, running: Running) {
-    let Running { job, mut child, target, slot } = running;
+pub(super) async fn attend(shared: Arc<Shared>, job: Arc<Job>, mut child: Child, target: Target, slot: u32) {
     let mut streams = Streams::new(&shared, &job, &mut child);
     let outcome = watch(&shared, &job, &mut child, target, &mut streams).await;
     // Frees a file descriptor before something waits for one.

@@ -1,6 +1,6 @@
 //! The sink: takes jobs from the pump, has a command started for each, and ends them when asked to.
 
-use super::child::{self, Running, Shared};
+use super::child::{self, Shared};
 use super::event::{Event, Events};
 use super::job::{Batches, Job, Outcome, Shape};
 use super::options::{NEVER, Options, Output};
@@ -105,7 +105,7 @@ impl Launcher {
         let options = &self.shared.options;
         let refused = job.refused();
         if refused.is_none() {
-            self.shared.output.trace(options.template.fill(&job.units));
+            self.shared.output.screen.trace(options.template.fill(&job.units));
         }
         let slot = self.shared.slots.take(job.seq);
         // Built on this thread, so that all of its memory comes from one allocator arena.
@@ -125,7 +125,7 @@ impl Launcher {
                 Ok((child, target)) => {
                     // It may have been stopped before anybody knew it.
                     launcher.end_who_wants_the_terminal(job.seq, target);
-                    child::attend(shared, Running { job, child, target, slot }).await;
+                    child::attend(shared, job, child, target, slot).await;
                 }
                 Err(outcome) => {
                     let printed = shared.output.print(job.seq, Collected::default()).await;

@@ -33,7 +33,7 @@ pub(super) struct Printing {
     mode: Output,
     /// How long a reader that does not read is waited for once everything was killed.
     last_wait: Duration,
-    screen: Arc<dyn Screen>,
+    pub(super) screen: Arc<dyn Screen>,
     printer: Mutex<Printer>,
     /// Held while printing may block. The others wait for it without a thread each, which would take memory.
     turn: Arc<Semaphore>,
@@ -48,10 +48,6 @@ impl Printing {
         let printer = Mutex::new(Printer::new(mode == Output::InOrder));
         let (turn, told_of_holding) = (Arc::new(Semaphore::new(1)), AtomicBool::new(false));
         Printing { mode, last_wait, screen, printer, turn, slots, events, told_of_holding }
-    }
-
-    pub(super) fn trace(&self, words: Words<'_>) {
-        self.screen.trace(words);
     }
 
     /// What stands before each line of a command's output, or of its standard error: its first unit, so that a terminal

@@ -46,10 +46,8 @@ pub(super) fn advice(kind: Kind, text: &str) -> Option<String> {
     {
         return read.as_duration(unit);
     }
-    let units = readings(&read.letters)?.into_iter();
-    let pieces: Option<Vec<String>> =
-        units.map(|unit| Some(format!("{} {}", unit.0, read.spelled(kind, unit)?))).collect();
-    Some(pieces?.concat())
+    let spelled = |unit: Unit| Some(format!("{} {}", unit.0, read.spelled(kind, unit)?));
+    readings(&read.letters)?.into_iter().map(spelled).collect()
 }
 
 /// One possible meaning of the letters after a number: the words before the suggestion, one of our suffixes, and whether

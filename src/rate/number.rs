@@ -1,8 +1,8 @@
 //! Counts and sizes: `5`, `0.5`, `5k`, `1.5GB`, `64KiB`.
 
 use super::error::{self, ParseError};
+use super::gcd;
 use super::meant::Kind;
-use super::{Rate, gcd};
 use std::fmt;
 
 /// A number of units or bytes as written, exact.
@@ -135,16 +135,4 @@ pub(super) fn count(kind: Kind, text: &str, whole: &str) -> Result<Amount, Parse
     let places = places.ok_or_else(|| ParseError::TooManyDecimals(whole.to_owned()))?;
     let digits = format!("{integer}{decimals}").parse().map_err(|_| ParseError::TooLarge(whole.to_owned()))?;
     Ok(Amount { digits, decimals: places, suffix })
-}
-
-/// Parses the value of `burst` or `initial` for `rate`.
-pub(super) fn size(key: &'static str, value: &str, rate: &Rate) -> Result<Amount, ParseError> {
-    let amount: Amount = value.parse().map_err(|error| ParseError::Key(format!("{key}: {error}")))?;
-    if amount.is_bytes() && !rate.is_bytes() {
-        return Err(ParseError::Key(format!(
-            "{key}={value} is in bytes beside '{rate}', which counts units; \
-             write {key}=N without a unit, or a rate like 10MiB/s"
-        )));
-    }
-    Ok(amount)
 }
