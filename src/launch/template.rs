@@ -310,7 +310,9 @@ pub fn quoted(words: Words<'_>, for_terminal: bool) -> Vec<u8> {
     words.join(&b' ')
 }
 
-fn quote(word: &[u8], for_terminal: bool) -> Vec<u8> {
+/// One word as one would type it.
+#[must_use]
+pub fn quote(word: &[u8], for_terminal: bool) -> Vec<u8> {
     let is_shown = || std::str::from_utf8(word).is_ok_and(|text| !text.contains(steers_terminal));
     if for_terminal && !is_shown() {
         return escaped(word);

@@ -147,6 +147,7 @@ fn launch(
     // Set once, here.
     let _ = watch.launcher.set(launcher.clone());
     signals::attend(Arc::clone(&watch.report), Some(Arc::clone(&watch))).context("cannot handle signals")?;
+    launcher.expect_room_for_a_command().context("cannot open the files that a command needs")?;
     let mut flow = Launching::new(source, Buffer::new(flags.framing(), BUFFER), flags.shape(), launcher.clone());
     let result = turn::run(flags, &mut flow, &watch.report);
     launcher.flush();
@@ -156,10 +157,7 @@ fn launch(
     launcher.slots().drain();
     launcher.flush();
     if !launcher.slots().stop() {
-        // Something else ends the program.
-        loop {
-            std::thread::park();
-        }
+        signals::wait_for_end();
     }
     if let Err(error) = result {
         watch.fail();
@@ -238,7 +236,7 @@ fn show_run(flags: &Flags, template: &Template, source: AnySource, name: &str) -
         if let Some(outcome) = cannot_run(template, job, room) {
             shown.failed += 1;
             let lines = naming.each(job, &tally::unfit(job, &outcome));
-            return lines.iter().try_for_each(|line| writeln!(out, "# {line}  # {}", in_thousandths(shown.last)));
+            return lines.iter().try_for_each(|line| writeln!(out, "# {line}  # {}", clock::shown(shown.last)));
         }
         shown.count += 1;
         out.write_all(&quoted(template.fill(&job.units), on_terminal))?;
@@ -302,7 +300,7 @@ fn write_rest(out: &mut impl Write, job: &Job, shape: Shape, time: Nanos) -> io:
     let name =
         if shape.to_stdin { String::from_utf8_lossy(job.name()).escape_debug().to_string() } else { String::new() };
     let space = if name.is_empty() { "" } else { " " };
-    writeln!(out, "  # {}{input}{space}{name}", in_thousandths(time))
+    writeln!(out, "  # {}{input}{space}{name}", clock::shown(time))
 }
 
 fn write_total(out: &mut impl Write, flags: &Flags, shown: &Shown, skipped: u64) -> io::Result<()> {
@@ -315,11 +313,6 @@ fn write_total(out: &mut impl Write, flags: &Flags, shown: &Shown, skipped: u64)
         writeln!(out, "# {}: at most {most} in any {}", flags.plan().describe(place), period_name(period))?;
     }
     Ok(())
-}
-
-/// `0.200 s`
-fn in_thousandths(time: Nanos) -> String {
-    format!("{}.{:03} s", time / SECOND, time % SECOND / 1_000_000)
 }
 
 fn period_name(nanos: Nanos) -> String {

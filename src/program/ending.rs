@@ -69,6 +69,9 @@ impl Watch {
         if !launcher.slots().stop() {
             return false;
         }
+        if let Some(mut tally) = self.report.tally() {
+            tally.stop();
+        }
         match ending {
             Ending::Signal(_) | Ending::Stopped => {}
             Ending::ReaderGone => {

@@ -32,7 +32,7 @@ pub enum ParseError {
     NoLimit(String),
     #[error("'{0}': unlimited stands alone, it has no burst, window or period")]
     UnlimitedAlone(String),
-    #[error("'{0}' is not a whole number")]
+    #[error("'{0}' is not a whole number; write for example 10")]
     NotWhole(String),
     /// A mistake in the keys after the rate: the whole message.
     #[error("{0}")]
@@ -119,8 +119,12 @@ pub(super) fn no_count(kind: Kind, name: &str, whole: &str) -> ParseError {
         (false, Kind::Rate, false) if name.chars().all(char::is_alphabetic) => "5k/s, 5kB/s or 5KiB/s".to_owned(),
         _ => kind.example().to_owned(),
     };
-    let before = if name.is_empty() { "slash".to_owned() } else { format!("'{name}'") };
-    misspelled(whole, " has no number before the ", format!("{before}; write for example {example}"))
+    let before = match name {
+        "" => " before the slash".to_owned(),
+        _ if name == whole => String::new(),
+        _ => format!(" before the '{name}'"),
+    };
+    misspelled(whole, " has no number", format!("{before}; write for example {example}"))
 }
 
 /// Something that is not a number, or has needless leading zeros.
