@@ -7,6 +7,9 @@ use std::io::{self, Write};
 /// The most bytes of one spool in memory: 16 commands with two outputs each take up to 1 MiB.
 const MEMORY: usize = 32 * 1024;
 
+/// The same while the system has no room for another open file.
+const MEMORY_WITHOUT_FILES: usize = 8 * MEMORY;
+
 /// Bytes in the order they were added.
 #[derive(Debug, Default)]
 pub(super) struct Spool {
@@ -36,11 +39,18 @@ impl Spool {
         if self.is_cut {
             return Ok(());
         }
-        if self.file.is_none() && self.memory.len() + bytes.len() <= MEMORY {
+        let length = self.memory.len() + bytes.len();
+        if self.file.is_none() && length <= MEMORY {
             self.memory.extend_from_slice(bytes);
             return Ok(());
         }
-        let added = self.move_to_file().and_then(|file| file.write_all(bytes));
+        let added = match self.move_to_file() {
+            Err(error) if is_shortage(&error) && length <= MEMORY_WITHOUT_FILES => {
+                self.memory.extend_from_slice(bytes);
+                return Ok(());
+            }
+            file => file.and_then(|file| file.write_all(bytes)),
+        };
         self.is_cut = added.as_ref().is_err_and(|error| !is_shortage(error));
         added
     }
