@@ -4,7 +4,7 @@ use super::{find, runs};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use throttle::launch::quote_for_terminal;
+use throttle::launch::quote;
 
 /// Commands of shells that no program can stand for, or that would change nothing here.
 const BUILTINS: [&str; 16] = [
@@ -61,5 +61,5 @@ fn is_variable(name: &str) -> bool {
 
 /// `word` as it can be pasted into a shell, whatever is in it.
 pub(super) fn quoted(word: impl AsRef<OsStr>) -> String {
-    String::from_utf8_lossy(&quote_for_terminal(word.as_ref().as_bytes())).into_owned()
+    String::from_utf8_lossy(&quote(word.as_ref().as_bytes(), true)).into_owned()
 }
