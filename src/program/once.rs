@@ -12,13 +12,13 @@ use std::ffi::{OsStr, OsString};
 use std::io::{self, ErrorKind};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use throttle::clock::{Nanos, sharpen_this_thread, with_usual_slack};
 use throttle::launch::IGNORING_SIGPIPE;
 use throttle::limits::{Grant, Refusal};
-use throttle::store::StoreError;
+use throttle::store::{StoreError, wait_for};
 
 /// Waits for one, and becomes `command`, if there is one: then this does not return.
 ///
@@ -79,13 +79,19 @@ fn is_too_long(flags: &Flags, error: &StoreError) -> bool {
 /// No signal is lost: not before this is the only thread is it looked whether one has come, and from then on the handler
 /// itself ends the program, until the command has taken its place.
 fn wait(flags: &Flags, store: &Arc<AnyBucket>, grant: Grant) -> Result<()> {
-    let attendant = Attendant::start(store, grant).context("cannot handle signals")?;
+    let place = Arc::new(Mutex::new(grant));
+    let attendant = Attendant::start(store, &place).context("cannot handle signals")?;
     sharpen_this_thread();
-    if turn::is_told(flags) {
-        turn::sleep_until(store.clock(), grant.at, say);
-    } else {
-        store.clock().sleep_until(grant.at);
-    }
+    let mut is_told = turn::is_told(flags);
+    let sleep = |time, turn| {
+        let say = |line: String| {
+            if std::mem::take(&mut is_told) {
+                say(line)
+            }
+        };
+        turn::sleep_unless(store.clock(), [time, turn], &|| false, say)
+    };
+    wait_for(&**store, grant, sleep, |moved| *place.lock().unwrap_or_else(PoisonError::into_inner) = *moved);
     if let Some(signal) = attendant.dismiss() {
         signals::die_of(signal);
     }
@@ -105,7 +111,7 @@ struct Attendant {
 }
 
 impl Attendant {
-    fn start(store: &Arc<AnyBucket>, grant: Grant) -> io::Result<Self> {
+    fn start(store: &Arc<AnyBucket>, place: &Arc<Mutex<Grant>>) -> io::Result<Self> {
         let wanted: Vec<i32> =
             [SIGINT, SIGTERM, SIGHUP].into_iter().filter(|signal| !signals::is_ignored(*signal)).collect();
         let (over, dismissed) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
@@ -119,9 +125,10 @@ impl Attendant {
             Signals::new(&wanted)
         })?;
         let (handle, store, ended) = (signals.handle(), Arc::clone(store), Arc::clone(&over));
+        let place = Arc::clone(place);
         let answer = move || {
             if let Some(signal) = signals.forever().next() {
-                interrupt(&*store, &grant, &ended, signal);
+                interrupt(&*store, &place, &ended, signal);
             }
         };
         let thread = thread::Builder::new().name("attendant".to_owned()).spawn(answer)?;
@@ -132,9 +139,7 @@ impl Attendant {
     fn dismiss(self) -> Option<i32> {
         if self.over.swap(true, Ordering::SeqCst) {
             // The attendant ends the program.
-            loop {
-                thread::park();
-            }
+            signals::wait_for_end();
         }
         self.handle.close();
         // What it meant to say it has said; a panic of its own would have been shown.
@@ -145,10 +150,11 @@ impl Attendant {
 }
 
 /// Gives back and ends the program, unless the wait is over.
-fn interrupt(store: &AnyBucket, grant: &Grant, over: &AtomicBool, signal: i32) {
+fn interrupt(store: &AnyBucket, place: &Mutex<Grant>, over: &AtomicBool, signal: i32) {
     if !over.swap(true, Ordering::SeqCst) {
         store.leave();
-        if let Err(error) = store.give_back(grant) {
+        let grant = *place.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Err(error) = store.give_back(&grant) {
             say(error);
         }
         signals::die_of(signal);

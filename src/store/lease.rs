@@ -125,6 +125,11 @@ impl Lease {
         self.handed.filter(|run| run.at == time)
     }
 
+    /// The time of the run that was handed out last.
+    pub(super) fn waits_until(&self) -> Nanos {
+        self.handed.map_or(0, |run| run.at)
+    }
+
     /// The run that was handed out last has another time now.
     pub(super) fn moved(&mut self, run: &Grant) {
         self.handed = Some(*run);

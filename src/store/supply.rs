@@ -10,7 +10,7 @@ use crate::clock::{Clock, Nanos};
 use crate::limits::{Ask, Grant, Policy, Refusal};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
-use std::thread;
+use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
 /// A process that ends waits this long for others when it gives back what it did not use.
@@ -24,6 +24,8 @@ pub struct Supply {
     meant: Policy,
     leased: Mutex<Leased>,
     is_retired: AtomicBool,
+    /// The thread that sleeps until a grant, or was the last to.
+    sleeper: Mutex<Option<Thread>>,
 }
 
 #[derive(Debug, Default)]
@@ -37,7 +39,8 @@ impl Supply {
     /// A supply from `store`.
     #[must_use]
     pub fn new(store: Box<dyn Store + Send + Sync>) -> Self {
-        Supply { meant: store.policy(), store, leased: Mutex::default(), is_retired: AtomicBool::new(false) }
+        let (meant, is_retired) = (store.policy(), AtomicBool::new(false));
+        Supply { store, meant, leased: Mutex::default(), is_retired, sleeper: Mutex::default() }
     }
 
     /// The store.
@@ -46,18 +49,45 @@ impl Supply {
         &*self.store
     }
 
-    /// The clock that grants are times of. A sleep on it does not end once the supply has [retired](Self::retire).
+    /// The clock of all grant times.
     #[must_use]
     pub fn clock(&self) -> &dyn Clock {
-        self
+        self.store.clock()
+    }
+
+    /// Sleeps until `time`, the time of a grant, or until that has moved up in the line, on `clock`, which must show the same time as [`clock`](Self::clock). At
+    /// most one thread may sleep here.
+    ///
+    /// # Errors
+    /// [`StoreError::Stopped`] as soon as the supply has [retired](Self::retire): the grant must not be used.
+    pub fn sleep_until(&self, clock: &dyn Clock, time: Nanos) -> Result<(), StoreError> {
+        *lock(&self.sleeper) = Some(thread::current());
+        let is_retired = || self.is_retired.load(Ordering::SeqCst);
+        let sleep = |time, _| clock.sleep_unless(time, &is_retired);
+        let handed = self.leased().lease.handed(time);
+        let has_come = match handed {
+            Some(run) => wait_for(&*self.store, run, sleep, |run| self.leased().lease.moved(run)),
+            None => sleep(time, time),
+        };
+        if has_come { Ok(()) } else { Err(StoreError::Stopped) }
+    }
+
+    /// The time of the run that was granted last; it may have moved up since.
+    #[must_use]
+    pub fn waits_until(&self) -> Nanos {
+        self.leased().lease.waits_until()
     }
 
     /// Gives back what was granted and has not left yet, since the process is about to end; see
-    /// [`Limits::give_back`](crate::limits::Limits::give_back). A thread that sleeps until a grant, or asks for another one,
-    /// does not come back: nothing leaves after this. It takes about a second at most, and nobody is told of a failure.
+    /// [`Limits::give_back`](crate::limits::Limits::give_back). The thread that sleeps until a grant is woken. It and
+    /// all later requests get [`StoreError::Stopped`]: nothing leaves after this. Takes about a second at most. If giving
+    /// back fails, at most one lease is lost, as when the process is killed.
     pub fn retire(&self) {
         if self.is_retired.swap(true, Ordering::SeqCst) {
             return;
+        }
+        if let Some(sleeper) = &*lock(&self.sleeper) {
+            sleeper.unpark();
         }
         let Some(mut leased) = self.lock_soon() else { return };
         // A sleeper looks whether we have retired after its time has come, so a run whose time lies ahead has not left.
@@ -76,13 +106,6 @@ impl Supply {
                 Err(TryLockError::WouldBlock) if begun.elapsed() >= RETURN_TIMEOUT => return None,
                 Err(TryLockError::WouldBlock) => thread::sleep(Duration::from_millis(1)),
             }
-        }
-    }
-
-    /// Does not return after [`retire`](Self::retire): the process is about to end.
-    fn stay(&self) {
-        while self.is_retired.load(Ordering::SeqCst) {
-            thread::park();
         }
     }
 
@@ -115,9 +138,7 @@ impl Supply {
     pub fn next_run(&self, waiting: u64) -> Result<(Grant, Nanos), StoreError> {
         let mut leased = self.leased();
         if self.is_retired.load(Ordering::SeqCst) {
-            drop(leased);
-            self.stay();
-            return Err(Refusal::Never.into());
+            return Err(StoreError::Stopped);
         }
         if let Some(run) = self.next_held(&mut leased, waiting)? {
             return Ok(run);
@@ -195,40 +216,7 @@ impl Supply {
     }
 
     fn leased(&self) -> MutexGuard<'_, Leased> {
-        self.leased.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// Sleeps until the time of `grant`. Who waits for long looks on the way whether that is nearer now, and reports it to
-/// `moved`.
-pub fn wait_for(store: &dyn Store, mut grant: Grant, sleep_until: impl Fn(Nanos), moved: impl Fn(&Grant)) {
-    while let Some(time) = grant.next_look(store.clock().now()).filter(|_| store.is_shared()) {
-        sleep_until(time);
-        // If the store does not answer, the time told before is still good.
-        if let Ok(found) = store.look(&grant) {
-            grant = found;
-            moved(&grant);
-        }
-    }
-    sleep_until(grant.at);
-}
-
-/// The store's clock. A sleep until a run that waits in a line ends when that has moved up.
-impl Clock for Supply {
-    fn now(&self) -> Nanos {
-        self.store.clock().now()
-    }
-
-    fn sleep_until(&self, time: Nanos) {
-        let sleep_until = |time| {
-            self.store.clock().sleep_until(time);
-            self.stay();
-        };
-        let handed = self.leased().lease.handed(time);
-        match handed {
-            Some(run) => wait_for(&*self.store, run, sleep_until, |run| self.leased().lease.moved(run)),
-            None => sleep_until(time),
-        }
+        lock(&self.leased)
     }
 }
 
@@ -238,4 +226,31 @@ impl Drop for Supply {
         // If giving back fails, at most one lease is lost, as when the process is killed.
         let _ = self.store.return_lease(&mut leased.lease);
     }
+}
+
+/// Sleeps until the time of `grant`, with `sleep`, which is passed a time to sleep until and the time of the grant, and
+/// returns whether to go on. Who waits for long looks on the way whether the grant has another time, and passes it to
+/// `moved` then. Returns whether the time has come.
+pub fn wait_for(
+    store: &dyn Store,
+    mut grant: Grant,
+    mut sleep: impl FnMut(Nanos, Nanos) -> bool,
+    mut moved: impl FnMut(&Grant),
+) -> bool {
+    while let Some(time) = grant.next_look(store.clock().now()).filter(|_| store.is_shared()) {
+        if !sleep(time, grant.at) {
+            return false;
+        }
+        // If the store does not answer, the time told before is still good.
+        if let Ok(found) = store.look(&grant) {
+            grant = found;
+            moved(&grant);
+        }
+    }
+    sleep(grant.at, grant.at)
+}
+
+/// A poisoned lock is as good as any: nothing here is left half done.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
