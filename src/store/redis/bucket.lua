@@ -637,7 +637,8 @@ end
 -- A limit at the same index and of the same kind keeps its credit or count.
 local function inherit(limit, old, now)
     if limit.place then
-        limit.head, limit.tail, limit.logged, limit.log = old.head, old.tail, old.logged, old.log
+        limit.head, limit.tail, limit.logged = old.head, old.tail, old.logged
+        limit.log, limit.changed = old.log, old.changed
         rewind(limit)
     else
         bucket_inherit(limit, old, now)
