@@ -86,7 +86,7 @@ fn wait(flags: &Flags, store: &Arc<AnyBucket>, grant: Grant) -> Result<()> {
     let sleep = |time, turn| {
         let say = |line: String| {
             if std::mem::take(&mut is_told) {
-                say(line)
+                say(line);
             }
         };
         turn::sleep_unless(store.clock(), [time, turn], &|| false, say)

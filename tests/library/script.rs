@@ -29,7 +29,7 @@ pub(crate) struct Script {
     terms: [String; 2],
     /// The bucket, as the client knows it.
     id: Cell<u64>,
-    _lua: Lua,
+    lua: Lua,
 }
 
 /// A grant's time, the index of the limit that bound, and its number.
@@ -76,7 +76,7 @@ impl Script {
             lua.globals().get("ask").unwrap(),
             lua.load(script.replace(MICROSECONDS, NANOSECONDS)).into_function().unwrap(),
         );
-        let script = Script { ask, step, terms, id: Cell::new(0), _lua: lua };
+        let script = Script { ask, step, terms, id: Cell::new(0), lua };
         (now < BOUND).then(|| script.look(now))?;
         Some(script)
     }
@@ -136,7 +136,7 @@ impl Script {
 
     /// The server loses everything.
     pub(crate) fn lose(&mut self, now: u64) {
-        self._lua.load("redis.call('DEL')").exec().unwrap();
+        self.lua.load("redis.call('DEL')").exec().unwrap();
         assert!(now > 0);
     }
 
