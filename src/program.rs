@@ -2,43 +2,66 @@
 //!
 //! Only this module and those below it know clap, anyhow, the terminal and exit codes.
 
+mod args;
 mod before_main;
-mod bucket;
+mod buckets;
 mod commands;
+mod dry_run;
 mod ending;
 mod exit;
-mod flags;
 mod input;
 mod lookup;
-mod naming;
+mod names;
 mod once;
 mod pipe;
 mod progress;
 mod report;
 mod signals;
 mod tally;
+mod task;
 mod turn;
 
 #[cfg(test)]
 mod generated;
 
+use args::Refused;
 use exit::Exit;
-use flags::{Flags, Task};
 use rustix::io::Errno;
+use std::ffi::OsString;
 use std::fmt::Display;
 use std::io::{IsTerminal, Write};
+use task::{Environment, Task};
 
 /// Runs the program and says how it ends.
 pub(crate) fn main() -> Exit {
     signals::survive_questions();
-    let flags = match flags::parse(std::env::args_os()) {
-        Ok(flags) => flags,
-        Err(exit) => return exit,
+    let words: Vec<OsString> = std::env::args_os().collect();
+    let args = match args::parse(&words) {
+        Ok(args) => args,
+        Err(Refused::Answer(answer)) => {
+            // If this cannot be printed, there is nobody to tell.
+            let _ = answer.print();
+            return Exit::Success;
+        }
+        Err(Refused::Mistake(message, once)) => return refuse(message, once),
     };
-    run(&flags).unwrap_or_else(|error| {
-        say(told(&flags, &error));
-        flags.own_error()
+    let once = args.once;
+    let variable = std::env::var_os;
+    let environment = Environment::new(variable("THROTTLE_BUCKET"), variable("XDG_STATE_HOME"), variable("HOME"));
+    let task = match Task::new(args, &environment) {
+        Ok(task) => task,
+        Err(message) => return refuse(args::redacted(&message, &words), once),
+    };
+    run(&task).unwrap_or_else(|error| {
+        say(told(&task, &error));
+        if once { Exit::OnceError } else { Exit::Error }
     })
+}
+
+/// Says what is wrong with the command line. With `--once`, exit codes up to 124 are the command's.
+fn refuse(message: String, once: bool) -> Exit {
+    say(message);
+    if once { Exit::OnceError } else { Exit::Usage }
 }
 
 /// A thread that is needed from the start cannot be had.
@@ -52,9 +75,9 @@ impl Display for NoThread {
 }
 
 /// An error, and what helps against it: against one of a bucket, or a limit of the system, wherever it is felt.
-fn told(flags: &Flags, error: &anyhow::Error) -> String {
+fn told(task: &Task, error: &anyhow::Error) -> String {
     if let Some(cause) = error.chain().find_map(|error| error.downcast_ref()) {
-        return bucket::told(flags, cause, format_args!("{error:#}"));
+        return buckets::explain(task, cause, format_args!("{error:#}"));
     }
     let code = error.root_cause().downcast_ref::<std::io::Error>().and_then(std::io::Error::raw_os_error);
     let advice = match code.map(Errno::from_raw_os_error) {
@@ -66,20 +89,20 @@ fn told(flags: &Flags, error: &anyhow::Error) -> String {
     format!("{error:#}{advice}")
 }
 
-fn run(flags: &Flags) -> anyhow::Result<Exit> {
-    let writes = match flags.task() {
+fn run(task: &Task) -> anyhow::Result<Exit> {
+    let writes = match task {
         Task::Set(_) => false,
-        Task::Once(_) => !flags.command().is_empty(),
+        Task::Once(once) => !once.command.is_empty(),
         _ => true,
     };
     anyhow::ensure!(!(writes && before_main::stdout_is_closed()), "cannot write to standard output: it is closed");
-    match flags.task() {
-        Task::Pipe => pipe::run(flags),
-        Task::Launch(template) => commands::run(flags, template),
-        Task::DryRun(template) => commands::dry_run(flags, template),
-        Task::Once(bucket) => once::run(flags, bucket, flags.command()),
-        Task::Set(bucket) => bucket::set(flags, bucket).map(|()| Exit::Success),
-        Task::Show(bucket, format) => bucket::show(flags, bucket, *format).map(|()| Exit::Success),
+    match task {
+        Task::Pipe(pipe) => pipe::run(pipe),
+        Task::Launch(launch) => commands::run(launch),
+        Task::DryRun(dry_run) => dry_run::run(dry_run),
+        Task::Once(once) => once::run(once, |error| buckets::explain(task, error, error)),
+        Task::Set(set) => buckets::set(set).map(|()| Exit::Success),
+        Task::Show(show) => buckets::show(show).map(|()| Exit::Success),
     }
 }
 

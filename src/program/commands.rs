@@ -1,66 +1,72 @@
 //! Launch mode: a command for each unit.
 
+use super::args::Repeat;
 use super::ending::{Beside, Enders};
 use super::exit::Exit;
-use super::flags::{Flags, Repeat};
-use super::input::{self, Input};
+use super::input;
 use super::lookup::{self, Missing};
-use super::naming::Naming;
-use super::report::{Report, Total, UnitName, counted};
-use super::tally::{self, Tally};
-use super::{NoThread, bucket, pipe, say, signals, turn};
+use super::progress::Progress;
+use super::report::{Report, Total, UnitName};
+use super::tally::Tally;
+use super::task::{Commands, Launch, Units};
+use super::{NoThread, buckets, pipe, say, signals, turn};
 use anyhow::{Context, Result, anyhow};
 use signal_hook::consts::SIGPIPE;
-use std::cell::RefCell;
 use std::ffi::OsString;
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, IsTerminal};
 use std::sync::atomic::{AtomicBool, AtomicI32};
 use std::sync::{Arc, OnceLock};
-use throttle::clock::{self, FakeClock, Nanos, SECOND};
 use throttle::flow::framing::Buffer;
-use throttle::flow::meter::Meter;
-use throttle::flow::pump::{self, PumpError};
+use throttle::flow::pump::PumpError;
 use throttle::flow::{Descriptor, FlowError, Source};
-use throttle::launch::{
-    Job, Launcher, Launching, Numbers, Options, Outcome, Shape, Showing, Template, Times, events, quoted,
-    quoted_for_terminal, room_for_words,
-};
-use throttle::store::{Memory, Supply};
+use throttle::launch::{Launcher, Launching, Numbers, Options, Times, events};
 
 /// Enough for many units of the usual size; a longer one does not have to fit.
-const BUFFER: usize = 192 * 1024;
+pub(super) const BUFFER: usize = 192 * 1024;
 
-/// Commands at once where nothing was said.
+/// Commands at once by default.
 pub(super) const JOBS: u32 = 16;
 
-/// Runs `template` for every unit.
+/// Runs the commands.
 ///
 /// # Errors
 /// What failed of our own.
-pub(crate) fn run(flags: &Flags, template: &Template) -> Result<Exit> {
-    hint_at_unused_units(flags, template);
-    let program = match find(flags, template) {
+pub(super) fn run(launch: &Launch) -> Result<Exit> {
+    let Launch { commands, reporting, .. } = launch;
+    hint_at_unused_units(commands, reporting.quiet);
+    let program = match find(commands) {
         Ok(path) => path,
         Err(missing) => {
             say(missing.with_advice("-c"));
             return Ok(missing.exit());
         }
     };
-    // Only there may it use the terminal; where there is none, a group of its own is ended as a whole.
-    let in_our_group = flags.jobs() == Some(1) && flags.timeout().is_none() && has_terminal();
-    let options = |flags: &Flags| Options {
-        template: template.clone(),
+    let source = source(commands, reporting.quiet)?;
+    let (supply, ()) = buckets::supply(&launch.limits, Commands::check)?;
+    let policy = supply.store().policy();
+    if !reporting.quiet {
+        pipe::hint_at_idle_limit(&policy);
+    }
+    let options = Options {
+        template: commands.template.clone(),
         program,
-        jobs: flags.jobs().unwrap_or(JOBS),
-        burst: flags.plan().at_once(),
-        output: flags.output(),
-        tag: flags.is_tagged(),
-        timeout: flags.timeout(),
-        in_our_group,
+        jobs: launch.jobs.unwrap_or(JOBS),
+        burst: policy.at_once(),
+        output: launch.output,
+        tag: launch.tag,
+        timeout: launch.timeout,
+        // Only there may it use the terminal; without one, a group of its own is ended as a whole.
+        in_our_group: launch.jobs == Some(1) && launch.timeout.is_none() && signals::has_terminal(),
         ignore_sigpipe: signals::is_ignored(SIGPIPE),
         times: times(),
     };
-    with_source(flags, |source, name, total| launch(flags, options, source, name, total))
+    throttle::clock::sharpen_this_thread();
+    let progress = Progress::new(reporting, commands.units.are_from_stdin(), Some(launch.output));
+    let written = launch.limits.written(&policy);
+    let tally = Tally::new(launch, &policy, &written, io::stderr().is_terminal());
+    let report = Report::new(reporting, UnitName::Command, source.total, supply, written, progress)?;
+    let is_told = launch.limits.bucket().is_some() && turn::is_told(reporting.quiet);
+    drive(commands, source, options, report.with_tally(tally), is_told)
 }
 
 /// Tests do not wait for real seconds: this variable, which is for them alone, says how many times shorter all waits are.
@@ -69,15 +75,15 @@ fn times() -> Times {
     Times::default().shortened(divisor.unwrap_or(1))
 }
 
-fn hint_at_unused_units(flags: &Flags, template: &Template) {
-    if template.leaves_units_unused() && !flags.is_quiet() {
+pub(super) fn hint_at_unused_units(commands: &Commands, quiet: bool) {
+    if commands.template.leaves_units_unused() && !quiet {
         say("hint: the script does not use its unit, \"$1\"; if it should, put the script in single quotes");
     }
 }
 
 /// Where the command is, unless its name depends on the unit.
-fn find(flags: &Flags, template: &Template) -> Result<Option<OsString>, Missing> {
-    match (template.name(), flags.command().first()) {
+fn find(commands: &Commands) -> Result<Option<OsString>, Missing> {
+    match (commands.template.name(), commands.words.first()) {
         (Some(name), _) => lookup::find(name).map(Some),
         // "curl -sS {}": there is no such file, whatever the unit is.
         (None, Some(word)) if lookup::is_command_line(word) => Err(Missing::NotFound(word.clone())),
@@ -85,58 +91,47 @@ fn find(flags: &Flags, template: &Template) -> Result<Option<OsString>, Missing>
     }
 }
 
-/// Whether this process has a terminal that controls it.
-pub(super) fn has_terminal() -> bool {
-    std::fs::File::open("/dev/tty").is_ok()
-}
-
-/// A source of units, whichever it is.
-type AnySource = Box<dyn Source>;
-
-fn with_source(flags: &Flags, act: impl FnOnce(AnySource, &str, Option<Total>) -> Result<Exit>) -> Result<Exit> {
-    if let Some(repeat) = flags.repeat() {
-        let commands = last(repeat).map(|times| times.div_ceil(flags.shape().max_args.max(1)));
-        return act(Box::new(Numbers::to(last(repeat))), "--repeat", commands.map(Total::Units));
-    }
-    let Input { fd, name, size } = input::open(flags.arg_file())?;
-    if flags.arg_file().is_none()
-        && !flags.is_quiet()
-        && let Some(remark) = input::remark(&fd, "units", "run (N times: --repeat N)")
-    {
-        say(remark);
-    }
-    act(Box::new(Descriptor(fd)), &name, size.map(Total::Bytes))
-}
-
-fn last(repeat: Repeat) -> Option<u64> {
-    match repeat {
-        Repeat::Times(times) => Some(times),
-        Repeat::Endless => None,
-    }
-}
-
-fn launch(
-    flags: &Flags,
-    options: impl FnOnce(&Flags) -> Options,
-    source: AnySource,
-    name: &str,
+/// Where units come from, opened.
+pub(super) struct Opened {
+    pub(super) source: Box<dyn Source>,
+    /// What it is called in messages.
+    pub(super) name: String,
     total: Option<Total>,
-) -> Result<Exit> {
-    let (supply, flags) = bucket::supply(flags)?;
-    let (flags, options) = (&flags, options(&flags));
-    pipe::hint_at_idle_limit(flags);
-    throttle::clock::sharpen_this_thread();
-    let report =
-        Report::new(flags, UnitName::Command, total, supply)?.with_tally(Tally::new(flags, io::stderr().is_terminal()));
+}
+
+/// Opens the source of the units.
+///
+/// # Errors
+/// What cannot be opened or read, and why.
+pub(super) fn source(commands: &Commands, quiet: bool) -> Result<Opened> {
+    match &commands.units {
+        Units::Made(Repeat(last)) => {
+            let total = last.map(|last| Total::Units(last.div_ceil(commands.shape.max_args.max(1))));
+            Ok(Opened { source: Box::new(Numbers::to(*last)), name: "--repeat".to_owned(), total })
+        }
+        Units::Read(file) => {
+            let input = input::open(file.as_deref())?;
+            let remark = input.remark("units", "run (N times: --repeat N)");
+            remark.into_iter().filter(|_| !quiet).for_each(say);
+            let total = input.size.map(Total::Bytes);
+            Ok(Opened { source: Box::new(Descriptor(input.fd)), name: input.name, total })
+        }
+    }
+}
+
+fn drive(commands: &Commands, opened: Opened, options: Options, report: Report, is_told: bool) -> Result<Exit> {
+    let shape = commands.shape;
     let (enders, wanted) = Enders::new();
     let watch = Arc::new(Watch {
         enders,
+        looks_for_cr: AtomicBool::new(
+            !report.tally().is_some_and(|tally| tally.is_quiet()) && !shape.to_stdin && shape.skip_blank,
+        ),
         report: Arc::new(report),
         launcher: OnceLock::new(),
         signal: AtomicI32::new(0),
         in_our_group: options.in_our_group,
         times: options.times,
-        looks_for_cr: AtomicBool::new(!flags.is_quiet() && !flags.shape().to_stdin && flags.shape().skip_blank),
     });
     signals::notice_ends().context("cannot handle signals")?;
     watch.start_enders(wanted).context(NoThread)?;
@@ -147,8 +142,8 @@ fn launch(
     // Set once, here.
     let _ = watch.launcher.set(launcher.clone());
     signals::attend(Arc::clone(&watch.report), Some(Arc::clone(&watch))).context("cannot handle signals")?;
-    let mut flow = Launching::new(source, Buffer::new(flags.framing(), BUFFER), flags.shape(), launcher.clone());
-    let result = turn::run(flags, &mut flow, &watch.report);
+    let mut flow = Launching::new(opened.source, Buffer::new(commands.framing, BUFFER), shape, launcher.clone());
+    let result = turn::run(is_told, &mut flow, &watch.report);
     launcher.flush();
     if let Some(mut tally) = watch.report.tally() {
         tally.set_skipped(flow.skipped());
@@ -164,7 +159,7 @@ fn launch(
     if let Err(error) = result {
         watch.fail();
         watch.report.close_or_say();
-        return Err(told(error, name));
+        return Err(failed(error, &opened.name));
     }
     watch.report.close()?;
     Ok(watch.exit())
@@ -202,131 +197,12 @@ impl Watch {
     }
 }
 
-fn told(error: PumpError, name: &str) -> anyhow::Error {
+/// Why the pump ended, with the `name` of the input.
+pub(super) fn failed(error: PumpError, name: &str) -> anyhow::Error {
     match error {
         PumpError::Flow(FlowError::Read(error)) => anyhow!(error).context(format!("cannot read {name}")),
         PumpError::Flow(FlowError::Hold(error)) => anyhow!(error).context("cannot hold units for --stdin"),
         PumpError::Store(error) => anyhow!(error),
         error @ PumpError::Flow(_) => anyhow!(error),
-    }
-}
-
-/// Shows what [`run`] would do, and when.
-///
-/// # Errors
-/// What failed of our own.
-pub(crate) fn dry_run(flags: &Flags, template: &Template) -> Result<Exit> {
-    hint_at_unused_units(flags, template);
-    with_source(flags, |source, name, _| show_run(&bucket::limits(flags)?, template, source, name))
-}
-
-/// The same pump on a clock that does not wait.
-fn show_run(flags: &Flags, template: &Template, source: AnySource, name: &str) -> Result<Exit> {
-    let clock = FakeClock::default();
-    let supply = Supply::new(Box::new(Memory::new(flags.plan(), clock.clone())));
-    let meter = Meter::new(0, flags.plan().len());
-    let buffer = Buffer::new(flags.framing(), BUFFER);
-    let out = RefCell::new(io::BufWriter::new(io::stdout()));
-    let (mut shown, naming) = (Shown::default(), Naming::new(flags, false));
-    let (shape, room) = (flags.shape(), room_for_words());
-    let quote = if io::stdout().is_terminal() { quoted_for_terminal } else { quoted };
-    let show = |job: &Job| {
-        use throttle::clock::Clock;
-        let mut out = out.borrow_mut();
-        shown.last = clock.now();
-        if let Some(outcome) = cannot_run(template, job, room) {
-            shown.failed += 1;
-            let lines = naming.each(job, &tally::unfit(job, &outcome));
-            return lines.iter().try_for_each(|line| writeln!(out, "# {line}  # {}", in_thousandths(shown.last)));
-        }
-        shown.count += 1;
-        out.write_all(&quote(template.fill(job.units())))?;
-        write_rest(&mut *out, job, shape, shown.last)
-    };
-    let source = AfterShowing { source, out: &out };
-    let mut flow = Showing::new(source, buffer, shape, template, show);
-    let result = pump::run(&mut flow, &supply, &meter).map(|()| flow.skipped());
-    drop(flow);
-    let mut out = out.into_inner();
-    let written = result.map(|skipped| {
-        write_total(&mut out, flags, &shown, skipped).and_then(|()| out.flush()).map_err(FlowError::Write)
-    });
-    match written {
-        Ok(Ok(())) => Ok(Exit::Success),
-        Ok(Err(error)) => end_of_dry_run(PumpError::Flow(error), name),
-        Err(error) => end_of_dry_run(error, name),
-    }
-}
-
-/// Before more is waited for, what is known is shown.
-struct AfterShowing<'a, S, W: Write> {
-    source: S,
-    out: &'a RefCell<W>,
-}
-
-impl<S: Source, W: Write> Source for AfterShowing<'_, S, W> {
-    fn read(&mut self, space: &mut [u8], wait: bool) -> io::Result<Option<usize>> {
-        // What it says is found again when the next is written.
-        let _ = self.out.borrow_mut().flush();
-        self.source.read(space, wait)
-    }
-}
-
-fn end_of_dry_run(error: PumpError, name: &str) -> Result<Exit> {
-    match error {
-        PumpError::Flow(FlowError::Write(error)) if error.kind() == io::ErrorKind::BrokenPipe => {
-            Ok(signals::die_of_broken_pipe())
-        }
-        PumpError::Flow(FlowError::Write(error)) => Err(anyhow!(error).context("cannot write to standard output")),
-        error => Err(told(error, name)),
-    }
-}
-
-#[derive(Debug, Default)]
-struct Shown {
-    count: u64,
-    /// Those that cannot be run.
-    failed: u64,
-    last: Nanos,
-}
-
-/// Why it could not be run, where that can be seen beforehand.
-fn cannot_run(template: &Template, job: &Job, room: usize) -> Option<Outcome> {
-    job.refused().or_else(|| (!template.fill(job.units()).fit(room)).then_some(Outcome::TooLong))
-}
-
-/// Behind the command, and a `#`, its time: so the line can be pasted into a shell.
-fn write_rest(out: &mut impl Write, job: &Job, shape: Shape, time: Nanos) -> io::Result<()> {
-    let input = if shape.to_stdin { " < its unit" } else { "" };
-    let name =
-        if shape.to_stdin { String::from_utf8_lossy(job.name()).escape_debug().to_string() } else { String::new() };
-    let space = if name.is_empty() { "" } else { " " };
-    writeln!(out, "  # {}{input}{space}{name}", in_thousandths(time))
-}
-
-fn write_total(out: &mut impl Write, flags: &Flags, shown: &Shown, skipped: u64) -> io::Result<()> {
-    let failed = if shown.failed > 0 { format!(", {} that cannot be run", shown.failed) } else { String::new() };
-    let blank = if skipped > 0 { format!(", {} skipped", counted(skipped, "blank line")) } else { String::new() };
-    let time = clock::shown(shown.last);
-    writeln!(out, "# {} in {time}{failed}{blank}", UnitName::Command.count(shown.count))?;
-    for place in 0..flags.plan().len() {
-        let (most, period) = flags.plan().most_in_its_period(place);
-        writeln!(out, "# {}: at most {most} in any {}", flags.plan().describe(place), period_name(period))?;
-    }
-    Ok(())
-}
-
-/// `0.200 s`
-fn in_thousandths(time: Nanos) -> String {
-    format!("{}.{:03} s", time / SECOND, time % SECOND / 1_000_000)
-}
-
-fn period_name(nanos: Nanos) -> String {
-    match nanos {
-        SECOND => "second".to_owned(),
-        60_000_000_000 => "minute".to_owned(),
-        3_600_000_000_000 => "hour".to_owned(),
-        86_400_000_000_000 => "day".to_owned(),
-        _ => clock::shown(nanos),
     }
 }

@@ -1,8 +1,8 @@
 //! `--once`: take one from a bucket, then become the command.
 
-use super::bucket::{self, AnyBucket, Bucket};
+use super::buckets::{self, AnyBucket};
 use super::exit::Exit;
-use super::flags::Flags;
+use super::task::Once;
 use super::{lookup, say, signals, turn};
 use anyhow::{Context, Result};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGPIPE, SIGTERM};
@@ -20,12 +20,13 @@ use throttle::launch::IGNORING_SIGPIPE;
 use throttle::limits::{Grant, Refusal};
 use throttle::store::StoreError;
 
-/// Waits for one, and becomes `command`, if there is one: then this does not return.
+/// Takes one, waits for its time, and becomes the command, if there is one: then this does not return. `explain` puts a
+/// refusal into words.
 ///
 /// # Errors
 /// What failed of our own.
-pub(super) fn run(flags: &Flags, bucket: &Bucket, command: &[OsString]) -> Result<Exit> {
-    let found = match command.first().map(|name| lookup::find(name)) {
+pub(super) fn run(once: &Once, explain: impl FnOnce(&StoreError) -> String) -> Result<Exit> {
+    let found = match once.command.first().map(|name| lookup::find(name)) {
         Some(Err(missing)) => {
             say(missing.with_advice("sh -c"));
             return Ok(missing.exit());
@@ -33,22 +34,22 @@ pub(super) fn run(flags: &Flags, bucket: &Bucket, command: &[OsString]) -> Resul
         Some(Ok(path)) => Some(path),
         None => None,
     };
-    let (grant, asked, store) = match take(flags, bucket) {
+    let (grant, asked, store) = match take(once) {
         Ok(taken) => taken,
         Err(error) => match error.downcast_ref() {
-            Some(refused) if is_too_long(flags, refused) => {
-                say(bucket::told(flags, refused, refused));
+            Some(refused) if is_too_long(once, refused) => {
+                say(explain(refused));
                 return Ok(Exit::TooLong);
             }
             _ => return Err(error),
         },
     };
     if grant.at > asked {
-        wait(flags, &store, grant)?;
+        wait(once, &store, grant)?;
     }
     let Some(path) = found else { return Ok(Exit::Success) };
-    let exit = become_command(&path, command);
-    // Of what does not even run nothing counts, as where it is not found.
+    let exit = become_command(&path, &once.command);
+    // A command that does not even run counts for nothing, like one that is not found.
     store.leave();
     if let Err(error) = store.give_back(&grant) {
         say(error);
@@ -57,20 +58,20 @@ pub(super) fn run(flags: &Flags, bucket: &Bucket, command: &[OsString]) -> Resul
 }
 
 /// One from the bucket, when it was asked for, and the bucket.
-fn take(flags: &Flags, bucket: &Bucket) -> Result<(Grant, Nanos, Arc<AnyBucket>)> {
-    let store: Arc<AnyBucket> = Arc::from(bucket::open(flags, bucket)?);
-    bucket::with_limits_of(flags, &*store)?;
-    let max_wait = flags.max_wait().map(|time| Nanos::try_from(time.as_nanos()).unwrap_or(Nanos::MAX));
+fn take(once: &Once) -> Result<(Grant, Nanos, Arc<AnyBucket>)> {
+    let store: Arc<AnyBucket> = Arc::from(buckets::open(&once.bucket, once.named.as_ref(), once.max_wait)?);
+    buckets::check_kept(Some(&once.bucket), &*store, Once::check)?;
+    let max_wait = once.max_wait.map(|time| Nanos::try_from(time.as_nanos()).unwrap_or(Nanos::MAX));
     let latest = max_wait.map_or(Nanos::MAX, |wait| store.clock().now().saturating_add(wait));
     let (grant, asked) = store.take(1, latest)?;
     Ok((grant, asked, store))
 }
 
-/// Whether it fails only for taking longer than was allowed, be it the limit or the server that takes so long.
-fn is_too_long(flags: &Flags, error: &StoreError) -> bool {
+/// Whether it fails only because it takes longer than allowed: the limit, or the server.
+fn is_too_long(once: &Once, error: &StoreError) -> bool {
     match error {
         StoreError::Refused(Refusal::TooLong { .. }) => true,
-        error => flags.max_wait().is_some() && flags.waits_for_store() && error.may_pass(),
+        error => once.max_wait.is_some() && once.bucket.is_waited_for && error.may_pass(),
     }
 }
 
@@ -78,10 +79,10 @@ fn is_too_long(flags: &Flags, error: &StoreError) -> bool {
 ///
 /// No signal is lost: not before this is the only thread is it looked whether one has come, and from then on the handler
 /// itself ends the program, until the command has taken its place.
-fn wait(flags: &Flags, store: &Arc<AnyBucket>, grant: Grant) -> Result<()> {
+fn wait(once: &Once, store: &Arc<AnyBucket>, grant: Grant) -> Result<()> {
     let attendant = Attendant::start(store, grant).context("cannot handle signals")?;
     sharpen_this_thread();
-    if turn::is_told(flags) {
+    if turn::is_told(once.quiet) {
         turn::sleep_until(store.clock(), grant.at, say);
     } else {
         store.clock().sleep_until(grant.at);

@@ -1,9 +1,10 @@
 //! What the user is told about the work: the status line, the bar and the summary, all from the meter.
 
-use super::flags::{Flags, Format, Summary};
+use super::args::{Format, Summary};
 use super::progress::{Progress, Shown};
 use super::say;
 use super::tally::Tally;
+use super::task::Reporting;
 use anyhow::{Context, Result};
 use serde_json::json;
 use std::collections::VecDeque;
@@ -99,19 +100,24 @@ enum Target {
 }
 
 impl Report {
-    /// A report on units called `unit`.
+    /// A report on units called `unit`, of which `total` is all there is. `written` are the limits as the user wrote them.
     ///
     /// # Errors
     /// The summary's file cannot be created.
-    pub(crate) fn new(flags: &Flags, unit: UnitName, total: Option<Total>, supply: Supply) -> Result<Self> {
-        let plan = flags.plan();
+    pub(crate) fn new(
+        reporting: &Reporting,
+        unit: UnitName,
+        total: Option<Total>,
+        supply: Supply,
+        written: String,
+        progress: Progress,
+    ) -> Result<Self> {
+        let plan = supply.store().policy();
         let meter = Meter::new(supply.clock().now(), plan.len());
-        let summary = flags.summary().map(open).transpose()?;
-        let progress = Progress::new(flags);
+        let summary = reporting.summary.as_ref().map(open).transpose()?;
         let (tick_every, has_bar) = (progress.interval(), progress.is_a_bar());
         let screen = Mutex::new(Screen { progress, recent: Recent::default(), closed: false, summary });
         let limits = (0..plan.len()).map(|place| plan.describe(place)).collect();
-        let written = flags.limits_as_written();
         Ok(Report { unit, total, tally: None, limits, written, supply, meter, tick_every, has_bar, screen })
     }
 

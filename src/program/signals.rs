@@ -4,7 +4,7 @@
 
 use super::NoThread;
 pub(super) use super::before_main::is_ignored;
-use super::commands::{Watch, has_terminal};
+use super::commands::Watch;
 use super::exit::Exit;
 use super::report::Report;
 use super::say;
@@ -161,6 +161,11 @@ fn pass_on(signal: i32, commands: &Arc<Watch>) {
         SIGINT | SIGQUIT if commands.in_our_group && is_in_foreground() => launcher.others_end_them(),
         _ => launcher.end_with(Signal::from_named_raw(signal).unwrap_or(Signal::TERM)),
     }
+}
+
+/// Whether this process has a terminal that controls it.
+pub(super) fn has_terminal() -> bool {
+    std::fs::File::open("/dev/tty").is_ok()
 }
 
 /// Whether the terminal sends us its signals.

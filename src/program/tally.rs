@@ -1,24 +1,22 @@
 //! What became of the commands: the counts, the line for each that failed, and the closing line.
 
+use super::args::{Format, Summary};
 use super::commands::JOBS;
 use super::exit::Exit;
-use super::flags::{Flags, Format, Summary};
-use super::naming::Naming;
+use super::names::{Names, shown};
 use super::report::counted;
+use super::task::Launch;
 use std::collections::BTreeMap;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use throttle::clock::{self, Nanos, SECOND};
-use throttle::launch::{Job, Outcome, Template, printable};
-use throttle::limits::Plan;
+use throttle::launch::{Job, Outcome, Template};
+use throttle::limits::Policy;
 use throttle::rate::Rate;
 
 /// Jobs that were the brake for so long are worth a hint.
 const BRAKE: Nanos = 10 * SECOND;
-
-/// How much of a unit is shown.
-const SHOWN: usize = 60;
 
 #[derive(Debug)]
 #[allow(clippy::struct_excessive_bools, reason = "two are flags, two have happened or not")]
@@ -27,7 +25,7 @@ pub(crate) struct Tally {
     trace: bool,
     /// Whether the sum is told also where all went well: to somebody who looks on, or asked for it.
     sums_up: bool,
-    naming: Naming,
+    names: Names,
     /// What is run, for the messages.
     command: String,
     /// Where its name depends on the unit.
@@ -61,26 +59,28 @@ pub(crate) struct Tally {
 }
 
 impl Tally {
-    pub(crate) fn new(flags: &Flags, on_terminal: bool) -> Self {
+    /// `limits` are those in force, as the user wrote them.
+    pub(crate) fn new(launch: &Launch, policy: &Policy, limits: &str, on_terminal: bool) -> Self {
         let said_here = |summary: &Summary| summary.format == Format::Text && summary.file.is_none();
+        let Launch { commands, reporting, .. } = launch;
         Tally {
-            quiet: flags.is_quiet(),
-            trace: flags.is_traced(),
-            sums_up: on_terminal || flags.summary().is_some_and(said_here),
-            naming: Naming::new(flags, on_terminal),
-            command: flags.command_name(),
-            template: flags.template().filter(|template| template.name().is_none()).cloned(),
-            terminal: match (flags.jobs(), flags.timeout()) {
+            quiet: reporting.quiet,
+            trace: launch.trace,
+            sums_up: on_terminal || reporting.summary.as_ref().is_some_and(said_here),
+            names: Names::new(commands, on_terminal),
+            command: commands.name(),
+            template: Some(&commands.template).filter(|template| template.name().is_none()).cloned(),
+            terminal: match (launch.jobs, launch.timeout) {
                 (Some(1), Some(_)) => "without --timeout it may have it",
                 (_, Some(_)) => "with -j 1 and without --timeout it may have it",
                 _ => "with -j 1 it may have it",
             },
-            limits: match flags.limits_as_written().as_str() {
+            limits: match limits {
                 "unlimited" => "no limit".to_owned(),
                 limits => format!("limit {limits}"),
             },
-            jobs: flags.jobs().unwrap_or(JOBS),
-            pace: flags.jobs().is_none().then(|| Plan::fastest(flags.plan())).flatten(),
+            jobs: launch.jobs.unwrap_or(JOBS),
+            pace: launch.jobs.is_none().then(|| policy.fastest()).flatten(),
             hinted: false,
             looked: 0,
             started_at: BTreeMap::new(),
@@ -132,7 +132,7 @@ impl Tally {
 
     pub(super) fn set_next(&mut self, first: Option<(u64, &[u8])>, skipped: u64) {
         self.skipped = skipped;
-        self.next = Some(self.naming.next(first));
+        self.next = Some(self.names.next(first));
     }
 
     /// Something of our own went wrong.
@@ -142,7 +142,7 @@ impl Tally {
 
     /// What a message calls the first unit of `job`.
     pub(super) fn name(&self, job: &Job) -> String {
-        self.naming.first(job)
+        self.names.first(job)
     }
 
     /// Counts an end; returns the lines that tell of it, if any do.
@@ -172,13 +172,13 @@ impl Tally {
         };
         if self.interrupted.is_some() {
             self.stopped += 1;
-            return if self.quiet { Vec::new() } else { self.naming.stopped(job) };
+            return if self.quiet { Vec::new() } else { self.names.stopped(job) };
         }
         self.failed += 1;
         self.timed_out += u64::from(matches!(outcome, Outcome::TimedOut));
         self.killed += u64::from(matches!(outcome, Outcome::Killed(_)));
         self.exit = worse(self.exit, exit);
-        if self.quiet { Vec::new() } else { self.naming.failed(job, &words) }
+        if self.quiet { Vec::new() } else { self.names.failed(job, &words) }
     }
 
     /// What a message calls the command that was run for `job`.
@@ -257,7 +257,7 @@ impl Tally {
         if self.quiet || (is_success && !self.sums_up) {
             return Vec::new();
         }
-        let mut lines: Vec<String> = self.naming.more().into_iter().collect();
+        let mut lines: Vec<String> = self.names.more().into_iter().collect();
         let line = self.interrupted.map_or_else(|| self.sum(elapsed), |why| self.interrupted_line(why));
         let separator = if self.interrupted.is_some() { ", " } else { "; " };
         let next = self.next.as_ref().map(|next| format!("{separator}{next}"));
@@ -326,24 +326,15 @@ fn signal_name(signal: i32) -> String {
     signal_hook::low_level::signal_name(signal).map_or_else(|| format!("signal {signal}"), str::to_owned)
 }
 
-/// A unit in a message: its beginning, control characters escaped.
-pub(super) fn shown(unit: &[u8]) -> String {
-    let text = String::from_utf8_lossy(unit);
-    let text = text.trim_end_matches('\n');
-    let mut chars = text.chars();
-    let beginning: String = chars.by_ref().take(SHOWN).collect();
-    let beginning = printable(&beginning);
-    if chars.next().is_some() { format!("{beginning}…") } else { beginning }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::program::flags;
+    use crate::program::task::Task;
 
     fn tally(args: &[&str]) -> Tally {
-        let args = [&["throttle"], args, &["curl"]].concat();
-        Tally::new(&flags::parse(args.into_iter().map(Into::into)).unwrap(), true)
+        let Task::Launch(launch) = Task::from_words(&[args, &["curl"]].concat()).unwrap() else { panic!("{args:?}") };
+        let policy = &launch.limits.named().unwrap().policy;
+        Tally::new(&launch, policy, &launch.limits.written(policy), true)
     }
 
     /// A tally of `ended` commands of a second each.

@@ -1,6 +1,5 @@
 //! Waiting for one's turn in a bucket, and saying so to who sits at the terminal.
 
-use super::flags::Flags;
 use super::report::{Report, countdown};
 use std::io::IsTerminal;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,9 +10,9 @@ use throttle::flow::pump::{self, PumpError};
 /// It is said after this time, to who has as much to wait for yet.
 const SILENT: Nanos = SECOND;
 
-/// Whether there is somebody to tell.
-pub(super) fn is_told(flags: &Flags) -> bool {
-    flags.bucket().is_some() && !flags.is_quiet() && std::io::stderr().is_terminal()
+/// Whether somebody is told of a long wait for a shared bucket.
+pub(super) fn is_told(quiet: bool) -> bool {
+    !quiet && std::io::stderr().is_terminal()
 }
 
 /// Sleeps until `time`, and tells `say` on the way if that is long.
@@ -26,13 +25,13 @@ pub(super) fn sleep_until(clock: &dyn Clock, time: Nanos, say: impl FnOnce(Strin
     clock.sleep_until(time);
 }
 
-/// Runs the pump.
+/// Runs the pump. `is_told`: says so when a wait is long.
 ///
 /// # Errors
 /// As [`pump::run`].
-pub(super) fn run(flags: &Flags, flow: &mut impl Flow, report: &Report) -> Result<(), PumpError> {
+pub(super) fn run(is_told: bool, flow: &mut impl Flow, report: &Report) -> Result<(), PumpError> {
     let told = Told { report, longest: AtomicU64::new(0) };
-    let clock: &dyn Clock = if is_told(flags) { &told } else { report.supply().clock() };
+    let clock: &dyn Clock = if is_told { &told } else { report.supply().clock() };
     pump::run_on(flow, report.supply(), clock, report.meter())
 }
 

@@ -1,5 +1,5 @@
 use super::*;
-use crate::program::flags;
+use crate::program::task::{Pipe, Task};
 use throttle::clock::{Clock, FakeClock};
 use throttle::flow::framing::Buffer;
 use throttle::flow::pump;
@@ -39,11 +39,15 @@ impl Sink for Slow {
 }
 
 fn report(args: &[&str]) -> (FakeClock, Report) {
-    let args = std::iter::once("throttle").chain(args.iter().copied()).map(Into::into);
-    let flags = flags::parse(args).unwrap();
+    let Task::Pipe(Pipe { limits, delimiter, reporting, .. }) = Task::from_words(args).unwrap() else {
+        panic!("{args:?}")
+    };
+    let policy = &limits.named().unwrap().policy;
+    let unit = UnitName::of(delimiter.framing(policy).unwrap());
     let clock = FakeClock::at(1000 * SECOND);
-    let supply = Supply::new(Box::new(Memory::new(flags.plan(), clock.clone())));
-    (clock, Report::new(&flags, UnitName::of(flags.framing()), None, supply).unwrap())
+    let supply = Supply::new(Box::new(Memory::new(policy, clock.clone())));
+    let progress = Progress::new(&reporting, true, None);
+    (clock, Report::new(&reporting, unit, None, supply, limits.written(policy), progress).unwrap())
 }
 
 /// At 10/s, burst 2: `a` and `b` go at 300 ms, when they come, and take 5 ms to write. `c` is asked for at 305 ms and

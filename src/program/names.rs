@@ -1,16 +1,18 @@
 //! Units in messages: what they are called, and a line for each that failed or was stopped.
 
-use super::flags::Flags;
 use super::report::UnitName;
-use super::tally::shown;
-use throttle::launch::Job;
+use super::task::{Commands, Units};
+use throttle::launch::{Job, printable};
+
+/// How much of a unit is shown.
+const SHOWN: usize = 60;
 
 /// Units that are named one by one on a terminal: more would push everything else out of sight.
 const ON_TERMINAL: u64 = 20;
 
 /// Names units. Elsewhere than on a terminal all are named: it may be a file from which they are run again.
 #[derive(Debug)]
-pub(super) struct Naming {
+pub(super) struct Names {
     /// `line`
     unit: &'static str,
     most: u64,
@@ -24,14 +26,14 @@ struct Named {
     more: u64,
 }
 
-impl Naming {
-    pub(super) fn new(flags: &Flags, on_terminal: bool) -> Self {
-        let unit = match flags.repeat() {
-            Some(_) => "unit",
-            None => UnitName::of(flags.framing()).singular(),
+impl Names {
+    pub(super) fn new(commands: &Commands, on_terminal: bool) -> Self {
+        let unit = match commands.units {
+            Units::Made(_) => "unit",
+            Units::Read(_) => UnitName::of(commands.framing).singular(),
         };
         let most = if on_terminal { ON_TERMINAL } else { u64::MAX };
-        Naming { unit, most, failed: Named::default(), stopped: Named::default() }
+        Names { unit, most, failed: Named::default(), stopped: Named::default() }
     }
 
     /// `line 3 'https://…'`: the first unit of a command.
@@ -103,4 +105,14 @@ impl Named {
         }
         lines
     }
+}
+
+/// A unit in a message: its beginning, control characters escaped.
+pub(super) fn shown(unit: &[u8]) -> String {
+    let text = String::from_utf8_lossy(unit);
+    let text = text.trim_end_matches('\n');
+    let mut chars = text.chars();
+    let beginning: String = chars.by_ref().take(SHOWN).collect();
+    let beginning = printable(&beginning);
+    if chars.next().is_some() { format!("{beginning}…") } else { beginning }
 }

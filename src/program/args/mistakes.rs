@@ -1,5 +1,6 @@
 //! What is told about a command line that clap does not take, in our words: the option, what is wrong, what to write.
 
+use super::definition::command;
 use super::foreign_flags;
 use clap::Error;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
@@ -8,25 +9,12 @@ use std::ffi::OsString;
 use throttle::limits::PlanError;
 use throttle::store::Address;
 
-/// One line for `error`, which `args` have caused. It shows no password.
+/// One line for `error`, which `args` have caused.
 pub(super) fn words(error: &Error, args: &[OsString]) -> String {
-    let text = translated(error, args);
-    // An argument as a whole, or what is attached to an option.
-    let parts =
-        |word: &str| -> Vec<String> { word.char_indices().map(|(place, _)| word[place..].to_owned()).collect() };
-    let repeated =
-        |word: &OsString| parts(&word.to_string_lossy()).into_iter().find(|part| text.contains(part.as_str()));
-    let redacted = |text: String, part: String| text.replace(&part, &Address::redacted(part.as_ref()));
-    args.iter().filter_map(repeated).fold(text.clone(), redacted)
-}
-
-fn translated(error: &Error, args: &[OsString]) -> String {
     let shown = context(error, ContextKind::InvalidArg).unwrap_or_default();
     let flag = name(&shown);
     let value = context(error, ContextKind::InvalidValue).unwrap_or_default();
     match error.kind() {
-        // One of our own.
-        _ if error.context().next().is_none() => plain(error),
         ErrorKind::ValueValidation => {
             invalid(flag, &value, &error.source().map(ToString::to_string).unwrap_or_default())
         }
@@ -49,6 +37,17 @@ fn translated(error: &Error, args: &[OsString]) -> String {
         }
         _ => plain(error),
     }
+}
+
+/// `text` without the passwords that stand in `args`.
+pub(crate) fn redacted(text: &str, args: &[OsString]) -> String {
+    // An argument as a whole, or what is attached to an option.
+    let parts =
+        |word: &str| -> Vec<String> { word.char_indices().map(|(place, _)| word[place..].to_owned()).collect() };
+    let repeated =
+        |word: &OsString| parts(&word.to_string_lossy()).into_iter().find(|part| text.contains(part.as_str()));
+    let redacted = |text: String, part: String| text.replace(&part, &Address::redacted(part.as_ref()));
+    args.iter().filter_map(repeated).fold(text.to_owned(), redacted)
 }
 
 fn invalid(flag: &str, value: &str, why: &str) -> String {
@@ -91,7 +90,7 @@ fn unknown(error: &Error, flag: &str) -> String {
 
 /// Whether `option` stands before the command: not among its words, nor as another option's value.
 pub(super) fn is_own_option(args: &[OsString], option: &str) -> bool {
-    let definition = foreign_flags::with_foreign_flags();
+    let definition = foreign_flags::with_foreign_flags(command());
     let takes_next_word = |word: &str| {
         let mut takers = definition.get_arguments().filter(|arg| arg.get_action().takes_values());
         takers.any(|arg| match word.strip_prefix("--") {
@@ -139,7 +138,7 @@ fn plain(error: &Error) -> String {
 }
 
 /// What is wrong between the options, with their names.
-pub(super) fn in_limits(error: &PlanError) -> String {
+pub(crate) fn in_limits(error: &PlanError) -> String {
     match error {
         PlanError::None | PlanError::UnlimitedAlone | PlanError::InitialAboveBurst { .. } => format!("--rate: {error}"),
         PlanError::BytesBesideUnits { .. } => {
