@@ -31,7 +31,7 @@ pub(crate) struct Args {
     pub(crate) bucket: Option<OsString>,
 
     /// Take one, then become COMMAND
-    #[arg(long, group = "verb", long_help = text::ONCE, help_heading = "Shared")]
+    #[arg(long, long_help = text::ONCE, help_heading = "Shared")]
     pub(crate) once: bool,
 
     /// Rather than wait longer, exit 75
@@ -39,11 +39,11 @@ pub(crate) struct Args {
     pub(crate) max_wait: Option<Duration>,
 
     /// Make the bucket, or change its limits for everyone
-    #[arg(hide_short_help = true, long, group = "verb", long_help = text::SET, help_heading = "Shared")]
+    #[arg(hide_short_help = true, long, long_help = text::SET, help_heading = "Shared")]
     pub(crate) set: bool,
 
     /// Show the bucket: text or json
-    #[arg(long, group = "verb", value_name = "FMT", num_args = 0..=1, default_missing_value = "text", value_parser = values::format, long_help = text::SHOW, help_heading = "Shared")]
+    #[arg(long, value_name = "FMT", num_args = 0..=1, default_missing_value = "text", value_parser = values::format, long_help = text::SHOW, help_heading = "Shared")]
     pub(crate) show: Option<Format>,
 
     /// While the bucket's server is away: wait, fail [default: wait]
@@ -139,14 +139,21 @@ pub(crate) struct Args {
     pub(crate) launch_option: Option<String>,
 }
 
+/// Options about a bucket by itself.
+const VERBS: [&str; 3] = ["once", "set", "show"];
+
 /// The definition of the whole command line.
 pub(crate) fn command() -> clap::Command {
     let command = Args::command().max_term_width(100);
     let is_of_streams =
-        |arg: &&Arg| matches!(arg.get_help_heading(), Some("Input" | "Launch")) || arg.get_id() == "summary";
-    let of_streams: Vec<Id> = command.get_arguments().filter(is_of_streams).map(|arg| arg.get_id().clone()).collect();
-    let verbs = ["once", "set", "show"].into_iter();
-    verbs.fold(command, |command, verb| command.mut_arg(verb, |arg| arg.conflicts_with_all(&of_streams)))
+        |arg: &Arg| matches!(arg.get_help_heading(), Some("Input" | "Launch")) || arg.get_id() == "summary";
+    let is_verb = |id: &Id| VERBS.contains(&id.as_str());
+    let excluded = command.get_arguments().filter(|arg| is_of_streams(arg) || is_verb(arg.get_id()));
+    let excluded: Vec<Id> = excluded.map(|arg| arg.get_id().clone()).collect();
+    command.mut_args(|arg| {
+        let others: Vec<&Id> = excluded.iter().filter(|id| is_verb(arg.get_id()) && *id != arg.get_id()).collect();
+        arg.conflicts_with_all(others)
+    })
 }
 
 /// The first option given that means nothing without a command.
