@@ -2,24 +2,28 @@
 //!
 //! Only this module and those below it know clap, anyhow, the terminal and exit codes.
 
+mod advice;
 mod args;
 mod before_main;
 mod buckets;
-mod commands;
 mod dry_run;
-mod ending;
 mod exit;
 mod input;
+mod launch;
+mod launch_run;
+mod long_wait;
 mod lookup;
 mod names;
 mod once;
+mod outcomes;
 mod pipe;
 mod progress;
 mod report;
+mod say;
+mod signal_thread;
 mod signals;
-mod tally;
 mod task;
-mod turn;
+mod unit_name;
 
 #[cfg(test)]
 mod generated;
@@ -27,9 +31,8 @@ mod generated;
 use args::Refused;
 use exit::Exit;
 use rustix::io::Errno;
+use say::{NoThread, say};
 use std::ffi::OsString;
-use std::fmt::Display;
-use std::io::{IsTerminal, Write};
 use task::{Environment, Task};
 
 /// Runs the program and says how it ends.
@@ -64,16 +67,6 @@ fn refuse(message: String, once: bool) -> Exit {
     if once { Exit::OnceError } else { Exit::Usage }
 }
 
-/// A thread that is needed from the start cannot be had.
-#[derive(Debug)]
-pub(crate) struct NoThread;
-
-impl Display for NoThread {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("cannot start the threads that are needed")
-    }
-}
-
 /// An error, and what helps against it: against one of a bucket, or a limit of the system, wherever it is felt.
 fn told(task: &Task, error: &anyhow::Error) -> String {
     if let Some(cause) = error.chain().find_map(|error| error.downcast_ref()) {
@@ -98,18 +91,10 @@ fn run(task: &Task) -> anyhow::Result<Exit> {
     anyhow::ensure!(!(writes && before_main::stdout_is_closed()), "cannot write to standard output: it is closed");
     match task {
         Task::Pipe(pipe) => pipe::run(pipe),
-        Task::Launch(launch) => commands::run(launch),
+        Task::Launch(launch) => launch::run(launch),
         Task::DryRun(dry_run) => dry_run::run(dry_run),
         Task::Once(once) => once::run(once, |error| buckets::explain(task, error, error)),
         Task::Set(set) => buckets::set(set).map(|()| Exit::Success),
         Task::Show(show) => buckets::show(show).map(|()| Exit::Success),
     }
-}
-
-/// A line on standard error, in one write. What would steer a terminal is shown there. If it cannot be written, there is
-/// nobody to tell.
-pub(crate) fn say(message: impl Display) {
-    let line = format!("throttle: {message}");
-    let line = if std::io::stderr().is_terminal() { throttle::launch::printable(&line) } else { line };
-    let _ = std::io::stderr().write_all(format!("{line}\n").as_bytes());
 }

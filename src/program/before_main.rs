@@ -1,4 +1,4 @@
-//! What the program was started with and nobody can see any more once `main` runs: Rust's runtime ignores SIGPIPE and opens
+//! What the program was started with, and what is lost once `main` runs: Rust's runtime ignores SIGPIPE and opens
 //! /dev/null in place of standard streams that are closed. Daemons are often started with that very /dev/null, so what it
 //! looks like later does not tell one from the other.
 

@@ -1,7 +1,7 @@
-//! Buckets: where limits live that other processes use, too.
+//! Buckets, opened: limits that other processes use, too.
 
 use super::args::Format;
-use super::say;
+use super::say::say;
 use super::task::{Bucket, Kind, Limits, Named, Set, Show, Task};
 use anyhow::{Context, Result, anyhow};
 use serde_json::json;
@@ -18,7 +18,7 @@ use throttle::store::{
 /// A bucket, wherever it is.
 pub(crate) type AnyBucket = dyn Store + Send + Sync;
 
-/// `error` with the name of who named the bucket, and what to do. `words` say more than the error does.
+/// `words`, which describe `error`, with the variable that named the bucket and what to do.
 pub(super) fn explain(task: &Task, error: &StoreError, words: impl Display) -> String {
     match (error, task.bucket()) {
         (StoreError::Refused(_), _) | (_, None) => words.to_string(),
@@ -147,7 +147,7 @@ fn shown(bucket: &Bucket, view: &View) -> String {
         Some(wait) => format!("in {}", clock::shown_wait(wait)),
     };
     let (_, place) = whereabouts(bucket);
-    format!("bucket {} in {place}\n{lines}  who comes now may go: {next}\n", name(bucket))
+    format!("bucket {} in {place}\n{lines}  next unit: {next}\n", name(bucket))
 }
 
 fn shown_json(bucket: &Bucket, view: &View) -> serde_json::Value {

@@ -1,11 +1,11 @@
 //! `--dry-run`: what would run, and when.
 
-use super::commands::{self, BUFFER, Opened};
 use super::exit::Exit;
+use super::launch::{self, BUFFER, Opened};
 use super::names::Names;
-use super::report::{UnitName, counted};
 use super::task::{Commands, DryRun};
-use super::{buckets, signals, tally};
+use super::unit_name::{UnitName, counted};
+use super::{buckets, outcomes, signals};
 use anyhow::{Result, anyhow};
 use std::cell::RefCell;
 use std::io::{self, IsTerminal, Write};
@@ -23,8 +23,8 @@ use throttle::store::{Memory, Supply};
 /// # Errors
 /// What failed of our own.
 pub(super) fn run(dry_run: &DryRun) -> Result<Exit> {
-    commands::hint_at_unused_units(&dry_run.commands, dry_run.quiet);
-    let opened = commands::source(&dry_run.commands, dry_run.quiet)?;
+    launch::hint_at_unused_units(&dry_run.commands, dry_run.quiet);
+    let opened = launch::source(&dry_run.commands, dry_run.quiet)?;
     let policy = buckets::policy(&dry_run.limits, Commands::check)?;
     let name = opened.name.clone();
     match show(&dry_run.commands, &policy, opened) {
@@ -33,7 +33,7 @@ pub(super) fn run(dry_run: &DryRun) -> Result<Exit> {
             Ok(signals::die_of_broken_pipe())
         }
         Err(PumpError::Flow(FlowError::Write(error))) => Err(anyhow!(error).context("cannot write to standard output")),
-        Err(error) => Err(commands::failed(error, &name)),
+        Err(error) => Err(launch::failed(error, &name)),
     }
 }
 
@@ -51,7 +51,7 @@ fn show(commands: &Commands, policy: &Policy, opened: Opened) -> Result<(), Pump
         shown.last = clock.now();
         if let Some(outcome) = cannot_run(template, job, room) {
             shown.failed += 1;
-            let lines = names.each(job, &tally::unfit(job, &outcome));
+            let lines = names.each(job, &outcomes::unfit(job, &outcome));
             return lines.iter().try_for_each(|line| writeln!(out, "# {line}  # {}", in_thousandths(shown.last)));
         }
         shown.count += 1;
@@ -68,7 +68,7 @@ fn show(commands: &Commands, policy: &Policy, opened: Opened) -> Result<(), Pump
     written.map_err(|error| PumpError::Flow(FlowError::Write(error)))
 }
 
-/// Before more is waited for, what is known is shown.
+/// A source that shows what is known before it waits for more.
 struct AfterShowing<'a, S, W: Write> {
     source: S,
     out: &'a RefCell<W>,
@@ -76,7 +76,7 @@ struct AfterShowing<'a, S, W: Write> {
 
 impl<S: Source, W: Write> Source for AfterShowing<'_, S, W> {
     fn read(&mut self, space: &mut [u8], wait: bool) -> io::Result<Option<usize>> {
-        // What it says is found again when the next is written.
+        // If this fails, so does the next write.
         let _ = self.out.borrow_mut().flush();
         self.source.read(space, wait)
     }
@@ -90,12 +90,12 @@ struct Shown {
     last: Nanos,
 }
 
-/// Why it could not be run, where that can be seen beforehand.
+/// Why it cannot be run, if that is known before it runs.
 fn cannot_run(template: &Template, job: &Job, room: usize) -> Option<Outcome> {
     job.refused().or_else(|| (!template.fill(job.units()).fit(room)).then_some(Outcome::TooLong))
 }
 
-/// Behind the command, and a `#`, its time: so the line can be pasted into a shell.
+/// The time, after a `#`, so that the line can be pasted into a shell.
 fn write_rest(out: &mut impl Write, job: &Job, shape: Shape, time: Nanos) -> io::Result<()> {
     let input = if shape.to_stdin { " < its unit" } else { "" };
     let name =

@@ -1,4 +1,4 @@
-//! Where the units come from, and a hint if that is unlikely to be what was meant.
+//! The input, and a hint if it is unlikely to be what was meant.
 
 use anyhow::{Context, Result, bail, ensure};
 use rustix::fd::AsFd;
@@ -17,7 +17,7 @@ pub(crate) struct Input {
     is_stdin: bool,
 }
 
-/// Opens `file`, or standard input where there is none.
+/// Opens `file`, or standard input.
 ///
 /// # Errors
 /// What cannot be opened or read, and why.

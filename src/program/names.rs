@@ -1,7 +1,7 @@
 //! Units in messages: what they are called, and a line for each that failed or was stopped.
 
-use super::report::UnitName;
 use super::task::{Commands, Units};
+use super::unit_name::UnitName;
 use throttle::launch::{Job, printable};
 
 /// How much of a unit is shown.
@@ -38,7 +38,7 @@ impl Names {
 
     /// `line 3 'https://…'`: the first unit of a command.
     pub(super) fn first(&self, job: &Job) -> String {
-        job.names().iter().next().map_or_else(String::new, |(number, name)| self.one(number, name))
+        job.names().iter().next().map_or_else(String::new, |(number, name)| one(self.unit, number, name))
     }
 
     /// `next line not started: 3 'https://…'`
@@ -49,23 +49,17 @@ impl Names {
 
     /// A line for each unit of a command.
     pub(super) fn each(&self, job: &Job, what: &str) -> Vec<String> {
-        self.counted(job).map(|(_, name)| format!("{name}: {what}")).collect()
+        counted(self.unit, job).map(|(_, name)| format!("{name}: {what}")).collect()
     }
 
-    /// The same, of one that failed, as far as so many are named; the others are counted.
+    /// The same for a command that failed. Beyond the most that are named, units are only counted.
     pub(super) fn failed(&mut self, job: &Job, what: &str) -> Vec<String> {
-        let mut failed = std::mem::take(&mut self.failed);
-        let lines = failed.name(self.counted(job), what, self.most);
-        self.failed = failed;
-        lines
+        self.failed.name(counted(self.unit, job), what, self.most)
     }
 
-    /// The same, of one that was ended before its time.
+    /// The same for a command that was ended early.
     pub(super) fn stopped(&mut self, job: &Job) -> Vec<String> {
-        let mut stopped = std::mem::take(&mut self.stopped);
-        let lines = stopped.name(self.counted(job), "stopped", self.most);
-        self.stopped = stopped;
-        lines
+        self.stopped.name(counted(self.unit, job), "stopped", self.most)
     }
 
     /// `5 more lines failed, 3 stopped; 2> FILE names them all`
@@ -77,19 +71,19 @@ impl Names {
             told.map(|(count, what)| format!("{count}{} {what}", std::mem::take(&mut unit))).collect();
         (!told.is_empty()).then(|| format!("{}; 2> FILE names them all", told.join(", ")))
     }
+}
 
-    /// How many units, and what they are called: one each, but for those that are too many to be known by name.
-    fn counted(&self, job: &Job) -> impl Iterator<Item = (u64, String)> {
-        let rest = job.names().rest().map(|rest| {
-            let (first, last) = rest.into_inner();
-            (last - first + 1, format!("{}s {first} to {last}", self.unit))
-        });
-        job.names().iter().map(|(number, name)| (1, self.one(number, name))).chain(rest)
-    }
+/// How many units, and what they are called: one each, except those that are too many to be known by name.
+fn counted(unit: &'static str, job: &Job) -> impl Iterator<Item = (u64, String)> {
+    let rest = job.names().rest().map(|rest| {
+        let (first, last) = rest.into_inner();
+        (last - first + 1, format!("{unit}s {first} to {last}"))
+    });
+    job.names().iter().map(move |(number, name)| (1, one(unit, number, name))).chain(rest)
+}
 
-    fn one(&self, number: u64, name: &[u8]) -> String {
-        format!("{} {number} '{}'", self.unit, shown(name))
-    }
+fn one(unit: &str, number: u64, name: &[u8]) -> String {
+    format!("{unit} {number} '{}'", shown(name))
 }
 
 impl Named {

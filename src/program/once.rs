@@ -2,8 +2,9 @@
 
 use super::buckets::{self, AnyBucket};
 use super::exit::Exit;
+use super::say::say;
 use super::task::Once;
-use super::{lookup, say, signals, turn};
+use super::{advice, long_wait, lookup, signals};
 use anyhow::{Context, Result};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGPIPE, SIGTERM};
 use signal_hook::flag;
@@ -27,10 +28,7 @@ use throttle::store::StoreError;
 /// What failed of our own.
 pub(super) fn run(once: &Once, explain: impl FnOnce(&StoreError) -> String) -> Result<Exit> {
     let found = match once.command.first().map(|name| lookup::find(name)) {
-        Some(Err(missing)) => {
-            say(missing.with_advice("sh -c"));
-            return Ok(missing.exit());
-        }
+        Some(Err(missing)) => return Ok(advice::refuse(&missing, "sh -c")),
         Some(Ok(path)) => Some(path),
         None => None,
     };
@@ -75,15 +73,15 @@ fn is_too_long(once: &Once, error: &StoreError) -> bool {
     }
 }
 
-/// Sleeps until the grant. Who is interrupted gives back what can be given back, and dies of the signal.
+/// Sleeps until the grant. On a signal, gives back what can be given back, and dies of it.
 ///
-/// No signal is lost: not before this is the only thread is it looked whether one has come, and from then on the handler
-/// itself ends the program, until the command has taken its place.
+/// No signal is lost: once this is the only thread, it checks whether one has come, and from then on the handler itself
+/// ends the program, until the command replaces it.
 fn wait(once: &Once, store: &Arc<AnyBucket>, grant: Grant) -> Result<()> {
-    let attendant = Attendant::start(store, grant).context("cannot handle signals")?;
+    let attendant = SignalThread::start(store, grant).context("cannot handle signals")?;
     sharpen_this_thread();
-    if turn::is_told(once.quiet) {
-        turn::sleep_until(store.clock(), grant.at, say);
+    if long_wait::is_announced(once.quiet) {
+        long_wait::sleep_until(store.clock(), grant.at, say);
     } else {
         store.clock().sleep_until(grant.at);
     }
@@ -93,9 +91,9 @@ fn wait(once: &Once, store: &Arc<AnyBucket>, grant: Grant) -> Result<()> {
     Ok(())
 }
 
-/// Who answers signals while the program sleeps.
-struct Attendant {
-    /// Whether the wait is over, or it was interrupted: who says so first decides.
+/// The thread that answers signals while the program sleeps.
+struct SignalThread {
+    /// Set by the end of the wait or by a signal, whichever comes first.
     over: Arc<AtomicBool>,
     /// Whether signals end the program in the handler.
     dismissed: Arc<AtomicBool>,
@@ -105,7 +103,7 @@ struct Attendant {
     thread: JoinHandle<()>,
 }
 
-impl Attendant {
+impl SignalThread {
     fn start(store: &Arc<AnyBucket>, grant: Grant) -> io::Result<Self> {
         let wanted: Vec<i32> =
             [SIGINT, SIGTERM, SIGHUP].into_iter().filter(|signal| !signals::is_ignored(*signal)).collect();
@@ -113,7 +111,7 @@ impl Attendant {
         let came = Arc::new(AtomicUsize::new(0));
         let mut signals = signals::held_back(&wanted, || {
             for signal in &wanted {
-                // In this order: what the handler does not see as dismissed was noted before.
+                // In this order: the signal is noted before the handler looks at `dismissed`.
                 flag::register_usize(*signal, Arc::clone(&came), usize::try_from(*signal).unwrap_or(0))?;
                 flag::register_conditional_default(*signal, Arc::clone(&dismissed))?;
             }
@@ -125,20 +123,20 @@ impl Attendant {
                 interrupt(&*store, &grant, &ended, signal);
             }
         };
-        let thread = thread::Builder::new().name("attendant".to_owned()).spawn(answer)?;
-        Ok(Attendant { over, dismissed, came, handle, thread })
+        let thread = thread::Builder::new().name("signals".to_owned()).spawn(answer)?;
+        Ok(SignalThread { over, dismissed, came, handle, thread })
     }
 
-    /// The wait is over. Gives the signal that has come meanwhile; does not return where it came in time to interrupt.
+    /// The wait is over. Returns the signal that has come meanwhile; does not return if it came before the end of the wait.
     fn dismiss(self) -> Option<i32> {
         if self.over.swap(true, Ordering::SeqCst) {
-            // The attendant ends the program.
+            // The signal thread ends the program.
             loop {
                 thread::park();
             }
         }
         self.handle.close();
-        // What it meant to say it has said; a panic of its own would have been shown.
+        // A panic in it was already shown.
         let _ = self.thread.join();
         self.dismissed.store(true, Ordering::SeqCst);
         i32::try_from(self.came.load(Ordering::SeqCst)).ok().filter(|signal| *signal > 0)
@@ -156,7 +154,7 @@ fn interrupt(store: &AnyBucket, grant: &Grant, over: &AtomicBool, signal: i32) {
     }
 }
 
-/// Returns only where that fails.
+/// Returns only if that fails.
 fn become_command(path: &OsStr, command: &[OsString]) -> Exit {
     let (name, args) = command.split_first().map_or((path, &[][..]), |(name, args)| (name.as_os_str(), args));
     let mut command = if signals::is_ignored(SIGPIPE) {

@@ -4,9 +4,11 @@ use super::buckets;
 use super::exit::Exit;
 use super::input;
 use super::progress::Progress;
-use super::report::{Report, Total, UnitName};
+use super::report::{self, Report, Total};
+use super::say::say;
 use super::task::Pipe;
-use super::{say, signals, turn};
+use super::unit_name::UnitName;
+use super::{long_wait, signal_thread, signals};
 use anyhow::{Context, Result};
 use rustix::fd::AsFd;
 use rustix::fs::OFlags;
@@ -19,10 +21,10 @@ use throttle::flow::pump::PumpError;
 use throttle::flow::{Copying, Descriptor, Flow, FlowError, Sink, Source, Splice, enlarge, tee};
 use throttle::limits::Policy;
 
-/// Large enough that a copy is not felt, small enough to stay in the cache of one core.
+/// Large enough that copying costs little, small enough to stay in the cache of one core.
 const BUFFER: usize = 96 * 1024;
 
-/// How wide pipes are made between which bytes are moved; what is copied should stay in the cache instead.
+/// The size of pipes between which bytes are moved. For copies they stay small enough for the cache.
 const WIDE: usize = 1024 * 1024;
 
 /// Passes the input on until its end.
@@ -32,6 +34,7 @@ const WIDE: usize = 1024 * 1024;
 pub(super) fn run(pipe: &Pipe) -> Result<Exit> {
     let Pipe { limits, reporting, .. } = pipe;
     let input = input::open(pipe.file.as_deref())?;
+    let summary = report::open_summary(reporting)?;
     let (supply, framing) = buckets::supply(limits, |policy| pipe.delimiter.framing(policy))?;
     let (policy, unit) = (supply.store().policy(), UnitName::of(framing));
     if !reporting.quiet {
@@ -41,10 +44,10 @@ pub(super) fn run(pipe: &Pipe) -> Result<Exit> {
     throttle::clock::sharpen_this_thread();
     let progress = Progress::new(reporting, pipe.file.is_none(), None);
     let total = input.size.map(Total::Bytes);
-    let report = Arc::new(Report::new(reporting, unit, total, supply, limits.written(&policy), progress)?);
-    signals::attend(Arc::clone(&report), None).context("cannot handle signals")?;
-    let is_told = limits.bucket().is_some() && turn::is_told(reporting.quiet);
-    let run = Run { framing, is_told, input: input.name, report: &report };
+    let report = Arc::new(Report::new(unit, total, supply, limits.written(&policy), summary, progress));
+    signal_thread::start(Arc::clone(&report), None).context("cannot handle signals")?;
+    let is_announced = limits.bucket().is_some() && long_wait::is_announced(reporting.quiet);
+    let run = Run { framing, is_announced, input: input.name, report: &report };
     match run.pass_on(input.fd, is_fast(&policy)) {
         Ok(exit) => report.close().map(|()| exit),
         Err(error) => {
@@ -71,8 +74,8 @@ fn is_fast(policy: &Policy) -> bool {
 /// What the run works with.
 struct Run<'a> {
     framing: Framing,
-    /// Whether somebody is told of a long wait.
-    is_told: bool,
+    /// Whether long waits are announced.
+    is_announced: bool,
     /// What the input is called.
     input: String,
     report: &'a Report,
@@ -106,7 +109,7 @@ impl Run<'_> {
     }
 
     fn drive(&self, flow: &mut impl Flow) -> Result<Exit> {
-        let Err(error) = turn::run(self.is_told, flow, self.report) else { return Ok(Exit::Success) };
+        let Err(error) = long_wait::run(self.is_announced, flow, self.report) else { return Ok(Exit::Success) };
         let (what, error) = match error {
             PumpError::Flow(FlowError::Write(error)) if error.kind() == ErrorKind::BrokenPipe => {
                 self.report.close_or_say();

@@ -7,7 +7,7 @@ mod stream;
 
 pub(crate) use bucket::{Bucket, Environment, Kind};
 pub(crate) use limits::{Limits, Named};
-pub(crate) use stream::{Commands, DryRun, Launch, Pipe, Reporting, Units};
+pub(crate) use stream::{Commands, DryRun, JOBS, Launch, Pipe, Reporting, Units};
 
 use super::args::{Args, Format};
 use std::ffi::OsString;
@@ -42,7 +42,7 @@ pub(crate) struct Once {
 pub(crate) struct Set {
     pub(crate) bucket: Bucket,
     pub(crate) policy: Policy,
-    /// Which limits name what is there at the start, and so start anew.
+    /// Which limits name what they start with, and so start anew.
     pub(crate) fresh: Vec<bool>,
 }
 
@@ -104,7 +104,7 @@ impl Once {
     /// Whether one can be taken under these limits.
     ///
     /// # Errors
-    /// One byte is meant by nobody.
+    /// The limits count bytes.
     pub(crate) fn check(policy: &Policy) -> Result<(), String> {
         if policy.counts_bytes() {
             return Err("--once: the limit counts bytes, and a call is a unit; write for example -r 5/s".to_owned());
@@ -130,24 +130,6 @@ impl Show {
             Some(_) => Err("--show changes nothing; leave -r out".to_owned()),
             None if !args.command.is_empty() => Err("--show runs nothing; leave the command out".to_owned()),
             None => Ok(Show { bucket, format }),
-        }
-    }
-}
-
-#[cfg(test)]
-impl Task {
-    /// The task of a whole command line without the program's name.
-    pub(crate) fn from_words(words: &[&str]) -> Result<Self, String> {
-        Task::from_environment(words, &Environment::default())
-    }
-
-    fn from_environment(words: &[&str], environment: &Environment) -> Result<Self, String> {
-        use super::args::{Refused, parse, redacted};
-        let words: Vec<OsString> = std::iter::once(&"throttle").chain(words).map(OsString::from).collect();
-        match parse(&words) {
-            Ok(args) => Task::new(args, environment).map_err(|message| redacted(&message, &words)),
-            Err(Refused::Mistake(message, _)) => Err(message),
-            Err(Refused::Answer(answer)) => panic!("{answer}"),
         }
     }
 }

@@ -22,7 +22,7 @@ pub(crate) struct Args {
     #[arg(short, long, value_name = "LIMIT", allow_hyphen_values = true, value_parser = values::limit(), long_help = text::RATE, help_heading = "Limit")]
     pub(crate) rate: Vec<Limit>,
 
-    /// Most that go at once after rest [default: 10 ms of rate]
+    /// Most that go at once after a pause [default: 10 ms of rate]
     #[arg(short, long, value_name = "N", allow_negative_numbers = true, value_parser = |text: &str| text.parse::<Amount>(), long_help = text::BURST, help_heading = "Limit")]
     pub(crate) burst: Option<Amount>,
 
@@ -34,7 +34,7 @@ pub(crate) struct Args {
     #[arg(long, long_help = text::ONCE, help_heading = "Shared")]
     pub(crate) once: bool,
 
-    /// Rather than wait longer, exit 75
+    /// Exit 75 instead of waiting longer
     #[arg(hide_short_help = true, long, value_name = "TIME", requires = "once", allow_negative_numbers = true, value_parser = values::max_wait, long_help = text::MAX_WAIT, help_heading = "Shared")]
     pub(crate) max_wait: Option<Duration>,
 
@@ -90,15 +90,15 @@ pub(crate) struct Args {
     #[arg(hide_short_help = true, long, long_help = text::STDIN, help_heading = "Launch")]
     pub(crate) stdin: bool,
 
-    /// Output in the order of the input
+    /// Print output in input order
     #[arg(short, long, conflicts_with_all = ["line_buffer", "ungroup"], long_help = text::KEEP_ORDER, help_heading = "Launch")]
     pub(crate) keep_order: bool,
 
-    /// Output line by line
+    /// Print output line by line
     #[arg(hide_short_help = true, long, conflicts_with = "ungroup", long_help = text::LINE_BUFFER, help_heading = "Launch")]
     pub(crate) line_buffer: bool,
 
-    /// Output directly, mixed
+    /// Let commands write directly, mixed
     #[arg(hide_short_help = true, short, long, conflicts_with = "tag", long_help = text::UNGROUP, help_heading = "Launch")]
     pub(crate) ungroup: bool,
 
@@ -126,7 +126,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FMT[:FILE]", num_args = 0..=1, require_equals = true, default_missing_value = "text", value_parser = values::summary(), long_help = text::SUMMARY, help_heading = "Report")]
     pub(crate) summary: Option<Summary>,
 
-    /// No hints, no word on failed commands
+    /// No hints, no messages about failed commands
     #[arg(short, long, long_help = text::QUIET, help_heading = "Report")]
     pub(crate) quiet: bool,
 

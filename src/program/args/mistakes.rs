@@ -1,4 +1,4 @@
-//! What is told about a command line that clap does not take, in our words: the option, what is wrong, what to write.
+//! Messages about a command line that clap refuses, in our words: the option, what is wrong, what to write.
 
 use super::definition::command;
 use super::foreign_flags;
@@ -72,7 +72,7 @@ fn conflict(error: &Error, flag: &str, args: &[OsString]) -> String {
     }
 }
 
-/// clap calls much alike; only what may be a slip of the finger is suggested.
+/// Of what clap finds similar, only what may be a typing mistake is suggested.
 fn unknown(error: &Error, flag: &str) -> String {
     let is_slip = |known: &&String| {
         let (known, typed) = (known.trim_start_matches('-'), flag.trim_start_matches('-'));
@@ -137,7 +137,7 @@ fn plain(error: &Error) -> String {
     text.split("\n\n").next().unwrap_or_default().trim_end().to_owned()
 }
 
-/// What is wrong between the options, with their names.
+/// What is wrong with the limits, with the names of the options.
 pub(crate) fn in_limits(error: &PlanError) -> String {
     match error {
         PlanError::None | PlanError::UnlimitedAlone | PlanError::InitialAboveBurst { .. } => format!("--rate: {error}"),

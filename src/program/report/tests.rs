@@ -1,7 +1,7 @@
 use super::*;
 use crate::program::task::{Pipe, Task};
 use throttle::clock::{Clock, FakeClock};
-use throttle::flow::framing::Buffer;
+use throttle::flow::framing::{Buffer, Framing};
 use throttle::flow::pump;
 use throttle::flow::{Copying, Sink, Source};
 use throttle::store::{Memory, Supply};
@@ -47,7 +47,7 @@ fn report(args: &[&str]) -> (FakeClock, Report) {
     let clock = FakeClock::at(1000 * SECOND);
     let supply = Supply::new(Box::new(Memory::new(policy, clock.clone())));
     let progress = Progress::new(&reporting, true, None);
-    (clock, Report::new(&reporting, unit, None, supply, limits.written(policy), progress).unwrap())
+    (clock, Report::new(unit, None, supply, limits.written(policy), None, progress))
 }
 
 /// At 10/s, burst 2: `a` and `b` go at 300 ms, when they come, and take 5 ms to write. `c` is asked for at 305 ms and

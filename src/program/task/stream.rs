@@ -9,6 +9,9 @@ use throttle::flow::framing::Framing;
 use throttle::launch::{Output, Place, Reading, Shape, Template};
 use throttle::limits::Policy;
 
+/// Commands at once by default.
+pub(crate) const JOBS: u32 = 16;
+
 /// Pass units on.
 #[derive(Clone, Debug)]
 pub(crate) struct Pipe {
@@ -71,7 +74,7 @@ pub(crate) enum Delimiter {
     Nothing,
 }
 
-/// What the user is told about a stream.
+/// What is reported about a stream.
 #[derive(Clone, Debug)]
 pub(crate) struct Reporting {
     pub(crate) progress: ProgressWhen,

@@ -1,5 +1,22 @@
 use super::*;
+use crate::program::args::{Refused, parse, redacted};
 use throttle::flow::framing::Framing;
+
+impl Task {
+    /// The task of a whole command line without the program's name.
+    pub(crate) fn from_words(words: &[&str]) -> Result<Self, String> {
+        Task::from_environment(words, &Environment::default())
+    }
+
+    fn from_environment(words: &[&str], environment: &Environment) -> Result<Self, String> {
+        let words: Vec<OsString> = std::iter::once(&"throttle").chain(words).map(OsString::from).collect();
+        match parse(&words) {
+            Ok(args) => Task::new(args, environment).map_err(|message| redacted(&message, &words)),
+            Err(Refused::Mistake(message, _)) => Err(message),
+            Err(Refused::Answer(answer)) => panic!("{answer}"),
+        }
+    }
+}
 
 fn mistake(args: &[&str]) -> Option<String> {
     Task::from_words(args).err()

@@ -1,31 +1,29 @@
 //! Launch mode: a command for each unit.
 
 use super::args::Repeat;
-use super::ending::{Beside, Enders};
 use super::exit::Exit;
 use super::input;
+use super::launch_run::LaunchRun;
 use super::lookup::{self, Missing};
+use super::outcomes::Outcomes;
 use super::progress::Progress;
-use super::report::{Report, Total, UnitName};
-use super::tally::Tally;
-use super::task::{Commands, Launch, Units};
-use super::{NoThread, buckets, pipe, say, signals, turn};
+use super::report::{self, Report, Total};
+use super::say::{NoThread, say};
+use super::task::{Commands, JOBS, Launch, Units};
+use super::unit_name::UnitName;
+use super::{advice, buckets, long_wait, pipe, signal_thread, signals};
 use anyhow::{Context, Result, anyhow};
 use signal_hook::consts::SIGPIPE;
 use std::ffi::OsString;
 use std::io::{self, IsTerminal};
-use std::sync::atomic::{AtomicBool, AtomicI32};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use throttle::flow::framing::Buffer;
 use throttle::flow::pump::PumpError;
 use throttle::flow::{Descriptor, FlowError, Source};
-use throttle::launch::{Launcher, Launching, Numbers, Options, Times, events};
+use throttle::launch::{Launching, Numbers, Options, Times};
 
 /// Enough for many units of the usual size; a longer one does not have to fit.
 pub(super) const BUFFER: usize = 192 * 1024;
-
-/// Commands at once by default.
-pub(super) const JOBS: u32 = 16;
 
 /// Runs the commands.
 ///
@@ -36,12 +34,10 @@ pub(super) fn run(launch: &Launch) -> Result<Exit> {
     hint_at_unused_units(commands, reporting.quiet);
     let program = match find(commands) {
         Ok(path) => path,
-        Err(missing) => {
-            say(missing.with_advice("-c"));
-            return Ok(missing.exit());
-        }
+        Err(missing) => return Ok(advice::refuse(&missing, "-c")),
     };
     let source = source(commands, reporting.quiet)?;
+    let summary = report::open_summary(reporting)?;
     let (supply, ()) = buckets::supply(&launch.limits, Commands::check)?;
     let policy = supply.store().policy();
     if !reporting.quiet {
@@ -63,10 +59,10 @@ pub(super) fn run(launch: &Launch) -> Result<Exit> {
     throttle::clock::sharpen_this_thread();
     let progress = Progress::new(reporting, commands.units.are_from_stdin(), Some(launch.output));
     let written = launch.limits.written(&policy);
-    let tally = Tally::new(launch, &policy, &written, io::stderr().is_terminal());
-    let report = Report::new(reporting, UnitName::Command, source.total, supply, written, progress)?;
-    let is_told = launch.limits.bucket().is_some() && turn::is_told(reporting.quiet);
-    drive(commands, source, options, report.with_tally(tally), is_told)
+    let outcomes = Outcomes::new(launch, &policy, &written, io::stderr().is_terminal());
+    let report = Report::new(UnitName::Command, source.total, supply, written, summary, progress);
+    let is_announced = launch.limits.bucket().is_some() && long_wait::is_announced(reporting.quiet);
+    drive(commands, source, options, report.with_outcomes(outcomes), is_announced)
 }
 
 /// Tests do not wait for real seconds: this variable, which is for them alone, says how many times shorter all waits are.
@@ -86,7 +82,7 @@ fn find(commands: &Commands) -> Result<Option<OsString>, Missing> {
     match (commands.template.name(), commands.words.first()) {
         (Some(name), _) => lookup::find(name).map(Some),
         // "curl -sS {}": there is no such file, whatever the unit is.
-        (None, Some(word)) if lookup::is_command_line(word) => Err(Missing::NotFound(word.clone())),
+        (None, Some(word)) if advice::is_command_line(word) => Err(Missing::NotFound(word.clone())),
         _ => Ok(None),
     }
 }
@@ -119,82 +115,33 @@ pub(super) fn source(commands: &Commands, quiet: bool) -> Result<Opened> {
     }
 }
 
-fn drive(commands: &Commands, opened: Opened, options: Options, report: Report, is_told: bool) -> Result<Exit> {
+fn drive(commands: &Commands, opened: Opened, options: Options, report: Report, is_announced: bool) -> Result<Exit> {
     let shape = commands.shape;
-    let (enders, wanted) = Enders::new();
-    let watch = Arc::new(Watch {
-        enders,
-        looks_for_cr: AtomicBool::new(
-            !report.tally().is_some_and(|tally| tally.is_quiet()) && !shape.to_stdin && shape.skip_blank,
-        ),
-        report: Arc::new(report),
-        launcher: OnceLock::new(),
-        signal: AtomicI32::new(0),
-        in_our_group: options.in_our_group,
-        times: options.times,
-    });
     signals::notice_ends().context("cannot handle signals")?;
-    watch.start_enders(wanted).context(NoThread)?;
-    let (sender, receiver) = events();
-    watch.receive(receiver).context(NoThread)?;
-    let screen = Arc::new(Beside(Arc::clone(&watch.report)));
-    let launcher = Launcher::new(options, screen, sender).context(NoThread)?;
-    // Set once, here.
-    let _ = watch.launcher.set(launcher.clone());
-    signals::attend(Arc::clone(&watch.report), Some(Arc::clone(&watch))).context("cannot handle signals")?;
+    let hints_at_cr = !shape.to_stdin && shape.skip_blank;
+    let (run, launcher) = LaunchRun::start(report, options, hints_at_cr).context(NoThread)?;
+    signal_thread::start(Arc::clone(&run.report), Some(Arc::clone(&run))).context("cannot handle signals")?;
     let mut flow = Launching::new(opened.source, Buffer::new(commands.framing, BUFFER), shape, launcher.clone());
-    let result = turn::run(is_told, &mut flow, &watch.report);
+    let result = long_wait::run(is_announced, &mut flow, &run.report);
     launcher.flush();
-    if let Some(mut tally) = watch.report.tally() {
-        tally.set_skipped(flow.skipped());
+    if let Some(mut outcomes) = run.report.outcomes() {
+        outcomes.set_skipped(flow.skipped());
     }
     launcher.drain();
     launcher.flush();
     if !launcher.stop() {
-        // Something else ends the program.
+        // Another thread ends the program.
         loop {
             std::thread::park();
         }
     }
     if let Err(error) = result {
-        watch.fail();
-        watch.report.close_or_say();
+        run.fail();
+        run.report.close_or_say();
         return Err(failed(error, &opened.name));
     }
-    watch.report.close()?;
-    Ok(watch.exit())
-}
-
-/// What the receiver and the signal thread need to know of.
-#[derive(Debug)]
-pub(super) struct Watch {
-    pub(super) enders: Enders,
-    pub(super) report: Arc<Report>,
-    launcher: OnceLock<Launcher>,
-    /// The first that came to end us; 0 for none.
-    pub(super) signal: AtomicI32,
-    pub(super) in_our_group: bool,
-    pub(super) times: Times,
-    /// Whether a unit that ends in CR is worth a hint.
-    pub(super) looks_for_cr: AtomicBool,
-}
-
-impl Watch {
-    /// `None` before the first command.
-    pub(super) fn launcher(&self) -> Option<Launcher> {
-        self.launcher.get().cloned()
-    }
-
-    /// Something of our own went wrong, which comes before whatever commands do.
-    pub(super) fn fail(&self) {
-        if let Some(mut tally) = self.report.tally() {
-            tally.fail();
-        }
-    }
-
-    pub(super) fn exit(&self) -> Exit {
-        self.report.tally().map_or(Exit::Success, |tally| tally.exit())
-    }
+    run.report.close()?;
+    Ok(run.exit())
 }
 
 /// Why the pump ended, with the `name` of the input.

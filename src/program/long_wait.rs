@@ -1,4 +1,4 @@
-//! Waiting for one's turn in a bucket, and saying so to who sits at the terminal.
+//! Long waits for a shared bucket, which are announced on a terminal.
 
 use super::report::{Report, countdown};
 use std::io::IsTerminal;
@@ -7,15 +7,15 @@ use throttle::clock::{Clock, Nanos, SECOND};
 use throttle::flow::Flow;
 use throttle::flow::pump::{self, PumpError};
 
-/// It is said after this time, to who has as much to wait for yet.
+/// A wait is announced after this time, if it lasts as long again.
 const SILENT: Nanos = SECOND;
 
-/// Whether somebody is told of a long wait for a shared bucket.
-pub(super) fn is_told(quiet: bool) -> bool {
+/// Whether long waits for a shared bucket are announced.
+pub(super) fn is_announced(quiet: bool) -> bool {
     !quiet && std::io::stderr().is_terminal()
 }
 
-/// Sleeps until `time`, and tells `say` on the way if that is long.
+/// Sleeps until `time`, and calls `say` meanwhile if that is long.
 pub(super) fn sleep_until(clock: &dyn Clock, time: Nanos, say: impl FnOnce(String)) {
     let begin = clock.now().saturating_add(SILENT);
     if time >= begin.saturating_add(SILENT) {
@@ -25,25 +25,24 @@ pub(super) fn sleep_until(clock: &dyn Clock, time: Nanos, say: impl FnOnce(Strin
     clock.sleep_until(time);
 }
 
-/// Runs the pump. `is_told`: says so when a wait is long.
+/// Runs the pump. `is_announced`: long waits are.
 ///
 /// # Errors
 /// As [`pump::run`].
-pub(super) fn run(is_told: bool, flow: &mut impl Flow, report: &Report) -> Result<(), PumpError> {
-    let told = Told { report, longest: AtomicU64::new(0) };
-    let clock: &dyn Clock = if is_told { &told } else { report.supply().clock() };
+pub(super) fn run(is_announced: bool, flow: &mut impl Flow, report: &Report) -> Result<(), PumpError> {
+    let announcing = Announcing { report, longest: AtomicU64::new(0) };
+    let clock: &dyn Clock = if is_announced { &announcing } else { report.supply().clock() };
     pump::run_on(flow, report.supply(), clock, report.meter())
 }
 
-/// The clock of a stream that says so when its turn is long in coming: not each time, but when the wait is much longer than
-/// any before.
+/// The clock of a stream that announces a long wait: not each time, but if it is much longer than any before.
 #[derive(Debug)]
-struct Told<'a> {
+struct Announcing<'a> {
     report: &'a Report,
     longest: AtomicU64,
 }
 
-impl Clock for Told<'_> {
+impl Clock for Announcing<'_> {
     fn now(&self) -> Nanos {
         self.report.now()
     }
@@ -68,7 +67,7 @@ mod tests {
     use throttle::clock::FakeClock;
 
     #[test]
-    fn only_a_long_wait_is_told_and_after_a_second() {
+    fn only_a_long_wait_is_announced_and_after_a_second() {
         for (wait, told) in
             [(2 * SECOND - 1, None), (2 * SECOND, Some((SECOND, "1 s"))), (61 * SECOND, Some((SECOND, "1 min")))]
         {

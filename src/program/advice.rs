@@ -1,6 +1,8 @@
 //! What to write instead of a word that is no command.
 
-use super::{find, runs};
+use super::exit::Exit;
+use super::lookup::{Missing, find, runs};
+use super::say::say;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -11,8 +13,15 @@ const BUILTINS: [&str; 16] = [
     "umask", "unset",
 ];
 
-/// What to write instead of `name`, which is not found. `dash_c` is how a script is run: `-c`, or `sh -c`.
-pub(crate) fn advice(name: &OsStr, dash_c: &str) -> Option<String> {
+/// Says why a command will not run, and what to write instead. `dash_c` is how a script is run: `-c`, or `sh -c`.
+pub(super) fn refuse(missing: &Missing, dash_c: &str) -> Exit {
+    let advice = if let Missing::NotFound(name) = missing { advice(name, dash_c) } else { None };
+    say(advice.map_or_else(|| missing.to_string(), |advice| format!("{missing}; {advice}")));
+    missing.exit()
+}
+
+/// What to write instead of `name`, which is not found.
+fn advice(name: &OsStr, dash_c: &str) -> Option<String> {
     let text = name.to_str()?;
     if BUILTINS.contains(&text) {
         return Some(format!("it is built into the shell; write {dash_c} '{text} …'"));
