@@ -39,6 +39,8 @@ pub use options::{Options, Output};
 pub use outcome::Outcome;
 pub use output::Screen;
 pub use showing::Showing;
-pub use template::{Place, Reading, Template, TemplateError, Words, quoted, quoted_for_terminal, steers_terminal};
+pub use template::{
+    Place, Reading, Template, TemplateError, Words, quote_for_terminal, quoted, quoted_for_terminal, steers_terminal,
+};
 pub use times::Times;
 pub use units::{Units, room_for_words};

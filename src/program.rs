@@ -28,23 +28,25 @@ mod unit_name;
 #[cfg(test)]
 mod generated;
 
+use anyhow::Context;
 use args::Refused;
 use exit::Exit;
 use rustix::io::Errno;
 use say::{NoThread, say};
 use std::ffi::OsString;
+use std::io::{self, Write};
 use task::{Environment, Task};
 
 /// Runs the program and says how it ends.
 pub(crate) fn main() -> Exit {
-    signals::survive_questions();
     let words: Vec<OsString> = std::env::args_os().collect();
     let args = match args::parse(&words) {
         Ok(args) => args,
         Err(Refused::Answer(answer)) => {
-            // If this cannot be printed, there is nobody to tell.
-            let _ = answer.print();
-            return Exit::Success;
+            return print(|| answer.print()).unwrap_or_else(|error| {
+                say(format_args!("{error:#}"));
+                Exit::Error
+            });
         }
         Err(Refused::Mistake(message, once)) => return refuse(message, once),
     };
@@ -65,6 +67,20 @@ pub(crate) fn main() -> Exit {
 fn refuse(message: String, once: bool) -> Exit {
     say(message);
     if once { Exit::OnceError } else { Exit::Usage }
+}
+
+/// Writes an answer such as `--help` to standard output.
+fn print(write: impl FnOnce() -> io::Result<()>) -> anyhow::Result<Exit> {
+    expect_standard_output()?;
+    match write().and_then(|()| io::stdout().flush()) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(signals::die_of_broken_pipe()),
+        printed => printed.context("cannot write to standard output").map(|()| Exit::Success),
+    }
+}
+
+fn expect_standard_output() -> anyhow::Result<()> {
+    anyhow::ensure!(!before_main::stdout_is_closed(), "cannot write to standard output: it is closed");
+    Ok(())
 }
 
 /// An error, and what helps against it: against one of a bucket, or a limit of the system, wherever it is felt.
@@ -88,7 +104,9 @@ fn run(task: &Task) -> anyhow::Result<Exit> {
         Task::Once(once) => !once.command.is_empty(),
         _ => true,
     };
-    anyhow::ensure!(!(writes && before_main::stdout_is_closed()), "cannot write to standard output: it is closed");
+    if writes {
+        expect_standard_output()?;
+    }
     match task {
         Task::Pipe(pipe) => pipe::run(pipe),
         Task::Launch(launch) => launch::run(launch),

@@ -20,6 +20,7 @@ use crate::flow::{Filled, Flow, FlowError, Passed, Source};
 use rustix::process::{Pid, Signal};
 use std::borrow::Cow;
 use std::ffi::OsStr;
+use std::fs::File;
 use std::io::{self, ErrorKind};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
@@ -77,6 +78,16 @@ impl Launcher {
         let (loads, budget, wanted_terminal) = (Arc::default(), Budget::new(MEMORY), Mutex::default());
         let shared = Arc::new(Shared { options, slots, budget, output, events, wanted_terminal });
         Ok(Launcher { shared, loads, tasks })
+    }
+
+    /// For the time when nothing runs yet, and all else is open: without this room each command would fail.
+    ///
+    /// # Errors
+    /// The system has no room for the files that one command takes: its input, and a pipe for each output that we read.
+    pub fn expect_room_for_a_command(&self) -> io::Result<()> {
+        let pipes = if self.shared.options.output == Output::Direct { 0 } else { 2 };
+        let _input = File::open("/dev/null")?;
+        (0..pipes).map(|_| io::pipe()).collect::<io::Result<Vec<_>>>().map(drop)
     }
 
     /// Commands that run now.

@@ -357,7 +357,9 @@ fn quote(word: &[u8]) -> Vec<u8> {
     quoter.quote(word).map(Cow::into_owned).unwrap_or_default()
 }
 
-fn quote_for_terminal(word: &[u8]) -> Vec<u8> {
+/// One word as one would type it, in one line.
+#[must_use]
+pub fn quote_for_terminal(word: &[u8]) -> Vec<u8> {
     if is_printable(word) { quote(word) } else { escaped(word) }
 }
 

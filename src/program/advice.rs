@@ -1,7 +1,7 @@
 //! What to write instead of a word that is no command.
 
 use super::exit::Exit;
-use super::lookup::{Missing, find, runs};
+use super::lookup::{Missing, find, quoted, runs};
 use super::say::say;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -20,6 +20,9 @@ pub(super) fn refuse(missing: &Missing, dash_c: &str) -> Exit {
     missing.exit()
 }
 
+/// What only a shell gives a meaning to.
+const FOR_SHELLS: [char; 7] = ['|', '&', ';', '<', '>', '$', '`'];
+
 /// What to write instead of `name`, which is not found.
 fn advice(name: &OsStr, dash_c: &str) -> Option<String> {
     let text = name.to_str()?;
@@ -32,15 +35,17 @@ fn advice(name: &OsStr, dash_c: &str) -> Option<String> {
     if let Some((variable, _)) = text.split_once('=').filter(|(variable, _)| is_variable(variable)) {
         return Some(format!("to set {variable} write env {text} COMMAND"));
     }
-    if is_command_line(name) {
-        let script = text.replace("'{}'", "{}").replace("\"{}\"", "{}").replace("{}", "\"$1\"");
-        let unit = if dash_c == "-c" && script == text { " \"$1\"" } else { "" };
-        return Some(format!("drop the quotes around it, or write {dash_c} {}", quoted(&format!("{script}{unit}"))));
-    }
     let path = Path::new(name);
+    let needs_shell = text.contains(FOR_SHELLS);
     match runs(path) {
-        Some(_) => Some(format!("the one in this folder is ./{text}")),
+        Some(_) => Some(format!("the one in this folder is {}", quoted(format!("./{text}")))),
         None if path.is_file() => Some(format!("it is a file; to read it write < {}", quoted(text))),
+        None if needs_shell || is_command_line(name) => {
+            let script = text.replace("'{}'", "{}").replace("\"{}\"", "{}").replace("{}", "\"$1\"");
+            let unit = if !needs_shell && dash_c == "-c" && script == text { " \"$1\"" } else { "" };
+            let or = if needs_shell { "for a shell" } else { "drop the quotes around it, or" };
+            Some(format!("{or} write {dash_c} {}", quoted(format!("{script}{unit}"))))
+        }
         None => None,
     }
 }
@@ -60,8 +65,4 @@ fn is_exported_function(name: &str) -> bool {
 fn is_variable(name: &str) -> bool {
     name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
         && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
-}
-
-fn quoted(text: &str) -> String {
-    shlex::try_quote(text).map_or_else(|_| text.to_owned(), std::borrow::Cow::into_owned)
 }

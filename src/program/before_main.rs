@@ -2,17 +2,47 @@
 //! /dev/null in place of standard streams that are closed. Daemons are often started with that very /dev/null, so what it
 //! looks like later does not tell one from the other.
 
+use nix::sys::signal::{self, SigSet, SigmaskHow};
 use rustix::io::fcntl_getfd;
+use signal_hook::consts::{SIGUSR1, SIGXFSZ};
+use signal_hook::flag;
+use std::io;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 static IGNORED_SIGNALS: AtomicU64 = AtomicU64::new(0);
 static STDOUT_IS_CLOSED: AtomicBool = AtomicBool::new(false);
 
-/// Runs before Rust's runtime is there, and so does no more than it must.
+/// Runs before Rust's runtime is there, and so does no more than it must. A question for the status may come at any time: no
+/// code of ours runs earlier than this, and until the handler is there the question waits.
 #[ctor::ctor]
 fn look() {
-    STDOUT_IS_CLOSED.store(fcntl_getfd(rustix::stdio::stdout()).is_err(), Ordering::Relaxed);
-    IGNORED_SIGNALS.store(ignored_now(), Ordering::Relaxed);
+    // Without a handler it is as it was before.
+    let _ = held_back(&[SIGUSR1], || {
+        STDOUT_IS_CLOSED.store(fcntl_getfd(rustix::stdio::stdout()).is_err(), Ordering::Relaxed);
+        IGNORED_SIGNALS.store(ignored_now(), Ordering::Relaxed);
+        survive_questions()
+    });
+}
+
+/// From now on SIGUSR1 does not end the program; it is answered once there is something to report. SIGXFSZ becomes an error
+/// of the write that went too far (setrlimit(2)), which says what it was about.
+fn survive_questions() -> io::Result<()> {
+    let mut heeded = [SIGUSR1, SIGXFSZ].into_iter().filter(|signal| !is_ignored(*signal));
+    heeded.try_for_each(|signal| flag::register(signal, Arc::default()).map(drop))
+}
+
+/// Runs `act` while these signals do not reach this thread; they come afterwards. For what sets up their handlers: between
+/// the system's and signal-hook's own list of what to do then, a signal would get lost.
+///
+/// # Errors
+/// What `act` fails with, or the system's refusal to hold signals back.
+pub(super) fn held_back<T>(wanted: &[i32], act: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+    let signals: SigSet = wanted.iter().filter_map(|signal| signal::Signal::try_from(*signal).ok()).collect();
+    let before = signals.thread_swap_mask(SigmaskHow::SIG_BLOCK)?;
+    let result = act();
+    before.thread_set_mask()?;
+    result
 }
 
 /// Whether a signal was ignored when we were started.
@@ -37,4 +67,16 @@ fn ignored_now() -> u64 {
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 fn ignored_now() -> u64 {
     0
+}
+
+#[cfg(test)]
+mod tests {
+    use signal_hook::consts::SIGUSR1;
+    use signal_hook::low_level::raise;
+
+    /// Nobody calls `main` here, and without a handler this would end all tests.
+    #[test]
+    fn a_question_for_the_status_before_main_ends_nothing() {
+        raise(SIGUSR1).unwrap();
+    }
 }

@@ -12,7 +12,7 @@ use throttle::clock::{self, Nanos, SystemClock};
 use throttle::launch::printable;
 use throttle::limits::Policy;
 use throttle::store::{
-    File, FileError, Memory, Patience, Place, Redis, RedisError, Store, StoreError, Supply, Trouble, View,
+    File, FileError, Machine, Memory, Patience, Place, Redis, RedisError, Store, StoreError, Supply, Trouble, View,
 };
 
 /// A bucket, wherever it is.
@@ -60,9 +60,17 @@ fn open_with(
     max_wait: Option<Duration>,
 ) -> Result<Box<AnyBucket>, StoreError> {
     Ok(match &bucket.kind {
-        Kind::File(place) => Box::new(File::open(place.clone(), policy)?),
+        Kind::File(place) => {
+            Box::new(File::open_until(Machine::this(), place.clone(), policy, lock_deadline(max_wait))?)
+        }
         Kind::Server(address) => Box::new(Redis::open(address.clone(), policy, patience(bucket, max_wait))?),
     })
+}
+
+/// How long to wait for others that keep the bucket's file locked: a little longer than for the bucket itself, since the
+/// lock of a busy bucket is seldom free at once.
+fn lock_deadline(max_wait: Option<Duration>) -> Option<Instant> {
+    Instant::now().checked_add(max_wait?)?.checked_add(Duration::from_secs(1))
 }
 
 /// How long the bucket's server is waited for, from now on: no longer than `max_wait`.
@@ -124,7 +132,7 @@ pub(super) fn set(Set { bucket, policy, fresh }: &Set) -> Result<()> {
 /// Writes what is kept in the bucket.
 pub(super) fn show(Show { bucket, format }: &Show) -> Result<()> {
     let view = match &bucket.kind {
-        Kind::File(place) => File::look(place.clone()).map_err(StoreError::from)?,
+        Kind::File(place) => File::look(place.clone(), lock_deadline(None)).map_err(StoreError::from)?,
         Kind::Server(_) => open(bucket, None, None)?.view()?,
     };
     let on_terminal = std::io::stdout().is_terminal();

@@ -52,7 +52,7 @@ fn show(commands: &Commands, policy: &Policy, opened: Opened) -> Result<(), Pump
         if let Some(outcome) = cannot_run(template, job, room) {
             shown.failed += 1;
             let lines = names.each(job, &outcomes::unfit(job, &outcome));
-            return lines.iter().try_for_each(|line| writeln!(out, "# {line}  # {}", in_thousandths(shown.last)));
+            return lines.iter().try_for_each(|line| writeln!(out, "# {line}  # {}", clock::shown(shown.last)));
         }
         shown.count += 1;
         out.write_all(&quote(template.fill(job.units())))?;
@@ -101,7 +101,7 @@ fn write_rest(out: &mut impl Write, job: &Job, shape: Shape, time: Nanos) -> io:
     let name =
         if shape.to_stdin { String::from_utf8_lossy(job.name()).escape_debug().to_string() } else { String::new() };
     let space = if name.is_empty() { "" } else { " " };
-    writeln!(out, "  # {}{input}{space}{name}", in_thousandths(time))
+    writeln!(out, "  # {}{input}{space}{name}", clock::shown(time))
 }
 
 fn write_total(out: &mut impl Write, policy: &Policy, shown: &Shown, skipped: u64) -> io::Result<()> {
@@ -114,11 +114,6 @@ fn write_total(out: &mut impl Write, policy: &Policy, shown: &Shown, skipped: u6
         writeln!(out, "# {}: at most {most} in any {}", policy.describe(place), period_name(period))?;
     }
     Ok(())
-}
-
-/// `0.200 s`
-fn in_thousandths(time: Nanos) -> String {
-    format!("{}.{:03} s", time / SECOND, time % SECOND / 1_000_000)
 }
 
 fn period_name(nanos: Nanos) -> String {

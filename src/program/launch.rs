@@ -121,6 +121,7 @@ fn drive(commands: &Commands, opened: Opened, options: Options, report: Report, 
     let hints_at_cr = !shape.to_stdin && shape.skip_blank;
     let (run, launcher) = LaunchRun::start(report, options, hints_at_cr).context(NoThread)?;
     signal_thread::start(Arc::clone(&run.report), Some(Arc::clone(&run))).context("cannot handle signals")?;
+    launcher.expect_room_for_a_command().context("cannot open the files that a command needs")?;
     let mut flow = Launching::new(opened.source, Buffer::new(commands.framing, BUFFER), shape, launcher.clone());
     let result = long_wait::run(is_announced, &mut flow, &run.report);
     launcher.flush();
@@ -130,10 +131,7 @@ fn drive(commands: &Commands, opened: Opened, options: Options, report: Report, 
     launcher.drain();
     launcher.flush();
     if !launcher.stop() {
-        // Another thread ends the program.
-        loop {
-            std::thread::park();
-        }
+        signals::wait_for_end();
     }
     if let Err(error) = result {
         run.fail();

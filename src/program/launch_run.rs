@@ -120,6 +120,9 @@ impl LaunchRun {
     /// Launches nothing more, waits for what runs, and ends the program. Returns whether that is news.
     fn end(&self, reason: Reason) -> bool {
         let Some(launcher) = self.launcher().filter(|launcher| launcher.stop()) else { return false };
+        if let Some(mut outcomes) = self.report.outcomes() {
+            outcomes.stop();
+        }
         match reason {
             Reason::Signal | Reason::Stopped => {}
             Reason::ReaderGone => {

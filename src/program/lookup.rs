@@ -8,6 +8,7 @@ use std::fs::File;
 use std::io::{self, ErrorKind, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use throttle::launch::quote_for_terminal;
 use throttle::store::Address;
 
 /// Why a command will not run.
@@ -44,12 +45,18 @@ impl fmt::Display for Missing {
             Missing::NotExecutable(path) => {
                 write!(
                     f,
-                    "'{}' cannot be run: it is not executable; to read it write < {0}, to run it chmod +x {0}",
-                    path.display()
+                    "'{}' cannot be run: it is not executable; to read it write < {1}, to run it chmod +x {1}",
+                    path.display(),
+                    quoted(path)
                 )
             }
             Missing::NoInterpreter(path, interpreter) if interpreter.as_bytes().ends_with(b"\r") => {
-                write!(f, "'{}' cannot be run: its lines end in CR; write sed -i 's/\\r$//' {0}", path.display())
+                write!(
+                    f,
+                    "'{}' cannot be run: its lines end in CR; write sed -i 's/\\r$//' {}",
+                    path.display(),
+                    quoted(path)
+                )
             }
             Missing::NoInterpreter(path, interpreter) => {
                 let interpreter = interpreter.display();
@@ -112,4 +119,9 @@ fn missing_interpreter(script: &Path) -> Option<OsString> {
     let line = beginning.strip_prefix(b"#!")?.split(|byte| *byte == b'\n').next()?.trim_ascii_start();
     let interpreter = OsStr::from_bytes(line.split(|byte| b" \t".contains(byte)).next()?);
     (!interpreter.is_empty() && !Path::new(interpreter).exists()).then(|| interpreter.to_owned())
+}
+
+/// `word` as it can be pasted into a shell, whatever is in it.
+pub(super) fn quoted(word: impl AsRef<OsStr>) -> String {
+    String::from_utf8_lossy(&quote_for_terminal(word.as_ref().as_bytes())).into_owned()
 }

@@ -81,7 +81,7 @@ fn wait(once: &Once, store: &Arc<AnyBucket>, grant: Grant) -> Result<()> {
     let attendant = SignalThread::start(store, grant).context("cannot handle signals")?;
     sharpen_this_thread();
     if long_wait::is_announced(once.quiet) {
-        long_wait::sleep_until(store.clock(), grant.at, say);
+        long_wait::sleep_unless(store.clock(), grant.at, &|| false, say);
     } else {
         store.clock().sleep_until(grant.at);
     }
@@ -131,9 +131,7 @@ impl SignalThread {
     fn dismiss(self) -> Option<i32> {
         if self.over.swap(true, Ordering::SeqCst) {
             // The signal thread ends the program.
-            loop {
-                thread::park();
-            }
+            signals::wait_for_end();
         }
         self.handle.close();
         // A panic in it was already shown.

@@ -18,7 +18,7 @@ use throttle::rate::Rate;
 const SLOTS_TAKEN: Nanos = 10 * SECOND;
 
 #[derive(Debug)]
-#[allow(clippy::struct_excessive_bools, reason = "two are flags, two have happened or not")]
+#[allow(clippy::struct_excessive_bools, reason = "three are options, two have happened or not")]
 pub(crate) struct Outcomes {
     quiet: bool,
     trace: bool,
@@ -54,6 +54,7 @@ pub(crate) struct Outcomes {
     next: Option<String>,
     /// Why commands are ended early.
     interrupted: Option<&'static str>,
+    starts_no_more: bool,
     exit: Exit,
 }
 
@@ -93,6 +94,7 @@ impl Outcomes {
             skipped: 0,
             next: None,
             interrupted: None,
+            starts_no_more: false,
             exit: Exit::Success,
         }
     }
@@ -116,6 +118,17 @@ impl Outcomes {
 
     pub(super) fn set_skipped(&mut self, skipped: u64) {
         self.skipped = skipped;
+    }
+
+    /// No more commands are started.
+    pub(super) fn stop(&mut self) {
+        self.starts_no_more = true;
+    }
+
+    /// What a run waits for that starts no more commands: `waiting for 3 commands`.
+    pub(super) fn waiting(&self) -> Option<String> {
+        let running = self.started_at.len() as u64;
+        self.starts_no_more.then(|| format!("waiting for {}", counted(running, "command")))
     }
 
     /// From now on, a command that fails counts as stopped.
@@ -217,7 +230,7 @@ impl Outcomes {
     pub(super) fn time_left(&self, units: u64, last_start: Nanos, now: Nanos) -> Option<Nanos> {
         let (running, jobs) = (self.started_at.len() as u64, u64::from(self.jobs));
         let is_full = jobs > 0 && running >= jobs;
-        if self.interrupted.is_some() || (self.ended() == 0 && is_full) {
+        if self.starts_no_more || (self.ended() == 0 && is_full) {
             return None;
         }
         let mean = self.durations / self.ended().max(1);
@@ -374,8 +387,8 @@ mod tests {
         assert_eq!(ended.time_left(36, 60 * SECOND, SECOND), Some(61 * SECOND), "also the last one runs");
         let last = Outcomes { started: 5, started_at: running(5..=5), ..after(4, &args) };
         assert_eq!(last.time_left(0, 0, SECOND + SECOND / 4), Some(3 * SECOND / 4), "what runs is waited for");
-        let interrupted = Outcomes { interrupted: Some("interrupted"), ..after(4, &args) };
-        assert_eq!(interrupted.time_left(36, 4 * SECOND, SECOND), None);
+        let stopped = Outcomes { starts_no_more: true, ..after(4, &args) };
+        assert_eq!(stopped.time_left(36, 4 * SECOND, SECOND), None);
     }
 
     #[test]

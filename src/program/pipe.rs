@@ -20,6 +20,7 @@ use throttle::flow::framing::{Buffer, Framing};
 use throttle::flow::pump::PumpError;
 use throttle::flow::{Copying, Descriptor, Flow, FlowError, Sink, Source, Splice, enlarge, tee};
 use throttle::limits::Policy;
+use throttle::store::StoreError;
 
 /// Large enough that copying costs little, small enough to stay in the cache of one core.
 const BUFFER: usize = 96 * 1024;
@@ -119,6 +120,7 @@ impl Run<'_> {
             PumpError::Flow(FlowError::Read(error) | FlowError::Hold(error)) => {
                 (format!("cannot read {}", self.input), error.into())
             }
+            PumpError::Store(StoreError::Stopped) => signals::wait_for_end(),
             PumpError::Store(error) => ("cannot ask the limits".to_owned(), anyhow::Error::from(error)),
         };
         let (passed, waiting) = (self.report.count(), flow.waiting());

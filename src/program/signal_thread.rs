@@ -19,9 +19,10 @@ use std::io;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{self, SyncSender};
+use std::sync::mpsc::{self, Sender, SyncSender};
 use std::thread;
 use std::time::{Duration, Instant};
+use throttle::launch::Launcher;
 
 type Delivery = SignalDelivery<UnixStream, SignalOnly>;
 
@@ -31,9 +32,10 @@ type Delivery = SignalDelivery<UnixStream, SignalOnly>;
 /// The system refuses a handler or a thread.
 pub(crate) fn start(report: Arc<Report>, commands: Option<Arc<LaunchRun>>) -> Result<()> {
     let mut wanted = vec![SIGINT, SIGTERM, SIGHUP, SIGUSR1];
+    // By default it would stop us alone, and leave the bar.
+    wanted.extend((commands.is_some() || report.has_bar()).then_some(SIGTSTP));
     if commands.is_some() {
-        // By default it would end us alone.
-        wanted.extend([SIGTSTP, SIGQUIT, SIGCONT]);
+        wanted.extend([SIGQUIT, SIGCONT]);
         // These end programs, too.
         wanted.extend([SIGUSR2, SIGALRM, SIGVTALRM, SIGPROF, SIGXCPU]);
     }
@@ -44,7 +46,7 @@ pub(crate) fn start(report: Arc<Report>, commands: Option<Arc<LaunchRun>>) -> Re
     let ending = Arc::new(AtomicBool::new(false));
     let delivery = signals::held_back(&wanted, || {
         if commands.is_none() {
-            for signal in wanted.iter().filter(|&&signal| signal != SIGUSR1) {
+            for signal in wanted.iter().filter(|signal| ![SIGUSR1, SIGTSTP].contains(signal)) {
                 flag::register_conditional_default(*signal, Arc::clone(&ending))?;
             }
         }
@@ -63,6 +65,7 @@ fn answer(mut delivery: Delivery, report: &Arc<Report>, commands: Option<&Arc<La
         for signal in delivery.pending() {
             match (signal, commands) {
                 (SIGUSR1, _) => painter.ask(Picture::Status),
+                (SIGTSTP, _) => suspend(commands, &mut painter),
                 (_, None) => {
                     // A second one ends us at once.
                     ending.store(true, Ordering::SeqCst);
@@ -83,7 +86,12 @@ fn answer(mut delivery: Delivery, report: &Arc<Report>, commands: Option<&Arc<La
 enum Picture {
     Progress,
     Status,
+    /// No bar. The sender is dropped when the bar is gone.
+    Nothing(Sender<()>),
 }
+
+/// Hiding the bar takes less than this.
+const HIDING: Duration = Duration::from_millis(100);
 
 /// Pictures that may wait for a slow terminal; no more are drawn meanwhile.
 const MOST_PICTURES: usize = 4;
@@ -121,6 +129,7 @@ impl Painter {
                         }
                         report.status();
                     }
+                    Picture::Nothing(_done) => report.hide(),
                 }
             }
         };
@@ -142,12 +151,6 @@ fn pass_on(signal: i32, commands: &Arc<LaunchRun>) {
     match signal {
         SIGCONT => launcher.release_stopped_starts(),
         SIGCHLD => launcher.end_those_who_want_the_terminal(),
-        SIGTSTP => {
-            launcher.suspend();
-            // Returns when somebody lets us go on.
-            signals::die_of(signal);
-            launcher.resume();
-        }
         _ if !commands.is_first_signal(signal) => {
             launcher.end_with(Signal::KILL);
             commands.end_without_readers();
@@ -156,6 +159,19 @@ fn pass_on(signal: i32, commands: &Arc<LaunchRun>) {
         SIGINT | SIGQUIT if commands.in_our_group && signals::is_in_foreground() => launcher.others_end_them(),
         _ => launcher.end_with(Signal::from_named_raw(signal).unwrap_or(Signal::TERM)),
     }
+}
+
+/// Stops us and all commands, with no bar left behind, until we are continued.
+fn suspend(commands: Option<&Arc<LaunchRun>>, painter: &mut Painter) {
+    let launcher = commands.and_then(|commands| commands.launcher());
+    launcher.into_iter().for_each(Launcher::suspend);
+    let (done, hidden) = mpsc::channel();
+    painter.ask(Picture::Nothing(done));
+    // A terminal that does not read does not keep us from stopping.
+    let _ = hidden.recv_timeout(HIDING);
+    // Returns when we go on.
+    signals::die_of(SIGTSTP);
+    launcher.into_iter().for_each(Launcher::resume);
 }
 
 fn end_by(signal: i32, report: &Report) {

@@ -1,14 +1,14 @@
 //! What signals do to this process.
 
-pub(super) use super::before_main::is_ignored;
+pub(super) use super::before_main::{held_back, is_ignored};
 use super::exit::Exit;
 use super::say::say;
-use nix::sys::signal::{self, SigSet, SigmaskHow};
-use signal_hook::consts::{SIGCHLD, SIGPIPE, SIGUSR1, SIGXFSZ};
+use signal_hook::consts::{SIGCHLD, SIGPIPE};
 use signal_hook::flag;
 use signal_hook::low_level::emulate_default_handler;
 use std::io;
 use std::sync::Arc;
+use std::thread;
 
 /// Whether this process has a terminal that controls it.
 pub(super) fn has_terminal() -> bool {
@@ -38,17 +38,11 @@ pub(super) fn die_of(signal: i32) {
     let _ = emulate_default_handler(signal);
 }
 
-/// Runs `act` while these signals do not reach this thread; they come afterwards. For what sets up their handlers: between
-/// the system's and signal-hook's own list of what to do then, a signal would get lost.
-///
-/// # Errors
-/// What `act` fails with, or the system's refusal to hold signals back.
-pub(super) fn held_back<T>(wanted: &[i32], act: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
-    let signals: SigSet = wanted.iter().filter_map(|signal| signal::Signal::try_from(*signal).ok()).collect();
-    let before = signals.thread_swap_mask(SigmaskHow::SIG_BLOCK)?;
-    let result = act();
-    before.thread_set_mask()?;
-    result
+/// Another thread is about to end the program.
+pub(super) fn wait_for_end() -> ! {
+    loop {
+        thread::park();
+    }
 }
 
 /// If SIGCHLD is ignored, the system waits for our children itself, and we never learn how they ended (wait(2)). A handler
@@ -58,15 +52,4 @@ pub(super) fn held_back<T>(wanted: &[i32], act: impl FnOnce() -> io::Result<T>) 
 /// The system refuses a handler.
 pub(super) fn notice_ends() -> io::Result<()> {
     if is_ignored(SIGCHLD) { flag::register(SIGCHLD, Arc::default()).map(drop) } else { Ok(()) }
-}
-
-/// From now on SIGUSR1 does not end the program; it is answered once there is something to report. SIGXFSZ becomes an error of the
-/// write that went too far (setrlimit(2)), which says what it was about.
-pub(super) fn survive_questions() {
-    for signal in [SIGUSR1, SIGXFSZ] {
-        if !is_ignored(signal) {
-            // Without a handler it is as it was before.
-            let _ = flag::register(signal, Arc::default());
-        }
-    }
 }

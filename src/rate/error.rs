@@ -19,7 +19,7 @@ pub enum ParseError {
     LeadingZero { text: String, instead: String },
     #[error("'{text}' is negative; write for example {example}")]
     Negative { text: String, example: &'static str },
-    #[error("'{text}' has no number before the {before}; write for example {example}")]
+    #[error("'{text}' has no number{before}; write for example {example}")]
     NoCount { text: String, before: String, example: String },
     #[error("a size is missing; write for example 10")]
     NoSize,
@@ -75,7 +75,7 @@ pub enum ParseError {
         "{key}={value} is in bytes beside '{rate}', which counts units; write {key}=N without a unit, or a rate like 10MiB/s"
     )]
     BytesBesideUnits { key: &'static str, value: String, rate: String },
-    #[error("'{0}' is not a whole number")]
+    #[error("'{0}' is not a whole number; write for example 10")]
     NotWhole(String),
     #[error("{key}: {error}")]
     InKey { key: &'static str, error: Box<ParseError> },
@@ -155,7 +155,11 @@ pub(super) fn no_count(kind: Kind, name: &str, whole: &str) -> ParseError {
         (false, Kind::Rate, false) if name.chars().all(char::is_alphabetic) => "5k/s, 5kB/s or 5KiB/s".to_owned(),
         _ => kind.example().to_owned(),
     };
-    let before = if name.is_empty() { "slash".to_owned() } else { format!("'{name}'") };
+    let before = match name {
+        "" => " before the slash".to_owned(),
+        _ if name == whole => String::new(),
+        _ => format!(" before the '{name}'"),
+    };
     ParseError::NoCount { text: whole.to_owned(), before, example }
 }
 

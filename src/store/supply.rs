@@ -10,7 +10,7 @@ use crate::clock::{Clock, Nanos};
 use crate::limits::{Ask, Grant, Policy, Refusal};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
-use std::thread;
+use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
 /// A process that ends waits this long for others when it gives back what it did not use.
@@ -24,6 +24,8 @@ pub struct Supply {
     meant: Policy,
     leased: Mutex<Leased>,
     is_retired: AtomicBool,
+    /// The thread that sleeps until a grant, or was the last to.
+    sleeper: Mutex<Option<Thread>>,
 }
 
 #[derive(Debug, Default)]
@@ -37,7 +39,8 @@ impl Supply {
     /// A supply from `store`.
     #[must_use]
     pub fn new(store: Box<dyn Store + Send + Sync>) -> Self {
-        Supply { meant: store.policy(), store, leased: Mutex::default(), is_retired: AtomicBool::new(false) }
+        let (meant, is_retired) = (store.policy(), AtomicBool::new(false));
+        Supply { store, meant, leased: Mutex::default(), is_retired, sleeper: Mutex::default() }
     }
 
     /// The store.
@@ -46,18 +49,33 @@ impl Supply {
         &*self.store
     }
 
-    /// The clock that grants are times of. A sleep on it does not end once the supply has [retired](Self::retire).
+    /// The clock of all grant times.
     #[must_use]
     pub fn clock(&self) -> &dyn Clock {
-        self
+        self.store.clock()
+    }
+
+    /// Sleeps until `time`, the time of a grant, on `clock`, which must show the same time as [`clock`](Self::clock). At
+    /// most one thread may sleep here.
+    ///
+    /// # Errors
+    /// [`StoreError::Stopped`] as soon as the supply has [retired](Self::retire): the grant must not be used.
+    pub fn sleep_until(&self, clock: &dyn Clock, time: Nanos) -> Result<(), StoreError> {
+        *lock(&self.sleeper) = Some(thread::current());
+        let is_retired = || self.is_retired.load(Ordering::SeqCst);
+        if clock.sleep_unless(time, &is_retired) { Ok(()) } else { Err(StoreError::Stopped) }
     }
 
     /// Gives back what was granted and has not left yet, since the process is about to end; see
-    /// [`Limits::give_back`](crate::limits::Limits::give_back). A thread that sleeps until a grant, or asks for another one,
-    /// does not come back: nothing leaves after this. It takes about a second at most, and nobody is told of a failure.
+    /// [`Limits::give_back`](crate::limits::Limits::give_back). The thread that sleeps until a grant is woken. It and
+    /// all later requests get [`StoreError::Stopped`]: nothing leaves after this. Takes about a second at most. If giving
+    /// back fails, at most one lease is lost, as when the process is killed.
     pub fn retire(&self) {
         if self.is_retired.swap(true, Ordering::SeqCst) {
             return;
+        }
+        if let Some(sleeper) = &*lock(&self.sleeper) {
+            sleeper.unpark();
         }
         let Some(mut leased) = self.lock_soon() else { return };
         // A sleeper looks whether we have retired after its time has come, so a run whose time lies ahead has not left.
@@ -76,13 +94,6 @@ impl Supply {
                 Err(TryLockError::WouldBlock) if begun.elapsed() >= RETURN_TIMEOUT => return None,
                 Err(TryLockError::WouldBlock) => thread::sleep(Duration::from_millis(1)),
             }
-        }
-    }
-
-    /// Does not return after [`retire`](Self::retire): the process is about to end.
-    fn stay(&self) {
-        while self.is_retired.load(Ordering::SeqCst) {
-            thread::park();
         }
     }
 
@@ -115,9 +126,7 @@ impl Supply {
     pub fn next_run(&self, waiting: u64) -> Result<(Grant, Nanos), StoreError> {
         let mut leased = self.leased();
         if self.is_retired.load(Ordering::SeqCst) {
-            drop(leased);
-            self.stay();
-            return Err(Refusal::Never.into());
+            return Err(StoreError::Stopped);
         }
         if let Some(run) = self.next_held(&mut leased, waiting)? {
             return Ok(run);
@@ -195,19 +204,7 @@ impl Supply {
     }
 
     fn leased(&self) -> MutexGuard<'_, Leased> {
-        self.leased.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// The store's clock.
-impl Clock for Supply {
-    fn now(&self) -> Nanos {
-        self.store.clock().now()
-    }
-
-    fn sleep_until(&self, time: Nanos) {
-        self.store.clock().sleep_until(time);
-        self.stay();
+        lock(&self.leased)
     }
 }
 
@@ -217,4 +214,9 @@ impl Drop for Supply {
         // If giving back fails, at most one lease is lost, as when the process is killed.
         let _ = self.store.return_lease(&mut leased.lease);
     }
+}
+
+/// A poisoned lock is as good as any: nothing here is left half done.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

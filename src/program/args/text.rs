@@ -174,7 +174,7 @@ Write each command to standard error before it runs, quoted for the shell. On a 
 $'\\033', which bash, zsh, ksh and busybox read.";
 
 pub(super) const DRY_RUN: &str = "\
-Write what would run, quoted for the shell, and when, in seconds from the start; then the total and the most that each \
+Write what would run, quoted for the shell, and how long after the start; then the total and the most that each \
 limit would let through. Runs nothing and waits for nothing.";
 
 pub(super) const PROGRESS: &str = "\
@@ -185,7 +185,7 @@ must be a file or a device, not a pipe, whose reader may write to the terminal o
 passed on, it must not be the terminal; commands must not write to the terminal themselves (-u, -j 1 without --tag); and \
 units must not be typed in.
 
-A narrow terminal shows less: first the limit goes, then the rate; the time left stays as long as there is any room. It is \
+A narrow terminal shows less: first the limit goes, then the rate; the time left stays as long as it fits. It is \
 known for a file and for --repeat, and is estimated from whatever holds the work back: the limits, the reader, or the \
 commands.
 

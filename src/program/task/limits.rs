@@ -2,6 +2,8 @@
 
 use super::bucket::{Bucket, Environment};
 use crate::program::args::{Args, in_limits};
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
 use throttle::limits::Policy;
 use throttle::rate::{Amount, Limit};
 
@@ -74,10 +76,7 @@ impl Limits {
             let or = if is_private { " (with -r, THROTTLE_BUCKET is not used)" } else { ", or THROTTLE_BUCKET=NAME" };
             return Err(format!("--on-store-error is about a bucket on a server; name it: --bucket NAME{or}"));
         }
-        let named = Named::new(args)?;
-        named
-            .map(Limits::Own)
-            .ok_or_else(|| "--rate: how fast? write for example -r 5/s, -r 100/min or -r 10MiB/s".to_owned())
+        Named::new(args)?.map(Limits::Own).ok_or_else(|| without_rate(&args.command).to_owned())
     }
 
     /// The limits that were named; `None` if only the bucket knows them.
@@ -99,5 +98,15 @@ impl Limits {
     pub(crate) fn written(&self, policy: &Policy) -> String {
         let join = |named: &Named| named.written.iter().map(ToString::to_string).collect::<Vec<_>>().join(" and ");
         self.named().map_or_else(|| policy.to_string(), join)
+    }
+}
+
+/// What is wrong if no limit is named. `command` is what is to be run.
+fn without_rate(command: &[OsString]) -> &'static str {
+    let is_rate = |word: &OsString| word.as_bytes().starts_with(b"-r") || word.as_bytes().starts_with(b"--rate");
+    if command.iter().any(is_rate) {
+        "--rate: how fast? options after the command are the command's; put -r before it, like -r 5/s COMMAND"
+    } else {
+        "--rate: how fast? write for example -r 5/s, -r 100/min or -r 10MiB/s"
     }
 }
