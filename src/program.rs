@@ -58,7 +58,7 @@ pub(crate) fn main() -> Exit {
         Err(message) => return refuse(args::redacted(&message, &words), once),
     };
     run(&task).unwrap_or_else(|error| {
-        say(told(&task, &error));
+        say(explain(&task, &error));
         if once { Exit::OnceError } else { Exit::Error }
     })
 }
@@ -84,7 +84,7 @@ fn expect_standard_output() -> anyhow::Result<()> {
 }
 
 /// An error, and what helps against it: against one of a bucket, or a limit of the system, wherever it is felt.
-fn told(task: &Task, error: &anyhow::Error) -> String {
+fn explain(task: &Task, error: &anyhow::Error) -> String {
     if let Some(cause) = error.chain().find_map(|error| error.downcast_ref()) {
         return buckets::explain(task, cause, format_args!("{error:#}"));
     }

@@ -35,13 +35,13 @@ pub(crate) enum Refused {
 pub(crate) fn parse(words: &[OsString]) -> Result<Args, Refused> {
     let mistake =
         |message: String| Refused::Mistake(redacted(&message, words), mistakes::is_own_option(words, "--once"));
-    let matches =
-        foreign_flags::with_foreign_flags(definition::command()).try_get_matches_from(words).map_err(|error| {
-            if error.use_stderr() { mistake(mistakes::words(&error, words)) } else { Refused::Answer(error) }
-        })?;
+    let mut command = foreign_flags::with_foreign_flags(definition::command());
+    let matches = command.try_get_matches_from_mut(words).map_err(|error| {
+        if error.use_stderr() { mistake(mistakes::words(&error, words)) } else { Refused::Answer(error) }
+    })?;
     foreign_flags::refuse(&matches).map_err(mistake)?;
     let mut args = Args::from_arg_matches(&matches).map_err(|error| mistake(mistakes::words(&error, words)))?;
-    args.launch_option = definition::launch_option(&matches);
+    args.launch_option = definition::launch_option(&command, &matches);
     refuse_as_command(&args, words).map_or(Ok(args), |message| Err(mistake(message)))
 }
 

@@ -83,13 +83,13 @@ impl LaunchRun {
         on_message("ender", reasons, move |reason| {
             // Other processes go on while we wait for the commands that run.
             ending.report.supply().retire();
-            ending.drain();
+            ending.launcher().into_iter().for_each(Launcher::drain);
             ending.flush();
             ending.finish(reason)
         })?;
         let ending = Arc::clone(&run);
         on_message("last ender", kills, move |()| {
-            ending.drain();
+            ending.launcher().into_iter().for_each(Launcher::drain);
             thread::sleep(ending.times.last_words);
             signals::die_of(ending.signal.load(Ordering::SeqCst));
         })?;
@@ -138,17 +138,9 @@ impl LaunchRun {
         true
     }
 
-    fn drain(&self) {
-        if let Some(launcher) = self.launcher() {
-            launcher.drain();
-        }
-    }
-
     /// Returns when all events so far were reported.
     pub(super) fn flush(&self) {
-        if let Some(launcher) = self.launcher() {
-            launcher.flush();
-        }
+        self.launcher().into_iter().for_each(Launcher::flush);
     }
 
     /// Takes note of a signal. Returns whether it is the first one, which is passed on; the second one kills.

@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn the_hint_tells_once_how_many_jobs_it_would_take() {
+    fn the_hint_says_once_how_many_jobs_the_rate_needs() {
         let mut slow = after(100, &["-r", "50/s"]);
         assert_eq!(slow.hint(SLOTS_TAKEN - 1), None, "not yet");
         let hint = "16 jobs at once are the brake, not the rate; 50/s would take about -j 51";

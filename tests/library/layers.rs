@@ -118,10 +118,13 @@ fn read_paths<'a>(mut tokens: &'a [&'a str], mut path: Vec<String>, paths: &mut 
     tokens
 }
 
-/// The paths from the root that `module` names, its tests left out.
+/// The paths from the root that `module` names. Left out are its tests, and indented imports: those of a module inside the
+/// file.
 fn paths(module: &[String], text: &str) -> Vec<Vec<String>> {
     let code = text.split("#[cfg(test)]\nmod").next().unwrap();
-    let code: Vec<&str> = code.lines().filter(|line| !line.trim_start().starts_with("//")).collect();
+    let is_left_out =
+        |line: &str| line.trim_start().starts_with("//") || line.starts_with(' ') && line.contains("use super::");
+    let code: Vec<&str> = code.lines().filter(|line| !is_left_out(line)).collect();
     let (code, mut paths) = (code.join("\n"), Vec::new());
     let tokens = tokens(&code);
     for (place, pair) in tokens.windows(2).enumerate() {

@@ -208,7 +208,7 @@ fn limits_that_a_bucket_cannot_keep_are_refused_before_it_is_opened() {
 
 /// What is to be had on this machine is looked for before a server is waited for.
 #[test]
-fn what_is_missing_here_is_told_before_a_server_is_asked() {
+fn what_is_missing_here_is_reported_before_a_server_is_asked() {
     let nowhere = Nowhere::new();
     let missing = nowhere.path("missing");
     let summary = format!("--summary=json:{missing}/summary");

@@ -7,7 +7,7 @@
 use super::text;
 use super::values::{self, Format, OnStoreError, ProgressWhen, Repeat, Summary};
 use clap::parser::ValueSource;
-use clap::{Arg, ArgMatches, CommandFactory, Id, Parser};
+use clap::{Arg, ArgMatches, Command, CommandFactory, Id, Parser};
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -22,7 +22,7 @@ pub(crate) struct Args {
     #[arg(short, long, value_name = "LIMIT", allow_hyphen_values = true, value_parser = values::limit(), long_help = text::RATE, help_heading = "Limit")]
     pub(crate) rate: Vec<Limit>,
 
-    /// Most that go at once after a pause [default: 10 ms of rate]
+    /// Most at once after a pause [default: 10 ms of rate]
     #[arg(short, long, value_name = "N", allow_negative_numbers = true, value_parser = |text: &str| text.parse::<Amount>(), long_help = text::BURST, help_heading = "Limit")]
     pub(crate) burst: Option<Amount>,
 
@@ -143,7 +143,7 @@ pub(crate) struct Args {
 const VERBS: [&str; 3] = ["once", "set", "show"];
 
 /// The definition of the whole command line.
-pub(crate) fn command() -> clap::Command {
+pub(crate) fn command() -> Command {
     let command = Args::command().max_term_width(100);
     let is_of_streams =
         |arg: &Arg| matches!(arg.get_help_heading(), Some("Input" | "Launch")) || arg.get_id() == "summary";
@@ -157,11 +157,10 @@ pub(crate) fn command() -> clap::Command {
 }
 
 /// The first option given that means nothing without a command.
-pub(super) fn launch_option(matches: &ArgMatches) -> Option<String> {
+pub(super) fn launch_option(command: &Command, matches: &ArgMatches) -> Option<String> {
     let needs_command =
         |arg: &&Arg| arg.get_id() == "repeat" || arg.get_help_heading() == Some("Launch") && arg.get_id() != "shell";
     let is_given = |arg: &&Arg| matches.value_source(arg.get_id().as_str()) == Some(ValueSource::CommandLine);
-    let command = Args::command();
     let given = command.get_arguments().filter(needs_command).find(is_given);
     given.and_then(Arg::get_long).map(|name| format!("--{name}"))
 }

@@ -14,11 +14,11 @@ ask for.
 
 Units are read as they come, wait until every limit allows them, and leave whole and unchanged. On their way to standard \
 output that includes blank lines, NUL bytes, invalid UTF-8 and a last line without its newline. For commands, blank lines \
-are skipped and counted, except with -0 or -d. A line of spaces or tabs is not blank. After a slow reader or writer, lost \
+are skipped and counted, though not with -0 or -d. A line of spaces or tabs is not blank. After a slow reader or writer, lost \
 time is never made up with a burst beyond the limits.
 
-A command's standard input is /dev/null, also with -a; --stdin gives it the unit. A command that fails, is killed by a \
-signal or cannot be run does not stop the others; one that exits 255 does. A script cannot be run (126) if its first line \
+A command's standard input is /dev/null, also with -a; --stdin gives it the unit. A command that fails, that is killed by a \
+signal or that cannot be run does not stop the others; one that exits 255 does. A script cannot be run (126) if its first line \
 does not name its interpreter, like #!/bin/sh. A command that moves to the background has ended for throttle: setsid CMD \
 returns at once, setsid --wait CMD does not.";
 

@@ -114,7 +114,7 @@ fn the_time_left_comes_from_the_schedule() {
 
 /// With the second of three under way, two hours are left, not three.
 #[test]
-fn who_waits_has_paid_and_does_not_count_twice() {
+fn a_waiting_unit_has_paid_and_does_not_count_twice() {
     let (clock, mut report) = report(&["-r", "1/h", "-b", "1"]);
     report.total = Some(Total::Units(3));
     assert_eq!(report.supply().take_available(1), 1);
@@ -134,7 +134,7 @@ fn who_waits_has_paid_and_does_not_count_twice() {
 }
 
 #[test]
-fn where_the_total_is_unknown_no_time_left_is_told() {
+fn without_a_known_total_no_time_left_is_shown() {
     let (_, report) = report(&["-r", "unlimited"]);
     assert_eq!(report.shown(&report.read(), 12.34).text(), "0 lines, 0 B, 12.3/s now, no limit");
 }
@@ -157,7 +157,7 @@ fn the_lines_of_a_file_are_reckoned_by_what_was_read_of_it() {
 
 /// Ten lines took 5 s, all of them for the reader.
 #[test]
-fn where_the_reader_is_the_brake_the_time_left_is_his() {
+fn if_the_reader_is_slow_the_time_left_is_that_of_the_reader() {
     let (clock, mut report) = report(&["-r", "1000/s"]);
     report.total = Some(Total::Bytes(1000));
     report.meter().enter(throttle::flow::meter::Phase::Sink, clock.now());

@@ -29,7 +29,7 @@ fn pipe(args: &[&str]) -> Pipe {
 }
 
 #[test]
-fn units_are_lines_unless_told_otherwise() {
+fn units_are_lines_by_default() {
     for (args, framing) in [
         (&["-r", "5/s"][..], Framing::EndedBy(b'\n')),
         (&["-r", "5/s", "-0"], Framing::EndedBy(0)),
