@@ -14,7 +14,7 @@ use throttle::flow::framing::Buffer;
 use throttle::flow::meter::Meter;
 use throttle::flow::pump::{self, PumpError};
 use throttle::flow::{FlowError, Source};
-use throttle::launch::{Job, Outcome, Shape, Showing, Template, quoted, quoted_for_terminal, room_for_words};
+use throttle::launch::{Job, Outcome, Shape, Showing, Template, quoted, room_for_words};
 use throttle::limits::Policy;
 use throttle::store::{Memory, Supply};
 
@@ -45,7 +45,7 @@ fn show(commands: &Commands, policy: &Policy, opened: Opened) -> Result<(), Pump
     let out = RefCell::new(io::BufWriter::new(io::stdout()));
     let (mut shown, names) = (Shown::default(), Names::new(commands, false));
     let (Commands { template, shape, .. }, room) = (commands, room_for_words());
-    let quote = if io::stdout().is_terminal() { quoted_for_terminal } else { quoted };
+    let on_terminal = io::stdout().is_terminal();
     let show = |job: &Job| {
         let mut out = out.borrow_mut();
         shown.last = clock.now();
@@ -55,7 +55,7 @@ fn show(commands: &Commands, policy: &Policy, opened: Opened) -> Result<(), Pump
             return lines.iter().try_for_each(|line| writeln!(out, "# {line}  # {}", clock::shown(shown.last)));
         }
         shown.count += 1;
-        out.write_all(&quote(template.fill(job.units())))?;
+        out.write_all(&quoted(template.fill(&job.units), on_terminal))?;
         write_rest(&mut *out, job, *shape, shown.last)
     };
     let source = AfterShowing { source: opened.source, out: &out };
@@ -92,7 +92,7 @@ struct Shown {
 
 /// Why it cannot be run, if that is known before it runs.
 fn cannot_run(template: &Template, job: &Job, room: usize) -> Option<Outcome> {
-    job.refused().or_else(|| (!template.fill(job.units()).fit(room)).then_some(Outcome::TooLong))
+    job.refused().or_else(|| (!template.fill(&job.units).fit(room)).then_some(Outcome::TooLong))
 }
 
 /// The time, after a `#`, so that the line can be pasted into a shell.

@@ -17,10 +17,11 @@ use signal_hook::consts::SIGPIPE;
 use std::ffi::OsString;
 use std::io::{self, IsTerminal};
 use std::sync::Arc;
+use std::time::Duration;
 use throttle::flow::framing::Buffer;
 use throttle::flow::pump::PumpError;
 use throttle::flow::{Descriptor, FlowError, Source};
-use throttle::launch::{Launching, Numbers, Options, Times};
+use throttle::launch::{Launching, Numbers, Options};
 
 /// Enough for many units of the usual size; a longer one does not have to fit.
 pub(super) const BUFFER: usize = 192 * 1024;
@@ -54,7 +55,7 @@ pub(super) fn run(launch: &Launch) -> Result<Exit> {
         // Only there may it use the terminal; without one, a group of its own is ended as a whole.
         in_our_group: launch.jobs == Some(1) && launch.timeout.is_none() && signals::has_terminal(),
         ignore_sigpipe: signals::is_ignored(SIGPIPE),
-        times: times(),
+        second: second(),
     };
     throttle::clock::sharpen_this_thread();
     let progress = Progress::new(reporting, commands.units.are_from_stdin(), Some(launch.output));
@@ -66,9 +67,9 @@ pub(super) fn run(launch: &Launch) -> Result<Exit> {
 }
 
 /// Tests do not wait for real seconds: this variable, which is for them alone, says how many times shorter all waits are.
-fn times() -> Times {
+fn second() -> Duration {
     let divisor = std::env::var("THROTTLE_TEST_SHORTER_WAITS").ok().and_then(|divisor| divisor.parse().ok());
-    Times::default().shortened(divisor.unwrap_or(1))
+    Duration::from_secs(1) / divisor.unwrap_or(1).max(1)
 }
 
 pub(super) fn hint_at_unused_units(commands: &Commands, quiet: bool) {
@@ -128,9 +129,9 @@ fn drive(commands: &Commands, opened: Opened, options: Options, report: Report, 
     if let Some(mut outcomes) = run.report.outcomes() {
         outcomes.set_skipped(flow.skipped());
     }
-    launcher.drain();
+    launcher.slots().drain();
     launcher.flush();
-    if !launcher.stop() {
+    if !launcher.slots().stop() {
         signals::wait_for_end();
     }
     if let Err(error) = result {

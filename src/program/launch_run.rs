@@ -14,11 +14,9 @@ use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, OnceLock};
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use throttle::clock::Nanos;
-use throttle::launch::{
-    self, Event, Job, Launcher, Options, Outcome, Screen, Times, Told, Words, events, quoted, quoted_for_terminal,
-};
+use throttle::launch::{Event, Events, Job, Launcher, Options, Outcome, Screen, Told, Words, quoted};
 
 /// Why nothing is launched any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,7 +39,8 @@ pub(super) struct LaunchRun {
     /// The first signal that came to end us; 0: none.
     signal: AtomicI32,
     pub(super) in_our_group: bool,
-    times: Times,
+    /// See [`Options`].
+    second: Duration,
     /// Whether a unit that ends in CR is worth a hint.
     hints_at_cr: AtomicBool,
     /// To the thread that ends the program.
@@ -74,7 +73,7 @@ impl LaunchRun {
             launcher: OnceLock::new(),
             signal: AtomicI32::new(0),
             in_our_group: options.in_our_group,
-            times: options.times,
+            second: options.second,
             hints_at_cr: AtomicBool::new(hints_at_cr && !is_quiet),
             end,
             end_after_kill,
@@ -83,19 +82,19 @@ impl LaunchRun {
         on_message("ender", reasons, move |reason| {
             // Other processes go on while we wait for the commands that run.
             ending.report.supply().retire();
-            ending.launcher().into_iter().for_each(Launcher::drain);
+            ending.launcher().into_iter().for_each(|launcher| launcher.slots().drain());
             ending.flush();
             ending.finish(reason)
         })?;
         let ending = Arc::clone(&run);
         on_message("last ender", kills, move |()| {
-            ending.launcher().into_iter().for_each(Launcher::drain);
-            thread::sleep(ending.times.last_words);
+            ending.launcher().into_iter().for_each(|launcher| launcher.slots().drain());
+            thread::sleep(ending.second);
             signals::die_of(ending.signal.load(Ordering::SeqCst));
         })?;
-        let (sender, receiver) = events();
-        run.receive(receiver)?;
-        let launcher = Launcher::new(options, Arc::new(BesideBar(Arc::clone(&run.report))), sender)?;
+        let events = Events::default();
+        run.receive(events.clone())?;
+        let launcher = Launcher::new(options, Arc::new(BesideBar(Arc::clone(&run.report))), events)?;
         // Set once, here.
         let _ = run.launcher.set(launcher.clone());
         Ok((run, launcher))
@@ -119,7 +118,7 @@ impl LaunchRun {
 
     /// Launches nothing more, waits for what runs, and ends the program. Returns whether that is news.
     fn end(&self, reason: Reason) -> bool {
-        let Some(launcher) = self.launcher().filter(|launcher| launcher.stop()) else { return false };
+        let Some(launcher) = self.launcher().filter(|launcher| launcher.slots().stop()) else { return false };
         if let Some(mut outcomes) = self.report.outcomes() {
             outcomes.stop();
         }
@@ -127,11 +126,11 @@ impl LaunchRun {
             Reason::Signal | Reason::Stopped => {}
             Reason::ReaderGone => {
                 self.interrupt("the reader is gone");
-                launcher.end_with(Signal::TERM);
+                launcher.slots().end_with(Signal::TERM);
             }
             Reason::CannotPrint => {
                 self.fail();
-                launcher.end_with(Signal::TERM);
+                launcher.slots().end_with(Signal::TERM);
             }
         }
         let _ = self.end.send(reason);
@@ -158,8 +157,9 @@ impl LaunchRun {
     fn tell_what_is_waited_for(self: &Arc<Self>) {
         let (Some(launcher), run) = (self.launcher().cloned(), Arc::clone(self)) else { return };
         let tell = move || {
-            if !launcher.drains_within(run.times.patience) {
-                let (running, them) = (launcher.running(), if launcher.running() == 1 { "it" } else { "them" });
+            if !launcher.slots().drains_within(run.second) {
+                let running = launcher.slots().count();
+                let them = if running == 1 { "it" } else { "them" };
                 run.hint(|| format!("waiting for {}; again to kill {them}", UnitName::Command.count(running)));
             }
         };
@@ -204,8 +204,7 @@ impl Screen for BesideBar {
 
     fn trace(&self, words: Words<'_>) {
         if self.0.outcomes().is_some_and(|outcomes| outcomes.is_traced()) {
-            let quoted = if io::stderr().is_terminal() { quoted_for_terminal(words) } else { quoted(words) };
-            self.0.aside_bytes(&quoted);
+            self.0.aside_bytes(&quoted(words, io::stderr().is_terminal()));
         }
     }
 }
@@ -219,7 +218,7 @@ impl LaunchRun {
     ///
     /// # Errors
     /// The system refuses a thread.
-    fn receive(self: &Arc<Self>, events: launch::Receiver) -> io::Result<()> {
+    fn receive(self: &Arc<Self>, events: Events) -> io::Result<()> {
         let (lines, wanted) = mpsc::channel::<Lines>();
         let report = Arc::clone(&self.report);
         let write = move || wanted.into_iter().for_each(|(lines, _told)| report.asides(&lines));

@@ -8,7 +8,7 @@ use std::fs::File;
 use std::io::{self, ErrorKind, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use throttle::launch::quote_for_terminal;
+use throttle::launch::quote;
 use throttle::store::Address;
 
 /// Why a command will not run.
@@ -123,5 +123,5 @@ fn missing_interpreter(script: &Path) -> Option<OsString> {
 
 /// `word` as it can be pasted into a shell, whatever is in it.
 pub(super) fn quoted(word: impl AsRef<OsStr>) -> String {
-    String::from_utf8_lossy(&quote_for_terminal(word.as_ref().as_bytes())).into_owned()
+    String::from_utf8_lossy(&quote(word.as_ref().as_bytes(), true)).into_owned()
 }

@@ -38,7 +38,7 @@ impl Names {
 
     /// `line 3 'https://…'`: the first unit of a command.
     pub(super) fn first(&self, job: &Job) -> String {
-        job.names().iter().next().map_or_else(String::new, |(number, name)| one(self.unit, number, name))
+        job.names.iter().next().map_or_else(String::new, |(number, name)| one(self.unit, number, name))
     }
 
     /// `next line not started: 3 'https://…'`
@@ -75,11 +75,11 @@ impl Names {
 
 /// How many units, and what they are called: one each, except those that are too many to be known by name.
 fn counted(unit: &'static str, job: &Job) -> impl Iterator<Item = (u64, String)> {
-    let rest = job.names().rest().map(|rest| {
+    let rest = job.names.rest().map(|rest| {
         let (first, last) = rest.into_inner();
         (last - first + 1, format!("{unit}s {first} to {last}"))
     });
-    job.names().iter().map(move |(number, name)| (1, one(unit, number, name))).chain(rest)
+    job.names.iter().map(move |(number, name)| (1, one(unit, number, name))).chain(rest)
 }
 
 fn one(unit: &str, number: u64, name: &[u8]) -> String {

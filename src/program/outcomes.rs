@@ -138,7 +138,7 @@ impl Outcomes {
 
     pub(super) fn start(&mut self, job: &Job, now: Nanos) {
         self.started += 1;
-        self.started_at.insert(job.seq(), now);
+        self.started_at.insert(job.seq, now);
         self.next = None;
     }
 
@@ -159,7 +159,7 @@ impl Outcomes {
 
     /// Counts an end; returns the lines about it, if there are any.
     pub(super) fn end(&mut self, job: &Job, outcome: &Outcome, now: Nanos) -> Vec<String> {
-        let started = self.started_at.remove(&job.seq()).unwrap_or(now);
+        let started = self.started_at.remove(&job.seq).unwrap_or(now);
         self.durations += now.saturating_sub(started);
         let (words, exit) = match outcome {
             Outcome::Ok => {
@@ -195,7 +195,7 @@ impl Outcomes {
 
     /// What a message calls the command that was run for `job`.
     fn command_for(&self, job: &Job) -> String {
-        let name = self.template.as_ref().and_then(|template| template.fill(job.units()).iter().next());
+        let name = self.template.as_ref().and_then(|template| template.fill(&job.units).iter().next());
         let name = name.as_deref().and_then(|name| Path::new(name).file_name());
         name.map_or_else(|| self.command.clone(), |name| shown(name.as_bytes()))
     }
@@ -313,7 +313,7 @@ pub(super) fn unfit(job: &Job, outcome: &Outcome) -> String {
         Outcome::HasNul => "has a NUL byte, which no argument can hold; use --stdin",
         _ => "is too long for an argument; --stdin has no bound",
     };
-    let has_several = job.names().iter().nth(1).is_some();
+    let has_several = job.names.iter().nth(1).is_some();
     if has_several { format!("not run, as a unit of its command {words}") } else { words.to_owned() }
 }
 

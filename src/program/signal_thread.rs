@@ -22,7 +22,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Sender, SyncSender};
 use std::thread;
 use std::time::{Duration, Instant};
-use throttle::launch::Launcher;
 
 type Delivery = SignalDelivery<UnixStream, SignalOnly>;
 
@@ -149,29 +148,33 @@ fn wait(delivery: &Delivery, at_most: Option<Duration>) {
 fn pass_on(signal: i32, commands: &Arc<LaunchRun>) {
     let Some(launcher) = commands.launcher() else { return };
     match signal {
-        SIGCONT => launcher.release_stopped_starts(),
+        SIGCONT => launcher.slots().release_stopped_starts(),
         SIGCHLD => launcher.end_those_who_want_the_terminal(),
         _ if !commands.is_first_signal(signal) => {
-            launcher.end_with(Signal::KILL);
+            launcher.slots().end_with(Signal::KILL);
             commands.end_without_readers();
         }
         // A command in our own group got it from the terminal already.
-        SIGINT | SIGQUIT if commands.in_our_group && signals::is_in_foreground() => launcher.others_end_them(),
-        _ => launcher.end_with(Signal::from_named_raw(signal).unwrap_or(Signal::TERM)),
+        SIGINT | SIGQUIT if commands.in_our_group && signals::is_in_foreground() => launcher.slots().others_end_them(),
+        _ => launcher.slots().end_with(Signal::from_named_raw(signal).unwrap_or(Signal::TERM)),
     }
 }
 
 /// Stops us and all commands, with no bar left behind, until we are continued.
 fn suspend(commands: Option<&Arc<LaunchRun>>, painter: &mut Painter) {
     let launcher = commands.and_then(|commands| commands.launcher());
-    launcher.into_iter().for_each(Launcher::suspend);
+    if let Some(launcher) = launcher {
+        launcher.slots().suspend();
+    }
     let (done, hidden) = mpsc::channel();
     painter.ask(Picture::Nothing(done));
     // A terminal that does not read does not keep us from stopping.
     let _ = hidden.recv_timeout(HIDING);
     // Returns when we go on.
     signals::die_of(SIGTSTP);
-    launcher.into_iter().for_each(Launcher::resume);
+    if let Some(launcher) = launcher {
+        launcher.slots().resume();
+    }
 }
 
 fn end_by(signal: i32, report: &Report) {

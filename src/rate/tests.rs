@@ -256,7 +256,7 @@ fn limits() -> impl Strategy<Value = String> {
         0 => format!("{whole}{suffix}"),
         _ => format!("{whole}.{:0decimals$}{suffix}", part % 10_u64.pow(u32::try_from(decimals).unwrap())),
     });
-    let names: Vec<&str> = TIME_UNITS.iter().map(|unit| unit.name).collect();
+    let names: Vec<&str> = TIME_UNITS.iter().flat_map(|(_, names)| names.iter().copied()).collect();
     let per = (prop::option::of(1_u64..1_000), prop::sample::select(names));
     let per = per.prop_map(|(times, name)| format!("{}{name}", times.map(|n| n.to_string()).unwrap_or_default()));
     let burst = (1_u64..1_000_000, 0_u64..1_000_000);
