@@ -410,12 +410,8 @@ fn rate(unit: UnitName, per_second: f64) -> String {
 }
 
 /// `1.50 MB`
-#[allow(clippy::cast_precision_loss, reason = "only shown")]
 fn size(bytes: u64) -> String {
-    let steps = bytes.checked_ilog10().unwrap_or(0) / 3;
-    let prefixes = ["", "k", "M", "G", "T", "P", "E"];
-    let (number, prefix) = (bytes as f64 / 1000_u64.pow(steps) as f64, prefixes[steps as usize]);
-    if steps == 0 { format!("{bytes} B") } else { format!("{number:.2} {prefix}B") }
+    indicatif::DecimalBytes(bytes).to_string()
 }
 
 /// Whole seconds, and from ten minutes on whole minutes, so that it does not flicker: `58m`.
