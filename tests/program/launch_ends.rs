@@ -155,13 +155,13 @@ fn each_unit_of_a_command_is_named_by_its_line() {
 /// What runs is waited for; the rest is not begun, and the next is named.
 #[test]
 fn an_exit_of_255_means_stop() {
-    let script = "echo $1; case $1 in 1) sleep 0.5; echo 1;; 3) exit 255;; esac";
-    let ended = run(["-r", "20/s", "-c", script], numbers(100));
+    let script = "echo $1; case $1 in 1) sleep 1.2; echo 1;; 3) exit 255;; esac";
+    let ended = run(["-r", "4/s", "-c", script], numbers(100));
     assert_eq!((ended.sorted(), ended.code()), (vec!["1", "1", "2", "3"], Some(124)));
     let told = "throttle: line 3 '3': the script exited 255, which means stop; to go on: -c '… || exit 1'\n";
     assert!(ended.err.starts_with(told), "{}", ended.err);
     assert!(ended.err.contains("2 ok, 1 failed; "), "{}", ended.err);
-    assert!(ended.err.ends_with("s (limit 20/s); next line not started: 4 '4'\n"), "{}", ended.err);
+    assert!(ended.err.ends_with("s (limit 4/s); next line not started: 4 '4'\n"), "{}", ended.err);
 }
 
 /// Units that wait for more to make up a command were read, too.
