@@ -216,6 +216,12 @@ fn time_unit_named(name: &str) -> Option<TimeUnit> {
     TIME_UNITS.into_iter().chain([DAYS]).find(|unit| unit.name == name)
 }
 
+/// A duration in nanoseconds, at most 584 years.
+#[inline]
+pub(crate) fn nanos(duration: Duration) -> u64 {
+    duration.as_secs().saturating_mul(SECOND).saturating_add(duration.subsec_nanos().into())
+}
+
 pub(crate) fn gcd(a: u128, b: u128) -> u128 {
     if b == 0 { a } else { gcd(b, a % b) }
 }
@@ -333,11 +339,13 @@ pub enum Limit {
         /// What it holds at the start; full if not given.
         initial: Option<Amount>,
     },
-    /// Never more than the count in any period: `RATE,window`.
-    Window(
+    /// Never more than the count in any period: `RATE,window[,slack=TIME]`.
+    Window {
         /// Count and period, see [`Rate::window`].
-        Rate,
-    ),
+        rate: Rate,
+        /// How much longer than the period a unit counts, if given.
+        slack: Option<Duration>,
+    },
     /// No limit at all.
     Unlimited,
 }
@@ -357,7 +365,7 @@ impl Limit {
     pub fn window(count: u64, period: Duration) -> Result<Self, ParseError> {
         let written = || format!("{count} in {period:?}");
         match Rate::per(count, period) {
-            Some(rate) => Ok(Limit::Window(rate)),
+            Some(rate) => Ok(Limit::Window { rate, slack: None }),
             None if count == 0 => Err(ParseError::Zero(written())),
             None if period.is_zero() => {
                 Err(ParseError::ZeroPeriod { text: written(), example: "5000/h,window".to_owned() })
@@ -370,7 +378,7 @@ impl Limit {
     #[must_use]
     pub fn rate(&self) -> Option<Rate> {
         match self {
-            Limit::Bucket { rate, .. } | Limit::Window(rate) => Some(*rate),
+            Limit::Bucket { rate, .. } | Limit::Window { rate, .. } => Some(*rate),
             Limit::Unlimited => None,
         }
     }
@@ -408,21 +416,23 @@ impl FromStr for Limit {
 }
 
 fn parse_keys(rate: Rate, keys: &[&str]) -> Result<Limit, ParseError> {
-    let (mut burst, mut initial, mut window) = (None, None, false);
+    let (mut burst, mut initial, mut slack, mut window) = (None, None, None, false);
     for &key in keys {
         match key.split_once('=') {
-            Some(("burst", value)) => set_once(&mut burst, "burst", value, &rate)?,
-            Some(("initial", value)) => set_once(&mut initial, "initial", value, &rate)?,
+            Some(("burst", value)) => set_once(&mut burst, "burst", number::size("burst", value, &rate)?)?,
+            Some(("initial", value)) => set_once(&mut initial, "initial", number::size("initial", value, &rate)?)?,
+            Some(("slack", value)) => set_once(&mut slack, "slack", parse_slack(value, &rate)?)?,
             None if key == "window" && !window => window = true,
             _ => return Err(error::unknown_key(&rate, key)),
         }
     }
     match (window, burst, initial) {
-        (true, None, None) => Ok(Limit::Window(rate)),
+        (true, None, None) => Ok(Limit::Window { rate, slack }),
         (true, burst, initial) => {
             let burst = burst.or(initial).map_or_else(|| "10".to_owned(), |burst| burst.to_string());
             Err(ParseError::WindowWithBurst { rate: rate.to_string(), burst })
         }
+        (false, ..) if slack.is_some() => Err(ParseError::SlackWithoutWindow(rate.to_string())),
         (false, Some(burst), _) if burst.value() == 0 => Err(ParseError::ZeroBurst),
         (false, Some(burst), Some(initial)) if initial.value() > burst.value() => {
             Err(ParseError::InitialAboveBurst { initial: initial.to_string(), burst: burst.to_string() })
@@ -431,10 +441,36 @@ fn parse_keys(rate: Rate, keys: &[&str]) -> Result<Limit, ParseError> {
     }
 }
 
-fn set_once(slot: &mut Option<Amount>, key: &'static str, value: &str, rate: &Rate) -> Result<(), ParseError> {
-    match slot.replace(number::size(key, value, rate)?) {
-        None => Ok(()),
-        Some(_) => Err(ParseError::Twice(key)),
+fn set_once<T>(slot: &mut Option<T>, key: &'static str, value: T) -> Result<(), ParseError> {
+    if slot.replace(value).is_some() { Err(ParseError::Twice(key)) } else { Ok(()) }
+}
+
+/// A time: 0, or a whole number and a unit.
+fn parse_slack(value: &str, rate: &Rate) -> Result<Duration, ParseError> {
+    let (times, name) = value.split_at(value.find(|c: char| !c.is_ascii_digit()).unwrap_or(value.len()));
+    let unit = match (times, name) {
+        ("0", "") | (_, "ns") => Some(1),
+        _ => time_unit_named(name).map(|unit| unit.nanos),
+    };
+    let nanos = times.parse::<u64>().ok().zip(unit).and_then(|(times, unit)| times.checked_mul(unit));
+    let error = || ParseError::Slack { value: value.to_owned(), rate: rate.to_string() };
+    let slack = Duration::from_nanos(nanos.ok_or_else(error)?);
+    let period = rate.window().1.get();
+    if slack > Duration::from_nanos(period) {
+        return Err(ParseError::SlackAbovePeriod { slack: value.to_owned(), period: written_time(period) });
+    }
+    Ok(slack)
+}
+
+/// A time as it can be parsed: `250ms`, `2min`, `0`.
+pub(crate) fn written_time(nanos: u64) -> String {
+    match NonZeroU64::new(nanos / 1_000_000).filter(|_| nanos.is_multiple_of(1_000_000)) {
+        Some(millis) => {
+            let Per { times, unit } = per_millis(millis);
+            format!("{}{}", times.map_or(1, NonZeroU64::get), unit.name)
+        }
+        None if nanos == 0 => "0".to_owned(),
+        None => format!("{nanos}ns"),
     }
 }
 
@@ -442,7 +478,10 @@ impl fmt::Display for Limit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Limit::Unlimited => write!(f, "unlimited"),
-            Limit::Window(rate) => write!(f, "{rate},window"),
+            Limit::Window { rate, slack: None } => write!(f, "{rate},window"),
+            Limit::Window { rate, slack: Some(slack) } => {
+                write!(f, "{rate},window,slack={}", written_time(nanos(*slack)))
+            }
             Limit::Bucket { rate, burst, initial } => {
                 write!(f, "{rate}")?;
                 burst.map_or(Ok(()), |burst| write!(f, ",burst={burst}"))?;

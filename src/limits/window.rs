@@ -19,6 +19,7 @@ pub(crate) const EXACT: u64 = 1024;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Terms {
     count: u64,
+    /// How long a unit counts: the period and the slack.
     period: Nanos,
     /// Units that share one entry of the log.
     group: u64,
@@ -48,8 +49,9 @@ impl Terms {
         Terms { count, period, group: count.div_ceil(EXACT) }
     }
 
-    pub(crate) fn of(rate: Rate) -> Self {
-        Terms::new(rate.window().0, rate.window().1)
+    /// A unit counts for `slack` nanoseconds longer than the period of `rate`.
+    pub(crate) fn of(rate: Rate, slack: Nanos) -> Self {
+        Terms::new(rate.window().0, rate.window().1.saturating_add(slack))
     }
 
     pub(crate) fn count(&self) -> u64 {

@@ -333,7 +333,7 @@ fn ripen(raw: Raw, default: Option<&OsStr>) -> Result<Flags, clap::Error> {
         None if raw.rate.is_empty() => {
             return Err(usage("--rate: how fast? write for example -r 5/s, -r 100/min or -r 10MiB/s"));
         }
-        _ => Policy::new(&raw.rate, raw.burst).map_err(|error| usage(&mistakes::in_limits(&error)))?,
+        _ => Policy::with_slack(&raw.rate, raw.burst).map_err(|error| usage(&mistakes::in_limits(&error)))?,
     };
     if let Some(bucket) = bucket.as_ref().filter(|_| !raw.rate.is_empty()) {
         bucket.check(&plan).map_err(|error| usage(&format!("--rate: {error}")))?;

@@ -59,8 +59,16 @@ pub enum ParseError {
     UnlimitedAlone(String),
     #[error("no key '{key}' in a limit; {advice}")]
     Key { key: String, advice: String },
-    #[error("{0} stands twice in one limit; say it once, like 5/s,{0}=10")]
+    #[error("{} stands twice in one limit; say it once, like 5/s,{}", .0, once(.0))]
     Twice(&'static str),
+    #[error("slack is for windows: it is how much longer than the period a unit counts; write {0},window,slack=TIME")]
+    SlackWithoutWindow(String),
+    #[error(
+        "slack={value} is not a time in whole numbers; write for example {rate},window,slack=50ms, or slack=0 for none"
+    )]
+    Slack { value: String, rate: String },
+    #[error("slack={slack} is more than the period; write at most slack={period}")]
+    SlackAbovePeriod { slack: String, period: String },
     #[error("burst=0 would let nothing through; the least is burst=1")]
     ZeroBurst,
     #[error(
@@ -79,6 +87,10 @@ pub enum ParseError {
     NotWhole(String),
     #[error("{key}: {error}")]
     InKey { key: &'static str, error: Box<ParseError> },
+}
+
+fn once(key: &str) -> String {
+    if key == "slack" { "window,slack=50ms".to_owned() } else { format!("{key}=10") }
 }
 
 /// `10M` is ambiguous. Note that it is kB but `KiB`.
@@ -224,12 +236,15 @@ pub(super) fn unknown_key(rate: &Rate, key: &str) -> ParseError {
     let advice = match name.to_lowercase().as_str() {
         "burst" | "initial" => format!("write {}={value}", name.to_lowercase()),
         "window" => "window has no value and stands once: 5000/h,window".to_owned(),
-        "" => "a comma must be followed by burst=N, initial=N or window".to_owned(),
+        "slack" => "write slack=50ms behind window".to_owned(),
+        "" => "a comma must be followed by burst=N, initial=N, window or slack=TIME".to_owned(),
         _ if key.parse::<Rate>().is_ok() => format!("a second limit is a second --rate: -r {rate} -r {key}"),
         name if name.starts_with('b') => format!("did you mean burst={value}?"),
         name if name.starts_with('i') => format!("did you mean initial={value}?"),
         name if name.starts_with('w') => "did you mean window?".to_owned(),
-        _ => "use burst=N, initial=N or window, like 5/s,burst=10; a second limit is a second --rate".to_owned(),
+        name if name.starts_with('s') => "did you mean slack=50ms, behind window?".to_owned(),
+        _ => "use burst=N, initial=N, window or slack=TIME, like 5/s,burst=10; a second limit is a second --rate"
+            .to_owned(),
     };
     ParseError::Key { key: key.to_owned(), advice }
 }

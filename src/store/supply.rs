@@ -6,7 +6,7 @@
 
 use super::lease::Lease;
 use super::{Store, StoreError};
-use crate::clock::{Clock, Nanos};
+use crate::clock::{Clock, MILLISECOND, Nanos, SECOND};
 use crate::limits::{Ask, Grant, Policy, Refusal};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
@@ -15,6 +15,9 @@ use std::time::{Duration, Instant};
 
 /// A process that ends waits this long for others when it gives back what it did not use.
 pub(super) const RETURN_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// A stream that has just begun does not know yet whether others take from its bucket.
+const UNKNOWN: Nanos = 100 * MILLISECOND;
 
 /// Grants for one stream of units. Unused reservations are given back on drop.
 #[derive(Debug)]
@@ -31,13 +34,34 @@ struct Leased {
     lease: Lease,
     /// Another lease is on its way.
     is_sent_for: bool,
+    /// The number of the latest known grant, to anybody.
+    number: Option<u64>,
+    /// Until this time others are expected to take from the bucket, too.
+    shared_until: Nanos,
+}
+
+impl Leased {
+    /// Learns from the latest lease whether others take from the bucket, too.
+    fn look_for_others(&mut self, asked: Nanos) {
+        let Some((before, last)) = self.lease.numbers() else { return };
+        match self.number.replace(last) {
+            None => self.shared_until = asked.saturating_add(UNKNOWN),
+            Some(number) if number != before => {
+                let longest = self.lease.rules().only_windows.map_or(0, |windows| windows.longest);
+                self.shared_until = self.lease.latest().saturating_add(longest);
+            }
+            Some(_) => {}
+        }
+    }
 }
 
 impl Supply {
     /// A supply from `store`.
     #[must_use]
     pub fn new(store: Box<dyn Store + Send + Sync>) -> Self {
-        Supply { meant: store.policy(), store, leased: Mutex::default(), is_retired: AtomicBool::new(false) }
+        let meant = store.policy();
+        let leased = Leased { lease: Lease::none(&meant), ..Leased::default() };
+        Supply { meant, store, leased: Mutex::new(leased), is_retired: AtomicBool::new(false) }
     }
 
     /// The store.
@@ -113,6 +137,7 @@ impl Supply {
     /// # Errors
     /// [`StoreError`]; nothing is granted then.
     pub fn next_run(&self, waiting: u64) -> Result<(Grant, Nanos), StoreError> {
+        self.wait_for_turn();
         let mut leased = self.leased();
         if self.is_retired.load(Ordering::SeqCst) {
             drop(leased);
@@ -129,6 +154,7 @@ impl Supply {
             }
         }
         let asked = self.store.lease(&self.ask(&leased, waiting), &mut leased.lease)?;
+        leased.look_for_others(asked);
         self.check_kind(&leased)?;
         leased.lease.next(waiting).map(|run| (run, asked)).ok_or(Refusal::Never.into())
     }
@@ -152,6 +178,9 @@ impl Supply {
             return;
         }
         let mut leased = self.leased();
+        if leased.lease.rules().only_windows.is_some() {
+            return; // They grant all at once, or long after.
+        }
         let left = leased.lease.latest().saturating_sub(self.clock().now());
         let more = units.saturating_sub(leased.lease.units());
         if more > 0 && !leased.is_sent_for && left <= self.store.span() / 4 * 3 {
@@ -190,8 +219,32 @@ impl Supply {
         Err(StoreError::OtherKind { place: self.store.place(), before, now, now_bytes })
     }
 
+    /// From windows one run is asked for: all that may leave now, or the next that may.
     fn ask(&self, leased: &Leased, waiting: u64) -> Ask {
-        Ask { waiting, span: self.store.span(), latest: leased.lease.latest() }
+        match leased.lease.rules().only_windows {
+            None => Ask { waiting, span: self.store.span() },
+            Some(_) => Ask { waiting: self.turn(leased).map_or(waiting, |(_, share)| share.min(waiting)), span: 0 },
+        }
+    }
+
+    /// When a window opens, the stream that asks first could take all of it. So while others take from it, too, each takes
+    /// a small share at a time, and lets them ask before it asks again.
+    fn wait_for_turn(&self) {
+        let turn = self.turn(&self.leased());
+        if let Some((time, _)) = turn.filter(|(time, _)| self.clock().now() < *time) {
+            self.clock().sleep_until(time);
+        }
+    }
+
+    /// When to ask next, and for how much at most. `None` if it does not matter.
+    fn turn(&self, leased: &Leased) -> Option<(Nanos, u64)> {
+        let windows = leased.lease.rules().only_windows.filter(|_| leased.lease.is_empty())?;
+        let turn = self.store.span() / 2;
+        let is_shared = leased.number.is_none() || self.clock().now() < leased.shared_until;
+        // Other spans are of a store that is not shared, or whose clock is not the real one.
+        let matters = is_shared && (1..=SECOND).contains(&turn);
+        let earliest = leased.number.map_or(0, |_| leased.lease.latest().saturating_add(turn));
+        matters.then(|| (earliest, windows.share(turn)))
     }
 
     fn leased(&self) -> MutexGuard<'_, Leased> {
