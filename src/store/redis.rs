@@ -342,7 +342,7 @@ impl Store for Redis {
     fn lease(&self, ask: &Ask, lease: &mut Lease) -> Result<Nanos, StoreError> {
         let state = &mut *self.state();
         // A long first lease would make others wait for as long.
-        if state.round_trip.is_uncertain() && ask.span > SPAN {
+        while state.round_trip.is_uncertain() && ask.span.min(2 * state.round_trip.usual()) > SPAN {
             self.ask(state, "look", &[])?;
         }
         let ask = &Ask { span: ask.span.min(self.span_of(state)), ..*ask };

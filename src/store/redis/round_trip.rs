@@ -21,9 +21,9 @@ impl RoundTrip {
         self.last.push_back(time);
     }
 
-    /// The first exchange may take much longer than the next ones, while both sides start.
+    /// The first exchanges may take much longer than the next ones, while both sides start.
     pub(super) fn is_uncertain(&self) -> bool {
-        self.last.len() == 1
+        (1..3).contains(&self.last.len())
     }
 
     /// 0 before the first exchange; for an even number, the lower one in the middle.
