@@ -170,7 +170,7 @@ fn strict_windows_refuse_nothing_and_nearly_all_of_them_is_used() {
     judge(&told);
 }
 
-/// A running HAProxy that lets 100 requests in two seconds through, as it estimates them.
+/// A running `HAProxy` that lets 100 requests in two seconds through, as it estimates them.
 struct Haproxy(Child, u16, #[allow(dead_code, reason = "holds its file")] tempfile::TempDir);
 
 impl Haproxy {
