@@ -69,7 +69,7 @@ def windows():
     for count, seconds, rounds, slack in ((40, 1, 6, ",slack=0"), (40, 1, 6, ""), (100, 10, 3, "")):
         limit = f"{count}/{seconds}s,window{slack}"
         of_server = f"{count}/{seconds} second"
-        for where, args in [("process", [])] + [(name, ["--bucket", path]) for name, path in buckets(f"w{count}{slack[1:]}")]:
+        for where, args in [("process", [])] + [(name, ["--bucket", path]) for name, path in buckets(f"w{count}.{len(slack)}")]:
             log.times.clear()
             call(log.port, count * rounds, "-r", limit, *args)
             times = sorted(log.times)

@@ -14,10 +14,11 @@ pub use shown::{shown, shown_wait};
 use rustix::time::Timespec;
 use std::collections::VecDeque;
 use std::fmt;
+use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Wake, Waker};
-use std::thread::Thread;
+use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 use timer_thread::TimerThread;
 
@@ -40,10 +41,25 @@ pub trait Clock: Send + Sync {
 
     /// Returns at `time` or a little later, never earlier.
     fn sleep_until(&self, time: Nanos) {
+        self.sleep_unless(time, &|| false);
+    }
+
+    /// Sleeps until `time`, like [`sleep_until`](Self::sleep_until), and returns true; but returns false as soon as
+    /// `is_over` is true.
+    ///
+    /// `is_over` is asked first, then whenever another thread [unparks](Thread::unpark) this one, and again at `time`.
+    /// Unparking for another reason does no harm. To wait for the earliest of several times, sleep until the least of
+    /// them. To look at something every 5 seconds on the way, sleep until `time.min(self.now() + 5 * SECOND)`, look,
+    /// and sleep again.
+    fn sleep_unless(&self, time: Nanos, is_over: &dyn Fn() -> bool) -> bool {
         let waker = Unpark::this_thread();
-        while self.now() < time {
+        loop {
+            let has_come = self.now() >= time;
+            if has_come || is_over() {
+                return !is_over();
+            }
             self.wake_at(time, &waker);
-            std::thread::park();
+            thread::park();
         }
     }
 
@@ -96,8 +112,23 @@ impl Clock for SystemClock {
         nanos(&rustix::time::clock_gettime(rustix::time::ClockId::Monotonic))
     }
 
-    fn sleep_until(&self, time: Nanos) {
-        precise::sleep_until(*self, time);
+    fn sleep_unless(&self, time: Nanos, is_over: &dyn Fn() -> bool) -> bool {
+        park_until(self, time, is_over, Duration::MAX)
+    }
+}
+
+/// [`Clock::sleep_unless`] for a clock that keeps real time; it reads the clock again after `longest`.
+fn park_until(clock: &impl Clock, time: Nanos, is_over: &dyn Fn() -> bool, longest: Duration) -> bool {
+    loop {
+        // The clock is read first: what is over at `time` is noticed.
+        let left = time.saturating_sub(clock.now());
+        if is_over() {
+            return false;
+        }
+        if left == 0 {
+            return true;
+        }
+        thread::park_timeout(longest.min(Duration::from_nanos(left)));
     }
 }
 
@@ -119,13 +150,6 @@ fn nanos(time: &Timespec) -> Nanos {
     let seconds = Nanos::try_from(time.tv_sec).unwrap_or(0);
     let nanos = Nanos::try_from(time.tv_nsec).unwrap_or(0);
     seconds.saturating_mul(SECOND).saturating_add(nanos)
-}
-
-#[cfg(any(target_os = "linux", target_os = "android"))]
-fn timespec(time: Nanos) -> Timespec {
-    let seconds = i64::try_from(time / SECOND).unwrap_or(i64::MAX);
-    let nanos = i32::try_from(time % SECOND).unwrap_or(0);
-    Timespec { tv_sec: seconds, tv_nsec: nanos.into() }
 }
 
 /// A clock that moves only when a test moves it, or when a thread sleeps on it. Its clones share one time.
@@ -169,11 +193,11 @@ impl FakeClock {
     /// Sets the clock to `now`, forward or back, in one step. Wakers on the way are woken late.
     pub fn set(&self, now: Nanos) {
         self.now.store(now, Ordering::SeqCst);
-        self.ring();
+        self.wake_due();
     }
 
     /// Wakes every waker that is due.
-    fn ring(&self) {
+    fn wake_due(&self) {
         let now = self.now();
         let due: Vec<_> = self.alarms().extract_if(.., |(time, _)| *time <= now).collect();
         for (_, waker) in due {
@@ -191,13 +215,16 @@ impl Clock for FakeClock {
         self.now.load(Ordering::SeqCst)
     }
 
-    fn sleep_until(&self, time: Nanos) {
+    fn sleep_unless(&self, time: Nanos, is_over: &dyn Fn() -> bool) -> bool {
         loop {
+            if is_over() {
+                return false;
+            }
             let next = self.alarms().iter().map(|(next, _)| *next).min().filter(|next| *next <= time);
             self.now.fetch_max(next.unwrap_or(time), Ordering::SeqCst);
-            self.ring();
+            self.wake_due();
             if next.is_none() {
-                return;
+                return !is_over();
             }
         }
     }
@@ -225,9 +252,9 @@ impl fmt::Debug for FakeClock {
 
 /// Runs `act` with the default timer slack of this thread, so that a process started in it does not inherit ours.
 pub fn with_usual_slack<T>(act: impl FnOnce() -> T) -> T {
-    precise::restore_slack();
+    set_slack(None);
     let result = act();
-    precise::sharpen_this_thread();
+    sharpen_this_thread();
     result
 }
 
@@ -237,61 +264,20 @@ pub fn with_usual_slack<T>(act: impl FnOnce() -> T) -> T {
 /// prctl(2)). A child started by this thread would inherit the slack: see [`with_usual_slack`]. Does nothing on systems
 /// without this setting.
 pub fn sharpen_this_thread() {
-    precise::sharpen_this_thread();
+    set_slack(NonZeroU64::new(1));
 }
 
-#[cfg(any(target_os = "linux", target_os = "android"))]
-mod precise {
-    use super::{Clock, Nanos, SystemClock, timespec};
-    use rustix::io::Errno;
-    use rustix::thread::{ClockId, clock_nanosleep_absolute};
-
-    /// Sleeps with `clock_nanosleep(TIMER_ABSTIME)`: a stop or an interruption does not move the end.
-    pub(super) fn sleep_until(clock: SystemClock, time: Nanos) {
-        let request = timespec(time);
-        while clock.now() < time {
-            match clock_nanosleep_absolute(ClockId::Monotonic, &request) {
-                Ok(()) | Err(Errno::INTR) => {}
-                // Only an unsupported clock or an invalid time leads here; then sleep in the plain way.
-                Err(_) => std::thread::sleep(std::time::Duration::from_nanos(time - clock.now().min(time))),
-            }
-        }
-    }
-
-    /// 0 restores the thread's default.
-    pub(super) fn restore_slack() {
-        let _ = rustix::thread::set_current_timer_slack(None);
-    }
-
-    pub(super) fn sharpen_this_thread() {
-        // Some sandboxes refuse this. Then sleeps end 50 µs late, which no law forbids.
-        let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
-    }
-}
-
-#[cfg(not(any(target_os = "linux", target_os = "android")))]
-mod precise {
-    use super::{Clock, Nanos, SystemClock};
-    use std::time::Duration;
-
-    pub(super) fn sleep_until(clock: SystemClock, time: Nanos) {
-        loop {
-            let now = clock.now();
-            if now >= time {
-                return;
-            }
-            std::thread::sleep(Duration::from_nanos(time - now));
-        }
-    }
-
-    pub(super) fn restore_slack() {}
-
-    pub(super) fn sharpen_this_thread() {}
+/// `None` restores the thread's default. Some sandboxes refuse this; then sleeps end 50 µs late, which no law forbids.
+fn set_slack(nanos: Option<NonZeroU64>) {
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    let _ = rustix::thread::set_current_timer_slack(nanos);
+    let _ = nanos;
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::atomic::AtomicBool;
 
     #[test]
     fn a_sleep_never_ends_early() {
@@ -300,6 +286,59 @@ mod tests {
             let end = clock.now() + nanos;
             clock.sleep_until(end);
             assert!(clock.now() >= end);
+        }
+    }
+
+    #[test]
+    fn a_sleep_ends_as_soon_as_it_is_over() {
+        let clocks: [&(dyn Clock + Sync); 3] = [&SystemClock, &BootClock::new(), &OnlyNow];
+        for clock in clocks {
+            let (is_over, sleeper) = (AtomicBool::new(false), thread::current());
+            thread::scope(|scope| {
+                scope.spawn(|| {
+                    thread::sleep(Duration::from_millis(1));
+                    is_over.store(true, Ordering::SeqCst);
+                    sleeper.unpark();
+                });
+                let slept = clock.sleep_unless(clock.now() + 3600 * SECOND, &|| is_over.load(Ordering::SeqCst));
+                assert!(!slept);
+            });
+            assert!(!clock.sleep_unless(0, &|| true), "it was over before");
+        }
+    }
+
+    #[test]
+    fn a_thread_that_is_unparked_for_another_reason_sleeps_on() {
+        let clocks: [&(dyn Clock + Sync); 3] = [&SystemClock, &BootClock::new(), &OnlyNow];
+        for clock in clocks {
+            let (sleeper, has_slept) = (thread::current(), AtomicBool::new(false));
+            thread::scope(|scope| {
+                scope.spawn(|| {
+                    while !has_slept.load(Ordering::SeqCst) {
+                        sleeper.unpark();
+                    }
+                });
+                let end = clock.now() + 3 * MILLISECOND;
+                let slept = clock.sleep_unless(end, &|| false);
+                has_slept.store(true, Ordering::SeqCst);
+                assert!(slept && clock.now() >= end);
+            });
+        }
+    }
+
+    #[test]
+    fn a_sleep_on_a_fake_clock_ends_at_the_time_when_it_is_over() {
+        struct Flag(AtomicBool);
+        impl std::task::Wake for Flag {
+            fn wake(self: Arc<Self>) {
+                self.0.store(true, Ordering::SeqCst);
+            }
+        }
+        for (over_at, expected) in [(5, (false, 5)), (10, (false, 10)), (11, (true, 10))] {
+            let (clock, over) = (FakeClock::default(), Arc::new(Flag(AtomicBool::new(false))));
+            clock.wake_at(over_at, &Waker::from(Arc::clone(&over)));
+            let slept = clock.sleep_unless(10, &|| over.0.load(Ordering::SeqCst));
+            assert_eq!((slept, clock.now()), expected, "over at {over_at}");
         }
     }
 
@@ -364,9 +403,9 @@ mod tests {
                 self.0.send(std::thread::current().id()).unwrap();
             }
         }
-        let (tell, told) = std::sync::mpsc::channel();
-        FakeClock::at(5).wake_at(5, &Waker::from(Arc::new(SendThread(tell))));
-        assert_ne!(told.recv().unwrap(), std::thread::current().id());
+        let (sender, woken_on) = std::sync::mpsc::channel();
+        FakeClock::at(5).wake_at(5, &Waker::from(Arc::new(SendThread(sender))));
+        assert_ne!(woken_on.recv().unwrap(), std::thread::current().id());
     }
 
     #[test]

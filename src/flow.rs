@@ -1,6 +1,6 @@
-//! Flows: units on their way from a source to a sink.
+//! Moves units from a source to a sink.
 //!
-//! A [`Flow`] is what the pump drives: units that come from a source, wait, and are handed over.
+//! The pump drives a [`Flow`]: units that are read from a source, wait, and are handed over to a sink.
 
 mod at_once;
 mod contract;

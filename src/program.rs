@@ -30,7 +30,6 @@ use std::io::{IsTerminal, Write};
 
 /// Runs the program and says how it ends.
 pub(crate) fn main() -> Exit {
-    signals::survive_questions();
     let flags = match flags::parse(std::env::args_os()) {
         Ok(flags) => flags,
         Err(exit) => return exit,
@@ -72,7 +71,9 @@ fn run(flags: &Flags) -> anyhow::Result<Exit> {
         Task::Once(_) => !flags.command().is_empty(),
         _ => true,
     };
-    anyhow::ensure!(!(writes && before_main::stdout_is_closed()), "cannot write to standard output: it is closed");
+    if writes {
+        expect_standard_output()?;
+    }
     match flags.task() {
         Task::Pipe => pipe::run(flags),
         Task::Launch(template) => commands::run(flags, template),
@@ -81,6 +82,11 @@ fn run(flags: &Flags) -> anyhow::Result<Exit> {
         Task::Set(bucket) => bucket::set(flags, bucket).map(|()| Exit::Success),
         Task::Show(bucket, format) => bucket::show(flags, bucket, *format).map(|()| Exit::Success),
     }
+}
+
+fn expect_standard_output() -> anyhow::Result<()> {
+    anyhow::ensure!(!before_main::stdout_is_closed(), "cannot write to standard output: it is closed");
+    Ok(())
 }
 
 /// A line on standard error, in one write. What would steer a terminal is shown there. If it cannot be written, there is

@@ -157,17 +157,22 @@ impl StoreError {
     /// Whether the same request may succeed later without any action by the user.
     #[must_use]
     pub fn may_pass(&self) -> bool {
-        #[cfg(feature = "redis")]
-        if let StoreError::Redis(error) = self {
-            return error.may_pass();
+        match self {
+            #[cfg(feature = "redis")]
+            StoreError::Redis(error) => error.may_pass(),
+            #[cfg(feature = "cli")]
+            StoreError::File(FileError::Locked(_)) => true,
+            _ => false,
         }
-        false
     }
 }
 
 /// Why a store grants nothing.
 #[derive(Debug, Error)]
 pub enum StoreError {
+    /// The process is about to end; see [`Supply::retire`].
+    #[error("stopped")]
+    Stopped,
     /// The limits refuse.
     #[error(transparent)]
     Refused(#[from] Refusal),

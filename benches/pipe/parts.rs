@@ -218,7 +218,7 @@ pub(crate) fn late(size: &Size, table: &mut Table) -> Result<()> {
     let floor = quantiles(&sleeps(lines)?);
     let ours = of(Tool("throttle -r 1000/s"))?;
     let pv = Tool("pv -q -l -L 1000");
-    let mut others = format!("a loop of `clock_nanosleep` alone {}", say(floor));
+    let mut others = format!("a loop of `park_timeout` alone {}", say(floor));
     if pv.is_there() {
         others = format!("{others}; {pv} {}", say(of(pv)?));
     }

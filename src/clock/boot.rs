@@ -1,6 +1,10 @@
 //! The time since the machine started, the same for every process on it.
 
-use super::{Clock, Nanos};
+use super::{Clock, Nanos, park_until};
+use std::time::Duration;
+
+/// A parked thread does not notice that the machine was suspended: it looks at the clock so often.
+const LOOK_AGAIN: Duration = Duration::from_secs(5);
 
 /// `CLOCK_BOOTTIME`: changes of the wall clock do not move it, and it goes on while the machine is suspended. In a time
 /// namespace this reads the clock of the world outside, so that processes inside and outside agree.
@@ -36,32 +40,19 @@ impl Clock for BootClock {
         system::now().saturating_add_signed(self.ahead.saturating_neg())
     }
 
-    fn sleep_until(&self, time: Nanos) {
-        system::sleep_until(time.saturating_add_signed(self.ahead));
+    fn sleep_unless(&self, time: Nanos, is_over: &dyn Fn() -> bool) -> bool {
+        park_until(self, time, is_over, LOOK_AGAIN)
     }
 }
 
 #[cfg(any(target_os = "linux", target_os = "android"))]
 mod system {
-    use crate::clock::{Nanos, SECOND, nanos, timespec};
-    use rustix::io::Errno;
-    use rustix::thread::clock_nanosleep_absolute;
+    use crate::clock::{Nanos, SECOND, nanos};
     use rustix::time::{ClockId, clock_gettime};
     use std::fs;
 
     pub(super) fn now() -> Nanos {
         nanos(&clock_gettime(ClockId::Boottime))
-    }
-
-    /// Like the other clock's sleep: a stop or an interruption does not move the end.
-    pub(super) fn sleep_until(time: Nanos) {
-        while now() < time {
-            match clock_nanosleep_absolute(rustix::thread::ClockId::Boottime, &timespec(time)) {
-                Ok(()) | Err(Errno::INTR) => {}
-                // Only an unsupported clock or an invalid time leads here; then sleep in the plain way.
-                Err(_) => std::thread::sleep(std::time::Duration::from_nanos(time.saturating_sub(now()))),
-            }
-        }
     }
 
     /// See `time_namespaces(7)`: a line `boottime SECONDS NANOSECONDS`, or no such file.
@@ -91,10 +82,6 @@ mod system {
 
     pub(super) fn now() -> Nanos {
         SystemClock.now()
-    }
-
-    pub(super) fn sleep_until(time: Nanos) {
-        SystemClock.sleep_until(time);
     }
 
     pub(super) fn ahead() -> i64 {

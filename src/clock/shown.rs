@@ -1,4 +1,4 @@
-//! Times for people: `1.5 ms`, `29 s`, `58 min`, `3m 20s`, `1h 23m`, `2d 5h`.
+//! Times for people: `1.5 ms`, `29 s`, `58m`, `3m 20s`, `1h 23m`, `2d 5h`.
 
 use super::{MILLISECOND, Nanos, SECOND};
 
@@ -41,7 +41,6 @@ fn in_units(nanos: Nanos) -> String {
         1_000..MILLISECOND => decimal(nanos, 1_000, "µs"),
         MILLISECOND..SECOND => decimal(nanos, MILLISECOND, "ms"),
         SECOND..MINUTE => decimal(nanos, SECOND, "s"),
-        MINUTE..HOUR if nanos % MINUTE < SECOND => format!("{} min", nanos / MINUTE),
         MINUTE..HOUR => two((nanos / MINUTE, "m"), (nanos % MINUTE / SECOND, "s")),
         HOUR..DAY => two((nanos / HOUR, "h"), (nanos % HOUR / MINUTE, "m")),
         _ => two((nanos / DAY, "d"), (nanos % DAY / HOUR, "h")),
@@ -74,11 +73,16 @@ mod tests {
             (999_960_000, "1 s", "1 s"),
             (29_000_000_000, "29 s", "29 s"),
             (29_012_000_000, "29 s", "29.1 s"),
-            (59_999_000_000, "1 min", "1 min"),
+            (17_142_857_143, "17.1 s", "17.2 s"),
+            (850 * MILLISECOND, "850 ms", "850 ms"),
+            (59_999_000_000, "1m", "1m"),
+            (12 * MINUTE, "12m", "12m"),
             (200 * SECOND, "3m 20s", "3m 20s"),
             (3_599_979_000_000, "1h", "1h"),
+            (HOUR + 5 * MINUTE, "1h 5m", "1h 5m"),
             (HOUR + 23 * MINUTE + SECOND, "1h 23m", "1h 24m"),
             (DAY + HOUR + MINUTE, "1d 1h", "1d 2h"),
+            (2 * DAY + 4 * HOUR, "2d 4h", "2d 4h"),
             (315_273_600 * SECOND, "3649d", "3649d"),
             (Nanos::MAX, "213503d 23h", "213503d 23h"),
         ] {

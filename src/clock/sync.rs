@@ -13,12 +13,12 @@ pub(crate) use loom::sync::atomic::{AtomicU64, Ordering};
 #[cfg(throttle_loom)]
 pub(crate) use loom::sync::{Condvar, Mutex, MutexGuard};
 
-/// Nothing here is left half done where a waker panics, so a poisoned lock is as good as any.
+/// Locks `mutex` even if it is poisoned: a waker that panics leaves nothing here half done.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Waits until woken, or for `time`; under the model checker, where no time passes, until woken.
+/// Waits until notified, or for `time`. Under the model checker no time passes: it waits until notified.
 pub(crate) fn wait<'a, T>(condvar: &Condvar, guard: MutexGuard<'a, T>, time: Duration) -> MutexGuard<'a, T> {
     condvar.wait_timeout(guard, time).unwrap_or_else(PoisonError::into_inner).0
 }

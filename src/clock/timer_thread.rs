@@ -2,8 +2,8 @@
 //! clock.
 //!
 //! It depends on no runtime. It is started for the first alarm and ends when there has been none for a second, so a
-//! program that does not wait has no such thread. It rests for a millisecond after it rang, which makes one wake-up of
-//! a thousand at a million a second; alarms that are further apart ring within microseconds.
+//! program that does not wait has no such thread. It pauses for a millisecond after each round of wakers: at a million
+//! alarms a second it wakes up once for a thousand. Alarms that are further apart are on time within microseconds.
 
 use super::sync::{Condvar, Mutex, MutexGuard, lock, spawn, wait};
 use std::collections::BTreeMap;
@@ -14,10 +14,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
-/// Between two rounds of alarms.
-const REST: Duration = if cfg!(throttle_loom) { Duration::ZERO } else { Duration::from_millis(1) };
+/// The pause between two rounds of wakers.
+const PAUSE: Duration = if cfg!(throttle_loom) { Duration::ZERO } else { Duration::from_millis(1) };
 
-/// The thread waits so long for another alarm.
+/// The thread ends if no alarm was set for this long.
 const LINGER: Duration = if cfg!(throttle_loom) { Duration::ZERO } else { Duration::from_secs(1) };
 
 #[derive(Debug, Default)]
@@ -29,14 +29,14 @@ pub(crate) struct TimerThread {
 #[derive(Debug, Default)]
 struct State {
     alarms: BTreeMap<Key, Waker>,
-    /// The alarms that were set by [`TimerThread::wake_at`], and some that have rung: few, so they are searched.
+    /// The alarms that were set by [`TimerThread::wake_at`], and some that are over: few, so they are searched.
     by_waker: Vec<Key>,
     is_running: bool,
     /// The thread looks again at this time, if nobody wakes it.
     sleeps_until: Option<Instant>,
 }
 
-/// When an alarm rings. The number tells those of the same time apart.
+/// The time of an alarm. The number tells those of the same time apart.
 type Key = (Instant, u64);
 
 /// One queue's alarm.
@@ -52,10 +52,10 @@ impl Alarm {
         Alarm { thread, number: next_number(), at: None }
     }
 
-    /// Rings once, at `at` or a little later, or not at all.
+    /// Wakes `waker` once, at `at` or a little later; with `None`, never.
     ///
     /// # Errors
-    /// The thread cannot be started; then it does not ring.
+    /// The thread cannot be started; then the waker is not woken.
     pub(crate) fn set(&mut self, at: Option<Instant>, waker: &Waker) -> io::Result<()> {
         let before = std::mem::replace(&mut self.at, at);
         if before.is_none() && at.is_none() {
@@ -65,7 +65,7 @@ impl Alarm {
         let removed = before.and_then(|before| state.alarms.remove(&(before, self.number)));
         let result = at.map_or(Ok(()), |at| self.thread.add(&mut state, (at, self.number), waker));
         drop(state);
-        drop(removed); // It may be the last to know its queue.
+        drop(removed); // It may hold the last reference to its queue.
         result
     }
 }
@@ -94,7 +94,7 @@ impl TimerThread {
     }
 
     /// Wakes `waker` once, at `at` or a little later, on this thread. A later call for the same waker replaces this one. If
-    /// the thread cannot be started, it is woken at once: then it asks again, which tries again.
+    /// the thread cannot be started, the waker is woken at once, and the next call tries again.
     pub(crate) fn wake_at(self: &Arc<Self>, at: Instant, waker: &Waker) {
         let mut state = lock(&self.state);
         let State { alarms, by_waker, .. } = &mut *state;
@@ -128,16 +128,16 @@ impl TimerThread {
     fn run(&self) {
         super::sharpen_this_thread();
         let mut state = lock(&self.state);
-        let mut rests_until = None;
+        let mut paused_until = None;
         loop {
             let now = Instant::now();
             let next = state.alarms.first_key_value().map(|(&(at, _), _)| at);
             match next {
-                Some(at) if rests_until.is_none_or(|until| until <= now) && at <= now => {
-                    state = self.ring(state, now);
-                    rests_until = Instant::now().checked_add(REST);
+                Some(at) if paused_until.is_none_or(|until| until <= now) && at <= now => {
+                    state = self.wake_due(state, now);
+                    paused_until = Instant::now().checked_add(PAUSE);
                 }
-                Some(at) => state = self.sleep(state, now, at.max(rests_until.unwrap_or(at))),
+                Some(at) => state = self.sleep(state, now, at.max(paused_until.unwrap_or(at))),
                 None if LINGER.is_zero() => break,
                 None => {
                     let until = now + LINGER;
@@ -151,8 +151,8 @@ impl TimerThread {
         state.is_running = false;
     }
 
-    /// Rings all that are due. A waker is foreign code: if it panics, which is told on standard error, the others ring.
-    fn ring<'a>(&'a self, mut state: MutexGuard<'a, State>, now: Instant) -> MutexGuard<'a, State> {
+    /// Wakes all that are due. A waker is foreign code: if one panics, the others are still woken.
+    fn wake_due<'a>(&'a self, mut state: MutexGuard<'a, State>, now: Instant) -> MutexGuard<'a, State> {
         let later = state.alarms.split_off(&(now, u64::MAX));
         let due = std::mem::replace(&mut state.alarms, later);
         drop(state);
@@ -176,22 +176,22 @@ mod tests {
     use std::sync::mpsc;
     use std::task::Wake;
 
-    struct Tell(mpsc::Sender<Instant>);
+    struct Send(mpsc::Sender<Instant>);
 
-    impl Wake for Tell {
+    impl Wake for Send {
         fn wake(self: Arc<Self>) {
             let _ = self.0.send(Instant::now());
         }
     }
 
     fn waker() -> (Waker, mpsc::Receiver<Instant>) {
-        let (tell, told) = mpsc::channel();
-        (Waker::from(Arc::new(Tell(tell))), told)
+        let (sender, woken) = mpsc::channel();
+        (Waker::from(Arc::new(Send(sender))), woken)
     }
 
     #[test]
     fn a_later_call_for_the_same_waker_replaces_the_earlier_one() {
-        let (thread, (waker, told), (other, _)) = (Arc::<TimerThread>::default(), waker(), waker());
+        let (thread, (waker, woken), (other, _)) = (Arc::<TimerThread>::default(), waker(), waker());
         let now = Instant::now();
         let at = now + Duration::from_millis(3);
         thread.wake_at(at, &other);
@@ -200,20 +200,20 @@ mod tests {
         }
         thread.wake_at(at, &waker);
         assert!(lock(&thread.state).alarms.len() <= 2);
-        assert!(told.recv().unwrap() >= at);
+        assert!(woken.recv().unwrap() >= at);
         thread.wake_at(now + Duration::from_secs(3600), &waker);
-        assert_eq!(lock(&thread.state).by_waker.len(), 1, "those that have rung are forgotten");
-        assert!(told.try_recv().is_err(), "woken once");
+        assert_eq!(lock(&thread.state).by_waker.len(), 1, "alarms that are over are forgotten");
+        assert!(woken.try_recv().is_err(), "woken once");
     }
 
     #[test]
     fn queues_and_clocks_share_one_thread() {
-        let (thread, (waker, told)) = (Arc::<TimerThread>::default(), waker());
+        let (thread, (waker, woken)) = (Arc::<TimerThread>::default(), waker());
         let mut alarm = Alarm::of(Arc::clone(&thread));
         let now = Instant::now();
         alarm.set(Some(now + Duration::from_millis(2)), &waker).unwrap();
         thread.wake_at(now + Duration::from_millis(1), &waker);
         assert_eq!(Arc::strong_count(&thread), 3, "this test, the alarm, and one thread");
-        assert!(told.recv().unwrap() <= told.recv().unwrap());
+        assert!(woken.recv().unwrap() <= woken.recv().unwrap());
     }
 }

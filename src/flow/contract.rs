@@ -1,39 +1,39 @@
-//! What the pump drives, and what it is told.
+//! The interface between the pump and what it moves.
 
 use std::io;
 use thiserror::Error;
 
 /// Units on their way from a source to a sink.
 pub trait Flow {
-    /// Reads more input. With `wait`, until there is something or the end; without, what is there.
+    /// Reads more input. With `wait`, blocks until there is some or the input ends.
     ///
     /// # Errors
-    /// What reading says.
+    /// If reading fails.
     fn fill(&mut self, wait: bool) -> Result<Filled, FlowError>;
 
-    /// Units that were read and not yet handed over.
+    /// The number of units that were read and not yet handed over.
     fn waiting(&self) -> u64;
 
-    /// Those of them that the sink will take without having to be waited for, as far as one can tell.
+    /// How many of the [`waiting`](Self::waiting) units the sink will accept without a wait, as far as is known.
     fn foreseen(&self) -> u64 {
         self.waiting()
     }
 
-    /// Units that were read and not yet handed over, with their bytes, as far as they are counted.
+    /// The units that were read and not yet handed over, and their bytes, as far as they are counted.
     fn read_ahead(&self) -> Passed {
         Passed::default()
     }
 
-    /// Returns once the sink can take a unit, and says how many it can take.
+    /// Waits until the sink can accept a unit, and returns how many it can accept.
     ///
     /// # Errors
-    /// What the sink says; [`FlowError::Write`] of `BrokenPipe` where its reader is gone.
+    /// If the sink fails; [`FlowError::Write`] of `BrokenPipe` if its reader is gone.
     fn ready(&mut self) -> Result<u64, FlowError>;
 
-    /// Hands `units` units over, together, and adds what left to `passed`, also where not all of them do.
+    /// Hands over the first `units` units together, and adds those that left to `passed`, even if it then fails.
     ///
     /// # Errors
-    /// What reading or writing says.
+    /// If reading or writing fails.
     fn pass(&mut self, units: u64, passed: &mut Passed) -> Result<(), FlowError>;
 }
 
@@ -42,28 +42,28 @@ pub trait Flow {
 pub struct Passed {
     /// Whole units.
     pub units: u64,
-    /// Bytes, those of a unit that was cut short by an error included.
+    /// Bytes, including those of a unit that an error cut short.
     pub bytes: u64,
 }
 
-/// What came of reading.
+/// The result of reading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Filled {
     /// Something was read.
     Some,
-    /// Nothing is there now, or there is no room for it.
+    /// Nothing is available now, or there is no room for it.
     Nothing,
     /// There is no more input.
     End,
 }
 
-/// Why units cannot move on.
+/// Why units cannot be moved.
 #[derive(Debug, Error)]
 pub enum FlowError {
     /// The source could not be read.
     #[error("read")]
     Read(#[source] io::Error),
-    /// What was read could not be held until its time.
+    /// Units that were read could not be kept until they may leave.
     #[error("hold")]
     Hold(#[source] io::Error),
     /// The sink could not be written.

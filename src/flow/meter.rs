@@ -1,7 +1,7 @@
-//! The meter counts everything here; progress and summary read it.
+//! The meter: counts units, bytes and time for progress and summary.
 //!
-//! The pump reports what it is going to wait for; time counts for that until the next report. A wait that is under way
-//! is included in what another thread reads, so a status in the middle of it is right.
+//! The pump reports what it is about to wait for; time counts for that until its next report. A reading by another
+//! thread includes the current wait, so a status in the middle of it is right.
 
 use crate::clock::Nanos;
 use hdrhistogram::Histogram;

@@ -1,4 +1,4 @@
-//! The pump: one plain loop that reads, cuts, asks the sink, takes a grant, sleeps until it, and hands over.
+//! The pump: one loop that reads units, waits for the sink, takes a grant, sleeps until its time, and hands over.
 
 use crate::clock::Clock;
 use crate::flow::meter::{Meter, Phase};
@@ -21,12 +21,13 @@ pub enum PumpError {
 /// Moves every unit of `flow` when the limits that `supply` draws from allow it, until its end.
 ///
 /// # Errors
-/// [`PumpError`]; what was read and not handed over still waits in `flow`.
+/// [`PumpError`]; units that were read and not handed over still wait in `flow`. A supply that has retired ends the pump
+/// with [`StoreError::Stopped`].
 pub fn run(flow: &mut impl Flow, supply: &Supply, meter: &Meter) -> Result<(), PumpError> {
     run_on(flow, supply, supply.clock(), meter)
 }
 
-/// As [`run`], but sleeps on `clock`, which tells the time of the supply's own.
+/// As [`run`], but sleeps on `clock`, which must show the time of the supply's clock.
 ///
 /// # Errors
 /// As [`run`].
@@ -47,7 +48,7 @@ struct Pump<'a, F> {
 }
 
 impl<F: Flow> Pump<'_, F> {
-    /// Waits until a unit is there; `false` at the end.
+    /// Waits until a unit was read; `false` at the end of the input.
     fn gather(&mut self) -> Result<bool, PumpError> {
         if self.flow.waiting() > 0 {
             return Ok(true);
@@ -63,7 +64,7 @@ impl<F: Flow> Pump<'_, F> {
         Ok(true)
     }
 
-    /// Waits until the sink can take a unit, and says how many.
+    /// Waits until the sink can accept a unit, and returns how many it can accept.
     fn wait_for_sink(&mut self) -> Result<u64, PumpError> {
         self.note_read_ahead();
         self.enter(Phase::Sink);
@@ -72,13 +73,13 @@ impl<F: Flow> Pump<'_, F> {
         Ok(room)
     }
 
-    /// Takes a grant for what waits and the sink has room for, sleeps until its time, and hands over.
+    /// Takes a grant for waiting units that the sink has room for, sleeps until its time, and hands them over.
     fn release_run(&mut self, room: u64) -> Result<(), PumpError> {
         self.top_up()?;
         let ready = self.flow.waiting().min(room);
         let (grant, asked) = self.supply.next_run(ready)?;
         self.supply.foresee(self.flow.foreseen().saturating_sub(grant.units));
-        let more = if grant.at > asked { self.sleep_until(&grant, ready) } else { 0 };
+        let more = if grant.at > asked { self.sleep_until(&grant, ready)? } else { 0 };
         let units = grant.units + more;
         self.enter(Phase::Sink);
         let mut passed = Passed::default();
@@ -88,8 +89,8 @@ impl<F: Flow> Pump<'_, F> {
         Ok(result?)
     }
 
-    /// Where the limits will soon make us wait and less than a quantum was read, takes in what else has come: one long run
-    /// instead of a short one now and a wait after it.
+    /// Reads what else is available if less than a quantum waits and the limits will soon cause a wait: then one long run
+    /// leaves, instead of a short one and another after the wait.
     fn top_up(&mut self) -> Result<(), PumpError> {
         let quantum = self.supply.quantum();
         if self.flow.waiting() < quantum && self.supply.available() < quantum {
@@ -98,14 +99,14 @@ impl<F: Flow> Pump<'_, F> {
         Ok(())
     }
 
-    /// Sleeps until the grant, and takes as many more of those that are ready as conform by then.
-    fn sleep_until(&mut self, grant: &Grant, ready: u64) -> u64 {
+    /// Sleeps until the grant. Then takes as many more of the `ready` units as conform by now, and returns their number.
+    fn sleep_until(&mut self, grant: &Grant, ready: u64) -> Result<u64, StoreError> {
         self.enter(Phase::Limit(grant.bound_by.unwrap_or(usize::MAX)));
         self.meter.waits_until(grant.at, grant.units);
-        self.clock.sleep_until(grant.at);
+        self.supply.sleep_until(self.clock, grant.at)?;
         let now = self.clock.now();
         self.meter.late(grant.units, now.saturating_sub(grant.at));
-        self.supply.take_available(ready - grant.units)
+        Ok(self.supply.take_available(ready - grant.units))
     }
 
     fn note_read_ahead(&self) {

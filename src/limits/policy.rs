@@ -227,6 +227,11 @@ impl Policy {
         lines.join("\n")
     }
 
+    /// How many of the limits are windows.
+    pub(crate) fn windows(&self) -> usize {
+        self.limits.iter().filter(|limit| matches!(limit, Resolved::Window { .. })).count()
+    }
+
     /// Reads what [`to_lines`](Self::to_lines) wrote; `None` for any other text.
     pub(crate) fn from_lines(lines: &str) -> Option<Self> {
         let limits: Result<Vec<Limit>, _> = lines.split('\n').map(str::parse).collect();

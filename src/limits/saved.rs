@@ -3,7 +3,7 @@
 use super::history::{History, Record};
 use super::state::{Entry, Level, State};
 use super::terms::{Terms, Undo};
-use super::window::Change;
+use super::window::{self, Change};
 use super::{Limits, Policy};
 use crate::clock::Nanos;
 use std::collections::VecDeque;
@@ -56,6 +56,12 @@ impl Limits {
         // No grant has this number: an earlier grant cannot be undone in limits that it was not charged to.
         let history = History::after(self.history.grants + 1);
         *self = Limits { at: self.at, history, ..limits };
+    }
+
+    /// Goes on as if everything had been taken at `now` that the limits allow: buckets are empty, windows full.
+    pub(crate) fn use_up(&mut self, now: Nanos) {
+        let full = self.terms.iter().filter_map(Terms::as_window).map(window::Terms::period).max();
+        self.hold_until(now, now.saturating_add(full.unwrap_or(1)));
     }
 
     /// A time by which every limit is at rest if nothing more is taken: buckets are full, windows are empty.

@@ -2,17 +2,24 @@
 //! /dev/null in place of standard streams that are closed. Daemons are often started with that very /dev/null, so what it
 //! looks like later does not tell one from the other.
 
+use super::signals::{held_back, survive_questions};
 use rustix::io::fcntl_getfd;
+use signal_hook::consts::SIGUSR1;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 static IGNORED_SIGNALS: AtomicU64 = AtomicU64::new(0);
 static STDOUT_IS_CLOSED: AtomicBool = AtomicBool::new(false);
 
-/// Runs before Rust's runtime is there, and so does no more than it must.
+/// Runs before Rust's runtime is there, and so does no more than it must. A question for the status may come at any time: no
+/// code of ours runs earlier than this, and until the handler is there the question waits.
 #[ctor::ctor]
 fn look() {
-    STDOUT_IS_CLOSED.store(fcntl_getfd(rustix::stdio::stdout()).is_err(), Ordering::Relaxed);
-    IGNORED_SIGNALS.store(ignored_now(), Ordering::Relaxed);
+    // Without a handler it is as it was before.
+    let _ = held_back(&[SIGUSR1], || {
+        STDOUT_IS_CLOSED.store(fcntl_getfd(rustix::stdio::stdout()).is_err(), Ordering::Relaxed);
+        IGNORED_SIGNALS.store(ignored_now(), Ordering::Relaxed);
+        survive_questions()
+    });
 }
 
 /// Whether a signal was ignored when we were started.
@@ -37,4 +44,16 @@ fn ignored_now() -> u64 {
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 fn ignored_now() -> u64 {
     0
+}
+
+#[cfg(test)]
+mod tests {
+    use signal_hook::consts::SIGUSR1;
+    use signal_hook::low_level::raise;
+
+    /// Nobody calls `main` here, and without a handler this would end all tests.
+    #[test]
+    fn a_question_for_the_status_before_main_ends_nothing() {
+        raise(SIGUSR1).unwrap();
+    }
 }

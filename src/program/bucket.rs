@@ -14,8 +14,8 @@ use throttle::clock::{self, Nanos, SystemClock};
 use throttle::launch::printable;
 use throttle::limits::Policy;
 use throttle::store::{
-    Address, AddressError, File, FileError, Memory, Patience, Place, Redis, RedisError, Store, StoreError, Supply,
-    Trouble, View,
+    Address, AddressError, File, FileError, Machine, Memory, Patience, Place, Redis, RedisError, Store, StoreError,
+    Supply, Trouble, View,
 };
 
 /// A bucket, wherever it is.
@@ -65,10 +65,12 @@ impl Bucket {
     }
 
     /// Opens it; where it is not there yet it is made with `plan`.
-    fn open(&self, plan: Option<&Policy>, patience: Patience) -> Result<Box<AnyBucket>, StoreError> {
+    fn open(&self, plan: Option<&Policy>, flags: &Flags) -> Result<Box<AnyBucket>, StoreError> {
         Ok(match &self.kind {
-            Kind::File(place) => Box::new(File::open(place.clone(), plan)?),
-            Kind::Server(address) => Box::new(Redis::open(address.clone(), plan, patience)?),
+            Kind::File(place) => {
+                Box::new(File::open_until(Machine::this(), place.clone(), plan, lock_deadline(flags))?)
+            }
+            Kind::Server(address) => Box::new(Redis::open(address.clone(), plan, patience(flags, self))?),
         })
     }
 
@@ -135,6 +137,12 @@ pub(super) fn told(flags: &Flags, error: &StoreError, words: impl Display) -> St
     }
 }
 
+/// Until when others who keep the bucket's file locked are waited for: a little longer than the bucket itself would be,
+/// since the lock of a busy bucket is seldom free at once.
+fn lock_deadline(flags: &Flags) -> Option<Instant> {
+    flags.max_wait().and_then(|longest| Instant::now().checked_add(longest)?.checked_add(Duration::from_secs(1)))
+}
+
 /// How long the bucket's server is waited for, from now on: not longer than the bucket itself would be.
 fn patience(flags: &Flags, bucket: &Bucket) -> Patience {
     if !flags.waits_for_store() {
@@ -195,7 +203,7 @@ pub(super) fn with_limits_of(flags: &Flags, opened: &AnyBucket) -> Result<Flags>
 
 /// The bucket; where it is not there yet and limits were named, it is made. Those named must be those kept.
 pub(super) fn open(flags: &Flags, bucket: &Bucket) -> Result<Box<AnyBucket>, StoreError> {
-    let opened = bucket.open(flags.named(), patience(flags, bucket))?;
+    let opened = bucket.open(flags.named(), flags)?;
     if flags.named().is_some() {
         let (said, burst) = flags.said();
         opened.agrees_with(said, burst)?;
@@ -205,15 +213,15 @@ pub(super) fn open(flags: &Flags, bucket: &Bucket) -> Result<Box<AnyBucket>, Sto
 
 /// Makes the bucket, or changes its limits for everyone.
 pub(super) fn set(flags: &Flags, bucket: &Bucket) -> Result<()> {
-    let opened = bucket.open(flags.named(), patience(flags, bucket))?;
+    let opened = bucket.open(flags.named(), flags)?;
     Ok(opened.set(flags.plan(), &flags.fresh())?)
 }
 
 /// Writes what is kept in the bucket.
 pub(super) fn show(flags: &Flags, bucket: &Bucket, format: Format) -> Result<()> {
     let view = match &bucket.kind {
-        Kind::File(place) => File::look(place.clone()).map_err(StoreError::from)?,
-        Kind::Server(_) => bucket.open(None, patience(flags, bucket))?.view()?,
+        Kind::File(place) => File::look(place.clone(), lock_deadline(flags)).map_err(StoreError::from)?,
+        Kind::Server(_) => bucket.open(None, flags)?.view()?,
     };
     let on_terminal = std::io::stdout().is_terminal();
     let text = match format {

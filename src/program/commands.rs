@@ -16,14 +16,14 @@ use std::ffi::OsString;
 use std::io::{self, IsTerminal, Write};
 use std::sync::atomic::{AtomicBool, AtomicI32};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 use throttle::clock::{self, FakeClock, Nanos, SECOND};
 use throttle::flow::framing::Buffer;
 use throttle::flow::meter::Meter;
 use throttle::flow::pump::{self, PumpError};
 use throttle::flow::{Descriptor, FlowError, Source};
 use throttle::launch::{
-    Job, Launcher, Launching, Numbers, Options, Outcome, Shape, Showing, Template, Times, events, quoted,
-    quoted_for_terminal, room_for_words,
+    Events, Job, Launcher, Launching, Numbers, Options, Outcome, Shape, Showing, Template, quoted, room_for_words,
 };
 use throttle::store::{Memory, Supply};
 
@@ -58,15 +58,15 @@ pub(crate) fn run(flags: &Flags, template: &Template) -> Result<Exit> {
         timeout: flags.timeout(),
         in_our_group,
         ignore_sigpipe: signals::is_ignored(SIGPIPE),
-        times: times(),
+        second: second(),
     };
     with_source(flags, |source, name, total| launch(flags, options, source, name, total))
 }
 
 /// Tests do not wait for real seconds: this variable, which is for them alone, says how many times shorter all waits are.
-fn times() -> Times {
+fn second() -> Duration {
     let divisor = std::env::var("THROTTLE_TEST_SHORTER_WAITS").ok().and_then(|divisor| divisor.parse().ok());
-    Times::default().shortened(divisor.unwrap_or(1))
+    Duration::from_secs(1) / divisor.unwrap_or(1).max(1)
 }
 
 fn hint_at_unused_units(flags: &Flags, template: &Template) {
@@ -135,31 +135,29 @@ fn launch(
         launcher: OnceLock::new(),
         signal: AtomicI32::new(0),
         in_our_group: options.in_our_group,
-        times: options.times,
+        second: options.second,
         looks_for_cr: AtomicBool::new(!flags.is_quiet() && !flags.shape().to_stdin && flags.shape().skip_blank),
     });
     signals::notice_ends().context("cannot handle signals")?;
     watch.start_enders(wanted).context(NoThread)?;
-    let (sender, receiver) = events();
-    watch.receive(receiver).context(NoThread)?;
+    let events = Events::default();
+    watch.receive(events.clone()).context(NoThread)?;
     let screen = Arc::new(Beside(Arc::clone(&watch.report)));
-    let launcher = Launcher::new(options, screen, sender).context(NoThread)?;
+    let launcher = Launcher::new(options, screen, events).context(NoThread)?;
     // Set once, here.
     let _ = watch.launcher.set(launcher.clone());
     signals::attend(Arc::clone(&watch.report), Some(Arc::clone(&watch))).context("cannot handle signals")?;
+    launcher.expect_room_for_a_command().context("cannot open the files that a command needs")?;
     let mut flow = Launching::new(source, Buffer::new(flags.framing(), BUFFER), flags.shape(), launcher.clone());
     let result = turn::run(flags, &mut flow, &watch.report);
     launcher.flush();
     if let Some(mut tally) = watch.report.tally() {
         tally.set_skipped(flow.skipped());
     }
-    launcher.drain();
+    launcher.slots().drain();
     launcher.flush();
-    if !launcher.stop() {
-        // Something else ends the program.
-        loop {
-            std::thread::park();
-        }
+    if !launcher.slots().stop() {
+        signals::wait_for_end();
     }
     if let Err(error) = result {
         watch.fail();
@@ -179,7 +177,8 @@ pub(super) struct Watch {
     /// The first that came to end us; 0 for none.
     pub(super) signal: AtomicI32,
     pub(super) in_our_group: bool,
-    pub(super) times: Times,
+    /// See [`Options`].
+    pub(super) second: Duration,
     /// Whether a unit that ends in CR is worth a hint.
     pub(super) looks_for_cr: AtomicBool,
 }
@@ -229,7 +228,7 @@ fn show_run(flags: &Flags, template: &Template, source: AnySource, name: &str) -
     let out = RefCell::new(io::BufWriter::new(io::stdout()));
     let (mut shown, naming) = (Shown::default(), Naming::new(flags, false));
     let (shape, room) = (flags.shape(), room_for_words());
-    let quote = if io::stdout().is_terminal() { quoted_for_terminal } else { quoted };
+    let on_terminal = io::stdout().is_terminal();
     let show = |job: &Job| {
         use throttle::clock::Clock;
         let mut out = out.borrow_mut();
@@ -237,10 +236,10 @@ fn show_run(flags: &Flags, template: &Template, source: AnySource, name: &str) -
         if let Some(outcome) = cannot_run(template, job, room) {
             shown.failed += 1;
             let lines = naming.each(job, &tally::unfit(job, &outcome));
-            return lines.iter().try_for_each(|line| writeln!(out, "# {line}  # {}", in_thousandths(shown.last)));
+            return lines.iter().try_for_each(|line| writeln!(out, "# {line}  # {}", clock::shown(shown.last)));
         }
         shown.count += 1;
-        out.write_all(&quote(template.fill(job.units())))?;
+        out.write_all(&quoted(template.fill(&job.units), on_terminal))?;
         write_rest(&mut *out, job, shape, shown.last)
     };
     let source = AfterShowing { source, out: &out };
@@ -292,7 +291,7 @@ struct Shown {
 
 /// Why it could not be run, where that can be seen beforehand.
 fn cannot_run(template: &Template, job: &Job, room: usize) -> Option<Outcome> {
-    job.refused().or_else(|| (!template.fill(job.units()).fit(room)).then_some(Outcome::TooLong))
+    job.refused().or_else(|| (!template.fill(&job.units).fit(room)).then_some(Outcome::TooLong))
 }
 
 /// Behind the command, and a `#`, its time: so the line can be pasted into a shell.
@@ -301,7 +300,7 @@ fn write_rest(out: &mut impl Write, job: &Job, shape: Shape, time: Nanos) -> io:
     let name =
         if shape.to_stdin { String::from_utf8_lossy(job.name()).escape_debug().to_string() } else { String::new() };
     let space = if name.is_empty() { "" } else { " " };
-    writeln!(out, "  # {}{input}{space}{name}", in_thousandths(time))
+    writeln!(out, "  # {}{input}{space}{name}", clock::shown(time))
 }
 
 fn write_total(out: &mut impl Write, flags: &Flags, shown: &Shown, skipped: u64) -> io::Result<()> {
@@ -314,11 +313,6 @@ fn write_total(out: &mut impl Write, flags: &Flags, shown: &Shown, skipped: u64)
         writeln!(out, "# {}: at most {most} in any {}", flags.plan().describe(place), period_name(period))?;
     }
     Ok(())
-}
-
-/// `0.200 s`
-fn in_thousandths(time: Nanos) -> String {
-    format!("{}.{:03} s", time / SECOND, time % SECOND / 1_000_000)
 }
 
 fn period_name(nanos: Nanos) -> String {

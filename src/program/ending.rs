@@ -15,7 +15,7 @@ use std::sync::mpsc::{self, Sender};
 use std::thread;
 use std::time::Instant;
 use throttle::clock::Nanos;
-use throttle::launch::{Event, Job, Outcome, Receiver, Screen, Told, Words, quoted, quoted_for_terminal};
+use throttle::launch::{Event, Events, Job, Outcome, Screen, Told, Words, quoted};
 
 /// Why nothing is launched any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,18 +66,21 @@ impl Watch {
     /// Launches nothing more, waits for what runs, and ends the program. Says whether that is news.
     pub(super) fn end(&self, ending: Ending) -> bool {
         let Some(launcher) = self.launcher() else { return false };
-        if !launcher.stop() {
+        if !launcher.slots().stop() {
             return false;
+        }
+        if let Some(mut tally) = self.report.tally() {
+            tally.stop();
         }
         match ending {
             Ending::Signal(_) | Ending::Stopped => {}
             Ending::ReaderGone => {
                 self.interrupt("the reader is gone");
-                launcher.end_with(Signal::TERM);
+                launcher.slots().end_with(Signal::TERM);
             }
             Ending::CannotPrint => {
                 self.fail();
-                launcher.end_with(Signal::TERM);
+                launcher.slots().end_with(Signal::TERM);
             }
         }
         let _ = self.enders.ordinary.send(ending);
@@ -100,14 +103,14 @@ impl Watch {
         let watch = Arc::clone(self);
         in_waiting("last ender", wanted.without_readers, move |()| {
             watch.drain();
-            thread::sleep(watch.times.last_words);
+            thread::sleep(watch.second);
             signals::die_of(watch.signal.load(Ordering::SeqCst));
         })
     }
 
     fn drain(&self) {
         if let Some(launcher) = self.launcher() {
-            launcher.drain();
+            launcher.slots().drain();
         }
     }
 
@@ -133,8 +136,9 @@ impl Watch {
     fn tell_what_is_waited_for(self: &Arc<Self>) {
         let (Some(launcher), watch) = (self.launcher(), Arc::clone(self)) else { return };
         let tell = move || {
-            if !launcher.drains_within(watch.times.patience) {
-                let (running, them) = (launcher.running(), if launcher.running() == 1 { "it" } else { "them" });
+            if !launcher.slots().drains_within(watch.second) {
+                let running = launcher.slots().count();
+                let them = if running == 1 { "it" } else { "them" };
                 watch.hint(|| format!("waiting for {}; again to kill {them}", UnitName::Command.count(running)));
             }
         };
@@ -179,8 +183,7 @@ impl Screen for Beside {
 
     fn trace(&self, words: Words<'_>) {
         if self.0.tally().is_some_and(|tally| tally.is_traced()) {
-            let quoted = if io::stderr().is_terminal() { quoted_for_terminal(words) } else { quoted(words) };
-            self.0.aside_bytes(&quoted);
+            self.0.aside_bytes(&quoted(words, io::stderr().is_terminal()));
         }
     }
 }
@@ -194,7 +197,7 @@ impl Watch {
     ///
     /// # Errors
     /// The system refuses a thread.
-    pub(super) fn receive(self: &Arc<Self>, events: Receiver) -> io::Result<()> {
+    pub(super) fn receive(self: &Arc<Self>, events: Events) -> io::Result<()> {
         let (lines, wanted) = mpsc::channel::<Lines>();
         let report = Arc::clone(&self.report);
         let write = move || wanted.into_iter().for_each(|(lines, _told)| report.asides(&lines));

@@ -4,12 +4,14 @@
 use super::bucket::Bucket;
 use super::exit::Exit;
 use super::{input, say};
+use anyhow::Context;
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::error::ErrorKind;
 use clap::{CommandFactory, FromArgMatches, Parser, ValueEnum};
 use shared::Mode;
 pub(crate) use shared::Task;
 use std::ffi::{OsStr, OsString};
+use std::io::Write;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -308,12 +310,21 @@ pub(crate) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Flags, E
 
 fn tell(error: &clap::Error, args: &[OsString]) -> Exit {
     if !error.use_stderr() {
-        // If this cannot be printed, there is nobody to tell.
-        let _ = error.print();
-        return Exit::Success;
+        return print(error).unwrap_or_else(|error| {
+            say(format_args!("{error:#}"));
+            Exit::Error
+        });
     }
     say(mistakes::words(error, args));
     shared::own_error(mistakes::is_own_option(args, "--once"), Exit::Usage)
+}
+
+fn print(help: &clap::Error) -> anyhow::Result<Exit> {
+    super::expect_standard_output()?;
+    match help.print().and_then(|()| std::io::stdout().flush()) {
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(super::signals::die_of_broken_pipe()),
+        printed => printed.context("cannot write to standard output").map(|()| Exit::Success),
+    }
 }
 
 fn raw(args: &[OsString]) -> Result<Raw, clap::Error> {
@@ -331,7 +342,7 @@ fn ripen(raw: Raw, default: Option<&OsStr>) -> Result<Flags, clap::Error> {
         // It knows them.
         Some(_) if raw.rate.is_empty() => Policy::default(),
         None if raw.rate.is_empty() => {
-            return Err(usage("--rate: how fast? write for example -r 5/s, -r 100/min or -r 10MiB/s"));
+            return Err(usage(mistakes::without_rate(&raw.command)));
         }
         _ => Policy::with_slack(&raw.rate, raw.burst).map_err(|error| usage(&mistakes::in_limits(&error)))?,
     };

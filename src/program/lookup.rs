@@ -12,6 +12,7 @@ use throttle::store::Address;
 
 mod advice;
 
+use advice::quoted;
 pub(crate) use advice::{advice, is_command_line};
 
 /// Why a command will not run.
@@ -57,12 +58,18 @@ impl fmt::Display for Missing {
             Missing::NotExecutable(path) => {
                 write!(
                     f,
-                    "'{}' cannot be run: it is not executable; to read it write < {0}, to run it chmod +x {0}",
-                    path.display()
+                    "'{}' cannot be run: it is not executable; to read it write < {1}, to run it chmod +x {1}",
+                    path.display(),
+                    quoted(path)
                 )
             }
             Missing::NoInterpreter(path, interpreter) if interpreter.as_bytes().ends_with(b"\r") => {
-                write!(f, "'{}' cannot be run: its lines end in CR; write sed -i 's/\\r$//' {0}", path.display())
+                write!(
+                    f,
+                    "'{}' cannot be run: its lines end in CR; write sed -i 's/\\r$//' {}",
+                    path.display(),
+                    quoted(path)
+                )
             }
             Missing::NoInterpreter(path, interpreter) => {
                 let interpreter = interpreter.display();

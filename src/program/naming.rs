@@ -36,7 +36,7 @@ impl Naming {
 
     /// `line 3 'https://…'`: the first unit of a command.
     pub(super) fn first(&self, job: &Job) -> String {
-        job.names().iter().next().map_or_else(String::new, |(number, name)| self.one(number, name))
+        job.names.iter().next().map_or_else(String::new, |(number, name)| self.one(number, name))
     }
 
     /// `next line not started: 3 'https://…'`
@@ -78,11 +78,11 @@ impl Naming {
 
     /// How many units, and what they are called: one each, but for those that are too many to be known by name.
     fn counted(&self, job: &Job) -> impl Iterator<Item = (u64, String)> {
-        let rest = job.names().rest().map(|rest| {
+        let rest = job.names.rest().map(|rest| {
             let (first, last) = rest.into_inner();
             (last - first + 1, format!("{}s {first} to {last}", self.unit))
         });
-        job.names().iter().map(|(number, name)| (1, self.one(number, name))).chain(rest)
+        job.names.iter().map(|(number, name)| (1, self.one(number, name))).chain(rest)
     }
 
     fn one(&self, number: u64, name: &[u8]) -> String {

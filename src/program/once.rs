@@ -82,7 +82,7 @@ fn wait(flags: &Flags, store: &Arc<AnyBucket>, grant: Grant) -> Result<()> {
     let attendant = Attendant::start(store, grant).context("cannot handle signals")?;
     sharpen_this_thread();
     if turn::is_told(flags) {
-        turn::sleep_until(store.clock(), grant.at, say);
+        turn::sleep_unless(store.clock(), grant.at, &|| false, say);
     } else {
         store.clock().sleep_until(grant.at);
     }
@@ -132,9 +132,7 @@ impl Attendant {
     fn dismiss(self) -> Option<i32> {
         if self.over.swap(true, Ordering::SeqCst) {
             // The attendant ends the program.
-            loop {
-                thread::park();
-            }
+            signals::wait_for_end();
         }
         self.handle.close();
         // What it meant to say it has said; a panic of its own would have been shown.

@@ -16,6 +16,7 @@ use throttle::flow::framing::{Buffer, Framing};
 use throttle::flow::pump::PumpError;
 use throttle::flow::{Copying, Descriptor, Flow, FlowError, Sink, Source, Splice, enlarge, tee};
 use throttle::limits::Plan;
+use throttle::store::StoreError;
 
 /// Large enough that a copy is not felt, small enough to stay in the cache of one core.
 const BUFFER: usize = 96 * 1024;
@@ -117,6 +118,7 @@ fn drive(flags: &Flags, flow: &mut impl Flow, name: &str, report: &Report) -> Re
         Err(PumpError::Flow(FlowError::Read(error) | FlowError::Hold(error))) => {
             Err(failed(format!("cannot read {name}"), error.into(), flow.waiting()))
         }
+        Err(PumpError::Store(StoreError::Stopped)) => signals::wait_for_end(),
         Err(PumpError::Store(error)) => Err(failed("cannot ask the limits".to_owned(), error.into(), flow.waiting())),
     }
 }

@@ -1,8 +1,8 @@
 //! Progress on standard error: a bar on a terminal, a plain line now and then elsewhere.
 //!
-//! The bar is one line. It is kept shorter than the terminal is wide and the cursor is put back to its start: what the
-//! terminal then echoes (`^C`) stands in the line that is erased next, and so do the rows into which a terminal that is made
-//! narrower breaks it.
+//! The bar is one row, and the cursor is put back to its start. What the terminal then echoes (`^C`) stands in the row that
+//! is erased next, and so do the rows into which a terminal that is made narrower breaks the bar. Each time it is drawn it
+//! is fitted to the columns that there are; as a terminal may tell us late how many that is, it does not wrap the bar.
 
 use super::flags::{Flags, ProgressWhen};
 use super::say;
@@ -43,7 +43,7 @@ impl Shown {
         joined(&[&self.count, &self.rate, &self.left, &self.limit])
     }
 
-    /// The first of these that fits into `columns`: whole words, and the time left in each.
+    /// The first of these that fits into `columns`: whole words, and the time left in each where it fits at all.
     fn within(&self, columns: usize) -> String {
         let Shown { count, short_count, rate, left, limit, .. } = self;
         let choices: [(usize, &[&str]); 9] = [
@@ -58,8 +58,9 @@ impl Shown {
             (0, &[left]),
         ];
         let lines = choices.into_iter().map(|(width, parts)| self.drawn(width, &joined(parts), columns));
-        let mut lines = lines.chain([left.clone()]);
-        lines.find(|line| line.len() <= columns).unwrap_or_default()
+        let words = [left, left.trim_end_matches(" left"), rate.trim_end_matches(" now")];
+        let mut lines = lines.chain(words.map(str::to_owned)).chain([self.drawn(0, "", columns)]);
+        lines.find(|line| !line.is_empty() && line.len() <= columns).unwrap_or_default()
     }
 
     /// `=====>                31% 5.00/s now`: the bar takes `width` columns.
@@ -150,8 +151,13 @@ pub(super) enum Progress {
 pub(super) struct Bar {
     /// Not asked for: it waits until it is worth it.
     is_automatic: bool,
-    /// Empty while nothing is shown.
+    /// What the next line is made of.
+    shown: Option<Shown>,
+    /// As it was fitted to `columns`.
     line: String,
+    columns: usize,
+    /// Whether it stands on the terminal.
+    stands: bool,
     /// Whether the terminal stands within a line that somebody else has written.
     within_line: bool,
 }
@@ -178,7 +184,7 @@ impl Progress {
         }
     }
 
-    pub(super) fn show(&mut self, shown: &Shown, elapsed: Nanos) {
+    pub(super) fn show(&mut self, shown: Shown, elapsed: Nanos) {
         match self {
             Progress::Nothing => {}
             Progress::Lines => say(shown.text()),
@@ -212,39 +218,49 @@ impl Progress {
         bar.draw();
     }
 
-    /// Nothing is shown any more.
-    pub(super) fn close(&mut self) {
+    /// Nothing is shown until [`show`](Self::show) is called again.
+    pub(super) fn hide(&mut self) {
         if let Progress::Bar(bar) = self {
             bar.erase();
+            bar.shown = None;
         }
+    }
+
+    /// Nothing is shown any more.
+    pub(super) fn close(&mut self) {
+        self.hide();
         *self = Progress::Nothing;
     }
 }
 
 impl Bar {
-    fn show(&mut self, shown: &Shown) {
-        let before = std::mem::replace(&mut self.line, shown.within(columns() - 1));
-        if self.line.is_empty() && !before.is_empty() {
-            erase();
-        }
+    fn show(&mut self, shown: Shown) {
+        (self.shown, self.columns) = (Some(shown), 0);
         self.draw();
     }
 
-    /// In one write, so that nothing comes in between; what is left of the line before is erased.
+    /// In one write, so that nothing comes in between; what stood there before is erased.
     fn draw(&mut self) {
         if is_in_background() {
             // A prompt may stand there now.
-            self.line.clear();
+            (self.shown, self.stands) = (None, false);
         }
-        if !self.line.is_empty() {
-            self.end_line();
-            write(&format!("\r{}\x1b[J\r", self.line));
+        let Some(shown) = &self.shown else { return };
+        let columns = columns();
+        if columns != self.columns {
+            (self.line, self.columns) = (shown.within(columns - 1), columns);
         }
+        if self.line.is_empty() {
+            return self.erase();
+        }
+        self.end_line();
+        self.stands = true;
+        put(&self.line);
     }
 
-    fn erase(&self) {
-        if !self.line.is_empty() && !is_in_background() {
-            erase();
+    fn erase(&mut self) {
+        if std::mem::take(&mut self.stands) && !is_in_background() {
+            put("");
         }
     }
 
@@ -256,9 +272,10 @@ impl Bar {
     }
 }
 
-/// From the start of the line to the end of the screen (ED, ECMA-48).
-fn erase() {
-    write("\r\x1b[J");
+/// In place of what stands in the row and below (EL and ED, ECMA-48). What is too long is cut off at the edge (DECAWM, VT100).
+/// The row first: where the whole screen is cleared at once, tmux saves what was on it.
+fn put(line: &str) {
+    write(&format!("\r\x1b[K\x1b[?7l{line}\x1b[?7h\x1b[J\r"));
 }
 
 fn write(text: &str) {
@@ -324,7 +341,9 @@ mod tests {
             (39, "42% 205 ok, 3 failed, 57 s left"),
             (20, "42% 57 s left"),
             (12, "57 s left"),
-            (8, ""),
+            (8, "57 s"),
+            (3, "42%"),
+            (2, ""),
         ] {
             assert_eq!(shown().within(columns), expected, "{columns}");
         }
@@ -335,7 +354,8 @@ mod tests {
         let unknown = Shown { percent: None, left: String::new(), ..shown() };
         assert_eq!(unknown.within(30), "205 ok, 3 failed, 5.00/s now");
         assert_eq!(Shown { percent: None, ..shown() }.within(9), "57 s left");
-        assert_eq!(Shown { percent: None, left: String::new(), ..shown() }.within(9), "");
+        assert_eq!(Shown { percent: None, left: String::new(), ..shown() }.within(9), "5.00/s");
+        assert_eq!(Shown { left: String::new(), ..shown() }.within(5), "42%");
     }
 
     #[test]

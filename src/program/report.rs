@@ -139,8 +139,13 @@ impl Report {
         if screen.progress.interval().is_some() {
             let reading = self.read();
             let now = screen.recent.rate(reading.elapsed, reading.units);
-            screen.progress.show(&self.shown(&reading, now), reading.elapsed);
+            screen.progress.show(self.shown(&reading, now), reading.elapsed);
         }
+    }
+
+    /// Takes the bar away until the next [`tick`](Self::tick).
+    pub(crate) fn hide(&self) {
+        self.screen().progress.hide();
     }
 
     /// Writes the status line.
@@ -219,13 +224,18 @@ impl Report {
             UnitName::Command => self.tally().map(|tally| tally.ends()).unwrap_or_default(),
             unit => unit.count(reading.units),
         };
+        let limit = || if self.limits.is_empty() { "no limit".to_owned() } else { format!("limit {}", self.written) };
+        let (rate, left, limit) = match self.tally().and_then(|tally| tally.waiting()) {
+            Some(waiting) => (String::new(), waiting, String::new()),
+            None => (self.rate_text(reading, per_second), self.left_text(reading), limit()),
+        };
         Shown {
             percent: self.percent(reading),
             count,
             short_count,
-            rate: self.rate_text(reading, per_second),
-            left: self.left_text(reading),
-            limit: if self.limits.is_empty() { "no limit".to_owned() } else { format!("limit {}", self.written) },
+            rate,
+            left,
+            limit,
             is_begun: reading.bytes > 0 || reading.units > 0 || reading.wait.is_some(),
         }
     }
@@ -438,7 +448,7 @@ fn size(bytes: u64) -> String {
     indicatif::DecimalBytes(bytes).to_string()
 }
 
-/// Whole seconds, and from ten minutes on whole minutes, so that it does not flicker.
+/// Whole seconds, and from ten minutes on whole minutes, so that it does not flicker: `58m`.
 pub(super) fn countdown(nanos: Nanos) -> String {
     let step = if nanos <= 600 * SECOND { SECOND } else { 60 * SECOND };
     clock::shown_wait(nanos.div_ceil(step).saturating_mul(step))

@@ -24,7 +24,7 @@ use std::io;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{self, SyncSender};
+use std::sync::mpsc::{self, Sender, SyncSender};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -36,9 +36,10 @@ type Delivery = SignalDelivery<UnixStream, SignalOnly>;
 /// The system refuses a handler or a thread.
 pub(crate) fn attend(report: Arc<Report>, commands: Option<Arc<Watch>>) -> Result<()> {
     let mut wanted = vec![SIGINT, SIGTERM, SIGHUP, SIGUSR1];
+    // By default it would stop us alone, and leave the bar.
+    wanted.extend((commands.is_some() || report.has_bar()).then_some(SIGTSTP));
     if commands.is_some() {
-        // By default it would end us alone.
-        wanted.extend([SIGTSTP, SIGQUIT, SIGCONT]);
+        wanted.extend([SIGQUIT, SIGCONT]);
         // These end programs, too.
         wanted.extend([SIGUSR2, SIGALRM, SIGVTALRM, SIGPROF, SIGXCPU]);
     }
@@ -49,7 +50,7 @@ pub(crate) fn attend(report: Arc<Report>, commands: Option<Arc<Watch>>) -> Resul
     let ending = Arc::new(AtomicBool::new(false));
     let delivery = held_back(&wanted, || {
         if commands.is_none() {
-            for signal in wanted.iter().filter(|&&signal| signal != SIGUSR1) {
+            for signal in wanted.iter().filter(|signal| ![SIGUSR1, SIGTSTP].contains(signal)) {
                 flag::register_conditional_default(*signal, Arc::clone(&ending))?;
             }
         }
@@ -68,6 +69,7 @@ fn answer(mut delivery: Delivery, report: &Arc<Report>, commands: Option<&Arc<Wa
         for signal in delivery.pending() {
             match (signal, commands) {
                 (SIGUSR1, _) => painter.ask(Picture::Status),
+                (SIGTSTP, _) => suspend(commands, &mut painter),
                 (_, None) => {
                     // A second one does not wait for what is told on the way.
                     ending.store(true, Ordering::SeqCst);
@@ -88,7 +90,12 @@ fn answer(mut delivery: Delivery, report: &Arc<Report>, commands: Option<&Arc<Wa
 enum Picture {
     Progress,
     Status,
+    /// The bar goes; whoever waits for that learns of it.
+    Nothing(Sender<()>),
 }
+
+/// The bar is gone in less.
+const HIDING: Duration = Duration::from_millis(100);
 
 /// Pictures that may wait for who looks at them slowly; no more are drawn meanwhile.
 const MOST_PICTURES: usize = 4;
@@ -126,6 +133,7 @@ impl Painter {
                         }
                         report.status();
                     }
+                    Picture::Nothing(_done) => report.hide(),
                 }
             }
         };
@@ -145,21 +153,32 @@ fn wait(delivery: &Delivery, at_most: Option<Duration>) {
 fn pass_on(signal: i32, commands: &Arc<Watch>) {
     let Some(launcher) = commands.launcher() else { return };
     match signal {
-        SIGCONT => launcher.release_stopped_starts(),
+        SIGCONT => launcher.slots().release_stopped_starts(),
         SIGCHLD => launcher.end_those_who_want_the_terminal(),
-        SIGTSTP => {
-            launcher.suspend();
-            // Returns when somebody lets us go on.
-            die_of(signal);
-            launcher.resume();
-        }
         _ if !commands.is_first_signal(signal) => {
-            launcher.end_with(Signal::KILL);
+            launcher.slots().end_with(Signal::KILL);
             commands.end_without_readers();
         }
         // A command in our own group got it from the terminal already.
-        SIGINT | SIGQUIT if commands.in_our_group && is_in_foreground() => launcher.others_end_them(),
-        _ => launcher.end_with(Signal::from_named_raw(signal).unwrap_or(Signal::TERM)),
+        SIGINT | SIGQUIT if commands.in_our_group && is_in_foreground() => launcher.slots().others_end_them(),
+        _ => launcher.slots().end_with(Signal::from_named_raw(signal).unwrap_or(Signal::TERM)),
+    }
+}
+
+/// Stops us and all commands, with no bar left behind, until somebody lets us go on.
+fn suspend(commands: Option<&Arc<Watch>>, painter: &mut Painter) {
+    let launcher = commands.and_then(|commands| commands.launcher());
+    if let Some(launcher) = &launcher {
+        launcher.slots().suspend();
+    }
+    let (done, hidden) = mpsc::channel();
+    painter.ask(Picture::Nothing(done));
+    // Who does not read what we write does not keep us from stopping.
+    let _ = hidden.recv_timeout(HIDING);
+    // Returns when we go on.
+    die_of(SIGTSTP);
+    if let Some(launcher) = &launcher {
+        launcher.slots().resume();
     }
 }
 
@@ -191,6 +210,13 @@ pub(super) fn die_of(signal: i32) {
     let _ = emulate_default_handler(signal);
 }
 
+/// Another thread is about to end the program.
+pub(super) fn wait_for_end() -> ! {
+    loop {
+        thread::park();
+    }
+}
+
 /// Runs `act` while these signals do not reach this thread; they come afterwards. For what sets up their handlers: between
 /// the system's and signal-hook's own list of what to do then, a signal would get lost.
 ///
@@ -215,11 +241,10 @@ pub(super) fn notice_ends() -> io::Result<()> {
 
 /// From now on SIGUSR1 harms nobody; it is answered as soon as there is something to tell. SIGXFSZ becomes an error of the
 /// write that went too far (setrlimit(2)), which says what it was about.
-pub(super) fn survive_questions() {
-    for signal in [SIGUSR1, SIGXFSZ] {
-        if !is_ignored(signal) {
-            // Without a handler it is as it was before.
-            let _ = flag::register(signal, Arc::default());
-        }
-    }
+///
+/// # Errors
+/// The system refuses a handler.
+pub(super) fn survive_questions() -> io::Result<()> {
+    let mut heeded = [SIGUSR1, SIGXFSZ].into_iter().filter(|signal| !is_ignored(*signal));
+    heeded.try_for_each(|signal| flag::register(signal, Arc::default()).map(drop))
 }

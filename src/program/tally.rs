@@ -21,7 +21,7 @@ const BRAKE: Nanos = 10 * SECOND;
 const SHOWN: usize = 60;
 
 #[derive(Debug)]
-#[allow(clippy::struct_excessive_bools, reason = "two are flags, two have happened or not")]
+#[allow(clippy::struct_excessive_bools, reason = "three are flags, two have happened or not")]
 pub(crate) struct Tally {
     quiet: bool,
     trace: bool,
@@ -57,6 +57,7 @@ pub(crate) struct Tally {
     next: Option<String>,
     /// Why commands are ended before their time.
     interrupted: Option<&'static str>,
+    starts_no_more: bool,
     exit: Exit,
 }
 
@@ -94,6 +95,7 @@ impl Tally {
             skipped: 0,
             next: None,
             interrupted: None,
+            starts_no_more: false,
             exit: Exit::Success,
         }
     }
@@ -119,6 +121,17 @@ impl Tally {
         self.skipped = skipped;
     }
 
+    /// No more commands are started.
+    pub(super) fn stop(&mut self) {
+        self.starts_no_more = true;
+    }
+
+    /// What is waited for when no more are started: `waiting for 3 commands`.
+    pub(super) fn waiting(&self) -> Option<String> {
+        let running = self.started_at.len() as u64;
+        self.starts_no_more.then(|| format!("waiting for {}", counted(running, "command")))
+    }
+
     /// From now on, what ends badly was stopped.
     pub(super) fn interrupt(&mut self, why: &'static str) {
         self.interrupted.get_or_insert(why);
@@ -126,7 +139,7 @@ impl Tally {
 
     pub(super) fn start(&mut self, job: &Job, now: Nanos) {
         self.started += 1;
-        self.started_at.insert(job.seq(), now);
+        self.started_at.insert(job.seq, now);
         self.next = None;
     }
 
@@ -147,7 +160,7 @@ impl Tally {
 
     /// Counts an end; returns the lines that tell of it, if any do.
     pub(super) fn end(&mut self, job: &Job, outcome: &Outcome, now: Nanos) -> Vec<String> {
-        let started = self.started_at.remove(&job.seq()).unwrap_or(now);
+        let started = self.started_at.remove(&job.seq).unwrap_or(now);
         self.durations += now.saturating_sub(started);
         let (words, exit) = match outcome {
             Outcome::Ok => {
@@ -183,7 +196,7 @@ impl Tally {
 
     /// What a message calls the command that was run for `job`.
     fn command_for(&self, job: &Job) -> String {
-        let name = self.template.as_ref().and_then(|template| template.fill(job.units()).iter().next());
+        let name = self.template.as_ref().and_then(|template| template.fill(&job.units).iter().next());
         let name = name.as_deref().and_then(|name| Path::new(name).file_name());
         name.map_or_else(|| self.command.clone(), |name| shown(name.as_bytes()))
     }
@@ -217,7 +230,7 @@ impl Tally {
     pub(super) fn time_left(&self, units: u64, last_start: Nanos, now: Nanos) -> Option<Nanos> {
         let (running, jobs) = (self.started_at.len() as u64, u64::from(self.jobs));
         let is_full = jobs > 0 && running >= jobs;
-        if self.interrupted.is_some() || (self.ended() == 0 && is_full) {
+        if self.starts_no_more || (self.ended() == 0 && is_full) {
             return None;
         }
         let mean = self.durations / self.ended().max(1);
@@ -300,7 +313,7 @@ pub(super) fn unfit(job: &Job, outcome: &Outcome) -> String {
         Outcome::HasNul => "has a NUL byte, which no argument can hold; use --stdin",
         _ => "is too long for an argument; --stdin has no bound",
     };
-    let has_several = job.names().iter().nth(1).is_some();
+    let has_several = job.names.iter().nth(1).is_some();
     if has_several { format!("not run, as a unit of its command {words}") } else { words.to_owned() }
 }
 
@@ -379,8 +392,8 @@ mod tests {
         assert_eq!(ended.time_left(36, 60 * SECOND, SECOND), Some(61 * SECOND), "also the last one runs");
         let last = Tally { started: 5, started_at: running(5..=5), ..after(4, &args) };
         assert_eq!(last.time_left(0, 0, SECOND + SECOND / 4), Some(3 * SECOND / 4), "what runs is waited for");
-        let interrupted = Tally { interrupted: Some("interrupted"), ..after(4, &args) };
-        assert_eq!(interrupted.time_left(36, 4 * SECOND, SECOND), None);
+        let stopped = Tally { starts_no_more: true, ..after(4, &args) };
+        assert_eq!(stopped.time_left(36, 4 * SECOND, SECOND), None);
     }
 
     #[test]

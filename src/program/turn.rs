@@ -16,14 +16,21 @@ pub(super) fn is_told(flags: &Flags) -> bool {
     flags.bucket().is_some() && !flags.is_quiet() && std::io::stderr().is_terminal()
 }
 
-/// Sleeps until `time`, and tells `say` on the way if that is long.
-pub(super) fn sleep_until(clock: &dyn Clock, time: Nanos, say: impl FnOnce(String)) {
+/// [`Clock::sleep_unless`], and tells `say` on the way if that is long.
+pub(super) fn sleep_unless(
+    clock: &dyn Clock,
+    time: Nanos,
+    is_over: &dyn Fn() -> bool,
+    say: impl FnOnce(String),
+) -> bool {
     let begin = clock.now().saturating_add(SILENT);
     if time >= begin.saturating_add(SILENT) {
-        clock.sleep_until(begin);
+        if !clock.sleep_unless(begin, is_over) {
+            return false;
+        }
         say(format!("waiting for its turn: {} (Ctrl-C gives it back)", countdown(time.saturating_sub(clock.now()))));
     }
-    clock.sleep_until(time);
+    clock.sleep_unless(time, is_over)
 }
 
 /// Runs the pump.
@@ -49,16 +56,16 @@ impl Clock for Told<'_> {
         self.report.now()
     }
 
-    fn sleep_until(&self, time: Nanos) {
+    fn sleep_unless(&self, time: Nanos, is_over: &dyn Fn() -> bool) -> bool {
         let clock = self.report.supply().clock();
         let wait = time.saturating_sub(clock.now());
         if wait / 2 < self.longest.load(Ordering::Relaxed) {
-            return clock.sleep_until(time);
+            return clock.sleep_unless(time, is_over);
         }
-        sleep_until(clock, time, |line| {
+        sleep_unless(clock, time, is_over, |line| {
             self.longest.store(wait, Ordering::Relaxed);
             self.report.aside(line);
-        });
+        })
     }
 }
 
@@ -71,10 +78,10 @@ mod tests {
     #[test]
     fn only_a_long_wait_is_told_and_after_a_second() {
         for (wait, told) in
-            [(2 * SECOND - 1, None), (2 * SECOND, Some((SECOND, "1 s"))), (61 * SECOND, Some((SECOND, "1 min")))]
+            [(2 * SECOND - 1, None), (2 * SECOND, Some((SECOND, "1 s"))), (61 * SECOND, Some((SECOND, "1m")))]
         {
             let (clock, seen) = (FakeClock::default(), RefCell::new(None));
-            sleep_until(&clock, wait, |line| *seen.borrow_mut() = Some((clock.now(), line)));
+            sleep_unless(&clock, wait, &|| false, |line| *seen.borrow_mut() = Some((clock.now(), line)));
             let expected = told.map(|(at, time)| (at, format!("waiting for its turn: {time} (Ctrl-C gives it back)")));
             assert_eq!((clock.now(), seen.into_inner()), (wait, expected));
         }

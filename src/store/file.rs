@@ -5,11 +5,13 @@
 //! boot clock, which all processes share, plus the time before the last start of the machine.
 
 use super::lease::{Lease, Rules};
+use super::supply::RETURN_TIMEOUT;
 use super::{Store, StoreError, View};
 use crate::clock::{Clock, MILLISECOND, Nanos, SECOND};
 use crate::limits::{Ask, Grant, Limits, Policy, Refusal};
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 mod error;
 mod handle;
@@ -66,8 +68,9 @@ impl Clock for FileClock {
         self.machine.clock.now().saturating_add_signed(self.ahead.load(Ordering::Relaxed))
     }
 
-    fn sleep_until(&self, time: Nanos) {
-        self.machine.clock.sleep_until(time.saturating_add_signed(self.ahead.load(Ordering::Relaxed).saturating_neg()));
+    fn sleep_unless(&self, time: Nanos, is_over: &dyn Fn() -> bool) -> bool {
+        let ahead = self.ahead.load(Ordering::Relaxed);
+        self.machine.clock.sleep_unless(time.saturating_add_signed(ahead.saturating_neg()), is_over)
     }
 }
 
@@ -93,19 +96,34 @@ impl File {
     /// # Errors
     /// As [`open`](Self::open).
     pub fn open_on(machine: Machine, place: Place, policy: Option<&Policy>) -> Result<Self, FileError> {
-        let mut handle = Handle::open(machine.clone(), place, policy)?;
+        File::open_until(machine, place, policy, None)
+    }
+
+    /// Like [`open_on`](Self::open_on), but if others keep the file locked, it is waited for until `deadline` at most,
+    /// in later requests, too.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open); [`FileError::Locked`].
+    pub fn open_until(
+        machine: Machine,
+        place: Place,
+        policy: Option<&Policy>,
+        deadline: Option<Instant>,
+    ) -> Result<Self, FileError> {
+        let mut handle = Handle::open(machine.clone(), place, policy, deadline)?;
         let clock = FileClock { machine, ahead: AtomicI64::new(0) };
         clock.read(&mut handle.kept);
         Ok(File { clock, handle: Mutex::new(handle) })
     }
 
-    /// What is kept in the bucket at `place`, which need not be writable.
+    /// What is kept in the bucket at `place`, which need not be writable. Waits until `deadline` at most if others keep
+    /// it locked.
     ///
     /// # Errors
     /// [`FileError`], as [`open`](Self::open).
-    pub fn look(place: Place) -> Result<View, FileError> {
+    pub fn look(place: Place, deadline: Option<Instant>) -> Result<View, FileError> {
         let machine = Machine::this();
-        let mut handle = Handle::open_to_look(machine.clone(), place)?;
+        let mut handle = Handle::open_to_look(machine.clone(), place, deadline)?;
         let now = FileClock { machine, ahead: AtomicI64::new(0) }.read(&mut handle.kept);
         Ok(View::of(&handle.kept.policy, &handle.kept.limits, now))
     }
@@ -181,10 +199,13 @@ impl Store for File {
 
     fn set(&self, policy: &Policy, fresh: &[bool]) -> Result<(), StoreError> {
         File::check(policy)?;
-        self.step(|kept, now| {
-            kept.limits.set(now, policy, fresh);
-            kept.policy = policy.clone();
-            Ok(())
+        self.handle().locked(|handle| {
+            handle.record(policy)?;
+            self.step_locked(handle, |kept, now| {
+                kept.limits.set(now, policy, fresh);
+                kept.policy = policy.clone();
+                Ok(())
+            })
         })
     }
 
@@ -225,7 +246,9 @@ impl Store for File {
     }
 
     fn leave(&self) {
-        self.handle().is_leaving = true;
+        let soon = Instant::now() + RETURN_TIMEOUT;
+        let mut handle = self.handle();
+        handle.deadline = Some(handle.deadline.map_or(soon, |deadline| deadline.min(soon)));
     }
 
     fn return_lease(&self, lease: &mut Lease) -> Result<(), StoreError> {

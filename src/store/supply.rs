@@ -10,7 +10,7 @@ use crate::clock::{Clock, MILLISECOND, Nanos, SECOND};
 use crate::limits::{Ask, Grant, Policy, Refusal};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
-use std::thread;
+use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
 /// A process that ends waits this long for others when it gives back what it did not use.
@@ -18,6 +18,12 @@ pub(super) const RETURN_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A stream that has just begun does not know yet whether others take from its bucket.
 const UNKNOWN: Nanos = 100 * MILLISECOND;
+
+/// As many units as may be reserved for one time ahead by a stream that is alone.
+const FEW: u64 = 8;
+
+/// Less than any time between two grants of different times; a server counts in microseconds.
+const AT_ONCE: Nanos = 1_000;
 
 /// Grants for one stream of units. Unused reservations are given back on drop.
 #[derive(Debug)]
@@ -27,6 +33,8 @@ pub struct Supply {
     meant: Policy,
     leased: Mutex<Leased>,
     is_retired: AtomicBool,
+    /// The thread that sleeps until a grant, or was the last to.
+    sleeper: Mutex<Option<Thread>>,
 }
 
 #[derive(Debug, Default)]
@@ -59,9 +67,9 @@ impl Supply {
     /// A supply from `store`.
     #[must_use]
     pub fn new(store: Box<dyn Store + Send + Sync>) -> Self {
-        let meant = store.policy();
-        let leased = Leased { lease: Lease::none(&meant), ..Leased::default() };
-        Supply { meant, store, leased: Mutex::new(leased), is_retired: AtomicBool::new(false) }
+        let (meant, is_retired) = (store.policy(), AtomicBool::new(false));
+        let leased = Mutex::new(Leased { lease: Lease::none(&meant), ..Leased::default() });
+        Supply { store, meant, leased, is_retired, sleeper: Mutex::default() }
     }
 
     /// The store.
@@ -70,18 +78,33 @@ impl Supply {
         &*self.store
     }
 
-    /// The clock that grants are times of. A sleep on it does not end once the supply has [retired](Self::retire).
+    /// The clock of all grant times.
     #[must_use]
     pub fn clock(&self) -> &dyn Clock {
-        self
+        self.store.clock()
+    }
+
+    /// Sleeps until `time`, the time of a grant, on `clock`, which must show the same time as [`clock`](Self::clock). At
+    /// most one thread may sleep here.
+    ///
+    /// # Errors
+    /// [`StoreError::Stopped`] as soon as the supply has [retired](Self::retire): the grant must not be used.
+    pub fn sleep_until(&self, clock: &dyn Clock, time: Nanos) -> Result<(), StoreError> {
+        *lock(&self.sleeper) = Some(thread::current());
+        let is_retired = || self.is_retired.load(Ordering::SeqCst);
+        if clock.sleep_unless(time, &is_retired) { Ok(()) } else { Err(StoreError::Stopped) }
     }
 
     /// Gives back what was granted and has not left yet, since the process is about to end; see
-    /// [`Limits::give_back`](crate::limits::Limits::give_back). A thread that sleeps until a grant, or asks for another one,
-    /// does not come back: nothing leaves after this. It takes about a second at most, and nobody is told of a failure.
+    /// [`Limits::give_back`](crate::limits::Limits::give_back). The thread that sleeps until a grant is woken. It and
+    /// all later requests get [`StoreError::Stopped`]: nothing leaves after this. Takes about a second at most. If giving
+    /// back fails, at most one lease is lost, as when the process is killed.
     pub fn retire(&self) {
         if self.is_retired.swap(true, Ordering::SeqCst) {
             return;
+        }
+        if let Some(sleeper) = &*lock(&self.sleeper) {
+            sleeper.unpark();
         }
         let Some(mut leased) = self.lock_soon() else { return };
         // A sleeper looks whether we have retired after its time has come, so a run whose time lies ahead has not left.
@@ -100,13 +123,6 @@ impl Supply {
                 Err(TryLockError::WouldBlock) if begun.elapsed() >= RETURN_TIMEOUT => return None,
                 Err(TryLockError::WouldBlock) => thread::sleep(Duration::from_millis(1)),
             }
-        }
-    }
-
-    /// Does not return after [`retire`](Self::retire): the process is about to end.
-    fn stay(&self) {
-        while self.is_retired.load(Ordering::SeqCst) {
-            thread::park();
         }
     }
 
@@ -137,12 +153,10 @@ impl Supply {
     /// # Errors
     /// [`StoreError`]; nothing is granted then.
     pub fn next_run(&self, waiting: u64) -> Result<(Grant, Nanos), StoreError> {
-        self.wait_for_turn();
+        self.wait_for_turn()?;
         let mut leased = self.leased();
         if self.is_retired.load(Ordering::SeqCst) {
-            drop(leased);
-            self.stay();
-            return Err(Refusal::Never.into());
+            return Err(StoreError::Stopped);
         }
         if let Some(run) = self.next_held(&mut leased, waiting)? {
             return Ok(run);
@@ -219,20 +233,24 @@ impl Supply {
         Err(StoreError::OtherKind { place: self.store.place(), before, now, now_bytes })
     }
 
-    /// From windows one run is asked for: all that may leave now, or the next that may.
+    /// From windows all that may leave now is asked for, or the next that may. Several are reserved for the same time if
+    /// they are few: whoever starts commands asks too late for the rest, and would lose a little of each period.
     fn ask(&self, leased: &Leased, waiting: u64) -> Ask {
-        match leased.lease.rules().only_windows {
-            None => Ask { waiting, span: self.store.span() },
-            Some(_) => Ask { waiting: self.turn(leased).map_or(waiting, |(_, share)| share.min(waiting)), span: 0 },
+        if leased.lease.rules().only_windows.is_none() {
+            return Ask { waiting, span: self.store.span() };
         }
+        let turn = self.turn(leased);
+        let waiting = turn.map_or(waiting, |(_, share)| share.min(waiting));
+        Ask { waiting, span: if turn.is_some() || waiting <= FEW { AT_ONCE } else { 0 } }
     }
 
     /// When a window opens, the stream that asks first could take all of it. So while others take from it, too, each takes
     /// a small share at a time, and lets them ask before it asks again.
-    fn wait_for_turn(&self) {
+    fn wait_for_turn(&self) -> Result<(), StoreError> {
         let turn = self.turn(&self.leased());
-        if let Some((time, _)) = turn.filter(|(time, _)| self.clock().now() < *time) {
-            self.clock().sleep_until(time);
+        match turn.filter(|(time, _)| self.clock().now() < *time) {
+            Some((time, _)) => self.sleep_until(self.clock(), time),
+            None => Ok(()),
         }
     }
 
@@ -248,19 +266,7 @@ impl Supply {
     }
 
     fn leased(&self) -> MutexGuard<'_, Leased> {
-        self.leased.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// The store's clock.
-impl Clock for Supply {
-    fn now(&self) -> Nanos {
-        self.store.clock().now()
-    }
-
-    fn sleep_until(&self, time: Nanos) {
-        self.store.clock().sleep_until(time);
-        self.stay();
+        lock(&self.leased)
     }
 }
 
@@ -270,4 +276,9 @@ impl Drop for Supply {
         // If giving back fails, at most one lease is lost, as when the process is killed.
         let _ = self.store.return_lease(&mut leased.lease);
     }
+}
+
+/// A poisoned lock is as good as any: nothing here is left half done.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -345,7 +345,7 @@ fn a_dry_run_can_be_pasted_and_tells_times_total_and_the_most() {
     let text = String::from_utf8_lossy(&ended.out).into_owned();
     let lines: Vec<&str> = text.lines().collect();
     let times: Vec<&str> = lines.iter().filter_map(|line| line.split("  # ").nth(1)).collect();
-    assert_eq!(times, ["0.000 s", "0.000 s", "0.500 s", "1.000 s"], "{text}");
+    assert_eq!(times, ["0 s", "0 s", "500 ms", "1 s"], "{text}");
     let told = [
         "# 4 commands in 1 s, 1 blank line skipped",
         "# 2/s,burst=2: at most 3 in any second",
@@ -365,10 +365,10 @@ fn a_dry_run_says_what_cannot_be_run() {
     let ended = run(["-r", "5/s", "-b", "1", "--dry-run", "echo"], &input);
     let shown = format!("{}…", "x".repeat(60));
     let lines = [
-        "# line 1 'a\\u{0}b': has a NUL byte, which no argument can hold; use --stdin  # 0.000 s".to_owned(),
-        "echo ok  # 0.200 s".to_owned(),
-        format!("# line 3 '{shown}': is too long for an argument; --stdin has no bound  # 0.400 s"),
-        format!("# line 4 '{shown}': is too long for an argument; --stdin has no bound  # 0.600 s"),
+        "# line 1 'a\\u{0}b': has a NUL byte, which no argument can hold; use --stdin  # 0 s".to_owned(),
+        "echo ok  # 200 ms".to_owned(),
+        format!("# line 3 '{shown}': is too long for an argument; --stdin has no bound  # 400 ms"),
+        format!("# line 4 '{shown}': is too long for an argument; --stdin has no bound  # 600 ms"),
         "# 1 command in 600 ms, 3 that cannot be run".to_owned(),
     ];
     assert_eq!(
@@ -386,8 +386,8 @@ fn a_dry_run_says_what_cannot_be_run() {
         assert_eq!(run([&["-q", "-r", "5/s"], &command[..]].concat(), &unit).code(), Some(126), "as it is when run");
     }
     assert_eq!(
-        run(["-r", "5/s", "--dry-run", "--stdin", "cat"], &unit).text().lines().next().map(|line| &line[..12]),
-        Some("cat  # 0.000")
+        run(["-r", "5/s", "--dry-run", "--stdin", "cat"], &unit).text().lines().next().map(|line| &line[..10]),
+        Some("cat  # 0 s")
     );
 }
 
@@ -395,7 +395,7 @@ fn a_dry_run_says_what_cannot_be_run() {
 fn ten_years_are_shown_at_once() {
     let begun = Instant::now();
     let ended = run(["--repeat", "3650", "-r", "1/d", "--dry-run", "echo", "{}"], "");
-    assert!(ended.text().contains("echo 3650  # 315273600.000 s\n# 3650 commands in 3649d\n"));
+    assert!(ended.text().contains("echo 3650  # 3649d\n# 3650 commands in 3649d\n"));
     assert!(begun.elapsed() < Duration::from_secs(5));
 }
 
@@ -405,7 +405,7 @@ fn a_dry_run_shows_each_unit_as_it_is_read_and_runs_nothing() {
     let mut command = throttle(["-r", "1/h", "--dry-run", "touch", "{}"]);
     let mut child = command.current_dir(&folder).spawn().unwrap();
     let mut stdin = child.stdin.take().unwrap();
-    for (unit, expected) in [("a\n", "touch a  # 0.000 s\n"), ("b\n", "touch b  # 3600.000 s\n")] {
+    for (unit, expected) in [("a\n", "touch a  # 0 s\n"), ("b\n", "touch b  # 1h\n")] {
         stdin.write_all(unit.as_bytes()).unwrap();
         let mut line = vec![0; expected.len()];
         child.stdout.as_mut().unwrap().read_exact(&mut line).unwrap();

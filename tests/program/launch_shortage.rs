@@ -72,18 +72,41 @@ fn where_commands_take_all_processes_a_signal_still_ends_them() {
     }
 }
 
+fn with_few_files(files: u32, jobs: &str, repeat: &str) -> Ended {
+    let mut shell = Command::new("sh");
+    shell.args(["-c", &format!("ulimit -n {files}; exec \"$0\" \"$@\""), env!("CARGO_BIN_EXE_throttle")]);
+    shell.args(["-r", "unlimited", jobs, "--repeat", repeat, "echo"]);
+    shell.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    finish(shell, "")
+}
+
+#[test]
+fn without_room_for_the_files_of_one_command_nothing_runs_and_it_is_told_what_helps() {
+    let mut refused = 0;
+    for files in 9..20 {
+        for jobs in ["-j1", "-j2", "-j8"] {
+            let ended = with_few_files(files, jobs, "3");
+            if ended.code() == Some(0) {
+                assert_eq!((ended.sorted().len(), &*ended.err), (3, ""), "{files} {jobs}");
+                continue;
+            }
+            refused += 1;
+            let told = "Too many open files (os error 24); ulimit -n allows more open files\n";
+            let words =
+                (ended.err.starts_with("throttle: cannot "), ended.err.ends_with(told), ended.err.lines().count());
+            assert_eq!((ended.code(), ended.text()), (Some(1), ""), "{files} {jobs}: {}", ended.err);
+            assert_eq!(words, (true, true, 1), "{files} {jobs}: {}", ended.err);
+        }
+    }
+    assert!((3..33).contains(&refused), "{refused} of 33");
+}
+
 /// Those who try at the same time take from each other what would be enough for one.
 #[test]
 fn where_files_are_enough_for_one_command_all_run_however_many_jobs() {
     let mut enough = None;
     for files in 14..22 {
-        let run = |jobs: &str, repeat: &str| {
-            let mut shell = Command::new("sh");
-            shell.args(["-c", &format!("ulimit -n {files}; exec \"$0\" \"$@\""), env!("CARGO_BIN_EXE_throttle")]);
-            shell.args(["-r", "unlimited", jobs, "--repeat", repeat, "echo"]);
-            shell.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-            finish(shell, "")
-        };
+        let run = |jobs: &str, repeat: &str| with_few_files(files, jobs, repeat);
         if enough.is_none() && run("-j2", "1").code() != Some(0) {
             continue;
         }

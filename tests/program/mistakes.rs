@@ -57,6 +57,44 @@ fn each_mistake_in_a_rate_has_its_own_words_and_shows_a_right_spelling() {
 }
 
 #[test]
+fn a_rate_in_the_spelling_of_another_tool_is_answered_with_what_was_meant() {
+    for (rate, meant) in [
+        ("0,5/s", "0.5/s"),
+        ("05/s", "5/s"),
+        ("1,5/s", "1.5/s"),
+        ("10mb/s", "10MB/s, or where bits were meant 1.25MB/s"),
+        ("10mbit/s", "1.25MB/s"),
+        ("10kib/s", "10KiB/s, or where bits were meant 1.25KiB/s"),
+        ("10Mbps", "1.25MB/s"),
+        ("10T/s", "10TB/s"),
+        ("1g/s", "1GB/s"),
+        ("inf", "unlimited"),
+        ("max", "unlimited"),
+        ("none", "unlimited"),
+        ("5rps", "5/s"),
+        ("5req/s", "5/s"),
+        ("10MBps", "10MB/s"),
+    ] {
+        let said = refused(&["-r", rate]);
+        assert!(said.ends_with(&format!(" write {meant}\n")), "{rate}: {said}");
+    }
+}
+
+#[test]
+fn a_value_that_is_none_of_an_option_is_answered_without_the_words_of_the_parser() {
+    for (args, told) in [
+        (&["-r", "5/s", "-j", "-1"][..], "--jobs '-1': write a number of commands, like -j 8, or -j 0 for no cap"),
+        (&["-r", "5/s", "-j", "x"], "--jobs 'x': write a number of commands, like -j 8, or -j 0 for no cap"),
+        (&["-r", "5/s", "--attempts", "3"], "there is no option '--attempts'; throttle --help lists them all"),
+        (&["-r", "5/s", "--bar", "x"], "--bar is not an option here: a bar is shown on a terminal anyway"),
+        (&["--no-run-if-empty"], "--no-run-if-empty is not an option here: leave it out"),
+    ] {
+        let said = refused(args);
+        assert!(said.starts_with(&format!("throttle: {told}")), "{args:?}: {said}");
+    }
+}
+
+#[test]
 fn a_rate_that_is_no_text_is_refused() {
     let output = feed(shell("exec \"$0\" -r \"$(printf '5/s\\377')\""), b"a\n");
     let said = text(&output.stderr);
@@ -69,7 +107,10 @@ fn options_that_contradict_each_other_are_named() {
     for (args, words) in [
         (&[][..], "--rate: how fast? write for example -r 5/s"),
         (&["-r", "5/s", "-b", "0"], "--burst: a burst of 0 would let nothing through"),
-        (&["-r", "5/s", "-b", "x"], "--burst"),
+        (&["-r", "5/s", "-b", "x"], "--burst: 'x' has no number; write for example 10"),
+        (&["-r", "5/s", "-b", "1.5"], "--burst: '1.5' is not a whole number; write for example 10"),
+        (&["echo", "-r", "5/s"], "options after the command are the command's; put -r before it, like -r 5/s COMMAND"),
+        (&["echo", "--rate=5/s"], "options after the command are the command's"),
         (&["-r", "5/s", "-b", "1KiB"], "--burst: a burst of '1KiB' is in bytes"),
         (&["-r", "5/s,burst=2", "-b", "3"], "--burst: the limit '5/s,burst=2' already names its burst"),
         (&["-r", "5/s,window", "-b", "3"], "--burst: "),
@@ -210,6 +251,8 @@ fn a_command_that_is_none_is_answered_once_with_what_to_write() {
         ("runs", "#!/bin/sh\n", 0o755),
         ("no-interpreter", "#!/no/such/interpreter -x\n", 0o755),
         ("dos", "#!/bin/sh\r\ntrue\r\n", 0o755),
+        ("a&b c", "", 0o644),
+        ("a\u{1}", "", 0o644),
     ]);
     for (words, code, told) in [
         (
@@ -226,6 +269,11 @@ fn a_command_that_is_none_is_answered_once_with_what_to_write() {
         ("cd /tmp", 127, "it is built into the shell; write -c 'cd …'"),
         ("A=1 true", 127, "to set A write env A=1 COMMAND"),
         ("--bucket ./b --once 'cat -u'", 127, "or write sh -c 'cat -u'"),
+        ("'no-such|wc'", 127, "no such command in PATH; for a shell write -c 'no-such|wc'"),
+        ("'cat {} | wc'", 127, "no such command in PATH; for a shell write -c 'cat \"$1\" | wc'"),
+        ("'a&b c'", 127, "it is a file; to read it write < 'a&b c'"),
+        ("./'a&b c'", 126, "to read it write < './a&b c', to run it chmod +x './a&b c'"),
+        ("\"$(printf 'a\\001')\"", 127, "it is a file; to read it write < $'a\\001'"),
     ] {
         let (exit, out, said) = launched(folder.path(), &format!("exec \"$0\" -r 1k/s {words}"));
         assert_eq!((exit, out.as_str(), said.lines().count()), (Some(code), "", 1), "{words}: {said}");

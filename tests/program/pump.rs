@@ -1,13 +1,16 @@
 //! The pump on a fake clock. The tests check its transcript: the times and bytes of its writes.
 
-use std::io;
-use throttle::clock::{Clock, FakeClock, Nanos};
+use std::io::{self, Write};
+use std::sync::Arc;
+use std::task::{Wake, Waker};
+use std::thread;
+use throttle::clock::{Clock, FakeClock, Nanos, SystemClock};
 use throttle::flow::framing::{Buffer, Framing};
 use throttle::flow::meter::Meter;
 use throttle::flow::pump;
-use throttle::flow::{Copying, Sink, Source};
+use throttle::flow::{Copying, Descriptor, Flow, Sink, Source};
 use throttle::limits::Plan;
-use throttle::store::{Memory, Supply};
+use throttle::store::{Memory, StoreError, Supply};
 
 const MS: Nanos = 1_000_000;
 const SECOND: Nanos = 1000 * MS;
@@ -296,4 +299,53 @@ fn a_pump_and_a_limiter_share_one_fake_clock() {
     let run = pump(&["5/s,burst=1"], LINES, 1 << 10, &[(0, b"a\nb\nc\nd\n")], sink);
     assert_eq!(run.transcript.writes.iter().map(|(time, _)| time / MS).collect::<Vec<_>>(), [0, 200, 400, 600]);
     assert_eq!(*woken.1.lock().unwrap(), [250, 500]);
+}
+
+/// Retires the supply when the clock wakes it.
+struct Retire(Arc<Supply>);
+
+impl Wake for Retire {
+    fn wake(self: Arc<Self>) {
+        self.0.retire();
+    }
+}
+
+#[test]
+fn a_pump_that_sleeps_is_stopped_and_its_grant_is_given_back() {
+    let mut sink = Transcript::default();
+    let (clock, plan) = (sink.clock.clone(), plan(&["1/h"]));
+    let supply = Arc::new(Supply::new(Box::new(Memory::new(&plan, clock.clone()))));
+    clock.wake_at(7 * SECOND, &Waker::from(Arc::new(Retire(Arc::clone(&supply)))));
+    let meter = Meter::new(0, plan.len());
+    let mut source = Script { clock: clock.clone(), input: vec![(0, b"a\nb\n".to_vec())], reads: 0 };
+    let mut flow = Copying::new(&mut source, &mut sink, Buffer::new(LINES, 100), &meter);
+    let result = pump::run(&mut flow, &supply, &meter);
+    assert!(matches!(result, Err(pump::PumpError::Store(StoreError::Stopped))), "{result:?}");
+    assert_eq!(flow.waiting(), 1);
+    assert_eq!((clock.now(), sink.writes), (7 * SECOND, vec![(0, b"a\n".to_vec())]));
+    assert!(matches!(supply.next_run(1), Err(StoreError::Stopped)));
+    let next = supply.store().take(1, Nanos::MAX).unwrap().0;
+    assert_eq!(next.at, 3600 * SECOND, "the second grant was not used");
+}
+
+#[test]
+fn a_pump_that_sleeps_in_real_time_is_stopped() {
+    let plan = plan(&["1/h"]);
+    let supply = Supply::new(Box::new(Memory::new(&plan, SystemClock)));
+    let meter = Meter::new(SystemClock.now(), plan.len());
+    let (input, mut writer) = io::pipe().unwrap();
+    writer.write_all(b"a\nb\n").unwrap();
+    let result = thread::scope(|scope| {
+        let pump = scope.spawn(|| {
+            let sink = Descriptor(std::fs::OpenOptions::new().write(true).open("/dev/null").unwrap());
+            let mut flow = Copying::new(Descriptor(input), sink, Buffer::new(LINES, 100), &meter);
+            pump::run(&mut flow, &supply, &meter)
+        });
+        while meter.read(SystemClock.now()).wait.is_none() {
+            thread::yield_now();
+        }
+        supply.retire();
+        pump.join().unwrap()
+    });
+    assert!(matches!(result, Err(pump::PumpError::Store(StoreError::Stopped))), "{result:?}");
 }

@@ -435,18 +435,73 @@ mod bad_places {
         let damage = |places: &[usize]| {
             let mut bytes = whole.clone();
             for place in places {
-                bytes[place + 40] ^= 1;
+                bytes[place + 84] ^= 1;
             }
             fs::write(place.path(), bytes).unwrap();
         };
         damage(&[even]);
         assert_eq!(place.shown()["available"], 8, "the last state is lost, the one before is there");
-        damage(&[even, odd]);
+        damage(&[0, even, odd]);
         assert_fails(&place.run(&["-r", "9/h", "--once"]), 125, &["is damaged", "rm "]);
         fs::write(place.path(), &whole[..4096]).unwrap();
         assert_fails(&place.run(&["--once"]), 125, &["cut short (4096 bytes)"]);
         fs::write(place.path(), &whole).unwrap();
         assert_eq!(place.shown()["available"], 7);
+    }
+
+    /// As a power cut leaves it that came while both states were being written: the policy goes on, and nothing is granted
+    /// that may have been granted before.
+    #[test]
+    fn a_bucket_with_two_torn_states_goes_on_with_everything_used_up() {
+        for (limit, waits) in [("9/h,window", 3500..3700), ("2/h,burst=9", 1700..1900)] {
+            let place = Place::new();
+            place.takes(&["-r", "5/s"]);
+            assert!(place.run(&["--set", "-r", limit]).status.success());
+            let mut bytes = fs::read(place.path()).unwrap();
+            for slot in [4096, 4096 + (1 << 20)] {
+                bytes[slot + 90] ^= 1;
+            }
+            fs::write(place.path(), bytes).unwrap();
+            let shown = place.shown();
+            assert_eq!(shown["limits"][0]["limit"], limit);
+            assert!(waits.contains(&place.wait().as_secs()), "{limit}: {shown}");
+        }
+    }
+
+    /// There is one bucket at a path, also for those who had the file open before.
+    #[test]
+    fn a_bucket_that_is_moved_away_or_linked_elsewhere_is_not_split_in_two() {
+        for keep in
+            ["mv \"$1\" \"$1.old\"", "ln \"$1\" \"$1.old\"; rm \"$1\"", "cp \"$1\" \"$1.new\"; mv \"$1.new\" \"$1\""]
+        {
+            let place = Place::new();
+            let mut running = Running::start(place.command(&["-r", "1/h,burst=4"]));
+            let (mut stdin, lines) = (running.stdin(), Lines::of(running.stdout()));
+            stdin.write_all(b"a\nb\n").unwrap();
+            assert_eq!((lines.next(), lines.next()), ("a".into(), "b".into()));
+            let path = place.path();
+            let moved = Command::new("sh").args(["-c", keep, "sh"]).arg(&path).status().unwrap();
+            assert!(moved.success());
+            stdin.write_all(b"c\n").unwrap();
+            assert_eq!(lines.next(), "c");
+            let left = if keep.starts_with("cp") { 1 } else { 3 };
+            assert_eq!(place.shown()["available"], left, "{keep}");
+        }
+    }
+
+    #[test]
+    fn a_lock_that_another_program_keeps_is_waited_for_no_longer_than_asked() {
+        let place = Place::new();
+        place.takes(&["-r", "5/s"]);
+        let path = place.path();
+        let mut holder = Command::new("flock").arg("-F").arg(&path).args(["sleep", "60"]).spawn().unwrap();
+        while Command::new("flock").arg("-n").arg(&path).arg("true").status().unwrap().success() {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let output = place.run(&["--once", "--max-wait", "0.2s"]);
+        holder.kill().unwrap();
+        holder.wait().unwrap();
+        assert_fails(&output, 75, &["another program keeps the bucket", "locked; to see which: fuser -v "]);
     }
 
     #[test]

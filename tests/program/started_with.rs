@@ -144,6 +144,19 @@ fn a_command_in_a_folder_that_may_not_be_searched_is_not_called_missing() {
     assert!(ended.err.contains("cannot be run: Permission denied"), "{}", ended.err);
 }
 
+#[test]
+fn help_that_cannot_be_written_is_an_error() {
+    for args in [["--help"], ["-h"], ["--version"]] {
+        for (first, told) in
+            [("exec >&-", "it is closed"), ("exec >/dev/full", "No space left on device (os error 28)")]
+        {
+            let ended = finish(after(first, &args), "");
+            let told = format!("throttle: cannot write to standard output: {told}\n");
+            assert_eq!((ended.code(), &*ended.err), (Some(1), &*told), "{args:?}");
+        }
+    }
+}
+
 /// Rust opens /dev/null in its place, and all would be lost without a word.
 #[test]
 fn a_closed_standard_output_is_an_error_and_dev_null_is_none() {

@@ -205,6 +205,92 @@ fn a_terminal_made_narrower_keeps_no_piece_of_the_bar() {
     assert!(!terminal.at_rest().iter().any(|row| row.contains('%')));
 }
 
+/// What is written beside the bar draws it again: as wide as the terminal is by then.
+#[test]
+fn a_bar_beside_output_stays_one_row_while_the_terminal_is_resized() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut terminal = Terminal::new(100);
+    let mut command = terminal.command(THROTTLE);
+    command.args(["--progress=always", "-r", "200/s", "-b", "1", "-a"]).arg(lines(folder.path(), 9999));
+    let child = command.args(["-n0", "echo", "out"]).spawn().unwrap();
+    drop(command);
+    terminal.wait_for("the bar", |row| row.contains(" left"));
+    for columns in [60, 30, 80, 20, 9, 100, 40, 120] {
+        terminal.resize(columns);
+        thread::sleep(Duration::from_millis(40));
+        for _ in 0..10 {
+            let bars = terminal.rows().into_iter().filter(|row| row != "out").collect::<Vec<_>>();
+            assert!(bars.len() <= 1, "{columns}: {bars:#?}");
+            thread::sleep(Duration::from_millis(7));
+        }
+    }
+    terminal.press(b"\x03");
+    terminal.watch(child, |_| false);
+}
+
+/// The time left, or its number alone; where that does not fit either, the share.
+#[test]
+fn below_ten_columns_the_bar_shows_what_fits() {
+    for (columns, expected) in [(9, "59m"), (5, "59m"), (3, "0%")] {
+        let folder = tempfile::tempdir().unwrap();
+        let terminal = Terminal::new(columns);
+        let mut command = terminal.command(THROTTLE);
+        command.args(["--progress=always", "-r", "1/s", "-b", "1", "-a"]).arg(lines(folder.path(), 3540));
+        let mut child = command.stdout(Stdio::null()).spawn().unwrap();
+        terminal.wait_for(expected, |row| row.starts_with(expected) && row.len() < columns.into());
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+}
+
+/// No rate, no time left and no limit: none of them is true any more.
+#[test]
+fn after_the_first_interrupt_the_bar_says_what_is_waited_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut terminal = Terminal::new(120);
+    let mut command = terminal.command(THROTTLE);
+    command.args(["--progress=always", "-r", "1000/s", "-a"]).arg(lines(folder.path(), 30)).current_dir(&folder);
+    command.args(["-j3", "-c", r#"trap '' INT; : > "$1"; sleep 100 & while :; do wait; done"#]);
+    let child = command.spawn().unwrap();
+    drop(command);
+    while fs::read_dir(&folder).unwrap().count() < 4 {
+        thread::sleep(Duration::from_millis(10));
+    }
+    terminal.press(b"\x03");
+    let row = terminal.wait_for("a word in the bar", |row| row.contains("running, ") && row.contains("waiting"));
+    assert!(row.ends_with("3 started, 3 running, 0 ok, waiting for 3 commands"), "{row}");
+    terminal.press(b"\x03");
+    terminal.watch(child, |_| false);
+}
+
+/// The prompt of the shell comes next, and the bar again after `fg`.
+#[test]
+fn a_suspended_run_leaves_no_bar() {
+    for (args, stdout) in [(&["sleep", "0.1"][..], true), (&[], false)] {
+        let folder = tempfile::tempdir().unwrap();
+        let mut terminal = Terminal::new(80);
+        let lines = lines(folder.path(), 9999);
+        let mut command = terminal.command("bash");
+        let script = r#"set -m; "$@"; echo stopped; read -r _; fg >/dev/null"#;
+        command.args(["-c", script, "_", THROTTLE, "--progress=always", "-r", "5/s", "-a"]).arg(lines).args(args);
+        let out = if stdout { Stdio::null() } else { Stdio::from(tempfile::tempfile().unwrap()) };
+        let mut child = command.stdout(out).spawn().unwrap();
+        drop(command);
+        terminal.wait_for("the bar", |row| row.contains(" left"));
+        terminal.press(b"\x1a");
+        let begun = std::time::Instant::now();
+        while terminal.rows().iter().any(|row| row.contains(" left")) {
+            assert!(begun.elapsed() < Duration::from_secs(20), "{:#?}", terminal.rows());
+            thread::sleep(Duration::from_millis(10));
+        }
+        assert!(!terminal.at_rest().iter().any(|row| row.contains(" left")));
+        terminal.press(b"\n");
+        terminal.wait_for("the bar again", |row| row.contains(" left"));
+        terminal.press(b"\x03");
+        child.wait().unwrap();
+    }
+}
+
 /// 40 lines at 10 a second are 4 s, by whatever lines they are; two jobs of 0.5 s each manage 4 a second.
 #[test]
 fn the_time_left_of_a_file_is_known_for_lines_and_for_commands() {

@@ -88,7 +88,7 @@ fn rate_of_delay(value: &str) -> Option<(String, String)> {
     let delay = format!("{value}{unit}");
     let rate = format!("1/{delay}");
     let rate = match rate.parse::<Rate>() {
-        Err(ParseError::FractionalPeriod { example, .. }) => example,
+        Err(ParseError::Spelling { instead, .. }) => instead,
         _ => rate,
     };
     rate.parse::<Rate>().is_ok().then_some((delay, rate))

@@ -5,6 +5,7 @@ use clap::Error;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use std::error::Error as _;
 use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
 use throttle::limits::PlanError;
 use throttle::store::Address;
 
@@ -70,6 +71,16 @@ fn conflict(error: &Error, flag: &str, args: &[OsString]) -> String {
             format!("{script} cannot be used with a command; the script is one word in single quotes: -c 'echo \"$1\"'")
         }
         _ => format!("{flag} cannot be used with {other}; leave one of them out"),
+    }
+}
+
+/// What is told where no limit was named. `command` is what is to be run.
+pub(super) fn without_rate(command: &[OsString]) -> &'static str {
+    let is_rate = |word: &OsString| word.as_bytes().starts_with(b"-r") || word.as_bytes().starts_with(b"--rate");
+    if command.iter().any(is_rate) {
+        "--rate: how fast? options after the command are the command's; put -r before it, like -r 5/s COMMAND"
+    } else {
+        "--rate: how fast? write for example -r 5/s, -r 100/min or -r 10MiB/s"
     }
 }
 

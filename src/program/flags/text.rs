@@ -175,7 +175,7 @@ Write each command to standard error before it runs, quoted for the shell. On a 
 $'\\033', which bash, zsh, ksh and busybox read.";
 
 pub(super) const DRY_RUN: &str = "\
-Write what would run, quoted for the shell, and when, in seconds from the start; then the total and the most that each \
+Write what would run, quoted for the shell, and how long after the start; then the total and the most that each \
 limit would let through. Runs nothing and waits for nothing.";
 
 pub(super) const PROGRESS: &str = "\
@@ -186,7 +186,7 @@ output must be a file or a device, not a pipe, whose reader may write to the ter
 units are passed on, it must not be the terminal; where commands run, they must not write to it themselves (-u, -j 1 without \
 --tag); and units must not be typed in.
 
-A narrow terminal shows less: no limit, then no rate; the time left as long as there is any room. That is known for a file \
+A narrow terminal shows less: no limit, then no rate; the time left as long as it fits. That is known for a file \
 and for --repeat, and is reckoned by whatever is the brake: the limits, the reader, or the commands.
 
 always without a terminal writes a plain line every 10 s. SIGUSR1 has the same line written at any time.";

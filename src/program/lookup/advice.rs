@@ -4,12 +4,16 @@ use super::{find, runs};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use throttle::launch::quote;
 
 /// Commands of shells that no program can stand for, or that would change nothing here.
 const BUILTINS: [&str; 16] = [
     ".", "alias", "cd", "eval", "exec", "export", "let", "local", "read", "set", "shift", "source", "trap", "ulimit",
     "umask", "unset",
 ];
+
+/// What only a shell gives a meaning to.
+const FOR_SHELLS: [char; 7] = ['|', '&', ';', '<', '>', '$', '`'];
 
 /// What to write instead of `name`, which is not found. `dash_c` is how a script is run: `-c`, or `sh -c`.
 pub(crate) fn advice(name: &OsStr, dash_c: &str) -> Option<String> {
@@ -23,15 +27,17 @@ pub(crate) fn advice(name: &OsStr, dash_c: &str) -> Option<String> {
     if let Some((variable, _)) = text.split_once('=').filter(|(variable, _)| is_variable(variable)) {
         return Some(format!("to set {variable} write env {text} COMMAND"));
     }
-    if is_command_line(name) {
-        let script = text.replace("'{}'", "{}").replace("\"{}\"", "{}").replace("{}", "\"$1\"");
-        let unit = if dash_c == "-c" && script == text { " \"$1\"" } else { "" };
-        return Some(format!("drop the quotes around it, or write {dash_c} {}", quoted(&format!("{script}{unit}"))));
-    }
     let path = Path::new(name);
+    let needs_shell = text.contains(FOR_SHELLS);
     match runs(path) {
-        Some(_) => Some(format!("the one in this folder is ./{text}")),
+        Some(_) => Some(format!("the one in this folder is {}", quoted(format!("./{text}")))),
         None if path.is_file() => Some(format!("it is a file; to read it write < {}", quoted(text))),
+        None if needs_shell || is_command_line(name) => {
+            let script = text.replace("'{}'", "{}").replace("\"{}\"", "{}").replace("{}", "\"$1\"");
+            let unit = if !needs_shell && dash_c == "-c" && script == text { " \"$1\"" } else { "" };
+            let or = if needs_shell { "for a shell" } else { "drop the quotes around it, or" };
+            Some(format!("{or} write {dash_c} {}", quoted(format!("{script}{unit}"))))
+        }
         None => None,
     }
 }
@@ -53,6 +59,7 @@ fn is_variable(name: &str) -> bool {
         && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
 }
 
-fn quoted(text: &str) -> String {
-    shlex::try_quote(text).map_or_else(|_| text.to_owned(), std::borrow::Cow::into_owned)
+/// `word` as it can be pasted into a shell, whatever is in it.
+pub(super) fn quoted(word: impl AsRef<OsStr>) -> String {
+    String::from_utf8_lossy(&quote(word.as_ref().as_bytes(), true)).into_owned()
 }

@@ -125,7 +125,7 @@ fn who_waits_has_paid_and_does_not_count_twice() {
     assert_eq!(report.time_left(&report.read()), Some(1800 * SECOND));
     assert_eq!(
         [1, SECOND, 59 * SECOND + 1, 3661 * SECOND, Nanos::MAX].map(countdown),
-        ["1 s", "1 s", "1 min", "1h 2m", "213503d 23h"]
+        ["1 s", "1 s", "1m", "1h 2m", "213503d 23h"]
     );
 }
 
@@ -168,7 +168,7 @@ fn instead_of_a_rate_near_zero_it_says_when_the_next_goes() {
     report.meter().enter(throttle::flow::meter::Phase::Limit(0), clock.now());
     report.meter().waits_until(clock.now() + 3600 * SECOND, 1);
     clock.advance(125 * SECOND);
-    assert_eq!(report.shown(&report.read(), 0.0).text(), "0 lines, 0 B, next in 58 min, limit 1/h");
+    assert_eq!(report.shown(&report.read(), 0.0).text(), "0 lines, 0 B, next in 58m, limit 1/h");
     report.meter().passed(1, 2, clock.now());
     report.meter().enter(throttle::flow::meter::Phase::Limit(0), clock.now());
     report.meter().waits_until(clock.now() + SECOND / 5, 1);
@@ -178,7 +178,7 @@ fn instead_of_a_rate_near_zero_it_says_when_the_next_goes() {
 #[test]
 fn a_countdown_is_no_finer_than_what_matters() {
     let times = [1, 59 * SECOND, 59 * SECOND + 1, 200 * SECOND, 600 * SECOND, 3421 * SECOND, 3599 * SECOND];
-    assert_eq!(times.map(countdown), ["1 s", "59 s", "1 min", "3m 20s", "10 min", "58 min", "1h"]);
+    assert_eq!(times.map(countdown), ["1 s", "59 s", "1m", "3m 20s", "10m", "58m", "1h"]);
     let times = [4980 * SECOND, 86_399 * SECOND, 86_401 * SECOND, 180_000 * SECOND];
     assert_eq!(times.map(countdown), ["1h 23m", "1d", "1d 1h", "2d 2h"]);
 }

@@ -72,6 +72,9 @@ pub enum FileError {
         /// The file system.
         kind: &'static str,
     },
+    /// Another program keeps the file locked.
+    #[error("another program keeps the bucket {path} locked; to see which: fuser -v {word}", path = .0.display(), word = word(.0))]
+    Locked(PathBuf),
     /// The state is too large for the file.
     #[error(
         "the state of the bucket {} is {length} bytes, and the most is {most}; set fewer limits",

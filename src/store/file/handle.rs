@@ -2,22 +2,24 @@
 
 use super::error::FileError;
 use super::machine::Machine;
-use super::place::{self, Place, errno, failed};
+use super::place::{self, First, Identity, Place, errno, failed};
 use super::slots::{self, Kept, PREFIX, Prefix};
 use crate::limits::{Limits, Policy};
 use rustix::fs::{FlockOperation, OFlags};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
+use std::time::Instant;
 
 /// The file, and its state as last seen.
 #[derive(Debug)]
 pub(super) struct Handle {
     pub(super) place: Place,
     pub(super) kept: Kept,
-    /// From now on nobody is waited for long.
-    pub(super) is_leaving: bool,
+    /// Until when to wait for others who have the file locked.
+    pub(super) deadline: Option<Instant>,
     machine: Machine,
     file: File,
+    identity: Identity,
     /// How many files were at this path before. A grant of an earlier file cannot be given back to this one.
     generation: u64,
     /// The prefix of the state in `kept`; `None` if `kept` is not the state in the file.
@@ -30,24 +32,30 @@ pub(super) struct Handle {
 
 impl Handle {
     /// Opens the file. If there is none, it is made with `policy`.
-    pub(super) fn open(machine: Machine, place: Place, policy: Option<&Policy>) -> Result<Self, FileError> {
+    pub(super) fn open(
+        machine: Machine,
+        place: Place,
+        policy: Option<&Policy>,
+        deadline: Option<Instant>,
+    ) -> Result<Self, FileError> {
         let file = open_or_make(&machine, &place, policy)?;
-        Handle::of(file, machine, place)
+        Handle::of(file, machine, place, deadline)
     }
 
     /// Opens the file only to look at it: one that may only be read will do.
-    pub(super) fn open_to_look(machine: Machine, place: Place) -> Result<Self, FileError> {
+    pub(super) fn open_to_look(machine: Machine, place: Place, deadline: Option<Instant>) -> Result<Self, FileError> {
         let file = place::open(&place, OFlags::RDONLY)?.ok_or_else(|| FileError::Unknown(place.path.clone()))?;
-        Handle::of(file, machine, place)
+        Handle::of(file, machine, place, deadline)
     }
 
-    fn of(file: File, machine: Machine, place: Place) -> Result<Self, FileError> {
-        place::lock(&place.path, &file, false)?;
-        let state = newest(&place, &file, None);
+    fn of(file: File, machine: Machine, place: Place, deadline: Option<Instant>) -> Result<Self, FileError> {
+        place::lock(&place.path, &file, deadline)?;
+        let state = newest(&place, &file, &machine, None);
         unlock(&file);
         let Newest { known, other, kept } = state?;
-        let (known, words, bytes) = (Some(known), Vec::new(), Vec::new());
-        Ok(Handle { place, kept, is_leaving: false, machine, file, generation: 0, known, other, words, bytes })
+        let identity = Identity::of(&place.path, &file)?;
+        let (words, bytes) = (Vec::new(), Vec::new());
+        Ok(Handle { place, kept, deadline, machine, file, identity, generation: 0, known, other, words, bytes })
     }
 
     /// Applies `act` to the newest state under the file's lock.
@@ -71,14 +79,16 @@ impl Handle {
         self.generation
     }
 
-    /// Locks the file. If the user removed it to start again, this continues with the file that replaced it.
+    /// Locks the file that the path names. If the user removed it or moved it away to start again, this continues with
+    /// the file that replaced it: of one path there is one bucket.
     fn lock(&mut self) -> Result<(), FileError> {
         loop {
-            place::lock(&self.place.path, &self.file, self.is_leaving)?;
-            if !place::is_gone(&self.place.path, &self.file)? {
+            place::lock(&self.place.path, &self.file, self.deadline)?;
+            if Identity::at(&self.place.path)? == Some(self.identity) {
                 return Ok(());
             }
             self.file = open_or_make(&self.machine, &self.place, Some(&self.kept.policy))?;
+            self.identity = Identity::of(&self.place.path, &self.file)?;
             self.generation += 1;
             self.known = None;
         }
@@ -91,9 +101,16 @@ impl Handle {
         {
             return Ok(());
         }
-        let newest = newest(&self.place, &self.file, Some(&self.kept))?;
-        (self.known, self.other, self.kept) = (Some(newest.known), newest.other, newest.kept);
+        let newest = newest(&self.place, &self.file, &self.machine, Some(&self.kept))?;
+        (self.known, self.other, self.kept) = (newest.known, newest.other, newest.kept);
         Ok(())
+    }
+
+    /// Writes and syncs the record of a policy, for the case that the state is lost when the machine stops.
+    pub(super) fn record(&self, policy: &Policy) -> Result<(), FileError> {
+        let written = self.file.write_all_at(&slots::encode_policy(policy), slots::POLICY);
+        let synced = written.and_then(|()| self.file.sync_data());
+        synced.map_err(|error| failed("write the bucket", &self.place.path, errno(&error)))
     }
 
     /// Writes `kept` as the next state. If that fails, the file is unchanged.
@@ -132,18 +149,21 @@ fn open_or_make(machine: &Machine, place: &Place, policy: Option<&Policy>) -> Re
         let policy = policy.ok_or_else(|| FileError::Unknown(place.path.clone()))?;
         let state = first_state(machine, policy)?;
         check_size(place, &state)?;
-        place::create(place, &state)?;
+        place::create(place, &First { policy: slots::encode_policy(policy), state, room: slots::room(policy) })?;
     }
 }
 
 fn first_state(machine: &Machine, policy: &Policy) -> Result<Vec<u8>, FileError> {
     super::File::check(policy)?;
+    let mut bytes = Vec::new();
+    slots::encode(0, &first(machine, policy), &mut Vec::new(), &mut bytes);
+    Ok(bytes)
+}
+
+fn first(machine: &Machine, policy: &Policy) -> Kept {
     let now = machine.clock.now();
     let (policy, limits) = (policy.clone(), Limits::new(policy, now));
-    let kept = Kept { boot: machine.boot, ahead: 0, at: now, wall: machine.wall(), policy, limits };
-    let mut bytes = Vec::new();
-    slots::encode(0, &kept, &mut Vec::new(), &mut bytes);
-    Ok(bytes)
+    Kept { boot: machine.boot, ahead: 0, at: now, wall: machine.wall(), policy, limits }
 }
 
 /// The prefix of the state in a slot.
@@ -156,23 +176,40 @@ fn prefix(place: &Place, file: &File, slot: u64) -> Result<Prefix, FileError> {
 
 /// The newest complete state, and the prefix in the other slot.
 struct Newest {
-    known: Prefix,
+    known: Option<Prefix>,
     other: Prefix,
     kept: Kept,
 }
 
-fn newest(place: &Place, file: &File, before: Option<&Kept>) -> Result<Newest, FileError> {
+fn newest(place: &Place, file: &File, machine: &Machine, before: Option<&Kept>) -> Result<Newest, FileError> {
     let mut both = [prefix(place, file, 0)?, prefix(place, file, 1)?];
     both.sort_by_key(|prefix| std::cmp::Reverse(prefix.number));
     for (known, other) in [(both[0], both[1]), (both[1], both[0])] {
         if let Some(kept) = read_state(place, file, known, before)? {
-            return Ok(Newest { known, other, kept });
+            return Ok(Newest { known: Some(known), other, kept });
         }
     }
     let length = file.metadata().map_or(0, |metadata| metadata.len());
-    let path = place.path.clone();
+    let path = || place.path.clone();
     // In every complete file, at least the start of the second slot is written.
-    Err(if length <= slots::place(1) { FileError::Truncated { path, length } } else { FileError::Damaged(path) })
+    if length <= slots::place(1) {
+        return Err(FileError::Truncated { path: path(), length });
+    }
+    let kept = recover(place, file, machine)?.ok_or_else(|| FileError::Damaged(path()))?;
+    Ok(Newest { known: None, other: Prefix::default(), kept })
+}
+
+/// What to go on with if neither slot is complete, as after a power cut in the middle of writing both: the policy as
+/// recorded, with everything used up that may have been used.
+fn recover(place: &Place, file: &File, machine: &Machine) -> Result<Option<Kept>, FileError> {
+    let mut bytes = [0; slots::POLICY_SIZE];
+    let read = rustix::io::pread(file, &mut bytes, slots::POLICY);
+    let length = read.map_err(|error| failed("read the bucket", &place.path, error))?;
+    Ok(slots::decode_policy(&bytes[..length]).map(|policy| {
+        let mut kept = first(machine, &policy);
+        kept.limits.use_up(kept.at);
+        kept
+    }))
 }
 
 fn read_state(place: &Place, file: &File, prefix: Prefix, before: Option<&Kept>) -> Result<Option<Kept>, FileError> {
@@ -198,7 +235,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let place = Place { path: folder.path().join("b"), own_folder: false };
         let machine = Machine::fake(&FakeClock::at(0), 1, 0);
-        let mut handle = Handle::open(machine, place, Some(&policy("5/s", 1))).unwrap();
+        let mut handle = Handle::open(machine, place, Some(&policy("5/s", 1)), None).unwrap();
         let before = std::fs::read(&handle.place.path).unwrap();
         handle.kept.policy = policy("1024/h,window", 70);
         handle.kept.limits = Limits::new(&handle.kept.policy, 0);

@@ -1,13 +1,12 @@
 //! Opens and makes a bucket's file: only a file of this user, on this machine, and never half-made.
 
-use super::super::supply::RETURN_TIMEOUT;
 use super::error::FileError;
 use super::{nameless, network, slots};
 use rustix::fs::{FileType, FlockOperation, Mode, OFlags, Stat};
 use rustix::io::Errno;
 use std::fs::{DirBuilder, File, Permissions};
-use std::io::{ErrorKind, Seek, SeekFrom, Write};
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::io::{ErrorKind, Write};
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -85,7 +84,7 @@ fn check_head(path: &Path, file: &File) -> Result<(), FileError> {
 
 /// Makes the file with its first state, unless another process does so first. Either way a complete file is there
 /// afterwards.
-pub(super) fn create(place: &Place, state: &[u8]) -> Result<(), FileError> {
+pub(super) fn create(place: &Place, first: &First) -> Result<(), FileError> {
     let path = &place.path;
     let folder = match path.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder,
@@ -98,22 +97,22 @@ pub(super) fn create(place: &Place, state: &[u8]) -> Result<(), FileError> {
     }
     if let Some(mut file) = nameless::open(folder) {
         network::refuse(path, &file)?;
-        fill(&mut file, state).map_err(|error| failed_to_make(path, &error))?;
+        fill(&mut file, first).map_err(|error| failed_to_make(path, &error))?;
         if let Ok(()) | Err(Errno::EXIST) = nameless::publish(&file, path) {
             return Ok(());
         }
         // Publishing fails without /proc, for example. Any other failure happens again below.
     }
-    create_under_another_name(path, folder, state)
+    create_under_another_name(path, folder, first)
 }
 
 /// If the process is killed here, this file stays behind.
-fn create_under_another_name(path: &Path, folder: &Path, state: &[u8]) -> Result<(), FileError> {
+fn create_under_another_name(path: &Path, folder: &Path, first: &First) -> Result<(), FileError> {
     let mut builder = tempfile::Builder::new();
     let builder = builder.prefix(".throttle-").permissions(Permissions::from_mode(0o600));
     let mut file = builder.tempfile_in(folder).map_err(|error| failed_to_make(path, &error))?;
     network::refuse(path, file.as_file())?;
-    fill(file.as_file_mut(), state).map_err(|error| failed_to_make(path, &error))?;
+    fill(file.as_file_mut(), first).map_err(|error| failed_to_make(path, &error))?;
     match file.persist_noclobber(path) {
         Ok(_) => Ok(()),
         Err(error) if error.error.kind() == ErrorKind::AlreadyExists => Ok(()),
@@ -125,33 +124,65 @@ fn failed_to_make(path: &Path, error: &std::io::Error) -> FileError {
     failed("make the bucket", path, errno(error))
 }
 
-/// Writes both slots, so that the disk has room for both, and syncs the file before it gets its name.
-fn fill(file: &mut File, state: &[u8]) -> std::io::Result<()> {
+/// What a new file holds.
+pub(super) struct First {
+    /// The record of the policy.
+    pub(super) policy: Vec<u8>,
+    /// The first state.
+    pub(super) state: Vec<u8>,
+    /// The length that a state may grow to without more room on the disk.
+    pub(super) room: usize,
+}
+
+/// Writes both slots to their whole length, so that the disk has room for both and a later write changes nothing but
+/// their content, and syncs the file before it gets its name.
+fn fill(file: &mut File, first: &First) -> std::io::Result<()> {
     file.write_all(&slots::head())?;
-    for slot in [0, 1] {
-        file.seek(SeekFrom::Start(slots::place(slot)))?;
-        file.write_all(if slot == 0 { state } else { &[0; slots::PREFIX] })?;
-    }
+    file.write_all(&first.policy)?;
+    let mut slot = first.state.clone();
+    slot.resize(first.room.max(slot.len()), 0);
+    file.write_all_at(&slot, slots::place(0))?;
+    file.write_all_at(&vec![0; slot.len()], slots::place(1))?;
     file.sync_all()
 }
 
-/// Waits until nobody else has the file locked; who is leaving only for a while.
-pub(super) fn lock(path: &Path, file: &File, is_leaving: bool) -> Result<(), FileError> {
-    let begun = Instant::now();
-    let how = if is_leaving { FlockOperation::NonBlockingLockExclusive } else { FlockOperation::LockExclusive };
+/// Waits until nobody else has the file locked, at most until `deadline`. flock(2) has no timeout, so a wait with a
+/// deadline tries again every millisecond.
+pub(super) fn lock(path: &Path, file: &File, deadline: Option<Instant>) -> Result<(), FileError> {
+    let how = match deadline {
+        Some(_) => FlockOperation::NonBlockingLockExclusive,
+        None => FlockOperation::LockExclusive,
+    };
     loop {
         match rustix::fs::flock(file, how) {
             Err(Errno::INTR) => {}
-            Err(Errno::WOULDBLOCK) if begun.elapsed() < RETURN_TIMEOUT => std::thread::sleep(Duration::from_millis(1)),
+            Err(Errno::WOULDBLOCK) if deadline.is_some_and(|deadline| Instant::now() < deadline) => {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            Err(Errno::WOULDBLOCK) => return Err(FileError::Locked(path.to_owned())),
             result => return result.map_err(|error| failed("lock the bucket", path, error)),
         }
     }
 }
 
-/// Whether the file was removed: the next process to open it would make a new one.
-pub(super) fn is_gone(path: &Path, file: &File) -> Result<bool, FileError> {
-    let stat = rustix::fs::fstat(file).map_err(|error| failed("look at", path, error))?;
-    Ok(stat.st_nlink == 0)
+/// Tells a file from every other that exists at the same time: its device and inode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Identity(u64, u64);
+
+impl Identity {
+    pub(super) fn of(path: &Path, file: &File) -> Result<Self, FileError> {
+        let stat = file.metadata().map_err(|error| failed("look at", path, errno(&error)))?;
+        Ok(Identity(stat.dev(), stat.ino()))
+    }
+
+    /// The file that the path names now; `None` if there is none.
+    pub(super) fn at(path: &Path) -> Result<Option<Self>, FileError> {
+        match path.symlink_metadata() {
+            Ok(stat) => Ok(Some(Identity(stat.dev(), stat.ino()))),
+            Err(error) if matches!(errno(&error), Errno::NOENT | Errno::NOTDIR) => Ok(None),
+            Err(error) => Err(failed("look at", path, errno(&error))),
+        }
+    }
 }
 
 pub(super) fn failed(doing: &'static str, path: &Path, error: Errno) -> FileError {
@@ -184,7 +215,8 @@ mod tests {
         let place = Place { path: path.clone(), own_folder: false };
         let files = [true, false].map(|nameless| {
             let make = |state: &[u8]| {
-                if nameless { create(&place, state) } else { create_under_another_name(&path, folder.path(), state) }
+                let first = First { policy: b"a policy".to_vec(), state: state.to_vec(), room: 4096 };
+                if nameless { create(&place, &first) } else { create_under_another_name(&path, folder.path(), &first) }
             };
             make(b"a state").unwrap();
             let content = std::fs::read(&path).unwrap();

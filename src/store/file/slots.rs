@@ -1,9 +1,11 @@
 //! The format of a bucket's file.
 //!
 //! The file begins with 64 bytes that never change: a line of text with the version, so that `head -1` shows what the
-//! file is. Then come two slots, each large enough for any state (the file is sparse). Every new state goes into the
+//! file is. Then comes a record of the policy, which is synced whenever it changes, and two slots, each large enough for
+//! any state (the file is sparse). Every new state goes into the
 //! slot of the *older* one, with its number and a checksum over everything. A process that is killed while it writes
-//! loses only the state it was writing; the other slot is complete. All numbers are little-endian words of 64 bits.
+//! loses only the state it was writing; the other slot is complete. States are not synced: a power cut may leave both
+//! slots incomplete, and then the policy goes on with everything used up that may have been used. All numbers are little-endian words of 64 bits.
 
 use crate::clock::Nanos;
 use crate::limits::{Limits, Policy};
@@ -24,6 +26,20 @@ pub(super) fn place(number: u64) -> u64 {
 
 /// The size of a slot: 16 windows with two logs of 1025 entries each fill half of it.
 pub(super) const SLOT: u64 = 1 << 20;
+
+/// The offset of the record of the policy, which is synced whenever it changes.
+pub(super) const POLICY: u64 = HEAD as u64;
+
+/// The most bytes of that record: it ends before the first slot.
+pub(super) const POLICY_SIZE: usize = 4096 - HEAD;
+
+/// The most bytes of a window's log: 1025 entries.
+const WINDOW: usize = 1025 * 16;
+
+/// The room in bytes that each slot has on the disk from the start: as much as a state of this policy can need.
+pub(super) fn room(policy: &Policy) -> usize {
+    4096 + policy.windows() * WINDOW
+}
 
 const MAGIC: &str = "throttle bucket ";
 
@@ -60,6 +76,37 @@ pub(super) struct Kept {
 /// Bytes before a slot's state: its number, its length in words, and a checksum over both and the state.
 pub(super) const PREFIX: usize = 24;
 
+/// The record of a policy: its checksum, its length in bytes, and its text. Empty if it is too long.
+pub(super) fn encode_policy(policy: &Policy) -> Vec<u8> {
+    let mut words = vec![0];
+    push_text(&policy.to_lines(), &mut words);
+    words[0] = sum(&words);
+    let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+    if bytes.len() > POLICY_SIZE { Vec::new() } else { bytes }
+}
+
+/// The policy in its record; `None` if that is not complete.
+pub(super) fn decode_policy(bytes: &[u8]) -> Option<Policy> {
+    let mut all: Vec<u64> = words(bytes).collect();
+    let text = take_text(&mut all.get(1..)?.iter().copied(), bytes.len())?;
+    all.truncate(2 + text.len().div_ceil(8));
+    let claimed = std::mem::replace(&mut all[0], 0);
+    if sum(&all) == claimed { Policy::from_lines(&text) } else { None }
+}
+
+fn push_text(text: &str, words: &mut Vec<u64>) {
+    words.push(text.len() as u64);
+    words.extend(text.as_bytes().chunks(8).map(word));
+}
+
+/// The text that `words` begin with, of fewer than `most` bytes.
+fn take_text(words: &mut impl Iterator<Item = u64>, most: usize) -> Option<String> {
+    let length = usize::try_from(words.next()?).ok().filter(|length| *length < most)?;
+    let mut text: Vec<u8> = words.take(length.div_ceil(8)).flat_map(u64::to_le_bytes).collect();
+    text.truncate(length);
+    String::from_utf8(text).ok()
+}
+
 /// The words before a state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Prefix {
@@ -87,9 +134,7 @@ pub(super) fn encode(number: u64, kept: &Kept, words: &mut Vec<u64>, bytes: &mut
     words.clear();
     words.extend([number, 0, 0]);
     words.extend([low(kept.boot), low(kept.boot >> 64), kept.ahead.cast_unsigned(), kept.at, kept.wall]);
-    let text = kept.policy.to_lines();
-    words.push(text.len() as u64);
-    words.extend(text.as_bytes().chunks(8).map(word));
+    push_text(&kept.policy.to_lines(), words);
     kept.limits.save(words);
     words[1] = (words.len() - 3) as u64;
     words[2] = sum(words);
@@ -107,10 +152,7 @@ pub(super) fn decode(slot: &[u8], before: Option<&Kept>) -> Option<Kept> {
     let mut words = all[3..].iter().copied();
     let boot = u128::from(words.next()?) | u128::from(words.next()?) << 64;
     let (ahead, at, wall) = (words.next()?.cast_signed(), words.next()?, words.next()?);
-    let length = usize::try_from(words.next()?).ok().filter(|length| *length < slot.len())?;
-    let mut text: Vec<u8> = words.by_ref().take(length.div_ceil(8)).flat_map(u64::to_le_bytes).collect();
-    text.truncate(length);
-    let text = String::from_utf8(text).ok()?;
+    let text = take_text(&mut words, slot.len())?;
     let policy = match before {
         Some(before) if before.policy.to_lines() == text => before.policy.clone(),
         _ => Policy::from_lines(&text)?,

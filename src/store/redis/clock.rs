@@ -74,14 +74,14 @@ impl Clock for ServerClock {
         }
     }
 
-    fn sleep_until(&self, time: Nanos) {
+    fn sleep_unless(&self, time: Nanos, is_over: &dyn Fn() -> bool) -> bool {
         match self {
             ServerClock::Known { local, ahead, .. } => {
                 let end = time.saturating_add_signed(ahead.load(Ordering::Relaxed).saturating_neg());
                 let drifted = end.saturating_sub(local.now()) / DRIFT_ASLEEP;
-                local.sleep_until(end.saturating_add(drifted));
+                local.sleep_unless(end.saturating_add(drifted), is_over)
             }
-            ServerClock::Shared(clock) => clock.sleep_until(time),
+            ServerClock::Shared(clock) => clock.sleep_unless(time, is_over),
         }
     }
 }

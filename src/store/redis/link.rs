@@ -257,7 +257,8 @@ impl Link {
     /// Terminal control characters are escaped.
     fn reason(&self, error: &redis::RedisError) -> String {
         if error.is_timeout() {
-            return format!("no answer within {} s", self.patience.as_secs_f32());
+            let patience = u64::try_from(self.patience.as_nanos()).unwrap_or(u64::MAX);
+            return format!("no answer within {}", crate::clock::shown(patience));
         }
         let said = match (error.code(), error.detail()) {
             (Some(code), Some(detail)) => format!("{code} {detail}"),

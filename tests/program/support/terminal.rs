@@ -20,7 +20,33 @@ const HANGS: Duration = Duration::from_secs(60);
 pub(crate) struct Terminal {
     keyboard: File,
     name: String,
-    screen: Arc<Mutex<vt100::Parser>>,
+    screen: Arc<Mutex<vt100::Parser<Edge>>>,
+}
+
+/// What happens at the right edge: whether a program has asked that nothing goes on in the next row (DECAWM).
+#[derive(Default)]
+struct Edge {
+    cuts_off: bool,
+    within_escape: bool,
+}
+
+impl vt100::Callbacks for Edge {
+    fn unhandled_csi(&mut self, _: &mut vt100::Screen, mark: Option<u8>, _: Option<u8>, modes: &[&[u16]], c: char) {
+        if (mark, modes) == (Some(b'?'), &[&[7][..]]) {
+            self.cuts_off = c == 'l';
+        }
+    }
+}
+
+/// Shows `byte` as a terminal does that knows DECAWM, which the parser does not.
+fn show(screen: &mut vt100::Parser<Edge>, byte: u8) {
+    let ((_, column), (_, columns)) = (screen.screen().cursor_position(), screen.screen().size());
+    let edge = screen.callbacks_mut();
+    let is_cut_off = edge.cuts_off && !edge.within_escape && byte >= b' ' && column >= columns.get();
+    edge.within_escape = byte == 0x1b || edge.within_escape && !byte.is_ascii_alphabetic();
+    if !is_cut_off {
+        screen.process(&[byte]);
+    }
 }
 
 impl Terminal {
@@ -29,7 +55,8 @@ impl Terminal {
         grantpt(&controller).and_then(|()| unlockpt(&controller)).unwrap();
         let name = ptsname(&controller, Vec::new()).unwrap().into_string().unwrap();
         tcsetwinsize(&controller, Winsize { ws_row: ROWS, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 }).unwrap();
-        let screen = Arc::new(Mutex::new(vt100::Parser::new(size(ROWS), size(columns), ABOVE)));
+        let parser = vt100::Parser::new_with_callbacks(size(ROWS), size(columns), ABOVE, Edge::default());
+        let screen = Arc::new(Mutex::new(parser));
         let keyboard = File::from(controller);
         let (mut output, shown) = (keyboard.try_clone().unwrap(), Arc::clone(&screen));
         thread::spawn(move || {
@@ -37,7 +64,10 @@ impl Terminal {
             // It fails while nobody has the terminal open.
             loop {
                 match output.read(&mut bytes) {
-                    Ok(length) => shown.lock().unwrap().process(&bytes[..length]),
+                    Ok(length) => {
+                        let mut screen = shown.lock().unwrap();
+                        bytes[..length].iter().for_each(|byte| show(&mut screen, *byte));
+                    }
                     Err(_) if Arc::strong_count(&shown) == 1 => return,
                     Err(_) => thread::sleep(Duration::from_millis(5)),
                 }
