@@ -2,7 +2,8 @@
 //!
 //! The state is the log of the grants of the last period. Up to 1024 units it is exact. A larger window keeps its
 //! grants in groups of ⌈COUNT/1024⌉ units, each counted at the time of its latest grant: that frees them a little late,
-//! never early. A period is half-open: a unit granted at `t` makes room again at `t + PERIOD`.
+//! never early. A period is half-open: a unit granted at `t` makes room again at `t + PERIOD`. Slack, if any, is part of
+//! the period here.
 //!
 //! In the state of a window the level's amount is the units in the log, including those that have left the period: up
 //! to two full windows, more if the window was larger before.
