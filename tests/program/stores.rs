@@ -384,7 +384,7 @@ mod a_file {
     }
 
     #[test]
-    fn removing_a_bucket_starts_it_anew_for_those_who_have_it_open() {
+    fn removing_a_bucket_starts_it_anew_for_processes_that_have_it_open() {
         let (bucket, clock) = (Bucket::new(), FakeClock::at(0));
         let file = bucket.open(&clock, 1, 0, &["1/h"]);
         let _ = file.take(1, Nanos::MAX).unwrap();
