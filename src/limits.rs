@@ -30,8 +30,8 @@ pub use leasing::Ask;
 pub(crate) use leasing::Rest;
 pub use line::Waiting;
 pub(crate) use line::{LOOK, Line, Owner, OwnerOf};
-pub(crate) use policy::Resolved;
 pub use policy::{Disagreement, Policy, PolicyError};
+pub(crate) use policy::{OnlyWindows, Resolved};
 #[doc(no_inline)]
 pub use policy::{Policy as Plan, PolicyError as PlanError};
 pub(crate) use state::Gaining;

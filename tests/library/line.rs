@@ -10,7 +10,7 @@ const A_MINUTE: Limit = Limit::Bucket { units: 1, period: MINUTE, burst: 1, init
 
 #[test]
 fn a_window_counts_all_those_who_wait() {
-    let script = Script::new(&[Limit::Window { count: 3, period: MINUTE }], 1, 0).unwrap();
+    let script = Script::new(&[Limit::Window { count: 3, period: MINUTE, slack: 0 }], 1, 0).unwrap();
     for third in 0..3 {
         assert_eq!(script.take(third * 20 * SECOND, 1, None).unwrap().at, third * 20 * SECOND);
     }
@@ -51,7 +51,7 @@ fn those_who_do_not_look_are_gone_after_15_seconds() {
 /// The server's clock goes forward by ten seconds, in which nothing was earned.
 #[test]
 fn a_forward_step_of_the_servers_clock_credits_nothing_to_those_connected() {
-    let limit = Limit::Window { count: 50, period: SECOND };
+    let limit = Limit::Window { count: 50, period: SECOND, slack: 0 };
     for (step, expected) in [(10 * SECOND, 0), (4 * SECOND, 50)] {
         let script = Script::new(&[limit], 1, 1).unwrap();
         assert_eq!(script.take(1, 50, None).unwrap().at, 1);

@@ -107,7 +107,7 @@ fn each_line_is_tagged_with_its_unit() {
 }
 
 #[test]
-fn a_last_line_keeps_its_missing_end_where_nothing_is_done_to_it() {
+fn a_last_line_without_newline_stays_without_unless_lines_are_changed() {
     for how in [&["-k"][..], &["-j1"], &["-u", "-j1"]] {
         assert_eq!(run([how, &["-r", "unlimited", "printf", "%s"]].concat(), "a\nb\n").text(), "ab", "{how:?}");
     }
@@ -251,7 +251,7 @@ fn with_room_for(bytes: u32, folder: &Path, args: &[&str]) -> Option<Command> {
 }
 
 #[test]
-fn where_the_disk_is_full_that_is_what_is_told() {
+fn a_full_disk_is_reported_as_one() {
     let folder = tempfile::tempdir().unwrap();
     let much = "if [ $1 = 1 ]; then head -c 3000000 /dev/zero; else echo $1; fi";
     let behind = "if [ $1 = 1 ]; then sleep 20; else head -c 30000 /dev/zero; fi";

@@ -390,8 +390,8 @@ local function available(state, now)
     return least
 end
 
--- A run of the waiting units: all that conform now, if that is enough; otherwise one quantum at its time, if that is
--- before `beyond`.
+-- A run of the waiting units, unless its time is `beyond` or later: all that conform now, if that is enough; otherwise
+-- one quantum at its time.
 local function take_run(state, now, waiting, beyond, promise)
     local units = max(min(waiting, state.quantum), min(waiting, available(state, now)))
     local grant, place = conforms(state, now, units)
@@ -712,20 +712,21 @@ function ask.take(state, now)
     return { grant, units, place }, true
 end
 
--- ARGV: units that wait; the time to cover; the client's latest grant, from which the time counts.
+-- ARGV: units that wait; the time to cover from the first run on.
 function ask.lease(state, now)
-    local left, span, latest = tonumber(ARGV[6]), tonumber(ARGV[7]), tonumber(ARGV[8])
+    local left, span = tonumber(ARGV[6]), tonumber(ARGV[7])
     begin(state, now)
-    local reply, beyond, before = {}, max(now, min(latest, state.at)) + span, MOST
+    local reply, beyond = {}, MOST
     repeat
-        local grant, units, place = take_run(state, now, left, before, promise)
+        local grant, units, place = take_run(state, now, left, beyond, promise)
         if not grant then
             break
         end
-        before = #state.line > 0 and 0 or now + LONG
+        -- One that waits for long comes alone.
+        beyond = #state.line > 0 and 0 or min(beyond, grant + span, now + LONG)
         reply[#reply + 1], reply[#reply + 2], reply[#reply + 3] = grant, units, place
         left = left - units
-    until left <= 0 or state.at >= beyond or #reply >= 3 * RUNS
+    until left <= 0 or #reply >= 3 * RUNS
     if #reply == 0 then
         return nil, { 'never' }
     end
