@@ -54,6 +54,7 @@ fn refuse_as_command(args: &Args, words: &[OsString]) -> Option<String> {
     match &args.summary {
         // GNU parallel's `:::` begins units, not arguments of the command.
         _ if args.command.iter().any(|word| word == ":::") => Some(foreign_flags::PARALLEL_ARGUMENTS.to_owned()),
+        _ if args.command.iter().any(|word| word == "::::") => Some(foreign_flags::PARALLEL_FILES.to_owned()),
         Some(Summary { format: Format::Text, file: None }) if first == "json" || first == "text" => {
             Some(format!("--summary takes its format after an equals sign; write --summary={}", first.display()))
         }

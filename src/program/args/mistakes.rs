@@ -14,6 +14,10 @@ pub(super) fn words(error: &Error, args: &[OsString]) -> String {
     let shown = context(error, ContextKind::InvalidArg).unwrap_or_default();
     let flag = name(&shown);
     let value = context(error, ContextKind::InvalidValue).unwrap_or_default();
+    if let Some(option) = long_with_one_dash(args) {
+        // clap has read its letters as options of their own, or as a value.
+        return format!("{option}: a long option begins with two dashes; write -{option}");
+    }
     match error.kind() {
         ErrorKind::ValueValidation => {
             invalid(flag, &value, &error.source().map(ToString::to_string).unwrap_or_default())
@@ -70,6 +74,13 @@ fn conflict(error: &Error, flag: &str, args: &[OsString]) -> String {
         }
         _ => format!("{flag} cannot be used with {other}; leave one of them out"),
     }
+}
+
+/// `-rate`
+fn long_with_one_dash(args: &[OsString]) -> Option<String> {
+    let definition = command();
+    let mut options = definition.get_arguments().filter_map(|arg| Some(format!("-{}", arg.get_long()?)));
+    options.find(|option| is_own_option(args, option))
 }
 
 /// Of what clap finds similar, only what may be a typing mistake is suggested.
