@@ -33,8 +33,12 @@ pub(crate) enum Refused {
 /// # Errors
 /// What to show instead of running it.
 pub(crate) fn parse(words: &[OsString]) -> Result<Args, Refused> {
-    let mistake =
-        |message: String| Refused::Mistake(redacted(&message, words), mistakes::is_own_option(words, "--once"));
+    let mistake = |message: String| {
+        Refused::Mistake(
+            redacted(&mistakes::long_with_one_dash(words).unwrap_or(message), words),
+            mistakes::is_own_option(words, "--once"),
+        )
+    };
     let mut command = foreign_flags::with_foreign_flags(definition::command());
     let matches = command.try_get_matches_from_mut(words).map_err(|error| {
         if error.use_stderr() { mistake(mistakes::words(&error, words)) } else { Refused::Answer(error) }

@@ -162,6 +162,7 @@ fn a_limit_in_the_place_of_the_command_is_answered_with_the_command_line_that_wa
 #[test]
 fn an_option_is_suggested_only_for_a_slip_of_the_finger() {
     assert!(refused(&["-r", "5/s", "--jbos", "4"]).contains("did you mean --jobs?"));
+    assert!(!refused(&["--list"]).contains("--limit"), "that is another tool's");
     for (args, wrong) in [(["--attempts", "3"], "--rate"), (["--bar", "x"], "as a value"), (["-j", "-1"], "unexpected")]
     {
         let said = refused(&args);
@@ -171,11 +172,32 @@ fn an_option_is_suggested_only_for_a_slip_of_the_finger() {
 
 #[test]
 fn a_long_option_with_one_dash_is_answered_with_two() {
-    for args in [&["-rate", "5/s"][..], &["-q", "-rate", "5/s"], &["-r", "5/s", "-jobs", "4", "true"]] {
+    for args in
+        [&["-rate", "5/s"][..], &["-q", "-rate", "5/s"], &["-r", "5/s", "-jobs", "4", "true"], &["-timeout", "4"]]
+    {
         let option = args.iter().find(|word| word.len() > 2 && word.starts_with('-')).unwrap();
         assert!(refused(args).contains(&format!("{option}: a long option begins with two dashes; write -{option}")));
     }
     assert!(refused(&["-r", "5/x", "true", "-null"]).contains("5/x"), "that is the command's");
+}
+
+#[test]
+fn a_script_beside_once_is_answered_with_the_shell_that_runs_it() {
+    let output = feed(throttle(&["--bucket", "./b", "--once", "-c", "echo hi"]), b"");
+    let said = text(&output.stderr);
+    assert_eq!(
+        (output.status.code(), said.as_str()),
+        (Some(125), "throttle: --once takes a command; write --once sh -c SCRIPT\n")
+    );
+}
+
+#[test]
+fn a_keyword_of_the_shell_in_the_place_of_the_command_is_called_one() {
+    for word in ["while", "for", "if", "[["] {
+        let (code, _, said) = launched(folder_with(&[]).path(), &format!("exec \"$0\" -r 1k/s '{word}' x"));
+        let told = format!("it is built into the shell; write -c '{word} …'");
+        assert!(code == Some(127) && said.contains(&told), "{word}: {said}");
+    }
 }
 
 #[test]
