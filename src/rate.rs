@@ -161,8 +161,7 @@ impl Rate {
     /// How to write this count in this period, if that is also a rate: with the largest unit that gives a whole number.
     fn spelling(&self) -> Option<Form> {
         let (units, period) = (self.window.0.get(), self.window.1.get());
-        let mut time_units = ["d", "h", "min", "s", "ms"].into_iter().filter_map(time_unit_named);
-        let unit = time_units.find(|unit| period.is_multiple_of(unit.nanos))?;
+        let unit = largest_unit(period)?;
         let times = NonZeroU64::new(period / unit.nanos).filter(|times| times.get() > 1);
         let is_rate = u128::from(period / units) <= SLOWEST;
         is_rate.then(|| Form { count: Amount::plain(units), per: Some(Per { times, ..unit }) })
@@ -182,6 +181,18 @@ fn time_unit_named(text: &str) -> Option<Per> {
         let name = names.iter().find(|name| **name == text)?;
         Some(Per { times: None, name, nanos })
     })
+}
+
+/// The largest of `d h min s ms` of which a time is a whole number.
+fn largest_unit(nanos: u64) -> Option<Per> {
+    let mut time_units = ["d", "h", "min", "s", "ms"].into_iter().filter_map(time_unit_named);
+    time_units.find(|unit| nanos.is_multiple_of(unit.nanos))
+}
+
+/// A duration in nanoseconds, at most 584 years.
+#[inline]
+pub(crate) fn nanos(duration: Duration) -> u64 {
+    duration.as_secs().saturating_mul(SECOND).saturating_add(duration.subsec_nanos().into())
 }
 
 pub(crate) const fn gcd(a: u128, b: u128) -> u128 {
@@ -290,11 +301,13 @@ pub enum Limit {
         /// What it holds at the start; full if not given.
         initial: Option<Amount>,
     },
-    /// Never more than the count in any period: `RATE,window`.
-    Window(
+    /// Never more than the count in any period: `RATE,window[,slack=TIME]`.
+    Window {
         /// Count and period, see [`Rate::window`].
-        Rate,
-    ),
+        rate: Rate,
+        /// How much longer than the period a unit counts, if given.
+        slack: Option<Duration>,
+    },
     /// No limit at all.
     Unlimited,
 }
@@ -314,7 +327,7 @@ impl Limit {
     pub fn window(count: u64, period: Duration) -> Result<Self, ParseError> {
         let written = || format!("{count} in {period:?}");
         match Rate::per(count, period) {
-            Some(rate) => Ok(Limit::Window(rate)),
+            Some(rate) => Ok(Limit::Window { rate, slack: None }),
             None if count == 0 => Err(ParseError::Zero(written())),
             None if period.is_zero() => Err(error::zero_period(&written(), "5000/h,window")),
             None => Err(ParseError::TooSlow(written())),
@@ -325,7 +338,7 @@ impl Limit {
     #[must_use]
     pub fn rate(&self) -> Option<Rate> {
         match self {
-            Limit::Bucket { rate, .. } | Limit::Window(rate) => Some(*rate),
+            Limit::Bucket { rate, .. } | Limit::Window { rate, .. } => Some(*rate),
             Limit::Unlimited => None,
         }
     }
@@ -363,17 +376,22 @@ impl FromStr for Limit {
 }
 
 fn parse_keys(rate: Rate, keys: &[&str]) -> Result<Limit, ParseError> {
-    let (mut burst, mut initial, mut window) = (None, None, false);
+    let (mut burst, mut initial, mut slack, mut window) = (None, None, None, false);
     for &key in keys {
         match key.split_once('=') {
-            Some(("burst", value)) => set_once(&mut burst, "burst", value, &rate)?,
-            Some(("initial", value)) => set_once(&mut initial, "initial", value, &rate)?,
+            Some(("burst", value)) => set_once(&mut burst, "burst", parse_size("burst", value, &rate)?, "burst=10")?,
+            Some(("initial", value)) => {
+                set_once(&mut initial, "initial", parse_size("initial", value, &rate)?, "initial=10")?;
+            }
+            Some(("slack", value)) => {
+                set_once(&mut slack, "slack", parse_slack(value, &rate)?, "window,slack=50ms")?;
+            }
             None if key == "window" && !window => window = true,
             _ => return Err(error::unknown_key(&rate, key)),
         }
     }
     match (window, burst, initial) {
-        (true, None, None) => Ok(Limit::Window(rate)),
+        (true, None, None) => Ok(Limit::Window { rate, slack }),
         (true, burst, initial) => {
             let burst = burst.or(initial).map_or_else(|| "10".to_owned(), |burst| burst.to_string());
             Err(ParseError::Key(format!(
@@ -381,6 +399,9 @@ fn parse_keys(rate: Rate, keys: &[&str]) -> Result<Limit, ParseError> {
                  write {rate},window or {rate},burst={burst}"
             )))
         }
+        (false, ..) if slack.is_some() => Err(ParseError::Key(format!(
+            "slack is for windows: it is how much longer than the period a unit counts; write {rate},window,slack=TIME"
+        ))),
         (false, Some(burst), _) if burst.value() == 0 => {
             Err(ParseError::Key("burst=0 would let nothing through; the least is burst=1".to_owned()))
         }
@@ -392,7 +413,15 @@ fn parse_keys(rate: Rate, keys: &[&str]) -> Result<Limit, ParseError> {
     }
 }
 
-fn set_once(slot: &mut Option<Amount>, key: &'static str, value: &str, rate: &Rate) -> Result<(), ParseError> {
+fn set_once<T>(slot: &mut Option<T>, key: &'static str, value: T, example: &str) -> Result<(), ParseError> {
+    match slot.replace(value) {
+        None => Ok(()),
+        Some(_) => Err(ParseError::Key(format!("{key} stands twice in one limit; say it once, like 5/s,{example}"))),
+    }
+}
+
+/// The value of `burst` or `initial`.
+fn parse_size(key: &'static str, value: &str, rate: &Rate) -> Result<Amount, ParseError> {
     let amount: Amount = value.parse().map_err(|error| ParseError::Key(format!("{key}: {error}")))?;
     if amount.is_bytes() && !rate.is_bytes() {
         return Err(ParseError::Key(format!(
@@ -400,9 +429,37 @@ fn set_once(slot: &mut Option<Amount>, key: &'static str, value: &str, rate: &Ra
              write {key}=N without a unit, or a rate like 10MiB/s"
         )));
     }
-    match slot.replace(amount) {
-        None => Ok(()),
-        Some(_) => Err(ParseError::Key(format!("{key} stands twice in one limit; say it once, like 5/s,{key}=10"))),
+    Ok(amount)
+}
+
+/// The value of `slack`: 0, or a whole number and a unit of time.
+fn parse_slack(value: &str, rate: &Rate) -> Result<Duration, ParseError> {
+    let (times, name) = value.split_at(value.find(|c: char| !c.is_ascii_digit()).unwrap_or(value.len()));
+    let unit = match (times, name) {
+        ("0", "") | (_, "ns") => Some(1),
+        _ => time_unit_named(name).map(|unit| unit.nanos),
+    };
+    let nanos = times.parse::<u64>().ok().zip(unit).and_then(|(times, unit)| times.checked_mul(unit));
+    let period = rate.window().1.get();
+    match nanos {
+        None => Err(ParseError::Key(format!(
+            "slack={value} is not a time in whole numbers; \
+             write for example {rate},window,slack=50ms, or slack=0 for none"
+        ))),
+        Some(nanos) if nanos > period => Err(ParseError::Key(format!(
+            "slack={value} is more than the period; write at most slack={}",
+            written_time(period)
+        ))),
+        Some(nanos) => Ok(Duration::from_nanos(nanos)),
+    }
+}
+
+/// A time as it can be parsed: `250ms`, `2min`, `0`.
+pub(crate) fn written_time(nanos: u64) -> String {
+    match largest_unit(nanos) {
+        _ if nanos == 0 => "0".to_owned(),
+        Some(unit) => format!("{}{}", nanos / unit.nanos, unit.name),
+        None => format!("{nanos}ns"),
     }
 }
 
@@ -410,7 +467,10 @@ impl fmt::Display for Limit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Limit::Unlimited => write!(f, "unlimited"),
-            Limit::Window(rate) => write!(f, "{rate},window"),
+            Limit::Window { rate, slack: None } => write!(f, "{rate},window"),
+            Limit::Window { rate, slack: Some(slack) } => {
+                write!(f, "{rate},window,slack={}", written_time(nanos(*slack)))
+            }
             Limit::Bucket { rate, burst, initial } => {
                 write!(f, "{rate}")?;
                 burst.map_or(Ok(()), |burst| write!(f, ",burst={burst}"))?;

@@ -1,6 +1,7 @@
 //! What a queue reads the time from, and what rings when its next waiter is due.
 
 use crate::clock::{MILLISECOND, Nanos, SystemClock};
+pub(crate) use crate::rate::nanos;
 use std::cell::Cell;
 use std::sync::Arc;
 use std::time::Duration;
@@ -108,10 +109,4 @@ fn has_usual_clock(runtime: Id, tick: u64) -> bool {
         LOOKED.set((Some(runtime), tick));
     }
     usual
-}
-
-/// A duration in nanoseconds, at most 584 years.
-#[inline]
-pub(crate) fn nanos(duration: Duration) -> Nanos {
-    duration.as_secs().saturating_mul(crate::clock::SECOND).saturating_add(duration.subsec_nanos().into())
 }

@@ -197,12 +197,15 @@ pub(super) fn unknown_key(rate: &Rate, key: &str) -> ParseError {
     let advice = match name.to_lowercase().as_str() {
         "burst" | "initial" => format!("write {}={value}", name.to_lowercase()),
         "window" => "window has no value and stands once: 5000/h,window".to_owned(),
-        "" => "a comma must be followed by burst=N, initial=N or window".to_owned(),
+        "slack" => "write slack=50ms behind window".to_owned(),
+        "" => "a comma must be followed by burst=N, initial=N, window or slack=TIME".to_owned(),
         _ if key.parse::<Rate>().is_ok() => format!("a second limit is a second --rate: -r {rate} -r {key}"),
         name if name.starts_with('b') => format!("did you mean burst={value}?"),
         name if name.starts_with('i') => format!("did you mean initial={value}?"),
         name if name.starts_with('w') => "did you mean window?".to_owned(),
-        _ => "use burst=N, initial=N or window, like 5/s,burst=10; a second limit is a second --rate".to_owned(),
+        name if name.starts_with('s') => "did you mean slack=50ms, behind window?".to_owned(),
+        _ => "use burst=N, initial=N, window or slack=TIME, like 5/s,burst=10; a second limit is a second --rate"
+            .to_owned(),
     };
     ParseError::Key(format!("no key '{key}' in a limit; {advice}"))
 }

@@ -82,7 +82,7 @@ impl Script {
     }
 
     pub(crate) fn lease(&self, now: u64, waiting: u64, span: u64) -> Result<Vec<Granted>, Refused> {
-        let (number, reply) = self.ask(now, "lease", &[whole(waiting), whole(span), 0])?;
+        let (number, reply) = self.ask(now, "lease", &[whole(waiting), whole(span)])?;
         Ok(reply.chunks(3).map(|run| granted(run, number)).collect())
     }
 
@@ -142,8 +142,8 @@ fn numbers(limit: &Limit) -> Option<String> {
             let full = burst.checked_mul(period).and_then(fits)?;
             Some(format!("0 {units} {period} {full} {}", initial * period))
         }
-        Limit::Window { count, period } => {
-            Some(format!("1 {} {} {}", fits(period)?, fits(count)?, count.div_ceil(EXACT)))
+        Limit::Window { count, period, slack } => {
+            Some(format!("1 {} {} {}", fits(period + slack)?, fits(count)?, count.div_ceil(EXACT)))
         }
     }
 }

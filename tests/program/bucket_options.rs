@@ -279,11 +279,11 @@ mod the_variable {
         succeeds(&with_default(&bucket, &["-r", "9/h", "--once"], b""), "");
         succeeds(&with_default(&bucket, &[], b"a\n"), "a\n");
         succeeds(&with_default(&bucket, &["-q", "echo"], b"a\n"), "a\n");
-        assert!(text(&with_default(&bucket, &["--show"], b"").stdout).contains("9/h,window: 6 left"));
+        assert!(text(&with_default(&bucket, &["--show"], b"").stdout).contains("9/h,window,slack=250ms: 6 left"));
         // Nested in a script of somebody else's.
         succeeds(&with_default(&bucket, &["-r", "1k/s"], b"a\n"), "a\n");
         assert_eq!(passed(&["--bucket", &bucket, "-r", "9/h"], b"a\n"), b"a\n");
-        assert!(text(&with_default(&bucket, &["--show"], b"").stdout).contains("9/h,window: 5 left"));
+        assert!(text(&with_default(&bucket, &["--show"], b"").stdout).contains("9/h,window,slack=250ms: 5 left"));
     }
 
     /// Whoever did not name the bucket must not be told to change its limits for everyone.
@@ -508,7 +508,7 @@ fn a_bucket_that_may_only_be_read_is_shown() {
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o400)).unwrap();
     std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o500)).unwrap();
     let shown = run(&["--show"]);
-    assert!(text(&shown.stdout).contains("9/h,window: 9 left"), "{}", text(&shown.stderr));
+    assert!(text(&shown.stdout).contains("9/h,window,slack=250ms: 9 left"), "{}", text(&shown.stderr));
     assert_fails(&run(&["--once"]), 125, &["cannot open the bucket", "permission denied"]);
     let after = (std::fs::read(&path).unwrap(), std::fs::metadata(&path).unwrap().mtime_nsec());
     assert!(before == after);

@@ -268,7 +268,7 @@ mod summary {
         assert!(summary["mean_rate_per_s"].as_f64().unwrap() <= 110.0, "{summary}");
         let limits = summary["limits"].as_array().unwrap();
         let names: Vec<_> = limits.iter().map(|limit| limit["limit"].as_str().unwrap()).collect();
-        assert_eq!(names, ["100/s,burst=1", "1000/h,window"]);
+        assert_eq!(names, ["100/s,burst=1", "1000/h,window,slack=250ms"]);
         assert_eq!(
             limits.iter().map(|limit| limit["waited_ns"].as_u64().unwrap()).sum::<u64>(),
             number("waited_for_limits_ns")

@@ -349,7 +349,7 @@ fn a_dry_run_can_be_pasted_and_shows_times_total_and_the_most() {
     let told = [
         "# 4 commands in 1 s, 1 blank line skipped",
         "# 2/s,burst=2: at most 3 in any second",
-        "# 100/h,window: at most 100 in any hour",
+        "# 100/h,window,slack=250ms: at most 100 in any hour",
     ];
     assert_eq!(lines[4..], told);
     let mut shell = Command::new("sh");

@@ -89,7 +89,7 @@ fn the_limits_of_a_bucket_are_reported_at_the_end() {
     let bucket = bucket.to_str().unwrap();
     assert_eq!(run(["--bucket", bucket, "--set", "-r", "50/s", "-r", "900/h"], "").code(), Some(0));
     let ended = run(["--bucket", bucket, "false"], "1\n");
-    assert!(ended.err.ends_with("s (limit 50/s,burst=1 and 900/h,window)\n"), "{}", ended.err);
+    assert!(ended.err.ends_with("s (limit 50/s,burst=1 and 900/h,window,slack=250ms)\n"), "{}", ended.err);
 }
 
 /// What went well needs no word: cron would mail it.

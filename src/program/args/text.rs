@@ -45,7 +45,7 @@ fn examples(of: &[(&str, &str)]) -> String {
 pub(super) const RATE: &str = "\
 Let through at most this; repeat it for several limits at once.
 
-LIMIT is RATE[,burst=N][,initial=N] or RATE,window.
+LIMIT is RATE[,burst=N][,initial=N] or RATE,window[,slack=TIME].
 RATE is COUNT[/[N]UNIT]: 5/s 100/min 3/15s 0.5/s 5k/h 2/500ms 1MiB/s 1.5GB/s, or unlimited.
 After the slash: ms, s, min (m), h, d, with or without a whole number before it. \
 Before it: k, M, G for a thousand, million, billion, or bytes: B kB MB GB TB, KiB MiB GiB TiB. \
@@ -55,7 +55,12 @@ burst=N: most units that may go at once after a pause (see --burst). \
 initial=N: how many of them may go at the start; the default is all.
 
 window: never more than COUNT in any PERIOD, as strict servers count. The first COUNT may go at once. \
-A unit counts from the time it leaves; in a shared bucket, from the time it was granted.
+A unit counts from the time it leaves; in a shared bucket, from the time it was granted. It counts for the PERIOD and slack, \
+because units that leave together do not arrive together: PERIOD/20, at most 250ms; slack=0 is exact.
+
+Which limit fits which server: a log or a fixed window takes RATE,window. A token bucket (limit_req of nginx with burst=B) \
+takes its rate, and -b one or two less than it lets through at once. A counter that estimates (HAProxy, sliding counters) \
+takes 1 % less, without window: 99/10s for 100 in 10 s.
 
 Of several limits the fastest sets the pace; each other one that names no burst is a window. \
 So -r 5/s -r 5000/h is up to 5 a second and never more than 5000 in any hour.";

@@ -33,7 +33,7 @@ impl Named {
         if args.rate.is_empty() {
             return Ok(None);
         }
-        let policy = Policy::new(&args.rate, args.burst).map_err(|error| in_limits(&error))?;
+        let policy = Policy::with_slack(&args.rate, args.burst).map_err(|error| in_limits(&error))?;
         Ok(Some(Named { policy, written: args.rate.clone(), burst: args.burst }))
     }
 
