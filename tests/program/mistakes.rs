@@ -187,7 +187,7 @@ fn a_script_beside_once_is_answered_with_the_shell_that_runs_it() {
     let said = text(&output.stderr);
     assert_eq!(
         (output.status.code(), said.as_str()),
-        (Some(125), "throttle: --once takes a command; write --once sh -c SCRIPT\n")
+        (Some(125), "throttle: --once cannot be used with --shell; write --once sh -c SCRIPT\n")
     );
 }
 

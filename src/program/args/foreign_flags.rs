@@ -32,7 +32,10 @@ const FOREIGN: [(&str, &str); 30] = [
     ("--ordered", "output in the order of the input is -k"),
     ("--joblog", "numbers for a script are --summary=json:FILE; failed units are named on standard error"),
     ("--halt", "a command that exits 255 stops the run"),
-    ("--retries", "a script can try again: -c 'COMMAND \"$1\" || COMMAND \"$1\"'"),
+    (
+        "--retries",
+        "a script can try again: -c 'COMMAND \"$1\" || COMMAND \"$1\"'; the rate does not count the second try",
+    ),
     ("--colsep", "a script can split the unit: -c 'echo \"${1%%,*}\" \"${1#*,}\"'"),
     ("--pipe", "units go to a command's standard input with --stdin, N for each command with -n N"),
     ("--spreadstdin", "units go to a command's standard input with --stdin, N for each command with -n N"),

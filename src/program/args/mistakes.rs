@@ -65,7 +65,9 @@ fn conflict(error: &Error, flag: &str, args: &[OsString]) -> String {
     match (flag, other) {
         _ if begins_units => foreign_flags::PARALLEL_ARGUMENTS.to_owned(),
         _ if flag == other || other.is_empty() => format!("{flag} stands twice; write it once"),
-        ("--once", "--shell") | ("--shell", "--once") => "--once takes a command; write --once sh -c SCRIPT".to_owned(),
+        ("--once", "--shell") | ("--shell", "--once") => {
+            "--once cannot be used with --shell; write --once sh -c SCRIPT".to_owned()
+        }
         ("COMMAND", script) | (script, "COMMAND") => {
             format!("{script} cannot be used with a command; the script is one word in single quotes: -c 'echo \"$1\"'")
         }
