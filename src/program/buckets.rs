@@ -127,7 +127,8 @@ pub(super) fn check_kept<T>(
 /// Makes the bucket, or changes its limits for everyone.
 pub(super) fn set(Set { bucket, policy, fresh, anew }: &Set) -> Result<()> {
     let opened = open_with(bucket, Some(policy), None)?;
-    Ok(if *anew { opened.clear(Some(policy))? } else { opened.set(policy, fresh)? })
+    let done = if *anew { opened.clear(Some(policy)) } else { opened.set(policy, fresh) };
+    Ok(done?)
 }
 
 /// Empties the line of the bucket.
