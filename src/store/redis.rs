@@ -18,6 +18,7 @@ mod link;
 mod patience;
 mod round_trip;
 mod terms;
+mod wire;
 
 pub use address::{Address, AddressError};
 use clock::ServerClock;
@@ -102,6 +103,7 @@ impl Redis {
         if address.is_encrypted() && !cfg!(feature = "tls") {
             return Err(RedisError::NoTls(address.to_string()).into());
         }
+        let address = address.with_password()?;
         let link = Link::new(address.clone(), matches!(clock, ServerClock::Shared(_)));
         let (bucket, round_trip) = (Known::new(policy)?, RoundTrip::default());
         let state = Mutex::new(State { link, bucket, pending: None, arrived: Vec::new(), round_trip });
@@ -117,6 +119,7 @@ impl Redis {
         let State { link, bucket, round_trip, .. } = state;
         let said = self.patience.insist(|| {
             link.patience = link::ANSWER;
+            link.begin();
             link.connect()?;
             let asked = self.clock.local();
             let said = link.ask(&self.question(bucket, what, with))?;

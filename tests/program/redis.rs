@@ -421,7 +421,7 @@ mod passwords {
     #[test]
     fn a_missing_or_needless_password_is_reported() {
         let Some(redis) = Redis::start(&["--requirepass", "s3cret!"]) else { return };
-        assert_fails(&run(&redis.bucket("b"), &["-r", "5/s"]), 1, &["it needs a password; write redis://:PASSWORD@"]);
+        assert_fails(&run(&redis.bucket("b"), &["-r", "5/s"]), 1, &["it needs a password; write ?password-file=PATH"]);
         let Some(open) = Redis::start(&[]) else { return };
         let output = run(&address(&open, ":s3cret!"), &["-r", "5/s"]);
         assert_fails(&output, 1, &["if it has none, leave them out of the address"]);

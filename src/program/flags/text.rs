@@ -70,9 +70,11 @@ pub(super) const BUCKET: &str = "\
 Take from limits that are shared with every other process that names the same bucket, first come, first served. A NAME (of \
 letters, digits and .-_) is a file in $XDG_STATE_HOME/throttle, or else ~/.local/state/throttle; a word with a slash is \
 the path of one. redis://[USER:PASSWORD@]HOST[:PORT][/DB]/NAME is on a Redis or Valkey server, for any number of \
-machines. THROTTLE_BUCKET names the bucket of --once, --show, --set and of a stream without -r; a stream with -r and \
-without --bucket has its limits for itself. A password is better kept there than in the command line, which all can see. In it \
-write / ? # @ and % as %2F %3F %23 %40 and %25.
+machines; unix:/SOCKET/NAME is on the one at that socket, like unix:/run/redis.sock/llm. ?password-file=PATH after either \
+names a file whose first line is the password; not everyone may be allowed to read that file. \
+THROTTLE_BUCKET names the bucket of --once, --show, --set and of a stream without -r; a stream with -r and \
+without --bucket has its limits for itself. A password in an address is better kept there than in the command line, which all \
+can see. In it write / ? # @ and % as %2F %3F %23 %40 and %25.
 
 Where there is no such bucket yet, it is made with the limits of -r. From then on it knows them, and -r is not needed; \
 where it is given it must agree with them in what it says. What is left of them outlives processes and restarts. \

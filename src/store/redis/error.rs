@@ -51,6 +51,14 @@ pub enum RedisError {
         /// How large that is.
         number: u128,
     },
+    /// The password cannot be read.
+    #[error("cannot read the password in '{path}': {reason}")]
+    PasswordFile {
+        /// The file.
+        path: String,
+        /// What is wrong with it.
+        reason: String,
+    },
     /// The address asks for encryption.
     #[error("this throttle was built without TLS, so {0} cannot be reached; build it with --features tls")]
     NoTls(String),
