@@ -9,10 +9,11 @@ use std::fmt::Display;
 use std::io::{IsTerminal, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use throttle::clock::{self, Nanos, SystemClock};
 use throttle::launch::printable;
-use throttle::limits::Policy;
+use throttle::limits::{Grant, Policy};
 use throttle::store::{
     Address, AddressError, File, FileError, Machine, Memory, Patience, Place, Redis, RedisError, Store, StoreError,
     Supply, Trouble, View,
@@ -204,11 +205,39 @@ pub(super) fn with_limits_of(flags: &Flags, opened: &AnyBucket) -> Result<Flags>
 /// The bucket; where it is not there yet and limits were named, it is made. Those named must be those kept.
 pub(super) fn open(flags: &Flags, bucket: &Bucket) -> Result<Box<AnyBucket>, StoreError> {
     let opened = bucket.open(flags.named(), flags)?;
-    if flags.named().is_some() {
-        let (said, burst) = flags.said();
-        opened.agrees_with(said, burst)?;
-    }
+    agree(flags, &*opened)?;
     Ok(opened)
+}
+
+fn agree(flags: &Flags, opened: &AnyBucket) -> Result<(), StoreError> {
+    let (said, burst) = flags.said();
+    if flags.named().is_some() { opened.agrees_with(said, burst) } else { Ok(()) }
+}
+
+/// The bucket, and one from it, with the time when it was asked for. A server is asked once, unless the bucket keeps other
+/// limits than those that were named.
+pub(super) fn take_one(flags: &Flags, bucket: &Bucket) -> Result<(Grant, Nanos, Arc<AnyBucket>)> {
+    let opened: Arc<AnyBucket> = match &bucket.kind {
+        Kind::File(_) => Arc::from(open(flags, bucket)?),
+        Kind::Server(address) => Arc::new(Redis::unasked(address.clone(), flags.named(), patience(flags, bucket))?),
+    };
+    let max_wait = flags.max_wait().map(|time| Nanos::try_from(time.as_nanos()).unwrap_or(Nanos::MAX));
+    let take = || opened.take(1, max_wait.map_or(Nanos::MAX, |wait| opened.clock().now().saturating_add(wait)));
+    let taken = match take() {
+        Err(StoreError::Redis(RedisError::OtherLimits(_))) => {
+            agree(flags, &*opened)?;
+            take()
+        }
+        taken => taken,
+    };
+    let (grant, asked) = taken?;
+    match with_limits_of(flags, &*opened) {
+        Ok(_) => Ok((grant, asked, opened)),
+        Err(error) => {
+            opened.give_back(&grant)?;
+            Err(error)
+        }
+    }
 }
 
 /// Makes the bucket, or changes its limits for everyone.

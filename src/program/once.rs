@@ -15,7 +15,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::{self, JoinHandle};
-use throttle::clock::{Nanos, sharpen_this_thread, with_usual_slack};
+use throttle::clock::{sharpen_this_thread, with_usual_slack};
 use throttle::launch::IGNORING_SIGPIPE;
 use throttle::limits::{Grant, Refusal};
 use throttle::store::StoreError;
@@ -33,7 +33,7 @@ pub(super) fn run(flags: &Flags, bucket: &Bucket, command: &[OsString]) -> Resul
         Some(Ok(path)) => Some(path),
         None => None,
     };
-    let (grant, asked, store) = match take(flags, bucket) {
+    let (grant, asked, store) = match bucket::take_one(flags, bucket) {
         Ok(taken) => taken,
         Err(error) => match error.downcast_ref() {
             Some(refused) if is_too_long(flags, refused) => {
@@ -54,16 +54,6 @@ pub(super) fn run(flags: &Flags, bucket: &Bucket, command: &[OsString]) -> Resul
         say(error);
     }
     Ok(exit)
-}
-
-/// One from the bucket, when it was asked for, and the bucket.
-fn take(flags: &Flags, bucket: &Bucket) -> Result<(Grant, Nanos, Arc<AnyBucket>)> {
-    let store: Arc<AnyBucket> = Arc::from(bucket::open(flags, bucket)?);
-    bucket::with_limits_of(flags, &*store)?;
-    let max_wait = flags.max_wait().map(|time| Nanos::try_from(time.as_nanos()).unwrap_or(Nanos::MAX));
-    let latest = max_wait.map_or(Nanos::MAX, |wait| store.clock().now().saturating_add(wait));
-    let (grant, asked) = store.take(1, latest)?;
-    Ok((grant, asked, store))
 }
 
 /// Whether it fails only for taking longer than was allowed, be it the limit or the server that takes so long.

@@ -34,6 +34,9 @@ const SPAN: Nanos = 10 * MILLISECOND;
 /// The most time that a lease covers, even if the network is slow.
 const LONGEST_SPAN: Nanos = SECOND;
 
+/// Longer waits hold no connection, so that any number of processes can wait.
+const LONGEST_HELD: Nanos = 5 * SECOND;
+
 /// Microseconds are what the server counts in.
 const MICROSECOND: Nanos = 1_000;
 
@@ -83,7 +86,16 @@ impl Redis {
     /// # Errors
     /// [`RedisError`] says what is wrong. If the server is away, it is returned only after `patience` is over.
     pub fn open(address: Address, policy: Option<&Policy>, patience: Patience) -> Result<Self, StoreError> {
-        Redis::open_on(address, policy, patience, ServerClock::new())
+        Redis::unasked(address, policy, patience)?.looked_at()
+    }
+
+    /// Like [`open`](Self::open), but asks the server nothing: to take from the bucket in a single round trip. The first
+    /// take fails with [`RedisError::OtherLimits`] if the bucket keeps others than `policy`.
+    ///
+    /// # Errors
+    /// [`RedisError`]
+    pub fn unasked(address: Address, policy: Option<&Policy>, patience: Patience) -> Result<Self, StoreError> {
+        Redis::new(address, policy, patience, ServerClock::new())
     }
 
     /// Like [`open`](Self::open), but `clock` replaces the server's clock, rounded down to microseconds: for tests.
@@ -91,10 +103,10 @@ impl Redis {
     /// # Errors
     /// As [`open`](Self::open).
     pub fn open_on_fake(address: Address, policy: Option<&Policy>, clock: FakeClock) -> Result<Self, StoreError> {
-        Redis::open_on(address, policy, Patience::none(), ServerClock::Shared(clock))
+        Redis::new(address, policy, Patience::none(), ServerClock::Shared(clock))?.looked_at()
     }
 
-    fn open_on(
+    fn new(
         address: Address,
         policy: Option<&Policy>,
         patience: Patience,
@@ -107,9 +119,13 @@ impl Redis {
         let link = Link::new(address.clone(), matches!(clock, ServerClock::Shared(_)));
         let (bucket, round_trip) = (Known::new(policy)?, RoundTrip::default());
         let state = Mutex::new(State { link, bucket, pending: None, arrived: Vec::new(), round_trip });
-        let store = Redis { address, clock, patience, state, estimate: Mutex::new(Limits::none(0)) };
-        store.ask(&mut store.state(), "look", &[])?;
-        Ok(store)
+        Ok(Redis { address, clock, patience, state, estimate: Mutex::new(Limits::none(0)) })
+    }
+
+    /// Asks the server, which makes the bucket if there is none.
+    fn looked_at(self) -> Result<Self, StoreError> {
+        self.ask(&mut self.state(), "look", &[])?;
+        Ok(self)
     }
 
     /// Sends a request and waits for the answer, as long as `patience` allows.
@@ -266,8 +282,15 @@ impl Store for Redis {
         };
         let units = i64::try_from(cost).ok().filter(|units| *units <= 1 << 51).ok_or(Refusal::Never)?;
         let answer = self.ask(state, "take", &[units, longest])?;
+        if answer.numbers.is_empty() {
+            return Err(RedisError::OtherLimits(self.address.to_string()).into());
+        }
         let grant = *self.granted(state, &answer, cost)?.first().ok_or_else(|| self.damaged())?;
-        Ok((grant.of(state.bucket.generation()), self.clock.now()))
+        let now = self.clock.now();
+        if grant.at.saturating_sub(now) > LONGEST_HELD {
+            state.link.close();
+        }
+        Ok((grant.of(state.bucket.generation()), now))
     }
 
     fn give_back(&self, grant: &Grant) -> Result<(), StoreError> {

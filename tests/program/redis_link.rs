@@ -1,12 +1,15 @@
 //! How the program reaches a Redis server: sockets, logins, deadlines and round trips.
 
-use crate::common::{assert_fails, feed, text, throttle};
-use crate::support::redis::{Redis, bucket_at};
+use crate::common::{Running, assert_fails, feed, text, throttle, wait_until};
+use crate::support::redis::{Redis, bucket_at, counted_network};
+use rustix::process::Signal;
 use std::fs;
 use std::io::Write;
 use std::net::{Ipv4Addr, TcpListener};
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::ExitStatusExt;
 use std::process::Output;
+use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -90,4 +93,52 @@ fn a_database_that_the_server_does_not_have_changes_no_other() {
     assert_fails(&run(&bucket, &["-r", "5/s", "--once"]), 125, &["refuses", "DB index is out of range"]);
     let mut connection = redis::Client::open(format!("redis://:s3cret!@127.0.0.1:{}/", redis.port)).unwrap();
     assert_eq!(redis::cmd("DBSIZE").query::<i64>(&mut connection).unwrap(), 0);
+}
+
+#[test]
+fn once_takes_one_round_trip_with_login_and_database() {
+    let Some(redis) = Redis::start(&["--requirepass", "s3cret!"]) else { return };
+    let (port, turns) = counted_network(redis.port);
+    let bucket = format!("redis://:s3cret!@127.0.0.1:{port}/2/b");
+    runs(&bucket, &["--set", "-r", "9/h,window"]);
+    for args in [&["--once"][..], &["--once", "-r", "9/h,window"], &["--once", "--max-wait", "0", "true"]] {
+        turns.store(0, Ordering::SeqCst);
+        runs(&bucket, args);
+        assert_eq!(turns.load(Ordering::SeqCst), 1, "{args:?}");
+    }
+    assert!(runs(&bucket, &["--show", "json"]).contains("\"available\":6"));
+}
+
+#[test]
+fn limits_that_are_only_partly_named_are_compared_before_one_is_taken() {
+    let Some(redis) = Redis::start(&[]) else { return };
+    let bucket = redis.bucket("b");
+    runs(&bucket, &["--set", "-r", "1/h,burst=9,initial=9"]);
+    assert_fails(
+        &run(&bucket, &["--once", "-r", "2/h", "--max-wait", "0"]),
+        125,
+        &["2/h was asked for", "1/h,burst=9"],
+    );
+    runs(&bucket, &["--once", "-r", "1/h"]);
+    let () = redis.tell(&["DEL", "throttle:b"]);
+    runs(&bucket, &["--set", "-r", "9kB/h"]);
+    let left = runs(&bucket, &["--show", "json"]);
+    assert_fails(&run(&bucket, &["--once"]), 125, &["bytes"]);
+    assert_eq!(runs(&bucket, &["--show", "json"]), left, "what was taken is given back");
+}
+
+#[test]
+fn a_long_wait_holds_no_connection_and_still_gives_back() {
+    let Some(redis) = Redis::start(&[]) else { return };
+    let bucket = redis.bucket("b");
+    runs(&bucket, &["-r", "1/h", "--once"]);
+    let waiting = Running::start(throttle(&["--bucket", &bucket, "--once"]));
+    let shown = |what: &str| runs(&bucket, &["--show", "json"]).contains(what);
+    wait_until("it to take its place", || shown("\"left\":-1"));
+    let clients = || redis.tell::<String>(&["CLIENT", "LIST"]).lines().count();
+    wait_until("all but this connection to close", || clients() == 1);
+    thread::sleep(Duration::from_millis(300));
+    waiting.signal(Signal::TERM);
+    assert_eq!(waiting.finish().status.signal(), Some(15));
+    assert!(shown("\"left\":0"));
 }

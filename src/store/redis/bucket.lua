@@ -632,6 +632,11 @@ if known ~= 0 and known ~= id and (ARGV[1] == 'give' or ARGV[1] == 'unlease') th
     return { 'ok', '', id, now, state.number }
 end
 
+-- A client that has not seen the bucket takes from it only by the limits that it named, if it named any.
+if kept[1] and known == 0 and ARGV[1] == 'take' and text ~= '' and text ~= limits_text then
+    return { 'ok', limits_text, id, now, state.number }
+end
+
 local reply, changed = ask[ARGV[1]](state, now)
 if reply and ARGV[1] == 'set' then
     limits_text = text

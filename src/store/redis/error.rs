@@ -51,6 +51,9 @@ pub enum RedisError {
         /// How large that is.
         number: u128,
     },
+    /// Nothing was taken: the bucket keeps other limits than those that were named.
+    #[error("the bucket {0} keeps other limits")]
+    OtherLimits(String),
     /// The password cannot be read.
     #[error("cannot read the password in '{path}': {reason}")]
     PasswordFile {

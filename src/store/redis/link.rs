@@ -104,6 +104,11 @@ impl Link {
         Ok(())
     }
 
+    /// The next request connects again.
+    pub(super) fn close(&mut self) {
+        self.connection = None;
+    }
+
     /// Sends a request and waits for the answer. If the connection was closed before, it is opened again.
     pub(super) fn ask(&mut self, question: &Question) -> Result<Said, RedisError> {
         let was_connected = self.is_connected();
