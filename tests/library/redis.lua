@@ -38,6 +38,13 @@ end
 
 redis.pcall = redis.call
 
+-- Whatever else writes to the key: replaces the value of a field, and returns the one before.
+function overwrite(field, value)
+    local before = hash[field]
+    hash[field] = value
+    return before
+end
+
 -- Asks the script at a time, with its arguments.
 function ask(script, time, ...)
     now, KEYS, ARGV = time, { 'bucket' }, { ... }

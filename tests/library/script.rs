@@ -18,7 +18,7 @@ pub(crate) struct Script {
     step: Function,
     /// Its limits as text, which identifies them, and as numbers.
     terms: [String; 2],
-    _lua: Lua,
+    lua: Lua,
 }
 
 /// A grant's time, the index of the limit that bound, and its number.
@@ -50,17 +50,21 @@ impl Script {
         let lua = Lua::new();
         lua.load(include_str!("redis.lua")).exec().unwrap();
         let (ask, step) = (lua.globals().get("ask").unwrap(), lua.load(SCRIPT).into_function().unwrap());
-        let script = Script { ask, step, terms, _lua: lua };
+        let script = Script { ask, step, terms, lua };
         (now < BOUND).then(|| script.look(now))?;
         Some(script)
     }
 
-    fn ask(&self, now: u64, what: &str, with: &[i64]) -> Result<(u64, Vec<i64>), Refused> {
+    fn reply(&self, now: u64, what: &str, with: &[i64]) -> Vec<Value> {
         let [text, numbers] = &self.terms;
         let head = [what.to_owned(), "0".to_owned(), "0".to_owned(), text.clone(), numbers.clone()];
         let words: Variadic<String> = head.into_iter().chain(with.iter().map(ToString::to_string)).collect();
         let reply: Table = self.ask.call((self.step.clone(), now, words)).unwrap();
-        let reply: Vec<Value> = reply.sequence_values().map(Result::unwrap).collect();
+        reply.sequence_values().map(Result::unwrap).collect()
+    }
+
+    fn ask(&self, now: u64, what: &str, with: &[i64]) -> Result<(u64, Vec<i64>), Refused> {
+        let reply = self.reply(now, what, with);
         // Rounds down, as a server does.
         let number = |value: &Value| match value {
             Value::Integer(number) => *number,
@@ -150,4 +154,39 @@ fn numbers(limit: &Limit) -> Option<String> {
 
 fn gcd(a: u64, b: u64) -> u64 {
     if b == 0 { a } else { gcd(b, a % b) }
+}
+
+#[test]
+fn a_state_that_makes_no_sense_grants_nothing() {
+    let bucket = Limit::Bucket { units: 1, period: 200_000, burst: 5, initial: 5 };
+    let window = Limit::Window { count: 9, period: 1_000_000 };
+    let script = Script::new(&[bucket, window], 1, 1_000).unwrap();
+    script.take(2_000, 1, None).unwrap();
+    let overwrite: Function = script.lua.globals().get("overwrite").unwrap();
+    let state: String = overwrite.call(("state", "")).unwrap();
+    let words: Vec<&str> = state.split(' ').collect();
+    let mut forged: Vec<String> = (0..words.len()).map(|place| words[..place].join(" ")).collect();
+    for place in 0..words.len() {
+        for wrong in ["nan", "-nan", "inf", "-1e300", "1e300", "0.5", "x"] {
+            let mut words = words.clone();
+            words[place] = wrong;
+            forged.push(words.join(" "));
+        }
+    }
+    for (place, wrong) in
+        [(4, "0"), (9, "0"), (10, "0"), (11, "1"), (12, "2000000"), (17, "0"), (20, "9"), (21, "100000000")]
+    {
+        let mut words = words.clone();
+        words[place] = wrong;
+        forged.push(words.join(" "));
+    }
+    for forged in forged {
+        let () = overwrite.call::<Value>(("state", forged.as_str())).map(drop).unwrap();
+        let reply = script.reply(3_000, "take", &[1, -1]);
+        assert_eq!(
+            reply.first().and_then(Value::as_string).map(|word| word.to_string_lossy()).as_deref(),
+            Some("damaged"),
+            "{forged}"
+        );
+    }
 }

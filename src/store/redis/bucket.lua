@@ -12,6 +12,8 @@
 local MOST = 4503599627370496
 local FORMAT = '1'
 local RUNS = 1024
+-- No window logs more: its own are 1024 groups, and a lease adds its runs.
+local MOST_ENTRIES = 4096
 local THIRTY_DAYS = 2592000000000
 
 local key, known, ahead, text, numbers = KEYS[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4], ARGV[5]
@@ -24,7 +26,7 @@ end
 local function split(words)
     local found = {}
     for word in string.gmatch(words, '%S+') do
-        found[#found + 1] = tonumber(word)
+        found[#found + 1] = tonumber(word) or 0 / 0
     end
     return found
 end
@@ -210,9 +212,14 @@ local WINDOW = { 'period', 'count', 'group', 'head', 'tail', 'logged', 'tail0', 
 -- Nothing is granted before this time, if a hold was set since the last grant that can be undone.
 local HELD = 2
 
+-- Whatever else can write to the key may have written anything. Not a number is not equal to itself.
+local function is_whole(number, least)
+    return number and number == floor(number) and number >= least and number < 2 * MOST
+end
+
 local function take_over(into, names, words, next)
     for _, name in ipairs(names) do
-        if not words[next] then
+        if not is_whole(words[next], name == 'skew' and -MOST or 0) then
             return nil
         end
         into[name] = words[next]
@@ -221,23 +228,48 @@ local function take_over(into, names, words, next)
     return next
 end
 
+local function is_sound(limit, undo)
+    if not limit.place then
+        return limit.units > 0 and limit.period > 0 and limit.full >= limit.period
+            and max(limit.credit, limit.credit0) <= max(limit.full, limit.units)
+    end
+    local first, beyond = undo == 1 and limit.tail0 or limit.head, limit.tail
+    return limit.period > 0 and limit.count > 0 and limit.group > 0 and limit.head <= first and first <= beyond
+        and beyond - limit.head <= MOST_ENTRIES
+end
+
 local function load(words)
     local state = { limits = {}, held = 0 }
     local next = take_over(state, HEAD, words, 1)
     while next and words[next] do
         if words[next] == HELD then
-            state.held = words[next + 1] or 0
+            next = take_over(state, { 'held' }, words, next + 1)
             break
         end
         local place = #state.limits + 1
         local limit = words[next] == 0 and {} or { place = place, log = {}, changed = {} }
-        next = take_over(limit, limit.place and WINDOW or BUCKET, words, next + 1)
+        next = (words[next] == 0 or words[next] == 1) and take_over(limit, limit.place and WINDOW or BUCKET, words, next + 1)
+        if not next or not is_sound(limit, state.undo) then
+            return nil
+        end
         state.limits[place] = limit
-        if next and limit.place then
+        if limit.place then
             rewind(limit)
         end
     end
-    return next and #state.limits > 0 and state or nil
+    return next and state.quantum > 0 and #state.limits > 0 and state or nil
+end
+
+-- Whether the limits are those that the client means by the same text.
+local function are_named(limits, named)
+    for place, limit in ipairs(named) do
+        for _, name in ipairs(limit.place and { 'place', 'period', 'count' } or { 'place', 'units', 'period', 'full' }) do
+            if not limits[place] or limits[place][name] ~= limit[name] then
+                return false
+            end
+        end
+    end
+    return #limits == #named
 end
 
 local function state_words(state)
@@ -600,7 +632,8 @@ end
 local state, id, limits_text, now, went_back
 if kept[1] then
     state, id, limits_text = load(split(kept[4] or '')), tonumber(kept[2]), kept[3]
-    if not state or not id or not limits_text then
+    if not state or not is_whole(id, 0) or not limits_text
+        or (text == limits_text and not are_named(state.limits, limits_of(split(numbers), 0))) then
         return { 'damaged' }
     end
     now = server + state.skew
