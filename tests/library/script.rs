@@ -180,13 +180,37 @@ fn a_state_that_makes_no_sense_grants_nothing() {
         words[place] = wrong;
         forged.push(words.join(" "));
     }
-    for forged in forged {
-        let () = overwrite.call::<Value>(("state", forged.as_str())).map(drop).unwrap();
-        let reply = script.reply(3_000, "take", &[1, -1]);
-        assert_eq!(
-            reply.first().and_then(Value::as_string).map(|word| word.to_string_lossy()).as_deref(),
-            Some("damaged"),
-            "{forged}"
-        );
+    let chunk: String = overwrite.call(("w2:0", "")).unwrap();
+    for forged in ["", "1 2", &chunk[1..], &chunk.replace('0', "x")] {
+        let _: Value = overwrite.call(("w2:0", forged)).unwrap();
+        assert_eq!(first(&script.reply(3_000, "take", &[1, -1])), "damaged", "{forged}");
     }
+    let _: Value = overwrite.call(("w2:0", chunk)).unwrap();
+    for forged in forged {
+        let _: Value = overwrite.call(("state", forged.as_str())).unwrap();
+        assert_eq!(first(&script.reply(3_000, "take", &[1, -1])), "damaged", "{forged}");
+    }
+}
+
+fn first(reply: &[Value]) -> String {
+    reply[0].as_string().unwrap().to_string_lossy()
+}
+
+/// Each command, and each run of a lease, blocks the server for about a microsecond or more.
+#[test]
+fn a_full_log_that_has_left_its_period_costs_few_commands() {
+    let script = Script::new(&[Limit::Window { count: 1000, period: 1_000_000 }], 1, 0).unwrap();
+    for time in 1..=1000 {
+        script.take(time, 1, None).unwrap();
+    }
+    let commands = |act: &dyn Fn()| {
+        let calls = || script.lua.globals().get::<u64>("calls").unwrap();
+        let before = calls();
+        act();
+        calls() - before
+    };
+    assert!(commands(&|| drop(script.look(5_000_000))) < 100);
+    assert!(commands(&|| assert!(script.take(1_500, 1000, None).is_ok())) < 100);
+    assert!(commands(&|| assert!(script.take(5_000_000, 1, None).is_ok())) < 100);
+    assert!(script.lease(5_000_000, 100_000, 1_000_000_000).unwrap().len() <= 64);
 }
