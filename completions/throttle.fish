@@ -1,7 +1,7 @@
 complete -c throttle -s r -l rate -d 'At most this: 5/s, 100/min, 10MiB/s; repeat for several' -r
-complete -c throttle -s b -l burst -d 'Most that go at once after rest [default: 10 ms of rate]' -r
+complete -c throttle -s b -l burst -d 'Most at once after a pause [default: 10 ms of rate]' -r
 complete -c throttle -l bucket -d 'Limits shared with all that name it: file or redis://' -r -F
-complete -c throttle -l max-wait -d 'Rather than wait longer, exit 75' -r
+complete -c throttle -l max-wait -d 'Exit 75 instead of waiting longer' -r
 complete -c throttle -l show -d 'Show the bucket: text or json' -r
 complete -c throttle -l on-store-error -d 'While the bucket\'s server is away: wait, fail [default: wait]' -r -f -a "wait\t'Go on trying'
 fail\t'End'"
@@ -13,7 +13,7 @@ complete -c throttle -s n -l max-args -d 'Units for each command, if they fit [d
 complete -c throttle -s I -l replace -d 'What stands for the unit in COMMAND [default: {}]' -r
 complete -c throttle -s c -l shell -d 'Run a shell script for each unit, which is "$1" there' -r
 complete -c throttle -l timeout -d 'End a command that takes longer' -r
-complete -c throttle -l progress -d 'Show progress: auto, always, never' -r -f -a "auto\t'On a terminal, where it spoils nothing, once the work has lasted a second'
+complete -c throttle -l progress -d 'Show progress: auto, always, never' -r -f -a "auto\t'On a terminal, if it disturbs nothing, once the work has lasted a second'
 always\t'Always; without a terminal a plain line every 10 s'
 never\t'Never'"
 complete -c throttle -l summary -d 'Say at the end what happened: text or json' -r
@@ -22,12 +22,12 @@ complete -c throttle -l set -d 'Make the bucket, or change its limits for everyo
 complete -c throttle -s 0 -l null -d 'Units end with NUL instead of a newline'
 complete -c throttle -l bytes -d 'Every byte is a unit (implied by a rate in bytes)'
 complete -c throttle -l stdin -d 'The unit goes to the command\'s standard input'
-complete -c throttle -s k -l keep-order -d 'Output in the order of the input'
-complete -c throttle -l line-buffer -d 'Output line by line'
-complete -c throttle -s u -l ungroup -d 'Output directly, mixed'
+complete -c throttle -s k -l keep-order -d 'Print output in input order'
+complete -c throttle -l line-buffer -d 'Print output line by line'
+complete -c throttle -s u -l ungroup -d 'Let commands write directly, mixed'
 complete -c throttle -l tag -d 'The unit and a tab before each line of output'
 complete -c throttle -s t -l trace -d 'Write each command to standard error before it runs'
 complete -c throttle -l dry-run -d 'Show what would run and when; run nothing'
-complete -c throttle -s q -l quiet -d 'No hints, no word on failed commands'
+complete -c throttle -s q -l quiet -d 'No hints, no messages about failed commands'
 complete -c throttle -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c throttle -s V -l version -d 'Print version'

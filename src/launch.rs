@@ -14,11 +14,8 @@ mod child;
 mod commands;
 mod event;
 mod job;
-mod lines;
-mod loads;
 mod names;
 mod options;
-mod outcome;
 mod output;
 mod printer;
 mod showing;
@@ -27,20 +24,15 @@ mod spool;
 mod target;
 mod template;
 mod temporary;
-mod times;
 mod units;
 
 pub use commands::{IGNORING_SIGPIPE, Launcher, Launching};
-pub use event::{Event, Receiver, Sender, Sent, Told, events};
-pub use job::{Job, Numbers, Shape};
-pub use lines::printable;
+pub use event::{Event, Events, Sent, Told};
+pub use job::{Job, Numbers, Outcome, Shape};
 pub use names::Names;
 pub use options::{Options, Output};
-pub use outcome::Outcome;
 pub use output::Screen;
 pub use showing::Showing;
-pub use template::{
-    Place, Reading, Template, TemplateError, Words, quote_for_terminal, quoted, quoted_for_terminal, steers_terminal,
-};
-pub use times::Times;
+pub use slots::Slots;
+pub use template::{Place, Reading, Template, TemplateError, Words, printable, quote, quoted, steers_terminal};
 pub use units::{Units, room_for_words};

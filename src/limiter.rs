@@ -196,14 +196,7 @@ impl Limiter {
     #[inline]
     pub fn try_acquire(&self, units: impl Into<Units>) -> Result<(), AcquireError> {
         let units = units.into();
-        match self.shared.try_take(units.parts()?) {
-            Ok(()) => Ok(()),
-            // The refusal that is as common as a grant.
-            Err(Denied::TooLong { wait }) => {
-                Err(AcquireError::TooLong { cost: units, wait: Duration::from_nanos(wait) })
-            }
-            Err(denied) => Err(self.error(denied, units)),
-        }
+        self.shared.try_take(units.parts()?).map_err(|denied| self.error(denied, units))
     }
 
     /// [`acquire`](Self::acquire) for a thread, which sleeps. Under a paused clock of tokio, see the guide of the
@@ -384,7 +377,8 @@ impl Limiter {
         Limiter { shared, place }
     }
 
-    #[cold]
+    /// Apart from its callers, in which the error would be put together elsewhere and then copied.
+    #[inline(never)]
     fn error(&self, denied: Denied, cost: Units) -> AcquireError {
         let burst = || Units::from_parts(self.shared.with(|queue, _, _| queue.limits.burst()));
         AcquireError::new(denied, cost, burst)

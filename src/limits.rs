@@ -27,8 +27,8 @@ pub mod window;
 
 pub use leasing::Ask;
 pub(crate) use leasing::Rest;
-pub(crate) use policy::Resolved;
 pub use policy::{Disagreement, Policy, PolicyError};
+pub(crate) use policy::{OnlyWindows, Resolved};
 #[doc(no_inline)]
 pub use policy::{Policy as Plan, PolicyError as PlanError};
 pub(crate) use state::Gaining;

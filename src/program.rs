@@ -2,58 +2,91 @@
 //!
 //! Only this module and those below it know clap, anyhow, the terminal and exit codes.
 
+mod advice;
+mod args;
 mod before_main;
-mod bucket;
-mod commands;
-mod ending;
+mod buckets;
+mod dry_run;
 mod exit;
-mod flags;
 mod input;
+mod launch;
+mod launch_run;
+mod long_wait;
 mod lookup;
-mod naming;
+mod names;
 mod once;
+mod outcomes;
 mod pipe;
 mod progress;
 mod report;
+mod say;
+mod signal_thread;
 mod signals;
-mod tally;
-mod turn;
+mod task;
+mod unit_name;
 
 #[cfg(test)]
 mod generated;
 
+use anyhow::Context;
+use args::Refused;
 use exit::Exit;
-use flags::{Flags, Task};
 use rustix::io::Errno;
-use std::fmt::Display;
-use std::io::{IsTerminal, Write};
+use say::{NoThread, say};
+use std::ffi::OsString;
+use std::io::{self, Write};
+use task::{Environment, Task};
 
 /// Runs the program and says how it ends.
 pub(crate) fn main() -> Exit {
-    let flags = match flags::parse(std::env::args_os()) {
-        Ok(flags) => flags,
-        Err(exit) => return exit,
+    let words: Vec<OsString> = std::env::args_os().collect();
+    let args = match args::parse(&words) {
+        Ok(args) => args,
+        Err(Refused::Answer(answer)) => {
+            return print(|| answer.print()).unwrap_or_else(|error| {
+                say(format_args!("{error:#}"));
+                Exit::Error
+            });
+        }
+        Err(Refused::Mistake(message, once)) => return refuse(message, once),
     };
-    run(&flags).unwrap_or_else(|error| {
-        say(told(&flags, &error));
-        flags.own_error()
+    let once = args.once;
+    let variable = std::env::var_os;
+    let environment = Environment::new(variable("THROTTLE_BUCKET"), variable("XDG_STATE_HOME"), variable("HOME"));
+    let task = match Task::new(args, &environment) {
+        Ok(task) => task,
+        Err(message) => return refuse(args::redacted(&message, &words), once),
+    };
+    run(&task).unwrap_or_else(|error| {
+        say(explain(&task, &error));
+        if once { Exit::OnceError } else { Exit::Error }
     })
 }
 
-/// A thread that is needed from the start cannot be had.
-#[derive(Debug)]
-pub(crate) struct NoThread;
+/// Says what is wrong with the command line. With `--once`, exit codes up to 124 are the command's.
+fn refuse(message: String, once: bool) -> Exit {
+    say(message);
+    if once { Exit::OnceError } else { Exit::Usage }
+}
 
-impl Display for NoThread {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("cannot start the threads that are needed")
+/// Writes an answer such as `--help` to standard output.
+fn print(write: impl FnOnce() -> io::Result<()>) -> anyhow::Result<Exit> {
+    expect_standard_output()?;
+    match write().and_then(|()| io::stdout().flush()) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(signals::die_of_broken_pipe()),
+        printed => printed.context("cannot write to standard output").map(|()| Exit::Success),
     }
 }
 
+fn expect_standard_output() -> anyhow::Result<()> {
+    anyhow::ensure!(!before_main::stdout_is_closed(), "cannot write to standard output: it is closed");
+    Ok(())
+}
+
 /// An error, and what helps against it: against one of a bucket, or a limit of the system, wherever it is felt.
-fn told(flags: &Flags, error: &anyhow::Error) -> String {
+fn explain(task: &Task, error: &anyhow::Error) -> String {
     if let Some(cause) = error.chain().find_map(|error| error.downcast_ref()) {
-        return bucket::told(flags, cause, format_args!("{error:#}"));
+        return buckets::explain(task, cause, format_args!("{error:#}"));
     }
     let code = error.root_cause().downcast_ref::<std::io::Error>().and_then(std::io::Error::raw_os_error);
     let advice = match code.map(Errno::from_raw_os_error) {
@@ -65,34 +98,21 @@ fn told(flags: &Flags, error: &anyhow::Error) -> String {
     format!("{error:#}{advice}")
 }
 
-fn run(flags: &Flags) -> anyhow::Result<Exit> {
-    let writes = match flags.task() {
+fn run(task: &Task) -> anyhow::Result<Exit> {
+    let writes = match task {
         Task::Set(_) => false,
-        Task::Once(_) => !flags.command().is_empty(),
+        Task::Once(once) => !once.command.is_empty(),
         _ => true,
     };
     if writes {
         expect_standard_output()?;
     }
-    match flags.task() {
-        Task::Pipe => pipe::run(flags),
-        Task::Launch(template) => commands::run(flags, template),
-        Task::DryRun(template) => commands::dry_run(flags, template),
-        Task::Once(bucket) => once::run(flags, bucket, flags.command()),
-        Task::Set(bucket) => bucket::set(flags, bucket).map(|()| Exit::Success),
-        Task::Show(bucket, format) => bucket::show(flags, bucket, *format).map(|()| Exit::Success),
+    match task {
+        Task::Pipe(pipe) => pipe::run(pipe),
+        Task::Launch(launch) => launch::run(launch),
+        Task::DryRun(dry_run) => dry_run::run(dry_run),
+        Task::Once(once) => once::run(once, |error| buckets::explain(task, error, error)),
+        Task::Set(set) => buckets::set(set).map(|()| Exit::Success),
+        Task::Show(show) => buckets::show(show).map(|()| Exit::Success),
     }
-}
-
-fn expect_standard_output() -> anyhow::Result<()> {
-    anyhow::ensure!(!before_main::stdout_is_closed(), "cannot write to standard output: it is closed");
-    Ok(())
-}
-
-/// A line on standard error, in one write. What would steer a terminal is shown there. If it cannot be written, there is
-/// nobody to tell.
-pub(crate) fn say(message: impl Display) {
-    let line = format!("throttle: {message}");
-    let line = if std::io::stderr().is_terminal() { throttle::launch::printable(&line) } else { line };
-    let _ = std::io::stderr().write_all(format!("{line}\n").as_bytes());
 }

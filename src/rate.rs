@@ -57,41 +57,21 @@ struct Form {
 struct Per {
     /// `15` in `3/15s`; `None` if there is no number.
     times: Option<NonZeroU64>,
-    unit: TimeUnit,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct TimeUnit {
+    /// The unit of time, and its nanoseconds.
     name: &'static str,
     nanos: u64,
 }
 
-const fn time_unit(name: &'static str, nanos: u64) -> TimeUnit {
-    TimeUnit { name, nanos }
-}
-
 const SECOND: u64 = 1_000_000_000;
 
-const TIME_UNITS: [TimeUnit; 15] = [
-    time_unit("ms", 1_000_000),
-    time_unit("s", SECOND),
-    time_unit("sec", SECOND),
-    time_unit("second", SECOND),
-    time_unit("seconds", SECOND),
-    time_unit("m", 60 * SECOND),
-    time_unit("min", 60 * SECOND),
-    time_unit("minute", 60 * SECOND),
-    time_unit("minutes", 60 * SECOND),
-    time_unit("h", 3_600 * SECOND),
-    time_unit("hr", 3_600 * SECOND),
-    time_unit("hour", 3_600 * SECOND),
-    time_unit("hours", 3_600 * SECOND),
-    time_unit("d", 86_400 * SECOND),
-    time_unit("day", 86_400 * SECOND),
+/// Nanoseconds, and the names of so long a time.
+const TIME_UNITS: [(u64, &[&str]); 5] = [
+    (SECOND / 1_000, &["ms"]),
+    (SECOND, &["s", "sec", "second", "seconds"]),
+    (60 * SECOND, &["m", "min", "minute", "minutes"]),
+    (3_600 * SECOND, &["h", "hr", "hour", "hours"]),
+    (86_400 * SECOND, &["d", "day", "days"]),
 ];
-
-/// Also a day, but kept apart, because messages list the table above.
-const DAYS: TimeUnit = time_unit("days", 86_400 * SECOND);
 
 impl Rate {
     /// `units` in every `period` nanoseconds. Every such ratio is a rate, and can be a constant.
@@ -107,8 +87,9 @@ impl Rate {
     /// assert_eq!(eleven_a_week.to_string(), "1/54981818181818ns");
     /// ```
     #[must_use]
+    #[allow(clippy::cast_possible_truncation, reason = "it divides both")]
     pub const fn new(units: NonZeroU64, period: NonZeroU64) -> Self {
-        let divisor = gcd_of(units.get(), period.get());
+        let divisor = gcd(units.get() as u128, period.get() as u128) as u64;
         Rate { units: units.get() / divisor, period: period.get() / divisor, window: (units, period), form: None }
     }
 
@@ -165,34 +146,25 @@ impl Rate {
         NonZeroU64::new(u64::try_from(units).unwrap_or(u64::MAX)).unwrap_or(NonZeroU64::MIN)
     }
 
-    /// `written` is the rate as given, for the error.
-    fn from_form(form: Form, written: &dyn Fn() -> String) -> Result<Self, ParseError> {
+    /// `text` is the rate as written, for the error.
+    fn from_form(form: Form, text: &str) -> Result<Self, ParseError> {
         let (units, parts) = form.count.ratio();
-        let period = match form.per {
-            Some(per) => u128::from(per.times.map_or(1, NonZeroU64::get)) * u128::from(per.unit.nanos),
-            None => u128::from(SECOND),
-        };
-        let period = period.checked_mul(parts.into()).ok_or_else(|| ParseError::TooSlow(written()))?;
-        Rate::from_ratio(units, period, form, written)
+        let too_slow = || ParseError::TooSlow(text.to_owned());
+        let nanos = |per: Per| u128::from(per.times.map_or(1, NonZeroU64::get)) * u128::from(per.nanos);
+        let period = form.per.map_or(SECOND.into(), nanos).checked_mul(parts.into());
+        let period = period.filter(|period| period / units <= SLOWEST).ok_or_else(too_slow)?;
+        let whole = |value: u128| u64::try_from(value).ok().and_then(NonZeroU64::new);
+        let units = whole(units).ok_or_else(|| ParseError::TooLarge(text.to_owned()))?;
+        Ok(Rate { form: Some(form), ..Rate::new(units, whole(period).ok_or_else(too_slow)?) })
     }
 
-    fn from_ratio(units: u128, period: u128, form: Form, written: &dyn Fn() -> String) -> Result<Self, ParseError> {
-        if period / units > SLOWEST {
-            return Err(ParseError::TooSlow(written()));
-        }
-        let whole = |value: u128, error: fn(String) -> ParseError| {
-            u64::try_from(value).ok().and_then(NonZeroU64::new).ok_or_else(|| error(written()))
-        };
-        let rate = Rate::new(whole(units, ParseError::TooLarge)?, whole(period, ParseError::TooSlow)?);
-        Ok(Rate { form: Some(form), ..rate })
-    }
-
-    /// How to write this count in this period, if that is also a rate.
+    /// How to write this count in this period, if that is also a rate: with the largest unit that gives a whole number.
     fn spelling(&self) -> Option<Form> {
-        let (units, period) = self.window;
-        let millis = NonZeroU64::new(period.get() / 1_000_000).filter(|_| period.get().is_multiple_of(1_000_000))?;
-        let written = u128::from(period.get()) / u128::from(units.get()) <= SLOWEST;
-        written.then(|| Form { count: Amount::plain(units.get()), per: Some(per_millis(millis)) })
+        let (units, period) = (self.window.0.get(), self.window.1.get());
+        let unit = largest_unit(period)?;
+        let times = NonZeroU64::new(period / unit.nanos).filter(|times| times.get() > 1);
+        let is_rate = u128::from(period / units) <= SLOWEST;
+        is_rate.then(|| Form { count: Amount::plain(units), per: Some(Per { times, ..unit }) })
     }
 
     /// Parses a rate that has no other spelling: `1/54981818181818ns`.
@@ -203,26 +175,28 @@ impl Rate {
     }
 }
 
-/// The largest of `ms s min h d` that gives a whole number.
-fn per_millis(millis: NonZeroU64) -> Per {
-    let unit = ["d", "h", "min", "s"].iter().filter_map(|name| time_unit_named(name));
-    let whole = unit.clone().find(|unit| millis.get().is_multiple_of(unit.nanos / 1_000_000));
-    let unit = whole.unwrap_or(TIME_UNITS[0]);
-    let times = NonZeroU64::new(millis.get() / (unit.nanos / 1_000_000)).filter(|times| times.get() > 1);
-    Per { times, unit }
+/// One period of the unit of time with this name.
+fn time_unit_named(text: &str) -> Option<Per> {
+    TIME_UNITS.into_iter().find_map(|(nanos, names)| {
+        let name = names.iter().find(|name| **name == text)?;
+        Some(Per { times: None, name, nanos })
+    })
 }
 
-fn time_unit_named(name: &str) -> Option<TimeUnit> {
-    TIME_UNITS.into_iter().chain([DAYS]).find(|unit| unit.name == name)
+/// The largest of `d h min s ms` of which a time is a whole number.
+fn largest_unit(nanos: u64) -> Option<Per> {
+    let mut time_units = ["d", "h", "min", "s", "ms"].into_iter().filter_map(time_unit_named);
+    time_units.find(|unit| nanos.is_multiple_of(unit.nanos))
 }
 
-pub(crate) fn gcd(a: u128, b: u128) -> u128 {
+/// A duration in nanoseconds, at most 584 years.
+#[inline]
+pub(crate) fn nanos(duration: Duration) -> u64 {
+    duration.as_secs().saturating_mul(SECOND).saturating_add(duration.subsec_nanos().into())
+}
+
+pub(crate) const fn gcd(a: u128, b: u128) -> u128 {
     if b == 0 { a } else { gcd(b, a % b) }
-}
-
-/// Like [`gcd`], but const.
-const fn gcd_of(a: u64, b: u64) -> u64 {
-    if b == 0 { a } else { gcd_of(b, a % b) }
 }
 
 impl PartialEq for Rate {
@@ -258,11 +232,8 @@ impl fmt::Display for Rate {
         let (units, period) = self.window;
         let Some(form) = self.form.or_else(|| self.spelling()) else { return write!(f, "{units}/{period}ns") };
         write!(f, "{}", form.count)?;
-        let Some(per) = form.per else { return Ok(()) };
-        match per.times {
-            Some(times) => write!(f, "/{times}{}", per.unit.name),
-            None => write!(f, "/{}", per.unit.name),
-        }
+        let Some(Per { times, name, .. }) = form.per else { return Ok(()) };
+        write!(f, "/{}{}", times.map_or_else(String::new, |times| times.to_string()), name)
     }
 }
 
@@ -295,7 +266,7 @@ impl FromStr for Rate {
         if form.per.is_none() && form.count.is_ambiguous() {
             return Err(ParseError::LinesOrBytes(text.to_owned()));
         }
-        Rate::from_form(form, &|| text.to_owned())
+        Rate::from_form(form, text)
     }
 }
 
@@ -306,19 +277,16 @@ fn parse_per(per: &str, count: &str, whole: &str) -> Result<Per, ParseError> {
     if name.starts_with(['.', ',']) {
         return Err(error::fractional_period(whole));
     }
-    let unit = time_unit_named(name);
     if !times.is_empty() && times.trim_start_matches('0').is_empty() {
-        return Err(error::zero_period(whole, count, name));
+        return Err(error::zero_period(whole, &error::instead(Kind::Rate, &format!("{count}/{name}"), "5/s")));
     }
-    let unit = unit.ok_or_else(|| error::unknown_time_unit(whole, times, name))?;
-    if times.is_empty() {
-        return Ok(Per { times: None, unit });
-    }
+    let unit = time_unit_named(name).ok_or_else(|| error::unknown_time_unit(whole, times, name))?;
+    let too_slow = || ParseError::TooSlow(whole.to_owned());
     if times.starts_with('0') {
-        return Err(error::leading_zero(Kind::Rate, whole).unwrap_or_else(|| ParseError::TooSlow(whole.to_owned())));
+        return Err(error::leading_zero(Kind::Rate, whole).unwrap_or_else(too_slow));
     }
-    let times: Option<NonZeroU64> = times.parse().ok();
-    Ok(Per { times: Some(times.ok_or_else(|| ParseError::TooSlow(whole.to_owned()))?), unit })
+    let times = if times.is_empty() { None } else { Some(times.parse().map_err(|_| too_slow())?) };
+    Ok(Per { times, ..unit })
 }
 
 /// One limit as it is written after `--rate`.
@@ -333,11 +301,13 @@ pub enum Limit {
         /// What it holds at the start; full if not given.
         initial: Option<Amount>,
     },
-    /// Never more than the count in any period: `RATE,window`.
-    Window(
+    /// Never more than the count in any period: `RATE,window[,slack=TIME]`.
+    Window {
         /// Count and period, see [`Rate::window`].
-        Rate,
-    ),
+        rate: Rate,
+        /// How much longer than the period a unit counts, if given.
+        slack: Option<Duration>,
+    },
     /// No limit at all.
     Unlimited,
 }
@@ -357,11 +327,9 @@ impl Limit {
     pub fn window(count: u64, period: Duration) -> Result<Self, ParseError> {
         let written = || format!("{count} in {period:?}");
         match Rate::per(count, period) {
-            Some(rate) => Ok(Limit::Window(rate)),
+            Some(rate) => Ok(Limit::Window { rate, slack: None }),
             None if count == 0 => Err(ParseError::Zero(written())),
-            None if period.is_zero() => {
-                Err(ParseError::ZeroPeriod { text: written(), example: "5000/h,window".to_owned() })
-            }
+            None if period.is_zero() => Err(error::zero_period(&written(), "5000/h,window")),
             None => Err(ParseError::TooSlow(written())),
         }
     }
@@ -370,7 +338,7 @@ impl Limit {
     #[must_use]
     pub fn rate(&self) -> Option<Rate> {
         match self {
-            Limit::Bucket { rate, .. } | Limit::Window(rate) => Some(*rate),
+            Limit::Bucket { rate, .. } | Limit::Window { rate, .. } => Some(*rate),
             Limit::Unlimited => None,
         }
     }
@@ -408,33 +376,90 @@ impl FromStr for Limit {
 }
 
 fn parse_keys(rate: Rate, keys: &[&str]) -> Result<Limit, ParseError> {
-    let (mut burst, mut initial, mut window) = (None, None, false);
+    let (mut burst, mut initial, mut slack, mut window) = (None, None, None, false);
     for &key in keys {
         match key.split_once('=') {
-            Some(("burst", value)) => set_once(&mut burst, "burst", value, &rate)?,
-            Some(("initial", value)) => set_once(&mut initial, "initial", value, &rate)?,
+            Some(("burst", value)) => set_once(&mut burst, "burst", parse_size("burst", value, &rate)?, "burst=10")?,
+            Some(("initial", value)) => {
+                set_once(&mut initial, "initial", parse_size("initial", value, &rate)?, "initial=10")?;
+            }
+            Some(("slack", value)) => {
+                set_once(&mut slack, "slack", parse_slack(value, &rate)?, "window,slack=50ms")?;
+            }
             None if key == "window" && !window => window = true,
             _ => return Err(error::unknown_key(&rate, key)),
         }
     }
     match (window, burst, initial) {
-        (true, None, None) => Ok(Limit::Window(rate)),
+        (true, None, None) => Ok(Limit::Window { rate, slack }),
         (true, burst, initial) => {
             let burst = burst.or(initial).map_or_else(|| "10".to_owned(), |burst| burst.to_string());
-            Err(ParseError::WindowWithBurst { rate: rate.to_string(), burst })
+            Err(ParseError::Key(format!(
+                "a window has no burst or initial: it lets its whole count through at once; \
+                 write {rate},window or {rate},burst={burst}"
+            )))
         }
-        (false, Some(burst), _) if burst.value() == 0 => Err(ParseError::ZeroBurst),
-        (false, Some(burst), Some(initial)) if initial.value() > burst.value() => {
-            Err(ParseError::InitialAboveBurst { initial: initial.to_string(), burst: burst.to_string() })
+        (false, ..) if slack.is_some() => Err(ParseError::Key(format!(
+            "slack is for windows: it is how much longer than the period a unit counts; write {rate},window,slack=TIME"
+        ))),
+        (false, Some(burst), _) if burst.value() == 0 => {
+            Err(ParseError::Key("burst=0 would let nothing through; the least is burst=1".to_owned()))
         }
+        (false, Some(burst), Some(initial)) if initial.value() > burst.value() => Err(ParseError::Key(format!(
+            "initial={initial} is more than burst={burst}, which is all the bucket holds; \
+                 write at most initial={burst}"
+        ))),
         (false, burst, initial) => Ok(Limit::Bucket { rate, burst, initial }),
     }
 }
 
-fn set_once(slot: &mut Option<Amount>, key: &'static str, value: &str, rate: &Rate) -> Result<(), ParseError> {
-    match slot.replace(number::size(key, value, rate)?) {
+fn set_once<T>(slot: &mut Option<T>, key: &'static str, value: T, example: &str) -> Result<(), ParseError> {
+    match slot.replace(value) {
         None => Ok(()),
-        Some(_) => Err(ParseError::Twice(key)),
+        Some(_) => Err(ParseError::Key(format!("{key} stands twice in one limit; say it once, like 5/s,{example}"))),
+    }
+}
+
+/// The value of `burst` or `initial`.
+fn parse_size(key: &'static str, value: &str, rate: &Rate) -> Result<Amount, ParseError> {
+    let amount: Amount = value.parse().map_err(|error| ParseError::Key(format!("{key}: {error}")))?;
+    if amount.is_bytes() && !rate.is_bytes() {
+        return Err(ParseError::Key(format!(
+            "{key}={value} is in bytes beside '{rate}', which counts units; \
+             write {key}=N without a unit, or a rate like 10MiB/s"
+        )));
+    }
+    Ok(amount)
+}
+
+/// The value of `slack`: 0, or a whole number and a unit of time.
+fn parse_slack(value: &str, rate: &Rate) -> Result<Duration, ParseError> {
+    let (times, name) = value.split_at(value.find(|c: char| !c.is_ascii_digit()).unwrap_or(value.len()));
+    let unit = match (times, name) {
+        ("0", "") | (_, "ns") => Some(1),
+        _ => time_unit_named(name).map(|unit| unit.nanos),
+    };
+    let nanos = times.parse::<u64>().ok().zip(unit).and_then(|(times, unit)| times.checked_mul(unit));
+    let period = rate.window().1.get();
+    match nanos {
+        None => Err(ParseError::Key(format!(
+            "slack={value} is not a time in whole numbers; \
+             write for example {rate},window,slack=50ms, or slack=0 for none"
+        ))),
+        Some(nanos) if nanos > period => Err(ParseError::Key(format!(
+            "slack={value} is more than the period; write at most slack={}",
+            written_time(period)
+        ))),
+        Some(nanos) => Ok(Duration::from_nanos(nanos)),
+    }
+}
+
+/// A time as it can be parsed: `250ms`, `2min`, `0`.
+pub(crate) fn written_time(nanos: u64) -> String {
+    match largest_unit(nanos) {
+        _ if nanos == 0 => "0".to_owned(),
+        Some(unit) => format!("{}{}", nanos / unit.nanos, unit.name),
+        None => format!("{nanos}ns"),
     }
 }
 
@@ -442,7 +467,10 @@ impl fmt::Display for Limit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Limit::Unlimited => write!(f, "unlimited"),
-            Limit::Window(rate) => write!(f, "{rate},window"),
+            Limit::Window { rate, slack: None } => write!(f, "{rate},window"),
+            Limit::Window { rate, slack: Some(slack) } => {
+                write!(f, "{rate},window,slack={}", written_time(nanos(*slack)))
+            }
             Limit::Bucket { rate, burst, initial } => {
                 write!(f, "{rate}")?;
                 burst.map_or(Ok(()), |burst| write!(f, ",burst={burst}"))?;

@@ -1,8 +1,8 @@
 //! The pump: one loop that reads units, waits for the sink, takes a grant, sleeps until its time, and hands over.
 
+use super::contract::{Filled, Flow, FlowError, Passed};
+use super::meter::{Meter, Phase};
 use crate::clock::Clock;
-use crate::flow::meter::{Meter, Phase};
-use crate::flow::{Filled, Flow, FlowError, Passed};
 use crate::limits::Grant;
 use crate::store::{StoreError, Supply};
 use thiserror::Error;

@@ -1,16 +1,13 @@
 //! One command from its start to its end: its output is read, its time is watched, and its process group ends with it.
 
-use super::event::{Event, Sender};
-use super::job::Job;
-use super::lines::{Lines, Partial};
-use super::options::{Options, Output};
-use super::outcome::Outcome;
+use super::event::{Event, Events};
+use super::job::{Job, Outcome};
+use super::options::{GRACE, NEVER, Options, Output};
 use super::output::Printing;
 use super::printer::Collected;
 use super::slots::Slots;
-use super::spool::{Budget, Spool};
+use super::spool::Spool;
 use super::target::Target;
-use super::times::NEVER;
 use rustix::buffer::spare_capacity;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -37,9 +34,8 @@ const READ: usize = 8 * 1024;
 pub(super) struct Shared {
     pub(super) options: Options,
     pub(super) slots: Arc<Slots>,
-    pub(super) budget: Budget,
     pub(super) output: Arc<Printing>,
-    pub(super) events: Sender,
+    pub(super) events: Events,
     /// Jobs whose commands were ended because they wanted the terminal.
     pub(super) wanted_terminal: Mutex<BTreeSet<u64>>,
 }
@@ -69,17 +65,8 @@ impl Shared {
     }
 }
 
-/// A started command.
-pub(super) struct Running {
-    pub(super) job: Arc<Job>,
-    pub(super) child: Child,
-    pub(super) target: Target,
-    pub(super) slot: u32,
-}
-
 /// Attends to the command until its end, prints its output, and sends how it ended.
-pub(super) async fn attend(shared: Arc<Shared>, running: Running) {
-    let Running { job, mut child, target, slot } = running;
+pub(super) async fn attend(shared: Arc<Shared>, job: Arc<Job>, mut child: Child, target: Target, slot: u32) {
     let mut streams = Streams::new(&shared, &job, &mut child);
     let outcome = watch(&shared, &job, &mut child, target, &mut streams).await;
     // Frees a file descriptor before something waits for one.
@@ -125,7 +112,7 @@ async fn live(shared: &Arc<Shared>, child: &mut Child, target: Target) -> End {
     if let Some(status) = ended_within(shared, child, timeout).await {
         return End { status, kill_at: None };
     }
-    let grace = shared.options.times.grace;
+    let grace = GRACE * shared.options.second;
     target.signal(Signal::TERM);
     target.signal(Signal::CONT);
     let kill_at = Some(shared.slots.ran() + grace);
@@ -152,7 +139,7 @@ async fn listen(shared: &Arc<Shared>, streams: &mut Streams, has_ended: &Notify)
     let mut lost = None;
     let left_behind = async {
         has_ended.notified().await;
-        shared.slots.sleep(shared.options.times.left_behind).await;
+        shared.slots.sleep(shared.options.second).await;
     };
     tokio::pin!(left_behind);
     while !streams.are_closed() {
@@ -181,8 +168,8 @@ async fn end_group(shared: &Arc<Shared>, target: Target, kill_at: Option<Duratio
         if overdue {
             target.signal(Signal::KILL);
         }
-        // What still seems to be there cannot be signalled, or is a zombie and there is no /proc to tell.
-        if (overdue || shared.slots.is_killing()) && now >= *killed_at.get_or_insert(now) + shared.options.times.dying {
+        // A process that still seems to exist cannot be signalled, or is a zombie and there is no /proc to tell.
+        if (overdue || shared.slots.is_killing()) && now >= *killed_at.get_or_insert(now) + shared.options.second {
             break;
         }
         sleep(Duration::from_millis(20)).await;
@@ -234,39 +221,55 @@ impl Streams {
 
 struct Stream<P> {
     pipe: Option<P>,
+    /// All that was written; with lines printed as they come, the line that has not ended yet.
     spool: Spool,
-    lines: Lines,
-    /// With lines printed as they come: the line that has not ended yet.
-    partial: Option<Partial>,
+    tag: Option<Vec<u8>>,
+    /// Whether the next byte begins a line.
+    at_start: bool,
+    by_line: bool,
     is_stdout: bool,
 }
 
 impl<P: AsyncRead + AsFd + Unpin> Stream<P> {
     fn new(shared: &Arc<Shared>, job: &Job, pipe: Option<P>, is_stdout: bool) -> Self {
         let tag = shared.options.tag.then(|| shared.output.tag(job, is_stdout));
-        let partial = (shared.options.output == Output::Lines).then(|| Partial::new(&shared.budget));
-        Stream { pipe, spool: Spool::new(&shared.budget), lines: Lines::new(tag.as_deref()), partial, is_stdout }
+        let by_line = shared.options.output == Output::Lines;
+        Stream { pipe, spool: Spool::default(), tag, at_start: true, by_line, is_stdout }
     }
 
-    /// Takes what was read. Closes the pipe at its end.
+    /// Takes the bytes that were read. Closes the pipe at its end.
     async fn take(&mut self, shared: &Arc<Shared>, read: io::Result<usize>, buffer: &mut Vec<u8>) -> io::Result<()> {
-        match read {
-            Ok(0) => self.pipe = None,
-            Ok(_) => {
-                let tagged = self.lines.tagged(buffer).into_owned();
-                buffer.clear();
-                self.keep(shared, &tagged).await?;
-            }
-            Err(error) => {
-                self.pipe = None;
-                return Err(error);
-            }
+        if !matches!(read, Ok(1..)) {
+            self.pipe = None;
+            return read.map(drop);
         }
-        Ok(())
+        let bytes = std::mem::take(buffer);
+        let bytes = self.tagged(bytes);
+        let whole = memchr::memrchr(b'\n', &bytes).filter(|_| self.by_line).map_or(0, |last| last + 1);
+        let (ended, begun) = bytes.split_at(whole);
+        self.spool.add(ended)?;
+        if ended.is_empty() {
+            return self.spool.add(begun);
+        }
+        let lines = std::mem::take(&mut self.spool);
+        self.spool.add(begun)?;
+        shared.output.print_lines(lines, self.is_stdout).await
     }
 
-    /// Takes what is in the pipe now. We may not have come to it because of a slow reader or a stop, and the runtime may not
-    /// know of it yet.
+    /// `bytes` with the tag before each line that begins in them.
+    fn tagged(&mut self, bytes: Vec<u8>) -> Vec<u8> {
+        let was_at_start = std::mem::replace(&mut self.at_start, bytes.ends_with(b"\n"));
+        let Some(tag) = &self.tag else { return bytes };
+        let mut text = Vec::with_capacity(bytes.len() + tag.len());
+        for (place, line) in bytes.split_inclusive(|&byte| byte == b'\n').enumerate() {
+            text.extend_from_slice(if place > 0 || was_at_start { tag } else { b"" });
+            text.extend_from_slice(line);
+        }
+        text
+    }
+
+    /// Takes the bytes that are in the pipe now. We may not have read them yet because of a slow reader or a stop, and the
+    /// runtime may not know of them yet.
     async fn drain(&mut self, shared: &Arc<Shared>) -> io::Result<()> {
         let (mut buffer, mut taken) = (Vec::new(), 0);
         while let Some(pipe) = self.pipe.as_ref().filter(|_| taken < IN_A_PIPE) {
@@ -283,21 +286,15 @@ impl<P: AsyncRead + AsFd + Unpin> Stream<P> {
         Ok(())
     }
 
-    async fn keep(&mut self, shared: &Arc<Shared>, bytes: &[u8]) -> io::Result<()> {
-        let Some(partial) = &mut self.partial else { return self.spool.add(bytes) };
-        match partial.take_whole(bytes, &shared.budget)? {
-            Some(lines) => shared.output.print_lines(lines, self.is_stdout).await,
-            None => Ok(()),
-        }
-    }
-
     /// Ends a last line that has no newline, so that the next command's output begins on a new line.
     async fn close(&mut self, shared: &Arc<Shared>) -> io::Result<()> {
-        let Some(partial) = &mut self.partial else {
-            return if self.lines.is_open() { self.spool.add(b"\n") } else { Ok(()) };
-        };
-        let rest = partial.rest(&shared.budget)?;
-        shared.output.print_lines(rest, self.is_stdout).await
+        if !self.at_start && (self.by_line || self.tag.is_some()) {
+            self.spool.add(b"\n")?;
+        }
+        if self.by_line {
+            return shared.output.print_lines(std::mem::take(&mut self.spool), self.is_stdout).await;
+        }
+        Ok(())
     }
 }
 
@@ -312,9 +309,24 @@ async fn read_some(pipe: &mut Option<impl AsyncRead + Unpin>, buffer: &mut Vec<u
     }
 }
 
-/// Whether nobody will ever read what is written to `fd`: a pipe without readers has `POLLERR` (poll(2)).
+/// Whether `fd` has no reader any more: a pipe without readers has `POLLERR` (poll(2)).
 fn has_no_reader(fd: impl AsFd) -> bool {
     let mut fds = [PollFd::new(&fd, PollFlags::OUT)];
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
     poll(&mut fds, Some(&now)).is_ok_and(|_| fds[0].revents().contains(PollFlags::ERR))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_line_is_tagged_once_wherever_it_is_cut() {
+        let (pipe, spool, tag) = (None::<tokio::process::ChildStdout>, Spool::default(), Some(b"u\t".to_vec()));
+        let mut stream = Stream { pipe, spool, tag, at_start: true, by_line: false, is_stdout: true };
+        let text: Vec<u8> =
+            ["a\nb", "c", "\n\nd"].iter().flat_map(|text| stream.tagged(text.as_bytes().to_vec())).collect();
+        assert_eq!(text, b"u\ta\nu\tbc\nu\t\nu\td");
+        assert!(!stream.at_start);
+    }
 }

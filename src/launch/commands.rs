@@ -1,19 +1,16 @@
 //! The sink: takes jobs from the pump, has a command started for each, and ends them when asked to.
 
-use super::child::{self, Running, Shared};
-use super::event::{Event, Sender};
-use super::job::{Batches, Job, Shape};
-use super::loads::{Load, Loads};
-use super::options::{Options, Output};
-use super::outcome::Outcome;
+use super::child::{self, Shared};
+use super::event::{Event, Events};
+use super::job::{Batches, Job, Outcome, Shape};
+use super::options::{NEVER, Options, Output};
 use super::output::{Printing, Screen};
 use super::printer::Collected;
 use super::slots::{self, Slots};
-use super::spool::{Budget, MEMORY, Spool};
+use super::spool::Spool;
 use super::target::Target;
 use super::template::Words;
 use super::temporary::is_shortage;
-use super::times::NEVER;
 use crate::clock::with_usual_slack;
 use crate::flow::framing::Buffer;
 use crate::flow::{Filled, Flow, FlowError, Passed, Source};
@@ -27,14 +24,14 @@ use std::os::unix::net::UnixStream;
 use std::process::Stdio;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use tokio::process::{Child, Command};
 
 /// Before a command: it will ignore SIGPIPE. Rust's library has that signal end whatever it starts; a shell that becomes the
 /// command can ignore it.
 pub const IGNORING_SIGPIPE: [&str; 3] = ["/bin/sh", "-c", "trap '' PIPE; exec \"$0\" \"$@\""];
 
-/// Threads that may be blocked by who does not read what we write: more would only take memory.
+/// Threads that may be blocked by readers that do not read: more would only take memory.
 const BLOCKED: usize = 8;
 
 /// What fits into any pipe before somebody reads it: one page (pipe(7)).
@@ -44,7 +41,6 @@ const FITS_A_PIPE: u64 = 4096;
 #[derive(Clone)]
 pub struct Launcher {
     shared: Arc<Shared>,
-    loads: Arc<Loads>,
     tasks: tokio::runtime::Handle,
 }
 
@@ -60,10 +56,10 @@ impl Launcher {
     ///
     /// # Errors
     /// The system gives us no threads, none more for the caller, no process for a command, or no way to wait for events.
-    pub fn new(options: Options, screen: Arc<dyn Screen>, events: Sender) -> io::Result<Self> {
+    pub fn new(options: Options, screen: Arc<dyn Screen>, events: Events) -> io::Result<Self> {
         let mut runtime = tokio::runtime::Builder::new_multi_thread();
         runtime.worker_threads(slots::STARTERS).thread_name("children").enable_all();
-        // A thread that has gone could not be had again where there is no room for one.
+        // A thread that has ended might not be replaced: the system may have no room for a new one.
         runtime.max_blocking_threads(BLOCKED).thread_keep_alive(NEVER);
         expect_room_for_a_runtime()?;
         // Its threads hand their timer slack down to the commands they start. One to print is there from now on; any thread
@@ -75,9 +71,8 @@ impl Launcher {
         std::mem::forget(runtime);
         let slots = Arc::new(Slots::new(options.jobs, options.burst));
         let output = Arc::new(Printing::new(&options, screen, Arc::clone(&slots), events.clone()));
-        let (loads, budget, wanted_terminal) = (Arc::default(), Budget::new(MEMORY), Mutex::default());
-        let shared = Arc::new(Shared { options, slots, budget, output, events, wanted_terminal });
-        Ok(Launcher { shared, loads, tasks })
+        let shared = Arc::new(Shared { options, slots, output, events, wanted_terminal: Mutex::default() });
+        Ok(Launcher { shared, tasks })
     }
 
     /// For the time when nothing runs yet, and all else is open: without this room each command would fail.
@@ -90,59 +85,16 @@ impl Launcher {
         (0..pipes).map(|_| io::pipe()).collect::<io::Result<Vec<_>>>().map(drop)
     }
 
-    /// Commands that run now.
+    /// The commands that run.
     #[must_use]
-    pub fn running(&self) -> u64 {
-        self.shared.slots.count()
-    }
-
-    /// Nothing starts any more; whether that is news.
-    #[must_use = "only who stops it first may end it"]
-    pub fn stop(&self) -> bool {
-        self.shared.slots.stop()
-    }
-
-    /// Sends a signal to every command, and to those that are just starting.
-    pub fn end_with(&self, signal: Signal) {
-        self.shared.slots.signal(signal, true);
-        self.shared.slots.signal(Signal::CONT, false);
-    }
-
-    /// Somebody else has sent every command a signal: whatever it started and does not end is waited for.
-    pub fn others_end_them(&self) {
-        self.shared.slots.remember_relatives();
-    }
-
-    /// Stops every command, those that are just starting, too.
-    pub fn suspend(&self) {
-        self.shared.slots.suspend();
-    }
-
-    /// Lets every command go on.
-    pub fn resume(&self) {
-        self.shared.slots.resume();
-    }
-
-    /// Has starts go on that were stopped together with us: until then whoever starts them is blocked.
-    pub fn release_stopped_starts(&self) {
-        self.shared.slots.release_stopped_starts();
-    }
-
-    /// Returns when no command runs.
-    pub fn drain(&self) {
-        self.shared.slots.drain();
+    pub fn slots(&self) -> &Slots {
+        &self.shared.slots
     }
 
     /// Returns when every event so far was told to the user.
     pub fn flush(&self) {
         // An error says that it was told.
         let _ = self.shared.events.send_and_wait(Event::Flush).blocking_recv();
-    }
-
-    /// Whether no command runs, after `time` at the latest.
-    #[must_use]
-    pub fn drains_within(&self, time: Duration) -> bool {
-        self.shared.slots.drains_within(time)
     }
 
     /// Ends the commands that were stopped for wanting the terminal, which they will not get.
@@ -161,54 +113,45 @@ impl Launcher {
 
     /// Has the command for `job` started: by a task, as starting takes a while and several can start at once.
     fn start(&self, mut job: Job) {
-        let load = self.loads.take(self.memory_to_start(&job));
+        let options = &self.shared.options;
         let refused = job.refused();
         if refused.is_none() {
-            self.shared.output.trace(self.shared.options.template.fill(&job.units));
+            self.shared.output.screen.trace(options.template.fill(&job.units));
         }
         let slot = self.shared.slots.take(job.seq);
-        let loaded = match refused {
-            None => Ok((self.command(self.shared.options.template.fill(&job.units)), load)),
-            Some(outcome) => Err(outcome),
-        };
+        // Built on this thread, so that all of its memory comes from one allocator arena.
+        let command = refused.map_or_else(|| Ok(self.command(options.template.fill(&job.units))), Err);
         // The command has copies. The first may stand in a tag, or be the name of the command.
-        job.forget_units(self.shared.options.tag || self.shared.options.template.name().is_none());
+        job.forget_units(options.tag || options.template.name().is_none());
         let (input, job) = (job.input.take(), Arc::new(job));
         self.shared.events.send(Event::Started { job: Arc::clone(&job), at: Instant::now() });
         let launcher = self.clone();
         self.tasks.spawn(async move {
             let shared = Arc::clone(&launcher.shared);
-            let started = match loaded {
-                Ok((command, load)) => launcher.spawn(job.seq, input, command, load, slot).await,
+            let started = match command {
+                Ok(command) => launcher.spawn(job.seq, input, command, slot).await,
                 Err(outcome) => Err(outcome),
             };
             match started {
                 Ok((child, target)) => {
                     // It may have been stopped before anybody knew it.
                     launcher.end_who_wants_the_terminal(job.seq, target);
-                    child::attend(shared, Running { job, child, target, slot }).await;
+                    child::attend(shared, job, child, target, slot).await;
                 }
                 Err(outcome) => {
-                    let nothing = Collected { out: Spool::new(&shared.budget), err: Spool::new(&shared.budget) };
-                    let printed = shared.output.print(job.seq, nothing).await;
+                    let printed = shared.output.print(job.seq, Collected::default()).await;
                     shared.ended(job, outcome, printed, slot).await;
                 }
             }
         });
     }
 
-    fn memory_to_start(&self, job: &Job) -> usize {
-        self.shared.options.template.fill(&job.units).memory()
-    }
-
-    /// Starts the command, which is made on the pump's thread, so that what it takes of memory comes from one place. It is
-    /// gone, and its `load` given back, when it has started.
+    /// Starts the command, and frees its memory.
     async fn spawn(
         &self,
         seq: u64,
         input: Option<Spool>,
         mut command: Command,
-        _load: Option<Load>,
         slot: u32,
     ) -> Result<(Child, Target), Outcome> {
         command.env("THROTTLE_SEQ", seq.to_string()).env("THROTTLE_SLOT", slot.to_string());
@@ -234,7 +177,7 @@ impl Launcher {
     fn command(&self, words: Words<'_>) -> Command {
         let options = &self.shared.options;
         let mut words = words.iter();
-        // There always is one: no template is empty, and where the first word is {} there is a unit.
+        // There always is one: no template is empty, and if the first word is {} there is a unit.
         let name = words.next().unwrap_or(Cow::Borrowed(OsStr::new("")));
         let program = options.program.as_deref().unwrap_or(&name);
         let mut command = if options.ignore_sigpipe { ignoring_sigpipe(program) } else { Command::new(program) };
@@ -265,7 +208,7 @@ fn ignoring_sigpipe(program: &OsStr) -> Command {
     command
 }
 
-/// tokio panics where it cannot open the six files it waits with (two pairs and a copy of one end of each, so far) or start
+/// tokio panics if it cannot open the six files it waits with (two pairs and a copy of one end of each, so far) or start
 /// its threads, instead of saying so. A command's process counts as a thread does (`RLIMIT_NPROC`, getrlimit(2)).
 fn expect_room_for_a_runtime() -> io::Result<()> {
     let pairs: io::Result<Vec<_>> = (0..3).map(|_| UnixStream::pair()).collect();
@@ -310,8 +253,7 @@ pub struct Launching<R> {
 impl<R: Source> Launching<R> {
     /// Commands for what `source` gives, framed by `buffer`.
     pub fn new(source: R, buffer: Buffer, shape: Shape, launcher: Launcher) -> Self {
-        let budget = launcher.shared.budget.clone();
-        let batches = Batches::new(source, buffer, shape, &launcher.shared.options.template, budget);
+        let batches = Batches::new(source, buffer, shape, &launcher.shared.options.template);
         Launching { batches, launcher, told: 0 }
     }
 
@@ -338,7 +280,7 @@ impl<R: Source> Launching<R> {
 }
 
 impl<R: Source> Flow for Launching<R> {
-    /// Where the system has no room for what is read, it may have when a command has ended.
+    /// If the system has no room for the units, waits until a command has ended.
     fn fill(&mut self, wait: bool) -> Result<Filled, FlowError> {
         match self.cut_or_read(wait) {
             Err(FlowError::Hold(error)) if is_shortage(&error) => match wait {
@@ -366,8 +308,6 @@ impl<R: Source> Flow for Launching<R> {
     fn ready(&mut self) -> Result<u64, FlowError> {
         self.batches.cut_ahead();
         self.tell_next();
-        let load = self.batches.peek().map_or(0, |job| self.launcher.memory_to_start(job));
-        self.launcher.loads.wait_for(load);
         Ok(self.launcher.shared.slots.wait())
     }
 

@@ -4,8 +4,7 @@
 //! wait a moment and are received together; every other event wakes the receiver at once. A sender that must not go on
 //! before the event was told to the user waits for its [`Told`] to be dropped: so what is not read stays bounded.
 
-use super::job::Job;
-use super::outcome::Outcome;
+use super::job::{Job, Outcome};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
@@ -63,17 +62,14 @@ impl Event {
 }
 
 /// To be dropped once the event was told to the user: the sender waits for that.
-#[derive(Debug)]
-pub struct Told(#[allow(dead_code, reason = "it is there to be dropped")] oneshot::Sender<()>);
+pub type Told = oneshot::Sender<()>;
 
 /// An event, and who waits until it was told.
 pub type Sent = (Event, Option<Told>);
 
-#[derive(Debug, Default)]
-struct Queue {
-    state: Mutex<State>,
-    changed: Condvar,
-}
+/// A queue of events. Its clones are the same queue.
+#[derive(Clone, Debug, Default)]
+pub struct Events(Arc<(Mutex<State>, Condvar)>);
 
 #[derive(Debug, Default)]
 struct State {
@@ -81,28 +77,7 @@ struct State {
     is_urgent: bool,
 }
 
-impl Queue {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// Sends events.
-#[derive(Clone, Debug)]
-pub struct Sender(Arc<Queue>);
-
-/// Receives events.
-#[derive(Debug)]
-pub struct Receiver(Arc<Queue>);
-
-/// Both ends of a new queue of events.
-#[must_use]
-pub fn events() -> (Sender, Receiver) {
-    let queue = Arc::new(Queue::default());
-    (Sender(Arc::clone(&queue)), Receiver(queue))
-}
-
-impl Sender {
+impl Events {
     pub(super) fn send(&self, event: Event) {
         self.push(event, None);
     }
@@ -110,31 +85,34 @@ impl Sender {
     /// Sends `event`; the result is ready once it was told.
     pub(super) fn send_and_wait(&self, event: Event) -> oneshot::Receiver<()> {
         let (told, waits) = oneshot::channel();
-        self.push(event, Some(Told(told)));
+        self.push(event, Some(told));
         waits
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn push(&self, event: Event, told: Option<Told>) {
         let is_urgent = event.is_urgent();
-        let mut state = self.0.lock();
+        let mut state = self.lock();
         state.is_urgent |= is_urgent;
         state.waiting.push((event, told));
         let count = state.waiting.len();
         drop(state);
         if is_urgent || count == 1 || count == BATCH {
-            self.0.changed.notify_one();
+            self.0.1.notify_one();
         }
     }
-}
 
-impl Receiver {
     /// The events sent since the last call, in order. Waits until there is one, and for ordinary ones a moment longer.
+    /// There is one receiver.
     #[must_use]
     pub fn receive(&self) -> Vec<Sent> {
         let nothing = |state: &mut State| state.waiting.is_empty();
-        let state = self.0.changed.wait_while(self.0.lock(), nothing).unwrap_or_else(PoisonError::into_inner);
+        let state = self.0.1.wait_while(self.lock(), nothing).unwrap_or_else(PoisonError::into_inner);
         let may_wait = |state: &mut State| !state.is_urgent && state.waiting.len() < BATCH;
-        let waited = self.0.changed.wait_timeout_while(state, DELAY, may_wait);
+        let waited = self.0.1.wait_timeout_while(state, DELAY, may_wait);
         let mut state = waited.unwrap_or_else(PoisonError::into_inner).0;
         state.is_urgent = false;
         std::mem::take(&mut state.waiting)
@@ -150,23 +128,23 @@ mod tests {
     }
 
     #[test]
-    fn ordinary_events_wait_and_an_urgent_one_brings_them_along_in_order() {
-        let (sender, receiver) = events();
-        sender.send(next(1));
+    fn ordinary_events_are_delayed_until_an_urgent_one_comes() {
+        let events = Events::default();
+        events.send(next(1));
         let sent = Instant::now();
-        assert_eq!(receiver.receive().len(), 1);
+        assert_eq!(events.receive().len(), 1);
         assert!(sent.elapsed() >= DELAY);
-        sender.send(next(2));
-        sender.send(Event::ReaderGone);
-        let batch = receiver.receive();
+        events.send(next(2));
+        events.send(Event::ReaderGone);
+        let batch = events.receive();
         assert!(matches!(batch[..], [(Event::Next { skipped: 2, .. }, None), (Event::ReaderGone, None)]));
     }
 
     #[test]
     fn a_sender_that_waits_goes_on_when_its_event_was_told() {
-        let (sender, receiver) = events();
-        let mut waits = sender.send_and_wait(Event::Flush);
-        let batch = receiver.receive();
+        let events = Events::default();
+        let mut waits = events.send_and_wait(Event::Flush);
+        let batch = events.receive();
         assert_eq!(waits.try_recv(), Err(oneshot::error::TryRecvError::Empty));
         drop(batch);
         assert_eq!(waits.try_recv(), Err(oneshot::error::TryRecvError::Closed));

@@ -1,14 +1,14 @@
 //! Input cut into jobs: one command's worth of units each.
 
 use super::names::Names;
-use super::outcome::Outcome;
-use super::spool::{Budget, Spool};
+use super::spool::Spool;
 use super::template::Template;
 use super::units::{LONGEST_UNIT, Units, size_of_word};
 use crate::flow::framing::Buffer;
 use crate::flow::{Filled, FlowError, Passed, Source};
 use std::collections::VecDeque;
 use std::io;
+use std::ops::RangeInclusive;
 
 /// How many jobs are cut ahead of their launch.
 const AHEAD: usize = 64;
@@ -17,15 +17,16 @@ const AHEAD: usize = 64;
 const MEMORY_AHEAD: usize = 128 * 1024;
 
 /// One command's worth of units.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Job {
     /// Counted from 1.
-    pub(super) seq: u64,
-    /// What stands for its units in the command.
-    pub(super) units: Units,
-    /// What goes to its standard input.
+    pub seq: u64,
+    /// The units that the command gets as arguments.
+    pub units: Units,
+    /// Its units, by number and beginning.
+    pub names: Names,
+    /// The units that go to its standard input.
     pub(super) input: Option<Spool>,
-    pub(super) names: Names,
     /// Whether a unit is too long to be an argument.
     pub(super) too_long: bool,
     /// The bytes of input that it took, those of blank units before it included.
@@ -33,28 +34,10 @@ pub struct Job {
 }
 
 impl Job {
-    /// Counted from 1.
-    #[must_use]
-    pub fn seq(&self) -> u64 {
-        self.seq
-    }
-
     /// The beginning of its first unit.
     #[must_use]
     pub fn name(&self) -> &[u8] {
         self.names.iter().next().map_or(&[], |(_, name)| name)
-    }
-
-    /// Its units, by number and beginning.
-    #[must_use]
-    pub fn names(&self) -> &Names {
-        &self.names
-    }
-
-    /// What stands for its units in the command.
-    #[must_use]
-    pub fn units(&self) -> &Units {
-        &self.units
     }
 
     /// Drops the units, but for the first if that is named in full later.
@@ -72,8 +55,36 @@ impl Job {
     }
 
     fn memory(&self) -> usize {
-        self.units.memory() + self.names.memory()
+        let input = self.input.as_ref().and_then(Spool::in_memory).map_or(0, <[u8]>::len);
+        self.units.memory() + self.names.memory() + input
     }
+}
+
+/// How a command ended.
+#[derive(Debug)]
+pub enum Outcome {
+    /// It exited 0.
+    Ok,
+    /// It exited with another code.
+    Exited(i32),
+    /// A signal killed it.
+    Killed(i32),
+    /// It was ended because it took too long.
+    TimedOut,
+    /// It was stopped because it wanted the terminal, and then ended.
+    WantedTerminal,
+    /// There is no such command.
+    NotFound(io::Error),
+    /// It could not be started.
+    CannotRun(io::Error),
+    /// A unit is too long to be an argument.
+    TooLong,
+    /// A unit has a NUL byte, which no argument can hold.
+    HasNul,
+    /// Its standard input could not be held until it started.
+    InputLost(io::Error),
+    /// It ran, but its output could not be held or passed on.
+    OutputLost(io::Error),
 }
 
 /// How units become jobs.
@@ -93,49 +104,27 @@ pub(super) struct Batches<R> {
     source: R,
     buffer: Buffer,
     shape: Shape,
-    budget: Budget,
     /// What the units of one job may take of all arguments, each with its end and the pointer to it.
     room: usize,
     ready: VecDeque<Job>,
-    /// The memory that they take.
-    memory: usize,
-    /// The bytes of input that they took.
-    bytes: u64,
     /// The job being gathered.
-    open: Option<Job>,
+    open: Job,
+    /// Its units so far, and what they take of all arguments.
     gathered: u64,
     size: usize,
-    /// The bytes of input since the last job that is ready.
-    taken: u64,
     /// Units so far, blank ones included.
     units: u64,
     /// Whether a unit is passed in pieces.
     in_pieces: bool,
-    seq: u64,
     skipped: u64,
 }
 
 impl<R: Source> Batches<R> {
-    pub(super) fn new(source: R, buffer: Buffer, shape: Shape, template: &Template, budget: Budget) -> Self {
+    pub(super) fn new(source: R, buffer: Buffer, shape: Shape, template: &Template) -> Self {
         let (room, ready) = (template.room_for_units(), VecDeque::with_capacity(AHEAD));
-        Batches {
-            source,
-            buffer,
-            shape,
-            budget,
-            room,
-            ready,
-            memory: 0,
-            bytes: 0,
-            open: None,
-            gathered: 0,
-            size: 0,
-            taken: 0,
-            units: 0,
-            in_pieces: false,
-            seq: 0,
-            skipped: 0,
-        }
+        let open = Job { seq: 1, ..Job::default() };
+        let (gathered, size, units, in_pieces, skipped) = (0, 0, 0, false, 0);
+        Batches { source, buffer, shape, room, ready, open, gathered, size, units, in_pieces, skipped }
     }
 
     pub(super) fn waiting(&self) -> u64 {
@@ -143,20 +132,17 @@ impl<R: Source> Batches<R> {
     }
 
     pub(super) fn next(&mut self) -> Option<Job> {
-        let job = self.ready.pop_front()?;
-        self.memory -= job.memory();
-        self.bytes -= job.length;
-        Some(job)
+        self.ready.pop_front()
     }
 
     /// The jobs that are ready.
     pub(super) fn read_ahead(&self) -> Passed {
-        Passed { units: self.waiting(), bytes: self.bytes }
+        Passed { units: self.waiting(), bytes: self.ready.iter().map(|job| job.length).sum() }
     }
 
     /// The next job: one that is ready, or at least begun.
     pub(super) fn peek(&self) -> Option<&Job> {
-        self.ready.front().or(self.open.as_ref())
+        self.ready.front().or_else(|| self.has_begun().then_some(&self.open))
     }
 
     /// Blank units left out so far.
@@ -168,7 +154,7 @@ impl<R: Source> Batches<R> {
         if self.cut()? { Ok(Filled::Some) } else { self.read(wait) }
     }
 
-    /// Reads what is to be cut next.
+    /// Reads more input.
     pub(super) fn read(&mut self, wait: bool) -> Result<Filled, FlowError> {
         if !self.may_cut() {
             return Ok(Filled::Nothing);
@@ -188,7 +174,7 @@ impl<R: Source> Batches<R> {
     /// are needed: they may take a file each.
     pub(super) fn cut_ahead(&mut self) {
         if !self.shape.to_stdin && self.ready.len() < AHEAD / 2 {
-            // Nothing that is kept in memory can fail; what does fails again when it is needed.
+            // An error comes again when the unit is needed.
             let _ = self.cut();
         }
     }
@@ -210,8 +196,9 @@ impl<R: Source> Batches<R> {
 
     /// A job too large for memory is enough ahead: more would only take more disk, and a file each.
     fn may_cut(&self) -> bool {
-        let is_in_file = |job: &Job| job.input.as_ref().is_some_and(Spool::is_in_file);
-        self.ready.len() < AHEAD && self.memory < MEMORY_AHEAD && !self.ready.back().is_some_and(is_in_file)
+        let is_in_file = |job: &Job| job.input.as_ref().is_some_and(|input| input.in_memory().is_none());
+        let memory: usize = self.ready.iter().map(Job::memory).sum();
+        self.ready.len() < AHEAD && memory < MEMORY_AHEAD && !self.ready.back().is_some_and(is_in_file)
     }
 
     fn holds_something(&self) -> bool {
@@ -219,87 +206,72 @@ impl<R: Source> Batches<R> {
     }
 
     fn take_unit(&mut self) -> io::Result<()> {
-        let unit = self.buffer.run(1);
-        let (text, length) = (trimmed(unit, self.buffer.delimiter()), unit.len());
-        if text.is_empty() && self.shape.skip_blank {
-            self.skipped += 1;
-            self.release(length);
-            return Ok(());
-        }
-        let size = size_of_word(text.len());
-        if !self.shape.to_stdin && self.size + size > self.room {
+        let (unit, delimiter) = (self.buffer.run(1), self.buffer.delimiter());
+        let (text, length) = (trimmed(unit, delimiter), unit.len());
+        let (size, is_blank) = (size_of_word(text.len()), text.is_empty() && self.shape.skip_blank);
+        if !is_blank && !self.shape.to_stdin && self.size + size > self.room {
             self.close();
         }
-        let unit = self.buffer.run(1);
-        let text = trimmed(unit, self.buffer.delimiter());
-        let job = self.open.get_or_insert_with(|| new_job(&mut self.seq));
-        job.names.push(self.units + 1, text);
-        self.size += size;
-        if self.shape.to_stdin {
-            job.input.get_or_insert_with(|| Spool::new(&self.budget)).add(unit)?;
-        } else if text.len() > LONGEST_UNIT {
-            job.too_long = true;
-        } else if self.shape.max_args > 0 {
-            job.units.push(text);
+        if is_blank {
+            self.skipped += 1;
+        } else {
+            let unit = self.buffer.run(1);
+            let text = trimmed(unit, delimiter);
+            self.open.names.push(self.units + 1, text);
+            self.size += size;
+            if self.shape.to_stdin {
+                self.open.input.get_or_insert_default().add(unit)?;
+            } else if text.len() > LONGEST_UNIT {
+                self.open.too_long = true;
+            } else if self.shape.max_args > 0 {
+                self.open.units.push(text);
+            }
         }
-        self.release(length);
-        self.unit_taken();
+        self.buffer.release_run(1, length);
+        self.count(length, true, !is_blank);
         Ok(())
     }
 
     /// Takes a piece of a unit that outgrew the buffer. Standard input gets it; as an argument it is too long.
     fn take_piece(&mut self) -> io::Result<()> {
         let (piece, last) = self.buffer.piece();
-        let job = self.open.get_or_insert_with(|| new_job(&mut self.seq));
-        job.names.push(self.units + 1, piece);
+        self.open.names.push(self.units + 1, piece);
         if self.shape.to_stdin {
-            job.input.get_or_insert_with(|| Spool::new(&self.budget)).add(piece)?;
+            self.open.input.get_or_insert_default().add(piece)?;
         } else {
-            job.too_long = true;
+            self.open.too_long = true;
         }
-        self.taken += piece.len() as u64;
-        self.units += u64::from(last);
+        let length = piece.len();
         self.buffer.release_piece();
         self.in_pieces = !last;
-        if last {
-            self.unit_taken();
-        }
+        self.count(length, last, last);
         Ok(())
     }
 
-    /// Releases a unit from the buffer.
-    fn release(&mut self, bytes: usize) {
-        self.buffer.release_run(1, bytes);
-        self.units += 1;
-        self.taken += bytes as u64;
-    }
-
-    fn unit_taken(&mut self) {
-        self.gathered += 1;
+    /// Counts bytes that were taken, and whether they end a unit, and one of the open job.
+    fn count(&mut self, bytes: usize, ends_unit: bool, is_gathered: bool) {
+        self.open.length += bytes as u64;
+        self.units += u64::from(ends_unit);
+        self.gathered += u64::from(is_gathered);
         if self.gathered >= self.shape.max_args.max(1) {
             self.close();
         }
     }
 
+    fn has_begun(&self) -> bool {
+        self.open.names.last().is_some()
+    }
+
     /// Makes the job being gathered ready. Returns whether there was one.
     fn close(&mut self) -> bool {
         (self.gathered, self.size, self.in_pieces) = (0, 0, false);
-        match self.open.take() {
-            Some(mut job) => {
-                job.length = std::mem::take(&mut self.taken);
-                self.memory += job.memory();
-                self.bytes += job.length;
-                self.ready.push_back(job);
-                true
-            }
-            None => false,
+        let has_begun = self.has_begun();
+        if has_begun {
+            let next = Job { seq: self.open.seq + 1, ..Job::default() };
+            self.ready.push_back(std::mem::replace(&mut self.open, next));
         }
+        has_begun
     }
-}
-
-fn new_job(seq: &mut u64) -> Job {
-    *seq += 1;
-    Job { seq: *seq, units: Units::default(), input: None, names: Names::default(), too_long: false, length: 0 }
 }
 
 /// A unit without its delimiter.
@@ -312,32 +284,25 @@ fn trimmed(unit: &[u8], delimiter: Option<u8>) -> &[u8] {
 
 /// The numbers from 1 to N, as lines.
 #[derive(Debug)]
-pub struct Numbers {
-    next: u64,
-    /// `None`: without end.
-    last: Option<u64>,
-}
+pub struct Numbers(RangeInclusive<u64>);
 
 impl Numbers {
     /// From 1 to `last`, or without end.
     #[must_use]
     pub fn to(last: Option<u64>) -> Self {
-        Numbers { next: 1, last }
+        Numbers(1..=last.unwrap_or(u64::MAX))
     }
 }
 
 impl Source for Numbers {
     fn read(&mut self, space: &mut [u8], _: bool) -> io::Result<Option<usize>> {
         let mut length = 0;
-        while self.last.is_none_or(|last| self.next <= last) {
-            let line = format!("{}\n", self.next);
+        while !self.0.is_empty() && length <= 4096 {
+            let line = format!("{}\n", self.0.start());
             let Some(room) = space.get_mut(length..length + line.len()) else { break };
             room.copy_from_slice(line.as_bytes());
             length += line.len();
-            self.next += 1;
-            if length > 4096 {
-                break;
-            }
+            self.0.next();
         }
         Ok(Some(length))
     }
@@ -368,7 +333,7 @@ mod tests {
     fn jobs(input: &[u8], size: usize, max_args: u64, to_stdin: bool, skip_blank: bool) -> (Vec<Job>, u64) {
         let shape = Shape { max_args, to_stdin, skip_blank };
         let buffer = Buffer::new(Framing::EndedBy(b'\n'), size);
-        let mut batches = Batches::new(Bytes(input.to_vec(), 7), buffer, shape, &template(), Budget::new(1 << 20));
+        let mut batches = Batches::new(Bytes(input.to_vec(), 7), buffer, shape, &template());
         let mut jobs = Vec::new();
         while batches.fill(true).unwrap() != Filled::End {
             jobs.extend(std::iter::from_fn(|| batches.next()));
@@ -392,7 +357,7 @@ mod tests {
     #[test]
     fn a_job_has_its_number_of_units_or_what_is_left() {
         let (found, _) = jobs(b"1\n2\n3\n4\n5\n", 100, 2, false, true);
-        let lengths: Vec<usize> = found.iter().map(|job| job.units.count()).collect();
+        let lengths: Vec<usize> = found.iter().map(|job| job.units.iter().count()).collect();
         assert_eq!((lengths, found[2].name()), (vec![2, 2, 1], &b"5"[..]));
     }
 
@@ -401,7 +366,7 @@ mod tests {
         let input = [&b"a\n\nb\n"[..], &b"x".repeat(50), b"\n\nc\nd"].concat();
         for size in [10, 1000] {
             let (found, _) = jobs(&input, size, 2, false, true);
-            let numbers = |job: &Job| job.names().iter().map(|(number, _)| number).collect::<Vec<_>>();
+            let numbers = |job: &Job| job.names.iter().map(|(number, _)| number).collect::<Vec<_>>();
             assert_eq!(found.iter().map(numbers).collect::<Vec<_>>(), [vec![1, 3], vec![4, 6], vec![7]], "{size}");
             let lengths: Vec<u64> = found.iter().map(|job| job.length).collect();
             assert_eq!(lengths, [5, 54, 1], "all of the input is some job's");
@@ -428,13 +393,12 @@ mod tests {
     }
 
     #[test]
-    fn numbers_come_from_nowhere() {
+    fn numbers_need_no_input() {
         let mut batches = Batches::new(
             Numbers::to(Some(1000)),
             Buffer::new(Framing::EndedBy(b'\n'), 64),
             Shape { max_args: 1, to_stdin: false, skip_blank: true },
             &template(),
-            Budget::new(0),
         );
         let mut sum = 0;
         while batches.fill(true).unwrap() != Filled::End {

@@ -6,7 +6,7 @@ use std::ops::RangeInclusive;
 /// How much of a unit is kept.
 const LENGTH: usize = 200;
 
-/// What the names of one command's units may take in memory; of the others only the numbers are known.
+/// The memory for the names of one command's units; of the other units only the numbers are kept.
 const MEMORY: usize = 16 * 1024;
 
 /// The units of one command, by their number in the input, from 1, and their beginning.
@@ -18,7 +18,7 @@ pub struct Names {
 }
 
 impl Names {
-    /// Nothing is added where the last one has the same number: it is another piece of that, or another try to keep it.
+    /// Adds nothing if the last one has the same number: then this is another piece of it, or another attempt to hold it.
     pub(super) fn push(&mut self, number: u64, unit: &[u8]) {
         if self.last() == Some(number) {
             return;
@@ -31,7 +31,7 @@ impl Names {
         }
     }
 
-    fn last(&self) -> Option<u64> {
+    pub(super) fn last(&self) -> Option<u64> {
         self.rest.map(|(_, last)| last).or(self.numbers.last().copied())
     }
 
@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_many_units_the_last_are_known_by_number() {
+    fn the_last_of_many_units_are_known_by_number_only() {
         let mut names = Names::default();
         let long = [b'x'; 1000];
         for number in 1..=10_000 {

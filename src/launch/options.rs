@@ -1,9 +1,14 @@
 //! How commands are run.
 
 use super::template::Template;
-use super::times::Times;
 use std::ffi::OsString;
 use std::time::Duration;
+
+/// Longer than any program runs.
+pub(super) const NEVER: Duration = Duration::from_secs(86_400 * 365 * 30);
+
+/// Seconds from TERM to KILL, after a timeout.
+pub(super) const GRACE: u32 = 5;
 
 /// How commands are run.
 #[derive(Clone, Debug)]
@@ -26,8 +31,9 @@ pub struct Options {
     pub in_our_group: bool,
     /// Whether commands ignore SIGPIPE.
     pub ignore_sigpipe: bool,
-    /// How long things are waited for when commands end.
-    pub times: Times,
+    /// One second; shorter in tests. The longest wait for: a process that holds an ended command's output open, the rest of
+    /// a command's group after KILL, and a reader that does not read after that.
+    pub second: Duration,
 }
 
 /// How the output of commands is printed.

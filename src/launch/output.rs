@@ -2,26 +2,25 @@
 //!
 //! A reader that does not read must not hold up timeouts, signals or the second end: only threads made for that may block.
 
-use super::event::{Event, Sender};
+use super::event::{Event, Events};
 use super::job::Job;
-use super::lines::tag;
 use super::options::{Options, Output};
-use super::printer::{Collected, Printer};
+use super::printer::{Collected, Outlets, Printer};
 use super::slots::Slots;
 use super::spool::Spool;
-use super::template::Words;
+use super::template::{Words, printable};
 use super::temporary::TemporaryError;
-use super::times::Times;
 use std::io::{self, ErrorKind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio::time::sleep;
 
-/// What else is shown where commands' output is printed. Called from several threads.
+/// The progress bar and other text beside the commands' output. Called from several threads.
 pub trait Screen: Send + Sync {
-    /// Has `print` write to our standard output or error, beside what is shown there. `print` says whether it has left a
-    /// line open on a terminal. May block.
+    /// Calls `print`, which writes to our standard output or error, with the progress bar out of the way. `print` says
+    /// whether it has left a line open on a terminal. May block.
     fn beside(&self, print: &mut dyn FnMut() -> bool);
     /// Whether something else may be shown, so that nothing may be written without [`beside`](Self::beside).
     fn shows_something(&self) -> bool;
@@ -32,32 +31,34 @@ pub trait Screen: Send + Sync {
 /// Prints what commands wrote.
 pub(super) struct Printing {
     mode: Output,
-    times: Times,
-    screen: Arc<dyn Screen>,
+    /// How long a reader that does not read is waited for once everything was killed.
+    last_wait: Duration,
+    pub(super) screen: Arc<dyn Screen>,
     printer: Mutex<Printer>,
     /// Held while printing may block. The others wait for it without a thread each, which would take memory.
     turn: Arc<Semaphore>,
     slots: Arc<Slots>,
-    events: Sender,
+    events: Events,
     told_of_holding: AtomicBool,
 }
 
 impl Printing {
-    pub(super) fn new(options: &Options, screen: Arc<dyn Screen>, slots: Arc<Slots>, events: Sender) -> Self {
-        let (mode, times) = (options.output, options.times);
+    pub(super) fn new(options: &Options, screen: Arc<dyn Screen>, slots: Arc<Slots>, events: Events) -> Self {
+        let (mode, last_wait) = (options.output, options.second);
         let printer = Mutex::new(Printer::new(mode == Output::InOrder));
         let (turn, told_of_holding) = (Arc::new(Semaphore::new(1)), AtomicBool::new(false));
-        Printing { mode, times, screen, printer, turn, slots, events, told_of_holding }
+        Printing { mode, last_wait, screen, printer, turn, slots, events, told_of_holding }
     }
 
-    pub(super) fn trace(&self, words: Words<'_>) {
-        self.screen.trace(words);
-    }
-
-    /// What stands before each line of a command's output, or of its standard error.
+    /// What stands before each line of a command's output, or of its standard error: its first unit, so that a terminal
+    /// can show it, and a tab.
     pub(super) fn tag(&self, job: &Job, is_stdout: bool) -> Vec<u8> {
-        let on_terminal = self.printer().outlets.is_terminal(is_stdout);
-        tag(job.units.first().unwrap_or(job.name()), on_terminal)
+        let unit = job.units.first().unwrap_or(job.name());
+        let unit = unit.strip_suffix(b"\n").unwrap_or(unit);
+        let shown = || printable(&String::from_utf8_lossy(unit)).into_bytes();
+        let mut tag = if self.printer().outlets.is_terminal(is_stdout) { shown() } else { unit.to_vec() };
+        tag.push(b'\t');
+        tag
     }
 
     /// Prints all that the command of job `seq` wrote, now or in its turn.
@@ -67,7 +68,7 @@ impl Printing {
         }
         match self.print_at_once(result) {
             Ok(printed) => self.note(printed),
-            Err(result) => self.print_with(move |printer| printer.finish(seq, result)).await,
+            Err(result) => self.print_with(move |printer| printer.finish(seq, &result)).await,
         }
     }
 
@@ -76,12 +77,12 @@ impl Printing {
         if lines.is_empty() {
             return Ok(());
         }
-        self.print_with(move |printer| printer.outlets.write_lines(lines, is_stdout)).await
+        self.print_with(move |printer| lines.copy_to(&mut printer.outlets.stream(is_stdout))).await
     }
 
-    /// Prints what needs no wait: a little, on one stream, while nobody else prints. Gives back what would have to wait:
-    /// another thread waits then, and commands are attended to meanwhile. Output on both streams would be torn if they are
-    /// the same.
+    /// Prints a short output on one stream, if nobody else prints and no wait is needed. Otherwise gives it back: then
+    /// another thread waits, and commands are attended to meanwhile. Output on both streams would be torn if they are the
+    /// same.
     fn print_at_once(&self, result: Collected) -> Result<io::Result<()>, Collected> {
         if self.mode == Output::InOrder || self.screen.shows_something() {
             return Err(result);
@@ -89,16 +90,16 @@ impl Printing {
         let (Some(out), Some(err)) = (result.out.in_memory(), result.err.in_memory()) else { return Err(result) };
         let Ok(printer) = self.printer.try_lock() else { return Err(result) };
         let written = match (out, err) {
-            (out, []) => printer.outlets.out_at_once(out),
-            ([], err) => printer.outlets.err_at_once(err),
+            (out, []) => Outlets::write_at_once(true, out),
+            ([], err) => Outlets::write_at_once(false, err),
             _ => None,
         };
         drop(printer);
         written.ok_or(result)
     }
 
-    /// Prints what may have to wait for a reader, on a thread for that. One at a time: a write beyond `PIPE_BUF` may be
-    /// taken in pieces (pipe(7)), and another's would come in between.
+    /// Prints output that may have to wait for a reader, on a thread for that. One at a time: a write beyond `PIPE_BUF`
+    /// may be taken in pieces (pipe(7)), and another's would come in between.
     async fn print_with(
         self: &Arc<Self>,
         act: impl FnOnce(&mut Printer) -> io::Result<()> + Send + 'static,
@@ -151,7 +152,7 @@ impl Printing {
     async fn unless_killed<T>(&self, act: impl Future<Output = T>) -> Option<T> {
         let too_long = async {
             self.slots.killed().await;
-            sleep(self.times.last_words).await;
+            sleep(self.last_wait).await;
         };
         tokio::select! {
             done = act => Some(done),

@@ -3,8 +3,10 @@
 use super::spool::Spool;
 use super::temporary::Temporary;
 use crate::flow::{Descriptor, Sink, write_at_once};
+use rustix::fd::BorrowedFd;
+use rustix::stdio::{stderr, stdout};
 use std::collections::BTreeMap;
-use std::io::{self, ErrorKind, IsTerminal, Read, Seek, SeekFrom, Write};
+use std::io::{self, ErrorKind, IsTerminal, Write};
 
 /// Results that wait for their turn: beyond this launching waits.
 const MOST_HELD: usize = 10_000;
@@ -14,7 +16,7 @@ const MOST_HELD_BYTES: u64 = 1 << 30;
 const FREED_AT_ONCE: u64 = 1 << 20;
 
 /// All that one command wrote.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Collected {
     pub(super) out: Spool,
     pub(super) err: Spool,
@@ -39,19 +41,18 @@ struct Order {
     /// Results before this are written, counted from 0.
     turn: u64,
     held: BTreeMap<u64, Held>,
-    /// Holds what waits; `None` until something does.
+    /// Holds the results that wait; `None` until one does.
     file: Option<Temporary>,
-    length: u64,
-    /// Bytes at its beginning that were printed and given back.
+    /// Bytes at the beginning of the file that were printed and given back.
     freed: u64,
 }
 
-/// A result in the file: standard output, then standard error right behind it.
+/// A result in the file: standard output up to `middle`, then standard error.
 #[derive(Clone, Copy, Debug)]
 struct Held {
     start: u64,
-    out: u64,
-    err: u64,
+    middle: u64,
+    end: u64,
 }
 
 impl Printer {
@@ -61,68 +62,67 @@ impl Printer {
 
     /// Whether so much is held that nothing more should be launched.
     pub(super) fn is_full(&self) -> bool {
-        let is_full = |order: &Order| order.held.len() >= MOST_HELD || order.length - order.freed >= MOST_HELD_BYTES;
+        let is_full = |order: &Order| order.held.len() >= MOST_HELD || order.length() - order.freed >= MOST_HELD_BYTES;
         self.order.as_ref().is_some_and(is_full)
     }
 
     /// Writes the result of the command `seq` (from 1), now or at its turn.
-    pub(super) fn finish(&mut self, seq: u64, mut result: Collected) -> io::Result<()> {
-        match &mut self.order {
-            None => self.outlets.write_result(&mut result),
-            Some(order) if order.turn + 1 == seq => {
-                self.outlets.write_result(&mut result)?;
-                order.turn = seq;
-                order.write_held(&mut self.outlets)
-            }
-            Some(order) => order.hold(seq, &mut result),
+    pub(super) fn finish(&mut self, seq: u64, result: &Collected) -> io::Result<()> {
+        if let Some(order) = self.order.as_mut().filter(|order| order.turn + 1 != seq) {
+            return order.hold(seq, result);
         }
+        result.out.copy_to(&mut self.outlets.stream(true))?;
+        result.err.copy_to(&mut self.outlets.stream(false))?;
+        let Some(order) = &mut self.order else { return Ok(()) };
+        order.turn = seq;
+        order.write_held(&mut self.outlets)
     }
 }
 
 impl Order {
-    fn hold(&mut self, seq: u64, result: &mut Collected) -> io::Result<()> {
-        let held = Held { start: self.length, out: result.out.length(), err: result.err.length() };
+    /// Of the file.
+    fn length(&self) -> u64 {
+        self.file.as_ref().map_or(0, |file| file.length)
+    }
+
+    fn hold(&mut self, seq: u64, result: &Collected) -> io::Result<()> {
+        let start = self.length();
+        let middle = start + result.out.length();
         if !result.is_empty() {
             let file = match &mut self.file {
                 Some(file) => file,
                 none => none.insert(Temporary::new()?),
             };
-            file.seek(SeekFrom::Start(self.length))?;
             result.out.copy_to(file)?;
             result.err.copy_to(file)?;
-            self.length += held.out + held.err;
         }
-        self.held.insert(seq, held);
+        self.held.insert(seq, Held { start, middle, end: self.length() });
         Ok(())
     }
 
-    /// Writes those whose turn has come.
+    /// Writes the held results whose turn has come.
     fn write_held(&mut self, outlets: &mut Outlets) -> io::Result<()> {
         while let Some(held) = self.held.remove(&(self.turn + 1)) {
             self.turn += 1;
-            if let Some(file) = self.file.as_mut().filter(|_| held.out + held.err > 0) {
-                file.seek(SeekFrom::Start(held.start))?;
-                io::copy(&mut Read::take(&mut *file, held.out), &mut outlets.out())?;
-                io::copy(&mut Read::take(&mut *file, held.err), &mut outlets.err())?;
+            if let Some(file) = &self.file {
+                file.copy(held.start..held.middle, &mut outlets.stream(true))?;
+                file.copy(held.middle..held.end, &mut outlets.stream(false))?;
             }
         }
         self.free_room()
     }
 
-    /// Gives back the room of what was printed: all of the file, or all before the first result that still waits.
+    /// Frees the room of printed results: all of the file, or all before the first result that still waits.
     fn free_room(&mut self) -> io::Result<()> {
-        let Some(file) = self.file.as_ref().filter(|_| self.length > 0) else { return Ok(()) };
+        let Some(file) = self.file.as_mut().filter(|file| file.length > 0) else { return Ok(()) };
         if self.held.is_empty() {
-            (self.length, self.freed) = (0, 0);
+            self.freed = 0;
             return file.clear();
         }
-        if self.length - self.freed < FREED_AT_ONCE {
-            return Ok(());
-        }
-        let starts = self.held.values().filter(|held| held.out + held.err > 0).map(|held| held.start);
-        let first = starts.min().unwrap_or(self.length);
+        let starts = self.held.values().filter(|held| held.start < held.end).map(|held| held.start);
+        let first = starts.min().unwrap_or(file.length);
         // If the file system cannot do that, the room counts as used until nothing waits.
-        if first - self.freed >= FREED_AT_ONCE && file.free(self.freed, first - self.freed).is_ok() {
+        if first - self.freed >= FREED_AT_ONCE && file.free(self.freed..first).is_ok() {
             self.freed = first;
         }
         Ok(())
@@ -132,29 +132,28 @@ impl Order {
 /// Our standard output and error.
 #[derive(Debug)]
 pub(super) struct Outlets {
-    out: Outlet<io::Stdout>,
-    err: Outlet<io::Stderr>,
+    /// Whether standard error is one, and standard output.
+    are_terminals: [bool; 2],
     /// Whether a terminal among them is within a line.
     line_is_open: bool,
 }
 
+fn fd(is_stdout: bool) -> BorrowedFd<'static> {
+    if is_stdout { stdout() } else { stderr() }
+}
+
+/// Standard error may have no reader; that does not end the run.
+fn is_forgiven(error: &io::Error, is_stdout: bool) -> bool {
+    !is_stdout && error.kind() == ErrorKind::BrokenPipe
+}
+
 impl Outlets {
     fn new() -> Self {
-        Outlets { out: Outlet::new(io::stdout()), err: Outlet::new(io::stderr()), line_is_open: false }
-    }
-
-    fn write_result(&mut self, result: &mut Collected) -> io::Result<()> {
-        result.out.copy_to(&mut self.out())?;
-        result.err.copy_to(&mut self.err())
-    }
-
-    /// Writes lines to standard output or error.
-    pub(super) fn write_lines(&mut self, mut lines: Spool, is_stdout: bool) -> io::Result<()> {
-        if is_stdout { lines.copy_to(&mut self.out()) } else { lines.copy_to(&mut self.err()) }
+        Outlets { are_terminals: [false, true].map(|is_stdout| fd(is_stdout).is_terminal()), line_is_open: false }
     }
 
     pub(super) fn is_terminal(&self, is_stdout: bool) -> bool {
-        if is_stdout { self.out.is_terminal } else { self.err.is_terminal }
+        self.are_terminals[usize::from(is_stdout)]
     }
 
     /// Whether a terminal is within a line. Resets that: the caller knows now.
@@ -162,56 +161,33 @@ impl Outlets {
         std::mem::take(&mut self.line_is_open)
     }
 
-    fn out(&mut self) -> impl Write {
-        Watched { outlet: &mut self.out, line_is_open: &mut self.line_is_open }
+    /// Writes to standard output or error, unbuffered. Waits if the descriptor is non-blocking.
+    pub(super) fn stream(&mut self, is_stdout: bool) -> impl Write {
+        Stream { outlets: self, is_stdout }
     }
 
-    /// Writes all of `bytes` to standard output if that needs no wait; otherwise writes nothing and returns `None`.
-    pub(super) fn out_at_once(&self, bytes: &[u8]) -> Option<io::Result<()>> {
-        write_at_once(&self.out.fd.0, bytes)
-    }
-
-    /// The same for standard error; see [`err`](Self::err).
-    pub(super) fn err_at_once(&self, bytes: &[u8]) -> Option<io::Result<()>> {
-        match write_at_once(&self.err.fd.0, bytes)? {
-            Err(error) if error.kind() == ErrorKind::BrokenPipe => Some(Ok(())),
+    /// Writes all of `bytes` if that needs no wait; otherwise writes nothing and returns `None`.
+    pub(super) fn write_at_once(is_stdout: bool, bytes: &[u8]) -> Option<io::Result<()>> {
+        match write_at_once(fd(is_stdout), bytes)? {
+            Err(error) if is_forgiven(&error, is_stdout) => Some(Ok(())),
             written => Some(written),
         }
     }
-
-    /// Standard error may have no reader; that does not end the run.
-    fn err(&mut self) -> impl Write {
-        Forgiving(Watched { outlet: &mut self.err, line_is_open: &mut self.line_is_open })
-    }
 }
 
-/// Unbuffered. Waits if the descriptor is non-blocking.
-#[derive(Debug)]
-struct Outlet<F> {
-    fd: Descriptor<F>,
-    is_terminal: bool,
+struct Stream<'a> {
+    outlets: &'a mut Outlets,
+    is_stdout: bool,
 }
 
-impl<F: IsTerminal> Outlet<F> {
-    fn new(fd: F) -> Self {
-        Outlet { is_terminal: fd.is_terminal(), fd: Descriptor(fd) }
-    }
-}
-
-/// Notes whether a line on the terminal is left open.
-struct Watched<'a, F> {
-    outlet: &'a mut Outlet<F>,
-    line_is_open: &'a mut bool,
-}
-
-impl<F> Write for Watched<'_, F>
-where
-    Descriptor<F>: Sink,
-{
+impl Write for Stream<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let written = self.outlet.fd.write(bytes)?;
-        if let Some(last) = bytes[..written].last().filter(|_| self.outlet.is_terminal) {
-            *self.line_is_open = *last != b'\n';
+        let written = match Sink::write(&mut Descriptor(fd(self.is_stdout)), bytes) {
+            Err(error) if is_forgiven(&error, self.is_stdout) => return Ok(bytes.len()),
+            written => written?,
+        };
+        if let Some(last) = bytes[..written].last().filter(|_| self.outlets.is_terminal(self.is_stdout)) {
+            self.outlets.line_is_open = *last != b'\n';
         }
         Ok(written)
     }
@@ -221,45 +197,28 @@ where
     }
 }
 
-/// Drops what a reader that is gone would have read.
-struct Forgiving<W>(W);
-
-impl<W: Write> Write for Forgiving<W> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        match self.0.write(bytes) {
-            Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(bytes.len()),
-            written => written,
-        }
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::super::spool::Budget;
     use super::*;
 
     /// Otherwise a steady stream of results that wait a little would fill the disk, and stop launching in the end.
     #[test]
-    fn what_was_written_is_not_held_though_something_behind_it_is() {
-        let (mut order, budget) = (Order::default(), Budget::new(0));
+    fn room_of_printed_results_is_freed_while_later_ones_wait() {
+        let mut order = Order::default();
         let size = FREED_AT_ONCE / 2;
         for seq in [5, 3, 2, 4] {
-            let mut result = Collected { out: Spool::new(&budget), err: Spool::new(&budget) };
+            let mut result = Collected::default();
             result.out.add(&vec![b'x'; usize::try_from(size).unwrap()]).unwrap();
-            order.hold(seq, &mut result).unwrap();
+            order.hold(seq, &result).unwrap();
         }
         order.held.remove(&5);
         order.free_room().unwrap();
-        assert_eq!((order.length, order.freed), (4 * size, 0), "not for so little");
+        assert_eq!((order.length(), order.freed), (4 * size, 0), "not for so little");
         order.held.remove(&3);
         order.free_room().unwrap();
-        assert_eq!((order.length, order.freed), (4 * size, 2 * size));
+        assert_eq!((order.length(), order.freed), (4 * size, 2 * size));
         order.held.clear();
         order.free_room().unwrap();
-        assert_eq!((order.length, order.freed), (0, 0));
+        assert_eq!((order.length(), order.freed), (0, 0));
     }
 }

@@ -1,7 +1,6 @@
 //! A dry run: jobs are shown instead of run.
 
 use super::job::{Batches, Job, Shape};
-use super::spool::{Budget, MEMORY};
 use super::template::Template;
 use crate::flow::framing::Buffer;
 use crate::flow::{Filled, Flow, FlowError, Passed, Source};
@@ -17,7 +16,7 @@ pub struct Showing<R, S> {
 impl<R: Source, S: FnMut(&Job) -> io::Result<()>> Showing<R, S> {
     /// Gives every job for what `source` holds to `show`, when it would start.
     pub fn new(source: R, buffer: Buffer, shape: Shape, template: &Template, show: S) -> Self {
-        Showing { batches: Batches::new(source, buffer, shape, template, Budget::new(MEMORY)), show }
+        Showing { batches: Batches::new(source, buffer, shape, template), show }
     }
 
     /// Blank units left out so far.

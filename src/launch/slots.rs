@@ -1,6 +1,6 @@
 //! Which commands run, and whether more may start. The pump, the commands' tasks and the signal thread share this state.
 
-use super::target::{Relative, Target, stopped_starts};
+use super::target::{Member, Target, stopped_starts};
 use super::temporary::is_shortage;
 use rustix::process::Signal;
 use std::cmp::Reverse;
@@ -24,8 +24,9 @@ const LONGEST_START: Duration = Duration::from_secs(1);
 /// A start that takes longer than this may itself have been stopped.
 const USUAL_START: Duration = Duration::from_millis(5);
 
+/// The commands that run, each in a slot.
 #[derive(Debug)]
-pub(super) struct Slots {
+pub struct Slots {
     state: Mutex<State>,
     begun: Instant,
     changed: Condvar,
@@ -45,19 +46,18 @@ struct State {
     /// `None`: it is starting.
     running: BTreeMap<u64, Option<Target>>,
     starting: usize,
-    /// Slots given back, the lowest first; those from `next` on were never given.
+    /// Slots given back, the lowest first. If there is none, all slots below the number of running commands are taken.
     free: BinaryHeap<Reverse<u32>>,
-    next: u32,
     stopping: bool,
-    /// Everything is stopped, or about to be. Nothing starts, and a command that starts at that moment is stopped, too.
+    /// Set while all commands are stopped, or about to be. Nothing starts, and a command that is just starting is stopped.
     suspended: Option<Suspension>,
     /// How long everything was stopped before.
     suspended_before: Duration,
     /// The last signal passed on, also for a command that starts at that moment.
     passed_on: Option<Signal>,
-    /// Who belongs to a command in our own group, as seen when a signal was passed on.
-    relatives: Vec<Relative>,
-    /// Output that waits for its turn is more than should be held.
+    /// The processes of commands in our own group, as found when a signal was passed on.
+    members: Vec<Member>,
+    /// Too much output waits for its turn.
     full: bool,
     /// Commands that have ended.
     ended: u64,
@@ -65,51 +65,24 @@ struct State {
     short: usize,
 }
 
-/// A start for which the system has no room, until this is dropped.
-struct Short<'a>(&'a Slots);
-
-impl<'a> Short<'a> {
-    fn count(slots: &'a Slots) -> Self {
-        slots.lock().short += 1;
-        Short(slots)
-    }
-}
-
-impl Drop for Short<'_> {
-    fn drop(&mut self) {
-        self.0.lock().short -= 1;
-        self.0.changed.notify_all();
-    }
-}
-
+/// The processes that were stopped. A command may have ended when its other processes are resumed.
 #[derive(Debug)]
 struct Suspension {
     since: Instant,
-    /// Who was stopped. The command that leads to them may be gone when they are to go on.
-    stopped: Vec<Stopped>,
-}
-
-#[derive(Debug)]
-enum Stopped {
-    Group(Target),
-    Relative(Relative),
+    commands: Vec<Target>,
+    members: Vec<Member>,
 }
 
 impl Suspension {
     fn stop(&mut self, target: Target) {
         target.signal(Signal::STOP);
-        self.stopped.push(Stopped::Group(target));
-        self.stopped.extend(target.relatives().into_iter().map(Stopped::Relative));
+        self.commands.push(target);
+        self.members.extend(target.members());
     }
 
     fn resume(&self) {
-        for stopped in &self.stopped {
-            match stopped {
-                Stopped::Group(target) => target.signal(Signal::CONT),
-                Stopped::Relative(relative) if relative.is_alive() => relative.signal(Signal::CONT),
-                Stopped::Relative(_) => {}
-            }
-        }
+        self.commands.iter().for_each(|target| target.signal(Signal::CONT));
+        self.members.iter().filter(|member| member.is_alive()).for_each(|member| member.signal(Signal::CONT));
     }
 }
 
@@ -130,17 +103,11 @@ impl Slots {
 
     /// Waits for a free slot and says how many there are. Once nothing is to start any more, never returns.
     pub(super) fn wait(&self) -> u64 {
-        let mut state = self.lock();
-        loop {
-            let room = self.room(&state);
-            if room > 0 {
-                return room;
-            }
-            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
-        }
+        let state = self.wait_while(|state| self.room(state) == 0);
+        self.room(&state)
     }
 
-    /// Slots that nobody has.
+    /// How many slots are free.
     pub(super) fn free(&self) -> u64 {
         match self.jobs {
             0 => u64::MAX,
@@ -160,17 +127,12 @@ impl Slots {
 
     /// Takes a slot for the job `seq`. Once nothing is to start any more, never returns.
     pub(super) fn take(&self, seq: u64) -> u32 {
-        let mut state = self.lock();
-        while state.stopping || state.suspended.is_some() {
-            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
-        }
+        let mut state = self.wait_while(|state| state.stopping || state.suspended.is_some());
+        let free = state.free.pop().map(|Reverse(slot)| slot);
+        let slot = free.unwrap_or_else(|| u32::try_from(state.running.len()).unwrap_or(u32::MAX));
         state.running.insert(seq, None);
         state.starting += 1;
-        if let Some(Reverse(slot)) = state.free.pop() {
-            return slot;
-        }
-        state.next += 1;
-        state.next - 1
+        slot
     }
 
     /// The job `seq` has started. A signal that was passed on meanwhile is passed on to it, too.
@@ -214,32 +176,33 @@ impl Slots {
             Some(done) => return done,
             None => {}
         }
-        let _short = Short::count(self);
-        let _alone = self.alone.write().await;
-        loop {
+        self.lock().short += 1;
+        let alone = self.alone.write().await;
+        let done = loop {
             let ended = self.lock().ended;
             match act() {
                 Err(error) if is_shortage(&error) && self.another_ends(ended).await => {}
-                done => return done,
+                done => break done,
             }
-        }
+        };
+        drop(alone);
+        self.lock().short -= 1;
+        self.changed.notify_all();
+        done
     }
 
     /// Returns when more commands have ended than `before`; `false` if none has started that could.
     async fn another_ends(&self, before: u64) -> bool {
         let mut room = std::pin::pin!(self.room_in_the_system.notified());
         room.as_mut().enable();
-        let (has_ended, may_end) = self.look_for_ends(before);
+        let (has_ended, may_end) = {
+            let state = self.lock();
+            (state.ended > before, state.running.values().any(Option::is_some))
+        };
         if !has_ended && may_end {
             room.await;
         }
         has_ended || may_end
-    }
-
-    /// Whether more commands have ended than `before`, and whether any has started that may end.
-    fn look_for_ends(&self, before: u64) -> (bool, bool) {
-        let state = self.lock();
-        (state.ended > before, state.running.values().any(Option::is_some))
     }
 
     /// Returns when another command has ended; `false` if none runs.
@@ -252,30 +215,27 @@ impl Slots {
     }
 
     pub(super) fn set_full(&self, full: bool) {
-        let mut state = self.lock();
-        if state.full != full {
-            state.full = full;
-            drop(state);
-            self.changed.notify_all();
-        }
+        self.lock().full = full;
+        self.changed.notify_all();
     }
 
     /// Nothing starts any more; whether that is news.
-    pub(super) fn stop(&self) -> bool {
+    #[must_use = "only who stops it first may end it"]
+    pub fn stop(&self) -> bool {
         !std::mem::replace(&mut self.lock().stopping, true)
     }
 
-    /// Whether what runs was told to end.
+    /// Whether the running commands were told to end.
     pub(super) fn is_ending(&self) -> bool {
         self.lock().passed_on.is_some()
     }
 
-    /// Whether what runs was killed.
+    /// Whether the running commands were killed.
     pub(super) fn is_killing(&self) -> bool {
         self.lock().passed_on == Some(Signal::KILL)
     }
 
-    /// Returns when what runs was killed.
+    /// Returns when the running commands were killed.
     pub(super) async fn killed(&self) {
         let mut killed = std::pin::pin!(self.killed.notified());
         killed.as_mut().enable();
@@ -284,38 +244,38 @@ impl Slots {
         }
     }
 
-    /// Sends `signal` to everything that runs, and, if it is to last, to what is starting.
-    pub(super) fn signal(&self, signal: Signal, lasting: bool) {
+    /// Sends a signal to every command, and to those that are just starting.
+    pub fn end_with(&self, signal: Signal) {
         let mut state = self.lock();
-        let strays = state.remember_relatives();
-        if lasting {
-            state.passed_on = Some(signal);
+        let orphans = state.remember_members();
+        state.passed_on = Some(signal);
+        for signal in [signal, Signal::CONT] {
+            state.running.values().flatten().for_each(|target| target.signal(signal));
+            orphans.iter().filter(|orphan| orphan.is_alive()).for_each(|orphan| orphan.signal(signal));
         }
-        state.running.values().flatten().for_each(|target| target.signal(signal));
-        strays.iter().filter(|stray| stray.is_alive()).for_each(|stray| stray.signal(signal));
-        if state.passed_on == Some(Signal::KILL) {
+        if signal == Signal::KILL {
             self.killed.notify_waiters();
         }
     }
 
-    /// Notes who belongs to the commands: somebody else has sent them a signal.
-    pub(super) fn remember_relatives(&self) {
-        let _ = self.lock().remember_relatives();
+    /// Somebody else has sent every command a signal: whatever it started and does not end is waited for.
+    pub fn others_end_them(&self) {
+        let _ = self.lock().remember_members();
     }
 
     /// Whether anything of a command is left, once it was waited for.
     pub(super) fn survives(&self, target: Target) -> bool {
-        target.survives() || self.lock().relatives.iter().any(|relative| relative.is_alive())
+        target.survives() || self.lock().members.iter().any(|member| member.is_alive())
     }
 
-    /// Stops everything that runs, and returns when also what was just starting is stopped.
+    /// Stops every command. Returns when those that were starting are stopped, too.
     ///
-    /// Who starts belongs to our group at first, with all signals held back. A stop signal to our group then reaches it
-    /// before the command runs, while the thread that starts it is blocked and cannot stop: neither could we (`CLONE_VFORK`,
-    /// clone(2)). So it goes on until it has started, and is stopped then.
-    pub(super) fn suspend(&self) {
+    /// A starting process belongs to our group at first, with all signals blocked. A stop signal to our group then reaches
+    /// it before the command runs, while the thread that starts it is blocked and cannot stop: neither could we
+    /// (`CLONE_VFORK`, clone(2)). So it is resumed until it has started, and stopped then.
+    pub fn suspend(&self) {
         let mut state = self.lock();
-        let mut suspension = Suspension { since: Instant::now(), stopped: Vec::new() };
+        let mut suspension = Suspension { since: Instant::now(), commands: Vec::new(), members: Vec::new() };
         state.running.values().flatten().for_each(|target| suspension.stop(*target));
         let since = state.suspended.get_or_insert(suspension).since;
         // A start may hang, on a file system that does not answer for example.
@@ -326,13 +286,13 @@ impl Slots {
         }
     }
 
-    /// Has those go on that were stopped with us while they were starting.
-    pub(super) fn release_stopped_starts(&self) {
+    /// Has starts go on that were stopped together with us: until then the threads that start them are blocked.
+    pub fn release_stopped_starts(&self) {
         self.lock().release_stopped_starts();
     }
 
-    /// Lets everything go on.
-    pub(super) fn resume(&self) {
+    /// Lets every command go on.
+    pub fn resume(&self) {
         let mut state = self.lock();
         if let Some(suspension) = state.suspended.take() {
             state.suspended_before += suspension.since.elapsed();
@@ -364,23 +324,27 @@ impl Slots {
         state.running.iter().filter_map(|(seq, target)| Some((*seq, (*target)?))).collect()
     }
 
-    pub(super) fn count(&self) -> u64 {
+    /// Commands that run now.
+    #[must_use]
+    pub fn count(&self) -> u64 {
         self.lock().running.len() as u64
     }
 
-    /// Returns when nothing runs.
-    pub(super) fn drain(&self) {
-        let mut state = self.lock();
-        while !state.running.is_empty() {
-            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
-        }
+    /// Returns when no command runs.
+    pub fn drain(&self) {
+        drop(self.wait_while(|state| !state.running.is_empty()));
     }
 
-    /// Whether nothing runs, after `time` at the latest.
-    pub(super) fn drains_within(&self, time: Duration) -> bool {
+    /// Whether no command runs, after `time` at the latest.
+    #[must_use]
+    pub fn drains_within(&self, time: Duration) -> bool {
         let runs = |state: &mut State| !state.running.is_empty();
         let waited = self.changed.wait_timeout_while(self.lock(), time, runs);
         !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
+    }
+
+    fn wait_while(&self, condition: impl FnMut(&mut State) -> bool) -> MutexGuard<'_, State> {
+        self.changed.wait_while(self.lock(), condition).unwrap_or_else(PoisonError::into_inner)
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -402,13 +366,13 @@ impl State {
         }
     }
 
-    /// Gives those whom no command leads to any more, as those between have ended.
-    fn remember_relatives(&mut self) -> Vec<Relative> {
-        let now: Vec<Relative> = self.running.values().flatten().flat_map(|target| target.relatives()).collect();
-        self.relatives.retain(|relative| !now.contains(relative));
-        let strays = self.relatives.clone();
-        self.relatives.extend(now);
-        strays
+    /// Returns the processes that were found before and have lost their parent since: no command leads to them any more.
+    fn remember_members(&mut self) -> Vec<Member> {
+        let now: Vec<Member> = self.running.values().flatten().flat_map(|target| target.members()).collect();
+        self.members.retain(|member| !now.contains(member));
+        let orphans = self.members.clone();
+        self.members.extend(now);
+        orphans
     }
 }
 
@@ -433,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn who_starts_while_everything_is_stopped_is_stopped_and_nobody_starts_after_that() {
+    fn a_command_that_starts_during_a_suspend_is_stopped_and_none_starts_after_it() {
         let slots = Slots::new(0, 9);
         assert_eq!((slots.take(1), slots.take(2)), (0, 1));
         let ((mut running, first), (mut starting, second)) = (sleeper(), sleeper());
@@ -460,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_of_a_command_that_was_released_meanwhile_goes_on_too() {
+    fn processes_of_a_command_that_ended_during_a_suspend_are_resumed() {
         let slots = Slots::new(0, 9);
         let slot = slots.take(1);
         let (mut child, target) = sleeper();

@@ -1,7 +1,7 @@
 //! A running command, as signals reach it, and whether anything of it is left.
 //!
 //! A group is found by its number also when its leader is gone. Of a command in our own group those whom it has started are
-//! only found while it is there, so who wants to know of them later remembers them as [`Relative`]s.
+//! only found while it is there, so they are remembered as [`Member`]s.
 
 use rustix::process::{Pid, Signal};
 
@@ -21,21 +21,21 @@ impl Target {
         }
     }
 
-    /// Whoever is already gone needs no signal.
+    /// Does nothing if the process is gone.
     pub(super) fn signal(self, signal: Signal) {
         match self {
             Target::Group(pid) => drop(rustix::process::kill_process_group(pid, signal)),
             // Our group is not ours to end: others in it are not our children.
-            // The command first: otherwise it might go on where a child of its has ended.
-            Target::Process(pid) => family(pid).iter().for_each(|relative| relative.signal(signal)),
+            // The command first: otherwise it might continue when a child of its ends.
+            Target::Process(pid) => process_tree(pid).iter().for_each(|member| member.signal(signal)),
         }
     }
 
-    /// The command and those whom it has started, where they are in our own group.
-    pub(super) fn relatives(self) -> Vec<Relative> {
+    /// The command and its descendants, if it is in our own group.
+    pub(super) fn members(self) -> Vec<Member> {
         match self {
             Target::Group(_) => Vec::new(),
-            Target::Process(pid) => family(pid),
+            Target::Process(pid) => process_tree(pid),
         }
     }
 
@@ -50,27 +50,27 @@ impl Target {
 
 /// A process that belongs to a command in our own group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Relative {
+pub(super) struct Member {
     pid: Pid,
-    /// As proc(5) counts; 0 where there is no /proc to ask. Another process may get the number later, but not the time.
+    /// The start time as in proc(5); 0 without /proc. Another process may get the same number later, but not the same time.
     started: u64,
 }
 
-impl Relative {
+impl Member {
     pub(super) fn signal(self, signal: Signal) {
         let _ = rustix::process::kill_process(self.pid, signal);
     }
 
-    /// Whether it is still there and does not merely wait to be waited for.
+    /// Whether it still exists and is no zombie.
     pub(super) fn is_alive(self) -> bool {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid.as_raw_nonzero())).unwrap_or_default();
         Process::from_stat(&stat).is_some_and(|process| process.started == self.started && !process.is_dead)
     }
 }
 
-/// Our children that were stopped on their way to become commands, but for those `known` to have started: they run what
-/// we run. None, where there is no /proc to ask; where starts go without it, no thread is blocked by them either.
-pub(super) fn stopped_starts(known: &[Pid]) -> Vec<Relative> {
+/// Our children that were stopped before they became commands, except those `known` to have started: they still run our
+/// own program. Empty without /proc; systems without it start commands in a way that blocks no thread.
+pub(super) fn stopped_starts(known: &[Pid]) -> Vec<Member> {
     let program = |pid: Pid| std::fs::read_link(format!("/proc/{}/exe", pid.as_raw_nonzero()));
     let own = rustix::process::getpid();
     let Ok(ours) = program(own) else { return Vec::new() };
@@ -81,26 +81,26 @@ pub(super) fn stopped_starts(known: &[Pid]) -> Vec<Relative> {
             && program(process.pid).is_ok_and(|theirs| theirs == ours)
     };
     let starts = processes().into_iter().filter(is_start);
-    starts.map(|process| Relative { pid: process.pid, started: process.started }).collect()
+    starts.map(|process| Member { pid: process.pid, started: process.started }).collect()
 }
 
-/// Whether anybody in the group does not merely wait to be waited for: in a container the first process, to whom orphans
-/// go, often waits for nobody. Yes, where there is no /proc to ask.
+/// Whether a process of the group is no zombie: in a container the first process, which adopts orphans, often does not
+/// wait for them. True without /proc.
 fn has_living(group: Pid) -> bool {
     let processes = processes();
     let is_living = |process: &Process| process.group == group.as_raw_nonzero().get() && !process.is_dead;
     processes.is_empty() || processes.iter().any(is_living)
 }
 
-/// `ancestor`, then those whom it has started, then whom they have; it alone, where there is no /proc to ask.
-fn family(ancestor: Pid) -> Vec<Relative> {
+/// `ancestor`, then its children, then theirs; only `ancestor` without /proc.
+fn process_tree(ancestor: Pid) -> Vec<Member> {
     let processes = processes();
     let started = processes.iter().find(|process| process.pid == ancestor).map_or(0, |process| process.started);
-    let mut found = vec![Relative { pid: ancestor, started }];
+    let mut found = vec![Member { pid: ancestor, started }];
     let mut asked = 0;
-    while let Some(parent) = found.get(asked).map(|relative| relative.pid.as_raw_nonzero().get()) {
+    while let Some(parent) = found.get(asked).map(|member| member.pid.as_raw_nonzero().get()) {
         let children = processes.iter().filter(|process| process.parent == parent);
-        found.extend(children.map(|process| Relative { pid: process.pid, started: process.started }));
+        found.extend(children.map(|process| Member { pid: process.pid, started: process.started }));
         asked += 1;
     }
     found
@@ -140,7 +140,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_may_look_like_what_follows_it() {
+    fn a_process_name_may_look_like_the_fields_after_it() {
         let rest = "5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 77 0";
         let process = Process::from_stat(&format!("12 (a) Z 9 9) S 3 4 {rest}")).unwrap();
         assert_eq!((process.pid.as_raw_nonzero().get(), process.parent, process.group), (12, 3, 4));

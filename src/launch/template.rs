@@ -22,12 +22,10 @@ pub struct Template {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Word {
-    /// As it was written.
-    Plain(OsString),
     /// The units, a word each.
     Units,
-    /// Pieces of text with the one unit between each two.
-    Around(Vec<OsString>),
+    /// Pieces of text with the one unit between each two; a single piece is as it was written.
+    Pieces(Vec<OsString>),
 }
 
 /// Where the units go.
@@ -44,7 +42,7 @@ pub enum Place {
 /// How a template is to be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reading {
-    /// What stands for the unit, where it is not `{}`.
+    /// The placeholder for the unit, if it is not `{}`.
     pub replace: Option<OsString>,
     /// Units for each command.
     pub max_args: u64,
@@ -52,7 +50,7 @@ pub struct Reading {
     pub place: Place,
 }
 
-/// A template that would not do what was meant.
+/// Why a template would not do what the user means.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "the messages are the documentation")]
@@ -97,7 +95,7 @@ impl Template {
     /// Reads the words of a command.
     ///
     /// # Errors
-    /// What would not do what was meant, with what to write instead.
+    /// If the words would not do what the user means; the message says what to write instead.
     pub fn new(words: &[OsString], reading: &Reading) -> Result<Self, TemplateError> {
         if words.is_empty() {
             return Err(TemplateError::Empty);
@@ -112,18 +110,19 @@ impl Template {
         }
         let is_unused = leaves_unit_unused(words, replace, reading)?;
         let words: Vec<Word> = words.iter().map(|word| Word::new(word, replace)).collect();
-        let replaces = words.iter().any(|word| !matches!(word, Word::Plain(_)));
-        let template = Template {
-            words,
-            append: !replaces && reading.place == Place::Arguments && reading.max_args > 0,
-            is_unused,
-        };
-        match (replaces, reading) {
-            (true, Reading { place: Place::StandardInput, .. }) => {
-                Err(TemplateError::NothingToReplace { flag: "--stdin" })
+        let around = words.iter().find_map(|word| match word {
+            Word::Pieces(pieces) if pieces.len() > 1 => {
+                Some(pieces.join(OsStr::new("{}")).to_string_lossy().into_owned())
             }
-            (true, Reading { max_args: 0, .. }) => Err(TemplateError::NothingToReplace { flag: "-n 0" }),
-            _ => template.fits(reading.max_args),
+            _ => None,
+        });
+        let replaces = around.is_some() || words.contains(&Word::Units);
+        let append = !replaces && reading.place == Place::Arguments && reading.max_args > 0;
+        match (around, reading.place, reading.max_args) {
+            (_, Place::StandardInput, _) if replaces => Err(TemplateError::NothingToReplace { flag: "--stdin" }),
+            (_, _, 0) if replaces => Err(TemplateError::NothingToReplace { flag: "-n 0" }),
+            (Some(word), _, max_args @ 2..) => Err(TemplateError::InsideWordOfMany { word, max_args }),
+            _ => Ok(Template { words, append, is_unused }),
         }
     }
 
@@ -140,7 +139,7 @@ impl Template {
             });
         }
         let words = [OsStr::new("sh"), OsStr::new("-c"), script, OsStr::new("throttle -c")];
-        let words = words.map(|word| Word::Plain(word.to_owned())).to_vec();
+        let words = words.map(|word| Word::Pieces(vec![word.to_owned()])).to_vec();
         let is_unused = reading.place == Place::Arguments && reading.max_args > 0 && is_unused_in(&text);
         Ok(Template { words, append: has_unit, is_unused })
     }
@@ -152,11 +151,11 @@ impl Template {
         self.is_unused
     }
 
-    /// The command's name, where it does not depend on the unit.
+    /// The command's name, if it does not depend on the unit.
     #[must_use]
     pub fn name(&self) -> Option<&OsStr> {
         match self.words.first() {
-            Some(Word::Plain(name)) => Some(name),
+            Some(Word::Pieces(pieces)) if pieces.len() == 1 => Some(&pieces[0]),
             _ => None,
         }
     }
@@ -169,33 +168,14 @@ impl Template {
 
     /// What the units of one command may take, each with its end and the pointer to it, where they stand once.
     pub(super) fn room_for_units(&self) -> usize {
-        let fixed = self.words.iter().map(|word| match word {
-            Word::Plain(text) => size_of_word(text.len()),
-            Word::Units => 0,
-            Word::Around(pieces) => pieces.iter().map(|piece| size_of_word(piece.len())).sum(),
-        });
-        room_for_units(fixed.sum()) / self.copies().max(1)
-    }
-
-    /// How often the units stand in the command.
-    fn copies(&self) -> usize {
-        let places = self.words.iter().map(|word| match word {
-            Word::Plain(_) => 0,
-            Word::Units => 1,
-            Word::Around(pieces) => pieces.len() - 1,
-        });
-        places.sum::<usize>() + usize::from(self.append)
-    }
-
-    fn fits(self, max_args: u64) -> Result<Self, TemplateError> {
-        let around = self.words.iter().find_map(|word| match word {
-            Word::Around(pieces) => Some(pieces.join(OsStr::new("{}")).to_string_lossy().into_owned()),
-            _ => None,
-        });
-        match around {
-            Some(word) if max_args > 1 => Err(TemplateError::InsideWordOfMany { word, max_args }),
-            _ => Ok(self),
+        let (mut fixed, mut copies) = (0, usize::from(self.append));
+        for word in &self.words {
+            let pieces = if let Word::Pieces(pieces) = word { &pieces[..] } else { &[] };
+            fixed += pieces.iter().map(|piece| size_of_word(piece.len())).sum::<usize>();
+            // Once in a word of their own, and between each two pieces.
+            copies += pieces.len().abs_diff(1);
         }
+        room_for_units(fixed) / copies.max(1)
     }
 }
 
@@ -213,12 +193,6 @@ impl<'a> Words<'a> {
         self.template.words.iter().chain(appended).flat_map(move |word| word.fill(self.units))
     }
 
-    /// The memory that copies of them take, roughly: a pointer, a length and an allocation each.
-    pub(super) fn memory(self) -> usize {
-        const EACH: usize = 48;
-        (self.units.length() + self.units.count() * EACH) * self.template.copies()
-    }
-
     /// Whether the system takes them as arguments, for which it has `room` in all.
     #[must_use]
     pub fn fit(self, mut room: usize) -> bool {
@@ -234,8 +208,7 @@ impl<'a> Words<'a> {
 impl Word {
     fn fill<'a>(&'a self, units: &'a Units) -> impl Iterator<Item = Cow<'a, OsStr>> {
         let one = match self {
-            Word::Plain(text) => Some(Cow::Borrowed(text.as_os_str())),
-            Word::Around(pieces) => Some(Cow::Owned(pieces.join(OsStr::from_bytes(units.first().unwrap_or_default())))),
+            Word::Pieces(pieces) => Some(pieces.join(OsStr::from_bytes(units.first().unwrap_or_default())).into()),
             Word::Units => None,
         };
         let all = one.is_none().then(|| units.iter().map(|unit| Cow::Borrowed(OsStr::from_bytes(unit))));
@@ -245,14 +218,13 @@ impl Word {
     fn new(word: &OsStr, replace: &OsStr) -> Self {
         let pieces = split(word.as_bytes(), replace.as_bytes());
         match &pieces[..] {
-            [_] => Word::Plain(word.to_owned()),
             [before, after] if before.is_empty() && after.is_empty() => Word::Units,
-            _ => Word::Around(pieces),
+            _ => Word::Pieces(pieces),
         }
     }
 }
 
-/// The pieces of `text` between the places where `marker` stands.
+/// The pieces of `text` between the occurrences of `marker`.
 fn split(text: &[u8], marker: &[u8]) -> Vec<OsString> {
     let mut places: Vec<usize> = memchr::memmem::find_iter(text, marker).collect();
     places.push(text.len());
@@ -287,19 +259,19 @@ fn refuse_unit_as_code(words: &[OsString], max_args: u64) -> Result<(), Template
         return Ok(());
     }
     let fixed = quoted_text(&with_argument(&text, max_args));
-    // Our own -c would leave out what starts the shell.
+    // Our own -c would leave out the command that starts the shell.
     let spelling = if is_wrapped { format!("… {shell} -c {fixed} {shell} {{}}") } else { format!("-c {fixed}") };
     Err(TemplateError::UnitAsCode { shell: shell.to_owned(), spelling })
 }
 
-/// A script with `"$1"` in place of `{}`, or with `"$@"` where that stands for several units.
+/// A script with `"$1"` in place of `{}`, or with `"$@"` if there are several units.
 fn with_argument(script: &str, max_args: u64) -> String {
     let argument = if max_args > 1 { "\"$@\"" } else { "\"$1\"" };
     script.replace("'{}'", "{}").replace("\"{}\"", "{}").replace("{}", argument)
 }
 
 fn quoted_text(text: &str) -> String {
-    String::from_utf8_lossy(&quote(text.as_bytes())).into_owned()
+    String::from_utf8_lossy(&quote(text.as_bytes(), false)).into_owned()
 }
 
 /// Whether a shell's script gets the units as arguments and uses none of them.
@@ -330,37 +302,23 @@ fn is_unused_in(script: &str) -> bool {
 
 /// A command as one would type it.
 ///
-/// What it could not run, a NUL byte, is left out.
+/// NUL bytes, which no argument can hold, are left out. A terminal would obey control characters: for one they are written as
+/// `$'\033'`, which bash, zsh, ksh, busybox and POSIX (since 2024) read.
 #[must_use]
-pub fn quoted(words: Words<'_>) -> Vec<u8> {
-    joined(words.iter(), quote)
+pub fn quoted(words: Words<'_>, for_terminal: bool) -> Vec<u8> {
+    let words: Vec<Vec<u8>> = words.iter().map(|word| quote(word.as_bytes(), for_terminal)).collect();
+    words.join(&b' ')
 }
 
-/// The same for a terminal, which would obey control characters: they are written as `$'\033'`, which bash, zsh, ksh, busybox
-/// and POSIX (since 2024) read.
+/// One word as one would type it.
 #[must_use]
-pub fn quoted_for_terminal(words: Words<'_>) -> Vec<u8> {
-    joined(words.iter(), quote_for_terminal)
-}
-
-fn joined(words: impl Iterator<Item = impl AsRef<OsStr>>, quote: impl Fn(&[u8]) -> Vec<u8>) -> Vec<u8> {
-    let mut line = Vec::new();
-    for (place, word) in words.enumerate() {
-        line.extend_from_slice(if place > 0 { b" " } else { b"" });
-        line.extend(quote(word.as_ref().as_bytes()));
+pub fn quote(word: &[u8], for_terminal: bool) -> Vec<u8> {
+    let is_shown = || std::str::from_utf8(word).is_ok_and(|text| !text.contains(steers_terminal));
+    if for_terminal && !is_shown() {
+        return escaped(word);
     }
-    line
-}
-
-fn quote(word: &[u8]) -> Vec<u8> {
     let quoter = shlex::bytes::Quoter::new().allow_nul(true);
     quoter.quote(word).map(Cow::into_owned).unwrap_or_default()
-}
-
-/// One word as one would type it, in one line.
-#[must_use]
-pub fn quote_for_terminal(word: &[u8]) -> Vec<u8> {
-    if is_printable(word) { quote(word) } else { escaped(word) }
 }
 
 /// Whether a terminal does not show this character but obeys it: a control character, or one that turns the direction of
@@ -373,9 +331,11 @@ pub fn steers_terminal(c: char) -> bool {
     c.is_control() || turns
 }
 
-/// Whether a terminal shows it as it is.
-fn is_printable(word: &[u8]) -> bool {
-    std::str::from_utf8(word).is_ok_and(|text| !text.contains(steers_terminal))
+/// `text` with the characters escaped that a terminal would obey.
+#[must_use]
+pub fn printable(text: &str) -> String {
+    let escaped = |c: char| if steers_terminal(c) { c.escape_default().collect() } else { c.to_string() };
+    text.chars().map(escaped).collect()
 }
 
 fn escaped(word: &[u8]) -> Vec<u8> {

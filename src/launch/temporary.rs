@@ -1,9 +1,14 @@
-//! A file without a name, for what memory does not hold; its errors say what it is and what can be done.
+//! Temporary files without a name. Their errors say which file is meant and what to do.
 
 use std::fs::File;
-use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::io::{self, Write};
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use thiserror::Error;
+
+/// Bytes copied at once.
+const COPY: u64 = 8 * 1024;
 
 /// Why a temporary file is of no use.
 #[derive(Debug, Error)]
@@ -15,7 +20,7 @@ pub(super) struct TemporaryError {
 }
 
 impl TemporaryError {
-    /// The temporary file's own error, where `error` is of one.
+    /// The underlying error, if `error` is that of a temporary file.
     pub(super) fn within(error: &io::Error) -> Option<&io::Error> {
         error.get_ref()?.downcast_ref().map(|found: &Self| &found.error)
     }
@@ -37,67 +42,67 @@ pub(super) fn is_shortage(error: &io::Error) -> bool {
     shortages.into_iter().any(|shortage| error.raw_os_error() == Some(shortage.raw_os_error()))
 }
 
-fn told(error: io::Error) -> io::Error {
+fn explained(error: io::Error) -> io::Error {
     io::Error::new(error.kind(), TemporaryError { folder: std::env::temp_dir(), error })
 }
 
-/// A file without a name.
+/// A file without a name. Bytes are only added at its end.
 #[derive(Debug)]
-pub(super) struct Temporary(File);
+pub(super) struct Temporary {
+    /// Its position stays at the beginning: a command that gets the file reads all of it.
+    pub(super) file: File,
+    pub(super) length: u64,
+}
 
 impl Temporary {
     pub(super) fn new() -> io::Result<Self> {
-        tempfile::tempfile().map(Temporary).map_err(told)
+        Ok(Temporary { file: tempfile::tempfile().map_err(explained)?, length: 0 })
     }
 
-    /// The file, from its beginning.
-    pub(super) fn into_file(mut self) -> io::Result<File> {
-        self.seek(SeekFrom::Start(0))?;
-        Ok(self.0)
+    /// Writes these bytes of the file to `to`.
+    pub(super) fn copy(&self, mut bytes: Range<u64>, to: &mut impl Write) -> io::Result<()> {
+        let mut buffer = Vec::new();
+        while !bytes.is_empty() {
+            let length = COPY.min(bytes.end - bytes.start);
+            buffer.resize(usize::try_from(length).unwrap_or_default(), 0);
+            self.file.read_exact_at(&mut buffer, bytes.start).map_err(explained)?;
+            to.write_all(&buffer)?;
+            bytes.start += length;
+        }
+        Ok(())
     }
 
-    /// Gives all the room back.
-    pub(super) fn clear(&self) -> io::Result<()> {
-        self.0.set_len(0).map_err(told)
+    /// Removes all bytes.
+    pub(super) fn clear(&mut self) -> io::Result<()> {
+        self.length = 0;
+        self.file.set_len(0).map_err(explained)
     }
-}
 
-#[cfg(any(target_os = "linux", target_os = "android"))]
-impl Temporary {
-    /// Gives the room of `length` bytes from `start` on back; they are not read any more (`FALLOC_FL_PUNCH_HOLE`,
-    /// fallocate(2)). Blocks that lie only partly within keep theirs.
-    pub(super) fn free(&self, start: u64, length: u64) -> io::Result<()> {
+    /// Frees the room of these bytes, which are not read any more (`FALLOC_FL_PUNCH_HOLE`, fallocate(2)). Blocks that
+    /// lie only partly within keep theirs.
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    pub(super) fn free(&self, bytes: Range<u64>) -> io::Result<()> {
         use rustix::fs::{FallocateFlags, fallocate};
-        fallocate(&self.0, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, start, length).map_err(Into::into)
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        fallocate(&self.file, flags, bytes.start, bytes.end - bytes.start).map_err(Into::into)
     }
-}
 
-#[cfg(not(any(target_os = "linux", target_os = "android")))]
-impl Temporary {
     /// There is no way to do that.
-    pub(super) fn free(&self, _start: u64, _length: u64) -> io::Result<()> {
+    #[cfg(not(any(target_os = "linux", target_os = "android")))]
+    pub(super) fn free(&self, _bytes: Range<u64>) -> io::Result<()> {
         Err(io::ErrorKind::Unsupported.into())
     }
 }
 
-impl Read for Temporary {
-    fn read(&mut self, space: &mut [u8]) -> io::Result<usize> {
-        self.0.read(space).map_err(told)
-    }
-}
-
+/// Adds all bytes or, on an error, none.
 impl Write for Temporary {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.write(bytes).map_err(told)
+        self.file.write_all_at(bytes, self.length).map_err(explained)?;
+        self.length += bytes.len() as u64;
+        Ok(bytes.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
-    }
-}
-
-impl Seek for Temporary {
-    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
-        self.0.seek(to).map_err(told)
     }
 }

@@ -3,18 +3,18 @@
 use rustix::process::{Resource, getrlimit};
 use std::os::unix::ffi::OsStrExt;
 
-/// A little under what Linux takes for one argument (`MAX_ARG_STRLEN`, execve(2)).
+/// A little under the longest argument on Linux (`MAX_ARG_STRLEN`, execve(2)).
 pub(super) const LONGEST_UNIT: usize = 128 * 1024 - 1;
 
-/// What one command gets at most, all together. The system would take more, but while a command starts, each short word
+/// The most that all units of one command take. The system would take more, but while a command starts, each short word
 /// takes six times its size of our memory.
 const LARGEST_BATCH: usize = 256 * 1024;
 
-/// What the system takes for all arguments and the environment where the stack may be small, and at most: execve(2).
+/// The least and the most that Linux takes for all arguments and the environment, depending on the stack: execve(2).
 const LEAST_FOR_ALL: u64 = 128 * 1024;
 const MOST_FOR_ALL: u64 = 6 << 20;
 
-/// For what is not counted: the path of the program, the interpreter of a script, what we add to the environment.
+/// For other strings that count: the path of the program, the interpreter of a script, what we add to the environment.
 const RESERVE: usize = 4096;
 
 /// With its end and the pointer to it, as execve(2) counts.
@@ -22,7 +22,7 @@ pub(super) fn size_of_word(length: usize) -> usize {
     length + 1 + size_of::<usize>()
 }
 
-/// What words of `fixed` bytes in all leave for units.
+/// The room for units beside words of `fixed` bytes in all.
 pub(super) fn room_for_units(fixed: usize) -> usize {
     room_for_words().saturating_sub(fixed).min(LARGEST_BATCH)
 }
@@ -44,7 +44,7 @@ fn size_of_environment() -> usize {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Units {
     bytes: Vec<u8>,
-    /// Where each ends; as there is little room for all of them, half a pointer says it.
+    /// Where each ends; 32 bits are enough, as there is little room for all of them.
     ends: Vec<u32>,
 }
 
@@ -70,16 +70,6 @@ impl Units {
         memchr::memchr(0, &self.bytes).is_some()
     }
 
-    /// How many there are.
-    pub(super) fn count(&self) -> usize {
-        self.ends.len()
-    }
-
-    /// Their bytes.
-    pub(super) fn length(&self) -> usize {
-        self.bytes.len()
-    }
-
     /// The memory they take.
     pub(super) fn memory(&self) -> usize {
         self.bytes.capacity() + self.ends.capacity() * size_of::<u32>()
@@ -102,7 +92,7 @@ mod tests {
     fn units_stay_apart_also_empty_ones() {
         let units: Units = ["a", "", "bc"].into_iter().collect();
         assert_eq!(units.iter().collect::<Vec<_>>(), [&b"a"[..], b"", b"bc"]);
-        assert_eq!((units.count(), units.length(), units.first()), (3, 3, Some(&b"a"[..])));
+        assert_eq!(units.first(), Some(&b"a"[..]));
         assert_eq!((Units::default().iter().next(), units.has_nul()), (None, false));
     }
 }

@@ -21,22 +21,21 @@ pub type AcquireOwned = AcquireFrom<Limiter>;
 #[must_use = "nothing is acquired unless this is awaited"]
 pub struct AcquireFrom<L: Borrow<Limiter>> {
     limiter: L,
+    /// What is no amount is told at the first poll, instead of waiting.
     units: Units,
-    /// The error is told at the first poll.
-    wait: Result<Wait, AcquireError>,
+    wait: Wait,
 }
 
 impl<L: Borrow<Limiter>> AcquireFrom<L> {
     pub(crate) fn new(limiter: L, units: Units, deadline: Option<Nanos>) -> Self {
-        let wait = units.parts().map(|cost| Wait::new(cost, deadline)).map_err(AcquireError::from);
-        AcquireFrom { limiter, units, wait }
+        AcquireFrom { limiter, units, wait: Wait::new(units.parts().unwrap_or(0), deadline) }
     }
 
     /// Waits on this thread.
     pub(crate) fn block(mut self) -> Result<(), AcquireError> {
+        self.units.parts()?;
         let limiter = self.limiter.borrow();
-        let wait = self.wait.as_mut().map_err(|error| error.clone())?;
-        wait.block(&limiter.shared).map_err(|denied| limiter.error(denied, self.units))
+        self.wait.block(&limiter.shared).map_err(|denied| limiter.error(denied, self.units))
     }
 }
 
@@ -46,20 +45,15 @@ impl<L: Borrow<Limiter> + Unpin> Future for AcquireFrom<L> {
     #[inline]
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let this = &mut *self;
+        this.units.parts()?;
         let limiter = this.limiter.borrow();
-        let wait = match &mut this.wait {
-            Ok(wait) => wait,
-            Err(error) => return Poll::Ready(Err(error.clone())),
-        };
-        wait.poll(&limiter.shared, context).map_err(|denied| limiter.error(denied, this.units))
+        this.wait.poll(&limiter.shared, context).map_err(|denied| limiter.error(denied, this.units))
     }
 }
 
 impl<L: Borrow<Limiter>> Drop for AcquireFrom<L> {
     fn drop(&mut self) {
-        if let Ok(wait) = &mut self.wait {
-            wait.leave(&self.limiter.borrow().shared);
-        }
+        self.wait.leave(&self.limiter.borrow().shared);
     }
 }
 

@@ -274,7 +274,7 @@ pub(crate) fn rate(units: Units, period: Duration) -> Result<Rate, BuildError> {
 
 fn as_window(limit: Limit) -> Limit {
     match limit {
-        Limit::Bucket { rate, burst: None, initial: None } => Limit::Window(rate),
+        Limit::Bucket { rate, burst: None, initial: None } => Limit::Window { rate, slack: None },
         limit => limit,
     }
 }

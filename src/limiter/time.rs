@@ -1,6 +1,7 @@
 //! What a queue reads the time from, and what rings when its next waiter is due.
 
-use crate::clock::Nanos;
+use crate::clock::{MILLISECOND, Nanos, SystemClock};
+pub(crate) use crate::rate::nanos;
 use std::cell::Cell;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,45 +11,60 @@ use tokio::time::Instant;
 /// What a queue asks of a clock, outside a tokio runtime and in tests: the time, and to be woken.
 pub use crate::clock::Clock as Timer;
 
+/// No tick is longer, by far: it is one of 100 to 1000 a second.
+pub(crate) const LONGEST_TICK: Nanos = 200 * MILLISECOND;
+
 /// The clock of a queue.
 #[derive(Clone)]
 pub(crate) enum Time {
-    /// Tokio's clock, which is the system's monotonic one unless a test has paused it.
-    Tokio(Instant),
+    /// Tokio's clock, which is the system's monotonic one unless a test has paused it. Where it was that when this was
+    /// made, the second is what it read right before the origin and right after it.
+    Tokio(Instant, Option<[Nanos; 2]>),
     Custom(Arc<dyn Timer>),
+}
+
+/// A stretch of time in which it is now.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Tick {
+    pub(crate) starts: Nanos,
+    /// Or earlier.
+    pub(crate) ends: Nanos,
 }
 
 impl Time {
     pub(crate) fn tokio() -> Self {
-        Time::Tokio(Instant::now())
+        let (before, origin, after) = (SystemClock.now(), Instant::now(), SystemClock.now());
+        Time::Tokio(origin, on_usual_clock().then_some([before, after]))
     }
 
     #[inline]
     pub(crate) fn now(&self) -> Nanos {
         match self {
-            Time::Tokio(origin) => nanos(origin.elapsed()),
+            Time::Tokio(origin, _) => nanos(origin.elapsed()),
             Time::Custom(timer) => timer.now(),
         }
     }
 
-    /// The system's coarse clock, which stands still for some milliseconds and is read in no time, if
+    #[inline]
+    pub(crate) fn has_ticks(&self) -> bool {
+        !cfg!(debug_assertions) && matches!(self, Time::Tokio(_, Some(_)))
+    }
+
+    /// The tick of the system's coarse clock, which stands still for some milliseconds and is read in no time, if
     /// [`now`](Self::now) reads the system's clock. A test's clock may go on meanwhile, so a runtime's is looked at in each
     /// tick; and a program that is being tested, which may pause it within one, has no ticks.
     #[inline]
-    pub(crate) fn tick(&self) -> Option<u64> {
-        if cfg!(debug_assertions) || matches!(self, Time::Custom(_)) {
-            return None;
-        }
-        let tick = crate::clock::coarse().into()?;
-        match Handle::try_current() {
-            Err(_) => Some(tick),
-            Ok(runtime) => has_usual_clock(runtime.id(), tick).then_some(tick),
-        }
+    pub(crate) fn tick(&self) -> Option<Tick> {
+        let Time::Tokio(_, Some([before, after])) = self else { return None };
+        let tick: Nanos = crate::clock::coarse().into()?;
+        let is_usual = Handle::try_current().map_or(true, |runtime| has_usual_clock(runtime.id(), tick));
+        let (starts, ends) = (tick.saturating_sub(*after), tick.saturating_sub(*before).saturating_add(LONGEST_TICK));
+        is_usual.then_some(Tick { starts, ends })
     }
 
     pub(crate) fn timer(&self) -> Option<&Arc<dyn Timer>> {
         match self {
-            Time::Tokio(_) => None,
+            Time::Tokio(..) => None,
             Time::Custom(timer) => Some(timer),
         }
     }
@@ -56,7 +72,7 @@ impl Time {
     /// `time` for tokio; far away if tokio's clock ends before.
     pub(crate) fn instant(&self, time: Nanos) -> Instant {
         match self {
-            Time::Tokio(origin) => origin.checked_add(Duration::from_nanos(time)),
+            Time::Tokio(origin, _) => origin.checked_add(Duration::from_nanos(time)),
             Time::Custom(_) => None,
         }
         .unwrap_or_else(|| Instant::now() + Duration::from_secs(86_400))
@@ -66,7 +82,7 @@ impl Time {
 impl std::fmt::Debug for Time {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
-            Time::Tokio(_) => "Tokio",
+            Time::Tokio(..) => "Tokio",
             Time::Custom(_) => "Custom",
         })
     }
@@ -93,10 +109,4 @@ fn has_usual_clock(runtime: Id, tick: u64) -> bool {
         LOOKED.set((Some(runtime), tick));
     }
     usual
-}
-
-/// A duration in nanoseconds, at most 584 years.
-#[inline]
-pub(crate) fn nanos(duration: Duration) -> Nanos {
-    duration.as_secs().saturating_mul(crate::clock::SECOND).saturating_add(duration.subsec_nanos().into())
 }

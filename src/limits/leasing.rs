@@ -12,10 +12,8 @@ const RUNS: usize = 1024;
 pub struct Ask {
     /// Units that were read and wait.
     pub waiting: u64,
-    /// The lease ends with the first run this many nanoseconds after the request, or after `latest` if that is later.
+    /// All runs of the lease are less than this many nanoseconds after its first one. 0 means one run.
     pub span: Nanos,
-    /// The time of the stream's latest earlier grant, if that is not used yet.
-    pub latest: Nanos,
 }
 
 /// The unused rest of leases, and what is needed to give it back.
@@ -34,31 +32,33 @@ pub(crate) struct Rest {
 impl Limits {
     /// Grants runs for as many of the waiting units as leave within the span, each like [`take_run`](Self::take_run).
     ///
+    /// The span counts from the first run, however far ahead that is: so all streams that wait get equal leases in turn.
+    ///
     /// # Errors
     /// If the first run is refused; nothing is charged then.
     pub(crate) fn lease(&mut self, now: Nanos, ask: &Ask, each: impl FnMut(Grant)) -> Result<(), Refusal> {
-        let end = self.in_order(now).max(ask.latest.min(self.at)).saturating_add(ask.span);
-        self.take_runs(now, ask.waiting, end, RUNS, each)
+        self.take_runs(now, ask.waiting, ask.span, RUNS, each)
     }
 
-    /// Grants at most `most` runs of the waiting units, and none after one at `end`. They are undone together.
+    /// Grants at most `most` runs of the waiting units. They are undone together.
     fn take_runs(
         &mut self,
         now: Nanos,
         waiting: u64,
-        end: Nanos,
+        span: Nanos,
         most: usize,
         mut each: impl FnMut(Grant),
     ) -> Result<(), Refusal> {
         let first = self.take_run(now, waiting)?;
         each(first);
+        let end = first.at.saturating_add(span);
         let mut left = waiting.saturating_sub(first.units);
         for _ in 1..most {
-            if left == 0 || self.at >= end {
-                break;
-            }
             let units = self.run(now, left);
             let Ok((at, bound_by)) = self.conforms_at(now, units) else { break };
+            if left == 0 || at >= end {
+                break;
+            }
             self.charge(now, at, at, units);
             each(Grant::computed(at, units, bound_by, self.history.grants));
             left -= units;

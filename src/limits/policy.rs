@@ -1,7 +1,7 @@
 //! Turns limits as written into limits with all defaults: which one paces, which are windows, how large each burst is.
 
-use crate::clock::MILLISECOND;
-use crate::rate::{Amount, Limit, Rate};
+use crate::clock::{MILLISECOND, Nanos};
+use crate::rate::{Amount, Limit, Rate, nanos, written_time};
 use std::fmt;
 use std::num::NonZeroU64;
 use thiserror::Error;
@@ -13,6 +13,9 @@ pub use agree::Disagreement;
 /// The default burst is this much time's worth of the rate, at least 1.
 const DEFAULT_BURST: u64 = 10 * MILLISECOND;
 
+/// The most that a window's slack is by default, if it has one.
+const MOST_SLACK: Nanos = 250 * MILLISECOND;
+
 /// Limits with every default filled in. The default has no limit.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Policy {
@@ -23,8 +26,34 @@ pub struct Policy {
 /// One limit with its defaults filled in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Resolved {
-    Bucket { rate: Rate, burst: NonZeroU64, initial: u64 },
-    Window(Rate),
+    Bucket {
+        rate: Rate,
+        burst: NonZeroU64,
+        initial: u64,
+    },
+    /// A unit counts for the period and `slack` nanoseconds.
+    Window {
+        rate: Rate,
+        slack: Nanos,
+    },
+}
+
+/// Limits that are all windows: no bucket spreads their grants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct OnlyWindows {
+    slowest: Rate,
+    smallest: NonZeroU64,
+    /// How long a unit counts in the longest of them, in nanoseconds.
+    pub(crate) longest: Nanos,
+}
+
+impl OnlyWindows {
+    /// What a stream should take at once if it asks every `turn` nanoseconds and others take, too: four times what the
+    /// limits let through in that time, so that a window that opens is used up in a quarter of its period, and at least
+    /// a hundredth of it.
+    pub(crate) fn share(&self, turn: Nanos) -> u64 {
+        self.slowest.units_in(turn.saturating_mul(4)).get().max(self.smallest.get() / 100)
+    }
 }
 
 /// Limits that contradict each other.
@@ -76,13 +105,30 @@ impl Policy {
     /// ```
     /// use throttle::limits::Policy;
     /// let policy = Policy::new(&["5/s".parse()?, "5000/h".parse()?], None)?;
-    /// assert_eq!(policy.to_string(), "5/s,burst=1 and 5000/h,window");
+    /// assert_eq!(policy.to_string(), "5/s,burst=1 and 5000/h,window,slack=0");
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
     /// # Errors
     /// [`PolicyError`] names the contradiction.
     pub fn new(limits: &[Limit], burst: Option<Amount>) -> Result<Self, PolicyError> {
+        Policy::filled_in(limits, burst, |_| 0)
+    }
+
+    /// Like [`new`](Self::new), for units that travel to a server before it counts them: the default slack of a window is
+    /// a twentieth of its period, at most 250 ms.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn with_slack(limits: &[Limit], burst: Option<Amount>) -> Result<Self, PolicyError> {
+        Policy::filled_in(limits, burst, |rate| (rate.window().1.get() / 20).min(MOST_SLACK))
+    }
+
+    fn filled_in(
+        limits: &[Limit],
+        burst: Option<Amount>,
+        default_slack: fn(&Rate) -> Nanos,
+    ) -> Result<Self, PolicyError> {
         match limits {
             [] => return Err(PolicyError::None),
             [Limit::Unlimited] if burst.is_none() => return Ok(Policy { limits: Vec::new(), counts_bytes: false }),
@@ -92,7 +138,8 @@ impl Policy {
         let rates = rates.ok_or(PolicyError::UnlimitedAlone)?;
         one_kind(&rates)?;
         let pacing = pacing(&rates);
-        let limits = limits.iter().enumerate().map(|(place, limit)| resolve(limit, place == pacing, burst));
+        let limits = limits.iter().enumerate();
+        let limits = limits.map(|(place, limit)| resolve(limit, place == pacing, burst, default_slack));
         Ok(Policy { limits: limits.collect::<Result<_, _>>()?, counts_bytes: rates[0].is_bytes() })
     }
 
@@ -132,7 +179,8 @@ impl Policy {
         self.limits.iter().map(Resolved::at_once).min().unwrap_or(u64::MAX)
     }
 
-    /// The first limit that never binds because another is always stricter: its index and the other's.
+    /// The first limit that never binds because another is always stricter: its index and the other's. Slack does not
+    /// matter.
     #[must_use]
     pub fn never_binds(&self) -> Option<(usize, usize)> {
         let pairs = (0..self.len()).flat_map(|idle| (0..self.len()).map(move |other| (idle, other)));
@@ -155,6 +203,20 @@ impl Policy {
         })
     }
 
+    /// `None` if some limit is a bucket, or there is none.
+    pub(crate) fn only_windows(&self) -> Option<OnlyWindows> {
+        let all = self.limits.iter().map(|limit| match *limit {
+            Resolved::Window { rate, slack } => Some((rate, rate.window().1.get().saturating_add(slack))),
+            Resolved::Bucket { .. } => None,
+        });
+        let all: Vec<(Rate, Nanos)> = all.collect::<Option<_>>()?;
+        Some(OnlyWindows {
+            slowest: all.iter().map(|(rate, _)| *rate).min()?,
+            smallest: all.iter().map(|(rate, _)| rate.window().0).min()?,
+            longest: all.iter().map(|(_, counts)| *counts).max()?,
+        })
+    }
+
     pub(crate) fn limits(&self) -> &[Resolved] {
         &self.limits
     }
@@ -167,7 +229,7 @@ impl Policy {
 
     /// How many of the limits are windows.
     pub(crate) fn windows(&self) -> usize {
-        self.limits.iter().filter(|limit| matches!(limit, Resolved::Window(_))).count()
+        self.limits.iter().filter(|limit| matches!(limit, Resolved::Window { .. })).count()
     }
 
     /// Reads what [`to_lines`](Self::to_lines) wrote; `None` for any other text.
@@ -204,11 +266,20 @@ fn pacing(rates: &[Rate]) -> usize {
     (0..rates.len()).min_by_key(key).unwrap_or(0)
 }
 
-fn resolve(limit: &Limit, paces: bool, option: Option<Amount>) -> Result<Resolved, PolicyError> {
+fn resolve(
+    limit: &Limit,
+    paces: bool,
+    option: Option<Amount>,
+    default_slack: fn(&Rate) -> Nanos,
+) -> Result<Resolved, PolicyError> {
     let (rate, burst, initial) = match *limit {
         Limit::Unlimited => return Err(PolicyError::UnlimitedAlone),
-        Limit::Window(rate) if paces && option.is_some() => return Err(PolicyError::BurstOnWindow(rate.to_string())),
-        Limit::Window(rate) => return Ok(Resolved::Window(rate)),
+        Limit::Window { rate, .. } if paces && option.is_some() => {
+            return Err(PolicyError::BurstOnWindow(rate.to_string()));
+        }
+        Limit::Window { rate, slack } => {
+            return Ok(Resolved::Window { rate, slack: slack.map_or_else(|| default_slack(&rate), nanos) });
+        }
         Limit::Bucket { rate, burst, initial } => (rate, burst, initial),
     };
     let burst = match (burst, option) {
@@ -219,7 +290,7 @@ fn resolve(limit: &Limit, paces: bool, option: Option<Amount>) -> Result<Resolve
         (None, Some(option)) if paces => NonZeroU64::new(option.value()).ok_or(PolicyError::ZeroBurst)?,
         (Some(burst), _) => NonZeroU64::new(burst.value()).ok_or(PolicyError::ZeroBurst)?,
         (None, _) if paces || initial.is_some() => rate.units_in(DEFAULT_BURST),
-        (None, _) => return Ok(Resolved::Window(rate)),
+        (None, _) => return Ok(Resolved::Window { rate, slack: default_slack(&rate) }),
     };
     match initial.map_or(burst.get(), |initial| initial.value()) {
         initial if initial > burst.get() => Err(PolicyError::InitialAboveBurst { initial, burst: burst.get() }),
@@ -230,7 +301,7 @@ fn resolve(limit: &Limit, paces: bool, option: Option<Amount>) -> Result<Resolve
 impl Resolved {
     pub(crate) fn rate(&self) -> Rate {
         match *self {
-            Resolved::Bucket { rate, .. } | Resolved::Window(rate) => rate,
+            Resolved::Bucket { rate, .. } | Resolved::Window { rate, .. } => rate,
         }
     }
 
@@ -241,7 +312,7 @@ impl Resolved {
             (Resolved::Bucket { rate, burst, initial }, _) => {
                 rate >= other.rate() && burst.get() >= other.at_once() && initial >= other.at_once().min(burst.get())
             }
-            (Resolved::Window(rate), _) => {
+            (Resolved::Window { rate, .. }, _) => {
                 let (count, period) = rate.window();
                 other.most_in(period.get()) <= u128::from(count.get())
             }
@@ -252,7 +323,7 @@ impl Resolved {
     fn at_once(&self) -> u64 {
         match *self {
             Resolved::Bucket { burst, .. } => burst.get(),
-            Resolved::Window(rate) => rate.window().0.get(),
+            Resolved::Window { rate, .. } => rate.window().0.get(),
         }
     }
 
@@ -264,7 +335,7 @@ impl Resolved {
                 let gained = u128::from(rate.units()) * u128::from(nanos);
                 u128::from(burst.get()) + gained.div_ceil(rate.period().into()) - 1
             }
-            Resolved::Window(rate) => {
+            Resolved::Window { .. } => {
                 let (count, period) = rate.window();
                 u128::from(count.get()) * u128::from(nanos).div_ceil(period.get().into())
             }
@@ -275,7 +346,7 @@ impl Resolved {
 impl fmt::Display for Resolved {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Resolved::Window(rate) => write!(f, "{rate},window"),
+            Resolved::Window { rate, slack } => write!(f, "{rate},window,slack={}", written_time(*slack)),
             Resolved::Bucket { rate, burst, initial } if *initial == burst.get() => write!(f, "{rate},burst={burst}"),
             Resolved::Bucket { rate, burst, initial } => write!(f, "{rate},burst={burst},initial={initial}"),
         }
@@ -299,17 +370,35 @@ mod tests {
             (&["1M/s"], None, "1M/s,burst=10000"),
             (&["10MiB/s"], None, "10MiB/s,burst=104857"),
             (&["10MiB/s"], Some("1MiB"), "10MiB/s,burst=1048576"),
-            (&["5/s", "5000/h"], None, "5/s,burst=1 and 5000/h,window"),
-            (&["5000/h", "5/s"], Some("3"), "5000/h,window and 5/s,burst=3"),
+            (&["5/s", "5000/h"], None, "5/s,burst=1 and 5000/h,window,slack=0"),
+            (&["5000/h", "5/s"], Some("3"), "5000/h,window,slack=0 and 5/s,burst=3"),
             (&["5/s", "5000/h,burst=100"], None, "5/s,burst=1 and 5000/h,burst=100"),
-            (&["5/s", "300/min"], None, "5/s,burst=1 and 300/min,window"),
-            (&["300/min", "5/s"], None, "300/min,window and 5/s,burst=1"),
-            (&["5000/h,window"], None, "5000/h,window"),
+            (&["5/s", "300/min"], None, "5/s,burst=1 and 300/min,window,slack=0"),
+            (&["300/min", "5/s"], None, "300/min,window,slack=0 and 5/s,burst=1"),
+            (&["5000/h,window"], None, "5000/h,window,slack=0"),
             (&["5/s,burst=9,initial=0"], None, "5/s,burst=9,initial=0"),
             (&["unlimited"], None, "unlimited"),
         ] {
             assert_eq!(policy(limits, burst).map(|policy| policy.to_string()), Ok(expected.to_owned()), "{limits:?}");
         }
+    }
+
+    #[test]
+    fn units_on_their_way_to_a_server_count_for_the_period_and_some_slack() {
+        for (limit, expected) in [
+            ("5/s,window", "5/s,window,slack=50ms"),
+            ("5/ms,window", "5/ms,window,slack=50000ns"),
+            ("5/5s,window", "5/5s,window,slack=250ms"),
+            ("5000/h,window", "5000/h,window,slack=250ms"),
+            ("5000/h,window,slack=0", "5000/h,window,slack=0"),
+            ("5000/h,window,slack=2s", "5000/h,window,slack=2s"),
+        ] {
+            let policy = Policy::with_slack(&[limit.parse().unwrap()], None).unwrap();
+            assert_eq!(policy.to_string(), expected);
+            assert_eq!(Policy::from_lines(&policy.to_lines()), Some(policy));
+        }
+        let policy = Policy::with_slack(&["5/s", "5000/h"].map(|limit| limit.parse().unwrap()), None).unwrap();
+        assert_eq!(policy.to_string(), "5/s,burst=1 and 5000/h,window,slack=250ms");
     }
 
     #[test]
@@ -356,6 +445,7 @@ mod tests {
             (&["5/s", "20000/h"], None),
             (&["10/s,window", "1000/min,window"], Some((1, 0))),
             (&["10/s,window", "599/min,window"], None),
+            (&["5/s", "300/min,window,slack=1s"], Some((1, 0))),
         ] {
             let found = policy(limits, None).unwrap().never_binds();
             assert_eq!(found, expected, "{limits:?}");

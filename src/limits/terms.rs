@@ -35,7 +35,7 @@ impl Terms {
                 let terms = bucket::Terms::new(rate, burst);
                 (Bucket(terms), State::from(terms.start(initial, now)))
             }
-            Resolved::Window(rate) => (Window(window::Terms::of(rate)), State::new(0, now)),
+            Resolved::Window { rate, slack } => (Window(window::Terms::of(rate, slack)), State::new(0, now)),
         }
     }
 

@@ -52,7 +52,7 @@ impl Limits {
     pub(crate) fn pacing_place(policy: &Policy) -> Option<usize> {
         let rate = |limit: &Resolved| match limit {
             Resolved::Bucket { rate, .. } => Some(*rate),
-            Resolved::Window(_) => None,
+            Resolved::Window { .. } => None,
         };
         let rates = policy.limits().iter().enumerate().filter_map(|(place, limit)| Some((rate(limit)?, place)));
         rates.max_by_key(|&(rate, place)| (rate, std::cmp::Reverse(place))).map(|(_, place)| place)
@@ -246,10 +246,9 @@ fn in_parts(limit: &Resolved, parts: NonZeroU64, now: Nanos) -> Result<(Terms, S
             let terms = bucket::Terms::new(rate_in_parts(rate, parts)?, burst);
             Ok((Terms::Bucket(terms), State::from(terms.start(initial, now))))
         }
-        Resolved::Window(rate) => {
-            let (count, period) = rate.window();
-            let count = count.checked_mul(parts).ok_or_else(too_large)?;
-            Ok((Terms::Window(window::Terms::new(count, period)), State::new(0, now)))
+        Resolved::Window { rate, slack } => {
+            let rate = rate_in_parts(rate, parts)?;
+            Ok((Terms::Window(window::Terms::of(rate, slack)), State::new(0, now)))
         }
     }
 }

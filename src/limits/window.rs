@@ -2,7 +2,8 @@
 //!
 //! The state is the log of the grants of the last period. Up to 1024 units it is exact. A larger window keeps its
 //! grants in groups of ⌈COUNT/1024⌉ units, each counted at the time of its latest grant: that frees them a little late,
-//! never early. A period is half-open: a unit granted at `t` makes room again at `t + PERIOD`.
+//! never early. A period is half-open: a unit granted at `t` makes room again at `t + PERIOD`. Slack, if any, is part of
+//! the period here.
 //!
 //! In the state of a window the level's amount is the units in the log, including those that have left the period: up
 //! to two full windows, more if the window was larger before.
@@ -19,6 +20,7 @@ pub(crate) const EXACT: u64 = 1024;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Terms {
     count: u64,
+    /// How long a unit counts: the period and the slack.
     period: Nanos,
     /// Units that share one entry of the log.
     group: u64,
@@ -48,8 +50,9 @@ impl Terms {
         Terms { count, period, group: count.div_ceil(EXACT) }
     }
 
-    pub(crate) fn of(rate: Rate) -> Self {
-        Terms::new(rate.window().0, rate.window().1)
+    /// A unit counts for `slack` nanoseconds longer than the period of `rate`.
+    pub(crate) fn of(rate: Rate, slack: Nanos) -> Self {
+        Terms::new(rate.window().0, rate.window().1.saturating_add(slack))
     }
 
     pub(crate) fn count(&self) -> u64 {

@@ -1,10 +1,13 @@
-//! What the program was started with and nobody can see any more once `main` runs: Rust's runtime ignores SIGPIPE and opens
+//! What the program was started with, and what is lost once `main` runs: Rust's runtime ignores SIGPIPE and opens
 //! /dev/null in place of standard streams that are closed. Daemons are often started with that very /dev/null, so what it
 //! looks like later does not tell one from the other.
 
-use super::signals::{held_back, survive_questions};
+use nix::sys::signal::{self, SigSet, SigmaskHow};
 use rustix::io::fcntl_getfd;
-use signal_hook::consts::SIGUSR1;
+use signal_hook::consts::{SIGUSR1, SIGXFSZ};
+use signal_hook::flag;
+use std::io;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 static IGNORED_SIGNALS: AtomicU64 = AtomicU64::new(0);
@@ -20,6 +23,26 @@ fn look() {
         IGNORED_SIGNALS.store(ignored_now(), Ordering::Relaxed);
         survive_questions()
     });
+}
+
+/// From now on SIGUSR1 does not end the program; it is answered once there is something to report. SIGXFSZ becomes an error
+/// of the write that went too far (setrlimit(2)), which says what it was about.
+fn survive_questions() -> io::Result<()> {
+    let mut heeded = [SIGUSR1, SIGXFSZ].into_iter().filter(|signal| !is_ignored(*signal));
+    heeded.try_for_each(|signal| flag::register(signal, Arc::default()).map(drop))
+}
+
+/// Runs `act` while these signals do not reach this thread; they come afterwards. For what sets up their handlers: between
+/// the system's and signal-hook's own list of what to do then, a signal would get lost.
+///
+/// # Errors
+/// What `act` fails with, or the system's refusal to hold signals back.
+pub(super) fn held_back<T>(wanted: &[i32], act: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+    let signals: SigSet = wanted.iter().filter_map(|signal| signal::Signal::try_from(*signal).ok()).collect();
+    let before = signals.thread_swap_mask(SigmaskHow::SIG_BLOCK)?;
+    let result = act();
+    before.thread_set_mask()?;
+    result
 }
 
 /// Whether a signal was ignored when we were started.

@@ -11,9 +11,9 @@ pub(crate) enum Exit {
     Error,
     /// The command line makes no sense.
     Usage,
-    /// It would have taken longer than was allowed.
+    /// The wait would have been longer than allowed.
     TooLong,
-    /// Something of ours failed where lower codes are the command's.
+    /// An error of our own, if lower codes are the command's.
     OnceError,
     /// A command failed or took too long.
     Failed,
@@ -32,11 +32,11 @@ pub(crate) const TABLE: [(Exit, u8, &str); 10] = [
     (Exit::Success, 0, "everything was read and passed on, and every command exited 0"),
     (Exit::Error, 1, "reading, writing or something else failed; standard error says what"),
     (Exit::Usage, 2, "the command line is wrong; nothing was read"),
-    (Exit::TooLong, 75, "--max-wait: it would have taken longer; nothing was taken"),
+    (Exit::TooLong, 75, "--max-wait: the wait would have been longer; nothing was taken"),
     (Exit::Failed, 123, "a command failed or took longer than --timeout"),
     (Exit::Stopped, 124, "a command exited 255, which means stop, as in xargs"),
     (Exit::Killed, 125, "a command was killed by a signal"),
-    (Exit::OnceError, 125, "with --once: what would otherwise be 1 or 2; other codes are the command's"),
+    (Exit::OnceError, 125, "with --once, instead of 1 or 2; other codes are the command's"),
     (Exit::CannotRun, 126, "a command cannot be run"),
     (Exit::NotFound, 127, "a command was not found"),
 ];

@@ -1,8 +1,8 @@
 //! The man page, the completions and the README's list of options are generated from the flags, committed, and checked
 //! here. After a change of flags: `THROTTLE_REGENERATE=1 cargo test generated`.
 
+use super::args;
 use super::exit::TABLE;
-use super::flags;
 use clap_complete::Shell;
 use std::fs;
 use std::path::Path;
@@ -24,7 +24,7 @@ fn check(path: &str, expected: &str) {
 }
 
 fn man() -> String {
-    let man = clap_mangen::Man::new(flags::command()).date("").manual("throttle");
+    let man = clap_mangen::Man::new(args::command()).date("").manual("throttle");
     let mut page = Vec::new();
     man.render_title(&mut page).unwrap();
     // Options and rates are neither hyphenated nor spread out: one copies them.
@@ -45,13 +45,13 @@ fn sections() -> String {
     for (_, code, meaning) in TABLE {
         writeln!(text, ".TP\n\\fB{code}\\fR\n{meaning}").unwrap();
     }
-    write!(text, ".SH SIGNALS\n{}\n", flags::SIGNALS.replace('\'', "\\(aq")).unwrap();
+    write!(text, ".SH SIGNALS\n{}\n", args::SIGNALS.replace('\'', "\\(aq")).unwrap();
     text.push_str(".SH ENVIRONMENT\n");
-    for (name, meaning) in flags::ENVIRONMENT {
+    for (name, meaning) in args::ENVIRONMENT {
         writeln!(text, ".TP\n\\fB{name}\\fR\n{}", meaning.replace('-', "\\-")).unwrap();
     }
     text.push_str(".SH EXAMPLES\n");
-    for (command, meaning) in flags::EXAMPLES {
+    for (command, meaning) in args::EXAMPLES {
         let command = command.replace('\\', "\\e").replace('-', "\\-").replace('\'', "\\(aq");
         writeln!(text, ".TP\n\\fB{command}\\fR\n{meaning}").unwrap();
     }
@@ -72,7 +72,7 @@ fn the_completions_are_what_the_flags_say() {
         (Shell::Fish, "completions/throttle.fish"),
     ] {
         let mut script = Vec::new();
-        clap_complete::generate(shell, &mut flags::command(), "throttle", &mut script);
+        clap_complete::generate(shell, &mut args::command(), "throttle", &mut script);
         check(path, &String::from_utf8(script).unwrap());
     }
 }
@@ -83,6 +83,6 @@ fn the_readme_lists_all_options_as_the_help_does() {
     let readme = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md")).unwrap();
     let (head, rest) = readme.split_once(begin).expect("README.md has a place for the options");
     let (_, tail) = rest.split_once(end).expect("README.md has a place for the options");
-    let help = flags::command().mut_args(|option| option.hide_short_help(false)).render_help().to_string();
+    let help = args::command().mut_args(|option| option.hide_short_help(false)).render_help().to_string();
     check("README.md", &format!("{head}{begin}```\n{}\n```\n{end}{tail}", help.trim_end()));
 }

@@ -1,4 +1,4 @@
-//! Where a command is found, before anything is read.
+//! Finds the file of a command, before any input is read.
 
 use super::exit::Exit;
 use rustix::fs::{Access, access};
@@ -8,12 +8,8 @@ use std::fs::File;
 use std::io::{self, ErrorKind, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use throttle::launch::quote;
 use throttle::store::Address;
-
-mod advice;
-
-use advice::quoted;
-pub(crate) use advice::{advice, is_command_line};
 
 /// Why a command will not run.
 #[derive(Debug)]
@@ -27,15 +23,6 @@ pub(crate) enum Missing {
 }
 
 impl Missing {
-    /// What to write instead, with the way to it. `dash_c` is how a script is run: `-c`, or `sh -c`.
-    pub(crate) fn with_advice(&self, dash_c: &str) -> String {
-        let advice = match self {
-            Missing::NotFound(name) => advice(name, dash_c),
-            Missing::NotExecutable(_) | Missing::NoInterpreter(..) | Missing::Unreachable(..) => None,
-        };
-        advice.map_or_else(|| self.to_string(), |advice| format!("{self}; {advice}"))
-    }
-
     pub(crate) fn exit(&self) -> Exit {
         match self {
             Missing::NotFound(_) | Missing::NoInterpreter(..) => Exit::NotFound,
@@ -106,7 +93,7 @@ fn file_of(name: &OsStr) -> Result<OsString, Missing> {
     found.map(PathBuf::into_os_string).ok_or_else(|| missing(name, places))
 }
 
-fn runs(path: &Path) -> Option<PathBuf> {
+pub(super) fn runs(path: &Path) -> Option<PathBuf> {
     (path.is_file() && access(path, Access::EXEC_OK).is_ok()).then(|| path.to_owned())
 }
 
@@ -132,4 +119,9 @@ fn missing_interpreter(script: &Path) -> Option<OsString> {
     let line = beginning.strip_prefix(b"#!")?.split(|byte| *byte == b'\n').next()?.trim_ascii_start();
     let interpreter = OsStr::from_bytes(line.split(|byte| b" \t".contains(byte)).next()?);
     (!interpreter.is_empty() && !Path::new(interpreter).exists()).then(|| interpreter.to_owned())
+}
+
+/// `word` as it can be pasted into a shell, whatever is in it.
+pub(super) fn quoted(word: impl AsRef<OsStr>) -> String {
+    String::from_utf8_lossy(&quote(word.as_ref().as_bytes(), true)).into_owned()
 }

@@ -1,9 +1,10 @@
 //! `--once`: take one from a bucket, then become the command.
 
-use super::bucket::{self, AnyBucket, Bucket};
+use super::buckets::{self, AnyBucket};
 use super::exit::Exit;
-use super::flags::Flags;
-use super::{lookup, say, signals, turn};
+use super::say::say;
+use super::task::Once;
+use super::{advice, long_wait, lookup, signals};
 use anyhow::{Context, Result};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGPIPE, SIGTERM};
 use signal_hook::flag;
@@ -20,35 +21,33 @@ use throttle::launch::IGNORING_SIGPIPE;
 use throttle::limits::{Grant, Refusal};
 use throttle::store::StoreError;
 
-/// Waits for one, and becomes `command`, if there is one: then this does not return.
+/// Takes one, waits for its time, and becomes the command, if there is one: then this does not return. `explain` puts a
+/// refusal into words.
 ///
 /// # Errors
 /// What failed of our own.
-pub(super) fn run(flags: &Flags, bucket: &Bucket, command: &[OsString]) -> Result<Exit> {
-    let found = match command.first().map(|name| lookup::find(name)) {
-        Some(Err(missing)) => {
-            say(missing.with_advice("sh -c"));
-            return Ok(missing.exit());
-        }
+pub(super) fn run(once: &Once, explain: impl FnOnce(&StoreError) -> String) -> Result<Exit> {
+    let found = match once.command.first().map(|name| lookup::find(name)) {
+        Some(Err(missing)) => return Ok(advice::refuse(&missing, "sh -c")),
         Some(Ok(path)) => Some(path),
         None => None,
     };
-    let (grant, asked, store) = match bucket::take_one(flags, bucket) {
+    let (grant, asked, store) = match buckets::take_one(once) {
         Ok(taken) => taken,
         Err(error) => match error.downcast_ref() {
-            Some(refused) if is_too_long(flags, refused) => {
-                say(bucket::told(flags, refused, refused));
+            Some(refused) if is_too_long(once, refused) => {
+                say(explain(refused));
                 return Ok(Exit::TooLong);
             }
             _ => return Err(error),
         },
     };
     if grant.at > asked {
-        wait(flags, &store, grant)?;
+        wait(once, &store, grant)?;
     }
     let Some(path) = found else { return Ok(Exit::Success) };
-    let exit = become_command(&path, command);
-    // Of what does not even run nothing counts, as where it is not found.
+    let exit = become_command(&path, &once.command);
+    // A command that does not even run counts for nothing, like one that is not found.
     store.leave();
     if let Err(error) = store.give_back(&grant) {
         say(error);
@@ -56,23 +55,23 @@ pub(super) fn run(flags: &Flags, bucket: &Bucket, command: &[OsString]) -> Resul
     Ok(exit)
 }
 
-/// Whether it fails only for taking longer than was allowed, be it the limit or the server that takes so long.
-fn is_too_long(flags: &Flags, error: &StoreError) -> bool {
+/// Whether it fails only because it takes longer than allowed: the limit, or the server.
+fn is_too_long(once: &Once, error: &StoreError) -> bool {
     match error {
         StoreError::Refused(Refusal::TooLong { .. }) => true,
-        error => flags.max_wait().is_some() && flags.waits_for_store() && error.may_pass(),
+        error => once.max_wait.is_some() && once.bucket.is_waited_for && error.may_pass(),
     }
 }
 
-/// Sleeps until the grant. Who is interrupted gives back what can be given back, and dies of the signal.
+/// Sleeps until the grant. On a signal, gives back what can be given back, and dies of it.
 ///
-/// No signal is lost: not before this is the only thread is it looked whether one has come, and from then on the handler
-/// itself ends the program, until the command has taken its place.
-fn wait(flags: &Flags, store: &Arc<AnyBucket>, grant: Grant) -> Result<()> {
-    let attendant = Attendant::start(store, grant).context("cannot handle signals")?;
+/// No signal is lost: once this is the only thread, it checks whether one has come, and from then on the handler itself
+/// ends the program, until the command replaces it.
+fn wait(once: &Once, store: &Arc<AnyBucket>, grant: Grant) -> Result<()> {
+    let attendant = SignalThread::start(store, grant).context("cannot handle signals")?;
     sharpen_this_thread();
-    if turn::is_told(flags) {
-        turn::sleep_unless(store.clock(), grant.at, &|| false, say);
+    if long_wait::is_announced(once.quiet) {
+        long_wait::sleep_unless(store.clock(), grant.at, &|| false, say);
     } else {
         store.clock().sleep_until(grant.at);
     }
@@ -82,9 +81,9 @@ fn wait(flags: &Flags, store: &Arc<AnyBucket>, grant: Grant) -> Result<()> {
     Ok(())
 }
 
-/// Who answers signals while the program sleeps.
-struct Attendant {
-    /// Whether the wait is over, or it was interrupted: who says so first decides.
+/// The thread that answers signals while the program sleeps.
+struct SignalThread {
+    /// Set by the end of the wait or by a signal, whichever comes first.
     over: Arc<AtomicBool>,
     /// Whether signals end the program in the handler.
     dismissed: Arc<AtomicBool>,
@@ -94,7 +93,7 @@ struct Attendant {
     thread: JoinHandle<()>,
 }
 
-impl Attendant {
+impl SignalThread {
     fn start(store: &Arc<AnyBucket>, grant: Grant) -> io::Result<Self> {
         let wanted: Vec<i32> =
             [SIGINT, SIGTERM, SIGHUP].into_iter().filter(|signal| !signals::is_ignored(*signal)).collect();
@@ -102,7 +101,7 @@ impl Attendant {
         let came = Arc::new(AtomicUsize::new(0));
         let mut signals = signals::held_back(&wanted, || {
             for signal in &wanted {
-                // In this order: what the handler does not see as dismissed was noted before.
+                // In this order: the signal is noted before the handler looks at `dismissed`.
                 flag::register_usize(*signal, Arc::clone(&came), usize::try_from(*signal).unwrap_or(0))?;
                 flag::register_conditional_default(*signal, Arc::clone(&dismissed))?;
             }
@@ -114,18 +113,18 @@ impl Attendant {
                 interrupt(&*store, &grant, &ended, signal);
             }
         };
-        let thread = thread::Builder::new().name("attendant".to_owned()).spawn(answer)?;
-        Ok(Attendant { over, dismissed, came, handle, thread })
+        let thread = thread::Builder::new().name("signals".to_owned()).spawn(answer)?;
+        Ok(SignalThread { over, dismissed, came, handle, thread })
     }
 
-    /// The wait is over. Gives the signal that has come meanwhile; does not return where it came in time to interrupt.
+    /// The wait is over. Returns the signal that has come meanwhile; does not return if it came before the end of the wait.
     fn dismiss(self) -> Option<i32> {
         if self.over.swap(true, Ordering::SeqCst) {
-            // The attendant ends the program.
+            // The signal thread ends the program.
             signals::wait_for_end();
         }
         self.handle.close();
-        // What it meant to say it has said; a panic of its own would have been shown.
+        // A panic in it was already shown.
         let _ = self.thread.join();
         self.dismissed.store(true, Ordering::SeqCst);
         i32::try_from(self.came.load(Ordering::SeqCst)).ok().filter(|signal| *signal > 0)
@@ -143,7 +142,7 @@ fn interrupt(store: &AnyBucket, grant: &Grant, over: &AtomicBool, signal: i32) {
     }
 }
 
-/// Returns only where that fails.
+/// Returns only if that fails.
 fn become_command(path: &OsStr, command: &[OsString]) -> Exit {
     let (name, args) = command.split_first().map_or((path, &[][..]), |(name, args)| (name.as_os_str(), args));
     let mut command = if signals::is_ignored(SIGPIPE) {

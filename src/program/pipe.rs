@@ -1,42 +1,55 @@
 //! Pipe mode: units go from the input to standard output.
 
-use super::bucket;
+use super::buckets;
 use super::exit::Exit;
-use super::flags::Flags;
-use super::input::{self, Input};
-use super::report::{Report, Total, UnitName};
-use super::{say, signals, turn};
+use super::input;
+use super::progress::Progress;
+use super::report::{self, Report, Total};
+use super::say::say;
+use super::task::Pipe;
+use super::unit_name::UnitName;
+use super::{long_wait, signal_thread, signals};
 use anyhow::{Context, Result};
 use rustix::fd::AsFd;
 use rustix::fs::OFlags;
 use std::io::ErrorKind;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use throttle::clock::MILLISECOND;
 use throttle::flow::framing::{Buffer, Framing};
 use throttle::flow::pump::PumpError;
 use throttle::flow::{Copying, Descriptor, Flow, FlowError, Sink, Source, Splice, enlarge, tee};
-use throttle::limits::Plan;
+use throttle::limits::Policy;
 use throttle::store::StoreError;
 
-/// Large enough that a copy is not felt, small enough to stay in the cache of one core.
+/// Large enough that copying costs little, small enough to stay in the cache of one core.
 const BUFFER: usize = 96 * 1024;
 
-/// How wide pipes are made between which bytes are moved; what is copied should stay in the cache instead.
+/// The size of pipes between which bytes are moved. For copies they stay small enough for the cache.
 const WIDE: usize = 1024 * 1024;
 
 /// Passes the input on until its end.
 ///
 /// # Errors
 /// What failed, with what.
-pub(crate) fn run(flags: &Flags) -> Result<Exit> {
-    let input = input::open(flags.arg_file())?;
-    let (supply, flags) = bucket::supply(flags)?;
-    let flags = &flags;
-    hints(flags, &input);
+pub(super) fn run(pipe: &Pipe) -> Result<Exit> {
+    let Pipe { limits, reporting, .. } = pipe;
+    let input = input::open(pipe.file.as_deref())?;
+    let summary = report::open_summary(reporting)?;
+    let (supply, framing) = buckets::supply(limits, |policy| pipe.delimiter.framing(policy))?;
+    let (policy, unit) = (supply.store().policy(), UnitName::of(framing));
+    if !reporting.quiet {
+        hint_at_idle_limit(&policy);
+        input.remark(unit.plural(), "pass on").into_iter().for_each(say);
+    }
     throttle::clock::sharpen_this_thread();
-    let report = Arc::new(Report::new(flags, UnitName::of(flags.framing()), input.size.map(Total::Bytes), supply)?);
-    signals::attend(Arc::clone(&report), None).context("cannot handle signals")?;
-    match pass_on(flags, input, &report) {
+    let progress = Progress::new(reporting, pipe.file.is_none(), None);
+    let total = input.size.map(Total::Bytes);
+    let report = Arc::new(Report::new(unit, total, supply, limits.written(&policy), summary, progress));
+    signal_thread::start(Arc::clone(&report), None).context("cannot handle signals")?;
+    let is_announced = limits.bucket().is_some() && long_wait::is_announced(reporting.quiet);
+    let run = Run { framing, is_announced, input: input.name, report: &report };
+    match run.pass_on(input.fd, is_fast(&policy)) {
         Ok(exit) => report.close().map(|()| exit),
         Err(error) => {
             report.close_or_say();
@@ -45,80 +58,73 @@ pub(crate) fn run(flags: &Flags) -> Result<Exit> {
     }
 }
 
-/// What the user should know before anything happens.
-fn hints(flags: &Flags, input: &Input) {
-    hint_at_idle_limit(flags);
-    let unit = UnitName::of(flags.framing());
-    if flags.arg_file().is_none()
-        && !flags.is_quiet()
-        && let Some(remark) = input::remark(&input.fd, unit.plural(), "pass on")
-    {
-        say(remark);
-    }
-}
-
 /// Names the limit that can never bind beside the others, if there is one.
-pub(super) fn hint_at_idle_limit(flags: &Flags) {
-    if let Some((idle, other)) = flags.plan().never_binds().filter(|_| !flags.is_quiet()) {
-        let (idle, other) = (flags.plan().describe(idle), flags.plan().describe(other));
+pub(super) fn hint_at_idle_limit(policy: &Policy) {
+    if let Some((idle, other)) = policy.never_binds() {
+        let (idle, other) = (policy.describe(idle), policy.describe(other));
         say(format_args!("the limit {idle} can never bind beside {other}"));
     }
 }
 
-fn pass_on(flags: &Flags, input: Input, report: &Report) -> Result<Exit> {
-    let stdout = std::io::stdout().as_fd().try_clone_to_owned().context("standard output")?;
-    input::ensure_open_for("writing", OFlags::RDONLY, &stdout, "standard output")?;
-    let name = input.name;
-    let (framing, fast) = (flags.framing(), is_fast(flags.plan()));
-    if fast {
-        let width = if framing == Framing::Bytes { WIDE } else { 2 * BUFFER };
-        enlarge(&input.fd, width);
-        enlarge(&stdout, width);
-    }
-    let (source, sink) = match framing {
-        Framing::Bytes => match Splice::new(input.fd, stdout) {
-            Ok(mut splice) => return drive(flags, &mut splice, &name, report),
-            Err(ends) => ends,
-        },
-        Framing::EndedBy(_) if fast => match tee(input.fd, stdout) {
-            Ok((source, sink)) => return copy(flags, source, sink, &name, report),
-            Err(ends) => ends,
-        },
-        Framing::EndedBy(_) => (input.fd, stdout),
-    };
-    copy(flags, Descriptor(source), Descriptor(sink), &name, report)
-}
-
 /// Whether a pipe of the usual 64 KiB would be filled within a millisecond or so, and its two ends woken each time.
-fn is_fast(plan: &Plan) -> bool {
-    let in_a_millisecond = plan.fastest().map_or(u64::MAX, |rate| rate.units_in(MILLISECOND).get());
-    in_a_millisecond >= if plan.counts_bytes() { 64 * 1024 } else { 1_000 }
+fn is_fast(policy: &Policy) -> bool {
+    let in_a_millisecond = policy.fastest().map_or(u64::MAX, |rate| rate.units_in(MILLISECOND).get());
+    in_a_millisecond >= if policy.counts_bytes() { 64 * 1024 } else { 1_000 }
 }
 
-fn copy(flags: &Flags, source: impl Source, sink: impl Sink, name: &str, report: &Report) -> Result<Exit> {
-    let mut flow = Copying::new(source, sink, Buffer::new(flags.framing(), BUFFER), report.meter());
-    drive(flags, &mut flow, name, report)
+/// What the run works with.
+struct Run<'a> {
+    framing: Framing,
+    /// Whether long waits are announced.
+    is_announced: bool,
+    /// What the input is called.
+    input: String,
+    report: &'a Report,
 }
 
-fn drive(flags: &Flags, flow: &mut impl Flow, name: &str, report: &Report) -> Result<Exit> {
-    let failed = |what: String, error: anyhow::Error, waiting: u64| {
-        let passed = report.count();
+impl Run<'_> {
+    fn pass_on(&self, input: OwnedFd, fast: bool) -> Result<Exit> {
+        let stdout = std::io::stdout().as_fd().try_clone_to_owned().context("standard output")?;
+        input::ensure_open_for("writing", OFlags::RDONLY, &stdout, "standard output")?;
+        if fast {
+            let width = if self.framing == Framing::Bytes { WIDE } else { 2 * BUFFER };
+            enlarge(&input, width);
+            enlarge(&stdout, width);
+        }
+        let (source, sink) = match self.framing {
+            Framing::Bytes => match Splice::new(input, stdout) {
+                Ok(mut splice) => return self.drive(&mut splice),
+                Err(ends) => ends,
+            },
+            Framing::EndedBy(_) if fast => match tee(input, stdout) {
+                Ok((source, sink)) => return self.copy(source, sink),
+                Err(ends) => ends,
+            },
+            Framing::EndedBy(_) => (input, stdout),
+        };
+        self.copy(Descriptor(source), Descriptor(sink))
+    }
+
+    fn copy(&self, source: impl Source, sink: impl Sink) -> Result<Exit> {
+        self.drive(&mut Copying::new(source, sink, Buffer::new(self.framing, BUFFER), self.report.meter()))
+    }
+
+    fn drive(&self, flow: &mut impl Flow) -> Result<Exit> {
+        let Err(error) = long_wait::run(self.is_announced, flow, self.report) else { return Ok(Exit::Success) };
+        let (what, error) = match error {
+            PumpError::Flow(FlowError::Write(error)) if error.kind() == ErrorKind::BrokenPipe => {
+                self.report.close_or_say();
+                return Ok(signals::die_of_broken_pipe());
+            }
+            PumpError::Flow(FlowError::Write(error)) => ("cannot write to standard output".to_owned(), error.into()),
+            PumpError::Flow(FlowError::Read(error) | FlowError::Hold(error)) => {
+                (format!("cannot read {}", self.input), error.into())
+            }
+            PumpError::Store(StoreError::Stopped) => signals::wait_for_end(),
+            PumpError::Store(error) => ("cannot ask the limits".to_owned(), anyhow::Error::from(error)),
+        };
+        let (passed, waiting) = (self.report.count(), flow.waiting());
         let lost = if waiting > 0 { format!("; {waiting} more had been read") } else { String::new() };
-        error.context(format!("{what}, after {passed}{lost}"))
-    };
-    match turn::run(flags, flow, report) {
-        Ok(()) => Ok(Exit::Success),
-        Err(PumpError::Flow(FlowError::Write(error))) if error.kind() == ErrorKind::BrokenPipe => {
-            report.close_or_say();
-            Ok(signals::die_of_broken_pipe())
-        }
-        Err(PumpError::Flow(FlowError::Write(error))) => {
-            Err(failed("cannot write to standard output".to_owned(), error.into(), flow.waiting()))
-        }
-        Err(PumpError::Flow(FlowError::Read(error) | FlowError::Hold(error))) => {
-            Err(failed(format!("cannot read {name}"), error.into(), flow.waiting()))
-        }
-        Err(PumpError::Store(StoreError::Stopped)) => signals::wait_for_end(),
-        Err(PumpError::Store(error)) => Err(failed("cannot ask the limits".to_owned(), error.into(), flow.waiting())),
+        Err(error.context(format!("{what}, after {passed}{lost}")))
     }
 }

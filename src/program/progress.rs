@@ -4,8 +4,9 @@
 //! is erased next, and so do the rows into which a terminal that is made narrower breaks the bar. Each time it is drawn it
 //! is fitted to the columns that there are; as a terminal may tell us late how many that is, it does not wrap the bar.
 
-use super::flags::{Flags, ProgressWhen};
-use super::say;
+use super::args::ProgressWhen;
+use super::say::say;
+use super::task::Reporting;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle, TermLike};
 use rustix::fs::FileType;
 use std::io::{self, IsTerminal, Write};
@@ -163,13 +164,16 @@ pub(super) struct Bar {
 }
 
 impl Progress {
-    /// Decides by what was asked for and what standard input, output and error are.
-    pub(super) fn new(flags: &Flags) -> Self {
+    /// Decides by what was asked for and what standard input, output and error are. `reads_stdin`: units are read from
+    /// standard input. `commands`: how the output of commands is printed, in launch mode.
+    pub(super) fn new(reporting: &Reporting, reads_stdin: bool, commands: Option<Output>) -> Self {
         let is_dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
         let terminal = std::io::stderr().is_terminal() && !is_dumb;
-        match (flags.progress(), terminal) {
+        match (reporting.progress, terminal) {
             (ProgressWhen::Never, _) | (ProgressWhen::Auto, false) => Progress::Nothing,
-            (ProgressWhen::Auto, true) if spoils_something(flags) || flags.is_quiet() => Progress::Nothing,
+            (ProgressWhen::Auto, true) if reporting.quiet || spoils_something(reads_stdin, commands) => {
+                Progress::Nothing
+            }
             (ProgressWhen::Always, false) => Progress::Lines,
             (when, true) => Progress::Bar(Bar { is_automatic: when == ProgressWhen::Auto, ..Bar::default() }),
         }
@@ -289,16 +293,15 @@ fn columns() -> usize {
 }
 
 /// Whether somebody else may use the terminal: who reads our output, who types our input, or a command.
-fn spoils_something(flags: &Flags) -> bool {
-    let is_typed = flags.arg_file().is_none() && flags.repeat().is_none() && std::io::stdin().is_terminal();
-    let is_launch = flags.template().is_some();
-    let output_spoils = match (is_launch, std::io::stdout().is_terminal()) {
+fn spoils_something(reads_stdin: bool, commands: Option<Output>) -> bool {
+    let is_typed = reads_stdin && std::io::stdin().is_terminal();
+    let output_spoils = match (commands.is_some(), std::io::stdout().is_terminal()) {
         // What is written there is written beside the bar.
         (true, true) => false,
         (false, true) => true,
         (_, false) => !has_no_reader_here(std::io::stdout()),
     };
-    is_typed || output_spoils || (is_launch && flags.output() == Output::Direct)
+    is_typed || output_spoils || commands == Some(Output::Direct)
 }
 
 /// Whether it is a file or a device: what is read from a pipe or a socket may end up on the terminal.

@@ -1,9 +1,11 @@
 //! What the user is told about the work: the status line, the bar and the summary, all from the meter.
 
-use super::flags::{Flags, Format, Summary};
+use super::args::Format;
+use super::outcomes::Outcomes;
 use super::progress::{Progress, Shown};
-use super::say;
-use super::tally::Tally;
+use super::say::say;
+use super::task::Reporting;
+use super::unit_name::UnitName;
 use anyhow::{Context, Result};
 use serde_json::json;
 use std::collections::VecDeque;
@@ -13,50 +15,8 @@ use std::io::Write;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use throttle::clock::{self, Nanos, SECOND};
-use throttle::flow::framing::Framing;
 use throttle::flow::meter::{Meter, Reading};
 use throttle::store::Supply;
-
-/// What a unit is called.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum UnitName {
-    Line,
-    Record,
-    Byte,
-    Command,
-}
-
-impl UnitName {
-    pub(crate) fn of(framing: Framing) -> Self {
-        match framing {
-            Framing::Bytes => UnitName::Byte,
-            Framing::EndedBy(b'\n') => UnitName::Line,
-            Framing::EndedBy(_) => UnitName::Record,
-        }
-    }
-
-    pub(crate) fn plural(self) -> &'static str {
-        match self {
-            UnitName::Line => "lines",
-            UnitName::Record => "records",
-            UnitName::Byte => "bytes",
-            UnitName::Command => "commands",
-        }
-    }
-
-    pub(super) fn singular(self) -> &'static str {
-        self.plural().trim_end_matches('s')
-    }
-
-    pub(super) fn count(self, units: u64) -> String {
-        counted(units, self.plural().trim_end_matches('s'))
-    }
-}
-
-/// `1 line`, `2 lines`
-pub(super) fn counted(count: u64, what: &str) -> String {
-    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
-}
 
 /// All there is to do, where that is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,7 +31,7 @@ pub(crate) struct Report {
     unit: UnitName,
     total: Option<Total>,
     /// In launch mode.
-    tally: Option<Mutex<Tally>>,
+    outcomes: Option<Mutex<Outcomes>>,
     limits: Vec<String>,
     /// As the user wrote them.
     written: String,
@@ -92,27 +52,29 @@ struct Screen {
     summary: Option<(Format, Target)>,
 }
 
+/// Where the summary goes.
 #[derive(Debug)]
-enum Target {
+pub(crate) enum Target {
     StandardError,
     File(File, String),
 }
 
 impl Report {
-    /// A report on units called `unit`.
-    ///
-    /// # Errors
-    /// The summary's file cannot be created.
-    pub(crate) fn new(flags: &Flags, unit: UnitName, total: Option<Total>, supply: Supply) -> Result<Self> {
-        let plan = flags.plan();
+    /// A report on units called `unit`, of which `total` is all there is. `written` are the limits as the user wrote them.
+    pub(crate) fn new(
+        unit: UnitName,
+        total: Option<Total>,
+        supply: Supply,
+        written: String,
+        summary: Option<(Format, Target)>,
+        progress: Progress,
+    ) -> Self {
+        let plan = supply.store().policy();
         let meter = Meter::new(supply.clock().now(), plan.len());
-        let summary = flags.summary().map(open).transpose()?;
-        let progress = Progress::new(flags);
         let (tick_every, has_bar) = (progress.interval(), progress.is_a_bar());
         let screen = Mutex::new(Screen { progress, recent: Recent::default(), closed: false, summary });
         let limits = (0..plan.len()).map(|place| plan.describe(place)).collect();
-        let written = flags.limits_as_written();
-        Ok(Report { unit, total, tally: None, limits, written, supply, meter, tick_every, has_bar, screen })
+        Report { unit, total, outcomes: None, limits, written, supply, meter, tick_every, has_bar, screen }
     }
 
     pub(crate) fn meter(&self) -> &Meter {
@@ -202,7 +164,7 @@ impl Report {
     fn count_text(&self, reading: &Reading) -> String {
         match self.unit {
             UnitName::Byte => size(reading.bytes),
-            UnitName::Command => self.tally().map(|tally| tally.counts()).unwrap_or_default(),
+            UnitName::Command => self.outcomes().map(|outcomes| outcomes.counts()).unwrap_or_default(),
             unit => format!("{}, {}", unit.count(reading.units), size(reading.bytes)),
         }
     }
@@ -221,11 +183,11 @@ impl Report {
         let count = self.count_text(reading);
         let short_count = match self.unit {
             UnitName::Byte => count.clone(),
-            UnitName::Command => self.tally().map(|tally| tally.ends()).unwrap_or_default(),
+            UnitName::Command => self.outcomes().map(|outcomes| outcomes.ends()).unwrap_or_default(),
             unit => unit.count(reading.units),
         };
         let limit = || if self.limits.is_empty() { "no limit".to_owned() } else { format!("limit {}", self.written) };
-        let (rate, left, limit) = match self.tally().and_then(|tally| tally.waiting()) {
+        let (rate, left, limit) = match self.outcomes().and_then(|outcomes| outcomes.waiting()) {
             Some(waiting) => (String::new(), waiting, String::new()),
             None => (self.rate_text(reading, per_second), self.left_text(reading), limit()),
         };
@@ -261,7 +223,7 @@ impl Report {
             Total::Bytes(all) => (all, reading.bytes),
             Total::Units(all) => (all, reading.units),
         };
-        let (ended, started) = self.tally().map_or((1, 1), |tally| (tally.ended(), reading.units));
+        let (ended, started) = self.outcomes().map_or((1, 1), |outcomes| (outcomes.ended(), reading.units));
         let done = u128::from(begun) * u128::from(ended.min(started)) * 100;
         let percent = done.checked_div(u128::from(all) * u128::from(started.max(1)))?;
         u64::try_from(percent.min(100)).ok()
@@ -280,7 +242,7 @@ impl Report {
             0
         };
         let last_start = by_limits.max(by_pace);
-        let left = self.tally().map_or(Some(last_start), |tally| tally.time_left(units, last_start, now))?;
+        let left = self.outcomes().map_or(Some(last_start), |outcomes| outcomes.time_left(units, last_start, now))?;
         Some(left).filter(|left| *left > 0)
     }
 
@@ -331,21 +293,21 @@ impl Report {
             "lateness_p99_ns": reading.lateness.map(|(_, p99)| p99),
             "limits": limits,
         });
-        if let (Some(tally), Some(fields)) = (self.tally(), summary.as_object_mut()) {
+        if let (Some(outcomes), Some(fields)) = (self.outcomes(), summary.as_object_mut()) {
             fields.remove("bytes");
-            fields.insert("commands".to_owned(), tally.json());
+            fields.insert("commands".to_owned(), outcomes.json());
         }
         summary
     }
 
     /// A report on commands.
-    pub(crate) fn with_tally(mut self, tally: Tally) -> Self {
-        self.tally = Some(Mutex::new(tally));
+    pub(crate) fn with_outcomes(mut self, outcomes: Outcomes) -> Self {
+        self.outcomes = Some(Mutex::new(outcomes));
         self
     }
 
-    pub(crate) fn tally(&self) -> Option<MutexGuard<'_, Tally>> {
-        self.tally.as_ref().map(|tally| tally.lock().unwrap_or_else(PoisonError::into_inner))
+    pub(crate) fn outcomes(&self) -> Option<MutexGuard<'_, Outcomes>> {
+        self.outcomes.as_ref().map(|outcomes| outcomes.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     pub(crate) fn now(&self) -> Nanos {
@@ -388,7 +350,7 @@ impl Report {
     /// In launch mode the sum, or what was interrupted.
     fn closing_lines(&self) -> Vec<String> {
         let elapsed = self.read().elapsed;
-        self.tally().map(|tally| tally.closing(elapsed)).unwrap_or_default()
+        self.outcomes().map(|outcomes| outcomes.closing(elapsed)).unwrap_or_default()
     }
 
     /// What is written here is only a picture; a panic elsewhere does not spoil it.
@@ -417,12 +379,16 @@ impl Recent {
     }
 }
 
-/// Opened before anything runs, so that a wrong name is told in time.
-fn open(summary: &Summary) -> Result<(Format, Target)> {
-    let Some(path) = &summary.file else { return Ok((summary.format, Target::StandardError)) };
+/// Opens the file of the summary. Called before anything runs, so that a wrong name is reported in time.
+///
+/// # Errors
+/// The file cannot be created.
+pub(crate) fn open_summary(reporting: &Reporting) -> Result<Option<(Format, Target)>> {
+    let Some(summary) = &reporting.summary else { return Ok(None) };
+    let Some(path) = &summary.file else { return Ok(Some((summary.format, Target::StandardError))) };
     let name = path.display().to_string();
     let file = File::create(path).with_context(|| format!("--summary: cannot create {name}"))?;
-    Ok((summary.format, Target::File(file, name)))
+    Ok(Some((summary.format, Target::File(file, name))))
 }
 
 /// Units per second over the whole time.

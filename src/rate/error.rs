@@ -1,4 +1,4 @@
-//! What can be wrong with a limit. Each mistake has its own message and a right spelling.
+//! Mistakes in a limit. Each has its own message with a right spelling.
 
 use super::meant::{self, Kind};
 use super::{Amount, Rate};
@@ -13,72 +13,34 @@ pub enum ParseError {
     Empty,
     #[error("{0:?} is not text; write for example 5/s")]
     NotText(String),
-    #[error("'{text}' has a space in it; write {instead}")]
-    Space { text: String, instead: String },
-    #[error("'{text}' begins with a zero; write {instead}")]
-    LeadingZero { text: String, instead: String },
-    #[error("'{text}' is negative; write for example {example}")]
-    Negative { text: String, example: &'static str },
-    #[error("'{text}' has no number{before}; write for example {example}")]
-    NoCount { text: String, before: String, example: String },
     #[error("a size is missing; write for example 10")]
     NoSize,
-    #[error("'{text}' is not a number with digits on both sides of the point; write {instead}")]
-    BadNumber { text: String, instead: String },
+    /// Another misspelling: the text, the problem, and what to write instead.
+    #[error("'{text}'{problem}{instead}")]
+    Spelling { text: String, problem: &'static str, instead: String },
     #[error("'{0}' has more than 18 decimals; write it over a longer time, like 1/365d")]
     TooManyDecimals(String),
-    #[error("'{text}' has an exponent; write the number out or with k, M, G: {example}")]
-    Exponent { text: String, example: String },
-    #[error("'{text}': no commas inside numbers; write {instead}")]
-    Comma { text: String, instead: String },
     #[error("'{0}' lets nothing through; a rate is more than 0, like 0.5/s or 1/h; for no limit write unlimited")]
     Zero(String),
-    #[error("'{text}' has a period of no length; write for example {example}")]
-    ZeroPeriod { text: String, example: String },
     #[error("'{0}' is more than 2^64-1 units, the most there can be; for no limit write unlimited")]
     TooLarge(String),
     #[error("'{0}' is slower than one unit in 100 years, or its period longer than 584; write for example 1/365d")]
     TooSlow(String),
     #[error("{}", lines_or_bytes(.0))]
     LinesOrBytes(String),
-    #[error("'{text}': no unit '{suffix}' for a count; {advice}")]
-    Suffix { text: String, suffix: String, advice: String },
-    #[error("'{text}' has two slashes; write {instead}")]
-    TwoSlashes { text: String, instead: String },
-    #[error("'{0}' has no unit of time after the slash; write for example {0}s or {0}min")]
-    NoTimeUnit(String),
-    #[error("'{text}': after the slash a unit of time is missing; write {text}s, {text}min or {text}h")]
-    BareNumberPeriod { text: String },
-    #[error("'{text}': no unit of time '{unit}'; {advice}")]
-    TimeUnit { text: String, unit: String, advice: String },
-    #[error("'{text}' has a fraction in its period; write the same ratio in whole numbers: {example}")]
-    FractionalPeriod { text: String, example: String },
     #[error("'{0}': for no limit write unlimited")]
     NoLimit(String),
     #[error("'{0}': unlimited stands alone, it has no burst, window or period")]
     UnlimitedAlone(String),
-    #[error("no key '{key}' in a limit; {advice}")]
-    Key { key: String, advice: String },
-    #[error("{0} stands twice in one limit; say it once, like 5/s,{0}=10")]
-    Twice(&'static str),
-    #[error("burst=0 would let nothing through; the least is burst=1")]
-    ZeroBurst,
-    #[error(
-        "initial={initial} is more than burst={burst}, which is all the bucket holds; write at most initial={burst}"
-    )]
-    InitialAboveBurst { initial: String, burst: String },
-    #[error(
-        "a window has no burst or initial: it lets its whole count through at once; write {rate},window or {rate},burst={burst}"
-    )]
-    WindowWithBurst { rate: String, burst: String },
-    #[error(
-        "{key}={value} is in bytes beside '{rate}', which counts units; write {key}=N without a unit, or a rate like 10MiB/s"
-    )]
-    BytesBesideUnits { key: &'static str, value: String, rate: String },
     #[error("'{0}' is not a whole number; write for example 10")]
     NotWhole(String),
-    #[error("{key}: {error}")]
-    InKey { key: &'static str, error: Box<ParseError> },
+    /// A mistake in the keys after the rate: the whole message.
+    #[error("{0}")]
+    Key(String),
+}
+
+fn misspelled(text: &str, problem: &'static str, instead: impl Into<String>) -> ParseError {
+    ParseError::Spelling { text: text.to_owned(), problem, instead: instead.into() }
 }
 
 /// `10M` is ambiguous. Note that it is kB but `KiB`.
@@ -92,7 +54,7 @@ fn lines_or_bytes(text: &str) -> String {
 }
 
 /// The likeliest spelling of `text`, or `otherwise`, which explains how to write one.
-fn instead(kind: Kind, text: &str, otherwise: &str) -> String {
+pub(super) fn instead(kind: Kind, text: &str, otherwise: &str) -> String {
     meant::likeliest(kind, text).unwrap_or_else(|| otherwise.to_owned())
 }
 
@@ -100,23 +62,24 @@ fn instead(kind: Kind, text: &str, otherwise: &str) -> String {
 pub(super) fn refuse_habits(kind: Kind, text: &str) -> Result<(), ParseError> {
     const NO_LIMIT: [&str; 10] =
         ["inf", "infinite", "infinity", "max", "none", "no", "off", "nolimit", "no-limit", "unlimited"];
-    let example = kind.example();
-    let text = text.to_owned();
     if kind == Kind::Rate && text != "unlimited" && NO_LIMIT.contains(&text.to_lowercase().as_str()) {
-        return Err(ParseError::NoLimit(text));
+        return Err(ParseError::NoLimit(text.to_owned()));
     }
     if text.contains(char::is_whitespace) {
-        let otherwise = format!("it without any, like {example}");
-        return Err(ParseError::Space { instead: instead(kind, &text, &otherwise), text });
+        let otherwise = format!("it without any, like {}", kind.example());
+        return Err(misspelled(text, SPACE, instead(kind, text, &otherwise)));
     }
     if text.starts_with(['-', '\u{2212}']) {
-        return Err(ParseError::Negative { text, example });
+        return Err(misspelled(text, " is negative; write for example ", kind.example()));
     }
     if text.matches('/').count() > 1 {
-        return Err(ParseError::TwoSlashes { instead: instead(kind, &text, "COUNT/TIME, like 5/s or 3/15s"), text });
+        let instead = instead(kind, text, "COUNT/TIME, like 5/s or 3/15s");
+        return Err(misspelled(text, " has two slashes; write ", instead));
     }
     Ok(())
 }
+
+const SPACE: &str = " has a space in it; write ";
 
 /// `5/s, burst=10`
 pub(super) fn refuse_spaces_between_keys(text: &str) -> Result<(), ParseError> {
@@ -124,8 +87,10 @@ pub(super) fn refuse_spaces_between_keys(text: &str) -> Result<(), ParseError> {
     if instead.len() == text.len() || instead.parse::<super::Limit>().is_err() {
         return Ok(());
     }
-    Err(ParseError::Space { text: text.to_owned(), instead })
+    Err(misspelled(text, SPACE, instead))
 }
+
+const COMMA: &str = ": no commas inside numbers; write ";
 
 /// `1,000/s` and `0,5/s`: a comma between digits does not separate keys.
 pub(super) fn refuse_commas_in_numbers(text: &str) -> Result<(), ParseError> {
@@ -137,12 +102,11 @@ pub(super) fn refuse_commas_in_numbers(text: &str) -> Result<(), ParseError> {
     let key = pieces[first].find('=').map_or("", |end| &pieces[first][..=end]);
     let kind = if key.is_empty() { Kind::Rate } else { Kind::Size };
     let joined = pieces[first..=last].join(",");
-    let number = &joined[key.len()..];
-    let meant = meant::likeliest(kind, number).map(|number| format!("{key}{number}"));
+    let meant = meant::likeliest(kind, &joined[key.len()..]).map(|number| format!("{key}{number}"));
     let all = |meant: String| [&pieces[..first], &[meant.as_str()], &pieces[last + 1..]].concat().join(",");
     let instead = meant.map(all).filter(|all| all.parse::<super::Limit>().is_ok());
     let otherwise = || "only digits and a point, like 1000/s or 0.5/s".to_owned();
-    Err(ParseError::Comma { text: text.to_owned(), instead: instead.unwrap_or_else(otherwise) })
+    Err(misspelled(text, COMMA, instead.unwrap_or_else(otherwise)))
 }
 
 fn is_digit(c: char) -> bool {
@@ -160,52 +124,57 @@ pub(super) fn no_count(kind: Kind, name: &str, whole: &str) -> ParseError {
         _ if name == whole => String::new(),
         _ => format!(" before the '{name}'"),
     };
-    ParseError::NoCount { text: whole.to_owned(), before, example }
+    misspelled(whole, " has no number", format!("{before}; write for example {example}"))
 }
 
 /// Something that is not a number, or has needless leading zeros.
 pub(super) fn bad_number(kind: Kind, whole: &str) -> ParseError {
     let otherwise = format!("for example {}", if kind == Kind::Rate { "0.5/s" } else { "10" });
-    ParseError::BadNumber { text: whole.to_owned(), instead: instead(kind, whole, &otherwise) }
+    let instead = instead(kind, whole, &otherwise);
+    misspelled(whole, " is not a number with digits on both sides of the point; write ", instead)
 }
 
 pub(super) fn leading_zero(kind: Kind, whole: &str) -> Option<ParseError> {
-    let instead = meant::likeliest(kind, whole)?;
-    Some(ParseError::LeadingZero { text: whole.to_owned(), instead })
+    meant::likeliest(kind, whole).map(|instead| misspelled(whole, " begins with a zero; write ", instead))
 }
 
 /// Letters after a count that are not a unit here but may be one elsewhere.
 pub(super) fn unknown_suffix(kind: Kind, suffix: &str, whole: &str) -> ParseError {
-    let text = whole.to_owned();
     if suffix.starts_with(['e', 'E']) && suffix[1..].starts_with(|c: char| is_digit(c) || c == '-' || c == '+') {
         let otherwise = if kind == Kind::Rate { "for example 1000/s or 1k/s" } else { "for example 1000 or 1k" };
-        return ParseError::Exponent { example: instead(kind, whole, otherwise), text };
+        let instead = instead(kind, whole, otherwise);
+        return misspelled(whole, " has an exponent; write the number out or with k, M, G: ", instead);
     }
     if let Some(instead) = meant::likeliest(kind, whole).filter(|_| suffix.starts_with(',')) {
-        return ParseError::Comma { text, instead };
+        return misspelled(whole, COMMA, instead);
     }
     let advice = meant::advice(kind, whole).unwrap_or_else(|| {
         "use k, M, G (a thousand, million, billion) or B, kB, MB, GB, TB, KiB, MiB, GiB, TiB".to_owned()
     });
-    ParseError::Suffix { text, suffix: suffix.to_owned(), advice }
+    misspelled(whole, ": no unit ", format!("'{suffix}' for a count; {advice}"))
 }
 
 /// `5/1.5s` is `10/3s`.
 pub(super) fn fractional_period(whole: &str) -> ParseError {
     let example = instead(Kind::Rate, whole, "for example 10/3s");
-    ParseError::FractionalPeriod { text: whole.to_owned(), example }
+    misspelled(whole, " has a fraction in its period; write the same ratio in whole numbers: ", example)
 }
 
-pub(super) fn zero_period(whole: &str, count: &str, unit: &str) -> ParseError {
-    ParseError::ZeroPeriod { text: whole.to_owned(), example: instead(Kind::Rate, &format!("{count}/{unit}"), "5/s") }
+pub(super) fn zero_period(whole: &str, example: &str) -> ParseError {
+    misspelled(whole, " has a period of no length; write ", format!("for example {example}"))
 }
 
 pub(super) fn unknown_time_unit(whole: &str, times: &str, name: &str) -> ParseError {
-    let text = whole.to_owned();
     match name {
-        "" if times.is_empty() => return ParseError::NoTimeUnit(text),
-        "" if format!("{text}h").parse::<Rate>().is_ok() => return ParseError::BareNumberPeriod { text },
-        "" => return ParseError::TooSlow(text),
+        "" if times.is_empty() => {
+            let problem = " has no unit of time after the slash; write for example ";
+            return misspelled(whole, problem, format!("{whole}s or {whole}min"));
+        }
+        "" if format!("{whole}h").parse::<Rate>().is_ok() => {
+            let problem = ": after the slash a unit of time is missing; write ";
+            return misspelled(whole, problem, format!("{whole}s, {whole}min or {whole}h"));
+        }
+        "" => return ParseError::TooSlow(whole.to_owned()),
         _ => {}
     }
     let small = name.to_lowercase();
@@ -219,7 +188,7 @@ pub(super) fn unknown_time_unit(whole: &str, times: &str, name: &str) -> ParseEr
     };
     let advice = meant::likeliest(Kind::Rate, whole).map(|rate| format!("{why}{rate}"));
     let advice = advice.unwrap_or_else(|| "use ms, s, min, h or d, like 5/s or 3/15s".to_owned());
-    ParseError::TimeUnit { text, unit: name.to_owned(), advice }
+    misspelled(whole, ": no unit of time ", format!("'{name}'; {advice}"))
 }
 
 pub(super) fn unknown_key(rate: &Rate, key: &str) -> ParseError {
@@ -228,12 +197,15 @@ pub(super) fn unknown_key(rate: &Rate, key: &str) -> ParseError {
     let advice = match name.to_lowercase().as_str() {
         "burst" | "initial" => format!("write {}={value}", name.to_lowercase()),
         "window" => "window has no value and stands once: 5000/h,window".to_owned(),
-        "" => "a comma must be followed by burst=N, initial=N or window".to_owned(),
+        "slack" => "write slack=50ms behind window".to_owned(),
+        "" => "a comma must be followed by burst=N, initial=N, window or slack=TIME".to_owned(),
         _ if key.parse::<Rate>().is_ok() => format!("a second limit is a second --rate: -r {rate} -r {key}"),
         name if name.starts_with('b') => format!("did you mean burst={value}?"),
         name if name.starts_with('i') => format!("did you mean initial={value}?"),
         name if name.starts_with('w') => "did you mean window?".to_owned(),
-        _ => "use burst=N, initial=N or window, like 5/s,burst=10; a second limit is a second --rate".to_owned(),
+        name if name.starts_with('s') => "did you mean slack=50ms, behind window?".to_owned(),
+        _ => "use burst=N, initial=N, window or slack=TIME, like 5/s,burst=10; a second limit is a second --rate"
+            .to_owned(),
     };
-    ParseError::Key { key: key.to_owned(), advice }
+    ParseError::Key(format!("no key '{key}' in a limit; {advice}"))
 }

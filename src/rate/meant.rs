@@ -1,10 +1,9 @@
-//! Guesses what a wrong rate was meant to be: numbers, units and times as people write them elsewhere.
+//! Guesses the rate that a mistyped text means: numbers, units and times as people write them elsewhere.
 //!
-//! All rates and sizes that a message suggests are made here. Each can be parsed and has the magnitude of what was
-//! typed.
+//! All rates and sizes that a message suggests are made here. Each can be parsed and has the magnitude of the text.
 
-use super::number::{Amount, SUFFIXES};
-use super::{DAYS, Rate, TIME_UNITS, gcd};
+use super::number::{Amount, BYTES, SUFFIXES, with_point};
+use super::{Rate, gcd, time_unit_named};
 use std::fmt;
 
 /// How a text is read.
@@ -38,7 +37,7 @@ pub(super) fn likeliest(kind: Kind, text: &str) -> Option<String> {
     read.spelled(kind, unit)
 }
 
-/// What to write instead of a count whose letters are not a unit.
+/// The advice for a count whose letters are not a unit.
 pub(super) fn advice(kind: Kind, text: &str) -> Option<String> {
     let read = Loose::read(text)?;
     if kind == Kind::Rate
@@ -47,121 +46,79 @@ pub(super) fn advice(kind: Kind, text: &str) -> Option<String> {
     {
         return read.as_duration(unit);
     }
-    let units = readings(&read.letters)?.into_iter();
-    let pieces: Option<Vec<String>> =
-        units.map(|unit| Some(format!("{} {}", unit.words, read.spelled(kind, unit)?))).collect();
-    Some(pieces?.concat())
+    let spelled = |unit: Unit| Some(format!("{} {}", unit.0, read.spelled(kind, unit)?));
+    readings(&read.letters)?.into_iter().map(spelled).collect()
 }
 
-/// One possible meaning of the letters after a number.
-#[derive(Clone, Copy, Debug)]
-struct Unit {
-    /// The words before the suggestion.
-    words: &'static str,
-    /// One of our suffixes.
-    suffix: &'static str,
-    /// Whether bits were counted.
-    is_bits: bool,
-}
+/// One possible meaning of the letters after a number: the words before the suggestion, one of our suffixes, and whether
+/// bits were counted.
+type Unit = (&'static str, &'static str, bool);
 
 const fn unit(words: &'static str, suffix: &'static str) -> Unit {
-    Unit { words, suffix, is_bits: false }
-}
-
-const fn bits(words: &'static str, suffix: &'static str) -> Unit {
-    Unit { words, suffix, is_bits: true }
+    (words, suffix, false)
 }
 
 const DIVIDED: &str = "bits must be divided by 8: write";
 
-/// What a number without a suffix counts.
-const COUNTED: [&str; 26] = [
-    "", "r", "req", "reqs", "request", "requests", "q", "query", "queries", "call", "calls", "line", "lines", "item",
-    "items", "unit", "units", "record", "records", "msg", "msgs", "message", "messages", "op", "job", "jobs",
-];
+/// Names of units that are just counted.
+const COUNTED: &str = "r req reqs request requests q query queries call calls line lines item items unit units \
+                       record records msg msgs message messages op job jobs";
 
 /// A count and its time in one word.
-const COUNTED_PER: [(&str, &str); 9] = [
-    ("rps", "s"),
-    ("qps", "s"),
-    ("tps", "s"),
-    ("ops", "s"),
-    ("rpm", "min"),
-    ("qpm", "min"),
-    ("tpm", "min"),
-    ("rph", "h"),
-    ("rpd", "d"),
-];
+const COUNTED_PER: [(&str, &str); 4] = [("rps qps tps ops", "s"), ("rpm qpm tpm", "min"), ("rph", "h"), ("rpd", "d")];
 
-const LONG_PREFIXES: [(&str, &str); 8] = [
-    ("kilo", "k"),
-    ("mega", "m"),
-    ("giga", "g"),
-    ("tera", "t"),
-    ("kibi", "ki"),
-    ("mebi", "mi"),
-    ("gibi", "gi"),
-    ("tebi", "ti"),
-];
+const LONG_PREFIXES: [&str; 8] = ["kilo", "mega", "giga", "tera", "kibi", "mebi", "gibi", "tebi"];
 
-const BYTES: [&str; 9] = ["B", "kB", "MB", "GB", "TB", "KiB", "MiB", "GiB", "TiB"];
+fn is_among(words: &str, word: &str) -> bool {
+    words.split(' ').any(|known| known == word)
+}
+
+/// `megabyte` as `mbyte`, `kibibyte` as `kibyte`.
+fn with_short_prefix(letters: &str) -> Option<String> {
+    let long = LONG_PREFIXES.into_iter().find(|long| letters.starts_with(long))?;
+    let binary = if long.ends_with("bi") { "i" } else { "" };
+    Some(format!("{}{binary}{}", &long[..1], &letters[long.len()..]))
+}
 
 /// The meanings of `letters`, the likeliest first.
 fn readings(letters: &str) -> Option<Vec<Unit>> {
-    if let Some(known) = SUFFIXES.iter().find(|suffix| suffix.name == letters) {
-        return Some(vec![unit("write", known.name)]);
+    if let Some(known) = SUFFIXES.into_iter().find(|suffix| *suffix == letters) {
+        return Some(vec![unit("write", known)]);
     }
     let small = letters.to_lowercase();
-    if COUNTED.contains(&small.as_str()) {
+    if is_among(COUNTED, &small) {
         return Some(vec![unit("write", "")]);
     }
-    let short = LONG_PREFIXES.iter().find_map(|(long, short)| Some(format!("{short}{}", small.strip_prefix(long)?)));
-    let small = short.unwrap_or(small);
+    let small = with_short_prefix(&small).unwrap_or(small);
     let rest = small.trim_start_matches(['k', 'm', 'g', 't', 'i']);
     let prefix = &small[..small.len() - rest.len()];
-    let bytes = BYTES.into_iter().find(|name| name.to_lowercase() == format!("{prefix}b"))?;
+    let bytes = *BYTES.iter().find(|name| name.to_lowercase() == format!("{prefix}b"))?;
     let is_large = letters.starts_with(char::is_uppercase);
     match (prefix, rest) {
         ("k", "") => Some(vec![unit("a thousand is", "k"), unit("; bytes are", "kB"), unit(" or", "KiB")]),
         ("m", "") => Some(vec![unit("a million is", "M")]),
         ("k", "b") if letters.ends_with('B') => Some(vec![unit("1000 bytes are", "kB"), unit(", 1024 are", "KiB")]),
-        (_, "bit" | "bits") => Some(vec![bits(DIVIDED, bytes)]),
-        (_, "b") if letters.ends_with('b') && is_large && !prefix.ends_with('i') => Some(vec![bits(DIVIDED, bytes)]),
+        (_, "bit" | "bits") => Some(vec![(DIVIDED, bytes, true)]),
+        (_, "b") if letters.ends_with('b') && is_large && !prefix.ends_with('i') => Some(vec![(DIVIDED, bytes, true)]),
         (_, "b") if letters.ends_with('b') => {
-            Some(vec![unit("write", bytes), bits(", or where bits were meant", bytes)])
+            Some(vec![unit("write", bytes), (", or where bits were meant", bytes, true)])
         }
         (_, "" | "b" | "byte" | "bytes") => Some(vec![unit("write", bytes)]),
         _ => None,
     }
 }
 
-/// Names of times that are not ours: our unit, and how many of it; 0 if the time is shorter than all of ours.
-const OTHER_TIMES: [(&str, &str, u64); 25] = [
-    ("milli", "ms", 1),
-    ("millis", "ms", 1),
-    ("msec", "ms", 1),
-    ("msecs", "ms", 1),
-    ("millisecond", "ms", 1),
-    ("milliseconds", "ms", 1),
-    ("secs", "s", 1),
-    ("mins", "min", 1),
-    ("hrs", "h", 1),
-    ("w", "d", 7),
-    ("wk", "d", 7),
-    ("week", "d", 7),
-    ("weeks", "d", 7),
-    ("mo", "d", 30),
-    ("month", "d", 30),
-    ("months", "d", 30),
-    ("y", "d", 365),
-    ("yr", "d", 365),
-    ("year", "d", 365),
-    ("years", "d", 365),
-    ("us", "ms", 0),
-    ("usec", "ms", 0),
-    ("µs", "ms", 0),
-    ("μs", "ms", 0),
-    ("ns", "ms", 0),
+/// Names of times that are not ours: how many they are of our unit, over how many parts.
+const OTHER_TIMES: [(&str, u64, u64, &str); 9] = [
+    ("milli millis msec msecs millisecond milliseconds", 1, 1, "ms"),
+    ("secs", 1, 1, "s"),
+    ("mins", 1, 1, "min"),
+    ("hrs", 1, 1, "h"),
+    ("w wk week weeks", 7, 1, "d"),
+    ("mo month months", 30, 1, "d"),
+    ("y yr year years", 365, 1, "d"),
+    ("us usec µs μs", 1, 1_000, "ms"),
+    ("ns", 1, 1_000_000, "ms"),
 ];
 
 /// A time in our units: `times` over `parts` of `name`.
@@ -174,16 +131,11 @@ struct Time {
 
 fn time_named(text: &str) -> Option<Time> {
     let name = text.to_lowercase();
-    if let Some(ours) = TIME_UNITS.iter().chain([&DAYS]).find(|unit| unit.name == name) {
+    if let Some(ours) = time_unit_named(&name) {
         return Some(Time { name: ours.name, times: 1, parts: 1 });
     }
-    let (_, ours, times) = OTHER_TIMES.into_iter().find(|(other, ..)| *other == name)?;
-    let parts = match (times, name.as_str()) {
-        (0, "ns") => 1_000_000,
-        (0, _) => 1_000,
-        _ => 1,
-    };
-    Some(Time { name: ours, times: times.max(1), parts })
+    let (_, times, parts, name) = OTHER_TIMES.into_iter().find(|(names, ..)| is_among(names, &name))?;
+    Some(Time { name, times, parts })
 }
 
 /// A rate or size, parsed as leniently as possible.
@@ -203,20 +155,23 @@ impl Loose {
         let (letters, per) = rest.split_once('/').unwrap_or((rest, ""));
         let (letters, time) = without_time(letters);
         let per = per.trim_start_matches('/');
-        Some(Loose { number, letters, period: read_period(if per.is_empty() { time } else { per })? })
+        let per = if per.is_empty() { time } else { per };
+        let (times, name) = Decimal::read(per).unwrap_or((Decimal::ONE, per));
+        let period = if per.is_empty() { None } else { Some((times, time_named(name)?)) };
+        Some(Loose { number, letters, period })
     }
 
-    fn spelled(&self, kind: Kind, unit: Unit) -> Option<String> {
-        let number = if unit.is_bits { self.number.eighth()? } else { self.number };
+    fn spelled(&self, kind: Kind, (_, suffix, is_bits): Unit) -> Option<String> {
+        let number = if is_bits { self.number.eighth()? } else { self.number };
         let spelling = match (kind, self.period) {
-            (Kind::Size, _) => format!("{number}{}", unit.suffix),
-            (Kind::Rate, None) => format!("{number}{}/s", unit.suffix),
-            (Kind::Rate, Some((times, time))) => number.over(times, time, unit.suffix)?,
+            (Kind::Size, _) => format!("{number}{suffix}"),
+            (Kind::Rate, None) => format!("{number}{suffix}/s"),
+            (Kind::Rate, Some((times, time))) => number.over(times, time, suffix)?,
         };
         kind.parses(&spelling).then_some(spelling)
     }
 
-    /// What `2s` may mean. The letters are `time`.
+    /// The possible meanings of a duration such as `2s`. The letters are `time`.
     fn as_duration(&self, time: Time) -> Option<String> {
         let one = Decimal::ONE;
         let parsed = |rate: Option<String>| rate.filter(|rate| Kind::Rate.parses(rate));
@@ -238,7 +193,7 @@ impl Loose {
 /// `rps`, `MBps`: the count's letters and the time; no time if the letters contain none.
 fn without_time(letters: &str) -> (String, &'static str) {
     let small = letters.to_lowercase();
-    if let Some((_, time)) = COUNTED_PER.into_iter().find(|(word, _)| *word == small) {
+    if let Some((_, time)) = COUNTED_PER.into_iter().find(|(words, _)| is_among(words, &small)) {
         return (String::new(), time);
     }
     match letters.get(..letters.len().saturating_sub(2)).filter(|_| small.ends_with("bps")) {
@@ -247,16 +202,6 @@ fn without_time(letters: &str) -> (String, &'static str) {
         Some(before) => (before.to_owned(), "s"),
         None => (letters.to_owned(), ""),
     }
-}
-
-/// The part after the slash; nothing, if it is empty. `None` if it cannot be parsed.
-#[allow(clippy::option_option, reason = "no time is not the same as one that cannot be read")]
-fn read_period(text: &str) -> Option<Option<(Decimal, Time)>> {
-    if text.is_empty() {
-        return Some(None);
-    }
-    let (times, name) = Decimal::read(text).unwrap_or((Decimal::ONE, text));
-    time_named(name).map(|time| Some((times, time)))
 }
 
 /// `digits` over ten to the power of `places`.
@@ -310,11 +255,9 @@ impl Decimal {
 
 impl fmt::Display for Decimal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let places = self.places as usize;
-        let digits = format!("{:0width$}", self.digits, width = places + 1);
-        let (whole, decimals) = digits.split_at(digits.len() - places);
-        let decimals = decimals.trim_end_matches('0');
-        write!(f, "{whole}{}{decimals}", if decimals.is_empty() { "" } else { "." })
+        let text = with_point(self.digits, self.places as usize);
+        let is_whole = self.places == 0;
+        f.write_str(if is_whole { &text } else { text.trim_end_matches('0').trim_end_matches('.') })
     }
 }
 

@@ -1,8 +1,8 @@
 //! Counts and sizes: `5`, `0.5`, `5k`, `1.5GB`, `64KiB`.
 
 use super::error::{self, ParseError};
+use super::gcd;
 use super::meant::Kind;
-use super::{Rate, gcd};
 use std::fmt;
 
 /// A number of units or bytes as written, exact.
@@ -18,43 +18,41 @@ pub struct Amount {
     digits: u64,
     /// How many of them are after the point.
     decimals: u8,
-    suffix: Suffix,
+    suffix: &'static str,
 }
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Suffix {
-    pub(super) name: &'static str,
-    times: u64,
-}
-
-const fn suffix(name: &'static str, times: u64) -> Suffix {
-    Suffix { name, times }
-}
-
-const PLAIN: Suffix = suffix("", 1);
 
 /// Decimal suffixes first, then bytes. Upper and lower case differ.
-pub(super) const SUFFIXES: [Suffix; 13] = [
-    PLAIN,
-    suffix("k", 1_000),
-    suffix("M", 1_000_000),
-    suffix("G", 1_000_000_000),
-    suffix("B", 1),
-    suffix("kB", 1_000),
-    suffix("MB", 1_000_000),
-    suffix("GB", 1_000_000_000),
-    suffix("TB", 1_000_000_000_000),
-    suffix("KiB", 1 << 10),
-    suffix("MiB", 1 << 20),
-    suffix("GiB", 1 << 30),
-    suffix("TiB", 1 << 40),
-];
+pub(super) const SUFFIXES: [&str; 13] = ["", "k", "M", "G", "B", "kB", "MB", "GB", "TB", "KiB", "MiB", "GiB", "TiB"];
+
+/// Those for bytes.
+pub(super) const BYTES: &[&str] = SUFFIXES.split_at(4).1;
+
+/// What a number before this suffix is multiplied by.
+fn factor(suffix: &str) -> u128 {
+    let power = match suffix.as_bytes() {
+        [b'k' | b'K', ..] => 1,
+        [b'M', ..] => 2,
+        [b'G', ..] => 3,
+        [b'T', ..] => 4,
+        _ => 0,
+    };
+    if suffix.contains('i') { 1 << (10 * power) } else { 1000_u128.pow(power) }
+}
+
+/// `digits` with a point before the last `decimals` of them.
+pub(super) fn with_point(digits: u128, decimals: usize) -> String {
+    let mut text = format!("{digits:0width$}", width = decimals + 1);
+    if decimals > 0 {
+        text.insert(text.len() - decimals, '.');
+    }
+    text
+}
 
 impl Amount {
     /// `units` without a suffix.
     #[must_use]
     pub fn plain(units: u64) -> Self {
-        Amount { digits: units, decimals: 0, suffix: PLAIN }
+        Amount { digits: units, decimals: 0, suffix: "" }
     }
 
     /// Whole units or bytes, rounded down.
@@ -67,17 +65,17 @@ impl Amount {
     /// Whether it was written in bytes.
     #[must_use]
     pub fn is_bytes(&self) -> bool {
-        self.suffix.name.ends_with('B')
+        self.suffix.ends_with('B')
     }
 
     /// `10M` could be ten million lines, or ten megabytes as in other tools.
     pub(super) fn is_ambiguous(&self) -> bool {
-        !self.suffix.name.is_empty() && !self.is_bytes()
+        !self.suffix.is_empty() && !self.is_bytes()
     }
 
     /// Units over parts, in lowest terms.
     pub(super) fn ratio(&self) -> (u128, u64) {
-        let units = u128::from(self.digits) * u128::from(self.suffix.times);
+        let units = u128::from(self.digits) * factor(self.suffix);
         let parts = 10_u128.pow(self.decimals.into());
         let divisor = gcd(units, parts);
         (units / divisor, u64::try_from(parts / divisor).unwrap_or(u64::MAX))
@@ -86,10 +84,7 @@ impl Amount {
 
 impl fmt::Display for Amount {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let digits = format!("{:0width$}", self.digits, width = usize::from(self.decimals) + 1);
-        let (whole, decimals) = digits.split_at(digits.len() - usize::from(self.decimals));
-        let point = if decimals.is_empty() { "" } else { "." };
-        f.pad(&format!("{whole}{point}{decimals}{}", self.suffix.name))
+        f.pad(&(with_point(self.digits.into(), self.decimals.into()) + self.suffix))
     }
 }
 
@@ -123,11 +118,11 @@ pub(super) fn count(kind: Kind, text: &str, whole: &str) -> Result<Amount, Parse
     if number.is_empty() {
         return Err(error::no_count(kind, name, whole));
     }
-    let (integer, decimals) = number.split_once('.').unwrap_or((number, "0"));
-    if integer.is_empty() || decimals.is_empty() || decimals.contains('.') {
+    let (integer, decimals) = number.split_once('.').unwrap_or((number, ""));
+    if integer.is_empty() || number.ends_with('.') || decimals.contains('.') {
         return Err(error::bad_number(kind, whole));
     }
-    let suffix = SUFFIXES.into_iter().find(|suffix| suffix.name == name);
+    let suffix = SUFFIXES.into_iter().find(|suffix| *suffix == name);
     let suffix = suffix.ok_or_else(|| error::unknown_suffix(kind, name, whole))?;
     if integer.len() > 1
         && integer.starts_with('0')
@@ -135,22 +130,9 @@ pub(super) fn count(kind: Kind, text: &str, whole: &str) -> Result<Amount, Parse
     {
         return Err(error);
     }
-    let too_large = |_| ParseError::TooLarge(whole.to_owned());
-    let (digits, decimals) = match number.split_once('.') {
-        Some((integer, decimals)) => (format!("{integer}{decimals}"), decimals.len()),
-        None => (number.to_owned(), 0),
-    };
     // 64 bits hold at most 20 digits, so there are at most 20 decimals unless the number starts with zeros.
-    let decimals = u8::try_from(decimals).ok().filter(|decimals| *decimals <= 18);
-    let decimals = decimals.ok_or_else(|| ParseError::TooManyDecimals(whole.to_owned()))?;
-    Ok(Amount { digits: digits.parse().map_err(too_large)?, decimals, suffix })
-}
-
-/// Parses the value of `burst` or `initial` for `rate`.
-pub(super) fn size(key: &'static str, value: &str, rate: &Rate) -> Result<Amount, ParseError> {
-    let amount: Amount = value.parse().map_err(|error| ParseError::InKey { key, error: Box::new(error) })?;
-    if amount.is_bytes() && !rate.is_bytes() {
-        return Err(ParseError::BytesBesideUnits { key, value: value.to_owned(), rate: rate.to_string() });
-    }
-    Ok(amount)
+    let places = u8::try_from(decimals.len()).ok().filter(|places| *places <= 18);
+    let places = places.ok_or_else(|| ParseError::TooManyDecimals(whole.to_owned()))?;
+    let digits = format!("{integer}{decimals}").parse().map_err(|_| ParseError::TooLarge(whole.to_owned()))?;
+    Ok(Amount { digits, decimals: places, suffix })
 }

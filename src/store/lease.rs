@@ -1,7 +1,7 @@
 //! A lease: consecutive reservations taken in one step, for units that were read. Each leaves at its own time.
 
 use crate::clock::{MILLISECOND, Nanos};
-use crate::limits::{Grant, Limits, Policy, Rest};
+use crate::limits::{Grant, Limits, OnlyWindows, Policy, Rest};
 use std::collections::VecDeque;
 
 /// How late a run may leave if all limits are windows.
@@ -16,6 +16,8 @@ pub struct Lease {
     last: Option<Grant>,
     /// Units of the latest lease, used or not.
     units_of_last: u64,
+    /// How many runs the latest lease had.
+    runs_of_last: u64,
     /// The run that was handed out last.
     handed: Option<Grant>,
 }
@@ -27,26 +29,34 @@ pub(super) struct Rules {
     allowance: Nanos,
     /// A grant counts for a whole period, used or not.
     has_window: bool,
+    pub(super) only_windows: Option<OnlyWindows>,
     pub(super) counts_bytes: bool,
 }
 
 impl Rules {
     pub(super) fn of(policy: &Policy, limits: &Limits) -> Self {
         let allowance = Some(limits.fill_time()).filter(|time| *time > 0).unwrap_or(LATE);
-        Rules { allowance, has_window: limits.largest_cost() < u64::MAX, counts_bytes: policy.counts_bytes() }
+        let has_window = limits.largest_cost() < u64::MAX;
+        Rules { allowance, has_window, only_windows: policy.only_windows(), counts_bytes: policy.counts_bytes() }
     }
 }
 
 impl Lease {
+    /// An empty lease, before the first.
+    pub(super) fn none(policy: &Policy) -> Self {
+        Lease { rules: Rules::of(policy, &Limits::new(policy, 0)), ..Lease::default() }
+    }
+
     /// Begins another lease: [`push`](Self::push) now adds its runs after those that are there.
     pub(super) fn begin(&mut self, rules: Rules) {
-        (self.rules, self.last, self.units_of_last) = (rules, None, 0);
+        (self.rules, self.last, self.units_of_last, self.runs_of_last) = (rules, None, 0, 0);
     }
 
     pub(super) fn push(&mut self, run: Grant) {
         self.runs.push_back(run);
         self.last = Some(run);
         self.units_of_last += run.units;
+        self.runs_of_last += 1;
     }
 
     /// Removes the latest lease, which was not granted after all.
@@ -85,6 +95,12 @@ impl Lease {
     /// The time of the last run, used or not.
     pub(super) fn latest(&self) -> Nanos {
         self.last.map_or(0, |run| run.at)
+    }
+
+    /// The number of the last grant before the latest lease, if nobody took or changed anything between its requests, and
+    /// that of its last grant.
+    pub(super) fn numbers(&self) -> Option<(u64, u64)> {
+        self.last.map(|run| (run.number().saturating_sub(self.runs_of_last), run.number()))
     }
 
     /// Drops runs that are so late that they would leave together with the next ones as a burst. In a bucket their time
@@ -157,7 +173,7 @@ mod tests {
         let policy = Policy::new(&[limit.parse().unwrap()], None).unwrap();
         let (mut limits, mut lease) = (Limits::new(&policy, 0), Lease::default());
         lease.begin(Rules::of(&policy, &limits));
-        let ask = Ask { waiting, span: 10 * MILLISECOND, latest: 0 };
+        let ask = Ask { waiting, span: 10 * MILLISECOND };
         limits.lease(0, &ask, |run| lease.push(run)).unwrap();
         lease
     }
@@ -171,8 +187,8 @@ mod tests {
         let fast = |waiting| times(&mut lease("1000/s,burst=1", waiting));
         assert_eq!(fast(1), [(0, 1)]);
         assert_eq!(fast(3), [(0, 1), (1, 1), (2, 1)]);
-        assert_eq!(fast(1_000_000).last(), Some(&(10, 1)));
-        assert_eq!(times(&mut lease("5/s", 100)), [(0, 1), (200, 1)]);
+        assert_eq!(fast(1_000_000).last(), Some(&(9, 1)));
+        assert_eq!(times(&mut lease("5/s", 100)), [(0, 1)], "the next leaves much later");
     }
 
     #[test]

@@ -227,6 +227,14 @@ impl Redis {
         }
     }
 
+    /// Two round trips, at least 10 ms. If the server's clock is a fake, all that wait.
+    fn span_of(&self, state: &State) -> Nanos {
+        match self.clock {
+            ServerClock::Known { .. } => (2 * state.round_trip.usual()).clamp(SPAN, LONGEST_SPAN),
+            ServerClock::Shared(_) => Nanos::MAX,
+        }
+    }
+
     fn damaged(&self) -> RedisError {
         RedisError::Damaged { place: self.address.to_string(), key: self.address.key() }
     }
@@ -241,8 +249,8 @@ impl Redis {
 }
 
 /// The arguments of the script for a lease.
-fn lease_terms(state: &State, ask: &Ask) -> [i64; 3] {
-    [ask.waiting, ask.span / MICROSECOND, state.bucket.latest / MICROSECOND].map(whole)
+fn lease_terms(ask: &Ask) -> [i64; 2] {
+    [ask.waiting, ask.span / MICROSECOND].map(whole)
 }
 
 /// Adds what has arrived to `lease`.
@@ -353,18 +361,18 @@ impl Store for Redis {
         self.state().bucket.quantum
     }
 
-    /// Two round trips, at least 10 ms. If the server's clock is a fake, all that wait.
     fn span(&self) -> Nanos {
-        match self.clock {
-            ServerClock::Known { .. } => (2 * self.state().round_trip.usual()).clamp(SPAN, LONGEST_SPAN),
-            ServerClock::Shared(_) => Nanos::MAX,
-        }
+        self.span_of(&self.state())
     }
 
     fn lease(&self, ask: &Ask, lease: &mut Lease) -> Result<Nanos, StoreError> {
         let state = &mut *self.state();
-        let terms = lease_terms(state, ask);
-        let answer = self.ask(state, "lease", &terms)?;
+        // A long first lease would make others wait for as long.
+        while state.round_trip.is_uncertain() && ask.span.min(2 * state.round_trip.usual()) > SPAN {
+            self.ask(state, "look", &[])?;
+        }
+        let ask = &Ask { span: ask.span.min(self.span_of(state)), ..*ask };
+        let answer = self.ask(state, "lease", &lease_terms(ask))?;
         if !state.arrived.is_empty() {
             add(lease, state);
         }
@@ -393,7 +401,7 @@ impl Store for Redis {
 
     fn send_for_lease(&self, ask: &Ask) -> bool {
         let state = &mut *self.state();
-        let question = self.question(&state.bucket, "lease", &lease_terms(state, ask));
+        let question = self.question(&state.bucket, "lease", &lease_terms(ask));
         let (asked, asked_there) = (self.clock.local(), self.clock.now());
         state.link.patience = link::ANSWER;
         let sent = state.pending.is_none() && state.link.send(&question).is_ok();

@@ -6,7 +6,7 @@
 
 use super::lease::Lease;
 use super::{Store, StoreError};
-use crate::clock::{Clock, Nanos};
+use crate::clock::{Clock, MILLISECOND, Nanos, SECOND};
 use crate::limits::{Ask, Grant, Policy, Refusal};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
@@ -15,6 +15,15 @@ use std::time::{Duration, Instant};
 
 /// A process that ends waits this long for others when it gives back what it did not use.
 pub(super) const RETURN_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// A stream that has just begun does not know yet whether others take from its bucket.
+const UNKNOWN: Nanos = 100 * MILLISECOND;
+
+/// As many units as may be reserved for one time ahead by a stream that is alone.
+const FEW: u64 = 8;
+
+/// Less than any time between two grants of different times; a server counts in microseconds.
+const AT_ONCE: Nanos = 1_000;
 
 /// Grants for one stream of units. Unused reservations are given back on drop.
 #[derive(Debug)]
@@ -33,6 +42,25 @@ struct Leased {
     lease: Lease,
     /// Another lease is on its way.
     is_sent_for: bool,
+    /// The number of the latest known grant, to anybody.
+    number: Option<u64>,
+    /// Until this time others are expected to take from the bucket, too.
+    shared_until: Nanos,
+}
+
+impl Leased {
+    /// Learns from the latest lease whether others take from the bucket, too.
+    fn look_for_others(&mut self, asked: Nanos) {
+        let Some((before, last)) = self.lease.numbers() else { return };
+        match self.number.replace(last) {
+            None => self.shared_until = asked.saturating_add(UNKNOWN),
+            Some(number) if number != before => {
+                let longest = self.lease.rules().only_windows.map_or(0, |windows| windows.longest);
+                self.shared_until = self.lease.latest().saturating_add(longest);
+            }
+            Some(_) => {}
+        }
+    }
 }
 
 impl Supply {
@@ -40,7 +68,8 @@ impl Supply {
     #[must_use]
     pub fn new(store: Box<dyn Store + Send + Sync>) -> Self {
         let (meant, is_retired) = (store.policy(), AtomicBool::new(false));
-        Supply { store, meant, leased: Mutex::default(), is_retired, sleeper: Mutex::default() }
+        let leased = Mutex::new(Leased { lease: Lease::none(&meant), ..Leased::default() });
+        Supply { store, meant, leased, is_retired, sleeper: Mutex::default() }
     }
 
     /// The store.
@@ -124,6 +153,7 @@ impl Supply {
     /// # Errors
     /// [`StoreError`]; nothing is granted then.
     pub fn next_run(&self, waiting: u64) -> Result<(Grant, Nanos), StoreError> {
+        self.wait_for_turn()?;
         let mut leased = self.leased();
         if self.is_retired.load(Ordering::SeqCst) {
             return Err(StoreError::Stopped);
@@ -138,6 +168,7 @@ impl Supply {
             }
         }
         let asked = self.store.lease(&self.ask(&leased, waiting), &mut leased.lease)?;
+        leased.look_for_others(asked);
         self.check_kind(&leased)?;
         leased.lease.next(waiting).map(|run| (run, asked)).ok_or(Refusal::Never.into())
     }
@@ -161,6 +192,9 @@ impl Supply {
             return;
         }
         let mut leased = self.leased();
+        if leased.lease.rules().only_windows.is_some() {
+            return; // They grant all at once, or long after.
+        }
         let left = leased.lease.latest().saturating_sub(self.clock().now());
         let more = units.saturating_sub(leased.lease.units());
         if more > 0 && !leased.is_sent_for && left <= self.store.span() / 4 * 3 {
@@ -199,8 +233,36 @@ impl Supply {
         Err(StoreError::OtherKind { place: self.store.place(), before, now, now_bytes })
     }
 
+    /// From windows all that may leave now is asked for, or the next that may. Several are reserved for the same time if
+    /// they are few: whoever starts commands asks too late for the rest, and would lose a little of each period.
     fn ask(&self, leased: &Leased, waiting: u64) -> Ask {
-        Ask { waiting, span: self.store.span(), latest: leased.lease.latest() }
+        if leased.lease.rules().only_windows.is_none() {
+            return Ask { waiting, span: self.store.span() };
+        }
+        let turn = self.turn(leased);
+        let waiting = turn.map_or(waiting, |(_, share)| share.min(waiting));
+        Ask { waiting, span: if turn.is_some() || waiting <= FEW { AT_ONCE } else { 0 } }
+    }
+
+    /// When a window opens, the stream that asks first could take all of it. So while others take from it, too, each takes
+    /// a small share at a time, and lets them ask before it asks again.
+    fn wait_for_turn(&self) -> Result<(), StoreError> {
+        let turn = self.turn(&self.leased());
+        match turn.filter(|(time, _)| self.clock().now() < *time) {
+            Some((time, _)) => self.sleep_until(self.clock(), time),
+            None => Ok(()),
+        }
+    }
+
+    /// When to ask next, and for how much at most. `None` if it does not matter.
+    fn turn(&self, leased: &Leased) -> Option<(Nanos, u64)> {
+        let windows = leased.lease.rules().only_windows.filter(|_| leased.lease.is_empty())?;
+        let turn = self.store.span() / 2;
+        let is_shared = leased.number.is_none() || self.clock().now() < leased.shared_until;
+        // Other spans are of a store that is not shared, or whose clock is not the real one.
+        let matters = is_shared && (1..=SECOND).contains(&turn);
+        let earliest = leased.number.map_or(0, |_| leased.lease.latest().saturating_add(turn));
+        matters.then(|| (earliest, windows.share(turn)))
     }
 
     fn leased(&self) -> MutexGuard<'_, Leased> {

@@ -10,6 +10,7 @@ use num_bigint::BigInt;
 use proptest::prelude::*;
 use proptest::sample::Index;
 use std::num::NonZeroU64;
+use std::time::Duration;
 use throttle::bucket::Bucket;
 use throttle::clock::{Clock, FakeClock, SECOND};
 use throttle::limits::{Grant, Limits, Plan, Refusal};
@@ -96,7 +97,9 @@ pub(crate) fn written(limit: &Limit) -> throttle::rate::Limit {
             burst: Some(Amount::plain(burst)),
             initial: Some(Amount::plain(initial)),
         },
-        Limit::Window { count, period } => throttle::rate::Limit::Window(rate(count, period)),
+        Limit::Window { count, period, slack } => {
+            throttle::rate::Limit::Window { rate: rate(count, period), slack: Some(Duration::from_nanos(slack)) }
+        }
     }
 }
 
@@ -155,7 +158,10 @@ pub(crate) fn any_bucket() -> impl Strategy<Value = Limit> + Clone {
 
 pub(crate) fn any_window(counts: std::ops::RangeInclusive<u64>) -> impl Strategy<Value = Limit> + Clone {
     let periods = prop_oneof![prop::sample::select(vec![SECOND, MINUTE, HOUR]), any_size(55)];
-    (counts, periods).prop_map(|(count, period)| Limit::Window { count, period: period.max(1) })
+    (counts, periods, prop_oneof![Just(0), 0..=1000_u64]).prop_map(|(count, period, slack)| {
+        let period = period.max(1);
+        Limit::Window { count, period, slack: share(period, slack) }
+    })
 }
 
 /// One limit, or several that grant together; windows small enough to be exact.
@@ -222,7 +228,7 @@ pub(crate) fn any_schedule(most: usize) -> impl Strategy<Value = Schedule> {
 /// What a limit lets through at once, and the time in which it recovers from that.
 fn size(limit: &Limit) -> (u64, u64) {
     match *limit {
-        Limit::Window { count, period } => (count, period),
+        Limit::Window { count, period, .. } => (count, period),
         Limit::Bucket { units, period, burst, .. } => {
             let fill = u128::from(burst) * u128::from(period) / u128::from(units);
             (burst, u64::try_from(fill.min(1 << 60)).unwrap())
@@ -320,7 +326,7 @@ fn law1_late_runs_get_exactly_the_rate() {
 
 #[test]
 fn law1_five_a_second_with_five_thousand_an_hour_keeps_both_and_uses_all_of_them() {
-    let limits = [bucket(5, SECOND, 1), Limit::Window { count: 5000, period: HOUR }];
+    let limits = [bucket(5, SECOND, 1), Limit::Window { count: 5000, period: HOUR, slack: 0 }];
     let (mut core, mut grants) = (core(&limits, 0), vec![0_u64; 0]);
     for _ in 0..400_000 {
         let now = grants.last().copied().unwrap_or(0);
@@ -342,7 +348,7 @@ fn law1_five_a_second_with_five_thousand_an_hour_keeps_both_and_uses_all_of_them
 #[test]
 fn law1_a_saturated_window_lets_its_count_through_at_once_every_period() {
     for (count, period) in [(1, SECOND), (5, SECOND), (1024, MINUTE), (1025, SECOND), (5000, HOUR), (100_000, SECOND)] {
-        let mut core = core(&[Limit::Window { count, period }], 0);
+        let mut core = core(&[Limit::Window { count, period, slack: 0 }], 0);
         let mut last = 0;
         for n in 0..(3 * count).max(100) {
             last = core.take(last, 1).unwrap().at;
@@ -456,7 +462,7 @@ proptest! {
 
 #[test]
 fn law2_all_limits_are_charged_when_all_of_them_conform() {
-    let limits = [bucket(10, SECOND, 5), Limit::Window { count: 12, period: 10 * SECOND }];
+    let limits = [bucket(10, SECOND, 5), Limit::Window { count: 12, period: 10 * SECOND, slack: 0 }];
     let mut pair = Pair::new(&limits, 0);
     let at = |grant: Option<Grant>| grant.map(|grant| (grant.at, grant.bound_by));
     assert_eq!(at(pair.take(0, 5)), Some((0, None)));
@@ -489,7 +495,7 @@ fn law2_a_cost_above_the_burst_waits_for_the_excess_and_leaves_the_bucket_empty_
 
 #[test]
 fn law2_a_cost_above_the_burst_that_had_to_wait_for_others_leaves_the_bucket_empty_not_in_debt() {
-    let limits = [bucket(10, SECOND, 2), Limit::Window { count: 8, period: 10 * SECOND }];
+    let limits = [bucket(10, SECOND, 2), Limit::Window { count: 8, period: 10 * SECOND, slack: 0 }];
     let mut pair = Pair::new(&limits, 0);
     assert_eq!(pair.take(0, 8).unwrap().at, SECOND * 6 / 10);
     assert_eq!(pair.take(SECOND * 6 / 10, 5).unwrap().at, SECOND * 106 / 10, "the window");
@@ -499,7 +505,7 @@ fn law2_a_cost_above_the_burst_that_had_to_wait_for_others_leaves_the_bucket_emp
 
 #[test]
 fn law2_a_unit_makes_room_in_a_window_exactly_one_period_later() {
-    let mut core = core(&[Limit::Window { count: 2, period: SECOND }], 0);
+    let mut core = core(&[Limit::Window { count: 2, period: SECOND, slack: 0 }], 0);
     assert_eq!(core.take(5, 1).unwrap().at, 5);
     assert_eq!(core.take(9, 1).unwrap().at, 9);
     assert_eq!(core.available(SECOND + 4), 0);
@@ -521,7 +527,7 @@ fn law2_a_grant_is_never_before_the_previous_one_even_if_it_costs_nothing() {
 #[test]
 fn law2_an_expired_group_of_a_large_window_takes_no_new_units() {
     // Groups of two: the first holds one unit and is a thousand periods old at the next grant.
-    let large = [Limit::Window { count: 2048, period: SECOND }];
+    let large = [Limit::Window { count: 2048, period: SECOND, slack: 0 }];
     let mut with_room = core(&large, 0);
     assert_eq!(with_room.take(0, 1).unwrap().at, 0);
     assert_eq!(with_room.take(1000 * SECOND, 2047).unwrap().at, 1000 * SECOND);
@@ -538,7 +544,7 @@ fn law2_an_expired_group_of_a_large_window_takes_no_new_units() {
 #[test]
 fn law2_a_group_makes_room_in_a_large_window_when_its_latest_unit_does() {
     // Groups of two: the first two units share a group.
-    let mut core = core(&[Limit::Window { count: 2048, period: 10 * SECOND }], 0);
+    let mut core = core(&[Limit::Window { count: 2048, period: 10 * SECOND, slack: 0 }], 0);
     for (now, cost) in [(0, 1), (9, 1), (9, 2046)] {
         assert_eq!(core.take(now * SECOND, cost).unwrap().at, now * SECOND);
     }
@@ -552,8 +558,11 @@ fn law2_the_largest_costs_and_bursts_never_overflow() {
     let rates = [(1, YEAR), (3, SECOND), (10, 1), (huge, SECOND), (huge - 2, 1_000_000), (1, 1)];
     for (units, period) in rates {
         for burst in [1, 1 << 32, huge - 1, huge] {
-            for other in [bucket(1, YEAR, huge), bucket(huge, SECOND, 1), Limit::Window { count: huge, period: SECOND }]
-            {
+            for other in [
+                bucket(1, YEAR, huge),
+                bucket(huge, SECOND, 1),
+                Limit::Window { count: huge, period: SECOND, slack: 0 },
+            ] {
                 let mut pair = Pair::new(&[bucket(units, period, burst), other], 0);
                 for (now, cost) in [(0, huge), (1, huge), (YEAR, 1), (0, huge), (huge - 1, huge), (huge, huge), (0, 1)]
                 {
@@ -579,7 +588,7 @@ fn law2_the_largest_window_never_overflows() {
         assert_eq!(window.available(second * SECOND), 0);
         assert_eq!(window.available((second + 1) * SECOND), u64::MAX);
     }
-    let core = core(&[Limit::Window { count: u64::MAX, period: SECOND }], 0);
+    let core = core(&[Limit::Window { count: u64::MAX, period: SECOND, slack: 0 }], 0);
     assert_eq!(core.schedule(0, u64::MAX), Some(0));
 }
 
@@ -816,7 +825,7 @@ fn law5_a_due_reservation_is_credited_less_the_gain() {
 
 #[test]
 fn law5_giving_back_to_a_window_leaves_no_entries() {
-    let mut core = core(&[Limit::Window { count: 10, period: HOUR }], 0);
+    let mut core = core(&[Limit::Window { count: 10, period: HOUR, slack: 0 }], 0);
     for second in 0..2000 {
         let grants = [0, 1, 2].map(|later| core.take(second * SECOND + later, 1).unwrap());
         for grant in grants {
@@ -829,7 +838,7 @@ fn law5_giving_back_to_a_window_leaves_no_entries() {
 
 #[test]
 fn law5_undoing_a_reservation_restores_the_entry_that_left_the_window() {
-    let mut core = core(&[Limit::Window { count: 1, period: SECOND }], 0);
+    let mut core = core(&[Limit::Window { count: 1, period: SECOND, slack: 0 }], 0);
     let _ = core.take(0, 1).unwrap();
     let grant = core.take(0, 1).unwrap();
     assert_eq!(grant.at, SECOND);
@@ -891,7 +900,7 @@ proptest! {
 
 #[test]
 fn law6_a_cost_above_one_windows_count_is_refused_by_all() {
-    let limits = [bucket(10, SECOND, 100), Limit::Window { count: 5, period: SECOND }];
+    let limits = [bucket(10, SECOND, 100), Limit::Window { count: 5, period: SECOND, slack: 0 }];
     let mut core = core(&limits, 0);
     let untouched = core.clone();
     assert_eq!(core.take(0, 6), Err(Refusal::Never));
@@ -951,7 +960,7 @@ fn law7_an_older_clock_reading_is_not_refused_available_units() {
 #[test]
 fn law7_years_of_idle_time_fill_the_bucket_and_no_more() {
     for (units, period) in [(3, SECOND), (10, 1), (1, YEAR), (1_000_003, SECOND), (700, MINUTE)] {
-        let limits = [bucket(units, period, 7), Limit::Window { count: 9, period: SECOND }];
+        let limits = [bucket(units, period, 7), Limit::Window { count: 9, period: SECOND, slack: 0 }];
         let mut pair = Pair::new(&limits, 0);
         for years in [0, 1, 30, 99, 250] {
             let now = pair.core.latest() / YEAR * YEAR + years * YEAR;

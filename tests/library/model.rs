@@ -15,8 +15,8 @@ pub(crate) const EXACT: u64 = 1024;
 pub(crate) enum Limit {
     /// `units` in every `period` nanoseconds, saved up to `burst`; `initial` at the start.
     Bucket { units: u64, period: u64, burst: u64, initial: u64 },
-    /// Never more than `count` in any `period` nanoseconds.
-    Window { count: u64, period: u64 },
+    /// Never more than `count` in any `period + slack` nanoseconds.
+    Window { count: u64, period: u64, slack: u64 },
 }
 
 /// Limits that grant together.
@@ -100,7 +100,9 @@ impl State {
             Limit::Bucket { units, period, burst, initial } => {
                 State::Bucket { rate: ratio(units, period), burst: ratio(burst, 1), level: ratio(initial, 1) }
             }
-            Limit::Window { count, period } => State::Window { count, period, grants: Vec::new() },
+            Limit::Window { count, period, slack } => {
+                State::Window { count, period: period + slack, grants: Vec::new() }
+            }
         }
     }
 
@@ -187,7 +189,7 @@ pub(crate) fn excess(limit: &Limit, grants: &[(u64, u64)]) -> Option<(u64, u64)>
                     let earned = BigInt::from(units) * (BigInt::from(end - start) + 1);
                     &sum * period > BigInt::from(burst.max(largest)) * period + earned
                 }
-                Limit::Window { count, period } => end - start < period && sum > BigInt::from(count),
+                Limit::Window { count, period, slack } => end - start < period + slack && sum > BigInt::from(count),
             };
             over.then_some((start, end))
         })

@@ -86,7 +86,7 @@ impl Script {
     }
 
     pub(crate) fn lease(&self, now: u64, waiting: u64, span: u64) -> Result<Vec<Granted>, Refused> {
-        let (number, reply) = self.ask(now, "lease", &[whole(waiting), whole(span), 0])?;
+        let (number, reply) = self.ask(now, "lease", &[whole(waiting), whole(span)])?;
         Ok(reply.chunks(3).map(|run| granted(run, number)).collect())
     }
 
@@ -146,8 +146,8 @@ fn numbers(limit: &Limit) -> Option<String> {
             let full = burst.checked_mul(period).and_then(fits)?;
             Some(format!("0 {units} {period} {full} {}", initial * period))
         }
-        Limit::Window { count, period } => {
-            Some(format!("1 {} {} {}", fits(period)?, fits(count)?, count.div_ceil(EXACT)))
+        Limit::Window { count, period, slack } => {
+            Some(format!("1 {} {} {}", fits(period + slack)?, fits(count)?, count.div_ceil(EXACT)))
         }
     }
 }
@@ -159,7 +159,7 @@ fn gcd(a: u64, b: u64) -> u64 {
 #[test]
 fn a_state_that_makes_no_sense_grants_nothing() {
     let bucket = Limit::Bucket { units: 1, period: 200_000, burst: 5, initial: 5 };
-    let window = Limit::Window { count: 9, period: 1_000_000 };
+    let window = Limit::Window { count: 9, period: 1_000_000, slack: 0 };
     let script = Script::new(&[bucket, window], 1, 1_000).unwrap();
     script.take(2_000, 1, None).unwrap();
     let overwrite: Function = script.lua.globals().get("overwrite").unwrap();
@@ -199,7 +199,7 @@ fn first(reply: &[Value]) -> String {
 /// Each command, and each run of a lease, blocks the server for about a microsecond or more.
 #[test]
 fn a_full_log_that_has_left_its_period_costs_few_commands() {
-    let script = Script::new(&[Limit::Window { count: 1000, period: 1_000_000 }], 1, 0).unwrap();
+    let script = Script::new(&[Limit::Window { count: 1000, period: 1_000_000, slack: 0 }], 1, 0).unwrap();
     for time in 1..=1000 {
         script.take(time, 1, None).unwrap();
     }

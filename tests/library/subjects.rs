@@ -129,7 +129,7 @@ fn any_step(limits: usize) -> impl Strategy<Value = Step> + Clone {
     prop_oneof![6 => take, 3 => lease, 3 => any::<Index>().prop_map(Step::GiveBack), 1 => hold, 1 => set]
 }
 
-/// Units, the period, and the burst.
+/// Units, the period, and the burst or the slack.
 fn any_size() -> impl Strategy<Value = (u64, u64, u64)> + Clone {
     let period = prop_oneof![prop::sample::select(vec![500, 1_000, 2_000, 12_000]), 1..5_000_u64, 1..1_u64 << 30];
     (prop_oneof![1..=20_u64, 1..=2_000_u64], period, prop_oneof![1..=5_u64, 1..=3_000_u64])
@@ -137,7 +137,8 @@ fn any_size() -> impl Strategy<Value = (u64, u64, u64)> + Clone {
 
 fn limit(is_window: bool, (units, period, burst): (u64, u64, u64), initial: u64) -> Limit {
     if is_window {
-        Limit::Window { count: units, period }
+        // As much slack as the period is the most.
+        Limit::Window { count: units, period, slack: if burst > 3 { burst % (period + 1) } else { 0 } }
     } else {
         Limit::Bucket { units, period, burst, initial: initial.min(burst) }
     }
@@ -176,7 +177,7 @@ impl Both {
                 self.held.extend(taken.ok().zip(by_script.ok()));
             }
             Step::Lease { waiting, span, used, later, between } => {
-                let ask = Ask { waiting: *waiting, span: *span, latest: 0 };
+                let ask = Ask { waiting: *waiting, span: *span };
                 self.lease(ask, *used, *later, between);
             }
             Step::GiveBack(_) if self.held.is_empty() => {}
@@ -243,8 +244,8 @@ fn refused(error: StoreError) -> Refused {
 /// A window that becomes longer counts what was used of a lease, also what had left the shorter period by the last run.
 #[test]
 fn a_longer_window_counts_all_that_was_used_of_a_lease_whose_rest_came_back() {
-    let mut both = Both::new(vec![Limit::Window { count: 1, period: 500 }]);
-    let ask = Ask { waiting: 4, span: 1_001, latest: 0 };
+    let mut both = Both::new(vec![Limit::Window { count: 1, period: 500, slack: 0 }]);
+    let ask = Ask { waiting: 4, span: 1_501 };
     let mut lease = Lease::default();
     both.core.lease(&ask, &mut lease).unwrap();
     let runs = both.script.lease(0, ask.waiting, ask.span).unwrap();

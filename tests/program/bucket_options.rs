@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 const SOON: Duration = Duration::from_secs(20);
 
 /// Each mistake that the words on the command line tell by themselves, and a piece of what is said about it.
-const MISTAKES: [(&[&str], &str); 46] = [
+const MISTAKES: [(&[&str], &str); 61] = [
     (&["--no-such-option"], "--no-such-option"),
     (&["-r"], "-r takes a limit"),
     (&["-r", "10M"], "lines or bytes?"),
@@ -35,6 +35,8 @@ const MISTAKES: [(&[&str], &str); 46] = [
     (&["-n", "2"], "--max-args needs a command"),
     (&["-I", "%"], "--replace needs a command"),
     (&["-k"], "--keep-order needs a command"),
+    (&["--line-buffer"], "--line-buffer needs a command"),
+    (&["-u"], "--ungroup needs a command"),
     (&["-t"], "--trace needs a command"),
     (&["--tag"], "--tag needs a command"),
     (&["--stdin"], "--stdin needs a command"),
@@ -43,6 +45,20 @@ const MISTAKES: [(&[&str], &str); 46] = [
     (&["--timeout", "soon", "true"], "--timeout"),
     (&["--dry-run"], "--dry-run needs a command"),
     (&["-k", "-u", "true"], "cannot be used with"),
+    (&["-k", "--line-buffer", "true"], "cannot be used with"),
+    (&["-u", "--line-buffer", "true"], "cannot be used with"),
+    (&["-u", "--tag", "true"], "cannot be used with"),
+    (&["--repeat", "5", "-0", "true"], "cannot be used with"),
+    (&["--repeat", "-5", "true"], "--repeat"),
+    (&["-n", "x", "true"], "--max-args"),
+    (&["-c", "true", "true"], "cannot be used with"),
+    (&["-c", "echo {}"], "{}"),
+    (&["-I", "", "true"], "-I"),
+    (&["--summary=json:"], "a file name is missing"),
+    // Also if something else, which is looked for later, is missing.
+    (&["-a", "/no/such/file", "-j", "five", "true"], "--jobs"),
+    (&["-j", "five", "no-such-command"], "--jobs"),
+    (&["--summary=json:/no/such/folder/x", "-j", "5"], "--jobs needs a command"),
     (&["-c", "true", "-I", "%"], "cannot be used with"),
     (&["true", ":::", "a"], "::: is not an option here"),
     (&["sh", "-c", "echo {}"], "{}"),
@@ -58,6 +74,28 @@ const MISTAKES: [(&[&str], &str); 46] = [
     (&["--once", "-r", "5MB/s"], "--once: the limit counts bytes"),
     (&["--once", "--max-wait", "soon"], "--max-wait"),
     (&["--once", "-b", "5", "true"], "--burst belongs to a rate"),
+];
+
+/// Each option that is about a stream, which an option about a bucket by itself is not.
+const OF_STREAMS: [&[&str]; 18] = [
+    &["-0"],
+    &["-d", ","],
+    &["--bytes"],
+    &["-a", "x"],
+    &["--repeat", "5"],
+    &["-j", "5"],
+    &["-n", "5"],
+    &["-I", "%"],
+    &["-c", "true"],
+    &["--stdin"],
+    &["-k"],
+    &["--line-buffer"],
+    &["-u"],
+    &["--tag"],
+    &["--timeout", "5s"],
+    &["-t"],
+    &["--dry-run"],
+    &["--summary"],
 ];
 
 /// Buckets that cannot be had, and what shows that somebody tried.
@@ -135,6 +173,20 @@ fn a_mistake_on_the_command_line_is_found_before_anything_is_opened() {
     }
 }
 
+#[test]
+fn an_option_about_streams_beside_one_about_a_bucket_is_refused() {
+    let nowhere = Nowhere::new();
+    let bucket = &nowhere.buckets()[1];
+    for (verb, code) in [("--once", 125), ("--set", 2), ("--show", 2)] {
+        for option in OF_STREAMS {
+            let rate: &[&str] = if verb == "--set" { &["-r", "5/s"] } else { &[] };
+            let ended = ends(nowhere.command(&[&["--bucket", bucket, verb], rate, option].concat()));
+            assert!(ended.0 == Some(code) && ended.1.contains("cannot be used with"), "{verb} {option:?}: {ended:?}");
+        }
+    }
+    nowhere.is_untouched();
+}
+
 /// A bucket on a server keeps less than a file.
 #[test]
 fn limits_that_a_bucket_cannot_keep_are_refused_before_it_is_opened() {
@@ -156,9 +208,10 @@ fn limits_that_a_bucket_cannot_keep_are_refused_before_it_is_opened() {
 
 /// What is to be had on this machine is looked for before a server is waited for.
 #[test]
-fn what_is_missing_here_is_told_before_a_server_is_asked() {
+fn what_is_missing_here_is_reported_before_a_server_is_asked() {
     let nowhere = Nowhere::new();
     let missing = nowhere.path("missing");
+    let summary = format!("--summary=json:{missing}/summary");
     for bucket in &nowhere.buckets()[..2] {
         for (args, code, words) in [
             (&["-a", &missing][..], 1, "--arg-file: cannot open"),
@@ -167,6 +220,8 @@ fn what_is_missing_here_is_told_before_a_server_is_asked() {
             (&["no-such-command"], 127, "no such command in PATH"),
             (&["-r", "5/s", "no-such-command"], 127, "no such command in PATH"),
             (&["--once", "no-such-command"], 127, "no such command in PATH"),
+            (&[summary.as_str()], 1, "--summary: cannot create"),
+            (&[&summary[..], "true"], 1, "--summary: cannot create"),
         ] {
             let ended = ends(nowhere.command(&[&["--bucket", bucket], args].concat()));
             assert!(ended.0 == Some(code) && ended.1.contains(words), "{bucket} {args:?}: {ended:?}");
@@ -224,11 +279,11 @@ mod the_variable {
         succeeds(&with_default(&bucket, &["-r", "9/h", "--once"], b""), "");
         succeeds(&with_default(&bucket, &[], b"a\n"), "a\n");
         succeeds(&with_default(&bucket, &["-q", "echo"], b"a\n"), "a\n");
-        assert!(text(&with_default(&bucket, &["--show"], b"").stdout).contains("9/h,window: 6 left"));
+        assert!(text(&with_default(&bucket, &["--show"], b"").stdout).contains("9/h,window,slack=250ms: 6 left"));
         // Nested in a script of somebody else's.
         succeeds(&with_default(&bucket, &["-r", "1k/s"], b"a\n"), "a\n");
         assert_eq!(passed(&["--bucket", &bucket, "-r", "9/h"], b"a\n"), b"a\n");
-        assert!(text(&with_default(&bucket, &["--show"], b"").stdout).contains("9/h,window: 5 left"));
+        assert!(text(&with_default(&bucket, &["--show"], b"").stdout).contains("9/h,window,slack=250ms: 5 left"));
     }
 
     /// Whoever did not name the bucket must not be told to change its limits for everyone.
@@ -453,7 +508,7 @@ fn a_bucket_that_may_only_be_read_is_shown() {
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o400)).unwrap();
     std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o500)).unwrap();
     let shown = run(&["--show"]);
-    assert!(text(&shown.stdout).contains("9/h,window: 9 left"), "{}", text(&shown.stderr));
+    assert!(text(&shown.stdout).contains("9/h,window,slack=250ms: 9 left"), "{}", text(&shown.stderr));
     assert_fails(&run(&["--once"]), 125, &["cannot open the bucket", "permission denied"]);
     let after = (std::fs::read(&path).unwrap(), std::fs::metadata(&path).unwrap().mtime_nsec());
     assert!(before == after);

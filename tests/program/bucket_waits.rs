@@ -57,7 +57,7 @@ const STREAMS: [(&[&str], &str); 5] = [
 ];
 
 #[test]
-fn a_long_wait_is_told_on_a_terminal_after_a_second() {
+fn a_long_wait_is_announced_on_a_terminal_after_a_second() {
     let bucket = Bucket::in_file(AN_HOUR);
     // All at once, so that it takes a second.
     let waiting = STREAMS.map(|(args, what)| {
@@ -85,7 +85,7 @@ fn a_long_wait_is_told_on_a_terminal_after_a_second() {
 }
 
 #[test]
-fn a_wait_is_not_told_elsewhere_nor_to_who_wants_quiet_nor_when_it_is_short() {
+fn a_wait_is_not_announced_elsewhere_nor_with_quiet_nor_if_it_is_short() {
     let bucket = Bucket::in_file(AN_HOUR);
     let (terminal, read) = terminal();
     let mut quiet = bucket.command(&["-q", "--once"]);
@@ -104,7 +104,7 @@ fn a_wait_is_not_told_elsewhere_nor_to_who_wants_quiet_nor_when_it_is_short() {
 
 /// What it is told is true: whoever comes next has no more to wait than if nobody had come.
 #[test]
-fn a_wait_that_is_interrupted_costs_nobody_a_turn() {
+fn an_interrupted_wait_costs_no_other_waiter_a_turn() {
     let redis = Redis::start(&[]);
     let on_server = redis.as_ref().map(|redis| Bucket::on_server(redis, AN_HOUR));
     for bucket in [Some(Bucket::in_file(AN_HOUR)), on_server].into_iter().flatten() {
@@ -143,7 +143,7 @@ fn a_stream_that_fails_gives_back_what_it_has_not_used() {
 
 /// Somebody else holds the file.
 #[test]
-fn an_interrupted_wait_does_not_wait_for_who_holds_the_file() {
+fn an_interrupted_wait_does_not_wait_for_a_locked_file() {
     for args in [&["--once", "true"][..], &[]] {
         let bucket = Bucket::in_file(AN_HOUR);
         let mut running = Running::start(bucket.command(args));

@@ -77,7 +77,7 @@ mod help {
                 "THROTTLE_SEQ",
                 "THROTTLE_SLOT",
                 "For commands, blank lines are skipped and counted, though not with -0 or -d.",
-                "where commands run, they must not write to it themselves",
+                "commands must not write to the terminal themselves",
                 "A line of spaces or tabs is not blank.",
                 "A command's standard input is /dev/null, also with -a",
                 "A script cannot be run (126) if its first line does not name its interpreter",
@@ -268,7 +268,7 @@ mod summary {
         assert!(summary["mean_rate_per_s"].as_f64().unwrap() <= 110.0, "{summary}");
         let limits = summary["limits"].as_array().unwrap();
         let names: Vec<_> = limits.iter().map(|limit| limit["limit"].as_str().unwrap()).collect();
-        assert_eq!(names, ["100/s,burst=1", "1000/h,window"]);
+        assert_eq!(names, ["100/s,burst=1", "1000/h,window,slack=250ms"]);
         assert_eq!(
             limits.iter().map(|limit| limit["waited_ns"].as_u64().unwrap()).sum::<u64>(),
             number("waited_for_limits_ns")
@@ -301,7 +301,7 @@ mod summary {
     }
 
     #[test]
-    fn it_goes_to_a_file_where_one_is_named() {
+    fn it_goes_to_a_file_if_one_is_named() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("a:b");
         for format in ["text", "json"] {

@@ -60,7 +60,7 @@ mod reader_gone {
     }
 
     #[test]
-    fn a_summary_that_nobody_takes_holds_up_one_signal_and_not_two() {
+    fn a_summary_that_is_not_read_holds_up_one_signal_and_not_two() {
         let (_reader, mut writer) = std::io::pipe().unwrap();
         writer.write_all(&b"x".repeat(65_536)).unwrap();
         let mut command = throttle(&["-r", "1G/s", "--summary"]);
@@ -75,7 +75,7 @@ mod reader_gone {
     }
 
     #[test]
-    fn a_summary_that_nobody_reads_either_does_not_change_the_end() {
+    fn a_summary_without_a_reader_does_not_change_the_end() {
         // As in `throttle --summary … 2>&1 | head -1`.
         let mut running = Running::start(throttle(&["-r", "1G/s", "--summary"]));
         drop((running.stdout(), running.stderr()));
@@ -144,7 +144,7 @@ mod writing {
     }
 
     #[test]
-    fn a_summary_that_cannot_be_created_is_told_before_anything_is_read() {
+    fn a_summary_that_cannot_be_created_is_reported_before_anything_is_read() {
         let output = feed(throttle(&["-r", "1G/s", "--summary=json:/nowhere/at/all"]), b"a\n");
         assert_fails(&output, &["--summary", "cannot create /nowhere/at/all", "No such file"]);
         assert_eq!(text(&output.stdout), "");

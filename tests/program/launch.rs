@@ -81,7 +81,7 @@ fn units_that_a_command_repeats_fit_as_often_as_they_stand_there() {
 
 /// A quarter of the stack is for arguments and the environment: execve(2).
 #[test]
-fn where_the_stack_is_small_or_the_environment_large_a_command_gets_less() {
+fn a_small_stack_or_a_large_environment_leaves_a_command_fewer_units() {
     let mut shell = Command::new("sh");
     shell.args(["-c", "ulimit -s 400; exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_throttle")]);
     shell.args(["-r", "unlimited", "-n", "1000000", "-c", "echo $#"]).env("LARGE", "x".repeat(60_000));
@@ -270,7 +270,7 @@ fn many_units_or_much_of_them_take_little_memory() {
 
 /// Each command takes three descriptors or more, and what goes to its standard input another; there are forty.
 #[test]
-fn where_the_system_has_no_room_the_next_command_waits() {
+fn if_the_system_has_no_room_the_next_command_waits() {
     let long = format!("{}\n", "x".repeat(30_000)).repeat(60);
     for (how, input) in [("echo $1", numbers(60)), ("wc -c", numbers(60)), ("wc -c", long)] {
         let mut shell = Command::new("sh");
@@ -285,7 +285,7 @@ fn where_the_system_has_no_room_the_next_command_waits() {
 
 /// tokio panics where it cannot open what it needs; whatever the number, it is said what helps.
 #[test]
-fn where_files_are_too_few_to_begin_with_that_is_told() {
+fn too_few_files_at_the_start_are_reported() {
     for files in 6..16 {
         let mut shell = Command::new("sh");
         shell.args(["-c", &format!("ulimit -n {files}; exec \"$0\" \"$@\""), env!("CARGO_BIN_EXE_throttle")]);
@@ -338,7 +338,7 @@ fn a_trace_can_be_pasted() {
 }
 
 #[test]
-fn a_dry_run_can_be_pasted_and_tells_times_total_and_the_most() {
+fn a_dry_run_can_be_pasted_and_shows_times_total_and_the_most() {
     let args = ["--dry-run", "-r", "2/s", "-b", "2", "-r", "100/h", "printf", "%s.", "x {}"];
     let units = ended_by(b'\n', &[b"a b", b"", b"'\"", b"\xff", b"{} #"]);
     let ended = run(args, &units);
@@ -349,7 +349,7 @@ fn a_dry_run_can_be_pasted_and_tells_times_total_and_the_most() {
     let told = [
         "# 4 commands in 1 s, 1 blank line skipped",
         "# 2/s,burst=2: at most 3 in any second",
-        "# 100/h,window: at most 100 in any hour",
+        "# 100/h,window,slack=250ms: at most 100 in any hour",
     ];
     assert_eq!(lines[4..], told);
     let mut shell = Command::new("sh");

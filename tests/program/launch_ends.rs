@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 #[test]
-fn each_end_has_its_exit_code_and_the_first_that_holds_is_told() {
+fn each_end_has_its_exit_code_and_the_worst_one_wins() {
     let script =
         "case $1 in ok) ;; fail) exit 7;; stop) sleep 0.3; exit 255;; killed) kill -TERM $$;; late) sleep 30;; esac";
     for (units, code) in [
@@ -34,7 +34,7 @@ fn each_end_has_its_exit_code_and_the_first_that_holds_is_told() {
 }
 
 #[test]
-fn a_failed_unit_is_named_and_the_sum_is_told() {
+fn a_failed_unit_is_named_and_the_sum_is_reported() {
     let folder = tempfile::tempdir().unwrap();
     let curl = folder.path().join("curl");
     fs::write(&curl, "#!/bin/sh\ncase $1 in *bad) exit 22;; *slow) sleep 30;; *killed) kill -9 $$;; esac\n").unwrap();
@@ -60,7 +60,7 @@ fn a_failed_unit_is_named_and_the_sum_is_told() {
 }
 
 #[test]
-fn where_the_command_is_the_unit_its_own_name_is_told() {
+fn a_command_that_is_the_unit_is_reported_by_its_own_name() {
     for (args, units, name) in [
         (&["{}"][..], "/bin/false\n", "false"),
         (&["/bin/fal{}"], "se\n", "false"),
@@ -83,13 +83,13 @@ fn a_script_that_does_not_say_who_reads_it_gets_advice() {
 }
 
 #[test]
-fn the_limits_that_a_bucket_knows_are_told_at_the_end() {
+fn the_limits_of_a_bucket_are_reported_at_the_end() {
     let folder = tempfile::tempdir().unwrap();
     let bucket = folder.path().join("bucket");
     let bucket = bucket.to_str().unwrap();
     assert_eq!(run(["--bucket", bucket, "--set", "-r", "50/s", "-r", "900/h"], "").code(), Some(0));
     let ended = run(["--bucket", bucket, "false"], "1\n");
-    assert!(ended.err.ends_with("s (limit 50/s,burst=1 and 900/h,window)\n"), "{}", ended.err);
+    assert!(ended.err.ends_with("s (limit 50/s,burst=1 and 900/h,window,slack=250ms)\n"), "{}", ended.err);
 }
 
 /// What went well needs no word: cron would mail it.
@@ -107,7 +107,7 @@ fn a_success_is_silent_unless_a_summary_was_asked_for() {
 
 /// Where no terminal is, it may be a file from which they are run again.
 #[test]
-fn all_failed_units_are_named_where_standard_error_is_no_terminal() {
+fn all_failed_units_are_named_if_standard_error_is_no_terminal() {
     let ended = run(["-r", "unlimited", "-b5", "false"], "");
     assert_eq!(ended.code(), Some(2), "unlimited has no burst");
     let ended = run(["-r", "1000/s", "false"], numbers(25));
@@ -155,13 +155,13 @@ fn each_unit_of_a_command_is_named_by_its_line() {
 /// What runs is waited for; the rest is not begun, and the next is named.
 #[test]
 fn an_exit_of_255_means_stop() {
-    let script = "echo $1; case $1 in 1) sleep 0.5; echo 1;; 3) exit 255;; esac";
-    let ended = run(["-r", "20/s", "-c", script], numbers(100));
+    let script = "echo $1; case $1 in 1) sleep 1.2; echo 1;; 3) exit 255;; esac";
+    let ended = run(["-r", "4/s", "-c", script], numbers(100));
     assert_eq!((ended.sorted(), ended.code()), (vec!["1", "1", "2", "3"], Some(124)));
     let told = "throttle: line 3 '3': the script exited 255, which means stop; to go on: -c '… || exit 1'\n";
     assert!(ended.err.starts_with(told), "{}", ended.err);
     assert!(ended.err.contains("2 ok, 1 failed; "), "{}", ended.err);
-    assert!(ended.err.ends_with("s (limit 20/s); next line not started: 4 '4'\n"), "{}", ended.err);
+    assert!(ended.err.ends_with("s (limit 4/s); next line not started: 4 '4'\n"), "{}", ended.err);
 }
 
 /// Units that wait for more to make up a command were read, too.
@@ -290,7 +290,7 @@ fn those_that_a_signal_ends_are_named_and_counted_as_stopped() {
 }
 
 #[test]
-fn a_second_signal_kills_who_ignores_the_first() {
+fn a_second_signal_kills_commands_that_ignore_the_first() {
     let folder = tempfile::tempdir().unwrap();
     let script = format!("trap '' TERM; {}", family("TERM"));
     let mut run = started(folder.path(), &["-j2"], &script);
@@ -308,7 +308,7 @@ fn a_second_signal_kills_who_ignores_the_first() {
 
 /// A leader that obeys does not leave the rest of its group behind.
 #[test]
-fn who_ignores_a_signal_is_waited_for_though_its_parent_is_gone() {
+fn a_process_that_ignores_a_signal_is_waited_for_though_its_parent_is_gone() {
     let folder = tempfile::tempdir().unwrap();
     let mut run = started(folder.path(), &["-j1", "--timeout", "1h"], &family("TERM"));
     let pids = members(folder.path(), &[1]);
@@ -446,7 +446,7 @@ fn a_command_that_wants_the_terminal_is_reported() {
 
 /// Who has -j 1 already is not told to write it.
 #[test]
-fn who_wanted_the_terminal_is_told_how_it_may_have_it() {
+fn the_message_about_a_command_that_wanted_the_terminal_says_how_it_may_have_it() {
     let folder = tempfile::tempdir().unwrap();
     for (how, words) in [
         ("-j1 --timeout 9", "wanted the terminal; without --timeout it may have it"),
@@ -489,7 +489,7 @@ fn alone_on_a_terminal_a_command_is_ended_with_all_it_started() {
 
 /// There it is in our own group, and who ignores the signal is known by having been started by the command.
 #[test]
-fn alone_on_a_terminal_who_ignores_a_signal_is_waited_for_and_killed_by_the_second() {
+fn alone_on_a_terminal_a_command_that_ignores_a_signal_is_waited_for_and_killed_by_the_second() {
     let folder = tempfile::tempdir().unwrap();
     let throttle = env!("CARGO_BIN_EXE_throttle");
     // The terminal's end is no end for it.

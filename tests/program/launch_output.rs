@@ -107,7 +107,7 @@ fn each_line_is_tagged_with_its_unit() {
 }
 
 #[test]
-fn a_last_line_keeps_its_missing_end_where_nothing_is_done_to_it() {
+fn a_last_line_without_newline_stays_without_unless_lines_are_changed() {
     for how in [&["-k"][..], &["-j1"], &["-u", "-j1"]] {
         assert_eq!(run([how, &["-r", "unlimited", "printf", "%s"]].concat(), "a\nb\n").text(), "ab", "{how:?}");
     }
@@ -251,17 +251,17 @@ fn with_room_for(bytes: u32, folder: &Path, args: &[&str]) -> Option<Command> {
 }
 
 #[test]
-fn where_the_disk_is_full_that_is_what_is_told() {
+fn a_full_disk_is_reported_as_one() {
     let folder = tempfile::tempdir().unwrap();
     let much = "if [ $1 = 1 ]; then head -c 3000000 /dev/zero; else echo $1; fi";
-    let behind = "if [ $1 = 1 ]; then sleep 20; else head -c 100000 /dev/zero; fi";
+    let behind = "if [ $1 = 1 ]; then sleep 20; else head -c 30000 /dev/zero; fi";
     for (args, input, words) in [
         (&["-k", "-c", much][..], numbers(3), "line 1 '1': its output is lost"),
         (&["-k", "-j2", "-c", behind], numbers(3), "cannot hold output until its turn (-k)"),
         (&["--stdin", "wc", "-c"], "x".repeat(3_000_000), "cannot hold units for --stdin"),
-        (&["--stdin", "wc", "-c"], "x".repeat(300_000), "not run, as its input cannot be held"),
+        (&["--stdin", "wc", "-c"], "x".repeat(30_000), "not run, as its input cannot be held"),
     ] {
-        let Some(command) = with_room_for(64 * 1024, folder.path(), args) else { return };
+        let Some(command) = with_room_for(16 * 1024, folder.path(), args) else { return };
         let ended = finish(command, input);
         let at = folder.path().display();
         let told = format!("{words}: a temporary file in {at} cannot be used: No space left on device (os error 28); ");

@@ -9,7 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 #[test]
-fn a_second_signal_ends_it_though_nobody_reads_its_output() {
+fn a_second_signal_ends_it_though_its_output_is_not_read() {
     for how in [&["-j16"][..], &["-k"], &["--line-buffer"], &["-j1", "--timeout", "1h"]] {
         let folder = tempfile::tempdir().unwrap();
         let (reader, writer) = stuck_pipe();
@@ -26,7 +26,7 @@ fn a_second_signal_ends_it_though_nobody_reads_its_output() {
 
 /// Also what failed is told on standard error; meanwhile time runs out for others, and signals reach them.
 #[test]
-fn who_does_not_read_standard_error_holds_up_neither_timeouts_nor_the_end() {
+fn a_standard_error_that_is_not_read_holds_up_neither_timeouts_nor_the_end() {
     let folder = tempfile::tempdir().unwrap();
     let (reader, writer) = stuck_pipe();
     let script = "case $1 in 1) echo $$ > leader.1; exec sleep 100;; *) exit 1;; esac";
@@ -80,7 +80,7 @@ fn its_time_runs_out_and_two_signals_end_it(folder: &Path, mut command: Command)
 
 /// Room for one write is none for the second, if both streams are the same pipe.
 #[test]
-fn one_pipe_for_both_streams_that_nobody_reads_holds_up_nothing() {
+fn one_pipe_for_both_streams_that_is_not_read_holds_up_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let (reader, mut writer) = std::io::pipe().unwrap();
     // Each write takes a page of its own: now an odd number of them is left.
@@ -102,7 +102,7 @@ fn a_terminal_that_takes_nothing_holds_up_nothing() {
 
 /// What is told about commands that fail waits for its reader; what others have printed does not wait for that.
 #[test]
-fn nobody_reading_standard_error_keeps_no_small_output_and_no_timeout() {
+fn a_standard_error_that_is_not_read_keeps_no_small_output_and_no_timeout() {
     let folder = tempfile::tempdir().unwrap();
     let (reader, writer) = stuck_pipe();
     let script = "case $1 in 1) echo $$ > leader.1; exec sleep 100;; [2-5]) exit 1;; *) echo $1;; esac";
@@ -115,7 +115,7 @@ fn nobody_reading_standard_error_keeps_no_small_output_and_no_timeout() {
 
 /// A trace that waits for its reader belongs to a command that has not started.
 #[test]
-fn a_trace_that_nobody_reads_keeps_no_signal_from_ending_it() {
+fn a_trace_that_is_not_read_keeps_no_signal_from_ending_it() {
     let folder = tempfile::tempdir().unwrap();
     let (reader, writer) = std::io::pipe().unwrap();
     rustix::pipe::fcntl_setpipe_size(&writer, 4096).unwrap();

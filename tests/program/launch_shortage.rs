@@ -29,7 +29,7 @@ fn with_few_processes(processes: u32, user: u32, args: &[&str]) -> Option<Comman
 
 /// It either says so before anything runs, or runs all.
 #[test]
-fn without_room_for_threads_nothing_runs_and_it_is_told_what_helps() {
+fn without_room_for_threads_nothing_runs_and_the_message_says_what_helps() {
     let mut refused = 0;
     for processes in 1..16 {
         let Some(command) = with_few_processes(processes, 1, &["-q", "-r", "unlimited", "echo"]) else { return };
@@ -49,7 +49,7 @@ fn without_room_for_threads_nothing_runs_and_it_is_told_what_helps() {
 
 /// What ends them has its threads from the start.
 #[test]
-fn where_commands_take_all_processes_a_signal_still_ends_them() {
+fn a_signal_still_ends_commands_that_take_all_processes() {
     let args = ["-q", "-r", "unlimited", "-j64", "--repeat", "64", "sh", "-c", "echo $$ >&2; exec sleep 100"];
     let args = [&args[..], &["sh", "{}"]].concat();
     for ending in [&[Signal::TERM][..], &[Signal::INT, Signal::TERM]] {
@@ -81,7 +81,7 @@ fn with_few_files(files: u32, jobs: &str, repeat: &str) -> Ended {
 }
 
 #[test]
-fn without_room_for_the_files_of_one_command_nothing_runs_and_it_is_told_what_helps() {
+fn without_room_for_the_files_of_one_command_nothing_runs_and_the_message_says_what_helps() {
     let mut refused = 0;
     for files in 9..20 {
         for jobs in ["-j1", "-j2", "-j8"] {
@@ -103,7 +103,7 @@ fn without_room_for_the_files_of_one_command_nothing_runs_and_it_is_told_what_he
 
 /// Those who try at the same time take from each other what would be enough for one.
 #[test]
-fn where_files_are_enough_for_one_command_all_run_however_many_jobs() {
+fn if_files_are_enough_for_one_command_all_run_however_many_jobs() {
     let mut enough = None;
     for files in 14..22 {
         let run = |jobs: &str, repeat: &str| with_few_files(files, jobs, repeat);

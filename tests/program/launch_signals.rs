@@ -76,7 +76,7 @@ fn a_process_left_behind_goes_on_when_all_others_do() {
 
 /// We learn of the end and that the time is over at once: it ended first.
 #[test]
-fn who_ended_in_time_while_we_were_stopped_is_not_timed_out() {
+fn a_command_that_ended_in_time_while_we_were_stopped_is_not_timed_out() {
     let folder = tempfile::tempdir().unwrap();
     let script = "echo $$ > leader.$1; exec sleep 0.4";
     let args = ["-r", "unlimited", "-j16", "--timeout", "1s", "--repeat", "16", "sh", "-c", script, "sh", "{}"];

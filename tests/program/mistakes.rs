@@ -137,7 +137,7 @@ fn options_that_contradict_each_other_are_named() {
 }
 
 #[test]
-fn a_mistake_of_ours_is_not_blamed_on_the_commands_options() {
+fn a_mistake_in_our_options_is_not_blamed_on_the_commands_options() {
     for args in [&["--bogus", "--", "grep", "-r", "-n", "x"][..], &["--bogus", "grep", "-r", "-n", "x"]] {
         let said = refused(&[&["-r", "5/s"], args].concat());
         assert!(said.contains("'--bogus'") && !said.contains("-r takes a limit"), "{args:?}: {said}");
@@ -170,7 +170,7 @@ fn an_option_is_suggested_only_for_a_slip_of_the_finger() {
 }
 
 #[test]
-fn max_wait_without_once_is_told_what_it_lacks() {
+fn the_message_about_max_wait_without_once_says_what_is_missing() {
     let said = refused(&["-r", "5/s", "--max-wait", "3s"]);
     assert!(said.contains("--max-wait belongs to --once; write for example --once --max-wait 10s"), "{said}");
 }

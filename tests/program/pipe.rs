@@ -116,7 +116,7 @@ fn an_argument_file_is_read_instead_of_standard_input() {
 }
 
 #[test]
-fn a_file_is_read_from_where_it_stands() {
+fn a_file_is_read_from_its_current_offset() {
     let mut file = tempfile::tempfile().unwrap();
     file.write_all(&noise(200_000)).unwrap();
     for (args, start) in
@@ -131,7 +131,7 @@ fn a_file_is_read_from_where_it_stands() {
 }
 
 #[test]
-fn files_whose_size_is_not_told_are_read_to_their_end() {
+fn files_of_unknown_size_are_read_to_their_end() {
     for rate in [FAST, "1GB/s"] {
         let out = passed(&["-r", rate, "-a", "/proc/version"], b"");
         assert_eq!(out, fs::read("/proc/version").unwrap());

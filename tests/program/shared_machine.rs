@@ -64,7 +64,7 @@ fn assert_fails(output: &Output, words: &[&str]) {
 }
 
 #[test]
-fn another_user_is_told_the_owner() {
+fn the_message_to_another_user_names_the_owner() {
     if !can(&AS_NOBODY) {
         return;
     }
@@ -102,7 +102,7 @@ fn a_bucket_in_a_read_only_place_is_not_used() {
 
 /// On a full disk no bucket is made and nothing is granted. One that was made before has all the room it will need.
 #[test]
-fn a_full_disk_is_an_error_only_where_a_bucket_is_made() {
+fn a_full_disk_is_an_error_only_when_a_bucket_is_made() {
     let unshare = ["unshare", "-m"];
     if !can(&unshare) {
         return;

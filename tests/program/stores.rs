@@ -244,7 +244,7 @@ fn the_rest_of_a_lease_is_given_back_exactly_also_after_a_pause() {
         on_every_store(limits, |opened| {
             let (name, store) = (opened.name, opened.store.store());
             let (mut lease, second) = (throttle::store::Lease::default(), 1_000_000_000);
-            let ask = throttle::limits::Ask { waiting: 3, span: 2 * second, latest: 0 };
+            let ask = throttle::limits::Ask { waiting: 3, span: 2 * second };
             store.lease(&ask, &mut lease).unwrap();
             store.hold_until(START + 4 * second).unwrap();
             store.return_lease(&mut lease).unwrap();
@@ -356,7 +356,7 @@ mod a_file {
             let _ = file.next_run(100).unwrap();
         }
         let watcher = bucket.open(&clock, 1, 0, &["1000/s"]);
-        assert_eq!(wait(&watcher), 11_000_000, "ten milliseconds are reserved");
+        assert_eq!(wait(&watcher), 10_000_000, "ten milliseconds are reserved");
         drop(file);
         assert_eq!(wait(&watcher), 3_000_000);
     }
@@ -384,7 +384,7 @@ mod a_file {
     }
 
     #[test]
-    fn removing_a_bucket_starts_it_anew_for_those_who_have_it_open() {
+    fn removing_a_bucket_starts_it_anew_for_processes_that_have_it_open() {
         let (bucket, clock) = (Bucket::new(), FakeClock::at(0));
         let file = bucket.open(&clock, 1, 0, &["1/h"]);
         let _ = file.take(1, Nanos::MAX).unwrap();

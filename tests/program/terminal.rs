@@ -50,7 +50,7 @@ fn socket() -> Stdio {
 }
 
 #[test]
-fn the_automatic_bar_is_shown_only_where_standard_output_is_a_file_or_a_device_but_no_terminal() {
+fn the_automatic_bar_is_shown_only_if_standard_output_is_a_file_or_a_device_but_no_terminal() {
     thread::scope(|scope| {
         let shown = [
             scope.spawn(|| shows_bar(&[], |_| tempfile::tempfile().unwrap().into())),
@@ -68,7 +68,7 @@ fn the_automatic_bar_is_shown_only_where_standard_output_is_a_file_or_a_device_b
 
 /// Commands write to the terminal through us; who reads a pipe does not.
 #[test]
-fn beside_commands_the_automatic_bar_is_shown_unless_their_output_is_read_by_somebody() {
+fn beside_commands_the_automatic_bar_is_shown_unless_their_output_has_a_reader() {
     thread::scope(|scope| {
         let shown = [
             scope.spawn(|| shows_bar(&["true"], |terminal| terminal.end().into())),
@@ -322,7 +322,7 @@ fn the_time_left_of_a_file_is_known_for_lines_and_for_commands() {
 }
 
 #[test]
-fn where_the_next_is_long_in_coming_the_bar_says_when() {
+fn if_the_next_unit_has_a_long_wait_the_bar_says_when_it_goes() {
     let folder = tempfile::tempdir().unwrap();
     let terminal = Terminal::new(80);
     let mut command = terminal.command(THROTTLE);
@@ -351,7 +351,7 @@ fn on_a_terminal_twenty_failed_units_are_named_and_how_to_get_the_others() {
 
 /// Nothing seems to happen after the first; so it says what it waits for.
 #[test]
-fn the_first_interrupt_says_what_it_waits_for_where_commands_ignore_it() {
+fn the_first_interrupt_says_what_it_waits_for_if_commands_ignore_it() {
     let folder = tempfile::tempdir().unwrap();
     let mut terminal = Terminal::new(80);
     let mut command = terminal.command(THROTTLE);

@@ -68,8 +68,8 @@ fn is_wrapper(word: &OsStr) -> bool {
     basename(word).is_some_and(|name| WRAPPERS.contains(&name))
 }
 
-/// The first operand behind a shell's options, where `-c` is among them. Without it that is the name of a file, and
-/// what comes behind is none of the shell's.
+/// The first operand after a shell's options, if `-c` is one of them, and the words after it. Without `-c` the operand is
+/// the name of a file, and the words after it are not options of the shell.
 fn operand_of_c<'a>(shell: &str, words: &'a [OsString]) -> Option<(&'a OsStr, &'a [OsString])> {
     let (mut words, mut has_c) = (words.iter(), false);
     let operand = loop {
@@ -116,7 +116,7 @@ impl Word {
     /// Letters behind one dash or plus: with either, `c` has the same meaning to all of these shells.
     fn cluster(shell: &str, letters: &[u8]) -> Self {
         let takes_rest = matches!(shell, "zsh" | "ksh");
-        // There, what is attached to an `o` is the name of an option: -oextendedglob.
+        // In these shells the text attached to an `o` is the name of an option: -oextendedglob.
         if let Some((letters, [_, ..])) = memchr::memchr(b'o', letters).map(|o| letters.split_at(o + 1))
             && takes_rest
         {

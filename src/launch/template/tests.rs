@@ -55,8 +55,8 @@ fn the_shell_gets_the_unit_as_its_first_argument() {
 #[test]
 fn what_is_quoted_for_a_terminal_does_nothing_to_it() {
     let shown = |words: &[&[u8]]| {
-        let words: Vec<OsString> = words.iter().map(|word| OsString::from_vec(word.to_vec())).collect();
-        String::from_utf8(joined(words.iter(), quote_for_terminal)).unwrap()
+        let words: Vec<Vec<u8>> = words.iter().map(|word| quote(word, true)).collect();
+        String::from_utf8(words.join(&b' ')).unwrap()
     };
     assert_eq!(shown(&[b"echo", b"a b", "ü".as_bytes(), b""]), "echo 'a b' 'ü' ''");
     assert_eq!(shown(&[b"\x1b[31m it's \\"]), r"$'\033[31m it\'s \\'");

@@ -1,7 +1,7 @@
 //! Whether limits that the user names agree with the limits of a bucket. Only what the user names is compared.
 
 use super::{Policy, Resolved};
-use crate::rate::{Amount, Limit};
+use crate::rate::{Amount, Limit, nanos};
 use thiserror::Error;
 
 /// The limits named are not those of the bucket.
@@ -52,10 +52,12 @@ impl Resolved {
                 let burst_said = b.map(|b| b.value()).or(option);
                 rate == r && burst_said.is_none_or(|b| b == burst.get()) && i.is_none_or(|i| i.value() == initial)
             }
-            (Resolved::Window(rate), Limit::Bucket { rate: said, burst: None, initial: None }) => {
+            (Resolved::Window { rate, .. }, Limit::Bucket { rate: said, burst: None, initial: None }) => {
                 rate.window() == said.window() && option.is_none()
             }
-            (Resolved::Window(rate), Limit::Window(said)) => rate.window() == said.window(),
+            (Resolved::Window { rate, slack }, Limit::Window { rate: said, slack: named }) => {
+                rate.window() == said.window() && named.is_none_or(|named| nanos(named) == slack)
+            }
             _ => false,
         }
     }
@@ -84,6 +86,9 @@ mod tests {
             (&["5000/h,window"], &["5000/h"], None, true),
             (&["5000/h,window"], &["5000/h"], Some("5"), false),
             (&["5000/h,window"], &["5000/h,window"], None, true),
+            (&["5000/h,window,slack=2s"], &["5000/h,window"], None, true),
+            (&["5000/h,window,slack=2s"], &["5000/h,window,slack=2000ms"], None, true),
+            (&["5000/h,window,slack=2s"], &["5000/h,window,slack=0"], None, false),
             (&["5/s", "5000/h"], &["5000/h", "5/s"], None, true),
             (&["5/s", "5000/h"], &["5/s"], None, false),
             (&["5/s"], &["5/s", "5000/h"], None, false),
@@ -106,7 +111,7 @@ mod tests {
         let policy = Policy::new(&limits(&["5/s", "5000/h"]), None).unwrap();
         assert_eq!(
             policy.agrees_with(&limits(&["6/s"]), Some("9".parse().unwrap())).unwrap_err().to_string(),
-            "6/s with a burst of 9 was asked for, but the limit kept there is 5/s,burst=1 and 5000/h,window"
+            "6/s with a burst of 9 was asked for, but the limit kept there is 5/s,burst=1 and 5000/h,window,slack=0"
         );
     }
 }

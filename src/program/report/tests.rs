@@ -1,7 +1,7 @@
 use super::*;
-use crate::program::flags;
+use crate::program::task::{Pipe, Task};
 use throttle::clock::{Clock, FakeClock};
-use throttle::flow::framing::Buffer;
+use throttle::flow::framing::{Buffer, Framing};
 use throttle::flow::pump;
 use throttle::flow::{Copying, Sink, Source};
 use throttle::store::{Memory, Supply};
@@ -39,11 +39,15 @@ impl Sink for Slow {
 }
 
 fn report(args: &[&str]) -> (FakeClock, Report) {
-    let args = std::iter::once("throttle").chain(args.iter().copied()).map(Into::into);
-    let flags = flags::parse(args).unwrap();
+    let Task::Pipe(Pipe { limits, delimiter, reporting, .. }) = Task::from_words(args).unwrap() else {
+        panic!("{args:?}")
+    };
+    let policy = &limits.named().unwrap().policy;
+    let unit = UnitName::of(delimiter.framing(policy).unwrap());
     let clock = FakeClock::at(1000 * SECOND);
-    let supply = Supply::new(Box::new(Memory::new(flags.plan(), clock.clone())));
-    (clock, Report::new(&flags, UnitName::of(flags.framing()), None, supply).unwrap())
+    let supply = Supply::new(Box::new(Memory::new(policy, clock.clone())));
+    let progress = Progress::new(&reporting, true, None);
+    (clock, Report::new(unit, None, supply, limits.written(policy), None, progress))
 }
 
 /// At 10/s, burst 2: `a` and `b` go at 300 ms, when they come, and take 5 ms to write. `c` is asked for at 305 ms and
@@ -110,7 +114,7 @@ fn the_time_left_comes_from_the_schedule() {
 
 /// With the second of three under way, two hours are left, not three.
 #[test]
-fn who_waits_has_paid_and_does_not_count_twice() {
+fn a_waiting_unit_has_paid_and_does_not_count_twice() {
     let (clock, mut report) = report(&["-r", "1/h", "-b", "1"]);
     report.total = Some(Total::Units(3));
     assert_eq!(report.supply().take_available(1), 1);
@@ -130,7 +134,7 @@ fn who_waits_has_paid_and_does_not_count_twice() {
 }
 
 #[test]
-fn where_the_total_is_unknown_no_time_left_is_told() {
+fn without_a_known_total_no_time_left_is_shown() {
     let (_, report) = report(&["-r", "unlimited"]);
     assert_eq!(report.shown(&report.read(), 12.34).text(), "0 lines, 0 B, 12.3/s now, no limit");
 }
@@ -153,7 +157,7 @@ fn the_lines_of_a_file_are_reckoned_by_what_was_read_of_it() {
 
 /// Ten lines took 5 s, all of them for the reader.
 #[test]
-fn where_the_reader_is_the_brake_the_time_left_is_his() {
+fn if_the_reader_is_slow_the_time_left_is_that_of_the_reader() {
     let (clock, mut report) = report(&["-r", "1000/s"]);
     report.total = Some(Total::Bytes(1000));
     report.meter().enter(throttle::flow::meter::Phase::Sink, clock.now());

@@ -120,7 +120,10 @@ impl Handle {
         let before = self.known.take();
         slots::encode(number, &self.kept, &mut self.words, &mut self.bytes);
         check_size(&self.place, &self.bytes)?;
-        let written = self.file.write_all_at(&self.bytes, slots::place(number));
+        let written = self.file.write_all_at(&self.bytes, slots::place(number)).inspect_err(|_| {
+            // The part that was written is complete if only zeros are missing, which a hole in the file reads as.
+            let _ = self.file.write_all_at(&[0; PREFIX], slots::place(number));
+        });
         written.map_err(|error| failed("write the bucket", &self.place.path, errno(&error)))?;
         (self.known, self.other) = (Some(Prefix::read(&self.bytes)), before.unwrap_or_default());
         Ok(())

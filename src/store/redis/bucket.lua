@@ -479,13 +479,15 @@ local function available(state, now)
     return least
 end
 
--- A run of the waiting units: all that conform now, if that is enough; otherwise one quantum at its time.
-local function take_run(state, now, waiting)
+-- A run of the waiting units, unless its time is `beyond` or later: all that conform now, if that is enough; otherwise
+-- one quantum at its time.
+local function take_run(state, now, waiting, beyond)
     local units = max(min(waiting, state.quantum), min(waiting, available(state, now)))
     local grant, place = conforms(state, now, units)
-    if grant then
-        charge(state, now, grant, units)
+    if not grant or grant >= beyond then
+        return nil
     end
+    charge(state, now, grant, units)
     return grant, units, place
 end
 
@@ -616,22 +618,23 @@ function ask.take(state, now)
     return { grant, units, place }, true
 end
 
--- ARGV: units that wait; the time to cover; the client's latest grant, from which the time counts.
+-- ARGV: units that wait; the time to cover from the first run on.
 function ask.lease(state, now)
-    local left, span, latest = tonumber(ARGV[6]), tonumber(ARGV[7]), tonumber(ARGV[8])
+    local left, span = tonumber(ARGV[6]), tonumber(ARGV[7])
     begin(state, now)
-    local reply, beyond, most = {}, max(now, min(latest, state.at)) + span, RUNS
+    local reply, beyond, most = {}, MOST, RUNS
     for _, limit in ipairs(state.limits) do
         most = limit.place and WINDOW_RUNS or most
     end
     repeat
-        local grant, units, place = take_run(state, now, left)
+        local grant, units, place = take_run(state, now, left, beyond)
         if not grant then
             break
         end
+        beyond = min(beyond, grant + span)
         reply[#reply + 1], reply[#reply + 2], reply[#reply + 3] = grant, units, place
         left = left - units
-    until left <= 0 or state.at >= beyond or #reply >= 3 * most
+    until left <= 0 or #reply >= 3 * most
     if #reply == 0 then
         return nil, { 'never' }
     end
@@ -672,7 +675,7 @@ function ask.unlease(state, now)
     if number == state.number and state.undo == 1 then
         undo(state)
         while spent > 0 do
-            local grant, units = take_run(state, state.undo_asked, spent)
+            local grant, units = take_run(state, state.undo_asked, spent, MOST)
             if not grant then
                 break
             end

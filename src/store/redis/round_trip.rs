@@ -21,6 +21,11 @@ impl RoundTrip {
         self.last.push_back(time);
     }
 
+    /// The first exchanges may take much longer than the next ones, while both sides start.
+    pub(super) fn is_uncertain(&self) -> bool {
+        (1..3).contains(&self.last.len())
+    }
+
     /// 0 before the first exchange; for an even number, the lower one in the middle.
     pub(super) fn usual(&self) -> Nanos {
         let mut sorted: Vec<Nanos> = self.last.iter().copied().collect();

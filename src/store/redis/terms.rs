@@ -43,10 +43,9 @@ fn terms(limit: &Resolved) -> Result<String, RedisError> {
             let full = fits("the burst times what a unit costs", u128::from(burst.get()) * period)?;
             Ok(format!("0 {units} {period} {full} {}", u128::from(initial) * period))
         }
-        Resolved::Window(rate) => {
+        Resolved::Window { rate, slack } => {
             let (count, period) = rate.window();
-            // The shortest unit of a window's period is the millisecond.
-            let period = fits("the period in microseconds", period.get().div_ceil(1000).into())?;
+            let period = fits("the period in microseconds", period.get().saturating_add(slack).div_ceil(1000).into())?;
             let count = fits("the count", count.get().into())?;
             Ok(format!("1 {period} {count} {}", count.div_ceil(crate::limits::window::EXACT.into())))
         }
@@ -76,6 +75,7 @@ mod tests {
             (&["700/min,burst=7,initial=2"], "1 0 7 600000 4200000 1200000"),
             (&["1500000000/s,burst=1"], "1 0 1500 1 1 1"),
             (&["5000/h,window"], "1 1 3600000000 5000 5"),
+            (&["5000/h,window,slack=250ms"], "1 1 3600250000 5000 5"),
             (&["5/s", "1000/h"], "1 0 1 200000 200000 200000 1 3600000000 1000 1"),
         ] {
             assert_eq!(numbers(limits).as_deref(), Ok(expected), "{limits:?}");

@@ -1,10 +1,11 @@
 //! What to write instead of a word that is no command.
 
-use super::{find, runs};
+use super::exit::Exit;
+use super::lookup::{Missing, find, quoted, runs};
+use super::say::say;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use throttle::launch::quote_for_terminal;
 
 /// Commands of shells that no program can stand for, or that would change nothing here.
 const BUILTINS: [&str; 16] = [
@@ -12,11 +13,18 @@ const BUILTINS: [&str; 16] = [
     "umask", "unset",
 ];
 
+/// Says why a command will not run, and what to write instead. `dash_c` is how a script is run: `-c`, or `sh -c`.
+pub(super) fn refuse(missing: &Missing, dash_c: &str) -> Exit {
+    let advice = if let Missing::NotFound(name) = missing { advice(name, dash_c) } else { None };
+    say(advice.map_or_else(|| missing.to_string(), |advice| format!("{missing}; {advice}")));
+    missing.exit()
+}
+
 /// What only a shell gives a meaning to.
 const FOR_SHELLS: [char; 7] = ['|', '&', ';', '<', '>', '$', '`'];
 
-/// What to write instead of `name`, which is not found. `dash_c` is how a script is run: `-c`, or `sh -c`.
-pub(crate) fn advice(name: &OsStr, dash_c: &str) -> Option<String> {
+/// What to write instead of `name`, which is not found.
+fn advice(name: &OsStr, dash_c: &str) -> Option<String> {
     let text = name.to_str()?;
     if BUILTINS.contains(&text) {
         return Some(format!("it is built into the shell; write {dash_c} '{text} …'"));
@@ -57,9 +65,4 @@ fn is_exported_function(name: &str) -> bool {
 fn is_variable(name: &str) -> bool {
     name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
         && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
-}
-
-/// `word` as it can be pasted into a shell, whatever is in it.
-pub(super) fn quoted(word: impl AsRef<OsStr>) -> String {
-    String::from_utf8_lossy(&quote_for_terminal(word.as_ref().as_bytes())).into_owned()
 }

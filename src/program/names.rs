@@ -1,16 +1,18 @@
 //! Units in messages: what they are called, and a line for each that failed or was stopped.
 
-use super::flags::Flags;
-use super::report::UnitName;
-use super::tally::shown;
-use throttle::launch::Job;
+use super::task::{Commands, Units};
+use super::unit_name::UnitName;
+use throttle::launch::{Job, printable};
+
+/// How much of a unit is shown.
+const SHOWN: usize = 60;
 
 /// Units that are named one by one on a terminal: more would push everything else out of sight.
 const ON_TERMINAL: u64 = 20;
 
 /// Names units. Elsewhere than on a terminal all are named: it may be a file from which they are run again.
 #[derive(Debug)]
-pub(super) struct Naming {
+pub(super) struct Names {
     /// `line`
     unit: &'static str,
     most: u64,
@@ -24,19 +26,19 @@ struct Named {
     more: u64,
 }
 
-impl Naming {
-    pub(super) fn new(flags: &Flags, on_terminal: bool) -> Self {
-        let unit = match flags.repeat() {
-            Some(_) => "unit",
-            None => UnitName::of(flags.framing()).singular(),
+impl Names {
+    pub(super) fn new(commands: &Commands, on_terminal: bool) -> Self {
+        let unit = match commands.units {
+            Units::Made(_) => "unit",
+            Units::Read(_) => UnitName::of(commands.framing).singular(),
         };
         let most = if on_terminal { ON_TERMINAL } else { u64::MAX };
-        Naming { unit, most, failed: Named::default(), stopped: Named::default() }
+        Names { unit, most, failed: Named::default(), stopped: Named::default() }
     }
 
     /// `line 3 'https://…'`: the first unit of a command.
     pub(super) fn first(&self, job: &Job) -> String {
-        job.names().iter().next().map_or_else(String::new, |(number, name)| self.one(number, name))
+        job.names.iter().next().map_or_else(String::new, |(number, name)| one(self.unit, number, name))
     }
 
     /// `next line not started: 3 'https://…'`
@@ -47,23 +49,17 @@ impl Naming {
 
     /// A line for each unit of a command.
     pub(super) fn each(&self, job: &Job, what: &str) -> Vec<String> {
-        self.counted(job).map(|(_, name)| format!("{name}: {what}")).collect()
+        counted(self.unit, job).map(|(_, name)| format!("{name}: {what}")).collect()
     }
 
-    /// The same, of one that failed, as far as so many are named; the others are counted.
+    /// The same for a command that failed. Beyond the most that are named, units are only counted.
     pub(super) fn failed(&mut self, job: &Job, what: &str) -> Vec<String> {
-        let mut failed = std::mem::take(&mut self.failed);
-        let lines = failed.name(self.counted(job), what, self.most);
-        self.failed = failed;
-        lines
+        self.failed.name(counted(self.unit, job), what, self.most)
     }
 
-    /// The same, of one that was ended before its time.
+    /// The same for a command that was ended early.
     pub(super) fn stopped(&mut self, job: &Job) -> Vec<String> {
-        let mut stopped = std::mem::take(&mut self.stopped);
-        let lines = stopped.name(self.counted(job), "stopped", self.most);
-        self.stopped = stopped;
-        lines
+        self.stopped.name(counted(self.unit, job), "stopped", self.most)
     }
 
     /// `5 more lines failed, 3 stopped; 2> FILE names them all`
@@ -75,19 +71,19 @@ impl Naming {
             told.map(|(count, what)| format!("{count}{} {what}", std::mem::take(&mut unit))).collect();
         (!told.is_empty()).then(|| format!("{}; 2> FILE names them all", told.join(", ")))
     }
+}
 
-    /// How many units, and what they are called: one each, but for those that are too many to be known by name.
-    fn counted(&self, job: &Job) -> impl Iterator<Item = (u64, String)> {
-        let rest = job.names().rest().map(|rest| {
-            let (first, last) = rest.into_inner();
-            (last - first + 1, format!("{}s {first} to {last}", self.unit))
-        });
-        job.names().iter().map(|(number, name)| (1, self.one(number, name))).chain(rest)
-    }
+/// How many units, and what they are called: one each, except those that are too many to be known by name.
+fn counted(unit: &'static str, job: &Job) -> impl Iterator<Item = (u64, String)> {
+    let rest = job.names.rest().map(|rest| {
+        let (first, last) = rest.into_inner();
+        (last - first + 1, format!("{unit}s {first} to {last}"))
+    });
+    job.names.iter().map(move |(number, name)| (1, one(unit, number, name))).chain(rest)
+}
 
-    fn one(&self, number: u64, name: &[u8]) -> String {
-        format!("{} {number} '{}'", self.unit, shown(name))
-    }
+fn one(unit: &str, number: u64, name: &[u8]) -> String {
+    format!("{unit} {number} '{}'", shown(name))
 }
 
 impl Named {
@@ -103,4 +99,14 @@ impl Named {
         }
         lines
     }
+}
+
+/// A unit in a message: its beginning, control characters escaped.
+pub(super) fn shown(unit: &[u8]) -> String {
+    let text = String::from_utf8_lossy(unit);
+    let text = text.trim_end_matches('\n');
+    let mut chars = text.chars();
+    let beginning: String = chars.by_ref().take(SHOWN).collect();
+    let beginning = printable(&beginning);
+    if chars.next().is_some() { format!("{beginning}…") } else { beginning }
 }

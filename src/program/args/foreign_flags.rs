@@ -1,6 +1,5 @@
 //! Options of other tools: the error shows what to write here.
 
-use super::{command, usage};
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches};
 use std::ffi::{OsStr, OsString};
@@ -40,9 +39,9 @@ pub(super) const PARALLEL_ARGUMENTS: &str = "::: is not an option here: \
 pub(super) const RATE_TAKES_A_LIMIT: &str = "-r takes a limit, like -r 5/s \
     (xargs' -r, --no-run-if-empty, is not needed: empty input does nothing)";
 
-/// The definition of the command line that also knows the options of other tools, to refuse them.
-pub(super) fn with_foreign_flags() -> clap::Command {
-    command().args(FOREIGN.iter().map(|(name, _)| {
+/// `command` that also knows the options of other tools, to refuse them.
+pub(super) fn with_foreign_flags(command: clap::Command) -> clap::Command {
+    command.args(FOREIGN.iter().map(|(name, _)| {
         let arg = Arg::new(*name).hide(true).action(ArgAction::Append).num_args(0..=1);
         let arg = arg.allow_negative_numbers(true).value_parser(clap::value_parser!(OsString));
         match name.strip_prefix("--") {
@@ -56,12 +55,12 @@ pub(super) fn with_foreign_flags() -> clap::Command {
 ///
 /// # Errors
 /// What to write here.
-pub(super) fn refuse(matches: &ArgMatches) -> Result<(), clap::Error> {
+pub(super) fn refuse(matches: &ArgMatches) -> Result<(), String> {
     let is_given = |name: &str| matches.value_source(name) == Some(ValueSource::CommandLine);
     let Some((name, words)) = FOREIGN.into_iter().find(|(name, _)| is_given(name)) else { return Ok(()) };
     let value = matches.get_one::<OsString>(name).and_then(|value| value.to_str());
     let own = value.and_then(|value| with_value(name, value));
-    Err(usage(&format!("{name} is not an option here: {}", own.as_deref().unwrap_or(words))))
+    Err(format!("{name} is not an option here: {}", own.as_deref().unwrap_or(words)))
 }
 
 /// What to write for the value that was given, where that can be said.
@@ -88,7 +87,7 @@ fn rate_of_delay(value: &str) -> Option<(String, String)> {
     let delay = format!("{value}{unit}");
     let rate = format!("1/{delay}");
     let rate = match rate.parse::<Rate>() {
-        Err(ParseError::FractionalPeriod { example, .. }) => example,
+        Err(ParseError::Spelling { instead, .. }) => instead,
         _ => rate,
     };
     rate.parse::<Rate>().is_ok().then_some((delay, rate))

@@ -1,26 +1,35 @@
 use super::*;
+use crate::program::args::{Refused, parse, redacted};
+use throttle::flow::framing::Framing;
+
+impl Task {
+    /// The task of a whole command line without the program's name.
+    pub(crate) fn from_words(words: &[&str]) -> Result<Self, String> {
+        Task::from_environment(words, &Environment::default())
+    }
+
+    fn from_environment(words: &[&str], environment: &Environment) -> Result<Self, String> {
+        let words: Vec<OsString> = std::iter::once(&"throttle").chain(words).map(OsString::from).collect();
+        match parse(&words) {
+            Ok(args) => Task::new(args, environment).map_err(|message| redacted(&message, &words)),
+            Err(Refused::Mistake(message, _)) => Err(message),
+            Err(Refused::Answer(answer)) => panic!("{answer}"),
+        }
+    }
+}
+
+fn mistake(args: &[&str]) -> Option<String> {
+    Task::from_words(args).err()
+}
 
 #[track_caller]
-pub(super) fn flags(args: &[&str]) -> Result<Flags, String> {
-    let args: Vec<OsString> = std::iter::once("throttle").chain(args.iter().copied()).map(OsString::from).collect();
-    raw(&args).and_then(|raw| ripen(raw, None)).map_err(|error| mistakes::words(&error, &args))
+fn pipe(args: &[&str]) -> Pipe {
+    let Ok(Task::Pipe(pipe)) = Task::from_words(args) else { panic!("{args:?} is no pipe") };
+    pipe
 }
 
 #[test]
-fn the_definition_is_consistent() {
-    command().debug_assert();
-    foreign_flags::with_foreign_flags().debug_assert();
-}
-
-#[test]
-fn the_short_help_fits_one_screen() {
-    let help = command().render_help().to_string();
-    assert!(help.lines().count() <= 46, "{} lines", help.lines().count());
-    assert!(help.lines().all(|line| line.chars().count() <= 80), "{help}");
-}
-
-#[test]
-fn units_are_lines_unless_told_otherwise() {
+fn units_are_lines_by_default() {
     for (args, framing) in [
         (&["-r", "5/s"][..], Framing::EndedBy(b'\n')),
         (&["-r", "5/s", "-0"], Framing::EndedBy(0)),
@@ -29,18 +38,9 @@ fn units_are_lines_unless_told_otherwise() {
         (&["-r", "5/s", "--bytes"], Framing::Bytes),
         (&["-r", "5MB/s"], Framing::Bytes),
     ] {
-        assert_eq!(flags(args).unwrap().framing(), framing, "{args:?}");
+        let Pipe { limits, delimiter, .. } = pipe(args);
+        assert_eq!(delimiter.framing(&limits.named().unwrap().policy), Ok(framing), "{args:?}");
     }
-}
-
-#[test]
-fn summaries_go_where_they_are_told() {
-    let parsed = |text: &str| summary(text.as_bytes()).map(|s| (s.format, s.file));
-    assert_eq!(parsed("text"), Ok((Format::Text, None)));
-    assert_eq!(parsed("json:a:b"), Ok((Format::Json, Some("a:b".into()))));
-    assert_eq!(parsed(":x"), Ok((Format::Text, Some("x".into()))));
-    assert!(parsed("xml").is_err() && parsed("json:").is_err());
-    assert_eq!(flags(&["-r", "5/s", "--summary"]).unwrap().summary().unwrap().format, Format::Text);
 }
 
 #[test]
@@ -107,7 +107,7 @@ fn mistakes_name_the_flag_and_show_a_right_spelling() {
         (&["-r", "5/s", "--progress=often"], "often"),
         (&["-r", "5/s", "--summary=xml"], "write --summary, --summary=json"),
     ] {
-        let error = flags(args).expect_err(expected);
+        let error = mistake(args).expect(expected);
         assert!(error.contains(expected), "{args:?}: {error}");
     }
 }
@@ -127,7 +127,7 @@ fn the_rates_shown_for_the_options_of_other_tools_parse_and_are_those_that_were_
             ["10", "10M", "1.5k", "5/s", "10MB/s", "100/min", "2s", "0.02", "1.5", "3m", "x", "0", "10mb", "1,5"]
         {
             let separator = if name.starts_with("--") { "=" } else { "" };
-            let error = flags(&[&format!("{name}{separator}{value}")]).expect_err(name);
+            let error = mistake(&[&format!("{name}{separator}{value}")]).expect(name);
             assert!(error.starts_with(&format!("{name} is not an option here: ")), "{error}");
             for limit in limits_shown(&error) {
                 shown += 1;
@@ -142,10 +142,10 @@ fn the_rates_shown_for_the_options_of_other_tools_parse_and_are_those_that_were_
         ("-L1.5k", &["1.5kB/s", "1.5k/s"]),
         ("-R10MB/s", &["10MB/s"]),
     ] {
-        assert_eq!(limits_shown(&flags(&[option]).unwrap_err()), limits, "{option}");
+        assert_eq!(limits_shown(&mistake(&[option]).unwrap()), limits, "{option}");
     }
     for (delay, rate) in [("2", "1/2s"), ("0.02", "50/s"), ("90s", "1/90s"), ("1.5", "2/3s"), ("250ms", "1/250ms")] {
-        assert_eq!(limits_shown(&flags(&["--delay", delay]).unwrap_err()), [rate]);
+        assert_eq!(limits_shown(&mistake(&["--delay", delay]).unwrap()), [rate]);
     }
 }
 
@@ -158,13 +158,59 @@ fn a_limit_in_the_place_of_the_command_is_shown_as_one_that_parses() {
         (&["-r", "5/s", "100/min,window"], &["5/s", "100/min,window"]),
         (&["-r", "5/s", "initial=0"], &["5/s,initial=0"]),
     ] {
-        let shown = limits_shown(&flags(args).expect_err("a limit is no command"));
+        let shown = limits_shown(&mistake(args).expect("a limit is no command"));
         assert_eq!(shown, limits);
         assert!(shown.iter().all(|limit| limit.parse::<Limit>().is_ok()));
     }
     for args in
         [&["-r", "5/s", "--", "5/s"][..], &["-r", "5/s", "/bin/s"], &["-r", "5/s", "a=b"], &["-r", "5/s", "100"]]
     {
-        assert!(flags(args).is_ok(), "{args:?}");
+        assert_eq!(mistake(args), None, "{args:?}");
+    }
+}
+
+#[test]
+fn mistakes_about_buckets_show_a_right_spelling() {
+    for (args, expected) in [
+        (&["--once"][..], "--once takes one from a bucket; name it: --bucket NAME, or THROTTLE_BUCKET=NAME"),
+        (&["--show"], "--show shows a bucket; name it"),
+        (&["--set", "-r", "5/s"], "--set sets the limits of a bucket; name it"),
+        (&["--bucket", "a b", "-r", "5/s"], "--bucket 'a b': a name is of letters, digits and .-_"),
+        (&["--bucket", "redis://me:secret@db/a b", "--once"], "--bucket 'redis…': the bucket's name"),
+        (&["--bucket", "redis://:sec#ret@db/b", "--once"], "--bucket 'redis…': in user and password write / ?"),
+        (&["--bucket", "redis://db:99999/b", "--once"], "--bucket 'redis…': a port is a number from 1 to 65535"),
+        (&["-r", "5/s", "--on-store-error", "fail"], "--on-store-error is about a bucket on a server; name it"),
+        (&["--bucket", "./b", "--on-store-error", "sometimes"], "write --on-store-error=wait or --on-store-error=fail"),
+        (&["--bucket", "./b", "--set"], "--set: to what? write for example --set -r 5000/h"),
+        (&["--bucket", "./b", "--set", "-r", "5/s", "true"], "--set runs nothing"),
+        (&["--bucket", "./b", "--show", "-r", "5/s"], "--show changes nothing; leave -r out"),
+        (&["--bucket", "./b", "-r", "unlimited"], "'unlimited' is no limit that a bucket could keep"),
+        (&["--bucket", "./b", "-b", "5"], "--burst belongs to a rate"),
+        (&["--bucket", "./b", "--once", "-r", "5/s", "-j", "5"], "cannot be used with"),
+        (&["--bucket", "./b", "--once", "-r", "5/s", "-c", "true"], "cannot be used with"),
+        (&["--bucket", "./b", "--max-wait", "5s", "-r", "5/s"], "--once"),
+        (&["--bucket", "./b", "--once", "-r", "5MB/s"], "counts bytes"),
+    ] {
+        let error = mistake(args).expect(expected);
+        assert!(error.contains(expected), "{args:?}: {error}");
+    }
+}
+
+#[test]
+fn limits_that_name_their_start_start_anew() {
+    let words = ["--bucket", "./b", "--set", "-r", "5/s,burst=9,initial=9", "-r", "5000/h"];
+    let Ok(Task::Set(set)) = Task::from_words(&words) else { panic!("no --set") };
+    assert_eq!(set.fresh, [true, false]);
+}
+
+/// What the environment names is looked at only if it is needed.
+#[test]
+fn a_stream_with_limits_and_without_a_bucket_does_not_use_the_bucket_of_the_environment() {
+    let environment = Environment::new(Some("a b".into()), None, None);
+    let task = |args: &[&str]| Task::from_environment(args, &environment);
+    assert!(matches!(task(&["-r", "5/s"]), Ok(Task::Pipe(Pipe { limits: Limits::Own(_), .. }))));
+    for args in [&[][..], &["true"], &["--once"], &["--show"], &["--set", "-r", "5/s"]] {
+        let error = task(args).expect_err("it is needed");
+        assert!(error.starts_with("THROTTLE_BUCKET 'a b': a name is of"), "{args:?}: {error}");
     }
 }

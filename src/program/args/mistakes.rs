@@ -1,33 +1,20 @@
-//! What is told about a command line that clap does not take, in our words: the option, what is wrong, what to write.
+//! Messages about a command line that clap refuses, in our words: the option, what is wrong, what to write.
 
+use super::definition::command;
 use super::foreign_flags;
 use clap::Error;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use std::error::Error as _;
 use std::ffi::OsString;
-use std::os::unix::ffi::OsStrExt;
 use throttle::limits::PlanError;
 use throttle::store::Address;
 
-/// One line for `error`, which `args` have caused. It shows no password.
+/// One line for `error`, which `args` have caused.
 pub(super) fn words(error: &Error, args: &[OsString]) -> String {
-    let text = translated(error, args);
-    // An argument as a whole, or what is attached to an option.
-    let parts =
-        |word: &str| -> Vec<String> { word.char_indices().map(|(place, _)| word[place..].to_owned()).collect() };
-    let repeated =
-        |word: &OsString| parts(&word.to_string_lossy()).into_iter().find(|part| text.contains(part.as_str()));
-    let redacted = |text: String, part: String| text.replace(&part, &Address::redacted(part.as_ref()));
-    args.iter().filter_map(repeated).fold(text.clone(), redacted)
-}
-
-fn translated(error: &Error, args: &[OsString]) -> String {
     let shown = context(error, ContextKind::InvalidArg).unwrap_or_default();
     let flag = name(&shown);
     let value = context(error, ContextKind::InvalidValue).unwrap_or_default();
     match error.kind() {
-        // One of our own.
-        _ if error.context().next().is_none() => plain(error),
         ErrorKind::ValueValidation => {
             invalid(flag, &value, &error.source().map(ToString::to_string).unwrap_or_default())
         }
@@ -52,6 +39,17 @@ fn translated(error: &Error, args: &[OsString]) -> String {
     }
 }
 
+/// `text` without the passwords that stand in `args`.
+pub(crate) fn redacted(text: &str, args: &[OsString]) -> String {
+    // An argument as a whole, or what is attached to an option.
+    let parts =
+        |word: &str| -> Vec<String> { word.char_indices().map(|(place, _)| word[place..].to_owned()).collect() };
+    let repeated =
+        |word: &OsString| parts(&word.to_string_lossy()).into_iter().find(|part| text.contains(part.as_str()));
+    let redacted = |text: String, part: String| text.replace(&part, &Address::redacted(part.as_ref()));
+    args.iter().filter_map(repeated).fold(text.to_owned(), redacted)
+}
+
 fn invalid(flag: &str, value: &str, why: &str) -> String {
     match why {
         _ if why == foreign_flags::RATE_TAKES_A_LIMIT => why.to_owned(),
@@ -74,17 +72,7 @@ fn conflict(error: &Error, flag: &str, args: &[OsString]) -> String {
     }
 }
 
-/// What is told where no limit was named. `command` is what is to be run.
-pub(super) fn without_rate(command: &[OsString]) -> &'static str {
-    let is_rate = |word: &OsString| word.as_bytes().starts_with(b"-r") || word.as_bytes().starts_with(b"--rate");
-    if command.iter().any(is_rate) {
-        "--rate: how fast? options after the command are the command's; put -r before it, like -r 5/s COMMAND"
-    } else {
-        "--rate: how fast? write for example -r 5/s, -r 100/min or -r 10MiB/s"
-    }
-}
-
-/// clap calls much alike; only what may be a slip of the finger is suggested.
+/// Of what clap finds similar, only what may be a typing mistake is suggested.
 fn unknown(error: &Error, flag: &str) -> String {
     let is_slip = |known: &&String| {
         let (known, typed) = (known.trim_start_matches('-'), flag.trim_start_matches('-'));
@@ -102,7 +90,7 @@ fn unknown(error: &Error, flag: &str) -> String {
 
 /// Whether `option` stands before the command: not among its words, nor as another option's value.
 pub(super) fn is_own_option(args: &[OsString], option: &str) -> bool {
-    let definition = foreign_flags::with_foreign_flags();
+    let definition = foreign_flags::with_foreign_flags(command());
     let takes_next_word = |word: &str| {
         let mut takers = definition.get_arguments().filter(|arg| arg.get_action().takes_values());
         takers.any(|arg| match word.strip_prefix("--") {
@@ -149,8 +137,8 @@ fn plain(error: &Error) -> String {
     text.split("\n\n").next().unwrap_or_default().trim_end().to_owned()
 }
 
-/// What is wrong between the options, with their names.
-pub(super) fn in_limits(error: &PlanError) -> String {
+/// What is wrong with the limits, with the names of the options.
+pub(crate) fn in_limits(error: &PlanError) -> String {
     match error {
         PlanError::None | PlanError::UnlimitedAlone | PlanError::InitialAboveBurst { .. } => format!("--rate: {error}"),
         PlanError::BytesBesideUnits { .. } => {

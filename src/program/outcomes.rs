@@ -1,38 +1,35 @@
-//! What became of the commands: the counts, the line for each that failed, and the closing line.
+//! The outcomes of the commands: the counts, the line for each that failed, and the closing line.
 
-use super::commands::JOBS;
+use super::args::{Format, Summary};
 use super::exit::Exit;
-use super::flags::{Flags, Format, Summary};
-use super::naming::Naming;
-use super::report::counted;
+use super::names::{Names, shown};
+use super::task::{JOBS, Launch};
+use super::unit_name::counted;
 use std::collections::BTreeMap;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use throttle::clock::{self, Nanos, SECOND};
-use throttle::launch::{Job, Outcome, Template, printable};
-use throttle::limits::Plan;
+use throttle::launch::{Job, Outcome, Template};
+use throttle::limits::Policy;
 use throttle::rate::Rate;
 
-/// Jobs that were the brake for so long are worth a hint.
-const BRAKE: Nanos = 10 * SECOND;
-
-/// How much of a unit is shown.
-const SHOWN: usize = 60;
+/// If all slots were taken for this long, that is worth a hint.
+const SLOTS_TAKEN: Nanos = 10 * SECOND;
 
 #[derive(Debug)]
-#[allow(clippy::struct_excessive_bools, reason = "three are flags, two have happened or not")]
-pub(crate) struct Tally {
+#[allow(clippy::struct_excessive_bools, reason = "three are options, two have happened or not")]
+pub(crate) struct Outcomes {
     quiet: bool,
     trace: bool,
-    /// Whether the sum is told also where all went well: to somebody who looks on, or asked for it.
+    /// Whether the sum is reported also after a success: on a terminal, or if the user asked for it.
     sums_up: bool,
-    naming: Naming,
-    /// What is run, for the messages.
+    names: Names,
+    /// What messages call the command.
     command: String,
-    /// Where its name depends on the unit.
+    /// If its name depends on the unit.
     template: Option<Template>,
-    /// How it could have had the terminal.
+    /// What allows it to use the terminal.
     terminal: &'static str,
     /// As the user wrote them, after the word for them.
     limits: String,
@@ -41,7 +38,7 @@ pub(crate) struct Tally {
     /// For the hint about jobs: the pace, unless the number of jobs was chosen.
     pace: Option<Rate>,
     hinted: bool,
-    /// When the hint was last thought of.
+    /// When the hint was last considered.
     looked: Nanos,
     started_at: BTreeMap<u64, Nanos>,
     durations: Nanos,
@@ -50,38 +47,40 @@ pub(crate) struct Tally {
     failed: u64,
     timed_out: u64,
     killed: u64,
-    /// Ended because all was to end.
+    /// Ended because the run ended.
     stopped: u64,
     skipped: u64,
-    /// What is said at the end of the next job.
+    /// The unit that was read and not started, for the last line.
     next: Option<String>,
-    /// Why commands are ended before their time.
+    /// Why commands are ended early.
     interrupted: Option<&'static str>,
     starts_no_more: bool,
     exit: Exit,
 }
 
-impl Tally {
-    pub(crate) fn new(flags: &Flags, on_terminal: bool) -> Self {
+impl Outcomes {
+    /// `limits` are those in force, as the user wrote them.
+    pub(crate) fn new(launch: &Launch, policy: &Policy, limits: &str, on_terminal: bool) -> Self {
         let said_here = |summary: &Summary| summary.format == Format::Text && summary.file.is_none();
-        Tally {
-            quiet: flags.is_quiet(),
-            trace: flags.is_traced(),
-            sums_up: on_terminal || flags.summary().is_some_and(said_here),
-            naming: Naming::new(flags, on_terminal),
-            command: flags.command_name(),
-            template: flags.template().filter(|template| template.name().is_none()).cloned(),
-            terminal: match (flags.jobs(), flags.timeout()) {
+        let Launch { commands, reporting, .. } = launch;
+        Outcomes {
+            quiet: reporting.quiet,
+            trace: launch.trace,
+            sums_up: on_terminal || reporting.summary.as_ref().is_some_and(said_here),
+            names: Names::new(commands, on_terminal),
+            command: commands.name(),
+            template: Some(&commands.template).filter(|template| template.name().is_none()).cloned(),
+            terminal: match (launch.jobs, launch.timeout) {
                 (Some(1), Some(_)) => "without --timeout it may have it",
                 (_, Some(_)) => "with -j 1 and without --timeout it may have it",
                 _ => "with -j 1 it may have it",
             },
-            limits: match flags.limits_as_written().as_str() {
+            limits: match limits {
                 "unlimited" => "no limit".to_owned(),
                 limits => format!("limit {limits}"),
             },
-            jobs: flags.jobs().unwrap_or(JOBS),
-            pace: flags.jobs().is_none().then(|| Plan::fastest(flags.plan())).flatten(),
+            jobs: launch.jobs.unwrap_or(JOBS),
+            pace: launch.jobs.is_none().then(|| policy.fastest()).flatten(),
             hinted: false,
             looked: 0,
             started_at: BTreeMap::new(),
@@ -104,7 +103,7 @@ impl Tally {
         self.quiet
     }
 
-    /// Whether somebody looks on whom a hint at how it goes may help; to others it would be mailed.
+    /// Whether hints about the pace may help: to a user at a terminal. cron would mail them.
     pub(super) fn advises(&self) -> bool {
         self.sums_up && !self.quiet
     }
@@ -126,41 +125,41 @@ impl Tally {
         self.starts_no_more = true;
     }
 
-    /// What is waited for when no more are started: `waiting for 3 commands`.
+    /// What a run waits for that starts no more commands: `waiting for 3 commands`.
     pub(super) fn waiting(&self) -> Option<String> {
         let running = self.started_at.len() as u64;
         self.starts_no_more.then(|| format!("waiting for {}", counted(running, "command")))
     }
 
-    /// From now on, what ends badly was stopped.
+    /// From now on, a command that fails counts as stopped.
     pub(super) fn interrupt(&mut self, why: &'static str) {
         self.interrupted.get_or_insert(why);
     }
 
     pub(super) fn start(&mut self, job: &Job, now: Nanos) {
         self.started += 1;
-        self.started_at.insert(job.seq(), now);
+        self.started_at.insert(job.seq, now);
         self.next = None;
     }
 
     pub(super) fn set_next(&mut self, first: Option<(u64, &[u8])>, skipped: u64) {
         self.skipped = skipped;
-        self.next = Some(self.naming.next(first));
+        self.next = Some(self.names.next(first));
     }
 
-    /// Something of our own went wrong.
+    /// An error of our own.
     pub(super) fn fail(&mut self) {
         self.exit = worse(self.exit, Exit::Error);
     }
 
     /// What a message calls the first unit of `job`.
     pub(super) fn name(&self, job: &Job) -> String {
-        self.naming.first(job)
+        self.names.first(job)
     }
 
-    /// Counts an end; returns the lines that tell of it, if any do.
+    /// Counts an end; returns the lines about it, if there are any.
     pub(super) fn end(&mut self, job: &Job, outcome: &Outcome, now: Nanos) -> Vec<String> {
-        let started = self.started_at.remove(&job.seq()).unwrap_or(now);
+        let started = self.started_at.remove(&job.seq).unwrap_or(now);
         self.durations += now.saturating_sub(started);
         let (words, exit) = match outcome {
             Outcome::Ok => {
@@ -185,18 +184,18 @@ impl Tally {
         };
         if self.interrupted.is_some() {
             self.stopped += 1;
-            return if self.quiet { Vec::new() } else { self.naming.stopped(job) };
+            return if self.quiet { Vec::new() } else { self.names.stopped(job) };
         }
         self.failed += 1;
         self.timed_out += u64::from(matches!(outcome, Outcome::TimedOut));
         self.killed += u64::from(matches!(outcome, Outcome::Killed(_)));
         self.exit = worse(self.exit, exit);
-        if self.quiet { Vec::new() } else { self.naming.failed(job, &words) }
+        if self.quiet { Vec::new() } else { self.names.failed(job, &words) }
     }
 
     /// What a message calls the command that was run for `job`.
     fn command_for(&self, job: &Job) -> String {
-        let name = self.template.as_ref().and_then(|template| template.fill(job.units()).iter().next());
+        let name = self.template.as_ref().and_then(|template| template.fill(&job.units).iter().next());
         let name = name.as_deref().and_then(|name| Path::new(name).file_name());
         name.map_or_else(|| self.command.clone(), |name| shown(name.as_bytes()))
     }
@@ -210,13 +209,14 @@ impl Tally {
         due
     }
 
-    /// What `-j` it would take, once, when jobs were the brake for long.
+    /// Which `-j` the rate needs: once, when all slots were taken for long.
     pub(super) fn hint(&mut self, waited_for_jobs: Nanos) -> Option<String> {
         let ended = self.ended();
-        let pace = self.pace.filter(|_| waited_for_jobs >= BRAKE && ended > 0 && !self.hinted && self.advises())?;
+        let pace =
+            self.pace.filter(|_| waited_for_jobs >= SLOTS_TAKEN && ended > 0 && !self.hinted && self.advises())?;
         let mean = u128::from(self.durations / ended);
         let jobs = (mean * u128::from(pace.units())).div_ceil(u128::from(pace.period())) + 1;
-        // Otherwise it was starting them that took the time.
+        // Otherwise starting them took the time.
         self.hinted = jobs > JOBS.into();
         self.hinted.then(|| format!("16 jobs at once are the brake, not the rate; {pace} would take about -j {jobs}"))
     }
@@ -225,8 +225,8 @@ impl Tally {
         self.started.saturating_sub(self.started_at.len() as u64)
     }
 
-    /// How long until all has ended, where `units` are to be started yet and the last of them could be in `last_start`.
-    /// `None` where there is no telling: all slots are taken and no command has ended yet, or no more will be started.
+    /// How long until everything has ended, if `units` are still to be started, the last of them in `last_start`. `None` if
+    /// that is not known: all slots are taken and no command has ended yet, or no more will be started.
     pub(super) fn time_left(&self, units: u64, last_start: Nanos, now: Nanos) -> Option<Nanos> {
         let (running, jobs) = (self.started_at.len() as u64, u64::from(self.jobs));
         let is_full = jobs > 0 && running >= jobs;
@@ -263,14 +263,14 @@ impl Tally {
         parts.join(", ")
     }
 
-    /// The last lines: how many failures were not named, and the sum. None where all went well and nobody looks on: what
-    /// cron starts would otherwise mail them.
+    /// The last lines: how many failures were not named, and the sum. None after a success without a terminal: cron would
+    /// mail them.
     pub(super) fn closing(&self, elapsed: Nanos) -> Vec<String> {
         let is_success = self.exit == Exit::Success && self.interrupted.is_none();
         if self.quiet || (is_success && !self.sums_up) {
             return Vec::new();
         }
-        let mut lines: Vec<String> = self.naming.more().into_iter().collect();
+        let mut lines: Vec<String> = self.names.more().into_iter().collect();
         let line = self.interrupted.map_or_else(|| self.sum(elapsed), |why| self.interrupted_line(why));
         let separator = if self.interrupted.is_some() { ", " } else { "; " };
         let next = self.next.as_ref().map(|next| format!("{separator}{next}"));
@@ -313,11 +313,11 @@ pub(super) fn unfit(job: &Job, outcome: &Outcome) -> String {
         Outcome::HasNul => "has a NUL byte, which no argument can hold; use --stdin",
         _ => "is too long for an argument; --stdin has no bound",
     };
-    let has_several = job.names().iter().nth(1).is_some();
+    let has_several = job.names.iter().nth(1).is_some();
     if has_several { format!("not run, as a unit of its command {words}") } else { words.to_owned() }
 }
 
-/// What to do where the system has no room or knows no way to run it; a temporary file's error says it itself.
+/// What to do if the system has no room or does not know how to run it; the error of a temporary file says it itself.
 fn advice(error: &io::Error) -> &'static str {
     use rustix::io::Errno;
     match error.raw_os_error().map(Errno::from_raw_os_error) {
@@ -339,81 +339,76 @@ fn signal_name(signal: i32) -> String {
     signal_hook::low_level::signal_name(signal).map_or_else(|| format!("signal {signal}"), str::to_owned)
 }
 
-/// A unit in a message: its beginning, control characters escaped.
-pub(super) fn shown(unit: &[u8]) -> String {
-    let text = String::from_utf8_lossy(unit);
-    let text = text.trim_end_matches('\n');
-    let mut chars = text.chars();
-    let beginning: String = chars.by_ref().take(SHOWN).collect();
-    let beginning = printable(&beginning);
-    if chars.next().is_some() { format!("{beginning}…") } else { beginning }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::program::flags;
+    use crate::program::task::Task;
 
-    fn tally(args: &[&str]) -> Tally {
-        let args = [&["throttle"], args, &["curl"]].concat();
-        Tally::new(&flags::parse(args.into_iter().map(Into::into)).unwrap(), true)
+    fn outcomes(args: &[&str]) -> Outcomes {
+        let Task::Launch(launch) = Task::from_words(&[args, &["curl"]].concat()).unwrap() else { panic!("{args:?}") };
+        let policy = &launch.limits.named().unwrap().policy;
+        Outcomes::new(&launch, policy, &launch.limits.written(policy), true)
     }
 
-    /// A tally of `ended` commands of a second each.
-    fn after(ended: u64, args: &[&str]) -> Tally {
-        Tally { started: ended, durations: ended * SECOND, ..tally(args) }
+    /// The outcomes of `ended` commands of a second each.
+    fn after(ended: u64, args: &[&str]) -> Outcomes {
+        Outcomes { started: ended, durations: ended * SECOND, ..outcomes(args) }
     }
 
     #[test]
-    fn the_hint_tells_once_how_many_jobs_it_would_take() {
+    fn the_hint_says_once_how_many_jobs_the_rate_needs() {
         let mut slow = after(100, &["-r", "50/s"]);
-        assert_eq!(slow.hint(BRAKE - 1), None, "not yet");
+        assert_eq!(slow.hint(SLOTS_TAKEN - 1), None, "not yet");
         let hint = "16 jobs at once are the brake, not the rate; 50/s would take about -j 51";
-        assert_eq!((slow.hint(BRAKE).as_deref(), slow.hint(BRAKE)), (Some(hint), None));
+        assert_eq!((slow.hint(SLOTS_TAKEN).as_deref(), slow.hint(SLOTS_TAKEN)), (Some(hint), None));
         for args in [&["-r", "50/s", "-j", "16"][..], &["-r", "50/s", "-q"], &["-r", "unlimited"], &["-r", "5/s"]] {
-            assert_eq!(after(100, args).hint(BRAKE), None, "{args:?}: it was chosen, unwanted, meaningless or no help");
+            assert_eq!(
+                after(100, args).hint(SLOTS_TAKEN),
+                None,
+                "{args:?}: it was chosen, unwanted, meaningless or no help"
+            );
         }
-        assert_eq!(after(0, &["-r", "50/s"]).hint(BRAKE), None, "no command has ended");
-        let mut unseen = Tally { sums_up: false, ..after(100, &["-r", "50/s"]) };
-        assert_eq!(unseen.hint(BRAKE), None, "nobody looks on");
+        assert_eq!(after(0, &["-r", "50/s"]).hint(SLOTS_TAKEN), None, "no command has ended");
+        let mut unseen = Outcomes { sums_up: false, ..after(100, &["-r", "50/s"]) };
+        assert_eq!(unseen.hint(SLOTS_TAKEN), None, "nobody looks on");
     }
 
     /// Four jobs of a second each manage 4 a second, whatever the limit would let through.
     #[test]
-    fn where_jobs_are_the_brake_the_time_left_is_theirs() {
+    fn if_slots_are_short_the_time_left_is_that_of_the_commands() {
         let args = ["-r", "9/s", "-j", "4"];
         let running = |seqs: std::ops::RangeInclusive<u64>| seqs.map(|seq| (seq, SECOND)).collect();
-        let new = tally(&args);
+        let new = outcomes(&args);
         assert_eq!(new.time_left(36, 4 * SECOND, 0), Some(4 * SECOND), "nothing but the limit is known");
-        let full = Tally { started: 4, started_at: running(1..=4), ..tally(&args) };
+        let full = Outcomes { started: 4, started_at: running(1..=4), ..outcomes(&args) };
         assert_eq!(full.time_left(36, 4 * SECOND, 9 * SECOND), None, "nobody knows how long they take");
         let ended = after(4, &args);
         assert_eq!(ended.time_left(36, 4 * SECOND, SECOND), Some(9 * SECOND));
         assert_eq!(ended.time_left(36, 60 * SECOND, SECOND), Some(61 * SECOND), "also the last one runs");
-        let last = Tally { started: 5, started_at: running(5..=5), ..after(4, &args) };
+        let last = Outcomes { started: 5, started_at: running(5..=5), ..after(4, &args) };
         assert_eq!(last.time_left(0, 0, SECOND + SECOND / 4), Some(3 * SECOND / 4), "what runs is waited for");
-        let stopped = Tally { starts_no_more: true, ..after(4, &args) };
+        let stopped = Outcomes { starts_no_more: true, ..after(4, &args) };
         assert_eq!(stopped.time_left(36, 4 * SECOND, SECOND), None);
     }
 
     #[test]
-    fn the_hint_is_thought_of_once_a_second() {
-        let mut tally = tally(&["-r", "50/s"]);
+    fn the_hint_is_considered_once_a_second() {
+        let mut outcomes = outcomes(&["-r", "50/s"]);
         let times = [SECOND, SECOND + 1, 2 * SECOND - 1, 2 * SECOND];
-        assert_eq!(times.map(|time| tally.may_hint(time)), [true, false, false, true]);
+        assert_eq!(times.map(|time| outcomes.may_hint(time)), [true, false, false, true]);
     }
 
     #[test]
     fn the_closing_lines_read_as_in_the_manual() {
-        let sum = Tally { ok: 498, failed: 2, timed_out: 1, skipped: 3, ..tally(&["-r", "5/s"]) };
+        let sum = Outcomes { ok: 498, failed: 2, timed_out: 1, skipped: 3, ..outcomes(&["-r", "5/s"]) };
         let expected = "498 ok, 2 failed (1 timed out), 3 blank lines skipped; 1m 40s (limit 5/s)";
         assert_eq!(sum.closing(100_150_000_000), [expected]);
         let next = Some("next line not started: 413 'https://…'".to_owned());
         let interrupted =
-            Tally { ok: 409, stopped: 3, next, interrupted: Some("interrupted"), ..tally(&["-r", "5/s"]) };
+            Outcomes { ok: 409, stopped: 3, next, interrupted: Some("interrupted"), ..outcomes(&["-r", "5/s"]) };
         assert_eq!(interrupted.closing(0), ["interrupted: 409 ok, 3 stopped, next line not started: 413 'https://…'"]);
-        let two = Tally { failed: 21, ..tally(&["-r", "5/s", "-b", "9", "-r", "60/min"]) };
+        let two = Outcomes { failed: 21, ..outcomes(&["-r", "5/s", "-b", "9", "-r", "60/min"]) };
         assert_eq!(two.closing(49_999_999), ["0 ok, 21 failed; 50 ms (limit 5/s and 60/min)"]);
-        assert!(Tally { failed: 21, ..tally(&["-q", "-r", "5/s"]) }.closing(0).is_empty());
+        assert!(Outcomes { failed: 21, ..outcomes(&["-q", "-r", "5/s"]) }.closing(0).is_empty());
     }
 }

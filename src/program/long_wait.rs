@@ -1,6 +1,5 @@
-//! Waiting for one's turn in a bucket, and saying so to who sits at the terminal.
+//! Long waits for a shared bucket, which are announced on a terminal.
 
-use super::flags::Flags;
 use super::report::{Report, countdown};
 use std::io::IsTerminal;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,15 +7,15 @@ use throttle::clock::{Clock, Nanos, SECOND};
 use throttle::flow::Flow;
 use throttle::flow::pump::{self, PumpError};
 
-/// It is said after this time, to who has as much to wait for yet.
+/// A wait is announced after this time, if it lasts as long again.
 const SILENT: Nanos = SECOND;
 
-/// Whether there is somebody to tell.
-pub(super) fn is_told(flags: &Flags) -> bool {
-    flags.bucket().is_some() && !flags.is_quiet() && std::io::stderr().is_terminal()
+/// Whether long waits for a shared bucket are announced.
+pub(super) fn is_announced(quiet: bool) -> bool {
+    !quiet && std::io::stderr().is_terminal()
 }
 
-/// [`Clock::sleep_unless`], and tells `say` on the way if that is long.
+/// [`Clock::sleep_unless`], and calls `say` meanwhile if that is long.
 pub(super) fn sleep_unless(
     clock: &dyn Clock,
     time: Nanos,
@@ -33,25 +32,24 @@ pub(super) fn sleep_unless(
     clock.sleep_unless(time, is_over)
 }
 
-/// Runs the pump.
+/// Runs the pump. `is_announced`: long waits are.
 ///
 /// # Errors
 /// As [`pump::run`].
-pub(super) fn run(flags: &Flags, flow: &mut impl Flow, report: &Report) -> Result<(), PumpError> {
-    let told = Told { report, longest: AtomicU64::new(0) };
-    let clock: &dyn Clock = if is_told(flags) { &told } else { report.supply().clock() };
+pub(super) fn run(is_announced: bool, flow: &mut impl Flow, report: &Report) -> Result<(), PumpError> {
+    let announcing = Announcing { report, longest: AtomicU64::new(0) };
+    let clock: &dyn Clock = if is_announced { &announcing } else { report.supply().clock() };
     pump::run_on(flow, report.supply(), clock, report.meter())
 }
 
-/// The clock of a stream that says so when its turn is long in coming: not each time, but when the wait is much longer than
-/// any before.
+/// The clock of a stream that announces a long wait: not each time, but if it is much longer than any before.
 #[derive(Debug)]
-struct Told<'a> {
+struct Announcing<'a> {
     report: &'a Report,
     longest: AtomicU64,
 }
 
-impl Clock for Told<'_> {
+impl Clock for Announcing<'_> {
     fn now(&self) -> Nanos {
         self.report.now()
     }
@@ -76,7 +74,7 @@ mod tests {
     use throttle::clock::FakeClock;
 
     #[test]
-    fn only_a_long_wait_is_told_and_after_a_second() {
+    fn only_a_long_wait_is_announced_and_after_a_second() {
         for (wait, told) in
             [(2 * SECOND - 1, None), (2 * SECOND, Some((SECOND, "1 s"))), (61 * SECOND, Some((SECOND, "1m")))]
         {

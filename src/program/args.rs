@@ -1,0 +1,72 @@
+//! The command line, as typed. Nothing is opened here, and no environment variable is read. Nothing outside this folder
+//! knows clap.
+
+mod definition;
+mod foreign_flags;
+mod mistakes;
+mod text;
+mod values;
+
+#[cfg(test)]
+pub(crate) use definition::command;
+#[cfg(test)]
+pub(crate) use text::{ENVIRONMENT, EXAMPLES, SIGNALS};
+
+pub(crate) use definition::Args;
+pub(crate) use mistakes::{in_limits, redacted};
+pub(crate) use values::{Format, OnStoreError, ProgressWhen, Repeat, Summary};
+
+use clap::FromArgMatches;
+use std::ffi::OsString;
+
+/// Why a command line is not run.
+#[derive(Debug)]
+pub(crate) enum Refused {
+    /// `--help` or `--version` was asked for.
+    Answer(clap::Error),
+    /// A message, and whether `--once` was given.
+    Mistake(String, bool),
+}
+
+/// Reads the command line.
+///
+/// # Errors
+/// What to show instead of running it.
+pub(crate) fn parse(words: &[OsString]) -> Result<Args, Refused> {
+    let mistake =
+        |message: String| Refused::Mistake(redacted(&message, words), mistakes::is_own_option(words, "--once"));
+    let mut command = foreign_flags::with_foreign_flags(definition::command());
+    let matches = command.try_get_matches_from_mut(words).map_err(|error| {
+        if error.use_stderr() { mistake(mistakes::words(&error, words)) } else { Refused::Answer(error) }
+    })?;
+    foreign_flags::refuse(&matches).map_err(mistake)?;
+    let mut args = Args::from_arg_matches(&matches).map_err(|error| mistake(mistakes::words(&error, words)))?;
+    args.launch_option = definition::launch_option(&command, &matches);
+    refuse_as_command(&args, words).map_or(Ok(args), |message| Err(mistake(message)))
+}
+
+/// What is wrong if something else stands in the place of the command. After `--` everything is taken as it is.
+fn refuse_as_command(args: &Args, words: &[OsString]) -> Option<String> {
+    let first = args.command.first()?;
+    if words.iter().any(|word| word == "--") {
+        return None;
+    }
+    match &args.summary {
+        // GNU parallel's `:::` begins units, not arguments of the command.
+        _ if args.command.iter().any(|word| word == ":::") => Some(foreign_flags::PARALLEL_ARGUMENTS.to_owned()),
+        Some(Summary { format: Format::Text, file: None }) if first == "json" || first == "text" => {
+            Some(format!("--summary takes its format after an equals sign; write --summary={}", first.display()))
+        }
+        _ => foreign_flags::limit_as_command(&args.rate, first),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_definition_with_the_options_of_other_tools_is_consistent() {
+        foreign_flags::with_foreign_flags(command()).debug_assert();
+    }
+}

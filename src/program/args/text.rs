@@ -1,0 +1,239 @@
+//! The long texts of the help and the man page.
+
+use crate::program::exit::TABLE;
+
+pub(super) const USAGE: &str = "\
+throttle [OPTIONS] -r LIMIT < input
+       throttle [OPTIONS] -r LIMIT [--] COMMAND [ARG]… < input
+       throttle [OPTIONS] -r LIMIT -c SCRIPT < input
+       throttle [OPTIONS] --bucket BUCKET --once [COMMAND]…";
+
+pub(super) const LONG_ABOUT: &str = "\
+Pass lines, records or bytes from standard input to standard output, or run a command for each, at exactly the rate you \
+ask for.
+
+Units are read as they come, wait until every limit allows them, and leave whole and unchanged. On their way to standard \
+output that includes blank lines, NUL bytes, invalid UTF-8 and a last line without its newline. For commands, blank lines \
+are skipped and counted, though not with -0 or -d. A line of spaces or tabs is not blank. After a slow reader or writer, lost \
+time is never made up with a burst beyond the limits.
+
+A command's standard input is /dev/null, also with -a; --stdin gives it the unit. A command that fails, that is killed by a \
+signal or that cannot be run does not stop the others; one that exits 255 does. A script cannot be run (126) if its first line \
+does not name its interpreter, like #!/bin/sh. A command that moves to the background has ended for throttle: setsid CMD \
+returns at once, setsid --wait CMD does not.";
+
+/// Command and meaning.
+pub(crate) const EXAMPLES: [(&str, &str); 6] = [
+    ("cat urls | throttle -r 5/s -b 10", "10 at once, then one every 200 ms"),
+    ("cat log | throttle -r 100/s -r 1000/min", "both limits kept"),
+    ("throttle -r 10MiB/s < a.tar > /mnt/a.tar", "bytes"),
+    ("cat urls | throttle -r 5/s curl -sSO {}", "a command for each line"),
+    ("throttle -r 2/s --repeat 100 ./probe", "a hundred times"),
+    ("throttle --bucket api -r 5/s --once ./call", "a rate that all scripts share"),
+];
+
+/// What stands below `-h`.
+pub(super) fn after_help() -> String {
+    format!("{}\n\n--help explains, and lists a few more options.", examples(&EXAMPLES[..3]))
+}
+
+fn examples(of: &[(&str, &str)]) -> String {
+    let examples: Vec<String> = of.iter().map(|(command, meaning)| format!("  {command:<43}{meaning}")).collect();
+    format!("Examples:\n{}", examples.join("\n"))
+}
+
+pub(super) const RATE: &str = "\
+Let through at most this; repeat it for several limits at once.
+
+LIMIT is RATE[,burst=N][,initial=N] or RATE,window[,slack=TIME].
+RATE is COUNT[/[N]UNIT]: 5/s 100/min 3/15s 0.5/s 5k/h 2/500ms 1MiB/s 1.5GB/s, or unlimited.
+After the slash: ms, s, min (m), h, d, with or without a whole number before it. \
+Before it: k, M, G for a thousand, million, billion, or bytes: B kB MB GB TB, KiB MiB GiB TiB. \
+A bare number, or a bare amount of bytes, is per second.
+
+burst=N: most units that may go at once after a pause (see --burst). \
+initial=N: how many of them may go at the start; the default is all.
+
+window: never more than COUNT in any PERIOD, as strict servers count. The first COUNT may go at once. \
+A unit counts from the time it leaves; in a shared bucket, from the time it was granted. It counts for the PERIOD and slack, \
+because units that leave together do not arrive together: PERIOD/20, at most 250ms; slack=0 is exact.
+
+Which limit fits which server: a log or a fixed window takes RATE,window. A token bucket (limit_req of nginx with burst=B) \
+takes its rate, and -b one or two less than it lets through at once. A counter that estimates (HAProxy, sliding counters) \
+takes 1 % less, without window: 99/10s for 100 in 10 s.
+
+Of several limits the fastest sets the pace; each other one that names no burst is a window. \
+So -r 5/s -r 5000/h is up to 5 a second and never more than 5000 in any hour.";
+
+pub(super) const BURST: &str = "\
+Most units that may go at once after a pause, for the limit that sets the pace. With -r 5/s -b 10, ten units go at once, \
+then one every 200 ms; after a pause of a second, five may go at once again.
+
+The default is 10 ms' worth of the rate, at least 1.";
+
+pub(super) const BUCKET: &str = "\
+Share the limits with every other process that names the same bucket, first come, first served. A NAME (of letters, digits \
+and .-_) is a file in $XDG_STATE_HOME/throttle, or else ~/.local/state/throttle; a word with a slash is the path of a file. \
+redis://[USER:PASSWORD@]HOST[:PORT][/DB]/NAME is on a Redis or Valkey server, for any number of machines. In user and \
+password write / ? # @ and % as %2F %3F %23 %40 and %25. unix:/SOCKET/NAME is on the server at that socket, like \
+unix:/run/redis.sock/llm. ?password-file=PATH after either names a file whose first line is the password; a file that \
+everyone can read is refused.
+
+THROTTLE_BUCKET names the bucket of --once, --show, --set and of a stream without -r. A stream with -r and without \
+--bucket has its limits for itself. Keep a password in a file or in THROTTLE_BUCKET rather than on the command line, which everyone can \
+see.
+
+If there is no such bucket yet, it is made with the limits of -r. After that the bucket knows its limits and -r is not \
+needed; if -r is given, it must agree with them. A bucket outlives processes and restarts. On a terminal, a long wait \
+is announced after a second. If the wait is interrupted, the turn is given back, unless a later request still waits.
+
+Each user has their own buckets in files, on one machine; under sudo they are root's. A network file system is refused. To \
+start anew, remove the file. A bucket on a server uses the server's clock, in whole microseconds. The server keeps it under \
+the key throttle:NAME for 30 days after the last take. rediss: is encrypted, in builds with TLS.";
+
+pub(super) const ONCE: &str = "\
+Take one from the bucket, wait for its time, then become COMMAND: it has our standard input, process id and exit code. \
+Without COMMAND exit 0, as for --once && COMMAND. An error of our own exits 125, a refusal by --max-wait 75, a command that \
+cannot be run 126, one that is not found 127. If the command does not run or the wait is interrupted, the turn is given \
+back, unless a later request still waits.";
+
+pub(super) const ON_STORE_ERROR: &str = "\
+What to do while the server of a bucket cannot be reached: wait (the default) tries again, less and less often, says so \
+once and lets nothing through meanwhile; fail ends with an error. A server that refuses, for example a wrong password, \
+always ends the run. With --once --max-wait TIME no attempt starts after TIME, each gets 3 s for the answer, and the exit \
+code is 75.";
+
+pub(super) const MAX_WAIT: &str = "\
+With --once: if the wait would be longer than TIME (30s, 500ms, 2min), take nothing, say how long it would be, and exit 75. \
+0 does not wait at all. A server that does not answer is waited for at most 3 s more, and may have taken one.";
+
+pub(super) const SET: &str = "\
+Make the bucket with the limits of -r, or change its limits for everyone from their next take on, and exit. What it has \
+saved or counted is kept; -r 5000/h,initial=5000 refills it as well. Waits that have begun do not change.";
+
+pub(super) const SHOW: &str = "\
+Write the limits of the bucket, what is left of each, how long the next unit would wait, and where the bucket is. FMT is \
+text or json.";
+
+pub(super) const NULL: &str = "Units end with a NUL byte instead of a newline, as find -print0 writes them.";
+
+pub(super) const DELIMITER: &str = "\
+Units end with the byte C instead of a newline: a character, or an escape as in xargs: \\n \\t \\r \\0 \\\\ \\xHH \\OOO.";
+
+pub(super) const BYTES: &str = "\
+Count bytes, not lines: every byte is a unit. A rate in bytes, like -r 10MiB/s, implies it.";
+
+pub(super) const ARG_FILE: &str = "\
+Read FILE instead of standard input; - is standard input. Commands have /dev/null as theirs in both cases.";
+
+pub(super) const REPEAT: &str = "\
+Instead of reading input, make the units 1 to N, or without end. Nothing is appended to COMMAND; {} is the number, and in \
+a script \"$1\".";
+
+pub(super) const JOBS: &str = "\
+Run at most N commands at once; 0: no cap. The default is 16, since the rate is meant to be the limit: if all slots were \
+taken for 10 s, a hint on a terminal says which N the rate needs. A unit asks the limits only when a slot is free, so a \
+granted start never waits for a slot.
+
+With -j 1 a command writes to standard output and error directly, and without --timeout it may use the terminal.
+
+Otherwise each command has a process group of its own. If the system stops it because it wants the terminal, it is ended \
+and reported.
+
+A command has ended when its first process has. Processes that it leaves behind may go on, but their output is read for \
+only one more second.";
+
+pub(super) const MAX_ARGS: &str = "\
+Give each command N units, or what is left at the end. The rate still counts commands. A word that is just {} becomes N \
+words. 0 appends nothing. A command gets fewer units if N do not fit: its units take at most 256 KiB, each with 9 bytes \
+more, and again for every {}; less if the system allows less. With --stdin all fit.";
+
+pub(super) const REPLACE: &str = "\
+R stands for the unit in COMMAND, also inside a word. Without -I it is {}.";
+
+pub(super) const SHELL: &str = "\
+Run sh -c SCRIPT 'throttle -c' UNIT for each unit. In SCRIPT the unit is \"$1\", and nothing is replaced: put SCRIPT in \
+single quotes, or your own shell replaces the $1. A {} in a script that does not use its unit is an error.";
+
+pub(super) const STDIN: &str = "\
+Give the unit to the command's standard input instead of its arguments, with its delimiter; with -n N, N of them.";
+
+pub(super) const KEEP_ORDER: &str = "\
+Print output in input order. If 10 000 results or 1 GiB of output wait for an earlier command, launching waits. Output \
+that waits is kept in an unnamed file in TMPDIR (/tmp), like output beyond 1 MiB of all commands together.";
+
+pub(super) const LINE_BUFFER: &str = "\
+Print each line of output as soon as it is complete; lines of different commands mix. A last line without its newline gets one.";
+
+pub(super) const UNGROUP: &str = "Let commands write to standard output and error themselves.";
+
+pub(super) const TAG: &str = "\
+Put the unit and a tab before each line of output; of several units the first. A last line without its \
+newline gets one. On a terminal, control characters in the unit are shown escaped. If the unit is not an argument \
+(--stdin, -n 0), its first 200 bytes are shown.";
+
+pub(super) const TIMEOUT: &str = "\
+End a command that takes longer than TIME (30s, 500ms, 2min): TERM to its process group, KILL 5 s later. It counts as \
+failed.";
+
+pub(super) const TRACE: &str = "\
+Write each command to standard error before it runs, quoted for the shell. On a terminal control characters are written as \
+$'\\033', which bash, zsh, ksh and busybox read.";
+
+pub(super) const DRY_RUN: &str = "\
+Write what would run, quoted for the shell, and how long after the start; then the total and the most that each \
+limit would let through. Runs nothing and waits for nothing.";
+
+pub(super) const PROGRESS: &str = "\
+Show progress on standard error: auto, always or never.
+
+auto shows a bar once the work has lasted a second, if standard error is a terminal that nothing else uses: standard output \
+must be a file or a device, not a pipe, whose reader may write to the terminal or ask for a password there; when units are \
+passed on, it must not be the terminal; commands must not write to the terminal themselves (-u, -j 1 without --tag); and \
+units must not be typed in.
+
+A narrow terminal shows less: first the limit goes, then the rate; the time left stays as long as it fits. It is \
+known for a file and for --repeat, and is estimated from whatever holds the work back: the limits, the reader, or the \
+commands.
+
+always without a terminal writes a plain line every 10 s. SIGUSR1 writes the same line at any time.";
+
+pub(super) const SUMMARY: &str = "\
+At the end, even after an error or a signal, say how many units and bytes passed, how long it took, the mean rate, the time \
+spent waiting for each limit, for the input and for the reader, and how late the units left that had to wait.
+
+FMT is text or json; it goes to standard error, or to FILE.";
+
+pub(super) const QUIET: &str = "\
+No hints, no bar unless --progress=always asks for it, and in launch mode no messages about failed commands.
+
+Otherwise each line whose command failed, or was stopped by a signal, is reported by its number and its beginning: all of \
+them, but on a terminal the first 20. Successes are not reported, except for a sum on a terminal or with --summary.";
+
+/// Variable and meaning.
+pub(crate) const ENVIRONMENT: [(&str, &str); 5] = [
+    (
+        "THROTTLE_BUCKET",
+        "The bucket of --once, --show and --set without --bucket, and of a stream without -r and --bucket.",
+    ),
+    ("THROTTLE_SEQ", "Set for each command: its number, from 1."),
+    (
+        "THROTTLE_SLOT",
+        "Set for each command: the number of its slot (see --jobs), from 0; no two commands that run at once have the same.",
+    ),
+    ("TMPDIR", "The folder for output, and units for --stdin, that are too much for memory; /tmp if not set."),
+    ("XDG_STATE_HOME", "The folder of buckets that are named without a path; ~/.local/state if not set."),
+];
+
+pub(crate) const SIGNALS: &str = "\
+USR1 writes a status line to standard error. INT, TERM and HUP end the program at once, after the summary if one was asked \
+for. Commands and their process groups get the signal too (QUIT as well), and are waited for; a second signal kills them. A \
+signal that was ignored at the start stays ignored. If the reader is gone, the program dies of SIGPIPE, as cat does.";
+
+/// Examples, exit codes, signals and environment, for `--help`.
+pub(super) fn after_long_help() -> String {
+    let codes: Vec<String> = TABLE.iter().map(|(_, code, meaning)| format!("  {code}  {meaning}")).collect();
+    let environment: Vec<String> = ENVIRONMENT.iter().map(|(name, meaning)| format!("  {name}  {meaning}")).collect();
+    let (examples, codes, environment) = (examples(&EXAMPLES), codes.join("\n"), environment.join("\n"));
+    format!("{examples}\n\nExit codes:\n{codes}\n\nSignals:\n  {SIGNALS}\n\nEnvironment:\n{environment}")
+}

@@ -1,0 +1,226 @@
+//! Buckets, opened: limits that other processes use, too.
+
+use super::args::Format;
+use super::say::say;
+use super::task::{Bucket, Kind, Limits, Named, Once, Set, Show, Task};
+use anyhow::{Context, Result, anyhow};
+use serde_json::json;
+use std::fmt::Display;
+use std::io::{IsTerminal, Write};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use throttle::clock::{self, Nanos, SystemClock};
+use throttle::launch::printable;
+use throttle::limits::{Grant, Policy};
+use throttle::store::{
+    File, FileError, Machine, Memory, Patience, Place, Redis, RedisError, Store, StoreError, Supply, Trouble, View,
+};
+
+/// A bucket, wherever it is.
+pub(crate) type AnyBucket = dyn Store + Send + Sync;
+
+/// `words`, which describe `error`, with the variable that named the bucket and what to do.
+pub(super) fn explain(task: &Task, error: &StoreError, words: impl Display) -> String {
+    match (error, task.bucket()) {
+        (StoreError::Refused(_), _) | (_, None) => words.to_string(),
+        (_, Some(bucket)) => format!("{}{words}{}", bucket.origin(), advice(bucket, error, task)),
+    }
+}
+
+/// What to do about an error.
+fn advice(bucket: &Bucket, error: &StoreError, task: &Task) -> &'static str {
+    let is_unknown =
+        matches!(error, StoreError::File(FileError::Unknown(_)) | StoreError::Redis(RedisError::Unknown(_)));
+    match (error, task) {
+        (StoreError::Disagrees { .. }, _) if bucket.is_default => "; leave -r out, or name another with --bucket",
+        (StoreError::Disagrees { .. }, _) => "; leave -r out, or change it for everyone with --set",
+        _ if !is_unknown => "",
+        _ if !bucket.is_default => "; make it with its limits, like --set -r 5/s",
+        (_, Task::Once(_)) => "; make it with its limits, like --once -r 5/s",
+        (_, Task::Show(_) | Task::Set(_)) => "; name another with --bucket",
+        _ => "; for a limit of this run alone write -r 5/s",
+    }
+}
+
+/// Opens the bucket, and makes it if it is not there and limits were named. Those named must be those kept.
+pub(super) fn open(
+    bucket: &Bucket,
+    named: Option<&Named>,
+    max_wait: Option<Duration>,
+) -> Result<Box<AnyBucket>, StoreError> {
+    let opened = open_with(bucket, named.map(|named| &named.policy), max_wait)?;
+    agree(named, &*opened)?;
+    Ok(opened)
+}
+
+fn agree(named: Option<&Named>, opened: &AnyBucket) -> Result<(), StoreError> {
+    named.map_or(Ok(()), |named| opened.agrees_with(&named.written, named.burst))
+}
+
+/// One from the bucket, when it was asked for, and the bucket. A server is asked once, unless the bucket keeps other
+/// limits than those that were named.
+pub(super) fn take_one(once: &Once) -> Result<(Grant, Nanos, Arc<AnyBucket>)> {
+    let Once { bucket, named, max_wait, .. } = once;
+    let (named, max_wait) = (named.as_ref(), *max_wait);
+    let opened: Arc<AnyBucket> = match &bucket.kind {
+        Kind::File(_) => Arc::from(open(bucket, named, max_wait)?),
+        Kind::Server(address) => {
+            let policy = named.map(|named| &named.policy);
+            Arc::new(Redis::unasked(address.clone(), policy, patience(bucket, max_wait))?)
+        }
+    };
+    let longest = max_wait.map(|time| Nanos::try_from(time.as_nanos()).unwrap_or(Nanos::MAX));
+    let take = || opened.take(1, longest.map_or(Nanos::MAX, |wait| opened.clock().now().saturating_add(wait)));
+    let taken = match take() {
+        Err(StoreError::Redis(RedisError::OtherLimits(_))) => {
+            agree(named, &*opened)?;
+            take()
+        }
+        taken => taken,
+    };
+    let (grant, asked) = taken?;
+    if let Err(error) = check_kept(Some(bucket), &*opened, Once::check) {
+        opened.give_back(&grant)?;
+        return Err(error);
+    }
+    Ok((grant, asked, opened))
+}
+
+fn open_with(
+    bucket: &Bucket,
+    policy: Option<&Policy>,
+    max_wait: Option<Duration>,
+) -> Result<Box<AnyBucket>, StoreError> {
+    Ok(match &bucket.kind {
+        Kind::File(place) => {
+            Box::new(File::open_until(Machine::this(), place.clone(), policy, lock_deadline(max_wait))?)
+        }
+        Kind::Server(address) => Box::new(Redis::open(address.clone(), policy, patience(bucket, max_wait))?),
+    })
+}
+
+/// How long to wait for others that keep the bucket's file locked: a little longer than for the bucket itself, since the
+/// lock of a busy bucket is seldom free at once.
+fn lock_deadline(max_wait: Option<Duration>) -> Option<Instant> {
+    Instant::now().checked_add(max_wait?)?.checked_add(Duration::from_secs(1))
+}
+
+/// How long the bucket's server is waited for, from now on: no longer than `max_wait`.
+fn patience(bucket: &Bucket, max_wait: Option<Duration>) -> Patience {
+    if !bucket.is_waited_for {
+        return Patience::none();
+    }
+    let origin = bucket.origin();
+    // A time beyond the clock's range is as good as for ever.
+    let until = max_wait.and_then(|longest| Instant::now().checked_add(longest));
+    Patience::new(until, move |trouble| match trouble {
+        Trouble::Away(error) => {
+            say(format_args!("{origin}{error}; waiting for it (to end instead: --on-store-error fail)"));
+        }
+        Trouble::Back(after) => {
+            let after = clock::shown(Nanos::try_from(after.as_nanos()).unwrap_or(Nanos::MAX));
+            say(format_args!("the bucket is back after {after}"));
+        }
+    })
+}
+
+/// Opens the limits of a stream. Also what `check` finds in them.
+pub(super) fn supply<T>(limits: &Limits, check: impl FnOnce(&Policy) -> Result<T, String>) -> Result<(Supply, T)> {
+    let store: Box<AnyBucket> = match limits {
+        Limits::Own(named) => Box::new(Memory::new(&named.policy, SystemClock)),
+        Limits::Shared(bucket, named) => open(bucket, named.as_ref(), None)?,
+    };
+    let checked = check_kept(limits.bucket(), &*store, check)?;
+    Ok((Supply::new(store), checked))
+}
+
+/// The limits of a stream. A bucket is opened only if nothing else knows them, and not made.
+pub(super) fn policy(limits: &Limits, check: impl FnOnce(&Policy) -> Result<(), String>) -> Result<Policy> {
+    match limits {
+        Limits::Own(named) | Limits::Shared(_, Some(named)) => Ok(named.policy.clone()),
+        Limits::Shared(bucket, None) => {
+            let opened = open(bucket, None, None)?;
+            check_kept(Some(bucket), &*opened, check)?;
+            Ok(opened.policy())
+        }
+    }
+}
+
+/// Checks what the bucket keeps, which the command line may not fit.
+pub(super) fn check_kept<T>(
+    bucket: Option<&Bucket>,
+    opened: &AnyBucket,
+    check: impl FnOnce(&Policy) -> Result<T, String>,
+) -> Result<T> {
+    let (origin, policy) = (bucket.map_or("", Bucket::origin), opened.policy());
+    check(&policy).map_err(|error| anyhow!("{origin}{error}; the bucket {} keeps {policy}", opened.place()))
+}
+
+/// Makes the bucket, or changes its limits for everyone.
+pub(super) fn set(Set { bucket, policy, fresh }: &Set) -> Result<()> {
+    Ok(open_with(bucket, Some(policy), None)?.set(policy, fresh)?)
+}
+
+/// Writes what is kept in the bucket.
+pub(super) fn show(Show { bucket, format }: &Show) -> Result<()> {
+    let view = match &bucket.kind {
+        Kind::File(place) => File::look(place.clone(), lock_deadline(None)).map_err(StoreError::from)?,
+        Kind::Server(_) => open(bucket, None, None)?.view()?,
+    };
+    let on_terminal = std::io::stdout().is_terminal();
+    let text = match format {
+        Format::Text if on_terminal => shown(bucket, &view).lines().map(|line| printable(line) + "\n").collect(),
+        Format::Text => shown(bucket, &view),
+        Format::Json => format!("{}\n", shown_json(bucket, &view)),
+    };
+    std::io::stdout().write_all(text.as_bytes()).context("cannot write to standard output")
+}
+
+fn shown(bucket: &Bucket, view: &View) -> String {
+    let left = |left: &i128| if *left < 0 { format!("{} owed", -left) } else { format!("{left} left") };
+    let lines = view.left.iter().enumerate();
+    let lines = lines.map(|(place, units)| format!("  {}: {}\n", view.policy.describe(place), left(units)));
+    let lines: String = lines.collect();
+    let next = match view.wait {
+        None => "never".to_owned(),
+        Some(0) => "now".to_owned(),
+        Some(wait) => format!("in {}", clock::shown_wait(wait)),
+    };
+    let (_, place) = whereabouts(bucket);
+    format!("bucket {} in {place}\n{lines}  next unit: {next}\n", name(bucket))
+}
+
+fn shown_json(bucket: &Bucket, view: &View) -> serde_json::Value {
+    let limits = view.left.iter().enumerate().map(|(place, left)| {
+        json!({
+            "limit": view.policy.describe(place),
+            "left": i64::try_from(*left).unwrap_or(i64::MAX),
+        })
+    });
+    let (kind, place) = whereabouts(bucket);
+    json!({
+        "bucket": name(bucket),
+        kind: place,
+        "limits": limits.collect::<Vec<_>>(),
+        "available": view.available,
+        "wait_ns": view.wait,
+    })
+}
+
+fn name(bucket: &Bucket) -> String {
+    match &bucket.kind {
+        Kind::File(place) => place.path.file_name().unwrap_or_default().to_string_lossy().into_owned(),
+        Kind::Server(address) => address.name().to_owned(),
+    }
+}
+
+/// Where it is, as seen from anywhere, and whether that is a path or a URL.
+fn whereabouts(bucket: &Bucket) -> (&'static str, String) {
+    match &bucket.kind {
+        Kind::File(Place { path, .. }) => {
+            let absolute = std::path::absolute(path).unwrap_or_else(|_| path.clone());
+            ("path", absolute.to_string_lossy().into_owned())
+        }
+        Kind::Server(address) => ("url", address.to_string()),
+    }
+}

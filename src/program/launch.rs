@@ -1,0 +1,154 @@
+//! Launch mode: a command for each unit.
+
+use super::args::Repeat;
+use super::exit::Exit;
+use super::input;
+use super::launch_run::LaunchRun;
+use super::lookup::{self, Missing};
+use super::outcomes::Outcomes;
+use super::progress::Progress;
+use super::report::{self, Report, Total};
+use super::say::{NoThread, say};
+use super::task::{Commands, JOBS, Launch, Units};
+use super::unit_name::UnitName;
+use super::{advice, buckets, long_wait, pipe, signal_thread, signals};
+use anyhow::{Context, Result, anyhow};
+use signal_hook::consts::SIGPIPE;
+use std::ffi::OsString;
+use std::io::{self, IsTerminal};
+use std::sync::Arc;
+use std::time::Duration;
+use throttle::flow::framing::Buffer;
+use throttle::flow::pump::PumpError;
+use throttle::flow::{Descriptor, FlowError, Source};
+use throttle::launch::{Launching, Numbers, Options};
+
+/// Enough for many units of the usual size; a longer one does not have to fit.
+pub(super) const BUFFER: usize = 192 * 1024;
+
+/// Runs the commands.
+///
+/// # Errors
+/// What failed of our own.
+pub(super) fn run(launch: &Launch) -> Result<Exit> {
+    let Launch { commands, reporting, .. } = launch;
+    hint_at_unused_units(commands, reporting.quiet);
+    let program = match find(commands) {
+        Ok(path) => path,
+        Err(missing) => return Ok(advice::refuse(&missing, "-c")),
+    };
+    let source = source(commands, reporting.quiet)?;
+    let summary = report::open_summary(reporting)?;
+    let (supply, ()) = buckets::supply(&launch.limits, Commands::check)?;
+    let policy = supply.store().policy();
+    if !reporting.quiet {
+        pipe::hint_at_idle_limit(&policy);
+    }
+    let options = Options {
+        template: commands.template.clone(),
+        program,
+        jobs: launch.jobs.unwrap_or(JOBS),
+        burst: policy.at_once(),
+        output: launch.output,
+        tag: launch.tag,
+        timeout: launch.timeout,
+        // Only there may it use the terminal; without one, a group of its own is ended as a whole.
+        in_our_group: launch.jobs == Some(1) && launch.timeout.is_none() && signals::has_terminal(),
+        ignore_sigpipe: signals::is_ignored(SIGPIPE),
+        second: second(),
+    };
+    throttle::clock::sharpen_this_thread();
+    let progress = Progress::new(reporting, commands.units.are_from_stdin(), Some(launch.output));
+    let written = launch.limits.written(&policy);
+    let outcomes = Outcomes::new(launch, &policy, &written, io::stderr().is_terminal());
+    let report = Report::new(UnitName::Command, source.total, supply, written, summary, progress);
+    let is_announced = launch.limits.bucket().is_some() && long_wait::is_announced(reporting.quiet);
+    drive(commands, source, options, report.with_outcomes(outcomes), is_announced)
+}
+
+/// Tests do not wait for real seconds: this variable, which is for them alone, says how many times shorter all waits are.
+fn second() -> Duration {
+    let divisor = std::env::var("THROTTLE_TEST_SHORTER_WAITS").ok().and_then(|divisor| divisor.parse().ok());
+    Duration::from_secs(1) / divisor.unwrap_or(1).max(1)
+}
+
+pub(super) fn hint_at_unused_units(commands: &Commands, quiet: bool) {
+    if commands.template.leaves_units_unused() && !quiet {
+        say("hint: the script does not use its unit, \"$1\"; if it should, put the script in single quotes");
+    }
+}
+
+/// Where the command is, unless its name depends on the unit.
+fn find(commands: &Commands) -> Result<Option<OsString>, Missing> {
+    match (commands.template.name(), commands.words.first()) {
+        (Some(name), _) => lookup::find(name).map(Some),
+        // "curl -sS {}": there is no such file, whatever the unit is.
+        (None, Some(word)) if advice::is_command_line(word) => Err(Missing::NotFound(word.clone())),
+        _ => Ok(None),
+    }
+}
+
+/// Where units come from, opened.
+pub(super) struct Opened {
+    pub(super) source: Box<dyn Source>,
+    /// What it is called in messages.
+    pub(super) name: String,
+    total: Option<Total>,
+}
+
+/// Opens the source of the units.
+///
+/// # Errors
+/// What cannot be opened or read, and why.
+pub(super) fn source(commands: &Commands, quiet: bool) -> Result<Opened> {
+    match &commands.units {
+        Units::Made(Repeat(last)) => {
+            let total = last.map(|last| Total::Units(last.div_ceil(commands.shape.max_args.max(1))));
+            Ok(Opened { source: Box::new(Numbers::to(*last)), name: "--repeat".to_owned(), total })
+        }
+        Units::Read(file) => {
+            let input = input::open(file.as_deref())?;
+            let remark = input.remark("units", "run (N times: --repeat N)");
+            remark.into_iter().filter(|_| !quiet).for_each(say);
+            let total = input.size.map(Total::Bytes);
+            Ok(Opened { source: Box::new(Descriptor(input.fd)), name: input.name, total })
+        }
+    }
+}
+
+fn drive(commands: &Commands, opened: Opened, options: Options, report: Report, is_announced: bool) -> Result<Exit> {
+    let shape = commands.shape;
+    signals::notice_ends().context("cannot handle signals")?;
+    let hints_at_cr = !shape.to_stdin && shape.skip_blank;
+    let (run, launcher) = LaunchRun::start(report, options, hints_at_cr).context(NoThread)?;
+    signal_thread::start(Arc::clone(&run.report), Some(Arc::clone(&run))).context("cannot handle signals")?;
+    launcher.expect_room_for_a_command().context("cannot open the files that a command needs")?;
+    let mut flow = Launching::new(opened.source, Buffer::new(commands.framing, BUFFER), shape, launcher.clone());
+    let result = long_wait::run(is_announced, &mut flow, &run.report);
+    launcher.flush();
+    if let Some(mut outcomes) = run.report.outcomes() {
+        outcomes.set_skipped(flow.skipped());
+    }
+    launcher.slots().drain();
+    launcher.flush();
+    if !launcher.slots().stop() {
+        signals::wait_for_end();
+    }
+    if let Err(error) = result {
+        run.fail();
+        run.report.close_or_say();
+        return Err(failed(error, &opened.name));
+    }
+    run.report.close()?;
+    Ok(run.exit())
+}
+
+/// Why the pump ended, with the `name` of the input.
+pub(super) fn failed(error: PumpError, name: &str) -> anyhow::Error {
+    match error {
+        PumpError::Flow(FlowError::Read(error)) => anyhow!(error).context(format!("cannot read {name}")),
+        PumpError::Flow(FlowError::Hold(error)) => anyhow!(error).context("cannot hold units for --stdin"),
+        PumpError::Store(error) => anyhow!(error),
+        error @ PumpError::Flow(_) => anyhow!(error),
+    }
+}

@@ -1,0 +1,305 @@
+//! A run of commands: what the threads beside the pump share, what they tell on the way, and how it ends.
+//!
+//! Whoever finds that everything must end (a signal, a reader that left, a command that exited 255) calls
+//! [`end`](LaunchRun::end). A thread made for it then waits for the commands and ends the program: the pump may be blocked
+//! anywhere, and is not asked.
+
+use super::exit::Exit;
+use super::report::Report;
+use super::signals;
+use super::unit_name::UnitName;
+use rustix::process::Signal;
+use std::io::{self, IsTerminal};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::{Arc, OnceLock};
+use std::thread;
+use std::time::{Duration, Instant};
+use throttle::clock::Nanos;
+use throttle::launch::{Event, Events, Job, Launcher, Options, Outcome, Screen, Told, Words, quoted};
+
+/// Why nothing is launched any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reason {
+    /// A signal came.
+    Signal,
+    /// Our reader is gone.
+    ReaderGone,
+    /// A command exited 255.
+    Stopped,
+    /// Our output cannot be written.
+    CannotPrint,
+}
+
+/// What the threads of the run share.
+#[derive(Debug)]
+pub(super) struct LaunchRun {
+    pub(super) report: Arc<Report>,
+    launcher: OnceLock<Launcher>,
+    /// The first signal that came to end us; 0: none.
+    signal: AtomicI32,
+    pub(super) in_our_group: bool,
+    /// See [`Options`].
+    second: Duration,
+    /// Whether a unit that ends in CR is worth a hint.
+    hints_at_cr: AtomicBool,
+    /// To the thread that ends the program.
+    end: Sender<Reason>,
+    /// To the thread that ends the program after everything was killed.
+    end_after_kill: Sender<()>,
+}
+
+/// Starts a thread that acts on the first message.
+fn on_message<T: Send + 'static>(
+    name: &str,
+    messages: Receiver<T>,
+    act: impl FnOnce(T) + Send + 'static,
+) -> io::Result<()> {
+    let wait = move || messages.recv().map_or((), act);
+    thread::Builder::new().name(name.to_owned()).spawn(wait).map(drop)
+}
+
+impl LaunchRun {
+    /// Starts the threads of a run, and the launcher. All threads start now: later the system may have no room for one, just
+    /// when everything is to end.
+    ///
+    /// # Errors
+    /// The system refuses a thread.
+    pub(super) fn start(report: Report, options: Options, hints_at_cr: bool) -> io::Result<(Arc<Self>, Launcher)> {
+        let ((end, reasons), (end_after_kill, kills)) = (mpsc::channel(), mpsc::channel());
+        let is_quiet = report.outcomes().is_some_and(|outcomes| outcomes.is_quiet());
+        let run = Arc::new(LaunchRun {
+            report: Arc::new(report),
+            launcher: OnceLock::new(),
+            signal: AtomicI32::new(0),
+            in_our_group: options.in_our_group,
+            second: options.second,
+            hints_at_cr: AtomicBool::new(hints_at_cr && !is_quiet),
+            end,
+            end_after_kill,
+        });
+        let ending = Arc::clone(&run);
+        on_message("ender", reasons, move |reason| {
+            // Other processes go on while we wait for the commands that run.
+            ending.report.supply().retire();
+            ending.launcher().into_iter().for_each(|launcher| launcher.slots().drain());
+            ending.flush();
+            ending.finish(reason)
+        })?;
+        let ending = Arc::clone(&run);
+        on_message("last ender", kills, move |()| {
+            ending.launcher().into_iter().for_each(|launcher| launcher.slots().drain());
+            thread::sleep(ending.second);
+            signals::die_of(ending.signal.load(Ordering::SeqCst));
+        })?;
+        let events = Events::default();
+        run.receive(events.clone())?;
+        let launcher = Launcher::new(options, Arc::new(BesideBar(Arc::clone(&run.report))), events)?;
+        // Set once, here.
+        let _ = run.launcher.set(launcher.clone());
+        Ok((run, launcher))
+    }
+
+    /// `None` before the first command.
+    pub(super) fn launcher(&self) -> Option<&Launcher> {
+        self.launcher.get()
+    }
+
+    /// Something of our own went wrong, which comes before whatever commands do.
+    pub(super) fn fail(&self) {
+        if let Some(mut outcomes) = self.report.outcomes() {
+            outcomes.fail();
+        }
+    }
+
+    pub(super) fn exit(&self) -> Exit {
+        self.report.outcomes().map_or(Exit::Success, |outcomes| outcomes.exit())
+    }
+
+    /// Launches nothing more, waits for what runs, and ends the program. Returns whether that is news.
+    fn end(&self, reason: Reason) -> bool {
+        let Some(launcher) = self.launcher().filter(|launcher| launcher.slots().stop()) else { return false };
+        if let Some(mut outcomes) = self.report.outcomes() {
+            outcomes.stop();
+        }
+        match reason {
+            Reason::Signal | Reason::Stopped => {}
+            Reason::ReaderGone => {
+                self.interrupt("the reader is gone");
+                launcher.slots().end_with(Signal::TERM);
+            }
+            Reason::CannotPrint => {
+                self.fail();
+                launcher.slots().end_with(Signal::TERM);
+            }
+        }
+        let _ = self.end.send(reason);
+        true
+    }
+
+    /// Returns when all events so far were reported.
+    pub(super) fn flush(&self) {
+        self.launcher().into_iter().for_each(Launcher::flush);
+    }
+
+    /// Takes note of a signal. Returns whether it is the first one, which is passed on; the second one kills.
+    pub(super) fn is_first_signal(self: &Arc<Self>, signal: i32) -> bool {
+        let first = self.signal.compare_exchange(0, signal, Ordering::SeqCst, Ordering::SeqCst).is_ok();
+        if first {
+            self.interrupt("interrupted");
+            self.end(Reason::Signal);
+            self.tell_what_is_waited_for();
+        }
+        first
+    }
+
+    /// Says what it waits for if commands ignore the first signal. Best effort: without a thread for it, it says nothing.
+    fn tell_what_is_waited_for(self: &Arc<Self>) {
+        let (Some(launcher), run) = (self.launcher().cloned(), Arc::clone(self)) else { return };
+        let tell = move || {
+            if !launcher.slots().drains_within(run.second) {
+                let running = launcher.slots().count();
+                let them = if running == 1 { "it" } else { "them" };
+                run.hint(|| format!("waiting for {}; again to kill {them}", UnitName::Command.count(running)));
+            }
+        };
+        let _ = thread::Builder::new().name("patience".to_owned()).spawn(tell);
+    }
+
+    /// Everything was killed. Ends the program even if nobody reads what is still to be said.
+    pub(super) fn end_without_readers(&self) {
+        let _ = self.end_after_kill.send(());
+    }
+
+    fn interrupt(&self, why: &'static str) {
+        if let Some(mut outcomes) = self.report.outcomes() {
+            outcomes.interrupt(why);
+        }
+    }
+
+    fn finish(&self, reason: Reason) -> ! {
+        self.report.close_or_say();
+        match (self.signal.load(Ordering::SeqCst), reason) {
+            (0, Reason::ReaderGone) => std::process::exit(signals::die_of_broken_pipe().code().into()),
+            (0, _) => {}
+            // Also if the run had another reason to end.
+            (signal, _) => signals::die_of(signal),
+        }
+        std::process::exit(self.exit().code().into())
+    }
+}
+
+/// Writes the output of commands beside the bar.
+#[derive(Debug)]
+struct BesideBar(Arc<Report>);
+
+impl Screen for BesideBar {
+    fn beside(&self, print: &mut dyn FnMut() -> bool) {
+        self.0.beside_bar(print);
+    }
+
+    fn shows_something(&self) -> bool {
+        self.0.has_bar()
+    }
+
+    fn trace(&self, words: Words<'_>) {
+        if self.0.outcomes().is_some_and(|outcomes| outcomes.is_traced()) {
+            self.0.aside_bytes(&quoted(words, io::stderr().is_terminal()));
+        }
+    }
+}
+
+/// Lines to be written, and a waiter to wake after that.
+type Lines = (Vec<String>, Option<Told>);
+
+impl LaunchRun {
+    /// Starts the thread that receives events, and the one that writes the lines about them. The first never blocks: a
+    /// standard error that nobody reads holds up no count and no end.
+    ///
+    /// # Errors
+    /// The system refuses a thread.
+    fn receive(self: &Arc<Self>, events: Events) -> io::Result<()> {
+        let (lines, wanted) = mpsc::channel::<Lines>();
+        let report = Arc::clone(&self.report);
+        let write = move || wanted.into_iter().for_each(|(lines, _told)| report.asides(&lines));
+        thread::Builder::new().name("writer".to_owned()).spawn(write)?;
+        let run = Arc::clone(self);
+        let receive = move || loop {
+            for (event, told) in events.receive() {
+                let said = run.take(event);
+                if !said.is_empty() || told.is_some() {
+                    let _ = lines.send((said, told));
+                }
+            }
+        };
+        thread::Builder::new().name("receiver".to_owned()).spawn(receive).map(drop)
+    }
+
+    /// Counts what has happened, ends the run if it must end, and gives the lines that tell of it.
+    fn take(&self, event: Event) -> Vec<String> {
+        let Some(mut outcomes) = self.report.outcomes() else { return Vec::new() };
+        let said = match event {
+            Event::Next { first, skipped } => {
+                outcomes.set_next(first.as_ref().map(|(number, name)| (*number, &name[..])), skipped);
+                let may_hint = outcomes.may_hint(self.report.now());
+                if may_hint { outcomes.hint(self.report.read().sink) } else { None }
+            }
+            Event::Started { job, at } => {
+                outcomes.start(&job, self.at(at));
+                self.hint_at_cr(&job)
+            }
+            Event::Ended { job, outcome, at } => {
+                let lines = outcomes.end(&job, &outcome, self.at(at));
+                drop(outcomes);
+                if matches!(outcome, Outcome::Exited(255)) {
+                    self.end(Reason::Stopped);
+                }
+                return lines;
+            }
+            Event::LeftBehind(job) => (!outcomes.is_quiet()).then(|| {
+                format!("{} left something behind that holds its output open; not waited for", outcomes.name(&job))
+            }),
+            Event::HeldUp => outcomes
+                .advises()
+                .then(|| "launching waits: too much output waits for an earlier command to end (-k)".to_owned()),
+            Event::ReaderGone | Event::CannotPrint(_) | Event::CannotHold(_) => {
+                drop(outcomes);
+                self.end_output(&event)
+            }
+            Event::Flush => None,
+        };
+        said.into_iter().collect()
+    }
+
+    /// Ends the run because output cannot be printed; says why, unless it has an end already.
+    fn end_output(&self, event: &Event) -> Option<String> {
+        let (reason, why) = match event {
+            Event::CannotPrint(error) => (Reason::CannotPrint, format!("cannot write to standard output: {error}")),
+            Event::CannotHold(error) => {
+                (Reason::CannotPrint, format!("cannot hold output until its turn (-k): {error}"))
+            }
+            _ => (Reason::ReaderGone, String::new()),
+        };
+        let is_news = self.end(reason) && reason != Reason::ReaderGone;
+        is_news.then(|| format!("{why}; ending the commands"))
+    }
+
+    /// The time on the report's clock.
+    fn at(&self, at: Instant) -> Nanos {
+        let ago = u64::try_from(at.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        self.report.now().saturating_sub(ago)
+    }
+
+    fn hint_at_cr(&self, job: &Job) -> Option<String> {
+        let hint =
+            "hint: the units end in CR, which the commands get, too; to drop it: tr -d '\\r' < FILE | throttle …";
+        let is_first = job.name().ends_with(b"\r") && self.hints_at_cr.swap(false, Ordering::SeqCst);
+        is_first.then(|| hint.to_owned())
+    }
+
+    fn hint(&self, words: impl FnOnce() -> String) {
+        if self.report.outcomes().is_some_and(|outcomes| !outcomes.is_quiet()) {
+            self.report.aside(words());
+        }
+    }
+}

@@ -1,0 +1,22 @@
+//! Messages on standard error.
+
+use std::fmt::{Display, Formatter, Result};
+use std::io::{IsTerminal, Write};
+
+/// Writes a line on standard error, in one write. On a terminal, control characters are shown escaped. If it cannot be
+/// written, there is nobody to tell.
+pub(crate) fn say(message: impl Display) {
+    let line = format!("throttle: {message}");
+    let line = if std::io::stderr().is_terminal() { throttle::launch::printable(&line) } else { line };
+    let _ = std::io::stderr().write_all(format!("{line}\n").as_bytes());
+}
+
+/// A thread that is needed from the start cannot be had.
+#[derive(Debug)]
+pub(crate) struct NoThread;
+
+impl Display for NoThread {
+    fn fmt(&self, f: &mut Formatter<'_>) -> Result {
+        f.write_str("cannot start the threads that are needed")
+    }
+}

@@ -1,0 +1,183 @@
+//! One thread waits for signals and for the next picture of the progress. The pump is not interrupted.
+//!
+//! That thread never waits for a reader of what we write: another one shows what is to be shown.
+
+use super::launch_run::LaunchRun;
+use super::report::Report;
+use super::say::NoThread;
+use super::signals;
+use anyhow::{Context, Result};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::Signal;
+use signal_hook::consts::{
+    SIGALRM, SIGCHLD, SIGCONT, SIGHUP, SIGINT, SIGPROF, SIGQUIT, SIGTERM, SIGTSTP, SIGUSR1, SIGUSR2, SIGVTALRM, SIGXCPU,
+};
+use signal_hook::flag;
+use signal_hook::iterator::backend::SignalDelivery;
+use signal_hook::iterator::exfiltrator::SignalOnly;
+use std::io;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, Sender, SyncSender};
+use std::thread;
+use std::time::{Duration, Instant};
+
+type Delivery = SignalDelivery<UnixStream, SignalOnly>;
+
+/// From now on signals are answered, and progress is shown.
+///
+/// # Errors
+/// The system refuses a handler or a thread.
+pub(crate) fn start(report: Arc<Report>, commands: Option<Arc<LaunchRun>>) -> Result<()> {
+    let mut wanted = vec![SIGINT, SIGTERM, SIGHUP, SIGUSR1];
+    // By default it would stop us alone, and leave the bar.
+    wanted.extend((commands.is_some() || report.has_bar()).then_some(SIGTSTP));
+    if commands.is_some() {
+        wanted.extend([SIGQUIT, SIGCONT]);
+        // These end programs, too.
+        wanted.extend([SIGUSR2, SIGALRM, SIGVTALRM, SIGPROF, SIGXCPU]);
+    }
+    wanted.retain(|&signal| !signals::is_ignored(signal));
+    // Without a terminal to control them, commands cannot be stopped for wanting it.
+    wanted.extend((commands.is_some() && signals::has_terminal()).then_some(SIGCHLD));
+    let (read, write) = UnixStream::pair()?;
+    let ending = Arc::new(AtomicBool::new(false));
+    let delivery = signals::held_back(&wanted, || {
+        if commands.is_none() {
+            for signal in wanted.iter().filter(|signal| ![SIGUSR1, SIGTSTP].contains(signal)) {
+                flag::register_conditional_default(*signal, Arc::clone(&ending))?;
+            }
+        }
+        Delivery::with_pipe(read, write, SignalOnly, &wanted)
+    })?;
+    let answer = move || answer(delivery, &report, commands.as_ref(), &ending);
+    thread::Builder::new().name("signals".to_owned()).spawn(answer).context(NoThread)?;
+    Ok(())
+}
+
+fn answer(mut delivery: Delivery, report: &Arc<Report>, commands: Option<&Arc<LaunchRun>>, ending: &AtomicBool) {
+    let (mut drawn, mut painter) = (Instant::now(), Painter::new(report, commands));
+    loop {
+        let every = report.tick_every();
+        wait(&delivery, every.map(|every| every.saturating_sub(drawn.elapsed())));
+        for signal in delivery.pending() {
+            match (signal, commands) {
+                (SIGUSR1, _) => painter.ask(Picture::Status),
+                (SIGTSTP, _) => suspend(commands, &mut painter),
+                (_, None) => {
+                    // A second one ends us at once.
+                    ending.store(true, Ordering::SeqCst);
+                    end_by(signal, report);
+                }
+                (_, Some(commands)) => pass_on(signal, commands),
+            }
+        }
+        // Not at each signal.
+        if every.is_some_and(|every| drawn.elapsed() >= every) {
+            drawn = Instant::now();
+            painter.ask(Picture::Progress);
+        }
+    }
+}
+
+/// What the painter shows.
+enum Picture {
+    Progress,
+    Status,
+    /// No bar. The sender is dropped when the bar is gone.
+    Nothing(Sender<()>),
+}
+
+/// Hiding the bar takes less than this.
+const HIDING: Duration = Duration::from_millis(100);
+
+/// Pictures that may wait for a slow terminal; no more are drawn meanwhile.
+const MOST_PICTURES: usize = 4;
+
+/// Draws pictures on a thread of its own, since writing may block. It starts with the first picture.
+struct Painter {
+    report: Arc<Report>,
+    commands: Option<Arc<LaunchRun>>,
+    asked: Option<SyncSender<Picture>>,
+}
+
+impl Painter {
+    fn new(report: &Arc<Report>, commands: Option<&Arc<LaunchRun>>) -> Self {
+        Painter { report: Arc::clone(report), commands: commands.cloned(), asked: None }
+    }
+
+    fn ask(&mut self, picture: Picture) {
+        if self.asked.is_none() {
+            self.asked = self.start().ok();
+        }
+        let _ = self.asked.as_ref().map(|asked| asked.try_send(picture));
+    }
+
+    fn start(&self) -> io::Result<SyncSender<Picture>> {
+        let (asked, wanted) = mpsc::sync_channel(MOST_PICTURES);
+        let (report, commands) = (Arc::clone(&self.report), self.commands.clone());
+        let paint = move || {
+            for picture in wanted {
+                match picture {
+                    Picture::Progress => report.tick(),
+                    Picture::Status => {
+                        // What has just happened may not be counted yet.
+                        if let Some(commands) = &commands {
+                            commands.flush();
+                        }
+                        report.status();
+                    }
+                    Picture::Nothing(_done) => report.hide(),
+                }
+            }
+        };
+        thread::Builder::new().name("painter".to_owned()).spawn(paint)?;
+        Ok(asked)
+    }
+}
+
+/// Returns when a signal has come, or after `at_most`.
+fn wait(delivery: &Delivery, at_most: Option<Duration>) {
+    let timeout = at_most.and_then(|limit| Timespec::try_from(limit).ok());
+    // Interrupted or not, the signals are looked at next.
+    let _ = poll(&mut [PollFd::new(delivery.get_read(), PollFlags::IN)], timeout.as_ref());
+}
+
+/// Commands have process groups of their own: what reaches us must be passed on.
+fn pass_on(signal: i32, commands: &Arc<LaunchRun>) {
+    let Some(launcher) = commands.launcher() else { return };
+    match signal {
+        SIGCONT => launcher.slots().release_stopped_starts(),
+        SIGCHLD => launcher.end_those_who_want_the_terminal(),
+        _ if !commands.is_first_signal(signal) => {
+            launcher.slots().end_with(Signal::KILL);
+            commands.end_without_readers();
+        }
+        // A command in our own group got it from the terminal already.
+        SIGINT | SIGQUIT if commands.in_our_group && signals::is_in_foreground() => launcher.slots().others_end_them(),
+        _ => launcher.slots().end_with(Signal::from_named_raw(signal).unwrap_or(Signal::TERM)),
+    }
+}
+
+/// Stops us and all commands, with no bar left behind, until we are continued.
+fn suspend(commands: Option<&Arc<LaunchRun>>, painter: &mut Painter) {
+    let launcher = commands.and_then(|commands| commands.launcher());
+    if let Some(launcher) = launcher {
+        launcher.slots().suspend();
+    }
+    let (done, hidden) = mpsc::channel();
+    painter.ask(Picture::Nothing(done));
+    // A terminal that does not read does not keep us from stopping.
+    let _ = hidden.recv_timeout(HIDING);
+    // Returns when we go on.
+    signals::die_of(SIGTSTP);
+    if let Some(launcher) = launcher {
+        launcher.slots().resume();
+    }
+}
+
+fn end_by(signal: i32, report: &Report) {
+    report.close_or_say();
+    signals::die_of(signal);
+}

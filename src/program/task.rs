@@ -1,0 +1,138 @@
+//! What is to be done, from the command line and the environment. Every mistake in them is found here: nothing is opened
+//! and nobody is asked.
+
+mod bucket;
+mod limits;
+mod stream;
+
+pub(crate) use bucket::{Bucket, Environment, Kind};
+pub(crate) use limits::{Limits, Named};
+pub(crate) use stream::{Commands, DryRun, JOBS, Launch, Pipe, Reporting, Units};
+
+use super::args::{Args, Format};
+use std::ffi::OsString;
+use std::time::Duration;
+use throttle::limits::Policy;
+use throttle::rate::Limit;
+
+/// What is to be done.
+#[derive(Clone, Debug)]
+pub(crate) enum Task {
+    Pipe(Pipe),
+    Launch(Launch),
+    DryRun(DryRun),
+    Once(Once),
+    Set(Set),
+    Show(Show),
+}
+
+/// Take one from a bucket, then become a command.
+#[derive(Clone, Debug)]
+pub(crate) struct Once {
+    pub(crate) bucket: Bucket,
+    pub(crate) named: Option<Named>,
+    pub(crate) max_wait: Option<Duration>,
+    /// None: nothing is run.
+    pub(crate) command: Vec<OsString>,
+    pub(crate) quiet: bool,
+}
+
+/// Set the limits of a bucket.
+#[derive(Clone, Debug)]
+pub(crate) struct Set {
+    pub(crate) bucket: Bucket,
+    pub(crate) policy: Policy,
+    /// Which limits name what they start with, and so start anew.
+    pub(crate) fresh: Vec<bool>,
+}
+
+/// Show a bucket.
+#[derive(Clone, Debug)]
+pub(crate) struct Show {
+    pub(crate) bucket: Bucket,
+    pub(crate) format: Format,
+}
+
+impl Task {
+    /// What `args` ask for.
+    ///
+    /// # Errors
+    /// What is wrong with them, in words that name the option and show a right spelling.
+    pub(crate) fn new(args: Args, environment: &Environment) -> Result<Self, String> {
+        let bucket = |act: &str| {
+            let bucket = Bucket::named(args.bucket.as_deref(), args.on_store_error, environment)?;
+            bucket.ok_or_else(|| format!("{act}; name it: --bucket NAME, or THROTTLE_BUCKET=NAME"))
+        };
+        match &args {
+            Args { once: true, .. } => Once::new(bucket("--once takes one from a bucket")?, args).map(Task::Once),
+            Args { set: true, .. } => Set::new(bucket("--set sets the limits of a bucket")?, &args).map(Task::Set),
+            Args { show: Some(format), .. } => {
+                Show::new(bucket("--show shows a bucket")?, *format, &args).map(Task::Show)
+            }
+            _ => {
+                let limits = Limits::of_stream(&args, environment)?;
+                match &args {
+                    Args { shell: None, command, .. } if command.is_empty() => Pipe::new(args, limits).map(Task::Pipe),
+                    Args { dry_run: true, .. } => DryRun::new(args, limits).map(Task::DryRun),
+                    _ => Launch::new(args, limits).map(Task::Launch),
+                }
+            }
+        }
+    }
+
+    pub(crate) fn bucket(&self) -> Option<&Bucket> {
+        match self {
+            Task::Pipe(Pipe { limits, .. })
+            | Task::Launch(Launch { limits, .. })
+            | Task::DryRun(DryRun { limits, .. }) => limits.bucket(),
+            Task::Once(Once { bucket, .. }) | Task::Set(Set { bucket, .. }) | Task::Show(Show { bucket, .. }) => {
+                Some(bucket)
+            }
+        }
+    }
+}
+
+impl Once {
+    fn new(bucket: Bucket, args: Args) -> Result<Self, String> {
+        let named = Named::for_bucket(&bucket, &args)?;
+        if let Some(named) = &named {
+            Once::check(&named.policy)?;
+        }
+        Ok(Once { bucket, named, max_wait: args.max_wait, command: args.command, quiet: args.quiet })
+    }
+
+    /// Whether one can be taken under these limits.
+    ///
+    /// # Errors
+    /// The limits count bytes.
+    pub(crate) fn check(policy: &Policy) -> Result<(), String> {
+        if policy.counts_bytes() {
+            return Err("--once: the limit counts bytes, and a call is a unit; write for example -r 5/s".to_owned());
+        }
+        Ok(())
+    }
+}
+
+impl Set {
+    fn new(bucket: Bucket, args: &Args) -> Result<Self, String> {
+        let named = Named::for_bucket(&bucket, args)?.ok_or("--set: to what? write for example --set -r 5000/h")?;
+        if !args.command.is_empty() {
+            return Err("--set runs nothing; leave the command out".to_owned());
+        }
+        let names_initial = |limit: &Limit| matches!(limit, Limit::Bucket { initial: Some(_), .. });
+        Ok(Set { bucket, policy: named.policy, fresh: named.written.iter().map(names_initial).collect() })
+    }
+}
+
+impl Show {
+    fn new(bucket: Bucket, format: Format, args: &Args) -> Result<Self, String> {
+        match Named::for_bucket(&bucket, args)? {
+            Some(_) => Err("--show changes nothing; leave -r out".to_owned()),
+            None if !args.command.is_empty() => Err("--show runs nothing; leave the command out".to_owned()),
+            None => Ok(Show { bucket, format }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,135 @@
+//! The bucket that the user names.
+
+use crate::program::args::OnStoreError;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+use throttle::limits::Policy;
+use throttle::store::{Address, AddressError, File, Place, Redis, StoreError};
+
+/// A bucket as the user asks for it. Nothing is opened yet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Bucket {
+    pub(crate) kind: Kind,
+    /// Whether it was not named on the command line but by `THROTTLE_BUCKET`.
+    pub(crate) is_default: bool,
+    /// Whether its server is waited for while it is away.
+    pub(crate) is_waited_for: bool,
+}
+
+/// Where it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    File(Place),
+    Server(Address),
+}
+
+/// What the environment says about buckets.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Environment {
+    /// The value of `THROTTLE_BUCKET`, unless it is empty.
+    pub(crate) bucket: Option<OsString>,
+    /// The folder of buckets that are named without a path.
+    folder: Option<PathBuf>,
+}
+
+impl Environment {
+    /// The values of `THROTTLE_BUCKET`, `XDG_STATE_HOME` and `HOME`. A relative path does not count, see the XDG Base
+    /// Directory Specification.
+    pub(crate) fn new(bucket: Option<OsString>, state: Option<OsString>, home: Option<OsString>) -> Self {
+        let absolute = |path: Option<OsString>| path.map(PathBuf::from).filter(|path| path.is_absolute());
+        let state = absolute(state).or_else(|| Some(absolute(home)?.join(".local/state")));
+        Environment {
+            bucket: bucket.filter(|word| !word.is_empty()),
+            folder: state.map(|state| state.join("throttle")),
+        }
+    }
+}
+
+impl Bucket {
+    /// The bucket that `word` names: on a server if it begins with a scheme, a path if it has a slash, otherwise a file in the
+    /// folder of buckets. `None`: the environment names it, if it does.
+    ///
+    /// # Errors
+    /// What is wrong with it, in words.
+    pub(super) fn named(
+        word: Option<&OsStr>,
+        on_store_error: Option<OnStoreError>,
+        environment: &Environment,
+    ) -> Result<Option<Self>, String> {
+        let (flag, word) = match (word, &environment.bucket) {
+            (Some(word), _) => ("--bucket", word),
+            (None, Some(word)) => ("THROTTLE_BUCKET", word.as_os_str()),
+            (None, None) => return Ok(None),
+        };
+        let kind = kind(word, environment).map_err(|error| format!("{flag} '{}': {error}", Address::redacted(word)))?;
+        let is_waited_for = on_store_error != Some(OnStoreError::Fail);
+        Ok(Some(Bucket { kind, is_default: flag != "--bucket", is_waited_for }))
+    }
+
+    /// Whether it can keep these limits. Opens nothing and asks nobody.
+    ///
+    /// # Errors
+    /// Why it cannot.
+    pub(super) fn check(&self, policy: &Policy) -> Result<(), StoreError> {
+        match &self.kind {
+            Kind::File(_) => File::check(policy).map_err(StoreError::from),
+            Kind::Server(_) => Redis::check(policy).map_err(StoreError::from),
+        }
+    }
+
+    /// What an error begins with: the variable, if that names the bucket.
+    pub(crate) fn origin(&self) -> &'static str {
+        if self.is_default { "THROTTLE_BUCKET: " } else { "" }
+    }
+}
+
+fn kind(word: &OsStr, environment: &Environment) -> Result<Kind, String> {
+    let text = word.as_bytes();
+    if Address::is_meant(text) {
+        let address = word.to_str().unwrap_or_default().parse();
+        return address.map(Kind::Server).map_err(|error: AddressError| error.to_string());
+    }
+    if text.contains(&b'/') {
+        return Ok(Kind::File(Place { path: word.into(), own_folder: false }));
+    }
+    let is_plain = text.iter().all(|byte| byte.is_ascii_alphanumeric() || b".-_".contains(byte));
+    if !is_plain || text.is_empty() || text[0] == b'.' {
+        return Err("a name is of letters, digits and .-_ and begins with no dot; a path has a slash, like ./b; \
+             a server's bucket is redis://host/NAME"
+            .to_owned());
+    }
+    let folder = environment.folder.as_ref();
+    let folder = folder.ok_or("neither XDG_STATE_HOME nor HOME says where; name a path with a slash, like /tmp/b")?;
+    Ok(Kind::File(Place { path: folder.join(word), own_folder: true }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_in_the_folder_of_buckets_and_a_path_is_itself() {
+        let environment = Environment::new(None, Some("/state".into()), None);
+        let kind = |word: &str| kind(OsStr::new(word), &environment);
+        let file = |path: &str, own_folder| Ok(Kind::File(Place { path: path.into(), own_folder }));
+        assert_eq!(kind("git-hub_2.x"), file("/state/throttle/git-hub_2.x", true));
+        assert_eq!(kind("./b"), file("./b", false));
+        assert_eq!(kind("/tmp/my bucket"), file("/tmp/my bucket", false));
+        for wrong in ["", ".", "..", ".b", "a b", "a:b", "ü"] {
+            assert!(kind(wrong).is_err(), "{wrong}");
+        }
+        assert!(super::kind(OsStr::new("b"), &Environment::default()).unwrap_err().contains("HOME"));
+    }
+
+    #[test]
+    fn the_folder_of_buckets_is_in_the_folder_of_state() {
+        let folder = |state: Option<&str>, home: Option<&str>| {
+            Environment::new(None, state.map(Into::into), home.map(Into::into)).folder
+        };
+        assert_eq!(folder(Some("/s"), Some("/h")), Some("/s/throttle".into()));
+        assert_eq!(folder(Some("relative"), Some("/h")), Some("/h/.local/state/throttle".into()));
+        assert_eq!(folder(None, Some("/h")), Some("/h/.local/state/throttle".into()));
+        assert_eq!(folder(None, None), None);
+    }
+}

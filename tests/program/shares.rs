@@ -1,0 +1,90 @@
+//! What each of several streams gets of one bucket, on both stores.
+
+use crate::common::{Lines, Running, feed, text, throttle};
+use crate::support::redis::Redis;
+use rustix::process::Signal;
+use std::io::Write;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Runs `test` with the name of a bucket in a file, and with one on a server if there is one.
+fn on_both_stores(limit: &str, test: impl Fn(&str)) {
+    let folder = tempfile::tempdir().unwrap();
+    let redis = Redis::start(&[]);
+    let file = folder.path().join("b").to_str().unwrap().to_owned();
+    for bucket in std::iter::once(file).chain(redis.iter().map(|redis| redis.bucket("b"))) {
+        assert!(feed(with(&bucket, &["--set", "-r", limit]), b"").status.success());
+        test(&bucket);
+    }
+}
+
+fn with(bucket: &str, args: &[&str]) -> std::process::Command {
+    throttle(&[&["-q", "--bucket", bucket], args].concat())
+}
+
+/// A pipe with endless input, and when its lines came.
+fn pipe(bucket: &str) -> (Running, Lines) {
+    let mut running = Running::start(with(bucket, &[]));
+    let (mut stdin, lines) = (running.stdin(), Lines::of(running.stdout()));
+    thread::spawn(move || while stdin.write_all(&b"line\n".repeat(1000)).is_ok() {});
+    (running, lines)
+}
+
+/// How many lines each of `pipes` passes in `time`; `meanwhile` is done after half of it.
+fn counts(bucket: &str, pipes: usize, time: Duration, meanwhile: impl FnOnce()) -> Vec<usize> {
+    let begun = Instant::now();
+    let mut all: Vec<_> = (0..pipes).map(|_| pipe(bucket)).collect();
+    thread::sleep(time / 2);
+    meanwhile();
+    thread::sleep(time.saturating_sub(begun.elapsed()));
+    for (pipe, _) in &mut all {
+        pipe.signal(Signal::KILL);
+        pipe.end();
+    }
+    all.into_iter().map(|(_, lines)| lines.times().iter().filter(|at| **at - begun < time).count()).collect()
+}
+
+/// The one that asked first after the window had opened used to get most of it. A newcomer waits for one period.
+#[test]
+fn pipes_share_a_window_and_a_newcomer_waits_for_one_period() {
+    on_both_stores("40/500ms,window,slack=0", |bucket| {
+        let waits = || {
+            let shown = feed(with(bucket, &["--show", "json"]), b"").stdout;
+            let shown: serde_json::Value = serde_json::from_slice(&shown).unwrap();
+            let wait = shown["wait_ns"].as_u64().unwrap();
+            assert!(wait <= 500_000_000, "{bucket}: a newcomer waits {wait} ns");
+        };
+        let counts = counts(bucket, 4, Duration::from_secs(4), waits);
+        // Eight windows.
+        let (sum, fair) = (counts.iter().sum::<usize>(), 320 / 4);
+        assert!(sum >= 280, "{bucket}: {counts:?} of 320 used");
+        assert!(counts.iter().all(|count| (fair * 7 / 10..=fair * 13 / 10).contains(count)), "{bucket}: {counts:?}");
+    });
+}
+
+/// What was leased for commands that could not start yet was lost.
+#[test]
+fn launches_with_many_slots_use_a_shared_window() {
+    on_both_stores("50/s,window,slack=0", |bucket| {
+        let begun = Instant::now();
+        let launches: Vec<_> = (0..4).map(|_| Running::start(with(bucket, &["-j", "64", "true"]))).collect();
+        for mut launch in launches {
+            launch.write(&b"x\n".repeat(50));
+            let output = launch.finish();
+            assert!(output.status.success(), "{}", text(&output.stderr));
+        }
+        // Fifty at once, then fifty a second: three seconds, and the time to start and end.
+        let took = begun.elapsed();
+        assert!(took >= Duration::from_millis(2990), "{bucket}: {took:?}");
+        assert!(took <= Duration::from_millis(4500), "{bucket}: {took:?}");
+    });
+}
+
+/// A stream alone takes what conforms at once, and loses no room later.
+#[test]
+fn a_pipe_alone_uses_a_shared_window() {
+    on_both_stores("100/500ms,window,slack=0", |bucket| {
+        let counts = counts(bucket, 1, Duration::from_millis(2450), || ());
+        assert!((480..=500).contains(&counts[0]), "{bucket}: {counts:?} of 500");
+    });
+}
