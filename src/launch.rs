@@ -34,5 +34,5 @@ pub use options::{Options, Output};
 pub use output::Screen;
 pub use showing::Showing;
 pub use slots::Slots;
-pub use template::{Place, Reading, Template, TemplateError, Words, printable, quote, quoted, steers_terminal};
+pub use template::{Place, Reading, Template, TemplateError, Unused, Words, printable, quote, quoted, steers_terminal};
 pub use units::{Units, room_for_words};

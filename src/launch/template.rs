@@ -16,8 +16,18 @@ pub struct Template {
     words: Vec<Word>,
     /// Whether the units come behind the words.
     append: bool,
-    /// Whether the units are arguments of a script that does not use them.
-    is_unused: bool,
+    unused: Unused,
+}
+
+/// Which of the units a shell's script gets as arguments and does not use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unused {
+    /// It uses them, or they are no arguments of a script.
+    None,
+    /// As after `-c "echo $1"`, in which the calling shell has replaced the `$1`.
+    All,
+    /// It gets several, and uses only `$1`.
+    AllButFirst,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -108,7 +118,7 @@ impl Template {
             refuse_parallel_forms(words)?;
             refuse_unit_as_code(words, reading.max_args)?;
         }
-        let is_unused = leaves_unit_unused(words, replace, reading)?;
+        let unused = unused_units(words, replace, reading)?;
         let words: Vec<Word> = words.iter().map(|word| Word::new(word, replace)).collect();
         let around = words.iter().find_map(|word| match word {
             Word::Pieces(pieces) if pieces.len() > 1 => {
@@ -122,7 +132,7 @@ impl Template {
             (_, Place::StandardInput, _) if replaces => Err(TemplateError::NothingToReplace { flag: "--stdin" }),
             (_, _, 0) if replaces => Err(TemplateError::NothingToReplace { flag: "-n 0" }),
             (Some(word), _, max_args @ 2..) => Err(TemplateError::InsideWordOfMany { word, max_args }),
-            _ => Ok(Template { words, append, is_unused }),
+            _ => Ok(Template { words, append, unused }),
         }
     }
 
@@ -140,15 +150,15 @@ impl Template {
         }
         let words = [OsStr::new("sh"), OsStr::new("-c"), script, OsStr::new("throttle -c")];
         let words = words.map(|word| Word::Pieces(vec![word.to_owned()])).to_vec();
-        let is_unused = reading.place == Place::Arguments && reading.max_args > 0 && is_unused_in(&text);
-        Ok(Template { words, append: has_unit, is_unused })
+        let is_given = reading.place == Place::Arguments && reading.max_args > 0;
+        let unused = if is_given { unused_in(&text, reading.max_args) } else { Unused::None };
+        Ok(Template { words, append: has_unit, unused })
     }
 
-    /// Whether the units are arguments of a shell's script that uses none of its arguments, as after
-    /// `-c "echo $1"`, in which the calling shell has replaced the `$1`.
+    /// Which units the command's script does not use.
     #[must_use]
-    pub fn leaves_units_unused(&self) -> bool {
-        self.is_unused
+    pub fn unused_units(&self) -> Unused {
+        self.unused
     }
 
     /// The command's name, if it does not depend on the unit.
@@ -274,30 +284,35 @@ fn quoted_text(text: &str) -> String {
     String::from_utf8_lossy(&quote(text.as_bytes(), false)).into_owned()
 }
 
-/// Whether a shell's script gets the units as arguments and uses none of them.
+/// Which units a shell's script gets as arguments and does not use.
 ///
 /// # Errors
 /// [`TemplateError::UnitAsName`] if it uses its arguments, but the unit is not one of them.
-fn leaves_unit_unused(words: &[OsString], marker: &OsStr, reading: &Reading) -> Result<bool, TemplateError> {
-    let Some(Script { text, shell, arguments, .. }) = Script::in_words(words) else { return Ok(false) };
+fn unused_units(words: &[OsString], marker: &OsStr, reading: &Reading) -> Result<Unused, TemplateError> {
+    let Some(Script { text, shell, arguments, .. }) = Script::in_words(words) else { return Ok(Unused::None) };
     let has_marker = |word: &OsString| memchr::memmem::find(word.as_bytes(), marker.as_bytes()).is_some();
     let is_appended = !words.iter().any(has_marker) && reading.place == Place::Arguments && reading.max_args > 0;
     let place = if is_appended { Some(arguments.len()) } else { arguments.iter().position(has_marker) };
     let text = text.to_string_lossy();
     match place {
-        None => Ok(false),
-        Some(0) if uses_name(&text) => Ok(false),
+        None => Ok(Unused::None),
+        Some(0) if uses_name(&text) => Ok(Unused::None),
         Some(0) if uses_arguments(&text) => {
             let spelling = format!("{shell} -c {} {shell} {}", quoted_text(&text), marker.to_string_lossy());
             Err(TemplateError::UnitAsName { spelling })
         }
-        Some(_) => Ok(is_unused_in(&text)),
+        Some(_) => Ok(unused_in(&text, reading.max_args)),
     }
 }
 
 /// Other uses of the unit count, too.
-fn is_unused_in(script: &str) -> bool {
-    !uses_arguments(script) && !uses_name(script) && !script.contains("THROTTLE_S")
+fn unused_in(script: &str, max_args: u64) -> Unused {
+    let uses_others = || uses_arguments(&script.replace("$1", "").replace("${1", "${_"));
+    match uses_arguments(script) {
+        true if max_args > 1 && !uses_others() => Unused::AllButFirst,
+        false if !uses_name(script) && !script.contains("THROTTLE_S") => Unused::All,
+        _ => Unused::None,
+    }
 }
 
 /// A command as one would type it.

@@ -7,10 +7,10 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// Commands of shells that no program can stand for, or that would change nothing here.
-const BUILTINS: [&str; 16] = [
-    ".", "alias", "cd", "eval", "exec", "export", "let", "local", "read", "set", "shift", "source", "trap", "ulimit",
-    "umask", "unset",
+/// Words of shells that no program can stand for, or that would change nothing here.
+const BUILTINS: [&str; 22] = [
+    "[[", "case", "for", "if", "until", "while", ".", "alias", "cd", "eval", "exec", "export", "let", "local", "read",
+    "set", "shift", "source", "trap", "ulimit", "umask", "unset",
 ];
 
 /// Says why a command will not run, and what to write instead. `dash_c` is how a script is run: `-c`, or `sh -c`.

@@ -33,8 +33,12 @@ pub(crate) enum Refused {
 /// # Errors
 /// What to show instead of running it.
 pub(crate) fn parse(words: &[OsString]) -> Result<Args, Refused> {
-    let mistake =
-        |message: String| Refused::Mistake(redacted(&message, words), mistakes::is_own_option(words, "--once"));
+    let mistake = |message: String| {
+        Refused::Mistake(
+            redacted(&mistakes::long_with_one_dash(words).unwrap_or(message), words),
+            mistakes::is_own_option(words, "--once"),
+        )
+    };
     let mut command = foreign_flags::with_foreign_flags(definition::command());
     let matches = command.try_get_matches_from_mut(words).map_err(|error| {
         if error.use_stderr() { mistake(mistakes::words(&error, words)) } else { Refused::Answer(error) }
@@ -54,6 +58,7 @@ fn refuse_as_command(args: &Args, words: &[OsString]) -> Option<String> {
     match &args.summary {
         // GNU parallel's `:::` begins units, not arguments of the command.
         _ if args.command.iter().any(|word| word == ":::") => Some(foreign_flags::PARALLEL_ARGUMENTS.to_owned()),
+        _ if args.command.iter().any(|word| word == "::::") => Some(foreign_flags::PARALLEL_FILES.to_owned()),
         Some(Summary { format: Format::Text, file: None }) if first == "json" || first == "text" => {
             Some(format!("--summary takes its format after an equals sign; write --summary={}", first.display()))
         }

@@ -21,7 +21,7 @@ use std::time::Duration;
 use throttle::flow::framing::Buffer;
 use throttle::flow::pump::PumpError;
 use throttle::flow::{Descriptor, FlowError, Source};
-use throttle::launch::{Launching, Numbers, Options};
+use throttle::launch::{Launching, Numbers, Options, Unused};
 
 /// Enough for many units of the usual size; a longer one does not have to fit.
 pub(super) const BUFFER: usize = 192 * 1024;
@@ -73,8 +73,13 @@ fn second() -> Duration {
 }
 
 pub(super) fn hint_at_unused_units(commands: &Commands, quiet: bool) {
-    if commands.template.leaves_units_unused() && !quiet {
-        say("hint: the script does not use its unit, \"$1\"; if it should, put the script in single quotes");
+    match commands.template.unused_units() {
+        _ if quiet => {}
+        Unused::None => {}
+        Unused::All => {
+            say("hint: the script does not use its unit, \"$1\"; if it should, put the script in single quotes");
+        }
+        Unused::AllButFirst => say("hint: of its units the script uses only the first, \"$1\"; all of them are \"$@\""),
     }
 }
 

@@ -184,7 +184,7 @@ impl Loose {
         let every = parsed(one.over(self.number, time, ""))?;
         let every = format!("for one every {}{} write {every}", self.number, self.letters);
         match each.filter(|_| time.name != "ms") {
-            Some(each) => Some(format!("for {} in a time write {each}; {every}", self.number)),
+            Some(each) => Some(format!("for {} per {} write {each}; {every}", self.number, time.name)),
             None => Some(every),
         }
     }

@@ -89,7 +89,7 @@ fn each_mistake_has_its_own_message() {
         ("5/", "'5/' has no unit of time after the slash; write for example 5/s or 5/min"),
         ("5/15", "'5/15': after the slash a unit of time is missing; write 5/15s, 5/15min or 5/15h"),
         (".5/s", "'.5/s' is not a number with digits on both sides of the point; write 0.5/s"),
-        ("2s", "'2s': no unit 's' for a count; for 2 in a time write 2/s; for one every 2s write 1/2s"),
+        ("2s", "'2s': no unit 's' for a count; for 2 per s write 2/s; for one every 2s write 1/2s"),
         (
             "99999999999999999999/s",
             "'99999999999999999999/s' is more than 2^64-1 units, the most there can be; for no limit write unlimited",

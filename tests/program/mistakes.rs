@@ -86,7 +86,7 @@ fn a_value_that_is_none_of_an_option_is_answered_without_the_words_of_the_parser
         (&["-r", "5/s", "-j", "-1"][..], "--jobs '-1': write a number of commands, like -j 8, or -j 0 for no cap"),
         (&["-r", "5/s", "-j", "x"], "--jobs 'x': write a number of commands, like -j 8, or -j 0 for no cap"),
         (&["-r", "5/s", "--attempts", "3"], "there is no option '--attempts'; throttle --help lists them all"),
-        (&["-r", "5/s", "--bar", "x"], "--bar is not an option here: a bar is shown on a terminal anyway"),
+        (&["-r", "5/s", "--bar", "x"], "--bar is not an option here: a bar is shown on a terminal anyway, unless"),
         (&["--no-run-if-empty"], "--no-run-if-empty is not an option here: leave it out"),
     ] {
         let said = refused(args);
@@ -162,10 +162,78 @@ fn a_limit_in_the_place_of_the_command_is_answered_with_the_command_line_that_wa
 #[test]
 fn an_option_is_suggested_only_for_a_slip_of_the_finger() {
     assert!(refused(&["-r", "5/s", "--jbos", "4"]).contains("did you mean --jobs?"));
+    assert!(!refused(&["--list"]).contains("--limit"), "that is another tool's");
     for (args, wrong) in [(["--attempts", "3"], "--rate"), (["--bar", "x"], "as a value"), (["-j", "-1"], "unexpected")]
     {
         let said = refused(&args);
         assert!(!said.contains(wrong), "{args:?}: {said}");
+    }
+}
+
+#[test]
+fn a_long_option_with_one_dash_is_answered_with_two() {
+    for args in
+        [&["-rate", "5/s"][..], &["-q", "-rate", "5/s"], &["-r", "5/s", "-jobs", "4", "true"], &["-timeout", "4"]]
+    {
+        let option = args.iter().find(|word| word.len() > 2 && word.starts_with('-')).unwrap();
+        assert!(refused(args).contains(&format!("{option}: a long option begins with two dashes; write -{option}")));
+    }
+    assert!(refused(&["-r", "5/x", "true", "-null"]).contains("5/x"), "that is the command's");
+}
+
+#[test]
+fn a_script_beside_once_is_answered_with_the_shell_that_runs_it() {
+    let output = feed(throttle(&["--bucket", "./b", "--once", "-c", "echo hi"]), b"");
+    let said = text(&output.stderr);
+    assert_eq!(
+        (output.status.code(), said.as_str()),
+        (Some(125), "throttle: --once cannot be used with --shell; write --once sh -c SCRIPT\n")
+    );
+}
+
+#[test]
+fn a_keyword_of_the_shell_in_the_place_of_the_command_is_called_one() {
+    for word in ["while", "for", "if", "[["] {
+        let (code, _, said) = launched(folder_with(&[]).path(), &format!("exec \"$0\" -r 1k/s '{word}' x"));
+        let told = format!("it is built into the shell; write -c '{word} …'");
+        assert!(code == Some(127) && said.contains(&told), "{word}: {said}");
+    }
+}
+
+#[test]
+fn what_gnu_parallel_calls_otherwise_is_answered_with_our_spelling() {
+    for (args, words) in [
+        (&["--joblog", "x"][..], "--summary=json:FILE"),
+        (&["--halt", "now,fail=1"], "exits 255"),
+        (&["--retries", "3"], "-c 'COMMAND \"$1\" || COMMAND \"$1\"'"),
+        (&["--colsep", ","], "-c 'echo \"${1%%,*}\" \"${1#*,}\"'"),
+        (&["--pipe", "wc"], "--stdin"),
+        (&["-r", "5/s", "echo", "::::", "x"], "throttle -r 5/s COMMAND < FILE"),
+    ] {
+        let said = refused(args);
+        assert!(said.contains("is not an option here") && said.contains(words), "{args:?}: {said}");
+    }
+}
+
+#[test]
+fn a_script_that_drops_all_units_but_the_first_gets_a_hint() {
+    let hint = "throttle: hint: of its units the script uses only the first, \"$1\"; all of them are \"$@\"";
+    for (words, has_hint) in [
+        ("-n 2 -c 'echo \"$1\"'", true),
+        ("-n 2 -c 'echo ${1%x}'", true),
+        ("-n 2 sh -c 'echo \"$1\"' _", true),
+        ("-q -n 2 -c 'echo \"$1\"'", false),
+        ("-n 2 -c 'echo \"$1\" \"$2\"'", false),
+        ("-n 2 -c 'echo ${1:-$2}'", false),
+        ("-n 2 -c 'echo $1 $#'", false),
+        ("-n 2 -c 'echo $1; shift; echo $1'", false),
+        ("-n 2 -c 'for x do echo $x $1; done'", false),
+        ("-n 2 -c 'echo \"$@\"'", false),
+        ("-n 2 --stdin -c 'cat # $1'", false),
+        ("-c 'echo \"$1\"'", false),
+    ] {
+        let (code, _, said) = launched(folder_with(&[]).path(), &format!("exec \"$0\" -r 1k/s {words}"));
+        assert_eq!((code, said.matches(hint).count()), (Some(0), usize::from(has_hint)), "{words}: {said}");
     }
 }
 

@@ -86,10 +86,11 @@ fn a_script_in_which_braces_would_stay_is_refused() {
 fn a_script_that_does_not_use_the_unit_is_noticed() {
     let unused = |text: &[&str], place| {
         let words: Vec<OsString> = text.iter().map(OsString::from).collect();
-        Template::new(&words, &reading(1, place)).map(|template| template.leaves_units_unused())
+        Template::new(&words, &reading(1, place)).map(|template| template.unused_units() == Unused::All)
     };
-    let script =
-        |text: &str, place| Template::shell(OsStr::new(text), &reading(1, place)).unwrap().leaves_units_unused();
+    let script = |text: &str, place| {
+        Template::shell(OsStr::new(text), &reading(1, place)).unwrap().unused_units() == Unused::All
+    };
     assert!(script("echo ", Place::Arguments) && unused(&["bash", "-c", "echo ", "x"], Place::Arguments).unwrap());
     assert!(unused(&["bash", "-c", "echo ", "{}"], Place::Arguments).unwrap());
     assert!(!script("echo", Place::Nowhere) && !script("cat", Place::StandardInput));

@@ -6,7 +6,7 @@ use std::ffi::{OsStr, OsString};
 use throttle::rate::{Limit, ParseError, Rate};
 
 /// Options of other tools, and what to write here.
-const FOREIGN: [(&str, &str); 24] = [
+const FOREIGN: [(&str, &str); 30] = [
     ("-L", "a rate is -r 10MB/s or -r 10M/s, N lines for each command -n N"),
     ("--max-lines", "N lines for each command are -n N"),
     ("-l", "lines are what is counted unless told otherwise; N for each command is -n N"),
@@ -27,14 +27,26 @@ const FOREIGN: [(&str, &str); 24] = [
     ("--bwlimit", "write --rate, or -r: -r 10MB/s"),
     ("--limit", "write --rate, or -r: -r 5/s"),
     ("--line-mode", "lines are what is counted unless told otherwise: -r 1000/s"),
-    ("--bar", "a bar is shown on a terminal anyway; elsewhere write --progress=always"),
-    ("--eta", "the time left is shown on a terminal anyway; elsewhere write --progress=always"),
+    ("--bar", "a bar is shown on a terminal anyway, unless the output goes to a pipe; there write --progress=always"),
+    ("--eta", "the bar shows the time left; where there is no bar write --progress=always"),
     ("--ordered", "output in the order of the input is -k"),
+    ("--joblog", "numbers for a script are --summary=json:FILE; failed units are named on standard error"),
+    ("--halt", "a command that exits 255 stops the run"),
+    (
+        "--retries",
+        "a script can try again: -c 'COMMAND \"$1\" || COMMAND \"$1\"'; the rate does not count the second try",
+    ),
+    ("--colsep", "a script can split the unit: -c 'echo \"${1%%,*}\" \"${1#*,}\"'"),
+    ("--pipe", "units go to a command's standard input with --stdin, N for each command with -n N"),
+    ("--spreadstdin", "units go to a command's standard input with --stdin, N for each command with -n N"),
     ("--shell-quote", "a unit is one argument, whatever is in it; leave it out"),
 ];
 
 pub(super) const PARALLEL_ARGUMENTS: &str = "::: is not an option here: \
     pass units on standard input, one a line: printf '%s\\n' A B | throttle -r 5/s COMMAND";
+
+pub(super) const PARALLEL_FILES: &str =
+    ":::: is not an option here: to read units from a file write throttle -r 5/s COMMAND < FILE";
 
 pub(super) const RATE_TAKES_A_LIMIT: &str = "-r takes a limit, like -r 5/s \
     (xargs' -r, --no-run-if-empty, is not needed: empty input does nothing)";

@@ -65,6 +65,9 @@ fn conflict(error: &Error, flag: &str, args: &[OsString]) -> String {
     match (flag, other) {
         _ if begins_units => foreign_flags::PARALLEL_ARGUMENTS.to_owned(),
         _ if flag == other || other.is_empty() => format!("{flag} stands twice; write it once"),
+        ("--once", "--shell") | ("--shell", "--once") => {
+            "--once cannot be used with --shell; write --once sh -c SCRIPT".to_owned()
+        }
         ("COMMAND", script) | (script, "COMMAND") => {
             format!("{script} cannot be used with a command; the script is one word in single quotes: -c 'echo \"$1\"'")
         }
@@ -72,11 +75,20 @@ fn conflict(error: &Error, flag: &str, args: &[OsString]) -> String {
     }
 }
 
+/// What to say of `-rate`, whose letters clap reads as options of their own or as a value.
+pub(super) fn long_with_one_dash(args: &[OsString]) -> Option<String> {
+    let definition = command();
+    let mut options = definition.get_arguments().filter_map(|arg| Some(format!("-{}", arg.get_long()?)));
+    let option = options.find(|option| is_own_option(args, option))?;
+    Some(format!("{option}: a long option begins with two dashes; write -{option}"))
+}
+
 /// Of what clap finds similar, only what may be a typing mistake is suggested.
 fn unknown(error: &Error, flag: &str) -> String {
     let is_slip = |known: &&String| {
         let (known, typed) = (known.trim_start_matches('-'), flag.trim_start_matches('-'));
-        known.chars().next() == typed.chars().next() && known.len().abs_diff(typed.len()) <= 2
+        let is_ours = command().get_arguments().any(|arg| arg.get_long() == Some(known));
+        is_ours && known.chars().next() == typed.chars().next() && known.len().abs_diff(typed.len()) <= 2
     };
     if flag.strip_prefix('-').is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit())) {
         return format!("'{flag}' is negative; write a number or a time without the minus");

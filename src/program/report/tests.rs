@@ -75,19 +75,19 @@ fn every_field_of_the_summary_is_what_one_works_out_by_hand() {
             "lateness_p99_ns": 0,
             "limits": [
                 {"limit": "10/s,burst=2", "waited_ns": 190 * MS},
-                {"limit": "1000/h,window", "waited_ns": 0},
+                {"limit": "1000/h,window,slack=250ms", "waited_ns": 0},
             ],
         })
     );
     assert_eq!(
         report.summary_text(&report.read()),
         "throttle: 4 lines, 8 B in 505 ms, 7.92/s\n  \
-         waited 190 ms for 10/s,burst=2, 0 s for 1000/h,window, 300 ms for input, 15 ms for the reader; \
+         waited 190 ms for 10/s,burst=2, 0 s for 1000/h,window,slack=250ms, 300 ms for input, 15 ms for the reader; \
          late by 0 s (median), 0 s (p99)\n"
     );
 }
 
-/// With 3 in a minute, the fourth waits for the window from 0 s to 60 s, not for the bucket.
+/// With 3 in a minute and slack of 250 ms, the fourth waits for the window from 0 s to 60.25 s, not for the bucket.
 #[test]
 fn the_limit_that_bound_is_the_one_that_is_charged_with_the_wait() {
     let (clock, report) = report(&["-r", "1/s", "-b", "5", "-r", "3/min"]);
@@ -95,7 +95,7 @@ fn the_limit_that_bound_is_the_one_that_is_charged_with_the_wait() {
     let buffer = Buffer::new(Framing::EndedBy(b'\n'), 100);
     let mut flow = Copying::new(input, Slow(clock, 0), buffer, report.meter());
     pump::run(&mut flow, report.supply(), report.meter()).unwrap();
-    assert_eq!(report.read().limits, [0, 60 * SECOND]);
+    assert_eq!(report.read().limits, [0, 60 * SECOND + SECOND / 4]);
 }
 
 #[test]
