@@ -2,15 +2,16 @@
 
 use super::args::Format;
 use super::say::say;
-use super::task::{Bucket, Kind, Limits, Named, Set, Show, Task};
+use super::task::{Bucket, Kind, Limits, Named, Once, Set, Show, Task};
 use anyhow::{Context, Result, anyhow};
 use serde_json::json;
 use std::fmt::Display;
 use std::io::{IsTerminal, Write};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use throttle::clock::{self, Nanos, SystemClock};
 use throttle::launch::printable;
-use throttle::limits::Policy;
+use throttle::limits::{Grant, Policy};
 use throttle::store::{
     File, FileError, Machine, Memory, Patience, Place, Redis, RedisError, Store, StoreError, Supply, Trouble, View,
 };
@@ -48,10 +49,41 @@ pub(super) fn open(
     max_wait: Option<Duration>,
 ) -> Result<Box<AnyBucket>, StoreError> {
     let opened = open_with(bucket, named.map(|named| &named.policy), max_wait)?;
-    if let Some(named) = named {
-        opened.agrees_with(&named.written, named.burst)?;
-    }
+    agree(named, &*opened)?;
     Ok(opened)
+}
+
+fn agree(named: Option<&Named>, opened: &AnyBucket) -> Result<(), StoreError> {
+    named.map_or(Ok(()), |named| opened.agrees_with(&named.written, named.burst))
+}
+
+/// One from the bucket, when it was asked for, and the bucket. A server is asked once, unless the bucket keeps other
+/// limits than those that were named.
+pub(super) fn take_one(once: &Once) -> Result<(Grant, Nanos, Arc<AnyBucket>)> {
+    let Once { bucket, named, max_wait, .. } = once;
+    let (named, max_wait) = (named.as_ref(), *max_wait);
+    let opened: Arc<AnyBucket> = match &bucket.kind {
+        Kind::File(_) => Arc::from(open(bucket, named, max_wait)?),
+        Kind::Server(address) => {
+            let policy = named.map(|named| &named.policy);
+            Arc::new(Redis::unasked(address.clone(), policy, patience(bucket, max_wait))?)
+        }
+    };
+    let longest = max_wait.map(|time| Nanos::try_from(time.as_nanos()).unwrap_or(Nanos::MAX));
+    let take = || opened.take(1, longest.map_or(Nanos::MAX, |wait| opened.clock().now().saturating_add(wait)));
+    let taken = match take() {
+        Err(StoreError::Redis(RedisError::OtherLimits(_))) => {
+            agree(named, &*opened)?;
+            take()
+        }
+        taken => taken,
+    };
+    let (grant, asked) = taken?;
+    if let Err(error) = check_kept(Some(bucket), &*opened, Once::check) {
+        opened.give_back(&grant)?;
+        return Err(error);
+    }
+    Ok((grant, asked, opened))
 }
 
 fn open_with(

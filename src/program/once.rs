@@ -16,7 +16,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
-use throttle::clock::{Nanos, sharpen_this_thread, with_usual_slack};
+use throttle::clock::{sharpen_this_thread, with_usual_slack};
 use throttle::launch::IGNORING_SIGPIPE;
 use throttle::limits::{Grant, Refusal};
 use throttle::store::{StoreError, wait_for};
@@ -32,7 +32,7 @@ pub(super) fn run(once: &Once, explain: impl FnOnce(&StoreError) -> String) -> R
         Some(Ok(path)) => Some(path),
         None => None,
     };
-    let (grant, asked, store) = match take(once) {
+    let (grant, asked, store) = match buckets::take_one(once) {
         Ok(taken) => taken,
         Err(error) => match error.downcast_ref() {
             Some(refused) if is_too_long(once, refused) => {
@@ -53,16 +53,6 @@ pub(super) fn run(once: &Once, explain: impl FnOnce(&StoreError) -> String) -> R
         say(error);
     }
     Ok(exit)
-}
-
-/// One from the bucket, when it was asked for, and the bucket.
-fn take(once: &Once) -> Result<(Grant, Nanos, Arc<AnyBucket>)> {
-    let store: Arc<AnyBucket> = Arc::from(buckets::open(&once.bucket, once.named.as_ref(), once.max_wait)?);
-    buckets::check_kept(Some(&once.bucket), &*store, Once::check)?;
-    let max_wait = once.max_wait.map(|time| Nanos::try_from(time.as_nanos()).unwrap_or(Nanos::MAX));
-    let latest = max_wait.map_or(Nanos::MAX, |wait| store.clock().now().saturating_add(wait));
-    let (grant, asked) = store.take(1, latest)?;
-    Ok((grant, asked, store))
 }
 
 /// Whether it fails only because it takes longer than allowed: the limit, or the server.

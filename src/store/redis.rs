@@ -19,6 +19,7 @@ mod link;
 mod patience;
 mod round_trip;
 mod terms;
+mod wire;
 
 pub use address::{Address, AddressError};
 use clock::ServerClock;
@@ -33,6 +34,9 @@ const SPAN: Nanos = 10 * MILLISECOND;
 
 /// The most time that a lease covers, even if the network is slow.
 const LONGEST_SPAN: Nanos = SECOND;
+
+/// Longer waits hold no connection, so that any number of processes can wait.
+const LONGEST_HELD: Nanos = 5 * SECOND;
 
 /// Microseconds are what the server counts in.
 const MICROSECOND: Nanos = 1_000;
@@ -83,7 +87,16 @@ impl Redis {
     /// # Errors
     /// [`RedisError`] says what is wrong. If the server is away, it is returned only after `patience` is over.
     pub fn open(address: Address, policy: Option<&Policy>, patience: Patience) -> Result<Self, StoreError> {
-        Redis::open_on(address, policy, patience, ServerClock::new())
+        Redis::unasked(address, policy, patience)?.looked_at()
+    }
+
+    /// Like [`open`](Self::open), but asks the server nothing: to take from the bucket in a single round trip. The first
+    /// take fails with [`RedisError::OtherLimits`] if the bucket keeps others than `policy`.
+    ///
+    /// # Errors
+    /// [`RedisError`]
+    pub fn unasked(address: Address, policy: Option<&Policy>, patience: Patience) -> Result<Self, StoreError> {
+        Redis::new(address, policy, patience, ServerClock::new())
     }
 
     /// Like [`open`](Self::open), but `clock` replaces the server's clock, rounded down to microseconds: for tests.
@@ -91,10 +104,10 @@ impl Redis {
     /// # Errors
     /// As [`open`](Self::open).
     pub fn open_on_fake(address: Address, policy: Option<&Policy>, clock: FakeClock) -> Result<Self, StoreError> {
-        Redis::open_on(address, policy, Patience::none(), ServerClock::Shared(clock))
+        Redis::new(address, policy, Patience::none(), ServerClock::Shared(clock))?.looked_at()
     }
 
-    fn open_on(
+    fn new(
         address: Address,
         policy: Option<&Policy>,
         patience: Patience,
@@ -103,12 +116,17 @@ impl Redis {
         if address.is_encrypted() && !cfg!(feature = "tls") {
             return Err(RedisError::NoTls(address.to_string()).into());
         }
+        let address = address.with_password()?;
         let link = Link::new(address.clone(), matches!(clock, ServerClock::Shared(_)));
         let (bucket, round_trip) = (Known::new(policy)?, RoundTrip::default());
         let state = Mutex::new(State { link, bucket, pending: None, arrived: Vec::new(), round_trip });
-        let store = Redis { address, clock, patience, state, estimate: Mutex::new(Limits::none(0)) };
-        store.ask(&mut store.state(), "look", &[])?;
-        Ok(store)
+        Ok(Redis { address, clock, patience, state, estimate: Mutex::new(Limits::none(0)) })
+    }
+
+    /// Asks the server, which makes the bucket if there is none.
+    fn looked_at(self) -> Result<Self, StoreError> {
+        self.ask(&mut self.state(), "look", &[])?;
+        Ok(self)
     }
 
     /// Sends a request and waits for the answer, as long as `patience` allows.
@@ -118,6 +136,7 @@ impl Redis {
         let State { link, bucket, round_trip, .. } = state;
         let said = self.patience.insist(|| {
             link.patience = link::ANSWER;
+            link.begin();
             link.connect()?;
             let asked = self.clock.local();
             let said = link.ask(&self.question(bucket, what, with))?;
@@ -300,8 +319,15 @@ impl Store for Redis {
         };
         let units = i64::try_from(cost).ok().filter(|units| *units <= 1 << 51).ok_or(Refusal::Never)?;
         let answer = self.ask(state, "take", &[units, longest])?;
+        if answer.numbers.is_empty() {
+            return Err(RedisError::OtherLimits(self.address.to_string()).into());
+        }
         let grant = *self.granted(state, &answer, cost)?.first().ok_or_else(|| self.damaged())?;
-        Ok((grant.of(state.bucket.generation()), self.clock.now()))
+        let now = self.clock.now();
+        if grant.at.saturating_sub(now) > LONGEST_HELD {
+            state.link.close();
+        }
+        Ok((grant.of(state.bucket.generation()), now))
     }
 
     fn give_back(&self, grant: &Grant) -> Result<(), StoreError> {
@@ -334,9 +360,13 @@ impl Store for Redis {
         let number = if grant.generation() == state.bucket.generation() { grant.number() } else { 0 };
         let left = grant.at.saturating_sub(self.clock.now()) / MICROSECOND;
         state.link.patience = RETURN_TIMEOUT;
+        state.link.begin();
         state.link.connect()?;
         let answer = self.tell(state, "stay", &[number, grant.units, left].map(whole))?;
         let [at, number] = answer.numbers[..] else { return Err(self.damaged().into()) };
+        if at.unsigned_abs().saturating_mul(MICROSECOND).saturating_sub(self.clock.now()) > LONGEST_HELD {
+            state.link.close();
+        }
         let found = grant.moved_to(at.unsigned_abs().saturating_mul(MICROSECOND)).numbered(number.unsigned_abs());
         Ok(found.entry(number > 0).of(state.bucket.generation()))
     }
@@ -400,7 +430,11 @@ impl Store for Redis {
         let state = &mut *self.state();
         state.link.patience = RETURN_TIMEOUT;
         self.hand_over(state, lease);
-        let Some(mut rest) = lease.take_rest().filter(|_| state.link.is_connected()) else { return Ok(()) };
+        let Some(mut rest) = lease.take_rest() else { return Ok(()) };
+        // Nobody waits for a server that is away; but one who waits in the line has closed the connection.
+        if !state.link.is_connected() && !rest.runs.iter().any(Grant::is_entry) {
+            return Ok(());
+        }
         let older = rest.runs.iter().take(rest.older).filter(|run| !run.is_entry()).count();
         let (entries, runs): (VecDeque<Grant>, _) = rest.runs.into_iter().partition(Grant::is_entry);
         (rest.older, rest.runs) = (older, runs);

@@ -81,18 +81,22 @@ impl Script {
         Some(script)
     }
 
+    fn reply(&self, now: u64, expected: u64, what: &str, with: &[i64]) -> Vec<Value> {
+        let [text, numbers] = &self.terms;
+        let id = self.id.get();
+        let head = [what.to_owned(), id.to_string(), expected.to_string(), text.clone(), numbers.clone()];
+        let words: Variadic<String> = head.into_iter().chain(with.iter().map(ToString::to_string)).collect();
+        let reply: Table = self.ask.call((self.step.clone(), now, words)).unwrap();
+        reply.sequence_values().map(Result::unwrap).collect()
+    }
+
     fn ask(&self, now: u64, what: &str, with: &[i64]) -> Result<(u64, Vec<i64>), Refused> {
         self.ask_expecting(now, 0, what, with)
     }
 
     /// Asks as a client by whose clock it can be `expected` at most.
     fn ask_expecting(&self, now: u64, expected: u64, what: &str, with: &[i64]) -> Result<(u64, Vec<i64>), Refused> {
-        let [text, numbers] = &self.terms;
-        let id = self.id.get();
-        let head = [what.to_owned(), id.to_string(), expected.to_string(), text.clone(), numbers.clone()];
-        let words: Variadic<String> = head.into_iter().chain(with.iter().map(ToString::to_string)).collect();
-        let reply: Table = self.ask.call((self.step.clone(), now, words)).unwrap();
-        let reply: Vec<Value> = reply.sequence_values().map(Result::unwrap).collect();
+        let reply = self.reply(now, expected, what, with);
         // Rounds down, as a server does.
         let number = |value: &Value| match value {
             Value::Integer(number) => *number,
@@ -212,4 +216,63 @@ fn numbers(limit: &Limit) -> Option<String> {
 
 fn gcd(a: u64, b: u64) -> u64 {
     if b == 0 { a } else { gcd(b, a % b) }
+}
+
+#[test]
+fn a_state_that_makes_no_sense_grants_nothing() {
+    let bucket = Limit::Bucket { units: 1, period: 200_000, burst: 5, initial: 5 };
+    let window = Limit::Window { count: 9, period: 1_000_000, slack: 0 };
+    let script = Script::new(&[bucket, window], 1, 1_000).unwrap();
+    script.take(2_000, 1, None).unwrap();
+    let overwrite: Function = script.lua.globals().get("overwrite").unwrap();
+    let state: String = overwrite.call(("state", "")).unwrap();
+    let words: Vec<&str> = state.split(' ').collect();
+    let mut forged: Vec<String> = (0..words.len()).map(|place| words[..place].join(" ")).collect();
+    for place in 0..words.len() {
+        for wrong in ["nan", "-nan", "inf", "-1e300", "1e300", "0.5", "x"] {
+            let mut words = words.clone();
+            words[place] = wrong;
+            forged.push(words.join(" "));
+        }
+    }
+    for (place, wrong) in
+        [(4, "0"), (9, "0"), (10, "0"), (11, "1"), (12, "2000000"), (17, "0"), (20, "9"), (21, "100000000")]
+    {
+        let mut words = words.clone();
+        words[place] = wrong;
+        forged.push(words.join(" "));
+    }
+    let chunk: String = overwrite.call(("w2:0", "")).unwrap();
+    for forged in ["", "1 2", &chunk[1..], &chunk.replace('0', "x")] {
+        let _: Value = overwrite.call(("w2:0", forged)).unwrap();
+        assert_eq!(first(&script.reply(3_000, 0, "take", &[1, -1])), "damaged", "{forged}");
+    }
+    let _: Value = overwrite.call(("w2:0", chunk)).unwrap();
+    for forged in forged {
+        let _: Value = overwrite.call(("state", forged.as_str())).unwrap();
+        assert_eq!(first(&script.reply(3_000, 0, "take", &[1, -1])), "damaged", "{forged}");
+    }
+}
+
+fn first(reply: &[Value]) -> String {
+    reply[0].as_string().unwrap().to_string_lossy()
+}
+
+/// Each command, and each run of a lease, blocks the server for about a microsecond or more.
+#[test]
+fn a_full_log_that_has_left_its_period_costs_few_commands() {
+    let script = Script::new(&[Limit::Window { count: 1000, period: 1_000_000, slack: 0 }], 1, 0).unwrap();
+    for time in 1..=1000 {
+        script.take(time, 1, None).unwrap();
+    }
+    let commands = |act: &dyn Fn()| {
+        let calls = || script.lua.globals().get::<u64>("calls").unwrap();
+        let before = calls();
+        act();
+        calls() - before
+    };
+    assert!(commands(&|| drop(script.look(5_000_000))) < 100);
+    assert!(commands(&|| assert!(script.take(1_500, 1000, None).is_ok())) < 100);
+    assert!(commands(&|| assert!(script.take(5_000_000, 1, None).is_ok())) < 100);
+    assert!(script.lease(5_000_000, 100_000, 1_000_000_000).unwrap().len() <= 64);
 }

@@ -75,10 +75,13 @@ pub(super) const BUCKET: &str = "\
 Share the limits with every other process that names the same bucket, first come, first served. A NAME (of letters, digits \
 and .-_) is a file in $XDG_STATE_HOME/throttle, or else ~/.local/state/throttle; a word with a slash is the path of a file. \
 redis://[USER:PASSWORD@]HOST[:PORT][/DB]/NAME is on a Redis or Valkey server, for any number of machines. In user and \
-password write / ? # @ and % as %2F %3F %23 %40 and %25.
+password write / ? # @ and % as %2F %3F %23 %40 and %25. unix:/SOCKET/NAME is on the server at that socket, like \
+unix:/run/redis.sock/llm. ?password-file=PATH after either names a file whose first line is the password; a file that \
+everyone can read is refused.
 
-THROTTLE_BUCKET names the bucket of --once, --show, --set, --clear, --pause and of a stream without -r. A stream with -r and without \
---bucket has its limits for itself. Keep a password in THROTTLE_BUCKET rather than on the command line, which everyone can \
+THROTTLE_BUCKET names the bucket of --once, --show, --set, --clear, --pause and of a stream without -r. A stream with -r \
+and without --bucket has its limits for itself. Keep a password in a file or in THROTTLE_BUCKET rather than on the command \
+line, which everyone can \
 see.
 
 If there is no such bucket yet, it is made with the limits of -r. After that the bucket knows its limits and -r is not \

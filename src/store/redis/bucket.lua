@@ -12,13 +12,16 @@
 
 local MOST = 4503599627370496
 local FORMAT = '1'
-local RUNS = 1024
+-- The most runs of a lease, with only buckets and with a window: more would block the server for over half a millisecond.
+local RUNS, WINDOW_RUNS = 256, 64
+-- No window logs more: its own are 1024 groups, and a lease adds its runs.
+local MOST_ENTRIES = 4096
 local THIRTY_DAYS = 2592000000000
 
 local SECOND = 1000000
 -- A wait of this length is an entry in the line. Who waits looks this often. Who was not seen for this long has gone.
 local LONG, LOOK, GONE = SECOND, 5 * SECOND, 15 * SECOND
-local MOST_ENTRIES = 1024
+local MOST_WAITERS = 1024
 -- Added to the index of the limit that bound, if a grant is an entry.
 local ENTRY = 32
 
@@ -32,7 +35,7 @@ end
 local function split(words)
     local found = {}
     for word in string.gmatch(words, '%S+') do
-        found[#found + 1] = tonumber(word)
+        found[#found + 1] = tonumber(word) or 0 / 0
     end
     return found
 end
@@ -106,32 +109,86 @@ local function bucket_left(b, now)
     return owed > credit and -ceil_div(owed - credit, b.period) or floor((credit - owed) / b.period)
 end
 
--- A window: the log of its grants, oldest first, in fields of their own from `head` to before `tail`, with `logged`
--- units in all. The entries before `skip` have left the period; `held` units have not.
+-- A window: the log of its grants, oldest first, from `head` to before `tail`, with `logged` units in all. The entries
+-- before `skip` have left the period; `held` units have not.
+--
+-- Each field of the server's hash holds CHUNK entries: first the sum of their units, then the time and units of each,
+-- all of the same WIDTH. So most entries are never looked at one by one, which would block the server.
 
-local function field(w, index)
-    return 'w' .. w.place .. ':' .. string.format('%.0f', index)
+local CHUNK, WIDTH = 32, 16
+
+local function field(w, chunk)
+    return 'w' .. w.place .. ':' .. string.format('%.0f', chunk)
+end
+
+local function number_in(text, position)
+    return tonumber(string.sub(text, position * WIDTH + 1, (position + 1) * WIDTH)) or 0
+end
+
+-- The chunk of an entry as stored, and the place of the entry in it.
+local function stored(w, index)
+    local chunk = floor(index / CHUNK)
+    local text = w.stored[chunk]
+    if not text then
+        text = redis.call('HGET', key, field(w, chunk)) or ''
+        w.stored[chunk] = text
+        local entries = min(w.stored_tail, (chunk + 1) * CHUNK) - chunk * CHUNK
+        local is_needed = entries > 0 and (chunk + 1) * CHUNK > w.head
+        if is_needed and (#text < (2 * entries + 1) * WIDTH or string.find(text, '%D')) then
+            error({ 'damaged' })
+        end
+    end
+    return text, index - chunk * CHUNK
 end
 
 local function entry(w, index)
     local found = w.log[index]
     if not found then
-        local words = split(redis.call('HGET', key, field(w, index)) or '')
-        found = { at = words[1] or 0, units = words[2] or 0 }
+        local text, place = stored(w, index)
+        found = { at = number_in(text, 2 * place + 1), units = number_in(text, 2 * place + 2) }
         w.log[index] = found
     end
     return found
 end
 
-local function has_left(w, index, time)
-    return time - entry(w, index).at >= w.period
+-- Where the entries end, from `index` on, that `passes` accepts, which gets the time of the latest and all units. Whole
+-- chunks are tried first.
+local function pass(w, index, passes)
+    while index < w.tail do
+        local size = 1
+        if index % CHUNK == 0 and index + CHUNK <= w.stored_tail then
+            local text = stored(w, index)
+            if not w.edited[index / CHUNK] and passes(number_in(text, 2 * CHUNK - 1), number_in(text, 0), true) then
+                size = CHUNK
+            end
+        end
+        if size == 1 then
+            local found = entry(w, index)
+            if not passes(found.at, found.units) then
+                break
+            end
+        end
+        index = index + size
+    end
+    return index
+end
+
+-- `edited` holds the first place that changed in each chunk.
+local function put(w, index, at, units)
+    local chunk = floor(index / CHUNK)
+    w.log[index], w.edited[chunk] = { at = at, units = units }, min(index % CHUNK, w.edited[chunk] or CHUNK)
+end
+
+local function has_left(w, at, time)
+    return time - at >= w.period
 end
 
 local function skip(w, time)
-    while w.skip < w.tail and has_left(w, w.skip, time) do
-        w.held = w.held - entry(w, w.skip).units
-        w.skip = w.skip + 1
-    end
+    w.skip = pass(w, w.skip, function(at, units)
+        local passes = has_left(w, at, time)
+        w.held = passes and w.held - units or w.held
+        return passes
+    end)
 end
 
 local function rewind(w)
@@ -143,50 +200,54 @@ local function window_conforms(w, start, cost)
         return nil
     end
     skip(w, start)
-    local held, time, index = w.held, start, w.skip
-    while held > w.count - cost and index < w.tail do
-        held = held - entry(w, index).units
-        time = max(time, entry(w, index).at + w.period)
-        index = index + 1
-    end
+    local held, time, room = w.held, start, w.count - cost
+    pass(w, w.skip, function(at, units, is_chunk)
+        if held - (is_chunk and units or 0) <= room then
+            return false
+        end
+        held, time = held - units, max(time, at + w.period)
+        return true
+    end)
     return time
 end
 
 local function window_charge(w, grant, cost)
     local rest, last = cost, w.tail - 1
     -- An entry that has left the period must not count again because units join it.
-    if w.tail > max(w.head, w.fixed or 0) and not has_left(w, last, grant) then
-        local found = entry(w, last)
+    -- Those before `fixed` belong to the base of the line.
+    local found = w.tail > max(w.head, w.fixed or 0) and entry(w, last)
+    if found and not has_left(w, found.at, grant) then
         local shared = found.at == grant and rest or min(rest, max(0, w.group - found.units))
         if shared > 0 then
-            w.log[last], w.changed[last] = { at = grant, units = found.units + shared }, true
+            put(w, last, grant, found.units + shared)
             rest = rest - shared
         end
     end
     if rest > 0 then
-        w.log[w.tail], w.changed[w.tail] = { at = grant, units = rest }, true
+        put(w, w.tail, grant, rest)
         w.tail = w.tail + 1
     end
     w.logged, w.held = w.logged + cost, w.held + cost
 end
 
--- The fields of entries that no longer count; `save` removes them. Those before `fixed` belong to the base of the line.
-local gone = {}
+-- The fields that the server has, and may not need any more; `save` removes those.
+local on_server = {}
 
 local function forget(w, first, beyond)
-    for index = max(first, w.fixed or 0), beyond - 1 do
-        gone[field(w, index)] = true
-        w.log[index], w.changed[index] = nil, nil
+    for index = first, beyond - 1 do
+        w.log[index] = nil
     end
 end
 
 local function prune(w, time)
-    local first = w.head
-    while w.head < w.tail and has_left(w, w.head, time) do
-        w.logged = w.logged - entry(w, w.head).units
-        w.head = w.head + 1
+    w.head = pass(w, w.head, function(at, units)
+        local passes = has_left(w, at, time)
+        w.logged = passes and w.logged - units or w.logged
+        return passes
+    end)
+    if w.logged < 0 or (w.head == w.tail and w.logged > 0) then
+        error({ 'damaged' })
     end
-    forget(w, first, w.head)
     rewind(w)
 end
 
@@ -204,7 +265,7 @@ local function limits_of(words, time)
         else
             limits[place] = { place = place, period = words[next + 1], count = words[next + 2], group = words[next + 3],
                 head = 0, tail = 0, logged = 0, tail0 = 0, logged0 = 0, last_at = 0, last_units = 0,
-                log = {}, changed = {}, skip = 0, held = 0 }
+                log = {}, edited = {}, stored = {}, stored_tail = 0, skip = 0, held = 0 }
             next = next + 4
         end
     end
@@ -218,9 +279,14 @@ local WINDOW = { 'period', 'count', 'group', 'head', 'tail', 'logged', 'tail0', 
 -- Nothing is granted before this time, if a hold was set since the last grant that can be undone.
 local HELD = 2
 
+-- Whatever else can write to the key may have written anything. Not a number is not equal to itself.
+local function is_whole(number, least)
+    return number and number == floor(number) and number >= least and number < 2 * MOST
+end
+
 local function take_over(into, names, words, next)
     for _, name in ipairs(names) do
-        if not words[next] then
+        if not is_whole(words[next], name == 'skew' and -MOST or 0) then
             return nil
         end
         into[name] = words[next]
@@ -229,23 +295,52 @@ local function take_over(into, names, words, next)
     return next
 end
 
+local function is_sound(limit, undo)
+    if not limit.place then
+        return limit.units > 0 and limit.period > 0 and limit.full >= limit.period
+            and max(limit.credit, limit.credit0) <= max(limit.full, limit.units)
+    end
+    local first, beyond = undo == 1 and limit.tail0 or limit.head, limit.tail
+    return limit.period > 0 and limit.count > 0 and limit.group > 0 and limit.head <= first and first <= beyond
+        and beyond - limit.head <= MOST_ENTRIES
+end
+
 local function load(words)
     local state = { limits = {}, held = 0 }
     local next = take_over(state, HEAD, words, 1)
     while next and words[next] do
         if words[next] == HELD then
-            state.held = words[next + 1] or 0
+            next = take_over(state, { 'held' }, words, next + 1)
             break
         end
         local place = #state.limits + 1
-        local limit = words[next] == 0 and {} or { place = place, log = {}, changed = {} }
-        next = take_over(limit, limit.place and WINDOW or BUCKET, words, next + 1)
+        local limit = words[next] == 0 and {} or { place = place, log = {}, edited = {}, stored = {} }
+        next = (words[next] == 0 or words[next] == 1) and take_over(limit, limit.place and WINDOW or BUCKET, words, next + 1)
+        if not next or not is_sound(limit, state.undo) then
+            return nil
+        end
         state.limits[place] = limit
-        if next and limit.place then
+        if limit.place then
+            limit.stored_tail = limit.tail
+            for chunk = floor(limit.head / CHUNK), floor((limit.tail - 1) / CHUNK) do
+                on_server[field(limit, chunk)] = true
+            end
             rewind(limit)
         end
     end
-    return next and #state.limits > 0 and state or nil
+    return next and state.quantum > 0 and #state.limits > 0 and state or nil
+end
+
+-- Whether the limits are those that the client means by the same text.
+local function are_named(limits, named)
+    for place, limit in ipairs(named) do
+        for _, name in ipairs(limit.place and { 'place', 'period', 'count' } or { 'place', 'units', 'period', 'full' }) do
+            if not limits[place] or limits[place][name] ~= limit[name] then
+                return false
+            end
+        end
+    end
+    return #limits == #named
 end
 
 local function state_words(state)
@@ -297,20 +392,51 @@ local function line_words(line)
     return table.concat(words, ' ')
 end
 
+-- A chunk as it is to be stored. What was stored before the first change stays as it is.
+local function chunk_text(w, chunk, edited)
+    local text, sum = stored(w, chunk * CHUNK), 0
+    for place = 0, edited - 1 do
+        sum = sum + number_in(text, 2 * place + 2)
+    end
+    local before = string.sub(text, WIDTH + 1, (2 * edited + 1) * WIDTH)
+    local words = { before, string.rep('0', 2 * edited * WIDTH - #before) }
+    for index = chunk * CHUNK + edited, min(w.tail, (chunk + 1) * CHUNK) - 1 do
+        local found = entry(w, index)
+        words[#words + 1] = string.format('%016.0f%016.0f', found.at, found.units)
+        sum = sum + found.units
+    end
+    return string.format('%016.0f', sum) .. table.concat(words)
+end
+
+-- Leaves in `on_server` what is not needed any more.
+local function keep_needed(state)
+    for _, limits in ipairs({ state.limits, state.base and state.base.limits or {} }) do
+        for _, limit in ipairs(limits) do
+            if limit.place then
+                for chunk = floor(limit.head / CHUNK), floor((limit.tail - 1) / CHUNK) do
+                    on_server[field(limit, chunk)] = nil
+                end
+            end
+        end
+    end
+end
+
 local function write(state, id, limits_text, call)
+    keep_needed(state)
     call('HSET', key, 'v', FORMAT, 'id', string.format('%.0f', id), 'limits', limits_text, 'state', state_words(state))
     if state.base then
         call('HSET', key, 'line', line_words(state.line), 'base', state_words(state.base))
-        gone.line, gone.base = nil, nil
+        on_server.line, on_server.base = nil, nil
     end
-    for _, limit in ipairs(state.limits) do
-        for index in pairs(limit.changed or {}) do
-            local found = limit.log[index]
-            call('HSET', key, field(limit, index), string.format('%.0f %.0f', found.at, found.units))
-            gone[field(limit, index)] = nil
+    for place, limit in ipairs(state.limits) do
+        local head = state.base and limit.place and min(limit.head, state.base.limits[place].head) or limit.head
+        for chunk, edited in pairs(limit.edited or {}) do
+            if (chunk + 1) * CHUNK > head and chunk * CHUNK < limit.tail then
+                call('HSET', key, field(limit, chunk), chunk_text(limit, chunk, edited))
+            end
         end
     end
-    for name in pairs(gone) do
+    for name in pairs(on_server) do
         call('HDEL', key, name)
     end
 end
@@ -321,7 +447,8 @@ end
 local function save(state, id, limits_text, now, call)
     call('HSET', key, 'v', FORMAT)
     call('PEXPIRE', key, lifetime(state, now))
-    if next(gone) then
+    keep_needed(state)
+    if next(on_server) then
         call('HDEL', key, '')
     end
     write(state, id, limits_text, call)
@@ -426,8 +553,7 @@ local function undo(state)
             forget(limit, limit.tail0, limit.tail)
             limit.tail, limit.logged = limit.tail0, limit.logged0
             if limit.last_units > 0 then
-                limit.log[limit.tail - 1] = { at = limit.last_at, units = limit.last_units }
-                limit.changed[limit.tail - 1] = true
+                put(limit, limit.tail - 1, limit.last_at, limit.last_units)
             end
             rewind(limit)
         else
@@ -464,14 +590,10 @@ local function fix(state)
 end
 
 local function loosen(state)
-    for place, limit in ipairs(state.limits) do
-        if limit.place then
-            local before = state.base.limits[place]
-            limit.fixed = nil
-            forget(limit, before.head, min(before.tail, limit.head))
-        end
+    for _, limit in ipairs(state.limits) do
+        limit.fixed = nil
     end
-    state.line, state.base, gone.line, gone.base = { swept = 0 }, nil, true, true
+    state.line, state.base, on_server.line, on_server.base = { swept = 0 }, nil, true, true
 end
 
 -- Charges a grant; ENTRY if it waits for long.
@@ -486,7 +608,7 @@ local function promise(state, now, grant, cost)
     end
     charge(state, now, grant, cost)
     state.undo = 0
-    local number, last = #line < MOST_ENTRIES and state.number or 0, line[#line]
+    local number, last = #line < MOST_WAITERS and state.number or 0, line[#line]
     if number == 0 and last.number == 0 then
         last.cost, last.told, last.at = last.cost + cost, grant, grant
     else
@@ -507,8 +629,8 @@ local function restore(state)
     for place, limit in ipairs(state.limits) do
         local before = state.base.limits[place]
         if limit.place then
-            forget(limit, max(limit.head, before.tail), limit.tail)
-            limit.fixed = nil
+            forget(limit, before.tail, limit.tail)
+            limit.fixed, limit.stored_tail = nil, min(limit.stored_tail, before.tail)
         end
         for _, name in ipairs(limit.place and WINDOW or BUCKET) do
             limit[name] = before[name]
@@ -534,18 +656,13 @@ local function retime(state, now, lost, change)
             line[#line + 1] = w
         end
     end
-    for _, limit in ipairs(state.limits) do
-        if limit.place then
-            prune(limit, state.at)
-        end
-    end
     if change then
         change(state, now)
     end
     if #line > 0 then
         fix(state)
     else
-        state.base, gone.line, gone.base = nil, true, true
+        state.base, on_server.line, on_server.base = nil, true, true
     end
     state.line = line
     for _, w in ipairs(line) do
@@ -591,7 +708,7 @@ local function sweep(state, now)
         loosen(state)
         return true
     end
-    local is_full = before >= MOST_ENTRIES and line[1].told <= now
+    local is_full = before >= MOST_WAITERS and line[1].told <= now
     if before == 0 or now < line.swept + LOOK and not is_full then
         return false
     end
@@ -609,14 +726,19 @@ end
 -- Credits units that were granted at `grant` and not used, less what was gained since.
 local function credit(limit, now, grant, units)
     if limit.place then
-        local index = limit.tail - 1
-        while index >= limit.head and entry(limit, index).at > grant do
-            index = index - 1
+        local index, beyond = limit.head - 1, limit.tail
+        while beyond - index > 1 do
+            local middle = floor((index + beyond) / 2)
+            if entry(limit, middle).at <= grant then
+                index = middle
+            else
+                beyond = middle
+            end
         end
         if index >= limit.head and entry(limit, index).at == grant then
             local found = entry(limit, index)
             local returned = min(units, found.units)
-            limit.log[index], limit.changed[index] = { at = grant, units = found.units - returned }, true
+            put(limit, index, grant, found.units - returned)
             limit.logged = limit.logged - returned
             -- Units never join an empty entry.
             while limit.tail > limit.head and entry(limit, limit.tail - 1).units == 0 do
@@ -638,7 +760,7 @@ end
 local function inherit(limit, old, now)
     if limit.place then
         limit.head, limit.tail, limit.logged = old.head, old.tail, old.logged
-        limit.log, limit.changed = old.log, old.changed
+        limit.log, limit.edited, limit.stored, limit.stored_tail = old.log, old.edited, old.stored, old.stored_tail
         rewind(limit)
     else
         bucket_inherit(limit, old, now)
@@ -673,7 +795,7 @@ function ask.stay(state, now)
     local number, units, left = tonumber(ARGV[6]), tonumber(ARGV[7]), tonumber(ARGV[8])
     local line = state.line
     local _, w = find(line, known == id and number or 0)
-    if not w and #line >= MOST_ENTRIES then
+    if not w and #line >= MOST_WAITERS then
         return { now + left, 0 }, false
     elseif not w then
         if #line == 0 then
@@ -716,7 +838,10 @@ end
 function ask.lease(state, now)
     local left, span = tonumber(ARGV[6]), tonumber(ARGV[7])
     begin(state, now)
-    local reply, beyond = {}, MOST
+    local reply, beyond, most = {}, MOST, RUNS
+    for _, limit in ipairs(state.limits) do
+        most = limit.place and WINDOW_RUNS or most
+    end
     repeat
         local grant, units, place = take_run(state, now, left, beyond, promise)
         if not grant then
@@ -726,7 +851,7 @@ function ask.lease(state, now)
         beyond = #state.line > 0 and 0 or min(beyond, grant + span, now + LONG)
         reply[#reply + 1], reply[#reply + 2], reply[#reply + 3] = grant, units, place
         left = left - units
-    until left <= 0 or #reply >= 3 * RUNS
+    until left <= 0 or #reply >= 3 * most
     if #reply == 0 then
         return nil, { 'never' }
     end
@@ -807,8 +932,6 @@ local function set(state, now)
         local limit = state.limits[place]
         if limit and ARGV[5 + place] ~= '1' and (limit.place ~= nil) == (before.place ~= nil) then
             inherit(limit, before, now)
-        elseif before.place then
-            forget(before, before.head, before.tail)
         end
     end
     -- No grant has this number: an earlier grant cannot be undone in limits that it was not charged to.
@@ -868,7 +991,8 @@ end
 local state, limits_text, now, went_on
 if kept[1] then
     state, id, limits_text = load(split(kept[4] or '')), tonumber(kept[2]), kept[3]
-    if not state or not id or not limits_text then
+    if not state or not is_whole(id, 0) or not limits_text
+        or (text == limits_text and not are_named(state.limits, limits_of(split(numbers), 0))) then
         return { 'damaged' }
     end
     now = server + state.skew
@@ -888,8 +1012,6 @@ if kept[1] then
     for place, limit in ipairs(state.limits) do
         limit.fixed = state.base and state.base.limits[place].tail
     end
-    -- To view a bucket changes nothing.
-    went_on = ARGV[1] ~= 'look' and sweep(state, now) or went_on
 else
     local words = split(numbers)
     state = { skew = 0, asked = server, at = server, number = 0, quantum = words[1], undo = 0, undo_asked = 0,
@@ -909,7 +1031,19 @@ if known ~= 0 and known ~= id and (ARGV[1] == 'give' or ARGV[1] == 'unlease') th
     return { 'ok', '', id, now, state.number }
 end
 
-local reply, changed = ask[ARGV[1]](state, now)
+-- A client that has not seen the bucket takes from it only by the limits that it named, if it named any.
+if kept[1] and known == 0 and ARGV[1] == 'take' and text ~= '' and text ~= limits_text then
+    return { 'ok', limits_text, id, now, state.number }
+end
+
+local ran, reply, changed = pcall(function()
+    -- To view a bucket changes nothing.
+    went_on = kept[1] and ARGV[1] ~= 'look' and sweep(state, now) or went_on
+    return ask[ARGV[1]](state, now)
+end)
+if not ran then
+    return type(reply) == 'table' and reply or error(reply)
+end
 if reply and (ARGV[1] == 'set' or ARGV[1] == 'clear' and ARGV[6] == '1') then
     limits_text = text
 end
