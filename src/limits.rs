@@ -18,6 +18,7 @@ mod history;
 pub mod interval;
 mod kinds;
 mod leasing;
+mod line;
 mod policy;
 mod saved;
 mod state;
@@ -27,6 +28,8 @@ pub mod window;
 
 pub use leasing::Ask;
 pub(crate) use leasing::Rest;
+pub use line::Waiting;
+pub(crate) use line::{LOOK, Line, Owner, OwnerOf};
 pub use policy::{Disagreement, Policy, PolicyError};
 pub(crate) use policy::{OnlyWindows, Resolved};
 #[doc(no_inline)]
@@ -63,6 +66,8 @@ pub struct Grant {
     generation: u64,
     /// Windows count the grant from this time: `at`, or later if it was handed over later.
     counted: Nanos,
+    /// Whether it waits in a line, in which it can move up.
+    is_entry: bool,
 }
 
 /// Why a request is refused. A refusal charges nothing.
@@ -82,12 +87,38 @@ pub enum Refusal {
 impl Grant {
     /// A grant that was computed elsewhere.
     pub(crate) fn computed(at: Nanos, units: u64, bound_by: Option<usize>, number: u64) -> Self {
-        Grant { at, units, bound_by, number, generation: 0, counted: at }
+        Grant { at, units, bound_by, number, generation: 0, counted: at, is_entry: false }
     }
 
     /// The same grant, charged to the limits of that generation.
     pub(crate) fn of(self, generation: u64) -> Self {
         Grant { generation, ..self }
+    }
+
+    /// The same grant under another number; 0 is that of none.
+    pub(crate) fn numbered(self, number: u64) -> Self {
+        Grant { number, ..self }
+    }
+
+    /// The same grant, if it is an entry in a line.
+    pub(crate) fn entry(self, is_entry: bool) -> Self {
+        Grant { is_entry, ..self }
+    }
+
+    /// Whether it is an entry in a line.
+    pub(crate) fn is_entry(&self) -> bool {
+        self.is_entry
+    }
+
+    /// The same grant at another time.
+    pub(crate) fn moved_to(self, at: Nanos) -> Self {
+        Grant { at, counted: at, ..self }
+    }
+
+    /// When to look whether its time is nearer now, if it is now `now`: not at all if it does not wait for long.
+    pub(crate) fn next_look(&self, now: Nanos) -> Option<Nanos> {
+        let look = now.saturating_add(LOOK);
+        (self.is_entry && self.at > look).then_some(look)
     }
 
     /// The same grant, counted by windows from `now` on.

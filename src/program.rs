@@ -100,7 +100,7 @@ fn explain(task: &Task, error: &anyhow::Error) -> String {
 
 fn run(task: &Task) -> anyhow::Result<Exit> {
     let writes = match task {
-        Task::Set(_) => false,
+        Task::Set(_) | Task::Clear(_) | Task::Pause(..) => false,
         Task::Once(once) => !once.command.is_empty(),
         _ => true,
     };
@@ -114,5 +114,7 @@ fn run(task: &Task) -> anyhow::Result<Exit> {
         Task::Once(once) => once::run(once, |error| buckets::explain(task, error, error)),
         Task::Set(set) => buckets::set(set).map(|()| Exit::Success),
         Task::Show(show) => buckets::show(show).map(|()| Exit::Success),
+        Task::Clear(bucket) => buckets::clear(bucket).map(|()| Exit::Success),
+        Task::Pause(bucket, time) => buckets::pause(bucket, *time).map(|()| Exit::Success),
     }
 }

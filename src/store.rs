@@ -1,7 +1,7 @@
 //! Stores: where the state of the limits is kept, and on which clock.
 
 use crate::clock::{Clock, Nanos};
-use crate::limits::{Ask, Disagreement, Grant, Limits, Policy, Refusal};
+use crate::limits::{Ask, Disagreement, Grant, Limits, Line, Policy, Refusal, Waiting};
 use crate::rate::{Amount, Limit};
 use std::fmt::Debug;
 use thiserror::Error;
@@ -20,7 +20,7 @@ pub use lease::Lease;
 pub use memory::Memory;
 #[cfg(feature = "redis")]
 pub use redis::{Address, AddressError, Patience, Redis, RedisError, Trouble};
-pub use supply::Supply;
+pub use supply::{Supply, wait_for};
 
 /// Keeps the state of limits. Every operation is atomic, and no caller sleeps while others wait for an answer.
 ///
@@ -42,7 +42,16 @@ pub trait Store: Debug {
     /// [`StoreError`]; nothing is charged then.
     fn take(&self, cost: u64, latest: Nanos) -> Result<(Grant, Nanos), StoreError>;
 
-    /// Gives back a grant that was not used; see [`Limits::give_back`].
+    /// A grant that is waited for for long is an entry in the line of all who wait. Returns it at its time now, which may
+    /// be earlier than before: call this every 5 s, as [`wait_for`] does. If the store has lost the entry, it enters
+    /// again.
+    ///
+    /// # Errors
+    /// [`StoreError`]; the grant stays as it is then.
+    fn look(&self, grant: &Grant) -> Result<Grant, StoreError>;
+
+    /// Gives back a grant that was not used; see [`Limits::give_back`]. If it was an entry in the line, those behind it
+    /// move up.
     ///
     /// # Errors
     /// [`StoreError`]; nothing is given back then.
@@ -55,11 +64,19 @@ pub trait Store: Debug {
     fn hold_until(&self, time: Nanos) -> Result<(), StoreError>;
 
     /// Changes the limits for everyone, from their next request on. A limit at the same index and of the same kind
-    /// keeps its credit or count, unless `fresh` is true at its index: then it starts anew.
+    /// keeps its credit or count, unless `fresh` is true at its index: then it starts anew. Those who wait move up if the
+    /// new limits allow.
     ///
     /// # Errors
     /// [`StoreError`]; nothing is changed then.
     fn set(&self, policy: &Policy, fresh: &[bool]) -> Result<(), StoreError>;
+
+    /// Empties the line. Those who still wait enter again at their next look. With a policy, everything begins anew with
+    /// that.
+    ///
+    /// # Errors
+    /// [`StoreError`]; nothing is changed then.
+    fn clear(&self, anew: Option<&Policy>) -> Result<(), StoreError>;
 
     /// The policy and the state of the limits now.
     ///
@@ -103,6 +120,11 @@ pub trait Store: Debug {
     /// alone count them in windows from now on; shared limits count them from the time of the grant.
     fn handed_over(&self, _grant: &Grant, _units: u64) {}
 
+    /// Whether other processes use the limits, so that those who wait have to [look](Self::look).
+    fn is_shared(&self) -> bool {
+        true
+    }
+
     /// Whether requests take so long that the next lease should be requested while the current one is in use.
     fn is_remote(&self) -> bool {
         false
@@ -140,15 +162,19 @@ pub struct View {
     pub available: u64,
     /// How long the next unit would wait, in nanoseconds; `None` if it is never granted.
     pub wait: Option<Nanos>,
+    /// Those who wait, in order.
+    pub line: Vec<Waiting>,
 }
 
 impl View {
-    fn of(policy: &Policy, limits: &Limits, now: Nanos) -> Self {
+    fn of(policy: &Policy, line: &Line, now: Nanos) -> Self {
+        let limits: &Limits = &line.limits;
         View {
             policy: policy.clone(),
             left: (0..policy.len()).filter_map(|place| limits.left(now, place)).collect(),
             available: limits.available(now),
             wait: limits.conforms_at(now, 1).ok().map(|(at, _)| at.saturating_sub(now)),
+            line: line.waiting(now),
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Leases: consecutive grants taken in one step, for units that were read. Each leaves at its own time.
 
+use super::line::LONG;
 use super::{Grant, Limits, Refusal};
 use crate::clock::Nanos;
 use std::collections::VecDeque;
@@ -40,7 +41,7 @@ impl Limits {
         self.take_runs(now, ask.waiting, ask.span, RUNS, each)
     }
 
-    /// Grants at most `most` runs of the waiting units. They are undone together.
+    /// Grants at most `most` runs of the waiting units. They are undone together. A run that waits long is the only one.
     fn take_runs(
         &mut self,
         now: Nanos,
@@ -56,7 +57,7 @@ impl Limits {
         for _ in 1..most {
             let units = self.run(now, left);
             let Ok((at, bound_by)) = self.conforms_at(now, units) else { break };
-            if left == 0 || at >= end {
+            if left == 0 || at >= end || at - self.in_order(now) >= LONG {
                 break;
             }
             self.charge(now, at, at, units);

@@ -2,15 +2,16 @@
 
 use super::args::Format;
 use super::say::say;
-use super::task::{Bucket, Kind, Limits, Named, Set, Show, Task};
+use super::task::{Bucket, Kind, Limits, Named, Once, Set, Show, Task};
 use anyhow::{Context, Result, anyhow};
 use serde_json::json;
 use std::fmt::Display;
 use std::io::{IsTerminal, Write};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use throttle::clock::{self, Nanos, SystemClock};
 use throttle::launch::printable;
-use throttle::limits::Policy;
+use throttle::limits::{Grant, Policy};
 use throttle::store::{
     File, FileError, Machine, Memory, Patience, Place, Redis, RedisError, Store, StoreError, Supply, Trouble, View,
 };
@@ -36,7 +37,7 @@ fn advice(bucket: &Bucket, error: &StoreError, task: &Task) -> &'static str {
         _ if !is_unknown => "",
         _ if !bucket.is_default => "; make it with its limits, like --set -r 5/s",
         (_, Task::Once(_)) => "; make it with its limits, like --once -r 5/s",
-        (_, Task::Show(_) | Task::Set(_)) => "; name another with --bucket",
+        (_, Task::Show(_) | Task::Set(_) | Task::Clear(_) | Task::Pause(..)) => "; name another with --bucket",
         _ => "; for a limit of this run alone write -r 5/s",
     }
 }
@@ -48,10 +49,41 @@ pub(super) fn open(
     max_wait: Option<Duration>,
 ) -> Result<Box<AnyBucket>, StoreError> {
     let opened = open_with(bucket, named.map(|named| &named.policy), max_wait)?;
-    if let Some(named) = named {
-        opened.agrees_with(&named.written, named.burst)?;
-    }
+    agree(named, &*opened)?;
     Ok(opened)
+}
+
+fn agree(named: Option<&Named>, opened: &AnyBucket) -> Result<(), StoreError> {
+    named.map_or(Ok(()), |named| opened.agrees_with(&named.written, named.burst))
+}
+
+/// One from the bucket, when it was asked for, and the bucket. A server is asked once, unless the bucket keeps other
+/// limits than those that were named.
+pub(super) fn take_one(once: &Once) -> Result<(Grant, Nanos, Arc<AnyBucket>)> {
+    let Once { bucket, named, max_wait, .. } = once;
+    let (named, max_wait) = (named.as_ref(), *max_wait);
+    let opened: Arc<AnyBucket> = match &bucket.kind {
+        Kind::File(_) => Arc::from(open(bucket, named, max_wait)?),
+        Kind::Server(address) => {
+            let policy = named.map(|named| &named.policy);
+            Arc::new(Redis::unasked(address.clone(), policy, patience(bucket, max_wait))?)
+        }
+    };
+    let longest = max_wait.map(|time| Nanos::try_from(time.as_nanos()).unwrap_or(Nanos::MAX));
+    let take = || opened.take(1, longest.map_or(Nanos::MAX, |wait| opened.clock().now().saturating_add(wait)));
+    let taken = match take() {
+        Err(StoreError::Redis(RedisError::OtherLimits(_))) => {
+            agree(named, &*opened)?;
+            take()
+        }
+        taken => taken,
+    };
+    let (grant, asked) = taken?;
+    if let Err(error) = check_kept(Some(bucket), &*opened, Once::check) {
+        opened.give_back(&grant)?;
+        return Err(error);
+    }
+    Ok((grant, asked, opened))
 }
 
 fn open_with(
@@ -125,8 +157,22 @@ pub(super) fn check_kept<T>(
 }
 
 /// Makes the bucket, or changes its limits for everyone.
-pub(super) fn set(Set { bucket, policy, fresh }: &Set) -> Result<()> {
-    Ok(open_with(bucket, Some(policy), None)?.set(policy, fresh)?)
+pub(super) fn set(Set { bucket, policy, fresh, anew }: &Set) -> Result<()> {
+    let opened = open_with(bucket, Some(policy), None)?;
+    let done = if *anew { opened.clear(Some(policy)) } else { opened.set(policy, fresh) };
+    Ok(done?)
+}
+
+/// Empties the line of the bucket.
+pub(super) fn clear(bucket: &Bucket) -> Result<()> {
+    Ok(open(bucket, None, None)?.clear(None)?)
+}
+
+/// Lets nobody take from the bucket for `time` from now on.
+pub(super) fn pause(bucket: &Bucket, time: Duration) -> Result<()> {
+    let opened = open(bucket, None, None)?;
+    let time = Nanos::try_from(time.as_nanos()).unwrap_or(Nanos::MAX);
+    Ok(opened.hold_until(opened.clock().now().saturating_add(time))?)
 }
 
 /// Writes what is kept in the bucket.
@@ -155,7 +201,11 @@ fn shown(bucket: &Bucket, view: &View) -> String {
         Some(wait) => format!("in {}", clock::shown_wait(wait)),
     };
     let (_, place) = whereabouts(bucket);
-    format!("bucket {} in {place}\n{lines}  next unit: {next}\n", name(bucket))
+    let line = match view.line.last() {
+        None => String::new(),
+        Some(last) => format!("  {} in line, the last for {}\n", view.line.len(), clock::shown_wait(last.wait)),
+    };
+    format!("bucket {} in {place}\n{lines}{line}  next unit: {next}\n", name(bucket))
 }
 
 fn shown_json(bucket: &Bucket, view: &View) -> serde_json::Value {
@@ -172,6 +222,7 @@ fn shown_json(bucket: &Bucket, view: &View) -> serde_json::Value {
         "limits": limits.collect::<Vec<_>>(),
         "available": view.available,
         "wait_ns": view.wait,
+        "line": view.line.iter().map(|one| json!({ "cost": one.cost, "wait_ns": one.wait })).collect::<Vec<_>>(),
     })
 }
 

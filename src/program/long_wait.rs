@@ -15,19 +15,19 @@ pub(super) fn is_announced(quiet: bool) -> bool {
     !quiet && std::io::stderr().is_terminal()
 }
 
-/// [`Clock::sleep_unless`], and calls `say` meanwhile if that is long.
+/// [`Clock::sleep_unless`], and calls `say` meanwhile if its turn, at `turn`, is long in coming.
 pub(super) fn sleep_unless(
     clock: &dyn Clock,
-    time: Nanos,
+    [time, turn]: [Nanos; 2],
     is_over: &dyn Fn() -> bool,
     say: impl FnOnce(String),
 ) -> bool {
     let begin = clock.now().saturating_add(SILENT);
-    if time >= begin.saturating_add(SILENT) {
+    if turn >= begin.saturating_add(SILENT) {
         if !clock.sleep_unless(begin, is_over) {
             return false;
         }
-        say(format!("waiting for its turn: {} (Ctrl-C gives it back)", countdown(time.saturating_sub(clock.now()))));
+        say(format!("waiting for its turn: {} (Ctrl-C gives it back)", countdown(turn.saturating_sub(clock.now()))));
     }
     clock.sleep_unless(time, is_over)
 }
@@ -56,11 +56,12 @@ impl Clock for Announcing<'_> {
 
     fn sleep_unless(&self, time: Nanos, is_over: &dyn Fn() -> bool) -> bool {
         let clock = self.report.supply().clock();
-        let wait = time.saturating_sub(clock.now());
+        let turn = self.report.supply().waits_until().max(time);
+        let wait = turn.saturating_sub(clock.now());
         if wait / 2 < self.longest.load(Ordering::Relaxed) {
             return clock.sleep_unless(time, is_over);
         }
-        sleep_unless(clock, time, is_over, |line| {
+        sleep_unless(clock, [time, turn], is_over, |line| {
             self.longest.store(wait, Ordering::Relaxed);
             self.report.aside(line);
         })
@@ -79,7 +80,7 @@ mod tests {
             [(2 * SECOND - 1, None), (2 * SECOND, Some((SECOND, "1 s"))), (61 * SECOND, Some((SECOND, "1m")))]
         {
             let (clock, seen) = (FakeClock::default(), RefCell::new(None));
-            sleep_unless(&clock, wait, &|| false, |line| *seen.borrow_mut() = Some((clock.now(), line)));
+            sleep_unless(&clock, [wait; 2], &|| false, |line| *seen.borrow_mut() = Some((clock.now(), line)));
             let expected = told.map(|(at, time)| (at, format!("waiting for its turn: {time} (Ctrl-C gives it back)")));
             assert_eq!((clock.now(), seen.into_inner()), (wait, expected));
         }

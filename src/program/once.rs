@@ -13,13 +13,13 @@ use std::ffi::{OsStr, OsString};
 use std::io::{self, ErrorKind};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
-use throttle::clock::{Nanos, sharpen_this_thread, with_usual_slack};
+use throttle::clock::{sharpen_this_thread, with_usual_slack};
 use throttle::launch::IGNORING_SIGPIPE;
 use throttle::limits::{Grant, Refusal};
-use throttle::store::StoreError;
+use throttle::store::{StoreError, wait_for};
 
 /// Takes one, waits for its time, and becomes the command, if there is one: then this does not return. `explain` puts a
 /// refusal into words.
@@ -32,7 +32,7 @@ pub(super) fn run(once: &Once, explain: impl FnOnce(&StoreError) -> String) -> R
         Some(Ok(path)) => Some(path),
         None => None,
     };
-    let (grant, asked, store) = match take(once) {
+    let (grant, asked, store) = match buckets::take_one(once) {
         Ok(taken) => taken,
         Err(error) => match error.downcast_ref() {
             Some(refused) if is_too_long(once, refused) => {
@@ -55,16 +55,6 @@ pub(super) fn run(once: &Once, explain: impl FnOnce(&StoreError) -> String) -> R
     Ok(exit)
 }
 
-/// One from the bucket, when it was asked for, and the bucket.
-fn take(once: &Once) -> Result<(Grant, Nanos, Arc<AnyBucket>)> {
-    let store: Arc<AnyBucket> = Arc::from(buckets::open(&once.bucket, once.named.as_ref(), once.max_wait)?);
-    buckets::check_kept(Some(&once.bucket), &*store, Once::check)?;
-    let max_wait = once.max_wait.map(|time| Nanos::try_from(time.as_nanos()).unwrap_or(Nanos::MAX));
-    let latest = max_wait.map_or(Nanos::MAX, |wait| store.clock().now().saturating_add(wait));
-    let (grant, asked) = store.take(1, latest)?;
-    Ok((grant, asked, store))
-}
-
 /// Whether it fails only because it takes longer than allowed: the limit, or the server.
 fn is_too_long(once: &Once, error: &StoreError) -> bool {
     match error {
@@ -78,13 +68,19 @@ fn is_too_long(once: &Once, error: &StoreError) -> bool {
 /// No signal is lost: once this is the only thread, it checks whether one has come, and from then on the handler itself
 /// ends the program, until the command replaces it.
 fn wait(once: &Once, store: &Arc<AnyBucket>, grant: Grant) -> Result<()> {
-    let attendant = SignalThread::start(store, grant).context("cannot handle signals")?;
+    let place = Arc::new(Mutex::new(grant));
+    let attendant = SignalThread::start(store, &place).context("cannot handle signals")?;
     sharpen_this_thread();
-    if long_wait::is_announced(once.quiet) {
-        long_wait::sleep_unless(store.clock(), grant.at, &|| false, say);
-    } else {
-        store.clock().sleep_until(grant.at);
-    }
+    let mut announce = long_wait::is_announced(once.quiet);
+    let sleep = |time, turn| {
+        let say = |line: String| {
+            if std::mem::take(&mut announce) {
+                say(line);
+            }
+        };
+        long_wait::sleep_unless(store.clock(), [time, turn], &|| false, say)
+    };
+    wait_for(&**store, grant, sleep, |moved| *place.lock().unwrap_or_else(PoisonError::into_inner) = *moved);
     if let Some(signal) = attendant.dismiss() {
         signals::die_of(signal);
     }
@@ -104,7 +100,7 @@ struct SignalThread {
 }
 
 impl SignalThread {
-    fn start(store: &Arc<AnyBucket>, grant: Grant) -> io::Result<Self> {
+    fn start(store: &Arc<AnyBucket>, place: &Arc<Mutex<Grant>>) -> io::Result<Self> {
         let wanted: Vec<i32> =
             [SIGINT, SIGTERM, SIGHUP].into_iter().filter(|signal| !signals::is_ignored(*signal)).collect();
         let (over, dismissed) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
@@ -118,9 +114,10 @@ impl SignalThread {
             Signals::new(&wanted)
         })?;
         let (handle, store, ended) = (signals.handle(), Arc::clone(store), Arc::clone(&over));
+        let place = Arc::clone(place);
         let answer = move || {
             if let Some(signal) = signals.forever().next() {
-                interrupt(&*store, &grant, &ended, signal);
+                interrupt(&*store, &place, &ended, signal);
             }
         };
         let thread = thread::Builder::new().name("signals".to_owned()).spawn(answer)?;
@@ -142,10 +139,11 @@ impl SignalThread {
 }
 
 /// Gives back and ends the program, unless the wait is over.
-fn interrupt(store: &AnyBucket, grant: &Grant, over: &AtomicBool, signal: i32) {
+fn interrupt(store: &AnyBucket, place: &Mutex<Grant>, over: &AtomicBool, signal: i32) {
     if !over.swap(true, Ordering::SeqCst) {
         store.leave();
-        if let Err(error) = store.give_back(grant) {
+        let grant = *place.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Err(error) = store.give_back(&grant) {
             say(error);
         }
         signals::die_of(signal);

@@ -24,6 +24,10 @@ pub(crate) enum Task {
     Once(Once),
     Set(Set),
     Show(Show),
+    /// Empty the line of a bucket.
+    Clear(Bucket),
+    /// Let nobody take from a bucket for so long.
+    Pause(Bucket, Duration),
 }
 
 /// Take one from a bucket, then become a command.
@@ -44,6 +48,8 @@ pub(crate) struct Set {
     pub(crate) policy: Policy,
     /// Which limits name what they start with, and so start anew.
     pub(crate) fresh: Vec<bool>,
+    /// Whether everything starts anew.
+    pub(crate) anew: bool,
 }
 
 /// Show a bucket.
@@ -69,6 +75,12 @@ impl Task {
             Args { show: Some(format), .. } => {
                 Show::new(bucket("--show shows a bucket")?, *format, &args).map(Task::Show)
             }
+            Args { clear: true, .. } => {
+                alone("--clear", bucket("--clear empties the line of a bucket")?, &args).map(Task::Clear)
+            }
+            Args { pause: Some(time), .. } => {
+                alone("--pause", bucket("--pause pauses a bucket")?, &args).map(|bucket| Task::Pause(bucket, *time))
+            }
             _ => {
                 let limits = Limits::of_stream(&args, environment)?;
                 match &args {
@@ -85,9 +97,11 @@ impl Task {
             Task::Pipe(Pipe { limits, .. })
             | Task::Launch(Launch { limits, .. })
             | Task::DryRun(DryRun { limits, .. }) => limits.bucket(),
-            Task::Once(Once { bucket, .. }) | Task::Set(Set { bucket, .. }) | Task::Show(Show { bucket, .. }) => {
-                Some(bucket)
-            }
+            Task::Once(Once { bucket, .. })
+            | Task::Set(Set { bucket, .. })
+            | Task::Show(Show { bucket, .. })
+            | Task::Clear(bucket)
+            | Task::Pause(bucket, _) => Some(bucket),
         }
     }
 }
@@ -120,17 +134,23 @@ impl Set {
             return Err("--set runs nothing; leave the command out".to_owned());
         }
         let names_initial = |limit: &Limit| matches!(limit, Limit::Bucket { initial: Some(_), .. });
-        Ok(Set { bucket, policy: named.policy, fresh: named.written.iter().map(names_initial).collect() })
+        let fresh = named.written.iter().map(names_initial).collect();
+        Ok(Set { bucket, policy: named.policy, fresh, anew: args.clear })
     }
 }
 
 impl Show {
     fn new(bucket: Bucket, format: Format, args: &Args) -> Result<Self, String> {
-        match Named::for_bucket(&bucket, args)? {
-            Some(_) => Err("--show changes nothing; leave -r out".to_owned()),
-            None if !args.command.is_empty() => Err("--show runs nothing; leave the command out".to_owned()),
-            None => Ok(Show { bucket, format }),
-        }
+        alone("--show", bucket, args).map(|bucket| Show { bucket, format })
+    }
+}
+
+/// The bucket, for `verb`, which takes neither limits nor a command.
+fn alone(verb: &str, bucket: Bucket, args: &Args) -> Result<Bucket, String> {
+    match Named::for_bucket(&bucket, args)? {
+        Some(_) => Err(format!("{verb} sets no limits; leave -r out, or write --set")),
+        None if !args.command.is_empty() => Err(format!("{verb} runs nothing; leave the command out")),
+        None => Ok(bucket),
     }
 }
 

@@ -8,7 +8,7 @@ use super::lease::{Lease, Rules};
 use super::supply::RETURN_TIMEOUT;
 use super::{Store, StoreError, View};
 use crate::clock::{Clock, MILLISECOND, Nanos, SECOND};
-use crate::limits::{Ask, Grant, Limits, Policy, Refusal};
+use crate::limits::{Ask, Grant, Line, Policy, Refusal};
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -18,6 +18,7 @@ mod handle;
 mod machine;
 mod nameless;
 mod network;
+mod owner;
 mod place;
 mod slots;
 
@@ -51,7 +52,7 @@ impl FileClock {
         let now = self.machine.clock.now().saturating_add_signed(kept.ahead);
         // A boot clock goes back only together with the whole machine, for example when a snapshot of it is restored.
         if kept.boot != self.machine.boot || now.saturating_add(SECOND) < kept.at {
-            let full = kept.limits.rested_at().saturating_sub(kept.at);
+            let full = kept.line.limits.rested_at().saturating_sub(kept.at);
             let off = self.machine.wall().saturating_sub(kept.wall).min(full);
             let resumed = kept.at.saturating_add(off);
             let ahead = i128::from(resumed) - i128::from(self.machine.clock.now());
@@ -125,7 +126,7 @@ impl File {
         let machine = Machine::this();
         let mut handle = Handle::open_to_look(machine.clone(), place, deadline)?;
         let now = FileClock { machine, ahead: AtomicI64::new(0) }.read(&mut handle.kept);
-        Ok(View::of(&handle.kept.policy, &handle.kept.limits, now))
+        Ok(View::of(&handle.kept.policy, &handle.kept.line, now))
     }
 
     /// One step: nobody else sees or changes anything meanwhile, and it is kept as a whole or not at all.
@@ -139,6 +140,7 @@ impl File {
         act: impl FnOnce(&mut Kept, Nanos) -> Result<T, Refusal>,
     ) -> Result<T, StoreError> {
         let now = self.clock.read(&mut handle.kept);
+        handle.kept.line.sweep(now, owner::is_gone);
         let result = act(&mut handle.kept, now)?;
         (handle.kept.at, handle.kept.wall) = (now, self.clock.machine.wall());
         handle.publish()?;
@@ -147,13 +149,13 @@ impl File {
 
     /// Like [`step`](Self::step), for a grant of the file of this generation. A later file was not charged for it, so
     /// nothing is done.
-    fn step_in(&self, generation: u64, act: impl FnOnce(&mut Limits, Nanos)) -> Result<(), StoreError> {
+    fn step_in(&self, generation: u64, act: impl FnOnce(&mut Line, Nanos)) -> Result<(), StoreError> {
         self.handle().locked(|handle| {
             if generation != handle.generation() {
                 return Ok(());
             }
             self.step_locked(handle, |kept, now| {
-                act(&mut kept.limits, now);
+                act(&mut kept.line, now);
                 Ok(())
             })
         })
@@ -180,19 +182,19 @@ impl Store for File {
     fn take(&self, cost: u64, latest: Nanos) -> Result<(Grant, Nanos), StoreError> {
         self.handle().locked(|handle| {
             let (grant, now) = self.step_locked(handle, |kept, now| {
-                Ok((kept.limits.take_within(now, cost, latest.saturating_sub(now))?, now))
+                Ok((kept.line.take_within(now, cost, latest.saturating_sub(now), owner::this_process)?, now))
             })?;
             Ok((grant.of(handle.generation()), now))
         })
     }
 
     fn give_back(&self, grant: &Grant) -> Result<(), StoreError> {
-        self.step_in(grant.generation(), |limits, now| limits.give_back(now, grant))
+        self.step_in(grant.generation(), |line, now| line.give_back(now, grant))
     }
 
     fn hold_until(&self, time: Nanos) -> Result<(), StoreError> {
         self.step(|kept, now| {
-            kept.limits.hold_until(now, time);
+            kept.line.hold_until(now, time);
             Ok(())
         })
     }
@@ -202,30 +204,52 @@ impl Store for File {
         self.handle().locked(|handle| {
             handle.record(policy)?;
             self.step_locked(handle, |kept, now| {
-                kept.limits.set(now, policy, fresh);
+                kept.line.set(now, policy, fresh);
                 kept.policy = policy.clone();
                 Ok(())
             })
         })
     }
 
+    fn clear(&self, anew: Option<&Policy>) -> Result<(), StoreError> {
+        anew.map_or(Ok(()), File::check)?;
+        self.handle().locked(|handle| {
+            anew.map_or(Ok(()), |policy| handle.record(policy))?;
+            self.step_locked(handle, |kept, now| {
+                kept.line.clear(now, anew);
+                kept.policy = anew.unwrap_or(&kept.policy).clone();
+                Ok(())
+            })
+        })
+    }
+
+    fn look(&self, grant: &Grant) -> Result<Grant, StoreError> {
+        let left = grant.at.saturating_sub(self.clock.now());
+        self.handle().locked(|handle| {
+            let asked = if grant.generation() == handle.generation() { *grant } else { grant.numbered(0) };
+            let found =
+                self.step_locked(handle, |kept, now| Ok(kept.line.look(now, &asked, left, owner::this_process)))?;
+            Ok(found.of(handle.generation()))
+        })
+    }
+
     fn view(&self) -> Result<View, StoreError> {
         self.handle().locked(|handle| {
             let now = self.clock.read(&mut handle.kept);
-            Ok(View::of(&handle.kept.policy, &handle.kept.limits, now))
+            Ok(View::of(&handle.kept.policy, &handle.kept.line, now))
         })
     }
 
     fn available(&self) -> u64 {
-        self.handle().kept.limits.available(self.clock.now())
+        self.handle().kept.line.limits.available(self.clock.now())
     }
 
     fn schedule(&self, units: u64) -> Option<Nanos> {
-        self.handle().kept.limits.schedule(self.clock.now(), units)
+        self.handle().kept.line.limits.schedule(self.clock.now(), units)
     }
 
     fn quantum(&self) -> u64 {
-        self.handle().kept.limits.quantum()
+        self.handle().kept.line.limits.quantum()
     }
 
     fn span(&self) -> Nanos {
@@ -236,8 +260,8 @@ impl Store for File {
         let leased = self.handle().locked(|handle| {
             let generation = handle.generation();
             self.step_locked(handle, |kept, now| {
-                lease.begin(Rules::of(&kept.policy, &kept.limits));
-                kept.limits.lease(now, ask, |run| lease.push(run.of(generation)))?;
+                lease.begin(Rules::of(&kept.policy, &kept.line.limits));
+                kept.line.lease(now, ask, owner::this_process, |run| lease.push(run.of(generation)))?;
                 Ok(now)
             })
         });
@@ -253,7 +277,7 @@ impl Store for File {
 
     fn return_lease(&self, lease: &mut Lease) -> Result<(), StoreError> {
         match lease.take_rest() {
-            Some(rest) => self.step_in(rest.last.generation(), |limits, now| limits.return_lease(now, &rest)),
+            Some(rest) => self.step_in(rest.last.generation(), |line, now| line.return_lease(now, &rest)),
             None => Ok(()),
         }
     }

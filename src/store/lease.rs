@@ -136,6 +136,21 @@ impl Lease {
         Some(run)
     }
 
+    /// The run that was handed out last, if it has to wait until `time`.
+    pub(super) fn handed(&self, time: Nanos) -> Option<Grant> {
+        self.handed.filter(|run| run.at == time)
+    }
+
+    /// The time of the run that was handed out last.
+    pub(super) fn waits_until(&self) -> Nanos {
+        self.handed.map_or(0, |run| run.at)
+    }
+
+    /// The run that was handed out last has another time now.
+    pub(super) fn moved(&mut self, run: &Grant) {
+        self.handed = Some(*run);
+    }
+
     /// Puts the run handed out last back if its time has not come by `now`: it has not left.
     pub(super) fn take_back(&mut self, now: Nanos) {
         let Some(run) = self.handed.take().filter(|run| run.at > now) else { return };

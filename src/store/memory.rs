@@ -3,10 +3,13 @@
 use super::lease::{Lease, Rules};
 use super::{Store, StoreError, View};
 use crate::clock::{Clock, Nanos};
-use crate::limits::{Ask, Grant, Limits, Policy};
+use crate::limits::{Ask, Grant, Limits, Line, OwnerOf, Policy};
 use std::fmt::Debug;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Who waits for limits of one process needs no name.
+const NOBODY: OwnerOf = || [0; 2];
 
 /// Limits of this process alone, on its own clock.
 #[derive(Debug)]
@@ -19,7 +22,7 @@ pub struct Memory<C> {
 #[derive(Debug)]
 struct Kept {
     policy: Policy,
-    limits: Limits,
+    line: Line,
     rules: Rules,
 }
 
@@ -28,7 +31,21 @@ impl<C: Clock> Memory<C> {
     pub fn new(policy: &Policy, clock: C) -> Self {
         let limits = Limits::new(policy, clock.now());
         let (quantum, rules) = (limits.quantum().into(), Rules::of(policy, &limits));
-        Memory { kept: Mutex::new(Kept { policy: policy.clone(), limits, rules }), quantum, clock }
+        Memory { kept: Mutex::new(Kept { policy: policy.clone(), line: limits.into(), rules }), quantum, clock }
+    }
+
+    /// The policy is another one now.
+    fn learn(&self, kept: &mut Kept, policy: &Policy) {
+        (kept.policy, kept.rules) = (policy.clone(), Rules::of(policy, &kept.line.limits));
+        self.quantum.store(kept.line.limits.quantum(), Ordering::Relaxed);
+    }
+
+    /// The limits, and the time of the request.
+    fn step(&self) -> (MutexGuard<'_, Kept>, Nanos) {
+        let mut kept = self.kept();
+        let now = self.clock.now();
+        kept.line.sweep(now, |_| false);
+        (kept, now)
     }
 
     /// A change of the limits is one step, so a panic elsewhere does not leave them half changed.
@@ -51,42 +68,54 @@ impl<C: Clock + Debug> Store for Memory<C> {
     }
 
     fn take(&self, cost: u64, latest: Nanos) -> Result<(Grant, Nanos), StoreError> {
-        let mut kept = self.kept();
-        let now = self.clock.now();
-        Ok((kept.limits.take_within(now, cost, latest.saturating_sub(now))?, now))
+        let (mut kept, now) = self.step();
+        Ok((kept.line.take_within(now, cost, latest.saturating_sub(now), NOBODY)?, now))
     }
 
     fn give_back(&self, grant: &Grant) -> Result<(), StoreError> {
-        let mut kept = self.kept();
-        kept.limits.give_back(self.clock.now(), grant);
+        let (mut kept, now) = self.step();
+        kept.line.give_back(now, grant);
         Ok(())
     }
 
     fn hold_until(&self, time: Nanos) -> Result<(), StoreError> {
-        let mut kept = self.kept();
-        kept.limits.hold_until(self.clock.now(), time);
+        let (mut kept, now) = self.step();
+        kept.line.hold_until(now, time);
         Ok(())
     }
 
     fn set(&self, policy: &Policy, fresh: &[bool]) -> Result<(), StoreError> {
-        let mut kept = self.kept();
-        kept.limits.set(self.clock.now(), policy, fresh);
-        (kept.policy, kept.rules) = (policy.clone(), Rules::of(policy, &kept.limits));
-        self.quantum.store(kept.limits.quantum(), Ordering::Relaxed);
+        let (mut kept, now) = self.step();
+        kept.line.set(now, policy, fresh);
+        self.learn(&mut kept, policy);
         Ok(())
+    }
+
+    fn clear(&self, anew: Option<&Policy>) -> Result<(), StoreError> {
+        let (mut kept, now) = self.step();
+        kept.line.clear(now, anew);
+        if let Some(policy) = anew {
+            self.learn(&mut kept, policy);
+        }
+        Ok(())
+    }
+
+    fn look(&self, grant: &Grant) -> Result<Grant, StoreError> {
+        let (mut kept, now) = self.step();
+        Ok(kept.line.look(now, grant, grant.at.saturating_sub(now), NOBODY))
     }
 
     fn view(&self) -> Result<View, StoreError> {
         let kept = self.kept();
-        Ok(View::of(&kept.policy, &kept.limits, self.clock.now()))
+        Ok(View::of(&kept.policy, &kept.line, self.clock.now()))
     }
 
     fn available(&self) -> u64 {
-        self.kept().limits.available(self.clock.now())
+        self.kept().line.limits.available(self.clock.now())
     }
 
     fn schedule(&self, units: u64) -> Option<Nanos> {
-        self.kept().limits.schedule(self.clock.now(), units)
+        self.kept().line.limits.schedule(self.clock.now(), units)
     }
 
     fn quantum(&self) -> u64 {
@@ -98,32 +127,34 @@ impl<C: Clock + Debug> Store for Memory<C> {
     }
 
     fn lease(&self, ask: &Ask, lease: &mut Lease) -> Result<Nanos, StoreError> {
-        let mut kept = self.kept();
-        let now = self.clock.now();
+        let (mut kept, now) = self.step();
         lease.begin(kept.rules);
-        kept.limits.lease(now, ask, |run| lease.push(run))?;
+        kept.line.lease(now, ask, NOBODY, |run| lease.push(run))?;
         Ok(now)
     }
 
     fn return_lease(&self, lease: &mut Lease) -> Result<(), StoreError> {
         if let Some(rest) = lease.take_rest() {
-            let mut kept = self.kept();
-            kept.limits.return_lease(self.clock.now(), &rest);
+            let (mut kept, now) = self.step();
+            kept.line.return_lease(now, &rest);
         }
         Ok(())
     }
 
+    fn is_shared(&self) -> bool {
+        false
+    }
+
     fn take_ready(&self, units: u64) -> u64 {
-        let mut kept = self.kept();
-        let now = self.clock.now();
-        let units = kept.limits.available(now).min(units);
-        kept.limits.take(now, units).map_or(0, |grant| grant.units)
+        let (mut kept, now) = self.step();
+        let units = kept.line.limits.available(now).min(units);
+        kept.line.take_within(now, units, 0, NOBODY).map_or(0, |grant| grant.units)
     }
 
     fn handed_over(&self, grant: &Grant, units: u64) {
         let mut kept = self.kept();
-        if kept.limits.has_windows() {
-            kept.limits.hand_over(grant, units, self.clock.now());
+        if kept.line.limits.has_windows() {
+            kept.line.limits.hand_over(grant, units, self.clock.now());
         }
     }
 }

@@ -7,7 +7,8 @@ use super::lease::Lease;
 use super::supply::RETURN_TIMEOUT;
 use super::{Store, StoreError, View};
 use crate::clock::{Clock, FakeClock, MILLISECOND, Nanos, SECOND};
-use crate::limits::{Ask, Grant, Limits, Policy, Refusal};
+use crate::limits::{Ask, Grant, Limits, Policy, Refusal, Waiting};
+use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 mod address;
@@ -18,6 +19,7 @@ mod link;
 mod patience;
 mod round_trip;
 mod terms;
+mod wire;
 
 pub use address::{Address, AddressError};
 use clock::ServerClock;
@@ -32,6 +34,9 @@ const SPAN: Nanos = 10 * MILLISECOND;
 
 /// The most time that a lease covers, even if the network is slow.
 const LONGEST_SPAN: Nanos = SECOND;
+
+/// Longer waits hold no connection, so that any number of processes can wait.
+const LONGEST_HELD: Nanos = 5 * SECOND;
 
 /// Microseconds are what the server counts in.
 const MICROSECOND: Nanos = 1_000;
@@ -82,7 +87,16 @@ impl Redis {
     /// # Errors
     /// [`RedisError`] says what is wrong. If the server is away, it is returned only after `patience` is over.
     pub fn open(address: Address, policy: Option<&Policy>, patience: Patience) -> Result<Self, StoreError> {
-        Redis::open_on(address, policy, patience, ServerClock::new())
+        Redis::unasked(address, policy, patience)?.looked_at()
+    }
+
+    /// Like [`open`](Self::open), but asks the server nothing: to take from the bucket in a single round trip. The first
+    /// take fails with [`RedisError::OtherLimits`] if the bucket keeps others than `policy`.
+    ///
+    /// # Errors
+    /// [`RedisError`]
+    pub fn unasked(address: Address, policy: Option<&Policy>, patience: Patience) -> Result<Self, StoreError> {
+        Redis::new(address, policy, patience, ServerClock::new())
     }
 
     /// Like [`open`](Self::open), but `clock` replaces the server's clock, rounded down to microseconds: for tests.
@@ -90,10 +104,10 @@ impl Redis {
     /// # Errors
     /// As [`open`](Self::open).
     pub fn open_on_fake(address: Address, policy: Option<&Policy>, clock: FakeClock) -> Result<Self, StoreError> {
-        Redis::open_on(address, policy, Patience::none(), ServerClock::Shared(clock))
+        Redis::new(address, policy, Patience::none(), ServerClock::Shared(clock))?.looked_at()
     }
 
-    fn open_on(
+    fn new(
         address: Address,
         policy: Option<&Policy>,
         patience: Patience,
@@ -102,12 +116,17 @@ impl Redis {
         if address.is_encrypted() && !cfg!(feature = "tls") {
             return Err(RedisError::NoTls(address.to_string()).into());
         }
+        let address = address.with_password()?;
         let link = Link::new(address.clone(), matches!(clock, ServerClock::Shared(_)));
         let (bucket, round_trip) = (Known::new(policy)?, RoundTrip::default());
         let state = Mutex::new(State { link, bucket, pending: None, arrived: Vec::new(), round_trip });
-        let store = Redis { address, clock, patience, state, estimate: Mutex::new(Limits::none(0)) };
-        store.ask(&mut store.state(), "look", &[])?;
-        Ok(store)
+        Ok(Redis { address, clock, patience, state, estimate: Mutex::new(Limits::none(0)) })
+    }
+
+    /// Asks the server, which makes the bucket if there is none.
+    fn looked_at(self) -> Result<Self, StoreError> {
+        self.ask(&mut self.state(), "look", &[])?;
+        Ok(self)
     }
 
     /// Sends a request and waits for the answer, as long as `patience` allows.
@@ -117,35 +136,64 @@ impl Redis {
         let State { link, bucket, round_trip, .. } = state;
         let said = self.patience.insist(|| {
             link.patience = link::ANSWER;
+            link.begin();
             link.connect()?;
             let asked = self.clock.local();
             let said = link.ask(&self.question(bucket, what, with))?;
-            round_trip.took(self.learn(&said, asked));
+            round_trip.took(self.learn(bucket, &said, asked));
             Ok(said)
         })?;
         self.answer(state, said)
     }
 
     /// Sends a request once, with a short time limit: to give something back.
-    fn tell(&self, state: &mut State, what: &str, with: &[i64]) -> Result<(), StoreError> {
+    fn tell(&self, state: &mut State, what: &str, with: &[i64]) -> Result<Answer, StoreError> {
+        let asked = self.clock.local();
         let said = state.link.ask_once(&self.question(&state.bucket, what, with))?;
-        self.answer(state, said).map(drop)
+        self.learn(&mut state.bucket, &said, asked);
+        self.answer(state, said)
+    }
+
+    /// Gives back a grant of this bucket.
+    fn give(&self, state: &mut State, grant: &Grant) -> Result<(), StoreError> {
+        self.tell(state, "give", &[grant.number(), grant.at / MICROSECOND, grant.units].map(whole)).map(drop)
+    }
+
+    /// Has the script set the limits of `policy`, or leave them as they are if that is `None`.
+    fn set_by(&self, what: &str, policy: Option<&Policy>, with: &[i64]) -> Result<(), StoreError> {
+        let state = &mut *self.state();
+        let before = state.bucket.clone();
+        policy.map_or(Ok(()), |policy| state.bucket.set_policy(policy))?;
+        match self.ask(state, what, with) {
+            Ok(_) => {
+                if let Some(policy) = policy {
+                    *self.estimate() = Limits::new(policy, self.clock.now());
+                }
+                Ok(())
+            }
+            Err(error) => {
+                state.bucket = before;
+                Err(error)
+            }
+        }
     }
 
     /// Learns the server's time from its answer, and how long the round trip took.
-    fn learn(&self, said: &Said, asked: Nanos) -> Nanos {
+    fn learn(&self, bucket: &mut Known, said: &Said, asked: Nanos) -> Nanos {
         let read = self.clock.local();
         if let Said::Answer(answer) = said {
             self.clock.learn(answer.now.saturating_mul(MICROSECOND), asked, read);
+            bucket.seen = (answer.now, asked);
         }
         read.saturating_sub(asked)
     }
 
     /// See the comment at the head of the script.
     fn question(&self, bucket: &Known, what: &str, with: &[i64]) -> Question {
-        let now = self.clock.now();
-        let ahead = i128::from(bucket.latest / MICROSECOND) - i128::from(now / MICROSECOND);
-        let mut question = vec![what.to_owned(), bucket.id.to_string(), ahead.to_string()];
+        // By no clock can more time have passed there than here since the request before.
+        let (there, here) = bucket.seen;
+        let expected = if there == 0 { 0 } else { there + self.clock.local().saturating_sub(here) / MICROSECOND + 1 };
+        let mut question = vec![what.to_owned(), bucket.id.to_string(), whole(expected).to_string()];
         question.extend([bucket.terms.text.clone(), bucket.terms.numbers.clone()]);
         question.extend(with.iter().map(i64::to_string));
         if let ServerClock::Shared(clock) = &self.clock {
@@ -191,7 +239,7 @@ impl Redis {
         let Some(Pending { asked, asked_there, units }) = state.pending.take() else { return };
         let needed = self.clock.local();
         let Ok(said) = state.link.receive() else { return };
-        let took = self.learn(&said, asked);
+        let took = self.learn(&mut state.bucket, &said, asked);
         let waited = self.clock.local().saturating_sub(needed);
         state.round_trip.took(if waited > took / 4 { took } else { took.min(on_its_way(&said, asked_there)) });
         if let Ok(answer) = self.answer(state, said) {
@@ -271,8 +319,15 @@ impl Store for Redis {
         };
         let units = i64::try_from(cost).ok().filter(|units| *units <= 1 << 51).ok_or(Refusal::Never)?;
         let answer = self.ask(state, "take", &[units, longest])?;
+        if answer.numbers.is_empty() {
+            return Err(RedisError::OtherLimits(self.address.to_string()).into());
+        }
         let grant = *self.granted(state, &answer, cost)?.first().ok_or_else(|| self.damaged())?;
-        Ok((grant.of(state.bucket.generation()), self.clock.now()))
+        let now = self.clock.now();
+        if grant.at.saturating_sub(now) > LONGEST_HELD {
+            state.link.close();
+        }
+        Ok((grant.of(state.bucket.generation()), now))
     }
 
     fn give_back(&self, grant: &Grant) -> Result<(), StoreError> {
@@ -282,7 +337,7 @@ impl Store for Redis {
         if grant.generation() != state.bucket.generation() {
             return Ok(());
         }
-        self.tell(state, "give", &[grant.number(), grant.at / MICROSECOND, grant.units].map(whole))
+        self.give(state, grant)
     }
 
     fn hold_until(&self, time: Nanos) -> Result<(), StoreError> {
@@ -293,33 +348,49 @@ impl Store for Redis {
     }
 
     fn set(&self, policy: &Policy, fresh: &[bool]) -> Result<(), StoreError> {
-        let state = &mut *self.state();
-        let named = Known { id: state.bucket.id, latest: state.bucket.latest, ..Known::new(Some(policy))? };
-        let before = std::mem::replace(&mut state.bucket, named);
         let fresh: Vec<i64> =
             (0..policy.len()).map(|place| fresh.get(place).copied().unwrap_or(false).into()).collect();
-        match self.ask(state, "set", &fresh) {
-            Ok(_) => {
-                *self.estimate() = Limits::new(policy, self.clock.now());
-                Ok(())
-            }
-            Err(error) => {
-                state.bucket = before;
-                Err(error)
-            }
+        self.set_by("set", Some(policy), &fresh)
+    }
+
+    /// Asks once and not for long: meanwhile the time told before is still good.
+    fn look(&self, grant: &Grant) -> Result<Grant, StoreError> {
+        let state = &mut *self.state();
+        self.receive(state);
+        let number = if grant.generation() == state.bucket.generation() { grant.number() } else { 0 };
+        let left = grant.at.saturating_sub(self.clock.now()) / MICROSECOND;
+        state.link.patience = RETURN_TIMEOUT;
+        state.link.begin();
+        state.link.connect()?;
+        let answer = self.tell(state, "stay", &[number, grant.units, left].map(whole))?;
+        let [at, number] = answer.numbers[..] else { return Err(self.damaged().into()) };
+        if at.unsigned_abs().saturating_mul(MICROSECOND).saturating_sub(self.clock.now()) > LONGEST_HELD {
+            state.link.close();
         }
+        let found = grant.moved_to(at.unsigned_abs().saturating_mul(MICROSECOND)).numbered(number.unsigned_abs());
+        Ok(found.entry(number > 0).of(state.bucket.generation()))
+    }
+
+    fn clear(&self, anew: Option<&Policy>) -> Result<(), StoreError> {
+        self.set_by("clear", anew, &[anew.is_some().into()])
     }
 
     fn view(&self) -> Result<View, StoreError> {
         let state = &mut *self.state();
         let mut numbers = self.ask(state, "look", &[])?.numbers;
         let policy = state.bucket.policy.clone().ok_or_else(|| self.damaged())?;
+        let nanos = |wait: i64| u64::try_from(wait).ok().map(|wait| wait.saturating_mul(MICROSECOND));
+        let line = numbers.split_off(numbers.len().min(policy.len() + 2));
         let (wait, available) = (numbers.pop(), numbers.pop());
         Ok(View {
             policy,
             left: numbers.into_iter().map(i128::from).collect(),
             available: available.and_then(|units| u64::try_from(units).ok()).unwrap_or(0),
-            wait: wait.and_then(|wait| u64::try_from(wait).ok()).map(|wait| wait.saturating_mul(MICROSECOND)),
+            wait: wait.and_then(nanos),
+            line: line
+                .chunks_exact(2)
+                .filter_map(|waiter| Some(Waiting { cost: u64::try_from(waiter[0]).ok()?, wait: nanos(waiter[1])? }))
+                .collect(),
         })
     }
 
@@ -359,10 +430,23 @@ impl Store for Redis {
         let state = &mut *self.state();
         state.link.patience = RETURN_TIMEOUT;
         self.hand_over(state, lease);
-        let Some(rest) = lease.take_rest().filter(|_| state.link.is_connected()) else { return Ok(()) };
+        let Some(mut rest) = lease.take_rest() else { return Ok(()) };
+        // Nobody waits for a server that is away; but one who waits in the line has closed the connection.
+        if !state.link.is_connected() && !rest.runs.iter().any(Grant::is_entry) {
+            return Ok(());
+        }
+        let older = rest.runs.iter().take(rest.older).filter(|run| !run.is_entry()).count();
+        let (entries, runs): (VecDeque<Grant>, _) = rest.runs.into_iter().partition(Grant::is_entry);
+        (rest.older, rest.runs) = (older, runs);
+        for run in entries.iter().rev() {
+            self.give(state, run)?;
+        }
+        if rest.runs.is_empty() {
+            return Ok(());
+        }
         let mut with = vec![whole(rest.last.number()), whole(rest.spent), whole(rest.older as u64)];
         with.extend(rest.runs.iter().flat_map(|run| [run.at / MICROSECOND, run.units].map(whole)));
-        self.tell(state, "unlease", &with)
+        self.tell(state, "unlease", &with).map(drop)
     }
 
     fn leave(&self) {

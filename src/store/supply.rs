@@ -84,7 +84,7 @@ impl Supply {
         self.store.clock()
     }
 
-    /// Sleeps until `time`, the time of a grant, on `clock`, which must show the same time as [`clock`](Self::clock). At
+    /// Sleeps until `time`, the time of a grant, or until that has moved up in the line, on `clock`, which must show the same time as [`clock`](Self::clock). At
     /// most one thread may sleep here.
     ///
     /// # Errors
@@ -92,7 +92,19 @@ impl Supply {
     pub fn sleep_until(&self, clock: &dyn Clock, time: Nanos) -> Result<(), StoreError> {
         *lock(&self.sleeper) = Some(thread::current());
         let is_retired = || self.is_retired.load(Ordering::SeqCst);
-        if clock.sleep_unless(time, &is_retired) { Ok(()) } else { Err(StoreError::Stopped) }
+        let sleep = |time, _| clock.sleep_unless(time, &is_retired);
+        let handed = self.leased().lease.handed(time);
+        let has_come = match handed {
+            Some(run) => wait_for(&*self.store, run, sleep, |run| self.leased().lease.moved(run)),
+            None => sleep(time, time),
+        };
+        if has_come { Ok(()) } else { Err(StoreError::Stopped) }
+    }
+
+    /// The time of the run that was granted last; it may have moved up since.
+    #[must_use]
+    pub fn waits_until(&self) -> Nanos {
+        self.leased().lease.waits_until()
     }
 
     /// Gives back what was granted and has not left yet, since the process is about to end; see
@@ -276,6 +288,28 @@ impl Drop for Supply {
         // If giving back fails, at most one lease is lost, as when the process is killed.
         let _ = self.store.return_lease(&mut leased.lease);
     }
+}
+
+/// Sleeps until the time of `grant`, with `sleep`, which is passed a time to sleep until and the time of the grant, and
+/// returns whether to go on. Who waits for long looks on the way whether the grant has another time, and passes it to
+/// `moved` then. Returns whether the time has come.
+pub fn wait_for(
+    store: &dyn Store,
+    mut grant: Grant,
+    mut sleep: impl FnMut(Nanos, Nanos) -> bool,
+    mut moved: impl FnMut(&Grant),
+) -> bool {
+    while let Some(time) = grant.next_look(store.clock().now()).filter(|_| store.is_shared()) {
+        if !sleep(time, grant.at) {
+            return false;
+        }
+        // If the store does not answer, the time told before is still good.
+        if let Ok(found) = store.look(&grant) {
+            grant = found;
+            moved(&grant);
+        }
+    }
+    sleep(grant.at, grant.at)
 }
 
 /// A poisoned lock is as good as any: nothing here is left half done.

@@ -174,7 +174,7 @@ fn known() -> Faults {
         ("clock", 3),
         ("limiter", 5),
         ("limiter/queue", 3),
-        ("limits", 4),
+        ("limits", 5),
         ("limits/policy", 1),
         ("rate", 3),
         ("store", 4),

@@ -15,6 +15,7 @@ mod limiter_times;
 mod limiter_token_bucket;
 mod limiter_windows;
 mod limiters;
+mod line;
 mod model;
 mod runtime_ends;
 mod script;

@@ -1,10 +1,14 @@
 -- What the script of the Redis store asks of a server, for one key that never expires.
 local hash, now = nil, 0
 
+-- How many commands were asked for.
+calls = 0
+
 redis = {}
 
 function redis.call(name, key, ...)
     local args = { ... }
+    calls = calls + 1
     if name == 'TIME' then
         return { string.format('%.0f', math.floor(now / 1000000)), string.format('%.0f', now % 1000000) }
     elseif name == 'EXISTS' then
@@ -37,6 +41,13 @@ function redis.call(name, key, ...)
 end
 
 redis.pcall = redis.call
+
+-- Whatever else writes to the key: replaces the value of a field, and returns the one before.
+function overwrite(field, value)
+    local before = hash[field]
+    hash[field] = value
+    return before
+end
 
 -- Asks the script at a time, with its arguments.
 function ask(script, time, ...)

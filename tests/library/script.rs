@@ -5,6 +5,8 @@
 //! same numbers.
 
 use crate::model::{EXACT, Limit};
+use std::cell::Cell;
+
 use mlua::{Function, Lua, Table, Value, Variadic};
 
 /// The script computes numbers below this exactly.
@@ -12,13 +14,22 @@ pub(crate) const BOUND: u64 = 1 << 51;
 
 const SCRIPT: &str = include_str!("../../src/store/redis/bucket.lua");
 
+/// The script adds this to the index of the limit if the grant is an entry in the line.
+const ENTRY: usize = 32;
+
+/// Here the script counts in nanoseconds.
+const MICROSECONDS: &str = "local SECOND = 1000000\n";
+const NANOSECONDS: &str = "local SECOND = 1000000000\n";
+
 /// A bucket on a server of its own.
 pub(crate) struct Script {
     ask: Function,
     step: Function,
     /// Its limits as text, which identifies them, and as numbers.
     terms: [String; 2],
-    _lua: Lua,
+    /// The bucket, as the client knows it.
+    id: Cell<u64>,
+    lua: Lua,
 }
 
 /// A grant's time, the index of the limit that bound, and its number.
@@ -28,6 +39,8 @@ pub(crate) struct Granted {
     pub(crate) units: u64,
     pub(crate) bound_by: Option<usize>,
     pub(crate) number: u64,
+    /// Whether it waits in the line.
+    pub(crate) is_entry: bool,
 }
 
 impl Granted {
@@ -44,23 +57,46 @@ pub(crate) enum Refused {
 }
 
 impl Script {
-    /// A bucket made at `now`. `None` if the limits are too large for the script.
+    /// A bucket made at `now`. `None` if the limits are too large for the script. Those who do not look are not thought
+    /// gone, as in one process.
     pub(crate) fn new(limits: &[Limit], quantum: u64, now: u64) -> Option<Self> {
+        Script::of(&SCRIPT.replace("15 * SECOND", "MOST"), limits, quantum, now)
+    }
+
+    /// The same, and who does not look for long is gone.
+    pub(crate) fn watchful(limits: &[Limit], now: u64) -> Self {
+        Script::of(SCRIPT, limits, 1, now).unwrap()
+    }
+
+    fn of(script: &str, limits: &[Limit], quantum: u64, now: u64) -> Option<Self> {
         let terms = terms(limits, quantum)?;
         let lua = Lua::new();
         lua.load(include_str!("redis.lua")).exec().unwrap();
-        let (ask, step) = (lua.globals().get("ask").unwrap(), lua.load(SCRIPT).into_function().unwrap());
-        let script = Script { ask, step, terms, _lua: lua };
+        let (ask, step) = (
+            lua.globals().get("ask").unwrap(),
+            lua.load(script.replace(MICROSECONDS, NANOSECONDS)).into_function().unwrap(),
+        );
+        let script = Script { ask, step, terms, id: Cell::new(0), lua };
         (now < BOUND).then(|| script.look(now))?;
         Some(script)
     }
 
-    fn ask(&self, now: u64, what: &str, with: &[i64]) -> Result<(u64, Vec<i64>), Refused> {
+    fn reply(&self, now: u64, expected: u64, what: &str, with: &[i64]) -> Vec<Value> {
         let [text, numbers] = &self.terms;
-        let head = [what.to_owned(), "0".to_owned(), "0".to_owned(), text.clone(), numbers.clone()];
+        let id = self.id.get();
+        let head = [what.to_owned(), id.to_string(), expected.to_string(), text.clone(), numbers.clone()];
         let words: Variadic<String> = head.into_iter().chain(with.iter().map(ToString::to_string)).collect();
         let reply: Table = self.ask.call((self.step.clone(), now, words)).unwrap();
-        let reply: Vec<Value> = reply.sequence_values().map(Result::unwrap).collect();
+        reply.sequence_values().map(Result::unwrap).collect()
+    }
+
+    fn ask(&self, now: u64, what: &str, with: &[i64]) -> Result<(u64, Vec<i64>), Refused> {
+        self.ask_expecting(now, 0, what, with)
+    }
+
+    /// Asks as a client by whose clock it can be `expected` at most.
+    fn ask_expecting(&self, now: u64, expected: u64, what: &str, with: &[i64]) -> Result<(u64, Vec<i64>), Refused> {
+        let reply = self.reply(now, expected, what, with);
         // Rounds down, as a server does.
         let number = |value: &Value| match value {
             Value::Integer(number) => *number,
@@ -68,7 +104,10 @@ impl Script {
             other => panic!("{other:?} in {reply:?}"),
         };
         match reply[0].as_string().map(mlua::LuaString::to_string_lossy).as_deref() {
-            Some("ok") => Ok((positive(number(&reply[4])), reply[5..].iter().map(number).collect())),
+            Some("ok") => {
+                self.id.set(positive(number(&reply[2])));
+                Ok((positive(number(&reply[4])), reply[5..].iter().map(number).collect()))
+            }
             Some("late") => Err(Refused::TooLong(positive(number(&reply[1])))),
             Some("never") => Err(Refused::Never),
             _ => panic!("{reply:?}"),
@@ -86,8 +125,34 @@ impl Script {
         Ok(reply.chunks(3).map(|run| granted(run, number)).collect())
     }
 
+    /// Where an entry is in the line now.
+    pub(crate) fn stay(&self, now: u64, grant: &Granted) -> Granted {
+        let left = grant.at.saturating_sub(now);
+        // The id of a bucket is when it was made.
+        let (_, found) = self.ask(now, "stay", &[whole(grant.number), whole(grant.units), whole(left)]).unwrap();
+        Granted { at: positive(found[0]), number: positive(found[1]), is_entry: found[1] > 0, ..*grant }
+    }
+
+    /// What a client sees by whose clock it can be `expected` at most.
+    pub(crate) fn expecting(&self, now: u64, expected: u64) -> Vec<i64> {
+        self.ask_expecting(now, expected, "look", &[]).unwrap().1
+    }
+
+    /// The server loses everything.
+    pub(crate) fn lose(&mut self, now: u64) {
+        self.lua.load("redis.call('DEL')").exec().unwrap();
+        assert!(now > 0);
+    }
+
+    pub(crate) fn clear(&self, now: u64, anew: bool) {
+        self.ask(now, "clear", &[i64::from(anew)]).unwrap();
+    }
+
     /// Returns a lease: `spent` units were used, and the runs in `rest` were not.
     pub(crate) fn return_lease(&self, now: u64, spent: u64, rest: &[Granted]) {
+        if rest[0].is_entry {
+            return self.give_back(now, &rest[0]);
+        }
         let mut with = vec![whole(rest[0].number), whole(spent), 0];
         with.extend(rest.iter().flat_map(|run| [whole(run.at), whole(run.units)]));
         // In tests the time is the last argument.
@@ -115,8 +180,9 @@ impl Script {
 }
 
 fn granted(run: &[i64], number: u64) -> Granted {
-    let bound_by = usize::try_from(run[2]).unwrap().checked_sub(1);
-    Granted { at: positive(run[0]), units: positive(run[1]), bound_by, number }
+    let place = usize::try_from(run[2]).unwrap();
+    let (is_entry, bound_by) = (place >= ENTRY, (place % ENTRY).checked_sub(1));
+    Granted { at: positive(run[0]), units: positive(run[1]), bound_by, number, is_entry }
 }
 
 fn positive(number: i64) -> u64 {
@@ -150,4 +216,63 @@ fn numbers(limit: &Limit) -> Option<String> {
 
 fn gcd(a: u64, b: u64) -> u64 {
     if b == 0 { a } else { gcd(b, a % b) }
+}
+
+#[test]
+fn a_state_that_makes_no_sense_grants_nothing() {
+    let bucket = Limit::Bucket { units: 1, period: 200_000, burst: 5, initial: 5 };
+    let window = Limit::Window { count: 9, period: 1_000_000, slack: 0 };
+    let script = Script::new(&[bucket, window], 1, 1_000).unwrap();
+    script.take(2_000, 1, None).unwrap();
+    let overwrite: Function = script.lua.globals().get("overwrite").unwrap();
+    let state: String = overwrite.call(("state", "")).unwrap();
+    let words: Vec<&str> = state.split(' ').collect();
+    let mut forged: Vec<String> = (0..words.len()).map(|place| words[..place].join(" ")).collect();
+    for place in 0..words.len() {
+        for wrong in ["nan", "-nan", "inf", "-1e300", "1e300", "0.5", "x"] {
+            let mut words = words.clone();
+            words[place] = wrong;
+            forged.push(words.join(" "));
+        }
+    }
+    for (place, wrong) in
+        [(4, "0"), (9, "0"), (10, "0"), (11, "1"), (12, "2000000"), (17, "0"), (20, "9"), (21, "100000000")]
+    {
+        let mut words = words.clone();
+        words[place] = wrong;
+        forged.push(words.join(" "));
+    }
+    let chunk: String = overwrite.call(("w2:0", "")).unwrap();
+    for forged in ["", "1 2", &chunk[1..], &chunk.replace('0', "x")] {
+        let _: Value = overwrite.call(("w2:0", forged)).unwrap();
+        assert_eq!(first(&script.reply(3_000, 0, "take", &[1, -1])), "damaged", "{forged}");
+    }
+    let _: Value = overwrite.call(("w2:0", chunk)).unwrap();
+    for forged in forged {
+        let _: Value = overwrite.call(("state", forged.as_str())).unwrap();
+        assert_eq!(first(&script.reply(3_000, 0, "take", &[1, -1])), "damaged", "{forged}");
+    }
+}
+
+fn first(reply: &[Value]) -> String {
+    reply[0].as_string().unwrap().to_string_lossy()
+}
+
+/// Each command, and each run of a lease, blocks the server for about a microsecond or more.
+#[test]
+fn a_full_log_that_has_left_its_period_costs_few_commands() {
+    let script = Script::new(&[Limit::Window { count: 1000, period: 1_000_000, slack: 0 }], 1, 0).unwrap();
+    for time in 1..=1000 {
+        script.take(time, 1, None).unwrap();
+    }
+    let commands = |act: &dyn Fn()| {
+        let calls = || script.lua.globals().get::<u64>("calls").unwrap();
+        let before = calls();
+        act();
+        calls() - before
+    };
+    assert!(commands(&|| drop(script.look(5_000_000))) < 100);
+    assert!(commands(&|| assert!(script.take(1_500, 1000, None).is_ok())) < 100);
+    assert!(commands(&|| assert!(script.take(5_000_000, 1, None).is_ok())) < 100);
+    assert!(script.lease(5_000_000, 100_000, 1_000_000_000).unwrap().len() <= 64);
 }

@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use proptest::sample::Index;
 use std::sync::Arc;
 use std::time::Duration;
-use throttle::clock::{Clock, FakeClock};
+use throttle::clock::{Clock, FakeClock, MILLISECOND};
 use throttle::limiter::{AcquireError, Limiter, Oversize};
 use throttle::limits::{Ask, Grant, Limits, Policy, Refusal};
 use throttle::store::{Lease, Memory, Store, StoreError};
@@ -115,6 +115,10 @@ enum Step {
     Hold(u64),
     /// Other limits, of the same kinds, from now on.
     Set(Vec<(u64, u64, u64)>, Vec<bool>),
+    /// One of those that wait in the line looks where it is.
+    Look(Index),
+    /// Empties the line, or begins anew.
+    Clear(bool),
 }
 
 fn any_step(limits: usize) -> impl Strategy<Value = Step> + Clone {
@@ -126,7 +130,9 @@ fn any_step(limits: usize) -> impl Strategy<Value = Step> + Clone {
     );
     let set = (prop::collection::vec(any_size(), limits), prop::collection::vec(any::<bool>(), limits))
         .prop_map(|(sizes, fresh)| Step::Set(sizes, fresh));
-    prop_oneof![6 => take, 3 => lease, 3 => any::<Index>().prop_map(Step::GiveBack), 1 => hold, 1 => set]
+    let (back, look) = (any::<Index>().prop_map(Step::GiveBack), any::<Index>().prop_map(Step::Look));
+    let clear = any::<bool>().prop_map(Step::Clear);
+    prop_oneof![12 => take, 6 => lease, 6 => back, 6 => look, 2 => hold, 2 => set, 1 => clear]
 }
 
 /// Units, the period, and the burst or the slack.
@@ -149,6 +155,23 @@ fn any_limits() -> impl Strategy<Value = Vec<Limit>> + Clone {
     prop::collection::vec(any.prop_map(|(window, size, initial)| limit(window, size, initial)), 1..=3)
 }
 
+/// A few units in some seconds.
+fn any_slow_limits() -> impl Strategy<Value = Vec<Limit>> + Clone {
+    let size = (1..=5_u64, prop::sample::select(vec![500, 1_000, 2_000, 12_000]), 1..=5_u64);
+    let any = (any::<bool>(), size, prop_oneof![Just(u64::MAX), 0..5_u64]);
+    prop::collection::vec(any.prop_map(|(window, size, initial)| limit(window, size, initial)), 1..=3)
+}
+
+/// The same limit, with its period in units of so many nanoseconds.
+fn in_units(limit: Limit, unit: u64) -> Limit {
+    match limit {
+        Limit::Window { count, period, slack } => Limit::Window { count, period: period * unit, slack },
+        Limit::Bucket { units, period, burst, initial } => {
+            Limit::Bucket { units, period: period * unit, burst, initial }
+        }
+    }
+}
+
 /// The core, as the store in memory has it, and the script.
 struct Both {
     limits: Vec<Limit>,
@@ -156,29 +179,33 @@ struct Both {
     core: Memory<FakeClock>,
     script: Script,
     held: Vec<(Grant, Granted)>,
+    /// In nanoseconds: the unit of times in steps.
+    unit: u64,
 }
 
 impl Both {
-    fn new(limits: Vec<Limit>) -> Self {
+    fn new(limits: Vec<Limit>, unit: u64) -> Self {
+        let limits: Vec<Limit> = limits.into_iter().map(|limit| in_units(limit, unit)).collect();
         let clock = FakeClock::at(0);
         let core = Memory::new(&policy(&limits), clock.clone());
         let script = Script::new(&limits, core.quantum(), 0).unwrap();
-        Both { limits, clock, core, script, held: Vec::new() }
+        Both { limits, clock, core, script, held: Vec::new(), unit }
     }
 
     fn step(&mut self, step: &Step) {
         let now = self.clock.now();
         match step {
             Step::Take(cost, wait) => {
+                let wait = wait.map(|wait| wait * self.unit);
                 let taken = self.core.take(*cost, wait.map_or(u64::MAX, |wait| now + wait));
                 let taken = taken.map(|(grant, _)| grant).map_err(refused);
-                let by_script = self.script.take(now, *cost, *wait);
+                let by_script = self.script.take(now, *cost, wait);
                 assert_eq!(taken.as_ref().map(outcome), by_script.as_ref().map(Granted::outcome), "{step:?}");
                 self.held.extend(taken.ok().zip(by_script.ok()));
             }
             Step::Lease { waiting, span, used, later, between } => {
-                let ask = Ask { waiting: *waiting, span: *span };
-                self.lease(ask, *used, *later, between);
+                let ask = Ask { waiting: *waiting, span: *span * self.unit };
+                self.lease(ask, *used, *later * self.unit, between);
             }
             Step::GiveBack(_) if self.held.is_empty() => {}
             Step::GiveBack(index) => {
@@ -186,13 +213,31 @@ impl Both {
                 self.core.give_back(&ours).unwrap();
                 self.script.give_back(now, &theirs);
             }
+            Step::Look(index) => {
+                let entries: Vec<usize> = (0..self.held.len())
+                    .filter(|place| self.held[*place].1.is_entry && self.held[*place].1.at > now)
+                    .collect();
+                let Some(place) = entries.get(index.index(entries.len().max(1))) else { return };
+                let (ours, theirs) = self.held[*place];
+                let found = (self.core.look(&ours).unwrap(), self.script.stay(now, &theirs));
+                assert_eq!(found.0.at, found.1.at, "{step:?} at {now} by {:?}", self.limits);
+                self.held[*place] = found;
+            }
+            Step::Clear(anew) => {
+                self.core.clear(anew.then(|| policy(&self.limits)).as_ref()).unwrap();
+                self.script.clear(now, *anew);
+            }
             Step::Hold(wait) => {
+                let wait = wait * self.unit;
                 self.core.hold_until(now + wait).unwrap();
                 self.script.hold_until(now, now + wait);
             }
             Step::Set(sizes, fresh) => {
                 let kinds = self.limits.iter().map(|limit| matches!(limit, Limit::Window { .. }));
-                self.limits = kinds.zip(sizes).map(|(window, size)| limit(window, *size, u64::MAX)).collect();
+                self.limits = kinds
+                    .zip(sizes)
+                    .map(|(window, size)| in_units(limit(window, *size, u64::MAX), self.unit))
+                    .collect();
                 self.core.set(&policy(&self.limits), fresh).unwrap();
                 self.script.set(now, &self.limits, self.core.quantum(), fresh);
             }
@@ -219,7 +264,8 @@ impl Both {
     fn look_alike(&self) {
         let (view, now) = (self.core.view().unwrap(), self.clock.now());
         let wait = view.wait.map_or(-1, i128::from);
-        let ours: Vec<i128> = view.left.into_iter().chain([view.available.into(), wait]).collect();
+        let line = view.line.iter().flat_map(|one| [one.cost, one.wait].map(i128::from));
+        let ours: Vec<i128> = view.left.into_iter().chain([view.available.into(), wait]).chain(line).collect();
         let theirs: Vec<i128> = self.script.look(now).into_iter().map(i128::from).collect();
         assert_eq!(theirs, ours, "at {now} by {:?}", self.limits);
     }
@@ -244,7 +290,7 @@ fn refused(error: StoreError) -> Refused {
 /// A window that becomes longer counts what was used of a lease, also what had left the shorter period by the last run.
 #[test]
 fn a_longer_window_counts_all_that_was_used_of_a_lease_whose_rest_came_back() {
-    let mut both = Both::new(vec![Limit::Window { count: 1, period: 500, slack: 0 }]);
+    let mut both = Both::new(vec![Limit::Window { count: 1, period: 500, slack: 0 }], 1);
     let ask = Ask { waiting: 4, span: 1_501 };
     let mut lease = Lease::default();
     both.core.lease(&ask, &mut lease).unwrap();
@@ -289,9 +335,28 @@ proptest! {
             (Just(limits), steps)
         })
     ) {
-        let mut both = Both::new(limits);
+        let mut both = Both::new(limits, 1);
         for (later, step) in steps {
             both.clock.advance(if later < 500 { 0 } else { later });
+            both.step(&step);
+            both.look_alike();
+        }
+    }
+
+    #[test]
+    fn core_and_script_agree_on_those_who_wait(
+        (limits, steps) in any_slow_limits().prop_flat_map(|limits| {
+            let steps = prop::collection::vec((0..2_500_u64, any_step(limits.len())), 1..60);
+            (Just(limits), steps)
+        })
+    ) {
+        let mut both = Both::new(limits, MILLISECOND);
+        for (later, step) in steps {
+            // One who looks late is the exception.
+            both.clock.advance(if later < 500 { 0 } else { later * MILLISECOND });
+            if let Step::Set(sizes, _) = &step && sizes.iter().any(|(units, period, _)| *units > EXACT || *period > 60_000) {
+                continue;
+            }
             both.step(&step);
             both.look_alike();
         }

@@ -67,7 +67,7 @@ const MISTAKES: [(&[&str], &str); 61] = [
     (&["--set", "-r", "5/s", "-j", "5"], "cannot be used with"),
     (&["--set", "-r", "5/s", "-0"], "cannot be used with"),
     (&["--set", "--show"], "cannot be used with"),
-    (&["--show", "-r", "5/s"], "--show changes nothing"),
+    (&["--show", "-r", "5/s"], "--show sets no limits"),
     (&["--show", "json", "true"], "--show runs nothing"),
     (&["--show", "--dry-run"], "cannot be used with"),
     (&["--once", "-j", "5"], "cannot be used with"),

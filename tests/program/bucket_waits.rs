@@ -128,6 +128,87 @@ fn is_given_back(bucket: &Bucket) {
     }
 }
 
+/// Waiters of a bucket, once they are all in line.
+fn in_line(bucket: &Bucket, count: u64) -> Vec<Running> {
+    let waiters = (0..count).map(|_| Running::start(bucket.command(&["--once", "true"]))).collect();
+    wait_until("all to wait", || bucket.hours() == count + 1);
+    waiters
+}
+
+#[test]
+fn those_who_end_in_any_order_cost_a_newcomer_nothing() {
+    let redis = Redis::start(&[]);
+    let on_server = redis.as_ref().map(|redis| Bucket::on_server(redis, AN_HOUR));
+    for bucket in [Some(Bucket::in_file(AN_HOUR)), on_server].into_iter().flatten() {
+        let mut waiters = in_line(&bucket, 5);
+        std::thread::sleep(Duration::from_millis(100));
+        for waiter in &mut waiters {
+            waiter.signal(Signal::TERM);
+            waiter.end();
+        }
+        assert_eq!(bucket.hours(), 1);
+    }
+}
+
+/// They cannot give anything back. Whoever comes next finds that they are gone.
+#[test]
+fn those_who_were_killed_cost_a_newcomer_nothing() {
+    let redis = Redis::start(&[]);
+    let on_server = redis.as_ref().map(|redis| Bucket::on_server(redis, AN_HOUR));
+    for bucket in [Some(Bucket::in_file(AN_HOUR)), on_server].into_iter().flatten() {
+        drop(in_line(&bucket, 5));
+        wait_until("the dead to be noticed", || {
+            let refused = feed(bucket.command(&["--once", "--max-wait", "0"]), b"");
+            let said = text(&refused.stderr);
+            said.contains("wait 1h") || said.contains("wait 59m")
+        });
+    }
+}
+
+#[test]
+fn a_newcomer_is_served_at_the_new_rate_at_once() {
+    let redis = Redis::start(&[]);
+    let on_server = redis.as_ref().map(|redis| Bucket::on_server(redis, AN_HOUR));
+    for bucket in [Some(Bucket::in_file(AN_HOUR)), on_server].into_iter().flatten() {
+        let waiters = in_line(&bucket, 3);
+        let bucket = bucket.set("100/s");
+        let newcomer = Running::start(bucket.command(&["--once", "true"]));
+        for waiter in waiters.into_iter().chain([newcomer]) {
+            assert!(waiter.finish().status.success());
+        }
+    }
+}
+
+#[test]
+fn a_line_is_emptied_a_bucket_starts_anew_and_is_paused() {
+    let redis = Redis::start(&[]);
+    let on_server = redis.as_ref().map(|redis| Bucket::on_server(redis, AN_HOUR));
+    for bucket in [Some(Bucket::in_file(AN_HOUR)), on_server].into_iter().flatten() {
+        let done = |args: &[&str]| assert!(feed(bucket.command(args), b"").status.success(), "{args:?}");
+        let waiters = in_line(&bucket, 3);
+        done(&["--clear"]);
+        assert_eq!(bucket.hours(), 1);
+        wait_until("those who still wait to enter again", || bucket.hours() == 4);
+        done(&["--clear", "--set", "-r", "1/h,burst=2"]);
+        done(&["--once"]);
+        drop(waiters);
+        done(&["--pause", "2h"]);
+        done(&["--pause", "1s"]);
+        assert_eq!(bucket.hours(), 3, "it is empty after the pause");
+    }
+}
+
+#[test]
+fn it_is_shown_who_waits() {
+    let bucket = Bucket::in_file(AN_HOUR);
+    let _waiters = in_line(&bucket, 2);
+    let shown = text(&feed(bucket.command(&["--show"]), b"").stdout);
+    assert!(shown.contains("\n  2 in line, the last for 2h\n") || shown.contains("the last for 1h 59m\n"), "{shown}");
+    let shown = feed(bucket.command(&["--show", "json"]), b"");
+    let shown: serde_json::Value = serde_json::from_slice(&shown.stdout).unwrap();
+    assert_eq!(shown["line"][1]["cost"], 1, "{shown}");
+}
+
 /// Two leave at once, the third has been given its time when writing fails.
 #[test]
 fn a_stream_that_fails_gives_back_what_it_has_not_used() {

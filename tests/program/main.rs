@@ -20,6 +20,7 @@ mod pipe;
 mod pump;
 mod recipes;
 mod redis;
+mod redis_link;
 mod shared;
 mod shared_machine;
 mod shared_pipes;

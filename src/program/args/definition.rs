@@ -46,6 +46,14 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FMT", num_args = 0..=1, default_missing_value = "text", value_parser = values::format, long_help = text::SHOW, help_heading = "Shared")]
     pub(crate) show: Option<Format>,
 
+    /// Empty the line of those who wait
+    #[arg(hide_short_help = true, long, long_help = text::CLEAR, help_heading = "Shared")]
+    pub(crate) clear: bool,
+
+    /// Let nobody take from the bucket for TIME
+    #[arg(hide_short_help = true, long, value_name = "TIME", allow_negative_numbers = true, value_parser = values::duration, long_help = text::PAUSE, help_heading = "Shared")]
+    pub(crate) pause: Option<Duration>,
+
     /// While the bucket's server is away: wait, fail [default: wait]
     #[arg(hide_short_help = true, long, value_name = "WHAT", hide_possible_values = true, long_help = text::ON_STORE_ERROR, help_heading = "Shared")]
     pub(crate) on_store_error: Option<OnStoreError>,
@@ -140,7 +148,10 @@ pub(crate) struct Args {
 }
 
 /// Options about a bucket by itself.
-const VERBS: [&str; 3] = ["once", "set", "show"];
+const VERBS: [&str; 5] = ["once", "set", "show", "clear", "pause"];
+
+/// They go together: the bucket starts anew.
+const ANEW: [&str; 2] = ["set", "clear"];
 
 /// The definition of the whole command line.
 pub(crate) fn command() -> Command {
@@ -151,7 +162,9 @@ pub(crate) fn command() -> Command {
     let excluded = command.get_arguments().filter(|arg| is_of_streams(arg) || is_verb(arg.get_id()));
     let excluded: Vec<Id> = excluded.map(|arg| arg.get_id().clone()).collect();
     command.mut_args(|arg| {
-        let others: Vec<&Id> = excluded.iter().filter(|id| is_verb(arg.get_id()) && *id != arg.get_id()).collect();
+        let own = arg.get_id();
+        let goes_with = |id: &Id| [id, own].iter().all(|id| ANEW.contains(&id.as_str()));
+        let others: Vec<&Id> = excluded.iter().filter(|id| is_verb(own) && *id != own && !goes_with(id)).collect();
         arg.conflicts_with_all(others)
     })
 }

@@ -75,15 +75,18 @@ pub(super) const BUCKET: &str = "\
 Share the limits with every other process that names the same bucket, first come, first served. A NAME (of letters, digits \
 and .-_) is a file in $XDG_STATE_HOME/throttle, or else ~/.local/state/throttle; a word with a slash is the path of a file. \
 redis://[USER:PASSWORD@]HOST[:PORT][/DB]/NAME is on a Redis or Valkey server, for any number of machines. In user and \
-password write / ? # @ and % as %2F %3F %23 %40 and %25.
+password write / ? # @ and % as %2F %3F %23 %40 and %25. unix:/SOCKET/NAME is on the server at that socket, like \
+unix:/run/redis.sock/llm. ?password-file=PATH after either names a file whose first line is the password; a file that \
+everyone can read is refused.
 
-THROTTLE_BUCKET names the bucket of --once, --show, --set and of a stream without -r. A stream with -r and without \
---bucket has its limits for itself. Keep a password in THROTTLE_BUCKET rather than on the command line, which everyone can \
+THROTTLE_BUCKET names the bucket of --once, --show, --set, --clear, --pause and of a stream without -r. A stream with -r \
+and without --bucket has its limits for itself. Keep a password in a file or in THROTTLE_BUCKET rather than on the command \
+line, which everyone can \
 see.
 
 If there is no such bucket yet, it is made with the limits of -r. After that the bucket knows its limits and -r is not \
 needed; if -r is given, it must agree with them. A bucket outlives processes and restarts. On a terminal, a long wait \
-is announced after a second. If the wait is interrupted, the turn is given back, unless a later request still waits.
+is announced after a second. If who waits is interrupted or killed, those behind move up: they look every 5 s.
 
 Each user has their own buckets in files, on one machine; under sudo they are root's. A network file system is refused. To \
 start anew, remove the file. A bucket on a server uses the server's clock, in whole microseconds. The server keeps it under \
@@ -93,7 +96,7 @@ pub(super) const ONCE: &str = "\
 Take one from the bucket, wait for its time, then become COMMAND: it has our standard input, process id and exit code. \
 Without COMMAND exit 0, as for --once && COMMAND. An error of our own exits 125, a refusal by --max-wait 75, a command that \
 cannot be run 126, one that is not found 127. If the command does not run or the wait is interrupted, the turn is given \
-back, unless a later request still waits.";
+back.";
 
 pub(super) const ON_STORE_ERROR: &str = "\
 What to do while the server of a bucket cannot be reached: wait (the default) tries again, less and less often, says so \
@@ -107,10 +110,20 @@ With --once: if the wait would be longer than TIME (30s, 500ms, 2min), take noth
 
 pub(super) const SET: &str = "\
 Make the bucket with the limits of -r, or change its limits for everyone from their next take on, and exit. What it has \
-saved or counted is kept; -r 5000/h,initial=5000 refills it as well. Waits that have begun do not change.";
+saved or counted is kept; -r 5000/h,initial=5000 refills it as well. Those who wait move up if the new limits allow; none \
+waits longer than it was told. With --clear everything starts anew.";
+
+pub(super) const CLEAR: &str = "\
+Empty the line of those who wait for the bucket, and exit. Who still waits enters it again within 5 s, in order; what was \
+reserved for others is free. --clear --set -r LIMIT starts the bucket anew, without what it has saved or counted and \
+without a pause.";
+
+pub(super) const PAUSE: &str = "\
+Let nobody take from the bucket for TIME (30s, 10min, 1h) from now on, and exit. The bucket is empty after that. Those who \
+wait already keep their times. A pause is never cut short by another.";
 
 pub(super) const SHOW: &str = "\
-Write the limits of the bucket, what is left of each, how long the next unit would wait, and where the bucket is. FMT is \
+Write the limits of the bucket, what is left of each, who waits, how long the next unit would wait, and where the bucket is. FMT is \
 text or json.";
 
 pub(super) const NULL: &str = "Units end with a NUL byte instead of a newline, as find -print0 writes them.";
@@ -212,7 +225,7 @@ them, but on a terminal the first 20. Successes are not reported, except for a s
 pub(crate) const ENVIRONMENT: [(&str, &str); 5] = [
     (
         "THROTTLE_BUCKET",
-        "The bucket of --once, --show and --set without --bucket, and of a stream without -r and --bucket.",
+        "The bucket of --once, --show, --set, --clear and --pause without --bucket, and of a stream without -r and --bucket.",
     ),
     ("THROTTLE_SEQ", "Set for each command: its number, from 1."),
     (

@@ -162,8 +162,8 @@ fn first_state(machine: &Machine, policy: &Policy) -> Result<Vec<u8>, FileError>
 
 fn first(machine: &Machine, policy: &Policy) -> Kept {
     let now = machine.clock.now();
-    let (policy, limits) = (policy.clone(), Limits::new(policy, now));
-    Kept { boot: machine.boot, ahead: 0, at: now, wall: machine.wall(), policy, limits }
+    let (policy, line) = (policy.clone(), Limits::new(policy, now).into());
+    Kept { boot: machine.boot, ahead: 0, at: now, wall: machine.wall(), policy, line }
 }
 
 /// The prefix of the state in a slot.
@@ -207,7 +207,7 @@ fn recover(place: &Place, file: &File, machine: &Machine) -> Result<Option<Kept>
     let length = read.map_err(|error| failed("read the bucket", &place.path, error))?;
     Ok(slots::decode_policy(&bytes[..length]).map(|policy| {
         let mut kept = first(machine, &policy);
-        kept.limits.use_up(kept.at);
+        kept.line.limits.use_up(kept.at);
         kept
     }))
 }
@@ -238,9 +238,9 @@ mod tests {
         let mut handle = Handle::open(machine, place, Some(&policy("5/s", 1)), None).unwrap();
         let before = std::fs::read(&handle.place.path).unwrap();
         handle.kept.policy = policy("1024/h,window", 70);
-        handle.kept.limits = Limits::new(&handle.kept.policy, 0);
+        handle.kept.line = Limits::new(&handle.kept.policy, 0).into();
         for grant in 0..1024 {
-            let _ = handle.kept.limits.take(grant, 1).unwrap();
+            let _ = handle.kept.line.limits.take(grant, 1).unwrap();
         }
         let error = handle.locked(Handle::publish).unwrap_err();
         assert!(matches!(error, FileError::TooLarge { .. }), "{error}");

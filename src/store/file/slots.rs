@@ -8,7 +8,7 @@
 //! slots incomplete, and then the policy goes on with everything used up that may have been used. All numbers are little-endian words of 64 bits.
 
 use crate::clock::Nanos;
-use crate::limits::{Limits, Policy};
+use crate::limits::{Line, Policy};
 
 /// The version of the format.
 pub(super) const VERSION: u64 = 1;
@@ -70,7 +70,7 @@ pub(super) struct Kept {
     /// The same moment on the wall clock, in nanoseconds since 1970. Used only after a restart.
     pub(super) wall: u64,
     pub(super) policy: Policy,
-    pub(super) limits: Limits,
+    pub(super) line: Line,
 }
 
 /// Bytes before a slot's state: its number, its length in words, and a checksum over both and the state.
@@ -135,7 +135,7 @@ pub(super) fn encode(number: u64, kept: &Kept, words: &mut Vec<u64>, bytes: &mut
     words.extend([number, 0, 0]);
     words.extend([low(kept.boot), low(kept.boot >> 64), kept.ahead.cast_unsigned(), kept.at, kept.wall]);
     push_text(&kept.policy.to_lines(), words);
-    kept.limits.save(words);
+    kept.line.save(words);
     words[1] = (words.len() - 3) as u64;
     words[2] = sum(words);
     bytes.clear();
@@ -157,8 +157,8 @@ pub(super) fn decode(slot: &[u8], before: Option<&Kept>) -> Option<Kept> {
         Some(before) if before.policy.to_lines() == text => before.policy.clone(),
         _ => Policy::from_lines(&text)?,
     };
-    let limits = Limits::load(&policy, &mut words)?;
-    Some(Kept { boot, ahead, at, wall, policy, limits })
+    let line = Line::load(&policy, &mut words)?;
+    Some(Kept { boot, ahead, at, wall, policy, line })
 }
 
 /// Multiplies and rotates, as fast hashes do. It detects half-written states, not forged ones.
@@ -184,13 +184,14 @@ fn words(bytes: &[u8]) -> impl Iterator<Item = u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::limits::Limits;
 
     fn kept(limits: &[&str]) -> Kept {
         let limits: Vec<_> = limits.iter().map(|limit| limit.parse().unwrap()).collect();
         let policy = Policy::new(&limits, None).unwrap();
         let mut limits = Limits::new(&policy, 5);
         let _ = limits.take(7, 1).unwrap();
-        Kept { boot: u128::MAX - 5, ahead: -3, at: 7, wall: 11, policy, limits }
+        Kept { boot: u128::MAX - 5, ahead: -3, at: 7, wall: 11, policy, line: limits.into() }
     }
 
     fn slot(number: u64, kept: &Kept) -> Vec<u8> {
@@ -239,7 +240,7 @@ mod tests {
         for grant in 0..4000 {
             let _ = limits.take(grant * hour / 1024, 1).unwrap();
         }
-        let bytes = slot(1, &Kept { boot: 0, ahead: 0, at: 0, wall: 0, policy, limits });
+        let bytes = slot(1, &Kept { boot: 0, ahead: 0, at: 0, wall: 0, policy, line: limits.into() });
         assert!((bytes.len() as u64) < SLOT, "{} bytes", bytes.len());
     }
 

@@ -1,9 +1,15 @@
-//! The address of a bucket on a server: `redis://[USER:PASSWORD@]HOST[:PORT][/DB]/NAME`.
+//! The address of a bucket on a server: `redis://[USER:PASSWORD@]HOST[:PORT][/DB]/NAME[?password-file=PATH]` or
+//! `unix:/SOCKET/NAME[?password-file=PATH]`.
 
+use super::RedisError;
 use percent_encoding::percent_decode_str;
 use std::ffi::OsStr;
 use std::fmt;
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Read};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
 use std::str::FromStr;
 use thiserror::Error;
 use url::Url;
@@ -12,12 +18,19 @@ use url::Url;
 #[derive(Clone, PartialEq, Eq)]
 pub struct Address {
     tls: bool,
-    host: String,
-    port: u16,
+    node: Node,
     database: i64,
     user: Option<String>,
     password: Option<String>,
+    password_file: Option<PathBuf>,
     name: String,
+}
+
+/// Where a server listens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Node {
+    Tcp(String, u16),
+    Unix(PathBuf),
 }
 
 /// What is wrong with an address. No message repeats it: it may hold a password.
@@ -26,8 +39,8 @@ pub struct Address {
 pub enum AddressError {
     /// Not an address of a known kind.
     #[error(
-        "an address begins with redis://, rediss://, valkey:// or valkeys://, like redis://host:6379/2/NAME; a path with : and \
-         @ in it begins with / or ./"
+        "an address begins with redis://, rediss://, valkey:// or valkeys://, like redis://host:6379/2/NAME, or with unix:/, \
+         like unix:/run/redis.sock/NAME; a path with : and @ in it begins with / or ./"
     )]
     Form,
     /// User or password contain a character that has a meaning in an address.
@@ -49,9 +62,23 @@ pub enum AddressError {
         "the part before the bucket's name must be the number of a database; write for example redis://host/2/NAME"
     )]
     Database,
+    /// No socket before the name.
+    #[error(
+        "the last part is the bucket's name and all before it the server's socket; write for example \
+         unix:/run/redis.sock/NAME"
+    )]
+    Socket,
     /// A `?` or `#`.
-    #[error("an address ends with the bucket's name; remove ? or # and what follows")]
+    #[error(
+        "an address ends with the bucket's name, or with ?password-file=PATH; remove any other ? or # and what follows"
+    )]
     Tail,
+    /// No path of a password file.
+    #[error("the path is missing; write for example redis://host/NAME?password-file=/run/redis-password")]
+    PasswordFile,
+    /// A password, and a file with one.
+    #[error("a password is in the address or in a file; write for example redis://host/NAME?password-file=PATH")]
+    TwoPasswords,
     /// User or password are not text.
     #[error("user and password must be UTF-8; write other characters as %20")]
     Credentials,
@@ -98,8 +125,16 @@ impl Address {
         self.tls
     }
 
-    pub(super) fn node(&self) -> (&str, u16) {
-        (&self.host, self.port)
+    pub(super) fn node(&self) -> &Node {
+        &self.node
+    }
+
+    /// What the path of a socket and the name after it are: one may have been left out.
+    pub(super) fn parts(&self) -> String {
+        match &self.node {
+            Node::Unix(path) => format!(" (the socket is {}, the bucket's name {})", path.display(), self.name),
+            Node::Tcp(..) => String::new(),
+        }
     }
 
     pub(super) fn database(&self) -> i64 {
@@ -113,9 +148,35 @@ impl Address {
     pub(super) fn password(&self) -> Option<&str> {
         self.password.as_deref()
     }
+
+    /// The same address with the password that is in its file, if it names one.
+    pub(super) fn with_password(mut self) -> Result<Self, RedisError> {
+        if let Some(path) = &self.password_file {
+            let failed = |reason| RedisError::PasswordFile { path: path.display().to_string(), reason };
+            self.password = Some(first_line(path).map_err(|error| failed(error.to_string()))?);
+        }
+        Ok(self)
+    }
 }
 
-const SCHEMES: [&str; 4] = ["redis", "rediss", "valkey", "valkeys"];
+/// The first line of a file that only its owner and group may read, without its end.
+fn first_line(path: &PathBuf) -> io::Result<String> {
+    const LONGEST: u64 = 1 << 16;
+    let file = File::open(path)?;
+    if file.metadata()?.permissions().mode() & 0o004 != 0 {
+        return Err(io::Error::other("everyone may read it; run chmod 600 on it"));
+    }
+    let mut line = String::new();
+    BufReader::new(file.take(LONGEST)).read_line(&mut line)?;
+    match line.trim_end_matches(['\r', '\n']) {
+        "" => Err(io::Error::other("its first line is empty; write the password there")),
+        password => Ok(password.to_owned()),
+    }
+}
+
+const SCHEMES: [&str; 5] = ["redis", "rediss", "valkey", "valkeys", "unix"];
+
+const PASSWORD_FILE: &str = "?password-file=";
 
 fn begins_with(word: &[u8], scheme: &str) -> bool {
     word.get(..scheme.len()).is_some_and(|start| start.eq_ignore_ascii_case(scheme.as_bytes()))
@@ -129,30 +190,61 @@ impl FromStr for Address {
     type Err = AddressError;
 
     fn from_str(text: &str) -> Result<Self, AddressError> {
-        let (scheme, rest) = text.split_once("://").ok_or(AddressError::Form)?;
-        let tls = match scheme.to_ascii_lowercase().as_str() {
-            "redis" | "valkey" => false,
-            "rediss" | "valkeys" => true,
-            _ => return Err(AddressError::Form),
+        let (text, file) = match text.split_once(PASSWORD_FILE) {
+            Some((_, "")) => return Err(AddressError::PasswordFile),
+            Some((text, path)) => (text, Some(PathBuf::from(path))),
+            None => (text, None),
         };
-        check_server(rest)?;
-        let url = Url::parse(text).map_err(|_| AddressError::Host)?;
-        let host = match url.host().ok_or(AddressError::Host)? {
-            url::Host::Domain(name) => name.to_owned(),
-            url::Host::Ipv4(address) => address.to_string(),
-            url::Host::Ipv6(address) => address.to_string(),
+        let address = match text.get(..5) {
+            Some(scheme) if scheme.eq_ignore_ascii_case("unix:") => at_socket(&text[5..])?,
+            _ => at_host(text)?,
         };
-        if url.query().is_some() || url.fragment().is_some() {
-            return Err(AddressError::Tail);
+        if file.is_some() && address.password.is_some() {
+            return Err(AddressError::TwoPasswords);
         }
-        let (database, name) = path(url.path())?;
-        let decoded = |text: &str| match percent_decode_str(text).decode_utf8() {
-            Ok(text) => Ok((!text.is_empty()).then(|| text.into_owned())),
-            Err(_) => Err(AddressError::Credentials),
-        };
-        let (user, password) = (decoded(url.username())?, decoded(url.password().unwrap_or_default())?);
-        Ok(Address { tls, host, port: url.port().unwrap_or(6379), database, user, password, name })
+        Ok(Address { password_file: file, ..address })
     }
+}
+
+/// `/SOCKET/NAME`, after the scheme.
+fn at_socket(path: &str) -> Result<Address, AddressError> {
+    let (socket, name) = path.rsplit_once('/').ok_or(AddressError::Socket)?;
+    if path.contains(['?', '#']) {
+        return Err(AddressError::Tail);
+    }
+    if !socket.starts_with('/') {
+        return Err(AddressError::Socket);
+    }
+    let (node, name) = (Node::Unix(socket.into()), checked_name(name)?);
+    Ok(Address { tls: false, node, database: 0, user: None, password: None, password_file: None, name })
+}
+
+/// All but the password file.
+fn at_host(text: &str) -> Result<Address, AddressError> {
+    let (scheme, rest) = text.split_once("://").ok_or(AddressError::Form)?;
+    let tls = match scheme.to_ascii_lowercase().as_str() {
+        "redis" | "valkey" => false,
+        "rediss" | "valkeys" => true,
+        _ => return Err(AddressError::Form),
+    };
+    check_server(rest)?;
+    let url = Url::parse(text).map_err(|_| AddressError::Host)?;
+    let host = match url.host().ok_or(AddressError::Host)? {
+        url::Host::Domain(name) => name.to_owned(),
+        url::Host::Ipv4(address) => address.to_string(),
+        url::Host::Ipv6(address) => address.to_string(),
+    };
+    if url.query().is_some() || url.fragment().is_some() {
+        return Err(AddressError::Tail);
+    }
+    let (database, name) = path(url.path())?;
+    let decoded = |text: &str| match percent_decode_str(text).decode_utf8() {
+        Ok(text) => Ok((!text.is_empty()).then(|| text.into_owned())),
+        Err(_) => Err(AddressError::Credentials),
+    };
+    let (user, password) = (decoded(url.username())?, decoded(url.password().unwrap_or_default())?);
+    let node = Node::Tcp(host, url.port().unwrap_or(6379));
+    Ok(Address { tls, node, database, user, password, password_file: None, name })
 }
 
 /// Checks `[USER[:PASSWORD]@]HOST[:PORT]`, up to the path. The URL parser only says that this part is wrong.
@@ -181,15 +273,24 @@ fn path(path: &str) -> Result<(i64, String), AddressError> {
         Some((database, name)) => (database.parse::<u32>().map(i64::from).map_err(|_| AddressError::Database)?, name),
         None => (0, path),
     };
+    Ok((database, checked_name(name)?))
+}
+
+fn checked_name(name: &str) -> Result<String, AddressError> {
     let is_plain = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b".-_".contains(&byte));
-    if name.is_empty() || !is_plain { Err(AddressError::Name) } else { Ok((database, name.to_owned())) }
+    if name.is_empty() || !is_plain { Err(AddressError::Name) } else { Ok(name.to_owned()) }
 }
 
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let scheme = if self.tls { "rediss" } else { "redis" };
-        let host = if self.host.contains(':') { format!("[{}]", self.host) } else { self.host.clone() };
-        write!(f, "{scheme}://{host}:{}/", self.port)?;
+        match &self.node {
+            Node::Unix(path) => write!(f, "unix:{}/", path.display())?,
+            Node::Tcp(host, port) => {
+                let scheme = if self.tls { "rediss" } else { "redis" };
+                let host = if host.contains(':') { format!("[{host}]") } else { host.clone() };
+                write!(f, "{scheme}://{host}:{port}/")?;
+            }
+        }
         if self.database > 0 {
             write!(f, "{}/", self.database)?;
         }
@@ -217,6 +318,9 @@ mod tests {
             ("valkeys://db/0/llm", "rediss://db:6379/llm"),
             ("redis://[::1]:7000/llm", "redis://[::1]:7000/llm"),
             ("redis://127.0.0.1/llm", "redis://127.0.0.1:6379/llm"),
+            ("redis://db/llm?password-file=/a@b/c d?e#f", "redis://db:6379/llm"),
+            ("unix:/run/redis.sock/llm", "unix:/run/redis.sock/llm"),
+            ("UNIX:/a b:c@d/llm?password-file=secret", "unix:/a b:c@d/llm"),
         ] {
             assert_eq!(text.parse::<Address>().map(|address| address.to_string()), Ok(shown.to_owned()), "{text}");
         }
@@ -254,6 +358,15 @@ mod tests {
             ("redis://db/llm?db=2", AddressError::Tail),
             ("redis://db/llm#insecure", AddressError::Tail),
             ("redis://u:%ff@db/llm", AddressError::Credentials),
+            ("redis://db/llm?password-file=", AddressError::PasswordFile),
+            ("redis://:secret@db/llm?password-file=/run/secret", AddressError::TwoPasswords),
+            ("redis+unix:///run/redis.sock?db=1", AddressError::Form),
+            ("unix:", AddressError::Socket),
+            ("unix:llm", AddressError::Socket),
+            ("unix:/llm", AddressError::Socket),
+            ("unix:run/redis.sock/llm", AddressError::Socket),
+            ("unix:/run/redis.sock/", AddressError::Name),
+            ("unix:/run/redis.sock/llm?db=1", AddressError::Tail),
         ] {
             assert_eq!(text.parse::<Address>(), Err(error), "{text}");
         }
@@ -268,6 +381,34 @@ mod tests {
         assert_eq!((address.user(), address.password()), (None, Some("secret")));
         let address: Address = "redis://:%2F%3F%23%40%25%3A@db/llm".parse().unwrap();
         assert_eq!((address.user(), address.password()), (None, Some("/?#@%:")));
+    }
+
+    #[cfg(feature = "cli")]
+    #[test]
+    fn a_password_file_is_read_when_the_bucket_is_opened_and_not_before() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("pass word");
+        let address: Address = format!("redis://me@db/llm?password-file={}", path.display()).parse().unwrap();
+        let password = || address.clone().with_password().map(|address| address.password().map(str::to_owned));
+        let write = |text: &[u8], mode| {
+            std::fs::write(&path, text).unwrap();
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+        };
+        assert!(password().unwrap_err().to_string().contains("pass word': No such file"));
+        for text in ["s cret", "s cret\n", "s cret\r\nmore\n"] {
+            write(text.as_bytes(), 0o640);
+            assert_eq!(password().unwrap().as_deref(), Some("s cret"), "{text:?}");
+        }
+        for (text, mode, words) in [
+            (&b""[..], 0o600, "its first line is empty; write the password there"),
+            (b"\nsecret\n", 0o600, "its first line is empty"),
+            (b"secret", 0o604, "everyone may read it; run chmod 600"),
+            (b"\xff", 0o600, "UTF-8"),
+        ] {
+            write(text, mode);
+            let error = password().unwrap_err().to_string();
+            assert!(error.contains(words) && !error.contains("secret"), "{error}");
+        }
     }
 
     #[test]
@@ -285,6 +426,7 @@ mod tests {
             ("//:secret@host/b", "…"),
             ("secret@host:6379/b", "…"),
             ("./me:secret@host/b", "…"),
+            ("unix:/run/me:secret@sock/b", "unix…"),
         ] {
             assert_eq!(redacted(word), shown);
         }
@@ -304,6 +446,7 @@ mod tests {
             " redis://db/llm",
             "redis//:secret@db/llm",
             "a:b@c",
+            "unix:/run/redis.sock/llm",
         ] {
             assert!(Address::is_meant(word.as_bytes()), "{word}");
         }

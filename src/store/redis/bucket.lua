@@ -2,8 +2,9 @@
 -- microseconds of the server's clock.
 --
 -- KEYS[1]  the bucket: one hash, so that it works in a cluster.
--- ARGV     what is asked; the bucket's id as the client knows it (0: not at all); by how much its latest grant lies ahead of
---          now; its limits as text and as numbers (empty: it knows none); then what the question needs.
+-- ARGV     what is asked; the bucket's id as the client knows it (0: not at all); the latest that its clock can be by the
+--          client's own (0: not known); its limits as text and as numbers (empty: it knows none); then what the question
+--          needs.
 --
 -- Lua's numbers are doubles. All numbers here are whole and below 2^52 (the client checks that), so the sum of two is
 -- exact, and so is the floor of a quotient. As text they are printed in full, because '..' and tostring would round
@@ -11,10 +12,20 @@
 
 local MOST = 4503599627370496
 local FORMAT = '1'
-local RUNS = 1024
+-- The most runs of a lease, with only buckets and with a window: more would block the server for over half a millisecond.
+local RUNS, WINDOW_RUNS = 256, 64
+-- No window logs more: its own are 1024 groups, and a lease adds its runs.
+local MOST_ENTRIES = 4096
 local THIRTY_DAYS = 2592000000000
 
-local key, known, ahead, text, numbers = KEYS[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4], ARGV[5]
+local SECOND = 1000000
+-- A wait of this length is an entry in the line. Who waits looks this often. Who was not seen for this long has gone.
+local LONG, LOOK, GONE = SECOND, 5 * SECOND, 15 * SECOND
+local MOST_WAITERS = 1024
+-- Added to the index of the limit that bound, if a grant is an entry.
+local ENTRY = 32
+
+local key, known, expected, text, numbers = KEYS[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4], ARGV[5]
 local floor, max, min = math.floor, math.max, math.min
 
 local function ceil_div(a, b)
@@ -24,7 +35,7 @@ end
 local function split(words)
     local found = {}
     for word in string.gmatch(words, '%S+') do
-        found[#found + 1] = tonumber(word)
+        found[#found + 1] = tonumber(word) or 0 / 0
     end
     return found
 end
@@ -98,32 +109,86 @@ local function bucket_left(b, now)
     return owed > credit and -ceil_div(owed - credit, b.period) or floor((credit - owed) / b.period)
 end
 
--- A window: the log of its grants, oldest first, in fields of their own from `head` to before `tail`, with `logged`
--- units in all. The entries before `skip` have left the period; `held` units have not.
+-- A window: the log of its grants, oldest first, from `head` to before `tail`, with `logged` units in all. The entries
+-- before `skip` have left the period; `held` units have not.
+--
+-- Each field of the server's hash holds CHUNK entries: first the sum of their units, then the time and units of each,
+-- all of the same WIDTH. So most entries are never looked at one by one, which would block the server.
 
-local function field(w, index)
-    return 'w' .. w.place .. ':' .. string.format('%.0f', index)
+local CHUNK, WIDTH = 32, 16
+
+local function field(w, chunk)
+    return 'w' .. w.place .. ':' .. string.format('%.0f', chunk)
+end
+
+local function number_in(text, position)
+    return tonumber(string.sub(text, position * WIDTH + 1, (position + 1) * WIDTH)) or 0
+end
+
+-- The chunk of an entry as stored, and the place of the entry in it.
+local function stored(w, index)
+    local chunk = floor(index / CHUNK)
+    local text = w.stored[chunk]
+    if not text then
+        text = redis.call('HGET', key, field(w, chunk)) or ''
+        w.stored[chunk] = text
+        local entries = min(w.stored_tail, (chunk + 1) * CHUNK) - chunk * CHUNK
+        local is_needed = entries > 0 and (chunk + 1) * CHUNK > w.head
+        if is_needed and (#text < (2 * entries + 1) * WIDTH or string.find(text, '%D')) then
+            error({ 'damaged' })
+        end
+    end
+    return text, index - chunk * CHUNK
 end
 
 local function entry(w, index)
     local found = w.log[index]
     if not found then
-        local words = split(redis.call('HGET', key, field(w, index)) or '')
-        found = { at = words[1] or 0, units = words[2] or 0 }
+        local text, place = stored(w, index)
+        found = { at = number_in(text, 2 * place + 1), units = number_in(text, 2 * place + 2) }
         w.log[index] = found
     end
     return found
 end
 
-local function has_left(w, index, time)
-    return time - entry(w, index).at >= w.period
+-- Where the entries end, from `index` on, that `passes` accepts, which gets the time of the latest and all units. Whole
+-- chunks are tried first.
+local function pass(w, index, passes)
+    while index < w.tail do
+        local size = 1
+        if index % CHUNK == 0 and index + CHUNK <= w.stored_tail then
+            local text = stored(w, index)
+            if not w.edited[index / CHUNK] and passes(number_in(text, 2 * CHUNK - 1), number_in(text, 0), true) then
+                size = CHUNK
+            end
+        end
+        if size == 1 then
+            local found = entry(w, index)
+            if not passes(found.at, found.units) then
+                break
+            end
+        end
+        index = index + size
+    end
+    return index
+end
+
+-- `edited` holds the first place that changed in each chunk.
+local function put(w, index, at, units)
+    local chunk = floor(index / CHUNK)
+    w.log[index], w.edited[chunk] = { at = at, units = units }, min(index % CHUNK, w.edited[chunk] or CHUNK)
+end
+
+local function has_left(w, at, time)
+    return time - at >= w.period
 end
 
 local function skip(w, time)
-    while w.skip < w.tail and has_left(w, w.skip, time) do
-        w.held = w.held - entry(w, w.skip).units
-        w.skip = w.skip + 1
-    end
+    w.skip = pass(w, w.skip, function(at, units)
+        local passes = has_left(w, at, time)
+        w.held = passes and w.held - units or w.held
+        return passes
+    end)
 end
 
 local function rewind(w)
@@ -135,50 +200,54 @@ local function window_conforms(w, start, cost)
         return nil
     end
     skip(w, start)
-    local held, time, index = w.held, start, w.skip
-    while held > w.count - cost and index < w.tail do
-        held = held - entry(w, index).units
-        time = max(time, entry(w, index).at + w.period)
-        index = index + 1
-    end
+    local held, time, room = w.held, start, w.count - cost
+    pass(w, w.skip, function(at, units, is_chunk)
+        if held - (is_chunk and units or 0) <= room then
+            return false
+        end
+        held, time = held - units, max(time, at + w.period)
+        return true
+    end)
     return time
 end
 
 local function window_charge(w, grant, cost)
     local rest, last = cost, w.tail - 1
     -- An entry that has left the period must not count again because units join it.
-    if w.tail > w.head and not has_left(w, last, grant) then
-        local found = entry(w, last)
+    -- Those before `fixed` belong to the base of the line.
+    local found = w.tail > max(w.head, w.fixed or 0) and entry(w, last)
+    if found and not has_left(w, found.at, grant) then
         local shared = found.at == grant and rest or min(rest, max(0, w.group - found.units))
         if shared > 0 then
-            w.log[last], w.changed[last] = { at = grant, units = found.units + shared }, true
+            put(w, last, grant, found.units + shared)
             rest = rest - shared
         end
     end
     if rest > 0 then
-        w.log[w.tail], w.changed[w.tail] = { at = grant, units = rest }, true
+        put(w, w.tail, grant, rest)
         w.tail = w.tail + 1
     end
     w.logged, w.held = w.logged + cost, w.held + cost
 end
 
--- The fields of entries that no longer count; `save` removes them.
-local gone = {}
+-- The fields that the server has, and may not need any more; `save` removes those.
+local on_server = {}
 
 local function forget(w, first, beyond)
     for index = first, beyond - 1 do
-        gone[field(w, index)] = true
-        w.log[index], w.changed[index] = nil, nil
+        w.log[index] = nil
     end
 end
 
 local function prune(w, time)
-    local first = w.head
-    while w.head < w.tail and has_left(w, w.head, time) do
-        w.logged = w.logged - entry(w, w.head).units
-        w.head = w.head + 1
+    w.head = pass(w, w.head, function(at, units)
+        local passes = has_left(w, at, time)
+        w.logged = passes and w.logged - units or w.logged
+        return passes
+    end)
+    if w.logged < 0 or (w.head == w.tail and w.logged > 0) then
+        error({ 'damaged' })
     end
-    forget(w, first, w.head)
     rewind(w)
 end
 
@@ -196,7 +265,7 @@ local function limits_of(words, time)
         else
             limits[place] = { place = place, period = words[next + 1], count = words[next + 2], group = words[next + 3],
                 head = 0, tail = 0, logged = 0, tail0 = 0, logged0 = 0, last_at = 0, last_units = 0,
-                log = {}, changed = {}, skip = 0, held = 0 }
+                log = {}, edited = {}, stored = {}, stored_tail = 0, skip = 0, held = 0 }
             next = next + 4
         end
     end
@@ -210,9 +279,14 @@ local WINDOW = { 'period', 'count', 'group', 'head', 'tail', 'logged', 'tail0', 
 -- Nothing is granted before this time, if a hold was set since the last grant that can be undone.
 local HELD = 2
 
+-- Whatever else can write to the key may have written anything. Not a number is not equal to itself.
+local function is_whole(number, least)
+    return number and number == floor(number) and number >= least and number < 2 * MOST
+end
+
 local function take_over(into, names, words, next)
     for _, name in ipairs(names) do
-        if not words[next] then
+        if not is_whole(words[next], name == 'skew' and -MOST or 0) then
             return nil
         end
         into[name] = words[next]
@@ -221,23 +295,52 @@ local function take_over(into, names, words, next)
     return next
 end
 
+local function is_sound(limit, undo)
+    if not limit.place then
+        return limit.units > 0 and limit.period > 0 and limit.full >= limit.period
+            and max(limit.credit, limit.credit0) <= max(limit.full, limit.units)
+    end
+    local first, beyond = undo == 1 and limit.tail0 or limit.head, limit.tail
+    return limit.period > 0 and limit.count > 0 and limit.group > 0 and limit.head <= first and first <= beyond
+        and beyond - limit.head <= MOST_ENTRIES
+end
+
 local function load(words)
     local state = { limits = {}, held = 0 }
     local next = take_over(state, HEAD, words, 1)
     while next and words[next] do
         if words[next] == HELD then
-            state.held = words[next + 1] or 0
+            next = take_over(state, { 'held' }, words, next + 1)
             break
         end
         local place = #state.limits + 1
-        local limit = words[next] == 0 and {} or { place = place, log = {}, changed = {} }
-        next = take_over(limit, limit.place and WINDOW or BUCKET, words, next + 1)
+        local limit = words[next] == 0 and {} or { place = place, log = {}, edited = {}, stored = {} }
+        next = (words[next] == 0 or words[next] == 1) and take_over(limit, limit.place and WINDOW or BUCKET, words, next + 1)
+        if not next or not is_sound(limit, state.undo) then
+            return nil
+        end
         state.limits[place] = limit
-        if next and limit.place then
+        if limit.place then
+            limit.stored_tail = limit.tail
+            for chunk = floor(limit.head / CHUNK), floor((limit.tail - 1) / CHUNK) do
+                on_server[field(limit, chunk)] = true
+            end
             rewind(limit)
         end
     end
-    return next and #state.limits > 0 and state or nil
+    return next and state.quantum > 0 and #state.limits > 0 and state or nil
+end
+
+-- Whether the limits are those that the client means by the same text.
+local function are_named(limits, named)
+    for place, limit in ipairs(named) do
+        for _, name in ipairs(limit.place and { 'place', 'period', 'count' } or { 'place', 'units', 'period', 'full' }) do
+            if not limits[place] or limits[place][name] ~= limit[name] then
+                return false
+            end
+        end
+    end
+    return #limits == #named
 end
 
 local function state_words(state)
@@ -268,16 +371,72 @@ local function lifetime(state, now)
     return string.format('%.0f', ceil_div(state.at - min(now, state.at) + life, 1000))
 end
 
-local function write(state, id, limits_text, call)
-    call('HSET', key, 'v', FORMAT, 'id', string.format('%.0f', id), 'limits', limits_text, 'state', state_words(state))
-    for _, limit in ipairs(state.limits) do
-        for index in pairs(limit.changed or {}) do
-            local found = limit.log[index]
-            call('HSET', key, field(limit, index), string.format('%.0f %.0f', found.at, found.units))
-            gone[field(limit, index)] = nil
+local ENTRY_WORDS = { 'number', 'cost', 'asked', 'told', 'at', 'seen' }
+
+local function load_line(words)
+    local line, next = { swept = words[1] or 0 }, 2
+    while next and words[next] do
+        local waiter = {}
+        next = take_over(waiter, ENTRY_WORDS, words, next)
+        line[#line + 1] = waiter
+    end
+    return next and line
+end
+
+local function line_words(line)
+    local words = { string.format('%.0f', line.swept) }
+    for _, w in ipairs(line) do
+        words[#words + 1] =
+            string.format('%.0f %.0f %.0f %.0f %.0f %.0f', w.number, w.cost, w.asked, w.told, w.at, w.seen)
+    end
+    return table.concat(words, ' ')
+end
+
+-- A chunk as it is to be stored. What was stored before the first change stays as it is.
+local function chunk_text(w, chunk, edited)
+    local text, sum = stored(w, chunk * CHUNK), 0
+    for place = 0, edited - 1 do
+        sum = sum + number_in(text, 2 * place + 2)
+    end
+    local before = string.sub(text, WIDTH + 1, (2 * edited + 1) * WIDTH)
+    local words = { before, string.rep('0', 2 * edited * WIDTH - #before) }
+    for index = chunk * CHUNK + edited, min(w.tail, (chunk + 1) * CHUNK) - 1 do
+        local found = entry(w, index)
+        words[#words + 1] = string.format('%016.0f%016.0f', found.at, found.units)
+        sum = sum + found.units
+    end
+    return string.format('%016.0f', sum) .. table.concat(words)
+end
+
+-- Leaves in `on_server` what is not needed any more.
+local function keep_needed(state)
+    for _, limits in ipairs({ state.limits, state.base and state.base.limits or {} }) do
+        for _, limit in ipairs(limits) do
+            if limit.place then
+                for chunk = floor(limit.head / CHUNK), floor((limit.tail - 1) / CHUNK) do
+                    on_server[field(limit, chunk)] = nil
+                end
+            end
         end
     end
-    for name in pairs(gone) do
+end
+
+local function write(state, id, limits_text, call)
+    keep_needed(state)
+    call('HSET', key, 'v', FORMAT, 'id', string.format('%.0f', id), 'limits', limits_text, 'state', state_words(state))
+    if state.base then
+        call('HSET', key, 'line', line_words(state.line), 'base', state_words(state.base))
+        on_server.line, on_server.base = nil, nil
+    end
+    for place, limit in ipairs(state.limits) do
+        local head = state.base and limit.place and min(limit.head, state.base.limits[place].head) or limit.head
+        for chunk, edited in pairs(limit.edited or {}) do
+            if (chunk + 1) * CHUNK > head and chunk * CHUNK < limit.tail then
+                call('HSET', key, field(limit, chunk), chunk_text(limit, chunk, edited))
+            end
+        end
+    end
+    for name in pairs(on_server) do
         call('HDEL', key, name)
     end
 end
@@ -288,7 +447,8 @@ end
 local function save(state, id, limits_text, now, call)
     call('HSET', key, 'v', FORMAT)
     call('PEXPIRE', key, lifetime(state, now))
-    if next(gone) then
+    keep_needed(state)
+    if next(on_server) then
         call('HDEL', key, '')
     end
     write(state, id, limits_text, call)
@@ -359,14 +519,18 @@ end
 
 -- A run of the waiting units, unless its time is `beyond` or later: all that conform now, if that is enough; otherwise
 -- one quantum at its time.
-local function take_run(state, now, waiting, beyond)
+local function take_run(state, now, waiting, beyond, promise)
     local units = max(min(waiting, state.quantum), min(waiting, available(state, now)))
     local grant, place = conforms(state, now, units)
     if not grant or grant >= beyond then
         return nil
     end
+    return grant, units, place + promise(state, now, grant, units)
+end
+
+local function charge_run(state, now, grant, units)
     charge(state, now, grant, units)
-    return grant, units, place
+    return 0
 end
 
 -- From here on, charges can be undone as a whole.
@@ -389,8 +553,7 @@ local function undo(state)
             forget(limit, limit.tail0, limit.tail)
             limit.tail, limit.logged = limit.tail0, limit.logged0
             if limit.last_units > 0 then
-                limit.log[limit.tail - 1] = { at = limit.last_at, units = limit.last_units }
-                limit.changed[limit.tail - 1] = true
+                put(limit, limit.tail - 1, limit.last_at, limit.last_units)
             end
             rewind(limit)
         else
@@ -417,17 +580,165 @@ local function hold_again(state)
     end
 end
 
+-- The line of those who wait; see src/limits/line.rs. `base` is the state before the first of them.
+
+local function fix(state)
+    state.base = load(split(state_words(state)))
+    for place, limit in ipairs(state.limits) do
+        limit.fixed = state.base.limits[place].tail
+    end
+end
+
+local function loosen(state)
+    for _, limit in ipairs(state.limits) do
+        limit.fixed = nil
+    end
+    state.line, state.base, on_server.line, on_server.base = { swept = 0 }, nil, true, true
+end
+
+-- Charges a grant; ENTRY if it waits for long.
+local function promise(state, now, grant, cost)
+    local line = state.line
+    if cost == 0 or #line == 0 and grant - now < LONG then
+        return charge_run(state, now, grant, cost)
+    end
+    if #line == 0 then
+        line.swept = now
+        fix(state)
+    end
+    charge(state, now, grant, cost)
+    state.undo = 0
+    local number, last = #line < MOST_WAITERS and state.number or 0, line[#line]
+    if number == 0 and last.number == 0 then
+        last.cost, last.told, last.at = last.cost + cost, grant, grant
+    else
+        line[#line + 1] = { number = number, cost = cost, asked = now, told = grant, at = grant, seen = now }
+    end
+    return number > 0 and ENTRY or 0
+end
+
+local function charge_entry(state, w)
+    if w.cost == 0 then
+        hold(state, w.at)
+    else
+        charge(state, max(w.asked, state.asked), max(w.at, state.at), w.cost)
+    end
+end
+
+local function restore(state)
+    for place, limit in ipairs(state.limits) do
+        local before = state.base.limits[place]
+        if limit.place then
+            forget(limit, before.tail, limit.tail)
+            limit.fixed, limit.stored_tail = nil, min(limit.stored_tail, before.tail)
+        end
+        for _, name in ipairs(limit.place and WINDOW or BUCKET) do
+            limit[name] = before[name]
+        end
+        if limit.place then
+            rewind(limit)
+        end
+    end
+    state.asked, state.at, state.held = state.base.asked, state.base.at, state.base.held
+    state.number, state.undo = state.number + 1, 0
+end
+
+-- Charges all again, each at the least time that its owner learns of before, and not later than it was told. If the
+-- state was lost, none moves up, since others may come back; and who will look before its time may have to wait longer.
+-- `change` comes before those that still wait.
+local function retime(state, now, lost, change)
+    local asked, line = state.asked, { swept = state.line.swept }
+    restore(state)
+    for _, w in ipairs(state.line) do
+        if w.told <= now then
+            charge_entry(state, w)
+        else
+            line[#line + 1] = w
+        end
+    end
+    if change then
+        change(state, now)
+    end
+    if #line > 0 then
+        fix(state)
+    else
+        state.base, on_server.line, on_server.base = nil, true, true
+    end
+    state.line = line
+    for _, w in ipairs(line) do
+        if w.number > 0 then
+            local grant = conforms(state, max(w.asked, state.asked), w.cost)
+            if grant and lost and w.at > now + LOOK then
+                w.at = max(grant, w.at)
+            elseif grant and not lost then
+                w.at = min(max(grant, min(w.at, now + LOOK)), w.told)
+            end
+            w.told = max(w.told, w.at)
+        end
+        charge_entry(state, w)
+    end
+    state.asked, state.undo = max(asked, state.asked), 0
+end
+
+local function find(line, number)
+    for place, w in ipairs(line) do
+        if w.number == number and number > 0 then
+            return place, w
+        end
+    end
+end
+
+-- Removes one whose time has not come.
+local function remove(state, now, number)
+    local place, w = find(state.line, number)
+    if w and w.told > now then
+        table.remove(state.line, place)
+        retime(state, now)
+        return true
+    end
+end
+
+-- Forgets those whose time has come, and every so often those that were not seen. Returns whether anything has changed.
+local function sweep(state, now)
+    local line, before, is_past = state.line, #state.line, true
+    for _, w in ipairs(line) do
+        is_past = is_past and w.told <= now
+    end
+    if before > 0 and now >= state.at and is_past then
+        loosen(state)
+        return true
+    end
+    local is_full = before >= MOST_WAITERS and line[1].told <= now
+    if before == 0 or now < line.swept + LOOK and not is_full then
+        return false
+    end
+    line.swept = now
+    for place = before, 1, -1 do
+        local w = line[place]
+        if w.number > 0 and w.told > now and now - w.seen > GONE then
+            table.remove(line, place)
+        end
+    end
+    retime(state, now)
+    return true
+end
+
 -- Credits units that were granted at `grant` and not used, less what was gained since.
 local function credit(limit, now, grant, units)
     if limit.place then
-        local index = limit.tail - 1
-        while index >= limit.head and entry(limit, index).at > grant do
-            index = index - 1
+        local index, beyond = limit.head - 1, limit.tail
+        while beyond - index > 1 do
+            local middle = floor((index + beyond) / 2)
+            if entry(limit, middle).at <= grant then
+                index = middle
+            else
+                beyond = middle
+            end
         end
         if index >= limit.head and entry(limit, index).at == grant then
             local found = entry(limit, index)
             local returned = min(units, found.units)
-            limit.log[index], limit.changed[index] = { at = grant, units = found.units - returned }, true
+            put(limit, index, grant, found.units - returned)
             limit.logged = limit.logged - returned
             -- Units never join an empty entry.
             while limit.tail > limit.head and entry(limit, limit.tail - 1).units == 0 do
@@ -448,14 +759,15 @@ end
 -- A limit at the same index and of the same kind keeps its credit or count.
 local function inherit(limit, old, now)
     if limit.place then
-        limit.head, limit.tail, limit.logged, limit.log = old.head, old.tail, old.logged, old.log
+        limit.head, limit.tail, limit.logged = old.head, old.tail, old.logged
+        limit.log, limit.edited, limit.stored, limit.stored_tail = old.log, old.edited, old.stored, old.stored_tail
         rewind(limit)
     else
         bucket_inherit(limit, old, now)
     end
 end
 
-local ask = {}
+local ask, id = {}
 
 function ask.look(state, now)
     local reply = {}
@@ -470,7 +782,38 @@ function ask.look(state, now)
     local grant = conforms(state, now, 1)
     reply[#reply + 1] = available(state, now)
     reply[#reply + 1] = grant and grant - now or -1
+    for _, w in ipairs(state.line) do
+        if w.cost > 0 and w.told > now then
+            reply[#reply + 1], reply[#reply + 2] = w.cost, max(0, w.at - now)
+        end
+    end
     return reply, false
+end
+
+-- ARGV: the number of an entry; units; how long it still has to wait. One that is not known enters again.
+function ask.stay(state, now)
+    local number, units, left = tonumber(ARGV[6]), tonumber(ARGV[7]), tonumber(ARGV[8])
+    local line = state.line
+    local _, w = find(line, known == id and number or 0)
+    if not w and #line >= MOST_WAITERS then
+        return { now + left, 0 }, false
+    elseif not w then
+        if #line == 0 then
+            line.swept = now
+            begin(state, now)
+            fix(state)
+        end
+        state.number = state.number + 1
+        w = { number = state.number, cost = units, asked = now, told = now + left, at = now + left, seen = now }
+        local place = 1
+        while line[place] and line[place].at <= w.at do
+            place = place + 1
+        end
+        table.insert(line, place, w)
+        retime(state, now, true)
+    end
+    w.told, w.seen = w.at, now
+    return { w.at, w.number }, true
 end
 
 -- ARGV: units; the longest wait, or -1 for any wait.
@@ -486,7 +829,7 @@ function ask.take(state, now)
     -- A cost of 0 leaves the grant before it as it is, so that one can still be undone.
     if units > 0 then
         begin(state, now)
-        charge(state, now, grant, units)
+        place = place + promise(state, now, grant, units)
     end
     return { grant, units, place }, true
 end
@@ -495,25 +838,29 @@ end
 function ask.lease(state, now)
     local left, span = tonumber(ARGV[6]), tonumber(ARGV[7])
     begin(state, now)
-    local reply, beyond = {}, MOST
+    local reply, beyond, most = {}, MOST, RUNS
+    for _, limit in ipairs(state.limits) do
+        most = limit.place and WINDOW_RUNS or most
+    end
     repeat
-        local grant, units, place = take_run(state, now, left, beyond)
+        local grant, units, place = take_run(state, now, left, beyond, promise)
         if not grant then
             break
         end
-        beyond = min(beyond, grant + span)
+        -- One that waits for long comes alone.
+        beyond = #state.line > 0 and 0 or min(beyond, grant + span, now + LONG)
         reply[#reply + 1], reply[#reply + 2], reply[#reply + 3] = grant, units, place
         left = left - units
-    until left <= 0 or #reply >= 3 * RUNS
+    until left <= 0 or #reply >= 3 * most
     if #reply == 0 then
         return nil, { 'never' }
     end
     return reply, true
 end
 
--- While a grant is in the future, nothing is credited.
+-- While a grant is in the future, or others wait, nothing is credited.
 local function credit_all(state, now, grant, units)
-    if now < state.at or now < grant then
+    if now < state.at or now < grant or state.base then
         return
     end
     for _, limit in ipairs(state.limits) do
@@ -527,6 +874,9 @@ function ask.give(state, now)
     local number, grant, units = tonumber(ARGV[6]), tonumber(ARGV[7]), tonumber(ARGV[8])
     if units == 0 then
         return {}, false
+    end
+    if remove(state, now, number) then
+        return {}, true
     end
     if number == state.number and now < grant and state.undo == 1 then
         undo(state)
@@ -545,7 +895,7 @@ function ask.unlease(state, now)
     if number == state.number and state.undo == 1 then
         undo(state)
         while spent > 0 do
-            local grant, units = take_run(state, state.undo_asked, spent, MOST)
+            local grant, units = take_run(state, state.undo_asked, spent, MOST, charge_run)
             if not grant then
                 break
             end
@@ -565,31 +915,69 @@ function ask.hold(state, now)
     local time = tonumber(ARGV[6])
     if time > now then
         hold(state, time)
+        local line, last = state.line, state.line[#state.line]
+        if last and last.number == 0 then
+            last.told, last.at = max(last.told, time), max(last.at, time)
+        elseif last then
+            line[#line + 1] = { number = 0, cost = 0, asked = now, told = time, at = time, seen = now }
+        end
     end
     return {}, true
 end
 
--- ARGV: for each limit, 1 if it starts anew.
-function ask.set(state, now)
+local function set(state, now)
     local words, old = split(numbers), state.limits
     state.limits, state.quantum = limits_of(words, now), words[1]
     for place, before in ipairs(old) do
         local limit = state.limits[place]
         if limit and ARGV[5 + place] ~= '1' and (limit.place ~= nil) == (before.place ~= nil) then
             inherit(limit, before, now)
-        elseif before.place then
-            forget(before, before.head, before.tail)
         end
     end
     -- No grant has this number: an earlier grant cannot be undone in limits that it was not charged to.
     state.asked, state.number, state.undo, state.held = max(state.asked, now), state.number + 1, 0, 0
+end
+
+-- ARGV: for each limit, 1 if it starts anew.
+function ask.set(state, now)
+    if state.base then
+        retime(state, now, false, set)
+    else
+        set(state, now)
+    end
+    return {}, true
+end
+
+-- ARGV: 1 if everything begins anew, with the client's limits.
+function ask.clear(state, now)
+    local line = state.line
+    for place = #line, 1, -1 do
+        if line[place].cost > 0 and line[place].told > now then
+            table.remove(line, place)
+        end
+    end
+    if state.base then
+        retime(state, now)
+    end
+    if ARGV[6] == '1' then
+        if state.base then
+            loosen(state)
+        end
+        for _, limit in ipairs(state.limits) do
+            if limit.place then
+                forget(limit, limit.head, limit.tail)
+            end
+        end
+        state.limits, state.at, state.number = {}, now, state.number + 1
+        set(state, now)
+    end
     return {}, true
 end
 
 local clock = redis.call('TIME')
 local server = clock[1] * 1000000 + clock[2]
 
-local kept = redis.pcall('HMGET', key, 'v', 'id', 'limits', 'state')
+local kept = redis.pcall('HMGET', key, 'v', 'id', 'limits', 'state', 'line', 'base')
 if kept.err and not string.find(kept.err, 'WRONGTYPE', 1, true) then
     return kept
 elseif kept.err or (not kept[1] and redis.call('EXISTS', key) == 1) then
@@ -600,33 +988,41 @@ elseif not kept[1] and text == '' then
     return { 'unknown' }
 end
 
-local state, id, limits_text, now, went_back
+local state, limits_text, now, went_on
 if kept[1] then
     state, id, limits_text = load(split(kept[4] or '')), tonumber(kept[2]), kept[3]
-    if not state or not id or not limits_text then
+    if not state or not is_whole(id, 0) or not limits_text
+        or (text == limits_text and not are_named(state.limits, limits_of(split(numbers), 0))) then
         return { 'damaged' }
     end
     now = server + state.skew
     -- The server's clock went back; the bucket's does not.
     if now < state.asked then
-        state.skew, now, went_back = state.asked - server, state.asked, true
+        state.skew, now, went_on = state.asked - server, state.asked, true
+    elseif expected > 0 and known == id and now > expected + LOOK then
+        -- It went forward in one step.
+        now = max(expected, state.asked)
+        state.skew, went_on = now - server, true
+    end
+    state.line = load_line(split(kept[5] or ''))
+    state.base = kept[6] and load(split(kept[6]))
+    if not state.line or (#state.line > 0) ~= (state.base ~= nil and state.base ~= false) then
+        return { 'damaged' }
+    end
+    for place, limit in ipairs(state.limits) do
+        limit.fixed = state.base and state.base.limits[place].tail
     end
 else
     local words = split(numbers)
     state = { skew = 0, asked = server, at = server, number = 0, quantum = words[1], undo = 0, undo_asked = 0,
-        undo_at = 0, held = 0, limits = limits_of(words, server) }
+        undo_at = 0, held = 0, limits = limits_of(words, server), line = { swept = 0 } }
     id, limits_text, now = server, text, server
 end
 
--- The server has lost the bucket that this client knew. Nothing is granted before the client's latest grant. If no
--- other client has made the bucket since, it starts empty.
-if known ~= 0 and known ~= id then
-    state.at, state.undo = max(state.at, now + ahead), 0
+-- The server has lost the bucket that this client knew. If no other client has made it since, it starts empty.
+if known ~= 0 and not kept[1] then
     for _, limit in ipairs(state.limits) do
-        if not limit.place then
-            limit.credit = kept[1] and limit.credit or 0
-            limit.at = max(limit.at, now + ahead)
-        end
+        limit.credit = limit.credit and 0
     end
 end
 
@@ -635,8 +1031,20 @@ if known ~= 0 and known ~= id and (ARGV[1] == 'give' or ARGV[1] == 'unlease') th
     return { 'ok', '', id, now, state.number }
 end
 
-local reply, changed = ask[ARGV[1]](state, now)
-if reply and ARGV[1] == 'set' then
+-- A client that has not seen the bucket takes from it only by the limits that it named, if it named any.
+if kept[1] and known == 0 and ARGV[1] == 'take' and text ~= '' and text ~= limits_text then
+    return { 'ok', limits_text, id, now, state.number }
+end
+
+local ran, reply, changed = pcall(function()
+    -- To view a bucket changes nothing.
+    went_on = kept[1] and ARGV[1] ~= 'look' and sweep(state, now) or went_on
+    return ask[ARGV[1]](state, now)
+end)
+if not ran then
+    return type(reply) == 'table' and reply or error(reply)
+end
+if reply and (ARGV[1] == 'set' or ARGV[1] == 'clear' and ARGV[6] == '1') then
     limits_text = text
 end
 if reply and not kept[1] then
@@ -646,7 +1054,7 @@ if reply and not kept[1] then
     end
 elseif reply and changed then
     save(state, id, limits_text, now, redis.call)
-elseif went_back then
+elseif went_on then
     -- The bucket's clock continues from there even if nothing is taken. If the server allows only reading, as a replica
     -- does, this is not stored, but viewing still works.
     save(state, id, limits_text, now, redis.pcall)

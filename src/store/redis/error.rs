@@ -51,6 +51,17 @@ pub enum RedisError {
         /// How large that is.
         number: u128,
     },
+    /// Nothing was taken: the bucket keeps other limits than those that were named.
+    #[error("the bucket {0} keeps other limits")]
+    OtherLimits(String),
+    /// The password cannot be read.
+    #[error("cannot read the password in '{path}': {reason}")]
+    PasswordFile {
+        /// The file.
+        path: String,
+        /// What is wrong with it.
+        reason: String,
+    },
     /// The address asks for encryption.
     #[error("this throttle was built without TLS, so {0} cannot be reached; build it with --features tls")]
     NoTls(String),

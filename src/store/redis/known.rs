@@ -8,7 +8,7 @@ use crate::limits::{Grant, Limits, Policy};
 use crate::store::lease::Rules;
 
 /// The bucket as last seen.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Known {
     /// 0 if it was never seen.
     pub(super) id: i64,
@@ -18,6 +18,8 @@ pub(super) struct Known {
     pub(super) rules: Rules,
     /// Our latest grant.
     pub(super) latest: Nanos,
+    /// The bucket's time in the last answer, in microseconds, and when that was requested, on our clock.
+    pub(super) seen: (u64, Nanos),
 }
 
 impl Known {
@@ -29,6 +31,7 @@ impl Known {
             quantum: 1,
             rules: Rules::default(),
             latest: 0,
+            seen: (0, 0),
         };
         if let Some(policy) = policy {
             known.set_policy(policy)?;
@@ -55,6 +58,9 @@ pub(super) fn whole(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX).min(1 << 51)
 }
 
+/// The script adds this to the index of the limit if the grant is an entry in the line.
+const ENTRY: usize = 32;
+
 /// Each grant has a time, units, and the limit that bound, counted from 1. Together they cover some of the requested
 /// units, in order.
 pub(super) fn grants(answer: &Answer, asked: u64) -> Option<Vec<Grant>> {
@@ -65,7 +71,9 @@ pub(super) fn grants(answer: &Answer, asked: u64) -> Option<Vec<Grant>> {
         let is_in_order = std::mem::replace(&mut latest, at) <= at;
         left = left.checked_sub(units)?;
         let makes_sense = is_in_order && at < 1 << 52 && (units > 0 || asked == 0);
-        makes_sense.then(|| Grant::computed(at.saturating_mul(MICROSECOND), units, place.checked_sub(1), answer.number))
+        let (is_entry, place) = (place >= ENTRY, (place % ENTRY).checked_sub(1));
+        makes_sense
+            .then(|| Grant::computed(at.saturating_mul(MICROSECOND), units, place, answer.number).entry(is_entry))
     };
     let runs = answer.numbers.chunks_exact(3);
     if runs.remainder().is_empty() && runs.len() > 0 { runs.map(grant).collect() } else { None }

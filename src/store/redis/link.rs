@@ -1,15 +1,13 @@
 //! The connection to the server: sends requests to the script and parses the answers.
 
-use super::address::Address;
+use super::address::{Address, Node};
 use super::error::RedisError;
-use nix::sys::signal::{SigSet, SigmaskHow, Signal};
-use redis::{Client, Cmd, Connection, ConnectionAddr, ErrorKind, IntoConnectionInfo, ServerErrorKind, Value};
-use std::error::Error;
-use std::sync::Arc;
-use std::time::Duration;
+use super::wire::Wire;
+use redis::{Cmd, ErrorKind, ServerErrorKind, Value};
+use std::time::{Duration, Instant};
 use std::{fmt, io};
 
-/// How long to wait for a connection, and for an answer.
+/// How long a connection and the whole answer may take together.
 pub(super) const ANSWER: Duration = Duration::from_secs(3);
 
 /// The most redirections in a row that are followed in a cluster.
@@ -56,9 +54,10 @@ pub(super) struct Link {
     /// SHA-1 of the script, which identifies it on the server.
     hash: String,
     /// The node to which a cluster redirected us.
-    moved_to: Option<(String, u16)>,
-    connection: Option<Connection>,
+    moved_to: Option<Node>,
+    connection: Option<Wire>,
     pub(super) patience: Duration,
+    deadline: Instant,
 }
 
 impl fmt::Debug for Link {
@@ -69,55 +68,81 @@ impl fmt::Debug for Link {
 
 impl Link {
     pub(super) fn new(address: Address, tells_time: bool) -> Self {
-        let script = if tells_time { SCRIPT.replace(READS_CLOCK, TIME_FROM_ARGS) } else { SCRIPT.to_owned() };
+        let mut script = if tells_time { SCRIPT.replace(READS_CLOCK, TIME_FROM_ARGS) } else { SCRIPT.to_owned() };
+        // A connection that failed to select it would have the script run in another database.
+        if address.database() > 0 {
+            script.insert_str(0, &format!("redis.call('SELECT', '{}')\n", address.database()));
+        }
         let hash = redis::Script::new(&script).get_hash().to_owned();
         let key = address.key();
-        Link { address, key, script, hash, moved_to: None, connection: None, patience: ANSWER }
+        Link {
+            address,
+            key,
+            script,
+            hash,
+            moved_to: None,
+            connection: None,
+            patience: ANSWER,
+            deadline: Instant::now(),
+        }
     }
 
     pub(super) fn is_connected(&self) -> bool {
         self.connection.is_some()
     }
 
+    /// The time for the next request and its answer begins.
+    pub(super) fn begin(&mut self) {
+        self.deadline = Instant::now() + self.patience;
+    }
+
     /// Connects, unless connected.
     pub(super) fn connect(&mut self) -> Result<(), RedisError> {
         if self.connection.is_none() {
-            let connected = undisturbed(|| self.connected(self.node()));
-            self.connection = Some(connected.map_err(|error| self.failure(&error))?);
+            self.connection = Some(self.connected(self.node()).map_err(|error| self.failure(&error))?);
         }
         Ok(())
     }
 
+    /// The next request connects again.
+    pub(super) fn close(&mut self) {
+        self.connection = None;
+    }
+
     /// Sends a request and waits for the answer. If the connection was closed before, it is opened again.
     pub(super) fn ask(&mut self, question: &Question) -> Result<Said, RedisError> {
-        let mut was_connected = self.is_connected();
-        loop {
-            self.connect()?;
-            match undisturbed(|| self.exchange(question)) {
-                Err(error) if is_interrupted(&error) => {}
-                Err(error) if was_connected && error.is_connection_dropped() => was_connected = false,
-                Err(error) => return Err(self.failure(&error)),
-                Ok(value) => return self.understood(value),
+        let was_connected = self.is_connected();
+        self.connect()?;
+        let answer = match self.exchange(question) {
+            Err(error) if was_connected && error.is_connection_dropped() => {
+                self.connect()?;
+                self.exchange(question)
             }
-            self.connection = None;
-        }
+            answer => answer,
+        };
+        let value = answer.map_err(|error| self.failure(&error))?;
+        self.understood(value)
     }
 
     /// Like [`ask`](Self::ask), but never sends again a request that may have been executed.
     pub(super) fn ask_once(&mut self, question: &Question) -> Result<Said, RedisError> {
-        let value = undisturbed(|| self.exchange(question)).map_err(|error| self.failure(&error))?;
+        self.begin();
+        self.connect()?;
+        let value = self.exchange(question).map_err(|error| self.failure(&error))?;
         self.understood(value)
     }
 
     /// Sends a request; [`receive`](Self::receive) waits for the answer.
     pub(super) fn send(&mut self, question: &Question) -> Result<(), RedisError> {
+        self.begin();
         self.connect()?;
-        undisturbed(|| self.send_as("EVALSHA", question)).map_err(|error| self.failure(&error))
+        self.send_as("EVALSHA", question).map_err(|error| self.failure(&error))
     }
 
     /// The answer to the request that was sent. After an error the request has to be sent again.
     pub(super) fn receive(&mut self) -> Result<Said, RedisError> {
-        let value = undisturbed(|| self.answer()).map_err(|error| self.failure(&error))?;
+        self.begin();
+        let value = self.answer().map_err(|error| self.failure(&error))?;
         self.understood(value)
     }
 
@@ -136,7 +161,7 @@ impl Link {
             if error.kind() == ErrorKind::Server(ServerErrorKind::Ask) {
                 return self.exchange_there(&node, question);
             }
-            self.connection = Some(self.connected((&node.0, node.1))?);
+            self.connection = Some(self.connected(&node)?);
             self.moved_to = Some(node);
         }
     }
@@ -151,8 +176,8 @@ impl Link {
     }
 
     /// While a part of the cluster moves, the next request still belongs here.
-    fn exchange_there(&mut self, node: &(String, u16), question: &Question) -> Result<Value, redis::RedisError> {
-        let there = self.connected((&node.0, node.1))?;
+    fn exchange_there(&mut self, node: &Node, question: &Question) -> Result<Value, redis::RedisError> {
+        let there = self.connected(node)?;
         let here = self.connection.replace(there);
         let mut result = self.asking("EVALSHA", question);
         if result.as_ref().is_err_and(|error| error.kind() == ErrorKind::Server(ServerErrorKind::NoScript)) {
@@ -164,37 +189,39 @@ impl Link {
 
     /// See the cluster specification: it is valid for one command.
     fn asking(&mut self, name: &str, question: &Question) -> Result<Value, redis::RedisError> {
-        redis::cmd("ASKING").query::<()>(self.connection.as_mut().ok_or_else(closed)?)?;
+        self.send_command(&redis::cmd("ASKING"))?;
+        self.answer()?;
         self.send_as(name, question).and_then(|()| self.answer())
     }
 
-    fn node(&self) -> (&str, u16) {
-        self.moved_to.as_ref().map_or(self.address.node(), |(host, port)| (host, *port))
+    fn node(&self) -> &Node {
+        self.moved_to.as_ref().unwrap_or(self.address.node())
     }
 
     /// `HOST:PORT`; without a host, the host that sent the redirection.
-    fn node_at(&self, node: &str) -> Option<(String, u16)> {
+    fn node_at(&self, node: &str) -> Option<Node> {
         let (host, port) = node.rsplit_once(':')?;
-        let host = if host.is_empty() { self.node().0 } else { host.trim_matches(['[', ']']) };
-        Some((host.to_owned(), port.parse().ok()?))
+        let host = match self.node() {
+            Node::Tcp(here, _) if host.is_empty() => here,
+            _ => host.trim_matches(['[', ']']),
+        };
+        Some(Node::Tcp(host.to_owned(), port.parse().ok()?))
     }
 
     fn send_as(&mut self, name: &str, question: &Question) -> Result<(), redis::RedisError> {
         let script = if name == "EVAL" { &self.script } else { &self.hash };
         let mut command = Cmd::new();
         command.arg(name).arg(script).arg(1).arg(&self.key).arg(question);
-        let connection = self.connection.as_mut().ok_or_else(closed)?;
-        let sent = connection.send_packed_command(&command.get_packed_command());
+        self.send_command(&command)
+    }
+
+    fn send_command(&mut self, command: &Cmd) -> Result<(), redis::RedisError> {
+        let sent = self.connection.as_mut().ok_or_else(closed)?.send(command, self.deadline);
         self.unless_broken(sent)
     }
 
     fn answer(&mut self) -> Result<Value, redis::RedisError> {
-        let connection = self.connection.as_mut().ok_or_else(closed)?;
-        let answer = connection.set_read_timeout(Some(self.patience)).and_then(|()| connection.recv_response());
-        let answer = answer.and_then(|value| match value {
-            Value::ServerError(error) => Err(error.into()),
-            value => Ok(value),
-        });
+        let answer = self.connection.as_mut().ok_or_else(closed)?.answer(self.deadline);
         self.unless_broken(answer)
     }
 
@@ -202,33 +229,16 @@ impl Link {
     /// request.
     fn unless_broken<T>(&mut self, result: Result<T, redis::RedisError>) -> Result<T, redis::RedisError> {
         if let Err(error) = &result
-            && !matches!(error.kind(), ErrorKind::Server(_) | ErrorKind::Extension)
+            && (!matches!(error.kind(), ErrorKind::Server(_) | ErrorKind::Extension)
+                || self.connection.as_ref().is_some_and(Wire::is_logging_in))
         {
             self.connection = None;
         }
         result
     }
 
-    fn connected(&self, (host, port): (&str, u16)) -> Result<Connection, redis::RedisError> {
-        let host = host.to_owned();
-        let node = if self.address.is_encrypted() {
-            ConnectionAddr::TcpTls { host, port, insecure: false, tls_params: None }
-        } else {
-            ConnectionAddr::Tcp(host, port)
-        };
-        let info = node.into_connection_info()?;
-        let mut settings = info.redis_settings().clone().set_skip_set_lib_name().set_db(self.address.database());
-        if let Some(user) = self.address.user() {
-            settings = settings.set_username(user);
-        }
-        if let Some(password) = self.address.password() {
-            settings = settings.set_password(password);
-        }
-        let tcp = info.tcp_settings().clone().set_nodelay(true);
-        let client = Client::open(info.set_redis_settings(settings).set_tcp_settings(tcp))?;
-        let connection = client.get_connection_with_timeout(self.patience)?;
-        connection.set_write_timeout(Some(self.patience))?;
-        Ok(connection)
+    fn connected(&self, node: &Node) -> Result<Wire, redis::RedisError> {
+        Wire::open(&self.address, node, self.deadline)
     }
 
     /// What went wrong, and whether it may pass.
@@ -245,10 +255,10 @@ impl Link {
             ErrorKind::AuthenticationFailed => {
                 refused("wrong user or password; if it has none, leave them out of the address")
             }
-            _ if passes => RedisError::Away { place, reason: self.reason(error) },
-            _ if error.code() == Some("NOAUTH") => {
-                refused("it needs a password; write redis://:PASSWORD@host/NAME, best in THROTTLE_BUCKET")
-            }
+            _ if passes => RedisError::Away { place, reason: self.reason(error) + &self.address.parts() },
+            _ if error.code() == Some("NOAUTH") => refused(
+                "it needs a password; write ?password-file=PATH after the name, or redis://:PASSWORD@host/NAME in THROTTLE_BUCKET",
+            ),
             _ => refused(&self.reason(error)),
         }
     }
@@ -288,27 +298,6 @@ impl Link {
 
 fn closed() -> redis::RedisError {
     io::Error::from(io::ErrorKind::NotConnected).into()
-}
-
-/// Runs `act` with the harmless signals below blocked in this thread, because a signal would end the timed wait
-/// for the answer, whether or not calls restart (signal(7)). Signals that end the program still arrive.
-fn undisturbed<T>(act: impl FnOnce() -> T) -> T {
-    let signals: SigSet =
-        [Signal::SIGCHLD, Signal::SIGUSR1, Signal::SIGUSR2, Signal::SIGWINCH, Signal::SIGALRM].into_iter().collect();
-    let before = signals.thread_swap_mask(SigmaskHow::SIG_BLOCK);
-    let result = act();
-    if let Ok(before) = before {
-        // It was valid a moment ago.
-        let _ = before.thread_set_mask();
-    }
-    result
-}
-
-/// Another signal arrived: wait again.
-fn is_interrupted(error: &redis::RedisError) -> bool {
-    let cause = error.source().and_then(|cause| cause.downcast_ref::<Arc<dyn Error + Send + Sync>>());
-    let cause = cause.and_then(|cause| cause.downcast_ref::<io::Error>());
-    cause.is_some_and(|error| error.kind() == io::ErrorKind::Interrupted)
 }
 
 enum Word {
@@ -380,15 +369,6 @@ fn may_pass(error: &redis::RedisError) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn an_interrupted_answer_is_told_from_one_that_is_cut_off() {
-        let error = |kind: io::ErrorKind| redis::RedisError::from(io::Error::from(kind));
-        assert!(is_interrupted(&error(io::ErrorKind::Interrupted)));
-        assert!(!is_interrupted(&error(io::ErrorKind::UnexpectedEof)));
-        assert!(error(io::ErrorKind::UnexpectedEof).is_connection_dropped());
-        assert!(may_pass(&error(io::ErrorKind::UnexpectedEof)));
-    }
 
     #[test]
     fn the_script_reads_the_clock_in_one_place() {

@@ -7,7 +7,7 @@ use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -140,6 +140,36 @@ pub(crate) fn network(port: Arc<AtomicU16>, delay: Duration) -> u16 {
         }
     });
     reachable
+}
+
+/// Hands everything on to `port`, and counts how often a client speaks after the server has. Where it can be reached.
+pub(crate) fn counted_network(port: u16) -> (u16, Arc<AtomicUsize>) {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let reachable = listener.local_addr().unwrap().port();
+    let turns = Arc::new(AtomicUsize::new(0));
+    let (count, server_spoke) = (Arc::clone(&turns), Arc::new(AtomicBool::new(true)));
+    thread::spawn(move || {
+        for client in listener.incoming().map_while(Result::ok) {
+            let server = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).unwrap();
+            let ways = [(client.try_clone().unwrap(), server.try_clone().unwrap(), false), (server, client, true)];
+            for (mut from, mut to, is_server) in ways {
+                let (count, server_spoke) = (Arc::clone(&count), Arc::clone(&server_spoke));
+                thread::spawn(move || {
+                    let mut space = vec![0; 1 << 16];
+                    while let Ok(length @ 1..) = from.read(&mut space) {
+                        if server_spoke.swap(is_server, Ordering::SeqCst) && !is_server {
+                            count.fetch_add(1, Ordering::SeqCst);
+                        }
+                        if to.write_all(&space[..length]).is_err() {
+                            break;
+                        }
+                    }
+                    let _ = to.shutdown(Shutdown::Write);
+                });
+            }
+        }
+    });
+    (reachable, turns)
 }
 
 /// What is read goes out `delay` later, however much comes meanwhile.

@@ -1,0 +1,303 @@
+//! Shared limits, and the line of those who wait for them.
+//!
+//! A long wait is an entry. If an entry goes, those behind it move up. For that the line keeps the limits as they were
+//! before the first entry, and charges the others again from there. So leaving costs as much as there are entries, and
+//! joining does not.
+//!
+//! Nobody is woken: who waits looks every [`LOOK`]. So an entry moves to no earlier time than that from now, and one
+//! that is due before stays where it is. Then nobody leaves at another time than was charged.
+
+use super::{Ask, Grant, Limits, Policy, Refusal, Rest};
+use crate::clock::{Nanos, SECOND};
+
+/// Who waits longer than this looks this often whether its time is nearer.
+pub(crate) const LOOK: Nanos = 5 * SECOND;
+
+/// A wait of this length is an entry. A shorter one is too, while there are others.
+pub(super) const LONG: Nanos = SECOND;
+
+/// The most entries. Beyond that, grants are reservations that nobody can move.
+const MOST: usize = 1024;
+
+/// The process of an entry, in words of the store's own.
+pub(crate) type Owner = [u64; 2];
+
+/// Who asks; called only if that matters.
+pub(crate) type OwnerOf = fn() -> Owner;
+
+/// Limits, and those who wait for them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Line {
+    /// The limits with everything charged.
+    pub(crate) limits: Limits,
+    /// The limits as they were before the first entry.
+    base: Option<Box<Limits>>,
+    /// In the order of their times.
+    entries: Vec<Entry>,
+    /// When it was last looked for owners that are gone.
+    swept: Nanos,
+}
+
+/// One that waits. Without a number it is a reservation that nobody can move, and without a cost a hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Entry {
+    /// The number of its grant.
+    number: u64,
+    owner: Owner,
+    cost: u64,
+    asked: Nanos,
+    /// The time that its owner knows of.
+    told: Nanos,
+    /// The time that it is charged at, not after `told`.
+    at: Nanos,
+}
+
+/// One that waits for shared limits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Waiting {
+    /// What it costs.
+    pub cost: u64,
+    /// How long it still has to wait, in nanoseconds.
+    pub wait: Nanos,
+}
+
+impl From<Limits> for Line {
+    fn from(limits: Limits) -> Self {
+        Line { limits, base: None, entries: Vec::new(), swept: 0 }
+    }
+}
+
+impl Line {
+    /// Like [`Limits::take_within`], for an entry of `owner` if the wait is long.
+    pub(crate) fn take_within(&mut self, now: Nanos, cost: u64, max: Nanos, owner: OwnerOf) -> Result<Grant, Refusal> {
+        let grant = self.limits.take_within(now, cost, max)?;
+        Ok(self.enter(now, grant, owner))
+    }
+
+    /// Like [`Limits::lease`]. A run that waits long is an entry and comes alone.
+    pub(crate) fn lease(
+        &mut self,
+        now: Nanos,
+        ask: &Ask,
+        owner: OwnerOf,
+        mut each: impl FnMut(Grant),
+    ) -> Result<(), Refusal> {
+        if !self.entries.is_empty() {
+            let grant = self.limits.take_run(now, ask.waiting)?;
+            each(self.enter(now, grant, owner));
+            return Ok(());
+        }
+        let long = self.limits.in_order(now).saturating_add(LONG);
+        let mut entry = None;
+        self.limits.lease(now, ask, |run| if run.at < long { each(run) } else { entry = Some(run) })?;
+        if let Some(run) = entry {
+            each(self.enter(now, run, owner));
+        }
+        Ok(())
+    }
+
+    /// Makes an entry of the grant just made, if it has to wait long.
+    fn enter(&mut self, now: Nanos, grant: Grant, owner: OwnerOf) -> Grant {
+        let asked = self.limits.in_order(now);
+        if grant.units == 0 || self.entries.is_empty() && grant.at - asked < LONG {
+            return grant;
+        }
+        if self.entries.is_empty() {
+            let mut base = Box::new(self.limits.clone());
+            base.undo();
+            (self.base, self.swept) = (Some(base), now);
+        }
+        let number = if self.entries.len() < MOST { grant.number } else { 0 };
+        match self.entries.last_mut().filter(|last| number == 0 && last.number == 0) {
+            Some(last) => (last.cost, last.told, last.at) = (last.cost.saturating_add(grant.units), grant.at, grant.at),
+            None => self.entries.push(Entry {
+                number,
+                owner: owner(),
+                cost: grant.units,
+                asked,
+                told: grant.at,
+                at: grant.at,
+            }),
+        }
+        grant.numbered(number).entry(number > 0)
+    }
+
+    /// The grant at its time now. If its entry is not known, because the state was lost or the line was emptied, it
+    /// enters again, before those with a later time. Its time, `left` from now, was told by the state before.
+    pub(crate) fn look(&mut self, now: Nanos, grant: &Grant, left: Nanos, owner: OwnerOf) -> Grant {
+        let (now, mut number) = (self.limits.in_order(now), grant.number);
+        let is_new = number == 0 || !self.entries.iter().any(|entry| entry.number == number);
+        if is_new && self.entries.len() >= MOST {
+            let at = now.saturating_add(left);
+            return grant.moved_to(at).numbered(0).entry(false);
+        }
+        if is_new {
+            if self.entries.is_empty() {
+                (self.base, self.swept) = (Some(Box::new(self.limits.clone())), now);
+            }
+            self.limits.history.grants += 1;
+            number = self.limits.history.grants;
+            let told = now.saturating_add(left);
+            let place = self.entries.iter().take_while(|entry| entry.at <= told).count();
+            self.entries.insert(place, Entry { number, owner: owner(), cost: grant.units, asked: now, told, at: told });
+            self.retime(now, true, |_| {});
+        }
+        let Some(entry) = self.entries.iter_mut().find(|entry| entry.number == number) else { return *grant };
+        entry.told = entry.at;
+        grant.moved_to(entry.at).numbered(number)
+    }
+
+    /// Like [`Limits::give_back`]. An entry is removed as if it had never been made, and those behind move up.
+    pub(crate) fn give_back(&mut self, now: Nanos, grant: &Grant) {
+        // A grant of 0 units has the number of the one before. While others wait, nothing else is given back.
+        if grant.units > 0 && !self.remove(now, grant.number) && self.base.is_none() {
+            self.limits.give_back(now, grant);
+        }
+    }
+
+    /// Like [`Limits::return_lease`].
+    pub(crate) fn return_lease(&mut self, now: Nanos, rest: &Rest) {
+        let (entries, runs): (Vec<&Grant>, Vec<&Grant>) = rest.runs.iter().partition(|run| run.is_entry);
+        if entries.is_empty() && self.base.is_none() {
+            return self.limits.return_lease(now, rest);
+        }
+        for run in entries.into_iter().rev().chain(runs) {
+            self.give_back(now, run);
+        }
+    }
+
+    /// Removes an entry whose time has not come.
+    fn remove(&mut self, now: Nanos, number: u64) -> bool {
+        let now = self.limits.in_order(now);
+        let is_it = |entry: &Entry| number > 0 && entry.number == number && entry.told > now;
+        let Some(place) = self.entries.iter().position(is_it) else { return false };
+        self.entries.remove(place);
+        self.retime(now, false, |_| {});
+        true
+    }
+
+    /// Forgets entries whose time has come, and every [`LOOK`] those whose owner is gone.
+    pub(crate) fn sweep(&mut self, now: Nanos, is_gone: impl Fn(Owner) -> bool) {
+        let now = self.limits.in_order(now);
+        if now >= self.limits.at && self.entries.iter().all(|entry| entry.told <= now) {
+            (self.base, self.entries) = (None, Vec::new());
+        }
+        let is_due = now >= self.swept.saturating_add(LOOK);
+        let is_full = self.entries.len() >= MOST && self.entries[0].told <= now;
+        if self.base.is_some() && (is_due || is_full) {
+            self.swept = now;
+            self.entries.retain(|entry| entry.number == 0 || entry.told <= now || !is_gone(entry.owner));
+            self.retime(now, false, |_| {});
+        }
+    }
+
+    /// Charges all entries again, each at the least time that its owner learns of before, and not later than it was
+    /// told. If the state was `lost`, none moves up, since others may come back; and who will look before its time may
+    /// have to wait longer.
+    /// `change` is made before those that still wait are charged.
+    fn retime(&mut self, now: Nanos, lost: bool, change: impl FnOnce(&mut Limits)) {
+        let Some(base) = self.base.take() else { return change(&mut self.limits) };
+        let (asked, grants) = (self.limits.asked, self.limits.history.grants);
+        self.limits = *base;
+        // No number is used twice.
+        self.limits.history.grants = grants + 1;
+        let (past, ahead): (Vec<_>, Vec<_>) = self.entries.drain(..).partition(|entry| entry.told <= now);
+        for entry in &past {
+            self.limits.charge_entry(entry);
+        }
+        change(&mut self.limits);
+        if !ahead.is_empty() {
+            self.base = Some(Box::new(self.limits.clone()));
+        }
+        let soon = now.saturating_add(LOOK);
+        for mut entry in ahead {
+            entry.at = match self.limits.conforms_at(entry.asked, entry.cost) {
+                _ if entry.number == 0 => entry.at,
+                Ok((at, _)) if lost && entry.at > soon => at.max(entry.at),
+                Ok((at, _)) if !lost => at.max(entry.at.min(soon)).min(entry.told),
+                _ => entry.at,
+            };
+            entry.told = entry.told.max(entry.at);
+            self.limits.charge_entry(&entry);
+            self.entries.push(entry);
+        }
+        self.limits.asked = asked.max(self.limits.asked);
+    }
+
+    /// See [`Limits::hold_until`].
+    pub(crate) fn hold_until(&mut self, now: Nanos, until: Nanos) {
+        if until <= self.limits.in_order(now) {
+            return;
+        }
+        self.limits.hold_until(now, until);
+        let hold = Entry { number: 0, owner: [0; 2], cost: 0, asked: now, told: until, at: until };
+        match self.entries.last_mut() {
+            Some(last) if last.number == 0 => (last.told, last.at) = (last.told.max(until), last.at.max(until)),
+            Some(_) => self.entries.push(hold),
+            None => {}
+        }
+    }
+
+    /// Replaces the limits by those of `policy`, as [`Limits::set`] does. Those who wait are charged by them.
+    pub(crate) fn set(&mut self, now: Nanos, policy: &Policy, fresh: &[bool]) {
+        let now = self.limits.in_order(now);
+        self.retime(now, false, |limits| limits.set(now, policy, fresh));
+    }
+
+    /// Forgets all entries whose time has not come, but no hold. With a policy, everything begins anew with that.
+    pub(crate) fn clear(&mut self, now: Nanos, anew: Option<&Policy>) {
+        let (now, grants) = (self.limits.in_order(now), self.limits.history.grants);
+        self.entries.retain(|entry| entry.cost == 0 || entry.told <= now);
+        self.retime(now, false, |_| {});
+        if let Some(policy) = anew {
+            *self = Limits::new(policy, now).into();
+            self.limits.history.grants = grants + 1;
+        }
+    }
+
+    /// Those who wait, in order.
+    pub(crate) fn waiting(&self, now: Nanos) -> Vec<Waiting> {
+        let ahead = self.entries.iter().filter(|entry| entry.cost > 0 && entry.told > now);
+        ahead.map(|entry| Waiting { cost: entry.cost, wait: entry.at.saturating_sub(now) }).collect()
+    }
+
+    /// Appends the state as words; see [`Limits::save`].
+    pub(crate) fn save(&self, words: &mut Vec<u64>) {
+        self.limits.save(words);
+        words.extend([self.entries.len() as u64, self.swept]);
+        for entry in &self.entries {
+            let [owner, since] = entry.owner;
+            words.extend([entry.number, owner, since, entry.cost, entry.asked, entry.told, entry.at]);
+        }
+        if let Some(base) = &self.base {
+            base.save(words);
+        }
+    }
+
+    /// The line in the state that [`save`](Self::save) wrote.
+    pub(crate) fn load(policy: &Policy, words: &mut impl Iterator<Item = u64>) -> Option<Self> {
+        let mut line = Line::from(Limits::load(policy, words)?);
+        // A bucket of an earlier version has no line.
+        let entries = words.next().unwrap_or(0);
+        line.swept = words.next().unwrap_or(0);
+        for _ in 0..entries {
+            let mut word = || words.next();
+            let (number, owner) = (word()?, [word()?, word()?]);
+            line.entries.push(Entry { number, owner, cost: word()?, asked: word()?, told: word()?, at: word()? });
+        }
+        if entries > 0 {
+            line.base = Some(Box::new(Limits::load(policy, words)?));
+        }
+        Some(line)
+    }
+}
+
+impl Limits {
+    fn charge_entry(&mut self, entry: &Entry) {
+        if entry.cost == 0 {
+            return self.hold(Some(entry.at));
+        }
+        let at = entry.at.max(self.at);
+        let _: Grant = self.grant(Nanos::MAX, entry.asked, [at; 2], entry.cost, None);
+    }
+}

@@ -1,0 +1,67 @@
+//! Which process waits, and whether it still runs.
+
+use crate::limits::Owner;
+use rustix::io::Errno;
+use rustix::process::{Pid, test_kill_process};
+use std::os::unix::fs::MetadataExt;
+use std::sync::OnceLock;
+
+/// This process: its id in the lower half of a word, its namespace of ids in the upper one, and when it was started.
+pub(super) fn this_process() -> Owner {
+    static OWNER: OnceLock<Owner> = OnceLock::new();
+    *OWNER.get_or_init(|| {
+        let pid = std::process::id();
+        [namespace() << 32 | u64::from(pid), stat(pid).map_or(0, |(_, started)| started)]
+    })
+}
+
+/// Whether a process has ended. Of one in another container that cannot be told.
+pub(super) fn is_gone([id, started]: Owner) -> bool {
+    let Ok(pid) = u32::try_from(id & u64::from(u32::MAX)) else { return false };
+    if id >> 32 != this_process()[0] >> 32 {
+        return false;
+    }
+    match stat(pid) {
+        // A zombie has ended. A process with another start has got the id since.
+        Some((state, since)) => since != started || "ZX".contains(&state),
+        None => Pid::from_raw(pid.cast_signed()).is_some_and(|pid| test_kill_process(pid) == Err(Errno::SRCH)),
+    }
+}
+
+/// See `pid_namespaces(7)`; 0 on systems without them.
+fn namespace() -> u64 {
+    std::fs::metadata("/proc/self/ns/pid").map_or(0, |found| found.ino() & u64::from(u32::MAX))
+}
+
+/// The state of a process and its start, in ticks since that of the machine; see `proc_pid_stat(5)`. `None` on systems
+/// without it.
+fn stat(pid: u32) -> Option<(String, u64)> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name before may contain anything.
+    let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
+    Some((fields.next()?.to_owned(), fields.nth(18)?.parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::{Command, Stdio};
+
+    #[test]
+    fn an_owner_is_gone_once_its_process_has_ended() {
+        let [id, started] = this_process();
+        assert!(!is_gone([id, started]));
+        assert!(is_gone([id, started + 1]), "another process had this id");
+        assert!(!is_gone([id ^ 1 << 32, started + 1]), "in another namespace");
+        let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
+        let owner = [id >> 32 << 32 | u64::from(child.id()), stat(child.id()).unwrap().1];
+        assert!(!is_gone(owner));
+        drop(child.stdin.take());
+        while stat(child.id()).unwrap().0 != "Z" {
+            std::thread::yield_now();
+        }
+        assert!(is_gone(owner), "it has ended, although nobody has waited for it");
+        child.wait().unwrap();
+        assert!(is_gone(owner));
+    }
+}

@@ -1,0 +1,160 @@
+//! One connection to a server. What is read and written has one deadline, however slowly the bytes come.
+
+use super::address::{Address, Node};
+use redis::{Cmd, ErrorKind, Parser, RedisError, Value, cmd};
+use socket2::{Domain, SockAddr, Socket, Type};
+use std::io::{self, Read, Write};
+use std::net::ToSocketAddrs;
+use std::time::{Duration, Instant};
+
+/// A connection. Nothing is sent when it is opened: the login goes out with the first request.
+pub(super) struct Wire {
+    stream: Box<dyn Stream>,
+    parser: Parser,
+    login: Option<Cmd>,
+    is_logging_in: bool,
+}
+
+/// A socket, or an encrypted one.
+trait Stream: Read + Write + Send {
+    fn timed(&mut self) -> &mut Timed;
+}
+
+/// A socket whose reads and writes end at a deadline.
+struct Timed {
+    socket: Socket,
+    deadline: Instant,
+}
+
+impl Wire {
+    pub(super) fn open(address: &Address, node: &Node, deadline: Instant) -> Result<Self, RedisError> {
+        let timed = Timed { socket: connected(node, deadline)?, deadline };
+        let stream = match node {
+            Node::Tcp(host, _) if address.is_encrypted() => encrypted(host, timed)?,
+            _ => Box::new(timed),
+        };
+        let login = address.password().map(|password| cmd("AUTH").arg(address.user()).arg(password).clone());
+        Ok(Wire { stream, parser: Parser::new(), login, is_logging_in: false })
+    }
+
+    pub(super) fn send(&mut self, command: &Cmd, deadline: Instant) -> Result<(), RedisError> {
+        self.stream.timed().deadline = deadline;
+        let login = self.login.take();
+        self.is_logging_in |= login.is_some();
+        let mut bytes = login.map(|login| login.get_packed_command()).unwrap_or_default();
+        bytes.extend(command.get_packed_command());
+        self.stream.write_all(&bytes)?;
+        Ok(self.stream.flush()?)
+    }
+
+    /// Whether the login is not answered yet, or refused.
+    pub(super) fn is_logging_in(&self) -> bool {
+        self.is_logging_in
+    }
+
+    /// The whole answer to the request before.
+    pub(super) fn answer(&mut self, deadline: Instant) -> Result<Value, RedisError> {
+        self.stream.timed().deadline = deadline;
+        if self.is_logging_in {
+            self.parser.parse_value(&mut self.stream)?.extract_error().map_err(refused)?;
+            self.is_logging_in = false;
+        }
+        self.parser.parse_value(&mut self.stream)?.extract_error()
+    }
+}
+
+/// The servers that are tested say of a login that fails `WRONGPASS`, or that AUTH was called without need.
+fn refused(error: RedisError) -> RedisError {
+    let is_about_login = error.code() == Some("WRONGPASS") || error.detail().is_some_and(|text| text.contains("AUTH"));
+    if is_about_login { (ErrorKind::AuthenticationFailed, "the login failed").into() } else { error }
+}
+
+/// Each address of a host gets an equal part of the time that is left.
+fn connected(node: &Node, deadline: Instant) -> io::Result<Socket> {
+    let (domain_of, addresses): (fn(&SockAddr) -> Domain, Vec<SockAddr>) = match node {
+        Node::Tcp(host, port) => {
+            (SockAddr::domain, (host.as_str(), *port).to_socket_addrs()?.map(SockAddr::from).collect())
+        }
+        Node::Unix(path) => (|_| Domain::UNIX, vec![SockAddr::unix(path)?]),
+    };
+    let mut result = Err(io::Error::new(io::ErrorKind::NotFound, "the host has no address"));
+    for (left, address) in (1..=u32::try_from(addresses.len()).unwrap_or(u32::MAX)).rev().zip(&addresses) {
+        let socket = Socket::new(domain_of(address), Type::STREAM, None)?;
+        result = time_left(deadline).and_then(|time| socket.connect_timeout(address, time / left)).map(|()| socket);
+        if result.is_ok() {
+            break;
+        }
+    }
+    if let (Ok(socket), Node::Tcp(..)) = (&result, node) {
+        socket.set_tcp_nodelay(true)?;
+    }
+    result
+}
+
+/// Never zero: that would mean no limit.
+fn time_left(deadline: Instant) -> io::Result<Duration> {
+    let left = deadline.saturating_duration_since(Instant::now());
+    if left < Duration::from_micros(1) { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left) }
+}
+
+/// A signal ends a read or write that has a timeout (signal(7)). Such a read or write is done again until the deadline.
+fn again<T>(mut act: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    loop {
+        match act() {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            result => return result,
+        }
+    }
+}
+
+impl Read for Timed {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        again(|| {
+            self.socket.set_read_timeout(Some(time_left(self.deadline)?))?;
+            self.socket.read(into)
+        })
+    }
+}
+
+impl Write for Timed {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        again(|| {
+            self.socket.set_write_timeout(Some(time_left(self.deadline)?))?;
+            self.socket.write(bytes)
+        })
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Stream for Timed {
+    fn timed(&mut self) -> &mut Timed {
+        self
+    }
+}
+
+#[cfg(feature = "tls")]
+impl Stream for rustls::StreamOwned<rustls::ClientConnection, Timed> {
+    fn timed(&mut self) -> &mut Timed {
+        &mut self.sock
+    }
+}
+
+/// The certificate is checked against those that the system trusts.
+#[cfg(feature = "tls")]
+fn encrypted(host: &str, timed: Timed) -> Result<Box<dyn Stream>, RedisError> {
+    let mut trusted = rustls::RootCertStore::empty();
+    trusted.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+    let config = rustls::ClientConfig::builder().with_root_certificates(trusted).with_no_client_auth();
+    let name = rustls::pki_types::ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;
+    let session = rustls::ClientConnection::new(config.into(), name).map_err(io::Error::other)?;
+    Ok(Box::new(rustls::StreamOwned::new(session, timed)))
+}
+
+/// [`Redis::open`](super::Redis::open) refuses such an address.
+#[cfg(not(feature = "tls"))]
+fn encrypted(_: &str, _: Timed) -> Result<Box<dyn Stream>, RedisError> {
+    Err(io::Error::from(io::ErrorKind::Unsupported).into())
+}

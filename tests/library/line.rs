@@ -1,0 +1,79 @@
+//! Those who wait for shared limits stand in a line: who leaves costs nobody anything.
+
+use crate::model::Limit;
+use crate::script::{Granted, Script};
+use throttle::clock::SECOND;
+
+const MINUTE: u64 = 60 * SECOND;
+
+const A_MINUTE: Limit = Limit::Bucket { units: 1, period: MINUTE, burst: 1, initial: 0 };
+
+#[test]
+fn a_window_counts_all_those_who_wait() {
+    let script = Script::new(&[Limit::Window { count: 3, period: MINUTE, slack: 0 }], 1, 0).unwrap();
+    for third in 0..3 {
+        assert_eq!(script.take(third * 20 * SECOND, 1, None).unwrap().at, third * 20 * SECOND);
+    }
+    for (now, at) in [(40, 60), (59, 80), (59, 100), (60, 120), (79, 140)] {
+        let runs = script.lease(now * SECOND, 9, SECOND / 100).unwrap();
+        assert_eq!(runs.iter().map(|run| run.at / SECOND).collect::<Vec<_>>(), [at], "at {now}");
+    }
+}
+
+/// Twenty wait for a minute each, and end: a newcomer waits as if they had never been.
+#[test]
+fn those_who_left_cost_a_newcomer_nothing() {
+    let script = Script::new(&[A_MINUTE], 1, 0).unwrap();
+    let waiters: Vec<_> = (0..20).map(|_| script.take(0, 1, None).unwrap()).collect();
+    assert_eq!(waiters[19].at, 20 * MINUTE);
+    for waiter in &waiters {
+        script.give_back(SECOND, waiter);
+    }
+    assert_eq!(script.take(SECOND, 1, None).unwrap().at, MINUTE);
+}
+
+/// Nobody says that they were killed. Who still waits looks; the others are gone after 15 s.
+#[test]
+fn those_who_do_not_look_are_gone_after_15_seconds() {
+    let script = Script::watchful(&[A_MINUTE], 0);
+    for _ in 0..20 {
+        let _ = script.take(0, 1, None).unwrap();
+    }
+    let mut alive = script.take(0, 1, None).unwrap();
+    assert_eq!(alive.at, 21 * MINUTE);
+    for now in [5, 10, 15, 20] {
+        alive = script.stay(now * SECOND, &alive);
+    }
+    assert_eq!(alive.at, MINUTE);
+    assert_eq!(script.take(21 * SECOND, 1, None).unwrap().at, 2 * MINUTE);
+}
+
+/// The server's clock goes forward by ten seconds, in which nothing was earned.
+#[test]
+fn a_forward_step_of_the_servers_clock_credits_nothing_to_those_connected() {
+    let limit = Limit::Window { count: 50, period: SECOND, slack: 0 };
+    for (step, expected) in [(10 * SECOND, 0), (4 * SECOND, 50)] {
+        let script = Script::new(&[limit], 1, 1).unwrap();
+        assert_eq!(script.take(1, 50, None).unwrap().at, 1);
+        let look = script.expecting(1 + step, SECOND / 2);
+        assert_eq!(look[1], expected, "{step}");
+    }
+}
+
+/// The server has lost everything. Those who waited enter again, in any order: their order is as before, and nobody
+/// leaves later than was told.
+#[test]
+fn those_who_wait_keep_their_order_when_the_state_is_lost() {
+    let mut script = Script::new(&[A_MINUTE], 1, 0).unwrap();
+    let waiters: Vec<_> = (0..20).map(|_| script.take(0, 1, None).unwrap()).collect();
+    script.lose(SECOND);
+    // Their numbers are those of the state before.
+    let enter = |place: usize| (place, script.stay(SECOND, &Granted { number: 0, ..waiters[place] }));
+    let mut again: Vec<_> = (0..20).map(|place| enter((place * 7) % 20)).collect();
+    again.sort_by_key(|(place, _)| *place);
+    for (place, waiter) in again {
+        let found = script.stay(2 * SECOND, &waiter);
+        let told = waiters[place].at;
+        assert!(found.at <= told + SECOND && found.at + 5 * SECOND >= told, "{place}: {} {told}", found.at);
+    }
+}
