@@ -179,7 +179,7 @@ fn known() -> Faults {
         ("rate", 3),
         ("store", 4),
         ("store/file", 1),
-        ("store/redis", 3),
+        ("store/redis", 2),
     ];
     let circles = ["limiter/shared", "limiter/timer", "rate/error", "rate/meant", "rate/number"];
     Faults {

@@ -1,7 +1,7 @@
 //! The address of a bucket on a server: `redis://[USER:PASSWORD@]HOST[:PORT][/DB]/NAME[?password-file=PATH]` or
 //! `unix:/SOCKET/NAME[?password-file=PATH]`.
 
-use super::RedisError;
+use super::error::RedisError;
 use percent_encoding::percent_decode_str;
 use std::ffi::OsStr;
 use std::fmt;

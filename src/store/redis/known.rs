@@ -1,8 +1,9 @@
 //! The bucket on the server as last seen, and how an answer updates it.
 
+use super::MICROSECOND;
+use super::error::RedisError;
 use super::link::Answer;
 use super::terms::Terms;
-use super::{MICROSECOND, RedisError};
 use crate::clock::Nanos;
 use crate::limits::{Grant, Limits, Policy};
 use crate::store::lease::Rules;

@@ -1,6 +1,6 @@
 //! What to do while the server is away.
 
-use super::RedisError;
+use super::error::RedisError;
 use std::collections::hash_map::RandomState;
 use std::fmt;
 use std::hash::{BuildHasher, Hasher};
