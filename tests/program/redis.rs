@@ -12,12 +12,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 /// Runs the program with a bucket and `args` to its end.
-fn run(bucket: &str, args: &[&str]) -> Output {
+pub(crate) fn run(bucket: &str, args: &[&str]) -> Output {
     feed(throttle(&[&["--bucket", bucket], args].concat()), b"")
 }
 
 #[track_caller]
-fn runs(bucket: &str, args: &[&str]) -> String {
+pub(crate) fn runs(bucket: &str, args: &[&str]) -> String {
     let output = run(bucket, args);
     assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), String::new()), "{args:?}");
     text(&output.stdout)

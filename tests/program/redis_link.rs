@@ -1,6 +1,7 @@
 //! How the program reaches a Redis server: sockets, logins, deadlines and round trips.
 
-use crate::common::{Running, assert_fails, feed, text, throttle, wait_until};
+use crate::common::{Running, assert_fails, feed, throttle, wait_until};
+use crate::redis::{run, runs};
 use crate::support::redis::{Redis, bucket_at, counted_network};
 use rustix::process::Signal;
 use std::fs;
@@ -8,21 +9,9 @@ use std::io::Write;
 use std::net::{Ipv4Addr, TcpListener};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
-use std::process::Output;
 use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
-
-fn run(bucket: &str, args: &[&str]) -> Output {
-    feed(throttle(&[&["--bucket", bucket], args].concat()), b"")
-}
-
-#[track_caller]
-fn runs(bucket: &str, args: &[&str]) -> String {
-    let output = run(bucket, args);
-    assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), String::new()), "{args:?}");
-    text(&output.stdout)
-}
 
 /// Sends a byte every 100 ms, so that no single read waits for long.
 #[test]
