@@ -110,3 +110,20 @@ fn has_usual_clock(runtime: Id, tick: u64) -> bool {
     }
     usual
 }
+
+#[cfg(all(test, target_os = "linux", not(throttle_loom)))]
+mod tests {
+    use super::*;
+    use crate::clock::SECOND;
+
+    /// The clock was read a second before the origin and a second after it, so it is a second at least since then.
+    #[test]
+    fn a_tick_begins_and_ends_by_the_reading_that_is_on_the_safe_side() {
+        let now = SystemClock.now();
+        let (before, after) = (now - 3 * SECOND, now - SECOND);
+        let tick = Time::Tokio(Instant::now(), Some([before, after])).tick().unwrap();
+        let now = SystemClock.now();
+        assert!(tick.starts <= now - after, "{tick:?}");
+        assert!(tick.ends >= now - before, "{tick:?}");
+    }
+}

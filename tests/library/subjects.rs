@@ -179,6 +179,8 @@ struct Both {
     core: Memory<FakeClock>,
     script: Script,
     held: Vec<(Grant, Granted)>,
+    /// Those who waited have entered again, behind those who came first: they may have to wait longer.
+    is_cleared: bool,
     /// In nanoseconds: the unit of times in steps.
     unit: u64,
 }
@@ -189,7 +191,7 @@ impl Both {
         let clock = FakeClock::at(0);
         let core = Memory::new(&policy(&limits), clock.clone());
         let script = Script::new(&limits, core.quantum(), 0).unwrap();
-        Both { limits, clock, core, script, held: Vec::new(), unit }
+        Both { limits, clock, core, script, held: Vec::new(), is_cleared: false, unit }
     }
 
     fn step(&mut self, step: &Step) {
@@ -221,9 +223,11 @@ impl Both {
                 let (ours, theirs) = self.held[*place];
                 let found = (self.core.look(&ours).unwrap(), self.script.stay(now, &theirs));
                 assert_eq!(found.0.at, found.1.at, "{step:?} at {now} by {:?}", self.limits);
+                assert!(self.is_cleared || found.0.at <= ours.at, "later than told: {ours:?}, now {found:?}");
                 self.held[*place] = found;
             }
             Step::Clear(anew) => {
+                self.is_cleared = true;
                 self.core.clear(anew.then(|| policy(&self.limits)).as_ref()).unwrap();
                 self.script.clear(now, *anew);
             }
