@@ -10,6 +10,8 @@
 //! Whatever ends the run (a signal, a reader that is gone, an exit of 255) stops the slots: then nothing more starts,
 //! wherever the pump is.
 
+mod again;
+mod attempt;
 mod child;
 mod commands;
 mod event;
@@ -18,6 +20,9 @@ mod names;
 mod options;
 mod output;
 mod printer;
+mod reply;
+mod reply_file;
+mod retries;
 mod showing;
 mod slots;
 mod spool;
@@ -26,12 +31,15 @@ mod template;
 mod temporary;
 mod units;
 
+pub use attempt::{Ended, Ledger};
 pub use commands::{IGNORING_SIGPIPE, Launcher, Launching};
 pub use event::{Event, Events, Sent, Told};
 pub use job::{Job, Numbers, Outcome, Shape};
 pub use names::Names;
 pub use options::{Options, Output};
 pub use output::Screen;
+pub use reply::Reply;
+pub use retries::{Backoff, Failure, RetryPolicy, Verdict};
 pub use showing::Showing;
 pub use slots::Slots;
 pub use template::{Place, Reading, Template, TemplateError, Unused, Words, printable, quote, quoted, steers_terminal};

@@ -18,6 +18,7 @@ mod once;
 mod outcomes;
 mod pipe;
 mod progress;
+mod records;
 mod report;
 mod say;
 mod signal_thread;

@@ -1,5 +1,6 @@
 //! The interface between the pump and what it moves.
 
+use crate::clock::Nanos;
 use std::io;
 use thiserror::Error;
 
@@ -22,6 +23,16 @@ pub trait Flow {
     /// The units that were read and not yet handed over, and their bytes, as far as they are counted.
     fn read_ahead(&self) -> Passed {
         Passed::default()
+    }
+
+    /// How long nothing may be handed over from now on, in nanoseconds, if that is news: a server asked to wait.
+    fn take_hold(&mut self) -> Option<Nanos> {
+        None
+    }
+
+    /// Whether [`take_hold`](Self::take_hold) has news. It unparks the thread of the pump, which may sleep until a grant.
+    fn has_hold(&self) -> bool {
+        false
     }
 
     /// Waits until the sink can accept a unit, and returns how many it can accept.

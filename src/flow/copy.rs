@@ -16,11 +16,20 @@ pub trait Source {
     /// # Errors
     /// If reading fails.
     fn read(&mut self, space: &mut [u8], wait: bool) -> io::Result<Option<usize>>;
+
+    /// What can be polled until there is something to read; `None` if reading never has to wait.
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
 }
 
 impl<S: Source + ?Sized> Source for Box<S> {
     fn read(&mut self, space: &mut [u8], wait: bool) -> io::Result<Option<usize>> {
         (**self).read(space, wait)
+    }
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        (**self).fd()
     }
 }
 
@@ -147,6 +156,10 @@ impl<F: AsFd> Source for Descriptor<F> {
                 Err(error) => return Err(error.into()),
             }
         }
+    }
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.0.as_fd())
     }
 }
 

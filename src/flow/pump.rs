@@ -35,6 +35,7 @@ pub fn run_on(flow: &mut impl Flow, supply: &Supply, clock: &dyn Clock, meter: &
     let mut pump = Pump { flow, supply, clock, meter };
     while pump.gather()? {
         let room = pump.wait_for_sink()?;
+        pump.hold()?;
         pump.release_run(room)?;
     }
     Ok(())
@@ -60,8 +61,17 @@ impl<F: Flow> Pump<'_, F> {
                 self.enter(Phase::Working);
                 return Ok(false);
             }
+            self.hold()?;
         }
         Ok(true)
+    }
+
+    /// If nothing may be handed over for some time, gives back what is reserved, and holds the limits for that long.
+    fn hold(&mut self) -> Result<(), StoreError> {
+        match self.flow.take_hold() {
+            Some(time) => self.supply.hold_until(self.clock.now().saturating_add(time)),
+            None => Ok(()),
+        }
     }
 
     /// Waits until the sink can accept a unit, and returns how many it can accept.
@@ -80,6 +90,9 @@ impl<F: Flow> Pump<'_, F> {
         let (grant, asked) = self.supply.next_run(ready)?;
         self.supply.foresee(self.flow.foreseen().saturating_sub(grant.units));
         let more = if grant.at > asked { self.sleep_until(&grant, ready)? } else { 0 };
+        if self.flow.has_hold() {
+            return Ok(());
+        }
         let units = grant.units + more;
         self.enter(Phase::Sink);
         let mut passed = Passed::default();
@@ -99,11 +112,13 @@ impl<F: Flow> Pump<'_, F> {
         Ok(())
     }
 
-    /// Sleeps until the grant. Then takes as many more of the `ready` units as conform by now, and returns their number.
+    /// Sleeps until the grant, or until the flow has a [hold](Flow::take_hold). Then takes as many more of the `ready` units as conform by now, and returns their number.
     fn sleep_until(&mut self, grant: &Grant, ready: u64) -> Result<u64, StoreError> {
         self.enter(Phase::Limit(grant.bound_by.unwrap_or(usize::MAX)));
         self.meter.waits_until(grant.at, grant.units);
-        self.supply.sleep_until(self.clock, grant.at)?;
+        if !self.supply.sleep_unless(self.clock, grant.at, &|| self.flow.has_hold())? {
+            return Ok(0);
+        }
         let now = self.clock.now();
         self.meter.late(grant.units, now.saturating_sub(grant.at));
         Ok(self.supply.take_available(ready - grant.units))

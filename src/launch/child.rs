@@ -1,10 +1,14 @@
 //! One command from its start to its end: its output is read, its time is watched, and its process group ends with it.
 
+use super::again::Again;
+use super::attempt::{Ended, Ledger, Running};
 use super::event::{Event, Events};
 use super::job::{Job, Outcome};
 use super::options::{GRACE, NEVER, Options, Output};
 use super::output::Printing;
 use super::printer::Collected;
+use super::reply::Reply;
+use super::retries::Verdict;
 use super::slots::Slots;
 use super::spool::Spool;
 use super::target::Target;
@@ -17,8 +21,9 @@ use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant as StdInstant, SystemTime};
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::process::Child;
 use tokio::sync::Notify;
@@ -34,47 +39,131 @@ const READ: usize = 8 * 1024;
 pub(super) struct Shared {
     pub(super) options: Options,
     pub(super) slots: Arc<Slots>,
+    pub(super) again: Option<Arc<Again>>,
+    pub(super) ledger: Option<Arc<dyn Ledger>>,
     pub(super) output: Arc<Printing>,
     pub(super) events: Events,
     /// Jobs whose commands were ended because they wanted the terminal.
     pub(super) wanted_terminal: Mutex<BTreeSet<u64>>,
+    /// Events that are sent once.
+    pub(super) told: Told,
+}
+
+/// Which events were sent that are sent once.
+#[derive(Default)]
+pub(super) struct Told {
+    pub(super) full_agenda: AtomicBool,
+    bad_reply: AtomicBool,
+    overlong_pause: AtomicBool,
 }
 
 impl Shared {
-    /// The last thing that a command's task does.
-    pub(super) async fn ended(&self, job: Arc<Job>, outcome: Outcome, printed: io::Result<()>, slot: u32) {
-        let (seq, at) = (job.seq, std::time::Instant::now());
+    /// Decides what follows from the end of an attempt, prints what its command wrote, and records it. The last thing that
+    /// a command's task does.
+    pub(super) async fn finish(self: &Arc<Self>, running: Running, outcome: Outcome, collected: Collected) {
+        let (seq, at) = (running.seq(), StdInstant::now());
         let wanted_terminal = self.wanted_terminal.lock().unwrap_or_else(PoisonError::into_inner).remove(&seq);
-        let outcome = match (wanted_terminal, printed) {
-            (true, _) => Outcome::WantedTerminal,
-            (false, Err(error)) => Outcome::OutputLost(error),
-            (false, Ok(())) => outcome,
+        let mut outcome = if wanted_terminal { Outcome::WantedTerminal } else { outcome };
+        let reply = self.reply(&running);
+        let mut verdict = self.verdict(&running, at, &outcome, &reply);
+        let printed = if verdict.is_repeated() {
+            // Only the last attempt's output counts, but its messages tell why there were more.
+            self.output.print_lines(collected.err, false).await
+        } else {
+            // Even if some of it is lost: later output waits for its turn.
+            self.output.print(seq, collected).await
         };
+        if let Err(error) = printed
+            && !verdict.is_repeated()
+            && !wanted_terminal
+        {
+            (outcome, verdict) = (Outcome::OutputLost(error), Verdict::Failed);
+        }
+        self.ended(running, outcome, verdict, reply, at).await;
+    }
+
+    /// What the command has told about the answer it got.
+    fn reply(&self, running: &Running) -> Reply {
+        let Some(file) = &running.reply else { return Reply::default() };
+        let reply = file.read().map(|bytes| Reply::parse(&bytes, SystemTime::now())).unwrap_or_default();
+        if let Some(field) = reply.bad.as_ref().filter(|_| !self.told.bad_reply.swap(true, Ordering::Relaxed)) {
+            self.events.send(Event::BadReply(field.clone()));
+        }
+        reply
+    }
+
+    fn verdict(&self, running: &Running, at: StdInstant, outcome: &Outcome, reply: &Reply) -> Verdict {
+        let (is_ok, is_ending) = (matches!(outcome, Outcome::Ok), self.slots.is_ending());
+        match &self.again {
+            Some(again) if is_ok || !is_ending => again.judge(&running.attempt, [running.started, at], outcome, reply),
+            _ if is_ok => Verdict::Ok,
+            _ if is_ending => Verdict::Stopped,
+            _ => Verdict::Failed,
+        }
+    }
+
+    async fn ended(
+        self: &Arc<Self>,
+        running: Running,
+        outcome: Outcome,
+        verdict: Verdict,
+        reply: Reply,
+        at: StdInstant,
+    ) {
+        let Running { attempt, slot, started, .. } = running;
+        let (job, number, seq) = (Arc::clone(&attempt.job), attempt.number, attempt.job.seq);
+        let due = self.again.as_ref().zip(verdict.due()).map(|(again, due)| (again, due, again.instant(due)));
+        let due_in = due.map(|(.., due)| due.saturating_duration_since(at));
+        let waited = started.saturating_duration_since(attempt.ready);
         let is_ok = matches!(outcome, Outcome::Ok);
         // A command that writes to our standard output itself is the one that finds its reader gone.
         if self.options.output == Output::Direct && !is_ok && has_no_reader(io::stdout()) {
             self.events.send(Event::ReaderGone);
         }
-        let ended = Event::Ended { job, outcome, at };
-        if is_ok {
-            self.events.send(ended);
-        } else {
+        let ended = Ended { job, number, outcome, verdict, due_in, reply, waited, started, at, slot };
+        let ended = Arc::new(ended);
+        self.record(&ended).await;
+        if let Some((again, due, ready)) = due {
+            again.add(due, attempt.next(verdict, ready));
+            let overlong = again.overlong_pause().filter(|_| !self.told.overlong_pause.swap(true, Ordering::Relaxed));
+            overlong.into_iter().for_each(|left| self.events.send(Event::SentAway(Duration::from_nanos(left))));
+        }
+        let ended = Event::Ended(ended);
+        if ended.is_urgent() {
             self.output.tell(ended).await;
+        } else {
+            self.events.send(ended);
         }
         self.slots.release(seq, slot);
+        self.again.iter().for_each(|again| again.wake_pump());
+    }
+
+    /// Has the ledger record what has ended, before its slot is free.
+    async fn record(&self, ended: &Arc<Ended>) {
+        let Some(ledger) = &self.ledger else { return };
+        let recorded = if ledger.may_block() {
+            let (ledger, ended) = (Arc::clone(ledger), Arc::clone(ended));
+            let record = tokio::task::spawn_blocking(move || ledger.record(&ended));
+            record.await.unwrap_or_else(|error| Err(io::Error::other(error)))
+        } else {
+            ledger.record(ended)
+        };
+        if let Err(error) = recorded {
+            self.events.send(Event::CannotRecord(error.to_string()));
+        }
     }
 }
 
 /// Attends to the command until its end, prints its output, and sends how it ended.
-pub(super) async fn attend(shared: Arc<Shared>, job: Arc<Job>, mut child: Child, target: Target, slot: u32) {
+pub(super) async fn attend(shared: Arc<Shared>, running: Running, mut child: Child, target: Target) {
+    let job = Arc::clone(&running.attempt.job);
     let mut streams = Streams::new(&shared, &job, &mut child);
     let outcome = watch(&shared, &job, &mut child, target, &mut streams).await;
     // Frees a file descriptor before something waits for one.
     drop(child);
     let (collected, finished) = streams.finish(&shared).await;
-    // Even if some of it is lost: later output waits for its turn.
-    let printed = shared.output.print(job.seq, collected).await;
-    shared.ended(job, outcome, finished.and(printed), slot).await;
+    let outcome = finished.map_or_else(Outcome::OutputLost, |()| outcome);
+    shared.finish(running, outcome, collected).await;
 }
 
 /// Reads its output and watches its time side by side: a reader of ours that takes nothing holds up no timeout.

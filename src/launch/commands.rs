@@ -1,17 +1,20 @@
 //! The sink: takes jobs from the pump, has a command started for each, and ends them when asked to.
 
+use super::again::Again;
+use super::attempt::{Attempt, Ledger, Running};
 use super::child::{self, Shared};
 use super::event::{Event, Events};
 use super::job::{Batches, Job, Outcome, Shape};
 use super::options::{NEVER, Options, Output};
 use super::output::{Printing, Screen};
 use super::printer::Collected;
+use super::reply_file::ReplyFile;
 use super::slots::{self, Slots};
 use super::spool::Spool;
 use super::target::Target;
 use super::template::Words;
 use super::temporary::is_shortage;
-use crate::clock::with_usual_slack;
+use crate::clock::{Nanos, with_usual_slack};
 use crate::flow::framing::Buffer;
 use crate::flow::{Filled, Flow, FlowError, Passed, Source};
 use rustix::process::{Pid, Signal};
@@ -22,6 +25,7 @@ use std::io::{self, ErrorKind};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::process::Stdio;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::thread;
 use std::time::Instant;
@@ -56,7 +60,12 @@ impl Launcher {
     ///
     /// # Errors
     /// The system gives us no threads, none more for the caller, no process for a command, or no way to wait for events.
-    pub fn new(options: Options, screen: Arc<dyn Screen>, events: Events) -> io::Result<Self> {
+    pub fn new(
+        options: Options,
+        screen: Arc<dyn Screen>,
+        ledger: Option<Arc<dyn Ledger>>,
+        events: Events,
+    ) -> io::Result<Self> {
         let mut runtime = tokio::runtime::Builder::new_multi_thread();
         runtime.worker_threads(slots::STARTERS).thread_name("children").enable_all();
         // A thread that has ended might not be replaced: the system may have no room for a new one.
@@ -71,17 +80,23 @@ impl Launcher {
         std::mem::forget(runtime);
         let slots = Arc::new(Slots::new(options.jobs, options.burst));
         let output = Arc::new(Printing::new(&options, screen, Arc::clone(&slots), events.clone()));
-        let shared = Arc::new(Shared { options, slots, output, events, wanted_terminal: Mutex::default() });
+        let again = options.again.clone().map(Again::new).transpose()?;
+        let again = again.map(Arc::new);
+        let (wanted_terminal, told) = (Mutex::default(), child::Told::default());
+        let shared = Shared { options, slots, again, ledger, output, events, wanted_terminal, told };
+        let shared = Arc::new(shared);
         Ok(Launcher { shared, tasks })
     }
 
     /// For the time when nothing runs yet, and all else is open: without this room each command would fail.
     ///
     /// # Errors
-    /// The system has no room for the files that one command takes: its input, and a pipe for each output that we read.
+    /// The system has no room for the files that one command takes: its input, its reply, and a pipe for each output that
+    /// we read.
     pub fn expect_room_for_a_command(&self) -> io::Result<()> {
         let pipes = if self.shared.options.output == Output::Direct { 0 } else { 2 };
         let _input = File::open("/dev/null")?;
+        let _reply = self.shared.again.as_ref().map(|_| ReplyFile::new()).transpose()?;
         (0..pipes).map(|_| io::pipe()).collect::<io::Result<Vec<_>>>().map(drop)
     }
 
@@ -89,6 +104,13 @@ impl Launcher {
     #[must_use]
     pub fn slots(&self) -> &Slots {
         &self.shared.slots
+    }
+
+    /// Takes out the jobs that wait for another attempt, which will not be made any more, the oldest first.
+    #[must_use]
+    pub fn take_waiting(&self) -> Vec<Arc<Job>> {
+        let waiting = self.shared.again.as_ref().map(|again| again.drain()).unwrap_or_default();
+        waiting.into_iter().map(|attempt| attempt.job).collect()
     }
 
     /// Returns when every event so far was told to the user.
@@ -104,6 +126,13 @@ impl Launcher {
         }
     }
 
+    /// So many wait for another attempt that nothing new starts.
+    fn tell_of_full_agenda(&self) {
+        if !self.shared.told.full_agenda.swap(true, Ordering::Relaxed) {
+            self.shared.events.send(Event::AgendaFull);
+        }
+    }
+
     fn end_who_wants_the_terminal(&self, seq: u64, target: Target) {
         if matches!(target, Target::Group(_)) && is_stopped_for_the_terminal(target.pid()) {
             self.shared.wanted_terminal.lock().unwrap_or_else(PoisonError::into_inner).insert(seq);
@@ -111,37 +140,52 @@ impl Launcher {
         }
     }
 
-    /// Has the command for `job` started: by a task, as starting takes a while and several can start at once.
-    fn start(&self, mut job: Job) {
+    /// Makes the attempt that is due, or the first one at `next`, as soon as it has a slot. Returns the job if it is new.
+    fn start_next(&self, next: impl FnOnce() -> Option<Job>) -> Option<Arc<Job>> {
+        let again = self.shared.again.as_ref();
+        let due = again.and_then(|again| again.next());
+        let is_new = due.is_none();
+        let mut attempt = due.or_else(|| next().map(Attempt::first))?;
+        let (seq, refused) = (attempt.job.seq, attempt.job.refused());
         let options = &self.shared.options;
-        let refused = job.refused();
         if refused.is_none() {
-            self.shared.output.screen.trace(options.template.fill(&job.units));
+            self.shared.output.screen.trace(options.template.fill(&attempt.job.units));
         }
-        let slot = self.shared.slots.take(job.seq);
+        let slot = self.shared.slots.take(seq);
+        again.into_iter().for_each(|again| again.remove(&attempt));
         // Built on this thread, so that all of its memory comes from one allocator arena.
-        let command = refused.map_or_else(|| Ok(self.command(options.template.fill(&job.units))), Err);
-        // The command has copies. The first may stand in a tag, or be the name of the command.
-        job.forget_units(options.tag || options.template.name().is_none());
-        let (input, job) = (job.input.take(), Arc::new(job));
-        self.shared.events.send(Event::Started { job: Arc::clone(&job), at: Instant::now() });
+        let command = refused.map_or_else(|| Ok(self.command(options.template.fill(&attempt.job.units))), Err);
+        let mut input = None;
+        // Nobody else has a job that is tried only once.
+        if let Some(job) = Arc::get_mut(&mut attempt.job).filter(|_| again.is_none()) {
+            // The command has copies. The first may stand in a tag, or be the name of the command.
+            job.forget_units(options.tag || options.template.name().is_none());
+            input = job.input.take();
+        }
+        let (job, started) = (Arc::clone(&attempt.job), Instant::now());
+        let event = Event::Started { job: Arc::clone(&job), attempt: attempt.number, at: started };
+        self.shared.events.send(event);
+        self.run(Running { attempt, slot, started, reply: None }, command, input);
+        is_new.then_some(job)
+    }
+
+    /// Has the command started, and attended to until its end: by a task, as starting takes a while and several can start
+    /// at once.
+    fn run(&self, mut running: Running, command: Result<Command, Outcome>, input: Option<Spool>) {
         let launcher = self.clone();
         self.tasks.spawn(async move {
             let shared = Arc::clone(&launcher.shared);
             let started = match command {
-                Ok(command) => launcher.spawn(job.seq, input, command, slot).await,
+                Ok(command) => launcher.spawn(&mut running, command, input).await,
                 Err(outcome) => Err(outcome),
             };
             match started {
                 Ok((child, target)) => {
                     // It may have been stopped before anybody knew it.
-                    launcher.end_who_wants_the_terminal(job.seq, target);
-                    child::attend(shared, job, child, target, slot).await;
+                    launcher.end_who_wants_the_terminal(running.seq(), target);
+                    child::attend(shared, running, child, target).await;
                 }
-                Err(outcome) => {
-                    let printed = shared.output.print(job.seq, Collected::default()).await;
-                    shared.ended(job, outcome, printed, slot).await;
-                }
+                Err(outcome) => shared.finish(running, outcome, Collected::default()).await,
             }
         });
     }
@@ -149,24 +193,35 @@ impl Launcher {
     /// Starts the command, and frees its memory.
     async fn spawn(
         &self,
-        seq: u64,
-        input: Option<Spool>,
+        running: &mut Running,
         mut command: Command,
-        slot: u32,
+        mut input: Option<Spool>,
     ) -> Result<(Child, Target), Outcome> {
-        command.env("THROTTLE_SEQ", seq.to_string()).env("THROTTLE_SLOT", slot.to_string());
-        if let Some(mut units) = input {
-            let input = self.shared.slots.once_there_is_room(|| as_input(&mut units)).await;
-            command.stdin(input.map_err(Outcome::InputLost)?);
+        let Shared { slots, again, .. } = &*self.shared;
+        let (seq, attempt) = (running.seq(), &running.attempt);
+        command.env("THROTTLE_SEQ", seq.to_string()).env("THROTTLE_SLOT", running.slot.to_string());
+        if again.is_some() {
+            let reply = slots.once_there_is_room(ReplyFile::new).await.map_err(Outcome::CannotRun)?;
+            command.env("THROTTLE_ATTEMPT", attempt.number.to_string()).env("THROTTLE_REPLY", reply.path());
+            running.reply = Some(reply);
+        }
+        let units = || match (&mut input, &attempt.job.input) {
+            (Some(units), _) => as_input(units).map(Some),
+            // Another attempt will need them.
+            (None, Some(units)) => as_input(&mut units.duplicate()?).map(Some),
+            (None, None) => Ok(None),
+        };
+        if let Some(input) = slots.once_there_is_room(units).await.map_err(Outcome::InputLost)? {
+            command.stdin(input);
         }
         let spawn = || {
             let child = command.spawn()?;
             let target = self.target(&child).ok_or(ErrorKind::NotFound)?;
             // Before anybody else can find no room: this one will end.
-            self.shared.slots.started(seq, target);
+            slots.started(seq, target);
             Ok((child, target))
         };
-        self.shared.slots.once_there_is_room(spawn).await.map_err(|error| match error.kind() {
+        slots.once_there_is_room(spawn).await.map_err(|error| match error.kind() {
             ErrorKind::NotFound => Outcome::NotFound(error),
             ErrorKind::ArgumentListTooLong => Outcome::TooLong,
             _ => Outcome::CannotRun(error),
@@ -251,9 +306,10 @@ pub struct Launching<R> {
 }
 
 impl<R: Source> Launching<R> {
-    /// Commands for what `source` gives, framed by `buffer`.
+    /// Commands for what `source` gives, framed by `buffer`. The thread that calls this is the pump's.
     pub fn new(source: R, buffer: Buffer, shape: Shape, launcher: Launcher) -> Self {
         let batches = Batches::new(source, buffer, shape, &launcher.shared.options.template);
+        launcher.shared.again.iter().for_each(|again| again.is_used_by_pump());
         Launching { batches, launcher, told: 0 }
     }
 
@@ -269,6 +325,29 @@ impl<R: Source> Launching<R> {
         self.launcher.shared.events.send(Event::Next { first, skipped: self.batches.skipped() });
     }
 
+    /// Reads what there is. With `wait`, and if there is nothing: waits until there is some, an attempt is due, or one has
+    /// ended after which the input may be at its end.
+    fn cut_or_wait(&mut self, wait: bool) -> Result<Filled, FlowError> {
+        let Some(again) = &self.launcher.shared.again else { return self.cut_or_read(wait) };
+        let (again, is_full) = (Arc::clone(again), again.is_full());
+        let filled = if is_full { Filled::Nothing } else { self.cut_or_read(false)? };
+        if filled == Filled::Some || !wait {
+            return Ok(filled);
+        }
+        self.tell_next();
+        let slots = &self.launcher.shared.slots;
+        let is_over = || filled == Filled::End && slots.count() == 0 && again.is_empty();
+        if is_over() {
+            return Ok(Filled::End);
+        }
+        if is_full {
+            self.launcher.tell_of_full_agenda();
+        }
+        let source = if filled == Filled::End || is_full { None } else { self.batches.source_fd() };
+        again.wait(source, is_over).map_err(FlowError::Read)?;
+        Ok(Filled::Nothing)
+    }
+
     fn cut_or_read(&mut self, wait: bool) -> Result<Filled, FlowError> {
         let cut = self.batches.cut();
         if wait || cut.is_err() {
@@ -282,7 +361,7 @@ impl<R: Source> Launching<R> {
 impl<R: Source> Flow for Launching<R> {
     /// If the system has no room for the units, waits until a command has ended.
     fn fill(&mut self, wait: bool) -> Result<Filled, FlowError> {
-        match self.cut_or_read(wait) {
+        match self.cut_or_wait(wait) {
             Err(FlowError::Hold(error)) if is_shortage(&error) => match wait {
                 false => Ok(Filled::Nothing),
                 true if self.launcher.shared.slots.wait_for_an_end() => Ok(Filled::Some),
@@ -292,8 +371,21 @@ impl<R: Source> Flow for Launching<R> {
         }
     }
 
+    /// Nothing new starts while too many wait for another attempt.
     fn waiting(&self) -> u64 {
-        self.batches.waiting()
+        match &self.launcher.shared.again {
+            None => self.batches.waiting(),
+            Some(again) if again.is_full() => again.due().0,
+            Some(again) => again.due().0 + self.batches.waiting(),
+        }
+    }
+
+    fn take_hold(&mut self) -> Option<Nanos> {
+        self.launcher.shared.again.as_ref()?.take_hold()
+    }
+
+    fn has_hold(&self) -> bool {
+        self.launcher.shared.again.as_ref().is_some_and(|again| again.has_hold())
     }
 
     fn read_ahead(&self) -> Passed {
@@ -302,22 +394,23 @@ impl<R: Source> Flow for Launching<R> {
 
     /// No command is foreseen for which no slot is free.
     fn foreseen(&self) -> u64 {
-        self.batches.waiting().min(self.launcher.shared.slots.free())
+        self.waiting().min(self.launcher.shared.slots.free())
     }
 
     fn ready(&mut self) -> Result<u64, FlowError> {
         self.batches.cut_ahead();
         self.tell_next();
-        Ok(self.launcher.shared.slots.wait())
+        let Shared { slots, again, .. } = &*self.launcher.shared;
+        Ok(slots.wait(|| again.as_ref().map_or((0, None), |again| again.due())))
     }
 
-    /// The bytes are those of the input.
+    /// The bytes are those of the input. An attempt that is not the first of its unit passes no unit.
     fn pass(&mut self, units: u64, passed: &mut Passed) -> Result<(), FlowError> {
         for _ in 0..units {
-            let Some(job) = self.batches.next() else { break };
+            let batches = &mut self.batches;
+            let Some(job) = self.launcher.start_next(|| batches.next()) else { continue };
             passed.units += 1;
             passed.bytes += job.length;
-            self.launcher.start(job);
             self.tell_next();
         }
         Ok(())

@@ -4,6 +4,7 @@
 //! wait a moment and are received together; every other event wakes the receiver at once. A sender that must not go on
 //! before the event was told to the user waits for its [`Told`] to be dropped: so what is not read stays bounded.
 
+use super::attempt::Ended;
 use super::job::{Job, Outcome};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -29,18 +30,17 @@ pub enum Event {
     Started {
         /// What it is run for.
         job: Arc<Job>,
+        /// Which attempt this is, from 1.
+        attempt: u32,
         /// When.
         at: Instant,
     },
     /// The command has ended, or could not start.
-    Ended {
-        /// What it was run for.
-        job: Arc<Job>,
-        /// How it ended.
-        outcome: Outcome,
-        /// When.
-        at: Instant,
-    },
+    Ended(Arc<Ended>),
+    /// The server asked to wait for longer than is allowed: how long.
+    SentAway(Duration),
+    /// What has ended cannot be recorded: why.
+    CannotRecord(String),
     /// The command has ended, but a process it started still holds its output open. That process's output is not waited for.
     LeftBehind(Arc<Job>),
     /// The reader of our standard output is gone.
@@ -51,13 +51,21 @@ pub enum Event {
     CannotHold(String),
     /// So much output waits for its turn that launching waits. Sent once.
     HeldUp,
+    /// So many units wait for another attempt that nothing new starts. Sent once.
+    AgendaFull,
+    /// A field of a reply makes no sense. Sent once.
+    BadReply(String),
     /// Nothing happened: the sender wants to know that all earlier events were told.
     Flush,
 }
 
 impl Event {
-    fn is_urgent(&self) -> bool {
-        !matches!(self, Event::Next { .. } | Event::Started { .. } | Event::Ended { outcome: Outcome::Ok, .. })
+    pub(super) fn is_urgent(&self) -> bool {
+        match self {
+            Event::Next { .. } | Event::Started { .. } => false,
+            Event::Ended(ended) => !matches!(ended.outcome, Outcome::Ok) && !ended.verdict.is_repeated(),
+            _ => true,
+        }
     }
 }
 

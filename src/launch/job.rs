@@ -9,6 +9,8 @@ use crate::flow::{Filled, FlowError, Passed, Source};
 use std::collections::VecDeque;
 use std::io;
 use std::ops::RangeInclusive;
+use std::os::fd::BorrowedFd;
+use std::time::Instant;
 
 /// How many jobs are cut ahead of their launch.
 const AHEAD: usize = 64;
@@ -31,6 +33,8 @@ pub struct Job {
     pub(super) too_long: bool,
     /// The bytes of input that it took, those of blank units before it included.
     pub(super) length: u64,
+    /// When the last of its units was read.
+    pub(super) read: Option<Instant>,
 }
 
 impl Job {
@@ -54,7 +58,7 @@ impl Job {
         }
     }
 
-    fn memory(&self) -> usize {
+    pub(super) fn memory(&self) -> usize {
         let input = self.input.as_ref().and_then(Spool::in_memory).map_or(0, <[u8]>::len);
         self.units.memory() + self.names.memory() + input
     }
@@ -148,6 +152,11 @@ impl<R: Source> Batches<R> {
     /// Blank units left out so far.
     pub(super) fn skipped(&self) -> u64 {
         self.skipped
+    }
+
+    /// What can be polled until more of them can be read.
+    pub(super) fn source_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.source.fd()
     }
 
     pub(super) fn fill(&mut self, wait: bool) -> Result<Filled, FlowError> {
@@ -268,6 +277,7 @@ impl<R: Source> Batches<R> {
         let has_begun = self.has_begun();
         if has_begun {
             let next = Job { seq: self.open.seq + 1, ..Job::default() };
+            self.open.read = Some(Instant::now());
             self.ready.push_back(std::mem::replace(&mut self.open, next));
         }
         has_begun

@@ -1,5 +1,6 @@
 //! How commands are run.
 
+use super::retries::RetryPolicy;
 use super::template::Template;
 use std::ffi::OsString;
 use std::time::Duration;
@@ -29,6 +30,8 @@ pub struct Options {
     pub timeout: Option<Duration>,
     /// Whether commands stay in our process group, where they may use the terminal.
     pub in_our_group: bool,
+    /// Which attempts are made again; `None`: none.
+    pub again: Option<RetryPolicy>,
     /// Whether commands ignore SIGPIPE.
     pub ignore_sigpipe: bool,
     /// One second; shorter in tests. The longest wait for: a process that holds an ended command's output open, the rest of

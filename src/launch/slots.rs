@@ -101,10 +101,21 @@ impl Slots {
         }
     }
 
-    /// Waits for a free slot and says how many there are. Once nothing is to start any more, never returns.
-    pub(super) fn wait(&self) -> u64 {
-        let state = self.wait_while(|state| self.room(state) == 0);
-        self.room(&state)
+    /// Waits for a free slot and says how many there are. Once nothing is to start any more, never returns. `due` says how
+    /// many attempts are due that are not the first of their jobs, and when the next one will be: those may start while too
+    /// much output waits for its turn, since it may be theirs.
+    pub(super) fn wait(&self, mut due: impl FnMut() -> (u64, Option<Duration>)) -> u64 {
+        let mut state = self.lock();
+        loop {
+            let (now, next) = due();
+            match (self.room(&state, now), next.filter(|_| !state.stopping)) {
+                (room @ 1.., _) => return room,
+                (0, Some(next)) => {
+                    state = self.changed.wait_timeout(state, next).unwrap_or_else(PoisonError::into_inner).0;
+                }
+                (0, None) => state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
+            }
+        }
     }
 
     /// How many slots are free.
@@ -115,11 +126,12 @@ impl Slots {
         }
     }
 
-    fn room(&self, state: &State) -> u64 {
+    fn room(&self, state: &State, due: u64) -> u64 {
         let running = state.running.len() as u64;
         let starters = self.most_starting.saturating_sub(state.starting) as u64;
+        let starters = if state.full { starters.min(due) } else { starters };
         match self.jobs {
-            _ if state.stopping || state.full || state.short > 0 => 0,
+            _ if state.stopping || state.short > 0 => 0,
             0 => starters,
             jobs => u64::from(jobs).saturating_sub(running).min(starters),
         }

@@ -68,6 +68,13 @@ impl Spool {
         }
     }
 
+    /// Another spool with the same bytes.
+    pub(super) fn duplicate(&self) -> io::Result<Self> {
+        let mut copy = Spool::default();
+        self.copy_to(&mut Adding(&mut copy))?;
+        Ok(copy)
+    }
+
     fn move_to_file(&mut self) -> io::Result<&mut Temporary> {
         match &mut self.file {
             Some(file) => Ok(file),
@@ -78,6 +85,18 @@ impl Spool {
                 Ok(none.insert(file))
             }
         }
+    }
+}
+
+struct Adding<'a>(&'a mut Spool);
+
+impl Write for Adding<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.add(bytes).map(|()| bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }
 

@@ -1,6 +1,7 @@
 //! The command line, as typed. Nothing is opened here, and no environment variable is read. Nothing outside this folder
 //! knows clap.
 
+mod again;
 mod definition;
 mod foreign_flags;
 mod mistakes;
@@ -12,6 +13,7 @@ pub(crate) use definition::command;
 #[cfg(test)]
 pub(crate) use text::{ENVIRONMENT, EXAMPLES, SIGNALS};
 
+pub(crate) use again::MaxFail;
 pub(crate) use definition::Args;
 pub(crate) use mistakes::{in_limits, redacted};
 pub(crate) use values::{Format, OnStoreError, ProgressWhen, Repeat, Summary};

@@ -13,6 +13,8 @@ pub(crate) enum Exit {
     Usage,
     /// The wait would have been longer than allowed.
     TooLong,
+    /// A server asked to wait for longer than allowed.
+    SentAway,
     /// An error of our own, if lower codes are the command's.
     OnceError,
     /// A command failed or took too long.
@@ -28,11 +30,12 @@ pub(crate) enum Exit {
 }
 
 /// Code and meaning.
-pub(crate) const TABLE: [(Exit, u8, &str); 10] = [
+pub(crate) const TABLE: [(Exit, u8, &str); 11] = [
     (Exit::Success, 0, "everything was read and passed on, and every command exited 0"),
     (Exit::Error, 1, "reading, writing or something else failed; standard error says what"),
     (Exit::Usage, 2, "the command line is wrong; nothing was read"),
     (Exit::TooLong, 75, "--max-wait: the wait would have been longer; nothing was taken"),
+    (Exit::SentAway, 75, "a server asked to wait for longer than --max-pause; standard error says until when"),
     (Exit::Failed, 123, "a command failed or took longer than --timeout"),
     (Exit::Stopped, 124, "a command exited 255, which means stop, as in xargs"),
     (Exit::Killed, 125, "a command was killed by a signal"),

@@ -7,6 +7,7 @@ use super::launch_run::LaunchRun;
 use super::lookup::{self, Missing};
 use super::outcomes::Outcomes;
 use super::progress::Progress;
+use super::records::Records;
 use super::report::{self, Report, Total};
 use super::say::{NoThread, say};
 use super::task::{Commands, JOBS, Launch, Units};
@@ -31,7 +32,7 @@ pub(super) const BUFFER: usize = 192 * 1024;
 /// # Errors
 /// What failed of our own.
 pub(super) fn run(launch: &Launch) -> Result<Exit> {
-    let Launch { commands, reporting, .. } = launch;
+    let Launch { commands, reporting, again, .. } = launch;
     hint_at_unused_units(commands, reporting.quiet);
     let program = match find(commands) {
         Ok(path) => path,
@@ -39,6 +40,7 @@ pub(super) fn run(launch: &Launch) -> Result<Exit> {
     };
     let source = source(commands, reporting.quiet)?;
     let summary = report::open_summary(reporting)?;
+    let records = Records::open(again, commands.framing, reporting.quiet)?.map(Arc::new);
     let (supply, ()) = buckets::supply(&launch.limits, Commands::check)?;
     let policy = supply.store().policy();
     if !reporting.quiet {
@@ -52,6 +54,7 @@ pub(super) fn run(launch: &Launch) -> Result<Exit> {
         output: launch.output,
         tag: launch.tag,
         timeout: launch.timeout,
+        again: launch.again.policy.clone(),
         // Only there may it use the terminal; without one, a group of its own is ended as a whole.
         in_our_group: launch.jobs == Some(1) && launch.timeout.is_none() && signals::has_terminal(),
         ignore_sigpipe: signals::is_ignored(SIGPIPE),
@@ -63,7 +66,7 @@ pub(super) fn run(launch: &Launch) -> Result<Exit> {
     let outcomes = Outcomes::new(launch, &policy, &written, io::stderr().is_terminal());
     let report = Report::new(UnitName::Command, source.total, supply, written, summary, progress);
     let is_announced = launch.limits.bucket().is_some() && long_wait::is_announced(reporting.quiet);
-    drive(commands, source, options, report.with_outcomes(outcomes), is_announced)
+    drive(commands, source, options, records, report.with_outcomes(outcomes), is_announced)
 }
 
 /// Tests do not wait for real seconds: this variable, which is for them alone, says how many times shorter all waits are.
@@ -121,24 +124,32 @@ pub(super) fn source(commands: &Commands, quiet: bool) -> Result<Opened> {
     }
 }
 
-fn drive(commands: &Commands, opened: Opened, options: Options, report: Report, is_announced: bool) -> Result<Exit> {
+fn drive(
+    commands: &Commands,
+    opened: Opened,
+    options: Options,
+    records: Option<Arc<Records>>,
+    report: Report,
+    is_announced: bool,
+) -> Result<Exit> {
     let shape = commands.shape;
     signals::notice_ends().context("cannot handle signals")?;
     let hints_at_cr = !shape.to_stdin && shape.skip_blank;
-    let (run, launcher) = LaunchRun::start(report, options, hints_at_cr).context(NoThread)?;
+    let (run, launcher) = LaunchRun::start(report, options, records, hints_at_cr).context(NoThread)?;
     signal_thread::start(Arc::clone(&run.report), Some(Arc::clone(&run))).context("cannot handle signals")?;
     launcher.expect_room_for_a_command().context("cannot open the files that a command needs")?;
     let mut flow = Launching::new(opened.source, Buffer::new(commands.framing, BUFFER), shape, launcher.clone());
     let result = long_wait::run(is_announced, &mut flow, &run.report);
     launcher.flush();
     if let Some(mut outcomes) = run.report.outcomes() {
-        outcomes.set_skipped(flow.skipped());
+        outcomes.set_skipped(flow.skipped(), 0);
     }
     launcher.slots().drain();
     launcher.flush();
     if !launcher.slots().stop() {
         signals::wait_for_end();
     }
+    run.close_ledger();
     if let Err(error) = result {
         run.fail();
         run.report.close_or_say();

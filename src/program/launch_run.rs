@@ -5,6 +5,7 @@
 //! anywhere, and is not asked.
 
 use super::exit::Exit;
+use super::records::Records;
 use super::report::Report;
 use super::signals;
 use super::unit_name::UnitName;
@@ -14,9 +15,11 @@ use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, OnceLock};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 use throttle::clock::Nanos;
-use throttle::launch::{Event, Events, Job, Launcher, Options, Outcome, Screen, Told, Words, quoted};
+use throttle::launch::{
+    Event, Events, Job, Launcher, Ledger, Options, Outcome, Screen, Told, Words, printable, quoted,
+};
 
 /// Why nothing is launched any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,7 +32,16 @@ enum Reason {
     Stopped,
     /// Our output cannot be written.
     CannotPrint,
+    /// What has ended cannot be recorded.
+    CannotRecord,
+    /// Too many units have failed.
+    TooManyFailed,
+    /// A server asked to wait for too long.
+    SentAway,
 }
+
+/// Later than this is as good as never.
+const FAR: Duration = Duration::from_secs(86_400 * 365 * 100);
 
 /// What the threads of the run share.
 #[derive(Debug)]
@@ -39,6 +51,7 @@ pub(super) struct LaunchRun {
     /// The first signal that came to end us; 0: none.
     signal: AtomicI32,
     pub(super) in_our_group: bool,
+    ledger: Option<Arc<Records>>,
     /// See [`Options`].
     second: Duration,
     /// Whether a unit that ends in CR is worth a hint.
@@ -65,7 +78,12 @@ impl LaunchRun {
     ///
     /// # Errors
     /// The system refuses a thread.
-    pub(super) fn start(report: Report, options: Options, hints_at_cr: bool) -> io::Result<(Arc<Self>, Launcher)> {
+    pub(super) fn start(
+        report: Report,
+        options: Options,
+        ledger: Option<Arc<Records>>,
+        hints_at_cr: bool,
+    ) -> io::Result<(Arc<Self>, Launcher)> {
         let ((end, reasons), (end_after_kill, kills)) = (mpsc::channel(), mpsc::channel());
         let is_quiet = report.outcomes().is_some_and(|outcomes| outcomes.is_quiet());
         let run = Arc::new(LaunchRun {
@@ -73,6 +91,7 @@ impl LaunchRun {
             launcher: OnceLock::new(),
             signal: AtomicI32::new(0),
             in_our_group: options.in_our_group,
+            ledger: ledger.clone(),
             second: options.second,
             hints_at_cr: AtomicBool::new(hints_at_cr && !is_quiet),
             end,
@@ -94,7 +113,9 @@ impl LaunchRun {
         })?;
         let events = Events::default();
         run.receive(events.clone())?;
-        let launcher = Launcher::new(options, Arc::new(BesideBar(Arc::clone(&run.report))), events)?;
+        let screen = Arc::new(BesideBar(Arc::clone(&run.report)));
+        let ledger = ledger.map(|ledger| -> Arc<dyn Ledger> { ledger });
+        let launcher = Launcher::new(options, screen, ledger, events)?;
         // Set once, here.
         let _ = run.launcher.set(launcher.clone());
         Ok((run, launcher))
@@ -123,7 +144,13 @@ impl LaunchRun {
             outcomes.stop();
         }
         match reason {
-            Reason::Signal | Reason::Stopped => {}
+            Reason::Signal | Reason::Stopped | Reason::TooManyFailed => {}
+            Reason::CannotRecord => self.fail(),
+            Reason::SentAway => {
+                if let Some(mut outcomes) = self.report.outcomes() {
+                    outcomes.send_away();
+                }
+            }
             Reason::ReaderGone => {
                 self.interrupt("the reader is gone");
                 launcher.slots().end_with(Signal::TERM);
@@ -177,7 +204,19 @@ impl LaunchRun {
         }
     }
 
+    /// Closes the ledger, and names the units that wait for another attempt, which will not be made.
+    pub(super) fn close_ledger(&self) {
+        let waiting = self.launcher().map(Launcher::take_waiting).unwrap_or_default();
+        let lines = self.report.outcomes().map(|mut outcomes| outcomes.give_up(&waiting)).unwrap_or_default();
+        self.report.asides(&lines);
+        if let Err(error) = self.ledger.as_ref().map_or(Ok(()), |ledger| ledger.finish()) {
+            self.report.aside(format_args!("{error:#}"));
+            self.fail();
+        }
+    }
+
     fn finish(&self, reason: Reason) -> ! {
+        self.close_ledger();
         self.report.close_or_say();
         match (self.signal.load(Ordering::SeqCst), reason) {
             (0, Reason::ReaderGone) => std::process::exit(signals::die_of_broken_pipe().code().into()),
@@ -244,18 +283,39 @@ impl LaunchRun {
                 let may_hint = outcomes.may_hint(self.report.now());
                 if may_hint { outcomes.hint(self.report.read().sink) } else { None }
             }
-            Event::Started { job, at } => {
-                outcomes.start(&job, self.at(at));
+            Event::Started { job, attempt, at } => {
+                outcomes.start(&job, attempt, self.at(at));
                 self.hint_at_cr(&job)
             }
-            Event::Ended { job, outcome, at } => {
-                let lines = outcomes.end(&job, &outcome, self.at(at));
+            Event::Ended(ended) => {
+                let lines = outcomes.end(&ended, self.at(ended.at));
+                let has_failed_enough = outcomes.has_failed_enough();
                 drop(outcomes);
-                if matches!(outcome, Outcome::Exited(255)) {
+                if matches!(ended.outcome, Outcome::Exited(255)) {
                     self.end(Reason::Stopped);
+                } else if has_failed_enough {
+                    self.end(Reason::TooManyFailed);
                 }
                 return lines;
             }
+            Event::SentAway(time) => {
+                drop(outcomes);
+                let until = humantime::format_rfc3339_seconds(SystemTime::now() + time.min(FAR));
+                let words = format!("a server asked to wait until {until}, longer than --max-pause; ending");
+                self.end(Reason::SentAway).then_some(words)
+            }
+            Event::CannotRecord(error) => {
+                drop(outcomes);
+                self.end(Reason::CannotRecord).then(|| format!("{error}; launching nothing more"))
+            }
+            Event::AgendaFull => {
+                let words = "too many units wait for another attempt; new ones wait (more may with --ahead)";
+                outcomes.advises().then(|| words.to_owned())
+            }
+            Event::BadReply(field) => (!outcomes.is_quiet()).then(|| {
+                let field = printable(&field);
+                format!("hint: a reply has '{field}', which makes no sense; write for example retry-after: 30")
+            }),
             Event::LeftBehind(job) => (!outcomes.is_quiet()).then(|| {
                 format!("{} left something behind that holds its output open; not waited for", outcomes.name(&job))
             }),

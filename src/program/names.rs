@@ -18,6 +18,7 @@ pub(super) struct Names {
     most: u64,
     failed: Named,
     stopped: Named,
+    given_up: Named,
 }
 
 #[derive(Debug, Default)]
@@ -33,7 +34,7 @@ impl Names {
             Units::Read(_) => UnitName::of(commands.framing).singular(),
         };
         let most = if on_terminal { ON_TERMINAL } else { u64::MAX };
-        Names { unit, most, failed: Named::default(), stopped: Named::default() }
+        Names { unit, most, failed: Named::default(), stopped: Named::default(), given_up: Named::default() }
     }
 
     /// `line 3 'https://…'`: the first unit of a command.
@@ -62,9 +63,15 @@ impl Names {
         self.stopped.name(counted(self.unit, job), "stopped", self.most)
     }
 
+    /// The same for a command that will not be tried again, since the run ends.
+    pub(super) fn given_up(&mut self, job: &Job) -> Vec<String> {
+        self.given_up.name(counted(self.unit, job), "not tried again", self.most)
+    }
+
     /// `5 more lines failed, 3 stopped; 2> FILE names them all`
     pub(super) fn more(&self) -> Option<String> {
-        let kinds = [(self.failed.more, "failed"), (self.stopped.more, "stopped")];
+        let kinds =
+            [(self.failed.more, "failed"), (self.stopped.more, "stopped"), (self.given_up.more, "not tried again")];
         let mut unit = format!(" more {}s", self.unit);
         let told = kinds.into_iter().filter(|(count, _)| *count > 0);
         let told: Vec<String> =

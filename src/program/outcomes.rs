@@ -1,6 +1,6 @@
 //! The outcomes of the commands: the counts, the line for each that failed, and the closing line.
 
-use super::args::{Format, Summary};
+use super::args::{Format, MaxFail, Summary};
 use super::exit::Exit;
 use super::names::{Names, shown};
 use super::task::{JOBS, Launch};
@@ -9,13 +9,18 @@ use std::collections::BTreeMap;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
 use throttle::clock::{self, Nanos, SECOND};
-use throttle::launch::{Job, Outcome, Template};
+use throttle::launch::{Ended, Job, Outcome, Template, Verdict};
 use throttle::limits::Policy;
 use throttle::rate::Rate;
 
 /// If all slots were taken for this long, that is worth a hint.
 const SLOTS_TAKEN: Nanos = 10 * SECOND;
+
+/// A share of failures says nothing before so many have ended.
+const LEAST_FOR_PERCENT: u64 = 20;
 
 #[derive(Debug)]
 #[allow(clippy::struct_excessive_bools, reason = "three are options, two have happened or not")]
@@ -50,12 +55,43 @@ pub(crate) struct Outcomes {
     /// Ended because the run ended.
     stopped: u64,
     skipped: u64,
+    retries: Retries,
     /// The unit that was read and not started, for the last line.
     next: Option<String>,
     /// Why commands are ended early.
     interrupted: Option<&'static str>,
     starts_no_more: bool,
     exit: Exit,
+}
+
+/// What further attempts add to the counts.
+#[derive(Debug, Default)]
+struct Retries {
+    /// How many failed units end the run.
+    max_fail: Option<MaxFail>,
+    /// Units that succeeded, but not at the first attempt.
+    ok: u64,
+    /// Attempts after which the server asked to wait.
+    later: u64,
+    /// Units that wait for another attempt.
+    waiting: u64,
+    /// Units that wait for another attempt, which will not be made.
+    given_up: u64,
+    /// Units that an earlier run has done.
+    done_before: u64,
+    /// The end of the latest pause, and the time of all together.
+    paused_until: Nanos,
+    paused: Nanos,
+}
+
+impl Retries {
+    /// A server asked to wait for `time` from `now` on.
+    fn told_to_wait(&mut self, now: Nanos, time: Duration) {
+        (self.waiting, self.later) = (self.waiting + 1, self.later + 1);
+        let until = now.saturating_add(u64::try_from(time.as_nanos()).unwrap_or(Nanos::MAX));
+        self.paused += until.saturating_sub(self.paused_until.max(now));
+        self.paused_until = self.paused_until.max(until);
+    }
 }
 
 impl Outcomes {
@@ -92,6 +128,7 @@ impl Outcomes {
             killed: 0,
             stopped: 0,
             skipped: 0,
+            retries: Retries { max_fail: launch.again.max_fail, ..Retries::default() },
             next: None,
             interrupted: None,
             starts_no_more: false,
@@ -116,8 +153,9 @@ impl Outcomes {
         self.exit
     }
 
-    pub(super) fn set_skipped(&mut self, skipped: u64) {
-        self.skipped = skipped;
+    /// Units that were left out: blank ones, and those that an earlier run has done.
+    pub(super) fn set_skipped(&mut self, skipped: u64, done_before: u64) {
+        (self.skipped, self.retries.done_before) = (skipped, done_before);
     }
 
     /// No more commands are started.
@@ -136,10 +174,13 @@ impl Outcomes {
         self.interrupted.get_or_insert(why);
     }
 
-    pub(super) fn start(&mut self, job: &Job, now: Nanos) {
+    pub(super) fn start(&mut self, job: &Job, attempt: u32, now: Nanos) {
         self.started += 1;
+        self.retries.waiting -= u64::from(attempt > 1).min(self.retries.waiting);
         self.started_at.insert(job.seq, now);
-        self.next = None;
+        if attempt == 1 {
+            self.next = None;
+        }
     }
 
     pub(super) fn set_next(&mut self, first: Option<(u64, &[u8])>, skipped: u64) {
@@ -158,14 +199,43 @@ impl Outcomes {
     }
 
     /// Counts an end; returns the lines about it, if there are any.
-    pub(super) fn end(&mut self, job: &Job, outcome: &Outcome, now: Nanos) -> Vec<String> {
+    pub(super) fn end(&mut self, ended: &Ended, now: Nanos) -> Vec<String> {
+        let (job, outcome) = (&*ended.job, &ended.outcome);
         let started = self.started_at.remove(&job.seq).unwrap_or(now);
         self.durations += now.saturating_sub(started);
-        let (words, exit) = match outcome {
-            Outcome::Ok => {
+        match ended.verdict {
+            Verdict::Ok => {
                 self.ok += 1;
+                self.retries.ok += u64::from(ended.number > 1);
                 return Vec::new();
             }
+            Verdict::Again(_) => {
+                self.retries.waiting += 1;
+                return Vec::new();
+            }
+            Verdict::Later(_) => {
+                self.retries.told_to_wait(now, ended.due_in.unwrap_or_default());
+                return Vec::new();
+            }
+            Verdict::Failed | Verdict::Stopped => {}
+        }
+        let (words, exit) = self.words(job, outcome);
+        if self.interrupted.is_some() {
+            self.stopped += 1;
+            return if self.quiet { Vec::new() } else { self.names.stopped(job) };
+        }
+        self.failed += 1;
+        self.timed_out += u64::from(matches!(outcome, Outcome::TimedOut));
+        self.killed += u64::from(matches!(outcome, Outcome::Killed(_)));
+        self.exit = worse(self.exit, exit);
+        let words = if ended.number > 1 { format!("{words}, attempt {}", ended.number) } else { words };
+        if self.quiet { Vec::new() } else { self.names.failed(job, &words) }
+    }
+
+    /// How the command of a failed job ended, and the exit that follows.
+    fn words(&self, job: &Job, outcome: &Outcome) -> (String, Exit) {
+        match outcome {
+            Outcome::Ok => ("was sent away".to_owned(), Exit::Failed),
             Outcome::Exited(255) => {
                 let command = self.command_for(job);
                 (format!("{command} exited 255, which means stop; to go on: -c '… || exit 1'"), Exit::Stopped)
@@ -181,16 +251,39 @@ impl Outcomes {
                 (format!("not run, as its input cannot be held: {error}{}", advice(error)), Exit::Error)
             }
             Outcome::OutputLost(error) => (format!("its output is lost: {error}"), Exit::Error),
-        };
-        if self.interrupted.is_some() {
-            self.stopped += 1;
-            return if self.quiet { Vec::new() } else { self.names.stopped(job) };
         }
-        self.failed += 1;
-        self.timed_out += u64::from(matches!(outcome, Outcome::TimedOut));
-        self.killed += u64::from(matches!(outcome, Outcome::Killed(_)));
-        self.exit = worse(self.exit, exit);
-        if self.quiet { Vec::new() } else { self.names.failed(job, &words) }
+    }
+
+    /// Whether so many units have failed that nothing more should be launched.
+    pub(super) fn has_failed_enough(&self) -> bool {
+        let ended = self.ok + self.failed;
+        match self.retries.max_fail {
+            None => false,
+            Some(MaxFail::Units(most)) => self.failed >= most.get(),
+            Some(MaxFail::Percent(most)) => {
+                ended >= LEAST_FOR_PERCENT && self.failed * 100 >= ended * u64::from(most) && self.failed > 0
+            }
+        }
+    }
+
+    /// Counts units whose further attempts will not be made; returns a line for each.
+    pub(super) fn give_up(&mut self, jobs: &[Arc<Job>]) -> Vec<String> {
+        self.retries.given_up += jobs.len() as u64;
+        self.retries.waiting = 0;
+        if self.quiet {
+            return Vec::new();
+        }
+        jobs.iter().flat_map(|job| self.names.given_up(job)).collect()
+    }
+
+    /// The run ends since a server asked to wait for too long.
+    pub(super) fn send_away(&mut self) {
+        self.exit = worse(self.exit, Exit::SentAway);
+    }
+
+    /// Until when a server has asked to wait, if that lies ahead.
+    pub(super) fn paused_until(&self, now: Nanos) -> Option<Nanos> {
+        Some(self.retries.paused_until).filter(|until| *until > now && !self.starts_no_more)
     }
 
     /// What a message calls the command that was run for `job`.
@@ -228,6 +321,7 @@ impl Outcomes {
     /// How long until everything has ended, if `units` are still to be started, the last of them in `last_start`. `None` if
     /// that is not known: all slots are taken and no command has ended yet, or no more will be started.
     pub(super) fn time_left(&self, units: u64, last_start: Nanos, now: Nanos) -> Option<Nanos> {
+        let units = units + self.retries.waiting;
         let (running, jobs) = (self.started_at.len() as u64, u64::from(self.jobs));
         let is_full = jobs > 0 && running >= jobs;
         if self.starts_no_more || (self.ended() == 0 && is_full) {
@@ -258,6 +352,8 @@ impl Outcomes {
             (self.timed_out, "timed out"),
             (self.killed, "killed"),
             (self.skipped, "blank skipped"),
+            (self.retries.waiting, "to be tried again"),
+            (self.retries.done_before, "done before"),
         ];
         parts.extend(more.into_iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{count} {what}")));
         parts.join(", ")
@@ -283,14 +379,35 @@ impl Outcomes {
         if self.timed_out > 0 {
             failed = format!("{failed} ({} timed out)", self.timed_out);
         }
-        let skipped = counted(self.skipped, "blank line");
-        let skipped = if self.skipped > 0 { format!(", {skipped} skipped") } else { String::new() };
-        format!("{} ok, {failed}{skipped}; {} ({})", self.ok, clock::shown(elapsed), self.limits)
+        let mut ok = format!("{} ok", self.ok);
+        if self.retries.ok > 0 {
+            ok = format!("{ok} ({} after a retry)", self.retries.ok);
+        }
+        format!("{ok}, {failed}{}; {} ({})", self.more(), clock::shown(elapsed), self.limits)
+    }
+
+    /// `, 14 told to wait (paused 3m 20s), 812 done before, 2 blank lines skipped`
+    fn more(&self) -> String {
+        let paused = match self.retries.paused {
+            0 => String::new(),
+            paused => format!(" (paused {})", clock::shown(paused)),
+        };
+        let parts = [
+            (self.retries.later, format!("{} told to wait{paused}", self.retries.later)),
+            (self.retries.given_up, format!("{} not tried again", self.retries.given_up)),
+            (self.retries.done_before, format!("{} done before", self.retries.done_before)),
+            (self.skipped, format!("{} skipped", counted(self.skipped, "blank line"))),
+        ];
+        parts.into_iter().filter(|(count, _)| *count > 0).map(|(_, words)| format!(", {words}")).collect()
     }
 
     fn interrupted_line(&self, why: &str) -> String {
         let failed = if self.failed > 0 { format!(", {} failed", self.failed) } else { String::new() };
-        format!("{why}: {} ok{failed}, {} stopped", self.ok, self.stopped)
+        let given_up = match self.retries.given_up {
+            0 => String::new(),
+            count => format!(", {count} not tried again"),
+        };
+        format!("{why}: {} ok{failed}, {} stopped{given_up}", self.ok, self.stopped)
     }
 
     pub(super) fn json(&self) -> serde_json::Value {
@@ -303,6 +420,12 @@ impl Outcomes {
             "killed": self.killed,
             "stopped": self.stopped,
             "blank_skipped": self.skipped,
+            "ok_after_retry": self.retries.ok,
+            "told_to_wait": self.retries.later,
+            "paused_ns": self.retries.paused,
+            "to_be_tried_again": self.retries.waiting,
+            "not_tried_again": self.retries.given_up,
+            "done_before": self.retries.done_before,
         })
     }
 }
@@ -330,8 +453,8 @@ fn advice(error: &io::Error) -> &'static str {
 
 /// The first that holds of 127, 126, 125, 124, 123; an error of our own comes before them.
 fn worse(one: Exit, other: Exit) -> Exit {
-    use Exit::{CannotRun, Error, Failed, Killed, NotFound, Stopped, Success, Usage};
-    let order = [Error, NotFound, CannotRun, Killed, Stopped, Failed, Usage, Success];
+    use Exit::{CannotRun, Error, Failed, Killed, NotFound, SentAway, Stopped, Success, Usage};
+    let order = [Error, NotFound, CannotRun, Killed, Stopped, SentAway, Failed, Usage, Success];
     order.into_iter().find(|exit| *exit == one || *exit == other).unwrap_or(one)
 }
 

@@ -204,9 +204,13 @@ impl Report {
 
     /// Where less than one unit goes in the time over which the rate is taken, that says nothing.
     fn rate_text(&self, reading: &Reading, per_second: f64) -> String {
+        let now = self.now();
+        if let Some(until) = self.outcomes().and_then(|outcomes| outcomes.paused_until(now)) {
+            return format!("told to wait, next in {}", countdown(until - now));
+        }
         match reading.wait {
             Some(wait) if wait.until.saturating_sub(wait.since) > Recent::SPAN => {
-                format!("next in {}", countdown(wait.until.saturating_sub(self.now())))
+                format!("next in {}", countdown(wait.until.saturating_sub(now)))
             }
             _ => format!("{} now", rate(self.unit, per_second)),
         }

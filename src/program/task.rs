@@ -1,10 +1,12 @@
 //! What is to be done, from the command line and the environment. Every mistake in them is found here: nothing is opened
 //! and nobody is asked.
 
+mod again;
 mod bucket;
 mod limits;
 mod stream;
 
+pub(crate) use again::Again;
 pub(crate) use bucket::{Bucket, Environment, Kind};
 pub(crate) use limits::{Limits, Named};
 pub(crate) use stream::{Commands, DryRun, JOBS, Launch, Pipe, Reporting, Units};

@@ -84,21 +84,37 @@ impl Supply {
         self.store.clock()
     }
 
-    /// Sleeps until `time`, the time of a grant, or until that has moved up in the line, on `clock`, which must show the same time as [`clock`](Self::clock). At
-    /// most one thread may sleep here.
+    /// Sleeps until `time`, the time of a grant, or until that has moved up in the line, on `clock`, which must show the
+    /// same time as [`clock`](Self::clock). Returns false as soon as `is_over` is true, which is asked whenever another
+    /// thread unparks this one. At most one thread may sleep here.
     ///
     /// # Errors
     /// [`StoreError::Stopped`] as soon as the supply has [retired](Self::retire): the grant must not be used.
-    pub fn sleep_until(&self, clock: &dyn Clock, time: Nanos) -> Result<(), StoreError> {
+    pub fn sleep_unless(&self, clock: &dyn Clock, time: Nanos, is_over: &dyn Fn() -> bool) -> Result<bool, StoreError> {
         *lock(&self.sleeper) = Some(thread::current());
         let is_retired = || self.is_retired.load(Ordering::SeqCst);
-        let sleep = |time, _| clock.sleep_unless(time, &is_retired);
+        let sleep = |time, _| clock.sleep_unless(time, &|| is_retired() || is_over());
         let handed = self.leased().lease.handed(time);
         let has_come = match handed {
             Some(run) => wait_for(&*self.store, run, sleep, |run| self.leased().lease.moved(run)),
             None => sleep(time, time),
         };
-        if has_come { Ok(()) } else { Err(StoreError::Stopped) }
+        if is_retired() { Err(StoreError::Stopped) } else { Ok(has_come) }
+    }
+
+    /// Gives back what is reserved and has not left, and grants nothing before `time`, to any caller; see
+    /// [`Limits::hold_until`](crate::limits::Limits::hold_until).
+    ///
+    /// # Errors
+    /// [`StoreError`]; nothing is held then.
+    pub fn hold_until(&self, time: Nanos) -> Result<(), StoreError> {
+        let mut leased = self.leased();
+        if std::mem::take(&mut leased.is_sent_for) {
+            self.store.receive_lease(&mut leased.lease);
+        }
+        leased.lease.take_back(self.clock().now());
+        self.store.return_lease(&mut leased.lease)?;
+        self.store.hold_until(time)
     }
 
     /// The time of the run that was granted last; it may have moved up since.
@@ -261,7 +277,7 @@ impl Supply {
     fn wait_for_turn(&self) -> Result<(), StoreError> {
         let turn = self.turn(&self.leased());
         match turn.filter(|(time, _)| self.clock().now() < *time) {
-            Some((time, _)) => self.sleep_until(self.clock(), time),
+            Some((time, _)) => self.sleep_unless(self.clock(), time, &|| false).map(drop),
             None => Ok(()),
         }
     }

@@ -4,13 +4,17 @@
 //! The headings have a meaning: an option under "Launch" needs a command, and options under "Input" and "Launch" cannot
 //! stand beside an option that is about a bucket by itself.
 
+use super::again::{self, MaxFail};
 use super::text;
 use super::values::{self, Format, OnStoreError, ProgressWhen, Repeat, Summary};
+use clap::builder::ValueParser;
 use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, Command, CommandFactory, Id, Parser};
 use std::ffi::OsString;
+use std::num::{NonZeroU32, NonZeroUsize};
 use std::path::PathBuf;
 use std::time::Duration;
+use throttle::launch::{Backoff, Failure};
 use throttle::rate::{Amount, Limit};
 
 /// Pass units on, or run a command for each, at exactly the rate you ask for
@@ -117,6 +121,38 @@ pub(crate) struct Args {
     /// End a command that takes longer
     #[arg(long, value_name = "TIME", allow_negative_numbers = true, value_parser = values::duration, long_help = text::TIMEOUT, help_heading = "Launch")]
     pub(crate) timeout: Option<Duration>,
+
+    /// Run a unit up to N times if it fails
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = again::attempts, long_help = text::ATTEMPTS, help_heading = "Launch")]
+    pub(crate) attempts: Option<NonZeroU32>,
+
+    /// Waits between attempts [default: 1s..60s]
+    #[arg(hide_short_help = true, long, value_name = "FIRST..LONGEST", allow_negative_numbers = true, value_parser = again::backoff, long_help = text::BACKOFF, help_heading = "Launch")]
+    pub(crate) backoff: Option<Backoff>,
+
+    /// Which failures are tried again: 6,7,28,timeout,signal
+    #[arg(hide_short_help = true, long, value_name = "CODES", allow_negative_numbers = true, value_parser = ValueParser::new(again::retry_on), long_help = text::RETRY_ON, help_heading = "Launch")]
+    pub(crate) retry_on: Option<Vec<Failure>>,
+
+    /// The longest pause that a server may ask for [default: 1h]
+    #[arg(hide_short_help = true, long, value_name = "TIME", allow_negative_numbers = true, value_parser = values::duration, long_help = text::MAX_PAUSE, help_heading = "Launch")]
+    pub(crate) max_pause: Option<Duration>,
+
+    /// Most units that wait for another attempt [default: 10000]
+    #[arg(hide_short_help = true, long, value_name = "N", allow_negative_numbers = true, value_parser = again::ahead, long_help = text::AHEAD, help_heading = "Launch")]
+    pub(crate) ahead: Option<NonZeroUsize>,
+
+    /// Launch nothing more once N units, or N%, have failed
+    #[arg(hide_short_help = true, long, value_name = "N|N%", allow_negative_numbers = true, value_parser = again::max_fail, long_help = text::MAX_FAIL, help_heading = "Launch")]
+    pub(crate) max_fail: Option<MaxFail>,
+
+    /// Keep units that succeeded in FILE, and skip those in it
+    #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath, long_help = text::DONE, help_heading = "Launch")]
+    pub(crate) done: Option<PathBuf>,
+
+    /// Add a line of JSON to FILE for each attempt
+    #[arg(hide_short_help = true, long, value_name = "FILE", value_hint = clap::ValueHint::FilePath, long_help = text::LOG, help_heading = "Launch")]
+    pub(crate) log: Option<PathBuf>,
 
     /// Write each command to standard error before it runs
     #[arg(hide_short_help = true, short, long, long_help = text::TRACE, help_heading = "Launch")]

@@ -187,6 +187,47 @@ pub(super) const TIMEOUT: &str = "\
 End a command that takes longer than TIME (30s, 500ms, 2min): TERM to its process group, KILL 5 s later. It counts as \
 failed.";
 
+pub(super) const ATTEMPTS: &str = "\
+Run a unit up to N times, the first one included. Any failure is tried again, and a signal and a timeout, but not an exit of \
+126, 127 or 255, nor an HTTP status from 400 to 499 in the reply, other than 408, 425 and 429. Each attempt takes a grant, so \
+the rate holds for all of them together. A unit that waits for another attempt holds no slot; once it is due it goes before \
+newer ones. What a command writes to standard output is dropped if its unit is tried again; standard error is printed.
+
+A command may say that the server asked to wait: with an exit of 75, or in the file THROTTLE_REPLY, which takes HTTP header \
+fields as curl -D writes them: a status of 429 or 503, a status of 403 with x-ratelimit-remaining: 0 and x-ratelimit-reset, \
+or retry-after and a failure. Then nothing starts until the time that the server named (retry-after in seconds, like 2m, or a \
+date; else x-ratelimit-reset), or for a wait as --backoff has it. With --bucket that holds for everyone who uses the bucket. \
+The bucket is empty then, and the unit goes first; it has used up no attempt, so --attempts 1 tries nothing else again.";
+
+pub(super) const BACKOFF: &str = "\
+The first and the longest wait before another attempt: waits double. Before attempt k+1 a unit waits between half and all of \
+FIRST * 2^(k-1), at most LONGEST. One time alone holds for all waits.";
+
+pub(super) const RETRY_ON: &str = "\
+Try again only after these failures: exit codes, timeout, signal, separated by commas.";
+
+pub(super) const MAX_PAUSE: &str = "\
+End the run with 75 if a server asks to wait for longer than TIME, counted from the first answer that asks to wait since the \
+last success. A pause is never cut short.";
+
+pub(super) const AHEAD: &str = "\
+Start nothing new while N units, or 64 MiB of them, wait for another attempt.";
+
+pub(super) const MAX_FAIL: &str = "\
+Launch nothing more once N units have failed for good, or N percent of those that have ended (from 20 on). What runs may \
+finish; then the exit is 123.";
+
+pub(super) const DONE: &str = "\
+Add each unit that succeeded to FILE, as it was read, and skip units that are in it: a run that was stopped goes on where it \
+was. What counts are a unit's bytes, not its place in the input. At least once is promised: what had succeeded in the moment \
+of a crash may run again, at most one unit for each slot (--jobs). One process at a time uses FILE.";
+
+pub(super) const LOG: &str = "\
+Add a line of JSON to FILE for each attempt that has ended, with these fields: seq (of the command), unit (or unit_base64 if \
+it is no UTF-8; units if there are several), key, try (from 1), start (seconds since 1970), waited and ran (seconds), exit, \
+signal, timed_out, http (the reply's status), verdict (ok, again, later, failed, stopped), until (when the next attempt is \
+due, in seconds since 1970), charged, cost (of the reply), slot, error. Fields without a value are null.";
+
 pub(super) const TRACE: &str = "\
 Write each command to standard error before it runs, quoted for the shell. On a terminal control characters are written as \
 $'\\033', which bash, zsh, ksh and busybox read.";

@@ -1,5 +1,6 @@
 //! Streams: units that are passed on, or for which commands run.
 
+use super::again::Again;
 use super::limits::Limits;
 use crate::program::args::{Args, ProgressWhen, Repeat, Summary};
 use std::ffi::OsString;
@@ -32,6 +33,7 @@ pub(crate) struct Launch {
     pub(crate) output: Output,
     pub(crate) tag: bool,
     pub(crate) timeout: Option<Duration>,
+    pub(crate) again: Again,
     pub(crate) trace: bool,
     pub(crate) reporting: Reporting,
 }
@@ -97,9 +99,12 @@ impl Pipe {
 
 impl Launch {
     pub(super) fn new(args: Args, limits: Limits) -> Result<Self, String> {
+        let again = Again::new(&args)?;
         Ok(Launch {
             // One command at a time has our output for itself, unless something is to be done with it.
             output: match &args {
+                Args { attempts: Some(_), keep_order: false, .. } => Output::Whole,
+                Args { attempts: Some(_), .. } => Output::InOrder,
                 Args { ungroup: true, .. } | Args { jobs: Some(1), tag: false, .. } => Output::Direct,
                 Args { line_buffer: true, .. } | Args { jobs: Some(1), .. } => Output::Lines,
                 Args { keep_order: true, .. } => Output::InOrder,
@@ -108,6 +113,7 @@ impl Launch {
             jobs: args.jobs,
             tag: args.tag,
             timeout: args.timeout,
+            again,
             trace: args.trace,
             reporting: Reporting::of(&args),
             commands: Commands::new(args, &limits)?,

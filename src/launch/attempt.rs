@@ -1,0 +1,88 @@
+//! One attempt at a job, and what is told of it once it has ended.
+
+use super::job::{Job, Outcome};
+use super::reply::Reply;
+use super::reply_file::ReplyFile;
+use super::retries::Verdict;
+use std::fmt::Debug;
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// A job that is about to be tried.
+#[derive(Clone, Debug)]
+pub(super) struct Attempt {
+    pub(super) job: Arc<Job>,
+    /// Counted from 1.
+    pub(super) number: u32,
+    /// Attempts that are used up: those after which the server asked to wait do not count.
+    pub(super) used: u32,
+    /// When it could have started, but for the limits and the slots.
+    pub(super) ready: Instant,
+}
+
+impl Attempt {
+    pub(super) fn first(job: Job) -> Self {
+        Attempt { ready: job.read.unwrap_or_else(Instant::now), job: Arc::new(job), number: 1, used: 0 }
+    }
+
+    /// The attempt after this one.
+    pub(super) fn next(&self, verdict: Verdict, ready: Instant) -> Self {
+        let used = self.used + u32::from(matches!(verdict, Verdict::Again(_)));
+        Attempt { job: Arc::clone(&self.job), number: self.number.saturating_add(1), used, ready }
+    }
+}
+
+/// An attempt that has a slot.
+#[derive(Debug)]
+pub(super) struct Running {
+    pub(super) attempt: Attempt,
+    pub(super) slot: u32,
+    pub(super) started: Instant,
+    /// Where its command may tell of the answer it got.
+    pub(super) reply: Option<ReplyFile>,
+}
+
+impl Running {
+    pub(super) fn seq(&self) -> u64 {
+        self.attempt.job.seq
+    }
+}
+
+/// An attempt that has ended, or could not start.
+#[derive(Debug)]
+pub struct Ended {
+    /// What it was made for.
+    pub job: Arc<Job>,
+    /// Which attempt it was, from 1.
+    pub number: u32,
+    /// How it ended.
+    pub outcome: Outcome,
+    /// What follows from that.
+    pub verdict: Verdict,
+    /// If it is to be tried again: how long until then.
+    pub due_in: Option<Duration>,
+    /// What the command told about the answer it got.
+    pub reply: Reply,
+    /// How long it waited for the limits and a slot.
+    pub waited: Duration,
+    /// When it started.
+    pub started: Instant,
+    /// When it ended.
+    pub at: Instant,
+    /// The slot it had.
+    pub slot: u32,
+}
+
+/// Keeps a record of attempts that have ended. A slot is free only after that, so that a crash loses no more records than
+/// there are slots.
+pub trait Ledger: Debug + Send + Sync {
+    /// Records it.
+    ///
+    /// # Errors
+    /// It could not be recorded: nothing should be launched any more.
+    fn record(&self, ended: &Ended) -> io::Result<()>;
+
+    /// Whether [`record`](Self::record) may have to wait for a reader.
+    fn may_block(&self) -> bool;
+}

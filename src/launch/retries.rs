@@ -1,0 +1,272 @@
+//! Which attempts are made again, and when: as pure decisions. Time and chance are parameters.
+
+use super::job::Outcome;
+use super::reply::Reply;
+use crate::clock::Nanos;
+use crate::flow::agenda::Agenda;
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+/// The memory that units which wait for another attempt may take.
+const MEMORY: usize = 64 << 20;
+
+/// A command that exits with this code asks to be run again later (`EX_TEMPFAIL`, sysexits.h).
+const TEMPORARY_FAILURE: i32 = 75;
+
+/// What is tried again, and when.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RetryPolicy {
+    /// Attempts for each unit, the first one included.
+    pub attempts: NonZeroU32,
+    /// Waits after failures.
+    pub backoff: Backoff,
+    /// Failures that are tried again; `None`: all that may be.
+    pub retry_on: Option<Vec<Failure>>,
+    /// The longest time from the first answer that asks to wait to the end of the pause, without a success between.
+    pub max_pause: Duration,
+    /// How many units may wait for another attempt before no new ones start.
+    pub ahead: usize,
+}
+
+/// Waits that double: before attempt k + 1, between half and all of min(longest, first · 2^(k − 1)).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Backoff {
+    /// The first wait.
+    pub first: Duration,
+    /// The longest wait.
+    pub longest: Duration,
+}
+
+/// A way to fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Failure {
+    /// This exit code.
+    Exit(u8),
+    /// It took longer than allowed.
+    Timeout,
+    /// A signal killed it.
+    Signal,
+}
+
+/// What follows from the end of an attempt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// The unit is done.
+    Ok,
+    /// Another attempt is due at this time.
+    Again(Nanos),
+    /// The server asked to wait: another attempt is due at this time, and nothing starts before it.
+    Later(Nanos),
+    /// The unit has failed.
+    Failed,
+    /// The run ends.
+    Stopped,
+}
+
+impl Verdict {
+    /// Whether the unit waits for another attempt.
+    #[must_use]
+    pub fn is_repeated(self) -> bool {
+        self.due().is_some()
+    }
+
+    /// When that is due.
+    #[must_use]
+    pub fn due(self) -> Option<Nanos> {
+        match self {
+            Verdict::Again(due) | Verdict::Later(due) => Some(due),
+            Verdict::Ok | Verdict::Failed | Verdict::Stopped => None,
+        }
+    }
+}
+
+/// What an attempt's end means, whatever time it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Meaning {
+    Ok,
+    Again,
+    /// With the time that the server named.
+    Later(Option<Duration>),
+    Failed,
+}
+
+impl RetryPolicy {
+    fn meaning(&self, outcome: &Outcome, reply: &Reply, used: u32) -> Meaning {
+        if let Some(wait) = asked_to_wait(outcome, reply) {
+            return Meaning::Later(wait);
+        }
+        let failure = match outcome {
+            Outcome::Ok => return Meaning::Ok,
+            Outcome::Exited(126 | 127 | 255) => return Meaning::Failed,
+            Outcome::Exited(code) => u8::try_from(*code).map_or(Failure::Signal, Failure::Exit),
+            Outcome::Killed(_) => Failure::Signal,
+            Outcome::TimedOut => Failure::Timeout,
+            _ => return Meaning::Failed,
+        };
+        let is_lasting = matches!(reply.status, Some(400..=499)) && !matches!(reply.status, Some(408 | 425 | 429));
+        let is_wanted = self.retry_on.as_ref().is_none_or(|wanted| wanted.contains(&failure));
+        if is_lasting || !is_wanted || used >= self.attempts.get() { Meaning::Failed } else { Meaning::Again }
+    }
+}
+
+/// Whether the server asked to wait, and for how long if it said so.
+fn asked_to_wait(outcome: &Outcome, reply: &Reply) -> Option<Option<Duration>> {
+    let has_failed = match outcome {
+        Outcome::Ok => false,
+        Outcome::Exited(255) => return None,
+        Outcome::Exited(_) | Outcome::Killed(_) | Outcome::TimedOut => true,
+        _ => return None,
+    };
+    let is_refused = matches!(reply.status, Some(429 | 503));
+    let reset = reply.reset.filter(|_| matches!(reply.status, Some(403 | 429)));
+    let asks = matches!(outcome, Outcome::Exited(TEMPORARY_FAILURE))
+        || is_refused
+        || (has_failed && (reply.retry_after.is_some() || reset.is_some()));
+    asks.then(|| reply.retry_after.flatten().or(reset))
+}
+
+impl Backoff {
+    /// The wait after `steps` failures in a row, at least one.
+    fn wait(&self, steps: u32, chance: &mut impl FnMut(Nanos) -> Nanos) -> Nanos {
+        let doubled = self.first.saturating_mul(2_u32.saturating_pow(steps.saturating_sub(1)));
+        let longest = nanos(doubled.min(self.longest));
+        longest - chance(longest / 2)
+    }
+}
+
+/// Attempts that failed and are made again. `T` is what is needed for that.
+#[derive(Debug)]
+pub(super) struct Retries<T> {
+    policy: RetryPolicy,
+    agenda: Agenda<T>,
+    pause: Pause,
+}
+
+/// An attempt that has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Judged {
+    /// When it started.
+    pub(super) started: Nanos,
+    /// When it ended.
+    pub(super) at: Nanos,
+    /// Attempts used up for its unit, with this one; those after which the server asked to wait do not count.
+    pub(super) used: u32,
+}
+
+/// The pause that a server asked for.
+#[derive(Debug, Default)]
+struct Pause {
+    /// When the latest pause began. An attempt that had started before belongs to it.
+    began: Option<Nanos>,
+    /// Nothing starts before this.
+    until: Nanos,
+    /// It is longer than what the pump knows.
+    is_news: bool,
+    /// Since the last success: pauses, and when the first of them began.
+    incidents: u32,
+    since: Nanos,
+}
+
+impl<T> Retries<T> {
+    /// Nothing has failed yet.
+    #[must_use]
+    pub(super) fn new(policy: RetryPolicy) -> Self {
+        Retries { policy, agenda: Agenda::default(), pause: Pause::default() }
+    }
+
+    /// Decides what follows from the end of an attempt. `chance(n)` is a random number from 0 to n.
+    pub(super) fn judge(
+        &mut self,
+        ended: Judged,
+        outcome: &Outcome,
+        reply: &Reply,
+        mut chance: impl FnMut(Nanos) -> Nanos,
+    ) -> Verdict {
+        match self.policy.meaning(outcome, reply, ended.used) {
+            Meaning::Ok => {
+                self.pause.succeeded(ended.started);
+                Verdict::Ok
+            }
+            Meaning::Again => {
+                Verdict::Again(ended.at.saturating_add(self.policy.backoff.wait(ended.used, &mut chance)))
+            }
+            Meaning::Later(asked) => {
+                let backoff = self.policy.backoff;
+                Verdict::Later(self.pause.later(ended, asked, |steps| backoff.wait(steps, &mut chance)))
+            }
+            Meaning::Failed => Verdict::Failed,
+        }
+    }
+
+    /// Keeps what is needed for another attempt, in `size` bytes, until `due`; see [`Agenda::add`].
+    pub(super) fn add(&mut self, due: Nanos, age: u64, size: usize, content: T) {
+        self.agenda.add(due, age, size, content);
+    }
+
+    /// The agenda.
+    pub(super) fn agenda(&mut self) -> &mut Agenda<T> {
+        &mut self.agenda
+    }
+
+    /// Whether so many wait for another attempt that nothing new may start.
+    #[must_use]
+    pub(super) fn is_full(&self) -> bool {
+        self.agenda.len() >= self.policy.ahead || self.agenda.memory() >= MEMORY
+    }
+
+    /// How long nothing may start from `now` on, if the pump does not know that yet.
+    pub(super) fn take_hold(&mut self, now: Nanos) -> Option<Nanos> {
+        let is_news = std::mem::take(&mut self.pause.is_news);
+        is_news.then(|| self.pause.until.saturating_sub(now)).filter(|left| *left > 0)
+    }
+
+    /// Whether the pump does not know of a pause.
+    #[must_use]
+    pub(super) fn has_hold(&self) -> bool {
+        self.pause.is_news
+    }
+
+    /// How long the pause still lasts, if it is longer than allowed: the run should end.
+    #[must_use]
+    pub(super) fn overlong_pause(&self, now: Nanos) -> Option<Nanos> {
+        let length = self.pause.until.saturating_sub(self.pause.since);
+        let is_too_long = self.pause.incidents > 0 && length > nanos(self.policy.max_pause);
+        is_too_long.then(|| self.pause.until.saturating_sub(now))
+    }
+}
+
+impl Pause {
+    /// An attempt that started after the pause began has succeeded: the server serves us again.
+    fn succeeded(&mut self, started: Nanos) {
+        if self.began.is_none_or(|began| started >= began) {
+            self.incidents = 0;
+        }
+    }
+
+    /// The server asked to wait. Returns until when.
+    fn later(&mut self, ended: Judged, asked: Option<Duration>, backoff: impl FnOnce(u32) -> Nanos) -> Nanos {
+        let is_known = self.began.is_some_and(|began| ended.started < began);
+        if !is_known {
+            if self.incidents == 0 {
+                self.since = ended.at;
+            }
+            self.incidents = self.incidents.saturating_add(1);
+            self.began = Some(ended.at);
+        }
+        let wait = match asked {
+            Some(asked) => nanos(asked),
+            None if is_known => 0,
+            None => backoff(self.incidents),
+        };
+        let until = ended.at.saturating_add(wait);
+        if until > self.until {
+            self.until = until;
+            self.is_news = true;
+        }
+        self.until
+    }
+}
+
+fn nanos(time: Duration) -> Nanos {
+    Nanos::try_from(time.as_nanos()).unwrap_or(Nanos::MAX)
+}
