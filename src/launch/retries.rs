@@ -214,10 +214,12 @@ impl<T> Retries<T> {
         self.agenda.len() >= self.policy.ahead || self.agenda.memory() >= MEMORY
     }
 
-    /// How long nothing may start from `now` on, if the pump does not know that yet.
+    /// How long nothing may start from `now` on, if the pump does not know that yet. A pause that is too long ends the run;
+    /// others that use the bucket wait no longer than we would have.
     pub(super) fn take_hold(&mut self, now: Nanos) -> Option<Nanos> {
         let is_news = std::mem::take(&mut self.pause.is_news);
-        is_news.then(|| self.pause.until.saturating_sub(now)).filter(|left| *left > 0)
+        let left = self.pause.until.saturating_sub(now).min(nanos(self.policy.max_pause));
+        Some(left).filter(|left| is_news && *left > 0)
     }
 
     /// Whether the pump does not know of a pause.
@@ -270,3 +272,6 @@ impl Pause {
 fn nanos(time: Duration) -> Nanos {
     Nanos::try_from(time.as_nanos()).unwrap_or(Nanos::MAX)
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,407 @@
+//! Units, attempts and pauses on a fake clock: the pump and the limits are the real ones, the commands are a script.
+
+use super::*;
+use crate::clock::{Clock, FakeClock, MILLISECOND, SECOND};
+use crate::flow::meter::Meter;
+use crate::flow::{Filled, Flow, FlowError, Passed, pump};
+use crate::limits::Policy;
+use crate::store::{Memory, Supply};
+use proptest::prelude::*;
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::task::Wake;
+
+/// A command's life: how long it runs, how it ends, and its reply.
+type Life = (Nanos, Outcome, Reply);
+
+/// Attempt `number` of `unit`, of which `used` count before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Try {
+    unit: u64,
+    number: u32,
+    used: u32,
+}
+
+struct Running {
+    attempt: Try,
+    started: Nanos,
+    end: Nanos,
+    outcome: Outcome,
+    reply: Reply,
+}
+
+/// Commands that live as `life` says, at most `jobs` at once.
+struct Script<L> {
+    clock: FakeClock,
+    life: L,
+    jobs: usize,
+    fresh: VecDeque<u64>,
+    state: RefCell<State>,
+    /// The starts: when, which unit, which attempt.
+    starts: Vec<(Nanos, u64, u32)>,
+}
+
+struct State {
+    retries: Retries<Try>,
+    running: Vec<Running>,
+    chance: fastrand::Rng,
+    /// The ends: when, which unit, and what followed.
+    ends: Vec<(Nanos, u64, Verdict)>,
+    sent_away: Option<Nanos>,
+}
+
+struct Silent;
+
+impl Wake for Silent {
+    fn wake(self: Arc<Self>) {}
+}
+
+impl State {
+    /// Judges all that has ended by `now`.
+    fn attend(&mut self, now: Nanos) {
+        self.running.sort_by_key(|running| running.end);
+        while self.running.first().is_some_and(|first| first.end <= now) {
+            let Running { attempt, started, end, outcome, reply } = self.running.remove(0);
+            let judged = Judged { started, at: end, used: attempt.used + 1 };
+            let verdict = self.retries.judge(judged, &outcome, &reply, |most| self.chance.u64(..=most));
+            self.ends.push((end, attempt.unit, verdict));
+            if let Some(due) = verdict.due() {
+                let used = attempt.used + u32::from(matches!(verdict, Verdict::Again(_)));
+                let next = Try { number: attempt.number + 1, used, ..attempt };
+                self.retries.add(due, attempt.unit, 1, next);
+                self.sent_away = self.sent_away.or(self.retries.overlong_pause(end));
+            }
+        }
+    }
+}
+
+impl<L: Fn(Try) -> Life> Script<L> {
+    fn due(&self) -> u64 {
+        let mut state = self.state.borrow_mut();
+        state.attend(self.clock.now());
+        state.retries.agenda().due(self.clock.now()) as u64
+    }
+
+    /// Waits for the next end, or the next time at which an attempt is due; `false` if there is none.
+    fn wait(&self) -> bool {
+        let mut state = self.state.borrow_mut();
+        let ends = state.running.iter().map(|running| running.end).min();
+        let next = ends.into_iter().chain(state.retries.agenda().next_due()).min();
+        drop(state);
+        next.into_iter().for_each(|next| self.clock.sleep_until(next));
+        self.due();
+        next.is_some()
+    }
+
+    fn start(&mut self, attempt: Try) {
+        let started = self.clock.now();
+        self.starts.push((started, attempt.unit, attempt.number));
+        let (time, outcome, reply) = (self.life)(attempt);
+        let end = started.saturating_add(time);
+        self.clock.wake_at(end, &Arc::new(Silent).into());
+        self.state.borrow_mut().running.push(Running { attempt, started, end, outcome, reply });
+    }
+}
+
+impl<L: Fn(Try) -> Life> Flow for Script<L> {
+    fn fill(&mut self, _wait: bool) -> Result<Filled, FlowError> {
+        Ok(if self.wait() { Filled::Nothing } else { Filled::End })
+    }
+
+    fn waiting(&self) -> u64 {
+        let due = self.due();
+        if self.state.borrow().retries.is_full() { due } else { due + self.fresh.len() as u64 }
+    }
+
+    fn take_hold(&mut self) -> Option<Nanos> {
+        self.state.borrow_mut().retries.take_hold(self.clock.now())
+    }
+
+    fn has_hold(&self) -> bool {
+        self.due();
+        self.state.borrow().retries.has_hold()
+    }
+
+    fn ready(&mut self) -> Result<u64, FlowError> {
+        while self.due() < u64::MAX && self.state.borrow().running.len() >= self.jobs {
+            self.wait();
+        }
+        Ok((self.jobs - self.state.borrow().running.len()) as u64)
+    }
+
+    fn pass(&mut self, units: u64, passed: &mut Passed) -> Result<(), FlowError> {
+        for _ in 0..units {
+            let now = self.clock.now();
+            let due = self.state.borrow_mut().retries.agenda().oldest_due(now).copied();
+            let attempt = due.or_else(|| Some(Try { unit: self.fresh.pop_front()?, number: 1, used: 0 }));
+            let Some(attempt) = attempt else { break };
+            if due.is_some() {
+                self.state.borrow_mut().retries.agenda().remove_due(attempt.unit);
+            }
+            self.start(attempt);
+            passed.units += 1;
+        }
+        Ok(())
+    }
+}
+
+fn policy(attempts: u32) -> RetryPolicy {
+    RetryPolicy {
+        attempts: NonZeroU32::new(attempts).unwrap(),
+        backoff: Backoff { first: Duration::from_secs(1), longest: Duration::from_secs(60) },
+        retry_on: None,
+        max_pause: Duration::from_secs(3600),
+        ahead: 10_000,
+    }
+}
+
+/// Runs `units` units, numbered from 1, under `limit`.
+fn run<L: Fn(Try) -> Life>(limit: &str, units: u64, jobs: usize, policy: RetryPolicy, seed: u64, life: L) -> Script<L> {
+    let clock = FakeClock::default();
+    let limits = Policy::new(&[limit.parse().unwrap()], None).unwrap();
+    let supply = Supply::new(Box::new(Memory::new(&limits, clock.clone())));
+    let retries = Retries::new(policy);
+    let chance = fastrand::Rng::with_seed(seed);
+    let state = State { retries, running: Vec::new(), chance, ends: Vec::new(), sent_away: None };
+    let (fresh, starts) = ((1..=units).collect(), Vec::new());
+    let mut script = Script { clock: clock.clone(), life, jobs, fresh, state: state.into(), starts };
+    let meter = Meter::new(0, limits.len());
+    pump::run_on(&mut script, &supply, &clock, &meter).unwrap();
+    script
+}
+
+fn ok() -> Life {
+    (10 * MILLISECOND, Outcome::Ok, Reply::default())
+}
+
+fn failed(code: i32) -> Life {
+    (10 * MILLISECOND, Outcome::Exited(code), Reply::default())
+}
+
+/// A server that asks to wait so long.
+fn later(seconds: u64) -> Life {
+    let wait = Some(Some(Duration::from_secs(seconds)));
+    let reply = Reply { status: Some(429), retry_after: wait, ..Reply::default() };
+    (10 * MILLISECOND, Outcome::Exited(22), reply)
+}
+
+/// In milliseconds.
+fn starts<L>(script: &Script<L>) -> Vec<(Nanos, u64, u32)> {
+    script.starts.iter().map(|(at, unit, number)| (at / MILLISECOND, *unit, *number)).collect()
+}
+
+#[test]
+fn a_failed_unit_is_tried_again_after_its_wait_and_before_newer_ones() {
+    let one_wait = Backoff { first: Duration::from_secs(2), longest: Duration::from_secs(2) };
+    // Without chance: the whole wait.
+    let life = |attempt: Try| if attempt.unit == 1 && attempt.number < 3 { failed(1) } else { ok() };
+    let mut script = run("1/s", 6, 16, RetryPolicy { backoff: one_wait, ..policy(3) }, 7, life);
+    let waits: Vec<Nanos> =
+        script.state.get_mut().ends.iter().filter_map(|(at, _, verdict)| Some(verdict.due()? - at)).collect();
+    assert!(waits.iter().all(|wait| (SECOND..=2 * SECOND).contains(wait)), "{waits:?}");
+    let found = starts(&script);
+    let order: Vec<(u64, u32)> = found.iter().map(|(_, unit, number)| (*unit, *number)).collect();
+    let times: Vec<Nanos> = found.iter().map(|(at, ..)| *at).collect();
+    assert_eq!(times, [0, 1000, 2000, 3000, 4000, 5000, 6000, 7000], "each attempt takes a grant");
+    let place = |attempt| order.iter().position(|found| *found == attempt).unwrap();
+    assert!((2..=3).contains(&place((1, 2))), "{order:?}");
+    assert!((2..=3).contains(&(place((1, 3)) - place((1, 2)))), "{order:?}");
+}
+
+#[test]
+fn lasting_failures_are_tried_once() {
+    let not_found = Reply { status: Some(404), ..Reply::default() };
+    let lives = [
+        failed(126),
+        failed(127),
+        failed(255),
+        (0, Outcome::Exited(22), not_found),
+        (0, Outcome::TooLong, Reply::default()),
+    ];
+    for life in lives {
+        let (time, reply) = (life.0, life.2.clone());
+        let outcome = || match &life.1 {
+            Outcome::Exited(code) => Outcome::Exited(*code),
+            _ => Outcome::TooLong,
+        };
+        let script = run("unlimited", 1, 1, policy(5), 1, |_| (time, outcome(), reply.clone()));
+        assert_eq!(script.starts.len(), 1, "{life:?}");
+    }
+    for status in [408, 425, 500, 502] {
+        let reply = Reply { status: Some(status), ..Reply::default() };
+        let script = run("unlimited", 1, 1, policy(5), 1, |_| (0, Outcome::Exited(22), reply.clone()));
+        assert_eq!(script.starts.len(), 5, "{status}");
+    }
+}
+
+#[test]
+fn only_the_failures_that_were_named_are_tried_again() {
+    let named = Some(vec![Failure::Exit(6), Failure::Timeout]);
+    let count = |outcome: fn() -> Outcome| {
+        let policy = RetryPolicy { retry_on: named.clone(), ..policy(3) };
+        run("unlimited", 1, 1, policy, 1, |_| (0, outcome(), Reply::default())).starts.len()
+    };
+    assert_eq!([count(|| Outcome::Exited(6)), count(|| Outcome::TimedOut)], [3, 3]);
+    assert_eq!([count(|| Outcome::Exited(7)), count(|| Outcome::Killed(9))], [1, 1]);
+}
+
+/// 16 at once are told to wait 2 s.
+#[test]
+fn a_pause_holds_all_and_then_the_rate_begins_without_a_burst() {
+    let life = |attempt: Try| if attempt.number == 1 && attempt.unit <= 16 { later(2) } else { ok() };
+    let script = run("100/s,burst=16", 40, 16, policy(1), 1, life);
+    let found = starts(&script);
+    assert_eq!(found.iter().filter(|(at, ..)| *at == 0).count(), 16);
+    assert!(found[16..].iter().all(|(at, ..)| *at >= 2010), "{found:?}");
+    let second: Vec<_> = found[16..32].to_vec();
+    let expected: Vec<_> = (1..=16).map(|unit| (2010 + 10 * unit, unit, 2)).collect();
+    assert_eq!(second, expected, "those sent back go first, at the rate");
+    let pauses = script.state.borrow().ends.iter().filter(|(.., verdict)| matches!(verdict, Verdict::Later(_))).count();
+    assert_eq!(pauses, 16);
+    assert_eq!(script.state.borrow().retries.pause.incidents, 0, "the success ended it");
+}
+
+#[test]
+fn answers_of_what_already_ran_lengthen_a_pause_only_by_a_later_time() {
+    let until = |second: Life| {
+        // Unit 1 is told at 10 ms to wait 2 s. Unit 2 ends at 1 s.
+        let life = move |attempt: Try| match attempt {
+            Try { unit: 1, number: 1, .. } => later(2),
+            Try { unit: 2, number: 1, .. } => (SECOND, Outcome::Exited(75), second.2.clone()),
+            _ => ok(),
+        };
+        let script = run("unlimited", 2, 2, policy(1), 1, life);
+        (script.starts[2].0 / MILLISECOND, script.state.borrow().retries.pause.incidents)
+    };
+    assert_eq!(until((0, Outcome::Ok, Reply::default())).0, 2010, "without a time");
+    assert_eq!(until(later(1)).0, 2010, "an earlier time");
+    assert_eq!(until(later(3)).0, 4000, "a later time");
+}
+
+#[test]
+fn without_a_time_the_pauses_double_until_a_success() {
+    let life = |attempt: Try| if attempt.number <= 4 { failed(75) } else { ok() };
+    let mut script = run("unlimited", 1, 1, policy(1), 3, life);
+    let waits: Vec<Nanos> =
+        script.state.get_mut().ends.iter().filter_map(|(at, _, verdict)| Some(verdict.due()? - at)).collect();
+    assert_eq!(waits.len(), 4, "later uses up no attempt");
+    for (wait, longest) in waits.iter().zip([1, 2, 4, 8]) {
+        assert!((longest * SECOND / 2..=longest * SECOND).contains(wait), "{waits:?}");
+    }
+}
+
+#[test]
+fn a_pause_that_is_too_long_is_told() {
+    let script = run("unlimited", 1, 1, policy(1), 1, |attempt| if attempt.number == 1 { later(7200) } else { ok() });
+    assert_eq!(script.state.borrow().sent_away, Some(7200 * SECOND));
+    let long = run("unlimited", 1, 1, policy(1), 1, |attempt| if attempt.number == 1 { later(u64::MAX) } else { ok() });
+    assert!(long.state.borrow().sent_away.is_some());
+    // Not one is too long, but all of them together are.
+    let often = run("unlimited", 1, 1, policy(1), 1, |attempt| if attempt.number < 10 { later(600) } else { ok() });
+    assert_eq!(often.state.borrow().sent_away.map(|left| left / SECOND), Some(600));
+    assert_eq!(
+        run("unlimited", 1, 1, policy(1), 1, |a| if a.number == 1 { later(3600) } else { ok() })
+            .state
+            .borrow()
+            .sent_away,
+        None
+    );
+}
+
+#[test]
+fn what_asks_to_wait() {
+    let after = |status, seconds| Reply { status, retry_after: Some(seconds), ..Reply::default() };
+    let reset = |status| Reply { status: Some(status), reset: Some(Duration::from_secs(9)), ..Reply::default() };
+    let status = |status| Reply { status: Some(status), ..Reply::default() };
+    let nine = Some(Some(Duration::from_secs(9)));
+    let exited = |code| Outcome::Exited(code);
+    for (outcome, reply, expected) in [
+        (Outcome::Ok, Reply::default(), None),
+        (exited(75), Reply::default(), Some(None)),
+        (exited(75), after(None, Some(Duration::from_secs(9))), nine),
+        (Outcome::Ok, status(429), Some(None)),
+        (exited(22), status(503), Some(None)),
+        (Outcome::Ok, after(Some(200), Some(Duration::from_secs(9))), None),
+        (exited(1), after(None, Some(Duration::from_secs(9))), nine),
+        (exited(1), after(None, None), Some(None)),
+        (exited(22), reset(403), nine),
+        (exited(22), reset(429), nine),
+        (exited(22), reset(500), None),
+        (exited(22), status(403), None),
+        (exited(255), status(429), None),
+        (Outcome::TimedOut, status(503), Some(None)),
+    ] {
+        assert_eq!(asked_to_wait(&outcome, &reply), expected, "{outcome:?} {reply:?}");
+    }
+}
+
+#[test]
+fn nothing_new_starts_while_too_many_wait() {
+    let policy = RetryPolicy { ahead: 3, ..policy(2) };
+    let life = |attempt: Try| if attempt.number == 1 { failed(1) } else { ok() };
+    let script = run("100/s", 12, 1, policy, 1, life);
+    let mut waiting = 0_i32;
+    let most = script
+        .starts
+        .iter()
+        .map(|(_, _, number)| {
+            waiting += if *number == 1 { 1 } else { -1 };
+            waiting
+        })
+        .max();
+    assert_eq!((script.starts.len(), most), (24, Some(3)));
+}
+
+proptest! {
+    /// Whatever fails how often: each unit is tried until it is done or out of attempts, each wait is within its bounds,
+    /// and starts of all attempts together keep the limit.
+    #[test]
+    fn attempts_keep_every_law(
+        fates in prop::collection::vec((0_u32..4, 0_u32..3), 1..30),
+        attempts in 1_u32..5, jobs in 1_usize..6, burst in 1_u64..5, seed in any::<u64>(),
+    ) {
+        let units = fates.len() as u64;
+        // So many failures and then so many answers to wait.
+        let life = |attempt: Try| {
+            let (failures, laters) = fates[usize::try_from(attempt.unit - 1).unwrap()];
+            match attempt.number {
+                number if number <= failures => failed(1),
+                number if number <= failures + laters && failures < attempts => failed(75),
+                _ => ok(),
+            }
+        };
+        let mut script = run(&format!("50/s,burst={burst}"), units, jobs, policy(attempts), seed, life);
+        let state = script.state.get_mut();
+        prop_assert!(state.retries.agenda().is_empty() && state.running.is_empty());
+        for (unit, (failures, laters)) in (1..=units).zip(&fates) {
+            let verdicts: Vec<Verdict> = state.ends.iter().filter(|end| end.1 == unit).map(|end| end.2).collect();
+            let last = if *failures < attempts { Verdict::Ok } else { Verdict::Failed };
+            prop_assert_eq!(verdicts.last(), Some(&last));
+            let count = if *failures < attempts { failures + laters + 1 } else { attempts };
+            prop_assert_eq!(verdicts.len() as u32, count);
+        }
+        let mut used = vec![0_u32; fates.len()];
+        for (at, unit, verdict) in &state.ends {
+            let used = &mut used[usize::try_from(unit - 1).unwrap()];
+            if let Verdict::Again(due) = verdict {
+                *used += 1;
+                let longest = SECOND << (*used - 1);
+                prop_assert!((longest / 2..=longest).contains(&(due - at)), "{}", due - at);
+            }
+        }
+        // A grant for each start: 20 ms each, from a full bucket on.
+        for (place, (from, ..)) in script.starts.iter().enumerate() {
+            for (more, (to, ..)) in script.starts[place..].iter().enumerate() {
+                prop_assert!(more as u64 + 1 <= burst + burst + (to - from) / (20 * MILLISECOND) + 1);
+            }
+        }
+        for (at, unit, number) in &script.starts {
+            let pause = state.ends.iter().filter(|(end, ..)| end < at).filter_map(|(.., verdict)| match verdict {
+                Verdict::Later(until) => Some(*until),
+                _ => None,
+            });
+            prop_assert!(pause.max().is_none_or(|until| until <= *at), "unit {unit}, attempt {number}, at {at}");
+        }
+    }
+}
