@@ -1,19 +1,341 @@
-//! What a command has told about the answer it got.
+//! What a command has told about the answer it got: header fields of HTTP.
 
-use std::time::Duration;
+use super::template::printable;
+use std::collections::BTreeMap;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// What a command has told about the answer it got.
+/// The most bytes that count.
+pub(super) const MOST: usize = 64 * 1024;
+
+/// Longer times count as this one, 136 years: added to any clock, it fits into 64 bits of nanoseconds.
+const LONGEST: Duration = Duration::from_secs(u32::MAX as u64);
+
+/// From this number on, a reset is in seconds since 1970.
+const EPOCH: Duration = Duration::from_secs(1_000_000_000);
+
+/// The most characters of a bad field in a message.
+const SHOWN: usize = 80;
+
+/// What a command has told about the answer it got. Times are at most 136 years.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reply {
+    /// Of the last answer.
     pub status: Option<u16>,
+    /// `retry-after`: how long from now; `Some(None)`: it was there, but its value made no sense.
     pub retry_after: Option<Option<Duration>>,
+    /// How long until a quota with nothing remaining is renewed; the longest time if there are several.
     pub reset: Option<Duration>,
+    /// `throttle-cost`: what it really cost.
     pub cost: Option<u64>,
+    /// A field whose value made no sense, for a message: `retry-after: soon`. Nothing in it steers a terminal.
     pub bad: Option<String>,
 }
 
 impl Reply {
-    pub fn parse(_: &[u8], _: std::time::SystemTime) -> Self {
-        Self::default()
+    /// Reads lines like `retry-after: 30`. Of several fields with one name the last counts, and only what follows the
+    /// last status line does (`curl -L` writes the fields of redirects, too). All else is ignored: `wget -S` writes its
+    /// messages between the fields.
+    #[must_use]
+    pub fn parse(bytes: &[u8], now: SystemTime) -> Self {
+        let text = String::from_utf8_lossy(whole_lines(bytes));
+        let (mut reply, mut fields) = (Reply::default(), BTreeMap::new());
+        for line in text.lines().map(str::trim) {
+            if let Some(version) = strip_prefix(line, "http/") {
+                let status = version.split_whitespace().nth(1).and_then(|code| code.parse().ok());
+                reply.status = status.filter(|code| (100..1000).contains(code));
+                fields.clear();
+            } else if let Some((name, value)) = line.split_once(':') {
+                add(&mut fields, &name.trim_end().to_ascii_lowercase(), value.trim());
+            }
+        }
+        reply.evaluate(&fields, now);
+        reply
+    }
+
+    fn evaluate(&mut self, fields: &Fields<'_>, now: SystemTime) {
+        for (name, &value) in fields {
+            let is_good = match name.as_str() {
+                "retry-after" => self.retry_after.insert(wait(value, now)).is_some(),
+                "throttle-cost" => {
+                    self.cost = value.parse().ok();
+                    self.cost.is_some()
+                }
+                _ if is_reset_of_nothing(name, fields) => {
+                    let wait = reset(value, now);
+                    self.reset = self.reset.max(wait);
+                    wait.is_some()
+                }
+                _ => true,
+            };
+            if !is_good && self.bad.is_none() {
+                self.bad = Some(printable(&format!("{name}: {value}").chars().take(SHOWN).collect::<String>()));
+            }
+        }
+    }
+}
+
+/// The last value of each name that may matter.
+type Fields<'a> = BTreeMap<String, &'a str>;
+
+/// The bytes that count, without a line that was cut.
+fn whole_lines(bytes: &[u8]) -> &[u8] {
+    let counting = &bytes[..bytes.len().min(MOST)];
+    if counting.len() < MOST {
+        return counting;
+    }
+    let end = counting.iter().rposition(|&byte| byte == b'\n').unwrap_or_default();
+    &counting[..end]
+}
+
+fn strip_prefix<'a>(line: &'a str, prefix: &str) -> Option<&'a str> {
+    let (start, rest) = line.split_at_checked(prefix.len())?;
+    start.eq_ignore_ascii_case(prefix).then_some(rest)
+}
+
+fn add<'a>(fields: &mut Fields<'a>, name: &str, value: &'a str) {
+    let name = name.replace("rate-limit", "ratelimit");
+    if name == "ratelimit" {
+        add_policies(fields, value);
+    } else if name == "retry-after" || name == "throttle-cost" || name.contains("ratelimit") {
+        fields.insert(name, value);
+    }
+}
+
+/// The field of draft-ietf-httpapi-ratelimit-headers: `"hour";r=0;t=1800, "day";r=9;t=3600`, one pair for each policy.
+/// Before version 8 it was `limit=100, remaining=0, reset=30`.
+fn add_policies<'a>(fields: &mut Fields<'a>, value: &'a str) {
+    let mut policy = "";
+    for part in value.split([',', ';']).map(str::trim) {
+        match part.split_once('=') {
+            Some(("r" | "remaining", value)) => fields.insert(format!("ratelimit-remaining {policy}"), value),
+            Some(("t" | "reset", value)) => fields.insert(format!("ratelimit-reset {policy}"), value),
+            Some(_) => None,
+            None => {
+                policy = part;
+                None
+            }
+        };
+    }
+}
+
+/// Whether it is a reset, and the field that belongs to it says that nothing remains: `x-ratelimit-reset-tokens` belongs
+/// to `x-ratelimit-remaining-tokens`.
+fn is_reset_of_nothing(name: &str, fields: &Fields<'_>) -> bool {
+    let remaining = name.contains("reset").then(|| fields.get(&name.replacen("reset", "remaining", 1))).flatten();
+    remaining.and_then(|count| number(count)) == Some(Duration::ZERO)
+}
+
+/// How long until then.
+fn reset(value: &str, now: SystemTime) -> Option<Duration> {
+    match number(value) {
+        Some(time) if time >= EPOCH => {
+            Some(time.saturating_sub(now.duration_since(UNIX_EPOCH).unwrap_or_default()).min(LONGEST))
+        }
+        _ => wait(value, now),
+    }
+}
+
+/// Seconds, a duration, or the time of a date from now on; of a past date 0.
+fn wait(value: &str, now: SystemTime) -> Option<Duration> {
+    let date = || httpdate::parse_http_date(value).ok().or_else(|| humantime::parse_rfc3339(value).ok());
+    number(value)
+        .or_else(|| humantime::parse_duration(value).ok())
+        .or_else(|| date().map(|date| date.duration_since(now).unwrap_or_default()))
+        .map(|wait| wait.min(LONGEST))
+}
+
+/// `30` or `1.5`, as seconds.
+fn number(value: &str) -> Option<Duration> {
+    let is_decimal = value.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
+    let seconds: f64 = value.parse().ok().filter(|_| is_decimal)?;
+    Some(Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Tue, 14 Nov 2023 22:13:20 GMT
+    const NOW: u64 = 1_700_000_000;
+
+    fn parsed(text: &[u8]) -> Reply {
+        Reply::parse(text, UNIX_EPOCH + Duration::from_secs(NOW))
+    }
+
+    const fn seconds(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    #[test]
+    fn retry_after_is_a_number_of_seconds_or_a_duration_or_a_date() {
+        for (value, wait) in [
+            ("30", Some(seconds(30))),
+            ("0", Some(seconds(0))),
+            ("1.5", Some(Duration::from_millis(1500))),
+            (".5", Some(Duration::from_millis(500))),
+            ("2m", Some(seconds(120))),
+            ("1h30m", Some(seconds(5400))),
+            ("1m 30s", Some(seconds(90))),
+            ("20ms", Some(Duration::from_millis(20))),
+            ("Tue, 14 Nov 2023 22:14:20 GMT", Some(seconds(60))),
+            ("Tuesday, 14-Nov-23 22:14:20 GMT", Some(seconds(60))),
+            ("Tue Nov 14 22:14:20 2023", Some(seconds(60))),
+            ("Sun Nov  6 08:50:37 1994", Some(seconds(0))),
+            ("Tue, 14 Nov 2023 22:13:19 GMT", Some(seconds(0))),
+            ("Thu, 01 Jan 1970 00:00:00 GMT", Some(seconds(0))),
+            ("2023-11-14T22:14:20Z", Some(seconds(60))),
+            ("9223372036854775808", Some(LONGEST)),
+            ("99999999999999999999", Some(LONGEST)),
+            (&"9".repeat(400), Some(LONGEST)),
+            ("500years", Some(LONGEST)),
+            ("Fri, 31 Dec 9999 23:59:59 GMT", Some(LONGEST)),
+        ] {
+            let reply = parsed(format!("retry-after: {value}\n").as_bytes());
+            assert_eq!(reply, Reply { retry_after: Some(wait), ..Reply::default() }, "{value}");
+        }
+    }
+
+    #[test]
+    fn a_value_without_sense_is_told_and_still_means_later() {
+        for value in
+            ["soon", "-5", "-0.5", "", ".", "1.2.3", "inf", "nan", "1e3", "+ 5", "30 apples", "Sun, 6 Nov", "٣"]
+        {
+            let reply = parsed(format!("Retry-After: {value}\n").as_bytes());
+            let bad = Some(format!("retry-after: {value}"));
+            assert_eq!(reply, Reply { retry_after: Some(None), bad, ..Reply::default() }, "{value}");
+        }
+        for value in ["-1", "0.5", "x", "99999999999999999999"] {
+            let bad = Some(format!("throttle-cost: {value}"));
+            let reply = parsed(format!("throttle-cost: {value}").as_bytes());
+            assert_eq!(reply, Reply { bad, ..Reply::default() }, "{value}");
+        }
+        assert_eq!(parsed(b"retry-after: \x1b[31m\xff").bad.unwrap(), "retry-after: \\u{1b}[31m\u{fffd}");
+        assert_eq!(parsed(&[b"retry-after: ", [b'x'; 9999].as_slice()].concat()).bad.unwrap().len(), SHOWN);
+    }
+
+    #[test]
+    fn lines_are_fields_in_any_case_and_the_last_of_a_name_counts() {
+        let reply = Reply { retry_after: Some(Some(seconds(30))), cost: Some(7), ..Reply::default() };
+        for text in [
+            "retry-after: 30\nthrottle-cost: 7\n",
+            "throttle-cost:7\r\nRETRY-AFTER:30",
+            "  Throttle-Cost : 7 \r\n\t Retry-After:\t30\t\r\n\r\n",
+            "retry-after: soon\nthrottle-cost: 9\nthrottle-cost: 7\nretry-after: 30\n",
+            "x: y\n\nretry after: 5\n: 5\nretry-after-ms: 5\n:\nthrottle-cost: 7\nretry-after: 30\nnonsense\n",
+        ] {
+            assert_eq!(parsed(text.as_bytes()), reply, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_status_line_starts_over() {
+        for (text, status, wait) in [
+            ("HTTP/1.1 429 Too Many Requests\r\nRetry-After: 3\r\n\r\n", Some(429), Some(Some(seconds(3)))),
+            ("HTTP/1.0 503\n", Some(503), None),
+            ("HTTP/2 429 \r\nretry-after: 3\r\n", Some(429), Some(Some(seconds(3)))),
+            ("http/3 200\n", Some(200), None),
+            ("HTTP/1.1 302 Found\r\nRetry-After: 9\r\n\r\nHTTP/1.1 200 OK\r\n\r\n", Some(200), None),
+            ("HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 429 x\r\nretry-after: 3\r\n", Some(429), Some(Some(seconds(3)))),
+            ("retry-after: 9\nHTTP/1.1 abc\n", None, None),
+            ("HTTP/1.1 200 OK\nHTTP/1.1\n", None, None),
+            ("HTTP/1.1 42 x\n", None, None),
+            ("HTTP/1.1 4290 x\n", None, None),
+        ] {
+            let reply = parsed(text.as_bytes());
+            assert_eq!((reply.status, reply.retry_after, reply.bad), (status, wait, None), "{text}");
+        }
+    }
+
+    #[test]
+    fn fields_among_the_messages_of_wget_are_found() {
+        let text = "--1994-11-06 08:49:37--  http://127.0.0.1:8000/\nConnecting to 127.0.0.1:8000... connected.\n\
+                    HTTP request sent, awaiting response... \n  HTTP/1.0 302 Found\n  Location: /b\n  Retry-After: 9\n\
+                    Location: /b [following]\n  HTTP/1.0 429 Too Many Requests\n  Retry-After: 30\n\
+                    1994-11-06 08:49:37 ERROR 429: Too Many Requests.\n\n";
+        let reply = Reply { status: Some(429), retry_after: Some(Some(seconds(30))), ..Reply::default() };
+        assert_eq!(parsed(text.as_bytes()), reply);
+    }
+
+    #[test]
+    fn a_reset_counts_if_the_field_beside_it_says_that_nothing_remains() {
+        for (text, reset) in [
+            ("x-ratelimit-remaining: 0\nx-ratelimit-reset: 30", Some(seconds(30))),
+            ("X-RateLimit-Reset: 30\r\nX-RateLimit-Remaining: 0", Some(seconds(30))),
+            ("ratelimit-remaining: 0\nratelimit-reset: 30", Some(seconds(30))),
+            ("x-rate-limit-remaining: 0\nx-rate-limit-reset: 1700000030", Some(seconds(30))),
+            ("x-ratelimit-remaining: 0\nx-ratelimit-reset: 1700000030.5", Some(Duration::from_millis(30_500))),
+            ("x-ratelimit-remaining: 0\nx-ratelimit-reset: 1699999999", Some(seconds(0))),
+            ("x-ratelimit-remaining: 0\nx-ratelimit-reset: 1000000000", Some(seconds(0))),
+            ("x-ratelimit-remaining: 0\nx-ratelimit-reset: 999999999", Some(seconds(999_999_999))),
+            ("x-ratelimit-remaining: 0\nx-ratelimit-reset: 99999999999999999999", Some(LONGEST)),
+            ("x-ratelimit-remaining: 0.0\nx-ratelimit-reset: 234", Some(seconds(234))),
+            ("x-ratelimit-remaining: 1\nx-ratelimit-reset: 30", None),
+            ("x-ratelimit-remaining: 1\nx-ratelimit-reset: soon", None),
+            ("x-ratelimit-remaining: \nx-ratelimit-reset: 30", None),
+            ("x-ratelimit-reset: 30", None),
+            ("x-ratelimit-remaining: 0", None),
+            ("ratelimit-remaining: 0\nx-ratelimit-reset: 30", None),
+            ("x-ratelimit-remaining-tokens: 0\nx-ratelimit-reset-requests: 30", None),
+            ("x-ratelimit-remaining-requests: 0\nx-ratelimit-reset-requests: 6m0s", Some(seconds(360))),
+            (
+                "x-ratelimit-remaining-requests: 0\nx-ratelimit-reset-requests: 1s\n\
+                 x-ratelimit-remaining-tokens: 0\nx-ratelimit-reset-tokens: 20ms",
+                Some(seconds(1)),
+            ),
+            (
+                "x-ratelimit-remaining-requests: 0\nx-ratelimit-reset-requests: 1s\n\
+                 x-ratelimit-remaining-tokens: 9\nx-ratelimit-reset-tokens: 6m0s",
+                Some(seconds(1)),
+            ),
+            ("a-ratelimit-requests-remaining: 0\na-ratelimit-requests-reset: 2023-11-14T22:14:20Z", Some(seconds(60))),
+            ("ratelimit: limit=100, remaining=0, reset=30", Some(seconds(30))),
+            ("ratelimit: limit=100, remaining=1, reset=30", None),
+            ("RateLimit: \"default\";r=0;t=30", Some(seconds(30))),
+            ("RateLimit: \"default\";r=1;t=30", None),
+            ("RateLimit: \"hour\"; r=0; t=30, \"day\"; r=1; t=60", Some(seconds(30))),
+            ("RateLimit: \"hour\";t=30;r=0,\"day\";t=60;r=0", Some(seconds(60))),
+            ("RateLimit: \"hour\";r=0;t=30\nRateLimit: \"day\";r=1;t=60", Some(seconds(30))),
+            ("ratelimit-policy: \"default\";q=0;w=30", None),
+        ] {
+            let reply = parsed(text.as_bytes());
+            assert_eq!((reply.reset, reply.bad), (reset, None), "{text}");
+        }
+        let reply = parsed(b"x-ratelimit-remaining: 0\nx-ratelimit-reset: soon");
+        assert_eq!((reply.reset, reply.bad.as_deref()), (None, Some("x-ratelimit-reset: soon")));
+    }
+
+    #[test]
+    fn what_follows_64_kib_does_not_count_nor_does_the_line_cut_there() {
+        let with = |before: usize, after: &str| {
+            let text = [b"retry-after: 30\n", vec![b'x'; before].as_slice(), b"\n", after.as_bytes()].concat();
+            parsed(&text).retry_after.flatten()
+        };
+        let before = MOST - "retry-after: 30\n\nretry-after: 45".len();
+        assert_eq!(with(before - 1, "retry-after: 45\n"), Some(seconds(45)));
+        assert_eq!(with(before, "retry-after: 456\n"), Some(seconds(30)));
+        assert_eq!(with(9 * MOST, "retry-after: 45\n"), Some(seconds(30)));
+        assert_eq!(parsed(&vec![b'x'; 2 * MOST]), Reply::default());
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_read(bytes in proptest::collection::vec(any::<u8>(), 0..300), now in any::<u32>()) {
+            let _ = Reply::parse(&bytes, UNIX_EPOCH + Duration::from_secs(now.into()));
+        }
+
+        #[test]
+        fn any_values_of_known_fields_are_read(
+            lines in proptest::collection::vec(
+                "(HTTP/|retry-after:|throttle-cost:|ratelimit:|x-ratelimit-(reset|remaining):)\
+                 ([0-9.:smhTZ,; -]|0|[rt]=|(Mon|Sun)(day)?, |Nov |GMT|\\PC){0,30}\r?\n",
+                0..8,
+            ),
+        ) {
+            let reply = parsed(lines.concat().as_bytes());
+            let waits = [reply.retry_after.flatten(), reply.reset];
+            prop_assert!(waits.into_iter().flatten().all(|wait| wait <= LONGEST), "{reply:?}");
+            prop_assert!(reply.retry_after != Some(None) || reply.bad.is_some(), "{reply:?}");
+        }
     }
 }

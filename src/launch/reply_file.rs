@@ -1,20 +1,181 @@
-//! stub
-use std::io;
-use std::path::{Path, PathBuf};
+//! The file that a command writes its reply to.
 
+use super::reply::MOST;
+use super::temporary::explained;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use tempfile::TempPath;
+
+/// A new, empty file of one command. It is gone when this is dropped; if it has no name, also after kill -9.
 #[derive(Debug)]
-pub(super) struct ReplyFile(PathBuf);
+pub(super) struct ReplyFile {
+    file: File,
+    path: PathBuf,
+    /// Removes the file, if it has a name.
+    _name: Option<TempPath>,
+}
 
 impl ReplyFile {
+    /// Makes one, with an open file descriptor of this process.
+    ///
+    /// # Errors
+    /// No file can be made; a shortage of open files is one of `is_shortage`.
     pub(super) fn new() -> io::Result<Self> {
-        Ok(ReplyFile(PathBuf::new()))
+        if let Ok((file, path)) = in_memory() {
+            return Ok(ReplyFile { file, path, _name: None });
+        }
+        ReplyFile::named()
     }
 
+    fn named() -> io::Result<Self> {
+        let (file, name) = tempfile::Builder::new().prefix("throttle-").tempfile().map_err(explained)?.into_parts();
+        Ok(ReplyFile { file, path: name.to_path_buf(), _name: Some(name) })
+    }
+
+    /// What `THROTTLE_REPLY` says. The command and its children can open it as long as this exists.
+    #[must_use]
     pub(super) fn path(&self) -> &Path {
-        &self.0
+        &self.path
     }
 
+    /// What was written to it, the first 64 KiB.
+    ///
+    /// # Errors
+    /// The system's.
     pub(super) fn read(&self) -> io::Result<Vec<u8>> {
-        Ok(Vec::new())
+        let length = self.file.metadata()?.len();
+        let mut bytes = vec![0; usize::try_from(length).unwrap_or(MOST).min(MOST)];
+        let mut filled = 0;
+        loop {
+            match self.file.read_at(&mut bytes[filled..], filled as u64) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+                // All is read, or a process that still writes has made it shorter.
+                Ok(0) => break,
+                Ok(count) => filled += count,
+            }
+        }
+        bytes.truncate(filled);
+        Ok(bytes)
+    }
+}
+
+/// A file in memory (see `memfd_create(2)`), and its path below `/proc`, which works in all children though they do not
+/// inherit the file.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+fn in_memory() -> io::Result<(File, PathBuf)> {
+    use rustix::fs::{MemfdFlags, memfd_create};
+    use std::os::fd::AsRawFd;
+    use std::os::unix::fs::MetadataExt;
+    let create = |flags| memfd_create("throttle-reply", MemfdFlags::CLOEXEC | flags);
+    // Kernels before 6.3 do not know the flag, later ones may insist on it.
+    let file = File::from(create(MemfdFlags::NOEXEC_SEAL).or_else(|_| create(MemfdFlags::empty()))?);
+    let path = PathBuf::from(format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd()));
+    // None may be mounted there, or that of another PID namespace.
+    let (ours, found) = (file.metadata()?, path.metadata()?);
+    let is_ours = (ours.dev(), ours.ino()) == (found.dev(), found.ino());
+    is_ours.then_some((file, path)).ok_or_else(|| io::ErrorKind::NotFound.into())
+}
+
+/// There is none.
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+fn in_memory() -> io::Result<(File, PathBuf)> {
+    Err(io::ErrorKind::Unsupported.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Read, Write};
+    use std::net::TcpListener;
+    use std::process::{Command, Stdio};
+
+    /// Both kinds.
+    fn files() -> [ReplyFile; 2] {
+        let files = [ReplyFile::new().unwrap(), ReplyFile::named().unwrap()];
+        #[cfg(target_os = "linux")]
+        assert!(files[0].path.starts_with("/proc") && files[1].path.starts_with(std::env::temp_dir()));
+        files
+    }
+
+    /// What is in `file` after `script`, in which `$url` is a server that answers with 429.
+    fn after(script: &str, file: &ReplyFile, url: &str) -> String {
+        let mut command = Command::new("bash");
+        command.args(["-euc", script]).stdin(Stdio::null()).env("THROTTLE_REPLY", file.path()).env("url", url);
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{script}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(file.read().unwrap()).unwrap()
+    }
+
+    /// Answers all requests with 429, until the test ends.
+    fn server() -> String {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}/", listener.local_addr().unwrap());
+        std::thread::spawn(move || {
+            for mut stream in listener.incoming().flatten() {
+                let _ = stream.read(&mut [0; 4096]);
+                let _ = stream.write_all(b"HTTP/1.1 429 Later\r\nRetry-After: 30\r\nContent-Length: 0\r\n\r\n");
+            }
+        });
+        url
+    }
+
+    #[test]
+    fn commands_and_their_children_write_to_it_in_any_way() {
+        for file in files() {
+            for (script, text) in [
+                ("true", ""),
+                ("echo a > \"$THROTTLE_REPLY\"; echo b >> \"$THROTTLE_REPLY\"", "a\nb\n"),
+                ("echo c > \"$THROTTLE_REPLY\"", "c\n"),
+                ("sh -c '(echo d >> \"$THROTTLE_REPLY\") & wait'", "c\nd\n"),
+                ("for n in {3..255}; do eval \"exec $n>&-\"; done; echo e > \"$THROTTLE_REPLY\"", "e\n"),
+                ("cd /; echo f | tee \"$THROTTLE_REPLY\" > /dev/null", "f\n"),
+                ("exec 3> \"$THROTTLE_REPLY\"; echo g >&3; cp \"$THROTTLE_REPLY\" /dev/null; echo h >&3", "g\nh\n"),
+                ("python3 -c 'import os; open(os.environ[\"THROTTLE_REPLY\"], \"w\").write(\"i\")'", "i"),
+                (": > \"$THROTTLE_REPLY\"", ""),
+            ] {
+                assert_eq!(after(script, &file, ""), text, "{script}");
+            }
+        }
+    }
+
+    #[test]
+    fn curl_and_wget_write_the_fields_of_the_answer_to_it() {
+        let url = server();
+        for file in files() {
+            for script in [
+                "! curl -fsS -D \"$THROTTLE_REPLY\" \"$url\"",
+                "! wget -qS --tries 1 -O /dev/null -o \"$THROTTLE_REPLY\" \"$url\"",
+                "! wget -S --tries 1 -O /dev/null \"$url\" 2> \"$THROTTLE_REPLY\"",
+            ] {
+                let reply = super::super::Reply::parse(after(script, &file, &url).as_bytes(), std::time::UNIX_EPOCH);
+                assert_eq!(reply.status, Some(429), "{script}");
+                assert_eq!(reply.retry_after, Some(Some(std::time::Duration::from_secs(30))), "{script}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_command_that_misuses_it_harms_nobody() {
+        for file in files() {
+            let written = after("echo a; head -c 9M /dev/zero > \"$THROTTLE_REPLY\"", &file, "");
+            assert!(written.len() == MOST && written.capacity() <= 2 * MOST);
+            assert_eq!(after("sleep 9 >> \"$THROTTLE_REPLY\" 2>&1 & echo b > \"$THROTTLE_REPLY\"", &file, ""), "b\n");
+            after("rm -f \"$THROTTLE_REPLY\" || true", &file, "");
+            assert_eq!(file.read().unwrap(), b"b\n");
+        }
+    }
+
+    #[test]
+    fn nothing_is_left_of_it_and_no_child_inherits_it() {
+        for file in files() {
+            let held = after("held=$(readlink /proc/$$/fd/*) || true; echo \"$held\" > \"$THROTTLE_REPLY\"", &file, "");
+            assert!(!held.contains("throttle-"), "{held}");
+            let path = file.path().to_owned();
+            drop(file);
+            assert!(!path.exists(), "{}", path.display());
+        }
     }
 }

@@ -42,7 +42,7 @@ pub(super) fn is_shortage(error: &io::Error) -> bool {
     shortages.into_iter().any(|shortage| error.raw_os_error() == Some(shortage.raw_os_error()))
 }
 
-fn explained(error: io::Error) -> io::Error {
+pub(super) fn explained(error: io::Error) -> io::Error {
     io::Error::new(error.kind(), TemporaryError { folder: std::env::temp_dir(), error })
 }
 
