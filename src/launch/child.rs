@@ -126,7 +126,9 @@ impl Shared {
         if let Some((again, due, ready)) = due {
             again.add(due, attempt.next(verdict, ready));
             let overlong = again.overlong_pause().filter(|_| !self.told.overlong_pause.swap(true, Ordering::Relaxed));
-            overlong.into_iter().for_each(|left| self.events.send(Event::SentAway(Duration::from_nanos(left))));
+            if let Some(left) = overlong {
+                self.events.send(Event::SentAway(Duration::from_nanos(left)));
+            }
         }
         let ended = Event::Ended(ended);
         if ended.is_urgent() {

@@ -152,7 +152,9 @@ impl Launcher {
             self.shared.output.screen.trace(options.template.fill(&attempt.job.units));
         }
         let slot = self.shared.slots.take(seq);
-        again.into_iter().for_each(|again| again.remove(&attempt));
+        if let Some(again) = again {
+            again.remove(&attempt);
+        }
         // Built on this thread, so that all of its memory comes from one allocator arena.
         let command = refused.map_or_else(|| Ok(self.command(options.template.fill(&attempt.job.units))), Err);
         let mut input = None;

@@ -92,8 +92,8 @@ enum Meaning {
 
 impl RetryPolicy {
     fn meaning(&self, outcome: &Outcome, reply: &Reply, used: u32) -> Meaning {
-        if let Some(wait) = asked_to_wait(outcome, reply) {
-            return Meaning::Later(wait);
+        if let Some(later) = asked_to_wait(outcome, reply) {
+            return later;
         }
         let failure = match outcome {
             Outcome::Ok => return Meaning::Ok,
@@ -110,7 +110,7 @@ impl RetryPolicy {
 }
 
 /// Whether the server asked to wait, and for how long if it said so.
-fn asked_to_wait(outcome: &Outcome, reply: &Reply) -> Option<Option<Duration>> {
+fn asked_to_wait(outcome: &Outcome, reply: &Reply) -> Option<Meaning> {
     let has_failed = match outcome {
         Outcome::Ok => false,
         Outcome::Exited(255) => return None,
@@ -122,7 +122,7 @@ fn asked_to_wait(outcome: &Outcome, reply: &Reply) -> Option<Option<Duration>> {
     let asks = matches!(outcome, Outcome::Exited(TEMPORARY_FAILURE))
         || is_refused
         || (has_failed && (reply.retry_after.is_some() || reset.is_some()));
-    asks.then(|| reply.retry_after.flatten().or(reset))
+    asks.then(|| Meaning::Later(reply.retry_after.flatten().or(reset)))
 }
 
 impl Backoff {

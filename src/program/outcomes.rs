@@ -393,12 +393,12 @@ impl Outcomes {
             paused => format!(" (paused {})", clock::shown(paused)),
         };
         let parts = [
-            (self.retries.later, format!("{} told to wait{paused}", self.retries.later)),
-            (self.retries.given_up, format!("{} not tried again", self.retries.given_up)),
-            (self.retries.done_before, format!("{} done before", self.retries.done_before)),
-            (self.skipped, format!("{} skipped", counted(self.skipped, "blank line"))),
+            (self.retries.later, format!(", {} told to wait{paused}", self.retries.later)),
+            (self.retries.given_up, format!(", {} not tried again", self.retries.given_up)),
+            (self.retries.done_before, format!(", {} done before", self.retries.done_before)),
+            (self.skipped, format!(", {} skipped", counted(self.skipped, "blank line"))),
         ];
-        parts.into_iter().filter(|(count, _)| *count > 0).map(|(_, words)| format!(", {words}")).collect()
+        parts.into_iter().filter(|(count, _)| *count > 0).map(|(_, words)| words).collect()
     }
 
     fn interrupted_line(&self, why: &str) -> String {

@@ -21,7 +21,7 @@ use throttle::rate::Limit;
 #[derive(Clone, Debug)]
 pub(crate) enum Task {
     Pipe(Pipe),
-    Launch(Launch),
+    Launch(Box<Launch>),
     DryRun(DryRun),
     Once(Once),
     Set(Set),
@@ -88,7 +88,7 @@ impl Task {
                 match &args {
                     Args { shell: None, command, .. } if command.is_empty() => Pipe::new(args, limits).map(Task::Pipe),
                     Args { dry_run: true, .. } => DryRun::new(args, limits).map(Task::DryRun),
-                    _ => Launch::new(args, limits).map(Task::Launch),
+                    _ => Launch::new(args, limits).map(|launch| Task::Launch(Box::new(launch))),
                 }
             }
         }
@@ -96,9 +96,8 @@ impl Task {
 
     pub(crate) fn bucket(&self) -> Option<&Bucket> {
         match self {
-            Task::Pipe(Pipe { limits, .. })
-            | Task::Launch(Launch { limits, .. })
-            | Task::DryRun(DryRun { limits, .. }) => limits.bucket(),
+            Task::Launch(launch) => launch.limits.bucket(),
+            Task::Pipe(Pipe { limits, .. }) | Task::DryRun(DryRun { limits, .. }) => limits.bucket(),
             Task::Once(Once { bucket, .. })
             | Task::Set(Set { bucket, .. })
             | Task::Show(Show { bucket, .. })
