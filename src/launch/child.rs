@@ -123,8 +123,7 @@ impl Shared {
         let ended = Ended { job, number, outcome, verdict, due_in, reply, waited, started, at, slot };
         let ended = Arc::new(ended);
         self.record(&ended).await;
-        if let Some((again, due, ready)) = due {
-            again.add(due, attempt.next(verdict, ready));
+        if let Some((again, ..)) = due {
             let overlong = again.overlong_pause().filter(|_| !self.told.overlong_pause.swap(true, Ordering::Relaxed));
             if let Some(left) = overlong {
                 self.events.send(Event::SentAway(Duration::from_nanos(left)));
@@ -136,7 +135,12 @@ impl Shared {
         } else {
             self.events.send(ended);
         }
-        self.slots.release(seq, slot);
+        // Only now may the next attempt start; and nobody sees a moment with neither.
+        self.slots.release(seq, slot, || {
+            if let Some((again, due, ready)) = due {
+                again.add(due, attempt.next(verdict, ready));
+            }
+        });
         self.again.iter().for_each(|again| again.wake_pump());
     }
 
