@@ -110,7 +110,9 @@ impl Shared {
         reply: Reply,
         at: StdInstant,
     ) {
-        let Running { attempt, slot, started, .. } = running;
+        let Running { attempt, slot, started, reply: file } = running;
+        // Before something waits for a file descriptor.
+        drop(file);
         let (job, number, seq) = (Arc::clone(&attempt.job), attempt.number, attempt.job.seq);
         let due = self.again.as_ref().zip(verdict.due()).map(|(again, due)| (again, due, again.instant(due)));
         let due_in = due.map(|(.., due)| due.saturating_duration_since(at));

@@ -203,9 +203,7 @@ impl Launcher {
         let (seq, attempt) = (running.seq(), &running.attempt);
         command.env("THROTTLE_SEQ", seq.to_string()).env("THROTTLE_SLOT", running.slot.to_string());
         if again.is_some() {
-            let reply = slots.once_there_is_room(ReplyFile::new).await.map_err(Outcome::CannotRun)?;
-            command.env("THROTTLE_ATTEMPT", attempt.number.to_string()).env("THROTTLE_REPLY", reply.path());
-            running.reply = Some(reply);
+            command.env("THROTTLE_ATTEMPT", attempt.number.to_string());
         }
         let units = || match (&mut input, &attempt.job.input) {
             (Some(units), _) => as_input(units).map(Some),
@@ -216,8 +214,12 @@ impl Launcher {
         if let Some(input) = slots.once_there_is_room(units).await.map_err(Outcome::InputLost)? {
             command.stdin(input);
         }
+        // All that it needs at once: two that start must not each hold what the other one needs.
         let spawn = || {
+            let reply = again.as_ref().map(|_| ReplyFile::new()).transpose()?;
+            reply.iter().for_each(|reply| drop(command.env("THROTTLE_REPLY", reply.path())));
             let child = command.spawn()?;
+            running.reply = reply;
             let target = self.target(&child).ok_or(ErrorKind::NotFound)?;
             // Before anybody else can find no room: this one will end.
             slots.started(seq, target);
