@@ -217,7 +217,9 @@ impl Launcher {
         // All that it needs at once: two that start must not each hold what the other one needs.
         let spawn = || {
             let reply = again.as_ref().map(|_| ReplyFile::new()).transpose()?;
-            reply.iter().for_each(|reply| drop(command.env("THROTTLE_REPLY", reply.path())));
+            if let Some(reply) = &reply {
+                command.env("THROTTLE_REPLY", reply.path());
+            }
             let child = command.spawn()?;
             running.reply = reply;
             let target = self.target(&child).ok_or(ErrorKind::NotFound)?;
