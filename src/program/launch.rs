@@ -34,6 +34,9 @@ pub(super) const BUFFER: usize = 192 * 1024;
 pub(super) fn run(launch: &Launch) -> Result<Exit> {
     let Launch { commands, reporting, again, .. } = launch;
     hint_at_unused_units(commands, reporting.quiet);
+    if again.policy.is_some() && !reporting.quiet {
+        hint_at_own_retries(commands);
+    }
     let program = match find(commands) {
         Ok(path) => path,
         Err(missing) => return Ok(advice::refuse(&missing, "-c")),
@@ -83,6 +86,16 @@ pub(super) fn hint_at_unused_units(commands: &Commands, quiet: bool) {
             say("hint: the script does not use its unit, \"$1\"; if it should, put the script in single quotes");
         }
         Unused::AllButFirst => say("hint: of its units the script uses only the first, \"$1\"; all of them are \"$@\""),
+    }
+}
+
+/// What curl tries again by itself takes no grant.
+fn hint_at_own_retries(commands: &Commands) {
+    let units = throttle::launch::Units::default();
+    let words: Vec<_> = commands.template.fill(&units).iter().collect();
+    let has = |text: &str| words.iter().any(|word| word.to_string_lossy().contains(text));
+    if has("curl") && has("--retry") {
+        say("hint: what curl tries again by itself (--retry) is not counted by the rate; --attempts does both");
     }
 }
 

@@ -203,9 +203,11 @@ fn a_keyword_of_the_shell_in_the_place_of_the_command_is_called_one() {
 #[test]
 fn what_gnu_parallel_calls_otherwise_is_answered_with_our_spelling() {
     for (args, words) in [
-        (&["--joblog", "x"][..], "--summary=json:FILE"),
-        (&["--halt", "now,fail=1"], "exits 255"),
-        (&["--retries", "3"], "-c 'COMMAND \"$1\" || COMMAND \"$1\"'"),
+        (&["--joblog", "x"][..], "--log x"),
+        (&["--halt", "now,fail=1"], "--max-fail N"),
+        (&["--retries", "3"], "--attempts 4"),
+        (&["--resume"], "--done FILE"),
+        (&["--results", "out"], "$THROTTLE_SEQ"),
         (&["--colsep", ","], "-c 'echo \"${1%%,*}\" \"${1#*,}\"'"),
         (&["--pipe", "wc"], "--stdin"),
         (&["-r", "5/s", "echo", "::::", "x"], "throttle -r 5/s COMMAND < FILE"),

@@ -6,7 +6,7 @@ use std::ffi::{OsStr, OsString};
 use throttle::rate::{Limit, ParseError, Rate};
 
 /// Options of other tools, and what to write here.
-const FOREIGN: [(&str, &str); 30] = [
+const FOREIGN: [(&str, &str); 33] = [
     ("-L", "a rate is -r 10MB/s or -r 10M/s, N lines for each command -n N"),
     ("--max-lines", "N lines for each command are -n N"),
     ("-l", "lines are what is counted unless told otherwise; N for each command is -n N"),
@@ -30,11 +30,17 @@ const FOREIGN: [(&str, &str); 30] = [
     ("--bar", "a bar is shown on a terminal anyway, unless the output goes to a pipe; there write --progress=always"),
     ("--eta", "the bar shows the time left; where there is no bar write --progress=always"),
     ("--ordered", "output in the order of the input is -k"),
-    ("--joblog", "numbers for a script are --summary=json:FILE; failed units are named on standard error"),
-    ("--halt", "a command that exits 255 stops the run"),
+    ("--joblog", "a line for each attempt is written to FILE with --log FILE"),
     (
-        "--retries",
-        "a script can try again: -c 'COMMAND \"$1\" || COMMAND \"$1\"'; the rate does not count the second try",
+        "--halt",
+        "launch nothing more after N failed units with --max-fail N, or --max-fail 5%; a command that exits 255 stops the run",
+    ),
+    ("--retries", "a failed unit is run up to N times in all with --attempts N"),
+    ("--resume", "go on after the units of earlier runs with --done FILE"),
+    ("--resume-failed", "go on after the units of earlier runs with --done FILE, which has those that succeeded"),
+    (
+        "--results",
+        "a script can write files: -c 'COMMAND \"$1\" > \"out/$THROTTLE_SEQ\"'; what happened is written with --log FILE",
     ),
     ("--colsep", "a script can split the unit: -c 'echo \"${1%%,*}\" \"${1#*,}\"'"),
     ("--pipe", "units go to a command's standard input with --stdin, N for each command with -n N"),
@@ -80,6 +86,11 @@ fn with_value(name: &str, value: &str) -> Option<String> {
     match name {
         "--delay" => rate_of_delay(value)
             .map(|(delay, rate)| format!("a delay is a rate: for one every {delay} write -r {rate}")),
+        "--retries" => {
+            let attempts = value.parse::<u32>().ok()?.checked_add(1)?;
+            Some(format!("write --attempts {attempts}: the first attempt counts"))
+        }
+        "--joblog" => Some(format!("write --log {value}")),
         "-N" | "--max-lines" => value.parse::<u64>().ok().map(|count| format!("write -n {count}")),
         "-L" | "-R" | "--rate-limit" | "--limit-rate" | "--bwlimit" | "--limit" => match value.parse::<Limit>() {
             Err(ParseError::LinesOrBytes(_)) => Some(format!("write -r {value}B/s for bytes, -r {value}/s for lines")),

@@ -263,7 +263,7 @@ Otherwise each line whose command failed, or was stopped by a signal, is reporte
 them, but on a terminal the first 20. Successes are not reported, except for a sum on a terminal or with --summary.";
 
 /// Variable and meaning.
-pub(crate) const ENVIRONMENT: [(&str, &str); 5] = [
+pub(crate) const ENVIRONMENT: [(&str, &str); 8] = [
     (
         "THROTTLE_BUCKET",
         "The bucket of --once, --show, --set, --clear and --pause without --bucket, and of a stream without -r and --bucket.",
@@ -272,6 +272,17 @@ pub(crate) const ENVIRONMENT: [(&str, &str); 5] = [
     (
         "THROTTLE_SLOT",
         "Set for each command: the number of its slot (see --jobs), from 0; no two commands that run at once have the same.",
+    ),
+    ("THROTTLE_ATTEMPT", "Set for each command with --attempts: which attempt at its unit this is, from 1."),
+    (
+        "THROTTLE_REPLY",
+        "Set for each command with --attempts: a file that takes HTTP header fields, as from curl -D. Known are the status \
+         line, retry-after, x-ratelimit-remaining and -reset, and ratelimit.",
+    ),
+    (
+        "THROTTLE_ID",
+        "Set for each command with --attempts or --done: a hash of its units, the same at every attempt and in every run, for \
+         example as an idempotency key.",
     ),
     ("TMPDIR", "The folder for output, and units for --stdin, that are too much for memory; /tmp if not set."),
     ("XDG_STATE_HOME", "The folder of buckets that are named without a path; ~/.local/state if not set."),
