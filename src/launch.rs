@@ -13,6 +13,7 @@
 mod child;
 mod commands;
 mod event;
+mod identity;
 mod job;
 mod names;
 mod options;
@@ -28,7 +29,8 @@ mod units;
 
 pub use commands::{IGNORING_SIGPIPE, Launcher, Launching};
 pub use event::{Event, Events, Sent, Told};
-pub use job::{Job, Numbers, Outcome, Shape};
+pub use identity::{Hasher, Identity};
+pub use job::{Job, Known, Numbers, Outcome, Shape};
 pub use names::Names;
 pub use options::{Options, Output};
 pub use output::Screen;

@@ -2,7 +2,7 @@
 
 use super::child::{self, Shared};
 use super::event::{Event, Events};
-use super::job::{Batches, Job, Outcome, Shape};
+use super::job::{Batches, Job, Known, Outcome, Shape};
 use super::options::{NEVER, Options, Output};
 use super::output::{Printing, Screen};
 use super::printer::Collected;
@@ -257,9 +257,21 @@ impl<R: Source> Launching<R> {
         Launching { batches, launcher, told: 0 }
     }
 
+    /// Leaves out the units that are known; see [`done_before`](Self::done_before).
+    #[must_use]
+    pub fn leaving_out(mut self, known: Option<Known>) -> Self {
+        self.batches.known = known;
+        self
+    }
+
     /// Blank units left out so far.
     pub fn skipped(&self) -> u64 {
         self.batches.skipped()
+    }
+
+    /// Known units left out so far. One that outgrows the buffer never is.
+    pub fn done_before(&self) -> u64 {
+        self.batches.done_before()
     }
 
     fn tell_next(&mut self) {

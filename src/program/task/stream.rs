@@ -145,7 +145,7 @@ impl Commands {
         Ok(Commands {
             template: template.map_err(|error| error.to_string())?,
             words: args.command.clone(),
-            shape: Shape { max_args, to_stdin: args.stdin, skip_blank: delimiter == Delimiter::Newline },
+            shape: Shape { max_args, to_stdin: args.stdin, skip_blank: delimiter == Delimiter::Newline, keep: false },
             framing,
             units: args.repeat.map_or_else(|| Units::Read(file(args)), Units::Made),
         })
