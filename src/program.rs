@@ -3,14 +3,20 @@
 //! Only this module and those below it know clap, anyhow, the terminal and exit codes.
 
 mod advice;
+#[allow(dead_code, reason = "until there are the options")]
+mod append;
 mod args;
 mod before_main;
 mod buckets;
+#[allow(dead_code, reason = "until there are the options")]
+mod done;
 mod dry_run;
 mod exit;
 mod input;
 mod launch;
 mod launch_run;
+#[allow(dead_code, reason = "until there are the options")]
+mod log;
 mod long_wait;
 mod lookup;
 mod names;
