@@ -3,14 +3,17 @@
 //! Only this module and those below it know clap, anyhow, the terminal and exit codes.
 
 mod advice;
+mod append;
 mod args;
 mod before_main;
 mod buckets;
+mod done;
 mod dry_run;
 mod exit;
 mod input;
 mod launch;
 mod launch_run;
+mod log;
 mod long_wait;
 mod lookup;
 mod names;

@@ -4,7 +4,7 @@ use super::again::Again;
 use super::attempt::{Attempt, Ledger, Running};
 use super::child::{self, Shared};
 use super::event::{Event, Events};
-use super::job::{Batches, Job, Outcome, Shape};
+use super::job::{Batches, Job, Known, Outcome, Shape};
 use super::options::{NEVER, Options, Output};
 use super::output::{Printing, Screen};
 use super::printer::Collected;
@@ -202,6 +202,9 @@ impl Launcher {
         let Shared { slots, again, .. } = &*self.shared;
         let (seq, attempt) = (running.seq(), &running.attempt);
         command.env("THROTTLE_SEQ", seq.to_string()).env("THROTTLE_SLOT", running.slot.to_string());
+        if let Some(identity) = attempt.job.identity() {
+            command.env("THROTTLE_ID", identity.to_string());
+        }
         if again.is_some() {
             let reply = slots.once_there_is_room(ReplyFile::new).await.map_err(Outcome::CannotRun)?;
             command.env("THROTTLE_ATTEMPT", attempt.number.to_string()).env("THROTTLE_REPLY", reply.path());
@@ -315,16 +318,29 @@ impl<R: Source> Launching<R> {
         Launching { batches, launcher, told: 0 }
     }
 
+    /// Leaves out the units that are known; see [`done_before`](Self::done_before).
+    #[must_use]
+    pub fn leaving_out(mut self, known: Option<Known>) -> Self {
+        self.batches.known = known;
+        self
+    }
+
     /// Blank units left out so far.
     pub fn skipped(&self) -> u64 {
         self.batches.skipped()
+    }
+
+    /// Known units left out so far. One that outgrows the buffer never is.
+    pub fn done_before(&self) -> u64 {
+        self.batches.done_before()
     }
 
     fn tell_next(&mut self) {
         let Some(job) = self.batches.peek().filter(|job| job.seq != self.told) else { return };
         let first = job.names.iter().next().map(|(number, name)| (number, name.to_vec()));
         self.told = job.seq;
-        self.launcher.shared.events.send(Event::Next { first, skipped: self.batches.skipped() });
+        let (skipped, done_before) = (self.batches.skipped(), self.batches.done_before());
+        self.launcher.shared.events.send(Event::Next { first, skipped, done_before });
     }
 
     /// Reads what there is. With `wait`, and if there is nothing: waits until there is some, an attempt is due, or one has

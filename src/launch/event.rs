@@ -25,6 +25,8 @@ pub enum Event {
         first: Option<(u64, Vec<u8>)>,
         /// Blank units left out so far.
         skipped: u64,
+        /// Units left out so far since an earlier run has done them.
+        done_before: u64,
     },
     /// The command starts.
     Started {
@@ -132,7 +134,7 @@ mod tests {
     use super::*;
 
     fn next(skipped: u64) -> Event {
-        Event::Next { first: None, skipped }
+        Event::Next { first: None, skipped, done_before: 0 }
     }
 
     #[test]

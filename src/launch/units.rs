@@ -55,7 +55,7 @@ impl Units {
     }
 
     /// One after the other.
-    pub fn iter(&self) -> impl Iterator<Item = &[u8]> {
+    pub fn iter(&self) -> impl Iterator<Item = &[u8]> + Clone {
         let ends = self.ends.iter().map(|end| *end as usize);
         std::iter::once(0).chain(ends.clone()).zip(ends).map(|(start, end)| &self.bytes[start..end])
     }

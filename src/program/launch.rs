@@ -43,7 +43,7 @@ pub(super) fn run(launch: &Launch) -> Result<Exit> {
     };
     let source = source(commands, reporting.quiet)?;
     let summary = report::open_summary(reporting)?;
-    let records = Records::open(again, commands.framing, reporting.quiet)?.map(Arc::new);
+    let records = Records::open(again, commands.framing, second(), reporting.quiet)?.map(Arc::new);
     let (supply, ()) = buckets::supply(&launch.limits, Commands::check)?;
     let policy = supply.store().policy();
     if !reporting.quiet {
@@ -148,14 +148,16 @@ fn drive(
     let shape = commands.shape;
     signals::notice_ends().context("cannot handle signals")?;
     let hints_at_cr = !shape.to_stdin && shape.skip_blank;
+    let known = records.as_ref().and_then(|records| records.known());
     let (run, launcher) = LaunchRun::start(report, options, records, hints_at_cr).context(NoThread)?;
     signal_thread::start(Arc::clone(&run.report), Some(Arc::clone(&run))).context("cannot handle signals")?;
     launcher.expect_room_for_a_command().context("cannot open the files that a command needs")?;
-    let mut flow = Launching::new(opened.source, Buffer::new(commands.framing, BUFFER), shape, launcher.clone());
+    let flow = Launching::new(opened.source, Buffer::new(commands.framing, BUFFER), shape, launcher.clone());
+    let mut flow = flow.leaving_out(known);
     let result = long_wait::run(is_announced, &mut flow, &run.report);
     launcher.flush();
     if let Some(mut outcomes) = run.report.outcomes() {
-        outcomes.set_skipped(flow.skipped(), 0);
+        outcomes.set_skipped(flow.skipped(), flow.done_before());
     }
     launcher.slots().drain();
     launcher.flush();

@@ -278,8 +278,9 @@ impl LaunchRun {
     fn take(&self, event: Event) -> Vec<String> {
         let Some(mut outcomes) = self.report.outcomes() else { return Vec::new() };
         let said = match event {
-            Event::Next { first, skipped } => {
-                outcomes.set_next(first.as_ref().map(|(number, name)| (*number, &name[..])), skipped);
+            Event::Next { first, skipped, done_before } => {
+                outcomes.set_skipped(skipped, done_before);
+                outcomes.set_next(first.as_ref().map(|(number, name)| (*number, &name[..])));
                 let may_hint = outcomes.may_hint(self.report.now());
                 if may_hint { outcomes.hint(self.report.read().sink) } else { None }
             }

@@ -183,8 +183,7 @@ impl Outcomes {
         }
     }
 
-    pub(super) fn set_next(&mut self, first: Option<(u64, &[u8])>, skipped: u64) {
-        self.skipped = skipped;
+    pub(super) fn set_next(&mut self, first: Option<(u64, &[u8])>) {
         self.next = Some(self.names.next(first));
     }
 

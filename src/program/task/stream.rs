@@ -143,6 +143,7 @@ impl Commands {
             _ => Place::Arguments,
         };
         let max_args = args.max_args.unwrap_or(1);
+        let keep = args.attempts.is_some() || args.done.is_some() || args.log.is_some();
         let reading = Reading { replace: args.replace.clone(), max_args, place };
         let template = match &args.shell {
             Some(script) => Template::shell(script, &reading),
@@ -151,7 +152,7 @@ impl Commands {
         Ok(Commands {
             template: template.map_err(|error| error.to_string())?,
             words: args.command.clone(),
-            shape: Shape { max_args, to_stdin: args.stdin, skip_blank: delimiter == Delimiter::Newline },
+            shape: Shape { max_args, to_stdin: args.stdin, skip_blank: delimiter == Delimiter::Newline, keep },
             framing,
             units: args.repeat.map_or_else(|| Units::Read(file(args)), Units::Made),
         })
