@@ -61,7 +61,7 @@ pub(super) struct Entry<'a> {
     pub(super) error: Option<String>,
 }
 
-fn name(verdict: Verdict) -> &'static str {
+fn verdict_name(verdict: Verdict) -> &'static str {
     match verdict {
         Verdict::Ok => "ok",
         Verdict::Again(_) => "again",
@@ -139,7 +139,7 @@ impl Entry<'_> {
             ("signal", Value::from(self.signal).to_string()),
             ("timed_out", self.timed_out.to_string()),
             ("http", Value::from(self.http).to_string()),
-            ("verdict", Value::from(name(self.verdict)).to_string()),
+            ("verdict", Value::from(verdict_name(self.verdict)).to_string()),
             ("until", self.until.map_or_else(|| Value::Null.to_string(), epoch)),
             ("charged", self.charged.to_string()),
             ("cost", Value::from(self.cost).to_string()),
