@@ -77,7 +77,7 @@ impl Plan {
             out.write_all(&quoted(template.fill(&job.units), on_terminal))?;
             write_rest(&mut *out, job, *shape, time)
         };
-        let source = AfterPreview { source, out: &self.out };
+        let source = FlushFirst { source, out: &self.out };
         let mut flow = Preview::new(source, Buffer::new(commands.framing, BUFFER), *shape, template, show);
         self.pump(&mut flow)?;
         let skipped = flow.skipped();
@@ -90,7 +90,7 @@ impl Plan {
     fn units(&self, framing: Framing, source: impl Source) -> Result<(), PumpError> {
         let mut beginning = Vec::new();
         let sink = UnitLines { framing, beginning: &mut beginning, plan: self };
-        let source = AfterPreview { source, out: &self.out };
+        let source = FlushFirst { source, out: &self.out };
         self.pump(&mut Copying::new(source, sink, Buffer::new(framing, BUFFER), &self.meter))?;
         if !beginning.is_empty() {
             self.write_unit(&mut beginning).map_err(FlowError::Write)?;
@@ -153,12 +153,12 @@ impl Sink for UnitLines<'_> {
 const SHOWN_BYTES: usize = 512;
 
 /// A source that shows what is known before it waits for more.
-struct AfterPreview<'a, S, W: Write> {
+struct FlushFirst<'a, S, W: Write> {
     source: S,
     out: &'a RefCell<W>,
 }
 
-impl<S: Source, W: Write> Source for AfterPreview<'_, S, W> {
+impl<S: Source, W: Write> Source for FlushFirst<'_, S, W> {
     fn read(&mut self, space: &mut [u8], wait: bool) -> io::Result<Option<usize>> {
         // If this fails, so does the next write.
         let _ = self.out.borrow_mut().flush();

@@ -63,7 +63,8 @@ fn is_too_long(once: &Once, error: &StoreError) -> bool {
 /// Sleeps until the grant. On a signal, gives back what can be given back, and dies of it.
 ///
 /// No signal is lost. The other thread holds signals back, so their handlers run on this one. A signal is noted before its
-/// handler looks at `is_over`: either it is found here, or the handler itself ends the program, until the command replaces it.
+/// handler looks at `is_over`: either it is found here, or the handler itself ends the program, until the command replaces
+/// it.
 fn wait(once: &Once, store: &AnyBucket, grant: Grant) -> Result<()> {
     let (came, is_over) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
     wake_on_signals(&came, &is_over).context("cannot handle signals")?;

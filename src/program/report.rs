@@ -60,7 +60,8 @@ pub(crate) enum Target {
 }
 
 impl Report {
-    /// A report on units called `unit`. `total`: how much there is to do, if that is known. `written`: the limits as the user wrote them.
+    /// A report on units called `unit`. `total`: how much there is to do, if that is known. `written`: the limits as the
+    /// user wrote them.
     pub(crate) fn new(
         unit: UnitName,
         total: Option<Total>,

@@ -1,8 +1,8 @@
 //! The definition of the command line. Each option is defined once, here; parsing, help, man page, completions and the
 //! README's list of options come from it.
 //!
-//! The headings have a meaning: an option under "Launch" needs a command (but --dry-run), and options under "Input" and "Launch" cannot
-//! be used with an option that is about a bucket by itself.
+//! The headings have a meaning: an option under "Launch" needs a command (but --dry-run does not), and options under "Input"
+//! and "Launch" cannot be used with an option that is about a bucket by itself.
 
 use super::text;
 use super::values::{self, Format, OnStoreError, ProgressWhen, Repeat, Summary};
