@@ -411,11 +411,8 @@ fn rate(unit: UnitName, per_second: f64) -> String {
 }
 
 /// `1.50 MB`
-#[allow(clippy::cast_precision_loss, reason = "only shown")]
 fn size(bytes: u64) -> String {
-    let prefixes = [("k", 1e3), ("M", 1e6), ("G", 1e9), ("T", 1e12), ("P", 1e15), ("E", 1e18)];
-    let prefix = prefixes.into_iter().rfind(|(_, one)| bytes as f64 >= *one);
-    prefix.map_or_else(|| format!("{bytes} B"), |(prefix, one)| format!("{:.2} {prefix}B", bytes as f64 / one))
+    indicatif::DecimalBytes(bytes).to_string()
 }
 
 /// Whole seconds, and from ten minutes on whole minutes, so that it does not flicker: `58m`.
