@@ -38,7 +38,7 @@ pub const IGNORING_SIGPIPE: [&str; 3] = ["/bin/sh", "-c", "trap '' PIPE; exec \"
 /// Threads that may be blocked by readers that do not read: more would only take memory.
 const BLOCKED: usize = 8;
 
-/// What fits into any pipe before somebody reads it: one page (pipe(7)).
+/// What fits into any pipe before it is read: one page (pipe(7)).
 const FITS_A_PIPE: u64 = 4096;
 
 /// Starts commands, and ends them.
@@ -113,9 +113,9 @@ impl Launcher {
         waiting.into_iter().map(|attempt| attempt.job).collect()
     }
 
-    /// Returns when every event so far was told to the user.
+    /// Returns when every event so far was reported to the user.
     pub fn flush(&self) {
-        // An error says that it was told.
+        // An error means that it was reported.
         let _ = self.shared.events.send_and_wait(Event::Flush).blocking_recv();
     }
 
@@ -160,7 +160,7 @@ impl Launcher {
         let mut input = None;
         // Nobody else has a job that is tried only once.
         if let Some(job) = Arc::get_mut(&mut attempt.job).filter(|_| again.is_none()) {
-            // The command has copies. The first may stand in a tag, or be the name of the command.
+            // The command has copies. The first may be in a tag, or be the name of the command.
             job.forget_units(options.tag || options.template.name().is_none());
             input = job.input.take();
         }
@@ -306,7 +306,7 @@ fn is_stopped_for_the_terminal(pid: Pid) -> bool {
 pub struct Launching<R> {
     batches: Batches<R>,
     launcher: Launcher,
-    /// The job that was last told to be the next.
+    /// The job that was last reported as the next.
     told: u64,
 }
 

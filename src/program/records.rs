@@ -64,7 +64,9 @@ impl Records {
             return done.add(job.units_at_hand());
         }
         if !self.quiet && !self.told_of_long.swap(true, Ordering::Relaxed) {
-            say("--done: a unit is too long to be recorded (192 KiB, or 4 MiB for all of a command); the next run repeats it");
+            say(
+                "--done: a unit is too long to be recorded (192 KiB, or 4 MiB for all of a command); the next run repeats it",
+            );
         }
         Ok(())
     }
@@ -74,7 +76,9 @@ fn open_done(path: &Path, delimiter: u8, second: Duration, quiet: bool) -> Resul
     let (done, found) = Done::open(path, delimiter, second)?;
     if let Some(bytes) = found.torn.filter(|_| !quiet) {
         let name = path.display();
-        say(format_args!("--done: cut {bytes} bytes off the end of {name}: a record without its end; its unit runs again"));
+        say(format_args!(
+            "--done: cut {bytes} bytes off the end of {name}: a record without its end; its unit runs again"
+        ));
     }
     Ok((Arc::new(done), path.to_owned()))
 }
