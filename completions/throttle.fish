@@ -14,6 +14,14 @@ complete -c throttle -s n -l max-args -d 'Units for each command, if they fit [d
 complete -c throttle -s I -l replace -d 'What stands for the unit in COMMAND [default: {}]' -r
 complete -c throttle -s c -l shell -d 'Run a shell script for each unit, which is "$1" there' -r
 complete -c throttle -l timeout -d 'End a command that takes longer' -r
+complete -c throttle -l attempts -d 'Run a unit up to N times if it fails' -r
+complete -c throttle -l backoff -d 'Waits between attempts [default: 1s..60s]' -r
+complete -c throttle -l retry-on -d 'Which failures are tried again: 6,7,28,timeout,signal' -r
+complete -c throttle -l max-pause -d 'The longest pause that a server may ask for [default: 1h]' -r
+complete -c throttle -l ahead -d 'Most units that wait for another attempt [default: 10000]' -r
+complete -c throttle -l max-fail -d 'Launch nothing more once N units, or N%, have failed' -r
+complete -c throttle -l done -d 'Keep units that succeeded in FILE, and skip those in it' -r -F
+complete -c throttle -l log -d 'Add a line of JSON to FILE for each attempt' -r -F
 complete -c throttle -l progress -d 'Show progress: auto, always, never' -r -f -a "auto\t'On a terminal, if it disturbs nothing, once the work has lasted a second'
 always\t'Always; without a terminal a plain line every 10 s'
 never\t'Never'"
