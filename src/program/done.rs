@@ -92,7 +92,7 @@ impl Done {
     pub(super) fn finish(&self) -> io::Result<()> {
         lock(&self.records.state).is_finished = true;
         self.records.change.notify_all();
-        // An error of its last sync is told to nobody else. It has panicked if it ended with one.
+        // The system tells an error of the disk to one sync only, which may be the thread's last one.
         let _ = lock(&self.syncer).take().map(JoinHandle::join);
         self.records.sync_if_needed();
         lock(&self.records.state).check()
