@@ -92,7 +92,7 @@ impl Done {
     pub(super) fn finish(&self) -> io::Result<()> {
         lock(&self.records.state).is_finished = true;
         self.records.change.notify_all();
-        // An error of its last sync is told to nobody else. It has panicked if it ended with one.
+        // The system tells an error of the disk to one sync only, which may be the thread's last one.
         let _ = lock(&self.syncer).take().map(JoinHandle::join);
         self.records.sync_if_needed();
         lock(&self.records.state).check()
@@ -174,7 +174,7 @@ fn open(path: &Path) -> Result<File> {
     };
     let is_file = file.metadata().with_context(|| format!("--done: {name}"))?.is_file();
     ensure!(is_file, "--done: {name} is no regular file, and could not be read again; name one, such as --done seen");
-    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+    match take(&file) {
         Ok(()) => Ok(file),
         Err(Errno::WOULDBLOCK) => {
             let holder = holder(&file).map_or_else(|| "another process".to_owned(), |id| format!("process {id}"));
@@ -182,6 +182,18 @@ fn open(path: &Path) -> Result<File> {
         }
         Err(error) => Err(error).with_context(|| format!("--done: cannot lock {name}; name a file on a local disk")),
     }
+}
+
+/// Locks the file. If the process that had it was just killed, a child of that may have it until it becomes its command.
+fn take(file: &File) -> rustix::io::Result<()> {
+    let try_lock = || flock(file, FlockOperation::NonBlockingLockExclusive);
+    for _ in 0..50 {
+        match try_lock() {
+            Err(Errno::WOULDBLOCK) => thread::sleep(Duration::from_millis(10)),
+            result => return result,
+        }
+    }
+    try_lock()
 }
 
 /// The process that has the file locked; see `proc_locks(5)`. `None` on systems without that, for processes that this one
