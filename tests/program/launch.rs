@@ -83,7 +83,7 @@ fn units_that_a_command_repeats_fit_as_often_as_they_stand_there() {
 #[test]
 fn a_small_stack_or_a_large_environment_leaves_a_command_fewer_units() {
     let mut shell = Command::new("sh");
-    shell.args(["-c", "ulimit -s 400; exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_throttle")]);
+    shell.args(["-c", "ulimit -s 500; exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_throttle")]);
     shell.args(["-r", "unlimited", "-n", "1000000", "-c", "echo $#"]).env("LARGE", "x".repeat(60_000));
     shell.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let ended = finish(shell, numbers(30_000));
@@ -443,7 +443,9 @@ fn the_summary_counts_commands() {
     let ended = run(["-q", "-r", "100/s", "--timeout", "1s", "--summary=json", "-c", script], "1\n2\n\n3\n4\n");
     let summary: serde_json::Value = serde_json::from_str(&ended.err).unwrap();
     let commands = serde_json::json!({
-        "started": 4, "running": 0, "ok": 1, "failed": 3, "timed_out": 1, "killed": 1, "stopped": 0, "blank_skipped": 1
+        "started": 4, "running": 0, "ok": 1, "failed": 3, "timed_out": 1, "killed": 1, "stopped": 0, "blank_skipped": 1,
+        "ok_after_retry": 0, "told_to_wait": 0, "paused_ns": 0, "to_be_tried_again": 0, "not_tried_again": 0,
+        "done_before": 0
     });
     assert_eq!((&summary["commands"], &summary["unit"], &summary["units"]), (&commands, &"command".into(), &4.into()));
     for field in ["elapsed_ns", "waited_for_limits_ns", "waited_for_source_ns", "waited_for_sink_ns"] {

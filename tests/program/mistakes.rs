@@ -85,7 +85,7 @@ fn a_value_that_is_none_of_an_option_is_answered_without_the_words_of_the_parser
     for (args, told) in [
         (&["-r", "5/s", "-j", "-1"][..], "--jobs '-1': write a number of commands, like -j 8, or -j 0 for no cap"),
         (&["-r", "5/s", "-j", "x"], "--jobs 'x': write a number of commands, like -j 8, or -j 0 for no cap"),
-        (&["-r", "5/s", "--attempts", "3"], "there is no option '--attempts'; throttle --help lists them all"),
+        (&["-r", "5/s", "--tries", "3"], "there is no option '--tries'; throttle --help lists them all"),
         (&["-r", "5/s", "--bar", "x"], "--bar is not an option here: a bar is shown on a terminal anyway, unless"),
         (&["--no-run-if-empty"], "--no-run-if-empty is not an option here: leave it out"),
     ] {
@@ -163,8 +163,7 @@ fn a_limit_in_the_place_of_the_command_is_answered_with_the_command_line_that_wa
 fn an_option_is_suggested_only_for_a_slip_of_the_finger() {
     assert!(refused(&["-r", "5/s", "--jbos", "4"]).contains("did you mean --jobs?"));
     assert!(!refused(&["--list"]).contains("--limit"), "that is another tool's");
-    for (args, wrong) in [(["--attempts", "3"], "--rate"), (["--bar", "x"], "as a value"), (["-j", "-1"], "unexpected")]
-    {
+    for (args, wrong) in [(["--tries", "3"], "--rate"), (["--bar", "x"], "as a value"), (["-j", "-1"], "unexpected")] {
         let said = refused(&args);
         assert!(!said.contains(wrong), "{args:?}: {said}");
     }

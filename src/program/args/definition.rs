@@ -71,7 +71,7 @@ pub(crate) struct Args {
     pub(crate) delimiter: Option<u8>,
 
     /// Every byte is a unit (implied by a rate in bytes)
-    #[arg(long, long_help = text::BYTES, help_heading = "Input")]
+    #[arg(hide_short_help = true, long, long_help = text::BYTES, help_heading = "Input")]
     pub(crate) bytes: bool,
 
     /// Read FILE instead of standard input
@@ -163,7 +163,7 @@ pub(crate) struct Args {
     pub(crate) dry_run: bool,
 
     /// Show progress: auto, always, never
-    #[arg(long, value_name = "WHEN", default_value = "auto", hide_default_value = true, hide_possible_values = true, long_help = text::PROGRESS, help_heading = "Report")]
+    #[arg(hide_short_help = true, long, value_name = "WHEN", default_value = "auto", hide_default_value = true, hide_possible_values = true, long_help = text::PROGRESS, help_heading = "Report")]
     pub(crate) progress: ProgressWhen,
 
     /// Say at the end what happened: text or json
