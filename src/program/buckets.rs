@@ -206,8 +206,8 @@ pub(super) fn list(Show { bucket, format }: &Show) -> Result<Exit> {
         (Format::Text, Err(error)) => format!("{}: {error}", name(&kind)),
         (Format::Json, Ok(view)) => shown_json(&kind, &view).to_string(),
         (Format::Json, Err(error)) => {
-            let (where_, place) = whereabouts(&kind);
-            json!({ "bucket": name(&kind), where_: place, "error": error.to_string() }).to_string()
+            let (key, place) = whereabouts(&kind);
+            json!({ "bucket": name(&kind), key: place, "error": error.to_string() }).to_string()
         }
     };
     write_lines(listed(bucket)?.into_iter().map(line))

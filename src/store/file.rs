@@ -130,9 +130,8 @@ impl File {
         Ok(View::of(&handle.kept.policy, &handle.kept.line, now))
     }
 
-    /// All buckets in `folder`, by name; in place of the view what is wrong with one. Waits until `deadline` at most for
-    /// others who keep one locked. Files that are no bucket are left out. If the folder is for buckets only, that is what
-    /// all are that cannot be read or are empty.
+    /// All buckets in `folder`, by name. Waits until `deadline` at most for others who keep one locked. Files that are no
+    /// bucket are left out. A file that is empty or cannot be read counts as a bucket if the folder is for buckets only.
     ///
     /// # Errors
     /// The folder cannot be read, or others could replace the files in one for buckets only.

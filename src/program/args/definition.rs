@@ -158,7 +158,7 @@ pub(crate) struct Args {
 /// Options about a bucket by itself.
 const VERBS: [&str; 7] = ["once", "set", "show", "clear", "pause", "list", "remove"];
 
-/// They go together: the bucket starts anew; one is taken if that takes no longer.
+/// Only these go together: the first two start the bucket anew, and of the verbs only --once waits for a turn.
 const TOGETHER: [[&str; 2]; 2] = [["set", "clear"], ["once", "max_wait"]];
 
 /// The definition of the whole command line.

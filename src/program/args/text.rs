@@ -79,10 +79,9 @@ password write / ? # @ and % as %2F %3F %23 %40 and %25. unix:/SOCKET/NAME is on
 unix:/run/redis.sock/llm. ?password-file=PATH after either names a file whose first line is the password; a file that \
 everyone can read is refused.
 
-THROTTLE_BUCKET names the bucket of --once, --show, --set, --clear, --pause, --remove, --list and of a stream without -r. A stream with -r \
-and without --bucket has its limits for itself. Keep a password in a file or in THROTTLE_BUCKET rather than on the command \
-line, which everyone can \
-see.
+THROTTLE_BUCKET names the bucket of --once, --show, --set, --clear, --pause, --remove, --list and of a stream without -r. A \
+stream with -r and without --bucket has its limits for itself. Keep a password in a file or in THROTTLE_BUCKET rather than \
+on the command line, which everyone can see.
 
 If there is no such bucket yet, it is made with the limits of -r. After that the bucket knows its limits and -r is not \
 needed; if -r is given, it must agree with them. A bucket outlives processes and restarts. On a terminal, a long wait \

@@ -34,8 +34,10 @@ pub(crate) struct Environment {
 }
 
 impl Environment {
+    /// The folder of buckets that are named without a path.
+    ///
     /// # Errors
-    /// Nothing says where that folder is.
+    /// Nothing says where it is.
     fn folder(&self) -> Result<&Path, String> {
         let why = "neither XDG_STATE_HOME nor HOME says where; name a path with a slash, like /tmp/b";
         self.folder.as_deref().ok_or_else(|| why.to_owned())
