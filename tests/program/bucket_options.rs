@@ -77,7 +77,7 @@ const MISTAKES: [(&[&str], &str); 76] = [
     (&["--list", "json", "true"], "--list runs nothing"),
     (&["--list", "/tmp/"], "a bucket is named with --bucket"),
     (&["--list", "--show"], "cannot be used with"),
-    (&["--list", "--list"], "--list stands twice"),
+    (&["--list", "--list"], "--list is given twice"),
     (&["--list", "--max-wait", "5s"], "cannot be used with"),
     (&["--show", "--max-wait", "5s"], "cannot be used with"),
     (&["--pause", "5s", "--max-wait", "5s"], "cannot be used with"),
