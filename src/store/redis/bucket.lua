@@ -986,6 +986,10 @@ elseif kept[1] and kept[1] ~= FORMAT then
     return { 'newer', kept[1] }
 elseif not kept[1] and text == '' then
     return { 'unknown' }
+elseif ARGV[1] == 'remove' then
+    -- Also one that is damaged.
+    redis.call('DEL', key)
+    return { 'ok', '', 0, server, 0 }
 end
 
 local state, limits_text, now, went_on
