@@ -87,6 +87,7 @@ impl Line {
             each(self.enter(now, grant, owner));
             return Ok(());
         }
+        self.limits.hold_until(now, ask.from);
         let long = self.limits.in_order(now).saturating_add(LONG);
         let mut entry = None;
         self.limits.lease(now, ask, |run| if run.at < long { each(run) } else { entry = Some(run) })?;

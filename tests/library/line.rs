@@ -3,6 +3,7 @@
 use crate::model::Limit;
 use crate::script::{Granted, Script};
 use throttle::clock::SECOND;
+use throttle::limits::Ask;
 
 const MINUTE: u64 = 60 * SECOND;
 
@@ -15,7 +16,7 @@ fn a_window_counts_all_those_who_wait() {
         assert_eq!(script.take(third * 20 * SECOND, 1, None).unwrap().at, third * 20 * SECOND);
     }
     for (now, at) in [(40, 60), (59, 80), (59, 100), (60, 120), (79, 140)] {
-        let runs = script.lease(now * SECOND, 9, SECOND / 100).unwrap();
+        let runs = script.lease(now * SECOND, &Ask { waiting: 9, span: SECOND / 100, from: 0 }).unwrap();
         assert_eq!(runs.iter().map(|run| run.at / SECOND).collect::<Vec<_>>(), [at], "at {now}");
     }
 }

@@ -834,9 +834,12 @@ function ask.take(state, now)
     return { grant, units, place }, true
 end
 
--- ARGV: units that wait; the time to cover from the first run on.
+-- ARGV: units that wait; the time to cover from the first run on; the time before which nothing is granted.
 function ask.lease(state, now)
-    local left, span = tonumber(ARGV[6]), tonumber(ARGV[7])
+    local left, span, from = tonumber(ARGV[6]), tonumber(ARGV[7]), tonumber(ARGV[8])
+    if from > now and #state.line == 0 then
+        hold(state, from)
+    end
     begin(state, now)
     local reply, beyond, most = {}, MOST, RUNS
     for _, limit in ipairs(state.limits) do
