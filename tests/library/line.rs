@@ -134,9 +134,9 @@ fn a_lost_state_costs_one_burst_and_what_comes_due_within_one_look() {
             }
             let times = leave(&script, waiters);
             assert_eq!(times.len(), 90);
-            for (place, time) in times.iter().enumerate() {
+            for (left, time) in (1..).zip(times) {
                 let due = burst + (time - lost) / SECOND;
-                assert!(place as u64 + 1 <= due + 5, "{burst}, {lag}: {place} have left by {}", time - lost);
+                assert!(left <= due + 5, "{burst}, {lag}: {left} have left by {}", time - lost);
             }
         }
     }
