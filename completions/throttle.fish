@@ -3,7 +3,7 @@ complete -c throttle -s b -l burst -d 'Most at once after a pause [default: 10 m
 complete -c throttle -l bucket -d 'Limits shared with all that name it: file or redis://' -r -F
 complete -c throttle -l max-wait -d 'Exit 75 instead of waiting longer' -r
 complete -c throttle -l show -d 'Show the bucket: text or json' -r
-complete -c throttle -l pause -d 'Let nobody take from the bucket for TIME' -r
+complete -c throttle -l pause -d 'Grant nothing from the bucket for TIME' -r
 complete -c throttle -l on-store-error -d 'While the bucket\'s server is away: wait, fail [default: wait]' -r -f -a "wait\t'Go on trying'
 fail\t'End'"
 complete -c throttle -s d -l delimiter -d 'Units end with the byte C' -r
@@ -20,7 +20,7 @@ never\t'Never'"
 complete -c throttle -l summary -d 'Say at the end what happened: text or json' -r
 complete -c throttle -l once -d 'Take one, then become COMMAND'
 complete -c throttle -l set -d 'Make the bucket, or change its limits for everyone'
-complete -c throttle -l clear -d 'Empty the line of those who wait'
+complete -c throttle -l clear -d 'Empty the bucket\'s queue'
 complete -c throttle -s 0 -l null -d 'Units end with NUL instead of a newline'
 complete -c throttle -l bytes -d 'Every byte is a unit (implied by a rate in bytes)'
 complete -c throttle -l stdin -d 'The unit goes to the command\'s standard input'
@@ -29,7 +29,7 @@ complete -c throttle -l line-buffer -d 'Print output line by line'
 complete -c throttle -s u -l ungroup -d 'Let commands write directly, mixed'
 complete -c throttle -l tag -d 'The unit and a tab before each line of output'
 complete -c throttle -s t -l trace -d 'Write each command to standard error before it runs'
-complete -c throttle -l dry-run -d 'Show what would run and when; run nothing'
+complete -c throttle -l dry-run -d 'Show what would run or leave, and when; do neither'
 complete -c throttle -s q -l quiet -d 'No hints, no messages about failed commands'
 complete -c throttle -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c throttle -s V -l version -d 'Print version'

@@ -34,7 +34,7 @@ pub const IGNORING_SIGPIPE: [&str; 3] = ["/bin/sh", "-c", "trap '' PIPE; exec \"
 /// Threads that may be blocked by readers that do not read: more would only take memory.
 const BLOCKED: usize = 8;
 
-/// What fits into any pipe before somebody reads it: one page (pipe(7)).
+/// What fits into any pipe before it is read: one page (pipe(7)).
 const FITS_A_PIPE: u64 = 4096;
 
 /// Starts commands, and ends them.
@@ -91,9 +91,9 @@ impl Launcher {
         &self.shared.slots
     }
 
-    /// Returns when every event so far was told to the user.
+    /// Returns when every event so far was reported to the user.
     pub fn flush(&self) {
-        // An error says that it was told.
+        // An error means that it was reported.
         let _ = self.shared.events.send_and_wait(Event::Flush).blocking_recv();
     }
 
@@ -121,7 +121,7 @@ impl Launcher {
         let slot = self.shared.slots.take(job.seq);
         // Built on this thread, so that all of its memory comes from one allocator arena.
         let command = refused.map_or_else(|| Ok(self.command(options.template.fill(&job.units))), Err);
-        // The command has copies. The first may stand in a tag, or be the name of the command.
+        // The command has copies. The first may be in a tag, or be the name of the command.
         job.forget_units(options.tag || options.template.name().is_none());
         let (input, job) = (job.input.take(), Arc::new(job));
         self.shared.events.send(Event::Started { job: Arc::clone(&job), at: Instant::now() });
@@ -246,7 +246,7 @@ fn is_stopped_for_the_terminal(pid: Pid) -> bool {
 pub struct Launching<R> {
     batches: Batches<R>,
     launcher: Launcher,
-    /// The job that was last told to be the next.
+    /// The job that was last reported as the next.
     told: u64,
 }
 

@@ -51,7 +51,7 @@ pub enum Event {
     CannotHold(String),
     /// So much output waits for its turn that launching waits. Sent once.
     HeldUp,
-    /// Nothing happened: the sender wants to know that all earlier events were told.
+    /// Nothing happened: the sender wants to know that all earlier events were reported.
     Flush,
 }
 
@@ -61,10 +61,10 @@ impl Event {
     }
 }
 
-/// To be dropped once the event was told to the user: the sender waits for that.
+/// Dropped once the event was reported to the user: the sender waits for that.
 pub type Told = oneshot::Sender<()>;
 
-/// An event, and who waits until it was told.
+/// An event, and what is dropped once it was reported.
 pub type Sent = (Event, Option<Told>);
 
 /// A queue of events. Its clones are the same queue.
@@ -82,7 +82,7 @@ impl Events {
         self.push(event, None);
     }
 
-    /// Sends `event`; the result is ready once it was told.
+    /// Sends `event`; the result is ready once it was reported.
     pub(super) fn send_and_wait(&self, event: Event) -> oneshot::Receiver<()> {
         let (told, waits) = oneshot::channel();
         self.push(event, Some(told));
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sender_that_waits_goes_on_when_its_event_was_told() {
+    fn a_sender_that_waits_goes_on_when_its_event_was_reported() {
         let events = Events::default();
         let mut waits = events.send_and_wait(Event::Flush);
         let batch = events.receive();

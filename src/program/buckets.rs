@@ -163,12 +163,12 @@ pub(super) fn set(Set { bucket, policy, fresh, anew }: &Set) -> Result<()> {
     Ok(done?)
 }
 
-/// Empties the line of the bucket.
+/// Empties the queue of the bucket.
 pub(super) fn clear(bucket: &Bucket) -> Result<()> {
     Ok(open(bucket, None, None)?.clear(None)?)
 }
 
-/// Lets nobody take from the bucket for `time` from now on.
+/// Grants nothing from the bucket for `time` from now on.
 pub(super) fn pause(bucket: &Bucket, time: Duration) -> Result<()> {
     let opened = open(bucket, None, None)?;
     let time = Nanos::try_from(time.as_nanos()).unwrap_or(Nanos::MAX);
@@ -233,7 +233,7 @@ fn name(bucket: &Bucket) -> String {
     }
 }
 
-/// Where it is, as seen from anywhere, and whether that is a path or a URL.
+/// Whether it is at a path or a URL, and which; not relative to this folder.
 fn whereabouts(bucket: &Bucket) -> (&'static str, String) {
     match &bucket.kind {
         Kind::File(Place { path, .. }) => {

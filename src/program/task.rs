@@ -1,5 +1,5 @@
 //! What is to be done, from the command line and the environment. Every mistake in them is found here: nothing is opened
-//! and nobody is asked.
+//! and no server is contacted.
 
 mod bucket;
 mod limits;
@@ -7,7 +7,7 @@ mod stream;
 
 pub(crate) use bucket::{Bucket, Environment, Kind};
 pub(crate) use limits::{Limits, Named};
-pub(crate) use stream::{Commands, DryRun, JOBS, Launch, Pipe, Reporting, Units};
+pub(crate) use stream::{Commands, DryRun, JOBS, Launch, Pipe, Reporting, Units, Work};
 
 use super::args::{Args, Format};
 use std::ffi::OsString;
@@ -24,9 +24,9 @@ pub(crate) enum Task {
     Once(Once),
     Set(Set),
     Show(Show),
-    /// Empty the line of a bucket.
+    /// Empty the queue of a bucket.
     Clear(Bucket),
-    /// Let nobody take from a bucket for so long.
+    /// Grant nothing from a bucket for so long.
     Pause(Bucket, Duration),
 }
 
@@ -76,7 +76,7 @@ impl Task {
                 Show::new(bucket("--show shows a bucket")?, *format, &args).map(Task::Show)
             }
             Args { clear: true, .. } => {
-                alone("--clear", bucket("--clear empties the line of a bucket")?, &args).map(Task::Clear)
+                alone("--clear", bucket("--clear empties the queue of a bucket")?, &args).map(Task::Clear)
             }
             Args { pause: Some(time), .. } => {
                 alone("--pause", bucket("--pause pauses a bucket")?, &args).map(|bucket| Task::Pause(bucket, *time))
@@ -84,8 +84,8 @@ impl Task {
             _ => {
                 let limits = Limits::of_stream(&args, environment)?;
                 match &args {
-                    Args { shell: None, command, .. } if command.is_empty() => Pipe::new(args, limits).map(Task::Pipe),
                     Args { dry_run: true, .. } => DryRun::new(args, limits).map(Task::DryRun),
+                    Args { shell: None, command, .. } if command.is_empty() => Pipe::new(args, limits).map(Task::Pipe),
                     _ => Launch::new(args, limits).map(Task::Launch),
                 }
             }

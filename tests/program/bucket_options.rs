@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 const SOON: Duration = Duration::from_secs(20);
 
 /// Each mistake that the words on the command line tell by themselves, and a piece of what is said about it.
-const MISTAKES: [(&[&str], &str); 61] = [
+const MISTAKES: [(&[&str], &str); 62] = [
     (&["--no-such-option"], "--no-such-option"),
     (&["-r"], "-r takes a limit"),
     (&["-r", "10M"], "lines or bytes?"),
@@ -43,7 +43,8 @@ const MISTAKES: [(&[&str], &str); 61] = [
     (&["--repeat", "5"], "--repeat needs a command"),
     (&["--timeout", "5s"], "--timeout needs a command"),
     (&["--timeout", "soon", "true"], "--timeout"),
-    (&["--dry-run"], "--dry-run needs a command"),
+    (&["--dry-run", "-k"], "--keep-order needs a command"),
+    (&["-I", "%", "true"], "-I '%': the command has no '%' for the unit"),
     (&["-k", "-u", "true"], "cannot be used with"),
     (&["-k", "--line-buffer", "true"], "cannot be used with"),
     (&["-u", "--line-buffer", "true"], "cannot be used with"),
@@ -161,7 +162,7 @@ fn a_mistake_on_the_command_line_is_found_before_anything_is_opened() {
             let named = ends(nowhere.command(&[&["--bucket", &bucket], args].concat()));
             assert!(named.0 == Some(code) && named.1.contains(words), "{bucket} {args:?}: {named:?}");
             let mut default = nowhere.command(args);
-            // Where a stream names its limits, it is no mistake that makes no sense with a bucket.
+            // If a stream names its limits, options that make no sense with a bucket are no mistake.
             let is_private = args == ["-r", "unlimited"];
             default.env("THROTTLE_BUCKET", &bucket);
             if !is_private {
@@ -174,7 +175,7 @@ fn a_mistake_on_the_command_line_is_found_before_anything_is_opened() {
 }
 
 #[test]
-fn an_option_about_streams_beside_one_about_a_bucket_is_refused() {
+fn an_option_about_streams_with_one_about_a_bucket_is_refused() {
     let nowhere = Nowhere::new();
     let bucket = &nowhere.buckets()[1];
     for (verb, code) in [("--once", 125), ("--set", 2), ("--show", 2)] {
@@ -286,9 +287,9 @@ mod the_variable {
         assert!(text(&with_default(&bucket, &["--show"], b"").stdout).contains("9/h,window,slack=250ms: 5 left"));
     }
 
-    /// Whoever did not name the bucket must not be told to change its limits for everyone.
+    /// If the user did not name the bucket, no message may suggest to change its limits for everyone.
     #[test]
-    fn messages_name_it_where_it_decided_and_never_advise_to_set() {
+    fn messages_name_the_variable_if_it_named_the_bucket_and_never_advise_set() {
         let nowhere = Nowhere::new();
         let (missing, kept, damaged) = (nowhere.path("missing"), nowhere.path("kept"), nowhere.path("damaged"));
         succeeds(&with_default(&kept, &["--set", "-r", "5MB/s"], b""), "");
@@ -316,14 +317,14 @@ mod the_variable {
         assert!(said.lines().count() == 2 && said.lines().all(|line| line.contains("THROTTLE_BUCKET: ")), "{said}");
         let wrong = with_default("a b", &["--once"], b"");
         assert!(text(&wrong.stderr).contains("THROTTLE_BUCKET 'a b': a name is of"), "{}", text(&wrong.stderr));
-        // Who names it is told both.
+        // If the bucket is named, both are suggested.
         let named = feed(throttle(&["--bucket", &kept, "-r", "7/s"]), b"");
         assert_fails(&named, 1, &["7/s was asked for", "leave -r out, or change it for everyone with --set"]);
     }
 
     /// It is set, and would not be used.
     #[test]
-    fn on_store_error_beside_a_private_limit_says_why_it_means_nothing() {
+    fn on_store_error_with_a_private_limit_says_why_it_has_no_effect() {
         let output = with_default("redis://127.0.0.1:1/x", &["-r", "5/s", "--on-store-error", "fail"], b"");
         let said = text(&output.stderr);
         assert!(output.status.code() == Some(2) && said.contains("with -r, THROTTLE_BUCKET is not used"), "{said}");

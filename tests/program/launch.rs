@@ -109,6 +109,7 @@ fn what_would_surprise_is_refused() {
         (&["--stdin", "echo", "{}"], "{} beside --stdin"),
         (&["-n", "0", "echo", "{}"], "{} beside -n 0"),
         (&["-I", "", "echo"], "-I {}"),
+        (&["-I", "%", "echo", "{}"], "write '%' where the unit goes, or -n 0 for no unit"),
         (&["--stdin"], "--stdin needs a command"),
         (&["--bytes", "echo"], "a command is a unit, not bytes"),
         (&["echo", ":::", "a"], "printf '%s\\n' A B"),
@@ -283,7 +284,7 @@ fn if_the_system_has_no_room_the_next_command_waits() {
     }
 }
 
-/// tokio panics where it cannot open what it needs; whatever the number, it is said what helps.
+/// tokio panics if it cannot open the files it needs. With any number of files, the message says what helps.
 #[test]
 fn too_few_files_at_the_start_are_reported() {
     for files in 6..16 {
@@ -414,6 +415,26 @@ fn a_dry_run_shows_each_unit_as_it_is_read_and_runs_nothing() {
     drop(stdin);
     assert_eq!(Started::new(child).end().code(), Some(0));
     assert_eq!(fs::read_dir(&folder).unwrap().count(), 0);
+}
+
+#[test]
+fn a_dry_run_of_a_pipe_shows_when_each_unit_would_leave() {
+    let long = "x".repeat(300_000);
+    let ended = run(["--dry-run", "-r", "2/s", "-b", "2"], format!("a b\n\n{long}\n\x1b[1m\nlast"));
+    let lines = [
+        "a b  # 0 s",
+        "  # 0 s",
+        &format!("{}…  # 500 ms", "x".repeat(60)),
+        "\\u{1b}[1m  # 1 s",
+        "last  # 1.5 s",
+        "# 5 lines in 1.5 s",
+        "# 2/s,burst=2: at most 3 in any second",
+    ];
+    assert_eq!((ended.text().lines().collect::<Vec<_>>(), ended.code()), (lines.to_vec(), Some(0)));
+    let records = run(["--dry-run", "-r", "3/h", "-0"], "a\nb\0\0");
+    assert_eq!(records.text(), "a\\nb  # 0 s\n  # 20m\n# 2 records in 20m\n# 3/h,burst=1: at most 3 in any hour\n");
+    let bytes = run(["--dry-run", "-r", "10B/s", "-b", "10"], "x".repeat(30));
+    assert_eq!(bytes.text(), "# 30 bytes in 2 s\n# 10B/s,burst=10: at most 19 in any second\n");
 }
 
 #[test]

@@ -147,7 +147,7 @@ fn a_mistake_in_our_options_is_not_blamed_on_the_commands_options() {
 #[test]
 fn a_limit_in_the_place_of_the_command_is_answered_with_the_command_line_that_was_meant() {
     for (args, words) in [
-        (&["5/s"][..], "--rate: a limit stands behind its option; write -r 5/s"),
+        (&["5/s"][..], "--rate: a limit follows its option; write -r 5/s"),
         (&["5/s", "curl", "-sS"], "write -r 5/s"),
         (&["-r", "5", "/s"], "-r 5/s"),
         (&["-r", "5/s", "100/min"], "-r 5/s -r 100/min"),
@@ -182,7 +182,7 @@ fn a_long_option_with_one_dash_is_answered_with_two() {
 }
 
 #[test]
-fn a_script_beside_once_is_answered_with_the_shell_that_runs_it() {
+fn a_script_with_once_is_answered_with_the_shell_that_runs_it() {
     let output = feed(throttle(&["--bucket", "./b", "--once", "-c", "echo hi"]), b"");
     let said = text(&output.stderr);
     assert_eq!(
@@ -282,7 +282,7 @@ fn the_habits_of_other_tools_are_answered_with_our_spelling() {
         (&["-r"], "-r takes a limit, like -r 5/s (xargs' -r, --no-run-if-empty, is not needed"),
         (&["-r", "-0"], "-r takes a limit, like -r 5/s"),
         (&["-0", "-r"], "-r takes a limit, like -r 5/s"),
-        (&["-r", "5/s", "-l"], "-l is not an option here: lines are what is counted"),
+        (&["-r", "5/s", "-l"], "-l is not an option here: lines are counted unless you say otherwise"),
         (
             &["-r", "5/s", "-p"],
             "-p is not an option here: to see what would run write --dry-run, for progress --progress=always",

@@ -1,8 +1,8 @@
 //! The definition of the command line. Each option is defined once, here; parsing, help, man page, completions and the
 //! README's list of options come from it.
 //!
-//! The headings have a meaning: an option under "Launch" needs a command, and options under "Input" and "Launch" cannot
-//! stand beside an option that is about a bucket by itself.
+//! The headings have a meaning: an option under "Launch" needs a command (but --dry-run does not), and options under "Input"
+//! and "Launch" cannot be used with an option that is about a bucket by itself.
 
 use super::text;
 use super::values::{self, Format, OnStoreError, ProgressWhen, Repeat, Summary};
@@ -46,11 +46,11 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FMT", num_args = 0..=1, default_missing_value = "text", value_parser = values::format, long_help = text::SHOW, help_heading = "Shared")]
     pub(crate) show: Option<Format>,
 
-    /// Empty the line of those who wait
+    /// Empty the bucket's queue
     #[arg(hide_short_help = true, long, long_help = text::CLEAR, help_heading = "Shared")]
     pub(crate) clear: bool,
 
-    /// Let nobody take from the bucket for TIME
+    /// Grant nothing from the bucket for TIME
     #[arg(hide_short_help = true, long, value_name = "TIME", allow_negative_numbers = true, value_parser = values::duration, long_help = text::PAUSE, help_heading = "Shared")]
     pub(crate) pause: Option<Duration>,
 
@@ -122,7 +122,7 @@ pub(crate) struct Args {
     #[arg(hide_short_help = true, short, long, long_help = text::TRACE, help_heading = "Launch")]
     pub(crate) trace: bool,
 
-    /// Show what would run and when; run nothing
+    /// Show what would run or leave, and when; do neither
     #[arg(long, long_help = text::DRY_RUN, help_heading = "Launch")]
     pub(crate) dry_run: bool,
 
@@ -150,7 +150,7 @@ pub(crate) struct Args {
 /// Options about a bucket by itself.
 const VERBS: [&str; 5] = ["once", "set", "show", "clear", "pause"];
 
-/// They go together: the bucket starts anew.
+/// These two go together: the bucket starts anew.
 const ANEW: [&str; 2] = ["set", "clear"];
 
 /// The definition of the whole command line.
@@ -171,8 +171,10 @@ pub(crate) fn command() -> Command {
 
 /// The first option given that means nothing without a command.
 pub(super) fn launch_option(command: &Command, matches: &ArgMatches) -> Option<String> {
-    let needs_command =
-        |arg: &&Arg| arg.get_id() == "repeat" || arg.get_help_heading() == Some("Launch") && arg.get_id() != "shell";
+    let needs_command = |arg: &&Arg| {
+        let is_of_launch = arg.get_help_heading() == Some("Launch");
+        arg.get_id() == "repeat" || is_of_launch && !["shell", "dry_run"].contains(&arg.get_id().as_str())
+    };
     let is_given = |arg: &&Arg| matches.value_source(arg.get_id().as_str()) == Some(ValueSource::CommandLine);
     let given = command.get_arguments().filter(needs_command).find(is_given);
     given.and_then(Arg::get_long).map(|name| format!("--{name}"))

@@ -67,7 +67,7 @@ impl Bucket {
         Ok(Some(Bucket { kind, is_default: flag != "--bucket", is_waited_for }))
     }
 
-    /// Whether it can keep these limits. Opens nothing and asks nobody.
+    /// Whether it can keep these limits. Opens nothing and contacts no server.
     ///
     /// # Errors
     /// Why it cannot.

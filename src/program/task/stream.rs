@@ -36,12 +36,20 @@ pub(crate) struct Launch {
     pub(crate) reporting: Reporting,
 }
 
-/// Show what would run.
+/// Show what would run or leave.
 #[derive(Clone, Debug)]
 pub(crate) struct DryRun {
     pub(crate) limits: Limits,
-    pub(crate) commands: Commands,
+    pub(crate) work: Work,
     pub(crate) quiet: bool,
+}
+
+/// What a dry run shows.
+#[derive(Clone, Debug)]
+pub(crate) enum Work {
+    Commands(Commands),
+    /// Units that are passed on: their file, see [`Pipe`], and what ends them.
+    Units(Option<PathBuf>, Delimiter),
 }
 
 /// Commands, and the units that they are for.
@@ -74,7 +82,7 @@ pub(crate) enum Delimiter {
     Nothing,
 }
 
-/// What is reported about a stream.
+/// How a stream is reported on.
 #[derive(Clone, Debug)]
 pub(crate) struct Reporting {
     pub(crate) progress: ProgressWhen,
@@ -118,7 +126,14 @@ impl Launch {
 
 impl DryRun {
     pub(super) fn new(args: Args, limits: Limits) -> Result<Self, String> {
-        Ok(DryRun { quiet: args.quiet, commands: Commands::new(args, &limits)?, limits })
+        let quiet = args.quiet;
+        let work = if args.shell.is_none() && args.command.is_empty() {
+            let Pipe { file, delimiter, .. } = Pipe::new(args, limits.clone())?;
+            Work::Units(file, delimiter)
+        } else {
+            Work::Commands(Commands::new(args, &limits)?)
+        };
+        Ok(DryRun { limits, work, quiet })
     }
 }
 
