@@ -307,8 +307,8 @@ impl Redis {
 }
 
 /// The arguments of the script for a lease.
-fn lease_terms(ask: &Ask) -> [i64; 2] {
-    [ask.waiting, ask.span / MICROSECOND].map(whole)
+fn lease_terms(ask: &Ask) -> [i64; 3] {
+    [ask.waiting, ask.span / MICROSECOND, ask.from / MICROSECOND].map(whole)
 }
 
 /// Adds what has arrived to `lease`.

@@ -89,7 +89,8 @@ is announced after a second. If a process that waits is interrupted or killed, t
 
 Each user has their own buckets in files, on one machine; under sudo they are root's. A network file system is refused. To \
 start anew: --remove. A bucket on a server uses the server's clock, in whole microseconds. The server keeps it under \
-the key throttle:NAME for 30 days after the last take. rediss: is encrypted, in builds with TLS.";
+the key throttle:NAME for 30 days after the last take. If the server loses its data, one burst and what comes due within \
+5 s may go twice. rediss: is encrypted, in builds with TLS.";
 
 pub(super) const ONCE: &str = "\
 Take one from the bucket, wait for its time, then become COMMAND, with the same standard input and process id. The exit \
