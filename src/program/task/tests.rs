@@ -86,7 +86,7 @@ fn mistakes_name_the_flag_and_show_a_right_spelling() {
         (&["-P", "4", "--burst", "2", "-r", "-n", "1", "grep"], "-r takes a limit, like -r 5/s"),
         (&["-r", "5/s", "-p"], "-p is not an option here: to see what would run write --dry-run"),
         (&["-r", "5/s", "--raet", "5/s"], "there is no option '--raet'; did you mean --rate?"),
-        (&["-r", "5/s", "--attempts", "3"], "there is no option '--attempts'; throttle --help lists them all"),
+        (&["-r", "5/s", "--tries", "3"], "there is no option '--tries'; throttle --help lists them all"),
         (&["-r", "5/s", "--max-wait", "3s"], "--max-wait belongs to --once; write for example --once --max-wait 10s"),
         (&["-r", "5/s", "-j", "-1"], "--jobs '-1': write a number of commands, like -j 8, or -j 0 for no cap"),
         (&["-r", "5/s", "-n", "x"], "--max-args 'x': write a number of units, like -n 10"),
