@@ -171,7 +171,6 @@ fn faults(files: &Files) -> Faults {
 /// What is known to be wrong. These lists may only become shorter.
 fn known() -> Faults {
     let parents = [
-        ("clock", 3),
         ("limiter", 5),
         ("limiter/queue", 3),
         ("limits", 5),
