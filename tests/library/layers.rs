@@ -174,7 +174,6 @@ fn known() -> Faults {
         ("limiter", 5),
         ("limiter/queue", 3),
         ("limits", 5),
-        ("limits/policy", 1),
         ("rate", 3),
         ("store", 4),
         ("store/file", 1),
