@@ -4,6 +4,7 @@ complete -c throttle -l bucket -d 'Limits shared with all that name it: file or 
 complete -c throttle -l max-wait -d 'Exit 75 instead of waiting longer' -r
 complete -c throttle -l show -d 'Show the bucket: text or json' -r
 complete -c throttle -l pause -d 'Grant nothing from the bucket for TIME' -r
+complete -c throttle -l list -d 'Name the buckets there are: text or json' -r
 complete -c throttle -l on-store-error -d 'While the bucket\'s server is away: wait, fail [default: wait]' -r -f -a "wait\t'Go on trying'
 fail\t'End'"
 complete -c throttle -s d -l delimiter -d 'Units end with the byte C' -r
@@ -21,6 +22,7 @@ complete -c throttle -l summary -d 'Say at the end what happened: text or json' 
 complete -c throttle -l once -d 'Take one, then become COMMAND'
 complete -c throttle -l set -d 'Make the bucket, or change its limits for everyone'
 complete -c throttle -l clear -d 'Empty the bucket\'s queue'
+complete -c throttle -l remove -d 'Remove the bucket'
 complete -c throttle -s 0 -l null -d 'Units end with NUL instead of a newline'
 complete -c throttle -l bytes -d 'Every byte is a unit (implied by a rate in bytes)'
 complete -c throttle -l stdin -d 'The unit goes to the command\'s standard input'

@@ -28,6 +28,9 @@ pub(crate) enum Task {
     Clear(Bucket),
     /// Grant nothing from a bucket for so long.
     Pause(Bucket, Duration),
+    /// Name the buckets beside this one.
+    List(Show),
+    Remove(Remove),
 }
 
 /// Take one from a bucket, then become a command.
@@ -52,11 +55,18 @@ pub(crate) struct Set {
     pub(crate) anew: bool,
 }
 
-/// Show a bucket.
+/// Show a bucket, or name those beside it.
 #[derive(Clone, Debug)]
 pub(crate) struct Show {
     pub(crate) bucket: Bucket,
     pub(crate) format: Format,
+}
+
+/// Remove a bucket.
+#[derive(Clone, Debug)]
+pub(crate) struct Remove {
+    pub(crate) bucket: Bucket,
+    pub(crate) quiet: bool,
 }
 
 impl Task {
@@ -73,7 +83,11 @@ impl Task {
             Args { once: true, .. } => Once::new(bucket("--once takes one from a bucket")?, args).map(Task::Once),
             Args { set: true, .. } => Set::new(bucket("--set sets the limits of a bucket")?, &args).map(Task::Set),
             Args { show: Some(format), .. } => {
-                Show::new(bucket("--show shows a bucket")?, *format, &args).map(Task::Show)
+                Show::new("--show", bucket("--show shows a bucket")?, *format, &args).map(Task::Show)
+            }
+            Args { list: Some(format), .. } => {
+                let among = Bucket::among(args.bucket.as_deref(), args.on_store_error, environment)?;
+                Show::new("--list", among, *format, &args).map(Task::List)
             }
             Args { clear: true, .. } => {
                 alone("--clear", bucket("--clear empties the queue of a bucket")?, &args).map(Task::Clear)
@@ -81,6 +95,8 @@ impl Task {
             Args { pause: Some(time), .. } => {
                 alone("--pause", bucket("--pause pauses a bucket")?, &args).map(|bucket| Task::Pause(bucket, *time))
             }
+            Args { remove: true, quiet, .. } => alone("--remove", bucket("--remove removes a bucket")?, &args)
+                .map(|bucket| Task::Remove(Remove { bucket, quiet: *quiet })),
             _ => {
                 let limits = Limits::of_stream(&args, environment)?;
                 match &args {
@@ -100,6 +116,8 @@ impl Task {
             Task::Once(Once { bucket, .. })
             | Task::Set(Set { bucket, .. })
             | Task::Show(Show { bucket, .. })
+            | Task::List(Show { bucket, .. })
+            | Task::Remove(Remove { bucket, .. })
             | Task::Clear(bucket)
             | Task::Pause(bucket, _) => Some(bucket),
         }
@@ -140,8 +158,8 @@ impl Set {
 }
 
 impl Show {
-    fn new(bucket: Bucket, format: Format, args: &Args) -> Result<Self, String> {
-        alone("--show", bucket, args).map(|bucket| Show { bucket, format })
+    fn new(verb: &str, bucket: Bucket, format: Format, args: &Args) -> Result<Self, String> {
+        alone(verb, bucket, args).map(|bucket| Show { bucket, format })
     }
 }
 

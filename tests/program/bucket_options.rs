@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 const SOON: Duration = Duration::from_secs(20);
 
 /// Each mistake that the words on the command line tell by themselves, and a piece of what is said about it.
-const MISTAKES: [(&[&str], &str); 62] = [
+const MISTAKES: [(&[&str], &str); 76] = [
     (&["--no-such-option"], "--no-such-option"),
     (&["-r"], "-r takes a limit"),
     (&["-r", "10M"], "lines or bytes?"),
@@ -71,6 +71,20 @@ const MISTAKES: [(&[&str], &str); 62] = [
     (&["--show", "-r", "5/s"], "--show sets no limits"),
     (&["--show", "json", "true"], "--show runs nothing"),
     (&["--show", "--dry-run"], "cannot be used with"),
+    (&["--show", "github"], "--show 'github': the format is text or json"),
+    (&["--list", "-r", "5/s"], "--list sets no limits"),
+    (&["--list", "-b", "5"], "--burst belongs to a rate"),
+    (&["--list", "json", "true"], "--list runs nothing"),
+    (&["--list", "/tmp/"], "a bucket is named with --bucket"),
+    (&["--list", "--show"], "cannot be used with"),
+    (&["--list", "--list"], "--list is given twice"),
+    (&["--list", "--max-wait", "5s"], "cannot be used with"),
+    (&["--show", "--max-wait", "5s"], "cannot be used with"),
+    (&["--pause", "5s", "--max-wait", "5s"], "cannot be used with"),
+    (&["--remove", "-r", "5/s"], "--remove sets no limits"),
+    (&["--remove", "true"], "--remove runs nothing"),
+    (&["--remove", "--list"], "cannot be used with"),
+    (&["--remove", "--clear"], "cannot be used with"),
     (&["--once", "-j", "5"], "cannot be used with"),
     (&["--once", "-r", "5MB/s"], "--once: the limit counts bytes"),
     (&["--once", "--max-wait", "soon"], "--max-wait"),
@@ -178,7 +192,7 @@ fn a_mistake_on_the_command_line_is_found_before_anything_is_opened() {
 fn an_option_about_streams_with_one_about_a_bucket_is_refused() {
     let nowhere = Nowhere::new();
     let bucket = &nowhere.buckets()[1];
-    for (verb, code) in [("--once", 125), ("--set", 2), ("--show", 2)] {
+    for (verb, code) in [("--once", 125), ("--set", 2), ("--show", 2), ("--list", 2), ("--remove", 2)] {
         for option in OF_STREAMS {
             let rate: &[&str] = if verb == "--set" { &["-r", "5/s"] } else { &[] };
             let ended = ends(nowhere.command(&[&["--bucket", bucket, verb], rate, option].concat()));
@@ -186,6 +200,20 @@ fn an_option_about_streams_with_one_about_a_bucket_is_refused() {
         }
     }
     nowhere.is_untouched();
+}
+
+/// It is a server, not one of its buckets.
+#[test]
+fn an_address_without_a_name_is_only_for_the_list() {
+    let nowhere = Nowhere::new();
+    let port = nowhere.listener.local_addr().unwrap().port();
+    for address in [format!("redis://127.0.0.1:{port}"), format!("redis://127.0.0.1:{port}/2/")] {
+        for args in [&["--show"][..], &["--remove"], &["--clear"], &["--set", "-r", "5/s"], &["-r", "5/s"]] {
+            let (code, said) = ends(nowhere.command(&[&["--bucket", &address], args].concat()));
+            assert!(code == Some(2) && said.contains("the bucket's name is missing; write"), "{args:?}: {said}");
+        }
+        nowhere.is_untouched();
+    }
 }
 
 /// A bucket on a server keeps less than a file.
@@ -357,6 +385,7 @@ mod what_is_said {
                 &["--bucket", address],
                 &["--bucket", address, "--once"],
                 &["--bucket", address, "--show"],
+                &["--bucket", address, "--list"],
                 &["--bucket", address, "--set", "-r", "5/s"],
                 &[&attached[0], "-r", "5/s"],
                 &["-r", address],

@@ -162,7 +162,7 @@ fn a_limit_in_the_place_of_the_command_is_answered_with_the_command_line_that_wa
 #[test]
 fn an_option_is_suggested_only_for_a_slip_of_the_finger() {
     assert!(refused(&["-r", "5/s", "--jbos", "4"]).contains("did you mean --jobs?"));
-    assert!(!refused(&["--list"]).contains("--limit"), "that is another tool's");
+    assert!(!refused(&["--lmit"]).contains("--limit"), "that is another tool's");
     for (args, wrong) in [(["--attempts", "3"], "--rate"), (["--bar", "x"], "as a value"), (["-j", "-1"], "unexpected")]
     {
         let said = refused(&args);

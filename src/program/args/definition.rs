@@ -54,6 +54,14 @@ pub(crate) struct Args {
     #[arg(hide_short_help = true, long, value_name = "TIME", allow_negative_numbers = true, value_parser = values::duration, long_help = text::PAUSE, help_heading = "Shared")]
     pub(crate) pause: Option<Duration>,
 
+    /// Name the buckets there are: text or json
+    #[arg(hide_short_help = true, long, value_name = "FMT", num_args = 0..=1, default_missing_value = "text", value_parser = values::format, long_help = text::LIST, help_heading = "Shared")]
+    pub(crate) list: Option<Format>,
+
+    /// Remove the bucket
+    #[arg(hide_short_help = true, long, long_help = text::REMOVE, help_heading = "Shared")]
+    pub(crate) remove: bool,
+
     /// While the bucket's server is away: wait, fail [default: wait]
     #[arg(hide_short_help = true, long, value_name = "WHAT", hide_possible_values = true, long_help = text::ON_STORE_ERROR, help_heading = "Shared")]
     pub(crate) on_store_error: Option<OnStoreError>,
@@ -148,22 +156,25 @@ pub(crate) struct Args {
 }
 
 /// Options about a bucket by itself.
-const VERBS: [&str; 5] = ["once", "set", "show", "clear", "pause"];
+const VERBS: [&str; 7] = ["once", "set", "show", "clear", "pause", "list", "remove"];
 
-/// These two go together: the bucket starts anew.
-const ANEW: [&str; 2] = ["set", "clear"];
+/// Only these go together: the first two start the bucket anew, and of the verbs only --once waits for a turn.
+const TOGETHER: [[&str; 2]; 2] = [["set", "clear"], ["once", "max_wait"]];
 
 /// The definition of the whole command line.
 pub(crate) fn command() -> Command {
     let command = Args::command().max_term_width(100);
-    let is_of_streams =
-        |arg: &Arg| matches!(arg.get_help_heading(), Some("Input" | "Launch")) || arg.get_id() == "summary";
+    let is_of_others = |arg: &Arg| {
+        let is_of_streams = matches!(arg.get_help_heading(), Some("Input" | "Launch"));
+        is_of_streams || arg.get_id() == "summary" || arg.get_id() == "max_wait"
+    };
     let is_verb = |id: &Id| VERBS.contains(&id.as_str());
-    let excluded = command.get_arguments().filter(|arg| is_of_streams(arg) || is_verb(arg.get_id()));
+    let excluded = command.get_arguments().filter(|arg| is_of_others(arg) || is_verb(arg.get_id()));
     let excluded: Vec<Id> = excluded.map(|arg| arg.get_id().clone()).collect();
     command.mut_args(|arg| {
         let own = arg.get_id();
-        let goes_with = |id: &Id| [id, own].iter().all(|id| ANEW.contains(&id.as_str()));
+        let goes_with =
+            |id: &Id| TOGETHER.iter().any(|pair| pair.contains(&id.as_str()) && pair.contains(&own.as_str()));
         let others: Vec<&Id> = excluded.iter().filter(|id| is_verb(own) && *id != own && !goes_with(id)).collect();
         arg.conflicts_with_all(others)
     })

@@ -79,17 +79,18 @@ password write / ? # @ and % as %2F %3F %23 %40 and %25. unix:/SOCKET/NAME is on
 unix:/run/redis.sock/llm. ?password-file=PATH after either names a file whose first line is the password; a file that \
 everyone can read is refused.
 
-THROTTLE_BUCKET names the bucket of --once, --show, --set, --clear, --pause and of a stream without -r. A stream with -r \
-and without --bucket shares its limits with nobody. Keep a password in a file or in THROTTLE_BUCKET rather than on the \
-command line, which everyone can see.
+THROTTLE_BUCKET names the bucket of --once, --show, --set, --clear, --pause, --remove, --list and of a stream without -r. A \
+stream with -r and without --bucket shares its limits with nobody. Keep a password in a file or in THROTTLE_BUCKET rather than \
+on the command line, which everyone can see.
 
 If there is no such bucket yet, it is made with the limits of -r. After that the bucket knows its limits and -r is not \
 needed; if -r is given, it must agree with them. A bucket outlives processes and restarts. On a terminal, a long wait \
 is announced after a second. If a process that waits is interrupted or killed, those behind it move up; they look every 5 s.
 
 Each user has their own buckets in files, on one machine; under sudo they are root's. A network file system is refused. To \
-start anew, remove the file. A bucket on a server uses the server's clock, in whole microseconds. The server keeps it under \
-the key throttle:NAME for 30 days after the last take. rediss: is encrypted, in builds with TLS.";
+start anew: --remove. A bucket on a server uses the server's clock, in whole microseconds. The server keeps it under \
+the key throttle:NAME for 30 days after the last take. If the server loses its data, one burst and what comes due within \
+5 s may go twice. rediss: is encrypted, in builds with TLS.";
 
 pub(super) const ONCE: &str = "\
 Take one from the bucket, wait for its time, then become COMMAND, with the same standard input and process id. The exit \
@@ -124,6 +125,17 @@ that wait already keep their times. A second --pause never shortens the first.";
 pub(super) const SHOW: &str = "\
 Write the limits of the bucket, what is left of each, how many wait, how long the next unit would wait, and where the bucket \
 is. FMT is text or json.";
+
+pub(super) const LIST: &str = "\
+Name the buckets there are, a line each with the limits and how many wait, and exit: those of this user, or with --bucket or \
+THROTTLE_BUCKET those beside the bucket that it names, in its folder or on its server. /tmp/ names a folder, \
+redis://HOST[:PORT]/[DB/] a server (of a cluster, one node). What is no bucket is left out, and of a damaged one it is said \
+what is wrong. FMT is text or json: an object for each, as --show json writes it. Nothing is made or changed.";
+
+pub(super) const REMOVE: &str = "\
+Remove the bucket, also a damaged one, and exit. Nothing else is ever removed. A process that still uses it makes it again \
+with the limits it knows: a stream at its next take; those who wait within 5 s, in order, but perhaps for longer than they \
+were told. If any wait, standard error says how many. --clear --set -r LIMIT keeps the bucket and starts it anew.";
 
 pub(super) const NULL: &str = "Units end with a NUL byte instead of a newline, as find -print0 writes them.";
 
@@ -225,7 +237,8 @@ them, but on a terminal the first 20. Successes are not reported, except for the
 pub(crate) const ENVIRONMENT: [(&str, &str); 5] = [
     (
         "THROTTLE_BUCKET",
-        "The bucket of --once, --show, --set, --clear and --pause without --bucket, and of a stream without -r and --bucket.",
+        "The bucket of --once, --show, --set, --clear, --pause, --remove and --list without --bucket, and of a stream without -r \
+         and --bucket.",
     ),
     ("THROTTLE_SEQ", "Set for each command: its number, from 1."),
     (
