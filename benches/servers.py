@@ -136,9 +136,9 @@ def share(bucket, limit, pipes, loops, seconds):
 def shares():
     print("\n| limit | streams | where | the least and the most, of a fair share | used |\n|---|---|---|---|---|")
     for limit, due, pipes, loops in (
-        ("40/s,window,slack=0", 40, 4, 0), ("100/2s,window,slack=0", 50, 4, 0), ("40/s,window,slack=0", 40, 3, 1), ("20000/s", 20000, 16, 0)
+        ("40/s,window,slack=0", 40, 4, 0), ("100/2s,window,slack=0", 50, 4, 0), ("40/s,window,slack=0", 40, 3, 1), ("40/s", 40, 3, 1), ("20000/s", 20000, 16, 0)
     ):
-        for where, bucket in buckets(f"s{due}-{loops}-{pipes}"):
+        for where, bucket in buckets(f"s{due}-{loops}-{len(limit)}"):
             counts = share(bucket, limit, pipes, loops, 20)
             fair = sum(counts) / len(counts)
             streams = f"{pipes} pipes" + (f", {loops} loop of `--once`" if loops else "")

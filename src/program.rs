@@ -3,14 +3,18 @@
 //! Only this module and those below it know clap, anyhow, the terminal and exit codes.
 
 mod advice;
+mod answer;
+mod append;
 mod args;
 mod before_main;
 mod buckets;
+mod done;
 mod dry_run;
 mod exit;
 mod input;
 mod launch;
 mod launch_run;
+mod log;
 mod long_wait;
 mod lookup;
 mod names;
@@ -29,13 +33,12 @@ mod unit_name;
 #[cfg(test)]
 mod generated;
 
-use anyhow::Context;
+use answer::{expect_standard_output, print};
 use args::Refused;
 use exit::Exit;
 use rustix::io::Errno;
 use say::{NoThread, say};
 use std::ffi::OsString;
-use std::io::{self, Write};
 use task::{Environment, Task};
 
 /// Runs the program and says how it ends.
@@ -70,20 +73,6 @@ fn refuse(message: String, once: bool) -> Exit {
     if once { Exit::OnceError } else { Exit::Usage }
 }
 
-/// Writes an answer such as `--help` to standard output.
-fn print(write: impl FnOnce() -> io::Result<()>) -> anyhow::Result<Exit> {
-    expect_standard_output()?;
-    match write().and_then(|()| io::stdout().flush()) {
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(signals::die_of_broken_pipe()),
-        printed => printed.context("cannot write to standard output").map(|()| Exit::Success),
-    }
-}
-
-fn expect_standard_output() -> anyhow::Result<()> {
-    anyhow::ensure!(!before_main::stdout_is_closed(), "cannot write to standard output: it is closed");
-    Ok(())
-}
-
 /// An error, and what helps against it: against one of a bucket, or a limit of the system, wherever it is felt.
 fn explain(task: &Task, error: &anyhow::Error) -> String {
     if let Some(cause) = error.chain().find_map(|error| error.downcast_ref()) {
@@ -101,7 +90,7 @@ fn explain(task: &Task, error: &anyhow::Error) -> String {
 
 fn run(task: &Task) -> anyhow::Result<Exit> {
     let writes = match task {
-        Task::Set(_) | Task::Clear(_) | Task::Pause(..) => false,
+        Task::Set(_) | Task::Clear(_) | Task::Pause(..) | Task::Remove(_) => false,
         Task::Once(once) => !once.command.is_empty(),
         _ => true,
     };
@@ -114,7 +103,9 @@ fn run(task: &Task) -> anyhow::Result<Exit> {
         Task::DryRun(dry_run) => dry_run::run(dry_run),
         Task::Once(once) => once::run(once, |error| buckets::explain(task, error, error)),
         Task::Set(set) => buckets::set(set).map(|()| Exit::Success),
-        Task::Show(show) => buckets::show(show).map(|()| Exit::Success),
+        Task::Show(show) => buckets::show(show),
+        Task::List(list) => buckets::list(list),
+        Task::Remove(remove) => buckets::remove(remove).map(|()| Exit::Success),
         Task::Clear(bucket) => buckets::clear(bucket).map(|()| Exit::Success),
         Task::Pause(bucket, time) => buckets::pause(bucket, *time).map(|()| Exit::Success),
     }

@@ -166,6 +166,9 @@ pub struct View {
     pub line: Vec<Waiting>,
 }
 
+/// A bucket that was found: where it is, and what it is or why that cannot be told.
+pub type Found<P, E> = (P, Result<View, E>);
+
 impl View {
     fn of(policy: &Policy, line: &Line, now: Nanos) -> Self {
         let limits: &Limits = &line.limits;

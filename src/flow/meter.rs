@@ -29,21 +29,15 @@ pub struct Meter {
 #[derive(Debug)]
 struct Record {
     started: Nanos,
-    units: u64,
-    bytes: u64,
     phase: Phase,
     since: Nanos,
-    source: Nanos,
-    sink: Nanos,
-    limits: Vec<Nanos>,
     lateness: Histogram<u64>,
-    wait: Option<Wait>,
-    units_ahead: u64,
-    bytes_ahead: u64,
+    /// All but its time and lateness.
+    reading: Reading,
 }
 
 /// The numbers of the meter at one moment. Times are in nanoseconds.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reading {
     /// Units released.
     pub units: u64,
@@ -90,20 +84,8 @@ impl Meter {
     #[must_use]
     pub fn new(now: Nanos, limits: usize) -> Self {
         let lateness = Histogram::new_with_bounds(1, LONGEST_LATENESS, 2).expect("constant bounds");
-        let record = Record {
-            started: now,
-            units: 0,
-            bytes: 0,
-            phase: Phase::Working,
-            since: now,
-            source: 0,
-            sink: 0,
-            limits: vec![0; limits],
-            lateness,
-            wait: None,
-            units_ahead: 0,
-            bytes_ahead: 0,
-        };
+        let reading = Reading { limits: vec![0; limits], ..Reading::default() };
+        let record = Record { started: now, phase: Phase::Working, since: now, lateness, reading };
         Meter { record: Mutex::new(record) }
     }
 
@@ -115,26 +97,26 @@ impl Meter {
     /// The current wait for a limit ends at `until`, when `units` leave.
     pub fn waits_until(&self, until: Nanos, units: u64) {
         let mut record = self.lock();
-        record.wait = Some(Wait { since: record.since, until, units });
+        record.reading.wait = Some(Wait { since: record.since, until, units });
     }
 
     /// `units` units with `bytes` bytes in all are read and not yet released.
     pub fn read_ahead(&self, units: u64, bytes: u64) {
-        let mut record = self.lock();
-        (record.units_ahead, record.bytes_ahead) = (units, bytes);
+        let reading = &mut self.lock().reading;
+        (reading.units_ahead, reading.bytes_ahead) = (units, bytes);
     }
 
     /// These units left at `now`.
     pub fn passed(&self, units: u64, bytes: u64, now: Nanos) {
         let mut record = self.lock();
         record.enter(Phase::Working, now);
-        record.units += units;
-        record.bytes += bytes;
+        record.reading.units += units;
+        record.reading.bytes += bytes;
     }
 
     /// Bytes of a unit that is passed in pieces.
     pub fn passed_piece(&self, bytes: u64) {
-        self.lock().bytes += bytes;
+        self.lock().reading.bytes += bytes;
     }
 
     /// `units` that waited for a limit are about to leave, `lateness` nanoseconds after their time.
@@ -150,18 +132,8 @@ impl Meter {
         record.enter(phase, now);
         let late = &record.lateness;
         let lateness = (!late.is_empty()).then(|| (late.value_at_quantile(0.5), late.value_at_quantile(0.99)));
-        Reading {
-            units: record.units,
-            bytes: record.bytes,
-            elapsed: now.saturating_sub(record.started),
-            source: record.source,
-            sink: record.sink,
-            limits: record.limits.clone(),
-            lateness,
-            wait: record.wait,
-            units_ahead: record.units_ahead,
-            bytes_ahead: record.bytes_ahead,
-        }
+        let elapsed = now.saturating_sub(record.started);
+        Reading { elapsed, lateness, ..record.reading.clone() }
     }
 
     /// Counting continues even if another thread panicked.
@@ -172,19 +144,18 @@ impl Meter {
 
 impl Record {
     fn enter(&mut self, phase: Phase, now: Nanos) {
+        let reading = &mut self.reading;
         if phase != self.phase {
-            self.wait = None;
+            reading.wait = None;
         }
-        let spent = now.saturating_sub(self.since);
-        match self.phase {
-            Phase::Working => {}
-            Phase::Source => self.source += spent,
-            Phase::Sink => self.sink += spent,
-            Phase::Limit(place) => {
-                if let Some(limit) = self.limits.get_mut(place) {
-                    *limit += spent;
-                }
-            }
+        let time = match self.phase {
+            Phase::Working => None,
+            Phase::Source => Some(&mut reading.source),
+            Phase::Sink => Some(&mut reading.sink),
+            Phase::Limit(place) => reading.limits.get_mut(place),
+        };
+        if let Some(time) = time {
+            *time += now.saturating_sub(self.since);
         }
         (self.phase, self.since) = (phase, now.max(self.since));
     }

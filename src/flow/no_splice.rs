@@ -1,4 +1,4 @@
-//! Where there is no splice(2) and no tee(2): bytes are copied.
+//! For systems without splice(2) and tee(2): bytes are copied.
 
 use super::contract::{Filled, Flow, FlowError, Passed};
 use super::copy::Descriptor;

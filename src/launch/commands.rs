@@ -4,7 +4,7 @@ use super::again::Again;
 use super::attempt::{Attempt, Ledger, Running};
 use super::child::{self, Shared};
 use super::event::{Event, Events};
-use super::job::{Batches, Job, Outcome, Shape};
+use super::job::{Batches, Job, Known, Outcome, Shape};
 use super::options::{NEVER, Options, Output};
 use super::output::{Printing, Screen};
 use super::printer::Collected;
@@ -38,7 +38,7 @@ pub const IGNORING_SIGPIPE: [&str; 3] = ["/bin/sh", "-c", "trap '' PIPE; exec \"
 /// Threads that may be blocked by readers that do not read: more would only take memory.
 const BLOCKED: usize = 8;
 
-/// What fits into any pipe before somebody reads it: one page (pipe(7)).
+/// What fits into any pipe before it is read: one page (pipe(7)).
 const FITS_A_PIPE: u64 = 4096;
 
 /// Starts commands, and ends them.
@@ -113,9 +113,9 @@ impl Launcher {
         waiting.into_iter().map(|attempt| attempt.job).collect()
     }
 
-    /// Returns when every event so far was told to the user.
+    /// Returns when every event so far was reported to the user.
     pub fn flush(&self) {
-        // An error says that it was told.
+        // An error means that it was reported.
         let _ = self.shared.events.send_and_wait(Event::Flush).blocking_recv();
     }
 
@@ -160,7 +160,7 @@ impl Launcher {
         let mut input = None;
         // Nobody else has a job that is tried only once.
         if let Some(job) = Arc::get_mut(&mut attempt.job).filter(|_| again.is_none()) {
-            // The command has copies. The first may stand in a tag, or be the name of the command.
+            // The command has copies. The first may be in a tag, or be the name of the command.
             job.forget_units(options.tag || options.template.name().is_none());
             input = job.input.take();
         }
@@ -202,6 +202,9 @@ impl Launcher {
         let Shared { slots, again, .. } = &*self.shared;
         let (seq, attempt) = (running.seq(), &running.attempt);
         command.env("THROTTLE_SEQ", seq.to_string()).env("THROTTLE_SLOT", running.slot.to_string());
+        if let Some(identity) = attempt.job.identity() {
+            command.env("THROTTLE_ID", identity.to_string());
+        }
         if again.is_some() {
             command.env("THROTTLE_ATTEMPT", attempt.number.to_string());
         }
@@ -307,7 +310,7 @@ fn is_stopped_for_the_terminal(pid: Pid) -> bool {
 pub struct Launching<R> {
     batches: Batches<R>,
     launcher: Launcher,
-    /// The job that was last told to be the next.
+    /// The job that was last reported as the next.
     told: u64,
 }
 
@@ -319,16 +322,29 @@ impl<R: Source> Launching<R> {
         Launching { batches, launcher, told: 0 }
     }
 
+    /// Leaves out the units that are known; see [`done_before`](Self::done_before).
+    #[must_use]
+    pub fn leaving_out(mut self, known: Option<Known>) -> Self {
+        self.batches.known = known;
+        self
+    }
+
     /// Blank units left out so far.
     pub fn skipped(&self) -> u64 {
         self.batches.skipped()
+    }
+
+    /// Known units left out so far. One that outgrows the buffer never is.
+    pub fn done_before(&self) -> u64 {
+        self.batches.done_before()
     }
 
     fn tell_next(&mut self) {
         let Some(job) = self.batches.peek().filter(|job| job.seq != self.told) else { return };
         let first = job.names.iter().next().map(|(number, name)| (number, name.to_vec()));
         self.told = job.seq;
-        self.launcher.shared.events.send(Event::Next { first, skipped: self.batches.skipped() });
+        let (skipped, done_before) = (self.batches.skipped(), self.batches.done_before());
+        self.launcher.shared.events.send(Event::Next { first, skipped, done_before });
     }
 
     /// Reads what there is. With `wait`, and if there is nothing: waits until there is some, an attempt is due, or one has

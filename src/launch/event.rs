@@ -25,6 +25,8 @@ pub enum Event {
         first: Option<(u64, Vec<u8>)>,
         /// Blank units left out so far.
         skipped: u64,
+        /// Units left out so far since an earlier run has done them.
+        done_before: u64,
     },
     /// The command starts.
     Started {
@@ -55,7 +57,7 @@ pub enum Event {
     AgendaFull,
     /// A field of a reply makes no sense. Sent once.
     BadReply(String),
-    /// Nothing happened: the sender wants to know that all earlier events were told.
+    /// Nothing happened: the sender wants to know that all earlier events were reported.
     Flush,
 }
 
@@ -69,10 +71,10 @@ impl Event {
     }
 }
 
-/// To be dropped once the event was told to the user: the sender waits for that.
+/// Dropped once the event was reported to the user: the sender waits for that.
 pub type Told = oneshot::Sender<()>;
 
-/// An event, and who waits until it was told.
+/// An event, and what is dropped once it was reported.
 pub type Sent = (Event, Option<Told>);
 
 /// A queue of events. Its clones are the same queue.
@@ -90,7 +92,7 @@ impl Events {
         self.push(event, None);
     }
 
-    /// Sends `event`; the result is ready once it was told.
+    /// Sends `event`; the result is ready once it was reported.
     pub(super) fn send_and_wait(&self, event: Event) -> oneshot::Receiver<()> {
         let (told, waits) = oneshot::channel();
         self.push(event, Some(told));
@@ -132,7 +134,7 @@ mod tests {
     use super::*;
 
     fn next(skipped: u64) -> Event {
-        Event::Next { first: None, skipped }
+        Event::Next { first: None, skipped, done_before: 0 }
     }
 
     #[test]
@@ -149,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sender_that_waits_goes_on_when_its_event_was_told() {
+    fn a_sender_that_waits_goes_on_when_its_event_was_reported() {
         let events = Events::default();
         let mut waits = events.send_and_wait(Event::Flush);
         let batch = events.receive();

@@ -1,5 +1,6 @@
 //! Input cut into jobs: one command's worth of units each.
 
+use super::identity::Identity;
 use super::names::Names;
 use super::spool::Spool;
 use super::template::Template;
@@ -10,6 +11,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::ops::RangeInclusive;
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 use std::time::Instant;
 
 /// How many jobs are cut ahead of their launch.
@@ -17,6 +19,9 @@ const AHEAD: usize = 64;
 
 /// Bytes of memory that they may take before no more are cut.
 const MEMORY_AHEAD: usize = 128 * 1024;
+
+/// The most bytes of one job's units that are kept beside its input. Arguments take less.
+const MOST_KEPT: usize = 4 << 20;
 
 /// One command's worth of units.
 #[derive(Debug, Default)]
@@ -27,6 +32,13 @@ pub struct Job {
     pub units: Units,
     /// Its units, by number and beginning.
     pub names: Names,
+    /// If units are kept ([`Shape::keep`]): those that it does not get as arguments.
+    pub kept: Units,
+    /// Whether a unit that was to be kept is not, as it outgrew the buffer or all of them take more than 4 MiB. It cannot
+    /// be recorded.
+    pub too_long_to_keep: bool,
+    /// Whether its units are kept until it has ended.
+    keeps: bool,
     /// The units that go to its standard input.
     pub(super) input: Option<Spool>,
     /// Whether a unit is too long to be an argument.
@@ -44,9 +56,36 @@ impl Job {
         self.names.iter().next().map_or(&[], |(_, name)| name)
     }
 
-    /// Drops the units, but for the first if that is named in full later.
+    /// Its units that are at hand: all of them, if they are kept and [`is_whole`](Self::is_whole).
+    pub fn units_at_hand(&self) -> impl Iterator<Item = &[u8]> + Clone {
+        // A job has only one kind of them.
+        self.units.iter().chain(self.kept.iter())
+    }
+
+    /// Whether no unit was too long to be held.
+    #[must_use]
+    pub fn is_whole(&self) -> bool {
+        !self.too_long && !self.too_long_to_keep
+    }
+
+    /// What all of its units together are known by, if they are kept.
+    pub(super) fn identity(&self) -> Option<Identity> {
+        (self.keeps && self.is_whole()).then(|| Identity::of_all(self.units_at_hand()))
+    }
+
+    /// Drops the units unless they are kept, but for the first if that is named in full later.
     pub(super) fn forget_units(&mut self, but_the_first: bool) {
-        self.units = self.units.first().filter(|_| but_the_first).into_iter().collect();
+        if !self.keeps {
+            self.units = self.units.first().filter(|_| but_the_first).into_iter().collect();
+        }
+    }
+
+    fn keep(&mut self, unit: &[u8]) {
+        if self.keeps && self.kept.memory() + unit.len() <= MOST_KEPT {
+            self.kept.push(unit);
+        } else {
+            self.too_long_to_keep |= self.keeps;
+        }
     }
 
     /// Why it cannot be run, if that is known beforehand.
@@ -65,7 +104,7 @@ impl Job {
 
     pub(super) fn memory(&self) -> usize {
         let input = self.input.as_ref().and_then(Spool::in_memory).map_or(0, <[u8]>::len);
-        self.units.memory() + self.names.memory() + input
+        self.units.memory() + self.kept.memory() + self.names.memory() + input
     }
 }
 
@@ -105,6 +144,19 @@ pub struct Shape {
     pub to_stdin: bool,
     /// Whether blank units are left out.
     pub skip_blank: bool,
+    /// Whether a job keeps the bytes of its units until it has ended.
+    pub keep: bool,
+}
+
+type IsKnown = dyn Fn(&[u8]) -> bool + Send + Sync;
+
+/// Says which units are left out, as they were done before.
+pub struct Known(pub Arc<IsKnown>);
+
+impl std::fmt::Debug for Known {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Known")
+    }
 }
 
 /// Cuts what a source gives into jobs.
@@ -126,14 +178,31 @@ pub(super) struct Batches<R> {
     /// Whether a unit is passed in pieces.
     in_pieces: bool,
     skipped: u64,
+    /// Units that are left out, and how many were so far.
+    pub(super) known: Option<Known>,
+    done_before: u64,
 }
 
 impl<R: Source> Batches<R> {
     pub(super) fn new(source: R, buffer: Buffer, shape: Shape, template: &Template) -> Self {
         let (room, ready) = (template.room_for_units(), VecDeque::with_capacity(AHEAD));
-        let open = Job { seq: 1, ..Job::default() };
-        let (gathered, size, units, in_pieces, skipped) = (0, 0, 0, false, 0);
-        Batches { source, buffer, shape, room, ready, open, gathered, size, units, in_pieces, skipped }
+        let open = Job { seq: 1, keeps: shape.keep, ..Job::default() };
+        let (gathered, size, units, in_pieces, skipped, known, done_before) = (0, 0, 0, false, 0, None, 0);
+        Batches {
+            source,
+            buffer,
+            shape,
+            room,
+            ready,
+            open,
+            gathered,
+            size,
+            units,
+            in_pieces,
+            skipped,
+            known,
+            done_before,
+        }
     }
 
     pub(super) fn waiting(&self) -> u64 {
@@ -162,6 +231,11 @@ impl<R: Source> Batches<R> {
     /// What can be polled until more of them can be read.
     pub(super) fn source_fd(&self) -> Option<BorrowedFd<'_>> {
         self.source.fd()
+    }
+
+    /// Known units left out so far.
+    pub(super) fn done_before(&self) -> u64 {
+        self.done_before
     }
 
     pub(super) fn fill(&mut self, wait: bool) -> Result<Filled, FlowError> {
@@ -222,11 +296,14 @@ impl<R: Source> Batches<R> {
         let (unit, delimiter) = (self.buffer.run(1), self.buffer.delimiter());
         let (text, length) = (trimmed(unit, delimiter), unit.len());
         let (size, is_blank) = (size_of_word(text.len()), text.is_empty() && self.shape.skip_blank);
-        if !is_blank && !self.shape.to_stdin && self.size + size > self.room {
+        let is_known = !is_blank && self.known.as_ref().is_some_and(|known| known.0(text));
+        let is_left_out = is_blank || is_known;
+        if !is_left_out && !self.shape.to_stdin && self.size + size > self.room {
             self.close();
         }
-        if is_blank {
-            self.skipped += 1;
+        if is_left_out {
+            self.skipped += u64::from(is_blank);
+            self.done_before += u64::from(is_known);
         } else {
             let unit = self.buffer.run(1);
             let text = trimmed(unit, delimiter);
@@ -234,14 +311,17 @@ impl<R: Source> Batches<R> {
             self.size += size;
             if self.shape.to_stdin {
                 self.open.input.get_or_insert_default().add(unit)?;
+                self.open.keep(text);
             } else if text.len() > LONGEST_UNIT {
                 self.open.too_long = true;
             } else if self.shape.max_args > 0 {
                 self.open.units.push(text);
+            } else {
+                self.open.keep(text);
             }
         }
         self.buffer.release_run(1, length);
-        self.count(length, true, !is_blank);
+        self.count(length, true, !is_left_out);
         Ok(())
     }
 
@@ -251,6 +331,7 @@ impl<R: Source> Batches<R> {
         self.open.names.push(self.units + 1, piece);
         if self.shape.to_stdin {
             self.open.input.get_or_insert_default().add(piece)?;
+            self.open.too_long_to_keep |= self.shape.keep;
         } else {
             self.open.too_long = true;
         }
@@ -280,7 +361,7 @@ impl<R: Source> Batches<R> {
         (self.gathered, self.size, self.in_pieces) = (0, 0, false);
         let has_begun = self.has_begun();
         if has_begun {
-            let next = Job { seq: self.open.seq + 1, ..Job::default() };
+            let next = Job { seq: self.open.seq + 1, keeps: self.shape.keep, ..Job::default() };
             self.open.read = Some(Instant::now());
             self.ready.push_back(std::mem::replace(&mut self.open, next));
         }
@@ -323,103 +404,4 @@ impl Source for Numbers {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::flow::framing::Framing;
-    use crate::launch::{Place, Reading};
-
-    struct Bytes(Vec<u8>, usize);
-
-    impl Source for Bytes {
-        fn read(&mut self, space: &mut [u8], _: bool) -> io::Result<Option<usize>> {
-            let length = self.0.len().min(space.len()).min(self.1);
-            space[..length].copy_from_slice(&self.0[..length]);
-            self.0.drain(..length);
-            Ok(Some(length))
-        }
-    }
-
-    fn template() -> Template {
-        let reading = Reading { replace: None, max_args: 1, place: Place::Arguments };
-        Template::new(&["echo".into()], &reading).unwrap()
-    }
-
-    fn jobs(input: &[u8], size: usize, max_args: u64, to_stdin: bool, skip_blank: bool) -> (Vec<Job>, u64) {
-        let shape = Shape { max_args, to_stdin, skip_blank };
-        let buffer = Buffer::new(Framing::EndedBy(b'\n'), size);
-        let mut batches = Batches::new(Bytes(input.to_vec(), 7), buffer, shape, &template());
-        let mut jobs = Vec::new();
-        while batches.fill(true).unwrap() != Filled::End {
-            jobs.extend(std::iter::from_fn(|| batches.next()));
-        }
-        (jobs, batches.skipped())
-    }
-
-    fn units(jobs: &[Job]) -> Vec<Vec<String>> {
-        let text = |unit: &[u8]| String::from_utf8(unit.to_vec()).unwrap();
-        jobs.iter().map(|job| job.units.iter().map(text).collect()).collect()
-    }
-
-    #[test]
-    fn blank_lines_are_skipped_and_counted_unless_they_count() {
-        let (found, skipped) = jobs(b"a\n\nb\n\n", 100, 1, false, true);
-        assert_eq!((units(&found), skipped), (vec![vec!["a".to_owned()], vec!["b".to_owned()]], 2));
-        let (found, skipped) = jobs(b"a\n\nb", 100, 1, false, false);
-        assert_eq!((found.len(), skipped, found[2].seq), (3, 0, 3));
-    }
-
-    #[test]
-    fn a_job_has_its_number_of_units_or_what_is_left() {
-        let (found, _) = jobs(b"1\n2\n3\n4\n5\n", 100, 2, false, true);
-        let lengths: Vec<usize> = found.iter().map(|job| job.units.iter().count()).collect();
-        assert_eq!((lengths, found[2].name()), (vec![2, 2, 1], &b"5"[..]));
-    }
-
-    #[test]
-    fn units_are_numbered_as_in_the_input_whatever_is_left_out_or_passed_in_pieces() {
-        let input = [&b"a\n\nb\n"[..], &b"x".repeat(50), b"\n\nc\nd"].concat();
-        for size in [10, 1000] {
-            let (found, _) = jobs(&input, size, 2, false, true);
-            let numbers = |job: &Job| job.names.iter().map(|(number, _)| number).collect::<Vec<_>>();
-            assert_eq!(found.iter().map(numbers).collect::<Vec<_>>(), [vec![1, 3], vec![4, 6], vec![7]], "{size}");
-            let lengths: Vec<u64> = found.iter().map(|job| job.length).collect();
-            assert_eq!(lengths, [5, 54, 1], "all of the input is some job's");
-        }
-    }
-
-    #[test]
-    fn a_unit_that_outgrows_the_buffer_is_too_long_for_an_argument_and_the_next_is_not() {
-        let input = [&b"x".repeat(50)[..], b"\nok\n"].concat();
-        let (found, _) = jobs(&input, 10, 1, false, true);
-        assert_eq!(found.iter().map(|job| job.too_long).collect::<Vec<_>>(), [true, false]);
-        assert_eq!(found[1].units.first(), Some(&b"ok"[..]));
-    }
-
-    #[test]
-    fn standard_input_gets_the_units_as_they_came() {
-        let long = b"x".repeat(50);
-        let input = [&b"a\n"[..], &long, b"\nlast"].concat();
-        for (max_args, expected) in [(1, vec![2, 51, 4]), (2, vec![53, 4])] {
-            let (found, _) = jobs(&input, 10, max_args, true, true);
-            let lengths: Vec<u64> = found.iter().map(|job| job.input.as_ref().unwrap().length()).collect();
-            assert_eq!(lengths, expected);
-        }
-    }
-
-    #[test]
-    fn numbers_need_no_input() {
-        let mut batches = Batches::new(
-            Numbers::to(Some(1000)),
-            Buffer::new(Framing::EndedBy(b'\n'), 64),
-            Shape { max_args: 1, to_stdin: false, skip_blank: true },
-            &template(),
-        );
-        let mut sum = 0;
-        while batches.fill(true).unwrap() != Filled::End {
-            while let Some(job) = batches.next() {
-                sum += std::str::from_utf8(job.units.first().unwrap()).unwrap().parse::<u64>().unwrap();
-            }
-        }
-        assert_eq!(sum, 500_500);
-    }
-}
+mod tests;

@@ -19,7 +19,7 @@ pub struct Names {
 
 impl Names {
     /// Adds nothing if the last one has the same number: then this is another piece of it, or another attempt to hold it.
-    pub(super) fn push(&mut self, number: u64, unit: &[u8]) {
+    pub fn push(&mut self, number: u64, unit: &[u8]) {
         if self.last() == Some(number) {
             return;
         }

@@ -16,7 +16,7 @@ pub(super) const GRACE: u32 = 5;
 pub struct Options {
     /// What is run.
     pub template: Template,
-    /// Where that was found; it replaces the template's first word.
+    /// The path of its file; it replaces the template's first word.
     pub program: Option<OsString>,
     /// How many run at once; 0 without a cap.
     pub jobs: u32,
@@ -28,7 +28,7 @@ pub struct Options {
     pub tag: bool,
     /// How long a command may run.
     pub timeout: Option<Duration>,
-    /// Whether commands stay in our process group, where they may use the terminal.
+    /// Whether commands stay in our process group, and so may use the terminal.
     pub in_our_group: bool,
     /// Which attempts are made again; `None`: none.
     pub again: Option<RetryPolicy>,

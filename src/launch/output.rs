@@ -17,7 +17,7 @@ use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio::time::sleep;
 
-/// The progress bar and other text beside the commands' output. Called from several threads.
+/// The progress bar and other text around the commands' output. Called from several threads.
 pub trait Screen: Send + Sync {
     /// Calls `print`, which writes to our standard output or error, with the progress bar out of the way. `print` says
     /// whether it has left a line open on a terminal. May block.
@@ -50,7 +50,7 @@ impl Printing {
         Printing { mode, last_wait, screen, printer, turn, slots, events, told_of_holding }
     }
 
-    /// What stands before each line of a command's output, or of its standard error: its first unit, so that a terminal
+    /// What is put before each line of a command's output, or of its standard error: its first unit, so that a terminal
     /// can show it, and a tab.
     pub(super) fn tag(&self, job: &Job, is_stdout: bool) -> Vec<u8> {
         let unit = job.units.first().unwrap_or(job.name());
@@ -80,7 +80,7 @@ impl Printing {
         self.print_with(move |printer| lines.copy_to(&mut printer.outlets.stream(is_stdout))).await
     }
 
-    /// Prints a short output on one stream, if nobody else prints and no wait is needed. Otherwise gives it back: then
+    /// Prints a short output on one stream, if no other thread prints and no wait is needed. Otherwise gives it back: then
     /// another thread waits, and commands are attended to meanwhile. Output on both streams would be torn if they are the
     /// same.
     fn print_at_once(&self, result: Collected) -> Result<io::Result<()>, Collected> {
@@ -141,10 +141,10 @@ impl Printing {
         self.printer.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sends `event`, and returns once it was told to the user, if somebody reads that.
+    /// Sends `event`, and returns once the user was told, if standard error is read.
     pub(super) async fn tell(&self, event: Event) {
         let told = self.events.send_and_wait(event);
-        // Best effort: a message that nobody reads does not stop the run.
+        // Best effort: a message that nothing reads does not stop the run.
         let _ = self.unless_killed(told).await;
     }
 

@@ -73,12 +73,25 @@ fn in_memory() -> io::Result<(File, PathBuf)> {
     use std::os::unix::fs::MetadataExt;
     let create = |flags| memfd_create("throttle-reply", MemfdFlags::CLOEXEC | flags);
     // Kernels before 6.3 do not know the flag, later ones may insist on it.
-    let file = File::from(create(MemfdFlags::NOEXEC_SEAL).or_else(|_| create(MemfdFlags::empty()))?);
+    let file = apart(File::from(create(MemfdFlags::NOEXEC_SEAL).or_else(|_| create(MemfdFlags::empty()))?));
     let path = PathBuf::from(format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd()));
     // None may be mounted there, or that of another PID namespace.
     let (ours, found) = (file.metadata()?, path.metadata()?);
     let is_ours = (ours.dev(), ours.ino()) == (found.dev(), found.ino());
     is_ours.then_some((file, path)).ok_or_else(|| io::ErrorKind::NotFound.into())
+}
+
+/// The file under a number that none of our other files gets, and that is used again only after many others: a process that
+/// a command left behind may still write to the path.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+fn apart(file: File) -> File {
+    use rustix::process::{Resource, getrlimit};
+    use std::sync::atomic::{AtomicU64, Ordering};
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let first = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX).min(1024) / 2;
+    let number = first + NEXT.fetch_add(1, Ordering::Relaxed) % (first / 2).max(1);
+    let number = i32::try_from(number).unwrap_or(i32::MAX);
+    rustix::io::fcntl_dupfd_cloexec(&file, number).map_or(file, File::from)
 }
 
 /// There is none.
@@ -168,6 +181,17 @@ mod tests {
             after("rm -f \"$THROTTLE_REPLY\" || true", &file, "");
             assert_eq!(file.read().unwrap(), b"b\n");
         }
+    }
+
+    /// What a left process writes to its path must not go to another command's reply, or to a file of ours.
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn its_number_is_not_used_again_soon() {
+        let first = ReplyFile::new().unwrap();
+        let path = first.path().to_owned();
+        drop(first);
+        let others: Vec<_> = (0..50).flat_map(|_| [ReplyFile::new().unwrap(), ReplyFile::named().unwrap()]).collect();
+        assert!(others.iter().all(|other| other.path() != path) && !path.exists());
     }
 
     #[test]

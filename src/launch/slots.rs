@@ -404,7 +404,7 @@ mod tests {
         (child, target)
     }
 
-    /// Waits until somebody has it stopped.
+    /// Waits until another thread has stopped it.
     fn is_stopped(target: Target) -> bool {
         let status = waitid(WaitId::Pid(target.pid()), WaitIdOptions::STOPPED | WaitIdOptions::EXITED).unwrap();
         status.is_some_and(|status| status.stopped())

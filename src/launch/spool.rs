@@ -16,7 +16,7 @@ pub(super) struct Spool {
     memory: Vec<u8>,
     /// All of the bytes, once they are too many for memory.
     file: Option<Temporary>,
-    /// Something did not fit: what follows would stand in the wrong place.
+    /// Something did not fit: what follows would be in the wrong place.
     is_cut: bool,
 }
 

@@ -14,7 +14,7 @@ use shells::{Script, uses_arguments, uses_name};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Template {
     words: Vec<Word>,
-    /// Whether the units come behind the words.
+    /// Whether the units follow the words.
     append: bool,
     unused: Unused,
 }
@@ -41,7 +41,7 @@ enum Word {
 /// Where the units go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// In the place of `{}`, or behind the words.
+    /// In the place of `{}`, or after the words.
     Arguments,
     /// To the command's standard input.
     StandardInput,
@@ -83,10 +83,15 @@ pub enum TemplateError {
          (a script that uses \"$1\" may have a {{}} of its own)"
     )]
     BracesInScript { spelling: String },
-    #[error("the unit would be $0 of the script, not $1: the first word behind it is its name; write {spelling}")]
+    #[error("the unit would be $0 of the script, not $1: the first word after it is its name; write {spelling}")]
     UnitAsName { spelling: String },
     #[error("{form} is GNU parallel's; here the shell says it: -c '{spelling}'")]
     Parallel { form: &'static str, spelling: &'static str },
+    #[error(
+        "-I {marker}: the command has no {marker} for the unit, and xargs would run it without the unit; write {marker} \
+         where the unit goes, or -n 0 for no unit, or leave -I out to append the unit"
+    )]
+    NoMarker { marker: String },
     #[error("{{}} beside {flag}: no unit goes into the arguments; leave one of them out")]
     NothingToReplace { flag: &'static str },
 }
@@ -132,6 +137,9 @@ impl Template {
             (_, Place::StandardInput, _) if replaces => Err(TemplateError::NothingToReplace { flag: "--stdin" }),
             (_, _, 0) if replaces => Err(TemplateError::NothingToReplace { flag: "-n 0" }),
             (Some(word), _, max_args @ 2..) => Err(TemplateError::InsideWordOfMany { word, max_args }),
+            _ if append && reading.replace.is_some() => {
+                Err(TemplateError::NoMarker { marker: quoted_text(&replace.to_string_lossy()) })
+            }
             _ => Ok(Template { words, append, unused }),
         }
     }
@@ -176,7 +184,7 @@ impl Template {
         Words { template: self, units }
     }
 
-    /// What the units of one command may take, each with its end and the pointer to it, where they stand once.
+    /// What the units of one command may take, each with its end and the pointer to it, if they appear once.
     pub(super) fn room_for_units(&self) -> usize {
         let (mut fixed, mut copies) = (0, usize::from(self.append));
         for word in &self.words {

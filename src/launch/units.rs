@@ -22,12 +22,12 @@ pub(super) fn size_of_word(length: usize) -> usize {
     length + 1 + size_of::<usize>()
 }
 
-/// The room for units beside words of `fixed` bytes in all.
+/// The room for units if the other words take `fixed` bytes in all.
 pub(super) fn room_for_units(fixed: usize) -> usize {
     room_for_words().saturating_sub(fixed).min(LARGEST_BATCH)
 }
 
-/// What the system takes as arguments, beside the environment: bytes, each word with its end and the pointer to it.
+/// What the system takes as arguments, without the environment: bytes, each word with its end and the pointer to it.
 #[must_use]
 pub fn room_for_words() -> usize {
     let quarter = getrlimit(Resource::Stack).current.map_or(MOST_FOR_ALL, |stack| stack / 4);
@@ -55,7 +55,7 @@ impl Units {
     }
 
     /// One after the other.
-    pub fn iter(&self) -> impl Iterator<Item = &[u8]> {
+    pub fn iter(&self) -> impl Iterator<Item = &[u8]> + Clone {
         let ends = self.ends.iter().map(|end| *end as usize);
         std::iter::once(0).chain(ends.clone()).zip(ends).map(|(start, end)| &self.bytes[start..end])
     }

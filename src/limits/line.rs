@@ -87,6 +87,7 @@ impl Line {
             each(self.enter(now, grant, owner));
             return Ok(());
         }
+        self.limits.hold_until(now, ask.from);
         let long = self.limits.in_order(now).saturating_add(LONG);
         let mut entry = None;
         self.limits.lease(now, ask, |run| if run.at < long { each(run) } else { entry = Some(run) })?;
@@ -137,10 +138,17 @@ impl Line {
             }
             self.limits.history.grants += 1;
             number = self.limits.history.grants;
-            let told = now.saturating_add(left);
-            let place = self.entries.iter().take_while(|entry| entry.at <= told).count();
-            self.entries.insert(place, Entry { number, owner: owner(), cost: grant.units, asked: now, told, at: told });
-            self.retime(now, true, |_| {});
+            let told = now.saturating_add(left.max(1));
+            let entry = Entry { number, owner: owner(), cost: grant.units, asked: now, told, at: told };
+            // If that leaves no room for those who will not look again, it enters behind them.
+            for until in [told, told.max(now.saturating_add(LOOK))] {
+                self.entries.retain(|entry| entry.number != number);
+                let place = self.entries.iter().take_while(|entry| entry.at <= until).count();
+                self.entries.insert(place, entry);
+                if self.retime(now, Some(number), |_| {}) {
+                    break;
+                }
+            }
         }
         let Some(entry) = self.entries.iter_mut().find(|entry| entry.number == number) else { return *grant };
         entry.told = entry.at;
@@ -172,7 +180,7 @@ impl Line {
         let is_it = |entry: &Entry| number > 0 && entry.number == number && entry.told > now;
         let Some(place) = self.entries.iter().position(is_it) else { return false };
         self.entries.remove(place);
-        self.retime(now, false, |_| {});
+        self.retime(now, None, |_| {});
         true
     }
 
@@ -187,16 +195,19 @@ impl Line {
         if self.base.is_some() && (is_due || is_full) {
             self.swept = now;
             self.entries.retain(|entry| entry.number == 0 || entry.told <= now || !is_gone(entry.owner));
-            self.retime(now, false, |_| {});
+            self.retime(now, None, |_| {});
         }
     }
 
     /// Charges all entries again, each at the least time that its owner learns of before, and not later than it was
-    /// told. If the state was `lost`, none moves up, since others may come back; and who will look before its time may
-    /// have to wait longer.
-    /// `change` is made before those that still wait are charged.
-    fn retime(&mut self, now: Nanos, lost: bool, change: impl FnOnce(&mut Limits)) {
-        let Some(base) = self.base.take() else { return change(&mut self.limits) };
+    /// told. If this is for the entry that is `back`, since the state was lost, none moves up, because others may come
+    /// back, too; and that entry and all who will look before their time may have to wait longer.
+    /// `change` is made before those that still wait are charged. Returns whether all conform.
+    fn retime(&mut self, now: Nanos, back: Option<u64>, change: impl FnOnce(&mut Limits)) -> bool {
+        let Some(base) = self.base.take() else {
+            change(&mut self.limits);
+            return true;
+        };
         let (asked, grants) = (self.limits.asked, self.limits.history.grants);
         self.limits = *base;
         // No number is used twice.
@@ -209,19 +220,23 @@ impl Line {
         if !ahead.is_empty() {
             self.base = Some(Box::new(self.limits.clone()));
         }
-        let soon = now.saturating_add(LOOK);
+        let (soon, mut all_conform) = (now.saturating_add(LOOK), true);
         for mut entry in ahead {
             entry.at = match self.limits.conforms_at(entry.asked, entry.cost) {
                 _ if entry.number == 0 => entry.at,
-                Ok((at, _)) if lost && entry.at > soon => at.max(entry.at),
-                Ok((at, _)) if !lost => at.max(entry.at.min(soon)).min(entry.told),
-                _ => entry.at,
+                Ok((at, _)) if back.is_none() => at.max(entry.at.min(soon)).min(entry.told),
+                Ok((at, _)) if back == Some(entry.number) || entry.at > soon => at.max(entry.at),
+                conforms => {
+                    all_conform &= conforms.is_ok_and(|(at, _)| at <= entry.at);
+                    entry.at
+                }
             };
             entry.told = entry.told.max(entry.at);
             self.limits.charge_entry(&entry);
             self.entries.push(entry);
         }
         self.limits.asked = asked.max(self.limits.asked);
+        all_conform
     }
 
     /// See [`Limits::hold_until`].
@@ -241,14 +256,14 @@ impl Line {
     /// Replaces the limits by those of `policy`, as [`Limits::set`] does. Those who wait are charged by them.
     pub(crate) fn set(&mut self, now: Nanos, policy: &Policy, fresh: &[bool]) {
         let now = self.limits.in_order(now);
-        self.retime(now, false, |limits| limits.set(now, policy, fresh));
+        self.retime(now, None, |limits| limits.set(now, policy, fresh));
     }
 
     /// Forgets all entries whose time has not come, but no hold. With a policy, everything begins anew with that.
     pub(crate) fn clear(&mut self, now: Nanos, anew: Option<&Policy>) {
         let (now, grants) = (self.limits.in_order(now), self.limits.history.grants);
         self.entries.retain(|entry| entry.cost == 0 || entry.told <= now);
-        self.retime(now, false, |_| {});
+        self.retime(now, None, |_| {});
         if let Some(policy) = anew {
             *self = Limits::new(policy, now).into();
             self.limits.history.grants = grants + 1;

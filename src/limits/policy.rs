@@ -6,15 +6,14 @@ use std::fmt;
 use std::num::NonZeroU64;
 use thiserror::Error;
 
-mod agree;
-
-pub use agree::Disagreement;
-
 /// The default burst is this much time's worth of the rate, at least 1.
 const DEFAULT_BURST: u64 = 10 * MILLISECOND;
 
 /// The most that a window's slack is by default, if it has one.
 const MOST_SLACK: Nanos = 250 * MILLISECOND;
+
+/// The longest turn of streams that share windows.
+const LONGEST_TURN: Nanos = 20 * MILLISECOND;
 
 /// Limits with every default filled in. The default has no limit.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -48,11 +47,18 @@ pub(crate) struct OnlyWindows {
 }
 
 impl OnlyWindows {
-    /// What a stream should take at once if it asks every `turn` nanoseconds and others take, too: four times what the
-    /// limits let through in that time, so that a window that opens is used up in a quarter of its period, and at least
-    /// a hundredth of it.
+    /// How often a stream should take if others take, too: about as often as one unit comes, but not more often than
+    /// every `least` nanoseconds. Longer turns would leave windows unused for a long time.
+    pub(crate) fn turn(&self, least: Nanos) -> Nanos {
+        let (count, period) = self.slowest.window();
+        (period.get() / count.get() / 10 * 9).min(LONGEST_TURN).max(least)
+    }
+
+    /// What a stream should take at once if it asks every `turn` nanoseconds and others take, too: twice what the
+    /// limits let through in that time, so that a window that opens is used up in half of its period, and at least a
+    /// hundredth of it.
     pub(crate) fn share(&self, turn: Nanos) -> u64 {
-        self.slowest.units_in(turn.saturating_mul(4)).get().max(self.smallest.get() / 100)
+        self.slowest.units_in(turn.saturating_mul(2)).get().max(self.smallest.get() / 100)
     }
 }
 

@@ -7,7 +7,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// Words of shells that no program can stand for, or that would change nothing here.
+/// Words of shells that no program can replace, or that would have no effect here.
 const BUILTINS: [&str; 22] = [
     "[[", "case", "for", "if", "until", "while", ".", "alias", "cd", "eval", "exec", "export", "let", "local", "read",
     "set", "shift", "source", "trap", "ulimit", "umask", "unset",

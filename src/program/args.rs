@@ -51,7 +51,7 @@ pub(crate) fn parse(words: &[OsString]) -> Result<Args, Refused> {
     refuse_as_command(&args, words).map_or(Ok(args), |message| Err(mistake(message)))
 }
 
-/// What is wrong if something else stands in the place of the command. After `--` everything is taken as it is.
+/// What is wrong if something else is in the place of the command. After `--` everything is taken as it is.
 fn refuse_as_command(args: &Args, words: &[OsString]) -> Option<String> {
     let first = args.command.first()?;
     if words.iter().any(|word| word == "--") {

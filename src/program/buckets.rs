@@ -1,19 +1,23 @@
 //! Buckets, opened: limits that other processes use, too.
 
+use super::answer::print;
 use super::args::Format;
+use super::exit::Exit;
 use super::say::say;
-use super::task::{Bucket, Kind, Limits, Named, Once, Set, Show, Task};
-use anyhow::{Context, Result, anyhow};
+use super::task::{Bucket, Kind, Limits, Named, Once, Remove, Set, Show, Task};
+use anyhow::{Result, anyhow};
 use serde_json::json;
 use std::fmt::Display;
 use std::io::{IsTerminal, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use throttle::clock::{self, Nanos, SystemClock};
 use throttle::launch::printable;
 use throttle::limits::{Grant, Policy};
 use throttle::store::{
-    File, FileError, Machine, Memory, Patience, Place, Redis, RedisError, Store, StoreError, Supply, Trouble, View,
+    File, FileError, Found, Machine, Memory, Patience, Place, Redis, RedisError, Store, StoreError, Supply, Trouble,
+    View,
 };
 
 /// A bucket, wherever it is.
@@ -35,6 +39,7 @@ fn advice(bucket: &Bucket, error: &StoreError, task: &Task) -> &'static str {
         (StoreError::Disagrees { .. }, _) if bucket.is_default => "; leave -r out, or name another with --bucket",
         (StoreError::Disagrees { .. }, _) => "; leave -r out, or change it for everyone with --set",
         _ if !is_unknown => "",
+        (_, Task::Remove(_)) => "; --list instead of --remove names those there are",
         _ if !bucket.is_default => "; make it with its limits, like --set -r 5/s",
         (_, Task::Once(_)) => "; make it with its limits, like --once -r 5/s",
         (_, Task::Show(_) | Task::Set(_) | Task::Clear(_) | Task::Pause(..)) => "; name another with --bucket",
@@ -163,12 +168,12 @@ pub(super) fn set(Set { bucket, policy, fresh, anew }: &Set) -> Result<()> {
     Ok(done?)
 }
 
-/// Empties the line of the bucket.
+/// Empties the queue of the bucket.
 pub(super) fn clear(bucket: &Bucket) -> Result<()> {
     Ok(open(bucket, None, None)?.clear(None)?)
 }
 
-/// Lets nobody take from the bucket for `time` from now on.
+/// Grants nothing from the bucket for `time` from now on.
 pub(super) fn pause(bucket: &Bucket, time: Duration) -> Result<()> {
     let opened = open(bucket, None, None)?;
     let time = Nanos::try_from(time.as_nanos()).unwrap_or(Nanos::MAX);
@@ -176,18 +181,77 @@ pub(super) fn pause(bucket: &Bucket, time: Duration) -> Result<()> {
 }
 
 /// Writes what is kept in the bucket.
-pub(super) fn show(Show { bucket, format }: &Show) -> Result<()> {
-    let view = match &bucket.kind {
-        Kind::File(place) => File::look(place.clone(), lock_deadline(None)).map_err(StoreError::from)?,
-        Kind::Server(_) => open(bucket, None, None)?.view()?,
+pub(super) fn show(Show { bucket, format }: &Show) -> Result<Exit> {
+    let view = look(bucket)?;
+    match format {
+        Format::Text => write_lines(shown(bucket, &view).lines()),
+        Format::Json => write_lines([shown_json(&bucket.kind, &view).to_string()]),
+    }
+}
+
+fn look(bucket: &Bucket) -> Result<View, StoreError> {
+    match &bucket.kind {
+        Kind::File(place) => Ok(File::look(place.clone(), None)?),
+        Kind::Server(_) => open(bucket, None, None)?.view(),
+    }
+}
+
+/// Writes a line for each bucket beside this one.
+pub(super) fn list(Show { bucket, format }: &Show) -> Result<Exit> {
+    let line = |(kind, view): Found<Kind, StoreError>| match (format, view) {
+        (Format::Text, Ok(view)) => {
+            let line = if view.line.is_empty() { String::new() } else { format!(", {} in line", view.line.len()) };
+            format!("{}: {}{line}", name(&kind), view.policy)
+        }
+        (Format::Text, Err(error)) => format!("{}: {error}", name(&kind)),
+        (Format::Json, Ok(view)) => shown_json(&kind, &view).to_string(),
+        (Format::Json, Err(error)) => {
+            let (key, place) = whereabouts(&kind);
+            json!({ "bucket": name(&kind), key: place, "error": error.to_string() }).to_string()
+        }
     };
+    write_lines(listed(bucket)?.into_iter().map(line))
+}
+
+fn listed(among: &Bucket) -> Result<Vec<Found<Kind, StoreError>>, StoreError> {
+    Ok(match &among.kind {
+        Kind::File(Place { path, own_folder }) => {
+            let is_folder = path.as_os_str().as_bytes().ends_with(b"/") || path.is_dir();
+            let folder = path.parent().filter(|_| !is_folder).unwrap_or(path);
+            let soon = Instant::now() + Duration::from_secs(1);
+            let files = File::list(folder, *own_folder, soon)?.into_iter();
+            files.map(|(place, view)| (Kind::File(place), view.map_err(StoreError::from))).collect()
+        }
+        Kind::Server(address) => {
+            let found = Redis::list(address.clone(), patience(among, None))?.into_iter();
+            found.map(|(address, view)| (Kind::Server(address), view)).collect()
+        }
+    })
+}
+
+/// Removes the bucket, and says how many waited for it.
+pub(super) fn remove(Remove { bucket, quiet }: &Remove) -> Result<()> {
+    // One that is damaged says nothing.
+    let waiting = look(bucket).map_or(0, |view| view.line.len());
+    match &bucket.kind {
+        Kind::File(place) => File::remove(place).map_err(StoreError::from)?,
+        Kind::Server(address) => Redis::unasked(address.clone(), None, patience(bucket, None))?.remove()?,
+    }
+    if waiting > 0 && !quiet {
+        let (_, place) = whereabouts(&bucket.kind);
+        say(format_args!(
+            "{waiting} waited for the bucket {place}; those who stay make it again, with its limits, within 5 s"
+        ));
+    }
+    Ok(())
+}
+
+/// Writes lines to standard output. On a terminal, characters are escaped that it would obey.
+fn write_lines(lines: impl IntoIterator<Item = impl AsRef<str>>) -> Result<Exit> {
     let on_terminal = std::io::stdout().is_terminal();
-    let text = match format {
-        Format::Text if on_terminal => shown(bucket, &view).lines().map(|line| printable(line) + "\n").collect(),
-        Format::Text => shown(bucket, &view),
-        Format::Json => format!("{}\n", shown_json(bucket, &view)),
-    };
-    std::io::stdout().write_all(text.as_bytes()).context("cannot write to standard output")
+    let ended = |line: &str| if on_terminal { printable(line) } else { line.to_owned() } + "\n";
+    let text: String = lines.into_iter().map(|line| ended(line.as_ref())).collect();
+    print(|| std::io::stdout().write_all(text.as_bytes()))
 }
 
 fn shown(bucket: &Bucket, view: &View) -> String {
@@ -200,15 +264,15 @@ fn shown(bucket: &Bucket, view: &View) -> String {
         Some(0) => "now".to_owned(),
         Some(wait) => format!("in {}", clock::shown_wait(wait)),
     };
-    let (_, place) = whereabouts(bucket);
+    let (_, place) = whereabouts(&bucket.kind);
     let line = match view.line.last() {
         None => String::new(),
         Some(last) => format!("  {} in line, the last for {}\n", view.line.len(), clock::shown_wait(last.wait)),
     };
-    format!("bucket {} in {place}\n{lines}{line}  next unit: {next}\n", name(bucket))
+    format!("bucket {} in {place}\n{lines}{line}  next unit: {next}\n", name(&bucket.kind))
 }
 
-fn shown_json(bucket: &Bucket, view: &View) -> serde_json::Value {
+fn shown_json(bucket: &Kind, view: &View) -> serde_json::Value {
     let limits = view.left.iter().enumerate().map(|(place, left)| {
         json!({
             "limit": view.policy.describe(place),
@@ -226,16 +290,16 @@ fn shown_json(bucket: &Bucket, view: &View) -> serde_json::Value {
     })
 }
 
-fn name(bucket: &Bucket) -> String {
-    match &bucket.kind {
+fn name(bucket: &Kind) -> String {
+    match bucket {
         Kind::File(place) => place.path.file_name().unwrap_or_default().to_string_lossy().into_owned(),
         Kind::Server(address) => address.name().to_owned(),
     }
 }
 
-/// Where it is, as seen from anywhere, and whether that is a path or a URL.
-fn whereabouts(bucket: &Bucket) -> (&'static str, String) {
-    match &bucket.kind {
+/// Whether it is at a path or a URL, and which; not relative to this folder.
+fn whereabouts(bucket: &Kind) -> (&'static str, String) {
+    match bucket {
         Kind::File(Place { path, .. }) => {
             let absolute = std::path::absolute(path).unwrap_or_else(|_| path.clone());
             ("path", absolute.to_string_lossy().into_owned())

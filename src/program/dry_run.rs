@@ -1,33 +1,44 @@
-//! `--dry-run`: what would run, and when.
+//! `--dry-run`: what would run or leave, and when.
 
 use super::exit::Exit;
-use super::launch::{self, BUFFER, Opened};
-use super::names::Names;
-use super::task::{Commands, DryRun};
+use super::launch::{self, BUFFER};
+use super::names::{Names, shown};
+use super::task::{Commands, DryRun, Work};
 use super::unit_name::{UnitName, counted};
-use super::{buckets, outcomes, signals};
+use super::{buckets, input, outcomes, say::say, signals};
 use anyhow::{Result, anyhow};
 use std::cell::RefCell;
 use std::io::{self, IsTerminal, Write};
 use throttle::clock::{self, Clock, FakeClock, Nanos, SECOND};
-use throttle::flow::framing::Buffer;
+use throttle::flow::framing::{Buffer, Framing};
 use throttle::flow::meter::Meter;
 use throttle::flow::pump::{self, PumpError};
-use throttle::flow::{FlowError, Source};
-use throttle::launch::{Job, Outcome, Shape, Showing, Template, quoted, room_for_words};
+use throttle::flow::{Copying, Descriptor, Flow, FlowError, Sink, Source};
+use throttle::launch::{Job, Outcome, Preview, Shape, Template, quoted, room_for_words};
 use throttle::limits::Policy;
 use throttle::store::{Memory, Supply};
 
-/// Shows what would run, and when.
+/// Shows what would run or leave, and when.
 ///
 /// # Errors
 /// What failed of our own.
-pub(super) fn run(dry_run: &DryRun) -> Result<Exit> {
-    launch::hint_at_unused_units(&dry_run.commands, dry_run.quiet);
-    let opened = launch::source(&dry_run.commands, dry_run.quiet)?;
-    let policy = buckets::policy(&dry_run.limits, Commands::check)?;
-    let name = opened.name.clone();
-    match show(&dry_run.commands, &policy, opened) {
+pub(super) fn run(DryRun { limits, work, quiet }: &DryRun) -> Result<Exit> {
+    let (result, name) = match work {
+        Work::Commands(commands) => {
+            launch::hint_at_unused_units(commands, *quiet);
+            let opened = launch::source(commands, *quiet)?;
+            let plan = Plan::new(buckets::policy(limits, Commands::check)?);
+            (plan.commands(commands, opened.source), opened.name)
+        }
+        Work::Units(file, delimiter) => {
+            let input = input::open(file.as_deref())?;
+            let policy = buckets::policy(limits, |policy| delimiter.framing(policy).map(drop))?;
+            let framing = delimiter.framing(&policy).map_err(|error| anyhow!(error))?;
+            input.remark(UnitName::of(framing).plural(), "show").into_iter().filter(|_| !quiet).for_each(say);
+            (Plan::new(policy).units(framing, Descriptor(input.fd)), input.name)
+        }
+    };
+    match result {
         Ok(()) => Ok(Exit::Success),
         Err(PumpError::Flow(FlowError::Write(error))) if error.kind() == io::ErrorKind::BrokenPipe => {
             Ok(signals::die_of_broken_pipe())
@@ -37,57 +48,122 @@ pub(super) fn run(dry_run: &DryRun) -> Result<Exit> {
     }
 }
 
-/// The same pump on a clock that does not wait.
-fn show(commands: &Commands, policy: &Policy, opened: Opened) -> Result<(), PumpError> {
-    let clock = FakeClock::default();
-    let supply = Supply::new(Box::new(Memory::new(policy, clock.clone())));
-    let meter = Meter::new(0, policy.len());
-    let out = RefCell::new(io::BufWriter::new(io::stdout()));
-    let (mut shown, names) = (Shown::default(), Names::new(commands, false));
-    let (Commands { template, shape, .. }, room) = (commands, room_for_words());
-    let on_terminal = io::stdout().is_terminal();
-    let show = |job: &Job| {
-        let mut out = out.borrow_mut();
-        shown.last = clock.now();
-        if let Some(outcome) = cannot_run(template, job, room) {
-            shown.failed += 1;
-            let lines = names.each(job, &outcomes::unfit(job, &outcome));
-            return lines.iter().try_for_each(|line| writeln!(out, "# {line}  # {}", clock::shown(shown.last)));
-        }
-        shown.count += 1;
-        out.write_all(&quoted(template.fill(&job.units), on_terminal))?;
-        write_rest(&mut *out, job, *shape, shown.last)
-    };
-    let source = AfterShowing { source: opened.source, out: &out };
-    let mut flow = Showing::new(source, Buffer::new(commands.framing, BUFFER), *shape, template, show);
-    pump::run(&mut flow, &supply, &meter)?;
-    let skipped = flow.skipped();
-    drop(flow);
-    let mut out = out.into_inner();
-    let written = write_total(&mut out, policy, &shown, skipped).and_then(|()| out.flush());
-    written.map_err(|error| PumpError::Flow(FlowError::Write(error)))
+/// The same pump as in a run, on a clock that does not wait.
+struct Plan {
+    policy: Policy,
+    clock: FakeClock,
+    meter: Meter,
+    out: RefCell<io::BufWriter<io::Stdout>>,
 }
 
+impl Plan {
+    fn new(policy: Policy) -> Self {
+        let (meter, out) = (Meter::new(0, policy.len()), io::BufWriter::new(io::stdout()));
+        Plan { policy, clock: FakeClock::default(), meter, out: RefCell::new(out) }
+    }
+
+    fn commands(&self, commands: &Commands, source: impl Source) -> Result<(), PumpError> {
+        let (Commands { template, shape, .. }, room) = (commands, room_for_words());
+        let (names, on_terminal) = (Names::new(commands, false), io::stdout().is_terminal());
+        let (mut count, mut failed) = (0, 0);
+        let show = |job: &Job| {
+            let (mut out, time) = (self.out.borrow_mut(), self.clock.now());
+            if let Some(outcome) = cannot_run(template, job, room) {
+                failed += 1;
+                let lines = names.each(job, &outcomes::unfit(job, &outcome));
+                return lines.iter().try_for_each(|line| writeln!(out, "# {line}  # {}", clock::shown(time)));
+            }
+            count += 1;
+            out.write_all(&quoted(template.fill(&job.units), on_terminal))?;
+            write_rest(&mut *out, job, *shape, time)
+        };
+        let source = FlushFirst { source, out: &self.out };
+        let mut flow = Preview::new(source, Buffer::new(commands.framing, BUFFER), *shape, template, show);
+        self.pump(&mut flow)?;
+        let skipped = flow.skipped();
+        drop(flow);
+        let failed = if failed > 0 { format!(", {failed} that cannot be run") } else { String::new() };
+        let blank = if skipped > 0 { format!(", {} skipped", counted(skipped, "blank line")) } else { String::new() };
+        self.write_total(&UnitName::Command.count(count), &(failed + &blank))
+    }
+
+    fn units(&self, framing: Framing, source: impl Source) -> Result<(), PumpError> {
+        let mut beginning = Vec::new();
+        let sink = UnitLines { framing, beginning: &mut beginning, plan: self };
+        let source = FlushFirst { source, out: &self.out };
+        self.pump(&mut Copying::new(source, sink, Buffer::new(framing, BUFFER), &self.meter))?;
+        if !beginning.is_empty() {
+            self.write_unit(&mut beginning).map_err(FlowError::Write)?;
+        }
+        self.write_total(&UnitName::of(framing).count(self.meter.read(0).units), "")
+    }
+
+    fn pump(&self, flow: &mut impl Flow) -> Result<(), PumpError> {
+        let supply = Supply::new(Box::new(Memory::new(&self.policy, self.clock.clone())));
+        pump::run(flow, &supply, &self.meter)
+    }
+
+    fn write_unit(&self, beginning: &mut Vec<u8>) -> io::Result<()> {
+        let unit = shown(&std::mem::take(beginning));
+        writeln!(self.out.borrow_mut(), "{unit}  # {}", clock::shown(self.clock.now()))
+    }
+
+    fn write_total(&self, count: &str, more: &str) -> Result<(), PumpError> {
+        let out = &mut *self.out.borrow_mut();
+        let mut write = || {
+            writeln!(out, "# {count} in {}{more}", clock::shown(self.clock.now()))?;
+            for place in 0..self.policy.len() {
+                let (most, period) = self.policy.most_in_its_period(place);
+                let (limit, period) = (self.policy.describe(place), period_name(period));
+                writeln!(out, "# {limit}: at most {most} in any {period}")?;
+            }
+            out.flush()
+        };
+        write().map_err(|error| PumpError::Flow(FlowError::Write(error)))
+    }
+}
+
+/// A sink that shows a line for each unit, with its beginning and its time; none for bytes, which are only counted.
+struct UnitLines<'a> {
+    framing: Framing,
+    /// As much of the current unit as is shown.
+    beginning: &'a mut Vec<u8>,
+    plan: &'a Plan,
+}
+
+impl Sink for UnitLines<'_> {
+    fn ready(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let Framing::EndedBy(end) = self.framing else { return Ok(bytes.len()) };
+        for piece in bytes.split_inclusive(|byte| *byte == end) {
+            let room = SHOWN_BYTES.saturating_sub(self.beginning.len());
+            self.beginning.extend(piece.strip_suffix(&[end]).unwrap_or(piece).iter().take(room));
+            if piece.ends_with(&[end]) {
+                self.plan.write_unit(self.beginning)?;
+            }
+        }
+        Ok(bytes.len())
+    }
+}
+
+/// More bytes of a unit than are ever shown.
+const SHOWN_BYTES: usize = 512;
+
 /// A source that shows what is known before it waits for more.
-struct AfterShowing<'a, S, W: Write> {
+struct FlushFirst<'a, S, W: Write> {
     source: S,
     out: &'a RefCell<W>,
 }
 
-impl<S: Source, W: Write> Source for AfterShowing<'_, S, W> {
+impl<S: Source, W: Write> Source for FlushFirst<'_, S, W> {
     fn read(&mut self, space: &mut [u8], wait: bool) -> io::Result<Option<usize>> {
         // If this fails, so does the next write.
         let _ = self.out.borrow_mut().flush();
         self.source.read(space, wait)
     }
-}
-
-#[derive(Debug, Default)]
-struct Shown {
-    count: u64,
-    /// Those that cannot be run.
-    failed: u64,
-    last: Nanos,
 }
 
 /// Why it cannot be run, if that is known before it runs.
@@ -102,18 +178,6 @@ fn write_rest(out: &mut impl Write, job: &Job, shape: Shape, time: Nanos) -> io:
         if shape.to_stdin { String::from_utf8_lossy(job.name()).escape_debug().to_string() } else { String::new() };
     let space = if name.is_empty() { "" } else { " " };
     writeln!(out, "  # {}{input}{space}{name}", clock::shown(time))
-}
-
-fn write_total(out: &mut impl Write, policy: &Policy, shown: &Shown, skipped: u64) -> io::Result<()> {
-    let failed = if shown.failed > 0 { format!(", {} that cannot be run", shown.failed) } else { String::new() };
-    let blank = if skipped > 0 { format!(", {} skipped", counted(skipped, "blank line")) } else { String::new() };
-    let time = clock::shown(shown.last);
-    writeln!(out, "# {} in {time}{failed}{blank}", UnitName::Command.count(shown.count))?;
-    for place in 0..policy.len() {
-        let (most, period) = policy.most_in_its_period(place);
-        writeln!(out, "# {}: at most {most} in any {}", policy.describe(place), period_name(period))?;
-    }
-    Ok(())
 }
 
 fn period_name(nanos: Nanos) -> String {

@@ -3,9 +3,10 @@
 use std::process::ExitCode;
 
 /// An end of the program other than by a signal.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Exit {
     /// Everything was passed on.
+    #[default]
     Success,
     /// Reading, writing or something else of ours failed.
     Error,

@@ -34,13 +34,16 @@ pub(super) const BUFFER: usize = 192 * 1024;
 pub(super) fn run(launch: &Launch) -> Result<Exit> {
     let Launch { commands, reporting, again, .. } = launch;
     hint_at_unused_units(commands, reporting.quiet);
+    if again.policy.is_some() && !reporting.quiet {
+        hint_at_own_retries(commands);
+    }
     let program = match find(commands) {
         Ok(path) => path,
         Err(missing) => return Ok(advice::refuse(&missing, "-c")),
     };
     let source = source(commands, reporting.quiet)?;
     let summary = report::open_summary(reporting)?;
-    let records = Records::open(again, commands.framing, reporting.quiet)?.map(Arc::new);
+    let records = Records::open(again, commands.framing, second(), reporting.quiet)?.map(Arc::new);
     let (supply, ()) = buckets::supply(&launch.limits, Commands::check)?;
     let policy = supply.store().policy();
     if !reporting.quiet {
@@ -83,6 +86,16 @@ pub(super) fn hint_at_unused_units(commands: &Commands, quiet: bool) {
             say("hint: the script does not use its unit, \"$1\"; if it should, put the script in single quotes");
         }
         Unused::AllButFirst => say("hint: of its units the script uses only the first, \"$1\"; all of them are \"$@\""),
+    }
+}
+
+/// What curl tries again by itself takes no grant.
+fn hint_at_own_retries(commands: &Commands) {
+    let units = throttle::launch::Units::default();
+    let words: Vec<_> = commands.template.fill(&units).iter().collect();
+    let has = |text: &str| words.iter().any(|word| word.to_string_lossy().contains(text));
+    if has("curl") && has("--retry") {
+        say("hint: what curl tries again by itself (--retry) is not counted by the rate; --attempts does both");
     }
 }
 
@@ -135,14 +148,16 @@ fn drive(
     let shape = commands.shape;
     signals::notice_ends().context("cannot handle signals")?;
     let hints_at_cr = !shape.to_stdin && shape.skip_blank;
+    let known = records.as_ref().and_then(|records| records.known());
     let (run, launcher) = LaunchRun::start(report, options, records, hints_at_cr).context(NoThread)?;
     signal_thread::start(Arc::clone(&run.report), Some(Arc::clone(&run))).context("cannot handle signals")?;
     launcher.expect_room_for_a_command().context("cannot open the files that a command needs")?;
-    let mut flow = Launching::new(opened.source, Buffer::new(commands.framing, BUFFER), shape, launcher.clone());
+    let flow = Launching::new(opened.source, Buffer::new(commands.framing, BUFFER), shape, launcher.clone());
+    let mut flow = flow.leaving_out(known);
     let result = long_wait::run(is_announced, &mut flow, &run.report);
     launcher.flush();
     if let Some(mut outcomes) = run.report.outcomes() {
-        outcomes.set_skipped(flow.skipped(), 0);
+        outcomes.set_skipped(flow.skipped(), flow.done_before());
     }
     launcher.slots().drain();
     launcher.flush();

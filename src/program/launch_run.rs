@@ -1,7 +1,7 @@
-//! A run of commands: what the threads beside the pump share, what they tell on the way, and how it ends.
+//! A run of commands: what the threads other than the pump share and report, and how the run ends.
 //!
-//! Whoever finds that everything must end (a signal, a reader that left, a command that exited 255) calls
-//! [`end`](LaunchRun::end). A thread made for it then waits for the commands and ends the program: the pump may be blocked
+//! The thread that finds that everything must end (a signal, a reader that left, a command that exited 255) calls
+//! [`end`](LaunchRun::end). Another thread then waits for the commands and ends the program: the pump may be blocked
 //! anywhere, and is not asked.
 
 use super::exit::Exit;
@@ -137,7 +137,7 @@ impl LaunchRun {
         self.report.outcomes().map_or(Exit::Success, |outcomes| outcomes.exit())
     }
 
-    /// Launches nothing more, waits for what runs, and ends the program. Returns whether that is news.
+    /// Launches nothing more, waits for what runs, and ends the program. Returns false if it was ending already.
     fn end(&self, reason: Reason) -> bool {
         let Some(launcher) = self.launcher().filter(|launcher| launcher.slots().stop()) else { return false };
         if let Some(mut outcomes) = self.report.outcomes() {
@@ -169,7 +169,7 @@ impl LaunchRun {
         self.launcher().into_iter().for_each(Launcher::flush);
     }
 
-    /// Takes note of a signal. Returns whether it is the first one, which is passed on; the second one kills.
+    /// Notes a signal. Returns whether it is the first one, which is passed on; the second one kills.
     pub(super) fn is_first_signal(self: &Arc<Self>, signal: i32) -> bool {
         let first = self.signal.compare_exchange(0, signal, Ordering::SeqCst, Ordering::SeqCst).is_ok();
         if first {
@@ -193,7 +193,7 @@ impl LaunchRun {
         let _ = thread::Builder::new().name("patience".to_owned()).spawn(tell);
     }
 
-    /// Everything was killed. Ends the program even if nobody reads what is still to be said.
+    /// Everything was killed. Ends the program even if nothing reads its last messages.
     pub(super) fn end_without_readers(&self) {
         let _ = self.end_after_kill.send(());
     }
@@ -228,7 +228,7 @@ impl LaunchRun {
     }
 }
 
-/// Writes the output of commands beside the bar.
+/// Writes the output of commands without breaking the bar.
 #[derive(Debug)]
 struct BesideBar(Arc<Report>);
 
@@ -253,7 +253,7 @@ type Lines = (Vec<String>, Option<Told>);
 
 impl LaunchRun {
     /// Starts the thread that receives events, and the one that writes the lines about them. The first never blocks: a
-    /// standard error that nobody reads holds up no count and no end.
+    /// standard error that nothing reads delays no count and no end.
     ///
     /// # Errors
     /// The system refuses a thread.
@@ -274,12 +274,13 @@ impl LaunchRun {
         thread::Builder::new().name("receiver".to_owned()).spawn(receive).map(drop)
     }
 
-    /// Counts what has happened, ends the run if it must end, and gives the lines that tell of it.
+    /// Counts what has happened, ends the run if it must end, and returns the lines to write about it.
     fn take(&self, event: Event) -> Vec<String> {
         let Some(mut outcomes) = self.report.outcomes() else { return Vec::new() };
         let said = match event {
-            Event::Next { first, skipped } => {
-                outcomes.set_next(first.as_ref().map(|(number, name)| (*number, &name[..])), skipped);
+            Event::Next { first, skipped, done_before } => {
+                outcomes.set_skipped(skipped, done_before);
+                outcomes.set_next(first.as_ref().map(|(number, name)| (*number, &name[..])));
                 let may_hint = outcomes.may_hint(self.report.now());
                 if may_hint { outcomes.hint(self.report.read().sink) } else { None }
             }
@@ -317,7 +318,7 @@ impl LaunchRun {
                 format!("hint: a reply has '{field}', which makes no sense; write for example retry-after: 30")
             }),
             Event::LeftBehind(job) => (!outcomes.is_quiet()).then(|| {
-                format!("{} left something behind that holds its output open; not waited for", outcomes.name(&job))
+                format!("{} left a process behind that holds its output open; not waited for", outcomes.name(&job))
             }),
             Event::HeldUp => outcomes
                 .advises()

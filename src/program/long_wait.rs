@@ -15,7 +15,7 @@ pub(super) fn is_announced(quiet: bool) -> bool {
     !quiet && std::io::stderr().is_terminal()
 }
 
-/// [`Clock::sleep_unless`], and calls `say` meanwhile if its turn, at `turn`, is long in coming.
+/// [`Clock::sleep_unless`]; calls `say` on the way if the turn, at `turn`, is far off.
 pub(super) fn sleep_unless(
     clock: &dyn Clock,
     [time, turn]: [Nanos; 2],

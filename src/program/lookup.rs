@@ -34,7 +34,7 @@ impl Missing {
 impl fmt::Display for Missing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            // It may be an address, and hold a password, whose --bucket was forgotten.
+            // It may be an address with a password, if --bucket was forgotten.
             Missing::NotFound(name) => {
                 let place = if name.as_bytes().contains(&b'/') { "" } else { " in PATH" };
                 write!(f, "'{}': no such command{place}", Address::redacted(name))
@@ -103,7 +103,7 @@ fn missing(name: &OsStr, places: impl IntoIterator<Item = PathBuf>) -> Missing {
         _ if name.is_empty() => None,
         Ok(_) => Some(Missing::NotExecutable(place)),
         Err(error) if error.kind() == ErrorKind::NotFound => None,
-        // What stands in PATH may be no folder.
+        // An entry of PATH may not be a folder.
         Err(error) if error.kind() == ErrorKind::NotADirectory && !is_path => None,
         Err(error) => Some(Missing::Unreachable(place, error)),
     };

@@ -7,11 +7,11 @@ use throttle::launch::{Job, printable};
 /// How much of a unit is shown.
 const SHOWN: usize = 60;
 
-/// Units that are named one by one on a terminal: more would push everything else out of sight.
+/// Units that are named one by one on a terminal: more would scroll everything else away.
 const ON_TERMINAL: u64 = 20;
 
 /// Names units. Elsewhere than on a terminal all are named: it may be a file from which they are run again.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Names {
     /// `line`
     unit: &'static str,

@@ -8,14 +8,14 @@ use super::{advice, long_wait, lookup, signals};
 use anyhow::{Context, Result};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGPIPE, SIGTERM};
 use signal_hook::flag;
-use signal_hook::iterator::{Handle, Signals};
+use signal_hook::iterator::Signals;
 use std::ffi::{OsStr, OsString};
 use std::io::{self, ErrorKind};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::{self, JoinHandle};
+use std::thread;
 use throttle::clock::{sharpen_this_thread, with_usual_slack};
 use throttle::launch::IGNORING_SIGPIPE;
 use throttle::limits::{Grant, Refusal};
@@ -43,15 +43,12 @@ pub(super) fn run(once: &Once, explain: impl FnOnce(&StoreError) -> String) -> R
         },
     };
     if grant.at > asked {
-        wait(once, &store, grant)?;
+        wait(once, &*store, grant)?;
     }
     let Some(path) = found else { return Ok(Exit::Success) };
     let exit = become_command(&path, &once.command);
-    // A command that does not even run counts for nothing, like one that is not found.
-    store.leave();
-    if let Err(error) = store.give_back(&grant) {
-        say(error);
-    }
+    // A command that cannot be run takes nothing, like one that is not found.
+    give_back(&*store, &grant);
     Ok(exit)
 }
 
@@ -65,11 +62,12 @@ fn is_too_long(once: &Once, error: &StoreError) -> bool {
 
 /// Sleeps until the grant. On a signal, gives back what can be given back, and dies of it.
 ///
-/// No signal is lost: once this is the only thread, it checks whether one has come, and from then on the handler itself
-/// ends the program, until the command replaces it.
-fn wait(once: &Once, store: &Arc<AnyBucket>, grant: Grant) -> Result<()> {
-    let place = Arc::new(Mutex::new(grant));
-    let attendant = SignalThread::start(store, &place).context("cannot handle signals")?;
+/// No signal is lost. The other thread holds signals back, so their handlers run on this one. A signal is noted before its
+/// handler looks at `is_over`: either it is found here, or the handler itself ends the program, until the command replaces
+/// it.
+fn wait(once: &Once, store: &AnyBucket, grant: Grant) -> Result<()> {
+    let (came, is_over) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
+    wake_on_signals(&came, &is_over).context("cannot handle signals")?;
     sharpen_this_thread();
     let mut announce = long_wait::is_announced(once.quiet);
     let sleep = |time, turn| {
@@ -78,75 +76,40 @@ fn wait(once: &Once, store: &Arc<AnyBucket>, grant: Grant) -> Result<()> {
                 say(line);
             }
         };
-        long_wait::sleep_unless(store.clock(), [time, turn], &|| false, say)
+        long_wait::sleep_unless(store.clock(), [time, turn], &|| came.load(Ordering::SeqCst) > 0, say)
     };
-    wait_for(&**store, grant, sleep, |moved| *place.lock().unwrap_or_else(PoisonError::into_inner) = *moved);
-    if let Some(signal) = attendant.dismiss() {
+    let mut found = grant;
+    let is_time = wait_for(store, grant, sleep, |moved| found = *moved);
+    is_over.store(is_time, Ordering::SeqCst);
+    if let Some(signal) = i32::try_from(came.load(Ordering::SeqCst)).ok().filter(|signal| *signal > 0) {
+        give_back(store, &found);
         signals::die_of(signal);
     }
     Ok(())
 }
 
-/// The thread that answers signals while the program sleeps.
-struct SignalThread {
-    /// Set by the end of the wait or by a signal, whichever comes first.
-    over: Arc<AtomicBool>,
-    /// Whether signals end the program in the handler.
-    dismissed: Arc<AtomicBool>,
-    /// The last signal that came.
-    came: Arc<AtomicUsize>,
-    handle: Handle,
-    thread: JoinHandle<()>,
+/// From now on a signal is noted in `came` and wakes this thread; once `is_over` is true, it ends the program instead.
+fn wake_on_signals(came: &Arc<AtomicUsize>, is_over: &Arc<AtomicBool>) -> io::Result<()> {
+    let wanted: Vec<i32> =
+        [SIGINT, SIGTERM, SIGHUP].into_iter().filter(|signal| !signals::is_ignored(*signal)).collect();
+    let main = thread::current();
+    signals::held_back(&wanted, || {
+        for signal in &wanted {
+            // In this order: the signal is noted before the handler looks at `is_over`.
+            flag::register_usize(*signal, Arc::clone(came), usize::try_from(*signal).unwrap_or(0))?;
+            flag::register_conditional_default(*signal, Arc::clone(is_over))?;
+        }
+        let mut signals = Signals::new(&wanted)?;
+        let wake = move || signals.forever().for_each(|_| main.unpark());
+        thread::Builder::new().name("signals".to_owned()).spawn(wake).map(drop)
+    })
 }
 
-impl SignalThread {
-    fn start(store: &Arc<AnyBucket>, place: &Arc<Mutex<Grant>>) -> io::Result<Self> {
-        let wanted: Vec<i32> =
-            [SIGINT, SIGTERM, SIGHUP].into_iter().filter(|signal| !signals::is_ignored(*signal)).collect();
-        let (over, dismissed) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
-        let came = Arc::new(AtomicUsize::new(0));
-        let mut signals = signals::held_back(&wanted, || {
-            for signal in &wanted {
-                // In this order: the signal is noted before the handler looks at `dismissed`.
-                flag::register_usize(*signal, Arc::clone(&came), usize::try_from(*signal).unwrap_or(0))?;
-                flag::register_conditional_default(*signal, Arc::clone(&dismissed))?;
-            }
-            Signals::new(&wanted)
-        })?;
-        let (handle, store, ended) = (signals.handle(), Arc::clone(store), Arc::clone(&over));
-        let place = Arc::clone(place);
-        let answer = move || {
-            if let Some(signal) = signals.forever().next() {
-                interrupt(&*store, &place, &ended, signal);
-            }
-        };
-        let thread = thread::Builder::new().name("signals".to_owned()).spawn(answer)?;
-        Ok(SignalThread { over, dismissed, came, handle, thread })
-    }
-
-    /// The wait is over. Returns the signal that has come meanwhile; does not return if it came before the end of the wait.
-    fn dismiss(self) -> Option<i32> {
-        if self.over.swap(true, Ordering::SeqCst) {
-            // The signal thread ends the program.
-            signals::wait_for_end();
-        }
-        self.handle.close();
-        // A panic in it was already shown.
-        let _ = self.thread.join();
-        self.dismissed.store(true, Ordering::SeqCst);
-        i32::try_from(self.came.load(Ordering::SeqCst)).ok().filter(|signal| *signal > 0)
-    }
-}
-
-/// Gives back and ends the program, unless the wait is over.
-fn interrupt(store: &AnyBucket, place: &Mutex<Grant>, over: &AtomicBool, signal: i32) {
-    if !over.swap(true, Ordering::SeqCst) {
-        store.leave();
-        let grant = *place.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Err(error) = store.give_back(&grant) {
-            say(error);
-        }
-        signals::die_of(signal);
+/// Best effort: the program ends either way.
+fn give_back(store: &AnyBucket, grant: &Grant) {
+    store.leave();
+    if let Err(error) = store.give_back(grant) {
+        say(error);
     }
 }
 

@@ -22,12 +22,12 @@ const SLOTS_TAKEN: Nanos = 10 * SECOND;
 /// A share of failures says nothing before so many have ended.
 const LEAST_FOR_PERCENT: u64 = 20;
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 #[allow(clippy::struct_excessive_bools, reason = "three are options, two have happened or not")]
 pub(crate) struct Outcomes {
     quiet: bool,
     trace: bool,
-    /// Whether the sum is reported also after a success: on a terminal, or if the user asked for it.
+    /// Whether the totals are reported also after a success: on a terminal, or if the user asked for them.
     sums_up: bool,
     names: Names,
     /// What messages call the command.
@@ -117,22 +117,8 @@ impl Outcomes {
             },
             jobs: launch.jobs.unwrap_or(JOBS),
             pace: launch.jobs.is_none().then(|| policy.fastest()).flatten(),
-            hinted: false,
-            looked: 0,
-            started_at: BTreeMap::new(),
-            durations: 0,
-            started: 0,
-            ok: 0,
-            failed: 0,
-            timed_out: 0,
-            killed: 0,
-            stopped: 0,
-            skipped: 0,
             retries: Retries { max_fail: launch.again.max_fail, ..Retries::default() },
-            next: None,
-            interrupted: None,
-            starts_no_more: false,
-            exit: Exit::Success,
+            ..Outcomes::default()
         }
     }
 
@@ -183,8 +169,7 @@ impl Outcomes {
         }
     }
 
-    pub(super) fn set_next(&mut self, first: Option<(u64, &[u8])>, skipped: u64) {
-        self.skipped = skipped;
+    pub(super) fn set_next(&mut self, first: Option<(u64, &[u8])>) {
         self.next = Some(self.names.next(first));
     }
 
@@ -311,7 +296,7 @@ impl Outcomes {
         let jobs = (mean * u128::from(pace.units())).div_ceil(u128::from(pace.period())) + 1;
         // Otherwise starting them took the time.
         self.hinted = jobs > JOBS.into();
-        self.hinted.then(|| format!("16 jobs at once are the brake, not the rate; {pace} would take about -j {jobs}"))
+        self.hinted.then(|| format!("16 jobs at once hold the work back, not the rate; {pace} needs about -j {jobs}"))
     }
 
     pub(super) fn ended(&self) -> u64 {
@@ -359,8 +344,8 @@ impl Outcomes {
         parts.join(", ")
     }
 
-    /// The last lines: how many failures were not named, and the sum. None after a success without a terminal: cron would
-    /// mail them.
+    /// The last lines: how many failures were not named, and the totals. None after a success without a terminal: cron
+    /// would mail them.
     pub(super) fn closing(&self, elapsed: Nanos) -> Vec<String> {
         let is_success = self.exit == Exit::Success && self.interrupted.is_none();
         if self.quiet || (is_success && !self.sums_up) {
@@ -430,7 +415,7 @@ impl Outcomes {
     }
 }
 
-/// Why a command cannot have its units as arguments. One of several is in the way of all.
+/// Why a command cannot have its units as arguments. One unit that does not fit keeps all from running.
 pub(super) fn unfit(job: &Job, outcome: &Outcome) -> String {
     let words = match outcome {
         Outcome::HasNul => "has a NUL byte, which no argument can hold; use --stdin",
@@ -482,7 +467,7 @@ mod tests {
     fn the_hint_says_once_how_many_jobs_the_rate_needs() {
         let mut slow = after(100, &["-r", "50/s"]);
         assert_eq!(slow.hint(SLOTS_TAKEN - 1), None, "not yet");
-        let hint = "16 jobs at once are the brake, not the rate; 50/s would take about -j 51";
+        let hint = "16 jobs at once hold the work back, not the rate; 50/s needs about -j 51";
         assert_eq!((slow.hint(SLOTS_TAKEN).as_deref(), slow.hint(SLOTS_TAKEN)), (Some(hint), None));
         for args in [&["-r", "50/s", "-j", "16"][..], &["-r", "50/s", "-q"], &["-r", "unlimited"], &["-r", "5/s"]] {
             assert_eq!(
@@ -493,7 +478,7 @@ mod tests {
         }
         assert_eq!(after(0, &["-r", "50/s"]).hint(SLOTS_TAKEN), None, "no command has ended");
         let mut unseen = Outcomes { sums_up: false, ..after(100, &["-r", "50/s"]) };
-        assert_eq!(unseen.hint(SLOTS_TAKEN), None, "nobody looks on");
+        assert_eq!(unseen.hint(SLOTS_TAKEN), None, "nobody watches");
     }
 
     /// Four jobs of a second each manage 4 a second, whatever the limit would let through.
@@ -504,7 +489,7 @@ mod tests {
         let new = outcomes(&args);
         assert_eq!(new.time_left(36, 4 * SECOND, 0), Some(4 * SECOND), "nothing but the limit is known");
         let full = Outcomes { started: 4, started_at: running(1..=4), ..outcomes(&args) };
-        assert_eq!(full.time_left(36, 4 * SECOND, 9 * SECOND), None, "nobody knows how long they take");
+        assert_eq!(full.time_left(36, 4 * SECOND, 9 * SECOND), None, "how long they take is not known");
         let ended = after(4, &args);
         assert_eq!(ended.time_left(36, 4 * SECOND, SECOND), Some(9 * SECOND));
         assert_eq!(ended.time_left(36, 60 * SECOND, SECOND), Some(61 * SECOND), "also the last one runs");

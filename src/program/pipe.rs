@@ -58,7 +58,7 @@ pub(super) fn run(pipe: &Pipe) -> Result<Exit> {
     }
 }
 
-/// Names the limit that can never bind beside the others, if there is one.
+/// Names the limit that can never bind because of the others, if there is one.
 pub(super) fn hint_at_idle_limit(policy: &Policy) {
     if let Some((idle, other)) = policy.never_binds() {
         let (idle, other) = (policy.describe(idle), policy.describe(other));

@@ -1,8 +1,8 @@
-//! Progress on standard error: a bar on a terminal, a plain line now and then elsewhere.
+//! Progress on standard error: a bar on a terminal, a plain line every 10 s elsewhere.
 //!
-//! The bar is one row, and the cursor is put back to its start. What the terminal then echoes (`^C`) stands in the row that
-//! is erased next, and so do the rows into which a terminal that is made narrower breaks the bar. Each time it is drawn it
-//! is fitted to the columns that there are; as a terminal may tell us late how many that is, it does not wrap the bar.
+//! The bar is one row, and the cursor goes back to its start. So what the terminal echoes (`^C`) is in the row that is
+//! erased next, and so are the rows into which a narrowed terminal wraps the bar. Each time the bar is drawn, it is fitted
+//! to the width. Since a terminal may report a new width late, it is told not to wrap the bar.
 
 use super::args::ProgressWhen;
 use super::say::say;
@@ -19,7 +19,7 @@ use throttle::launch::Output;
 const FRAME: Duration = Duration::from_millis(100);
 /// How often a plain line is written.
 const LINE: Duration = Duration::from_secs(10);
-/// Work that takes less needs no bar.
+/// Shorter work needs no bar.
 const WORTH_A_BAR: Nanos = SECOND;
 /// Columns of a terminal that does not say how many it has.
 const COLUMNS: usize = 80;
@@ -27,7 +27,7 @@ const COLUMNS: usize = 80;
 /// What is shown at one moment, in parts: a narrow terminal has no room for all of them. A part may be empty.
 #[derive(Debug, Default)]
 pub(super) struct Shown {
-    /// How much is done of all there is to do, where that is known.
+    /// How much is done, if the total is known.
     pub(super) percent: Option<u64>,
     pub(super) count: String,
     /// The same in fewer words.
@@ -35,7 +35,7 @@ pub(super) struct Shown {
     pub(super) rate: String,
     pub(super) left: String,
     pub(super) limit: String,
-    /// Whether something has come that is worth a bar.
+    /// Whether any input has come.
     pub(super) is_begun: bool,
 }
 
@@ -44,7 +44,7 @@ impl Shown {
         joined(&[&self.count, &self.rate, &self.left, &self.limit])
     }
 
-    /// The first of these that fits into `columns`: whole words, and the time left in each where it fits at all.
+    /// The first of these that fits into `columns`. Words stay whole, and the time left goes last.
     fn within(&self, columns: usize) -> String {
         let Shown { count, short_count, rate, left, limit, .. } = self;
         let choices: [(usize, &[&str]); 9] = [
@@ -139,7 +139,7 @@ fn joined(parts: &[&str]) -> String {
     parts.join(", ")
 }
 
-/// What is done about progress.
+/// How progress is shown.
 #[derive(Debug)]
 pub(super) enum Progress {
     Nothing,
@@ -147,24 +147,24 @@ pub(super) enum Progress {
     Bar(Bar),
 }
 
-/// A bar, and what stands on the terminal.
+/// A bar, and what is on the terminal now.
 #[derive(Debug, Default)]
 pub(super) struct Bar {
-    /// Not asked for: it waits until it is worth it.
+    /// Not asked for: it is shown after [`WORTH_A_BAR`].
     is_automatic: bool,
     /// What the next line is made of.
     shown: Option<Shown>,
-    /// As it was fitted to `columns`.
+    /// `shown`, fitted to `columns`.
     line: String,
     columns: usize,
-    /// Whether it stands on the terminal.
+    /// Whether it is on the terminal.
     stands: bool,
-    /// Whether the terminal stands within a line that somebody else has written.
+    /// Whether the cursor is inside a line that a command has left open.
     within_line: bool,
 }
 
 impl Progress {
-    /// Decides by what was asked for and what standard input, output and error are. `reads_stdin`: units are read from
+    /// Depends on what was asked for and on what standard input, output and error are. `reads_stdin`: units are read from
     /// standard input. `commands`: how the output of commands is printed, in launch mode.
     pub(super) fn new(reporting: &Reporting, reads_stdin: bool, commands: Option<Output>) -> Self {
         let is_dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
@@ -197,12 +197,12 @@ impl Progress {
         }
     }
 
-    /// Whether there is a bar to be torn, now or soon.
+    /// Whether there is a bar, now or later.
     pub(super) fn is_a_bar(&self) -> bool {
         matches!(self, Progress::Bar(_))
     }
 
-    /// Writes a message without tearing the bar.
+    /// Writes a message without breaking the bar.
     pub(super) fn aside(&mut self, write: impl FnOnce()) {
         let Progress::Bar(bar) = self else { return write() };
         bar.erase();
@@ -211,7 +211,7 @@ impl Progress {
         bar.draw();
     }
 
-    /// Writes what others have to say, without tearing the bar; it says whether it has left a line open.
+    /// Writes the output of commands without breaking the bar. `write` returns whether it has left a line open.
     pub(super) fn beside(&mut self, write: impl FnOnce() -> bool) {
         let Progress::Bar(bar) = self else {
             write();
@@ -243,10 +243,10 @@ impl Bar {
         self.draw();
     }
 
-    /// In one write, so that nothing comes in between; what stood there before is erased.
+    /// In one write, so that nothing comes in between. Erases what was there before.
     fn draw(&mut self) {
         if is_in_background() {
-            // A prompt may stand there now.
+            // A prompt may be there now.
             (self.shown, self.stands) = (None, false);
         }
         let Some(shown) = &self.shown else { return };
@@ -268,7 +268,7 @@ impl Bar {
         }
     }
 
-    /// A bar, or a message, begins at the left: what stands there is not wiped out.
+    /// Ends an open line, so that a bar or a message does not overwrite it.
     fn end_line(&mut self) {
         if std::mem::take(&mut self.within_line) {
             write("\n");
@@ -276,8 +276,8 @@ impl Bar {
     }
 }
 
-/// In place of what stands in the row and below (EL and ED, ECMA-48). What is too long is cut off at the edge (DECAWM, VT100).
-/// The row first: where the whole screen is cleared at once, tmux saves what was on it.
+/// Replaces the row and all rows below it (EL and ED, ECMA-48). A line that is too long is cut off at the edge (DECAWM,
+/// VT100). The row is erased first: if the whole screen is cleared at once, tmux saves what was on it.
 fn put(line: &str) {
     write(&format!("\r\x1b[K\x1b[?7l{line}\x1b[?7h\x1b[J\r"));
 }
@@ -292,7 +292,7 @@ fn columns() -> usize {
     size.ok().map(|size| usize::from(size.ws_col)).filter(|columns| *columns > 0).unwrap_or(COLUMNS)
 }
 
-/// Whether somebody else may use the terminal: who reads our output, who types our input, or a command.
+/// Whether something else may use the terminal: the reader of our output, a user who types our input, or a command.
 fn spoils_something(reads_stdin: bool, commands: Option<Output>) -> bool {
     let is_typed = reads_stdin && std::io::stdin().is_terminal();
     let output_spoils = match (commands.is_some(), std::io::stdout().is_terminal()) {
@@ -310,7 +310,7 @@ fn has_no_reader_here(fd: impl rustix::fd::AsFd) -> bool {
     kind.is_ok_and(|kind| matches!(kind, FileType::RegularFile | FileType::CharacterDevice | FileType::BlockDevice))
 }
 
-/// Whether the terminal belongs to somebody else now, to a shell for example, whose prompt a bar would spoil.
+/// Whether another process group has the terminal now, for example a shell, whose prompt a bar would spoil.
 fn is_in_background() -> bool {
     rustix::termios::tcgetpgrp(std::io::stderr()).is_ok_and(|foreground| foreground != rustix::process::getpgrp())
 }

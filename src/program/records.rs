@@ -1,22 +1,47 @@
 //! What is kept of attempts that have ended: the list of units that are done, and the log.
 
+use super::done::Done;
+use super::log::{Entry, Log};
+use super::say::say;
 use super::task::Again;
-use anyhow::Result;
+use anyhow::{Context, Result};
 use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, SystemTime};
 use throttle::flow::framing::Framing;
-use throttle::launch::{Ended, Ledger};
+use throttle::launch::{Ended, Known, Ledger, Outcome, Verdict};
 
 /// The files in which it is kept.
 #[derive(Debug)]
-pub(super) struct Records {}
+pub(super) struct Records {
+    done: Option<(Arc<Done>, PathBuf)>,
+    log: Option<(Log, PathBuf)>,
+    /// Whether it was said that a unit is too long to be recorded.
+    told_of_long: AtomicBool,
+    quiet: bool,
+}
 
 impl Records {
-    /// Opens the files; `None` if there are none.
+    /// Opens the files; `None` if there are none. Units are framed by `framing`.
     ///
     /// # Errors
     /// What cannot be opened, and why.
-    pub(super) fn open(_again: &Again, _framing: Framing, _quiet: bool) -> Result<Option<Self>> {
-        Ok(None)
+    pub(super) fn open(again: &Again, framing: Framing, second: Duration, quiet: bool) -> Result<Option<Self>> {
+        if again.done.is_none() && again.log.is_none() {
+            return Ok(None);
+        }
+        let delimiter = if let Framing::EndedBy(byte) = framing { byte } else { b'\n' };
+        let log = again.log.as_ref().map(|path| Log::open(path).map(|log| (log, path.clone()))).transpose()?;
+        let done = again.done.as_ref().map(|path| open_done(path, delimiter, second, quiet)).transpose()?;
+        Ok(Some(Records { done, log, told_of_long: AtomicBool::new(false), quiet }))
+    }
+
+    /// Says which units are done.
+    pub(super) fn known(&self) -> Option<Known> {
+        let done = Arc::clone(&self.done.as_ref()?.0);
+        Some(Known(Arc::new(move |unit| done.contains(unit))))
     }
 
     /// Writes all that was recorded to the disk.
@@ -24,16 +49,93 @@ impl Records {
     /// # Errors
     /// It cannot be written.
     pub(super) fn finish(&self) -> Result<()> {
+        if let Some((done, path)) = &self.done {
+            done.finish().with_context(|| cannot_write("--done", path))?;
+        }
+        if let Some((log, path)) = &self.log {
+            log.finish().with_context(|| cannot_write("--log", path))?;
+        }
+        Ok(())
+    }
+
+    fn record_done(&self, done: &Done, ended: &Ended) -> io::Result<()> {
+        let job = &ended.job;
+        if job.is_whole() {
+            return done.add(job.units_at_hand());
+        }
+        if !self.quiet && !self.told_of_long.swap(true, Ordering::Relaxed) {
+            say(
+                "--done: a unit is too long to be recorded (192 KiB, or 4 MiB for all of a command); the next run repeats it",
+            );
+        }
         Ok(())
     }
 }
 
+fn open_done(path: &Path, delimiter: u8, second: Duration, quiet: bool) -> Result<(Arc<Done>, PathBuf)> {
+    let (done, found) = Done::open(path, delimiter, second)?;
+    if let Some(bytes) = found.torn.filter(|_| !quiet) {
+        let name = path.display();
+        say(format_args!(
+            "--done: cut {bytes} bytes off the end of {name}: a record without its end; its unit runs again"
+        ));
+    }
+    Ok((Arc::new(done), path.to_owned()))
+}
+
+fn cannot_write(option: &str, path: &Path) -> String {
+    format!("{option}: cannot write {}", path.display())
+}
+
 impl Ledger for Records {
-    fn record(&self, _ended: &Ended) -> io::Result<()> {
+    fn record(&self, ended: &Ended) -> io::Result<()> {
+        let told = |option, path: &Path, error| io::Error::other(format!("{}: {error}", cannot_write(option, path)));
+        if let Some((done, path)) = self.done.as_ref().filter(|_| matches!(ended.verdict, Verdict::Ok)) {
+            self.record_done(done, ended).map_err(|error| told("--done", path, error))?;
+        }
+        if let Some((log, path)) = &self.log {
+            log.write(&entry(ended)).map_err(|error| told("--log", path, error))?;
+        }
         Ok(())
     }
 
     fn may_block(&self) -> bool {
-        false
+        self.log.as_ref().is_some_and(|(log, _)| !log.is_regular())
+    }
+}
+
+fn entry(ended: &Ended) -> Entry<'_> {
+    let now = SystemTime::now();
+    let error = match &ended.outcome {
+        Outcome::NotFound(error)
+        | Outcome::CannotRun(error)
+        | Outcome::InputLost(error)
+        | Outcome::OutputLost(error) => Some(error.to_string()),
+        Outcome::TooLong => Some("a unit is too long for an argument".to_owned()),
+        Outcome::HasNul => Some("a unit has a NUL byte".to_owned()),
+        Outcome::WantedTerminal => Some("it wanted the terminal".to_owned()),
+        Outcome::Ok | Outcome::Exited(_) | Outcome::Killed(_) | Outcome::TimedOut => None,
+    };
+    Entry {
+        job: &ended.job,
+        key: None,
+        attempt: ended.number.into(),
+        start: now.checked_sub(ended.started.elapsed()).unwrap_or(now),
+        waited: ended.waited,
+        ran: ended.at.saturating_duration_since(ended.started),
+        exit: match ended.outcome {
+            Outcome::Ok => Some(0),
+            Outcome::Exited(code) => Some(code),
+            _ => None,
+        },
+        signal: if let Outcome::Killed(signal) = ended.outcome { Some(signal) } else { None },
+        timed_out: matches!(ended.outcome, Outcome::TimedOut),
+        http: ended.reply.status,
+        verdict: ended.verdict,
+        until: ended.due_in.and_then(|due| now.checked_add(due)),
+        charged: 1,
+        cost: ended.reply.cost,
+        slot: Some(ended.slot),
+        error,
     }
 }

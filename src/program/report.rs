@@ -1,4 +1,4 @@
-//! What the user is told about the work: the status line, the bar and the summary, all from the meter.
+//! Reports on the work: the status line, the bar and the summary, all from the meter.
 
 use super::args::Format;
 use super::outcomes::Outcomes;
@@ -18,22 +18,22 @@ use throttle::clock::{self, Nanos, SECOND};
 use throttle::flow::meter::{Meter, Reading};
 use throttle::store::Supply;
 
-/// All there is to do, where that is known.
+/// How much there is to do, if that is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Total {
     Bytes(u64),
     Units(u64),
 }
 
-/// The meter, the limits it is read against, and where it is told.
+/// The meter, the limits, and where reports are written.
 #[derive(Debug)]
 pub(crate) struct Report {
     unit: UnitName,
     total: Option<Total>,
-    /// In launch mode.
+    /// `None` in pipe mode.
     outcomes: Option<Mutex<Outcomes>>,
     limits: Vec<String>,
-    /// As the user wrote them.
+    /// The limits as the user wrote them.
     written: String,
     supply: Supply,
     meter: Meter,
@@ -48,7 +48,7 @@ struct Screen {
     progress: Progress,
     recent: Recent,
     closed: bool,
-    /// Until it is written.
+    /// `None` once it is written.
     summary: Option<(Format, Target)>,
 }
 
@@ -60,7 +60,8 @@ pub(crate) enum Target {
 }
 
 impl Report {
-    /// A report on units called `unit`, of which `total` is all there is. `written` are the limits as the user wrote them.
+    /// A report on units called `unit`. `total`: how much there is to do, if that is known. `written`: the limits as the
+    /// user wrote them.
     pub(crate) fn new(
         unit: UnitName,
         total: Option<Total>,
@@ -95,7 +96,7 @@ impl Report {
         self.tick_every
     }
 
-    /// Brings the progress shown up to date, unless somebody is writing beside it, who may take long.
+    /// Updates the progress, unless another thread writes to the screen: that may take long.
     pub(crate) fn tick(&self) {
         let Ok(mut screen) = self.screen.try_lock() else { return };
         if screen.progress.interval().is_some() {
@@ -105,7 +106,7 @@ impl Report {
         }
     }
 
-    /// Takes the bar away until the next [`tick`](Self::tick).
+    /// Hides the bar until the next [`tick`](Self::tick).
     pub(crate) fn hide(&self) {
         self.screen().progress.hide();
     }
@@ -119,7 +120,7 @@ impl Report {
         self.screen().progress.aside(|| say(text));
     }
 
-    /// Gives back what was not used, takes the bar away and writes the summary, the first time it is called.
+    /// Gives back what was not used, removes the bar, and writes the summary on the first call.
     ///
     /// # Errors
     /// The summary cannot be written.
@@ -128,7 +129,7 @@ impl Report {
         let mut screen = self.screen();
         let lines = if screen.closed { Vec::new() } else { self.closing_lines() };
         if !lines.is_empty() {
-            // That ends a line which a command has left open.
+            // This ends a line that a command has left open.
             screen.progress.aside(|| ());
         }
         screen.progress.close();
@@ -149,7 +150,7 @@ impl Report {
         }
     }
 
-    /// Closes on the way to an end that is already decided: what goes wrong is told and changes nothing.
+    /// Closes when the exit code is already decided: an error is reported and changes nothing.
     pub(crate) fn close_or_say(&self) {
         if let Err(error) = self.close() {
             say(format_args!("{error:#}"));
@@ -178,7 +179,7 @@ impl Report {
         )
     }
 
-    /// The rate now, beside what is allowed.
+    /// The parts of the progress line.
     fn shown(&self, reading: &Reading, per_second: f64) -> Shown {
         let count = self.count_text(reading);
         let short_count = match self.unit {
@@ -202,7 +203,7 @@ impl Report {
         }
     }
 
-    /// Where less than one unit goes in the time over which the rate is taken, that says nothing.
+    /// The rate now; or the time to the next unit, if that is longer than the time over which the rate is measured.
     fn rate_text(&self, reading: &Reading, per_second: f64) -> String {
         let now = self.now();
         if let Some(until) = self.outcomes().and_then(|outcomes| outcomes.paused_until(now)) {
@@ -221,7 +222,7 @@ impl Report {
         self.time_left(reading).map(|left| format!("{} left", countdown(left))).unwrap_or_default()
     }
 
-    /// Of what there is to do; a command is done when it has ended.
+    /// How much of the work is done; a command is done when it has ended.
     fn percent(&self, reading: &Reading) -> Option<u64> {
         let (all, begun) = match self.total? {
             Total::Bytes(all) => (all, reading.bytes),
@@ -233,10 +234,10 @@ impl Report {
         u64::try_from(percent.min(100)).ok()
     }
 
-    /// By what holds the work back: the limits, the reader or a slow source, or the commands that run.
+    /// Estimated from what holds the work back: the limits, the source or the reader, or the commands that run.
     fn time_left(&self, reading: &Reading) -> Option<Nanos> {
         let (units, now) = (self.units_left(reading)?, self.now());
-        // Those that wait have paid already.
+        // Units that wait have taken their grant already.
         let (until, paid) = reading.wait.map_or((0, 0), |wait| (wait.until, wait.units));
         let last_grant = if units > paid { self.supply.schedule(units - paid)?.max(until) } else { until };
         let by_limits = last_grant.saturating_sub(now);
@@ -250,7 +251,7 @@ impl Report {
         Some(left).filter(|left| *left > 0)
     }
 
-    /// Of a file by its length: what is not read yet has units as long as those that were.
+    /// For a file, estimated from its length, as if unread units were as long as those read.
     fn units_left(&self, reading: &Reading) -> Option<u64> {
         match (self.total?, self.unit) {
             (Total::Units(all), _) => all.checked_sub(reading.units),
@@ -318,24 +319,24 @@ impl Report {
         self.supply.clock().now()
     }
 
-    /// A line on standard error that does not tear the bar.
+    /// Writes a line on standard error without breaking the bar.
     pub(crate) fn aside(&self, line: impl Display) {
         self.asides(&[line]);
     }
 
-    /// Several of them, with nothing in between.
+    /// Writes several lines with nothing in between.
     pub(crate) fn asides(&self, lines: &[impl Display]) {
         if !lines.is_empty() {
             self.screen().progress.aside(|| lines.iter().for_each(say));
         }
     }
 
-    /// Whether there is a bar to be torn, now or soon.
+    /// Whether there is a bar, now or later.
     pub(crate) fn has_bar(&self) -> bool {
         self.has_bar
     }
 
-    /// Has `write` write where the bar, if there is one, stands. It says whether it has left a line open on the terminal.
+    /// Calls `write` with the bar out of its way. `write` returns whether it has left a line open on the terminal.
     pub(crate) fn beside_bar(&self, write: impl FnOnce() -> bool) {
         if self.has_bar {
             self.screen().progress.beside(write);
@@ -344,20 +345,20 @@ impl Report {
         }
     }
 
-    /// The same, of bytes that may be no text.
+    /// Like [`aside`](Self::aside), for bytes that may not be text.
     pub(crate) fn aside_bytes(&self, line: &[u8]) {
         let line = [line, b"\n"].concat();
         // If that cannot be written, there is nobody to tell.
         self.screen().progress.aside(|| drop(std::io::stderr().write_all(&line)));
     }
 
-    /// In launch mode the sum, or what was interrupted.
+    /// In launch mode: the totals, or what was interrupted.
     fn closing_lines(&self) -> Vec<String> {
         let elapsed = self.read().elapsed;
         self.outcomes().map(|outcomes| outcomes.closing(elapsed)).unwrap_or_default()
     }
 
-    /// What is written here is only a picture; a panic elsewhere does not spoil it.
+    /// A panic elsewhere leaves nothing here half done.
     fn screen(&self) -> MutexGuard<'_, Screen> {
         self.screen.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -424,7 +425,7 @@ pub(super) fn countdown(nanos: Nanos) -> String {
     clock::shown_wait(nanos.div_ceil(step).saturating_mul(step))
 }
 
-/// `value * of / whole`, rounded up; nothing of nothing.
+/// `value * of / whole`, rounded up; a `whole` of 0 counts as 1.
 fn scaled(value: u64, of: u64, whole: u64) -> u64 {
     let product = u128::from(value) * u128::from(of);
     u64::try_from(product.div_ceil(u128::from(whole.max(1)))).unwrap_or(u64::MAX)

@@ -3,15 +3,15 @@
 use std::fmt::{Display, Formatter, Result};
 use std::io::{IsTerminal, Write};
 
-/// Writes a line on standard error, in one write. On a terminal, control characters are shown escaped. If it cannot be
-/// written, there is nobody to tell.
+/// Writes a line on standard error, in one write. On a terminal, control characters are shown escaped. A failure
+/// to write is ignored: there is nowhere to report it.
 pub(crate) fn say(message: impl Display) {
     let line = format!("throttle: {message}");
     let line = if std::io::stderr().is_terminal() { throttle::launch::printable(&line) } else { line };
     let _ = std::io::stderr().write_all(format!("{line}\n").as_bytes());
 }
 
-/// A thread that is needed from the start cannot be had.
+/// A thread that is needed from the start cannot be started.
 #[derive(Debug)]
 pub(crate) struct NoThread;
 

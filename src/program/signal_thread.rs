@@ -1,6 +1,6 @@
 //! One thread waits for signals and for the next picture of the progress. The pump is not interrupted.
 //!
-//! That thread never waits for a reader of what we write: another one shows what is to be shown.
+//! That thread never waits for a reader of our output: another one writes.
 
 use super::launch_run::LaunchRun;
 use super::report::Report;
@@ -31,7 +31,7 @@ type Delivery = SignalDelivery<UnixStream, SignalOnly>;
 /// The system refuses a handler or a thread.
 pub(crate) fn start(report: Arc<Report>, commands: Option<Arc<LaunchRun>>) -> Result<()> {
     let mut wanted = vec![SIGINT, SIGTERM, SIGHUP, SIGUSR1];
-    // By default it would stop us alone, and leave the bar.
+    // By default it would stop only this process, and leave the bar.
     wanted.extend((commands.is_some() || report.has_bar()).then_some(SIGTSTP));
     if commands.is_some() {
         wanted.extend([SIGQUIT, SIGCONT]);
@@ -39,7 +39,7 @@ pub(crate) fn start(report: Arc<Report>, commands: Option<Arc<LaunchRun>>) -> Re
         wanted.extend([SIGUSR2, SIGALRM, SIGVTALRM, SIGPROF, SIGXCPU]);
     }
     wanted.retain(|&signal| !signals::is_ignored(signal));
-    // Without a terminal to control them, commands cannot be stopped for wanting it.
+    // Without a controlling terminal, commands cannot be stopped for using it.
     wanted.extend((commands.is_some() && signals::has_terminal()).then_some(SIGCHLD));
     let (read, write) = UnixStream::pair()?;
     let ending = Arc::new(AtomicBool::new(false));
@@ -160,7 +160,7 @@ fn pass_on(signal: i32, commands: &Arc<LaunchRun>) {
     }
 }
 
-/// Stops us and all commands, with no bar left behind, until we are continued.
+/// Stops this process and all commands, with no bar on the terminal, until it is continued.
 fn suspend(commands: Option<&Arc<LaunchRun>>, painter: &mut Painter) {
     let launcher = commands.and_then(|commands| commands.launcher());
     if let Some(launcher) = launcher {

@@ -10,7 +10,7 @@ use std::io;
 use std::sync::Arc;
 use std::thread;
 
-/// Whether this process has a terminal that controls it.
+/// Whether this process has a controlling terminal.
 pub(super) fn has_terminal() -> bool {
     std::fs::File::open("/dev/tty").is_ok()
 }
@@ -22,7 +22,7 @@ pub(super) fn is_in_foreground() -> bool {
     group == Some(rustix::process::getpgrp())
 }
 
-/// Dies of SIGPIPE, as a program does whose reader is gone. If that was ignored at the start, it is an error.
+/// Dies of SIGPIPE, as programs do if their reader is gone. If SIGPIPE was ignored at the start, reports an error.
 pub(crate) fn die_of_broken_pipe() -> Exit {
     if is_ignored(SIGPIPE) {
         say("cannot write to standard output: nobody reads it any more");

@@ -1,5 +1,5 @@
 //! What is to be done, from the command line and the environment. Every mistake in them is found here: nothing is opened
-//! and nobody is asked.
+//! and no server is contacted.
 
 mod again;
 mod bucket;
@@ -9,7 +9,7 @@ mod stream;
 pub(crate) use again::Again;
 pub(crate) use bucket::{Bucket, Environment, Kind};
 pub(crate) use limits::{Limits, Named};
-pub(crate) use stream::{Commands, DryRun, JOBS, Launch, Pipe, Reporting, Units};
+pub(crate) use stream::{Commands, DryRun, JOBS, Launch, Pipe, Reporting, Units, Work};
 
 use super::args::{Args, Format};
 use std::ffi::OsString;
@@ -26,10 +26,13 @@ pub(crate) enum Task {
     Once(Once),
     Set(Set),
     Show(Show),
-    /// Empty the line of a bucket.
+    /// Empty the queue of a bucket.
     Clear(Bucket),
-    /// Let nobody take from a bucket for so long.
+    /// Grant nothing from a bucket for so long.
     Pause(Bucket, Duration),
+    /// Name the buckets beside this one.
+    List(Show),
+    Remove(Remove),
 }
 
 /// Take one from a bucket, then become a command.
@@ -54,11 +57,18 @@ pub(crate) struct Set {
     pub(crate) anew: bool,
 }
 
-/// Show a bucket.
+/// Show a bucket, or name those beside it.
 #[derive(Clone, Debug)]
 pub(crate) struct Show {
     pub(crate) bucket: Bucket,
     pub(crate) format: Format,
+}
+
+/// Remove a bucket.
+#[derive(Clone, Debug)]
+pub(crate) struct Remove {
+    pub(crate) bucket: Bucket,
+    pub(crate) quiet: bool,
 }
 
 impl Task {
@@ -75,19 +85,25 @@ impl Task {
             Args { once: true, .. } => Once::new(bucket("--once takes one from a bucket")?, args).map(Task::Once),
             Args { set: true, .. } => Set::new(bucket("--set sets the limits of a bucket")?, &args).map(Task::Set),
             Args { show: Some(format), .. } => {
-                Show::new(bucket("--show shows a bucket")?, *format, &args).map(Task::Show)
+                Show::new("--show", bucket("--show shows a bucket")?, *format, &args).map(Task::Show)
+            }
+            Args { list: Some(format), .. } => {
+                let among = Bucket::among(args.bucket.as_deref(), args.on_store_error, environment)?;
+                Show::new("--list", among, *format, &args).map(Task::List)
             }
             Args { clear: true, .. } => {
-                alone("--clear", bucket("--clear empties the line of a bucket")?, &args).map(Task::Clear)
+                alone("--clear", bucket("--clear empties the queue of a bucket")?, &args).map(Task::Clear)
             }
             Args { pause: Some(time), .. } => {
                 alone("--pause", bucket("--pause pauses a bucket")?, &args).map(|bucket| Task::Pause(bucket, *time))
             }
+            Args { remove: true, quiet, .. } => alone("--remove", bucket("--remove removes a bucket")?, &args)
+                .map(|bucket| Task::Remove(Remove { bucket, quiet: *quiet })),
             _ => {
                 let limits = Limits::of_stream(&args, environment)?;
                 match &args {
-                    Args { shell: None, command, .. } if command.is_empty() => Pipe::new(args, limits).map(Task::Pipe),
                     Args { dry_run: true, .. } => DryRun::new(args, limits).map(Task::DryRun),
+                    Args { shell: None, command, .. } if command.is_empty() => Pipe::new(args, limits).map(Task::Pipe),
                     _ => Launch::new(args, limits).map(|launch| Task::Launch(Box::new(launch))),
                 }
             }
@@ -101,6 +117,8 @@ impl Task {
             Task::Once(Once { bucket, .. })
             | Task::Set(Set { bucket, .. })
             | Task::Show(Show { bucket, .. })
+            | Task::List(Show { bucket, .. })
+            | Task::Remove(Remove { bucket, .. })
             | Task::Clear(bucket)
             | Task::Pause(bucket, _) => Some(bucket),
         }
@@ -141,8 +159,8 @@ impl Set {
 }
 
 impl Show {
-    fn new(bucket: Bucket, format: Format, args: &Args) -> Result<Self, String> {
-        alone("--show", bucket, args).map(|bucket| Show { bucket, format })
+    fn new(verb: &str, bucket: Bucket, format: Format, args: &Args) -> Result<Self, String> {
+        alone(verb, bucket, args).map(|bucket| Show { bucket, format })
     }
 }
 

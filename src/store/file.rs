@@ -6,9 +6,10 @@
 
 use super::lease::{Lease, Rules};
 use super::supply::RETURN_TIMEOUT;
-use super::{Store, StoreError, View};
+use super::{Found, Store, StoreError, View};
 use crate::clock::{Clock, MILLISECOND, Nanos, SECOND};
 use crate::limits::{Ask, Grant, Line, Policy, Refusal};
+use std::path::Path;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -127,6 +128,34 @@ impl File {
         let mut handle = Handle::open_to_look(machine.clone(), place, deadline)?;
         let now = FileClock { machine, ahead: AtomicI64::new(0) }.read(&mut handle.kept);
         Ok(View::of(&handle.kept.policy, &handle.kept.line, now))
+    }
+
+    /// All buckets in `folder`, by name. Waits until `deadline` at most for others who keep one locked. Files that are no
+    /// bucket are left out. A file that is empty or cannot be read counts as a bucket if the folder is for buckets only.
+    ///
+    /// # Errors
+    /// The folder cannot be read, or others could replace the files in one for buckets only.
+    pub fn list(folder: &Path, own_folder: bool, deadline: Instant) -> Result<Vec<Found<Place, FileError>>, FileError> {
+        let files = place::files(folder, own_folder)?.into_iter();
+        let looked = files.map(|place| (place.clone(), File::look(place, Some(deadline))));
+        let is_none = |error: &FileError| match error {
+            FileError::Unknown(_) | FileError::Foreign(_) | FileError::NotPlain(_) | FileError::Link(_) => true,
+            FileError::Truncated { length: 0, .. }
+            | FileError::NotOurs { .. }
+            | FileError::Network { .. }
+            | FileError::System { .. } => !own_folder,
+            _ => false,
+        };
+        Ok(looked.filter(|(_, view)| !view.as_ref().is_err_and(is_none)).collect())
+    }
+
+    /// Removes the bucket at `place`, also one that is damaged. Processes that use it make it again, with the limits that
+    /// they know.
+    ///
+    /// # Errors
+    /// [`FileError`], as [`open`](Self::open); nothing is removed then, and never a file that is no bucket.
+    pub fn remove(place: &Place) -> Result<(), FileError> {
+        place::remove(place)
     }
 
     /// One step: nobody else sees or changes anything meanwhile, and it is kept as a whole or not at all.

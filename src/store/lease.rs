@@ -188,7 +188,7 @@ mod tests {
         let policy = Policy::new(&[limit.parse().unwrap()], None).unwrap();
         let (mut limits, mut lease) = (Limits::new(&policy, 0), Lease::default());
         lease.begin(Rules::of(&policy, &limits));
-        let ask = Ask { waiting, span: 10 * MILLISECOND };
+        let ask = Ask { waiting, span: 10 * MILLISECOND, from: 0 };
         limits.lease(0, &ask, |run| lease.push(run)).unwrap();
         lease
     }

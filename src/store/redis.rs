@@ -5,9 +5,9 @@
 
 use super::lease::Lease;
 use super::supply::RETURN_TIMEOUT;
-use super::{Store, StoreError, View};
+use super::{Found, Store, StoreError, View};
 use crate::clock::{Clock, FakeClock, MILLISECOND, Nanos, SECOND};
-use crate::limits::{Ask, Grant, Limits, Policy, Refusal, Waiting};
+use crate::limits::{Ask, Grant, Limits, Policy, Refusal};
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -24,7 +24,7 @@ mod wire;
 pub use address::{Address, AddressError};
 use clock::ServerClock;
 pub use error::RedisError;
-use known::{Known, grants, whole};
+use known::{Known, grants, view, whole};
 use link::{Answer, Link, Question, Said};
 pub use patience::{Patience, Trouble};
 use round_trip::RoundTrip;
@@ -105,6 +105,35 @@ impl Redis {
     /// As [`open`](Self::open).
     pub fn open_on_fake(address: Address, policy: Option<&Policy>, clock: FakeClock) -> Result<Self, StoreError> {
         Redis::new(address, policy, Patience::none(), ServerClock::Shared(clock))?.looked_at()
+    }
+
+    /// All buckets on the server of `address`, whichever of them it names, by name. Of a cluster, those of that node.
+    ///
+    /// # Errors
+    /// [`RedisError`], if the server cannot be used.
+    pub fn list(address: Address, patience: Patience) -> Result<Vec<Found<Address, StoreError>>, StoreError> {
+        let mut redis = Redis::unasked(address, None, patience)?;
+        let addresses = redis.state().link.buckets(&redis.patience)?;
+        let mut found = Vec::new();
+        for address in addresses {
+            redis.address = address.clone();
+            redis.state().link.turn_to(&address);
+            redis.state().bucket = Known::new(None)?;
+            match redis.view() {
+                Err(StoreError::Redis(RedisError::Unknown(_) | RedisError::Foreign { .. })) => {}
+                Err(StoreError::Redis(error)) if !error.is_of_one_bucket() => return Err(error.into()),
+                view => found.push((address, view)),
+            }
+        }
+        Ok(found)
+    }
+
+    /// Removes the bucket, also one that is damaged. Clients that use it make it again, with the limits that they know.
+    ///
+    /// # Errors
+    /// [`RedisError`]; nothing is removed then.
+    pub fn remove(&self) -> Result<(), StoreError> {
+        self.ask(&mut self.state(), "remove", &[]).map(drop)
     }
 
     fn new(
@@ -278,8 +307,8 @@ impl Redis {
 }
 
 /// The arguments of the script for a lease.
-fn lease_terms(ask: &Ask) -> [i64; 2] {
-    [ask.waiting, ask.span / MICROSECOND].map(whole)
+fn lease_terms(ask: &Ask) -> [i64; 3] {
+    [ask.waiting, ask.span / MICROSECOND, ask.from / MICROSECOND].map(whole)
 }
 
 /// Adds what has arrived to `lease`.
@@ -377,21 +406,8 @@ impl Store for Redis {
 
     fn view(&self) -> Result<View, StoreError> {
         let state = &mut *self.state();
-        let mut numbers = self.ask(state, "look", &[])?.numbers;
-        let policy = state.bucket.policy.clone().ok_or_else(|| self.damaged())?;
-        let nanos = |wait: i64| u64::try_from(wait).ok().map(|wait| wait.saturating_mul(MICROSECOND));
-        let line = numbers.split_off(numbers.len().min(policy.len() + 2));
-        let (wait, available) = (numbers.pop(), numbers.pop());
-        Ok(View {
-            policy,
-            left: numbers.into_iter().map(i128::from).collect(),
-            available: available.and_then(|units| u64::try_from(units).ok()).unwrap_or(0),
-            wait: wait.and_then(nanos),
-            line: line
-                .chunks_exact(2)
-                .filter_map(|waiter| Some(Waiting { cost: u64::try_from(waiter[0]).ok()?, wait: nanos(waiter[1])? }))
-                .collect(),
-        })
+        let numbers = self.ask(state, "look", &[])?.numbers;
+        Ok(view(state.bucket.policy.clone().ok_or_else(|| self.damaged())?, numbers))
     }
 
     fn available(&self) -> u64 {

@@ -181,7 +181,6 @@ impl Supply {
     /// # Errors
     /// [`StoreError`]; nothing is granted then.
     pub fn next_run(&self, waiting: u64) -> Result<(Grant, Nanos), StoreError> {
-        self.wait_for_turn()?;
         let mut leased = self.leased();
         if self.is_retired.load(Ordering::SeqCst) {
             return Err(StoreError::Stopped);
@@ -263,34 +262,22 @@ impl Supply {
 
     /// From windows all that may leave now is asked for, or the next that may. Several are reserved for the same time if
     /// they are few: whoever starts commands asks too late for the rest, and would lose a little of each period.
+    ///
+    /// When a window opens, the stream that asks first could take all of it. So while others take from it, too, time is
+    /// cut into turns. A stream takes a small share in each, and reserves that in the turn before. Then all others get
+    /// theirs in the same turn, even if they need time to ask again, as a loop of commands does.
     fn ask(&self, leased: &Leased, waiting: u64) -> Ask {
-        if leased.lease.rules().only_windows.is_none() {
-            return Ask { waiting, span: self.store.span() };
-        }
-        let turn = self.turn(leased);
-        let waiting = turn.map_or(waiting, |(_, share)| share.min(waiting));
-        Ask { waiting, span: if turn.is_some() || waiting <= FEW { AT_ONCE } else { 0 } }
-    }
-
-    /// When a window opens, the stream that asks first could take all of it. So while others take from it, too, each takes
-    /// a small share at a time, and lets them ask before it asks again.
-    fn wait_for_turn(&self) -> Result<(), StoreError> {
-        let turn = self.turn(&self.leased());
-        match turn.filter(|(time, _)| self.clock().now() < *time) {
-            Some((time, _)) => self.sleep_unless(self.clock(), time, &|| false).map(drop),
-            None => Ok(()),
-        }
-    }
-
-    /// When to ask next, and for how much at most. `None` if it does not matter.
-    fn turn(&self, leased: &Leased) -> Option<(Nanos, u64)> {
-        let windows = leased.lease.rules().only_windows.filter(|_| leased.lease.is_empty())?;
-        let turn = self.store.span() / 2;
+        let span = self.store.span();
+        let Some(windows) = leased.lease.rules().only_windows else { return Ask { waiting, span, from: 0 } };
+        let turn = windows.turn(span / 2);
         let is_shared = leased.number.is_none() || self.clock().now() < leased.shared_until;
         // Other spans are of a store that is not shared, or whose clock is not the real one.
-        let matters = is_shared && (1..=SECOND).contains(&turn);
-        let earliest = leased.number.map_or(0, |_| leased.lease.latest().saturating_add(turn));
-        matters.then(|| (earliest, windows.share(turn)))
+        if is_shared && (2..=SECOND).contains(&span) {
+            let next = (leased.lease.latest() / turn + 1).saturating_mul(turn);
+            let from = leased.number.map_or(0, |_| next);
+            return Ask { waiting: waiting.min(windows.share(turn)), span: AT_ONCE, from };
+        }
+        Ask { waiting, span: if waiting <= FEW { AT_ONCE } else { 0 }, from: 0 }
     }
 
     fn leased(&self) -> MutexGuard<'_, Leased> {

@@ -3,8 +3,10 @@
 use crate::model::Limit;
 use crate::script::{Granted, Script};
 use throttle::clock::SECOND;
+use throttle::limits::Ask;
 
 const MINUTE: u64 = 60 * SECOND;
+const LOOK: u64 = 5 * SECOND;
 
 const A_MINUTE: Limit = Limit::Bucket { units: 1, period: MINUTE, burst: 1, initial: 0 };
 
@@ -15,7 +17,7 @@ fn a_window_counts_all_those_who_wait() {
         assert_eq!(script.take(third * 20 * SECOND, 1, None).unwrap().at, third * 20 * SECOND);
     }
     for (now, at) in [(40, 60), (59, 80), (59, 100), (60, 120), (79, 140)] {
-        let runs = script.lease(now * SECOND, 9, SECOND / 100).unwrap();
+        let runs = script.lease(now * SECOND, &Ask { waiting: 9, span: SECOND / 100, from: 0 }).unwrap();
         assert_eq!(runs.iter().map(|run| run.at / SECOND).collect::<Vec<_>>(), [at], "at {now}");
     }
 }
@@ -75,5 +77,67 @@ fn those_who_wait_keep_their_order_when_the_state_is_lost() {
         let found = script.stay(2 * SECOND, &waiter);
         let told = waiters[place].at;
         assert!(found.at <= told + SECOND && found.at + 5 * SECOND >= told, "{place}: {} {told}", found.at);
+    }
+}
+
+/// One that waits, and when it looks next.
+struct Waiter {
+    grant: Granted,
+    look: u64,
+}
+
+impl Waiter {
+    /// Looks, if it waits for long; otherwise it leaves at its time, which is returned.
+    fn next(&mut self, script: &Script) -> Option<u64> {
+        if self.grant.at <= self.look {
+            return Some(self.grant.at);
+        }
+        self.grant = script.stay(self.look, &self.grant);
+        self.look += LOOK;
+        None
+    }
+}
+
+/// When each leaves, in order.
+fn leave(script: &Script, mut waiters: Vec<Waiter>) -> Vec<u64> {
+    let mut times = Vec::new();
+    while let Some(next) = (0..waiters.len()).min_by_key(|one| waiters[*one].look.min(waiters[*one].grant.at)) {
+        if let Some(time) = waiters[next].next(script) {
+            times.push(time);
+            waiters.swap_remove(next);
+        }
+    }
+    times
+}
+
+/// The worst case: everybody has just looked when the server loses everything, as many newcomers ask at once, and those
+/// who waited come back one after the other, as late as they can. One burst goes twice, and what comes due within one
+/// look, which nobody can know of.
+#[test]
+fn a_lost_state_costs_one_burst_and_what_comes_due_within_one_look() {
+    for burst in [1, 5] {
+        for lag in [1, 2 * SECOND, LOOK - 1] {
+            let limit = Limit::Bucket { units: 1, period: SECOND, burst, initial: 0 };
+            let mut script = Script::new(&[limit], 1, 0).unwrap();
+            let take = |script: &Script, now| script.take(now, 1, None).unwrap();
+            let grants: Vec<Granted> = (0..30).map(|_| take(&script, 0)).collect();
+            let lost = 10 * SECOND;
+            script.lose(lost);
+            // A newcomer knows nothing, and the bucket is full for it.
+            let full = Limit::Bucket { units: 1, period: SECOND, burst, initial: burst };
+            script = Script::new(&[full], 1, lost).unwrap();
+            let enter = |grant: Granted, look| Waiter { grant: Granted { number: 0, ..grant }, look };
+            let old = grants.into_iter().filter(|grant| grant.at > lost).rev().enumerate();
+            let mut waiters: Vec<Waiter> = old.map(|(place, grant)| enter(grant, lost + lag + place as u64)).collect();
+            for _ in 0..20 {
+                waiters.push(Waiter { grant: take(&script, lost), look: lost + LOOK });
+            }
+            let times = leave(&script, waiters);
+            assert_eq!(times.len(), 40);
+            for (left, time) in (1..).zip(times) {
+                let due = burst + (time - lost) / SECOND;
+                assert!(left <= due + 5, "{burst}, {lag}: {left} have left by {}", time - lost);
+            }
+        }
     }
 }

@@ -6,6 +6,7 @@
 
 use crate::model::{EXACT, Limit};
 use std::cell::Cell;
+use throttle::limits::Ask;
 
 use mlua::{Function, Lua, Table, Value, Variadic};
 
@@ -120,8 +121,8 @@ impl Script {
         Ok(granted(&reply, number))
     }
 
-    pub(crate) fn lease(&self, now: u64, waiting: u64, span: u64) -> Result<Vec<Granted>, Refused> {
-        let (number, reply) = self.ask(now, "lease", &[whole(waiting), whole(span)])?;
+    pub(crate) fn lease(&self, now: u64, ask: &Ask) -> Result<Vec<Granted>, Refused> {
+        let (number, reply) = self.ask(now, "lease", &[ask.waiting, ask.span, ask.from].map(whole))?;
         Ok(reply.chunks(3).map(|run| granted(run, number)).collect())
     }
 
@@ -274,5 +275,5 @@ fn a_full_log_that_has_left_its_period_costs_few_commands() {
     assert!(commands(&|| drop(script.look(5_000_000))) < 100);
     assert!(commands(&|| assert!(script.take(1_500, 1000, None).is_ok())) < 100);
     assert!(commands(&|| assert!(script.take(5_000_000, 1, None).is_ok())) < 100);
-    assert!(script.lease(5_000_000, 100_000, 1_000_000_000).unwrap().len() <= 64);
+    assert!(script.lease(5_000_000, &Ask { waiting: 100_000, span: 1_000_000_000, from: 0 }).unwrap().len() <= 64);
 }

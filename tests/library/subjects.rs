@@ -107,6 +107,8 @@ enum Step {
     Lease {
         waiting: u64,
         span: u64,
+        /// Nothing is granted for so long.
+        from: u64,
         used: Index,
         later: u64,
         between: Box<Step>,
@@ -125,8 +127,16 @@ fn any_step(limits: usize) -> impl Strategy<Value = Step> + Clone {
     let take = (0..=6_u64, prop::option::of(0..4_000_u64)).prop_map(|(cost, wait)| Step::Take(cost, wait));
     let hold = (0..5_000_u64).prop_map(Step::Hold);
     let between = prop_oneof![3 => Just(Step::Take(0, None)), 1 => take.clone(), 1 => hold.clone()];
-    let lease = (1..=9_u64, 0..4_000_u64, any::<Index>(), prop_oneof![Just(0), 0..3_000_u64], between).prop_map(
-        |(waiting, span, used, later, between)| Step::Lease { waiting, span, used, later, between: Box::new(between) },
+    let soon = prop_oneof![Just(0), 0..3_000_u64];
+    let lease = (1..=9_u64, 0..4_000_u64, soon.clone(), any::<Index>(), soon, between).prop_map(
+        |(waiting, span, from, used, later, between)| Step::Lease {
+            waiting,
+            span,
+            from,
+            used,
+            later,
+            between: Box::new(between),
+        },
     );
     let set = (prop::collection::vec(any_size(), limits), prop::collection::vec(any::<bool>(), limits))
         .prop_map(|(sizes, fresh)| Step::Set(sizes, fresh));
@@ -205,8 +215,9 @@ impl Both {
                 assert_eq!(taken.as_ref().map(outcome), by_script.as_ref().map(Granted::outcome), "{step:?}");
                 self.held.extend(taken.ok().zip(by_script.ok()));
             }
-            Step::Lease { waiting, span, used, later, between } => {
-                let ask = Ask { waiting: *waiting, span: *span * self.unit };
+            Step::Lease { waiting, span, from, used, later, between } => {
+                let from = if *from == 0 { 0 } else { now + *from * self.unit };
+                let ask = Ask { waiting: *waiting, span: *span * self.unit, from };
                 self.lease(ask, *used, *later * self.unit, between);
             }
             Step::GiveBack(_) if self.held.is_empty() => {}
@@ -252,7 +263,7 @@ impl Both {
     fn lease(&mut self, ask: Ask, used: Index, later: u64, between: &Step) {
         let mut lease = Lease::default();
         let leased = self.core.lease(&ask, &mut lease).map_err(refused);
-        let by_script = self.script.lease(self.clock.now(), ask.waiting, ask.span);
+        let by_script = self.script.lease(self.clock.now(), &ask);
         let theirs = by_script.as_ref().map(|runs| runs.iter().map(Granted::outcome).collect::<Vec<_>>());
         assert_eq!(leased.as_ref().map(|_| lease.runs().map(outcome).collect()), theirs, "{ask:?}");
         let Ok(by_script) = by_script else { return };
@@ -295,10 +306,10 @@ fn refused(error: StoreError) -> Refused {
 #[test]
 fn a_longer_window_counts_all_that_was_used_of_a_lease_whose_rest_came_back() {
     let mut both = Both::new(vec![Limit::Window { count: 1, period: 500, slack: 0 }], 1);
-    let ask = Ask { waiting: 4, span: 1_501 };
+    let ask = Ask { waiting: 4, span: 1_501, from: 0 };
     let mut lease = Lease::default();
     both.core.lease(&ask, &mut lease).unwrap();
-    let runs = both.script.lease(0, ask.waiting, ask.span).unwrap();
+    let runs = both.script.lease(0, &ask).unwrap();
     assert_eq!(runs.iter().map(|run| run.at).collect::<Vec<_>>(), [0, 500, 1_000, 1_500]);
     for run in &runs[..3] {
         assert_eq!(lease.next(u64::MAX).unwrap().at, run.at);

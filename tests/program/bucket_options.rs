@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 const SOON: Duration = Duration::from_secs(20);
 
 /// Each mistake that the words on the command line tell by themselves, and a piece of what is said about it.
-const MISTAKES: [(&[&str], &str); 61] = [
+const MISTAKES: [(&[&str], &str); 76] = [
     (&["--no-such-option"], "--no-such-option"),
     (&["-r"], "-r takes a limit"),
     (&["-r", "10M"], "lines or bytes?"),
@@ -43,7 +43,8 @@ const MISTAKES: [(&[&str], &str); 61] = [
     (&["--repeat", "5"], "--repeat needs a command"),
     (&["--timeout", "5s"], "--timeout needs a command"),
     (&["--timeout", "soon", "true"], "--timeout"),
-    (&["--dry-run"], "--dry-run needs a command"),
+    (&["--dry-run", "-k"], "--keep-order needs a command"),
+    (&["-I", "%", "true"], "-I '%': the command has no '%' for the unit"),
     (&["-k", "-u", "true"], "cannot be used with"),
     (&["-k", "--line-buffer", "true"], "cannot be used with"),
     (&["-u", "--line-buffer", "true"], "cannot be used with"),
@@ -70,6 +71,20 @@ const MISTAKES: [(&[&str], &str); 61] = [
     (&["--show", "-r", "5/s"], "--show sets no limits"),
     (&["--show", "json", "true"], "--show runs nothing"),
     (&["--show", "--dry-run"], "cannot be used with"),
+    (&["--show", "github"], "--show 'github': the format is text or json"),
+    (&["--list", "-r", "5/s"], "--list sets no limits"),
+    (&["--list", "-b", "5"], "--burst belongs to a rate"),
+    (&["--list", "json", "true"], "--list runs nothing"),
+    (&["--list", "/tmp/"], "a bucket is named with --bucket"),
+    (&["--list", "--show"], "cannot be used with"),
+    (&["--list", "--list"], "--list is given twice"),
+    (&["--list", "--max-wait", "5s"], "cannot be used with"),
+    (&["--show", "--max-wait", "5s"], "cannot be used with"),
+    (&["--pause", "5s", "--max-wait", "5s"], "cannot be used with"),
+    (&["--remove", "-r", "5/s"], "--remove sets no limits"),
+    (&["--remove", "true"], "--remove runs nothing"),
+    (&["--remove", "--list"], "cannot be used with"),
+    (&["--remove", "--clear"], "cannot be used with"),
     (&["--once", "-j", "5"], "cannot be used with"),
     (&["--once", "-r", "5MB/s"], "--once: the limit counts bytes"),
     (&["--once", "--max-wait", "soon"], "--max-wait"),
@@ -161,7 +176,7 @@ fn a_mistake_on_the_command_line_is_found_before_anything_is_opened() {
             let named = ends(nowhere.command(&[&["--bucket", &bucket], args].concat()));
             assert!(named.0 == Some(code) && named.1.contains(words), "{bucket} {args:?}: {named:?}");
             let mut default = nowhere.command(args);
-            // Where a stream names its limits, it is no mistake that makes no sense with a bucket.
+            // If a stream names its limits, options that make no sense with a bucket are no mistake.
             let is_private = args == ["-r", "unlimited"];
             default.env("THROTTLE_BUCKET", &bucket);
             if !is_private {
@@ -174,10 +189,10 @@ fn a_mistake_on_the_command_line_is_found_before_anything_is_opened() {
 }
 
 #[test]
-fn an_option_about_streams_beside_one_about_a_bucket_is_refused() {
+fn an_option_about_streams_with_one_about_a_bucket_is_refused() {
     let nowhere = Nowhere::new();
     let bucket = &nowhere.buckets()[1];
-    for (verb, code) in [("--once", 125), ("--set", 2), ("--show", 2)] {
+    for (verb, code) in [("--once", 125), ("--set", 2), ("--show", 2), ("--list", 2), ("--remove", 2)] {
         for option in OF_STREAMS {
             let rate: &[&str] = if verb == "--set" { &["-r", "5/s"] } else { &[] };
             let ended = ends(nowhere.command(&[&["--bucket", bucket, verb], rate, option].concat()));
@@ -185,6 +200,20 @@ fn an_option_about_streams_beside_one_about_a_bucket_is_refused() {
         }
     }
     nowhere.is_untouched();
+}
+
+/// It is a server, not one of its buckets.
+#[test]
+fn an_address_without_a_name_is_only_for_the_list() {
+    let nowhere = Nowhere::new();
+    let port = nowhere.listener.local_addr().unwrap().port();
+    for address in [format!("redis://127.0.0.1:{port}"), format!("redis://127.0.0.1:{port}/2/")] {
+        for args in [&["--show"][..], &["--remove"], &["--clear"], &["--set", "-r", "5/s"], &["-r", "5/s"]] {
+            let (code, said) = ends(nowhere.command(&[&["--bucket", &address], args].concat()));
+            assert!(code == Some(2) && said.contains("the bucket's name is missing; write"), "{args:?}: {said}");
+        }
+        nowhere.is_untouched();
+    }
 }
 
 /// A bucket on a server keeps less than a file.
@@ -286,9 +315,9 @@ mod the_variable {
         assert!(text(&with_default(&bucket, &["--show"], b"").stdout).contains("9/h,window,slack=250ms: 5 left"));
     }
 
-    /// Whoever did not name the bucket must not be told to change its limits for everyone.
+    /// If the user did not name the bucket, no message may suggest to change its limits for everyone.
     #[test]
-    fn messages_name_it_where_it_decided_and_never_advise_to_set() {
+    fn messages_name_the_variable_if_it_named_the_bucket_and_never_advise_set() {
         let nowhere = Nowhere::new();
         let (missing, kept, damaged) = (nowhere.path("missing"), nowhere.path("kept"), nowhere.path("damaged"));
         succeeds(&with_default(&kept, &["--set", "-r", "5MB/s"], b""), "");
@@ -316,14 +345,14 @@ mod the_variable {
         assert!(said.lines().count() == 2 && said.lines().all(|line| line.contains("THROTTLE_BUCKET: ")), "{said}");
         let wrong = with_default("a b", &["--once"], b"");
         assert!(text(&wrong.stderr).contains("THROTTLE_BUCKET 'a b': a name is of"), "{}", text(&wrong.stderr));
-        // Who names it is told both.
+        // If the bucket is named, both are suggested.
         let named = feed(throttle(&["--bucket", &kept, "-r", "7/s"]), b"");
         assert_fails(&named, 1, &["7/s was asked for", "leave -r out, or change it for everyone with --set"]);
     }
 
     /// It is set, and would not be used.
     #[test]
-    fn on_store_error_beside_a_private_limit_says_why_it_means_nothing() {
+    fn on_store_error_with_a_private_limit_says_why_it_has_no_effect() {
         let output = with_default("redis://127.0.0.1:1/x", &["-r", "5/s", "--on-store-error", "fail"], b"");
         let said = text(&output.stderr);
         assert!(output.status.code() == Some(2) && said.contains("with -r, THROTTLE_BUCKET is not used"), "{said}");
@@ -356,6 +385,7 @@ mod what_is_said {
                 &["--bucket", address],
                 &["--bucket", address, "--once"],
                 &["--bucket", address, "--show"],
+                &["--bucket", address, "--list"],
                 &["--bucket", address, "--set", "-r", "5/s"],
                 &[&attached[0], "-r", "5/s"],
                 &["-r", address],

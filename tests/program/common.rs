@@ -225,7 +225,7 @@ impl Lines {
         Lines(receive)
     }
 
-    /// The next line; fails where none comes.
+    /// The next line; fails if none comes.
     #[track_caller]
     pub(crate) fn next(&self) -> String {
         self.0.recv_timeout(HANGS).expect("another line").1

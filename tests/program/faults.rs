@@ -1,4 +1,4 @@
-//! What goes wrong is said, with what and where; signals act at once; nothing is lost without a word.
+//! Each fault is reported with what failed and where; signals act at once; nothing is lost silently.
 
 use crate::common::{Lines, Running, feed, noise, passed, shell, text, throttle, wait_until};
 use rustix::process::Signal;
@@ -323,7 +323,7 @@ mod signals {
     }
 
     #[test]
-    fn the_summary_says_where_the_time_went_until_then() {
+    fn the_summary_after_a_signal_says_where_the_time_went() {
         let longest = |place: &str| match place {
             "reading lines" | "reading bytes" => "waited_for_source_ns",
             "writing lines" | "writing bytes" => "waited_for_sink_ns",

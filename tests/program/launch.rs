@@ -83,7 +83,7 @@ fn units_that_a_command_repeats_fit_as_often_as_they_stand_there() {
 #[test]
 fn a_small_stack_or_a_large_environment_leaves_a_command_fewer_units() {
     let mut shell = Command::new("sh");
-    shell.args(["-c", "ulimit -s 400; exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_throttle")]);
+    shell.args(["-c", "ulimit -s 500; exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_throttle")]);
     shell.args(["-r", "unlimited", "-n", "1000000", "-c", "echo $#"]).env("LARGE", "x".repeat(60_000));
     shell.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let ended = finish(shell, numbers(30_000));
@@ -109,6 +109,7 @@ fn what_would_surprise_is_refused() {
         (&["--stdin", "echo", "{}"], "{} beside --stdin"),
         (&["-n", "0", "echo", "{}"], "{} beside -n 0"),
         (&["-I", "", "echo"], "-I {}"),
+        (&["-I", "%", "echo", "{}"], "write '%' where the unit goes, or -n 0 for no unit"),
         (&["--stdin"], "--stdin needs a command"),
         (&["--bytes", "echo"], "a command is a unit, not bytes"),
         (&["echo", ":::", "a"], "printf '%s\\n' A B"),
@@ -283,7 +284,7 @@ fn if_the_system_has_no_room_the_next_command_waits() {
     }
 }
 
-/// tokio panics where it cannot open what it needs; whatever the number, it is said what helps.
+/// tokio panics if it cannot open the files it needs. With any number of files, the message says what helps.
 #[test]
 fn too_few_files_at_the_start_are_reported() {
     for files in 6..16 {
@@ -417,12 +418,34 @@ fn a_dry_run_shows_each_unit_as_it_is_read_and_runs_nothing() {
 }
 
 #[test]
+fn a_dry_run_of_a_pipe_shows_when_each_unit_would_leave() {
+    let long = "x".repeat(300_000);
+    let ended = run(["--dry-run", "-r", "2/s", "-b", "2"], format!("a b\n\n{long}\n\x1b[1m\nlast"));
+    let lines = [
+        "a b  # 0 s",
+        "  # 0 s",
+        &format!("{}…  # 500 ms", "x".repeat(60)),
+        "\\u{1b}[1m  # 1 s",
+        "last  # 1.5 s",
+        "# 5 lines in 1.5 s",
+        "# 2/s,burst=2: at most 3 in any second",
+    ];
+    assert_eq!((ended.text().lines().collect::<Vec<_>>(), ended.code()), (lines.to_vec(), Some(0)));
+    let records = run(["--dry-run", "-r", "3/h", "-0"], "a\nb\0\0");
+    assert_eq!(records.text(), "a\\nb  # 0 s\n  # 20m\n# 2 records in 20m\n# 3/h,burst=1: at most 3 in any hour\n");
+    let bytes = run(["--dry-run", "-r", "10B/s", "-b", "10"], "x".repeat(30));
+    assert_eq!(bytes.text(), "# 30 bytes in 2 s\n# 10B/s,burst=10: at most 19 in any second\n");
+}
+
+#[test]
 fn the_summary_counts_commands() {
     let script = "case $1 in 2) exit 3;; 3) kill -9 $$;; 4) sleep 20;; esac";
     let ended = run(["-q", "-r", "100/s", "--timeout", "1s", "--summary=json", "-c", script], "1\n2\n\n3\n4\n");
     let summary: serde_json::Value = serde_json::from_str(&ended.err).unwrap();
     let commands = serde_json::json!({
-        "started": 4, "running": 0, "ok": 1, "failed": 3, "timed_out": 1, "killed": 1, "stopped": 0, "blank_skipped": 1
+        "started": 4, "running": 0, "ok": 1, "failed": 3, "timed_out": 1, "killed": 1, "stopped": 0, "blank_skipped": 1,
+        "ok_after_retry": 0, "told_to_wait": 0, "paused_ns": 0, "to_be_tried_again": 0, "not_tried_again": 0,
+        "done_before": 0
     });
     assert_eq!((&summary["commands"], &summary["unit"], &summary["units"]), (&commands, &"command".into(), &4.into()));
     for field in ["elapsed_ns", "waited_for_limits_ns", "waited_for_source_ns", "waited_for_sink_ns"] {

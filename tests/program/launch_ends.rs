@@ -105,7 +105,7 @@ fn a_success_is_silent_unless_a_summary_was_asked_for() {
     assert_eq!(told["commands"]["ok"], 2);
 }
 
-/// Where no terminal is, it may be a file from which they are run again.
+/// Without a terminal, standard error may be a file from which the units are run again.
 #[test]
 fn all_failed_units_are_named_if_standard_error_is_no_terminal() {
     let ended = run(["-r", "unlimited", "-b5", "false"], "");
@@ -327,7 +327,7 @@ fn a_timeout_longer_than_the_clock_goes_is_none() {
     assert_eq!((ended.code(), ended.text()), (Some(0), "a\n"), "{}", ended.err);
 }
 
-/// Who ignores the ends of his children when started, as some daemons do, learns of them all the same.
+/// Some daemons start programs with SIGCHLD ignored.
 #[test]
 fn started_with_the_ends_of_children_ignored_it_learns_of_them() {
     let mut command = Command::new("env");
@@ -351,7 +351,7 @@ fn the_first_signal_after_an_exit_of_255_does_not_kill() {
     assert_eq!((ended.signal(), ended.text()), (Some(15), "ended\n"), "{}", ended.err);
 }
 
-/// A reader that is gone is found when something is written; who runs then is ended.
+/// A reader that is gone is noticed at the next write; then running commands are ended.
 #[test]
 fn when_the_reader_is_gone_what_runs_is_ended() {
     let folder = tempfile::tempdir().unwrap();
@@ -379,7 +379,7 @@ fn when_the_reader_is_gone_what_runs_is_ended() {
 #[test]
 fn stopped_time_stops_the_commands_and_makes_no_burst() {
     let folder = tempfile::tempdir().unwrap();
-    // The one looked at starts nothing itself: who waits for the start of another, which is stopped, has no T.
+    // The command looked at starts nothing itself: a process that waits for the start of a stopped one has no state T.
     let script = "if [ $1 = 1 ]; then echo $$ > leader.1; read go < go; else date +%s%N; fi; \
                   if [ $1 = 30 ]; then exit 255; fi";
     assert!(Command::new("mkfifo").arg(folder.path().join("go")).status().unwrap().success());
@@ -419,7 +419,7 @@ fn usr1_writes_the_status_line_and_nothing_ends() {
     assert_eq!(ended.err.lines().count(), 1);
 }
 
-/// What runs on a terminal of its own, as script(1) gives it, and what was seen there. `None` where script is missing.
+/// Runs `command` on a terminal of its own with script(1); returns what was shown there. `None` if script is missing.
 fn on_a_terminal(command: &str, folder: &Path) -> Option<String> {
     let mut script = Command::new("script");
     script.args(["-qec", command, "/dev/null"]).current_dir(folder).stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -444,7 +444,7 @@ fn a_command_that_wants_the_terminal_is_reported() {
     assert!(seen.contains("2 ok, 1 failed; "), "{seen}");
 }
 
-/// Who has -j 1 already is not told to write it.
+/// With -j 1 given already, the message does not suggest it.
 #[test]
 fn the_message_about_a_command_that_wanted_the_terminal_says_how_it_may_have_it() {
     let folder = tempfile::tempdir().unwrap();
@@ -487,7 +487,7 @@ fn alone_on_a_terminal_a_command_is_ended_with_all_it_started() {
     assert!(seen.contains("interrupted: 0 ok, 1 stopped"), "{seen}");
 }
 
-/// There it is in our own group, and who ignores the signal is known by having been started by the command.
+/// There the command is in our own group. A process that ignores the signal is found as a child of the command.
 #[test]
 fn alone_on_a_terminal_a_command_that_ignores_a_signal_is_waited_for_and_killed_by_the_second() {
     let folder = tempfile::tempdir().unwrap();
@@ -562,7 +562,7 @@ fn a_trace_on_a_terminal_does_nothing_to_it_and_can_be_pasted() {
     assert_eq!(pasted.stdout, fs::read(folder.path().join("out")).unwrap());
 }
 
-/// A bar is wiped out together with whatever stands in its line.
+/// Erasing the bar erases its whole row.
 #[test]
 fn beside_a_bar_output_without_a_last_end_of_line_stays() {
     let folder = tempfile::tempdir().unwrap();

@@ -27,7 +27,7 @@ fn output_comes_in_the_order_of_finishing_or_of_the_input() {
     assert_eq!((input.text(), &input.err), (&*numbers(40), &numbers(40)));
 }
 
-/// The first command waits for one that stands far behind it, with all the results between held.
+/// The first command waits for a much later one; all results in between are held.
 #[test]
 fn many_results_behind_a_slow_one_take_little_memory_and_few_files() {
     let all = if cfg!(debug_assertions) { 1000 } else { 12_000 };
@@ -115,7 +115,7 @@ fn a_last_line_without_newline_stays_without_unless_lines_are_changed() {
     assert_eq!(lines.sorted(), ["a", "b"], "a line of another command begins at the left");
 }
 
-/// Between two of their doublings buffers took more than was counted, and those who waited to print a thread each.
+/// Buffers once took more than was counted until they doubled again, and each result that waited took a thread.
 #[test]
 fn many_commands_that_write_much_take_little_memory() {
     for how in [&["-j16"][..], &["-k", "-j64"], &["--line-buffer"]] {
@@ -170,7 +170,7 @@ fn what_a_command_leaves_behind_is_not_waited_for() {
     let _ = Command::new("kill").arg(left.to_string()).status();
     assert!(begun.elapsed() < Duration::from_secs(20));
     assert_eq!((ended.text(), ended.code()), ("a\n", Some(0)));
-    assert!(ended.err.contains("line 1 'a' left something behind that holds its output open"), "{}", ended.err);
+    assert!(ended.err.contains("line 1 'a' left a process behind that holds its output open"), "{}", ended.err);
 }
 
 /// A command has long ended when the reader comes to its last lines: what is still in its pipe is not lost.
@@ -229,7 +229,7 @@ fn a_reader_that_goes_away_stops_launching() {
     }
 }
 
-/// A program with a temporary folder of so many bytes, as a file system of its own; `None` where nobody may mount one.
+/// A program with a temporary folder of so many bytes, as a file system of its own; `None` if mounting is not allowed.
 fn with_room_for(bytes: u32, folder: &Path, args: &[&str]) -> Option<Command> {
     let script = format!("mount -t tmpfs -o size={bytes} tmpfs . && exec \"$0\" \"$@\"");
     let mounting = |program: &str| {

@@ -1,4 +1,4 @@
-//! Whoever does not read what launch mode writes holds up neither timeouts nor signals nor its end, through the real program.
+//! A reader that does not read the output of launch mode delays neither timeouts nor signals nor the end.
 
 use crate::launching::*;
 use rustix::process::{Pid, Signal};

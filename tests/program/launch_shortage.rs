@@ -1,4 +1,4 @@
-//! Where the system has no room for threads, processes or files, through the real program.
+//! The real program on a system without room for threads, processes or files.
 
 use crate::launching::*;
 use rustix::process::Signal;
@@ -7,10 +7,10 @@ use std::thread;
 use std::time::Duration;
 
 /// A shell command as a user with nothing else running, who may have at most `processes`; `$0` and what follows is the
-/// program with `args`. `None` where that cannot be had: the system asks no such thing of root (`RLIMIT_NPROC`,
+/// program with `args`. `None` if that is not possible: the limit does not hold for root (`RLIMIT_NPROC`,
 /// getrlimit(2)).
 fn with_few_processes(processes: u32, user: u32, args: &[&str]) -> Option<Command> {
-    // Whoever runs the same test at the same time is another.
+    // A different user for each process that runs this test.
     let user = (3_000_000 + 4 * std::process::id() + user).to_string();
     let program = env!("CARGO_BIN_EXE_throttle");
     let mut setpriv = Command::new("setpriv");
@@ -101,7 +101,7 @@ fn without_room_for_the_files_of_one_command_nothing_runs_and_the_message_says_w
     assert!((3..33).contains(&refused), "{refused} of 33");
 }
 
-/// Those who try at the same time take from each other what would be enough for one.
+/// Starts at the same time take files from each other that would be enough for one.
 #[test]
 fn if_files_are_enough_for_one_command_all_run_however_many_jobs() {
     let mut enough = None;

@@ -16,7 +16,8 @@ fn is_seen_stopped(pid: Pid) -> bool {
     })
 }
 
-/// Ctrl-Z reaches also who is just starting, before it has a group of its own, while the thread that starts it is blocked.
+/// Ctrl-Z also reaches a command that is just starting and has no group of its own yet, while the thread that starts it is
+/// blocked.
 #[test]
 fn a_stop_of_our_group_while_commands_start_stops_us_and_we_go_on() {
     for how in [&["-r", "unlimited"][..], &["-r", "unlimited", "-j1"]] {
@@ -104,7 +105,7 @@ fn time_in_which_we_had_the_commands_stopped_does_not_count() {
     assert_eq!((ended.code(), ended.text()), (Some(0), "done\n".repeat(16).as_str()), "{}", ended.err);
 }
 
-/// A second is promised to who is left behind, and all that it writes in it.
+/// What a process left behind writes within a second is printed.
 #[test]
 fn what_is_written_within_a_second_after_the_end_is_printed_also_if_we_were_stopped_meanwhile() {
     let folder = tempfile::tempdir().unwrap();

@@ -203,7 +203,7 @@ pub(crate) fn end_with_two(child: &mut Child) -> Option<i32> {
     status.and_then(|status| status.signal())
 }
 
-/// Both ends of a terminal; whoever has the first is to read what is written to the second.
+/// Both ends of a terminal; what is written to the second must be read from the first.
 pub(crate) fn terminal() -> (OwnedFd, fs::File) {
     use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
     let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();

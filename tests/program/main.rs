@@ -2,6 +2,7 @@
 #![cfg(feature = "cli")]
 
 mod again;
+mod bucket_list;
 mod bucket_options;
 mod bucket_waits;
 mod cli;

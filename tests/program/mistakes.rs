@@ -85,7 +85,7 @@ fn a_value_that_is_none_of_an_option_is_answered_without_the_words_of_the_parser
     for (args, told) in [
         (&["-r", "5/s", "-j", "-1"][..], "--jobs '-1': write a number of commands, like -j 8, or -j 0 for no cap"),
         (&["-r", "5/s", "-j", "x"], "--jobs 'x': write a number of commands, like -j 8, or -j 0 for no cap"),
-        (&["-r", "5/s", "--attempts", "3"], "there is no option '--attempts'; throttle --help lists them all"),
+        (&["-r", "5/s", "--tries", "3"], "there is no option '--tries'; throttle --help lists them all"),
         (&["-r", "5/s", "--bar", "x"], "--bar is not an option here: a bar is shown on a terminal anyway, unless"),
         (&["--no-run-if-empty"], "--no-run-if-empty is not an option here: leave it out"),
     ] {
@@ -147,7 +147,7 @@ fn a_mistake_in_our_options_is_not_blamed_on_the_commands_options() {
 #[test]
 fn a_limit_in_the_place_of_the_command_is_answered_with_the_command_line_that_was_meant() {
     for (args, words) in [
-        (&["5/s"][..], "--rate: a limit stands behind its option; write -r 5/s"),
+        (&["5/s"][..], "--rate: a limit follows its option; write -r 5/s"),
         (&["5/s", "curl", "-sS"], "write -r 5/s"),
         (&["-r", "5", "/s"], "-r 5/s"),
         (&["-r", "5/s", "100/min"], "-r 5/s -r 100/min"),
@@ -162,9 +162,8 @@ fn a_limit_in_the_place_of_the_command_is_answered_with_the_command_line_that_wa
 #[test]
 fn an_option_is_suggested_only_for_a_slip_of_the_finger() {
     assert!(refused(&["-r", "5/s", "--jbos", "4"]).contains("did you mean --jobs?"));
-    assert!(!refused(&["--list"]).contains("--limit"), "that is another tool's");
-    for (args, wrong) in [(["--attempts", "3"], "--rate"), (["--bar", "x"], "as a value"), (["-j", "-1"], "unexpected")]
-    {
+    assert!(!refused(&["--lmit"]).contains("--limit"), "that is another tool's");
+    for (args, wrong) in [(["--tries", "3"], "--rate"), (["--bar", "x"], "as a value"), (["-j", "-1"], "unexpected")] {
         let said = refused(&args);
         assert!(!said.contains(wrong), "{args:?}: {said}");
     }
@@ -182,7 +181,7 @@ fn a_long_option_with_one_dash_is_answered_with_two() {
 }
 
 #[test]
-fn a_script_beside_once_is_answered_with_the_shell_that_runs_it() {
+fn a_script_with_once_is_answered_with_the_shell_that_runs_it() {
     let output = feed(throttle(&["--bucket", "./b", "--once", "-c", "echo hi"]), b"");
     let said = text(&output.stderr);
     assert_eq!(
@@ -203,9 +202,11 @@ fn a_keyword_of_the_shell_in_the_place_of_the_command_is_called_one() {
 #[test]
 fn what_gnu_parallel_calls_otherwise_is_answered_with_our_spelling() {
     for (args, words) in [
-        (&["--joblog", "x"][..], "--summary=json:FILE"),
-        (&["--halt", "now,fail=1"], "exits 255"),
-        (&["--retries", "3"], "-c 'COMMAND \"$1\" || COMMAND \"$1\"'"),
+        (&["--joblog", "x"][..], "--log x"),
+        (&["--halt", "now,fail=1"], "--max-fail N"),
+        (&["--retries", "3"], "--attempts 4"),
+        (&["--resume"], "--done FILE"),
+        (&["--results", "out"], "$THROTTLE_SEQ"),
         (&["--colsep", ","], "-c 'echo \"${1%%,*}\" \"${1#*,}\"'"),
         (&["--pipe", "wc"], "--stdin"),
         (&["-r", "5/s", "echo", "::::", "x"], "throttle -r 5/s COMMAND < FILE"),
@@ -282,7 +283,7 @@ fn the_habits_of_other_tools_are_answered_with_our_spelling() {
         (&["-r"], "-r takes a limit, like -r 5/s (xargs' -r, --no-run-if-empty, is not needed"),
         (&["-r", "-0"], "-r takes a limit, like -r 5/s"),
         (&["-0", "-r"], "-r takes a limit, like -r 5/s"),
-        (&["-r", "5/s", "-l"], "-l is not an option here: lines are what is counted"),
+        (&["-r", "5/s", "-l"], "-l is not an option here: lines are counted unless you say otherwise"),
         (
             &["-r", "5/s", "-p"],
             "-p is not an option here: to see what would run write --dry-run, for progress --progress=always",

@@ -5,11 +5,10 @@
 //! more, which is 20 ms: a request is refused only if the first to arrive took 20 ms longer from its start to its arrival
 //! than a later one, or the second 40 ms longer, and so on to the tenth and all behind it: 200 ms.
 //!
-//! A client alone takes 4 ms for that; ten that share two cores with each other and the server take 20 to 35 ms, whoever
-//! starts them, as the system lets all of them go on a little at a time. That is no fault of the starts. So, where we may
-//! (root may), the system is told to let whoever comes first go on until he is done, and the server before all others, as if
-//! each had a core of his own. Where a request came late all the same, or the whole took too long, and only then, it is tried
-//! again.
+//! A client alone takes 4 ms for that. Ten that share two cores with each other and the server take 20 to 35 ms, whatever
+//! starts them, since the system runs each for a short time in turn. That is not caused by our starts. So, if it is allowed
+//! (root may), clients are scheduled first in, first out, and the server before all others, as if each had a core of its
+//! own. The test is repeated only if a request still came late or the whole took too long.
 
 use crate::support::nginx::{Nginx, REST, find};
 use std::fs::File;
@@ -88,7 +87,7 @@ fn a_server_that_counts_strictly_refuses_nothing() {
     panic!("in each of {ATTEMPTS} attempts something was refused, or it took too long");
 }
 
-/// Where the program is; `None`, said visibly, means that there is nothing to test with. In CI there must be.
+/// The path of the program; `None`, with a message, if it is not installed. In CI it must be.
 fn found(name: &str) -> Option<PathBuf> {
     let path = find(name);
     if path.is_none() {
@@ -99,7 +98,7 @@ fn found(name: &str) -> Option<PathBuf> {
     path
 }
 
-/// A program that, with all it starts, is scheduled as `SCHED_FIFO` of sched(7), where we may have that.
+/// A program that, with all it starts, is scheduled as `SCHED_FIFO` of sched(7), if that is allowed.
 fn first_come_first_served(priority: u8, program: &Path) -> Command {
     let mut command = Command::new("chrt");
     command.args(["-f", &priority.to_string()]);

@@ -344,7 +344,7 @@ fn source(end: End, input: &[u8]) -> Stdio {
     theirs.into()
 }
 
-/// Where to write, and what reads it all once the writer is gone.
+/// An end to write to, and a function that reads it all once the writer is gone.
 fn sink(end: End) -> (Stdio, Box<dyn FnOnce() -> Vec<u8>>) {
     match end {
         End::Pipe => {

@@ -435,7 +435,7 @@ mod passwords {
         let readme = include_str!("../../README.md").split('`').find(|words| words.starts_with("EVALSHA ")).unwrap();
         let least: Vec<String> = readme.split(' ').map(|command| format!("+{}", command.to_lowercase())).collect();
         let mut least: Vec<&str> = least.iter().map(String::as_str).collect();
-        least.splice(0..0, ["ACL", "SETUSER", "least", "on", ">s3cret", "~throttle:*", "-@all"]);
+        least.splice(0..0, ["ACL", "SETUSER", "least", "on", ">s3cret", "~throttle:*", "-@all", "+scan"]);
         let () = redis.tell(&least);
         for limit in ["50/s,burst=1", "9/100ms,window"] {
             let bucket = address(&redis, "least:s3cret");
@@ -443,6 +443,9 @@ mod passwords {
             runs(&bucket, &["-q", "--repeat", "30", "true"]);
             runs(&bucket, &["--once"]);
             runs(&bucket, &["--show"]);
+            assert!(runs(&bucket, &["--list"]).starts_with("b: "));
+            runs(&bucket, &["--remove"]);
+            runs(&bucket, &["-r", limit, "--set"]);
         }
         runs(&address(&redis, "me:s3cret"), &["--once"]);
         assert_fails(&run(&address(&redis, "guest:s3cret"), &["-r", "5/s"]), 1, &["refuses", "evalsha"]);

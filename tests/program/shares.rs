@@ -1,11 +1,14 @@
 //! What each of several streams gets of one bucket, on both stores.
 
-use crate::common::{Lines, Running, feed, text, throttle};
+use crate::common::{Lines, Running, feed, shell, text, throttle};
 use crate::support::redis::Redis;
 use rustix::process::Signal;
 use std::io::Write;
 use std::thread;
 use std::time::{Duration, Instant};
+use throttle::clock::{FakeClock, MILLISECOND, SECOND};
+use throttle::limits::Policy;
+use throttle::store::{File, Machine, Place, Supply};
 
 /// Runs `test` with the name of a bucket in a file, and with one on a server if there is one.
 fn on_both_stores(limit: &str, test: impl Fn(&str)) {
@@ -60,6 +63,62 @@ fn pipes_share_a_window_and_a_newcomer_waits_for_one_period() {
         assert!(sum >= 280, "{bucket}: {counts:?} of 320 used");
         assert!(counts.iter().all(|count| (fair * 7 / 10..=fair * 13 / 10).contains(count)), "{bucket}: {counts:?}");
     });
+}
+
+/// A loop starts a process before each take.
+#[test]
+fn a_loop_of_once_gets_its_share_beside_pipes() {
+    on_both_stores("40/500ms,window,slack=0", |bucket| {
+        let mut command = shell(r#"while "$0" -q --bucket "$1" --once echo one; do :; done"#);
+        command.arg(bucket);
+        let mut shell = Running::start(command);
+        let ones = Lines::of(shell.stdout());
+        let pipes = counts(bucket, 3, Duration::from_secs(3), || ());
+        shell.signal(Signal::KILL);
+        shell.end();
+        let (ones, sum) = (ones.times().len(), pipes.iter().sum::<usize>());
+        let fair = (sum + ones) / 4;
+        // On a busy machine a loop starts few processes.
+        assert!((fair / 8..=fair * 3 / 2).contains(&ones), "{bucket}: {ones} beside {pipes:?}");
+    });
+}
+
+/// On a fake clock: how many units each of three streams and a loop of takes gets in 20 s, if the loop needs so long
+/// to ask again.
+fn shares(limit: &str, pause: u64) -> [usize; 4] {
+    let (folder, clock) = (tempfile::tempdir().unwrap(), FakeClock::at(SECOND));
+    let policy = Policy::new(&[limit.parse().unwrap()], None).unwrap();
+    let file = || {
+        let place = Place { path: folder.path().join("b"), own_folder: false };
+        Box::new(File::open_on(Machine::fake(&clock, 1, 0), place, Some(&policy)).unwrap())
+    };
+    let streams = [(); 4].map(|()| Supply::new(file()));
+    let (mut next, mut counts) = ([SECOND; 4], [0; 4]);
+    while let Some((who, now)) =
+        next.into_iter().enumerate().min_by_key(|(_, at)| *at).filter(|(_, at)| *at < 21 * SECOND)
+    {
+        clock.set(now);
+        next[who] = match who {
+            0 => streams[0].store().take(1, u64::MAX).unwrap().0.at + pause,
+            _ => streams[who].next_run(1000).unwrap().0.at,
+        };
+        counts[who] += 1;
+    }
+    counts
+}
+
+/// When a window opened, those who were quick to ask again got most of it: a loop had 60 to 139 % of its share.
+#[test]
+fn all_get_the_same_however_long_a_loop_needs_to_ask_again() {
+    for limit in ["40/s,window", "100/2s,window", "40/s"] {
+        for pause in [1, 3, 6, 10, 15] {
+            let counts = shares(limit, pause * MILLISECOND);
+            let (sum, fair) = (counts.iter().sum::<usize>(), counts.iter().sum::<usize>() / 4);
+            assert!(sum >= 760, "{limit}, {pause} ms: {counts:?}");
+            let near = fair * 9 / 10..=fair * 11 / 10;
+            assert!(counts.iter().all(|count| near.contains(count)), "{limit}, {pause} ms: {counts:?}");
+        }
+    }
 }
 
 /// What was leased for commands that could not start yet was lost.

@@ -1,4 +1,4 @@
-//! What a user sees on a terminal: the bar, where it is shown and what is left of it.
+//! What a user sees on a terminal: the bar, when it is shown, and what is left of it.
 
 use crate::support::terminal::Terminal;
 use std::fs;
@@ -66,9 +66,9 @@ fn the_automatic_bar_is_shown_only_if_standard_output_is_a_file_or_a_device_but_
     });
 }
 
-/// Commands write to the terminal through us; who reads a pipe does not.
+/// Commands write to the terminal through us; the reader of a pipe does not.
 #[test]
-fn beside_commands_the_automatic_bar_is_shown_unless_their_output_has_a_reader() {
+fn with_commands_the_automatic_bar_is_shown_unless_their_output_has_a_reader() {
     thread::scope(|scope| {
         let shown = [
             scope.spawn(|| shows_bar(&["true"], |terminal| terminal.end().into())),
@@ -99,7 +99,7 @@ fn the_automatic_bar_waits_for_something_to_come() {
     assert!(child.wait().unwrap().success());
 }
 
-/// The terminal echoes `^C` behind what stands there. Neither that nor the bar is left.
+/// The terminal echoes `^C` after the bar. Both are erased.
 #[test]
 fn after_an_interrupt_nothing_is_left_of_the_bar() {
     for columns in [20, 40, 80, 160] {
@@ -124,7 +124,7 @@ fn after_an_interrupt_nothing_is_left_of_the_bar() {
     }
 }
 
-/// What commands write stands above the bar, whole and once; the bar is one row, in whole words, and the last.
+/// The output of commands is above the bar, whole and once. The bar is one row of whole words, and the last one.
 #[test]
 fn a_bar_beside_output_is_neither_torn_nor_doubled_nor_left_over() {
     thread::scope(|scope| {
@@ -228,7 +228,7 @@ fn a_bar_beside_output_stays_one_row_while_the_terminal_is_resized() {
     terminal.watch(child, |_| false);
 }
 
-/// The time left, or its number alone; where that does not fit either, the share.
+/// The time left, or its number alone; if that does not fit either, the percentage.
 #[test]
 fn below_ten_columns_the_bar_shows_what_fits() {
     for (columns, expected) in [(9, "59m"), (5, "59m"), (3, "0%")] {
@@ -379,7 +379,7 @@ fn the_first_interrupt_says_what_it_waits_for_if_commands_ignore_it() {
     assert!(!rows.iter().any(|row| row.contains('%')), "{rows:#?}");
 }
 
-/// What went well is worth a word to somebody who looks on.
+/// A success is reported to a user who watches.
 #[test]
 fn on_a_terminal_a_success_is_summed_up() {
     let folder = tempfile::tempdir().unwrap();

@@ -24,7 +24,7 @@ pub(super) struct Script<'a> {
     pub(super) shell: &'a str,
     /// Whether another command starts the shell.
     pub(super) is_wrapped: bool,
-    /// The words behind the text: `$0`, `$1` and so on.
+    /// The words after the text: `$0`, `$1` and so on.
     pub(super) arguments: &'a [OsString],
 }
 
@@ -113,7 +113,7 @@ impl Word {
         }
     }
 
-    /// Letters behind one dash or plus: with either, `c` has the same meaning to all of these shells.
+    /// Letters after one dash or plus: with either, `c` has the same meaning to all of these shells.
     fn cluster(shell: &str, letters: &[u8]) -> Self {
         let takes_rest = matches!(shell, "zsh" | "ksh");
         // In these shells the text attached to an `o` is the name of an option: -oextendedglob.

@@ -18,7 +18,7 @@ fn words_of<T: AsRef<[u8]>>(template: &Template, units: &[T]) -> Vec<OsString> {
 }
 
 #[test]
-fn units_stand_where_the_braces_are_or_at_the_end() {
+fn units_replace_the_braces_or_follow_the_words() {
     assert_eq!(filled("echo", 1, &["a b"]), ["echo", "a b"]);
     assert_eq!(filled("echo {} x", 1, &["{}"]), ["echo", "{}", "x"]);
     assert_eq!(filled("cp {} {}.bak", 1, &["f"]), ["cp", "f", "f.bak"]);
@@ -35,7 +35,7 @@ fn bytes_that_are_no_text_pass_through() {
 }
 
 #[test]
-fn another_marker_may_stand_for_the_unit() {
+fn another_marker_may_replace_the_braces() {
     let marker = Reading { replace: Some("@".into()), ..reading(1, Place::Arguments) };
     let template = Template::new(&words("sh -c @ {}"), &marker).unwrap();
     assert_eq!(words_of(&template, &["u"]), ["sh", "-c", "u", "{}"].map(OsString::from));
@@ -127,4 +127,13 @@ fn what_would_surprise_is_refused_with_the_right_spelling() {
     assert!(error("echo {}", &reading(0, Place::Arguments)).contains("-n 0"));
     let marker = Reading { replace: Some("".into()), ..one };
     assert!(error("echo", &marker).contains("-I"));
+    let marker = |max_args, place| Reading { replace: Some("%".into()), ..reading(max_args, place) };
+    let refused = error("echo {}", &marker(1, Place::Arguments));
+    assert!(
+        refused.starts_with("-I '%': the command has no '%' for the unit, and xargs would run it without"),
+        "{refused}"
+    );
+    for (max_args, place) in [(0, Place::Arguments), (1, Place::Nowhere), (1, Place::StandardInput)] {
+        assert!(Template::new(&words("echo"), &marker(max_args, place)).is_ok(), "{place:?}: nothing is appended");
+    }
 }

@@ -1,8 +1,8 @@
 //! The definition of the command line. Each option is defined once, here; parsing, help, man page, completions and the
 //! README's list of options come from it.
 //!
-//! The headings have a meaning: an option under "Launch" needs a command, and options under "Input" and "Launch" cannot
-//! stand beside an option that is about a bucket by itself.
+//! The headings have a meaning: an option under "Launch" needs a command (but --dry-run does not), and options under "Input"
+//! and "Launch" cannot be used with an option that is about a bucket by itself.
 
 use super::again::{self, MaxFail};
 use super::text;
@@ -50,13 +50,21 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FMT", num_args = 0..=1, default_missing_value = "text", value_parser = values::format, long_help = text::SHOW, help_heading = "Shared")]
     pub(crate) show: Option<Format>,
 
-    /// Empty the line of those who wait
+    /// Empty the bucket's queue
     #[arg(hide_short_help = true, long, long_help = text::CLEAR, help_heading = "Shared")]
     pub(crate) clear: bool,
 
-    /// Let nobody take from the bucket for TIME
+    /// Grant nothing from the bucket for TIME
     #[arg(hide_short_help = true, long, value_name = "TIME", allow_negative_numbers = true, value_parser = values::duration, long_help = text::PAUSE, help_heading = "Shared")]
     pub(crate) pause: Option<Duration>,
+
+    /// Name the buckets there are: text or json
+    #[arg(hide_short_help = true, long, value_name = "FMT", num_args = 0..=1, default_missing_value = "text", value_parser = values::format, long_help = text::LIST, help_heading = "Shared")]
+    pub(crate) list: Option<Format>,
+
+    /// Remove the bucket
+    #[arg(hide_short_help = true, long, long_help = text::REMOVE, help_heading = "Shared")]
+    pub(crate) remove: bool,
 
     /// While the bucket's server is away: wait, fail [default: wait]
     #[arg(hide_short_help = true, long, value_name = "WHAT", hide_possible_values = true, long_help = text::ON_STORE_ERROR, help_heading = "Shared")]
@@ -71,7 +79,7 @@ pub(crate) struct Args {
     pub(crate) delimiter: Option<u8>,
 
     /// Every byte is a unit (implied by a rate in bytes)
-    #[arg(long, long_help = text::BYTES, help_heading = "Input")]
+    #[arg(hide_short_help = true, long, long_help = text::BYTES, help_heading = "Input")]
     pub(crate) bytes: bool,
 
     /// Read FILE instead of standard input
@@ -158,12 +166,12 @@ pub(crate) struct Args {
     #[arg(hide_short_help = true, short, long, long_help = text::TRACE, help_heading = "Launch")]
     pub(crate) trace: bool,
 
-    /// Show what would run and when; run nothing
+    /// Show what would run or leave, and when; do neither
     #[arg(long, long_help = text::DRY_RUN, help_heading = "Launch")]
     pub(crate) dry_run: bool,
 
     /// Show progress: auto, always, never
-    #[arg(long, value_name = "WHEN", default_value = "auto", hide_default_value = true, hide_possible_values = true, long_help = text::PROGRESS, help_heading = "Report")]
+    #[arg(hide_short_help = true, long, value_name = "WHEN", default_value = "auto", hide_default_value = true, hide_possible_values = true, long_help = text::PROGRESS, help_heading = "Report")]
     pub(crate) progress: ProgressWhen,
 
     /// Say at the end what happened: text or json
@@ -184,22 +192,25 @@ pub(crate) struct Args {
 }
 
 /// Options about a bucket by itself.
-const VERBS: [&str; 5] = ["once", "set", "show", "clear", "pause"];
+const VERBS: [&str; 7] = ["once", "set", "show", "clear", "pause", "list", "remove"];
 
-/// They go together: the bucket starts anew.
-const ANEW: [&str; 2] = ["set", "clear"];
+/// Only these go together: the first two start the bucket anew, and of the verbs only --once waits for a turn.
+const TOGETHER: [[&str; 2]; 2] = [["set", "clear"], ["once", "max_wait"]];
 
 /// The definition of the whole command line.
 pub(crate) fn command() -> Command {
     let command = Args::command().max_term_width(100);
-    let is_of_streams =
-        |arg: &Arg| matches!(arg.get_help_heading(), Some("Input" | "Launch")) || arg.get_id() == "summary";
+    let is_of_others = |arg: &Arg| {
+        let is_of_streams = matches!(arg.get_help_heading(), Some("Input" | "Launch"));
+        is_of_streams || arg.get_id() == "summary" || arg.get_id() == "max_wait"
+    };
     let is_verb = |id: &Id| VERBS.contains(&id.as_str());
-    let excluded = command.get_arguments().filter(|arg| is_of_streams(arg) || is_verb(arg.get_id()));
+    let excluded = command.get_arguments().filter(|arg| is_of_others(arg) || is_verb(arg.get_id()));
     let excluded: Vec<Id> = excluded.map(|arg| arg.get_id().clone()).collect();
     command.mut_args(|arg| {
         let own = arg.get_id();
-        let goes_with = |id: &Id| [id, own].iter().all(|id| ANEW.contains(&id.as_str()));
+        let goes_with =
+            |id: &Id| TOGETHER.iter().any(|pair| pair.contains(&id.as_str()) && pair.contains(&own.as_str()));
         let others: Vec<&Id> = excluded.iter().filter(|id| is_verb(own) && *id != own && !goes_with(id)).collect();
         arg.conflicts_with_all(others)
     })
@@ -207,8 +218,10 @@ pub(crate) fn command() -> Command {
 
 /// The first option given that means nothing without a command.
 pub(super) fn launch_option(command: &Command, matches: &ArgMatches) -> Option<String> {
-    let needs_command =
-        |arg: &&Arg| arg.get_id() == "repeat" || arg.get_help_heading() == Some("Launch") && arg.get_id() != "shell";
+    let needs_command = |arg: &&Arg| {
+        let is_of_launch = arg.get_help_heading() == Some("Launch");
+        arg.get_id() == "repeat" || is_of_launch && !["shell", "dry_run"].contains(&arg.get_id().as_str())
+    };
     let is_given = |arg: &&Arg| matches.value_source(arg.get_id().as_str()) == Some(ValueSource::CommandLine);
     let given = command.get_arguments().filter(needs_command).find(is_given);
     given.and_then(Arg::get_long).map(|name| format!("--{name}"))

@@ -6,10 +6,10 @@ use std::ffi::{OsStr, OsString};
 use throttle::rate::{Limit, ParseError, Rate};
 
 /// Options of other tools, and what to write here.
-const FOREIGN: [(&str, &str); 30] = [
+const FOREIGN: [(&str, &str); 34] = [
     ("-L", "a rate is -r 10MB/s or -r 10M/s, N lines for each command -n N"),
     ("--max-lines", "N lines for each command are -n N"),
-    ("-l", "lines are what is counted unless told otherwise; N for each command is -n N"),
+    ("-l", "lines are counted unless you say otherwise; N for each command is -n N"),
     ("-N", "N units for each command are -n N"),
     ("-i", "{} stands for the unit without it; another marker is -I R"),
     ("-s", "a size is not needed: commands get one unit each, or -n N"),
@@ -26,19 +26,26 @@ const FOREIGN: [(&str, &str); 30] = [
     ("--limit-rate", "write --rate, or -r: -r 10MB/s"),
     ("--bwlimit", "write --rate, or -r: -r 10MB/s"),
     ("--limit", "write --rate, or -r: -r 5/s"),
-    ("--line-mode", "lines are what is counted unless told otherwise: -r 1000/s"),
-    ("--bar", "a bar is shown on a terminal anyway, unless the output goes to a pipe; there write --progress=always"),
-    ("--eta", "the bar shows the time left; where there is no bar write --progress=always"),
+    ("--line-mode", "lines are counted unless you say otherwise: -r 1000/s"),
+    ("--bar", "a bar is shown on a terminal anyway, unless the output goes to a pipe; then write --progress=always"),
+    ("--eta", "the bar shows the time left; if there is no bar write --progress=always"),
     ("--ordered", "output in the order of the input is -k"),
-    ("--joblog", "numbers for a script are --summary=json:FILE; failed units are named on standard error"),
-    ("--halt", "a command that exits 255 stops the run"),
+    ("--joblog", "a line for each attempt is written to FILE with --log FILE"),
     (
-        "--retries",
-        "a script can try again: -c 'COMMAND \"$1\" || COMMAND \"$1\"'; the rate does not count the second try",
+        "--halt",
+        "launch nothing more after N failed units with --max-fail N, or --max-fail 5%; a command that exits 255 stops the run",
+    ),
+    ("--retries", "a failed unit is run up to N times in all with --attempts N"),
+    ("--resume", "go on after the units of earlier runs with --done FILE"),
+    ("--resume-failed", "go on after the units of earlier runs with --done FILE, which has those that succeeded"),
+    (
+        "--results",
+        "a script can write files: -c 'COMMAND \"$1\" > \"out/$THROTTLE_SEQ\"'; what happened is written with --log FILE",
     ),
     ("--colsep", "a script can split the unit: -c 'echo \"${1%%,*}\" \"${1#*,}\"'"),
     ("--pipe", "units go to a command's standard input with --stdin, N for each command with -n N"),
     ("--spreadstdin", "units go to a command's standard input with --stdin, N for each command with -n N"),
+    ("--reset", "to start a bucket anew write --bucket NAME --clear --set -r 5/s"),
     ("--shell-quote", "a unit is one argument, whatever is in it; leave it out"),
 ];
 
@@ -75,11 +82,16 @@ pub(super) fn refuse(matches: &ArgMatches) -> Result<(), String> {
     Err(format!("{name} is not an option here: {}", own.as_deref().unwrap_or(words)))
 }
 
-/// What to write for the value that was given, where that can be said.
+/// What to write for the value that was given, if that is known.
 fn with_value(name: &str, value: &str) -> Option<String> {
     match name {
         "--delay" => rate_of_delay(value)
             .map(|(delay, rate)| format!("a delay is a rate: for one every {delay} write -r {rate}")),
+        "--retries" => {
+            let attempts = value.parse::<u32>().ok()?.checked_add(1)?;
+            Some(format!("write --attempts {attempts}: the first attempt counts"))
+        }
+        "--joblog" => Some(format!("write --log {value}")),
         "-N" | "--max-lines" => value.parse::<u64>().ok().map(|count| format!("write -n {count}")),
         "-L" | "-R" | "--rate-limit" | "--limit-rate" | "--bwlimit" | "--limit" => match value.parse::<Limit>() {
             Err(ParseError::LinesOrBytes(_)) => Some(format!("write -r {value}B/s for bytes, -r {value}/s for lines")),
@@ -105,11 +117,11 @@ fn rate_of_delay(value: &str) -> Option<(String, String)> {
     rate.parse::<Rate>().is_ok().then_some((delay, rate))
 }
 
-/// The message for what stands after `-r` and cannot be meant as a limit: another option.
+/// The message if `-r` is followed by another option instead of a limit.
 pub(super) fn in_place_of_limit(text: &OsStr) -> Option<String> {
     let option = text.to_str()?.strip_prefix('-')?;
     let is_number = option.starts_with(|c: char| c.is_ascii_digit() || c == '.');
-    // `-0` is our own, and xargs' -r often stands before it; a rate of -0 is nobody's.
+    // `-0` is our own option, which often follows xargs' -r. No rate is -0.
     (!is_number || option == "0").then(|| RATE_TAKES_A_LIMIT.to_owned())
 }
 
@@ -118,7 +130,7 @@ pub(super) fn limit_as_command(rates: &[Limit], word: &OsStr) -> Option<String> 
     let word = word.to_str()?;
     let is_limit = |text: &str| text.parse::<Limit>().is_ok();
     let Some(last) = rates.last().map(ToString::to_string) else {
-        return is_limit(word).then(|| format!("--rate: a limit stands behind its option; write -r {word}"));
+        return is_limit(word).then(|| format!("--rate: a limit follows its option; write -r {word}"));
     };
     let joined = format!("{last}{word}");
     let with_key = format!("{last},{word}");
@@ -126,7 +138,7 @@ pub(super) fn limit_as_command(rates: &[Limit], word: &OsStr) -> Option<String> 
         _ if word.starts_with('/') && is_limit(&joined) => Some(format!("--rate: write it as one word: -r {joined}")),
         _ if word.contains('=') && is_limit(&with_key) => Some(format!("--rate: write it as one word: -r {with_key}")),
         _ if word.contains('/') && is_limit(word) => {
-            Some(format!("--rate: each limit stands behind its own option; write -r {last} -r {word}"))
+            Some(format!("--rate: each limit follows its own option; write -r {last} -r {word}"))
         }
         _ => None,
     }

@@ -9,7 +9,7 @@ use std::ffi::OsString;
 use throttle::limits::PlanError;
 use throttle::store::Address;
 
-/// One line for `error`, which `args` have caused.
+/// One line for `error`, caused by `args`.
 pub(super) fn words(error: &Error, args: &[OsString]) -> String {
     let shown = context(error, ContextKind::InvalidArg).unwrap_or_default();
     let flag = name(&shown);
@@ -39,7 +39,7 @@ pub(super) fn words(error: &Error, args: &[OsString]) -> String {
     }
 }
 
-/// `text` without the passwords that stand in `args`.
+/// `text` without the passwords in `args`.
 pub(crate) fn redacted(text: &str, args: &[OsString]) -> String {
     // An argument as a whole, or what is attached to an option.
     let parts =
@@ -64,7 +64,7 @@ fn conflict(error: &Error, flag: &str, args: &[OsString]) -> String {
     let begins_units = args.iter().take_while(|arg| *arg != "--").any(|arg| arg == ":::");
     match (flag, other) {
         _ if begins_units => foreign_flags::PARALLEL_ARGUMENTS.to_owned(),
-        _ if flag == other || other.is_empty() => format!("{flag} stands twice; write it once"),
+        _ if flag == other || other.is_empty() => format!("{flag} is given twice; write it once"),
         ("--once", "--shell") | ("--shell", "--once") => {
             "--once cannot be used with --shell; write --once sh -c SCRIPT".to_owned()
         }
@@ -100,7 +100,7 @@ fn unknown(error: &Error, flag: &str) -> String {
     }
 }
 
-/// Whether `option` stands before the command: not among its words, nor as another option's value.
+/// Whether `option` comes before the command, and is not the value of another option.
 pub(super) fn is_own_option(args: &[OsString], option: &str) -> bool {
     let definition = foreign_flags::with_foreign_flags(command());
     let takes_next_word = |word: &str| {

@@ -12,10 +12,10 @@ pub(super) const LONG_ABOUT: &str = "\
 Pass lines, records or bytes from standard input to standard output, or run a command for each, at exactly the rate you \
 ask for.
 
-Units are read as they come, wait until every limit allows them, and leave whole and unchanged. On their way to standard \
-output that includes blank lines, NUL bytes, invalid UTF-8 and a last line without its newline. For commands, blank lines \
-are skipped and counted, though not with -0 or -d. A line of spaces or tabs is not blank. After a slow reader or writer, lost \
-time is never made up with a burst beyond the limits.
+Each unit is read as it comes, waits until every limit allows it, and leaves whole and unchanged. Standard output also gets \
+blank lines, NUL bytes, invalid UTF-8 and a last line without its newline. For commands, blank lines are skipped and \
+counted, except with -0 or -d; a line of spaces or tabs is not blank. After a slow reader or writer, lost time is never made \
+up with a burst beyond the limits.
 
 A command's standard input is /dev/null, also with -a; --stdin gives it the unit. A command that fails, that is killed by a \
 signal or that cannot be run does not stop the others; one that exits 255 does. A script cannot be run (126) if its first line \
@@ -79,24 +79,24 @@ password write / ? # @ and % as %2F %3F %23 %40 and %25. unix:/SOCKET/NAME is on
 unix:/run/redis.sock/llm. ?password-file=PATH after either names a file whose first line is the password; a file that \
 everyone can read is refused.
 
-THROTTLE_BUCKET names the bucket of --once, --show, --set, --clear, --pause and of a stream without -r. A stream with -r \
-and without --bucket has its limits for itself. Keep a password in a file or in THROTTLE_BUCKET rather than on the command \
-line, which everyone can \
-see.
+THROTTLE_BUCKET names the bucket of --once, --show, --set, --clear, --pause, --remove, --list and of a stream without -r. A \
+stream with -r and without --bucket shares its limits with nobody. Keep a password in a file or in THROTTLE_BUCKET rather than \
+on the command line, which everyone can see.
 
 If there is no such bucket yet, it is made with the limits of -r. After that the bucket knows its limits and -r is not \
 needed; if -r is given, it must agree with them. A bucket outlives processes and restarts. On a terminal, a long wait \
-is announced after a second. If who waits is interrupted or killed, those behind move up: they look every 5 s.
+is announced after a second. If a process that waits is interrupted or killed, those behind it move up; they look every 5 s.
 
 Each user has their own buckets in files, on one machine; under sudo they are root's. A network file system is refused. To \
-start anew, remove the file. A bucket on a server uses the server's clock, in whole microseconds. The server keeps it under \
-the key throttle:NAME for 30 days after the last take. rediss: is encrypted, in builds with TLS.";
+start anew: --remove. A bucket on a server uses the server's clock, in whole microseconds. The server keeps it under \
+the key throttle:NAME for 30 days after the last take. If the server loses its data, one burst and what comes due within \
+5 s may go twice. rediss: is encrypted, in builds with TLS.";
 
 pub(super) const ONCE: &str = "\
-Take one from the bucket, wait for its time, then become COMMAND: it has our standard input, process id and exit code. \
-Without COMMAND exit 0, as for --once && COMMAND. An error of our own exits 125, a refusal by --max-wait 75, a command that \
-cannot be run 126, one that is not found 127. If the command does not run or the wait is interrupted, the turn is given \
-back.";
+Take one from the bucket, wait for its time, then become COMMAND, with the same standard input and process id. The exit \
+code is COMMAND's; without COMMAND it is 0, as for --once && COMMAND. An error of throttle itself exits 125, a refusal by \
+--max-wait 75, a command that cannot be run 126, one that is not found 127. If the command does not run or the wait is \
+interrupted, the turn is given back.";
 
 pub(super) const ON_STORE_ERROR: &str = "\
 What to do while the server of a bucket cannot be reached: wait (the default) tries again, less and less often, says so \
@@ -110,21 +110,32 @@ With --once: if the wait would be longer than TIME (30s, 500ms, 2min), take noth
 
 pub(super) const SET: &str = "\
 Make the bucket with the limits of -r, or change its limits for everyone from their next take on, and exit. What it has \
-saved or counted is kept; -r 5000/h,initial=5000 refills it as well. Those who wait move up if the new limits allow; none \
-waits longer than it was told. With --clear everything starts anew.";
+saved or counted is kept; -r 5000/h,initial=5000 refills it as well. Processes that wait move up if the new limits allow it; \
+none waits longer than before. With --clear everything starts anew.";
 
 pub(super) const CLEAR: &str = "\
-Empty the line of those who wait for the bucket, and exit. Who still waits enters it again within 5 s, in order; what was \
-reserved for others is free. --clear --set -r LIMIT starts the bucket anew, without what it has saved or counted and \
+Empty the queue of the bucket, and exit. A process that still waits joins it again within 5 s, in order; what was reserved \
+for others is free. --clear --set -r LIMIT starts the bucket anew, without what it has saved or counted and \
 without a pause.";
 
 pub(super) const PAUSE: &str = "\
-Let nobody take from the bucket for TIME (30s, 10min, 1h) from now on, and exit. The bucket is empty after that. Those who \
-wait already keep their times. A pause is never cut short by another.";
+Grant nothing from the bucket for TIME (30s, 10min, 1h) from now on, and exit. The bucket is empty after that. Processes \
+that wait already keep their times. A second --pause never shortens the first.";
 
 pub(super) const SHOW: &str = "\
-Write the limits of the bucket, what is left of each, who waits, how long the next unit would wait, and where the bucket is. FMT is \
-text or json.";
+Write the limits of the bucket, what is left of each, how many wait, how long the next unit would wait, and where the bucket \
+is. FMT is text or json.";
+
+pub(super) const LIST: &str = "\
+Name the buckets there are, a line each with the limits and how many wait, and exit: those of this user, or with --bucket or \
+THROTTLE_BUCKET those beside the bucket that it names, in its folder or on its server. /tmp/ names a folder, \
+redis://HOST[:PORT]/[DB/] a server (of a cluster, one node). What is no bucket is left out, and of a damaged one it is said \
+what is wrong. FMT is text or json: an object for each, as --show json writes it. Nothing is made or changed.";
+
+pub(super) const REMOVE: &str = "\
+Remove the bucket, also a damaged one, and exit. Nothing else is ever removed. A process that still uses it makes it again \
+with the limits it knows: a stream at its next take; those who wait within 5 s, in order, but perhaps for longer than they \
+were told. If any wait, standard error says how many. --clear --set -r LIMIT keeps the bucket and starts it anew.";
 
 pub(super) const NULL: &str = "Units end with a NUL byte instead of a newline, as find -print0 writes them.";
 
@@ -148,19 +159,19 @@ granted start never waits for a slot.
 
 With -j 1 a command writes to standard output and error directly, and without --timeout it may use the terminal.
 
-Otherwise each command has a process group of its own. If the system stops it because it wants the terminal, it is ended \
-and reported.
+Otherwise each command has a process group of its own. If the system stops it because it wants the terminal, throttle \
+ends and reports it.
 
 A command has ended when its first process has. Processes that it leaves behind may go on, but their output is read for \
 only one more second.";
 
 pub(super) const MAX_ARGS: &str = "\
 Give each command N units, or what is left at the end. The rate still counts commands. A word that is just {} becomes N \
-words. 0 appends nothing. A command gets fewer units if N do not fit: its units take at most 256 KiB, each with 9 bytes \
-more, and again for every {}; less if the system allows less. With --stdin all fit.";
+words. 0 appends nothing. A command gets fewer units if N do not fit: its units may take 256 KiB, or less if the system allows less. Each unit \
+counts 9 bytes more, and again for every {}. With --stdin all fit.";
 
 pub(super) const REPLACE: &str = "\
-R stands for the unit in COMMAND, also inside a word. Without -I it is {}.";
+R stands for the unit in COMMAND, also inside a word; a COMMAND without R is an error. Without -I it is {}.";
 
 pub(super) const SHELL: &str = "\
 Run sh -c SCRIPT 'throttle -c' UNIT for each unit. In SCRIPT the unit is \"$1\", and nothing is replaced: put SCRIPT in \
@@ -224,7 +235,7 @@ of a crash may run again, at most one unit for each slot (--jobs). One process a
 
 pub(super) const LOG: &str = "\
 Add a line of JSON to FILE for each attempt that has ended, with these fields: seq (of the command), unit (or unit_base64 if \
-it is no UTF-8; units if there are several), key, try (from 1), start (seconds since 1970), waited and ran (seconds), exit, \
+it is no UTF-8; units or units_base64 if there are several), cut (whether a unit for --stdin is cut to its beginning), key, try (from 1), start (seconds since 1970), waited and ran (seconds), exit, \
 signal, timed_out, http (the reply's status), verdict (ok, again, later, failed, stopped), until (when the next attempt is \
 due, in seconds since 1970), charged, cost (of the reply), slot, error. Fields without a value are null.";
 
@@ -234,14 +245,15 @@ $'\\033', which bash, zsh, ksh and busybox read.";
 
 pub(super) const DRY_RUN: &str = "\
 Write what would run, quoted for the shell, and how long after the start; then the total and the most that each \
-limit would let through. Runs nothing and waits for nothing.";
+limit would let through. Without COMMAND, write the beginning of each unit that would leave; bytes are only counted. Runs \
+nothing and waits for nothing.";
 
 pub(super) const PROGRESS: &str = "\
 Show progress on standard error: auto, always or never.
 
-auto shows a bar once the work has lasted a second, if standard error is a terminal that nothing else uses: standard output \
-must be a file or a device, not a pipe, whose reader may write to the terminal or ask for a password there; when units are \
-passed on, it must not be the terminal; commands must not write to the terminal themselves (-u, -j 1 without --tag); and \
+auto shows a bar once the work has lasted a second, if standard error is a terminal that nothing else uses. So standard \
+output must be a file or a device: the reader of a pipe may write to the terminal or ask for a password there. In a pipe, \
+standard output must not be the terminal. Commands must not write to the terminal themselves (-u, -j 1 without --tag), and \
 units must not be typed in.
 
 A narrow terminal shows less: first the limit goes, then the rate; the time left stays as long as it fits. It is \
@@ -260,18 +272,30 @@ pub(super) const QUIET: &str = "\
 No hints, no bar unless --progress=always asks for it, and in launch mode no messages about failed commands.
 
 Otherwise each line whose command failed, or was stopped by a signal, is reported by its number and its beginning: all of \
-them, but on a terminal the first 20. Successes are not reported, except for a sum on a terminal or with --summary.";
+them, but on a terminal the first 20. Successes are not reported, except for the totals on a terminal or with --summary.";
 
 /// Variable and meaning.
-pub(crate) const ENVIRONMENT: [(&str, &str); 5] = [
+pub(crate) const ENVIRONMENT: [(&str, &str); 8] = [
     (
         "THROTTLE_BUCKET",
-        "The bucket of --once, --show, --set, --clear and --pause without --bucket, and of a stream without -r and --bucket.",
+        "The bucket of --once, --show, --set, --clear, --pause, --remove and --list without --bucket, and of a stream without -r \
+         and --bucket.",
     ),
     ("THROTTLE_SEQ", "Set for each command: its number, from 1."),
     (
         "THROTTLE_SLOT",
         "Set for each command: the number of its slot (see --jobs), from 0; no two commands that run at once have the same.",
+    ),
+    ("THROTTLE_ATTEMPT", "Set for each command with --attempts: which attempt at its unit this is, from 1."),
+    (
+        "THROTTLE_REPLY",
+        "Set for each command with --attempts: a file that takes HTTP header fields, as from curl -D. Known are the status \
+         line, retry-after, x-ratelimit-remaining and -reset, and ratelimit.",
+    ),
+    (
+        "THROTTLE_ID",
+        "Set for each command with --attempts or --done: a hash of its units, the same at every attempt and in every run, for \
+         example as an idempotency key.",
     ),
     ("TMPDIR", "The folder for output, and units for --stdin, that are too much for memory; /tmp if not set."),
     ("XDG_STATE_HOME", "The folder of buckets that are named without a path; ~/.local/state if not set."),

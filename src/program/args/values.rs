@@ -71,7 +71,7 @@ pub(super) fn format(text: &str) -> Result<Format, String> {
     match text {
         "text" => Ok(Format::Text),
         "json" => Ok(Format::Json),
-        _ => Err("write --show or --show json".to_owned()),
+        _ => Err("the format is text or json, like --show json; a bucket is named with --bucket".to_owned()),
     }
 }
 
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn summaries_go_where_they_are_told() {
+    fn summaries_go_to_standard_error_or_the_file_named() {
         let parsed = |text: &str| parse_summary(text.as_bytes()).map(|s| (s.format, s.file));
         assert_eq!(parsed("text"), Ok((Format::Text, None)));
         assert_eq!(parsed("json:a:b"), Ok((Format::Json, Some("a:b".into()))));

@@ -104,7 +104,7 @@ fn the_time_left_comes_from_the_schedule() {
     report.total = Some(Total::Bytes(1000));
     assert_eq!(report.supply().take_available(100), 50);
     report.meter().passed(50, 50, clock.now());
-    // 950 more at 100/s, from an empty bucket. The limit is told as it was written.
+    // 950 more at 100/s, from an empty bucket. The limit is shown as it was written.
     let shown = report.shown(&report.read(), 100.0);
     assert_eq!((&*shown.text(), shown.percent), ("50 B, 100 B/s now, 10 s left, limit 100B/s", Some(5)));
     report.meter().passed(950, 950, clock.now());
@@ -141,7 +141,7 @@ fn without_a_known_total_no_time_left_is_shown() {
 
 /// Of 10 000 bytes, 20 lines of 200 bytes have gone and 5 more were read: 25 of 40 bytes each; so 250 in all, 230 to go.
 #[test]
-fn the_lines_of_a_file_are_reckoned_by_what_was_read_of_it() {
+fn the_lines_of_a_file_are_estimated_from_those_read() {
     let (clock, mut report) = report(&["-r", "2/s", "-b", "1"]);
     report.total = Some(Total::Bytes(10_000));
     assert_eq!(report.time_left(&report.read()), None, "nothing is known yet");
@@ -188,7 +188,7 @@ fn a_countdown_is_no_finer_than_what_matters() {
 }
 
 #[test]
-fn numbers_are_told_in_a_handy_unit() {
+fn numbers_are_shown_in_a_handy_unit() {
     assert_eq!(rate(UnitName::Line, 9.987), "9.99/s");
     assert_eq!(rate(UnitName::Byte, 1_500_000.4), "1.50 MB/s");
     assert_eq!((UnitName::Line.count(1), UnitName::Record.count(0)), ("1 line".to_owned(), "0 records".to_owned()));

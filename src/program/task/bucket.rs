@@ -3,7 +3,7 @@
 use crate::program::args::OnStoreError;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use throttle::limits::Policy;
 use throttle::store::{Address, AddressError, File, Place, Redis, StoreError};
 
@@ -34,6 +34,15 @@ pub(crate) struct Environment {
 }
 
 impl Environment {
+    /// The folder of buckets that are named without a path.
+    ///
+    /// # Errors
+    /// Nothing says where it is.
+    fn folder(&self) -> Result<&Path, String> {
+        let why = "neither XDG_STATE_HOME nor HOME says where; name a path with a slash, like /tmp/b";
+        self.folder.as_deref().ok_or_else(|| why.to_owned())
+    }
+
     /// The values of `THROTTLE_BUCKET`, `XDG_STATE_HOME` and `HOME`. A relative path does not count, see the XDG Base
     /// Directory Specification.
     pub(crate) fn new(bucket: Option<OsString>, state: Option<OsString>, home: Option<OsString>) -> Self {
@@ -57,17 +66,46 @@ impl Bucket {
         on_store_error: Option<OnStoreError>,
         environment: &Environment,
     ) -> Result<Option<Self>, String> {
+        Bucket::with(word, on_store_error, environment, str::parse)
+    }
+
+    /// A bucket whose folder or server is meant: the name of one on a server may be missing. If nothing names it, the folder
+    /// of buckets itself.
+    ///
+    /// # Errors
+    /// What is wrong with it, in words.
+    pub(super) fn among(
+        word: Option<&OsStr>,
+        on_store_error: Option<OnStoreError>,
+        environment: &Environment,
+    ) -> Result<Self, String> {
+        let named = Bucket::with(word, on_store_error, environment, Address::of_server)?;
+        let own = || {
+            // With a slash at its end.
+            let path = environment.folder().map_err(|error| format!("--list: {error}"))?.join("");
+            Ok(Bucket { kind: Kind::File(Place { path, own_folder: true }), is_default: false, is_waited_for: false })
+        };
+        named.map_or_else(own, Ok)
+    }
+
+    fn with(
+        word: Option<&OsStr>,
+        on_store_error: Option<OnStoreError>,
+        environment: &Environment,
+        address: impl FnOnce(&str) -> Result<Address, AddressError>,
+    ) -> Result<Option<Self>, String> {
         let (flag, word) = match (word, &environment.bucket) {
             (Some(word), _) => ("--bucket", word),
             (None, Some(word)) => ("THROTTLE_BUCKET", word.as_os_str()),
             (None, None) => return Ok(None),
         };
-        let kind = kind(word, environment).map_err(|error| format!("{flag} '{}': {error}", Address::redacted(word)))?;
+        let kind = kind(word, environment, address)
+            .map_err(|error| format!("{flag} '{}': {error}", Address::redacted(word)))?;
         let is_waited_for = on_store_error != Some(OnStoreError::Fail);
         Ok(Some(Bucket { kind, is_default: flag != "--bucket", is_waited_for }))
     }
 
-    /// Whether it can keep these limits. Opens nothing and asks nobody.
+    /// Whether it can keep these limits. Opens nothing and contacts no server.
     ///
     /// # Errors
     /// Why it cannot.
@@ -84,11 +122,15 @@ impl Bucket {
     }
 }
 
-fn kind(word: &OsStr, environment: &Environment) -> Result<Kind, String> {
+fn kind(
+    word: &OsStr,
+    environment: &Environment,
+    address: impl FnOnce(&str) -> Result<Address, AddressError>,
+) -> Result<Kind, String> {
     let text = word.as_bytes();
     if Address::is_meant(text) {
-        let address = word.to_str().unwrap_or_default().parse();
-        return address.map(Kind::Server).map_err(|error: AddressError| error.to_string());
+        let address = address(word.to_str().unwrap_or_default());
+        return address.map(Kind::Server).map_err(|error| error.to_string());
     }
     if text.contains(&b'/') {
         return Ok(Kind::File(Place { path: word.into(), own_folder: false }));
@@ -99,9 +141,7 @@ fn kind(word: &OsStr, environment: &Environment) -> Result<Kind, String> {
              a server's bucket is redis://host/NAME"
             .to_owned());
     }
-    let folder = environment.folder.as_ref();
-    let folder = folder.ok_or("neither XDG_STATE_HOME nor HOME says where; name a path with a slash, like /tmp/b")?;
-    Ok(Kind::File(Place { path: folder.join(word), own_folder: true }))
+    Ok(Kind::File(Place { path: environment.folder()?.join(word), own_folder: true }))
 }
 
 #[cfg(test)]
@@ -111,7 +151,7 @@ mod tests {
     #[test]
     fn a_name_is_in_the_folder_of_buckets_and_a_path_is_itself() {
         let environment = Environment::new(None, Some("/state".into()), None);
-        let kind = |word: &str| kind(OsStr::new(word), &environment);
+        let kind = |word: &str| kind(OsStr::new(word), &environment, str::parse);
         let file = |path: &str, own_folder| Ok(Kind::File(Place { path: path.into(), own_folder }));
         assert_eq!(kind("git-hub_2.x"), file("/state/throttle/git-hub_2.x", true));
         assert_eq!(kind("./b"), file("./b", false));
@@ -119,7 +159,7 @@ mod tests {
         for wrong in ["", ".", "..", ".b", "a b", "a:b", "ü"] {
             assert!(kind(wrong).is_err(), "{wrong}");
         }
-        assert!(super::kind(OsStr::new("b"), &Environment::default()).unwrap_err().contains("HOME"));
+        assert!(super::kind(OsStr::new("b"), &Environment::default(), str::parse).unwrap_err().contains("HOME"));
     }
 
     #[test]

@@ -38,12 +38,20 @@ pub(crate) struct Launch {
     pub(crate) reporting: Reporting,
 }
 
-/// Show what would run.
+/// Show what would run or leave.
 #[derive(Clone, Debug)]
 pub(crate) struct DryRun {
     pub(crate) limits: Limits,
-    pub(crate) commands: Commands,
+    pub(crate) work: Work,
     pub(crate) quiet: bool,
+}
+
+/// What a dry run shows.
+#[derive(Clone, Debug)]
+pub(crate) enum Work {
+    Commands(Commands),
+    /// Units that are passed on: their file, see [`Pipe`], and what ends them.
+    Units(Option<PathBuf>, Delimiter),
 }
 
 /// Commands, and the units that they are for.
@@ -76,7 +84,7 @@ pub(crate) enum Delimiter {
     Nothing,
 }
 
-/// What is reported about a stream.
+/// How a stream is reported on.
 #[derive(Clone, Debug)]
 pub(crate) struct Reporting {
     pub(crate) progress: ProgressWhen,
@@ -124,7 +132,14 @@ impl Launch {
 
 impl DryRun {
     pub(super) fn new(args: Args, limits: Limits) -> Result<Self, String> {
-        Ok(DryRun { quiet: args.quiet, commands: Commands::new(args, &limits)?, limits })
+        let quiet = args.quiet;
+        let work = if args.shell.is_none() && args.command.is_empty() {
+            let Pipe { file, delimiter, .. } = Pipe::new(args, limits.clone())?;
+            Work::Units(file, delimiter)
+        } else {
+            Work::Commands(Commands::new(args, &limits)?)
+        };
+        Ok(DryRun { limits, work, quiet })
     }
 }
 
@@ -143,6 +158,7 @@ impl Commands {
             _ => Place::Arguments,
         };
         let max_args = args.max_args.unwrap_or(1);
+        let keep = args.attempts.is_some() || args.done.is_some() || args.log.is_some();
         let reading = Reading { replace: args.replace.clone(), max_args, place };
         let template = match &args.shell {
             Some(script) => Template::shell(script, &reading),
@@ -151,7 +167,7 @@ impl Commands {
         Ok(Commands {
             template: template.map_err(|error| error.to_string())?,
             words: args.command.clone(),
-            shape: Shape { max_args, to_stdin: args.stdin, skip_blank: delimiter == Delimiter::Newline },
+            shape: Shape { max_args, to_stdin: args.stdin, skip_blank: delimiter == Delimiter::Newline, keep },
             framing,
             units: args.repeat.map_or_else(|| Units::Read(file(args)), Units::Made),
         })

@@ -64,6 +64,10 @@ fn mistakes_name_the_flag_and_show_a_right_spelling() {
         (&["-r", "5/s", "--bytes", "-0"], "cannot be used with"),
         (&["-r", "5/s", "-d", "ab"], "'ab' is more than one byte; give one, like -d , or -d '\\t'"),
         (&["-L", "10M"], "-L is not an option here: write -r 10MB/s for bytes, -r 10M/s for lines"),
+        (
+            &["--reset"],
+            "--reset is not an option here: to start a bucket anew write --bucket NAME --clear --set -r 5/s",
+        ),
         (&["--delay", "2s"], "--delay is not an option here: a delay is a rate: for one every 2s write -r 1/2s"),
         (&["--delay=2"], "for one every 2s write -r 1/2s"),
         (&["--delay=x"], "for one every 2 s write -r 1/2s"),
@@ -82,17 +86,17 @@ fn mistakes_name_the_flag_and_show_a_right_spelling() {
         (&["-P", "4", "--burst", "2", "-r", "-n", "1", "grep"], "-r takes a limit, like -r 5/s"),
         (&["-r", "5/s", "-p"], "-p is not an option here: to see what would run write --dry-run"),
         (&["-r", "5/s", "--raet", "5/s"], "there is no option '--raet'; did you mean --rate?"),
-        (&["-r", "5/s", "--attempts", "3"], "there is no option '--attempts'; throttle --help lists them all"),
+        (&["-r", "5/s", "--tries", "3"], "there is no option '--tries'; throttle --help lists them all"),
         (&["-r", "5/s", "--max-wait", "3s"], "--max-wait belongs to --once; write for example --once --max-wait 10s"),
         (&["-r", "5/s", "-j", "-1"], "--jobs '-1': write a number of commands, like -j 8, or -j 0 for no cap"),
         (&["-r", "5/s", "-n", "x"], "--max-args 'x': write a number of units, like -n 10"),
         (&["-r", "5/s", "--timeout", "-5"], "--timeout '-5': write for example 30s, 500ms or 2min"),
         (&["-r", "5/s", "-a"], "--arg-file takes a value; write --arg-file FILE"),
         (&["-r", "5/s", "--null=x"], "--null takes no value"),
-        (&["-r", "5/s", "-j1", "-j2"], "--jobs stands twice"),
+        (&["-r", "5/s", "-j1", "-j2"], "--jobs is given twice"),
         (&["-r", "5/s", "--summary", "json"], "write --summary=json"),
         (&["-r", "5/s", "-c", "echo", "x"], "--shell cannot be used with a command"),
-        (&["5/s"], "--rate: a limit stands behind its option; write -r 5/s"),
+        (&["5/s"], "--rate: a limit follows its option; write -r 5/s"),
         (&["-j4", "10MB/s", "curl"], "write -r 10MB/s"),
         (&["-r", "5", "/s"], "--rate: write it as one word: -r 5/s"),
         (&["-r", "5/s", "100/min"], "write -r 5/s -r 100/min"),
@@ -112,7 +116,7 @@ fn mistakes_name_the_flag_and_show_a_right_spelling() {
     }
 }
 
-/// What a message shows behind `-r`.
+/// What a message shows after `-r`.
 fn limits_shown(message: &str) -> Vec<String> {
     let behind = message.split("-r ").skip(1).filter_map(|rest| rest.split(' ').next());
     let limits = behind.map(|limit| limit.trim_end_matches([',', ';', ':', ')']).to_owned());

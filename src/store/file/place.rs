@@ -6,6 +6,7 @@ use rustix::fs::{FileType, FlockOperation, Mode, OFlags, Stat};
 use rustix::io::Errno;
 use std::fs::{DirBuilder, File, Permissions};
 use std::io::{ErrorKind, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -35,7 +36,7 @@ pub(super) fn open(place: &Place, access: OFlags) -> Result<Option<File>, FileEr
     let stat = rustix::fs::fstat(&file).map_err(|error| failed("look at", path, error))?;
     check_owner(path, &stat)?;
     if place.own_folder {
-        check_folder(path)?;
+        check_folder(path.parent().unwrap_or(Path::new("/")))?;
     }
     network::refuse(path, &file)?;
     check_head(path, &file)?;
@@ -62,8 +63,7 @@ fn check_owner(path: &Path, stat: &Stat) -> Result<(), FileError> {
 }
 
 /// Checks that the folder for buckets belongs to this user, and that other users cannot write to it.
-fn check_folder(path: &Path) -> Result<(), FileError> {
-    let folder = path.parent().unwrap_or(Path::new("/"));
+fn check_folder(folder: &Path) -> Result<(), FileError> {
     let stat = rustix::fs::stat(folder).map_err(|error| failed("look at the folder", folder, error))?;
     if stat.st_uid != rustix::process::geteuid().as_raw() {
         return Err(FileError::NotOurs { path: folder.to_owned(), owner: stat.st_uid });
@@ -93,7 +93,7 @@ pub(super) fn create(place: &Place, first: &First) -> Result<(), FileError> {
     if place.own_folder {
         let made = DirBuilder::new().recursive(true).mode(0o700).create(folder);
         made.map_err(|error| failed("make the folder", folder, errno(&error)))?;
-        check_folder(path)?;
+        check_folder(folder)?;
     }
     if let Some(mut file) = nameless::open(folder) {
         network::refuse(path, &file)?;
@@ -106,10 +106,13 @@ pub(super) fn create(place: &Place, first: &First) -> Result<(), FileError> {
     create_under_another_name(path, folder, first)
 }
 
+/// What the name of a file begins with that is not yet a bucket.
+const UNFINISHED: &str = ".throttle-";
+
 /// If the process is killed here, this file stays behind.
 fn create_under_another_name(path: &Path, folder: &Path, first: &First) -> Result<(), FileError> {
     let mut builder = tempfile::Builder::new();
-    let builder = builder.prefix(".throttle-").permissions(Permissions::from_mode(0o600));
+    let builder = builder.prefix(UNFINISHED).permissions(Permissions::from_mode(0o600));
     let mut file = builder.tempfile_in(folder).map_err(|error| failed_to_make(path, &error))?;
     network::refuse(path, file.as_file())?;
     fill(file.as_file_mut(), first).map_err(|error| failed_to_make(path, &error))?;
@@ -144,6 +147,41 @@ fn fill(file: &mut File, first: &First) -> std::io::Result<()> {
     file.write_all_at(&slot, slots::place(0))?;
     file.write_all_at(&vec![0; slot.len()], slots::place(1))?;
     file.sync_all()
+}
+
+/// The plain files of a folder, by name. A folder for buckets only may be missing.
+pub(super) fn files(folder: &Path, own_folder: bool) -> Result<Vec<Place>, FileError> {
+    let failed = |error| failed("read the folder", folder, errno(&error));
+    let entries = match folder.read_dir() {
+        Err(error) if own_folder && error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries.map_err(failed)?,
+    };
+    if own_folder {
+        check_folder(folder)?;
+    }
+    let mut files = Vec::new();
+    for entry in entries {
+        let entry = entry.map_err(failed)?;
+        let is_unfinished = entry.file_name().as_bytes().starts_with(UNFINISHED.as_bytes());
+        if !is_unfinished && entry.file_type().is_ok_and(|kind| kind.is_file()) {
+            files.push(Place { path: entry.path(), own_folder });
+        }
+    }
+    files.sort_by(|a, b| a.path.cmp(&b.path));
+    Ok(files)
+}
+
+/// Removes a bucket's file, also one that is damaged. Waits until nobody else has it locked, so that the step of another
+/// process is whole.
+pub(super) fn remove(place: &Place) -> Result<(), FileError> {
+    let path = &place.path;
+    loop {
+        let file = open(place, OFlags::RDONLY)?.ok_or_else(|| FileError::Unknown(path.clone()))?;
+        lock(path, &file, None)?;
+        if Identity::at(path)? == Some(Identity::of(path, &file)?) {
+            return rustix::fs::unlink(path).map_err(|error| failed("remove the bucket", path, error));
+        }
+    }
 }
 
 /// Waits until nobody else has the file locked, at most until `deadline`. flock(2) has no timeout, so a wait with a

@@ -52,11 +52,12 @@ pub enum AddressError {
     /// No port.
     #[error("a port is a number from 1 to 65535; write for example redis://host:6379/NAME")]
     Port,
-    /// No name, or a wrong one.
-    #[error(
-        "the bucket's name is missing, or has characters other than letters, digits and .-_; write for example redis://host/NAME"
-    )]
+    /// A wrong name.
+    #[error("the bucket's name has characters other than letters, digits and .-_; write for example redis://host/NAME")]
     Name,
+    /// No name.
+    #[error("the bucket's name is missing; write for example redis://host/NAME, or --list to see which there are")]
+    NoName,
     /// The part before the name is not a number.
     #[error(
         "the part before the bucket's name must be the number of a database; write for example redis://host/2/NAME"
@@ -107,10 +108,36 @@ impl Address {
         scheme.map_or_else(|| "…".to_owned(), |scheme| format!("{scheme}…"))
     }
 
+    /// Reads an address that need not name a bucket.
+    ///
+    /// # Errors
+    /// [`AddressError`], as for one that does.
+    pub fn of_server(text: &str) -> Result<Self, AddressError> {
+        let (text, file) = match text.split_once(PASSWORD_FILE) {
+            Some((_, "")) => return Err(AddressError::PasswordFile),
+            Some((text, path)) => (text, Some(PathBuf::from(path))),
+            None => (text, None),
+        };
+        let address = match text.get(..5) {
+            Some(scheme) if scheme.eq_ignore_ascii_case("unix:") => at_socket(&text[5..])?,
+            _ => at_host(text)?,
+        };
+        if file.is_some() && address.password.is_some() {
+            return Err(AddressError::TwoPasswords);
+        }
+        Ok(Address { password_file: file, ..address })
+    }
+
+    /// The address of the bucket at `key` on the same server; `None` if no bucket has that key.
+    pub(super) fn of_key(&self, key: &[u8]) -> Option<Self> {
+        let name = checked_name(std::str::from_utf8(key).ok()?.strip_prefix(KEYS)?).ok()?;
+        (!name.is_empty()).then(|| Address { name, ..self.clone() })
+    }
+
     /// The key of the bucket's state.
     #[must_use]
     pub fn key(&self) -> String {
-        format!("throttle:{}", self.name)
+        format!("{KEYS}{}", self.name)
     }
 
     /// The bucket's name on its server.
@@ -176,6 +203,9 @@ fn first_line(path: &PathBuf) -> io::Result<String> {
 
 const SCHEMES: [&str; 5] = ["redis", "rediss", "valkey", "valkeys", "unix"];
 
+/// What the keys of buckets begin with.
+pub(super) const KEYS: &str = "throttle:";
+
 const PASSWORD_FILE: &str = "?password-file=";
 
 fn begins_with(word: &[u8], scheme: &str) -> bool {
@@ -190,19 +220,8 @@ impl FromStr for Address {
     type Err = AddressError;
 
     fn from_str(text: &str) -> Result<Self, AddressError> {
-        let (text, file) = match text.split_once(PASSWORD_FILE) {
-            Some((_, "")) => return Err(AddressError::PasswordFile),
-            Some((text, path)) => (text, Some(PathBuf::from(path))),
-            None => (text, None),
-        };
-        let address = match text.get(..5) {
-            Some(scheme) if scheme.eq_ignore_ascii_case("unix:") => at_socket(&text[5..])?,
-            _ => at_host(text)?,
-        };
-        if file.is_some() && address.password.is_some() {
-            return Err(AddressError::TwoPasswords);
-        }
-        Ok(Address { password_file: file, ..address })
+        let address = Address::of_server(text)?;
+        if address.name.is_empty() { Err(AddressError::NoName) } else { Ok(address) }
     }
 }
 
@@ -266,9 +285,9 @@ fn check_server(rest: &str) -> Result<(), AddressError> {
     }
 }
 
-/// `/NAME` or `/DB/NAME`.
+/// `/NAME` or `/DB/NAME`, or without the name.
 fn path(path: &str) -> Result<(i64, String), AddressError> {
-    let path = path.strip_prefix('/').ok_or(AddressError::Name)?;
+    let path = path.strip_prefix('/').unwrap_or(path);
     let (database, name) = match path.rsplit_once('/') {
         Some((database, name)) => (database.parse::<u32>().map(i64::from).map_err(|_| AddressError::Database)?, name),
         None => (0, path),
@@ -278,7 +297,7 @@ fn path(path: &str) -> Result<(i64, String), AddressError> {
 
 fn checked_name(name: &str) -> Result<String, AddressError> {
     let is_plain = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b".-_".contains(&byte));
-    if name.is_empty() || !is_plain { Err(AddressError::Name) } else { Ok(name.to_owned()) }
+    if is_plain { Ok(name.to_owned()) } else { Err(AddressError::Name) }
 }
 
 impl fmt::Display for Address {
@@ -348,9 +367,9 @@ mod tests {
             ("redis://db:0/llm", AddressError::Port),
             ("redis://db:/llm", AddressError::Port),
             ("redis://db:6379x/llm", AddressError::Port),
-            ("redis://db", AddressError::Name),
-            ("redis://db/", AddressError::Name),
-            ("redis://db/2/", AddressError::Name),
+            ("redis://db", AddressError::NoName),
+            ("redis://db/", AddressError::NoName),
+            ("redis://db/2/", AddressError::NoName),
             ("redis://db/a b", AddressError::Name),
             ("redis://db/two/llm", AddressError::Database),
             ("redis://db/-1/llm", AddressError::Database),
@@ -365,10 +384,27 @@ mod tests {
             ("unix:llm", AddressError::Socket),
             ("unix:/llm", AddressError::Socket),
             ("unix:run/redis.sock/llm", AddressError::Socket),
-            ("unix:/run/redis.sock/", AddressError::Name),
+            ("unix:/run/redis.sock/", AddressError::NoName),
             ("unix:/run/redis.sock/llm?db=1", AddressError::Tail),
         ] {
             assert_eq!(text.parse::<Address>(), Err(error), "{text}");
+        }
+    }
+
+    #[test]
+    fn an_address_of_a_server_may_leave_the_name_out() {
+        for (text, shown) in [
+            ("redis://db", "redis://db:6379/"),
+            ("redis://:secret@db:7000/", "redis://db:7000/"),
+            ("redis://db/2/", "redis://db:6379/2/"),
+            ("redis://db/2/llm", "redis://db:6379/2/llm"),
+            ("redis://db?password-file=/p", "redis://db:6379/"),
+            ("unix:/run/redis.sock/", "unix:/run/redis.sock/"),
+        ] {
+            assert_eq!(Address::of_server(text).map(|address| address.to_string()), Ok(shown.to_owned()), "{text}");
+        }
+        for text in ["redis://", "redis://db/a b", "redis://db/two/", "unix:/", "redis://db/?db=1"] {
+            assert_eq!(Address::of_server(text).err(), text.parse::<Address>().err(), "{text}");
         }
     }
 

@@ -643,11 +643,12 @@ local function restore(state)
     state.number, state.undo = state.number + 1, 0
 end
 
--- Charges all again, each at the least time that its owner learns of before, and not later than it was told. If the
--- state was lost, none moves up, since others may come back; and who will look before its time may have to wait longer.
--- `change` comes before those that still wait.
-local function retime(state, now, lost, change)
-    local asked, line = state.asked, { swept = state.line.swept }
+-- Charges all again, each at the least time that its owner learns of before, and not later than it was told. If this is
+-- for the one that is `back`, since the state was lost, none moves up, because others may come back, too; and that one
+-- and all who will look before their time may have to wait longer. `change` comes before those that still wait.
+-- Returns whether all conform.
+local function retime(state, now, back, change)
+    local asked, line, all_conform = state.asked, { swept = state.line.swept }, true
     restore(state)
     for _, w in ipairs(state.line) do
         if w.told <= now then
@@ -668,16 +669,19 @@ local function retime(state, now, lost, change)
     for _, w in ipairs(line) do
         if w.number > 0 then
             local grant = conforms(state, max(w.asked, state.asked), w.cost)
-            if grant and lost and w.at > now + LOOK then
-                w.at = max(grant, w.at)
-            elseif grant and not lost then
+            if grant and not back then
                 w.at = min(max(grant, min(w.at, now + LOOK)), w.told)
+            elseif grant and (w.number == back or w.at > now + LOOK) then
+                w.at = max(grant, w.at)
+            else
+                all_conform = all_conform and grant and grant <= w.at
             end
             w.told = max(w.told, w.at)
         end
         charge_entry(state, w)
     end
     state.asked, state.undo = max(asked, state.asked), 0
+    return all_conform
 end
 
 local function find(line, number)
@@ -804,13 +808,23 @@ function ask.stay(state, now)
             fix(state)
         end
         state.number = state.number + 1
-        w = { number = state.number, cost = units, asked = now, told = now + left, at = now + left, seen = now }
-        local place = 1
-        while line[place] and line[place].at <= w.at do
-            place = place + 1
+        local number, told = state.number, now + max(left, 1)
+        -- If that leaves no room for those who will not look again, it enters behind them.
+        for _, latest in ipairs({ told, max(told, now + LOOK) }) do
+            local again = find(state.line, number)
+            if again then
+                table.remove(state.line, again)
+            end
+            w = { number = number, cost = units, asked = now, told = told, at = told, seen = now }
+            local place = 1
+            while state.line[place] and state.line[place].at <= latest do
+                place = place + 1
+            end
+            table.insert(state.line, place, w)
+            if retime(state, now, number) then
+                break
+            end
         end
-        table.insert(line, place, w)
-        retime(state, now, true)
     end
     w.told, w.seen = w.at, now
     return { w.at, w.number }, true
@@ -834,9 +848,12 @@ function ask.take(state, now)
     return { grant, units, place }, true
 end
 
--- ARGV: units that wait; the time to cover from the first run on.
+-- ARGV: units that wait; the time to cover from the first run on; the time before which nothing is granted.
 function ask.lease(state, now)
-    local left, span = tonumber(ARGV[6]), tonumber(ARGV[7])
+    local left, span, from = tonumber(ARGV[6]), tonumber(ARGV[7]), tonumber(ARGV[8])
+    if from > now and #state.line == 0 then
+        hold(state, from)
+    end
     begin(state, now)
     local reply, beyond, most = {}, MOST, RUNS
     for _, limit in ipairs(state.limits) do
@@ -941,7 +958,7 @@ end
 -- ARGV: for each limit, 1 if it starts anew.
 function ask.set(state, now)
     if state.base then
-        retime(state, now, false, set)
+        retime(state, now, nil, set)
     else
         set(state, now)
     end
@@ -986,6 +1003,10 @@ elseif kept[1] and kept[1] ~= FORMAT then
     return { 'newer', kept[1] }
 elseif not kept[1] and text == '' then
     return { 'unknown' }
+elseif ARGV[1] == 'remove' then
+    -- Also one that is damaged.
+    redis.call('DEL', key)
+    return { 'ok', '', 0, server, 0 }
 end
 
 local state, limits_text, now, went_on

@@ -66,7 +66,7 @@ pub enum RedisError {
     #[error("this throttle was built without TLS, so {0} cannot be reached; build it with --features tls")]
     NoTls(String),
     /// The server is away or not ready; it may come back.
-    #[error("cannot reach the bucket {place}: {reason}")]
+    #[error("cannot reach {}: {reason}", named(place))]
     Away {
         /// Where the bucket is.
         place: String,
@@ -74,7 +74,7 @@ pub enum RedisError {
         reason: String,
     },
     /// The server refuses.
-    #[error("the server of the bucket {place} refuses: {reason}")]
+    #[error("{} refuses: {reason}", server(place))]
     Refused {
         /// Where the bucket is.
         place: String,
@@ -82,14 +82,28 @@ pub enum RedisError {
         reason: String,
     },
     /// The other side is not a Redis server.
-    #[error("the server of the bucket {0} is not a Redis server; check host and port")]
+    #[error("{} is not a Redis server; check host and port", server(.0))]
     NotRedis(String),
 }
 
 impl RedisError {
+    /// Whether it says what is wrong with a bucket, on a server that can be used.
+    pub(super) fn is_of_one_bucket(&self) -> bool {
+        matches!(self, RedisError::Damaged { .. } | RedisError::Newer { .. })
+    }
+
     /// Whether trying again may help.
     #[must_use]
     pub fn may_pass(&self) -> bool {
         matches!(self, RedisError::Away { .. })
     }
+}
+
+/// An address that names no bucket ends with a slash.
+fn named(place: &str) -> String {
+    format!("the {} {place}", if place.ends_with('/') { "server" } else { "bucket" })
+}
+
+fn server(place: &str) -> String {
+    format!("{}{}", if place.ends_with('/') { "" } else { "the server of " }, named(place))
 }

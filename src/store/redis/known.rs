@@ -5,7 +5,8 @@ use super::error::RedisError;
 use super::link::Answer;
 use super::terms::Terms;
 use crate::clock::Nanos;
-use crate::limits::{Grant, Limits, Policy};
+use crate::limits::{Grant, Limits, Policy, Waiting};
+use crate::store::View;
 use crate::store::lease::Rules;
 
 /// The bucket as last seen.
@@ -57,6 +58,23 @@ impl Known {
 /// No limit on a server reaches beyond what the script computes exactly.
 pub(super) fn whole(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX).min(1 << 51)
+}
+
+/// What the script answers to a look: what is left of each limit and of all, the wait, and cost and wait of each waiter.
+pub(super) fn view(policy: Policy, mut numbers: Vec<i64>) -> View {
+    let nanos = |wait: i64| u64::try_from(wait).ok().map(|wait| wait.saturating_mul(MICROSECOND));
+    let line = numbers.split_off(numbers.len().min(policy.len() + 2));
+    let (wait, available) = (numbers.pop(), numbers.pop());
+    View {
+        policy,
+        left: numbers.into_iter().map(i128::from).collect(),
+        available: available.and_then(|units| u64::try_from(units).ok()).unwrap_or(0),
+        wait: wait.and_then(nanos),
+        line: line
+            .chunks_exact(2)
+            .filter_map(|waiter| Some(Waiting { cost: u64::try_from(waiter[0]).ok()?, wait: nanos(waiter[1])? }))
+            .collect(),
+    }
 }
 
 /// The script adds this to the index of the limit if the grant is an entry in the line.

@@ -1,14 +1,19 @@
 //! The connection to the server: sends requests to the script and parses the answers.
 
-use super::address::{Address, Node};
+use super::address::{Address, KEYS, Node};
 use super::error::RedisError;
+use super::patience::Patience;
 use super::wire::Wire;
 use redis::{Cmd, ErrorKind, ServerErrorKind, Value};
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 use std::{fmt, io};
 
 /// How long a connection and the whole answer may take together.
 pub(super) const ANSWER: Duration = Duration::from_secs(3);
+
+/// How many keys one step of a scan looks at: more would block the server for over half a millisecond.
+const SCANNED: u32 = 500;
 
 /// The most redirections in a row that are followed in a cluster.
 const MOVES: usize = 5;
@@ -102,6 +107,44 @@ impl Link {
             self.connection = Some(self.connected(self.node()).map_err(|error| self.failure(&error))?);
         }
         Ok(())
+    }
+
+    /// The next request is about another bucket on the same server.
+    pub(super) fn turn_to(&mut self, address: &Address) {
+        (self.address, self.key) = (address.clone(), address.key());
+    }
+
+    /// What may be buckets on the server, by name. A scan may find a key twice.
+    pub(super) fn buckets(&mut self, patience: &Patience) -> Result<Vec<Address>, RedisError> {
+        let (mut cursor, mut found) = (0, BTreeMap::new());
+        loop {
+            let (next, keys) = patience.insist(|| self.scan(cursor))?;
+            let addresses = keys.iter().filter_map(|key| self.address.of_key(key));
+            found.extend(addresses.map(|address| (address.key(), address)));
+            cursor = next;
+            if cursor == 0 {
+                return Ok(found.into_values().collect());
+            }
+        }
+    }
+
+    /// One step through all keys: some that begin as those of buckets do, and the cursor of the next step; 0 at the end.
+    fn scan(&mut self, cursor: u64) -> Result<(u64, Vec<Vec<u8>>), RedisError> {
+        self.begin();
+        self.connect()?;
+        let value = self.scanned(cursor).map_err(|error| self.failure(&error))?;
+        redis::from_redis_value(value).map_err(|_| RedisError::NotRedis(self.address.to_string()))
+    }
+
+    fn scanned(&mut self, cursor: u64) -> Result<Value, redis::RedisError> {
+        if self.address.database() > 0 {
+            self.send_command(redis::cmd("SELECT").arg(self.address.database()))?;
+            self.answer()?;
+        }
+        let mut scan = redis::cmd("SCAN");
+        scan.arg(cursor).arg("MATCH").arg(format!("{KEYS}*")).arg("COUNT").arg(SCANNED);
+        self.send_command(&scan)?;
+        self.answer()
     }
 
     /// The next request connects again.
@@ -257,7 +300,7 @@ impl Link {
             }
             _ if passes => RedisError::Away { place, reason: self.reason(error) + &self.address.parts() },
             _ if error.code() == Some("NOAUTH") => refused(
-                "it needs a password; write ?password-file=PATH after the name, or redis://:PASSWORD@host/NAME in THROTTLE_BUCKET",
+                "it needs a password; write ?password-file=PATH at the end, or redis://:PASSWORD@host/NAME in THROTTLE_BUCKET",
             ),
             _ => refused(&self.reason(error)),
         }

@@ -8,15 +8,15 @@ use std::io;
 
 /// Jobs that are shown instead of run.
 #[derive(Debug)]
-pub struct Showing<R, S> {
+pub struct Preview<R, S> {
     batches: Batches<R>,
     show: S,
 }
 
-impl<R: Source, S: FnMut(&Job) -> io::Result<()>> Showing<R, S> {
+impl<R: Source, S: FnMut(&Job) -> io::Result<()>> Preview<R, S> {
     /// Gives every job for what `source` holds to `show`, when it would start.
     pub fn new(source: R, buffer: Buffer, shape: Shape, template: &Template, show: S) -> Self {
-        Showing { batches: Batches::new(source, buffer, shape, template), show }
+        Preview { batches: Batches::new(source, buffer, shape, template), show }
     }
 
     /// Blank units left out so far.
@@ -25,7 +25,7 @@ impl<R: Source, S: FnMut(&Job) -> io::Result<()>> Showing<R, S> {
     }
 }
 
-impl<R: Source, S: FnMut(&Job) -> io::Result<()>> Flow for Showing<R, S> {
+impl<R: Source, S: FnMut(&Job) -> io::Result<()>> Flow for Preview<R, S> {
     fn fill(&mut self, wait: bool) -> Result<Filled, FlowError> {
         self.batches.fill(wait)
     }

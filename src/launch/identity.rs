@@ -1,0 +1,96 @@
+//! Which units are the same: by their bytes.
+
+use sha2::{Digest, Sha256};
+use std::fmt::{Display, Formatter, Result};
+
+/// Tells a unit from every other: the first 128 bits of the SHA-256 of its bytes, without its delimiter.
+///
+/// A weaker hash would not do. Whoever can choose units (the names of files in a folder of theirs, the addresses on a page)
+/// could craft two that have the same one; the second would be taken for the first, and would silently never run. A keyed
+/// hash would differ in the next run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Identity(pub u128);
+
+impl Identity {
+    /// That of one unit.
+    #[must_use]
+    pub fn of(unit: &[u8]) -> Self {
+        let mut hasher = Hasher::default();
+        hasher.add(unit);
+        hasher.finish()
+    }
+
+    /// That of a command's units. One unit has its own; of several it is the hash of each one's length (64 bits, the highest
+    /// byte first) and bytes.
+    pub fn of_all<'a>(units: impl Iterator<Item = &'a [u8]> + Clone) -> Self {
+        let mut hasher = Hasher::default();
+        let are_many = units.clone().nth(1).is_some();
+        for unit in units {
+            if are_many {
+                hasher.add(&(unit.len() as u64).to_be_bytes());
+            }
+            hasher.add(unit);
+        }
+        hasher.finish()
+    }
+}
+
+/// 32 hexadecimal digits, as of `printf %s UNIT | sha256sum | head -c 32`.
+impl Display for Identity {
+    fn fmt(&self, f: &mut Formatter<'_>) -> Result {
+        write!(f, "{:032x}", self.0)
+    }
+}
+
+/// Makes the [`Identity`] of a unit that comes in pieces.
+#[derive(Clone, Debug, Default)]
+pub struct Hasher(Sha256);
+
+impl Hasher {
+    /// Adds the next piece.
+    pub fn add(&mut self, piece: &[u8]) {
+        self.0.update(piece);
+    }
+
+    /// The identity of what was added since the last call.
+    pub fn finish(&mut self) -> Identity {
+        let hash = std::mem::take(&mut self.0).finalize();
+        Identity(hash.iter().take(16).fold(0, |all, byte| all << 8 | u128::from(*byte)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn all(units: &[&str]) -> Identity {
+        Identity::of_all(units.iter().map(|unit| unit.as_bytes()))
+    }
+
+    /// The first vector is of FIPS 180-4, the second of `printf '' | sha256sum`.
+    #[test]
+    fn an_identity_is_the_beginning_of_the_sha256_in_hexadecimal() {
+        assert_eq!(Identity::of(b"abc").to_string(), "ba7816bf8f01cfea414140de5dae2223");
+        assert_eq!(Identity::of(b"").to_string(), "e3b0c44298fc1c149afbf4c8996fb924");
+        assert_eq!(Identity(7).to_string(), format!("{:0>32}", 7));
+    }
+
+    #[test]
+    fn a_unit_in_pieces_is_the_same_unit() {
+        let unit: Vec<u8> = (0..=255).cycle().take(1000).collect();
+        let mut hasher = Hasher::default();
+        for _ in 0..2 {
+            unit.chunks(7).for_each(|piece| hasher.add(piece));
+            assert_eq!(hasher.finish(), Identity::of(&unit));
+        }
+    }
+
+    #[test]
+    fn several_units_are_not_taken_for_others_with_the_same_bytes() {
+        assert_eq!(all(&["abc"]), Identity::of(b"abc"));
+        let others = [all(&["abc"]), all(&["a", "bc"]), all(&["ab", "c"]), all(&["abc", ""]), all(&["", "abc"])];
+        for (place, one) in others.iter().enumerate() {
+            assert!(!others[..place].contains(one), "{others:?}");
+        }
+    }
+}

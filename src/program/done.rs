@@ -1,0 +1,276 @@
+//! `--done FILE`: the bytes of each unit that succeeded, each with the input's delimiter. The next run leaves them out.
+//!
+//! A unit is recorded after it has succeeded: if we or the machine die in between, it runs again. It is never recorded
+//! without that, and never taken for another ([`Identity`]).
+
+mod identities;
+
+use super::append::append;
+use super::say::NoThread;
+use anyhow::{Context, Result, bail, ensure};
+use identities::Identities;
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
+use std::fs::File;
+use std::io::{self, ErrorKind, Read};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+use throttle::launch::{Hasher, Identity};
+
+/// Bytes read at once.
+const READ: usize = 128 * 1024;
+
+/// The units that succeeded, in this run and in earlier ones. Nobody else has the file meanwhile.
+#[derive(Debug)]
+pub(super) struct Done {
+    records: Arc<Records>,
+    delimiter: u8,
+    known: Mutex<Identities>,
+    /// The thread that syncs the file.
+    syncer: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// What was in the file when it was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Found {
+    /// How many different units.
+    pub(super) units: u64,
+    /// The bytes of a last record that lacked its end, if there was one; it was cut off.
+    pub(super) torn: Option<u64>,
+}
+
+impl Done {
+    /// Opens the file, or makes it, and reads which units are in it. Each `second` in which units were added, they are
+    /// synced to the disk.
+    ///
+    /// # Errors
+    /// The file cannot be had, is in use, or is no list of units that end with `delimiter`; or there is no room for a thread.
+    pub(super) fn open(path: &Path, delimiter: u8, second: Duration) -> Result<(Self, Found)> {
+        let file = open(path)?;
+        let (known, found) = load(path, &file, delimiter)?;
+        let records = Arc::new(Records { file, state: Mutex::default(), change: Condvar::new() });
+        let syncing = Arc::clone(&records);
+        let sync = move || syncing.sync_each(second);
+        let syncer = thread::Builder::new().name("done list".to_owned()).spawn(sync).context(NoThread)?;
+        let (known, syncer) = (Mutex::new(known), Mutex::new(Some(syncer)));
+        Ok((Done { records, delimiter, known, syncer }, found))
+    }
+
+    /// Whether the unit has succeeded, before or in this run.
+    pub(super) fn contains(&self, unit: &[u8]) -> bool {
+        let identity = Identity::of(unit);
+        lock(&self.known).contains(identity)
+    }
+
+    /// Records the units of one command, with one write.
+    ///
+    /// # Errors
+    /// They cannot be written, as on a full disk, or earlier ones could not be written or synced. From then on nothing is
+    /// written any more.
+    pub(super) fn add<'a>(&self, units: impl Iterator<Item = &'a [u8]>) -> io::Result<()> {
+        let (mut bytes, mut identities) = (Vec::new(), Vec::new());
+        for unit in units {
+            bytes.extend_from_slice(unit);
+            bytes.push(self.delimiter);
+            identities.push(Identity::of(unit));
+        }
+        self.records.append(&bytes)?;
+        let mut known = lock(&self.known);
+        for identity in identities {
+            known.insert(identity);
+        }
+        Ok(())
+    }
+
+    /// Syncs what is not synced yet, and ends the thread that does.
+    ///
+    /// # Errors
+    /// Units could not be written or synced, now or earlier.
+    pub(super) fn finish(&self) -> io::Result<()> {
+        lock(&self.records.state).is_finished = true;
+        self.records.change.notify_all();
+        // The system tells an error of the disk to one sync only, which may be the thread's last one.
+        let _ = lock(&self.syncer).take().map(JoinHandle::join);
+        self.records.sync_if_needed();
+        lock(&self.records.state).check()
+    }
+}
+
+/// The file that is written to, shared with the thread that syncs it.
+#[derive(Debug)]
+struct Records {
+    file: File,
+    state: Mutex<State>,
+    change: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Whether something was written that is not synced.
+    is_unsynced: bool,
+    is_finished: bool,
+    /// The first error.
+    failed: Option<io::Error>,
+}
+
+impl State {
+    fn check(&self) -> io::Result<()> {
+        match &self.failed {
+            None => Ok(()),
+            Some(error) => Err(error.raw_os_error().map_or(error.kind().into(), io::Error::from_raw_os_error)),
+        }
+    }
+}
+
+impl Records {
+    fn append(&self, bytes: &[u8]) -> io::Result<()> {
+        let mut state = lock(&self.state);
+        state.check()?;
+        state.failed = append(&self.file, bytes).err();
+        state.is_unsynced |= !bytes.is_empty();
+        self.change.notify_all();
+        state.check()
+    }
+
+    fn sync_each(&self, second: Duration) {
+        let is_idle = |state: &mut State| !state.is_unsynced && !state.is_finished;
+        loop {
+            let state = self.change.wait_while(lock(&self.state), is_idle);
+            if state.is_ok_and(|state| state.is_finished) {
+                return;
+            }
+            self.sync_if_needed();
+            let _ = self.change.wait_timeout_while(lock(&self.state), second, |state| !state.is_finished);
+        }
+    }
+
+    /// Units are added meanwhile.
+    fn sync_if_needed(&self) {
+        if !std::mem::take(&mut lock(&self.state).is_unsynced) {
+            return;
+        }
+        if let Err(error) = self.file.sync_data() {
+            lock(&self.state).failed.get_or_insert(error);
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn open(path: &Path) -> Result<File> {
+    let name = path.display();
+    let file = match File::options().read(true).append(true).create(true).open(path) {
+        Err(error) if error.kind() == ErrorKind::IsADirectory => {
+            bail!("--done: {name} is a directory; name a file: --done {}", path.join("done").display())
+        }
+        file => file.with_context(|| {
+            format!("--done: cannot open {name}; name a file that can be read and written, in a folder that exists")
+        })?,
+    };
+    let is_file = file.metadata().with_context(|| format!("--done: {name}"))?.is_file();
+    ensure!(is_file, "--done: {name} is no regular file, and could not be read again; name one, such as --done seen");
+    match take(&file) {
+        Ok(()) => Ok(file),
+        Err(Errno::WOULDBLOCK) => {
+            let holder = holder(&file).map_or_else(|| "another process".to_owned(), |id| format!("process {id}"));
+            bail!("--done: {name}: in use by {holder}; wait until that has ended, or name another file")
+        }
+        Err(error) => Err(error).with_context(|| format!("--done: cannot lock {name}; name a file on a local disk")),
+    }
+}
+
+/// Locks the file. If the process that had it was just killed, a child of that may have it until it becomes its command.
+fn take(file: &File) -> rustix::io::Result<()> {
+    let try_lock = || flock(file, FlockOperation::NonBlockingLockExclusive);
+    for _ in 0..50 {
+        match try_lock() {
+            Err(Errno::WOULDBLOCK) => thread::sleep(Duration::from_millis(10)),
+            result => return result,
+        }
+    }
+    try_lock()
+}
+
+/// The process that has the file locked; see `proc_locks(5)`. `None` on systems without that, for processes that this one
+/// cannot see, and on file systems that call the file by another number there.
+fn holder(file: &File) -> Option<u32> {
+    let stat = file.metadata().ok()?;
+    let device = stat.dev();
+    let place = format!("{:02x}:{:02x}:{}", rustix::fs::major(device), rustix::fs::minor(device), stat.ino());
+    let locks = std::fs::read_to_string("/proc/locks").ok()?;
+    locks.lines().find_map(|line| match line.split_ascii_whitespace().collect::<Vec<_>>()[..] {
+        [_, "FLOCK", _, _, id, found, ..] if found == place => id.parse().ok().filter(|id| *id > 0),
+        _ => None,
+    })
+}
+
+/// What the records in a file are, and where the last one ends.
+#[derive(Default)]
+struct Reading {
+    known: Identities,
+    /// Hashes the record that has not ended yet.
+    hasher: Hasher,
+    /// The bytes of all records that have ended, with their ends, and of the one that has not.
+    ended: u64,
+    open: u64,
+    last: u8,
+}
+
+impl Reading {
+    fn add(&mut self, mut bytes: &[u8], delimiter: u8) {
+        self.last = bytes.last().copied().unwrap_or(self.last);
+        while let Some(end) = memchr::memchr(delimiter, bytes) {
+            self.hasher.add(&bytes[..end]);
+            self.known.insert(self.hasher.finish());
+            self.ended += self.open + end as u64 + 1;
+            self.open = 0;
+            bytes = &bytes[end + 1..];
+        }
+        self.hasher.add(bytes);
+        self.open += bytes.len() as u64;
+    }
+
+    /// Why the last record is not one that a crash has torn, if it has no end: in doubt nothing is cut off. NUL is in no
+    /// line; newlines are in many other records.
+    fn fault(&self, delimiter: u8) -> Option<&'static str> {
+        match (self.last, delimiter) {
+            _ if self.open == 0 => None,
+            (0, _) => Some("its records end with NUL: add -0"),
+            (b'\n', 0) if self.ended > 0 => None,
+            (b'\n', 0) => Some("its records end with newline: leave out -0"),
+            (b'\n', _) => Some("its records end with newline: leave out -d"),
+            _ if self.ended > 0 => None,
+            _ => Some("no record in it has an end: it is no list of done units, or has another delimiter (-0, -d)"),
+        }
+    }
+}
+
+/// Reads all records, and cuts off a torn one.
+fn load(path: &Path, mut file: &File, delimiter: u8) -> Result<(Identities, Found)> {
+    let name = path.display();
+    let (mut reading, mut buffer) = (Reading::default(), vec![0; READ]);
+    loop {
+        match file.read(&mut buffer) {
+            Ok(0) => break,
+            Ok(length) => reading.add(&buffer[..length], delimiter),
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => return Err(error).with_context(|| format!("--done: cannot read {name}")),
+        }
+    }
+    if let Some(fault) = reading.fault(delimiter) {
+        bail!("--done: {name}: {fault}; or name another file");
+    }
+    if reading.open > 0 {
+        file.set_len(reading.ended).with_context(|| format!("--done: cannot cut off the torn end of {name}"))?;
+    }
+    let found = Found { units: reading.known.len(), torn: Some(reading.open).filter(|bytes| *bytes > 0) };
+    Ok((reading.known, found))
+}
+
+#[cfg(test)]
+mod tests;

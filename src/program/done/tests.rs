@@ -1,0 +1,209 @@
+use super::*;
+use std::fs;
+use std::process::Command;
+use std::time::Instant;
+use tempfile::TempDir;
+
+const HOUR: Duration = Duration::from_secs(3600);
+
+fn fresh() -> (TempDir, std::path::PathBuf) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("done");
+    (folder, path)
+}
+
+/// What opening a file that holds `before` finds, and what it holds then.
+fn opened(before: &[u8], delimiter: u8) -> (Result<Found, String>, Vec<u8>) {
+    let (_folder, path) = fresh();
+    fs::write(&path, before).unwrap();
+    let found = match Done::open(&path, delimiter, HOUR) {
+        Ok((done, found)) => done.finish().map(|()| found).map_err(|error| error.to_string()),
+        Err(error) => Err(format!("{error:#}")),
+    };
+    (found, fs::read(&path).unwrap())
+}
+
+fn message(path: &Path) -> String {
+    format!("{:#}", Done::open(path, b'\n', HOUR).map(drop).unwrap_err())
+}
+
+fn units<'a>(units: &'a [&[u8]]) -> impl Iterator<Item = &'a [u8]> {
+    units.iter().copied()
+}
+
+#[test]
+fn units_of_any_bytes_are_known_at_once_and_in_the_next_run() {
+    let (_folder, path) = fresh();
+    let long = b"x".repeat(3 * READ + 1);
+    let added: [&[u8]; 6] = [b"a", b"a\r", b" a", b"\xff\0\xfe", b"", &long];
+    let (done, found) = Done::open(&path, b'\n', HOUR).unwrap();
+    assert_eq!(found, Found::default(), "a missing file is made");
+    done.add(units(&added[..2])).unwrap();
+    done.add(units(&added[1..])).unwrap();
+    let is_known = |done: &Done| {
+        let others: [&[u8]; 4] = [b"A", b"a ", b"\xff", &long[1..]];
+        added.iter().all(|unit| done.contains(unit)) && !others.iter().any(|unit| done.contains(unit))
+    };
+    assert!(is_known(&done));
+    done.finish().unwrap();
+    drop(done);
+    let expected = [&b"a\na\r\na\r\n a\n\xff\0\xfe\n\n"[..], &long, b"\n"].concat();
+    assert!(fs::read(&path).unwrap() == expected, "each with the delimiter, and nothing else");
+    let (done, found) = Done::open(&path, b'\n', HOUR).unwrap();
+    assert!(is_known(&done));
+    assert_eq!(found, Found { units: 6, torn: None }, "different ones");
+    done.finish().unwrap();
+}
+
+#[test]
+fn a_torn_last_record_is_cut_off_and_said() {
+    let long = "y".repeat(2 * READ);
+    for (delimiter, before, bytes) in
+        [(b'\n', "a\nb\nc", 1), (0, "a\0{\n}\n", 4), (b',', "a,b\nc", 3), (b'\n', &long, 0)]
+    {
+        let before = if bytes == 0 { format!("a\nb\n{before}") } else { before.to_owned() };
+        let torn = if bytes == 0 { long.len() } else { bytes };
+        let (found, after) = opened(before.as_bytes(), delimiter);
+        assert_eq!(found.unwrap().torn, Some(torn as u64), "{before:.9}");
+        assert_eq!(after, before.as_bytes()[..before.len() - torn]);
+    }
+}
+
+#[test]
+fn a_file_with_another_delimiter_or_without_any_is_refused_and_not_touched() {
+    for (delimiter, before, why) in [
+        (b'\n', "a\0b\0", "its records end with NUL: add -0"),
+        (b'\n', "a\nb\0c\0", "its records end with NUL: add -0"),
+        (b',', "a,b\0", "its records end with NUL: add -0"),
+        (0, "a\nb\n", "its records end with newline: leave out -0"),
+        (b',', "a,b\nc\n", "its records end with newline: leave out -d"),
+        (b'\n', "a,b,", "no record in it has an end"),
+    ] {
+        let (found, after) = opened(before.as_bytes(), delimiter);
+        let error = found.unwrap_err();
+        assert!(error.starts_with("--done: /") && error.contains(why), "{before:?}: {error}");
+        assert_eq!(after, before.as_bytes());
+    }
+}
+
+#[test]
+fn a_file_in_use_names_the_process_and_is_free_after_it() {
+    let (_folder, path) = fresh();
+    let (done, _) = Done::open(&path, b'\n', HOUR).unwrap();
+    let holder = if Path::new("/proc/locks").exists() { std::process::id().to_string() } else { String::new() };
+    let error = message(&path);
+    assert!(error.contains("done: in use by ") && error.contains(&holder), "{error}");
+    assert!(error.ends_with("; wait until that has ended, or name another file"), "{error}");
+    done.finish().unwrap();
+    drop(done);
+    Done::open(&path, b'\n', HOUR).unwrap().0.finish().unwrap();
+}
+
+#[test]
+fn what_is_no_file_to_be_read_and_written_is_refused_with_advice() {
+    let (folder, path) = fresh();
+    assert!(message(folder.path()).contains(&format!("is a directory; name a file: --done {}", path.display())));
+    assert!(message(&path.join("x")).contains("name a file that can be read and written, in a folder that exists: No"));
+    // The system lets nobody write to a program that runs.
+    let ours = std::env::current_exe().unwrap();
+    assert!(message(&ours).starts_with(&format!("--done: cannot open {}; name a file", ours.display())));
+    let made = Command::new("mkfifo").arg(&path).status().unwrap();
+    assert!(made.success() && message(&path).contains("is no regular file"));
+    assert!(message(Path::new("/dev/null")).contains("is no regular file"));
+}
+
+#[test]
+fn many_threads_add_whole_records() {
+    let (_folder, path) = fresh();
+    let (done, _) = Done::open(&path, 0, Duration::from_millis(1)).unwrap();
+    thread::scope(|scope| {
+        for thread in 0..8 {
+            let done = &done;
+            scope.spawn(move || {
+                for number in 0..200 {
+                    let pair = [format!("{thread} {number}"), "z".repeat(number)];
+                    done.add(pair.iter().map(String::as_bytes)).unwrap();
+                    assert!(done.contains(pair[0].as_bytes()));
+                }
+            });
+        }
+    });
+    done.finish().unwrap();
+    let text = fs::read_to_string(&path).unwrap();
+    let mut records: Vec<&str> = text.split_terminator('\0').collect();
+    let pairs: Vec<_> = records.chunks(2).filter(|pair| pair[0].ends_with(&format!(" {}", pair[1].len()))).collect();
+    assert_eq!(pairs.len(), 1600, "the units of a command stay together");
+    records.sort_unstable();
+    records.dedup();
+    assert_eq!(records.len(), 1600 + 200);
+}
+
+fn wait_until_synced(done: &Done) {
+    let begun = Instant::now();
+    while lock(&done.records.state).is_unsynced {
+        assert!(begun.elapsed() < HOUR, "never synced");
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn records_are_synced_once_in_each_second_and_at_the_end() {
+    let (_folder, path) = fresh();
+    let (done, _) = Done::open(&path, b'\n', Duration::from_millis(1)).unwrap();
+    for _ in 0..3 {
+        done.add(units(&[b"a"])).unwrap();
+        wait_until_synced(&done);
+    }
+    done.finish().unwrap();
+    drop(done);
+    let (done, _) = Done::open(&path, b'\n', HOUR).unwrap();
+    done.add(units(&[b"b"])).unwrap();
+    wait_until_synced(&done);
+    done.add(units(&[b"c"])).unwrap();
+    thread::sleep(Duration::from_millis(20));
+    assert!(lock(&done.records.state).is_unsynced, "the second is not over");
+    done.finish().unwrap();
+    assert!(!lock(&done.records.state).is_unsynced && fs::read(&path).unwrap() == b"a\na\na\nb\nc\n");
+}
+
+fn records_in(path: &str) -> Records {
+    let file = File::options().append(true).open(path).unwrap();
+    Records { file, state: Mutex::default(), change: Condvar::new() }
+}
+
+#[test]
+fn after_an_error_nothing_more_is_written_and_it_is_told_again() {
+    let full = records_in("/dev/full");
+    for _ in 0..2 {
+        assert_eq!(full.append(b"a\n").unwrap_err().kind(), ErrorKind::StorageFull);
+    }
+    // A device without storage cannot be synced.
+    let null = records_in("/dev/null");
+    null.append(b"a\n").unwrap();
+    null.sync_if_needed();
+    assert_eq!(null.append(b"b\n").unwrap_err().kind(), ErrorKind::InvalidInput);
+    assert!(!lock(&null.state).is_unsynced, "it was not written");
+}
+
+/// Runs itself again with a limit on the size of files, which works as a full disk does: what has room is written.
+#[test]
+fn what_does_not_fit_leaves_no_torn_record() {
+    const NAME: &str = "program::done::tests::what_does_not_fit_leaves_no_torn_record";
+    let Some(path) = std::env::var_os("THROTTLE_TEST_SMALL_FILES") else {
+        let (_folder, path) = fresh();
+        let script = "trap '' XFSZ; ulimit -f 8; exec \"$0\" --exact \"$1\"";
+        let mut limited = Command::new("sh");
+        limited.args(["-c", script]).arg(std::env::current_exe().unwrap()).arg(NAME);
+        let ran = limited.env("THROTTLE_TEST_SMALL_FILES", &path).output().unwrap();
+        assert!(ran.status.success() && String::from_utf8_lossy(&ran.stdout).contains("1 passed"), "{ran:?}");
+        assert_eq!(fs::read(&path).unwrap(), [b'x'; 1000].repeat(3).iter().chain(b"\n").copied().collect::<Vec<_>>());
+        return;
+    };
+    let (done, _) = Done::open(Path::new(&path), b'\n', HOUR).unwrap();
+    done.add(units(&[&[b'x'; 3000]])).unwrap();
+    for size in [6000, 1] {
+        assert_eq!(done.add(units(&[&vec![b'y'; size]])).unwrap_err().kind(), ErrorKind::FileTooLarge);
+        assert!(!done.contains(&vec![b'y'; size]), "what is not recorded is not known");
+    }
+    assert!(done.finish().is_err());
+}

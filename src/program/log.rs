@@ -1,0 +1,355 @@
+//! `--log FILE`: one line of JSON for each try that has ended.
+
+use super::append::append;
+use anyhow::{Context, Result};
+use serde_json::Value;
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom};
+use std::path::Path;
+use std::str::{Utf8Error, from_utf8};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, SystemTime};
+use throttle::launch::{Job, Verdict};
+
+/// What is logged of a unit that goes to standard input, in bytes.
+const BEGINNING: usize = 4096;
+
+/// A file of any kind that lines are appended to.
+#[derive(Debug)]
+pub(super) struct Log {
+    file: Mutex<File>,
+    is_regular: bool,
+}
+
+/// A try that has ended. All fields are logged, under their names and in this order; without a value they are `null`.
+#[derive(Clone, Debug)]
+pub(super) struct Entry<'a> {
+    /// `seq`: the number of the command, from 1; its later tries have the same one. And
+    /// - `unit`; `unit_base64` if it is no UTF-8; `units` or `units_base64`, a list, if the command has several.
+    /// - `cut`: whether that is only the beginning. Of units for standard input it is 4096 bytes; if one was too long to be
+    ///   held, of each 200 bytes.
+    pub(super) job: &'a Job,
+    /// `key`: the value of the `per=` selector in the unit.
+    pub(super) key: Option<&'a str>,
+    /// `try`: from 1.
+    pub(super) attempt: u64,
+    /// `start`: seconds since 1970.
+    pub(super) start: SystemTime,
+    /// `waited`: seconds to its start from when it could have run: it was read, or was due again.
+    pub(super) waited: Duration,
+    /// `ran`: seconds from its start to its end.
+    pub(super) ran: Duration,
+    /// `exit`: the exit code, if it exited.
+    pub(super) exit: Option<i32>,
+    /// `signal`: the number of the signal that killed it, if one did.
+    pub(super) signal: Option<i32>,
+    /// `timed_out`: whether it was ended because it took too long.
+    pub(super) timed_out: bool,
+    /// `http`: the status of the reply.
+    pub(super) http: Option<u16>,
+    /// `verdict`: what follows from it.
+    pub(super) verdict: Verdict,
+    /// `until`: when it may be tried again, in seconds since 1970.
+    pub(super) until: Option<SystemTime>,
+    /// `charged`: what the limits were charged for it.
+    pub(super) charged: u64,
+    /// `cost`: what the reply says it cost.
+    pub(super) cost: Option<u64>,
+    /// `slot`: the slot it ran in, from 1.
+    pub(super) slot: Option<u32>,
+    /// `error`: why it could not be started, or its output was lost.
+    pub(super) error: Option<String>,
+}
+
+fn verdict_name(verdict: Verdict) -> &'static str {
+    match verdict {
+        Verdict::Ok => "ok",
+        Verdict::Again(_) => "again",
+        Verdict::Later(_) => "later",
+        Verdict::Failed => "failed",
+        Verdict::Stopped => "stopped",
+    }
+}
+
+impl Log {
+    /// Opens a file to append to it, or makes it. A named pipe is waited for until somebody reads it.
+    ///
+    /// # Errors
+    /// Why it cannot be opened.
+    pub(super) fn open(path: &Path) -> Result<Self> {
+        let cannot =
+            || format!("--log: cannot open {}; name a file that can be written: --log tries.jsonl", path.display());
+        let file = File::options().append(true).create(true).open(path).with_context(cannot)?;
+        let is_regular = file.metadata().with_context(cannot)?.is_file();
+        if is_regular && is_torn(path) {
+            append(&file, b"\n").with_context(cannot)?;
+        }
+        Ok(Log { file: Mutex::new(file), is_regular })
+    }
+
+    /// Whether a write waits for no reader.
+    pub(super) fn is_regular(&self) -> bool {
+        self.is_regular
+    }
+
+    /// Writes a line, with one write.
+    ///
+    /// # Errors
+    /// It cannot be written; then nothing of it is in the file, as far as possible.
+    pub(super) fn write(&self, entry: &Entry<'_>) -> io::Result<()> {
+        let line = entry.line();
+        append(&self.file.lock().unwrap_or_else(PoisonError::into_inner), line.as_bytes())
+    }
+
+    /// Syncs a regular file to the disk.
+    ///
+    /// # Errors
+    /// Lines may be lost.
+    pub(super) fn finish(&self) -> io::Result<()> {
+        let file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.is_regular { file.sync_data() } else { Ok(()) }
+    }
+}
+
+/// Whether the last line lacks its end, as after a crash: the next one is not to be appended to it. If it cannot be read,
+/// nobody knows.
+fn is_torn(path: &Path) -> bool {
+    let mut last = [b'\n'];
+    let read = File::open(path).and_then(|mut file| {
+        file.seek(SeekFrom::End(-1))?;
+        file.read_exact(&mut last)
+    });
+    read.is_ok() && last != *b"\n"
+}
+
+impl Entry<'_> {
+    fn line(&self) -> String {
+        let (units, cut) = units(self.job);
+        let (name, units) = written(&units);
+        let fields = [
+            ("seq", self.job.seq.to_string()),
+            (name, units),
+            ("cut", cut.to_string()),
+            ("key", Value::from(self.key).to_string()),
+            ("try", self.attempt.to_string()),
+            ("start", epoch(self.start)),
+            ("waited", seconds(self.waited)),
+            ("ran", seconds(self.ran)),
+            ("exit", Value::from(self.exit).to_string()),
+            ("signal", Value::from(self.signal).to_string()),
+            ("timed_out", self.timed_out.to_string()),
+            ("http", Value::from(self.http).to_string()),
+            ("verdict", Value::from(verdict_name(self.verdict)).to_string()),
+            ("until", self.until.map_or_else(|| Value::Null.to_string(), epoch)),
+            ("charged", self.charged.to_string()),
+            ("cost", Value::from(self.cost).to_string()),
+            ("slot", Value::from(self.slot).to_string()),
+            ("error", Value::from(self.error.as_deref()).to_string()),
+        ];
+        format!("{{{}}}\n", fields.map(|(name, value)| format!("\"{name}\":{value}")).join(","))
+    }
+}
+
+/// Exact: a float would round.
+fn seconds(time: Duration) -> String {
+    format!("{}.{:06}", time.as_secs(), time.subsec_micros())
+}
+
+fn epoch(time: SystemTime) -> String {
+    seconds(time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default())
+}
+
+/// What is logged of the units, and whether that is only their beginnings.
+fn units(job: &Job) -> (Vec<&[u8]>, bool) {
+    if !job.is_whole() {
+        return (job.names.iter().map(|(_, name)| whole_characters(name)).collect(), true);
+    }
+    let beginning = |unit| if is_long(&unit) { whole_characters(&unit[..BEGINNING]) } else { unit };
+    (job.units.iter().chain(job.kept.iter().map(beginning)).collect(), job.kept.iter().any(|unit| is_long(&unit)))
+}
+
+fn is_long(unit: &&[u8]) -> bool {
+    unit.len() > BEGINNING
+}
+
+/// A beginning without the part of a character at its end.
+fn whole_characters(beginning: &[u8]) -> &[u8] {
+    match from_utf8(beginning) {
+        Err(error) if error.error_len().is_none() => &beginning[..error.valid_up_to()],
+        _ => beginning,
+    }
+}
+
+/// The name and the value of the field for `units`.
+fn written(units: &[&[u8]]) -> (&'static str, String) {
+    let texts: Result<Vec<&str>, Utf8Error> = units.iter().map(|unit| from_utf8(unit)).collect();
+    match (texts, units) {
+        (Ok(texts), [_]) => ("unit", Value::from(texts[0]).to_string()),
+        (Ok(texts), _) => ("units", Value::from(texts).to_string()),
+        (Err(_), [unit]) => ("unit_base64", Value::from(base64(unit)).to_string()),
+        (Err(_), units) => {
+            let units: Vec<String> = units.iter().map(|unit| base64(unit)).collect();
+            ("units_base64", Value::from(units).to_string())
+        }
+    }
+}
+
+/// As of RFC 4648, section 4.
+fn base64(bytes: &[u8]) -> String {
+    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let group = |bytes: &[u8]| {
+        let byte = |place| u32::from(bytes.get(place).copied().unwrap_or(0));
+        let bits = byte(0) << 16 | byte(1) << 8 | byte(2);
+        let digit = |place: usize| char::from(DIGITS[(bits >> (18 - 6 * place) & 63) as usize]);
+        [0, 1, 2, 3].map(|place| if place <= bytes.len() { digit(place) } else { '=' })
+    };
+    bytes.chunks(3).flat_map(group).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    fn job(units: &[&[u8]], to_stdin: bool) -> Job {
+        let mut job = Job::default();
+        job.seq = 7;
+        *if to_stdin { &mut job.kept } else { &mut job.units } = units.iter().collect();
+        job
+    }
+
+    fn entry(job: &Job) -> Entry<'_> {
+        Entry {
+            job,
+            key: None,
+            attempt: 2,
+            start: SystemTime::UNIX_EPOCH + Duration::from_micros(1_800_000_000_000_250),
+            waited: Duration::from_nanos(1_500_000_999),
+            ran: Duration::ZERO,
+            exit: None,
+            signal: Some(9),
+            timed_out: true,
+            http: None,
+            verdict: Verdict::Again(0),
+            until: None,
+            charged: 1,
+            cost: None,
+            slot: Some(3),
+            error: None,
+        }
+    }
+
+    fn parsed(job: &Job) -> Value {
+        let line = entry(job).line();
+        assert_eq!(line.find('\n'), Some(line.len() - 1), "one line");
+        serde_json::from_str(&line).unwrap()
+    }
+
+    /// As of RFC 4648, section 10, and the last two digits.
+    #[test]
+    fn base64_is_that_of_the_standard() {
+        let vectors = ["", "Zg==", "Zm8=", "Zm9v", "Zm9vYg==", "Zm9vYmE=", "Zm9vYmFy"];
+        for (length, text) in vectors.into_iter().enumerate() {
+            assert_eq!(base64(&b"foobar"[..length]), text);
+        }
+        assert_eq!(base64(b"\xfb\xff\xbf"), "+/+/");
+    }
+
+    #[test]
+    fn a_line_has_all_fields_in_their_order_and_times_are_not_rounded() {
+        assert_eq!(
+            entry(&job(&[b"a \"b\""], false)).line(),
+            "{\"seq\":7,\"unit\":\"a \\\"b\\\"\",\"cut\":false,\"key\":null,\"try\":2,\"start\":1800000000.000250,\
+             \"waited\":1.500000,\"ran\":0.000000,\"exit\":null,\"signal\":9,\"timed_out\":true,\"http\":null,\
+             \"verdict\":\"again\",\"until\":null,\"charged\":1,\"cost\":null,\"slot\":3,\"error\":null}\n"
+        );
+        let one = job(&[b"a"], false);
+        let (start, until) = (SystemTime::UNIX_EPOCH - Duration::from_secs(1), SystemTime::UNIX_EPOCH);
+        let other = Entry {
+            key: Some("k\n"),
+            start,
+            exit: Some(75),
+            http: Some(429),
+            verdict: Verdict::Later(0),
+            until: Some(until + Duration::from_secs(60)),
+            cost: Some(u64::MAX),
+            slot: None,
+            error: Some("no \\ such".to_owned()),
+            ..entry(&one)
+        };
+        let line: Value = serde_json::from_str(&other.line()).unwrap();
+        assert_eq!((&line["key"], &line["http"], &line["error"]), (&"k\n".into(), &429.into(), &"no \\ such".into()));
+        assert_eq!((&line["until"], &line["cost"], &line["slot"]), (&60.0.into(), &u64::MAX.into(), &Value::Null));
+    }
+
+    #[test]
+    fn every_unit_can_be_read_back_from_its_line() {
+        let all: Vec<u8> = (0..=255).collect();
+        let mut units: Vec<Vec<u8>> = all.iter().map(|byte| vec![*byte]).collect();
+        // Halves of surrogate pairs in UTF-8, overlong and cut characters, line ends of Unicode, and long units.
+        units.extend(
+            [&b"\xed\xa0\x80"[..], b"\xed\xb0\x80", b"\xc0\xaf", b"\xe2\x82", b"\xe2\x80\xa8\xc2\x85", b""]
+                .map(Vec::from),
+        );
+        units.extend([all, "\"\\\u{7}é".repeat(20_000).into_bytes(), vec![0xff; 100 << 10]]);
+        for unit in units {
+            let line = parsed(&job(&[&unit], false));
+            let found = match from_utf8(&unit) {
+                Ok(text) => line["unit"] == text,
+                Err(_) => line["unit_base64"] == base64(&unit),
+            };
+            assert!(found && line["cut"] == false, "{line}");
+        }
+    }
+
+    #[test]
+    fn several_units_are_a_list_and_long_ones_for_standard_input_are_cut() {
+        assert_eq!(parsed(&job(&[b"a", b"", b"b"], false))["units"], Value::from(["a", "", "b"].to_vec()));
+        let line = parsed(&job(&[b"a", b"\xff"], true));
+        assert_eq!(line["units_base64"], Value::from(["YQ==", "/w=="].to_vec()));
+        assert_eq!((line["cut"].as_bool(), line["units"].is_null()), (Some(false), true));
+        // The limit lies inside a character.
+        let long = format!("x{}", "é".repeat(BEGINNING));
+        let line = parsed(&job(&[b"a", long.as_bytes()], true));
+        assert_eq!((&line["units"][1], &line["cut"]), (&Value::from(&long[..BEGINNING - 1]), &true.into()));
+        let exact = "x".repeat(BEGINNING);
+        assert_eq!(parsed(&job(&[exact.as_bytes()], true))["cut"], false);
+        let mut unknown = job(&[], true);
+        unknown.too_long_to_keep = true;
+        unknown.names.push(1, "é".as_bytes());
+        assert_eq!((&parsed(&unknown)["unit"], &parsed(&unknown)["cut"]), (&"é".into(), &true.into()));
+    }
+
+    #[test]
+    fn lines_are_appended_and_never_to_a_torn_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("log");
+        let one = job(&[b"a"], false);
+        for (before, lines) in [(None, 1), (Some("{}\n"), 2), (Some("{}\n{\"se"), 3)] {
+            if let Some(before) = before {
+                fs::write(&path, before).unwrap();
+            }
+            let log = Log::open(&path).unwrap();
+            log.write(&entry(&one)).unwrap();
+            log.finish().unwrap();
+            let text = fs::read_to_string(&path).unwrap();
+            assert!(log.is_regular() && text.ends_with(&format!("\n{}", entry(&one).line())) || before.is_none());
+            assert_eq!(text.lines().count(), lines);
+        }
+    }
+
+    #[test]
+    fn a_log_may_be_a_device_and_a_full_one_is_an_error() {
+        let one = job(&[b"a"], false);
+        let log = Log::open(Path::new("/dev/null")).unwrap();
+        log.write(&entry(&one)).and_then(|()| log.finish()).unwrap();
+        assert!(!log.is_regular());
+        let full = Log::open(Path::new("/dev/full")).unwrap();
+        assert_eq!(full.write(&entry(&one)).unwrap_err().kind(), io::ErrorKind::StorageFull);
+        let error = format!("{:#}", Log::open(Path::new("/dev")).unwrap_err());
+        assert!(
+            error.starts_with("--log: cannot open /dev; name a file that can be written: --log tries.jsonl: Is a"),
+            "{error}"
+        );
+    }
+}
