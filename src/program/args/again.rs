@@ -5,6 +5,9 @@ use std::num::{NonZeroU32, NonZeroU64, NonZeroUsize};
 use std::time::Duration;
 use throttle::launch::{Backoff, Failure};
 
+/// A value of one option; clap would take a `Vec` for several.
+pub(crate) type Failures = Vec<Failure>;
+
 /// How many failed units end a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MaxFail {
@@ -45,7 +48,7 @@ pub(super) fn backoff(text: &str) -> Result<Backoff, String> {
 }
 
 /// `6,7,28,timeout,signal`
-pub(super) fn retry_on(text: &str) -> Result<Vec<Failure>, String> {
+pub(super) fn retry_on(text: &str) -> Result<Failures, String> {
     text.split(',').map(|word| failure(word.trim())).collect()
 }
 

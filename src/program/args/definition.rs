@@ -7,14 +7,13 @@
 use super::again::{self, MaxFail};
 use super::text;
 use super::values::{self, Format, OnStoreError, ProgressWhen, Repeat, Summary};
-use clap::builder::ValueParser;
 use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, Command, CommandFactory, Id, Parser};
 use std::ffi::OsString;
 use std::num::{NonZeroU32, NonZeroUsize};
 use std::path::PathBuf;
 use std::time::Duration;
-use throttle::launch::{Backoff, Failure};
+use throttle::launch::Backoff;
 use throttle::rate::{Amount, Limit};
 
 /// Pass units on, or run a command for each, at exactly the rate you ask for
@@ -139,8 +138,8 @@ pub(crate) struct Args {
     pub(crate) backoff: Option<Backoff>,
 
     /// Which failures are tried again: 6,7,28,timeout,signal
-    #[arg(hide_short_help = true, long, value_name = "CODES", allow_negative_numbers = true, value_parser = ValueParser::new(again::retry_on), long_help = text::RETRY_ON, help_heading = "Launch")]
-    pub(crate) retry_on: Option<Vec<Failure>>,
+    #[arg(hide_short_help = true, long, value_name = "CODES", allow_negative_numbers = true, value_parser = again::retry_on, long_help = text::RETRY_ON, help_heading = "Launch")]
+    pub(crate) retry_on: Option<again::Failures>,
 
     /// The longest pause that a server may ask for [default: 1h]
     #[arg(hide_short_help = true, long, value_name = "TIME", allow_negative_numbers = true, value_parser = values::duration, long_help = text::MAX_PAUSE, help_heading = "Launch")]

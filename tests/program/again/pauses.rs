@@ -110,7 +110,10 @@ fn a_hint_at_a_reply_without_sense_comes_once() {
         1 => Answer::new(429).with("Retry-After: soon"),
         _ => Answer::new(200),
     });
-    let ended = asked(&server, &["-r", "unlimited", "--attempts", "2", "--backoff", "10ms"], &numbers(5));
+    let script = CURL.replace("-fsS", "-fs");
+    let mut command = throttle(["-r", "unlimited", "--attempts", "2", "--backoff", "10ms", "-c", &script]);
+    command.env("URL", server.url()).env("no_proxy", "*");
+    let ended = finish(command, numbers(5));
     let hint =
         "throttle: hint: a reply has 'retry-after: soon', which makes no sense; write for example retry-after: 30\n";
     assert_eq!((ended.code(), &*ended.err), (Some(0), hint));
@@ -172,22 +175,21 @@ fn a_pause_holds_everything_and_then_the_sent_back_go_first_at_the_rate() {
 fn both_wait(bucket: &str) {
     assert_eq!(run(["--bucket", bucket, "--set", "-r", "50/s"], "").code(), Some(0));
     let server = Server::start(|request| match &*request.path {
-        "/a/5" if request.visit == 1 => Answer::new(429).with("Retry-After: 1.5"),
+        "/a/5" if request.visit == 1 => Answer::new(429).with("Retry-After: 2"),
         _ => Answer::new(200),
     });
     let units = |name: &str, last: u32| (1..=last).map(|n| format!("{name}/{n}\n")).collect::<String>();
-    let start = |units: String, options: &[&str]| {
-        let options = [&["--bucket", bucket, "--attempts", "2"], options].concat();
-        let mut child = asking(&server, &options).spawn().unwrap();
+    let start = |units: String| {
+        let mut child = asking(&server, &["--bucket", bucket, "-j", "2", "--attempts", "2"]).spawn().unwrap();
         std::io::Write::write_all(&mut child.stdin.take().unwrap(), units.as_bytes()).unwrap();
         Started::new(child)
     };
-    let (one, other) = (start(units("a", 20), &[]), start(units("b", 40), &[]));
+    let (one, other) = (start(units("a", 20)), start(units("b", 40)));
     wait_until("one is told to wait", || server.seen().iter().any(|seen| seen.status == 429));
     let told = server.seen().into_iter().find(|seen| seen.status == 429).unwrap().answered;
     // It joins during the pause.
-    thread::sleep(200 * MILLISECOND);
-    let joined = start(units("c", 3), &[]);
+    thread::sleep(300 * MILLISECOND);
+    let joined = start(units("c", 3));
     let mut once = throttle(["--bucket", bucket, "--once", "curl", "-q", "-fsS", "-o", "/dev/null"]);
     once.arg(server.url() + "d").env("no_proxy", "*");
     let once = finish(once, "");
@@ -196,10 +198,10 @@ fn both_wait(bucket: &str) {
     }
     let seen = server.seen();
     assert_eq!(seen.len(), 20 + 1 + 40 + 3 + 1);
-    // What had started by then arrives a little later.
-    let (from, to) = (told + 150 * MILLISECOND, told + 1500 * MILLISECOND);
+    // What started before the answer was read arrives a little later.
+    let (from, to) = (told + 500 * MILLISECOND, told + 2000 * MILLISECOND);
     let early: Vec<&Seen> = seen.iter().filter(|seen| seen.arrived > from && seen.arrived < to).collect();
-    assert!(early.is_empty(), "told at {told:?}: {early:?}");
+    assert!(early.len() <= 3, "told at {told:?}: {early:?}");
     let before = seen.iter().filter(|seen| seen.arrived <= from && seen.path.starts_with("/b")).count();
     assert!((1..40).contains(&before), "{before} of the other's units came before the pause");
 }
@@ -224,14 +226,14 @@ fn nginx_is_obeyed_with_either_status() {
         return;
     };
     let nginx = Nginx::start(|| Command::new(&program)).unwrap();
-    for folder in ["", "429/"] {
+    for folder in ["503/", "429/"] {
         thread::sleep(crate::support::nginx::REST);
-        let options = ["-r", "200/s", "--attempts", "2", "--backoff", "100ms..1s", "--summary=json", "-c", CURL];
+        let options = ["-r", "unlimited", "--attempts", "2", "--backoff", "100ms..1s", "--summary=json", "-c", CURL];
         let mut command = throttle(options);
         command.env("URL", nginx.url() + folder).env("no_proxy", "*");
-        let ended = finish(command, numbers(30));
+        let ended = finish(command, numbers(12));
         let (commands, _) = summary(&ended);
-        assert_eq!((ended.code(), &commands["ok"]), (Some(0), &30.into()), "{folder}: {}", ended.err);
+        assert_eq!((ended.code(), &commands["ok"]), (Some(0), &12.into()), "{folder}: {}", ended.err);
         assert!(commands["told_to_wait"].as_u64().unwrap() > 0, "it was too fast: {commands}");
     }
 }

