@@ -437,6 +437,38 @@ mod tests {
         }
     }
 
+    /// The output that all the held output waits for may be that of an attempt that is due.
+    #[test]
+    fn while_too_much_output_is_held_only_attempts_that_are_due_may_start() {
+        let slots = Slots::new(9, 9);
+        slots.set_full(true);
+        let mut looks = 0;
+        let room = slots.wait(|| {
+            looks += 1;
+            if looks < 3 { (0, Some(Duration::from_millis(5))) } else { (2, None) }
+        });
+        assert_eq!((room, looks), (2, 3), "it waits until they are due, and for nothing else");
+        slots.set_full(false);
+        assert_eq!(slots.wait(|| (0, None)), 4);
+    }
+
+    /// The next attempt of a job may start in the same moment.
+    #[test]
+    fn a_job_that_is_released_may_take_a_slot_again() {
+        let slots = Slots::new(2, 9);
+        let (mut child, target) = sleeper();
+        thread::scope(|scope| {
+            let mut again = None;
+            let slot = slots.take(1);
+            slots.started(1, target);
+            slots.release(1, slot, || again = Some(scope.spawn(|| slots.take(1))));
+            assert_eq!(again.unwrap().join().unwrap(), slot, "only after the slot is free");
+        });
+        assert_eq!((slots.count(), slots.lock().starting), (1, 1));
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
     #[test]
     fn processes_of_a_command_that_ended_during_a_suspend_are_resumed() {
         let slots = Slots::new(0, 9);

@@ -160,7 +160,7 @@ fn a_pause_holds_everything_and_then_the_sent_back_go_first_at_the_rate() {
     let last_answer = before.iter().map(|seen| seen.answered).max().unwrap();
     let soonest = after[0].arrived;
     assert!(soonest >= last_answer + Duration::from_secs(1), "{soonest:?} is too soon after {last_answer:?}");
-    let took = after[29].arrived - soonest;
+    let took = after[29].arrived.saturating_sub(soonest);
     assert!(took >= 29 * 25 * MILLISECOND / 2, "30 starts at 40/s without a burst took {took:?}");
     let page = |seen: &&Seen| seen.path[1..].parse::<u32>().unwrap();
     let first: Vec<u32> = after[..16].iter().map(|seen| page(&seen)).collect();
@@ -171,6 +171,22 @@ fn a_pause_holds_everything_and_then_the_sent_back_go_first_at_the_rate() {
     assert!((1_000_000_000..2_500_000_000).contains(&paused), "one pause: {paused} ns");
 }
 
+#[test]
+fn a_run_can_be_interrupted_during_a_pause() {
+    let server = Server::start(|_| Answer::new(429).with("Retry-After: 1800"));
+    let mut child = asking(&server, &["-r", "5/s", "--attempts", "1"]).spawn().unwrap();
+    std::io::Write::write_all(&mut child.stdin.take().unwrap(), b"1\n2\n3\n").unwrap();
+    wait_until("it is told to wait", || !server.seen().is_empty());
+    let run = Started::new(child);
+    thread::sleep(400 * MILLISECOND);
+    run.signal(rustix::process::Signal::INT);
+    let ended = run.end();
+    assert_eq!((ended.signal(), server.seen().len()), (Some(2), 1), "{}", ended.err);
+    assert!(ended.err.contains("line 1 '1': not tried again\n"), "{}", ended.err);
+    let sum = "throttle: interrupted: 0 ok, 0 stopped, 1 not tried again, next line not started: 2 '2'\n";
+    assert!(ended.err.ends_with(sum), "{}", ended.err);
+}
+
 /// Two processes use `bucket`; the server asks one of them to wait.
 fn both_wait(bucket: &str) {
     assert_eq!(run(["--bucket", bucket, "--set", "-r", "50/s"], "").code(), Some(0));
@@ -178,13 +194,13 @@ fn both_wait(bucket: &str) {
         "/a/5" if request.visit == 1 => Answer::new(429).with("Retry-After: 2"),
         _ => Answer::new(200),
     });
-    let units = |name: &str, last: u32| (1..=last).map(|n| format!("{name}/{n}\n")).collect::<String>();
+    let units = |name: &str, last| numbers(last).lines().map(|n| [name, "/", n, "\n"].concat()).collect::<String>();
     let start = |units: String| {
         let mut child = asking(&server, &["--bucket", bucket, "-j", "2", "--attempts", "2"]).spawn().unwrap();
         std::io::Write::write_all(&mut child.stdin.take().unwrap(), units.as_bytes()).unwrap();
         Started::new(child)
     };
-    let (one, other) = (start(units("a", 20)), start(units("b", 40)));
+    let (first, second) = (start(units("a", 20)), start(units("b", 40)));
     wait_until("one is told to wait", || server.seen().iter().any(|seen| seen.status == 429));
     let told = server.seen().into_iter().find(|seen| seen.status == 429).unwrap().answered;
     // It joins during the pause.
@@ -192,8 +208,7 @@ fn both_wait(bucket: &str) {
     let joined = start(units("c", 3));
     let mut once = throttle(["--bucket", bucket, "--once", "curl", "-q", "-fsS", "-o", "/dev/null"]);
     once.arg(server.url() + "d").env("no_proxy", "*");
-    let once = finish(once, "");
-    for ended in [one.end(), other.end(), joined.end(), once] {
+    for ended in [first.end(), second.end(), joined.end(), finish(once, "")] {
         assert_eq!(ended.code(), Some(0), "{}", ended.err);
     }
     let seen = server.seen();

@@ -35,7 +35,7 @@ fn a_strict_server_serves_every_unit_at_its_own_rate_and_at_one_that_is_too_fast
         return;
     };
     std::thread::scope(|scope| {
-        for (rate, most) in [("50/s", 2), ("80/s", 6)] {
+        for (rate, most) in [("50/s", 4), ("80/s", 8)] {
             let program = &program;
             scope.spawn(move || {
                 let nginx = Nginx::start(|| Command::new(program)).unwrap();
