@@ -3,10 +3,11 @@
 use super::attempt::Attempt;
 use super::job::Outcome;
 use super::reply::Reply;
-use super::retries::{Judged, Retries, RetryPolicy, Verdict};
+use super::retries::{Judged, MEMORY, Retries, RetryPolicy, Verdict};
 use crate::clock::Nanos;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
+use rustix::process::{Resource, getrlimit};
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -20,11 +21,20 @@ use std::time::{Duration, Instant};
 pub(super) struct Again {
     retries: Mutex<Retries<Attempt>>,
     begun: Instant,
+    /// What a file counts as, in bytes.
+    file_size: usize,
     pump: OnceLock<Thread>,
     is_polling: AtomicBool,
     /// Whatever is written there wakes the pump while it polls.
     wakes: File,
     waker: File,
+}
+
+/// How many files attempts may hold that wait: a quarter of those that this process may open.
+fn most_files() -> usize {
+    let open_files =
+        getrlimit(Resource::Nofile).current.map_or(usize::MAX, |most| usize::try_from(most).unwrap_or(usize::MAX));
+    (open_files / 4).clamp(1, MEMORY)
 }
 
 impl Again {
@@ -38,6 +48,7 @@ impl Again {
         Ok(Again {
             retries: Mutex::new(Retries::new(policy)),
             begun: Instant::now(),
+            file_size: MEMORY / most_files(),
             pump: OnceLock::new(),
             is_polling: AtomicBool::new(false),
             wakes: OwnedFd::from(read).into(),
@@ -71,7 +82,8 @@ impl Again {
     }
 
     pub(super) fn add(&self, due: Nanos, attempt: Attempt) {
-        let size = attempt.job.memory() + size_of::<Attempt>();
+        let file = if attempt.job.is_in_file() { self.file_size } else { 0 };
+        let size = attempt.job.memory() + size_of::<Attempt>() + file;
         self.retries().add(due, attempt.job.seq, size, attempt);
     }
 

@@ -110,7 +110,9 @@ impl Shared {
         reply: Reply,
         at: StdInstant,
     ) {
-        let Running { attempt, slot, started, .. } = running;
+        let Running { attempt, slot, started, reply: file } = running;
+        // Before something waits for a file descriptor.
+        drop(file);
         let (job, number, seq) = (Arc::clone(&attempt.job), attempt.number, attempt.job.seq);
         let due = self.again.as_ref().zip(verdict.due()).map(|(again, due)| (again, due, again.instant(due)));
         let due_in = due.map(|(.., due)| due.saturating_duration_since(at));
@@ -123,8 +125,7 @@ impl Shared {
         let ended = Ended { job, number, outcome, verdict, due_in, reply, waited, started, at, slot };
         let ended = Arc::new(ended);
         self.record(&ended).await;
-        if let Some((again, due, ready)) = due {
-            again.add(due, attempt.next(verdict, ready));
+        if let Some((again, ..)) = due {
             let overlong = again.overlong_pause().filter(|_| !self.told.overlong_pause.swap(true, Ordering::Relaxed));
             if let Some(left) = overlong {
                 self.events.send(Event::SentAway(Duration::from_nanos(left)));
@@ -136,7 +137,12 @@ impl Shared {
         } else {
             self.events.send(ended);
         }
-        self.slots.release(seq, slot);
+        // Only now may the next attempt start; and nobody sees a moment with neither.
+        self.slots.release(seq, slot, || {
+            if let Some((again, due, ready)) = due {
+                again.add(due, attempt.next(verdict, ready));
+            }
+        });
         self.again.iter().for_each(|again| again.wake_pump());
     }
 

@@ -206,9 +206,7 @@ impl Launcher {
             command.env("THROTTLE_ID", identity.to_string());
         }
         if again.is_some() {
-            let reply = slots.once_there_is_room(ReplyFile::new).await.map_err(Outcome::CannotRun)?;
-            command.env("THROTTLE_ATTEMPT", attempt.number.to_string()).env("THROTTLE_REPLY", reply.path());
-            running.reply = Some(reply);
+            command.env("THROTTLE_ATTEMPT", attempt.number.to_string());
         }
         let units = || match (&mut input, &attempt.job.input) {
             (Some(units), _) => as_input(units).map(Some),
@@ -219,8 +217,14 @@ impl Launcher {
         if let Some(input) = slots.once_there_is_room(units).await.map_err(Outcome::InputLost)? {
             command.stdin(input);
         }
+        // All that it needs at once: two that start must not each hold what the other one needs.
         let spawn = || {
+            let reply = again.as_ref().map(|_| ReplyFile::new()).transpose()?;
+            if let Some(reply) = &reply {
+                command.env("THROTTLE_REPLY", reply.path());
+            }
             let child = command.spawn()?;
+            running.reply = reply;
             let target = self.target(&child).ok_or(ErrorKind::NotFound)?;
             // Before anybody else can find no room: this one will end.
             slots.started(seq, target);

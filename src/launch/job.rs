@@ -97,6 +97,11 @@ impl Job {
         }
     }
 
+    /// Whether its input takes an open file.
+    pub(super) fn is_in_file(&self) -> bool {
+        self.input.as_ref().is_some_and(|input| input.in_memory().is_none())
+    }
+
     pub(super) fn memory(&self) -> usize {
         let input = self.input.as_ref().and_then(Spool::in_memory).map_or(0, <[u8]>::len);
         self.units.memory() + self.kept.memory() + self.names.memory() + input
@@ -279,9 +284,8 @@ impl<R: Source> Batches<R> {
 
     /// A job too large for memory is enough ahead: more would only take more disk, and a file each.
     fn may_cut(&self) -> bool {
-        let is_in_file = |job: &Job| job.input.as_ref().is_some_and(|input| input.in_memory().is_none());
         let memory: usize = self.ready.iter().map(Job::memory).sum();
-        self.ready.len() < AHEAD && memory < MEMORY_AHEAD && !self.ready.back().is_some_and(is_in_file)
+        self.ready.len() < AHEAD && memory < MEMORY_AHEAD && !self.ready.back().is_some_and(Job::is_in_file)
     }
 
     fn holds_something(&self) -> bool {

@@ -1,7 +1,7 @@
 //! The file that a command writes its reply to.
 
 use super::reply::MOST;
-use super::temporary::explained;
+use super::temporary::{explained, is_shortage};
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -23,10 +23,12 @@ impl ReplyFile {
     /// # Errors
     /// No file can be made; a shortage of open files is one of `is_shortage`.
     pub(super) fn new() -> io::Result<Self> {
-        if let Ok((file, path)) = in_memory() {
-            return Ok(ReplyFile { file, path, _name: None });
+        match in_memory() {
+            Ok((file, path)) => Ok(ReplyFile { file, path, _name: None }),
+            // A file with a name would take another one, and be left behind after kill -9.
+            Err(error) if is_shortage(&error) => Err(error),
+            Err(_) => ReplyFile::named(),
         }
-        ReplyFile::named()
     }
 
     fn named() -> io::Result<Self> {

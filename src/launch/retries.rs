@@ -8,7 +8,7 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 /// The memory that units which wait for another attempt may take.
-const MEMORY: usize = 64 << 20;
+pub(super) const MEMORY: usize = 64 << 20;
 
 /// A command that exits with this code asks to be run again later (`EX_TEMPFAIL`, sysexits.h).
 const TEMPORARY_FAILURE: i32 = 75;

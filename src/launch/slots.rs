@@ -167,7 +167,8 @@ impl Slots {
         }
     }
 
-    pub(super) fn release(&self, seq: u64, slot: u32) {
+    /// Frees the slot of the job `seq`. What `then` does is seen together with that: the job may run again.
+    pub(super) fn release(&self, seq: u64, slot: u32, then: impl FnOnce()) {
         let mut state = self.lock();
         if let Some(None) = state.running.remove(&seq) {
             self.one_less_is_starting(&mut state);
@@ -175,6 +176,7 @@ impl Slots {
         state.free.push(Reverse(slot));
         state.ended += 1;
         self.room_in_the_system.notify_waiters();
+        then();
         drop(state);
         self.changed.notify_all();
     }
@@ -443,7 +445,7 @@ mod tests {
         slots.started(1, target);
         slots.suspend();
         assert!(is_stopped(target));
-        slots.release(1, slot);
+        slots.release(1, slot, || ());
         let ran = slots.ran();
         thread::sleep(Duration::from_millis(20));
         assert_eq!(slots.ran(), ran, "no time goes by");

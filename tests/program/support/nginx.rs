@@ -1,4 +1,4 @@
-//! An nginx of our own, which answers fifty requests a second and ten more at once, and 503 to all others.
+//! An nginx of our own, which answers fifty requests a second and ten more at once, and 503 to all others (429 below `429/`).
 
 use std::fs;
 use std::io;
@@ -128,6 +128,11 @@ http {{
         root '{at}/html';
         location / {{
             limit_req zone=one burst=10 nodelay;
+            try_files /index.html =404;
+        }}
+        location /429/ {{
+            limit_req zone=one burst=10 nodelay;
+            limit_req_status 429;
             try_files /index.html =404;
         }}
     }}

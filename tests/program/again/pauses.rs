@@ -1,0 +1,237 @@
+//! Servers that ask to wait: until when, who waits, and what comes first afterwards.
+
+use super::server::{Answer, Seen, Server};
+use super::{CURL, asked, asking, summary};
+use crate::launching::{Ended, Started, finish, numbers, run, throttle, wait_until};
+use crate::support::nginx::{Nginx, find};
+use crate::support::redis::Redis;
+use std::process::Command;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+const MILLISECOND: Duration = Duration::from_millis(1);
+
+/// How the first answer asks to wait, and for how long that is: at least, and less than.
+type Case = (&'static str, Box<dyn Fn() -> String + Send + Sync>, [u64; 2]);
+
+fn fixed(head: &'static str) -> Box<dyn Fn() -> String + Send + Sync> {
+    Box::new(move || head.to_owned())
+}
+
+fn epoch(more: u64) -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs() + more
+}
+
+/// In `Retry-After`, from now on.
+fn date(ahead: i64) -> String {
+    let seconds = epoch(0).cast_signed() + ahead;
+    let mut date = Command::new("date");
+    date.args(["-u", "-d", &format!("@{seconds}"), "+Retry-After: %a, %d %b %Y %H:%M:%S GMT"]).env("LC_ALL", "C");
+    String::from_utf8(date.output().unwrap().stdout).unwrap()
+}
+
+/// The wait between the first answer and the second request, and how it all ended.
+fn wait_after(head: impl Fn() -> String + Send + Sync + 'static, status: u16) -> (Duration, Ended) {
+    let server = Server::start(move |request| match (&*request.path, request.visit) {
+        ("/redirected", 1) => Answer::new(302).with("Location: /unit\nRetry-After: 3600"),
+        ("/unit", 1) => Answer::new(status).with(&head()),
+        _ => Answer::new(200),
+    });
+    let ended = asked(&server, &["-r", "unlimited", "--attempts", "1", "--backoff", "400ms"], "unit\n");
+    let seen = server.seen();
+    assert_eq!(seen.len(), 2, "{}", ended.err);
+    (seen[1].arrived.saturating_sub(seen[0].answered), ended)
+}
+
+#[test]
+fn a_server_is_obeyed_however_it_asks_to_wait() {
+    let cases: Vec<(u16, Case)> = vec![
+        (429, ("seconds", fixed("Retry-After: 1"), [1000, 9000])),
+        (429, ("decimals", fixed("retry-after: 0.5"), [500, 9000])),
+        (503, ("a duration", fixed("RETRY-AFTER:  500ms"), [500, 9000])),
+        (500, ("a failure with a time", fixed("Retry-After: .5"), [500, 9000])),
+        (429, ("a date ahead", Box::new(|| date(2)), [900, 9000])),
+        (503, ("a date in the past", Box::new(|| date(-3600)), [0, 9000])),
+        (503, ("none", fixed(""), [200, 9000])),
+        (429, ("garbage", fixed("Retry-After: soon"), [200, 9000])),
+        (429, ("a negative number", fixed("Retry-After: -30"), [200, 9000])),
+        (
+            403,
+            (
+                "a reset on the clock",
+                Box::new(|| format!("X-RateLimit-Remaining: 0\nX-RateLimit-Reset: {}", epoch(2))),
+                [900, 9000],
+            ),
+        ),
+        (429, ("a reset", fixed("ratelimit-remaining: 0\nratelimit-reset: 0.5"), [500, 9000])),
+        (
+            429,
+            (
+                "much else",
+                Box::new(|| format!("Retry-After: 0.5\n{}", format!("X-Padding: {}\n", "x".repeat(990)).repeat(64))),
+                [500, 9000],
+            ),
+        ),
+    ];
+    thread::scope(|scope| {
+        for (status, (name, head, [least, most])) in cases {
+            scope.spawn(move || {
+                let (wait, ended) = wait_after(head, status);
+                let (wait, hints) = (wait.as_millis(), ended.err.matches("hint: a reply has").count());
+                assert!(wait >= least.into() && wait < most.into(), "{name}: {wait} ms");
+                let is_odd = name == "garbage" || name.starts_with("a negative");
+                assert_eq!((ended.code(), hints), (Some(0), usize::from(is_odd)), "{name}: {}", ended.err);
+            });
+        }
+    });
+}
+
+/// `curl -L` writes the heads of both.
+#[test]
+fn what_a_redirect_says_does_not_count() {
+    let server = Server::start(|request| match (&*request.path, request.visit) {
+        ("/unit", _) => Answer::new(302).with("Location: /other\nRetry-After: 3600"),
+        (_, 1) => Answer::new(429).with("Retry-After: 0.3"),
+        _ => Answer::new(200),
+    });
+    let script = CURL.replace("curl", "curl -L");
+    let mut command = throttle(["-r", "unlimited", "--attempts", "1", "-c", &script]);
+    command.env("URL", server.url()).env("no_proxy", "*");
+    let ended = finish(command, "unit\n");
+    let seen = server.seen();
+    assert_eq!((ended.code(), seen.len()), (Some(0), 4), "{}", ended.err);
+    assert!(seen[2].arrived >= seen[1].answered + 300 * MILLISECOND);
+}
+
+#[test]
+fn a_hint_at_a_reply_without_sense_comes_once() {
+    let server = Server::start(|request| match request.visit {
+        1 => Answer::new(429).with("Retry-After: soon"),
+        _ => Answer::new(200),
+    });
+    let ended = asked(&server, &["-r", "unlimited", "--attempts", "2", "--backoff", "10ms"], &numbers(5));
+    let hint =
+        "throttle: hint: a reply has 'retry-after: soon', which makes no sense; write for example retry-after: 30\n";
+    assert_eq!((ended.code(), &*ended.err), (Some(0), hint));
+}
+
+#[test]
+fn a_wait_that_is_too_long_ends_the_run_and_says_until_when() {
+    for (wait, options) in [
+        ("7200", &[][..]),
+        ("9223372036854775808", &[]),
+        ("99999999999999999999999", &["--max-pause", "1000000h"]),
+        ("2", &["--max-pause", "1s"]),
+    ] {
+        let server = Server::start(move |_| Answer::new(429).with(&format!("Retry-After: {wait}")));
+        let options = [&["-r", "5/s", "--attempts", "2"], options].concat();
+        let ended = asked(&server, &options, &numbers(9));
+        assert_eq!(ended.code(), Some(75), "{wait}: {}", ended.err);
+        let year = Command::new("date").args(["-u", "+%Y"]).output().unwrap().stdout;
+        let year = if wait.len() > 5 { "2".to_owned() } else { String::from_utf8(year).unwrap().trim().to_owned() };
+        let words = format!("throttle: a server asked to wait until {year}");
+        assert!(ended.err.contains(&words) && ended.err.contains("longer than --max-pause; ending\n"), "{}", ended.err);
+        assert!(ended.err.contains("line 1 '1': not tried again\n"), "{}", ended.err);
+    }
+}
+
+/// Those that were in flight when the first answer came: sixteen are told to wait.
+#[test]
+fn a_pause_holds_everything_and_then_the_sent_back_go_first_at_the_rate() {
+    let arrived = AtomicU64::new(0);
+    let server = Server::start(move |request| {
+        if request.number > 16 {
+            return Answer::new(200);
+        }
+        arrived.fetch_add(1, Ordering::SeqCst);
+        wait_until("all sixteen are there", || arrived.load(Ordering::SeqCst) == 16);
+        Answer::new(429).with("Retry-After: 1").after(MILLISECOND * u32::try_from(10 * request.number).unwrap())
+    });
+    let options = ["-r", "40/s", "-b", "16", "-j", "16", "--attempts", "1", "--summary=json"];
+    let ended = asked(&server, &options, &numbers(30));
+    let seen = server.seen();
+    let (before, after) = seen.split_at(16);
+    assert_eq!((ended.code(), after.len()), (Some(0), 30), "{}", ended.err);
+    assert!(before.iter().all(|seen| seen.status == 429));
+    let last_answer = before.iter().map(|seen| seen.answered).max().unwrap();
+    let soonest = after[0].arrived;
+    assert!(soonest >= last_answer + Duration::from_secs(1), "{soonest:?} is too soon after {last_answer:?}");
+    let took = after[29].arrived - soonest;
+    assert!(took >= 29 * 25 * MILLISECOND / 2, "30 starts at 40/s without a burst took {took:?}");
+    let page = |seen: &&Seen| seen.path[1..].parse::<u32>().unwrap();
+    let first: Vec<u32> = after[..16].iter().map(|seen| page(&seen)).collect();
+    assert!(first.iter().filter(|page| **page <= 16).count() >= 14, "the sent-back go first: {first:?}");
+    let (commands, _) = summary(&ended);
+    assert_eq!([&commands["told_to_wait"], &commands["ok_after_retry"]], [16, 16]);
+    let paused = commands["paused_ns"].as_u64().unwrap();
+    assert!((1_000_000_000..2_500_000_000).contains(&paused), "one pause: {paused} ns");
+}
+
+/// Two processes use `bucket`; the server asks one of them to wait.
+fn both_wait(bucket: &str) {
+    assert_eq!(run(["--bucket", bucket, "--set", "-r", "50/s"], "").code(), Some(0));
+    let server = Server::start(|request| match &*request.path {
+        "/a/5" if request.visit == 1 => Answer::new(429).with("Retry-After: 1.5"),
+        _ => Answer::new(200),
+    });
+    let units = |name: &str, last: u32| (1..=last).map(|n| format!("{name}/{n}\n")).collect::<String>();
+    let start = |units: String, options: &[&str]| {
+        let options = [&["--bucket", bucket, "--attempts", "2"], options].concat();
+        let mut child = asking(&server, &options).spawn().unwrap();
+        std::io::Write::write_all(&mut child.stdin.take().unwrap(), units.as_bytes()).unwrap();
+        Started::new(child)
+    };
+    let (one, other) = (start(units("a", 20), &[]), start(units("b", 40), &[]));
+    wait_until("one is told to wait", || server.seen().iter().any(|seen| seen.status == 429));
+    let told = server.seen().into_iter().find(|seen| seen.status == 429).unwrap().answered;
+    // It joins during the pause.
+    thread::sleep(200 * MILLISECOND);
+    let joined = start(units("c", 3), &[]);
+    let mut once = throttle(["--bucket", bucket, "--once", "curl", "-q", "-fsS", "-o", "/dev/null"]);
+    once.arg(server.url() + "d").env("no_proxy", "*");
+    let once = finish(once, "");
+    for ended in [one.end(), other.end(), joined.end(), once] {
+        assert_eq!(ended.code(), Some(0), "{}", ended.err);
+    }
+    let seen = server.seen();
+    assert_eq!(seen.len(), 20 + 1 + 40 + 3 + 1);
+    // What had started by then arrives a little later.
+    let (from, to) = (told + 150 * MILLISECOND, told + 1500 * MILLISECOND);
+    let early: Vec<&Seen> = seen.iter().filter(|seen| seen.arrived > from && seen.arrived < to).collect();
+    assert!(early.is_empty(), "told at {told:?}: {early:?}");
+    let before = seen.iter().filter(|seen| seen.arrived <= from && seen.path.starts_with("/b")).count();
+    assert!((1..40).contains(&before), "{before} of the other's units came before the pause");
+}
+
+#[test]
+fn all_who_share_a_file_wait() {
+    let folder = tempfile::tempdir().unwrap();
+    both_wait(folder.path().join("bucket").to_str().unwrap());
+}
+
+#[test]
+fn all_who_share_a_redis_wait() {
+    let Some(redis) = Redis::start(&[]) else { return };
+    both_wait(&redis.bucket("again"));
+}
+
+/// A real server that asks by its status alone, without a time.
+#[test]
+fn nginx_is_obeyed_with_either_status() {
+    let (Some(program), Some(_)) = (find("nginx"), find("curl")) else {
+        assert!(std::env::var_os("CI").is_none(), "nginx or curl is not installed");
+        return;
+    };
+    let nginx = Nginx::start(|| Command::new(&program)).unwrap();
+    for folder in ["", "429/"] {
+        thread::sleep(crate::support::nginx::REST);
+        let options = ["-r", "200/s", "--attempts", "2", "--backoff", "100ms..1s", "--summary=json", "-c", CURL];
+        let mut command = throttle(options);
+        command.env("URL", nginx.url() + folder).env("no_proxy", "*");
+        let ended = finish(command, numbers(30));
+        let (commands, _) = summary(&ended);
+        assert_eq!((ended.code(), &commands["ok"]), (Some(0), &30.into()), "{folder}: {}", ended.err);
+        assert!(commands["told_to_wait"].as_u64().unwrap() > 0, "it was too fast: {commands}");
+    }
+}

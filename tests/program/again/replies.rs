@@ -1,0 +1,95 @@
+//! What commands tell about the answers they got.
+
+use super::server::{Answer, Server};
+use super::{scripted, summary};
+use crate::launching::{Started, finish, numbers, throttle, wait_until};
+use rustix::process::Signal;
+use std::fs;
+use std::io::Write;
+use std::process::{Command, Stdio};
+
+/// Who was told to wait, of `units` for which `script` is run; each is to succeed in the end.
+fn told_to_wait(options: &[&str], script: &str, units: u32) -> u64 {
+    let options = [&["--attempts", "1", "--backoff", "1ms", "--summary=json"], options].concat();
+    let ended = scripted(&options, script, &numbers(units));
+    let (commands, _) = summary(&ended);
+    assert_eq!((ended.code(), &commands["ok"]), (Some(0), &units.into()), "{script}: {}", ended.err);
+    commands["told_to_wait"].as_u64().unwrap()
+}
+
+#[test]
+fn any_command_and_any_child_of_it_can_ask_to_wait() {
+    for tell in [
+        "echo 'retry-after: 0.1' > \"$THROTTLE_REPLY\"",
+        "echo 'retry-after: 0.1' >> \"$THROTTLE_REPLY\"",
+        "cd / && sh -c '(echo retry-after: 0.1 | tee -a \"$THROTTLE_REPLY\" > /dev/null) & wait'",
+        "python3 -c 'import os; print(\"retry-after: 0.1\", file=open(os.environ[\"THROTTLE_REPLY\"], \"a\"))'",
+        // More than counts, behind what counts.
+        "{ echo 'retry-after: 0.1'; head -c 3000000 /dev/zero; } > \"$THROTTLE_REPLY\"",
+        // A process that is left behind holds it open.
+        "exec 3>> \"$THROTTLE_REPLY\"; echo retry-after: 0.1 >&3; sleep 0.3 > /dev/null 2>&1 &",
+    ] {
+        let script = format!("if [ $THROTTLE_ATTEMPT = 1 ]; then {tell}\n exit 1; fi");
+        assert_eq!(told_to_wait(&[], &script, 2), 2, "{tell}");
+    }
+}
+
+#[test]
+fn curl_and_wget_write_their_replies() {
+    let server = Server::start(|request| match request.visit {
+        1 => Answer::new(429).with("Retry-After: 0.1").body(b"later"),
+        _ => Answer::new(200).body(b"ok"),
+    });
+    let url = server.url();
+    for (place, client) in [
+        "curl -qfsS -D \"$THROTTLE_REPLY\"",
+        "wget -qS -O - -t 1 -o \"$THROTTLE_REPLY\"",
+        "wget -S -O - -t 1 2> \"$THROTTLE_REPLY\"",
+    ]
+    .iter()
+    .enumerate()
+    {
+        let script = format!("no_proxy='*' {client} {url}{place}/$1");
+        assert_eq!(told_to_wait(&[], &script, 2), 2, "{client}");
+    }
+}
+
+#[test]
+fn each_of_many_at_once_has_a_reply_of_its_own() {
+    let script = "sleep 0.05; [ $THROTTLE_ATTEMPT = 1 ] && [ $(($1 % 2)) = 0 ] || exit 0; \
+                  echo 'HTTP/1.1 503 x' > \"$THROTTLE_REPLY\"; exit 1";
+    assert_eq!(told_to_wait(&["-j", "64"], script, 128), 64);
+}
+
+#[test]
+fn twenty_open_files_are_enough() {
+    let script = "if [ $THROTTLE_ATTEMPT = 1 ]; then echo retry-after: 0 > \"$THROTTLE_REPLY\"; exit 1; fi; echo $1";
+    // What the test's own process lets through counts as well.
+    let inherited = fs::read_dir("/proc/self/fd").map_or(0, Iterator::count);
+    let limited = format!(
+        "for n in $(seq 3 {inherited}); do eval \"exec $n>&-\"; done; \
+         ulimit -n 20; exec \"$0\" -r unlimited --attempts 1 -c '{script}'"
+    );
+    let mut command = Command::new("bash");
+    command.args(["-c", &limited, env!("CARGO_BIN_EXE_throttle")]);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let ended = finish(command, numbers(40));
+    assert_eq!((ended.sorted().len(), ended.code()), (40, Some(0)), "{}", ended.err);
+}
+
+#[test]
+fn nothing_is_left_of_replies_after_a_kill() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = "echo x > \"$THROTTLE_REPLY\"; echo 1 > started.$1; exec sleep 1";
+    let mut command = throttle(["-r", "unlimited", "--attempts", "2", "-c", script]);
+    let before = fs::read_dir("/dev/shm").map_or(0, Iterator::count);
+    let mut child = command.current_dir(&folder).env("TMPDIR", folder.path()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(b"1\n2\n").unwrap();
+    let files = || fs::read_dir(&folder).unwrap().count();
+    let run = Started::new(child);
+    wait_until("both run", || files() == 2);
+    run.signal(Signal::KILL);
+    assert_eq!(run.end().signal(), Some(9));
+    assert_eq!(files(), 2, "only what the commands made");
+    assert!(fs::read_dir("/dev/shm").map_or(0, Iterator::count) <= before);
+}
