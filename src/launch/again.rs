@@ -68,11 +68,15 @@ impl Again {
         self.retries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Decides what follows from the end of an attempt.
+    /// Decides what follows from the end of an attempt. The pump learns of a pause at once.
     pub(super) fn judge(&self, attempt: &Attempt, times: [Instant; 2], outcome: &Outcome, reply: &Reply) -> Verdict {
         let [started, at] = times.map(|time| self.at(time));
         let judged = Judged { started, at, used: attempt.used + 1 };
-        self.retries().judge(judged, outcome, reply, |most| fastrand::u64(..=most))
+        let verdict = self.retries().judge(judged, outcome, reply, |most| fastrand::u64(..=most));
+        if matches!(verdict, Verdict::Later(_)) {
+            self.wake_pump();
+        }
+        verdict
     }
 
     /// The time at which an attempt is due.

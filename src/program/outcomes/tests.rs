@@ -1,0 +1,102 @@
+use super::*;
+use crate::program::task::Task;
+
+fn outcomes(args: &[&str]) -> Outcomes {
+    let Task::Launch(launch) = Task::from_words(&[args, &["curl"]].concat()).unwrap() else { panic!("{args:?}") };
+    let policy = &launch.limits.named().unwrap().policy;
+    Outcomes::new(&launch, policy, &launch.limits.written(policy), true)
+}
+
+/// The outcomes of `ended` commands of a second each.
+fn after(ended: u64, args: &[&str]) -> Outcomes {
+    Outcomes { started: ended, durations: ended * SECOND, ..outcomes(args) }
+}
+
+#[test]
+fn the_hint_says_once_how_many_jobs_the_rate_needs() {
+    let mut slow = after(100, &["-r", "50/s"]);
+    assert_eq!(slow.hint(SLOTS_TAKEN - 1), None, "not yet");
+    let hint = "16 jobs at once hold the work back, not the rate; 50/s needs about -j 51";
+    assert_eq!((slow.hint(SLOTS_TAKEN).as_deref(), slow.hint(SLOTS_TAKEN)), (Some(hint), None));
+    for args in [&["-r", "50/s", "-j", "16"][..], &["-r", "50/s", "-q"], &["-r", "unlimited"], &["-r", "5/s"]] {
+        assert_eq!(
+            after(100, args).hint(SLOTS_TAKEN),
+            None,
+            "{args:?}: it was chosen, unwanted, meaningless or no help"
+        );
+    }
+    assert_eq!(after(0, &["-r", "50/s"]).hint(SLOTS_TAKEN), None, "no command has ended");
+    let mut unseen = Outcomes { sums_up: false, ..after(100, &["-r", "50/s"]) };
+    assert_eq!(unseen.hint(SLOTS_TAKEN), None, "nobody watches");
+}
+
+/// Four jobs of a second each manage 4 a second, whatever the limit would let through.
+#[test]
+fn if_slots_are_short_the_time_left_is_that_of_the_commands() {
+    let args = ["-r", "9/s", "-j", "4"];
+    let running = |seqs: std::ops::RangeInclusive<u64>| seqs.map(|seq| (seq, SECOND)).collect();
+    let new = outcomes(&args);
+    assert_eq!(new.time_left(36, 4 * SECOND, 0), Some(4 * SECOND), "nothing but the limit is known");
+    let full = Outcomes { started: 4, started_at: running(1..=4), ..outcomes(&args) };
+    assert_eq!(full.time_left(36, 4 * SECOND, 9 * SECOND), None, "how long they take is not known");
+    let ended = after(4, &args);
+    assert_eq!(ended.time_left(36, 4 * SECOND, SECOND), Some(9 * SECOND));
+    assert_eq!(ended.time_left(36, 60 * SECOND, SECOND), Some(61 * SECOND), "also the last one runs");
+    let last = Outcomes { started: 5, started_at: running(5..=5), ..after(4, &args) };
+    assert_eq!(last.time_left(0, 0, SECOND + SECOND / 4), Some(3 * SECOND / 4), "what runs is waited for");
+    let stopped = Outcomes { starts_no_more: true, ..after(4, &args) };
+    assert_eq!(stopped.time_left(36, 4 * SECOND, SECOND), None);
+}
+
+#[test]
+fn the_hint_is_considered_once_a_second() {
+    let mut outcomes = outcomes(&["-r", "50/s"]);
+    let times = [SECOND, SECOND + 1, 2 * SECOND - 1, 2 * SECOND];
+    assert_eq!(times.map(|time| outcomes.may_hint(time)), [true, false, false, true]);
+}
+
+#[test]
+fn the_closing_lines_read_as_in_the_manual() {
+    let sum = Outcomes { ok: 498, failed: 2, timed_out: 1, skipped: 3, ..outcomes(&["-r", "5/s"]) };
+    let expected = "498 ok, 2 failed (1 timed out), 3 blank lines skipped; 1m 40s (limit 5/s)";
+    assert_eq!(sum.closing(100_150_000_000), [expected]);
+    let next = Some("next line not started: 413 'https://…'".to_owned());
+    let interrupted =
+        Outcomes { ok: 409, stopped: 3, next, interrupted: Some("interrupted"), ..outcomes(&["-r", "5/s"]) };
+    assert_eq!(interrupted.closing(0), ["interrupted: 409 ok, 3 stopped, next line not started: 413 'https://…'"]);
+    let two = Outcomes { failed: 21, ..outcomes(&["-r", "5/s", "-b", "9", "-r", "60/min"]) };
+    assert_eq!(two.closing(49_999_999), ["0 ok, 21 failed; 50 ms (limit 5/s and 60/min)"]);
+    assert!(Outcomes { failed: 21, ..outcomes(&["-q", "-r", "5/s"]) }.closing(0).is_empty());
+}
+
+#[test]
+fn further_attempts_and_pauses_are_part_of_the_sum() {
+    let retries =
+        Retries { ok: 31, later: 14, given_up: 2, done_before: 812, paused: 200 * SECOND, ..Retries::default() };
+    let sum = Outcomes { ok: 498, failed: 2, retries, ..outcomes(&["-r", "5/s"]) };
+    let expected = "498 ok (31 after a retry), 2 failed, 14 told to wait (paused 3m 20s), 2 not tried again, \
+                    812 done before; 1 s (limit 5/s)";
+    assert_eq!(sum.closing(SECOND), [expected]);
+}
+
+#[test]
+fn a_share_of_failures_counts_from_20_ends_on() {
+    let with = |max_fail: &str, ok, failed| {
+        let outcomes = outcomes(&["-r", "5/s", "--max-fail", max_fail]);
+        Outcomes { ok, failed, ..outcomes }.has_failed_enough()
+    };
+    assert!(!with("3", 0, 2) && with("3", 0, 3));
+    assert!(!with("10%", 0, 19), "too few have ended");
+    assert!(with("10%", 18, 2) && !with("10%", 19, 1) && !with("10%", 20, 0));
+}
+
+#[test]
+fn overlapping_pauses_count_once() {
+    let mut retries = Retries::default();
+    retries.told_to_wait(0, Duration::from_secs(10));
+    retries.told_to_wait(5 * SECOND, Duration::from_secs(10));
+    retries.told_to_wait(6 * SECOND, Duration::from_secs(1));
+    assert_eq!((retries.paused, retries.later), (15 * SECOND, 3));
+    retries.told_to_wait(20 * SECOND, Duration::from_secs(1));
+    assert_eq!(retries.paused, 16 * SECOND);
+}
