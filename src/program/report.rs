@@ -259,7 +259,11 @@ impl Report {
             (Total::Bytes(all), _) => {
                 let (units, bytes) = (reading.units + reading.units_ahead, reading.bytes + reading.bytes_ahead);
                 let unread = all.saturating_sub(bytes);
-                (units > 0).then(|| reading.units_ahead + scaled(units, unread, bytes))
+                let rest = self.outcomes().map_or_else(
+                    || scaled(units, unread, bytes),
+                    |outcomes| outcomes.commands_unread(units, bytes, unread),
+                );
+                (units > 0).then_some(reading.units_ahead + rest)
             }
         }
     }
@@ -426,7 +430,7 @@ pub(super) fn countdown(nanos: Nanos) -> String {
 }
 
 /// `value * of / whole`, rounded up; a `whole` of 0 counts as 1.
-fn scaled(value: u64, of: u64, whole: u64) -> u64 {
+pub(super) fn scaled(value: u64, of: u64, whole: u64) -> u64 {
     let product = u128::from(value) * u128::from(of);
     u64::try_from(product.div_ceil(u128::from(whole.max(1)))).unwrap_or(u64::MAX)
 }

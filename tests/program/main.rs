@@ -6,6 +6,7 @@ mod bucket_options;
 mod bucket_waits;
 mod cli;
 mod common;
+mod done_list;
 mod faults;
 mod judges;
 mod launch;
