@@ -1,6 +1,7 @@
 //! The program, through the real binary, and what only it uses.
 #![cfg(feature = "cli")]
 
+mod attempt_log;
 mod bucket_list;
 mod bucket_options;
 mod bucket_waits;
