@@ -22,6 +22,7 @@ mod nginx;
 mod pipe;
 mod pump;
 mod recipes;
+mod recipes_again;
 mod redis;
 mod redis_link;
 mod shared;
