@@ -26,7 +26,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant as StdInstant, SystemTime};
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::process::Child;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, Semaphore};
 use tokio::time::{Instant, sleep};
 
 /// The most that a pipe usually holds: at most so much was written before the command's end and is not read yet.
@@ -41,6 +41,8 @@ pub(super) struct Shared {
     pub(super) slots: Arc<Slots>,
     pub(super) again: Option<Arc<Again>>,
     pub(super) ledger: Option<Arc<dyn Ledger>>,
+    /// Held while the ledger may block.
+    pub(super) recording: Arc<Semaphore>,
     pub(super) output: Arc<Printing>,
     pub(super) events: Events,
     /// Jobs whose commands were ended because they wanted the terminal.
@@ -151,8 +153,16 @@ impl Shared {
         let Some(ledger) = &self.ledger else { return };
         let recorded = if ledger.may_block() {
             let (ledger, ended) = (Arc::clone(ledger), Arc::clone(ended));
-            let record = tokio::task::spawn_blocking(move || ledger.record(&ended));
-            record.await.unwrap_or_else(|error| Err(io::Error::other(error)))
+            let record = async {
+                // One at a time: a reader that does not read takes one thread, and others print meanwhile.
+                let turn = Arc::clone(&self.recording).acquire_owned().await;
+                let record = move || {
+                    let _turn = turn;
+                    ledger.record(&ended)
+                };
+                tokio::task::spawn_blocking(record).await.unwrap_or_else(|error| Err(io::Error::other(error)))
+            };
+            self.output.unless_killed(record).await.unwrap_or(Ok(()))
         } else {
             ledger.record(ended)
         };

@@ -30,6 +30,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::thread;
 use std::time::Instant;
 use tokio::process::{Child, Command};
+use tokio::sync::Semaphore;
 
 /// Before a command: it will ignore SIGPIPE. Rust's library has that signal end whatever it starts; a shell that becomes the
 /// command can ignore it.
@@ -83,7 +84,8 @@ impl Launcher {
         let again = options.again.clone().map(Again::new).transpose()?;
         let again = again.map(Arc::new);
         let (wanted_terminal, told) = (Mutex::default(), child::Told::default());
-        let shared = Shared { options, slots, again, ledger, output, events, wanted_terminal, told };
+        let recording = Arc::new(Semaphore::new(1));
+        let shared = Shared { options, slots, again, ledger, recording, output, events, wanted_terminal, told };
         let shared = Arc::new(shared);
         Ok(Launcher { shared, tasks })
     }

@@ -149,7 +149,7 @@ impl Printing {
     }
 
     /// `None` if everything was killed meanwhile, and it still takes too long.
-    async fn unless_killed<T>(&self, act: impl Future<Output = T>) -> Option<T> {
+    pub(super) async fn unless_killed<T>(&self, act: impl Future<Output = T>) -> Option<T> {
         let too_long = async {
             self.slots.killed().await;
             sleep(self.last_wait).await;

@@ -1,6 +1,6 @@
 //! A dry run: jobs are shown instead of run.
 
-use super::job::{Batches, Job, Shape};
+use super::job::{Batches, Job, Known, Shape};
 use super::template::Template;
 use crate::flow::framing::Buffer;
 use crate::flow::{Filled, Flow, FlowError, Passed, Source};
@@ -19,9 +19,21 @@ impl<R: Source, S: FnMut(&Job) -> io::Result<()>> Preview<R, S> {
         Preview { batches: Batches::new(source, buffer, shape, template), show }
     }
 
+    /// Leaves out the units that are known; see [`done_before`](Self::done_before).
+    #[must_use]
+    pub fn leaving_out(mut self, known: Option<Known>) -> Self {
+        self.batches.known = known;
+        self
+    }
+
     /// Blank units left out so far.
     pub fn skipped(&self) -> u64 {
         self.batches.skipped()
+    }
+
+    /// Known units left out so far.
+    pub fn done_before(&self) -> u64 {
+        self.batches.done_before()
     }
 }
 

@@ -11,14 +11,14 @@ use anyhow::{Context, Result, bail, ensure};
 use identities::Identities;
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io::{self, ErrorKind, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
-use throttle::launch::{Hasher, Identity};
+use throttle::launch::{Hasher, Identity, Known};
 
 /// Bytes read at once.
 const READ: usize = 128 * 1024;
@@ -57,6 +57,21 @@ impl Done {
         let syncer = thread::Builder::new().name("done list".to_owned()).spawn(sync).context(NoThread)?;
         let (known, syncer) = (Mutex::new(known), Mutex::new(Some(syncer)));
         Ok((Done { records, delimiter, known, syncer }, found))
+    }
+
+    /// The units in a file that is only read; none if there is no such file.
+    ///
+    /// # Errors
+    /// As of [`open`](Self::open), but it may be in use.
+    pub(super) fn known(path: &Path, delimiter: u8) -> Result<Known> {
+        let known = if path.exists() {
+            ensure_is_file(path, std::fs::metadata(path))?;
+            let file = File::open(path).with_context(|| format!("--done: cannot open {}", path.display()))?;
+            read(path, &file, delimiter)?.known
+        } else {
+            Identities::default()
+        };
+        Ok(Known(Arc::new(move |unit| known.contains(Identity::of(unit)))))
     }
 
     /// Whether the unit has succeeded, before or in this run.
@@ -172,8 +187,7 @@ fn open(path: &Path) -> Result<File> {
             format!("--done: cannot open {name}; name a file that can be read and written, in a folder that exists")
         })?,
     };
-    let is_file = file.metadata().with_context(|| format!("--done: {name}"))?.is_file();
-    ensure!(is_file, "--done: {name} is no regular file, and could not be read again; name one, such as --done seen");
+    ensure_is_file(path, file.metadata())?;
     match take(&file) {
         Ok(()) => Ok(file),
         Err(Errno::WOULDBLOCK) => {
@@ -182,6 +196,13 @@ fn open(path: &Path) -> Result<File> {
         }
         Err(error) => Err(error).with_context(|| format!("--done: cannot lock {name}; name a file on a local disk")),
     }
+}
+
+fn ensure_is_file(path: &Path, metadata: io::Result<Metadata>) -> Result<()> {
+    let name = path.display();
+    let is_file = metadata.with_context(|| format!("--done: {name}"))?.is_file();
+    ensure!(is_file, "--done: {name} is no regular file, and could not be read again; name one, such as --done seen");
+    Ok(())
 }
 
 /// Locks the file. If the process that had it was just killed, a child of that may have it until it becomes its command.
@@ -251,7 +272,17 @@ impl Reading {
 }
 
 /// Reads all records, and cuts off a torn one.
-fn load(path: &Path, mut file: &File, delimiter: u8) -> Result<(Identities, Found)> {
+fn load(path: &Path, file: &File, delimiter: u8) -> Result<(Identities, Found)> {
+    let reading = read(path, file, delimiter)?;
+    if reading.open > 0 {
+        let cannot = || format!("--done: cannot cut off the torn end of {}", path.display());
+        file.set_len(reading.ended).with_context(cannot)?;
+    }
+    let found = Found { units: reading.known.len(), torn: Some(reading.open).filter(|bytes| *bytes > 0) };
+    Ok((reading.known, found))
+}
+
+fn read(path: &Path, mut file: &File, delimiter: u8) -> Result<Reading> {
     let name = path.display();
     let (mut reading, mut buffer) = (Reading::default(), vec![0; READ]);
     loop {
@@ -265,11 +296,7 @@ fn load(path: &Path, mut file: &File, delimiter: u8) -> Result<(Identities, Foun
     if let Some(fault) = reading.fault(delimiter) {
         bail!("--done: {name}: {fault}; or name another file");
     }
-    if reading.open > 0 {
-        file.set_len(reading.ended).with_context(|| format!("--done: cannot cut off the torn end of {name}"))?;
-    }
-    let found = Found { units: reading.known.len(), torn: Some(reading.open).filter(|bytes| *bytes > 0) };
-    Ok((reading.known, found))
+    Ok(reading)
 }
 
 #[cfg(test)]

@@ -1,11 +1,12 @@
 //! `--dry-run`: what would run or leave, and when.
 
+use super::done::Done;
 use super::exit::Exit;
 use super::launch::{self, BUFFER};
 use super::names::{Names, shown};
 use super::task::{Commands, DryRun, Work};
 use super::unit_name::{UnitName, counted};
-use super::{buckets, input, outcomes, say::say, signals};
+use super::{buckets, input, outcomes, records, say::say, signals};
 use anyhow::{Result, anyhow};
 use std::cell::RefCell;
 use std::io::{self, IsTerminal, Write};
@@ -14,7 +15,7 @@ use throttle::flow::framing::{Buffer, Framing};
 use throttle::flow::meter::Meter;
 use throttle::flow::pump::{self, PumpError};
 use throttle::flow::{Copying, Descriptor, Flow, FlowError, Sink, Source};
-use throttle::launch::{Job, Outcome, Preview, Shape, Template, quoted, room_for_words};
+use throttle::launch::{Job, Known, Outcome, Preview, Shape, Template, quoted, room_for_words};
 use throttle::limits::Policy;
 use throttle::store::{Memory, Supply};
 
@@ -22,13 +23,17 @@ use throttle::store::{Memory, Supply};
 ///
 /// # Errors
 /// What failed of our own.
-pub(super) fn run(DryRun { limits, work, quiet }: &DryRun) -> Result<Exit> {
+pub(super) fn run(DryRun { limits, work, done, quiet }: &DryRun) -> Result<Exit> {
     let (result, name) = match work {
         Work::Commands(commands) => {
             launch::hint_at_unused_units(commands, *quiet);
             let opened = launch::source(commands, *quiet)?;
+            let known = done.as_ref().map(|path| {
+                records::ensure_is_no_input(path, opened.source.fd())?;
+                Done::known(path, records::delimiter(commands.framing))
+            });
             let plan = Plan::new(buckets::policy(limits, Commands::check)?);
-            (plan.commands(commands, opened.source), opened.name)
+            (plan.commands(commands, opened.source, known.transpose()?), opened.name)
         }
         Work::Units(file, delimiter) => {
             let input = input::open(file.as_deref())?;
@@ -62,7 +67,7 @@ impl Plan {
         Plan { policy, clock: FakeClock::default(), meter, out: RefCell::new(out) }
     }
 
-    fn commands(&self, commands: &Commands, source: impl Source) -> Result<(), PumpError> {
+    fn commands(&self, commands: &Commands, source: impl Source, known: Option<Known>) -> Result<(), PumpError> {
         let (Commands { template, shape, .. }, room) = (commands, room_for_words());
         let (names, on_terminal) = (Names::new(commands, false), io::stdout().is_terminal());
         let (mut count, mut failed) = (0, 0);
@@ -78,13 +83,18 @@ impl Plan {
             write_rest(&mut *out, job, *shape, time)
         };
         let source = FlushFirst { source, out: &self.out };
-        let mut flow = Preview::new(source, Buffer::new(commands.framing, BUFFER), *shape, template, show);
+        let flow = Preview::new(source, Buffer::new(commands.framing, BUFFER), *shape, template, show);
+        let mut flow = flow.leaving_out(known);
         self.pump(&mut flow)?;
-        let skipped = flow.skipped();
+        let (skipped, done_before) = (flow.skipped(), flow.done_before());
         drop(flow);
-        let failed = if failed > 0 { format!(", {failed} that cannot be run") } else { String::new() };
-        let blank = if skipped > 0 { format!(", {} skipped", counted(skipped, "blank line")) } else { String::new() };
-        self.write_total(&UnitName::Command.count(count), &(failed + &blank))
+        let more = [
+            (failed, format!(", {failed} that cannot be run")),
+            (done_before, format!(", {done_before} done before")),
+            (skipped, format!(", {} skipped", counted(skipped, "blank line"))),
+        ];
+        let more: String = more.into_iter().filter(|(count, _)| *count > 0).map(|(_, words)| words).collect();
+        self.write_total(&UnitName::Command.count(count), &more)
     }
 
     fn units(&self, framing: Framing, source: impl Source) -> Result<(), PumpError> {

@@ -42,8 +42,8 @@ pub(super) fn run(launch: &Launch) -> Result<Exit> {
         Err(missing) => return Ok(advice::refuse(&missing, "-c")),
     };
     let source = source(commands, reporting.quiet)?;
+    let records = Records::open(launch, source.source.fd(), second())?.map(Arc::new);
     let summary = report::open_summary(reporting)?;
-    let records = Records::open(again, commands.framing, second(), reporting.quiet)?.map(Arc::new);
     let (supply, ()) = buckets::supply(&launch.limits, Commands::check)?;
     let policy = supply.store().policy();
     if !reporting.quiet {
@@ -66,7 +66,8 @@ pub(super) fn run(launch: &Launch) -> Result<Exit> {
     throttle::clock::sharpen_this_thread();
     let progress = Progress::new(reporting, commands.units.are_from_stdin(), Some(launch.output));
     let written = launch.limits.written(&policy);
-    let outcomes = Outcomes::new(launch, &policy, &written, io::stderr().is_terminal());
+    let mut outcomes = Outcomes::new(launch, &policy, &written, io::stderr().is_terminal());
+    outcomes.set_known(records.as_ref().map_or(0, |records| records.known_units));
     let report = Report::new(UnitName::Command, source.total, supply, written, summary, progress);
     let is_announced = launch.limits.bucket().is_some() && long_wait::is_announced(reporting.quiet);
     drive(commands, source, options, records, report.with_outcomes(outcomes), is_announced)

@@ -55,7 +55,7 @@ pub(super) struct Entry<'a> {
     pub(super) charged: u64,
     /// `cost`: what the reply says it cost.
     pub(super) cost: Option<u64>,
-    /// `slot`: the slot it ran in, from 1.
+    /// `slot`: the slot it had, from 0, as of `THROTTLE_SLOT`.
     pub(super) slot: Option<u32>,
     /// `error`: why it could not be started, or its output was lost.
     pub(super) error: Option<String>,

@@ -4,7 +4,7 @@ use super::args::{Format, MaxFail, Summary};
 use super::exit::Exit;
 use super::names::{Names, shown};
 use super::task::{JOBS, Launch};
-use super::unit_name::counted;
+use super::unit_name::{counted, scaled};
 use std::collections::BTreeMap;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -40,6 +40,8 @@ pub(crate) struct Outcomes {
     limits: String,
     /// Commands at once; 0: no cap.
     jobs: u32,
+    /// Units for each command.
+    max_args: u64,
     /// For the hint about jobs: the pace, unless the number of jobs was chosen.
     pace: Option<Rate>,
     hinted: bool,
@@ -77,8 +79,9 @@ struct Retries {
     waiting: u64,
     /// Units that wait for another attempt, which will not be made.
     given_up: u64,
-    /// Units that an earlier run has done.
+    /// Units that an earlier run has done, and those in the list when it was opened.
     done_before: u64,
+    known: u64,
     /// The end of the latest pause, and the time of all together.
     paused_until: Nanos,
     paused: Nanos,
@@ -116,6 +119,7 @@ impl Outcomes {
                 limits => format!("limit {limits}"),
             },
             jobs: launch.jobs.unwrap_or(JOBS),
+            max_args: commands.shape.max_args.max(1),
             pace: launch.jobs.is_none().then(|| policy.fastest()).flatten(),
             retries: Retries { max_fail: launch.again.max_fail, ..Retries::default() },
             ..Outcomes::default()
@@ -142,6 +146,22 @@ impl Outcomes {
     /// Units that were left out: blank ones, and those that an earlier run has done.
     pub(super) fn set_skipped(&mut self, skipped: u64, done_before: u64) {
         (self.skipped, self.retries.done_before) = (skipped, done_before);
+    }
+
+    /// How many units the done list held when it was opened.
+    pub(super) fn set_known(&mut self, units: u64) {
+        self.retries.known = units;
+    }
+
+    /// How many commands the rest of the input is for, if they were `commands` for `bytes` of it and `unread` bytes are
+    /// left. Units that are done already may all have stood at the beginning: those that have not come yet say how many of
+    /// the others are new. That is no measure if they are most of the rest.
+    pub(super) fn commands_unread(&self, commands: u64, bytes: u64, unread: u64) -> u64 {
+        let Retries { done_before, known, .. } = self.retries;
+        let all = scaled(commands * self.max_args + done_before, unread, bytes) / self.max_args;
+        let new = all.saturating_sub(known.saturating_sub(done_before) / self.max_args);
+        let as_so_far = scaled(commands, unread, bytes);
+        if new > all / 4 { new.max(as_so_far) } else { as_so_far }
     }
 
     /// No more commands are started.

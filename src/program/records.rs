@@ -3,9 +3,11 @@
 use super::done::Done;
 use super::log::{Entry, Log};
 use super::say::say;
-use super::task::Again;
-use anyhow::{Context, Result};
+use super::task::Launch;
+use anyhow::{Context, Result, ensure};
+use rustix::fs::{FileType, Stat};
 use std::io;
+use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,6 +19,8 @@ use throttle::launch::{Ended, Known, Ledger, Outcome, Verdict};
 #[derive(Debug)]
 pub(super) struct Records {
     done: Option<(Arc<Done>, PathBuf)>,
+    /// Units in it when it was opened.
+    pub(super) known_units: u64,
     log: Option<(Log, PathBuf)>,
     /// Whether it was said that a unit is too long to be recorded.
     told_of_long: AtomicBool,
@@ -24,18 +28,38 @@ pub(super) struct Records {
 }
 
 impl Records {
-    /// Opens the files; `None` if there are none. Units are framed by `framing`.
+    /// Opens the files; `None` if there are none. Units come from `commands`, and `input` if that is read.
     ///
     /// # Errors
-    /// What cannot be opened, and why.
-    pub(super) fn open(again: &Again, framing: Framing, second: Duration, quiet: bool) -> Result<Option<Self>> {
+    /// What cannot be opened, and why; or two of them, the input and the summary are the same.
+    pub(super) fn open(launch: &Launch, input: Option<BorrowedFd<'_>>, second: Duration) -> Result<Option<Self>> {
+        let (again, reporting) = (&launch.again, &launch.reporting);
         if again.done.is_none() && again.log.is_none() {
             return Ok(None);
         }
-        let delimiter = if let Framing::EndedBy(byte) = framing { byte } else { b'\n' };
-        let log = again.log.as_ref().map(|path| Log::open(path).map(|log| (log, path.clone()))).transpose()?;
-        let done = again.done.as_ref().map(|path| open_done(path, delimiter, second, quiet)).transpose()?;
-        Ok(Some(Records { done, log, told_of_long: AtomicBool::new(false), quiet }))
+        let delimiter = delimiter(launch.commands.framing);
+        let open_log = |path: &PathBuf| {
+            ensure_apart("--log", path, stat(input), "the input, and its lines would be read as units")?;
+            Log::open(path).map(|log| (log, path.clone()))
+        };
+        let log = again.log.as_ref().map(open_log).transpose()?;
+        let open_done = |path: &PathBuf| {
+            ensure_is_no_input(path, input)?;
+            let printed = "the output of the commands, and their lines would count as done";
+            ensure_apart("--done", path, rustix::fs::fstat(io::stdout()).ok(), printed)?;
+            ensure_apart("--done", path, rustix::fs::fstat(io::stderr()).ok(), printed)?;
+            let logged = again.log.as_ref().and_then(|log| rustix::fs::stat(log).ok());
+            ensure_apart("--done", path, logged, "the file of --log")?;
+            open_done(path, delimiter, second, reporting.quiet)
+        };
+        let done = again.done.as_ref().map(open_done).transpose()?;
+        let summary = reporting.summary.as_ref().and_then(|summary| summary.file.as_ref());
+        for file in [&again.done, &again.log].into_iter().flatten() {
+            let kept = rustix::fs::stat(file).ok();
+            summary.map_or(Ok(()), |summary| ensure_apart("--summary", summary, kept, "a file of --done or --log"))?;
+        }
+        let (done, known_units) = done.map_or((None, 0), |(done, units)| (Some(done), units));
+        Ok(Some(Records { done, known_units, log, told_of_long: AtomicBool::new(false), quiet: reporting.quiet }))
     }
 
     /// Says which units are done.
@@ -72,7 +96,34 @@ impl Records {
     }
 }
 
-fn open_done(path: &Path, delimiter: u8, second: Duration, quiet: bool) -> Result<(Arc<Done>, PathBuf)> {
+/// What ends a record of the done list.
+pub(super) fn delimiter(framing: Framing) -> u8 {
+    if let Framing::EndedBy(byte) = framing { byte } else { b'\n' }
+}
+
+/// # Errors
+/// The done list is the input.
+pub(super) fn ensure_is_no_input(done: &Path, input: Option<BorrowedFd<'_>>) -> Result<()> {
+    ensure_apart("--done", done, stat(input), "the input, and all of its units would count as done")
+}
+
+fn stat(fd: Option<BorrowedFd<'_>>) -> Option<Stat> {
+    rustix::fs::fstat(fd?).ok()
+}
+
+/// # Errors
+/// Two regular files are one.
+fn ensure_apart(option: &str, path: &Path, other: Option<Stat>, what: &str) -> Result<()> {
+    let is_same = |one: Stat, other: Stat| {
+        FileType::from_raw_mode(one.st_mode) == FileType::RegularFile
+            && (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino)
+    };
+    let are_one = rustix::fs::stat(path).ok().zip(other).is_some_and(|(one, other)| is_same(one, other));
+    ensure!(!are_one, "{option}: {} is also {what}; name another file", path.display());
+    Ok(())
+}
+
+fn open_done(path: &Path, delimiter: u8, second: Duration, quiet: bool) -> Result<((Arc<Done>, PathBuf), u64)> {
     let (done, found) = Done::open(path, delimiter, second)?;
     if let Some(bytes) = found.torn.filter(|_| !quiet) {
         let name = path.display();
@@ -80,7 +131,7 @@ fn open_done(path: &Path, delimiter: u8, second: Duration, quiet: bool) -> Resul
             "--done: cut {bytes} bytes off the end of {name}: a record without its end; its unit runs again"
         ));
     }
-    Ok((Arc::new(done), path.to_owned()))
+    Ok(((Arc::new(done), path.to_owned()), found.units))
 }
 
 fn cannot_write(option: &str, path: &Path) -> String {

@@ -5,7 +5,7 @@ use super::outcomes::Outcomes;
 use super::progress::{Progress, Shown};
 use super::say::say;
 use super::task::Reporting;
-use super::unit_name::UnitName;
+use super::unit_name::{UnitName, scaled};
 use anyhow::{Context, Result};
 use serde_json::json;
 use std::collections::VecDeque;
@@ -259,7 +259,11 @@ impl Report {
             (Total::Bytes(all), _) => {
                 let (units, bytes) = (reading.units + reading.units_ahead, reading.bytes + reading.bytes_ahead);
                 let unread = all.saturating_sub(bytes);
-                (units > 0).then(|| reading.units_ahead + scaled(units, unread, bytes))
+                let rest = self.outcomes().map_or_else(
+                    || scaled(units, unread, bytes),
+                    |outcomes| outcomes.commands_unread(units, bytes, unread),
+                );
+                (units > 0).then_some(reading.units_ahead + rest)
             }
         }
     }
@@ -423,12 +427,6 @@ fn size(bytes: u64) -> String {
 pub(super) fn countdown(nanos: Nanos) -> String {
     let step = if nanos <= 600 * SECOND { SECOND } else { 60 * SECOND };
     clock::shown_wait(nanos.div_ceil(step).saturating_mul(step))
-}
-
-/// `value * of / whole`, rounded up; a `whole` of 0 counts as 1.
-fn scaled(value: u64, of: u64, whole: u64) -> u64 {
-    let product = u128::from(value) * u128::from(of);
-    u64::try_from(product.div_ceil(u128::from(whole.max(1)))).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

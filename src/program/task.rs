@@ -6,7 +6,6 @@ mod bucket;
 mod limits;
 mod stream;
 
-pub(crate) use again::Again;
 pub(crate) use bucket::{Bucket, Environment, Kind};
 pub(crate) use limits::{Limits, Named};
 pub(crate) use stream::{Commands, DryRun, JOBS, Launch, Pipe, Reporting, Units, Work};

@@ -42,3 +42,9 @@ impl UnitName {
 pub(super) fn counted(count: u64, what: &str) -> String {
     format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
+
+/// `value * of / whole`, rounded up; a `whole` of 0 counts as 1.
+pub(super) fn scaled(value: u64, of: u64, whole: u64) -> u64 {
+    let product = u128::from(value) * u128::from(of);
+    u64::try_from(product.div_ceil(u128::from(whole.max(1)))).unwrap_or(u64::MAX)
+}

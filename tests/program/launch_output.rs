@@ -230,8 +230,13 @@ fn a_reader_that_goes_away_stops_launching() {
 }
 
 /// A program with a temporary folder of so many bytes, as a file system of its own; `None` if mounting is not allowed.
-fn with_room_for(bytes: u32, folder: &Path, args: &[&str]) -> Option<Command> {
-    let script = format!("mount -t tmpfs -o size={bytes} tmpfs . && exec \"$0\" \"$@\"");
+pub(crate) fn with_room_for(bytes: u32, folder: &Path, args: &[&str]) -> Option<Command> {
+    with_mounted(&format!("size={bytes}"), "true", folder, args)
+}
+
+/// A program with a file system of its own at `folder`, mounted with these options. `before` is run in the folder first.
+pub(crate) fn with_mounted(options: &str, before: &str, folder: &Path, args: &[&str]) -> Option<Command> {
+    let script = format!("mount -t tmpfs -o {options} tmpfs . && cd \"$PWD\" && {before} && exec \"$0\" \"$@\"");
     let mounting = |program: &str| {
         let mut command = Command::new("unshare");
         command.args(["-rm", "sh", "-c", &script, program]).current_dir(folder).env("TMPDIR", folder);

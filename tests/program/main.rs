@@ -2,11 +2,13 @@
 #![cfg(feature = "cli")]
 
 mod again;
+mod attempt_log;
 mod bucket_list;
 mod bucket_options;
 mod bucket_waits;
 mod cli;
 mod common;
+mod done_list;
 mod faults;
 mod judges;
 mod launch;
@@ -21,6 +23,7 @@ mod nginx;
 mod pipe;
 mod pump;
 mod recipes;
+mod recipes_again;
 mod redis;
 mod redis_link;
 mod shared;

@@ -100,3 +100,18 @@ fn overlapping_pauses_count_once() {
     retries.told_to_wait(20 * SECOND, Duration::from_secs(1));
     assert_eq!(retries.paused, 16 * SECOND);
 }
+
+/// Units of 10 bytes each: a run that was stopped after 900 of 1000, then one in which every tenth had failed.
+#[test]
+fn units_done_before_make_the_time_left_neither_too_short_nor_too_long() {
+    let known = |known, done_before| {
+        let mut outcomes = outcomes(&["-r", "5/s", "--done", "x"]);
+        outcomes.set_known(known);
+        outcomes.set_skipped(0, done_before);
+        outcomes
+    };
+    assert_eq!(known(0, 0).commands_unread(64, 640, 9360), 936);
+    assert_eq!(known(900, 900).commands_unread(64, 9640, 360), 36, "all of the rest is new");
+    assert_eq!(known(900, 576).commands_unread(64, 6400, 3600), 36, "a tenth of the rest is");
+    assert_eq!(known(5000, 0).commands_unread(64, 640, 9360), 936, "the list has units of other inputs");
+}

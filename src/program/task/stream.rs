@@ -43,6 +43,8 @@ pub(crate) struct Launch {
 pub(crate) struct DryRun {
     pub(crate) limits: Limits,
     pub(crate) work: Work,
+    /// Commands for the units in this file are not shown.
+    pub(crate) done: Option<PathBuf>,
     pub(crate) quiet: bool,
 }
 
@@ -132,14 +134,14 @@ impl Launch {
 
 impl DryRun {
     pub(super) fn new(args: Args, limits: Limits) -> Result<Self, String> {
-        let quiet = args.quiet;
+        let (quiet, done) = (args.quiet, args.done.clone());
         let work = if args.shell.is_none() && args.command.is_empty() {
             let Pipe { file, delimiter, .. } = Pipe::new(args, limits.clone())?;
             Work::Units(file, delimiter)
         } else {
             Work::Commands(Commands::new(args, &limits)?)
         };
-        Ok(DryRun { limits, work, quiet })
+        Ok(DryRun { limits, work, done, quiet })
     }
 }
 

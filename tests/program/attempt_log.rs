@@ -1,0 +1,258 @@
+//! `--log FILE`, through the real program: a line of JSON for each attempt that has ended, whatever ended it.
+
+use crate::launch_output::with_room_for;
+use crate::launching::*;
+use rustix::process::Signal;
+use serde_json::Value;
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::Duration;
+use tempfile::TempDir;
+
+fn logged(folder: &TempDir, args: &[&str]) -> Command {
+    let mut command = throttle([&["-r", "unlimited", "--log", "log"][..], args].concat());
+    command.current_dir(folder);
+    command
+}
+
+/// The lines, in the order of their commands and attempts.
+fn lines(folder: &TempDir) -> Vec<Value> {
+    let text = fs::read_to_string(folder.path().join("log")).unwrap();
+    assert!(text.is_empty() || text.ends_with('\n'), "every line has its end");
+    let parse = |line: &str| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"));
+    let mut lines: Vec<Value> = text.lines().map(parse).collect();
+    lines.sort_by_key(|line| (line["seq"].as_u64(), line["try"].as_u64()));
+    lines
+}
+
+fn seconds(line: &Value, field: &str) -> f64 {
+    line[field].as_f64().unwrap_or_else(|| panic!("{field} in {line}"))
+}
+
+#[test]
+fn each_end_has_its_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = "case $1 in 3) exit 126;; 4) kill -9 $$;; 6) [ $THROTTLE_ATTEMPT -gt 1 ] || { echo 'HTTP/1.1 503 x' > \"$THROTTLE_REPLY\"; exit 1; };; \
+          7) [ $THROTTLE_ATTEMPT -gt 1 ];; 8) echo 'throttle-cost: 7' > \"$THROTTLE_REPLY\";; esac";
+    let args = ["-q", "--attempts", "2", "--backoff", "40ms", "-c", script];
+    let ended = finish(logged(&folder, &args), "1\n\n3\n4\n6\n7\n8\n\\ \"\u{1}\u{e9}\n\u{fffd}\n");
+    assert_eq!(ended.code(), Some(125), "{}", ended.err);
+    let lines = lines(&folder);
+    let short = |line: &Value| {
+        ["unit", "try", "exit", "signal", "timed_out", "http", "verdict", "cost"].map(|field| line[field].clone())
+    };
+    let expected: Value = serde_json::json!([
+        ["1", 1, 0, null, false, null, "ok", null],
+        ["3", 1, 126, null, false, null, "failed", null],
+        ["4", 1, null, 9, false, null, "again", null],
+        ["4", 2, null, 9, false, null, "failed", null],
+        ["6", 1, 1, null, false, 503, "later", null],
+        ["6", 2, 0, null, false, null, "ok", null],
+        ["7", 1, 1, null, false, null, "again", null],
+        ["7", 2, 0, null, false, null, "ok", null],
+        ["8", 1, 0, null, false, null, "ok", 7],
+        ["\\ \"\u{1}\u{e9}", 1, 0, null, false, null, "ok", null],
+        ["\u{fffd}", 1, 0, null, false, null, "ok", null],
+    ]);
+    let found: Vec<_> = lines.iter().map(short).collect();
+    assert_eq!(serde_json::json!(found), expected);
+    for line in &lines {
+        let (start, ran) = (seconds(line, "start"), seconds(line, "ran"));
+        let is_repeated = ["again", "later"].contains(&line["verdict"].as_str().unwrap());
+        assert_eq!(line["until"].is_null(), !is_repeated, "{line}");
+        assert!(!is_repeated || seconds(line, "until") >= start + ran + 0.019, "{line}");
+        assert!(start > 1.7e9 && seconds(line, "waited") >= 0.0 && line["slot"].is_u64() && line["error"].is_null());
+    }
+    finish(logged(&folder, &["-q", "--timeout", "200ms", "-c", "exec sleep 40"]), "late\n");
+    let late = self::lines(&folder).into_iter().find(|line| line["unit"] == "late").unwrap();
+    assert!(late["timed_out"] == true && late["verdict"] == "failed" && seconds(&late, "ran") >= 0.2, "{late}");
+}
+
+#[test]
+fn units_that_cannot_be_run_have_their_line_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let input =
+        [&b"/no/such\n/etc/passwd\na\0b\n"[..], &[b'x'; 190_000], b"\n", &[b'y'; 400_000], b"\ntrue\n"].concat();
+    let ended = finish(logged(&folder, &["-q", "{}"]), input);
+    assert_eq!(ended.code(), Some(127), "{}", ended.err);
+    let lines = lines(&folder);
+    let found: Vec<_> =
+        lines.iter().map(|line| (line["verdict"].as_str().unwrap(), line["cut"].as_bool().unwrap())).collect();
+    let failed = [("failed", false), ("failed", false), ("failed", false), ("failed", true), ("failed", true)];
+    assert_eq!(found, [&failed[..], &[("ok", false)]].concat());
+    let words = ["No such file", "Permission denied", "a unit has a NUL byte", "too long for an argument", "too long"];
+    for (line, word) in lines.iter().zip(words) {
+        assert!(line["error"].as_str().unwrap().contains(word) && line["exit"].is_null(), "{line}");
+    }
+    assert_eq!(lines[2]["unit"], "a\0b");
+}
+
+#[test]
+fn several_units_are_a_list_and_bytes_that_are_no_text_are_in_base64() {
+    let folder = tempfile::tempdir().unwrap();
+    assert_eq!(finish(logged(&folder, &["-n", "2", "true"]), b"a\nb\n\xff\nc\nd\n").code(), Some(0));
+    assert_eq!(finish(logged(&folder, &["true"]), b"\xff\xfe\n").code(), Some(0));
+    let text = fs::read_to_string(folder.path().join("log")).unwrap();
+    for units in
+        [r#""units":["a","b"]"#, r#""units_base64":["/w==","Yw=="]"#, r#""unit":"d""#, r#""unit_base64":"//4=""#]
+    {
+        assert!(text.contains(units), "{units} is missing in: {text}");
+    }
+    assert_eq!(lines(&folder).len(), 4, "runs are added");
+}
+
+/// Whatever ends the run: each attempt that started has ended, and what succeeded is in the list of those that did.
+#[test]
+fn the_files_are_complete_however_the_run_ends() {
+    let wait = "case $1 in [123]) echo $1; echo $1 >> ok;; *) echo $$ > leader.$1; exec sleep 40;; esac";
+    let stop = "case $1 in 3) sleep 0.2; exit 255;; 4) sleep 0.4; echo $1 >> ok;; *) echo $1; echo $1 >> ok;; esac";
+    let fail = "case $1 in 3) sleep 0.2; exit 9;; 4) sleep 0.4; echo $1 >> ok;; *) echo $1; echo $1 >> ok;; esac";
+    for (how, script, code) in [
+        ("INT", wait, None),
+        ("TERM", wait, None),
+        ("reader", wait, None),
+        ("255", stop, Some(124)),
+        ("--max-fail", fail, Some(123)),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let args = ["-j", "2", "--max-fail", "1", "--done", "seen", "-c", script];
+        let args = if how == "255" { &[&args[..2], &args[4..]].concat()[..] } else { &args };
+        let mut child = logged(&folder, args).spawn().unwrap();
+        let input = if code.is_some() { numbers(4) + "5\n6\n7\n8\n9\n" } else { numbers(9) };
+        child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+        if how == "reader" {
+            child.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
+            drop(child.stdout.take());
+        } else if code.is_none() {
+            number_in(&folder.path().join("leader.5"));
+        }
+        let started = Started::new(child);
+        match how {
+            "INT" => started.signal(Signal::INT),
+            "TERM" => started.signal(Signal::TERM),
+            _ => {}
+        }
+        let ended = started.end();
+        assert_eq!(ended.code(), code, "{how}: {}", ended.err);
+        let sorted = |file: &str| {
+            let text = fs::read_to_string(folder.path().join(file)).unwrap_or_default();
+            let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
+            lines.sort_unstable();
+            lines
+        };
+        let lines = lines(&folder);
+        let with = |verdict: &str| {
+            let units = lines.iter().filter(|line| line["verdict"] == verdict);
+            units.map(|line| line["unit"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+        };
+        let (ok, seen) = (with("ok"), sorted("seen"));
+        assert_eq!(ok, seen, "{how}");
+        assert!(seen.iter().all(|unit| sorted("ok").contains(unit)), "{how}: {seen:?}");
+        let seqs: Vec<u64> = lines.iter().map(|line| line["seq"].as_u64().unwrap()).collect();
+        assert_eq!(seqs, (1..=seqs.len() as u64).collect::<Vec<_>>(), "{how}: one for each that started");
+        let stopped = with("stopped");
+        match how {
+            // What runs gets TERM, unless it has ended already.
+            "reader" => assert!(stopped.len() <= 2, "{stopped:?}"),
+            _ => assert_eq!(stopped.len(), if code.is_some() { 0 } else { 2 }, "{how}: {stopped:?}"),
+        }
+        for unit in stopped {
+            assert!(ended.err.contains(&format!("line {unit} '{unit}': stopped\n")), "{how}: {}", ended.err);
+        }
+    }
+}
+
+/// A named pipe in which there is no room, and whoever keeps it open.
+fn stuck_fifo(folder: &TempDir) -> File {
+    let fifo = folder.path().join("log");
+    assert!(Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+    let mut both = File::options().read(true).write(true).open(&fifo).unwrap();
+    let flags = rustix::fs::fcntl_getfl(&both).unwrap();
+    rustix::fs::fcntl_setfl(&both, flags | rustix::fs::OFlags::NONBLOCK).unwrap();
+    while both.write(&[b'\n'; 4096]).is_ok() {}
+    both
+}
+
+#[test]
+fn a_log_that_nobody_reads_holds_up_neither_timeouts_nor_output_nor_signals() {
+    let folder = tempfile::tempdir().unwrap();
+    let fifo = stuck_fifo(&folder);
+    let script = "case $1 in 1) echo $$ > leader.1; exec sleep 40;; 20) sleep 0.5; echo 20;; *) echo $1;; esac";
+    let mut child =
+        logged(&folder, &["-j", "20", "--timeout", "2s", "-c", script]).stderr(Stdio::null()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(numbers(30).as_bytes()).unwrap();
+    let leader = number_in(&folder.path().join("leader.1"));
+    let mut out = Vec::new();
+    // More wait for the log than there are threads that may.
+    while !String::from_utf8_lossy(&out).lines().any(|line| line == "20") {
+        let mut piece = [0; 100];
+        let length = child.stdout.as_mut().unwrap().read(&mut piece).unwrap();
+        assert!(length > 0);
+        out.extend_from_slice(&piece[..length]);
+    }
+    wait_until("its time runs out", || !is_alive(leader));
+    assert_eq!(end_with_two(&mut child), Some(15));
+    drop(fifo);
+}
+
+#[test]
+fn a_slow_reader_of_the_log_misses_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut fifo = stuck_fifo(&folder);
+    let mut child = Started::new(logged(&folder, &["-q", "-j", "4", "-c", "exit $(($1 % 2))"]).spawn().unwrap());
+    child.child.stdin.take().unwrap().write_all(numbers(100).as_bytes()).unwrap();
+    thread::sleep(Duration::from_millis(300));
+    let reader = thread::spawn(move || {
+        let (mut all, mut piece) = (Vec::new(), [0; 4096]);
+        while all.iter().filter(|byte| **byte == b'}').count() < 100 {
+            match fifo.read(&mut piece) {
+                Ok(length) => all.extend_from_slice(&piece[..length]),
+                Err(_) => thread::sleep(Duration::from_millis(5)),
+            }
+        }
+        String::from_utf8(all).unwrap()
+    });
+    let ended = child.end();
+    assert_eq!((ended.code(), &*ended.err), (Some(123), ""));
+    let text = reader.join().unwrap();
+    let lines = text.lines().filter(|line| !line.is_empty());
+    assert_eq!(lines.map(|line| serde_json::from_str::<Value>(line).unwrap()).count(), 100);
+}
+
+#[test]
+fn a_log_that_cannot_be_written_stops_launching() {
+    let script = "case $1 in 1) sleep 0.3;; *) sleep 0.01;; esac; echo $1";
+    for log in ["/dev/full", "log"] {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(log);
+        // Its lines get longer until they do not fit.
+        let args = ["-j", "2", "--log", path.to_str().unwrap(), "-c", script];
+        let Some(command) = with_room_for(16 * 1024, folder.path(), &args) else { return };
+        let ended = finish(command, numbers(1000));
+        let words = format!(
+            "throttle: --log: cannot write {}: No space left on device (os error 28); launching nothing more\n",
+            path.display()
+        );
+        assert!(ended.code() == Some(1) && ended.err.contains(&words), "{}", ended.err);
+        assert!(ended.err.matches("cannot write").count() == 1, "said once: {}", ended.err);
+        let ran = ended.text().lines().count();
+        assert!((2..200).contains(&ran) && ended.text().lines().any(|line| line == "1"), "{ran}: {}", ended.text());
+    }
+    let nobody = run(["-r", "unlimited", "--log", "/no/log", "echo"], "1\n");
+    assert!(nobody.code() == Some(1) && nobody.out.is_empty(), "{}", nobody.err);
+    assert!(nobody.err.starts_with("throttle: --log: cannot open /no/log; name a file that can be written: --log"));
+}
+
+/// What every field means stands in the manual.
+#[test]
+fn the_manual_names_every_field() {
+    let folder = tempfile::tempdir().unwrap();
+    finish(logged(&folder, &["true"]), "1\n");
+    let help = run(["--help"], "").text().to_owned();
+    let log = help.split("--log <FILE>").nth(1).unwrap().split("--trace").next().unwrap().replace('\n', " ");
+    for field in lines(&folder)[0].as_object().unwrap().keys() {
+        assert!(log.contains(&format!(" {field}")), "{field} is missing in: {log}");
+    }
+}

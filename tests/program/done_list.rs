@@ -1,0 +1,362 @@
+//! `--done FILE`, through the real program: a run that was stopped goes on where it was.
+
+use crate::launch_output::{with_mounted, with_room_for};
+use crate::launching::*;
+use rustix::process::Signal;
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::Duration;
+use tempfile::TempDir;
+
+struct Place {
+    folder: TempDir,
+}
+
+impl Place {
+    fn new() -> Self {
+        Place { folder: tempfile::tempdir().unwrap() }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = throttle([&["-r", "unlimited", "--done", "seen"][..], args].concat());
+        command.current_dir(&self.folder);
+        command
+    }
+
+    fn run(&self, args: &[&str], input: impl AsRef<[u8]>) -> Ended {
+        finish(self.command(args), input)
+    }
+
+    /// The records, sorted.
+    fn seen(&self, delimiter: u8) -> Vec<Vec<u8>> {
+        let bytes = fs::read(self.path("seen")).unwrap();
+        assert!(bytes.last().is_none_or(|last| *last == delimiter), "every record has its end");
+        let mut records: Vec<Vec<u8>> = bytes.split(|byte| *byte == delimiter).map(<[u8]>::to_vec).collect();
+        records.pop();
+        records.sort_unstable();
+        records
+    }
+
+    fn lines(&self, name: &str) -> Vec<String> {
+        fs::read_to_string(self.path(name)).unwrap_or_default().lines().map(str::to_owned).collect()
+    }
+}
+
+#[track_caller]
+fn assert_refused(ended: &Ended, words: &[&str]) {
+    assert_eq!((ended.code(), &*ended.out), (Some(1), &b""[..]), "{}", ended.err);
+    assert!(ended.err.starts_with("throttle: --") && ended.err.lines().count() == 1, "{}", ended.err);
+    for word in words {
+        assert!(ended.err.contains(word), "{word:?} is missing in: {}", ended.err);
+    }
+}
+
+/// `THROTTLE_TEST_KILLS` makes more of them. Commands outlive the killed program, so one may succeed unseen.
+#[test]
+fn killed_at_any_moment_it_loses_nothing_and_repeats_at_most_one_unit_for_each_slot() {
+    let kills: u32 = std::env::var("THROTTLE_TEST_KILLS").ok().and_then(|kills| kills.parse().ok()).unwrap_or(20);
+    let (place, input, jobs) = (Place::new(), numbers(40 * kills), 4);
+    let script = "case $1 in *3) [ -e mended ] || exit 1;; esac; echo $1 >> ok";
+    let args = ["-q", "-j", "4", "-c", script];
+    for _ in 0..kills {
+        let mut command = place.command(&args);
+        command.stderr(Stdio::null());
+        let mut child = command.spawn().unwrap();
+        let mut stdin = child.stdin.take().unwrap();
+        let bytes = input.clone();
+        let feeder = thread::spawn(move || drop(std::io::Write::write_all(&mut stdin, bytes.as_bytes())));
+        thread::sleep(Duration::from_micros(fastrand::u64(..80_000)));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        feeder.join().unwrap();
+    }
+    let before = place.lines("seen").len();
+    fs::write(place.path("mended"), "").unwrap();
+    let ended = place.run(&args, &input);
+    assert_eq!(ended.code(), Some(0), "{}", ended.err);
+    let (ok, seen) = (place.lines("ok"), place.lines("seen"));
+    let [all, succeeded, recorded] = [
+        input.lines().collect(),
+        ok.iter().map(|line| &**line).collect(),
+        seen.iter().map(|line| &**line).collect::<BTreeSet<&str>>(),
+    ];
+    assert!(succeeded == all && recorded == all, "every unit succeeded, and was recorded");
+    let repeated = ok.len() - all.len();
+    assert!(repeated <= (jobs * kills) as usize, "{repeated} were repeated after {kills} kills");
+    assert!(before > all.len() / 10, "only {before} units were done before the last kill");
+    eprintln!("{kills} kills: {before} of {} units done before the last run, {repeated} repeated", all.len());
+}
+
+/// What is in the file has succeeded, also while others fail.
+#[test]
+fn only_units_that_succeeded_are_recorded_and_the_next_run_makes_the_others() {
+    let place = Place::new();
+    let script = "case $1 in [25]) [ -e mended ] || exit 1;; 7) kill -9 $$;; esac; echo $1";
+    let first = place.run(&["-k", "-c", script], numbers(8));
+    assert_eq!(first.text(), "1\n3\n4\n6\n8\n", "{}", first.err);
+    assert_eq!(place.seen(b'\n').concat(), b"13468");
+    fs::write(place.path("mended"), "").unwrap();
+    // The input was reordered, and has grown.
+    let second = place.run(&["-k", "-c", script], "9\n8\n7\n6\n5\n4\n3\n2\n1\n0\n");
+    assert_eq!(second.text(), "9\n5\n2\n0\n");
+    let sum = "throttle: 4 ok, 1 failed, 5 done before; ";
+    assert!(second.err.contains(sum), "{}", second.err);
+    assert_eq!(place.seen(b'\n').concat(), b"012345689");
+}
+
+#[test]
+fn units_of_any_kind_are_recorded_as_they_were_read_and_not_run_again() {
+    let cases: [(&[&str], &[u8], u8, &[&[u8]]); 9] = [
+        (&["echo"], b"a\r\n\n b\n\nc", b'\n', &[b" b", b"a\r", b"c"]),
+        (&["-0", "echo"], b"a\0\0b\n\0", 0, &[b"", b"a", b"b\n"]),
+        (&["-d", ",", "echo"], b"a,b\n,a b", b',', &[b"a", b"a b", b"b\n"]),
+        (&["echo"], b"\xff\xfe\n\xc3\n", b'\n', &[b"\xc3", b"\xff\xfe"]),
+        (&["--stdin", "cat"], b"a\n\nb", b'\n', &[b"a", b"b"]),
+        (&["--stdin", "-n", "2", "cat"], b"a\nb\nc\n", b'\n', &[b"a", b"b", b"c"]),
+        (&["-n", "3", "echo"], b"a\nb\nc\nd\n", b'\n', &[b"a", b"b", b"c", b"d"]),
+        (&["-n", "0", "echo"], b"a\nb\n", b'\n', &[b"a", b"b"]),
+        (&["--repeat", "3", "echo", "{}"], b"", b'\n', &[b"1", b"2", b"3"]),
+    ];
+    for (args, input, delimiter, records) in cases {
+        let place = Place::new();
+        let first = place.run(args, input);
+        assert!(first.code() == Some(0) && !first.out.is_empty(), "{args:?}: {}", first.err);
+        assert_eq!(place.seen(delimiter), records, "{args:?}");
+        let second = place.run(&[&["--summary"], args].concat(), input);
+        assert!(second.code() == Some(0) && second.out.is_empty(), "{args:?}: {}", second.err);
+        assert!(second.err.contains(&format!(", {} done before", records.len())), "{args:?}: {}", second.err);
+        assert_eq!(place.seen(delimiter), records, "{args:?}");
+    }
+}
+
+#[test]
+fn all_units_of_a_command_are_recorded_and_those_done_before_make_room_for_others() {
+    let place = Place::new();
+    fs::write(place.path("seen"), "b\nd\n").unwrap();
+    let ended = place.run(&["-k", "-n", "3", "-c", "echo \"$@\"; [ $1 != f ]"], "a\nb\nc\nd\ne\nf\ng\n");
+    assert_eq!(ended.text(), "a c e\nf g\n", "{}", ended.err);
+    assert_eq!(place.seen(b'\n').concat(), b"abcde", "nothing of the command that failed");
+}
+
+/// A later one is left out once an earlier one has succeeded; of those that run together each does.
+#[test]
+fn of_equal_units_those_that_come_after_a_success_are_left_out() {
+    let place = Place::new();
+    let mut child = place.command(&["--summary", "echo"]).spawn().unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    for record in 1..=2 {
+        std::io::Write::write_all(&mut stdin, b"a\n").unwrap();
+        wait_until("the unit is recorded", || !place.lines("seen").is_empty());
+        assert_eq!(place.seen(b'\n'), [b"a"], "{record}");
+    }
+    std::io::Write::write_all(&mut stdin, b"b\nb\n").unwrap();
+    drop(stdin);
+    let ended = Started::new(child).end();
+    assert!(ended.err.contains(", 1 done before"), "{}", ended.err);
+    assert_eq!(ended.sorted(), ["a", "b", "b"]);
+    assert_eq!(place.run(&["echo"], "b\na\nb\n").text(), "");
+}
+
+#[test]
+fn a_unit_too_long_to_be_kept_is_said_to_run_again_and_others_are_recorded() {
+    let place = Place::new();
+    let input = format!("{}\nsmall\n", "x".repeat(300_000));
+    for again in [&["300001", "6"][..], &["300001"]] {
+        let ended = place.run(&["-k", "--stdin", "wc", "-c"], &input);
+        assert_eq!((ended.code(), ended.text().lines().collect::<Vec<_>>()), (Some(0), again.to_vec()));
+        assert!(ended.err.contains("--done: a unit is too long to be recorded (192 KiB"), "{}", ended.err);
+    }
+    assert_eq!(place.seen(b'\n'), [b"small"]);
+}
+
+#[test]
+fn a_torn_last_record_is_cut_off_and_its_unit_runs_again() {
+    let place = Place::new();
+    fs::write(place.path("seen"), "1\n2\n12").unwrap();
+    let ended = place.run(&["-k", "echo"], numbers(12));
+    assert_eq!(ended.text().lines().last(), Some("12"));
+    assert_eq!(
+        ended.err,
+        "throttle: --done: cut 2 bytes off the end of seen: a record without its end; its unit runs again\n"
+    );
+    assert_eq!(place.lines("seen").len(), 12);
+}
+
+#[test]
+fn a_list_of_other_records_is_refused_and_not_touched() {
+    for (args, before, words) in [
+        (&["echo"][..], "a\0b\0", "its records end with NUL: add -0"),
+        (&["-0", "echo"], "a\nb\n", "its records end with newline: leave out -0"),
+        (&["-d", ",", "echo"], "a,b\n", "its records end with newline: leave out -d"),
+        (&["echo"], "a,b", "no record in it has an end"),
+    ] {
+        let place = Place::new();
+        for dry_run in [&[][..], &["--dry-run"]] {
+            fs::write(place.path("seen"), before).unwrap();
+            assert_refused(
+                &place.run(&[dry_run, args].concat(), "a\n"),
+                &["--done: seen: ", words, "; or name another file"],
+            );
+            assert_eq!(fs::read_to_string(place.path("seen")).unwrap(), before);
+        }
+    }
+}
+
+#[test]
+fn a_list_in_use_names_the_process_that_uses_it() {
+    let place = Place::new();
+    let mut first = place.command(&["-c", "echo $$ > leader; until [ -e go ]; do sleep 0.02; done"]).spawn().unwrap();
+    std::io::Write::write_all(&mut first.stdin.take().unwrap(), b"a\n").unwrap();
+    number_in(&place.path("leader"));
+    let in_use = format!("--done: seen: in use by process {}; wait until that has ended", first.id());
+    assert_refused(&place.run(&["echo"], "b\n"), &[&in_use]);
+    assert_eq!(place.run(&["--dry-run", "echo"], "b\n").code(), Some(0), "that only reads it");
+    fs::write(place.path("go"), "").unwrap();
+    assert_eq!(Started::new(first).end().code(), Some(0));
+    assert_eq!(place.seen(b'\n'), [b"a"]);
+}
+
+#[test]
+fn what_is_no_file_to_be_read_and_written_is_refused() {
+    let place = Place::new();
+    fs::create_dir(place.path("folder")).unwrap();
+    assert!(Command::new("mkfifo").arg(place.path("fifo")).status().unwrap().success());
+    let run = |args: &[&str]| {
+        let mut command = throttle([&["-r", "unlimited"], args, &["echo"]].concat());
+        command.current_dir(&place.folder);
+        finish(command, "a\n")
+    };
+    assert_refused(&run(&["--done", "folder"]), &["folder is a directory; name a file: --done folder/done"]);
+    for dry_run in [&[][..], &["--dry-run"]] {
+        assert_refused(&run(&[dry_run, &["--done", "fifo"]].concat()), &["fifo is no regular file"]);
+        assert_refused(&run(&[dry_run, &["--done", "/dev/full"]].concat()), &["/dev/full is no regular file"]);
+    }
+    assert_refused(&run(&["--done", "no/file"]), &["cannot open no/file; name a file", "in a folder that exists"]);
+    let before = "echo a > seen && mount -o remount,ro .";
+    let list = place.path("seen");
+    let args = ["-r", "unlimited", "--done", list.to_str().unwrap(), "echo"];
+    let Some(command) = with_mounted("size=16k", before, place.folder.path(), &args[2..]) else { return };
+    assert_refused(
+        &finish(command, "b\n"),
+        &["--done: cannot open ", "name a file that can be read and written", "ead-only file system"],
+    );
+}
+
+/// Otherwise all would count as done, or output would, and nothing would run ever after.
+#[test]
+fn a_list_that_is_the_input_the_output_or_another_file_is_refused_before_anything_runs() {
+    let place = Place::new();
+    let script = |arguments: &str| {
+        let mut command = Command::new("sh");
+        command.args([
+            "-c",
+            &format!("\"$0\" -r unlimited {arguments} -c 'echo $1; : > ran'"),
+            env!("CARGO_BIN_EXE_throttle"),
+        ]);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).current_dir(&place.folder);
+        finish(command, "a\n")
+    };
+    let before = "a\nb";
+    fs::write(place.path("units"), before).unwrap();
+    std::os::unix::fs::symlink("units", place.path("symlink")).unwrap();
+    fs::hard_link(place.path("units"), place.path("link")).unwrap();
+    let input = "units is also the input, and all of its units would count as done; name another file";
+    for (arguments, words) in [
+        ("--done units -a units", input),
+        ("--done units < units", input),
+        ("--done units < link", input),
+        ("--done units -a symlink", input),
+        ("--dry-run --done units -a units", input),
+        ("--log units < units", "--log: units is also the input, and its lines would be read as units"),
+        ("--done link --log units", "--done: link is also the file of --log; name another file"),
+        ("--done units --summary=json:symlink", "--summary: symlink is also a file of --done or --log"),
+        ("--log units --summary=json:symlink", "--summary: symlink is also a file of --done or --log"),
+    ] {
+        // A list that is opened may lose a torn record, and a log gets an end.
+        let kept = if arguments.contains("--summary") || arguments.contains("link --log") { "a\nb\n" } else { before };
+        fs::write(place.path("units"), kept).unwrap();
+        assert_refused(&script(arguments), &[words]);
+        assert_eq!(fs::read_to_string(place.path("units")).unwrap(), kept, "{arguments}");
+    }
+    for stream in ["", "2"] {
+        let ended = script(&format!("--done units {stream}>> units"));
+        let told = fs::read_to_string(place.path("units")).unwrap() + &ended.err;
+        assert!(told.contains("units is also the output of the commands, and their lines would count"), "{told}");
+        assert_eq!(ended.code(), Some(1));
+    }
+    assert_refused(&script("--done new --log new"), &["--done: new is also the file of --log"]);
+    assert!(!place.path("ran").exists());
+}
+
+#[test]
+fn a_full_disk_stops_launching_and_what_runs_may_finish() {
+    let place = Place::new();
+    let (list, long) = (place.path("seen"), "x".repeat(5000));
+    let script = "case $THROTTLE_SEQ in 1) sleep 0.5;; *) sleep 0.0$THROTTLE_SEQ;; esac; echo $THROTTLE_SEQ";
+    let args = ["-j", "2", "--done", list.to_str().unwrap(), "-c", script, "--", "sh"];
+    let Some(command) = with_room_for(16 * 1024, place.folder.path(), &args[..6]) else { return };
+    let input: String = (1..=100).map(|number| format!("{number} {long}\n")).collect();
+    let ended = finish(command, input);
+    let words = format!("throttle: --done: cannot write {}: No space left on device (os error 28)", list.display());
+    assert_eq!(ended.code(), Some(1), "{}", ended.err);
+    assert!(ended.err.contains(&format!("{words}; launching nothing more\n")), "{}", ended.err);
+    let ran = ended.text().lines().count();
+    assert!((4..20).contains(&ran) && ended.text().lines().any(|line| line == "1"), "{}", ended.text());
+}
+
+#[test]
+fn a_dry_run_leaves_out_what_is_done_and_writes_nothing() {
+    let place = Place::new();
+    for before in [None, Some("2\n"), Some("2\n3")] {
+        if let Some(before) = before {
+            fs::write(place.path("seen"), before).unwrap();
+        }
+        let ended = place.run(&["--dry-run", "echo"], numbers(3));
+        let shown = if before.is_some() {
+            "echo 1  # 0 s\necho 3  # 0 s\n# 2 commands in 0 s, 1 done before\n"
+        } else {
+            "echo 1  # 0 s\necho 2  # 0 s\necho 3  # 0 s\n# 3 commands in 0 s\n"
+        };
+        assert_eq!((ended.text(), &*ended.err), (shown, ""));
+        assert_eq!(fs::read_to_string(place.path("seen")).ok().as_deref(), before);
+    }
+}
+
+#[test]
+fn in_a_pipe_and_with_once_the_error_shows_what_to_write() {
+    for option in ["--done", "--log"] {
+        let pipe = run(["-r", "5/s", option, "x"], "");
+        assert_eq!(pipe.code(), Some(2));
+        assert!(pipe.err.contains(&format!("write throttle -r 5/s {option} … COMMAND, or -c SCRIPT")), "{}", pipe.err);
+        let once = run(["--bucket", "./b", "--once", option, "x", "true"], "");
+        assert_eq!(once.code(), Some(125));
+        assert!(once.err.contains(&format!("--once cannot be used with {option}; ")), "{}", once.err);
+    }
+}
+
+/// The list is complete when the program ends, whatever ends it.
+#[test]
+fn a_unit_that_succeeds_after_a_signal_is_recorded() {
+    let place = Place::new();
+    let script =
+        "echo $$ > leader.$1; case $1 in 1) trap 'exit 0' TERM; while :; do sleep 0.02; done;; *) exec sleep 50;; esac";
+    let mut child = place.command(&["-j", "2", "-c", script]).spawn().unwrap();
+    std::io::Write::write_all(&mut child.stdin.take().unwrap(), b"1\n2\n3\n").unwrap();
+    for unit in 1..=2 {
+        number_in(&place.path(&format!("leader.{unit}")));
+    }
+    thread::sleep(Duration::from_millis(100));
+    let started = Started::new(child);
+    started.signal(Signal::TERM);
+    let ended = started.end();
+    assert_eq!(ended.signal(), Some(15), "{}", ended.err);
+    assert!(ended.err.contains("line 2 '2': stopped\n"), "{}", ended.err);
+    assert_eq!(place.seen(b'\n'), [b"1"]);
+}
