@@ -42,6 +42,36 @@ end
 
 redis.pcall = redis.call
 
+-- Whole numbers of eight bytes each, the lowest first.
+struct = {}
+
+function struct.pack(format, ...)
+    local words = {}
+    for place, number in ipairs({ ... }) do
+        local bytes = {}
+        for byte = 1, 8 do
+            bytes[byte] = string.char(number % 256)
+            number = math.floor(number / 256)
+        end
+        words[place] = table.concat(bytes)
+    end
+    assert(format == '<' .. string.rep('I8', #words))
+    return table.concat(words)
+end
+
+function struct.unpack(format, text, first)
+    local found, count = {}, (#format - 1) / 2
+    for place = 1, count do
+        local number, last = 0, (first or 1) + 8 * place - 1
+        for byte = last, last - 7, -1 do
+            number = number * 256 + string.byte(text, byte)
+        end
+        found[place] = number
+    end
+    found[count + 1] = (first or 1) + 8 * count
+    return unpack(found)
+end
+
 -- Whatever else writes to the key: replaces the value of a field, and returns the one before.
 function overwrite(field, value)
     local before = hash[field]
