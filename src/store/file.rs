@@ -15,6 +15,7 @@ use std::time::Instant;
 
 mod error;
 mod handle;
+mod identity;
 mod machine;
 mod nameless;
 mod network;

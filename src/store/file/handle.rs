@@ -1,8 +1,9 @@
 //! The open file of a bucket: locks it, reads the newest state, writes the next.
 
 use super::error::FileError;
+use super::identity::Identity;
 use super::machine::Machine;
-use super::place::{self, First, Identity, Place, errno, failed};
+use super::place::{self, First, Place, errno, failed};
 use super::slots::{self, Kept, PREFIX, Prefix};
 use crate::limits::{Limits, Policy};
 use rustix::fs::{FlockOperation, OFlags};

@@ -6,7 +6,7 @@ use rustix::fs::{FileType, FlockOperation, Mode, OFlags, Stat};
 use rustix::io::Errno;
 use std::fs::{DirBuilder, File, Permissions};
 use std::io::{ErrorKind, Write};
-use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -161,26 +161,6 @@ pub(super) fn lock(path: &Path, file: &File, deadline: Option<Instant>) -> Resul
             }
             Err(Errno::WOULDBLOCK) => return Err(FileError::Locked(path.to_owned())),
             result => return result.map_err(|error| failed("lock the bucket", path, error)),
-        }
-    }
-}
-
-/// Tells a file from every other that exists at the same time: its device and inode.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Identity(u64, u64);
-
-impl Identity {
-    pub(super) fn of(path: &Path, file: &File) -> Result<Self, FileError> {
-        let stat = file.metadata().map_err(|error| failed("look at", path, errno(&error)))?;
-        Ok(Identity(stat.dev(), stat.ino()))
-    }
-
-    /// The file that the path names now; `None` if there is none.
-    pub(super) fn at(path: &Path) -> Result<Option<Self>, FileError> {
-        match path.symlink_metadata() {
-            Ok(stat) => Ok(Some(Identity(stat.dev(), stat.ino()))),
-            Err(error) if matches!(errno(&error), Errno::NOENT | Errno::NOTDIR) => Ok(None),
-            Err(error) => Err(failed("look at", path, errno(&error))),
         }
     }
 }
