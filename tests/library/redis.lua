@@ -1,8 +1,13 @@
 -- What the script of the Redis store asks of a server, for one key that never expires.
 local hash, now = nil, 0
 
--- How many commands were asked for.
-calls = 0
+-- How many commands were asked for, and how many bytes of fields were read and written.
+calls, bytes = 0, 0
+
+local function counted(text)
+    bytes = bytes + #(text or '')
+    return text or false
+end
 
 redis = {}
 
@@ -14,18 +19,18 @@ function redis.call(name, key, ...)
     elseif name == 'EXISTS' then
         return hash and 1 or 0
     elseif name == 'HGET' then
-        return hash and hash[args[1]] or false
+        return counted(hash and hash[args[1]])
     elseif name == 'HMGET' then
         local found = {}
         for place, field in ipairs(args) do
-            found[place] = hash and hash[field] or false
+            found[place] = counted(hash and hash[field])
         end
         return found
     elseif name == 'HSET' then
         hash = hash or {}
         for place = 1, #args, 2 do
             assert(type(args[place + 1]) == 'string', 'numbers are rounded where they become text')
-            hash[args[place]] = args[place + 1]
+            hash[args[place]] = counted(args[place + 1])
         end
     elseif name == 'HDEL' then
         for _, field in ipairs(args) do
