@@ -19,6 +19,9 @@ pub(super) const LONG: Nanos = SECOND;
 /// The most entries. Beyond that, grants are reservations that nobody can move.
 const MOST: usize = 1024;
 
+/// So many entries whose time has come are forgotten together.
+const PAST: usize = 64;
+
 /// The process of an entry, in words of the store's own.
 pub(crate) type Owner = [u64; 2];
 
@@ -36,6 +39,8 @@ pub(crate) struct Line {
     entries: Vec<Entry>,
     /// When it was last looked for owners that are gone.
     swept: Nanos,
+    /// Some entered again since the state was lost, and nobody has moved up since.
+    is_lost: bool,
 }
 
 /// One that waits. Without a number it is a reservation that nobody can move, and without a cost a hold.
@@ -63,7 +68,7 @@ pub struct Waiting {
 
 impl From<Limits> for Line {
     fn from(limits: Limits) -> Self {
-        Line { limits, base: None, entries: Vec::new(), swept: 0 }
+        Line { limits, base: None, entries: Vec::new(), swept: 0, is_lost: false }
     }
 }
 
@@ -190,12 +195,16 @@ impl Line {
         if now >= self.limits.at && self.entries.iter().all(|entry| entry.told <= now) {
             (self.base, self.entries) = (None, Vec::new());
         }
-        let is_due = now >= self.swept.saturating_add(LOOK);
-        let is_full = self.entries.len() >= MOST && self.entries[0].told <= now;
-        if self.base.is_some() && (is_due || is_full) {
+        let are_past = self.entries.get(PAST - 1).is_some_and(|entry| entry.told <= now);
+        let is_due = now >= self.swept.saturating_add(LOOK) || are_past && self.entries.len() >= MOST;
+        if self.base.is_some() && is_due {
+            let before = self.entries.len();
             self.swept = now;
             self.entries.retain(|entry| entry.number == 0 || entry.told <= now || !is_gone(entry.owner));
-            self.retime(now, None, |_| {});
+            // Without a reason, nobody would move.
+            if are_past || self.is_lost || self.entries.len() < before {
+                self.retime(now, None, |_| {});
+            }
         }
     }
 
@@ -236,6 +245,7 @@ impl Line {
             self.entries.push(entry);
         }
         self.limits.asked = asked.max(self.limits.asked);
+        self.is_lost = back.is_some();
         all_conform
     }
 
@@ -279,7 +289,7 @@ impl Line {
     /// Appends the state as words; see [`Limits::save`].
     pub(crate) fn save(&self, words: &mut Vec<u64>) {
         self.limits.save(words);
-        words.extend([self.entries.len() as u64, self.swept]);
+        words.extend([self.entries.len() as u64, self.swept, self.is_lost.into()]);
         for entry in &self.entries {
             let [owner, since] = entry.owner;
             words.extend([entry.number, owner, since, entry.cost, entry.asked, entry.told, entry.at]);
@@ -295,6 +305,7 @@ impl Line {
         // A bucket of an earlier version has no line.
         let entries = words.next().unwrap_or(0);
         line.swept = words.next().unwrap_or(0);
+        line.is_lost = words.next() == Some(1);
         for _ in 0..entries {
             let mut word = || words.next();
             let (number, owner) = (word()?, [word()?, word()?]);
