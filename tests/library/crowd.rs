@@ -145,8 +145,6 @@ impl Crowd {
                 self.ones[one].next = Some(now + later * MILLISECOND);
             }
             Act::Set(sizes) => self.set(sizes),
-            // What those who wait already may do in a pause is another test's.
-            Act::Hold(_) if !self.model.waiting(now).is_empty() => {}
             Act::Hold(wait) => {
                 self.both.step(&Step::Hold(*wait));
                 self.held_until = self.held_until.max(now + wait * MILLISECOND);

@@ -116,7 +116,7 @@ impl LineModel {
         // Rule: those who have an earlier time than the end of the hold keep it; nobody else moves before that end.
         let place = self.line.iter().position(|waiter| waiter.at > until).unwrap_or(self.line.len());
         self.line.insert(place, Waiter { id: 0, asked: now, at: until, told: until, cost: 0 });
-        self.pass(now);
+        self.move_up(now);
     }
 
     pub(crate) fn set(&mut self, now: u64, limits: &[Limit], fresh: &[bool]) {
@@ -173,13 +173,16 @@ impl LineModel {
         self.pass(now);
         self.line = ahead;
         let mut limits = self.before_the_line();
-        for waiter in &mut self.line {
+        let held = self.line.iter().rposition(|waiter| waiter.cost == 0).unwrap_or(0);
+        for (place, waiter) in self.line.iter_mut().enumerate() {
             if waiter.cost == 0 {
                 limits.hold_until(waiter.at);
                 continue;
             }
             // Rule: a cost that new limits never grant keeps its time.
-            if let Some(least) = limits.ask(waiter.asked, waiter.cost) {
+            if place >= held
+                && let Some(least) = limits.ask(waiter.asked, waiter.cost)
+            {
                 waiter.at = least.at.max(waiter.at.min(now + LOOK)).min(waiter.told);
             }
             limits.charge(waiter.asked, waiter.at, waiter.cost);

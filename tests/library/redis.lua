@@ -84,6 +84,15 @@ function overwrite(field, value)
     return before
 end
 
+-- How many fields the key has.
+function fields()
+    local count = 0
+    for _ in pairs(hash) do
+        count = count + 1
+    end
+    return count
+end
+
 -- Asks the script at a time, with its arguments.
 function ask(script, time, ...)
     now, KEYS, ARGV = time, { 'bucket' }, { ... }

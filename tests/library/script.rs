@@ -61,7 +61,12 @@ impl Script {
     /// A bucket made at `now`. `None` if the limits are too large for the script. Those who do not look are not thought
     /// gone, as in one process.
     pub(crate) fn new(limits: &[Limit], quantum: u64, now: u64) -> Option<Self> {
-        Script::of(&SCRIPT.replace("15 * SECOND", "MOST"), limits, quantum, now)
+        Script::of(&SCRIPT.replace("9 * SECOND", "MOST"), limits, quantum, now)
+    }
+
+    /// How many fields the bucket's key has.
+    pub(crate) fn fields(&self) -> usize {
+        self.lua.globals().get::<Function>("fields").unwrap().call(()).unwrap()
     }
 
     /// The same, and who does not look for long is gone.
@@ -308,7 +313,7 @@ fn a_damaged_line_grants_nothing() {
     let overwrite: Function = script.lua.globals().get("overwrite").unwrap();
     let [line, chunk] = ["line", "l1"].map(|field| overwrite.call::<mlua::LuaString>((field, "")).unwrap());
     let chunk_bytes = chunk.as_bytes().to_vec();
-    let of_line = ["", "0 0", "0 0 x", "nan 0 40", "0 0 0", "0 0 39", "0 0 1e8", "0 0 -1"];
+    let of_line = ["", "0 0 40", "0 0 x 0", "nan 0 40 0", "0 0 0 0", "0 0 39 0", "0 0 1e8 0", "0 0 -1 0"];
     let of_chunk = [Vec::new(), chunk_bytes[1..].to_vec(), vec![0xff; chunk_bytes.len()]];
     let damaged = |field: &str, forged: &[u8], good: &mlua::LuaString| {
         let _: Value = overwrite.call((field, script.lua.create_string(forged).unwrap())).unwrap();

@@ -20,7 +20,7 @@ local THIRTY_DAYS = 2592000000000
 
 local SECOND = 1000000
 -- A wait of this length is an entry in the line. Who waits looks this often. Who was not seen for this long has gone.
-local LONG, LOOK, GONE = SECOND, 5 * SECOND, 15 * SECOND
+local LONG, LOOK, GONE = SECOND, 5 * SECOND, 9 * SECOND
 local MOST_WAITERS = 1024
 -- So many entries whose time has come are forgotten together.
 local PAST = 64
@@ -276,6 +276,8 @@ local WINDOW = { 'period', 'count', 'group', 'head', 'tail', 'logged', 'tail0', 
 
 -- Nothing is granted before this time, if a hold was set since the last grant that can be undone.
 local HELD = 2
+-- The least number of a grant that can be given back: those before were in the line when that was emptied.
+local FIRST = 3
 
 -- Whatever else can write to the key may have written anything. Not a number is not equal to itself.
 local function is_whole(number, least)
@@ -304,11 +306,16 @@ local function is_sound(limit, undo)
 end
 
 local function load(words)
-    local state = { limits = {}, held = 0 }
+    local state = { limits = {}, held = 0, first = 0 }
     local next = take_over(state, HEAD, words, 1)
     while next and words[next] do
-        if words[next] == HELD then
+        if words[next] == FIRST then
+            next = take_over(state, { 'first' }, words, next + 1)
+        end
+        if next and words[next] == HELD then
             next = take_over(state, { 'held' }, words, next + 1)
+        end
+        if not next or not words[next] then
             break
         end
         local place = #state.limits + 1
@@ -354,6 +361,9 @@ local function state_words(state)
     for _, limit in ipairs(state.limits) do
         words[#words + 1] = (limit.place and '1 ' or '0 ') .. words_of(limit, limit.place and WINDOW or BUCKET)
     end
+    if state.first > 0 then
+        words[#words + 1] = FIRST .. ' ' .. string.format('%.0f', state.first)
+    end
     if state.held > 0 then
         words[#words + 1] = HELD .. ' ' .. string.format('%.0f', state.held)
     end
@@ -373,7 +383,7 @@ end
 -- The line of those who wait; see src/limits/line.rs. Each field of the server's hash holds the words of CHUNK entries, 8
 -- bytes each. So most entries are not looked at if one joins.
 
-local LINE = { 'swept', 'lost', 'length' }
+local LINE = { 'swept', 'lost', 'length', 'checked' }
 local ENTRY_WORDS = 6
 -- number, cost, asked, told, at, seen
 local ENTRY_SIZE = 8 * ENTRY_WORDS
@@ -672,7 +682,7 @@ local function loosen(state)
     for _, limit in ipairs(state.limits) do
         limit.fixed = nil
     end
-    state.line, state.base, on_server.line, on_server.base = load_line({ 0, 0, 0 }), nil, true, true
+    state.line, state.base, on_server.line, on_server.base = load_line({ 0, 0, 0, 0 }), nil, true, true
 end
 
 -- Charges a grant; ENTRY if it waits for long.
@@ -704,6 +714,11 @@ local function charge_entry(state, asked, at, cost)
     if cost == 0 then
         hold(state, at)
     else
+        for _, limit in ipairs(state.limits) do
+            if limit.place then
+                prune(limit, state.at)
+            end
+        end
         charge(state, max(asked, state.asked), max(at, state.at), cost)
     end
 end
@@ -727,18 +742,20 @@ local function restore(state)
 end
 
 -- Charges all again, each at the least time that its owner learns of before, and not later than it was told: without
--- those that `goes` accepts. With one that is `back`, since the state was lost, before those with a time after `latest`,
+-- those that `goes` accepts. With a newcomer before those with a time after `latest`. If that is back since the state was lost,
 -- none moves up, because others may come back, too; and that one and all who will look before their time may have to wait
--- longer. `change` comes before those that still wait. Returns whether all conform.
-local function retime(state, now, goes, back, latest, change)
+-- longer. A newcomer without a number is a hold: nobody moves into that. `change` comes before those that still wait.
+-- Returns whether all conform.
+local function retime(state, now, goes, newcomer, latest, change)
     local line, last, soon, all_conform = state.line, state.asked, now + LOOK, true
-    local words, count, newcomer = {}, 0, back
+    local words, count, held, back = {}, 0, 0, newcomer and newcomer[1] or 0
     local function keep(number, cost, asked, told, at, seen)
         if told <= now then
             charge_entry(state, asked, at, cost)
         else
             words[count + 1], words[count + 2], words[count + 3] = number, cost, asked
             words[count + 4], words[count + 5], words[count + 6] = told, at, seen
+            held = cost == 0 and count or held
             count = count + ENTRY_WORDS
         end
     end
@@ -760,7 +777,7 @@ local function retime(state, now, goes, back, latest, change)
     if change then
         change(state, now)
     end
-    line.length, line.lost = count / ENTRY_WORDS, back and 1 or 0
+    line.length, line.lost = count / ENTRY_WORDS, min(back, 1)
     if count > 0 then
         fix(state)
     else
@@ -769,9 +786,9 @@ local function retime(state, now, goes, back, latest, change)
     for first = 1, count, ENTRY_WORDS do
         local number, cost, asked, told, at = unpack(words, first, first + 4)
         local grant = number > 0 and conforms(state, max(asked, state.asked), cost)
-        if grant and not back then
-            at = min(max(grant, min(at, soon)), told)
-        elseif grant and (number == back[1] or at > soon) then
+        if grant and back == 0 then
+            at = first <= held and at or min(max(grant, min(at, soon)), told)
+        elseif grant and (number == back or at > soon) then
             at = max(grant, at)
         elseif number > 0 then
             all_conform = all_conform and grant and grant <= at
@@ -807,22 +824,25 @@ local function sweep(state, now)
         return told > now
     end
     local function is_gone(number, _, _, told, _, seen)
-        return number > 0 and told > now and now - seen > GONE
+        return number > 0 and told > now and now - seen >= GONE
     end
     if line.length > 0 and now >= state.at and not each_waiter(line, waits) then
         loosen(state)
         return true
     end
-    local are_past = line.length >= PAST and not waits(waiter(line, PAST))
-    if now < line.swept + LOOK and (not are_past or line.length < MOST_WAITERS) or line.length == 0 then
+    if line.length == 0 then
         return false
     end
-    line.swept = now
+    local are_past = line.length >= PAST and not waits(waiter(line, PAST))
+    local is_due = now >= line.swept + LOOK or are_past and line.length >= MOST_WAITERS
+    -- Who waits looks every 5 s. So one that has gone is noticed within GONE, a second and these 5 s.
+    local is_time = now >= line.checked + SECOND
+    line.swept, line.checked = is_due and now or line.swept, is_time and now or line.checked
     -- Without a reason, nobody would move.
-    if are_past or line.lost == 1 or each_waiter(line, is_gone) then
+    if is_due and (are_past or line.lost == 1) or is_time and each_waiter(line, is_gone) then
         retime(state, now, is_gone)
     end
-    return true
+    return is_due or is_time
 end
 
 -- Credits units that were granted at `grant` and not used, less what was gained since.
@@ -983,7 +1003,7 @@ end
 -- ARGV: the number of the grant; its time; units.
 function ask.give(state, now)
     local number, grant, units = tonumber(ARGV[6]), tonumber(ARGV[7]), tonumber(ARGV[8])
-    if units == 0 then
+    if units == 0 or number < state.first then
         return {}, false
     end
     if remove(state, now, number) then
@@ -1003,6 +1023,9 @@ end
 function ask.unlease(state, now)
     local number, spent, older = tonumber(ARGV[6]), tonumber(ARGV[7]), tonumber(ARGV[8])
     local last = #ARGV - 1
+    if number < state.first then
+        return {}, false
+    end
     if number == state.number and state.undo == 1 then
         undo(state)
         while spent > 0 do
@@ -1024,18 +1047,17 @@ end
 -- ARGV: the time until which nothing is granted.
 function ask.hold(state, now)
     local time = tonumber(ARGV[6])
-    if time > now then
+    local function is_hold(_, cost, _, told)
+        time = cost == 0 and max(time, told) or time
+        return cost == 0
+    end
+    if time > now and state.line.length == 0 then
         hold(state, time)
-        local line = state.line
-        local number, cost, asked, told, at, seen
-        if line.length > 0 then
-            number, cost, asked, told, at, seen = waiter(line, line.length)
-        end
-        if number == 0 then
-            put_waiter(line, line.length, 0, cost, asked, max(told, time), max(at, time), seen)
-        elseif number then
-            put_waiter(line, line.length + 1, 0, 0, now, time, time, now)
-        end
+    elseif time > now then
+        each_waiter(state.line, function(...)
+            is_hold(...)
+        end)
+        retime(state, now, is_hold, { 0, 0, now, time, time, now }, time)
     end
     return {}, true
 end
@@ -1065,6 +1087,9 @@ end
 
 -- ARGV: 1 if everything begins anew, with the client's limits.
 function ask.clear(state, now)
+    if state.base or ARGV[6] == '1' then
+        state.first = state.number + 1
+    end
     if state.base then
         retime(state, now, function(_, cost)
             return cost > 0
@@ -1119,7 +1144,7 @@ if kept[1] then
         now = max(expected, state.asked)
         state.skew, went_on = now - server, true
     end
-    state.line = load_line(split(kept[5] or '0 0 0'))
+    state.line = load_line(split(kept[5] or '0 0 0 0'))
     state.base = kept[6] and load(split(kept[6]))
     if not state.line or (state.line.length > 0) ~= (state.base ~= nil and state.base ~= false) then
         return { 'damaged' }
@@ -1130,7 +1155,7 @@ if kept[1] then
 else
     local words = split(numbers)
     state = { skew = 0, asked = server, at = server, number = 0, quantum = words[1], undo = 0, undo_asked = 0,
-        undo_at = 0, held = 0, limits = limits_of(words, server), line = load_line({ 0, 0, 0 }) }
+        undo_at = 0, held = 0, first = 0, limits = limits_of(words, server), line = load_line({ 0, 0, 0, 0 }) }
     id, limits_text, now = server, text, server
 end
 
