@@ -33,10 +33,11 @@ fn pipe(bucket: &str) -> (Running, Lines) {
     (running, lines)
 }
 
-/// How many lines each of `pipes` passes in `time`; `meanwhile` is done after half of it.
+/// How many lines each of `pipes` passes in `time` once all have begun; `meanwhile` is done after half of it.
 fn counts(bucket: &str, pipes: usize, time: Duration, meanwhile: impl FnOnce()) -> Vec<usize> {
-    let begun = Instant::now();
     let mut all: Vec<_> = (0..pipes).map(|_| pipe(bucket)).collect();
+    all.iter().for_each(|(_, lines)| drop(lines.next()));
+    let begun = Instant::now();
     thread::sleep(time / 2);
     meanwhile();
     thread::sleep(time.saturating_sub(begun.elapsed()));
@@ -44,7 +45,9 @@ fn counts(bucket: &str, pipes: usize, time: Duration, meanwhile: impl FnOnce()) 
         pipe.signal(Signal::KILL);
         pipe.end();
     }
-    all.into_iter().map(|(_, lines)| lines.times().iter().filter(|at| **at - begun < time).count()).collect()
+    all.into_iter()
+        .map(|(_, lines)| lines.times().iter().filter(|at| (begun..begun + time).contains(at)).count())
+        .collect()
 }
 
 /// The one that asked first after the window had opened used to get most of it. A newcomer waits for one period.
