@@ -36,7 +36,9 @@ fn pipe(bucket: &str) -> (Running, Lines) {
 /// How many lines each of `pipes` passes in `time` once all have begun; `meanwhile` is done after half of it.
 fn counts(bucket: &str, pipes: usize, time: Duration, meanwhile: impl FnOnce()) -> Vec<usize> {
     let mut all: Vec<_> = (0..pipes).map(|_| pipe(bucket)).collect();
-    all.iter().for_each(|(_, lines)| drop(lines.next()));
+    for (_, lines) in &all {
+        let _ = lines.next();
+    }
     let begun = Instant::now();
     thread::sleep(time / 2);
     meanwhile();
