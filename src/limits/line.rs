@@ -19,6 +19,9 @@ pub(super) const LONG: Nanos = SECOND;
 /// The most entries. Beyond that, grants are reservations that nobody can move.
 const MOST: usize = 1024;
 
+/// So many entries whose time has come are forgotten together.
+const PAST: usize = 64;
+
 /// The process of an entry, in words of the store's own.
 pub(crate) type Owner = [u64; 2];
 
@@ -36,6 +39,10 @@ pub(crate) struct Line {
     entries: Vec<Entry>,
     /// When it was last looked for owners that are gone.
     swept: Nanos,
+    /// Some entered again since the state was lost, and nobody has moved up since.
+    is_lost: bool,
+    /// The least number of a grant that can be given back: those before were in the line when that was emptied.
+    first: u64,
 }
 
 /// One that waits. Without a number it is a reservation that nobody can move, and without a cost a hold.
@@ -63,7 +70,7 @@ pub struct Waiting {
 
 impl From<Limits> for Line {
     fn from(limits: Limits) -> Self {
-        Line { limits, base: None, entries: Vec::new(), swept: 0 }
+        Line { limits, base: None, entries: Vec::new(), swept: 0, is_lost: false, first: 0 }
     }
 }
 
@@ -109,7 +116,7 @@ impl Line {
             (self.base, self.swept) = (Some(base), now);
         }
         let number = if self.entries.len() < MOST { grant.number } else { 0 };
-        match self.entries.last_mut().filter(|last| number == 0 && last.number == 0) {
+        match self.entries.last_mut().filter(|last| number == 0 && last.number == 0 && last.cost > 0) {
             Some(last) => (last.cost, last.told, last.at) = (last.cost.saturating_add(grant.units), grant.at, grant.at),
             None => self.entries.push(Entry {
                 number,
@@ -158,13 +165,16 @@ impl Line {
     /// Like [`Limits::give_back`]. An entry is removed as if it had never been made, and those behind move up.
     pub(crate) fn give_back(&mut self, now: Nanos, grant: &Grant) {
         // A grant of 0 units has the number of the one before. While others wait, nothing else is given back.
-        if grant.units > 0 && !self.remove(now, grant.number) && self.base.is_none() {
+        if grant.units > 0 && grant.number >= self.first && !self.remove(now, grant.number) && self.base.is_none() {
             self.limits.give_back(now, grant);
         }
     }
 
     /// Like [`Limits::return_lease`].
     pub(crate) fn return_lease(&mut self, now: Nanos, rest: &Rest) {
+        if rest.last.number < self.first {
+            return;
+        }
         let (entries, runs): (Vec<&Grant>, Vec<&Grant>) = rest.runs.iter().partition(|run| run.is_entry);
         if entries.is_empty() && self.base.is_none() {
             return self.limits.return_lease(now, rest);
@@ -190,12 +200,16 @@ impl Line {
         if now >= self.limits.at && self.entries.iter().all(|entry| entry.told <= now) {
             (self.base, self.entries) = (None, Vec::new());
         }
-        let is_due = now >= self.swept.saturating_add(LOOK);
-        let is_full = self.entries.len() >= MOST && self.entries[0].told <= now;
-        if self.base.is_some() && (is_due || is_full) {
+        let are_past = self.entries.get(PAST - 1).is_some_and(|entry| entry.told <= now);
+        let is_due = now >= self.swept.saturating_add(LOOK) || are_past && self.entries.len() >= MOST;
+        if self.base.is_some() && is_due {
+            let before = self.entries.len();
             self.swept = now;
             self.entries.retain(|entry| entry.number == 0 || entry.told <= now || !is_gone(entry.owner));
-            self.retime(now, None, |_| {});
+            // Without a reason, nobody would move.
+            if are_past || self.is_lost || self.entries.len() < before {
+                self.retime(now, None, |_| {});
+            }
         }
     }
 
@@ -221,9 +235,11 @@ impl Line {
             self.base = Some(Box::new(self.limits.clone()));
         }
         let (soon, mut all_conform) = (now.saturating_add(LOOK), true);
-        for mut entry in ahead {
+        let held = ahead.iter().rposition(|entry| entry.cost == 0).unwrap_or(0);
+        for (place, mut entry) in ahead.into_iter().enumerate() {
             entry.at = match self.limits.conforms_at(entry.asked, entry.cost) {
-                _ if entry.number == 0 => entry.at,
+                // Nobody moves into a hold.
+                _ if entry.number == 0 || back.is_none() && place < held => entry.at,
                 Ok((at, _)) if back.is_none() => at.max(entry.at.min(soon)).min(entry.told),
                 Ok((at, _)) if back == Some(entry.number) || entry.at > soon => at.max(entry.at),
                 conforms => {
@@ -236,6 +252,7 @@ impl Line {
             self.entries.push(entry);
         }
         self.limits.asked = asked.max(self.limits.asked);
+        self.is_lost = back.is_some();
         all_conform
     }
 
@@ -244,13 +261,15 @@ impl Line {
         if until <= self.limits.in_order(now) {
             return;
         }
-        self.limits.hold_until(now, until);
-        let hold = Entry { number: 0, owner: [0; 2], cost: 0, asked: now, told: until, at: until };
-        match self.entries.last_mut() {
-            Some(last) if last.number == 0 => (last.told, last.at) = (last.told.max(until), last.at.max(until)),
-            Some(_) => self.entries.push(hold),
-            None => {}
+        if self.entries.is_empty() {
+            return self.limits.hold_until(now, until);
         }
+        let holds = self.entries.extract_if(.., |entry| entry.cost == 0);
+        let until = holds.fold(until, |until, hold| until.max(hold.told));
+        let place = self.entries.iter().take_while(|entry| entry.at <= until).count();
+        let hold = Entry { number: 0, owner: [0; 2], cost: 0, asked: now, told: until, at: until };
+        self.entries.insert(place, hold);
+        self.retime(now, None, |_| {});
     }
 
     /// Replaces the limits by those of `policy`, as [`Limits::set`] does. Those who wait are charged by them.
@@ -262,10 +281,13 @@ impl Line {
     /// Forgets all entries whose time has not come, but no hold. With a policy, everything begins anew with that.
     pub(crate) fn clear(&mut self, now: Nanos, anew: Option<&Policy>) {
         let (now, grants) = (self.limits.in_order(now), self.limits.history.grants);
+        if self.base.is_some() || anew.is_some() {
+            self.first = grants + 1;
+        }
         self.entries.retain(|entry| entry.cost == 0 || entry.told <= now);
         self.retime(now, None, |_| {});
         if let Some(policy) = anew {
-            *self = Limits::new(policy, now).into();
+            *self = Line { first: self.first, ..Limits::new(policy, now).into() };
             self.limits.history.grants = grants + 1;
         }
     }
@@ -279,7 +301,7 @@ impl Line {
     /// Appends the state as words; see [`Limits::save`].
     pub(crate) fn save(&self, words: &mut Vec<u64>) {
         self.limits.save(words);
-        words.extend([self.entries.len() as u64, self.swept]);
+        words.extend([self.entries.len() as u64, self.swept, self.is_lost.into(), self.first]);
         for entry in &self.entries {
             let [owner, since] = entry.owner;
             words.extend([entry.number, owner, since, entry.cost, entry.asked, entry.told, entry.at]);
@@ -295,6 +317,8 @@ impl Line {
         // A bucket of an earlier version has no line.
         let entries = words.next().unwrap_or(0);
         line.swept = words.next().unwrap_or(0);
+        line.is_lost = words.next() == Some(1);
+        line.first = words.next().unwrap_or(0);
         for _ in 0..entries {
             let mut word = || words.next();
             let (number, owner) = (word()?, [word()?, word()?]);
@@ -314,5 +338,22 @@ impl Limits {
         }
         let at = entry.at.max(self.at);
         let _: Grant = self.grant(Nanos::MAX, entry.asked, [at; 2], entry.cost, None);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reading_from_before_the_latest_request_counts_as_that_also_after_all_have_left() {
+        let policy = Policy::new(&["1/min".parse().unwrap()], None).unwrap();
+        let mut line = Line::from(Limits::new(&policy, 0));
+        let mut take = |now, cost| line.take_within(now, cost, Nanos::MAX, || [0; 2]).unwrap();
+        let _: Grant = take(0, 1);
+        let waiters = [take(0, 1), take(10 * SECOND, 1)];
+        waiters.iter().rev().for_each(|waiter| line.give_back(11 * SECOND, waiter));
+        assert!(line.waiting(0).is_empty());
+        assert_eq!(line.take_within(5 * SECOND, 0, 0, || [0; 2]).unwrap().at, 10 * SECOND);
     }
 }

@@ -2,8 +2,10 @@
 
 use crate::model::Limit;
 use crate::script::{Granted, Script};
-use throttle::clock::SECOND;
+use crate::subjects::{Both, Step};
+use throttle::clock::{MILLISECOND, SECOND};
 use throttle::limits::Ask;
+use throttle::store::Store;
 
 const MINUTE: u64 = 60 * SECOND;
 const LOOK: u64 = 5 * SECOND;
@@ -140,4 +142,130 @@ fn a_lost_state_costs_one_burst_and_what_comes_due_within_one_look() {
             }
         }
     }
+}
+
+/// The core and the script, with one unit in so many seconds, and so many who wait.
+fn waiting(limit: Limit, waiters: usize) -> Both {
+    let mut both = Both::new(vec![limit], MILLISECOND);
+    for _ in 0..waiters {
+        both.step(&Step::Take(1, None));
+    }
+    both
+}
+
+/// In seconds.
+fn times(both: &Both) -> Vec<u64> {
+    both.held.iter().map(|(grant, _)| grant.at / SECOND).collect()
+}
+
+fn slow(units: u64, period: u64) -> Limit {
+    Limit::Bucket { units, period, burst: 5, initial: 0 }
+}
+
+#[test]
+fn nobody_moves_into_a_pause_when_someone_ahead_leaves() {
+    let mut both = waiting(slow(1, 60_000), 5);
+    assert_eq!(times(&both), [60, 120, 180, 240, 300]);
+    both.step(&Step::Hold(150_000));
+    both.give_back(2);
+    both.give_back(0);
+    both.look_alike();
+    (0..3).for_each(|place| both.look(place));
+    let mut found = times(&both);
+    found.sort_unstable();
+    // Who had a time in the pause keeps that. The others wait for the rate from the end of the pause on.
+    assert_eq!(found, [120, 210, 270]);
+    // Another pause that ends earlier changes nothing.
+    both.step(&Step::Hold(100_000));
+    both.look_alike();
+    assert_eq!(both.core.view().unwrap().wait, Some(330 * SECOND));
+}
+
+#[test]
+fn who_left_after_the_line_was_emptied_gives_nothing_back_that_was_not_charged() {
+    for anew in [false, true] {
+        let mut both = waiting(slow(1, 1_000), 3);
+        both.limits = vec![Limit::Bucket { units: 1, period: SECOND, burst: 5, initial: 0 }];
+        both.step(&Step::Clear(anew));
+        both.clock.advance(SECOND);
+        both.give_back(0);
+        both.look_alike();
+        assert_eq!(both.core.view().unwrap().available, 1, "{anew}");
+    }
+}
+
+/// As often as others look, whenever that is.
+#[test]
+fn the_dead_are_gone_within_15_seconds_and_a_slow_one_is_not() {
+    for phase in 1..10 {
+        let script = Script::watchful(&[A_MINUTE], 0);
+        let slow = script.take(0, 1, None).unwrap();
+        let _dead: Vec<_> = (0..5).map(|_| script.take(0, 1, None).unwrap()).collect();
+        let start = phase * SECOND / 2;
+        let mut alive = script.take(start, 1, None).unwrap();
+        let slow_look = || assert_eq!(script.stay(8 * SECOND, &slow).number, slow.number);
+        if start > 3 * SECOND {
+            slow_look();
+        }
+        alive = script.stay(start + 5 * SECOND, &alive);
+        if start <= 3 * SECOND {
+            slow_look();
+        }
+        alive = script.stay(start + 10 * SECOND, &alive);
+        assert_eq!(alive.at, 2 * MINUTE, "{phase}");
+    }
+}
+
+/// Somebody always waits. What has left the window is forgotten all the same.
+#[test]
+fn a_line_that_never_empties_keeps_the_log_of_a_window_short() {
+    let script = Script::new(&[Limit::Window { count: 2, period: SECOND, slack: 0 }], 1, 0).unwrap();
+    let mut now = 0;
+    for _ in 0..8 {
+        let _ = script.take(now, 1, None).unwrap();
+    }
+    for _ in 0..600 {
+        let grant = script.take(now, 1, None).unwrap();
+        assert!(grant.is_entry);
+        now = grant.at - 4 * SECOND;
+    }
+    assert!(script.fields() < 20, "{} fields", script.fields());
+}
+
+/// What a window has let go before the latest grant but one is not counted again.
+#[test]
+fn a_longer_window_counts_the_same_after_those_who_waited_moved_up() {
+    let mut both = waiting(Limit::Window { count: 1, period: 1_000, slack: 0 }, 5);
+    both.give_back(4);
+    both.clock.advance(10 * SECOND);
+    both.step(&Step::Set(vec![(5, 60_000, 0)], vec![false]));
+    both.look_alike();
+}
+
+/// The line has room for 1024. Who comes then has a reservation, which nobody moves.
+#[test]
+fn those_beyond_the_longest_line_keep_their_times() {
+    let mut both = waiting(slow(1, 1_000), 1030);
+    both.give_back(0);
+    both.look_alike();
+    let line = both.core.view().unwrap().line;
+    assert_eq!(line.len(), 1024);
+    assert_eq!((line[1023].cost, line[1023].wait), (6, 1030 * SECOND));
+    assert_eq!((line[1022].cost, line[1022].wait), (1, 1023 * SECOND));
+    let before = times(&both);
+    let beyond = before.iter().position(|at| *at == 1027).unwrap();
+    both.look(beyond);
+    assert_eq!(times(&both), before);
+}
+
+/// Nobody knows them. They enter again in the order of their times, whoever looks first.
+#[test]
+fn those_of_an_emptied_line_enter_again_in_their_order() {
+    let mut both = waiting(slow(1, 60_000), 20);
+    both.step(&Step::Clear(false));
+    for _ in 0..2 {
+        (0..20).for_each(|place| both.look(place * 7 % 20));
+    }
+    both.look_alike();
+    assert!(times(&both).is_sorted(), "{:?}", times(&both));
 }

@@ -1,6 +1,7 @@
 //! The library: the laws, checked against a slow model, and each requirement of its limiters by name.
 
 mod conformance;
+mod crowd;
 mod laws;
 mod layers;
 mod leaky_bucket;
@@ -16,6 +17,7 @@ mod limiter_token_bucket;
 mod limiter_windows;
 mod limiters;
 mod line;
+mod line_model;
 mod model;
 mod runtime_ends;
 mod script;

@@ -80,6 +80,70 @@ impl Model {
         Some(granted)
     }
 
+    /// Charges `cost` requested at `asked` at a given time, whether it conforms then or not. Charges stay in order.
+    pub(crate) fn charge(&mut self, asked: u64, at: u64, cost: u64) {
+        let (before, start, at) = (self.at, asked.max(self.at), at.max(self.at));
+        self.states.iter_mut().for_each(|state| state.charge(before, start, at, cost));
+        (self.asked, self.at) = (asked.max(self.asked), at);
+    }
+
+    /// Grants nothing before `until`; the buckets are empty then. A later grant stays.
+    pub(crate) fn hold_until(&mut self, until: u64) {
+        if until > self.at {
+            self.states.iter_mut().for_each(|state| {
+                if let State::Bucket { level, .. } = state {
+                    *level = ratio(0, 1);
+                }
+            });
+            self.at = until;
+        }
+    }
+
+    /// Other limits of the same kinds, from `now` or from the latest grant. Credit and counts are kept, if not `fresh`.
+    pub(crate) fn set(&mut self, now: u64, limits: &[Limit], fresh: &[bool]) {
+        let start = now.max(self.at);
+        for ((state, limit), fresh) in self.states.iter_mut().zip(limits).zip(fresh) {
+            let mut new = State::new(limit);
+            match (&mut new, &*state) {
+                (State::Bucket { rate, level, burst }, State::Bucket { .. }) if !fresh => {
+                    // A core in whole numbers may lose what the new rate earns in less than a nanosecond.
+                    let parts = BigRational::from(rate.denom().clone());
+                    *level = (state.level_at(self.at, start).min(burst.clone()) * &parts).floor() / parts;
+                }
+                (State::Window { grants, .. }, State::Window { grants: before, .. }) => {
+                    grants.extend(before.iter().filter(|(at, _)| !fresh || *at > now));
+                }
+                _ => {}
+            }
+            *state = new;
+        }
+        self.at = start;
+    }
+
+    /// Law 5: of `cost` granted at `at` and not used, what the rate has not earned since. Nothing is in the future.
+    pub(crate) fn credit(&mut self, now: u64, at: u64, cost: u64) {
+        for state in &mut self.states {
+            let there = state.level_at(self.at, now);
+            match state {
+                State::Bucket { rate, burst, level } => {
+                    let back = ratio(cost, 1).min(burst.clone()) - &*rate * ratio(now - at, 1);
+                    *level = (&there + back.max(ratio(0, 1))).min(burst.clone()).max(there);
+                }
+                State::Window { grants, .. } => {
+                    if let Some(place) = grants.iter().position(|grant| *grant == (at, cost)) {
+                        grants.remove(place);
+                    }
+                }
+            }
+        }
+        self.at = now;
+    }
+
+    /// The latest grant.
+    pub(crate) fn latest(&self) -> u64 {
+        self.at
+    }
+
     /// Whole units that could go at `now`; 0 before the latest grant.
     pub(crate) fn available(&self, now: u64) -> BigInt {
         let now = now.max(self.asked);

@@ -61,7 +61,12 @@ impl Script {
     /// A bucket made at `now`. `None` if the limits are too large for the script. Those who do not look are not thought
     /// gone, as in one process.
     pub(crate) fn new(limits: &[Limit], quantum: u64, now: u64) -> Option<Self> {
-        Script::of(&SCRIPT.replace("15 * SECOND", "MOST"), limits, quantum, now)
+        Script::of(&SCRIPT.replace("9 * SECOND", "MOST"), limits, quantum, now)
+    }
+
+    /// How many fields the bucket's key has.
+    pub(crate) fn fields(&self) -> usize {
+        self.lua.globals().get::<Function>("fields").unwrap().call(()).unwrap()
     }
 
     /// The same, and who does not look for long is gone.
@@ -276,4 +281,51 @@ fn a_full_log_that_has_left_its_period_costs_few_commands() {
     assert!(commands(&|| assert!(script.take(1_500, 1000, None).is_ok())) < 100);
     assert!(commands(&|| assert!(script.take(5_000_000, 1, None).is_ok())) < 100);
     assert!(script.lease(5_000_000, &Ask { waiting: 100_000, span: 1_000_000_000, from: 0 }).unwrap().len() <= 64);
+}
+
+/// The server is blocked for as long as it takes to read and write the entries that a step needs.
+#[test]
+fn one_who_joins_or_looks_reads_a_small_part_of_a_long_line() {
+    let script =
+        Script::new(&[Limit::Bucket { units: 1, period: 60_000_000_000, burst: 1, initial: 0 }], 1, 0).unwrap();
+    let waiters: Vec<_> = (0..320).map(|_| script.take(0, 1, None).unwrap()).collect();
+    let bytes = |act: &dyn Fn()| {
+        let bytes = || script.lua.globals().get::<u64>("bytes").unwrap();
+        let before = bytes();
+        act();
+        bytes() - before
+    };
+    let line = bytes(&|| drop(script.look(1)));
+    assert!(line > 320 * 48, "{line}");
+    let joins = bytes(&|| assert!(script.take(2, 1, None).is_ok()));
+    assert!(joins * 2 < line, "{joins} of {line}");
+    let looks = bytes(&|| assert!(script.stay(3, &waiters[5]).is_entry));
+    assert!(looks * 2 < line, "{looks} of {line}");
+}
+
+#[test]
+fn a_damaged_line_grants_nothing() {
+    let script =
+        Script::new(&[Limit::Bucket { units: 1, period: 60_000_000_000, burst: 1, initial: 0 }], 1, 0).unwrap();
+    for _ in 0..40 {
+        script.take(0, 1, None).unwrap();
+    }
+    let overwrite: Function = script.lua.globals().get("overwrite").unwrap();
+    let [line, chunk] = ["line", "l1"].map(|field| overwrite.call::<mlua::LuaString>((field, "")).unwrap());
+    let chunk_bytes = chunk.as_bytes().to_vec();
+    let of_line = ["", "0 0 40", "0 0 x 0", "nan 0 40 0", "0 0 0 0", "0 0 39 0", "0 0 1e8 0", "0 0 -1 0"];
+    let of_chunk = [Vec::new(), chunk_bytes[1..].to_vec(), vec![0xff; chunk_bytes.len()]];
+    let damaged = |field: &str, forged: &[u8], good: &mlua::LuaString| {
+        let _: Value = overwrite.call((field, script.lua.create_string(forged).unwrap())).unwrap();
+        assert_eq!(first(&script.reply(3_000, 0, "look", &[])), "damaged", "{field}: {forged:?}");
+        let _: Value = overwrite.call((field, good.clone())).unwrap();
+    };
+    let _: Value = overwrite.call(("l1", chunk.clone())).unwrap();
+    for forged in of_line {
+        damaged("line", forged.as_bytes(), &line);
+    }
+    let _: Value = overwrite.call(("line", line.clone())).unwrap();
+    for forged in of_chunk {
+        damaged("l1", &forged, &chunk);
+    }
 }

@@ -100,7 +100,7 @@ impl Library {
 
 /// A request to a store.
 #[derive(Clone, Debug)]
-enum Step {
+pub(crate) enum Step {
     /// So many units, with a longest wait if given.
     Take(u64, Option<u64>),
     /// A lease for so many units over so much time. Some are used before the rest is returned.
@@ -146,7 +146,7 @@ fn any_step(limits: usize) -> impl Strategy<Value = Step> + Clone {
 }
 
 /// Units, the period, and the burst or the slack.
-fn any_size() -> impl Strategy<Value = (u64, u64, u64)> + Clone {
+pub(crate) fn any_size() -> impl Strategy<Value = (u64, u64, u64)> + Clone {
     let period = prop_oneof![prop::sample::select(vec![500, 1_000, 2_000, 12_000]), 1..5_000_u64, 1..1_u64 << 30];
     (prop_oneof![1..=20_u64, 1..=2_000_u64], period, prop_oneof![1..=5_u64, 1..=3_000_u64])
 }
@@ -166,7 +166,7 @@ fn any_limits() -> impl Strategy<Value = Vec<Limit>> + Clone {
 }
 
 /// A few units in some seconds.
-fn any_slow_limits() -> impl Strategy<Value = Vec<Limit>> + Clone {
+pub(crate) fn any_slow_limits() -> impl Strategy<Value = Vec<Limit>> + Clone {
     let size = (1..=5_u64, prop::sample::select(vec![500, 1_000, 2_000, 12_000]), 1..=5_u64);
     let any = (any::<bool>(), size, prop_oneof![Just(u64::MAX), 0..5_u64]);
     prop::collection::vec(any.prop_map(|(window, size, initial)| limit(window, size, initial)), 1..=3)
@@ -183,12 +183,12 @@ fn in_units(limit: Limit, unit: u64) -> Limit {
 }
 
 /// The core, as the store in memory has it, and the script.
-struct Both {
-    limits: Vec<Limit>,
-    clock: FakeClock,
-    core: Memory<FakeClock>,
-    script: Script,
-    held: Vec<(Grant, Granted)>,
+pub(crate) struct Both {
+    pub(crate) limits: Vec<Limit>,
+    pub(crate) clock: FakeClock,
+    pub(crate) core: Memory<FakeClock>,
+    pub(crate) script: Script,
+    pub(crate) held: Vec<(Grant, Granted)>,
     /// Those who waited have entered again, behind those who came first: they may have to wait longer.
     is_cleared: bool,
     /// In nanoseconds: the unit of times in steps.
@@ -196,7 +196,7 @@ struct Both {
 }
 
 impl Both {
-    fn new(limits: Vec<Limit>, unit: u64) -> Self {
+    pub(crate) fn new(limits: Vec<Limit>, unit: u64) -> Self {
         let limits: Vec<Limit> = limits.into_iter().map(|limit| in_units(limit, unit)).collect();
         let clock = FakeClock::at(0);
         let core = Memory::new(&policy(&limits), clock.clone());
@@ -204,7 +204,7 @@ impl Both {
         Both { limits, clock, core, script, held: Vec::new(), is_cleared: false, unit }
     }
 
-    fn step(&mut self, step: &Step) {
+    pub(crate) fn step(&mut self, step: &Step) {
         let now = self.clock.now();
         match step {
             Step::Take(cost, wait) => {
@@ -222,20 +222,14 @@ impl Both {
             }
             Step::GiveBack(_) if self.held.is_empty() => {}
             Step::GiveBack(index) => {
-                let (ours, theirs) = self.held.swap_remove(index.index(self.held.len()));
-                self.core.give_back(&ours).unwrap();
-                self.script.give_back(now, &theirs);
+                self.give_back(index.index(self.held.len()));
             }
             Step::Look(index) => {
                 let entries: Vec<usize> = (0..self.held.len())
                     .filter(|place| self.held[*place].1.is_entry && self.held[*place].1.at > now)
                     .collect();
                 let Some(place) = entries.get(index.index(entries.len().max(1))) else { return };
-                let (ours, theirs) = self.held[*place];
-                let found = (self.core.look(&ours).unwrap(), self.script.stay(now, &theirs));
-                assert_eq!(found.0.at, found.1.at, "{step:?} at {now} by {:?}", self.limits);
-                assert!(self.is_cleared || found.0.at <= ours.at, "later than told: {ours:?}, now {found:?}");
-                self.held[*place] = found;
+                self.look(*place);
             }
             Step::Clear(anew) => {
                 self.is_cleared = true;
@@ -249,14 +243,36 @@ impl Both {
             }
             Step::Set(sizes, fresh) => {
                 let kinds = self.limits.iter().map(|limit| matches!(limit, Limit::Window { .. }));
-                self.limits = kinds
-                    .zip(sizes)
-                    .map(|(window, size)| in_units(limit(window, *size, u64::MAX), self.unit))
-                    .collect();
-                self.core.set(&policy(&self.limits), fresh).unwrap();
-                self.script.set(now, &self.limits, self.core.quantum(), fresh);
+                let sizes = kinds.zip(sizes);
+                self.set(
+                    sizes.map(|(window, size)| in_units(limit(window, *size, u64::MAX), self.unit)).collect(),
+                    fresh,
+                );
             }
         }
+    }
+
+    /// Other limits, of the same kinds.
+    pub(crate) fn set(&mut self, limits: Vec<Limit>, fresh: &[bool]) {
+        self.limits = limits;
+        self.core.set(&policy(&self.limits), fresh).unwrap();
+        self.script.set(self.clock.now(), &self.limits, self.core.quantum(), fresh);
+    }
+
+    /// One of those held is given back.
+    pub(crate) fn give_back(&mut self, place: usize) {
+        let (ours, theirs) = self.held.swap_remove(place);
+        self.core.give_back(&ours).unwrap();
+        self.script.give_back(self.clock.now(), &theirs);
+    }
+
+    /// One of those held looks where it is.
+    pub(crate) fn look(&mut self, place: usize) {
+        let (now, (ours, theirs)) = (self.clock.now(), self.held[place]);
+        let found = (self.core.look(&ours).unwrap(), self.script.stay(now, &theirs));
+        assert_eq!(found.0.at, found.1.at, "{ours:?} at {now} by {:?}", self.limits);
+        assert!(self.is_cleared || found.0.at <= ours.at, "later than told: {ours:?}, now {found:?}");
+        self.held[place] = found;
     }
 
     /// A lease, something in between, and the return of the rest.
@@ -276,7 +292,7 @@ impl Both {
     }
 
     /// What each limit has left, what all have, and how long a new request waits must be the same.
-    fn look_alike(&self) {
+    pub(crate) fn look_alike(&self) {
         let (view, now) = (self.core.view().unwrap(), self.clock.now());
         let wait = view.wait.map_or(-1, i128::from);
         let line = view.line.iter().flat_map(|one| [one.cost, one.wait].map(i128::from));

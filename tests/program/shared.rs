@@ -511,7 +511,11 @@ mod bad_places {
         let (mut stdin, lines) = (running.stdin(), Lines::of(running.stdout()));
         stdin.write_all(b"a\nb\nc\n").unwrap();
         assert_eq!(lines.next(), "a");
+        // Not in the middle of a step, which would write its state after that.
+        let file = fs::File::open(place.path()).unwrap();
+        rustix::fs::flock(&file, rustix::fs::FlockOperation::LockExclusive).unwrap();
         fs::write(place.path(), "gone").unwrap();
+        drop(file);
         stdin.write_all(b"d\n".repeat(50).as_slice()).unwrap();
         drop(stdin);
         let output = running.finish();

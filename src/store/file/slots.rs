@@ -139,7 +139,8 @@ pub(super) fn encode(number: u64, kept: &Kept, words: &mut Vec<u64>, bytes: &mut
     words[1] = (words.len() - 3) as u64;
     words[2] = sum(words);
     bytes.clear();
-    bytes.extend(words.iter().flat_map(|word| word.to_le_bytes()));
+    bytes.resize(words.len() * 8, 0);
+    bytes.chunks_exact_mut(8).zip(words).for_each(|(to, word)| to.copy_from_slice(&word.to_le_bytes()));
 }
 
 /// The state in a slot; `None` if it is not complete. `before` saves parsing limits that have not changed.
@@ -161,10 +162,14 @@ pub(super) fn decode(slot: &[u8], before: Option<&Kept>) -> Option<Kept> {
     Some(Kept { boot, ahead, at, wall, policy, line })
 }
 
-/// Multiplies and rotates, as fast hashes do. It detects half-written states, not forged ones.
+/// Multiplies and rotates, as fast hashes do, four words side by side. It detects half-written states, not forged ones.
 fn sum(words: &[u64]) -> u64 {
     let mix = |sum: u64, word: &u64| (sum.rotate_left(23) ^ word).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-    words.iter().fold(words.len() as u64, mix)
+    let mut sums = [words.len() as u64; 4];
+    for four in words.chunks(4) {
+        sums.iter_mut().zip(four).for_each(|(sum, word)| *sum = mix(*sum, word));
+    }
+    sums.iter().fold(0, mix)
 }
 
 #[allow(clippy::cast_possible_truncation, reason = "the lower half is wanted")]

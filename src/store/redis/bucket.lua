@@ -20,8 +20,10 @@ local THIRTY_DAYS = 2592000000000
 
 local SECOND = 1000000
 -- A wait of this length is an entry in the line. Who waits looks this often. Who was not seen for this long has gone.
-local LONG, LOOK, GONE = SECOND, 5 * SECOND, 15 * SECOND
+local LONG, LOOK, GONE = SECOND, 5 * SECOND, 9 * SECOND
 local MOST_WAITERS = 1024
+-- So many entries whose time has come are forgotten together.
+local PAST = 64
 -- Added to the index of the limit that bound, if a grant is an entry.
 local ENTRY = 32
 
@@ -54,20 +56,17 @@ local function grown(b, time)
 end
 
 local function bucket_conforms(b, now, cost)
-    local start = max(now, b.at)
-    if cost > floor(MOST / b.period) then
+    local start, price = max(now, b.at), cost * b.period
+    if price > MOST then
         return nil
     end
-    local missing = cost * b.period - grown(b, start)
+    local missing = price - grown(b, start)
     return missing <= 0 and start or start + ceil_div(missing, b.units)
 end
 
 local function bucket_charge(b, now, grant, cost)
-    local start = max(now, b.at)
-    local waited = max(0, grant - start)
-    local gained = waited > floor(MOST / b.units) and MOST or waited * b.units
-    local gathered = min(MOST, grown(b, start) + gained)
-    local price = cost * b.period
+    local start, price = max(now, b.at), cost * b.period
+    local gathered = min(MOST, grown(b, start) + max(0, grant - start) * b.units)
     local left = max(0, gathered - price)
     -- If `grant` is the earliest possible time, less than a microsecond's worth is left, and that fraction is kept.
     b.credit = left < b.units and left or max(0, min(gathered, b.full) - price)
@@ -104,8 +103,7 @@ end
 
 local function bucket_left(b, now)
     local credit = grown(b, max(now, b.at))
-    local wait = max(0, b.at - now)
-    local owed = wait > floor(MOST / b.units) and MOST or wait * b.units
+    local owed = min(MOST, max(0, b.at - now) * b.units)
     return owed > credit and -ceil_div(owed - credit, b.period) or floor((credit - owed) / b.period)
 end
 
@@ -278,6 +276,8 @@ local WINDOW = { 'period', 'count', 'group', 'head', 'tail', 'logged', 'tail0', 
 
 -- Nothing is granted before this time, if a hold was set since the last grant that can be undone.
 local HELD = 2
+-- The least number of a grant that can be given back: those before were in the line when that was emptied.
+local FIRST = 3
 
 -- Whatever else can write to the key may have written anything. Not a number is not equal to itself.
 local function is_whole(number, least)
@@ -306,11 +306,16 @@ local function is_sound(limit, undo)
 end
 
 local function load(words)
-    local state = { limits = {}, held = 0 }
+    local state = { limits = {}, held = 0, first = 0 }
     local next = take_over(state, HEAD, words, 1)
     while next and words[next] do
-        if words[next] == HELD then
+        if words[next] == FIRST then
+            next = take_over(state, { 'first' }, words, next + 1)
+        end
+        if next and words[next] == HELD then
             next = take_over(state, { 'held' }, words, next + 1)
+        end
+        if not next or not words[next] then
             break
         end
         local place = #state.limits + 1
@@ -343,17 +348,21 @@ local function are_named(limits, named)
     return #limits == #named
 end
 
-local function state_words(state)
+local function words_of(from, names)
     local words = {}
-    local function put(from, names)
-        for _, name in ipairs(names) do
-            words[#words + 1] = string.format('%.0f', from[name])
-        end
+    for place, name in ipairs(names) do
+        words[place] = string.format('%.0f', from[name])
     end
-    put(state, HEAD)
+    return table.concat(words, ' ')
+end
+
+local function state_words(state)
+    local words = { words_of(state, HEAD) }
     for _, limit in ipairs(state.limits) do
-        words[#words + 1] = limit.place and '1' or '0'
-        put(limit, limit.place and WINDOW or BUCKET)
+        words[#words + 1] = (limit.place and '1 ' or '0 ') .. words_of(limit, limit.place and WINDOW or BUCKET)
+    end
+    if state.first > 0 then
+        words[#words + 1] = FIRST .. ' ' .. string.format('%.0f', state.first)
     end
     if state.held > 0 then
         words[#words + 1] = HELD .. ' ' .. string.format('%.0f', state.held)
@@ -371,25 +380,97 @@ local function lifetime(state, now)
     return string.format('%.0f', ceil_div(state.at - min(now, state.at) + life, 1000))
 end
 
-local ENTRY_WORDS = { 'number', 'cost', 'asked', 'told', 'at', 'seen' }
+-- The line of those who wait; see src/limits/line.rs. Each field of the server's hash holds the words of CHUNK entries, 8
+-- bytes each. So most entries are not looked at if one joins.
 
-local function load_line(words)
-    local line, next = { swept = words[1] or 0 }, 2
-    while next and words[next] do
-        local waiter = {}
-        next = take_over(waiter, ENTRY_WORDS, words, next)
-        line[#line + 1] = waiter
-    end
-    return next and line
+local LINE = { 'swept', 'lost', 'length', 'checked' }
+local ENTRY_WORDS = 6
+-- number, cost, asked, told, at, seen
+local ENTRY_SIZE = 8 * ENTRY_WORDS
+
+local function packed(words, first, last)
+    return struct.pack('<' .. string.rep('I8', last - first + 1), unpack(words, first, last))
 end
 
-local function line_words(line)
-    local words = { string.format('%.0f', line.swept) }
-    for _, w in ipairs(line) do
-        words[#words + 1] =
-            string.format('%.0f %.0f %.0f %.0f %.0f %.0f', w.number, w.cost, w.asked, w.told, w.at, w.seen)
+local function unpacked(text, first, count)
+    local words = { struct.unpack('<' .. string.rep('I8', count), text, first) }
+    words[count + 1] = nil
+    if max(unpack(words)) >= 2 * MOST then
+        error({ 'damaged' })
     end
-    return table.concat(words, ' ')
+    return words
+end
+
+local function line_field(chunk)
+    return 'l' .. string.format('%.0f', chunk)
+end
+
+local function last_chunk(line)
+    return floor((line.length - 1) / CHUNK)
+end
+
+-- `lost`: some entered again since the state was lost, and nobody has moved up since.
+local function load_line(words)
+    local line = { texts = {}, edited = {} }
+    if not take_over(line, LINE, words, 1) or line.length > 2 * MOST_WAITERS then
+        return nil
+    end
+    for chunk = 0, last_chunk(line) do
+        on_server[line_field(chunk)] = true
+    end
+    return line
+end
+
+local function line_chunk(line, chunk)
+    local text, entries = line.texts[chunk], min(CHUNK, line.length - chunk * CHUNK)
+    if not text then
+        text = redis.call('HGET', key, line_field(chunk)) or ''
+        line.texts[chunk] = text
+        if #text ~= entries * ENTRY_SIZE then
+            error({ 'damaged' })
+        end
+    end
+    return text, entries
+end
+
+-- Calls `visit` with the words of each entry, until it returns true.
+local function each_waiter(line, visit)
+    for chunk = 0, last_chunk(line) do
+        local text, entries = line_chunk(line, chunk)
+        local words = unpacked(text, 1, entries * ENTRY_WORDS)
+        for first = 1, #words, ENTRY_WORDS do
+            if visit(unpack(words, first, first + ENTRY_WORDS - 1)) then
+                return true
+            end
+        end
+    end
+end
+
+local function waiter(line, place)
+    local first = (place - 1) % CHUNK * ENTRY_SIZE + 1
+    return unpack(unpacked(line_chunk(line, floor((place - 1) / CHUNK)), first, ENTRY_WORDS))
+end
+
+-- Replaces an entry, or adds one at the end.
+local function put_waiter(line, place, ...)
+    local chunk, first = floor((place - 1) / CHUNK), (place - 1) % CHUNK * ENTRY_SIZE
+    local text = first == 0 and place > line.length and '' or line_chunk(line, chunk)
+    line.texts[chunk] = string.sub(text, 1, first) .. packed({ ... }, 1, ENTRY_WORDS)
+        .. string.sub(text, first + ENTRY_SIZE + 1)
+    line.length, line.edited[chunk] = max(line.length, place), true
+end
+
+local function find(line, number)
+    local word = packed({ number }, 1, 1)
+    for chunk = 0, number > 0 and last_chunk(line) or -1 do
+        local found = 0
+        repeat
+            found = string.find(line_chunk(line, chunk), word, found + 1, true)
+        until not found or found % ENTRY_SIZE == 1
+        if found then
+            return chunk * CHUNK + (found - 1) / ENTRY_SIZE + 1
+        end
+    end
 end
 
 -- A chunk as it is to be stored. What was stored before the first change stays as it is.
@@ -410,6 +491,9 @@ end
 
 -- Leaves in `on_server` what is not needed any more.
 local function keep_needed(state)
+    for chunk = 0, last_chunk(state.line) do
+        on_server[line_field(chunk)] = nil
+    end
     for _, limits in ipairs({ state.limits, state.base and state.base.limits or {} }) do
         for _, limit in ipairs(limits) do
             if limit.place then
@@ -425,8 +509,13 @@ local function write(state, id, limits_text, call)
     keep_needed(state)
     call('HSET', key, 'v', FORMAT, 'id', string.format('%.0f', id), 'limits', limits_text, 'state', state_words(state))
     if state.base then
-        call('HSET', key, 'line', line_words(state.line), 'base', state_words(state.base))
+        call('HSET', key, 'line', words_of(state.line, LINE), 'base', state_words(state.base))
         on_server.line, on_server.base = nil, nil
+    end
+    for chunk, edited in pairs(state.line.edited) do
+        if edited and chunk <= last_chunk(state.line) then
+            call('HSET', key, line_field(chunk), state.line.texts[chunk])
+        end
     end
     for place, limit in ipairs(state.limits) do
         local head = state.base and limit.place and min(limit.head, state.base.limits[place].head) or limit.head
@@ -580,7 +669,7 @@ local function hold_again(state)
     end
 end
 
--- The line of those who wait; see src/limits/line.rs. `base` is the state before the first of them.
+-- `base` is the state before the first of those who wait.
 
 local function fix(state)
     state.base = load(split(state_words(state)))
@@ -593,35 +682,44 @@ local function loosen(state)
     for _, limit in ipairs(state.limits) do
         limit.fixed = nil
     end
-    state.line, state.base, on_server.line, on_server.base = { swept = 0 }, nil, true, true
+    state.line, state.base, on_server.line, on_server.base = load_line({ 0, 0, 0, 0 }), nil, true, true
 end
 
 -- Charges a grant; ENTRY if it waits for long.
 local function promise(state, now, grant, cost)
     local line = state.line
-    if cost == 0 or #line == 0 and grant - now < LONG then
+    if cost == 0 or line.length == 0 and grant - now < LONG then
         return charge_run(state, now, grant, cost)
     end
-    if #line == 0 then
+    if line.length == 0 then
         line.swept = now
         fix(state)
     end
     charge(state, now, grant, cost)
     state.undo = 0
-    local number, last = #line < MOST_WAITERS and state.number or 0, line[#line]
-    if number == 0 and last.number == 0 then
-        last.cost, last.told, last.at = last.cost + cost, grant, grant
+    local number = line.length < MOST_WAITERS and state.number or 0
+    local last, before = 0, 0
+    if number == 0 then
+        last, before = waiter(line, line.length)
+    end
+    if number == 0 and last == 0 then
+        put_waiter(line, line.length, 0, before + cost, now, grant, grant, now)
     else
-        line[#line + 1] = { number = number, cost = cost, asked = now, told = grant, at = grant, seen = now }
+        put_waiter(line, line.length + 1, number, cost, now, grant, grant, now)
     end
     return number > 0 and ENTRY or 0
 end
 
-local function charge_entry(state, w)
-    if w.cost == 0 then
-        hold(state, w.at)
+local function charge_entry(state, asked, at, cost)
+    if cost == 0 then
+        hold(state, at)
     else
-        charge(state, max(w.asked, state.asked), max(w.at, state.at), w.cost)
+        for _, limit in ipairs(state.limits) do
+            if limit.place then
+                prune(limit, state.at)
+            end
+        end
+        charge(state, max(asked, state.asked), max(at, state.at), cost)
     end
 end
 
@@ -643,88 +741,108 @@ local function restore(state)
     state.number, state.undo = state.number + 1, 0
 end
 
--- Charges all again, each at the least time that its owner learns of before, and not later than it was told. If this is
--- for the one that is `back`, since the state was lost, none moves up, because others may come back, too; and that one
--- and all who will look before their time may have to wait longer. `change` comes before those that still wait.
+-- Charges all again, each at the least time that its owner learns of before, and not later than it was told: without
+-- those that `goes` accepts. With a newcomer before those with a time after `latest`. If that is back since the state was lost,
+-- none moves up, because others may come back, too; and that one and all who will look before their time may have to wait
+-- longer. A newcomer without a number is a hold: nobody moves into that. `change` comes before those that still wait.
 -- Returns whether all conform.
-local function retime(state, now, back, change)
-    local asked, line, all_conform = state.asked, { swept = state.line.swept }, true
-    restore(state)
-    for _, w in ipairs(state.line) do
-        if w.told <= now then
-            charge_entry(state, w)
+local function retime(state, now, goes, newcomer, latest, change)
+    local line, last, soon, all_conform = state.line, state.asked, now + LOOK, true
+    local words, count, held, back = {}, 0, 0, newcomer and newcomer[1] or 0
+    local function keep(number, cost, asked, told, at, seen)
+        if told <= now then
+            charge_entry(state, asked, at, cost)
         else
-            line[#line + 1] = w
+            words[count + 1], words[count + 2], words[count + 3] = number, cost, asked
+            words[count + 4], words[count + 5], words[count + 6] = told, at, seen
+            held = cost == 0 and count or held
+            count = count + ENTRY_WORDS
         end
+    end
+    local function visit(number, cost, asked, told, at, seen)
+        if goes and told > now and goes(number, cost, asked, told, at, seen) then
+            return
+        end
+        if newcomer and at > latest then
+            keep(unpack(newcomer))
+            newcomer = nil
+        end
+        keep(number, cost, asked, told, at, seen)
+    end
+    restore(state)
+    each_waiter(line, visit)
+    if newcomer then
+        keep(unpack(newcomer))
     end
     if change then
         change(state, now)
     end
-    if #line > 0 then
+    line.length, line.lost = count / ENTRY_WORDS, min(back, 1)
+    if count > 0 then
         fix(state)
     else
         state.base, on_server.line, on_server.base = nil, true, true
     end
-    state.line = line
-    for _, w in ipairs(line) do
-        if w.number > 0 then
-            local grant = conforms(state, max(w.asked, state.asked), w.cost)
-            if grant and not back then
-                w.at = min(max(grant, min(w.at, now + LOOK)), w.told)
-            elseif grant and (w.number == back or w.at > now + LOOK) then
-                w.at = max(grant, w.at)
-            else
-                all_conform = all_conform and grant and grant <= w.at
-            end
-            w.told = max(w.told, w.at)
+    for first = 1, count, ENTRY_WORDS do
+        local number, cost, asked, told, at = unpack(words, first, first + 4)
+        local grant = number > 0 and conforms(state, max(asked, state.asked), cost)
+        if grant and back == 0 then
+            at = first <= held and at or min(max(grant, min(at, soon)), told)
+        elseif grant and (number == back or at > soon) then
+            at = max(grant, at)
+        elseif number > 0 then
+            all_conform = all_conform and grant and grant <= at
         end
-        charge_entry(state, w)
+        charge_entry(state, asked, at, cost)
+        words[first + 3], words[first + 4] = max(told, at), at
     end
-    state.asked, state.undo = max(asked, state.asked), 0
+    for chunk = 0, last_chunk(line) do
+        local first = chunk * CHUNK * ENTRY_WORDS
+        local text = packed(words, first + 1, min(count, first + CHUNK * ENTRY_WORDS))
+        line.edited[chunk] = line.edited[chunk] or text ~= line.texts[chunk]
+        line.texts[chunk] = text
+    end
+    state.asked, state.undo = max(last, state.asked), 0
     return all_conform
-end
-
-local function find(line, number)
-    for place, w in ipairs(line) do
-        if w.number == number and number > 0 then
-            return place, w
-        end
-    end
 end
 
 -- Removes one whose time has not come.
 local function remove(state, now, number)
-    local place, w = find(state.line, number)
-    if w and w.told > now then
-        table.remove(state.line, place)
-        retime(state, now)
+    local place = find(state.line, number)
+    if place and select(4, waiter(state.line, place)) > now then
+        retime(state, now, function(found)
+            return found == number
+        end)
         return true
     end
 end
 
 -- Forgets those whose time has come, and every so often those that were not seen. Returns whether anything has changed.
 local function sweep(state, now)
-    local line, before, is_past = state.line, #state.line, true
-    for _, w in ipairs(line) do
-        is_past = is_past and w.told <= now
+    local line = state.line
+    local function waits(_, _, _, told)
+        return told > now
     end
-    if before > 0 and now >= state.at and is_past then
+    local function is_gone(number, _, _, told, _, seen)
+        return number > 0 and told > now and now - seen >= GONE
+    end
+    if line.length > 0 and now >= state.at and not each_waiter(line, waits) then
         loosen(state)
         return true
     end
-    local is_full = before >= MOST_WAITERS and line[1].told <= now
-    if before == 0 or now < line.swept + LOOK and not is_full then
+    if line.length == 0 then
         return false
     end
-    line.swept = now
-    for place = before, 1, -1 do
-        local w = line[place]
-        if w.number > 0 and w.told > now and now - w.seen > GONE then
-            table.remove(line, place)
-        end
+    local are_past = line.length >= PAST and not waits(waiter(line, PAST))
+    local is_due = now >= line.swept + LOOK or are_past and line.length >= MOST_WAITERS
+    -- Who waits looks every 5 s. So one that has gone is noticed within GONE, a second and these 5 s.
+    local is_time = now >= line.checked + SECOND
+    line.swept, line.checked = is_due and now or line.swept, is_time and now or line.checked
+    -- Without a reason, nobody would move.
+    if is_due and (are_past or line.lost == 1) or is_time and each_waiter(line, is_gone) then
+        retime(state, now, is_gone)
     end
-    retime(state, now)
-    return true
+    return is_due or is_time
 end
 
 -- Credits units that were granted at `grant` and not used, less what was gained since.
@@ -752,8 +870,7 @@ local function credit(limit, now, grant, units)
             rewind(limit)
         end
     else
-        local waited = now - grant
-        local gained = waited > floor(MOST / limit.units) and MOST or waited * limit.units
+        local gained = min(MOST, (now - grant) * limit.units)
         local refund = max(0, min(units, floor(limit.full / limit.period)) * limit.period - gained)
         limit.credit, limit.at = grown(limit, now), now
         limit.credit = max(limit.credit, min(limit.full, limit.credit + refund))
@@ -786,11 +903,11 @@ function ask.look(state, now)
     local grant = conforms(state, now, 1)
     reply[#reply + 1] = available(state, now)
     reply[#reply + 1] = grant and grant - now or -1
-    for _, w in ipairs(state.line) do
-        if w.cost > 0 and w.told > now then
-            reply[#reply + 1], reply[#reply + 2] = w.cost, max(0, w.at - now)
+    each_waiter(state.line, function(_, cost, _, told, at)
+        if cost > 0 and told > now then
+            reply[#reply + 1], reply[#reply + 2] = cost, max(0, at - now)
         end
-    end
+    end)
     return reply, false
 end
 
@@ -798,36 +915,33 @@ end
 function ask.stay(state, now)
     local number, units, left = tonumber(ARGV[6]), tonumber(ARGV[7]), tonumber(ARGV[8])
     local line = state.line
-    local _, w = find(line, known == id and number or 0)
-    if not w and #line >= MOST_WAITERS then
+    local place = find(line, known == id and number or 0)
+    if not place and line.length >= MOST_WAITERS then
         return { now + left, 0 }, false
-    elseif not w then
-        if #line == 0 then
+    elseif not place then
+        if line.length == 0 then
             line.swept = now
             begin(state, now)
             fix(state)
         end
         state.number = state.number + 1
-        local number, told = state.number, now + max(left, 1)
-        -- If that leaves no room for those who will not look again, it enters behind them.
-        for _, latest in ipairs({ told, max(told, now + LOOK) }) do
-            local again = find(state.line, number)
-            if again then
-                table.remove(state.line, again)
-            end
-            w = { number = number, cost = units, asked = now, told = told, at = told, seen = now }
-            local place = 1
-            while state.line[place] and state.line[place].at <= latest do
-                place = place + 1
-            end
-            table.insert(state.line, place, w)
-            if retime(state, now, number) then
-                break
-            end
+        number = state.number
+        local told = now + max(left, 1)
+        local function is_it(found)
+            return found == number
         end
+        -- If that leaves no room for those who will not look again, it enters behind them.
+        if not retime(state, now, nil, { number, units, now, told, told, now }, told) then
+            retime(state, now, is_it, { number, units, now, told, told, now }, max(told, now + LOOK))
+        end
+        place = find(line, number)
     end
-    w.told, w.seen = w.at, now
-    return { w.at, w.number }, true
+    if not place then
+        return { now + left, number }, true
+    end
+    local _, cost, asked, _, at = waiter(line, place)
+    put_waiter(line, place, number, cost, asked, at, at, now)
+    return { at, number }, true
 end
 
 -- ARGV: units; the longest wait, or -1 for any wait.
@@ -851,7 +965,7 @@ end
 -- ARGV: units that wait; the time to cover from the first run on; the time before which nothing is granted.
 function ask.lease(state, now)
     local left, span, from = tonumber(ARGV[6]), tonumber(ARGV[7]), tonumber(ARGV[8])
-    if from > now and #state.line == 0 then
+    if from > now and state.line.length == 0 then
         hold(state, from)
     end
     begin(state, now)
@@ -865,7 +979,7 @@ function ask.lease(state, now)
             break
         end
         -- One that waits for long comes alone.
-        beyond = #state.line > 0 and 0 or min(beyond, grant + span, now + LONG)
+        beyond = state.line.length > 0 and 0 or min(beyond, grant + span, now + LONG)
         reply[#reply + 1], reply[#reply + 2], reply[#reply + 3] = grant, units, place
         left = left - units
     until left <= 0 or #reply >= 3 * most
@@ -889,7 +1003,7 @@ end
 -- ARGV: the number of the grant; its time; units.
 function ask.give(state, now)
     local number, grant, units = tonumber(ARGV[6]), tonumber(ARGV[7]), tonumber(ARGV[8])
-    if units == 0 then
+    if units == 0 or number < state.first then
         return {}, false
     end
     if remove(state, now, number) then
@@ -909,6 +1023,9 @@ end
 function ask.unlease(state, now)
     local number, spent, older = tonumber(ARGV[6]), tonumber(ARGV[7]), tonumber(ARGV[8])
     local last = #ARGV - 1
+    if number < state.first then
+        return {}, false
+    end
     if number == state.number and state.undo == 1 then
         undo(state)
         while spent > 0 do
@@ -930,14 +1047,17 @@ end
 -- ARGV: the time until which nothing is granted.
 function ask.hold(state, now)
     local time = tonumber(ARGV[6])
-    if time > now then
+    local function is_hold(_, cost, _, told)
+        time = cost == 0 and max(time, told) or time
+        return cost == 0
+    end
+    if time > now and state.line.length == 0 then
         hold(state, time)
-        local line, last = state.line, state.line[#state.line]
-        if last and last.number == 0 then
-            last.told, last.at = max(last.told, time), max(last.at, time)
-        elseif last then
-            line[#line + 1] = { number = 0, cost = 0, asked = now, told = time, at = time, seen = now }
-        end
+    elseif time > now then
+        each_waiter(state.line, function(...)
+            is_hold(...)
+        end)
+        retime(state, now, is_hold, { 0, 0, now, time, time, now }, time)
     end
     return {}, true
 end
@@ -958,7 +1078,7 @@ end
 -- ARGV: for each limit, 1 if it starts anew.
 function ask.set(state, now)
     if state.base then
-        retime(state, now, nil, set)
+        retime(state, now, nil, nil, nil, set)
     else
         set(state, now)
     end
@@ -967,14 +1087,13 @@ end
 
 -- ARGV: 1 if everything begins anew, with the client's limits.
 function ask.clear(state, now)
-    local line = state.line
-    for place = #line, 1, -1 do
-        if line[place].cost > 0 and line[place].told > now then
-            table.remove(line, place)
-        end
+    if state.base or ARGV[6] == '1' then
+        state.first = state.number + 1
     end
     if state.base then
-        retime(state, now)
+        retime(state, now, function(_, cost)
+            return cost > 0
+        end)
     end
     if ARGV[6] == '1' then
         if state.base then
@@ -1025,9 +1144,9 @@ if kept[1] then
         now = max(expected, state.asked)
         state.skew, went_on = now - server, true
     end
-    state.line = load_line(split(kept[5] or ''))
+    state.line = load_line(split(kept[5] or '0 0 0 0'))
     state.base = kept[6] and load(split(kept[6]))
-    if not state.line or (#state.line > 0) ~= (state.base ~= nil and state.base ~= false) then
+    if not state.line or (state.line.length > 0) ~= (state.base ~= nil and state.base ~= false) then
         return { 'damaged' }
     end
     for place, limit in ipairs(state.limits) do
@@ -1036,7 +1155,7 @@ if kept[1] then
 else
     local words = split(numbers)
     state = { skew = 0, asked = server, at = server, number = 0, quantum = words[1], undo = 0, undo_asked = 0,
-        undo_at = 0, held = 0, limits = limits_of(words, server), line = { swept = 0 } }
+        undo_at = 0, held = 0, first = 0, limits = limits_of(words, server), line = load_line({ 0, 0, 0, 0 }) }
     id, limits_text, now = server, text, server
 end
 
