@@ -9,19 +9,19 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-/// Waits for units, see [`Limiter::acquire`]. Dropped unfinished, it takes nothing.
+/// Waits for units, see [`Limiter::acquire`]. If dropped unfinished, it takes nothing.
 pub type Acquire<'a> = AcquireFrom<&'a Limiter>;
 
-/// As [`Acquire`], but keeps the limiter and so outlives every borrow, see [`Limiter::acquire_owned`].
+/// Like [`Acquire`], but owns a clone of the limiter, so it is `'static`; see [`Limiter::acquire_owned`].
 pub type AcquireOwned = AcquireFrom<Limiter>;
 
-/// What [`Acquire`] and [`AcquireOwned`] have in common: all but whether the limiter is borrowed.
+/// [`Acquire`] with a borrowed limiter, [`AcquireOwned`] with an owned one.
 ///
-/// It takes once: polled again after its end, it repeats the answer it gave and takes nothing more.
+/// If polled again after it finished, it returns the same result and takes nothing more.
 #[must_use = "nothing is acquired unless this is awaited"]
 pub struct AcquireFrom<L: Borrow<Limiter>> {
     limiter: L,
-    /// What is no amount is told at the first poll, instead of waiting.
+    /// If this is not a valid amount, the first poll returns the error.
     units: Units,
     wait: Wait,
 }
@@ -31,7 +31,7 @@ impl<L: Borrow<Limiter>> AcquireFrom<L> {
         AcquireFrom { limiter, units, wait: Wait::new(units.parts().unwrap_or(0), deadline) }
     }
 
-    /// Waits on this thread.
+    /// Blocks this thread.
     pub(crate) fn block(mut self) -> Result<(), AcquireError> {
         self.units.parts()?;
         let limiter = self.limiter.borrow();

@@ -179,7 +179,7 @@ fn known() -> Faults {
         ("store/file", 1),
         ("store/redis", 2),
     ];
-    let circles = ["limiter/shared", "limiter/timer", "rate/error", "rate/meant", "rate/number"];
+    let circles = ["rate/error", "rate/meant", "rate/number"];
     Faults {
         parents: parents.map(|(parent, users)| (parent.to_owned(), users)).into(),
         circles: circles.map(str::to_owned).into(),
