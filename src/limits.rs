@@ -97,7 +97,7 @@ impl Grant {
         Grant { generation, ..self }
     }
 
-    /// The same grant under another number; 0 is that of none.
+    /// The same grant under another number. No grant has the number 0.
     pub(crate) fn numbered(self, number: u64) -> Self {
         Grant { number, ..self }
     }
@@ -117,7 +117,7 @@ impl Grant {
         Grant { at, counted: at, ..self }
     }
 
-    /// When to look whether its time is nearer now, if it is now `now`: not at all if it does not wait for long.
+    /// When to ask again whether the grant has moved up. `None` if its wait is short.
     pub(crate) fn next_look(&self, now: Nanos) -> Option<Nanos> {
         let look = now.saturating_add(LOOK);
         (self.is_entry && self.at > look).then_some(look)

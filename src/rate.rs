@@ -64,7 +64,7 @@ struct Per {
 
 const SECOND: u64 = 1_000_000_000;
 
-/// Nanoseconds, and the names of so long a time.
+/// Nanoseconds, and the names for that time.
 const TIME_UNITS: [(u64, &[&str]); 5] = [
     (SECOND / 1_000, &["ms"]),
     (SECOND, &["s", "sec", "second", "seconds"]),
@@ -103,7 +103,7 @@ impl Rate {
     /// # Ok::<(), throttle::rate::ParseError>(())
     /// ```
     #[must_use]
-    #[allow(clippy::cast_possible_truncation, reason = "looked at before; try_from is not const")]
+    #[allow(clippy::cast_possible_truncation, reason = "checked before; try_from is not const")]
     pub const fn per(units: u64, period: Duration) -> Option<Self> {
         let nanos = period.as_nanos();
         if nanos > u64::MAX as u128 {
@@ -115,13 +115,13 @@ impl Rate {
         }
     }
 
-    /// Units in lowest terms: so many in every [`period`](Self::period).
+    /// The units in every [`period`](Self::period), in lowest terms.
     #[must_use]
     pub fn units(&self) -> u64 {
         self.units
     }
 
-    /// Nanoseconds in lowest terms.
+    /// The period in nanoseconds, in lowest terms.
     #[must_use]
     pub fn period(&self) -> u64 {
         self.period
@@ -289,7 +289,7 @@ fn parse_per(per: &str, count: &str, whole: &str) -> Result<Per, ParseError> {
     Ok(Per { times, ..unit })
 }
 
-/// One limit as it is written after `--rate`.
+/// One limit, as written after `--rate`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Limit {
     /// A token bucket: `RATE[,burst=N][,initial=N]`.

@@ -157,14 +157,14 @@ impl Terms {
         self.credit_at(level, time.max(level.at)) >= self.full()
     }
 
-    /// The state for the fast path. `None` if the bucket is fuller than full.
+    /// The state for the fast path. `None` if the bucket holds more than its burst.
     pub(crate) fn fast_path(&self, level: Level) -> Option<Gaining> {
         let missing = u128::try_from(self.full().saturating_sub(level.amount)).ok()?;
         let (gain, price, full) = (self.units, self.period, self.full().unsigned_abs());
         Some(Gaining { gain, interval: 1, start: 0, price, full, missing, at: level.at })
     }
 
-    /// The state in which `missing` credits are missing to the full bucket at `at`.
+    /// The state at `at` in which `missing` credits are missing to a full bucket.
     pub(crate) fn resume(&self, missing: u128, at: Nanos) -> Level {
         Level { amount: self.full().saturating_sub_unsigned(missing), at }
     }

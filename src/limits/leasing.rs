@@ -15,7 +15,7 @@ pub struct Ask {
     pub waiting: u64,
     /// All runs of the lease are less than this many nanoseconds after its first one. 0 means one run.
     pub span: Nanos,
-    /// Nothing is granted before this time, to others neither. 0 if it does not matter.
+    /// Nothing is granted before this time, not even to others. 0 if it does not matter.
     pub from: Nanos,
 }
 

@@ -58,7 +58,7 @@ impl Limits {
         *self = Limits { at: self.at, history, ..limits };
     }
 
-    /// Goes on as if everything had been taken at `now` that the limits allow: buckets are empty, windows full.
+    /// Continues as if everything that the limits allow had been taken at `now`: buckets are empty, windows are full.
     pub(crate) fn use_up(&mut self, now: Nanos) {
         let full = self.terms.iter().filter_map(Terms::as_window).map(window::Terms::period).max();
         self.hold_until(now, now.saturating_add(full.unwrap_or(1)));

@@ -58,7 +58,7 @@ impl Limits {
         rates.max_by_key(|&(rate, place)| (rate, std::cmp::Reverse(place))).map(|(_, place)| place)
     }
 
-    /// The bucket, if that is the only limit. `None` also if it is fuller than full.
+    /// The bucket, if that is the only limit. `None` also if it holds more than its burst.
     pub(crate) fn fast_path(&self) -> Option<Gaining> {
         match (self.terms.as_slice(), self.states.as_slice()) {
             _ if self.kinds.are_several() => None,

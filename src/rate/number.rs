@@ -16,7 +16,7 @@ use std::fmt;
 pub struct Amount {
     /// All digits, without the point.
     digits: u64,
-    /// How many of them are after the point.
+    /// How many of them stand after the point.
     decimals: u8,
     suffix: &'static str,
 }
