@@ -25,10 +25,10 @@
 //! others, even later ones, so it may wait for ever. Here waiters are always served in the order in which they came. All
 //! waiters together take the same time in both crates.
 
-use crate::limiter::Oversize;
-use crate::limiter::queue::{Denied, Queue, Rules};
+use crate::limiter::queue::{Denied, Queue};
 use crate::limiter::shared::{Shared, Wait};
 use crate::limiter::time::{Time, nanos};
+use crate::limiter::{Oversize, Rules};
 use crate::limits::Limits;
 use crate::limits::interval::Grid;
 use std::borrow::Borrow;

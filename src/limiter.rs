@@ -19,11 +19,13 @@ mod acquire;
 mod builder;
 mod error;
 mod fast_path;
+mod handle;
 mod joint;
 mod list;
 mod panics;
 pub(crate) mod queue;
 mod reservation;
+mod rules;
 pub(crate) mod shared;
 pub(crate) mod time;
 mod timer;
@@ -36,59 +38,17 @@ pub use acquire::{Acquire, AcquireFrom, AcquireOwned};
 pub(crate) use builder::rate;
 pub use builder::{BuildError, Builder, Refill};
 pub use error::AcquireError;
+pub use handle::Limiter;
 pub use joint::{AcquireJoint, JointLimiter};
 pub use reservation::Reservation;
+pub(crate) use rules::Rules;
+pub use rules::{OnFull, Oversize};
 pub use time::Timer;
 pub(crate) use units::PARTS;
 pub use units::{Units, UnitsError};
 
 use queue::Denied;
-use shared::Shared;
 use time::nanos;
-
-/// What happens to a cost above the burst. The bucket never holds that much at once.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Oversize {
-    /// It is refused at once.
-    #[default]
-    Reject,
-    /// It waits until enough has come in, and the waiters behind it wait as well.
-    Wait,
-}
-
-/// What happens to a new waiter when the queue is full.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum OnFull {
-    /// It joins the queue all the same, so the bound has no effect.
-    #[default]
-    Wait,
-    /// It is refused at once.
-    Fail,
-}
-
-/// A rate limiter for async and blocking callers. Clones share one state.
-///
-/// ```
-/// use std::time::Duration;
-/// use throttle::limiter::Limiter;
-///
-/// # #[tokio::main(flavor = "current_thread", start_paused = true)]
-/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// let limiter = Limiter::new(5, 2)?; // 5 a second, 2 at once
-/// let start = tokio::time::Instant::now();
-/// for _ in 0..12 {
-///     limiter.acquire(1).await?;
-/// }
-/// assert_eq!(start.elapsed(), Duration::from_secs(2));
-/// # Ok(())
-/// # }
-/// ```
-#[derive(Clone)]
-pub struct Limiter {
-    shared: Arc<Shared>,
-    /// The index of the limit whose rate can be changed, if there is one.
-    place: Option<usize>,
-}
 
 /// Whether an amount is available, see [`Limiter::capacity_info`].
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -374,17 +334,6 @@ impl Limiter {
     #[must_use]
     pub fn last_grant(&self) -> Duration {
         Duration::from_nanos(self.shared.with(|queue, _, _| queue.limits.latest()))
-    }
-
-    fn from_shared(shared: Arc<Shared>, place: Option<usize>) -> Self {
-        Limiter { shared, place }
-    }
-
-    /// Not inlined, because the callers would build the error elsewhere and then copy it.
-    #[inline(never)]
-    fn error(&self, denied: Denied, cost: Units) -> AcquireError {
-        let burst = || Units::from_parts(self.shared.with(|queue, _, _| queue.limits.burst()));
-        AcquireError::new(denied, cost, burst)
     }
 }
 

@@ -13,9 +13,11 @@ use std::time::Duration;
 mod error;
 mod meant;
 mod number;
+mod parse;
 
 pub use error::ParseError;
 pub use number::Amount;
+pub(crate) use number::gcd;
 
 use meant::Kind;
 
@@ -195,10 +197,6 @@ pub(crate) fn nanos(duration: Duration) -> u64 {
     duration.as_secs().saturating_mul(SECOND).saturating_add(duration.subsec_nanos().into())
 }
 
-pub(crate) const fn gcd(a: u128, b: u128) -> u128 {
-    if b == 0 { a } else { gcd(b, a % b) }
-}
-
 impl PartialEq for Rate {
     fn eq(&self, other: &Self) -> bool {
         self.cmp(other) == Ordering::Equal
@@ -258,7 +256,7 @@ impl FromStr for Rate {
             Some((count, per)) => (count, Some(per)),
             None => (text, None),
         };
-        let amount = number::count(Kind::Rate, count, text)?;
+        let amount = parse::count(Kind::Rate, count, text)?;
         if amount.ratio().0 == 0 {
             return Err(ParseError::Zero(text.to_owned()));
         }

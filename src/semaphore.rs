@@ -1,10 +1,10 @@
 //! A semaphore with a rate: limits how many permits are held at once and how fast they are given out.
 
 use crate::clock::Nanos;
-use crate::limiter::queue::{Denied, Effects, Places, Queue, Rules};
+use crate::limiter::queue::{Denied, Effects, Places, Queue};
 use crate::limiter::shared::{Shared, Wait};
 use crate::limiter::time::Time;
-use crate::limiter::{AcquireError, BuildError, Oversize, PARTS, Timer, Units};
+use crate::limiter::{AcquireError, BuildError, Oversize, PARTS, Rules, Timer, Units};
 use crate::limits::Limits;
 use crate::limits::bucket::Bucket;
 use crate::rate::{ParseError, Rate};

@@ -1,7 +1,9 @@
 //! The future of one acquire.
 
+use super::error::AcquireError;
+use super::handle::Limiter;
 use super::shared::Wait;
-use super::{AcquireError, Limiter, Units};
+use super::units::Units;
 use crate::clock::Nanos;
 use std::borrow::Borrow;
 use std::fmt;

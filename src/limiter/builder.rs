@@ -1,9 +1,11 @@
 //! Builds a limiter from its settings.
 
-use super::queue::{Queue, Rules};
+use super::handle::Limiter;
+use super::queue::Queue;
+use super::rules::{OnFull, Oversize, Rules};
 use super::shared::Shared;
-use super::time::{Time, nanos};
-use super::{Limiter, OnFull, Oversize, PARTS, Timer, Units, UnitsError};
+use super::time::{Time, Timer, nanos};
+use super::units::{PARTS, Units, UnitsError};
 use crate::clock::Nanos;
 use crate::limits::bucket::Bucket;
 use crate::limits::interval::Grid;
@@ -26,7 +28,7 @@ pub enum Refill {
 }
 
 /// The settings of a [`Limiter`]. The defaults are 10 units a second, 10 at once, full at the start.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 #[must_use = "a builder does nothing until build is called"]
 pub struct Builder {
     rate: Option<(Units, Duration)>,
@@ -34,7 +36,7 @@ pub struct Builder {
     initial: Option<Units>,
     refill: Refill,
     limits: Vec<Limit>,
-    fair: bool,
+    unfair: bool,
     oversize: Oversize,
     most_waiters: usize,
     on_full: OnFull,
@@ -90,23 +92,6 @@ pub enum BuildError {
     Rate(#[from] ParseError),
 }
 
-impl Default for Builder {
-    fn default() -> Self {
-        Builder {
-            rate: None,
-            burst: None,
-            initial: None,
-            refill: Refill::Continuous,
-            limits: Vec::new(),
-            fair: true,
-            oversize: Oversize::Reject,
-            most_waiters: 0,
-            on_full: OnFull::Wait,
-            timer: None,
-        }
-    }
-}
-
 impl Builder {
     /// `units` in every `period`. The default is 10 in a second, if there is no [`limit`](Self::limit) either.
     pub fn rate(mut self, units: impl Into<Units>, period: Duration) -> Self {
@@ -149,7 +134,7 @@ impl Builder {
     /// [`Oversize::Wait`] it takes nothing while others wait, because all units then belong to the first waiter. A
     /// request that has to wait joins the end of the queue.
     pub fn fair(mut self, fair: bool) -> Self {
-        self.fair = fair;
+        self.unfair = !fair;
         self
     }
 
@@ -181,7 +166,7 @@ impl Builder {
         self.check_settings()?;
         let (rules, place) = (self.rules(), self.place()?);
         let shared = Shared::new(time, |now| Ok::<_, BuildError>(Queue::new(self.limits(now)?, rules, None)))?;
-        Ok(Limiter::from_shared(shared, place))
+        Ok(Limiter { shared, place })
     }
 
     /// Refuses settings that would have no effect.
@@ -202,7 +187,7 @@ impl Builder {
     fn rules(&self) -> Rules {
         let bounded = self.most_waiters > 0 && self.on_full == OnFull::Fail;
         let most_waiters = bounded.then_some(self.most_waiters);
-        Rules { fair: self.fair, oversize: self.oversize, most_waiters }
+        Rules { fair: !self.unfair, oversize: self.oversize, most_waiters }
     }
 
     /// The index of the limit whose rate can be changed, if there is one.
@@ -251,7 +236,7 @@ impl Builder {
 pub(super) fn joint(limiters: &[Builder]) -> Result<Arc<Shared>, BuildError> {
     for limiter in limiters {
         limiter.check_settings()?;
-        if !limiter.fair {
+        if limiter.unfair {
             return Err(BuildError::JointIsFair);
         }
     }
@@ -287,7 +272,7 @@ impl fmt::Debug for Builder {
             .field("initial", &self.initial)
             .field("refill", &self.refill)
             .field("limits", &self.limits)
-            .field("fair", &self.fair)
+            .field("fair", &!self.unfair)
             .field("oversize", &self.oversize)
             .finish_non_exhaustive()
     }

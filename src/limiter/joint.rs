@@ -1,10 +1,13 @@
 //! Several costs at once on several limits.
 
 use super::builder::{self, BuildError, Builder};
+use super::error::AcquireError;
+use super::handle::Limiter;
 use super::queue::{Denied, Queue};
+use super::rules::Oversize;
 use super::shared::{Shared, Wait};
 use super::time::nanos;
-use super::{AcquireError, Limiter, Oversize, Units, UnitsError};
+use super::units::{PARTS, Units, UnitsError};
 use crate::clock::Nanos;
 use std::fmt;
 use std::future::Future;
@@ -160,7 +163,7 @@ impl<const N: usize> JointLimiter<N> {
             let must_wait = queue.is_paused() || queue.waiters() > 0;
             std::array::from_fn(|kind| if must_wait { 0 } else { queue.limits.available_of(now, kind) })
         });
-        levels.map(|level: u64| level / super::PARTS)
+        levels.map(|level: u64| level / PARTS)
     }
 
     /// How many futures and threads wait.

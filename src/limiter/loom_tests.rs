@@ -4,10 +4,10 @@
 //! `RUSTFLAGS="--cfg throttle_loom" cargo test --release --lib loom_`
 
 use super::fast_path::{FastPath, Take};
-use super::queue::{Queue, Rules};
+use super::queue::Queue;
 use super::shared::{Shared, Wait};
 use super::time::Time;
-use super::{Oversize, Timer};
+use super::{Oversize, Rules, Timer};
 use crate::clock::sync::{Mutex, lock};
 use crate::clock::timer_thread::{Alarm, TimerThread};
 use crate::limits::Limits;

@@ -11,9 +11,8 @@
 //! its size. If the delay is longer, it is stored as the `lag`: the next request counts as made that much earlier, so
 //! that late timers do not lower the rate. The lag becomes 0 when the limits come to rest.
 
-use super::Oversize;
 use super::list::{Key, List};
-use super::panics::Panics;
+use super::rules::{Oversize, Rules};
 use crate::clock::Nanos;
 use crate::limits::{Grant, Limits, Refusal};
 use std::collections::BTreeSet;
@@ -22,16 +21,10 @@ use std::task::Waker;
 mod changes;
 mod estimates;
 mod serving;
+mod state;
 
-/// The fixed settings of a queue.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Rules {
-    /// New requests wait while others wait. If false, see [`Queue::overtakes`].
-    pub(crate) fair: bool,
-    pub(crate) oversize: Oversize,
-    /// If this many wait, another waiter is refused.
-    pub(crate) most_waiters: Option<usize>,
-}
+pub(crate) use state::{Effects, Places, Queue};
+use state::{Entry, Turn};
 
 /// Why a queue grants nothing. Nothing was taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,98 +37,6 @@ pub(crate) enum Denied {
     Full,
     Closed,
     NoTimer,
-}
-
-/// What to do after the lock is released: wake these wakers, and drop those. Both may run the caller's code.
-#[derive(Debug, Default)]
-pub(crate) struct Effects {
-    wake: Vec<Waker>,
-    dropped: Vec<Waker>,
-}
-
-impl Effects {
-    pub(crate) fn run(self) {
-        let mut panics = Panics::default();
-        for waker in self.wake {
-            panics.hold(|| waker.wake());
-        }
-        panics.resume();
-    }
-}
-
-#[derive(Debug)]
-pub(crate) struct Queue {
-    pub(crate) limits: Limits,
-    rules: Rules,
-    places: Option<Places>,
-    list: List<Entry>,
-    /// The sum of all costs in the queue.
-    queued: u64,
-    /// How many entries of the queue are reservations.
-    promises: usize,
-    /// The latest reading of the clock. An earlier one counts as this.
-    now: Nanos,
-    /// A time on the schedule: the head's request counts as made at this time or later, because until then something
-    /// else held it up. During a pause, the end of the pause.
-    floor: Nanos,
-    lag: Nanos,
-    /// See [`Limits::fill_time`].
-    fill_time: Nanos,
-    /// See [`Limits::allowance`].
-    allowance: Nanos,
-    /// See [`Limits::burst`].
-    burst: u64,
-    /// See [`Limits::largest_cost`].
-    largest_cost: u64,
-    /// When the head will be granted; `None` if there are no waiters, or the head waits for a place.
-    due: Option<Nanos>,
-    deadlines: BTreeSet<(Nanos, Key)>,
-    /// Waiting threads in order of arrival. The first one acts as the queue's timer while it waits.
-    threads: BTreeSet<(u64, Key)>,
-    arrivals: u64,
-    /// When the first thread will wake up.
-    watched: Option<Nanos>,
-    closed: bool,
-}
-
-/// The places of a semaphore. A grant holds as many places as it costs.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Places {
-    pub(crate) capacity: u64,
-    pub(crate) held: u64,
-}
-
-impl Places {
-    pub(crate) fn free(&self) -> u64 {
-        self.capacity.saturating_sub(self.held)
-    }
-}
-
-#[derive(Debug)]
-struct Entry {
-    cost: u64,
-    /// The time of the request on the schedule.
-    asked: Nanos,
-    /// The time of the request on the real clock.
-    since: Nanos,
-    deadline: Option<Nanos>,
-    turn: Turn,
-    waker: Option<Waker>,
-    arrival: u64,
-    is_thread: bool,
-    /// Whether its holder was dropped.
-    abandoned: bool,
-}
-
-#[derive(Clone, Copy, Debug)]
-enum Turn {
-    Waiting,
-    /// A reservation for this time.
-    Promised(Nanos),
-    /// Granted, but fetched so late that a window had given its room to others. It now waits only for room in the window.
-    Late(Grant),
-    Granted(Grant),
-    TimedOut(Nanos),
 }
 
 /// A new waiter.
@@ -429,13 +330,6 @@ impl Queue {
         let behind = self.now.saturating_sub(self.lag);
         let caught_up = self.lag == 0 || self.limits.at_rest(behind) || self.limits.latest() > self.now;
         self.floor.max(if caught_up { self.now } else { behind })
-    }
-}
-
-impl Entry {
-    fn new(cost: u64, since: Nanos, turn: Turn) -> Self {
-        let (deadline, waker) = (None, None);
-        Entry { cost, asked: since, since, deadline, turn, waker, arrival: 0, is_thread: false, abandoned: false }
     }
 }
 

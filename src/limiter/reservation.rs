@@ -1,8 +1,8 @@
 //! A grant with a time in the future.
 
-use super::Units;
 use super::queue::Reserved;
 use super::shared::Shared;
+use super::units::Units;
 use crate::clock::Nanos;
 use crate::limits::Grant;
 use std::fmt;

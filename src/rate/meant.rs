@@ -2,8 +2,8 @@
 //!
 //! All rates and sizes that a message suggests are made here. Each can be parsed and has the magnitude of the text.
 
-use super::number::{Amount, BYTES, SUFFIXES, with_point};
-use super::{Rate, gcd, time_unit_named};
+use super::number::{Amount, BYTES, SUFFIXES, gcd, with_point};
+use super::{Rate, time_unit_named};
 use std::fmt;
 
 /// How a text is read.

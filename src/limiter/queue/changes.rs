@@ -1,6 +1,6 @@
 //! Changes at run time: rates, bursts, pauses, settling, and places.
 
-use super::{Effects, Places, Queue};
+use super::state::{Effects, Places, Queue};
 use crate::clock::Nanos;
 use crate::rate::Rate;
 use std::num::NonZeroU64;

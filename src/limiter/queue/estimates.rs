@@ -1,6 +1,6 @@
 //! Estimates for a new request, if no waiter leaves: how many units are available, and when there will be more.
 
-use super::{Effects, Queue, Turn};
+use super::state::{Effects, Queue, Turn};
 use crate::clock::Nanos;
 use crate::limits::{Grant, Limits};
 

@@ -1,7 +1,8 @@
 //! What happens as time passes: waiters are granted, time out, or are woken because they act as the timer.
 
-use super::{Effects, Key, Queue, Turn};
+use super::state::{Effects, Queue, Turn};
 use crate::clock::Nanos;
+use crate::limiter::list::Key;
 use crate::limits::Grant;
 
 impl Queue {
