@@ -15,6 +15,7 @@ use thiserror::Error;
 
 mod agree;
 pub mod bucket;
+mod fill;
 mod history;
 pub mod interval;
 mod kinds;
@@ -296,7 +297,9 @@ impl Limits {
         if let Some(terms) = self.terms.get(place) {
             self.change(place, terms.with_burst(burst.get()));
             let (terms, asked) = (self.terms[place], self.asked);
-            self.revise(place, |state| terms.spill(state, asked));
+            if let Ok(bucket) = terms.kind() {
+                self.revise(place, |state| bucket.spill(&mut state.level, asked));
+            }
         }
     }
 
@@ -319,7 +322,9 @@ impl Limits {
         let Some(until) = until else { return };
         self.at = self.at.max(until);
         for (terms, state) in self.terms.iter().zip(&mut self.states) {
-            terms.empty(state, until);
+            if let Ok(bucket) = terms.kind() {
+                bucket.empty(&mut state.level, until);
+            }
         }
         self.history.hold(until);
     }

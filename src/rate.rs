@@ -377,13 +377,9 @@ fn parse_keys(rate: Rate, keys: &[&str]) -> Result<Limit, ParseError> {
     let (mut burst, mut initial, mut slack, mut window) = (None, None, None, false);
     for &key in keys {
         match key.split_once('=') {
-            Some(("burst", value)) => set_once(&mut burst, "burst", parse_size("burst", value, &rate)?, "burst=10")?,
-            Some(("initial", value)) => {
-                set_once(&mut initial, "initial", parse_size("initial", value, &rate)?, "initial=10")?;
-            }
-            Some(("slack", value)) => {
-                set_once(&mut slack, "slack", parse_slack(value, &rate)?, "window,slack=50ms")?;
-            }
+            Some((name @ "burst", value)) => set_once(&mut burst, name, parse_size(name, value, &rate)?)?,
+            Some((name @ "initial", value)) => set_once(&mut initial, name, parse_size(name, value, &rate)?)?,
+            Some((name @ "slack", value)) => set_once(&mut slack, name, parse_slack(value, &rate)?)?,
             None if key == "window" && !window => window = true,
             _ => return Err(error::unknown_key(&rate, key)),
         }
@@ -411,7 +407,8 @@ fn parse_keys(rate: Rate, keys: &[&str]) -> Result<Limit, ParseError> {
     }
 }
 
-fn set_once<T>(slot: &mut Option<T>, key: &'static str, value: T, example: &str) -> Result<(), ParseError> {
+fn set_once<T>(slot: &mut Option<T>, key: &str, value: T) -> Result<(), ParseError> {
+    let example = if key == "slack" { "window,slack=50ms".to_owned() } else { format!("{key}=10") };
     match slot.replace(value) {
         None => Ok(()),
         Some(_) => Err(ParseError::Key(format!("{key} stands twice in one limit; say it once, like 5/s,{example}"))),
@@ -419,7 +416,7 @@ fn set_once<T>(slot: &mut Option<T>, key: &'static str, value: T, example: &str)
 }
 
 /// The value of `burst` or `initial`.
-fn parse_size(key: &'static str, value: &str, rate: &Rate) -> Result<Amount, ParseError> {
+fn parse_size(key: &str, value: &str, rate: &Rate) -> Result<Amount, ParseError> {
     let amount: Amount = value.parse().map_err(|error| ParseError::Key(format!("{key}: {error}")))?;
     if amount.is_bytes() && !rate.is_bytes() {
         return Err(ParseError::Key(format!(

@@ -49,7 +49,9 @@ impl Limits {
             let is_fresh = fresh.get(place).copied().unwrap_or(false);
             if let Some(to) = limits.terms.get(place).filter(|to| !is_fresh && to.is_like(from)) {
                 from.change(old, now, to);
-                to.spill(old, now);
+                if let Ok(bucket) = to.kind() {
+                    bucket.spill(&mut old.level, now);
+                }
                 limits.states[place] = old.clone();
             }
         }

@@ -29,7 +29,7 @@ impl Queue {
     }
 
     /// Only a pause sets the floor to a time in the future.
-    pub(in crate::limiter) fn is_paused(&self) -> bool {
+    pub(crate) fn is_paused(&self) -> bool {
         self.floor > self.now
     }
 
