@@ -1,7 +1,8 @@
 //! Leases: consecutive grants taken in one step, for units that were read. Each leaves at its own time.
 
+use super::grant::{Grant, Refusal};
 use super::line::LONG;
-use super::{Grant, Limits, Refusal};
+use super::together::Limits;
 use crate::clock::Nanos;
 use std::collections::VecDeque;
 

@@ -1,10 +1,11 @@
 //! State that outlives the process: limits saved as words, and limits replaced by others with `set`.
 
 use super::history::{History, Record};
+use super::policy::Policy;
 use super::state::{Entry, Level, State};
 use super::terms::{Terms, Undo};
+use super::together::Limits;
 use super::window::{self, Change};
-use super::{Limits, Policy};
 use crate::clock::Nanos;
 use std::collections::VecDeque;
 

@@ -2,11 +2,15 @@
 
 use super::bucket::{self, Bucket};
 use super::fill::Fill;
+use super::grant::{Grant, Refusal};
+use super::history::History;
 use super::interval::Grid;
+use super::kinds::Kinds;
 use super::policy::{Policy, Resolved};
 use super::state::{Gaining, Level, State};
 use super::terms::Terms;
-use super::{Grant, History, Kinds, Limits, Refusal, window};
+use super::together::Limits;
+use super::window;
 use crate::clock::{MILLISECOND, Nanos};
 use crate::rate::{ParseError, Rate};
 use std::num::NonZeroU64;
