@@ -108,11 +108,7 @@ impl RateLimiter {
     /// Units that can be taken now without a wait; 0 while others wait.
     #[must_use]
     pub fn balance(&self) -> usize {
-        let level = self.shared.with(|queue, now, effects| match queue.level(now, effects) {
-            _ if queue.waiters() > 0 => 0,
-            level => level,
-        });
-        usize::try_from(level).unwrap_or(usize::MAX)
+        usize::try_from(self.shared.with(Queue::available)).unwrap_or(usize::MAX)
     }
 
     /// Waits for one unit.

@@ -9,7 +9,6 @@
 //! the waiters of all limiters of the process, so futures can wait on any executor. If a test has paused tokio's clock,
 //! they follow that clock. A [`Timer`] replaces both. Trying and blocking need no timer.
 
-use crate::rate::Rate;
 use std::fmt;
 use std::num::NonZeroU64;
 use std::sync::Arc;
@@ -75,10 +74,10 @@ impl Limiter {
     /// A capacity below 1, or seconds that are not above 0.
     pub fn leaky(capacity: impl Into<Units>, seconds: impl Into<Units>) -> Result<Self, BuildError> {
         let capacity = capacity.into();
-        if capacity.parts()? < PARTS.get() {
+        if capacity.millionths()? < PARTS.get() {
             return Err(BuildError::CapacityBelowOne);
         }
-        let nanos = seconds.into().parts()?.saturating_mul(1000);
+        let nanos = seconds.into().millionths()?.saturating_mul(1000);
         Limiter::builder().rate(capacity, Duration::from_nanos(nanos)).build()
     }
 
@@ -157,7 +156,7 @@ impl Limiter {
     #[inline]
     pub fn try_acquire(&self, units: impl Into<Units>) -> Result<(), AcquireError> {
         let units = units.into();
-        self.shared.try_take(units.parts()?).map_err(|denied| self.error(denied, units))
+        self.shared.try_take(units.millionths()?).map_err(|denied| self.error(denied, units))
     }
 
     /// Like [`acquire`](Self::acquire), but blocks the thread. If a test has paused tokio's clock, see the guide of the
@@ -192,7 +191,7 @@ impl Limiter {
     /// [`AcquireError::TooLong`] with the wait that would be needed; nothing is taken then.
     pub fn reserve_within(&self, units: impl Into<Units>, limit: Duration) -> Result<Reservation, AcquireError> {
         let units = units.into();
-        let cost = units.parts()?;
+        let cost = units.millionths()?;
         let reserved = self.shared.with(|queue, now, effects| queue.reserve(now, cost, nanos(limit), effects));
         match reserved {
             Ok(reserved) => Ok(Reservation::new(Arc::clone(&self.shared), units, &reserved)),
@@ -203,11 +202,7 @@ impl Limiter {
     /// Whole units that could be taken now; 0 while others wait or a reservation lies in the future.
     #[must_use]
     pub fn available(&self) -> u64 {
-        let level = self.shared.with(|queue, now, effects| match queue.level(now, effects) {
-            _ if queue.waiters() > 0 => 0,
-            level => level,
-        });
-        level / PARTS
+        self.shared.with(queue::Queue::available) / PARTS
     }
 
     /// Whether `units` are available, and how many are missing or left over, even if others wait.
@@ -215,7 +210,7 @@ impl Limiter {
     /// # Errors
     /// If `units` is not a valid amount.
     pub fn capacity_info(&self, units: impl Into<Units>) -> Result<CapacityInfo, UnitsError> {
-        let cost = units.into().parts()?;
+        let cost = units.into().millionths()?;
         let level = self.shared.with(queue::Queue::level);
         Ok(CapacityInfo { has_capacity: level >= cost, needed: difference(cost, level) })
     }
@@ -228,7 +223,7 @@ impl Limiter {
     /// If the request would never be granted, or `units` is not a valid amount.
     pub fn time_until(&self, units: impl Into<Units>) -> Result<Duration, AcquireError> {
         let units = units.into();
-        let cost = units.parts()?;
+        let cost = units.millionths()?;
         let wait = self.shared.with(|queue, now, effects| {
             queue.advance(now, effects);
             queue.check(cost)?;
@@ -252,12 +247,8 @@ impl Limiter {
     pub fn set_rate(&self, units: impl Into<Units>, period: Duration) -> Result<(), BuildError> {
         let rate = builder::rate(units.into(), period)?;
         let place = self.place.ok_or(BuildError::NoBucket)?;
-        self.set_rate_in_parts(place, rate);
-        Ok(())
-    }
-
-    fn set_rate_in_parts(&self, place: usize, rate: Rate) {
         self.shared.with(|queue, now, effects| queue.set_rate(now, place, rate, effects));
+        Ok(())
     }
 
     /// Changes the size of the bucket to `units` from now on. A larger bucket is not filled by that; a smaller one loses
@@ -266,7 +257,7 @@ impl Limiter {
     /// # Errors
     /// 0, or not a valid amount; [`BuildError::NoBucket`] if all limits are windows.
     pub fn set_burst(&self, units: impl Into<Units>) -> Result<(), BuildError> {
-        let burst = NonZeroU64::new(units.into().parts()?).ok_or(BuildError::ZeroBurst)?;
+        let burst = NonZeroU64::new(units.into().millionths()?).ok_or(BuildError::ZeroBurst)?;
         let place = self.place.ok_or(BuildError::NoBucket)?;
         self.shared.with(|queue, now, effects| queue.set_burst(now, place, burst, effects));
         Ok(())
@@ -290,7 +281,7 @@ impl Limiter {
     /// # Errors
     /// If one of them is not a valid amount.
     pub fn reconcile(&self, actual: impl Into<Units>, estimated: impl Into<Units>) -> Result<(), UnitsError> {
-        let (actual, estimated) = (actual.into().parts()?, estimated.into().parts()?);
+        let (actual, estimated) = (actual.into().millionths()?, estimated.into().millionths()?);
         self.shared.with(|queue, now, effects| queue.reconcile(now, actual, estimated, effects));
         Ok(())
     }

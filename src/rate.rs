@@ -252,10 +252,7 @@ impl FromStr for Rate {
         if let Some(rate) = Rate::from_fraction(text) {
             return Ok(rate);
         }
-        let (count, per) = match text.split_once('/') {
-            Some((count, per)) => (count, Some(per)),
-            None => (text, None),
-        };
+        let (count, per) = text.split_once('/').map_or((text, None), |(count, per)| (count, Some(per)));
         let amount = parse::count(Kind::Rate, count, text)?;
         if amount.ratio().0 == 0 {
             return Err(ParseError::Zero(text.to_owned()));

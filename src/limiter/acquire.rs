@@ -30,12 +30,12 @@ pub struct AcquireFrom<L: Borrow<Limiter>> {
 
 impl<L: Borrow<Limiter>> AcquireFrom<L> {
     pub(crate) fn new(limiter: L, units: Units, deadline: Option<Nanos>) -> Self {
-        AcquireFrom { limiter, units, wait: Wait::new(units.parts().unwrap_or(0), deadline) }
+        AcquireFrom { limiter, units, wait: Wait::new(units.millionths().unwrap_or(0), deadline) }
     }
 
     /// Blocks this thread.
     pub(crate) fn block(mut self) -> Result<(), AcquireError> {
-        self.units.parts()?;
+        self.units.millionths()?;
         let limiter = self.limiter.borrow();
         self.wait.block(&limiter.shared).map_err(|denied| limiter.error(denied, self.units))
     }
@@ -47,7 +47,7 @@ impl<L: Borrow<Limiter> + Unpin> Future for AcquireFrom<L> {
     #[inline]
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let this = &mut *self;
-        this.units.parts()?;
+        this.units.millionths()?;
         let limiter = this.limiter.borrow();
         this.wait.poll(&limiter.shared, context).map_err(|denied| limiter.error(denied, this.units))
     }

@@ -219,15 +219,15 @@ impl Builder {
         let (units, period) = self.rate.unwrap_or((Units::from(10), Duration::from_secs(1)));
         let rate = rate(units, period)?;
         let burst = self.burst.unwrap_or(units);
-        let most = NonZeroU64::new(burst.parts()?).ok_or(BuildError::ZeroBurst)?;
+        let most = NonZeroU64::new(burst.millionths()?).ok_or(BuildError::ZeroBurst)?;
         let initial = self.initial.unwrap_or(burst);
-        if initial.parts()? > most.get() {
+        if initial.millionths()? > most.get() {
             return Err(BuildError::InitialAboveBurst { initial, burst });
         }
         let (refill, interval) = rate.window();
         Ok(match self.refill {
-            Refill::Continuous => limits.with_bucket(Bucket::new(rate, most, initial.parts()?, now)),
-            Refill::Grid => limits.with_grid(Grid::new(refill, interval, most.get(), initial.parts()?, now)),
+            Refill::Continuous => limits.with_bucket(Bucket::new(rate, most, initial.millionths()?, now)),
+            Refill::Grid => limits.with_grid(Grid::new(refill, interval, most.get(), initial.millionths()?, now)),
         })
     }
 }
@@ -252,7 +252,7 @@ pub(super) fn joint(limiters: &[Builder]) -> Result<Arc<Shared>, BuildError> {
 
 /// The rate in millionths of units.
 pub(crate) fn rate(units: Units, period: Duration) -> Result<Rate, BuildError> {
-    let units = NonZeroU64::new(units.parts()?).ok_or(BuildError::ZeroRate)?;
+    let units = NonZeroU64::new(units.millionths()?).ok_or(BuildError::ZeroRate)?;
     let period = NonZeroU64::new(nanos(period)).ok_or(BuildError::ZeroPeriod)?;
     Ok(Rate::new(units, period))
 }

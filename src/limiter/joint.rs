@@ -199,7 +199,7 @@ impl<const N: usize> JointLimiter<N> {
     fn check(&self, queue: &Queue, kind: usize, cost: Units, parts: u64) -> Result<(), AcquireError> {
         let (burst, largest) = queue.limits.most_of(kind);
         if self.oversize[kind] == Oversize::Reject && parts > burst {
-            return Err(AcquireError::AboveBurst { cost, burst: Units::from_parts(burst) });
+            return Err(AcquireError::AboveBurst { cost, burst: Units::from_millionths(burst) });
         }
         if parts > largest { Err(AcquireError::Never { cost }) } else { Ok(()) }
     }
@@ -262,7 +262,7 @@ impl<const N: usize> fmt::Debug for AcquireJoint<N> {
 fn parts<const N: usize>(costs: [Units; N]) -> Result<[u64; N], UnitsError> {
     let mut parts = [0; N];
     for (part, cost) in parts.iter_mut().zip(costs) {
-        *part = cost.parts()?;
+        *part = cost.millionths()?;
     }
     Ok(parts)
 }

@@ -67,7 +67,7 @@ impl Units {
         }
     }
 
-    /// Millionths of a unit. Amounts are stored so.
+    /// Millionths of a unit, which is how amounts are stored.
     #[must_use]
     pub const fn from_millionths(millionths: u64) -> Self {
         Units(Ok(millionths))
@@ -121,42 +121,21 @@ impl Units {
         let text = units.to_string();
         if units.into().is_finite() { Units(parse(&text, rounding)) } else { Units(Err(UnitsError::NotFinite)) }
     }
-
-    /// The amount in millionths.
-    pub(crate) fn parts(self) -> Result<u64, UnitsError> {
-        self.0
-    }
-
-    pub(crate) fn from_parts(parts: u64) -> Self {
-        Units(Ok(parts))
-    }
 }
 
-macro_rules! from_unsigned {
-    ($($integer:ty)*) => {$(
+macro_rules! from_integer {
+    ($otherwise:ident: $($integer:ty)*) => {$(
         impl From<$integer> for Units {
             #[inline]
             fn from(units: $integer) -> Self {
-                u64::try_from(units).map_or(Units(Err(UnitsError::TooLarge)), Units::whole)
+                u64::try_from(units).map_or(Units(Err(UnitsError::$otherwise)), Units::whole)
             }
         }
     )*};
 }
 
-from_unsigned!(u8 u16 u32 u64 usize);
-
-macro_rules! from_signed {
-    ($($integer:ty)*) => {$(
-        impl From<$integer> for Units {
-            #[inline]
-            fn from(units: $integer) -> Self {
-                u64::try_from(units).map_or(Units(Err(UnitsError::Negative)), Units::whole)
-            }
-        }
-    )*};
-}
-
-from_signed!(i32 i64 isize);
+from_integer!(TooLarge: u8 u16 u32 u64 usize);
+from_integer!(Negative: i32 i64 isize);
 
 macro_rules! from_float {
     ($($float:ty)*) => {$(
@@ -233,7 +212,7 @@ mod tests {
             (Units::from(u64::MAX), Err(UnitsError::TooLarge)),
             (Units::from(18_446_744_073_709_u64), Ok(18_446_744_073_709_000_000)),
         ] {
-            assert_eq!(units.parts(), expected, "{units}");
+            assert_eq!(units.millionths(), expected, "{units}");
         }
     }
 

@@ -11,6 +11,12 @@ impl Queue {
         if self.is_paused() { 0 } else { self.limits.available(self.now) }
     }
 
+    /// Units that a new request could take now; 0 while others wait.
+    pub(crate) fn available(&mut self, now: Nanos, effects: &mut Effects) -> u64 {
+        let level = self.level(now, effects);
+        if self.waiters() > 0 { 0 } else { level }
+    }
+
     /// When a new request for `cost` would be granted, if no waiter leaves.
     pub(crate) fn estimate(&self, cost: u64) -> Option<Nanos> {
         if cost > self.largest_cost {
