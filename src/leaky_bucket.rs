@@ -1,6 +1,6 @@
-//! A limiter with whole refills, name for name that of the crate leaky-bucket 1.1.2.
+//! A limiter with whole refills, with the same names as the crate leaky-bucket 1.1.2.
 //!
-//! A program written for that crate comes here by changing its import:
+//! To move a program from that crate to this one, change its import:
 //!
 //! ```
 //! use throttle::leaky_bucket::RateLimiter; // was: use leaky_bucket::RateLimiter;
@@ -15,20 +15,20 @@
 //! # }
 //! ```
 //!
-//! Units arrive whole, `refill` at each end of an interval, on a grid that is counted from the build and never moves.
-//! Idle time saves up at most `max`. An acquire that is larger than `max` completes over several refills. What is better
-//! here: waiters do not depend on the polling of others, late wake-ups lose no refill, and intervals may be fractions of
-//! a millisecond.
+//! At the end of each interval, `refill` units arrive at once. Intervals count from the build and never move. At most
+//! `max` units are saved. An acquire of more than `max` units completes over several refills. Advantages over that crate:
+//! waiters do not depend on others being polled, late wake-ups lose no refill, and intervals may be fractions of a
+//! millisecond.
 //!
-//! With `fair(false)`, too, nothing can be tried while others wait: there as here, they gather what is there and what
-//! comes. What differs is the order. That crate serves the waiter that holds its timer after all the others, those
-//! included that come later, so that it may wait for ever; the others are served in the order in which they came. Here
-//! everybody is, fair or not. All of them together take as long there as here.
+//! Even with `fair(false)`, `try_acquire` fails while others wait, as in that crate: all units belong to the waiters. Only
+//! the order of the waiters differs. In that crate, an unfair limiter serves the waiter that holds the timer after all
+//! others, even later ones, so it may wait for ever. Here waiters are always served in the order in which they came. All
+//! waiters together take the same time in both crates.
 
-use crate::limiter::Oversize;
-use crate::limiter::queue::{Denied, Queue, Rules};
+use crate::limiter::queue::{Denied, Queue};
 use crate::limiter::shared::{Shared, Wait};
 use crate::limiter::time::{Time, nanos};
+use crate::limiter::{Oversize, Rules};
 use crate::limits::Limits;
 use crate::limits::interval::Grid;
 use std::borrow::Borrow;
@@ -41,7 +41,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-/// The most a limiter keeps, and the most that arrives at once.
+/// The most units that are saved, and the most that arrive at once.
 const MOST: usize = isize::MAX.unsigned_abs();
 
 /// A limiter that is refilled at intervals.
@@ -61,13 +61,13 @@ pub struct Builder {
     fair: bool,
 }
 
-/// Waits for units, see [`RateLimiter::acquire`]. Dropped unfinished, it takes nothing.
+/// Waits for units, see [`RateLimiter::acquire`]. If dropped unfinished, it takes nothing.
 pub type Acquire<'a> = AcquireFrom<&'a RateLimiter>;
 
-/// As [`Acquire`], but keeps the limiter, see [`RateLimiter::acquire_owned`].
+/// Like [`Acquire`], but keeps the limiter alive, see [`RateLimiter::acquire_owned`].
 pub type AcquireOwned = AcquireFrom<Arc<RateLimiter>>;
 
-/// What [`Acquire`] and [`AcquireOwned`] have in common: all but whether the limiter is borrowed.
+/// [`Acquire`] with a borrowed limiter, [`AcquireOwned`] with an owned one.
 #[must_use = "nothing is acquired unless this is awaited"]
 pub struct AcquireFrom<L: Borrow<RateLimiter>> {
     limiter: L,
@@ -75,13 +75,13 @@ pub struct AcquireFrom<L: Borrow<RateLimiter>> {
 }
 
 impl RateLimiter {
-    /// Settings to choose from.
+    /// All settings.
     #[must_use]
     pub fn builder() -> Builder {
         Builder::default()
     }
 
-    /// Units that arrive at each interval, as set.
+    /// Units that arrive at the end of each interval, as set.
     #[must_use]
     pub fn refill(&self) -> usize {
         self.settings.refill
@@ -93,26 +93,22 @@ impl RateLimiter {
         self.settings.interval
     }
 
-    /// The most units kept.
+    /// The most units saved.
     #[must_use]
     pub fn max(&self) -> usize {
         self.max
     }
 
-    /// Whether this is fair, as set; see [`Builder::fair`].
+    /// Whether the limiter is fair, as set; see [`Builder::fair`].
     #[must_use]
     pub fn is_fair(&self) -> bool {
         self.settings.fair
     }
 
-    /// Units that can be had now without waiting: none while others wait, for what is there is theirs.
+    /// Units that can be taken now without a wait; 0 while others wait.
     #[must_use]
     pub fn balance(&self) -> usize {
-        let level = self.shared.with(|queue, now, effects| match queue.level(now, effects) {
-            _ if queue.waiters() > 0 => 0,
-            level => level,
-        });
-        usize::try_from(level).unwrap_or(usize::MAX)
+        usize::try_from(self.shared.with(Queue::available)).unwrap_or(usize::MAX)
     }
 
     /// Waits for one unit.
@@ -120,20 +116,20 @@ impl RateLimiter {
         self.acquire(1)
     }
 
-    /// Waits for `permits` units, which may take several refills: as many as it takes, be it for longer than clocks go.
+    /// Waits for `permits` units, which may take several refills.
     ///
     /// # Panics
-    /// The future does, if it has to wait and the thread that would wake it cannot be started.
+    /// The future panics if it has to wait and the thread that wakes it cannot be started.
     pub fn acquire(&self, permits: usize) -> Acquire<'_> {
         AcquireFrom { limiter: self, wait: wait(permits) }
     }
 
-    /// As [`acquire`](Self::acquire), for a future that outlives the borrow.
+    /// Like [`acquire`](Self::acquire), but the future keeps the limiter alive, so it is `'static`.
     pub fn acquire_owned(self: Arc<Self>, permits: usize) -> AcquireOwned {
         AcquireFrom { limiter: self, wait: wait(permits) }
     }
 
-    /// Takes `permits` units now, or nothing; nothing, too, while others wait, for what is there is theirs.
+    /// Takes `permits` units now, or nothing. Takes nothing while others wait.
     #[must_use]
     pub fn try_acquire(&self, permits: usize) -> bool {
         self.shared.try_take(units(permits)).is_ok()
@@ -158,19 +154,19 @@ impl Default for Builder {
 }
 
 impl Builder {
-    /// The most units kept, at most `isize::MAX`. Ten times the larger of refill and initial, if this is not given.
+    /// The most units saved, at most `isize::MAX`. The default is ten times the larger of refill and initial.
     pub fn max(&mut self, max: usize) -> &mut Self {
         self.max = Some(max);
         self
     }
 
-    /// Units at the start, at most `max`. Without this, 0.
+    /// Units at the start, at most `max`. The default is 0.
     pub fn initial(&mut self, initial: usize) -> &mut Self {
         self.initial = initial;
         self
     }
 
-    /// The time between two refills. Without this, 100 ms.
+    /// The time between two refills. The default is 100 ms.
     ///
     /// # Panics
     /// If it is zero.
@@ -180,7 +176,7 @@ impl Builder {
         self
     }
 
-    /// Units that arrive at each interval, at most `isize::MAX`. Without this, 1.
+    /// Units that arrive at the end of each interval, at most `isize::MAX`. The default is 1.
     ///
     /// # Panics
     /// If it is zero.
@@ -190,14 +186,14 @@ impl Builder {
         self
     }
 
-    /// Whether waiters are served in the order in which they came. Without this, yes; and here they are in any case, see
-    /// the [module](self).
+    /// Whether waiters are served in the order in which they came. The default is true. Here false has no effect, see the
+    /// [module](self).
     pub fn fair(&mut self, fair: bool) -> &mut Self {
         self.fair = fair;
         self
     }
 
-    /// Makes a limiter, whose intervals are counted from now.
+    /// Builds the limiter. Its intervals count from now.
     #[must_use]
     pub fn build(&self) -> RateLimiter {
         let (initial, refill) = (self.initial.min(MOST), self.refill.min(MOST));
@@ -215,8 +211,8 @@ impl Builder {
 }
 
 impl<L: Borrow<RateLimiter>> AcquireFrom<L> {
-    /// Whether this waiter is the one the limiter's timer is set for: the first in the queue. If that one is dropped, the
-    /// next is it at once; in that crate it is the one that is polled first after that.
+    /// Whether this is the first waiter in the queue, for which the timer is set. If the first waiter is dropped, the next
+    /// one is the first at once. In the crate leaky-bucket it is the one that is polled first after that.
     #[must_use]
     pub fn is_core(&self) -> bool {
         self.wait.is_head(&self.limiter.borrow().shared)
@@ -252,13 +248,13 @@ fn units(permits: usize) -> u64 {
     u64::try_from(permits).unwrap_or(u64::MAX)
 }
 
-/// That crate's futures have no error to return, and panic if there are no timers.
+/// The futures of the crate leaky-bucket return no error; they panic if there is no timer.
 fn expect_granted(granted: Result<(), Denied>) {
     assert!(
         granted != Err(Denied::NoTimer),
         "the thread that wakes waiting futures cannot be started; allow more threads (ulimit -u)"
     );
-    // No other refusal can happen in this limiter: no queue is closed, no waiter has a deadline, and a cost
-    // that gathers waits beyond the end of the clock.
+    // There is no other refusal in this limiter: it is never closed, no waiter has a deadline, and with
+    // `Oversize::Wait` a cost waits even beyond the end of the clock.
     assert!(granted.is_ok(), "a waiter without a deadline was refused: {granted:?}");
 }

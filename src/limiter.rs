@@ -1,15 +1,14 @@
-//! The limiter: a queue of waiters before any number of limits.
+//! The limiter: one queue of waiters in front of any number of limits.
 //!
-//! [`Limiter`] is what most callers want. It is a token bucket if calls come in bursts and the rate counts, a leaky
-//! bucket with a queue if callers wait in turn, and it keeps several limits and windows at once. Futures and threads wait
-//! in the same queue, first in, first out.
+//! [`Limiter`] is what most callers want. It works as a token bucket for callers that come in bursts, and as a leaky
+//! bucket with a queue for callers that wait in turn. It keeps several limits and windows at once. Futures and threads
+//! wait in the same queue, first in, first out.
 //!
-//! A waiter is woken once, when granted. The queue has its own timer, so no waiter depends on the task before it being
-//! polled, nor on a runtime being driven. While a future waits for a time, and for a second after that, one thread keeps
-//! time for all limiters of the process; no task does. So futures wait on any executor. On tokio they keep to the runtime's
-//! clock where a test has paused it. A [`Timer`] replaces both; trying and blocking need nothing.
+//! A waiter is woken once, when it is granted. The queue has its own timer, so no waiter depends on another task being
+//! polled or on a runtime being driven. While a future waits for a time, and for a second after that, one thread wakes
+//! the waiters of all limiters of the process, so futures can wait on any executor. If a test has paused tokio's clock,
+//! they follow that clock. A [`Timer`] replaces both. Trying and blocking need no timer.
 
-use crate::rate::Rate;
 use std::fmt;
 use std::num::NonZeroU64;
 use std::sync::Arc;
@@ -19,11 +18,13 @@ mod acquire;
 mod builder;
 mod error;
 mod fast_path;
+mod handle;
 mod joint;
 mod list;
 mod panics;
 pub(crate) mod queue;
 mod reservation;
+mod rules;
 pub(crate) mod shared;
 pub(crate) mod time;
 mod timer;
@@ -36,100 +37,59 @@ pub use acquire::{Acquire, AcquireFrom, AcquireOwned};
 pub(crate) use builder::rate;
 pub use builder::{BuildError, Builder, Refill};
 pub use error::AcquireError;
+pub use handle::Limiter;
 pub use joint::{AcquireJoint, JointLimiter};
 pub use reservation::Reservation;
+pub(crate) use rules::Rules;
+pub use rules::{OnFull, Oversize};
 pub use time::Timer;
 pub(crate) use units::PARTS;
 pub use units::{Units, UnitsError};
 
 use queue::Denied;
-use shared::Shared;
 use time::nanos;
 
-/// What happens to a cost that is above the burst, which the bucket never holds at once.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Oversize {
-    /// It is refused at once.
-    #[default]
-    Reject,
-    /// It waits until enough has been gathered, and holds up those behind it.
-    Wait,
-}
-
-/// What happens to a new waiter when the queue is full.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum OnFull {
-    /// It waits for room in the queue, and then in the queue, behind all that came before.
-    #[default]
-    Wait,
-    /// It is refused at once.
-    Fail,
-}
-
-/// A rate limiter for async and blocking callers. Clones share one state.
-///
-/// ```
-/// use std::time::Duration;
-/// use throttle::limiter::Limiter;
-///
-/// # #[tokio::main(flavor = "current_thread", start_paused = true)]
-/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// let limiter = Limiter::new(5, 2)?; // 5 a second, 2 at once
-/// let start = tokio::time::Instant::now();
-/// for _ in 0..12 {
-///     limiter.acquire(1).await?;
-/// }
-/// assert_eq!(start.elapsed(), Duration::from_secs(2));
-/// # Ok(())
-/// # }
-/// ```
-#[derive(Clone)]
-pub struct Limiter {
-    shared: Arc<Shared>,
-    /// Of the limit whose rate can be changed, if there is one.
-    place: Option<usize>,
-}
-
-/// How much room there is for an amount.
+/// Whether an amount is available, see [`Limiter::capacity_info`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CapacityInfo {
-    /// Whether the amount is there now.
+    /// Whether the amount is available now.
     pub has_capacity: bool,
-    /// How many units more it would take; less than nothing if there is room to spare.
+    /// How many units are missing; negative if more than the amount is available.
     pub needed: f64,
 }
 
 impl Limiter {
-    /// A token bucket: `rate` units a second, and at most `capacity` at once, which are there at the start.
+    /// A token bucket: `rate` units a second, at most `capacity` at once. The bucket is full at the start.
     ///
     /// # Errors
-    /// A rate or capacity that is not above nothing, or no finite number.
+    /// A rate or capacity that is not above 0, or not finite.
     pub fn new(rate: impl Into<Units>, capacity: impl Into<Units>) -> Result<Self, BuildError> {
         Limiter::builder().rate(rate, Duration::from_secs(1)).burst(capacity).build()
     }
 
-    /// A leaky bucket with a queue: `capacity` units in any `seconds` on the long run, and `capacity` at once at the
-    /// start. The builder's defaults are 10 in 1 second.
+    /// A leaky bucket with a queue: `capacity` units in every `seconds`, and `capacity` at once at the start. The
+    /// builder's defaults are 10 in 1 second.
     ///
     /// # Errors
-    /// A capacity below 1, or seconds that are not above nothing.
+    /// A capacity below 1, or seconds that are not above 0.
     pub fn leaky(capacity: impl Into<Units>, seconds: impl Into<Units>) -> Result<Self, BuildError> {
         let capacity = capacity.into();
-        if capacity.parts()? < PARTS.get() {
+        if capacity.millionths()? < PARTS.get() {
             return Err(BuildError::CapacityBelowOne);
         }
-        let nanos = seconds.into().parts()?.saturating_mul(1000);
+        let nanos = seconds.into().millionths()?.saturating_mul(1000);
         Limiter::builder().rate(capacity, Duration::from_nanos(nanos)).build()
     }
 
-    /// Everything that can be chosen.
+    /// All settings.
     pub fn builder() -> Builder {
         Builder::default()
     }
 
-    /// Waits until `units` are there and all before have been served, and takes them.
+    /// Waits until all earlier waiters have been served and `units` are available, and takes them.
     ///
-    /// Nothing is taken before the future is polled, nor when it is dropped unfinished; those behind move up then.
+    /// Nothing is taken before the future is polled. A future that is dropped unfinished takes nothing, and the waiters
+    /// behind it move up.
     ///
     /// # Errors
     /// The future's: [`AcquireError`].
@@ -137,15 +97,15 @@ impl Limiter {
         AcquireFrom::new(self, units.into(), None)
     }
 
-    /// As [`acquire`](Self::acquire), for a future that keeps the limiter and so can be spawned, stored or returned: it
-    /// is `'static` and needs no box.
+    /// Like [`acquire`](Self::acquire), but the future owns a clone of the limiter. So it is `'static`: it can be
+    /// spawned, stored or returned without a box.
     ///
     /// ```
     /// use throttle::limiter::{AcquireOwned, Limiter};
     ///
     /// struct Service {
     ///     limiter: Limiter,
-    ///     /// The acquire of the call that is being prepared.
+    ///     /// The acquire of the call being prepared.
     ///     next: Option<AcquireOwned>,
     /// }
     ///
@@ -169,21 +129,21 @@ impl Limiter {
         AcquireFrom::new(self.clone(), units.into(), None)
     }
 
-    /// As [`acquire`](Self::acquire), within `limit` from now, the time in the queue included. What cannot be met, if
-    /// all before it stay, is refused at once.
+    /// Like [`acquire`](Self::acquire), but at most `limit` from now, including the time in the queue. If the wait would
+    /// be longer even though no waiter before it leaves, it is refused at once.
     ///
     /// # Errors
-    /// The future's: [`AcquireError::TooLong`] says at once how long it would take, [`AcquireError::TimedOut`] after the
-    /// time. Nothing was taken then.
+    /// The future's: [`AcquireError::TooLong`] at once, with the wait that would be needed, or
+    /// [`AcquireError::TimedOut`] after `limit`. Nothing is taken then.
     pub fn acquire_timeout(&self, units: impl Into<Units>, limit: Duration) -> Acquire<'_> {
         let deadline = self.shared.time.now().saturating_add(nanos(limit));
         AcquireFrom::new(self, units.into(), Some(deadline))
     }
 
-    /// As [`acquire_timeout`](Self::acquire_timeout), with the moment by which it must be.
+    /// Like [`acquire_timeout`](Self::acquire_timeout), with a deadline instead of a duration.
     ///
     /// # Errors
-    /// As there.
+    /// As for [`acquire_timeout`](Self::acquire_timeout).
     pub fn acquire_by(&self, units: impl Into<Units>, deadline: tokio::time::Instant) -> Acquire<'_> {
         self.acquire_timeout(units, deadline.saturating_duration_since(tokio::time::Instant::now()))
     }
@@ -191,33 +151,33 @@ impl Limiter {
     /// Takes `units` now, or nothing.
     ///
     /// # Errors
-    /// [`AcquireError::TooLong`] says how long it would take, a wait above 200 ms perhaps some milliseconds too long, but never too
-    /// short; [`AcquireError::OthersWait`], unless the limiter is unfair.
+    /// [`AcquireError::TooLong`] with the wait that would be needed. A wait above 200 ms may be some milliseconds too
+    /// long, never too short. [`AcquireError::OthersWait`], unless the limiter is unfair.
     #[inline]
     pub fn try_acquire(&self, units: impl Into<Units>) -> Result<(), AcquireError> {
         let units = units.into();
-        self.shared.try_take(units.parts()?).map_err(|denied| self.error(denied, units))
+        self.shared.try_take(units.millionths()?).map_err(|denied| self.error(denied, units))
     }
 
-    /// [`acquire`](Self::acquire) for a thread, which sleeps. Under a paused clock of tokio, see the guide of the
+    /// Like [`acquire`](Self::acquire), but blocks the thread. If a test has paused tokio's clock, see the guide of the
     /// [crate].
     ///
     /// # Errors
-    /// As there, but for [`AcquireError::NoTimer`].
+    /// As for [`acquire`](Self::acquire), except [`AcquireError::NoTimer`].
     pub fn blocking_acquire(&self, units: impl Into<Units>) -> Result<(), AcquireError> {
         self.acquire(units).block()
     }
 
-    /// [`acquire_timeout`](Self::acquire_timeout) for a thread, which sleeps.
+    /// Like [`acquire_timeout`](Self::acquire_timeout), but blocks the thread.
     ///
     /// # Errors
-    /// As there, but for [`AcquireError::NoTimer`].
+    /// As for [`acquire_timeout`](Self::acquire_timeout), except [`AcquireError::NoTimer`].
     pub fn blocking_acquire_timeout(&self, units: impl Into<Units>, limit: Duration) -> Result<(), AcquireError> {
         self.acquire_timeout(units, limit).block()
     }
 
-    /// Takes `units` at the time that is theirs, behind the whole queue, and tells it. The holder of the reservation
-    /// waits for that time by itself. The time is a promise: it is not moved any more, neither earlier nor later.
+    /// Takes `units` at the earliest time behind the whole queue, and returns that time. The caller must wait for it. The
+    /// time is a promise: it never changes, neither to an earlier nor to a later time.
     ///
     /// # Errors
     /// [`AcquireError`]; nothing is taken then.
@@ -225,13 +185,13 @@ impl Limiter {
         self.reserve_within(units, Duration::MAX)
     }
 
-    /// As [`reserve`](Self::reserve), if that means waiting no longer than `limit`.
+    /// Like [`reserve`](Self::reserve), but only if the wait is at most `limit`.
     ///
     /// # Errors
-    /// [`AcquireError::TooLong`] says how long it would take; nothing is taken then.
+    /// [`AcquireError::TooLong`] with the wait that would be needed; nothing is taken then.
     pub fn reserve_within(&self, units: impl Into<Units>, limit: Duration) -> Result<Reservation, AcquireError> {
         let units = units.into();
-        let cost = units.parts()?;
+        let cost = units.millionths()?;
         let reserved = self.shared.with(|queue, now, effects| queue.reserve(now, cost, nanos(limit), effects));
         match reserved {
             Ok(reserved) => Ok(Reservation::new(Arc::clone(&self.shared), units, &reserved)),
@@ -239,35 +199,31 @@ impl Limiter {
         }
     }
 
-    /// Whole units that could be taken now; nothing while others wait or a time told lies ahead.
+    /// Whole units that could be taken now; 0 while others wait or a reservation lies in the future.
     #[must_use]
     pub fn available(&self) -> u64 {
-        let level = self.shared.with(|queue, now, effects| match queue.level(now, effects) {
-            _ if queue.waiters() > 0 => 0,
-            level => level,
-        });
-        level / PARTS
+        self.shared.with(queue::Queue::available) / PARTS
     }
 
-    /// Whether `units` are there, and how many are missing or to spare, even if others wait.
+    /// Whether `units` are available, and how many are missing or left over, even if others wait.
     ///
     /// # Errors
-    /// If `units` is no amount.
+    /// If `units` is not a valid amount.
     pub fn capacity_info(&self, units: impl Into<Units>) -> Result<CapacityInfo, UnitsError> {
-        let cost = units.into().parts()?;
+        let cost = units.into().millionths()?;
         let level = self.shared.with(queue::Queue::level);
         Ok(CapacityInfo { has_capacity: level >= cost, needed: difference(cost, level) })
     }
 
-    /// How long `units` would take now, if all before it stay. Exact; with windows, several limits or times told in
-    /// the queue, this goes through the whole queue, as it does for [`reserve`](Self::reserve) and
-    /// [`acquire_timeout`](Self::acquire_timeout).
+    /// How long a request for `units` would wait now, if no waiter leaves. The answer is exact. With windows, several
+    /// limits, or reservations in the queue, this takes time proportional to the length of the queue, as
+    /// [`reserve`](Self::reserve) and [`acquire_timeout`](Self::acquire_timeout) do.
     ///
     /// # Errors
-    /// If they would never be granted, or `units` is no amount.
+    /// If the request would never be granted, or `units` is not a valid amount.
     pub fn time_until(&self, units: impl Into<Units>) -> Result<Duration, AcquireError> {
         let units = units.into();
-        let cost = units.parts()?;
+        let cost = units.millionths()?;
         let wait = self.shared.with(|queue, now, effects| {
             queue.advance(now, effects);
             queue.check(cost)?;
@@ -276,43 +232,40 @@ impl Limiter {
         wait.map(Duration::from_nanos).map_err(|denied| self.error(denied, units))
     }
 
-    /// Goes on at `units` per `period`. What was saved or gathered stays, times told stay, waiters are re-timed.
+    /// Changes the rate to `units` per `period` from now on. Saved credit stays, reservations keep their times, waiters
+    /// get new times.
     ///
-    /// A slower rate may let a waiter's new time come close before one that was told behind it. Then this once more goes
-    /// out than the burst or a window allows, for a time told is never moved: its holder sleeps by itself. All of it
-    /// is charged, and later requests wait until it is paid.
+    /// With a slower rate, a waiter's new time may come close before the time of a reservation behind it. Then, this
+    /// once, more is granted than the burst or a window allows, because the time of a reservation never changes. All of
+    /// it is charged, and later requests wait until it is paid.
     ///
-    /// With several limits this is the one given by [`Builder::rate`], or the fastest bucket of those written; a window
-    /// cannot be changed.
+    /// With several limits this changes the one given by [`Builder::rate`], or else the fastest bucket. A window cannot
+    /// be changed.
     ///
     /// # Errors
-    /// A rate that is not above nothing, or too large; [`BuildError::NoBucket`] if there are windows only.
+    /// A rate that is not above 0, or too large; [`BuildError::NoBucket`] if all limits are windows.
     pub fn set_rate(&self, units: impl Into<Units>, period: Duration) -> Result<(), BuildError> {
         let rate = builder::rate(units.into(), period)?;
         let place = self.place.ok_or(BuildError::NoBucket)?;
-        self.set_rate_in_parts(place, rate);
+        self.shared.with(|queue, now, effects| queue.set_rate(now, place, rate, effects));
         Ok(())
     }
 
-    fn set_rate_in_parts(&self, place: usize, rate: Rate) {
-        self.shared.with(|queue, now, effects| queue.set_rate(now, place, rate, effects));
-    }
-
-    /// Holds at most `units` from now on. A larger bucket is not filled by that; a smaller one spills. If that delays
-    /// a waiter before a time that was told, the time stays, as for [`set_rate`](Self::set_rate).
+    /// Changes the size of the bucket to `units` from now on. A larger bucket is not filled by that; a smaller one loses
+    /// the excess. Reservations keep their times, as for [`set_rate`](Self::set_rate).
     ///
     /// # Errors
-    /// Nothing, or no amount; [`BuildError::NoBucket`] if there are windows only.
+    /// 0, or not a valid amount; [`BuildError::NoBucket`] if all limits are windows.
     pub fn set_burst(&self, units: impl Into<Units>) -> Result<(), BuildError> {
-        let burst = NonZeroU64::new(units.into().parts()?).ok_or(BuildError::ZeroBurst)?;
+        let burst = NonZeroU64::new(units.into().millionths()?).ok_or(BuildError::ZeroBurst)?;
         let place = self.place.ok_or(BuildError::NoBucket)?;
         self.shared.with(|queue, now, effects| queue.set_burst(now, place, burst, effects));
         Ok(())
     }
 
-    /// Settles what was acquired as `estimated` and came out as `actual`. What was used beyond the estimate is owed: those
-    /// behind wait until the rate has paid it, and in a window it counts like all else. What was not used is given back, as
-    /// far as there is room.
+    /// Settles a cost that was acquired as `estimated` and turned out as `actual`. Units used beyond the estimate become
+    /// a debt: later requests wait until the rate has paid it, and windows count them. Units not used are given back, up
+    /// to the burst.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
@@ -326,27 +279,27 @@ impl Limiter {
     /// ```
     ///
     /// # Errors
-    /// If one is no amount.
+    /// If one of them is not a valid amount.
     pub fn reconcile(&self, actual: impl Into<Units>, estimated: impl Into<Units>) -> Result<(), UnitsError> {
-        let (actual, estimated) = (actual.into().parts()?, estimated.into().parts()?);
+        let (actual, estimated) = (actual.into().millionths()?, estimated.into().millionths()?);
         self.shared.with(|queue, now, effects| queue.reconcile(now, actual, estimated, effects));
         Ok(())
     }
 
-    /// Nothing is granted for `time` from now, as a server asks that answers with Retry-After. Waiters keep their
-    /// places. At the end of the pause the buckets are empty and begin to fill; windows go on counting what they counted.
+    /// Grants nothing for `time` from now, for example after a server answered with Retry-After. Waiters keep their
+    /// places. At the end of the pause the buckets are empty and begin to fill. Windows keep their counts.
     ///
-    /// The longest pause holds: a shorter one does not end it. Reservations keep the times they were told.
+    /// A later pause that is shorter does not end a longer one. Reservations keep their times.
     pub fn pause_for(&self, time: Duration) {
         self.shared.with(|queue, now, effects| queue.pause_until(now, now.saturating_add(nanos(time)), effects));
     }
 
-    /// As [`pause_for`](Self::pause_for), until `time`.
+    /// Like [`pause_for`](Self::pause_for), until `time`.
     pub fn pause_until(&self, time: tokio::time::Instant) {
         self.pause_for(time.saturating_duration_since(tokio::time::Instant::now()));
     }
 
-    /// All in the queue are still served; every later request is refused with [`AcquireError::Closed`].
+    /// Refuses every later request with [`AcquireError::Closed`]. All in the queue are still served.
     pub fn close(&self) {
         self.shared.with(|queue, _, _| queue.close());
     }
@@ -358,7 +311,7 @@ impl Limiter {
     }
 
     /// How many futures and threads wait. Reservations do not count, neither here nor for
-    /// [`max_waiters`](Builder::max_waiters): the holder of one waits elsewhere, for a time that is certain.
+    /// [`max_waiters`](Builder::max_waiters): their holders wait on their own.
     #[must_use]
     pub fn waiters(&self) -> usize {
         self.shared.with(|queue, now, effects| {
@@ -367,21 +320,11 @@ impl Limiter {
         })
     }
 
-    /// The latest time granted, since the limiter was made: exact to the nanosecond, though the wake-up may be later.
+    /// The time of the latest grant, counted from when the limiter was made. It is exact to the nanosecond; the wake-up
+    /// may be later.
     #[must_use]
     pub fn last_grant(&self) -> Duration {
         Duration::from_nanos(self.shared.with(|queue, _, _| queue.limits.latest()))
-    }
-
-    fn from_shared(shared: Arc<Shared>, place: Option<usize>) -> Self {
-        Limiter { shared, place }
-    }
-
-    /// Apart from its callers, in which the error would be put together elsewhere and then copied.
-    #[inline(never)]
-    fn error(&self, denied: Denied, cost: Units) -> AcquireError {
-        let burst = || Units::from_parts(self.shared.with(|queue, _, _| queue.limits.burst()));
-        AcquireError::new(denied, cost, burst)
     }
 }
 
@@ -395,7 +338,7 @@ impl fmt::Debug for Limiter {
     }
 }
 
-/// In units, exact as far as a float is.
+/// `a - b` in units, as exact as a float can be.
 #[allow(clippy::cast_precision_loss, reason = "shown, not calculated with")]
 fn difference(a: u64, b: u64) -> f64 {
     let parts = i128::from(a) - i128::from(b);

@@ -13,9 +13,11 @@ use std::time::Duration;
 mod error;
 mod meant;
 mod number;
+mod parse;
 
 pub use error::ParseError;
 pub use number::Amount;
+pub(crate) use number::gcd;
 
 use meant::Kind;
 
@@ -64,7 +66,7 @@ struct Per {
 
 const SECOND: u64 = 1_000_000_000;
 
-/// Nanoseconds, and the names of so long a time.
+/// Nanoseconds, and the names for that time.
 const TIME_UNITS: [(u64, &[&str]); 5] = [
     (SECOND / 1_000, &["ms"]),
     (SECOND, &["s", "sec", "second", "seconds"]),
@@ -103,7 +105,7 @@ impl Rate {
     /// # Ok::<(), throttle::rate::ParseError>(())
     /// ```
     #[must_use]
-    #[allow(clippy::cast_possible_truncation, reason = "looked at before; try_from is not const")]
+    #[allow(clippy::cast_possible_truncation, reason = "checked before; try_from is not const")]
     pub const fn per(units: u64, period: Duration) -> Option<Self> {
         let nanos = period.as_nanos();
         if nanos > u64::MAX as u128 {
@@ -115,13 +117,13 @@ impl Rate {
         }
     }
 
-    /// Units in lowest terms: so many in every [`period`](Self::period).
+    /// The units in every [`period`](Self::period), in lowest terms.
     #[must_use]
     pub fn units(&self) -> u64 {
         self.units
     }
 
-    /// Nanoseconds in lowest terms.
+    /// The period in nanoseconds, in lowest terms.
     #[must_use]
     pub fn period(&self) -> u64 {
         self.period
@@ -195,10 +197,6 @@ pub(crate) fn nanos(duration: Duration) -> u64 {
     duration.as_secs().saturating_mul(SECOND).saturating_add(duration.subsec_nanos().into())
 }
 
-pub(crate) const fn gcd(a: u128, b: u128) -> u128 {
-    if b == 0 { a } else { gcd(b, a % b) }
-}
-
 impl PartialEq for Rate {
     fn eq(&self, other: &Self) -> bool {
         self.cmp(other) == Ordering::Equal
@@ -254,11 +252,8 @@ impl FromStr for Rate {
         if let Some(rate) = Rate::from_fraction(text) {
             return Ok(rate);
         }
-        let (count, per) = match text.split_once('/') {
-            Some((count, per)) => (count, Some(per)),
-            None => (text, None),
-        };
-        let amount = number::count(Kind::Rate, count, text)?;
+        let (count, per) = text.split_once('/').map_or((text, None), |(count, per)| (count, Some(per)));
+        let amount = parse::count(Kind::Rate, count, text)?;
         if amount.ratio().0 == 0 {
             return Err(ParseError::Zero(text.to_owned()));
         }
@@ -289,7 +284,7 @@ fn parse_per(per: &str, count: &str, whole: &str) -> Result<Per, ParseError> {
     Ok(Per { times, ..unit })
 }
 
-/// One limit as it is written after `--rate`.
+/// One limit, as written after `--rate`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Limit {
     /// A token bucket: `RATE[,burst=N][,initial=N]`.
@@ -379,13 +374,9 @@ fn parse_keys(rate: Rate, keys: &[&str]) -> Result<Limit, ParseError> {
     let (mut burst, mut initial, mut slack, mut window) = (None, None, None, false);
     for &key in keys {
         match key.split_once('=') {
-            Some(("burst", value)) => set_once(&mut burst, "burst", parse_size("burst", value, &rate)?, "burst=10")?,
-            Some(("initial", value)) => {
-                set_once(&mut initial, "initial", parse_size("initial", value, &rate)?, "initial=10")?;
-            }
-            Some(("slack", value)) => {
-                set_once(&mut slack, "slack", parse_slack(value, &rate)?, "window,slack=50ms")?;
-            }
+            Some((name @ "burst", value)) => set_once(&mut burst, name, parse_size(name, value, &rate)?)?,
+            Some((name @ "initial", value)) => set_once(&mut initial, name, parse_size(name, value, &rate)?)?,
+            Some((name @ "slack", value)) => set_once(&mut slack, name, parse_slack(value, &rate)?)?,
             None if key == "window" && !window => window = true,
             _ => return Err(error::unknown_key(&rate, key)),
         }
@@ -413,7 +404,8 @@ fn parse_keys(rate: Rate, keys: &[&str]) -> Result<Limit, ParseError> {
     }
 }
 
-fn set_once<T>(slot: &mut Option<T>, key: &'static str, value: T, example: &str) -> Result<(), ParseError> {
+fn set_once<T>(slot: &mut Option<T>, key: &str, value: T) -> Result<(), ParseError> {
+    let example = if key == "slack" { "window,slack=50ms".to_owned() } else { format!("{key}=10") };
     match slot.replace(value) {
         None => Ok(()),
         Some(_) => Err(ParseError::Key(format!("{key} stands twice in one limit; say it once, like 5/s,{example}"))),
@@ -421,7 +413,7 @@ fn set_once<T>(slot: &mut Option<T>, key: &'static str, value: T, example: &str)
 }
 
 /// The value of `burst` or `initial`.
-fn parse_size(key: &'static str, value: &str, rate: &Rate) -> Result<Amount, ParseError> {
+fn parse_size(key: &str, value: &str, rate: &Rate) -> Result<Amount, ParseError> {
     let amount: Amount = value.parse().map_err(|error| ParseError::Key(format!("{key}: {error}")))?;
     if amount.is_bytes() && !rate.is_bytes() {
         return Err(ParseError::Key(format!(

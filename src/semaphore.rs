@@ -1,10 +1,10 @@
-//! Rate and concurrency in one: a permit is a place that is held, and starts no faster than a rate.
+//! A semaphore with a rate: limits how many permits are held at once and how fast they are given out.
 
 use crate::clock::Nanos;
-use crate::limiter::queue::{Denied, Effects, Places, Queue, Rules};
+use crate::limiter::queue::{Denied, Effects, Places, Queue};
 use crate::limiter::shared::{Shared, Wait};
 use crate::limiter::time::Time;
-use crate::limiter::{AcquireError, BuildError, Oversize, PARTS, Timer, Units};
+use crate::limiter::{AcquireError, BuildError, Oversize, PARTS, Rules, Timer, Units};
 use crate::limits::Limits;
 use crate::limits::bucket::Bucket;
 use crate::rate::{ParseError, Rate};
@@ -16,10 +16,10 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-/// At most `capacity` places held at once, and after a burst no more than `rate` a second given out.
+/// At most `capacity` places are held at once, and after a burst at most `rate` places a second are given out.
 ///
-/// Each place needs a token, too. Tokens come at the rate. There are as many at the start, and never more, as there are
-/// places, or as the [`burst`](Builder::burst) says. Clones share one state.
+/// To take a place, a request also takes a token. Tokens come in at the rate. At the start, and at most, there are as many
+/// tokens as places, or as many as the [`burst`](Builder::burst). Clones share one state.
 ///
 /// ```
 /// use throttle::semaphore::Semaphore;
@@ -36,11 +36,11 @@ use std::time::Duration;
 #[derive(Clone)]
 pub struct Semaphore {
     shared: Arc<Shared>,
-    /// As many tokens are saved up as there are places.
+    /// Whether the burst of tokens follows the number of places.
     burst_is_capacity: bool,
 }
 
-/// Everything about a [`Semaphore`] that can be chosen.
+/// The settings of a [`Semaphore`].
 ///
 /// ```
 /// use std::time::Duration;
@@ -49,11 +49,11 @@ pub struct Semaphore {
 /// // 16 at a time, 90 a minute, and no two at the same time.
 /// let workers = Semaphore::builder(16, 90, Duration::from_secs(60)).burst(1).build()?;
 /// let permit = workers.try_acquire()?;
-/// assert!(workers.try_acquire().is_err(), "15 places are free, but no token is there");
+/// assert!(workers.try_acquire().is_err(), "15 places are free, but there is no token");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone)]
-#[must_use = "nothing is made before build"]
+#[must_use = "a builder does nothing until build is called"]
 pub struct Builder {
     capacity: usize,
     rate: (Units, Duration),
@@ -61,59 +61,62 @@ pub struct Builder {
     timer: Option<Arc<dyn Timer>>,
 }
 
-/// Places that are held until this is dropped. It may be moved anywhere.
+/// Places that are held until this is dropped. It may be sent to other tasks and threads.
 #[must_use = "the places are free again as soon as this is dropped"]
 pub struct Permit {
     semaphore: Semaphore,
-    /// 0 once forgotten.
+    /// 0 after [`forget`](Self::forget).
     places: u64,
 }
 
-/// Waits for a permit, see [`Semaphore::acquire`]. Dropped unfinished, it holds nothing.
+/// Waits for a permit, see [`Semaphore::acquire`]. If dropped unfinished, it takes nothing.
 ///
-/// It gives one permit: polled again after that, it fails with [`AcquireError::Finished`]; after an error, with the same.
+/// It returns one permit. If polled again after that, it returns [`AcquireError::Finished`]. If polled again after an
+/// error, it returns the same error.
 #[must_use = "nothing is acquired unless this is awaited"]
 pub struct AcquirePermit {
     semaphore: Semaphore,
     places: u64,
     wait: Wait,
-    /// The place that was granted is a permit's to free.
+    /// Whether the permit was returned; it then frees the places.
     given: bool,
 }
 
 impl Semaphore {
-    /// `capacity` places (0 blocks until it is raised), and `rate` permits a second after a burst.
+    /// `capacity` places, and `rate` places a second after a burst. If the capacity is 0, all requests wait until it is
+    /// raised.
     ///
     /// # Errors
-    /// A rate that is not above nothing.
+    /// A rate that is not above 0.
     pub fn new(capacity: usize, rate: impl Into<Units>) -> Result<Self, BuildError> {
         Semaphore::builder(capacity, rate, Duration::from_secs(1)).build()
     }
 
-    /// As [`new`](Self::new), with the clock and alarm to use instead of tokio's.
+    /// Like [`new`](Self::new), with a clock and timer to use instead of tokio's.
     ///
     /// # Errors
-    /// As there.
+    /// As for [`new`](Self::new).
     pub fn with_timer(capacity: usize, rate: impl Into<Units>, timer: Arc<dyn Timer>) -> Result<Self, BuildError> {
         Semaphore::builder(capacity, rate, Duration::from_secs(1)).timer(timer).build()
     }
 
-    /// Everything that can be chosen. `starts` places are given out in every `period`.
+    /// All settings. `starts` places are given out in every `period`.
     pub fn builder(capacity: usize, starts: impl Into<Units>, period: Duration) -> Builder {
         Builder { capacity, rate: (starts.into(), period), burst: None, timer: None }
     }
 
-    /// Waits for a place and a token, behind all that came before.
+    /// Waits for a place and a token, behind all earlier waiters.
     ///
     /// # Errors
     /// The future's: [`AcquireError::Closed`]; [`AcquireError::NoTimer`] if it has to wait for a token and the thread
-    /// that would wake it cannot be started.
+    /// that wakes it cannot be started.
     pub fn acquire(&self) -> AcquirePermit {
         self.acquire_many(1)
     }
 
-    /// As [`acquire`](Self::acquire), for so many places and as many tokens, all at once; meanwhile it holds none, and those
-    /// behind wait. More places than there are it gets when the capacity is raised; more tokens than the burst it gathers.
+    /// Like [`acquire`](Self::acquire), for several places and as many tokens, all at once. While it waits it holds none
+    /// of them, and the waiters behind it wait as well. If it needs more places than the capacity, it waits until the
+    /// capacity is raised. If it needs more tokens than the burst, it waits until they have come in.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
@@ -126,21 +129,21 @@ impl Semaphore {
     /// ```
     ///
     /// # Errors
-    /// The future's, as there.
+    /// As for [`acquire`](Self::acquire).
     pub fn acquire_many(&self, places: usize) -> AcquirePermit {
         AcquirePermit::new(self, places, None)
     }
 
-    /// As [`acquire`](Self::acquire), within `limit` from now.
+    /// Like [`acquire`](Self::acquire), but at most `limit` from now.
     ///
     /// # Errors
-    /// The future's, also [`AcquireError::TooLong`] at once and [`AcquireError::TimedOut`] later.
+    /// As for [`acquire`](Self::acquire), and [`AcquireError::TooLong`] at once or [`AcquireError::TimedOut`] later.
     pub fn acquire_timeout(&self, limit: Duration) -> AcquirePermit {
         let deadline = self.shared.time.now().saturating_add(crate::limiter::time::nanos(limit));
         AcquirePermit::new(self, 1, Some(deadline))
     }
 
-    /// A permit now, or none.
+    /// Takes a place now, or nothing.
     ///
     /// # Errors
     /// [`AcquireError::OthersWait`], [`AcquireError::NoPlace`], or [`AcquireError::TooLong`] with the time until the next
@@ -149,14 +152,14 @@ impl Semaphore {
         self.try_acquire_many(1)
     }
 
-    /// So many places now, or none.
+    /// Takes several places now, or nothing.
     ///
     /// # Errors
     /// As for [`try_acquire`](Self::try_acquire).
     pub fn try_acquire_many(&self, places: usize) -> Result<Permit, AcquireError> {
         let places = count(places);
         let mut permit = Err(AcquireError::NoPlace);
-        // Made under the lock: afterwards wakers run, and should one panic, the permit frees its places.
+        // The permit is made under the lock. Wakers run after that; if one panics, the permit frees its places.
         self.shared.with(|queue, now, effects| match queue.try_take(now, places, effects) {
             Ok(()) => permit = Ok(self.permit(places)),
             Err(Denied::TooLong { .. }) if queue.places().is_some_and(|own| own.free() < places) => {}
@@ -165,7 +168,7 @@ impl Semaphore {
         permit
     }
 
-    /// [`acquire`](Self::acquire) for a thread, which sleeps. Under a paused clock of tokio, see the guide of the
+    /// Like [`acquire`](Self::acquire), but blocks the thread. If a test has paused tokio's clock, see the guide of the
     /// [crate].
     ///
     /// # Errors
@@ -174,7 +177,7 @@ impl Semaphore {
         self.acquire().block()
     }
 
-    /// [`acquire_many`](Self::acquire_many) for a thread, which sleeps.
+    /// Like [`acquire_many`](Self::acquire_many), but blocks the thread.
     ///
     /// # Errors
     /// [`AcquireError::Closed`].
@@ -182,15 +185,15 @@ impl Semaphore {
         self.acquire_many(places).block()
     }
 
-    /// [`acquire_timeout`](Self::acquire_timeout) for a thread, which sleeps.
+    /// Like [`acquire_timeout`](Self::acquire_timeout), but blocks the thread.
     ///
     /// # Errors
-    /// As there, but for [`AcquireError::NoTimer`].
+    /// As for [`acquire_timeout`](Self::acquire_timeout), except [`AcquireError::NoTimer`].
     pub fn blocking_acquire_timeout(&self, limit: Duration) -> Result<Permit, AcquireError> {
         self.acquire_timeout(limit).block()
     }
 
-    /// Free places less those that are waited for.
+    /// Free places, minus those that waiters have asked for.
     #[must_use]
     pub fn available(&self) -> usize {
         let free = |queue: &Queue| queue.places().map_or(0, |places| places.free());
@@ -198,7 +201,7 @@ impl Semaphore {
         usize::try_from(available).unwrap_or(usize::MAX)
     }
 
-    /// Whether a new request has to wait for a place, or behind others.
+    /// Whether a new request has to wait for a place or behind other waiters.
     #[must_use]
     pub fn is_locked(&self) -> bool {
         self.available() == 0
@@ -207,11 +210,11 @@ impl Semaphore {
     /// How many wait.
     #[must_use]
     pub fn waiters(&self) -> usize {
-        self.look(super::limiter::queue::Queue::waiters)
+        self.look(Queue::waiters)
     }
 
-    /// So many places from now on. Permits that are held stay held; tokens for more places come at the rate. A
-    /// [`burst`](Builder::burst) that was chosen stays.
+    /// Changes the number of places from now on. Permits that are held stay valid. Tokens for additional places come in at
+    /// the rate. A [`burst`](Builder::burst) that was set stays.
     pub fn set_capacity(&self, capacity: usize) {
         self.shared.with(|queue, now, effects| {
             self.follow_capacity(queue, now, count(capacity), effects);
@@ -219,7 +222,7 @@ impl Semaphore {
         });
     }
 
-    /// As many tokens are saved up as there are places.
+    /// Sets the burst of tokens to `capacity`, if it follows the number of places.
     fn follow_capacity(&self, queue: &mut Queue, now: Nanos, capacity: u64, effects: &mut Effects) {
         if self.burst_is_capacity {
             queue.set_burst(now, 0, burst(capacity), effects);
@@ -230,7 +233,7 @@ impl Semaphore {
         Permit { semaphore: self.clone(), places }
     }
 
-    /// All waiters are still served; every later request is refused with [`AcquireError::Closed`].
+    /// Refuses every later request with [`AcquireError::Closed`]. All waiters are still served.
     pub fn close(&self) {
         self.shared.with(|queue, _, _| queue.close());
     }
@@ -244,22 +247,22 @@ impl Semaphore {
 }
 
 impl Builder {
-    /// Most places given out at the same time, however many are free; as many as there are, if this is not given.
+    /// The most places given out at the same time, even if more are free. The default is the capacity.
     pub fn burst(mut self, starts: usize) -> Self {
         self.burst = Some(starts);
         self
     }
 
-    /// The clock and alarm to use instead of tokio's.
+    /// The clock and timer to use instead of tokio's.
     pub fn timer(mut self, timer: Arc<dyn Timer>) -> Self {
         self.timer = Some(timer);
         self
     }
 
-    /// Makes the semaphore. Its time begins now.
+    /// Builds the semaphore. Its time starts now.
     ///
     /// # Errors
-    /// A rate that is not above nothing, or a burst of nothing.
+    /// A rate that is not above 0, or a burst of 0.
     pub fn build(self) -> Result<Semaphore, BuildError> {
         let rate = rate(self.rate.0, self.rate.1)?;
         let capacity = count(self.capacity);
@@ -283,8 +286,8 @@ impl Permit {
         usize::try_from(self.places).unwrap_or(usize::MAX)
     }
 
-    /// Keeps the places from ever being free again: the capacity is less by them from now on, and so are the tokens that
-    /// are saved up, unless a [`burst`](Builder::burst) was chosen.
+    /// Drops the permit without freeing its places. The capacity is lower by them from now on, and so is the most tokens,
+    /// unless a [`burst`](Builder::burst) was set.
     pub fn forget(mut self) {
         let places = std::mem::take(&mut self.places);
         self.semaphore.shared.with(|queue, now, effects| {
@@ -309,7 +312,7 @@ impl AcquirePermit {
         AcquirePermit { semaphore: semaphore.clone(), places, wait: Wait::new(places, deadline), given: false }
     }
 
-    /// Waits on this thread.
+    /// Blocks this thread.
     fn block(mut self) -> Result<Permit, AcquireError> {
         let waited = self.wait.block(&self.semaphore.shared);
         self.give(waited)
@@ -336,7 +339,7 @@ impl Future for AcquirePermit {
 impl Drop for AcquirePermit {
     fn drop(&mut self) {
         self.wait.leave(&self.semaphore.shared);
-        // A waker of another's that panicked, when this one had been granted.
+        // It was granted, but the waker of another waiter panicked before the permit was returned.
         if self.wait.is_granted() && !self.given {
             drop(self.semaphore.permit(self.places));
         }
@@ -374,7 +377,7 @@ fn error(denied: Denied, places: u64) -> AcquireError {
     AcquireError::new(denied, Units::from(places), || Units::from(places))
 }
 
-/// A rate of places; a limiter's is one of millionths.
+/// The rate in places. The limiter's rate is in millionths.
 fn rate(starts: Units, period: Duration) -> Result<Rate, BuildError> {
     let parts = crate::limiter::rate(starts, period)?;
     let whole = |number: u64| NonZeroU64::new(number).unwrap_or(NonZeroU64::MIN);
@@ -384,7 +387,7 @@ fn rate(starts: Units, period: Duration) -> Result<Rate, BuildError> {
     Ok(Rate::new(whole(places.units()), nanos.ok_or_else(too_slow)?))
 }
 
-/// Tokens that may be saved up: as many as there are places, and one if there are none, for the first request.
+/// The burst of tokens for so many places. It is 1 for no places, so that there is a token for the first request.
 fn burst(capacity: u64) -> NonZeroU64 {
     NonZeroU64::new(capacity).unwrap_or(NonZeroU64::MIN)
 }

@@ -42,16 +42,16 @@ pub trait Store: Debug {
     /// [`StoreError`]; nothing is charged then.
     fn take(&self, cost: u64, latest: Nanos) -> Result<(Grant, Nanos), StoreError>;
 
-    /// A grant that is waited for for long is an entry in the line of all who wait. Returns it at its time now, which may
-    /// be earlier than before: call this every 5 s, as [`wait_for`] does. If the store has lost the entry, it enters
-    /// again.
+    /// A grant with a long wait is an entry in the line of all waiters, and can move up. Returns the grant with its time
+    /// now, which may be earlier than before: call this every 5 s, as [`wait_for`] does. If the store has lost the entry,
+    /// it is added again.
     ///
     /// # Errors
     /// [`StoreError`]; the grant stays as it is then.
     fn look(&self, grant: &Grant) -> Result<Grant, StoreError>;
 
-    /// Gives back a grant that was not used; see [`Limits::give_back`]. If it was an entry in the line, those behind it
-    /// move up.
+    /// Gives back a grant that was not used; see [`Limits::give_back`]. If it was an entry in the line, the entries behind
+    /// it move up.
     ///
     /// # Errors
     /// [`StoreError`]; nothing is given back then.
@@ -64,15 +64,15 @@ pub trait Store: Debug {
     fn hold_until(&self, time: Nanos) -> Result<(), StoreError>;
 
     /// Changes the limits for everyone, from their next request on. A limit at the same index and of the same kind
-    /// keeps its credit or count, unless `fresh` is true at its index: then it starts anew. Those who wait move up if the
-    /// new limits allow.
+    /// keeps its credit or count, unless `fresh` is true at its index: then it starts anew. Waiters move up if the new
+    /// limits allow.
     ///
     /// # Errors
     /// [`StoreError`]; nothing is changed then.
     fn set(&self, policy: &Policy, fresh: &[bool]) -> Result<(), StoreError>;
 
-    /// Empties the line. Those who still wait enter again at their next look. With a policy, everything begins anew with
-    /// that.
+    /// Removes all entries from the line. Those who still wait are added again when they next call [`look`](Self::look).
+    /// With a policy, the limits also start anew with that policy.
     ///
     /// # Errors
     /// [`StoreError`]; nothing is changed then.
@@ -120,7 +120,7 @@ pub trait Store: Debug {
     /// alone count them in windows from now on; shared limits count them from the time of the grant.
     fn handed_over(&self, _grant: &Grant, _units: u64) {}
 
-    /// Whether other processes use the limits, so that those who wait have to [look](Self::look).
+    /// Whether other processes use the limits, so that waiters have to [look](Self::look).
     fn is_shared(&self) -> bool {
         true
     }
@@ -135,10 +135,10 @@ pub trait Store: Debug {
         false
     }
 
-    /// The process is about to end: later questions wait for others a second at most.
+    /// The process is about to end: later requests wait for other processes at most a second.
     fn leave(&self) {}
 
-    /// Waits for the lease that was sent for, and adds it to `lease`; nothing, if it does not come.
+    /// Waits for the lease that was requested, and adds it to `lease`. Adds nothing if the lease does not arrive.
     fn receive_lease(&self, _lease: &mut Lease) {}
 
     /// Checks that the limits that the user names are those of the bucket; see [`Policy::agrees_with`].
@@ -151,7 +151,7 @@ pub trait Store: Debug {
     }
 }
 
-/// What shared limits are at one moment.
+/// The limits and their state at one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct View {
     /// The limits as they were set.
@@ -162,11 +162,11 @@ pub struct View {
     pub available: u64,
     /// How long the next unit would wait, in nanoseconds; `None` if it is never granted.
     pub wait: Option<Nanos>,
-    /// Those who wait, in order.
+    /// The waiters, in order.
     pub line: Vec<Waiting>,
 }
 
-/// A bucket that was found: where it is, and what it is or why that cannot be told.
+/// A bucket that was found: its place, and its state or why that cannot be read.
 pub type Found<P, E> = (P, Result<View, E>);
 
 impl View {

@@ -1,7 +1,9 @@
 //! The future of one acquire.
 
+use super::error::AcquireError;
+use super::handle::Limiter;
 use super::shared::Wait;
-use super::{AcquireError, Limiter, Units};
+use super::units::Units;
 use crate::clock::Nanos;
 use std::borrow::Borrow;
 use std::fmt;
@@ -9,31 +11,31 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-/// Waits for units, see [`Limiter::acquire`]. Dropped unfinished, it takes nothing.
+/// Waits for units, see [`Limiter::acquire`]. If dropped unfinished, it takes nothing.
 pub type Acquire<'a> = AcquireFrom<&'a Limiter>;
 
-/// As [`Acquire`], but keeps the limiter and so outlives every borrow, see [`Limiter::acquire_owned`].
+/// Like [`Acquire`], but owns a clone of the limiter, so it is `'static`; see [`Limiter::acquire_owned`].
 pub type AcquireOwned = AcquireFrom<Limiter>;
 
-/// What [`Acquire`] and [`AcquireOwned`] have in common: all but whether the limiter is borrowed.
+/// [`Acquire`] with a borrowed limiter, [`AcquireOwned`] with an owned one.
 ///
-/// It takes once: polled again after its end, it repeats the answer it gave and takes nothing more.
+/// If polled again after it finished, it returns the same result and takes nothing more.
 #[must_use = "nothing is acquired unless this is awaited"]
 pub struct AcquireFrom<L: Borrow<Limiter>> {
     limiter: L,
-    /// What is no amount is told at the first poll, instead of waiting.
+    /// If this is not a valid amount, the first poll returns the error.
     units: Units,
     wait: Wait,
 }
 
 impl<L: Borrow<Limiter>> AcquireFrom<L> {
     pub(crate) fn new(limiter: L, units: Units, deadline: Option<Nanos>) -> Self {
-        AcquireFrom { limiter, units, wait: Wait::new(units.parts().unwrap_or(0), deadline) }
+        AcquireFrom { limiter, units, wait: Wait::new(units.millionths().unwrap_or(0), deadline) }
     }
 
-    /// Waits on this thread.
+    /// Blocks this thread.
     pub(crate) fn block(mut self) -> Result<(), AcquireError> {
-        self.units.parts()?;
+        self.units.millionths()?;
         let limiter = self.limiter.borrow();
         self.wait.block(&limiter.shared).map_err(|denied| limiter.error(denied, self.units))
     }
@@ -45,7 +47,7 @@ impl<L: Borrow<Limiter> + Unpin> Future for AcquireFrom<L> {
     #[inline]
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let this = &mut *self;
-        this.units.parts()?;
+        this.units.millionths()?;
         let limiter = this.limiter.borrow();
         this.wait.poll(&limiter.shared, context).map_err(|denied| limiter.error(denied, this.units))
     }

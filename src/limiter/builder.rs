@@ -1,9 +1,11 @@
-//! From what was chosen to a limiter.
+//! Builds a limiter from its settings.
 
-use super::queue::{Queue, Rules};
+use super::handle::Limiter;
+use super::queue::Queue;
+use super::rules::{OnFull, Oversize, Rules};
 use super::shared::Shared;
-use super::time::{Time, nanos};
-use super::{Limiter, OnFull, Oversize, PARTS, Timer, Units, UnitsError};
+use super::time::{Time, Timer, nanos};
+use super::units::{PARTS, Units, UnitsError};
 use crate::clock::Nanos;
 use crate::limits::bucket::Bucket;
 use crate::limits::interval::Grid;
@@ -18,57 +20,57 @@ use thiserror::Error;
 /// How a bucket fills.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Refill {
-    /// All the time.
+    /// Continuously.
     #[default]
     Continuous,
-    /// The whole count of the rate at once, at every end of its period, counted from when the limiter was made.
+    /// The whole count of the rate at once, at the end of each period. Periods count from when the limiter was made.
     Grid,
 }
 
-/// Everything about a [`Limiter`] that can be chosen. Without a choice: 10 units a second, 10 at once, full at the start.
-#[derive(Clone)]
-#[must_use = "nothing is made before build"]
+/// The settings of a [`Limiter`]. The defaults are 10 units a second, 10 at once, full at the start.
+#[derive(Clone, Default)]
+#[must_use = "a builder does nothing until build is called"]
 pub struct Builder {
     rate: Option<(Units, Duration)>,
     burst: Option<Units>,
     initial: Option<Units>,
     refill: Refill,
     limits: Vec<Limit>,
-    fair: bool,
+    unfair: bool,
     oversize: Oversize,
     most_waiters: usize,
     on_full: OnFull,
     timer: Option<Arc<dyn Timer>>,
 }
 
-/// Why there can be no such limiter.
+/// Why a limiter cannot be built or changed.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum BuildError {
-    /// A number that is no amount.
+    /// A number that is not a valid amount.
     #[error(transparent)]
     Units(#[from] UnitsError),
-    /// A rate of nothing.
+    /// A rate of 0.
     #[error("a rate of 0 would let nothing through; it must be above 0")]
     ZeroRate,
-    /// A period of no length.
-    #[error("a period of no length is no rate; it must be above 0 seconds")]
+    /// A period of length 0.
+    #[error("a rate needs a period; it must be above 0 seconds")]
     ZeroPeriod,
-    /// A burst of nothing.
+    /// A burst of 0.
     #[error("a capacity of 0 would let nothing through; it must be above 0")]
     ZeroBurst,
-    /// A leaky bucket that does not hold one unit.
+    /// A leaky bucket that cannot hold one unit.
     #[error("a capacity below 1 would let no whole unit through; the least is 1")]
     CapacityBelowOne,
-    /// More at the start than there can be.
-    #[error("initial {initial} is more than the capacity of {burst}, which is all that can be held")]
+    /// More units at the start than the bucket can hold.
+    #[error("initial {initial} is more than the capacity of {burst}; lower initial, or raise the burst")]
     InitialAboveBurst {
-        /// What there should be at the start.
+        /// Units at the start.
         initial: Units,
-        /// What there can be.
+        /// The most that the bucket holds.
         burst: Units,
     },
-    /// A setting of the bucket that [`Builder::rate`] makes, beside written limits and without a rate.
+    /// A setting for the bucket of [`Builder::rate`], but only [`Builder::limit`] was called.
     #[error(
         "{0} belongs to a rate, and only limits are given; give a rate, too, or write a limit like 5/s,burst=10,initial=0"
     )]
@@ -76,13 +78,11 @@ pub enum BuildError {
         /// Which setting.
         &'static str,
     ),
-    /// A joint limiter that should not be fair.
+    /// A joint limiter with `fair(false)`.
     #[error("a joint limiter is always fair; leave out fair(false)")]
     JointIsFair,
-    /// A change of what a limiter of windows does not have.
-    #[error(
-        "this limiter has windows only, which cannot be changed; make another, or build it with a rate or a bucket"
-    )]
+    /// A change of the rate or burst of a limiter that has only windows.
+    #[error("all limits of this limiter are windows, which cannot be changed; build it with a rate or a bucket")]
     NoBucket,
     /// Limits that contradict each other.
     #[error(transparent)]
@@ -92,107 +92,92 @@ pub enum BuildError {
     Rate(#[from] ParseError),
 }
 
-impl Default for Builder {
-    fn default() -> Self {
-        Builder {
-            rate: None,
-            burst: None,
-            initial: None,
-            refill: Refill::Continuous,
-            limits: Vec::new(),
-            fair: true,
-            oversize: Oversize::Reject,
-            most_waiters: 0,
-            on_full: OnFull::Wait,
-            timer: None,
-        }
-    }
-}
-
 impl Builder {
-    /// `units` in every `period`. Without a rate and without a [`limit`](Self::limit): 10 in a second.
+    /// `units` in every `period`. The default is 10 in a second, if there is no [`limit`](Self::limit) either.
     pub fn rate(mut self, units: impl Into<Units>, period: Duration) -> Self {
         self.rate = Some((units.into(), period));
         self
     }
 
-    /// Most units at once; as many as the rate has in a period, if this is not given. Limits name their own.
+    /// The most units at once. The default is the count of the rate. It does not apply to [limits](Self::limit), which
+    /// name their own.
     pub fn burst(mut self, units: impl Into<Units>) -> Self {
         self.burst = Some(units.into());
         self
     }
 
-    /// Units at the start; as many as there can be, if this is not given. Limits name their own.
+    /// Units at the start. The default is the burst. It does not apply to [limits](Self::limit), which name their own.
     pub fn initial(mut self, units: impl Into<Units>) -> Self {
         self.initial = Some(units.into());
         self
     }
 
-    /// How the bucket of [`rate`](Self::rate) fills.
+    /// How the bucket of [`rate`](Self::rate) fills. The default is continuously.
     pub fn refill(mut self, refill: Refill) -> Self {
         self.refill = refill;
         self
     }
 
-    /// One limit more, all of which are kept at once.
+    /// Adds a limit. The limiter keeps all limits at once.
     ///
-    /// Beside a [`rate`](Self::rate), a limit that names no burst is a window. Without one, these are all there is: the
-    /// fastest paces, and the others that name no burst are windows.
+    /// If there is also a [`rate`](Self::rate), a limit that names no burst is a window. Otherwise the fastest limit is a
+    /// bucket, and every other limit that names no burst is a window.
     pub fn limit(mut self, limit: Limit) -> Self {
         self.limits.push(limit);
         self
     }
 
-    /// Whether no request is served while others wait. True, if this is not given.
+    /// Whether new requests have to wait while others wait. The default is true.
     ///
-    /// Without that, a new request takes what is there, even if others wait for more than that; they may wait for as long
-    /// as requests come. Two things it does not take: what a time told in the queue ([`Limiter::reserve`]) counts on, and,
-    /// with [`Oversize::Wait`], what the first waiter gathers, which is all there is. A request that has to wait is last.
+    /// If false, a new request takes what is available, even if others wait for more; they may wait as long as requests
+    /// come. It does not take units that a reservation in the queue ([`Limiter::reserve`]) counts on. With
+    /// [`Oversize::Wait`] it takes nothing while others wait, because all units then belong to the first waiter. A
+    /// request that has to wait joins the end of the queue.
     pub fn fair(mut self, fair: bool) -> Self {
-        self.fair = fair;
+        self.unfair = !fair;
         self
     }
 
-    /// What happens to a cost above the burst.
+    /// What happens to a cost above the burst. By default it is refused.
     pub fn oversize(mut self, oversize: Oversize) -> Self {
         self.oversize = oversize;
         self
     }
 
-    /// At most so many wait (0: any number), and what happens to one more. [`Limiter::waiters`] says which count:
-    /// futures and threads, but no reservations.
+    /// The most waiters (0: any number), and what happens to one more. Futures and threads count, reservations do not,
+    /// as in [`Limiter::waiters`].
     pub fn max_waiters(mut self, most: usize, on_full: OnFull) -> Self {
         (self.most_waiters, self.on_full) = (most, on_full);
         self
     }
 
-    /// The clock and alarm to use instead of tokio's.
+    /// The clock and timer to use instead of tokio's.
     pub fn timer(mut self, timer: Arc<dyn Timer>) -> Self {
         self.timer = Some(timer);
         self
     }
 
-    /// Makes the limiter. Its time begins now.
+    /// Builds the limiter. Its time starts now.
     ///
     /// # Errors
-    /// [`BuildError`] says what is out of range or contradicts what.
+    /// [`BuildError`] if a setting is out of range or contradicts another.
     pub fn build(self) -> Result<Limiter, BuildError> {
         let time = self.timer.clone().map_or_else(Time::tokio, Time::Custom);
         self.check_settings()?;
         let (rules, place) = (self.rules(), self.place()?);
         let shared = Shared::new(time, |now| Ok::<_, BuildError>(Queue::new(self.limits(now)?, rules, None)))?;
-        Ok(Limiter::from_shared(shared, place))
+        Ok(Limiter { shared, place })
     }
 
-    /// Nothing that was chosen is passed over in silence.
+    /// Refuses settings that would have no effect.
     fn check_settings(&self) -> Result<(), BuildError> {
         let settings = [
             (self.burst.is_some(), "burst"),
             (self.initial.is_some(), "initial"),
             (self.refill == Refill::Grid, "refill"),
         ];
-        let passed_over = settings.iter().find(|(is_set, _)| *is_set && !self.has_own_bucket());
-        passed_over.map_or(Ok(()), |(_, setting)| Err(BuildError::WithoutRate(setting)))
+        let without_effect = settings.iter().find(|(is_set, _)| *is_set && !self.has_own_bucket());
+        without_effect.map_or(Ok(()), |(_, setting)| Err(BuildError::WithoutRate(setting)))
     }
 
     pub(super) fn oversize_rule(&self) -> Oversize {
@@ -202,10 +187,10 @@ impl Builder {
     fn rules(&self) -> Rules {
         let bounded = self.most_waiters > 0 && self.on_full == OnFull::Fail;
         let most_waiters = bounded.then_some(self.most_waiters);
-        Rules { fair: self.fair, oversize: self.oversize, most_waiters }
+        Rules { fair: !self.unfair, oversize: self.oversize, most_waiters }
     }
 
-    /// The place of the limit whose rate can be changed, if there is one.
+    /// The index of the limit whose rate can be changed, if there is one.
     fn place(&self) -> Result<Option<usize>, BuildError> {
         if self.has_own_bucket() {
             return Ok(Some(0));
@@ -234,30 +219,30 @@ impl Builder {
         let (units, period) = self.rate.unwrap_or((Units::from(10), Duration::from_secs(1)));
         let rate = rate(units, period)?;
         let burst = self.burst.unwrap_or(units);
-        let most = NonZeroU64::new(burst.parts()?).ok_or(BuildError::ZeroBurst)?;
+        let most = NonZeroU64::new(burst.millionths()?).ok_or(BuildError::ZeroBurst)?;
         let initial = self.initial.unwrap_or(burst);
-        if initial.parts()? > most.get() {
+        if initial.millionths()? > most.get() {
             return Err(BuildError::InitialAboveBurst { initial, burst });
         }
         let (refill, interval) = rate.window();
         Ok(match self.refill {
-            Refill::Continuous => limits.with_bucket(Bucket::new(rate, most, initial.parts()?, now)),
-            Refill::Grid => limits.with_grid(Grid::new(refill, interval, most.get(), initial.parts()?, now)),
+            Refill::Continuous => limits.with_bucket(Bucket::new(rate, most, initial.millionths()?, now)),
+            Refill::Grid => limits.with_grid(Grid::new(refill, interval, most.get(), initial.millionths()?, now)),
         })
     }
 }
 
-/// One queue for the limits of all these.
+/// One queue for the limits of all these builders.
 pub(super) fn joint(limiters: &[Builder]) -> Result<Arc<Shared>, BuildError> {
     for limiter in limiters {
         limiter.check_settings()?;
-        if !limiter.fair {
+        if limiter.unfair {
             return Err(BuildError::JointIsFair);
         }
     }
     let time = limiters.iter().find_map(|limiter| limiter.timer.clone()).map_or_else(Time::tokio, Time::Custom);
     let most_waiters = limiters.iter().filter_map(|limiter| limiter.rules().most_waiters).min();
-    // What is above a burst is refused before it comes to the queue, to which a cost is only the number of a list.
+    // A cost above a burst is refused before it comes to the queue: there, a cost is only the id of a list of costs.
     let rules = Rules { fair: true, oversize: Oversize::Wait, most_waiters };
     Shared::new(time, |now| {
         let each: Result<_, BuildError> = limiters.iter().map(|limiter| limiter.limits(now)).collect();
@@ -265,9 +250,9 @@ pub(super) fn joint(limiters: &[Builder]) -> Result<Arc<Shared>, BuildError> {
     })
 }
 
-/// A rate in parts of units.
+/// The rate in millionths of units.
 pub(crate) fn rate(units: Units, period: Duration) -> Result<Rate, BuildError> {
-    let units = NonZeroU64::new(units.parts()?).ok_or(BuildError::ZeroRate)?;
+    let units = NonZeroU64::new(units.millionths()?).ok_or(BuildError::ZeroRate)?;
     let period = NonZeroU64::new(nanos(period)).ok_or(BuildError::ZeroPeriod)?;
     Ok(Rate::new(units, period))
 }
@@ -287,7 +272,7 @@ impl fmt::Debug for Builder {
             .field("initial", &self.initial)
             .field("refill", &self.refill)
             .field("limits", &self.limits)
-            .field("fair", &self.fair)
+            .field("fair", &!self.unfair)
             .field("oversize", &self.oversize)
             .finish_non_exhaustive()
     }

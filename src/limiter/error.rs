@@ -5,59 +5,59 @@ use super::units::{Units, UnitsError};
 use std::time::Duration;
 use thiserror::Error;
 
-/// Why nothing was acquired. Nothing was taken, either.
+/// Why nothing was acquired. Nothing was taken.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum AcquireError {
-    /// What was asked for is no amount.
+    /// The cost is not a valid amount.
     #[error(transparent)]
     Units(#[from] UnitsError),
-    /// More than the limiter ever holds at once, and it does not wait for that.
+    /// The cost is above the burst, and the limiter was built with [`Oversize::Reject`](super::Oversize::Reject).
     #[error("{cost} is more than the capacity of {burst}; ask for less, or build with oversize(Oversize::Wait)")]
     AboveBurst {
-        /// What was asked for.
+        /// The cost of the request.
         cost: Units,
-        /// What there can be at once.
+        /// The most units at once.
         burst: Units,
     },
-    /// More than a window counts, or beyond the end of the clock.
-    #[error("{cost} will never be granted: it is more than a window of the limiter counts, or would take 584 years")]
+    /// The cost is above a window's count, or the time is beyond the end of the clock.
+    #[error("{cost} is never granted: it is more than a window allows, or the wait would be over 584 years")]
     Never {
-        /// What was asked for.
+        /// The cost of the request.
         cost: Units,
     },
-    /// It would take longer than was allowed.
-    #[error("{cost} would take {wait:?}, which is longer than allowed")]
+    /// The wait would be longer than allowed.
+    #[error("{cost} would have to wait {wait:?}, which is longer than allowed")]
     TooLong {
-        /// What was asked for.
+        /// The cost of the request.
         cost: Units,
-        /// How long it would take, if all before it stay.
+        /// How long the wait would be, if no waiter leaves.
         wait: Duration,
     },
-    /// The time allowed is over.
+    /// The deadline has passed.
     #[error("timed out after {after:?} waiting for {cost}")]
     TimedOut {
-        /// What was asked for.
+        /// The cost of the request.
         cost: Units,
-        /// How long it waited.
+        /// How long the request waited.
         after: Duration,
     },
     /// Others wait, and the limiter is fair.
     #[error("others wait for the limiter; acquire to wait in the queue, or build with fair(false)")]
     OthersWait,
-    /// As many wait as may.
+    /// The queue is full.
     #[error("the queue is full; try later, or build with OnFull::Wait")]
     Full,
     /// The limiter was closed.
     #[error("the limiter is closed")]
     Closed,
-    /// Every place of the semaphore is held.
-    #[error("all places are held; acquire to wait until one is free")]
+    /// Too few places of the semaphore are free.
+    #[error("not enough places are free; acquire to wait for them")]
     NoPlace,
-    /// The future has already given its permit.
-    #[error("this acquire has given its permit already; acquire again for another")]
+    /// The future has already returned its permit.
+    #[error("this acquire has already returned its permit; acquire again for another")]
     Finished,
-    /// The thread that wakes waiting futures cannot be started: the system allows no more of them.
+    /// The thread that wakes waiting futures cannot be started: the system allows no more threads.
     #[error(
         "the thread that wakes waiting futures cannot be started; allow more threads (ulimit -u), give a Timer when the limiter is made, or use one of the blocking forms"
     )]

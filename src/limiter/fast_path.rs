@@ -1,15 +1,16 @@
-//! The fast path: the whole state of one bucket in one word, from which callers take without a lock.
+//! The fast path: the whole state of one bucket in one atomic word, from which callers take without a lock.
 //!
-//! While nobody waits, no time given lies ahead and there is one bucket and nothing else, the state is a single number:
-//! the time at which the bucket will be full, in credits gained since a base. A grant moves it by its cost. That is the
-//! same exact arithmetic, so the fast path and the queue agree.
+//! It is open only while there are no waiters, no reservation is in the future, and the only limit is one bucket. Then
+//! the state is a single number: the time at which the bucket will be full, measured in credits gained since a base time.
+//! A grant adds its cost to that number. The arithmetic is as exact as the queue's, so both give the same answers.
 //!
-//! The lock's holder closes the fast path first, which carries its state into the queue's bucket, and opens it again
-//! when the conditions hold. What the number means is kept beside it and changes only while it is closed; eight bits of
-//! the word change with every opening, so that nobody takes by a meaning that is out of date.
+//! A caller that takes the lock first closes the fast path: that copies its state into the queue's bucket. Before the
+//! lock is released, the fast path is opened again if it may be open. The meaning of the number is stored beside the word
+//! and changes only while the fast path is closed. Eight bits of the word change with every opening, so that nobody uses
+//! an old meaning.
 //!
-//! A bucket may hold, or may miss, more credits than the number can tell. Then a part of them is set aside until the next
-//! opening, and a request that needs them is left to the queue.
+//! A bucket may hold, or may miss, more credits than the number can express. Then some credits are set aside until the
+//! next opening, and the queue serves the requests that need them.
 
 use super::time::{Tick, Time};
 use crate::clock::sync::{AtomicU64, Ordering};
@@ -18,62 +19,63 @@ use crate::limits::{Gaining, Limits};
 
 const CLOSED: u64 = u64::MAX;
 const NUMBER: u64 = (1 << 56) - 1;
-/// A number above this is left to the queue, which starts from a new base.
+/// If the number would be above this, the queue serves the request. The next opening then has a new base.
 const HIGHEST: u64 = NUMBER / 2;
-/// What a bucket holds and what it misses beyond this is set aside.
+/// Credits above this, held or missing, are set aside.
 const MOST: u64 = HIGHEST / 4;
 
-/// For so long the clock is read without asking for its tick first.
+/// How long the clock is read without trying its tick first.
 const PATIENCE: Nanos = 10 * MILLISECOND;
 
-/// What every take reads is in one line of the processor's cache, and what few of them write in the next.
+/// The fields that every take reads are in one cache line, and those that few takes write are in the next.
 #[derive(Debug)]
 #[repr(align(64))]
 pub(crate) struct FastPath {
-    /// Eight bits that tell one opening from the next, then the number.
+    /// Eight bits that change with every opening, then the number.
     word: AtomicU64,
     meaning: Meaning<AtomicU64>,
-    /// The latest reading of the clock, or nearly: a smaller one was taken out of order.
+    /// The latest reading of the clock, or nearly. A smaller reading arrived out of order.
     latest: AtomicU64,
-    /// Once a tick could not decide, because the bucket is nearly full, none is asked for until then.
+    /// No tick is tried before this time, because the last tick could not decide.
     no_tick_before: AtomicU64,
-    /// Openings so far.
+    /// How often the fast path was opened.
     openings: AtomicU64,
-    /// The word at the last opening: if it is still that, nothing was taken.
+    /// The word at the latest opening. If it has not changed, nothing was taken.
     opened: AtomicU64,
 }
 
-/// What the number means.
+/// What the number in the word means.
 #[derive(Debug)]
 struct Meaning<N> {
-    /// Where the number counts from.
+    /// The time from which the number counts.
     base: N,
     /// Credits gained at the end of each interval.
     gain: N,
     /// In nanoseconds.
     interval: N,
-    /// Credits for a unit.
+    /// Credits that one unit costs.
     price: N,
-    /// Credits in a full bucket, without those that are set aside.
+    /// Credits in a full bucket, except those set aside.
     full: N,
-    /// Missing credits that are set aside: the bucket is not full when the number says so.
+    /// Missing credits that are set aside: when the number says that the bucket is full, it is not.
     missing_aside: N,
-    /// Whether credits that the bucket holds are set aside: it is not empty when the number says so.
+    /// 1 if credits that the bucket holds are set aside: when the number says that it is empty, it is not.
     held_aside: N,
 }
 
-/// What it answers.
+/// The answer of the fast path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Take {
     Granted,
-    /// Nothing was taken: it would have to wait this long.
+    /// Nothing was taken: the request would have to wait this long.
     TooLong(Nanos),
     /// The queue must answer.
     Closed,
 }
 
 impl Meaning<AtomicU64> {
-    /// Each value was stored while the fast path was closed. Valid for the word that was read before, if it has not changed.
+    /// The values were stored while the fast path was closed. They belong to the word that was read before, if the word has
+    /// not changed since.
     #[inline]
     fn load(&self) -> Meaning<u64> {
         self.map(|part| part.load(Ordering::Acquire))
@@ -102,7 +104,7 @@ impl Meaning<AtomicU64> {
             (&self.missing_aside, to.missing_aside),
             (&self.held_aside, to.held_aside),
         ] {
-            // A thread that reads this finds that it was closed before. Most openings change none of them.
+            // A thread that reads the new value also sees that the fast path was closed before. Most openings change none.
             if part.load(Ordering::Relaxed) != value {
                 part.store(value, Ordering::Release);
             }
@@ -146,17 +148,17 @@ impl Meaning<u64> {
         self.intervals(now).checked_mul(self.gain)
     }
 
-    /// How long it takes from `now` until the clock is at `number`, which is ahead of it.
+    /// The time from `now` until the clock reaches `number`, which is in the future.
     #[inline]
     fn wait(&self, now: Nanos, number: u64) -> Option<Nanos> {
         let at = number.div_ceil(self.gain.max(1)).checked_mul(self.interval)?;
         Some(at.saturating_sub(now.saturating_sub(self.base)))
     }
 
-    /// The answer and the number after it, at the time `now`; `None` if the queue has to answer.
+    /// The answer at the time `now`, and the number after it; `None` if the queue must answer.
     #[inline]
     fn answer(&self, number: u64, now: Nanos, cost: u64) -> Option<(Take, u64)> {
-        // Nothing is there at any time, also at a reading of the clock that is older than the latest grant.
+        // A cost of 0 is always granted, even if the clock reading is older than the latest grant.
         if cost == 0 {
             return Some((Take::Granted, number));
         }
@@ -172,10 +174,10 @@ impl Meaning<u64> {
         (self.held_aside == 0).then_some((Take::TooLong(wait), number))
     }
 
-    /// As [`answer`](Self::answer), if that is the same at all times of the tick.
+    /// Like [`answer`](Self::answer), if the answer is the same at all times of the tick.
     ///
-    /// It is granted if the bucket holds enough at the tick's start, and is not full before its end. It is refused if the
-    /// bucket does not hold enough by then; the wait counts from the start.
+    /// The request is granted if the bucket holds enough at the start of the tick, and is not full before its end. It is
+    /// refused if the bucket does not hold enough at the end. The wait counts from the start.
     #[inline]
     fn answer_in(&self, tick: Tick, number: u64, cost: u64) -> Option<(Take, u64)> {
         let (price, last) = (cost.checked_mul(self.price)?, self.clock(tick.ends)?);
@@ -215,14 +217,14 @@ impl FastPath {
         }
     }
 
-    /// Time read before something was granted by it, but used after that, is as good as that grant's.
+    /// Clamps clock readings that arrive out of order.
     #[inline]
     pub(crate) fn in_order(&self, now: Nanos) -> Nanos {
         now.max(self.latest.load(Ordering::Relaxed))
     }
 
-    /// Takes `cost` now, or nothing. To read the clock is most of what this takes, so it is read only if its tick, which
-    /// is cheaper to have, cannot decide.
+    /// Takes `cost` now, or nothing. Reading the clock is most of the work. So the tick, which is cheaper to read, is
+    /// tried first, and the clock is read only if the tick cannot decide.
     #[inline]
     pub(crate) fn take(&self, time: &Time, cost: u64) -> Take {
         if time.has_ticks() {
@@ -257,7 +259,7 @@ impl FastPath {
         answer.unwrap_or(Take::Closed)
     }
 
-    /// Does what `answer` says, which is the answer and the number after it, once nobody comes between.
+    /// Applies `answer`, which returns the answer and the number after it. Repeats this if another thread changed the word.
     #[inline]
     fn update(&self, answer: impl Fn(&Meaning<u64>, u64) -> Option<(Take, u64)>) -> Option<Take> {
         let mut word = self.word.load(Ordering::Acquire);
@@ -271,7 +273,7 @@ impl FastPath {
         Some(Take::Closed)
     }
 
-    /// Goes on from `word` with `number`. The error is the word found instead: then the answer may be another.
+    /// Replaces `word` by `number`. If the word has changed, the error is the new word, for which the answer may differ.
     #[inline]
     fn replace(&self, word: u64, take: Take, number: u64) -> Result<(), u64> {
         if take == Take::Granted {
@@ -279,14 +281,14 @@ impl FastPath {
             let replaced = self.word.compare_exchange(word, next, Ordering::AcqRel, Ordering::Acquire);
             return replaced.map(drop);
         }
-        // A refusal changes nothing, but must be of this opening: what was read belongs to it if the word is still the same.
+        // A refusal changes nothing. But the meaning that was read belongs to the word only if the word has not changed.
         let found = self.word.load(Ordering::Acquire);
         if found == word { Ok(()) } else { Err(found) }
     }
 
-    /// From here on the queue decides. Carries the state into its bucket. The caller holds the queue's lock.
+    /// Closes the fast path and copies its state into the queue's bucket. The caller holds the queue's lock.
     pub(crate) fn close(&self, limits: &mut Limits, now: Nanos) {
-        // Only the holder of the lock opens it, so closed stays closed.
+        // Only the holder of the lock opens it, so it stays closed.
         if self.word.load(Ordering::Relaxed) == CLOSED {
             return;
         }
@@ -298,18 +300,18 @@ impl FastPath {
         let now = self.in_order(now).max(meaning.base);
         let clock = u128::from(meaning.intervals(now)) * u128::from(meaning.gain);
         let missing = (u128::from(word & NUMBER) + u128::from(meaning.missing_aside)).saturating_sub(clock);
-        // More than all is missing if something is owed, and at a reading of the clock older than the latest grant's.
+        // More than a full bucket may be missing: if there is a debt, or if `now` is older than the latest grant.
         limits.resume(missing, now);
     }
 
-    /// From here on callers need no lock. Stays closed if the state does not fit. The caller holds the queue's lock,
-    /// and has seen that nobody waits and no time given lies ahead.
+    /// Opens the fast path. It stays closed if the state does not fit. The caller holds the queue's lock, and has checked
+    /// that there are no waiters and no reservation is in the future.
     pub(crate) fn open(&self, limits: &Limits) {
         let Some((meaning, number)) = limits.fast_path().and_then(|state| Meaning::of(&state)) else { return };
         self.meaning.store(&meaning);
         let opening = self.openings.load(Ordering::Relaxed).wrapping_add(1);
         self.openings.store(opening, Ordering::Relaxed);
-        // 255 is left out, so that no opening looks closed.
+        // 255 is not used, so that no opening looks closed.
         let word = ((opening % 255) << 56) | number;
         self.opened.store(word, Ordering::Relaxed);
         self.word.store(word, Ordering::Release);
@@ -342,7 +344,7 @@ mod tests {
         path
     }
 
-    /// Slow and fast, small and too large to be held in one number.
+    /// Slow and fast limits, small ones, and ones too large for one number.
     fn all_kinds() -> Vec<Limits> {
         let (huge, usual) = (u64::MAX / 2, MILLISECOND);
         let mut kinds: Vec<_> = ["3/s", "1000/s", "7/min", "1000003/s"].map(|rate| bucket(rate, 1000)).into();
@@ -362,22 +364,22 @@ mod tests {
     }
 
     proptest! {
-        /// Whether the clock is read or only its tick, each answer is the same, and so is what is left; a wait may be
-        /// told longer by what has passed of the tick.
+        /// The answers and the state are the same, whether the clock or only its tick is read. But a wait counts from the
+        /// start of the tick.
         #[test]
-        fn what_is_taken_within_a_tick_is_what_would_be_taken_at_its_time(
+        fn answers_by_the_tick_are_those_by_the_clock(
             kind in prop::sample::select(all_kinds()),
             steps in prop::collection::vec((0_u64..3_000_000, 0_u64..20, 0_u8..20), 1..300),
         ) {
             let (path, exact) = (opened(&kind), opened(&kind));
             let mut time = 0;
             for (nanos, cost, idle) in steps {
-                // Now and then much later, so that the bucket is full again.
+                // Sometimes much later, so that the bucket is full again.
                 time += if idle == 0 { nanos * 100_000 } else { nanos };
                 let taken = path.take_on(|| time, || Some(tick(time)), cost);
                 match (taken, exact.take_by(|| time, cost)) {
-                    (Take::TooLong(told), Take::TooLong(exact)) => {
-                        prop_assert!((exact..=exact + 4 * MILLISECOND).contains(&told), "{} {}", told, exact);
+                    (Take::TooLong(wait), Take::TooLong(exact)) => {
+                        prop_assert!((exact..=exact + 4 * MILLISECOND).contains(&wait), "{} {}", wait, exact);
                     }
                     (taken, exact) => prop_assert_eq!(taken, exact),
                 }
@@ -385,7 +387,7 @@ mod tests {
             }
         }
 
-        /// However often it is opened and closed.
+        /// The fast path is opened and closed at random.
         #[test]
         fn the_fast_path_answers_as_the_limits_do(
             kind in prop::sample::select(all_kinds()),
@@ -416,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn far_from_full_the_clock_is_not_read_and_near_full_its_tick_is_not() {
+    fn the_clock_is_not_read_if_the_bucket_is_far_from_full_nor_the_tick_if_it_is_nearly_full() {
         let (path, asked) = (opened(&bucket("1000/s", 1_000_000)), Cell::new([0, 0]));
         let count = |what: usize| {
             let mut counts = asked.get();
@@ -441,7 +443,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_that_refills_in_intervals_has_a_fast_path_however_large_it_is() {
+    fn a_limit_with_whole_refills_of_any_size_has_a_fast_path() {
         let most = u64::MAX / 2;
         let path = opened(&grid(1, 100 * MILLISECOND, most, most / 2));
         for _ in 0..100 {

@@ -1,10 +1,13 @@
 //! Several costs at once on several limits.
 
 use super::builder::{self, BuildError, Builder};
+use super::error::AcquireError;
+use super::handle::Limiter;
 use super::queue::{Denied, Queue};
+use super::rules::Oversize;
 use super::shared::{Shared, Wait};
 use super::time::nanos;
-use super::{AcquireError, Limiter, Oversize, Units, UnitsError};
+use super::units::{PARTS, Units, UnitsError};
 use crate::clock::Nanos;
 use std::fmt;
 use std::future::Future;
@@ -13,10 +16,11 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-/// `N` limits with a cost on each, all of which are granted at once or not at all: requests and tokens, for example.
+/// `N` limits with a cost on each, for example requests and tokens. All costs of a request are granted together or not
+/// at all.
 ///
-/// There is one queue, first in, first out. The first waiter gets everything at the least time at which every limit
-/// conforms, and is charged on all of them at that time; until then nothing is taken. Clones share one state.
+/// There is one queue, first in, first out. The first waiter is granted at the earliest time at which every limit
+/// conforms, and is charged on all of them at that time. Until then nothing is taken. Clones share one state.
 ///
 /// ```
 /// use std::time::Duration;
@@ -29,7 +33,7 @@ use std::time::Duration;
 /// let tokens = Limiter::builder().rate(200_000, minute);
 /// let model = Limiter::joint([requests, tokens])?;
 ///
-/// model.acquire([1, 4000]).await?; // one request, which may cost 4000 tokens
+/// model.acquire([1, 4000]).await?; // one request and an estimate of 4000 tokens
 /// assert_eq!(model.available(), [4, 196_000]);
 /// model.reconcile([1, 1000], [1, 4000])?; // it cost 1000
 /// assert_eq!(model.available(), [4, 199_000]);
@@ -43,33 +47,33 @@ pub struct JointLimiter<const N: usize> {
     oversize: [Oversize; N],
 }
 
-/// Waits for several costs at once, see [`JointLimiter::acquire`]. Dropped unfinished, it takes nothing.
+/// Waits for several costs at once, see [`JointLimiter::acquire`]. If dropped unfinished, it takes nothing.
 ///
-/// It takes once: polled again after its end, it repeats the answer it gave and takes nothing more.
+/// If polled again after it finished, it returns the same result and takes nothing more.
 #[must_use = "nothing is acquired unless this is awaited"]
 pub struct AcquireJoint<const N: usize> {
     limiter: JointLimiter<N>,
     costs: [Units; N],
     deadline: Option<Nanos>,
-    /// From the first poll on.
+    /// `None` before the first poll.
     wait: Option<Result<(Wait, Numbered), AcquireError>>,
 }
 
-/// Costs that the limits know by a number, as long as this is there.
+/// A list of costs that the limits store under a number until this is dropped.
 struct Numbered {
     shared: Arc<Shared>,
     number: u64,
 }
 
 impl Limiter {
-    /// One limiter of several, with a cost on each. What is taken, is taken from all at once.
+    /// Joins several limiters into one. A request has a cost on each of them and takes all costs at once.
     ///
-    /// Each builder's rate, burst, limits and [`Oversize`] count for its own costs. The queue they share is bounded by the
-    /// least [`max_waiters`](Builder::max_waiters) and uses the first [`timer`](Builder::timer) given.
+    /// The rate, burst, limits and [`Oversize`] of each builder apply to its own costs. The shared queue has the smallest
+    /// [`max_waiters`](Builder::max_waiters) of the builders, and the first [`timer`](Builder::timer) given.
     ///
     /// # Errors
-    /// [`BuildError`], as for each alone; a joint limiter is always [fair](Builder::fair).
-    #[allow(clippy::needless_pass_by_value, reason = "builders end in what they build")]
+    /// [`BuildError`], as for each builder alone, or if one of them is not [fair](Builder::fair).
+    #[allow(clippy::needless_pass_by_value, reason = "building consumes the builders")]
     pub fn joint<const N: usize>(limiters: [Builder; N]) -> Result<JointLimiter<N>, BuildError> {
         let oversize = limiters.each_ref().map(Builder::oversize_rule);
         Ok(JointLimiter { shared: builder::joint(&limiters)?, oversize })
@@ -77,22 +81,22 @@ impl Limiter {
 }
 
 impl<const N: usize> JointLimiter<N> {
-    /// Waits until all `costs` are there and all before have been served, and takes them.
+    /// Waits until all earlier waiters have been served and all `costs` are available, and takes them.
     ///
-    /// The future keeps the limiter. Nothing is taken before it is polled, nor when it is dropped unfinished; those behind
-    /// move up then.
+    /// The future owns a clone of the limiter. Nothing is taken before it is polled. If it is dropped unfinished it takes
+    /// nothing, and the waiters behind it move up.
     ///
     /// # Errors
-    /// The future's: [`AcquireError`]. If the error names a cost, it is the one that is too large, or the first.
+    /// The future's: [`AcquireError`]. The cost in the error is the one that is too large, or else the first one.
     pub fn acquire<C: Into<Units>>(&self, costs: [C; N]) -> AcquireJoint<N> {
         self.acquire_by(costs, None)
     }
 
-    /// As [`acquire`](Self::acquire), within `limit` from now, the time in the queue included. What cannot be met, if
-    /// all before it stay, is refused at once.
+    /// Like [`acquire`](Self::acquire), but at most `limit` from now, including the time in the queue. If the wait would
+    /// be longer even though no waiter before it leaves, it is refused at once.
     ///
     /// # Errors
-    /// The future's, also [`AcquireError::TooLong`] at once and [`AcquireError::TimedOut`] later.
+    /// As for [`acquire`](Self::acquire), and [`AcquireError::TooLong`] at once or [`AcquireError::TimedOut`] later.
     pub fn acquire_timeout<C: Into<Units>>(&self, costs: [C; N], limit: Duration) -> AcquireJoint<N> {
         self.acquire_by(costs, Some(self.shared.time.now().saturating_add(nanos(limit))))
     }
@@ -104,33 +108,34 @@ impl<const N: usize> JointLimiter<N> {
     /// Takes all `costs` now, or nothing.
     ///
     /// # Errors
-    /// [`AcquireError::TooLong`] says how long it would take; [`AcquireError::OthersWait`].
+    /// [`AcquireError::TooLong`] with the wait that would be needed; [`AcquireError::OthersWait`].
     pub fn try_acquire<C: Into<Units>>(&self, costs: [C; N]) -> Result<(), AcquireError> {
         let costs = costs.map(Into::into);
         let numbered = self.number(costs)?;
         self.shared.try_take(numbered.number).map_err(|denied| error(denied, costs))
     }
 
-    /// [`acquire`](Self::acquire) for a thread, which sleeps.
+    /// Like [`acquire`](Self::acquire), but blocks the thread.
     ///
     /// # Errors
-    /// As there, but for [`AcquireError::NoTimer`].
+    /// As for [`acquire`](Self::acquire), except [`AcquireError::NoTimer`].
     pub fn blocking_acquire<C: Into<Units>>(&self, costs: [C; N]) -> Result<(), AcquireError> {
         self.acquire(costs).block()
     }
 
-    /// [`acquire_timeout`](Self::acquire_timeout) for a thread, which sleeps.
+    /// Like [`acquire_timeout`](Self::acquire_timeout), but blocks the thread.
     ///
     /// # Errors
-    /// As there, but for [`AcquireError::NoTimer`].
+    /// As for [`acquire_timeout`](Self::acquire_timeout), except [`AcquireError::NoTimer`].
     pub fn blocking_acquire_timeout<C: Into<Units>>(&self, costs: [C; N], limit: Duration) -> Result<(), AcquireError> {
         self.acquire_timeout(costs, limit).block()
     }
 
-    /// Settles what was acquired as `estimated` and came out as `actual`, on each limit: see [`Limiter::reconcile`].
+    /// Settles costs that were acquired as `estimated` and turned out as `actual`, on each limit; see
+    /// [`Limiter::reconcile`].
     ///
     /// # Errors
-    /// If one is no amount.
+    /// If one of them is not a valid amount.
     pub fn reconcile<C: Into<Units>>(&self, actual: [C; N], estimated: [C; N]) -> Result<(), UnitsError> {
         let (actual, estimated) = (parts(actual.map(Into::into))?, parts(estimated.map(Into::into))?);
         let beyond = |from: [u64; N], to: [u64; N]| std::array::from_fn(|kind| from[kind].saturating_sub(to[kind]));
@@ -145,20 +150,20 @@ impl<const N: usize> JointLimiter<N> {
         Ok(())
     }
 
-    /// Nothing is granted for that long: see [`Limiter::pause_for`].
+    /// Grants nothing for `time` from now; see [`Limiter::pause_for`].
     pub fn pause_for(&self, time: Duration) {
         self.shared.with(|queue, now, effects| queue.pause_until(now, now.saturating_add(nanos(time)), effects));
     }
 
-    /// Whole units of each kind that could be taken now; nothing while others wait or a time told lies ahead.
+    /// Whole units of each kind that could be taken now; 0 while others wait.
     #[must_use]
     pub fn available(&self) -> [u64; N] {
         let levels = self.shared.with(|queue, now, effects| {
             queue.advance(now, effects);
-            let nothing = queue.is_paused() || queue.waiters() > 0;
-            std::array::from_fn(|kind| if nothing { 0 } else { queue.limits.available_of(now, kind) })
+            let must_wait = queue.is_paused() || queue.waiters() > 0;
+            std::array::from_fn(|kind| if must_wait { 0 } else { queue.limits.available_of(now, kind) })
         });
-        levels.map(|level: u64| level / super::PARTS)
+        levels.map(|level: u64| level / PARTS)
     }
 
     /// How many futures and threads wait.
@@ -170,18 +175,18 @@ impl<const N: usize> JointLimiter<N> {
         })
     }
 
-    /// All in the queue are still served; every later request is refused with [`AcquireError::Closed`].
+    /// Refuses every later request with [`AcquireError::Closed`]. All in the queue are still served.
     pub fn close(&self) {
         self.shared.with(|queue, _, _| queue.close());
     }
 
-    /// The latest time granted, since the limiter was made.
+    /// The time of the latest grant, counted from when the limiter was made.
     #[must_use]
     pub fn last_grant(&self) -> Duration {
         Duration::from_nanos(self.shared.with(|queue, _, _| queue.limits.latest()))
     }
 
-    /// Costs that can be granted at all.
+    /// Stores `costs` under a number, if they can be granted at all.
     fn number(&self, costs: [Units; N]) -> Result<Numbered, AcquireError> {
         let parts = parts(costs)?;
         let number = self.shared.with(|queue, _, _| {
@@ -194,14 +199,14 @@ impl<const N: usize> JointLimiter<N> {
     fn check(&self, queue: &Queue, kind: usize, cost: Units, parts: u64) -> Result<(), AcquireError> {
         let (burst, largest) = queue.limits.most_of(kind);
         if self.oversize[kind] == Oversize::Reject && parts > burst {
-            return Err(AcquireError::AboveBurst { cost, burst: Units::from_parts(burst) });
+            return Err(AcquireError::AboveBurst { cost, burst: Units::from_millionths(burst) });
         }
         if parts > largest { Err(AcquireError::Never { cost }) } else { Ok(()) }
     }
 }
 
 impl<const N: usize> AcquireJoint<N> {
-    /// Waits on this thread.
+    /// Blocks this thread.
     fn block(mut self) -> Result<(), AcquireError> {
         let (limiter, costs) = (self.limiter.clone(), self.costs);
         let (wait, _) = self.wait().as_mut().map_err(|error| error.clone())?;
@@ -257,7 +262,7 @@ impl<const N: usize> fmt::Debug for AcquireJoint<N> {
 fn parts<const N: usize>(costs: [Units; N]) -> Result<[u64; N], UnitsError> {
     let mut parts = [0; N];
     for (part, cost) in parts.iter_mut().zip(costs) {
-        *part = cost.parts()?;
+        *part = cost.millionths()?;
     }
     Ok(parts)
 }

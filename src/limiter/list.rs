@@ -5,11 +5,11 @@ pub(crate) type Key = usize;
 
 const NONE: Key = Key::MAX;
 
-/// An empty list this large gives its memory back.
+/// A list with room for this many entries frees its memory when it becomes empty.
 const WORTH_FREEING: usize = 1024;
 
-/// First in, first out, and out of the middle in constant time. An entry that was unlinked is still found under its key
-/// until it is removed.
+/// A first-in, first-out list from which any entry can be removed in constant time. An unlinked entry can still be found
+/// by its key until it is removed.
 #[derive(Debug)]
 pub(crate) struct List<T> {
     nodes: Vec<Node<T>>,
@@ -59,7 +59,7 @@ impl<T> List<T> {
         key
     }
 
-    /// Links it again, at the front, behind those for which `stays` holds there.
+    /// Links an unlinked entry again, at the front, but behind the first entries for which `stays` is true.
     pub(crate) fn link_before(&mut self, key: Key, stays: impl Fn(&T) -> bool) {
         if self.nodes.get(key).is_none_or(|node| node.linked || node.value.is_none()) {
             return;
@@ -81,7 +81,7 @@ impl<T> List<T> {
         self.len += 1;
     }
 
-    /// Out of the list, but still to be found.
+    /// Takes an entry out of the order. It can still be found by its key.
     pub(crate) fn unlink(&mut self, key: Key) {
         let Some(node) = self.nodes.get_mut(key).filter(|node| node.linked) else { return };
         node.linked = false;
@@ -97,7 +97,7 @@ impl<T> List<T> {
         self.len -= 1;
     }
 
-    /// Out of the list and forgotten.
+    /// Removes an entry and returns its value.
     pub(crate) fn remove(&mut self, key: Key) -> Option<T> {
         self.unlink(key);
         let value = self.nodes.get_mut(key)?.value.take()?;

@@ -1,13 +1,13 @@
-//! Every interleaving of two threads at the fast path and at the queue, by loom. The flag is our own, because tokio leaves
-//! things out under loom's:
+//! Loom runs every interleaving of threads that use the fast path, the queue and the timer thread. These tests have their
+//! own flag, because tokio leaves out features under the flag of loom:
 //!
 //! `RUSTFLAGS="--cfg throttle_loom" cargo test --release --lib loom_`
 
 use super::fast_path::{FastPath, Take};
-use super::queue::{Queue, Rules};
+use super::queue::Queue;
 use super::shared::{Shared, Wait};
 use super::time::Time;
-use super::{Oversize, Timer};
+use super::{Oversize, Rules, Timer};
 use crate::clock::sync::{Mutex, lock};
 use crate::clock::timer_thread::{Alarm, TimerThread};
 use crate::limits::Limits;
@@ -24,7 +24,7 @@ fn limits(rate: &str, burst: u64) -> Limits {
     Limits::none(0).with_bucket(Bucket::new(rate, NonZeroU64::new(burst).unwrap(), burst, 0))
 }
 
-/// Two threads take by the fast path while a third closes it, takes under the lock and opens it again.
+/// Two threads take by the fast path while a third one closes it, takes under the lock and opens it again.
 #[test]
 fn loom_fast_path_and_lock_never_grant_more_than_there_is() {
     let mut model = loom::model::Builder::new();
@@ -46,7 +46,7 @@ fn loom_fast_path_and_lock_never_grant_more_than_there_is() {
             .collect();
         let own = by_lock(&fast_path, &held);
         let granted: u32 = threads.into_iter().map(|thread| thread.join().unwrap()).sum();
-        assert_eq!(granted + own, 2, "no more, and no less");
+        assert_eq!(granted + own, 2, "exactly what the bucket holds");
     });
 }
 
@@ -58,7 +58,7 @@ fn by_lock(fast_path: &FastPath, held: &Mutex<Limits>) -> u32 {
     granted.into()
 }
 
-/// Time that stands still; its alarm is a waker that the test wakes.
+/// A clock that stands still. Its alarm is a waker that the test wakes.
 #[derive(Default)]
 struct Still {
     now: std::sync::atomic::AtomicU64,
@@ -90,14 +90,14 @@ fn shared(timer: &Arc<Still>) -> Arc<Shared> {
     Shared::new(Time::Custom(timer.clone()), queue).unwrap()
 }
 
-fn ring(timer: &Still) {
+fn fire(timer: &Still) {
     let waker = timer.alarm.lock().unwrap().take();
     waker.into_iter().for_each(Waker::wake);
 }
 
-/// The alarm rings while the head goes away: the one behind is served and woken, whichever comes first.
+/// The timer fires while the head leaves: the next waiter is granted and woken, whichever happens first.
 #[test]
-fn loom_a_head_that_leaves_while_the_alarm_rings_freezes_nobody() {
+fn loom_the_next_waiter_is_woken_if_the_head_leaves_while_the_timer_fires() {
     loom::model(|| {
         let timer = Arc::new(Still::default());
         let shared = shared(&timer);
@@ -107,21 +107,21 @@ fn loom_a_head_that_leaves_while_the_alarm_rings_freezes_nobody() {
         assert!(head.poll(&shared, &mut Context::from_waker(Waker::noop())).is_pending());
         assert!(next.poll(&shared, &mut Context::from_waker(&Waker::from(count.clone()))).is_pending());
         timer.now.store(2_000_000_000, Ordering::SeqCst);
-        let rings = loom::thread::spawn({
+        let fires = loom::thread::spawn({
             let timer = timer.clone();
-            move || ring(&timer)
+            move || fire(&timer)
         });
         head.leave(&shared);
-        rings.join().unwrap();
-        ring(&timer);
+        fires.join().unwrap();
+        fire(&timer);
         assert_eq!(count.0.load(Ordering::SeqCst), 1);
         assert_eq!(next.poll(&shared, &mut Context::from_waker(Waker::noop())), Poll::Ready(Ok(())));
     });
 }
 
-/// A waiter joins while a thread tries: one unit, one of them gets it, and a waiter has an alarm.
+/// A waiter joins while a thread tries to take: exactly one of them gets the only unit, and a waiter has an alarm.
 #[test]
-fn loom_joining_and_trying_share_what_there_is() {
+fn loom_joining_and_trying_never_share_a_unit() {
     loom::model(|| {
         let timer = Arc::new(Still::default());
         let shared = shared(&timer);
@@ -132,30 +132,30 @@ fn loom_joining_and_trying_share_what_there_is() {
         let mut wait = Wait::new(1, None);
         let joined = wait.poll(&shared, &mut Context::from_waker(Waker::noop())).is_ready();
         let tried = tries.join().unwrap();
-        assert!(joined ^ tried, "one of them");
+        assert!(joined ^ tried, "exactly one of them gets the unit");
         assert_eq!(timer.alarm.lock().unwrap().is_some(), !joined);
         wait.leave(&shared);
     });
 }
 
-/// The thread that keeps time ends when there is no alarm: one that is set at that moment rings all the same.
+/// The timer thread ends when there is no alarm. An alarm that is set at that moment still fires.
 #[test]
-fn loom_an_alarm_rings_whoever_sets_others_and_whenever_the_thread_ends() {
+fn loom_every_alarm_fires_even_if_others_are_set_or_the_thread_ends() {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(3);
     model.check(|| {
         let thread: Arc<TimerThread> = Arc::default();
         let count = Arc::new(Count::default());
-        let rings = |thread: Arc<TimerThread>, count: Arc<Count>| {
+        let set_now = |thread: Arc<TimerThread>, count: Arc<Count>| {
             let mut alarm = Alarm::of(thread);
             alarm.set(Some(Instant::now()), &Waker::from(count)).unwrap();
             alarm
         };
         let other = loom::thread::spawn({
             let (thread, count) = (thread.clone(), count.clone());
-            move || rings(thread, count)
+            move || set_now(thread, count)
         });
-        let mut changes = rings(thread.clone(), Arc::default());
+        let mut changes = set_now(thread.clone(), Arc::default());
         changes.set(None, Waker::noop()).unwrap();
         changes.set(Some(Instant::now()), &Waker::from(count.clone())).unwrap();
         let other = other.join().unwrap();

@@ -1,9 +1,9 @@
-//! Wakers and timers are foreign code, and one that panics must not keep the others from being woken.
+//! Wakers and timers run code of the caller. If one panics, the others must still be woken.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
-/// Holds back the first panic of several actions until all are done.
+/// Keeps the first panic of several actions until all of them have run.
 #[derive(Default)]
 pub(crate) struct Panics(Option<Box<dyn Any + Send>>);
 
@@ -14,7 +14,7 @@ impl Panics {
         }
     }
 
-    /// Goes on with it, unless this thread is already on its way out: a second one would end the process.
+    /// Resumes the panic, unless this thread already panics: a second panic would abort the process.
     pub(crate) fn resume(self) {
         if let Some(panic) = self.0.filter(|_| !std::thread::panicking()) {
             resume_unwind(panic);

@@ -1,17 +1,18 @@
-//! The queue of waiters before its limits, as pure decisions: time is a parameter; nothing sleeps or wakes here.
+//! The queue of waiters in front of the limits, as pure decisions: time is a parameter; nothing here sleeps or wakes.
 //!
-//! Only the head's time is calculated; the others' when they become the head. So a waiter can leave from anywhere at no
-//! cost, and all behind it move up. A reservation made behind waiters is in the queue too, with the time it was told:
-//! waiters before it may move up, it stays, and nothing behind it is granted before that time.
+//! Only the time of the head is calculated. The time of any other waiter is calculated when it becomes the head. So a
+//! waiter can leave from anywhere at no cost, and all behind it move up. A reservation made behind waiters is an entry
+//! of the queue, too, and has a fixed time. Waiters before it may move up; the reservation keeps its time, and nothing
+//! behind it is granted before that time.
 //!
-//! Time runs on two clocks. Grants are calculated on the schedule, which starts from requests and from the last grant and
-//! knows nothing of wake-ups; a granted waiter leaves when the real clock has got there and it was woken. How far the
-//! schedule is behind, if the bucket is too small to hold that much, is the `lag`: the next request counts that much
-//! earlier, so that late timers cost no rate. It is forgotten when the limits come to rest.
+//! There are two times. Grants are calculated on the *schedule*: it depends on the times of requests and of the last
+//! grant, but not on wake-ups. A waiter leaves on the *real clock*, when that has reached its grant and the waiter was
+//! woken. If wake-ups are late, the schedule falls behind the real clock. The bucket stores that delay as credit, up to
+//! its size. If the delay is longer, it is stored as the `lag`: the next request counts as made that much earlier, so
+//! that late timers do not lower the rate. The lag becomes 0 when the limits come to rest.
 
-use super::Oversize;
 use super::list::{Key, List};
-use super::panics::Panics;
+use super::rules::{Oversize, Rules};
 use crate::clock::Nanos;
 use crate::limits::{Grant, Limits, Refusal};
 use std::collections::BTreeSet;
@@ -20,18 +21,12 @@ use std::task::Waker;
 mod changes;
 mod estimates;
 mod serving;
+mod state;
 
-/// What a queue keeps to.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Rules {
-    /// No request is served while others wait. Which may overtake otherwise, see [`Queue::overtakes`].
-    pub(crate) fair: bool,
-    pub(crate) oversize: Oversize,
-    /// One more than this many waiters is refused.
-    pub(crate) most_waiters: Option<usize>,
-}
+pub(crate) use state::{Effects, Places, Queue};
+use state::{Entry, Turn};
 
-/// Why a queue does not grant. Nothing was taken.
+/// Why a queue grants nothing. Nothing was taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Denied {
     AboveBurst,
@@ -44,96 +39,6 @@ pub(crate) enum Denied {
     NoTimer,
 }
 
-/// What to do once the lock is released: wake, and drop what may run foreign code.
-#[derive(Debug, Default)]
-pub(crate) struct Effects {
-    wake: Vec<Waker>,
-    dropped: Vec<Waker>,
-}
-
-impl Effects {
-    pub(crate) fn run(self) {
-        let mut panics = Panics::default();
-        for waker in self.wake {
-            panics.hold(|| waker.wake());
-        }
-        panics.resume();
-    }
-}
-
-#[derive(Debug)]
-pub(crate) struct Queue {
-    pub(crate) limits: Limits,
-    rules: Rules,
-    places: Option<Places>,
-    list: List<Entry>,
-    /// Units that all in the queue ask for.
-    queued: u64,
-    /// How many in the queue were told a time.
-    promises: usize,
-    /// The latest reading of the clock. Earlier ones count as this.
-    now: Nanos,
-    /// The head's time counts from here at the earliest, on the schedule: since then nothing before it holds it up. During a
-    /// pause, its end.
-    floor: Nanos,
-    lag: Nanos,
-    /// Of the limits: the time the first bucket needs to fill, how late a wake-up may be, the most units at once, and
-    /// the most in one grant.
-    fill_time: Nanos,
-    allowance: Nanos,
-    burst: u64,
-    largest_cost: u64,
-    /// When the head will be granted; `None` if nobody waits, or only for a place.
-    due: Option<Nanos>,
-    deadlines: BTreeSet<(Nanos, Key)>,
-    /// Waiting threads in order of arrival. The first is the queue's timer while it waits.
-    threads: BTreeSet<(u64, Key)>,
-    arrivals: u64,
-    /// Until when the first thread sleeps.
-    watched: Option<Nanos>,
-    closed: bool,
-}
-
-/// Places that can be held at the same time, beside the limits: a grant holds as many as it costs.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Places {
-    pub(crate) capacity: u64,
-    pub(crate) held: u64,
-}
-
-impl Places {
-    pub(crate) fn free(&self) -> u64 {
-        self.capacity.saturating_sub(self.held)
-    }
-}
-
-#[derive(Debug)]
-struct Entry {
-    cost: u64,
-    /// On the schedule.
-    asked: Nanos,
-    /// On the real clock.
-    since: Nanos,
-    deadline: Option<Nanos>,
-    turn: Turn,
-    waker: Option<Waker>,
-    arrival: u64,
-    is_thread: bool,
-    /// Its holder has gone.
-    abandoned: bool,
-}
-
-#[derive(Clone, Copy, Debug)]
-enum Turn {
-    Waiting,
-    /// A reservation that was told this time.
-    Promised(Nanos),
-    /// Granted, but fetched so late that a window had given its room to others: waits for room, and for nothing else.
-    Late(Grant),
-    Granted(Grant),
-    TimedOut(Nanos),
-}
-
 /// A new waiter.
 #[derive(Debug)]
 pub(crate) struct Waiter<'a> {
@@ -141,25 +46,25 @@ pub(crate) struct Waiter<'a> {
     pub(crate) deadline: Option<Nanos>,
     pub(crate) waker: &'a Waker,
     pub(crate) is_thread: bool,
-    /// Granted at its next look at the earliest.
+    /// It must not be granted before it is polled again.
     pub(crate) yields: bool,
 }
 
-/// The outcome of joining.
+/// The result of joining.
 #[derive(Debug)]
 pub(crate) enum Joined {
     Granted,
     Waits(Key),
 }
 
-/// What a waiter finds when it looks.
+/// The result of polling.
 #[derive(Debug)]
 pub(crate) enum Stand {
     Waits,
     Done(Result<(), Denied>),
 }
 
-/// The outcome of reserving.
+/// The result of reserving.
 #[derive(Debug)]
 pub(crate) enum Reserved {
     Granted(Grant),
@@ -191,7 +96,7 @@ impl Queue {
         }
     }
 
-    /// Grants at once, or not at all.
+    /// Grants now, or not at all.
     pub(crate) fn try_take(&mut self, now: Nanos, cost: u64, effects: &mut Effects) -> Result<(), Denied> {
         if self.take_now(now, cost, effects)? {
             return Ok(());
@@ -203,7 +108,7 @@ impl Queue {
         Err(Denied::TooLong { wait: at.saturating_sub(self.now) })
     }
 
-    /// Grants at once, or puts the waiter in the queue.
+    /// Grants now, or adds the waiter to the queue.
     pub(crate) fn join(&mut self, now: Nanos, waiter: &Waiter<'_>, effects: &mut Effects) -> Result<Joined, Denied> {
         if waiter.yields {
             self.check(waiter.cost)?;
@@ -220,14 +125,14 @@ impl Queue {
         let key = self.list.push_back(entry);
         self.deadlines.extend(waiter.deadline.map(|deadline| (deadline, key)));
         self.serve(effects);
-        // Only now: it is awake, and looks after its own time next. One that is done already is no timer.
+        // Not earlier: this thread is awake, and calls `watch` next. If it is done already, it must not be the timer.
         if waiter.is_thread && self.list.get(key).is_some_and(|entry| matches!(entry.turn, Turn::Waiting)) {
             self.threads.insert((self.arrivals, key));
         }
         Ok(Joined::Waits(key))
     }
 
-    /// Whether the waiter is done; then it is forgotten. Otherwise `waker` is the one to wake.
+    /// Whether the waiter is done; then its entry is removed. Otherwise `waker` replaces its waker.
     pub(crate) fn poll(&mut self, now: Nanos, key: Key, waker: &Waker, effects: &mut Effects) -> Stand {
         self.see(now);
         self.fetch(key);
@@ -247,7 +152,7 @@ impl Queue {
         Stand::Done(done)
     }
 
-    /// Until when a waiting thread may sleep, if it is the queue's timer; it is woken otherwise.
+    /// Until when a waiting thread may sleep, if it is the queue's timer. `None` for other threads, which are woken.
     pub(crate) fn watch(&mut self, key: Key) -> Option<Nanos> {
         if self.threads.first().is_none_or(|&(_, first)| first != key) {
             return None;
@@ -256,7 +161,7 @@ impl Queue {
         self.watched
     }
 
-    /// The waiter goes away. What it was granted and did not see is given back.
+    /// The waiter was dropped. A grant that it has not seen is given back.
     pub(crate) fn leave(&mut self, now: Nanos, key: Key, effects: &mut Effects) {
         self.see(now);
         match self.list.get(key).map(|entry| entry.turn) {
@@ -275,7 +180,7 @@ impl Queue {
         self.advance(now, effects);
     }
 
-    /// A time is told, and kept.
+    /// Grants at a time behind the whole queue, which never changes.
     pub(crate) fn reserve(
         &mut self,
         now: Nanos,
@@ -301,14 +206,14 @@ impl Queue {
         Ok(Reserved::InQueue(self.list.push_back(waiter), promised))
     }
 
-    /// Takes back a reservation that was granted.
+    /// Cancels a reservation that was granted.
     pub(crate) fn cancel(&mut self, now: Nanos, grant: &Grant, effects: &mut Effects) {
         self.see(now);
         self.give_back(grant);
         self.advance(now, effects);
     }
 
-    /// The holder of this reservation has gone; its time is kept.
+    /// The holder of this reservation was dropped. The reservation keeps its time.
     pub(crate) fn abandon(&mut self, key: Key, effects: &mut Effects) {
         match self.list.get_mut(key) {
             Some(entry) if matches!(entry.turn, Turn::Promised(_)) => entry.abandoned = true,
@@ -316,12 +221,12 @@ impl Queue {
         }
     }
 
-    /// Futures and threads that wait. Reservations are in the queue too, but do not wait there.
+    /// How many futures and threads wait. Reservations in the queue do not count.
     pub(crate) fn waiters(&self) -> usize {
         self.list.len() - self.promises
     }
 
-    /// Units that all in the queue ask for.
+    /// The sum of all costs in the queue.
     pub(crate) fn queued(&self) -> u64 {
         self.queued
     }
@@ -330,13 +235,13 @@ impl Queue {
         self.list.front() == Some(key)
     }
 
-    /// When the queue must be looked at next.
+    /// When the queue must be served next.
     pub(crate) fn alarm(&self) -> Option<Nanos> {
         let deadline = self.deadlines.first().map(|&(deadline, _)| deadline);
         self.due.into_iter().chain(deadline).min()
     }
 
-    /// Whether a [`FastPath`](super::fast_path::FastPath) can speak for this queue.
+    /// Whether the [`FastPath`](super::fast_path::FastPath) may grant in place of this queue.
     pub(crate) fn is_plain(&self) -> bool {
         self.list.is_empty()
             && self.lag == 0
@@ -346,13 +251,13 @@ impl Queue {
             && self.limits.latest() <= self.now
     }
 
-    /// Grants what is due at `now`, and ends the waits whose deadline has passed.
+    /// Grants what is due at `now`, and times out waiters whose deadline has passed.
     pub(crate) fn advance(&mut self, now: Nanos, effects: &mut Effects) {
         self.see(now);
         self.serve(effects);
     }
 
-    /// Every waiter is woken, to look after its own timer.
+    /// Wakes every waiter, so that it sets its timer.
     pub(crate) fn wake_all(&mut self, effects: &mut Effects) {
         effects.wake.extend(self.list.iter().filter_map(|entry| entry.waker.clone()));
     }
@@ -371,7 +276,7 @@ impl Queue {
         if cost > self.largest_cost { Err(Denied::Never) } else { Ok(()) }
     }
 
-    /// Whether it could be granted at once.
+    /// Grants `cost` now, if possible.
     fn take_now(&mut self, now: Nanos, cost: u64, effects: &mut Effects) -> Result<bool, Denied> {
         self.check(cost)?;
         self.advance(now, effects);
@@ -387,7 +292,7 @@ impl Queue {
         }
         let at = match self.limits.conforms_at(asked, cost) {
             Ok((at, _)) => at,
-            // Beyond the end of the clock: a gathering waiter waits for as long as it takes, and the rate may be changed.
+            // Beyond the end of the clock. With `Oversize::Wait` it waits even then, because the rate may be raised.
             Err(_) if self.rules.oversize == Oversize::Wait => return Ok(false),
             Err(_) => return Err(Denied::Never),
         };
@@ -402,36 +307,29 @@ impl Queue {
         Ok(true)
     }
 
-    /// Whether a waiter may join at all.
+    /// Refuses a waiter if the queue is full, or if it would miss its deadline.
     fn admit(&self, waiter: &Waiter<'_>) -> Result<(), Denied> {
         if self.rules.most_waiters.is_some_and(|most| self.waiters() >= most) {
             return Err(Denied::Full);
         }
         let (Some(deadline), false) = (waiter.deadline, self.no_place(waiter.cost)) else { return Ok(()) };
         let at = self.estimate(waiter.cost).ok_or(Denied::Never)?;
-        // The schedule may be behind the clock, if a waiter wakes late or a timer steps back.
+        // The schedule may be behind the real clock, if a waiter wakes late or a timer steps back.
         if at > deadline { Err(Denied::TooLong { wait: at.saturating_sub(self.now) }) } else { Ok(()) }
     }
 
-    /// Whether a new request may take what is there before the waiters. Never what the head gathers, if costs above the
-    /// burst do that, for it would gather for ever; and never before a promise, which counts on what was there.
+    /// Whether a new request may be granted before the waiters. Not with [`Oversize::Wait`]: a head with a cost above the
+    /// burst would then wait for ever. Not if there are reservations, whose times count on the units available.
     fn overtakes(&self) -> bool {
         !self.rules.fair && self.rules.oversize == Oversize::Reject && self.promises == 0
     }
 
-    /// Now, on the schedule: the time at which a newcomer asks, and from which a change counts. It is behind the clock by
-    /// the lag, until the limits come to rest or the next grant lies ahead of the clock.
+    /// Now, on the schedule: the time of a new request or a change. It is behind the real clock by the lag, unless the
+    /// limits are at rest or the latest grant is in the future.
     fn asks_at(&self) -> Nanos {
         let behind = self.now.saturating_sub(self.lag);
         let caught_up = self.lag == 0 || self.limits.at_rest(behind) || self.limits.latest() > self.now;
         self.floor.max(if caught_up { self.now } else { behind })
-    }
-}
-
-impl Entry {
-    fn new(cost: u64, since: Nanos, turn: Turn) -> Self {
-        let (deadline, waker) = (None, None);
-        Entry { cost, asked: since, since, deadline, turn, waker, arrival: 0, is_thread: false, abandoned: false }
     }
 }
 
@@ -452,7 +350,7 @@ mod tests {
     use std::num::NonZeroU64;
 
     #[test]
-    fn a_thread_whose_time_is_over_when_it_joins_is_not_the_timer() {
+    fn a_thread_that_joins_after_its_deadline_does_not_become_the_timer() {
         let rate = Rate::new(NonZeroU64::MIN, NonZeroU64::MIN);
         let limits = Limits::none(0).with_bucket(Bucket::new(rate, NonZeroU64::MIN, 1, 0));
         let rules = Rules { fair: true, oversize: Oversize::Reject, most_waiters: None };
@@ -465,9 +363,9 @@ mod tests {
                 other => panic!("it waits for a place: {other:?}"),
             }
         };
-        let (over, waits) = (join(Some(7)), join(Some(20)));
-        assert_eq!(queue.watch(over), None);
-        assert_eq!(queue.watch(waits), Some(20), "otherwise nothing looks when its time is over");
-        assert!(matches!(queue.poll(7, over, Waker::noop(), effects), Stand::Done(Err(Denied::TimedOut { after: 0 }))));
+        let (late, waits) = (join(Some(7)), join(Some(20)));
+        assert_eq!(queue.watch(late), None);
+        assert_eq!(queue.watch(waits), Some(20), "otherwise nothing times it out");
+        assert!(matches!(queue.poll(7, late, Waker::noop(), effects), Stand::Done(Err(Denied::TimedOut { after: 0 }))));
     }
 }

@@ -4,7 +4,7 @@ use super::fast_path::{FastPath, Take};
 use super::panics::Panics;
 use super::queue::{Denied, Effects, Joined, Queue, Stand, Waiter};
 use super::time::Time;
-use super::timer::QueueTimer;
+use super::timer::{QueueTimer, Timed};
 use crate::clock::sync::{Mutex, lock};
 use crate::clock::{Nanos, Unpark};
 use std::sync::{Arc, Weak};
@@ -15,23 +15,23 @@ use tokio::task::coop;
 #[derive(Debug)]
 pub(crate) struct Shared {
     fast_path: FastPath,
-    queue: Mutex<Held>,
+    queue: Mutex<Locked>,
     timer: QueueTimer,
     pub(crate) time: Time,
 }
 
-/// What the lock holds.
+/// What the lock protects.
 #[derive(Debug)]
-struct Held {
+struct Locked {
     queue: Queue,
-    /// What the timer was last set to, see [`Shared::alarm`].
+    /// What the timer should be set to, see [`Timed::alarm`].
     alarm: (Option<Nanos>, bool),
 }
 
 impl Shared {
-    /// `make` is given the time now.
+    /// `make` gets the time now.
     pub(crate) fn new<E>(time: Time, make: impl FnOnce(Nanos) -> Result<Queue, E>) -> Result<Arc<Self>, E> {
-        let queue = Mutex::new(Held { queue: make(time.now())?, alarm: (None, false) });
+        let queue = Mutex::new(Locked { queue: make(time.now())?, alarm: (None, false) });
         let shared = |weak: &Weak<Self>| Shared {
             fast_path: FastPath::new(),
             queue,
@@ -39,30 +39,31 @@ impl Shared {
             time,
         };
         let shared = Arc::new_cyclic(shared);
-        shared.with(super::queue::Queue::advance);
+        shared.with(Queue::advance);
         Ok(shared)
     }
 
-    /// Does something under the lock, and wakes afterwards. The time is read before, and the queue never goes back.
+    /// Runs `action` under the lock, and wakes waiters after it. The time is read before the lock is taken; if that is
+    /// too early, the queue uses the latest time it has seen.
     pub(crate) fn with<R>(&self, action: impl FnOnce(&mut Queue, Nanos, &mut Effects) -> R) -> R {
         self.with_timer(false, action)
     }
 
-    /// As [`with`](Self::with). If the timer `rang`, it has to be set again in any case.
-    fn with_timer<R>(&self, rang: bool, action: impl FnOnce(&mut Queue, Nanos, &mut Effects) -> R) -> R {
+    /// Like [`with`](Self::with). If the timer has `fired`, it has to be set again in any case.
+    fn with_timer<R>(&self, fired: bool, action: impl FnOnce(&mut Queue, Nanos, &mut Effects) -> R) -> R {
         let now = self.time.now();
         let mut effects = Effects::default();
         let (result, rearm) = {
-            let mut held = lock(&self.queue);
-            self.fast_path.close(&mut held.queue.limits, now);
+            let mut locked = lock(&self.queue);
+            self.fast_path.close(&mut locked.queue.limits, now);
             let now = self.fast_path.in_order(now);
-            let result = action(&mut held.queue, now, &mut effects);
-            if held.queue.is_plain() {
-                self.fast_path.open(&held.queue.limits);
+            let result = action(&mut locked.queue, now, &mut effects);
+            if locked.queue.is_plain() {
+                self.fast_path.open(&locked.queue.limits);
             }
-            let alarm = (held.queue.alarm(), held.queue.waiters() > 0);
-            let rearm = std::mem::replace(&mut held.alarm, alarm) != alarm;
-            (result, rearm || rang)
+            let alarm = (locked.queue.alarm(), locked.queue.waiters() > 0);
+            let rearm = std::mem::replace(&mut locked.alarm, alarm) != alarm;
+            (result, rearm || fired)
         };
         let mut panics = Panics::default();
         if rearm {
@@ -73,7 +74,7 @@ impl Shared {
         result
     }
 
-    /// Takes at once or not at all.
+    /// Takes `cost` now, or nothing.
     #[inline]
     pub(crate) fn try_take(&self, cost: u64) -> Result<(), Denied> {
         match self.fast_path.take(&self.time, cost) {
@@ -82,23 +83,27 @@ impl Shared {
             Take::Closed => self.with(|queue, now, effects| queue.try_take(now, cost, effects)),
         }
     }
+}
 
-    /// The timer rang: serves the queue, whichever waiter is polled.
-    pub(crate) fn ring(&self) {
-        self.with_timer(true, super::queue::Queue::advance);
+impl Timed for Shared {
+    fn time(&self) -> &Time {
+        &self.time
     }
 
-    /// When the timer must ring next, and whether anybody waits at all.
-    pub(crate) fn alarm(&self) -> (Option<Nanos>, bool) {
+    fn alarm(&self) -> (Option<Nanos>, bool) {
         lock(&self.queue).alarm
     }
 
-    pub(crate) fn wake_all(&self) {
+    fn fire(&self) {
+        self.with_timer(true, Queue::advance);
+    }
+
+    fn wake_all(&self) {
         self.with(|queue, _, effects| queue.wake_all(effects));
     }
 }
 
-/// One waiter's part of a wait, by a future or on a thread. Its holder calls [`leave`](Self::leave) when dropped.
+/// One wait, by a future or a thread. Its owner must call [`leave`](Self::leave) when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Wait {
     cost: u64,
@@ -118,7 +123,7 @@ impl Wait {
         Wait { cost, deadline, stage: Stage::Fresh }
     }
 
-    /// The same for ever, once it is ready.
+    /// Once it is ready, it always returns the same result.
     #[inline]
     pub(crate) fn poll(&mut self, shared: &Shared, context: &mut Context<'_>) -> Poll<Result<(), Denied>> {
         match self.stage {
@@ -128,7 +133,7 @@ impl Wait {
         }
     }
 
-    /// What is had at once counts as one of the things that a task of tokio may do in one go.
+    /// A grant without a wait counts against the cooperative budget of a tokio task.
     #[inline]
     fn poll_fresh(&mut self, shared: &Shared, context: &mut Context<'_>) -> Poll<Result<(), Denied>> {
         let Poll::Ready(budget) = coop::poll_proceed(context) else { return self.yield_in_queue(shared, context) };
@@ -144,8 +149,8 @@ impl Wait {
         polled
     }
 
-    /// The task has done what a task of tokio may do in one go, and is polled again soon: it waits in the queue until
-    /// then.
+    /// The cooperative budget of the tokio task is used up. It will be polled again soon; until then it waits in the
+    /// queue.
     #[cold]
     fn yield_in_queue(&mut self, shared: &Shared, context: &mut Context<'_>) -> Poll<Result<(), Denied>> {
         self.join(shared, context.waker(), false, true);
@@ -173,7 +178,7 @@ impl Wait {
         }
     }
 
-    /// Waits on this thread.
+    /// Blocks this thread.
     pub(crate) fn block(&mut self, shared: &Shared) -> Result<(), Denied> {
         if shared.fast_path.take(&shared.time, self.cost) == Take::Granted {
             self.stage = Stage::Done(Ok(()));
@@ -189,7 +194,7 @@ impl Wait {
         }
     }
 
-    /// Sleeps, unless there is nothing to wait for any more.
+    /// Sleeps, unless the wait is over.
     fn nap(&mut self, shared: &Shared, key: usize, waker: &Waker) {
         let until = shared.with(|queue, now, effects| {
             self.look(queue, now, key, waker, effects);
@@ -202,7 +207,7 @@ impl Wait {
         }
     }
 
-    /// The outcome is noted under the lock: afterwards the others' wakers run, and may panic.
+    /// The result is stored under the lock, because wakers of others run after that, and may panic.
     fn join(&mut self, shared: &Shared, waker: &Waker, is_thread: bool, yields: bool) {
         let waiter = Waiter { cost: self.cost, deadline: self.deadline, waker, is_thread, yields };
         shared.with(|queue, now, effects| {
@@ -214,7 +219,7 @@ impl Wait {
         });
     }
 
-    /// As [`join`](Self::join), for a waiter in the queue.
+    /// Like [`join`](Self::join), for a waiter that is in the queue.
     fn look(&mut self, queue: &mut Queue, now: Nanos, key: usize, waker: &Waker, effects: &mut Effects) {
         if let Stand::Done(done) = queue.poll(now, key, waker, effects) {
             self.stage = Stage::Done(done);
@@ -233,10 +238,10 @@ impl Wait {
         }
     }
 
-    /// Goes away. What was granted and not seen is given back.
+    /// Leaves the queue. A grant that the waiter has not seen is given back.
     pub(crate) fn leave(&mut self, shared: &Shared) {
         if let Stage::InQueue(key) = self.stage {
-            // Only a waiter that finds no timer can be polled after this.
+            // Only a waiter without a timer can be polled after this.
             self.stage = Stage::Done(Err(Denied::NoTimer));
             shared.with(|queue, now, effects| queue.leave(now, key, effects));
         }

@@ -1,4 +1,4 @@
-//! What a queue reads the time from, and what rings when its next waiter is due.
+//! The clock of a queue.
 
 use crate::clock::{MILLISECOND, Nanos, SystemClock};
 pub(crate) use crate::rate::nanos;
@@ -8,26 +8,26 @@ use std::time::Duration;
 use tokio::runtime::{Handle, Id};
 use tokio::time::Instant;
 
-/// What a queue asks of a clock, outside a tokio runtime and in tests: the time, and to be woken.
+/// A clock and timer that replaces tokio's: it tells the time and wakes the queue.
 pub use crate::clock::Clock as Timer;
 
-/// No tick is longer, by far: it is one of 100 to 1000 a second.
+/// No tick is longer: the kernel has 100 to 1000 ticks a second.
 pub(crate) const LONGEST_TICK: Nanos = 200 * MILLISECOND;
 
 /// The clock of a queue.
 #[derive(Clone)]
 pub(crate) enum Time {
-    /// Tokio's clock, which is the system's monotonic one unless a test has paused it. Where it was that when this was
-    /// made, the second is what it read right before the origin and right after it.
+    /// Tokio's clock, with its origin. It is the system's monotonic clock unless a test has paused it. If it was not
+    /// paused at the origin, the second field is the system's time read right before and right after the origin.
     Tokio(Instant, Option<[Nanos; 2]>),
     Custom(Arc<dyn Timer>),
 }
 
-/// A stretch of time in which it is now.
+/// A stretch of time that contains the present.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Tick {
     pub(crate) starts: Nanos,
-    /// Or earlier.
+    /// At this time at the latest.
     pub(crate) ends: Nanos,
 }
 
@@ -50,9 +50,9 @@ impl Time {
         !cfg!(debug_assertions) && matches!(self, Time::Tokio(_, Some(_)))
     }
 
-    /// The tick of the system's coarse clock, which stands still for some milliseconds and is read in no time, if
-    /// [`now`](Self::now) reads the system's clock. A test's clock may go on meanwhile, so a runtime's is looked at in each
-    /// tick; and a program that is being tested, which may pause it within one, has no ticks.
+    /// The tick of the system's coarse clock, which changes only every few milliseconds and is very cheap to read. `None`
+    /// if [`now`](Self::now) does not read the system's clock. A test may have paused the clock of a runtime, so that is
+    /// checked once in each tick. Debug builds have no ticks, because a test may pause the clock within a tick.
     #[inline]
     pub(crate) fn tick(&self) -> Option<Tick> {
         let Time::Tokio(_, Some([before, after])) = self else { return None };
@@ -69,7 +69,7 @@ impl Time {
         }
     }
 
-    /// `time` for tokio; far away if tokio's clock ends before.
+    /// `time` on tokio's clock, or a time in the far future if tokio's clock cannot represent it.
     pub(crate) fn instant(&self, time: Nanos) -> Instant {
         match self {
             Time::Tokio(origin, _) => origin.checked_add(Duration::from_nanos(time)),
@@ -88,14 +88,14 @@ impl std::fmt::Debug for Time {
     }
 }
 
-/// Whether what tokio calls now is the system's time. It has no other way to tell.
+/// Whether tokio's clock is the system's clock. Tokio offers no other way to find out.
 pub(crate) fn on_usual_clock() -> bool {
     let before = std::time::Instant::now();
     let now = Instant::now().into_std();
     now >= before && now <= std::time::Instant::now()
 }
 
-/// As [`on_usual_clock`], in that runtime, looked at once in a tick.
+/// Like [`on_usual_clock`], for that runtime, checked once in a tick.
 #[inline]
 fn has_usual_clock(runtime: Id, tick: u64) -> bool {
     thread_local! {
@@ -116,9 +116,10 @@ mod tests {
     use super::*;
     use crate::clock::SECOND;
 
-    /// The clock was read a second before the origin and a second after it, so it is a second at least since then.
+    /// The two readings of the system's clock may be far apart. A tick starts by the later one and ends by the earlier
+    /// one.
     #[test]
-    fn a_tick_begins_and_ends_by_the_reading_that_is_on_the_safe_side() {
+    fn a_tick_never_starts_too_late_nor_ends_too_early() {
         let now = SystemClock.now();
         let (before, after) = (now - 3 * SECOND, now - SECOND);
         let tick = Time::Tokio(Instant::now(), Some([before, after])).tick().unwrap();

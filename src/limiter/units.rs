@@ -1,4 +1,4 @@
-//! Amounts as callers give them.
+//! Amounts of units, as callers pass them.
 
 use std::fmt;
 use std::num::NonZeroU64;
@@ -7,13 +7,13 @@ use thiserror::Error;
 /// Parts in a unit: amounts have up to six decimals and are held as integers.
 pub(crate) const PARTS: NonZeroU64 = NonZeroU64::new(1_000_000).expect("a million is not 0");
 
-/// An amount of units, whole or with up to six decimals. At most 2⁶⁴−1 millionths: eighteen million million units.
+/// An amount of units, whole or with up to six decimals. The most is 2⁶⁴−1 millionths, about 18 million million units.
 ///
-/// Integers and floats convert to it, so that `acquire(3)` and `acquire(0.25)` both do. A float counts as the shortest
-/// decimal that prints it: `0.1` is one tenth. What is no amount — less than nothing, not a number, too fine — is
-/// refused by the call that it is given to.
+/// Integers and floats convert to it, so `acquire(3)` and `acquire(0.25)` both work. A float counts as the shortest
+/// decimal that reads back as the same float: `0.1` is one tenth. A negative number, NaN, or a number with more than six
+/// decimals is not a valid amount. The call that gets it returns the error.
 ///
-/// A float that was calculated may have more than six decimals, as `0.1 + 0.2` has. It is rounded only on request, by
+/// A calculated float may have more than six decimals, like `0.1 + 0.2`. To round it, use
 /// [`nearest`](Self::nearest), [`at_least`](Self::at_least) or [`at_most`](Self::at_most).
 ///
 /// ```
@@ -36,29 +36,29 @@ enum Rounding {
     Down,
 }
 
-/// Why something is no amount of units.
+/// Why a number is not a valid amount.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum UnitsError {
-    /// Less than nothing.
+    /// Below 0.
     #[error("an amount is negative; the least is 0")]
     Negative,
     /// NaN or infinite.
     #[error("an amount is not a finite number")]
     NotFinite,
     /// More than six decimals.
-    #[error("an amount has more than six decimals; the finest is 0.000001, to which Units::nearest rounds")]
+    #[error("an amount has more than six decimals; round it to six, for example with Units::nearest")]
     TooFine,
     /// More than 2⁶⁴−1 millionths.
-    #[error("an amount is above 18446744073709, the most there can be")]
+    #[error("an amount is too large; the most is 18446744073709")]
     TooLarge,
 }
 
 impl Units {
-    /// Nothing.
+    /// 0 units.
     pub const ZERO: Units = Units(Ok(0));
 
-    /// Whole units. More than 18446744073709 are refused by the call that they are given to.
+    /// Whole units. The most is 18446744073709; the call that gets more returns the error.
     #[must_use]
     pub const fn whole(units: u64) -> Self {
         match units.checked_mul(PARTS.get()) {
@@ -67,34 +67,34 @@ impl Units {
         }
     }
 
-    /// Millionths of a unit, which is how amounts are held.
+    /// Millionths of a unit, which is how amounts are stored.
     #[must_use]
     pub const fn from_millionths(millionths: u64) -> Self {
         Units(Ok(millionths))
     }
 
-    /// The nearest amount of six decimals; of two, the larger.
+    /// The nearest amount with six decimals; of two, the larger one.
     #[must_use]
     pub fn nearest(units: f64) -> Self {
         Units::rounded(units, Rounding::Nearest)
     }
 
-    /// The least amount of six decimals that is no less: for a cost, which then is not taken too small.
+    /// Rounds up to six decimals. For a cost, so that it is not too small.
     #[must_use]
     pub fn at_least(units: f64) -> Self {
         Units::rounded(units, Rounding::Up)
     }
 
-    /// The largest amount of six decimals that is no more.
+    /// Rounds down to six decimals.
     #[must_use]
     pub fn at_most(units: f64) -> Self {
         Units::rounded(units, Rounding::Down)
     }
 
-    /// In millionths of a unit, exact.
+    /// The amount in millionths of a unit, exact.
     ///
     /// # Errors
-    /// Why it is no amount.
+    /// If it is not a valid amount.
     pub const fn millionths(self) -> Result<u64, UnitsError> {
         self.0
     }
@@ -102,15 +102,15 @@ impl Units {
     /// Whole units, rounded down.
     ///
     /// # Errors
-    /// Why it is no amount.
+    /// If it is not a valid amount.
     pub fn floor(self) -> Result<u64, UnitsError> {
         self.0.map(|parts| parts / PARTS)
     }
 
-    /// As a float, exact to its 53 bits.
+    /// The amount as a float, exact to 53 bits.
     ///
     /// # Errors
-    /// Why it is no amount.
+    /// If it is not a valid amount.
     #[allow(clippy::cast_precision_loss, reason = "shown, not calculated with")]
     pub fn to_f64(self) -> Result<f64, UnitsError> {
         self.0.map(|parts| parts as f64 / PARTS.get() as f64)
@@ -121,42 +121,21 @@ impl Units {
         let text = units.to_string();
         if units.into().is_finite() { Units(parse(&text, rounding)) } else { Units(Err(UnitsError::NotFinite)) }
     }
-
-    /// In millionths.
-    pub(crate) fn parts(self) -> Result<u64, UnitsError> {
-        self.0
-    }
-
-    pub(crate) fn from_parts(parts: u64) -> Self {
-        Units(Ok(parts))
-    }
 }
 
-macro_rules! from_unsigned {
-    ($($integer:ty)*) => {$(
+macro_rules! from_integer {
+    ($otherwise:ident: $($integer:ty)*) => {$(
         impl From<$integer> for Units {
             #[inline]
             fn from(units: $integer) -> Self {
-                u64::try_from(units).map_or(Units(Err(UnitsError::TooLarge)), Units::whole)
+                u64::try_from(units).map_or(Units(Err(UnitsError::$otherwise)), Units::whole)
             }
         }
     )*};
 }
 
-from_unsigned!(u8 u16 u32 u64 usize);
-
-macro_rules! from_signed {
-    ($($integer:ty)*) => {$(
-        impl From<$integer> for Units {
-            #[inline]
-            fn from(units: $integer) -> Self {
-                u64::try_from(units).map_or(Units(Err(UnitsError::Negative)), Units::whole)
-            }
-        }
-    )*};
-}
-
-from_signed!(i32 i64 isize);
+from_integer!(TooLarge: u8 u16 u32 u64 usize);
+from_integer!(Negative: i32 i64 isize);
 
 macro_rules! from_float {
     ($($float:ty)*) => {$(
@@ -179,7 +158,7 @@ fn parse(text: &str, rounding: Rounding) -> Result<u64, UnitsError> {
     }
     let (decimals, finer) = decimals.split_at(decimals.len().min(6));
     let parts: u64 = format!("{integer}{decimals:0<6}").parse().map_err(|_| UnitsError::TooLarge)?;
-    // The shortest decimal does not end with a 0: what is finer is more than nothing.
+    // The shortest decimal does not end with a 0, so the digits after the sixth are not all 0.
     let up = match rounding {
         _ if finer.is_empty() => false,
         Rounding::Refuse => return Err(UnitsError::TooFine),
@@ -233,7 +212,7 @@ mod tests {
             (Units::from(u64::MAX), Err(UnitsError::TooLarge)),
             (Units::from(18_446_744_073_709_u64), Ok(18_446_744_073_709_000_000)),
         ] {
-            assert_eq!(units.parts(), expected, "{units}");
+            assert_eq!(units.millionths(), expected, "{units}");
         }
     }
 

@@ -4,7 +4,7 @@ use super::policy::{Policy, Resolved};
 use crate::rate::{Amount, Limit, nanos};
 use thiserror::Error;
 
-/// The limits named are not those of the bucket.
+/// The limits that the user named are not those of the bucket.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[error("{said} was asked for, but the limit kept there is {known}")]
 pub struct Disagreement {

@@ -9,6 +9,7 @@
 //! to a whole nanosecond, and the rest of that nanosecond is kept as credit, so the schedule does not drift. The same
 //! rule grants a cost above the burst after exactly the time that the excess takes.
 
+use super::fill::Fill;
 use super::state::{Gaining, Level};
 use crate::clock::Nanos;
 use crate::rate::Rate;
@@ -46,16 +47,11 @@ impl Terms {
         self.burst
     }
 
-    /// Time in which an empty bucket fills, in nanoseconds, rounded up.
-    pub(crate) fn fill_time(&self) -> Nanos {
-        Nanos::try_from(self.full().unsigned_abs().div_ceil(self.units.into())).unwrap_or(Nanos::MAX)
-    }
-
     /// The earliest time, not before `now` nor before the last grant, at which `cost` units conform. `None` beyond the
     /// end of the clock.
     pub(crate) fn conforms_at(&self, level: Level, now: Nanos, cost: u64) -> Option<Nanos> {
         let start = now.max(level.at);
-        let missing = product(cost, self.period).saturating_sub(self.credit_at(level, start));
+        let missing = self.price(cost).saturating_sub(self.amount_at(level, start));
         if missing <= 0 {
             return Some(start);
         }
@@ -69,8 +65,8 @@ impl Terms {
     /// then leaves it empty.
     pub(crate) fn charge(&self, level: &mut Level, asked: Nanos, grant: Nanos, cost: u64) {
         let start = asked.max(level.at);
-        let gathered = self.credit_at(*level, start).saturating_add(product(grant - start.min(grant), self.units));
-        let price = product(cost, self.period);
+        let gathered = self.amount_at(*level, start).saturating_add(product(grant - start.min(grant), self.units));
+        let price = self.price(cost);
         let left = gathered.saturating_sub(price);
         // If `grant` is the earliest possible time, less than a nanosecond's worth is left, and that fraction is kept.
         // A charge before that time leaves the bucket empty, not in debt.
@@ -79,19 +75,9 @@ impl Terms {
         *level = Level { amount, at: grant.max(start) };
     }
 
-    /// Credits `units` that were granted at `grant` and not used, less what the bucket gained since, because it could
-    /// have been full. Of a cost above the burst at most the burst is credited: the cost left the bucket empty, not in
-    /// debt.
-    pub(crate) fn give_back(&self, level: &mut Level, now: Nanos, grant: Nanos, units: u64) {
-        let gained = product(now.saturating_sub(grant), self.units);
-        let refund = product(units.min(self.burst), self.period).saturating_sub(gained).max(0);
-        self.settle(level, now);
-        self.fill(level, refund);
-    }
-
     /// Whole units that could be taken at `now`; negative if the last grant is in the future.
     pub(crate) fn balance(&self, level: Level, now: Nanos) -> i128 {
-        let credit = self.credit_at(level, now.max(level.at));
+        let credit = self.amount_at(level, now.max(level.at));
         let ahead = u128::from(level.at.saturating_sub(now)) * u128::from(self.units);
         let (there, owed) = (credit.max(0).unsigned_abs(), ahead.saturating_add(credit.min(0).unsigned_abs()));
         let whole = |units: u128| i128::try_from(units).unwrap_or(i128::MAX);
@@ -114,85 +100,32 @@ impl Terms {
     /// Moves the schedule of a request made at `asked` later by `by` nanoseconds, in which nothing is gained.
     pub(crate) fn delay(&self, level: &mut Level, asked: Nanos, by: Nanos) {
         let start = asked.max(level.at);
-        *level = Level { amount: self.credit_at(*level, start), at: start.saturating_add(by) };
+        *level = Level { amount: self.amount_at(*level, start), at: start.saturating_add(by) };
     }
 
-    /// Brings the state up to `now` for a waiter that asked at `asked` and needs `cost` units.
-    pub(crate) fn gather(&self, level: &mut Level, now: Nanos, asked: Nanos, cost: u64) {
-        let start = asked.max(level.at);
-        if now > start {
-            let gathered = self.credit_at(*level, start).saturating_add(product(now - start, self.units));
-            *level = Level { amount: gathered.min(self.full().max(product(cost, self.period))), at: now };
-        }
-    }
-
-    /// No waiter needs credit above the burst any more: at `now`, that credit is lost.
-    pub(crate) fn spill(&self, level: &mut Level, now: Nanos) {
-        self.settle(level, now);
-        level.amount = level.amount.min(self.full());
-    }
-
-    /// Adds `units` at `now`, up to the burst.
-    pub(crate) fn credit(&self, level: &mut Level, now: Nanos, units: u64) {
-        self.settle(level, now);
-        self.fill(level, product(units, self.period));
-    }
-
-    /// Takes `units` at `now`. Missing units become a debt that is paid before the next grant.
-    pub(crate) fn pay(&self, level: &mut Level, now: Nanos, units: u64) {
-        self.settle(level, now);
-        level.amount = level.amount.saturating_sub(product(units, self.period));
-    }
-
-    /// Empties the bucket at `time`; it gains from then on. Debt stays, and so does a grant after `time`.
-    pub(crate) fn empty(&self, level: &mut Level, time: Nanos) {
-        self.settle(level, time);
-        if level.at <= time {
-            level.amount = level.amount.min(0);
-        }
-    }
-
-    /// Whether the bucket is full at `time`, or at the last grant if that is later.
-    pub(crate) fn is_full(&self, level: Level, time: Nanos) -> bool {
-        self.credit_at(level, time.max(level.at)) >= self.full()
-    }
-
-    /// The state for the fast path. `None` if the bucket is fuller than full.
+    /// The state for the fast path. `None` if the bucket holds more than its burst.
     pub(crate) fn fast_path(&self, level: Level) -> Option<Gaining> {
         let missing = u128::try_from(self.full().saturating_sub(level.amount)).ok()?;
         let (gain, price, full) = (self.units, self.period, self.full().unsigned_abs());
         Some(Gaining { gain, interval: 1, start: 0, price, full, missing, at: level.at })
     }
+}
 
-    /// The state in which `missing` credits are missing to the full bucket at `at`.
-    pub(crate) fn resume(&self, missing: u128, at: Nanos) -> Level {
-        Level { amount: self.full().saturating_sub_unsigned(missing), at }
-    }
-
-    /// Brings a state from the past up to `now`.
-    fn settle(&self, level: &mut Level, now: Nanos) {
-        if now > level.at {
-            *level = Level { amount: self.credit_at(*level, now), at: now };
-        }
-    }
-
-    /// Adds `credit`, up to the burst.
-    fn fill(&self, level: &mut Level, credit: i128) {
-        let filled = level.amount.saturating_add(credit).min(self.full());
-        level.amount = filled.max(level.amount);
-    }
-
-    /// Credit at `time`, which is not before the last grant. At a rate above 1 GHz, what one nanosecond leaves over may
-    /// be more than a small burst. That excess is kept for requests in the same nanosecond, and for no later one.
-    fn credit_at(&self, level: Level, time: Nanos) -> i128 {
-        match time - level.at {
-            0 => level.amount,
-            elapsed => level.amount.saturating_add(product(elapsed, self.units)).min(self.full()),
-        }
+impl Fill for Terms {
+    fn fill_time(&self) -> Nanos {
+        Nanos::try_from(self.full().unsigned_abs().div_ceil(self.units.into())).unwrap_or(Nanos::MAX)
     }
 
     fn full(&self) -> i128 {
         product(self.burst, self.period)
+    }
+
+    fn price(&self, units: u64) -> i128 {
+        product(units, self.period)
+    }
+
+    fn gained(&self, from: Nanos, to: Nanos) -> i128 {
+        product(to - from, self.units)
     }
 }
 

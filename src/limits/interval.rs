@@ -4,6 +4,7 @@
 //! collects refills, even beyond the size of the bucket, until it is paid. What is left then stays, up to that size.
 //! The level's amount is in units.
 
+use super::fill::Fill;
 use super::state::{Gaining, Level};
 use crate::clock::Nanos;
 use std::num::NonZeroU64;
@@ -32,16 +33,11 @@ impl Terms {
         self.max
     }
 
-    /// Time in which an empty bucket fills, in nanoseconds.
-    pub(crate) fn fill_time(&self) -> Nanos {
-        self.max.div_ceil(self.refill).saturating_mul(self.interval)
-    }
-
     /// The earliest time, not before `now` nor before the last grant, at which `cost` units conform. `None` beyond the
     /// end of the clock.
     pub(crate) fn conforms_at(&self, level: Level, now: Nanos, cost: u64) -> Option<Nanos> {
         let start = now.max(level.at);
-        let missing = i128::from(cost) - self.units_at(level, start);
+        let missing = i128::from(cost) - self.amount_at(level, start);
         if missing <= 0 {
             return Some(start);
         }
@@ -55,7 +51,7 @@ impl Terms {
     /// Later refills count only as far as the bucket has room.
     pub(crate) fn charge(&self, level: &mut Level, asked: Nanos, grant: Nanos, cost: u64) {
         let start = asked.max(level.at);
-        let there = self.units_at(*level, start);
+        let there = self.amount_at(*level, start);
         if grant <= start && there >= i128::from(cost) {
             *level = Level { amount: there - i128::from(cost), at: start };
             return;
@@ -70,62 +66,9 @@ impl Terms {
         *level = Level { amount: left, at: grant.max(start) };
     }
 
-    /// Credits `units` that were granted at `grant` and not used, less the refills since.
-    pub(crate) fn give_back(&self, level: &mut Level, now: Nanos, grant: Nanos, units: u64) {
-        let refills = self.ticks(now.max(grant)) - self.ticks(grant);
-        self.credit(level, now, units.saturating_sub(refills.saturating_mul(self.refill)));
-    }
-
-    /// No waiter needs units above the maximum any more: at `now`, they are lost.
-    pub(crate) fn spill(&self, level: &mut Level, now: Nanos) {
-        self.settle(level, now);
-        level.amount = level.amount.min(self.max.into());
-    }
-
-    /// Adds `units` at `now`, up to the maximum.
-    pub(crate) fn credit(&self, level: &mut Level, now: Nanos, units: u64) {
-        self.settle(level, now);
-        let filled = (level.amount + i128::from(units)).min(self.max.into());
-        level.amount = filled.max(level.amount);
-    }
-
-    /// Takes `units` at `now`. Missing units become a debt that is paid before the next grant.
-    pub(crate) fn pay(&self, level: &mut Level, now: Nanos, units: u64) {
-        self.settle(level, now);
-        level.amount = level.amount.saturating_sub(units.into());
-    }
-
-    /// Empties the bucket at `time`; refills continue from then on. Debt stays, and so does a grant after `time`.
-    pub(crate) fn empty(&self, level: &mut Level, time: Nanos) {
-        self.settle(level, time);
-        if level.at <= time {
-            level.amount = level.amount.min(0);
-        }
-    }
-
-    /// Brings the state up to `now` for a waiter that asked at `asked` and needs `cost` units.
-    pub(crate) fn gather(&self, level: &mut Level, now: Nanos, asked: Nanos, cost: u64) {
-        let start = asked.max(level.at);
-        if now > start {
-            let refills = self.ticks(now) - self.ticks(start);
-            let gathered = self.units_at(*level, start).saturating_add(self.refilled(refills));
-            *level = Level { amount: gathered.min(self.max.max(cost).into()), at: now };
-        }
-    }
-
-    /// No waiter is left for the rest of a refill.
-    pub(crate) fn overflow(&self, level: &mut Level) {
-        level.amount = level.amount.min(self.max.into());
-    }
-
-    /// Whether the bucket is full at `time`, or at the last grant if that is later.
-    pub(crate) fn is_full(&self, level: Level, time: Nanos) -> bool {
-        self.units_at(level, time.max(level.at)) >= self.max.into()
-    }
-
     /// Units that could be taken at `now`; 0 if the last grant is in the future.
     pub(crate) fn available(&self, level: Level, now: Nanos) -> u64 {
-        if now < level.at { 0 } else { u64::try_from(self.units_at(level, now).max(0)).unwrap_or(u64::MAX) }
+        if now < level.at { 0 } else { u64::try_from(self.amount_at(level, now).max(0)).unwrap_or(u64::MAX) }
     }
 
     /// The state for the fast path. `None` if the bucket holds more than it keeps.
@@ -133,27 +76,6 @@ impl Terms {
         let (max, interval, start) = (i128::from(self.max), self.interval, self.start);
         let missing = u128::try_from(max.saturating_sub(level.amount)).ok()?;
         Some(Gaining { gain: self.refill, interval, start, price: 1, full: self.max.into(), missing, at: level.at })
-    }
-
-    /// The state in which `missing` units are missing at `at`.
-    pub(crate) fn resume(&self, missing: u128, at: Nanos) -> Level {
-        Level { amount: i128::from(self.max).saturating_sub_unsigned(missing), at }
-    }
-
-    /// Brings a state from the past up to `now`.
-    pub(crate) fn settle(&self, level: &mut Level, now: Nanos) {
-        if now > level.at {
-            *level = Level { amount: self.units_at(*level, now), at: now };
-        }
-    }
-
-    /// Units at `time`, which is not before the last grant.
-    fn units_at(&self, level: Level, time: Nanos) -> i128 {
-        if time == level.at {
-            return level.amount;
-        }
-        let refills = self.ticks(time) - self.ticks(level.at);
-        level.amount.saturating_add(self.refilled(refills)).min(self.max.into())
     }
 
     /// Units of so many refills.
@@ -164,6 +86,24 @@ impl Terms {
     /// The number of grid points up to `time`.
     fn ticks(&self, time: Nanos) -> u64 {
         time.saturating_sub(self.start) / self.interval
+    }
+}
+
+impl Fill for Terms {
+    fn fill_time(&self) -> Nanos {
+        self.max.div_ceil(self.refill).saturating_mul(self.interval)
+    }
+
+    fn full(&self) -> i128 {
+        self.max.into()
+    }
+
+    fn price(&self, units: u64) -> i128 {
+        units.into()
+    }
+
+    fn gained(&self, from: Nanos, to: Nanos) -> i128 {
+        self.refilled(self.ticks(to) - self.ticks(from))
     }
 }
 

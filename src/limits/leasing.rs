@@ -1,7 +1,8 @@
 //! Leases: consecutive grants taken in one step, for units that were read. Each leaves at its own time.
 
+use super::grant::{Grant, Refusal};
 use super::line::LONG;
-use super::{Grant, Limits, Refusal};
+use super::together::Limits;
 use crate::clock::Nanos;
 use std::collections::VecDeque;
 
@@ -15,7 +16,7 @@ pub struct Ask {
     pub waiting: u64,
     /// All runs of the lease are less than this many nanoseconds after its first one. 0 means one run.
     pub span: Nanos,
-    /// Nothing is granted before this time, to others neither. 0 if it does not matter.
+    /// Nothing is granted before this time, not even to others. 0 if it does not matter.
     pub from: Nanos,
 }
 

@@ -229,8 +229,12 @@ impl Policy {
 
     /// The limits as a user would write them, with their defaults, one per line.
     pub(crate) fn to_lines(&self) -> String {
-        let lines: Vec<String> = self.limits.iter().map(ToString::to_string).collect();
-        lines.join("\n")
+        self.joined("\n")
+    }
+
+    fn joined(&self, separator: &str) -> String {
+        let limits: Vec<String> = self.limits.iter().map(ToString::to_string).collect();
+        limits.join(separator)
     }
 
     /// How many of the limits are windows.
@@ -247,11 +251,7 @@ impl Policy {
 
 impl fmt::Display for Policy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.limits.is_empty() {
-            return write!(f, "unlimited");
-        }
-        let limits: Vec<String> = self.limits.iter().map(ToString::to_string).collect();
-        write!(f, "{}", limits.join(" and "))
+        f.write_str(&if self.is_empty() { "unlimited".to_owned() } else { self.joined(" and ") })
     }
 }
 

@@ -1,10 +1,11 @@
 //! State that outlives the process: limits saved as words, and limits replaced by others with `set`.
 
 use super::history::{History, Record};
+use super::policy::Policy;
 use super::state::{Entry, Level, State};
 use super::terms::{Terms, Undo};
+use super::together::Limits;
 use super::window::{self, Change};
-use super::{Limits, Policy};
 use crate::clock::Nanos;
 use std::collections::VecDeque;
 
@@ -49,7 +50,9 @@ impl Limits {
             let is_fresh = fresh.get(place).copied().unwrap_or(false);
             if let Some(to) = limits.terms.get(place).filter(|to| !is_fresh && to.is_like(from)) {
                 from.change(old, now, to);
-                to.spill(old, now);
+                if let Ok(bucket) = to.kind() {
+                    bucket.spill(&mut old.level, now);
+                }
                 limits.states[place] = old.clone();
             }
         }
@@ -58,7 +61,7 @@ impl Limits {
         *self = Limits { at: self.at, history, ..limits };
     }
 
-    /// Goes on as if everything had been taken at `now` that the limits allow: buckets are empty, windows full.
+    /// Continues as if everything that the limits allow had been taken at `now`: buckets are empty, windows are full.
     pub(crate) fn use_up(&mut self, now: Nanos) {
         let full = self.terms.iter().filter_map(Terms::as_window).map(window::Terms::period).max();
         self.hold_until(now, now.saturating_add(full.unwrap_or(1)));

@@ -15,10 +15,10 @@ pub(crate) struct Level {
     pub(crate) at: Nanos,
 }
 
-/// A bucket as its fast path needs it, in credits: a unit's smallest part, see the kinds of buckets.
+/// A bucket as its fast path needs it, in credits: see `bucket.rs`. A credit of an interval bucket is a unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Gaining {
-    /// Credits gained at the end of each interval, of which the first begins at `start`.
+    /// Credits gained at the end of each interval. The first interval begins at `start`.
     pub(crate) gain: u64,
     /// In nanoseconds.
     pub(crate) interval: u64,
@@ -27,7 +27,7 @@ pub(crate) struct Gaining {
     pub(crate) price: u64,
     /// Credits in a full bucket.
     pub(crate) full: u128,
-    /// Credits that were missing to a full bucket at `at`.
+    /// Credits missing to a full bucket at `at`.
     pub(crate) missing: u128,
     pub(crate) at: Nanos,
 }

@@ -1,5 +1,6 @@
 //! One limit of any kind: its fixed numbers, and its answers for a state that the caller passes in.
 
+use super::fill::Fill;
 use super::policy::Resolved;
 use super::state::{Level, State};
 use super::window::Change;
@@ -96,11 +97,7 @@ impl Terms {
 
     /// `None` for a window, which does not fill.
     pub(super) fn fill_time(&self) -> Option<Nanos> {
-        match self {
-            Bucket(terms) => Some(terms.fill_time()),
-            Window(_) => None,
-            Interval(terms) => Some(terms.fill_time()),
-        }
+        Some(self.kind().ok()?.fill_time())
     }
 
     /// The time after which no past grant matters: the bucket is full, the window empty.
@@ -112,70 +109,53 @@ impl Terms {
     }
 
     pub(super) fn at_rest(&self, state: &State, time: Nanos) -> bool {
-        match self {
-            Bucket(terms) => terms.is_full(state.level, time),
-            Window(terms) => terms.is_empty(state, time),
-            Interval(terms) => terms.is_full(state.level, time),
+        match self.kind() {
+            Ok(bucket) => bucket.is_full(state.level, time),
+            Err(window) => window.is_empty(state, time),
         }
     }
 
     pub(super) fn give_back(&self, state: &mut State, now: Nanos, [grant, counted]: [Nanos; 2], units: u64) {
         match self {
-            Bucket(terms) => terms.give_back(&mut state.level, now, grant, units),
+            // A cost above the burst left the bucket empty, not in debt, so at most the burst is credited.
+            Bucket(terms) => terms.give_back(&mut state.level, now, grant, units.min(terms.burst())),
             Window(_) => window::Terms::give_back(state, counted, units),
             Interval(terms) => terms.give_back(&mut state.level, now, grant, units),
         }
     }
 
-    pub(super) fn gather(&self, state: &mut State, now: Nanos, asked: Nanos, cost: u64) {
-        match self {
-            Bucket(terms) => terms.gather(&mut state.level, now, asked, cost),
-            Window(_) => {}
-            Interval(terms) => terms.gather(&mut state.level, now, asked, cost),
-        }
-    }
-
-    pub(super) fn spill(&self, state: &mut State, now: Nanos) {
-        match self {
-            Bucket(terms) => terms.spill(&mut state.level, now),
-            Window(_) => {}
-            Interval(terms) => terms.spill(&mut state.level, now),
-        }
-    }
-
+    /// No waiter is left for the rest of a refill.
     pub(super) fn overflow(&self, state: &mut State) {
         if let Interval(terms) = self {
-            terms.overflow(&mut state.level);
+            terms.spill(&mut state.level, 0); // At the time of the level.
         }
     }
 
     pub(super) fn pay(&self, state: &mut State, now: Nanos, units: u64) {
-        match self {
-            Bucket(terms) => terms.pay(&mut state.level, now, units),
-            Window(terms) => terms.pay(state, now, units),
-            Interval(terms) => terms.pay(&mut state.level, now, units),
+        match self.kind() {
+            Ok(bucket) => bucket.pay(&mut state.level, now, units),
+            Err(window) => window.pay(state, now, units),
         }
     }
 
     pub(super) fn credit(&self, state: &mut State, now: Nanos, units: u64) {
-        match self {
-            Bucket(terms) => terms.credit(&mut state.level, now, units),
-            Window(terms) => terms.credit(state, now, units),
-            Interval(terms) => terms.credit(&mut state.level, now, units),
+        match self.kind() {
+            Ok(bucket) => bucket.credit(&mut state.level, now, units),
+            Err(window) => window.credit(state, now, units),
         }
     }
 
-    /// Empties a bucket at `time`, unless its last grant is later. A window keeps its count.
-    pub(super) fn empty(&self, state: &mut State, time: Nanos) {
+    /// Either a bucket of any kind, or else a window.
+    pub(super) fn kind(&self) -> Result<&dyn Fill, &window::Terms> {
         match self {
-            Bucket(terms) => terms.empty(&mut state.level, time),
-            Window(_) => {}
-            Interval(terms) => terms.empty(&mut state.level, time),
+            Bucket(terms) => Ok(terms),
+            Interval(terms) => Ok(terms),
+            Window(terms) => Err(terms),
         }
     }
 
     pub(super) fn as_window(&self) -> Option<&window::Terms> {
-        if let Window(terms) = self { Some(terms) } else { None }
+        self.kind().err()
     }
 
     /// The same limit at another rate. Refills in intervals get a new grid, which begins at `now`, or at the last grant

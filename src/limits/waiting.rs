@@ -1,11 +1,16 @@
 //! What a queue of waiters needs from its limits, apart from grants.
 
 use super::bucket::{self, Bucket};
+use super::fill::Fill;
+use super::grant::{Grant, Refusal};
+use super::history::History;
 use super::interval::Grid;
+use super::kinds::Kinds;
 use super::policy::{Policy, Resolved};
-use super::state::{Gaining, State};
+use super::state::{Gaining, Level, State};
 use super::terms::Terms;
-use super::{Grant, History, Kinds, Limits, Refusal, window};
+use super::together::Limits;
+use super::window;
 use crate::clock::{MILLISECOND, Nanos};
 use crate::rate::{ParseError, Rate};
 use std::num::NonZeroU64;
@@ -58,7 +63,7 @@ impl Limits {
         rates.max_by_key(|&(rate, place)| (rate, std::cmp::Reverse(place))).map(|(_, place)| place)
     }
 
-    /// The bucket, if that is the only limit. `None` also if it is fuller than full.
+    /// The bucket, if that is the only limit. `None` also if it holds more than its burst.
     pub(crate) fn fast_path(&self) -> Option<Gaining> {
         match (self.terms.as_slice(), self.states.as_slice()) {
             _ if self.kinds.are_several() => None,
@@ -71,11 +76,8 @@ impl Limits {
     /// Takes over the state of the only bucket from the fast path: `missing` credits at `at`.
     pub(crate) fn resume(&mut self, missing: u128, at: Nanos) {
         let ([terms], [state]) = (self.terms.as_slice(), self.states.as_mut_slice()) else { return };
-        state.level = match terms {
-            Terms::Bucket(terms) => terms.resume(missing, at),
-            Terms::Interval(terms) => terms.resume(missing, at),
-            Terms::Window(_) => return,
-        };
+        let Ok(bucket) = terms.kind() else { return };
+        state.level = bucket.resume(missing, at);
         (self.asked, self.at) = (at, at);
         self.history.clear();
     }
@@ -188,13 +190,15 @@ impl Limits {
     /// Brings the state up to `now` for a waiter of `cost` units that asked at `asked` and still waits.
     pub(crate) fn gather(&mut self, now: Nanos, asked: Nanos, cost: u64) {
         for (place, (terms, state)) in self.terms.iter().zip(&mut self.states).enumerate() {
-            terms.gather(state, now, asked, self.kinds.part(place, cost));
+            if let Ok(bucket) = terms.kind() {
+                bucket.gather(&mut state.level, now, asked, self.kinds.part(place, cost));
+            }
         }
     }
 
     /// The waiter that was accruing credit left: drop credit above the burst at `now`.
     pub(crate) fn spill(&mut self, now: Nanos) {
-        self.revise_buckets(|terms, state| terms.spill(state, now));
+        self.revise_buckets(|bucket, level| bucket.spill(level, now));
     }
 
     /// No waiter is left: what refills left over is kept up to the size of the bucket.
@@ -206,7 +210,7 @@ impl Limits {
 
     /// Empties the buckets at `time`; they gain from then on.
     pub(crate) fn empty(&mut self, time: Nanos) {
-        self.revise_buckets(|terms, state| terms.empty(state, time));
+        self.revise_buckets(|bucket, level| bucket.empty(level, time));
     }
 
     /// Takes `units` that were used without a grant. Missing units become a debt.
@@ -219,10 +223,12 @@ impl Limits {
         self.revise_all(units, |terms, state, units| terms.credit(state, now, units));
     }
 
-    fn revise_buckets(&mut self, act: impl Fn(&Terms, &mut State)) {
+    fn revise_buckets(&mut self, act: impl Fn(&dyn Fill, &mut Level)) {
         for place in 0..self.terms.len() {
             let terms = self.terms[place];
-            self.revise(place, |state| act(&terms, state));
+            if let Ok(bucket) = terms.kind() {
+                self.revise(place, |state| act(bucket, &mut state.level));
+            }
         }
     }
 

@@ -1,7 +1,8 @@
 //! Mistakes in a limit. Each has its own message with a right spelling.
 
+use super::Rate;
 use super::meant::{self, Kind};
-use super::{Amount, Rate};
+use super::number::Amount;
 use thiserror::Error;
 
 /// Why a text is not a limit. The message shows how to write it.

@@ -2,8 +2,8 @@
 //!
 //! All rates and sizes that a message suggests are made here. Each can be parsed and has the magnitude of the text.
 
-use super::number::{Amount, BYTES, SUFFIXES, with_point};
-use super::{Rate, gcd, time_unit_named};
+use super::number::{Amount, BYTES, SUFFIXES, gcd, with_point};
+use super::{Rate, time_unit_named};
 use std::fmt;
 
 /// How a text is read.
@@ -101,14 +101,14 @@ fn readings(letters: &str) -> Option<Vec<Unit>> {
         (_, "bit" | "bits") => Some(vec![(DIVIDED, bytes, true)]),
         (_, "b") if letters.ends_with('b') && is_large && !prefix.ends_with('i') => Some(vec![(DIVIDED, bytes, true)]),
         (_, "b") if letters.ends_with('b') => {
-            Some(vec![unit("write", bytes), (", or where bits were meant", bytes, true)])
+            Some(vec![unit("write", bytes), (", or if bits were meant", bytes, true)])
         }
         (_, "" | "b" | "byte" | "bytes") => Some(vec![unit("write", bytes)]),
         _ => None,
     }
 }
 
-/// Names of times that are not ours: how many they are of our unit, over how many parts.
+/// Other names of times: how many of our unit they are, and over how many parts.
 const OTHER_TIMES: [(&str, u64, u64, &str); 9] = [
     ("milli millis msec msecs millisecond milliseconds", 1, 1, "ms"),
     ("secs", 1, 1, "s"),

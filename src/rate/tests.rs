@@ -107,7 +107,7 @@ fn each_mistake_has_its_own_message() {
     assert_eq!(error.to_string(), "\"5/\u{fffd}\" is not text; write for example 5/s");
 }
 
-/// All suggestions in a message: what looks like a rate, and the size after an `=`.
+/// All suggestions in a message: everything that looks like a rate, and the size after an `=`.
 fn suggestions(message: &str, text: &str) -> Vec<String> {
     let message = message.replacen(&format!("'{text}'"), "", 1).replacen(&format!("{text:?}"), "", 1);
     let words = message.split([' ', '\'']).map(|word| word.trim_end_matches([';', ',', ':', '?', ')']));
@@ -249,7 +249,7 @@ fn any_ratio_of_two_u64_prints_as_a_fraction_if_it_has_no_spelling() {
         (1, MAX, "1/18446744073709551615ns"),
         (MAX, 1, "18446744073709551615/1ns"),
         (MAX, MAX, "18446744073709551615/18446744073709551615ns"),
-        // It could be written, but a rate below one in 100 years is taken for a mistake.
+        // It has a spelling, but the parser refuses a rate below one unit in 100 years.
         (1, 200 * 365 * 86_400 * SECOND, "1/6307200000000000000ns"),
     ] {
         let rate = Rate::new(NonZeroU64::new(units).unwrap(), NonZeroU64::new(period).unwrap());
@@ -403,7 +403,7 @@ proptest! {
     #[test]
     fn what_is_printed_is_what_was_parsed(text in limits()) {
         let limit: Limit = match text.parse() {
-            // A few of the slowest, or shorter than their slack: not what is asked here.
+            // Some generated rates are too slow, and some slacks longer than the period. This test leaves them out.
             Err(ParseError::TooSlow(_) | ParseError::Key(_)) => return Err(TestCaseError::reject("too slow")),
             limit => limit.map_err(|error| TestCaseError::fail(format!("{text}: {error}")))?,
         };

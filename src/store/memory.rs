@@ -8,7 +8,7 @@ use std::fmt::Debug;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Who waits for limits of one process needs no name.
+/// Waiters in one process need no name.
 const NOBODY: OwnerOf = || [0; 2];
 
 /// Limits of this process alone, on its own clock.
@@ -34,7 +34,7 @@ impl<C: Clock> Memory<C> {
         Memory { kept: Mutex::new(Kept { policy: policy.clone(), line: limits.into(), rules }), quantum, clock }
     }
 
-    /// The policy is another one now.
+    /// Stores a new policy.
     fn learn(&self, kept: &mut Kept, policy: &Policy) {
         (kept.policy, kept.rules) = (policy.clone(), Rules::of(policy, &kept.line.limits));
         self.quantum.store(kept.line.limits.quantum(), Ordering::Relaxed);

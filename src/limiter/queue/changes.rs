@@ -1,13 +1,13 @@
-//! What changes a queue at run time, apart from waiters: rates, bursts, pauses, settling, and places.
+//! Changes at run time: rates, bursts, pauses, settling, and places.
 
-use super::{Effects, Places, Queue};
+use super::state::{Effects, Places, Queue};
 use crate::clock::Nanos;
 use crate::rate::Rate;
 use std::num::NonZeroU64;
 
 impl Queue {
-    /// Settles what was granted as `granted` and came out as `used`. What was used beyond that is paid before anything is
-    /// granted; what was not used is given back, as far as there is room.
+    /// Settles a cost that was granted as `granted` and turned out as `used`. Units used beyond the grant become a debt,
+    /// which is paid before the next grant. Units not used are given back, up to the burst.
     pub(crate) fn reconcile(&mut self, now: Nanos, used: u64, granted: u64, effects: &mut Effects) {
         let at = self.settle(now, effects);
         self.limits.pay(at, used.saturating_sub(granted));
@@ -17,7 +17,7 @@ impl Queue {
         self.serve(effects);
     }
 
-    /// Nothing is granted before `until`, and nothing is saved up by then. Waiters keep their places.
+    /// Grants nothing before `until`. The buckets are empty then. Waiters keep their places.
     pub(crate) fn pause_until(&mut self, now: Nanos, until: Nanos, effects: &mut Effects) {
         self.settle(now, effects);
         if until > self.now {
@@ -28,8 +28,8 @@ impl Queue {
         }
     }
 
-    /// Only a pause moves the floor ahead of the clock.
-    pub(in crate::limiter) fn is_paused(&self) -> bool {
+    /// Only a pause sets the floor to a time in the future.
+    pub(crate) fn is_paused(&self) -> bool {
         self.floor > self.now
     }
 
@@ -45,7 +45,7 @@ impl Queue {
         self.limits_changed(effects);
     }
 
-    /// All in the queue are served; every later request is refused.
+    /// Refuses every later request. All in the queue are still served.
     pub(crate) fn close(&mut self) {
         self.closed = true;
     }
@@ -58,14 +58,14 @@ impl Queue {
         self.places
     }
 
-    /// A holder has left its places.
+    /// A permit was dropped: its places are free.
     pub(crate) fn release(&mut self, now: Nanos, held: u64, effects: &mut Effects) {
         self.see(now);
         self.free_places(held);
         self.advance(now, effects);
     }
 
-    /// A holder has left and takes its places with it.
+    /// A permit was forgotten: the capacity is lower by its places.
     pub(crate) fn forget_places(&mut self, held: u64) {
         if let Some(places) = &mut self.places {
             places.capacity = places.capacity.saturating_sub(held);

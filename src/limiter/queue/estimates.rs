@@ -1,17 +1,23 @@
-//! What a request would get if all waiters stay: how much is there, and when more will be.
+//! Estimates for a new request, if no waiter leaves: how many units are available, and when there will be more.
 
-use super::{Effects, Queue, Turn};
+use super::state::{Effects, Queue, Turn};
 use crate::clock::Nanos;
 use crate::limits::{Grant, Limits};
 
 impl Queue {
-    /// Units that a new request could take now if nobody waited.
+    /// Units that a new request could take now if there were no waiters.
     pub(crate) fn level(&mut self, now: Nanos, effects: &mut Effects) -> u64 {
         self.advance(now, effects);
         if self.is_paused() { 0 } else { self.limits.available(self.now) }
     }
 
-    /// When a new request would be granted `cost`, if all before it stay.
+    /// Units that a new request could take now; 0 while others wait.
+    pub(crate) fn available(&mut self, now: Nanos, effects: &mut Effects) -> u64 {
+        let level = self.level(now, effects);
+        if self.waiters() > 0 { 0 } else { level }
+    }
+
+    /// When a new request for `cost` would be granted, if no waiter leaves.
     pub(crate) fn estimate(&self, cost: u64) -> Option<Nanos> {
         if cost > self.largest_cost {
             return None;
@@ -22,24 +28,25 @@ impl Queue {
         if self.overtakes() && conforms(&self.limits).is_some_and(|at| at <= self.now) {
             return Some(self.now);
         }
-        // If one bucket pays for all, the queue takes as long as one cost of its size, however long it is.
+        // With a single bucket, the costs in the queue take as long as one cost of their sum.
         if self.promises == 0 && self.limits.pays_steadily() {
             return self.limits.schedule(head.asked.max(self.floor), self.queued.saturating_add(cost));
         }
         conforms(&self.after_queue(0)?)
     }
 
-    /// The time a reservation for `cost` would be told: all before it are served first.
+    /// The time of a new reservation for `cost`: all before it are served first.
     pub(super) fn promise(&self, asked: Nanos, cost: u64) -> Option<Nanos> {
         if self.list.is_empty() {
             return self.limits.conforms_at(asked, cost).ok().map(|(at, _)| at);
         }
-        // If those before it move up, a promise comes later than its least time, and the fraction of a nanosecond
-        // that is kept otherwise is lost to those behind it.
+        // If waiters before a reservation leave, it is granted later than its earliest possible time. Then the fraction
+        // of a nanosecond that a bucket keeps otherwise is lost to those behind it.
         self.after_queue(1)?.conforms_at(asked, cost).ok().map(|(at, _)| at)
     }
 
-    /// The limits after all in the queue are served, if all stay, and promises are granted `late`.
+    /// The limits after all in the queue have been served, if no waiter leaves and reservations are granted `late`
+    /// nanoseconds after their times.
     pub(super) fn after_queue(&self, late: Nanos) -> Option<Limits> {
         let mut limits = self.limits.clone();
         let mut floor = self.floor;

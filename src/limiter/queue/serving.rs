@@ -1,11 +1,12 @@
-//! What happens in the queue as time passes: which waiters are granted, time out, or are woken as timers.
+//! What happens as time passes: waiters are granted, time out, or are woken because they act as the timer.
 
-use super::{Effects, Key, Queue, Turn};
+use super::state::{Effects, Queue, Turn};
 use crate::clock::Nanos;
+use crate::limiter::list::Key;
 use crate::limits::Grant;
 
 impl Queue {
-    /// Grants from the head on as far as times have come, then ends the waits whose deadline has passed.
+    /// Grants from the head on whatever is due, then times out waiters whose deadline has passed.
     pub(super) fn serve(&mut self, effects: &mut Effects) {
         loop {
             self.due = None;
@@ -63,8 +64,8 @@ impl Queue {
         }
     }
 
-    /// A granted waiter fetches its grant: windows count it from now on. If its room is gone it waits once more, before
-    /// all that came after it.
+    /// A granted waiter fetches its grant: windows count it from now on. If its room was given to others, it waits again,
+    /// before all that came after it.
     pub(super) fn fetch(&mut self, key: Key) {
         let Some(entry) = self.list.get(key) else { return };
         let Turn::Granted(grant) = entry.turn else { return };
@@ -83,7 +84,7 @@ impl Queue {
         }
     }
 
-    /// As [`serve_head`](Self::serve_head), for one that has paid already.
+    /// Like [`serve_head`](Self::serve_head), for a waiter that was already charged.
     fn serve_late(&mut self, key: Key, grant: Grant, effects: &mut Effects) -> bool {
         let at = self.limits.room_at(self.now.max(self.floor), grant.units);
         self.due = at;
@@ -95,7 +96,7 @@ impl Queue {
         true
     }
 
-    /// A promise is charged at its time, once all before it are.
+    /// Charges a reservation at its time. All before it were charged earlier.
     pub(super) fn grant_promise(&mut self, key: Key, asked: Nanos, cost: u64, promised: Nanos, effects: &mut Effects) {
         let conforms = self.limits.conforms_at(asked, cost).map_or(promised, |(at, _)| at);
         let grant = self.limits.promise_at(self.now, asked, promised.max(conforms), cost);
@@ -118,8 +119,8 @@ impl Queue {
         }
     }
 
-    /// Leaves the queue before its turn. If that was a head still held up by the limits, the next one's time counts from
-    /// now; if it was due and only the wake-up late, from the same time as the head's.
+    /// Leaves the queue before its turn. If that was the head and it was not yet due, the next request counts as made
+    /// now. If the head was due and only the wake-up was late, the next one keeps its time.
     pub(super) fn step_out(&mut self, key: Key) {
         if self.is_head(key) && self.due.is_none_or(|due| due > self.now) {
             self.floor = self.floor.max(self.asks_at());
@@ -153,7 +154,7 @@ impl Queue {
         }
     }
 
-    /// The thread that is the queue's timer is woken if it would sleep too long.
+    /// Wakes the thread that is the queue's timer if it would sleep too long.
     pub(super) fn wake_watch(&mut self, effects: &mut Effects) {
         let (Some(&(_, key)), Some(alarm)) = (self.threads.first(), self.alarm()) else { return };
         if self.watched.is_none_or(|watched| alarm < watched) {
@@ -162,8 +163,8 @@ impl Queue {
         }
     }
 
-    /// Serves up to `now`, and brings the limits up to that time on the schedule, which it returns: the head keeps what it
-    /// has gathered.
+    /// Serves up to `now`, and brings the limits up to now on the schedule. The head keeps the credit it has accrued.
+    /// Returns the time on the schedule.
     pub(super) fn settle(&mut self, now: Nanos, effects: &mut Effects) -> Nanos {
         self.advance(now, effects);
         self.gather()
@@ -187,12 +188,12 @@ impl Queue {
 
     pub(super) fn give_back(&mut self, grant: &Grant) {
         if self.is_paused() && self.now >= self.limits.latest() {
-            return; // Nothing is saved up before the end of a pause.
+            return; // The buckets stay empty until the end of a pause.
         }
         let at = if self.now >= self.limits.latest() {
             self.gather()
         } else {
-            // A time told holds all up until then.
+            // A reservation in the future holds up all requests until its time.
             self.floor = self.floor.max(self.asks_at());
             self.now
         };
@@ -209,7 +210,7 @@ impl Queue {
         }
     }
 
-    /// If the head was held up for want of a place, its time counts from now, on the schedule.
+    /// If the head was waiting for a place, its request counts as made now on the schedule.
     pub(super) fn free_places(&mut self, held: u64) {
         let next = self.list.front().and_then(|key| self.list.get(key));
         if self.no_place(next.map_or(1, |next| next.cost)) {
