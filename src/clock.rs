@@ -4,97 +4,29 @@
 //! so one [`FakeClock`] is enough for a test.
 
 mod boot;
+mod contract;
 mod shown;
+mod slack;
 pub(crate) mod sync;
+mod time;
 pub(crate) mod timer_thread;
 
 pub use boot::BootClock;
+pub use contract::Clock;
+pub(crate) use contract::Unpark;
+use contract::park_until;
 pub use shown::{shown, shown_wait};
+pub use slack::{sharpen_this_thread, with_usual_slack};
+use time::nanos;
+pub use time::{MILLISECOND, Nanos, SECOND};
 
-use rustix::time::Timespec;
 use std::collections::VecDeque;
 use std::fmt;
-use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Wake, Waker};
-use std::thread::{self, Thread};
+use std::task::Waker;
 use std::time::{Duration, Instant};
 use timer_thread::TimerThread;
-
-/// Nanoseconds since the origin of a clock. 64 bits last 584 years.
-pub type Nanos = u64;
-
-/// Nanoseconds in a second.
-pub const SECOND: Nanos = 1_000_000_000;
-
-/// Nanoseconds in a millisecond.
-pub const MILLISECOND: Nanos = 1_000_000;
-
-/// A monotonic clock, on which threads can sleep and futures can wait.
-///
-/// A clock that keeps real time needs only [`now`](Self::now). A clock that does not, or an executor's clock with its
-/// own timers, must also implement [`wake_at`](Self::wake_at).
-pub trait Clock: Send + Sync {
-    /// The time now, in nanoseconds since the clock's origin. It never decreases.
-    fn now(&self) -> Nanos;
-
-    /// Returns at `time` or a little later, never earlier.
-    fn sleep_until(&self, time: Nanos) {
-        self.sleep_unless(time, &|| false);
-    }
-
-    /// Sleeps until `time`, like [`sleep_until`](Self::sleep_until), and returns true; but returns false as soon as
-    /// `is_over` is true.
-    ///
-    /// `is_over` is asked first, then whenever another thread [unparks](Thread::unpark) this one, and again at `time`.
-    /// Unparking for another reason does no harm. To wait for the earliest of several times, sleep until the least of
-    /// them. To look at something every 5 seconds on the way, sleep until `time.min(self.now() + 5 * SECOND)`, look,
-    /// and sleep again.
-    fn sleep_unless(&self, time: Nanos, is_over: &dyn Fn() -> bool) -> bool {
-        let waker = Unpark::this_thread();
-        loop {
-            let has_come = self.now() >= time;
-            if has_come || is_over() {
-                return !is_over();
-            }
-            self.wake_at(time, &waker);
-            thread::park();
-        }
-    }
-
-    /// Wakes `waker` at `time`, or as soon as possible after it, but never from within this call. A later call for the
-    /// same waker replaces the earlier ones; extra wake-ups do no harm.
-    ///
-    /// Without one of the clock's own, the thread `throttle-timer` sleeps in real time. All such clocks and all queues share
-    /// it; it exists while somebody waits, and for a second after that.
-    fn wake_at(&self, time: Nanos, waker: &Waker) {
-        let wait = Duration::from_nanos(time.saturating_sub(self.now()));
-        let now = Instant::now();
-        // As far as the system can count; a waiter that is woken too early asks again.
-        let time = now.checked_add(wait).unwrap_or(now + Duration::from_secs(86_400));
-        TimerThread::of_process().wake_at(time, waker);
-    }
-}
-
-/// Wakes a thread that is parked.
-pub(crate) struct Unpark(Thread);
-
-impl Unpark {
-    pub(crate) fn this_thread() -> Waker {
-        Waker::from(Arc::new(Unpark(std::thread::current())))
-    }
-}
-
-impl Wake for Unpark {
-    fn wake(self: Arc<Self>) {
-        self.0.unpark();
-    }
-
-    fn wake_by_ref(self: &Arc<Self>) {
-        self.0.unpark();
-    }
-}
 
 /// Frees memory that a queue no longer needs for past times.
 pub(crate) fn shrink<T>(history: &mut VecDeque<T>) {
@@ -117,21 +49,6 @@ impl Clock for SystemClock {
     }
 }
 
-/// [`Clock::sleep_unless`] for a clock that keeps real time; it reads the clock again after `longest`.
-fn park_until(clock: &impl Clock, time: Nanos, is_over: &dyn Fn() -> bool, longest: Duration) -> bool {
-    loop {
-        // The clock is read first: what is over at `time` is noticed.
-        let left = time.saturating_sub(clock.now());
-        if is_over() {
-            return false;
-        }
-        if left == 0 {
-            return true;
-        }
-        thread::park_timeout(longest.min(Duration::from_nanos(left)));
-    }
-}
-
 /// `CLOCK_MONOTONIC` at its latest tick, which is cheaper to read. Ticks are some milliseconds apart.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 #[inline]
@@ -143,13 +60,6 @@ pub(crate) fn coarse() -> impl Into<Option<Nanos>> {
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 pub(crate) fn coarse() -> impl Into<Option<Nanos>> {
     None
-}
-
-/// Nanoseconds in `time`, which is not negative.
-fn nanos(time: &Timespec) -> Nanos {
-    let seconds = Nanos::try_from(time.tv_sec).unwrap_or(0);
-    let nanos = Nanos::try_from(time.tv_nsec).unwrap_or(0);
-    seconds.saturating_mul(SECOND).saturating_add(nanos)
 }
 
 /// A clock that moves only when a test moves it, or when a thread sleeps on it. Its clones share one time.
@@ -250,34 +160,11 @@ impl fmt::Debug for FakeClock {
     }
 }
 
-/// Runs `act` with the default timer slack of this thread, so that a process started in it does not inherit ours.
-pub fn with_usual_slack<T>(act: impl FnOnce() -> T) -> T {
-    set_slack(None);
-    let result = act();
-    sharpen_this_thread();
-    result
-}
-
-/// Makes this thread's sleeps end within a few microseconds of their time, instead of the usual fifty.
-///
-/// Linux may delay a timer by the thread's slack, 50 µs by default, to wake less often (`PR_SET_TIMERSLACK` in
-/// prctl(2)). A child started by this thread would inherit the slack: see [`with_usual_slack`]. Does nothing on systems
-/// without this setting.
-pub fn sharpen_this_thread() {
-    set_slack(NonZeroU64::new(1));
-}
-
-/// `None` restores the thread's default. Some sandboxes refuse this; then sleeps end 50 µs late, which no law forbids.
-fn set_slack(nanos: Option<NonZeroU64>) {
-    #[cfg(any(target_os = "linux", target_os = "android"))]
-    let _ = rustix::thread::set_current_timer_slack(nanos);
-    let _ = nanos;
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::sync::atomic::AtomicBool;
+    use std::thread;
 
     #[test]
     fn a_sleep_never_ends_early() {

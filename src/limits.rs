@@ -13,6 +13,7 @@ use std::num::NonZeroU64;
 use terms::Terms;
 use thiserror::Error;
 
+mod agree;
 pub mod bucket;
 mod history;
 pub mod interval;
@@ -26,12 +27,13 @@ mod terms;
 mod waiting;
 pub mod window;
 
+pub use agree::Disagreement;
 pub use leasing::Ask;
 pub(crate) use leasing::Rest;
 pub use line::Waiting;
 pub(crate) use line::{LOOK, Line, Owner, OwnerOf};
-pub use policy::{Disagreement, Policy, PolicyError};
 pub(crate) use policy::{OnlyWindows, Resolved};
+pub use policy::{Policy, PolicyError};
 #[doc(no_inline)]
 pub use policy::{Policy as Plan, PolicyError as PlanError};
 pub(crate) use state::Gaining;

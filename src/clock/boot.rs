@@ -1,6 +1,7 @@
 //! The time since the machine started, the same for every process on it.
 
-use super::{Clock, Nanos, park_until};
+use super::contract::{Clock, park_until};
+use super::time::Nanos;
 use std::time::Duration;
 
 /// A parked thread does not notice that the machine was suspended: it looks at the clock so often.
@@ -47,7 +48,7 @@ impl Clock for BootClock {
 
 #[cfg(any(target_os = "linux", target_os = "android"))]
 mod system {
-    use crate::clock::{Nanos, SECOND, nanos};
+    use crate::clock::time::{Nanos, SECOND, nanos};
     use rustix::time::{ClockId, clock_gettime};
     use std::fs;
 
@@ -78,10 +79,11 @@ mod system {
 /// Systems without this clock use the monotonic one. After a restart a bucket may then seem to be ahead.
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 mod system {
-    use crate::clock::{Clock, Nanos, SystemClock};
+    use crate::clock::time::{Nanos, nanos};
+    use rustix::time::{ClockId, clock_gettime};
 
     pub(super) fn now() -> Nanos {
-        SystemClock.now()
+        nanos(&clock_gettime(ClockId::Monotonic))
     }
 
     pub(super) fn ahead() -> i64 {

@@ -1,6 +1,6 @@
 //! Times for people: `1.5 ms`, `29 s`, `58m`, `3m 20s`, `1h 23m`, `2d 5h`.
 
-use super::{MILLISECOND, Nanos, SECOND};
+use super::time::{MILLISECOND, Nanos, SECOND};
 
 const MINUTE: Nanos = 60 * SECOND;
 const HOUR: Nanos = 60 * MINUTE;

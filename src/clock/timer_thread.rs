@@ -126,7 +126,7 @@ impl TimerThread {
     }
 
     fn run(&self) {
-        super::sharpen_this_thread();
+        super::slack::sharpen_this_thread();
         let mut state = lock(&self.state);
         let mut paused_until = None;
         loop {

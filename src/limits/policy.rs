@@ -6,10 +6,6 @@ use std::fmt;
 use std::num::NonZeroU64;
 use thiserror::Error;
 
-mod agree;
-
-pub use agree::Disagreement;
-
 /// The default burst is this much time's worth of the rate, at least 1.
 const DEFAULT_BURST: u64 = 10 * MILLISECOND;
 

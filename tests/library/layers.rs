@@ -171,11 +171,9 @@ fn faults(files: &Files) -> Faults {
 /// What is known to be wrong. These lists may only become shorter.
 fn known() -> Faults {
     let parents = [
-        ("clock", 3),
         ("limiter", 5),
         ("limiter/queue", 3),
         ("limits", 5),
-        ("limits/policy", 1),
         ("rate", 3),
         ("store", 4),
         ("store/file", 1),

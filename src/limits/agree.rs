@@ -1,6 +1,6 @@
 //! Whether limits that the user names agree with the limits of a bucket. Only what the user names is compared.
 
-use super::{Policy, Resolved};
+use super::policy::{Policy, Resolved};
 use crate::rate::{Amount, Limit, nanos};
 use thiserror::Error;
 

@@ -1,0 +1,19 @@
+//! The unit of time.
+
+use rustix::time::Timespec;
+
+/// Nanoseconds since the origin of a clock. 64 bits last 584 years.
+pub type Nanos = u64;
+
+/// Nanoseconds in a second.
+pub const SECOND: Nanos = 1_000_000_000;
+
+/// Nanoseconds in a millisecond.
+pub const MILLISECOND: Nanos = 1_000_000;
+
+/// Nanoseconds in `time`, which is not negative.
+pub(super) fn nanos(time: &Timespec) -> Nanos {
+    let seconds = Nanos::try_from(time.tv_sec).unwrap_or(0);
+    let nanos = Nanos::try_from(time.tv_nsec).unwrap_or(0);
+    seconds.saturating_mul(SECOND).saturating_add(nanos)
+}
