@@ -1,7 +1,7 @@
 //! Reports on the work: the status line, the bar and the summary, all from the meter.
 
 use super::args::Format;
-use super::outcomes::Outcomes;
+use super::outcomes::{Outcomes, scaled};
 use super::progress::{Progress, Shown};
 use super::say::say;
 use super::task::Reporting;
@@ -427,12 +427,6 @@ fn size(bytes: u64) -> String {
 pub(super) fn countdown(nanos: Nanos) -> String {
     let step = if nanos <= 600 * SECOND { SECOND } else { 60 * SECOND };
     clock::shown_wait(nanos.div_ceil(step).saturating_mul(step))
-}
-
-/// `value * of / whole`, rounded up; a `whole` of 0 counts as 1.
-pub(super) fn scaled(value: u64, of: u64, whole: u64) -> u64 {
-    let product = u128::from(value) * u128::from(of);
-    u64::try_from(product.div_ceil(u128::from(whole.max(1)))).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]
