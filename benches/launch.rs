@@ -18,6 +18,7 @@ const THROTTLE: &str = env!("CARGO_BIN_EXE_throttle");
 const LAUNCHES: usize = 4000;
 const STARTS: usize = 2000;
 const CALLS: usize = 500;
+const RECORDED: &str = "throttle --attempts 2 --done --log";
 const WRITE_OUT: &str = "curl -s -o /dev/null -w '%{http_code}\\n'";
 
 fn main() {
@@ -60,6 +61,7 @@ impl Bench {
         let units = self.numbers(LAUNCHES);
         let (contenders, missing) = installed(&[
             ("throttle", format!("{THROTTLE} -q -r unlimited -j 8 -- /bin/true")),
+            (RECORDED, self.recorded()),
             ("xargs", "xargs -P8 -n1 /bin/true".to_owned()),
             ("rust-parallel", "rust-parallel -j8 /bin/true".to_owned()),
             ("xe", "xe -j8 -N1 /bin/true".to_owned()),
@@ -76,10 +78,20 @@ impl Bench {
         }
         let medians: Vec<f64> = times.into_iter().map(median).collect();
         for ((tool, _), time) in contenders.iter().zip(&medians) {
-            let ratio = medians[0] / time;
-            println!("| {LAUNCHES} × `/bin/true`, 8 at a time | {tool} | {time:.2} s | we take {ratio:.2}× |");
+            let ratio = match *tool {
+                RECORDED => format!("{:.2}× of it without, at most 1.1×", time / medians[0]),
+                _ => format!("we take {:.2}×", medians[0] / time),
+            };
+            println!("| {LAUNCHES} × `/bin/true`, 8 at a time | {tool} | {time:.2} s | {ratio} |");
         }
         missing
+    }
+
+    /// The same with all that keeps records, into new files.
+    fn recorded(&self) -> String {
+        let folder = self.folder.path().display();
+        let records = format!("--attempts 2 --done '{folder}/done' --log '{folder}/log'");
+        format!("rm -f '{folder}/done' '{folder}/log'; {THROTTLE} -q -r unlimited -j 8 {records} -- /bin/true")
     }
 
     /// Starts as the children see them: each records its time.
@@ -167,7 +179,7 @@ impl Bench {
 
 /// The tools that are installed, and those that are not.
 fn installed<'a>(contenders: &[Contender<'a>]) -> (Vec<Contender<'a>>, Vec<String>) {
-    let is_there = |tool: &str| tool == "throttle" || find(tool).is_some();
+    let is_there = |tool: &str| tool.starts_with("throttle") || find(tool).is_some();
     let (there, missing): (Vec<_>, Vec<_>) = contenders.iter().cloned().partition(|(tool, _)| is_there(tool));
     (there, missing.into_iter().map(|(tool, _)| tool.to_owned()).collect())
 }

@@ -1,7 +1,7 @@
 //! The README's recipes for servers that refuse, each run as it stands there, with small programs in the place of curl,
 //! sendmail and psql.
 
-use crate::launching::{Ended, finish};
+use crate::launching::{Ended, finish, numbers};
 use serde_json::Value;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -159,7 +159,7 @@ fn mail_that_is_turned_away_at_first_goes_out_later() {
 
 #[test]
 fn a_batch_job_stops_at_the_first_failure_that_lasts() {
-    let scripts: String = (1..=40).map(|number| format!("{number}.sql\n")).collect();
+    let scripts = numbers(40).replace('\n', ".sql\n");
     let folder = place(&[("scripts", &scripts)]);
     let ended = run(&folder, recipe("< scripts"));
     assert_eq!(ended.code(), Some(123), "{}", ended.err);
