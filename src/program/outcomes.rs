@@ -467,11 +467,5 @@ fn signal_name(signal: i32) -> String {
     signal_hook::low_level::signal_name(signal).map_or_else(|| format!("signal {signal}"), str::to_owned)
 }
 
-/// `value * of / whole`, rounded up; a `whole` of 0 counts as 1.
-pub(super) fn scaled(value: u64, of: u64, whole: u64) -> u64 {
-    let product = u128::from(value) * u128::from(of);
-    u64::try_from(product.div_ceil(u128::from(whole.max(1)))).unwrap_or(u64::MAX)
-}
-
 #[cfg(test)]
 mod tests;

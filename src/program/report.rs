@@ -1,7 +1,7 @@
 //! Reports on the work: the status line, the bar and the summary, all from the meter.
 
 use super::args::Format;
-use super::outcomes::{Outcomes, scaled};
+use super::outcomes::Outcomes;
 use super::progress::{Progress, Shown};
 use super::say::say;
 use super::task::Reporting;
