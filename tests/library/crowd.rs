@@ -2,7 +2,7 @@
 //! die. The core and the script must have each of them where the model has it, and the laws must hold.
 
 use crate::line_model::{LOOK, LineModel};
-use crate::model::{Limit, excess};
+use crate::model::{Limit, Model, excess};
 use crate::subjects::{Both, Step, any_slow_limits};
 use proptest::prelude::*;
 use proptest::sample::Index;
@@ -44,6 +44,7 @@ fn any_act(limits: usize) -> impl Strategy<Value = Act> {
 #[derive(Clone, Copy, Debug)]
 struct One {
     id: u64,
+    asked: u64,
     /// When it looks next, or is noticed to be dead.
     next: Option<u64>,
     is_dead: bool,
@@ -57,6 +58,8 @@ struct Crowd {
     left: Vec<(u64, u64)>,
     /// Limits of the bucket may have let more through, or those who waited have lost their place.
     is_changed: bool,
+    /// Times, requests and costs of those whose time has come, used or not, and of those whose wait was short.
+    due: Vec<(u64, u64, u64)>,
     held_until: u64,
 }
 
@@ -64,7 +67,7 @@ impl Crowd {
     fn new(limits: Vec<Limit>) -> Self {
         let both = Both::new(limits, MILLISECOND);
         let model = LineModel::new(&both.limits, 0);
-        Crowd { both, model, ones: Vec::new(), left: Vec::new(), is_changed: false, held_until: 0 }
+        Crowd { both, model, ones: Vec::new(), left: Vec::new(), is_changed: false, due: Vec::new(), held_until: 0 }
     }
 
     fn now(&self) -> u64 {
@@ -105,6 +108,7 @@ impl Crowd {
             let grant = self.both.held[place].0;
             if grant.at + LATE <= now {
                 let one = self.ones.swap_remove(place);
+                self.due.push((grant.at, one.asked, grant.units));
                 let _ = self.both.held.swap_remove(place);
                 if !one.is_dead {
                     self.left.push((grant.at, grant.units));
@@ -115,6 +119,11 @@ impl Crowd {
 
     fn leave(&mut self, place: usize) {
         let one = self.ones.swap_remove(place);
+        let (grant, by_script) = self.both.held[place];
+        // Law 5 gives back nothing of these while others wait, and no more than what was not earned since.
+        if grant.at <= self.now() || !by_script.is_entry {
+            self.due.push((grant.at, one.asked, grant.units));
+        }
         self.both.give_back(place);
         self.model.leave(self.now(), one.id);
     }
@@ -130,7 +139,7 @@ impl Crowd {
         assert_eq!(grant.at, at, "{cost} at {now} {:?}", self.both.limits);
         let line = self.both.core.view().unwrap().line;
         assert!(line.iter().all(|one| now + one.wait <= at), "it overtakes one that waits");
-        self.ones.push(One { id, next: next_look(now, at).filter(|_| at >= now + SECOND), is_dead: false });
+        self.ones.push(One { id, asked: now, next: next_look(now, at).filter(|_| at >= now + SECOND), is_dead: false });
     }
 
     fn act(&mut self, act: &Act) {
@@ -154,6 +163,7 @@ impl Crowd {
                 // Who waits leaves without a word: what it would be told when it looks is free within bounds.
                 self.both.step(&Step::Clear(false));
                 self.model.clear(now);
+                self.is_changed = true;
                 self.ones.clear();
                 self.both.held.clear();
             }
@@ -174,6 +184,21 @@ impl Crowd {
         });
         self.both.set(new.collect(), &fresh);
         self.model.set(now, &self.both.limits, &fresh);
+    }
+
+    /// All have left. A newcomer waits no longer than if only those had ever come whose time came or who could not move.
+    fn leaves_no_ghosts(&mut self) {
+        if self.is_changed || self.held_until > 0 {
+            return;
+        }
+        self.due.sort_unstable();
+        let mut alone = Model::new(&self.both.limits, 0);
+        for (at, asked, cost) in &self.due {
+            alone.charge(*asked, *at, *cost);
+        }
+        let (now, wait) = (self.now(), self.both.core.view().unwrap().wait);
+        let least = alone.ask(now, 1).map(|granted| granted.at - now);
+        assert!(wait <= least, "{wait:?} instead of {least:?} at {now} by {:?}", self.both.limits);
     }
 
     fn compare(&self) {
@@ -210,6 +235,7 @@ proptest! {
         if all_leave {
             (0..crowd.ones.len()).rev().for_each(|place| crowd.leave(place));
             crowd.compare();
+            crowd.leaves_no_ghosts();
         }
         let end = crowd.both.held.iter().map(|(grant, _)| grant.at).max().unwrap_or(0).max(crowd.now());
         crowd.go_on_until(end + LATE);

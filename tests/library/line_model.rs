@@ -45,26 +45,16 @@ pub(crate) struct LineModel {
     /// The last one given, if it is no entry. Rule: as its wait is over soon, it is final after another grant or a change,
     /// whatever becomes of that.
     last: Option<u64>,
-    /// When the line was last reckoned anew without a cause.
-    reckoned: u64,
 }
 
 impl LineModel {
     pub(crate) fn new(limits: &[Limit], made: u64) -> Self {
-        LineModel {
-            limits: limits.to_vec(),
-            made,
-            past: Vec::new(),
-            line: Vec::new(),
-            ids: 0,
-            last: None,
-            reckoned: made,
-        }
+        LineModel { limits: limits.to_vec(), made, past: Vec::new(), line: Vec::new(), ids: 0, last: None }
     }
 
     /// The time of a new waiter and its name, or how long it would have to wait; `None` if for ever.
     pub(crate) fn take(&mut self, now: u64, cost: u64, longest: Option<u64>) -> Option<Result<(u64, u64), u64>> {
-        self.come(now);
+        self.pass(now);
         let at = self.all().ask(now, cost)?.at;
         if longest.is_some_and(|longest| at - now > longest) {
             return Some(Err(at - now));
@@ -72,7 +62,6 @@ impl LineModel {
         self.ids += 1;
         let id = self.ids;
         if at - now >= LONG || !self.line.is_empty() {
-            self.reckoned = if self.line.is_empty() { now } else { self.reckoned };
             self.last = None;
             self.line.push(Waiter { id, asked: now, at, told: at, cost });
         } else {
@@ -84,7 +73,7 @@ impl LineModel {
 
     /// A waiter looks: it is told the time that it has now.
     pub(crate) fn look(&mut self, now: u64, id: u64) -> Option<u64> {
-        self.come(now);
+        self.pass(now);
         let waiter = self.line.iter_mut().find(|waiter| waiter.id == id)?;
         waiter.told = waiter.at;
         Some(waiter.at)
@@ -92,7 +81,7 @@ impl LineModel {
 
     /// A waiter leaves or is found dead, or what was granted is not used.
     pub(crate) fn leave(&mut self, now: u64, id: u64) {
-        self.come(now);
+        self.pass(now);
         if self.line.iter().any(|waiter| waiter.id == id) {
             self.line.retain(|waiter| waiter.id != id);
             return self.move_up(now);
@@ -109,27 +98,30 @@ impl LineModel {
     }
 
     pub(crate) fn hold_until(&mut self, now: u64, until: u64) {
-        self.come(now);
+        self.pass(now);
         if until <= now {
             return;
         }
         // Rule: those who have an earlier time than the end of the hold keep it; nobody else moves before that end.
+        if self.line.is_empty() {
+            return self.past.push(Event::Hold { until });
+        }
         let place = self.line.iter().position(|waiter| waiter.at > until).unwrap_or(self.line.len());
         self.line.insert(place, Waiter { id: 0, asked: now, at: until, told: until, cost: 0 });
         self.move_up(now);
     }
 
     pub(crate) fn set(&mut self, now: u64, limits: &[Limit], fresh: &[bool]) {
-        self.come(now);
+        self.pass(now);
         self.last = None;
         self.past.push(Event::Set { now, limits: limits.to_vec(), fresh: fresh.to_vec() });
         self.move_up(now);
     }
 
-    /// Nobody waits any more; a hold stays.
+    /// Nobody waits any more; a hold stays, and so does whose time has come.
     pub(crate) fn clear(&mut self, now: u64) {
-        self.come(now);
-        self.line.retain(|waiter| waiter.cost == 0);
+        self.pass(now);
+        self.line.retain(|waiter| waiter.cost == 0 || waiter.told <= now);
         self.pass(now);
     }
 
@@ -144,19 +136,10 @@ impl LineModel {
         self.all().ask(now, 1).map(|granted| granted.at.saturating_sub(now))
     }
 
-    /// Rule: the dead are looked for once in the time of a look, and then all are reckoned anew.
-    fn come(&mut self, now: u64) {
-        self.pass(now);
-        if !self.line.is_empty() && now >= self.reckoned + LOOK {
-            self.reckoned = now;
-            self.move_up(now);
-        }
-    }
-
-    /// Whose time has come is part of the past: the time that its owner knows, since it does not leave before. A hold is
-    /// part of it as soon as nobody waits before it.
+    /// Whose time has come is part of the past: the time that its owner knows, since it does not leave before. Rule: a
+    /// hold that was set while others waited is one of those who wait until it ends.
     fn pass(&mut self, now: u64) {
-        while let Some(first) = self.line.first().copied().filter(|first| first.told <= now || first.cost == 0) {
+        while let Some(first) = self.line.first().copied().filter(|first| first.told <= now) {
             self.line.remove(0);
             let Waiter { id, asked, at, cost, .. } = first;
             self.past.push(if cost == 0 { Event::Hold { until: at } } else { Event::Grant { id, asked, at, cost } });
