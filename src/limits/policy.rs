@@ -48,10 +48,11 @@ pub(crate) struct OnlyWindows {
 
 impl OnlyWindows {
     /// How often a stream should take if others take, too: about as often as one unit comes, but not more often than
-    /// every `least` nanoseconds. Longer turns would leave windows unused for a long time.
+    /// every `least` nanoseconds. Longer turns would leave windows unused for a long time, and a newcomer waiting for the
+    /// next one.
     pub(crate) fn turn(&self, least: Nanos) -> Nanos {
         let (count, period) = self.slowest.window();
-        (period.get() / count.get() / 10 * 9).min(LONGEST_TURN).max(least)
+        (period.get() / count.get() / 10 * 9).min(LONGEST_TURN).max(least.min(period.get() / 10))
     }
 
     /// What a stream should take at once if it asks every `turn` nanoseconds and others take, too: twice what the
