@@ -112,7 +112,7 @@ impl LineModel {
     }
 
     pub(crate) fn set(&mut self, now: u64, limits: &[Limit], fresh: &[bool]) {
-        self.pass(now);
+        self.pass_all(now);
         self.last = None;
         self.past.push(Event::Set { now, limits: limits.to_vec(), fresh: fresh.to_vec() });
         self.move_up(now);
@@ -146,15 +146,17 @@ impl LineModel {
         }
     }
 
+    /// Who should have looked since it moved, and did not, is behind those whose time has come.
+    fn pass_all(&mut self, now: u64) {
+        self.line.sort_by_key(|waiter| waiter.told > now);
+        self.pass(now);
+    }
+
     /// Law 5: each is charged as if those who left had never come, and never later than it was told. Rule: it finds that
     /// out within the time of a look, so it moves to no earlier time, and to no earlier time than it has if that is
     /// nearer.
     fn move_up(&mut self, now: u64) {
-        // Who should have looked since it moved, and did not, is behind those who have left.
-        let (mut gone, ahead) = self.line.drain(..).partition(|waiter| waiter.told <= now);
-        std::mem::swap(&mut self.line, &mut gone);
-        self.pass(now);
-        self.line = ahead;
+        self.pass_all(now);
         let mut limits = self.before_the_line();
         let held = self.line.iter().rposition(|waiter| waiter.cost == 0).unwrap_or(0);
         for (place, waiter) in self.line.iter_mut().enumerate() {
