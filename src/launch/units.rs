@@ -8,7 +8,7 @@ pub(super) const LONGEST_UNIT: usize = 128 * 1024 - 1;
 
 /// The most that all units of one command take. The system would take more, but while a command starts, each short word
 /// takes six times its size of our memory.
-const LARGEST_BATCH: usize = 256 * 1024;
+const LARGEST_BATCH: usize = 128 * 1024;
 
 /// The least and the most that Linux takes for all arguments and the environment, depending on the stack: execve(2).
 const LEAST_FOR_ALL: u64 = 128 * 1024;

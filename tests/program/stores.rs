@@ -183,7 +183,7 @@ fn a_window_is_exact() {
 fn a_window_frees_units_after_one_period() {
     on_every_store(&["3/min,window"], |opened| {
         let mut times = Vec::new();
-        // Who waits and does not look for 9 s has gone.
+        // A server takes those who wait and do not look for 9 s for dead.
         for second in [0, 4, 8] {
             opened.clock.set(START + second * 1_000_000_000);
             times.extend(grants(opened, 2).map(|at| (at - START) / 1_000_000_000));

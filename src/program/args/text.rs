@@ -167,7 +167,7 @@ only one more second.";
 
 pub(super) const MAX_ARGS: &str = "\
 Give each command N units, or what is left at the end. The rate still counts commands. A word that is just {} becomes N \
-words. 0 appends nothing. A command gets fewer units if N do not fit: its units may take 256 KiB, or less if the system allows less. Each unit \
+words. 0 appends nothing. A command gets fewer units if N do not fit: its units may take 128 KiB, or less if the system allows less. Each unit \
 counts 9 bytes more, and again for every {}. With --stdin all fit.";
 
 pub(super) const REPLACE: &str = "\
