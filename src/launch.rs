@@ -36,7 +36,7 @@ pub use attempt::{Ended, Ledger};
 pub use commands::{IGNORING_SIGPIPE, Launcher, Launching};
 pub use event::{Event, Events, Sent, Told};
 pub use identity::{Hasher, Identity};
-pub use job::{Job, Known, Numbers, Outcome, Shape};
+pub use job::{Batches, Job, Known, Numbers, Outcome, Shape};
 pub use names::Names;
 pub use options::{Options, Output};
 pub use output::Screen;

@@ -4,7 +4,7 @@ use super::again::Again;
 use super::attempt::{Attempt, Ledger, Running};
 use super::child::{self, Shared};
 use super::event::{Event, Events};
-use super::job::{Batches, Job, Known, Outcome, Shape};
+use super::job::{Batches, Job, Outcome};
 use super::options::{NEVER, Options, Output};
 use super::output::{Printing, Screen};
 use super::printer::Collected;
@@ -15,7 +15,6 @@ use super::target::Target;
 use super::template::Words;
 use super::temporary::is_shortage;
 use crate::clock::{Nanos, with_usual_slack};
-use crate::flow::framing::Buffer;
 use crate::flow::{Filled, Flow, FlowError, Passed, Source};
 use rustix::process::{Pid, Signal};
 use std::borrow::Cow;
@@ -317,28 +316,16 @@ pub struct Launching<R> {
 }
 
 impl<R: Source> Launching<R> {
-    /// Commands for what `source` gives, framed by `buffer`. The thread that calls this is the pump's.
-    pub fn new(source: R, buffer: Buffer, shape: Shape, launcher: Launcher) -> Self {
-        let batches = Batches::new(source, buffer, shape, &launcher.shared.options.template);
+    /// Commands for what `batches` gives, which must be made for the launcher's template. The thread that calls this is
+    /// the pump's.
+    pub fn new(batches: Batches<R>, launcher: Launcher) -> Self {
         launcher.shared.again.iter().for_each(|again| again.is_used_by_pump());
         Launching { batches, launcher, told: 0 }
     }
 
-    /// Leaves out the units that are known; see [`done_before`](Self::done_before).
-    #[must_use]
-    pub fn leaving_out(mut self, known: Option<Known>) -> Self {
-        self.batches.known = known;
-        self
-    }
-
-    /// Blank units left out so far.
-    pub fn skipped(&self) -> u64 {
-        self.batches.skipped()
-    }
-
-    /// Known units left out so far. One that outgrows the buffer never is.
-    pub fn done_before(&self) -> u64 {
-        self.batches.done_before()
+    /// Where the jobs come from.
+    pub fn batches(&self) -> &Batches<R> {
+        &self.batches
     }
 
     fn tell_next(&mut self) {

@@ -161,7 +161,7 @@ impl std::fmt::Debug for Known {
 
 /// Cuts what a source gives into jobs.
 #[derive(Debug)]
-pub(super) struct Batches<R> {
+pub struct Batches<R> {
     source: R,
     buffer: Buffer,
     shape: Shape,
@@ -179,15 +179,16 @@ pub(super) struct Batches<R> {
     in_pieces: bool,
     skipped: u64,
     /// Units that are left out, and how many were so far.
-    pub(super) known: Option<Known>,
+    known: Option<Known>,
     done_before: u64,
 }
 
 impl<R: Source> Batches<R> {
-    pub(super) fn new(source: R, buffer: Buffer, shape: Shape, template: &Template) -> Self {
+    /// Jobs for what `source` gives, framed by `buffer`, without the units that are `known`.
+    pub fn new(source: R, buffer: Buffer, shape: Shape, template: &Template, known: Option<Known>) -> Self {
         let (room, ready) = (template.room_for_units(), VecDeque::with_capacity(AHEAD));
         let open = Job { seq: 1, keeps: shape.keep, ..Job::default() };
-        let (gathered, size, units, in_pieces, skipped, known, done_before) = (0, 0, 0, false, 0, None, 0);
+        let (gathered, size, units, in_pieces, skipped, done_before) = (0, 0, 0, false, 0, 0);
         Batches {
             source,
             buffer,
@@ -224,7 +225,7 @@ impl<R: Source> Batches<R> {
     }
 
     /// Blank units left out so far.
-    pub(super) fn skipped(&self) -> u64 {
+    pub fn skipped(&self) -> u64 {
         self.skipped
     }
 
@@ -233,8 +234,8 @@ impl<R: Source> Batches<R> {
         self.source.fd()
     }
 
-    /// Known units left out so far.
-    pub(super) fn done_before(&self) -> u64 {
+    /// Known units left out so far. One that outgrows the buffer never is.
+    pub fn done_before(&self) -> u64 {
         self.done_before
     }
 

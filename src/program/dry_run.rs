@@ -83,10 +83,9 @@ impl Plan {
             write_rest(&mut *out, job, *shape, time)
         };
         let source = FlushFirst { source, out: &self.out };
-        let flow = Preview::new(source, Buffer::new(commands.framing, BUFFER), *shape, template, show);
-        let mut flow = flow.leaving_out(known);
+        let mut flow = Preview { batches: launch::batches(commands, source, known), show };
         self.pump(&mut flow)?;
-        let (skipped, done_before) = (flow.skipped(), flow.done_before());
+        let (skipped, done_before) = (flow.batches.skipped(), flow.batches.done_before());
         drop(flow);
         let more = [
             (failed, format!(", {failed} that cannot be run")),

@@ -22,7 +22,7 @@ use std::time::Duration;
 use throttle::flow::framing::Buffer;
 use throttle::flow::pump::PumpError;
 use throttle::flow::{Descriptor, FlowError, Source};
-use throttle::launch::{Launching, Numbers, Options, Unused};
+use throttle::launch::{Batches, Known, Launching, Numbers, Options, Unused};
 
 /// Enough for many units of the usual size; a longer one does not have to fit.
 pub(super) const BUFFER: usize = 192 * 1024;
@@ -138,6 +138,11 @@ pub(super) fn source(commands: &Commands, quiet: bool) -> Result<Opened> {
     }
 }
 
+/// What `source` gives, as jobs, but for the units that are known.
+pub(super) fn batches<R: Source>(commands: &Commands, source: R, known: Option<Known>) -> Batches<R> {
+    Batches::new(source, Buffer::new(commands.framing, BUFFER), commands.shape, &commands.template, known)
+}
+
 fn drive(
     commands: &Commands,
     opened: Opened,
@@ -146,19 +151,17 @@ fn drive(
     report: Report,
     is_announced: bool,
 ) -> Result<Exit> {
-    let shape = commands.shape;
     signals::notice_ends().context("cannot handle signals")?;
-    let hints_at_cr = !shape.to_stdin && shape.skip_blank;
+    let hints_at_cr = !commands.shape.to_stdin && commands.shape.skip_blank;
     let known = records.as_ref().and_then(|records| records.known());
     let (run, launcher) = LaunchRun::start(report, options, records, hints_at_cr).context(NoThread)?;
     signal_thread::start(Arc::clone(&run.report), Some(Arc::clone(&run))).context("cannot handle signals")?;
     launcher.expect_room_for_a_command().context("cannot open the files that a command needs")?;
-    let flow = Launching::new(opened.source, Buffer::new(commands.framing, BUFFER), shape, launcher.clone());
-    let mut flow = flow.leaving_out(known);
+    let mut flow = Launching::new(batches(commands, opened.source, known), launcher.clone());
     let result = long_wait::run(is_announced, &mut flow, &run.report);
     launcher.flush();
     if let Some(mut outcomes) = run.report.outcomes() {
-        outcomes.set_skipped(flow.skipped(), flow.done_before());
+        outcomes.set_skipped(flow.batches().skipped(), flow.batches().done_before());
     }
     launcher.slots().drain();
     launcher.flush();

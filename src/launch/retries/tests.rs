@@ -264,6 +264,15 @@ fn a_pause_holds_all_and_then_the_rate_begins_without_a_burst() {
     assert_eq!(script.state.borrow().retries.pause.incidents, 0, "the success ended it");
 }
 
+/// Unit 2 has a grant at 10 s when unit 1 is told to wait, at 10 ms. It would count, though nobody uses it.
+#[test]
+fn a_pause_gives_back_the_grant_that_waits() {
+    let life = |attempt: Try| if attempt.unit == 1 && attempt.number == 1 { later(2) } else { ok() };
+    let script = run("1/10s", 2, 2, policy(1), 1, life);
+    // The bucket is empty at the end of the pause, at 2010 ms.
+    assert_eq!(starts(&script), [(0, 1, 1), (12_010, 1, 2), (22_010, 2, 1)]);
+}
+
 #[test]
 fn answers_of_what_already_ran_lengthen_a_pause_only_by_a_later_time() {
     let until = |second: Life| {
