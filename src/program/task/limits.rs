@@ -114,7 +114,7 @@ impl Grouped {
     pub(super) fn jobs_without_commands(&self) -> Option<String> {
         let rule = self.rules.iter().find(|rule| rule.jobs.is_some())?;
         let jobs = rule.jobs?;
-        let rule = quoted(rule.to_string());
+        let rule = word(rule);
         Some(format!("--rate: jobs={jobs} counts commands, and none is run; write -r {rule} COMMAND"))
     }
 }
@@ -190,16 +190,14 @@ fn check(args: &Args) -> Result<(), String> {
         let right = Rule { per: Some(first.clone()), ..rule.clone() };
         return Err(format!(
             "--rate: per={first} beside per={other}: a run has one selector; write -r {}",
-            quoted(right.to_string())
+            word(&right)
         ));
     }
     let mut jobs = rules.iter().filter(|rule| rule.jobs.is_some());
     if let (Some(first), Some(second)) = (jobs.next(), jobs.next()) {
-        let right = Rule { jobs: None, ..second.clone() };
-        return Err(format!(
-            "--rate: jobs= stands in '{first}' and '{second}'; once is enough: -r {}",
-            quoted(right.to_string())
-        ));
+        let is_nothing_else = second.limit == Limit::Unlimited;
+        let right = if is_nothing_else { first.clone() } else { Rule { jobs: None, ..second.clone() } };
+        return Err(format!("--rate: jobs= stands in '{first}' and '{second}'; once is enough: -r {}", word(&right)));
     }
     let is_bytes = |rule: &&Rule| rule.limit.rate().is_some_and(|rate| rate.is_bytes());
     let units = rules.iter().find(|rule| rule.limit != Limit::Unlimited && !is_bytes(rule));
@@ -223,17 +221,21 @@ fn burst_of_several(rules: &[Rule], burst: Amount) -> String {
         }
         _ => None,
     });
-    let example = with_burst.map_or_else(|| format!("5/s,burst={burst}"), |rule| rule.to_string());
-    format!(
-        "--burst: of which limit? They count different things; write it in one of them, like -r {}",
-        quoted(example)
-    )
+    let example = with_burst.map_or_else(|| format!("5/s,burst={burst}"), |rule| word(&rule));
+    format!("--burst: of which limit? They count different things; write it in one of them, like -r {example}")
+}
+
+/// A rule as one would type it.
+fn word(rule: &Rule) -> String {
+    let text = rule.to_string();
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || ",=/._:+-".contains(c);
+    if text.chars().all(is_plain) { text } else { quoted(text) }
 }
 
 /// A bucket keeps no limits of each key, but each key can have a bucket.
 fn of_each_key_in_bucket(rule: &Rule) -> String {
-    let Rule { limit, per, .. } = rule;
-    let per = per.as_ref().map(ToString::to_string).unwrap_or_default();
+    let per = rule.per.as_ref().map(ToString::to_string).unwrap_or_default();
+    let limit = if rule.limit == Limit::Unlimited { "1/s".to_owned() } else { rule.limit.to_string() };
     format!(
         "--bucket: it keeps no limit of each key (per={per}); \
          a script can take from a bucket of each: --bucket \"web-$host\" --once -r {limit} COMMAND"
