@@ -8,6 +8,7 @@ mod contract;
 mod copy;
 pub mod framing;
 pub mod meter;
+pub mod order;
 pub mod pump;
 #[cfg_attr(not(any(target_os = "linux", target_os = "android")), path = "flow/no_splice.rs")]
 mod splice;

@@ -27,6 +27,12 @@ pub(crate) enum Thin {
     Several(Box<[State]>),
 }
 
+impl Default for Thin {
+    fn default() -> Self {
+        Thin::Several(Box::default())
+    }
+}
+
 impl Each {
     /// The limits of these policies, in their initial state at `now`. The limits of a policy count the kind of cost with
     /// the index beside it.
@@ -68,9 +74,15 @@ impl Each {
     }
 
     /// How far a grant may lie in the past when its unit leaves, in nanoseconds: the time in which the quickest bucket
-    /// fills. 0 without buckets.
-    pub(crate) fn allowance(&self) -> Nanos {
-        self.terms.iter().filter_map(Terms::fill_time).min().unwrap_or(0)
+    /// fills. `None` without buckets.
+    pub(crate) fn allowance(&self) -> Option<Nanos> {
+        self.terms.iter().filter_map(Terms::fill_time).min()
+    }
+
+    /// Whether no wait is long enough for these costs: one is above a window's count.
+    pub(crate) fn never_grants(&self, costs: &[u64]) -> bool {
+        let mut limits = self.terms.iter().zip(&self.kinds);
+        limits.any(|(terms, kind)| terms.as_window().is_some_and(|window| costs[*kind] > window.count()))
     }
 
     /// The earliest time, not before `now` nor before the last grant, at which every limit conforms. Also returns the

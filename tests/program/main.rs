@@ -20,6 +20,7 @@ mod launch_signals;
 mod launching;
 mod mistakes;
 mod nginx;
+mod order;
 mod pipe;
 mod pump;
 mod recipes;
