@@ -4,34 +4,22 @@
 //! clamped.
 
 mod heads;
+mod unit;
 
 use crate::clock::Nanos;
-use crate::limits::{Each, Policy, Thin};
+use crate::limits::{Each, Thin};
 use crate::store::{KeyId, Keyed};
 use heads::{Head, Heads};
 use std::borrow::Cow;
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::num::NonZeroU32;
+pub use unit::{Charged, Next, Rules, Unit};
 
 /// The key of units that have none.
 const NONE: &[u8] = b"(none)";
 
 /// The most keys that are stored.
 const MOST_KEYS: usize = 1_000_000;
-
-/// What an [`Order`] keeps to.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Rules<'a> {
-    /// The limits of each key. Each policy counts the cost of a unit that has the index beside it.
-    pub each: &'a [(&'a Policy, usize)],
-    /// The limits of all keys together.
-    pub all: &'a [(&'a Policy, usize)],
-    /// The most units of one key that may run at once. Something runs from when it leaves until [`Order::ended`]. `None`
-    /// if nothing runs, as in a pipe; [`NonZeroU32::MAX`] if any number may.
-    pub jobs: Option<NonZeroU32>,
-    /// Units that would wait longer are dropped, in nanoseconds.
-    pub max_wait: Option<Nanos>,
-}
 
 /// Units that wait, by key, and the limits that they wait for.
 ///
@@ -66,45 +54,6 @@ pub struct Order<T> {
     len: usize,
     waiting: usize,
     memory: usize,
-}
-
-/// A unit that waits.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Unit<T> {
-    /// No other unit has the same age; the oldest has the least.
-    pub age: u64,
-    /// One cost of each kind.
-    pub costs: Box<[u64]>,
-    /// The bytes that it takes.
-    pub size: usize,
-    /// Since when it waits.
-    pub arrived: Nanos,
-    /// The unit itself.
-    pub content: T,
-}
-
-/// When a unit was charged.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Charged {
-    /// The earliest time at which all limits conformed, but not longer ago than the lag allowance.
-    pub at: Nanos,
-    /// Windows count it from this time: when it left.
-    pub counted: Nanos,
-}
-
-/// What happens next.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Next<T> {
-    /// This unit may leave now.
-    Go(KeyId, Unit<T>, Charged),
-    /// This unit would wait longer than the longest wait.
-    Drop(KeyId, Unit<T>),
-    /// Nothing before this time.
-    At(Nanos),
-    /// Nothing before something ends: only keys wait whose jobs are all running, or for which there is no room.
-    Blocked,
-    /// Nothing waits.
-    Empty,
 }
 
 #[derive(Debug)]
@@ -429,26 +378,21 @@ impl<T> Order<T> {
         })
     }
 
-    /// Changes the limits of a key, and those of all, for units that have left. What waits is not delayed by that, unless
-    /// the limits do so.
+    /// Corrects the limits of a key, and those of all, for a unit that has left.
     fn revise(&mut self, key: KeyId, act: impl Fn(&Each, &mut Thin)) {
         act(&self.all, &mut self.thin);
         self.quiet_until = 0;
         let (each, thin) = self.keys.state_mut(key);
         act(each, thin);
-        if self.keys.is_idle(key) {
-            self.keys.note(key);
-        } else if let Some(head) = self.busy.get(&key).and_then(|busy| busy.head) {
-            self.leave(key);
-            self.enter(key, head.at.min(self.now));
-        }
+        self.change(key, |_| ());
+        self.keys.note(key);
     }
 
     /// Applies `act` to a key, which may change what its first unit is and when it conforms.
     fn change<R>(&mut self, key: KeyId, act: impl FnOnce(&mut Self) -> R) -> R {
         self.leave(key);
         let result = act(self);
-        self.enter(key, 0);
+        self.enter(key);
         self.release(key);
         result
     }
@@ -464,8 +408,8 @@ impl<T> Order<T> {
         }
     }
 
-    /// The first unit of a key waits for its limits, but not before `from`; or for room.
-    fn enter(&mut self, key: KeyId, from: Nanos) {
+    /// The first unit of a key waits for its limits, or for room.
+    fn enter(&mut self, key: KeyId) {
         let Some(busy) = self.busy.get_mut(&key) else { return };
         let Some(unit) = busy.units.front() else { return };
         if self.jobs.is_some_and(|jobs| busy.running >= jobs) {
@@ -473,7 +417,7 @@ impl<T> Order<T> {
         }
         let (each, thin) = self.keys.state(key);
         let own = each.conforms_at(thin, unit.arrived, &unit.costs).map_or(Nanos::MAX, |(time, _)| time);
-        let head = Head { at: own.max(busy.since).max(from), age: unit.age, key };
+        let head = Head { at: own.max(busy.since), age: unit.age, key };
         busy.head = Some(head);
         if busy.is_outside {
             self.outside.insert((head.age, key));

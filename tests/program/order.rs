@@ -49,10 +49,12 @@ fn transcript(order: &mut Order<()>, ends_after: Option<Nanos>) -> String {
                 now = running.iter().map(|(end, _)| *end).chain([until]).min().unwrap();
             }
         }
-        let (ended, still) = running.into_iter().partition(|(end, _)| *end <= now);
-        running = still;
-        let ended: Vec<_> = ended;
-        ended.iter().for_each(|(end, key)| order.ended(*end, *key));
+        running.retain(|(end, key)| {
+            if *end <= now {
+                order.ended(*end, *key);
+            }
+            *end > now
+        });
     }
     text.join(" ")
 }
