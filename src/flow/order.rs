@@ -140,6 +140,7 @@ impl<T> Order<T> {
         }
         each.charge(thin, [now; 4], costs);
         self.all.charge(&mut self.thin, [now; 4], costs);
+        self.heads.passed(now);
         if self.jobs.is_some() {
             self.busy(key).running += 1;
         }
@@ -163,7 +164,8 @@ impl<T> Order<T> {
             return Next::Drop(key, unit);
         }
         match earliest {
-            Some(time) if time <= now => self.go(time),
+            // Longer ago than the lag allowance, the rate is lost.
+            Some(time) if time <= now => self.go(time.max(now.saturating_sub(self.allowance)).max(self.ready_since)),
             _ => self.wait(earliest),
         }
     }
@@ -218,7 +220,7 @@ impl<T> Order<T> {
 
     /// Nothing is granted as of a time before `time`: until then the caller had no room for it.
     pub fn ready_since(&mut self, time: Nanos) {
-        self.ready_since = self.ready_since.max(time);
+        self.ready_since = self.ready_since.max(time).min(self.now);
     }
 
     /// A unit that left was handed over just now: windows count it from `now` on.
@@ -307,10 +309,9 @@ impl<T> Order<T> {
         self.now
     }
 
-    /// The earliest time, not before the lag allowance, at which a unit conforms.
+    /// The earliest time at which a unit conforms.
     fn earliest(&self) -> Option<Nanos> {
-        let from = self.now.saturating_sub(self.allowance).max(self.ready_since);
-        self.heads.earliest(from, (&self.all, &self.thin))
+        self.heads.earliest((&self.all, &self.thin))
     }
 
     /// The key, if a unit that arrives now would be its first, and no unit that waits should leave before.

@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(super) struct Heads {
     /// By the costs that the limits of all keys together count; the others are 0.
     groups: BTreeMap<Box<[u64]>, Group>,
-    /// Units whose own limits conform at this time are in `ready`.
+    /// The latest grant. Nothing is granted before; units whose own limits conform then are in `ready`.
     frontier: Nanos,
 }
 
@@ -37,11 +37,16 @@ struct Group {
 }
 
 impl Heads {
+    /// Something was granted at `time`.
+    pub(super) fn passed(&mut self, time: Nanos) {
+        self.frontier = self.frontier.max(time);
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.groups.is_empty()
     }
 
-    /// Adds a unit with these costs that waits since `since`, at the latest.
+    /// Adds a unit with these costs that waits since `since`.
     pub(super) fn add(&mut self, costs: &[u64], since: Nanos, head: Head) {
         let group = match self.groups.get_mut(costs) {
             Some(group) => group,
@@ -51,6 +56,7 @@ impl Heads {
                 ready: BTreeMap::new(),
             }),
         };
+        group.since = group.since.min(since);
         group.later.insert(head);
     }
 
@@ -64,19 +70,19 @@ impl Heads {
         }
     }
 
-    /// The earliest time, not before `from`, at which the limits of a unit's key and those of `all` conform.
-    pub(super) fn earliest(&self, from: Nanos, all: (&Each, &Thin)) -> Option<Nanos> {
+    /// The earliest time, not before the last grant, at which the limits of a unit's key and those of `all` conform.
+    pub(super) fn earliest(&self, all: (&Each, &Thin)) -> Option<Nanos> {
         let times = self.groups.iter().filter_map(|(costs, group)| {
-            let own = if group.ready.is_empty() { group.later.first()?.at } else { self.frontier };
-            group.conforms_at(costs, from.max(own), all)
+            let own = if group.ready.is_empty() { group.later.first()?.at } else { 0 };
+            group.conforms_at(costs, own.max(self.frontier), all)
         });
         times.min()
     }
 
-    /// The oldest unit that conforms at `time`, which is [the earliest](Self::earliest) time, and since when its group
+    /// The oldest unit that conforms at `time`, not before [the earliest](Self::earliest) time, and since when its group
     /// waits.
     pub(super) fn oldest(&mut self, time: Nanos, all: (&Each, &Thin)) -> Option<(Head, Nanos)> {
-        self.frontier = self.frontier.max(time);
+        self.passed(time);
         for group in self.groups.values_mut() {
             while let Some(head) = group.later.first().filter(|head| head.at <= time) {
                 group.ready.insert((head.age, head.key), head.at);
