@@ -21,6 +21,7 @@ mod launching;
 mod mistakes;
 mod nginx;
 mod order;
+mod order_model;
 mod pipe;
 mod pump;
 mod recipes;

@@ -1,5 +1,6 @@
 //! The order of units with keys, on a fake clock: transcripts, and a slow model of the same rules.
 
+use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 use throttle::clock::Nanos;
 use throttle::flow::order::{Next, Order, Rules, Unit};
@@ -168,4 +169,107 @@ fn a_late_caller_loses_no_rate_and_makes_no_burst() {
         let last = *expected.iter().rfind(|at| **at <= 100 + late).unwrap();
         assert_eq!(order.next(now), Next::At((last + 100) * MS), "{late} late");
     }
+}
+
+/// As many keys as a run may store, a thousandth of that: the first ones pass, the others wait for room.
+#[test]
+fn at_the_most_keys_new_ones_wait_and_none_is_over_its_limit() {
+    let (most, day) = (1000, 86_400 * SECOND);
+    let each = policy(&["1/d"]);
+    let rules = Rules { each: &[(&each, 0)], ..Rules::default() };
+    let mut order = Order::with_most_keys(&rules, 0, most);
+    let (mut now, mut gone, mut ahead) = (0, vec![0_u64; 3000], 0);
+    for age in 0..6000_u64 {
+        let key = age % 3000;
+        now += MS;
+        if order.pass(now, Some(&key.to_be_bytes()), &[1]).is_some() {
+            gone[usize::try_from(key).unwrap()] += 1;
+            assert!(age < 1000, "unit {age} passed at {now}");
+        } else {
+            order.add(now, Some(&key.to_be_bytes()), unit(age, now, 1)).unwrap();
+            ahead += 1;
+        }
+        assert!(order.keys() <= most + order.keys_waiting());
+    }
+    assert_eq!((gone.iter().sum::<u64>(), ahead, order.len()), (1000, 5000, 5000));
+    let (mut asked, mut last) = (0, BTreeMap::new());
+    while !order.is_empty() {
+        asked += 1;
+        match order.next(now) {
+            Next::Go(key, unit, charged) => {
+                let name = order.name(key).to_vec();
+                assert_eq!(name, (unit.age % 3000).to_be_bytes());
+                let before = last.insert(name, charged.at);
+                assert!(before.is_none_or(|before| charged.at >= before + day));
+                assert!(unit.age >= 2000 || charged.at >= day);
+            }
+            Next::At(time) => {
+                assert!(time > now);
+                now = time;
+            }
+            next => panic!("{next:?}"),
+        }
+        assert!(order.keys() <= most + order.keys_waiting());
+    }
+    assert!(now < 7 * day && asked < 20_000, "{asked} questions in {now}");
+}
+
+#[test]
+fn keys_are_forgotten_once_they_are_as_new() {
+    let each = policy(&["10/s,burst=3"]);
+    let rules = Rules { each: &[(&each, 0)], ..Rules::default() };
+    let mut order: Order<()> = Order::new(&rules, 0);
+    for age in 0..100_000_u64 {
+        assert!(order.pass(age * MS, Some(&age.to_be_bytes()), &[1]).is_some());
+        assert!(order.keys() < 500, "{} keys after {age}, of which 100 are not as new", order.keys());
+    }
+    assert!(order.keys() >= 100);
+}
+
+#[test]
+fn a_cost_that_no_window_ever_has_room_for_is_refused() {
+    let (each, all) = (policy(&["5/s,window"]), policy(&["7/s,window"]));
+    let rules = Rules { each: &[(&each, 0)], all: &[(&all, 1)], ..Rules::default() };
+    let mut order = Order::new(&rules, 0);
+    let unit = |age, costs: [u64; 2]| Unit { age, costs: costs.into(), size: 1, arrived: 0, content: () };
+    assert!(order.add(0, None, unit(0, [6, 1])).is_err());
+    assert!(order.add(0, None, unit(1, [5, 8])).is_err());
+    assert_eq!(order.pass(0, None, &[6, 1]), None);
+    assert!(order.add(0, None, unit(2, [5, 7])).is_ok());
+    assert_eq!(order.len(), 1);
+}
+
+#[test]
+fn windows_count_from_the_time_of_handing_over() {
+    let each = policy(&["1/s,window"]);
+    let rules = Rules { each: &[(&each, 0)], ..Rules::default() };
+    let mut order = order_of(&rules, "aa");
+    assert!(order.has_windows());
+    let Next::Go(key, unit, charged) = order.next(0) else { panic!() };
+    assert_eq!(order.next(0), Next::At(SECOND));
+    order.handed_over(40 * MS, key, charged, &unit.costs);
+    assert_eq!(order.next(40 * MS), Next::At(SECOND + 40 * MS));
+}
+
+#[test]
+fn what_is_given_back_lets_the_next_unit_go_at_once() {
+    let (each, all) = (policy(&["1/s"]), policy(&["2/s,burst=1"]));
+    let rules = Rules { each: &[(&each, 0)], all: &[(&all, 0)], ..Rules::default() };
+    let mut order = order_of(&rules, "aa");
+    let Next::Go(key, unit, charged) = order.next(0) else { panic!() };
+    assert_eq!(order.next(MS), Next::At(SECOND));
+    order.give_back(MS, key, charged, &unit.costs);
+    assert!(matches!(order.next(MS), Next::Go(_, _, charged) if charged.at == MS));
+}
+
+#[test]
+fn all_waiting_units_come_out_in_the_order_of_their_age() {
+    let each = policy(&["1/s"]);
+    let rules = Rules { each: &[(&each, 0)], ..Rules::default() };
+    let mut order = order_of(&rules, "abcabcab");
+    assert!(matches!(order.next(0), Next::Go(..)));
+    let ages: Vec<u64> = order.drain().into_iter().map(|(_, unit)| unit.age).collect();
+    assert_eq!(ages, [1, 2, 3, 4, 5, 6, 7]);
+    assert_eq!((order.len(), order.memory(), order.keys_waiting()), (0, 0, 0));
+    assert_eq!(order.next(9 * SECOND), Next::Empty);
 }
