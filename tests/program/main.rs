@@ -20,6 +20,8 @@ mod launch_signals;
 mod launching;
 mod mistakes;
 mod nginx;
+mod order;
+mod order_model;
 mod pipe;
 mod pump;
 mod recipes;
