@@ -12,6 +12,7 @@
 
 mod again;
 mod attempt;
+mod by_key;
 mod child;
 mod commands;
 mod event;
@@ -31,6 +32,7 @@ mod target;
 mod template;
 mod temporary;
 mod units;
+mod wakes;
 
 pub use attempt::{Ended, Ledger};
 pub use commands::{IGNORING_SIGPIPE, Launcher, Launching};

@@ -170,6 +170,19 @@ impl<T> Order<T> {
         }
     }
 
+    /// When [`next`](Self::next) has something to tell, if nothing else happens before: a unit may leave, or is dropped.
+    /// `None` if no such time is known. A time that has come is not later than `now`.
+    pub fn ready_at(&mut self, now: Nanos) -> Option<Nanos> {
+        self.advance(now);
+        self.release_idle();
+        self.admit();
+        let earliest = self.earliest();
+        match self.wait(earliest) {
+            Next::At(time) => Some(time),
+            _ => None,
+        }
+    }
+
     fn go(&mut self, at: Nanos) -> Next<T> {
         let (counted, counts_jobs) = (self.now, self.jobs.is_some());
         let gone = self.heads.oldest(at, (&self.all, &self.thin)).and_then(|(head, since)| {
@@ -285,6 +298,13 @@ impl<T> Order<T> {
     #[must_use]
     pub fn name(&self, key: KeyId) -> &[u8] {
         self.keys.name(key)
+    }
+
+    /// Takes out all waiting units of one key, the oldest first.
+    pub fn drain_key(&mut self, key: KeyId) -> Vec<Unit<T>> {
+        let ages: Vec<u64> =
+            self.busy.get(&key).into_iter().flat_map(|busy| &busy.units).map(|unit| unit.age).collect();
+        ages.into_iter().filter_map(|age| self.take_out(key, age, |_, _| ())).collect()
     }
 
     /// Takes out all waiting units, the oldest first, with their keys.

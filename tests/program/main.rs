@@ -11,6 +11,7 @@ mod common;
 mod done_list;
 mod faults;
 mod judges;
+mod keys;
 mod launch;
 mod launch_ends;
 mod launch_output;
