@@ -176,8 +176,8 @@ impl Bench {
     fn lines_by_key(&self) {
         for (keys, most) in [(1, 1.0), (1_000_000, 1.5)] {
             let file = self.folder.path().join("lines");
-            let line = |line: u64| format!("{} {line}\n", line.wrapping_mul(0x9E37_79B9) % keys);
-            fs::write(&file, (0..LINES).map(line).collect::<String>()).unwrap();
+            let line = |line: u64| format!("{} {line}", line.wrapping_mul(0x9E37_79B9) % keys);
+            fs::write(&file, lines((0..LINES).map(line))).unwrap();
             let ours = format!("{THROTTLE} -q -r 1G/s,burst=1G,per=f1 > /dev/null");
             let commands = [ours.clone(), "awk '{n[$1]++}'".to_owned()];
             let mut times = [Vec::new(), Vec::new()];
@@ -203,7 +203,7 @@ impl Bench {
         let mut units: Vec<(u32, u32)> = units.chain((0..20).map(|unit| (unit << 27, 0))).collect();
         units.sort_unstable();
         let file = self.folder.path().join("hosts");
-        fs::write(&file, units.iter().map(|(_, host)| format!("http://h{host}.example/\n")).collect::<String>())
+        fs::write(&file, lines(units.iter().map(|(_, host)| format!("http://h{host}.example/"))))
             .unwrap();
         let took = seconds(&format!("{THROTTLE} -q -r 10/s,burst=1,per=host > /dev/null"), &file);
         println!(
@@ -246,6 +246,10 @@ impl Bench {
         fs::write(&file, units.join("\n") + "\n").unwrap();
         file
     }
+}
+
+fn lines(lines: impl Iterator<Item = String>) -> String {
+    lines.fold(String::new(), |text, line| text + &line + "\n")
 }
 
 /// The tools that are installed, and those that are not.
