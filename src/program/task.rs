@@ -80,6 +80,11 @@ impl Task {
             let bucket = Bucket::named(args.bucket.as_deref(), args.on_store_error, environment)?;
             bucket.ok_or_else(|| format!("{act}; name it: --bucket NAME, or THROTTLE_BUCKET=NAME"))
         };
+        if args.max_wait.is_some() && !args.once && !args.drop {
+            return Err(
+                "--max-wait belongs to --once and to --drop; write for example --once --max-wait 30s".to_owned()
+            );
+        }
         let task = match &args {
             Args { once: true, .. } => Once::new(bucket("--once takes one from a bucket")?, args).map(Task::Once),
             Args { set: true, .. } => Set::new(bucket("--set sets the limits of a bucket")?, &args).map(Task::Set),
@@ -119,8 +124,8 @@ impl Task {
             _ => None,
         };
         match named {
-            Some(named) if named.per.is_some() || named.jobs.is_some() || named.costs().next().is_some() => {
-                Err("--rate: per= and cost= cannot be used yet; leave them out, like -r 5/s".to_owned())
+            Some(named) if named.per.is_none() && named.costs().next().is_some() => {
+                Err("--rate: cost= cannot be used yet without per=; leave it out, like -r 5/s".to_owned())
             }
             _ => Ok(()),
         }

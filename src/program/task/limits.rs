@@ -1,13 +1,16 @@
 //! The limits of a run, as the user asks for them.
 
+use super::again;
 use super::bucket::{Bucket, Environment};
 use crate::program::args::{Args, Rule, in_limits};
 use crate::program::lookup::quoted;
 use std::ffi::OsString;
 use std::num::NonZeroU32;
 use std::os::unix::ffi::OsStrExt;
+use throttle::clock::Nanos;
 use throttle::flow::cost::Cost;
 use throttle::flow::selector::Selector;
+use throttle::flow::{Look, Sorting};
 use throttle::limits::{Policy, PolicyError};
 use throttle::rate::{Amount, Limit};
 
@@ -108,6 +111,26 @@ impl Grouped {
     /// The costs that limits count, other than 1 for each unit.
     pub(crate) fn costs(&self) -> impl Iterator<Item = &Cost> {
         self.all.iter().chain(&self.each).filter_map(|group| group.cost.as_ref())
+    }
+
+    /// How units are sorted, if limits are kept for each key, or units are dropped. `runs`: commands run for them.
+    pub(super) fn sorting(&self, args: &Args, runs: bool) -> Option<Sorting> {
+        if self.per.is_none() && !args.drop {
+            return None;
+        }
+        let kinds = || self.all.iter().chain(&self.each);
+        let policies = |groups: &[Group], first: usize| {
+            groups.iter().enumerate().map(|(place, group)| (group.policy.clone(), first + place)).collect()
+        };
+        let longest = args.max_wait.map_or(0, |wait| Nanos::try_from(wait.as_nanos()).unwrap_or(Nanos::MAX));
+        Some(Sorting {
+            look: Look { per: self.per.clone(), costs: kinds().map(|group| group.cost.clone()).collect() },
+            each: policies(&self.each, self.all.len()),
+            all: policies(&self.all, 0),
+            jobs: runs.then(|| self.jobs.unwrap_or(NonZeroU32::MAX)),
+            max_wait: args.drop.then_some(longest),
+            ahead: again::ahead(args),
+        })
     }
 
     /// What to say if commands of a key are counted, but none is run.
