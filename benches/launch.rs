@@ -203,8 +203,7 @@ impl Bench {
         let mut units: Vec<(u32, u32)> = units.chain((0..20).map(|unit| (unit << 27, 0))).collect();
         units.sort_unstable();
         let file = self.folder.path().join("hosts");
-        fs::write(&file, lines(units.iter().map(|(_, host)| format!("http://h{host}.example/"))))
-            .unwrap();
+        fs::write(&file, lines(units.iter().map(|(_, host)| format!("http://h{host}.example/")))).unwrap();
         let took = seconds(&format!("{THROTTLE} -q -r 10/s,burst=1,per=host > /dev/null"), &file);
         println!(
             "| 1000 hosts at 10/s each, shuffled | throttle | {took:.2} s | {:.3}× the largest's, at most 1.05× |",
