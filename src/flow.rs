@@ -15,7 +15,7 @@ mod splice;
 mod tee;
 
 pub use at_once::write_at_once;
-pub use contract::{Filled, Flow, FlowError, Passed};
+pub use contract::{Filled, Flow, FlowError, Passed, Price, Unpaid};
 pub use copy::{Copying, Descriptor, Sink, Source};
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 pub use splice::tee;

@@ -75,7 +75,7 @@ pub(super) fn take_one(once: &Once) -> Result<(Grant, Nanos, Arc<AnyBucket>)> {
         }
     };
     let longest = max_wait.map(|time| Nanos::try_from(time.as_nanos()).unwrap_or(Nanos::MAX));
-    let take = || opened.take(1, longest.map_or(Nanos::MAX, |wait| opened.clock().now().saturating_add(wait)));
+    let take = || opened.take(&[1], longest.map_or(Nanos::MAX, |wait| opened.clock().now().saturating_add(wait)));
     let taken = match take() {
         Err(StoreError::Redis(RedisError::OtherLimits(_))) => {
             agree(named, &*opened)?;
@@ -85,7 +85,7 @@ pub(super) fn take_one(once: &Once) -> Result<(Grant, Nanos, Arc<AnyBucket>)> {
     };
     let (grant, asked) = taken?;
     if let Err(error) = check_kept(Some(bucket), &*opened, Once::check) {
-        opened.give_back(&grant)?;
+        opened.give_back(&grant, &[1])?;
         return Err(error);
     }
     Ok((grant, asked, opened))

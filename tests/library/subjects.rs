@@ -209,7 +209,7 @@ impl Both {
         match step {
             Step::Take(cost, wait) => {
                 let wait = wait.map(|wait| wait * self.unit);
-                let taken = self.core.take(*cost, wait.map_or(u64::MAX, |wait| now + wait));
+                let taken = self.core.take(&[*cost], wait.map_or(u64::MAX, |wait| now + wait));
                 let taken = taken.map(|(grant, _)| grant).map_err(refused);
                 let by_script = self.script.take(now, *cost, wait);
                 assert_eq!(taken.as_ref().map(outcome), by_script.as_ref().map(Granted::outcome), "{step:?}");
@@ -262,14 +262,14 @@ impl Both {
     /// One of those held is given back.
     pub(crate) fn give_back(&mut self, place: usize) {
         let (ours, theirs) = self.held.swap_remove(place);
-        self.core.give_back(&ours).unwrap();
+        self.core.give_back(&ours, &[ours.units]).unwrap();
         self.script.give_back(self.clock.now(), &theirs);
     }
 
     /// One of those held looks where it is.
     pub(crate) fn look(&mut self, place: usize) {
         let (now, (ours, theirs)) = (self.clock.now(), self.held[place]);
-        let found = (self.core.look(&ours).unwrap(), self.script.stay(now, &theirs));
+        let found = (self.core.look(&ours, &[ours.units]).unwrap(), self.script.stay(now, &theirs));
         assert_eq!(found.0.at, found.1.at, "{ours:?} at {now} by {:?}", self.limits);
         assert!(self.is_cleared || found.0.at <= ours.at, "later than told: {ours:?}, now {found:?}");
         self.held[place] = found;
