@@ -6,9 +6,11 @@ pub mod agenda;
 mod at_once;
 mod contract;
 mod copy;
+pub mod cost;
 pub mod framing;
 pub mod meter;
 pub mod pump;
+pub mod selector;
 #[cfg_attr(not(any(target_os = "linux", target_os = "android")), path = "flow/no_splice.rs")]
 mod splice;
 #[cfg(any(target_os = "linux", target_os = "android"))]
