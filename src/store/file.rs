@@ -256,9 +256,8 @@ impl Store for File {
         let left = grant.at.saturating_sub(self.clock.now());
         self.handle().locked(|handle| {
             let asked = if grant.generation() == handle.generation() { *grant } else { grant.numbered(0) };
-            let found = self.step_locked(handle, |kept, now| {
-                Ok(kept.line.look(now, &asked, costs, left, owner::this_process))
-            })?;
+            let found = self
+                .step_locked(handle, |kept, now| Ok(kept.line.look(now, &asked, costs, left, owner::this_process)))?;
             Ok(found.of(handle.generation()))
         })
     }
