@@ -100,10 +100,8 @@ impl<F: Flow> Pump<'_, F> {
         let ready = self.flow.waiting().min(room);
         let (grant, asked) = self.supply.next_run(ready)?;
         self.supply.foresee(self.flow.foreseen().saturating_sub(grant.units));
-        let more = match grant.at > asked {
-            true if self.sleep_until(&grant, grant.units)? => self.supply.take_available(ready - grant.units),
-            _ => 0,
-        };
+        let has_waited = grant.at > asked && self.sleep_until(&grant, grant.units)?;
+        let more = if has_waited { self.supply.take_available(ready - grant.units) } else { 0 };
         let units = grant.units + more;
         self.hand_over(&grant, units, &[units])
     }
