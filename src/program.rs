@@ -12,6 +12,7 @@ mod done;
 mod dry_run;
 mod exit;
 mod input;
+mod keys;
 mod launch;
 mod launch_run;
 mod log;

@@ -1,10 +1,11 @@
 //! One attempt at a job, and what is told of it once it has ended.
 
-use super::by_key::Granted;
 use super::job::{Job, Outcome};
 use super::reply::Reply;
 use super::reply_file::ReplyFile;
 use super::retries::Verdict;
+use crate::flow::order::Charged;
+use crate::store::KeyId;
 use std::fmt::Debug;
 use std::io;
 use std::sync::Arc;
@@ -32,6 +33,14 @@ impl Attempt {
         let used = self.used + u32::from(matches!(verdict, Verdict::Again(_)));
         Attempt { job: Arc::clone(&self.job), number: self.number.saturating_add(1), used, ready }
     }
+}
+
+/// The grant of an attempt.
+#[derive(Clone, Debug)]
+pub(super) struct Granted {
+    pub(super) key: KeyId,
+    pub(super) charged: Charged,
+    pub(super) costs: Box<[u64]>,
 }
 
 /// An attempt that has a slot.

@@ -1,12 +1,11 @@
 //! Limits for each key: which attempt is made next, and when. The pump's thread and the commands' tasks share this.
 
-use super::attempt::Attempt;
+use super::attempt::{Attempt, Granted};
 use super::job::{Key, Outcome};
 use super::retries::MEMORY;
 use crate::clock::{Clock, Nanos, SystemClock};
 use crate::flow::Sorting;
-use crate::flow::order::{Charged, Next, Order, Unit};
-use crate::store::KeyId;
+use crate::flow::order::{Next, Order, Unit};
 use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -24,14 +23,6 @@ struct State {
     order: Order<Attempt>,
     /// Keys that were sent away for too long: no unit of theirs is tried any more.
     gone: BTreeSet<Key>,
-}
-
-/// The grant of an attempt.
-#[derive(Clone, Debug)]
-pub(super) struct Granted {
-    key: KeyId,
-    charged: Charged,
-    costs: Box<[u64]>,
 }
 
 impl ByKey {

@@ -1,8 +1,8 @@
 //! One command from its start to its end: its output is read, its time is watched, and its process group ends with it.
 
 use super::again::Again;
-use super::attempt::{Attempt, Ended, Ledger, Running};
-use super::by_key::{ByKey, Granted};
+use super::attempt::{Attempt, Ended, Granted, Ledger, Running};
+use super::by_key::ByKey;
 use super::event::{Event, Events};
 use super::job::{Job, Outcome};
 use super::options::{GRACE, NEVER, Options, Output};

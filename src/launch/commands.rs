@@ -1,8 +1,8 @@
 //! The sink: takes jobs from the pump, has a command started for each, and ends them when asked to.
 
 use super::again::Again;
-use super::attempt::{Attempt, Ledger, Running};
-use super::by_key::{ByKey, Granted};
+use super::attempt::{Attempt, Granted, Ledger, Running};
+use super::by_key::ByKey;
 use super::child::{self, Shared};
 use super::event::{Event, Events};
 use super::job::{Batches, Job, Outcome};
