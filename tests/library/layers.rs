@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
 /// The page for maintainers. The rows of its table of layers begin with a number.
-const PAGE: &str = include_str!("../../docs/architecture.md");
+static PAGE: LazyLock<String> =
+    LazyLock::new(|| fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/architecture.md")).unwrap());
 
 /// The layers, the lowest first. Modules of one layer may not import each other, except for those of the limiter.
 static LAYERS: LazyLock<Vec<Vec<&str>>> = LazyLock::new(|| {
