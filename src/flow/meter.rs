@@ -60,6 +60,8 @@ pub struct Reading {
     pub units_ahead: u64,
     /// Their bytes.
     pub bytes_ahead: u64,
+    /// Keys whose units wait.
+    pub keys_waiting: u64,
 }
 
 /// A wait for a limit.
@@ -100,10 +102,10 @@ impl Meter {
         record.reading.wait = Some(Wait { since: record.since, until, units });
     }
 
-    /// `units` units with `bytes` bytes in all are read and not yet released.
-    pub fn read_ahead(&self, units: u64, bytes: u64) {
+    /// `units` units with `bytes` bytes in all are read and not yet released, and units of so many `keys` wait.
+    pub fn read_ahead(&self, units: u64, bytes: u64, keys: u64) {
         let reading = &mut self.lock().reading;
-        (reading.units_ahead, reading.bytes_ahead) = (units, bytes);
+        (reading.units_ahead, reading.bytes_ahead, reading.keys_waiting) = (units, bytes, keys);
     }
 
     /// These units left at `now`.
