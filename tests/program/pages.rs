@@ -34,7 +34,8 @@ const FILES: [(&str, &str); 9] = [
 ];
 
 /// The programs that are replaced, and the real ones that may be missing.
-const REPLACED: [&str; 8] = ["ask", "call", "curl", "gh", "nc", "psql", "sendmail", "wget"];
+const REPLACED: [&str; 9] = ["curl", "gh", "journalctl", "lychee", "nc", "notify", "psql", "sendmail", "wget"];
+const SCRIPTS: [&str; 3] = ["ask", "call", "send-sms"];
 const NEEDED: [&str; 7] = ["curl", "jq", "openssl", "parallel", "redis", "sqlite3", "wget"];
 
 const STAND_IN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/program/pages/stand-in");
@@ -196,7 +197,7 @@ fn prepare(folder: &Path, recipe: &str) {
     for name in REPLACED {
         symlink(STAND_IN, bin.join(name)).unwrap();
     }
-    for name in ["ask", "call"] {
+    for name in SCRIPTS {
         symlink(STAND_IN, home.join(name)).unwrap();
     }
     fs::write(folder.join("recipe"), recipe).unwrap();
