@@ -30,9 +30,9 @@ pub trait Flow {
         None
     }
 
-    /// How many keys have units that wait.
-    fn keys_waiting(&self) -> u64 {
-        0
+    /// How many keys have units that wait, and how many keys there are.
+    fn keys(&self) -> [u64; 2] {
+        [0, 0]
     }
 
     /// How long nothing may be handed over from now on, in nanoseconds, if that is news: a server asked to wait.

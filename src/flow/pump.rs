@@ -132,7 +132,7 @@ impl<F: Flow> Pump<'_, F> {
 
     fn note_read_ahead(&self) {
         let ahead = self.flow.read_ahead();
-        self.meter.read_ahead(ahead.units, ahead.bytes, self.flow.keys_waiting());
+        self.meter.read_ahead(ahead.units, ahead.bytes, self.flow.keys());
     }
 
     fn enter(&self, phase: Phase) {

@@ -317,8 +317,9 @@ impl<R: Source, W: Sink> Flow for Sorted<'_, R, W> {
         Passed { units: order.len() as u64 + self.buffer.waiting(), bytes: order.memory() as u64 }
     }
 
-    fn keys_waiting(&self) -> u64 {
-        self.order.borrow().keys_waiting() as u64
+    fn keys(&self) -> [u64; 2] {
+        let order = self.order.borrow();
+        [order.keys_waiting() as u64, order.keys() as u64]
     }
 
     fn ready(&mut self) -> Result<u64, FlowError> {

@@ -75,6 +75,17 @@ impl ByKey {
         self.lock().order.ready_at(now).map(|at| Duration::from_nanos(at.saturating_sub(now)))
     }
 
+    /// When one may be made, on the system's clock.
+    pub(super) fn ready_at(&self) -> Option<Nanos> {
+        self.lock().order.ready_at(SystemClock.now())
+    }
+
+    /// How many keys have attempts that wait, and how many keys there are.
+    pub(super) fn keys(&self) -> [u64; 2] {
+        let order = &self.lock().order;
+        [order.keys_waiting() as u64, order.keys() as u64]
+    }
+
     /// The command with this grant has started.
     pub(super) fn started(&self, granted: &Granted) {
         self.lock().order.handed_over(SystemClock.now(), granted.key, granted.charged, &granted.costs);
@@ -107,6 +118,11 @@ impl ByKey {
     pub(super) fn is_full(&self, others: usize) -> bool {
         let state = self.lock();
         state.order.len() + others >= self.ahead || state.order.memory() >= MEMORY
+    }
+
+    /// How many attempts wait.
+    pub(super) fn len(&self) -> u64 {
+        self.lock().order.len() as u64
     }
 
     pub(super) fn is_empty(&self) -> bool {

@@ -493,7 +493,17 @@ impl<R: Source> Flow for Launching<R> {
     }
 
     fn read_ahead(&self) -> Passed {
-        self.batches.read_ahead()
+        let Passed { units, bytes } = self.batches.read_ahead();
+        let waiting = self.launcher.shared.by_key.as_ref().map_or(0, |by_key| by_key.len());
+        Passed { units: units + waiting, bytes }
+    }
+
+    fn limited_until(&self) -> Option<Nanos> {
+        self.launcher.shared.by_key.as_ref()?.ready_at()
+    }
+
+    fn keys(&self) -> [u64; 2] {
+        self.launcher.shared.by_key.as_ref().map_or([0, 0], |by_key| by_key.keys())
     }
 
     /// No command is foreseen for which no slot is free.

@@ -7,6 +7,7 @@ use super::task::{JOBS, Launch};
 use super::unit_name::{counted, scaled};
 use std::collections::BTreeMap;
 use std::io;
+use std::num::NonZeroU32;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -124,6 +125,11 @@ impl Outcomes {
             },
             jobs: launch.jobs.unwrap_or(JOBS),
             max_args: commands.shape.max_args.max(1),
+            running_keys: launch
+                .sorting
+                .as_ref()
+                .filter(|sorting| sorting.jobs == Some(NonZeroU32::MAX))
+                .map(|_| BTreeMap::new()),
             pace: launch.jobs.is_none().then(|| policy.fastest()).flatten(),
             retries: Retries { max_fail: launch.again.max_fail, ..Retries::default() },
             ..Outcomes::default()
@@ -328,7 +334,9 @@ impl Outcomes {
     pub(super) fn hint_at_key(&mut self, waited_for_jobs: Nanos) -> Option<String> {
         let keys = self.running_keys.as_ref().filter(|_| waited_for_jobs >= SLOTS_TAKEN && self.advises())?;
         let mut counts: BTreeMap<&[u8], usize> = BTreeMap::new();
-        keys.values().for_each(|key| *counts.entry(key).or_default() += 1);
+        for key in keys.values() {
+            *counts.entry(key).or_default() += 1;
+        }
         let (key, count) = counts.into_iter().max_by_key(|(_, count)| *count)?;
         let all = usize::try_from(self.jobs).unwrap_or(usize::MAX);
         (count > all / 4 * 3 && all > 1).then(|| {
@@ -397,20 +405,20 @@ impl Outcomes {
 
     /// The last lines: how many failures were not named, and the totals. None after a success without a terminal: cron
     /// would mail them.
-    pub(super) fn closing(&self, elapsed: Nanos) -> Vec<String> {
+    pub(super) fn closing(&self, elapsed: Nanos, keys: u64) -> Vec<String> {
         let is_success = self.exit == Exit::Success && self.interrupted.is_none();
         if self.quiet || (is_success && !self.sums_up) {
             return Vec::new();
         }
         let mut lines: Vec<String> = self.names.more().into_iter().collect();
-        let line = self.interrupted.map_or_else(|| self.sum(elapsed), |why| self.interrupted_line(why));
+        let line = self.interrupted.map_or_else(|| self.sum(elapsed, keys), |why| self.interrupted_line(why));
         let separator = if self.interrupted.is_some() { ", " } else { "; " };
         let next = self.next.as_ref().map(|next| format!("{separator}{next}"));
         lines.push(line + &next.unwrap_or_default());
         lines
     }
 
-    fn sum(&self, elapsed: Nanos) -> String {
+    fn sum(&self, elapsed: Nanos, keys: u64) -> String {
         let mut failed = format!("{} failed", self.failed);
         if self.timed_out > 0 {
             failed = format!("{failed} ({} timed out)", self.timed_out);
@@ -419,7 +427,8 @@ impl Outcomes {
         if self.retries.ok > 0 {
             ok = format!("{ok} ({} after a retry)", self.retries.ok);
         }
-        format!("{ok}, {failed}{}; {} ({})", self.more(), clock::shown(elapsed), self.limits)
+        let keys = if keys > 0 { format!("; {}", counted(keys, "key")) } else { String::new() };
+        format!("{ok}, {failed}{}{keys}; {} ({})", self.more(), clock::shown(elapsed), self.limits)
     }
 
     /// `, 14 told to wait (paused 3m 20s), 812 done before, 2 blank lines skipped`

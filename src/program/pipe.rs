@@ -83,6 +83,12 @@ fn is_fast(policy: &Policy) -> bool {
     in_a_millisecond >= if policy.counts_bytes() { 64 * 1024 } else { 1_000 }
 }
 
+fn stdout() -> Result<OwnedFd> {
+    let stdout = std::io::stdout().as_fd().try_clone_to_owned().context("standard output")?;
+    input::ensure_open_for("writing", OFlags::RDONLY, &stdout, "standard output")?;
+    Ok(stdout)
+}
+
 /// News in words.
 pub(super) fn told(news: &News) -> String {
     match news {
@@ -113,7 +119,7 @@ struct Run<'a> {
 
 impl Run<'_> {
     fn pass_on(&self, input: OwnedFd, fast: bool) -> Result<Exit> {
-        let stdout = self.stdout()?;
+        let stdout = stdout()?;
         if fast {
             let width = if self.framing == Framing::Bytes { WIDE } else { 2 * BUFFER };
             enlarge(&input, width);
@@ -135,7 +141,7 @@ impl Run<'_> {
 
     /// Passes on what the limits of each key allow.
     fn sort(&self, input: OwnedFd, sorting: &Sorting, quiet: bool) -> Result<Exit> {
-        let stdout = self.stdout()?;
+        let stdout = stdout()?;
         enlarge(&input, SORTED_BUFFER);
         enlarge(&stdout, SORTED_BUFFER);
         let tell = |news: News| {
@@ -152,12 +158,6 @@ impl Run<'_> {
             self.report.aside(told(&News::Dropped(flow.dropped().clone())));
         }
         result
-    }
-
-    fn stdout(&self) -> Result<OwnedFd> {
-        let stdout = std::io::stdout().as_fd().try_clone_to_owned().context("standard output")?;
-        input::ensure_open_for("writing", OFlags::RDONLY, &stdout, "standard output")?;
-        Ok(stdout)
     }
 
     fn copy(&self, source: impl Source, sink: impl Sink) -> Result<Exit> {

@@ -198,13 +198,17 @@ impl Report {
     fn count_text(&self, reading: &Reading) -> String {
         match self.unit {
             UnitName::Byte => size(reading.bytes),
-            UnitName::Command => self.outcomes().map(|outcomes| outcomes.counts()).unwrap_or_default(),
+            UnitName::Command => {
+                let counts = self.outcomes().map(|outcomes| outcomes.counts()).unwrap_or_default();
+                counts + &keys_waiting(reading)
+            }
             unit => {
                 let dropped = match self.dropped.load(Ordering::Relaxed) {
                     0 => String::new(),
                     units => format!(", {units} dropped"),
                 };
-                format!("{}, {}{dropped}", unit.count(reading.units), size(reading.bytes))
+                let keys = keys_waiting(reading);
+                format!("{}, {}{dropped}{keys}", unit.count(reading.units), size(reading.bytes))
             }
         }
     }
@@ -332,6 +336,7 @@ impl Report {
             "unit": self.unit.singular(),
             "units": reading.units,
             "bytes": reading.bytes,
+            "keys": reading.keys,
             "dropped": self.dropped.load(Ordering::Relaxed),
             "elapsed_ns": reading.elapsed,
             "mean_rate_per_s": mean_rate(reading),
@@ -398,8 +403,8 @@ impl Report {
 
     /// In launch mode: the totals, or what was interrupted.
     fn closing_lines(&self) -> Vec<String> {
-        let elapsed = self.read().elapsed;
-        self.outcomes().map(|outcomes| outcomes.closing(elapsed)).unwrap_or_default()
+        let Reading { elapsed, keys, .. } = self.read();
+        self.outcomes().map(|outcomes| outcomes.closing(elapsed, keys)).unwrap_or_default()
     }
 
     /// A panic elsewhere leaves nothing here half done.
@@ -438,6 +443,15 @@ pub(crate) fn open_summary(reporting: &Reporting) -> Result<Option<(Format, Targ
     let name = path.display().to_string();
     let file = File::create(path).with_context(|| format!("--summary: cannot create {name}"))?;
     Ok(Some((summary.format, Target::File(file, name))))
+}
+
+/// `, 31 keys wait`
+fn keys_waiting(reading: &Reading) -> String {
+    match reading.keys_waiting {
+        0 => String::new(),
+        1 => ", 1 key waits".to_owned(),
+        keys => format!(", {keys} keys wait"),
+    }
 }
 
 /// Units per second over the whole time.

@@ -13,7 +13,7 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 /// Entries in one allocation. The entries never move, so growing needs no second copy of them.
 const CHUNK: usize = 1 << 12;
 
-/// How many entries are looked at for each new key, to forget those that are fresh again.
+/// How many entries are looked at for each new key, to forget those that are fresh again. The first chunk is kept.
 const LOOKED_AT: u32 = 2;
 
 /// Two sweeps through all keys are at least so far apart.
@@ -92,7 +92,8 @@ impl Keyed {
 
     /// Adds a key that is not yet there, in its fresh state, and forgets some that are fresh again.
     pub(crate) fn add(&mut self, name: &[u8], now: Nanos) -> KeyId {
-        for _ in 0..LOOKED_AT {
+        let looked_at = if self.len() < CHUNK { 0 } else { LOOKED_AT };
+        for _ in 0..looked_at {
             self.hand = if self.hand + 1 < self.end() { self.hand + 1 } else { 0 };
             self.forget_if_fresh(KeyId(self.hand), now);
         }

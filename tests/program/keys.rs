@@ -2,9 +2,12 @@
 
 use crate::common::{passed, text};
 use crate::launching::{Ended, LONG, Started, finish, run, throttle};
+use crate::support::nginx::{Nginx, REST, find};
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::Write;
+use std::process::Command;
+use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 /// `units` of each of the `keys`, one key after the other: `k3 7`.
@@ -147,7 +150,7 @@ fn an_interrupted_run_says_what_was_read_and_not_started() {
     stdin.write_all(b"a 0\na 1\na 2\nb 0\n").unwrap();
     drop(stdin);
     let started = Started::new(child);
-    std::thread::sleep(Duration::from_millis(500));
+    sleep(Duration::from_millis(500));
     started.signal(rustix::process::Signal::INT);
     let ended = started.end();
     assert_eq!(ended.signal(), Some(2), "{ended:?}");
@@ -183,6 +186,44 @@ fn units_may_wait_for_as_long_as_allowed_before_they_are_dropped() {
     let ended = run(["-r", "10/s", "-b", "1", "--drop", "--max-wait", "250ms", "-q"], grouped(1, 20));
     assert_eq!((ended.code(), ended.text()), (Some(0), "k0 0\nk0 1\nk0 2\n"), "{}", ended.err);
     assert!(begun.elapsed() >= Duration::from_millis(200));
+}
+
+/// A hundred requests to each host: four at once, then five a second.
+const IDEAL: Duration = Duration::from_millis(19_200);
+
+/// Twenty server names, each of which answers five requests a second and five more at once.
+#[test]
+fn twenty_strict_servers_refuse_nothing_at_the_full_speed_of_all() {
+    let (Some(program), Some(_)) = (find("nginx"), find("curl")) else {
+        assert!(std::env::var_os("CI").is_none(), "nginx or curl is not installed");
+        return;
+    };
+    let nginx = Nginx::start(|| Command::new(&program)).unwrap();
+    let port = nginx.url().trim_end_matches('/').rsplit(':').next().unwrap().to_owned();
+    let units: Vec<String> = (0..2000).map(|unit| format!("http://h{}.test/{}", unit % 20, unit + 1)).collect();
+    let script = "curl -q -sS -o /dev/null --connect-to ::127.0.0.1:$PORT \"$1\" -w '%{http_code}\\n'";
+    for attempt in 1.. {
+        sleep(REST * 2);
+        nginx.arrivals();
+        let mut command = throttle(["-r", "5/s,burst=4,per=host", "-j", "64", "-c", script]);
+        command.env("PORT", &port).env("no_proxy", "*");
+        let begun = Instant::now();
+        let ended = finish(command, units.join("\n"));
+        let ratio = begun.elapsed().as_secs_f64() / IDEAL.as_secs_f64();
+        let answers: Vec<&str> = ok(&ended).lines().collect();
+        let refused = answers.iter().filter(|answer| **answer != "200").count();
+        println!("attempt {attempt}: {refused} of 2000 refused, {ratio:.3} × the ideal");
+        let mut seen: Vec<usize> = nginx.arrivals().into_iter().map(|(.., unit)| unit).collect();
+        seen.sort_unstable();
+        assert_eq!((answers.len(), seen), (2000, (1..=2000).collect()), "each is asked for once");
+        assert!(ratio > 0.99, "{ratio}");
+        assert!(ratio < 4.0, "{ratio}: a busy machine may be late, but not by so much");
+        // It also starts clients late, and then several may arrive together.
+        if refused == 0 {
+            return;
+        }
+        assert!(attempt < 3 && refused < 100, "{refused} refused, {ratio:.3} × the ideal");
+    }
 }
 
 #[test]

@@ -330,7 +330,7 @@ impl Run {
         self.counts[0] += 1;
     }
 
-    fn add(&mut self, name: u8, unit: Unit<()>) {
+    fn add(&mut self, name: u8, unit: &Unit<()>) {
         self.names.insert(unit.age, name);
         self.model.key(name).units.insert(unit.age, unit.clone());
         let id = self.order.add(self.time, Some(&[name]), unit.clone()).unwrap();
@@ -355,7 +355,7 @@ impl Run {
             self.note(name, charged, &costs);
             self.running.push((name, id, unit));
         } else {
-            self.add(name, unit);
+            self.add(name, &unit);
         }
     }
 
@@ -382,7 +382,7 @@ impl Run {
             }
         }
         if again {
-            self.add(name, Unit { arrived: now, ..unit });
+            self.add(name, &Unit { arrived: now, ..unit });
         }
         self.order.ended(self.time, id);
         let key = self.model.key(name);
@@ -400,7 +400,7 @@ impl Run {
                 // A key that is idle forgets until when it was held.
                 let (now, since) = (self.model.now, self.model.key(name).since);
                 let arrived = (now - ago).max(if since <= now { since } else { 0 });
-                self.add(name, Unit { age: self.age, costs: [one, two].into(), size: 1, arrived, content: () });
+                self.add(name, &Unit { age: self.age, costs: [one, two].into(), size: 1, arrived, content: () });
             }
             Step::Pass(name, one, two) => self.pass(name, [one, two]),
             Step::Next => drop(self.next()),
@@ -428,7 +428,9 @@ impl Run {
         for gone in self.gone.values() {
             self.model.each.iter().for_each(|spec| spec.check(gone, self.model.allowance));
         }
-        all.iter().for_each(|spec| spec.check(&together, self.model.allowance));
+        for spec in all {
+            spec.check(&together, self.model.allowance);
+        }
         self.counts
     }
 }
@@ -444,7 +446,9 @@ proptest! {
     ) {
         let max_wait = if jobs.is_some() { None } else { max_wait };
         let mut run = Run::new(&each, &all, jobs.and_then(NonZeroU32::new), max_wait);
-        steps.iter().for_each(|step| run.step(step));
+        for step in &steps {
+            run.step(step);
+        }
         run.finish(&all);
     }
 }
