@@ -8,7 +8,7 @@ and draws each row for the time that it was seen. A small server of its own answ
 """
 import html, http.server, os, subprocess, sys, tempfile, threading, time
 
-COLUMNS, ROWS = 92, 25
+COLUMNS, ROWS = 92, 20
 COMMANDS = [
     ("throttle -r 8MiB/s < photos.tar > nas/photos.tar", 4.5),
     ("throttle -r 4/s --dry-run curl -sS {} < urls", 2.5),

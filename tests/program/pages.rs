@@ -36,7 +36,7 @@ const FILES: [(&str, &str); 9] = [
 /// The programs that are replaced, and the real ones that may be missing.
 const REPLACED: [&str; 9] = ["curl", "gh", "journalctl", "lychee", "nc", "notify", "psql", "sendmail", "wget"];
 const SCRIPTS: [&str; 3] = ["ask", "call", "send-sms"];
-const NEEDED: [&str; 7] = ["curl", "jq", "openssl", "parallel", "redis", "sqlite3", "wget"];
+const NEEDED: [&str; 5] = ["curl", "jq", "redis", "sqlite3", "wget"];
 
 const STAND_IN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/program/pages/stand-in");
 
@@ -157,7 +157,10 @@ fn run(block: &Block) -> Result<(), String> {
     let test = block.test.as_deref().unwrap_or("recipe");
     let words = [&block.text, test].map(|text| text.split(|c: char| !c.is_alphanumeric())).into_iter().flatten();
     let words: Vec<&str> = words.collect();
-    let is_there = |tool: &str| find(tool).is_some() || tool == "redis" && find("redis-server").is_some();
+    let is_there = |tool: &str| match tool {
+        "redis" => find("redis-server").or_else(|| find("valkey-server")).is_some(),
+        tool => find(tool).is_some(),
+    };
     if let Some(tool) = NEEDED.iter().find(|tool| words.contains(*tool) && !is_there(tool)) {
         assert!(std::env::var_os("CI").is_none(), "{tool} is not installed, and CI must not skip this");
         // Past the test harness, which shows no output of what passes.
