@@ -82,13 +82,13 @@ fn read(path: &Path, page: &str) -> (Vec<Block>, String) {
         if line == "<!-- test" {
             test = Some(until(&mut lines, "-->"));
         } else if let Some(mark) = line.strip_prefix("```") {
-            let (mark, text) = (mark.to_owned(), until(&mut lines, "```"));
+            let (mark, inside) = (mark.to_owned(), until(&mut lines, "```"));
             if let Some(recipe) = blocks.last_mut().filter(|last| is_next && mark == "text" && last.mark == "sh run") {
-                recipe.output = Some(text.clone());
+                recipe.output = Some(inside.clone());
             }
             is_next = true;
             let place = format!("{}:{}", path.file_name().unwrap().display(), number + 1);
-            blocks.push(Block { place, mark, text, test: test.take(), output: None });
+            blocks.push(Block { place, mark, text: inside, test: test.take(), output: None });
         } else if !line.starts_with("<!--") {
             prose.extend([line, "\n"]);
             is_next &= line.is_empty();
