@@ -75,8 +75,15 @@ fn read(path: &Path, page: &str) -> (Vec<Block>, String) {
     // Only blank lines stand between the last block and this line.
     let mut is_next = false;
     let mut lines = page.lines().enumerate();
-    let until = |lines: &mut dyn Iterator<Item = (usize, &str)>, end: &str| -> String {
-        lines.map(|(_, line)| line).take_while(|line| *line != end).flat_map(|line| [line, "\n"]).collect()
+    let until = |lines: &mut dyn Iterator<Item = (usize, &str)>, end: &str| {
+        let mut inside = String::new();
+        for (_, line) in lines {
+            if line == end {
+                return inside;
+            }
+            inside.extend([line, "\n"]);
+        }
+        panic!("{}: no {end}", path.display());
     };
     while let Some((number, line)) = lines.next() {
         if line == "<!-- test" {
@@ -174,7 +181,7 @@ fn run(block: &Block) -> Result<(), String> {
     let program = Path::new(env!("CARGO_BIN_EXE_throttle")).parent().unwrap();
     let path = std::env::var("PATH").unwrap_or_default();
     let home = folder.path().join("home");
-    command.arg("-ec").arg(format!("recipe() {{ sh -e ../recipe; }}\n{test}")).current_dir(&home);
+    command.arg("-ec").arg(format!("recipe() {{ bash -e -o pipefail ../recipe; }}\n{test}")).current_dir(&home);
     command
         .env_clear()
         .env("HOME", home)
