@@ -23,7 +23,7 @@ _throttle() {
 
     case "${cmd}" in
         throttle)
-            opts="-r -b -0 -d -a -j -n -I -c -k -u -t -q -h -V --rate --burst --bucket --once --max-wait --set --show --clear --pause --list --remove --on-store-error --null --delimiter --bytes --arg-file --repeat --jobs --max-args --replace --shell --stdin --keep-order --line-buffer --ungroup --tag --timeout --attempts --backoff --retry-on --max-pause --ahead --max-fail --done --log --trace --dry-run --progress --summary --quiet --help --version"
+            opts="-r -b -0 -d -a -j -n -I -c -k -u -t -q -h -V --rate --burst --drop --bucket --once --max-wait --set --show --clear --pause --list --remove --on-store-error --null --delimiter --bytes --arg-file --repeat --ahead --jobs --max-args --replace --shell --stdin --keep-order --line-buffer --ungroup --tag --timeout --attempts --backoff --retry-on --max-pause --max-fail --done --log --trace --dry-run --progress --summary --quiet --help --version"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -122,6 +122,10 @@ _throttle() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
+                --ahead)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 --jobs)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
@@ -171,10 +175,6 @@ _throttle() {
                     return 0
                     ;;
                 --max-pause)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --ahead)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

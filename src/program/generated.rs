@@ -1,4 +1,4 @@
-//! The man page, the completions and the README's list of options are generated from the flags, committed, and checked
+//! The man page, the completions and docs/options.md are generated from the flags, committed, and checked
 //! here. After a change of flags: `THROTTLE_REGENERATE=1 cargo test generated`.
 
 use super::args;
@@ -8,6 +8,13 @@ use std::fs;
 use std::path::Path;
 
 const REGENERATE: &str = "THROTTLE_REGENERATE";
+
+/// The head of the page of options.
+const OPTIONS: &str = "# Options
+
+All options, one line each. `throttle --help` and the man page explain them, and list exit codes, signals and variables of
+the environment. Examples are in the [cookbook](cookbook.md).
+";
 
 #[track_caller]
 fn check(path: &str, expected: &str) {
@@ -78,11 +85,7 @@ fn the_completions_are_what_the_flags_say() {
 }
 
 #[test]
-fn the_readme_lists_all_options_as_the_help_does() {
-    let (begin, end) = ("<!-- options -->\n", "<!-- /options -->");
-    let readme = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md")).unwrap();
-    let (head, rest) = readme.split_once(begin).expect("README.md has a place for the options");
-    let (_, tail) = rest.split_once(end).expect("README.md has a place for the options");
+fn the_page_of_options_is_what_the_help_says() {
     let help = args::command().mut_args(|option| option.hide_short_help(false)).render_help().to_string();
-    check("README.md", &format!("{head}{begin}```\n{}\n```\n{end}{tail}", help.trim_end()));
+    check("docs/options.md", &format!("{OPTIONS}\n```text\n{}\n```\n", help.trim_end()));
 }

@@ -1,5 +1,5 @@
 //! The definition of the command line. Each option is defined once, here; parsing, help, man page, completions and the
-//! README's list of options come from it.
+//! page of options come from it.
 //!
 //! The headings have a meaning: an option under "Launch" needs a command (but --dry-run does not), and options under "Input"
 //! and "Launch" cannot be used with an option that is about a bucket by itself.
