@@ -170,6 +170,11 @@ impl Limits {
         }
     }
 
+    /// Whether a grant is open.
+    pub(crate) fn has_open(&self) -> bool {
+        !self.settling.is_empty()
+    }
+
     /// A grant will not be settled: it cost what it was charged.
     pub(crate) fn forget(&mut self, grant: &Grant) {
         if grant.units > 0 {
@@ -246,7 +251,7 @@ impl Limits {
     pub(super) fn revise(&mut self, place: usize, act: impl Fn(&mut State)) {
         let at_place = |at, _: &Terms, state: &mut State| {
             if at == place {
-                act(state)
+                act(state);
             }
         };
         self.settling.changing((&self.terms, &self.states), at_place);

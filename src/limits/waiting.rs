@@ -140,14 +140,13 @@ impl Limits {
             .filter_map(|(place, (terms, state))| Some((self.kinds.part(place, units), terms.as_window()?, state)));
         let counts =
             windows.all(|(units, terms, state)| units == 0 || terms.hand_over(state, grant.counted, units, now));
-        match before.filter(|_| !counts) {
-            Some(states) => self.states = states,
-            None => {
-                self.history.fix_windows();
-                // While a grant is in the future, windows go on to count the others from their own times.
-                if self.at <= now {
-                    self.settling.counted_from(grant.number, now);
-                }
+        if let Some(states) = before.filter(|_| !counts) {
+            self.states = states;
+        } else {
+            self.history.fix_windows();
+            // While a grant is in the future, windows go on to count the others from their own times.
+            if counts && self.at <= now {
+                self.settling.counted_from(grant.number, now);
             }
         }
         counts
@@ -191,7 +190,7 @@ impl Limits {
         {
             let act = |at, _: &Terms, state: &mut State| {
                 if at == place {
-                    terms.delay(&mut state.level, asked, by)
+                    terms.delay(&mut state.level, asked, by);
                 }
             };
             self.settling.changing((&self.terms, &self.states), act);

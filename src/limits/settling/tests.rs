@@ -60,7 +60,7 @@ enum Op {
 }
 
 fn ops(with_window: bool) -> impl Strategy<Value = Vec<Op>> {
-    let paid = if with_window { 0 } else { 1 };
+    let paid = u32::from(!with_window);
     let op = prop_oneof![
         4 => (0_u64..20).prop_map(Op::Wait),
         6 => (0_u64..16, 0_u64..3, any::<bool>()).prop_map(|(cost, late, open)| Op::Take(cost, late, open)),
