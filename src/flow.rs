@@ -6,16 +6,18 @@ pub mod agenda;
 mod at_once;
 mod contract;
 mod copy;
+pub mod cost;
 pub mod framing;
 pub mod meter;
 pub mod pump;
+pub mod selector;
 #[cfg_attr(not(any(target_os = "linux", target_os = "android")), path = "flow/no_splice.rs")]
 mod splice;
 #[cfg(any(target_os = "linux", target_os = "android"))]
 mod tee;
 
 pub use at_once::write_at_once;
-pub use contract::{Filled, Flow, FlowError, Passed};
+pub use contract::{Filled, Flow, FlowError, Passed, Price, Unpaid};
 pub use copy::{Copying, Descriptor, Sink, Source};
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 pub use splice::tee;

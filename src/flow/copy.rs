@@ -49,10 +49,10 @@ pub trait Sink {
 }
 
 /// Writes all of `bytes`. On an error, `written` says how many were written.
-pub(super) fn write_all(sink: &mut impl Sink, bytes: &[u8], written: &mut usize) -> Result<(), FlowError> {
+pub(super) fn write_all(sink: &mut impl Sink, bytes: &[u8], written: &mut usize) -> io::Result<()> {
     while *written < bytes.len() {
-        match sink.write(&bytes[*written..]).map_err(FlowError::Write)? {
-            0 => return Err(FlowError::Write(io::ErrorKind::WriteZero.into())),
+        match sink.write(&bytes[*written..])? {
+            0 => return Err(io::ErrorKind::WriteZero.into()),
             more => *written += more,
         }
     }
@@ -81,7 +81,7 @@ impl<'a, R: Source, W: Sink> Copying<'a, R, W> {
             let mut written = 0;
             let result = write_all(&mut self.sink, piece, &mut written);
             self.meter.passed_piece(written as u64);
-            result?;
+            result.map_err(FlowError::Write)?;
             self.buffer.release_piece();
             if last || (self.read_some(true)? == Filled::End && self.buffer.is_finished()) {
                 passed.units += 1;
@@ -135,7 +135,7 @@ impl<R: Source, W: Sink> Flow for Copying<'_, R, W> {
         self.buffer.release_run(units, written);
         passed.units += units;
         passed.bytes += written as u64;
-        result
+        result.map_err(FlowError::Write)
     }
 }
 

@@ -9,7 +9,7 @@ use super::say::say;
 use super::task::Pipe;
 use super::unit_name::UnitName;
 use super::{long_wait, signal_thread, signals};
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 use rustix::fd::AsFd;
 use rustix::fs::OFlags;
 use std::io::ErrorKind;
@@ -119,6 +119,10 @@ impl Run<'_> {
             PumpError::Flow(FlowError::Write(error)) => ("cannot write to standard output".to_owned(), error.into()),
             PumpError::Flow(FlowError::Read(error) | FlowError::Hold(error)) => {
                 (format!("cannot read {}", self.input), error.into())
+            }
+            PumpError::Flow(FlowError::Unpaid(number, why)) => {
+                let unit = UnitName::of(self.framing).singular();
+                (format!("{}, {unit} {number}", self.input), anyhow!(why))
             }
             PumpError::Store(StoreError::Stopped) => signals::wait_for_end(),
             PumpError::Store(error) => ("cannot ask the limits".to_owned(), anyhow::Error::from(error)),

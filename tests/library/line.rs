@@ -1,6 +1,6 @@
 //! Those who wait for shared limits stand in a line: who leaves costs nobody anything.
 
-use crate::model::Limit;
+use crate::model::{Costs, Limit};
 use crate::script::{Granted, Script};
 use crate::subjects::{Both, Step};
 use throttle::clock::{MILLISECOND, SECOND};
@@ -148,14 +148,14 @@ fn a_lost_state_costs_one_burst_and_what_comes_due_within_one_look() {
 fn waiting(limit: Limit, waiters: usize) -> Both {
     let mut both = Both::new(vec![limit], MILLISECOND);
     for _ in 0..waiters {
-        both.step(&Step::Take(1, None));
+        both.step(&Step::Take(Costs::from(1), None));
     }
     both
 }
 
 /// In seconds.
 fn times(both: &Both) -> Vec<u64> {
-    both.held.iter().map(|(grant, _)| grant.at / SECOND).collect()
+    both.held.iter().map(|(grant, ..)| grant.at / SECOND).collect()
 }
 
 fn slow(units: u64, period: u64) -> Limit {

@@ -5,6 +5,7 @@
 //! and "Launch" cannot be used with an option that is about a bucket by itself.
 
 use super::again::{self, MaxFail};
+use super::rule::Rule;
 use super::text;
 use super::values::{self, Format, OnStoreError, ProgressWhen, Repeat, Summary};
 use clap::parser::ValueSource;
@@ -14,7 +15,7 @@ use std::num::{NonZeroU32, NonZeroUsize};
 use std::path::PathBuf;
 use std::time::Duration;
 use throttle::launch::Backoff;
-use throttle::rate::{Amount, Limit};
+use throttle::rate::Amount;
 
 /// Pass units on, or run a command for each, at exactly the rate you ask for
 #[derive(Clone, Debug, Parser)]
@@ -22,8 +23,8 @@ use throttle::rate::{Amount, Limit};
 #[allow(clippy::struct_excessive_bools, clippy::struct_field_names, reason = "each is an option")]
 pub(crate) struct Args {
     /// At most this: 5/s, 100/min, 10MiB/s; repeat for several
-    #[arg(short, long, value_name = "LIMIT", allow_hyphen_values = true, value_parser = values::limit(), long_help = text::RATE, help_heading = "Limit")]
-    pub(crate) rate: Vec<Limit>,
+    #[arg(short, long, value_name = "LIMIT", allow_hyphen_values = true, value_parser = values::rule(), long_help = text::RATE, help_heading = "Limit")]
+    pub(crate) rate: Vec<Rule>,
 
     /// Most at once after a pause [default: 10 ms of rate]
     #[arg(short, long, value_name = "N", allow_negative_numbers = true, value_parser = |text: &str| text.parse::<Amount>(), long_help = text::BURST, help_heading = "Limit")]

@@ -3,7 +3,7 @@ use crate::program::task::Task;
 
 fn outcomes(args: &[&str]) -> Outcomes {
     let Task::Launch(launch) = Task::from_words(&[args, &["curl"]].concat()).unwrap() else { panic!("{args:?}") };
-    let policy = &launch.limits.named().unwrap().policy;
+    let policy = &launch.limits.named().unwrap().policy();
     Outcomes::new(&launch, policy, &launch.limits.written(policy), true)
 }
 

@@ -1,7 +1,7 @@
 //! Streams: units that are passed on, or for which commands run.
 
 use super::again::Again;
-use super::limits::Limits;
+use super::limits::{Grouped, Limits};
 use crate::program::args::{Args, ProgressWhen, Repeat, Summary};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -98,7 +98,10 @@ impl Pipe {
     pub(super) fn new(args: Args, limits: Limits) -> Result<Self, String> {
         let delimiter = Delimiter::of(&args);
         if let Some(named) = limits.named() {
-            delimiter.framing(&named.policy)?;
+            delimiter.framing(&named.policy())?;
+            if let Some(mistake) = named.jobs_without_commands() {
+                return Err(mistake);
+            }
         }
         if let Some(flag) = &args.launch_option {
             return Err(format!("{flag} needs a command; write throttle -r 5/s {flag} … COMMAND, or -c SCRIPT"));
@@ -148,8 +151,8 @@ impl DryRun {
 impl Commands {
     fn new(args: Args, limits: &Limits) -> Result<Self, String> {
         let delimiter = Delimiter::of(&args);
-        let named = limits.named().map(|named| &named.policy);
-        Commands::check(named.unwrap_or(&Policy::default()))?;
+        let named = limits.named().map(Grouped::policy);
+        Commands::check(&named.unwrap_or_default())?;
         let framing = delimiter.framing(&Policy::default())?;
         if framing == Framing::Bytes {
             return Err(NO_BYTES.to_owned());
