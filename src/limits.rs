@@ -21,8 +21,8 @@ pub mod window;
 
 pub use agree::Disagreement;
 pub use grant::{Grant, Refusal};
-pub use leasing::Ask;
 pub(crate) use joint::largest;
+pub use leasing::Ask;
 pub(crate) use leasing::Rest;
 pub use line::Waiting;
 pub(crate) use line::{Line, Owner, OwnerOf};

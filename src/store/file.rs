@@ -221,6 +221,10 @@ impl Store for File {
         self.step_in(grant.generation(), |line, now| line.give_back(now, grant, costs))
     }
 
+    fn settle(&self, grant: &Grant, costs: [&[u64]; 2]) -> Result<(), StoreError> {
+        self.step_in(grant.generation(), |line, now| line.settle(now, grant, costs))
+    }
+
     fn hold_until(&self, time: Nanos) -> Result<(), StoreError> {
         self.step(|kept, now| {
             kept.line.hold_until(now, time);
@@ -256,9 +260,8 @@ impl Store for File {
         let left = grant.at.saturating_sub(self.clock.now());
         self.handle().locked(|handle| {
             let asked = if grant.generation() == handle.generation() { *grant } else { grant.numbered(0) };
-            let found = self.step_locked(handle, |kept, now| {
-                Ok(kept.line.look(now, &asked, costs, left, owner::this_process))
-            })?;
+            let found = self
+                .step_locked(handle, |kept, now| Ok(kept.line.look(now, &asked, costs, left, owner::this_process)))?;
             Ok(found.of(handle.generation()))
         })
     }

@@ -78,6 +78,21 @@ impl<C: Clock + Debug> Store for Memory<C> {
         Ok(())
     }
 
+    fn open(&self, grant: &Grant, costs: &[u64]) {
+        let (mut kept, now) = self.step();
+        kept.line.open(now, grant, costs);
+    }
+
+    fn settle(&self, grant: &Grant, costs: [&[u64]; 2]) -> Result<(), StoreError> {
+        let (mut kept, now) = self.step();
+        if costs[0] == costs[1] {
+            kept.line.forget(grant);
+        } else {
+            kept.line.settle(now, grant, costs);
+        }
+        Ok(())
+    }
+
     fn hold_until(&self, time: Nanos) -> Result<(), StoreError> {
         let (mut kept, now) = self.step();
         kept.line.hold_until(now, time);

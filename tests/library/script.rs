@@ -201,7 +201,11 @@ impl Script {
 
 /// These arguments, how many costs, and the costs.
 fn costing(with: &[i64], costs: &[u64]) -> Vec<i64> {
-    with.iter().copied().chain([i64::try_from(costs.len()).unwrap()]).chain(costs.iter().map(|cost| whole(*cost))).collect()
+    with.iter()
+        .copied()
+        .chain([i64::try_from(costs.len()).unwrap()])
+        .chain(costs.iter().map(|cost| whole(*cost)))
+        .collect()
 }
 
 fn granted(run: &[i64], number: u64) -> Granted {

@@ -228,7 +228,7 @@ impl Run {
         self.events.push(Event::Granted { number, asked, at, charged, real: charged, gathered });
         self.counted.push((number, grant.counted, charged));
         if open {
-            self.limits.open(&grant);
+            self.limits.open(&grant, grant.units);
             self.open.push(grant);
         }
     }
@@ -247,7 +247,7 @@ impl Run {
         if let Some(entry) = self.counted.iter_mut().find(|entry| entry.0 == grant.number) {
             entry.2 = cost;
         }
-        self.limits.settle(self.now, &grant, cost);
+        self.limits.settle(self.now, &grant, [grant.units, cost]);
     }
 
     fn check(&self) {
