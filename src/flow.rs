@@ -9,6 +9,7 @@ mod copy;
 pub mod cost;
 pub mod framing;
 pub mod meter;
+pub mod pricing;
 pub mod pump;
 pub mod selector;
 #[cfg_attr(not(any(target_os = "linux", target_os = "android")), path = "flow/no_splice.rs")]

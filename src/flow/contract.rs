@@ -68,9 +68,10 @@ pub trait Flow {
 }
 
 /// What a unit costs.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Price {
     /// One of each limit.
+    #[default]
     Usual,
     /// So much of each limit.
     Costs(Box<[u64]>),

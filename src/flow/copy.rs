@@ -1,6 +1,7 @@
 //! Copies units through a buffer, between any two descriptors.
 
-use super::contract::{Filled, Flow, FlowError, Passed};
+use super::contract::{Filled, Flow, FlowError, Passed, Price, Unpaid};
+use super::pricing::Pricing;
 use crate::flow::framing::Buffer;
 use crate::flow::meter::Meter;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -66,12 +67,22 @@ pub struct Copying<'a, R, W> {
     sink: W,
     buffer: Buffer,
     meter: &'a Meter,
+    /// What each unit costs, if they leave one by one.
+    pricing: Option<Pricing>,
+    /// Units that have left.
+    passed: u64,
 }
 
 impl<'a, R: Source, W: Sink> Copying<'a, R, W> {
     /// Copies units from `source` to `sink`; `buffer` frames them.
     pub fn new(source: R, sink: W, buffer: Buffer, meter: &'a Meter) -> Self {
-        Copying { source, sink, buffer, meter }
+        Copying { source, sink, buffer, meter, pricing: None, passed: 0 }
+    }
+
+    /// Each unit has a price of its own.
+    #[must_use]
+    pub fn priced(self, pricing: Option<Pricing>) -> Self {
+        Copying { pricing, ..self }
     }
 
     /// Passes a unit that is larger than the buffer: piece after piece, up to its end, with nothing in between.
@@ -125,7 +136,17 @@ impl<R: Source, W: Sink> Flow for Copying<'_, R, W> {
         Ok(u64::MAX)
     }
 
+    fn price(&mut self) -> Price {
+        self.pricing.as_ref().map_or(Price::Usual, |pricing| pricing.of(self.buffer.first()))
+    }
+
+    fn refuse(&mut self, why: Unpaid, _: &mut Passed) -> Result<(), FlowError> {
+        let why = |pricing: &Pricing| pricing.why(self.buffer.first(), self.buffer.size(), why);
+        Err(FlowError::Unpaid(self.passed + 1, self.pricing.as_ref().map(why).unwrap_or_default()))
+    }
+
     fn pass(&mut self, units: u64, passed: &mut Passed) -> Result<(), FlowError> {
+        self.passed += units;
         if self.buffer.outgrown() {
             return self.pass_outgrown(passed);
         }

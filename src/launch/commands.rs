@@ -16,7 +16,8 @@ use super::template::Words;
 use super::temporary::is_shortage;
 use crate::clock::{Nanos, with_usual_slack};
 use crate::flow::framing::Buffer;
-use crate::flow::{Filled, Flow, FlowError, Passed, Source};
+use crate::flow::pricing::Pricing;
+use crate::flow::{Filled, Flow, FlowError, Passed, Price, Source, Unpaid};
 use rustix::process::{Pid, Signal};
 use std::borrow::Cow;
 use std::ffi::OsStr;
@@ -142,13 +143,23 @@ impl Launcher {
         }
     }
 
-    /// Makes the attempt that is due, or the first one at `next`, as soon as it has a slot. Returns the job if it is new.
-    fn start_next(&self, next: impl FnOnce() -> Option<Job>) -> Option<Arc<Job>> {
+    /// The attempt that is due.
+    fn due(&self) -> Option<Attempt> {
+        self.shared.again.as_ref().and_then(|again| again.next())
+    }
+
+    /// Makes the attempt that is `due`, or the first one at `next`, as soon as it has a slot; one that is `unpaid` fails at
+    /// once. Returns the job if it is new.
+    fn start_next(
+        &self,
+        due: Option<Attempt>,
+        unpaid: Option<Unpaid>,
+        next: impl FnOnce() -> Option<Job>,
+    ) -> Option<Arc<Job>> {
         let again = self.shared.again.as_ref();
-        let due = again.and_then(|again| again.next());
         let is_new = due.is_none();
         let mut attempt = due.or_else(|| next().map(Attempt::first))?;
-        let (seq, refused) = (attempt.job.seq, attempt.job.refused());
+        let (seq, refused) = (attempt.job.seq, unpaid.map(Outcome::Unpaid).or_else(|| attempt.job.refused()));
         let options = &self.shared.options;
         if refused.is_none() {
             self.shared.output.screen.trace(options.template.fill(&attempt.job.units));
@@ -314,6 +325,8 @@ pub struct Launching<R> {
     launcher: Launcher,
     /// The job that was last reported as the next.
     told: u64,
+    /// The attempt whose price was asked for; `None`: the first one of the next job.
+    priced: Option<Attempt>,
 }
 
 impl<R: Source> Launching<R> {
@@ -321,13 +334,20 @@ impl<R: Source> Launching<R> {
     pub fn new(source: R, buffer: Buffer, shape: Shape, launcher: Launcher) -> Self {
         let batches = Batches::new(source, buffer, shape, &launcher.shared.options.template);
         launcher.shared.again.iter().for_each(|again| again.is_used_by_pump());
-        Launching { batches, launcher, told: 0 }
+        Launching { batches, launcher, told: 0, priced: None }
     }
 
     /// Leaves out the units that are known; see [`done_before`](Self::done_before).
     #[must_use]
     pub fn leaving_out(mut self, known: Option<Known>) -> Self {
         self.batches.known = known;
+        self
+    }
+
+    /// Each unit has a price of its own.
+    #[must_use]
+    pub fn priced(mut self, pricing: Option<Pricing>) -> Self {
+        self.batches.pricing = pricing;
         self
     }
 
@@ -339,6 +359,16 @@ impl<R: Source> Launching<R> {
     /// Known units left out so far. One that outgrows the buffer never is.
     pub fn done_before(&self) -> u64 {
         self.batches.done_before()
+    }
+
+    /// The bytes are those of the input. An attempt that is not the first of its unit passes no unit.
+    fn start(&mut self, due: Option<Attempt>, unpaid: Option<Unpaid>, passed: &mut Passed) {
+        let batches = &mut self.batches;
+        if let Some(job) = self.launcher.start_next(due, unpaid, || batches.next()) {
+            passed.units += 1;
+            passed.bytes += job.length;
+            self.tell_next();
+        }
     }
 
     fn tell_next(&mut self) {
@@ -428,15 +458,27 @@ impl<R: Source> Flow for Launching<R> {
         Ok(slots.wait(|| again.as_ref().map_or((0, None), |again| again.due())))
     }
 
-    /// The bytes are those of the input. An attempt that is not the first of its unit passes no unit.
+    fn price(&mut self) -> Price {
+        if self.batches.pricing.is_none() {
+            return Price::Usual;
+        }
+        // Another attempt may be due when the grant has come.
+        self.priced = self.launcher.due();
+        self.priced.as_ref().map_or_else(|| self.batches.price(), |due| due.job.price.clone())
+    }
+
     fn pass(&mut self, units: u64, passed: &mut Passed) -> Result<(), FlowError> {
         for _ in 0..units {
-            let batches = &mut self.batches;
-            let Some(job) = self.launcher.start_next(|| batches.next()) else { continue };
-            passed.units += 1;
-            passed.bytes += job.length;
-            self.tell_next();
+            let due = if self.batches.pricing.is_some() { self.priced.take() } else { self.launcher.due() };
+            self.start(due, None, passed);
         }
+        Ok(())
+    }
+
+    /// It fails without a start.
+    fn refuse(&mut self, why: Unpaid, passed: &mut Passed) -> Result<(), FlowError> {
+        let due = self.priced.take();
+        self.start(due, Some(why), passed);
         Ok(())
     }
 }

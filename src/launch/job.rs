@@ -5,8 +5,9 @@ use super::names::Names;
 use super::spool::Spool;
 use super::template::Template;
 use super::units::{LONGEST_UNIT, Units, size_of_word};
-use crate::flow::framing::Buffer;
-use crate::flow::{Filled, FlowError, Passed, Source};
+use crate::flow::framing::{Buffer, trimmed};
+use crate::flow::pricing::Pricing;
+use crate::flow::{Filled, FlowError, Passed, Price, Source, Unpaid};
 use std::collections::VecDeque;
 use std::io;
 use std::ops::RangeInclusive;
@@ -47,6 +48,10 @@ pub struct Job {
     pub(super) length: u64,
     /// When the last of its units was read.
     pub(super) read: Option<Instant>,
+    /// What it costs.
+    pub(super) price: Price,
+    /// What the log calls that: the part of the first limit with a cost of its own.
+    pub charged: u64,
 }
 
 impl Job {
@@ -129,6 +134,8 @@ pub enum Outcome {
     TooLong,
     /// A unit has a NUL byte, which no argument can hold.
     HasNul,
+    /// No limit grants what it costs, or that cannot be read.
+    Unpaid(Unpaid),
     /// Its standard input could not be held until it started.
     InputLost(io::Error),
     /// It ran, but its output could not be held or passed on.
@@ -181,6 +188,8 @@ pub(super) struct Batches<R> {
     /// Units that are left out, and how many were so far.
     pub(super) known: Option<Known>,
     done_before: u64,
+    /// What units cost, if that differs.
+    pub(super) pricing: Option<Pricing>,
 }
 
 impl<R: Source> Batches<R> {
@@ -188,6 +197,7 @@ impl<R: Source> Batches<R> {
         let (room, ready) = (template.room_for_units(), VecDeque::with_capacity(AHEAD));
         let open = Job { seq: 1, keeps: shape.keep, ..Job::default() };
         let (gathered, size, units, in_pieces, skipped, known, done_before) = (0, 0, 0, false, 0, None, 0);
+        let pricing = None;
         Batches {
             source,
             buffer,
@@ -202,6 +212,7 @@ impl<R: Source> Batches<R> {
             skipped,
             known,
             done_before,
+            pricing,
         }
     }
 
@@ -211,6 +222,11 @@ impl<R: Source> Batches<R> {
 
     pub(super) fn next(&mut self) -> Option<Job> {
         self.ready.pop_front()
+    }
+
+    /// What the next job costs.
+    pub(super) fn price(&self) -> Price {
+        self.ready.front().map_or(Price::Usual, |job| job.price.clone())
     }
 
     /// The jobs that are ready.
@@ -308,6 +324,7 @@ impl<R: Source> Batches<R> {
             let unit = self.buffer.run(1);
             let text = trimmed(unit, delimiter);
             self.open.names.push(self.units + 1, text);
+            self.pricing.iter().for_each(|pricing| pricing.add(&mut self.open.price, Some(text)));
             self.size += size;
             if self.shape.to_stdin {
                 self.open.input.get_or_insert_default().add(unit)?;
@@ -338,6 +355,7 @@ impl<R: Source> Batches<R> {
         let length = piece.len();
         self.buffer.release_piece();
         self.in_pieces = !last;
+        self.pricing.iter().filter(|_| last).for_each(|pricing| pricing.add(&mut self.open.price, None));
         self.count(length, last, last);
         Ok(())
     }
@@ -363,17 +381,10 @@ impl<R: Source> Batches<R> {
         if has_begun {
             let next = Job { seq: self.open.seq + 1, keeps: self.shape.keep, ..Job::default() };
             self.open.read = Some(Instant::now());
+            self.open.charged = self.pricing.as_ref().map_or(1, |pricing| pricing.charged(&self.open.price));
             self.ready.push_back(std::mem::replace(&mut self.open, next));
         }
         has_begun
-    }
-}
-
-/// A unit without its delimiter.
-fn trimmed(unit: &[u8], delimiter: Option<u8>) -> &[u8] {
-    match unit {
-        [text @ .., last] if Some(*last) == delimiter => text,
-        text => text,
     }
 }
 

@@ -3,7 +3,8 @@
 use super::job::{Batches, Job, Known, Shape};
 use super::template::Template;
 use crate::flow::framing::Buffer;
-use crate::flow::{Filled, Flow, FlowError, Passed, Source};
+use crate::flow::pricing::Pricing;
+use crate::flow::{Filled, Flow, FlowError, Passed, Price, Source, Unpaid};
 use std::io;
 
 /// Jobs that are shown instead of run.
@@ -13,8 +14,8 @@ pub struct Preview<R, S> {
     show: S,
 }
 
-impl<R: Source, S: FnMut(&Job) -> io::Result<()>> Preview<R, S> {
-    /// Gives every job for what `source` holds to `show`, when it would start.
+impl<R: Source, S: FnMut(&Job, Option<Unpaid>) -> io::Result<()>> Preview<R, S> {
+    /// Gives every job for what `source` holds to `show`, when it would start, and why it would not if it gets no grant.
     pub fn new(source: R, buffer: Buffer, shape: Shape, template: &Template, show: S) -> Self {
         Preview { batches: Batches::new(source, buffer, shape, template), show }
     }
@@ -23,6 +24,13 @@ impl<R: Source, S: FnMut(&Job) -> io::Result<()>> Preview<R, S> {
     #[must_use]
     pub fn leaving_out(mut self, known: Option<Known>) -> Self {
         self.batches.known = known;
+        self
+    }
+
+    /// Each unit has a price of its own.
+    #[must_use]
+    pub fn priced(mut self, pricing: Option<Pricing>) -> Self {
+        self.batches.pricing = pricing;
         self
     }
 
@@ -35,9 +43,15 @@ impl<R: Source, S: FnMut(&Job) -> io::Result<()>> Preview<R, S> {
     pub fn done_before(&self) -> u64 {
         self.batches.done_before()
     }
+
+    fn show_next(&mut self, unpaid: Option<Unpaid>, passed: &mut Passed) -> Result<(), FlowError> {
+        let Some(job) = self.batches.next() else { return Ok(()) };
+        passed.units += 1;
+        (self.show)(&job, unpaid).map_err(FlowError::Write)
+    }
 }
 
-impl<R: Source, S: FnMut(&Job) -> io::Result<()>> Flow for Preview<R, S> {
+impl<R: Source, S: FnMut(&Job, Option<Unpaid>) -> io::Result<()>> Flow for Preview<R, S> {
     fn fill(&mut self, wait: bool) -> Result<Filled, FlowError> {
         self.batches.fill(wait)
     }
@@ -52,10 +66,16 @@ impl<R: Source, S: FnMut(&Job) -> io::Result<()>> Flow for Preview<R, S> {
 
     fn pass(&mut self, units: u64, passed: &mut Passed) -> Result<(), FlowError> {
         for _ in 0..units {
-            let Some(job) = self.batches.next() else { break };
-            (self.show)(&job).map_err(FlowError::Write)?;
-            passed.units += 1;
+            self.show_next(None, passed)?;
         }
         Ok(())
+    }
+
+    fn price(&mut self) -> Price {
+        if self.batches.pricing.is_some() { self.batches.price() } else { Price::Usual }
+    }
+
+    fn refuse(&mut self, why: Unpaid, passed: &mut Passed) -> Result<(), FlowError> {
+        self.show_next(Some(why), passed)
     }
 }

@@ -406,6 +406,26 @@ mod tests {
     use super::*;
 
     #[test]
+    fn costs_that_differ_are_saved_with_their_entries_and_others_as_before() {
+        let policy = Policy::new(&["1/min,burst=1", "1/s,burst=1"].map(|limit| limit.parse().unwrap()), None).unwrap();
+        let saved = |costs: &[&[u64]]| {
+            let mut line = Line::from(Limits::new(&policy, 0));
+            for costs in costs {
+                let _: Grant = line.take_within(0, costs, Nanos::MAX, || [3, 4]).unwrap();
+            }
+            let mut words = Vec::new();
+            line.save(&mut words);
+            assert_eq!(Line::load(&policy, &mut words.iter().copied()), Some(line));
+            words
+        };
+        let (same, differ) = (saved(&[&[5], &[2, 2], &[3]]), saved(&[&[5], &[2, 3], &[3]]));
+        assert_eq!(same.len() + 4, differ.len(), "place, length, and the costs");
+        for length in differ.len() - 3..differ.len() {
+            assert_eq!(Line::load(&policy, &mut differ[..length].iter().copied()), None, "cut off after {length}");
+        }
+    }
+
+    #[test]
     fn a_reading_from_before_the_latest_request_counts_as_that_also_after_all_have_left() {
         let policy = Policy::new(&["1/min".parse().unwrap()], None).unwrap();
         let mut line = Line::from(Limits::new(&policy, 0));

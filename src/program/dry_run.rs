@@ -2,9 +2,9 @@
 
 use super::done::Done;
 use super::exit::Exit;
-use super::launch::{self, BUFFER};
+use super::launch;
 use super::names::{Names, shown};
-use super::task::{Commands, DryRun, Work};
+use super::task::{Commands, DryRun, Limits, Work};
 use super::unit_name::{UnitName, counted};
 use super::{buckets, input, outcomes, records, say::say, signals};
 use anyhow::{Result, anyhow};
@@ -13,8 +13,9 @@ use std::io::{self, IsTerminal, Write};
 use throttle::clock::{self, Clock, FakeClock, Nanos, SECOND};
 use throttle::flow::framing::{Buffer, Framing};
 use throttle::flow::meter::Meter;
+use throttle::flow::pricing::Pricing;
 use throttle::flow::pump::{self, PumpError};
-use throttle::flow::{Copying, Descriptor, Flow, FlowError, Sink, Source};
+use throttle::flow::{Copying, Descriptor, Flow, FlowError, Sink, Source, Unpaid};
 use throttle::launch::{Job, Known, Outcome, Preview, Shape, Template, quoted, room_for_words};
 use throttle::limits::Policy;
 use throttle::store::{Memory, Supply};
@@ -32,7 +33,7 @@ pub(super) fn run(DryRun { limits, work, done, quiet }: &DryRun) -> Result<Exit>
                 records::ensure_is_no_input(path, opened.source.fd())?;
                 Done::known(path, records::delimiter(commands.framing))
             });
-            let plan = Plan::new(buckets::policy(limits, Commands::check)?);
+            let plan = Plan::new(buckets::policy(limits, Commands::check)?, limits);
             (plan.commands(commands, opened.source, known.transpose()?), opened.name)
         }
         Work::Units(file, delimiter) => {
@@ -40,7 +41,7 @@ pub(super) fn run(DryRun { limits, work, done, quiet }: &DryRun) -> Result<Exit>
             let policy = buckets::policy(limits, |policy| delimiter.framing(policy).map(drop))?;
             let framing = delimiter.framing(&policy).map_err(|error| anyhow!(error))?;
             input.remark(UnitName::of(framing).plural(), "show").into_iter().filter(|_| !quiet).for_each(say);
-            (Plan::new(policy).units(framing, Descriptor(input.fd)), input.name)
+            (Plan::new(policy, limits).units(framing, Descriptor(input.fd)), input.name)
         }
     };
     match result {
@@ -56,24 +57,26 @@ pub(super) fn run(DryRun { limits, work, done, quiet }: &DryRun) -> Result<Exit>
 /// The same pump as in a run, on a clock that does not wait.
 struct Plan {
     policy: Policy,
+    pricing: Option<Pricing>,
     clock: FakeClock,
     meter: Meter,
     out: RefCell<io::BufWriter<io::Stdout>>,
 }
 
 impl Plan {
-    fn new(policy: Policy) -> Self {
+    fn new(policy: Policy, limits: &Limits) -> Self {
+        let pricing = limits.pricing(&policy);
         let (meter, out) = (Meter::new(0, policy.len()), io::BufWriter::new(io::stdout()));
-        Plan { policy, clock: FakeClock::default(), meter, out: RefCell::new(out) }
+        Plan { policy, pricing, clock: FakeClock::default(), meter, out: RefCell::new(out) }
     }
 
     fn commands(&self, commands: &Commands, source: impl Source, known: Option<Known>) -> Result<(), PumpError> {
         let (Commands { template, shape, .. }, room) = (commands, room_for_words());
         let (names, on_terminal) = (Names::new(commands, false), io::stdout().is_terminal());
         let (mut count, mut failed) = (0, 0);
-        let show = |job: &Job| {
+        let show = |job: &Job, unpaid: Option<Unpaid>| {
             let (mut out, time) = (self.out.borrow_mut(), self.clock.now());
-            if let Some(outcome) = cannot_run(template, job, room) {
+            if let Some(outcome) = unpaid.map(Outcome::Unpaid).or_else(|| cannot_run(template, job, room)) {
                 failed += 1;
                 let lines = names.each(job, &outcomes::unfit(job, &outcome));
                 return lines.iter().try_for_each(|line| writeln!(out, "# {line}  # {}", clock::shown(time)));
@@ -83,8 +86,8 @@ impl Plan {
             write_rest(&mut *out, job, *shape, time)
         };
         let source = FlushFirst { source, out: &self.out };
-        let flow = Preview::new(source, Buffer::new(commands.framing, BUFFER), *shape, template, show);
-        let mut flow = flow.leaving_out(known);
+        let flow = Preview::new(source, self.buffer(commands.framing), *shape, template, show);
+        let mut flow = flow.leaving_out(known).priced(self.pricing.clone());
         self.pump(&mut flow)?;
         let (skipped, done_before) = (flow.skipped(), flow.done_before());
         drop(flow);
@@ -101,11 +104,16 @@ impl Plan {
         let mut beginning = Vec::new();
         let sink = UnitLines { framing, beginning: &mut beginning, plan: self };
         let source = FlushFirst { source, out: &self.out };
-        self.pump(&mut Copying::new(source, sink, Buffer::new(framing, BUFFER), &self.meter))?;
+        let flow = Copying::new(source, sink, self.buffer(framing), &self.meter);
+        self.pump(&mut flow.priced(self.pricing.clone()))?;
         if !beginning.is_empty() {
             self.write_unit(&mut beginning).map_err(FlowError::Write)?;
         }
         self.write_total(&UnitName::of(framing).count(self.meter.read(0).units), "")
+    }
+
+    fn buffer(&self, framing: Framing) -> Buffer {
+        Buffer::new(framing, launch::buffer_size(&self.pricing))
     }
 
     fn pump(&self, flow: &mut impl Flow) -> Result<(), PumpError> {

@@ -20,6 +20,7 @@ use std::io::{self, IsTerminal};
 use std::sync::Arc;
 use std::time::Duration;
 use throttle::flow::framing::Buffer;
+use throttle::flow::pricing::Pricing;
 use throttle::flow::pump::PumpError;
 use throttle::flow::{Descriptor, FlowError, Source};
 use throttle::launch::{Launching, Numbers, Options, Unused};
@@ -47,7 +48,7 @@ pub(super) fn run(launch: &Launch) -> Result<Exit> {
     let (supply, ()) = buckets::supply(&launch.limits, Commands::check)?;
     let policy = supply.store().policy();
     if !reporting.quiet {
-        pipe::hint_at_idle_limit(&policy);
+        launch.limits.kinds(&policy).iter().for_each(pipe::hint_at_idle_limit);
     }
     let options = Options {
         template: commands.template.clone(),
@@ -70,7 +71,8 @@ pub(super) fn run(launch: &Launch) -> Result<Exit> {
     outcomes.set_known(records.as_ref().map_or(0, |records| records.known_units));
     let report = Report::new(UnitName::Command, source.total, supply, written, summary, progress);
     let is_announced = launch.limits.bucket().is_some() && long_wait::is_announced(reporting.quiet);
-    drive(commands, source, options, records, report.with_outcomes(outcomes), is_announced)
+    let pricing = launch.limits.pricing(&policy);
+    drive(commands, source, options, records, report.with_outcomes(outcomes), (is_announced, pricing))
 }
 
 /// Tests do not wait for real seconds: this variable, which is for them alone, says how many times shorter all waits are.
@@ -98,6 +100,11 @@ fn hint_at_own_retries(commands: &Commands) {
     if has("curl") && has("--retry") {
         say("hint: what curl tries again by itself (--retry) is not counted by the rate; --attempts does both");
     }
+}
+
+/// The size of the buffer for units whose cost may be in them.
+pub(super) fn buffer_size(pricing: &Option<Pricing>) -> usize {
+    if pricing.is_some() { pipe::LOOKED_INTO } else { BUFFER }
 }
 
 /// Where the command is, unless its name depends on the unit.
@@ -144,7 +151,7 @@ fn drive(
     options: Options,
     records: Option<Arc<Records>>,
     report: Report,
-    is_announced: bool,
+    (is_announced, pricing): (bool, Option<Pricing>),
 ) -> Result<Exit> {
     let shape = commands.shape;
     signals::notice_ends().context("cannot handle signals")?;
@@ -153,8 +160,9 @@ fn drive(
     let (run, launcher) = LaunchRun::start(report, options, records, hints_at_cr).context(NoThread)?;
     signal_thread::start(Arc::clone(&run.report), Some(Arc::clone(&run))).context("cannot handle signals")?;
     launcher.expect_room_for_a_command().context("cannot open the files that a command needs")?;
-    let flow = Launching::new(opened.source, Buffer::new(commands.framing, BUFFER), shape, launcher.clone());
-    let mut flow = flow.leaving_out(known);
+    let flow =
+        Launching::new(opened.source, Buffer::new(commands.framing, buffer_size(&pricing)), shape, launcher.clone());
+    let mut flow = flow.leaving_out(known).priced(pricing);
     let result = long_wait::run(is_announced, &mut flow, &run.report);
     launcher.flush();
     if let Some(mut outcomes) = run.report.outcomes() {
@@ -180,6 +188,7 @@ pub(super) fn failed(error: PumpError, name: &str) -> anyhow::Error {
     match error {
         PumpError::Flow(FlowError::Read(error)) => anyhow!(error).context(format!("cannot read {name}")),
         PumpError::Flow(FlowError::Hold(error)) => anyhow!(error).context("cannot hold units for --stdin"),
+        PumpError::Flow(FlowError::Unpaid(number, why)) => anyhow!(why).context(format!("{name}, line {number}")),
         PumpError::Store(error) => anyhow!(error),
         error @ PumpError::Flow(_) => anyhow!(error),
     }

@@ -32,7 +32,7 @@ pub(super) fn run(once: &Once, explain: impl FnOnce(&StoreError) -> String) -> R
         Some(Ok(path)) => Some(path),
         None => None,
     };
-    let (grant, asked, store) = match buckets::take_one(once) {
+    let (grant, asked, store, costs) = match buckets::take_one(once) {
         Ok(taken) => taken,
         Err(error) => match error.downcast_ref() {
             Some(refused) if is_too_long(once, refused) => {
@@ -43,12 +43,12 @@ pub(super) fn run(once: &Once, explain: impl FnOnce(&StoreError) -> String) -> R
         },
     };
     if grant.at > asked {
-        wait(once, &*store, grant, &[1])?;
+        wait(once, &*store, grant, &costs)?;
     }
     let Some(path) = found else { return Ok(Exit::Success) };
     let exit = become_command(&path, &once.command);
     // A command that cannot be run takes nothing, like one that is not found.
-    give_back(&*store, &grant, &[1]);
+    give_back(&*store, &grant, &costs);
     Ok(exit)
 }
 

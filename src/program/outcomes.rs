@@ -12,6 +12,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use throttle::clock::{self, Nanos, SECOND};
+use throttle::flow::Unpaid;
+use throttle::flow::pricing::TOO_MUCH;
 use throttle::launch::{Ended, Job, Outcome, Template, Verdict};
 use throttle::limits::Policy;
 use throttle::rate::Rate;
@@ -120,7 +122,8 @@ impl Outcomes {
             },
             jobs: launch.jobs.unwrap_or(JOBS),
             max_args: commands.shape.max_args.max(1),
-            pace: launch.jobs.is_none().then(|| policy.fastest()).flatten(),
+            // What counts something else says nothing about the number of commands.
+            pace: launch.jobs.is_none().then(|| launch.limits.of_units(policy).fastest()).flatten(),
             retries: Retries { max_fail: launch.again.max_fail, ..Retries::default() },
             ..Outcomes::default()
         }
@@ -252,6 +255,7 @@ impl Outcomes {
             Outcome::NotFound(error) => (format!("cannot be run: {error}"), Exit::NotFound),
             Outcome::CannotRun(error) => (format!("cannot be run: {error}{}", advice(error)), Exit::CannotRun),
             Outcome::TooLong | Outcome::HasNul => (unfit(job, outcome), Exit::CannotRun),
+            Outcome::Unpaid(_) => (unfit(job, outcome), Exit::Failed),
             Outcome::InputLost(error) => {
                 (format!("not run, as its input cannot be held: {error}{}", advice(error)), Exit::Error)
             }
@@ -435,10 +439,14 @@ impl Outcomes {
     }
 }
 
-/// Why a command cannot have its units as arguments. One unit that does not fit keeps all from running.
+/// Why a command cannot have its units as arguments, or gets no grant. One unit that does not fit keeps all from running.
 pub(super) fn unfit(job: &Job, outcome: &Outcome) -> String {
     let words = match outcome {
         Outcome::HasNul => "has a NUL byte, which no argument can hold; use --stdin",
+        Outcome::Unpaid(Unpaid::TooMuch) => return format!("not run, as it costs {}, {TOO_MUCH}", job.charged),
+        Outcome::Unpaid(Unpaid::Unread) => {
+            return "not run, as its cost cannot be read; else=N after the cost is that of such a unit".to_owned();
+        }
         _ => "is too long for an argument; --stdin has no bound",
     };
     let has_several = job.names.iter().nth(1).is_some();

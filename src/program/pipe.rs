@@ -17,6 +17,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use throttle::clock::MILLISECOND;
 use throttle::flow::framing::{Buffer, Framing};
+use throttle::flow::pricing::Pricing;
 use throttle::flow::pump::PumpError;
 use throttle::flow::{Copying, Descriptor, Flow, FlowError, Sink, Source, Splice, enlarge, tee};
 use throttle::limits::Policy;
@@ -24,6 +25,9 @@ use throttle::store::StoreError;
 
 /// Large enough that copying costs little, small enough to stay in the cache of one core.
 const BUFFER: usize = 96 * 1024;
+
+/// The most bytes of a unit whose cost is in it. Memory that no unit needs is not touched.
+pub(super) const LOOKED_INTO: usize = 4 << 20;
 
 /// The size of pipes between which bytes are moved. For copies they stay small enough for the cache.
 const WIDE: usize = 1024 * 1024;
@@ -39,7 +43,7 @@ pub(super) fn run(pipe: &Pipe) -> Result<Exit> {
     let (supply, framing) = buckets::supply(limits, |policy| pipe.delimiter.framing(policy))?;
     let (policy, unit) = (supply.store().policy(), UnitName::of(framing));
     if !reporting.quiet {
-        hint_at_idle_limit(&policy);
+        limits.kinds(&policy).iter().for_each(hint_at_idle_limit);
         input.remark(unit.plural(), "pass on").into_iter().for_each(say);
     }
     throttle::clock::sharpen_this_thread();
@@ -48,7 +52,8 @@ pub(super) fn run(pipe: &Pipe) -> Result<Exit> {
     let report = Arc::new(Report::new(unit, total, supply, limits.written(&policy), summary, progress));
     signal_thread::start(Arc::clone(&report), None).context("cannot handle signals")?;
     let is_announced = limits.bucket().is_some() && long_wait::is_announced(reporting.quiet);
-    let run = Run { framing, is_announced, input: input.name, report: &report };
+    let pricing = limits.pricing(&policy);
+    let run = Run { framing, pricing, is_announced, input: input.name, report: &report };
     match run.pass_on(input.fd, is_fast(&policy)) {
         Ok(exit) => report.close().map(|()| exit),
         Err(error) => {
@@ -75,6 +80,8 @@ fn is_fast(policy: &Policy) -> bool {
 /// What the run works with.
 struct Run<'a> {
     framing: Framing,
+    /// What units cost, if that differs.
+    pricing: Option<Pricing>,
     /// Whether long waits are announced.
     is_announced: bool,
     /// What the input is called.
@@ -106,7 +113,8 @@ impl Run<'_> {
     }
 
     fn copy(&self, source: impl Source, sink: impl Sink) -> Result<Exit> {
-        self.drive(&mut Copying::new(source, sink, Buffer::new(self.framing, BUFFER), self.report.meter()))
+        let buffer = Buffer::new(self.framing, if self.pricing.is_some() { LOOKED_INTO } else { BUFFER });
+        self.drive(&mut Copying::new(source, sink, buffer, self.report.meter()).priced(self.pricing.clone()))
     }
 
     fn drive(&self, flow: &mut impl Flow) -> Result<Exit> {

@@ -164,6 +164,7 @@ fn entry(ended: &Ended) -> Entry<'_> {
         | Outcome::OutputLost(error) => Some(error.to_string()),
         Outcome::TooLong => Some("a unit is too long for an argument".to_owned()),
         Outcome::HasNul => Some("a unit has a NUL byte".to_owned()),
+        Outcome::Unpaid(_) => Some(super::outcomes::unfit(&ended.job, &ended.outcome)),
         Outcome::WantedTerminal => Some("it wanted the terminal".to_owned()),
         Outcome::Ok | Outcome::Exited(_) | Outcome::Killed(_) | Outcome::TimedOut => None,
     };
@@ -184,7 +185,7 @@ fn entry(ended: &Ended) -> Entry<'_> {
         http: ended.reply.status,
         verdict: ended.verdict,
         until: ended.due_in.and_then(|due| now.checked_add(due)),
-        charged: 1,
+        charged: if matches!(ended.outcome, Outcome::Unpaid(_)) { 0 } else { ended.job.charged },
         cost: ended.reply.cost,
         slot: Some(ended.slot),
         error,

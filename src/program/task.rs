@@ -119,8 +119,8 @@ impl Task {
             _ => None,
         };
         match named {
-            Some(named) if named.per.is_some() || named.jobs.is_some() || named.costs().next().is_some() => {
-                Err("--rate: per= and cost= cannot be used yet; leave them out, like -r 5/s".to_owned())
+            Some(named) if named.per.is_some() || named.jobs.is_some() => {
+                Err("--rate: per= cannot be used yet; leave it out, like -r 5/s".to_owned())
             }
             _ => Ok(()),
         }

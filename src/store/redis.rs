@@ -24,7 +24,7 @@ mod wire;
 pub use address::{Address, AddressError};
 use clock::ServerClock;
 pub use error::RedisError;
-use known::{Known, grants, view, whole};
+use known::{Known, costing, grants, view, whole};
 use link::{Answer, Link, Question, Said};
 pub use patience::{Patience, Trouble};
 use round_trip::RoundTrip;
@@ -311,11 +311,6 @@ impl Redis {
 /// The arguments of the script for a lease.
 fn lease_terms(ask: &Ask) -> [i64; 3] {
     [ask.waiting, ask.span / MICROSECOND, ask.from / MICROSECOND].map(whole)
-}
-
-/// These arguments of the script, how many costs, and the costs.
-fn costing(with: &[u64], costs: &[u64]) -> Vec<i64> {
-    with.iter().chain([&(costs.len() as u64)]).chain(costs).map(|number| whole(*number)).collect()
 }
 
 /// Adds what has arrived to `lease`.

@@ -258,6 +258,23 @@ fn those_beyond_the_longest_line_keep_their_times() {
     assert_eq!(times(&both), before);
 }
 
+/// The same for costs that differ; those beyond are one reservation of each kind.
+#[test]
+fn those_beyond_the_longest_line_keep_each_of_their_costs() {
+    let mut both = Both::new(vec![slow(1, 1_000), slow(9, 1_000)], MILLISECOND);
+    for _ in 0..1030 {
+        both.step(&Step::Take(Costs([1, 3, 0]), None));
+    }
+    both.give_back(0);
+    both.look_alike();
+    let line = both.core.view().unwrap().line;
+    assert_eq!((line.len(), line[1023].cost, line[1022].cost), (1024, 18, 3));
+    let last = times(&both).iter().position(|at| *at == 1024).unwrap();
+    both.look(last);
+    both.step(&Step::Clear(false));
+    both.look_alike();
+}
+
 /// Nobody knows them. They enter again in the order of their times, whoever looks first.
 #[test]
 fn those_of_an_emptied_line_enter_again_in_their_order() {

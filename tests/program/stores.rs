@@ -132,6 +132,30 @@ fn assert_exact(limit: &str, burst: u128, units: u128, period: u128) {
     });
 }
 
+/// The time of each is that of the limit that it waits for; what costs a limit nothing does not wait for it.
+#[test]
+fn costs_of_several_kinds_are_granted_together() {
+    on_every_store(&["2/s,burst=1", "60/min,burst=10"], |opened| {
+        let (store, second) = (opened.store.store(), 1_000_000_000);
+        let take = |costs: &[u64]| store.take(costs, Nanos::MAX).unwrap().0;
+        let grants: Vec<(Grant, Vec<u64>)> =
+            [vec![1, 10], vec![1, 0], vec![1, 5], vec![0, 12], vec![3, 1]].map(|costs| (take(&costs), costs)).into();
+        let after = |at: Nanos| (at - START) * 10 / second;
+        let times: Vec<u64> = grants.iter().map(|(grant, _)| after(grant.at)).collect();
+        assert_eq!(times, [0, 5, 50, 170, 185], "{}", opened.name);
+        // The next two move up as if the third had never come, and the last waits for its requests.
+        store.give_back(&grants[2].0, &grants[2].1).unwrap();
+        let found = |place: usize| after(store.look(&grants[place].0, &grants[place].1).unwrap().at);
+        assert_eq!([found(3), found(4)], [120, 135], "{}", opened.name);
+        for (grant, costs) in grants[3..].iter().rev() {
+            store.give_back(&store.look(grant, costs).unwrap(), costs).unwrap();
+        }
+        opened.clock.advance(10 * second);
+        assert_eq!(store.view().unwrap().left, [1, 10], "{}", opened.name);
+        assert!(store.take(&[1, 11], START).is_err(), "{}", opened.name);
+    });
+}
+
 // Three tests, because they take seconds and can run in parallel.
 
 #[test]
