@@ -13,6 +13,7 @@ mod leasing;
 mod line;
 mod policy;
 mod saved;
+mod settling;
 mod state;
 mod terms;
 mod together;
