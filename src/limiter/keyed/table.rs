@@ -27,9 +27,14 @@ const LEAST_KEYS: usize = 32;
 /// takes a twentieth of the time.
 const SEARCH: Nanos = 100;
 
+/// So many shards for each thread that the machine runs at once, so that two of them seldom want the same.
+const SHARDS: usize = 16;
+
+const MOST_SHARDS: usize = 1024;
+
 pub(super) struct Table<K> {
     /// As many as a power of two.
-    shards: Box<[Mutex<Shard<K>>]>,
+    shards: Box<[Shard<K>]>,
     /// Chooses the shard of a key.
     seed: u64,
     common: Common,
@@ -45,6 +50,13 @@ pub(super) struct Table<K> {
 /// Aligned so that no two shards share a cache line, or a pair of lines that are fetched together.
 #[repr(align(128))]
 struct Shard<K> {
+    keys: Mutex<Keys<K>>,
+    /// 1 if the tick of the clock should be tried first.
+    by_tick: AtomicU64,
+}
+
+/// The keys of a shard.
+struct Keys<K> {
     /// Hashed with a random state of its own: nobody can choose keys that collide.
     thin: HashMap<K, Thin>,
     /// The keys with a limiter of their own. No key is in both maps.
@@ -54,17 +66,22 @@ struct Shard<K> {
     clock: ShardClock,
 }
 
+impl<K> Shard<K> {
+    fn new() -> Self {
+        let (thin, limiters, clock) = (HashMap::new(), HashMap::new(), ShardClock::default());
+        Shard {
+            keys: Mutex::new(Keys { thin, limiters, sweep_at: [LEAST_KEYS; 2], clock }),
+            by_tick: AtomicU64::new(0),
+        }
+    }
+}
+
 impl<K: Hash + Eq> Table<K> {
     pub(super) fn new(limits: Limits, time: Time, rules: Rules, place: Option<usize>, most_keys: u64) -> Self {
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
-        let shard = || Shard {
-            thin: HashMap::new(),
-            limiters: HashMap::new(),
-            sweep_at: [LEAST_KEYS; 2],
-            clock: ShardClock::default(),
-        };
+        let shards = (SHARDS * threads).next_power_of_two().min(MOST_SHARDS);
         Table {
-            shards: (0..(4 * threads).next_power_of_two()).map(|_| Mutex::new(shard())).collect(),
+            shards: (0..shards).map(|_| Shard::new()).collect(),
             seed: RandomState::new().hash_one(0),
             common: Common::new(limits, time),
             rules,
@@ -104,7 +121,19 @@ impl<K: Hash + Eq> Table<K> {
         if cost == 0 {
             return Ok(None);
         }
-        self.visit(key, waits, |thin, clock| self.common.take(thin, clock, cost))
+        let shard = self.shard(key);
+        let by_tick = shard.by_tick.load(Ordering::Relaxed);
+        let reading = self.common.read(by_tick == 1);
+        let mut may_tick = false;
+        let taken = self.visit(key, shard, waits, |thin, clock| {
+            let taken = self.common.take(thin, clock, reading, cost);
+            may_tick = self.common.may_tick(clock);
+            taken
+        });
+        if u64::from(may_tick) != by_tick {
+            shard.by_tick.store(may_tick.into(), Ordering::Relaxed);
+        }
+        taken
     }
 
     /// The limiter of the key, which others wait for, too.
@@ -113,7 +142,7 @@ impl<K: Hash + Eq> Table<K> {
         K: Borrow<Q>,
         Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
     {
-        self.visit(key, true, |_, _| Err(Refusal::Never))?.ok_or(Denied::Never)
+        self.visit(key, self.shard(key), true, |_, _| Err(Refusal::Never))?.ok_or(Denied::Never)
     }
 
     /// A limiter that answers as the key's would. What is taken from it may not count.
@@ -122,9 +151,9 @@ impl<K: Hash + Eq> Table<K> {
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        let shard = &mut *lock(self.shard(key));
-        let of_thin = || shard.thin.get(key).cloned().unwrap_or_else(|| self.common.unused());
-        shard.limiters.get(key).cloned().unwrap_or_else(|| self.make_limiter(of_thin(), &mut shard.clock))
+        let keys = &mut *lock(&self.shard(key).keys);
+        let of_thin = || keys.thin.get(key).cloned().unwrap_or_else(|| self.common.unused());
+        keys.limiters.get(key).cloned().unwrap_or_else(|| self.make_limiter(of_thin(), &mut keys.clock))
     }
 
     /// The caller no longer holds `limiter`, which is that of the key. If nothing waits for it, it is not kept.
@@ -133,16 +162,16 @@ impl<K: Hash + Eq> Table<K> {
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        let mut guard = lock(self.shard(key));
-        let shard = &mut *guard;
+        let mut guard = lock(&self.shard(key).keys);
+        let keys = &mut *guard;
         drop(limiter); // The map holds it, too, so this runs no other code.
-        let Some((thin, now)) = shard.limiters.get(key).and_then(|limiter| self.thin_state(limiter)) else { return };
-        shard.clock.saw(now);
-        let Some((key, limiter)) = shard.limiters.remove_entry(key) else { return };
+        let Some((thin, now)) = keys.limiters.get(key).and_then(|limiter| self.thin_state(limiter)) else { return };
+        keys.clock.saw(now);
+        let Some((key, limiter)) = keys.limiters.remove_entry(key) else { return };
         if self.common.is_unused(&thin, now) {
             self.keys.fetch_sub(1, Ordering::Relaxed);
         } else {
-            self.insert(shard, key, thin);
+            self.insert(keys, key, thin);
         }
         drop(guard);
         drop(limiter);
@@ -150,10 +179,10 @@ impl<K: Hash + Eq> Table<K> {
 
     /// Forgets all keys that are like unseen ones.
     pub(super) fn sweep_all(&self) {
-        self.shards.iter().for_each(|shard| self.sweep(&mut lock(shard)));
+        self.shards.iter().for_each(|shard| self.sweep(&mut lock(&shard.keys)));
     }
 
-    fn shard<Q: Hash + ?Sized>(&self, key: &Q) -> &Mutex<Shard<K>> {
+    fn shard<Q: Hash + ?Sized>(&self, key: &Q) -> &Shard<K> {
         let mut fold = Fold(self.seed);
         key.hash(&mut fold);
         // The lower bits of a product depend on few of the key's.
@@ -166,30 +195,30 @@ impl<K: Hash + Eq> Table<K> {
     fn visit<Q>(
         &self,
         key: &Q,
+        shard: &Shard<K>,
         waits: bool,
-        take: impl Fn(&mut Thin, &mut ShardClock) -> Result<(), Refusal>,
+        mut take: impl FnMut(&mut Thin, &mut ShardClock) -> Result<(), Refusal>,
     ) -> Result<Option<Limiter>, Denied>
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
     {
-        let shard = self.shard(key);
-        if let Some(done) = self.visit_known(&mut lock(shard), key, waits, &take) {
+        if let Some(done) = self.visit_known(&mut lock(&shard.keys), key, waits, &mut take) {
             return done;
         }
         self.add_key()?;
-        let mut guard = lock(shard);
-        if let Some(done) = self.visit_known(&mut guard, key, waits, &take) {
+        let keys = &mut *lock(&shard.keys);
+        if let Some(done) = self.visit_known(keys, key, waits, &mut take) {
             self.keys.fetch_sub(1, Ordering::Relaxed);
             return done;
         }
-        let (shard, mut thin) = (&mut *guard, self.common.unused());
-        match take(&mut thin, &mut shard.clock) {
+        let mut thin = self.common.unused();
+        match take(&mut thin, &mut keys.clock) {
             Ok(()) => {
-                self.insert(shard, key.to_owned(), thin);
+                self.insert(keys, key.to_owned(), thin);
                 Ok(None)
             }
-            Err(_) if waits => Ok(Some(self.promote(shard, key.to_owned(), thin))),
+            Err(_) if waits => Ok(Some(self.promote(keys, key.to_owned(), thin))),
             Err(refusal) => {
                 self.keys.fetch_sub(1, Ordering::Relaxed);
                 Err(refusal.into())
@@ -201,24 +230,24 @@ impl<K: Hash + Eq> Table<K> {
     #[inline]
     fn visit_known<Q>(
         &self,
-        shard: &mut Shard<K>,
+        keys: &mut Keys<K>,
         key: &Q,
         waits: bool,
-        take: impl Fn(&mut Thin, &mut ShardClock) -> Result<(), Refusal>,
+        take: &mut impl FnMut(&mut Thin, &mut ShardClock) -> Result<(), Refusal>,
     ) -> Option<Result<Option<Limiter>, Denied>>
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        let Some(thin) = shard.thin.get_mut(key) else {
-            return shard.limiters.get(key).cloned().map(|own| Ok(Some(own)));
+        let Some(thin) = keys.thin.get_mut(key) else {
+            return keys.limiters.get(key).cloned().map(|own| Ok(Some(own)));
         };
-        match take(thin, &mut shard.clock) {
+        match take(thin, &mut keys.clock) {
             Ok(()) => Some(Ok(None)),
             Err(refusal) if !waits => Some(Err(refusal.into())),
             Err(_) => {
-                let (key, thin) = shard.thin.remove_entry(key)?;
-                Some(Ok(Some(self.promote(shard, key, thin))))
+                let (key, thin) = keys.thin.remove_entry(key)?;
+                Some(Ok(Some(self.promote(keys, key, thin))))
             }
         }
     }
@@ -240,20 +269,20 @@ impl<K: Hash + Eq> Table<K> {
         })
     }
 
-    fn insert(&self, shard: &mut Shard<K>, key: K, thin: Thin) {
-        if shard.thin.len() >= shard.sweep_at[0] {
-            self.sweep(shard);
+    fn insert(&self, keys: &mut Keys<K>, key: K, thin: Thin) {
+        if keys.thin.len() >= keys.sweep_at[0] {
+            self.sweep(keys);
         }
-        shard.thin.insert(key, thin);
+        keys.thin.insert(key, thin);
     }
 
     /// The key gets a limiter of its own.
-    fn promote(&self, shard: &mut Shard<K>, key: K, thin: Thin) -> Limiter {
-        if shard.limiters.len() >= shard.sweep_at[1] {
-            self.sweep(shard);
+    fn promote(&self, keys: &mut Keys<K>, key: K, thin: Thin) -> Limiter {
+        if keys.limiters.len() >= keys.sweep_at[1] {
+            self.sweep(keys);
         }
-        let limiter = self.make_limiter(thin, &mut shard.clock);
-        shard.limiters.insert(key, limiter.clone());
+        let limiter = self.make_limiter(thin, &mut keys.clock);
+        keys.limiters.insert(key, limiter.clone());
         limiter
     }
 
@@ -283,25 +312,25 @@ impl<K: Hash + Eq> Table<K> {
     }
 
     /// Forgets the keys of the shard that are like unseen ones. Limiters that nothing waits for are not kept.
-    fn sweep(&self, shard: &mut Shard<K>) {
-        let (mut states, before) = (Vec::new(), shard.thin.len() + shard.limiters.len());
-        let idle = shard.limiters.extract_if(|_, limiter| {
+    fn sweep(&self, keys: &mut Keys<K>) {
+        let (mut states, before) = (Vec::new(), keys.thin.len() + keys.limiters.len());
+        let idle = keys.limiters.extract_if(|_, limiter| {
             let found = states.len();
             states.extend(self.thin_state(limiter));
             states.len() > found
         });
         let idle: Vec<_> = idle.collect();
         for ((key, _), (thin, now)) in idle.into_iter().zip(states) {
-            shard.clock.saw(now);
-            shard.thin.insert(key, thin);
+            keys.clock.saw(now);
+            keys.thin.insert(key, thin);
         }
-        let now = self.common.now(&mut shard.clock);
-        shard.thin.retain(|_, thin| !self.common.is_unused(thin, now));
-        let (thin, limiters) = (shard.thin.len(), shard.limiters.len());
-        if thin < shard.thin.capacity() / 4 {
-            shard.thin.shrink_to(2 * thin);
+        let now = self.common.now(&mut keys.clock);
+        keys.thin.retain(|_, thin| !self.common.is_unused(thin, now));
+        let (thin, limiters) = (keys.thin.len(), keys.limiters.len());
+        if thin < keys.thin.capacity() / 4 {
+            keys.thin.shrink_to(2 * thin);
         }
-        shard.sweep_at = [thin, limiters].map(|keys| LEAST_KEYS.max(2 * keys));
+        keys.sweep_at = [thin, limiters].map(|count| LEAST_KEYS.max(2 * count));
         self.keys.fetch_sub((before - thin - limiters) as u64, Ordering::Relaxed);
     }
 }

@@ -30,7 +30,7 @@ pub(super) struct Common {
     pub(super) time: Time,
 }
 
-/// What a shard of the keys knows of the time.
+/// What the keys of one shard know of the time.
 #[derive(Debug, Default)]
 pub(super) struct ShardClock {
     /// The latest reading of the clock. A smaller one arrived out of order.
@@ -38,6 +38,9 @@ pub(super) struct ShardClock {
     /// No tick is tried before this time, because the last tick could not decide.
     no_tick_before: Nanos,
 }
+
+/// The time as it was read before the lock was taken: it lies between these two.
+pub(super) type Reading = [Nanos; 2];
 
 impl Common {
     pub(super) fn new(limits: Limits, time: Time) -> Self {
@@ -81,45 +84,65 @@ impl Common {
         }
     }
 
-    /// Takes `cost` now, or nothing.
+    /// Reads the clock, or its tick. Reading the clock is much of the work; a tick is cheaper to read.
     #[inline]
-    pub(super) fn take(&self, thin: &mut Thin, clock: &mut ShardClock, cost: u64) -> Result<(), Refusal> {
+    pub(super) fn read(&self, by_tick: bool) -> Reading {
+        let tick = if by_tick { self.time.tick() } else { None };
+        tick.map_or_else(|| [self.time.now(); 2], |tick| [tick.starts, tick.ends])
+    }
+
+    /// Takes `cost` now, or nothing. Reads the clock again if the tick cannot decide.
+    #[inline]
+    pub(super) fn take(
+        &self,
+        thin: &mut Thin,
+        clock: &mut ShardClock,
+        reading: Reading,
+        cost: u64,
+    ) -> Result<(), Refusal> {
         match thin {
             Thin::Number(halves) => {
                 let mut number = joined(*halves);
-                let taken = self.take_from(&mut number, clock, cost);
+                let taken = self.bucket.take(&mut number, clock.in_order(reading), cost).unwrap_or_else(|| {
+                    let now = self.now(clock);
+                    clock.no_tick_before = now.saturating_add(PATIENCE);
+                    self.bucket.take(&mut number, [now; 2], cost).unwrap_or(Err(Refusal::Never))
+                });
                 if taken.is_ok() {
                     *thin = Thin::of(number);
                 }
                 taken
             }
-            Thin::States(states) => self.limits.take_from(states, self.now(clock), cost),
+            Thin::States(states) => {
+                let [from, until] = clock.in_order(reading);
+                let now = if from == until { from } else { self.now(clock) };
+                self.limits.take_from(states, now, cost)
+            }
         }
     }
 
-    /// Reading the clock is much of the work. So the tick, which is cheaper to read, is tried first, and the clock is read
-    /// only if the tick cannot decide.
+    /// Whether the tick is worth a try.
     #[inline]
-    fn take_from(&self, number: &mut u128, clock: &mut ShardClock, cost: u64) -> Result<(), Refusal> {
-        if self.time.has_ticks() && clock.latest >= clock.no_tick_before {
-            let tick = self.time.tick().map(|tick| [tick.starts.max(clock.latest), tick.ends.max(clock.latest)]);
-            if let Some(taken) = tick.and_then(|tick| self.bucket.take(number, tick, cost)) {
-                return taken;
-            }
-            clock.no_tick_before = clock.latest.saturating_add(PATIENCE);
-        }
-        let now = self.now(clock);
-        self.bucket.take(number, [now; 2], cost).unwrap_or(Err(Refusal::Never))
+    pub(super) fn may_tick(&self, clock: &ShardClock) -> bool {
+        self.time.has_ticks() && matches!(self.unused, Thin::Number(_)) && clock.latest >= clock.no_tick_before
     }
 
     /// The time now. Clamps clock readings that arrive out of order.
     pub(super) fn now(&self, clock: &mut ShardClock) -> Nanos {
-        clock.saw(self.time.now());
-        clock.latest
+        clock.in_order([self.time.now(); 2])[0]
     }
 }
 
 impl ShardClock {
+    /// Clamps clock readings that arrive out of order.
+    #[inline]
+    fn in_order(&mut self, [from, until]: Reading) -> Reading {
+        if from == until {
+            self.saw(from);
+        }
+        [from.max(self.latest), until.max(self.latest)]
+    }
+
     /// The clock of the shard is not behind this.
     pub(super) fn saw(&mut self, now: Nanos) {
         self.latest = self.latest.max(now);
