@@ -8,9 +8,9 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::task::Poll;
+use std::thread;
 use std::time::{Duration, Instant};
-use throttle::clock::{Clock, FakeClock, MILLISECOND, SECOND};
+use throttle::clock::{Clock, FakeClock, SECOND};
 use throttle::limiter::{AcquireError, BuildError, Builder, Keyed, Limiter, Oversize, Refill, Reservation};
 use throttle::limits::{Limits, Policy, Refusal};
 
@@ -200,4 +200,256 @@ proptest! {
             prop_assert!(waits.is_some() || expected != Some(0));
         }
     }
+}
+
+#[test]
+fn the_waiters_of_a_key_are_served_in_order_and_other_keys_do_not_wait_for_them() {
+    let (keyed, clock) = keyed(1, 2);
+    keyed.try_acquire("a", 2).unwrap();
+    let mut first = Box::pin(keyed.acquire("a", 2));
+    let mut second = Box::pin(keyed.acquire("a", 1));
+    assert!(poll_once(&mut first).is_pending() && poll_once(&mut second).is_pending());
+    assert_eq!(keyed.try_acquire("a", 1), Err(AcquireError::OthersWait));
+    assert_eq!(keyed.try_acquire("b", 1), Ok(()));
+    clock.advance(SECOND);
+    assert!(poll_once(&mut second).is_pending(), "a unit is there, but the first one is before it");
+    clock.advance(SECOND);
+    assert!(poll_once(&mut first).is_ready() && poll_once(&mut second).is_pending());
+    clock.advance(SECOND);
+    assert!(poll_once(&mut second).is_ready());
+}
+
+#[test]
+fn a_cancelled_waiter_takes_nothing_and_those_behind_it_move_up() {
+    let (keyed, clock) = keyed(1, 5);
+    keyed.try_acquire("a", 5).unwrap();
+    let (mut large, mut small) = (Box::pin(keyed.acquire("a", 5)), Box::pin(keyed.acquire("a", 1)));
+    assert!(poll_once(&mut large).is_pending() && poll_once(&mut small).is_pending());
+    clock.advance(SECOND);
+    assert!(poll_once(&mut small).is_pending());
+    drop(large);
+    assert!(poll_once(&mut small).is_ready());
+    drop(small);
+    assert_eq!(keyed.available("a"), 0);
+    clock.advance(5 * SECOND);
+    assert_eq!((keyed.available("a"), keyed.len()), (5, 1));
+    keyed.forget_idle();
+    assert!(keyed.is_empty());
+}
+
+#[test]
+fn a_future_that_is_not_polled_takes_nothing_and_knows_no_key() {
+    let (keyed, _) = keyed(1, 1);
+    drop(keyed.acquire("a", 1));
+    assert_eq!((keyed.len(), keyed.try_acquire("a", 1)), (0, Ok(())));
+}
+
+#[test]
+fn a_key_that_was_never_used_is_as_if_it_had_been_made_at_the_beginning() {
+    let clock = FakeClock::at(100 * SECOND);
+    let builder = built(&["2/s,burst=10,initial=0"]).timer(Arc::new(clock.clone()));
+    let keyed: Keyed<u64> = builder.keyed().unwrap();
+    assert!(keyed.try_acquire(&1, 1).is_err());
+    clock.advance(3 * SECOND);
+    assert_eq!([1, 2].map(|key| keyed.available(&key)), [6, 6]);
+    keyed.try_acquire(&1, 6).unwrap();
+    keyed.forget_idle();
+    assert_eq!([1, 2].map(|key| keyed.available(&key)), [0, 6]);
+    clock.advance(5 * SECOND - 1);
+    keyed.forget_idle();
+    assert_eq!((keyed.len(), keyed.available(&1)), (1, 9), "a nanosecond is missing until both are full");
+    clock.advance(1);
+    keyed.forget_idle();
+    assert_eq!((keyed.len(), keyed.available(&1)), (0, 10));
+}
+
+#[test]
+fn without_room_for_a_new_key_it_is_refused_and_no_other_key_gets_more() {
+    let (keyed, clock) = keyed(1, 2);
+    keyed.set_most_keys(2);
+    keyed.try_acquire("a", 2).unwrap();
+    clock.advance(SECOND);
+    keyed.try_acquire("b", 2).unwrap();
+    assert_eq!(keyed.try_acquire("c", 1), Err(AcquireError::TooManyKeys));
+    assert_eq!(keyed.blocking_acquire("c", 1), Err(AcquireError::TooManyKeys));
+    assert_eq!(keyed.reserve("c", 1).err(), Some(AcquireError::TooManyKeys));
+    assert_eq!((keyed.len(), keyed.available("a"), keyed.available("b"), keyed.available("c")), (2, 1, 0, 2));
+    clock.advance(SECOND);
+    assert_eq!(keyed.try_acquire("c", 1), Ok(()), "one of the keys is like new");
+    assert_eq!((keyed.len(), keyed.available("a"), keyed.available("b")), (2, 2, 1));
+    assert_eq!(keyed.try_acquire("a", 1), Err(AcquireError::TooManyKeys));
+}
+
+/// A refusal changes nothing, so it needs no room.
+#[test]
+fn what_is_refused_or_costs_nothing_leaves_no_key_behind() {
+    let clock = FakeClock::at(7);
+    let builder = built(&["1/s,burst=5,initial=0", "9/min,window"]).timer(Arc::new(clock.clone()));
+    let keyed: Keyed<u64> = builder.keyed().unwrap();
+    assert_eq!(keyed.try_acquire(&1, 0), Ok(()));
+    let second = Duration::from_secs(1);
+    assert_eq!(keyed.try_acquire(&1, 1), Err(AcquireError::TooLong { cost: 1.into(), wait: second }));
+    assert_eq!(keyed.try_acquire(&1, 6), Err(AcquireError::AboveBurst { cost: 6.into(), burst: 5.into() }));
+    assert!(matches!(keyed.try_acquire(&1, -1), Err(AcquireError::Units(_))));
+    assert_eq!(keyed.blocking_acquire_timeout(&1, 2, second).map_err(|error| error.to_string()).is_err(), true);
+    assert_eq!((keyed.available(&1), keyed.time_until(&1, 2), keyed.len()), (0, Ok(2 * second), 0));
+}
+
+#[test]
+fn a_pause_holds_one_key_even_if_idle_keys_are_forgotten() {
+    let (keyed, clock) = keyed(1, 2);
+    keyed.pause_for("a", ms(3000)).unwrap();
+    keyed.forget_idle();
+    assert_eq!(["a", "b"].map(|key| keyed.available(key)), [0, 2]);
+    assert_eq!(keyed.time_until("a", 1), Ok(ms(4000)), "the bucket is empty at its end");
+    clock.advance(4 * SECOND);
+    assert_eq!(keyed.available("a"), 1);
+    clock.advance(SECOND);
+    keyed.forget_idle();
+    assert!(keyed.is_empty());
+}
+
+#[test]
+fn a_key_with_a_rate_of_its_own_keeps_it() {
+    for limits in [&["1/s,burst=2"][..], &["1/s,burst=2", "100/min,window"]] {
+        let clock = FakeClock::at(7);
+        let keyed: Keyed<String> = built(limits).timer(Arc::new(clock.clone())).keyed().unwrap();
+        keyed.limiter("premium").unwrap().set_rate(10, ms(1000)).unwrap();
+        for _ in 0..3 {
+            for key in ["premium", "usual"] {
+                keyed.try_acquire(key, 2).unwrap();
+            }
+            clock.advance(SECOND / 5);
+            assert_eq!(["premium", "usual"].map(|key| keyed.available(key)), [2, 0]);
+            clock.advance(70 * SECOND);
+            keyed.forget_idle();
+            assert_eq!(keyed.len(), 1);
+        }
+    }
+}
+
+#[test]
+fn whole_refills_come_to_all_keys_at_the_same_times() {
+    let clock = FakeClock::at(7);
+    let builder = Limiter::builder().rate(2, ms(1000)).burst(3).refill(Refill::Grid).timer(Arc::new(clock.clone()));
+    let keyed: Keyed<u64> = builder.keyed().unwrap();
+    clock.advance(SECOND / 2);
+    keyed.try_acquire(&1, 3).unwrap();
+    clock.advance(SECOND / 2 - 1);
+    assert_eq!(keyed.available(&1), 0);
+    clock.advance(1);
+    assert_eq!(keyed.available(&1), 2);
+}
+
+#[test]
+fn wrong_settings_are_refused() {
+    assert_eq!(Keyed::<u64>::new(0, 1).err(), Some(BuildError::ZeroRate));
+    assert_eq!(Keyed::<u64>::new(1, 0).err(), Some(BuildError::ZeroBurst));
+    assert!(built(&["5/s"]).burst(2).keyed::<u64>().is_err());
+}
+
+/// What each of two keys was granted while threads wait, give up, try, forget and cancel. Law 2 must hold for each.
+#[test]
+fn threads_that_come_and_go_never_get_more_than_the_limit_and_never_hang() {
+    const RATE: u64 = 2000;
+    let keyed: Keyed<String> = Keyed::new(RATE, 3).unwrap();
+    let granted = [const { AtomicU64::new(0) }; 2];
+    let start = Instant::now();
+    let run = Duration::from_millis(300);
+    thread::scope(|scope| {
+        for thread in 0..6_usize {
+            let (keyed, granted) = (&keyed, &granted);
+            scope.spawn(move || {
+                for call in thread.. {
+                    let (place, key) = [(0, "a"), (1, "b")][call % 2];
+                    let taken = match call % 7 {
+                        0 | 1 => keyed.try_acquire(key, 1),
+                        2 => keyed.blocking_acquire_timeout(key, 1, Duration::from_micros(700)),
+                        3 => keyed.blocking_acquire(key, 1),
+                        4 => {
+                            let polled = poll_once(&mut Box::pin(keyed.acquire(key, 1)));
+                            granted[place].fetch_add(polled.is_ready().into(), Ordering::SeqCst);
+                            continue;
+                        }
+                        5 => keyed.reserve_within(key, 1, Duration::ZERO).map(drop),
+                        _ => {
+                            keyed.forget_idle();
+                            continue;
+                        }
+                    };
+                    granted[place].fetch_add(taken.is_ok().into(), Ordering::SeqCst);
+                    if start.elapsed() > run {
+                        break;
+                    }
+                }
+            });
+        }
+    });
+    let most = 3 + RATE * u64::try_from(start.elapsed().as_micros()).unwrap() / 1_000_000;
+    for granted in &granted {
+        let granted = granted.load(Ordering::SeqCst);
+        assert!(granted <= most, "{granted} granted, at most {most}");
+    }
+    thread::sleep(ms(5));
+    keyed.forget_idle();
+    assert!(keyed.is_empty(), "{keyed:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn waiting_tasks_lose_no_rate_while_others_are_cancelled() {
+    let keyed: Keyed<u64> = Keyed::new(100, 1).unwrap();
+    let start = tokio::time::Instant::now();
+    let tasks: Vec<_> = (0..600_u64)
+        .map(|task| {
+            let keyed = keyed.clone();
+            tokio::spawn(async move {
+                let key = task % 2;
+                let acquire = keyed.acquire(&key, 1);
+                // Every third one gives up.
+                let limit = if task % 3 == 0 { ms(task) } else { Duration::from_secs(3600) };
+                tokio::time::timeout(limit, acquire).await.is_ok()
+            })
+        })
+        .collect();
+    let mut granted = 0;
+    for task in tasks {
+        granted += u64::from(task.await.unwrap());
+    }
+    assert!((400..600).contains(&granted), "{granted}");
+    // For each of the two keys, one is granted at once, and one every 10 ms.
+    let most = granted.div_ceil(2) + 50;
+    assert!(start.elapsed() <= ms(10 * most), "{:?} for {granted}", start.elapsed());
+    tokio::time::sleep(ms(100)).await;
+    keyed.forget_idle();
+    assert!(keyed.is_empty());
+}
+
+/// A task that always gets its units at once must let others run.
+#[tokio::test]
+async fn a_task_that_never_waits_lets_others_run() {
+    let keyed: Keyed<u64> = Keyed::new(1_000_000_000, 1_000_000_000).unwrap();
+    let ran = Arc::new(AtomicU64::new(0));
+    let other = tokio::spawn({
+        let ran = Arc::clone(&ran);
+        async move { ran.store(1, Ordering::SeqCst) }
+    });
+    let mut calls = 0;
+    while ran.load(Ordering::SeqCst) == 0 && calls < 100_000 {
+        keyed.acquire(&calls, 1).await.unwrap();
+        calls += 1;
+    }
+    assert!(calls < 100_000, "the other task never ran");
+    other.await.unwrap();
+}
+
+#[test]
+fn its_futures_and_itself_can_be_sent() {
+    fn sent<T: Send>(value: T) -> T {
+        value
+    }
+    let keyed: Keyed<String> = Keyed::new(1, 1).unwrap();
+    fn shared<T: Send + Sync + Clone>(_: &T) {}
+    shared(&keyed);
+    drop(sent(keyed.acquire("a", 1)));
+    drop(sent(keyed.acquire_timeout("a", 1, ms(1))));
 }
