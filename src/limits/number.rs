@@ -39,7 +39,8 @@ impl Gaining {
     /// Returns `None` if the answer is not the same at all times between them.
     #[inline]
     pub(crate) fn take(&self, number: &mut u128, [from, until]: [Nanos; 2], cost: u64) -> Option<Result<(), Refusal>> {
-        let (first, last) = (self.clock(from), self.clock(until));
+        let first = self.clock(from);
+        let last = if until == from { first } else { self.clock(until) };
         if first != last && *number < last {
             return None;
         }

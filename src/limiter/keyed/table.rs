@@ -124,7 +124,7 @@ impl<K: Hash + Eq> Table<K> {
         let shard = self.shard(key);
         let by_tick = shard.by_tick.load(Ordering::Relaxed);
         let reading = self.common.read(by_tick == 1);
-        let mut may_tick = false;
+        let mut may_tick = by_tick == 1;
         let taken = self.visit(key, shard, waits, |thin, clock| {
             let taken = self.common.take(thin, clock, reading, cost);
             may_tick = self.common.may_tick(clock);
@@ -206,6 +206,22 @@ impl<K: Hash + Eq> Table<K> {
         if let Some(done) = self.visit_known(&mut lock(&shard.keys), key, waits, &mut take) {
             return done;
         }
+        self.visit_new(key, shard, waits, take)
+    }
+
+    /// Like [`visit`](Self::visit), for a key that was not known when it was looked up.
+    #[cold]
+    fn visit_new<Q>(
+        &self,
+        key: &Q,
+        shard: &Shard<K>,
+        waits: bool,
+        mut take: impl FnMut(&mut Thin, &mut ShardClock) -> Result<(), Refusal>,
+    ) -> Result<Option<Limiter>, Denied>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
+    {
         self.add_key()?;
         let keys = &mut *lock(&shard.keys);
         if let Some(done) = self.visit_known(keys, key, waits, &mut take) {
@@ -277,6 +293,7 @@ impl<K: Hash + Eq> Table<K> {
     }
 
     /// The key gets a limiter of its own.
+    #[cold]
     fn promote(&self, keys: &mut Keys<K>, key: K, thin: Thin) -> Limiter {
         if keys.limiters.len() >= keys.sweep_at[1] {
             self.sweep(keys);
