@@ -127,7 +127,7 @@ fn contended(c: &mut Criterion) {
 
 /// Keys in an order without pattern, the same for all.
 fn key(call: u64, keys: u64) -> u64 {
-    (call.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) * keys >> 32
+    ((call.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) * keys) >> 32
 }
 
 fn keyed(c: &mut Criterion) {

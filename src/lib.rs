@@ -8,6 +8,8 @@
 //! | callers that queue, with timeouts, a bounded queue and closing | [`Limiter::leaky`](limiter::Limiter::leaky) |
 //! | several limits at once, also "5000 in any hour" | [`Limiter::builder`](limiter::Limiter::builder) with [`limit`](limiter::Builder::limit) |
 //! | several costs at once, requests and tokens | [`Limiter::joint`](limiter::Limiter::joint) |
+//! | a cost that is only known afterwards | [`Limiter::acquire_to_settle`](limiter::Limiter::acquire_to_settle) |
+//! | limits for each host, user or account | [`Keyed`](limiter::Keyed) |
 //! | a rate of starts *and* a number of jobs at the same time | [`Semaphore`] |
 //! | the behaviour of the crate leaky-bucket, with the same names | [`leaky_bucket`] |
 //! | to do the waiting yourself | [`Limiter::reserve`](limiter::Limiter::reserve), or [`limits`] and [`bucket`], which are pure arithmetic |
@@ -20,6 +22,7 @@
 //!    loses the delay beyond the time in which its bucket fills, or beyond 2 ms if that is longer.
 //! 4. First in, first out, for futures and threads in one queue. One wake-up per grant, no polling, no background task.
 //! 5. A cancelled waiter takes nothing, and those behind it move up at once. A reservation is never moved.
+//! 6. A grant that is settled at its real cost leaves the limits as if it had cost that from the start.
 //!
 //! # A client that keeps to its server's limits
 //!

@@ -26,6 +26,7 @@ mod panics;
 pub(crate) mod queue;
 mod reservation;
 mod rules;
+mod settle;
 pub(crate) mod shared;
 pub(crate) mod time;
 mod timer;
@@ -39,11 +40,12 @@ pub(crate) use builder::rate;
 pub use builder::{BuildError, Builder, Refill};
 pub use error::AcquireError;
 pub use handle::Limiter;
-pub use joint::{AcquireJoint, JointLimiter};
+pub use joint::{AcquireJoint, AcquireJointToSettle, JointGranted, JointLimiter};
 pub use keyed::Keyed;
 pub use reservation::Reservation;
 pub(crate) use rules::Rules;
 pub use rules::{OnFull, Oversize};
+pub use settle::{AcquireToSettle, Granted};
 pub use time::Timer;
 pub(crate) use units::PARTS;
 pub use units::{Units, UnitsError};
@@ -267,7 +269,7 @@ impl Limiter {
 
     /// Settles a cost that was acquired as `estimated` and turned out as `actual`. Units used beyond the estimate become
     /// a debt: later requests wait until the rate has paid it, and windows count them. Units not used are given back, up
-    /// to the burst.
+    /// to the burst. [`acquire_to_settle`](Self::acquire_to_settle) is exact: it also knows what has overflowed since.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread", start_paused = true)]

@@ -13,6 +13,7 @@ mod line;
 mod number;
 mod policy;
 mod saved;
+mod settling;
 mod state;
 mod terms;
 mod together;

@@ -5,6 +5,7 @@ use super::handle::Limiter;
 use super::shared::Wait;
 use super::units::Units;
 use crate::clock::Nanos;
+use crate::limits::Grant;
 use std::borrow::Borrow;
 use std::fmt;
 use std::future::Future;
@@ -30,11 +31,28 @@ pub struct AcquireFrom<L: Borrow<Limiter>> {
 
 impl<L: Borrow<Limiter>> AcquireFrom<L> {
     pub(crate) fn new(limiter: L, units: Units, deadline: Option<Nanos>) -> Self {
-        AcquireFrom { limiter, units, wait: Wait::new(units.millionths().unwrap_or(0), deadline) }
+        AcquireFrom::waiting(limiter, units, Wait::new(units.millionths().unwrap_or(0), deadline))
+    }
+
+    pub(super) fn waiting(limiter: L, units: Units, wait: Wait) -> Self {
+        AcquireFrom { limiter, units, wait }
+    }
+
+    pub(super) fn units(&self) -> Units {
+        self.units
+    }
+
+    /// See [`Wait::opened`].
+    pub(super) fn opened(&mut self) -> Option<Grant> {
+        self.wait.opened()
     }
 
     /// Blocks this thread.
     pub(crate) fn block(mut self) -> Result<(), AcquireError> {
+        self.block_on()
+    }
+
+    pub(super) fn block_on(&mut self) -> Result<(), AcquireError> {
         self.units.millionths()?;
         let limiter = self.limiter.borrow();
         self.wait.block(&limiter.shared).map_err(|denied| limiter.error(denied, self.units))

@@ -5,6 +5,7 @@ use super::error::AcquireError;
 use super::handle::Limiter;
 use super::queue::{Denied, Queue};
 use super::rules::Oversize;
+use super::settle::Open;
 use super::shared::{Shared, Wait};
 use super::time::nanos;
 use super::units::{PARTS, Units, UnitsError};
@@ -55,6 +56,7 @@ pub struct AcquireJoint<const N: usize> {
     limiter: JointLimiter<N>,
     costs: [Units; N],
     deadline: Option<Nanos>,
+    to_settle: bool,
     /// `None` before the first poll.
     wait: Option<Result<(Wait, Numbered), AcquireError>>,
 }
@@ -64,6 +66,20 @@ struct Numbered {
     shared: Arc<Shared>,
     number: u64,
 }
+
+/// Costs that were granted and may have been others; see [`JointLimiter::acquire_to_settle`]. As for
+/// [`Granted`](super::Granted), dropping it settles nothing.
+#[must_use = "dropping it settles nothing; acquire takes units for good"]
+pub struct JointGranted<const N: usize> {
+    open: Open,
+    costs: [Units; N],
+    /// The costs are stored as long as the grant is open.
+    _numbered: Option<Numbered>,
+}
+
+/// Waits for costs that will be settled, see [`JointLimiter::acquire_to_settle`]. If dropped unfinished, it takes nothing.
+#[must_use = "nothing is acquired unless this is awaited"]
+pub struct AcquireJointToSettle<const N: usize>(AcquireJoint<N>);
 
 impl Limiter {
     /// Joins several limiters into one. A request has a cost on each of them and takes all costs at once.
@@ -102,7 +118,53 @@ impl<const N: usize> JointLimiter<N> {
     }
 
     fn acquire_by<C: Into<Units>>(&self, costs: [C; N], deadline: Option<Nanos>) -> AcquireJoint<N> {
-        AcquireJoint { limiter: self.clone(), costs: costs.map(Into::into), deadline, wait: None }
+        AcquireJoint { limiter: self.clone(), costs: costs.map(Into::into), deadline, to_settle: false, wait: None }
+    }
+
+    /// Like [`acquire`](Self::acquire), for costs that are not known yet; see [`Limiter::acquire_to_settle`].
+    ///
+    /// ```
+    /// # use {std::time::Duration, throttle::limiter::Limiter};
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let minute = Duration::from_secs(60);
+    /// # let requests = Limiter::builder().rate(60, minute).burst(5);
+    /// # let tokens = Limiter::builder().rate(200_000, minute);
+    /// let model = Limiter::joint([requests, tokens])?;
+    /// let granted = model.acquire_to_settle([1, 4000]).await?;
+    /// granted.settle([1, 950])?; // it took 950 tokens
+    /// assert_eq!(model.available(), [4, 199_050]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As for [`acquire`](Self::acquire).
+    pub fn acquire_to_settle<C: Into<Units>>(&self, costs: [C; N]) -> AcquireJointToSettle<N> {
+        let mut acquire = self.acquire(costs);
+        acquire.to_settle = true;
+        AcquireJointToSettle(acquire)
+    }
+
+    /// Like [`acquire_to_settle`](Self::acquire_to_settle), but blocks the thread.
+    ///
+    /// # Errors
+    /// As for [`blocking_acquire`](Self::blocking_acquire).
+    pub fn blocking_acquire_to_settle<C: Into<Units>>(&self, costs: [C; N]) -> Result<JointGranted<N>, AcquireError> {
+        let AcquireJointToSettle(mut acquire) = self.acquire_to_settle(costs);
+        acquire.block()?;
+        Ok(acquire.granted())
+    }
+
+    /// Like [`acquire_to_settle`](Self::acquire_to_settle), but takes all `costs` now, or nothing.
+    ///
+    /// # Errors
+    /// As for [`try_acquire`](Self::try_acquire).
+    pub fn try_acquire_to_settle<C: Into<Units>>(&self, costs: [C; N]) -> Result<JointGranted<N>, AcquireError> {
+        let costs = costs.map(Into::into);
+        let numbered = self.number(costs)?;
+        let open = Open::try_take(&self.shared, numbered.number).map_err(|denied| error(denied, costs))?;
+        Ok(JointGranted { open, costs, _numbered: Some(numbered) })
     }
 
     /// Takes all `costs` now, or nothing.
@@ -207,16 +269,26 @@ impl<const N: usize> JointLimiter<N> {
 
 impl<const N: usize> AcquireJoint<N> {
     /// Blocks this thread.
-    fn block(mut self) -> Result<(), AcquireError> {
+    fn block(&mut self) -> Result<(), AcquireError> {
         let (limiter, costs) = (self.limiter.clone(), self.costs);
         let (wait, _) = self.wait().as_mut().map_err(|error| error.clone())?;
         wait.block(&limiter.shared).map_err(|denied| error(denied, costs))
     }
 
     fn wait(&mut self) -> &mut Result<(Wait, Numbered), AcquireError> {
-        let (limiter, costs, deadline) = (&self.limiter, self.costs, self.deadline);
-        let make = || limiter.number(costs).map(|numbered| (Wait::new(numbered.number, deadline), numbered));
+        let (limiter, costs, deadline, to_settle) = (&self.limiter, self.costs, self.deadline, self.to_settle);
+        let wait = |number| if to_settle { Wait::to_settle(number) } else { Wait::new(number, deadline) };
+        let make = || limiter.number(costs).map(|numbered| (wait(numbered.number), numbered));
         self.wait.get_or_insert_with(make)
+    }
+
+    /// What was granted, to be settled. A later poll fails: it must not acquire again.
+    fn granted(&mut self) -> JointGranted<N> {
+        let (opened, numbered) = match self.wait.replace(Err(AcquireError::Closed)) {
+            Some(Ok((mut wait, numbered))) => (wait.opened(), Some(numbered)),
+            _ => (None, None),
+        };
+        JointGranted { open: Open::new(&self.limiter.shared, opened), costs: self.costs, _numbered: numbered }
     }
 }
 
@@ -229,6 +301,33 @@ impl<const N: usize> Future for AcquireJoint<N> {
             Ok((wait, numbered)) => wait.poll(&numbered.shared, context).map_err(|denied| error(denied, costs)),
             Err(error) => Poll::Ready(Err(error.clone())),
         }
+    }
+}
+
+impl<const N: usize> JointGranted<N> {
+    /// The costs that were acquired.
+    #[must_use]
+    pub fn costs(&self) -> [Units; N] {
+        self.costs
+    }
+
+    /// Settles it on each limit: see [`Granted::settle`](super::Granted::settle).
+    ///
+    /// # Errors
+    /// If one of `real` is not a valid amount; nothing is settled then.
+    pub fn settle<C: Into<Units>>(mut self, real: [C; N]) -> Result<(), UnitsError> {
+        let real = parts(real.map(Into::into))?;
+        self.open.settle(|queue| queue.limits.number_costs(&real), |queue, number| queue.limits.forget_costs(number));
+        Ok(())
+    }
+}
+
+impl<const N: usize> Future for AcquireJointToSettle<N> {
+    type Output = Result<JointGranted<N>, AcquireError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let polled = Pin::new(&mut self.0).poll(context);
+        polled.map_ok(|()| self.0.granted())
     }
 }
 
@@ -250,6 +349,18 @@ impl<const N: usize> fmt::Debug for JointLimiter<N> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (available, waiters) = (self.available(), self.waiters());
         f.debug_struct("JointLimiter").field("available", &available).field("waiters", &waiters).finish()
+    }
+}
+
+impl<const N: usize> fmt::Debug for JointGranted<N> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("JointGranted").field("costs", &self.costs).finish_non_exhaustive()
+    }
+}
+
+impl<const N: usize> fmt::Debug for AcquireJointToSettle<N> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AcquireJointToSettle").field("costs", &self.0.costs).finish_non_exhaustive()
     }
 }
 

@@ -6,6 +6,7 @@ use super::error::AcquireError;
 use super::handle::Limiter;
 use super::queue::Denied;
 use super::reservation::Reservation;
+use super::settle::Granted;
 use super::time::nanos;
 use super::units::Units;
 use crate::clock::Nanos;
@@ -211,6 +212,51 @@ impl<K: Hash + Eq> Keyed<K> {
         self.hold(key)?.get().reserve_within(units, limit)
     }
 
+    /// Waits for units of the key whose real cost becomes known later; see [`Limiter::acquire_to_settle`]. The key is kept
+    /// until what was granted is settled or dropped.
+    ///
+    /// # Errors
+    /// The future's: [`AcquireError`].
+    pub fn acquire_to_settle<Q>(
+        &self,
+        key: &Q,
+        units: impl Into<Units>,
+    ) -> impl Future<Output = Result<Granted, AcquireError>>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
+    {
+        let units = units.into();
+        async move {
+            let held = self.hold(key)?;
+            held.get().acquire_to_settle(units).await
+        }
+    }
+
+    /// Like [`acquire_to_settle`](Self::acquire_to_settle), but blocks the thread.
+    ///
+    /// # Errors
+    /// As for [`blocking_acquire`](Self::blocking_acquire).
+    pub fn blocking_acquire_to_settle<Q>(&self, key: &Q, units: impl Into<Units>) -> Result<Granted, AcquireError>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
+    {
+        self.hold(key)?.get().blocking_acquire_to_settle(units)
+    }
+
+    /// Like [`acquire_to_settle`](Self::acquire_to_settle), but takes `units` now, or nothing.
+    ///
+    /// # Errors
+    /// As for [`try_acquire`](Self::try_acquire).
+    pub fn try_acquire_to_settle<Q>(&self, key: &Q, units: impl Into<Units>) -> Result<Granted, AcquireError>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
+    {
+        self.hold(key)?.get().try_acquire_to_settle(units)
+    }
+
     /// Grants the key nothing for `time` from now; see [`Limiter::pause_for`].
     ///
     /// # Errors
@@ -258,7 +304,7 @@ impl<K: Hash + Eq> Keyed<K> {
         self.table.look(key).time_until(units)
     }
 
-    /// The limiter of one key, for whatever else a [`Limiter`] can do: settle a cost, or tell how many wait.
+    /// The limiter of one key, for whatever else a [`Limiter`] can do.
     ///
     /// The key is kept as long as a clone of the limiter is, or an unfinished future. It is also kept while the limiter is
     /// closed or has another rate or burst than those of the other keys, so this is how to give a key a rate of its own.
@@ -339,6 +385,7 @@ impl<K: Hash + Eq> Keyed<K> {
         Ok(self.held(key, self.limiter(key)?))
     }
 
+    #[cold]
     fn held<'a, Q>(&'a self, key: &'a Q, limiter: Limiter) -> Held<'a, K, Q>
     where
         K: Borrow<Q>,

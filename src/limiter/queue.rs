@@ -120,7 +120,7 @@ impl Queue {
         self.admit(waiter)?;
         self.arrivals += 1;
         let entry = Entry { asked: self.asks_at(), ..Entry::new(waiter.cost, self.now, Turn::Waiting) };
-        let entry = Entry { arrival: self.arrivals, is_thread: waiter.is_thread, ..entry };
+        let entry = Entry { arrival: self.arrivals, is_thread: waiter.is_thread, opens: effects.opens, ..entry };
         let entry = Entry { deadline: waiter.deadline, waker: Some(waiter.waker.clone()), ..entry };
         self.queued = self.queued.saturating_add(waiter.cost);
         let key = self.list.push_back(entry);
@@ -140,7 +140,10 @@ impl Queue {
         self.serve(effects);
         let Some(entry) = self.list.get_mut(key) else { return Stand::Done(Ok(())) };
         let done = match entry.turn {
-            Turn::Granted(_) => Ok(()),
+            Turn::Granted(grant) => {
+                effects.opened = Some(grant).filter(|_| entry.opens);
+                Ok(())
+            }
             Turn::TimedOut(after) => Err(Denied::TimedOut { after }),
             Turn::Waiting | Turn::Promised(_) | Turn::Late(_) => {
                 if !entry.waker.as_ref().is_some_and(|own| own.will_wake(waker)) {
@@ -250,6 +253,7 @@ impl Queue {
             && !self.closed
             && self.places.is_none()
             && self.limits.latest() <= self.now
+            && !self.limits.has_open()
     }
 
     /// Whether a new queue with the same limits would go on like this one.
@@ -309,7 +313,11 @@ impl Queue {
         if at > self.now {
             return Ok(false);
         }
-        let _: Grant = self.limits.release_at(self.now, asked, at, cost);
+        let grant = self.limits.release_at(self.now, asked, at, cost);
+        if effects.opens {
+            self.limits.open(&grant);
+            effects.opened = Some(grant);
+        }
         self.hold_places(cost);
         if !self.list.is_empty() {
             self.serve(effects);

@@ -7,6 +7,7 @@ use super::time::Time;
 use super::timer::{QueueTimer, Timed};
 use crate::clock::sync::{Mutex, lock};
 use crate::clock::{Nanos, Unpark};
+use crate::limits::Grant;
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
@@ -109,6 +110,8 @@ pub(crate) struct Wait {
     cost: u64,
     deadline: Option<Nanos>,
     stage: Stage,
+    /// For a grant that is [opened](crate::limits::Limits): where it is stored. That is not for the fast path.
+    opened: Option<Box<Option<Grant>>>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -120,7 +123,17 @@ enum Stage {
 
 impl Wait {
     pub(crate) fn new(cost: u64, deadline: Option<Nanos>) -> Self {
-        Wait { cost, deadline, stage: Stage::Fresh }
+        Wait { cost, deadline, stage: Stage::Fresh, opened: None }
+    }
+
+    /// A wait for a grant that will be settled.
+    pub(crate) fn to_settle(cost: u64) -> Self {
+        Wait { opened: Some(Box::default()), ..Wait::new(cost, None) }
+    }
+
+    /// The grant to be settled, once.
+    pub(crate) fn opened(&mut self) -> Option<Grant> {
+        self.opened.as_mut()?.take()
     }
 
     /// Once it is ready, it always returns the same result.
@@ -137,7 +150,7 @@ impl Wait {
     #[inline]
     fn poll_fresh(&mut self, shared: &Shared, context: &mut Context<'_>) -> Poll<Result<(), Denied>> {
         let Poll::Ready(budget) = coop::poll_proceed(context) else { return self.yield_in_queue(shared, context) };
-        let polled = if shared.fast_path.take(&shared.time, self.cost) == Take::Granted {
+        let polled = if self.takes_fast(shared) {
             self.stage = Stage::Done(Ok(()));
             Poll::Ready(Ok(()))
         } else {
@@ -147,6 +160,11 @@ impl Wait {
             budget.made_progress();
         }
         polled
+    }
+
+    #[inline]
+    fn takes_fast(&self, shared: &Shared) -> bool {
+        self.opened.is_none() && shared.fast_path.take(&shared.time, self.cost) == Take::Granted
     }
 
     /// The cooperative budget of the tokio task is used up. It will be polled again soon; until then it waits in the
@@ -180,7 +198,7 @@ impl Wait {
 
     /// Blocks this thread.
     pub(crate) fn block(&mut self, shared: &Shared) -> Result<(), Denied> {
-        if shared.fast_path.take(&shared.time, self.cost) == Take::Granted {
+        if self.takes_fast(shared) {
             self.stage = Stage::Done(Ok(()));
             return Ok(());
         }
@@ -211,11 +229,13 @@ impl Wait {
     fn join(&mut self, shared: &Shared, waker: &Waker, is_thread: bool, yields: bool) {
         let waiter = Waiter { cost: self.cost, deadline: self.deadline, waker, is_thread, yields };
         shared.with(|queue, now, effects| {
+            effects.opens = self.opened.is_some();
             self.stage = match queue.join(now, &waiter, effects) {
                 Ok(Joined::Granted) => Stage::Done(Ok(())),
                 Ok(Joined::Waits(key)) => Stage::InQueue(key),
                 Err(denied) => Stage::Done(Err(denied)),
             };
+            self.keep(effects);
         });
     }
 
@@ -223,6 +243,13 @@ impl Wait {
     fn look(&mut self, queue: &mut Queue, now: Nanos, key: usize, waker: &Waker, effects: &mut Effects) {
         if let Stand::Done(done) = queue.poll(now, key, waker, effects) {
             self.stage = Stage::Done(done);
+            self.keep(effects);
+        }
+    }
+
+    fn keep(&mut self, effects: &mut Effects) {
+        if let Some(opened) = &mut self.opened {
+            **opened = effects.opened.take();
         }
     }
 

@@ -108,3 +108,34 @@ impl Limits {
         self.terms == other.terms
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// Whatever the time in a tick is: it is the time of the answer, and leaves the same number.
+        #[test]
+        fn a_tick_answers_as_any_time_in_it(
+            [gain, price, full] in prop::array::uniform3(1_u64..40),
+            (interval, start) in prop::sample::select(vec![(1, 0), (1, 7), (9, 3)]),
+            (from, tick, at) in (10_u64..400, 0_u64..30, any::<prop::sample::Index>()),
+            (number, cost) in (0_u128..4000, 1_u64..9),
+        ) {
+            let bucket = Gaining { gain, interval, start, price, full: full.into(), missing: 0, at: 0 };
+            let now = from + u64::try_from(at.index(usize::try_from(tick).unwrap() + 1)).unwrap();
+            let (mut by_tick, mut by_time) = (number, number);
+            let exact = bucket.take(&mut by_time, [now; 2], cost);
+            prop_assert!(exact.is_some());
+            let Some(taken) = bucket.take(&mut by_tick, [from, from + tick], cost) else { return Ok(()) };
+            match (taken, exact) {
+                (Err(Refusal::TooLong { wait }), Some(Err(Refusal::TooLong { wait: exact }))) => {
+                    prop_assert_eq!(wait, exact + (now - from));
+                }
+                (taken, exact) => prop_assert_eq!(Some(taken), exact),
+            }
+            prop_assert_eq!(by_tick, by_time);
+        }
+    }
+}

@@ -124,6 +124,20 @@ impl Terms {
         }
     }
 
+    /// Brings a bucket up to `now`.
+    pub(super) fn settle(&self, state: &mut State, now: Nanos) {
+        if let Ok(bucket) = self.kind() {
+            bucket.settle(&mut state.level, now);
+        }
+    }
+
+    /// Empties a bucket at `time`.
+    pub(super) fn empty(&self, state: &mut State, time: Nanos) {
+        if let Ok(bucket) = self.kind() {
+            bucket.empty(&mut state.level, time);
+        }
+    }
+
     /// No waiter is left for the rest of a refill.
     pub(super) fn overflow(&self, state: &mut State) {
         if let Interval(terms) = self {

@@ -8,6 +8,7 @@ use super::grant::{Grant, Refusal};
 use super::history::History;
 use super::kinds::Kinds;
 use super::policy::Policy;
+use super::settling::{Settling, settle_forgotten};
 use super::state::State;
 use super::terms::Terms;
 use crate::clock::{MILLISECOND, Nanos};
@@ -27,6 +28,7 @@ pub struct Limits {
     /// The time of the latest grant. Nothing is granted before it.
     pub(super) at: Nanos,
     pub(super) history: History,
+    pub(super) settling: Settling,
 }
 
 impl Limits {
@@ -156,6 +158,50 @@ impl Limits {
         } else {
             self.credit_back(now, grant);
         }
+        self.settling.forget(grant.number);
+    }
+
+    /// The latest grant may be [settled](Self::settle) later. Until then it costs a little with each other grant; say
+    /// [`forget`](Self::forget) if it will not be settled. Only so many can be open: beyond that the oldest is forgotten.
+    pub(crate) fn open(&mut self, grant: &Grant) {
+        if grant.units > 0 {
+            let part = |place| self.kinds.part(place, grant.units);
+            self.settling.open(grant.number, grant.counted, (&self.terms, &self.states), part);
+        }
+    }
+
+    /// Whether a grant is open.
+    pub(crate) fn has_open(&self) -> bool {
+        !self.settling.is_empty()
+    }
+
+    /// A grant will not be settled: it cost what it was charged.
+    pub(crate) fn forget(&mut self, grant: &Grant) {
+        if grant.units > 0 {
+            self.settling.forget(grant.number);
+        }
+    }
+
+    /// Settles a grant at its real cost. If it is [open](Self::open), the limits are as if it had cost that from the
+    /// start: what would have overflowed since is lost, and what it cost more is owed by those behind. All other grants
+    /// keep their times. If it was forgotten, what it cost less is given back as by [`give_back`](Self::give_back).
+    ///
+    /// A grant may be settled only once, and not given back as well.
+    pub(crate) fn settle(&mut self, now: Nanos, grant: &Grant, real: u64) {
+        let (now, limits) = (self.in_order(now), self.terms.len());
+        let (kinds, history) = (&self.kinds, &mut self.history);
+        let part = |place| kinds.part(place, real);
+        let differed = |place, by: i128| {
+            history.revise(place, limits, |state| state.level.amount = state.level.amount.saturating_add(by));
+        };
+        let states = (self.terms.as_slice(), self.states.as_mut_slice());
+        if grant.units > 0 && self.settling.settle(now, grant.number, states, part, differed) {
+            return;
+        }
+        self.revise_all(|kinds, place, terms, state| {
+            let costs = [kinds.part(place, grant.units), kinds.part(place, real)];
+            settle_forgotten(terms, state, now, [grant.at, grant.counted], costs);
+        });
     }
 
     /// Grants nothing before `until`. The buckets are empty then. Windows keep their counts; earlier grants keep their
@@ -194,12 +240,25 @@ impl Limits {
 
     /// Replaces the limit at `place` by `to`.
     fn change(&mut self, place: usize, to: Terms) {
-        let (from, asked) = (std::mem::replace(&mut self.terms[place], to), self.asked);
-        self.revise(place, |state| from.change(state, asked, &to));
+        let (from, asked) = (self.terms[place], self.asked);
+        self.revise(place, |state| from.settle(state, asked));
+        self.settling.rate_changed(place, &from, &to);
+        self.terms[place] = to;
+        self.apply(place, |state| from.change(state, asked, &to));
     }
 
     /// Applies `act` to the bucket at `place`, and to the saved states that an undo would restore.
     pub(super) fn revise(&mut self, place: usize, act: impl Fn(&mut State)) {
+        let at_place = |at, _: &Terms, state: &mut State| {
+            if at == place {
+                act(state);
+            }
+        };
+        self.settling.changing((&self.terms, &self.states), at_place);
+        self.apply(place, act);
+    }
+
+    fn apply(&mut self, place: usize, act: impl Fn(&mut State)) {
         let limits = self.terms.len();
         if !matches!(self.terms[place], Terms::Window(_)) {
             act(&mut self.states[place]);
@@ -210,10 +269,10 @@ impl Limits {
     pub(super) fn hold(&mut self, until: Option<Nanos>) {
         let Some(until) = until else { return };
         self.at = self.at.max(until);
+        let act = |_, terms: &Terms, state: &mut State| terms.empty(state, until);
+        self.settling.changing((&self.terms, &self.states), act);
         for (terms, state) in self.terms.iter().zip(&mut self.states) {
-            if let Ok(bucket) = terms.kind() {
-                bucket.empty(&mut state.level, until);
-            }
+            terms.empty(state, until);
         }
         self.history.hold(until);
     }
@@ -221,6 +280,7 @@ impl Limits {
     /// Undoes the latest record completely. Returns the time of a hold that was set after it.
     pub(super) fn undo(&mut self) -> Option<Nanos> {
         let record = self.history.undo(&mut self.states)?;
+        self.settling.undone(record.number);
         self.at = record.before;
         record.held
     }
@@ -231,8 +291,13 @@ impl Limits {
             return;
         }
         (self.asked, self.at) = (now, now);
+        let kinds = &self.kinds;
+        let act = |place, terms: &Terms, state: &mut State| {
+            terms.give_back(state, now, [grant.at, grant.counted], kinds.part(place, grant.units));
+        };
+        self.settling.changing((&self.terms, &self.states), act);
         for (place, (terms, state)) in self.terms.iter().zip(&mut self.states).enumerate() {
-            terms.give_back(state, now, [grant.at, grant.counted], self.kinds.part(place, grant.units));
+            act(place, terms, state);
         }
         // None of the earlier grants is in the future any more, so none can be undone.
         self.history.clear();
@@ -264,6 +329,8 @@ impl Limits {
     /// `at`.
     pub(super) fn charge(&mut self, asked: Nanos, at: Nanos, counted: Nanos, units: u64) {
         self.asked = self.in_order(asked);
+        let part = |place| self.kinds.part(place, units);
+        self.settling.charging((&self.terms, &self.states), [self.asked, at], part);
         let (since, undos) = self.history.current(self.terms.len());
         let limits = self.terms.iter().zip(&mut self.states).zip(undos);
         for (place, ((terms, state), undo)) in limits.enumerate() {

@@ -7,6 +7,7 @@ use super::history::History;
 use super::interval::Grid;
 use super::kinds::Kinds;
 use super::policy::{Policy, Resolved};
+use super::settling::Settling;
 use super::state::{Gaining, Level, State};
 use super::terms::Terms;
 use super::together::Limits;
@@ -34,7 +35,7 @@ impl Limits {
     pub(crate) fn none(now: Nanos) -> Self {
         let history = History::default();
         let (terms, states, kinds) = (Vec::new(), Vec::new(), Kinds::default());
-        Limits { terms, states, kinds, quantum: u64::MAX, asked: now, at: now, history }
+        Limits { terms, states, kinds, quantum: u64::MAX, asked: now, at: now, history, settling: Settling::default() }
     }
 
     /// Inserts a bucket before the other limits.
@@ -139,9 +140,14 @@ impl Limits {
             .filter_map(|(place, (terms, state))| Some((self.kinds.part(place, units), terms.as_window()?, state)));
         let counts =
             windows.all(|(units, terms, state)| units == 0 || terms.hand_over(state, grant.counted, units, now));
-        match before.filter(|_| !counts) {
-            Some(states) => self.states = states,
-            None => self.history.fix_windows(),
+        if let Some(states) = before.filter(|_| !counts) {
+            self.states = states;
+        } else {
+            self.history.fix_windows();
+            // While a grant is in the future, windows go on to count the others from their own times.
+            if counts && self.at <= now {
+                self.settling.counted_from(grant.number, now);
+            }
         }
         counts
     }
@@ -178,10 +184,17 @@ impl Limits {
         earliest: Nanos,
     ) -> Result<Grant, Refusal> {
         let (at, bound_by) = self.conforms_at(asked, cost)?;
+        let by = earliest.saturating_sub(at);
         if let Some(place) = bound_by
             && let Terms::Bucket(terms) = self.terms[place]
         {
-            terms.delay(&mut self.states[place].level, asked, earliest.saturating_sub(at));
+            let act = |at, _: &Terms, state: &mut State| {
+                if at == place {
+                    terms.delay(&mut state.level, asked, by);
+                }
+            };
+            self.settling.changing((&self.terms, &self.states), act);
+            terms.delay(&mut self.states[place].level, asked, by);
         }
         let at = at.max(earliest);
         Ok(self.grant(at, asked, [at, at.max(now)], cost, bound_by))
@@ -189,10 +202,15 @@ impl Limits {
 
     /// Brings the state up to `now` for a waiter of `cost` units that asked at `asked` and still waits.
     pub(crate) fn gather(&mut self, now: Nanos, asked: Nanos, cost: u64) {
-        for (place, (terms, state)) in self.terms.iter().zip(&mut self.states).enumerate() {
+        let kinds = &self.kinds;
+        let act = |place, terms: &Terms, state: &mut State| {
             if let Ok(bucket) = terms.kind() {
-                bucket.gather(&mut state.level, now, asked, self.kinds.part(place, cost));
+                bucket.gather(&mut state.level, now, asked, kinds.part(place, cost));
             }
+        };
+        self.settling.changing((&self.terms, &self.states), act);
+        for (place, (terms, state)) in self.terms.iter().zip(&mut self.states).enumerate() {
+            act(place, terms, state);
         }
     }
 
@@ -203,6 +221,7 @@ impl Limits {
 
     /// No waiter is left: what refills left over is kept up to the size of the bucket.
     pub(crate) fn overflow(&mut self) {
+        self.settling.changing((&self.terms, &self.states), |_, terms, state| terms.overflow(state));
         for (terms, state) in self.terms.iter().zip(&mut self.states) {
             terms.overflow(state);
         }
@@ -215,12 +234,12 @@ impl Limits {
 
     /// Takes `units` that were used without a grant. Missing units become a debt.
     pub(crate) fn pay(&mut self, now: Nanos, units: u64) {
-        self.revise_all(units, |terms, state, units| terms.pay(state, now, units));
+        self.revise_all(|kinds, place, terms, state| terms.pay(state, now, kinds.part(place, units)));
     }
 
     /// Adds `units` that were granted and not used, up to the burst.
     pub(crate) fn credit(&mut self, now: Nanos, units: u64) {
-        self.revise_all(units, |terms, state, units| terms.credit(state, now, units));
+        self.revise_all(|kinds, place, terms, state| terms.credit(state, now, kinds.part(place, units)));
     }
 
     fn revise_buckets(&mut self, act: impl Fn(&dyn Fill, &mut Level)) {
@@ -232,13 +251,14 @@ impl Limits {
         }
     }
 
-    /// Applies `act` to every limit with its part of `units`, and to the saved states that an undo would restore.
-    fn revise_all(&mut self, units: u64, act: impl Fn(&Terms, &mut State, u64)) {
-        let limits = self.terms.len();
+    /// Applies `act` to every limit, and to the saved states that an undo would restore.
+    pub(super) fn revise_all(&mut self, act: impl Fn(&Kinds, usize, &Terms, &mut State)) {
+        let (limits, kinds) = (self.terms.len(), &self.kinds);
+        let act = |place, terms: &Terms, state: &mut State| act(kinds, place, terms, state);
+        self.settling.changing((&self.terms, &self.states), act);
         for (place, (terms, state)) in self.terms.iter().zip(&mut self.states).enumerate() {
-            let units = self.kinds.part(place, units);
-            act(terms, state, units);
-            self.history.revise(place, limits, |state| act(terms, state, units));
+            act(place, terms, state);
+            self.history.revise(place, limits, |state| act(place, terms, state));
         }
     }
 }

@@ -203,6 +203,26 @@ impl Terms {
         }
     }
 
+    /// Corrects a grant that counts from `counted`: it was charged the first cost, and cost the second. Does nothing if it
+    /// no longer counts at `now`, or at the last grant if that is later: its entry may have been dropped.
+    pub(crate) fn correct(&self, state: &mut State, now: Nanos, counted: Nanos, [charged, real]: [u64; 2]) {
+        if now.max(state.level.at).saturating_sub(counted) >= self.period {
+            return;
+        }
+        let Some(more) = real.checked_sub(charged) else {
+            return Terms::remove(state, counted, charged - real);
+        };
+        let log = state.log_mut();
+        let place = log.partition_point(|entry| entry.at < counted);
+        match log.get_mut(place).filter(|entry| entry.at == counted || self.group > 1) {
+            Some(entry) => entry.units = entry.units.saturating_add(more),
+            None if more > 0 => log.insert(place, Entry { at: counted, units: more }),
+            None => {}
+        }
+        state.level.amount += i128::from(more);
+        state.level.at = state.level.at.max(counted);
+    }
+
     /// Whether nothing counts at `time`, or at the last grant if that is later.
     pub(crate) fn is_empty(&self, state: &State, time: Nanos) -> bool {
         self.held_at(state, time.max(state.level.at)) == 0

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 use throttle::clock::{Clock, FakeClock, SECOND};
-use throttle::limiter::{AcquireError, BuildError, Builder, Keyed, Limiter, Oversize, Refill, Reservation};
+use throttle::limiter::{AcquireError, BuildError, Builder, Granted, Keyed, Limiter, Oversize, Refill, Reservation};
 use throttle::limits::{Limits, Policy, Refusal};
 
 fn keyed(rate: u64, burst: u64) -> (Keyed<String>, FakeClock) {
@@ -50,6 +50,8 @@ enum Step {
     CancelReservation(Index),
     Pause(u64),
     Reconcile(u64, u64),
+    TryToSettle(u64),
+    Settle(Index, u64),
     Forget,
     /// So many microseconds.
     Pass(u64),
@@ -65,6 +67,8 @@ fn step() -> impl Strategy<Value = (Index, Step)> {
         1 => any::<Index>().prop_map(Step::CancelReservation),
         1 => (0_u64..2_000).prop_map(Step::Pause),
         1 => (0_u64..5, 0_u64..5).prop_map(|(used, granted)| Step::Reconcile(used, granted)),
+        2 => (0_u64..5).prop_map(Step::TryToSettle),
+        2 => (any::<Index>(), 0_u64..7).prop_map(|(index, real)| Step::Settle(index, real)),
         2 => Just(Step::Forget),
         5 => (0_u64..1_500_000).prop_map(Step::Pass),
     ];
@@ -80,6 +84,7 @@ struct Beside<'a> {
     limiters: &'a BTreeMap<&'static str, Limiter>,
     waiters: Vec<[Waiter<'a>; 2]>,
     reservations: Vec<[Reservation; 2]>,
+    to_settle: Vec<[Granted; 2]>,
 }
 
 impl<'a> Beside<'a> {
@@ -93,7 +98,7 @@ impl<'a> Beside<'a> {
                 Box::pin(own.acquire_timeout(cost, ms(limit))),
             ]),
             Step::Cancel(index) if !self.waiters.is_empty() => {
-                drop(self.waiters.remove(index.index(self.waiters.len())))
+                drop(self.waiters.remove(index.index(self.waiters.len())));
             }
             Step::Reserve(cost) => match (keyed.reserve(key, cost), own.reserve(cost)) {
                 (Ok(one), Ok(other)) => {
@@ -114,9 +119,19 @@ impl<'a> Beside<'a> {
                 keyed.limiter(key).unwrap().reconcile(used, granted).unwrap();
                 own.reconcile(used, granted).unwrap();
             }
+            Step::TryToSettle(cost) => {
+                match (keyed.try_acquire_to_settle(key, cost), own.try_acquire_to_settle(cost)) {
+                    (Ok(one), Ok(other)) => self.to_settle.push([one, other]),
+                    (one, other) => assert_eq!(one.err(), other.err(), "{key}"),
+                }
+            }
+            Step::Settle(index, real) if !self.to_settle.is_empty() => {
+                let index = index.index(self.to_settle.len());
+                self.to_settle.remove(index).into_iter().for_each(|granted| granted.settle(real).unwrap());
+            }
             Step::Forget => keyed.forget_idle(),
             Step::Pass(micros) => self.clock.advance(micros * 1000),
-            Step::Cancel(_) | Step::CancelReservation(_) => {}
+            Step::Cancel(_) | Step::CancelReservation(_) | Step::Settle(..) => {}
         }
         self.poll();
     }
@@ -154,13 +169,13 @@ proptest! {
         let builder = || built(&limits).oversize(oversize).timer(Arc::new(clock.clone()));
         let keyed: Keyed<String> = builder().keyed().unwrap();
         let limiters: BTreeMap<_, _> = KEYS.map(|key| (key, builder().build().unwrap())).into();
-        let (waiters, reservations) = (Vec::new(), Vec::new());
-        let mut beside = Beside { clock: &clock, keyed: &keyed, limiters: &limiters, waiters, reservations };
+        let (waiters, reservations, to_settle) = (Vec::new(), Vec::new(), Vec::new());
+        let mut beside = Beside { clock: &clock, keyed: &keyed, limiters: &limiters, waiters, reservations, to_settle };
         for (key, step) in steps {
             beside.take(KEYS[key.index(KEYS.len())], &step);
         }
-        let Beside { waiters, reservations, .. } = beside;
-        drop((waiters, reservations));
+        let Beside { waiters, reservations, to_settle, .. } = beside;
+        drop((waiters, reservations, to_settle));
         clock.advance(3600 * SECOND);
         keyed.forget_idle();
         prop_assert_eq!(keyed.len(), 0, "an hour later all are like new");
@@ -291,7 +306,7 @@ fn what_is_refused_or_costs_nothing_leaves_no_key_behind() {
     assert_eq!(keyed.try_acquire(&1, 1), Err(AcquireError::TooLong { cost: 1.into(), wait: second }));
     assert_eq!(keyed.try_acquire(&1, 6), Err(AcquireError::AboveBurst { cost: 6.into(), burst: 5.into() }));
     assert!(matches!(keyed.try_acquire(&1, -1), Err(AcquireError::Units(_))));
-    assert_eq!(keyed.blocking_acquire_timeout(&1, 2, second).map_err(|error| error.to_string()).is_err(), true);
+    assert!(keyed.blocking_acquire_timeout(&1, 2, second).is_err());
     assert_eq!((keyed.available(&1), keyed.time_until(&1, 2), keyed.len()), (0, Ok(2 * second), 0));
 }
 
@@ -326,6 +341,20 @@ fn a_key_with_a_rate_of_its_own_keeps_it() {
             assert_eq!(keyed.len(), 1);
         }
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_grant_of_a_key_is_settled_and_then_the_key_is_forgotten() {
+    let keyed: Keyed<String> = Keyed::new(10, 100).unwrap();
+    let granted = keyed.acquire_to_settle("a", 100).await.unwrap();
+    keyed.forget_idle();
+    assert_eq!((keyed.available("a"), keyed.available("b"), keyed.len()), (0, 100, 1));
+    granted.settle(30).unwrap();
+    assert_eq!(keyed.available("a"), 70);
+    assert!(keyed.try_acquire("a", 71).is_err() && keyed.try_acquire("a", 70).is_ok());
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    keyed.forget_idle();
+    assert!(keyed.is_empty());
 }
 
 #[test]
@@ -447,8 +476,8 @@ fn its_futures_and_itself_can_be_sent() {
     fn sent<T: Send>(value: T) -> T {
         value
     }
-    let keyed: Keyed<String> = Keyed::new(1, 1).unwrap();
     fn shared<T: Send + Sync + Clone>(_: &T) {}
+    let keyed: Keyed<String> = Keyed::new(1, 1).unwrap();
     shared(&keyed);
     drop(sent(keyed.acquire("a", 1)));
     drop(sent(keyed.acquire_timeout("a", 1, ms(1))));

@@ -13,6 +13,7 @@ mod limiter_faults;
 mod limiter_interleavings;
 mod limiter_joint;
 mod limiter_leaky;
+mod limiter_settle;
 mod limiter_times;
 mod limiter_token_bucket;
 mod limiter_windows;

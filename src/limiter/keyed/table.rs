@@ -32,6 +32,9 @@ const SHARDS: usize = 16;
 
 const MOST_SHARDS: usize = 1024;
 
+/// Takes something from the state of a key.
+type Take<'a> = dyn FnMut(&mut Thin, &mut ShardClock) -> Result<(), Refusal> + 'a;
+
 pub(super) struct Table<K> {
     /// As many as a power of two.
     shards: Box<[Shard<K>]>,
@@ -206,7 +209,7 @@ impl<K: Hash + Eq> Table<K> {
         if let Some(done) = self.visit_known(&mut lock(&shard.keys), key, waits, &mut take) {
             return done;
         }
-        self.visit_new(key, shard, waits, take)
+        self.visit_new(key, shard, waits, &mut take)
     }
 
     /// Like [`visit`](Self::visit), for a key that was not known when it was looked up.
@@ -216,7 +219,7 @@ impl<K: Hash + Eq> Table<K> {
         key: &Q,
         shard: &Shard<K>,
         waits: bool,
-        mut take: impl FnMut(&mut Thin, &mut ShardClock) -> Result<(), Refusal>,
+        mut take: &mut Take<'_>,
     ) -> Result<Option<Limiter>, Denied>
     where
         K: Borrow<Q>,
@@ -249,7 +252,7 @@ impl<K: Hash + Eq> Table<K> {
         keys: &mut Keys<K>,
         key: &Q,
         waits: bool,
-        take: &mut impl FnMut(&mut Thin, &mut ShardClock) -> Result<(), Refusal>,
+        mut take: impl FnMut(&mut Thin, &mut ShardClock) -> Result<(), Refusal>,
     ) -> Option<Result<Option<Limiter>, Denied>>
     where
         K: Borrow<Q>,
@@ -359,8 +362,12 @@ impl Hasher for Fold {
     #[inline]
     fn write(&mut self, bytes: &[u8]) {
         let (words, rest) = bytes.as_chunks();
-        words.iter().for_each(|word| self.write_u64(u64::from_ne_bytes(*word)));
-        rest.iter().for_each(|byte| self.write_u64((*byte).into()));
+        for word in words {
+            self.write_u64(u64::from_ne_bytes(*word));
+        }
+        for byte in rest {
+            self.write_u64((*byte).into());
+        }
     }
 
     #[inline]

@@ -2,6 +2,7 @@
 
 use super::state::{Effects, Places, Queue};
 use crate::clock::Nanos;
+use crate::limits::Grant;
 use crate::rate::Rate;
 use std::num::NonZeroU64;
 
@@ -14,6 +15,13 @@ impl Queue {
         if !self.is_paused() {
             self.limits.credit(at, granted.saturating_sub(used));
         }
+        self.serve(effects);
+    }
+
+    /// Settles an open grant, see [`Limits::settle`](crate::limits::Limits).
+    pub(crate) fn settle_grant(&mut self, now: Nanos, grant: &Grant, real: u64, effects: &mut Effects) {
+        let at = self.settle(now, effects);
+        self.limits.settle(at, grant, real);
         self.serve(effects);
     }
 

@@ -48,7 +48,11 @@ impl Queue {
             return false;
         }
         let earliest = self.now.saturating_sub(self.allowance);
+        let opens = entry.opens;
         let Ok(grant) = self.limits.take_not_before(self.now, asked, cost, earliest) else { return false };
+        if opens {
+            self.limits.open(&grant);
+        }
         let late = self.now - grant.at;
         self.lag = if late > self.fill_time { late } else { 0 };
         self.hold_places(cost);
@@ -188,7 +192,7 @@ impl Queue {
 
     pub(super) fn give_back(&mut self, grant: &Grant) {
         if self.is_paused() && self.now >= self.limits.latest() {
-            return; // The buckets stay empty until the end of a pause.
+            return self.limits.forget(grant); // The buckets stay empty until the end of a pause.
         }
         let at = if self.now >= self.limits.latest() {
             self.gather()

@@ -13,6 +13,10 @@ use std::task::Waker;
 pub(crate) struct Effects {
     pub(super) wake: Vec<Waker>,
     pub(super) dropped: Vec<Waker>,
+    /// Asked for by the caller: its grant is [opened](Limits::open).
+    pub(crate) opens: bool,
+    /// The grant that was opened, once the caller has it.
+    pub(crate) opened: Option<Grant>,
 }
 
 impl Effects {
@@ -87,6 +91,8 @@ pub(super) struct Entry {
     pub(super) is_thread: bool,
     /// Whether its holder was dropped.
     pub(super) abandoned: bool,
+    /// Whether its grant is opened.
+    pub(super) opens: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -102,7 +108,7 @@ pub(super) enum Turn {
 
 impl Entry {
     pub(super) fn new(cost: u64, since: Nanos, turn: Turn) -> Self {
-        let (deadline, waker) = (None, None);
-        Entry { cost, asked: since, since, deadline, turn, waker, arrival: 0, is_thread: false, abandoned: false }
+        let (deadline, waker, is_thread, abandoned, opens) = (None, None, false, false, false);
+        Entry { cost, asked: since, since, deadline, turn, waker, arrival: 0, is_thread, abandoned, opens }
     }
 }

@@ -1,0 +1,303 @@
+//! Settling: the real cost of a grant becomes known later, and the limits are then as if it had cost that from the
+//! start. What was granted in between keeps its time.
+//!
+//! A grant that may be settled is *open*. Only open grants are remembered, not the grants between them: what happens to
+//! a bucket after a grant lowers or raises its level, and cuts off what does not fit. All of that together acts on a
+//! difference in the level like one cut with two numbers, however much happens: the least room that the bucket had, and
+//! what was cut off. So each open grant has one such [`Gap`] for the time until the next open grant. A credit passes it
+//! up to the room; the rest would have overflowed. A debt passes it less what had overflowed, which would have been
+//! there to pay it. A window needs none of this: its entry is corrected.
+//!
+//! A few things have no exact answer. Then the limits have less than if all had been computed anew, never more:
+//! - A grant that lies after an open one was undone: what overflowed before it is forgotten.
+//! - A grant was charged before its limits conformed, which can happen to a reservation after the rate was lowered: it
+//!   left its bucket empty instead of in debt. Credits of earlier grants end there.
+//! - The rate was changed: rooms are rounded down to a credit, which is less than a nanosecond's worth.
+//! - Something was credited while the bucket held more than a full one, for a waiter or as the rest of a refill.
+//! - A window above 1024 units counts some units longer than needed, and goes on to do so.
+
+use super::fill::Fill;
+use super::state::{Level, State};
+use super::terms::{Terms, Undo};
+use crate::clock::{Nanos, shrink};
+use std::collections::VecDeque;
+
+/// The most open grants of one set of limits. Beyond it the oldest is forgotten, and is settled as law 5 allows: see
+/// [`settle_forgotten`].
+const MOST: usize = 16_384;
+
+/// More than any level, and so much less than the largest number that sums do not overflow.
+const FAR: i128 = i128::MAX / 4;
+
+/// The open grants of one set of limits, and what happened since. It stands beside the terms and states, which the
+/// caller passes in, always the same ones in the same order. An empty one costs one comparison for each charge.
+///
+/// Whoever charges or changes the limits says so here *before* doing it: [`charging`](Self::charging),
+/// [`changing`](Self::changing), [`rate_changed`](Self::rate_changed), or [`undone`](Self::undone).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Settling {
+    /// In the order in which they were granted. Their numbers increase.
+    open: VecDeque<Open>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Open {
+    number: u64,
+    /// Windows count it from this time.
+    counted: Nanos,
+    /// One for each limit.
+    parts: Box<[Part]>,
+}
+
+/// An open grant in one limit. All but the cost is in credits, and is used only for buckets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Part {
+    /// In units.
+    charged: u64,
+    /// The level just before it was charged.
+    gathered: i128,
+    /// The level of a full bucket then.
+    full: i128,
+    /// From then to the next open grant, or until now.
+    since: Gap,
+}
+
+/// What a time did to a difference in the level of a bucket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Gap {
+    /// The most that the level could have been higher before something would have been cut off. 0 if something was.
+    room: i128,
+    /// What was cut off.
+    lost: i128,
+}
+
+impl Gap {
+    const NONE: Gap = Gap { room: i128::MAX, lost: 0 };
+
+    /// Another cut follows.
+    fn then(&mut self, room: i128, lost: i128) {
+        let room = if lost > 0 { 0 } else { room.max(0) };
+        *self = Gap { room: self.room.min(room), lost: self.lost.saturating_add(lost.max(0)) };
+    }
+
+    /// What is left at the end of a difference at the start: a credit, or a debt if it is negative. From now on the gap
+    /// is as if the difference had been there.
+    fn pass(&mut self, difference: i128) -> i128 {
+        let passed =
+            if difference < 0 { difference.saturating_add(self.lost).min(0) } else { difference.min(self.room) };
+        self.lost = self.lost.saturating_add(difference.saturating_sub(passed));
+        self.room = self.room.saturating_sub(passed);
+        passed
+    }
+}
+
+impl Settling {
+    /// Whether no grant is open. Then nothing needs to be said here.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.open.is_empty()
+    }
+
+    /// Opens the latest grant, which was just charged, at a time when its limits conformed. Numbers must increase.
+    /// Windows count it from `counted`; `cost` is what each limit was charged, in units.
+    pub(crate) fn open(
+        &mut self,
+        number: u64,
+        counted: Nanos,
+        limits: (&[Terms], &[State]),
+        cost: impl Fn(usize) -> u64,
+    ) {
+        let part = |(place, (terms, state)): (usize, (&Terms, &State))| {
+            let charged = cost(place);
+            let [gathered, full] = terms
+                .kind()
+                .map_or([0; 2], |bucket| [state.level.amount.saturating_add(bucket.price(charged)), bucket.full()]);
+            Part { charged, gathered, full, since: Gap::NONE }
+        };
+        let parts = limits.0.iter().zip(limits.1).enumerate().map(part).collect();
+        if self.open.len() == MOST {
+            self.open.pop_front();
+        }
+        self.open.push_back(Open { number, counted, parts });
+    }
+
+    /// A grant is about to be charged at the second time, asked for at the first.
+    pub(crate) fn charging(&mut self, limits: (&[Terms], &[State]), times: [Nanos; 2], cost: impl Fn(usize) -> u64) {
+        let Some(newest) = self.open.back_mut() else { return };
+        let limits = limits.0.iter().zip(limits.1).zip(&mut newest.parts).enumerate();
+        for (place, ((terms, state), part)) in limits {
+            if let Ok(bucket) = terms.kind() {
+                charging(&mut part.since, terms, bucket, state.level, times, cost(place));
+            }
+        }
+    }
+
+    /// The limits are about to be changed by `act`, which gets the index of each limit. To a bucket it adds or takes an
+    /// amount, and cuts off what does not fit.
+    pub(crate) fn changing(&mut self, limits: (&[Terms], &[State]), act: impl Fn(usize, &Terms, &mut State)) {
+        let Some(newest) = self.open.back_mut() else { return };
+        let limits = limits.0.iter().zip(limits.1).zip(&mut newest.parts).enumerate();
+        for (place, ((terms, state), part)) in limits {
+            let Ok(bucket) = terms.kind() else { continue };
+            // Far below the cut only what is added shows, far above it only the cut.
+            let [below, here, above] = [-FAR, 0, FAR].map(|shift| {
+                let amount = state.level.amount.saturating_add(shift);
+                let mut state = State::from(Level { amount, at: state.level.at });
+                act(place, terms, &mut state);
+                state.level.amount
+            });
+            // What a waiter gathered above a full bucket is neither added to nor cut.
+            let is_above = here > bucket.full();
+            let most = if is_above { above } else { above.min(bucket.full()) };
+            let lost = if is_above { 0 } else { below.saturating_add(FAR).saturating_sub(here) };
+            part.since.then(most.saturating_sub(here), lost);
+        }
+    }
+
+    /// The limit at `place` is about to be replaced by one with another rate, after it was brought up to now.
+    pub(crate) fn rate_changed(&mut self, place: usize, from: &Terms, to: &Terms) {
+        let [Ok(from), Ok(to)] = [from.kind(), to.kind()] else { return };
+        let (from, to) = (from.price(1), to.price(1));
+        let scaled = |amount: i128| {
+            let rest = amount.rem_euclid(from).unsigned_abs() * to.unsigned_abs() / from.unsigned_abs();
+            amount.div_euclid(from).saturating_mul(to).saturating_add_unsigned(rest)
+        };
+        if from == to {
+            return;
+        }
+        for part in self.open.iter_mut().filter_map(|open| open.parts.get_mut(place)) {
+            let since = Gap { room: scaled(part.since.room), lost: scaled(part.since.lost) };
+            let gathered = scaled(part.gathered).saturating_add(1);
+            *part = Part { gathered, full: scaled(part.full), since, ..*part };
+        }
+    }
+
+    /// The grant with this number is about to be undone: it is the latest.
+    pub(crate) fn undone(&mut self, number: u64) {
+        self.forget(number);
+        for part in self.open.back_mut().into_iter().flat_map(|newest| &mut newest.parts) {
+            // What was cut off before that grant is counted again before the next.
+            part.since.lost = 0;
+        }
+    }
+
+    /// Windows count the grant with this number from `counted` on.
+    pub(crate) fn counted_from(&mut self, number: u64, counted: Nanos) {
+        if let Some(place) = self.find(number) {
+            self.open[place].counted = counted;
+        }
+    }
+
+    /// The grant with this number is not open any more: it cost what it was charged, or it was given back.
+    pub(crate) fn forget(&mut self, number: u64) {
+        let Some(removed) = self.find(number).and_then(|place| Some((place, self.open.remove(place)?))) else { return };
+        let (place, removed) = removed;
+        if let Some(before) = place.checked_sub(1).and_then(|before| self.open.get_mut(before)) {
+            for (part, removed) in before.parts.iter_mut().zip(&removed.parts) {
+                part.since.then(removed.since.room, removed.since.lost);
+            }
+        }
+        shrink(&mut self.open);
+    }
+
+    /// Settles the grant with this number: the limits are as if it had cost `real` in each of them, in units. It is not
+    /// open any more. Returns `false` if it was not: then see [`settle_forgotten`].
+    ///
+    /// `differed` gets the index of each limit that changed, and what a state saved after the grant has to change by.
+    pub(crate) fn settle(
+        &mut self,
+        now: Nanos,
+        number: u64,
+        limits: (&[Terms], &mut [State]),
+        real: impl Fn(usize) -> u64,
+        mut differed: impl FnMut(usize, i128),
+    ) -> bool {
+        let Some(index) = self.find(number) else { return false };
+        for (place, (terms, state)) in limits.0.iter().zip(limits.1).enumerate() {
+            let (part, real) = (&self.open[index].parts[place], real(place));
+            if real == part.charged {
+                continue;
+            }
+            match terms.kind() {
+                Ok(bucket) => {
+                    let own = self.own_difference(index, place, bucket, real);
+                    let passed = self.pass(index, place, own);
+                    state.level.amount = state.level.amount.saturating_add(passed);
+                    differed(place, passed.min(own));
+                }
+                Err(window) => {
+                    window.correct(state, now, self.open[index].counted, [part.charged, real]);
+                    differed(place, 0);
+                }
+            }
+        }
+        self.forget(number);
+        true
+    }
+
+    /// By how much the level would have been higher just after the grant. Less than the difference in cost if it had
+    /// gathered more than a full bucket, which a lower cost would not have done.
+    fn own_difference(&mut self, index: usize, place: usize, bucket: &dyn Fill, real: u64) -> i128 {
+        let part = &self.open[index].parts[place];
+        let difference = bucket.price(part.charged).saturating_sub(bucket.price(real));
+        if difference < 0 {
+            return difference;
+        }
+        let room = part.full.max(bucket.price(real)).saturating_sub(part.gathered);
+        if let Some(before) = index.checked_sub(1) {
+            self.open[before].parts[place].since.then(room, room.saturating_neg());
+        }
+        difference.saturating_add(room.min(0))
+    }
+
+    /// What is left now of a difference just after a grant.
+    fn pass(&mut self, index: usize, place: usize, mut difference: i128) -> i128 {
+        for (further, open) in self.open.range_mut(index..).enumerate() {
+            let Some(part) = open.parts.get_mut(place).filter(|_| difference != 0) else { break };
+            if further > 0 {
+                part.gathered = part.gathered.saturating_add(difference);
+            }
+            difference = part.since.pass(difference);
+        }
+        difference
+    }
+
+    fn find(&self, number: u64) -> Option<usize> {
+        self.open.binary_search_by_key(&number, |open| open.number).ok()
+    }
+}
+
+/// Settles a grant that is not open, in one limit. `times` are those of the grant, and from when windows count it;
+/// `costs` what it was charged and what it cost. What it cost less is given back as law 5 allows: less what came in
+/// since, and not while the time of another grant is in the future. What it cost more is owed.
+pub(crate) fn settle_forgotten(terms: &Terms, state: &mut State, now: Nanos, times: [Nanos; 2], costs: [u64; 2]) {
+    match terms.kind() {
+        Err(window) => window.correct(state, now, times[1], costs),
+        Ok(bucket) if costs[1] > costs[0] => bucket.pay(&mut state.level, now, costs[1] - costs[0]),
+        Ok(bucket) if now >= state.level.at && now >= times[0] => {
+            let [charged, real] = costs.map(|cost| cost.min(terms.most()));
+            bucket.give_back(&mut state.level, now, times[0], charged - real);
+        }
+        Ok(_) => {}
+    }
+}
+
+/// What a charge does to a difference: the level is cut to a full bucket when the grant is asked for, and at its time to
+/// what the grant gathered or, if that was less, to a full bucket.
+fn charging(gap: &mut Gap, terms: &Terms, bucket: &dyn Fill, level: Level, [asked, at]: [Nanos; 2], cost: u64) {
+    let start = asked.max(level.at);
+    let there = bucket.amount_at(level, start);
+    if start > level.at {
+        let uncut = level.amount.saturating_add(bucket.gained(level.at, start));
+        gap.then(bucket.full().saturating_sub(there), uncut.saturating_sub(there));
+    }
+    let gathered = there.saturating_add(bucket.gained(start, at.max(start)));
+    let mut charged = State::from(level);
+    terms.charge(&mut charged, &mut Undo::Nothing, [0, asked, at, at], cost);
+    let lost = gathered.saturating_sub(bucket.price(cost)).saturating_sub(charged.level.amount);
+    // If it is negative, the charge left the bucket empty instead of in debt.
+    let room = if lost < 0 { 0 } else { bucket.full().saturating_sub(gathered) };
+    gap.then(room, lost);
+}
+
+#[cfg(test)]
+mod tests;
