@@ -29,6 +29,7 @@ mod pipe;
 mod pump;
 mod redis;
 mod redis_link;
+mod settling;
 mod shared;
 mod shared_machine;
 mod shared_pipes;
