@@ -32,7 +32,7 @@ mod template;
 mod temporary;
 mod units;
 
-pub use attempt::{Ended, Ledger};
+pub use attempt::{Charge, Ended, Ledger, Settler};
 pub use commands::{IGNORING_SIGPIPE, Launcher, Launching};
 pub use event::{Event, Events, Sent, Told};
 pub use identity::{Hasher, Identity};

@@ -62,6 +62,12 @@ impl Pricing {
         }
     }
 
+    /// What a command that was charged `costs` cost each limit, if it really cost `real`.
+    #[must_use]
+    pub fn settled(&self, costs: &[u64], real: u64) -> Box<[u64]> {
+        costs.iter().zip(&*self.costs).map(|(charged, cost)| if cost.is_some() { real } else { *charged }).collect()
+    }
+
     /// Why `unit` gets no grant, and what to do. It is `None` if it is larger than a buffer of `most` bytes.
     #[must_use]
     pub fn why(&self, unit: Option<&[u8]>, most: usize, why: Unpaid) -> String {

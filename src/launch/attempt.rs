@@ -4,6 +4,8 @@ use super::job::{Job, Outcome};
 use super::reply::Reply;
 use super::reply_file::ReplyFile;
 use super::retries::Verdict;
+use crate::flow::pricing::Pricing;
+use crate::limits::Grant;
 use std::fmt::Debug;
 use std::io;
 use std::sync::Arc;
@@ -41,6 +43,35 @@ pub(super) struct Running {
     pub(super) started: Instant,
     /// Where its command may tell of the answer it got.
     pub(super) reply: Option<ReplyFile>,
+    /// What its real cost settles.
+    pub(super) charge: Option<Charge>,
+}
+
+/// What an attempt was charged, where limits count a cost of their own.
+#[derive(Clone, Debug)]
+pub struct Charge {
+    /// Its grant.
+    pub grant: Grant,
+    /// What it cost each limit.
+    pub costs: Box<[u64]>,
+    pub(super) pricing: Pricing,
+}
+
+impl Charge {
+    /// What it cost each limit if the command says that it really cost `real`.
+    #[must_use]
+    pub fn settled(&self, real: Option<u64>) -> Box<[u64]> {
+        real.map_or_else(|| self.costs.clone(), |real| self.pricing.settled(&self.costs, real))
+    }
+}
+
+/// Settles what attempts were charged, once they have ended.
+pub trait Settler: Debug + Send + Sync {
+    /// The attempt really cost `real`, or what it was charged. Best effort.
+    fn settle(&self, charge: &Charge, real: Option<u64>);
+
+    /// Whether [`settle`](Self::settle) may have to wait for other processes.
+    fn may_block(&self) -> bool;
 }
 
 impl Running {

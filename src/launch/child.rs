@@ -1,7 +1,7 @@
 //! One command from its start to its end: its output is read, its time is watched, and its process group ends with it.
 
 use super::again::Again;
-use super::attempt::{Ended, Ledger, Running};
+use super::attempt::{Charge, Ended, Ledger, Running, Settler};
 use super::event::{Event, Events};
 use super::job::{Job, Outcome};
 use super::options::{GRACE, NEVER, Options, Output};
@@ -41,6 +41,7 @@ pub(super) struct Shared {
     pub(super) slots: Arc<Slots>,
     pub(super) again: Option<Arc<Again>>,
     pub(super) ledger: Option<Arc<dyn Ledger>>,
+    pub(super) settler: Arc<dyn Settler>,
     /// Held while the ledger may block.
     pub(super) recording: Arc<Semaphore>,
     pub(super) output: Arc<Printing>,
@@ -62,11 +63,12 @@ pub(super) struct Told {
 impl Shared {
     /// Decides what follows from the end of an attempt, prints what its command wrote, and records it. The last thing that
     /// a command's task does.
-    pub(super) async fn finish(self: &Arc<Self>, running: Running, outcome: Outcome, collected: Collected) {
+    pub(super) async fn finish(self: &Arc<Self>, mut running: Running, outcome: Outcome, collected: Collected) {
         let (seq, at) = (running.seq(), StdInstant::now());
         let wanted_terminal = self.wanted_terminal.lock().unwrap_or_else(PoisonError::into_inner).remove(&seq);
         let mut outcome = if wanted_terminal { Outcome::WantedTerminal } else { outcome };
         let reply = self.reply(&running);
+        self.settle(running.charge.take(), reply.cost).await;
         let mut verdict = self.verdict(&running, at, &outcome, &reply);
         let printed = if verdict.is_repeated() {
             // Only the last attempt's output counts, but its messages tell why there were more.
@@ -82,6 +84,18 @@ impl Shared {
             (outcome, verdict) = (Outcome::OutputLost(error), Verdict::Failed);
         }
         self.ended(running, outcome, verdict, reply, at).await;
+    }
+
+    /// Settles the charge at the cost that the command has told.
+    async fn settle(&self, charge: Option<Charge>, real: Option<u64>) {
+        let Some(charge) = charge else { return };
+        let settler = Arc::clone(&self.settler);
+        if !settler.may_block() {
+            settler.settle(&charge, real);
+        } else if real.is_some() {
+            let settle = tokio::task::spawn_blocking(move || settler.settle(&charge, real));
+            self.output.unless_killed(settle).await;
+        }
     }
 
     /// What the command has told about the answer it got.
@@ -112,7 +126,7 @@ impl Shared {
         reply: Reply,
         at: StdInstant,
     ) {
-        let Running { attempt, slot, started, reply: file } = running;
+        let Running { attempt, slot, started, reply: file, .. } = running;
         // Before something waits for a file descriptor.
         drop(file);
         let (job, number, seq) = (Arc::clone(&attempt.job), attempt.number, attempt.job.seq);

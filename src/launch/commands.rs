@@ -1,7 +1,7 @@
 //! The sink: takes jobs from the pump, has a command started for each, and ends them when asked to.
 
 use super::again::Again;
-use super::attempt::{Attempt, Ledger, Running};
+use super::attempt::{Attempt, Charge, Ledger, Running, Settler};
 use super::child::{self, Shared};
 use super::event::{Event, Events};
 use super::job::{Batches, Job, Known, Outcome, Shape};
@@ -18,6 +18,7 @@ use crate::clock::{Nanos, with_usual_slack};
 use crate::flow::framing::Buffer;
 use crate::flow::pricing::Pricing;
 use crate::flow::{Filled, Flow, FlowError, Passed, Price, Source, Unpaid};
+use crate::limits::Grant;
 use rustix::process::{Pid, Signal};
 use std::borrow::Cow;
 use std::ffi::OsStr;
@@ -66,6 +67,7 @@ impl Launcher {
         options: Options,
         screen: Arc<dyn Screen>,
         ledger: Option<Arc<dyn Ledger>>,
+        settler: Arc<dyn Settler>,
         events: Events,
     ) -> io::Result<Self> {
         let mut runtime = tokio::runtime::Builder::new_multi_thread();
@@ -86,7 +88,8 @@ impl Launcher {
         let again = again.map(Arc::new);
         let (wanted_terminal, told) = (Mutex::default(), child::Told::default());
         let recording = Arc::new(Semaphore::new(1));
-        let shared = Shared { options, slots, again, ledger, recording, output, events, wanted_terminal, told };
+        let shared =
+            Shared { options, slots, again, ledger, settler, recording, output, events, wanted_terminal, told };
         let shared = Arc::new(shared);
         Ok(Launcher { shared, tasks })
     }
@@ -148,18 +151,19 @@ impl Launcher {
         self.shared.again.as_ref().and_then(|again| again.next())
     }
 
-    /// Makes the attempt that is `due`, or the first one at `next`, as soon as it has a slot; one that is `unpaid` fails at
-    /// once. Returns the job if it is new.
+    /// Makes the attempt that is `due`, or the first one at `next`, as soon as it has a slot; one that is not `paid` for
+    /// fails at once. Returns the job if it is new.
     fn start_next(
         &self,
         due: Option<Attempt>,
-        unpaid: Option<Unpaid>,
+        paid: Result<Option<Charge>, Unpaid>,
         next: impl FnOnce() -> Option<Job>,
     ) -> Option<Arc<Job>> {
         let again = self.shared.again.as_ref();
         let is_new = due.is_none();
         let mut attempt = due.or_else(|| next().map(Attempt::first))?;
-        let (seq, refused) = (attempt.job.seq, unpaid.map(Outcome::Unpaid).or_else(|| attempt.job.refused()));
+        let (seq, refused) =
+            (attempt.job.seq, paid.as_ref().err().copied().map(Outcome::Unpaid).or_else(|| attempt.job.refused()));
         let options = &self.shared.options;
         if refused.is_none() {
             self.shared.output.screen.trace(options.template.fill(&attempt.job.units));
@@ -180,7 +184,7 @@ impl Launcher {
         let (job, started) = (Arc::clone(&attempt.job), Instant::now());
         let event = Event::Started { job: Arc::clone(&job), attempt: attempt.number, at: started };
         self.shared.events.send(event);
-        self.run(Running { attempt, slot, started, reply: None }, command, input);
+        self.run(Running { attempt, slot, started, reply: None, charge: paid.ok().flatten() }, command, input);
         is_new.then_some(job)
     }
 
@@ -232,7 +236,8 @@ impl Launcher {
         }
         // All that it needs at once: two that start must not each hold what the other one needs.
         let spawn = || {
-            let reply = again.as_ref().map(|_| ReplyFile::new()).transpose()?;
+            let replies = again.is_some() || running.charge.is_some();
+            let reply = replies.then(ReplyFile::new).transpose()?;
             if let Some(reply) = &reply {
                 command.env("THROTTLE_REPLY", reply.path());
             }
@@ -327,6 +332,8 @@ pub struct Launching<R> {
     told: u64,
     /// The attempt whose price was asked for; `None`: the first one of the next job.
     priced: Option<Attempt>,
+    /// What the next one was charged.
+    charge: Option<Charge>,
 }
 
 impl<R: Source> Launching<R> {
@@ -334,7 +341,7 @@ impl<R: Source> Launching<R> {
     pub fn new(source: R, buffer: Buffer, shape: Shape, launcher: Launcher) -> Self {
         let batches = Batches::new(source, buffer, shape, &launcher.shared.options.template);
         launcher.shared.again.iter().for_each(|again| again.is_used_by_pump());
-        Launching { batches, launcher, told: 0, priced: None }
+        Launching { batches, launcher, told: 0, priced: None, charge: None }
     }
 
     /// Leaves out the units that are known; see [`done_before`](Self::done_before).
@@ -363,8 +370,8 @@ impl<R: Source> Launching<R> {
 
     /// The bytes are those of the input. An attempt that is not the first of its unit passes no unit.
     fn start(&mut self, due: Option<Attempt>, unpaid: Option<Unpaid>, passed: &mut Passed) {
-        let batches = &mut self.batches;
-        if let Some(job) = self.launcher.start_next(due, unpaid, || batches.next()) {
+        let (batches, charge) = (&mut self.batches, self.charge.take());
+        if let Some(job) = self.launcher.start_next(due, unpaid.map_or(Ok(charge), Err), || batches.next()) {
             passed.units += 1;
             passed.bytes += job.length;
             self.tell_next();
@@ -465,6 +472,12 @@ impl<R: Source> Flow for Launching<R> {
         // Another attempt may be due when the grant has come.
         self.priced = self.launcher.due();
         self.priced.as_ref().map_or_else(|| self.batches.price(), |due| due.job.price.clone())
+    }
+
+    fn granted(&mut self, grant: &Grant, costs: &[u64]) -> bool {
+        let charge = |pricing: &Pricing| Charge { grant: *grant, costs: costs.into(), pricing: pricing.clone() };
+        self.charge = self.batches.pricing.as_ref().map(charge);
+        self.charge.is_some()
     }
 
     fn pass(&mut self, units: u64, passed: &mut Passed) -> Result<(), FlowError> {

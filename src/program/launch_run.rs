@@ -18,7 +18,7 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 use throttle::clock::Nanos;
 use throttle::launch::{
-    Event, Events, Job, Launcher, Ledger, Options, Outcome, Screen, Told, Words, printable, quoted,
+    Charge, Event, Events, Job, Launcher, Ledger, Options, Outcome, Screen, Settler, Told, Words, printable, quoted,
 };
 
 /// Why nothing is launched any more.
@@ -115,7 +115,8 @@ impl LaunchRun {
         run.receive(events.clone())?;
         let screen = Arc::new(BesideBar(Arc::clone(&run.report)));
         let ledger = ledger.map(|ledger| -> Arc<dyn Ledger> { ledger });
-        let launcher = Launcher::new(options, screen, ledger, events)?;
+        let settler = Arc::new(BesideBar(Arc::clone(&run.report)));
+        let launcher = Launcher::new(options, screen, ledger, settler, events)?;
         // Set once, here.
         let _ = run.launcher.set(launcher.clone());
         Ok((run, launcher))
@@ -228,7 +229,7 @@ impl LaunchRun {
     }
 }
 
-/// Writes the output of commands without breaking the bar.
+/// Writes the output of commands without breaking the bar, and settles what they were charged.
 #[derive(Debug)]
 struct BesideBar(Arc<Report>);
 
@@ -245,6 +246,17 @@ impl Screen for BesideBar {
         if self.0.outcomes().is_some_and(|outcomes| outcomes.is_traced()) {
             self.0.aside_bytes(&quoted(words, io::stderr().is_terminal()));
         }
+    }
+}
+
+impl Settler for BesideBar {
+    fn settle(&self, charge: &Charge, real: Option<u64>) {
+        // If it fails, those behind wait longer.
+        let _ = self.0.supply().settle(&charge.grant, [&charge.costs, &charge.settled(real)]);
+    }
+
+    fn may_block(&self) -> bool {
+        self.0.supply().store().is_shared()
     }
 }
 

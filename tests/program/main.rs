@@ -27,6 +27,7 @@ mod recipes;
 mod recipes_again;
 mod redis;
 mod redis_link;
+mod settling;
 mod shared;
 mod shared_machine;
 mod shared_pipes;
