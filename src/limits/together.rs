@@ -324,6 +324,7 @@ impl Limits {
     ) -> Grant {
         if units > 0 {
             self.history.begin(horizon, self.at, &self.terms, &self.states);
+            self.settling.begin();
             self.charge(asked, at, counted, units);
         }
         Grant { counted, ..Grant::computed(at, units, bound_by, self.history.grants) }

@@ -53,6 +53,8 @@ enum Op {
     SetBurst(u64),
     Pay(u64),
     Credit(u64),
+    /// A grant of so many units that is undone at once, if it lies ahead.
+    Undone(u64),
     /// The open grant of this place cost that.
     Settle(usize, u64),
     /// The open grant of this place cost what it was charged.
@@ -69,6 +71,7 @@ fn ops(with_window: bool) -> impl Strategy<Value = Vec<Op>> {
         1 => (1_u64..14).prop_map(Op::SetBurst),
         paid => (0_u64..6).prop_map(Op::Pay),
         paid => (0_u64..6).prop_map(Op::Credit),
+        2 => (1_u64..16).prop_map(Op::Undone),
         5 => (any::<usize>(), 0_u64..18).prop_map(|(place, real)| Op::Settle(place, real)),
         1 => any::<usize>().prop_map(Op::Forget),
     ];
@@ -198,6 +201,13 @@ impl Run {
             Op::Credit(units) => {
                 self.events.push(Event::Credited(self.clock(), units));
                 self.limits.credit(self.clock(), units);
+            }
+            Op::Undone(cost) => {
+                let Ok((at, _)) = self.limits.conforms_at(self.now, cost) else { return };
+                if at > self.clock() {
+                    let grant = self.limits.take(self.now, cost).unwrap();
+                    self.limits.give_back(self.now, &grant);
+                }
             }
             Op::Settle(place, real) => self.settle(place, real),
             Op::Forget(place) if !self.open.is_empty() => {
