@@ -98,7 +98,7 @@ pub(super) fn take_one(once: &Once) -> Result<(Grant, Nanos, Arc<AnyBucket>, Box
 
 /// What one call costs each limit, or all. No unit is read for it.
 fn costs_of_one(named: Option<&Grouped>, policy: &Policy) -> Box<[u64]> {
-    match named.and_then(|named| named.pricing(policy)).map(|pricing| pricing.of(None)) {
+    match named.map(|named| named.look(policy).price(None)) {
         Some(Price::Costs(costs)) => costs,
         _ => [1].into(),
     }
@@ -143,8 +143,15 @@ fn patience(bucket: &Bucket, max_wait: Option<Duration>) -> Patience {
 }
 
 /// Opens the limits of a stream. Also what `check` finds in them.
-pub(super) fn supply<T>(limits: &Limits, check: impl FnOnce(&Policy) -> Result<T, String>) -> Result<(Supply, T)> {
+///
+/// `sorts`: units are sorted by limits that nothing else knows, before they come to a supply.
+pub(super) fn supply<T>(
+    limits: &Limits,
+    sorts: bool,
+    check: impl FnOnce(&Policy) -> Result<T, String>,
+) -> Result<(Supply, T)> {
     let store: Box<AnyBucket> = match limits {
+        _ if sorts => Box::new(Memory::new(&Policy::default(), SystemClock)),
         Limits::Own(named) => Box::new(Memory::new(&named.policy(), SystemClock)),
         Limits::Shared(bucket, named) => open(bucket, named.as_ref(), None)?,
     };
