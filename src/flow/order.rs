@@ -147,6 +147,26 @@ impl<T> Order<T> {
         Some(key)
     }
 
+    /// How many more units with these costs may leave at once after one of this key that has just [passed](Self::pass). 0 if
+    /// that is not known.
+    #[must_use]
+    pub fn more(&self, key: KeyId, costs: &[u64]) -> u64 {
+        if self.jobs.is_some() || self.has_windows() {
+            return 0;
+        }
+        let (each, thin) = self.keys.state(key);
+        each.available(thin, self.now, costs).min(self.all.available(&self.thin, self.now, costs))
+    }
+
+    /// Charges `units` of those [more](Self::more), which have left.
+    pub fn pass_more(&mut self, key: KeyId, costs: &[u64], units: u64) {
+        let costs: Box<[u64]> = costs.iter().map(|cost| cost.saturating_mul(units)).collect();
+        let times = [self.now; 4];
+        let (each, thin) = self.keys.state_mut(key);
+        each.charge(thin, times, &costs);
+        self.all.charge(&mut self.thin, times, &costs);
+    }
+
     /// The oldest unit whose limits all conform and whose key has a job free, already charged; or when to ask again.
     ///
     /// If the caller asks late, the grants are those that it would have had in time, but not earlier than the lag

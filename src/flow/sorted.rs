@@ -23,6 +23,9 @@ const MEMORY: usize = 64 << 20;
 /// The output of one turn is written when it has so many bytes.
 const TURN: usize = 128 * 1024;
 
+/// The key of units that have none.
+const NONE: &[u8] = b"(none)";
+
 /// Of so many keys it is counted how many units were dropped.
 const COUNTED_KEYS: usize = 10_000;
 
@@ -62,6 +65,17 @@ pub enum News {
     Dropped(Dropped),
 }
 
+/// Units of one key and of equal costs, one after the other: they are charged together.
+#[derive(Debug, Default)]
+struct Run {
+    key: Option<KeyId>,
+    name: Vec<u8>,
+    costs: Vec<u64>,
+    /// How many more may leave, and how many have left that were not charged.
+    left: u64,
+    used: u64,
+}
+
 /// A flow of units by key.
 pub struct Sorted<'a, R, W> {
     source: R,
@@ -80,6 +94,7 @@ pub struct Sorted<'a, R, W> {
     /// What is in the output, if it counts from when it was handed over.
     handed: Vec<(KeyId, Charged, Box<[u64]>)>,
     costs: Vec<u64>,
+    run: Run,
     dropped: Dropped,
     told_full: bool,
     told_dropped: Option<Nanos>,
@@ -122,6 +137,7 @@ impl<'a, R: Source, W: Sink> Sorted<'a, R, W> {
             output: Vec::new(),
             handed: Vec::new(),
             costs: Vec::new(),
+            run: Run::default(),
             dropped: Dropped::default(),
             told_full: false,
             told_dropped: None,
@@ -165,9 +181,12 @@ impl<'a, R: Source, W: Sink> Sorted<'a, R, W> {
     fn sort(&mut self, passed: &mut Passed) -> Result<(), FlowError> {
         let now = self.clock.now();
         self.take_waiting(now, passed);
-        while self.output.len() < TURN && self.has_new() {
-            self.sort_next(now, passed)?;
+        let mut sorted = Ok(());
+        while sorted.is_ok() && self.output.len() < TURN && self.has_new() {
+            sorted = self.sort_next(now, passed);
         }
+        end_run(&mut self.run, self.order.get_mut());
+        sorted?;
         self.tell_of_dropped(now);
         if self.is_full() && !std::mem::replace(&mut self.told_full, true) {
             let order = self.order.borrow();
@@ -200,7 +219,7 @@ impl<'a, R: Source, W: Sink> Sorted<'a, R, W> {
     fn sort_next(&mut self, now: Nanos, passed: &mut Passed) -> Result<(), FlowError> {
         let (unit, delimiter) = (self.buffer.run(1), self.buffer.delimiter());
         let length = unit.len();
-        let text = unit.strip_suffix(delimiter.as_slice()).unwrap_or(unit);
+        let text = if unit.last().copied() == delimiter { &unit[..length - 1] } else { unit };
         let error = |line: u64, words: &dyn std::fmt::Display| {
             FlowError::Read(io::Error::other(format!("{words}, in unit {line}")))
         };
@@ -209,12 +228,28 @@ impl<'a, R: Source, W: Sink> Sorted<'a, R, W> {
             return Err(error(line, &unreadable(cost)));
         }
         let key = self.look.per.as_ref().and_then(|per| per.key(text));
-        let order = self.order.get_mut();
-        if let Some(key) = order.pass(now, key.as_deref(), &self.costs) {
+        let name = key.as_deref().unwrap_or(NONE);
+        if self.run.left > 0 && self.run.name == name && self.run.costs == self.costs {
+            (self.run.left, self.run.used) = (self.run.left - 1, self.run.used + 1);
             self.output.extend_from_slice(unit);
             passed.units += 1;
+            self.lines = line;
+            self.buffer.release_run(1, length);
+            return Ok(());
+        }
+        end_run(&mut self.run, self.order.get_mut());
+        let order = self.order.get_mut();
+        if let Some(id) = order.pass(now, key.as_deref(), &self.costs) {
+            self.output.extend_from_slice(unit);
+            passed.units += 1;
+            self.run.left = order.more(id, &self.costs);
+            if self.run.left > 0 {
+                self.run.key = Some(id);
+                name.clone_into(&mut self.run.name);
+                self.costs.clone_into(&mut self.run.costs);
+            }
             if order.has_windows() {
-                self.handed.push((key, Charged { at: now, counted: now }, self.costs.as_slice().into()));
+                self.handed.push((id, Charged { at: now, counted: now }, self.costs.as_slice().into()));
             }
         } else {
             self.age += 1;
@@ -276,6 +311,14 @@ impl<'a, R: Source, W: Sink> Sorted<'a, R, W> {
         let words = self.look.too_large(most).unwrap_or_else(no_room);
         FlowError::Read(io::Error::other(format!("{words}, in unit {}", self.lines + 1)))
     }
+}
+
+/// Charges what has left.
+fn end_run(run: &mut Run, order: &mut Order<Box<[u8]>>) {
+    if let Some(key) = run.key.filter(|_| run.used > 0) {
+        order.pass_more(key, &run.costs, run.used);
+    }
+    (run.left, run.used) = (0, 0);
 }
 
 /// The size of the buffer, and so of the longest unit.

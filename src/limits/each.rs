@@ -109,6 +109,21 @@ impl Each {
         Some(latest)
     }
 
+    /// How many requests in a row with these costs conform at `now`.
+    pub(crate) fn available(&self, thin: &Thin, now: Nanos, costs: &[u64]) -> u64 {
+        let of = |place: usize, state: &State| match costs[self.kinds[place]] {
+            0 => u64::MAX,
+            _ if state.level.at > now => 0,
+            cost => self.terms[place].available(state, now) / cost,
+        };
+        match thin {
+            Thin::One(level) => of(0, &State::from(*level)),
+            Thin::Several(states) => {
+                states.iter().enumerate().map(|(place, state)| of(place, state)).min().unwrap_or(u64::MAX)
+            }
+        }
+    }
+
     /// Charges a request made at `asked` at `grant`, a time not before [`conforms_at`](Self::conforms_at)`(asked)`. Windows
     /// count it from `counted`, which is not before `grant`, and forget what no longer counts at `since`.
     pub(crate) fn charge(&self, thin: &mut Thin, [since, asked, grant, counted]: [Nanos; 4], costs: &[u64]) {

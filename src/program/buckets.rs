@@ -63,9 +63,12 @@ fn agree(named: Option<&Grouped>, opened: &AnyBucket) -> Result<(), StoreError> 
     named.map_or(Ok(()), |named| opened.agrees_with(&named.written(), named.burst))
 }
 
+/// A grant, when it was asked for, the bucket, and the costs.
+pub(super) type Taken = (Grant, Nanos, Arc<AnyBucket>, Box<[u64]>);
+
 /// One from the bucket, when it was asked for, the bucket, and what it cost. A server is asked once, unless the bucket keeps other
 /// limits than those that were named.
-pub(super) fn take_one(once: &Once) -> Result<(Grant, Nanos, Arc<AnyBucket>, Box<[u64]>)> {
+pub(super) fn take_one(once: &Once) -> Result<Taken> {
     let Once { bucket, named, max_wait, .. } = once;
     let (named, max_wait) = (named.as_ref(), *max_wait);
     let opened: Arc<AnyBucket> = match &bucket.kind {

@@ -234,7 +234,7 @@ fn cases() -> ProptestConfig {
 /// So many ask, for one unit each. Some leave at once, and one dies without notice.
 fn waiting(limit: Limit, waiters: usize, leave: usize, dies: usize) -> Crowd {
     let mut crowd = Crowd::new(vec![limit]);
-    (0..waiters).for_each(|_| crowd.ask(1, None));
+    (0..waiters).for_each(|_| crowd.ask(1.into(), None));
     (crowd.ones[dies].is_dead, crowd.ones[dies].next) = (true, None);
     (0..leave).rev().for_each(|place| crowd.leave(place));
     crowd
@@ -265,7 +265,7 @@ fn the_same_limits_once_more_move_nobody() {
 fn whose_time_has_come_behind_a_dead_one_gives_nothing_back() {
     let mut crowd = waiting(Limit::Bucket { units: 1, period: 10_000, burst: 1, initial: 0 }, 5, 2, 2);
     crowd.go_on_until(20 * SECOND);
-    let next = crowd.both.held.iter().position(|(grant, _)| grant.at == 20 * SECOND).unwrap();
+    let next = crowd.both.held.iter().position(|(grant, ..)| grant.at == 20 * SECOND).unwrap();
     crowd.leave(next);
     assert_eq!(waits(&crowd), [0, 10]);
 }

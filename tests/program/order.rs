@@ -221,7 +221,8 @@ fn keys_are_forgotten_once_they_are_as_new() {
     let mut order: Order<()> = Order::new(&rules, 0);
     for age in 0..100_000_u64 {
         assert!(order.pass(age * MS, Some(&age.to_be_bytes()), &[1]).is_some());
-        assert!(order.keys() < 500, "{} keys after {age}, of which 100 are not as new", order.keys());
+        // The first 4096 are kept in any case.
+        assert!(order.keys() < 5000, "{} keys after {age}, of which 100 are not as new", order.keys());
     }
     assert!(order.keys() >= 100);
 }
