@@ -95,6 +95,12 @@ impl Buffer {
         self.waiting == 0 && self.held() == self.data.len()
     }
 
+    /// Its size in bytes.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        self.data.len()
+    }
+
     /// The first unit without its delimiter; `None` if it is not there as a whole.
     #[must_use]
     pub fn first(&self) -> Option<&[u8]> {
