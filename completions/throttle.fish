@@ -10,7 +10,7 @@ fail\t'End'"
 complete -c throttle -s d -l delimiter -d 'Units end with the byte C' -r
 complete -c throttle -s a -l arg-file -d 'Read FILE instead of standard input' -r -F
 complete -c throttle -l repeat -d 'Instead of input, the units 1 to N, or without end' -r
-complete -c throttle -s j -l jobs -d 'Most commands at once; 0: no cap [default: 16] (also -P)' -r
+complete -c throttle -s j -l jobs -d 'Commands at once; 0: no cap [default: 16] (also -P)' -r
 complete -c throttle -s n -l max-args -d 'Units for each command, if they fit [default: 1]' -r
 complete -c throttle -s I -l replace -d 'What stands for the unit in COMMAND [default: {}]' -r
 complete -c throttle -s c -l shell -d 'Run a shell script for each unit, which is "$1" there' -r
