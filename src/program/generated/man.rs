@@ -1,6 +1,6 @@
 //! The man page.
 
-use super::check;
+use super::committed::check;
 use crate::program::{args, exit};
 
 /// Of the last release; its recipe sets it.
