@@ -2,6 +2,7 @@
 #![cfg(feature = "cli")]
 
 mod again;
+mod any_bytes;
 mod attempt_log;
 mod bucket_list;
 mod bucket_options;
