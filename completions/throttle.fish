@@ -7,7 +7,7 @@ function __throttle_command
             case --
                 set -q words[2]; and string escape -- $words[2..]
                 return 0
-            case --rate --burst --bucket --max-wait --show --pause --list --on-store-error --delimiter --arg-file --repeat --jobs --max-procs --max-args --replace --shell --timeout --attempts --backoff --retry-on --max-pause --ahead --max-fail --done --log --progress
+            case --rate --burst --bucket --max-wait --show --pause --list --on-store-error --delimiter --arg-file --repeat --ahead --jobs --max-procs --max-args --replace --shell --timeout --attempts --backoff --retry-on --max-pause --max-fail --done --log --progress
                 set -e words[1]
             case '-*'
                 string match -qr -- '^-[0kutqhV]*[rbdajPnIc]$' $words[1]; and set -e words[1]
@@ -38,7 +38,7 @@ complete -c throttle -n 'not __throttle_command' -s r -l rate -d 'At most this: 
 1MiB/s\t''"
 complete -c throttle -n 'not __throttle_command' -s b -l burst -d 'Most at once after a pause [default: 10 ms of rate]' -r -f
 complete -c throttle -n 'not __throttle_command' -l bucket -a '(__throttle_buckets)' -d 'Limits shared with all that name it: file or redis://' -r -F
-complete -c throttle -n 'not __throttle_command' -l max-wait -d 'Exit 75 instead of waiting longer' -r -f
+complete -c throttle -n 'not __throttle_command' -l max-wait -d 'Exit 75 instead of waiting longer; with --drop: drop' -r -f
 complete -c throttle -n 'not __throttle_command' -l show -d 'Show the bucket: text or json' -r -f -a "text\t''
 json\t''"
 complete -c throttle -n 'not __throttle_command' -l pause -d 'Grant nothing from the bucket for TIME' -r -f
@@ -49,6 +49,7 @@ fail\t'End'"
 complete -c throttle -n 'not __throttle_command' -s d -l delimiter -d 'Units end with the byte C' -r -f
 complete -c throttle -n 'not __throttle_command' -s a -l arg-file -d 'Read FILE instead of standard input' -r -F
 complete -c throttle -n 'not __throttle_command' -l repeat -d 'Instead of input, the units 1 to N, or without end' -r -f
+complete -c throttle -n 'not __throttle_command' -l ahead -d 'Most units read while others wait [default: 10000]' -r -f
 complete -c throttle -n 'not __throttle_command' -s j -l jobs -d 'Commands at once; 0: no cap [default: 16] (also -P)' -r -f
 complete -c throttle -n 'not __throttle_command' -s n -l max-args -d 'Units for each command, if they fit [default: 1]' -r -f
 complete -c throttle -n 'not __throttle_command' -s I -l replace -d 'What stands for the unit in COMMAND [default: {}]' -r -f
@@ -59,7 +60,6 @@ complete -c throttle -n 'not __throttle_command' -l backoff -d 'Waits between at
 complete -c throttle -n 'not __throttle_command' -l retry-on -d 'Which failures are tried again: 6,7,28,timeout,signal' -r -f -a "timeout\t''
 signal\t''"
 complete -c throttle -n 'not __throttle_command' -l max-pause -d 'The longest pause that a server may ask for [default: 1h]' -r -f
-complete -c throttle -n 'not __throttle_command' -l ahead -d 'Most units that wait for another attempt [default: 10000]' -r -f
 complete -c throttle -n 'not __throttle_command' -l max-fail -d 'Launch nothing more once N units, or N%, have failed' -r -f
 complete -c throttle -n 'not __throttle_command' -l done -d 'Keep units that succeeded in FILE, and skip those in it' -r -F
 complete -c throttle -n 'not __throttle_command' -l log -d 'Add a line of JSON to FILE for each attempt' -r -F
@@ -68,6 +68,7 @@ always\t'Always; without a terminal a plain line every 10 s'
 never\t'Never'"
 complete -c throttle -n 'not __throttle_command' -l summary -d 'Say at the end what happened: text or json' -r -f -a "text\t''
 json\t''"
+complete -c throttle -n 'not __throttle_command' -l drop -d 'Drop units that would wait, instead of passing them on late'
 complete -c throttle -n 'not __throttle_command' -l once -d 'Take one, then become COMMAND'
 complete -c throttle -n 'not __throttle_command' -l set -d 'Make the bucket, or change its limits for everyone'
 complete -c throttle -n 'not __throttle_command' -l clear -d 'Empty the bucket\'s queue'

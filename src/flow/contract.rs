@@ -25,6 +25,16 @@ pub trait Flow {
         Passed::default()
     }
 
+    /// When the next of the units that were read conforms, if limits of the flow's own are what is waited for.
+    fn limited_until(&self) -> Option<Nanos> {
+        None
+    }
+
+    /// How many keys have units that wait, and how many keys there are.
+    fn keys(&self) -> [u64; 2] {
+        [0, 0]
+    }
+
     /// How long nothing may be handed over from now on, in nanoseconds, if that is news: a server asked to wait.
     fn take_hold(&mut self) -> Option<Nanos> {
         None

@@ -140,6 +140,12 @@ impl Buffer {
         self.rewind();
     }
 
+    /// Its size in bytes.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        self.data.len()
+    }
+
     /// The delimiter, if there is one.
     #[must_use]
     pub fn delimiter(&self) -> Option<u8> {

@@ -54,9 +54,15 @@ impl<F: Flow> Pump<'_, F> {
         if self.flow.waiting() > 0 {
             return Ok(true);
         }
-        self.note_read_ahead();
-        self.enter(Phase::Source);
         while self.flow.waiting() == 0 {
+            self.note_read_ahead();
+            match self.flow.limited_until() {
+                Some(time) => {
+                    self.enter(Phase::Limit(0));
+                    self.meter.waits_until(time, 0);
+                }
+                None => self.enter(Phase::Source),
+            }
             if self.flow.fill(true)? == Filled::End && self.flow.waiting() == 0 {
                 self.enter(Phase::Working);
                 return Ok(false);
@@ -126,7 +132,7 @@ impl<F: Flow> Pump<'_, F> {
 
     fn note_read_ahead(&self) {
         let ahead = self.flow.read_ahead();
-        self.meter.read_ahead(ahead.units, ahead.bytes);
+        self.meter.read_ahead(ahead.units, ahead.bytes, self.flow.keys());
     }
 
     fn enter(&self, phase: Phase) {

@@ -1,5 +1,6 @@
 //! One attempt at a job, and what is told of it once it has ended.
 
+use super::by_key::Granted;
 use super::job::{Job, Outcome};
 use super::reply::Reply;
 use super::reply_file::ReplyFile;
@@ -41,6 +42,8 @@ pub(super) struct Running {
     pub(super) started: Instant,
     /// Where its command may tell of the answer it got.
     pub(super) reply: Option<ReplyFile>,
+    /// Its grant, if limits are kept for each key.
+    pub(super) granted: Option<Granted>,
 }
 
 impl Running {

@@ -150,6 +150,16 @@ impl Policy {
         Ok(Policy { limits: limits.collect::<Result<_, _>>()?, counts_bytes: rates[0].is_bytes() })
     }
 
+    /// The limits of all `policies`, one after the other.
+    #[must_use]
+    pub fn of_all<'a>(policies: impl IntoIterator<Item = &'a Policy>) -> Self {
+        policies.into_iter().fold(Policy::default(), |mut joined, policy| {
+            joined.limits.extend(&policy.limits);
+            joined.counts_bytes |= policy.counts_bytes;
+            joined
+        })
+    }
+
     /// Whether the rates were written in bytes.
     #[must_use]
     pub fn counts_bytes(&self) -> bool {

@@ -5,6 +5,7 @@ mod again;
 mod definition;
 mod foreign_flags;
 mod mistakes;
+mod rule;
 mod text;
 mod values;
 
@@ -16,6 +17,7 @@ pub(crate) use text::{ENVIRONMENT, EXAMPLES, SIGNALS};
 pub(crate) use again::MaxFail;
 pub(crate) use definition::{Args, short_help};
 pub(crate) use mistakes::{in_limits, redacted};
+pub(crate) use rule::Rule;
 pub(crate) use values::{Format, OnStoreError, ProgressWhen, Repeat, Summary};
 
 use clap::FromArgMatches;

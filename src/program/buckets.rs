@@ -4,7 +4,7 @@ use super::answer::print;
 use super::args::Format;
 use super::exit::Exit;
 use super::say::say;
-use super::task::{Bucket, Kind, Limits, Named, Once, Remove, Set, Show, Task};
+use super::task::{Bucket, Grouped, Kind, Limits, Once, Remove, Set, Show, Task};
 use anyhow::{Result, anyhow};
 use serde_json::json;
 use std::fmt::Display;
@@ -50,16 +50,16 @@ fn advice(bucket: &Bucket, error: &StoreError, task: &Task) -> &'static str {
 /// Opens the bucket, and makes it if it is not there and limits were named. Those named must be those kept.
 pub(super) fn open(
     bucket: &Bucket,
-    named: Option<&Named>,
+    named: Option<&Grouped>,
     max_wait: Option<Duration>,
 ) -> Result<Box<AnyBucket>, StoreError> {
-    let opened = open_with(bucket, named.map(|named| &named.policy), max_wait)?;
+    let opened = open_with(bucket, named.map(Grouped::policy).as_ref(), max_wait)?;
     agree(named, &*opened)?;
     Ok(opened)
 }
 
-fn agree(named: Option<&Named>, opened: &AnyBucket) -> Result<(), StoreError> {
-    named.map_or(Ok(()), |named| opened.agrees_with(&named.written, named.burst))
+fn agree(named: Option<&Grouped>, opened: &AnyBucket) -> Result<(), StoreError> {
+    named.map_or(Ok(()), |named| opened.agrees_with(&named.written(), named.burst))
 }
 
 /// One from the bucket, when it was asked for, and the bucket. A server is asked once, unless the bucket keeps other
@@ -70,8 +70,8 @@ pub(super) fn take_one(once: &Once) -> Result<(Grant, Nanos, Arc<AnyBucket>)> {
     let opened: Arc<AnyBucket> = match &bucket.kind {
         Kind::File(_) => Arc::from(open(bucket, named, max_wait)?),
         Kind::Server(address) => {
-            let policy = named.map(|named| &named.policy);
-            Arc::new(Redis::unasked(address.clone(), policy, patience(bucket, max_wait))?)
+            let policy = named.map(Grouped::policy);
+            Arc::new(Redis::unasked(address.clone(), policy.as_ref(), patience(bucket, max_wait))?)
         }
     };
     let longest = max_wait.map(|time| Nanos::try_from(time.as_nanos()).unwrap_or(Nanos::MAX));
@@ -130,9 +130,16 @@ fn patience(bucket: &Bucket, max_wait: Option<Duration>) -> Patience {
 }
 
 /// Opens the limits of a stream. Also what `check` finds in them.
-pub(super) fn supply<T>(limits: &Limits, check: impl FnOnce(&Policy) -> Result<T, String>) -> Result<(Supply, T)> {
+///
+/// `sorts`: units are sorted by limits that nothing else knows, before they come to a supply.
+pub(super) fn supply<T>(
+    limits: &Limits,
+    sorts: bool,
+    check: impl FnOnce(&Policy) -> Result<T, String>,
+) -> Result<(Supply, T)> {
     let store: Box<AnyBucket> = match limits {
-        Limits::Own(named) => Box::new(Memory::new(&named.policy, SystemClock)),
+        _ if sorts => Box::new(Memory::new(&Policy::default(), SystemClock)),
+        Limits::Own(named) => Box::new(Memory::new(&named.policy(), SystemClock)),
         Limits::Shared(bucket, named) => open(bucket, named.as_ref(), None)?,
     };
     let checked = check_kept(limits.bucket(), &*store, check)?;
@@ -142,7 +149,7 @@ pub(super) fn supply<T>(limits: &Limits, check: impl FnOnce(&Policy) -> Result<T
 /// The limits of a stream. A bucket is opened only if nothing else knows them, and not made.
 pub(super) fn policy(limits: &Limits, check: impl FnOnce(&Policy) -> Result<(), String>) -> Result<Policy> {
     match limits {
-        Limits::Own(named) | Limits::Shared(_, Some(named)) => Ok(named.policy.clone()),
+        Limits::Own(named) | Limits::Shared(_, Some(named)) => Ok(named.policy()),
         Limits::Shared(bucket, None) => {
             let opened = open(bucket, None, None)?;
             check_kept(Some(bucket), &*opened, check)?;

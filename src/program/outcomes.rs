@@ -7,6 +7,7 @@ use super::task::{JOBS, Launch};
 use super::unit_name::{counted, scaled};
 use std::collections::BTreeMap;
 use std::io;
+use std::num::NonZeroU32;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -48,6 +49,8 @@ pub(crate) struct Outcomes {
     /// When the hint was last considered.
     looked: Nanos,
     started_at: BTreeMap<u64, Nanos>,
+    /// The keys of those that run, if limits are kept for each and the number of its jobs is not chosen.
+    running_keys: Option<BTreeMap<u64, Arc<[u8]>>>,
     durations: Nanos,
     started: u64,
     ok: u64,
@@ -79,6 +82,8 @@ struct Retries {
     waiting: u64,
     /// Units that wait for another attempt, which will not be made.
     given_up: u64,
+    /// Units that were read ahead and not tried.
+    unstarted: u64,
     /// Units that an earlier run has done, and those in the list when it was opened.
     done_before: u64,
     known: u64,
@@ -120,6 +125,11 @@ impl Outcomes {
             },
             jobs: launch.jobs.unwrap_or(JOBS),
             max_args: commands.shape.max_args.max(1),
+            running_keys: launch
+                .sorting
+                .as_ref()
+                .filter(|sorting| sorting.jobs == Some(NonZeroU32::MAX))
+                .map(|_| BTreeMap::new()),
             pace: launch.jobs.is_none().then(|| policy.fastest()).flatten(),
             retries: Retries { max_fail: launch.again.max_fail, ..Retries::default() },
             ..Outcomes::default()
@@ -184,6 +194,9 @@ impl Outcomes {
         self.started += 1;
         self.retries.waiting -= u64::from(attempt > 1).min(self.retries.waiting);
         self.started_at.insert(job.seq, now);
+        if let Some((keys, key)) = self.running_keys.as_mut().zip(job.key.clone()) {
+            keys.insert(job.seq, key);
+        }
         if attempt == 1 {
             self.next = None;
         }
@@ -207,6 +220,7 @@ impl Outcomes {
     pub(super) fn end(&mut self, ended: &Ended, now: Nanos) -> Vec<String> {
         let (job, outcome) = (&*ended.job, &ended.outcome);
         let started = self.started_at.remove(&job.seq).unwrap_or(now);
+        self.running_keys.iter_mut().for_each(|keys| drop(keys.remove(&job.seq)));
         self.durations += now.saturating_sub(started);
         match ended.verdict {
             Verdict::Ok => {
@@ -252,6 +266,9 @@ impl Outcomes {
             Outcome::NotFound(error) => (format!("cannot be run: {error}"), Exit::NotFound),
             Outcome::CannotRun(error) => (format!("cannot be run: {error}{}", advice(error)), Exit::CannotRun),
             Outcome::TooLong | Outcome::HasNul => (unfit(job, outcome), Exit::CannotRun),
+            Outcome::Unreadable(why) => (format!("not run: {why}"), Exit::Failed),
+            Outcome::TooCostly => ("costs more than a window ever lets through".to_owned(), Exit::Failed),
+            Outcome::SentAway => ("not run, as its server asked to wait for too long".to_owned(), Exit::SentAway),
             Outcome::InputLost(error) => {
                 (format!("not run, as its input cannot be held: {error}{}", advice(error)), Exit::Error)
             }
@@ -281,6 +298,11 @@ impl Outcomes {
         jobs.iter().flat_map(|job| self.names.given_up(job)).collect()
     }
 
+    /// How many units were read ahead that are not tried at all.
+    pub(super) fn set_unstarted(&mut self, units: usize) {
+        self.retries.unstarted = units as u64;
+    }
+
     /// The run ends since a server asked to wait for too long.
     pub(super) fn send_away(&mut self) {
         self.exit = worse(self.exit, Exit::SentAway);
@@ -300,11 +322,28 @@ impl Outcomes {
 
     /// Whether it is worth asking for [`hint`](Self::hint): once a second.
     pub(super) fn may_hint(&mut self, now: Nanos) -> bool {
-        let due = self.pace.is_some() && !self.hinted && now >= self.looked + SECOND;
+        let may = self.pace.is_some() || self.running_keys.is_some();
+        let due = may && !self.hinted && now >= self.looked + SECOND;
         if due {
             self.looked = now;
         }
         due
+    }
+
+    /// Which key takes most slots: once, when all slots were taken for long.
+    pub(super) fn hint_at_key(&mut self, waited_for_jobs: Nanos) -> Option<String> {
+        let keys = self.running_keys.as_ref().filter(|_| waited_for_jobs >= SLOTS_TAKEN && self.advises())?;
+        let mut counts: BTreeMap<&[u8], usize> = BTreeMap::new();
+        for key in keys.values() {
+            *counts.entry(key).or_default() += 1;
+        }
+        let (key, count) = counts.into_iter().max_by_key(|(_, count)| *count)?;
+        let all = usize::try_from(self.jobs).unwrap_or(usize::MAX);
+        (count > all / 4 * 3 && all > 1).then(|| {
+            self.hinted = true;
+            let key = shown(key);
+            format!("{count} of {all} slots are taken by '{key}'; ,jobs=2 keeps the others going")
+        })
     }
 
     /// Which `-j` the rate needs: once, when all slots were taken for long.
@@ -366,20 +405,20 @@ impl Outcomes {
 
     /// The last lines: how many failures were not named, and the totals. None after a success without a terminal: cron
     /// would mail them.
-    pub(super) fn closing(&self, elapsed: Nanos) -> Vec<String> {
+    pub(super) fn closing(&self, elapsed: Nanos, keys: u64) -> Vec<String> {
         let is_success = self.exit == Exit::Success && self.interrupted.is_none();
         if self.quiet || (is_success && !self.sums_up) {
             return Vec::new();
         }
         let mut lines: Vec<String> = self.names.more().into_iter().collect();
-        let line = self.interrupted.map_or_else(|| self.sum(elapsed), |why| self.interrupted_line(why));
+        let line = self.interrupted.map_or_else(|| self.sum(elapsed, keys), |why| self.interrupted_line(why));
         let separator = if self.interrupted.is_some() { ", " } else { "; " };
         let next = self.next.as_ref().map(|next| format!("{separator}{next}"));
         lines.push(line + &next.unwrap_or_default());
         lines
     }
 
-    fn sum(&self, elapsed: Nanos) -> String {
+    fn sum(&self, elapsed: Nanos, keys: u64) -> String {
         let mut failed = format!("{} failed", self.failed);
         if self.timed_out > 0 {
             failed = format!("{failed} ({} timed out)", self.timed_out);
@@ -388,7 +427,8 @@ impl Outcomes {
         if self.retries.ok > 0 {
             ok = format!("{ok} ({} after a retry)", self.retries.ok);
         }
-        format!("{ok}, {failed}{}; {} ({})", self.more(), clock::shown(elapsed), self.limits)
+        let keys = if keys > 0 { format!("; {}", counted(keys, "key")) } else { String::new() };
+        format!("{ok}, {failed}{}{keys}; {} ({})", self.more(), clock::shown(elapsed), self.limits)
     }
 
     /// `, 14 told to wait (paused 3m 20s), 812 done before, 2 blank lines skipped`
@@ -400,6 +440,7 @@ impl Outcomes {
         let parts = [
             (self.retries.later, format!(", {} told to wait{paused}", self.retries.later)),
             (self.retries.given_up, format!(", {} not tried again", self.retries.given_up)),
+            (self.retries.unstarted, format!(", {} read and not started", self.retries.unstarted)),
             (self.retries.done_before, format!(", {} done before", self.retries.done_before)),
             (self.skipped, format!(", {} skipped", counted(self.skipped, "blank line"))),
         ];
@@ -412,7 +453,11 @@ impl Outcomes {
             0 => String::new(),
             count => format!(", {count} not tried again"),
         };
-        format!("{why}: {} ok{failed}, {} stopped{given_up}", self.ok, self.stopped)
+        let unstarted = match self.retries.unstarted {
+            0 => String::new(),
+            count => format!(", {count} read and not started"),
+        };
+        format!("{why}: {} ok{failed}, {} stopped{given_up}{unstarted}", self.ok, self.stopped)
     }
 
     pub(super) fn json(&self) -> serde_json::Value {
@@ -430,6 +475,7 @@ impl Outcomes {
             "paused_ns": self.retries.paused,
             "to_be_tried_again": self.retries.waiting,
             "not_tried_again": self.retries.given_up,
+            "read_and_not_started": self.retries.unstarted,
             "done_before": self.retries.done_before,
         })
     }

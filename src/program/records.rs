@@ -164,12 +164,15 @@ fn entry(ended: &Ended) -> Entry<'_> {
         | Outcome::OutputLost(error) => Some(error.to_string()),
         Outcome::TooLong => Some("a unit is too long for an argument".to_owned()),
         Outcome::HasNul => Some("a unit has a NUL byte".to_owned()),
+        Outcome::Unreadable(why) => Some(why.clone()),
+        Outcome::TooCostly => Some("it costs more than a window lets through".to_owned()),
+        Outcome::SentAway => Some("its server asked to wait for too long".to_owned()),
         Outcome::WantedTerminal => Some("it wanted the terminal".to_owned()),
         Outcome::Ok | Outcome::Exited(_) | Outcome::Killed(_) | Outcome::TimedOut => None,
     };
     Entry {
         job: &ended.job,
-        key: None,
+        key: ended.job.key.as_deref().map(String::from_utf8_lossy),
         attempt: ended.number.into(),
         start: now.checked_sub(ended.started.elapsed()).unwrap_or(now),
         waited: ended.waited,

@@ -7,7 +7,7 @@ mod limits;
 mod stream;
 
 pub(crate) use bucket::{Bucket, Environment, Kind};
-pub(crate) use limits::{Limits, Named};
+pub(crate) use limits::{Grouped, Limits};
 pub(crate) use stream::{Commands, DryRun, JOBS, Launch, Pipe, Reporting, Units, Work};
 
 use super::args::{Args, Format};
@@ -38,7 +38,7 @@ pub(crate) enum Task {
 #[derive(Clone, Debug)]
 pub(crate) struct Once {
     pub(crate) bucket: Bucket,
-    pub(crate) named: Option<Named>,
+    pub(crate) named: Option<Grouped>,
     pub(crate) max_wait: Option<Duration>,
     /// None: nothing is run.
     pub(crate) command: Vec<OsString>,
@@ -80,7 +80,12 @@ impl Task {
             let bucket = Bucket::named(args.bucket.as_deref(), args.on_store_error, environment)?;
             bucket.ok_or_else(|| format!("{act}; name it: --bucket NAME, or THROTTLE_BUCKET=NAME"))
         };
-        match &args {
+        if args.max_wait.is_some() && !args.once && !args.drop {
+            return Err(
+                "--max-wait belongs to --once and to --drop; write for example --once --max-wait 30s".to_owned()
+            );
+        }
+        let task = match &args {
             Args { once: true, .. } => Once::new(bucket("--once takes one from a bucket")?, args).map(Task::Once),
             Args { set: true, .. } => Set::new(bucket("--set sets the limits of a bucket")?, &args).map(Task::Set),
             Args { show: Some(format), .. } => {
@@ -106,6 +111,23 @@ impl Task {
                     _ => Launch::new(args, limits).map(|launch| Task::Launch(Box::new(launch))),
                 }
             }
+        }?;
+        task.refuse_what_cannot_run_yet().map(|()| task)
+    }
+
+    /// Refuses what is understood, but cannot be run yet.
+    fn refuse_what_cannot_run_yet(&self) -> Result<(), String> {
+        let named = match self {
+            Task::Launch(launch) => launch.limits.named(),
+            Task::Pipe(Pipe { limits, .. }) | Task::DryRun(DryRun { limits, .. }) => limits.named(),
+            Task::Once(once) => once.named.as_ref(),
+            _ => None,
+        };
+        match named {
+            Some(named) if named.per.is_none() && named.costs().next().is_some() => {
+                Err("--rate: cost= cannot be used yet without per=; leave it out, like -r 5/s".to_owned())
+            }
+            _ => Ok(()),
         }
     }
 
@@ -126,9 +148,12 @@ impl Task {
 
 impl Once {
     fn new(bucket: Bucket, args: Args) -> Result<Self, String> {
-        let named = Named::for_bucket(&bucket, &args)?;
+        let named = Grouped::for_bucket(&bucket, &args)?;
         if let Some(named) = &named {
-            Once::check(&named.policy)?;
+            Once::check(&named.policy())?;
+            if let Some(cost) = named.costs().find(|cost| cost.unread().is_none()) {
+                return Err(format!("--once: no unit is read, so cost={cost} has none; write a number, like cost=800"));
+            }
         }
         Ok(Once { bucket, named, max_wait: args.max_wait, command: args.command, quiet: args.quiet })
     }
@@ -147,13 +172,16 @@ impl Once {
 
 impl Set {
     fn new(bucket: Bucket, args: &Args) -> Result<Self, String> {
-        let named = Named::for_bucket(&bucket, args)?.ok_or("--set: to what? write for example --set -r 5000/h")?;
+        let named = Grouped::for_bucket(&bucket, args)?.ok_or("--set: to what? write for example --set -r 5000/h")?;
         if !args.command.is_empty() {
             return Err("--set runs nothing; leave the command out".to_owned());
         }
+        if let Some(cost) = named.costs().next() {
+            return Err(format!("--set: a bucket keeps limits; cost={cost} belongs to the runs that take from it"));
+        }
         let names_initial = |limit: &Limit| matches!(limit, Limit::Bucket { initial: Some(_), .. });
-        let fresh = named.written.iter().map(names_initial).collect();
-        Ok(Set { bucket, policy: named.policy, fresh, anew: args.clear })
+        let fresh = named.written().iter().map(names_initial).collect();
+        Ok(Set { bucket, policy: named.policy(), fresh, anew: args.clear })
     }
 }
 
@@ -165,7 +193,7 @@ impl Show {
 
 /// The bucket, for `verb`, which takes neither limits nor a command.
 fn alone(verb: &str, bucket: Bucket, args: &Args) -> Result<Bucket, String> {
-    match Named::for_bucket(&bucket, args)? {
+    match Grouped::for_bucket(&bucket, args)? {
         Some(_) => Err(format!("{verb} sets no limits; leave -r out, or write --set")),
         None if !args.command.is_empty() => Err(format!("{verb} runs nothing; leave the command out")),
         None => Ok(bucket),

@@ -56,6 +56,95 @@ fn each_mistake_in_a_rate_has_its_own_words_and_shows_a_right_spelling() {
     assert_eq!(all.len(), rates.len(), "two mistakes have the same words");
 }
 
+/// Each message is about one mistake, and all are different.
+#[test]
+fn each_mistake_in_what_a_limit_counts_has_its_own_words() {
+    let rules = [
+        ("5/s,per=2", "per=2: field 2 is f2"),
+        ("5/s,per=f0", "fields count from 1"),
+        ("5/s,per=f", "a field has a number after the f, like f2"),
+        ("5/s,per=f2:ab", "a field ends at exactly one byte, like f2:; or at a tab, f2:\\t"),
+        ("5/s,per=f2:,jobs=2", "another one comes before what follows: f2:,,jobs=2"),
+        ("5/s,per=user.id", "per=user.id: JSON: /user/id"),
+        ("5/s,per=/a~b", "in a JSON Pointer ~0 is a ~ and ~1 is a /: write /a~0b"),
+        ("5/s,per=", "of what? write host, f2, /user/id or re:REGEX"),
+        ("5/s,per=Host", "per=Host: write host"),
+        ("5/s,per=ip", "no selector is called 'ip'; JSON: /ip; else write host, f2 or re:REGEX"),
+        ("5/s,per=re:", "a pattern is missing; write for example re:^[a-z]+"),
+        ("5/s,per=re:(", "the pattern is no regular expression: unclosed group; write for example re:^[a-z]+"),
+        ("5/s,per=re:\\w{900}{900}", "the pattern is too large"),
+        ("5/s,burst=2,per=re:a,jobs=2", "re: takes all that follows, so it comes last: 5/s,burst=2,jobs=2,per=re:a"),
+        ("5/s,per=host,per=f2", "per stands twice in one limit; say it once, like 5/s,per=host"),
+        ("5/s,cost=x.y", "cost=x.y: JSON: /x/y"),
+        ("5/s,cost=$3", "field 3 is f3"),
+        ("5/s,cost=", "how much? write a number, f3, /max_tokens or bytes/4, like cost=800"),
+        ("5/s,cost=-1", "a cost is a whole number that is not negative, like cost=800"),
+        ("5/s,cost=host", "a cost is a number in the unit: f3 or /max_tokens; or of its bytes: bytes/4"),
+        ("5/s,cost=bytes*2", "bytes are divided first, then a number is added, both whole: bytes/4+300"),
+        ("5/s,cost=bytes/0", "nothing can be divided by 0; write for example bytes/4"),
+        ("5/s,cost=tokens", "no cost is called 'tokens'; JSON: /tokens; else write 800, f3 or bytes/4"),
+        ("5/s,cost=800,else=5", "a number that is fixed can always be read; write cost=800 alone, or cost=f3,else=100"),
+        ("5/s,cost=f3,else=x", "else=N is the cost of a unit whose own cannot be read: a whole number, like else=100"),
+        ("5/s,else=5", "else= belongs to a cost; write for example cost=f3,else=100"),
+        ("5/s,jobs=2", "jobs=2: of what? add per=host, or use -j 2"),
+        ("5/s,per=host,jobs=0", "jobs=0: at least one command of a key must run; write for example per=host,jobs=2"),
+        ("per=host", "how fast? a rate comes first, like 5/s,per=host"),
+        ("unlimited,per=host", "unlimited limits no key; write 1/s,per=host or unlimited,jobs=2,per=host"),
+        ("unlimited,cost=f3", "unlimited takes no cost; write a rate, like 500/min,cost=f3"),
+        ("5MB/s,per=host", "'5MB/s' counts bytes, and per= is about units; write for example 5/s,per=host"),
+        (
+            "5MB/s,cost=f3",
+            "'5MB/s' counts bytes, and cost= is about units; the bytes of units are counted by 10M/s,cost=bytes",
+        ),
+        ("5/s, per=host", "has a space in it; write 5/s,per=host"),
+        ("5/s,key=host", "no key 'key=host' in a limit; did you mean 5/s,per=host?"),
+    ];
+    let mut all: Vec<String> = Vec::new();
+    for (rule, words) in rules {
+        let said = refused(&["--rate", rule, "true"]);
+        assert!(said.contains("--rate") && said.contains(words), "{rule:?}: {said}");
+        all.push(said.replace(rule, ""));
+    }
+    all.sort();
+    all.dedup();
+    assert_eq!(all.len(), rules.len(), "two mistakes have the same words");
+}
+
+#[test]
+fn limits_that_count_different_things_and_contradict_each_other_are_answered_with_what_to_write() {
+    for (args, words) in [
+        (
+            &["-r", "1/s,per=host", "-r", "9/min,per=f2", "true"][..],
+            "per=host beside per=f2: a run has one selector; write -r 9/min,per=host",
+        ),
+        (
+            &["-r", "1/s,per=host,jobs=2", "-r", "9/min,per=host,jobs=3", "true"],
+            "jobs= stands in '1/s,per=host,jobs=2' and '9/min,per=host,jobs=3'; once is enough: -r 9/min,per=host",
+        ),
+        (
+            &["-r", "1/s,per=host,jobs=2"],
+            "jobs=2 counts commands, and none is run; write -r 1/s,per=host,jobs=2 COMMAND",
+        ),
+        (
+            &["-r", "1/s,per=host", "-r", "9/s", "-b", "5"],
+            "--burst: of which limit? They count different things; write it in one of them, like -r 1/s,burst=5,per=host",
+        ),
+        (
+            &["-r", "9/s,window", "-r", "1/s,jobs=2,per=re:a b", "-b", "0", "true"],
+            "like -r '1/s,burst=1,jobs=2,per=re:a b'",
+        ),
+        (&["-r", "1/s,per=host", "-r", "unlimited"], "--rate: unlimited stands alone"),
+        (&["-r", "unlimited,per=host,jobs=2", "-b", "5", "true"], "--rate: unlimited stands alone"),
+        (&["-r", "1/s,cost=f2", "-r", "5MB/s"], "--rate: '5MB/s' counts bytes and '1/s' units"),
+        (&["-r", "1/s,per=host", "--bytes"], "--bytes: '1/s,per=host' looks into units, not single bytes"),
+        (&["--bucket", "./b", "-r", "1/s,per=host"], "--bucket \"web-$host\" --once -r 1/s COMMAND"),
+        (&["-r", "1/s", "per=host"], "--rate: write it as one word: -r 1/s,per=host"),
+    ] {
+        let said = refused(args);
+        assert!(said.contains(words), "{args:?}: {said}");
+    }
+}
+
 #[test]
 fn a_rate_in_the_spelling_of_another_tool_is_answered_with_what_was_meant() {
     for (rate, meant) in [
@@ -241,7 +330,10 @@ fn a_script_that_drops_all_units_but_the_first_gets_a_hint() {
 #[test]
 fn the_message_about_max_wait_without_once_says_what_is_missing() {
     let said = refused(&["-r", "5/s", "--max-wait", "3s"]);
-    assert!(said.contains("--max-wait belongs to --once; write for example --once --max-wait 10s"), "{said}");
+    assert!(
+        said.contains("--max-wait belongs to --once and to --drop; write for example --once --max-wait 30s"),
+        "{said}"
+    );
 }
 
 /// On a datagram socket each write is one datagram.

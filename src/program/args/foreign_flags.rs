@@ -1,5 +1,6 @@
 //! Options of other tools: the error shows what to write here.
 
+use super::rule::Rule;
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches};
 use std::ffi::{OsStr, OsString};
@@ -126,10 +127,10 @@ pub(super) fn in_place_of_limit(text: &OsStr) -> Option<String> {
 }
 
 /// What the first word of the command was meant to be, if it was meant as a limit or a part of one.
-pub(super) fn limit_as_command(rates: &[Limit], word: &OsStr) -> Option<String> {
+pub(super) fn limit_as_command(rules: &[Rule], word: &OsStr) -> Option<String> {
     let word = word.to_str()?;
-    let is_limit = |text: &str| text.parse::<Limit>().is_ok();
-    let Some(last) = rates.last().map(ToString::to_string) else {
+    let is_limit = |text: &str| text.parse::<Rule>().is_ok();
+    let Some(last) = rules.last().map(ToString::to_string) else {
         return is_limit(word).then(|| format!("--rate: a limit follows its option; write -r {word}"));
     };
     let joined = format!("{last}{word}");

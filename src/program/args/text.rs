@@ -45,7 +45,7 @@ fn examples(of: &[(&str, &str)]) -> String {
 pub(super) const RATE: &str = "\
 Let through at most this; repeat it for several limits at once.
 
-LIMIT is RATE[,burst=N][,initial=N] or RATE,window[,slack=TIME].
+LIMIT is RATE[,burst=N][,initial=N] or RATE,window[,slack=TIME]; then [,per=SEL][,cost=COST][,else=N][,jobs=N].
 RATE is COUNT[/[N]UNIT]: 5/s 100/min 3/15s 0.5/s 5k/h 2/500ms 1MiB/s 1.5GB/s, or unlimited.
 After the slash: ms, s, min (m), h, d, with or without a whole number before it. \
 Before it: k, M, G for a thousand, million, billion, or bytes: B kB MB GB TB, KiB MiB GiB TiB. \
@@ -63,7 +63,24 @@ takes its rate, and -b one or two less than it lets through at once. A counter t
 takes 1 % less, without window: 99/10s for 100 in 10 s.
 
 Of several limits the fastest sets the pace; each other one that names no burst is a window. \
-So -r 5/s -r 5000/h is up to 5 a second and never more than 5000 in any hour.";
+So -r 5/s -r 5000/h is up to 5 a second and never more than 5000 in any hour. Limits that differ in per or cost do not count \
+as several: of each kind the fastest sets the pace.
+
+per=SEL: the limit holds for each value of SEL by itself. -r 1/s,per=host -r 50/s is at most one a second for each host, and \
+50 a second for all together. A run has one SEL. Units without it share one limit. Units of one value keep their order.
+SEL host is that of the first URL in the unit, in lower case, without user and port; without a URL it is b.org of a@b.org.
+SEL f2 is the second field; blanks separate fields, as in awk.
+SEL f2:X is the same, but each byte X separates fields: f2:; or f2:, or, for a tab, f2:\\t.
+SEL /user/id is a value in a unit of JSON, a JSON Pointer (RFC 6901); a comma in it is \\,.
+SEL re:REGEX is the first group of a regular expression that matches, or else the match; it comes last, since it takes all \
+that follows.
+
+jobs=N beside per=SEL: at most N commands for one value at once. unlimited,per=host,jobs=2 limits nothing else.
+
+cost=COST: how much of the limit a unit takes, instead of 1: a number, 800; a field with a whole number in it, f3 or f3:X; a \
+value in JSON, /max_tokens; or bytes[/N][+M], its bytes divided by N and rounded up, and M more. 0 passes free. else=N is \
+the cost of a unit whose own cannot be read; without it such a unit fails, and ends a pipe. \
+-r 500/min -r 200k/min,burst=200k,cost=bytes/4+300 is for an API that counts requests and tokens.";
 
 pub(super) const BURST: &str = "\
 Most units that may go at once after a pause, for the limit that sets the pace. With -r 5/s -b 10, ten units go at once, \
@@ -104,8 +121,13 @@ once and lets nothing through meanwhile; fail ends with an error. A server that 
 always ends the run. With --once --max-wait TIME no attempt starts after TIME, each gets 3 s for the answer, and the exit \
 code is 75.";
 
+pub(super) const DROP: &str = "\
+Pass on what conforms, and drop every unit that would wait longer than --max-wait (0 without it), so that a fast writer never \
+waits for us: tail -F app.log | throttle -r 10/s,burst=50,per=/service --drop. How many units were dropped is said at most \
+every 10 s and at the end.";
+
 pub(super) const MAX_WAIT: &str = "\
-With --once: if the wait would be longer than TIME (30s, 500ms, 2min), take nothing, say how long it would be, and exit 75. \
+With --drop: a unit that would wait longer than TIME is dropped. With --once: if the wait would be longer than TIME (30s, 500ms, 2min), take nothing, say how long it would be, and exit 75. \
 0 does not wait at all. A server that does not answer is waited for at most 3 s more, and may have taken one.";
 
 pub(super) const SET: &str = "\
@@ -222,7 +244,8 @@ End the run with 75 if a server asks to wait for longer than TIME, counted from 
 last success. A pause is never cut short.";
 
 pub(super) const AHEAD: &str = "\
-Start nothing new while N units, or 64 MiB of them, wait for another attempt.";
+With limits for each key (per=), units are read while others wait, and with --attempts, some wait for another attempt: read \
+no more while N of them, or 64 MiB, wait.";
 
 pub(super) const MAX_FAIL: &str = "\
 Launch nothing more once N units have failed for good, or N percent of those that have ended (from 20 on). What runs may \

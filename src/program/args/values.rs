@@ -1,13 +1,14 @@
 //! The values of options, and how they are read.
 
 use super::foreign_flags;
+use super::rule::Rule;
 use clap::ValueEnum;
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 use std::time::Duration;
-use throttle::rate::Limit;
+use throttle::rate::ParseError;
 use throttle::store::Address;
 
 /// The last of the units that are made instead of read; `None`: they have no end.
@@ -88,13 +89,16 @@ pub(super) fn max_wait(text: &str) -> Result<Duration, String> {
     if text.starts_with('0') && is_nothing { Ok(Duration::ZERO) } else { duration(text) }
 }
 
-pub(super) fn limit() -> impl TypedValueParser<Value = Limit> {
+pub(super) fn rule() -> impl TypedValueParser<Value = Rule> {
     OsStringValueParser::new().try_map(|text| {
         if Address::is_meant(text.as_bytes()) {
             return Err("a bucket is named with --bucket, a limit is like 5/s".to_owned());
         }
-        foreign_flags::in_place_of_limit(&text)
-            .map_or_else(|| Limit::from_bytes(text.as_bytes()).map_err(|e| e.to_string()), Err)
+        match (foreign_flags::in_place_of_limit(&text), text.to_str()) {
+            (Some(mistake), _) => Err(mistake),
+            (None, Some(text)) => text.parse(),
+            (None, None) => Err(ParseError::NotText(text.to_string_lossy().into_owned()).to_string()),
+        }
     })
 }
 

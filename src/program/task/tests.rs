@@ -1,5 +1,6 @@
+use super::limits::Group;
 use super::*;
-use crate::program::args::{Refused, parse, redacted};
+use crate::program::args::{Refused, Rule, parse, redacted};
 use throttle::flow::framing::Framing;
 
 impl Task {
@@ -40,7 +41,7 @@ fn units_are_lines_by_default() {
         (&["-r", "5MB/s"], Framing::Bytes),
     ] {
         let Pipe { limits, delimiter, .. } = pipe(args);
-        assert_eq!(delimiter.framing(&limits.named().unwrap().policy), Ok(framing), "{args:?}");
+        assert_eq!(delimiter.framing(&limits.named().unwrap().policy()), Ok(framing), "{args:?}");
     }
 }
 
@@ -136,7 +137,7 @@ fn the_rates_shown_for_the_options_of_other_tools_parse_and_are_those_that_were_
             assert!(error.starts_with(&format!("{name} is not an option here: ")), "{error}");
             for limit in limits_shown(&error) {
                 shown += 1;
-                assert!(limit.parse::<Limit>().is_ok(), "{limit} in {error}");
+                assert!(limit.parse::<Rule>().is_ok(), "{limit} in {error}");
             }
         }
     }
@@ -165,7 +166,7 @@ fn a_limit_in_the_place_of_the_command_is_shown_as_one_that_parses() {
     ] {
         let shown = limits_shown(&mistake(args).expect("a limit is no command"));
         assert_eq!(shown, limits);
-        assert!(shown.iter().all(|limit| limit.parse::<Limit>().is_ok()));
+        assert!(shown.iter().all(|limit| limit.parse::<Rule>().is_ok()));
     }
     for args in
         [&["-r", "5/s", "--", "5/s"][..], &["-r", "5/s", "/bin/s"], &["-r", "5/s", "a=b"], &["-r", "5/s", "100"]]
@@ -199,10 +200,46 @@ fn mistakes_about_buckets_show_a_right_spelling() {
         (&["--bucket", "./b", "--once", "-r", "5/s", "-c", "true"], "cannot be used with"),
         (&["--bucket", "./b", "--max-wait", "5s", "-r", "5/s"], "--once"),
         (&["--bucket", "./b", "--once", "-r", "5MB/s"], "counts bytes"),
+        (
+            &["--bucket", "./b", "-r", "1/s,per=host", "curl"],
+            "--bucket: it keeps no limit of each key (per=host); a script can take from a bucket of each: \
+             --bucket \"web-$host\" --once -r 1/s COMMAND",
+        ),
+        (
+            &["--bucket", "./b", "--set", "-r", "1/s,cost=f2"],
+            "--set: a bucket keeps limits; cost=f2 belongs to the runs",
+        ),
+        (&["--bucket", "./b", "--once", "-r", "1/s,cost=f2"], "--once: no unit is read, so cost=f2 has none"),
     ] {
         let error = mistake(args).expect(expected);
         assert!(error.contains(expected), "{args:?}: {error}");
     }
+}
+
+fn grouped(args: &[&str]) -> Grouped {
+    let words: Vec<OsString> = ["throttle"].iter().chain(args).map(OsString::from).collect();
+    let args = parse(&words).unwrap_or_else(|_| panic!("{args:?} parse"));
+    Grouped::new(&args).unwrap_or_else(|error| panic!("{error}")).unwrap()
+}
+
+#[test]
+fn limits_are_grouped_by_what_they_hold_for_and_what_they_count() {
+    let named = grouped(&["-r", "1/s,per=host,jobs=2", "-r", "50/s", "-r", "3000/h", "-r", "90/min,per=host", "curl"]);
+    let policies = |groups: &[Group]| groups.iter().map(|group| group.policy.to_string()).collect::<Vec<_>>();
+    assert_eq!(policies(&named.all), ["50/s,burst=1 and 3000/h,window,slack=250ms"]);
+    assert_eq!(policies(&named.each), ["1/s,window,slack=50ms and 90/min,burst=1"]);
+    assert_eq!((named.per, named.jobs.map(u32::from)), ("host".parse().ok(), Some(2)));
+
+    let named = grouped(&["-r", "500/min", "-r", "200k/min,burst=200k,cost=bytes/4+300", "-r", "9/s"]);
+    assert_eq!(policies(&named.all), ["500/min,window,slack=250ms and 9/s,burst=1", "200k/min,burst=200000"]);
+    assert_eq!(named.all[1].cost, "bytes/4+300".parse().ok());
+    let all = "500/min,window,slack=250ms and 9/s,burst=1 and 200k/min,burst=200000";
+    assert_eq!((named.policy().to_string().as_str(), named.written().len()), (all, 3));
+
+    let named = grouped(&["-r", "unlimited,per=f2,jobs=2", "curl"]);
+    assert!(named.all.is_empty() && named.each.is_empty() && named.policy().is_empty() && named.jobs.is_some());
+    assert_eq!(policies(&grouped(&["-r", "5/s,cost=f2", "-b", "7"]).all), ["5/s,burst=7"]);
+    assert_eq!(policies(&grouped(&["-r", "unlimited"]).all), ["unlimited"]);
 }
 
 #[test]

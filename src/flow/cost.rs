@@ -1,0 +1,202 @@
+//! Costs: how much of a limit each unit takes.
+
+use super::selector::{Part, SelectorError, TooLarge, escaped, meant_as_json};
+use crate::rate::Amount;
+use std::fmt;
+use std::num::NonZeroU64;
+use std::str::FromStr;
+use thiserror::Error;
+
+/// How much of a limit a unit takes: `800`, `f3`, `/max_tokens` or `bytes/4+300`; then perhaps `,else=100`.
+///
+/// ```
+/// use throttle::flow::cost::Cost;
+/// let cost: Cost = "bytes/4+300".parse()?;
+/// assert_eq!(cost.of(b"hello"), Some(302));
+/// # Ok::<(), throttle::flow::cost::CostError>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cost {
+    kind: Kind,
+    /// The cost of a unit whose cost cannot be read.
+    otherwise: Option<u64>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Kind {
+    Fixed(u64),
+    Part(Part),
+    /// Its bytes divided by the first number, rounded up, and the second.
+    Bytes(NonZeroU64, u64),
+}
+
+impl Cost {
+    /// The cost of `unit`, which is given without its delimiter: a whole number, 0 passes free. `None` if it cannot be read
+    /// and nothing is to be taken instead. What is more than 64 bits hold is 2^64-1.
+    #[must_use]
+    pub fn of(&self, unit: &[u8]) -> Option<u64> {
+        match &self.kind {
+            Kind::Fixed(cost) => Some(*cost),
+            Kind::Part(part) => part.of(unit).and_then(|text| whole_number(&text)).or(self.otherwise),
+            Kind::Bytes(per, plus) => Some((unit.len() as u64).div_ceil(per.get()).saturating_add(*plus)),
+        }
+    }
+
+    /// The cost of a unit that is not looked into, for example because it is too large: the fixed cost, or what `else=`
+    /// says. `None` if that is not known: see [`too_large`](Self::too_large).
+    #[must_use]
+    pub fn unread(&self) -> Option<u64> {
+        match self.kind {
+            Kind::Fixed(cost) => Some(cost),
+            _ => self.otherwise,
+        }
+    }
+
+    /// The error for a unit that no buffer of `most` bytes holds, so that its cost cannot be read.
+    #[must_use]
+    pub fn too_large(&self, most: usize) -> TooLarge {
+        TooLarge { by: format!("cost={self}"), most, advice: "add what a longer one costs, like else=1000".to_owned() }
+    }
+
+    /// Reads the cost at the beginning of `text`, without `else=`, and returns the rest: it begins with a comma, or is empty.
+    ///
+    /// # Errors
+    /// What is wrong, with a right spelling.
+    pub fn read(text: &str) -> Result<(Self, &str), CostError> {
+        let cost = |kind| Cost { kind, otherwise: None };
+        if let Some(part) = Part::read(text) {
+            return Ok(part.map(|(part, rest)| (cost(Kind::Part(part)), rest))?);
+        }
+        let (word, rest) = text.split_at(text.find(',').unwrap_or(text.len()));
+        let kind = match word.strip_prefix("bytes") {
+            Some(rest) => of_bytes(rest)?,
+            None => Kind::Fixed(amount(word).ok_or_else(|| unknown(word))?),
+        };
+        Ok((cost(kind), rest))
+    }
+
+    /// The same cost, and `otherwise` for a unit whose cost cannot be read.
+    ///
+    /// # Errors
+    /// It can always be read.
+    pub fn or_else(self, otherwise: u64) -> Result<Self, CostError> {
+        match self.kind {
+            Kind::Fixed(cost) => Err(CostError::ElseNeverUsed(cost)),
+            kind => Ok(Cost { kind, otherwise: Some(otherwise) }),
+        }
+    }
+
+    /// Reads the number after `else=`.
+    ///
+    /// # Errors
+    /// It is none.
+    pub fn read_else(text: &str) -> Result<u64, CostError> {
+        amount(text).ok_or_else(|| CostError::Else(text.to_owned()))
+    }
+}
+
+/// Why a text is no cost. The message shows how to write it.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the messages are the documentation")]
+#[non_exhaustive]
+pub enum CostError {
+    #[error("how much? write a number, f3, /max_tokens or bytes/4, like cost=800")]
+    Empty,
+    #[error("{0}")]
+    Part(#[from] SelectorError),
+    #[error("a cost is a whole number that is not negative, like cost=800")]
+    NotWhole,
+    #[error("field {0} is f{0}")]
+    Field(u64),
+    #[error("bytes are divided first, then a number is added, both whole: bytes/4+300")]
+    Bytes,
+    #[error("nothing can be divided by 0; write for example bytes/4")]
+    DividedByZero,
+    #[error("a cost is a number in the unit: f3 or /max_tokens; or of its bytes: bytes/4")]
+    NoNumber,
+    #[error("no cost is called '{word}'; JSON: {pointer}; else write 800, f3 or bytes/4")]
+    Unknown { word: String, pointer: String },
+    #[error("a number that is fixed can always be read; write cost={0} alone, or cost=f3,else=100")]
+    ElseNeverUsed(u64),
+    #[error("what follows the cost is no part of it: '{0}'; a comma in a JSON Pointer is \\,")]
+    More(String),
+    #[error("else=N is the cost of a unit whose own cannot be read: a whole number, like else=100")]
+    Else(String),
+}
+
+/// What follows `bytes`.
+fn of_bytes(text: &str) -> Result<Kind, CostError> {
+    let (per, plus) = text.split_once('+').map_or((text, None), |(per, plus)| (per, Some(plus)));
+    let per = match per.strip_prefix('/') {
+        Some(per) => amount(per).ok_or(CostError::Bytes)?,
+        None if per.is_empty() => 1,
+        None => return Err(CostError::Bytes),
+    };
+    let plus = plus.map_or(Some(0), amount).ok_or(CostError::Bytes)?;
+    Ok(Kind::Bytes(NonZeroU64::new(per).ok_or(CostError::DividedByZero)?, plus))
+}
+
+/// A number in an option: `800` or `4k`.
+fn amount(text: &str) -> Option<u64> {
+    text.parse().ok().filter(|amount: &Amount| !amount.is_bytes()).map(|amount| amount.value())
+}
+
+/// A number in a unit: digits, perhaps among blanks.
+fn whole_number(text: &[u8]) -> Option<u64> {
+    let digits = text.trim_ascii();
+    let add = |number: u64, digit: &u8| {
+        let digit = digit.is_ascii_digit().then(|| digit - b'0')?;
+        Some(number.saturating_mul(10).saturating_add(digit.into()))
+    };
+    if digits.is_empty() { None } else { digits.iter().try_fold(0, add) }
+}
+
+/// What a word that is no cost was meant to be.
+fn unknown(word: &str) -> CostError {
+    let number = word.trim_start_matches(['$', '{', 'F']).trim_end_matches('}');
+    match word {
+        "" => CostError::Empty,
+        "host" => CostError::NoNumber,
+        _ if word.starts_with("re:") => CostError::NoNumber,
+        _ if number.len() < word.len() && number.parse::<u64>().is_ok_and(|number| number > 0) => {
+            CostError::Field(number.parse().unwrap_or(1))
+        }
+        _ if word.trim_start_matches(['+', '-', '.']).starts_with(|c: char| c.is_ascii_digit()) => CostError::NotWhole,
+        _ => match meant_as_json(word) {
+            Some(error) => CostError::Part(error),
+            None => CostError::Unknown { word: word.to_owned(), pointer: format!("/{}", escaped(word)) },
+        },
+    }
+}
+
+impl FromStr for Cost {
+    type Err = CostError;
+
+    fn from_str(text: &str) -> Result<Self, CostError> {
+        match Cost::read(text)? {
+            (cost, "") => Ok(cost),
+            (cost, rest) => match rest.strip_prefix(",else=") {
+                Some(otherwise) => cost.or_else(Cost::read_else(otherwise)?),
+                None => Err(CostError::More(rest.to_owned())),
+            },
+        }
+    }
+}
+
+impl fmt::Display for Cost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.kind {
+            Kind::Fixed(cost) => write!(f, "{cost}"),
+            Kind::Part(part) => part.fmt(f),
+            Kind::Bytes(per, plus) => {
+                f.write_str("bytes")?;
+                if per.get() > 1 { write!(f, "/{per}") } else { Ok(()) }?;
+                if *plus > 0 { write!(f, "+{plus}") } else { Ok(()) }
+            }
+        }?;
+        self.otherwise.map_or(Ok(()), |otherwise| write!(f, ",else={otherwise}"))
+    }
+}
+
+#[cfg(test)]
+mod tests;

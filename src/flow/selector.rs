@@ -1,0 +1,211 @@
+//! Selectors: what each unit is counted by, like its host or its second field.
+
+mod host;
+mod part;
+mod pointer;
+
+#[cfg(test)]
+mod tests;
+
+pub(super) use part::{Part, meant_as_json};
+pub(super) use pointer::escaped;
+
+use regex::bytes::{Regex, RegexBuilder};
+use std::borrow::Cow;
+use std::fmt;
+use std::str::FromStr;
+use thiserror::Error;
+
+/// The most memory for a compiled regular expression.
+const LARGEST_REGEX: usize = 1 << 20;
+
+/// Finds the key of a unit: `host`, `f2`, `f2:,`, `/user/id` or `re:REGEX`.
+///
+/// ```
+/// use throttle::flow::selector::Selector;
+/// let selector: Selector = "host".parse()?;
+/// assert_eq!(selector.key(b"get https://user@Example.org:8080/a").as_deref(), Some(&b"example.org"[..]));
+/// assert_eq!(selector.key(b"no address"), None);
+/// # Ok::<(), throttle::flow::selector::SelectorError>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Selector(Kind);
+
+#[derive(Clone, Debug)]
+enum Kind {
+    Host,
+    Part(Part),
+    /// The text is the one that was written.
+    Match(Regex),
+}
+
+impl Selector {
+    /// The key of `unit`, which is given without its delimiter; `None` if it has none.
+    ///
+    /// - `host`: the host of the first URL that has one, in lower case, without user, port and final dots, as the crate `url`
+    ///   reads it; without a URL that of the first `name@host`
+    /// - a field: its bytes, which may be none
+    /// - a JSON Pointer: the decoded text of a string, or a number, `true` or `false` as they are written. The whole unit must
+    ///   be one JSON value. Of equal names the last one counts, as for jq
+    /// - a regular expression: its first group if that matched, or else the whole match
+    #[must_use]
+    pub fn key<'a>(&self, unit: &'a [u8]) -> Option<Cow<'a, [u8]>> {
+        match &self.0 {
+            Kind::Host => host::of(unit),
+            Kind::Part(part) => part.of(unit),
+            Kind::Match(regex) if regex.captures_len() == 1 => regex.find(unit).map(|found| found.as_bytes().into()),
+            Kind::Match(regex) => {
+                let groups = regex.captures(unit)?;
+                groups.get(1).or_else(|| groups.get(0)).map(|found| found.as_bytes().into())
+            }
+        }
+    }
+
+    /// Reads the selector at the beginning of `text`, and returns the rest: it begins with a comma, or is empty.
+    ///
+    /// # Errors
+    /// What is wrong, with a right spelling.
+    pub fn read(text: &str) -> Result<(Self, &str), SelectorError> {
+        if let Some(pattern) = text.strip_prefix("re:") {
+            return matching(pattern).map(|regex| (Selector(Kind::Match(regex)), ""));
+        }
+        if let Some(part) = Part::read(text) {
+            return part.map(|(part, rest)| (Selector(Kind::Part(part)), rest));
+        }
+        match text.split_at(text.find(',').unwrap_or(text.len())) {
+            ("host", rest) => Ok((Selector(Kind::Host), rest)),
+            (word, _) => Err(unknown(word)),
+        }
+    }
+
+    /// Whether nothing can follow it in a list: all that follows is part of it.
+    #[must_use]
+    pub fn is_last(&self) -> bool {
+        matches!(self.0, Kind::Match(_))
+    }
+
+    /// The error for a unit that no buffer of `most` bytes holds, so that it cannot be looked into.
+    #[must_use]
+    pub fn too_large(&self, most: usize) -> TooLarge {
+        TooLarge { by: format!("per={self}"), most, advice: "make the units shorter, or leave per= out".to_owned() }
+    }
+}
+
+/// A unit that is larger than what can be looked into.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[error("'{by}' looks into units of at most {} KiB; {advice}", .most / 1024)]
+pub struct TooLarge {
+    /// What looks into it, as it was written.
+    pub(super) by: String,
+    /// In bytes.
+    pub(super) most: usize,
+    pub(super) advice: String,
+}
+
+/// Why a text is no selector. The message shows how to write it.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the messages are the documentation")]
+#[non_exhaustive]
+pub enum SelectorError {
+    #[error("of what? write host, f2, /user/id or re:REGEX")]
+    Empty,
+    #[error("field {0} is f{0}")]
+    NumberAlone(u64),
+    #[error("fields count from 1; the first is f1")]
+    FieldZero,
+    #[error("a field has a number after the f, like f2")]
+    NoFieldNumber,
+    #[error("a field ends at exactly one byte, like f2:; or at a tab, f2:\\t; without a colon at blanks, f2")]
+    NotOneByte,
+    #[error("fields end at the comma itself here, so another one comes before what follows: f{0}:,,jobs=2")]
+    CommaMissing(usize),
+    #[error("JSON: {0}")]
+    Json(String),
+    #[error("in a JSON Pointer ~0 is a ~ and ~1 is a /: write {0}")]
+    Tilde(String),
+    #[error("a JSON Pointer may be {MOST_DEEP} names long at most, like /user/id")]
+    TooDeep,
+    #[error("a pattern is missing; write for example re:^[a-z]+")]
+    NoPattern,
+    #[error("the pattern is no regular expression: {0}; write for example re:^[a-z]+")]
+    Pattern(String),
+    #[error("the pattern is too large: it takes more than 1 MiB; write a shorter one, like re:^[a-z]+")]
+    PatternTooLarge,
+    #[error("what follows the selector is no part of it: '{0}'; a comma in a JSON Pointer is \\,")]
+    More(String),
+    #[error("write {0}")]
+    Meant(&'static str),
+    #[error("no selector is called '{word}'; JSON: {pointer}; else write host, f2 or re:REGEX")]
+    Unknown { word: String, pointer: String },
+}
+
+/// The deepest JSON Pointer. The parser can descend 127 levels.
+const MOST_DEEP: usize = 100;
+
+/// Compiles `pattern`. It matches bytes: `\w` and the like are those of ASCII, and case is, too.
+fn matching(pattern: &str) -> Result<Regex, SelectorError> {
+    if pattern.is_empty() {
+        return Err(SelectorError::NoPattern);
+    }
+    let compiled = RegexBuilder::new(pattern).unicode(false).size_limit(LARGEST_REGEX).build();
+    compiled.map_err(|error| match error {
+        regex::Error::CompiledTooBig(_) => SelectorError::PatternTooLarge,
+        // The last of its lines says what is wrong; those before it show where.
+        error => {
+            let text = error.to_string();
+            let why = text.lines().next_back().unwrap_or_default();
+            SelectorError::Pattern(why.trim_start_matches("error: ").to_owned())
+        }
+    })
+}
+
+/// What a word that is no selector was meant to be.
+fn unknown(word: &str) -> SelectorError {
+    let number = word.trim_start_matches(['$', '{', '-', 'F']).trim_end_matches('}');
+    match (number.parse(), word.to_lowercase().as_str()) {
+        (_, "") => SelectorError::Empty,
+        (Ok(0), _) => SelectorError::FieldZero,
+        (Ok(number), _) => SelectorError::NumberAlone(number),
+        (_, "host" | "hostname" | "domain" | "site" | "url" | "server" | "{host}") => SelectorError::Meant("host"),
+        (_, "re" | "regex" | "regexp") => SelectorError::Meant("re:REGEX, like re:^[a-z]+"),
+        (_, small) if small.starts_with("regex") => SelectorError::Meant("re:REGEX, like re:^[a-z]+"),
+        _ => meant_as_json(word).unwrap_or_else(|| SelectorError::Unknown {
+            word: word.to_owned(),
+            pointer: format!("/{}", escaped(word)),
+        }),
+    }
+}
+
+impl FromStr for Selector {
+    type Err = SelectorError;
+
+    fn from_str(text: &str) -> Result<Self, SelectorError> {
+        match Selector::read(text)? {
+            (selector, "") => Ok(selector),
+            (_, rest) => Err(SelectorError::More(rest.to_owned())),
+        }
+    }
+}
+
+impl fmt::Display for Selector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            Kind::Host => f.write_str("host"),
+            Kind::Part(part) => part.fmt(f),
+            Kind::Match(regex) => write!(f, "re:{regex}"),
+        }
+    }
+}
+
+impl PartialEq for Kind {
+    fn eq(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Kind::Host, Kind::Host) => true,
+            (Kind::Part(ours), Kind::Part(theirs)) => ours == theirs,
+            (Kind::Match(ours), Kind::Match(theirs)) => ours.as_str() == theirs.as_str(),
+            _ => false,
+        }
+    }
+}
+
+impl Eq for Kind {}

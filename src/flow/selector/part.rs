@@ -1,0 +1,88 @@
+//! A part of a unit: a field or a value in JSON. Keys and costs are both read from one.
+
+use super::SelectorError;
+use super::pointer::{self, Pointer};
+use std::borrow::Cow;
+use std::fmt;
+use std::num::NonZeroUsize;
+
+/// A part of a unit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::flow) enum Part {
+    /// The field of this number. It ends at a byte, or at blanks as for awk.
+    Field(NonZeroUsize, Option<u8>),
+    Json(Pointer),
+}
+
+impl Part {
+    /// Reads the part at the beginning of `text`, and returns the rest: it begins with a comma, or is empty. `None` if it is
+    /// not meant as a part.
+    pub(in crate::flow) fn read(text: &str) -> Option<Result<(Self, &str), SelectorError>> {
+        if text.starts_with('/') {
+            return Some(Pointer::read(text).map(|(pointer, rest)| (Part::Json(pointer), rest)));
+        }
+        let number = text.strip_prefix('f')?;
+        let end = number.find(|c: char| !c.is_ascii_digit()).unwrap_or(number.len());
+        let (digits, rest) = number.split_at(end);
+        match (digits, rest.as_bytes().first()) {
+            ("", None | Some(b':' | b',' | b'-')) => Some(Err(SelectorError::NoFieldNumber)),
+            ("", _) => None,
+            (_, None | Some(b',' | b':')) => Some(field(digits, rest)),
+            // A name of JSON that looks like it: `f2.x`.
+            _ => None,
+        }
+    }
+
+    /// The bytes of this part of `unit`.
+    pub(in crate::flow) fn of<'a>(&self, unit: &'a [u8]) -> Option<Cow<'a, [u8]>> {
+        match self {
+            Part::Field(number, Some(end)) => unit.split(|byte| byte == end).nth(number.get() - 1).map(Cow::Borrowed),
+            Part::Field(number, None) => {
+                let is_blank = |byte: &u8| matches!(byte, b' ' | b'\t' | b'\n');
+                let mut fields = unit.split(is_blank).filter(|field| !field.is_empty());
+                fields.nth(number.get() - 1).map(Cow::Borrowed)
+            }
+            Part::Json(pointer) => pointer.of(unit),
+        }
+    }
+}
+
+/// `rest` follows the digits: a colon and a byte, or what does not belong to the field.
+fn field<'a>(digits: &str, rest: &'a str) -> Result<(Part, &'a str), SelectorError> {
+    // A number that is too large names a field that no unit has.
+    let number = NonZeroUsize::new(digits.parse().unwrap_or(usize::MAX)).ok_or(SelectorError::FieldZero)?;
+    let Some(rest) = rest.strip_prefix(':') else { return Ok((Part::Field(number, None), rest)) };
+    let (byte, rest) = match rest.as_bytes() {
+        [b'\\', b't', ..] => (b'\t', &rest[2..]),
+        [byte, ..] if byte.is_ascii() => (*byte, &rest[1..]),
+        _ => return Err(SelectorError::NotOneByte),
+    };
+    match rest.as_bytes().first() {
+        None | Some(b',') => Ok((Part::Field(number, Some(byte)), rest)),
+        Some(_) if byte == b',' => Err(SelectorError::CommaMissing(number.get())),
+        Some(_) => Err(SelectorError::NotOneByte),
+    }
+}
+
+/// What to write for `x.y`, `.x.y` of jq, `$.x.y` of `JSONPath`, `x/y` and `#/x/y`.
+pub(in crate::flow) fn meant_as_json(word: &str) -> Option<SelectorError> {
+    let path = word.trim_start_matches(['$', '#', '@']);
+    let is_marked = path.len() < word.len() || path.starts_with('.');
+    let names: Vec<&str> = path.split(['.', '/', '[', ']', '"', '\'']).filter(|name| !name.is_empty()).collect();
+    if names.is_empty() || (names.len() == 1 && !is_marked) {
+        return None;
+    }
+    let names: Vec<String> = names.into_iter().map(pointer::escaped).collect();
+    Some(SelectorError::Json(format!("/{}", names.join("/"))))
+}
+
+impl fmt::Display for Part {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Part::Field(number, None) => write!(f, "f{number}"),
+            Part::Field(number, Some(b'\t')) => write!(f, "f{number}:\\t"),
+            Part::Field(number, Some(byte)) => write!(f, "f{number}:{}", char::from(*byte)),
+            Part::Json(pointer) => pointer.fmt(f),
+        }
+    }
+}

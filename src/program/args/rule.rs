@@ -1,0 +1,230 @@
+//! What follows `--rate`: a limit, what it counts, and how it is kept apart for each key.
+
+use std::fmt;
+use std::num::NonZeroU32;
+use std::str::FromStr;
+use throttle::flow::cost::Cost;
+use throttle::flow::selector::Selector;
+use throttle::rate::Limit;
+
+/// `LIMIT[,per=SEL][,cost=COST][,else=N][,jobs=N]`
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Rule {
+    pub(crate) limit: Limit,
+    /// The limit holds for each value of this by itself.
+    pub(crate) per: Option<Selector>,
+    /// `None`: each unit takes 1.
+    pub(crate) cost: Option<Cost>,
+    /// The most commands of one key at once.
+    pub(crate) jobs: Option<NonZeroU32>,
+}
+
+/// The items of a list, as they are found.
+#[derive(Default)]
+struct Items<'a> {
+    /// Those of the limit itself.
+    limit: Vec<&'a str>,
+    per: Option<Selector>,
+    cost: Option<Cost>,
+    otherwise: Option<u64>,
+    jobs: Option<NonZeroU32>,
+}
+
+impl<'a> Items<'a> {
+    /// Reads the first item of `list`, and returns what follows it: a comma and the next one, or nothing.
+    fn read_first(&mut self, list: &'a str) -> Result<&'a str, String> {
+        let (item, rest) = list.split_at(list.find(',').unwrap_or(list.len()));
+        let about = |error: &dyn fmt::Display| format!("{item}: {error}");
+        let Some((key, value)) = list.split_once('=').filter(|(key, _)| !key.contains(',')) else {
+            self.limit.push(item);
+            return Ok(rest);
+        };
+        match key {
+            "per" => {
+                refuse_keys_in_pattern(value, &self.limit)?;
+                let (selector, rest) = Selector::read(value).map_err(|error| about(&error))?;
+                set_once(&mut self.per, selector, "per=host").map(|()| rest)
+            }
+            "cost" => {
+                let (cost, rest) = Cost::read(value).map_err(|error| about(&error))?;
+                set_once(&mut self.cost, cost, "cost=f3").map(|()| rest)
+            }
+            "else" => {
+                let otherwise = Cost::read_else(&item[key.len() + 1..]).map_err(|error| about(&error))?;
+                set_once(&mut self.otherwise, otherwise, "cost=f3,else=100").map(|()| rest)
+            }
+            "jobs" => {
+                let jobs = item[key.len() + 1..].parse();
+                let why = "at least one command of a key must run; write for example per=host,jobs=2";
+                set_once(&mut self.jobs, jobs.map_err(|_| about(&why))?, "per=host,jobs=2").map(|()| rest)
+            }
+            _ => {
+                refuse_similar_key(key, item)?;
+                self.limit.push(item);
+                Ok(rest)
+            }
+        }
+    }
+
+    fn into_rule(self, text: &str) -> Result<Rule, String> {
+        let Items { limit, per, cost, otherwise, jobs } = self;
+        if let (None, Some(jobs)) = (&per, jobs) {
+            return Err(format!("jobs={jobs}: of what? add per=host, or use -j {jobs}"));
+        }
+        let cost = match (cost, otherwise) {
+            (None, Some(_)) => return Err("else= belongs to a cost; write for example cost=f3,else=100".to_owned()),
+            (Some(cost), Some(otherwise)) => Some(cost.or_else(otherwise).map_err(|error| error.to_string())?),
+            (cost, None) => cost,
+        };
+        if limit.is_empty() && !text.is_empty() {
+            return Err(format!("how fast? a rate comes first, like 5/s,{text}"));
+        }
+        let limit: Limit = limit.join(",").parse().map_err(|error: throttle::rate::ParseError| error.to_string())?;
+        let rule = Rule { limit, per, cost, jobs };
+        rule.contradiction().map_or(Ok(rule), Err)
+    }
+}
+
+impl Rule {
+    /// What does not go together.
+    fn contradiction(&self) -> Option<String> {
+        let is_bytes = self.limit.rate().is_some_and(|rate| rate.is_bytes());
+        let Rule { limit, per, cost, jobs } = self;
+        match (limit, per, cost) {
+            (_, Some(per), _) if is_bytes => {
+                Some(format!("'{limit}' counts bytes, and per= is about units; write for example 5/s,per={per}"))
+            }
+            (_, _, Some(_)) if is_bytes => Some(format!(
+                "'{limit}' counts bytes, and cost= is about units; the bytes of units are counted by 10M/s,cost=bytes"
+            )),
+            (Limit::Unlimited, _, Some(_)) => {
+                Some("unlimited takes no cost; write a rate, like 500/min,cost=f3".to_owned())
+            }
+            (Limit::Unlimited, Some(per), None) if jobs.is_none() => {
+                Some(format!("unlimited limits no key; write 1/s,per={per} or unlimited,jobs=2,per={per}"))
+            }
+            _ => None,
+        }
+    }
+}
+
+fn set_once<T>(slot: &mut Option<T>, value: T, example: &str) -> Result<(), String> {
+    let key = example.rsplit(',').next().unwrap_or(example);
+    let key = key.split('=').next().unwrap_or(key);
+    match slot.replace(value) {
+        None => Ok(()),
+        Some(_) => Err(format!("{key} stands twice in one limit; say it once, like 5/s,{example}")),
+    }
+}
+
+/// A pattern takes all that follows, so keys must come before it. `before` are the items that do.
+fn refuse_keys_in_pattern(selector: &str, before: &[&str]) -> Result<(), String> {
+    const KEYS: [&str; 8] = ["per=", "cost=", "else=", "jobs=", "burst=", "initial=", "slack=", "window"];
+    let is_key = |item: &str| KEYS.iter().any(|key| item.starts_with(key));
+    let mut pattern = selector;
+    while let Some(comma) = pattern.rfind(',').filter(|&comma| is_key(&pattern[comma + 1..])) {
+        pattern = &pattern[..comma];
+    }
+    let keys = &selector[pattern.len()..];
+    if keys.is_empty() || !pattern.starts_with("re:") {
+        return Ok(());
+    }
+    Err(format!("re: takes all that follows, so it comes last: {}{keys},per={pattern}", before.join(",")))
+}
+
+/// What another name of a key was meant to be.
+fn refuse_similar_key(key: &str, item: &str) -> Result<(), String> {
+    let meant = match key.to_lowercase().as_str() {
+        "pre" | "per" | "key" | "by" | "each" | "for" | "group" => "per=host",
+        "cost" | "costs" | "weight" | "tokens" | "cots" => "cost=800",
+        "jobs" | "job" | "j" | "jbos" | "procs" | "parallel" | "concurrency" | "slots" => "per=host,jobs=2",
+        "else" | "default" | "otherwise" => "cost=f3,else=100",
+        _ => return Ok(()),
+    };
+    Err(format!("no key '{item}' in a limit; did you mean 5/s,{meant}?"))
+}
+
+impl FromStr for Rule {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let read = || {
+            let (mut items, mut rest) = (Items::default(), Some(text));
+            while let Some(list) = rest {
+                rest = items.read_first(list)?.strip_prefix(',');
+            }
+            items.into_rule(text)
+        };
+        read().map_err(|error| {
+            let joined = text.replace(char::is_whitespace, "");
+            let is_meant = joined.len() < text.len() && joined.parse::<Rule>().is_ok();
+            if is_meant { format!("'{text}' has a space in it; write {joined}") } else { error }
+        })
+    }
+}
+
+/// As it can be read again: a pattern comes last.
+impl fmt::Display for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let per = self.per.as_ref().map_or_else(String::new, |per| format!(",per={per}"));
+        let is_last = self.per.as_ref().is_some_and(Selector::is_last);
+        let (first, last) = if is_last { ("", per.as_str()) } else { (per.as_str(), "") };
+        write!(f, "{}{first}", self.limit)?;
+        self.cost.as_ref().map_or(Ok(()), |cost| write!(f, ",cost={cost}"))?;
+        self.jobs.map_or(Ok(()), |jobs| write!(f, ",jobs={jobs}"))?;
+        f.write_str(last)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_rule_is_a_limit_and_what_it_counts() {
+        let rule: Rule = "200k/min,burst=5,per=f2:,,cost=/a\\,b,else=3,jobs=2".parse().unwrap();
+        assert_eq!(rule.limit, "200k/min,burst=5".parse().unwrap());
+        assert_eq!((rule.per, rule.cost), ("f2:,".parse().ok(), "/a\\,b,else=3".parse().ok()));
+        assert_eq!(rule.jobs, NonZeroU32::new(2));
+        assert_eq!("5/s".parse(), Ok(Rule { limit: "5/s".parse().unwrap(), per: None, cost: None, jobs: None }));
+        let rule: Rule = "unlimited,jobs=2,per=re:a{1,2},b".parse().unwrap();
+        assert_eq!((rule.limit, rule.per), (Limit::Unlimited, "re:a{1,2},b".parse().ok()));
+    }
+
+    #[test]
+    fn a_rule_prints_as_it_can_be_read_again() {
+        for text in [
+            "5/s",
+            "unlimited",
+            "5/s,burst=2,initial=0,per=host,cost=bytes/4+300,else=7,jobs=2",
+            "5000/h,window,slack=0,per=/a\\,b,cost=f2:,,else=1",
+            "1/s,per=f2:,,jobs=3",
+            "unlimited,per=f1:\\t,jobs=2",
+            "1/s,cost=800,jobs=2,per=re:a, b{1,2}",
+        ] {
+            assert_eq!(text.parse::<Rule>().map(|rule| rule.to_string()).as_deref(), Ok(text));
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(20_000))]
+
+        #[test]
+        fn any_text_is_read_or_refused(
+            items in prop::collection::vec(
+                prop::sample::select(vec![
+                    "5/s", "1MB/s", "unlimited", "burst=5", "window", "per=", "host", "f2", ":", ",", "/a", "re:", "cost=", "bytes",
+                    "else=", "jobs=", "2", " ", "\\\\", "é", "=",
+                ]),
+                0..9,
+            ),
+            separator in prop::sample::select(vec!["", ","]),
+        ) {
+            let text = items.join(separator);
+            if let Ok(rule) = text.parse::<Rule>() {
+                prop_assert_eq!(rule.to_string().parse::<Rule>(), Ok(rule), "{}", text);
+            }
+        }
+    }
+}
