@@ -1,4 +1,4 @@
-//! Whatever others write, parsers neither panic nor lie. PROPTEST_CASES says how many cases are tried of each property.
+//! Whatever others write, parsers neither panic nor lie. `PROPTEST_CASES` says how many cases are tried of each property.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
