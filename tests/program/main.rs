@@ -2,12 +2,14 @@
 #![cfg(feature = "cli")]
 
 mod again;
+mod any_bytes;
 mod attempt_log;
 mod bucket_list;
 mod bucket_options;
 mod bucket_waits;
 mod cli;
 mod common;
+mod completion;
 mod costs;
 mod done_list;
 mod faults;

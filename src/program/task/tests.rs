@@ -15,6 +15,7 @@ impl Task {
             Ok(args) => Task::new(args, environment).map_err(|message| redacted(&message, &words)),
             Err(Refused::Mistake(message, _)) => Err(message),
             Err(Refused::Answer(answer)) => panic!("{answer}"),
+            Err(Refused::ShortHelp) => panic!("the short help"),
         }
     }
 }
