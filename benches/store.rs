@@ -92,7 +92,7 @@ fn open(bucket: &str, plan: Option<&Plan>) -> Box<dyn Store> {
 
 /// Without a lease, as `--once` does it.
 fn reserve(store: &dyn Store) {
-    let _ = std::hint::black_box(store.take(1, u64::MAX).unwrap());
+    let _ = std::hint::black_box(store.take(&[1], u64::MAX).unwrap());
 }
 
 /// With leases, as the pump does it.

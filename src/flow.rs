@@ -8,7 +8,7 @@ mod contract;
 mod copy;
 pub mod cost;
 pub mod framing;
-mod look;
+pub(crate) mod look;
 pub mod meter;
 pub mod order;
 pub mod pump;
@@ -20,9 +20,9 @@ mod splice;
 mod tee;
 
 pub use at_once::write_at_once;
-pub use contract::{Filled, Flow, FlowError, Passed};
+pub use contract::{Filled, Flow, FlowError, Passed, Price, Unpaid};
 pub use copy::{Copying, Descriptor, Sink, Source};
-pub use look::{Look, Sorting};
+pub use look::{Look, Sorting, TOO_MUCH};
 pub use sorted::{BUFFER as SORTED_BUFFER, Dropped, News, Sorted};
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 pub use splice::tee;

@@ -24,6 +24,7 @@ pub mod window;
 pub use agree::Disagreement;
 pub(crate) use each::{Each, Thin};
 pub use grant::{Grant, Refusal};
+pub(crate) use joint::largest;
 pub use leasing::Ask;
 pub(crate) use leasing::Rest;
 pub use line::Waiting;

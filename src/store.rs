@@ -42,26 +42,27 @@ pub trait Store: Debug {
     /// The policy, as last seen.
     fn policy(&self) -> Policy;
 
-    /// Reserves `cost` units, if they are granted by `latest` or without a wait. Also returns the time of the request.
+    /// Reserves units, if they are granted by `latest` or without a wait. `costs` are one for each limit, or one for all
+    /// limits; they are granted together. Also returns the time of the request.
     ///
     /// # Errors
     /// [`StoreError`]; nothing is charged then.
-    fn take(&self, cost: u64, latest: Nanos) -> Result<(Grant, Nanos), StoreError>;
+    fn take(&self, costs: &[u64], latest: Nanos) -> Result<(Grant, Nanos), StoreError>;
 
     /// A grant with a long wait is an entry in the line of all waiters, and can move up. Returns the grant with its time
     /// now, which may be earlier than before: call this every 5 s, as [`wait_for`] does. If the store has lost the entry,
-    /// it is added again.
+    /// it is added again, with its `costs`.
     ///
     /// # Errors
     /// [`StoreError`]; the grant stays as it is then.
-    fn look(&self, grant: &Grant) -> Result<Grant, StoreError>;
+    fn look(&self, grant: &Grant, costs: &[u64]) -> Result<Grant, StoreError>;
 
-    /// Gives back a grant that was not used; see [`Limits::give_back`]. If it was an entry in the line, the entries behind
+    /// Gives back a grant of these costs that was not used; see [`Limits::give_back`]. If it was an entry in the line, the entries behind
     /// it move up.
     ///
     /// # Errors
     /// [`StoreError`]; nothing is given back then.
-    fn give_back(&self, grant: &Grant) -> Result<(), StoreError>;
+    fn give_back(&self, grant: &Grant, costs: &[u64]) -> Result<(), StoreError>;
 
     /// Grants nothing before `time`, to any caller; see [`Limits::hold_until`].
     ///
@@ -93,9 +94,9 @@ pub trait Store: Debug {
     /// Units that conform now, as far as is known without asking the store.
     fn available(&self) -> u64;
 
-    /// The time by which `units` more will have been granted if requests never pause, as far as is known without asking
-    /// the store; see [`Limits::schedule`].
-    fn schedule(&self, units: u64) -> Option<Nanos>;
+    /// The time by which these costs more will have been granted if requests never pause, as far as is known without
+    /// asking the store; see [`Limits::schedule`].
+    fn schedule(&self, costs: &[u64]) -> Option<Nanos>;
 
     /// The smallest run that is worth a wake-up; see [`Limits::quantum`].
     fn quantum(&self) -> u64;
@@ -122,9 +123,9 @@ pub trait Store: Debug {
         0
     }
 
-    /// Reports that `units` of the run of `grant`, and what was granted with it, have left now. Limits of this process
-    /// alone count them in windows from now on; shared limits count them from the time of the grant.
-    fn handed_over(&self, _grant: &Grant, _units: u64) {}
+    /// Reports that units of these costs, of the run of `grant` and what was granted with it, have left now. Limits of
+    /// this process alone count them in windows from now on; shared limits count them from the time of the grant.
+    fn handed_over(&self, _grant: &Grant, _costs: &[u64]) {}
 
     /// Whether other processes use the limits, so that waiters have to [look](Self::look).
     fn is_shared(&self) -> bool {

@@ -51,11 +51,44 @@ pub trait Flow {
     /// If the sink fails; [`FlowError::Write`] of `BrokenPipe` if its reader is gone.
     fn ready(&mut self) -> Result<u64, FlowError>;
 
+    /// What the next unit costs. If that is not usual, it is passed alone.
+    fn price(&mut self) -> Price {
+        Price::Usual
+    }
+
     /// Hands over the first `units` units together, and adds those that left to `passed`, even if it then fails.
     ///
     /// # Errors
     /// If reading or writing fails.
     fn pass(&mut self, units: u64, passed: &mut Passed) -> Result<(), FlowError>;
+
+    /// The next unit gets no grant.
+    ///
+    /// # Errors
+    /// If nothing may leave after it.
+    fn refuse(&mut self, why: Unpaid, _passed: &mut Passed) -> Result<(), FlowError> {
+        Err(FlowError::Read(io::Error::other(format!("{why:?}"))))
+    }
+}
+
+/// What a unit costs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Price {
+    /// One of each limit.
+    Usual,
+    /// So much of each limit.
+    Costs(Box<[u64]>),
+    /// It cannot be read.
+    Unknown,
+}
+
+/// Why a unit gets no grant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unpaid {
+    /// What it costs cannot be read.
+    Unread,
+    /// It costs more than a limit ever grants.
+    TooMuch,
 }
 
 /// What was handed over.

@@ -1,6 +1,7 @@
 //! Copies units through a buffer, between any two descriptors.
 
-use super::contract::{Filled, Flow, FlowError, Passed};
+use super::contract::{Filled, Flow, FlowError, Passed, Price, Unpaid};
+use super::look::Look;
 use crate::flow::framing::Buffer;
 use crate::flow::meter::Meter;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -66,12 +67,22 @@ pub struct Copying<'a, R, W> {
     sink: W,
     buffer: Buffer,
     meter: &'a Meter,
+    /// What limits want to know of units: these leave one by one then.
+    look: Look,
+    /// Units that have left.
+    passed: u64,
 }
 
 impl<'a, R: Source, W: Sink> Copying<'a, R, W> {
     /// Copies units from `source` to `sink`; `buffer` frames them.
     pub fn new(source: R, sink: W, buffer: Buffer, meter: &'a Meter) -> Self {
-        Copying { source, sink, buffer, meter }
+        Copying { source, sink, buffer, meter, look: Look::default(), passed: 0 }
+    }
+
+    /// Limits want to know this of each unit.
+    #[must_use]
+    pub fn looked_into(self, look: Look) -> Self {
+        Copying { look, ..self }
     }
 
     /// Passes a unit that is larger than the buffer: piece after piece, up to its end, with nothing in between.
@@ -125,7 +136,17 @@ impl<R: Source, W: Sink> Flow for Copying<'_, R, W> {
         Ok(u64::MAX)
     }
 
+    fn price(&mut self) -> Price {
+        if self.look.costs.is_empty() { Price::Usual } else { self.look.price(self.buffer.first()) }
+    }
+
+    fn refuse(&mut self, why: Unpaid, _: &mut Passed) -> Result<(), FlowError> {
+        let why = self.look.why(self.buffer.first(), self.buffer.size(), why);
+        Err(FlowError::Read(io::Error::other(format!("{why}, in unit {}", self.passed + 1))))
+    }
+
     fn pass(&mut self, units: u64, passed: &mut Passed) -> Result<(), FlowError> {
+        self.passed += units;
         if self.buffer.outgrown() {
             return self.pass_outgrown(passed);
         }

@@ -11,6 +11,15 @@ pub enum Framing {
     EndedBy(u8),
 }
 
+/// A unit without its delimiter.
+#[must_use]
+pub fn trimmed(unit: &[u8], delimiter: Option<u8>) -> &[u8] {
+    match unit {
+        [text @ .., last] if Some(*last) == delimiter => text,
+        text => text,
+    }
+}
+
 /// If less room than this is left, the buffer moves its contents to the front.
 const LEAST_READ: usize = 64 * 1024;
 
@@ -86,6 +95,18 @@ impl Buffer {
         self.waiting == 0 && self.held() == self.data.len()
     }
 
+    /// Its size in bytes.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        self.data.len()
+    }
+
+    /// The first unit without its delimiter; `None` if it is not there as a whole.
+    #[must_use]
+    pub fn first(&self) -> Option<&[u8]> {
+        (self.waiting > 0).then(|| trimmed(self.run(1), self.delimiter()))
+    }
+
     /// Whether the buffer is empty and no more input will come.
     #[must_use]
     pub fn is_finished(&self) -> bool {
@@ -138,12 +159,6 @@ impl Buffer {
         }
         (self.start, self.whole) = (self.end, self.end);
         self.rewind();
-    }
-
-    /// Its size in bytes.
-    #[must_use]
-    pub fn size(&self) -> usize {
-        self.data.len()
     }
 
     /// The delimiter, if there is one.

@@ -1,5 +1,6 @@
 //! What limits want to know of a unit: its key, and its costs; and how units are sorted by that.
 
+use super::contract::{Price, Unpaid};
 use super::cost::Cost;
 use super::order::{Order, Rules};
 use super::selector::Selector;
@@ -12,7 +13,7 @@ use std::num::NonZeroU32;
 pub struct Look {
     /// Finds its key; `None`: no limits are kept for each key.
     pub per: Option<Selector>,
-    /// What it costs limits of each kind; `None`: one.
+    /// What it costs limits of each kind, or each limit; `None`: one. If there are none, every limit counts units.
     pub costs: Vec<Option<Cost>>,
 }
 
@@ -29,6 +30,37 @@ impl Look {
         Ok(())
     }
 
+    /// What `unit` costs, which is given without its delimiter; `None` if no buffer holds it.
+    #[must_use]
+    pub fn price(&self, unit: Option<&[u8]>) -> Price {
+        if self.costs.is_empty() {
+            return Price::Usual;
+        }
+        let price = |cost: &Option<Cost>| match (cost, unit) {
+            (None, _) => Some(1),
+            (Some(cost), Some(unit)) => cost.of(unit),
+            (Some(cost), None) => cost.unread(),
+        };
+        self.costs.iter().map(price).collect::<Option<_>>().map_or(Price::Unknown, Price::Costs)
+    }
+
+    /// What the first limit that has a cost counts of these.
+    #[must_use]
+    pub fn charged(&self, costs: &[u64]) -> u64 {
+        let mut counted = self.costs.iter().zip(costs).filter(|(cost, _)| cost.is_some());
+        counted.next().map_or(1, |(_, costs)| *costs)
+    }
+
+    /// Why `unit` gets no grant, and what to do; `None` if no buffer of `most` bytes holds it.
+    #[must_use]
+    pub fn why(&self, unit: Option<&[u8]>, most: usize, unpaid: Unpaid) -> String {
+        let unread = || unit.and_then(|unit| self.costs(unit, &mut Vec::new()).err()).map(unreadable);
+        match unpaid {
+            Unpaid::TooMuch => TOO_MUCH.to_owned(),
+            Unpaid::Unread => unread().or_else(|| self.too_large(most)).unwrap_or_default(),
+        }
+    }
+
     /// Why a unit that no buffer of `most` bytes holds cannot be looked into; `None` if nothing has to.
     #[must_use]
     pub fn too_large(&self, most: usize) -> Option<String> {
@@ -36,6 +68,14 @@ impl Look {
         let cost = || self.costs.iter().flatten().find(|cost| cost.unread().is_none()).map(|cost| cost.too_large(most));
         by_key.or_else(cost).map(|error| error.to_string())
     }
+}
+
+/// Why a cost is never granted.
+pub const TOO_MUCH: &str = "it costs more than a window ever lets through";
+
+/// What to do about a unit whose cost cannot be read.
+pub(crate) fn unreadable(cost: &Cost) -> String {
+    format!("cost={cost} cannot be read; add what such a unit costs, like else=1")
 }
 
 /// How units are sorted.

@@ -1,9 +1,9 @@
 //! The pump: one loop that reads units, waits for the sink, takes a grant, sleeps until its time, and hands over.
 
-use super::contract::{Filled, Flow, FlowError, Passed};
+use super::contract::{Filled, Flow, FlowError, Passed, Price, Unpaid};
 use super::meter::{Meter, Phase};
 use crate::clock::Clock;
-use crate::limits::Grant;
+use crate::limits::{Grant, Refusal};
 use crate::store::{StoreError, Supply};
 use thiserror::Error;
 
@@ -91,19 +91,49 @@ impl<F: Flow> Pump<'_, F> {
 
     /// Takes a grant for waiting units that the sink has room for, sleeps until its time, and hands them over.
     fn release_run(&mut self, room: u64) -> Result<(), PumpError> {
+        match self.flow.price() {
+            Price::Usual => {}
+            Price::Costs(costs) => return self.release_one(&costs),
+            Price::Unknown => return self.refuse(Unpaid::Unread),
+        }
         self.top_up()?;
         let ready = self.flow.waiting().min(room);
         let (grant, asked) = self.supply.next_run(ready)?;
         self.supply.foresee(self.flow.foreseen().saturating_sub(grant.units));
-        let more = if grant.at > asked { self.sleep_until(&grant, ready)? } else { 0 };
+        let has_waited = grant.at > asked && self.sleep_until(&grant, grant.units)?;
+        let more = if has_waited { self.supply.take_available(ready - grant.units) } else { 0 };
+        let units = grant.units + more;
+        self.hand_over(&grant, units, &[units])
+    }
+
+    /// The same for one unit of these costs.
+    fn release_one(&mut self, costs: &[u64]) -> Result<(), PumpError> {
+        let (grant, asked) = match self.supply.take(costs) {
+            Err(StoreError::Refused(Refusal::Never)) => return self.refuse(Unpaid::TooMuch),
+            taken => taken?,
+        };
+        if grant.at > asked {
+            self.sleep_until(&grant, 1)?;
+        }
+        self.hand_over(&grant, 1, costs)
+    }
+
+    fn hand_over(&mut self, grant: &Grant, units: u64, costs: &[u64]) -> Result<(), PumpError> {
         if self.flow.has_hold() {
             return Ok(());
         }
-        let units = grant.units + more;
         self.enter(Phase::Sink);
         let mut passed = Passed::default();
         let result = self.flow.pass(units, &mut passed);
-        self.supply.handed_over(&grant, units);
+        self.supply.handed_over(grant, costs);
+        self.meter.passed(passed.units, passed.bytes, self.clock.now());
+        Ok(result?)
+    }
+
+    /// The next unit does not leave.
+    fn refuse(&mut self, why: Unpaid) -> Result<(), PumpError> {
+        let mut passed = Passed::default();
+        let result = self.flow.refuse(why, &mut passed);
         self.meter.passed(passed.units, passed.bytes, self.clock.now());
         Ok(result?)
     }
@@ -118,16 +148,16 @@ impl<F: Flow> Pump<'_, F> {
         Ok(())
     }
 
-    /// Sleeps until the grant, or until the flow has a [hold](Flow::take_hold). Then takes as many more of the `ready` units as conform by now, and returns their number.
-    fn sleep_until(&mut self, grant: &Grant, ready: u64) -> Result<u64, StoreError> {
+    /// Sleeps until the grant of so many units, or until the flow has a [hold](Flow::take_hold). Returns whether the time of
+    /// the grant has come.
+    fn sleep_until(&mut self, grant: &Grant, units: u64) -> Result<bool, StoreError> {
         self.enter(Phase::Limit(grant.bound_by.unwrap_or(usize::MAX)));
-        self.meter.waits_until(grant.at, grant.units);
-        if !self.supply.sleep_unless(self.clock, grant.at, &|| self.flow.has_hold())? {
-            return Ok(0);
+        self.meter.waits_until(grant.at, units);
+        let has_come = self.supply.sleep_unless(self.clock, grant.at, &|| self.flow.has_hold())?;
+        if has_come {
+            self.meter.late(units, self.clock.now().saturating_sub(grant.at));
         }
-        let now = self.clock.now();
-        self.meter.late(grant.units, now.saturating_sub(grant.at));
-        Ok(self.supply.take_available(ready - grant.units))
+        Ok(has_come)
     }
 
     fn note_read_ahead(&self) {

@@ -6,7 +6,7 @@
 use super::contract::{Filled, Flow, FlowError, Passed};
 use super::copy::{Sink, Source, write_all};
 use super::framing::Buffer;
-use super::look::{Look, Sorting};
+use super::look::{Look, Sorting, TOO_MUCH, unreadable};
 use super::order::{Charged, Next, Order, Unit};
 use crate::clock::{Clock, Nanos};
 use crate::store::KeyId;
@@ -225,10 +225,7 @@ impl<'a, R: Source, W: Sink> Sorted<'a, R, W> {
         };
         let line = self.lines + 1;
         if let Err(cost) = self.look.costs(text, &mut self.costs) {
-            return Err(error(
-                line,
-                &format_args!("cost={cost} cannot be read; add what such a unit costs, like else=1"),
-            ));
+            return Err(error(line, &unreadable(cost)));
         }
         let key = self.look.per.as_ref().and_then(|per| per.key(text));
         let name = key.as_deref().unwrap_or(NONE);
@@ -260,7 +257,7 @@ impl<'a, R: Source, W: Sink> Sorted<'a, R, W> {
             let unit =
                 Unit { age, costs, size: length + size_of::<Unit<Box<[u8]>>>(), arrived: now, content: unit.into() };
             if order.add(now, key.as_deref(), unit).is_err() {
-                return Err(error(line, &"it costs more than a window ever lets through"));
+                return Err(error(line, &TOO_MUCH));
             }
         }
         self.lines = line;

@@ -17,7 +17,7 @@ use super::template::Words;
 use super::temporary::is_shortage;
 use super::wakes::Wakes;
 use crate::clock::{Nanos, with_usual_slack};
-use crate::flow::{Filled, Flow, FlowError, Passed, Source};
+use crate::flow::{Filled, Flow, FlowError, Passed, Price, Source, Unpaid};
 use rustix::process::{Pid, Signal};
 use std::borrow::Cow;
 use std::ffi::OsStr;
@@ -173,6 +173,11 @@ impl Launcher {
         }
     }
 
+    /// The attempt that is due.
+    fn due(&self) -> Option<Attempt> {
+        self.shared.again.as_ref().and_then(|again| again.next())
+    }
+
     /// Makes the attempt that is due, or the first one at `next`, as soon as it has a slot. Returns the job if it is new.
     fn start_next(&self, next: impl FnOnce() -> Option<Job>) -> Option<Arc<Job>> {
         if let Some(by_key) = &self.shared.by_key {
@@ -180,8 +185,7 @@ impl Launcher {
             let (attempt, granted) = by_key.next()?;
             return self.start(attempt, Some(granted), None);
         }
-        let due = self.shared.again.as_ref().and_then(|again| again.next());
-        self.start(due.or_else(|| next().map(Attempt::first))?, None, None)
+        self.start(self.due().or_else(|| next().map(Attempt::first))?, None, None)
     }
 
     /// Makes an attempt, as soon as it has a slot, unless it is `refused`. Returns the job if it is new.
@@ -360,6 +364,8 @@ pub struct Launching<R> {
     launcher: Launcher,
     /// The job that was last reported as the next.
     told: u64,
+    /// The attempt whose price was asked for last; `None`: the first one of the next job.
+    priced: Option<Attempt>,
 }
 
 impl<R: Source> Launching<R> {
@@ -367,12 +373,34 @@ impl<R: Source> Launching<R> {
     /// the pump's.
     pub fn new(batches: Batches<R>, launcher: Launcher) -> Self {
         launcher.shared.wakes.is_used_by_pump();
-        Launching { batches, launcher, told: 0 }
+        Launching { batches, launcher, told: 0, priced: None }
     }
 
     /// Where the jobs come from.
     pub fn batches(&self) -> &Batches<R> {
         &self.batches
+    }
+
+    /// Whether each attempt has a price of its own, and takes its grant here.
+    fn has_prices(&self) -> bool {
+        self.launcher.shared.by_key.is_none() && self.batches.has_prices()
+    }
+
+    /// Makes the next attempt; one that is `refused` fails. The bytes are those of the input. An attempt that is not the
+    /// first of its unit passes no unit.
+    fn start(&mut self, refused: Option<Outcome>, passed: &mut Passed) {
+        let (has_prices, batches) = (self.has_prices(), &mut self.batches);
+        let started = if has_prices {
+            let attempt = self.priced.take().or_else(|| batches.next().map(Attempt::first));
+            attempt.and_then(|attempt| self.launcher.start(attempt, None, refused))
+        } else {
+            self.launcher.start_next(|| batches.next())
+        };
+        if let Some(job) = started {
+            passed.units += 1;
+            passed.bytes += job.length;
+            self.tell_next();
+        }
     }
 
     fn tell_next(&mut self) {
@@ -526,15 +554,25 @@ impl<R: Source> Flow for Launching<R> {
         Ok(room)
     }
 
-    /// The bytes are those of the input. An attempt that is not the first of its unit passes no unit.
+    fn price(&mut self) -> Price {
+        if !self.has_prices() {
+            return Price::Usual;
+        }
+        // When the grant has come, another attempt may be due.
+        self.priced = self.launcher.due();
+        self.priced.as_ref().map_or_else(|| self.batches.price(), |due| due.job.price())
+    }
+
     fn pass(&mut self, units: u64, passed: &mut Passed) -> Result<(), FlowError> {
         for _ in 0..units {
-            let batches = &mut self.batches;
-            let Some(job) = self.launcher.start_next(|| batches.next()) else { continue };
-            passed.units += 1;
-            passed.bytes += job.length;
-            self.tell_next();
+            self.start(None, passed);
         }
+        Ok(())
+    }
+
+    /// It fails without a start.
+    fn refuse(&mut self, why: Unpaid, passed: &mut Passed) -> Result<(), FlowError> {
+        self.start(Some(Outcome::TooCostly).filter(|_| why == Unpaid::TooMuch), passed);
         Ok(())
     }
 }

@@ -5,8 +5,9 @@ use super::names::Names;
 use super::spool::Spool;
 use super::template::Template;
 use super::units::{LONGEST_UNIT, Units, size_of_word};
-use crate::flow::framing::Buffer;
-use crate::flow::{Filled, FlowError, Look, Passed, Source};
+use crate::flow::framing::{Buffer, trimmed};
+use crate::flow::look::unreadable;
+use crate::flow::{Filled, FlowError, Look, Passed, Price, Source};
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::ops::RangeInclusive;
@@ -54,6 +55,8 @@ pub struct Job {
     pub key: Key,
     /// What it costs limits of each kind.
     pub costs: Box<[u64]>,
+    /// What the log calls that: the part of the first limit with a cost of its own.
+    pub charged: u64,
     /// Why it cannot be run: a limit cannot look into it.
     unreadable: Option<String>,
 }
@@ -102,6 +105,11 @@ impl Job {
         for ((sum, cost), of_unit) in self.costs.iter_mut().zip(&look.costs).zip(costs) {
             *sum = sum.saturating_add(if cost.is_some() { *of_unit } else { 0 });
         }
+    }
+
+    /// What it costs each limit.
+    pub(super) fn price(&self) -> Price {
+        if self.unreadable.is_some() { Price::Unknown } else { Price::Costs(self.costs.clone()) }
     }
 
     /// Why it cannot be run, if that is known beforehand.
@@ -258,6 +266,17 @@ impl<R: Source> Batches<R> {
         self.ready.pop_front()
     }
 
+    /// What the next job costs.
+    pub(super) fn price(&self) -> Price {
+        let front = self.ready.front().filter(|_| self.has_prices());
+        front.map_or(Price::Usual, Job::price)
+    }
+
+    /// Whether each job has a price of its own.
+    pub(super) fn has_prices(&self) -> bool {
+        !self.look.costs.is_empty()
+    }
+
     /// The jobs that are ready.
     pub(super) fn read_ahead(&self) -> Passed {
         Passed { units: self.waiting(), bytes: self.ready.iter().map(|job| job.length).sum() }
@@ -371,10 +390,7 @@ impl<R: Source> Batches<R> {
             open.size += size;
             match self.look.costs(text, &mut self.costs) {
                 Ok(()) => open.job.add_costs(&self.look, &self.costs),
-                Err(cost) => {
-                    let why = format!("cost={cost} cannot be read; add what such a unit costs, like else=1");
-                    open.job.unreadable.get_or_insert(why);
-                }
+                Err(cost) => drop(open.job.unreadable.get_or_insert_with(|| unreadable(cost))),
             }
             self.count(&key, length, true);
         }
@@ -395,6 +411,9 @@ impl<R: Source> Batches<R> {
             job.too_long_to_keep |= self.shape.keep;
         } else {
             job.too_long = true;
+        }
+        if let (true, Price::Costs(costs)) = (last, self.look.price(None)) {
+            job.add_costs(&self.look, &costs);
         }
         self.buffer.release_piece();
         self.in_pieces = !last;
@@ -428,6 +447,7 @@ impl<R: Source> Batches<R> {
         if let Some(Open { mut job, .. }) = self.open.remove(key) {
             job.length += std::mem::take(&mut self.left_out);
             job.read = Some(Instant::now());
+            job.charged = self.look.charged(&job.costs);
             self.ready.push_back(job);
         }
     }
@@ -441,14 +461,6 @@ impl<R: Source> Batches<R> {
             self.close(key);
         }
         !open.is_empty()
-    }
-}
-
-/// A unit without its delimiter.
-fn trimmed(unit: &[u8], delimiter: Option<u8>) -> &[u8] {
-    match unit {
-        [text @ .., last] if Some(*last) == delimiter => text,
-        text => text,
     }
 }
 

@@ -4,7 +4,7 @@ use super::job::{Batches, Job, Outcome};
 use super::retries::MEMORY;
 use crate::clock::Clock;
 use crate::flow::order::{Next, Order, Unit};
-use crate::flow::{Filled, Flow, FlowError, Passed, Source};
+use crate::flow::{Filled, Flow, FlowError, Passed, Price, Source, Unpaid};
 use std::cell::RefCell;
 use std::fmt::Debug;
 use std::io;
@@ -56,6 +56,12 @@ impl<R: Source, S: FnMut(&Job, Option<Outcome>) -> io::Result<()>> Preview<'_, R
         }
     }
 
+    fn show_next(&mut self, refused: Option<Outcome>, passed: &mut Passed) -> Result<(), FlowError> {
+        let Some(job) = self.next() else { return Ok(()) };
+        passed.units += 1;
+        (self.show)(&job, refused).map_err(FlowError::Write)
+    }
+
     fn next(&mut self) -> Option<Job> {
         let Some((order, clock, _)) = &mut self.by_key else { return self.batches.next() };
         let Next::Go(_, unit, _) = order.get_mut().next(clock.now()) else { return None };
@@ -79,11 +85,14 @@ impl<R: Source, S: FnMut(&Job, Option<Outcome>) -> io::Result<()>> Flow for Prev
     }
 
     fn pass(&mut self, units: u64, passed: &mut Passed) -> Result<(), FlowError> {
-        for _ in 0..units {
-            let Some(job) = self.next() else { break };
-            (self.show)(&job, None).map_err(FlowError::Write)?;
-            passed.units += 1;
-        }
-        Ok(())
+        (0..units).try_for_each(|_| self.show_next(None, passed))
+    }
+
+    fn price(&mut self) -> Price {
+        if self.by_key.is_some() { Price::Usual } else { self.batches.price() }
+    }
+
+    fn refuse(&mut self, why: Unpaid, passed: &mut Passed) -> Result<(), FlowError> {
+        self.show_next(Some(Outcome::TooCostly).filter(|_| why == Unpaid::TooMuch), passed)
     }
 }

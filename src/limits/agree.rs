@@ -21,16 +21,24 @@ impl Policy {
     /// # Errors
     /// [`Disagreement`] names both.
     pub fn agrees_with(&self, said: &[Limit], burst: Option<Amount>) -> Result<(), Disagreement> {
+        self.places_of(said, burst).map(drop)
+    }
+
+    /// The same; also where the limits that `said` names are among these.
+    ///
+    /// # Errors
+    /// [`Disagreement`] names both.
+    pub fn places_of(&self, said: &[Limit], burst: Option<Amount>) -> Result<Vec<usize>, Disagreement> {
         let pacing = said.iter().filter_map(Limit::rate).max();
-        let mut known: Vec<Resolved> = self.limits().to_vec();
+        let (mut free, mut places): (Vec<usize>, _) = ((0..self.len()).collect(), Vec::new());
         for limit in said {
             let burst = burst.filter(|_| limit.rate() == pacing).map(|burst| burst.value());
-            match known.iter().position(|known| known.is(limit, burst)) {
-                Some(place) => drop(known.swap_remove(place)),
+            match free.iter().position(|place| self.limits()[*place].is(limit, burst)) {
+                Some(place) => places.push(free.remove(place)),
                 None => return Err(self.disagreement(said, burst)),
             }
         }
-        if known.is_empty() { Ok(()) } else { Err(self.disagreement(said, None)) }
+        if free.is_empty() { Ok(places) } else { Err(self.disagreement(said, None)) }
     }
 
     fn disagreement(&self, said: &[Limit], burst: Option<u64>) -> Disagreement {

@@ -10,7 +10,7 @@ use thiserror::Error;
 pub struct Grant {
     /// The time of the grant, in nanoseconds of the clock that the request was made on.
     pub at: Nanos,
-    /// How many units.
+    /// How many units. If the limits were charged different costs: the largest of them.
     pub units: u64,
     /// The index of the limit that caused the wait; `None` if there is no wait.
     pub bound_by: Option<usize>,
@@ -51,6 +51,11 @@ impl Grant {
     /// The same grant under another number. No grant has the number 0.
     pub(crate) fn numbered(self, number: u64) -> Self {
         Grant { number, ..self }
+    }
+
+    /// The same grant of so many units.
+    pub(crate) fn costing(self, units: u64) -> Self {
+        Grant { units, ..self }
     }
 
     /// The same grant, if it is an entry in a line.

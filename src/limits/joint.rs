@@ -1,9 +1,17 @@
-//! Limits joined from several, each with a cost of its own.
+//! Requests that cost each limit something else; limits joined from several, each with a cost of its own.
 
 use super::state::State;
 use super::terms::Terms;
 use super::together::Limits;
 use crate::clock::Nanos;
+
+/// From here on, costs of a request to shared limits are ids of lists.
+const LISTED: u64 = 1 << 63;
+
+/// The largest of the costs of one request; 0 if it costs nothing.
+pub(crate) fn largest(costs: &[u64]) -> u64 {
+    costs.iter().copied().max().unwrap_or(0)
+}
 
 impl Limits {
     /// Joins these limits. Each entry counts one kind; all grant together or not at all.
@@ -31,6 +39,20 @@ impl Limits {
     /// Removes these costs: nothing will ask for them again.
     pub(crate) fn forget_costs(&mut self, number: u64) {
         self.kinds.lists.remove(&number);
+    }
+
+    /// Acts with these costs as one number. They are one for each limit, or one for all limits; a limit beyond them costs
+    /// what the last of them says.
+    pub(crate) fn with_costs<T>(&mut self, costs: &[u64], act: impl FnOnce(&mut Self, u64) -> T) -> T {
+        let most = largest(costs);
+        if costs.iter().all(|cost| *cost == most) {
+            return act(self, most);
+        }
+        let number = LISTED + self.kinds.lists.len() as u64;
+        self.kinds.lists.insert(number, costs.into());
+        let result = act(self, number);
+        self.forget_costs(number);
+        result
     }
 
     /// The most units of a kind at one instant, and in one grant after any wait.

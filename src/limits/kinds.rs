@@ -1,7 +1,8 @@
 //! Costs of several kinds at once, for example requests and tokens. Each limit counts one kind.
 //!
-//! A queue handles a cost as one number. If limits count several kinds, that number is the id of a list of costs, one
-//! of each kind. The list is stored here as long as a waiter may need it.
+//! Limits handle a cost as one number. If it differs by limit, that number is the id of a list of costs: one of each kind
+//! in a queue, which stores the list here as long as a waiter may need it; one for each limit elsewhere, and only during
+//! one request.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,9 +20,13 @@ impl Kinds {
     /// The part of `cost` that the limit at `place` counts.
     #[inline]
     pub(super) fn part(&self, place: usize, cost: u64) -> u64 {
-        match self.of.get(place) {
-            Some(&kind) => self.lists.get(&cost).map_or(0, |list| list[kind]),
-            None => cost,
+        if self.of.is_empty() && self.lists.is_empty() {
+            return cost;
+        }
+        match (self.of.get(place), self.lists.get(&cost)) {
+            (Some(&kind), list) => list.map_or(0, |list| list[kind]),
+            (None, Some(list)) => list.get(place).or(list.last()).copied().unwrap_or(0),
+            (None, None) => cost,
         }
     }
 

@@ -7,7 +7,7 @@
 //! Nobody is woken: who waits looks every [`LOOK`]. So an entry moves to no earlier time than that from now, and one
 //! that is due before stays where it is. Then nobody leaves at another time than was charged.
 
-use super::{Ask, Grant, Limits, Policy, Refusal, Rest};
+use super::{Ask, Grant, Limits, Policy, Refusal, Rest, largest};
 use crate::clock::{Nanos, SECOND};
 
 /// Who waits longer than this looks this often whether its time is nearer.
@@ -46,12 +46,14 @@ pub(crate) struct Line {
 }
 
 /// One that waits. Without a number it is a reservation that nobody can move, and without a cost a hold.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 struct Entry {
     /// The number of its grant.
     number: u64,
     owner: Owner,
     cost: u64,
+    /// What it costs each limit, if that differs; then `cost` is the largest.
+    costs: Box<[u64]>,
     asked: Nanos,
     /// The time that its owner knows of.
     told: Nanos,
@@ -68,6 +70,27 @@ pub struct Waiting {
     pub wait: Nanos,
 }
 
+impl Entry {
+    fn new(number: u64, owner: Owner, costs: &[u64], [asked, at]: [Nanos; 2]) -> Self {
+        let cost = largest(costs);
+        let differ = costs.iter().any(|other| *other != cost);
+        Entry { number, owner, cost, costs: if differ { costs.into() } else { Box::default() }, asked, told: at, at }
+    }
+
+    /// What it costs each limit, or all.
+    fn costs(&self) -> &[u64] {
+        if self.costs.is_empty() { std::slice::from_ref(&self.cost) } else { &self.costs }
+    }
+
+    /// Another reservation that nobody can move.
+    fn join(&mut self, costs: &[u64], at: Nanos) {
+        let of = |costs: &[u64], place: usize| costs.get(place).or(costs.last()).copied().unwrap_or(0);
+        let sum = |place| of(self.costs(), place).saturating_add(of(costs, place));
+        let costs: Vec<u64> = (0..self.costs().len().max(costs.len())).map(sum).collect();
+        *self = Entry::new(self.number, self.owner, &costs, [self.asked, at]);
+    }
+}
+
 impl From<Limits> for Line {
     fn from(limits: Limits) -> Self {
         Line { limits, base: None, entries: Vec::new(), swept: 0, is_lost: false, first: 0 }
@@ -75,10 +98,16 @@ impl From<Limits> for Line {
 }
 
 impl Line {
-    /// Like [`Limits::take_within`], for an entry of `owner` if the wait is long.
-    pub(crate) fn take_within(&mut self, now: Nanos, cost: u64, max: Nanos, owner: OwnerOf) -> Result<Grant, Refusal> {
-        let grant = self.limits.take_within(now, cost, max)?;
-        Ok(self.enter(now, grant, owner))
+    /// Like [`Limits::take_within`], for an entry of `owner` if the wait is long. See [`Limits::with_costs`] for `costs`.
+    pub(crate) fn take_within(
+        &mut self,
+        now: Nanos,
+        costs: &[u64],
+        max: Nanos,
+        owner: OwnerOf,
+    ) -> Result<Grant, Refusal> {
+        let grant = self.limits.with_costs(costs, |limits, cost| limits.take_within(now, cost, max))?;
+        Ok(self.enter(now, grant.costing(largest(costs)), costs, owner))
     }
 
     /// Like [`Limits::lease`]. A run that waits long is an entry and comes alone.
@@ -91,7 +120,7 @@ impl Line {
     ) -> Result<(), Refusal> {
         if !self.entries.is_empty() {
             let grant = self.limits.take_run(now, ask.waiting)?;
-            each(self.enter(now, grant, owner));
+            each(self.enter(now, grant, &[grant.units], owner));
             return Ok(());
         }
         self.limits.hold_until(now, ask.from);
@@ -99,13 +128,13 @@ impl Line {
         let mut entry = None;
         self.limits.lease(now, ask, |run| if run.at < long { each(run) } else { entry = Some(run) })?;
         if let Some(run) = entry {
-            each(self.enter(now, run, owner));
+            each(self.enter(now, run, &[run.units], owner));
         }
         Ok(())
     }
 
     /// Makes an entry of the grant just made, if it has to wait long.
-    fn enter(&mut self, now: Nanos, grant: Grant, owner: OwnerOf) -> Grant {
+    fn enter(&mut self, now: Nanos, grant: Grant, costs: &[u64], owner: OwnerOf) -> Grant {
         let asked = self.limits.in_order(now);
         if grant.units == 0 || self.entries.is_empty() && grant.at - asked < LONG {
             return grant;
@@ -117,22 +146,15 @@ impl Line {
         }
         let number = if self.entries.len() < MOST { grant.number } else { 0 };
         match self.entries.last_mut().filter(|last| number == 0 && last.number == 0 && last.cost > 0) {
-            Some(last) => (last.cost, last.told, last.at) = (last.cost.saturating_add(grant.units), grant.at, grant.at),
-            None => self.entries.push(Entry {
-                number,
-                owner: owner(),
-                cost: grant.units,
-                asked,
-                told: grant.at,
-                at: grant.at,
-            }),
+            Some(last) => last.join(costs, grant.at),
+            None => self.entries.push(Entry::new(number, owner(), costs, [asked, grant.at])),
         }
         grant.numbered(number).entry(number > 0)
     }
 
     /// The grant at its time now. If its entry is not known, because the state was lost or the line was emptied, it
     /// enters again, before those with a later time. Its time, `left` from now, was told by the state before.
-    pub(crate) fn look(&mut self, now: Nanos, grant: &Grant, left: Nanos, owner: OwnerOf) -> Grant {
+    pub(crate) fn look(&mut self, now: Nanos, grant: &Grant, costs: &[u64], left: Nanos, owner: OwnerOf) -> Grant {
         let (now, mut number) = (self.limits.in_order(now), grant.number);
         let is_new = number == 0 || !self.entries.iter().any(|entry| entry.number == number);
         if is_new && self.entries.len() >= MOST {
@@ -146,12 +168,12 @@ impl Line {
             self.limits.history.grants += 1;
             number = self.limits.history.grants;
             let told = now.saturating_add(left.max(1));
-            let entry = Entry { number, owner: owner(), cost: grant.units, asked: now, told, at: told };
+            let entry = Entry::new(number, owner(), costs, [now, told]);
             // If that leaves no room for those who will not look again, it enters behind them.
             for until in [told, told.max(now.saturating_add(LOOK))] {
                 self.entries.retain(|entry| entry.number != number);
                 let place = self.entries.iter().take_while(|entry| entry.at <= until).count();
-                self.entries.insert(place, entry);
+                self.entries.insert(place, entry.clone());
                 if self.retime(now, Some(number), |_| {}) {
                     break;
                 }
@@ -163,10 +185,10 @@ impl Line {
     }
 
     /// Like [`Limits::give_back`]. An entry is removed as if it had never been made, and those behind move up.
-    pub(crate) fn give_back(&mut self, now: Nanos, grant: &Grant) {
+    pub(crate) fn give_back(&mut self, now: Nanos, grant: &Grant, costs: &[u64]) {
         // A grant of 0 units has the number of the one before. While others wait, nothing else is given back.
         if grant.units > 0 && grant.number >= self.first && !self.remove(now, grant.number) && self.base.is_none() {
-            self.limits.give_back(now, grant);
+            self.limits.with_costs(costs, |limits, cost| limits.give_back(now, &grant.costing(cost)));
         }
     }
 
@@ -180,7 +202,7 @@ impl Line {
             return self.limits.return_lease(now, rest);
         }
         for run in entries.into_iter().rev().chain(runs) {
-            self.give_back(now, run);
+            self.give_back(now, run, &[run.units]);
         }
     }
 
@@ -237,7 +259,8 @@ impl Line {
         let (soon, mut all_conform) = (now.saturating_add(LOOK), true);
         let held = ahead.iter().rposition(|entry| entry.cost == 0).unwrap_or(0);
         for (place, mut entry) in ahead.into_iter().enumerate() {
-            entry.at = match self.limits.conforms_at(entry.asked, entry.cost) {
+            let conforms = |limits: &mut Limits, cost| limits.conforms_at(entry.asked, cost);
+            entry.at = match self.limits.with_costs(entry.costs(), conforms) {
                 // Nobody moves into a hold.
                 _ if entry.number == 0 || back.is_none() && place < held => entry.at,
                 Ok((at, _)) if back.is_none() => at.max(entry.at.min(soon)).min(entry.told),
@@ -267,7 +290,7 @@ impl Line {
         let holds = self.entries.extract_if(.., |entry| entry.cost == 0);
         let until = holds.fold(until, |until, hold| until.max(hold.told));
         let place = self.entries.iter().take_while(|entry| entry.at <= until).count();
-        let hold = Entry { number: 0, owner: [0; 2], cost: 0, asked: now, told: until, at: until };
+        let hold = Entry::new(0, [0; 2], &[0], [now, until]);
         self.entries.insert(place, hold);
         self.retime(now, None, |_| {});
     }
@@ -309,6 +332,12 @@ impl Line {
         if let Some(base) = &self.base {
             base.save(words);
         }
+        // Last, so that who does not know of them reads the rest.
+        let lists = self.entries.iter().enumerate().filter(|(_, entry)| !entry.costs.is_empty());
+        for (place, entry) in lists {
+            words.extend([place as u64 + 1, entry.costs.len() as u64]);
+            words.extend(&entry.costs);
+        }
     }
 
     /// The line in the state that [`save`](Self::save) wrote.
@@ -322,10 +351,17 @@ impl Line {
         for _ in 0..entries {
             let mut word = || words.next();
             let (number, owner) = (word()?, [word()?, word()?]);
-            line.entries.push(Entry { number, owner, cost: word()?, asked: word()?, told: word()?, at: word()? });
+            let (cost, asked, told, at) = (word()?, word()?, word()?, word()?);
+            line.entries.push(Entry { number, owner, cost, costs: Box::default(), asked, told, at });
         }
         if entries > 0 {
             line.base = Some(Box::new(Limits::load(policy, words)?));
+        }
+        while let Some(place) = words.next() {
+            let entry = line.entries.get_mut(usize::try_from(place).ok()?.checked_sub(1)?)?;
+            let length = usize::try_from(words.next()?).ok()?;
+            entry.costs = words.take(length).collect();
+            (entry.costs.len() == length).then_some(())?;
         }
         Some(line)
     }
@@ -337,7 +373,8 @@ impl Limits {
             return self.hold(Some(entry.at));
         }
         let at = entry.at.max(self.at);
-        let _: Grant = self.grant(Nanos::MAX, entry.asked, [at; 2], entry.cost, None);
+        let _: Grant =
+            self.with_costs(entry.costs(), |limits, cost| limits.grant(Nanos::MAX, entry.asked, [at; 2], cost, None));
     }
 }
 
@@ -346,14 +383,34 @@ mod tests {
     use super::*;
 
     #[test]
+    fn costs_that_differ_are_saved_with_their_entries_and_others_as_before() {
+        let policy = Policy::new(&["1/min,burst=1", "1/s,burst=1"].map(|limit| limit.parse().unwrap()), None).unwrap();
+        let saved = |costs: &[&[u64]]| {
+            let mut line = Line::from(Limits::new(&policy, 0));
+            for costs in costs {
+                let _: Grant = line.take_within(0, costs, Nanos::MAX, || [3, 4]).unwrap();
+            }
+            let mut words = Vec::new();
+            line.save(&mut words);
+            assert_eq!(Line::load(&policy, &mut words.iter().copied()), Some(line));
+            words
+        };
+        let (same, differ) = (saved(&[&[5], &[2, 2], &[3]]), saved(&[&[5], &[2, 3], &[3]]));
+        assert_eq!(same.len() + 4, differ.len(), "place, length, and the costs");
+        for length in differ.len() - 3..differ.len() {
+            assert_eq!(Line::load(&policy, &mut differ[..length].iter().copied()), None, "cut off after {length}");
+        }
+    }
+
+    #[test]
     fn a_reading_from_before_the_latest_request_counts_as_that_also_after_all_have_left() {
         let policy = Policy::new(&["1/min".parse().unwrap()], None).unwrap();
         let mut line = Line::from(Limits::new(&policy, 0));
-        let mut take = |now, cost| line.take_within(now, cost, Nanos::MAX, || [0; 2]).unwrap();
+        let mut take = |now, cost| line.take_within(now, &[cost], Nanos::MAX, || [0; 2]).unwrap();
         let _: Grant = take(0, 1);
         let waiters = [take(0, 1), take(10 * SECOND, 1)];
-        waiters.iter().rev().for_each(|waiter| line.give_back(11 * SECOND, waiter));
+        waiters.iter().rev().for_each(|waiter| line.give_back(11 * SECOND, waiter, &[1]));
         assert!(line.waiting(0).is_empty());
-        assert_eq!(line.take_within(5 * SECOND, 0, 0, || [0; 2]).unwrap().at, 10 * SECOND);
+        assert_eq!(line.take_within(5 * SECOND, &[0], 0, || [0; 2]).unwrap().at, 10 * SECOND);
     }
 }

@@ -134,7 +134,10 @@ impl Limits {
     #[must_use]
     pub fn schedule(&self, now: Nanos, units: u64) -> Option<Nanos> {
         let now = self.in_order(now).max(self.at);
-        let mut times = self.each().map(|(terms, state)| terms.schedule(state, now, units));
+        let mut times = self.each().enumerate().map(|(place, (terms, state))| {
+            let units = self.kinds.part(place, units);
+            if units == 0 { Some(now) } else { terms.schedule(state, now, units) }
+        });
         times.try_fold(now, |latest, time| Some(latest.max(time?)))
     }
 

@@ -13,6 +13,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use throttle::clock::{self, Nanos, SystemClock};
+use throttle::flow::Price;
 use throttle::launch::printable;
 use throttle::limits::{Grant, Policy};
 use throttle::store::{
@@ -62,9 +63,12 @@ fn agree(named: Option<&Grouped>, opened: &AnyBucket) -> Result<(), StoreError> 
     named.map_or(Ok(()), |named| opened.agrees_with(&named.written(), named.burst))
 }
 
-/// One from the bucket, when it was asked for, and the bucket. A server is asked once, unless the bucket keeps other
+/// A grant, when it was asked for, the bucket, and the costs.
+pub(super) type Taken = (Grant, Nanos, Arc<AnyBucket>, Box<[u64]>);
+
+/// One from the bucket, when it was asked for, the bucket, and what it cost. A server is asked once, unless the bucket keeps other
 /// limits than those that were named.
-pub(super) fn take_one(once: &Once) -> Result<(Grant, Nanos, Arc<AnyBucket>)> {
+pub(super) fn take_one(once: &Once) -> Result<Taken> {
     let Once { bucket, named, max_wait, .. } = once;
     let (named, max_wait) = (named.as_ref(), *max_wait);
     let opened: Arc<AnyBucket> = match &bucket.kind {
@@ -75,7 +79,11 @@ pub(super) fn take_one(once: &Once) -> Result<(Grant, Nanos, Arc<AnyBucket>)> {
         }
     };
     let longest = max_wait.map(|time| Nanos::try_from(time.as_nanos()).unwrap_or(Nanos::MAX));
-    let take = || opened.take(1, longest.map_or(Nanos::MAX, |wait| opened.clock().now().saturating_add(wait)));
+    let take = || {
+        let latest = longest.map_or(Nanos::MAX, |wait| opened.clock().now().saturating_add(wait));
+        let costs = costs_of_one(named, &opened.policy());
+        opened.take(&costs, latest).map(|taken| (taken, costs))
+    };
     let taken = match take() {
         Err(StoreError::Redis(RedisError::OtherLimits(_))) => {
             agree(named, &*opened)?;
@@ -83,12 +91,20 @@ pub(super) fn take_one(once: &Once) -> Result<(Grant, Nanos, Arc<AnyBucket>)> {
         }
         taken => taken,
     };
-    let (grant, asked) = taken?;
+    let ((grant, asked), costs) = taken?;
     if let Err(error) = check_kept(Some(bucket), &*opened, Once::check) {
-        opened.give_back(&grant)?;
+        opened.give_back(&grant, &costs)?;
         return Err(error);
     }
-    Ok((grant, asked, opened))
+    Ok((grant, asked, opened, costs))
+}
+
+/// What one call costs each limit, or all. No unit is read for it.
+fn costs_of_one(named: Option<&Grouped>, policy: &Policy) -> Box<[u64]> {
+    match named.map(|named| named.look(policy).price(None)) {
+        Some(Price::Costs(costs)) => costs,
+        _ => [1].into(),
+    }
 }
 
 fn open_with(

@@ -5,7 +5,7 @@ use super::exit::Exit;
 use super::launch::{self, BUFFER};
 use super::launch_run::NO_KEY;
 use super::names::{Names, shown};
-use super::task::{Commands, DryRun, Work};
+use super::task::{Commands, DryRun, Limits, Work};
 use super::unit_name::{UnitName, counted};
 use super::{buckets, input, outcomes, records, say::say, signals};
 use anyhow::{Result, anyhow};
@@ -16,7 +16,7 @@ use throttle::clock::{self, Clock, FakeClock, Nanos, SECOND};
 use throttle::flow::framing::{Buffer, Framing};
 use throttle::flow::meter::Meter;
 use throttle::flow::pump::{self, PumpError};
-use throttle::flow::{Copying, Descriptor, Flow, FlowError, SORTED_BUFFER, Sink, Sorted, Sorting, Source};
+use throttle::flow::{Copying, Descriptor, Flow, FlowError, Look, SORTED_BUFFER, Sink, Sorted, Sorting, Source};
 use throttle::launch::{Job, Known, Outcome, Preview, Shape, Template, quoted, room_for_words};
 use throttle::limits::Policy;
 use throttle::store::{Memory, Supply};
@@ -34,7 +34,7 @@ pub(super) fn run(DryRun { limits, sorting, work, done, quiet }: &DryRun) -> Res
                 records::ensure_is_no_input(path, opened.source.fd())?;
                 Done::known(path, records::delimiter(commands.framing))
             });
-            let plan = Plan::new(buckets::policy(limits, Commands::check)?, sorting.clone());
+            let plan = Plan::new(limits, buckets::policy(limits, Commands::check)?, sorting.clone());
             (plan.commands(commands, opened.source, known.transpose()?), opened.name)
         }
         Work::Units(file, delimiter) => {
@@ -42,7 +42,7 @@ pub(super) fn run(DryRun { limits, sorting, work, done, quiet }: &DryRun) -> Res
             let policy = buckets::policy(limits, |policy| delimiter.framing(policy).map(drop))?;
             let framing = delimiter.framing(&policy).map_err(|error| anyhow!(error))?;
             input.remark(UnitName::of(framing).plural(), "show").into_iter().filter(|_| !quiet).for_each(say);
-            (Plan::new(policy, sorting.clone()).units(framing, Descriptor(input.fd)), input.name)
+            (Plan::new(limits, policy, sorting.clone()).units(framing, Descriptor(input.fd)), input.name)
         }
     };
     match result {
@@ -58,6 +58,7 @@ pub(super) fn run(DryRun { limits, sorting, work, done, quiet }: &DryRun) -> Res
 /// The same pump as in a run, on a clock that does not wait.
 struct Plan {
     policy: Policy,
+    look: Look,
     clock: FakeClock,
     meter: Meter,
     sorting: Option<Sorting>,
@@ -67,10 +68,11 @@ struct Plan {
 }
 
 impl Plan {
-    fn new(policy: Policy, sorting: Option<Sorting>) -> Self {
+    fn new(limits: &Limits, policy: Policy, sorting: Option<Sorting>) -> Self {
+        let look = sorting.as_ref().map_or_else(|| limits.look(&policy), |sorting| sorting.look.clone());
         let (meter, out) = (Meter::new(0, policy.len()), RefCell::new(io::BufWriter::new(io::stdout())));
         let (clock, keys, dropped) = (FakeClock::default(), RefCell::default(), Cell::new(0));
-        Plan { policy, clock, meter, sorting, keys, dropped, out }
+        Plan { policy, look, clock, meter, sorting, keys, dropped, out }
     }
 
     fn commands(&self, commands: &Commands, source: impl Source, known: Option<Known>) -> Result<(), PumpError> {
@@ -90,12 +92,11 @@ impl Plan {
             write_rest(&mut *out, job, *shape, time)
         };
         let source = FlushFirst { source, out: &self.out };
-        let sorting = self.sorting.clone().unwrap_or_default();
         let by_key = self.sorting.as_ref().map(|sorting| {
             let clock: &dyn Clock = &self.clock;
             (RefCell::new(sorting.begin(clock.now())), clock, sorting.ahead)
         });
-        let mut flow = Preview { batches: launch::batches(commands, source, known, sorting.look), show, by_key };
+        let mut flow = Preview { batches: launch::batches(commands, source, known, self.look.clone()), show, by_key };
         self.pump(&mut flow)?;
         let (skipped, done_before) = (flow.batches.skipped(), flow.batches.done_before());
         drop(flow);
@@ -118,7 +119,8 @@ impl Plan {
             self.pump(&mut flow)?;
             self.dropped.set(flow.all_dropped());
         } else {
-            self.pump(&mut Copying::new(source, sink, Buffer::new(framing, BUFFER), &self.meter))?;
+            let flow = Copying::new(source, sink, Buffer::new(framing, BUFFER), &self.meter);
+            self.pump(&mut flow.looked_into(self.look.clone()))?;
         }
         if !beginning.is_empty() {
             let per = self.sorting.as_ref().and_then(|sorting| sorting.look.per.as_ref());

@@ -47,7 +47,7 @@ pub(super) fn run(launch: &Launch) -> Result<Exit> {
     let (supply, ()) = buckets::supply(&launch.limits, launch.sorting.is_some(), Commands::check)?;
     let policy = supply.store().policy();
     if !reporting.quiet {
-        pipe::hint_at_idle_limit(&policy);
+        launch.limits.kinds(&policy).iter().for_each(pipe::hint_at_idle_limit);
     }
     let options = Options {
         template: commands.template.clone(),
@@ -72,7 +72,8 @@ pub(super) fn run(launch: &Launch) -> Result<Exit> {
     let sorted_by = launch.sorting.as_ref().map(|_| written.clone());
     let report = Report::new(UnitName::Command, source.total, supply, written, summary, progress).sorted_by(sorted_by);
     let is_announced = launch.limits.bucket().is_some() && long_wait::is_announced(reporting.quiet);
-    drive(commands, source, options, records, report.with_outcomes(outcomes), is_announced)
+    let look = launch.sorting.as_ref().map_or_else(|| launch.limits.look(&policy), |sorting| sorting.look.clone());
+    drive(commands, source, options, records, report.with_outcomes(outcomes), (is_announced, look))
 }
 
 /// Tests do not wait for real seconds: this variable, which is for them alone, says how many times shorter all waits are.
@@ -152,12 +153,11 @@ fn drive(
     options: Options,
     records: Option<Arc<Records>>,
     report: Report,
-    is_announced: bool,
+    (is_announced, look): (bool, Look),
 ) -> Result<Exit> {
     signals::notice_ends().context("cannot handle signals")?;
     let hints_at_cr = !commands.shape.to_stdin && commands.shape.skip_blank;
     let known = records.as_ref().and_then(|records| records.known());
-    let look = options.by_key.as_ref().map(|sorting| sorting.look.clone()).unwrap_or_default();
     let (run, launcher) = LaunchRun::start(report, options, records, hints_at_cr).context(NoThread)?;
     signal_thread::start(Arc::clone(&run.report), Some(Arc::clone(&run))).context("cannot handle signals")?;
     launcher.expect_room_for_a_command().context("cannot open the files that a command needs")?;

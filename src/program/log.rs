@@ -52,7 +52,7 @@ pub(super) struct Entry<'a> {
     pub(super) verdict: Verdict,
     /// `until`: when it may be tried again, in seconds since 1970.
     pub(super) until: Option<SystemTime>,
-    /// `charged`: what the limits were charged for it.
+    /// `charged`: what the limits were charged for it; of several, the first one with a cost.
     pub(super) charged: u64,
     /// `cost`: what the reply says it cost.
     pub(super) cost: Option<u64>,

@@ -32,7 +32,7 @@ pub(super) fn run(once: &Once, explain: impl FnOnce(&StoreError) -> String) -> R
         Some(Ok(path)) => Some(path),
         None => None,
     };
-    let (grant, asked, store) = match buckets::take_one(once) {
+    let (grant, asked, store, costs) = match buckets::take_one(once) {
         Ok(taken) => taken,
         Err(error) => match error.downcast_ref() {
             Some(refused) if is_too_long(once, refused) => {
@@ -43,12 +43,12 @@ pub(super) fn run(once: &Once, explain: impl FnOnce(&StoreError) -> String) -> R
         },
     };
     if grant.at > asked {
-        wait(once, &*store, grant)?;
+        wait(once, &*store, grant, &costs)?;
     }
     let Some(path) = found else { return Ok(Exit::Success) };
     let exit = become_command(&path, &once.command);
     // A command that cannot be run takes nothing, like one that is not found.
-    give_back(&*store, &grant);
+    give_back(&*store, &grant, &costs);
     Ok(exit)
 }
 
@@ -65,7 +65,7 @@ fn is_too_long(once: &Once, error: &StoreError) -> bool {
 /// No signal is lost. The other thread holds signals back, so their handlers run on this one. A signal is noted before its
 /// handler looks at `is_over`: either it is found here, or the handler itself ends the program, until the command replaces
 /// it.
-fn wait(once: &Once, store: &AnyBucket, grant: Grant) -> Result<()> {
+fn wait(once: &Once, store: &AnyBucket, grant: Grant, costs: &[u64]) -> Result<()> {
     let (came, is_over) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
     wake_on_signals(&came, &is_over).context("cannot handle signals")?;
     sharpen_this_thread();
@@ -79,10 +79,10 @@ fn wait(once: &Once, store: &AnyBucket, grant: Grant) -> Result<()> {
         long_wait::sleep_unless(store.clock(), [time, turn], &|| came.load(Ordering::SeqCst) > 0, say)
     };
     let mut found = grant;
-    let is_time = wait_for(store, grant, sleep, |moved| found = *moved);
+    let is_time = wait_for(store, grant, costs, sleep, |moved| found = *moved);
     is_over.store(is_time, Ordering::SeqCst);
     if let Some(signal) = i32::try_from(came.load(Ordering::SeqCst)).ok().filter(|signal| *signal > 0) {
-        give_back(store, &found);
+        give_back(store, &found, costs);
         signals::die_of(signal);
     }
     Ok(())
@@ -106,9 +106,9 @@ fn wake_on_signals(came: &Arc<AtomicUsize>, is_over: &Arc<AtomicBool>) -> io::Re
 }
 
 /// Best effort: the program ends either way.
-fn give_back(store: &AnyBucket, grant: &Grant) {
+fn give_back(store: &AnyBucket, grant: &Grant, costs: &[u64]) {
     store.leave();
-    if let Err(error) = store.give_back(grant) {
+    if let Err(error) = store.give_back(grant, costs) {
         say(error);
     }
 }

@@ -13,6 +13,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use throttle::clock::{self, Nanos, SECOND};
+use throttle::flow::TOO_MUCH;
 use throttle::launch::{Ended, Job, Outcome, Template, Verdict};
 use throttle::limits::Policy;
 use throttle::rate::Rate;
@@ -130,7 +131,8 @@ impl Outcomes {
                 .as_ref()
                 .filter(|sorting| sorting.jobs == Some(NonZeroU32::MAX))
                 .map(|_| BTreeMap::new()),
-            pace: launch.jobs.is_none().then(|| policy.fastest()).flatten(),
+            // What counts something else says nothing about the number of commands.
+            pace: launch.jobs.is_none().then(|| launch.limits.of_units(policy).fastest()).flatten(),
             retries: Retries { max_fail: launch.again.max_fail, ..Retries::default() },
             ..Outcomes::default()
         }
@@ -266,8 +268,7 @@ impl Outcomes {
             Outcome::NotFound(error) => (format!("cannot be run: {error}"), Exit::NotFound),
             Outcome::CannotRun(error) => (format!("cannot be run: {error}{}", advice(error)), Exit::CannotRun),
             Outcome::TooLong | Outcome::HasNul => (unfit(job, outcome), Exit::CannotRun),
-            Outcome::Unreadable(why) => (format!("not run: {why}"), Exit::Failed),
-            Outcome::TooCostly => ("costs more than a window ever lets through".to_owned(), Exit::Failed),
+            Outcome::Unreadable(_) | Outcome::TooCostly => (unfit(job, outcome), Exit::Failed),
             Outcome::SentAway => ("not run, as its server asked to wait for too long".to_owned(), Exit::SentAway),
             Outcome::InputLost(error) => {
                 (format!("not run, as its input cannot be held: {error}{}", advice(error)), Exit::Error)
@@ -481,9 +482,11 @@ impl Outcomes {
     }
 }
 
-/// Why a command cannot have its units as arguments. One unit that does not fit keeps all from running.
+/// Why a command cannot have its units as arguments, or gets no grant. One unit that does not fit keeps all from running.
 pub(super) fn unfit(job: &Job, outcome: &Outcome) -> String {
     let words = match outcome {
+        Outcome::Unreadable(why) => return format!("not run: {why}"),
+        Outcome::TooCostly => return format!("not run: {TOO_MUCH}"),
         Outcome::HasNul => "has a NUL byte, which no argument can hold; use --stdin",
         _ => "is too long for an argument; --stdin has no bound",
     };

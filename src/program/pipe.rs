@@ -20,8 +20,8 @@ use throttle::clock::MILLISECOND;
 use throttle::flow::framing::{Buffer, Framing};
 use throttle::flow::pump::PumpError;
 use throttle::flow::{
-    Copying, Descriptor, Dropped, Flow, FlowError, News, SORTED_BUFFER, Sink, Sorted, Sorting, Source, Splice, enlarge,
-    tee,
+    Copying, Descriptor, Dropped, Flow, FlowError, Look, News, SORTED_BUFFER, Sink, Sorted, Sorting, Source, Splice,
+    enlarge, tee,
 };
 use throttle::limits::Policy;
 use throttle::store::StoreError;
@@ -44,7 +44,7 @@ pub(super) fn run(pipe: &Pipe) -> Result<Exit> {
     let (supply, framing) = buckets::supply(limits, sorts, |policy| pipe.delimiter.framing(policy))?;
     let (policy, unit) = (supply.store().policy(), UnitName::of(framing));
     if !reporting.quiet {
-        hint_at_idle_limit(&policy);
+        limits.kinds(&policy).iter().for_each(hint_at_idle_limit);
         input.remark(unit.plural(), "pass on").into_iter().for_each(say);
     }
     throttle::clock::sharpen_this_thread();
@@ -55,7 +55,8 @@ pub(super) fn run(pipe: &Pipe) -> Result<Exit> {
     let report = Arc::new(report.sorted_by(sorts.then_some(written)));
     signal_thread::start(Arc::clone(&report), None).context("cannot handle signals")?;
     let is_announced = limits.bucket().is_some() && long_wait::is_announced(reporting.quiet);
-    let run = Run { framing, is_announced, input: input.name, report: &report };
+    let look = limits.look(&policy);
+    let run = Run { framing, look, is_announced, input: input.name, report: &report };
     let passed_on = match &pipe.sorting {
         Some(sorting) => run.sort(input.fd, sorting, reporting.quiet),
         None => run.pass_on(input.fd, is_fast(&policy)),
@@ -110,6 +111,7 @@ pub(super) fn told(news: &News) -> String {
 /// What the run works with.
 struct Run<'a> {
     framing: Framing,
+    look: Look,
     /// Whether long waits are announced.
     is_announced: bool,
     /// What the input is called.
@@ -161,7 +163,9 @@ impl Run<'_> {
     }
 
     fn copy(&self, source: impl Source, sink: impl Sink) -> Result<Exit> {
-        self.drive(&mut Copying::new(source, sink, Buffer::new(self.framing, BUFFER), self.report.meter()))
+        let size = if self.look.costs.is_empty() { BUFFER } else { SORTED_BUFFER };
+        let flow = Copying::new(source, sink, Buffer::new(self.framing, size), self.report.meter());
+        self.drive(&mut flow.looked_into(self.look.clone()))
     }
 
     fn drive(&self, flow: &mut impl Flow) -> Result<Exit> {

@@ -187,7 +187,10 @@ fn entry(ended: &Ended) -> Entry<'_> {
         http: ended.reply.status,
         verdict: ended.verdict,
         until: ended.due_in.and_then(|due| now.checked_add(due)),
-        charged: 1,
+        charged: match ended.outcome {
+            Outcome::Unreadable(_) | Outcome::TooCostly | Outcome::SentAway => 0,
+            _ => ended.job.charged,
+        },
         cost: ended.reply.cost,
         slot: Some(ended.slot),
         error,

@@ -208,17 +208,17 @@ impl Store for File {
         self.handle().kept.policy.clone()
     }
 
-    fn take(&self, cost: u64, latest: Nanos) -> Result<(Grant, Nanos), StoreError> {
+    fn take(&self, costs: &[u64], latest: Nanos) -> Result<(Grant, Nanos), StoreError> {
         self.handle().locked(|handle| {
             let (grant, now) = self.step_locked(handle, |kept, now| {
-                Ok((kept.line.take_within(now, cost, latest.saturating_sub(now), owner::this_process)?, now))
+                Ok((kept.line.take_within(now, costs, latest.saturating_sub(now), owner::this_process)?, now))
             })?;
             Ok((grant.of(handle.generation()), now))
         })
     }
 
-    fn give_back(&self, grant: &Grant) -> Result<(), StoreError> {
-        self.step_in(grant.generation(), |line, now| line.give_back(now, grant))
+    fn give_back(&self, grant: &Grant, costs: &[u64]) -> Result<(), StoreError> {
+        self.step_in(grant.generation(), |line, now| line.give_back(now, grant, costs))
     }
 
     fn hold_until(&self, time: Nanos) -> Result<(), StoreError> {
@@ -252,12 +252,12 @@ impl Store for File {
         })
     }
 
-    fn look(&self, grant: &Grant) -> Result<Grant, StoreError> {
+    fn look(&self, grant: &Grant, costs: &[u64]) -> Result<Grant, StoreError> {
         let left = grant.at.saturating_sub(self.clock.now());
         self.handle().locked(|handle| {
             let asked = if grant.generation() == handle.generation() { *grant } else { grant.numbered(0) };
-            let found =
-                self.step_locked(handle, |kept, now| Ok(kept.line.look(now, &asked, left, owner::this_process)))?;
+            let found = self
+                .step_locked(handle, |kept, now| Ok(kept.line.look(now, &asked, costs, left, owner::this_process)))?;
             Ok(found.of(handle.generation()))
         })
     }
@@ -273,8 +273,9 @@ impl Store for File {
         self.handle().kept.line.limits.available(self.clock.now())
     }
 
-    fn schedule(&self, units: u64) -> Option<Nanos> {
-        self.handle().kept.line.limits.schedule(self.clock.now(), units)
+    fn schedule(&self, costs: &[u64]) -> Option<Nanos> {
+        let now = self.clock.now();
+        self.handle().kept.line.limits.with_costs(costs, |limits, cost| limits.schedule(now, cost))
     }
 
     fn quantum(&self) -> u64 {

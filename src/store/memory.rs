@@ -67,14 +67,14 @@ impl<C: Clock + Debug> Store for Memory<C> {
         self.kept().policy.clone()
     }
 
-    fn take(&self, cost: u64, latest: Nanos) -> Result<(Grant, Nanos), StoreError> {
+    fn take(&self, costs: &[u64], latest: Nanos) -> Result<(Grant, Nanos), StoreError> {
         let (mut kept, now) = self.step();
-        Ok((kept.line.take_within(now, cost, latest.saturating_sub(now), NOBODY)?, now))
+        Ok((kept.line.take_within(now, costs, latest.saturating_sub(now), NOBODY)?, now))
     }
 
-    fn give_back(&self, grant: &Grant) -> Result<(), StoreError> {
+    fn give_back(&self, grant: &Grant, costs: &[u64]) -> Result<(), StoreError> {
         let (mut kept, now) = self.step();
-        kept.line.give_back(now, grant);
+        kept.line.give_back(now, grant, costs);
         Ok(())
     }
 
@@ -100,9 +100,9 @@ impl<C: Clock + Debug> Store for Memory<C> {
         Ok(())
     }
 
-    fn look(&self, grant: &Grant) -> Result<Grant, StoreError> {
+    fn look(&self, grant: &Grant, costs: &[u64]) -> Result<Grant, StoreError> {
         let (mut kept, now) = self.step();
-        Ok(kept.line.look(now, grant, grant.at.saturating_sub(now), NOBODY))
+        Ok(kept.line.look(now, grant, costs, grant.at.saturating_sub(now), NOBODY))
     }
 
     fn view(&self) -> Result<View, StoreError> {
@@ -114,8 +114,9 @@ impl<C: Clock + Debug> Store for Memory<C> {
         self.kept().line.limits.available(self.clock.now())
     }
 
-    fn schedule(&self, units: u64) -> Option<Nanos> {
-        self.kept().line.limits.schedule(self.clock.now(), units)
+    fn schedule(&self, costs: &[u64]) -> Option<Nanos> {
+        let now = self.clock.now();
+        self.kept().line.limits.with_costs(costs, |limits, cost| limits.schedule(now, cost))
     }
 
     fn quantum(&self) -> u64 {
@@ -148,13 +149,13 @@ impl<C: Clock + Debug> Store for Memory<C> {
     fn take_ready(&self, units: u64) -> u64 {
         let (mut kept, now) = self.step();
         let units = kept.line.limits.available(now).min(units);
-        kept.line.take_within(now, units, 0, NOBODY).map_or(0, |grant| grant.units)
+        kept.line.take_within(now, &[units], 0, NOBODY).map_or(0, |grant| grant.units)
     }
 
-    fn handed_over(&self, grant: &Grant, units: u64) {
+    fn handed_over(&self, grant: &Grant, costs: &[u64]) {
         let mut kept = self.kept();
         if kept.line.limits.has_windows() {
-            kept.line.limits.hand_over(grant, units, self.clock.now());
+            kept.line.limits.with_costs(costs, |limits, cost| limits.hand_over(grant, cost, self.clock.now()));
         }
     }
 }

@@ -7,7 +7,7 @@ use super::lease::Lease;
 use super::supply::RETURN_TIMEOUT;
 use super::{Found, Store, StoreError, View};
 use crate::clock::{Clock, FakeClock, MILLISECOND, Nanos, SECOND};
-use crate::limits::{Ask, Grant, Limits, Policy, Refusal};
+use crate::limits::{Ask, Grant, Limits, Policy, Refusal, largest};
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -24,7 +24,7 @@ mod wire;
 pub use address::{Address, AddressError};
 use clock::ServerClock;
 pub use error::RedisError;
-use known::{Known, grants, view, whole};
+use known::{Known, costing, grants, view, whole};
 use link::{Answer, Link, Question, Said};
 pub use patience::{Patience, Trouble};
 use round_trip::RoundTrip;
@@ -183,9 +183,10 @@ impl Redis {
         self.answer(state, said)
     }
 
-    /// Gives back a grant of this bucket.
-    fn give(&self, state: &mut State, grant: &Grant) -> Result<(), StoreError> {
-        self.tell(state, "give", &[grant.number(), grant.at / MICROSECOND, grant.units].map(whole)).map(drop)
+    /// Gives back a grant of this bucket, of these costs.
+    fn give(&self, state: &mut State, grant: &Grant, costs: &[u64]) -> Result<(), StoreError> {
+        let with = costing(&[grant.number(), grant.at / MICROSECOND], costs);
+        self.tell(state, "give", &with).map(drop)
     }
 
     /// Has the script set the limits of `policy`, or leave them as they are if that is `None`.
@@ -252,12 +253,13 @@ impl Redis {
         Ok(answer)
     }
 
-    /// The grants in an answer to a request for so many units.
-    fn granted(&self, state: &mut State, answer: &Answer, units: u64) -> Result<Vec<Grant>, StoreError> {
+    /// The grants in an answer to a request for so many units. If they are one grant of `costs`: their largest.
+    fn granted(&self, state: &mut State, answer: &Answer, units: u64, costs: &[u64]) -> Result<Vec<Grant>, StoreError> {
         let grants = grants(answer, units).ok_or_else(|| self.damaged())?;
         let mut estimate = self.estimate();
         for grant in &grants {
-            let _ = estimate.charge_at(grant.at, grant.at, grant.units);
+            let costs = if costs.is_empty() { std::slice::from_ref(&grant.units) } else { costs };
+            let _ = estimate.with_costs(costs, |limits, cost| limits.charge_at(grant.at, grant.at, cost));
             state.bucket.latest = state.bucket.latest.max(grant.at);
         }
         Ok(grants)
@@ -273,7 +275,7 @@ impl Redis {
         state.round_trip.took(if waited > took / 4 { took } else { took.min(on_its_way(&said, asked_there)) });
         if let Ok(answer) = self.answer(state, said) {
             // If the answer makes no sense, the next request reports that.
-            state.arrived = self.granted(state, &answer, units).unwrap_or_default();
+            state.arrived = self.granted(state, &answer, units, &[]).unwrap_or_default();
         }
     }
 
@@ -340,18 +342,23 @@ impl Store for Redis {
         self.state().bucket.policy.clone().unwrap_or_default()
     }
 
-    fn take(&self, cost: u64, latest: Nanos) -> Result<(Grant, Nanos), StoreError> {
+    fn take(&self, costs: &[u64], latest: Nanos) -> Result<(Grant, Nanos), StoreError> {
         let state = &mut *self.state();
         let longest = match latest {
             Nanos::MAX => -1,
             latest => whole(latest.saturating_sub(self.clock.now()) / MICROSECOND),
         };
-        let units = i64::try_from(cost).ok().filter(|units| *units <= 1 << 51).ok_or(Refusal::Never)?;
-        let answer = self.ask(state, "take", &[units, longest])?;
+        let most = largest(costs);
+        if most > 1 << 51 {
+            return Err(Refusal::Never.into());
+        }
+        let mut with = costing(&[], costs);
+        with.insert(0, longest);
+        let answer = self.ask(state, "take", &with)?;
         if answer.numbers.is_empty() {
             return Err(RedisError::OtherLimits(self.address.to_string()).into());
         }
-        let grant = *self.granted(state, &answer, cost)?.first().ok_or_else(|| self.damaged())?;
+        let grant = *self.granted(state, &answer, most, costs)?.first().ok_or_else(|| self.damaged())?;
         let now = self.clock.now();
         if grant.at.saturating_sub(now) > LONGEST_HELD {
             state.link.close();
@@ -359,14 +366,14 @@ impl Store for Redis {
         Ok((grant.of(state.bucket.generation()), now))
     }
 
-    fn give_back(&self, grant: &Grant) -> Result<(), StoreError> {
+    fn give_back(&self, grant: &Grant, costs: &[u64]) -> Result<(), StoreError> {
         let state = &mut *self.state();
         state.link.patience = RETURN_TIMEOUT;
         self.receive(state);
         if grant.generation() != state.bucket.generation() {
             return Ok(());
         }
-        self.give(state, grant)
+        self.give(state, grant, costs)
     }
 
     fn hold_until(&self, time: Nanos) -> Result<(), StoreError> {
@@ -383,7 +390,7 @@ impl Store for Redis {
     }
 
     /// Asks once and not for long: meanwhile the time told before is still good.
-    fn look(&self, grant: &Grant) -> Result<Grant, StoreError> {
+    fn look(&self, grant: &Grant, costs: &[u64]) -> Result<Grant, StoreError> {
         let state = &mut *self.state();
         self.receive(state);
         let number = if grant.generation() == state.bucket.generation() { grant.number() } else { 0 };
@@ -391,7 +398,7 @@ impl Store for Redis {
         state.link.patience = RETURN_TIMEOUT;
         state.link.begin();
         state.link.connect()?;
-        let answer = self.tell(state, "stay", &[number, grant.units, left].map(whole))?;
+        let answer = self.tell(state, "stay", &costing(&[number, left], costs))?;
         let [at, number] = answer.numbers[..] else { return Err(self.damaged().into()) };
         if at.unsigned_abs().saturating_mul(MICROSECOND).saturating_sub(self.clock.now()) > LONGEST_HELD {
             state.link.close();
@@ -414,8 +421,9 @@ impl Store for Redis {
         self.estimate().available(self.clock.now())
     }
 
-    fn schedule(&self, units: u64) -> Option<Nanos> {
-        self.estimate().schedule(self.clock.now(), units)
+    fn schedule(&self, costs: &[u64]) -> Option<Nanos> {
+        let now = self.clock.now();
+        self.estimate().with_costs(costs, |limits, cost| limits.schedule(now, cost))
     }
 
     fn quantum(&self) -> u64 {
@@ -437,7 +445,7 @@ impl Store for Redis {
         if !state.arrived.is_empty() {
             add(lease, state);
         }
-        state.arrived = self.granted(state, &answer, ask.waiting)?;
+        state.arrived = self.granted(state, &answer, ask.waiting, &[])?;
         add(lease, state);
         Ok(self.clock.now())
     }
@@ -455,7 +463,7 @@ impl Store for Redis {
         let (entries, runs): (VecDeque<Grant>, _) = rest.runs.into_iter().partition(Grant::is_entry);
         (rest.older, rest.runs) = (older, runs);
         for run in entries.iter().rev() {
-            self.give(state, run)?;
+            self.give(state, run, &[run.units])?;
         }
         if rest.runs.is_empty() {
             return Ok(());

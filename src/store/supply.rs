@@ -46,9 +46,29 @@ struct Leased {
     number: Option<u64>,
     /// Until this time others are expected to take from the bucket, too.
     shared_until: Nanos,
+    /// The unit granted last with costs of its own, and those.
+    alone: Option<(Grant, Box<[u64]>)>,
+    /// What all such units cost together, and how many they were.
+    charged: (Vec<u64>, u64),
 }
 
 impl Leased {
+    /// The run that was handed out last, and its costs, if it has to wait until `time`.
+    fn handed(&self, time: Nanos) -> Option<(Grant, Box<[u64]>)> {
+        match &self.alone {
+            Some(alone) => Some(alone.clone()).filter(|(grant, _)| grant.at == time),
+            None => self.lease.handed(time).map(|run| (run, [run.units].into())),
+        }
+    }
+
+    /// The run that was handed out last has another time now.
+    fn moved(&mut self, run: &Grant) {
+        match &mut self.alone {
+            Some((grant, _)) => *grant = *run,
+            None => self.lease.moved(run),
+        }
+    }
+
     /// Learns from the latest lease whether others take from the bucket, too.
     fn look_for_others(&mut self, asked: Nanos) {
         let Some((before, last)) = self.lease.numbers() else { return };
@@ -94,9 +114,9 @@ impl Supply {
         *lock(&self.sleeper) = Some(thread::current());
         let is_retired = || self.is_retired.load(Ordering::SeqCst);
         let sleep = |time, _| clock.sleep_unless(time, &|| is_retired() || is_over());
-        let handed = self.leased().lease.handed(time);
+        let handed = self.leased().handed(time);
         let has_come = match handed {
-            Some(run) => wait_for(&*self.store, run, sleep, |run| self.leased().lease.moved(run)),
+            Some((run, costs)) => wait_for(&*self.store, run, &costs, sleep, |run| self.leased().moved(run)),
             None => sleep(time, time),
         };
         if is_retired() { Err(StoreError::Stopped) } else { Ok(has_come) }
@@ -112,15 +132,15 @@ impl Supply {
         if std::mem::take(&mut leased.is_sent_for) {
             self.store.receive_lease(&mut leased.lease);
         }
-        leased.lease.take_back(self.clock().now());
-        self.store.return_lease(&mut leased.lease)?;
+        self.return_all(&mut leased)?;
         self.store.hold_until(time)
     }
 
     /// The time of the run that was granted last; it may have moved up since.
     #[must_use]
     pub fn waits_until(&self) -> Nanos {
-        self.leased().lease.waits_until()
+        let leased = self.leased();
+        leased.alone.as_ref().map_or_else(|| leased.lease.waits_until(), |(grant, _)| grant.at)
     }
 
     /// Gives back what was granted and has not left yet, since the process is about to end; see
@@ -136,9 +156,18 @@ impl Supply {
         }
         let Some(mut leased) = self.lock_soon() else { return };
         // A sleeper looks whether we have retired after its time has come, so a run whose time lies ahead has not left.
-        leased.lease.take_back(self.store.clock().now());
         self.store.leave();
-        let _ = self.store.return_lease(&mut leased.lease);
+        let _ = self.return_all(&mut leased);
+    }
+
+    /// Gives back what is reserved and has not left.
+    fn return_all(&self, leased: &mut Leased) -> Result<(), StoreError> {
+        let now = self.clock().now();
+        if let Some((grant, costs)) = leased.alone.take().filter(|(grant, _)| grant.at > now) {
+            self.store.give_back(&grant, &costs)?;
+        }
+        leased.lease.take_back(now);
+        self.store.return_lease(&mut leased.lease)
     }
 
     /// The lock, unless another thread holds it for long, as one does that waits for a server.
@@ -169,10 +198,42 @@ impl Supply {
         }
     }
 
-    /// The time by which `units` more will have been granted, as far as is known without asking the store.
+    /// The time by which `units` more will have been granted, as far as is known without asking the store. Units with costs
+    /// of their own are expected to cost as much as those so far.
     #[must_use]
     pub fn schedule(&self, units: u64) -> Option<Nanos> {
-        self.store.schedule(units)
+        let (charged, count) = self.leased().charged.clone();
+        let mean = |sum: &u64| {
+            let all = u128::from(*sum) * u128::from(units);
+            u64::try_from(all.checked_div(count.into()).unwrap_or(0)).unwrap_or(u64::MAX)
+        };
+        let costs: Vec<u64> = if count == 0 { vec![units] } else { charged.iter().map(mean).collect() };
+        self.store.schedule(&costs)
+    }
+
+    /// Grants one unit of these costs, which are one for each limit, or one for all. Also returns the time of the request.
+    ///
+    /// # Errors
+    /// [`StoreError`]; nothing is granted then.
+    pub fn take(&self, costs: &[u64]) -> Result<(Grant, Nanos), StoreError> {
+        let mut leased = self.leased();
+        if self.is_retired.load(Ordering::SeqCst) {
+            return Err(StoreError::Stopped);
+        }
+        let (grant, asked) = self.store.take(costs, Nanos::MAX)?;
+        leased.alone = Some((grant, costs.into()));
+        if self.store.is_shared()
+            && let Err(error) = self.check_policy(&self.store.policy())
+        {
+            leased.alone = None;
+            self.store.give_back(&grant, costs)?;
+            return Err(error);
+        }
+        let (charged, count) = &mut leased.charged;
+        charged.resize(costs.len(), 0);
+        charged.iter_mut().zip(costs).for_each(|(sum, cost)| *sum = sum.saturating_add(*cost));
+        *count += 1;
+        Ok((grant, asked))
     }
 
     /// Grants a run of the `waiting` units, which must all have been read; see
@@ -230,9 +291,9 @@ impl Supply {
         }
     }
 
-    /// Reports that `units` of the run of `grant`, and what was taken with it, have left now.
-    pub fn handed_over(&self, grant: &Grant, units: u64) {
-        self.store.handed_over(grant, units);
+    /// Reports that units of these costs, of the run of `grant` and what was taken with it, have left now.
+    pub fn handed_over(&self, grant: &Grant, costs: &[u64]) {
+        self.store.handed_over(grant, costs);
     }
 
     /// The next reserved run, unless it is late.
@@ -252,11 +313,18 @@ impl Supply {
 
     /// New limits may take over only if they count the same kind: units or bytes.
     fn check_kind(&self, leased: &Leased) -> Result<(), StoreError> {
-        let now_bytes = leased.lease.rules().counts_bytes;
-        if leased.lease.is_empty() || now_bytes == self.meant.counts_bytes() {
+        if leased.lease.is_empty() || leased.lease.rules().counts_bytes == self.meant.counts_bytes() {
             return Ok(());
         }
-        let (before, now) = (self.meant.to_string(), self.store.policy().to_string());
+        self.check_policy(&self.store.policy())
+    }
+
+    fn check_policy(&self, now: &Policy) -> Result<(), StoreError> {
+        let now_bytes = now.counts_bytes();
+        if now_bytes == self.meant.counts_bytes() {
+            return Ok(());
+        }
+        let (before, now) = (self.meant.to_string(), now.to_string());
         Err(StoreError::OtherKind { place: self.store.place(), before, now, now_bytes })
     }
 
@@ -293,12 +361,13 @@ impl Drop for Supply {
     }
 }
 
-/// Sleeps until the time of `grant`, with `sleep`, which is passed a time to sleep until and the time of the grant, and
+/// Sleeps until the time of `grant`, of these costs, with `sleep`, which is passed a time to sleep until and the time of the grant, and
 /// returns whether to go on. Who waits for long looks on the way whether the grant has another time, and passes it to
 /// `moved` then. Returns whether the time has come.
 pub fn wait_for(
     store: &dyn Store,
     mut grant: Grant,
+    costs: &[u64],
     mut sleep: impl FnMut(Nanos, Nanos) -> bool,
     mut moved: impl FnMut(&Grant),
 ) -> bool {
@@ -307,7 +376,7 @@ pub fn wait_for(
             return false;
         }
         // If the store does not answer, the time told before is still good.
-        if let Ok(found) = store.look(&grant) {
+        if let Ok(found) = store.look(&grant, costs) {
             grant = found;
             moved(&grant);
         }

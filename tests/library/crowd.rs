@@ -2,8 +2,8 @@
 //! die. The core and the script must have each of them where the model has it, and the laws must hold.
 
 use crate::line_model::{LOOK, LineModel};
-use crate::model::{Limit, Model, excess};
-use crate::subjects::{Both, Step, any_slow_limits};
+use crate::model::{Costs, Limit, Model, excess};
+use crate::subjects::{Both, Step, any_costs, any_slow_limits};
 use proptest::prelude::*;
 use proptest::sample::Index;
 use proptest::test_runner::RngSeed;
@@ -16,7 +16,7 @@ const LATE: u64 = SECOND / 2;
 #[derive(Clone, Debug)]
 enum Act {
     /// Asks for so many, with a longest wait if given.
-    Ask(u64, Option<u64>),
+    Ask(Costs, Option<u64>),
     /// One leaves: it waits, or its time has come and it has not used it yet.
     Leave(Index),
     /// One that waits is killed. It is noticed so many milliseconds later.
@@ -28,7 +28,8 @@ enum Act {
 }
 
 fn any_act(limits: usize) -> impl Strategy<Value = Act> {
-    let ask = (1..=6_u64, prop::option::weighted(0.2, 0..30_000_u64)).prop_map(|(cost, wait)| Act::Ask(cost, wait));
+    let costs = any_costs().prop_filter("free", |costs| costs.0[0] > 0);
+    let ask = (costs, prop::option::weighted(0.2, 0..30_000_u64)).prop_map(|(costs, wait)| Act::Ask(costs, wait));
     let die = (any::<Index>(), 0..20_000_u64).prop_map(|(one, later)| Act::Die(one, later));
     let set = prop::collection::vec((1..=12_u64, 1..=5_u64, prop::bool::weighted(0.2)), limits).prop_map(Act::Set);
     prop_oneof![
@@ -56,11 +57,11 @@ struct Crowd {
     model: LineModel,
     ones: Vec<One>,
     /// Times and costs of those who left at their time.
-    left: Vec<(u64, u64)>,
+    left: Vec<(u64, Costs)>,
     /// Limits of the bucket may have let more through, or those who waited have lost their place.
     is_changed: bool,
     /// Times, requests and costs of those whose time has come, used or not, and of those whose wait was short.
-    due: Vec<(u64, u64, u64)>,
+    due: Vec<(u64, u64, Costs)>,
     held_until: u64,
 }
 
@@ -106,13 +107,13 @@ impl Crowd {
 
     fn depart(&mut self, now: u64) {
         for place in (0..self.ones.len()).rev() {
-            let grant = self.both.held[place].0;
+            let (grant, _, costs) = self.both.held[place];
             if grant.at + LATE <= now {
                 let one = self.ones.swap_remove(place);
-                self.due.push((grant.at, one.asked, grant.units));
+                self.due.push((grant.at, one.asked, costs));
                 let _ = self.both.held.swap_remove(place);
                 if !one.is_dead {
-                    self.left.push((grant.at, grant.units));
+                    self.left.push((grant.at, costs));
                 }
             }
         }
@@ -120,10 +121,10 @@ impl Crowd {
 
     fn leave(&mut self, place: usize) {
         let one = self.ones.swap_remove(place);
-        let (grant, by_script) = self.both.held[place];
+        let (grant, by_script, costs) = self.both.held[place];
         // Law 5 gives back nothing of these while others wait, and no more than what was not earned since.
         if grant.at <= self.now() || !by_script.is_entry {
-            self.due.push((grant.at, one.asked, grant.units));
+            self.due.push((grant.at, one.asked, costs));
         }
         // A dead one gives nothing back at its time.
         if one.is_dead && grant.at <= self.now() {
@@ -134,15 +135,15 @@ impl Crowd {
         self.model.leave(self.now(), one.id);
     }
 
-    fn ask(&mut self, cost: u64, wait: Option<u64>) {
+    fn ask(&mut self, cost: Costs, wait: Option<u64>) {
         let (now, before) = (self.now(), self.both.held.len());
         self.both.step(&Step::Take(cost, wait));
         let taken = self.model.take(now, cost, wait.map(|wait| wait * MILLISECOND));
-        let Some(&(grant, _)) = self.both.held.get(before) else {
+        let Some(&(grant, ..)) = self.both.held.get(before) else {
             return assert!(!matches!(taken, Some(Ok(_))), "{taken:?} {:?}", self.both.limits);
         };
         let (at, id) = taken.unwrap().unwrap();
-        assert_eq!(grant.at, at, "{cost} at {now} {:?}", self.both.limits);
+        assert_eq!(grant.at, at, "{cost:?} at {now} {:?}", self.both.limits);
         let line = self.both.core.view().unwrap().line;
         assert!(line.iter().all(|one| now + one.wait <= at), "it overtakes one that waits");
         self.ones.push(One { id, asked: now, next: next_look(now, at).filter(|_| at >= now + SECOND), is_dead: false });
@@ -233,7 +234,7 @@ fn cases() -> ProptestConfig {
 /// So many ask, for one unit each. Some leave at once, and one dies without notice.
 fn waiting(limit: Limit, waiters: usize, leave: usize, dies: usize) -> Crowd {
     let mut crowd = Crowd::new(vec![limit]);
-    (0..waiters).for_each(|_| crowd.ask(1, None));
+    (0..waiters).for_each(|_| crowd.ask(1.into(), None));
     (crowd.ones[dies].is_dead, crowd.ones[dies].next) = (true, None);
     (0..leave).rev().for_each(|place| crowd.leave(place));
     crowd
@@ -264,7 +265,7 @@ fn the_same_limits_once_more_move_nobody() {
 fn whose_time_has_come_behind_a_dead_one_gives_nothing_back() {
     let mut crowd = waiting(Limit::Bucket { units: 1, period: 10_000, burst: 1, initial: 0 }, 5, 2, 2);
     crowd.go_on_until(20 * SECOND);
-    let next = crowd.both.held.iter().position(|(grant, _)| grant.at == 20 * SECOND).unwrap();
+    let next = crowd.both.held.iter().position(|(grant, ..)| grant.at == 20 * SECOND).unwrap();
     crowd.leave(next);
     assert_eq!(waits(&crowd), [0, 10]);
 }
@@ -292,12 +293,13 @@ proptest! {
             crowd.compare();
             crowd.leaves_no_ghosts();
         }
-        let end = crowd.both.held.iter().map(|(grant, _)| grant.at).max().unwrap_or(0).max(crowd.now());
+        let end = crowd.both.held.iter().map(|(grant, ..)| grant.at).max().unwrap_or(0).max(crowd.now());
         crowd.go_on_until(end + LATE);
         crowd.left.sort_unstable();
         if !crowd.is_changed {
-            for limit in &crowd.both.limits {
-                prop_assert_eq!(excess(limit, &crowd.left), None, "{:?} {:?}", limit, &crowd.left);
+            for (place, limit) in crowd.both.limits.iter().enumerate() {
+                let left: Vec<_> = crowd.left.iter().map(|(at, costs)| (*at, costs.of(place))).collect();
+                prop_assert_eq!(excess(limit, &left), None, "{:?} {:?}", limit, &left);
             }
         }
     }

@@ -1,6 +1,6 @@
 //! Those who wait for shared limits stand in a line: who leaves costs nobody anything.
 
-use crate::model::Limit;
+use crate::model::{Costs, Limit};
 use crate::script::{Granted, Script};
 use crate::subjects::{Both, Step};
 use throttle::clock::{MILLISECOND, SECOND};
@@ -148,14 +148,14 @@ fn a_lost_state_costs_one_burst_and_what_comes_due_within_one_look() {
 fn waiting(limit: Limit, waiters: usize) -> Both {
     let mut both = Both::new(vec![limit], MILLISECOND);
     for _ in 0..waiters {
-        both.step(&Step::Take(1, None));
+        both.step(&Step::Take(Costs::from(1), None));
     }
     both
 }
 
 /// In seconds.
 fn times(both: &Both) -> Vec<u64> {
-    both.held.iter().map(|(grant, _)| grant.at / SECOND).collect()
+    both.held.iter().map(|(grant, ..)| grant.at / SECOND).collect()
 }
 
 fn slow(units: u64, period: u64) -> Limit {
@@ -256,6 +256,23 @@ fn those_beyond_the_longest_line_keep_their_times() {
     let beyond = before.iter().position(|at| *at == 1027).unwrap();
     both.look(beyond);
     assert_eq!(times(&both), before);
+}
+
+/// The same for costs that differ; those beyond are one reservation of each kind.
+#[test]
+fn those_beyond_the_longest_line_keep_each_of_their_costs() {
+    let mut both = Both::new(vec![slow(1, 1_000), slow(9, 1_000)], MILLISECOND);
+    for _ in 0..1030 {
+        both.step(&Step::Take(Costs([1, 3, 0]), None));
+    }
+    both.give_back(0);
+    both.look_alike();
+    let line = both.core.view().unwrap().line;
+    assert_eq!((line.len(), line[1023].cost, line[1022].cost), (1024, 18, 3));
+    let last = times(&both).iter().position(|at| *at == 1024).unwrap();
+    both.look(last);
+    both.step(&Step::Clear(false));
+    both.look_alike();
 }
 
 /// Nobody knows them. They enter again in the order of their times, whoever looks first.

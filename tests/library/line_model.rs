@@ -2,7 +2,7 @@
 //!
 //! It is slow, and simple enough to check by reading. What the design leaves open is a rule here, with a comment.
 
-use crate::model::{Limit, Model};
+use crate::model::{Costs, Limit, Model};
 
 const SECOND: u64 = 1_000_000_000;
 
@@ -16,10 +16,10 @@ const LONG: u64 = SECOND;
 /// Everything that happened, in the order of its effect.
 #[derive(Clone, Debug)]
 enum Event {
-    Grant { id: u64, asked: u64, at: u64, cost: u64 },
+    Grant { id: u64, asked: u64, at: u64, cost: Costs },
     Hold { until: u64 },
     Set { now: u64, limits: Vec<Limit>, fresh: Vec<bool> },
-    Credit { now: u64, at: u64, cost: u64 },
+    Credit { now: u64, at: u64, cost: Costs },
 }
 
 /// One that waits, or a hold that those behind it wait for.
@@ -31,8 +31,8 @@ struct Waiter {
     at: u64,
     /// The time that its owner knows.
     told: u64,
-    /// 0 for a hold.
-    cost: u64,
+    /// `None` for a hold.
+    cost: Option<Costs>,
 }
 
 #[derive(Clone, Debug)]
@@ -53,7 +53,7 @@ impl LineModel {
     }
 
     /// The time of a new waiter and its name, or how long it would have to wait; `None` if for ever.
-    pub(crate) fn take(&mut self, now: u64, cost: u64, longest: Option<u64>) -> Option<Result<(u64, u64), u64>> {
+    pub(crate) fn take(&mut self, now: u64, cost: Costs, longest: Option<u64>) -> Option<Result<(u64, u64), u64>> {
         self.pass(now);
         let at = self.all().ask(now, cost)?.at;
         if longest.is_some_and(|longest| at - now > longest) {
@@ -63,7 +63,7 @@ impl LineModel {
         let id = self.ids;
         if at - now >= LONG || !self.line.is_empty() {
             self.last = None;
-            self.line.push(Waiter { id, asked: now, at, told: at, cost });
+            self.line.push(Waiter { id, asked: now, at, told: at, cost: Some(cost) });
         } else {
             self.last = Some(id);
             self.past.push(Event::Grant { id, asked: now, at, cost });
@@ -111,7 +111,7 @@ impl LineModel {
             return self.past.push(Event::Hold { until });
         }
         let place = self.line.iter().position(|waiter| waiter.at > until).unwrap_or(self.line.len());
-        self.line.insert(place, Waiter { id: 0, asked: now, at: until, told: until, cost: 0 });
+        self.line.insert(place, Waiter { id: 0, asked: now, at: until, told: until, cost: None });
         self.move_up(now);
     }
 
@@ -125,14 +125,15 @@ impl LineModel {
     /// Nobody waits any more; a hold stays, and so does whose time has come.
     pub(crate) fn clear(&mut self, now: u64) {
         self.pass(now);
-        self.line.retain(|waiter| waiter.cost == 0 || waiter.told <= now);
+        self.line.retain(|waiter| waiter.cost.is_none() || waiter.told <= now);
         self.pass(now);
     }
 
     /// Costs and waits of those who wait, in order.
     pub(crate) fn waiting(&self, now: u64) -> Vec<(u64, u64)> {
-        let ahead = self.line.iter().filter(|waiter| waiter.told > now && waiter.cost > 0);
-        ahead.map(|waiter| (waiter.cost, waiter.at.saturating_sub(now))).collect()
+        let ahead = self.line.iter().filter(|waiter| waiter.told > now);
+        let cost = |waiter: &Waiter| Some(waiter.cost?.largest(self.limits.len()));
+        ahead.filter_map(|waiter| Some((cost(waiter)?, waiter.at.saturating_sub(now)))).collect()
     }
 
     /// How long a newcomer would wait for one unit.
@@ -146,7 +147,7 @@ impl LineModel {
         while let Some(first) = self.line.first().copied().filter(|first| first.told <= now) {
             self.line.remove(0);
             let Waiter { id, asked, at, cost, .. } = first;
-            self.past.push(if cost == 0 { Event::Hold { until: at } } else { Event::Grant { id, asked, at, cost } });
+            self.past.push(cost.map_or(Event::Hold { until: at }, |cost| Event::Grant { id, asked, at, cost }));
         }
     }
 
@@ -162,19 +163,19 @@ impl LineModel {
     fn move_up(&mut self, now: u64) {
         self.pass_all(now);
         let mut limits = self.before_the_line();
-        let held = self.line.iter().rposition(|waiter| waiter.cost == 0).unwrap_or(0);
+        let held = self.line.iter().rposition(|waiter| waiter.cost.is_none()).unwrap_or(0);
         for (place, waiter) in self.line.iter_mut().enumerate() {
-            if waiter.cost == 0 {
+            let Some(cost) = waiter.cost else {
                 limits.hold_until(waiter.at);
                 continue;
-            }
+            };
             // Rule: a cost that new limits never grant keeps its time.
             if place >= held
-                && let Some(least) = limits.ask(waiter.asked, waiter.cost)
+                && let Some(least) = limits.ask(waiter.asked, cost)
             {
                 waiter.at = least.at.max(waiter.at.min(now + LOOK)).min(waiter.told);
             }
-            limits.charge(waiter.asked, waiter.at, waiter.cost);
+            limits.charge(waiter.asked, waiter.at, cost);
         }
         self.pass(now);
     }
@@ -196,8 +197,8 @@ impl LineModel {
         let mut limits = self.before_the_line();
         for waiter in &self.line {
             match waiter.cost {
-                0 => limits.hold_until(waiter.at),
-                cost => limits.charge(waiter.asked, waiter.at, cost),
+                None => limits.hold_until(waiter.at),
+                Some(cost) => limits.charge(waiter.asked, waiter.at, cost),
             }
         }
         limits

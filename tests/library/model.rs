@@ -19,6 +19,27 @@ pub(crate) enum Limit {
     Window { count: u64, period: u64, slack: u64 },
 }
 
+/// What a request costs each of at most three limits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Costs(pub(crate) [u64; 3]);
+
+impl From<u64> for Costs {
+    fn from(cost: u64) -> Self {
+        Costs([cost; 3])
+    }
+}
+
+impl Costs {
+    /// If all limits cost the same, there may be more.
+    pub(crate) fn of(&self, limit: usize) -> u64 {
+        self.0[limit.min(2)]
+    }
+
+    pub(crate) fn largest(&self, limits: usize) -> u64 {
+        (0..limits).map(|limit| self.of(limit)).max().unwrap_or(0)
+    }
+}
+
 /// Limits that grant together.
 #[derive(Clone, Debug)]
 pub(crate) struct Model {
@@ -59,30 +80,37 @@ impl Model {
     }
 
     /// When a request for `cost` at `now` would be granted; `None` if never, or later than 64 bits of nanoseconds.
-    pub(crate) fn ask(&self, now: u64, cost: u64) -> Option<Granted> {
-        let start = self.start(now);
-        if cost == 0 {
+    pub(crate) fn ask(&self, now: u64, cost: impl Into<Costs>) -> Option<Granted> {
+        let (start, cost) = (self.start(now), cost.into());
+        if cost.largest(self.states.len()) == 0 {
             return Some(Granted { at: start, bound_by: None });
         }
-        let times: Option<Vec<u64>> = self.states.iter().map(|state| state.least(start, cost)).collect();
+        let times: Option<Vec<u64>> = (0..)
+            .zip(&self.states)
+            .map(|(place, state)| match cost.of(place) {
+                0 => Some(start),
+                cost => state.least(start, cost),
+            })
+            .collect();
         let times = times?;
         let at = times.iter().copied().fold(start, u64::max);
         Some(Granted { at, bound_by: times.iter().position(|&time| time == at && at > start) })
     }
 
     /// Grants `cost` requested at `now` when all limits conform, and charges all of them then.
-    pub(crate) fn take(&mut self, now: u64, cost: u64) -> Option<Granted> {
+    pub(crate) fn take(&mut self, now: u64, cost: impl Into<Costs>) -> Option<Granted> {
+        let cost = cost.into();
         let granted = self.ask(now, cost)?;
-        if cost > 0 {
+        if cost.largest(self.states.len()) > 0 {
             self.charge(now, granted.at, cost);
         }
         Some(granted)
     }
 
     /// Charges `cost` requested at `asked` at a given time, whether it conforms then or not. Charges stay in order.
-    pub(crate) fn charge(&mut self, asked: u64, at: u64, cost: u64) {
-        let (start, at) = (self.start(asked), at.max(self.at));
-        self.states.iter_mut().for_each(|state| state.charge(start, at, cost));
+    pub(crate) fn charge(&mut self, asked: u64, at: u64, cost: impl Into<Costs>) {
+        let (start, at, cost) = (self.start(asked), at.max(self.at), cost.into());
+        (0..).zip(&mut self.states).for_each(|(place, state)| state.charge(start, at, cost.of(place)));
         (self.asked, self.at) = (asked.max(self.asked), at);
     }
 
@@ -121,8 +149,10 @@ impl Model {
     }
 
     /// Law 5: of `cost` granted at `at` and not used, what the rate has not earned since. Nothing is in the future.
-    pub(crate) fn credit(&mut self, now: u64, at: u64, cost: u64) {
-        for state in &mut self.states {
+    pub(crate) fn credit(&mut self, now: u64, at: u64, costs: impl Into<Costs>) {
+        let costs = costs.into();
+        for (place, state) in self.states.iter_mut().enumerate() {
+            let cost = costs.of(place);
             let there = state.level_at(now);
             match state {
                 State::Bucket { rate, burst, level, since } => {

@@ -122,7 +122,12 @@ impl Script {
 
     /// Like [`throttle::limits::Limits::take_within`]; without a bound, any wait is accepted.
     pub(crate) fn take(&self, now: u64, cost: u64, max_wait: Option<u64>) -> Result<Granted, Refused> {
-        let (number, reply) = self.ask(now, "take", &[whole(cost), max_wait.map_or(-1, whole)])?;
+        self.take_costs(now, &[cost], max_wait)
+    }
+
+    /// The same for one cost for each limit.
+    pub(crate) fn take_costs(&self, now: u64, costs: &[u64], max_wait: Option<u64>) -> Result<Granted, Refused> {
+        let (number, reply) = self.ask(now, "take", &costing(&[max_wait.map_or(-1, whole)], costs))?;
         Ok(granted(&reply, number))
     }
 
@@ -133,9 +138,14 @@ impl Script {
 
     /// Where an entry is in the line now.
     pub(crate) fn stay(&self, now: u64, grant: &Granted) -> Granted {
+        self.stay_costs(now, grant, &[grant.units])
+    }
+
+    pub(crate) fn stay_costs(&self, now: u64, grant: &Granted, costs: &[u64]) -> Granted {
         let left = grant.at.saturating_sub(now);
         // The id of a bucket is when it was made.
-        let (_, found) = self.ask(now, "stay", &[whole(grant.number), whole(grant.units), whole(left)]).unwrap();
+        let with = costing(&[whole(grant.number), whole(left)], costs);
+        let (_, found) = self.ask(now, "stay", &with).unwrap();
         Granted { at: positive(found[0]), number: positive(found[1]), is_entry: found[1] > 0, ..*grant }
     }
 
@@ -166,7 +176,11 @@ impl Script {
     }
 
     pub(crate) fn give_back(&self, now: u64, grant: &Granted) {
-        self.ask(now, "give", &[grant.number, grant.at, grant.units].map(whole)).unwrap();
+        self.give_back_costs(now, grant, &[grant.units]);
+    }
+
+    pub(crate) fn give_back_costs(&self, now: u64, grant: &Granted, costs: &[u64]) {
+        self.ask(now, "give", &costing(&[grant.number, grant.at].map(whole), costs)).unwrap();
     }
 
     pub(crate) fn hold_until(&self, now: u64, until: u64) {
@@ -183,6 +197,15 @@ impl Script {
     pub(crate) fn look(&self, now: u64) -> Vec<i64> {
         self.ask(now, "look", &[]).unwrap().1
     }
+}
+
+/// These arguments, how many costs, and the costs.
+fn costing(with: &[i64], costs: &[u64]) -> Vec<i64> {
+    with.iter()
+        .copied()
+        .chain([i64::try_from(costs.len()).unwrap()])
+        .chain(costs.iter().map(|cost| whole(*cost)))
+        .collect()
 }
 
 fn granted(run: &[i64], number: u64) -> Granted {
@@ -251,12 +274,12 @@ fn a_state_that_makes_no_sense_grants_nothing() {
     let chunk: String = overwrite.call(("w2:0", "")).unwrap();
     for forged in ["", "1 2", &chunk[1..], &chunk.replace('0', "x")] {
         let _: Value = overwrite.call(("w2:0", forged)).unwrap();
-        assert_eq!(first(&script.reply(3_000, 0, "take", &[1, -1])), "damaged", "{forged}");
+        assert_eq!(first(&script.reply(3_000, 0, "take", &[-1, 1, 1])), "damaged", "{forged}");
     }
     let _: Value = overwrite.call(("w2:0", chunk)).unwrap();
     for forged in forged {
         let _: Value = overwrite.call(("state", forged.as_str())).unwrap();
-        assert_eq!(first(&script.reply(3_000, 0, "take", &[1, -1])), "damaged", "{forged}");
+        assert_eq!(first(&script.reply(3_000, 0, "take", &[-1, 1, 1])), "damaged", "{forged}");
     }
 }
 

@@ -3,7 +3,7 @@
 
 use crate::laws::written;
 use crate::limiters::FakeTimer;
-use crate::model::{EXACT, Limit};
+use crate::model::{Costs, EXACT, Limit};
 use crate::script::{BOUND, Granted, Refused, Script};
 use proptest::prelude::*;
 use proptest::sample::Index;
@@ -101,8 +101,8 @@ impl Library {
 /// A request to a store.
 #[derive(Clone, Debug)]
 pub(crate) enum Step {
-    /// So many units, with a longest wait if given.
-    Take(u64, Option<u64>),
+    /// So many units, or so many for each limit, with a longest wait if given.
+    Take(Costs, Option<u64>),
     /// A lease for so many units over so much time. Some are used before the rest is returned.
     Lease {
         waiting: u64,
@@ -124,9 +124,9 @@ pub(crate) enum Step {
 }
 
 fn any_step(limits: usize) -> impl Strategy<Value = Step> + Clone {
-    let take = (0..=6_u64, prop::option::of(0..4_000_u64)).prop_map(|(cost, wait)| Step::Take(cost, wait));
+    let take = (any_costs(), prop::option::of(0..4_000_u64)).prop_map(|(costs, wait)| Step::Take(costs, wait));
     let hold = (0..5_000_u64).prop_map(Step::Hold);
-    let between = prop_oneof![3 => Just(Step::Take(0, None)), 1 => take.clone(), 1 => hold.clone()];
+    let between = prop_oneof![3 => Just(Step::Take(Costs::from(0), None)), 1 => take.clone(), 1 => hold.clone()];
     let soon = prop_oneof![Just(0), 0..3_000_u64];
     let lease = (1..=9_u64, 0..4_000_u64, soon.clone(), any::<Index>(), soon, between).prop_map(
         |(waiting, span, from, used, later, between)| Step::Lease {
@@ -143,6 +143,11 @@ fn any_step(limits: usize) -> impl Strategy<Value = Step> + Clone {
     let (back, look) = (any::<Index>().prop_map(Step::GiveBack), any::<Index>().prop_map(Step::Look));
     let clear = any::<bool>().prop_map(Step::Clear);
     prop_oneof![12 => take, 6 => lease, 6 => back, 6 => look, 2 => hold, 2 => set, 1 => clear]
+}
+
+/// The same for all limits, or not.
+pub(crate) fn any_costs() -> impl Strategy<Value = Costs> + Clone {
+    prop_oneof![2 => (0..=6_u64).prop_map(Costs::from), 1 => [0..=6_u64, 0..=6_u64, 0..=9_u64].prop_map(Costs)]
 }
 
 /// Units, the period, and the burst or the slack.
@@ -188,7 +193,7 @@ pub(crate) struct Both {
     pub(crate) clock: FakeClock,
     pub(crate) core: Memory<FakeClock>,
     pub(crate) script: Script,
-    pub(crate) held: Vec<(Grant, Granted)>,
+    pub(crate) held: Vec<(Grant, Granted, Costs)>,
     /// Those who waited have entered again, behind those who came first: they may have to wait longer.
     is_cleared: bool,
     /// In nanoseconds: the unit of times in steps.
@@ -207,13 +212,13 @@ impl Both {
     pub(crate) fn step(&mut self, step: &Step) {
         let now = self.clock.now();
         match step {
-            Step::Take(cost, wait) => {
-                let wait = wait.map(|wait| wait * self.unit);
-                let taken = self.core.take(*cost, wait.map_or(u64::MAX, |wait| now + wait));
+            Step::Take(costs, wait) => {
+                let (wait, of_each) = (wait.map(|wait| wait * self.unit), &costs.0[..self.limits.len()]);
+                let taken = self.core.take(of_each, wait.map_or(u64::MAX, |wait| now + wait));
                 let taken = taken.map(|(grant, _)| grant).map_err(refused);
-                let by_script = self.script.take(now, *cost, wait);
+                let by_script = self.script.take_costs(now, of_each, wait);
                 assert_eq!(taken.as_ref().map(outcome), by_script.as_ref().map(Granted::outcome), "{step:?}");
-                self.held.extend(taken.ok().zip(by_script.ok()));
+                self.held.extend(taken.ok().zip(by_script.ok()).map(|(ours, theirs)| (ours, theirs, *costs)));
             }
             Step::Lease { waiting, span, from, used, later, between } => {
                 let from = if *from == 0 { 0 } else { now + *from * self.unit };
@@ -261,15 +266,17 @@ impl Both {
 
     /// One of those held is given back.
     pub(crate) fn give_back(&mut self, place: usize) {
-        let (ours, theirs) = self.held.swap_remove(place);
-        self.core.give_back(&ours).unwrap();
-        self.script.give_back(self.clock.now(), &theirs);
+        let (ours, theirs, costs) = self.held.swap_remove(place);
+        let costs = &costs.0[..self.limits.len()];
+        self.core.give_back(&ours, costs).unwrap();
+        self.script.give_back_costs(self.clock.now(), &theirs, costs);
     }
 
     /// One of those held looks where it is.
     pub(crate) fn look(&mut self, place: usize) {
-        let (now, (ours, theirs)) = (self.clock.now(), self.held[place]);
-        let found = (self.core.look(&ours).unwrap(), self.script.stay(now, &theirs));
+        let (now, (ours, theirs, costs)) = (self.clock.now(), self.held[place]);
+        let of_each = &costs.0[..self.limits.len()];
+        let found = (self.core.look(&ours, of_each).unwrap(), self.script.stay_costs(now, &theirs, of_each), costs);
         assert_eq!(found.0.at, found.1.at, "{ours:?} at {now} by {:?}", self.limits);
         assert!(self.is_cleared || found.0.at <= ours.at, "later than told: {ours:?}, now {found:?}");
         self.held[place] = found;

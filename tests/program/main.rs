@@ -8,6 +8,7 @@ mod bucket_options;
 mod bucket_waits;
 mod cli;
 mod common;
+mod costs;
 mod done_list;
 mod faults;
 mod judges;

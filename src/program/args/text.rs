@@ -260,7 +260,7 @@ pub(super) const LOG: &str = "\
 Add a line of JSON to FILE for each attempt that has ended, with these fields: seq (of the command), unit (or unit_base64 if \
 it is no UTF-8; units or units_base64 if there are several), cut (whether a unit for --stdin is cut to its beginning), key, try (from 1), start (seconds since 1970), waited and ran (seconds), exit, \
 signal, timed_out, http (the reply's status), verdict (ok, again, later, failed, stopped), until (when the next attempt is \
-due, in seconds since 1970), charged, cost (of the reply), slot, error. Fields without a value are null.";
+due, in seconds since 1970), charged (by the limits; of several, by the first with cost=), cost (of the reply), slot, error. Fields without a value are null.";
 
 pub(super) const TRACE: &str = "\
 Write each command to standard error before it runs, quoted for the shell. On a terminal control characters are written as \

@@ -133,6 +133,22 @@ impl Grouped {
         })
     }
 
+    /// What each limit of `policy` counts, which is that of the run or of a bucket that agrees with it.
+    pub(crate) fn look(&self, policy: &Policy) -> Look {
+        if self.costs().next().is_none() {
+            return Look::default();
+        }
+        let (written, in_order) = (self.written(), || (0..policy.len()).collect());
+        let is_own = *policy == self.policy();
+        let places = policy.places_of(&written, self.burst).ok().filter(|_| !is_own).unwrap_or_else(in_order);
+        let said = self.all.iter().flat_map(|group| group.written.iter().map(|_| &group.cost));
+        let mut costs = vec![None; policy.len()];
+        for (place, cost) in places.into_iter().zip(said) {
+            costs[place].clone_from(cost);
+        }
+        Look { per: None, costs }
+    }
+
     /// What to say if commands of a key are counted, but none is run.
     pub(super) fn jobs_without_commands(&self) -> Option<String> {
         let rule = self.rules.iter().find(|rule| rule.jobs.is_some())?;
@@ -170,6 +186,32 @@ impl Limits {
         match self {
             Limits::Own(named) => Some(named),
             Limits::Shared(_, named) => named.as_ref(),
+        }
+    }
+
+    /// What each limit of `policy` counts, which is in force.
+    pub(crate) fn look(&self, policy: &Policy) -> Look {
+        self.named().map(|named| named.look(policy)).unwrap_or_default()
+    }
+
+    /// The limits of `policy`, which is in force, that count each unit as 1.
+    pub(crate) fn of_units(&self, policy: &Policy) -> Policy {
+        match self.named() {
+            Some(named) if named.costs().next().is_some() => {
+                let uncounted = named.all.iter().filter(|group| group.cost.is_none());
+                Policy::of_all(uncounted.map(|group| &group.policy))
+            }
+            _ => policy.clone(),
+        }
+    }
+
+    /// The limits of `policy`, which is in force, in groups that count the same.
+    pub(crate) fn kinds(&self, policy: &Policy) -> Vec<Policy> {
+        match self.named() {
+            Some(named) if named.costs().next().is_some() => {
+                named.all.iter().map(|group| group.policy.clone()).collect()
+            }
+            _ => vec![policy.clone()],
         }
     }
 

@@ -22,6 +22,8 @@ local SECOND = 1000000
 -- A wait of this length is an entry in the line. Who waits looks this often. Who was not seen for this long has gone.
 local LONG, LOOK, GONE = SECOND, 5 * SECOND, 9 * SECOND
 local MOST_WAITERS = 1024
+-- The most limits of a bucket.
+local MOST_KINDS = 16
 -- So many entries whose time has come are forgotten together.
 local PAST = 64
 -- Added to the index of the limit that bound, if a grant is an entry.
@@ -380,13 +382,38 @@ local function lifetime(state, now)
     return string.format('%.0f', ceil_div(state.at - min(now, state.at) + life, 1000))
 end
 
+-- A cost is a number, or a list of costs: one for each limit. A limit beyond that costs what the last of them says.
+
+local function part(cost, index)
+    return type(cost) == 'table' and (cost[index] or cost[#cost]) or cost
+end
+
+local function sum(a, b)
+    if type(a) == 'number' and type(b) == 'number' then
+        return a + b
+    end
+    local costs = {}
+    for index = 1, max(type(a) == 'table' and #a or 1, type(b) == 'table' and #b or 1) do
+        costs[index] = part(a, index) + part(b, index)
+    end
+    return costs
+end
+
+local function largest(cost)
+    return type(cost) == 'table' and max(unpack(cost)) or cost
+end
+
 -- The line of those who wait; see src/limits/line.rs. Each field of the server's hash holds the words of CHUNK entries, 8
--- bytes each. So most entries are not looked at if one joins.
+-- bytes each. So most entries are not looked at if one joins. `kinds` is the length of the longest list of costs in the
+-- line; if there is one, the words of each entry end in so many costs.
 
 local LINE = { 'swept', 'lost', 'length', 'checked' }
-local ENTRY_WORDS = 6
 -- number, cost, asked, told, at, seen
-local ENTRY_SIZE = 8 * ENTRY_WORDS
+local ENTRY_WORDS = 6
+
+local function entry_words(line)
+    return ENTRY_WORDS + line.kinds
+end
 
 local function packed(words, first, last)
     return struct.pack('<' .. string.rep('I8', last - first + 1), unpack(words, first, last))
@@ -412,7 +439,10 @@ end
 -- `lost`: some entered again since the state was lost, and nobody has moved up since.
 local function load_line(words)
     local line = { texts = {}, edited = {} }
-    if not take_over(line, LINE, words, 1) or line.length > 2 * MOST_WAITERS then
+    local next = take_over(line, LINE, words, 1)
+    -- In a line in which no costs differ there is no such word.
+    line.kinds = words[5] or 0
+    if not next or line.length > 2 * MOST_WAITERS or not is_whole(line.kinds, 0) or line.kinds > MOST_KINDS then
         return nil
     end
     for chunk = 0, last_chunk(line) do
@@ -426,20 +456,39 @@ local function line_chunk(line, chunk)
     if not text then
         text = redis.call('HGET', key, line_field(chunk)) or ''
         line.texts[chunk] = text
-        if #text ~= entries * ENTRY_SIZE then
+        if #text ~= entries * entry_words(line) * 8 then
             error({ 'damaged' })
         end
     end
     return text, entries
 end
 
--- Calls `visit` with the words of each entry, until it returns true.
+-- An entry from its words.
+local function entry_of(line, words, first)
+    local cost = words[first + 1]
+    -- A hold costs nothing.
+    if line.kinds > 0 and cost > 0 then
+        cost = { unpack(words, first + ENTRY_WORDS, first + ENTRY_WORDS + line.kinds - 1) }
+    end
+    return words[first], cost, unpack(words, first + 2, first + ENTRY_WORDS - 1)
+end
+
+local function entry_text(line, number, cost, ...)
+    local words = { number, largest(cost), ... }
+    for index = 1, line.kinds do
+        words[ENTRY_WORDS + index] = part(cost, index)
+    end
+    return packed(words, 1, entry_words(line))
+end
+
+-- Calls `visit` with each entry, until it returns true.
 local function each_waiter(line, visit)
+    local width = entry_words(line)
     for chunk = 0, last_chunk(line) do
         local text, entries = line_chunk(line, chunk)
-        local words = unpacked(text, 1, entries * ENTRY_WORDS)
-        for first = 1, #words, ENTRY_WORDS do
-            if visit(unpack(words, first, first + ENTRY_WORDS - 1)) then
+        local words = unpacked(text, 1, entries * width)
+        for first = 1, #words, width do
+            if visit(entry_of(line, words, first)) then
                 return true
             end
         end
@@ -447,28 +496,49 @@ local function each_waiter(line, visit)
 end
 
 local function waiter(line, place)
-    local first = (place - 1) % CHUNK * ENTRY_SIZE + 1
-    return unpack(unpacked(line_chunk(line, floor((place - 1) / CHUNK)), first, ENTRY_WORDS))
+    local width = entry_words(line)
+    local first = (place - 1) % CHUNK * width * 8 + 1
+    return entry_of(line, unpacked(line_chunk(line, floor((place - 1) / CHUNK)), first, width), 1)
+end
+
+-- Makes room for a list of costs in all entries.
+local function widen(line, cost)
+    local kinds = type(cost) == 'table' and #cost or 0
+    if kinds <= line.kinds then
+        return
+    end
+    local chunks, count = {}, 0
+    each_waiter(line, function(...)
+        local wide, chunk = { kinds = kinds }, floor(count / CHUNK)
+        chunks[chunk] = (chunks[chunk] or '') .. entry_text(wide, ...)
+        count = count + 1
+    end)
+    line.kinds, line.texts = kinds, chunks
+    for chunk = 0, last_chunk(line) do
+        line.edited[chunk] = true
+    end
 end
 
 -- Replaces an entry, or adds one at the end.
-local function put_waiter(line, place, ...)
-    local chunk, first = floor((place - 1) / CHUNK), (place - 1) % CHUNK * ENTRY_SIZE
+local function put_waiter(line, place, number, cost, ...)
+    widen(line, cost)
+    local size = entry_words(line) * 8
+    local chunk, first = floor((place - 1) / CHUNK), (place - 1) % CHUNK * size
     local text = first == 0 and place > line.length and '' or line_chunk(line, chunk)
-    line.texts[chunk] = string.sub(text, 1, first) .. packed({ ... }, 1, ENTRY_WORDS)
-        .. string.sub(text, first + ENTRY_SIZE + 1)
+    line.texts[chunk] = string.sub(text, 1, first) .. entry_text(line, number, cost, ...)
+        .. string.sub(text, first + size + 1)
     line.length, line.edited[chunk] = max(line.length, place), true
 end
 
 local function find(line, number)
-    local word = packed({ number }, 1, 1)
+    local word, size = packed({ number }, 1, 1), entry_words(line) * 8
     for chunk = 0, number > 0 and last_chunk(line) or -1 do
         local found = 0
         repeat
             found = string.find(line_chunk(line, chunk), word, found + 1, true)
-        until not found or found % ENTRY_SIZE == 1
+        until not found or found % size == 1
         if found then
-            return chunk * CHUNK + (found - 1) / ENTRY_SIZE + 1
+            return chunk * CHUNK + (found - 1) / size + 1
         end
     end
 end
@@ -509,7 +579,8 @@ local function write(state, id, limits_text, call)
     keep_needed(state)
     call('HSET', key, 'v', FORMAT, 'id', string.format('%.0f', id), 'limits', limits_text, 'state', state_words(state))
     if state.base then
-        call('HSET', key, 'line', words_of(state.line, LINE), 'base', state_words(state.base))
+        local kinds = state.line.kinds > 0 and string.format(' %.0f', state.line.kinds) or ''
+        call('HSET', key, 'line', words_of(state.line, LINE) .. kinds, 'base', state_words(state.base))
         on_server.line, on_server.base = nil, nil
     end
     for chunk, edited in pairs(state.line.edited) do
@@ -560,11 +631,11 @@ local function conforms(state, now, cost)
     end
     local start = latest
     for index, limit in ipairs(state.limits) do
-        local time
-        if limit.place then
-            time = window_conforms(limit, start, cost)
-        else
-            time = bucket_conforms(limit, now, cost)
+        local time, units = start, part(cost, index)
+        if units > 0 and limit.place then
+            time = window_conforms(limit, start, units)
+        elseif units > 0 then
+            time = bucket_conforms(limit, now, units)
         end
         if not time or time >= MOST then
             return nil
@@ -580,11 +651,11 @@ local function charge(state, now, grant, cost)
     if cost == 0 then
         return
     end
-    for _, limit in ipairs(state.limits) do
+    for index, limit in ipairs(state.limits) do
         if limit.place then
-            window_charge(limit, grant, cost)
+            window_charge(limit, grant, part(cost, index))
         else
-            bucket_charge(limit, now, grant, cost)
+            bucket_charge(limit, now, grant, part(cost, index))
         end
     end
     state.asked, state.at, state.number = max(state.asked, now), grant, state.number + 1
@@ -703,7 +774,7 @@ local function promise(state, now, grant, cost)
         last, before = waiter(line, line.length)
     end
     if number == 0 and last == 0 then
-        put_waiter(line, line.length, 0, before + cost, now, grant, grant, now)
+        put_waiter(line, line.length, 0, sum(before, cost), now, grant, grant, now)
     else
         put_waiter(line, line.length + 1, number, cost, now, grant, grant, now)
     end
@@ -769,6 +840,7 @@ local function retime(state, now, goes, newcomer, latest, change)
         end
         keep(number, cost, asked, told, at, seen)
     end
+    widen(line, newcomer and newcomer[2])
     restore(state)
     each_waiter(line, visit)
     if newcomer then
@@ -797,8 +869,16 @@ local function retime(state, now, goes, newcomer, latest, change)
         words[first + 3], words[first + 4] = max(told, at), at
     end
     for chunk = 0, last_chunk(line) do
-        local first = chunk * CHUNK * ENTRY_WORDS
-        local text = packed(words, first + 1, min(count, first + CHUNK * ENTRY_WORDS))
+        local first, text, entries = chunk * CHUNK * ENTRY_WORDS + 1, nil, {}
+        local beyond = min(count, first + CHUNK * ENTRY_WORDS - 1)
+        if line.kinds == 0 then
+            text = packed(words, first, beyond)
+        else
+            for place = first, beyond, ENTRY_WORDS do
+                entries[#entries + 1] = entry_text(line, unpack(words, place, place + ENTRY_WORDS - 1))
+            end
+            text = table.concat(entries)
+        end
         line.edited[chunk] = line.edited[chunk] or text ~= line.texts[chunk]
         line.texts[chunk] = text
     end
@@ -904,16 +984,26 @@ function ask.look(state, now)
     reply[#reply + 1] = available(state, now)
     reply[#reply + 1] = grant and grant - now or -1
     each_waiter(state.line, function(_, cost, _, told, at)
-        if cost > 0 and told > now then
-            reply[#reply + 1], reply[#reply + 2] = cost, max(0, at - now)
+        if told > now and cost ~= 0 then
+            reply[#reply + 1], reply[#reply + 2] = largest(cost), max(0, at - now)
         end
     end)
     return reply, false
 end
 
--- ARGV: the number of an entry; units; how long it still has to wait. One that is not known enters again.
+-- The cost that ARGV names: how many there are, and the costs. A list only if they differ.
+local function cost_at(place)
+    local costs, differ = {}, false
+    for index = 1, tonumber(ARGV[place]) do
+        costs[index] = tonumber(ARGV[place + index])
+        differ = differ or costs[index] ~= costs[1]
+    end
+    return differ and costs or costs[1]
+end
+
+-- ARGV: the number of an entry; how long it still has to wait; its cost. One that is not known enters again.
 function ask.stay(state, now)
-    local number, units, left = tonumber(ARGV[6]), tonumber(ARGV[7]), tonumber(ARGV[8])
+    local number, left, units = tonumber(ARGV[6]), tonumber(ARGV[7]), cost_at(8)
     local line = state.line
     local place = find(line, known == id and number or 0)
     if not place and line.length >= MOST_WAITERS then
@@ -944,9 +1034,9 @@ function ask.stay(state, now)
     return { at, number }, true
 end
 
--- ARGV: units; the longest wait, or -1 for any wait.
+-- ARGV: the longest wait, or -1 for any wait; the cost.
 function ask.take(state, now)
-    local units, longest = tonumber(ARGV[6]), tonumber(ARGV[7])
+    local longest, units = tonumber(ARGV[6]), cost_at(7)
     local grant, place = conforms(state, now, units)
     if not grant then
         return nil, { 'never' }
@@ -955,11 +1045,11 @@ function ask.take(state, now)
         return nil, { 'late', grant - now }
     end
     -- A cost of 0 leaves the grant before it as it is, so that one can still be undone.
-    if units > 0 then
+    if units ~= 0 then
         begin(state, now)
         place = place + promise(state, now, grant, units)
     end
-    return { grant, units, place }, true
+    return { grant, largest(units), place }, true
 end
 
 -- ARGV: units that wait; the time to cover from the first run on; the time before which nothing is granted.
@@ -994,15 +1084,15 @@ local function credit_all(state, now, grant, units)
     if now < state.at or now < grant or state.base then
         return
     end
-    for _, limit in ipairs(state.limits) do
-        credit(limit, now, grant, units)
+    for index, limit in ipairs(state.limits) do
+        credit(limit, now, grant, part(units, index))
     end
     state.asked, state.at, state.undo, state.held = max(state.asked, now), now, 0, 0
 end
 
--- ARGV: the number of the grant; its time; units.
+-- ARGV: the number of the grant; its time; its cost.
 function ask.give(state, now)
-    local number, grant, units = tonumber(ARGV[6]), tonumber(ARGV[7]), tonumber(ARGV[8])
+    local number, grant, units = tonumber(ARGV[6]), tonumber(ARGV[7]), cost_at(8)
     if units == 0 or number < state.first then
         return {}, false
     end
@@ -1092,7 +1182,7 @@ function ask.clear(state, now)
     end
     if state.base then
         retime(state, now, function(_, cost)
-            return cost > 0
+            return cost ~= 0
         end)
     end
     if ARGV[6] == '1' then

@@ -60,6 +60,11 @@ pub(super) fn whole(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX).min(1 << 51)
 }
 
+/// These arguments of the script, how many costs, and the costs.
+pub(super) fn costing(with: &[u64], costs: &[u64]) -> Vec<i64> {
+    with.iter().chain([&(costs.len() as u64)]).chain(costs).map(|number| whole(*number)).collect()
+}
+
 /// What the script answers to a look: what is left of each limit and of all, the wait, and cost and wait of each waiter.
 pub(super) fn view(policy: Policy, mut numbers: Vec<i64>) -> View {
     let nanos = |wait: i64| u64::try_from(wait).ok().map(|wait| wait.saturating_mul(MICROSECOND));

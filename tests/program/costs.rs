@@ -1,0 +1,168 @@
+//! `cost=`: units that take more than one, with limits of this run and with buckets.
+
+use crate::common::{Running, assert_fails, feed, text, throttle, wait_until};
+use crate::support::redis::Redis;
+use rustix::process::Signal;
+use serde_json::Value;
+use std::fs;
+
+/// Requests, and what the second field counts: ten at first, then one a second.
+const TWO_KINDS: [&str; 4] = ["-r", "10/s,burst=1", "-r", "60/min,burst=10,cost=f2"];
+
+fn with(limits: &[&str], args: &[&str], input: &str) -> std::process::Output {
+    feed(throttle(&[limits, args].concat()), input.as_bytes())
+}
+
+#[track_caller]
+fn plan(limits: &[&str], args: &[&str], input: &str) -> Vec<String> {
+    let output = with(limits, &[&["--dry-run"], args].concat(), input);
+    assert_eq!(text(&output.stderr), "");
+    text(&output.stdout).lines().map(str::to_owned).collect()
+}
+
+/// Law 2: together or not at all; what is above the burst waits until the rate has paid for it.
+#[test]
+fn requests_and_tokens_are_granted_together() {
+    let lines = plan(&TWO_KINDS, &[], "a 10\nb 0\nc 5\nd 12\ne 1\n");
+    let times: Vec<&str> = lines.iter().filter_map(|line| line.split_once("  # ")).map(|(_, time)| time).collect();
+    assert_eq!(times, ["0 s", "100 ms", "5 s", "17 s", "18 s"], "{lines:?}");
+    let commands = plan(&TWO_KINDS, &["-n", "2", "--", "true"], "a 10\nb 0\nc 5\nd 12\n");
+    let times: Vec<&str> = commands.iter().filter_map(|line| line.split_once("  # ")).map(|(_, time)| time).collect();
+    assert_eq!(times, ["0 s", "17 s"], "{commands:?}: those of one command add up");
+}
+
+#[test]
+fn a_unit_whose_cost_cannot_be_read_ends_a_pipe() {
+    let output = with(&["-r", "1000/s,burst=9,cost=f2"], &[], "a 1\nb 2\nc\nd 4\n");
+    assert_eq!(text(&output.stdout), "a 1\nb 2\n");
+    assert_fails(&output, 1, &["in unit 3", "cost=f2 cannot be read", "else=1", "after 2 lines", "2 more"]);
+    let output = with(&["-r", "1000/s,burst=9,cost=f2,else=3"], &[], "a 1\nb 2\nc\nd 4\n");
+    assert_eq!((text(&output.stdout), text(&output.stderr)), ("a 1\nb 2\nc\nd 4\n".into(), String::new()));
+    let long = "x".repeat(5 << 20);
+    assert_fails(&with(&["-r", "1000/s,cost=bytes"], &[], &long), 1, &["in unit 1", "cost=bytes", "else=1000"]);
+    let output = with(&["-r", "1000/s,burst=9,cost=7"], &[], &long);
+    assert_eq!((output.stdout.len(), text(&output.stderr)), (long.len(), String::new()));
+}
+
+#[test]
+fn a_unit_that_costs_more_than_a_window_holds_ends_a_pipe() {
+    let output = with(&["-r", "10/s,window,cost=f1"], &[], "1\n11\n1\n");
+    assert_eq!(text(&output.stdout), "1\n");
+    assert_fails(&output, 1, &["in unit 2", "costs more than a window ever lets through"]);
+}
+
+#[test]
+fn a_unit_that_gets_no_grant_fails_without_a_start() {
+    let folder = tempfile::tempdir().unwrap();
+    let log = folder.path().join("log");
+    let args = ["-r", "1000/s", "-r", "10/s,window,cost=f1", "--log", log.to_str().unwrap(), "-c", "echo ran $1"];
+    let output = feed(throttle(&args), b"2\n11\n0\nx\n3\n");
+    let (mut out, said) = (text(&output.stdout), text(&output.stderr));
+    let mut ran: Vec<&str> = out.lines().collect();
+    ran.sort_unstable();
+    assert_eq!(ran, ["ran 0", "ran 2", "ran 3"]);
+    assert_eq!(output.status.code(), Some(123), "{said}");
+    assert!(
+        said.contains("'11': not run: it costs more") && said.contains("'x': not run: cost=f1 cannot be read; add"),
+        "{said}"
+    );
+    out = fs::read_to_string(log).unwrap();
+    let mut charged: Vec<(u64, u64)> = Vec::new();
+    for line in out.lines() {
+        let line: Value = serde_json::from_str(line).unwrap();
+        charged.push((line["seq"].as_u64().unwrap(), line["charged"].as_u64().unwrap()));
+    }
+    charged.sort_unstable();
+    assert_eq!(charged, [(1, 2), (2, 0), (3, 0), (4, 0), (5, 3)]);
+    let lines = plan(&["-r", "10/s,window,cost=f1"], &["--", "echo"], "11\nx\n");
+    assert!(lines[0].contains("it costs more") && lines[1].contains("cannot be read"), "{lines:?}");
+}
+
+/// Each attempt costs as much as the first, also if another one is due while it waits.
+#[test]
+fn a_further_attempt_costs_what_its_unit_costs() {
+    let folder = tempfile::tempdir().unwrap();
+    let log = folder.path().join("log");
+    let rest = ["--attempts", "2", "--backoff", "10ms", "-q", "--log", log.to_str().unwrap(), "-c"];
+    let script = "[ $THROTTLE_ATTEMPT = 2 ]";
+    let output = with(&["-r", "100/s,burst=1,cost=f1"], &[&rest[..], &[script]].concat(), "1\n5\n9\n2\n");
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let lines: Vec<Value> =
+        fs::read_to_string(log).unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(lines.len(), 8);
+    for line in lines {
+        assert_eq!(line["charged"].as_u64().unwrap().to_string(), line["unit"].as_str().unwrap(), "{line}");
+    }
+}
+
+/// Runs `check` with the address of a bucket in a file, and of one on a server.
+fn with_each_bucket(check: impl Fn(&str)) {
+    let folder = tempfile::tempdir().unwrap();
+    check(folder.path().join("bucket").to_str().unwrap());
+    if let Some(redis) = Redis::start(&[]) {
+        check(&redis.bucket("costs"));
+    }
+}
+
+fn shown(bucket: &str) -> Value {
+    let output = feed(throttle(&["--bucket", bucket, "--show", "json"]), b"");
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", text(&output.stderr)))
+}
+
+/// What the second limit has left.
+fn tokens(bucket: &str) -> i64 {
+    shown(bucket)["limits"][1]["left"].as_i64().unwrap()
+}
+
+/// Requests, and what units say: ten at first, then none for a long time.
+fn limits(bucket: &str) -> [&str; 6] {
+    ["--bucket", bucket, "-r", "1000/s", "-r", "24/d,burst=10,cost=f1"]
+}
+
+#[test]
+fn a_bucket_is_charged_the_costs_of_a_pipe_and_of_commands() {
+    with_each_bucket(|bucket| {
+        let output = with(&limits(bucket), &[], "3\n0\n2\n");
+        assert_eq!((text(&output.stdout), text(&output.stderr)), ("3\n0\n2\n".into(), String::new()));
+        assert_eq!(tokens(bucket), 5);
+        // In another order: the limits of the bucket are what they are.
+        let other = ["--bucket", bucket, "-r", "24/d,cost=f1", "-r", "1000/s", "echo"];
+        let output = with(&other, &[], "1\n3\n");
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        assert_eq!(tokens(bucket), 1);
+        let once = ["--bucket", bucket, "--once", "--max-wait", "0", "-r", "1000/s", "-r", "24/d,cost=2"];
+        assert_eq!(with(&once, &[], "").status.code(), Some(75));
+        let once = once.map(|word| if word == "24/d,cost=2" { "24/d,cost=1" } else { word });
+        assert_eq!(with(&once, &[], "").status.code(), Some(0));
+        assert_eq!(tokens(bucket), 0);
+    });
+}
+
+/// Law 5: whatever ends a wait gives back; those behind move up.
+#[test]
+fn who_leaves_the_line_of_a_bucket_gives_back_each_cost() {
+    with_each_bucket(|bucket| {
+        let output = with(&limits(bucket), &[], "4\n");
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        let mut waiting: Vec<Running> = Vec::new();
+        for (unit, count) in [("8\n", 1), ("7\n", 2)] {
+            let mut running = Running::start(throttle(&limits(bucket)));
+            running.write(unit.as_bytes()).join().unwrap();
+            wait_until("it to wait", || shown(bucket)["line"].as_array().is_some_and(|line| line.len() == count));
+            waiting.push(running);
+        }
+        let line = shown(bucket)["line"].clone();
+        assert_eq!([&line[0]["cost"], &line[1]["cost"]], [8, 7], "{line}");
+        let hours = |nanos: &Value| nanos.as_u64().unwrap().div_ceil(3_600_000_000_000);
+        assert_eq!([hours(&line[0]["wait_ns"]), hours(&line[1]["wait_ns"])], [2, 9], "{line}");
+        let first = waiting.remove(0);
+        first.signal(Signal::INT);
+        let _ = first.finish();
+        let line = shown(bucket)["line"].clone();
+        assert_eq!((hours(&line[0]["wait_ns"]), line.as_array().map(Vec::len)), (1, Some(1)), "{line}");
+        let second = waiting.remove(0);
+        second.signal(Signal::INT);
+        let _ = second.finish();
+        assert_eq!(tokens(bucket), 6);
+    });
+}
