@@ -210,11 +210,12 @@ fn tokens_used(settles: bool) -> Vec<u64> {
     let clock = FakeClock::default();
     let builder = |rate: u64| Limiter::builder().rate(rate, Duration::from_secs(60)).timer(Arc::new(clock.clone()));
     let model = Limiter::joint([builder(500), builder(200_000)]).unwrap();
-    let (mut calls, mut used, mut waits) = (Vec::new(), vec![0; 6], Box::pin(model.acquire_to_settle([1, 4000])));
+    let mut calls: Vec<(u64, JointGranted<2>, u64)> = Vec::new();
+    let (mut used, mut waits) = (vec![0; 6], Box::pin(model.acquire_to_settle([1, 4000])));
     for (number, now) in (0..).zip((0..360 * SECOND).step_by(10_000_000)) {
         clock.set(now);
         while calls.first().is_some_and(|(ends, ..)| *ends <= now) {
-            let (_, granted, real): (u64, JointGranted<2>, u64) = calls.remove(0);
+            let (_, granted, real) = calls.remove(0);
             if settles {
                 granted.settle([1, real]).unwrap();
             }
