@@ -8,6 +8,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 use throttle::clock::{Clock, FakeClock, SECOND};
@@ -143,7 +144,8 @@ impl<'a> Beside<'a> {
 
     fn poll(&mut self) {
         self.waiters.retain_mut(|pair| {
-            let [one, other] = pair.each_mut().map(poll_once);
+            let [one, other] =
+                pair.each_mut().map(|waiter| waiter.as_mut().poll(&mut Context::from_waker(Waker::noop())));
             assert_eq!(one, other);
             one.is_pending()
         });
