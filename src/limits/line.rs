@@ -392,7 +392,11 @@ mod tests {
             }
             let mut words = Vec::new();
             line.save(&mut words);
-            assert_eq!(Line::load(&policy, &mut words.iter().copied()), Some(line));
+            let loaded = Line::load(&policy, &mut words.iter().copied()).unwrap();
+            assert_eq!(loaded.entries, line.entries);
+            let mut again = Vec::new();
+            loaded.save(&mut again);
+            assert_eq!(again, words);
             words
         };
         let (same, differ) = (saved(&[&[5], &[2, 2], &[3]]), saved(&[&[5], &[2, 3], &[3]]));
