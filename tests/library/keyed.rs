@@ -280,6 +280,20 @@ fn a_key_that_was_never_used_is_as_if_it_had_been_made_at_the_beginning() {
     assert_eq!((keyed.len(), keyed.available(&1)), (0, 10));
 }
 
+/// Units given back can fill a bucket sooner than one that was never used fills.
+#[test]
+fn a_key_that_holds_more_than_an_unused_one_is_not_forgotten() {
+    let clock = FakeClock::at(7);
+    let builder = built(&["1/s,burst=4,initial=0"]).timer(Arc::new(clock.clone()));
+    let keyed: Keyed<String> = builder.keyed().unwrap();
+    keyed.limiter("a").unwrap().reconcile(0, 4).unwrap();
+    keyed.forget_idle();
+    assert_eq!(["a", "b"].map(|key| keyed.available(key)), [4, 0]);
+    clock.advance(4 * SECOND);
+    keyed.forget_idle();
+    assert!(keyed.is_empty());
+}
+
 #[test]
 fn without_room_for_a_new_key_it_is_refused_and_no_other_key_gets_more() {
     let (keyed, clock) = keyed(1, 2);
