@@ -235,7 +235,8 @@ fn tokens_used(settles: bool) -> Vec<u64> {
 #[test]
 fn calls_that_are_charged_four_times_their_cost_use_most_of_the_limit() {
     let used = tokens_used(true);
-    assert!(used.iter().all(|used| (160_000..=400_000).contains(used)), "{used:?}");
+    // In the first minute nothing is settled until the first calls end, after 20 s.
+    assert!(used[1..].iter().all(|used| (160_000..=400_000).contains(used)), "{used:?}");
     assert!(used.iter().sum::<u64>() <= 200_000 * 7, "{used:?}");
     let used = tokens_used(false);
     assert!(used[1..].iter().all(|used| *used <= 60_000), "without settling: {used:?}");
