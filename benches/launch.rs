@@ -18,6 +18,7 @@ const THROTTLE: &str = env!("CARGO_BIN_EXE_throttle");
 const LAUNCHES: usize = 4000;
 const STARTS: usize = 2000;
 const CALLS: usize = 500;
+const LINES: u64 = 2_000_000;
 const RECORDED: &str = "throttle --attempts 2 --done --log";
 const WRITE_OUT: &str = "curl -s -o /dev/null -w '%{http_code}\\n'";
 
@@ -29,6 +30,8 @@ fn main() {
     missing.extend(bench.rate());
     bench.memory();
     missing.extend(bench.nginx());
+    bench.lines_by_key();
+    bench.hosts();
     println!("\nload after: {}", load());
     missing.sort_unstable();
     missing.dedup();
@@ -169,12 +172,83 @@ impl Bench {
         missing
     }
 
+    /// Lines with one key, and with a million keys, beside a program that only counts them.
+    fn lines_by_key(&self) {
+        for (keys, most) in [(1, 1.0), (1_000_000, 1.5)] {
+            let file = self.folder.path().join("lines");
+            let line = |line: u64| format!("{} {line}", line.wrapping_mul(0x9E37_79B9) % keys);
+            fs::write(&file, lines((0..LINES).map(line))).unwrap();
+            let ours = format!("{THROTTLE} -q -r 1G/s,burst=1G,per=f1 > /dev/null");
+            let commands = [ours.clone(), "awk '{n[$1]++}'".to_owned()];
+            let mut times = [Vec::new(), Vec::new()];
+            for _ in 0..self.runs {
+                for (times, command) in times.iter_mut().zip(&commands) {
+                    times.push(seconds(command, &file));
+                }
+            }
+            let [ours_took, awk_took] = times.map(median);
+            let memory = self.peak(&format!("cat {} | peak {ours}", file.display()));
+            println!(
+                "| {LINES} lines, {keys} keys | throttle {ours_took:.2} s, {:.1} MiB | awk {awk_took:.2} s | {:.2}×, at most {most}× |",
+                f64::from(memory) / 1024.0,
+                ours_took / awk_took
+            );
+        }
+    }
+
+    /// A thousand hosts in any order, in a pipe; and fast hosts beside a slow one that could take all slots.
+    fn hosts(&self) {
+        let units = (0..20_000_u32).map(|unit| (unit.wrapping_mul(0x9E37_79B9), unit % 1000));
+        // Host 0 has 40 units, all others 19 or 20.
+        let mut units: Vec<(u32, u32)> = units.chain((0..20).map(|unit| (unit << 27, 0))).collect();
+        units.sort_unstable();
+        let file = self.folder.path().join("hosts");
+        fs::write(&file, lines(units.iter().map(|(_, host)| format!("http://h{host}.example/")))).unwrap();
+        let took = seconds(&format!("{THROTTLE} -q -r 10/s,burst=1,per=host > /dev/null"), &file);
+        println!(
+            "| 1000 hosts at 10/s each, shuffled | throttle | {took:.2} s | {:.3}× the largest's, at most 1.05× |",
+            took / 3.9
+        );
+
+        let fast: Vec<String> = (0..1980).map(|unit| format!("h{}.example", unit % 99)).collect();
+        let both: Vec<String> = fast
+            .iter()
+            .enumerate()
+            .flat_map(|(place, unit)| {
+                let slow = (place % 20 == 0).then(|| "slow.example".to_owned());
+                slow.into_iter().chain([unit.clone()])
+            })
+            .collect();
+        let script = "case $1 in slow*) sleep 2;; *) sleep 0.05; date +%s.%N;; esac";
+        let mut times = Vec::new();
+        for (units, limit) in [(&fast, ",jobs=2"), (&both, ",jobs=2"), (&both, "")] {
+            let file = self.folder.path().join("hosts");
+            fs::write(&file, units.join("\n") + "\n").unwrap();
+            let command = format!("date +%s.%N; {THROTTLE} -q -r unlimited,per=host{limit} -j 16 -c '{script}'");
+            let command = if limit.is_empty() { command.replace("unlimited,per=host", "unlimited") } else { command };
+            let mut seen: Vec<f64> = shell(&command, &file).lines().filter_map(|time| time.parse().ok()).collect();
+            seen.sort_unstable_by(f64::total_cmp);
+            times.push(seen.last().copied().unwrap_or(f64::NAN) - seen.first().copied().unwrap_or(f64::NAN));
+        }
+        println!(
+            "| 99 fast hosts and a slow one | `jobs=2`: the fast take {:.2} s | without the slow one {:.2} s; without `per=` {:.2} s | {:.2}×, at most 1.2× |",
+            times[1],
+            times[0],
+            times[2],
+            times[1] / times[0]
+        );
+    }
+
     fn numbers(&self, last: usize) -> PathBuf {
         let file = self.folder.path().join(last.to_string());
         let units: Vec<String> = (1..=last).map(|unit| unit.to_string()).collect();
         fs::write(&file, units.join("\n") + "\n").unwrap();
         file
     }
+}
+
+fn lines(lines: impl Iterator<Item = String>) -> String {
+    lines.fold(String::new(), |text, line| text + &line + "\n")
 }
 
 /// The tools that are installed, and those that are not.

@@ -8,10 +8,12 @@ mod contract;
 mod copy;
 pub mod cost;
 pub mod framing;
+pub(crate) mod look;
 pub mod meter;
-pub mod pricing;
+pub mod order;
 pub mod pump;
 pub mod selector;
+mod sorted;
 #[cfg_attr(not(any(target_os = "linux", target_os = "android")), path = "flow/no_splice.rs")]
 mod splice;
 #[cfg(any(target_os = "linux", target_os = "android"))]
@@ -20,6 +22,8 @@ mod tee;
 pub use at_once::write_at_once;
 pub use contract::{Filled, Flow, FlowError, Passed, Price, Unpaid};
 pub use copy::{Copying, Descriptor, Sink, Source};
+pub use look::{Look, Sorting, TOO_MUCH};
+pub use sorted::{BUFFER as SORTED_BUFFER, Dropped, News, Sorted};
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 pub use splice::tee;
 pub use splice::{Splice, enlarge};

@@ -12,6 +12,7 @@
 
 mod again;
 mod attempt;
+mod by_key;
 mod child;
 mod commands;
 mod event;
@@ -31,12 +32,13 @@ mod target;
 mod template;
 mod temporary;
 mod units;
+mod wakes;
 
 pub use attempt::{Charge, Ended, Ledger, Settler};
 pub use commands::{IGNORING_SIGPIPE, Launcher, Launching};
 pub use event::{Event, Events, Sent, Told};
 pub use identity::{Hasher, Identity};
-pub use job::{Job, Known, Numbers, Outcome, Shape};
+pub use job::{Batches, Job, Known, Numbers, Outcome, Shape};
 pub use names::Names;
 pub use options::{Options, Output};
 pub use output::Screen;

@@ -2,6 +2,7 @@
 
 mod agree;
 pub mod bucket;
+mod each;
 mod fill;
 mod grant;
 mod history;
@@ -20,6 +21,7 @@ mod waiting;
 pub mod window;
 
 pub use agree::Disagreement;
+pub(crate) use each::{Each, Thin};
 pub use grant::{Grant, Refusal};
 pub(crate) use joint::largest;
 pub use leasing::Ask;

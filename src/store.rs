@@ -8,6 +8,8 @@ use thiserror::Error;
 
 #[cfg(feature = "cli")]
 mod file;
+#[cfg(feature = "cli")]
+mod keyed;
 mod lease;
 mod memory;
 #[cfg(feature = "redis")]
@@ -16,6 +18,10 @@ mod supply;
 
 #[cfg(feature = "cli")]
 pub use file::{File, FileError, Machine, Place};
+#[cfg(feature = "cli")]
+pub use keyed::KeyId;
+#[cfg(feature = "cli")]
+pub(crate) use keyed::Keyed;
 pub use lease::Lease;
 pub use memory::Memory;
 #[cfg(feature = "redis")]

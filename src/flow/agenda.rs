@@ -79,6 +79,18 @@ impl<T> Agenda<T> {
         self.memory
     }
 
+    /// Takes out the items for which `is_one` holds, the oldest first.
+    pub fn remove_those(&mut self, is_one: impl Fn(&T) -> bool) -> Vec<T> {
+        let waiting: Vec<_> =
+            self.waiting.iter().filter(|(_, item)| is_one(&item.content)).map(|(at, _)| *at).collect();
+        let due: Vec<_> = self.due.iter().filter(|(_, item)| is_one(&item.content)).map(|(age, _)| *age).collect();
+        let mut found: Vec<_> = waiting.into_iter().filter_map(|at| Some((at.1, self.waiting.remove(&at)?))).collect();
+        found.extend(due.into_iter().filter_map(|age| Some((age, self.due.remove(&age)?))));
+        found.sort_by_key(|(age, _)| *age);
+        self.memory -= found.iter().map(|(_, item)| item.size).sum::<usize>();
+        found.into_iter().map(|(_, item)| item.content).collect()
+    }
+
     /// Takes out all items, the oldest first.
     pub fn drain(&mut self) -> impl Iterator<Item = T> + use<T> {
         self.due(Nanos::MAX);
@@ -106,6 +118,9 @@ mod tests {
         }
         assert_eq!(agenda.oldest_due(30), None);
         agenda.add(35, 5, 100, 5);
+        agenda.add(50, 6, 100, 6);
+        agenda.add(20, 4, 100, 4);
+        assert_eq!((agenda.due(30), agenda.remove_those(|age| [6, 4].contains(age))), (1, vec![4, 6]));
         assert_eq!((agenda.len(), agenda.memory()), (2, 200));
         assert_eq!(agenda.drain().collect::<Vec<_>>(), [0, 5]);
         assert!(agenda.is_empty() && agenda.memory() == 0);

@@ -1,5 +1,6 @@
 //! A write that never blocks, even if the descriptor is in blocking mode and other processes write to the same pipe.
 
+use super::contract::FlowError;
 use super::copy::Descriptor;
 use super::copy::write_all;
 use rustix::fd::AsFd;
@@ -15,7 +16,9 @@ const WHOLE: usize = 4096;
 pub fn write_at_once(fd: impl AsFd, bytes: &[u8]) -> Option<io::Result<()>> {
     let mode = rustix::fs::fstat(&fd).map_or(0, |stat| stat.st_mode);
     match FileType::from_raw_mode(mode) {
-        FileType::RegularFile => Some(write_all(&mut Descriptor(fd), bytes, &mut 0)),
+        FileType::RegularFile => Some(write_all(&mut Descriptor(fd), bytes, &mut 0).map_err(|error| match error {
+            FlowError::Read(error) | FlowError::Hold(error) | FlowError::Write(error) => error,
+        })),
         // A socket may accept a part of it.
         FileType::Fifo | FileType::CharacterDevice if bytes.len() <= WHOLE => whole_or_nothing(fd, bytes),
         _ => None,

@@ -26,6 +26,16 @@ pub trait Flow {
         Passed::default()
     }
 
+    /// When the next of the units that were read conforms, if limits of the flow's own are what is waited for.
+    fn limited_until(&self) -> Option<Nanos> {
+        None
+    }
+
+    /// How many keys have units that wait, and how many keys there are.
+    fn keys(&self) -> [u64; 2] {
+        [0, 0]
+    }
+
     /// How long nothing may be handed over from now on, in nanoseconds, if that is news: a server asked to wait.
     fn take_hold(&mut self) -> Option<Nanos> {
         None
@@ -63,15 +73,14 @@ pub trait Flow {
     /// # Errors
     /// If nothing may leave after it.
     fn refuse(&mut self, why: Unpaid, _passed: &mut Passed) -> Result<(), FlowError> {
-        Err(FlowError::Unpaid(0, format!("{why:?}")))
+        Err(FlowError::Read(io::Error::other(format!("{why:?}"))))
     }
 }
 
 /// What a unit costs.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Price {
     /// One of each limit.
-    #[default]
     Usual,
     /// So much of each limit.
     Costs(Box<[u64]>),
@@ -117,9 +126,6 @@ pub enum FlowError {
     /// Units that were read could not be kept until they may leave.
     #[error("hold")]
     Hold(#[source] io::Error),
-    /// The unit of this number gets no grant: why.
-    #[error("unit {0}: {1}")]
-    Unpaid(u64, String),
     /// The sink could not be written.
     #[error("write")]
     Write(#[source] io::Error),

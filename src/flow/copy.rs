@@ -1,7 +1,7 @@
 //! Copies units through a buffer, between any two descriptors.
 
 use super::contract::{Filled, Flow, FlowError, Passed, Price, Unpaid};
-use super::pricing::Pricing;
+use super::look::Look;
 use crate::flow::framing::Buffer;
 use crate::flow::meter::Meter;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -50,10 +50,10 @@ pub trait Sink {
 }
 
 /// Writes all of `bytes`. On an error, `written` says how many were written.
-pub(super) fn write_all(sink: &mut impl Sink, bytes: &[u8], written: &mut usize) -> io::Result<()> {
+pub(super) fn write_all(sink: &mut impl Sink, bytes: &[u8], written: &mut usize) -> Result<(), FlowError> {
     while *written < bytes.len() {
-        match sink.write(&bytes[*written..])? {
-            0 => return Err(io::ErrorKind::WriteZero.into()),
+        match sink.write(&bytes[*written..]).map_err(FlowError::Write)? {
+            0 => return Err(FlowError::Write(io::ErrorKind::WriteZero.into())),
             more => *written += more,
         }
     }
@@ -67,8 +67,8 @@ pub struct Copying<'a, R, W> {
     sink: W,
     buffer: Buffer,
     meter: &'a Meter,
-    /// What each unit costs, if they leave one by one.
-    pricing: Option<Pricing>,
+    /// What limits want to know of units: these leave one by one then.
+    look: Look,
     /// Units that have left.
     passed: u64,
 }
@@ -76,13 +76,13 @@ pub struct Copying<'a, R, W> {
 impl<'a, R: Source, W: Sink> Copying<'a, R, W> {
     /// Copies units from `source` to `sink`; `buffer` frames them.
     pub fn new(source: R, sink: W, buffer: Buffer, meter: &'a Meter) -> Self {
-        Copying { source, sink, buffer, meter, pricing: None, passed: 0 }
+        Copying { source, sink, buffer, meter, look: Look::default(), passed: 0 }
     }
 
-    /// Each unit has a price of its own.
+    /// Limits want to know this of each unit.
     #[must_use]
-    pub fn priced(self, pricing: Option<Pricing>) -> Self {
-        Copying { pricing, ..self }
+    pub fn looked_into(self, look: Look) -> Self {
+        Copying { look, ..self }
     }
 
     /// Passes a unit that is larger than the buffer: piece after piece, up to its end, with nothing in between.
@@ -92,7 +92,7 @@ impl<'a, R: Source, W: Sink> Copying<'a, R, W> {
             let mut written = 0;
             let result = write_all(&mut self.sink, piece, &mut written);
             self.meter.passed_piece(written as u64);
-            result.map_err(FlowError::Write)?;
+            result?;
             self.buffer.release_piece();
             if last || (self.read_some(true)? == Filled::End && self.buffer.is_finished()) {
                 passed.units += 1;
@@ -137,12 +137,12 @@ impl<R: Source, W: Sink> Flow for Copying<'_, R, W> {
     }
 
     fn price(&mut self) -> Price {
-        self.pricing.as_ref().map_or(Price::Usual, |pricing| pricing.of(self.buffer.first()))
+        if self.look.costs.is_empty() { Price::Usual } else { self.look.price(self.buffer.first()) }
     }
 
     fn refuse(&mut self, why: Unpaid, _: &mut Passed) -> Result<(), FlowError> {
-        let why = |pricing: &Pricing| pricing.why(self.buffer.first(), self.buffer.size(), why);
-        Err(FlowError::Unpaid(self.passed + 1, self.pricing.as_ref().map(why).unwrap_or_default()))
+        let why = self.look.why(self.buffer.first(), self.buffer.size(), why);
+        Err(FlowError::Read(io::Error::other(format!("{why}, in unit {}", self.passed + 1))))
     }
 
     fn pass(&mut self, units: u64, passed: &mut Passed) -> Result<(), FlowError> {
@@ -156,7 +156,7 @@ impl<R: Source, W: Sink> Flow for Copying<'_, R, W> {
         self.buffer.release_run(units, written);
         passed.units += units;
         passed.bytes += written as u64;
-        result.map_err(FlowError::Write)
+        result
     }
 }
 

@@ -60,6 +60,10 @@ pub struct Reading {
     pub units_ahead: u64,
     /// Their bytes.
     pub bytes_ahead: u64,
+    /// Keys whose units wait.
+    pub keys_waiting: u64,
+    /// The most keys that limits were kept for at one time.
+    pub keys: u64,
 }
 
 /// A wait for a limit.
@@ -100,10 +104,12 @@ impl Meter {
         record.reading.wait = Some(Wait { since: record.since, until, units });
     }
 
-    /// `units` units with `bytes` bytes in all are read and not yet released.
-    pub fn read_ahead(&self, units: u64, bytes: u64) {
+    /// `units` units with `bytes` bytes in all are read and not yet released, units of the first number of `keys` wait,
+    /// and the second is that of all keys.
+    pub fn read_ahead(&self, units: u64, bytes: u64, keys: [u64; 2]) {
         let reading = &mut self.lock().reading;
         (reading.units_ahead, reading.bytes_ahead) = (units, bytes);
+        (reading.keys_waiting, reading.keys) = (keys[0], reading.keys.max(keys[1]));
     }
 
     /// These units left at `now`.

@@ -54,9 +54,15 @@ impl<F: Flow> Pump<'_, F> {
         if self.flow.waiting() > 0 {
             return Ok(true);
         }
-        self.note_read_ahead();
-        self.enter(Phase::Source);
         while self.flow.waiting() == 0 {
+            self.note_read_ahead();
+            match self.flow.limited_until() {
+                Some(time) => {
+                    self.enter(Phase::Limit(0));
+                    self.meter.waits_until(time, 0);
+                }
+                None => self.enter(Phase::Source),
+            }
             if self.flow.fill(true)? == Filled::End && self.flow.waiting() == 0 {
                 self.enter(Phase::Working);
                 return Ok(false);
@@ -94,10 +100,8 @@ impl<F: Flow> Pump<'_, F> {
         let ready = self.flow.waiting().min(room);
         let (grant, asked) = self.supply.next_run(ready)?;
         self.supply.foresee(self.flow.foreseen().saturating_sub(grant.units));
-        let more = match grant.at > asked {
-            true if self.sleep_until(&grant, grant.units)? => self.supply.take_available(ready - grant.units),
-            _ => 0,
-        };
+        let has_waited = grant.at > asked && self.sleep_until(&grant, grant.units)?;
+        let more = if has_waited { self.supply.take_available(ready - grant.units) } else { 0 };
         let units = grant.units + more;
         self.hand_over(&grant, units, None)
     }
@@ -163,7 +167,7 @@ impl<F: Flow> Pump<'_, F> {
 
     fn note_read_ahead(&self) {
         let ahead = self.flow.read_ahead();
-        self.meter.read_ahead(ahead.units, ahead.bytes);
+        self.meter.read_ahead(ahead.units, ahead.bytes, self.flow.keys());
     }
 
     fn enter(&self, phase: Phase) {

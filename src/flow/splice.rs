@@ -86,7 +86,7 @@ impl<R: AsFd, W: AsFd> Splice<R, W> {
         let mut written = 0;
         let result = write_all(&mut self.sink, &self.buffer[..read], &mut written);
         self.count(written, passed);
-        result.map_err(FlowError::Write)
+        result
     }
 
     fn count(&mut self, moved: usize, passed: &mut Passed) {

@@ -1,19 +1,15 @@
 //! Attempts that are made again: what the pump's thread and the commands' tasks share of them.
 
 use super::attempt::Attempt;
-use super::job::Outcome;
+use super::job::{Key, Outcome};
 use super::reply::Reply;
 use super::retries::{Judged, MEMORY, Retries, RetryPolicy, Verdict};
+use super::wakes::Wakes;
 use crate::clock::Nanos;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
-use std::fs::File;
-use std::io::{self, Read, Write};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
-use std::thread::{self, Thread};
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Attempts that are made again, and how the pump learns of them.
@@ -23,11 +19,7 @@ pub(super) struct Again {
     begun: Instant,
     /// What a file counts as, in bytes.
     file_size: usize,
-    pump: OnceLock<Thread>,
-    is_polling: AtomicBool,
-    /// Whatever is written there wakes the pump while it polls.
-    wakes: File,
-    waker: File,
+    wakes: Arc<Wakes>,
 }
 
 /// How many files attempts may hold that wait: a quarter of those that this process may open.
@@ -38,22 +30,9 @@ fn most_files() -> usize {
 }
 
 impl Again {
-    /// # Errors
-    /// The system has no room for two more files.
-    pub(super) fn new(policy: RetryPolicy) -> io::Result<Self> {
-        let (read, write) = io::pipe()?;
-        for end in [read.as_fd(), write.as_fd()] {
-            rustix::io::ioctl_fionbio(end, true)?;
-        }
-        Ok(Again {
-            retries: Mutex::new(Retries::new(policy)),
-            begun: Instant::now(),
-            file_size: MEMORY / most_files(),
-            pump: OnceLock::new(),
-            is_polling: AtomicBool::new(false),
-            wakes: OwnedFd::from(read).into(),
-            waker: OwnedFd::from(write).into(),
-        })
+    pub(super) fn new(policy: RetryPolicy, wakes: Arc<Wakes>) -> Self {
+        let (retries, begun) = (Mutex::new(Retries::new(policy)), Instant::now());
+        Again { retries, begun, file_size: MEMORY / most_files(), wakes }
     }
 
     fn at(&self, time: Instant) -> Nanos {
@@ -72,7 +51,7 @@ impl Again {
     pub(super) fn judge(&self, attempt: &Attempt, times: [Instant; 2], outcome: &Outcome, reply: &Reply) -> Verdict {
         let [started, at] = times.map(|time| self.at(time));
         let judged = Judged { started, at, used: attempt.used + 1 };
-        let verdict = self.retries().judge(judged, outcome, reply, |most| fastrand::u64(..=most));
+        let verdict = self.retries().judge(&attempt.job.key, judged, outcome, reply, |most| fastrand::u64(..=most));
         if matches!(verdict, Verdict::Later(_)) {
             self.wake_pump();
         }
@@ -93,12 +72,9 @@ impl Again {
 
     /// An attempt has ended, and all that follows from it was noted.
     pub(super) fn wake_pump(&self) {
-        if self.is_polling.load(Ordering::SeqCst) {
-            // If the pipe is full, the pump wakes as well.
-            let _ = (&self.waker).write(&[0]);
-        }
+        self.wakes.wake();
         if self.has_hold() {
-            self.pump.get().into_iter().for_each(Thread::unpark);
+            self.wakes.unpark();
         }
     }
 
@@ -116,9 +92,27 @@ impl Again {
         self.retries().agenda().oldest_due(now).cloned()
     }
 
+    /// Takes out the attempt to be made next, if one is due.
+    pub(super) fn take_due(&self) -> Option<Attempt> {
+        let (mut retries, now) = (self.retries(), self.now());
+        let age = retries.agenda().oldest_due(now)?.job.seq;
+        retries.agenda().remove_due(age)
+    }
+
     /// It starts now.
     pub(super) fn remove(&self, attempt: &Attempt) {
         drop(self.retries().agenda().remove_due(attempt.job.seq));
+    }
+
+    /// How long until the next attempt is due.
+    pub(super) fn next_due(&self) -> Option<Duration> {
+        let (due, next) = self.due();
+        if due > 0 { Some(Duration::ZERO) } else { next }
+    }
+
+    /// How many wait.
+    pub(super) fn len(&self) -> usize {
+        self.retries().agenda().len()
     }
 
     pub(super) fn is_full(&self) -> bool {
@@ -133,14 +127,20 @@ impl Again {
         self.retries().has_hold()
     }
 
-    pub(super) fn take_hold(&self) -> Option<Nanos> {
+    /// How long no unit of `key` may start from now on, if that is news.
+    pub(super) fn take_hold(&self, key: &Key) -> Option<Nanos> {
         let now = self.now();
-        self.retries().take_hold(now)
+        self.retries().take_hold(key, now)
     }
 
-    /// How long the pause still lasts, if it is longer than allowed.
-    pub(super) fn overlong_pause(&self) -> Option<Nanos> {
-        self.retries().overlong_pause(self.now())
+    /// How long the pause of `key` still lasts, if it is longer than allowed.
+    pub(super) fn overlong_pause(&self, key: &Key) -> Option<Nanos> {
+        self.retries().overlong_pause(key, self.now())
+    }
+
+    /// Takes out the attempts for units of this key, which will not be made any more.
+    pub(super) fn give_up(&self, key: &Key) -> Vec<Attempt> {
+        self.retries().agenda().remove_those(|attempt| attempt.job.key == *key)
     }
 
     /// Takes out the attempts that will not be made any more.
@@ -150,29 +150,9 @@ impl Again {
 
     /// Returns when `source` can be read, an attempt is due, or the pump was woken; at once if `is_news`.
     pub(super) fn wait(&self, source: Option<BorrowedFd<'_>>, is_news: impl Fn() -> bool) -> io::Result<()> {
-        self.is_polling.store(true, Ordering::SeqCst);
-        let (due, next) = self.due();
-        let polled = if due > 0 || self.has_hold() || is_news() { Ok(()) } else { self.poll(source, next) };
-        self.is_polling.store(false, Ordering::SeqCst);
-        polled
-    }
-
-    fn poll(&self, source: Option<BorrowedFd<'_>>, timeout: Option<Duration>) -> io::Result<()> {
-        let mut fds = vec![PollFd::new(&self.wakes, PollFlags::IN)];
-        fds.extend(source.as_ref().map(|source| PollFd::new(source, PollFlags::IN)));
-        // Longer than poll can wait is as good as for ever.
-        let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
-        match poll(&mut fds, timeout.as_ref()) {
-            Ok(_) | Err(Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
-        }
-        let mut bytes = [0; 64];
-        while matches!((&self.wakes).read(&mut bytes), Ok(1..)) {}
-        Ok(())
-    }
-
-    /// The thread that calls this is the pump's.
-    pub(super) fn is_used_by_pump(&self) {
-        let _ = self.pump.set(thread::current());
+        self.wakes.wait(source, || {
+            let (due, next) = self.due();
+            (due == 0 && !self.has_hold() && !is_news()).then(|| next.unwrap_or(Duration::MAX))
+        })
     }
 }

@@ -1,10 +1,10 @@
 //! One attempt at a job, and what is told of it once it has ended.
 
+use super::by_key::Granted;
 use super::job::{Job, Outcome};
 use super::reply::Reply;
 use super::reply_file::ReplyFile;
 use super::retries::Verdict;
-use crate::flow::pricing::Pricing;
 use crate::limits::Grant;
 use std::fmt::Debug;
 use std::io;
@@ -43,6 +43,8 @@ pub(super) struct Running {
     pub(super) started: Instant,
     /// Where its command may tell of the answer it got.
     pub(super) reply: Option<ReplyFile>,
+    /// Its grant, if limits are kept for each key.
+    pub(super) granted: Option<Granted>,
     /// What its real cost settles.
     pub(super) charge: Option<Charge>,
 }
@@ -54,14 +56,16 @@ pub struct Charge {
     pub grant: Grant,
     /// What it cost each limit.
     pub costs: Box<[u64]>,
-    pub(super) pricing: Pricing,
+    /// Whether each limit counts a cost of its own.
+    pub(super) counted: Box<[bool]>,
 }
 
 impl Charge {
     /// What it cost each limit if the command says that it really cost `real`.
     #[must_use]
     pub fn settled(&self, real: Option<u64>) -> Box<[u64]> {
-        real.map_or_else(|| self.costs.clone(), |real| self.pricing.settled(&self.costs, real))
+        let costs = self.costs.iter().zip(&self.counted);
+        costs.map(|(charged, counted)| real.filter(|_| *counted).unwrap_or(*charged)).collect()
     }
 }
 

@@ -1,7 +1,8 @@
 //! One command from its start to its end: its output is read, its time is watched, and its process group ends with it.
 
 use super::again::Again;
-use super::attempt::{Charge, Ended, Ledger, Running, Settler};
+use super::attempt::{Attempt, Charge, Ended, Ledger, Running, Settler};
+use super::by_key::{ByKey, Granted};
 use super::event::{Event, Events};
 use super::job::{Job, Outcome};
 use super::options::{GRACE, NEVER, Options, Output};
@@ -12,6 +13,7 @@ use super::retries::Verdict;
 use super::slots::Slots;
 use super::spool::Spool;
 use super::target::Target;
+use super::wakes::Wakes;
 use rustix::buffer::spare_capacity;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -39,7 +41,9 @@ const READ: usize = 8 * 1024;
 pub(super) struct Shared {
     pub(super) options: Options,
     pub(super) slots: Arc<Slots>,
+    pub(super) wakes: Arc<Wakes>,
     pub(super) again: Option<Arc<Again>>,
+    pub(super) by_key: Option<Arc<ByKey>>,
     pub(super) ledger: Option<Arc<dyn Ledger>>,
     pub(super) settler: Arc<dyn Settler>,
     /// Held while the ledger may block.
@@ -70,6 +74,12 @@ impl Shared {
         let reply = self.reply(&running);
         self.settle(running.charge.take(), reply.cost).await;
         let mut verdict = self.verdict(&running, at, &outcome, &reply);
+        if let (Some(by_key), Some(granted), Verdict::Later(_)) = (&self.by_key, &running.granted, verdict) {
+            let key = &running.attempt.job.key;
+            if let Some(time) = self.again.as_ref().and_then(|again| again.take_hold(key)) {
+                by_key.hold(granted, time);
+            }
+        }
         let printed = if verdict.is_repeated() {
             // Only the last attempt's output counts, but its messages tell why there were more.
             self.output.print_lines(collected.err, false).await
@@ -126,7 +136,7 @@ impl Shared {
         reply: Reply,
         at: StdInstant,
     ) {
-        let Running { attempt, slot, started, reply: file, .. } = running;
+        let Running { attempt, slot, started, reply: file, granted, .. } = running;
         // Before something waits for a file descriptor.
         drop(file);
         let (job, number, seq) = (Arc::clone(&attempt.job), attempt.number, attempt.job.seq);
@@ -141,12 +151,11 @@ impl Shared {
         let ended = Ended { job, number, outcome, verdict, due_in, reply, waited, started, at, slot };
         let ended = Arc::new(ended);
         self.record(&ended).await;
-        if let Some((again, ..)) = due {
-            let overlong = again.overlong_pause().filter(|_| !self.told.overlong_pause.swap(true, Ordering::Relaxed));
-            if let Some(left) = overlong {
-                self.events.send(Event::SentAway(Duration::from_nanos(left)));
-            }
-        }
+        let is_sent_away = match due {
+            Some((again, ..)) => self.is_sent_away(again, &attempt, granted.as_ref()).await,
+            None => false,
+        };
+        let due = due.filter(|_| !is_sent_away);
         let ended = Event::Ended(ended);
         if ended.is_urgent() {
             self.output.tell(ended).await;
@@ -155,11 +164,37 @@ impl Shared {
         }
         // Only now may the next attempt start; and nobody sees a moment with neither.
         self.slots.release(seq, slot, || {
+            if let Some((by_key, granted)) = self.by_key.as_ref().zip(granted) {
+                by_key.ended(&granted);
+            }
             if let Some((again, due, ready)) = due {
                 again.add(due, attempt.next(verdict, ready));
             }
         });
+        self.wakes.wake();
         self.again.iter().for_each(|again| again.wake_pump());
+    }
+
+    /// Whether the server asked to wait for too long. Then no unit of the key is tried any more, if limits are kept for
+    /// each; without keys the run ends.
+    async fn is_sent_away(&self, again: &Again, attempt: &Attempt, granted: Option<&Granted>) -> bool {
+        let key = &attempt.job.key;
+        let Some(left) = again.overlong_pause(key) else { return false };
+        let left = Duration::from_nanos(left);
+        let Some((by_key, granted)) = self.by_key.as_ref().zip(granted) else {
+            if !self.told.overlong_pause.swap(true, Ordering::Relaxed) {
+                self.events.send(Event::SentAway(left));
+            }
+            return false;
+        };
+        let waiting = [vec![attempt.clone()], by_key.give_up(key, granted), again.give_up(key)].concat();
+        let jobs: Vec<_> = waiting.into_iter().map(|attempt| attempt.job).collect();
+        for job in &jobs {
+            // Output in input order waits for the turn of each.
+            let _ = self.output.print(job.seq, Collected::default()).await;
+        }
+        self.events.send(Event::KeySentAway { left, jobs });
+        true
     }
 
     /// Has the ledger record what has ended, before its slot is free.

@@ -2,9 +2,10 @@
 
 use super::again::Again;
 use super::attempt::{Attempt, Charge, Ledger, Running, Settler};
+use super::by_key::{ByKey, Granted};
 use super::child::{self, Shared};
 use super::event::{Event, Events};
-use super::job::{Batches, Job, Known, Outcome, Shape};
+use super::job::{Batches, Job, Outcome};
 use super::options::{NEVER, Options, Output};
 use super::output::{Printing, Screen};
 use super::printer::Collected;
@@ -14,9 +15,8 @@ use super::spool::Spool;
 use super::target::Target;
 use super::template::Words;
 use super::temporary::is_shortage;
+use super::wakes::Wakes;
 use crate::clock::{Nanos, with_usual_slack};
-use crate::flow::framing::Buffer;
-use crate::flow::pricing::Pricing;
 use crate::flow::{Filled, Flow, FlowError, Passed, Price, Source, Unpaid};
 use crate::limits::Grant;
 use rustix::process::{Pid, Signal};
@@ -25,6 +25,7 @@ use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, ErrorKind};
 use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
 use std::process::Stdio;
 use std::sync::atomic::Ordering;
@@ -84,12 +85,25 @@ impl Launcher {
         std::mem::forget(runtime);
         let slots = Arc::new(Slots::new(options.jobs, options.burst));
         let output = Arc::new(Printing::new(&options, screen, Arc::clone(&slots), events.clone()));
-        let again = options.again.clone().map(Again::new).transpose()?;
-        let again = again.map(Arc::new);
+        let wakes = Arc::new(Wakes::new()?);
+        let again = options.again.clone().map(|policy| Arc::new(Again::new(policy, Arc::clone(&wakes))));
+        let by_key = options.by_key.as_ref().map(|sorting| Arc::new(ByKey::new(sorting)));
         let (wanted_terminal, told) = (Mutex::default(), child::Told::default());
         let recording = Arc::new(Semaphore::new(1));
-        let shared =
-            Shared { options, slots, again, ledger, settler, recording, output, events, wanted_terminal, told };
+        let shared = Shared {
+            options,
+            slots,
+            wakes,
+            again,
+            by_key,
+            ledger,
+            settler,
+            recording,
+            output,
+            events,
+            wanted_terminal,
+            told,
+        };
         let shared = Arc::new(shared);
         Ok(Launcher { shared, tasks })
     }
@@ -112,11 +126,17 @@ impl Launcher {
         &self.shared.slots
     }
 
-    /// Takes out the jobs that wait for another attempt, which will not be made any more, the oldest first.
+    /// Takes out the jobs that wait for another attempt, which will not be made any more, the oldest first. Also returns
+    /// how many jobs were read that will not be tried at all.
     #[must_use]
-    pub fn take_waiting(&self) -> Vec<Arc<Job>> {
-        let waiting = self.shared.again.as_ref().map(|again| again.drain()).unwrap_or_default();
-        waiting.into_iter().map(|attempt| attempt.job).collect()
+    pub fn take_waiting(&self) -> (Vec<Arc<Job>>, usize) {
+        let Shared { again, by_key, .. } = &*self.shared;
+        let waiting = again.as_ref().map(|again| again.drain()).unwrap_or_default();
+        let by_key = by_key.as_ref().map(|by_key| by_key.drain()).unwrap_or_default();
+        let (first, again): (Vec<_>, Vec<_>) = by_key.into_iter().partition(|attempt| attempt.number == 1);
+        let mut jobs: Vec<_> = waiting.into_iter().chain(again).map(|attempt| attempt.job).collect();
+        jobs.sort_by_key(|job| job.seq);
+        (jobs, first.len())
     }
 
     /// Returns when every event so far was reported to the user.
@@ -132,10 +152,31 @@ impl Launcher {
         }
     }
 
-    /// So many wait for another attempt that nothing new starts.
+    /// So many wait that nothing new is read.
     fn tell_of_full_agenda(&self) {
         if !self.shared.told.full_agenda.swap(true, Ordering::Relaxed) {
-            self.shared.events.send(Event::AgendaFull);
+            let event = match &self.shared.by_key {
+                None => Event::AgendaFull,
+                Some(by_key) => {
+                    let (units, keys, most) = by_key.crowd();
+                    Event::AheadFull { units, keys, most }
+                }
+            };
+            self.shared.events.send(event);
+        }
+    }
+
+    /// Has the attempts that are due wait for the limits of their keys: the unit that was sent away goes before those behind.
+    fn sort_due(&self, by_key: &ByKey) {
+        while let Some(attempt) = self.shared.again.as_ref().and_then(|again| again.take_due()) {
+            self.sort(by_key, attempt);
+        }
+    }
+
+    /// Has an attempt wait for the limits of its key. One that can never be made fails.
+    fn sort(&self, by_key: &ByKey, attempt: Attempt) {
+        if let Err((attempt, refused)) = by_key.add(attempt) {
+            self.start(attempt, None, None, Some(refused));
         }
     }
 
@@ -151,19 +192,27 @@ impl Launcher {
         self.shared.again.as_ref().and_then(|again| again.next())
     }
 
-    /// Makes the attempt that is `due`, or the first one at `next`, as soon as it has a slot; one that is not `paid` for
-    /// fails at once. Returns the job if it is new.
-    fn start_next(
+    /// Makes the attempt that is due, or the first one at `next`, as soon as it has a slot. Returns the job if it is new.
+    fn start_next(&self, next: impl FnOnce() -> Option<Job>) -> Option<Arc<Job>> {
+        if let Some(by_key) = &self.shared.by_key {
+            self.sort_due(by_key);
+            let (attempt, granted) = by_key.next()?;
+            return self.start(attempt, Some(granted), None, None);
+        }
+        self.start(self.due().or_else(|| next().map(Attempt::first))?, None, None, None)
+    }
+
+    /// Makes an attempt, as soon as it has a slot, unless it is `refused`. Returns the job if it is new.
+    fn start(
         &self,
-        due: Option<Attempt>,
-        paid: Result<Option<Charge>, Unpaid>,
-        next: impl FnOnce() -> Option<Job>,
+        mut attempt: Attempt,
+        granted: Option<Granted>,
+        charge: Option<Charge>,
+        refused: Option<Outcome>,
     ) -> Option<Arc<Job>> {
         let again = self.shared.again.as_ref();
-        let is_new = due.is_none();
-        let mut attempt = due.or_else(|| next().map(Attempt::first))?;
-        let (seq, refused) =
-            (attempt.job.seq, paid.as_ref().err().copied().map(Outcome::Unpaid).or_else(|| attempt.job.refused()));
+        let is_new = attempt.number == 1;
+        let (seq, refused) = (attempt.job.seq, refused.or_else(|| attempt.job.refused()));
         let options = &self.shared.options;
         if refused.is_none() {
             self.shared.output.screen.trace(options.template.fill(&attempt.job.units));
@@ -171,6 +220,9 @@ impl Launcher {
         let slot = self.shared.slots.take(seq);
         if let Some(again) = again {
             again.remove(&attempt);
+        }
+        if let (Some(by_key), Some(granted)) = (&self.shared.by_key, &granted) {
+            by_key.started(granted);
         }
         // Built on this thread, so that all of its memory comes from one allocator arena.
         let command = refused.map_or_else(|| Ok(self.command(options.template.fill(&attempt.job.units))), Err);
@@ -184,7 +236,7 @@ impl Launcher {
         let (job, started) = (Arc::clone(&attempt.job), Instant::now());
         let event = Event::Started { job: Arc::clone(&job), attempt: attempt.number, at: started };
         self.shared.events.send(event);
-        self.run(Running { attempt, slot, started, reply: None, charge: paid.ok().flatten() }, command, input);
+        self.run(Running { attempt, slot, started, reply: None, granted, charge }, command, input);
         is_new.then_some(job)
     }
 
@@ -224,6 +276,9 @@ impl Launcher {
         }
         if again.is_some() {
             command.env("THROTTLE_ATTEMPT", attempt.number.to_string());
+        }
+        if let Some(key) = &attempt.job.key {
+            command.env("THROTTLE_KEY", OsStr::from_bytes(key));
         }
         let units = || match (&mut input, &attempt.job.input) {
             (Some(units), _) => as_input(units).map(Some),
@@ -330,48 +385,41 @@ pub struct Launching<R> {
     launcher: Launcher,
     /// The job that was last reported as the next.
     told: u64,
-    /// The attempt whose price was asked for; `None`: the first one of the next job.
+    /// The attempt whose price was asked for last; `None`: the first one of the next job.
     priced: Option<Attempt>,
     /// What the next one was charged.
     charge: Option<Charge>,
 }
 
 impl<R: Source> Launching<R> {
-    /// Commands for what `source` gives, framed by `buffer`. The thread that calls this is the pump's.
-    pub fn new(source: R, buffer: Buffer, shape: Shape, launcher: Launcher) -> Self {
-        let batches = Batches::new(source, buffer, shape, &launcher.shared.options.template);
-        launcher.shared.again.iter().for_each(|again| again.is_used_by_pump());
+    /// Commands for what `batches` gives, which must be made for the launcher's template. The thread that calls this is
+    /// the pump's.
+    pub fn new(batches: Batches<R>, launcher: Launcher) -> Self {
+        launcher.shared.wakes.is_used_by_pump();
         Launching { batches, launcher, told: 0, priced: None, charge: None }
     }
 
-    /// Leaves out the units that are known; see [`done_before`](Self::done_before).
-    #[must_use]
-    pub fn leaving_out(mut self, known: Option<Known>) -> Self {
-        self.batches.known = known;
-        self
+    /// Where the jobs come from.
+    pub fn batches(&self) -> &Batches<R> {
+        &self.batches
     }
 
-    /// Each unit has a price of its own.
-    #[must_use]
-    pub fn priced(mut self, pricing: Option<Pricing>) -> Self {
-        self.batches.pricing = pricing;
-        self
+    /// Whether each attempt has a price of its own, and takes its grant here.
+    fn has_prices(&self) -> bool {
+        self.launcher.shared.by_key.is_none() && self.batches.has_prices()
     }
 
-    /// Blank units left out so far.
-    pub fn skipped(&self) -> u64 {
-        self.batches.skipped()
-    }
-
-    /// Known units left out so far. One that outgrows the buffer never is.
-    pub fn done_before(&self) -> u64 {
-        self.batches.done_before()
-    }
-
-    /// The bytes are those of the input. An attempt that is not the first of its unit passes no unit.
-    fn start(&mut self, due: Option<Attempt>, unpaid: Option<Unpaid>, passed: &mut Passed) {
-        let (batches, charge) = (&mut self.batches, self.charge.take());
-        if let Some(job) = self.launcher.start_next(due, unpaid.map_or(Ok(charge), Err), || batches.next()) {
+    /// Makes the next attempt; one that is `refused` fails. The bytes are those of the input. An attempt that is not the
+    /// first of its unit passes no unit.
+    fn start(&mut self, refused: Option<Outcome>, passed: &mut Passed) {
+        let (has_prices, batches, charge) = (self.has_prices(), &mut self.batches, self.charge.take());
+        let started = if has_prices {
+            let attempt = self.priced.take().or_else(|| batches.next().map(Attempt::first));
+            attempt.and_then(|attempt| self.launcher.start(attempt, None, charge, refused))
+        } else {
+            self.launcher.start_next(|| batches.next())
+        };
+        if let Some(job) = started {
             passed.units += 1;
             passed.bytes += job.length;
             self.tell_next();
@@ -386,9 +434,49 @@ impl<R: Source> Launching<R> {
         self.launcher.shared.events.send(Event::Next { first, skipped, done_before });
     }
 
+    /// The same for limits of each key: reads until the oldest unit that conforms is known, as far as units are read ahead.
+    fn sort_or_wait(&mut self, by_key: &ByKey, wait: bool) -> Result<Filled, FlowError> {
+        let shared = Arc::clone(&self.launcher.shared);
+        let again = shared.again.as_ref();
+        self.launcher.sort_due(by_key);
+        // Output in input order may wait for any of those that were read, so these may start.
+        let is_full = by_key.is_full(again.map_or(0, |again| again.len())) || shared.slots.is_full();
+        if is_full {
+            // Those that wait for more units of their key would wait for ever.
+            self.batches.close_all();
+        }
+        let filled = if is_full { Filled::Nothing } else { self.cut_or_read(false)? };
+        while let Some(job) = self.batches.next() {
+            self.launcher.sort(by_key, Attempt::first(job));
+        }
+        if filled == Filled::Some || !wait {
+            return Ok(filled);
+        }
+        let is_over = || {
+            let nothing_waits = by_key.is_empty() && again.is_none_or(|again| again.is_empty());
+            filled == Filled::End && nothing_waits && (again.is_none() || shared.slots.count() == 0)
+        };
+        if is_over() {
+            return Ok(Filled::End);
+        }
+        if is_full {
+            self.launcher.tell_of_full_agenda();
+        }
+        let source = if filled == Filled::End || is_full { None } else { self.batches.source_fd() };
+        let timeout = || {
+            let next = by_key.wait().into_iter().chain(again.and_then(|again| again.next_due())).min();
+            next.is_none_or(|next| !next.is_zero()).then(|| next.unwrap_or(NEVER)).filter(|_| !is_over())
+        };
+        shared.wakes.wait(source, timeout).map_err(FlowError::Read)?;
+        Ok(Filled::Nothing)
+    }
+
     /// Reads what there is. With `wait`, and if there is nothing: waits until there is some, an attempt is due, or one has
     /// ended after which the input may be at its end.
     fn cut_or_wait(&mut self, wait: bool) -> Result<Filled, FlowError> {
+        if let Some(by_key) = self.launcher.shared.by_key.clone() {
+            return self.sort_or_wait(&by_key, wait);
+        }
         let Some(again) = &self.launcher.shared.again else { return self.cut_or_read(wait) };
         let (again, is_full) = (Arc::clone(again), again.is_full());
         let filled = if is_full { Filled::Nothing } else { self.cut_or_read(false)? };
@@ -434,6 +522,9 @@ impl<R: Source> Flow for Launching<R> {
 
     /// Nothing new starts while too many wait for another attempt.
     fn waiting(&self) -> u64 {
+        if let Some(by_key) = &self.launcher.shared.by_key {
+            return u64::from(by_key.wait().is_some_and(|wait| wait.is_zero()));
+        }
         match &self.launcher.shared.again {
             None => self.batches.waiting(),
             Some(again) if again.is_full() => again.due().0,
@@ -441,16 +532,29 @@ impl<R: Source> Flow for Launching<R> {
         }
     }
 
+    /// A pause of one key holds up no others.
     fn take_hold(&mut self) -> Option<Nanos> {
-        self.launcher.shared.again.as_ref()?.take_hold()
+        let Shared { again, by_key, .. } = &*self.launcher.shared;
+        again.as_ref().filter(|_| by_key.is_none())?.take_hold(&None)
     }
 
     fn has_hold(&self) -> bool {
-        self.launcher.shared.again.as_ref().is_some_and(|again| again.has_hold())
+        let Shared { again, by_key, .. } = &*self.launcher.shared;
+        by_key.is_none() && again.as_ref().is_some_and(|again| again.has_hold())
     }
 
     fn read_ahead(&self) -> Passed {
-        self.batches.read_ahead()
+        let Passed { units, bytes } = self.batches.read_ahead();
+        let waiting = self.launcher.shared.by_key.as_ref().map_or(0, |by_key| by_key.len());
+        Passed { units: units + waiting, bytes }
+    }
+
+    fn limited_until(&self) -> Option<Nanos> {
+        self.launcher.shared.by_key.as_ref()?.ready_at()
+    }
+
+    fn keys(&self) -> [u64; 2] {
+        self.launcher.shared.by_key.as_ref().map_or([0, 0], |by_key| by_key.keys())
     }
 
     /// No command is foreseen for which no slot is free.
@@ -461,37 +565,42 @@ impl<R: Source> Flow for Launching<R> {
     fn ready(&mut self) -> Result<u64, FlowError> {
         self.batches.cut_ahead();
         self.tell_next();
-        let Shared { slots, again, .. } = &*self.launcher.shared;
-        Ok(slots.wait(|| again.as_ref().map_or((0, None), |again| again.due())))
+        let Shared { slots, again, by_key, .. } = &*self.launcher.shared;
+        let Some(by_key) = by_key else {
+            return Ok(slots.wait(|| again.as_ref().map_or((0, None), |again| again.due())));
+        };
+        let has_room = slots.free() > 0;
+        let room = slots.wait(|| (u64::MAX, None));
+        if !has_room {
+            by_key.has_room_now();
+        }
+        Ok(room)
     }
 
     fn price(&mut self) -> Price {
-        if self.batches.pricing.is_none() {
+        if !self.has_prices() {
             return Price::Usual;
         }
-        // Another attempt may be due when the grant has come.
+        // When the grant has come, another attempt may be due.
         self.priced = self.launcher.due();
-        self.priced.as_ref().map_or_else(|| self.batches.price(), |due| due.job.price.clone())
+        self.priced.as_ref().map_or_else(|| self.batches.price(), |due| due.job.price())
     }
 
     fn granted(&mut self, grant: &Grant, costs: &[u64]) -> bool {
-        let charge = |pricing: &Pricing| Charge { grant: *grant, costs: costs.into(), pricing: pricing.clone() };
-        self.charge = self.batches.pricing.as_ref().map(charge);
-        self.charge.is_some()
+        self.charge = Some(Charge { grant: *grant, costs: costs.into(), counted: self.batches.counted() });
+        true
     }
 
     fn pass(&mut self, units: u64, passed: &mut Passed) -> Result<(), FlowError> {
         for _ in 0..units {
-            let due = if self.batches.pricing.is_some() { self.priced.take() } else { self.launcher.due() };
-            self.start(due, None, passed);
+            self.start(None, passed);
         }
         Ok(())
     }
 
     /// It fails without a start.
     fn refuse(&mut self, why: Unpaid, passed: &mut Passed) -> Result<(), FlowError> {
-        let due = self.priced.take();
-        self.start(due, Some(why), passed);
+        self.start(Some(Outcome::TooCostly).filter(|_| why == Unpaid::TooMuch), passed);
         Ok(())
     }
 }

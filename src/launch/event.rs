@@ -41,6 +41,13 @@ pub enum Event {
     Ended(Arc<Ended>),
     /// The server asked to wait for longer than is allowed: how long.
     SentAway(Duration),
+    /// A server asked to wait for longer than is allowed, and no unit of its key is tried any more.
+    KeySentAway {
+        /// How long it asked to wait from now on.
+        left: Duration,
+        /// The units that waited; the first was sent away.
+        jobs: Vec<Arc<Job>>,
+    },
     /// What has ended cannot be recorded: why.
     CannotRecord(String),
     /// The command has ended, but a process it started still holds its output open. That process's output is not waited for.
@@ -55,6 +62,15 @@ pub enum Event {
     HeldUp,
     /// So many units wait for another attempt that nothing new starts. Sent once.
     AgendaFull,
+    /// So many units were read ahead, which wait for the limits of their keys, that no more are read. Sent once.
+    AheadFull {
+        /// Units that wait.
+        units: usize,
+        /// Their keys.
+        keys: usize,
+        /// The key of most of them.
+        most: Vec<u8>,
+    },
     /// A field of a reply makes no sense. Sent once.
     BadReply(String),
     /// Nothing happened: the sender wants to know that all earlier events were reported.

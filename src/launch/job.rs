@@ -6,9 +6,9 @@ use super::spool::Spool;
 use super::template::Template;
 use super::units::{LONGEST_UNIT, Units, size_of_word};
 use crate::flow::framing::{Buffer, trimmed};
-use crate::flow::pricing::Pricing;
-use crate::flow::{Filled, FlowError, Passed, Price, Source, Unpaid};
-use std::collections::VecDeque;
+use crate::flow::look::unreadable;
+use crate::flow::{Filled, FlowError, Look, Passed, Price, Source};
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::ops::RangeInclusive;
 use std::os::fd::BorrowedFd;
@@ -23,6 +23,9 @@ const MEMORY_AHEAD: usize = 128 * 1024;
 
 /// The most bytes of one job's units that are kept beside its input. Arguments take less.
 const MOST_KEPT: usize = 4 << 20;
+
+/// What limits are kept for; `None` for units without one, or if limits are kept for all together.
+pub(super) type Key = Option<Arc<[u8]>>;
 
 /// One command's worth of units.
 #[derive(Debug, Default)]
@@ -48,10 +51,14 @@ pub struct Job {
     pub(super) length: u64,
     /// When the last of its units was read.
     pub(super) read: Option<Instant>,
-    /// What it costs.
-    pub(super) price: Price,
+    /// What all of its units belong to, if limits are kept for each key; `None`: they have no key.
+    pub key: Key,
+    /// What it costs limits of each kind.
+    pub costs: Box<[u64]>,
     /// What the log calls that: the part of the first limit with a cost of its own.
     pub charged: u64,
+    /// Why it cannot be run: a limit cannot look into it.
+    unreadable: Option<String>,
 }
 
 impl Job {
@@ -93,10 +100,23 @@ impl Job {
         }
     }
 
+    /// Adds the costs of a unit. Limits without a cost of their own count jobs.
+    fn add_costs(&mut self, look: &Look, costs: &[u64]) {
+        for ((sum, cost), of_unit) in self.costs.iter_mut().zip(&look.costs).zip(costs) {
+            *sum = sum.saturating_add(if cost.is_some() { *of_unit } else { 0 });
+        }
+    }
+
+    /// What it costs each limit.
+    pub(super) fn price(&self) -> Price {
+        if self.unreadable.is_some() { Price::Unknown } else { Price::Costs(self.costs.clone()) }
+    }
+
     /// Why it cannot be run, if that is known beforehand.
     #[must_use]
     pub fn refused(&self) -> Option<Outcome> {
         match self {
+            Job { unreadable: Some(why), .. } => Some(Outcome::Unreadable(why.clone())),
             Job { too_long: true, .. } => Some(Outcome::TooLong),
             _ => self.units.has_nul().then_some(Outcome::HasNul),
         }
@@ -109,7 +129,8 @@ impl Job {
 
     pub(super) fn memory(&self) -> usize {
         let input = self.input.as_ref().and_then(Spool::in_memory).map_or(0, <[u8]>::len);
-        self.units.memory() + self.kept.memory() + self.names.memory() + input
+        let key = self.key.as_ref().map_or(0, |key| key.len());
+        self.units.memory() + self.kept.memory() + self.names.memory() + input + key
     }
 }
 
@@ -134,8 +155,12 @@ pub enum Outcome {
     TooLong,
     /// A unit has a NUL byte, which no argument can hold.
     HasNul,
-    /// No limit grants what it costs, or that cannot be read.
-    Unpaid(Unpaid),
+    /// A limit cannot look into it: why.
+    Unreadable(String),
+    /// Its cost is more than a window lets through.
+    TooCostly,
+    /// A server asked to wait for too long, and no unit of its key is tried any more.
+    SentAway,
     /// Its standard input could not be held until it started.
     InputLost(io::Error),
     /// It ran, but its output could not be held or passed on.
@@ -166,54 +191,71 @@ impl std::fmt::Debug for Known {
     }
 }
 
-/// Cuts what a source gives into jobs.
+/// A job being gathered.
 #[derive(Debug)]
-pub(super) struct Batches<R> {
-    source: R,
-    buffer: Buffer,
-    shape: Shape,
-    /// What the units of one job may take of all arguments, each with its end and the pointer to it.
-    room: usize,
-    ready: VecDeque<Job>,
-    /// The job being gathered.
-    open: Job,
+struct Open {
+    job: Job,
     /// Its units so far, and what they take of all arguments.
     gathered: u64,
     size: usize,
+}
+
+/// Cuts what a source gives into jobs.
+#[derive(Debug)]
+pub struct Batches<R> {
+    source: R,
+    buffer: Buffer,
+    shape: Shape,
+    /// What limits want to know of units: those of one job belong to one key.
+    look: Look,
+    /// The costs of one unit.
+    costs: Vec<u64>,
+    /// What the units of one job may take of all arguments, each with its end and the pointer to it.
+    room: usize,
+    ready: VecDeque<Job>,
+    /// By key.
+    open: BTreeMap<Key, Open>,
+    /// The number of the latest job.
+    seq: u64,
+    /// Bytes of units that were left out, and are counted with the next job.
+    left_out: u64,
     /// Units so far, blank ones included.
     units: u64,
     /// Whether a unit is passed in pieces.
     in_pieces: bool,
     skipped: u64,
     /// Units that are left out, and how many were so far.
-    pub(super) known: Option<Known>,
+    known: Option<Known>,
     done_before: u64,
-    /// What units cost, if that differs.
-    pub(super) pricing: Option<Pricing>,
 }
 
 impl<R: Source> Batches<R> {
-    pub(super) fn new(source: R, buffer: Buffer, shape: Shape, template: &Template) -> Self {
-        let (room, ready) = (template.room_for_units(), VecDeque::with_capacity(AHEAD));
-        let open = Job { seq: 1, keeps: shape.keep, ..Job::default() };
-        let (gathered, size, units, in_pieces, skipped, known, done_before) = (0, 0, 0, false, 0, None, 0);
-        let pricing = None;
+    /// Jobs for what `source` gives, framed by `buffer`, without the units that are `known`.
+    pub fn new(source: R, buffer: Buffer, shape: Shape, template: &Template, known: Option<Known>) -> Self {
         Batches {
             source,
             buffer,
             shape,
-            room,
-            ready,
-            open,
-            gathered,
-            size,
-            units,
-            in_pieces,
-            skipped,
+            look: Look::default(),
+            costs: Vec::new(),
+            room: template.room_for_units(),
+            ready: VecDeque::with_capacity(AHEAD),
+            open: BTreeMap::new(),
+            seq: 0,
+            left_out: 0,
+            units: 0,
+            in_pieces: false,
+            skipped: 0,
             known,
-            done_before,
-            pricing,
+            done_before: 0,
         }
+    }
+
+    /// Limits want to know this of units. Those of one job belong to one key, and their costs add up.
+    #[must_use]
+    pub fn looked_into(mut self, look: Look) -> Self {
+        self.look = look;
+        self
     }
 
     pub(super) fn waiting(&self) -> u64 {
@@ -226,7 +268,18 @@ impl<R: Source> Batches<R> {
 
     /// What the next job costs.
     pub(super) fn price(&self) -> Price {
-        self.ready.front().map_or(Price::Usual, |job| job.price.clone())
+        let front = self.ready.front().filter(|_| self.has_prices());
+        front.map_or(Price::Usual, Job::price)
+    }
+
+    /// Whether each limit counts a cost of its own.
+    pub(super) fn counted(&self) -> Box<[bool]> {
+        self.look.costs.iter().map(Option::is_some).collect()
+    }
+
+    /// Whether each job has a price of its own.
+    pub(super) fn has_prices(&self) -> bool {
+        !self.look.costs.is_empty()
     }
 
     /// The jobs that are ready.
@@ -236,11 +289,12 @@ impl<R: Source> Batches<R> {
 
     /// The next job: one that is ready, or at least begun.
     pub(super) fn peek(&self) -> Option<&Job> {
-        self.ready.front().or_else(|| self.has_begun().then_some(&self.open))
+        let begun = || self.open.values().map(|open| &open.job).min_by_key(|job| job.seq);
+        self.ready.front().or_else(begun)
     }
 
     /// Blank units left out so far.
-    pub(super) fn skipped(&self) -> u64 {
+    pub fn skipped(&self) -> u64 {
         self.skipped
     }
 
@@ -249,8 +303,8 @@ impl<R: Source> Batches<R> {
         self.source.fd()
     }
 
-    /// Known units left out so far.
-    pub(super) fn done_before(&self) -> u64 {
+    /// Known units left out so far. One that outgrows the buffer never is.
+    pub fn done_before(&self) -> u64 {
         self.done_before
     }
 
@@ -264,7 +318,7 @@ impl<R: Source> Batches<R> {
             return Ok(Filled::Nothing);
         }
         if self.buffer.is_finished() {
-            return Ok(if self.close() { Filled::Some } else { Filled::End });
+            return Ok(if self.close_all() { Filled::Some } else { Filled::End });
         }
         match self.source.read(self.buffer.space(), wait).map_err(FlowError::Read)? {
             None => return Ok(Filled::Nothing),
@@ -313,78 +367,105 @@ impl<R: Source> Batches<R> {
         let (text, length) = (trimmed(unit, delimiter), unit.len());
         let (size, is_blank) = (size_of_word(text.len()), text.is_empty() && self.shape.skip_blank);
         let is_known = !is_blank && self.known.as_ref().is_some_and(|known| known.0(text));
-        let is_left_out = is_blank || is_known;
-        if !is_left_out && !self.shape.to_stdin && self.size + size > self.room {
-            self.close();
-        }
-        if is_left_out {
+        if is_blank || is_known {
             self.skipped += u64::from(is_blank);
             self.done_before += u64::from(is_known);
+            self.left_out += length as u64;
+            self.units += 1;
         } else {
-            let unit = self.buffer.run(1);
-            let text = trimmed(unit, delimiter);
-            self.open.names.push(self.units + 1, text);
-            self.pricing.iter().for_each(|pricing| pricing.add(&mut self.open.price, Some(text)));
-            self.size += size;
-            if self.shape.to_stdin {
-                self.open.input.get_or_insert_default().add(unit)?;
-                self.open.keep(text);
-            } else if text.len() > LONGEST_UNIT {
-                self.open.too_long = true;
-            } else if self.shape.max_args > 0 {
-                self.open.units.push(text);
-            } else {
-                self.open.keep(text);
+            let key: Key = self.look.per.as_ref().and_then(|per| per.key(text)).map(|key| key.as_ref().into());
+            if !self.shape.to_stdin && self.open.get(&key).is_some_and(|open| open.size + size > self.room) {
+                self.close(&key);
             }
+            let (number, shape) = (self.units + 1, self.shape);
+            self.open(&key);
+            let (Some(open), unit) = (self.open.get_mut(&key), self.buffer.run(1)) else { return Ok(()) };
+            let text = trimmed(unit, delimiter);
+            open.job.names.push(number, text);
+            if shape.to_stdin {
+                open.job.input.get_or_insert_default().add(unit)?;
+                open.job.keep(text);
+            } else if text.len() > LONGEST_UNIT {
+                open.job.too_long = true;
+            } else if shape.max_args > 0 {
+                open.job.units.push(text);
+            } else {
+                open.job.keep(text);
+            }
+            open.size += size;
+            match self.look.costs(text, &mut self.costs) {
+                Ok(()) => open.job.add_costs(&self.look, &self.costs),
+                Err(cost) => drop(open.job.unreadable.get_or_insert_with(|| unreadable(cost))),
+            }
+            self.count(&key, length, true);
         }
         self.buffer.release_run(1, length);
-        self.count(length, true, !is_left_out);
         Ok(())
     }
 
     /// Takes a piece of a unit that outgrew the buffer. Standard input gets it; as an argument it is too long.
     fn take_piece(&mut self) -> io::Result<()> {
+        let number = self.units + 1;
+        self.open(&None);
         let (piece, last) = self.buffer.piece();
-        self.open.names.push(self.units + 1, piece);
-        if self.shape.to_stdin {
-            self.open.input.get_or_insert_default().add(piece)?;
-            self.open.too_long_to_keep |= self.shape.keep;
+        let (Some(Open { job, .. }), length) = (self.open.get_mut(&None), piece.len()) else { return Ok(()) };
+        job.names.push(number, piece);
+        job.unreadable = job.unreadable.take().or_else(|| self.look.too_large(self.buffer.size()));
+        if self.shape.to_stdin && job.unreadable.is_none() {
+            job.input.get_or_insert_default().add(piece)?;
+            job.too_long_to_keep |= self.shape.keep;
         } else {
-            self.open.too_long = true;
+            job.too_long = true;
         }
-        let length = piece.len();
+        if let (true, Price::Costs(costs)) = (last, self.look.price(None)) {
+            job.add_costs(&self.look, &costs);
+        }
         self.buffer.release_piece();
         self.in_pieces = !last;
-        self.pricing.iter().filter(|_| last).for_each(|pricing| pricing.add(&mut self.open.price, None));
-        self.count(length, last, last);
+        self.count(&None, length, last);
         Ok(())
     }
 
-    /// Counts bytes that were taken, and whether they end a unit, and one of the open job.
-    fn count(&mut self, bytes: usize, ends_unit: bool, is_gathered: bool) {
-        self.open.length += bytes as u64;
+    /// Begins a job of this key, unless one is being gathered.
+    fn open(&mut self, key: &Key) {
+        if !self.open.contains_key(key) {
+            self.seq += 1;
+            let costs = self.look.costs.iter().map(|cost| u64::from(cost.is_none())).collect();
+            let job = Job { seq: self.seq, keeps: self.shape.keep, key: key.clone(), costs, ..Job::default() };
+            self.open.insert(key.clone(), Open { job, gathered: 0, size: 0 });
+        }
+    }
+
+    /// Counts bytes that the job of this key took, and whether they end a unit.
+    fn count(&mut self, key: &Key, bytes: usize, ends_unit: bool) {
         self.units += u64::from(ends_unit);
-        self.gathered += u64::from(is_gathered);
-        if self.gathered >= self.shape.max_args.max(1) {
-            self.close();
+        let Some(open) = self.open.get_mut(key) else { return };
+        open.job.length += bytes as u64;
+        open.gathered += u64::from(ends_unit);
+        if open.gathered >= self.shape.max_args.max(1) {
+            self.close(key);
         }
     }
 
-    fn has_begun(&self) -> bool {
-        self.open.names.last().is_some()
+    /// Makes the job of this key ready, if one is being gathered.
+    fn close(&mut self, key: &Key) {
+        if let Some(Open { mut job, .. }) = self.open.remove(key) {
+            job.length += std::mem::take(&mut self.left_out);
+            job.read = Some(Instant::now());
+            job.charged = self.look.charged(&job.costs);
+            self.ready.push_back(job);
+        }
     }
 
-    /// Makes the job being gathered ready. Returns whether there was one.
-    fn close(&mut self) -> bool {
-        (self.gathered, self.size, self.in_pieces) = (0, 0, false);
-        let has_begun = self.has_begun();
-        if has_begun {
-            let next = Job { seq: self.open.seq + 1, keeps: self.shape.keep, ..Job::default() };
-            self.open.read = Some(Instant::now());
-            self.open.charged = self.pricing.as_ref().map_or(1, |pricing| pricing.charged(&self.open.price));
-            self.ready.push_back(std::mem::replace(&mut self.open, next));
+    /// Makes all jobs ready that are being gathered, the oldest first. Returns whether there was one.
+    pub(super) fn close_all(&mut self) -> bool {
+        self.in_pieces = false;
+        let mut open: Vec<_> = self.open.values().map(|open| (open.job.seq, open.job.key.clone())).collect();
+        open.sort_unstable();
+        for (_, key) in &open {
+            self.close(key);
         }
-        has_begun
+        !open.is_empty()
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::retries::RetryPolicy;
 use super::template::Template;
+use crate::flow::Sorting;
 use std::ffi::OsString;
 use std::time::Duration;
 
@@ -32,6 +33,8 @@ pub struct Options {
     pub in_our_group: bool,
     /// Which attempts are made again; `None`: none.
     pub again: Option<RetryPolicy>,
+    /// How units are sorted, if limits are kept for each key.
+    pub by_key: Option<Sorting>,
     /// Whether commands ignore SIGPIPE.
     pub ignore_sigpipe: bool,
     /// One second; shorter in tests. The longest wait for: a process that holds an ended command's output open, the rest of

@@ -1,63 +1,83 @@
 //! A dry run: jobs are shown instead of run.
 
-use super::job::{Batches, Job, Known, Shape};
-use super::template::Template;
-use crate::flow::framing::Buffer;
-use crate::flow::pricing::Pricing;
+use super::job::{Batches, Job, Outcome};
+use super::retries::MEMORY;
+use crate::clock::Clock;
+use crate::flow::order::{Next, Order, Unit};
 use crate::flow::{Filled, Flow, FlowError, Passed, Price, Source, Unpaid};
+use std::cell::RefCell;
+use std::fmt::Debug;
 use std::io;
 
 /// Jobs that are shown instead of run.
-#[derive(Debug)]
-pub struct Preview<R, S> {
-    batches: Batches<R>,
-    show: S,
+pub struct Preview<'a, R, S> {
+    /// Where they come from.
+    pub batches: Batches<R>,
+    /// Gets each job when it would start, or why it never would.
+    pub show: S,
+    /// If limits are kept for each key: which job goes next, on which clock, and how many are read ahead.
+    pub by_key: Option<(RefCell<Order<Job>>, &'a dyn Clock, usize)>,
 }
 
-impl<R: Source, S: FnMut(&Job, Option<Unpaid>) -> io::Result<()>> Preview<R, S> {
-    /// Gives every job for what `source` holds to `show`, when it would start, and why it would not if it gets no grant.
-    pub fn new(source: R, buffer: Buffer, shape: Shape, template: &Template, show: S) -> Self {
-        Preview { batches: Batches::new(source, buffer, shape, template), show }
+impl<R: Debug, S> Debug for Preview<'_, R, S> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Preview").field("batches", &self.batches).finish_non_exhaustive()
+    }
+}
+
+impl<R: Source, S: FnMut(&Job, Option<Outcome>) -> io::Result<()>> Preview<'_, R, S> {
+    /// Reads until it is known which job goes next, as far as jobs are read ahead, and lets time pass until it goes.
+    fn sort(&mut self, wait: bool) -> Result<Filled, FlowError> {
+        let Some((order, clock, ahead)) = &mut self.by_key else { return self.batches.fill(wait) };
+        let (order, now) = (order.get_mut(), clock.now());
+        let is_full = order.len() >= *ahead || order.memory() >= MEMORY;
+        let filled = if is_full {
+            self.batches.close_all();
+            Filled::Nothing
+        } else {
+            self.batches.fill(wait)?
+        };
+        while let Some(job) = self.batches.next() {
+            let (key, costs, size) = (job.key.clone(), job.costs.clone(), job.memory() + size_of::<Job>());
+            let unit = Unit { age: job.seq, costs, size, arrived: now, content: job };
+            if let Err(unit) = order.add(now, key.as_deref(), unit) {
+                (self.show)(&unit.content, Some(Outcome::TooCostly)).map_err(FlowError::Write)?;
+            }
+        }
+        match (filled, order.ready_at(now)) {
+            (Filled::Some, _) => Ok(Filled::Some),
+            (Filled::End, None) => Ok(Filled::End),
+            (_, at) => {
+                if let Some(at) = at.filter(|_| wait) {
+                    clock.sleep_until(at);
+                }
+                Ok(Filled::Nothing)
+            }
+        }
     }
 
-    /// Leaves out the units that are known; see [`done_before`](Self::done_before).
-    #[must_use]
-    pub fn leaving_out(mut self, known: Option<Known>) -> Self {
-        self.batches.known = known;
-        self
-    }
-
-    /// Each unit has a price of its own.
-    #[must_use]
-    pub fn priced(mut self, pricing: Option<Pricing>) -> Self {
-        self.batches.pricing = pricing;
-        self
-    }
-
-    /// Blank units left out so far.
-    pub fn skipped(&self) -> u64 {
-        self.batches.skipped()
-    }
-
-    /// Known units left out so far.
-    pub fn done_before(&self) -> u64 {
-        self.batches.done_before()
-    }
-
-    fn show_next(&mut self, unpaid: Option<Unpaid>, passed: &mut Passed) -> Result<(), FlowError> {
-        let Some(job) = self.batches.next() else { return Ok(()) };
+    fn show_next(&mut self, refused: Option<Outcome>, passed: &mut Passed) -> Result<(), FlowError> {
+        let Some(job) = self.next() else { return Ok(()) };
         passed.units += 1;
-        (self.show)(&job, unpaid).map_err(FlowError::Write)
+        (self.show)(&job, refused).map_err(FlowError::Write)
+    }
+
+    fn next(&mut self) -> Option<Job> {
+        let Some((order, clock, _)) = &mut self.by_key else { return self.batches.next() };
+        let Next::Go(_, unit, _) = order.get_mut().next(clock.now()) else { return None };
+        Some(unit.content)
     }
 }
 
-impl<R: Source, S: FnMut(&Job, Option<Unpaid>) -> io::Result<()>> Flow for Preview<R, S> {
+impl<R: Source, S: FnMut(&Job, Option<Outcome>) -> io::Result<()>> Flow for Preview<'_, R, S> {
     fn fill(&mut self, wait: bool) -> Result<Filled, FlowError> {
-        self.batches.fill(wait)
+        self.sort(wait)
     }
 
     fn waiting(&self) -> u64 {
-        self.batches.waiting()
+        let Some((order, clock, _)) = &self.by_key else { return self.batches.waiting() };
+        let now = clock.now();
+        u64::from(order.borrow_mut().ready_at(now).is_some_and(|at| at <= now))
     }
 
     fn ready(&mut self) -> Result<u64, FlowError> {
@@ -65,17 +85,14 @@ impl<R: Source, S: FnMut(&Job, Option<Unpaid>) -> io::Result<()>> Flow for Previ
     }
 
     fn pass(&mut self, units: u64, passed: &mut Passed) -> Result<(), FlowError> {
-        for _ in 0..units {
-            self.show_next(None, passed)?;
-        }
-        Ok(())
+        (0..units).try_for_each(|_| self.show_next(None, passed))
     }
 
     fn price(&mut self) -> Price {
-        if self.batches.pricing.is_some() { self.batches.price() } else { Price::Usual }
+        if self.by_key.is_some() { Price::Usual } else { self.batches.price() }
     }
 
     fn refuse(&mut self, why: Unpaid, passed: &mut Passed) -> Result<(), FlowError> {
-        self.show_next(Some(why), passed)
+        self.show_next(Some(Outcome::TooCostly).filter(|_| why == Unpaid::TooMuch), passed)
     }
 }

@@ -1,9 +1,10 @@
 //! Which attempts are made again, and when: as pure decisions. Time and chance are parameters.
 
-use super::job::Outcome;
+use super::job::{Key, Outcome};
 use super::reply::Reply;
 use crate::clock::Nanos;
 use crate::flow::agenda::Agenda;
+use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
@@ -139,8 +140,12 @@ impl Backoff {
 pub(super) struct Retries<T> {
     policy: RetryPolicy,
     agenda: Agenda<T>,
-    pause: Pause,
+    /// Of each key, or of all.
+    pauses: BTreeMap<Key, Pause>,
 }
+
+/// Pauses that are over are forgotten when there are so many.
+const MANY_PAUSES: usize = 10_000;
 
 /// An attempt that has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -171,12 +176,13 @@ impl<T> Retries<T> {
     /// Nothing has failed yet.
     #[must_use]
     pub(super) fn new(policy: RetryPolicy) -> Self {
-        Retries { policy, agenda: Agenda::default(), pause: Pause::default() }
+        Retries { policy, agenda: Agenda::default(), pauses: BTreeMap::new() }
     }
 
-    /// Decides what follows from the end of an attempt. `chance(n)` is a random number from 0 to n.
+    /// Decides what follows from the end of an attempt for a unit of `key`. `chance(n)` is a random number from 0 to n.
     pub(super) fn judge(
         &mut self,
+        key: &Key,
         ended: Judged,
         outcome: &Outcome,
         reply: &Reply,
@@ -184,7 +190,7 @@ impl<T> Retries<T> {
     ) -> Verdict {
         match self.policy.meaning(outcome, reply, ended.used) {
             Meaning::Ok => {
-                self.pause.succeeded(ended.started);
+                self.pauses.get_mut(key).into_iter().for_each(|pause| pause.succeeded(ended.started));
                 Verdict::Ok
             }
             Meaning::Again => {
@@ -192,7 +198,11 @@ impl<T> Retries<T> {
             }
             Meaning::Later(asked) => {
                 let backoff = self.policy.backoff;
-                Verdict::Later(self.pause.later(ended, asked, |steps| backoff.wait(steps, &mut chance)))
+                if self.pauses.len() >= MANY_PAUSES {
+                    self.pauses.retain(|_, pause| pause.until > ended.at);
+                }
+                let pause = self.pauses.entry(key.clone()).or_default();
+                Verdict::Later(pause.later(ended, asked, |steps| backoff.wait(steps, &mut chance)))
             }
             Meaning::Failed => Verdict::Failed,
         }
@@ -214,26 +224,28 @@ impl<T> Retries<T> {
         self.agenda.len() >= self.policy.ahead || self.agenda.memory() >= MEMORY
     }
 
-    /// How long nothing may start from `now` on, if the pump does not know that yet. A pause that is too long ends the run;
-    /// others that use the bucket wait no longer than we would have.
-    pub(super) fn take_hold(&mut self, now: Nanos) -> Option<Nanos> {
-        let is_news = std::mem::take(&mut self.pause.is_news);
-        let left = self.pause.until.saturating_sub(now).min(nanos(self.policy.max_pause));
+    /// How long no unit of `key` may start from `now` on, if the pump does not know that yet. A pause that is too long ends
+    /// the run; others that use the bucket wait no longer than we would have.
+    pub(super) fn take_hold(&mut self, key: &Key, now: Nanos) -> Option<Nanos> {
+        let pause = self.pauses.get_mut(key)?;
+        let is_news = std::mem::take(&mut pause.is_news);
+        let left = pause.until.saturating_sub(now).min(nanos(self.policy.max_pause));
         Some(left).filter(|left| is_news && *left > 0)
     }
 
-    /// Whether the pump does not know of a pause.
+    /// Whether the pump does not know of a pause of all units.
     #[must_use]
     pub(super) fn has_hold(&self) -> bool {
-        self.pause.is_news
+        self.pauses.get(&None).is_some_and(|pause| pause.is_news)
     }
 
-    /// How long the pause still lasts, if it is longer than allowed: the run should end.
+    /// How long the pause of `key` still lasts, if it is longer than allowed: its units should not be tried any more.
     #[must_use]
-    pub(super) fn overlong_pause(&self, now: Nanos) -> Option<Nanos> {
-        let length = self.pause.until.saturating_sub(self.pause.since);
-        let is_too_long = self.pause.incidents > 0 && length > nanos(self.policy.max_pause);
-        is_too_long.then(|| self.pause.until.saturating_sub(now))
+    pub(super) fn overlong_pause(&self, key: &Key, now: Nanos) -> Option<Nanos> {
+        let pause = self.pauses.get(key)?;
+        let length = pause.until.saturating_sub(pause.since);
+        let is_too_long = pause.incidents > 0 && length > nanos(self.policy.max_pause);
+        is_too_long.then(|| pause.until.saturating_sub(now))
     }
 }
 

@@ -233,6 +233,11 @@ impl Slots {
         self.changed.notify_all();
     }
 
+    /// Whether too much output waits for its turn.
+    pub(super) fn is_full(&self) -> bool {
+        self.lock().full
+    }
+
     /// Nothing starts any more; whether that is news.
     #[must_use = "only who stops it first may end it"]
     pub fn stop(&self) -> bool {

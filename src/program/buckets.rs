@@ -63,9 +63,12 @@ fn agree(named: Option<&Grouped>, opened: &AnyBucket) -> Result<(), StoreError> 
     named.map_or(Ok(()), |named| opened.agrees_with(&named.written(), named.burst))
 }
 
+/// A grant, when it was asked for, the bucket, and the costs.
+pub(super) type Taken = (Grant, Nanos, Arc<AnyBucket>, Box<[u64]>);
+
 /// One from the bucket, when it was asked for, the bucket, and what it cost. A server is asked once, unless the bucket keeps other
 /// limits than those that were named.
-pub(super) fn take_one(once: &Once) -> Result<(Grant, Nanos, Arc<AnyBucket>, Box<[u64]>)> {
+pub(super) fn take_one(once: &Once) -> Result<Taken> {
     let Once { bucket, named, max_wait, .. } = once;
     let (named, max_wait) = (named.as_ref(), *max_wait);
     let opened: Arc<AnyBucket> = match &bucket.kind {
@@ -98,7 +101,7 @@ pub(super) fn take_one(once: &Once) -> Result<(Grant, Nanos, Arc<AnyBucket>, Box
 
 /// What one call costs each limit, or all. No unit is read for it.
 fn costs_of_one(named: Option<&Grouped>, policy: &Policy) -> Box<[u64]> {
-    match named.and_then(|named| named.pricing(policy)).map(|pricing| pricing.of(None)) {
+    match named.map(|named| named.look(policy).price(None)) {
         Some(Price::Costs(costs)) => costs,
         _ => [1].into(),
     }
@@ -143,8 +146,15 @@ fn patience(bucket: &Bucket, max_wait: Option<Duration>) -> Patience {
 }
 
 /// Opens the limits of a stream. Also what `check` finds in them.
-pub(super) fn supply<T>(limits: &Limits, check: impl FnOnce(&Policy) -> Result<T, String>) -> Result<(Supply, T)> {
+///
+/// `sorts`: units are sorted by limits that nothing else knows, before they come to a supply.
+pub(super) fn supply<T>(
+    limits: &Limits,
+    sorts: bool,
+    check: impl FnOnce(&Policy) -> Result<T, String>,
+) -> Result<(Supply, T)> {
     let store: Box<AnyBucket> = match limits {
+        _ if sorts => Box::new(Memory::new(&Policy::default(), SystemClock)),
         Limits::Own(named) => Box::new(Memory::new(&named.policy(), SystemClock)),
         Limits::Shared(bucket, named) => open(bucket, named.as_ref(), None)?,
     };

@@ -2,20 +2,21 @@
 
 use super::done::Done;
 use super::exit::Exit;
-use super::launch;
+use super::launch::{self, BUFFER};
+use super::launch_run::NO_KEY;
 use super::names::{Names, shown};
 use super::task::{Commands, DryRun, Limits, Work};
 use super::unit_name::{UnitName, counted};
 use super::{buckets, input, outcomes, records, say::say, signals};
 use anyhow::{Result, anyhow};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::io::{self, IsTerminal, Write};
 use throttle::clock::{self, Clock, FakeClock, Nanos, SECOND};
 use throttle::flow::framing::{Buffer, Framing};
 use throttle::flow::meter::Meter;
-use throttle::flow::pricing::Pricing;
 use throttle::flow::pump::{self, PumpError};
-use throttle::flow::{Copying, Descriptor, Flow, FlowError, Sink, Source, Unpaid};
+use throttle::flow::{Copying, Descriptor, Flow, FlowError, Look, SORTED_BUFFER, Sink, Sorted, Sorting, Source};
 use throttle::launch::{Job, Known, Outcome, Preview, Shape, Template, quoted, room_for_words};
 use throttle::limits::Policy;
 use throttle::store::{Memory, Supply};
@@ -24,7 +25,7 @@ use throttle::store::{Memory, Supply};
 ///
 /// # Errors
 /// What failed of our own.
-pub(super) fn run(DryRun { limits, work, done, quiet }: &DryRun) -> Result<Exit> {
+pub(super) fn run(DryRun { limits, sorting, work, done, quiet }: &DryRun) -> Result<Exit> {
     let (result, name) = match work {
         Work::Commands(commands) => {
             launch::hint_at_unused_units(commands, *quiet);
@@ -33,7 +34,7 @@ pub(super) fn run(DryRun { limits, work, done, quiet }: &DryRun) -> Result<Exit>
                 records::ensure_is_no_input(path, opened.source.fd())?;
                 Done::known(path, records::delimiter(commands.framing))
             });
-            let plan = Plan::new(buckets::policy(limits, Commands::check)?, limits);
+            let plan = Plan::new(limits, buckets::policy(limits, Commands::check)?, sorting.clone());
             (plan.commands(commands, opened.source, known.transpose()?), opened.name)
         }
         Work::Units(file, delimiter) => {
@@ -41,7 +42,7 @@ pub(super) fn run(DryRun { limits, work, done, quiet }: &DryRun) -> Result<Exit>
             let policy = buckets::policy(limits, |policy| delimiter.framing(policy).map(drop))?;
             let framing = delimiter.framing(&policy).map_err(|error| anyhow!(error))?;
             input.remark(UnitName::of(framing).plural(), "show").into_iter().filter(|_| !quiet).for_each(say);
-            (Plan::new(policy, limits).units(framing, Descriptor(input.fd)), input.name)
+            (Plan::new(limits, policy, sorting.clone()).units(framing, Descriptor(input.fd)), input.name)
         }
     };
     match result {
@@ -57,39 +58,47 @@ pub(super) fn run(DryRun { limits, work, done, quiet }: &DryRun) -> Result<Exit>
 /// The same pump as in a run, on a clock that does not wait.
 struct Plan {
     policy: Policy,
-    pricing: Option<Pricing>,
+    look: Look,
     clock: FakeClock,
     meter: Meter,
+    sorting: Option<Sorting>,
+    keys: RefCell<Keys>,
+    dropped: Cell<u64>,
     out: RefCell<io::BufWriter<io::Stdout>>,
 }
 
 impl Plan {
-    fn new(policy: Policy, limits: &Limits) -> Self {
-        let pricing = limits.pricing(&policy);
-        let (meter, out) = (Meter::new(0, policy.len()), io::BufWriter::new(io::stdout()));
-        Plan { policy, pricing, clock: FakeClock::default(), meter, out: RefCell::new(out) }
+    fn new(limits: &Limits, policy: Policy, sorting: Option<Sorting>) -> Self {
+        let look = sorting.as_ref().map_or_else(|| limits.look(&policy), |sorting| sorting.look.clone());
+        let (meter, out) = (Meter::new(0, policy.len()), RefCell::new(io::BufWriter::new(io::stdout())));
+        let (clock, keys, dropped) = (FakeClock::default(), RefCell::default(), Cell::new(0));
+        Plan { policy, look, clock, meter, sorting, keys, dropped, out }
     }
 
     fn commands(&self, commands: &Commands, source: impl Source, known: Option<Known>) -> Result<(), PumpError> {
         let (Commands { template, shape, .. }, room) = (commands, room_for_words());
         let (names, on_terminal) = (Names::new(commands, false), io::stdout().is_terminal());
         let (mut count, mut failed) = (0, 0);
-        let show = |job: &Job, unpaid: Option<Unpaid>| {
+        let show = |job: &Job, refused: Option<Outcome>| {
             let (mut out, time) = (self.out.borrow_mut(), self.clock.now());
-            if let Some(outcome) = unpaid.map(Outcome::Unpaid).or_else(|| cannot_run(template, job, room)) {
+            if let Some(outcome) = refused.or_else(|| cannot_run(template, job, room)) {
                 failed += 1;
                 let lines = names.each(job, &outcomes::unfit(job, &outcome));
                 return lines.iter().try_for_each(|line| writeln!(out, "# {line}  # {}", clock::shown(time)));
             }
             count += 1;
+            self.keys.borrow_mut().count(job.key.as_deref(), time);
             out.write_all(&quoted(template.fill(&job.units), on_terminal))?;
             write_rest(&mut *out, job, *shape, time)
         };
         let source = FlushFirst { source, out: &self.out };
-        let flow = Preview::new(source, self.buffer(commands.framing), *shape, template, show);
-        let mut flow = flow.leaving_out(known).priced(self.pricing.clone());
+        let by_key = self.sorting.as_ref().map(|sorting| {
+            let clock: &dyn Clock = &self.clock;
+            (RefCell::new(sorting.begin(clock.now())), clock, sorting.ahead)
+        });
+        let mut flow = Preview { batches: launch::batches(commands, source, known, self.look.clone()), show, by_key };
         self.pump(&mut flow)?;
-        let (skipped, done_before) = (flow.skipped(), flow.done_before());
+        let (skipped, done_before) = (flow.batches.skipped(), flow.batches.done_before());
         drop(flow);
         let more = [
             (failed, format!(", {failed} that cannot be run")),
@@ -104,20 +113,33 @@ impl Plan {
         let mut beginning = Vec::new();
         let sink = UnitLines { framing, beginning: &mut beginning, plan: self };
         let source = FlushFirst { source, out: &self.out };
-        let flow = Copying::new(source, sink, self.buffer(framing), &self.meter);
-        self.pump(&mut flow.priced(self.pricing.clone()))?;
+        if let Some(sorting) = &self.sorting {
+            let (buffer, clock) = (Buffer::new(framing, SORTED_BUFFER), (&self.clock as &dyn Clock, true));
+            let mut flow = Sorted::new(source, sink, buffer, sorting, clock, |_| ());
+            self.pump(&mut flow)?;
+            self.dropped.set(flow.all_dropped());
+        } else {
+            let flow = Copying::new(source, sink, Buffer::new(framing, BUFFER), &self.meter);
+            self.pump(&mut flow.looked_into(self.look.clone()))?;
+        }
         if !beginning.is_empty() {
+            let per = self.sorting.as_ref().and_then(|sorting| sorting.look.per.as_ref());
+            if let Some(per) = per {
+                self.keys.borrow_mut().count(per.key(&beginning).as_deref(), self.clock.now());
+            }
             self.write_unit(&mut beginning).map_err(FlowError::Write)?;
         }
-        self.write_total(&UnitName::of(framing).count(self.meter.read(0).units), "")
-    }
-
-    fn buffer(&self, framing: Framing) -> Buffer {
-        Buffer::new(framing, launch::buffer_size(&self.pricing))
+        let more = match self.dropped.get() {
+            0 => String::new(),
+            units => format!(", {units} dropped"),
+        };
+        self.write_total(&UnitName::of(framing).count(self.meter.read(0).units), &more)
     }
 
     fn pump(&self, flow: &mut impl Flow) -> Result<(), PumpError> {
-        let supply = Supply::new(Box::new(Memory::new(&self.policy, self.clock.clone())));
+        // What sorts units keeps their limits.
+        let policy = if self.sorting.is_some() { Policy::default() } else { self.policy.clone() };
+        let supply = Supply::new(Box::new(Memory::new(&policy, self.clock.clone())));
         pump::run(flow, &supply, &self.meter)
     }
 
@@ -135,9 +157,46 @@ impl Plan {
                 let (limit, period) = (self.policy.describe(place), period_name(period));
                 writeln!(out, "# {limit}: at most {most} in any {period}")?;
             }
+            if let Some(sorting) = self.sorting.as_ref().filter(|sorting| sorting.look.per.is_some()) {
+                self.keys.borrow().write(out, sorting)?;
+            }
             out.flush()
         };
         write().map_err(|error| PumpError::Flow(FlowError::Write(error)))
+    }
+}
+
+/// The most keys that are counted.
+const MOST_KEYS: usize = 1_000_000;
+
+/// What runs or leaves of each key.
+#[derive(Debug, Default)]
+struct Keys(BTreeMap<Box<[u8]>, (u64, Nanos)>);
+
+impl Keys {
+    /// A unit of `key` leaves at `time`.
+    fn count(&mut self, key: Option<&[u8]>, time: Nanos) {
+        let key = key.unwrap_or(NO_KEY);
+        if let Some((units, last)) = self.0.get_mut(key) {
+            (*units, *last) = (*units + 1, time);
+        } else if self.0.len() < MOST_KEYS {
+            self.0.insert(key.into(), (1, time));
+        }
+    }
+
+    /// `# 1/s,burst=1 for each host: at most 1 in any s; longest of 214: 'big.example', 5012 units, 1h 23m`
+    fn write(&self, out: &mut impl Write, sorting: &Sorting) -> io::Result<()> {
+        let per = sorting.look.per.as_ref().map(ToString::to_string).unwrap_or_default();
+        for policy in sorting.each.iter().map(|(policy, _)| policy) {
+            for place in 0..policy.len() {
+                let (most, period) = policy.most_in_its_period(place);
+                let (limit, period) = (policy.describe(place), period_name(period));
+                writeln!(out, "# {limit} for each {per}: at most {most} in any {period}")?;
+            }
+        }
+        let Some((key, (units, last))) = self.0.iter().max_by_key(|(_, (_, last))| *last) else { return Ok(()) };
+        let (keys, units) = (counted(self.0.len() as u64, "key"), counted(*units, "unit"));
+        writeln!(out, "# {keys}; longest: '{}', {units}, {}", shown(key), clock::shown(*last))
     }
 }
 
@@ -160,6 +219,10 @@ impl Sink for UnitLines<'_> {
             let room = SHOWN_BYTES.saturating_sub(self.beginning.len());
             self.beginning.extend(piece.strip_suffix(&[end]).unwrap_or(piece).iter().take(room));
             if piece.ends_with(&[end]) {
+                if let Some(per) = self.plan.sorting.as_ref().and_then(|sorting| sorting.look.per.as_ref()) {
+                    let unit = piece.strip_suffix(&[end]).unwrap_or(piece);
+                    self.plan.keys.borrow_mut().count(per.key(unit).as_deref(), self.plan.clock.now());
+                }
                 self.plan.write_unit(self.beginning)?;
             }
         }

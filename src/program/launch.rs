@@ -20,10 +20,9 @@ use std::io::{self, IsTerminal};
 use std::sync::Arc;
 use std::time::Duration;
 use throttle::flow::framing::Buffer;
-use throttle::flow::pricing::Pricing;
 use throttle::flow::pump::PumpError;
-use throttle::flow::{Descriptor, FlowError, Source};
-use throttle::launch::{Launching, Numbers, Options, Unused};
+use throttle::flow::{Descriptor, FlowError, Look, Source};
+use throttle::launch::{Batches, Known, Launching, Numbers, Options, Unused};
 
 /// Enough for many units of the usual size; a longer one does not have to fit.
 pub(super) const BUFFER: usize = 192 * 1024;
@@ -45,7 +44,7 @@ pub(super) fn run(launch: &Launch) -> Result<Exit> {
     let source = source(commands, reporting.quiet)?;
     let records = Records::open(launch, source.source.fd(), second())?.map(Arc::new);
     let summary = report::open_summary(reporting)?;
-    let (supply, ()) = buckets::supply(&launch.limits, Commands::check)?;
+    let (supply, ()) = buckets::supply(&launch.limits, launch.sorting.is_some(), Commands::check)?;
     let policy = supply.store().policy();
     if !reporting.quiet {
         launch.limits.kinds(&policy).iter().for_each(pipe::hint_at_idle_limit);
@@ -61,6 +60,7 @@ pub(super) fn run(launch: &Launch) -> Result<Exit> {
         again: launch.again.policy.clone(),
         // Only there may it use the terminal; without one, a group of its own is ended as a whole.
         in_our_group: launch.jobs == Some(1) && launch.timeout.is_none() && signals::has_terminal(),
+        by_key: launch.sorting.clone(),
         ignore_sigpipe: signals::is_ignored(SIGPIPE),
         second: second(),
     };
@@ -69,10 +69,11 @@ pub(super) fn run(launch: &Launch) -> Result<Exit> {
     let written = launch.limits.written(&policy);
     let mut outcomes = Outcomes::new(launch, &policy, &written, io::stderr().is_terminal());
     outcomes.set_known(records.as_ref().map_or(0, |records| records.known_units));
-    let report = Report::new(UnitName::Command, source.total, supply, written, summary, progress);
+    let sorted_by = launch.sorting.as_ref().map(|_| written.clone());
+    let report = Report::new(UnitName::Command, source.total, supply, written, summary, progress).sorted_by(sorted_by);
     let is_announced = launch.limits.bucket().is_some() && long_wait::is_announced(reporting.quiet);
-    let pricing = launch.limits.pricing(&policy);
-    drive(commands, source, options, records, report.with_outcomes(outcomes), (is_announced, pricing))
+    let look = launch.sorting.as_ref().map_or_else(|| launch.limits.look(&policy), |sorting| sorting.look.clone());
+    drive(commands, source, options, records, report.with_outcomes(outcomes), (is_announced, look))
 }
 
 /// Tests do not wait for real seconds: this variable, which is for them alone, says how many times shorter all waits are.
@@ -100,11 +101,6 @@ fn hint_at_own_retries(commands: &Commands) {
     if has("curl") && has("--retry") {
         say("hint: what curl tries again by itself (--retry) is not counted by the rate; --attempts does both");
     }
-}
-
-/// The size of the buffer for units whose cost may be in them.
-pub(super) fn buffer_size(pricing: &Option<Pricing>) -> usize {
-    if pricing.is_some() { pipe::LOOKED_INTO } else { BUFFER }
 }
 
 /// Where the command is, unless its name depends on the unit.
@@ -145,28 +141,31 @@ pub(super) fn source(commands: &Commands, quiet: bool) -> Result<Opened> {
     }
 }
 
+/// What `source` gives, as jobs, but for the units that are known.
+pub(super) fn batches<R: Source>(commands: &Commands, source: R, known: Option<Known>, look: Look) -> Batches<R> {
+    let buffer = Buffer::new(commands.framing, BUFFER);
+    Batches::new(source, buffer, commands.shape, &commands.template, known).looked_into(look)
+}
+
 fn drive(
     commands: &Commands,
     opened: Opened,
     options: Options,
     records: Option<Arc<Records>>,
     report: Report,
-    (is_announced, pricing): (bool, Option<Pricing>),
+    (is_announced, look): (bool, Look),
 ) -> Result<Exit> {
-    let shape = commands.shape;
     signals::notice_ends().context("cannot handle signals")?;
-    let hints_at_cr = !shape.to_stdin && shape.skip_blank;
+    let hints_at_cr = !commands.shape.to_stdin && commands.shape.skip_blank;
     let known = records.as_ref().and_then(|records| records.known());
     let (run, launcher) = LaunchRun::start(report, options, records, hints_at_cr).context(NoThread)?;
     signal_thread::start(Arc::clone(&run.report), Some(Arc::clone(&run))).context("cannot handle signals")?;
     launcher.expect_room_for_a_command().context("cannot open the files that a command needs")?;
-    let flow =
-        Launching::new(opened.source, Buffer::new(commands.framing, buffer_size(&pricing)), shape, launcher.clone());
-    let mut flow = flow.leaving_out(known).priced(pricing);
+    let mut flow = Launching::new(batches(commands, opened.source, known, look), launcher.clone());
     let result = long_wait::run(is_announced, &mut flow, &run.report);
     launcher.flush();
     if let Some(mut outcomes) = run.report.outcomes() {
-        outcomes.set_skipped(flow.skipped(), flow.done_before());
+        outcomes.set_skipped(flow.batches().skipped(), flow.batches().done_before());
     }
     launcher.slots().drain();
     launcher.flush();
@@ -188,7 +187,6 @@ pub(super) fn failed(error: PumpError, name: &str) -> anyhow::Error {
     match error {
         PumpError::Flow(FlowError::Read(error)) => anyhow!(error).context(format!("cannot read {name}")),
         PumpError::Flow(FlowError::Hold(error)) => anyhow!(error).context("cannot hold units for --stdin"),
-        PumpError::Flow(FlowError::Unpaid(number, why)) => anyhow!(why).context(format!("{name}, line {number}")),
         PumpError::Store(error) => anyhow!(error),
         error @ PumpError::Flow(_) => anyhow!(error),
     }

@@ -5,6 +5,9 @@
 //! anywhere, and is not asked.
 
 use super::exit::Exit;
+use super::names::shown;
+use super::outcomes::Outcomes;
+use super::pipe::told;
 use super::records::Records;
 use super::report::Report;
 use super::signals;
@@ -13,10 +16,11 @@ use rustix::process::Signal;
 use std::io::{self, IsTerminal};
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, MutexGuard, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 use throttle::clock::Nanos;
+use throttle::flow::News;
 use throttle::launch::{
     Charge, Event, Events, Job, Launcher, Ledger, Options, Outcome, Screen, Settler, Told, Words, printable, quoted,
 };
@@ -39,6 +43,9 @@ enum Reason {
     /// A server asked to wait for too long.
     SentAway,
 }
+
+/// What units without a key are called.
+pub(super) const NO_KEY: &[u8] = b"(none)";
 
 /// Later than this is as good as never.
 const FAR: Duration = Duration::from_secs(86_400 * 365 * 100);
@@ -207,8 +214,12 @@ impl LaunchRun {
 
     /// Closes the ledger, and names the units that wait for another attempt, which will not be made.
     pub(super) fn close_ledger(&self) {
-        let waiting = self.launcher().map(Launcher::take_waiting).unwrap_or_default();
-        let lines = self.report.outcomes().map(|mut outcomes| outcomes.give_up(&waiting)).unwrap_or_default();
+        let (waiting, unstarted) = self.launcher().map(Launcher::take_waiting).unwrap_or_default();
+        let give_up = |mut outcomes: MutexGuard<'_, Outcomes>| {
+            outcomes.set_unstarted(unstarted);
+            outcomes.give_up(&waiting)
+        };
+        let lines = self.report.outcomes().map(give_up).unwrap_or_default();
         self.report.asides(&lines);
         if let Err(error) = self.ledger.as_ref().map_or(Ok(()), |ledger| ledger.finish()) {
             self.report.aside(format_args!("{error:#}"));
@@ -298,7 +309,10 @@ impl LaunchRun {
             }
             Event::Started { job, attempt, at } => {
                 outcomes.start(&job, attempt, self.at(at));
-                self.hint_at_cr(&job)
+                let may_hint = outcomes.may_hint(self.report.now());
+                let hint = if may_hint { outcomes.hint_at_key(self.report.read().sink) } else { None };
+                drop(outcomes);
+                hint.or_else(|| self.hint_at_cr(&job))
             }
             Event::Ended(ended) => {
                 let lines = outcomes.end(&ended, self.at(ended.at));
@@ -317,6 +331,14 @@ impl LaunchRun {
                 let words = format!("a server asked to wait until {until}, longer than --max-pause; ending");
                 self.end(Reason::SentAway).then_some(words)
             }
+            Event::KeySentAway { left, jobs } => {
+                outcomes.send_away();
+                let until = humantime::format_rfc3339_seconds(SystemTime::now() + left.min(FAR));
+                let key = shown(jobs.first().and_then(|job| job.key.as_deref()).unwrap_or(NO_KEY));
+                let line = format!("'{key}' asked to wait until {until}, longer than --max-pause; not tried any more");
+                let lines = outcomes.give_up(&jobs);
+                return if outcomes.is_quiet() { Vec::new() } else { std::iter::once(line).chain(lines).collect() };
+            }
             Event::CannotRecord(error) => {
                 drop(outcomes);
                 self.end(Reason::CannotRecord).then(|| format!("{error}; launching nothing more"))
@@ -324,6 +346,10 @@ impl LaunchRun {
             Event::AgendaFull => {
                 let words = "too many units wait for another attempt; new ones wait (more may with --ahead)";
                 outcomes.advises().then(|| words.to_owned())
+            }
+            Event::AheadFull { units, keys, most } => {
+                let news = News::Full { units, keys: keys as u64, most: most.into() };
+                outcomes.advises().then(|| told(&news))
             }
             Event::BadReply(field) => (!outcomes.is_quiet()).then(|| {
                 let field = printable(&field);

@@ -3,6 +3,7 @@
 use super::append::append;
 use anyhow::{Context, Result};
 use serde_json::Value;
+use std::borrow::Cow;
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::Path;
@@ -30,7 +31,7 @@ pub(super) struct Entry<'a> {
     ///   held, of each 200 bytes.
     pub(super) job: &'a Job,
     /// `key`: the value of the `per=` selector in the unit.
-    pub(super) key: Option<&'a str>,
+    pub(super) key: Option<Cow<'a, str>>,
     /// `try`: from 1.
     pub(super) attempt: u64,
     /// `start`: seconds since 1970.
@@ -130,7 +131,7 @@ impl Entry<'_> {
             ("seq", self.job.seq.to_string()),
             (name, units),
             ("cut", cut.to_string()),
-            ("key", Value::from(self.key).to_string()),
+            ("key", Value::from(self.key.as_deref()).to_string()),
             ("try", self.attempt.to_string()),
             ("start", epoch(self.start)),
             ("waited", seconds(self.waited)),
@@ -266,7 +267,7 @@ mod tests {
         let one = job(&[b"a"], false);
         let (start, until) = (SystemTime::UNIX_EPOCH - Duration::from_secs(1), SystemTime::UNIX_EPOCH);
         let other = Entry {
-            key: Some("k\n"),
+            key: Some("k\n".into()),
             start,
             exit: Some(75),
             http: Some(429),

@@ -7,13 +7,13 @@ use super::task::{JOBS, Launch};
 use super::unit_name::{counted, scaled};
 use std::collections::BTreeMap;
 use std::io;
+use std::num::NonZeroU32;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use throttle::clock::{self, Nanos, SECOND};
-use throttle::flow::Unpaid;
-use throttle::flow::pricing::TOO_MUCH;
+use throttle::flow::TOO_MUCH;
 use throttle::launch::{Ended, Job, Outcome, Template, Verdict};
 use throttle::limits::Policy;
 use throttle::rate::Rate;
@@ -53,6 +53,8 @@ pub(crate) struct Outcomes {
     /// When the hint was last considered.
     looked: Nanos,
     started_at: BTreeMap<u64, Nanos>,
+    /// The keys of those that run, if limits are kept for each and the number of its jobs is not chosen.
+    running_keys: Option<BTreeMap<u64, Arc<[u8]>>>,
     durations: Nanos,
     started: u64,
     ok: u64,
@@ -88,6 +90,8 @@ struct Retries {
     waiting: u64,
     /// Units that wait for another attempt, which will not be made.
     given_up: u64,
+    /// Units that were read ahead and not tried.
+    unstarted: u64,
     /// Units that an earlier run has done, and those in the list when it was opened.
     done_before: u64,
     known: u64,
@@ -129,7 +133,12 @@ impl Outcomes {
             },
             jobs: launch.jobs.unwrap_or(JOBS),
             max_args: commands.shape.max_args.max(1),
-            is_priced: launch.limits.pricing(policy).is_some(),
+            is_priced: !launch.limits.look(policy).costs.is_empty(),
+            running_keys: launch
+                .sorting
+                .as_ref()
+                .filter(|sorting| sorting.jobs == Some(NonZeroU32::MAX))
+                .map(|_| BTreeMap::new()),
             // What counts something else says nothing about the number of commands.
             pace: launch.jobs.is_none().then(|| launch.limits.of_units(policy).fastest()).flatten(),
             retries: Retries { max_fail: launch.again.max_fail, ..Retries::default() },
@@ -195,6 +204,9 @@ impl Outcomes {
         self.started += 1;
         self.retries.waiting -= u64::from(attempt > 1).min(self.retries.waiting);
         self.started_at.insert(job.seq, now);
+        if let Some((keys, key)) = self.running_keys.as_mut().zip(job.key.clone()) {
+            keys.insert(job.seq, key);
+        }
         if attempt == 1 {
             self.next = None;
         }
@@ -222,6 +234,7 @@ impl Outcomes {
                 [(0, 1), (1, cost), (2, job.charged)].map(|(place, more)| self.told[place].saturating_add(more));
         }
         let started = self.started_at.remove(&job.seq).unwrap_or(now);
+        self.running_keys.iter_mut().for_each(|keys| drop(keys.remove(&job.seq)));
         self.durations += now.saturating_sub(started);
         match ended.verdict {
             Verdict::Ok => {
@@ -267,7 +280,8 @@ impl Outcomes {
             Outcome::NotFound(error) => (format!("cannot be run: {error}"), Exit::NotFound),
             Outcome::CannotRun(error) => (format!("cannot be run: {error}{}", advice(error)), Exit::CannotRun),
             Outcome::TooLong | Outcome::HasNul => (unfit(job, outcome), Exit::CannotRun),
-            Outcome::Unpaid(_) => (unfit(job, outcome), Exit::Failed),
+            Outcome::Unreadable(_) | Outcome::TooCostly => (unfit(job, outcome), Exit::Failed),
+            Outcome::SentAway => ("not run, as its server asked to wait for too long".to_owned(), Exit::SentAway),
             Outcome::InputLost(error) => {
                 (format!("not run, as its input cannot be held: {error}{}", advice(error)), Exit::Error)
             }
@@ -297,6 +311,11 @@ impl Outcomes {
         jobs.iter().flat_map(|job| self.names.given_up(job)).collect()
     }
 
+    /// How many units were read ahead that are not tried at all.
+    pub(super) fn set_unstarted(&mut self, units: usize) {
+        self.retries.unstarted = units as u64;
+    }
+
     /// The run ends since a server asked to wait for too long.
     pub(super) fn send_away(&mut self) {
         self.exit = worse(self.exit, Exit::SentAway);
@@ -316,11 +335,28 @@ impl Outcomes {
 
     /// Whether it is worth asking for [`hint`](Self::hint): once a second.
     pub(super) fn may_hint(&mut self, now: Nanos) -> bool {
-        let due = self.pace.is_some() && !self.hinted && now >= self.looked + SECOND;
+        let may = self.pace.is_some() || self.running_keys.is_some();
+        let due = may && !self.hinted && now >= self.looked + SECOND;
         if due {
             self.looked = now;
         }
         due
+    }
+
+    /// Which key takes most slots: once, when all slots were taken for long.
+    pub(super) fn hint_at_key(&mut self, waited_for_jobs: Nanos) -> Option<String> {
+        let keys = self.running_keys.as_ref().filter(|_| waited_for_jobs >= SLOTS_TAKEN && self.advises())?;
+        let mut counts: BTreeMap<&[u8], usize> = BTreeMap::new();
+        for key in keys.values() {
+            *counts.entry(key).or_default() += 1;
+        }
+        let (key, count) = counts.into_iter().max_by_key(|(_, count)| *count)?;
+        let all = usize::try_from(self.jobs).unwrap_or(usize::MAX);
+        (count > all / 4 * 3 && all > 1).then(|| {
+            self.hinted = true;
+            let key = shown(key);
+            format!("{count} of {all} slots are taken by '{key}'; ,jobs=2 keeps the others going")
+        })
     }
 
     /// Which `-j` the rate needs: once, when all slots were taken for long.
@@ -382,13 +418,13 @@ impl Outcomes {
 
     /// The last lines: how many failures were not named, and the totals. None after a success without a terminal: cron
     /// would mail them.
-    pub(super) fn closing(&self, elapsed: Nanos) -> Vec<String> {
+    pub(super) fn closing(&self, elapsed: Nanos, keys: u64) -> Vec<String> {
         let is_success = self.exit == Exit::Success && self.interrupted.is_none();
         if self.quiet || (is_success && !self.sums_up) {
             return Vec::new();
         }
         let mut lines: Vec<String> = self.names.more().into_iter().collect();
-        let line = self.interrupted.map_or_else(|| self.sum(elapsed), |why| self.interrupted_line(why));
+        let line = self.interrupted.map_or_else(|| self.sum(elapsed, keys), |why| self.interrupted_line(why));
         let separator = if self.interrupted.is_some() { ", " } else { "; " };
         let next = self.next.as_ref().map(|next| format!("{separator}{next}"));
         lines.extend(self.hint_at_cost());
@@ -411,7 +447,7 @@ impl Outcomes {
         Some(format!("hint: commands cost {mean} on average, charged {charged}; cost={mean} {why}"))
     }
 
-    fn sum(&self, elapsed: Nanos) -> String {
+    fn sum(&self, elapsed: Nanos, keys: u64) -> String {
         let mut failed = format!("{} failed", self.failed);
         if self.timed_out > 0 {
             failed = format!("{failed} ({} timed out)", self.timed_out);
@@ -420,7 +456,8 @@ impl Outcomes {
         if self.retries.ok > 0 {
             ok = format!("{ok} ({} after a retry)", self.retries.ok);
         }
-        format!("{ok}, {failed}{}; {} ({})", self.more(), clock::shown(elapsed), self.limits)
+        let keys = if keys > 0 { format!("; {}", counted(keys, "key")) } else { String::new() };
+        format!("{ok}, {failed}{}{keys}; {} ({})", self.more(), clock::shown(elapsed), self.limits)
     }
 
     /// `, 14 told to wait (paused 3m 20s), 812 done before, 2 blank lines skipped`
@@ -432,6 +469,7 @@ impl Outcomes {
         let parts = [
             (self.retries.later, format!(", {} told to wait{paused}", self.retries.later)),
             (self.retries.given_up, format!(", {} not tried again", self.retries.given_up)),
+            (self.retries.unstarted, format!(", {} read and not started", self.retries.unstarted)),
             (self.retries.done_before, format!(", {} done before", self.retries.done_before)),
             (self.skipped, format!(", {} skipped", counted(self.skipped, "blank line"))),
         ];
@@ -444,7 +482,11 @@ impl Outcomes {
             0 => String::new(),
             count => format!(", {count} not tried again"),
         };
-        format!("{why}: {} ok{failed}, {} stopped{given_up}", self.ok, self.stopped)
+        let unstarted = match self.retries.unstarted {
+            0 => String::new(),
+            count => format!(", {count} read and not started"),
+        };
+        format!("{why}: {} ok{failed}, {} stopped{given_up}{unstarted}", self.ok, self.stopped)
     }
 
     pub(super) fn json(&self) -> serde_json::Value {
@@ -462,6 +504,7 @@ impl Outcomes {
             "paused_ns": self.retries.paused,
             "to_be_tried_again": self.retries.waiting,
             "not_tried_again": self.retries.given_up,
+            "read_and_not_started": self.retries.unstarted,
             "done_before": self.retries.done_before,
         })
     }
@@ -470,11 +513,9 @@ impl Outcomes {
 /// Why a command cannot have its units as arguments, or gets no grant. One unit that does not fit keeps all from running.
 pub(super) fn unfit(job: &Job, outcome: &Outcome) -> String {
     let words = match outcome {
+        Outcome::Unreadable(why) => return format!("not run: {why}"),
+        Outcome::TooCostly => return format!("not run: {TOO_MUCH}"),
         Outcome::HasNul => "has a NUL byte, which no argument can hold; use --stdin",
-        Outcome::Unpaid(Unpaid::TooMuch) => return format!("not run, as it costs {}, {TOO_MUCH}", job.charged),
-        Outcome::Unpaid(Unpaid::Unread) => {
-            return "not run, as its cost cannot be read; else=N after the cost is that of such a unit".to_owned();
-        }
         _ => "is too long for an argument; --stdin has no bound",
     };
     let has_several = job.names.iter().nth(1).is_some();

@@ -3,13 +3,14 @@
 use super::buckets;
 use super::exit::Exit;
 use super::input;
+use super::names::shown;
 use super::progress::Progress;
 use super::report::{self, Report, Total};
 use super::say::say;
 use super::task::Pipe;
-use super::unit_name::UnitName;
+use super::unit_name::{UnitName, counted};
 use super::{long_wait, signal_thread, signals};
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result};
 use rustix::fd::AsFd;
 use rustix::fs::OFlags;
 use std::io::ErrorKind;
@@ -17,17 +18,16 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use throttle::clock::MILLISECOND;
 use throttle::flow::framing::{Buffer, Framing};
-use throttle::flow::pricing::Pricing;
 use throttle::flow::pump::PumpError;
-use throttle::flow::{Copying, Descriptor, Flow, FlowError, Sink, Source, Splice, enlarge, tee};
+use throttle::flow::{
+    Copying, Descriptor, Dropped, Flow, FlowError, Look, News, SORTED_BUFFER, Sink, Sorted, Sorting, Source, Splice,
+    enlarge, tee,
+};
 use throttle::limits::Policy;
 use throttle::store::StoreError;
 
 /// Large enough that copying costs little, small enough to stay in the cache of one core.
 const BUFFER: usize = 96 * 1024;
-
-/// The most bytes of a unit whose cost is in it. Memory that no unit needs is not touched.
-pub(super) const LOOKED_INTO: usize = 4 << 20;
 
 /// The size of pipes between which bytes are moved. For copies they stay small enough for the cache.
 const WIDE: usize = 1024 * 1024;
@@ -40,7 +40,8 @@ pub(super) fn run(pipe: &Pipe) -> Result<Exit> {
     let Pipe { limits, reporting, .. } = pipe;
     let input = input::open(pipe.file.as_deref())?;
     let summary = report::open_summary(reporting)?;
-    let (supply, framing) = buckets::supply(limits, |policy| pipe.delimiter.framing(policy))?;
+    let sorts = pipe.sorting.is_some();
+    let (supply, framing) = buckets::supply(limits, sorts, |policy| pipe.delimiter.framing(policy))?;
     let (policy, unit) = (supply.store().policy(), UnitName::of(framing));
     if !reporting.quiet {
         limits.kinds(&policy).iter().for_each(hint_at_idle_limit);
@@ -49,12 +50,18 @@ pub(super) fn run(pipe: &Pipe) -> Result<Exit> {
     throttle::clock::sharpen_this_thread();
     let progress = Progress::new(reporting, pipe.file.is_none(), None);
     let total = input.size.map(Total::Bytes);
-    let report = Arc::new(Report::new(unit, total, supply, limits.written(&policy), summary, progress));
+    let written = limits.written(&policy);
+    let report = Report::new(unit, total, supply, written.clone(), summary, progress);
+    let report = Arc::new(report.sorted_by(sorts.then_some(written)));
     signal_thread::start(Arc::clone(&report), None).context("cannot handle signals")?;
     let is_announced = limits.bucket().is_some() && long_wait::is_announced(reporting.quiet);
-    let pricing = limits.pricing(&policy);
-    let run = Run { framing, pricing, is_announced, input: input.name, report: &report };
-    match run.pass_on(input.fd, is_fast(&policy)) {
+    let look = limits.look(&policy);
+    let run = Run { framing, look, is_announced, input: input.name, report: &report };
+    let passed_on = match &pipe.sorting {
+        Some(sorting) => run.sort(input.fd, sorting, reporting.quiet),
+        None => run.pass_on(input.fd, is_fast(&policy)),
+    };
+    match passed_on {
         Ok(exit) => report.close().map(|()| exit),
         Err(error) => {
             report.close_or_say();
@@ -77,11 +84,34 @@ fn is_fast(policy: &Policy) -> bool {
     in_a_millisecond >= if policy.counts_bytes() { 64 * 1024 } else { 1_000 }
 }
 
+fn stdout() -> Result<OwnedFd> {
+    let stdout = std::io::stdout().as_fd().try_clone_to_owned().context("standard output")?;
+    input::ensure_open_for("writing", OFlags::RDONLY, &stdout, "standard output")?;
+    Ok(stdout)
+}
+
+/// News in words.
+pub(super) fn told(news: &News) -> String {
+    match news {
+        News::Full { units, keys, most } => {
+            let (keys, most) = (counted(*keys, "key"), shown(most));
+            format!(
+                "all {units} units read ahead wait for {keys}, most for '{most}'; shuffle the input (shuf) or raise --ahead"
+            )
+        }
+        News::Dropped(Dropped { units, keys }) => {
+            let most = keys.iter().max_by_key(|(_, units)| **units).map_or(&b""[..], |(key, _)| key);
+            let units = counted(*units, "unit");
+            let keys = counted(keys.len() as u64, "key");
+            format!("dropped {units} ({keys}, most '{}')", shown(most))
+        }
+    }
+}
+
 /// What the run works with.
 struct Run<'a> {
     framing: Framing,
-    /// What units cost, if that differs.
-    pricing: Option<Pricing>,
+    look: Look,
     /// Whether long waits are announced.
     is_announced: bool,
     /// What the input is called.
@@ -91,8 +121,7 @@ struct Run<'a> {
 
 impl Run<'_> {
     fn pass_on(&self, input: OwnedFd, fast: bool) -> Result<Exit> {
-        let stdout = std::io::stdout().as_fd().try_clone_to_owned().context("standard output")?;
-        input::ensure_open_for("writing", OFlags::RDONLY, &stdout, "standard output")?;
+        let stdout = stdout()?;
         if fast {
             let width = if self.framing == Framing::Bytes { WIDE } else { 2 * BUFFER };
             enlarge(&input, width);
@@ -112,9 +141,31 @@ impl Run<'_> {
         self.copy(Descriptor(source), Descriptor(sink))
     }
 
+    /// Passes on what the limits of each key allow.
+    fn sort(&self, input: OwnedFd, sorting: &Sorting, quiet: bool) -> Result<Exit> {
+        let stdout = stdout()?;
+        enlarge(&input, SORTED_BUFFER);
+        enlarge(&stdout, SORTED_BUFFER);
+        let tell = |news: News| {
+            if !quiet {
+                self.report.aside(told(&news));
+            }
+        };
+        let buffer = Buffer::new(self.framing, SORTED_BUFFER);
+        let clock = self.report.supply().clock();
+        let mut flow = Sorted::new(Descriptor(input), Descriptor(stdout), buffer, sorting, (clock, false), tell);
+        let result = self.drive(&mut flow);
+        self.report.set_dropped(flow.all_dropped());
+        if !quiet && flow.dropped().units > 0 {
+            self.report.aside(told(&News::Dropped(flow.dropped().clone())));
+        }
+        result
+    }
+
     fn copy(&self, source: impl Source, sink: impl Sink) -> Result<Exit> {
-        let buffer = Buffer::new(self.framing, if self.pricing.is_some() { LOOKED_INTO } else { BUFFER });
-        self.drive(&mut Copying::new(source, sink, buffer, self.report.meter()).priced(self.pricing.clone()))
+        let size = if self.look.costs.is_empty() { BUFFER } else { SORTED_BUFFER };
+        let flow = Copying::new(source, sink, Buffer::new(self.framing, size), self.report.meter());
+        self.drive(&mut flow.looked_into(self.look.clone()))
     }
 
     fn drive(&self, flow: &mut impl Flow) -> Result<Exit> {
@@ -127,10 +178,6 @@ impl Run<'_> {
             PumpError::Flow(FlowError::Write(error)) => ("cannot write to standard output".to_owned(), error.into()),
             PumpError::Flow(FlowError::Read(error) | FlowError::Hold(error)) => {
                 (format!("cannot read {}", self.input), error.into())
-            }
-            PumpError::Flow(FlowError::Unpaid(number, why)) => {
-                let unit = UnitName::of(self.framing).singular();
-                (format!("{}, {unit} {number}", self.input), anyhow!(why))
             }
             PumpError::Store(StoreError::Stopped) => signals::wait_for_end(),
             PumpError::Store(error) => ("cannot ask the limits".to_owned(), anyhow::Error::from(error)),

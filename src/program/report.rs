@@ -12,6 +12,7 @@ use std::collections::VecDeque;
 use std::fmt::Display;
 use std::fs::File;
 use std::io::Write;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use throttle::clock::{self, Nanos, SECOND};
@@ -35,6 +36,10 @@ pub(crate) struct Report {
     limits: Vec<String>,
     /// The limits as the user wrote them.
     written: String,
+    /// Units that were dropped.
+    dropped: AtomicU64,
+    /// Whether units are sorted by limits that the supply does not know.
+    sorts: bool,
     supply: Supply,
     meter: Meter,
     tick_every: Option<Duration>,
@@ -75,7 +80,35 @@ impl Report {
         let (tick_every, has_bar) = (progress.interval(), progress.is_a_bar());
         let screen = Mutex::new(Screen { progress, recent: Recent::default(), closed: false, summary });
         let limits = (0..plan.len()).map(|place| plan.describe(place)).collect();
-        Report { unit, total, outcomes: None, limits, written, supply, meter, tick_every, has_bar, screen }
+        let (sorts, dropped) = (false, AtomicU64::new(0));
+        Report {
+            unit,
+            total,
+            outcomes: None,
+            limits,
+            written,
+            dropped,
+            sorts,
+            supply,
+            meter,
+            tick_every,
+            has_bar,
+            screen,
+        }
+    }
+
+    /// The same for units that are sorted by these limits, which the supply does not know. Waits for any of them count for
+    /// all together.
+    pub(crate) fn sorted_by(mut self, limits: Option<String>) -> Self {
+        let Some(limits) = limits else { return self };
+        self.meter = Meter::new(self.now(), 1);
+        (self.limits, self.sorts) = (vec![limits], true);
+        self
+    }
+
+    /// How many units were dropped.
+    pub(crate) fn set_dropped(&self, units: u64) {
+        self.dropped.store(units, Ordering::Relaxed);
     }
 
     pub(crate) fn meter(&self) -> &Meter {
@@ -165,8 +198,18 @@ impl Report {
     fn count_text(&self, reading: &Reading) -> String {
         match self.unit {
             UnitName::Byte => size(reading.bytes),
-            UnitName::Command => self.outcomes().map(|outcomes| outcomes.counts()).unwrap_or_default(),
-            unit => format!("{}, {}", unit.count(reading.units), size(reading.bytes)),
+            UnitName::Command => {
+                let counts = self.outcomes().map(|outcomes| outcomes.counts()).unwrap_or_default();
+                counts + &keys_waiting(reading)
+            }
+            unit => {
+                let dropped = match self.dropped.load(Ordering::Relaxed) {
+                    0 => String::new(),
+                    units => format!(", {units} dropped"),
+                };
+                let keys = keys_waiting(reading);
+                format!("{}, {}{dropped}{keys}", unit.count(reading.units), size(reading.bytes))
+            }
         }
     }
 
@@ -241,7 +284,7 @@ impl Report {
         let (until, paid) = reading.wait.map_or((0, 0), |wait| (wait.until, wait.units));
         let last_grant = if units > paid { self.supply.schedule(units - paid)?.max(until) } else { until };
         let by_limits = last_grant.saturating_sub(now);
-        let by_pace = if reading.sink + reading.source > reading.limits.iter().sum() {
+        let by_pace = if self.sorts || reading.sink + reading.source > reading.limits.iter().sum() {
             scaled(reading.elapsed, units, reading.units)
         } else {
             0
@@ -293,6 +336,8 @@ impl Report {
             "unit": self.unit.singular(),
             "units": reading.units,
             "bytes": reading.bytes,
+            "keys": reading.keys,
+            "dropped": self.dropped.load(Ordering::Relaxed),
             "elapsed_ns": reading.elapsed,
             "mean_rate_per_s": mean_rate(reading),
             "waited_for_limits_ns": reading.limits.iter().sum::<Nanos>(),
@@ -358,8 +403,8 @@ impl Report {
 
     /// In launch mode: the totals, or what was interrupted.
     fn closing_lines(&self) -> Vec<String> {
-        let elapsed = self.read().elapsed;
-        self.outcomes().map(|outcomes| outcomes.closing(elapsed)).unwrap_or_default()
+        let Reading { elapsed, keys, .. } = self.read();
+        self.outcomes().map(|outcomes| outcomes.closing(elapsed, keys)).unwrap_or_default()
     }
 
     /// A panic elsewhere leaves nothing here half done.
@@ -398,6 +443,15 @@ pub(crate) fn open_summary(reporting: &Reporting) -> Result<Option<(Format, Targ
     let name = path.display().to_string();
     let file = File::create(path).with_context(|| format!("--summary: cannot create {name}"))?;
     Ok(Some((summary.format, Target::File(file, name))))
+}
+
+/// `, 31 keys wait`
+fn keys_waiting(reading: &Reading) -> String {
+    match reading.keys_waiting {
+        0 => String::new(),
+        1 => ", 1 key waits".to_owned(),
+        keys => format!(", {keys} keys wait"),
+    }
 }
 
 /// Units per second over the whole time.

@@ -80,7 +80,12 @@ impl Task {
             let bucket = Bucket::named(args.bucket.as_deref(), args.on_store_error, environment)?;
             bucket.ok_or_else(|| format!("{act}; name it: --bucket NAME, or THROTTLE_BUCKET=NAME"))
         };
-        let task = match &args {
+        if args.max_wait.is_some() && !args.once && !args.drop {
+            return Err(
+                "--max-wait belongs to --once and to --drop; write for example --once --max-wait 30s".to_owned()
+            );
+        }
+        match &args {
             Args { once: true, .. } => Once::new(bucket("--once takes one from a bucket")?, args).map(Task::Once),
             Args { set: true, .. } => Set::new(bucket("--set sets the limits of a bucket")?, &args).map(Task::Set),
             Args { show: Some(format), .. } => {
@@ -106,23 +111,6 @@ impl Task {
                     _ => Launch::new(args, limits).map(|launch| Task::Launch(Box::new(launch))),
                 }
             }
-        }?;
-        task.refuse_what_cannot_run_yet().map(|()| task)
-    }
-
-    /// Refuses what is understood, but cannot be run yet.
-    fn refuse_what_cannot_run_yet(&self) -> Result<(), String> {
-        let named = match self {
-            Task::Launch(launch) => launch.limits.named(),
-            Task::Pipe(Pipe { limits, .. }) | Task::DryRun(DryRun { limits, .. }) => limits.named(),
-            Task::Once(once) => once.named.as_ref(),
-            _ => None,
-        };
-        match named {
-            Some(named) if named.per.is_some() || named.jobs.is_some() => {
-                Err("--rate: per= cannot be used yet; leave it out, like -r 5/s".to_owned())
-            }
-            _ => Ok(()),
         }
     }
 

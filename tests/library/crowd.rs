@@ -126,6 +126,11 @@ impl Crowd {
         if grant.at <= self.now() || !by_script.is_entry {
             self.due.push((grant.at, one.asked, costs));
         }
+        // A dead one gives nothing back at its time.
+        if one.is_dead && grant.at <= self.now() {
+            let _ = self.both.held.swap_remove(place);
+            return;
+        }
         self.both.give_back(place);
         self.model.leave(self.now(), one.id);
     }
@@ -216,14 +221,53 @@ fn next_look(now: u64, at: u64) -> Option<u64> {
     (at > now + LOOK).then_some(now + LOOK)
 }
 
-/// The same cases each time, or as many of chance as `PROPTEST_CASES` says. Of those, one in some thousands still differs by
-/// a millisecond: if limits are set between the time that a dead one moved up to and the time that it was told, the model
-/// charges it at the later one.
+/// The same cases each time, or as many of chance as `PROPTEST_CASES` says. Of those, one in some ten thousands still
+/// differs: the core forgets a hold that has ended only when nothing lies ahead, and until then a wait of less than a second
+/// is an entry.
 fn cases() -> ProptestConfig {
     let default = ProptestConfig::default();
     let by_chance = std::env::var_os("PROPTEST_CASES").is_some();
     let rng_seed = if by_chance { default.rng_seed } else { RngSeed::Fixed(1) };
     ProptestConfig { cases: default.cases / 2, rng_seed, ..default }
+}
+
+/// So many ask, for one unit each. Some leave at once, and one dies without notice.
+fn waiting(limit: Limit, waiters: usize, leave: usize, dies: usize) -> Crowd {
+    let mut crowd = Crowd::new(vec![limit]);
+    (0..waiters).for_each(|_| crowd.ask(1.into(), None));
+    (crowd.ones[dies].is_dead, crowd.ones[dies].next) = (true, None);
+    (0..leave).rev().for_each(|place| crowd.leave(place));
+    crowd
+}
+
+/// In seconds.
+fn waits(crowd: &Crowd) -> Vec<u64> {
+    crowd.compare();
+    crowd.both.core.view().unwrap().line.iter().map(|one| one.wait / SECOND).collect()
+}
+
+/// One has moved up from 20 s to 10 s, one from 30 s to 20 s, and neither looks. The hold is between them.
+#[test]
+fn the_same_limits_once_more_move_nobody() {
+    let mut crowd = waiting(Limit::Window { count: 1, period: 10_000, slack: 0 }, 4, 0, 2);
+    crowd.leave(1);
+    crowd.ones.iter_mut().for_each(|one| (one.is_dead, one.next) = (true, None));
+    crowd.act(&Act::Hold(15_000));
+    crowd.go_on_until(12 * SECOND);
+    let before = waits(&crowd);
+    assert_eq!(before, [0, 8]);
+    crowd.act(&Act::Set(vec![(1, 1, false)]));
+    assert_eq!(waits(&crowd), before);
+}
+
+/// The dead one has moved up from 30 s to 10 s, and has not been told. The next one's time is 20 s, and it does not use it.
+#[test]
+fn whose_time_has_come_behind_a_dead_one_gives_nothing_back() {
+    let mut crowd = waiting(Limit::Bucket { units: 1, period: 10_000, burst: 1, initial: 0 }, 5, 2, 2);
+    crowd.go_on_until(20 * SECOND);
+    let next = crowd.both.held.iter().position(|(grant, ..)| grant.at == 20 * SECOND).unwrap();
+    crowd.leave(next);
+    assert_eq!(waits(&crowd), [0, 10]);
 }
 
 proptest! {

@@ -82,9 +82,13 @@ impl LineModel {
     /// A waiter leaves or is found dead, or what was granted is not used.
     pub(crate) fn leave(&mut self, now: u64, id: u64) {
         self.pass(now);
-        if self.line.iter().any(|waiter| waiter.id == id) {
-            self.line.retain(|waiter| waiter.id != id);
-            return self.move_up(now);
+        if let Some(place) = self.line.iter().position(|waiter| waiter.id == id) {
+            // Its time may have come behind one that did not look: others wait, so it gives nothing back.
+            if self.line[place].told > now {
+                self.line.remove(place);
+                self.move_up(now);
+            }
+            return;
         }
         // Law 5: the last one given is undone; another is credited if no time lies ahead.
         let place = self.past.iter().position(|event| matches!(event, Event::Grant { id: of, .. } if *of == id));

@@ -44,7 +44,7 @@ impl Costs {
 #[derive(Clone, Debug)]
 pub(crate) struct Model {
     states: Vec<State>,
-    /// The latest granted request. An earlier clock reading is clamped to it.
+    /// The latest granted request or change. An earlier clock reading is clamped to it.
     asked: u64,
     /// The latest grant.
     at: u64,
@@ -55,8 +55,9 @@ enum State {
     Bucket {
         rate: BigRational,
         burst: BigRational,
-        /// At the time of the latest grant.
         level: BigRational,
+        /// The time of that level: of the latest grant, or of later limits.
+        since: u64,
     },
     Window {
         count: u64,
@@ -75,12 +76,12 @@ pub(crate) struct Granted {
 
 impl Model {
     pub(crate) fn new(limits: &[Limit], now: u64) -> Self {
-        Model { states: limits.iter().map(State::new).collect(), asked: now, at: now }
+        Model { states: limits.iter().map(|limit| State::new(limit, now)).collect(), asked: now, at: now }
     }
 
     /// When a request for `cost` at `now` would be granted; `None` if never, or later than 64 bits of nanoseconds.
     pub(crate) fn ask(&self, now: u64, cost: impl Into<Costs>) -> Option<Granted> {
-        let (start, cost) = (now.max(self.at), cost.into());
+        let (start, cost) = (self.start(now), cost.into());
         if cost.largest(self.states.len()) == 0 {
             return Some(Granted { at: start, bound_by: None });
         }
@@ -88,7 +89,7 @@ impl Model {
             .zip(&self.states)
             .map(|(place, state)| match cost.of(place) {
                 0 => Some(start),
-                cost => state.least(self.at, start, cost),
+                cost => state.least(start, cost),
             })
             .collect();
         let times = times?;
@@ -108,8 +109,8 @@ impl Model {
 
     /// Charges `cost` requested at `asked` at a given time, whether it conforms then or not. Charges stay in order.
     pub(crate) fn charge(&mut self, asked: u64, at: u64, cost: impl Into<Costs>) {
-        let (before, start, at, cost) = (self.at, asked.max(self.at), at.max(self.at), cost.into());
-        (0..).zip(&mut self.states).for_each(|(place, state)| state.charge(before, start, at, cost.of(place)));
+        let (start, at, cost) = (self.start(asked), at.max(self.at), cost.into());
+        (0..).zip(&mut self.states).for_each(|(place, state)| state.charge(start, at, cost.of(place)));
         (self.asked, self.at) = (asked.max(self.asked), at);
     }
 
@@ -117,8 +118,8 @@ impl Model {
     pub(crate) fn hold_until(&mut self, until: u64) {
         if until > self.at {
             self.states.iter_mut().for_each(|state| {
-                if let State::Bucket { level, .. } = state {
-                    *level = ratio(0, 1);
+                if let State::Bucket { level, since, .. } = state {
+                    (*level, *since) = (ratio(0, 1), until);
                 }
             });
             self.at = until;
@@ -126,15 +127,16 @@ impl Model {
     }
 
     /// Other limits of the same kinds, from `now` or from the latest grant. Credit and counts are kept, if not `fresh`.
+    /// Grants keep their times: one that is charged later may have a time before `now`.
     pub(crate) fn set(&mut self, now: u64, limits: &[Limit], fresh: &[bool]) {
         let start = now.max(self.at);
         for ((state, limit), fresh) in self.states.iter_mut().zip(limits).zip(fresh) {
-            let mut new = State::new(limit);
+            let mut new = State::new(limit, start);
             match (&mut new, &*state) {
-                (State::Bucket { rate, level, burst }, State::Bucket { .. }) if !fresh => {
+                (State::Bucket { rate, level, burst, .. }, State::Bucket { .. }) if !fresh => {
                     // A core in whole numbers may lose what the new rate earns in less than a nanosecond.
                     let parts = BigRational::from(rate.denom().clone());
-                    *level = (state.level_at(self.at, start).min(burst.clone()) * &parts).floor() / parts;
+                    *level = (state.level_at(start).min(burst.clone()) * &parts).floor() / parts;
                 }
                 (State::Window { grants, .. }, State::Window { grants: before, .. }) => {
                     grants.extend(before.iter().filter(|(at, _)| !fresh || *at > now));
@@ -143,7 +145,7 @@ impl Model {
             }
             *state = new;
         }
-        self.at = start;
+        self.asked = now.max(self.asked);
     }
 
     /// Law 5: of `cost` granted at `at` and not used, what the rate has not earned since. Nothing is in the future.
@@ -151,9 +153,10 @@ impl Model {
         let costs = costs.into();
         for (place, state) in self.states.iter_mut().enumerate() {
             let cost = costs.of(place);
-            let there = state.level_at(self.at, now);
+            let there = state.level_at(now);
             match state {
-                State::Bucket { rate, burst, level } => {
+                State::Bucket { rate, burst, level, since } => {
+                    *since = now;
                     let back = ratio(cost, 1).min(burst.clone()) - &*rate * ratio(now - at, 1);
                     *level = (&there + back.max(ratio(0, 1))).min(burst.clone()).max(there);
                 }
@@ -165,6 +168,11 @@ impl Model {
             }
         }
         self.at = now;
+    }
+
+    /// The earliest time of a grant that is requested at `now`.
+    fn start(&self, now: u64) -> u64 {
+        now.max(self.asked).max(self.at)
     }
 
     /// The latest grant.
@@ -179,7 +187,7 @@ impl Model {
             return BigInt::from(0);
         }
         let of_each = self.states.iter().map(|state| match state {
-            State::Bucket { .. } => state.level_at(self.at, now).floor().to_integer(),
+            State::Bucket { .. } => state.level_at(now).floor().to_integer(),
             State::Window { count, .. } => BigInt::from(*count) - BigInt::from(state.held(now)),
         });
         of_each.min().unwrap_or_else(|| BigInt::from(u64::MAX))
@@ -187,10 +195,10 @@ impl Model {
 }
 
 impl State {
-    fn new(limit: &Limit) -> Self {
+    fn new(limit: &Limit, since: u64) -> Self {
         match *limit {
             Limit::Bucket { units, period, burst, initial } => {
-                State::Bucket { rate: ratio(units, period), burst: ratio(burst, 1), level: ratio(initial, 1) }
+                State::Bucket { rate: ratio(units, period), burst: ratio(burst, 1), level: ratio(initial, 1), since }
             }
             Limit::Window { count, period, slack } => {
                 State::Window { count, period: period + slack, grants: Vec::new() }
@@ -198,11 +206,11 @@ impl State {
         }
     }
 
-    /// The earliest time from `start` on at which `cost` conforms to this limit alone; `before` is the latest grant.
-    fn least(&self, before: u64, start: u64, cost: u64) -> Option<u64> {
+    /// The earliest time from `start` on at which `cost` conforms to this limit alone.
+    fn least(&self, start: u64, cost: u64) -> Option<u64> {
         match self {
             State::Bucket { rate, .. } => {
-                let missing = ratio(cost, 1) - self.level_at(before, start);
+                let missing = ratio(cost, 1) - self.level_at(start);
                 let wait = (missing / rate).ceil().to_integer().max(BigInt::from(0));
                 u64::try_from(BigInt::from(start) + wait).ok()
             }
@@ -218,14 +226,15 @@ impl State {
         }
     }
 
-    fn charge(&mut self, before: u64, start: u64, grant: u64, cost: u64) {
-        let least = self.least(before, start, cost);
-        let at_start = self.level_at(before, start);
+    fn charge(&mut self, start: u64, grant: u64, cost: u64) {
+        let least = self.least(start, cost);
+        let at_start = self.level_at(start);
         match self {
-            State::Bucket { rate, burst, level } => {
+            State::Bucket { rate, burst, level, since } => {
+                *since = grant.max(start);
                 // A waiter accrues credit beyond the size of the bucket.
-                let gathered = at_start + &*rate * ratio(grant - start, 1);
-                *level = if least == Some(grant) {
+                let gathered = at_start + &*rate * ratio(*since - start, 1);
+                *level = if least == Some(*since) {
                     gathered - ratio(cost, 1)
                 } else {
                     // It conformed before, and while other limits made it wait it filled up at most to the burst.
@@ -236,13 +245,13 @@ impl State {
         }
     }
 
-    /// What a bucket holds at `time`, if its latest charge was `before`.
-    fn level_at(&self, before: u64, time: u64) -> BigRational {
+    /// What a bucket holds at `time`.
+    fn level_at(&self, time: u64) -> BigRational {
         match self {
             // If a bucket is too small for the rest of a nanosecond, that rest serves only the same nanosecond.
-            State::Bucket { level, .. } if time == before => level.clone(),
-            State::Bucket { rate, burst, level } => {
-                (level + rate * ratio(time.checked_sub(before).expect("time goes on"), 1)).min(burst.clone())
+            State::Bucket { level, since, .. } if time == *since => level.clone(),
+            State::Bucket { rate, burst, level, since } => {
+                (level + rate * ratio(time.checked_sub(*since).expect("time goes on"), 1)).min(burst.clone())
             }
             State::Window { .. } => ratio(0, 1),
         }

@@ -330,7 +330,10 @@ fn a_script_that_drops_all_units_but_the_first_gets_a_hint() {
 #[test]
 fn the_message_about_max_wait_without_once_says_what_is_missing() {
     let said = refused(&["-r", "5/s", "--max-wait", "3s"]);
-    assert!(said.contains("--max-wait belongs to --once; write for example --once --max-wait 10s"), "{said}");
+    assert!(
+        said.contains("--max-wait belongs to --once and to --drop; write for example --once --max-wait 30s"),
+        "{said}"
+    );
 }
 
 /// On a datagram socket each write is one datagram.

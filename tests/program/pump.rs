@@ -324,7 +324,7 @@ fn a_pump_that_sleeps_is_stopped_and_its_grant_is_given_back() {
     assert_eq!(flow.waiting(), 1);
     assert_eq!((clock.now(), sink.writes), (7 * SECOND, vec![(0, b"a\n".to_vec())]));
     assert!(matches!(supply.next_run(1), Err(StoreError::Stopped)));
-    let next = supply.store().take(1, Nanos::MAX).unwrap().0;
+    let next = supply.store().take(&[1], Nanos::MAX).unwrap().0;
     assert_eq!(next.at, 3600 * SECOND, "the second grant was not used");
 }
 

@@ -15,7 +15,7 @@ fn told(cost: u32, units: usize, options: &[&str]) -> (Output, Duration) {
 /// Charged alone they would take hours.
 #[test]
 fn commands_that_cost_less_than_charged_do_not_hold_up_those_behind() {
-    let (output, elapsed) = told(1, 20, &["-r", "100/h,burst=100,cost=90"]);
+    let (output, elapsed) = told(1, 20, &["-r", "100/h,burst=100,cost=80"]);
     assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), String::new()));
     assert!(elapsed < Duration::from_secs(60), "{elapsed:?}");
 }
@@ -47,8 +47,8 @@ fn limits_without_a_cost_are_not_settled() {
 #[test]
 fn costs_far_from_what_was_charged_are_worth_a_hint() {
     for (cost, charged, hint) in [
-        (5, "50", "hint: commands cost 5 on average, charged 50; cost=5 lets more of them run at once\n"),
-        (50, "5", "hint: commands cost 50 on average, charged 5; cost=50 keeps them within the limit\n"),
+        (5, "50", "throttle: hint: commands cost 5 on average, charged 50; cost=5 lets more of them run at once\n"),
+        (50, "5", "throttle: hint: commands cost 50 on average, charged 5; cost=50 keeps them within the limit\n"),
     ] {
         let limit = |cost: &str| format!("100000/s,burst=1000,cost={cost}");
         let (output, _) = told(cost, 12, &["--summary", "-r", &limit(charged)]);

@@ -129,7 +129,7 @@ fn shares(limit: &str, pause: u64) -> [usize; 4] {
     {
         clock.set(now);
         next[who] = match who {
-            0 => streams[0].store().take(1, u64::MAX).unwrap().0.at + pause,
+            0 => streams[0].store().take(&[1], u64::MAX).unwrap().0.at + pause,
             _ => streams[who].next_run(1000).unwrap().0.at,
         };
         counts[who] += 1;

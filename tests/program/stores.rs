@@ -251,7 +251,7 @@ fn setting_limits_keeps_the_fraction_of_a_unit() {
         }
         assert_eq!(store.view().unwrap().available, 4, "{}: 8.4 s", opened.name);
         store.set(&policy(&["1/3s,burst=10"]), &[false]).unwrap();
-        assert_eq!(store.take(5, Nanos::MAX).unwrap().0.at - opened.clock.now(), 2_400_000_000, "{}", opened.name);
+        assert_eq!(store.take(&[5], Nanos::MAX).unwrap().0.at - opened.clock.now(), 2_400_000_000, "{}", opened.name);
     });
 }
 
@@ -263,14 +263,14 @@ fn a_held_store_grants_nothing_until_its_time_and_is_empty_then() {
         store.hold_until(START + 10 * second).unwrap();
         store.hold_until(START + 4 * second).unwrap();
         assert_eq!(store.view().unwrap().available, 0, "{name}");
-        assert!(store.take(1, START + 10 * second).is_err(), "{name}: it is empty then");
-        let (first, _) = store.take(1, Nanos::MAX).unwrap();
+        assert!(store.take(&[1], START + 10 * second).is_err(), "{name}: it is empty then");
+        let (first, _) = store.take(&[1], Nanos::MAX).unwrap();
         assert_eq!(at(&first), 11, "{name}: a pause is never cut short");
-        let (second_grant, _) = store.take(2, Nanos::MAX).unwrap();
+        let (second_grant, _) = store.take(&[2], Nanos::MAX).unwrap();
         assert_eq!(at(&second_grant), 13, "{name}");
         store.hold_until(START + 20 * second).unwrap();
-        store.give_back(&second_grant).unwrap();
-        assert_eq!(at(&store.take(1, Nanos::MAX).unwrap().0), 21, "{name}: giving back does not end the pause");
+        store.give_back(&second_grant, &[second_grant.units]).unwrap();
+        assert_eq!(at(&store.take(&[1], Nanos::MAX).unwrap().0), 21, "{name}: giving back does not end the pause");
         opened.clock.set(START + 40 * second);
         store.hold_until(START + 39 * second).unwrap();
         assert_eq!(store.view().unwrap().available, 5, "{name}: that has passed");
@@ -288,7 +288,7 @@ fn the_rest_of_a_lease_is_given_back_exactly_also_after_a_pause() {
             store.lease(&ask, &mut lease).unwrap();
             store.hold_until(START + 4 * second).unwrap();
             store.return_lease(&mut lease).unwrap();
-            let (grant, _) = store.take(3, Nanos::MAX).unwrap();
+            let (grant, _) = store.take(&[3], Nanos::MAX).unwrap();
             assert_eq!(grant.at, START + 7 * second, "{name} {limits:?}: nothing of the lease is left");
         });
     }
@@ -315,7 +315,7 @@ mod a_file {
     }
 
     fn wait(file: &File) -> Nanos {
-        match file.take(1, 0) {
+        match file.take(&[1], 0) {
             Err(StoreError::Refused(Refusal::TooLong { wait })) => wait,
             other => panic!("{other:?}"),
         }
@@ -325,7 +325,7 @@ mod a_file {
     fn everyone_takes_from_the_same_limits() {
         let (bucket, clock) = (Bucket::new(), FakeClock::at(7));
         let files: Vec<File> = (0..4).map(|_| bucket.open(&clock, 1, 0, &["1/s,burst=1"])).collect();
-        let times: Vec<Nanos> = (0..8).map(|place| files[place % 4].take(1, Nanos::MAX).unwrap().0.at).collect();
+        let times: Vec<Nanos> = (0..8).map(|place| files[place % 4].take(&[1], Nanos::MAX).unwrap().0.at).collect();
         assert_eq!(times, (0..8).map(|second| 7 + second * 1_000_000_000).collect::<Vec<_>>());
     }
 
@@ -334,12 +334,12 @@ mod a_file {
     fn a_restart_credits_the_time_that_the_wall_clock_says() {
         let (bucket, clock) = (Bucket::new(), FakeClock::at(1000 * HOUR));
         let before = bucket.open(&clock, 1, HOUR, &["1/h,burst=2,initial=1"]);
-        let _ = before.take(1, Nanos::MAX).unwrap();
+        let _ = before.take(&[1], Nanos::MAX).unwrap();
         let clock = FakeClock::at(5);
         let after = bucket.open(&clock, 2, HOUR + HOUR / 2, &["1/h"]);
         assert_eq!(wait(&after), HOUR / 2);
         clock.advance(HOUR / 2);
-        let (grant, now) = after.take(1, 0).unwrap();
+        let (grant, now) = after.take(&[1], 0).unwrap();
         assert_eq!((grant.at, after.clock().now()), (now, now));
         after.clock().sleep_until(now + 9);
         assert_eq!(clock.now(), HOUR / 2 + 5 + 9, "it is slept on the boot clock");
@@ -350,7 +350,7 @@ mod a_file {
         for (wall, left, expected) in [(0, 0, Some(HOUR)), (HOUR - 1, 0, Some(HOUR)), (u64::MAX, 2, None)] {
             let (bucket, clock) = (Bucket::new(), FakeClock::at(50));
             let before = bucket.open(&clock, 1, HOUR, &["1/h,burst=2,initial=1", "9/h,window"]);
-            let _ = before.take(1, Nanos::MAX).unwrap();
+            let _ = before.take(&[1], Nanos::MAX).unwrap();
             let after = bucket.open(&FakeClock::at(3), 2, wall, &["1/h", "9/h"]);
             let view = after.view().unwrap();
             assert_eq!(view.available, left, "{wall}");
@@ -366,7 +366,7 @@ mod a_file {
         let (bucket, clock) = (Bucket::new(), FakeClock::at(1 << 60));
         let before = bucket.open(&clock, 1, HOUR, &["1/h"]);
         for _ in 0..3 {
-            let _ = before.take(1, Nanos::MAX).unwrap();
+            let _ = before.take(&[1], Nanos::MAX).unwrap();
         }
         let after = bucket.open(&FakeClock::at(0), 2, HOUR, &["1/h"]);
         assert_eq!(wait(&after), 3 * HOUR);
@@ -378,13 +378,13 @@ mod a_file {
     fn an_unused_grant_is_given_back() {
         let (bucket, clock) = (Bucket::new(), FakeClock::at(9));
         let file = bucket.open(&clock, 1, 0, &["1/h"]);
-        let _ = file.take(1, Nanos::MAX).unwrap();
-        let (mine, _) = file.take(1, Nanos::MAX).unwrap();
-        file.give_back(&mine).unwrap();
+        let _ = file.take(&[1], Nanos::MAX).unwrap();
+        let (mine, _) = file.take(&[1], Nanos::MAX).unwrap();
+        file.give_back(&mine, &[mine.units]).unwrap();
         assert_eq!(wait(&file), HOUR);
-        let (mine, _) = file.take(1, Nanos::MAX).unwrap();
-        let (theirs, _) = bucket.open(&clock, 1, 0, &["1/h"]).take(1, Nanos::MAX).unwrap();
-        file.give_back(&mine).unwrap();
+        let (mine, _) = file.take(&[1], Nanos::MAX).unwrap();
+        let (theirs, _) = bucket.open(&clock, 1, 0, &["1/h"]).take(&[1], Nanos::MAX).unwrap();
+        file.give_back(&mine, &[mine.units]).unwrap();
         assert_eq!((theirs.at, wait(&file)), (9 + 2 * HOUR, 2 * HOUR), "those behind move up at their next look");
     }
 
@@ -415,21 +415,21 @@ mod a_file {
     fn new_limits_apply_to_everyone_from_their_next_take() {
         let (bucket, clock) = (Bucket::new(), FakeClock::at(0));
         let (one, other) = (bucket.open(&clock, 1, 0, &["1/h"]), bucket.open(&clock, 1, 0, &["1/h"]));
-        let _ = one.take(1, Nanos::MAX).unwrap();
+        let _ = one.take(&[1], Nanos::MAX).unwrap();
         other.set(&policy(&["60/h,burst=1"]), &[false]).unwrap();
         assert_eq!(wait(&one), HOUR / 60);
         assert_eq!(one.policy().to_string(), "60/h,burst=1");
         other.set(&policy(&["60/h,burst=7,initial=7"]), &[true]).unwrap();
-        assert_eq!(one.take(7, 0).unwrap().0.at, 0);
+        assert_eq!(one.take(&[7], 0).unwrap().0.at, 0);
     }
 
     #[test]
     fn removing_a_bucket_starts_it_anew_for_processes_that_have_it_open() {
         let (bucket, clock) = (Bucket::new(), FakeClock::at(0));
         let file = bucket.open(&clock, 1, 0, &["1/h"]);
-        let _ = file.take(1, Nanos::MAX).unwrap();
+        let _ = file.take(&[1], Nanos::MAX).unwrap();
         std::fs::remove_file(bucket.0.path().join("b")).unwrap();
-        assert_eq!(file.take(1, Nanos::MAX).unwrap().0.at, 0);
+        assert_eq!(file.take(&[1], Nanos::MAX).unwrap().0.at, 0);
         assert_eq!(wait(&bucket.open(&clock, 1, 0, &["9/s"])), HOUR, "the same limits, and one taken");
     }
 
@@ -439,21 +439,21 @@ mod a_file {
         for later in [0, 3 * HOUR] {
             let (bucket, clock) = (Bucket::new(), FakeClock::at(9));
             let file = bucket.open(&clock, 1, 0, &["1/h,burst=1"]);
-            let grants: Vec<_> = (0..2).map(|_| file.take(1, Nanos::MAX).unwrap().0).collect();
+            let grants: Vec<_> = (0..2).map(|_| file.take(&[1], Nanos::MAX).unwrap().0).collect();
             std::fs::remove_file(bucket.0.path().join("b")).unwrap();
             let stranger = bucket.open(&clock, 1, 0, &["1/h,burst=1"]);
             clock.advance(later);
             for _ in 0..2 {
-                let _ = stranger.take(1, Nanos::MAX).unwrap();
+                let _ = stranger.take(&[1], Nanos::MAX).unwrap();
             }
             for grant in &grants {
-                file.give_back(grant).unwrap();
+                file.give_back(grant, &[grant.units]).unwrap();
                 assert_eq!(wait(&stranger), 2 * HOUR, "later by {later}");
             }
-            let (ours, _) = file.take(1, Nanos::MAX).unwrap();
-            file.give_back(&grants[1]).unwrap();
+            let (ours, _) = file.take(&[1], Nanos::MAX).unwrap();
+            file.give_back(&grants[1], &[grants[1].units]).unwrap();
             assert_eq!(wait(&stranger), 3 * HOUR, "also once the new file is known");
-            file.give_back(&ours).unwrap();
+            file.give_back(&ours, &[ours.units]).unwrap();
             assert_eq!(wait(&stranger), 2 * HOUR, "a grant of this file is given back");
         }
     }
@@ -466,7 +466,7 @@ mod a_file {
         std::fs::remove_file(bucket.0.path().join("b")).unwrap();
         clock.advance(HOUR);
         let stranger = bucket.open(&clock, 1, 0, &["1/h,burst=1"]);
-        let _ = stranger.take(1, Nanos::MAX).unwrap();
+        let _ = stranger.take(&[1], Nanos::MAX).unwrap();
         drop(file);
         assert_eq!((wait(&stranger), stranger.policy().to_string()), (HOUR, "1/h,burst=1".to_owned()));
     }
@@ -527,8 +527,8 @@ mod a_server {
                         let fresh = [random.below(3) == 0, random.below(2) == 0, false].map(|fresh| fresh || !is_slow);
                         // Nobody stays behind who would not look.
                         for [by_file, by_redis] in held.drain(..).filter(|grants| grants[0].at > clock.now()) {
-                            file.give_back(&by_file).unwrap();
-                            redis.give_back(&by_redis).unwrap();
+                            file.give_back(&by_file, &[by_file.units]).unwrap();
+                            redis.give_back(&by_redis, &[by_redis.units]).unwrap();
                         }
                         file.set(&to, &fresh).unwrap();
                         redis.set(&to, &fresh).unwrap();
@@ -540,14 +540,14 @@ mod a_server {
                     }
                     1 | 2 if !held.is_empty() => {
                         let grants = held.swap_remove(usize::try_from(random.below(held.len() as u64)).unwrap());
-                        file.give_back(&grants[0]).unwrap();
-                        redis.give_back(&grants[1]).unwrap();
+                        file.give_back(&grants[0], &[grants[0].units]).unwrap();
+                        redis.give_back(&grants[1], &[grants[1].units]).unwrap();
                     }
                     _ => {
                         let is_bounded = random.below(3) == 0;
                         let wait = if is_bounded { clock.now() + random.below(500) * 1_000_000 } else { Nanos::MAX };
                         let units = 1 + random.below(2);
-                        match (file.take(units, wait), redis.take(units, wait)) {
+                        match (file.take(&[units], wait), redis.take(&[units], wait)) {
                             (Ok((by_file, _)), Ok((by_redis, _))) => {
                                 assert_eq!((by_file.at, by_file.units), (by_redis.at, by_redis.units), "{what}");
                                 assert_eq!(by_file.bound_by, by_redis.bound_by, "{what}");
@@ -568,7 +568,8 @@ mod a_server {
     /// As one who waits for long does every 5 s.
     fn look_once(store: &dyn Store, grant: &mut Grant) {
         let mut may_look = true;
-        throttle::store::wait_for(store, *grant, |_, _| std::mem::take(&mut may_look), |moved| *grant = *moved);
+        let costs = [grant.units];
+        throttle::store::wait_for(store, *grant, &costs, |_, _| std::mem::take(&mut may_look), |moved| *grant = *moved);
     }
 
     struct Random(u64);
@@ -589,13 +590,13 @@ mod a_server {
         let Some(server) = crate::support::redis::Redis::start(&[]) else { return };
         let clock = FakeClock::at(3_600_000_000_000);
         let store = open(&server, &clock, &["10/s,burst=2"]);
-        let first = at(store.take(2, Nanos::MAX));
+        let first = at(store.take(&[2], Nanos::MAX));
         clock.set(5_000);
-        assert_eq!(at(store.take(1, Nanos::MAX)), first + 100_000_000, "as if no time had passed");
+        assert_eq!(at(store.take(&[1], Nanos::MAX)), first + 100_000_000, "as if no time had passed");
         clock.advance(150_000_000);
-        assert_eq!(at(store.take(1, Nanos::MAX)), first + 200_000_000);
+        assert_eq!(at(store.take(&[1], Nanos::MAX)), first + 200_000_000);
         clock.advance(50_000_000);
-        assert_eq!(at(store.take(1, Nanos::MAX)), first + 300_000_000, "it goes on from there");
+        assert_eq!(at(store.take(&[1], Nanos::MAX)), first + 300_000_000, "it goes on from there");
     }
 
     /// This also holds for clients that only view or are refused, which store nothing else.
@@ -606,17 +607,17 @@ mod a_server {
             let () = server.tell(&["FLUSHALL"]);
             let clock = FakeClock::at(3_600_000_000_000);
             let store = open(&server, &clock, limits);
-            let first = at(store.take(1, Nanos::MAX));
+            let first = at(store.take(&[1], Nanos::MAX));
             clock.set(5_000);
             assert_eq!(store.view().unwrap().wait, Some(10_000_000_000), "as if no time had passed");
             clock.advance(4_000_000_000);
             assert_eq!(store.view().unwrap().wait, Some(6_000_000_000));
             clock.set(6_000);
             for second in 0..6 {
-                assert!(store.take(1, 0).is_err(), "{limits:?}: {second} s after another step back");
+                assert!(store.take(&[1], 0).is_err(), "{limits:?}: {second} s after another step back");
                 clock.advance(1_000_000_000);
             }
-            assert_eq!(at(store.take(1, store.clock().now() + 4_000_000_000)), first + 10_000_000_000, "{limits:?}");
+            assert_eq!(at(store.take(&[1], store.clock().now() + 4_000_000_000)), first + 10_000_000_000, "{limits:?}");
         }
     }
 
@@ -625,12 +626,12 @@ mod a_server {
         let Some(server) = crate::support::redis::Redis::start(&[]) else { return };
         let clock = FakeClock::at(3_600_000_000_000);
         let store = open(&server, &clock, &["1/10s,burst=1"]);
-        let _ = at(store.take(1, Nanos::MAX));
+        let _ = at(store.take(&[1], Nanos::MAX));
         let () = server.tell(&["REPLICAOF", "127.0.0.1", "1"]);
         clock.set(5_000);
         assert_eq!(store.view().unwrap().wait, Some(10_000_000_000));
-        assert!(matches!(store.take(1, 0), Err(StoreError::Refused(_))), "a refusal writes nothing");
-        assert!(store.take(1, Nanos::MAX).unwrap_err().to_string().contains("READONLY"));
+        assert!(matches!(store.take(&[1], 0), Err(StoreError::Refused(_))), "a refusal writes nothing");
+        assert!(store.take(&[1], Nanos::MAX).unwrap_err().to_string().contains("READONLY"));
     }
 
     /// If a server loses its state and one that knew it comes first, there is no second burst.
@@ -639,15 +640,15 @@ mod a_server {
         let Some(server) = crate::support::redis::Redis::start(&[]) else { return };
         let clock = FakeClock::at(1_000_000_000);
         let (mine, other) = (open(&server, &clock, &["10/s,burst=5"]), open(&server, &clock, &["10/s,burst=5"]));
-        let times: Vec<Nanos> = (0..10).map(|_| at(mine.take(1, Nanos::MAX))).collect();
+        let times: Vec<Nanos> = (0..10).map(|_| at(mine.take(&[1], Nanos::MAX))).collect();
         assert_eq!(times[9], 1_500_000_000);
-        let last = at(other.take(1, Nanos::MAX));
+        let last = at(other.take(&[1], Nanos::MAX));
         assert_eq!(last, 1_600_000_000);
         let () = server.tell(&["FLUSHALL"]);
         clock.advance(50_000_000);
-        assert_eq!(at(mine.take(1, Nanos::MAX)), clock.now() + 100_000_000, "it begins empty");
-        assert_eq!(at(other.take(1, Nanos::MAX)), clock.now() + 200_000_000);
-        assert_eq!(at(open(&server, &clock, &["10/s,burst=5"]).take(1, Nanos::MAX)), clock.now() + 300_000_000);
+        assert_eq!(at(mine.take(&[1], Nanos::MAX)), clock.now() + 100_000_000, "it begins empty");
+        assert_eq!(at(other.take(&[1], Nanos::MAX)), clock.now() + 200_000_000);
+        assert_eq!(at(open(&server, &clock, &["10/s,burst=5"]).take(&[1], Nanos::MAX)), clock.now() + 300_000_000);
     }
 
     #[test]
@@ -655,15 +656,15 @@ mod a_server {
         let Some(server) = crate::support::redis::Redis::start(&[]) else { return };
         let clock = FakeClock::at(START);
         let mine = open(&server, &clock, &["1/h,burst=1"]);
-        let grants: Vec<Grant> = (0..2).map(|_| mine.take(1, Nanos::MAX).unwrap().0).collect();
+        let grants: Vec<Grant> = (0..2).map(|_| mine.take(&[1], Nanos::MAX).unwrap().0).collect();
         let () = server.tell(&["DEL", "throttle:bucket"]);
         clock.advance(1_000_000);
         let stranger = open(&server, &clock, &["1/h,burst=1"]);
-        let theirs: Vec<Nanos> = (0..2).map(|_| at(stranger.take(1, Nanos::MAX))).collect();
-        mine.give_back(&grants[1]).unwrap();
+        let theirs: Vec<Nanos> = (0..2).map(|_| at(stranger.take(&[1], Nanos::MAX))).collect();
+        mine.give_back(&grants[1], &[grants[1].units]).unwrap();
         let _ = mine.view().unwrap();
-        mine.give_back(&grants[1]).unwrap();
-        assert!(at(stranger.take(1, Nanos::MAX)) > theirs[1], "nobody is moved");
+        mine.give_back(&grants[1], &[grants[1].units]).unwrap();
+        assert!(at(stranger.take(&[1], Nanos::MAX)) > theirs[1], "nobody is moved");
     }
 
     /// A restart empties the script cache, and the state may be gone, too.
@@ -674,7 +675,7 @@ mod a_server {
         let store = open(&server, &clock, &["10/s,burst=1"]);
         for place in 0..3 {
             let () = server.tell(&["SCRIPT", "FLUSH"]);
-            assert_eq!(at(store.take(1, Nanos::MAX)), START + place * 100_000_000);
+            assert_eq!(at(store.take(&[1], Nanos::MAX)), START + place * 100_000_000);
         }
         let supply = Supply::new(Box::new(store));
         assert_eq!(supply.next_run(5).unwrap().0.at, START + 300_000_000);
@@ -686,7 +687,7 @@ mod a_server {
         let store = open(&server, &FakeClock::at(START), &["10/s,burst=1", "100/min"]);
         let before = questions(&server);
         for place in 0..20 {
-            assert_eq!(at(store.take(1, Nanos::MAX)), START + place * 100_000_000);
+            assert_eq!(at(store.take(&[1], Nanos::MAX)), START + place * 100_000_000);
         }
         assert_eq!(questions(&server) - before, 20);
     }
@@ -721,7 +722,7 @@ mod a_server {
                 assert_eq!(expected.take(START, 1).unwrap().at, *used, "{limits:?}");
             }
             let next = open(&server, &clock, limits);
-            let (view, after) = (next.view().unwrap(), at(next.take(1, Nanos::MAX)));
+            let (view, after) = (next.view().unwrap(), at(next.take(&[1], Nanos::MAX)));
             assert_eq!(view.wait, Some(after - START), "{limits:?}");
             assert_eq!(after, expected.take(START, 1).unwrap().at, "{limits:?}");
         }

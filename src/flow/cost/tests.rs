@@ -92,6 +92,10 @@ proptest! {
         let cost: Vec<_> = ALL.with(|all| all.iter().map(|cost| cost.of(&unit)).collect());
         prop_assert_eq!((cost[0], cost[4]), (Some(7), Some((unit.len() as u64).div_ceil(7) + 3)));
     }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(10_000))]
 
     #[test]
     fn any_text_is_read_or_refused_in_one_line(text in "(bytes|f|/|else=|[0-9]|[:,.~$+-]|[a-z]|\\PC){0,8}") {

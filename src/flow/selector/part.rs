@@ -38,7 +38,8 @@ impl Part {
         match self {
             Part::Field(number, Some(end)) => unit.split(|byte| byte == end).nth(number.get() - 1).map(Cow::Borrowed),
             Part::Field(number, None) => {
-                let mut fields = unit.split(|byte| b" \t\n".contains(byte)).filter(|field| !field.is_empty());
+                let is_blank = |byte: &u8| matches!(byte, b' ' | b'\t' | b'\n');
+                let mut fields = unit.split(is_blank).filter(|field| !field.is_empty());
                 fields.nth(number.get() - 1).map(Cow::Borrowed)
             }
             Part::Json(pointer) => pointer.of(unit),

@@ -26,10 +26,9 @@ fn jobs(input: &[u8], size: usize, max_args: u64, to_stdin: bool, skip_blank: bo
 /// Those of the units that are not known.
 fn jobs_but(known: Option<Known>, input: &[u8], size: usize, shape: Shape) -> (Vec<Job>, u64) {
     let buffer = Buffer::new(Framing::EndedBy(b'\n'), size);
-    let mut batches =
-        Batches::new(Bytes(input.to_vec(), if size > 1000 { size } else { 7 }), buffer, shape, &template());
     let (mut jobs, are_known) = (Vec::new(), known.is_some());
-    batches.known = known;
+    let input = Bytes(input.to_vec(), if size > 1000 { size } else { 7 });
+    let mut batches = Batches::new(input, buffer, shape, &template(), known);
     while batches.fill(true).unwrap() != Filled::End {
         jobs.extend(std::iter::from_fn(|| batches.next()));
     }
@@ -100,6 +99,7 @@ fn numbers_need_no_input() {
         Buffer::new(Framing::EndedBy(b'\n'), 64),
         Shape { max_args: 1, to_stdin: false, skip_blank: true, keep: false },
         &template(),
+        None,
     );
     let mut sum = 0;
     while batches.fill(true).unwrap() != Filled::End {

@@ -64,13 +64,13 @@ impl State {
         while self.running.first().is_some_and(|first| first.end <= now) {
             let Running { attempt, started, end, outcome, reply } = self.running.remove(0);
             let judged = Judged { started, at: end, used: attempt.used + 1 };
-            let verdict = self.retries.judge(judged, &outcome, &reply, |most| self.chance.u64(..=most));
+            let verdict = self.retries.judge(&None, judged, &outcome, &reply, |most| self.chance.u64(..=most));
             self.ends.push((end, attempt.unit, verdict));
             if let Some(due) = verdict.due() {
                 let used = attempt.used + u32::from(matches!(verdict, Verdict::Again(_)));
                 let next = Try { number: attempt.number + 1, used, ..attempt };
                 self.retries.add(due, attempt.unit, 1, next);
-                self.sent_away = self.sent_away.or(self.retries.overlong_pause(end));
+                self.sent_away = self.sent_away.or(self.retries.overlong_pause(&None, end));
             }
         }
     }
@@ -117,7 +117,7 @@ impl<L: Fn(Try) -> Life> Flow for Script<L> {
     }
 
     fn take_hold(&mut self) -> Option<Nanos> {
-        self.state.borrow_mut().retries.take_hold(self.clock.now())
+        self.state.borrow_mut().retries.take_hold(&None, self.clock.now())
     }
 
     fn has_hold(&self) -> bool {
@@ -261,7 +261,16 @@ fn a_pause_holds_all_and_then_the_rate_begins_without_a_burst() {
     assert_eq!(second, expected, "those sent back go first, at the rate");
     let pauses = script.state.borrow().ends.iter().filter(|(.., verdict)| matches!(verdict, Verdict::Later(_))).count();
     assert_eq!(pauses, 16);
-    assert_eq!(script.state.borrow().retries.pause.incidents, 0, "the success ended it");
+    assert_eq!(script.state.borrow().retries.pauses[&None].incidents, 0, "the success ended it");
+}
+
+/// Unit 2 has a grant at 10 s when unit 1 is told to wait, at 10 ms. It would count, though nobody uses it.
+#[test]
+fn a_pause_gives_back_the_grant_that_waits() {
+    let life = |attempt: Try| if attempt.unit == 1 && attempt.number == 1 { later(2) } else { ok() };
+    let script = run("1/10s", 2, 2, policy(1), 1, life);
+    // The bucket is empty at the end of the pause, at 2010 ms.
+    assert_eq!(starts(&script), [(0, 1, 1), (12_010, 1, 2), (22_010, 2, 1)]);
 }
 
 #[test]
@@ -274,7 +283,7 @@ fn answers_of_what_already_ran_lengthen_a_pause_only_by_a_later_time() {
             _ => ok(),
         };
         let script = run("unlimited", 2, 2, policy(1), 1, life);
-        (script.starts[2].0 / MILLISECOND, script.state.borrow().retries.pause.incidents)
+        (script.starts[2].0 / MILLISECOND, script.state.borrow().retries.pauses[&None].incidents)
     };
     assert_eq!(until((0, Outcome::Ok, Reply::default())).0, 2010, "without a time");
     assert_eq!(until(later(1)).0, 2010, "an earlier time");

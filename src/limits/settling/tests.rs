@@ -264,7 +264,7 @@ impl Run {
         let Level { amount, at } = self.limits.states[0].level;
         assert_eq!((amount, at), replayed(&self.asked, &self.events), "{:#?}", self.events);
         let Some(window) = self.limits.terms.get(1).and_then(Terms::as_window) else { return };
-        let time = self.clock().max(self.limits.states[1].level.at);
+        let time = self.clock().max(self.limits.latest());
         let live = |at: Nanos| at + window.period() > time;
         let mut expected: Vec<(Nanos, u64)> = vec![];
         for &(_, at, units) in self.counted.iter().filter(|(_, at, units)| live(*at) && *units > 0) {

@@ -30,6 +30,10 @@ pub(crate) struct Args {
     #[arg(short, long, value_name = "N", allow_negative_numbers = true, value_parser = |text: &str| text.parse::<Amount>(), long_help = text::BURST, help_heading = "Limit")]
     pub(crate) burst: Option<Amount>,
 
+    /// Drop units that would wait, instead of passing them on late
+    #[arg(hide_short_help = true, long, conflicts_with_all = ["bucket", "command", "shell"], long_help = text::DROP, help_heading = "Limit")]
+    pub(crate) drop: bool,
+
     /// Limits shared with all that name it: file or redis://
     #[arg(long, value_name = "BUCKET", value_hint = clap::ValueHint::FilePath, long_help = text::BUCKET, help_heading = "Shared")]
     pub(crate) bucket: Option<OsString>,
@@ -38,8 +42,8 @@ pub(crate) struct Args {
     #[arg(long, long_help = text::ONCE, help_heading = "Shared")]
     pub(crate) once: bool,
 
-    /// Exit 75 instead of waiting longer
-    #[arg(hide_short_help = true, long, value_name = "TIME", requires = "once", allow_negative_numbers = true, value_parser = values::max_wait, long_help = text::MAX_WAIT, help_heading = "Shared")]
+    /// Exit 75 instead of waiting longer; with --drop: drop
+    #[arg(hide_short_help = true, long, value_name = "TIME", allow_negative_numbers = true, value_parser = values::max_wait, long_help = text::MAX_WAIT, help_heading = "Shared")]
     pub(crate) max_wait: Option<Duration>,
 
     /// Make the bucket, or change its limits for everyone
@@ -89,6 +93,10 @@ pub(crate) struct Args {
     /// Instead of input, the units 1 to N, or without end
     #[arg(hide_short_help = true, long, value_name = "N|inf", allow_negative_numbers = true, conflicts_with_all = ["arg_file", "null", "delimiter"], value_parser = values::repeat, long_help = text::REPEAT, help_heading = "Input")]
     pub(crate) repeat: Option<Repeat>,
+
+    /// Most units read while others wait [default: 10000]
+    #[arg(hide_short_help = true, long, value_name = "N", allow_negative_numbers = true, value_parser = again::ahead, long_help = text::AHEAD, help_heading = "Input")]
+    pub(crate) ahead: Option<NonZeroUsize>,
 
     /// Most commands at once; 0: no cap [default: 16] (also -P)
     #[arg(short, long, short_alias = 'P', alias = "max-procs", value_name = "N", allow_negative_numbers = true, value_parser = values::jobs, long_help = text::JOBS, help_heading = "Launch")]
@@ -145,10 +153,6 @@ pub(crate) struct Args {
     /// The longest pause that a server may ask for [default: 1h]
     #[arg(hide_short_help = true, long, value_name = "TIME", allow_negative_numbers = true, value_parser = values::duration, long_help = text::MAX_PAUSE, help_heading = "Launch")]
     pub(crate) max_pause: Option<Duration>,
-
-    /// Most units that wait for another attempt [default: 10000]
-    #[arg(hide_short_help = true, long, value_name = "N", allow_negative_numbers = true, value_parser = again::ahead, long_help = text::AHEAD, help_heading = "Launch")]
-    pub(crate) ahead: Option<NonZeroUsize>,
 
     /// Launch nothing more once N units, or N%, have failed
     #[arg(hide_short_help = true, long, value_name = "N|N%", allow_negative_numbers = true, value_parser = again::max_fail, long_help = text::MAX_FAIL, help_heading = "Launch")]

@@ -121,8 +121,13 @@ once and lets nothing through meanwhile; fail ends with an error. A server that 
 always ends the run. With --once --max-wait TIME no attempt starts after TIME, each gets 3 s for the answer, and the exit \
 code is 75.";
 
+pub(super) const DROP: &str = "\
+Pass on what conforms, and drop every unit that would wait longer than --max-wait (0 without it), so that a fast writer never \
+waits for us: tail -F app.log | throttle -r 10/s,burst=50,per=/service --drop. How many units were dropped is said at most \
+every 10 s and at the end.";
+
 pub(super) const MAX_WAIT: &str = "\
-With --once: if the wait would be longer than TIME (30s, 500ms, 2min), take nothing, say how long it would be, and exit 75. \
+With --drop: a unit that would wait longer than TIME is dropped. With --once: if the wait would be longer than TIME (30s, 500ms, 2min), take nothing, say how long it would be, and exit 75. \
 0 does not wait at all. A server that does not answer is waited for at most 3 s more, and may have taken one.";
 
 pub(super) const SET: &str = "\
@@ -239,7 +244,8 @@ End the run with 75 if a server asks to wait for longer than TIME, counted from 
 last success. A pause is never cut short.";
 
 pub(super) const AHEAD: &str = "\
-Start nothing new while N units, or 64 MiB of them, wait for another attempt.";
+With limits for each key (per=), units are read while others wait, and with --attempts, some wait for another attempt: read \
+no more while N of them, or 64 MiB, wait.";
 
 pub(super) const MAX_FAIL: &str = "\
 Launch nothing more once N units have failed for good, or N percent of those that have ended (from 20 on). What runs may \

@@ -59,14 +59,14 @@ fn the_hint_is_considered_once_a_second() {
 fn the_closing_lines_read_as_in_the_manual() {
     let sum = Outcomes { ok: 498, failed: 2, timed_out: 1, skipped: 3, ..outcomes(&["-r", "5/s"]) };
     let expected = "498 ok, 2 failed (1 timed out), 3 blank lines skipped; 1m 40s (limit 5/s)";
-    assert_eq!(sum.closing(100_150_000_000), [expected]);
+    assert_eq!(sum.closing(100_150_000_000, 0), [expected]);
     let next = Some("next line not started: 413 'https://…'".to_owned());
     let interrupted =
         Outcomes { ok: 409, stopped: 3, next, interrupted: Some("interrupted"), ..outcomes(&["-r", "5/s"]) };
-    assert_eq!(interrupted.closing(0), ["interrupted: 409 ok, 3 stopped, next line not started: 413 'https://…'"]);
+    assert_eq!(interrupted.closing(0, 0), ["interrupted: 409 ok, 3 stopped, next line not started: 413 'https://…'"]);
     let two = Outcomes { failed: 21, ..outcomes(&["-r", "5/s", "-b", "9", "-r", "60/min"]) };
-    assert_eq!(two.closing(49_999_999), ["0 ok, 21 failed; 50 ms (limit 5/s and 60/min)"]);
-    assert!(Outcomes { failed: 21, ..outcomes(&["-q", "-r", "5/s"]) }.closing(0).is_empty());
+    assert_eq!(two.closing(49_999_999, 0), ["0 ok, 21 failed; 50 ms (limit 5/s and 60/min)"]);
+    assert!(Outcomes { failed: 21, ..outcomes(&["-q", "-r", "5/s"]) }.closing(0, 0).is_empty());
 }
 
 #[test]
@@ -76,7 +76,7 @@ fn further_attempts_and_pauses_are_part_of_the_sum() {
     let sum = Outcomes { ok: 498, failed: 2, retries, ..outcomes(&["-r", "5/s"]) };
     let expected = "498 ok (31 after a retry), 2 failed, 14 told to wait (paused 3m 20s), 2 not tried again, \
                     812 done before; 1 s (limit 5/s)";
-    assert_eq!(sum.closing(SECOND), [expected]);
+    assert_eq!(sum.closing(SECOND, 0), [expected]);
 }
 
 #[test]

@@ -27,9 +27,10 @@ pub(crate) struct Again {
 }
 
 impl Again {
-    pub(super) fn new(args: &Args) -> Result<Self, String> {
+    /// `reads_ahead`: units are read while others wait, also without further attempts.
+    pub(super) fn new(args: &Args, reads_ahead: bool) -> Result<Self, String> {
         let policy = match args.attempts {
-            None => refuse_without_attempts(args).map(|()| None),
+            None => refuse_without_attempts(args, reads_ahead).map(|()| None),
             Some(_) if args.ungroup || args.line_buffer => {
                 let flag = if args.ungroup { "-u" } else { "--line-buffer" };
                 Err(format!(
@@ -41,7 +42,7 @@ impl Again {
                 backoff: args.backoff.unwrap_or(BACKOFF),
                 retry_on: args.retry_on.clone(),
                 max_pause: args.max_pause.unwrap_or(MAX_PAUSE),
-                ahead: args.ahead.map_or(AHEAD, std::num::NonZeroUsize::get),
+                ahead: ahead(args),
             })),
         };
         let (done, log) = (args.done.clone(), args.log.clone());
@@ -49,14 +50,19 @@ impl Again {
     }
 }
 
+/// The most units that are read while others wait.
+pub(super) fn ahead(args: &Args) -> usize {
+    args.ahead.map_or(AHEAD, std::num::NonZeroUsize::get)
+}
+
 /// # Errors
 /// An option that means nothing without `--attempts`.
-fn refuse_without_attempts(args: &Args) -> Result<(), String> {
+fn refuse_without_attempts(args: &Args, reads_ahead: bool) -> Result<(), String> {
     let options = [
         (args.backoff.is_some(), "--backoff 1s..60s"),
         (args.retry_on.is_some(), "--retry-on 6,7,28"),
         (args.max_pause.is_some(), "--max-pause 1h"),
-        (args.ahead.is_some(), "--ahead 10000"),
+        (args.ahead.is_some() && !reads_ahead, "--ahead 10000"),
     ];
     match options.into_iter().find(|(is_given, _)| *is_given) {
         None => Ok(()),

@@ -1,14 +1,16 @@
 //! The limits of a run, as the user asks for them.
 
+use super::again;
 use super::bucket::{Bucket, Environment};
 use crate::program::args::{Args, Rule, in_limits};
 use crate::program::lookup::quoted;
 use std::ffi::OsString;
 use std::num::NonZeroU32;
 use std::os::unix::ffi::OsStrExt;
+use throttle::clock::Nanos;
 use throttle::flow::cost::Cost;
-use throttle::flow::pricing::Pricing;
 use throttle::flow::selector::Selector;
+use throttle::flow::{Look, Sorting};
 use throttle::limits::{Policy, PolicyError};
 use throttle::rate::{Amount, Limit};
 
@@ -111,8 +113,31 @@ impl Grouped {
         self.all.iter().chain(&self.each).filter_map(|group| group.cost.as_ref())
     }
 
-    /// What units cost each limit of `policy`, which is that of the run or of a bucket that agrees with it.
-    pub(crate) fn pricing(&self, policy: &Policy) -> Option<Pricing> {
+    /// How units are sorted, if limits are kept for each key, or units are dropped. `runs`: commands run for them.
+    pub(super) fn sorting(&self, args: &Args, runs: bool) -> Option<Sorting> {
+        if self.per.is_none() && !args.drop {
+            return None;
+        }
+        let kinds = || self.all.iter().chain(&self.each);
+        let policies = |groups: &[Group], first: usize| {
+            groups.iter().enumerate().map(|(place, group)| (group.policy.clone(), first + place)).collect()
+        };
+        let longest = args.max_wait.map_or(0, |wait| Nanos::try_from(wait.as_nanos()).unwrap_or(Nanos::MAX));
+        Some(Sorting {
+            look: Look { per: self.per.clone(), costs: kinds().map(|group| group.cost.clone()).collect() },
+            each: policies(&self.each, self.all.len()),
+            all: policies(&self.all, 0),
+            jobs: runs.then(|| self.jobs.unwrap_or(NonZeroU32::MAX)),
+            max_wait: args.drop.then_some(longest),
+            ahead: again::ahead(args),
+        })
+    }
+
+    /// What each limit of `policy` counts, which is that of the run or of a bucket that agrees with it.
+    pub(crate) fn look(&self, policy: &Policy) -> Look {
+        if self.costs().next().is_none() {
+            return Look::default();
+        }
         let (written, in_order) = (self.written(), || (0..policy.len()).collect());
         let is_own = *policy == self.policy();
         let places = policy.places_of(&written, self.burst).ok().filter(|_| !is_own).unwrap_or_else(in_order);
@@ -121,7 +146,7 @@ impl Grouped {
         for (place, cost) in places.into_iter().zip(said) {
             costs[place].clone_from(cost);
         }
-        Pricing::new(costs)
+        Look { per: None, costs }
     }
 
     /// What to say if commands of a key are counted, but none is run.
@@ -164,9 +189,9 @@ impl Limits {
         }
     }
 
-    /// What units cost each limit of `policy`, which is in force.
-    pub(crate) fn pricing(&self, policy: &Policy) -> Option<Pricing> {
-        self.named().and_then(|named| named.pricing(policy))
+    /// What each limit of `policy` counts, which is in force.
+    pub(crate) fn look(&self, policy: &Policy) -> Look {
+        self.named().map(|named| named.look(policy)).unwrap_or_default()
     }
 
     /// The limits of `policy`, which is in force, that count each unit as 1.

@@ -6,6 +6,7 @@ use crate::program::args::{Args, ProgressWhen, Repeat, Summary};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use throttle::flow::Sorting;
 use throttle::flow::framing::Framing;
 use throttle::launch::{Output, Place, Reading, Shape, Template};
 use throttle::limits::Policy;
@@ -17,6 +18,8 @@ pub(crate) const JOBS: u32 = 16;
 #[derive(Clone, Debug)]
 pub(crate) struct Pipe {
     pub(crate) limits: Limits,
+    /// If limits are kept for each key, or units are dropped.
+    pub(crate) sorting: Option<Sorting>,
     /// `None`: standard input.
     pub(crate) file: Option<PathBuf>,
     pub(crate) delimiter: Delimiter,
@@ -27,6 +30,8 @@ pub(crate) struct Pipe {
 #[derive(Clone, Debug)]
 pub(crate) struct Launch {
     pub(crate) limits: Limits,
+    /// If limits are kept for each key.
+    pub(crate) sorting: Option<Sorting>,
     pub(crate) commands: Commands,
     /// `None`: the default number.
     pub(crate) jobs: Option<u32>,
@@ -42,6 +47,8 @@ pub(crate) struct Launch {
 #[derive(Clone, Debug)]
 pub(crate) struct DryRun {
     pub(crate) limits: Limits,
+    /// If limits are kept for each key, or units are dropped.
+    pub(crate) sorting: Option<Sorting>,
     pub(crate) work: Work,
     /// Commands for the units in this file are not shown.
     pub(crate) done: Option<PathBuf>,
@@ -106,13 +113,23 @@ impl Pipe {
         if let Some(flag) = &args.launch_option {
             return Err(format!("{flag} needs a command; write throttle -r 5/s {flag} … COMMAND, or -c SCRIPT"));
         }
-        Ok(Pipe { limits, delimiter, reporting: Reporting::of(&args), file: file(args) })
+        let sorting = limits.named().and_then(|named| named.sorting(&args, false));
+        if args.ahead.is_some() && sorting.is_none() {
+            return Err(
+                "--ahead belongs to limits for each key; write for example -r 1/s,per=host --ahead 10000".to_owned()
+            );
+        }
+        if args.drop && delimiter.framing(&limits.named().map(Grouped::policy).unwrap_or_default())? == Framing::Bytes {
+            return Err("--drop drops lines or records, not bytes; write for example -r 100/s --drop".to_owned());
+        }
+        Ok(Pipe { limits, sorting, delimiter, reporting: Reporting::of(&args), file: file(args) })
     }
 }
 
 impl Launch {
     pub(super) fn new(args: Args, limits: Limits) -> Result<Self, String> {
-        let again = Again::new(&args)?;
+        let sorting = limits.named().and_then(|named| named.sorting(&args, true));
+        let again = Again::new(&args, sorting.is_some())?;
         Ok(Launch {
             // One command at a time has our output for itself, unless something is to be done with it.
             output: match &args {
@@ -130,6 +147,7 @@ impl Launch {
             trace: args.trace,
             reporting: Reporting::of(&args),
             commands: Commands::new(args, &limits)?,
+            sorting,
             limits,
         })
     }
@@ -138,13 +156,14 @@ impl Launch {
 impl DryRun {
     pub(super) fn new(args: Args, limits: Limits) -> Result<Self, String> {
         let (quiet, done) = (args.quiet, args.done.clone());
+        let sorting = limits.named().and_then(|named| named.sorting(&args, false));
         let work = if args.shell.is_none() && args.command.is_empty() {
             let Pipe { file, delimiter, .. } = Pipe::new(args, limits.clone())?;
             Work::Units(file, delimiter)
         } else {
             Work::Commands(Commands::new(args, &limits)?)
         };
-        Ok(DryRun { limits, work, done, quiet })
+        Ok(DryRun { limits, sorting, work, done, quiet })
     }
 }
 

@@ -1,4 +1,5 @@
 //! An nginx of our own, which answers fifty requests a second and ten more at once, and 503 to all others.
+//! Each server name that ends in `.test` gets five a second for itself, and five more at once.
 //! Below `503/` and `429/` it answers ten a second, and that status to others.
 
 use std::fs;
@@ -125,8 +126,18 @@ http {{
     scgi_temp_path '{at}/scgi';
     limit_req_zone $server_addr zone=one:1m rate=50r/s;
     limit_req_zone $server_addr zone=slow:1m rate=10r/s;
+    limit_req_zone $host zone=hosts:1m rate=5r/s;
     server {{
         listen 127.0.0.1:{port};
+        server_name *.test;
+        root '{at}/html';
+        location / {{
+            limit_req zone=hosts burst=5 nodelay;
+            try_files /index.html =404;
+        }}
+    }}
+    server {{
+        listen 127.0.0.1:{port} default_server;
         root '{at}/html';
         location / {{
             limit_req zone=one burst=10 nodelay;

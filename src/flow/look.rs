@@ -1,0 +1,106 @@
+//! What limits want to know of a unit: its key, and its costs; and how units are sorted by that.
+
+use super::contract::{Price, Unpaid};
+use super::cost::Cost;
+use super::order::{Order, Rules};
+use super::selector::Selector;
+use crate::clock::Nanos;
+use crate::limits::Policy;
+use std::num::NonZeroU32;
+
+/// What limits want to know of a unit.
+#[derive(Clone, Debug, Default)]
+pub struct Look {
+    /// Finds its key; `None`: no limits are kept for each key.
+    pub per: Option<Selector>,
+    /// What it costs limits of each kind, or each limit; `None`: one. If there are none, every limit counts units.
+    pub costs: Vec<Option<Cost>>,
+}
+
+impl Look {
+    /// Puts the costs of `unit`, which is given without its delimiter, into `costs`.
+    ///
+    /// # Errors
+    /// The cost that cannot be read.
+    pub fn costs(&self, unit: &[u8], costs: &mut Vec<u64>) -> Result<(), &Cost> {
+        costs.clear();
+        for cost in &self.costs {
+            costs.push(cost.as_ref().map_or(Ok(1), |cost| cost.of(unit).ok_or(cost))?);
+        }
+        Ok(())
+    }
+
+    /// What `unit` costs, which is given without its delimiter; `None` if no buffer holds it.
+    #[must_use]
+    pub fn price(&self, unit: Option<&[u8]>) -> Price {
+        if self.costs.is_empty() {
+            return Price::Usual;
+        }
+        let price = |cost: &Option<Cost>| match (cost, unit) {
+            (None, _) => Some(1),
+            (Some(cost), Some(unit)) => cost.of(unit),
+            (Some(cost), None) => cost.unread(),
+        };
+        self.costs.iter().map(price).collect::<Option<_>>().map_or(Price::Unknown, Price::Costs)
+    }
+
+    /// What the first limit that has a cost counts of these.
+    #[must_use]
+    pub fn charged(&self, costs: &[u64]) -> u64 {
+        let mut counted = self.costs.iter().zip(costs).filter(|(cost, _)| cost.is_some());
+        counted.next().map_or(1, |(_, costs)| *costs)
+    }
+
+    /// Why `unit` gets no grant, and what to do; `None` if no buffer of `most` bytes holds it.
+    #[must_use]
+    pub fn why(&self, unit: Option<&[u8]>, most: usize, unpaid: Unpaid) -> String {
+        let unread = || unit.and_then(|unit| self.costs(unit, &mut Vec::new()).err()).map(unreadable);
+        match unpaid {
+            Unpaid::TooMuch => TOO_MUCH.to_owned(),
+            Unpaid::Unread => unread().or_else(|| self.too_large(most)).unwrap_or_default(),
+        }
+    }
+
+    /// Why a unit that no buffer of `most` bytes holds cannot be looked into; `None` if nothing has to.
+    #[must_use]
+    pub fn too_large(&self, most: usize) -> Option<String> {
+        let by_key = self.per.as_ref().map(|per| per.too_large(most));
+        let cost = || self.costs.iter().flatten().find(|cost| cost.unread().is_none()).map(|cost| cost.too_large(most));
+        by_key.or_else(cost).map(|error| error.to_string())
+    }
+}
+
+/// Why a cost is never granted.
+pub const TOO_MUCH: &str = "it costs more than a window ever lets through";
+
+/// What to do about a unit whose cost cannot be read.
+pub(crate) fn unreadable(cost: &Cost) -> String {
+    format!("cost={cost} cannot be read; add what such a unit costs, like else=1")
+}
+
+/// How units are sorted.
+#[derive(Clone, Debug, Default)]
+pub struct Sorting {
+    /// What their limits want to know of them.
+    pub look: Look,
+    /// The limits of each key, and which of the costs each counts.
+    pub each: Vec<(Policy, usize)>,
+    /// The limits of all together.
+    pub all: Vec<(Policy, usize)>,
+    /// The most commands of one key that run at once; `None`: nothing runs.
+    pub jobs: Option<NonZeroU32>,
+    /// Units that would wait longer are dropped, in nanoseconds.
+    pub max_wait: Option<Nanos>,
+    /// The most units that are read while others wait.
+    pub ahead: usize,
+}
+
+impl Sorting {
+    /// Nothing waits; the buckets of all keys are made at `now`.
+    #[must_use]
+    pub fn begin<T>(&self, now: Nanos) -> Order<T> {
+        let each: Vec<_> = self.each.iter().map(|(policy, kind)| (policy, *kind)).collect();
+        let all: Vec<_> = self.all.iter().map(|(policy, kind)| (policy, *kind)).collect();
+        Order::new(&Rules { each: &each, all: &all, jobs: self.jobs, max_wait: self.max_wait }, now)
+    }
+}

@@ -1,0 +1,59 @@
+//! What goes into the order of units with keys, and what comes out.
+
+use crate::clock::Nanos;
+use crate::limits::Policy;
+use crate::store::KeyId;
+use std::num::NonZeroU32;
+
+/// What an [`Order`](super::Order) keeps to.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Rules<'a> {
+    /// The limits of each key. Each policy counts the cost of a unit that has the index beside it.
+    pub each: &'a [(&'a Policy, usize)],
+    /// The limits of all keys together.
+    pub all: &'a [(&'a Policy, usize)],
+    /// The most units of one key that may run at once. Something runs from when it leaves until [`Order::ended`](super::Order::ended). `None`
+    /// if nothing runs, as in a pipe; [`NonZeroU32::MAX`] if any number may.
+    pub jobs: Option<NonZeroU32>,
+    /// Units that would wait longer are dropped, in nanoseconds.
+    pub max_wait: Option<Nanos>,
+}
+
+/// A unit that waits.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unit<T> {
+    /// No other unit has the same age; the oldest has the least.
+    pub age: u64,
+    /// One cost of each kind.
+    pub costs: Box<[u64]>,
+    /// The bytes that it takes.
+    pub size: usize,
+    /// Since when it waits.
+    pub arrived: Nanos,
+    /// The unit itself.
+    pub content: T,
+}
+
+/// When a unit was charged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Charged {
+    /// The earliest time at which all limits conformed, but not longer ago than the lag allowance.
+    pub at: Nanos,
+    /// Windows count it from this time: when it left.
+    pub counted: Nanos,
+}
+
+/// What happens next.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Next<T> {
+    /// This unit may leave now.
+    Go(KeyId, Unit<T>, Charged),
+    /// This unit would wait longer than the longest wait.
+    Drop(KeyId, Unit<T>),
+    /// Nothing before this time.
+    At(Nanos),
+    /// Nothing before something ends: only keys wait whose jobs are all running, or for which there is no room.
+    Blocked,
+    /// Nothing waits.
+    Empty,
+}

@@ -1,0 +1,383 @@
+//! A flow whose units pass when the limits of their keys allow: strictly in order within a key, the oldest that may first.
+//! Or, with a longest wait, units that would wait longer are dropped.
+//!
+//! A unit that may pass at once goes from the buffer to the output. Only those that wait are copied.
+
+use super::contract::{Filled, Flow, FlowError, Passed};
+use super::copy::{Sink, Source, write_all};
+use super::framing::Buffer;
+use super::look::{Look, Sorting, TOO_MUCH, unreadable};
+use super::order::{Charged, Next, Order, Unit};
+use crate::clock::{Clock, Nanos};
+use crate::store::KeyId;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::io;
+use std::time::Duration;
+
+/// The memory that units may take which wait.
+const MEMORY: usize = 64 << 20;
+
+/// The output of one turn is written when it has so many bytes.
+const TURN: usize = 128 * 1024;
+
+/// The key of units that have none.
+const NONE: &[u8] = b"(none)";
+
+/// Of so many keys it is counted how many units were dropped.
+const COUNTED_KEYS: usize = 10_000;
+
+/// Units that were dropped.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Dropped {
+    /// How many.
+    pub units: u64,
+    /// How many of each key, if there are not too many; the empty key is that of units without one.
+    pub keys: BTreeMap<Box<[u8]>, u64>,
+}
+
+impl Dropped {
+    fn count(&mut self, key: &[u8]) {
+        self.units += 1;
+        if let Some(units) = self.keys.get_mut(key) {
+            *units += 1;
+        } else if self.keys.len() < COUNTED_KEYS {
+            self.keys.insert(key.into(), 1);
+        }
+    }
+}
+
+/// Something that is told once.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum News {
+    /// So many units wait that no more are read.
+    Full {
+        /// How many units.
+        units: usize,
+        /// How many keys.
+        keys: u64,
+        /// The key of most of them.
+        most: Box<[u8]>,
+    },
+    /// Units were dropped since this was last told.
+    Dropped(Dropped),
+}
+
+/// Units of one key and of equal costs, one after the other: they are charged together.
+#[derive(Debug, Default)]
+struct Run {
+    key: Option<KeyId>,
+    name: Vec<u8>,
+    costs: Vec<u64>,
+    /// How many more may leave, and how many have left that were not charged.
+    left: u64,
+    used: u64,
+}
+
+/// A flow of units by key.
+pub struct Sorted<'a, R, W> {
+    source: R,
+    sink: W,
+    buffer: Buffer,
+    look: Look,
+    order: RefCell<Order<Box<[u8]>>>,
+    ahead: usize,
+    is_dry: bool,
+    clock: &'a dyn Clock,
+    tell: Box<dyn FnMut(News) + 'a>,
+    age: u64,
+    /// Units of the input so far.
+    lines: u64,
+    output: Vec<u8>,
+    /// What is in the output, if it counts from when it was handed over.
+    handed: Vec<(KeyId, Charged, Box<[u64]>)>,
+    costs: Vec<u64>,
+    run: Run,
+    dropped: Dropped,
+    told_full: bool,
+    told_dropped: Option<Nanos>,
+    /// Units that were dropped and told of.
+    told_of: u64,
+}
+
+/// How often it is told that units are dropped.
+const TELL_EVERY: Nanos = 10 * crate::clock::SECOND;
+
+impl<R, W> std::fmt::Debug for Sorted<'_, R, W> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Sorted").field("order", &self.order).finish_non_exhaustive()
+    }
+}
+
+impl<'a, R: Source, W: Sink> Sorted<'a, R, W> {
+    /// Units from `source` to `sink`; `buffer` frames them. If the clock is `is_dry`, its time is made up: all input is read
+    /// before time passes. `tell` is told what the user should know.
+    pub fn new(
+        source: R,
+        sink: W,
+        buffer: Buffer,
+        sorting: &Sorting,
+        (clock, is_dry): (&'a dyn Clock, bool),
+        tell: impl FnMut(News) + 'a,
+    ) -> Self {
+        Sorted {
+            source,
+            sink,
+            buffer,
+            look: sorting.look.clone(),
+            order: RefCell::new(sorting.begin(clock.now())),
+            ahead: sorting.ahead,
+            is_dry,
+            clock,
+            tell: Box::new(tell),
+            age: 0,
+            lines: 0,
+            output: Vec::new(),
+            handed: Vec::new(),
+            costs: Vec::new(),
+            run: Run::default(),
+            dropped: Dropped::default(),
+            told_full: false,
+            told_dropped: None,
+            told_of: 0,
+        }
+    }
+
+    /// How many units were dropped in all.
+    pub fn all_dropped(&self) -> u64 {
+        self.told_of + self.dropped.units
+    }
+
+    /// Units that were dropped and not told of.
+    pub fn dropped(&self) -> &Dropped {
+        &self.dropped
+    }
+
+    /// Whether so many units wait that no more are read.
+    fn is_full(&self) -> bool {
+        let order = self.order.borrow();
+        order.len() >= self.ahead || order.memory() >= MEMORY
+    }
+
+    /// Whether a unit was read that is not sorted yet. Nothing may follow a last unit that has no end, so that one is sorted
+    /// when no other waits.
+    fn has_new(&self) -> bool {
+        let ends = || match self.buffer.waiting() {
+            0 => false,
+            1 => self.buffer.run(1).ends_with(self.buffer.delimiter().as_slice()) || self.order.borrow().is_empty(),
+            _ => true,
+        };
+        !self.is_full() && ends()
+    }
+
+    /// When the oldest unit that waits may go.
+    fn ready_at(&self, now: Nanos) -> Option<Nanos> {
+        self.order.borrow_mut().ready_at(now)
+    }
+
+    /// Fills the output with the units that may go now: those that waited, the oldest first, then those that were just read.
+    fn sort(&mut self, passed: &mut Passed) -> Result<(), FlowError> {
+        let now = self.clock.now();
+        self.take_waiting(now, passed);
+        let mut sorted = Ok(());
+        while sorted.is_ok() && self.output.len() < TURN && self.has_new() {
+            sorted = self.sort_next(now, passed);
+        }
+        end_run(&mut self.run, self.order.get_mut());
+        sorted?;
+        self.tell_of_dropped(now);
+        if self.is_full() && !std::mem::replace(&mut self.told_full, true) {
+            let order = self.order.borrow();
+            let most = order.most_waiting().map(|(key, _)| key.into()).unwrap_or_default();
+            (self.tell)(News::Full { units: order.len(), keys: order.keys_waiting() as u64, most });
+        }
+        Ok(())
+    }
+
+    /// Puts those that waited and may go into the output, and drops those that wait too long.
+    fn take_waiting(&mut self, now: Nanos, passed: &mut Passed) {
+        let order = self.order.get_mut();
+        let counts_later = order.has_windows();
+        while self.output.len() < TURN {
+            match order.next(now) {
+                Next::Go(key, unit, charged) => {
+                    self.output.extend_from_slice(&unit.content);
+                    passed.units += 1;
+                    if counts_later {
+                        self.handed.push((key, charged, unit.costs));
+                    }
+                }
+                Next::Drop(key, _) => self.dropped.count(order.name(key)),
+                Next::At(_) | Next::Blocked | Next::Empty => break,
+            }
+        }
+    }
+
+    /// Sorts the first unit of the buffer.
+    fn sort_next(&mut self, now: Nanos, passed: &mut Passed) -> Result<(), FlowError> {
+        let (unit, delimiter) = (self.buffer.run(1), self.buffer.delimiter());
+        let length = unit.len();
+        let text = if unit.last().copied() == delimiter { &unit[..length - 1] } else { unit };
+        let error = |line: u64, words: &dyn std::fmt::Display| {
+            FlowError::Read(io::Error::other(format!("{words}, in unit {line}")))
+        };
+        let line = self.lines + 1;
+        if let Err(cost) = self.look.costs(text, &mut self.costs) {
+            return Err(error(line, &unreadable(cost)));
+        }
+        let key = self.look.per.as_ref().and_then(|per| per.key(text));
+        let name = key.as_deref().unwrap_or(NONE);
+        if self.run.left > 0 && self.run.name == name && self.run.costs == self.costs {
+            (self.run.left, self.run.used) = (self.run.left - 1, self.run.used + 1);
+            self.output.extend_from_slice(unit);
+            passed.units += 1;
+            self.lines = line;
+            self.buffer.release_run(1, length);
+            return Ok(());
+        }
+        end_run(&mut self.run, self.order.get_mut());
+        let order = self.order.get_mut();
+        if let Some(id) = order.pass(now, key.as_deref(), &self.costs) {
+            self.output.extend_from_slice(unit);
+            passed.units += 1;
+            self.run.left = order.more(id, &self.costs);
+            if self.run.left > 0 {
+                self.run.key = Some(id);
+                name.clone_into(&mut self.run.name);
+                self.costs.clone_into(&mut self.run.costs);
+            }
+            if order.has_windows() {
+                self.handed.push((id, Charged { at: now, counted: now }, self.costs.as_slice().into()));
+            }
+        } else {
+            self.age += 1;
+            let (age, costs) = (self.age, self.costs.as_slice().into());
+            let unit =
+                Unit { age, costs, size: length + size_of::<Unit<Box<[u8]>>>(), arrived: now, content: unit.into() };
+            if order.add(now, key.as_deref(), unit).is_err() {
+                return Err(error(line, &TOO_MUCH));
+            }
+        }
+        self.lines = line;
+        self.buffer.release_run(1, length);
+        Ok(())
+    }
+
+    /// Tells that units were dropped, now and then.
+    fn tell_of_dropped(&mut self, now: Nanos) {
+        let is_due = self.told_dropped.is_none_or(|told| now >= told.saturating_add(TELL_EVERY));
+        if self.dropped.units > 0 && is_due {
+            self.told_dropped = Some(now);
+            self.told_of += self.dropped.units;
+            (self.tell)(News::Dropped(std::mem::take(&mut self.dropped)));
+        }
+    }
+
+    /// Waits until there is input, or the oldest unit may go.
+    fn wait(&mut self, reads: bool) -> io::Result<()> {
+        let now = self.clock.now();
+        let at = self.ready_at(now);
+        if self.is_dry {
+            if let Some(at) = at {
+                self.clock.sleep_until(at);
+            }
+            return Ok(());
+        }
+        let source = self.source.fd().filter(|_| reads);
+        let mut fds: Vec<_> = source.iter().map(|fd| PollFd::new(fd, PollFlags::IN)).collect();
+        let left = at.map(|at| Duration::from_nanos(at.saturating_sub(now)));
+        // Longer than poll can wait is as good as for ever.
+        match poll(&mut fds, left.and_then(|left| Timespec::try_from(left).ok()).as_ref()) {
+            Ok(_) | Err(Errno::INTR) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn read(&mut self, wait: bool) -> Result<Filled, FlowError> {
+        match self.source.read(self.buffer.space(), wait).map_err(FlowError::Read)? {
+            None => return Ok(Filled::Nothing),
+            Some(0) => self.buffer.input_ended(),
+            Some(bytes) => self.buffer.filled(bytes),
+        }
+        Ok(Filled::Some)
+    }
+
+    /// The error for a unit that does not fit the buffer.
+    fn outgrown(&self) -> FlowError {
+        let most = self.buffer.size();
+        let no_room = || format!("a unit that may have to wait takes at most {} KiB", most / 1024);
+        let words = self.look.too_large(most).unwrap_or_else(no_room);
+        FlowError::Read(io::Error::other(format!("{words}, in unit {}", self.lines + 1)))
+    }
+}
+
+/// Charges what has left.
+fn end_run(run: &mut Run, order: &mut Order<Box<[u8]>>) {
+    if let Some(key) = run.key.filter(|_| run.used > 0) {
+        order.pass_more(key, &run.costs, run.used);
+    }
+    (run.left, run.used) = (0, 0);
+}
+
+/// The size of the buffer, and so of the longest unit.
+pub const BUFFER: usize = 256 * 1024;
+
+impl<R: Source, W: Sink> Flow for Sorted<'_, R, W> {
+    fn fill(&mut self, wait: bool) -> Result<Filled, FlowError> {
+        if self.buffer.outgrown() {
+            return Err(self.outgrown());
+        }
+        let reads = self.buffer.wants_more() && !self.is_full();
+        if reads && self.read(wait && self.is_dry)? == Filled::Some {
+            return Ok(Filled::Some);
+        }
+        if self.buffer.is_finished() && self.order.borrow().is_empty() {
+            return Ok(Filled::End);
+        }
+        if wait {
+            self.wait(reads).map_err(FlowError::Read)?;
+        }
+        Ok(Filled::Nothing)
+    }
+
+    /// Units that were just read wait until it is known whether they may go.
+    fn waiting(&self) -> u64 {
+        let now = self.clock.now();
+        u64::from(self.has_new() || self.ready_at(now).is_some_and(|at| at <= now))
+    }
+
+    fn limited_until(&self) -> Option<Nanos> {
+        self.ready_at(self.clock.now())
+    }
+
+    fn read_ahead(&self) -> Passed {
+        let order = self.order.borrow();
+        Passed { units: order.len() as u64 + self.buffer.waiting(), bytes: order.memory() as u64 }
+    }
+
+    fn keys(&self) -> [u64; 2] {
+        let order = self.order.borrow();
+        [order.keys_waiting() as u64, order.keys() as u64]
+    }
+
+    fn ready(&mut self) -> Result<u64, FlowError> {
+        self.sink.ready().map_err(FlowError::Write)?;
+        Ok(u64::MAX)
+    }
+
+    /// Hands over all units that may go, however many were asked for.
+    fn pass(&mut self, _: u64, passed: &mut Passed) -> Result<(), FlowError> {
+        let mut sorted = Passed::default();
+        let result = self.sort(&mut sorted);
+        let mut written = 0;
+        let output = write_all(&mut self.sink, &self.output, &mut written);
+        passed.units += if output.is_ok() { sorted.units } else { 0 };
+        passed.bytes += written as u64;
+        self.output.clear();
+        let (order, now) = (self.order.get_mut(), self.clock.now());
+        self.handed.drain(..).for_each(|(key, charged, costs)| order.handed_over(now, key, charged, &costs));
+        output.and(result)
+    }
+}

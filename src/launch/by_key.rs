@@ -1,0 +1,142 @@
+//! Limits for each key: which attempt is made next, and when. The pump's thread and the commands' tasks share this.
+
+use super::attempt::Attempt;
+use super::job::{Key, Outcome};
+use super::retries::MEMORY;
+use crate::clock::{Clock, Nanos, SystemClock};
+use crate::flow::Sorting;
+use crate::flow::order::{Charged, Next, Order, Unit};
+use crate::store::KeyId;
+use std::collections::BTreeSet;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// Attempts that wait for the limits of their keys.
+#[derive(Debug)]
+pub(super) struct ByKey {
+    state: Mutex<State>,
+    /// Most units that are read ahead.
+    ahead: usize,
+}
+
+#[derive(Debug)]
+struct State {
+    order: Order<Attempt>,
+    /// Keys that were sent away for too long: no unit of theirs is tried any more.
+    gone: BTreeSet<Key>,
+}
+
+/// The grant of an attempt.
+#[derive(Clone, Debug)]
+pub(super) struct Granted {
+    key: KeyId,
+    charged: Charged,
+    costs: Box<[u64]>,
+}
+
+impl ByKey {
+    pub(super) fn new(sorting: &Sorting) -> Self {
+        let order = sorting.begin(SystemClock.now());
+        ByKey { state: Mutex::new(State { order, gone: BTreeSet::new() }), ahead: sorting.ahead }
+    }
+
+    /// Adds an attempt.
+    ///
+    /// # Errors
+    /// Returns it if it can never be made: its key was sent away, or its cost is never granted.
+    pub(super) fn add(&self, attempt: Attempt) -> Result<(), (Attempt, Outcome)> {
+        let mut state = self.lock();
+        if state.gone.contains(&attempt.job.key) {
+            return Err((attempt, Outcome::SentAway));
+        }
+        let job = &attempt.job;
+        let size = job.memory() + size_of::<Attempt>();
+        let (age, key, now) = (job.seq, job.key.clone(), SystemClock.now());
+        let unit = Unit { age, costs: job.costs.clone(), size, arrived: now, content: attempt };
+        state.order.add(now, key.as_deref(), unit).map(drop).map_err(|unit| (unit.content, Outcome::TooCostly))
+    }
+
+    /// The attempt to be made now. It is charged.
+    pub(super) fn next(&self) -> Option<(Attempt, Granted)> {
+        match self.lock().order.next(SystemClock.now()) {
+            Next::Go(key, unit, charged) => Some((unit.content, Granted { key, charged, costs: unit.costs })),
+            _ => None,
+        }
+    }
+
+    /// There was no room for another command until now.
+    pub(super) fn has_room_now(&self) {
+        self.lock().order.ready_since(SystemClock.now());
+    }
+
+    /// How long until one may be made; zero: now. `None` if none is known that waits for a time.
+    pub(super) fn wait(&self) -> Option<Duration> {
+        let now = SystemClock.now();
+        self.lock().order.ready_at(now).map(|at| Duration::from_nanos(at.saturating_sub(now)))
+    }
+
+    /// When one may be made, on the system's clock.
+    pub(super) fn ready_at(&self) -> Option<Nanos> {
+        self.lock().order.ready_at(SystemClock.now())
+    }
+
+    /// How many keys have attempts that wait, and how many keys there are.
+    pub(super) fn keys(&self) -> [u64; 2] {
+        let order = &self.lock().order;
+        [order.keys_waiting() as u64, order.keys() as u64]
+    }
+
+    /// The command with this grant has started.
+    pub(super) fn started(&self, granted: &Granted) {
+        self.lock().order.handed_over(SystemClock.now(), granted.key, granted.charged, &granted.costs);
+    }
+
+    /// The command with this grant has ended.
+    pub(super) fn ended(&self, granted: &Granted) {
+        self.lock().order.ended(SystemClock.now(), granted.key);
+    }
+
+    /// No unit of its key starts for `time`.
+    pub(super) fn hold(&self, granted: &Granted, time: Nanos) {
+        let now = SystemClock.now();
+        self.lock().order.hold_until(now, granted.key, now.saturating_add(time));
+    }
+
+    /// The key is not tried any more. Returns the attempts that wait.
+    pub(super) fn give_up(&self, key: &Key, granted: &Granted) -> Vec<Attempt> {
+        let mut state = self.lock();
+        state.gone.insert(key.clone());
+        state.order.drain_key(granted.key).into_iter().map(|unit| unit.content).collect()
+    }
+
+    /// Takes out all attempts, the oldest first.
+    pub(super) fn drain(&self) -> Vec<Attempt> {
+        self.lock().order.drain().into_iter().map(|(_, unit)| unit.content).collect()
+    }
+
+    /// Whether so many wait that no more are read.
+    pub(super) fn is_full(&self, others: usize) -> bool {
+        let state = self.lock();
+        state.order.len() + others >= self.ahead || state.order.memory() >= MEMORY
+    }
+
+    /// How many attempts wait.
+    pub(super) fn len(&self) -> u64 {
+        self.lock().order.len() as u64
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.lock().order.is_empty()
+    }
+
+    /// How many attempts wait, of how many keys, and which key has most of them.
+    pub(super) fn crowd(&self) -> (usize, usize, Vec<u8>) {
+        let order = &self.lock().order;
+        let most = order.most_waiting().map(|(key, _)| key.to_vec()).unwrap_or_default();
+        (order.len(), order.keys_waiting(), most)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

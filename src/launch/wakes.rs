@@ -1,0 +1,78 @@
+//! How commands' tasks wake the thread of the pump while it waits for several things at once.
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, Thread};
+use std::time::Duration;
+
+/// Wakes the pump.
+#[derive(Debug)]
+pub(super) struct Wakes {
+    pump: OnceLock<Thread>,
+    is_polling: AtomicBool,
+    /// Whatever is written there wakes the pump while it polls.
+    read: File,
+    write: File,
+}
+
+impl Wakes {
+    /// # Errors
+    /// The system has no room for two more files.
+    pub(super) fn new() -> io::Result<Self> {
+        let (read, write) = io::pipe()?;
+        for end in [read.as_fd(), write.as_fd()] {
+            rustix::io::ioctl_fionbio(end, true)?;
+        }
+        let (read, write) = (OwnedFd::from(read).into(), OwnedFd::from(write).into());
+        Ok(Wakes { pump: OnceLock::new(), is_polling: AtomicBool::new(false), read, write })
+    }
+
+    /// The thread that calls this is the pump's.
+    pub(super) fn is_used_by_pump(&self) {
+        let _ = self.pump.set(thread::current());
+    }
+
+    /// Ends a [`wait`](Self::wait).
+    pub(super) fn wake(&self) {
+        if self.is_polling.load(Ordering::SeqCst) {
+            // If the pipe is full, the pump wakes as well.
+            let _ = (&self.write).write(&[0]);
+        }
+    }
+
+    /// Ends a sleep until a grant, if its condition says so.
+    pub(super) fn unpark(&self) {
+        self.pump.get().into_iter().for_each(Thread::unpark);
+    }
+
+    /// Returns when `source` can be read, the pump was woken, or after the time that `timeout` returns: that is asked when
+    /// wakes are noticed already, and returns `None` if there is nothing to wait for.
+    pub(super) fn wait(
+        &self,
+        source: Option<BorrowedFd<'_>>,
+        timeout: impl FnOnce() -> Option<Duration>,
+    ) -> io::Result<()> {
+        self.is_polling.store(true, Ordering::SeqCst);
+        let polled = timeout().map_or(Ok(()), |timeout| self.poll(source, timeout));
+        self.is_polling.store(false, Ordering::SeqCst);
+        polled
+    }
+
+    fn poll(&self, source: Option<BorrowedFd<'_>>, timeout: Duration) -> io::Result<()> {
+        let mut fds = vec![PollFd::new(&self.read, PollFlags::IN)];
+        fds.extend(source.as_ref().map(|source| PollFd::new(source, PollFlags::IN)));
+        // Longer than poll can wait is as good as for ever.
+        match poll(&mut fds, Timespec::try_from(timeout).ok().as_ref()) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let mut bytes = [0; 64];
+        while matches!((&self.read).read(&mut bytes), Ok(1..)) {}
+        Ok(())
+    }
+}

@@ -1,0 +1,312 @@
+//! The same limits for each of many keys: what all keys share, and the thin state of one key.
+//!
+//! The arithmetic is that of [`Limits`](super::Limits), without what is needed to undo grants.
+
+use super::policy::Policy;
+use super::state::{Level, State};
+use super::terms::{Terms, Undo};
+use crate::clock::Nanos;
+
+/// The limits of each key. Limits may count several kinds of costs, for example requests and tokens. The `costs` of a unit
+/// are one number for each kind.
+#[derive(Clone, Debug)]
+pub(crate) struct Each {
+    terms: Box<[Terms]>,
+    /// The kind that each limit counts: an index into the costs.
+    kinds: Box<[usize]>,
+    /// The state of a key that was never seen: as it was made when the run began.
+    fresh: Thin,
+    /// The time from which on the state of a fresh key no longer changes: all its buckets are full.
+    full_at: Nanos,
+}
+
+/// The state of one key. A single bucket, the usual case, needs no allocation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Thin {
+    One(Level),
+    Several(Box<[State]>),
+}
+
+impl Default for Thin {
+    fn default() -> Self {
+        Thin::Several(Box::default())
+    }
+}
+
+impl Each {
+    /// The limits of these policies, in their initial state at `now`. The limits of a policy count the kind of cost with
+    /// the index beside it.
+    pub(crate) fn new(policies: &[(&Policy, usize)], now: Nanos) -> Self {
+        let limits = policies.iter().flat_map(|(policy, kind)| policy.limits().iter().map(move |limit| (limit, *kind)));
+        let limits: Vec<(Terms, State, usize)> = limits
+            .map(|(limit, kind)| {
+                let (terms, state) = Terms::start(limit, now);
+                (terms, state, kind)
+            })
+            .collect();
+        let fresh = match &limits[..] {
+            [(terms, state, _)] if terms.as_window().is_none() => Thin::One(state.level),
+            _ => Thin::Several(limits.iter().map(|(_, state, _)| state.clone()).collect()),
+        };
+        let terms: Box<[Terms]> = limits.iter().map(|(terms, ..)| *terms).collect();
+        let kinds = limits.iter().map(|(.., kind)| *kind).collect();
+        let each = Each { terms, kinds, fresh, full_at: 0 };
+        Each { full_at: each.rests_at(&each.fresh), ..each }
+    }
+
+    /// The state of a key that was never seen.
+    pub(crate) fn fresh(&self) -> Thin {
+        self.fresh.clone()
+    }
+
+    /// Whether there is no limit.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.terms.is_empty()
+    }
+
+    pub(crate) fn has_windows(&self) -> bool {
+        self.terms.iter().any(|terms| terms.as_window().is_some())
+    }
+
+    /// The kind of cost that each limit counts.
+    pub(crate) fn kinds(&self) -> &[usize] {
+        &self.kinds
+    }
+
+    /// How far a grant may lie in the past when its unit leaves, in nanoseconds: the time in which the quickest bucket
+    /// fills. `None` without buckets.
+    pub(crate) fn allowance(&self) -> Option<Nanos> {
+        self.terms.iter().filter_map(Terms::fill_time).min()
+    }
+
+    /// Whether no wait is long enough for these costs: one is above a window's count.
+    pub(crate) fn never_grants(&self, costs: &[u64]) -> bool {
+        let mut limits = self.terms.iter().zip(&self.kinds);
+        limits.any(|(terms, kind)| terms.as_window().is_some_and(|window| costs[*kind] > window.count()))
+    }
+
+    /// The earliest time, not before `now` nor before the last grant, at which every limit conforms. Also returns the
+    /// index of the limit that causes the wait, if there is a wait.
+    ///
+    /// `None` for a cost above a window's count, which is never granted, and beyond the end of the clock.
+    pub(crate) fn conforms_at(&self, thin: &Thin, now: Nanos, costs: &[u64]) -> Option<(Nanos, Option<usize>)> {
+        let mut latest = (now, None);
+        let mut look = |place: usize, state: &State| {
+            let (terms, cost) = (&self.terms[place], costs[self.kinds[place]]);
+            if cost > 0 {
+                let start = now.max(state.level.at); // A window alone may have room before the last grant.
+                let time = terms.conforms_at(state, start, cost)?;
+                if time > latest.0 {
+                    latest = (time, Some(place));
+                }
+            }
+            Some(())
+        };
+        match thin {
+            Thin::One(level) => look(0, &State::from(*level))?,
+            Thin::Several(states) => states.iter().enumerate().try_for_each(|(place, state)| look(place, state))?,
+        }
+        Some(latest)
+    }
+
+    /// How many requests in a row with these costs conform at `now`.
+    pub(crate) fn available(&self, thin: &Thin, now: Nanos, costs: &[u64]) -> u64 {
+        let of = |place: usize, state: &State| match costs[self.kinds[place]] {
+            0 => u64::MAX,
+            _ if state.level.at > now => 0,
+            cost => self.terms[place].available(state, now) / cost,
+        };
+        match thin {
+            Thin::One(level) => of(0, &State::from(*level)),
+            Thin::Several(states) => {
+                states.iter().enumerate().map(|(place, state)| of(place, state)).min().unwrap_or(u64::MAX)
+            }
+        }
+    }
+
+    /// Charges a request made at `asked` at `grant`, a time not before [`conforms_at`](Self::conforms_at)`(asked)`. Windows
+    /// count it from `counted`, which is not before `grant`, and forget what no longer counts at `since`.
+    pub(crate) fn charge(&self, thin: &mut Thin, [since, asked, grant, counted]: [Nanos; 4], costs: &[u64]) {
+        self.change(thin, costs, |terms, state, cost| {
+            terms.charge(state, &mut Undo::Nothing, [since, asked, grant, counted], cost);
+        });
+    }
+
+    /// Windows count from `now` on what they counted from `counted` until now: it was handed over.
+    pub(crate) fn hand_over(&self, thin: &mut Thin, counted: Nanos, costs: &[u64], now: Nanos) {
+        self.change(thin, costs, |terms, state, cost| {
+            if let Some(window) = terms.as_window() {
+                window.hand_over(state, counted, cost, now);
+            }
+        });
+    }
+
+    /// Gives back a grant that was not used: what its limits could not have gained since. Nothing if the time of a grant
+    /// is still ahead.
+    pub(crate) fn give_back(&self, thin: &mut Thin, now: Nanos, [grant, counted]: [Nanos; 2], costs: &[u64]) {
+        self.change(thin, costs, |terms, state, cost| {
+            if now >= state.level.at {
+                terms.give_back(state, now, [grant, counted], cost);
+            }
+        });
+    }
+
+    /// The buckets are empty at `until`. The caller sees to it that nothing is granted before: windows know nothing of it.
+    pub(crate) fn empty(&self, thin: &mut Thin, until: Nanos) {
+        let all = vec![1; self.kinds.iter().max().map_or(0, |kind| kind + 1)];
+        self.change(thin, &all, |terms, state, _| {
+            if let Ok(bucket) = terms.kind() {
+                bucket.empty(&mut state.level, until);
+            }
+        });
+    }
+
+    /// Whether the state equals that of a key that was never seen, at `now` and ever after.
+    pub(crate) fn is_fresh(&self, thin: &Thin, now: Nanos) -> bool {
+        // At the time of its last grant a bucket may hold more than its burst.
+        let rests = |terms: &Terms, state: &State| state.level.at < now && terms.at_rest(state, now);
+        now >= self.full_at
+            && match thin {
+                Thin::One(level) => rests(&self.terms[0], &State::from(*level)),
+                Thin::Several(states) => self.terms.iter().zip(states).all(|(terms, state)| rests(terms, state)),
+            }
+    }
+
+    /// The time from which on the state [is fresh](Self::is_fresh) if nothing more is granted.
+    pub(crate) fn fresh_at(&self, thin: &Thin) -> Nanos {
+        self.rests_at(thin).max(self.full_at)
+    }
+
+    fn rests_at(&self, thin: &Thin) -> Nanos {
+        let rests = |terms: &Terms, state: &State| {
+            let after = state.level.at.saturating_add(1);
+            terms.conforms_at(state, 0, terms.most()).map_or(Nanos::MAX, |time| time.max(after))
+        };
+        match thin {
+            Thin::One(level) => rests(&self.terms[0], &State::from(*level)),
+            Thin::Several(states) => {
+                self.terms.iter().zip(states).map(|(terms, state)| rests(terms, state)).max().unwrap_or(0)
+            }
+        }
+    }
+
+    /// Applies `act` to each limit whose part of `costs` is not 0.
+    fn change(&self, thin: &mut Thin, costs: &[u64], mut act: impl FnMut(&Terms, &mut State, u64)) {
+        let mut act = |place: usize, state: &mut State| {
+            let cost = costs[self.kinds[place]];
+            if cost > 0 {
+                act(&self.terms[place], state, cost);
+            }
+        };
+        match thin {
+            Thin::One(level) => {
+                let mut state = State::from(*level);
+                act(0, &mut state);
+                *level = state.level;
+            }
+            Thin::Several(states) => states.iter_mut().enumerate().for_each(|(place, state)| act(place, state)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::together::Limits;
+    use super::*;
+    use proptest::prelude::*;
+
+    fn policy(limits: &[&str]) -> Policy {
+        let limits: Vec<_> = limits.iter().map(|limit| limit.parse().unwrap()).collect();
+        Policy::new(&limits, None).unwrap()
+    }
+
+    #[test]
+    fn the_state_of_a_key_takes_32_bytes() {
+        assert_eq!(size_of::<Thin>(), 32);
+    }
+
+    #[test]
+    fn each_limit_counts_its_kind() {
+        let (requests, tokens) = (policy(&["2/s,burst=2"]), policy(&["100/s,burst=100", "500/min,window"]));
+        let each = Each::new(&[(&requests, 0), (&tokens, 1)], 0);
+        let mut thin = each.fresh();
+        assert_eq!(each.conforms_at(&thin, 0, &[1, 100]), Some((0, None)));
+        each.charge(&mut thin, [0; 4], &[1, 100]);
+        assert_eq!(each.conforms_at(&thin, 0, &[1, 10]), Some((100_000_000, Some(1))));
+        assert_eq!(each.conforms_at(&thin, 0, &[1, 0]), Some((0, None)));
+        assert_eq!(each.conforms_at(&thin, 0, &[2, 10]), Some((500_000_000, Some(0))));
+        assert_eq!(each.conforms_at(&thin, 0, &[1, 501]), None);
+        assert_eq!(each.fresh_at(&thin), 60_000_000_000);
+    }
+
+    fn any_limits() -> impl Strategy<Value = Vec<&'static str>> {
+        prop::sample::select(vec![
+            vec!["3/s"],
+            vec!["7/min,burst=4"],
+            vec!["7/min,burst=4,initial=1"],
+            vec!["2000000007/s,burst=5"],
+            vec!["9/s,window"],
+            vec!["5/s", "40/min"],
+            vec!["9/s,burst=3,initial=0", "11/5s,window,slack=1s", "20/min,burst=30"],
+            vec![],
+        ])
+    }
+
+    fn any_requests() -> impl Strategy<Value = Vec<(Nanos, Nanos, u64)>> {
+        prop::collection::vec((0_u64..3_000_000_000, 0_u64..2_000_000_000, 0_u64..6), 0..60)
+    }
+
+    proptest! {
+        #[test]
+        fn a_key_is_granted_what_its_own_limits_grant(limits in any_limits(), requests in any_requests()) {
+            let policy = if limits.is_empty() { Policy::default() } else { policy(&limits) };
+            let (each, mut expected) = (Each::new(&[(&policy, 0)], 7), Limits::new(&policy, 7));
+            let (mut thin, mut now) = (each.fresh(), 7);
+            for (step, wait, cost) in requests {
+                now += step;
+                let found = each.conforms_at(&thin, now, &[cost]).map(|(at, _)| at);
+                if cost == 0 || policy.is_empty() {
+                    prop_assert_eq!(found, Some(now));
+                    continue;
+                }
+                prop_assert_eq!(found, expected.conforms_at(now, cost).ok().map(|(at, _)| at));
+                let Some(at) = found else { continue };
+                if at - now <= wait {
+                    each.charge(&mut thin, [now, now, at, at], &[cost]);
+                    prop_assert_eq!(expected.take(now, cost).unwrap().at, at);
+                }
+            }
+        }
+
+        #[test]
+        fn a_state_is_fresh_if_and_only_if_it_grants_like_a_new_one(limits in any_limits(), requests in any_requests()) {
+            let policy = if limits.is_empty() { Policy::default() } else { policy(&limits) };
+            let each = Each::new(&[(&policy, 0)], 7);
+            let (mut thin, mut now) = (each.fresh(), 7);
+            for (step, later, cost) in requests {
+                now += step;
+                let fresh_at = each.fresh_at(&thin);
+                for time in [now, now + later, fresh_at.saturating_sub(1), fresh_at, fresh_at.saturating_add(1)] {
+                    prop_assert_eq!(each.is_fresh(&thin, time), time >= fresh_at);
+                }
+                let start = now.max(fresh_at);
+                for most in 1..50 {
+                    let same = each.conforms_at(&thin, start + later, &[most]);
+                    prop_assert_eq!(same, each.conforms_at(&each.fresh(), start + later, &[most]));
+                }
+                if let Some((at, _)) = each.conforms_at(&thin, now, &[cost]).filter(|(at, _)| *at == now) {
+                    each.charge(&mut thin, [now, now, at, at], &[cost]);
+                    // Until then it grants less. Of several limits, a stricter one may hide that.
+                    let fresh_at = each.fresh_at(&thin);
+                    if cost > 0 && limits.len() == 1 && fresh_at > each.full_at {
+                        let before = fresh_at - 1;
+                        let differs = (1..50).any(|cost| {
+                            each.conforms_at(&thin, before, &[cost]) != each.conforms_at(&each.fresh(), before, &[cost])
+                        });
+                        prop_assert!(differs || before == now, "fresh already at {before}");
+                    }
+                }
+            }
+        }
+    }
+}

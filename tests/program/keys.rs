@@ -1,0 +1,239 @@
+//! Limits for each key, through the real program: pipes, commands, jobs of a key, pauses of a key, dropping, dry runs.
+
+use crate::common::{passed, text};
+use crate::launching::{Ended, LONG, Started, finish, run, throttle};
+use crate::support::nginx::{Nginx, REST, find};
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::Write;
+use std::process::Command;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+/// `units` of each of the `keys`, one key after the other: `k3 7`.
+fn grouped(keys: u32, units: u32) -> String {
+    (0..keys).flat_map(|key| (0..units).map(move |unit| format!("k{key} {unit}\n"))).collect()
+}
+
+/// What was printed of each key, in order.
+fn by_key(output: &str) -> BTreeMap<&str, Vec<&str>> {
+    let mut found: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for line in output.lines() {
+        let (key, rest) = line.split_once(' ').unwrap();
+        found.entry(key).or_default().push(rest);
+    }
+    found
+}
+
+fn ok(ended: &Ended) -> &str {
+    assert_eq!((ended.code(), &ended.err[..]), (Some(0), ""));
+    ended.text()
+}
+
+#[test]
+fn a_pipe_keeps_each_key_in_order_and_holds_up_no_other() {
+    let begun = Instant::now();
+    let input = grouped(3, 4);
+    let ended = run(["-r", "10/s,per=f1"], &input);
+    assert!(begun.elapsed() >= Duration::from_millis(300), "{:?}", begun.elapsed());
+    let found = by_key(ok(&ended));
+    assert_eq!(found.len(), 3);
+    assert!(found.values().all(|units| units[..] == ["0", "1", "2", "3"]), "{found:?}");
+    let first: Vec<&str> = ended.text().lines().take(3).collect();
+    assert_eq!(first, ["k0 0", "k1 0", "k2 0"], "the oldest of each key go first");
+}
+
+#[test]
+fn a_pipe_passes_every_byte_and_an_unterminated_last_unit_last() {
+    for (args, input) in [
+        (["-r", "50/s,burst=2,per=f1", "-d", "\\n"], &b"a\0\xff\r\nb\n\n\na 2\na 3\n\nc"[..]),
+        (["-r", "50/s,burst=2,per=f1", "-d", "\\0"], b"a\nx\0b\0\0\0a 2\0a 3\0a 4"),
+    ] {
+        let delimiter = if args[3] == "\\n" { b'\n' } else { 0 };
+        let output = passed(&args, input);
+        let sorted = |bytes: &[u8]| {
+            let mut units: Vec<Vec<u8>> =
+                bytes.split_inclusive(|byte| *byte == delimiter).map(<[u8]>::to_vec).collect();
+            units.sort();
+            units
+        };
+        assert_eq!(sorted(&output), sorted(input), "{}", text(&output));
+        let last = input.rsplit(|byte| *byte == delimiter).next().unwrap();
+        assert!(output.ends_with(last), "{}", text(&output));
+    }
+}
+
+#[test]
+fn a_unit_that_cannot_be_looked_into_ends_a_pipe_with_words() {
+    let long = [&b"a 1\n"[..], &vec![b'x'; 300 * 1024], b"\n"].concat();
+    let ended = run(["-r", "1k/s,per=f1"], long);
+    assert_eq!((ended.code(), ended.text()), (Some(1), "a 1\n"));
+    assert!(
+        ended.err.contains("per=f1") && ended.err.contains("256 KiB") && ended.err.contains("unit 2"),
+        "{}",
+        ended.err
+    );
+}
+
+#[test]
+fn commands_get_their_key_and_start_at_the_rate_of_their_key() {
+    let begun = Instant::now();
+    let ended =
+        run(["-r", "10/s,per=host", "-c", "echo \"$THROTTLE_KEY $1\""], "http://a.b/1\nhttp://C.d/\nhttp://a.b/2\nx\n");
+    assert!(begun.elapsed() >= Duration::from_millis(100));
+    let mut lines: Vec<&str> = ok(&ended).lines().collect();
+    lines.sort_unstable();
+    assert_eq!(lines, [" x", "a.b http://a.b/1", "a.b http://a.b/2", "c.d http://C.d/"]);
+}
+
+#[test]
+fn units_of_one_command_share_a_key_and_their_costs_add_up() {
+    let ended = run(["-r", "unlimited,per=f1,jobs=1", "-n", "2", "-k", "echo"], grouped(2, 3));
+    assert_eq!(ok(&ended), "k0 0 k0 1\nk0 2\nk1 0 k1 1\nk1 2\n");
+    let begun = Instant::now();
+    let args = ["-r", "100/s,burst=10,per=f1,cost=f3", "-n", "2", "-j", "1", "echo"];
+    let ended = run(args, "a 1 10\nb 1 10\na 2 10\nb 2 10\na 3 0\n");
+    assert!(begun.elapsed() >= Duration::from_millis(100), "20 of which 10 are there: {:?}", begun.elapsed());
+    assert_eq!(ok(&ended).lines().count(), 3);
+}
+
+/// One slow host would take all slots.
+#[test]
+fn jobs_of_a_key_keep_the_others_going() {
+    let slow = (0..8).map(|unit| format!("slow {unit}"));
+    let units: Vec<String> = slow.chain((0..40).map(|unit| format!("fast{unit} 0"))).collect();
+    let script = "case $1 in slow*) sleep 0.4;; esac; echo \"$1\"";
+    let ended = run(["-r", "unlimited,per=f1,jobs=2", "-j", "4", "-c", script], units.join("\n"));
+    let lines: Vec<&str> = ok(&ended).lines().collect();
+    assert_eq!(lines.len(), 48);
+    let slow_before =
+        lines.iter().take_while(|line| **line != "fast39 0").filter(|line| line.starts_with("slow")).count();
+    assert!(slow_before <= 4, "all fast ones are done while the slow ones take two slots: {slow_before}");
+}
+
+#[test]
+fn a_pause_holds_its_key_only() {
+    let folder = tempfile::tempdir().unwrap();
+    // The first attempt for a's first unit is sent away for a second.
+    let script = "case $1:$THROTTLE_ATTEMPT in 'a 0:1') echo 'retry-after: 1' >> \"$THROTTLE_REPLY\"; exit 75;; esac; echo \"$1\"";
+    let log = folder.path().join("log");
+    let mut command = throttle(["-r", "unlimited,per=f1,jobs=1", "--attempts", "2", "-j", "2", "--log"]);
+    command.arg(&log).args(["-c", script]);
+    let begun = Instant::now();
+    let ended = finish(command, "a 0\na 1\nb 0\nb 1\nb 2\n");
+    assert!(begun.elapsed() >= Duration::from_secs(1));
+    assert_eq!(ok(&ended), "b 0\nb 1\nb 2\na 0\na 1\n", "the unit sent back goes first");
+    let log = fs::read_to_string(&log).unwrap();
+    let keys: Vec<String> = log
+        .lines()
+        .map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap()["key"].as_str().unwrap().to_owned())
+        .collect();
+    assert_eq!((keys.len(), keys.iter().filter(|key| *key == "a").count()), (6, 3));
+}
+
+#[test]
+fn a_pause_that_is_too_long_ends_its_key_and_no_other() {
+    let script =
+        "case $1 in a*) echo 'retry-after: 9999' >> \"$THROTTLE_REPLY\"; exit 75;; esac; sleep 0.1; echo \"$1\"";
+    let args = ["-r", "unlimited,per=f1,jobs=1", "--attempts", "2", "-j", "2", "-c", script];
+    let begun = Instant::now();
+    let ended = run(args, "a 0\na 1\nb 0\nb 1\na 2\n");
+    assert!(begun.elapsed() < LONG);
+    assert_eq!((ended.code(), ended.text()), (Some(75), "b 0\nb 1\n"));
+    assert!(ended.err.contains("'a' asked to wait until") && ended.err.contains("a 2"), "{}", ended.err);
+}
+
+#[test]
+fn an_interrupted_run_says_what_was_read_and_not_started() {
+    let mut child = throttle(["-r", "1/h,per=f1", "-c", "echo \"$1\""]).spawn().unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    stdin.write_all(b"a 0\na 1\na 2\nb 0\n").unwrap();
+    drop(stdin);
+    let started = Started::new(child);
+    sleep(Duration::from_millis(500));
+    started.signal(rustix::process::Signal::INT);
+    let ended = started.end();
+    assert_eq!(ended.signal(), Some(2), "{ended:?}");
+    assert!(ended.err.contains("2 ok") && ended.err.contains("2 read and not started"), "{}", ended.err);
+}
+
+#[test]
+fn when_the_units_read_ahead_wait_for_few_keys_it_is_said_once() {
+    let begun = Instant::now();
+    let ended = run(["-r", "20/s,per=f1", "--ahead", "3"], grouped(1, 8) + "b 0\n");
+    assert!(begun.elapsed() >= Duration::from_millis(350));
+    assert_eq!((ended.code(), ended.text().lines().count()), (Some(0), 9));
+    let said = "all 3 units read ahead wait for 1 key, most for 'k0'; shuffle the input (shuf) or raise --ahead";
+    assert_eq!(ended.err, format!("throttle: {said}\n"));
+}
+
+#[test]
+fn what_would_wait_is_dropped_and_counted() {
+    let ended = run(["-r", "1/h,burst=2,per=f1", "--drop", "--summary=json"], grouped(3, 4));
+    let (said, summary) = ended.err.split_once('\n').unwrap();
+    assert_eq!(
+        (ended.code(), by_key(ended.text()).values().map(Vec::len).collect::<Vec<_>>()),
+        (Some(0), vec![2, 2, 2])
+    );
+    assert!(said.starts_with("throttle: dropped 6 units (3 keys, most 'k"), "{said}");
+    let summary: serde_json::Value = serde_json::from_str(summary).unwrap();
+    assert_eq!((&summary["units"], &summary["dropped"]), (&6.into(), &6.into()), "in = out + dropped");
+}
+
+#[test]
+fn units_may_wait_for_as_long_as_allowed_before_they_are_dropped() {
+    let begun = Instant::now();
+    let ended = run(["-r", "10/s", "-b", "1", "--drop", "--max-wait", "250ms", "-q"], grouped(1, 20));
+    assert_eq!((ended.code(), ended.text()), (Some(0), "k0 0\nk0 1\nk0 2\n"), "{}", ended.err);
+    assert!(begun.elapsed() >= Duration::from_millis(200));
+}
+
+/// A hundred requests to each host: four at once, then five a second.
+const IDEAL: Duration = Duration::from_millis(19_200);
+
+/// Twenty server names, each of which answers five requests a second and five more at once.
+#[test]
+fn twenty_strict_servers_refuse_nothing_at_the_full_speed_of_all() {
+    let (Some(program), Some(_)) = (find("nginx"), find("curl")) else {
+        assert!(std::env::var_os("CI").is_none(), "nginx or curl is not installed");
+        return;
+    };
+    let nginx = Nginx::start(|| Command::new(&program)).unwrap();
+    let port = nginx.url().trim_end_matches('/').rsplit(':').next().unwrap().to_owned();
+    let units: Vec<String> = (0..2000).map(|unit| format!("http://h{}.test/{}", unit % 20, unit + 1)).collect();
+    let script = "curl -q -sS -o /dev/null --connect-to ::127.0.0.1:$PORT \"$1\" -w '%{http_code}\\n'";
+    for attempt in 1.. {
+        sleep(REST * 2);
+        nginx.arrivals();
+        let mut command = throttle(["-r", "5/s,burst=4,per=host", "-j", "64", "-c", script]);
+        command.env("PORT", &port).env("no_proxy", "*");
+        let begun = Instant::now();
+        let ended = finish(command, units.join("\n"));
+        let ratio = begun.elapsed().as_secs_f64() / IDEAL.as_secs_f64();
+        let answers: Vec<&str> = ok(&ended).lines().collect();
+        let refused = answers.iter().filter(|answer| **answer != "200").count();
+        println!("attempt {attempt}: {refused} of 2000 refused, {ratio:.3} × the ideal");
+        let mut seen: Vec<usize> = nginx.arrivals().into_iter().map(|(.., unit)| unit).collect();
+        seen.sort_unstable();
+        assert_eq!((answers.len(), seen), (2000, (1..=2000).collect()), "each is asked for once");
+        assert!(ratio > 0.99, "{ratio}");
+        assert!(ratio < 4.0, "{ratio}: a busy machine may be late, but not by so much");
+        // It also starts clients late, and then several may arrive together.
+        if refused == 0 {
+            return;
+        }
+        assert!(attempt < 3 && refused < 100, "{refused} refused, {ratio:.3} × the ideal");
+    }
+}
+
+#[test]
+fn a_dry_run_tells_of_the_keys() {
+    for command in [&[][..], &["echo"]] {
+        let args = [&["-r", "1/min,per=f1", "--dry-run"], command].concat();
+        let ended = run(args, grouped(1, 3) + "b 0\n");
+        let text = ok(&ended);
+        assert!(text.contains("# 1/min,burst=1 for each f1: at most 1 in any minute\n"), "{text}");
+        assert!(text.ends_with("# 2 keys; longest: 'k0', 3 units, 2m\n"), "{text}");
+        assert!(text.find("b 0").unwrap() < text.find("k0 1").unwrap(), "{text}");
+    }
+}

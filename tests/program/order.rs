@@ -1,0 +1,276 @@
+//! The order of units with keys, on a fake clock: transcripts, and a slow model of the same rules.
+
+use std::collections::BTreeMap;
+use std::num::NonZeroU32;
+use throttle::clock::Nanos;
+use throttle::flow::order::{Next, Order, Rules, Unit};
+use throttle::limits::Policy;
+
+const MS: Nanos = 1_000_000;
+const SECOND: Nanos = 1000 * MS;
+
+fn policy(limits: &[&str]) -> Policy {
+    if limits.is_empty() {
+        return Policy::default();
+    }
+    let limits: Vec<_> = limits.iter().map(|limit| limit.parse().unwrap()).collect();
+    Policy::new(&limits, None).unwrap()
+}
+
+fn unit(age: u64, arrived: Nanos, cost: u64) -> Unit<()> {
+    Unit { age, costs: [cost].into(), size: 1, arrived, content: () }
+}
+
+/// An order of units that cost 1 and wait since 0; each key is one letter of `keys`.
+fn order_of(rules: &Rules<'_>, keys: &str) -> Order<()> {
+    let mut order = Order::new(rules, 0);
+    for (age, key) in (0..).zip(keys.bytes()) {
+        order.add(0, Some(&[key]), unit(age, 0, 1)).unwrap();
+    }
+    order
+}
+
+/// What leaves if the caller always asks in time: `100a0` is unit 0, of key a, at 100 ms.
+fn transcript(order: &mut Order<()>, ends_after: Option<Nanos>) -> String {
+    let (mut now, mut running, mut text) = (0, Vec::new(), Vec::new());
+    loop {
+        match order.next(now) {
+            Next::Go(key, unit, charged) => {
+                assert_eq!(charged.at, now);
+                text.push(format!("{}{}{}", now / MS, String::from_utf8_lossy(order.name(key)), unit.age));
+                running.extend(ends_after.map(|time| (now + time, key)));
+            }
+            Next::Drop(key, unit) => {
+                text.push(format!("{}-{}{}", now / MS, String::from_utf8_lossy(order.name(key)), unit.age));
+            }
+            Next::Empty => break,
+            next => {
+                let until = if let Next::At(time) = next { time } else { Nanos::MAX };
+                assert!(until > now, "{next:?} at {now}");
+                now = running.iter().map(|(end, _)| *end).chain([until]).min().unwrap();
+            }
+        }
+        running.retain(|(end, key)| {
+            if *end <= now {
+                order.ended(*end, *key);
+            }
+            *end > now
+        });
+    }
+    text.join(" ")
+}
+
+#[test]
+fn each_key_has_its_own_limit_and_the_oldest_that_conforms_goes_first() {
+    let each = policy(&["10/s"]);
+    let rules = Rules { each: &[(&each, 0)], ..Rules::default() };
+    let mut order = order_of(&rules, "aaabbc");
+    assert_eq!((order.len(), order.memory(), order.keys_waiting()), (6, 6, 3));
+    assert_eq!(order.most_waiting(), Some((&b"a"[..], 3)));
+    assert_eq!(transcript(&mut order, None), "0a0 0b3 0c5 100a1 100b4 200a2");
+    assert_eq!((order.len(), order.memory(), order.keys_waiting()), (0, 0, 0));
+}
+
+#[test]
+fn a_limit_of_all_keys_holds_beside_those_of_each() {
+    let (each, all) = (policy(&["10/s"]), policy(&["50/s"]));
+    let rules = Rules { each: &[(&each, 0)], all: &[(&all, 0)], ..Rules::default() };
+    assert_eq!(transcript(&mut order_of(&rules, "aaabbc"), None), "0a0 20b3 40c5 100a1 120b4 200a2");
+}
+
+#[test]
+fn a_key_runs_no_more_jobs_than_it_may() {
+    let jobs = NonZeroU32::new(2);
+    let rules = Rules { jobs, ..Rules::default() };
+    assert_eq!(transcript(&mut order_of(&rules, "aaaabb"), Some(30 * MS)), "0a0 0a1 0b4 0b5 30a2 30a3");
+    let each = policy(&["50/s"]);
+    let rules = Rules { each: &[(&each, 0)], jobs: NonZeroU32::new(1), ..Rules::default() };
+    assert_eq!(transcript(&mut order_of(&rules, "aaab"), Some(30 * MS)), "0a0 0b3 30a1 60a2");
+}
+
+#[test]
+fn what_would_wait_longer_than_the_longest_wait_is_dropped() {
+    let each = policy(&["10/s,burst=2"]);
+    let rules = Rules { each: &[(&each, 0)], max_wait: Some(100 * MS), ..Rules::default() };
+    assert_eq!(transcript(&mut order_of(&rules, "aaaaab"), None), "0a0 0a1 0b5 100a2 100-a3 100-a4");
+    let rules = Rules { max_wait: Some(0), ..rules };
+    assert_eq!(transcript(&mut order_of(&rules, "aaaaab"), None), "0a0 0a1 0b5 0-a2 0-a3 0-a4");
+}
+
+#[test]
+fn a_unit_passes_at_once_only_if_no_other_should_leave_before() {
+    let (each, all) = (policy(&["10/s"]), policy(&["1000/s,burst=2"]));
+    let rules = Rules { each: &[(&each, 0)], all: &[(&all, 0)], ..Rules::default() };
+    let mut order: Order<()> = Order::new(&rules, 0);
+    let key = order.pass(0, Some(b"a"), &[1]).unwrap();
+    assert_eq!(order.name(key), b"a");
+    assert_eq!(order.pass(0, Some(b"a"), &[1]), None);
+    order.add(0, Some(b"a"), unit(1, 0, 1)).unwrap();
+    let key = order.pass(0, None, &[1]).unwrap();
+    assert_eq!(order.name(key), b"(none)");
+    assert_eq!(order.pass(0, Some(b"c"), &[1]), None, "all keys together have no more");
+    assert_eq!(order.pass(100 * MS, Some(b"c"), &[1]), None, "an older unit may leave now");
+    assert!(matches!(order.next(100 * MS), Next::Go(_, Unit { age: 1, .. }, _)));
+    assert!(order.pass(100 * MS, Some(b"c"), &[1]).is_some());
+}
+
+#[test]
+fn a_unit_that_conforms_passes_an_older_one_that_costs_more() {
+    let all = policy(&["10/s,burst=10"]);
+    let rules = Rules { all: &[(&all, 0)], ..Rules::default() };
+    let mut order = Order::new(&rules, 0);
+    for (age, cost) in [(0, 9), (1, 5), (2, 1), (3, 1)] {
+        order.add(0, Some(age.to_string().as_bytes()), unit(age, 0, cost)).unwrap();
+    }
+    assert_eq!(transcript(&mut order, None), "000 022 10033 60011");
+}
+
+#[test]
+fn a_held_key_starts_with_an_empty_bucket_and_others_go_on() {
+    let each = policy(&["10/s,burst=2"]);
+    let rules = Rules { each: &[(&each, 0)], ..Rules::default() };
+    let mut order = order_of(&rules, "abaaa");
+    let Next::Go(key, ..) = order.next(0) else { panic!() };
+    order.hold_until(0, key, SECOND);
+    assert_eq!(transcript(&mut order, None), "0b1 1100a2 1200a3 1300a4");
+    let rules = Rules { each: &[], jobs: NonZeroU32::new(9), ..rules };
+    let mut order = order_of(&rules, "abaa");
+    let Next::Go(key, ..) = order.next(0) else { panic!() };
+    order.hold_until(0, key, SECOND);
+    assert_eq!(transcript(&mut order, Some(MS)), "0b1 1000a2 1000a3");
+}
+
+#[test]
+fn a_unit_that_is_sent_back_goes_before_the_younger_ones_of_its_key() {
+    let each = policy(&["10/s"]);
+    let rules = Rules { each: &[(&each, 0)], ..Rules::default() };
+    let mut order = order_of(&rules, "aaa");
+    let Next::Go(_, unit, _) = order.next(0) else { panic!() };
+    order.add(50 * MS, Some(b"a"), Unit { arrived: 50 * MS, ..unit }).unwrap();
+    assert_eq!(transcript(&mut order, None), "100a0 200a1 300a2");
+}
+
+#[test]
+fn a_late_caller_loses_no_rate_and_makes_no_burst() {
+    let each = policy(&["10/s"]);
+    let rules = Rules { each: &[(&each, 0)], ..Rules::default() };
+    for (late, expected) in [(99, &[100, 200][..]), (150, &[150, 250]), (1000, &[1000, 1100])] {
+        let mut order = order_of(&rules, "aaaaa");
+        assert!(matches!(order.next(0), Next::Go(..)));
+        assert_eq!(order.next(0), Next::At(100 * MS));
+        let now = (100 + late) * MS;
+        for at in expected {
+            let next = order.next(now);
+            assert!(matches!(&next, Next::Go(_, _, charged) if charged.at == at * MS), "{late} late: {next:?}");
+            if at * MS + 100 * MS > now {
+                break;
+            }
+        }
+        let last = *expected.iter().rfind(|at| **at <= 100 + late).unwrap();
+        assert_eq!(order.next(now), Next::At((last + 100) * MS), "{late} late");
+    }
+}
+
+/// As many keys as a run may store, a thousandth of that: the first ones pass, the others wait for room.
+#[test]
+fn at_the_most_keys_new_ones_wait_and_none_is_over_its_limit() {
+    let (most, day) = (1000, 86_400 * SECOND);
+    let each = policy(&["1/d"]);
+    let rules = Rules { each: &[(&each, 0)], ..Rules::default() };
+    let mut order = Order::with_most_keys(&rules, 0, most);
+    let (mut now, mut gone, mut ahead) = (0, vec![0_u64; 3000], 0);
+    for age in 0..6000_u64 {
+        let key = age % 3000;
+        now += MS;
+        if order.pass(now, Some(&key.to_be_bytes()), &[1]).is_some() {
+            gone[usize::try_from(key).unwrap()] += 1;
+            assert!(age < 1000, "unit {age} passed at {now}");
+        } else {
+            order.add(now, Some(&key.to_be_bytes()), unit(age, now, 1)).unwrap();
+            ahead += 1;
+        }
+        assert!(order.keys() <= most + order.keys_waiting());
+    }
+    assert_eq!((gone.iter().sum::<u64>(), ahead, order.len()), (1000, 5000, 5000));
+    let (mut asked, mut last) = (0, BTreeMap::new());
+    while !order.is_empty() {
+        asked += 1;
+        match order.next(now) {
+            Next::Go(key, unit, charged) => {
+                let name = order.name(key).to_vec();
+                assert_eq!(name, (unit.age % 3000).to_be_bytes());
+                let before = last.insert(name, charged.at);
+                assert!(before.is_none_or(|before| charged.at >= before + day));
+                assert!(unit.age >= 2000 || charged.at >= day);
+            }
+            Next::At(time) => {
+                assert!(time > now);
+                now = time;
+            }
+            next => panic!("{next:?}"),
+        }
+        assert!(order.keys() <= most + order.keys_waiting());
+    }
+    assert!(now < 7 * day && asked < 20_000, "{asked} questions in {now}");
+}
+
+#[test]
+fn keys_are_forgotten_once_they_are_as_new() {
+    let each = policy(&["10/s,burst=3"]);
+    let rules = Rules { each: &[(&each, 0)], ..Rules::default() };
+    let mut order: Order<()> = Order::new(&rules, 0);
+    for age in 0..100_000_u64 {
+        assert!(order.pass(age * MS, Some(&age.to_be_bytes()), &[1]).is_some());
+        // The first 4096 are kept in any case.
+        assert!(order.keys() < 5000, "{} keys after {age}, of which 100 are not as new", order.keys());
+    }
+    assert!(order.keys() >= 100);
+}
+
+#[test]
+fn a_cost_that_no_window_ever_has_room_for_is_refused() {
+    let (each, all) = (policy(&["5/s,window"]), policy(&["7/s,window"]));
+    let rules = Rules { each: &[(&each, 0)], all: &[(&all, 1)], ..Rules::default() };
+    let mut order = Order::new(&rules, 0);
+    let unit = |age, costs: [u64; 2]| Unit { age, costs: costs.into(), size: 1, arrived: 0, content: () };
+    assert!(order.add(0, None, unit(0, [6, 1])).is_err());
+    assert!(order.add(0, None, unit(1, [5, 8])).is_err());
+    assert_eq!(order.pass(0, None, &[6, 1]), None);
+    assert!(order.add(0, None, unit(2, [5, 7])).is_ok());
+    assert_eq!(order.len(), 1);
+}
+
+#[test]
+fn windows_count_from_the_time_of_handing_over() {
+    let each = policy(&["1/s,window"]);
+    let rules = Rules { each: &[(&each, 0)], ..Rules::default() };
+    let mut order = order_of(&rules, "aa");
+    assert!(order.has_windows());
+    let Next::Go(key, unit, charged) = order.next(0) else { panic!() };
+    assert_eq!(order.next(0), Next::At(SECOND));
+    order.handed_over(40 * MS, key, charged, &unit.costs);
+    assert_eq!(order.next(40 * MS), Next::At(SECOND + 40 * MS));
+}
+
+#[test]
+fn what_is_given_back_lets_the_next_unit_go_at_once() {
+    let (each, all) = (policy(&["1/s"]), policy(&["2/s,burst=1"]));
+    let rules = Rules { each: &[(&each, 0)], all: &[(&all, 0)], ..Rules::default() };
+    let mut order = order_of(&rules, "aa");
+    let Next::Go(key, unit, charged) = order.next(0) else { panic!() };
+    assert_eq!(order.next(MS), Next::At(SECOND));
+    order.give_back(MS, key, charged, &unit.costs);
+    assert!(matches!(order.next(MS), Next::Go(_, _, charged) if charged.at == MS));
+}
+
+#[test]
+fn all_waiting_units_come_out_in_the_order_of_their_age() {
+    let each = policy(&["1/s"]);
+    let rules = Rules { each: &[(&each, 0)], ..Rules::default() };
+    let mut order = order_of(&rules, "abcabcab");
+    assert!(matches!(order.next(0), Next::Go(..)));
+    let ages: Vec<u64> = order.drain().into_iter().map(|(_, unit)| unit.age).collect();
+    assert_eq!(ages, [1, 2, 3, 4, 5, 6, 7]);
+    assert_eq!((order.len(), order.memory(), order.keys_waiting()), (0, 0, 0));
+    assert_eq!(order.next(9 * SECOND), Next::Empty);
+}

@@ -1,0 +1,454 @@
+//! The order of units with keys beside a slow model of the same rules, which looks at every unit each time and never
+//! forgets a key; and the laws themselves, checked on what left.
+
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+use std::num::{NonZeroU32, NonZeroU64};
+use throttle::bucket::Bucket;
+use throttle::clock::Nanos;
+use throttle::flow::order::{Charged, Next, Order, Rules, Unit};
+use throttle::limits::Policy;
+use throttle::store::KeyId;
+use throttle::window::Window;
+
+const MS: Nanos = 1_000_000;
+
+/// A limit, and the kind of cost that it counts.
+#[derive(Clone, Copy, Debug)]
+enum Spec {
+    Bucket { count: u64, period: Nanos, burst: u64, initial: u64, kind: usize },
+    Window { count: u64, period: Nanos, kind: usize },
+}
+
+impl Spec {
+    fn kind(&self) -> usize {
+        match *self {
+            Spec::Bucket { kind, .. } | Spec::Window { kind, .. } => kind,
+        }
+    }
+
+    fn text(&self) -> String {
+        match *self {
+            Spec::Bucket { count, period, burst, initial, .. } => {
+                format!("{count}/{}ms,burst={burst},initial={initial}", period / MS)
+            }
+            Spec::Window { count, period, .. } => format!("{count}/{}ms,window", period / MS),
+        }
+    }
+
+    fn policy(&self) -> (Policy, usize) {
+        (Policy::new(&[self.text().parse().unwrap()], None).unwrap(), self.kind())
+    }
+
+    fn start(&self, now: Nanos) -> State {
+        match *self {
+            Spec::Bucket { burst, initial, .. } => {
+                let rate = self.text().split(',').next().unwrap().parse().unwrap();
+                State::Bucket(Bucket::new(rate, NonZeroU64::new(burst).unwrap(), initial, now))
+            }
+            Spec::Window { count, period, .. } => {
+                State::Window(Window::new(NonZeroU64::new(count).unwrap(), NonZeroU64::new(period).unwrap(), now))
+            }
+        }
+    }
+
+    /// Checks that this limit was kept: these units were charged and handed over at these times.
+    fn check(&self, gone: &[Gone], allowance: Nanos) {
+        for (first, start) in gone.iter().enumerate() {
+            let (mut sum, mut largest) = (0, 0);
+            for last in &gone[first..] {
+                let cost = last.costs[self.kind()];
+                (sum, largest) = (sum + u128::from(cost), largest.max(cost));
+                match *self {
+                    Spec::Bucket { count, period, burst, .. } => {
+                        let most = |time: Nanos| {
+                            u128::from(burst.max(largest)) * u128::from(period) + u128::from(count) * u128::from(time)
+                        };
+                        // Times are rounded up, and what is left of that nanosecond is kept.
+                        let charged = last.charged.at - start.charged.at + 1;
+                        assert!(sum * u128::from(period) <= most(charged), "{self:?} is over in {charged}: {sum}");
+                        let left = last.left - start.left + allowance + 1;
+                        assert!(sum * u128::from(period) <= most(left), "{sum} left in {left}");
+                    }
+                    Spec::Window { count, period, .. } => {
+                        let within = last.left - start.left < period;
+                        assert!(!within || sum <= count.into(), "{self:?} is over: {sum} from {}", start.left);
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+enum State {
+    Bucket(Bucket),
+    Window(Window),
+}
+
+impl State {
+    fn conforms_at(&self, asked: Nanos, cost: u64) -> Nanos {
+        match self {
+            _ if cost == 0 => asked,
+            State::Bucket(bucket) => bucket.conforms_at(asked, cost).unwrap(),
+            State::Window(window) => window.conforms_at(asked, cost).unwrap(),
+        }
+    }
+
+    fn charge(&mut self, asked: Nanos, charged: Charged, cost: u64) {
+        match self {
+            _ if cost == 0 => {}
+            State::Bucket(bucket) => bucket.charge(asked, charged.at, cost),
+            State::Window(window) => window.charge(charged.counted, cost),
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Gone {
+    costs: Vec<u64>,
+    charged: Charged,
+    left: Nanos,
+}
+
+/// Answers of the model.
+#[derive(Debug, PartialEq, Eq)]
+enum Answer {
+    Go(u64, Nanos),
+    Drop(u64),
+    At(Nanos),
+    Blocked,
+    Empty,
+}
+
+#[derive(Clone, Debug)]
+struct Key {
+    states: Vec<State>,
+    units: BTreeMap<u64, Unit<()>>,
+    running: u32,
+    since: Nanos,
+}
+
+/// The rules, as slow as can be.
+struct Model {
+    each: Vec<Spec>,
+    all: Vec<(Spec, State)>,
+    jobs: u32,
+    max_wait: Option<Nanos>,
+    allowance: Nanos,
+    now: Nanos,
+    /// The latest grant.
+    at: Nanos,
+    start: Nanos,
+    keys: BTreeMap<u8, Key>,
+}
+
+impl Model {
+    fn key(&mut self, name: u8) -> &mut Key {
+        let (each, start) = (&self.each, self.start);
+        self.keys.entry(name).or_insert_with(|| Key {
+            states: each.iter().map(|spec| spec.start(start)).collect(),
+            units: BTreeMap::new(),
+            running: 0,
+            since: 0,
+        })
+    }
+
+    /// The time at which a unit of a key that asked then would go if it were the only one.
+    fn conforms_at(&self, key: &Key, asked: Nanos, costs: &[u64]) -> Nanos {
+        let own = self.each.iter().zip(&key.states).map(|(spec, state)| state.conforms_at(asked, costs[spec.kind()]));
+        let all = self.all.iter().map(|(spec, state)| state.conforms_at(asked, costs[spec.kind()]));
+        own.chain(all).max().unwrap_or(asked).max(asked).max(key.since)
+    }
+
+    fn charge(&mut self, name: u8, asked: Nanos, charged: Charged, costs: &[u64]) {
+        self.at = charged.at;
+        let each = self.each.clone();
+        for (spec, state) in each.iter().zip(&mut self.key(name).states) {
+            state.charge(asked, charged, costs[spec.kind()]);
+        }
+        for (spec, state) in &mut self.all {
+            state.charge(asked, charged, costs[spec.kind()]);
+        }
+        self.key(name).running += u32::from(self.jobs < u32::MAX);
+    }
+
+    /// The first unit of each key that has a job free: when it conforms, and its age.
+    fn heads(&self) -> Vec<(Nanos, u64)> {
+        let heads = self.keys.values().filter(|key| key.running < self.jobs).filter_map(|key| {
+            let unit = key.units.values().next()?;
+            Some((self.conforms_at(key, unit.arrived, &unit.costs).max(self.at), unit.age))
+        });
+        heads.collect()
+    }
+
+    fn next(&self) -> Answer {
+        let heads = self.heads();
+        let earliest = heads.iter().map(|(time, _)| *time).min();
+        let units = self.keys.values().flat_map(|key| key.units.values());
+        let max_wait = self.max_wait.unwrap_or(Nanos::MAX);
+        let deadline = units.map(|unit| (unit.arrived.saturating_add(max_wait), unit.age)).min();
+        match (earliest, deadline) {
+            (_, None) => Answer::Empty,
+            (earliest, Some((deadline, age)))
+                if deadline <= self.now && earliest.is_none_or(|time| time > deadline) =>
+            {
+                Answer::Drop(age)
+            }
+            (Some(time), _) if time <= self.now => {
+                let time = time.max(self.now.saturating_sub(self.allowance));
+                Answer::Go(heads.iter().filter(|(at, _)| *at <= time).map(|(_, age)| *age).min().unwrap(), time)
+            }
+            (earliest, Some((deadline, _))) => match earliest.unwrap_or(Nanos::MAX).min(deadline) {
+                Nanos::MAX => Answer::Blocked,
+                time => Answer::At(time),
+            },
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    /// A unit of this key arrived so long ago.
+    Add(u8, Nanos, u64, u64),
+    Pass(u8, u64, u64),
+    Next,
+    /// All that may leave.
+    Drain,
+    /// The oldest job ends.
+    End,
+    /// The key of the oldest job is held so long.
+    Hold(Nanos),
+    /// The oldest job is sent back.
+    Again,
+    Wait(Nanos),
+    /// The clock reads an earlier time.
+    Back(Nanos),
+}
+
+fn any_step() -> impl Strategy<Value = Step> {
+    let (key, cost) = (0..6_u8, prop::sample::select(vec![0, 1, 1, 1, 2, 3]));
+    prop_oneof![
+        8 => (key.clone(), 0..3 * MS, cost.clone(), 0..9_u64).prop_map(|(key, ago, one, two)| Step::Add(key, ago, one, two)),
+        4 => (key, cost, 0..9_u64).prop_map(|(key, one, two)| Step::Pass(key, one, two)),
+        4 => Just(Step::Next),
+        6 => Just(Step::Drain),
+        4 => Just(Step::End),
+        1 => (0..900 * MS).prop_map(Step::Hold),
+        1 => Just(Step::Again),
+        4 => (0..50 * MS).prop_map(Step::Wait),
+        4 => (0..5000 * MS).prop_map(Step::Wait),
+        1 => (0..2000 * MS).prop_map(Step::Back),
+    ]
+}
+
+fn any_spec() -> impl Strategy<Value = Spec> {
+    let bucket = (1..9_u64, 1..3000_u64, 1..4_u64, 0..4_u64).prop_map(|(count, period, burst, initial)| {
+        let burst = burst + 2;
+        Spec::Bucket { count, period: period * MS, burst, initial: initial.min(burst), kind: 0 }
+    });
+    let tokens = (1..90_u64, 1..3000_u64, 0..20_u64).prop_map(|(count, period, burst)| {
+        let burst = burst + 8;
+        Spec::Bucket { count, period: period * MS, burst, initial: burst, kind: 1 }
+    });
+    let window =
+        (3..9_u64, 1..3000_u64).prop_map(|(count, period)| Spec::Window { count, period: period * MS, kind: 0 });
+    prop_oneof![3 => bucket, 1 => tokens, 1 => window]
+}
+
+struct Run {
+    order: Order<()>,
+    model: Model,
+    ids: BTreeMap<u64, KeyId>,
+    names: BTreeMap<u64, u8>,
+    gone: BTreeMap<u8, Vec<Gone>>,
+    running: Vec<(u8, KeyId, Unit<()>)>,
+    time: Nanos,
+    age: u64,
+    counts: [usize; 2],
+}
+
+impl Run {
+    fn new(each: &[Spec], all: &[Spec], jobs: Option<NonZeroU32>, max_wait: Option<Nanos>) -> Self {
+        let policies = |specs: &[Spec]| specs.iter().map(Spec::policy).collect::<Vec<_>>();
+        let (own, common, start) = (policies(each), policies(all), 1000 * MS);
+        let of = |policies: &'static [(Policy, usize)]| policies.iter().map(|(policy, kind)| (policy, *kind)).collect();
+        let (own, common): (Vec<_>, Vec<_>) = (of(own.leak()), of(common.leak()));
+        let order = Order::new(&Rules { each: &own, all: &common, jobs, max_wait }, start);
+        let fills = each.iter().chain(all).filter_map(|spec| match spec.start(start) {
+            State::Bucket(bucket) => Some(bucket.fill_time()),
+            State::Window(_) => None,
+        });
+        let model = Model {
+            each: each.to_vec(),
+            allowance: fills.min().unwrap_or(0),
+            all: all.iter().map(|spec| (*spec, spec.start(start))).collect(),
+            jobs: jobs.map_or(u32::MAX, NonZeroU32::get),
+            max_wait,
+            now: start,
+            at: 0,
+            start,
+            keys: BTreeMap::new(),
+        };
+        let (ids, names, gone) = Default::default();
+        Run { order, model, ids, names, gone, running: Vec::new(), time: start, age: 0, counts: [0; 2] }
+    }
+
+    /// One call of `next`; `false` if nothing left.
+    fn next(&mut self) -> bool {
+        self.model.now = self.model.now.max(self.time);
+        let expected = self.model.next();
+        let (found, left) = match self.order.next(self.time) {
+            Next::Go(id, unit, charged) => {
+                let name = self.names[&unit.age];
+                assert_eq!((self.order.name(id), charged.counted), (&[name][..], self.model.now));
+                let found = Answer::Go(unit.age, charged.at);
+                self.model.key(name).units.remove(&unit.age);
+                self.model.charge(name, unit.arrived, charged, &unit.costs);
+                self.note(name, charged, &unit.costs);
+                self.order.handed_over(self.time, id, charged, &unit.costs);
+                self.running.push((name, id, unit));
+                (found, true)
+            }
+            Next::Drop(id, unit) => {
+                let name = self.names[&unit.age];
+                assert_eq!(self.order.name(id), [name]);
+                self.model.key(name).units.remove(&unit.age);
+                (Answer::Drop(unit.age), true)
+            }
+            Next::At(time) => (Answer::At(time), false),
+            Next::Blocked => (Answer::Blocked, false),
+            Next::Empty => (Answer::Empty, false),
+        };
+        assert_eq!(found, expected, "at {}", self.model.now);
+        left
+    }
+
+    fn note(&mut self, name: u8, charged: Charged, costs: &[u64]) {
+        let gone = Gone { costs: costs.into(), charged, left: self.model.now };
+        self.gone.entry(name).or_default().push(gone);
+        self.counts[0] += 1;
+    }
+
+    fn add(&mut self, name: u8, unit: &Unit<()>) {
+        self.names.insert(unit.age, name);
+        self.model.key(name).units.insert(unit.age, unit.clone());
+        let id = self.order.add(self.time, Some(&[name]), unit.clone()).unwrap();
+        self.ids.insert(unit.age, id);
+    }
+
+    /// A unit passes exactly if the model would let it go first, and it arrives now.
+    fn pass(&mut self, name: u8, costs: [u64; 2]) {
+        self.model.now = self.model.now.max(self.time);
+        let (now, age) = (self.model.now, self.age);
+        let unit = Unit { age, costs: costs.into(), size: 1, arrived: now, content: () };
+        let no_other = self.model.heads().iter().all(|(time, _)| *time > now);
+        let key = self.model.key(name).clone();
+        let conforms = self.model.conforms_at(&key, now, &costs) <= now;
+        let passes = key.units.is_empty() && key.running < self.model.jobs && no_other && conforms;
+        let id = self.order.pass(self.time, Some(&[name]), &costs);
+        assert_eq!(id.is_some(), passes, "{key:?} {costs:?} at {now}");
+        if let Some(id) = id {
+            let charged = Charged { at: now, counted: now };
+            self.names.insert(age, name);
+            self.model.charge(name, now, charged, &costs);
+            self.note(name, charged, &costs);
+            self.running.push((name, id, unit));
+        } else {
+            self.add(name, &unit);
+        }
+    }
+
+    fn end(&mut self, hold: Nanos, again: bool) {
+        if self.running.is_empty() {
+            return;
+        }
+        let (name, id, unit) = self.running.remove(0);
+        if self.model.jobs == u32::MAX {
+            return; // In a pipe nothing ends, and the key may be forgotten.
+        }
+        self.model.now = self.model.now.max(self.time);
+        let (now, jobs) = (self.model.now, self.model.jobs);
+        if hold > 0 {
+            self.order.hold_until(self.time, id, now + hold);
+            let key = self.model.key(name);
+            key.since = key.since.max(now + hold);
+            for state in &mut key.states {
+                if let State::Bucket(bucket) = state {
+                    let rest = u64::try_from(bucket.balance(now + hold)).unwrap_or(0);
+                    let until = bucket.conforms_at(now + hold, rest).unwrap();
+                    bucket.charge(until, until, rest + bucket.burst());
+                }
+            }
+        }
+        if again {
+            self.add(name, &Unit { arrived: now, ..unit });
+        }
+        self.order.ended(self.time, id);
+        let key = self.model.key(name);
+        if key.running == jobs {
+            key.since = key.since.max(now);
+        }
+        key.running -= 1;
+    }
+
+    fn step(&mut self, step: &Step) {
+        self.age += 1;
+        match *step {
+            Step::Add(name, ago, one, two) => {
+                self.model.now = self.model.now.max(self.time);
+                // A key that is idle forgets until when it was held.
+                let (now, since) = (self.model.now, self.model.key(name).since);
+                let arrived = (now - ago).max(if since <= now { since } else { 0 });
+                self.add(name, &Unit { age: self.age, costs: [one, two].into(), size: 1, arrived, content: () });
+            }
+            Step::Pass(name, one, two) => self.pass(name, [one, two]),
+            Step::Next => drop(self.next()),
+            Step::Drain => while self.next() {},
+            Step::End => self.end(0, false),
+            Step::Hold(time) => self.end(time, false),
+            Step::Again => self.end(0, true),
+            Step::Wait(time) => self.time += time,
+            Step::Back(time) => self.time = self.time.saturating_sub(time),
+        }
+        self.counts[1] = self.counts[1].max(self.model.keys.len() - self.order.keys().min(self.model.keys.len()));
+    }
+
+    /// Lets everything leave, then checks each limit on all that left.
+    fn finish(mut self, all: &[Spec]) -> [usize; 2] {
+        while !self.order.is_empty() {
+            while self.next() {}
+            match self.order.next(self.time) {
+                Next::At(time) => self.time = self.time.max(time),
+                _ => self.end(0, false),
+            }
+        }
+        let mut together: Vec<Gone> = self.gone.values().flatten().cloned().collect();
+        together.sort_by_key(|gone| (gone.left, gone.charged.at));
+        for gone in self.gone.values() {
+            self.model.each.iter().for_each(|spec| spec.check(gone, self.model.allowance));
+        }
+        for spec in all {
+            spec.check(&together, self.model.allowance);
+        }
+        self.counts
+    }
+}
+
+proptest! {
+    #[test]
+    fn the_order_is_that_of_a_slow_model_that_never_forgets(
+        each in prop::collection::vec(any_spec(), 0..3),
+        all in prop::collection::vec(any_spec(), 0..2),
+        jobs in prop::option::of(1..4_u32),
+        max_wait in prop::option::of(0..2000 * MS),
+        steps in prop::collection::vec(any_step(), 1..150),
+    ) {
+        let max_wait = if jobs.is_some() { None } else { max_wait };
+        let mut run = Run::new(&each, &all, jobs.and_then(NonZeroU32::new), max_wait);
+        for step in &steps {
+            run.step(step);
+        }
+        run.finish(&all);
+    }
+}
