@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 use throttle::clock::{Clock, Nanos};
-use throttle::limiter::{Acquire, Limiter, Units};
+use throttle::limiter::{Acquire, Keyed, Limiter, Units};
 use tokio::runtime::{Builder, Runtime};
 
 /// So fast that every call is granted, with so large a bucket that it need not be full.
@@ -98,11 +98,16 @@ fn refusals(c: &mut Criterion) {
 
 /// `iterations` of `call` on each of two threads at once.
 fn on_two_threads(iterations: u64, call: impl Fn() + Sync) -> Duration {
+    on_threads(2, iterations, |_| call())
+}
+
+/// Like [`on_two_threads`]; `call` gets its own number.
+fn on_threads(threads: u64, iterations: u64, call: impl Fn(u64) + Sync) -> Duration {
+    let run = |thread| (0..iterations).for_each(|k| call(threads * k + thread));
     let start = Instant::now();
     std::thread::scope(|scope| {
-        let other = scope.spawn(|| (0..iterations).for_each(|_| call()));
-        (0..iterations).for_each(|_| call());
-        other.join().expect("no panic");
+        (1..threads).for_each(|thread| drop(scope.spawn(move || run(thread))));
+        run(0);
     });
     start.elapsed()
 }
@@ -118,6 +123,34 @@ fn contended(c: &mut Criterion) {
         b.iter_custom(|n| on_two_threads(n, || drop(black_box(governors.check()))));
     });
     group.finish();
+}
+
+/// Keys in an order without pattern, the same for all.
+fn key(call: u64, keys: u64) -> u64 {
+    ((call.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) * keys) >> 32
+}
+
+fn keyed(c: &mut Criterion) {
+    for keys in [1, 1000, 1_000_000] {
+        let ours = Keyed::<u64>::new(1_000, BURST).expect("a valid rate");
+        let builder = Limiter::builder().rate(1_000, Duration::from_secs(1)).burst(BURST);
+        let counted: Keyed<u64> = builder.timer(Arc::new(Counter(quanta::Clock::new()))).keyed().expect("a valid rate");
+        let quota = governor::Quota::per_second(NonZeroU32::new(RATE).expect("not 0"));
+        let governors = governor::DefaultKeyedRateLimiter::<u64>::keyed(quota);
+        let calls: [(&str, &(dyn Fn(u64) + Sync)); 3] = [
+            ("throttle", &|k| drop(black_box(ours.try_acquire(&key(k, keys), 1)))),
+            ("throttle, the counter", &|k| drop(black_box(counted.try_acquire(&key(k, keys), 1)))),
+            ("governor, the counter", &|k| drop(black_box(governors.check_key(&key(k, keys))))),
+        ];
+        for threads in [1, 2] {
+            let mut group = c.benchmark_group(format!("try, granted, {keys} keys, threads: {threads}"));
+            for (name, call) in calls {
+                (0..4 * keys).for_each(call);
+                group.bench_function(name, |b| b.iter_custom(|n| on_threads(threads, n, call)));
+            }
+            group.finish();
+        }
+    }
 }
 
 fn acquiring(c: &mut Criterion) {
@@ -242,5 +275,5 @@ async fn drained(n: usize) -> Duration {
     start.elapsed()
 }
 
-criterion_group!(benches, trying, refusals, contended, acquiring, precision, lines);
+criterion_group!(benches, trying, refusals, contended, keyed, acquiring, precision, lines);
 criterion_main!(benches);

@@ -9,6 +9,7 @@
 //! | several limits at once, also "5000 in any hour" | [`Limiter::builder`](limiter::Limiter::builder) with [`limit`](limiter::Builder::limit) |
 //! | several costs at once, requests and tokens | [`Limiter::joint`](limiter::Limiter::joint) |
 //! | a cost that is only known afterwards | [`Limiter::acquire_to_settle`](limiter::Limiter::acquire_to_settle) |
+//! | limits for each host, user or account | [`Keyed`](limiter::Keyed) |
 //! | a rate of starts *and* a number of jobs at the same time | [`Semaphore`] |
 //! | the behaviour of the crate leaky-bucket, with the same names | [`leaky_bucket`] |
 //! | to do the waiting yourself | [`Limiter::reserve`](limiter::Limiter::reserve), or [`limits`] and [`bucket`], which are pure arithmetic |
@@ -111,3 +112,8 @@ pub use limiter::Limiter;
 pub use limits::{bucket, interval as grid, window};
 pub use rate::{Limit, Rate};
 pub use semaphore::Semaphore;
+
+/// The examples of the guide, as tests.
+#[cfg(doctest)]
+#[doc = include_str!("../docs/library.md")]
+struct Guide;

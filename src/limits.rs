@@ -11,6 +11,7 @@ mod joint;
 mod kinds;
 mod leasing;
 mod line;
+mod number;
 mod policy;
 mod saved;
 mod settling;
@@ -32,5 +33,5 @@ pub(crate) use policy::{OnlyWindows, Resolved};
 pub use policy::{Policy, PolicyError};
 #[doc(no_inline)]
 pub use policy::{Policy as Plan, PolicyError as PlanError};
-pub(crate) use state::Gaining;
+pub(crate) use state::{Gaining, State};
 pub use together::Limits;

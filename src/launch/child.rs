@@ -1,8 +1,8 @@
 //! One command from its start to its end: its output is read, its time is watched, and its process group ends with it.
 
 use super::again::Again;
-use super::attempt::{Attempt, Charge, Ended, Ledger, Running, Settler};
-use super::by_key::{ByKey, Granted};
+use super::attempt::{Attempt, Charge, Ended, Granted, Ledger, Running, Settler};
+use super::by_key::ByKey;
 use super::event::{Event, Events};
 use super::job::{Job, Outcome};
 use super::options::{GRACE, NEVER, Options, Output};
@@ -148,6 +148,7 @@ impl Shared {
         if self.options.output == Output::Direct && !is_ok && has_no_reader(io::stdout()) {
             self.events.send(Event::ReaderGone);
         }
+        let ended_cost = reply.cost;
         let ended = Ended { job, number, outcome, verdict, due_in, reply, waited, started, at, slot };
         let ended = Arc::new(ended);
         self.record(&ended).await;
@@ -165,7 +166,7 @@ impl Shared {
         // Only now may the next attempt start; and nobody sees a moment with neither.
         self.slots.release(seq, slot, || {
             if let Some((by_key, granted)) = self.by_key.as_ref().zip(granted) {
-                by_key.ended(&granted);
+                by_key.ended(&granted, ended_cost);
             }
             if let Some((again, due, ready)) = due {
                 again.add(due, attempt.next(verdict, ready));

@@ -1,8 +1,8 @@
 //! The sink: takes jobs from the pump, has a command started for each, and ends them when asked to.
 
 use super::again::Again;
-use super::attempt::{Attempt, Charge, Ledger, Running, Settler};
-use super::by_key::{ByKey, Granted};
+use super::attempt::{Attempt, Charge, Granted, Ledger, Running, Settler};
+use super::by_key::ByKey;
 use super::child::{self, Shared};
 use super::event::{Event, Events};
 use super::job::{Batches, Job, Outcome};
@@ -44,6 +44,18 @@ const BLOCKED: usize = 8;
 
 /// What fits into any pipe before it is read: one page (pipe(7)).
 const FITS_A_PIPE: u64 = 4096;
+
+/// How an attempt is paid for.
+enum Paid {
+    /// It costs one of each limit.
+    Usual,
+    /// The limits of its key have granted it.
+    ByKey(Granted),
+    /// It has a price of its own.
+    Cost(Option<Charge>),
+    /// Not at all: it fails.
+    Refused(Outcome),
+}
 
 /// Starts commands, and ends them.
 #[derive(Clone)]
@@ -176,7 +188,7 @@ impl Launcher {
     /// Has an attempt wait for the limits of its key. One that can never be made fails.
     fn sort(&self, by_key: &ByKey, attempt: Attempt) {
         if let Err((attempt, refused)) = by_key.add(attempt) {
-            self.start(attempt, None, None, Some(refused));
+            self.start(attempt, Paid::Refused(refused));
         }
     }
 
@@ -197,19 +209,19 @@ impl Launcher {
         if let Some(by_key) = &self.shared.by_key {
             self.sort_due(by_key);
             let (attempt, granted) = by_key.next()?;
-            return self.start(attempt, Some(granted), None, None);
+            return self.start(attempt, Paid::ByKey(granted));
         }
-        self.start(self.due().or_else(|| next().map(Attempt::first))?, None, None, None)
+        self.start(self.due().or_else(|| next().map(Attempt::first))?, Paid::Usual)
     }
 
-    /// Makes an attempt, as soon as it has a slot, unless it is `refused`. Returns the job if it is new.
-    fn start(
-        &self,
-        mut attempt: Attempt,
-        granted: Option<Granted>,
-        charge: Option<Charge>,
-        refused: Option<Outcome>,
-    ) -> Option<Arc<Job>> {
+    /// Makes an attempt, as soon as it has a slot, unless it is refused. Returns the job if it is new.
+    fn start(&self, mut attempt: Attempt, paid: Paid) -> Option<Arc<Job>> {
+        let (granted, charge, refused) = match paid {
+            Paid::Usual => (None, None, None),
+            Paid::ByKey(granted) => (Some(granted), None, None),
+            Paid::Cost(charge) => (None, charge, None),
+            Paid::Refused(outcome) => (None, None, Some(outcome)),
+        };
         let again = self.shared.again.as_ref();
         let is_new = attempt.number == 1;
         let (seq, refused) = (attempt.job.seq, refused.or_else(|| attempt.job.refused()));
@@ -268,7 +280,7 @@ impl Launcher {
         mut command: Command,
         mut input: Option<Spool>,
     ) -> Result<(Child, Target), Outcome> {
-        let Shared { slots, again, .. } = &*self.shared;
+        let Shared { slots, again, by_key, .. } = &*self.shared;
         let (seq, attempt) = (running.seq(), &running.attempt);
         command.env("THROTTLE_SEQ", seq.to_string()).env("THROTTLE_SLOT", running.slot.to_string());
         if let Some(identity) = attempt.job.identity() {
@@ -291,7 +303,8 @@ impl Launcher {
         }
         // All that it needs at once: two that start must not each hold what the other one needs.
         let spawn = || {
-            let replies = again.is_some() || running.charge.is_some();
+            let replies =
+                again.is_some() || running.charge.is_some() || by_key.as_ref().is_some_and(|by_key| by_key.settles());
             let reply = replies.then(ReplyFile::new).transpose()?;
             if let Some(reply) = &reply {
                 command.env("THROTTLE_REPLY", reply.path());
@@ -412,10 +425,11 @@ impl<R: Source> Launching<R> {
     /// Makes the next attempt; one that is `refused` fails. The bytes are those of the input. An attempt that is not the
     /// first of its unit passes no unit.
     fn start(&mut self, refused: Option<Outcome>, passed: &mut Passed) {
-        let (has_prices, batches, charge) = (self.has_prices(), &mut self.batches, self.charge.take());
+        let (has_prices, batches) = (self.has_prices(), &mut self.batches);
         let started = if has_prices {
             let attempt = self.priced.take().or_else(|| batches.next().map(Attempt::first));
-            attempt.and_then(|attempt| self.launcher.start(attempt, None, charge, refused))
+            let paid = refused.map_or_else(|| Paid::Cost(self.charge.take()), Paid::Refused);
+            attempt.and_then(|attempt| self.launcher.start(attempt, paid))
         } else {
             self.launcher.start_next(|| batches.next())
         };
@@ -587,8 +601,10 @@ impl<R: Source> Flow for Launching<R> {
     }
 
     fn granted(&mut self, grant: &Grant, costs: &[u64]) -> bool {
-        self.charge = Some(Charge { grant: *grant, costs: costs.into(), counted: self.batches.counted() });
-        true
+        let are_settled: Arc<[bool]> = self.batches.settled_limits().collect();
+        let has_costs = are_settled.contains(&true);
+        self.charge = has_costs.then(|| Charge { grant: *grant, costs: costs.into(), are_settled });
+        has_costs
     }
 
     fn pass(&mut self, units: u64, passed: &mut Passed) -> Result<(), FlowError> {

@@ -162,11 +162,17 @@ impl Builder {
     /// # Errors
     /// [`BuildError`] if a setting is out of range or contradicts another.
     pub fn build(self) -> Result<Limiter, BuildError> {
-        let time = self.timer.clone().map_or_else(Time::tokio, Time::Custom);
-        self.check_settings()?;
-        let (rules, place) = (self.rules(), self.place()?);
+        let (time, rules, place) = self.parts()?;
         let shared = Shared::new(time, |now| Ok::<_, BuildError>(Queue::new(self.limits(now)?, rules, None)))?;
         Ok(Limiter { shared, place })
+    }
+
+    /// What a limiter consists of, apart from its limits: its clock, its rules, and the index of the limit whose rate can
+    /// be changed, if there is one.
+    pub(super) fn parts(&self) -> Result<(Time, Rules, Option<usize>), BuildError> {
+        let time = self.timer.clone().map_or_else(Time::tokio, Time::Custom);
+        self.check_settings()?;
+        Ok((time, self.rules(), self.place()?))
     }
 
     /// Refuses settings that would have no effect.
@@ -202,7 +208,8 @@ impl Builder {
         self.rate.is_some() || self.limits.is_empty()
     }
 
-    fn limits(&self, now: Nanos) -> Result<Limits, BuildError> {
+    /// The limits, which begin at `now`.
+    pub(super) fn limits(&self, now: Nanos) -> Result<Limits, BuildError> {
         if !self.has_own_bucket() {
             return Ok(Limits::in_parts(&Plan::new(&self.limits, None)?, PARTS, now)?);
         }

@@ -51,6 +51,9 @@ pub enum AcquireError {
     /// The limiter was closed.
     #[error("the limiter is closed")]
     Closed,
+    /// The key is new, and a [`Keyed`](super::Keyed) limiter keeps as many keys as it may.
+    #[error("no room for another key; try later, or allow more with set_most_keys")]
+    TooManyKeys,
     /// Too few places of the semaphore are free.
     #[error("not enough places are free; acquire to wait for them")]
     NoPlace,
@@ -74,6 +77,7 @@ impl AcquireError {
             Denied::OthersWait => AcquireError::OthersWait,
             Denied::Full => AcquireError::Full,
             Denied::Closed => AcquireError::Closed,
+            Denied::TooManyKeys => AcquireError::TooManyKeys,
             Denied::NoTimer => AcquireError::NoTimer,
         }
     }

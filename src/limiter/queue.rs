@@ -37,6 +37,7 @@ pub(crate) enum Denied {
     Full,
     Closed,
     NoTimer,
+    TooManyKeys,
 }
 
 /// A new waiter.
@@ -253,6 +254,15 @@ impl Queue {
             && self.places.is_none()
             && self.limits.latest() <= self.now
             && !self.limits.has_open()
+    }
+
+    /// Whether a new queue with the same limits would go on like this one.
+    pub(crate) fn is_idle(&mut self, now: Nanos) -> bool {
+        self.see(now);
+        if self.asks_at() == self.now {
+            self.lag = 0;
+        }
+        self.is_plain()
     }
 
     /// Grants what is due at `now`, and times out waiters whose deadline has passed.

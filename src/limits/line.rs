@@ -415,7 +415,9 @@ mod tests {
             }
             let mut words = Vec::new();
             line.save(&mut words);
-            assert_eq!(Line::load(&policy, &mut words.iter().copied()), Some(line));
+            let mut again = Vec::new();
+            Line::load(&policy, &mut words.iter().copied()).unwrap().save(&mut again);
+            assert_eq!(words, again);
             words
         };
         let (same, differ) = (saved(&[&[5], &[2, 2], &[3]]), saved(&[&[5], &[2, 3], &[3]]));

@@ -16,7 +16,7 @@ pub(crate) struct Level {
 }
 
 /// A bucket as its fast path needs it, in credits: see `bucket.rs`. A credit of an interval bucket is a unit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Gaining {
     /// Credits gained at the end of each interval. The first interval begins at `start`.
     pub(crate) gain: u64,

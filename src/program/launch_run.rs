@@ -5,9 +5,9 @@
 //! anywhere, and is not asked.
 
 use super::exit::Exit;
+use super::keys::{NO_KEY, told};
 use super::names::shown;
 use super::outcomes::Outcomes;
-use super::pipe::told;
 use super::records::Records;
 use super::report::Report;
 use super::signals;
@@ -43,9 +43,6 @@ enum Reason {
     /// A server asked to wait for too long.
     SentAway,
 }
-
-/// What units without a key are called.
-pub(super) const NO_KEY: &[u8] = b"(none)";
 
 /// Later than this is as good as never.
 const FAR: Duration = Duration::from_secs(86_400 * 365 * 100);

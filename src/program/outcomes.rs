@@ -133,12 +133,12 @@ impl Outcomes {
             },
             jobs: launch.jobs.unwrap_or(JOBS),
             max_args: commands.shape.max_args.max(1),
-            is_priced: !launch.limits.look(policy).costs.is_empty(),
             running_keys: launch
                 .sorting
                 .as_ref()
                 .filter(|sorting| sorting.jobs == Some(NonZeroU32::MAX))
                 .map(|_| BTreeMap::new()),
+            is_priced: launch.limits.named().is_some_and(|named| named.costs().next().is_some()),
             // What counts something else says nothing about the number of commands.
             pace: launch.jobs.is_none().then(|| launch.limits.of_units(policy).fastest()).flatten(),
             retries: Retries { max_fail: launch.again.max_fail, ..Retries::default() },

@@ -2,6 +2,7 @@
 
 mod conformance;
 mod crowd;
+mod keyed;
 mod laws;
 mod layers;
 mod leaky_bucket;

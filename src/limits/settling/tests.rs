@@ -192,6 +192,8 @@ impl Run {
                 self.events.push(Event::Resized(self.clock(), burst));
                 self.limits.set_burst(self.now, 0, number(burst));
             }
+            // Shrinking may come to what was left out.
+            Op::Pay(_) | Op::Credit(_) if self.limits.terms.len() > 1 => {}
             Op::Pay(units) => {
                 self.events.push(Event::Paid(self.clock(), units));
                 self.limits.pay(self.clock(), units);
@@ -264,7 +266,8 @@ impl Run {
         let Level { amount, at } = self.limits.states[0].level;
         assert_eq!((amount, at), replayed(&self.asked, &self.events), "{:#?}", self.events);
         let Some(window) = self.limits.terms.get(1).and_then(Terms::as_window) else { return };
-        let time = self.clock().max(self.limits.latest());
+        // Nothing is granted before the end of a hold, so what no longer counts then may have been forgotten.
+        let time = self.clock().max(self.limits.states[1].level.at).max(self.limits.at);
         let live = |at: Nanos| at + window.period() > time;
         let mut expected: Vec<(Nanos, u64)> = vec![];
         for &(_, at, units) in self.counted.iter().filter(|(_, at, units)| live(*at) && *units > 0) {
