@@ -157,7 +157,8 @@ impl Settling {
             });
             // What a waiter gathered above a full bucket is neither added to nor cut.
             let is_above = here > bucket.full();
-            let most = if is_above { above } else { above.min(bucket.full()) };
+            let is_added = here > state.level.amount;
+            let most = if is_added && !is_above { above.min(bucket.full()) } else { above };
             let lost = if is_above { 0 } else { below.saturating_add(FAR).saturating_sub(here) };
             part.since.then(most.saturating_sub(here), lost);
         }

@@ -193,17 +193,20 @@ impl Limits {
     /// A grant may be settled only once, and not given back as well.
     pub(crate) fn settle(&mut self, now: Nanos, grant: &Grant, [charged, real]: [u64; 2]) {
         let (now, limits) = (self.in_order(now), self.terms.len());
+        // Windows may have dropped what no longer counts then.
+        let latest = now.max(self.at);
         let (kinds, history) = (&self.kinds, &mut self.history);
         let part = |place| kinds.part(place, real);
         let differed = |place, by: i128| {
             history.revise(place, limits, |state| state.level.amount = state.level.amount.saturating_add(by));
         };
         let states = (self.terms.as_slice(), self.states.as_mut_slice());
-        if grant.units > 0 && self.settling.settle(now, grant.number, states, part, differed) {
+        if grant.units > 0 && self.settling.settle(latest, grant.number, states, part, differed) {
             return;
         }
         self.revise_all(|kinds, place, terms, state| {
             let costs = [charged, real].map(|cost| kinds.part(place, cost));
+            let now = if terms.as_window().is_some() { latest } else { now };
             settle_forgotten(terms, state, now, [grant.at, grant.counted], costs);
         });
     }
