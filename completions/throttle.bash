@@ -1,237 +1,95 @@
-_throttle() {
-    local i cur prev opts cmd
-    COMPREPLY=()
-    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
-        cur="$2"
+# Options, their values, and then COMMAND; its own arguments, too, if the package bash-completion is there.
+
+_throttle_words() {
+    compopt +o default +o bashdefault
+    COMPREPLY=($(compgen -W "$1" -- "$value"))
+}
+
+_throttle_files() {
+    compopt -o filenames
+    local IFS=$'\n'
+    COMPREPLY=($(compgen -f -- "$value"))
+}
+
+_throttle_buckets() {
+    if [[ $value == */* ]]; then
+        _throttle_files
     else
-        cur="${COMP_WORDS[COMP_CWORD]}"
+        _throttle_words "$(env -u THROTTLE_BUCKET "$1" --list 2>/dev/null | cut -d: -f1)"
     fi
-    prev="$3"
-    cmd=""
-    opts=""
+}
 
-    for i in "${COMP_WORDS[@]:0:COMP_CWORD}"
-    do
-        case "${cmd},${i}" in
-            ",$1")
-                cmd="throttle"
-                ;;
-            *)
-                ;;
-        esac
-    done
-
-    case "${cmd}" in
-        throttle)
-            opts="-r -b -0 -d -a -j -n -I -c -k -u -t -q -h -V --rate --burst --bucket --once --max-wait --set --show --clear --pause --list --remove --on-store-error --null --delimiter --bytes --arg-file --repeat --jobs --max-args --replace --shell --stdin --keep-order --line-buffer --ungroup --tag --timeout --attempts --backoff --retry-on --max-pause --ahead --max-fail --done --log --trace --dry-run --progress --summary --quiet --help --version"
-            if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
-                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-                return 0
-            fi
-            case "${prev}" in
-                --rate)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                -r)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --burst)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                -b)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --bucket)
-                    local oldifs
-                    if [ -n "${IFS+x}" ]; then
-                        oldifs="$IFS"
-                    fi
-                    IFS=$'\n'
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    if [ -n "${oldifs+x}" ]; then
-                        IFS="$oldifs"
-                    fi
-                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
-                        compopt -o filenames
-                    fi
-                    return 0
-                    ;;
-                --max-wait)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --show)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --pause)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --list)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --on-store-error)
-                    COMPREPLY=($(compgen -W "wait fail" -- "${cur}"))
-                    return 0
-                    ;;
-                --delimiter)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                -d)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --arg-file)
-                    local oldifs
-                    if [ -n "${IFS+x}" ]; then
-                        oldifs="$IFS"
-                    fi
-                    IFS=$'\n'
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    if [ -n "${oldifs+x}" ]; then
-                        IFS="$oldifs"
-                    fi
-                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
-                        compopt -o filenames
-                    fi
-                    return 0
-                    ;;
-                -a)
-                    local oldifs
-                    if [ -n "${IFS+x}" ]; then
-                        oldifs="$IFS"
-                    fi
-                    IFS=$'\n'
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    if [ -n "${oldifs+x}" ]; then
-                        IFS="$oldifs"
-                    fi
-                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
-                        compopt -o filenames
-                    fi
-                    return 0
-                    ;;
-                --repeat)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --jobs)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                -j)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --max-args)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                -n)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --replace)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                -I)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --shell)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                -c)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --timeout)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --attempts)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --backoff)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --retry-on)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --max-pause)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --ahead)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --max-fail)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --done)
-                    local oldifs
-                    if [ -n "${IFS+x}" ]; then
-                        oldifs="$IFS"
-                    fi
-                    IFS=$'\n'
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    if [ -n "${oldifs+x}" ]; then
-                        IFS="$oldifs"
-                    fi
-                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
-                        compopt -o filenames
-                    fi
-                    return 0
-                    ;;
-                --log)
-                    local oldifs
-                    if [ -n "${IFS+x}" ]; then
-                        oldifs="$IFS"
-                    fi
-                    IFS=$'\n'
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    if [ -n "${oldifs+x}" ]; then
-                        IFS="$oldifs"
-                    fi
-                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
-                        compopt -o filenames
-                    fi
-                    return 0
-                    ;;
-                --progress)
-                    COMPREPLY=($(compgen -W "auto always never" -- "${cur}"))
-                    return 0
-                    ;;
-                --summary)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                *)
-                    COMPREPLY=()
-                    ;;
-            esac
-            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-            return 0
-            ;;
+# The value of option $2; $1 is the program.
+_throttle_value() {
+    case $2 in
+        -r | --rate) _throttle_words '1/s 10/s 100/min 5000/h,window 1MiB/s' ;;
+        --bucket) _throttle_buckets "$1" ;;
+        --show) _throttle_words 'text json' ;;
+        --list) _throttle_words 'text json' ;;
+        --on-store-error) _throttle_words 'wait fail' ;;
+        -a | --arg-file) _throttle_files ;;
+        --retry-on) _throttle_words 'timeout signal' ;;
+        --done) _throttle_files ;;
+        --log) _throttle_files ;;
+        --progress) _throttle_words 'auto always never' ;;
+        --summary) _throttle_words 'text json' ;;
+        *) _throttle_words '' ;;
     esac
 }
 
-if [[ "${BASH_VERSINFO[0]}" -eq 4 && "${BASH_VERSINFO[1]}" -ge 4 || "${BASH_VERSINFO[0]}" -gt 4 ]]; then
-    complete -F _throttle -o nosort -o bashdefault -o default throttle
-else
-    complete -F _throttle -o bashdefault -o default throttle
-fi
+_throttle() {
+    # As typed: bash splits words at = and : too.
+    local words=() starts=() glued= word i
+    for ((i = 1; i <= COMP_CWORD; i++)); do
+        word=${COMP_WORDS[i]}
+        if [[ $i -gt 1 && ($glued || $word == [=:]*) ]]; then
+            words[${#words[@]} - 1]+=$word
+        else
+            words+=("$word")
+            starts+=("$i")
+        fi
+        glued=
+        [[ $word == *[=:] ]] && glued=yes
+    done
+
+    local last=$((${#words[@]} - 1)) value=${words[-1]} command=
+    for ((i = 0; i < last; i++)); do
+        word=${words[i]}
+        case $word in
+            --) command=yes ;;
+            --rate | --burst | --bucket | --max-wait | --show | --pause | --list | --on-store-error | --delimiter | --arg-file | --repeat | --ahead | --jobs | --max-procs | --max-args | --replace | --shell | --timeout | --attempts | --backoff | --retry-on | --max-pause | --max-fail | --done | --log | --progress) ((i++)) ;;
+            --*) ;;
+            -*) [[ $word =~ ^-[0kutqhV]*[rbdajPnIc]$ ]] && ((i++)) ;;
+            *)
+                command=yes
+                ((i--))
+                ;;
+        esac
+        if [[ $command ]]; then
+            ((i++))
+            break
+        fi
+    done
+
+    COMPREPLY=()
+    if ((i > last)); then
+        [[ $word == --* ]] || word=-${word: -1}
+        _throttle_value "$1" "$word"
+    elif [[ $command || $value != -* ]]; then
+        if declare -F _comp_command_offset >/dev/null; then
+            _comp_command_offset "${starts[i]}"
+        elif declare -F _command_offset >/dev/null; then
+            _command_offset "${starts[i]}"
+        elif [[ $i -eq $last && $value != */* ]]; then
+            COMPREPLY=($(compgen -c -- "$value"))
+        fi
+    elif [[ $value == --*=* ]]; then
+        word=${value%%=*}
+        value=${value#*=}
+        _throttle_value "$1" "$word"
+    else
+        _throttle_words '--rate --burst --drop --bucket --once --max-wait --set --show --clear --pause --list --remove --on-store-error --null --delimiter --bytes --arg-file --repeat --ahead --jobs --max-args --replace --shell --stdin --keep-order --line-buffer --ungroup --tag --timeout --attempts --backoff --retry-on --max-pause --max-fail --done --log --trace --dry-run --progress --summary --quiet --help --version'
+    fi
+}
+
+complete -o bashdefault -o default -F _throttle throttle

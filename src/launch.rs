@@ -34,7 +34,7 @@ mod temporary;
 mod units;
 mod wakes;
 
-pub use attempt::{Ended, Ledger};
+pub use attempt::{Charge, Ended, Ledger, Settler};
 pub use commands::{IGNORING_SIGPIPE, Launcher, Launching};
 pub use event::{Event, Events, Sent, Told};
 pub use identity::{Hasher, Identity};

@@ -112,3 +112,8 @@ pub use limiter::Limiter;
 pub use limits::{bucket, interval as grid, window};
 pub use rate::{Limit, Rate};
 pub use semaphore::Semaphore;
+
+/// The examples of the guide, as tests.
+#[cfg(doctest)]
+#[doc = include_str!("../docs/library.md")]
+struct Guide;

@@ -12,6 +12,7 @@ mod done;
 mod dry_run;
 mod exit;
 mod input;
+mod keys;
 mod launch;
 mod launch_run;
 mod log;
@@ -46,12 +47,8 @@ pub(crate) fn main() -> Exit {
     let words: Vec<OsString> = std::env::args_os().collect();
     let args = match args::parse(&words) {
         Ok(args) => args,
-        Err(Refused::Answer(answer)) => {
-            return print(|| answer.print()).unwrap_or_else(|error| {
-                say(format_args!("{error:#}"));
-                Exit::Error
-            });
-        }
+        Err(Refused::Answer(text)) => return answer(|| text.print()),
+        Err(Refused::ShortHelp) => return answer(|| args::short_help().print_help()),
         Err(Refused::Mistake(message, once)) => return refuse(message, once),
     };
     let once = args.once;
@@ -64,6 +61,13 @@ pub(crate) fn main() -> Exit {
     run(&task).unwrap_or_else(|error| {
         say(explain(&task, &error));
         if once { Exit::OnceError } else { Exit::Error }
+    })
+}
+
+fn answer(write: impl FnOnce() -> std::io::Result<()>) -> Exit {
+    print(write).unwrap_or_else(|error| {
+        say(format_args!("{error:#}"));
+        Exit::Error
     })
 }
 

@@ -64,6 +64,18 @@ pub trait Store: Debug {
     /// [`StoreError`]; nothing is given back then.
     fn give_back(&self, grant: &Grant, costs: &[u64]) -> Result<(), StoreError>;
 
+    /// The grant, the latest of this process, of these costs, is used now and may be [settled](Self::settle) later. If it
+    /// will not be, settle it at the same costs. A shared store does not remember it.
+    fn open(&self, _grant: &Grant, _costs: &[u64]) {}
+
+    /// Settles a grant that was charged the first costs at its real costs, the second. Limits of this process alone are as
+    /// if it had cost that from the start, if it is [open](Self::open). Otherwise what it cost less is given back as for a
+    /// grant that was not used, and what it cost more is owed by those behind.
+    ///
+    /// # Errors
+    /// [`StoreError`]; nothing is settled then.
+    fn settle(&self, grant: &Grant, costs: [&[u64]; 2]) -> Result<(), StoreError>;
+
     /// Grants nothing before `time`, to any caller; see [`Limits::hold_until`].
     ///
     /// # Errors

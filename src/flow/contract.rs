@@ -1,6 +1,7 @@
 //! The interface between the pump and what it moves.
 
 use crate::clock::Nanos;
+use crate::limits::Grant;
 use std::io;
 use thiserror::Error;
 
@@ -54,6 +55,11 @@ pub trait Flow {
     /// What the next unit costs. If that is not usual, it is passed alone.
     fn price(&mut self) -> Price {
         Price::Usual
+    }
+
+    /// The next unit is handed over with this grant, of these costs. Whether it may be settled.
+    fn granted(&mut self, _grant: &Grant, _costs: &[u64]) -> bool {
+        false
     }
 
     /// Hands over the first `units` units together, and adds those that left to `passed`, even if it then fails.

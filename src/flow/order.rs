@@ -271,6 +271,20 @@ impl<T> Order<T> {
         self.revise(key, |limits, thin| limits.give_back(thin, now, times, costs));
     }
 
+    /// A unit that left and was charged the first of these costs has really cost the second. What it cost less is given
+    /// back as far as the limits could not have gained it since; what it cost more is owed by those behind.
+    pub fn settle(&mut self, now: Nanos, key: KeyId, charged: Charged, [costs, real]: [&[u64]; 2]) {
+        let less: Vec<u64> = costs.iter().zip(real).map(|(cost, real)| cost.saturating_sub(*real)).collect();
+        let more: Vec<u64> = costs.iter().zip(real).map(|(cost, real)| real.saturating_sub(*cost)).collect();
+        if less.iter().any(|cost| *cost > 0) {
+            self.give_back(now, key, charged, &less);
+        }
+        if more.iter().any(|cost| *cost > 0) {
+            let now = self.advance(now);
+            self.revise(key, |each, thin| each.pay(thin, now, &more));
+        }
+    }
+
     /// Whether units have to be reported as [handed over](Self::handed_over).
     #[must_use]
     pub fn has_windows(&self) -> bool {

@@ -103,7 +103,7 @@ impl<F: Flow> Pump<'_, F> {
         let has_waited = grant.at > asked && self.sleep_until(&grant, grant.units)?;
         let more = if has_waited { self.supply.take_available(ready - grant.units) } else { 0 };
         let units = grant.units + more;
-        self.hand_over(&grant, units, &[units])
+        self.hand_over(&grant, units, None)
     }
 
     /// The same for one unit of these costs.
@@ -115,17 +115,22 @@ impl<F: Flow> Pump<'_, F> {
         if grant.at > asked {
             self.sleep_until(&grant, 1)?;
         }
-        self.hand_over(&grant, 1, costs)
+        self.hand_over(&grant, 1, Some(costs))
     }
 
-    fn hand_over(&mut self, grant: &Grant, units: u64, costs: &[u64]) -> Result<(), PumpError> {
+    fn hand_over(&mut self, grant: &Grant, units: u64, costs: Option<&[u64]>) -> Result<(), PumpError> {
         if self.flow.has_hold() {
             return Ok(());
+        }
+        if let Some(costs) = costs
+            && self.flow.granted(grant, costs)
+        {
+            self.supply.open(grant, costs);
         }
         self.enter(Phase::Sink);
         let mut passed = Passed::default();
         let result = self.flow.pass(units, &mut passed);
-        self.supply.handed_over(grant, costs);
+        self.supply.handed_over(grant, costs.unwrap_or(&[units]));
         self.meter.passed(passed.units, passed.bytes, self.clock.now());
         Ok(result?)
     }

@@ -1,10 +1,12 @@
 //! One attempt at a job, and what is told of it once it has ended.
 
-use super::by_key::Granted;
 use super::job::{Job, Outcome};
 use super::reply::Reply;
 use super::reply_file::ReplyFile;
 use super::retries::Verdict;
+use crate::flow::order::Charged;
+use crate::limits::Grant;
+use crate::store::KeyId;
 use std::fmt::Debug;
 use std::io;
 use std::sync::Arc;
@@ -34,6 +36,14 @@ impl Attempt {
     }
 }
 
+/// The grant of an attempt.
+#[derive(Clone, Debug)]
+pub(super) struct Granted {
+    pub(super) key: KeyId,
+    pub(super) charged: Charged,
+    pub(super) costs: Box<[u64]>,
+}
+
 /// An attempt that has a slot.
 #[derive(Debug)]
 pub(super) struct Running {
@@ -44,6 +54,42 @@ pub(super) struct Running {
     pub(super) reply: Option<ReplyFile>,
     /// Its grant, if limits are kept for each key.
     pub(super) granted: Option<Granted>,
+    /// What its real cost settles.
+    pub(super) charge: Option<Charge>,
+}
+
+/// What an attempt was charged, where limits count a cost of their own.
+#[derive(Clone, Debug)]
+pub struct Charge {
+    /// Its grant.
+    pub grant: Grant,
+    /// What it cost each limit.
+    pub costs: Box<[u64]>,
+    /// Which of the limits count a cost of their own.
+    pub(super) are_settled: Arc<[bool]>,
+}
+
+impl Charge {
+    /// What it cost each limit if the command says that it really cost `real`.
+    #[must_use]
+    pub fn settled(&self, real: Option<u64>) -> Box<[u64]> {
+        settled(&self.costs, &self.are_settled, real)
+    }
+}
+
+/// What was charged, if where costs `are_settled` it really was `real`.
+pub(super) fn settled(costs: &[u64], are_settled: &[bool], real: Option<u64>) -> Box<[u64]> {
+    let settled = costs.iter().zip(are_settled).map(|(cost, is_settled)| real.filter(|_| *is_settled).unwrap_or(*cost));
+    settled.collect()
+}
+
+/// Settles what attempts were charged, once they have ended.
+pub trait Settler: Debug + Send + Sync {
+    /// The attempt really cost `real`, or what it was charged. Best effort.
+    fn settle(&self, charge: &Charge, real: Option<u64>);
+
+    /// Whether [`settle`](Self::settle) may have to wait for other processes.
+    fn may_block(&self) -> bool;
 }
 
 impl Running {

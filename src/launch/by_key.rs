@@ -1,12 +1,11 @@
 //! Limits for each key: which attempt is made next, and when. The pump's thread and the commands' tasks share this.
 
-use super::attempt::Attempt;
+use super::attempt::{Attempt, Granted, settled};
 use super::job::{Key, Outcome};
 use super::retries::MEMORY;
 use crate::clock::{Clock, Nanos, SystemClock};
 use crate::flow::Sorting;
-use crate::flow::order::{Charged, Next, Order, Unit};
-use crate::store::KeyId;
+use crate::flow::order::{Next, Order, Unit};
 use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -17,6 +16,8 @@ pub(super) struct ByKey {
     state: Mutex<State>,
     /// Most units that are read ahead.
     ahead: usize,
+    /// Which kinds of limits count a cost of their own.
+    are_settled: Box<[bool]>,
 }
 
 #[derive(Debug)]
@@ -26,18 +27,11 @@ struct State {
     gone: BTreeSet<Key>,
 }
 
-/// The grant of an attempt.
-#[derive(Clone, Debug)]
-pub(super) struct Granted {
-    key: KeyId,
-    charged: Charged,
-    costs: Box<[u64]>,
-}
-
 impl ByKey {
     pub(super) fn new(sorting: &Sorting) -> Self {
         let order = sorting.begin(SystemClock.now());
-        ByKey { state: Mutex::new(State { order, gone: BTreeSet::new() }), ahead: sorting.ahead }
+        let are_settled = sorting.look.costs.iter().map(Option::is_some).collect();
+        ByKey { state: Mutex::new(State { order, gone: BTreeSet::new() }), ahead: sorting.ahead, are_settled }
     }
 
     /// Adds an attempt.
@@ -91,9 +85,20 @@ impl ByKey {
         self.lock().order.handed_over(SystemClock.now(), granted.key, granted.charged, &granted.costs);
     }
 
-    /// The command with this grant has ended.
-    pub(super) fn ended(&self, granted: &Granted) {
-        self.lock().order.ended(SystemClock.now(), granted.key);
+    /// Whether replies may tell what a command really cost.
+    pub(super) fn settles(&self) -> bool {
+        self.are_settled.contains(&true)
+    }
+
+    /// The command with this grant has ended, and has told what it really cost, perhaps.
+    pub(super) fn ended(&self, granted: &Granted, real: Option<u64>) {
+        let (now, mut state) = (SystemClock.now(), self.lock());
+        let Granted { key, charged, costs } = granted;
+        let settled = settled(costs, &self.are_settled, real);
+        if settled != *costs {
+            state.order.settle(now, *key, *charged, [costs, &settled]);
+        }
+        state.order.ended(now, *key);
     }
 
     /// No unit of its key starts for `time`.

@@ -1,8 +1,8 @@
 //! One command from its start to its end: its output is read, its time is watched, and its process group ends with it.
 
 use super::again::Again;
-use super::attempt::{Attempt, Ended, Ledger, Running};
-use super::by_key::{ByKey, Granted};
+use super::attempt::{Attempt, Charge, Ended, Granted, Ledger, Running, Settler};
+use super::by_key::ByKey;
 use super::event::{Event, Events};
 use super::job::{Job, Outcome};
 use super::options::{GRACE, NEVER, Options, Output};
@@ -45,6 +45,7 @@ pub(super) struct Shared {
     pub(super) again: Option<Arc<Again>>,
     pub(super) by_key: Option<Arc<ByKey>>,
     pub(super) ledger: Option<Arc<dyn Ledger>>,
+    pub(super) settler: Arc<dyn Settler>,
     /// Held while the ledger may block.
     pub(super) recording: Arc<Semaphore>,
     pub(super) output: Arc<Printing>,
@@ -66,11 +67,12 @@ pub(super) struct Told {
 impl Shared {
     /// Decides what follows from the end of an attempt, prints what its command wrote, and records it. The last thing that
     /// a command's task does.
-    pub(super) async fn finish(self: &Arc<Self>, running: Running, outcome: Outcome, collected: Collected) {
+    pub(super) async fn finish(self: &Arc<Self>, mut running: Running, outcome: Outcome, collected: Collected) {
         let (seq, at) = (running.seq(), StdInstant::now());
         let wanted_terminal = self.wanted_terminal.lock().unwrap_or_else(PoisonError::into_inner).remove(&seq);
         let mut outcome = if wanted_terminal { Outcome::WantedTerminal } else { outcome };
         let reply = self.reply(&running);
+        self.settle(running.charge.take(), reply.cost).await;
         let mut verdict = self.verdict(&running, at, &outcome, &reply);
         if let (Some(by_key), Some(granted), Verdict::Later(_)) = (&self.by_key, &running.granted, verdict) {
             let key = &running.attempt.job.key;
@@ -92,6 +94,18 @@ impl Shared {
             (outcome, verdict) = (Outcome::OutputLost(error), Verdict::Failed);
         }
         self.ended(running, outcome, verdict, reply, at).await;
+    }
+
+    /// Settles the charge at the cost that the command has told.
+    async fn settle(&self, charge: Option<Charge>, real: Option<u64>) {
+        let Some(charge) = charge else { return };
+        let settler = Arc::clone(&self.settler);
+        if !settler.may_block() {
+            settler.settle(&charge, real);
+        } else if real.is_some() {
+            let settle = tokio::task::spawn_blocking(move || settler.settle(&charge, real));
+            self.output.unless_killed(settle).await;
+        }
     }
 
     /// What the command has told about the answer it got.
@@ -122,7 +136,7 @@ impl Shared {
         reply: Reply,
         at: StdInstant,
     ) {
-        let Running { attempt, slot, started, reply: file, granted } = running;
+        let Running { attempt, slot, started, reply: file, granted, .. } = running;
         // Before something waits for a file descriptor.
         drop(file);
         let (job, number, seq) = (Arc::clone(&attempt.job), attempt.number, attempt.job.seq);
@@ -134,6 +148,7 @@ impl Shared {
         if self.options.output == Output::Direct && !is_ok && has_no_reader(io::stdout()) {
             self.events.send(Event::ReaderGone);
         }
+        let ended_cost = reply.cost;
         let ended = Ended { job, number, outcome, verdict, due_in, reply, waited, started, at, slot };
         let ended = Arc::new(ended);
         self.record(&ended).await;
@@ -151,7 +166,7 @@ impl Shared {
         // Only now may the next attempt start; and nobody sees a moment with neither.
         self.slots.release(seq, slot, || {
             if let Some((by_key, granted)) = self.by_key.as_ref().zip(granted) {
-                by_key.ended(&granted);
+                by_key.ended(&granted, ended_cost);
             }
             if let Some((again, due, ready)) = due {
                 again.add(due, attempt.next(verdict, ready));

@@ -1,8 +1,8 @@
 //! The sink: takes jobs from the pump, has a command started for each, and ends them when asked to.
 
 use super::again::Again;
-use super::attempt::{Attempt, Ledger, Running};
-use super::by_key::{ByKey, Granted};
+use super::attempt::{Attempt, Charge, Granted, Ledger, Running, Settler};
+use super::by_key::ByKey;
 use super::child::{self, Shared};
 use super::event::{Event, Events};
 use super::job::{Batches, Job, Outcome};
@@ -18,6 +18,7 @@ use super::temporary::is_shortage;
 use super::wakes::Wakes;
 use crate::clock::{Nanos, with_usual_slack};
 use crate::flow::{Filled, Flow, FlowError, Passed, Price, Source, Unpaid};
+use crate::limits::Grant;
 use rustix::process::{Pid, Signal};
 use std::borrow::Cow;
 use std::ffi::OsStr;
@@ -44,6 +45,18 @@ const BLOCKED: usize = 8;
 /// What fits into any pipe before it is read: one page (pipe(7)).
 const FITS_A_PIPE: u64 = 4096;
 
+/// How an attempt is paid for.
+enum Paid {
+    /// It costs one of each limit.
+    Usual,
+    /// The limits of its key have granted it.
+    ByKey(Granted),
+    /// It has a price of its own.
+    Cost(Option<Charge>),
+    /// Not at all: it fails.
+    Refused(Outcome),
+}
+
 /// Starts commands, and ends them.
 #[derive(Clone)]
 pub struct Launcher {
@@ -67,6 +80,7 @@ impl Launcher {
         options: Options,
         screen: Arc<dyn Screen>,
         ledger: Option<Arc<dyn Ledger>>,
+        settler: Arc<dyn Settler>,
         events: Events,
     ) -> io::Result<Self> {
         let mut runtime = tokio::runtime::Builder::new_multi_thread();
@@ -88,8 +102,20 @@ impl Launcher {
         let by_key = options.by_key.as_ref().map(|sorting| Arc::new(ByKey::new(sorting)));
         let (wanted_terminal, told) = (Mutex::default(), child::Told::default());
         let recording = Arc::new(Semaphore::new(1));
-        let shared =
-            Shared { options, slots, wakes, again, by_key, ledger, recording, output, events, wanted_terminal, told };
+        let shared = Shared {
+            options,
+            slots,
+            wakes,
+            again,
+            by_key,
+            ledger,
+            settler,
+            recording,
+            output,
+            events,
+            wanted_terminal,
+            told,
+        };
         let shared = Arc::new(shared);
         Ok(Launcher { shared, tasks })
     }
@@ -162,7 +188,7 @@ impl Launcher {
     /// Has an attempt wait for the limits of its key. One that can never be made fails.
     fn sort(&self, by_key: &ByKey, attempt: Attempt) {
         if let Err((attempt, refused)) = by_key.add(attempt) {
-            self.start(attempt, None, Some(refused));
+            self.start(attempt, Paid::Refused(refused));
         }
     }
 
@@ -183,13 +209,19 @@ impl Launcher {
         if let Some(by_key) = &self.shared.by_key {
             self.sort_due(by_key);
             let (attempt, granted) = by_key.next()?;
-            return self.start(attempt, Some(granted), None);
+            return self.start(attempt, Paid::ByKey(granted));
         }
-        self.start(self.due().or_else(|| next().map(Attempt::first))?, None, None)
+        self.start(self.due().or_else(|| next().map(Attempt::first))?, Paid::Usual)
     }
 
-    /// Makes an attempt, as soon as it has a slot, unless it is `refused`. Returns the job if it is new.
-    fn start(&self, mut attempt: Attempt, granted: Option<Granted>, refused: Option<Outcome>) -> Option<Arc<Job>> {
+    /// Makes an attempt, as soon as it has a slot, unless it is refused. Returns the job if it is new.
+    fn start(&self, mut attempt: Attempt, paid: Paid) -> Option<Arc<Job>> {
+        let (granted, charge, refused) = match paid {
+            Paid::Usual => (None, None, None),
+            Paid::ByKey(granted) => (Some(granted), None, None),
+            Paid::Cost(charge) => (None, charge, None),
+            Paid::Refused(outcome) => (None, None, Some(outcome)),
+        };
         let again = self.shared.again.as_ref();
         let is_new = attempt.number == 1;
         let (seq, refused) = (attempt.job.seq, refused.or_else(|| attempt.job.refused()));
@@ -216,7 +248,7 @@ impl Launcher {
         let (job, started) = (Arc::clone(&attempt.job), Instant::now());
         let event = Event::Started { job: Arc::clone(&job), attempt: attempt.number, at: started };
         self.shared.events.send(event);
-        self.run(Running { attempt, slot, started, reply: None, granted }, command, input);
+        self.run(Running { attempt, slot, started, reply: None, granted, charge }, command, input);
         is_new.then_some(job)
     }
 
@@ -248,7 +280,7 @@ impl Launcher {
         mut command: Command,
         mut input: Option<Spool>,
     ) -> Result<(Child, Target), Outcome> {
-        let Shared { slots, again, .. } = &*self.shared;
+        let Shared { slots, again, by_key, .. } = &*self.shared;
         let (seq, attempt) = (running.seq(), &running.attempt);
         command.env("THROTTLE_SEQ", seq.to_string()).env("THROTTLE_SLOT", running.slot.to_string());
         if let Some(identity) = attempt.job.identity() {
@@ -271,7 +303,9 @@ impl Launcher {
         }
         // All that it needs at once: two that start must not each hold what the other one needs.
         let spawn = || {
-            let reply = again.as_ref().map(|_| ReplyFile::new()).transpose()?;
+            let replies =
+                again.is_some() || running.charge.is_some() || by_key.as_ref().is_some_and(|by_key| by_key.settles());
+            let reply = replies.then(ReplyFile::new).transpose()?;
             if let Some(reply) = &reply {
                 command.env("THROTTLE_REPLY", reply.path());
             }
@@ -366,6 +400,8 @@ pub struct Launching<R> {
     told: u64,
     /// The attempt whose price was asked for last; `None`: the first one of the next job.
     priced: Option<Attempt>,
+    /// What the next one was charged.
+    charge: Option<Charge>,
 }
 
 impl<R: Source> Launching<R> {
@@ -373,7 +409,7 @@ impl<R: Source> Launching<R> {
     /// the pump's.
     pub fn new(batches: Batches<R>, launcher: Launcher) -> Self {
         launcher.shared.wakes.is_used_by_pump();
-        Launching { batches, launcher, told: 0, priced: None }
+        Launching { batches, launcher, told: 0, priced: None, charge: None }
     }
 
     /// Where the jobs come from.
@@ -392,7 +428,8 @@ impl<R: Source> Launching<R> {
         let (has_prices, batches) = (self.has_prices(), &mut self.batches);
         let started = if has_prices {
             let attempt = self.priced.take().or_else(|| batches.next().map(Attempt::first));
-            attempt.and_then(|attempt| self.launcher.start(attempt, None, refused))
+            let paid = refused.map_or_else(|| Paid::Cost(self.charge.take()), Paid::Refused);
+            attempt.and_then(|attempt| self.launcher.start(attempt, paid))
         } else {
             self.launcher.start_next(|| batches.next())
         };
@@ -561,6 +598,13 @@ impl<R: Source> Flow for Launching<R> {
         // When the grant has come, another attempt may be due.
         self.priced = self.launcher.due();
         self.priced.as_ref().map_or_else(|| self.batches.price(), |due| due.job.price())
+    }
+
+    fn granted(&mut self, grant: &Grant, costs: &[u64]) -> bool {
+        let are_settled: Arc<[bool]> = self.batches.settled_limits().collect();
+        let has_costs = are_settled.contains(&true);
+        self.charge = has_costs.then(|| Charge { grant: *grant, costs: costs.into(), are_settled });
+        has_costs
     }
 
     fn pass(&mut self, units: u64, passed: &mut Passed) -> Result<(), FlowError> {

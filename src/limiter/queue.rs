@@ -315,7 +315,7 @@ impl Queue {
         }
         let grant = self.limits.release_at(self.now, asked, at, cost);
         if effects.opens {
-            self.limits.open(&grant);
+            self.limits.open(&grant, cost);
             effects.opened = Some(grant);
         }
         self.hold_places(cost);

@@ -151,6 +151,11 @@ impl Each {
         });
     }
 
+    /// So much was used beyond what was charged: those behind pay for it.
+    pub(crate) fn pay(&self, thin: &mut Thin, now: Nanos, costs: &[u64]) {
+        self.change(thin, costs, |terms, state, cost| terms.pay(state, now, cost));
+    }
+
     /// The buckets are empty at `until`. The caller sees to it that nothing is granted before: windows know nothing of it.
     pub(crate) fn empty(&self, thin: &mut Thin, until: Nanos) {
         let all = vec![1; self.kinds.iter().max().map_or(0, |kind| kind + 1)];

@@ -192,6 +192,29 @@ impl Line {
         }
     }
 
+    /// A grant whose time has come may be settled: see [`Limits::open`]. Only the latest one, if nobody waits.
+    pub(crate) fn open(&mut self, now: Nanos, grant: &Grant, costs: &[u64]) {
+        if self.base.is_none() && grant.at == self.limits.latest() && grant.at <= now {
+            self.limits.with_costs(costs, |limits, cost| limits.open(grant, cost));
+        }
+    }
+
+    /// See [`Limits::settle`]. Entries move up, or are charged later.
+    pub(crate) fn settle(&mut self, now: Nanos, grant: &Grant, [charged, real]: [&[u64]; 2]) {
+        let settle = |limits: &mut Limits| {
+            limits.with_costs(charged, |limits, charged| {
+                limits.with_costs(real, |limits, real| limits.settle(now, grant, [charged, real]));
+            });
+        };
+        self.retime(now, None, settle);
+    }
+
+    /// The grant will not be settled.
+    pub(crate) fn forget(&mut self, grant: &Grant) {
+        self.limits.forget(grant);
+        self.base.iter_mut().for_each(|base| base.forget(grant));
+    }
+
     /// Like [`Limits::return_lease`].
     pub(crate) fn return_lease(&mut self, now: Nanos, rest: &Rest) {
         if rest.last.number < self.first {
@@ -392,7 +415,9 @@ mod tests {
             }
             let mut words = Vec::new();
             line.save(&mut words);
-            assert_eq!(Line::load(&policy, &mut words.iter().copied()), Some(line));
+            let mut again = Vec::new();
+            Line::load(&policy, &mut words.iter().copied()).unwrap().save(&mut again);
+            assert_eq!(words, again);
             words
         };
         let (same, differ) = (saved(&[&[5], &[2, 2], &[3]]), saved(&[&[5], &[2, 3], &[3]]));

@@ -9,7 +9,8 @@
 //! there to pay it. A window needs none of this: its entry is corrected.
 //!
 //! A few things have no exact answer. Then the limits have less than if all had been computed anew, never more:
-//! - A grant that lies after an open one was undone: what overflowed before it is forgotten.
+//! - A grant that lies after an open one was undone, and something else had happened since: what overflowed before it is
+//!   forgotten, and so is the room that it took.
 //! - A grant was charged before its limits conformed, which can happen to a reservation after the rate was lowered: it
 //!   left its bucket empty instead of in debt. Credits of earlier grants end there.
 //! - The rate was changed: rooms are rounded down to a credit, which is less than a nanosecond's worth.
@@ -38,6 +39,8 @@ const FAR: i128 = i128::MAX / 4;
 pub(crate) struct Settling {
     /// In the order in which they were granted. Their numbers increase.
     open: VecDeque<Open>,
+    /// What the time since the newest of them had done before the latest grant; empty if something has changed since.
+    before: Vec<Gap>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -120,6 +123,12 @@ impl Settling {
         self.open.push_back(Open { number, counted, parts });
     }
 
+    /// A grant is about to be made, which may be undone.
+    pub(crate) fn begin(&mut self) {
+        self.before.clear();
+        self.before.extend(self.open.back().into_iter().flat_map(|newest| &newest.parts).map(|part| part.since));
+    }
+
     /// A grant is about to be charged at the second time, asked for at the first.
     pub(crate) fn charging(&mut self, limits: (&[Terms], &[State]), times: [Nanos; 2], cost: impl Fn(usize) -> u64) {
         let Some(newest) = self.open.back_mut() else { return };
@@ -135,6 +144,7 @@ impl Settling {
     /// amount, and cuts off what does not fit.
     pub(crate) fn changing(&mut self, limits: (&[Terms], &[State]), act: impl Fn(usize, &Terms, &mut State)) {
         let Some(newest) = self.open.back_mut() else { return };
+        self.before.clear();
         let limits = limits.0.iter().zip(limits.1).zip(&mut newest.parts).enumerate();
         for (place, ((terms, state), part)) in limits {
             let Ok(bucket) = terms.kind() else { continue };
@@ -164,6 +174,7 @@ impl Settling {
         if from == to {
             return;
         }
+        self.before.clear();
         for part in self.open.iter_mut().filter_map(|open| open.parts.get_mut(place)) {
             let since = Gap { room: scaled(part.since.room), lost: scaled(part.since.lost) };
             let gathered = scaled(part.gathered).saturating_add(1);
@@ -173,10 +184,14 @@ impl Settling {
 
     /// The grant with this number is about to be undone: it is the latest.
     pub(crate) fn undone(&mut self, number: u64) {
+        let before = std::mem::take(&mut self.before);
         self.forget(number);
-        for part in self.open.back_mut().into_iter().flat_map(|newest| &mut newest.parts) {
-            // What was cut off before that grant is counted again before the next.
-            part.since.lost = 0;
+        for (place, part) in self.open.back_mut().into_iter().flat_map(|newest| &mut newest.parts).enumerate() {
+            match before.get(place) {
+                Some(since) => part.since = *since,
+                // What was cut off before that grant is counted again before the next.
+                None => part.since.lost = 0,
+            }
         }
     }
 
@@ -191,6 +206,7 @@ impl Settling {
     pub(crate) fn forget(&mut self, number: u64) {
         let Some(removed) = self.find(number).and_then(|place| Some((place, self.open.remove(place)?))) else { return };
         let (place, removed) = removed;
+        self.before.clear();
         if let Some(before) = place.checked_sub(1).and_then(|before| self.open.get_mut(before)) {
             for (part, removed) in before.parts.iter_mut().zip(&removed.parts) {
                 part.since.then(removed.since.room, removed.since.lost);

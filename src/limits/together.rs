@@ -164,11 +164,12 @@ impl Limits {
         self.settling.forget(grant.number);
     }
 
-    /// The latest grant may be [settled](Self::settle) later. Until then it costs a little with each other grant; say
-    /// [`forget`](Self::forget) if it will not be settled. Only so many can be open: beyond that the oldest is forgotten.
-    pub(crate) fn open(&mut self, grant: &Grant) {
+    /// The latest grant, of this cost, may be [settled](Self::settle) later. Until then it costs a little with each other
+    /// grant; say [`forget`](Self::forget) if it will not be settled. Only so many can be open: beyond that the oldest is
+    /// forgotten.
+    pub(crate) fn open(&mut self, grant: &Grant, cost: u64) {
         if grant.units > 0 {
-            let part = |place| self.kinds.part(place, grant.units);
+            let part = |place| self.kinds.part(place, cost);
             self.settling.open(grant.number, grant.counted, (&self.terms, &self.states), part);
         }
     }
@@ -185,12 +186,12 @@ impl Limits {
         }
     }
 
-    /// Settles a grant at its real cost. If it is [open](Self::open), the limits are as if it had cost that from the
+    /// Settles a grant, which was charged the first cost, at its real cost, the second. If it is [open](Self::open), the limits are as if it had cost that from the
     /// start: what would have overflowed since is lost, and what it cost more is owed by those behind. All other grants
     /// keep their times. If it was forgotten, what it cost less is given back as by [`give_back`](Self::give_back).
     ///
     /// A grant may be settled only once, and not given back as well.
-    pub(crate) fn settle(&mut self, now: Nanos, grant: &Grant, real: u64) {
+    pub(crate) fn settle(&mut self, now: Nanos, grant: &Grant, [charged, real]: [u64; 2]) {
         let (now, limits) = (self.in_order(now), self.terms.len());
         let (kinds, history) = (&self.kinds, &mut self.history);
         let part = |place| kinds.part(place, real);
@@ -202,7 +203,7 @@ impl Limits {
             return;
         }
         self.revise_all(|kinds, place, terms, state| {
-            let costs = [kinds.part(place, grant.units), kinds.part(place, real)];
+            let costs = [charged, real].map(|cost| kinds.part(place, cost));
             settle_forgotten(terms, state, now, [grant.at, grant.counted], costs);
         });
     }
@@ -323,6 +324,7 @@ impl Limits {
     ) -> Grant {
         if units > 0 {
             self.history.begin(horizon, self.at, &self.terms, &self.states);
+            self.settling.begin();
             self.charge(asked, at, counted, units);
         }
         Grant { counted, ..Grant::computed(at, units, bound_by, self.history.grants) }

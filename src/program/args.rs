@@ -15,17 +15,20 @@ pub(crate) use definition::command;
 pub(crate) use text::{ENVIRONMENT, EXAMPLES, SIGNALS};
 
 pub(crate) use again::MaxFail;
-pub(crate) use definition::Args;
+pub(crate) use definition::{Args, short_help};
 pub(crate) use mistakes::{in_limits, redacted};
 pub(crate) use rule::Rule;
 pub(crate) use values::{Format, OnStoreError, ProgressWhen, Repeat, Summary};
 
 use clap::FromArgMatches;
+use clap::error::ErrorKind;
 use std::ffi::OsString;
 
 /// Why a command line is not run.
 #[derive(Debug)]
 pub(crate) enum Refused {
+    /// `-h` was asked for.
+    ShortHelp,
     /// `--help` or `--version` was asked for.
     Answer(clap::Error),
     /// A message, and whether `--once` was given.
@@ -44,8 +47,10 @@ pub(crate) fn parse(words: &[OsString]) -> Result<Args, Refused> {
         )
     };
     let mut command = foreign_flags::with_foreign_flags(definition::command());
-    let matches = command.try_get_matches_from_mut(words).map_err(|error| {
-        if error.use_stderr() { mistake(mistakes::words(&error, words)) } else { Refused::Answer(error) }
+    let matches = command.try_get_matches_from_mut(words).map_err(|error| match error.kind() {
+        ErrorKind::DisplayHelp if !mistakes::is_own_option(words, "--help") => Refused::ShortHelp,
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => Refused::Answer(error),
+        _ => mistake(mistakes::words(&error, words)),
     })?;
     foreign_flags::refuse(&matches).map_err(mistake)?;
     let mut args = Args::from_arg_matches(&matches).map_err(|error| mistake(mistakes::words(&error, words)))?;

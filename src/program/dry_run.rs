@@ -2,8 +2,8 @@
 
 use super::done::Done;
 use super::exit::Exit;
+use super::keys::NO_KEY;
 use super::launch::{self, BUFFER};
-use super::launch_run::NO_KEY;
 use super::names::{Names, shown};
 use super::task::{Commands, DryRun, Limits, Work};
 use super::unit_name::{UnitName, counted};

@@ -45,6 +45,12 @@ pub(crate) const TABLE: [(Exit, u8, &str); 11] = [
     (Exit::NotFound, 127, "a command was not found"),
 ];
 
+/// Each code once, with all it can mean.
+pub(crate) fn codes() -> impl Iterator<Item = (u8, String)> {
+    let meanings = |chunk: &[(Exit, u8, &str)]| chunk.iter().map(|row| row.2).collect::<Vec<_>>().join("; or ");
+    TABLE.chunk_by(|one, next| one.1 == next.1).map(move |chunk| (chunk[0].1, meanings(chunk)))
+}
+
 impl Exit {
     pub(crate) fn code(self) -> u8 {
         TABLE.iter().find(|row| row.0 == self).map_or(1, |row| row.1)

@@ -5,9 +5,9 @@
 //! anywhere, and is not asked.
 
 use super::exit::Exit;
+use super::keys::{NO_KEY, told};
 use super::names::shown;
 use super::outcomes::Outcomes;
-use super::pipe::told;
 use super::records::Records;
 use super::report::Report;
 use super::signals;
@@ -22,7 +22,7 @@ use std::time::{Duration, Instant, SystemTime};
 use throttle::clock::Nanos;
 use throttle::flow::News;
 use throttle::launch::{
-    Event, Events, Job, Launcher, Ledger, Options, Outcome, Screen, Told, Words, printable, quoted,
+    Charge, Event, Events, Job, Launcher, Ledger, Options, Outcome, Screen, Settler, Told, Words, printable, quoted,
 };
 
 /// Why nothing is launched any more.
@@ -43,9 +43,6 @@ enum Reason {
     /// A server asked to wait for too long.
     SentAway,
 }
-
-/// What units without a key are called.
-pub(super) const NO_KEY: &[u8] = b"(none)";
 
 /// Later than this is as good as never.
 const FAR: Duration = Duration::from_secs(86_400 * 365 * 100);
@@ -122,7 +119,8 @@ impl LaunchRun {
         run.receive(events.clone())?;
         let screen = Arc::new(BesideBar(Arc::clone(&run.report)));
         let ledger = ledger.map(|ledger| -> Arc<dyn Ledger> { ledger });
-        let launcher = Launcher::new(options, screen, ledger, events)?;
+        let settler = Arc::new(BesideBar(Arc::clone(&run.report)));
+        let launcher = Launcher::new(options, screen, ledger, settler, events)?;
         // Set once, here.
         let _ = run.launcher.set(launcher.clone());
         Ok((run, launcher))
@@ -239,7 +237,7 @@ impl LaunchRun {
     }
 }
 
-/// Writes the output of commands without breaking the bar.
+/// Writes the output of commands without breaking the bar, and settles what they were charged.
 #[derive(Debug)]
 struct BesideBar(Arc<Report>);
 
@@ -256,6 +254,17 @@ impl Screen for BesideBar {
         if self.0.outcomes().is_some_and(|outcomes| outcomes.is_traced()) {
             self.0.aside_bytes(&quoted(words, io::stderr().is_terminal()));
         }
+    }
+}
+
+impl Settler for BesideBar {
+    fn settle(&self, charge: &Charge, real: Option<u64>) {
+        // If it fails, those behind wait longer.
+        let _ = self.0.supply().settle(&charge.grant, [&charge.costs, &charge.settled(real)]);
+    }
+
+    fn may_block(&self) -> bool {
+        self.0.supply().store().is_shared()
     }
 }
 

@@ -21,6 +21,9 @@ use throttle::rate::Rate;
 /// If all slots were taken for this long, that is worth a hint.
 const SLOTS_TAKEN: Nanos = 10 * SECOND;
 
+/// A mean of fewer costs says nothing.
+const LEAST_FOR_MEAN: u64 = 10;
+
 /// A share of failures says nothing before so many have ended.
 const LEAST_FOR_PERCENT: u64 = 20;
 
@@ -62,6 +65,10 @@ pub(crate) struct Outcomes {
     stopped: u64,
     skipped: u64,
     retries: Retries,
+    /// Whether a limit counts a cost of each unit.
+    is_priced: bool,
+    /// How many commands told their cost, what they cost together, and what they were charged.
+    told: [u64; 3],
     /// The unit that was read and not started, for the last line.
     next: Option<String>,
     /// Why commands are ended early.
@@ -131,6 +138,7 @@ impl Outcomes {
                 .as_ref()
                 .filter(|sorting| sorting.jobs == Some(NonZeroU32::MAX))
                 .map(|_| BTreeMap::new()),
+            is_priced: launch.limits.named().is_some_and(|named| named.costs().next().is_some()),
             // What counts something else says nothing about the number of commands.
             pace: launch.jobs.is_none().then(|| launch.limits.of_units(policy).fastest()).flatten(),
             retries: Retries { max_fail: launch.again.max_fail, ..Retries::default() },
@@ -221,6 +229,10 @@ impl Outcomes {
     /// Counts an end; returns the lines about it, if there are any.
     pub(super) fn end(&mut self, ended: &Ended, now: Nanos) -> Vec<String> {
         let (job, outcome) = (&*ended.job, &ended.outcome);
+        if let Some(cost) = ended.reply.cost {
+            self.told =
+                [(0, 1), (1, cost), (2, job.charged)].map(|(place, more)| self.told[place].saturating_add(more));
+        }
         let started = self.started_at.remove(&job.seq).unwrap_or(now);
         self.running_keys.iter_mut().for_each(|keys| drop(keys.remove(&job.seq)));
         self.durations += now.saturating_sub(started);
@@ -415,8 +427,24 @@ impl Outcomes {
         let line = self.interrupted.map_or_else(|| self.sum(elapsed, keys), |why| self.interrupted_line(why));
         let separator = if self.interrupted.is_some() { ", " } else { "; " };
         let next = self.next.as_ref().map(|next| format!("{separator}{next}"));
+        lines.extend(self.hint_at_cost());
         lines.push(line + &next.unwrap_or_default());
         lines
+    }
+
+    /// Commands told costs that are on average far from what they were charged.
+    fn hint_at_cost(&self) -> Option<String> {
+        let [count, cost, charged] = self.told;
+        if !self.is_priced || !self.sums_up || self.max_args > 1 || count < LEAST_FOR_MEAN {
+            return None;
+        }
+        let (mean, charged) = (cost.div_ceil(count), charged / count);
+        let why = match () {
+            () if mean <= charged / 2 => "lets more of them run at once",
+            () if mean > charged.saturating_add(charged / 2) => "keeps them within the limit",
+            () => return None,
+        };
+        Some(format!("hint: commands cost {mean} on average, charged {charged}; cost={mean} {why}"))
     }
 
     fn sum(&self, elapsed: Nanos, keys: u64) -> String {

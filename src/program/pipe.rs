@@ -3,12 +3,12 @@
 use super::buckets;
 use super::exit::Exit;
 use super::input;
-use super::names::shown;
+use super::keys::told;
 use super::progress::Progress;
 use super::report::{self, Report, Total};
 use super::say::say;
 use super::task::Pipe;
-use super::unit_name::{UnitName, counted};
+use super::unit_name::UnitName;
 use super::{long_wait, signal_thread, signals};
 use anyhow::{Context, Result};
 use rustix::fd::AsFd;
@@ -20,8 +20,8 @@ use throttle::clock::MILLISECOND;
 use throttle::flow::framing::{Buffer, Framing};
 use throttle::flow::pump::PumpError;
 use throttle::flow::{
-    Copying, Descriptor, Dropped, Flow, FlowError, Look, News, SORTED_BUFFER, Sink, Sorted, Sorting, Source, Splice,
-    enlarge, tee,
+    Copying, Descriptor, Flow, FlowError, Look, News, SORTED_BUFFER, Sink, Sorted, Sorting, Source, Splice, enlarge,
+    tee,
 };
 use throttle::limits::Policy;
 use throttle::store::StoreError;
@@ -88,24 +88,6 @@ fn stdout() -> Result<OwnedFd> {
     let stdout = std::io::stdout().as_fd().try_clone_to_owned().context("standard output")?;
     input::ensure_open_for("writing", OFlags::RDONLY, &stdout, "standard output")?;
     Ok(stdout)
-}
-
-/// News in words.
-pub(super) fn told(news: &News) -> String {
-    match news {
-        News::Full { units, keys, most } => {
-            let (keys, most) = (counted(*keys, "key"), shown(most));
-            format!(
-                "all {units} units read ahead wait for {keys}, most for '{most}'; shuffle the input (shuf) or raise --ahead"
-            )
-        }
-        News::Dropped(Dropped { units, keys }) => {
-            let most = keys.iter().max_by_key(|(_, units)| **units).map_or(&b""[..], |(key, _)| key);
-            let units = counted(*units, "unit");
-            let keys = counted(keys.len() as u64, "key");
-            format!("dropped {units} ({keys}, most '{}')", shown(most))
-        }
-    }
 }
 
 /// What the run works with.

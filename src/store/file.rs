@@ -221,6 +221,10 @@ impl Store for File {
         self.step_in(grant.generation(), |line, now| line.give_back(now, grant, costs))
     }
 
+    fn settle(&self, grant: &Grant, costs: [&[u64]; 2]) -> Result<(), StoreError> {
+        self.step_in(grant.generation(), |line, now| line.settle(now, grant, costs))
+    }
+
     fn hold_until(&self, time: Nanos) -> Result<(), StoreError> {
         self.step(|kept, now| {
             kept.line.hold_until(now, time);

@@ -78,6 +78,21 @@ impl<C: Clock + Debug> Store for Memory<C> {
         Ok(())
     }
 
+    fn open(&self, grant: &Grant, costs: &[u64]) {
+        let (mut kept, now) = self.step();
+        kept.line.open(now, grant, costs);
+    }
+
+    fn settle(&self, grant: &Grant, costs: [&[u64]; 2]) -> Result<(), StoreError> {
+        let (mut kept, now) = self.step();
+        if costs[0] == costs[1] {
+            kept.line.forget(grant);
+        } else {
+            kept.line.settle(now, grant, costs);
+        }
+        Ok(())
+    }
+
     fn hold_until(&self, time: Nanos) -> Result<(), StoreError> {
         let (mut kept, now) = self.step();
         kept.line.hold_until(now, time);
@@ -157,5 +172,73 @@ impl<C: Clock + Debug> Store for Memory<C> {
         if kept.line.limits.has_windows() {
             kept.line.limits.with_costs(costs, |limits, cost| limits.hand_over(grant, cost, self.clock.now()));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Supply;
+    use super::*;
+    use crate::clock::{FakeClock, MILLISECOND, SECOND};
+
+    fn supply(limits: &[&str]) -> (Supply, FakeClock) {
+        let limits: Vec<_> = limits.iter().map(|limit| limit.parse().unwrap()).collect();
+        let clock = FakeClock::at(0);
+        (Supply::new(Box::new(Memory::new(&Policy::new(&limits, None).unwrap(), clock.clone()))), clock)
+    }
+
+    fn take(supply: &Supply, costs: &[u64]) -> Grant {
+        let (grant, _) = supply.take(costs).unwrap();
+        supply.open(&grant, costs);
+        supply.handed_over(&grant, costs);
+        grant
+    }
+
+    #[test]
+    fn a_settled_grant_leaves_the_limits_as_if_it_had_cost_that_from_the_start() {
+        let (supply, clock) = supply(&["10/s,burst=10", "1000/s,burst=1000"]);
+        let first = take(&supply, &[1, 1000]);
+        clock.advance(900 * MILLISECOND);
+        let second = take(&supply, &[1, 900]);
+        supply.settle(&first, [&[1, 1000], &[1, 0]]).unwrap();
+        assert_eq!(supply.store().view().unwrap().left, [9, 100], "the bucket would have been full");
+        supply.settle(&second, [&[1, 900], &[1, 1300]]).unwrap();
+        assert_eq!(supply.store().view().unwrap().left, [9, -300], "the rest is owed");
+    }
+
+    #[test]
+    fn those_who_wait_move_up_when_a_grant_is_settled_at_less() {
+        let (supply, clock) = supply(&["10/min,burst=10"]);
+        let first = take(&supply, &[10]);
+        let (waits, _) = supply.take(&[10]).unwrap();
+        assert_eq!(waits.at, 60 * SECOND);
+        clock.advance(20 * SECOND);
+        supply.settle(&first, [&[10], &[4]]).unwrap();
+        assert_eq!(supply.store().look(&waits, &[10]).unwrap().at, 25 * SECOND, "when it looks again");
+    }
+
+    #[test]
+    fn what_ends_before_it_was_handed_over_is_settled_then() {
+        let (supply, clock) = supply(&["10/s,window"]);
+        let (grant, _) = supply.take(&[6]).unwrap();
+        supply.open(&grant, &[6]);
+        clock.advance(100 * MILLISECOND);
+        supply.settle(&grant, [&[6], &[2]]).unwrap();
+        supply.handed_over(&grant, &[6]);
+        assert_eq!(supply.store().available(), 8);
+        clock.advance(950 * MILLISECOND);
+        assert_eq!(supply.store().available(), 8, "it counts from when it was handed over");
+    }
+
+    #[test]
+    fn a_grant_that_was_not_opened_gets_back_less_what_came_in_since() {
+        let (supply, clock) = supply(&["1000/s,burst=1000"]);
+        let (grant, _) = supply.take(&[1000]).unwrap();
+        clock.advance(300 * MILLISECOND);
+        supply.settle(&grant, [&[1000], &[200]]).unwrap();
+        assert_eq!(supply.store().available(), 800);
+        let (grant, _) = supply.take(&[500]).unwrap();
+        supply.settle(&grant, [&[500], &[900]]).unwrap();
+        assert_eq!(supply.store().view().unwrap().left, [-100]);
     }
 }

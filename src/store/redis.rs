@@ -376,6 +376,21 @@ impl Store for Redis {
         self.give(state, grant, costs)
     }
 
+    /// What it cost more is taken as another reservation, which nobody uses.
+    fn settle(&self, grant: &Grant, [charged, real]: [&[u64]; 2]) -> Result<(), StoreError> {
+        let beyond = |from: &[u64], to: &[u64]| -> Vec<u64> {
+            from.iter().zip(to).map(|(from, to)| from.saturating_sub(*to)).collect()
+        };
+        let (less, more) = (beyond(charged, real), beyond(real, charged));
+        if largest(&less) > 0 {
+            self.give_back(grant, &less)?;
+        }
+        if largest(&more) > 0 {
+            let _ = self.take(&more, Nanos::MAX)?;
+        }
+        Ok(())
+    }
+
     fn hold_until(&self, time: Nanos) -> Result<(), StoreError> {
         self.ask(&mut self.state(), "hold", &[whole(time.div_ceil(MICROSECOND))])?;
         let now = self.clock.now();

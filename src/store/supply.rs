@@ -48,6 +48,8 @@ struct Leased {
     shared_until: Nanos,
     /// The unit granted last with costs of its own, and those.
     alone: Option<(Grant, Box<[u64]>)>,
+    /// The number of a grant that is about to leave, and the costs at which it was settled meanwhile.
+    leaving: Option<(u64, Option<Box<[u64]>>)>,
     /// What all such units cost together, and how many they were.
     charged: (Vec<u64>, u64),
 }
@@ -291,9 +293,34 @@ impl Supply {
         }
     }
 
-    /// Reports that units of these costs, of the run of `grant` and what was taken with it, have left now.
+    /// A unit of these costs is about to leave with its grant, which may be settled later; see [`Store::open`].
+    pub fn open(&self, grant: &Grant, costs: &[u64]) {
+        self.leased().leaving = Some((grant.number(), None));
+        self.store.open(grant, costs);
+    }
+
+    /// Settles a grant that was opened, and was charged the first costs, at the second; see [`Store::settle`].
+    ///
+    /// # Errors
+    /// [`StoreError`]; nothing is settled then.
+    pub fn settle(&self, grant: &Grant, costs: [&[u64]; 2]) -> Result<(), StoreError> {
+        let mut leased = self.leased();
+        if let Some((_, settled)) = leased.leaving.as_mut().filter(|(number, _)| *number == grant.number()) {
+            *settled = Some(costs[1].into());
+            return Ok(());
+        }
+        self.store.settle(grant, costs)
+    }
+
+    /// Reports that units of these costs, of the run of `grant` and what was taken with it, have left now. Only then it is
+    /// settled, if it was meanwhile: windows count what it was charged from now on.
     pub fn handed_over(&self, grant: &Grant, costs: &[u64]) {
         self.store.handed_over(grant, costs);
+        let leaving = self.leased().leaving.take();
+        if let Some((_, Some(real))) = leaving {
+            // Best effort: those behind wait longer then.
+            let _ = self.store.settle(grant, [costs, &real]);
+        }
     }
 
     /// The next reserved run, unless it is late.

@@ -4,11 +4,11 @@ mod failures;
 mod pauses;
 mod real;
 mod replies;
-mod server;
+
 mod told;
 
 use crate::launching::{Ended, finish, run, throttle};
-use server::Server;
+use crate::support::server::Server;
 use std::process::Command;
 
 /// A script that asks the server for the page of the unit.

@@ -2,12 +2,14 @@
 #![cfg(feature = "cli")]
 
 mod again;
+mod any_bytes;
 mod attempt_log;
 mod bucket_list;
 mod bucket_options;
 mod bucket_waits;
 mod cli;
 mod common;
+mod completion;
 mod costs;
 mod done_list;
 mod faults;
@@ -24,12 +26,12 @@ mod mistakes;
 mod nginx;
 mod order;
 mod order_model;
+mod pages;
 mod pipe;
 mod pump;
-mod recipes;
-mod recipes_again;
 mod redis;
 mod redis_link;
+mod settling;
 mod shared;
 mod shared_machine;
 mod shared_pipes;

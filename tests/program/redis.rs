@@ -432,8 +432,9 @@ mod passwords {
         let Some(redis) = Redis::start(&[]) else { return };
         let () = redis.tell(&["ACL", "SETUSER", "me", "on", ">s3cret", "~throttle:*", "+@all"]);
         let () = redis.tell(&["ACL", "SETUSER", "guest", "on", ">s3cret", "~throttle:*", "+get"]);
-        let readme = include_str!("../../README.md").split('`').find(|words| words.starts_with("EVALSHA ")).unwrap();
-        let least: Vec<String> = readme.split(' ').map(|command| format!("+{}", command.to_lowercase())).collect();
+        let page =
+            include_str!("../../docs/sharing.md").split('`').find(|words| words.starts_with("EVALSHA ")).unwrap();
+        let least: Vec<String> = page.split(' ').map(|command| format!("+{}", command.to_lowercase())).collect();
         let mut least: Vec<&str> = least.iter().map(String::as_str).collect();
         least.splice(0..0, ["ACL", "SETUSER", "least", "on", ">s3cret", "~throttle:*", "-@all", "+scan"]);
         let () = redis.tell(&least);

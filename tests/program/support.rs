@@ -2,4 +2,5 @@
 
 pub(crate) mod nginx;
 pub(crate) mod redis;
+pub(crate) mod server;
 pub(crate) mod terminal;

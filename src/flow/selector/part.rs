@@ -1,6 +1,6 @@
 //! A part of a unit: a field or a value in JSON. Keys and costs are both read from one.
 
-use super::SelectorError;
+use super::error::SelectorError;
 use super::pointer::{self, Pointer};
 use std::borrow::Cow;
 use std::fmt;
@@ -8,7 +8,7 @@ use std::num::NonZeroUsize;
 
 /// A part of a unit.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::flow) enum Part {
+pub(crate) enum Part {
     /// The field of this number. It ends at a byte, or at blanks as for awk.
     Field(NonZeroUsize, Option<u8>),
     Json(Pointer),
@@ -17,7 +17,7 @@ pub(in crate::flow) enum Part {
 impl Part {
     /// Reads the part at the beginning of `text`, and returns the rest: it begins with a comma, or is empty. `None` if it is
     /// not meant as a part.
-    pub(in crate::flow) fn read(text: &str) -> Option<Result<(Self, &str), SelectorError>> {
+    pub(crate) fn read(text: &str) -> Option<Result<(Self, &str), SelectorError>> {
         if text.starts_with('/') {
             return Some(Pointer::read(text).map(|(pointer, rest)| (Part::Json(pointer), rest)));
         }
@@ -34,7 +34,7 @@ impl Part {
     }
 
     /// The bytes of this part of `unit`.
-    pub(in crate::flow) fn of<'a>(&self, unit: &'a [u8]) -> Option<Cow<'a, [u8]>> {
+    pub(crate) fn of<'a>(&self, unit: &'a [u8]) -> Option<Cow<'a, [u8]>> {
         match self {
             Part::Field(number, Some(end)) => unit.split(|byte| byte == end).nth(number.get() - 1).map(Cow::Borrowed),
             Part::Field(number, None) => {
@@ -65,7 +65,7 @@ fn field<'a>(digits: &str, rest: &'a str) -> Result<(Part, &'a str), SelectorErr
 }
 
 /// What to write for `x.y`, `.x.y` of jq, `$.x.y` of `JSONPath`, `x/y` and `#/x/y`.
-pub(in crate::flow) fn meant_as_json(word: &str) -> Option<SelectorError> {
+pub(crate) fn meant_as_json(word: &str) -> Option<SelectorError> {
     let path = word.trim_start_matches(['$', '#', '@']);
     let is_marked = path.len() < word.len() || path.starts_with('.');
     let names: Vec<&str> = path.split(['.', '/', '[', ']', '"', '\'']).filter(|name| !name.is_empty()).collect();

@@ -1,6 +1,6 @@
 //! JSON Pointers (RFC 6901). Only the value at the end of one is kept; all else is skipped as it is read.
 
-use super::{MOST_DEEP, SelectorError};
+use super::error::{MOST_DEEP, SelectorError};
 use serde_core::Deserialize;
 use serde_core::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
@@ -9,7 +9,7 @@ use std::fmt;
 
 /// A JSON Pointer of at least one name.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::flow) struct Pointer(Box<[Box<str>]>);
+pub(crate) struct Pointer(Box<[Box<str>]>);
 
 impl Pointer {
     /// Reads the pointer at the beginning of `text`, up to a comma without a backslash before it.
@@ -50,7 +50,7 @@ fn unescaped(name: &str) -> Option<String> {
 }
 
 /// A name as it is written in a pointer, in a list.
-pub(in crate::flow) fn escaped(name: &str) -> String {
+pub(crate) fn escaped(name: &str) -> String {
     name.replace('~', "~0").replace('/', "~1").replace(',', "\\,")
 }
 

@@ -21,7 +21,7 @@ impl Queue {
     /// Settles an open grant, see [`Limits::settle`](crate::limits::Limits).
     pub(crate) fn settle_grant(&mut self, now: Nanos, grant: &Grant, real: u64, effects: &mut Effects) {
         let at = self.settle(now, effects);
-        self.limits.settle(at, grant, real);
+        self.limits.settle(at, grant, [grant.units, real]);
         self.serve(effects);
     }
 

@@ -51,7 +51,7 @@ impl Queue {
         let opens = entry.opens;
         let Ok(grant) = self.limits.take_not_before(self.now, asked, cost, earliest) else { return false };
         if opens {
-            self.limits.open(&grant);
+            self.limits.open(&grant, cost);
         }
         let late = self.now - grant.at;
         self.lag = if late > self.fill_time { late } else { 0 };

@@ -53,6 +53,8 @@ enum Op {
     SetBurst(u64),
     Pay(u64),
     Credit(u64),
+    /// A grant of so many units that is undone at once, if it lies ahead.
+    Undone(u64),
     /// The open grant of this place cost that.
     Settle(usize, u64),
     /// The open grant of this place cost what it was charged.
@@ -69,6 +71,7 @@ fn ops(with_window: bool) -> impl Strategy<Value = Vec<Op>> {
         1 => (1_u64..14).prop_map(Op::SetBurst),
         paid => (0_u64..6).prop_map(Op::Pay),
         paid => (0_u64..6).prop_map(Op::Credit),
+        2 => (1_u64..16).prop_map(Op::Undone),
         5 => (any::<usize>(), 0_u64..18).prop_map(|(place, real)| Op::Settle(place, real)),
         1 => any::<usize>().prop_map(Op::Forget),
     ];
@@ -189,6 +192,8 @@ impl Run {
                 self.events.push(Event::Resized(self.clock(), burst));
                 self.limits.set_burst(self.now, 0, number(burst));
             }
+            // Shrinking may come to what was left out.
+            Op::Pay(_) | Op::Credit(_) if self.limits.terms.len() > 1 => {}
             Op::Pay(units) => {
                 self.events.push(Event::Paid(self.clock(), units));
                 self.limits.pay(self.clock(), units);
@@ -198,6 +203,13 @@ impl Run {
             Op::Credit(units) => {
                 self.events.push(Event::Credited(self.clock(), units));
                 self.limits.credit(self.clock(), units);
+            }
+            Op::Undone(cost) => {
+                let Ok((at, _)) = self.limits.conforms_at(self.now, cost) else { return };
+                if at > self.clock() {
+                    let grant = self.limits.take(self.now, cost).unwrap();
+                    self.limits.give_back(self.now, &grant);
+                }
             }
             Op::Settle(place, real) => self.settle(place, real),
             Op::Forget(place) if !self.open.is_empty() => {
@@ -228,7 +240,7 @@ impl Run {
         self.events.push(Event::Granted { number, asked, at, charged, real: charged, gathered });
         self.counted.push((number, grant.counted, charged));
         if open {
-            self.limits.open(&grant);
+            self.limits.open(&grant, grant.units);
             self.open.push(grant);
         }
     }
@@ -247,14 +259,15 @@ impl Run {
         if let Some(entry) = self.counted.iter_mut().find(|entry| entry.0 == grant.number) {
             entry.2 = cost;
         }
-        self.limits.settle(self.now, &grant, cost);
+        self.limits.settle(self.now, &grant, [grant.units, cost]);
     }
 
     fn check(&self) {
         let Level { amount, at } = self.limits.states[0].level;
         assert_eq!((amount, at), replayed(&self.asked, &self.events), "{:#?}", self.events);
         let Some(window) = self.limits.terms.get(1).and_then(Terms::as_window) else { return };
-        let time = self.clock().max(self.limits.states[1].level.at);
+        // Nothing is granted before the end of a hold, so what no longer counts then may have been forgotten.
+        let time = self.clock().max(self.limits.states[1].level.at).max(self.limits.at);
         let live = |at: Nanos| at + window.period() > time;
         let mut expected: Vec<(Nanos, u64)> = vec![];
         for &(_, at, units) in self.counted.iter().filter(|(_, at, units)| live(*at) && *units > 0) {

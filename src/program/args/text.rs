@@ -1,6 +1,6 @@
 //! The long texts of the help and the man page.
 
-use crate::program::exit::TABLE;
+use crate::program::exit;
 
 pub(super) const USAGE: &str = "\
 throttle [OPTIONS] -r LIMIT < input
@@ -22,23 +22,23 @@ signal or that cannot be run does not stop the others; one that exits 255 does. 
 does not name its interpreter, like #!/bin/sh. A command that moves to the background has ended for throttle: setsid CMD \
 returns at once, setsid --wait CMD does not.";
 
-/// Command and meaning.
+/// Command and meaning; the first ones are those of `-h`.
 pub(crate) const EXAMPLES: [(&str, &str); 6] = [
-    ("cat urls | throttle -r 5/s -b 10", "10 at once, then one every 200 ms"),
-    ("cat log | throttle -r 100/s -r 1000/min", "both limits kept"),
-    ("throttle -r 10MiB/s < a.tar > /mnt/a.tar", "bytes"),
     ("cat urls | throttle -r 5/s curl -sSO {}", "a command for each line"),
-    ("throttle -r 2/s --repeat 100 ./probe", "a hundred times"),
+    ("cat urls | throttle -r 5/s -b 10 > paced", "10 at once, then one every 200 ms"),
+    ("throttle -r 10MiB/s < a.tar > /mnt/a.tar", "bytes"),
     ("throttle --bucket api -r 5/s --once ./call", "a rate that all scripts share"),
+    ("cat log | throttle -r 100/s -r 1000/min", "both limits kept"),
+    ("throttle -r 2/s --repeat 100 ./probe", "a hundred times"),
 ];
 
-/// What stands below `-h`.
+/// What stands in `-h` between the usage and the options.
 pub(super) fn after_help() -> String {
-    format!("{}\n\n--help explains, and lists a few more options.", examples(&EXAMPLES[..3]))
+    examples(&EXAMPLES[..4])
 }
 
 fn examples(of: &[(&str, &str)]) -> String {
-    let examples: Vec<String> = of.iter().map(|(command, meaning)| format!("  {command:<43}{meaning}")).collect();
+    let examples: Vec<String> = of.iter().map(|(command, meaning)| format!("  {command:<44}{meaning}")).collect();
     format!("Examples:\n{}", examples.join("\n"))
 }
 
@@ -331,8 +331,10 @@ signal that was ignored at the start stays ignored. If the reader is gone, the p
 
 /// Examples, exit codes, signals and environment, for `--help`.
 pub(super) fn after_long_help() -> String {
-    let codes: Vec<String> = TABLE.iter().map(|(_, code, meaning)| format!("  {code}  {meaning}")).collect();
-    let environment: Vec<String> = ENVIRONMENT.iter().map(|(name, meaning)| format!("  {name}  {meaning}")).collect();
+    let entry = |name: String, meaning: &str| format!("  {name}\n          {meaning}");
+    let codes: Vec<String> = exit::codes().map(|(code, meaning)| entry(code.to_string(), &meaning)).collect();
+    let environment: Vec<String> =
+        ENVIRONMENT.iter().map(|(name, meaning)| entry((*name).to_owned(), meaning)).collect();
     let (examples, codes, environment) = (examples(&EXAMPLES), codes.join("\n"), environment.join("\n"));
     format!("{examples}\n\nExit codes:\n{codes}\n\nSignals:\n  {SIGNALS}\n\nEnvironment:\n{environment}")
 }

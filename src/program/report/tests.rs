@@ -64,6 +64,8 @@ fn every_field_of_the_summary_is_what_one_works_out_by_hand() {
         report.summary_json(&report.read()),
         json!({
             "unit": "line",
+            "keys": 0,
+            "dropped": 0,
             "units": 4,
             "bytes": 8,
             "elapsed_ns": 505 * MS,

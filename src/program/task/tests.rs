@@ -15,6 +15,7 @@ impl Task {
             Ok(args) => Task::new(args, environment).map_err(|message| redacted(&message, &words)),
             Err(Refused::Mistake(message, _)) => Err(message),
             Err(Refused::Answer(answer)) => panic!("{answer}"),
+            Err(Refused::ShortHelp) => panic!("the short help"),
         }
     }
 }
@@ -88,7 +89,10 @@ fn mistakes_name_the_flag_and_show_a_right_spelling() {
         (&["-r", "5/s", "-p"], "-p is not an option here: to see what would run write --dry-run"),
         (&["-r", "5/s", "--raet", "5/s"], "there is no option '--raet'; did you mean --rate?"),
         (&["-r", "5/s", "--tries", "3"], "there is no option '--tries'; throttle --help lists them all"),
-        (&["-r", "5/s", "--max-wait", "3s"], "--max-wait belongs to --once; write for example --once --max-wait 10s"),
+        (
+            &["-r", "5/s", "--max-wait", "3s"],
+            "--max-wait belongs to --once and to --drop; write for example --once --max-wait 30s",
+        ),
         (&["-r", "5/s", "-j", "-1"], "--jobs '-1': write a number of commands, like -j 8, or -j 0 for no cap"),
         (&["-r", "5/s", "-n", "x"], "--max-args 'x': write a number of units, like -n 10"),
         (&["-r", "5/s", "--timeout", "-5"], "--timeout '-5': write for example 30s, 500ms or 2min"),

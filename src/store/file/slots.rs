@@ -255,4 +255,30 @@ mod tests {
         assert_eq!(version(b"throttle bucket 27\n   "), Some(27));
         assert_eq!((version(b""), version(b"#!/bin/sh\n"), version(&[0xff; 64])), (None, None, None));
     }
+    /// With the checksum of a whole state in front of them.
+    fn forged(words: &[u64]) -> Vec<u8> {
+        let mut words = [&[9, words.len() as u64, 0], words].concat();
+        words[2] = sum(&words);
+        words.iter().flat_map(|word| word.to_le_bytes()).collect()
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn any_bytes_are_a_state_or_none(
+            bytes in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..300),
+            words in proptest::collection::vec(proptest::prop_oneof![0_u64..4, proptest::prelude::any::<u64>()], 0..40),
+        ) {
+            let _ = (version(&bytes), decode_policy(&bytes), decode(&bytes, None), Prefix::read(&bytes).length());
+            let _ = decode(&forged(&words), None);
+            // The same words behind a head and a policy that are whole, each of a kind of its own.
+            for limit in ["5/s", "5000/h,window"] {
+                let mut state = vec![1, 0, 0, 7, 11];
+                push_text(&format!("{limit}\n"), &mut state);
+                state.extend(&words);
+                if let Some(kept) = decode(&forged(&state), None) {
+                    proptest::prop_assert_eq!(decode(&slot(9, &kept), None), Some(kept));
+                }
+            }
+        }
+    }
 }

@@ -436,4 +436,27 @@ mod tests {
         assert!(matches!(newer("2"), Err(RedisError::Newer { .. })));
         assert!(matches!(newer("mine"), Err(RedisError::Foreign { .. })));
     }
+    proptest::proptest! {
+        /// Also what then is made of it.
+        #[test]
+        fn any_reply_of_a_server_is_understood_or_refused(
+            bytes in "([*$:+-][0-9]{1,2}\r\n|\\*(3|5|8)\r\n|:-?[0-9]{1,19}\r\n|\\$2\r\nok\r\n|\\$3\r\n5/s\r\n|[ -~]){0,12}",
+            numbers in proptest::collection::vec(proptest::prelude::any::<i64>(), 0..12),
+            small in proptest::collection::vec(0_i64..40, 0..12), asked in 0_u64..9,
+        ) {
+            let link = Link::new("redis://db/b".parse().unwrap(), false);
+            let text = |text: &str| Value::BulkString(text.into());
+            let whole = |numbers: &[i64]| {
+                Ok(Value::Array([text("ok"), text("")].into_iter().chain(numbers.iter().copied().map(Value::Int)).collect()))
+            };
+            for value in [redis::parse_redis_value(bytes.as_bytes()), whole(&numbers), whole(&small)].into_iter().flatten() {
+                let Ok(Said::Answer(answer)) = link.understood(value) else { continue };
+                let grants = super::super::known::grants(&answer, asked).unwrap_or_default();
+                proptest::prop_assert!(grants.iter().map(|grant| grant.units).sum::<u64>() <= asked);
+                proptest::prop_assert!(grants.is_sorted_by_key(|grant| grant.at));
+                let policy = crate::limits::Policy::new(&["5/s".parse().unwrap()], None).unwrap();
+                let _ = super::super::known::view(policy, answer.numbers);
+            }
+        }
+    }
 }

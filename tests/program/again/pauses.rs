@@ -1,10 +1,10 @@
 //! Servers that ask to wait: until when, who waits, and what comes first afterwards.
 
-use super::server::{Answer, Seen, Server};
 use super::{CURL, asked, asking, summary};
 use crate::launching::{Ended, Started, finish, numbers, run, throttle, wait_until};
 use crate::support::nginx::{Nginx, find};
 use crate::support::redis::Redis;
+use crate::support::server::{Answer, Seen, Server};
 use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;

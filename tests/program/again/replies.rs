@@ -1,8 +1,8 @@
 //! What commands tell about the answers they got.
 
-use super::server::{Answer, Server};
 use super::{scripted, summary};
 use crate::launching::{Started, finish, numbers, throttle, wait_until};
+use crate::support::server::{Answer, Server};
 use rustix::process::Signal;
 use std::fs;
 use std::io::Write;

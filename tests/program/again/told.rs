@@ -1,8 +1,8 @@
 //! What is told of attempts, and of a run that too many failures end.
 
-use super::server::{Answer, Server};
 use super::{CURL, asked, scripted, summary};
 use crate::launching::numbers;
+use crate::support::server::{Answer, Server};
 use crate::support::terminal::Terminal;
 
 #[test]

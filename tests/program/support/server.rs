@@ -8,17 +8,17 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 /// What a client wants.
-pub(super) struct Request {
-    pub(super) path: String,
+pub(crate) struct Request {
+    pub(crate) path: String,
     /// Requests are counted from 1.
-    pub(super) number: u64,
+    pub(crate) number: u64,
     /// Requests for this path, counted from 1.
-    pub(super) visit: u64,
+    pub(crate) visit: u64,
 }
 
 /// What it gets.
 #[derive(Default)]
-pub(super) struct Answer {
+pub(crate) struct Answer {
     status: u16,
     headers: String,
     body: Vec<u8>,
@@ -26,36 +26,36 @@ pub(super) struct Answer {
 }
 
 impl Answer {
-    pub(super) fn new(status: u16) -> Self {
+    pub(crate) fn new(status: u16) -> Self {
         Answer { status, ..Answer::default() }
     }
 
     /// `lines` of the head, each without its end.
-    pub(super) fn with(mut self, lines: &str) -> Self {
+    pub(crate) fn with(mut self, lines: &str) -> Self {
         self.headers.extend(lines.lines().flat_map(|line| [line, "\r\n"]));
         self
     }
 
-    pub(super) fn body(self, body: &[u8]) -> Self {
+    pub(crate) fn body(self, body: &[u8]) -> Self {
         Answer { body: body.to_vec(), ..self }
     }
 
-    pub(super) fn after(self, delay: Duration) -> Self {
+    pub(crate) fn after(self, delay: Duration) -> Self {
         Answer { delay, ..self }
     }
 }
 
 /// One request that was answered; times since the server was started.
 #[derive(Clone, Debug)]
-pub(super) struct Seen {
-    pub(super) path: String,
-    pub(super) status: u16,
-    pub(super) arrived: Duration,
-    pub(super) answered: Duration,
+pub(crate) struct Seen {
+    pub(crate) path: String,
+    pub(crate) status: u16,
+    pub(crate) arrived: Duration,
+    pub(crate) answered: Duration,
 }
 
 /// A server that lives as long as the test's process.
-pub(super) struct Server {
+pub(crate) struct Server {
     port: u16,
     begun: Instant,
     notes: Arc<Mutex<Notes>>,
@@ -69,7 +69,7 @@ struct Notes {
 }
 
 impl Server {
-    pub(super) fn start(answer: impl Fn(&Request) -> Answer + Send + Sync + 'static) -> Self {
+    pub(crate) fn start(answer: impl Fn(&Request) -> Answer + Send + Sync + 'static) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let (port, notes) = (listener.local_addr().unwrap().port(), Arc::default());
         let server = Server { port, begun: Instant::now(), notes };
@@ -85,12 +85,12 @@ impl Server {
     }
 
     /// Its address, which ends with a slash.
-    pub(super) fn url(&self) -> String {
+    pub(crate) fn url(&self) -> String {
         format!("http://127.0.0.1:{}/", self.port)
     }
 
     /// What was answered so far, in the order of arrival.
-    pub(super) fn seen(&self) -> Vec<Seen> {
+    pub(crate) fn seen(&self) -> Vec<Seen> {
         let mut seen = self.notes.lock().unwrap().seen.clone();
         seen.sort_by_key(|seen| seen.arrived);
         seen

@@ -1,0 +1,26 @@
+//! Keys in messages.
+
+use super::names::shown;
+use super::unit_name::counted;
+use throttle::flow::{Dropped, News};
+
+/// What units without a key are called.
+pub(super) const NO_KEY: &[u8] = b"(none)";
+
+/// News in words.
+pub(super) fn told(news: &News) -> String {
+    match news {
+        News::Full { units, keys, most } => {
+            let (keys, most) = (counted(*keys, "key"), shown(most));
+            format!(
+                "all {units} units read ahead wait for {keys}, most for '{most}'; shuffle the input (shuf) or raise --ahead"
+            )
+        }
+        News::Dropped(Dropped { units, keys }) => {
+            let most = keys.iter().max_by_key(|(_, units)| **units).map_or(&b""[..], |(key, _)| key);
+            let units = counted(*units, "unit");
+            let keys = counted(keys.len() as u64, "key");
+            format!("dropped {units} ({keys}, most '{}')", shown(most))
+        }
+    }
+}
