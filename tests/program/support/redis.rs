@@ -69,8 +69,14 @@ impl Redis {
             if self.process.as_mut().unwrap().try_wait()?.is_some() {
                 return Err(io::Error::other("redis-server ended at once"));
             }
-            if TcpStream::connect((Ipv4Addr::LOCALHOST, self.port)).is_ok() {
-                return Ok(());
+            // A connection to a port that nobody listens on yet may reach itself (simultaneous open, RFC 9293): that echoes.
+            if let Ok(mut stream) = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port)) {
+                stream.set_read_timeout(Some(Duration::from_secs(1)))?;
+                let mut answer = [0; 1];
+                let _ = stream.write_all(b"PING\r\n").and_then(|()| stream.read(&mut answer));
+                if answer != *b"P" && self.process.as_mut().unwrap().try_wait()?.is_none() {
+                    return Ok(());
+                }
             }
             thread::sleep(Duration::from_millis(5));
         }
