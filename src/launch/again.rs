@@ -3,10 +3,9 @@
 use super::attempt::Attempt;
 use super::job::{Key, Outcome};
 use super::reply::Reply;
-use super::retries::{Judged, MEMORY, Retries, RetryPolicy, Verdict};
+use super::retries::{Judged, Retries, RetryPolicy, Verdict};
 use super::wakes::Wakes;
 use crate::clock::Nanos;
-use rustix::process::{Resource, getrlimit};
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,22 +16,13 @@ use std::time::{Duration, Instant};
 pub(super) struct Again {
     retries: Mutex<Retries<Attempt>>,
     begun: Instant,
-    /// What a file counts as, in bytes.
-    file_size: usize,
     wakes: Arc<Wakes>,
-}
-
-/// How many files attempts may hold that wait: a quarter of those that this process may open.
-fn most_files() -> usize {
-    let open_files =
-        getrlimit(Resource::Nofile).current.map_or(usize::MAX, |most| usize::try_from(most).unwrap_or(usize::MAX));
-    (open_files / 4).clamp(1, MEMORY)
 }
 
 impl Again {
     pub(super) fn new(policy: RetryPolicy, wakes: Arc<Wakes>) -> Self {
         let (retries, begun) = (Mutex::new(Retries::new(policy)), Instant::now());
-        Again { retries, begun, file_size: MEMORY / most_files(), wakes }
+        Again { retries, begun, wakes }
     }
 
     fn at(&self, time: Instant) -> Nanos {
@@ -65,8 +55,7 @@ impl Again {
     }
 
     pub(super) fn add(&self, due: Nanos, attempt: Attempt) {
-        let file = if attempt.job.is_in_file() { self.file_size } else { 0 };
-        let size = attempt.job.memory() + size_of::<Attempt>() + file;
+        let size = attempt.size();
         self.retries().add(due, attempt.job.seq, size, attempt);
     }
 

@@ -3,10 +3,11 @@
 use super::job::{Job, Outcome};
 use super::reply::Reply;
 use super::reply_file::ReplyFile;
-use super::retries::Verdict;
+use super::retries::{MEMORY, Verdict};
 use crate::flow::order::Charged;
 use crate::limits::Grant;
 use crate::store::KeyId;
+use rustix::process::{Resource, getrlimit};
 use std::fmt::Debug;
 use std::io;
 use std::sync::Arc;
@@ -29,11 +30,24 @@ impl Attempt {
         Attempt { ready: job.read.unwrap_or_else(Instant::now), job: Arc::new(job), number: 1, used: 0 }
     }
 
+    /// What it counts as while it waits, in bytes: so many open files may wait as if all of them took [`MEMORY`].
+    pub(super) fn size(&self) -> usize {
+        let file = if self.job.is_in_file() { MEMORY / most_files() } else { 0 };
+        self.job.memory() + size_of::<Attempt>() + file
+    }
+
     /// The attempt after this one.
     pub(super) fn next(&self, verdict: Verdict, ready: Instant) -> Self {
         let used = self.used + u32::from(matches!(verdict, Verdict::Again(_)));
         Attempt { job: Arc::clone(&self.job), number: self.number.saturating_add(1), used, ready }
     }
+}
+
+/// How many files attempts may hold that wait: a quarter of those that this process may open.
+fn most_files() -> usize {
+    let open_files =
+        getrlimit(Resource::Nofile).current.map_or(usize::MAX, |most| usize::try_from(most).unwrap_or(usize::MAX));
+    (open_files / 4).clamp(1, MEMORY)
 }
 
 /// The grant of an attempt.

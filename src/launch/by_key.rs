@@ -44,7 +44,7 @@ impl ByKey {
             return Err((attempt, Outcome::SentAway));
         }
         let job = &attempt.job;
-        let size = job.memory() + size_of::<Attempt>();
+        let size = attempt.size();
         let (age, key, now) = (job.seq, job.key.clone(), SystemClock.now());
         let unit = Unit { age, costs: job.costs.clone(), size, arrived: now, content: attempt };
         state.order.add(now, key.as_deref(), unit).map(drop).map_err(|unit| (unit.content, Outcome::TooCostly))

@@ -304,7 +304,7 @@ impl Outcomes {
     /// Counts units whose further attempts will not be made; returns a line for each.
     pub(super) fn give_up(&mut self, jobs: &[Arc<Job>]) -> Vec<String> {
         self.retries.given_up += jobs.len() as u64;
-        self.retries.waiting = 0;
+        self.retries.waiting = self.retries.waiting.saturating_sub(jobs.len() as u64);
         if self.quiet {
             return Vec::new();
         }

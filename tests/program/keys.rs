@@ -6,7 +6,7 @@ use crate::support::nginx::{Nginx, REST, find};
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::Write;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -165,6 +165,18 @@ fn when_the_units_read_ahead_wait_for_few_keys_it_is_said_once() {
     assert_eq!((ended.code(), ended.text().lines().count()), (Some(0), 9));
     let said = "all 3 units read ahead wait for 1 key, most for 'k0'; shuffle the input (shuf) or raise --ahead";
     assert_eq!(ended.err, format!("throttle: {said}\n"));
+}
+
+/// Each of these units takes an open file while it waits.
+#[test]
+fn units_read_ahead_leave_open_files_for_the_commands() {
+    let units: Vec<String> = (0..80).map(|unit| format!("a {unit} {}", "x".repeat(40_000))).collect();
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "ulimit -n 60; exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_throttle")]);
+    shell.args(["-q", "-r", "200/s,burst=1,per=f1", "--stdin", "-c", "wc -c"]);
+    shell.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let ended = finish(shell, units.join("\n"));
+    assert_eq!((ended.code(), ended.text().lines().count()), (Some(0), 80), "{}", ended.err);
 }
 
 #[test]
