@@ -20,6 +20,18 @@ fn commands_that_cost_less_than_charged_do_not_hold_up_those_behind() {
     assert!(elapsed < Duration::from_secs(60), "{elapsed:?}");
 }
 
+/// What comes in while they run is as much as they were charged, and they were not the only ones. With what only that
+/// leaves of their credit, this would take 27 s.
+#[test]
+fn commands_of_a_key_that_run_at_once_give_back_all_that_they_did_not_use() {
+    let script = "sleep 0.3; echo throttle-cost: 1 >> $THROTTLE_REPLY; : $1";
+    let limits = ["-r", "1000/s,burst=6000,per=f1,cost=300", "-r", "1000/s,burst=6000,cost=300"];
+    let begun = Instant::now();
+    let output = feed(throttle(&[&limits[..], &["-j", "20", "-c", script]].concat()), "x\n".repeat(110).as_bytes());
+    assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), String::new()));
+    assert!(begun.elapsed() < Duration::from_secs(18), "{:?}", begun.elapsed());
+}
+
 #[test]
 fn a_bucket_gives_back_what_a_command_did_not_use() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,6 +1,7 @@
 //! What goes into the order of units with keys, and what comes out.
 
 use crate::clock::Nanos;
+pub use crate::limits::Charged;
 use crate::limits::Policy;
 use crate::store::KeyId;
 use std::num::NonZeroU32;
@@ -32,15 +33,6 @@ pub struct Unit<T> {
     pub arrived: Nanos,
     /// The unit itself.
     pub content: T,
-}
-
-/// When a unit was charged.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Charged {
-    /// The earliest time at which all limits conformed, but not longer ago than the lag allowance.
-    pub at: Nanos,
-    /// Windows count it from this time: when it left.
-    pub counted: Nanos,
 }
 
 /// What happens next.
