@@ -1,8 +1,12 @@
 //! `throttle-cost:` in a reply settles what a command was charged.
 
 use crate::common::{feed, text, throttle};
+use crate::support::redis::Redis as Server;
 use std::process::Output;
 use std::time::{Duration, Instant};
+use throttle::clock::{Clock, FakeClock, MILLISECOND, Nanos, SECOND};
+use throttle::limits::{Grant, Policy};
+use throttle::store::{File, Machine, Place, Redis, Store};
 
 /// Commands that tell this cost, one at a time, after other options.
 fn told(cost: u32, units: usize, options: &[&str]) -> (Output, Duration) {
@@ -34,11 +38,69 @@ fn commands_of_a_key_that_run_at_once_give_back_all_that_they_did_not_use() {
 
 #[test]
 fn a_bucket_gives_back_what_a_command_did_not_use() {
-    let folder = tempfile::tempdir().unwrap();
-    let bucket = folder.path().join("bucket");
-    let (output, elapsed) = told(1, 20, &["--bucket", bucket.to_str().unwrap(), "-r", "100/h,burst=100,cost=80"]);
-    assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), String::new()));
-    assert!(elapsed < Duration::from_secs(60), "{elapsed:?}");
+    let (folder, server) = (tempfile::tempdir().unwrap(), Server::start(&[]));
+    let buckets = |name: &str| {
+        let file = folder.path().join(name).to_str().unwrap().to_owned();
+        server.as_ref().map(|server| server.bucket(name)).into_iter().chain([file])
+    };
+    for (name, limit) in [("bucket", "100/h,burst=100,cost=80"), ("window", "100/h,window,cost=80")] {
+        for bucket in buckets(name) {
+            let (output, elapsed) = told(1, 20, &["--bucket", &bucket, "-r", limit]);
+            assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), String::new()), "{bucket}");
+            assert!(elapsed < Duration::from_secs(60), "{bucket}: {elapsed:?}");
+        }
+    }
+}
+
+#[test]
+fn what_commands_cost_more_than_charged_is_owed_by_those_behind_them_on_a_server() {
+    let Some(server) = Server::start(&[]) else { return };
+    for (name, limit, cost) in [("bucket", "1000/s,burst=100,cost=10", 300), ("window", "100/s,window,cost=10", 100)] {
+        let (output, elapsed) = told(cost, 3, &["--bucket", &server.bucket(name), "-r", limit]);
+        assert_eq!(output.status.code(), Some(0));
+        assert!(elapsed >= Duration::from_millis(500), "{name}: {elapsed:?}");
+    }
+}
+
+/// Runs `check` on a bucket in a file and on one on a server, each on a clock of its own.
+fn on_shared_stores(limits: &[&str], check: impl Fn(&dyn Store, &FakeClock)) {
+    let limits: Vec<_> = limits.iter().map(|limit| limit.parse().unwrap()).collect();
+    let policy = Policy::new(&limits, None).unwrap();
+    let (folder, clock) = (tempfile::tempdir().unwrap(), FakeClock::at(SECOND));
+    let place = Place { path: folder.path().join("bucket"), own_folder: false };
+    check(&File::open_on(Machine::fake(&clock, 1, 0), place, Some(&policy)).unwrap(), &clock);
+    let Some(server) = Server::start(&[]) else { return };
+    let clock = FakeClock::at(SECOND);
+    let address = server.bucket("bucket").parse().unwrap();
+    check(&Redis::open_on_fake(address, Some(&policy), clock.clone()).unwrap(), &clock);
+}
+
+fn take(store: &dyn Store, costs: &[u64]) -> Grant {
+    store.take(costs, Nanos::MAX).unwrap().0
+}
+
+#[test]
+fn what_cost_less_than_charged_is_given_back_less_what_came_in_since() {
+    on_shared_stores(&["10/s,burst=20", "30/min,window"], |store, clock| {
+        let grant = take(store, &[15, 12]);
+        clock.advance(300 * MILLISECOND);
+        store.settle(&grant, [&[15, 12], &[2, 7]]).unwrap();
+        let place = store.place();
+        assert_eq!(store.view().unwrap().left, [18, 23], "5 and 3 were left, 13 less 3 are back: {place}");
+        clock.advance(59_700 * MILLISECOND);
+        assert_eq!(store.view().unwrap().left, [20, 30], "{place}");
+    });
+}
+
+#[test]
+fn what_cost_more_than_charged_is_owed_by_later_grants() {
+    on_shared_stores(&["10/s,burst=10", "30/min,window"], |store, clock| {
+        let grant = take(store, &[5, 5]);
+        clock.advance(100 * MILLISECOND);
+        store.settle(&grant, [&[5, 5], &[31, 9]]).unwrap();
+        let next = take(store, &[1, 1]);
+        assert_eq!(next.at - clock.now(), 2100 * MILLISECOND, "of 26 there were 6: {}", store.place());
+    });
 }
 
 #[test]
