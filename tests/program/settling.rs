@@ -131,3 +131,68 @@ fn costs_far_from_what_was_charged_are_worth_a_hint() {
         assert!(!text(&output.stderr).contains("hint"), "what it shows parses, and settles it");
     }
 }
+
+/// As those who wait are not seen for 9 s. In a window it counts from the time of the grant.
+#[test]
+fn what_is_owed_stays_owed_until_it_is_paid() {
+    on_shared_stores(&["10/s,burst=10", "1000/min,window"], |store, clock| {
+        let (first, place) = (take(store, &[5, 5]), store.place());
+        store.settle(&first, [&[5, 5], &[905, 705]]).unwrap();
+        assert_eq!((store.view().unwrap().left, store.view().unwrap().available), (vec![-895, 295], 0), "{place}");
+        clock.advance(20 * SECOND);
+        let waits = take(store, &[1, 300]);
+        assert_eq!(waits.at - clock.now(), 69_600 * MILLISECOND, "{place}");
+        store.give_back(&waits, &[1, 300]).unwrap();
+        assert_eq!(store.view().unwrap().left, [-695, 295], "{place}");
+        clock.advance(40 * SECOND);
+        assert_eq!(store.view().unwrap().left, [-295, 1000], "{place}");
+        clock.advance(30 * SECOND);
+        assert_eq!(store.view().unwrap().left, [5, 1000], "{place}");
+    });
+}
+
+#[test]
+fn a_debt_is_less_if_a_later_grant_costs_less_and_is_paid_faster_at_a_higher_rate() {
+    on_shared_stores(&["10/s,burst=50"], |store, clock| {
+        let [first, second] = [10, 40].map(|cost| take(store, &[cost]));
+        store.settle(&first, [&[10], &[310]]).unwrap();
+        store.settle(&second, [&[40], &[20]]).unwrap();
+        assert_eq!(store.view().unwrap().left, [-280], "{}", store.place());
+        let limits = ["100/s,burst=50"].map(|limit| limit.parse().unwrap());
+        store.set(&Policy::new(&limits, None).unwrap(), &[false]).unwrap();
+        clock.advance(2 * SECOND);
+        assert_eq!(store.view().unwrap().left, [-80], "{}", store.place());
+        clock.advance(SECOND);
+        assert_eq!(store.view().unwrap().left, [20], "{}", store.place());
+    });
+}
+
+/// They keep the times that they were told, and leave the bucket empty.
+#[test]
+fn what_is_settled_while_others_wait_is_charged_before_them() {
+    on_shared_stores(&["1/s,burst=10"], |store, clock| {
+        let ([less, more], waits) = ([4, 6].map(|cost| take(store, &[cost])), take(store, &[10]));
+        assert_eq!(waits.at - clock.now(), 10 * SECOND, "{}", store.place());
+        store.settle(&less, [&[4], &[0]]).unwrap();
+        let moved = store.look(&waits, &[10]).unwrap();
+        assert_eq!(moved.at - clock.now(), 6 * SECOND, "{}", store.place());
+        store.settle(&more, [&[6], &[13]]).unwrap();
+        assert_eq!(store.look(&moved, &[10]).unwrap().at, moved.at, "{}", store.place());
+        let behind = take(store, &[1]);
+        assert_eq!(behind.at - moved.at, SECOND, "{}", store.place());
+    });
+}
+
+#[test]
+fn the_largest_costs_leave_a_bucket_that_can_be_read() {
+    on_shared_stores(&["1/d,burst=1000", "1000000000000000/d,window"], |store, clock| {
+        for charged in [0, 1, 5, 0, 0, 7] {
+            clock.advance(SECOND);
+            let grant = take(store, &[0, charged]);
+            store.settle(&grant, [&[0, charged], &[u64::MAX; 2]]).unwrap();
+            assert!(store.view().unwrap().left[0] < -10_000, "{}", store.place());
+            assert_eq!(store.view().unwrap().left[1], 0, "{}", store.place());
+            clock.advance(90_000 * SECOND);
+        }
+    });
+}
