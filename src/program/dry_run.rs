@@ -2,7 +2,6 @@
 
 use super::done::Done;
 use super::exit::Exit;
-use super::keys::NO_KEY;
 use super::launch::{self, BUFFER};
 use super::names::{Names, shown};
 use super::task::{Commands, DryRun, Limits, Work};
@@ -15,6 +14,7 @@ use std::io::{self, IsTerminal, Write};
 use throttle::clock::{self, Clock, FakeClock, Nanos, SECOND};
 use throttle::flow::framing::{Buffer, Framing};
 use throttle::flow::meter::Meter;
+use throttle::flow::order::NO_KEY;
 use throttle::flow::pump::{self, PumpError};
 use throttle::flow::{Copying, Descriptor, Flow, FlowError, Look, SORTED_BUFFER, Sink, Sorted, Sorting, Source};
 use throttle::launch::{Job, Known, Outcome, Preview, Shape, Template, quoted, room_for_words};
