@@ -75,6 +75,28 @@ fn a_unit_that_cannot_be_looked_into_ends_a_pipe_with_words() {
     );
 }
 
+/// Pipes and commands, which look into a unit or take what `else=` says.
+#[test]
+fn a_line_of_100_mb_takes_none_of_its_size_in_memory() {
+    let producer =
+        "echo '{\"a\":1}'; printf '{\"a\":\"'; head -c 100000000 /dev/zero | tr '\\0' x; printf '\"}\\n{\"a\":2}\\n'";
+    let whole = 100_000_009;
+    let cases: [(&[&str], i32, usize, &str); 4] = [
+        (&["-r", "1k/s,per=/a"], 1, 8, "'per=/a' looks into units of at most 256 KiB; make the units shorter"),
+        (&["-r", "1G/s,cost=/a,else=1"], 0, whole + 16, ""),
+        (&["-r", "1k/s,per=/a", "--stdin", "cat"], 123, 16, "'per=/a' looks into units of at most 192 KiB; make the"),
+        (&["-r", "1k/s,cost=/a,else=1", "--stdin", "cat"], 0, whole + 16, ""),
+    ];
+    for (args, code, bytes, words) in cases {
+        let mut line = Command::new("sh").args(["-c", producer]).stdout(Stdio::piped()).spawn().unwrap();
+        let child = throttle(args).stdin(line.stdout.take().unwrap()).spawn().unwrap();
+        let ended = Started::new(child).end();
+        line.wait().unwrap();
+        assert_eq!((ended.code(), ended.out.len()), (Some(code), bytes), "{args:?}: {}", ended.err);
+        assert!(ended.err.contains(words) && ended.peak < 24 * 1024, "{args:?}: {} KiB: {}", ended.peak, ended.err);
+    }
+}
+
 #[test]
 fn commands_get_their_key_and_start_at_the_rate_of_their_key() {
     let begun = Instant::now();
