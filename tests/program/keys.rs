@@ -201,6 +201,37 @@ fn units_read_ahead_leave_open_files_for_the_commands() {
     assert_eq!((ended.code(), ended.text().lines().count()), (Some(0), 80), "{}", ended.err);
 }
 
+/// The first command can start only when somebody reads what it is traced to. Its window counts from then.
+#[test]
+fn windows_count_commands_from_their_start() {
+    let (mut read, write) = std::io::pipe().unwrap();
+    rustix::io::ioctl_fionbio(&write, true).unwrap();
+    while (&write).write(&[b'x'; 4096]).is_ok() {}
+    rustix::io::ioctl_fionbio(&write, false).unwrap();
+    let mut command = throttle(["-t", "-r", "1/2s,window,per=f1", "-c", ": \"$1\"; date +%s%N"]);
+    let mut child = command.stderr(write).spawn().unwrap();
+    drop(command);
+    child.stdin.take().unwrap().write_all(b"a 1\na 2\n").unwrap();
+    let run = Started::new(child);
+    sleep(Duration::from_secs(1));
+    let reader = std::thread::spawn(move || std::io::copy(&mut read, &mut std::io::sink()));
+    let ended = run.end();
+    reader.join().unwrap().unwrap();
+    let starts: Vec<u64> = ok(&ended).lines().map(|time| time.parse().unwrap()).collect();
+    assert!(starts[1] - starts[0] > 1_500_000_000, "{starts:?}");
+}
+
+/// While the only slot is taken, the bucket of the key fills. It holds no more than its burst afterwards.
+#[test]
+fn after_a_wait_for_a_slot_a_key_gets_its_burst_and_no_more() {
+    let script = "[ \"$1\" != 'k0 0' ] || sleep 1.2; date +%s%N";
+    let ended = run(["-r", "10/s,burst=10,per=f1", "-j", "1", "-c", script], grouped(1, 23));
+    let starts: Vec<u64> = ok(&ended).lines().map(|time| time.parse().unwrap()).collect();
+    assert_eq!(starts.len(), 23);
+    // Ten of 22 at once; the others take 1.2 s.
+    assert!(starts[22] - starts[1] > 600_000_000, "{starts:?}");
+}
+
 #[test]
 fn what_would_wait_is_dropped_and_counted() {
     let ended = run(["-r", "1/h,burst=2,per=f1", "--drop", "--summary=json"], grouped(3, 4));
