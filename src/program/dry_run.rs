@@ -6,7 +6,7 @@ use super::launch::{self, BUFFER};
 use super::names::{Names, shown};
 use super::task::{Commands, DryRun, Limits, Work};
 use super::unit_name::{UnitName, counted};
-use super::{buckets, input, outcomes, records, say::say, signals};
+use super::{buckets, failure, input, records, say::say, signals};
 use anyhow::{Result, anyhow};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -83,7 +83,7 @@ impl Plan {
             let (mut out, time) = (self.out.borrow_mut(), self.clock.now());
             if let Some(outcome) = refused.or_else(|| cannot_run(template, job, room)) {
                 failed += 1;
-                let lines = names.each(job, &outcomes::unfit(job, &outcome));
+                let lines = names.each(job, &failure::unfit(job, &outcome));
                 return lines.iter().try_for_each(|line| writeln!(out, "# {line}  # {}", clock::shown(time)));
             }
             count += 1;
