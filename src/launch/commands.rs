@@ -402,6 +402,8 @@ pub struct Launching<R> {
     priced: Option<Attempt>,
     /// What the next one was charged.
     charge: Option<Charge>,
+    /// The bytes of the units that wait for the limits of their keys.
+    sorted_bytes: u64,
 }
 
 impl<R: Source> Launching<R> {
@@ -409,7 +411,7 @@ impl<R: Source> Launching<R> {
     /// the pump's.
     pub fn new(batches: Batches<R>, launcher: Launcher) -> Self {
         launcher.shared.wakes.is_used_by_pump();
-        Launching { batches, launcher, told: 0, priced: None, charge: None }
+        Launching { batches, launcher, told: 0, priced: None, charge: None, sorted_bytes: 0 }
     }
 
     /// Where the jobs come from.
@@ -436,6 +438,7 @@ impl<R: Source> Launching<R> {
         if let Some(job) = started {
             passed.units += 1;
             passed.bytes += job.length;
+            self.sorted_bytes = self.sorted_bytes.saturating_sub(job.length);
             self.tell_next();
         }
     }
@@ -461,6 +464,7 @@ impl<R: Source> Launching<R> {
         }
         let filled = if is_full { Filled::Nothing } else { self.cut_or_read(false)? };
         while let Some(job) = self.batches.next() {
+            self.sorted_bytes += job.length;
             self.launcher.sort(by_key, Attempt::first(job));
         }
         if filled == Filled::Some || !wait {
@@ -560,7 +564,7 @@ impl<R: Source> Flow for Launching<R> {
     fn read_ahead(&self) -> Passed {
         let Passed { units, bytes } = self.batches.read_ahead();
         let waiting = self.launcher.shared.by_key.as_ref().map_or(0, |by_key| by_key.len());
-        Passed { units: units + waiting, bytes }
+        Passed { units: units + waiting, bytes: bytes + self.sorted_bytes }
     }
 
     fn limited_until(&self) -> Option<Nanos> {
