@@ -27,11 +27,14 @@ fn stays(terminal: &Terminal, expected: &[&str]) {
     }
 }
 
-fn at_three_widths(test: impl Fn(u16) + Sync) {
+/// Tests each case at each width, all at once.
+fn at_three_widths<T: Copy + Send>(cases: &[T], test: impl Fn(u16, T) + Sync) {
     thread::scope(|scope| {
         for columns in [40, 80, 160] {
-            let test = &test;
-            scope.spawn(move || test(columns));
+            for case in cases.iter().copied() {
+                let test = &test;
+                scope.spawn(move || test(columns, case));
+            }
         }
     });
 }
@@ -172,26 +175,21 @@ const PLACES: [Place; 10] = [
 
 #[test]
 fn at_three_widths_the_bar_is_one_row_and_an_interrupt_leaves_nothing_of_it() {
-    thread::scope(|scope| {
-        for (script, above, bars, rest) in PLACES {
-            for (columns, bar) in [40, 80, 160].into_iter().zip(bars) {
-                scope.spawn(move || {
-                    let (folder, mut terminal) = (folder(), Terminal::new(columns));
-                    let child = run(&terminal, folder.path(), script);
-                    terminal.wait_for_screen(&[above, &[bar]].concat());
-                    terminal.press(b"\x03");
-                    terminal.watch(child, |_| false);
-                    let rest: Vec<String> = rest.iter().flat_map(|line| wrapped(line, columns)).collect();
-                    assert_eq!(terminal.at_rest(), rest, "{columns}: {script}");
-                });
-            }
-        }
+    at_three_widths(&PLACES, |columns, (script, above, [narrow, usual, wide], rest)| {
+        let (folder, mut terminal) = (folder(), Terminal::new(columns));
+        let child = run(&terminal, folder.path(), script);
+        let bar = if columns == 40 { narrow } else { [usual, wide][usize::from(columns > 80)] };
+        terminal.wait_for_screen(&[above, &[bar]].concat());
+        terminal.press(b"\x03");
+        terminal.watch(child, |_| false);
+        let rest: Vec<String> = rest.iter().flat_map(|line| wrapped(line, columns)).collect();
+        assert_eq!(terminal.at_rest(), rest, "{columns}: {script}");
     });
 }
 
 #[test]
 fn two_bars_on_one_terminal_share_a_row_and_tear_nothing() {
-    at_three_widths(|columns| {
+    at_three_widths(&[()], |columns, ()| {
         let (folder, mut terminal) = (folder(), Terminal::new(columns));
         let script = "throttle --progress=always -r 1/h -b2 -a lines | throttle --progress=always -r 1/h -b1 > out";
         let child = run(&terminal, folder.path(), script);
@@ -212,7 +210,7 @@ fn two_bars_on_one_terminal_share_a_row_and_tear_nothing() {
 /// The reader has it all on the screen, also after more than a second.
 #[test]
 fn a_reader_that_writes_to_the_terminal_has_it_for_itself() {
-    at_three_widths(|columns| {
+    at_three_widths(&[()], |columns, ()| {
         let (folder, terminal) = (folder(), Terminal::new(columns));
         let script = "throttle -r 4/s -b1 -a lines | while read -r line; do echo \"got $line\"; done";
         let mut child = run(&terminal, folder.path(), script);
@@ -229,23 +227,22 @@ fn a_reader_that_writes_to_the_terminal_has_it_for_itself() {
 /// Neither drawn over nor erased, whoever asks; the bar goes on below.
 #[test]
 fn a_prompt_for_a_password_is_left_alone() {
-    at_three_widths(|columns| {
-        for script in [
-            "throttle --progress=always -r 1/h -b1 -a lines | { sh ask.sh; sleep 100; }",
-            "{ cat lines; sh ask.sh; sleep 100; } | throttle --progress=always -r 1/h -b1 > out",
-        ] {
-            let (folder, mut terminal) = (folder(), Terminal::new(columns));
-            let child = run(&terminal, folder.path(), script);
-            let bar = terminal.wait_for("the bar", |row| row.contains("next in 1h"));
-            fs::write(folder.path().join("ask"), "").unwrap();
-            terminal.wait_for_screen(&["Password:"]);
-            stays(&terminal, &["Password:"]);
-            terminal.press(b"secret\n");
-            terminal.wait_for_screen(&["Password:", "got secret", &bar]);
-            terminal.press(b"\x03");
-            terminal.watch(child, |_| false);
-            assert_eq!(terminal.at_rest(), ["Password:", "got secret"]);
-        }
+    let scripts = [
+        "throttle --progress=always -r 1/h -b1 -a lines | { sh ask.sh; sleep 100; }",
+        "{ cat lines; sh ask.sh; sleep 100; } | throttle --progress=always -r 1/h -b1 > out",
+    ];
+    at_three_widths(&scripts, |columns, script| {
+        let (folder, mut terminal) = (folder(), Terminal::new(columns));
+        let child = run(&terminal, folder.path(), script);
+        let bar = terminal.wait_for("the bar", |row| row.contains("next in 1h"));
+        fs::write(folder.path().join("ask"), "").unwrap();
+        terminal.wait_for_screen(&["Password:"]);
+        stays(&terminal, &["Password:"]);
+        terminal.press(b"secret\n");
+        terminal.wait_for_screen(&["Password:", "got secret", &bar]);
+        terminal.press(b"\x03");
+        terminal.watch(child, |_| false);
+        assert_eq!(terminal.at_rest(), ["Password:", "got secret"]);
     });
 }
 
@@ -254,40 +251,36 @@ fn a_pager_shows_searches_and_quits_as_without_a_bar() {
     if !has("less") {
         return;
     }
-    at_three_widths(|columns| {
-        for when in ["auto", "always"] {
-            let (folder, mut terminal) = (folder(), Terminal::new(columns));
-            let many: Vec<String> = (1..=1001).map(|line| format!("line {line}\n")).collect();
-            fs::write(folder.path().join("many"), many.concat()).unwrap();
-            let script = format!("stty -echoctl; throttle --progress={when} -r 1/h -b1000 -a many | less");
-            let child = run(&terminal, folder.path(), &script);
-            let page =
-                |first: usize| many[first - 1..first + 48].iter().map(|line| line.trim_end()).chain([":"]).collect();
-            for (keys, rows) in [("", page(1)), ("/line 500\n", page(500)), ("b", page(451))] {
-                let rows: Vec<&str> = rows;
-                terminal.press(keys.as_bytes());
-                terminal.wait_for_screen(&rows);
-                stays(&terminal, &rows);
-            }
-            terminal.press(b"q");
-            if when == "always" {
-                let bar =
-                    terminal.wait_for("the bar", |row| row.contains("99% 1000 lines, ") && row.contains("1h left"));
-                stays(&terminal, &[&bar]);
-            } else {
-                terminal.wait_for_screen(&[]);
-            }
-            terminal.press(b"\x03");
-            terminal.watch(child, |_| false);
-            assert_eq!(terminal.at_rest(), [""; 0]);
+    at_three_widths(&["auto", "always"], |columns, when| {
+        let (folder, mut terminal) = (folder(), Terminal::new(columns));
+        let many: Vec<String> = (1..=1001).map(|line| format!("line {line}\n")).collect();
+        fs::write(folder.path().join("many"), many.concat()).unwrap();
+        let script = format!("stty -echoctl; throttle --progress={when} -r 1/h -b1000 -a many | less");
+        let child = run(&terminal, folder.path(), &script);
+        let page = |first: usize| many[first - 1..first + 48].iter().map(|line| line.trim_end()).chain([":"]).collect();
+        for (keys, rows) in [("", page(1)), ("/line 500\n", page(500)), ("b", page(451))] {
+            let rows: Vec<&str> = rows;
+            terminal.press(keys.as_bytes());
+            terminal.wait_for_screen(&rows);
+            stays(&terminal, &rows);
         }
+        terminal.press(b"q");
+        if when == "always" {
+            let bar = terminal.wait_for("the bar", |row| row.contains("99% 1000 lines, ") && row.contains("1h left"));
+            stays(&terminal, &[&bar]);
+        } else {
+            terminal.wait_for_screen(&[]);
+        }
+        terminal.press(b"\x03");
+        terminal.watch(child, |_| false);
+        assert_eq!(terminal.at_rest(), [""; 0]);
     });
 }
 
 /// A program in the background that writes is stopped by `stty tostop`.
 #[test]
 fn in_the_background_no_bar_is_written() {
-    at_three_widths(|columns| {
+    at_three_widths(&[()], |columns, ()| {
         let (folder, mut terminal) = (folder(), Terminal::new(columns));
         let script = "set -m; stty tostop; t='throttle --progress=always -r 10/s -b1 -a lines'
             $t > out & wait $!; echo ended $?; $t > out; bg > out; wait %1; echo ended $?";
@@ -304,16 +297,14 @@ fn in_the_background_no_bar_is_written() {
 
 #[test]
 fn however_a_pipe_ends_nothing_is_left_of_its_bar() {
-    at_three_widths(|columns| {
-        for (rate, key) in [("1/h", "\x03"), ("1/h", "\x1c"), ("20/s", "")] {
-            let (folder, mut terminal) = (folder(), Terminal::new(columns));
-            let script = format!("exec throttle --progress=always -r {rate} -b1 -a lines > out");
-            let child = run(&terminal, folder.path(), &script);
-            terminal.wait_for("the bar", |row| row.contains("limit ") || columns == 40 && row.contains(" left"));
-            terminal.press(key.as_bytes());
-            terminal.watch(child, |_| false);
-            assert_eq!(terminal.at_rest(), [""; 0], "{key:?}");
-        }
+    at_three_widths(&[("1/h", "\x03"), ("1/h", "\x1c"), ("20/s", "")], |columns, (rate, key)| {
+        let (folder, mut terminal) = (folder(), Terminal::new(columns));
+        let script = format!("exec throttle --progress=always -r {rate} -b1 -a lines > out");
+        let child = run(&terminal, folder.path(), &script);
+        terminal.wait_for("the bar", |row| row.contains("limit ") || columns == 40 && row.contains(" left"));
+        terminal.press(key.as_bytes());
+        terminal.watch(child, |_| false);
+        assert_eq!(terminal.at_rest(), [""; 0], "{key:?}");
     });
 }
 
