@@ -27,6 +27,14 @@ fn stays(terminal: &Terminal, expected: &[&str]) {
     }
 }
 
+/// `child` ends, and leaves these rows and no others.
+#[track_caller]
+fn ends(terminal: &Terminal, child: Child, expected: &[&str]) {
+    terminal.watch(child, |_| false);
+    terminal.wait_for_screen(expected);
+    assert_eq!(terminal.at_rest(), expected);
+}
+
 /// Tests each case at each width, all at once.
 fn at_three_widths<T: Copy + Send>(cases: &[T], test: impl Fn(u16, T) + Sync) {
     thread::scope(|scope| {
@@ -181,29 +189,30 @@ fn at_three_widths_the_bar_is_one_row_and_an_interrupt_leaves_nothing_of_it() {
         let bar = if columns == 40 { narrow } else { [usual, wide][usize::from(columns > 80)] };
         terminal.wait_for_screen(&[above, &[bar]].concat());
         terminal.press(b"\x03");
-        terminal.watch(child, |_| false);
         let rest: Vec<String> = rest.iter().flat_map(|line| wrapped(line, columns)).collect();
-        assert_eq!(terminal.at_rest(), rest, "{columns}: {script}");
+        ends(&terminal, child, &rest.iter().map(String::as_str).collect::<Vec<_>>());
     });
 }
 
 #[test]
 fn two_bars_on_one_terminal_share_a_row_and_tear_nothing() {
+    let (all, part) = (
+        "======>              33% 2 lines, 8 B, next in 1h, 4h left, limit 1/h",
+        "33% 2 lines, 8 B, next in 1h, 4h left",
+    );
     at_three_widths(&[()], |columns, ()| {
         let (folder, mut terminal) = (folder(), Terminal::new(columns));
         let script = "throttle --progress=always -r 1/h -b2 -a lines | throttle --progress=always -r 1/h -b1 > out";
         let child = run(&terminal, folder.path(), script);
-        let second = "1 line, 4 B, next in 1h, limit 1/h";
-        let first = terminal.wait_for("the first bar", |row| row.contains("33% 2 lines") && row.contains("4h left"));
-        terminal.wait_for_screen(&[second]);
+        let bars = [if columns == 40 { part } else { all }, "1 line, 4 B, next in 1h, limit 1/h"];
+        terminal.wait_for("the first unit", |row| row == bars[1]);
         for _ in 0..50 {
             let rows = terminal.rows();
-            assert!(rows.is_empty() || rows == [first.as_str()] || rows == [second], "{rows:#?}");
+            assert!(rows.is_empty() || bars.iter().any(|bar| rows == [*bar]), "{rows:#?}");
             thread::sleep(Duration::from_millis(10));
         }
         terminal.press(b"\x03");
-        terminal.watch(child, |_| false);
-        assert_eq!(terminal.at_rest(), [""; 0]);
+        ends(&terminal, child, &[]);
     });
 }
 
@@ -220,7 +229,7 @@ fn a_reader_that_writes_to_the_terminal_has_it_for_itself() {
             assert!(rows.iter().zip(all).all(|(row, whole)| whole.starts_with(row)), "{rows:#?}");
             thread::sleep(Duration::from_millis(10));
         }
-        assert_eq!(terminal.at_rest(), all);
+        ends(&terminal, child, &all);
     });
 }
 
@@ -241,8 +250,7 @@ fn a_prompt_for_a_password_is_left_alone() {
         terminal.press(b"secret\n");
         terminal.wait_for_screen(&["Password:", "got secret", &bar]);
         terminal.press(b"\x03");
-        terminal.watch(child, |_| false);
-        assert_eq!(terminal.at_rest(), ["Password:", "got secret"]);
+        ends(&terminal, child, &["Password:", "got secret"]);
     });
 }
 
@@ -272,8 +280,7 @@ fn a_pager_shows_searches_and_quits_as_without_a_bar() {
             terminal.wait_for_screen(&[]);
         }
         terminal.press(b"\x03");
-        terminal.watch(child, |_| false);
-        assert_eq!(terminal.at_rest(), [""; 0]);
+        ends(&terminal, child, &[]);
     });
 }
 
@@ -282,29 +289,40 @@ fn a_pager_shows_searches_and_quits_as_without_a_bar() {
 fn in_the_background_no_bar_is_written() {
     at_three_widths(&[()], |columns, ()| {
         let (folder, mut terminal) = (folder(), Terminal::new(columns));
-        let script = "set -m; stty tostop; t='throttle --progress=always -r 10/s -b1 -a lines'
-            $t > out & wait $!; echo ended $?; $t > out; bg > out; wait %1; echo ended $?";
+        let end = folder.path().join("end");
+        let script = "set -m; stty tostop; w() { until test -e end; do sleep 0.01; done; }
+            t() { exec throttle --progress=always -r 1/h; }
+            w | t & wait $!; echo ended $?; rm end; w | t; bg; wait %1; echo ended $?; echo over";
         let child = run(&terminal, folder.path(), script);
-        terminal.wait_for("the bar", |row| row.contains("/s now"));
+        stays(&terminal, &[]);
+        fs::write(&end, "").unwrap();
+        terminal.wait_for("the bar", |row| row == "0 lines, 0 B, 0.00/s now, limit 1/h");
         terminal.press(b"\x1a");
-        terminal.watch(child, |row| row.contains("/s now"));
+        terminal.wait_for("it to go on", |row| row == "[1]+ w | t &");
+        thread::sleep(Duration::from_millis(300));
+        fs::write(&end, "").unwrap();
+        terminal.watch(child, |_| false);
+        terminal.wait_for("the end", |row| row == "over");
         let mut rows = terminal.at_rest();
         // What bash says about its jobs.
         rows.retain(|row| !row.starts_with("[1]"));
-        assert_eq!(rows, ["ended 0", "ended 0"]);
+        assert_eq!(rows, ["ended 0", "ended 0", "over"]);
     });
 }
 
 #[test]
 fn however_a_pipe_ends_nothing_is_left_of_its_bar() {
-    at_three_widths(&[("1/h", "\x03"), ("1/h", "\x1c"), ("20/s", "")], |columns, (rate, key)| {
+    at_three_widths(&["\x03", "\x1c", ""], |columns, key| {
         let (folder, mut terminal) = (folder(), Terminal::new(columns));
-        let script = format!("exec throttle --progress=always -r {rate} -b1 -a lines > out");
-        let child = run(&terminal, folder.path(), &script);
-        terminal.wait_for("the bar", |row| row.contains("limit ") || columns == 40 && row.contains(" left"));
+        let script =
+            "exec throttle --progress=always -r 1k/s -a <(cat lines; until test -e end; do sleep 0.01; done) > out";
+        let child = run(&terminal, folder.path(), script);
+        terminal.wait_for("the bar", |row| row.contains("limit 1k/s"));
+        if key.is_empty() {
+            fs::write(folder.path().join("end"), "").unwrap();
+        }
         terminal.press(key.as_bytes());
-        terminal.watch(child, |_| false);
-        assert_eq!(terminal.at_rest(), [""; 0], "{key:?}");
+        ends(&terminal, child, &[]);
     });
 }
 
@@ -333,8 +351,7 @@ fn a_bar_is_drawn_only_on_a_terminal_that_says_it_is_none_of_the_dumb_ones() {
                 terminal.wait_for_screen(expected);
                 stays(&terminal, expected);
                 terminal.press(b"\x03");
-                terminal.watch(child, |_| false);
-                assert_eq!(terminal.at_rest(), [""; 0], "{words}");
+                ends(&terminal, child, &[]);
                 assert_eq!(fs::read(folder.path().join("err")).unwrap_or_default(), b"");
             });
         }
