@@ -52,7 +52,7 @@ fn folder() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("lines"), "a 1\nb 2\na 3\nb 4\na 5\nb 6\n").unwrap();
     let ask = "until test -e ask; do sleep 0.01; done
-        exec 3<>/dev/tty; stty -echo <&3; printf 'Password: ' >&3; read -r p <&3; stty echo <&3; printf '\\ngot %s\\n' $p >&3";
+        exec 3<>/dev/tty; stty -echo <&3; printf 'Password: ' >&3; read -r p <&3; printf '\\ngot %s\\n' $p >&3; stty echo <&3";
     fs::write(folder.path().join("ask.sh"), ask).unwrap();
     folder
 }
@@ -237,8 +237,8 @@ fn a_reader_that_writes_to_the_terminal_has_it_for_itself() {
 #[test]
 fn a_prompt_for_a_password_is_left_alone() {
     let scripts = [
-        "throttle --progress=always -r 1/h -b1 -a lines | { sh ask.sh; sleep 100; }",
-        "{ cat lines; sh ask.sh; sleep 100; } | throttle --progress=always -r 1/h -b1 > out",
+        "throttle --progress=always -r 1/h -b1 -a lines | { . ./ask.sh; exec sleep 100; }",
+        "{ cat lines; . ./ask.sh; exec sleep 100; } | throttle --progress=always -r 1/h -b1 > out",
     ];
     at_three_widths(&scripts, |columns, script| {
         let (folder, mut terminal) = (folder(), Terminal::new(columns));
