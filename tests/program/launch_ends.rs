@@ -1,6 +1,7 @@
 //! How launch mode ends, through the real program: exit codes, what is told, timeouts and signals.
 
 use crate::launching::*;
+use crate::support::skipped;
 use rustix::process::Signal;
 use std::fs;
 use std::io::{Read, Write};
@@ -424,7 +425,7 @@ fn on_a_terminal(command: &str, folder: &Path) -> Option<String> {
     let mut script = Command::new("script");
     script.args(["-qec", command, "/dev/null"]).current_dir(folder).stdin(Stdio::piped()).stdout(Stdio::piped());
     let Ok(mut child) = script.stderr(Stdio::piped()).spawn() else {
-        eprintln!("SKIPPED: script(1) of bsdutils is not here");
+        skipped("no script(1) of bsdutils here");
         return None;
     };
     let stdin = child.stdin.take();

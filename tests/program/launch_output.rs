@@ -1,6 +1,7 @@
 //! What becomes of the output of commands, through the real program.
 
 use crate::launching::*;
+use crate::support::skipped;
 use std::io::Read;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -246,8 +247,7 @@ pub(crate) fn with_mounted(options: &str, before: &str, folder: &Path, args: &[&
     if !mounting("true").output().is_ok_and(|output| output.status.success()) {
         let must = std::env::var_os("CI").is_some() && rustix::process::geteuid().is_root();
         assert!(!must, "root cannot mount a file system, and CI must not skip this");
-        // Past the test harness, which shows no output of what passes.
-        let _ = std::io::Write::write_all(&mut std::io::stderr(), b"SKIPPED: nobody may mount a file system here\n");
+        skipped("nobody may mount a file system here");
         return None;
     }
     let mut command = mounting(env!("CARGO_BIN_EXE_throttle"));

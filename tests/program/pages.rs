@@ -10,6 +10,7 @@ use crate::launching::finish;
 use crate::support::nginx::find;
 use crate::support::redis::Redis;
 use crate::support::server::{Answer, Request, Server};
+use crate::support::skipped;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
@@ -169,9 +170,7 @@ fn run(block: &Block) -> Result<(), String> {
     };
     if let Some(tool) = NEEDED.iter().find(|tool| words.contains(*tool) && !is_there(tool)) {
         assert!(std::env::var_os("CI").is_none(), "{tool} is not installed, and CI must not skip this");
-        // Past the test harness, which shows no output of what passes.
-        let said = format!("SKIPPED: {}: no {tool} here\n", block.place);
-        let _ = std::io::Write::write_all(&mut std::io::stderr(), said.as_bytes());
+        skipped(format!("{}: no {tool} here", block.place));
         return Ok(());
     }
     let redis = words.contains(&"redis").then(|| Redis::start(&["--requirepass", "secret"])).flatten();
