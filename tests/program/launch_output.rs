@@ -2,6 +2,7 @@
 
 use crate::launching::*;
 use crate::support::skipped;
+use rustix::process::Signal;
 use std::io::Read;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -168,7 +169,7 @@ fn what_a_command_leaves_behind_is_not_waited_for() {
     let ended = finish(command, "a\n");
     let left = number_in(&folder.path().join("left"));
     assert!(is_alive(left), "it is nobody's to end");
-    let _ = Command::new("kill").arg(left.to_string()).status();
+    kill(left, Signal::TERM);
     assert!(begun.elapsed() < Duration::from_secs(20));
     assert_eq!((ended.text(), ended.code()), ("a\n", Some(0)));
     assert!(ended.err.contains("line 1 'a' left a process behind that holds its output open"), "{}", ended.err);
