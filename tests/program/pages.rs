@@ -37,7 +37,7 @@ const FILES: [(&str, &str); 9] = [
 /// The programs that are replaced, and the real ones that may be missing.
 const REPLACED: [&str; 9] = ["curl", "gh", "journalctl", "lychee", "nc", "notify", "psql", "sendmail", "wget"];
 const SCRIPTS: [&str; 3] = ["ask", "call", "send-sms"];
-const NEEDED: [&str; 5] = ["curl", "jq", "redis", "sqlite3", "wget"];
+const NEEDED: [&str; 6] = ["curl", "jq", "man", "redis", "sqlite3", "wget"];
 
 const STAND_IN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/program/pages/stand-in");
 
