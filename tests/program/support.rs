@@ -6,13 +6,20 @@ pub(crate) mod server;
 pub(crate) mod terminal;
 
 use nginx::find;
+use std::collections::BTreeSet;
 use std::fmt::Display;
 use std::io::Write;
 use std::path::PathBuf;
+use std::sync::Mutex;
 
-/// Says that a test, or a part of it, is skipped: past the test harness, which shows no output of what passes.
+/// Says that a test, or a part of it, is skipped, for each reason once: past the test harness, which shows no output of what
+/// passes.
 pub(crate) fn skipped(why: impl Display) {
-    _ = std::io::stderr().write_all(format!("SKIPPED: {why}\n").as_bytes());
+    static SAID: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+    let line = format!("SKIPPED: {why}\n");
+    if SAID.lock().unwrap().insert(line.clone()) {
+        _ = std::io::stderr().write_all(line.as_bytes());
+    }
 }
 
 /// The path of the program; `None`, with a message, if it is not installed. In CI it must be.
