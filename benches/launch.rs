@@ -148,7 +148,7 @@ impl Bench {
         let Some(program) = find("nginx") else { return vec!["nginx".to_owned()] };
         let nginx = Nginx::start(|| Command::new(&program)).unwrap();
         let (url, units) = (nginx.url(), self.numbers(CALLS));
-        let (contenders, missing) = installed(&[
+        let (contenders, mut missing) = installed(&[
             ("throttle", format!("{THROTTLE} -q -r 50/s -b 10 -- {WRITE_OUT} {url}{{}}")),
             ("xargs", format!("xargs -P8 -I{{}} {WRITE_OUT} {url}{{}}")),
             ("parallel", format!("parallel -j16 --delay 0.02 \"{WRITE_OUT} {url}{{}}\"")),
@@ -168,6 +168,43 @@ impl Bench {
                 "| {CALLS} curls to nginx, 50/s and 10 at once | {tool} | refused {refused:?}, {time:.2} s | {:.3}× the ideal |",
                 time / 9.8
             );
+        }
+        missing.extend(self.twenty_servers(&nginx));
+        missing
+    }
+
+    /// Twenty server names, each of which answers five requests a second and five more at once.
+    fn twenty_servers(&self, nginx: &Nginx) -> Vec<String> {
+        let (url, file) = (nginx.url(), self.folder.path().join("urls"));
+        let port = url.trim_end_matches('/').rsplit(':').next().unwrap_or_default();
+        let mut units: Vec<u32> = (0..2000).collect();
+        units.sort_unstable_by_key(|unit| unit.wrapping_mul(0x9E37_79B9));
+        fs::write(&file, lines(units.iter().map(|unit| format!("http://h{}.test/{}", unit % 20, unit + 1)))).unwrap();
+        let ask = format!("{WRITE_OUT} --connect-to ::127.0.0.1:{port}");
+        let (contenders, missing) = installed(&[
+            ("throttle", format!("{THROTTLE} -q -r 5/s,burst=2,per=host -j 64 -- {ask} {{}}")),
+            ("xargs, 64 at once", format!("xargs -P64 -I{{}} {ask} {{}}")),
+            // As many a second as all hosts together answer.
+            ("parallel", format!("parallel -j64 --delay 0.01 \"{ask} {{}}\"")),
+            // What is safe in any order.
+            ("sleep, as for one host", format!("head -n 100 | while read -r x; do {ask} $x; sleep 0.2; done")),
+        ]);
+        for (tool, command) in contenders {
+            let runs = if tool == "throttle" { self.runs.min(3) } else { 1 };
+            for _ in 0..runs {
+                std::thread::sleep(REST * 2);
+                let begun = Instant::now();
+                let answers = shell(&command, &file);
+                let time = begun.elapsed().as_secs_f64();
+                let all = answers.lines().count();
+                let good = answers.lines().filter(|answer| *answer == "200").count();
+                let share = f64::from(u32::try_from(good).unwrap_or(u32::MAX)) / 2000.0 * 19.6 / time;
+                println!(
+                    "| 2000 curls to 20 hosts on nginx, 5/s each, shuffled | {tool} | {} of {all} refused, {time:.2} s | {:.0} % of what all hosts allow |",
+                    all - good,
+                    share * 100.0
+                );
+            }
         }
         missing
     }
@@ -253,7 +290,10 @@ fn lines(lines: impl Iterator<Item = String>) -> String {
 
 /// The tools that are installed, and those that are not.
 fn installed<'a>(contenders: &[Contender<'a>]) -> (Vec<Contender<'a>>, Vec<String>) {
-    let is_there = |tool: &str| tool.starts_with("throttle") || find(tool).is_some();
+    let is_there = |tool: &str| {
+        let program = tool.split([' ', ',']).next().unwrap_or(tool);
+        program == "throttle" || program == "sleep" || find(program).is_some()
+    };
     let (there, missing): (Vec<_>, Vec<_>) = contenders.iter().cloned().partition(|(tool, _)| is_there(tool));
     (there, missing.into_iter().map(|(tool, _)| tool.to_owned()).collect())
 }

@@ -11,6 +11,7 @@ mod buckets;
 mod done;
 mod dry_run;
 mod exit;
+mod failure;
 mod input;
 mod keys;
 mod launch;

@@ -13,10 +13,13 @@ use heads::{Head, Heads};
 use std::borrow::Cow;
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::num::NonZeroU32;
-pub use unit::{Charged, Next, Rules, Unit};
+pub use unit::{Charged, Crowd, Next, Rules, Unit};
 
 /// The key of units that have none.
-const NONE: &[u8] = b"(none)";
+pub const NO_KEY: &[u8] = b"(none)";
+
+/// The memory that units may take which wait, in bytes.
+pub const MEMORY: usize = 64 << 20;
 
 /// The most keys that are stored.
 const MOST_KEYS: usize = 1_000_000;
@@ -112,7 +115,7 @@ impl<T> Order<T> {
         if self.keys.each.never_grants(&unit.costs) || self.all.never_grants(&unit.costs) {
             return Err(unit);
         }
-        let key = self.find_or_add(key.unwrap_or(NONE), now);
+        let key = self.find_or_add(key.unwrap_or(NO_KEY), now);
         if let Some(longest) = self.max_wait {
             self.deadlines.insert((unit.arrived.saturating_add(longest), unit.age, key));
         }
@@ -132,7 +135,7 @@ impl<T> Order<T> {
     /// before. It is charged at `now`. `None` if it has to be [added](Self::add).
     pub fn pass(&mut self, now: Nanos, key: Option<&[u8]>, costs: &[u64]) -> Option<KeyId> {
         let now = self.advance(now);
-        let key = self.find_free(key.unwrap_or(NONE), now)?;
+        let key = self.find_free(key.unwrap_or(NO_KEY), now)?;
         let (each, thin) = self.keys.state_mut(key);
         let own = each.conforms_at(thin, now, costs)?.0;
         if own > now || self.all.conforms_at(&self.thin, now, costs)?.0 > now {
@@ -321,11 +324,18 @@ impl<T> Order<T> {
         self.keys.len()
     }
 
-    /// The key that most units wait for, and how many.
+    /// Whether so many units wait that no more should be added, if at most `ahead` may.
     #[must_use]
-    pub fn most_waiting(&self) -> Option<(&[u8], usize)> {
-        let (key, busy) = self.busy.iter().max_by_key(|(key, busy)| (busy.units.len(), **key))?;
-        (!busy.units.is_empty()).then(|| (self.keys.name(*key), busy.units.len()))
+    pub fn is_full(&self, ahead: usize) -> bool {
+        self.len() >= ahead || self.memory() >= MEMORY
+    }
+
+    /// The units that wait.
+    #[must_use]
+    pub fn crowd(&self) -> Crowd {
+        let most = self.busy.iter().max_by_key(|(key, busy)| (busy.units.len(), **key));
+        let most = most.map(|(key, _)| self.keys.name(*key).into()).unwrap_or_default();
+        Crowd { units: self.len(), keys: self.keys_waiting() as u64, most }
     }
 
     /// The name of a key; `(none)` for units without one.

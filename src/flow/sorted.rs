@@ -7,7 +7,7 @@ use super::contract::{Filled, Flow, FlowError, Passed};
 use super::copy::{Sink, Source, write_all};
 use super::framing::Buffer;
 use super::look::{Look, Sorting, TOO_MUCH, unreadable};
-use super::order::{Charged, Next, Order, Unit};
+use super::order::{Charged, Crowd, NO_KEY, Next, Order, Unit};
 use crate::clock::{Clock, Nanos};
 use crate::store::KeyId;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -17,14 +17,8 @@ use std::collections::BTreeMap;
 use std::io;
 use std::time::Duration;
 
-/// The memory that units may take which wait.
-const MEMORY: usize = 64 << 20;
-
 /// The output of one turn is written when it has so many bytes.
 const TURN: usize = 128 * 1024;
-
-/// The key of units that have none.
-const NONE: &[u8] = b"(none)";
 
 /// Of so many keys it is counted how many units were dropped.
 const COUNTED_KEYS: usize = 10_000;
@@ -53,14 +47,7 @@ impl Dropped {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum News {
     /// So many units wait that no more are read.
-    Full {
-        /// How many units.
-        units: usize,
-        /// How many keys.
-        keys: u64,
-        /// The key of most of them.
-        most: Box<[u8]>,
-    },
+    Full(Crowd),
     /// Units were dropped since this was last told.
     Dropped(Dropped),
 }
@@ -157,8 +144,7 @@ impl<'a, R: Source, W: Sink> Sorted<'a, R, W> {
 
     /// Whether so many units wait that no more are read.
     fn is_full(&self) -> bool {
-        let order = self.order.borrow();
-        order.len() >= self.ahead || order.memory() >= MEMORY
+        self.order.borrow().is_full(self.ahead)
     }
 
     /// Whether a unit was read that is not sorted yet. Nothing may follow a last unit that has no end, so that one is sorted
@@ -189,9 +175,7 @@ impl<'a, R: Source, W: Sink> Sorted<'a, R, W> {
         sorted?;
         self.tell_of_dropped(now);
         if self.is_full() && !std::mem::replace(&mut self.told_full, true) {
-            let order = self.order.borrow();
-            let most = order.most_waiting().map(|(key, _)| key.into()).unwrap_or_default();
-            (self.tell)(News::Full { units: order.len(), keys: order.keys_waiting() as u64, most });
+            (self.tell)(News::Full(self.order.borrow().crowd()));
         }
         Ok(())
     }
@@ -228,7 +212,7 @@ impl<'a, R: Source, W: Sink> Sorted<'a, R, W> {
             return Err(error(line, &unreadable(cost)));
         }
         let key = self.look.per.as_ref().and_then(|per| per.key(text));
-        let name = key.as_deref().unwrap_or(NONE);
+        let name = key.as_deref().unwrap_or(NO_KEY);
         if self.run.left > 0 && self.run.name == name && self.run.costs == self.costs {
             (self.run.left, self.run.used) = (self.run.left - 1, self.run.used + 1);
             self.output.extend_from_slice(unit);

@@ -3,8 +3,8 @@
 use super::job::{Job, Outcome};
 use super::reply::Reply;
 use super::reply_file::ReplyFile;
-use super::retries::{MEMORY, Verdict};
-use crate::flow::order::Charged;
+use super::retries::Verdict;
+use crate::flow::order::{Charged, MEMORY};
 use crate::limits::Grant;
 use crate::store::KeyId;
 use rustix::process::{Resource, getrlimit};

@@ -2,10 +2,9 @@
 
 use super::attempt::{Attempt, Granted, settled};
 use super::job::{Key, Outcome};
-use super::retries::MEMORY;
 use crate::clock::{Clock, Nanos, SystemClock};
 use crate::flow::Sorting;
-use crate::flow::order::{Next, Order, Unit};
+use crate::flow::order::{Crowd, Next, Order, Unit};
 use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -66,7 +65,7 @@ impl ByKey {
     /// How long until one may be made; zero: now. `None` if none is known that waits for a time.
     pub(super) fn wait(&self) -> Option<Duration> {
         let now = SystemClock.now();
-        self.lock().order.ready_at(now).map(|at| Duration::from_nanos(at.saturating_sub(now)))
+        self.ready_at().map(|at| Duration::from_nanos(at.saturating_sub(now)))
     }
 
     /// When one may be made, on the system's clock.
@@ -121,8 +120,7 @@ impl ByKey {
 
     /// Whether so many wait that no more are read.
     pub(super) fn is_full(&self, others: usize) -> bool {
-        let state = self.lock();
-        state.order.len() + others >= self.ahead || state.order.memory() >= MEMORY
+        self.lock().order.is_full(self.ahead.saturating_sub(others))
     }
 
     /// How many attempts wait.
@@ -134,11 +132,9 @@ impl ByKey {
         self.lock().order.is_empty()
     }
 
-    /// How many attempts wait, of how many keys, and which key has most of them.
-    pub(super) fn crowd(&self) -> (usize, usize, Vec<u8>) {
-        let order = &self.lock().order;
-        let most = order.most_waiting().map(|(key, _)| key.to_vec()).unwrap_or_default();
-        (order.len(), order.keys_waiting(), most)
+    /// The attempts that wait.
+    pub(super) fn crowd(&self) -> Crowd {
+        self.lock().order.crowd()
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

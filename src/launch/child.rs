@@ -41,7 +41,8 @@ const READ: usize = 8 * 1024;
 pub(super) struct Shared {
     pub(super) options: Options,
     pub(super) slots: Arc<Slots>,
-    pub(super) wakes: Arc<Wakes>,
+    /// There if the pump may wait for several things.
+    pub(super) wakes: Option<Arc<Wakes>>,
     pub(super) again: Option<Arc<Again>>,
     pub(super) by_key: Option<Arc<ByKey>>,
     pub(super) ledger: Option<Arc<dyn Ledger>>,
@@ -172,7 +173,7 @@ impl Shared {
                 again.add(due, attempt.next(verdict, ready));
             }
         });
-        self.wakes.wake();
+        self.wakes.iter().for_each(|wakes| wakes.wake());
         self.again.iter().for_each(|again| again.wake_pump());
     }
 

@@ -6,6 +6,7 @@
 
 use super::attempt::Ended;
 use super::job::{Job, Outcome};
+use crate::flow::order::Crowd;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
@@ -63,14 +64,7 @@ pub enum Event {
     /// So many units wait for another attempt that nothing new starts. Sent once.
     AgendaFull,
     /// So many units were read ahead, which wait for the limits of their keys, that no more are read. Sent once.
-    AheadFull {
-        /// Units that wait.
-        units: usize,
-        /// Their keys.
-        keys: usize,
-        /// The key of most of them.
-        most: Vec<u8>,
-    },
+    AheadFull(Crowd),
     /// A field of a reply makes no sense. Sent once.
     BadReply(String),
     /// Nothing happened: the sender wants to know that all earlier events were reported.

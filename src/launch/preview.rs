@@ -1,7 +1,6 @@
 //! A dry run: jobs are shown instead of run.
 
 use super::job::{Batches, Job, Outcome};
-use super::retries::MEMORY;
 use crate::clock::Clock;
 use crate::flow::order::{Next, Order, Unit};
 use crate::flow::{Filled, Flow, FlowError, Passed, Price, Source, Unpaid};
@@ -30,7 +29,7 @@ impl<R: Source, S: FnMut(&Job, Option<Outcome>) -> io::Result<()>> Preview<'_, R
     fn sort(&mut self, wait: bool) -> Result<Filled, FlowError> {
         let Some((order, clock, ahead)) = &mut self.by_key else { return self.batches.fill(wait) };
         let (order, now) = (order.get_mut(), clock.now());
-        let is_full = order.len() >= *ahead || order.memory() >= MEMORY;
+        let is_full = order.is_full(*ahead);
         let filled = if is_full {
             self.batches.close_all();
             Filled::Nothing

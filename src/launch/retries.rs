@@ -4,12 +4,10 @@ use super::job::{Key, Outcome};
 use super::reply::Reply;
 use crate::clock::Nanos;
 use crate::flow::agenda::Agenda;
+use crate::flow::order::MEMORY;
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 use std::time::Duration;
-
-/// The memory that units which wait for another attempt may take.
-pub(super) const MEMORY: usize = 64 << 20;
 
 /// A command that exits with this code asks to be run again later (`EX_TEMPFAIL`, sysexits.h).
 const TEMPORARY_FAILURE: i32 = 75;

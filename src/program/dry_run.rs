@@ -2,12 +2,11 @@
 
 use super::done::Done;
 use super::exit::Exit;
-use super::keys::NO_KEY;
 use super::launch::{self, BUFFER};
 use super::names::{Names, shown};
 use super::task::{Commands, DryRun, Limits, Work};
 use super::unit_name::{UnitName, counted};
-use super::{buckets, input, outcomes, records, say::say, signals};
+use super::{buckets, failure, input, records, say::say, signals};
 use anyhow::{Result, anyhow};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -15,6 +14,7 @@ use std::io::{self, IsTerminal, Write};
 use throttle::clock::{self, Clock, FakeClock, Nanos, SECOND};
 use throttle::flow::framing::{Buffer, Framing};
 use throttle::flow::meter::Meter;
+use throttle::flow::order::NO_KEY;
 use throttle::flow::pump::{self, PumpError};
 use throttle::flow::{Copying, Descriptor, Flow, FlowError, Look, SORTED_BUFFER, Sink, Sorted, Sorting, Source};
 use throttle::launch::{Job, Known, Outcome, Preview, Shape, Template, quoted, room_for_words};
@@ -83,7 +83,7 @@ impl Plan {
             let (mut out, time) = (self.out.borrow_mut(), self.clock.now());
             if let Some(outcome) = refused.or_else(|| cannot_run(template, job, room)) {
                 failed += 1;
-                let lines = names.each(job, &outcomes::unfit(job, &outcome));
+                let lines = names.each(job, &failure::unfit(job, &outcome));
                 return lines.iter().try_for_each(|line| writeln!(out, "# {line}  # {}", clock::shown(time)));
             }
             count += 1;

@@ -2,15 +2,13 @@
 
 use super::names::shown;
 use super::unit_name::counted;
+use throttle::flow::order::Crowd;
 use throttle::flow::{Dropped, News};
-
-/// What units without a key are called.
-pub(super) const NO_KEY: &[u8] = b"(none)";
 
 /// News in words.
 pub(super) fn told(news: &News) -> String {
     match news {
-        News::Full { units, keys, most } => {
+        News::Full(Crowd { units, keys, most }) => {
             let (keys, most) = (counted(*keys, "key"), shown(most));
             format!(
                 "all {units} units read ahead wait for {keys}, most for '{most}'; shuffle the input (shuf) or raise --ahead"

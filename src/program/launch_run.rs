@@ -5,7 +5,7 @@
 //! anywhere, and is not asked.
 
 use super::exit::Exit;
-use super::keys::{NO_KEY, told};
+use super::keys::told;
 use super::names::shown;
 use super::outcomes::Outcomes;
 use super::records::Records;
@@ -21,6 +21,7 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 use throttle::clock::Nanos;
 use throttle::flow::News;
+use throttle::flow::order::NO_KEY;
 use throttle::launch::{
     Charge, Event, Events, Job, Launcher, Ledger, Options, Outcome, Screen, Settler, Told, Words, printable, quoted,
 };
@@ -344,10 +345,7 @@ impl LaunchRun {
                 let words = "too many units wait for another attempt; new ones wait (more may with --ahead)";
                 outcomes.advises().then(|| words.to_owned())
             }
-            Event::AheadFull { units, keys, most } => {
-                let news = News::Full { units, keys: keys as u64, most: most.into() };
-                outcomes.advises().then(|| told(&news))
-            }
+            Event::AheadFull(crowd) => outcomes.advises().then(|| told(&News::Full(crowd))),
             Event::BadReply(field) => (!outcomes.is_quiet()).then(|| {
                 let field = printable(&field);
                 format!("hint: a reply has '{field}', which makes no sense; write for example retry-after: 30")

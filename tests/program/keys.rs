@@ -76,6 +76,28 @@ fn a_unit_that_cannot_be_looked_into_ends_a_pipe_with_words() {
     );
 }
 
+/// Pipes and commands, which look into a unit or take what `else=` says.
+#[test]
+fn a_line_of_100_mb_takes_none_of_its_size_in_memory() {
+    let producer =
+        "echo '{\"a\":1}'; printf '{\"a\":\"'; head -c 100000000 /dev/zero | tr '\\0' x; printf '\"}\\n{\"a\":2}\\n'";
+    let whole = 100_000_009;
+    let cases: [(&[&str], i32, usize, &str); 4] = [
+        (&["-r", "1k/s,per=/a"], 1, 8, "'per=/a' looks into units of at most 256 KiB; make the units shorter"),
+        (&["-r", "1G/s,cost=/a,else=1"], 0, whole + 16, ""),
+        (&["-r", "1k/s,per=/a", "--stdin", "cat"], 123, 16, "'per=/a' looks into units of at most 192 KiB; make the"),
+        (&["-r", "1k/s,cost=/a,else=1", "--stdin", "cat"], 0, whole + 16, ""),
+    ];
+    for (args, code, bytes, words) in cases {
+        let mut line = Command::new("sh").args(["-c", producer]).stdout(Stdio::piped()).spawn().unwrap();
+        let child = throttle(args).stdin(line.stdout.take().unwrap()).spawn().unwrap();
+        let ended = Started::new(child).end();
+        line.wait().unwrap();
+        assert_eq!((ended.code(), ended.out.len()), (Some(code), bytes), "{args:?}: {}", ended.err);
+        assert!(ended.err.contains(words) && ended.peak < 24 * 1024, "{args:?}: {} KiB: {}", ended.peak, ended.err);
+    }
+}
+
 #[test]
 fn commands_get_their_key_and_start_at_the_rate_of_their_key() {
     let begun = Instant::now();
@@ -183,6 +205,37 @@ fn units_read_ahead_leave_open_files_for_the_commands() {
     shell.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let ended = finish(shell, units.join("\n"));
     assert_eq!((ended.code(), ended.text().lines().count()), (Some(0), 80), "{}", ended.err);
+}
+
+/// The first command can start only when somebody reads what it is traced to. Its window counts from then.
+#[test]
+fn windows_count_commands_from_their_start() {
+    let (mut read, write) = std::io::pipe().unwrap();
+    rustix::io::ioctl_fionbio(&write, true).unwrap();
+    while (&write).write(&[b'x'; 4096]).is_ok() {}
+    rustix::io::ioctl_fionbio(&write, false).unwrap();
+    let mut command = throttle(["-t", "-r", "1/2s,window,per=f1", "-c", ": \"$1\"; date +%s%N"]);
+    let mut child = command.stderr(write).spawn().unwrap();
+    drop(command);
+    child.stdin.take().unwrap().write_all(b"a 1\na 2\n").unwrap();
+    let run = Started::new(child);
+    sleep(Duration::from_secs(1));
+    let reader = std::thread::spawn(move || std::io::copy(&mut read, &mut std::io::sink()));
+    let ended = run.end();
+    reader.join().unwrap().unwrap();
+    let starts: Vec<u64> = ok(&ended).lines().map(|time| time.parse().unwrap()).collect();
+    assert!(starts[1] - starts[0] > 1_500_000_000, "{starts:?}");
+}
+
+/// While the only slot is taken, the bucket of the key fills. It holds no more than its burst afterwards.
+#[test]
+fn after_a_wait_for_a_slot_a_key_gets_its_burst_and_no_more() {
+    let script = "[ \"$1\" != 'k0 0' ] || sleep 1.2; date +%s%N";
+    let ended = run(["-r", "10/s,burst=10,per=f1", "-j", "1", "-c", script], grouped(1, 23));
+    let starts: Vec<u64> = ok(&ended).lines().map(|time| time.parse().unwrap()).collect();
+    assert_eq!(starts.len(), 23);
+    // Ten of 22 at once; the others take 1.2 s.
+    assert!(starts[22] - starts[1] > 600_000_000, "{starts:?}");
 }
 
 #[test]

@@ -34,6 +34,17 @@ pub struct Unit<T> {
     pub content: T,
 }
 
+/// The units that wait.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Crowd {
+    /// How many units.
+    pub units: usize,
+    /// How many keys they have.
+    pub keys: u64,
+    /// The key of most of them.
+    pub most: Box<[u8]>,
+}
+
 /// When a unit was charged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Charged {
