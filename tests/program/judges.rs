@@ -5,9 +5,8 @@
 //! counts only if this process itself was not delayed meanwhile, and the best of some counts.
 
 use crate::common::{Running, text, throttle};
-use crate::support::nginx::find;
 use crate::support::redis::free_port;
-use crate::support::{found, skipped};
+use crate::support::{find, found, skipped};
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::path::Path;

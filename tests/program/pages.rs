@@ -7,10 +7,9 @@
 //! did; `calls` lists what was called.
 
 use crate::launching::finish;
-use crate::support::nginx::find;
 use crate::support::redis::Redis;
 use crate::support::server::{Answer, Request, Server};
-use crate::support::skipped;
+use crate::support::{find, skipped};
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};

@@ -4,30 +4,6 @@ pub(crate) mod nginx;
 pub(crate) mod redis;
 pub(crate) mod server;
 pub(crate) mod terminal;
+pub(crate) mod tools;
 
-use nginx::find;
-use std::collections::BTreeSet;
-use std::fmt::Display;
-use std::io::Write;
-use std::path::PathBuf;
-use std::sync::Mutex;
-
-/// Says that a test, or a part of it, is skipped, for each reason once: past the test harness, which shows no output of what
-/// passes.
-pub(crate) fn skipped(why: impl Display) {
-    static SAID: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
-    let line = format!("SKIPPED: {why}\n");
-    if SAID.lock().unwrap().insert(line.clone()) {
-        _ = std::io::stderr().write_all(line.as_bytes());
-    }
-}
-
-/// The path of the program; `None`, with a message, if it is not installed. In CI it must be.
-pub(crate) fn found(name: &str) -> Option<PathBuf> {
-    let path = find(name);
-    if path.is_none() {
-        assert!(std::env::var_os("CI").is_none(), "{name} is not installed, and CI must not skip this");
-        skipped(format!("no {name} here"));
-    }
-    path
-}
+pub(crate) use tools::{find, found, skipped};

@@ -2,7 +2,7 @@
 
 #![allow(dead_code, reason = "each file of tests uses some of this")]
 
-use super::skipped;
+use super::tools::skipped;
 use redis::Connection;
 use std::collections::BTreeSet;
 use std::io::{self, Read, Write};
