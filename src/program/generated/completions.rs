@@ -52,7 +52,7 @@ fn zsh() -> String {
     let script = replaced(&script, "_arguments_options[@]}\" :", "_arguments_options[@]}\" -A '-*' :");
     let (options, _) = script.split_once("'*::command -- ").expect("the command is the last one");
     format!(
-        r#"{options}'*:::command:_normal' \
+        r"{options}'*:::command:_normal' \
 && ret=0
 return ret
 }}
@@ -64,7 +64,7 @@ _throttle_limits() {{
         compadd -- {LIMITS}
     fi
 }}
-{}"#,
+{}",
         r#"
 _throttle_buckets() {
     local -a buckets
