@@ -135,6 +135,12 @@ pub trait Store: Debug {
         0
     }
 
+    /// Takes these costs of one unit if they conform now. Not if that needs a request to another process, or if windows
+    /// count the unit from when it leaves.
+    fn take_now(&self, _costs: &[u64]) -> bool {
+        false
+    }
+
     /// Reports that units of these costs, of the run of `grant` and what was granted with it, have left now. Limits of
     /// this process alone count them in windows from now on; shared limits count them from the time of the grant.
     fn handed_over(&self, _grant: &Grant, _costs: &[u64]) {}

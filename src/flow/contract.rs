@@ -52,9 +52,14 @@ pub trait Flow {
     /// If the sink fails; [`FlowError::Write`] of `BrokenPipe` if its reader is gone.
     fn ready(&mut self) -> Result<u64, FlowError>;
 
-    /// What the next unit costs. If that is not usual, it is passed alone.
+    /// What the next unit costs. If that is not usual, it is granted alone.
     fn price(&mut self) -> Price {
         Price::Usual
+    }
+
+    /// How many units after the next one can leave with it: the first that `take` grants their costs, one after the other.
+    fn join(&mut self, _take: &mut dyn FnMut(&[u64]) -> bool) -> u64 {
+        0
     }
 
     /// The next unit is handed over with this grant, of these costs. Whether it may be settled.

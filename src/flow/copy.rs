@@ -2,7 +2,7 @@
 
 use super::contract::{Filled, Flow, FlowError, Passed, Price, Unpaid};
 use super::look::Look;
-use crate::flow::framing::Buffer;
+use crate::flow::framing::{Buffer, trimmed};
 use crate::flow::meter::Meter;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, BorrowedFd};
@@ -138,6 +138,15 @@ impl<R: Source, W: Sink> Flow for Copying<'_, R, W> {
 
     fn price(&mut self) -> Price {
         if self.look.costs.is_empty() { Price::Usual } else { self.look.price(self.buffer.first()) }
+    }
+
+    fn join(&mut self, take: &mut dyn FnMut(&[u64]) -> bool) -> u64 {
+        let (Copying { buffer, look, .. }, mut costs) = (self, Vec::new());
+        let delimiter = buffer.delimiter();
+        let ends = |byte: &u8| Some(*byte) == delimiter;
+        let units = buffer.run(buffer.waiting()).split_inclusive(ends).skip(1);
+        let joins = |unit: &&[u8]| look.costs(trimmed(unit, delimiter), &mut costs).is_ok() && take(&costs);
+        units.take_while(joins).count() as u64
     }
 
     fn refuse(&mut self, why: Unpaid, _: &mut Passed) -> Result<(), FlowError> {

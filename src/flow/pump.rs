@@ -106,7 +106,7 @@ impl<F: Flow> Pump<'_, F> {
         self.hand_over(&grant, units, None)
     }
 
-    /// The same for one unit of these costs.
+    /// The same for one unit of these costs, and for those behind it that may leave at the same time.
     fn release_one(&mut self, costs: &[u64]) -> Result<(), PumpError> {
         let (grant, asked) = match self.supply.take(costs) {
             Err(StoreError::Refused(Refusal::Never)) => return self.refuse(Unpaid::TooMuch),
@@ -115,7 +115,8 @@ impl<F: Flow> Pump<'_, F> {
         if grant.at > asked {
             self.sleep_until(&grant, 1)?;
         }
-        self.hand_over(&grant, 1, Some(costs))
+        let more = self.flow.join(&mut |costs| self.supply.take_now(costs));
+        self.hand_over(&grant, 1 + more, Some(costs))
     }
 
     fn hand_over(&mut self, grant: &Grant, units: u64, costs: Option<&[u64]>) -> Result<(), PumpError> {

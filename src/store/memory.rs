@@ -167,6 +167,11 @@ impl<C: Clock + Debug> Store for Memory<C> {
         kept.line.take_within(now, &[units], 0, NOBODY).map_or(0, |grant| grant.units)
     }
 
+    fn take_now(&self, costs: &[u64]) -> bool {
+        let (mut kept, now) = self.step();
+        !kept.line.limits.has_windows() && kept.line.take_within(now, costs, 0, NOBODY).is_ok()
+    }
+
     fn handed_over(&self, grant: &Grant, costs: &[u64]) {
         let mut kept = self.kept();
         if kept.line.limits.has_windows() {

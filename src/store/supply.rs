@@ -63,6 +63,14 @@ impl Leased {
         }
     }
 
+    /// A unit of these costs was charged.
+    fn count(&mut self, costs: &[u64]) {
+        let (charged, count) = &mut self.charged;
+        charged.resize(costs.len(), 0);
+        charged.iter_mut().zip(costs).for_each(|(sum, cost)| *sum = sum.saturating_add(*cost));
+        *count += 1;
+    }
+
     /// The run that was handed out last has another time now.
     fn moved(&mut self, run: &Grant) {
         match &mut self.alone {
@@ -231,11 +239,19 @@ impl Supply {
             self.store.give_back(&grant, costs)?;
             return Err(error);
         }
-        let (charged, count) = &mut leased.charged;
-        charged.resize(costs.len(), 0);
-        charged.iter_mut().zip(costs).for_each(|(sum, cost)| *sum = sum.saturating_add(*cost));
-        *count += 1;
+        leased.count(costs);
         Ok((grant, asked))
+    }
+
+    /// Grants one more unit of these costs if it may leave now, with the one before it; see [`Store::take_now`].
+    #[must_use]
+    pub fn take_now(&self, costs: &[u64]) -> bool {
+        let mut leased = self.leased();
+        let taken = self.store.take_now(costs);
+        if taken {
+            leased.count(costs);
+        }
+        taken
     }
 
     /// Grants a run of the `waiting` units, which must all have been read; see

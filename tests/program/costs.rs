@@ -5,6 +5,8 @@ use crate::support::redis::Redis;
 use rustix::process::Signal;
 use serde_json::Value;
 use std::fs;
+use std::io::Write;
+use std::process::Stdio;
 
 /// Requests, and what the second field counts: ten at first, then one a second.
 const TWO_KINDS: [&str; 4] = ["-r", "10/s,burst=1", "-r", "60/min,burst=10,cost=f2"];
@@ -29,6 +31,25 @@ fn requests_and_tokens_are_granted_together() {
     let commands = plan(&TWO_KINDS, &["-n", "2", "--", "true"], "a 10\nb 0\nc 5\nd 12\n");
     let times: Vec<&str> = commands.iter().filter_map(|line| line.split_once("  # ")).map(|(_, time)| time).collect();
     assert_eq!(times, ["0 s", "17 s"], "{commands:?}: those of one command add up");
+}
+
+/// Each write to such a socket is a message.
+#[test]
+fn units_that_conform_together_leave_in_one_write() {
+    let (ours, theirs) = std::os::unix::net::UnixDatagram::pair().unwrap();
+    ours.set_read_timeout(Some(std::time::Duration::from_secs(30))).unwrap();
+    let mut command = throttle(&["-r", "10/s,burst=1000", "-r", "10/s,burst=9,cost=f2"]);
+    let child = command.stdin(Stdio::piped()).stdout(std::os::fd::OwnedFd::from(theirs)).spawn().unwrap();
+    drop(command);
+    child.stdin.as_ref().unwrap().write_all(b"a 2\nb 0\nc 7\nd 1\ne 0\n").unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let message = || {
+        let mut bytes = [0; 64];
+        let length = ours.recv(&mut bytes).unwrap();
+        text(&bytes[..length])
+    };
+    assert_eq!((message(), message()), ("a 2\nb 0\nc 7\n".into(), "d 1\ne 0\n".into()));
 }
 
 #[test]
