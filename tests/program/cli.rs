@@ -335,11 +335,11 @@ mod summary {
     #[test]
     fn the_text_says_it_in_two_lines() {
         for option in ["--summary", "--summary=text"] {
-            let output = feed(throttle(&["-r", "100/s", "-b", "1", option]), b"a\nb\n");
+            let output = feed(throttle(&["-r", "5/s", "-b", "1", option]), b"a\nb\n");
             let said = text(&output.stderr);
             assert!(said.starts_with("throttle: 2 lines, 4 B in "), "{said}");
             for words in
-                ["waited ", " for 100/s,burst=1, ", " for input, ", " for the reader; late by ", "(median)", "(p99)"]
+                ["waited ", " for 5/s,burst=1, ", " for input, ", " for the reader; late by ", "(median)", "(p99)"]
             {
                 assert!(said.contains(words), "{words:?} is missing in: {said}");
             }
