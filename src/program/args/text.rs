@@ -279,6 +279,8 @@ output must be a file or a device: the reader of a pipe may write to the termina
 standard output must not be the terminal. Commands must not write to the terminal themselves (-u, -j 1 without --tag), and \
 units must not be typed in.
 
+No bar is drawn while the terminal does not echo what is typed: then a program asks for a password, or shows pages.
+
 A narrow terminal shows less: first the limit goes, then the rate; the time left stays as long as it fits. It is \
 known for a file and for --repeat, and is estimated from whatever holds the work back: the limits, the reader, or the \
 commands.
@@ -327,8 +329,8 @@ pub(crate) const ENVIRONMENT: [(&str, &str); 9] = [
 ];
 
 pub(crate) const SIGNALS: &str = "\
-USR1 writes a status line to standard error. INT, TERM and HUP end the program at once, after the summary if one was asked \
-for. Commands and their process groups get the signal too (QUIT as well), and are waited for; a second signal kills them. A \
+USR1 writes a status line to standard error. INT, QUIT, TERM and HUP end the program at once, after the summary if one was \
+asked for. Commands and their process groups get the signal too, and are waited for; a second signal kills them. A \
 signal that was ignored at the start stays ignored. If the reader is gone, the program dies of SIGPIPE, as cat does.";
 
 /// Examples, exit codes, signals and environment, for `--help`.
