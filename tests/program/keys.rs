@@ -1,7 +1,7 @@
 //! Limits for each key, through the real program: pipes, commands, jobs of a key, pauses of a key, dropping, dry runs.
 
 use crate::common::{passed, text};
-use crate::launching::{Ended, LONG, Started, finish, run, throttle};
+use crate::launching::{Ended, LONG, Started, finish, run, throttle, wait_until};
 use crate::support::nginx::{Nginx, REST};
 use crate::support::{found, skipped};
 use std::collections::BTreeMap;
@@ -173,11 +173,14 @@ fn a_pause_that_is_too_long_ends_its_key_and_no_other() {
 
 #[test]
 fn an_interrupted_run_says_what_was_read_and_not_started() {
-    let mut child = throttle(["-r", "1/h,per=f1", "-c", "echo \"$1\""]).spawn().unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = throttle(["-r", "1/h,per=f1", "-c", ": > \"ran ${1%% *}\""]);
+    let mut child = command.current_dir(folder.path()).spawn().unwrap();
     let mut stdin = child.stdin.take().unwrap();
     stdin.write_all(b"a 0\na 1\na 2\nb 0\n").unwrap();
     drop(stdin);
     let started = Started::new(child);
+    wait_until("both have run", || ["ran a", "ran b"].iter().all(|name| folder.path().join(name).exists()));
     sleep(Duration::from_millis(500));
     started.signal(rustix::process::Signal::INT);
     let ended = started.end();

@@ -178,11 +178,11 @@ fn a_pipe_alone_uses_a_shared_window() {
         // A busy machine may wake it late.
         for _ in 0..3 {
             best = best.max(counts(bucket, 1, Duration::from_millis(2450), || ())[0]);
-            if best >= 480 {
+            if best >= 450 {
                 break;
             }
             assert!(feed(with(bucket, &["--clear", "--set", "-r", limit]), b"").status.success());
         }
-        assert!((480..=500).contains(&best), "{bucket}: {best} of 500");
+        assert!((450..=500).contains(&best), "{bucket}: {best} of 500");
     });
 }
