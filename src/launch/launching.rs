@@ -286,7 +286,7 @@ impl<R: Source> Flow for Launching<R> {
 
     /// It fails without a start.
     fn refuse(&mut self, why: Unpaid, passed: &mut Passed) -> Result<(), FlowError> {
-        self.start(Some(Outcome::TooCostly).filter(|_| why == Unpaid::TooMuch), passed);
+        self.start((why == Unpaid::TooMuch).then_some(Outcome::TooCostly), passed);
         Ok(())
     }
 }

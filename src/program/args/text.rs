@@ -300,7 +300,7 @@ Otherwise each line whose command failed, or was stopped by a signal, is reporte
 them, but on a terminal the first 20. Successes are not reported, except for the totals on a terminal or with --summary.";
 
 /// Variable and meaning.
-pub(crate) const ENVIRONMENT: [(&str, &str); 8] = [
+pub(crate) const ENVIRONMENT: [(&str, &str); 9] = [
     (
         "THROTTLE_BUCKET",
         "The bucket of --once, --show, --set, --clear, --pause, --remove and --list without --bucket, and of a stream without -r \
@@ -314,9 +314,11 @@ pub(crate) const ENVIRONMENT: [(&str, &str); 8] = [
     ("THROTTLE_ATTEMPT", "Set for each command with --attempts: which attempt at its unit this is, from 1."),
     (
         "THROTTLE_REPLY",
-        "Set for each command with --attempts: a file that takes HTTP header fields, as from curl -D. Known are the status \
-         line, retry-after, x-ratelimit-remaining and -reset, and ratelimit.",
+        "Set for each command with --attempts or cost=: a file that takes HTTP header fields, as from curl -D. Known are the \
+         status line, retry-after, x-ratelimit-remaining and -reset, and ratelimit; and throttle-cost: N, the real cost of \
+         the unit, which replaces what it was charged.",
     ),
+    ("THROTTLE_KEY", "Set for each command with per=: the key of its units, which comes from the input."),
     (
         "THROTTLE_ID",
         "Set for each command with --attempts or --done: a hash of its units, the same at every attempt and in every run, for \
