@@ -1,10 +1,11 @@
 //! The whole screen of a terminal with a bar, at three widths and beside other programs: no row is torn, doubled or left
 //! over. A limit of one an hour holds the picture still.
 
+use crate::support::found;
 use crate::support::terminal::Terminal;
 use std::fs;
 use std::path::Path;
-use std::process::{Child, Command};
+use std::process::Child;
 use std::thread;
 use std::time::Duration;
 
@@ -55,14 +56,6 @@ fn folder() -> tempfile::TempDir {
         exec 3<>/dev/tty; stty -echo <&3; printf 'Password: ' >&3; read -r p <&3; printf '\\ngot %s\\n' $p >&3; stty echo <&3";
     fs::write(folder.path().join("ask.sh"), ask).unwrap();
     folder
-}
-
-fn has(program: &str) -> bool {
-    let has = Command::new("sh").args(["-c", &format!("command -v {program} >/dev/null")]).status().unwrap().success();
-    if !has {
-        eprintln!("skipped: there is no {program}");
-    }
-    has
 }
 
 /// The rows that a terminal of so many columns makes of `line`.
@@ -256,7 +249,7 @@ fn a_prompt_for_a_password_is_left_alone() {
 
 #[test]
 fn a_pager_shows_searches_and_quits_as_without_a_bar() {
-    if !has("less") {
+    if found("less").is_none() {
         return;
     }
     at_three_widths(&["auto", "always"], |columns, when| {
