@@ -1,10 +1,11 @@
 //! The whole screen of a terminal with a bar, at three widths and beside other programs: no row is torn, doubled or left
 //! over. A limit of one an hour holds the picture still.
 
+use crate::support::found;
 use crate::support::terminal::Terminal;
 use std::fs;
 use std::path::Path;
-use std::process::{Child, Command};
+use std::process::Child;
 use std::thread;
 use std::time::Duration;
 
@@ -52,17 +53,9 @@ fn folder() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("lines"), "a 1\nb 2\na 3\nb 4\na 5\nb 6\n").unwrap();
     let ask = "until test -e ask; do sleep 0.01; done
-        exec 3<>/dev/tty; stty -echo <&3; printf 'Password: ' >&3; read -r p <&3; stty echo <&3; printf '\\ngot %s\\n' $p >&3";
+        exec 3<>/dev/tty; stty -echo <&3; printf 'Password: ' >&3; read -r p <&3; printf '\\ngot %s\\n' $p >&3; stty echo <&3";
     fs::write(folder.path().join("ask.sh"), ask).unwrap();
     folder
-}
-
-fn has(program: &str) -> bool {
-    let has = Command::new("sh").args(["-c", &format!("command -v {program} >/dev/null")]).status().unwrap().success();
-    if !has {
-        eprintln!("skipped: there is no {program}");
-    }
-    has
 }
 
 /// The rows that a terminal of so many columns makes of `line`.
@@ -237,8 +230,8 @@ fn a_reader_that_writes_to_the_terminal_has_it_for_itself() {
 #[test]
 fn a_prompt_for_a_password_is_left_alone() {
     let scripts = [
-        "throttle --progress=always -r 1/h -b1 -a lines | { sh ask.sh; sleep 100; }",
-        "{ cat lines; sh ask.sh; sleep 100; } | throttle --progress=always -r 1/h -b1 > out",
+        "throttle --progress=always -r 1/h -b1 -a lines | { . ./ask.sh; exec sleep 100; }",
+        "{ cat lines; . ./ask.sh; exec sleep 100; } | throttle --progress=always -r 1/h -b1 > out",
     ];
     at_three_widths(&scripts, |columns, script| {
         let (folder, mut terminal) = (folder(), Terminal::new(columns));
@@ -256,7 +249,7 @@ fn a_prompt_for_a_password_is_left_alone() {
 
 #[test]
 fn a_pager_shows_searches_and_quits_as_without_a_bar() {
-    if !has("less") {
+    if found("less").is_none() {
         return;
     }
     at_three_widths(&["auto", "always"], |columns, when| {
