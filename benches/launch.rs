@@ -7,12 +7,16 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
-use support::{Nginx, REST, find};
+use support::{Nginx, REST};
 use tempfile::TempDir;
+use tools::find;
 
 #[path = "../tests/program/support/nginx.rs"]
 #[allow(dead_code, reason = "the test asks more of it")]
 mod support;
+#[path = "../tests/program/support/tools.rs"]
+#[allow(dead_code, reason = "the tests ask more of it")]
+mod tools;
 
 const THROTTLE: &str = env!("CARGO_BIN_EXE_throttle");
 const LAUNCHES: usize = 4000;

@@ -7,16 +7,16 @@ use std::io::Read;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
-use support::find;
 use throttle::clock::SystemClock;
 use throttle::limits::Plan;
 use throttle::store::{File, Memory, Patience, Place, Redis, Store, Supply};
+use tools::find;
 
 #[path = "../tests/program/support/redis.rs"]
 mod server;
-#[path = "../tests/program/support/nginx.rs"]
-#[allow(dead_code, reason = "only the search for a tool is wanted")]
-mod support;
+#[path = "../tests/program/support/tools.rs"]
+#[allow(dead_code, reason = "the tests ask more of it")]
+mod tools;
 
 const THROTTLE: &str = env!("CARGO_BIN_EXE_throttle");
 

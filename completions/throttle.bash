@@ -1,8 +1,19 @@
 # Options, their values, and then COMMAND; its own arguments, too, if the package bash-completion is there.
 
+# Of the words in $1, those that complete the value after $2.
 _throttle_words() {
     compopt +o default +o bashdefault
-    COMPREPLY=($(compgen -W "$1" -- "$value"))
+    mapfile -t COMPREPLY < <(compgen -P "$2" -W "$1" -- "${value#"$2"}")
+    # What bash takes for words of their own stays as it is.
+    COMPREPLY=("${COMPREPLY[@]#"$before"}")
+}
+
+_throttle_limits() {
+    if [[ $value == *,* ]]; then
+        _throttle_words "$2" "${value%,*},"
+    else
+        _throttle_words "$1"
+    fi
 }
 
 _throttle_files() {
@@ -22,7 +33,7 @@ _throttle_buckets() {
 # The value of option $2; $1 is the program.
 _throttle_value() {
     case $2 in
-        -r | --rate) _throttle_words '1/s 10/s 100/min 5000/h,window 1MiB/s' ;;
+        -r | --rate) _throttle_limits '1/s 10/s 100/min 5000/h,window 1MiB/s unlimited' 'window burst=10 initial=0 slack=0 per=host jobs=2 cost=bytes/4+300 else=100' ;;
         --bucket) _throttle_buckets "$1" ;;
         --show) _throttle_words 'text json' ;;
         --list) _throttle_words 'text json' ;;
@@ -39,17 +50,22 @@ _throttle_value() {
 
 _throttle() {
     # As typed: bash splits words at = and : too.
-    local words=() starts=() glued= word i
+    local words=() starts=() before= glued= word i
     for ((i = 1; i <= COMP_CWORD; i++)); do
         word=${COMP_WORDS[i]}
+        before=
         if [[ $i -gt 1 && ($glued || $word == [=:]*) ]]; then
+            before=${words[-1]}
             words[${#words[@]} - 1]+=$word
         else
             words+=("$word")
             starts+=("$i")
         fi
         glued=
-        [[ $word == *[=:] ]] && glued=yes
+        if [[ $word == *[=:] ]]; then
+            glued=yes
+            before=${words[-1]}
+        fi
     done
 
     local last=$((${#words[@]} - 1)) value=${words[-1]} command=
@@ -86,6 +102,7 @@ _throttle() {
     elif [[ $value == --*=* ]]; then
         word=${value%%=*}
         value=${value#*=}
+        before=${before#*=}
         _throttle_value "$1" "$word"
     else
         _throttle_words '--rate --burst --drop --bucket --once --max-wait --set --show --clear --pause --list --remove --on-store-error --null --delimiter --bytes --arg-file --repeat --ahead --jobs --max-args --replace --shell --stdin --keep-order --line-buffer --ungroup --tag --timeout --attempts --backoff --retry-on --max-pause --max-fail --done --log --trace --dry-run --progress --summary --quiet --help --version'

@@ -30,12 +30,17 @@ function __throttle_buckets
     env -u THROTTLE_BUCKET throttle --list 2>/dev/null | string replace -r '(.*?): (.*)' '$1\t$2'
 end
 
+function __throttle_limits
+    set -l limit (commandline -ct | string replace -r '^(--rate=|-[0kutqhV]*r)' '')
+    if set -l before (string match -r '.*,' -- $limit)
+        string join \n $before(string split ' ' 'window burst=10 initial=0 slack=0 per=host jobs=2 cost=bytes/4+300 else=100')
+    else
+        string split ' ' '1/s 10/s 100/min 5000/h,window 1MiB/s unlimited'
+    end
+end
+
 complete -c throttle -f -a '(__throttle_complete_command)'
-complete -c throttle -n 'not __throttle_command' -s r -l rate -d 'At most this: 5/s, 100/min, 10MiB/s; repeat for several' -r -f -a "1/s\t''
-10/s\t''
-100/min\t''
-5000/h\,window\t''
-1MiB/s\t''"
+complete -c throttle -n 'not __throttle_command' -s r -l rate -a '(__throttle_limits)' -d 'At most this: 5/s, 100/min, 10MiB/s; repeat for several' -r -f
 complete -c throttle -n 'not __throttle_command' -s b -l burst -d 'Most at once after a pause [default: 10 ms of rate]' -r -f
 complete -c throttle -n 'not __throttle_command' -l bucket -a '(__throttle_buckets)' -d 'Limits shared with all that name it: file or redis://' -r -F
 complete -c throttle -n 'not __throttle_command' -l max-wait -d 'Exit 75 instead of waiting longer; with --drop: drop' -r -f

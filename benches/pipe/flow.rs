@@ -77,7 +77,7 @@ pub(crate) fn start(tool: Tool, feed: &Feed, hold: bool) -> Result<Running> {
             std::thread::sleep(at.saturating_sub(started.elapsed()));
             produce(&mut to, &pattern, bytes)?;
         }
-        Ok(Some(to).filter(|_| hold))
+        Ok(hold.then_some(to))
     };
     let producer = Some(std::thread::spawn(produce_all));
     Ok(Running { child, started, expected, producer })

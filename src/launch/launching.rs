@@ -67,6 +67,8 @@ pub struct Launching<R> {
     priced: Option<Attempt>,
     /// What the next one was charged.
     charge: Option<Charge>,
+    /// The bytes of the units that wait for the limits of their keys.
+    sorted_bytes: u64,
 }
 
 impl<R: Source> Launching<R> {
@@ -74,7 +76,7 @@ impl<R: Source> Launching<R> {
     /// the pump's.
     pub fn new(batches: Batches<R>, launcher: Launcher) -> Self {
         launcher.shared.wakes.iter().for_each(|wakes| wakes.is_used_by_pump());
-        Launching { batches, launcher, told: 0, priced: None, charge: None }
+        Launching { batches, launcher, told: 0, priced: None, charge: None, sorted_bytes: 0 }
     }
 
     /// Where the jobs come from.
@@ -101,6 +103,7 @@ impl<R: Source> Launching<R> {
         if let Some(job) = started {
             passed.units += 1;
             passed.bytes += job.length;
+            self.sorted_bytes = self.sorted_bytes.saturating_sub(job.length);
             self.tell_next();
         }
     }
@@ -126,6 +129,7 @@ impl<R: Source> Launching<R> {
         }
         let filled = if is_full { Filled::Nothing } else { self.cut_or_read(false)? };
         while let Some(job) = self.batches.next() {
+            self.sorted_bytes += job.length;
             self.launcher.sort(by_key, Attempt::first(job));
         }
         if filled == Filled::Some || !wait {
@@ -226,7 +230,7 @@ impl<R: Source> Flow for Launching<R> {
     fn read_ahead(&self) -> Passed {
         let Passed { units, bytes } = self.batches.read_ahead();
         let waiting = self.launcher.shared.by_key.as_ref().map_or(0, |by_key| by_key.len());
-        Passed { units: units + waiting, bytes }
+        Passed { units: units + waiting, bytes: bytes + self.sorted_bytes }
     }
 
     fn limited_until(&self) -> Option<Nanos> {
@@ -282,7 +286,7 @@ impl<R: Source> Flow for Launching<R> {
 
     /// It fails without a start.
     fn refuse(&mut self, why: Unpaid, passed: &mut Passed) -> Result<(), FlowError> {
-        self.start(Some(Outcome::TooCostly).filter(|_| why == Unpaid::TooMuch), passed);
+        self.start((why == Unpaid::TooMuch).then_some(Outcome::TooCostly), passed);
         Ok(())
     }
 }

@@ -92,6 +92,6 @@ impl<R: Source, S: FnMut(&Job, Option<Outcome>) -> io::Result<()>> Flow for Prev
     }
 
     fn refuse(&mut self, why: Unpaid, passed: &mut Passed) -> Result<(), FlowError> {
-        self.show_next(Some(Outcome::TooCostly).filter(|_| why == Unpaid::TooMuch), passed)
+        self.show_next((why == Unpaid::TooMuch).then_some(Outcome::TooCostly), passed)
     }
 }

@@ -141,7 +141,7 @@ impl Queue {
         let Some(entry) = self.list.get_mut(key) else { return Stand::Done(Ok(())) };
         let done = match entry.turn {
             Turn::Granted(grant) => {
-                effects.opened = Some(grant).filter(|_| entry.opens);
+                effects.opened = entry.opens.then_some(grant);
                 Ok(())
             }
             Turn::TimedOut(after) => Err(Denied::TimedOut { after }),

@@ -435,7 +435,7 @@ mod tests {
         let _: Grant = take(0, 1);
         let waiters = [take(0, 1), take(10 * SECOND, 1)];
         waiters.iter().rev().for_each(|waiter| line.give_back(11 * SECOND, waiter, &[1]));
-        assert!(line.waiting(0).is_empty());
+        assert_eq!(line.waiting(0).len(), 0);
         assert_eq!(line.take_within(5 * SECOND, &[0], 0, || [0; 2]).unwrap().at, 10 * SECOND);
     }
 }

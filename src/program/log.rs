@@ -115,7 +115,7 @@ impl Log {
 /// Whether the last line lacks its end, as after a crash: the next one is not to be appended to it. If it cannot be read,
 /// nobody knows.
 fn is_torn(path: &Path) -> bool {
-    let mut last = [b'\n'];
+    let mut last = *b"\n";
     let read = File::open(path).and_then(|mut file| {
         file.seek(SeekFrom::End(-1))?;
         file.read_exact(&mut last)

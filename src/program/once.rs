@@ -6,7 +6,7 @@ use super::say::say;
 use super::task::Once;
 use super::{advice, long_wait, lookup, signals};
 use anyhow::{Context, Result};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGPIPE, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGPIPE, SIGQUIT, SIGTERM};
 use signal_hook::flag;
 use signal_hook::iterator::Signals;
 use std::ffi::{OsStr, OsString};
@@ -91,7 +91,7 @@ fn wait(once: &Once, store: &AnyBucket, grant: Grant, costs: &[u64]) -> Result<(
 /// From now on a signal is noted in `came` and wakes this thread; once `is_over` is true, it ends the program instead.
 fn wake_on_signals(came: &Arc<AtomicUsize>, is_over: &Arc<AtomicBool>) -> io::Result<()> {
     let wanted: Vec<i32> =
-        [SIGINT, SIGTERM, SIGHUP].into_iter().filter(|signal| !signals::is_ignored(*signal)).collect();
+        [SIGINT, SIGQUIT, SIGTERM, SIGHUP].into_iter().filter(|signal| !signals::is_ignored(*signal)).collect();
     let main = thread::current();
     signals::held_back(&wanted, || {
         for signal in &wanted {

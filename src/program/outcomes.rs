@@ -85,8 +85,9 @@ struct Retries {
     ok: u64,
     /// Attempts after which the server asked to wait.
     later: u64,
-    /// Units that wait for another attempt.
+    /// Units that wait for another attempt, and when the last of them is due.
     waiting: u64,
+    due: Nanos,
     /// Units that wait for another attempt, which will not be made.
     given_up: u64,
     /// Units that were read ahead and not tried.
@@ -100,12 +101,15 @@ struct Retries {
 }
 
 impl Retries {
-    /// A server asked to wait for `time` from `now` on.
-    fn told_to_wait(&mut self, now: Nanos, time: Duration) {
-        (self.waiting, self.later) = (self.waiting + 1, self.later + 1);
+    /// A unit waits for another attempt, `time` from `now` on. `is_told`: a server asked to wait.
+    fn wait(&mut self, now: Nanos, time: Duration, is_told: bool) {
         let until = now.saturating_add(u64::try_from(time.as_nanos()).unwrap_or(Nanos::MAX));
-        self.paused += until.saturating_sub(self.paused_until.max(now));
-        self.paused_until = self.paused_until.max(until);
+        (self.waiting, self.due) = (self.waiting + 1, self.due.max(until));
+        if is_told {
+            self.later += 1;
+            self.paused += until.saturating_sub(self.paused_until.max(now));
+            self.paused_until = self.paused_until.max(until);
+        }
     }
 }
 
@@ -241,12 +245,8 @@ impl Outcomes {
                 self.retries.ok += u64::from(ended.number > 1);
                 return Vec::new();
             }
-            Verdict::Again(_) => {
-                self.retries.waiting += 1;
-                return Vec::new();
-            }
-            Verdict::Later(_) => {
-                self.retries.told_to_wait(now, ended.due_in.unwrap_or_default());
+            Verdict::Again(_) | Verdict::Later(_) => {
+                self.retries.wait(now, ended.due_in.unwrap_or_default(), matches!(ended.verdict, Verdict::Later(_)));
                 return Vec::new();
             }
             Verdict::Failed | Verdict::Stopped => {}
@@ -350,10 +350,21 @@ impl Outcomes {
         self.started.saturating_sub(self.started_at.len() as u64)
     }
 
-    /// How long until everything has ended, if `units` are still to be started, the last of them in `last_start`. `None` if
-    /// that is not known: all slots are taken and no command has ended yet, or no more will be started.
+    /// Units that will not be tried any more.
+    pub(super) fn settled(&self) -> u64 {
+        self.ok + self.failed + self.stopped + self.retries.given_up
+    }
+
+    pub(super) fn to_be_tried_again(&self) -> u64 {
+        self.retries.waiting
+    }
+
+    /// How long until everything has ended, if `units` are still to be tried, also again, the last of them in `last_start`
+    /// by the limits. `None` if that is not known: all slots are taken and no command has ended yet, or no more will be
+    /// started.
     pub(super) fn time_left(&self, units: u64, last_start: Nanos, now: Nanos) -> Option<Nanos> {
-        let units = units + self.retries.waiting;
+        let last_due = if self.retries.waiting > 0 { self.retries.due.saturating_sub(now) } else { 0 };
+        let last_start = last_start.max(last_due);
         let (running, jobs) = (self.started_at.len() as u64, u64::from(self.jobs));
         let is_full = jobs > 0 && running >= jobs;
         if self.starts_no_more || (self.ended() == 0 && is_full) {

@@ -9,6 +9,7 @@ use super::say::say;
 use super::task::Reporting;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle, TermLike};
 use rustix::fs::FileType;
+use rustix::termios::{LocalModes, tcgetattr, tcgetpgrp, tcgetwinsize};
 use std::io::{self, IsTerminal, Write};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -167,7 +168,7 @@ impl Progress {
     /// Depends on what was asked for and on what standard input, output and error are. `reads_stdin`: units are read from
     /// standard input. `commands`: how the output of commands is printed, in launch mode.
     pub(super) fn new(reporting: &Reporting, reads_stdin: bool, commands: Option<Output>) -> Self {
-        let is_dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
+        let is_dumb = std::env::var_os("TERM").is_none_or(|term| term.is_empty() || term == "dumb");
         let terminal = std::io::stderr().is_terminal() && !is_dumb;
         match (reporting.progress, terminal) {
             (ProgressWhen::Never, _) | (ProgressWhen::Auto, false) => Progress::Nothing,
@@ -245,9 +246,9 @@ impl Bar {
 
     /// In one write, so that nothing comes in between. Erases what was there before.
     fn draw(&mut self) {
-        if is_in_background() {
-            // A prompt may be there now.
-            (self.shown, self.stands) = (None, false);
+        if user() != User::Us {
+            self.erase();
+            self.shown = None;
         }
         let Some(shown) = &self.shown else { return };
         let columns = columns();
@@ -263,9 +264,21 @@ impl Bar {
     }
 
     fn erase(&mut self) {
-        if std::mem::take(&mut self.stands) && !is_in_background() {
-            put("");
+        if !self.stands {
+            return;
         }
+        let user = user();
+        match user {
+            User::Us => put(""),
+            // A prompt may have begun in the same row, with the cursor behind it.
+            User::Program if !self.line.is_empty() => {
+                write("\x1b[K");
+                self.line.clear();
+            }
+            User::Program | User::Shell => {}
+        }
+        // What a pager covers is there again after it.
+        self.stands = user == User::Program;
     }
 
     /// Ends an open line, so that a bar or a message does not overwrite it.
@@ -288,7 +301,7 @@ fn write(text: &str) {
 }
 
 fn columns() -> usize {
-    let size = rustix::termios::tcgetwinsize(std::io::stderr());
+    let size = tcgetwinsize(std::io::stderr());
     size.ok().map(|size| usize::from(size.ws_col)).filter(|columns| *columns > 0).unwrap_or(COLUMNS)
 }
 
@@ -310,9 +323,25 @@ fn has_no_reader_here(fd: impl rustix::fd::AsFd) -> bool {
     kind.is_ok_and(|kind| matches!(kind, FileType::RegularFile | FileType::CharacterDevice | FileType::BlockDevice))
 }
 
-/// Whether another process group has the terminal now, for example a shell, whose prompt a bar would spoil.
-fn is_in_background() -> bool {
-    rustix::termios::tcgetpgrp(std::io::stderr()).is_ok_and(|foreground| foreground != rustix::process::getpgrp())
+/// Who uses the terminal now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum User {
+    Us,
+    /// A program beside us, for a password or as a pager: the terminal does not show what is typed.
+    Program,
+    /// Another process group, for example a shell, whose prompt a bar would spoil.
+    Shell,
+}
+
+fn user() -> User {
+    let terminal = std::io::stderr();
+    if tcgetpgrp(&terminal).is_ok_and(|foreground| foreground != rustix::process::getpgrp()) {
+        User::Shell
+    } else if tcgetattr(&terminal).is_ok_and(|modes| !modes.local_modes.contains(LocalModes::ECHO)) {
+        User::Program
+    } else {
+        User::Us
+    }
 }
 
 #[cfg(test)]

@@ -249,8 +249,11 @@ impl Report {
     /// The rate now; or the time to the next unit, if that is longer than the time over which the rate is measured.
     fn rate_text(&self, reading: &Reading, per_second: f64) -> String {
         let now = self.now();
-        if let Some(until) = self.outcomes().and_then(|outcomes| outcomes.paused_until(now)) {
-            return format!("told to wait, next in {}", countdown(until - now));
+        // A server that asks to wait holds up its key alone, if there are keys.
+        let paused_until = || self.outcomes().and_then(|outcomes| outcomes.paused_until(now));
+        if let Some(until) = (!self.sorts).then(paused_until).flatten() {
+            let next = reading.wait.map_or(until, |wait| wait.until.max(until));
+            return format!("told to wait, next in {}", countdown(next - now));
         }
         match reading.wait {
             Some(wait) if wait.until.saturating_sub(wait.since) > Recent::SPAN => {
@@ -265,26 +268,31 @@ impl Report {
         self.time_left(reading).map(|left| format!("{} left", countdown(left))).unwrap_or_default()
     }
 
-    /// How much of the work is done; a command is done when it has ended.
+    /// How much of the work is done; a unit is done when its last command has ended.
     fn percent(&self, reading: &Reading) -> Option<u64> {
         let (all, begun) = match self.total? {
             Total::Bytes(all) => (all, reading.bytes),
             Total::Units(all) => (all, reading.units),
         };
-        let (ended, started) = self.outcomes().map_or((1, 1), |outcomes| (outcomes.ended(), reading.units));
-        let done = u128::from(begun) * u128::from(ended.min(started)) * 100;
+        let (settled, started) = self.outcomes().map_or((1, 1), |outcomes| (outcomes.settled(), reading.units));
+        let done = u128::from(begun) * u128::from(settled.min(started)) * 100;
         let percent = done.checked_div(u128::from(all) * u128::from(started.max(1)))?;
         u64::try_from(percent.min(100)).ok()
     }
 
     /// Estimated from what holds the work back: the limits, the source or the reader, or the commands that run.
     fn time_left(&self, reading: &Reading) -> Option<Nanos> {
-        let (units, now) = (self.units_left(reading)?, self.now());
+        let again = self.outcomes().map_or(0, |outcomes| outcomes.to_be_tried_again());
+        let (units, now) = (self.units_left(reading)? + again, self.now());
         // Units that wait have taken their grant already.
         let (until, paid) = reading.wait.map_or((0, 0), |wait| (wait.until, wait.units));
         let last_grant = if units > paid { self.supply.schedule(units - paid)?.max(until) } else { until };
         let by_limits = last_grant.saturating_sub(now);
-        let by_pace = if self.sorts || reading.sink + reading.source > reading.limits.iter().sum() {
+        let wait = until.saturating_sub(now);
+        let by_pace = if self.sorts {
+            // The pace includes the current wait, at whose end a unit leaves.
+            wait + scaled(reading.elapsed + wait, units.saturating_sub(1), reading.units)
+        } else if reading.sink + reading.source > reading.limits.iter().sum() {
             scaled(reading.elapsed, units, reading.units)
         } else {
             0

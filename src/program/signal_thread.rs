@@ -30,13 +30,12 @@ type Delivery = SignalDelivery<UnixStream, SignalOnly>;
 /// # Errors
 /// The system refuses a handler or a thread.
 pub(crate) fn start(report: Arc<Report>, commands: Option<Arc<LaunchRun>>) -> Result<()> {
-    let mut wanted = vec![SIGINT, SIGTERM, SIGHUP, SIGUSR1];
+    let mut wanted = vec![SIGINT, SIGQUIT, SIGTERM, SIGHUP, SIGUSR1];
     // By default it would stop only this process, and leave the bar.
     wanted.extend((commands.is_some() || report.has_bar()).then_some(SIGTSTP));
     if commands.is_some() {
-        wanted.extend([SIGQUIT, SIGCONT]);
-        // These end programs, too.
-        wanted.extend([SIGUSR2, SIGALRM, SIGVTALRM, SIGPROF, SIGXCPU]);
+        // All but the first end programs, too.
+        wanted.extend([SIGCONT, SIGUSR2, SIGALRM, SIGVTALRM, SIGPROF, SIGXCPU]);
     }
     wanted.retain(|&signal| !signals::is_ignored(signal));
     // Without a controlling terminal, commands cannot be stopped for using it.

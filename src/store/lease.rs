@@ -72,7 +72,7 @@ impl Lease {
     }
 
     /// The runs that are not used yet, in order.
-    #[must_use]
+    #[must_use = "nothing is taken out"]
     pub fn runs(&self) -> impl ExactSizeIterator<Item = &Grant> {
         self.runs.iter()
     }

@@ -307,7 +307,7 @@ fn c1_a_waiter_for_a_place_and_then_for_a_token_needs_no_runtime() {
 /// Each waiter finds out by itself: another waiter's runtime may not be running.
 #[test]
 fn c1_a_waiter_for_a_place_uses_the_timer_of_its_own_runtime() {
-    let semaphore = Semaphore::new(1, 50).unwrap();
+    let semaphore = Semaphore::new(1, 5).unwrap();
     let permit = semaphore.try_acquire().unwrap();
     let runtime = || tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
     let (idle, driven) = (runtime(), runtime());
@@ -319,7 +319,7 @@ fn c1_a_waiter_for_a_place_uses_the_timer_of_its_own_runtime() {
             drop(permit);
             // The first waiter is polled in a runtime that then stops running.
             idle.block_on(async { assert!(poll_once(&mut head).is_pending()) });
-            std::thread::sleep(ms(50));
+            std::thread::sleep(ms(300));
             drop(head);
         });
         drop(driven.block_on(semaphore.acquire()).unwrap());

@@ -541,5 +541,5 @@ fn a_bucket_that_may_only_be_read_is_shown() {
     assert!(text(&shown.stdout).contains("9/h,window,slack=250ms: 9 left"), "{}", text(&shown.stderr));
     assert_fails(&run(&["--once"]), 125, &["cannot open the bucket", "permission denied"]);
     let after = (std::fs::read(&path).unwrap(), std::fs::metadata(&path).unwrap().mtime_nsec());
-    assert!(before == after);
+    assert_eq!(before, after);
 }

@@ -2,7 +2,7 @@
 
 use crate::common::{Running, feed, terminal, text, throttle, wait_until};
 use crate::support::redis::Redis;
-use rustix::process::Signal;
+use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
 use std::io::Write;
 use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
@@ -113,8 +113,11 @@ fn an_interrupted_wait_costs_no_other_waiter_a_turn() {
 }
 
 fn is_given_back(bucket: &Bucket) {
+    // QUIT dumps core.
+    let no_core = Rlimit { current: Some(0), maximum: getrlimit(Resource::Core).maximum };
+    setrlimit(Resource::Core, no_core).unwrap();
     for (args, what) in STREAMS {
-        for signal in [Signal::INT, Signal::TERM, Signal::HUP] {
+        for signal in [Signal::INT, Signal::QUIT, Signal::TERM, Signal::HUP] {
             let mut running = Running::start(bucket.command(args));
             let mut stdin = running.stdin();
             stdin.write_all(b"a\nb\n\0").unwrap();

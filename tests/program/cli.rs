@@ -129,6 +129,25 @@ mod help {
     }
 
     #[test]
+    fn every_variable_that_a_command_gets_is_in_it_in_the_manual_and_in_the_security_page() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut command = throttle(&["-r", "9/s,per=host", "--attempts", "2", "--done", "seen", "-c", "env"]);
+        command.current_dir(folder.path());
+        let set = text(&feed(command, b"http://a.example/\n").stdout);
+        let set: Vec<&str> = set
+            .lines()
+            .filter_map(|line| line.split('=').next())
+            .filter(|name| name.starts_with("THROTTLE_"))
+            .collect();
+        assert!(set.len() >= 6, "{set:?}");
+        let file = |path| fs::read_to_string(format!("{}/{path}", env!("CARGO_MANIFEST_DIR"))).unwrap();
+        for page in [shown(&["--help"]), file("man/throttle.1"), file("SECURITY.md")] {
+            let missing: Vec<&&str> = set.iter().filter(|name| !page.contains(**name)).collect();
+            assert!(missing.is_empty(), "{missing:?} are missing in: {page}");
+        }
+    }
+
+    #[test]
     fn the_long_one_knows_every_option() {
         let help = shown(&["--help"]);
         let list = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/options.md")).unwrap();
@@ -316,11 +335,11 @@ mod summary {
     #[test]
     fn the_text_says_it_in_two_lines() {
         for option in ["--summary", "--summary=text"] {
-            let output = feed(throttle(&["-r", "100/s", "-b", "1", option]), b"a\nb\n");
+            let output = feed(throttle(&["-r", "5/s", "-b", "1", option]), b"a\nb\n");
             let said = text(&output.stderr);
             assert!(said.starts_with("throttle: 2 lines, 4 B in "), "{said}");
             for words in
-                ["waited ", " for 100/s,burst=1, ", " for input, ", " for the reader; late by ", "(median)", "(p99)"]
+                ["waited ", " for 5/s,burst=1, ", " for input, ", " for the reader; late by ", "(median)", "(p99)"]
             {
                 assert!(said.contains(words), "{words:?} is missing in: {said}");
             }

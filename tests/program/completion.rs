@@ -1,5 +1,6 @@
 //! The completions, in real shells on a terminal. A shell that is not installed is skipped, with a word.
 
+use crate::support::skipped;
 use crate::support::terminal::Terminal;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -14,11 +15,16 @@ const BASH_COMPLETION: &str = "/usr/share/bash-completion/bash_completion";
 const POLISHER: &str = "polish-furniture";
 
 /// What is typed before the tab key, and what stands there after it. A blank at the end of the latter is not seen.
-const CASES: [(&str, &str); 15] = [
+const CASES: [(&str, &str); 20] = [
     ("throttle --dry", "throttle --dry-run"),
     ("throttle -k --buck", "throttle -k --bucket"),
     ("throttle -r 100/", "throttle -r 100/min"),
     ("throttle -kr 100/", "throttle -kr 100/min"),
+    ("throttle -r 100/min,jo", "throttle -r 100/min,jobs=2"),
+    ("throttle -r 100/min,per=host,jo", "throttle -r 100/min,per=host,jobs=2"),
+    ("throttle -r 1/s,jobs=2,per=h", "throttle -r 1/s,jobs=2,per=host"),
+    ("throttle --rate=5/s,co", "throttle --rate=5/s,cost=bytes/4+300"),
+    ("throttle -r 5/s,cost=f2,els", "throttle -r 5/s,cost=f2,else=100"),
     ("throttle --progress al", "throttle --progress always"),
     ("throttle --progress=al", "throttle --progress=always"),
     ("throttle --summary=js", "throttle --summary=json"),
@@ -53,7 +59,7 @@ impl Session {
     /// Nothing if this shell is not installed.
     fn start(shell: &str, options: &[&str], settings: &str) -> Option<Self> {
         if Command::new(shell).arg("--version").output().is_err() {
-            eprintln!("skipped: no {shell}");
+            skipped(format!("no {shell} here"));
             return None;
         }
         let folder = tempfile::tempdir().unwrap();
@@ -123,7 +129,7 @@ fn bash_completes_options_values_buckets_and_the_command_without_help_of_others(
 #[test]
 fn bash_completes_the_commands_own_arguments_with_bash_completion() {
     if !PathBuf::from(BASH_COMPLETION).exists() {
-        return eprintln!("skipped: no package bash-completion");
+        return skipped("no package bash-completion here");
     }
     let own = format!("complete -o default -W '--sand --varnish' {POLISHER}");
     let settings =

@@ -1,6 +1,7 @@
 //! Each fault is reported with what failed and where; signals act at once; nothing is lost silently.
 
 use crate::common::{Lines, Running, feed, noise, passed, shell, text, throttle, wait_until};
+use crate::support::skipped;
 use rustix::process::Signal;
 use std::fs::{self, OpenOptions};
 use std::io::{Read, Write};
@@ -240,7 +241,7 @@ fn is_ignored(signal: Signal) -> bool {
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).unwrap();
     let ignored = u64::from_str_radix(mask.trim(), 16).unwrap() & (1 << (signal.as_raw() - 1)) != 0;
     if ignored {
-        eprintln!("SKIPPED: {signal:?} is ignored here");
+        skipped(format!("{signal:?} is ignored here"));
     }
     ignored
 }

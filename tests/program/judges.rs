@@ -5,8 +5,8 @@
 //! counts only if this process itself was not delayed meanwhile, and the best of some counts.
 
 use crate::common::{Running, text, throttle};
-use crate::support::nginx::find;
 use crate::support::redis::free_port;
+use crate::support::{find, found, skipped};
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::path::Path;
@@ -17,20 +17,6 @@ use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
 
 const TRIES: usize = 5;
-
-fn is_there(name: &str) -> bool {
-    let found = find(name).is_some();
-    if !found {
-        assert!(std::env::var_os("CI").is_none(), "{name} is not installed, and CI must not skip this");
-        skipped(name);
-    }
-    found
-}
-
-/// Past the test harness, which shows no output of what passes.
-fn skipped(name: &str) {
-    let _ = std::io::stderr().write_all(format!("SKIPPED: no {name} here\n").as_bytes());
-}
 
 /// A server that answers everything with 200 and notes when it came, in seconds.
 struct Log {
@@ -101,7 +87,7 @@ fn undisturbed<T>(act: impl FnOnce() -> T) -> (T, bool) {
 /// The tries that counted had refusals.
 fn judge(told: &[String]) {
     if told.len() < 2 {
-        skipped("machine with time for this");
+        skipped("no machine with time for this");
     } else {
         panic!("{told:?}");
     }
@@ -144,13 +130,13 @@ fn refused_by_limits(times: &[f64]) -> Option<usize> {
 /// Without slack a strict log refused one in ten.
 #[test]
 fn strict_windows_refuse_nothing_and_nearly_all_of_them_is_used() {
-    if !is_there("curl") {
+    if found("curl").is_none() {
         return;
     }
     let log = Log::start();
     let can_ask = find("python3").is_some() && refused_by_limits(&[0.0]).is_some();
     if !can_ask {
-        skipped("Python package limits");
+        skipped("no Python package limits here");
     }
     let folder = tempfile::tempdir().unwrap();
     for _ in 0..TRIES {
@@ -169,7 +155,7 @@ fn strict_windows_refuse_nothing_and_nearly_all_of_them_is_used() {
         }
     }
     // The starts were right each time: the clients took more than the slack longer in one window than in another.
-    skipped("machine on which clients arrive in time");
+    skipped("clients do not arrive in time here");
 }
 
 /// Whether never more than 40 clients were started within 1.05 s, by the log of the attempts; a millisecond is for the time
@@ -216,7 +202,7 @@ impl Drop for Haproxy {
 /// It estimates: what came in the period before counts in part. One in a hundred less, paced, is never too much for it.
 #[test]
 fn an_estimating_counter_refuses_nothing_that_is_paced_a_hundredth_below() {
-    if !is_there("curl") || !is_there("haproxy") {
+    if found("curl").is_none() || found("haproxy").is_none() {
         return;
     }
     let haproxy = Haproxy::start();

@@ -1,6 +1,7 @@
 //! How launch mode ends, through the real program: exit codes, what is told, timeouts and signals.
 
 use crate::launching::*;
+use crate::support::skipped;
 use rustix::process::Signal;
 use std::fs;
 use std::io::{Read, Write};
@@ -424,7 +425,7 @@ fn on_a_terminal(command: &str, folder: &Path) -> Option<String> {
     let mut script = Command::new("script");
     script.args(["-qec", command, "/dev/null"]).current_dir(folder).stdin(Stdio::piped()).stdout(Stdio::piped());
     let Ok(mut child) = script.stderr(Stdio::piped()).spawn() else {
-        eprintln!("SKIPPED: script(1) of bsdutils is not here");
+        skipped("no script(1) of bsdutils here");
         return None;
     };
     let stdin = child.stdin.take();
@@ -478,7 +479,7 @@ fn alone_on_a_terminal_a_command_is_ended_with_all_it_started() {
     let at = folder.path().to_owned();
     let killer = thread::spawn(move || {
         let member = number_in(&at.join("member.1"));
-        assert!(Command::new("kill").arg(number_in(&at.join("own")).to_string()).status().unwrap().success());
+        kill(number_in(&at.join("own")), Signal::TERM);
         member
     });
     let Some(seen) = on_a_terminal(&run, folder.path()) else { return };
@@ -499,12 +500,11 @@ fn alone_on_a_terminal_a_command_that_ignores_a_signal_is_waited_for_and_killed_
     let killer = thread::spawn(move || {
         let pids = members(&at, &[1]);
         let own = number_in(&at.join("own"));
-        let kill = || assert!(Command::new("kill").arg(own.to_string()).status().unwrap().success());
-        kill();
+        kill(own, Signal::TERM);
         wait_until("the leader is gone", || !is_alive(pids[0]));
         thread::sleep(Duration::from_millis(500));
         let is_waited_for = is_alive(pids[1]) && is_alive(own);
-        kill();
+        kill(own, Signal::TERM);
         (is_waited_for, pids)
     });
     let Some(seen) = on_a_terminal(&run, folder.path()) else { return };

@@ -1,6 +1,8 @@
 //! What becomes of the output of commands, through the real program.
 
 use crate::launching::*;
+use crate::support::skipped;
+use rustix::process::Signal;
 use std::io::Read;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -167,7 +169,7 @@ fn what_a_command_leaves_behind_is_not_waited_for() {
     let ended = finish(command, "a\n");
     let left = number_in(&folder.path().join("left"));
     assert!(is_alive(left), "it is nobody's to end");
-    let _ = Command::new("kill").arg(left.to_string()).status();
+    kill(left, Signal::TERM);
     assert!(begun.elapsed() < Duration::from_secs(20));
     assert_eq!((ended.text(), ended.code()), ("a\n", Some(0)));
     assert!(ended.err.contains("line 1 'a' left a process behind that holds its output open"), "{}", ended.err);
@@ -246,8 +248,7 @@ pub(crate) fn with_mounted(options: &str, before: &str, folder: &Path, args: &[&
     if !mounting("true").output().is_ok_and(|output| output.status.success()) {
         let must = std::env::var_os("CI").is_some() && rustix::process::geteuid().is_root();
         assert!(!must, "root cannot mount a file system, and CI must not skip this");
-        // Past the test harness, which shows no output of what passes.
-        let _ = std::io::Write::write_all(&mut std::io::stderr(), b"SKIPPED: nobody may mount a file system here\n");
+        skipped("nobody may mount a file system here");
         return None;
     }
     let mut command = mounting(env!("CARGO_BIN_EXE_throttle"));

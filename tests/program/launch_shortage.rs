@@ -1,6 +1,7 @@
 //! The real program on a system without room for threads, processes or files.
 
 use crate::launching::*;
+use crate::support::skipped;
 use rustix::process::Signal;
 use std::process::{Command, Stdio};
 use std::thread;
@@ -19,7 +20,7 @@ fn with_few_processes(processes: u32, user: u32, args: &[&str]) -> Option<Comman
     probe.args(["--reuid", &user, "--regid", &user, "--clear-groups", program, "-h"]);
     let can = probe.stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok_and(|status| status.success());
     if !can {
-        eprintln!("SKIPPED: only root with setpriv(1) can become a user with nothing else running");
+        skipped("only root with setpriv(1) can become a user with nothing else running");
         return None;
     }
     setpriv.args(["bash", "-c", &format!("ulimit -u {processes}; exec \"$0\" \"$@\""), program]).args(args);

@@ -49,8 +49,8 @@ fn all_16(folder: &std::path::Path, who: &str) -> Vec<u32> {
 }
 
 fn kill_all(pids: &[u32]) {
-    for pid in pids {
-        kill_process(Pid::from_raw(pid.cast_signed()).unwrap(), Signal::KILL).unwrap();
+    for &pid in pids {
+        kill(pid, Signal::KILL);
     }
 }
 

@@ -157,6 +157,11 @@ pub(crate) fn is_alive(pid: u32) -> bool {
     state_of(pid).is_some_and(|state| !"ZX".contains(state))
 }
 
+/// Not by kill(1), which is not on every machine.
+pub(crate) fn kill(pid: u32, signal: Signal) {
+    rustix::process::kill_process(Pid::from_raw(pid.cast_signed()).unwrap(), signal).unwrap();
+}
+
 /// The numbers 1 to `last`, a line each.
 pub(crate) fn numbers(last: u32) -> String {
     (1..=last).flat_map(|number| [number.to_string(), "\n".to_owned()]).collect()

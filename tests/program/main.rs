@@ -31,6 +31,7 @@ mod pipe;
 mod pump;
 mod redis;
 mod redis_link;
+mod screen;
 mod settling;
 mod shared;
 mod shared_machine;

@@ -98,6 +98,8 @@ fn each_mistake_in_what_a_limit_counts_has_its_own_words() {
         ),
         ("5/s, per=host", "has a space in it; write 5/s,per=host"),
         ("5/s,key=host", "no key 'key=host' in a limit; did you mean 5/s,per=host?"),
+        ("5/s,host", "no key 'host' in a limit; did you mean 5/s,per=host?"),
+        ("5/s burst=3", "has a space in it; write 5/s,burst=3"),
     ];
     let mut all: Vec<String> = Vec::new();
     for (rule, words) in rules {
@@ -108,6 +110,16 @@ fn each_mistake_in_what_a_limit_counts_has_its_own_words() {
     all.sort();
     all.dedup();
     assert_eq!(all.len(), rules.len(), "two mistakes have the same words");
+}
+
+#[test]
+fn an_unknown_key_in_a_limit_is_answered_with_all_the_keys_there_are() {
+    for rule in ["5/s,foo=1", "5/s,foo", "5/s,", "5/s,per=host,foo=1"] {
+        let said = refused(&["--rate", rule, "true"]);
+        for key in ["burst=N", "initial=N", "window", "slack=TIME", "per=SEL", "jobs=N", "cost=COST", "else=N"] {
+            assert!(said.contains("--rate") && said.contains(key), "{rule:?}: {said}");
+        }
+    }
 }
 
 #[test]

@@ -10,9 +10,10 @@
 //! (root may), clients are scheduled first in, first out, and the server before all others, as if each had a core of its
 //! own. The test is repeated only if a request still came late or the whole took too long.
 
-use crate::support::nginx::{Nginx, REST, find};
+use crate::support::found;
+use crate::support::nginx::{Nginx, REST};
 use std::fs::File;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant, SystemTime};
@@ -85,17 +86,6 @@ fn a_server_that_counts_strictly_refuses_nothing() {
         println!("{}; once more", run.told());
     }
     panic!("in each of {ATTEMPTS} attempts something was refused, or it took too long");
-}
-
-/// The path of the program; `None`, with a message, if it is not installed. In CI it must be.
-fn found(name: &str) -> Option<PathBuf> {
-    let path = find(name);
-    if path.is_none() {
-        assert!(std::env::var_os("CI").is_none(), "{name} is not installed, and CI must not skip this");
-        // Past the test harness, which shows no output of what passes.
-        let _ = std::io::Write::write_all(&mut std::io::stderr(), format!("SKIPPED: no {name} here\n").as_bytes());
-    }
-    path
 }
 
 /// A program that, with all it starts, is scheduled as `SCHED_FIFO` of sched(7), if that is allowed.

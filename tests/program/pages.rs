@@ -7,9 +7,9 @@
 //! did; `calls` lists what was called.
 
 use crate::launching::finish;
-use crate::support::nginx::find;
 use crate::support::redis::Redis;
 use crate::support::server::{Answer, Request, Server};
+use crate::support::{find, skipped};
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
@@ -36,7 +36,7 @@ const FILES: [(&str, &str); 9] = [
 /// The programs that are replaced, and the real ones that may be missing.
 const REPLACED: [&str; 9] = ["curl", "gh", "journalctl", "lychee", "nc", "notify", "psql", "sendmail", "wget"];
 const SCRIPTS: [&str; 3] = ["ask", "call", "send-sms"];
-const NEEDED: [&str; 5] = ["curl", "jq", "redis", "sqlite3", "wget"];
+const NEEDED: [&str; 6] = ["curl", "jq", "man", "redis", "sqlite3", "wget"];
 
 const STAND_IN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/program/pages/stand-in");
 
@@ -169,9 +169,7 @@ fn run(block: &Block) -> Result<(), String> {
     };
     if let Some(tool) = NEEDED.iter().find(|tool| words.contains(*tool) && !is_there(tool)) {
         assert!(std::env::var_os("CI").is_none(), "{tool} is not installed, and CI must not skip this");
-        // Past the test harness, which shows no output of what passes.
-        let said = format!("SKIPPED: {}: no {tool} here\n", block.place);
-        let _ = std::io::Write::write_all(&mut std::io::stderr(), said.as_bytes());
+        skipped(format!("{}: no {tool} here", block.place));
         return Ok(());
     }
     let redis = words.contains(&"redis").then(|| Redis::start(&["--requirepass", "secret"])).flatten();

@@ -3,6 +3,7 @@
 use crate::common::{
     Lines, Running, THROTTLE, assert_same, feed, make_non_blocking, noise, passed, read_all, shell, text, throttle,
 };
+use crate::support::skipped;
 use proptest::prelude::*;
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, Write};
@@ -264,8 +265,7 @@ fn a_line_of_gibibytes_needs_no_memory() {
 #[test]
 fn units_that_conform_together_are_written_together() {
     if Command::new("strace").arg("-V").output().is_err() {
-        eprintln!("SKIPPED: strace is not installed");
-        return;
+        return skipped("no strace here");
     }
     let counts = tempfile::NamedTempFile::new().unwrap();
     let script = "yes 1234567 | head -n 1000000 | strace -f -c -U calls,name -e trace=write,splice -o \"$1\" \"$0\" -r 1M/s | wc -l";
@@ -274,8 +274,7 @@ fn units_that_conform_together_are_written_together() {
     let output = Running::start(command).finish();
     let counted = fs::read_to_string(counts.path()).unwrap();
     if counted.is_empty() && text(&output.stderr).contains("ptrace") {
-        eprintln!("SKIPPED: strace may not trace here: {}", text(&output.stderr));
-        return;
+        return skipped(format!("strace may not trace here: {}", text(&output.stderr)));
     }
     assert_eq!(text(&output.stdout).trim(), "1000000", "{}", text(&output.stderr));
     let writes = counted.lines().filter(|line| line.contains("write") || line.contains("splice"));

@@ -1,6 +1,7 @@
 //! Buckets: one limit for many processes, tested through the real program.
 
 use crate::common::{Lines, Running, THROTTLE, assert_fails, copy_program, feed, text, throttle, wait_until};
+use crate::support::skipped;
 use rustix::process::Signal;
 use serde_json::Value;
 use std::fs;
@@ -338,8 +339,7 @@ mod many_processes {
         let place = Place::new();
         let flags = rustix::fs::OFlags::TMPFILE | rustix::fs::OFlags::RDWR;
         if rustix::fs::open(place.0.path(), flags, rustix::fs::Mode::RUSR).is_err() {
-            eprintln!("SKIPPED: the file system for temporary files has none without a name");
-            return;
+            return skipped("the file system for temporary files has none without a name");
         }
         let mut noise = 0x2545_F491_4F6C_DD1D_u64;
         for round in 0..200 {

@@ -2,6 +2,7 @@
 //! are skipped, and say so.
 
 use crate::common::{THROTTLE, copy_program, text};
+use crate::support::skipped;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -48,7 +49,7 @@ fn can(wrapper: &[&str]) -> bool {
     let tried = Command::new(wrapper[0]).args(&wrapper[1..]).arg("true").stderr(Stdio::null()).status();
     let can = tried.is_ok_and(|status| status.success());
     if !can {
-        println!("SKIPPED: cannot run {}", wrapper.join(" "));
+        skipped(format!("cannot run {}", wrapper.join(" ")));
     }
     can
 }
@@ -156,15 +157,14 @@ fn a_fuse_file_system_is_refused_if_it_is_remote() {
     let sftp = "/usr/lib/openssh/sftp-server";
     let is_there = |tool: &str| Path::new("/usr/bin").join(tool).exists();
     if !can(&["unshare", "-m"]) || !Path::new("/dev/fuse").exists() || !Path::new(sftp).exists() {
-        println!("SKIPPED: needs root, /dev/fuse and {sftp}");
-        return;
+        return skipped(format!("needs root, /dev/fuse and {sftp}"));
     }
     for (tool, mount) in [
         ("sshfs", "sshfs -o ssh_command=\"$2/ssh\" \"here:$2/real\" \"$2/seen\""),
         ("bindfs", "bindfs \"$2/real\" \"$2/seen\""),
     ] {
         if !is_there(tool) {
-            println!("SKIPPED: {tool} is not installed");
+            skipped(format!("no {tool} here"));
             continue;
         }
         let place = Place::new();

@@ -9,8 +9,7 @@ use crate::store::{Memory, Supply};
 use proptest::prelude::*;
 use std::cell::RefCell;
 use std::collections::VecDeque;
-use std::sync::Arc;
-use std::task::Wake;
+use std::task::Waker;
 
 /// A command's life: how long it runs, how it ends, and its reply.
 type Life = (Nanos, Outcome, Reply);
@@ -49,12 +48,6 @@ struct State {
     /// The ends: when, which unit, and what followed.
     ends: Vec<(Nanos, u64, Verdict)>,
     sent_away: Option<Nanos>,
-}
-
-struct Silent;
-
-impl Wake for Silent {
-    fn wake(self: Arc<Self>) {}
 }
 
 impl State {
@@ -101,7 +94,7 @@ impl<L: Fn(Try) -> Life> Script<L> {
         self.starts.push((started, attempt.unit, attempt.number));
         let (time, outcome, reply) = (self.life)(attempt);
         let end = started.saturating_add(time);
-        self.clock.wake_at(end, &Arc::new(Silent).into());
+        self.clock.wake_at(end, Waker::noop());
         self.state.borrow_mut().running.push(Running { attempt, started, end, outcome, reply });
     }
 }

@@ -275,6 +275,7 @@ impl<K: Hash + Eq> Table<K> {
     fn add_key(&self) -> Result<(), Denied> {
         let most = self.most_keys.load(Ordering::Relaxed);
         let add = |keys| (keys < most).then_some(keys + 1);
+        #[allow(deprecated, reason = "its new name, try_update, takes Rust 1.95")]
         let added = || self.keys.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add).map(drop);
         added().or_else(|keys| {
             let (now, next, pause) = (self.time().now(), self.search_at.load(Ordering::Relaxed), SEARCH * keys);

@@ -36,6 +36,9 @@ impl<'a> Items<'a> {
         let (item, rest) = list.split_at(list.find(',').unwrap_or(list.len()));
         let about = |error: &dyn fmt::Display| format!("{item}: {error}");
         let Some((key, value)) = list.split_once('=').filter(|(key, _)| !key.contains(',')) else {
+            if !self.limit.is_empty() {
+                refuse_unknown_key(item, item)?;
+            }
             self.limit.push(item);
             return Ok(rest);
         };
@@ -59,7 +62,7 @@ impl<'a> Items<'a> {
                 set_once(&mut self.jobs, jobs.map_err(|_| about(&why))?, "per=host,jobs=2").map(|()| rest)
             }
             _ => {
-                refuse_similar_key(key, item)?;
+                refuse_unknown_key(key, item)?;
                 self.limit.push(item);
                 Ok(rest)
             }
@@ -132,14 +135,21 @@ fn refuse_keys_in_pattern(selector: &str, before: &[&str]) -> Result<(), String>
     Err(format!("re: takes all that follows, so it comes last: {}{keys},per={pattern}", before.join(",")))
 }
 
-/// What another name of a key was meant to be.
-fn refuse_similar_key(key: &str, item: &str) -> Result<(), String> {
+/// What another name of a key was meant to be, or which keys there are.
+fn refuse_unknown_key(key: &str, item: &str) -> Result<(), String> {
     let meant = match key.to_lowercase().as_str() {
-        "pre" | "per" | "key" | "by" | "each" | "for" | "group" => "per=host",
+        "pre" | "per" | "key" | "by" | "each" | "for" | "group" | "host" => "per=host",
         "cost" | "costs" | "weight" | "tokens" | "cots" => "cost=800",
         "jobs" | "job" | "j" | "jbos" | "procs" | "parallel" | "concurrency" | "slots" => "per=host,jobs=2",
         "else" | "default" | "otherwise" => "cost=f3,else=100",
-        _ => return Ok(()),
+        // The limit itself knows these, or says what is wrong: burst, initial, window, slack, and numbers.
+        other if other.starts_with(|first: char| "biws".contains(first) || !first.is_alphabetic()) => return Ok(()),
+        _ => {
+            return Err(format!(
+                "no key '{item}' in a limit; use burst=N, initial=N, window, slack=TIME, per=SEL, jobs=N, cost=COST or else=N, \
+                 like 5/s,burst=10; a second limit is a second --rate"
+            ));
+        }
     };
     Err(format!("no key '{item}' in a limit; did you mean 5/s,{meant}?"))
 }
@@ -156,9 +166,10 @@ impl FromStr for Rule {
             items.into_rule(text)
         };
         read().map_err(|error| {
-            let joined = text.replace(char::is_whitespace, "");
-            let is_meant = joined.len() < text.len() && joined.parse::<Rule>().is_ok();
-            if is_meant { format!("'{text}' has a space in it; write {joined}") } else { error }
+            let with = |separator| text.split_whitespace().collect::<Vec<_>>().join(separator);
+            let has_space = text.contains(char::is_whitespace);
+            let meant = ["", ","].map(with).into_iter().find(|meant| has_space && meant.parse::<Rule>().is_ok());
+            meant.map_or(error, |meant| format!("'{text}' has a space in it; write {meant}"))
         })
     }
 }

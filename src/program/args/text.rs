@@ -279,6 +279,8 @@ output must be a file or a device: the reader of a pipe may write to the termina
 standard output must not be the terminal. Commands must not write to the terminal themselves (-u, -j 1 without --tag), and \
 units must not be typed in.
 
+No bar is drawn while the terminal does not echo what is typed: then a program asks for a password, or shows pages.
+
 A narrow terminal shows less: first the limit goes, then the rate; the time left stays as long as it fits. It is \
 known for a file and for --repeat, and is estimated from whatever holds the work back: the limits, the reader, or the \
 commands.
@@ -298,7 +300,7 @@ Otherwise each line whose command failed, or was stopped by a signal, is reporte
 them, but on a terminal the first 20. Successes are not reported, except for the totals on a terminal or with --summary.";
 
 /// Variable and meaning.
-pub(crate) const ENVIRONMENT: [(&str, &str); 8] = [
+pub(crate) const ENVIRONMENT: [(&str, &str); 9] = [
     (
         "THROTTLE_BUCKET",
         "The bucket of --once, --show, --set, --clear, --pause, --remove and --list without --bucket, and of a stream without -r \
@@ -312,9 +314,11 @@ pub(crate) const ENVIRONMENT: [(&str, &str); 8] = [
     ("THROTTLE_ATTEMPT", "Set for each command with --attempts: which attempt at its unit this is, from 1."),
     (
         "THROTTLE_REPLY",
-        "Set for each command with --attempts: a file that takes HTTP header fields, as from curl -D. Known are the status \
-         line, retry-after, x-ratelimit-remaining and -reset, and ratelimit.",
+        "Set for each command with --attempts or cost=: a file that takes HTTP header fields, as from curl -D. Known are the \
+         status line, retry-after, x-ratelimit-remaining and -reset, and ratelimit; and throttle-cost: N, the real cost of \
+         the unit, which replaces what it was charged.",
     ),
+    ("THROTTLE_KEY", "Set for each command with per=: the key of its units, which comes from the input."),
     (
         "THROTTLE_ID",
         "Set for each command with --attempts or --done: a hash of its units, the same at every attempt and in every run, for \
@@ -325,8 +329,8 @@ pub(crate) const ENVIRONMENT: [(&str, &str); 8] = [
 ];
 
 pub(crate) const SIGNALS: &str = "\
-USR1 writes a status line to standard error. INT, TERM and HUP end the program at once, after the summary if one was asked \
-for. Commands and their process groups get the signal too (QUIT as well), and are waited for; a second signal kills them. A \
+USR1 writes a status line to standard error. INT, QUIT, TERM and HUP end the program at once, after the summary if one was \
+asked for. Commands and their process groups get the signal too, and are waited for; a second signal kills them. A \
 signal that was ignored at the start stays ignored. If the reader is gone, the program dies of SIGPIPE, as cat does.";
 
 /// Examples, exit codes, signals and environment, for `--help`.

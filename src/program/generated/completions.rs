@@ -6,16 +6,15 @@ use crate::program::args;
 use clap::builder::PossibleValuesParser;
 use clap::{Arg, Command, ValueHint};
 use clap_complete::Shell;
-use throttle::rate::Limit;
 
-/// Limits that show what can be written.
-const LIMITS: [&str; 5] = ["1/s", "10/s", "100/min", "5000/h,window", "1MiB/s"];
+/// Limits that show what can be written, and what may follow one after a comma.
+const LIMITS: &str = "1/s 10/s 100/min 5000/h,window 1MiB/s unlimited";
+const KEYS: &str = "window burst=10 initial=0 slack=0 per=host jobs=2 cost=bytes/4+300 else=100";
 
 /// The command line with what only a shell needs to know: values to choose from, and which values are no files.
 fn command() -> Command {
     let values = |option: Arg, values: &'static [&str]| option.value_parser(PossibleValuesParser::new(values));
     let mut command = args::command().mut_args(|option| match option.get_id().as_str() {
-        "rate" => values(option, &LIMITS),
         "show" | "list" | "summary" => values(option, &["text", "json"]),
         "retry_on" => values(option, &["timeout", "signal"]),
         _ if option.get_action().takes_values() && option.get_value_hint() == ValueHint::Unknown => {
@@ -48,11 +47,24 @@ fn zsh() -> String {
         script = script.replace(&format!(":{name}:"), &format!(":{escaped}:"));
     }
     let script = replaced(&script, "]:BUCKET:_files'", "]:BUCKET:_throttle_buckets'");
+    let script = replaced(&script, "]:LIMIT:'", "]:LIMIT:_throttle_limits'");
     // Behind the first word that is no option everything belongs to the command.
     let script = replaced(&script, "_arguments_options[@]}\" :", "_arguments_options[@]}\" -A '-*' :");
     let (options, _) = script.split_once("'*::command -- ").expect("the command is the last one");
     format!(
-        "{options}'*:::command:_normal' \\\n&& ret=0\nreturn ret\n}}\n{}",
+        r"{options}'*:::command:_normal' \
+&& ret=0
+return ret
+}}
+
+_throttle_limits() {{
+    if compset -P '*,'; then
+        compadd -- {KEYS}
+    else
+        compadd -- {LIMITS}
+    fi
+}}
+{}",
         r#"
 _throttle_buckets() {
     local -a buckets
@@ -105,6 +117,7 @@ fn fish() -> String {
     let options = generated(Shell::Fish, &mut command);
     let options = replaced(&options, "complete -c throttle ", "complete -c throttle -n 'not __throttle_command' ");
     let options = replaced(&options, " -l bucket ", " -l bucket -a '(__throttle_buckets)' ");
+    let options = replaced(&options, " -l rate ", " -l rate -a '(__throttle_limits)' ");
     format!(
         r"# The words of COMMAND before the cursor; fails if it has not begun.
 function __throttle_command
@@ -138,6 +151,15 @@ function __throttle_buckets
     env -u THROTTLE_BUCKET throttle --list 2>/dev/null | string replace -r '(.*?): (.*)' '$1\t$2'
 end
 
+function __throttle_limits
+    set -l limit (commandline -ct | string replace -r '^(--rate=|-[{flags}]*r)' '')
+    if set -l before (string match -r '.*,' -- $limit)
+        string join \n $before(string split ' ' '{KEYS}')
+    else
+        string split ' ' '{LIMITS}'
+    end
+end
+
 complete -c throttle -f -a '(__throttle_complete_command)'
 {options}"
     )
@@ -150,6 +172,7 @@ fn bash() -> String {
             option.get_possible_values().iter().map(|value| value.get_name().to_owned()).collect();
         let action = match option.get_value_hint() {
             _ if option.get_id() == "bucket" => "_throttle_buckets \"$1\"".to_owned(),
+            _ if option.get_id() == "rate" => format!("_throttle_limits '{LIMITS}' '{KEYS}'"),
             ValueHint::FilePath => "_throttle_files".to_owned(),
             _ if option.get_action().takes_values() && !values.is_empty() => {
                 format!("_throttle_words '{}'", values.join(" "))
@@ -177,5 +200,8 @@ fn the_completions_are_what_the_flags_say() {
 
 #[test]
 fn the_limits_that_are_offered_are_limits() {
-    assert!(LIMITS.iter().all(|limit| limit.parse::<Limit>().is_ok()));
+    let all = format!("1/s,{}", KEYS.replace("window ", "").replace("slack=0 ", "").replace(' ', ","));
+    for limit in LIMITS.split(' ').chain(["5000/h,window,slack=0", &all]) {
+        assert!(args::parse(&["throttle", "-r", limit, "true"].map(Into::into)).is_ok(), "{limit}");
+    }
 }

@@ -89,7 +89,8 @@ fn the_man_page_satisfies_mandoc_and_groff() {
         match Command::new(program).args(options.split(' ')).arg(page.path()).output() {
             Ok(output) if program == "mandoc" => assert!(output.stdout.is_empty(), "{output:?}"),
             Ok(output) => assert!(output.stderr.is_empty(), "{output:?}"),
-            Err(_) => eprintln!("skipped: no {program}"),
+            // Past the test harness, which shows no output of what passes.
+            Err(_) => _ = writeln!(std::io::stderr(), "SKIPPED: no {program} here"),
         }
     }
 }

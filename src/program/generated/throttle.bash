@@ -1,8 +1,19 @@
 # Options, their values, and then COMMAND; its own arguments, too, if the package bash-completion is there.
 
+# Of the words in $1, those that complete the value after $2.
 _throttle_words() {
     compopt +o default +o bashdefault
-    COMPREPLY=($(compgen -W "$1" -- "$value"))
+    mapfile -t COMPREPLY < <(compgen -P "$2" -W "$1" -- "${value#"$2"}")
+    # What bash takes for words of their own stays as it is.
+    COMPREPLY=("${COMPREPLY[@]#"$before"}")
+}
+
+_throttle_limits() {
+    if [[ $value == *,* ]]; then
+        _throttle_words "$2" "${value%,*},"
+    else
+        _throttle_words "$1"
+    fi
 }
 
 _throttle_files() {
@@ -29,17 +40,22 @@ _throttle_value() {
 
 _throttle() {
     # As typed: bash splits words at = and : too.
-    local words=() starts=() glued= word i
+    local words=() starts=() before= glued= word i
     for ((i = 1; i <= COMP_CWORD; i++)); do
         word=${COMP_WORDS[i]}
+        before=
         if [[ $i -gt 1 && ($glued || $word == [=:]*) ]]; then
+            before=${words[-1]}
             words[${#words[@]} - 1]+=$word
         else
             words+=("$word")
             starts+=("$i")
         fi
         glued=
-        [[ $word == *[=:] ]] && glued=yes
+        if [[ $word == *[=:] ]]; then
+            glued=yes
+            before=${words[-1]}
+        fi
     done
 
     local last=$((${#words[@]} - 1)) value=${words[-1]} command=
@@ -76,6 +92,7 @@ _throttle() {
     elif [[ $value == --*=* ]]; then
         word=${value%%=*}
         value=${value#*=}
+        before=${before#*=}
         _throttle_value "$1" "$word"
     else
         _throttle_words '@OPTIONS@'

@@ -48,6 +48,17 @@ fn if_slots_are_short_the_time_left_is_that_of_the_commands() {
     assert_eq!(stopped.time_left(36, 4 * SECOND, SECOND), None);
 }
 
+/// Not sooner than its backoff allows; and it is not done before that.
+#[test]
+fn a_unit_that_waits_for_another_attempt_lengthens_the_time_left() {
+    let mut outcomes = Outcomes { ok: 3, failed: 1, ..after(4, &["-r", "9/s", "-j", "4", "--attempts", "2"]) };
+    assert_eq!((outcomes.time_left(1, 0, SECOND), outcomes.settled()), (Some(SECOND), 4));
+    outcomes.retries.wait(SECOND, Duration::from_secs(30), false);
+    outcomes.retries.wait(SECOND, Duration::from_secs(20), false);
+    assert_eq!((outcomes.time_left(2, 0, 6 * SECOND), outcomes.settled()), (Some(26 * SECOND), 4));
+    assert_eq!(outcomes.to_be_tried_again(), 2);
+}
+
 #[test]
 fn the_hint_is_considered_once_a_second() {
     let mut outcomes = outcomes(&["-r", "50/s"]);
@@ -66,7 +77,7 @@ fn the_closing_lines_read_as_in_the_manual() {
     assert_eq!(interrupted.closing(0, 0), ["interrupted: 409 ok, 3 stopped, next line not started: 413 'https://…'"]);
     let two = Outcomes { failed: 21, ..outcomes(&["-r", "5/s", "-b", "9", "-r", "60/min"]) };
     assert_eq!(two.closing(49_999_999, 0), ["0 ok, 21 failed; 50 ms (limit 5/s and 60/min)"]);
-    assert!(Outcomes { failed: 21, ..outcomes(&["-q", "-r", "5/s"]) }.closing(0, 0).is_empty());
+    assert_eq!(Outcomes { failed: 21, ..outcomes(&["-q", "-r", "5/s"]) }.closing(0, 0).len(), 0);
 }
 
 #[test]
@@ -93,11 +104,11 @@ fn a_share_of_failures_counts_from_20_ends_on() {
 #[test]
 fn overlapping_pauses_count_once() {
     let mut retries = Retries::default();
-    retries.told_to_wait(0, Duration::from_secs(10));
-    retries.told_to_wait(5 * SECOND, Duration::from_secs(10));
-    retries.told_to_wait(6 * SECOND, Duration::from_secs(1));
+    retries.wait(0, Duration::from_secs(10), true);
+    retries.wait(5 * SECOND, Duration::from_secs(10), true);
+    retries.wait(6 * SECOND, Duration::from_secs(1), true);
     assert_eq!((retries.paused, retries.later), (15 * SECOND, 3));
-    retries.told_to_wait(20 * SECOND, Duration::from_secs(1));
+    retries.wait(20 * SECOND, Duration::from_secs(1), true);
     assert_eq!(retries.paused, 16 * SECOND);
 }
 

@@ -313,6 +313,6 @@ fn without_rate(command: &[OsString]) -> &'static str {
     if command.iter().any(is_rate) {
         "--rate: how fast? options after the command are the command's; put -r before it, like -r 5/s COMMAND"
     } else {
-        "--rate: how fast? write for example -r 5/s, -r 100/min or -r 10MiB/s"
+        "--rate: how fast? write for example -r 5/s, -r 100/min or -r 10MiB/s; throttle -h shows more"
     }
 }

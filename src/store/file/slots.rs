@@ -140,7 +140,7 @@ pub(super) fn encode(number: u64, kept: &Kept, words: &mut Vec<u64>, bytes: &mut
     words[2] = sum(words);
     bytes.clear();
     bytes.resize(words.len() * 8, 0);
-    bytes.chunks_exact_mut(8).zip(words).for_each(|(to, word)| to.copy_from_slice(&word.to_le_bytes()));
+    bytes.as_chunks_mut().0.iter_mut().zip(words).for_each(|(to, word)| *to = word.to_le_bytes());
 }
 
 /// The state in a slot; `None` if it is not complete. `before` saves parsing limits that have not changed.
@@ -183,7 +183,7 @@ fn word(bytes: &[u8]) -> u64 {
 }
 
 fn words(bytes: &[u8]) -> impl Iterator<Item = u64> {
-    bytes.chunks_exact(8).map(word)
+    bytes.as_chunks().0.iter().map(|bytes| u64::from_le_bytes(*bytes))
 }
 
 #[cfg(test)]

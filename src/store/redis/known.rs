@@ -76,8 +76,10 @@ pub(super) fn view(policy: Policy, mut numbers: Vec<i64>) -> View {
         available: available.and_then(|units| u64::try_from(units).ok()).unwrap_or(0),
         wait: wait.and_then(nanos),
         line: line
-            .chunks_exact(2)
-            .filter_map(|waiter| Some(Waiting { cost: u64::try_from(waiter[0]).ok()?, wait: nanos(waiter[1])? }))
+            .as_chunks()
+            .0
+            .iter()
+            .filter_map(|[cost, wait]| Some(Waiting { cost: u64::try_from(*cost).ok()?, wait: nanos(*wait)? }))
             .collect(),
     }
 }
@@ -90,8 +92,8 @@ const ENTRY: usize = 32;
 pub(super) fn grants(answer: &Answer, asked: u64) -> Option<Vec<Grant>> {
     let number = |number: i64| u64::try_from(number).ok();
     let (mut left, mut latest) = (asked, 0);
-    let grant = |run: &[i64]| {
-        let (at, units, place) = (number(run[0])?, number(run[1])?, usize::try_from(run[2]).ok()?);
+    let grant = |&[at, units, place]: &[i64; 3]| {
+        let (at, units, place) = (number(at)?, number(units)?, usize::try_from(place).ok()?);
         let is_in_order = std::mem::replace(&mut latest, at) <= at;
         left = left.checked_sub(units)?;
         let makes_sense = is_in_order && at < 1 << 52 && (units > 0 || asked == 0);
@@ -99,8 +101,10 @@ pub(super) fn grants(answer: &Answer, asked: u64) -> Option<Vec<Grant>> {
         makes_sense
             .then(|| Grant::computed(at.saturating_mul(MICROSECOND), units, place, answer.number).entry(is_entry))
     };
-    let runs = answer.numbers.chunks_exact(3);
-    if runs.remainder().is_empty() && runs.len() > 0 { runs.map(grant).collect() } else { None }
+    match answer.numbers.as_chunks() {
+        (runs @ [_, ..], []) => runs.iter().map(grant).collect(),
+        _ => None,
+    }
 }
 
 #[cfg(test)]

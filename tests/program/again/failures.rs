@@ -218,7 +218,7 @@ fn no_unit_is_lost_however_soon_it_is_tried_again() {
         let mut child = throttle([&options[..], &["-c", script]].concat()).spawn().unwrap();
         let mut stdin = child.stdin.take().unwrap();
         stdin.write_all(numbers(units).as_bytes()).unwrap();
-        let stdin = Some(stdin).filter(|_| !is_last_at_once);
+        let stdin = (!is_last_at_once).then_some(stdin);
         let feeder = std::thread::spawn(move || {
             std::thread::sleep(std::time::Duration::from_millis(700));
             drop(stdin);

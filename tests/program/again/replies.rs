@@ -2,6 +2,7 @@
 
 use super::{scripted, summary};
 use crate::launching::{Started, finish, numbers, throttle, wait_until};
+use crate::support::found;
 use crate::support::server::{Answer, Server};
 use rustix::process::Signal;
 use std::fs;
@@ -23,7 +24,7 @@ fn any_command_and_any_child_of_it_can_ask_to_wait() {
         "echo 'retry-after: 0.1' > \"$THROTTLE_REPLY\"",
         "echo 'retry-after: 0.1' >> \"$THROTTLE_REPLY\"",
         "cd / && sh -c '(echo retry-after: 0.1 | tee -a \"$THROTTLE_REPLY\" > /dev/null) & wait'",
-        "python3 -c 'import os; print(\"retry-after: 0.1\", file=open(os.environ[\"THROTTLE_REPLY\"], \"a\"))'",
+        "echo 'retry-after: 0.1' | dd of=\"$THROTTLE_REPLY\" oflag=append conv=notrunc status=none",
         // More than counts, behind what counts.
         "{ echo 'retry-after: 0.1'; head -c 3000000 /dev/zero; } > \"$THROTTLE_REPLY\"",
         // A process that is left behind holds it open.
@@ -49,6 +50,9 @@ fn curl_and_wget_write_their_replies() {
     .iter()
     .enumerate()
     {
+        if found(client.split(' ').next().unwrap()).is_none() {
+            continue;
+        }
         let script = format!("no_proxy='*' {client} {url}{place}/$1");
         assert_eq!(told_to_wait(&[], &script, 2), 2, "{client}");
     }

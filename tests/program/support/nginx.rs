@@ -5,18 +5,11 @@
 use std::fs;
 use std::io;
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
-
-/// Where a program is, in `PATH` or where Debian keeps servers.
-pub(crate) fn find(name: &str) -> Option<PathBuf> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let folders = std::env::split_paths(&path).chain([PathBuf::from("/usr/sbin")]);
-    folders.map(|folder| folder.join(name)).find(|file| file.is_file())
-}
 
 /// After so long without a request the server has forgotten all of them.
 pub(crate) const REST: Duration = Duration::from_millis(500);

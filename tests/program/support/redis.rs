@@ -2,6 +2,7 @@
 
 #![allow(dead_code, reason = "each file of tests uses some of this")]
 
+use super::tools::skipped;
 use redis::Connection;
 use std::collections::BTreeSet;
 use std::io::{self, Read, Write};
@@ -28,7 +29,7 @@ impl Redis {
     pub(crate) fn start(args: &[&str]) -> Option<Self> {
         let Some(program) = program() else {
             assert!(std::env::var_os("CI").is_none(), "redis-server is not installed");
-            eprintln!("SKIPPED: redis-server is not installed");
+            skipped("no redis-server here");
             return None;
         };
         // Somebody else may take a port between our finding it free and the server's using it.

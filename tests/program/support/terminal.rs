@@ -127,6 +127,16 @@ impl Terminal {
         }
     }
 
+    /// Waits until these rows and no others are on the screen.
+    #[track_caller]
+    pub(crate) fn wait_for_screen(&self, expected: &[&str]) {
+        let begun = Instant::now();
+        while self.rows() != expected {
+            assert!(begun.elapsed() < HANGS, "waited in vain for {expected:#?}; there is {:#?}", self.rows());
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+
     /// Whether `wanted` was true of some row while `child` ran, and how that ended.
     pub(crate) fn watch(&self, mut child: Child, mut wanted: impl FnMut(&str) -> bool) -> (bool, ExitStatus) {
         let mut seen = false;
