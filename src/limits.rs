@@ -22,6 +22,7 @@ mod waiting;
 pub mod window;
 
 pub use agree::Disagreement;
+pub use each::Charged;
 pub(crate) use each::{Each, Thin};
 pub use grant::{Grant, Refusal};
 pub(crate) use joint::largest;

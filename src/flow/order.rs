@@ -57,6 +57,8 @@ pub struct Order<T> {
     len: usize,
     waiting: usize,
     memory: usize,
+    /// How many units have left that had waited.
+    gone: u64,
 }
 
 #[derive(Debug)]
@@ -103,6 +105,7 @@ impl<T> Order<T> {
             len: 0,
             waiting: 0,
             memory: 0,
+            gone: 0,
         }
     }
 
@@ -215,7 +218,8 @@ impl<T> Order<T> {
                 order.all.charge(&mut order.thin, [at, since, at, counted], &unit.costs);
                 order.busy(head.key).running += u32::from(counts_jobs);
             });
-            Some(Next::Go(head.key, unit?, Charged { at, counted }))
+            self.gone += 1;
+            Some(Next::Go(head.key, unit?, Charged { at, counted, number: self.gone }))
         });
         gone.unwrap_or_else(|| self.wait(None))
     }
@@ -262,30 +266,27 @@ impl<T> Order<T> {
     /// A unit that left was handed over just now: windows count it from `now` on.
     pub fn handed_over(&mut self, now: Nanos, key: KeyId, charged: Charged, costs: &[u64]) {
         if self.has_windows() {
-            let (now, counted) = (self.advance(now), charged.counted);
-            self.revise(key, |limits, thin| limits.hand_over(thin, counted, costs, now));
-        }
-    }
-
-    /// Gives back what was charged for a unit that was not used after all, as far as the limits could not have gained it
-    /// since.
-    pub fn give_back(&mut self, now: Nanos, key: KeyId, charged: Charged, costs: &[u64]) {
-        let (now, times) = (self.advance(now), [charged.at, charged.counted]);
-        self.revise(key, |limits, thin| limits.give_back(thin, now, times, costs));
-    }
-
-    /// A unit that left and was charged the first of these costs has really cost the second. What it cost less is given
-    /// back as far as the limits could not have gained it since; what it cost more is owed by those behind.
-    pub fn settle(&mut self, now: Nanos, key: KeyId, charged: Charged, [costs, real]: [&[u64]; 2]) {
-        let less: Vec<u64> = costs.iter().zip(real).map(|(cost, real)| cost.saturating_sub(*real)).collect();
-        let more: Vec<u64> = costs.iter().zip(real).map(|(cost, real)| real.saturating_sub(*cost)).collect();
-        if less.iter().any(|cost| *cost > 0) {
-            self.give_back(now, key, charged, &less);
-        }
-        if more.iter().any(|cost| *cost > 0) {
             let now = self.advance(now);
-            self.revise(key, |each, thin| each.pay(thin, now, &more));
+            self.revise(key, |limits, thin| limits.hand_over(thin, charged, costs, now));
         }
+    }
+
+    /// The unit that has just left, as the latest one, is [settled](Self::settle) before it has [ended](Self::ended).
+    pub fn open(&mut self, key: KeyId, charged: Charged, costs: &[u64]) {
+        let (each, thin) = self.keys.state_mut(key);
+        each.open(thin, charged, costs);
+        self.all.open(&mut self.thin, charged, costs);
+    }
+
+    /// A unit that was charged the first of these costs has really cost the second: the limits are as if it had cost that
+    /// from the start. What would have overflowed since is lost, and what it cost more is owed by those behind. It must be
+    /// [open](Self::open).
+    pub fn settle(&mut self, now: Nanos, key: KeyId, charged: Charged, costs: [&[u64]; 2]) {
+        let now = self.advance(now);
+        if self.earliest().is_none_or(|time| time > now) {
+            self.ready_since(now); // What waits may leave now, not as of an earlier time.
+        }
+        self.revise(key, |limits, thin| limits.settle(thin, now, charged, costs));
     }
 
     /// Whether units have to be reported as [handed over](Self::handed_over).

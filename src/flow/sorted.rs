@@ -233,7 +233,7 @@ impl<'a, R: Source, W: Sink> Sorted<'a, R, W> {
                 self.costs.clone_into(&mut self.run.costs);
             }
             if order.has_windows() {
-                self.handed.push((id, Charged { at: now, counted: now }, self.costs.as_slice().into()));
+                self.handed.push((id, Charged { at: now, counted: now, number: 0 }, self.costs.as_slice().into()));
             }
         } else {
             self.age += 1;

@@ -51,10 +51,12 @@ impl ByKey {
 
     /// The attempt to be made now. It is charged.
     pub(super) fn next(&self) -> Option<(Attempt, Granted)> {
-        match self.lock().order.next(SystemClock.now()) {
-            Next::Go(key, unit, charged) => Some((unit.content, Granted { key, charged, costs: unit.costs })),
-            _ => None,
+        let mut state = self.lock();
+        let Next::Go(key, unit, charged) = state.order.next(SystemClock.now()) else { return None };
+        if self.settles() {
+            state.order.open(key, charged, &unit.costs);
         }
+        Some((unit.content, Granted { key, charged, costs: unit.costs }))
     }
 
     /// There was no room for another command until now.
@@ -93,9 +95,8 @@ impl ByKey {
     pub(super) fn ended(&self, granted: &Granted, real: Option<u64>) {
         let (now, mut state) = (SystemClock.now(), self.lock());
         let Granted { key, charged, costs } = granted;
-        let settled = settled(costs, &self.are_settled, real);
-        if settled != *costs {
-            state.order.settle(now, *key, *charged, [costs, &settled]);
+        if self.settles() {
+            state.order.settle(now, *key, *charged, [costs, &settled(costs, &self.are_settled, real)]);
         }
         state.order.ended(now, *key);
     }

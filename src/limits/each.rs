@@ -1,8 +1,10 @@
 //! The same limits for each of many keys: what all keys share, and the thin state of one key.
 //!
-//! The arithmetic is that of [`Limits`](super::Limits), without what is needed to undo grants.
+//! The arithmetic is that of [`Limits`](super::Limits), without what is needed to undo grants. What is needed to settle
+//! them is kept with the state of a key, but only while it has grants that may be settled.
 
 use super::policy::Policy;
+use super::settling::{Settling, settle_forgotten};
 use super::state::{Level, State};
 use super::terms::{Terms, Undo};
 use crate::clock::Nanos;
@@ -25,6 +27,19 @@ pub(crate) struct Each {
 pub(crate) enum Thin {
     One(Level),
     Several(Box<[State]>),
+    /// Some grants may be settled.
+    Open(Box<(Vec<State>, Settling)>),
+}
+
+/// When a unit was charged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Charged {
+    /// The earliest time at which all limits conformed, but not longer ago than the lag allowance.
+    pub at: Nanos,
+    /// Windows count it from this time: when it left.
+    pub counted: Nanos,
+    /// Grants that may be settled have increasing numbers.
+    pub number: u64,
 }
 
 impl Default for Thin {
@@ -38,19 +53,10 @@ impl Each {
     /// the index beside it.
     pub(crate) fn new(policies: &[(&Policy, usize)], now: Nanos) -> Self {
         let limits = policies.iter().flat_map(|(policy, kind)| policy.limits().iter().map(move |limit| (limit, *kind)));
-        let limits: Vec<(Terms, State, usize)> = limits
-            .map(|(limit, kind)| {
-                let (terms, state) = Terms::start(limit, now);
-                (terms, state, kind)
-            })
-            .collect();
-        let fresh = match &limits[..] {
-            [(terms, state, _)] if terms.as_window().is_none() => Thin::One(state.level),
-            _ => Thin::Several(limits.iter().map(|(_, state, _)| state.clone()).collect()),
-        };
-        let terms: Box<[Terms]> = limits.iter().map(|(terms, ..)| *terms).collect();
-        let kinds = limits.iter().map(|(.., kind)| *kind).collect();
-        let each = Each { terms, kinds, fresh, full_at: 0 };
+        let limits = limits.map(|(limit, kind)| (kind, Terms::start(limit, now)));
+        let (kinds, (terms, states)): (Vec<usize>, (Vec<Terms>, Vec<State>)) = limits.unzip();
+        let fresh = Thin::of(&terms, states);
+        let each = Each { terms: terms.into(), kinds: kinds.into(), fresh, full_at: 0 };
         Each { full_at: each.rests_at(&each.fresh), ..each }
     }
 
@@ -91,90 +97,104 @@ impl Each {
     /// `None` for a cost above a window's count, which is never granted, and beyond the end of the clock.
     pub(crate) fn conforms_at(&self, thin: &Thin, now: Nanos, costs: &[u64]) -> Option<(Nanos, Option<usize>)> {
         let mut latest = (now, None);
-        let mut look = |place: usize, state: &State| {
-            let (terms, cost) = (&self.terms[place], costs[self.kinds[place]]);
-            if cost > 0 {
-                let start = now.max(state.level.at); // A window alone may have room before the last grant.
-                let time = terms.conforms_at(state, start, cost)?;
-                if time > latest.0 {
-                    latest = (time, Some(place));
+        thin.with(|states| {
+            for (place, state) in states.iter().enumerate() {
+                let (terms, cost) = (&self.terms[place], costs[self.kinds[place]]);
+                if cost > 0 {
+                    let start = now.max(state.level.at); // A window alone may have room before the last grant.
+                    let time = terms.conforms_at(state, start, cost)?;
+                    if time > latest.0 {
+                        latest = (time, Some(place));
+                    }
                 }
             }
-            Some(())
-        };
-        match thin {
-            Thin::One(level) => look(0, &State::from(*level))?,
-            Thin::Several(states) => states.iter().enumerate().try_for_each(|(place, state)| look(place, state))?,
-        }
-        Some(latest)
+            Some(latest)
+        })
     }
 
     /// How many requests in a row with these costs conform at `now`.
     pub(crate) fn available(&self, thin: &Thin, now: Nanos, costs: &[u64]) -> u64 {
-        let of = |place: usize, state: &State| match costs[self.kinds[place]] {
+        let of = |(place, state): (usize, &State)| match costs[self.kinds[place]] {
             0 => u64::MAX,
             _ if state.level.at > now => 0,
             cost => self.terms[place].available(state, now) / cost,
         };
-        match thin {
-            Thin::One(level) => of(0, &State::from(*level)),
-            Thin::Several(states) => {
-                states.iter().enumerate().map(|(place, state)| of(place, state)).min().unwrap_or(u64::MAX)
-            }
-        }
+        thin.with(|states| states.iter().enumerate().map(of).min().unwrap_or(u64::MAX))
     }
 
     /// Charges a request made at `asked` at `grant`, a time not before [`conforms_at`](Self::conforms_at)`(asked)`. Windows
     /// count it from `counted`, which is not before `grant`, and forget what no longer counts at `since`.
     pub(crate) fn charge(&self, thin: &mut Thin, [since, asked, grant, counted]: [Nanos; 4], costs: &[u64]) {
-        self.change(thin, costs, |terms, state, cost| {
-            terms.charge(state, &mut Undo::Nothing, [since, asked, grant, counted], cost);
-        });
-    }
-
-    /// Windows count from `now` on what they counted from `counted` until now: it was handed over.
-    pub(crate) fn hand_over(&self, thin: &mut Thin, counted: Nanos, costs: &[u64], now: Nanos) {
-        self.change(thin, costs, |terms, state, cost| {
-            if let Some(window) = terms.as_window() {
-                window.hand_over(state, counted, cost, now);
+        self.change(thin, |settling, place, terms, state| {
+            let cost = costs[self.kinds[place]];
+            if cost > 0 {
+                settling.charging(place, terms, state, [asked, grant], cost);
+                terms.charge(state, &mut Undo::Nothing, [since, asked, grant, counted], cost);
             }
         });
     }
 
-    /// Gives back a grant that was not used: what its limits could not have gained since. Nothing if the time of a grant
-    /// is still ahead.
-    pub(crate) fn give_back(&self, thin: &mut Thin, now: Nanos, [grant, counted]: [Nanos; 2], costs: &[u64]) {
-        self.change(thin, costs, |terms, state, cost| {
-            if now >= state.level.at {
-                terms.give_back(state, now, [grant, counted], cost);
+    /// The latest charge, of these costs, may be [settled](Self::settle) later. Until then it takes memory.
+    pub(crate) fn open(&self, thin: &mut Thin, grant: Charged, costs: &[u64]) {
+        if self.is_empty() {
+            return;
+        }
+        if let Thin::One(_) | Thin::Several(_) = thin {
+            let states = thin.with(<[State]>::to_vec);
+            *thin = Thin::Open(Box::new((states, Settling::default())));
+        }
+        let cost = |place| costs[self.kinds[place]];
+        // A limit that was charged nothing knows nothing of the grant yet.
+        self.revise(thin, |place, terms, state| {
+            if cost(place) == 0 {
+                terms.settle(state, grant.at);
+            }
+        });
+        thin.with_mut(|states, settling| settling.open(grant.number, grant.counted, (&self.terms, states), cost));
+    }
+
+    /// Windows count from `now` on what they counted from its time until now: it was handed over.
+    pub(crate) fn hand_over(&self, thin: &mut Thin, grant: Charged, costs: &[u64], now: Nanos) {
+        self.change(thin, |settling, place, terms, state| {
+            let cost = costs[self.kinds[place]];
+            if let Some(window) = terms.as_window()
+                && (cost == 0 || window.hand_over(state, grant.counted, cost, now))
+            {
+                settling.counted_from(grant.number, place, now);
             }
         });
     }
 
-    /// So much was used beyond what was charged: those behind pay for it.
-    pub(crate) fn pay(&self, thin: &mut Thin, now: Nanos, costs: &[u64]) {
-        self.change(thin, costs, |terms, state, cost| terms.pay(state, now, cost));
+    /// Settles a grant that was charged the first costs at its real costs, the second: the limits are as if it had cost that
+    /// from the start. If it is not [open](Self::open) any more, because there are too many of them, see
+    /// [`settle_forgotten`].
+    pub(crate) fn settle(&self, thin: &mut Thin, now: Nanos, grant: Charged, costs: [&[u64]; 2]) {
+        let costs = |place: usize| costs.map(|costs| costs[self.kinds[place]]);
+        let is_settled = thin.with_mut(|states, settling| {
+            settling.settle(now, grant.number, (&self.terms, states), |place| costs(place)[1], |_, _| ())
+        });
+        if !is_settled {
+            self.revise(thin, |place, terms, state| {
+                settle_forgotten(terms, state, now, [grant.at, grant.counted], costs(place));
+            });
+        }
+        if let Thin::Open(open) = thin
+            && open.1.is_empty()
+        {
+            *thin = Thin::of(&self.terms, std::mem::take(&mut open.0));
+        }
     }
 
     /// The buckets are empty at `until`. The caller sees to it that nothing is granted before: windows know nothing of it.
     pub(crate) fn empty(&self, thin: &mut Thin, until: Nanos) {
-        let all = vec![1; self.kinds.iter().max().map_or(0, |kind| kind + 1)];
-        self.change(thin, &all, |terms, state, _| {
-            if let Ok(bucket) = terms.kind() {
-                bucket.empty(&mut state.level, until);
-            }
-        });
+        self.revise(thin, |_, terms, state| terms.empty(state, until));
     }
 
     /// Whether the state equals that of a key that was never seen, at `now` and ever after.
     pub(crate) fn is_fresh(&self, thin: &Thin, now: Nanos) -> bool {
         // At the time of its last grant a bucket may hold more than its burst.
-        let rests = |terms: &Terms, state: &State| state.level.at < now && terms.at_rest(state, now);
-        now >= self.full_at
-            && match thin {
-                Thin::One(level) => rests(&self.terms[0], &State::from(*level)),
-                Thin::Several(states) => self.terms.iter().zip(states).all(|(terms, state)| rests(terms, state)),
-            }
+        let rests = |(terms, state): (&Terms, &State)| state.level.at < now && terms.at_rest(state, now);
+        now >= self.full_at && thin.with(|states| self.terms.iter().zip(states).all(rests))
     }
 
     /// The time from which on the state [is fresh](Self::is_fresh) if nothing more is granted.
@@ -183,33 +203,58 @@ impl Each {
     }
 
     fn rests_at(&self, thin: &Thin) -> Nanos {
-        let rests = |terms: &Terms, state: &State| {
+        let rests = |(terms, state): (&Terms, &State)| {
             let after = state.level.at.saturating_add(1);
             terms.conforms_at(state, 0, terms.most()).map_or(Nanos::MAX, |time| time.max(after))
         };
-        match thin {
-            Thin::One(level) => rests(&self.terms[0], &State::from(*level)),
-            Thin::Several(states) => {
-                self.terms.iter().zip(states).map(|(terms, state)| rests(terms, state)).max().unwrap_or(0)
+        thin.with(|states| self.terms.iter().zip(states).map(rests).max().unwrap_or(0))
+    }
+
+    /// Changes each limit by `act`, otherwise than by a charge; see [`Settling::changing`].
+    fn revise(&self, thin: &mut Thin, act: impl Fn(usize, &Terms, &mut State)) {
+        thin.with_mut(|states, settling| settling.changing((&self.terms, states), &act));
+        self.change(thin, |_, place, terms, state| act(place, terms, state));
+    }
+
+    /// Applies `act` to each limit.
+    fn change(&self, thin: &mut Thin, mut act: impl FnMut(&mut Settling, usize, &Terms, &mut State)) {
+        thin.with_mut(|states, settling| {
+            for (place, (terms, state)) in self.terms.iter().zip(states).enumerate() {
+                act(settling, place, terms, state);
             }
+        });
+    }
+}
+
+impl Thin {
+    /// No grant is open.
+    fn of(terms: &[Terms], states: Vec<State>) -> Self {
+        match (terms, &states[..]) {
+            ([terms], [state]) if terms.as_window().is_none() => Thin::One(state.level),
+            _ => Thin::Several(states.into()),
         }
     }
 
-    /// Applies `act` to each limit whose part of `costs` is not 0.
-    fn change(&self, thin: &mut Thin, costs: &[u64], mut act: impl FnMut(&Terms, &mut State, u64)) {
-        let mut act = |place: usize, state: &mut State| {
-            let cost = costs[self.kinds[place]];
-            if cost > 0 {
-                act(&self.terms[place], state, cost);
-            }
-        };
-        match thin {
+    #[inline]
+    pub(super) fn with<R>(&self, act: impl FnOnce(&[State]) -> R) -> R {
+        match self {
+            Thin::One(level) => act(&[State::from(*level)]),
+            Thin::Several(states) => act(states),
+            Thin::Open(open) => act(&open.0),
+        }
+    }
+
+    #[inline]
+    fn with_mut<R>(&mut self, act: impl FnOnce(&mut [State], &mut Settling) -> R) -> R {
+        match self {
             Thin::One(level) => {
-                let mut state = State::from(*level);
-                act(0, &mut state);
-                *level = state.level;
+                let mut state = [State::from(*level)];
+                let result = act(&mut state, &mut Settling::default());
+                *level = state[0].level;
+                result
             }
-            Thin::Several(states) => states.iter_mut().enumerate().for_each(|(place, state)| act(place, state)),
+            Thin::Several(states) => act(states, &mut Settling::default()),
+            Thin::Open(open) => act(&mut open.0, &mut open.1),
         }
     }
 }

@@ -33,7 +33,7 @@ const FAR: i128 = i128::MAX / 4;
 /// The open grants of one set of limits, and what happened since. It stands beside the terms and states, which the
 /// caller passes in, always the same ones in the same order. An empty one costs one comparison for each charge.
 ///
-/// Whoever charges or changes the limits says so here *before* doing it: [`charging`](Self::charging),
+/// Whoever charges or changes the limits says so here *before* doing it: [`charging`](Self::charging) for each limit,
 /// [`changing`](Self::changing), [`rate_changed`](Self::rate_changed), or [`undone`](Self::undone).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Settling {
@@ -46,17 +46,17 @@ pub(crate) struct Settling {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Open {
     number: u64,
-    /// Windows count it from this time.
-    counted: Nanos,
     /// One for each limit.
     parts: Box<[Part]>,
 }
 
-/// An open grant in one limit. All but the cost is in credits, and is used only for buckets.
+/// An open grant in one limit. What is in credits is used only for buckets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Part {
     /// In units.
     charged: u64,
+    /// A window counts it from this time.
+    counted: Nanos,
     /// The level just before it was charged.
     gathered: i128,
     /// The level of a full bucket then.
@@ -114,13 +114,13 @@ impl Settling {
             let [gathered, full] = terms
                 .kind()
                 .map_or([0; 2], |bucket| [state.level.amount.saturating_add(bucket.price(charged)), bucket.full()]);
-            Part { charged, gathered, full, since: Gap::NONE }
+            Part { charged, counted, gathered, full, since: Gap::NONE }
         };
         let parts = limits.0.iter().zip(limits.1).enumerate().map(part).collect();
         if self.open.len() == MOST {
             self.open.pop_front();
         }
-        self.open.push_back(Open { number, counted, parts });
+        self.open.push_back(Open { number, parts });
     }
 
     /// A grant is about to be made, which may be undone.
@@ -129,14 +129,13 @@ impl Settling {
         self.before.extend(self.open.back().into_iter().flat_map(|newest| &newest.parts).map(|part| part.since));
     }
 
-    /// A grant is about to be charged at the second time, asked for at the first.
-    pub(crate) fn charging(&mut self, limits: (&[Terms], &[State]), times: [Nanos; 2], cost: impl Fn(usize) -> u64) {
-        let Some(newest) = self.open.back_mut() else { return };
-        let limits = limits.0.iter().zip(limits.1).zip(&mut newest.parts).enumerate();
-        for (place, ((terms, state), part)) in limits {
-            if let Ok(bucket) = terms.kind() {
-                charging(&mut part.since, terms, bucket, state.level, times, cost(place));
-            }
+    /// A grant is about to be charged to the limit at `place`, at the second time, asked for at the first.
+    #[inline]
+    pub(crate) fn charging(&mut self, place: usize, terms: &Terms, state: &State, times: [Nanos; 2], cost: u64) {
+        if let Some(newest) = self.open.back_mut()
+            && let Ok(bucket) = terms.kind()
+        {
+            charging(&mut newest.parts[place].since, terms, bucket, state.level, times, cost);
         }
     }
 
@@ -196,10 +195,10 @@ impl Settling {
         }
     }
 
-    /// Windows count the grant with this number from `counted` on.
-    pub(crate) fn counted_from(&mut self, number: u64, counted: Nanos) {
-        if let Some(place) = self.find(number) {
-            self.open[place].counted = counted;
+    /// The window at `place` counts the grant with this number from `counted` on.
+    pub(crate) fn counted_from(&mut self, number: u64, place: usize, counted: Nanos) {
+        if let Some(index) = self.find(number) {
+            self.open[index].parts[place].counted = counted;
         }
     }
 
@@ -242,7 +241,7 @@ impl Settling {
                     differed(place, passed.min(own));
                 }
                 Err(window) => {
-                    window.correct(state, now, self.open[index].counted, [part.charged, real]);
+                    window.correct(state, now, part.counted, [part.charged, real]);
                     differed(place, 0);
                 }
             }

@@ -337,12 +337,12 @@ impl Limits {
     /// `at`.
     pub(super) fn charge(&mut self, asked: Nanos, at: Nanos, counted: Nanos, units: u64) {
         self.asked = self.in_order(asked);
-        let part = |place| self.kinds.part(place, units);
-        self.settling.charging((&self.terms, &self.states), [self.asked, at], part);
         let (since, undos) = self.history.current(self.terms.len());
         let limits = self.terms.iter().zip(&mut self.states).zip(undos);
         for (place, ((terms, state), undo)) in limits.enumerate() {
-            terms.charge(state, undo, [since, self.asked, at, counted], self.kinds.part(place, units));
+            let cost = self.kinds.part(place, units);
+            self.settling.charging(place, terms, state, [self.asked, at], cost);
+            terms.charge(state, undo, [since, self.asked, at, counted], cost);
         }
         self.history.count(at);
         self.at = at;

@@ -146,7 +146,7 @@ impl Limits {
             self.history.fix_windows();
             // While a grant is in the future, windows go on to count the others from their own times.
             if counts && self.at <= now {
-                self.settling.counted_from(grant.number, now);
+                (0..self.terms.len()).for_each(|place| self.settling.counted_from(grant.number, place, now));
             }
         }
         counts

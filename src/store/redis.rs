@@ -376,19 +376,19 @@ impl Store for Redis {
         self.give(state, grant, costs)
     }
 
-    /// What it cost more is taken as another reservation, which nobody uses.
+    /// What is given back must not be given back twice; what is owed may be, if the server's answer is lost.
     fn settle(&self, grant: &Grant, [charged, real]: [&[u64]; 2]) -> Result<(), StoreError> {
-        let beyond = |from: &[u64], to: &[u64]| -> Vec<u64> {
-            from.iter().zip(to).map(|(from, to)| from.saturating_sub(*to)).collect()
-        };
-        let (less, more) = (beyond(charged, real), beyond(real, charged));
-        if largest(&less) > 0 {
-            self.give_back(grant, &less)?;
+        let state = &mut *self.state();
+        state.link.patience = RETURN_TIMEOUT;
+        self.receive(state);
+        if grant.generation() != state.bucket.generation() {
+            return Ok(());
         }
-        if largest(&more) > 0 {
-            let _ = self.take(&more, Nanos::MAX)?;
-        }
-        Ok(())
+        let mut with = costing(&[grant.at / MICROSECOND], charged);
+        with.extend(costing(&[], real));
+        let is_owed = charged.iter().zip(real).all(|(charged, real)| real >= charged);
+        let ask = if is_owed { Redis::ask } else { Redis::tell };
+        ask(self, state, "settle", &with).map(drop)
     }
 
     fn hold_until(&self, time: Nanos) -> Result<(), StoreError> {

@@ -1,10 +1,12 @@
 //! The order of units with keys, on a fake clock: transcripts, and a slow model of the same rules.
 
-use std::collections::BTreeMap;
+use proptest::prelude::*;
+use std::collections::{BTreeMap, VecDeque};
 use std::num::NonZeroU32;
 use throttle::clock::Nanos;
-use throttle::flow::order::{Crowd, Next, Order, Rules, Unit};
+use throttle::flow::order::{Charged, Crowd, Next, Order, Rules, Unit};
 use throttle::limits::Policy;
+use throttle::store::KeyId;
 
 const MS: Nanos = 1_000_000;
 const SECOND: Nanos = 1000 * MS;
@@ -252,15 +254,149 @@ fn windows_count_from_the_time_of_handing_over() {
     assert_eq!(order.next(40 * MS), Next::At(SECOND + 40 * MS));
 }
 
+/// The unit that goes at `now`, which may be settled.
+fn open_next(order: &mut Order<()>, now: Nanos) -> (KeyId, Unit<()>, Charged) {
+    let next = order.next(now);
+    let Next::Go(key, unit, charged) = next else { panic!("{next:?} at {now}") };
+    order.open(key, charged, &unit.costs);
+    (key, unit, charged)
+}
+
 #[test]
-fn what_is_given_back_lets_the_next_unit_go_at_once() {
+fn a_unit_that_cost_nothing_lets_the_next_go_at_once() {
     let (each, all) = (policy(&["1/s"]), policy(&["2/s,burst=1"]));
-    let rules = Rules { each: &[(&each, 0)], all: &[(&all, 0)], ..Rules::default() };
+    let rules = Rules { each: &[(&each, 0)], all: &[(&all, 0)], jobs: NonZeroU32::new(9), ..Rules::default() };
     let mut order = order_of(&rules, "aa");
-    let Next::Go(key, unit, charged) = order.next(0) else { panic!() };
+    let (key, unit, charged) = open_next(&mut order, 0);
     assert_eq!(order.next(MS), Next::At(SECOND));
-    order.give_back(MS, key, charged, &unit.costs);
+    order.settle(MS, key, charged, [&unit.costs, &[0]]);
     assert!(matches!(order.next(MS), Next::Go(_, _, charged) if charged.at == MS));
+}
+
+/// What a later unit took would have overflowed before, and what a later one costs more would have been paid by that.
+#[test]
+fn what_would_have_overflowed_since_is_lost_to_a_key_and_to_all_together() {
+    let (each, all) = (policy(&["10/s,burst=10"]), policy(&["1000/s,burst=1000"]));
+    let rules = Rules { each: &[(&each, 0)], all: &[(&all, 1)], jobs: NonZeroU32::new(9), ..Rules::default() };
+    let mut order = Order::new(&rules, 0);
+    let add = |order: &mut Order<()>, age, now, key: &[u8], costs: [u64; 2]| {
+        order.add(now, Some(key), Unit { age, costs: costs.into(), size: 1, arrived: now, content: () }).unwrap();
+    };
+    add(&mut order, 0, 0, b"a", [10, 1000]);
+    let first = open_next(&mut order, 0);
+    add(&mut order, 1, 900 * MS, b"a", [9, 900]);
+    let second = open_next(&mut order, 900 * MS);
+    order.settle(900 * MS, first.0, first.2, [&first.1.costs, &[0, 0]]);
+    add(&mut order, 2, 900 * MS, b"a", [2, 1]);
+    assert_eq!(order.next(900 * MS), Next::At(SECOND), "the key's was full");
+    order.drain();
+    add(&mut order, 3, 900 * MS, b"b", [1, 101]);
+    assert_eq!(order.next(900 * MS), Next::At(901 * MS), "that of all was full");
+    order.settle(900 * MS, second.0, second.2, [&second.1.costs, &[12, 1300]]);
+    assert_eq!(order.next(900 * MS), Next::At(1301 * MS), "300 are owed");
+    order.drain();
+    add(&mut order, 4, 900 * MS, b"a", [1, 0]);
+    assert_eq!(order.next(900 * MS), Next::At(1200 * MS), "2 are owed");
+}
+
+#[test]
+fn many_commands_at_once_that_cost_less_than_charged_use_most_of_the_limit() {
+    let (each, all) = (policy(&["100000/min,burst=100000"]), policy(&["200000/min,burst=200000"]));
+    let rules = Rules { each: &[(&each, 0)], all: &[(&all, 0)], jobs: NonZeroU32::new(32), ..Rules::default() };
+    let (mut order, mut running, mut used) = (Order::new(&rules, 0), VecDeque::new(), [0; 6]);
+    let add = |order: &mut Order<()>, age: u64, now| {
+        let key = [b"a", b"b", b"c"][usize::try_from(age % 3).unwrap()];
+        order.add(now, Some(key), Unit { arrived: now, ..unit(age, 0, 4000) }).unwrap();
+    };
+    (0..12).for_each(|age| add(&mut order, age, 0));
+    let mut age = 12;
+    for now in (0..36_000).map(|tick| tick * 10 * MS) {
+        while let Some((ends, (key, unit, charged))) = running.pop_front_if(|(ends, _): &mut (Nanos, _)| *ends <= now) {
+            let unit: Unit<()> = unit;
+            order.settle(ends, key, charged, [&unit.costs, &[1000]]);
+            order.ended(ends, key);
+        }
+        while running.len() < 64 && order.ready_at(now).is_some_and(|at| at <= now) {
+            running.push_back((now + 20 * SECOND, open_next(&mut order, now)));
+            used[usize::try_from(now / (60 * SECOND)).unwrap()] += 1000;
+            add(&mut order, age, now);
+            age += 1;
+        }
+    }
+    assert!(used[1..].iter().all(|used| (160_000..=400_000).contains(used)), "{used:?}");
+    assert!(used.iter().sum::<u64>() <= 200_000 * 7, "{used:?}");
+}
+
+/// What each key and all together let through, of a unit with these costs: from when on.
+fn answers(order: &mut Order<()>, now: Nanos) -> Vec<Option<Nanos>> {
+    let mut found = Vec::new();
+    for (key, costs) in
+        [b"a", b"b", b"c"].into_iter().flat_map(|key| [[1, 0], [7, 0], [0, 1], [2, 9]].map(|costs| (key, costs)))
+    {
+        let unit = Unit { age: u64::MAX, costs: costs.into(), size: 1, arrived: now, content: () };
+        order.add(now, Some(key), unit).unwrap();
+        found.push(order.ready_at(now));
+        order.drain();
+    }
+    found
+}
+
+fn settled_cases() -> ProptestConfig {
+    let cases = std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok());
+    ProptestConfig::with_cases(cases.unwrap_or(300))
+}
+
+proptest! {
+    #![proptest_config(settled_cases())]
+
+    /// Law 11: an order that is charged estimates and settled equals one that knew the real costs.
+    #[test]
+    fn settled_units_leave_the_limits_as_if_their_costs_had_been_known(
+        bursts in (7_u64..14, 9_u64..20),
+        windows in any::<[bool; 2]>(),
+        steps in prop::collection::vec(
+            (0_u8..3, [0_u64..7, 0_u64..9], [0_u64..7, 0_u64..9], 0_u64..1500, 0_u64..40, 0_usize..3),
+            1..40,
+        ),
+    ) {
+        let each = policy(&[&format!("3/s,burst={}", bursts.0)]);
+        let all = policy(&[&format!("7/s,burst={}", bursts.1)]);
+        let [few, many] = ["20/5s,window", "40/5s,window"].map(|limit| policy(&[limit]));
+        let (mut own, mut together) = (vec![(&each, 0)], vec![(&all, 1)]);
+        own.extend(windows[0].then_some((&few, 1)));
+        together.extend(windows[1].then_some((&many, 0)));
+        let rules = Rules { each: &own, all: &together, jobs: Some(NonZeroU32::MAX), ..Rules::default() };
+        let [mut estimates, mut knows] = [0; 2].map(|now| Order::new(&rules, now));
+        let (mut open, mut now) = (Vec::new(), 0);
+        for (age, (key, one, other, pause, started, settled)) in (0..).zip(steps) {
+            now += pause * MS;
+            let key = &[b'a' + key];
+            let costs = |pick: fn(u64, u64) -> u64| [0, 1].map(|kind| pick(one[kind], other[kind]));
+            let (charged, real) = (costs(u64::max), costs(u64::min));
+            let unit = |costs: [u64; 2]| Unit { age, costs: costs.into(), size: 1, arrived: now, content: () };
+            estimates.add(now, Some(key), unit(charged)).unwrap();
+            if estimates.ready_at(now) == Some(now) {
+                knows.add(now, Some(key), unit(real)).unwrap();
+                let Next::Go(known, _, known_grant) = knows.next(now) else { panic!("its costs are less") };
+                let (key, _, grant) = open_next(&mut estimates, now);
+                now += started * MS;
+                estimates.handed_over(now, key, grant, &charged);
+                knows.handed_over(now, known, known_grant, &real);
+                open.push((key, known, grant, charged, real));
+            }
+            estimates.drain();
+            for _ in 0..settled.min(open.len()) {
+                let (key, known, grant, charged, real) = open.swap_remove(settled % open.len());
+                estimates.settle(now, key, grant, [&charged, &real]);
+                estimates.ended(now, key);
+                knows.ended(now, known);
+            }
+        }
+        for (key, _, grant, charged, real) in open {
+            estimates.settle(now, key, grant, [&charged, &real]);
+        }
+        prop_assert_eq!(answers(&mut estimates, now), answers(&mut knows, now));
+    }
 }
 
 #[test]

@@ -349,7 +349,7 @@ impl Run {
         let id = self.order.pass(self.time, Some(&[name]), &costs);
         assert_eq!(id.is_some(), passes, "{key:?} {costs:?} at {now}");
         if let Some(id) = id {
-            let charged = Charged { at: now, counted: now };
+            let charged = Charged { at: now, counted: now, number: 0 };
             self.names.insert(age, name);
             self.model.charge(name, now, charged, &costs);
             self.note(name, charged, &costs);

@@ -1,8 +1,12 @@
 //! `throttle-cost:` in a reply settles what a command was charged.
 
 use crate::common::{feed, text, throttle};
+use crate::support::redis::Redis as Server;
 use std::process::Output;
 use std::time::{Duration, Instant};
+use throttle::clock::{Clock, FakeClock, MILLISECOND, Nanos, SECOND};
+use throttle::limits::{Grant, Policy};
+use throttle::store::{File, Machine, Place, Redis, Store};
 
 /// Commands that tell this cost, one at a time, after other options.
 fn told(cost: u32, units: usize, options: &[&str]) -> (Output, Duration) {
@@ -20,13 +24,83 @@ fn commands_that_cost_less_than_charged_do_not_hold_up_those_behind() {
     assert!(elapsed < Duration::from_secs(60), "{elapsed:?}");
 }
 
+/// What comes in while they run is as much as they were charged, and they were not the only ones. With what only that
+/// leaves of their credit, this would take 27 s.
+#[test]
+fn commands_of_a_key_that_run_at_once_give_back_all_that_they_did_not_use() {
+    let script = "sleep 0.3; echo throttle-cost: 1 >> $THROTTLE_REPLY; : $1";
+    let limits = ["-r", "1000/s,burst=6000,per=f1,cost=300", "-r", "1000/s,burst=6000,cost=300"];
+    let begun = Instant::now();
+    let output = feed(throttle(&[&limits[..], &["-j", "20", "-c", script]].concat()), "x\n".repeat(110).as_bytes());
+    assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), String::new()));
+    assert!(begun.elapsed() < Duration::from_secs(18), "{:?}", begun.elapsed());
+}
+
 #[test]
 fn a_bucket_gives_back_what_a_command_did_not_use() {
-    let folder = tempfile::tempdir().unwrap();
-    let bucket = folder.path().join("bucket");
-    let (output, elapsed) = told(1, 20, &["--bucket", bucket.to_str().unwrap(), "-r", "100/h,burst=100,cost=80"]);
-    assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), String::new()));
-    assert!(elapsed < Duration::from_secs(60), "{elapsed:?}");
+    let (folder, server) = (tempfile::tempdir().unwrap(), Server::start(&[]));
+    let buckets = |name: &str| {
+        let file = folder.path().join(name).to_str().unwrap().to_owned();
+        server.as_ref().map(|server| server.bucket(name)).into_iter().chain([file])
+    };
+    for (name, limit) in [("bucket", "100/h,burst=100,cost=80"), ("window", "100/h,window,cost=80")] {
+        for bucket in buckets(name) {
+            let (output, elapsed) = told(1, 20, &["--bucket", &bucket, "-r", limit]);
+            assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), String::new()), "{bucket}");
+            assert!(elapsed < Duration::from_secs(60), "{bucket}: {elapsed:?}");
+        }
+    }
+}
+
+#[test]
+fn what_commands_cost_more_than_charged_is_owed_by_those_behind_them_on_a_server() {
+    let Some(server) = Server::start(&[]) else { return };
+    for (name, limit, cost) in [("bucket", "1000/s,burst=100,cost=10", 300), ("window", "100/s,window,cost=10", 100)] {
+        let (output, elapsed) = told(cost, 3, &["--bucket", &server.bucket(name), "-r", limit]);
+        assert_eq!(output.status.code(), Some(0));
+        assert!(elapsed >= Duration::from_millis(500), "{name}: {elapsed:?}");
+    }
+}
+
+/// Runs `check` on a bucket in a file and on one on a server, each on a clock of its own.
+fn on_shared_stores(limits: &[&str], check: impl Fn(&dyn Store, &FakeClock)) {
+    let limits: Vec<_> = limits.iter().map(|limit| limit.parse().unwrap()).collect();
+    let policy = Policy::new(&limits, None).unwrap();
+    let (folder, clock) = (tempfile::tempdir().unwrap(), FakeClock::at(SECOND));
+    let place = Place { path: folder.path().join("bucket"), own_folder: false };
+    check(&File::open_on(Machine::fake(&clock, 1, 0), place, Some(&policy)).unwrap(), &clock);
+    let Some(server) = Server::start(&[]) else { return };
+    let clock = FakeClock::at(SECOND);
+    let address = server.bucket("bucket").parse().unwrap();
+    check(&Redis::open_on_fake(address, Some(&policy), clock.clone()).unwrap(), &clock);
+}
+
+fn take(store: &dyn Store, costs: &[u64]) -> Grant {
+    store.take(costs, Nanos::MAX).unwrap().0
+}
+
+#[test]
+fn what_cost_less_than_charged_is_given_back_less_what_came_in_since() {
+    on_shared_stores(&["10/s,burst=20", "30/min,window"], |store, clock| {
+        let grant = take(store, &[15, 12]);
+        clock.advance(300 * MILLISECOND);
+        store.settle(&grant, [&[15, 12], &[2, 7]]).unwrap();
+        let place = store.place();
+        assert_eq!(store.view().unwrap().left, [18, 23], "5 and 3 were left, 13 less 3 are back: {place}");
+        clock.advance(59_700 * MILLISECOND);
+        assert_eq!(store.view().unwrap().left, [20, 30], "{place}");
+    });
+}
+
+#[test]
+fn what_cost_more_than_charged_is_owed_by_later_grants() {
+    on_shared_stores(&["10/s,burst=10", "30/min,window"], |store, clock| {
+        let grant = take(store, &[5, 5]);
+        clock.advance(100 * MILLISECOND);
+        store.settle(&grant, [&[5, 5], &[31, 9]]).unwrap();
+        let next = take(store, &[1, 1]);
+        assert_eq!(next.at - clock.now(), 2100 * MILLISECOND, "of 26 there were 6: {}", store.place());
+    });
 }
 
 #[test]
@@ -56,4 +130,69 @@ fn costs_far_from_what_was_charged_are_worth_a_hint() {
         let (output, _) = told(cost, 12, &["--summary", "-r", &limit(&cost.to_string())]);
         assert!(!text(&output.stderr).contains("hint"), "what it shows parses, and settles it");
     }
+}
+
+/// As those who wait are not seen for 9 s. In a window it counts from the time of the grant.
+#[test]
+fn what_is_owed_stays_owed_until_it_is_paid() {
+    on_shared_stores(&["10/s,burst=10", "1000/min,window"], |store, clock| {
+        let (first, place) = (take(store, &[5, 5]), store.place());
+        store.settle(&first, [&[5, 5], &[905, 705]]).unwrap();
+        assert_eq!((store.view().unwrap().left, store.view().unwrap().available), (vec![-895, 295], 0), "{place}");
+        clock.advance(20 * SECOND);
+        let waits = take(store, &[1, 300]);
+        assert_eq!(waits.at - clock.now(), 69_600 * MILLISECOND, "{place}");
+        store.give_back(&waits, &[1, 300]).unwrap();
+        assert_eq!(store.view().unwrap().left, [-695, 295], "{place}");
+        clock.advance(40 * SECOND);
+        assert_eq!(store.view().unwrap().left, [-295, 1000], "{place}");
+        clock.advance(30 * SECOND);
+        assert_eq!(store.view().unwrap().left, [5, 1000], "{place}");
+    });
+}
+
+#[test]
+fn a_debt_is_less_if_a_later_grant_costs_less_and_is_paid_faster_at_a_higher_rate() {
+    on_shared_stores(&["10/s,burst=50"], |store, clock| {
+        let [first, second] = [10, 40].map(|cost| take(store, &[cost]));
+        store.settle(&first, [&[10], &[310]]).unwrap();
+        store.settle(&second, [&[40], &[20]]).unwrap();
+        assert_eq!(store.view().unwrap().left, [-280], "{}", store.place());
+        let limits = ["100/s,burst=50"].map(|limit| limit.parse().unwrap());
+        store.set(&Policy::new(&limits, None).unwrap(), &[false]).unwrap();
+        clock.advance(2 * SECOND);
+        assert_eq!(store.view().unwrap().left, [-80], "{}", store.place());
+        clock.advance(SECOND);
+        assert_eq!(store.view().unwrap().left, [20], "{}", store.place());
+    });
+}
+
+/// They keep the times that they were told, and leave the bucket empty.
+#[test]
+fn what_is_settled_while_others_wait_is_charged_before_them() {
+    on_shared_stores(&["1/s,burst=10"], |store, clock| {
+        let ([less, more], waits) = ([4, 6].map(|cost| take(store, &[cost])), take(store, &[10]));
+        assert_eq!(waits.at - clock.now(), 10 * SECOND, "{}", store.place());
+        store.settle(&less, [&[4], &[0]]).unwrap();
+        let moved = store.look(&waits, &[10]).unwrap();
+        assert_eq!(moved.at - clock.now(), 6 * SECOND, "{}", store.place());
+        store.settle(&more, [&[6], &[13]]).unwrap();
+        assert_eq!(store.look(&moved, &[10]).unwrap().at, moved.at, "{}", store.place());
+        let behind = take(store, &[1]);
+        assert_eq!(behind.at - moved.at, SECOND, "{}", store.place());
+    });
+}
+
+#[test]
+fn the_largest_costs_leave_a_bucket_that_can_be_read() {
+    on_shared_stores(&["1/d,burst=1000", "1000000000000000/d,window"], |store, clock| {
+        for charged in [0, 1, 5, 0, 0, 7] {
+            clock.advance(SECOND);
+            let grant = take(store, &[0, charged]);
+            store.settle(&grant, [&[0, charged], &[u64::MAX; 2]]).unwrap();
+            assert!(store.view().unwrap().left[0] < -10_000, "{}", store.place());
+            assert_eq!(store.view().unwrap().left[1], 0, "{}", store.place());
+            clock.advance(90_000 * SECOND);
+        }
+    });
 }

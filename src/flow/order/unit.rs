@@ -1,6 +1,7 @@
 //! What goes into the order of units with keys, and what comes out.
 
 use crate::clock::Nanos;
+pub use crate::limits::Charged;
 use crate::limits::Policy;
 use crate::store::KeyId;
 use std::num::NonZeroU32;
@@ -43,15 +44,6 @@ pub struct Crowd {
     pub keys: u64,
     /// The key of most of them.
     pub most: Box<[u8]>,
-}
-
-/// When a unit was charged.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Charged {
-    /// The earliest time at which all limits conformed, but not longer ago than the lag allowance.
-    pub at: Nanos,
-    /// Windows count it from this time: when it left.
-    pub counted: Nanos,
 }
 
 /// What happens next.

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::limits::bucket::Bucket;
+use crate::limits::each::{Charged, Each, Thin};
 use crate::limits::interval::Grid;
 use crate::limits::policy::Policy;
 use crate::limits::{Grant, Limits};
@@ -268,16 +269,151 @@ impl Run {
         let Some(window) = self.limits.terms.get(1).and_then(Terms::as_window) else { return };
         // Nothing is granted before the end of a hold, so what no longer counts then may have been forgotten.
         let time = self.clock().max(self.limits.states[1].level.at).max(self.limits.at);
-        let live = |at: Nanos| at + window.period() > time;
-        let mut expected: Vec<(Nanos, u64)> = vec![];
-        for &(_, at, units) in self.counted.iter().filter(|(_, at, units)| live(*at) && *units > 0) {
-            match expected.last_mut().filter(|last| last.0 == at) {
-                Some(last) => last.1 += units,
-                None => expected.push((at, units)),
+        check_log(&self.limits.states[1], &self.counted, |at| at + window.period() > time);
+    }
+}
+
+/// The log of a window has all that still counts: the number of each grant, from when it counts, and how many units.
+fn check_log(state: &State, counted: &[(u64, Nanos, u64)], counts: impl Fn(Nanos) -> bool) {
+    let mut expected: Vec<(Nanos, u64)> = vec![];
+    for &(_, at, units) in counted.iter().filter(|(_, at, units)| counts(*at) && *units > 0) {
+        match expected.last_mut().filter(|last| last.0 == at) {
+            Some(last) => last.1 += units,
+            None => expected.push((at, units)),
+        }
+    }
+    let log = state.log().iter().filter(|entry| counts(entry.at));
+    assert_eq!(log.map(|entry| (entry.at, entry.units)).collect::<Vec<_>>(), expected);
+}
+
+#[derive(Clone, Copy, Debug)]
+enum KeyOp {
+    Wait(u64),
+    /// A unit with these costs, which has waited so long, leaves so much later than it could have. The last: whether its
+    /// grant is open.
+    Take([u64; 2], u64, u64, bool),
+    /// The unit that left last is handed over.
+    HandOver,
+    Hold(u64),
+    /// The open grant of this place cost that.
+    Settle(usize, [u64; 2]),
+    /// The open grant of this place cost what it was charged.
+    Forget(usize),
+}
+
+fn key_ops() -> impl Strategy<Value = Vec<KeyOp>> {
+    let costs = |most: u64| prop_oneof![3 => (0..most, 0..most).prop_map(<[u64; 2]>::from), 1 => (0..most).prop_map(|cost| [0, cost])];
+    let op = prop_oneof![
+        4 => (0_u64..20).prop_map(KeyOp::Wait),
+        6 => (costs(16), 0_u64..6, 0_u64..3, any::<bool>())
+            .prop_map(|(costs, waited, late, opens)| KeyOp::Take(costs, waited, late, opens)),
+        2 => Just(KeyOp::HandOver),
+        1 => (1_u64..9).prop_map(KeyOp::Hold),
+        5 => (any::<usize>(), costs(18)).prop_map(|(place, real)| KeyOp::Settle(place, real)),
+        1 => any::<usize>().prop_map(KeyOp::Forget),
+    ];
+    prop::collection::vec(op, 1..40)
+}
+
+/// The limits of a key, and all that happened to them. The bucket counts the first kind of cost, the window the second.
+struct KeyRun {
+    asked: Asked,
+    each: Each,
+    thin: Thin,
+    now: Nanos,
+    events: Vec<Event>,
+    left: Option<(Charged, [u64; 2])>,
+    open: Vec<(Charged, [u64; 2])>,
+    counted: Vec<(u64, Nanos, u64)>,
+    grants: u64,
+}
+
+impl KeyRun {
+    fn new(asked: Asked) -> Self {
+        let Asked { units, period, burst, initial, window, .. } = asked;
+        let policy = |limit: String| Policy::new(&[limit.parse().unwrap()], None).unwrap();
+        let bucket = policy(format!("{units}/{period}ns,burst={burst},initial={}", initial.min(burst)));
+        let window = window.map(|(count, period)| policy(format!("{count}/{period}ns,window")));
+        let policies: Vec<_> = [&bucket].into_iter().chain(&window).zip(0..).collect();
+        let each = Each::new(&policies, 0);
+        let (events, open, counted) = (vec![], vec![], vec![]);
+        KeyRun { asked, thin: each.fresh(), each, now: 0, events, left: None, open, counted, grants: 0 }
+    }
+
+    fn apply(&mut self, op: KeyOp) {
+        match op {
+            KeyOp::Wait(time) => self.now += time,
+            KeyOp::Take(costs, waited, late, opens) => self.take(costs, self.now.saturating_sub(waited), late, opens),
+            KeyOp::HandOver => self.hand_over(),
+            KeyOp::Hold(time) => {
+                self.events.push(Event::Emptied(self.now + time));
+                self.each.empty(&mut self.thin, self.now + time);
+            }
+            KeyOp::Settle(..) | KeyOp::Forget(_) if self.open.is_empty() => {}
+            KeyOp::Settle(place, real) => self.settle(place, |_| real),
+            KeyOp::Forget(place) => self.settle(place, |charged| charged),
+        }
+    }
+
+    fn take(&mut self, costs: [u64; 2], asked: Nanos, late: u64, opens: bool) {
+        let Some((at, _)) = self.each.conforms_at(&self.thin, asked, &costs) else { return };
+        let at = at + late;
+        self.now = self.now.max(at);
+        self.grants += 1;
+        let grant = Charged { at, counted: self.now, number: self.grants };
+        self.each.charge(&mut self.thin, [at, asked, at, grant.counted], &costs);
+        self.left = Some((grant, costs));
+        self.counted.push((grant.number, grant.counted, costs[1]));
+        if opens {
+            self.each.open(&mut self.thin, grant, &costs);
+            self.open.push((grant, costs));
+        }
+        if opens || costs[0] > 0 {
+            let gathered = self.level().amount + i128::from(costs[0] * price_of(&self.asked));
+            let (number, charged) = (grant.number, costs[0]);
+            let asked = if charged > 0 { asked } else { at };
+            self.events.push(Event::Granted { number, asked, at, charged, real: charged, gathered });
+        }
+    }
+
+    fn hand_over(&mut self) {
+        let Some((grant, costs)) = self.left.take() else { return };
+        self.each.hand_over(&mut self.thin, grant, &costs, self.now);
+        let Some((count, period)) = self.asked.window else { return };
+        let counts = |at: Nanos| self.now - at < period;
+        let held: u64 = self.counted.iter().filter(|entry| counts(entry.1)).map(|entry| entry.2).sum();
+        let place = self.counted.iter().position(|entry| entry.0 == grant.number).unwrap();
+        if counts(grant.counted) || costs[1] == 0 || held + costs[1] <= count {
+            let entry = self.counted.remove(place);
+            self.counted.push((entry.0, self.now, entry.2));
+        }
+    }
+
+    fn settle(&mut self, place: usize, real: impl Fn([u64; 2]) -> [u64; 2]) {
+        let (grant, costs) = self.open.remove(place % self.open.len());
+        let settled = real(costs);
+        self.each.settle(&mut self.thin, self.now, grant, [&costs, &settled]);
+        self.left = self.left.filter(|left| left.0 != grant);
+        for event in &mut self.events {
+            match event {
+                Event::Granted { number, real, .. } if *number == grant.number => *real = settled[0],
+                _ => {}
             }
         }
-        let log = self.limits.states[1].log().iter().filter(|entry| live(entry.at));
-        assert_eq!(log.map(|entry| (entry.at, entry.units)).collect::<Vec<_>>(), expected);
+        self.counted.iter_mut().filter(|entry| entry.0 == grant.number).for_each(|entry| entry.2 = settled[1]);
+    }
+
+    fn level(&self) -> Level {
+        self.thin.with(|states| states[0].level)
+    }
+
+    fn check(&self) {
+        let Level { amount, at } = self.level();
+        assert_eq!((amount, at), replayed(&self.asked, &self.events), "{:#?}", self.events);
+        if let Some((_, period)) = self.asked.window {
+            self.thin.with(|states| check_log(&states[1], &self.counted, |at| at + period > self.now));
+        }
+        assert_eq!(matches!(self.thin, Thin::Open(_)), !self.open.is_empty());
     }
 }
 
@@ -301,5 +437,18 @@ proptest! {
             run.limits.forget(&grant);
         }
         prop_assert!(run.limits.settling.is_empty());
+    }
+
+    /// Law 11, for the limits of a key, and for those of all keys together.
+    #[test]
+    fn settled_grants_leave_the_limits_of_a_key_as_if_they_had_cost_that_from_the_start(
+        (asked, _) in case(),
+        ops in key_ops(),
+    ) {
+        let mut run = KeyRun::new(Asked { refills: false, ..asked });
+        for op in ops {
+            run.apply(op);
+            run.check();
+        }
     }
 }

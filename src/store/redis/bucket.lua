@@ -57,6 +57,16 @@ local function grown(b, time)
     return b.credit + (time - b.at) * b.units
 end
 
+-- The credit at `now`, below 0 if it is owed. A debt is kept as a bucket that is not filled before a later time.
+local function level(b, now)
+    return now < b.at and b.credit - min(MOST, (b.at - now) * b.units) or grown(b, now)
+end
+
+local function set_level(b, now, credit)
+    local wait = ceil_div(min(MOST, max(0, -credit)), b.units)
+    b.credit, b.at = max(0, credit + wait * b.units), min(MOST - 1, now + wait)
+end
+
 local function bucket_conforms(b, now, cost)
     local start, price = max(now, b.at), cost * b.period
     if price > MOST then
@@ -93,14 +103,12 @@ local function scaled(part, to, from)
     return whole
 end
 
--- The credit of `old` at `now`, or at its last grant if that is later, to the fraction of a unit.
-local function bucket_inherit(b, old, now)
-    local time = max(now, old.at)
-    local credit = grown(old, time)
+-- The credit of `old` at `time`, to the fraction of a unit.
+local function bucket_inherit(b, old, time)
+    local credit = level(old, time)
     local units, rest = floor(credit / old.period), credit % old.period
-    b.credit = units > floor(b.full / b.period) and b.full
-        or min(b.full, units * b.period + scaled(rest, b.period, old.period))
-    b.at = time
+    set_level(b, time, units > floor(b.full / b.period) and b.full
+        or min(b.full, units * b.period + scaled(rest, b.period, old.period)))
 end
 
 local function bucket_left(b, now)
@@ -375,11 +383,12 @@ end
 -- The expiry in milliseconds from now: thirty days after the latest grant, or the time when every limit is at rest, if
 -- that is later.
 local function lifetime(state, now)
-    local life = THIRTY_DAYS
+    local life, latest = THIRTY_DAYS, state.at
     for _, limit in ipairs(state.limits) do
         life = max(life, limit.place and limit.period or ceil_div(limit.full, limit.units))
+        latest = max(latest, limit.place and 0 or limit.at)
     end
-    return string.format('%.0f', ceil_div(state.at - min(now, state.at) + life, 1000))
+    return string.format('%.0f', ceil_div(latest - min(now, latest) + life, 1000))
 end
 
 -- A cost is a number, or a list of costs: one for each limit. A limit beyond that costs what the last of them says.
@@ -671,7 +680,7 @@ local function available(state, now)
             skip(limit, now)
             least = min(least, max(0, limit.count - limit.held))
         else
-            least = min(least, floor(grown(limit, now) / limit.period))
+            least = min(least, max(0, floor(level(limit, now) / limit.period)))
         end
     end
     return least
@@ -693,14 +702,19 @@ local function charge_run(state, now, grant, units)
     return 0
 end
 
+-- Undoing leaves this window as it is now.
+local function mark(w)
+    local last = w.tail > w.head and entry(w, w.tail - 1) or { at = 0, units = 0 }
+    w.tail0, w.logged0, w.last_at, w.last_units = w.tail, w.logged, last.at, last.units
+end
+
 -- From here on, charges can be undone as a whole.
 local function begin(state, now)
     state.undo, state.undo_asked, state.undo_at, state.held = 1, now, state.at, 0
     for _, limit in ipairs(state.limits) do
         if limit.place then
             prune(limit, state.at)
-            local last = limit.tail > limit.head and entry(limit, limit.tail - 1) or { at = 0, units = 0 }
-            limit.tail0, limit.logged0, limit.last_at, limit.last_units = limit.tail, limit.logged, last.at, last.units
+            mark(limit)
         else
             limit.credit0, limit.at0 = limit.credit, limit.at
         end
@@ -925,46 +939,81 @@ local function sweep(state, now)
     return is_due or is_time
 end
 
+-- The index of the first entry of that time or later.
+local function since(w, time)
+    local index, beyond = w.head - 1, w.tail
+    while beyond - index > 1 do
+        local middle = floor((index + beyond) / 2)
+        if entry(w, middle).at < time then
+            index = middle
+        else
+            beyond = middle
+        end
+    end
+    return beyond
+end
+
+-- Removes units from the entries from `index` on.
+local function take_out(w, index, units)
+    while units > 0 and index < w.tail do
+        local found = entry(w, index)
+        local returned = min(units, found.units)
+        put(w, index, found.at, found.units - returned)
+        w.logged, units, index = w.logged - returned, units - returned, index + 1
+    end
+    -- Units never join an empty entry.
+    while w.tail > w.head and entry(w, w.tail - 1).units == 0 do
+        forget(w, w.tail - 1, w.tail)
+        w.tail = w.tail - 1
+    end
+    rewind(w)
+end
+
 -- Credits units that were granted at `grant` and not used, less what was gained since.
 local function credit(limit, now, grant, units)
     if limit.place then
-        local index, beyond = limit.head - 1, limit.tail
-        while beyond - index > 1 do
-            local middle = floor((index + beyond) / 2)
-            if entry(limit, middle).at <= grant then
-                index = middle
-            else
-                beyond = middle
-            end
-        end
+        local index = since(limit, grant + 1) - 1
         if index >= limit.head and entry(limit, index).at == grant then
-            local found = entry(limit, index)
-            local returned = min(units, found.units)
-            put(limit, index, grant, found.units - returned)
-            limit.logged = limit.logged - returned
-            -- Units never join an empty entry.
-            while limit.tail > limit.head and entry(limit, limit.tail - 1).units == 0 do
-                forget(limit, limit.tail - 1, limit.tail)
-                limit.tail = limit.tail - 1
-            end
-            rewind(limit)
+            take_out(limit, index, min(units, entry(limit, index).units))
         end
     else
         local gained = min(MOST, (now - grant) * limit.units)
         local refund = max(0, min(units, floor(limit.full / limit.period)) * limit.period - gained)
-        limit.credit, limit.at = grown(limit, now), now
-        limit.credit = max(limit.credit, min(limit.full, limit.credit + refund))
+        local found = level(limit, now)
+        set_level(limit, now, max(found, min(limit.full, found + refund)))
+    end
+end
+
+-- Corrects a grant of that time: it was charged the first cost, and cost the second. Does nothing if it no longer counts.
+local function correct(w, now, grant, charged, real)
+    if has_left(w, grant, now) then
+        return
+    end
+    local index = since(w, grant)
+    if real <= charged then
+        return take_out(w, index, charged - real)
+    end
+    -- More would make no difference. If the log has no such entry, they join the latest, so that it stays short.
+    local more = min(real - charged, w.count, MOST - 1 - w.logged)
+    index = min(index, w.tail - 1)
+    local found = index >= w.head and entry(w, index)
+    if found and not has_left(w, found.at, now) then
+        put(w, index, max(found.at, grant), found.units + more)
+        w.logged = w.logged + more
+        rewind(w)
+    else
+        window_charge(w, grant, more)
     end
 end
 
 -- A limit at the same index and of the same kind keeps its credit or count.
-local function inherit(limit, old, now)
+local function inherit(limit, old, time)
     if limit.place then
         limit.head, limit.tail, limit.logged = old.head, old.tail, old.logged
         limit.log, limit.edited, limit.stored, limit.stored_tail = old.log, old.edited, old.stored, old.stored_tail
         rewind(limit)
     else
-        bucket_inherit(limit, old, now)
+        bucket_inherit(limit, old, time)
     end
 end
 
@@ -1108,6 +1157,41 @@ function ask.give(state, now)
     return {}, true
 end
 
+-- ARGV: the time of a grant; what it was charged; what it really cost. As settle_forgotten in src/limits/settling.rs.
+function ask.settle(state, now)
+    local grant, charged, real = tonumber(ARGV[6]), cost_at(7), cost_at(8 + tonumber(ARGV[7]))
+    local function settle_bucket(b, latest, from, to)
+        local most = floor(b.full / b.period)
+        if to > from then
+            set_level(b, now, max(-MOST, level(b, now) - min(MOST, (to - from) * b.period)))
+        elseif now >= max(latest, grant) then
+            credit(b, now, grant, min(from, most) - min(to, most))
+        end
+    end
+    local function settle()
+        for index, limit in ipairs(state.limits) do
+            local from, to = part(charged, index), part(real, index)
+            if limit.place then
+                correct(limit, max(now, state.at), grant, from, to)
+                mark(limit)
+            else
+                settle_bucket(limit, state.at, from, to)
+                local before = { units = limit.units, period = limit.period, full = limit.full,
+                    credit = limit.credit0, at = limit.at0 }
+                settle_bucket(before, state.undo_at, from, to)
+                limit.credit0, limit.at0 = before.credit, before.at
+            end
+        end
+    end
+    if state.base then
+        retime(state, now, nil, nil, nil, settle)
+    else
+        settle()
+    end
+    state.asked = max(state.asked, now)
+    return {}, true
+end
+
 -- ARGV: the number of the last lease's last grant; units of it that were used; how many of the following runs are of leases
 -- before it; time and units of each run that was not used.
 function ask.unlease(state, now)
@@ -1158,7 +1242,8 @@ local function set(state, now)
     for place, before in ipairs(old) do
         local limit = state.limits[place]
         if limit and ARGV[5 + place] ~= '1' and (limit.place ~= nil) == (before.place ~= nil) then
-            inherit(limit, before, now)
+            -- A debt may end after the latest grant.
+            inherit(limit, before, max(now, min(before.at or now, state.at)))
         end
     end
     -- No grant has this number: an earlier grant cannot be undone in limits that it was not charged to.
@@ -1257,7 +1342,7 @@ if known ~= 0 and not kept[1] then
 end
 
 -- Nothing is given back to a bucket that was not charged.
-if known ~= 0 and known ~= id and (ARGV[1] == 'give' or ARGV[1] == 'unlease') then
+if known ~= 0 and known ~= id and (ARGV[1] == 'give' or ARGV[1] == 'unlease' or ARGV[1] == 'settle') then
     return { 'ok', '', id, now, state.number }
 end
 
