@@ -215,6 +215,9 @@ impl<T> Order<T> {
             let unit = self.take_out(head.key, head.age, |order, unit| {
                 let (each, thin) = order.keys.state_mut(head.key);
                 each.charge(thin, [at, unit.arrived, at, counted], &unit.costs);
+                // If its own wait is enough, it gains nothing from the wait of others that cost the same.
+                let alone = order.all.conforms_at(&order.thin, unit.arrived, &unit.costs);
+                let since = if alone.is_some_and(|(time, _)| time <= at) { unit.arrived } else { since };
                 order.all.charge(&mut order.thin, [at, since, at, counted], &unit.costs);
                 order.busy(head.key).running += u32::from(counts_jobs);
             });

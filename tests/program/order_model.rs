@@ -452,3 +452,18 @@ proptest! {
         run.finish(&all);
     }
 }
+
+/// The limits of all were charged as if each unit had waited since the oldest that costs the same: a bucket that was full
+/// when it came kept a part of a nanosecond beyond that.
+#[test]
+fn a_unit_gains_nothing_from_the_wait_of_another() {
+    use Step::{Add, Drain, Next, Pass, Wait};
+    let each = [Spec::Window { count: 4, period: MS, kind: 0 }];
+    let all = [Spec::Bucket { count: 7, period: 1326 * MS, burst: 3, initial: 0, kind: 0 }];
+    let mut run = Run::new(&each, &all, NonZeroU32::new(3), None);
+    let first = [Add(2, 0, 0, 0), Add(0, 0, 0, 0), Add(0, 0, 0, 0), Pass(1, 1, 0), Add(1, 0, 2, 0), Add(1, 0, 1, 0)];
+    let second = [Next, Wait(757_714_286), Add(2, 1, 1, 0), Next, Pass(2, 2, 0), Drain, Add(1, 0, 0, 0)];
+    let third = [Wait(1_136_571_429), Pass(0, 3, 0), Add(3, 1, 3, 0), Add(0, 0, 0, 0), Pass(0, 0, 0)];
+    first.iter().chain(&second).chain(&third).for_each(|step| run.step(step));
+    run.finish(&all);
+}
