@@ -22,7 +22,8 @@ mod tee;
 pub use at_once::write_at_once;
 pub use contract::{Filled, Flow, FlowError, Passed, Price, Unpaid};
 pub use copy::{Copying, Descriptor, Sink, Source};
-pub use look::{Look, Sorting, TOO_MUCH};
+pub(crate) use look::Keyless;
+pub use look::{FIRST_UNITS, Look, Sorting, TOO_MUCH};
 pub use sorted::{BUFFER as SORTED_BUFFER, Dropped, News, Sorted};
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 pub use splice::tee;

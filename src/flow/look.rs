@@ -70,6 +70,21 @@ impl Look {
     }
 }
 
+/// Notices if the first units have no key, which may be a mistake: they share one limit.
+#[derive(Debug, Default)]
+pub(crate) struct Keyless(u32);
+
+/// So many units without a key, and none with one.
+pub const FIRST_UNITS: u32 = 10;
+
+impl Keyless {
+    /// Whether this is the last of the first units, none of which has a key.
+    pub(crate) fn note(&mut self, has_key: bool) -> bool {
+        self.0 = if has_key { u32::MAX } else { self.0.saturating_add(1) };
+        self.0 == FIRST_UNITS
+    }
+}
+
 /// Why a cost is never granted.
 pub const TOO_MUCH: &str = "it costs more than a window ever lets through";
 

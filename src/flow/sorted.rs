@@ -6,8 +6,9 @@
 use super::contract::{Filled, Flow, FlowError, Passed};
 use super::copy::{Sink, Source, write_all};
 use super::framing::Buffer;
-use super::look::{Look, Sorting, TOO_MUCH, unreadable};
+use super::look::{Keyless, Look, Sorting, TOO_MUCH, unreadable};
 use super::order::{Charged, Crowd, NO_KEY, Next, Order, Unit};
+use super::selector::Selector;
 use crate::clock::{Clock, Nanos};
 use crate::store::KeyId;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -48,6 +49,8 @@ impl Dropped {
 pub enum News {
     /// So many units wait that no more are read.
     Full(Crowd),
+    /// This selector found no key in the first units.
+    NoKeys(Selector),
     /// Units were dropped since this was last told.
     Dropped(Dropped),
 }
@@ -83,6 +86,7 @@ pub struct Sorted<'a, R, W> {
     costs: Vec<u64>,
     run: Run,
     dropped: Dropped,
+    keyless: Keyless,
     told_full: bool,
     told_dropped: Option<Nanos>,
     /// Units that were dropped and told of.
@@ -126,6 +130,7 @@ impl<'a, R: Source, W: Sink> Sorted<'a, R, W> {
             costs: Vec::new(),
             run: Run::default(),
             dropped: Dropped::default(),
+            keyless: Keyless::default(),
             told_full: false,
             told_dropped: None,
             told_of: 0,
@@ -212,6 +217,11 @@ impl<'a, R: Source, W: Sink> Sorted<'a, R, W> {
             return Err(error(line, &unreadable(cost)));
         }
         let key = self.look.per.as_ref().and_then(|per| per.key(text));
+        if let Some(per) = self.look.per.as_ref()
+            && self.keyless.note(key.is_some())
+        {
+            (self.tell)(News::NoKeys(per.clone()));
+        }
         let name = key.as_deref().unwrap_or(NO_KEY);
         if self.run.left > 0 && self.run.name == name && self.run.costs == self.costs {
             (self.run.left, self.run.used) = (self.run.left - 1, self.run.used + 1);

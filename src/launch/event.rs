@@ -7,6 +7,7 @@
 use super::attempt::Ended;
 use super::job::{Job, Outcome};
 use crate::flow::order::Crowd;
+use crate::flow::selector::Selector;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
@@ -63,6 +64,8 @@ pub enum Event {
     HeldUp,
     /// So many units wait for another attempt that nothing new starts. Sent once.
     AgendaFull,
+    /// This selector found no key in the first units.
+    NoKeys(Selector),
     /// So many units were read ahead, which wait for the limits of their keys, that no more are read. Sent once.
     AheadFull(Crowd),
     /// A field of a reply makes no sense. Sent once.

@@ -9,7 +9,7 @@ use super::job::{Batches, Job, Outcome};
 use super::options::NEVER;
 use super::temporary::is_shortage;
 use crate::clock::Nanos;
-use crate::flow::{Filled, Flow, FlowError, Passed, Price, Source, Unpaid};
+use crate::flow::{Filled, Flow, FlowError, Keyless, Passed, Price, Source, Unpaid};
 use crate::limits::Grant;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -67,6 +67,7 @@ pub struct Launching<R> {
     priced: Option<Attempt>,
     /// What the next one was charged.
     charge: Option<Charge>,
+    keyless: Keyless,
     /// The bytes of the units that wait for the limits of their keys.
     sorted_bytes: u64,
 }
@@ -76,7 +77,15 @@ impl<R: Source> Launching<R> {
     /// the pump's.
     pub fn new(batches: Batches<R>, launcher: Launcher) -> Self {
         launcher.shared.wakes.iter().for_each(|wakes| wakes.is_used_by_pump());
-        Launching { batches, launcher, told: 0, priced: None, charge: None, sorted_bytes: 0 }
+        Launching {
+            batches,
+            launcher,
+            told: 0,
+            priced: None,
+            charge: None,
+            keyless: Keyless::default(),
+            sorted_bytes: 0,
+        }
     }
 
     /// Where the jobs come from.
@@ -130,6 +139,10 @@ impl<R: Source> Launching<R> {
         let filled = if is_full { Filled::Nothing } else { self.cut_or_read(false)? };
         while let Some(job) = self.batches.next() {
             self.sorted_bytes += job.length;
+            let per = shared.options.by_key.as_ref().and_then(|sorting| sorting.look.per.as_ref());
+            if let Some(per) = per.filter(|_| self.keyless.note(job.key.is_some())) {
+                shared.events.send(Event::NoKeys(per.clone()));
+            }
             self.launcher.sort(by_key, Attempt::first(job));
         }
         if filled == Filled::Some || !wait {

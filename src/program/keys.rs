@@ -3,7 +3,7 @@
 use super::names::shown;
 use super::unit_name::counted;
 use throttle::flow::order::Crowd;
-use throttle::flow::{Dropped, News};
+use throttle::flow::{Dropped, FIRST_UNITS, News};
 
 /// News in words.
 pub(super) fn told(news: &News) -> String {
@@ -13,6 +13,10 @@ pub(super) fn told(news: &News) -> String {
             format!(
                 "all {units} units read ahead wait for {keys}, most for '{most}'; shuffle the input (shuf) or raise --ahead"
             )
+        }
+        News::NoKeys(per) => {
+            let host = if per.to_string() == "host" { "; for names without http:// write per=f1" } else { "" };
+            format!("hint: per={per} finds no key in the first {FIRST_UNITS} units, so they share one limit{host}")
         }
         News::Dropped(Dropped { units, keys }) => {
             let most = keys.iter().max_by_key(|(_, units)| **units).map_or(&b""[..], |(key, _)| key);

@@ -345,6 +345,7 @@ impl LaunchRun {
                 let words = "too many units wait for another attempt; new ones wait (more may with --ahead)";
                 outcomes.advises().then(|| words.to_owned())
             }
+            Event::NoKeys(per) => outcomes.advises().then(|| told(&News::NoKeys(per))),
             Event::AheadFull(crowd) => outcomes.advises().then(|| told(&News::Full(crowd))),
             Event::BadReply(field) => (!outcomes.is_quiet()).then(|| {
                 let field = printable(&field);

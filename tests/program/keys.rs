@@ -242,6 +242,30 @@ fn after_a_wait_for_a_slot_a_key_gets_its_burst_and_no_more() {
 }
 
 #[test]
+fn units_without_a_key_are_worth_a_hint() {
+    let hint = |per: &str| format!("hint: per={per} finds no key in the first 10 units, so they share one limit");
+    let names = |units| (0..units).map(|unit| format!("h{unit}.example\n")).collect::<Vec<_>>().concat();
+    let limit = "unlimited,per=host,jobs=2";
+    let runs: [(&[&str], String, String); 5] = [
+        (&["-r", "1k/s,per=host"], names(12), hint("host") + "; for names without http:// write per=f1"),
+        (&["-r", "1k/s,per=f2"], names(10), hint("f2")),
+        (&["-r", "1k/s,per=host"], names(9), String::new()),
+        (&["-r", "1k/s,per=host"], "http://a.example\n".to_owned() + &names(12), String::new()),
+        (
+            &["-r", limit, "--summary", "-c", ": \"$1\""],
+            names(12),
+            hint("host") + "; for names without http:// write per=f1",
+        ),
+    ];
+    for (args, input, said) in runs {
+        let ended = run(args, input);
+        assert_eq!(ended.code(), Some(0), "{args:?}: {}", ended.err);
+        let first = ended.err.lines().find(|line| line.contains("hint")).unwrap_or_default();
+        assert_eq!(first.strip_prefix("throttle: ").unwrap_or_default(), said, "{args:?}: {}", ended.err);
+    }
+}
+
+#[test]
 fn what_would_wait_is_dropped_and_counted() {
     let ended = run(["-r", "1/h,burst=2,per=f1", "--drop", "--summary=json"], grouped(3, 4));
     let (said, summary) = ended.err.split_once('\n').unwrap();
