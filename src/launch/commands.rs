@@ -1,4 +1,4 @@
-//! The sink: takes jobs from the pump, has a command started for each, and ends them when asked to.
+//! Starts commands, one for each attempt at a job, and ends them when asked to.
 
 use super::again::Again;
 use super::attempt::{Attempt, Charge, Granted, Ledger, Running, Settler};
