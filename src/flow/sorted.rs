@@ -5,7 +5,7 @@
 
 use super::contract::{Filled, Flow, FlowError, Passed};
 use super::copy::{Sink, Source, write_all};
-use super::framing::Buffer;
+use super::framing::{Buffer, trimmed};
 use super::look::{Keyless, Look, Sorting, TOO_MUCH, unreadable};
 use super::order::{Charged, Crowd, NO_KEY, Next, Order, Unit};
 use super::selector::Selector;
@@ -206,33 +206,32 @@ impl<'a, R: Source, W: Sink> Sorted<'a, R, W> {
 
     /// Sorts the first unit of the buffer.
     fn sort_next(&mut self, now: Nanos, passed: &mut Passed) -> Result<(), FlowError> {
-        let (unit, delimiter) = (self.buffer.run(1), self.buffer.delimiter());
-        let length = unit.len();
-        let text = if unit.last().copied() == delimiter { &unit[..length - 1] } else { unit };
-        let error = |line: u64, words: &dyn std::fmt::Display| {
-            FlowError::Read(io::Error::other(format!("{words}, in unit {line}")))
-        };
-        let line = self.lines + 1;
-        if let Err(cost) = self.look.costs(text, &mut self.costs) {
-            return Err(error(line, &unreadable(cost)));
-        }
-        let key = self.look.per.as_ref().and_then(|per| per.key(text));
-        if let Some(per) = self.look.per.as_ref()
-            && self.keyless.note(key.is_some())
-        {
+        let (length, has_key) = self.sort_first(now, passed)?;
+        self.lines += 1;
+        self.buffer.release_run(1, length);
+        if let Some(per) = self.look.per.as_ref().filter(|_| self.keyless.note(has_key)) {
             (self.tell)(News::NoKeys(per.clone()));
         }
-        let name = key.as_deref().unwrap_or(NO_KEY);
+        Ok(())
+    }
+
+    /// Puts it into the output, or has it wait. Returns its length in bytes, and whether it has a key.
+    fn sort_first(&mut self, now: Nanos, passed: &mut Passed) -> Result<(usize, bool), FlowError> {
+        let unit = self.buffer.run(1);
+        let text = trimmed(unit, self.buffer.delimiter());
+        if let Err(cost) = self.look.costs(text, &mut self.costs) {
+            return Err(self.in_this_unit(&unreadable(cost)));
+        }
+        let key = self.look.per.as_ref().and_then(|per| per.key(text));
+        let (name, sorted) = (key.as_deref().unwrap_or(NO_KEY), (unit.len(), key.is_some()));
         if self.run.left > 0 && self.run.name == name && self.run.costs == self.costs {
             (self.run.left, self.run.used) = (self.run.left - 1, self.run.used + 1);
             self.output.extend_from_slice(unit);
             passed.units += 1;
-            self.lines = line;
-            self.buffer.release_run(1, length);
-            return Ok(());
+            return Ok(sorted);
         }
-        end_run(&mut self.run, self.order.get_mut());
         let order = self.order.get_mut();
+        end_run(&mut self.run, order);
         if let Some(id) = order.pass(now, key.as_deref(), &self.costs) {
             self.output.extend_from_slice(unit);
             passed.units += 1;
@@ -245,18 +244,18 @@ impl<'a, R: Source, W: Sink> Sorted<'a, R, W> {
             if order.has_windows() {
                 self.handed.push((id, Charged { at: now, counted: now, number: 0 }, self.costs.as_slice().into()));
             }
-        } else {
-            self.age += 1;
-            let (age, costs) = (self.age, self.costs.as_slice().into());
-            let unit =
-                Unit { age, costs, size: length + size_of::<Unit<Box<[u8]>>>(), arrived: now, content: unit.into() };
-            if order.add(now, key.as_deref(), unit).is_err() {
-                return Err(error(line, &TOO_MUCH));
-            }
+            return Ok(sorted);
         }
-        self.lines = line;
-        self.buffer.release_run(1, length);
-        Ok(())
+        self.age += 1;
+        let (age, costs, size) = (self.age, self.costs.as_slice().into(), sorted.0 + size_of::<Unit<Box<[u8]>>>());
+        let unit = Unit { age, costs, size, arrived: now, content: unit.into() };
+        let added = order.add(now, key.as_deref(), unit).is_ok();
+        if added { Ok(sorted) } else { Err(self.in_this_unit(TOO_MUCH)) }
+    }
+
+    /// Why the first unit of the buffer cannot be sorted.
+    fn in_this_unit(&self, words: &str) -> FlowError {
+        FlowError::Read(io::Error::other(format!("{words}, in unit {}", self.lines + 1)))
     }
 
     /// Tells that units were dropped, now and then.
@@ -303,7 +302,7 @@ impl<'a, R: Source, W: Sink> Sorted<'a, R, W> {
         let most = self.buffer.size();
         let no_room = || format!("a unit that may have to wait takes at most {} KiB", most / 1024);
         let words = self.look.too_large(most).unwrap_or_else(no_room);
-        FlowError::Read(io::Error::other(format!("{words}, in unit {}", self.lines + 1)))
+        self.in_this_unit(&words)
     }
 }
 
