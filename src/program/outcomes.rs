@@ -1,6 +1,6 @@
 //! The outcomes of the commands: the counts, the line for each that failed, and the closing line.
 
-use super::args::{Format, MaxFail, Summary};
+use super::args::MaxFail;
 use super::exit::Exit;
 use super::failure::{failure, worse};
 use super::names::{Names, shown};
@@ -116,12 +116,11 @@ impl Retries {
 impl Outcomes {
     /// `limits` are those in force, as the user wrote them.
     pub(crate) fn new(launch: &Launch, policy: &Policy, limits: &str, on_terminal: bool) -> Self {
-        let said_here = |summary: &Summary| summary.format == Format::Text && summary.file.is_none();
         let Launch { commands, reporting, .. } = launch;
         Outcomes {
             quiet: reporting.quiet,
             trace: launch.trace,
-            sums_up: on_terminal || reporting.summary.as_ref().is_some_and(said_here),
+            sums_up: reporting.sums_up(on_terminal),
             names: Names::new(commands, on_terminal),
             command: commands.name(),
             template: Some(&commands.template).filter(|template| template.name().is_none()).cloned(),
@@ -155,7 +154,7 @@ impl Outcomes {
 
     /// Whether hints about the pace may help: to a user at a terminal. cron would mail them.
     pub(super) fn advises(&self) -> bool {
-        self.sums_up && !self.quiet
+        self.sums_up
     }
 
     pub(super) fn is_traced(&self) -> bool {
@@ -351,7 +350,7 @@ impl Outcomes {
     }
 
     /// Units that will not be tried any more.
-    pub(super) fn settled(&self) -> u64 {
+    pub(super) fn finished(&self) -> u64 {
         self.ok + self.failed + self.stopped + self.retries.given_up
     }
 

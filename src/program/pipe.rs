@@ -7,13 +7,13 @@ use super::keys::told;
 use super::progress::Progress;
 use super::report::{self, Report, Total};
 use super::say::say;
-use super::task::Pipe;
+use super::task::{Pipe, Reporting};
 use super::unit_name::UnitName;
 use super::{long_wait, signal_thread, signals};
 use anyhow::{Context, Result};
 use rustix::fd::AsFd;
 use rustix::fs::OFlags;
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind, IsTerminal};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use throttle::clock::MILLISECOND;
@@ -58,7 +58,7 @@ pub(super) fn run(pipe: &Pipe) -> Result<Exit> {
     let look = limits.look(&policy);
     let run = Run { framing, look, is_announced, input: input.name, report: &report };
     let passed_on = match &pipe.sorting {
-        Some(sorting) => run.sort(input.fd, sorting, reporting.quiet),
+        Some(sorting) => run.sort(input.fd, sorting, reporting),
         None => run.pass_on(input.fd, is_fast(&policy)),
     };
     match passed_on {
@@ -124,12 +124,13 @@ impl Run<'_> {
     }
 
     /// Passes on what the limits of each key allow.
-    fn sort(&self, input: OwnedFd, sorting: &Sorting, quiet: bool) -> Result<Exit> {
+    fn sort(&self, input: OwnedFd, sorting: &Sorting, reporting: &Reporting) -> Result<Exit> {
         let stdout = stdout()?;
         enlarge(&input, SORTED_BUFFER);
         enlarge(&stdout, SORTED_BUFFER);
+        let (quiet, hints) = (reporting.quiet, reporting.sums_up(io::stderr().is_terminal()));
         let tell = |news: News| {
-            if !quiet {
+            if !quiet && (hints || !matches!(news, News::NoKeys(_))) {
                 self.report.aside(told(&news));
             }
         };

@@ -274,8 +274,8 @@ impl Report {
             Total::Bytes(all) => (all, reading.bytes),
             Total::Units(all) => (all, reading.units),
         };
-        let (settled, started) = self.outcomes().map_or((1, 1), |outcomes| (outcomes.settled(), reading.units));
-        let done = u128::from(begun) * u128::from(settled.min(started)) * 100;
+        let (finished, started) = self.outcomes().map_or((1, 1), |outcomes| (outcomes.finished(), reading.units));
+        let done = u128::from(begun) * u128::from(finished.min(started)) * 100;
         let percent = done.checked_div(u128::from(all) * u128::from(started.max(1)))?;
         u64::try_from(percent.min(100)).ok()
     }

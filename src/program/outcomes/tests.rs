@@ -52,11 +52,19 @@ fn if_slots_are_short_the_time_left_is_that_of_the_commands() {
 #[test]
 fn a_unit_that_waits_for_another_attempt_lengthens_the_time_left() {
     let mut outcomes = Outcomes { ok: 3, failed: 1, ..after(4, &["-r", "9/s", "-j", "4", "--attempts", "2"]) };
-    assert_eq!((outcomes.time_left(1, 0, SECOND), outcomes.settled()), (Some(SECOND), 4));
+    assert_eq!((outcomes.time_left(1, 0, SECOND), outcomes.finished()), (Some(SECOND), 4));
     outcomes.retries.wait(SECOND, Duration::from_secs(30), false);
     outcomes.retries.wait(SECOND, Duration::from_secs(20), false);
-    assert_eq!((outcomes.time_left(2, 0, 6 * SECOND), outcomes.settled()), (Some(26 * SECOND), 4));
+    assert_eq!((outcomes.time_left(2, 0, 6 * SECOND), outcomes.finished()), (Some(26 * SECOND), 4));
     assert_eq!(outcomes.to_be_tried_again(), 2);
+}
+
+#[test]
+fn a_key_that_is_sent_away_leaves_the_count_of_others_that_wait() {
+    let mut outcomes = outcomes(&["-r", "5/s,per=host", "--attempts", "2"]);
+    (0..3).for_each(|_| outcomes.retries.wait(0, Duration::ZERO, false));
+    drop(outcomes.give_up(&[Arc::default(), Arc::default()]));
+    assert_eq!((outcomes.to_be_tried_again(), outcomes.finished()), (1, 2));
 }
 
 #[test]

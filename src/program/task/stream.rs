@@ -2,7 +2,7 @@
 
 use super::again::Again;
 use super::limits::{Grouped, Limits};
-use crate::program::args::{Args, ProgressWhen, Repeat, Summary};
+use crate::program::args::{Args, Format, ProgressWhen, Repeat, Summary};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -225,6 +225,13 @@ impl Units {
 impl Reporting {
     fn of(args: &Args) -> Self {
         Reporting { progress: args.progress, summary: args.summary.clone(), quiet: args.quiet }
+    }
+
+    /// Whether totals and hints are told after a success, too: on a terminal, or if the user asked for them. cron would mail
+    /// them.
+    pub(crate) fn sums_up(&self, on_terminal: bool) -> bool {
+        let said_here = |summary: &Summary| summary.format == Format::Text && summary.file.is_none();
+        !self.quiet && (on_terminal || self.summary.as_ref().is_some_and(said_here))
     }
 }
 
