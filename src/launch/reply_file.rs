@@ -101,6 +101,11 @@ fn in_memory() -> io::Result<(File, PathBuf)> {
 }
 
 #[cfg(test)]
+#[path = "../../tests/program/support/tools.rs"]
+#[allow(dead_code, reason = "the other tests ask more of it")]
+mod tools;
+
+#[cfg(test)]
 mod tests {
     use super::*;
     use std::io::{Read, Write};
@@ -113,16 +118,6 @@ mod tests {
         #[cfg(target_os = "linux")]
         assert!(files[0].path.starts_with("/proc") && files[1].path.starts_with(std::env::temp_dir()));
         files
-    }
-
-    /// Says so if not: past the test harness, which shows no output of what passes. In CI it must be.
-    fn is_installed(program: &str) -> bool {
-        let found = Command::new(program).arg("--version").output().is_ok();
-        if !found {
-            assert!(std::env::var_os("CI").is_none(), "{program} is not installed, and CI must not skip this");
-            writeln!(std::io::stderr(), "SKIPPED: no {program} here").unwrap();
-        }
-        found
     }
 
     /// What is in `file` after `script`, in which `$url` is a server that answers with 429.
@@ -175,7 +170,7 @@ mod tests {
                 "! wget -qS --tries 1 -O /dev/null -o \"$THROTTLE_REPLY\" \"$url\"",
                 "! wget -S --tries 1 -O /dev/null \"$url\" 2> \"$THROTTLE_REPLY\"",
             ] {
-                if !is_installed(script.split(' ').nth(1).unwrap()) {
+                if tools::found(script.split(' ').nth(1).unwrap()).is_none() {
                     continue;
                 }
                 let reply = super::super::Reply::parse(after(script, &file, &url).as_bytes(), std::time::UNIX_EPOCH);

@@ -186,9 +186,10 @@ impl Limits {
         }
     }
 
-    /// Settles a grant, which was charged the first cost, at its real cost, the second. If it is [open](Self::open), the limits are as if it had cost that from the
-    /// start: what would have overflowed since is lost, and what it cost more is owed by those behind. All other grants
-    /// keep their times. If it was forgotten, what it cost less is given back as by [`give_back`](Self::give_back).
+    /// Settles a grant, which was charged the first cost, at its real cost, the second. If it is [open](Self::open), the
+    /// limits are as if it had cost that from the start: what would have overflowed since is lost, and what it cost more is
+    /// owed by those behind. All other grants keep their times. If it was forgotten, what it cost less is given back as by
+    /// [`give_back`](Self::give_back).
     ///
     /// A grant may be settled only once, and not given back as well.
     pub(crate) fn settle(&mut self, now: Nanos, grant: &Grant, [charged, real]: [u64; 2]) {

@@ -212,6 +212,16 @@ mod tests {
     }
 
     #[test]
+    fn a_unit_joins_another_only_if_it_conforms_and_no_window_counts_it() {
+        let (buckets, clock) = supply(&["10/s,burst=3"]);
+        assert_eq!([2, 2, 1, 1].map(|cost| buckets.take_now(&[cost])), [true, false, true, false]);
+        clock.advance(100 * MILLISECOND);
+        assert!(buckets.take_now(&[1]) && !buckets.take_now(&[1]));
+        let (windows, _) = supply(&["10/s,burst=3", "100/min"]);
+        assert!(!windows.take_now(&[1]), "it would count from now on, and not from when it leaves");
+    }
+
+    #[test]
     fn those_who_wait_move_up_when_a_grant_is_settled_at_less() {
         let (supply, clock) = supply(&["10/min,burst=10"]);
         let first = take(&supply, &[10]);
