@@ -1,7 +1,7 @@
 //! `throttle-cost:` in a reply settles what a command was charged.
 
 use crate::common::{feed, text, throttle};
-use crate::support::redis::Redis as Server;
+use crate::support::redis::{Redis as Server, bucket_at, lossy_network};
 use std::process::Output;
 use std::time::{Duration, Instant};
 use throttle::clock::{Clock, FakeClock, MILLISECOND, Nanos, SECOND};
@@ -90,6 +90,22 @@ fn what_cost_less_than_charged_is_given_back_less_what_came_in_since() {
         clock.advance(59_700 * MILLISECOND);
         assert_eq!(store.view().unwrap().left, [20, 30], "{place}");
     });
+}
+
+/// The server has settled it. To ask once more would credit it twice.
+#[test]
+fn what_is_given_back_is_given_back_once_if_the_answer_is_lost() {
+    let Some(server) = Server::start(&[]) else { return };
+    let (clock, policy) = (FakeClock::at(SECOND), Policy::new(&["1/h,burst=100".parse().unwrap()], None).unwrap());
+    let open = |port| {
+        let address = bucket_at(port, "lossy").parse().unwrap();
+        Redis::open_on_fake(address, Some(&policy), clock.clone()).unwrap()
+    };
+    let (near, far) = (open(server.port), open(lossy_network(server.port, "settle\r\n")));
+    let grant = take(&far, &[60]);
+    assert!(far.settle(&grant, [&[60], &[40]]).is_err(), "the answer is lost");
+    assert_eq!(near.view().unwrap().left, [60]);
+    assert_eq!(far.view().unwrap().left, [60], "it can be asked again");
 }
 
 #[test]

@@ -157,6 +157,38 @@ pub(crate) fn network(port: Arc<AtomicU16>, delay: Duration) -> u16 {
     reachable
 }
 
+/// Hands everything on to `port`, but not the first answer to a request with `word` in it: that connection ends. Where it can
+/// be reached.
+pub(crate) fn lossy_network(port: u16, word: &'static str) -> u16 {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let reachable = listener.local_addr().unwrap().port();
+    // Seen; then lost.
+    let state = Arc::new([AtomicBool::new(false), AtomicBool::new(false)]);
+    thread::spawn(move || {
+        for client in listener.incoming().map_while(Result::ok) {
+            let server = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).unwrap();
+            let ways = [(client.try_clone().unwrap(), server.try_clone().unwrap(), false), (server, client, true)];
+            for (mut from, mut to, is_server) in ways {
+                let state = Arc::clone(&state);
+                thread::spawn(move || {
+                    let mut space = vec![0; 1 << 16];
+                    while let Ok(length @ 1..) = from.read(&mut space) {
+                        let has_word = space[..length].windows(word.len()).any(|part| part == word.as_bytes());
+                        state[0].fetch_or(!is_server && has_word, Ordering::SeqCst);
+                        let loses =
+                            is_server && state[0].load(Ordering::SeqCst) && !state[1].swap(true, Ordering::SeqCst);
+                        if loses || to.write_all(&space[..length]).is_err() {
+                            break;
+                        }
+                    }
+                    let _ = (from.shutdown(Shutdown::Both), to.shutdown(Shutdown::Both));
+                });
+            }
+        }
+    });
+    reachable
+}
+
 /// Hands everything on to `port`, and counts how often a client speaks after the server has. Where it can be reached.
 pub(crate) fn counted_network(port: u16) -> (u16, Arc<AtomicUsize>) {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
