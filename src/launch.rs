@@ -37,7 +37,7 @@ mod wakes;
 
 pub use attempt::{Charge, Ended, Ledger, Settler};
 pub use commands::{IGNORING_SIGPIPE, Launcher};
-pub use event::{Event, Events, Sent, Told};
+pub use event::{Event, Events, Sent, Success, Told};
 pub use identity::{Hasher, Identity};
 pub use job::{Batches, Job, Known, Numbers, Outcome, Shape};
 pub use launching::Launching;

@@ -138,13 +138,19 @@ pub struct Ended {
 }
 
 /// Keeps a record of attempts that have ended. A slot is free only after that, so that a crash loses no more records than
-/// there are slots.
+/// there are slots, and results that wait for their turn.
 pub trait Ledger: Debug + Send + Sync {
     /// Records it.
     ///
     /// # Errors
     /// It could not be recorded: nothing should be launched any more.
     fn record(&self, ended: &Ended) -> io::Result<()>;
+
+    /// Records that the units of this job are done: its command has succeeded, and its output was written.
+    ///
+    /// # Errors
+    /// As of [`record`](Self::record).
+    fn record_done(&self, job: &Job) -> io::Result<()>;
 
     /// Whether [`record`](Self::record) may have to wait for a reader.
     fn may_block(&self) -> bool;

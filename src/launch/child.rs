@@ -3,7 +3,7 @@
 use super::again::Again;
 use super::attempt::{Attempt, Charge, Ended, Granted, Ledger, Running, Settler};
 use super::by_key::ByKey;
-use super::event::{Event, Events};
+use super::event::{Event, Events, Success};
 use super::job::{Job, Outcome};
 use super::options::{GRACE, NEVER, Options, Output};
 use super::output::Printing;
@@ -81,12 +81,14 @@ impl Shared {
                 by_key.hold(granted, time);
             }
         }
+        let success = matches!(verdict, Verdict::Ok)
+            .then(|| Success { job: Arc::clone(&running.attempt.job), attempt: running.attempt.number });
         let printed = if verdict.is_repeated() {
             // Only the last attempt's output counts, but its messages tell why there were more.
             self.output.print_lines(collected.err, false).await
         } else {
             // Even if some of it is lost: later output waits for its turn.
-            self.output.print(seq, collected).await
+            self.output.print(seq, collected, success).await
         };
         if let Err(error) = printed
             && !verdict.is_repeated()
@@ -193,7 +195,7 @@ impl Shared {
         let jobs: Vec<_> = waiting.into_iter().map(|attempt| attempt.job).collect();
         for job in &jobs {
             // Output in input order waits for the turn of each.
-            let _ = self.output.print(job.seq, Collected::default()).await;
+            let _ = self.output.print(job.seq, Collected::default(), None).await;
         }
         self.events.send(Event::KeySentAway { left, jobs });
         true

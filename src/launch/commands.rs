@@ -92,7 +92,7 @@ impl Launcher {
         // Commands outlive the launcher.
         std::mem::forget(runtime);
         let slots = Arc::new(Slots::new(options.jobs, options.burst));
-        let output = Arc::new(Printing::new(&options, screen, Arc::clone(&slots), events.clone()));
+        let output = Arc::new(Printing::new(&options, screen, Arc::clone(&slots), ledger.clone(), events.clone()));
         let waits_for_several = options.again.is_some() || options.by_key.is_some();
         let wakes = waits_for_several.then(Wakes::new).transpose()?.map(Arc::new);
         let again = options.again.clone().zip(wakes.clone()).map(|(policy, wakes)| Arc::new(Again::new(policy, wakes)));
@@ -146,6 +146,13 @@ impl Launcher {
         let mut jobs: Vec<_> = waiting.into_iter().chain(again).map(|attempt| attempt.job).collect();
         jobs.sort_by_key(|job| job.seq);
         (jobs, first.len())
+    }
+
+    /// Prints output that waits for its turn, when no command runs and none will. Returns the jobs that succeeded and whose
+    /// output cannot be printed. May block.
+    #[must_use]
+    pub fn print_rest(&self) -> Vec<Arc<Job>> {
+        self.shared.output.print_rest()
     }
 
     /// Returns when every event so far was reported to the user.

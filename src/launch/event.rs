@@ -41,6 +41,8 @@ pub enum Event {
     },
     /// The command has ended, or could not start.
     Ended(Arc<Ended>),
+    /// Its units are done: it has succeeded, and its output was written.
+    Done(Success),
     /// The server asked to wait for longer than is allowed: how long.
     SentAway(Duration),
     /// A server asked to wait for longer than is allowed, and no unit of its key is tried any more.
@@ -77,11 +79,20 @@ pub enum Event {
 impl Event {
     pub(super) fn is_urgent(&self) -> bool {
         match self {
-            Event::Next { .. } | Event::Started { .. } => false,
+            Event::Next { .. } | Event::Started { .. } | Event::Done(_) => false,
             Event::Ended(ended) => !matches!(ended.outcome, Outcome::Ok) && !ended.verdict.is_repeated(),
             _ => true,
         }
     }
+}
+
+/// A command that has succeeded.
+#[derive(Debug)]
+pub struct Success {
+    /// What it was run for.
+    pub job: Arc<Job>,
+    /// At which attempt, from 1.
+    pub attempt: u32,
 }
 
 /// Dropped once the event was reported to the user: the sender waits for that.

@@ -163,6 +163,7 @@ impl LaunchRun {
             }
             Reason::CannotPrint => {
                 self.fail();
+                self.interrupt("the output is lost");
                 launcher.slots().end_with(Signal::TERM);
             }
         }
@@ -212,10 +213,12 @@ impl LaunchRun {
 
     /// Closes the ledger, and names the units that wait for another attempt, which will not be made.
     pub(super) fn close_ledger(&self) {
+        let unprinted = self.launcher().map(Launcher::print_rest).unwrap_or_default();
+        self.flush();
         let (waiting, unstarted) = self.launcher().map(Launcher::take_waiting).unwrap_or_default();
         let give_up = |mut outcomes: MutexGuard<'_, Outcomes>| {
             outcomes.set_unstarted(unstarted);
-            outcomes.give_up(&waiting)
+            [outcomes.unprinted(&unprinted), outcomes.give_up(&waiting)].concat()
         };
         let lines = self.report.outcomes().map(give_up).unwrap_or_default();
         self.report.asides(&lines);
@@ -322,6 +325,10 @@ impl LaunchRun {
                     self.end(Reason::TooManyFailed);
                 }
                 return lines;
+            }
+            Event::Done(success) => {
+                outcomes.done(&success);
+                None
             }
             Event::SentAway(time) => {
                 drop(outcomes);

@@ -7,13 +7,14 @@ use super::names::{Names, shown};
 use super::task::{JOBS, Launch};
 use super::unit_name::{counted, scaled};
 use std::collections::BTreeMap;
+use std::io::ErrorKind::{BrokenPipe, TimedOut};
 use std::num::NonZeroU32;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use throttle::clock::{self, Nanos, SECOND};
-use throttle::launch::{Ended, Job, Outcome, Template, Verdict};
+use throttle::launch::{Ended, Job, Outcome, Success, Template, Verdict};
 use throttle::limits::Policy;
 use throttle::rate::Rate;
 
@@ -239,11 +240,7 @@ impl Outcomes {
         self.running_keys.iter_mut().for_each(|keys| drop(keys.remove(&job.seq)));
         self.durations += now.saturating_sub(started);
         match ended.verdict {
-            Verdict::Ok => {
-                self.ok += 1;
-                self.retries.ok += u64::from(ended.number > 1);
-                return Vec::new();
-            }
+            Verdict::Ok => return Vec::new(),
             Verdict::Again(_) | Verdict::Later(_) => {
                 self.retries.wait(now, ended.due_in.unwrap_or_default(), matches!(ended.verdict, Verdict::Later(_)));
                 return Vec::new();
@@ -251,9 +248,11 @@ impl Outcomes {
             Verdict::Failed | Verdict::Stopped => {}
         }
         let (words, exit) = failure(job, outcome, || self.command_for(job), self.terminal);
-        if self.interrupted.is_some() {
+        // What the full disk took is not what we ended since it is full.
+        let is_lost = matches!(outcome, Outcome::OutputLost(error) if !matches!(error.kind(), BrokenPipe | TimedOut));
+        if self.interrupted.is_some() && !is_lost {
             self.stopped += 1;
-            return if self.quiet { Vec::new() } else { self.names.stopped(job) };
+            return if self.quiet { Vec::new() } else { self.names.stopped(job, "stopped") };
         }
         self.failed += 1;
         self.timed_out += u64::from(matches!(outcome, Outcome::TimedOut));
@@ -261,6 +260,21 @@ impl Outcomes {
         self.exit = worse(self.exit, exit);
         let words = if ended.number > 1 { format!("{words}, attempt {}", ended.number) } else { words };
         if self.quiet { Vec::new() } else { self.names.failed(job, &words) }
+    }
+
+    /// Counts a command whose units are done.
+    pub(super) fn done(&mut self, success: &Success) {
+        self.ok += 1;
+        self.retries.ok += u64::from(success.attempt > 1);
+    }
+
+    /// Counts commands that succeeded, but whose output was not printed; returns a line for each unit.
+    pub(super) fn unprinted(&mut self, jobs: &[Arc<Job>]) -> Vec<String> {
+        self.stopped += jobs.len() as u64;
+        if self.quiet {
+            return Vec::new();
+        }
+        jobs.iter().flat_map(|job| self.names.stopped(job, "its output was not printed")).collect()
     }
 
     /// Whether so many units have failed that nothing more should be launched.

@@ -366,3 +366,68 @@ fn a_unit_that_succeeds_after_a_signal_is_recorded() {
     assert!(ended.err.contains("line 2 '2': stopped\n"), "{}", ended.err);
     assert_eq!(place.seen(b'\n'), [b"1"]);
 }
+
+/// Starts ten commands in input order, of which the first one waits for the file `go` and then runs `first`, and the others
+/// have ended. Their output is held.
+fn held(place: &Place, stdout: impl Into<Stdio>, first: &str) -> Started {
+    let script =
+        format!("if [ $1 = 1 ]; then until [ -e go ]; do sleep 0.02; done; {first}; fi; echo $1; : > ended.$1");
+    let mut command = place.command(&["-k", "--attempts", "3", "--backoff", "1h", "--repeat", "10", "-c", &script]);
+    let child = command.stdin(Stdio::null()).stdout(stdout).spawn().unwrap();
+    wait_until("the others have ended", || (2..=10).all(|unit| place.path(&format!("ended.{unit}")).exists()));
+    // They are attended to.
+    thread::sleep(Duration::from_millis(300));
+    Started::new(child)
+}
+
+#[test]
+fn a_unit_whose_output_is_held_when_the_program_is_killed_is_not_done() {
+    let place = Place::new();
+    let mut run = held(&place, fs::File::create(place.path("out")).unwrap(), "true");
+    run.child.kill().unwrap();
+    run.end();
+    assert_eq!((place.lines("out").len(), place.seen(b'\n').len()), (0, 0));
+}
+
+#[test]
+fn a_unit_whose_output_cannot_be_written_is_not_done_and_not_ok() {
+    let place = Place::new();
+    let closed = std::io::pipe().unwrap().1;
+    for (stdout, told) in [
+        (Stdio::from(fs::File::options().write(true).open("/dev/full").unwrap()), "lost: 0 ok, 1 failed, 9 stopped"),
+        (closed.into(), "the reader is gone: 0 ok, 10 stopped"),
+    ] {
+        let run = held(&place, stdout, "true");
+        fs::write(place.path("go"), "").unwrap();
+        let ended = run.end();
+        assert!(ended.err.contains(told), "{}", ended.err);
+        assert!(ended.err.contains("unit 7 '7': its output was not printed\n"), "{}", ended.err);
+        assert_eq!(place.seen(b'\n').len(), 0);
+        fs::remove_file(place.path("go")).unwrap();
+    }
+    for how in [&["-j2"][..], &["--line-buffer"], &["-j1"]] {
+        let mut command = place.command(&[how, &["-c", "echo $1"]].concat());
+        command.stdout(fs::File::options().write(true).open("/dev/full").unwrap());
+        let ended = finish(command, numbers(3));
+        assert!(ended.err.contains(": 0 ok, "), "{how:?}: {}", ended.err);
+        assert_eq!(place.seen(b'\n').len(), 0, "{how:?}");
+    }
+}
+
+/// The unit before it will not be tried again: nothing is left to wait for.
+#[test]
+fn output_that_is_held_when_the_run_ends_is_written_and_its_units_are_done() {
+    for (first, told) in [("exit 1", "interrupted: 9 ok, 0 stopped"), ("exit 255", "9 ok, 1 failed")] {
+        let place = Place::new();
+        let run = held(&place, fs::File::create(place.path("out")).unwrap(), first);
+        fs::write(place.path("go"), "").unwrap();
+        if first == "exit 1" {
+            thread::sleep(Duration::from_millis(300));
+            run.signal(Signal::INT);
+        }
+        let ended = run.end();
+        assert!(ended.err.contains(told), "{}", ended.err);
+        assert_eq!(place.lines("out"), (2..=10).map(|unit| unit.to_string()).collect::<Vec<_>>());
+        assert_eq!(place.seen(b'\n').len(), 9);
+    }
+}
