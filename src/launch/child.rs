@@ -248,8 +248,9 @@ async fn watch(
     let has_ended = Notify::new();
     let living = async {
         let end = live(shared, child, target).await;
+        let rest = shared.slots.waited_for(job.seq, target);
         has_ended.notify_one();
-        end_group(shared, target, end.kill_at).await;
+        end_group(shared, rest, end.kill_at).await;
         end
     };
     let (end, (lost, is_open)) = tokio::join!(living, listen(shared, streams, &has_ended));
@@ -320,13 +321,13 @@ async fn listen(shared: &Arc<Shared>, streams: &mut Streams, has_ended: &Notify)
 }
 
 /// After a timeout, or when the run ends, also waits for what is left of the group, and finally kills it.
-async fn end_group(shared: &Arc<Shared>, target: Target, kill_at: Option<Duration>) {
+async fn end_group(shared: &Arc<Shared>, rest: Target, kill_at: Option<Duration>) {
     let mut killed_at = None;
-    while (kill_at.is_some() || shared.slots.is_ending()) && shared.slots.survives(target) {
+    while (kill_at.is_some() || shared.slots.is_ending()) && shared.slots.survives(rest) {
         let now = Instant::now();
         let overdue = kill_at.is_some_and(|kill_at| shared.slots.ran() >= kill_at);
         if overdue {
-            target.signal(Signal::KILL);
+            rest.signal(Signal::KILL);
         }
         // A process that still seems to exist cannot be signalled, or is a zombie and there is no /proc to tell.
         if (overdue || shared.slots.is_killing()) && now >= *killed_at.get_or_insert(now) + shared.options.second {

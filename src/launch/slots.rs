@@ -160,6 +160,15 @@ impl Slots {
         self.one_less_is_starting(&mut state);
     }
 
+    /// The command of the job `seq` was waited for: from now on another process may get its number.
+    pub(super) fn waited_for(&self, seq: u64, target: Target) -> Target {
+        let (rest, mut state) = (Target::Rest(target.pid()), self.lock());
+        let stopped = state.suspended.iter_mut().flat_map(|suspension| &mut suspension.commands);
+        stopped.filter(|stopped| stopped.pid() == target.pid()).for_each(|stopped| *stopped = rest);
+        state.running.insert(seq, Some(rest));
+        rest
+    }
+
     fn one_less_is_starting(&self, state: &mut State) {
         state.starting -= 1;
         if state.suspended.is_some() || state.starting + 1 == self.most_starting {
@@ -415,6 +424,12 @@ mod tests {
         status.is_some_and(|status| status.stopped())
     }
 
+    /// Whether another thread has let it go on.
+    fn has_gone_on(target: Target) -> bool {
+        let options = WaitIdOptions::CONTINUED | WaitIdOptions::EXITED | WaitIdOptions::NOHANG;
+        waitid(WaitId::Pid(target.pid()), options).unwrap().is_some_and(|status| status.continued())
+    }
+
     #[test]
     fn a_command_that_starts_during_a_suspend_is_stopped_and_none_starts_after_it() {
         let slots = Slots::new(0, 9);
@@ -474,6 +489,43 @@ mod tests {
         child.wait().unwrap();
     }
 
+    /// Its output may wait for a reader, long after it has ended.
+    #[test]
+    fn a_process_that_has_the_number_of_a_command_that_was_waited_for_gets_no_signal() {
+        let slots = Slots::new(0, 9);
+        let (mut stranger, target) = sleeper();
+        slots.take(1);
+        slots.started(1, target);
+        slots.suspend();
+        assert!(is_stopped(target));
+        let rest = slots.waited_for(1, target);
+        slots.resume();
+        slots.end_with(Signal::KILL);
+        thread::sleep(Duration::from_millis(50));
+        assert!(!rest.survives() && stranger.try_wait().unwrap().is_none() && !has_gone_on(target));
+        stranger.kill().unwrap();
+        stranger.wait().unwrap();
+    }
+
+    #[test]
+    fn what_a_command_that_was_waited_for_has_left_gets_signals() {
+        let slots = Slots::new(0, 9);
+        let mut command = Command::new("sh");
+        let mut leader = command.args(["-c", "sleep 100 &"]).process_group(0).spawn().unwrap();
+        let target = Target::Group(Pid::from_child(&leader));
+        slots.take(1);
+        slots.started(1, target);
+        leader.wait().unwrap();
+        let rest = slots.waited_for(1, target);
+        assert!(rest.survives());
+        slots.end_with(Signal::KILL);
+        let begun = Instant::now();
+        while rest.survives() {
+            assert!(begun.elapsed() < Duration::from_secs(30), "it still runs");
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+
     #[test]
     fn processes_of_a_command_that_ended_during_a_suspend_are_resumed() {
         let slots = Slots::new(0, 9);
@@ -487,9 +539,8 @@ mod tests {
         thread::sleep(Duration::from_millis(20));
         assert_eq!(slots.ran(), ran, "no time goes by");
         slots.resume();
-        let status = waitid(WaitId::Pid(target.pid()), WaitIdOptions::CONTINUED | WaitIdOptions::EXITED).unwrap();
+        assert!(has_gone_on(target));
         child.kill().unwrap();
         child.wait().unwrap();
-        assert!(status.is_some_and(|status| status.continued()));
     }
 }
