@@ -22,7 +22,7 @@ use std::time::Duration;
 use throttle::flow::framing::Buffer;
 use throttle::flow::pump::PumpError;
 use throttle::flow::{Descriptor, FlowError, Look, Source};
-use throttle::launch::{Batches, Known, Launching, Numbers, Options, Unused};
+use throttle::launch::{Batches, Known, Launching, Numbers, Options, RetryPolicy, Unused};
 
 /// Enough for many units of the usual size; a longer one does not have to fit.
 pub(super) const BUFFER: usize = 192 * 1024;
@@ -57,7 +57,10 @@ pub(super) fn run(launch: &Launch) -> Result<Exit> {
         output: launch.output,
         tag: launch.tag,
         timeout: launch.timeout,
-        again: launch.again.policy.clone(),
+        again: again
+            .policy
+            .clone()
+            .map(|again| RetryPolicy { first_pause: launch.limits.first_pause(&policy), ..again }),
         // Only there may it use the terminal; without one, a group of its own is ended as a whole.
         in_our_group: launch.jobs == Some(1) && launch.timeout.is_none() && signals::has_terminal(),
         by_key: launch.sorting.clone(),
