@@ -64,8 +64,7 @@ impl Records {
 
     /// Says which units are done.
     pub(super) fn known(&self) -> Option<Known> {
-        let done = Arc::clone(&self.done.as_ref()?.0);
-        Some(Known(Arc::new(move |unit| done.contains(unit))))
+        Some(self.done.as_ref()?.0.taken().known(self.quiet))
     }
 
     /// Writes all that was recorded to the disk.
