@@ -8,8 +8,9 @@ use super::job::{Job, Outcome};
 use super::options::{GRACE, NEVER, Options, Output};
 use super::output::Printing;
 use super::printer::Collected;
-use super::reply::Reply;
+use super::reply::{self, Reply};
 use super::retries::Verdict;
+use super::settling::Real;
 use super::slots::Slots;
 use super::spool::Spool;
 use super::target::Target;
@@ -73,7 +74,8 @@ impl Shared {
         let wanted_terminal = self.wanted_terminal.lock().unwrap_or_else(PoisonError::into_inner).remove(&seq);
         let mut outcome = if wanted_terminal { Outcome::WantedTerminal } else { outcome };
         let reply = self.reply(&running);
-        self.settle(running.charge.take(), reply.cost).await;
+        let real = self.real(&running, &reply);
+        self.settle(running.charge.take(), &real).await;
         let mut verdict = self.verdict(&running, at, &outcome, &reply);
         if let (Some(by_key), Some(granted), Verdict::Later(_)) = (&self.by_key, &running.granted, verdict) {
             let key = &running.attempt.job.key;
@@ -96,17 +98,18 @@ impl Shared {
         {
             (outcome, verdict) = (Outcome::OutputLost(error), Verdict::Failed);
         }
-        self.ended(running, outcome, verdict, reply, at).await;
+        self.ended(running, (outcome, verdict), reply, &real, at).await;
     }
 
     /// Settles the charge at the cost that the command has told.
-    async fn settle(&self, charge: Option<Charge>, real: Option<u64>) {
+    async fn settle(&self, charge: Option<Charge>, real: &Real) {
         let Some(charge) = charge else { return };
         let settler = Arc::clone(&self.settler);
         if !settler.may_block() {
-            settler.settle(&charge, real);
-        } else if real.is_some() {
-            let settle = tokio::task::spawn_blocking(move || settler.settle(&charge, real));
+            settler.settle(&charge, &real.costs);
+        } else if real.told.is_some() {
+            let costs = real.costs.clone();
+            let settle = tokio::task::spawn_blocking(move || settler.settle(&charge, &costs));
             self.output.unless_killed(settle).await;
         }
     }
@@ -115,10 +118,28 @@ impl Shared {
     fn reply(&self, running: &Running) -> Reply {
         let Some(file) = &running.reply else { return Reply::default() };
         let reply = file.read().map(|bytes| Reply::parse(&bytes, SystemTime::now())).unwrap_or_default();
-        if let Some(field) = reply.bad.as_ref().filter(|_| !self.told.bad_reply.swap(true, Ordering::Relaxed)) {
-            self.events.send(Event::BadReply(field.clone()));
+        if let Some(field) = &reply.bad {
+            let is_cost = field.starts_with(reply::COST);
+            let right = if is_cost { self.options.settling.example() } else { "retry-after: 30".to_owned() };
+            self.tell_of_reply(format!("a reply has '{field}', which makes no sense; write for example {right}"));
         }
         reply
+    }
+
+    /// What it really cost each limit.
+    fn real(&self, running: &Running, reply: &Reply) -> Real {
+        let Running { granted, charge, .. } = running;
+        let charged = granted.as_ref().map(|granted| &granted.costs).or(charge.as_ref().map(|charge| &charge.costs));
+        let mut real = self.options.settling.real(charged.map_or(&[], |costs| costs), reply);
+        real.remark.take().into_iter().for_each(|remark| self.tell_of_reply(remark));
+        real
+    }
+
+    /// Once.
+    fn tell_of_reply(&self, remark: String) {
+        if !self.told.bad_reply.swap(true, Ordering::Relaxed) {
+            self.events.send(Event::BadReply(remark));
+        }
     }
 
     fn verdict(&self, running: &Running, at: StdInstant, outcome: &Outcome, reply: &Reply) -> Verdict {
@@ -134,9 +155,9 @@ impl Shared {
     async fn ended(
         self: &Arc<Self>,
         running: Running,
-        outcome: Outcome,
-        verdict: Verdict,
+        (outcome, verdict): (Outcome, Verdict),
         reply: Reply,
+        real: &Real,
         at: StdInstant,
     ) {
         let Running { attempt, slot, started, reply: file, granted, .. } = running;
@@ -151,8 +172,7 @@ impl Shared {
         if self.options.output == Output::Direct && !is_ok && has_no_reader(io::stdout()) {
             self.events.send(Event::ReaderGone);
         }
-        let ended_cost = reply.cost;
-        let ended = Ended { job, number, outcome, verdict, due_in, reply, waited, started, at, slot };
+        let ended = Ended { job, number, outcome, verdict, due_in, reply, cost: real.told, waited, started, at, slot };
         let ended = Arc::new(ended);
         self.record(&ended).await;
         let is_sent_away = match due {
@@ -169,7 +189,7 @@ impl Shared {
         // Only now may the next attempt start; and nobody sees a moment with neither.
         self.slots.release(seq, slot, || {
             if let Some((by_key, granted)) = self.by_key.as_ref().zip(granted) {
-                by_key.ended(&granted, ended_cost);
+                by_key.ended(&granted, &real.costs);
             }
             if let Some((again, due, ready)) = due {
                 again.add(due, attempt.next(verdict, ready));

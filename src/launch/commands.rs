@@ -96,7 +96,7 @@ impl Launcher {
         let waits_for_several = options.again.is_some() || options.by_key.is_some();
         let wakes = waits_for_several.then(Wakes::new).transpose()?.map(Arc::new);
         let again = options.again.clone().zip(wakes.clone()).map(|(policy, wakes)| Arc::new(Again::new(policy, wakes)));
-        let by_key = options.by_key.as_ref().map(|sorting| Arc::new(ByKey::new(sorting)));
+        let by_key = options.by_key.as_ref().map(|sorting| Arc::new(ByKey::new(sorting, options.settling.is_any())));
         let (wanted_terminal, told) = (Mutex::default(), child::Told::default());
         let recording = Arc::new(Semaphore::new(1));
         let shared = Shared {
@@ -241,7 +241,7 @@ impl Launcher {
         mut command: Command,
         mut input: Option<Spool>,
     ) -> Result<(Child, Target), Outcome> {
-        let Shared { slots, again, by_key, .. } = &*self.shared;
+        let Shared { slots, again, options, .. } = &*self.shared;
         let (seq, attempt) = (running.seq(), &running.attempt);
         command.env("THROTTLE_SEQ", seq.to_string()).env("THROTTLE_SLOT", running.slot.to_string());
         if let Some(identity) = attempt.job.identity() {
@@ -264,8 +264,7 @@ impl Launcher {
         }
         // All that it needs at once: two that start must not each hold what the other one needs.
         let spawn = || {
-            let replies =
-                again.is_some() || running.charge.is_some() || by_key.as_ref().is_some_and(|by_key| by_key.settles());
+            let replies = again.is_some() || options.settling.is_any();
             let reply = replies.then(ReplyFile::new).transpose()?;
             if let Some(reply) = &reply {
                 command.env("THROTTLE_REPLY", reply.path());

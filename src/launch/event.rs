@@ -70,7 +70,7 @@ pub enum Event {
     NoKeys(Selector),
     /// So many units were read ahead, which wait for the limits of their keys, that no more are read. Sent once.
     AheadFull(Crowd),
-    /// A field of a reply makes no sense. Sent once.
+    /// Why a reply does not hold as it stands, and what to write. Sent once.
     BadReply(String),
     /// Nothing happened: the sender wants to know that all earlier events were reported.
     Flush,

@@ -258,11 +258,6 @@ impl<R: Source> Batches<R> {
         self
     }
 
-    /// For each limit, or each kind of them: whether it counts a cost of its own, which a reply may settle.
-    pub(super) fn settled_limits(&self) -> impl Iterator<Item = bool> {
-        self.look.costs.iter().map(Option::is_some)
-    }
-
     pub(super) fn waiting(&self) -> u64 {
         self.ready.len() as u64
     }

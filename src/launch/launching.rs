@@ -284,10 +284,9 @@ impl<R: Source> Flow for Launching<R> {
     }
 
     fn granted(&mut self, grant: &Grant, costs: &[u64]) -> bool {
-        let are_settled: Arc<[bool]> = self.batches.settled_limits().collect();
-        let has_costs = are_settled.contains(&true);
-        self.charge = has_costs.then(|| Charge { grant: *grant, costs: costs.into(), are_settled });
-        has_costs
+        let settles = self.launcher.shared.options.settling.is_any();
+        self.charge = settles.then(|| Charge { grant: *grant, costs: costs.into() });
+        settles
     }
 
     fn pass(&mut self, units: u64, passed: &mut Passed) -> Result<(), FlowError> {

@@ -23,7 +23,7 @@ use throttle::clock::Nanos;
 use throttle::flow::News;
 use throttle::flow::order::NO_KEY;
 use throttle::launch::{
-    Charge, Event, Events, Job, Launcher, Ledger, Options, Outcome, Screen, Settler, Told, Words, printable, quoted,
+    Charge, Event, Events, Job, Launcher, Ledger, Options, Outcome, Screen, Settler, Told, Words, quoted,
 };
 
 /// Why nothing is launched any more.
@@ -262,9 +262,9 @@ impl Screen for BesideBar {
 }
 
 impl Settler for BesideBar {
-    fn settle(&self, charge: &Charge, real: Option<u64>) {
+    fn settle(&self, charge: &Charge, real: &[u64]) {
         // If it fails, those behind wait longer.
-        let _ = self.0.supply().settle(&charge.grant, [&charge.costs, &charge.settled(real)]);
+        let _ = self.0.supply().settle(&charge.grant, [&charge.costs, real]);
     }
 
     fn may_block(&self) -> bool {
@@ -354,10 +354,7 @@ impl LaunchRun {
             }
             Event::NoKeys(per) => outcomes.advises().then(|| told(&News::NoKeys(per))),
             Event::AheadFull(crowd) => outcomes.advises().then(|| told(&News::Full(crowd))),
-            Event::BadReply(field) => (!outcomes.is_quiet()).then(|| {
-                let field = printable(&field);
-                format!("hint: a reply has '{field}', which makes no sense; write for example retry-after: 30")
-            }),
+            Event::BadReply(remark) => (!outcomes.is_quiet()).then(|| format!("hint: {remark}")),
             Event::LeftBehind(job) => (!outcomes.is_quiet()).then(|| {
                 format!("{} left a process behind that holds its output open; not waited for", outcomes.name(&job))
             }),

@@ -232,7 +232,7 @@ impl Outcomes {
     /// Counts an end; returns the lines about it, if there are any.
     pub(super) fn end(&mut self, ended: &Ended, now: Nanos) -> Vec<String> {
         let (job, outcome) = (&*ended.job, &ended.outcome);
-        if let Some(cost) = ended.reply.cost {
+        if let Some(cost) = ended.cost {
             self.told =
                 [(0, 1), (1, cost), (2, job.charged)].map(|(place, more)| self.told[place].saturating_add(more));
         }

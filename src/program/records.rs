@@ -192,7 +192,7 @@ fn entry(ended: &Ended) -> Entry<'_> {
             Outcome::Unreadable(_) | Outcome::TooCostly | Outcome::SentAway => 0,
             _ => ended.job.charged,
         },
-        cost: ended.reply.cost,
+        cost: ended.cost,
         slot: Some(ended.slot),
         error,
     }

@@ -12,7 +12,7 @@ const BACKOFF: Backoff = Backoff { first: Duration::from_secs(1), longest: Durat
 pub(super) const SHORTEST_PAUSE: Duration = Duration::from_millis(50);
 
 /// The longest pause by default.
-const MAX_PAUSE: Duration = Duration::from_secs(3600);
+pub(crate) const MAX_PAUSE: Duration = Duration::from_secs(3600);
 
 /// Units that wait for another attempt by default before no new ones start.
 const AHEAD: usize = 10_000;
