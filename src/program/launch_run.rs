@@ -305,13 +305,11 @@ impl LaunchRun {
             Event::Next { first, skipped, done_before } => {
                 outcomes.set_skipped(skipped, done_before);
                 outcomes.set_next(first.as_ref().map(|(number, name)| (*number, &name[..])));
-                let may_hint = outcomes.may_hint(self.report.now());
-                if may_hint { outcomes.hint(self.report.read().sink) } else { None }
+                None
             }
             Event::Started { job, attempt, at } => {
                 outcomes.start(&job, attempt, self.at(at));
-                let may_hint = outcomes.may_hint(self.report.now());
-                let hint = if may_hint { outcomes.hint_at_key(self.report.read().sink) } else { None };
+                let hint = outcomes.hint(self.report.now(), || self.report.read().sink);
                 drop(outcomes);
                 hint.or_else(|| self.hint_at_cr(&job))
             }

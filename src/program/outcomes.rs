@@ -321,19 +321,21 @@ impl Outcomes {
         name.map_or_else(|| self.command.clone(), |name| shown(name.as_bytes()))
     }
 
-    /// Whether it is worth asking for [`hint`](Self::hint): once a second.
-    pub(super) fn may_hint(&mut self, now: Nanos) -> bool {
-        let may = self.pace.is_some() || self.running_keys.is_some();
-        let due = may && !self.hinted && now >= self.looked + SECOND;
-        if due {
-            self.looked = now;
+    /// What helps if all slots were taken for long: once. Looked at once a second.
+    pub(super) fn hint(&mut self, now: Nanos, waited_for_jobs: impl FnOnce() -> Nanos) -> Option<String> {
+        if self.hinted || !self.advises() || now < self.looked + SECOND {
+            return None;
         }
-        due
+        self.looked = now;
+        let hint = || self.hint_at_key().or_else(|| self.hint_at_jobs());
+        let hint = (waited_for_jobs() >= SLOTS_TAKEN).then(hint).flatten();
+        self.hinted = hint.is_some();
+        hint
     }
 
-    /// Which key takes most slots: once, when all slots were taken for long.
-    pub(super) fn hint_at_key(&mut self, waited_for_jobs: Nanos) -> Option<String> {
-        let keys = self.running_keys.as_ref().filter(|_| waited_for_jobs >= SLOTS_TAKEN && self.advises())?;
+    /// Which key takes most slots.
+    fn hint_at_key(&self) -> Option<String> {
+        let keys = self.running_keys.as_ref()?;
         let mut counts: BTreeMap<&[u8], usize> = BTreeMap::new();
         for key in keys.values() {
             *counts.entry(key).or_default() += 1;
@@ -341,22 +343,20 @@ impl Outcomes {
         let (key, count) = counts.into_iter().max_by_key(|(_, count)| *count)?;
         let all = usize::try_from(self.jobs).unwrap_or(usize::MAX);
         (count > all / 4 * 3 && all > 1).then(|| {
-            self.hinted = true;
             let key = shown(key);
             format!("{count} of {all} slots are taken by '{key}'; ,jobs=2 keeps the others going")
         })
     }
 
-    /// Which `-j` the rate needs: once, when all slots were taken for long.
-    pub(super) fn hint(&mut self, waited_for_jobs: Nanos) -> Option<String> {
+    /// Which `-j` the rate needs.
+    fn hint_at_jobs(&self) -> Option<String> {
         let ended = self.ended();
-        let pace =
-            self.pace.filter(|_| waited_for_jobs >= SLOTS_TAKEN && ended > 0 && !self.hinted && self.advises())?;
+        let pace = self.pace.filter(|_| ended > 0)?;
         let mean = u128::from(self.durations / ended);
         let jobs = (mean * u128::from(pace.units())).div_ceil(u128::from(pace.period())) + 1;
         // Otherwise starting them took the time.
-        self.hinted = jobs > JOBS.into();
-        self.hinted.then(|| format!("16 jobs at once hold the work back, not the rate; {pace} needs about -j {jobs}"))
+        (jobs > JOBS.into())
+            .then(|| format!("16 jobs at once hold the work back, not the rate; {pace} needs about -j {jobs}"))
     }
 
     pub(super) fn ended(&self) -> u64 {
