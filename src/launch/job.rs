@@ -303,6 +303,11 @@ impl<R: Source> Batches<R> {
         self.done_before
     }
 
+    /// Whether all of the input is read.
+    pub(super) fn has_all(&self) -> bool {
+        self.buffer.is_finished()
+    }
+
     pub(super) fn fill(&mut self, wait: bool) -> Result<Filled, FlowError> {
         if self.cut()? { Ok(Filled::Some) } else { self.read(wait) }
     }

@@ -115,6 +115,13 @@ impl Retries {
 }
 
 impl Outcomes {
+    /// The run ends: a pause lasts no longer.
+    pub(super) fn close(&mut self, now: Nanos) {
+        let Retries { paused, paused_until, .. } = &mut self.retries;
+        *paused = paused.saturating_sub(paused_until.saturating_sub(now));
+        *paused_until = now.min(*paused_until);
+    }
+
     /// `limits` are those in force, as the user wrote them.
     pub(crate) fn new(launch: &Launch, policy: &Policy, limits: &str, on_terminal: bool) -> Self {
         let Launch { commands, reporting, .. } = launch;

@@ -390,6 +390,18 @@ fn when_the_reader_is_gone_what_runs_is_ended() {
     );
 }
 
+/// It did not fail by itself.
+#[test]
+fn a_command_that_is_ended_since_the_disk_is_full_counts_as_stopped() {
+    let script = "if [ $1 = 1 ]; then exec sleep 100; fi; sleep 0.3; echo x";
+    let mut command = throttle(["-j2", "-r", "unlimited", "--repeat", "2", "-c", script]);
+    command.stdout(fs::File::options().write(true).open("/dev/full").unwrap());
+    let ended = finish(command, "");
+    assert_eq!(ended.code(), Some(1), "{}", ended.err);
+    assert!(ended.err.ends_with("throttle: the output is lost: 0 ok, 1 failed, 1 stopped\n"), "{}", ended.err);
+    assert!(ended.err.contains("unit 1 '1': stopped\n") && ended.err.contains("unit 2 '2': its output is lost"));
+}
+
 /// At 20/s two seconds are forty units; they are not made up for.
 #[test]
 fn stopped_time_stops_the_commands_and_makes_no_burst() {
