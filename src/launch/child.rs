@@ -9,6 +9,7 @@ use super::options::{GRACE, NEVER, Options, Output};
 use super::output::Printing;
 use super::printer::Collected;
 use super::reply::{self, Reply};
+use super::reply_file::unopened;
 use super::retries::Verdict;
 use super::settling::Real;
 use super::slots::Slots;
@@ -63,6 +64,7 @@ pub(super) struct Shared {
 pub(super) struct Told {
     pub(super) full_agenda: AtomicBool,
     bad_reply: AtomicBool,
+    unopened: AtomicBool,
     overlong_pause: AtomicBool,
 }
 
@@ -74,6 +76,9 @@ impl Shared {
         let wanted_terminal = self.wanted_terminal.lock().unwrap_or_else(PoisonError::into_inner).remove(&seq);
         let mut outcome = if wanted_terminal { Outcome::WantedTerminal } else { outcome };
         let reply = self.reply(&running);
+        if !matches!(outcome, Outcome::Ok) && reply == Reply::default() {
+            self.tell_of_unopened(&running, &collected);
+        }
         let real = self.real(&running, &reply);
         self.settle(running.charge.take(), &real).await;
         let mut verdict = self.verdict(&running, at, &outcome, &reply);
@@ -124,6 +129,19 @@ impl Shared {
             self.tell_of_reply(format!("a reply has '{field}', which makes no sense; write for example {right}"));
         }
         reply
+    }
+
+    /// If its command could not open the file of its reply, says so, once.
+    fn tell_of_unopened(&self, running: &Running, collected: &Collected) {
+        let Some(file) = running.reply.as_ref().filter(|_| !self.told.unopened.load(Ordering::Relaxed)) else { return };
+        let words = self.options.template.fill(&running.attempt.job.units);
+        let words: Vec<_> = words.iter().map(|word| word.to_string_lossy().into_owned()).collect();
+        let errors = collected.err.in_memory().unwrap_or_default();
+        if let Some(remark) = unopened(file.path(), &words.join(" "), errors)
+            && !self.told.unopened.swap(true, Ordering::Relaxed)
+        {
+            self.events.send(Event::BadReply(remark));
+        }
     }
 
     /// What it really cost each limit.

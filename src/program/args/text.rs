@@ -318,7 +318,10 @@ pub(crate) const ENVIRONMENT: [(&str, &str); 9] = [
         "THROTTLE_REPLY",
         "Set for each command with --attempts or cost=: a file that takes HTTP header fields, as from curl -D. Known are the \
          status line, retry-after, x-ratelimit-remaining and -reset, and ratelimit; and throttle-cost: N, the real cost of \
-         the unit, which replaces what it was charged.",
+         the unit, which replaces what it was charged; with limits of several costs throttle-cost: N KIND, with KIND as in \
+         cost=KIND. Only the same user in the same PID namespace can open it: \
+         under sudo -u, in a container and over ssh, have the shell open it (curl -D - -o FILE URL >> \"$THROTTLE_REPLY\"), or \
+         exit 75.",
     ),
     ("THROTTLE_KEY", "Set for each command with per=: the key of its units, which comes from the input."),
     (
