@@ -3,7 +3,8 @@
 //! 1. `job` cuts the input into jobs, one command's worth of units each.
 //! 2. `commands`, on the pump's thread, waits for a free slot (`slots`), takes a grant, fills the template
 //!    (`template`) and hands the command over. A start is never later than its grant for want of a slot.
-//! 3. `child`, in a task on another thread, starts the command, reads its output, and watches its time and its end.
+//! 3. `child`, in a task on another thread, starts the command, reads its output, and watches its time and its end. Then
+//!    `shared` decides what follows.
 //! 4. `output` prints that, in the order asked for.
 //! 5. `event` tells the receiver what happened.
 //!
@@ -28,6 +29,7 @@ mod reply;
 mod reply_file;
 mod retries;
 mod settling;
+mod shared;
 mod slots;
 mod spool;
 mod target;

@@ -3,13 +3,14 @@
 use super::again::Again;
 use super::attempt::{Attempt, Charge, Granted, Ledger, Running, Settler};
 use super::by_key::ByKey;
-use super::child::{self, Shared};
+use super::child;
 use super::event::{Event, Events};
 use super::job::{Job, Outcome};
 use super::options::{NEVER, Options, Output};
 use super::output::{Printing, Screen};
 use super::printer::Collected;
 use super::reply_file::ReplyFile;
+use super::shared::{self, Shared};
 use super::slots::{self, Slots};
 use super::spool::Spool;
 use super::target::Target;
@@ -97,7 +98,7 @@ impl Launcher {
         let wakes = waits_for_several.then(Wakes::new).transpose()?.map(Arc::new);
         let again = options.again.clone().zip(wakes.clone()).map(|(policy, wakes)| Arc::new(Again::new(policy, wakes)));
         let by_key = options.by_key.as_ref().map(|sorting| Arc::new(ByKey::new(sorting, options.settling.is_any())));
-        let (wanted_terminal, told) = (Mutex::default(), child::Told::default());
+        let (wanted_terminal, told) = (Mutex::default(), shared::Told::default());
         let recording = Arc::new(Semaphore::new(1));
         let shared = Shared {
             options,

@@ -2,11 +2,11 @@
 
 use super::attempt::{Attempt, Charge};
 use super::by_key::ByKey;
-use super::child::Shared;
 use super::commands::{Launcher, Paid};
 use super::event::Event;
 use super::job::{Batches, Job, Outcome};
 use super::options::NEVER;
+use super::shared::Shared;
 use super::temporary::is_shortage;
 use crate::clock::Nanos;
 use crate::flow::{Filled, Flow, FlowError, Keyless, Passed, Price, Source, Unpaid};

@@ -27,12 +27,11 @@ impl Target {
     /// Does nothing if the process is gone.
     pub(super) fn signal(self, signal: Signal) {
         match self {
-            Target::Group(pid) => drop(rustix::process::kill_process_group(pid, signal)),
+            Target::Rest(pid) if is_reused(pid) => {}
+            Target::Group(pid) | Target::Rest(pid) => drop(rustix::process::kill_process_group(pid, signal)),
             // Our group is not ours to end: others in it are not our children.
             // The command first: otherwise it might continue when a child of its ends.
             Target::Process(pid) => process_tree(pid).iter().for_each(|member| member.signal(signal)),
-            Target::Rest(pid) if is_reused(pid) => {}
-            Target::Rest(pid) => drop(rustix::process::kill_process_group(pid, signal)),
         }
     }
 

@@ -1,18 +1,20 @@
 //! The outcomes of the commands: the counts, the line for each that failed, and the closing line.
 
+mod retries;
+
 use super::args::MaxFail;
 use super::exit::Exit;
 use super::failure::{failure, worse};
 use super::names::{Names, shown};
 use super::task::{JOBS, Launch};
 use super::unit_name::{counted, scaled};
+use retries::Retries;
 use std::collections::BTreeMap;
 use std::io::ErrorKind::{BrokenPipe, TimedOut};
 use std::num::NonZeroU32;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 use throttle::clock::{self, Nanos, SECOND};
 use throttle::launch::{Ended, Job, Outcome, Success, Template, Verdict};
 use throttle::limits::Policy;
@@ -77,51 +79,7 @@ pub(crate) struct Outcomes {
     exit: Exit,
 }
 
-/// What further attempts add to the counts.
-#[derive(Debug, Default)]
-struct Retries {
-    /// How many failed units end the run.
-    max_fail: Option<MaxFail>,
-    /// Units that succeeded, but not at the first attempt.
-    ok: u64,
-    /// Attempts after which the server asked to wait.
-    later: u64,
-    /// Units that wait for another attempt, and when the last of them is due.
-    waiting: u64,
-    due: Nanos,
-    /// Units that wait for another attempt, which will not be made.
-    given_up: u64,
-    /// Units that were read ahead and not tried.
-    unstarted: u64,
-    /// Units that an earlier run has done, and those in the list when it was opened.
-    done_before: u64,
-    known: u64,
-    /// The end of the latest pause, and the time of all together.
-    paused_until: Nanos,
-    paused: Nanos,
-}
-
-impl Retries {
-    /// A unit waits for another attempt, `time` from `now` on. `is_told`: a server asked to wait.
-    fn wait(&mut self, now: Nanos, time: Duration, is_told: bool) {
-        let until = now.saturating_add(u64::try_from(time.as_nanos()).unwrap_or(Nanos::MAX));
-        (self.waiting, self.due) = (self.waiting + 1, self.due.max(until));
-        if is_told {
-            self.later += 1;
-            self.paused += until.saturating_sub(self.paused_until.max(now));
-            self.paused_until = self.paused_until.max(until);
-        }
-    }
-}
-
 impl Outcomes {
-    /// The run ends: a pause lasts no longer.
-    pub(super) fn close(&mut self, now: Nanos) {
-        let Retries { paused, paused_until, .. } = &mut self.retries;
-        *paused = paused.saturating_sub(paused_until.saturating_sub(now));
-        *paused_until = now.min(*paused_until);
-    }
-
     /// `limits` are those in force, as the user wrote them.
     pub(crate) fn new(launch: &Launch, policy: &Policy, limits: &str, on_terminal: bool) -> Self {
         let Launch { commands, reporting, .. } = launch;
@@ -176,6 +134,11 @@ impl Outcomes {
     /// Units that were left out: blank ones, and those that an earlier run has done.
     pub(super) fn set_skipped(&mut self, skipped: u64, done_before: u64) {
         (self.skipped, self.retries.done_before) = (skipped, done_before);
+    }
+
+    /// The run ends.
+    pub(super) fn close(&mut self, now: Nanos) {
+        self.retries.close(now);
     }
 
     /// How many units the done list held when it was opened.

@@ -106,20 +106,6 @@ fn a_success_is_silent_unless_a_summary_was_asked_for() {
     assert_eq!(told["commands"]["ok"], 2);
 }
 
-/// Both are looked at side by side: it takes a while until slots were short for long.
-#[test]
-fn a_rate_that_needs_more_jobs_is_told_to_a_user_and_not_to_cron() {
-    let run = |options: &'static [&'static str]| {
-        let mut command = throttle([&["-r", "300/s", "--repeat", "220", "-c", "sleep 1; : $1"], options].concat());
-        let child = command.stdin(Stdio::null()).spawn().unwrap();
-        thread::spawn(|| Started::new(child).end())
-    };
-    let (told, cron) = (run(&["--summary"]), run(&[]));
-    let words = "throttle: 16 jobs at once hold the work back, not the rate; 300/s needs about -j ";
-    let (told, cron) = (told.join().unwrap(), cron.join().unwrap());
-    assert_eq!((told.err.matches(words).count(), &*cron.err), (1, ""), "{}", told.err);
-}
-
 /// Without a terminal, standard error may be a file from which the units are run again.
 #[test]
 fn all_failed_units_are_named_if_standard_error_is_no_terminal() {
@@ -388,18 +374,6 @@ fn when_the_reader_is_gone_what_runs_is_ended() {
         "{}",
         ended.err
     );
-}
-
-/// It did not fail by itself.
-#[test]
-fn a_command_that_is_ended_since_the_disk_is_full_counts_as_stopped() {
-    let script = "if [ $1 = 1 ]; then exec sleep 100; fi; sleep 0.3; echo x";
-    let mut command = throttle(["-j2", "-r", "unlimited", "--repeat", "2", "-c", script]);
-    command.stdout(fs::File::options().write(true).open("/dev/full").unwrap());
-    let ended = finish(command, "");
-    assert_eq!(ended.code(), Some(1), "{}", ended.err);
-    assert!(ended.err.ends_with("throttle: the output is lost: 0 ok, 1 failed, 1 stopped\n"), "{}", ended.err);
-    assert!(ended.err.contains("unit 1 '1': stopped\n") && ended.err.contains("unit 2 '2': its output is lost"));
 }
 
 /// At 20/s two seconds are forty units; they are not made up for.

@@ -213,8 +213,7 @@ impl Limits {
         };
         let paces =
             self.named().map_or([policy.fastest(), None], |named| [&named.all, &named.each].map(|g| of_units(g)));
-        let two_intervals =
-            |pace: Rate| Duration::from_nanos_u128((2 * u128::from(pace.period())).div_ceil(pace.units().into()));
+        let two_intervals = |pace: Rate| Duration::from_nanos(pace.period().saturating_mul(2).div_ceil(pace.units()));
         paces.into_iter().flatten().map(two_intervals).fold(again::SHORTEST_PAUSE, Duration::max)
     }
 
