@@ -1,5 +1,6 @@
 use super::*;
 use crate::program::task::Task;
+use std::time::Duration;
 
 fn outcomes(args: &[&str]) -> Outcomes {
     let Task::Launch(launch) = Task::from_words(&[args, &["curl"]].concat()).unwrap() else { panic!("{args:?}") };

@@ -145,12 +145,12 @@ fn a_wait_that_is_too_long_ends_the_run_and_says_until_when() {
 /// It refuses at once, and takes a while to serve: so no success begins after the last refusal.
 #[test]
 fn a_server_that_serves_slowly_and_refuses_fast_does_not_end_the_run() {
-    let (begun, served) = (Instant::now(), Mutex::new(BTreeMap::<u64, u32>::new()));
+    let (begun, windows) = (Instant::now(), Mutex::new(BTreeMap::<u64, u32>::new()));
     let server = Server::start(move |_| {
-        let mut served = served.lock().unwrap();
-        let served = served.entry(begun.elapsed().as_secs()).or_default();
-        *served += 1;
-        if *served > 5 { Answer::new(429) } else { Answer::new(200).after(300 * MILLISECOND) }
+        let mut windows = windows.lock().unwrap();
+        let calls = windows.entry(begun.elapsed().as_secs()).or_default();
+        *calls += 1;
+        if *calls > 5 { Answer::new(429) } else { Answer::new(200).after(300 * MILLISECOND) }
     });
     let ended = asked(&server, &["-r", "50/s", "--attempts", "3", "--max-pause", "2500ms"], &numbers(30));
     assert_eq!(ended.code(), Some(0), "{}", ended.err);
