@@ -19,7 +19,7 @@ struct Settled {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Real {
     pub(super) costs: Box<[u64]>,
-    /// The first of these that its reply told.
+    /// The first of these that its reply told; for the log also if no limit counts it.
     pub(super) told: Option<u64>,
     /// Why its reply does not hold as it stands, for a hint.
     pub(super) remark: Option<String>,
@@ -74,6 +74,9 @@ impl Settling {
             *cost = most.min(*told);
             real.told.get_or_insert(*cost);
         }
+        if !self.is_any() {
+            real.told = reply.costs.first().map(|(_, told)| *told);
+        }
         real
     }
 
@@ -114,7 +117,7 @@ mod tests {
         let why =
             "a reply has 'throttle-cost: 2', and limits count several costs; write for example throttle-cost: 30 100";
         assert_eq!(real(&two, &[1, 100, 10], "throttle-cost: 2"), (vec![1, 100, 10], None, why.to_owned()));
-        assert_eq!(real(&settling(&[("", 0)]), &[1], "throttle-cost: 5"), (vec![1], None, String::new()));
+        assert_eq!(real(&settling(&[("", 0)]), &[1], "throttle-cost: 5"), (vec![1], Some(5), String::new()));
     }
 
     #[test]
