@@ -435,21 +435,21 @@ fn a_unit_whose_output_is_held_when_the_program_is_killed_is_not_done() {
 
 #[test]
 fn a_unit_whose_output_cannot_be_written_is_not_done_and_not_ok() {
-    let place = Place::new();
     let closed = std::io::pipe().unwrap().1;
     for (stdout, told) in [
         (Stdio::from(fs::File::options().write(true).open("/dev/full").unwrap()), "lost: 0 ok, 1 failed, 9 stopped"),
         (closed.into(), "the reader is gone: 0 ok, 10 stopped"),
     ] {
+        let place = Place::new();
         let run = held(&place, stdout, "true");
         fs::write(place.path("go"), "").unwrap();
         let ended = run.end();
         assert!(ended.err.contains(told), "{}", ended.err);
         assert!(ended.err.contains("unit 7 '7': its output was not printed\n"), "{}", ended.err);
         assert_eq!(place.seen(b'\n').len(), 0);
-        fs::remove_file(place.path("go")).unwrap();
     }
     for how in [&["-j2"][..], &["--line-buffer"], &["-j1"]] {
+        let place = Place::new();
         let mut command = place.command(&[how, &["-c", "echo $1"]].concat());
         command.stdout(fs::File::options().write(true).open("/dev/full").unwrap());
         let ended = finish(command, numbers(3));
@@ -466,7 +466,7 @@ fn output_that_is_held_when_the_run_ends_is_written_and_its_units_are_done() {
         let run = held(&place, fs::File::create(place.path("out")).unwrap(), first);
         fs::write(place.path("go"), "").unwrap();
         if first == "exit 1" {
-            thread::sleep(Duration::from_millis(300));
+            thread::sleep(Duration::from_millis(700));
             run.signal(Signal::INT);
         }
         let ended = run.end();
