@@ -3,7 +3,8 @@
 //! 1. `job` cuts the input into jobs, one command's worth of units each.
 //! 2. `commands`, on the pump's thread, waits for a free slot (`slots`), takes a grant, fills the template
 //!    (`template`) and hands the command over. A start is never later than its grant for want of a slot.
-//! 3. `child`, in a task on another thread, starts the command, reads its output, and watches its time and its end.
+//! 3. `child`, in a task on another thread, starts the command, reads its output, and watches its time and its end. Then
+//!    `shared` decides what follows.
 //! 4. `output` prints that, in the order asked for.
 //! 5. `event` tells the receiver what happened.
 //!
@@ -27,6 +28,8 @@ mod printer;
 mod reply;
 mod reply_file;
 mod retries;
+mod settling;
+mod shared;
 mod slots;
 mod spool;
 mod target;
@@ -37,7 +40,7 @@ mod wakes;
 
 pub use attempt::{Charge, Ended, Ledger, Settler};
 pub use commands::{IGNORING_SIGPIPE, Launcher};
-pub use event::{Event, Events, Sent, Told};
+pub use event::{Event, Events, Sent, Success, Told};
 pub use identity::{Hasher, Identity};
 pub use job::{Batches, Job, Known, Numbers, Outcome, Shape};
 pub use launching::Launching;
@@ -47,6 +50,7 @@ pub use output::Screen;
 pub use preview::Preview;
 pub use reply::Reply;
 pub use retries::{Backoff, Failure, RetryPolicy, Verdict};
+pub use settling::Settling;
 pub use slots::Slots;
 pub use template::{Place, Reading, Template, TemplateError, Unused, Words, printable, quote, quoted, steers_terminal};
 pub use units::{Units, room_for_words};

@@ -31,6 +31,11 @@ pub trait Flow {
         None
     }
 
+    /// Whether more input is waited for, if no unit waits.
+    fn may_read(&self) -> bool {
+        true
+    }
+
     /// How many keys have units that wait, and how many keys there are.
     fn keys(&self) -> [u64; 2] {
         [0, 0]
@@ -66,6 +71,9 @@ pub trait Flow {
     fn granted(&mut self, _grant: &Grant, _costs: &[u64]) -> bool {
         false
     }
+
+    /// Decides which units are handed over next, if that takes a while. Waits for nothing.
+    fn decide(&mut self) {}
 
     /// Hands over the first `units` units together, and adds those that left to `passed`, even if it then fails.
     ///

@@ -58,6 +58,18 @@ impl Cost {
         TooLarge { by: format!("cost={self}"), most, advice: "add what a longer one costs, like else=1000".to_owned() }
     }
 
+    /// Whether both count the same; what a unit without it costs does not matter.
+    #[must_use]
+    pub fn is_kind_of(&self, other: &Cost) -> bool {
+        self.kind == other.kind
+    }
+
+    /// What it counts, without what a unit without it costs.
+    #[must_use]
+    pub fn kind(&self) -> Cost {
+        Cost { otherwise: None, ..self.clone() }
+    }
+
     /// Reads the cost at the beginning of `text`, without `else=`, and returns the rest: it begins with a comma, or is empty.
     ///
     /// # Errors

@@ -31,6 +31,8 @@ struct Record {
     started: Nanos,
     phase: Phase,
     since: Nanos,
+    /// Until then the limits are not what is waited for.
+    paused_until: Nanos,
     lateness: Histogram<u64>,
     /// All but its time and lateness.
     reading: Reading,
@@ -89,7 +91,7 @@ impl Meter {
     pub fn new(now: Nanos, limits: usize) -> Self {
         let lateness = Histogram::new_with_bounds(1, LONGEST_LATENESS, 2).expect("constant bounds");
         let reading = Reading { limits: vec![0; limits], ..Reading::default() };
-        let record = Record { started: now, phase: Phase::Working, since: now, lateness, reading };
+        let record = Record { started: now, phase: Phase::Working, since: now, paused_until: now, lateness, reading };
         Meter { record: Mutex::new(record) }
     }
 
@@ -102,6 +104,11 @@ impl Meter {
     pub fn waits_until(&self, until: Nanos, units: u64) {
         let mut record = self.lock();
         record.reading.wait = Some(Wait { since: record.since, until, units });
+    }
+
+    /// Nothing leaves before `until`, whatever the limits say: that is no time spent waiting for them.
+    pub fn paused_until(&self, until: Nanos) {
+        self.lock().paused_until = until;
     }
 
     /// `units` units with `bytes` bytes in all are read and not yet released, units of the first number of `keys` wait,
@@ -160,8 +167,10 @@ impl Record {
             Phase::Sink => Some(&mut reading.sink),
             Phase::Limit(place) => reading.limits.get_mut(place),
         };
+        let is_limit = matches!(self.phase, Phase::Limit(_));
+        let since = if is_limit { self.since.max(self.paused_until) } else { self.since };
         if let Some(time) = time {
-            *time += now.saturating_sub(self.since);
+            *time += now.saturating_sub(since);
         }
         (self.phase, self.since) = (phase, now.max(self.since));
     }
@@ -193,6 +202,18 @@ mod tests {
         assert_eq!((meter.read(20).wait, meter.read(30).wait), (wait, wait));
         meter.passed(1, 1, 500);
         assert_eq!(meter.read(501).wait, None);
+    }
+
+    #[test]
+    fn a_pause_is_no_wait_for_the_limits() {
+        let meter = Meter::new(0, 1);
+        meter.enter(Phase::Limit(0), 10);
+        meter.enter(Phase::Working, 20);
+        meter.paused_until(100);
+        meter.enter(Phase::Limit(0), 30);
+        assert_eq!(meter.read(70).limits, [10]);
+        meter.enter(Phase::Source, 130);
+        assert_eq!((meter.read(150).limits, meter.read(150).source), (vec![40], 20));
     }
 
     #[test]

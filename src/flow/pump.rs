@@ -61,7 +61,7 @@ impl<F: Flow> Pump<'_, F> {
                     self.enter(Phase::Limit(0));
                     self.meter.waits_until(time, 0);
                 }
-                None => self.enter(Phase::Source),
+                None => self.enter(if self.flow.may_read() { Phase::Source } else { Phase::Working }),
             }
             if self.flow.fill(true)? == Filled::End && self.flow.waiting() == 0 {
                 self.enter(Phase::Working);
@@ -75,7 +75,11 @@ impl<F: Flow> Pump<'_, F> {
     /// If nothing may be handed over for some time, gives back what is reserved, and holds the limits for that long.
     fn hold(&mut self) -> Result<(), StoreError> {
         match self.flow.take_hold() {
-            Some(time) => self.supply.hold_until(self.clock.now().saturating_add(time)),
+            Some(time) => {
+                let until = self.clock.now().saturating_add(time);
+                self.meter.paused_until(until);
+                self.supply.hold_until(until)
+            }
             None => Ok(()),
         }
     }
@@ -128,6 +132,7 @@ impl<F: Flow> Pump<'_, F> {
         {
             self.supply.open(grant, costs);
         }
+        self.flow.decide();
         self.enter(Phase::Sink);
         let mut passed = Passed::default();
         let result = self.flow.pass(units, &mut passed);

@@ -81,6 +81,8 @@ pub struct Sorted<'a, R, W> {
     /// Units of the input so far.
     lines: u64,
     output: Vec<u8>,
+    /// How many units are in the output, and why there are no more, once that is decided.
+    decided: Option<(u64, Result<(), FlowError>)>,
     /// What is in the output, if it counts from when it was handed over.
     handed: Vec<(KeyId, Charged, Box<[u64]>)>,
     costs: Vec<u64>,
@@ -126,6 +128,7 @@ impl<'a, R: Source, W: Sink> Sorted<'a, R, W> {
             age: 0,
             lines: 0,
             output: Vec::new(),
+            decided: None,
             handed: Vec::new(),
             costs: Vec::new(),
             run: Run::default(),
@@ -360,13 +363,18 @@ impl<R: Source, W: Sink> Flow for Sorted<'_, R, W> {
         Ok(u64::MAX)
     }
 
-    /// Hands over all units that may go, however many were asked for.
-    fn pass(&mut self, _: u64, passed: &mut Passed) -> Result<(), FlowError> {
+    fn decide(&mut self) {
         let mut sorted = Passed::default();
         let result = self.sort(&mut sorted);
+        self.decided = Some((sorted.units, result));
+    }
+
+    /// Hands over all units that may go, however many were asked for.
+    fn pass(&mut self, _: u64, passed: &mut Passed) -> Result<(), FlowError> {
+        let (units, result) = self.decided.take().unwrap_or((0, Ok(())));
         let mut written = 0;
         let output = write_all(&mut self.sink, &self.output, &mut written);
-        passed.units += if output.is_ok() { sorted.units } else { 0 };
+        passed.units += if output.is_ok() { units } else { 0 };
         passed.bytes += written as u64;
         self.output.clear();
         let (order, now) = (self.order.get_mut(), self.clock.now());

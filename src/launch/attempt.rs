@@ -79,28 +79,12 @@ pub struct Charge {
     pub grant: Grant,
     /// What it cost each limit.
     pub costs: Box<[u64]>,
-    /// Which of the limits count a cost of their own.
-    pub(super) are_settled: Arc<[bool]>,
-}
-
-impl Charge {
-    /// What it cost each limit if the command says that it really cost `real`.
-    #[must_use]
-    pub fn settled(&self, real: Option<u64>) -> Box<[u64]> {
-        settled(&self.costs, &self.are_settled, real)
-    }
-}
-
-/// What was charged, if where costs `are_settled` it really was `real`.
-pub(super) fn settled(costs: &[u64], are_settled: &[bool], real: Option<u64>) -> Box<[u64]> {
-    let settled = costs.iter().zip(are_settled).map(|(cost, is_settled)| real.filter(|_| *is_settled).unwrap_or(*cost));
-    settled.collect()
 }
 
 /// Settles what attempts were charged, once they have ended.
 pub trait Settler: Debug + Send + Sync {
-    /// The attempt really cost `real`, or what it was charged. Best effort.
-    fn settle(&self, charge: &Charge, real: Option<u64>);
+    /// The attempt really cost each limit so much. Best effort.
+    fn settle(&self, charge: &Charge, real: &[u64]);
 
     /// Whether [`settle`](Self::settle) may have to wait for other processes.
     fn may_block(&self) -> bool;
@@ -127,6 +111,8 @@ pub struct Ended {
     pub due_in: Option<Duration>,
     /// What the command told about the answer it got.
     pub reply: Reply,
+    /// What it really cost the first limit that counts a cost, if the command told that.
+    pub cost: Option<u64>,
     /// How long it waited for the limits and a slot.
     pub waited: Duration,
     /// When it started.
@@ -138,13 +124,19 @@ pub struct Ended {
 }
 
 /// Keeps a record of attempts that have ended. A slot is free only after that, so that a crash loses no more records than
-/// there are slots.
+/// there are slots, and results that wait for their turn.
 pub trait Ledger: Debug + Send + Sync {
     /// Records it.
     ///
     /// # Errors
     /// It could not be recorded: nothing should be launched any more.
     fn record(&self, ended: &Ended) -> io::Result<()>;
+
+    /// Records that the units of this job are done: its command has succeeded, and its output was written.
+    ///
+    /// # Errors
+    /// As of [`record`](Self::record).
+    fn record_done(&self, job: &Job) -> io::Result<()>;
 
     /// Whether [`record`](Self::record) may have to wait for a reader.
     fn may_block(&self) -> bool;

@@ -1,6 +1,6 @@
 //! Limits for each key: which attempt is made next, and when. The pump's thread and the commands' tasks share this.
 
-use super::attempt::{Attempt, Granted, settled};
+use super::attempt::{Attempt, Granted};
 use super::job::{Key, Outcome};
 use crate::clock::{Clock, Nanos, SystemClock};
 use crate::flow::Sorting;
@@ -15,8 +15,8 @@ pub(super) struct ByKey {
     state: Mutex<State>,
     /// Most units that are read ahead.
     ahead: usize,
-    /// Which kinds of limits count a cost of their own.
-    are_settled: Box<[bool]>,
+    /// Whether replies may tell what a command really cost.
+    settles: bool,
 }
 
 #[derive(Debug)]
@@ -27,10 +27,9 @@ struct State {
 }
 
 impl ByKey {
-    pub(super) fn new(sorting: &Sorting) -> Self {
+    pub(super) fn new(sorting: &Sorting, settles: bool) -> Self {
         let order = sorting.begin(SystemClock.now());
-        let are_settled = sorting.look.costs.iter().map(Option::is_some).collect();
-        ByKey { state: Mutex::new(State { order, gone: BTreeSet::new() }), ahead: sorting.ahead, are_settled }
+        ByKey { state: Mutex::new(State { order, gone: BTreeSet::new() }), ahead: sorting.ahead, settles }
     }
 
     /// Adds an attempt.
@@ -53,7 +52,7 @@ impl ByKey {
     pub(super) fn next(&self) -> Option<(Attempt, Granted)> {
         let mut state = self.lock();
         let Next::Go(key, unit, charged) = state.order.next(SystemClock.now()) else { return None };
-        if self.settles() {
+        if self.settles {
             state.order.open(key, charged, &unit.costs);
         }
         Some((unit.content, Granted { key, charged, costs: unit.costs }))
@@ -86,17 +85,12 @@ impl ByKey {
         self.lock().order.handed_over(SystemClock.now(), granted.key, granted.charged, &granted.costs);
     }
 
-    /// Whether replies may tell what a command really cost.
-    pub(super) fn settles(&self) -> bool {
-        self.are_settled.contains(&true)
-    }
-
-    /// The command with this grant has ended, and has told what it really cost, perhaps.
-    pub(super) fn ended(&self, granted: &Granted, real: Option<u64>) {
+    /// The command with this grant has ended, and really cost so much of each kind.
+    pub(super) fn ended(&self, granted: &Granted, real: &[u64]) {
         let (now, mut state) = (SystemClock.now(), self.lock());
         let Granted { key, charged, costs } = granted;
-        if self.settles() {
-            state.order.settle(now, *key, *charged, [costs, &settled(costs, &self.are_settled, real)]);
+        if self.settles {
+            state.order.settle(now, *key, *charged, [costs, real]);
         }
         state.order.ended(now, *key);
     }

@@ -1,34 +1,25 @@
 //! One command from its start to its end: its output is read, its time is watched, and its process group ends with it.
 
-use super::again::Again;
-use super::attempt::{Attempt, Charge, Ended, Granted, Ledger, Running, Settler};
-use super::by_key::ByKey;
-use super::event::{Event, Events};
+use super::attempt::Running;
+use super::event::Event;
 use super::job::{Job, Outcome};
-use super::options::{GRACE, NEVER, Options, Output};
-use super::output::Printing;
+use super::options::{GRACE, NEVER, Output};
 use super::printer::Collected;
-use super::reply::Reply;
-use super::retries::Verdict;
-use super::slots::Slots;
+use super::shared::Shared;
 use super::spool::Spool;
 use super::target::Target;
-use super::wakes::Wakes;
 use rustix::buffer::spare_capacity;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::Signal;
-use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant as StdInstant, SystemTime};
+use std::sync::Arc;
+use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::process::Child;
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::Notify;
 use tokio::time::{Instant, sleep};
 
 /// The most that a pipe usually holds: at most so much was written before the command's end and is not read yet.
@@ -36,192 +27,6 @@ const IN_A_PIPE: usize = 1 << 20;
 
 /// Bytes read at once.
 const READ: usize = 8 * 1024;
-
-/// What the pump's thread and the commands' tasks share.
-pub(super) struct Shared {
-    pub(super) options: Options,
-    pub(super) slots: Arc<Slots>,
-    /// There if the pump may wait for several things.
-    pub(super) wakes: Option<Arc<Wakes>>,
-    pub(super) again: Option<Arc<Again>>,
-    pub(super) by_key: Option<Arc<ByKey>>,
-    pub(super) ledger: Option<Arc<dyn Ledger>>,
-    pub(super) settler: Arc<dyn Settler>,
-    /// Held while the ledger may block.
-    pub(super) recording: Arc<Semaphore>,
-    pub(super) output: Arc<Printing>,
-    pub(super) events: Events,
-    /// Jobs whose commands were ended because they wanted the terminal.
-    pub(super) wanted_terminal: Mutex<BTreeSet<u64>>,
-    /// Events that are sent once.
-    pub(super) told: Told,
-}
-
-/// Which events were sent that are sent once.
-#[derive(Default)]
-pub(super) struct Told {
-    pub(super) full_agenda: AtomicBool,
-    bad_reply: AtomicBool,
-    overlong_pause: AtomicBool,
-}
-
-impl Shared {
-    /// Decides what follows from the end of an attempt, prints what its command wrote, and records it. The last thing that
-    /// a command's task does.
-    pub(super) async fn finish(self: &Arc<Self>, mut running: Running, outcome: Outcome, collected: Collected) {
-        let (seq, at) = (running.seq(), StdInstant::now());
-        let wanted_terminal = self.wanted_terminal.lock().unwrap_or_else(PoisonError::into_inner).remove(&seq);
-        let mut outcome = if wanted_terminal { Outcome::WantedTerminal } else { outcome };
-        let reply = self.reply(&running);
-        self.settle(running.charge.take(), reply.cost).await;
-        let mut verdict = self.verdict(&running, at, &outcome, &reply);
-        if let (Some(by_key), Some(granted), Verdict::Later(_)) = (&self.by_key, &running.granted, verdict) {
-            let key = &running.attempt.job.key;
-            if let Some(time) = self.again.as_ref().and_then(|again| again.take_hold(key)) {
-                by_key.hold(granted, time);
-            }
-        }
-        let printed = if verdict.is_repeated() {
-            // Only the last attempt's output counts, but its messages tell why there were more.
-            self.output.print_lines(collected.err, false).await
-        } else {
-            // Even if some of it is lost: later output waits for its turn.
-            self.output.print(seq, collected).await
-        };
-        if let Err(error) = printed
-            && !verdict.is_repeated()
-            && !wanted_terminal
-        {
-            (outcome, verdict) = (Outcome::OutputLost(error), Verdict::Failed);
-        }
-        self.ended(running, outcome, verdict, reply, at).await;
-    }
-
-    /// Settles the charge at the cost that the command has told.
-    async fn settle(&self, charge: Option<Charge>, real: Option<u64>) {
-        let Some(charge) = charge else { return };
-        let settler = Arc::clone(&self.settler);
-        if !settler.may_block() {
-            settler.settle(&charge, real);
-        } else if real.is_some() {
-            let settle = tokio::task::spawn_blocking(move || settler.settle(&charge, real));
-            self.output.unless_killed(settle).await;
-        }
-    }
-
-    /// What the command has told about the answer it got.
-    fn reply(&self, running: &Running) -> Reply {
-        let Some(file) = &running.reply else { return Reply::default() };
-        let reply = file.read().map(|bytes| Reply::parse(&bytes, SystemTime::now())).unwrap_or_default();
-        if let Some(field) = reply.bad.as_ref().filter(|_| !self.told.bad_reply.swap(true, Ordering::Relaxed)) {
-            self.events.send(Event::BadReply(field.clone()));
-        }
-        reply
-    }
-
-    fn verdict(&self, running: &Running, at: StdInstant, outcome: &Outcome, reply: &Reply) -> Verdict {
-        let (is_ok, is_ending) = (matches!(outcome, Outcome::Ok), self.slots.is_ending());
-        match &self.again {
-            Some(again) if is_ok || !is_ending => again.judge(&running.attempt, [running.started, at], outcome, reply),
-            _ if is_ok => Verdict::Ok,
-            _ if is_ending => Verdict::Stopped,
-            _ => Verdict::Failed,
-        }
-    }
-
-    async fn ended(
-        self: &Arc<Self>,
-        running: Running,
-        outcome: Outcome,
-        verdict: Verdict,
-        reply: Reply,
-        at: StdInstant,
-    ) {
-        let Running { attempt, slot, started, reply: file, granted, .. } = running;
-        // Before something waits for a file descriptor.
-        drop(file);
-        let (job, number, seq) = (Arc::clone(&attempt.job), attempt.number, attempt.job.seq);
-        let due = self.again.as_ref().zip(verdict.due()).map(|(again, due)| (again, due, again.instant(due)));
-        let due_in = due.map(|(.., due)| due.saturating_duration_since(at));
-        let waited = started.saturating_duration_since(attempt.ready);
-        let is_ok = matches!(outcome, Outcome::Ok);
-        // A command that writes to our standard output itself is the one that finds its reader gone.
-        if self.options.output == Output::Direct && !is_ok && has_no_reader(io::stdout()) {
-            self.events.send(Event::ReaderGone);
-        }
-        let ended_cost = reply.cost;
-        let ended = Ended { job, number, outcome, verdict, due_in, reply, waited, started, at, slot };
-        let ended = Arc::new(ended);
-        self.record(&ended).await;
-        let is_sent_away = match due {
-            Some((again, ..)) => self.is_sent_away(again, &attempt, granted.as_ref()).await,
-            None => false,
-        };
-        let due = due.filter(|_| !is_sent_away);
-        let ended = Event::Ended(ended);
-        if ended.is_urgent() {
-            self.output.tell(ended).await;
-        } else {
-            self.events.send(ended);
-        }
-        // Only now may the next attempt start; and nobody sees a moment with neither.
-        self.slots.release(seq, slot, || {
-            if let Some((by_key, granted)) = self.by_key.as_ref().zip(granted) {
-                by_key.ended(&granted, ended_cost);
-            }
-            if let Some((again, due, ready)) = due {
-                again.add(due, attempt.next(verdict, ready));
-            }
-        });
-        self.wakes.iter().for_each(|wakes| wakes.wake());
-        self.again.iter().for_each(|again| again.wake_pump());
-    }
-
-    /// Whether the server asked to wait for too long. Then no unit of the key is tried any more, if limits are kept for
-    /// each; without keys the run ends.
-    async fn is_sent_away(&self, again: &Again, attempt: &Attempt, granted: Option<&Granted>) -> bool {
-        let key = &attempt.job.key;
-        let Some(left) = again.overlong_pause(key) else { return false };
-        let left = Duration::from_nanos(left);
-        let Some((by_key, granted)) = self.by_key.as_ref().zip(granted) else {
-            if !self.told.overlong_pause.swap(true, Ordering::Relaxed) {
-                self.events.send(Event::SentAway(left));
-            }
-            return false;
-        };
-        let waiting = [vec![attempt.clone()], by_key.give_up(key, granted), again.give_up(key)].concat();
-        let jobs: Vec<_> = waiting.into_iter().map(|attempt| attempt.job).collect();
-        for job in &jobs {
-            // Output in input order waits for the turn of each.
-            let _ = self.output.print(job.seq, Collected::default()).await;
-        }
-        self.events.send(Event::KeySentAway { left, jobs });
-        true
-    }
-
-    /// Has the ledger record what has ended, before its slot is free.
-    async fn record(&self, ended: &Arc<Ended>) {
-        let Some(ledger) = &self.ledger else { return };
-        let recorded = if ledger.may_block() {
-            let (ledger, ended) = (Arc::clone(ledger), Arc::clone(ended));
-            let record = async {
-                // One at a time: a reader that does not read takes one thread, and others print meanwhile.
-                let turn = Arc::clone(&self.recording).acquire_owned().await;
-                let record = move || {
-                    let _turn = turn;
-                    ledger.record(&ended)
-                };
-                tokio::task::spawn_blocking(record).await.unwrap_or_else(|error| Err(io::Error::other(error)))
-            };
-            self.output.unless_killed(record).await.unwrap_or(Ok(()))
-        } else {
-            ledger.record(ended)
-        };
-        if let Err(error) = recorded {
-            self.events.send(Event::CannotRecord(error.to_string()));
-        }
-    }
-}
 
 /// Attends to the command until its end, prints its output, and sends how it ended.
 pub(super) async fn attend(shared: Arc<Shared>, running: Running, mut child: Child, target: Target) {
@@ -246,8 +51,9 @@ async fn watch(
     let has_ended = Notify::new();
     let living = async {
         let end = live(shared, child, target).await;
+        let rest = shared.slots.waited_for(job.seq, target);
         has_ended.notify_one();
-        end_group(shared, target, end.kill_at).await;
+        end_group(shared, rest, end.kill_at).await;
         end
     };
     let (end, (lost, is_open)) = tokio::join!(living, listen(shared, streams, &has_ended));
@@ -318,13 +124,13 @@ async fn listen(shared: &Arc<Shared>, streams: &mut Streams, has_ended: &Notify)
 }
 
 /// After a timeout, or when the run ends, also waits for what is left of the group, and finally kills it.
-async fn end_group(shared: &Arc<Shared>, target: Target, kill_at: Option<Duration>) {
+async fn end_group(shared: &Arc<Shared>, rest: Target, kill_at: Option<Duration>) {
     let mut killed_at = None;
-    while (kill_at.is_some() || shared.slots.is_ending()) && shared.slots.survives(target) {
+    while (kill_at.is_some() || shared.slots.is_ending()) && shared.slots.survives(rest) {
         let now = Instant::now();
         let overdue = kill_at.is_some_and(|kill_at| shared.slots.ran() >= kill_at);
         if overdue {
-            target.signal(Signal::KILL);
+            rest.signal(Signal::KILL);
         }
         // A process that still seems to exist cannot be signalled, or is a zombie and there is no /proc to tell.
         if (overdue || shared.slots.is_killing()) && now >= *killed_at.get_or_insert(now) + shared.options.second {
@@ -465,13 +271,6 @@ async fn read_some(pipe: &mut Option<impl AsyncRead + Unpin>, buffer: &mut Vec<u
         }
         None => std::future::pending().await,
     }
-}
-
-/// Whether `fd` has no reader any more: a pipe without readers has `POLLERR` (poll(2)).
-fn has_no_reader(fd: impl AsFd) -> bool {
-    let mut fds = [PollFd::new(&fd, PollFlags::OUT)];
-    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-    poll(&mut fds, Some(&now)).is_ok_and(|_| fds[0].revents().contains(PollFlags::ERR))
 }
 
 #[cfg(test)]

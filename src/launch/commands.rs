@@ -3,13 +3,14 @@
 use super::again::Again;
 use super::attempt::{Attempt, Charge, Granted, Ledger, Running, Settler};
 use super::by_key::ByKey;
-use super::child::{self, Shared};
+use super::child;
 use super::event::{Event, Events};
 use super::job::{Job, Outcome};
 use super::options::{NEVER, Options, Output};
 use super::output::{Printing, Screen};
 use super::printer::Collected;
 use super::reply_file::ReplyFile;
+use super::shared::{self, Shared};
 use super::slots::{self, Slots};
 use super::spool::Spool;
 use super::target::Target;
@@ -92,12 +93,12 @@ impl Launcher {
         // Commands outlive the launcher.
         std::mem::forget(runtime);
         let slots = Arc::new(Slots::new(options.jobs, options.burst));
-        let output = Arc::new(Printing::new(&options, screen, Arc::clone(&slots), events.clone()));
+        let output = Arc::new(Printing::new(&options, screen, Arc::clone(&slots), ledger.clone(), events.clone()));
         let waits_for_several = options.again.is_some() || options.by_key.is_some();
         let wakes = waits_for_several.then(Wakes::new).transpose()?.map(Arc::new);
         let again = options.again.clone().zip(wakes.clone()).map(|(policy, wakes)| Arc::new(Again::new(policy, wakes)));
-        let by_key = options.by_key.as_ref().map(|sorting| Arc::new(ByKey::new(sorting)));
-        let (wanted_terminal, told) = (Mutex::default(), child::Told::default());
+        let by_key = options.by_key.as_ref().map(|sorting| Arc::new(ByKey::new(sorting, options.settling.is_any())));
+        let (wanted_terminal, told) = (Mutex::default(), shared::Told::default());
         let recording = Arc::new(Semaphore::new(1));
         let shared = Shared {
             options,
@@ -146,6 +147,13 @@ impl Launcher {
         let mut jobs: Vec<_> = waiting.into_iter().chain(again).map(|attempt| attempt.job).collect();
         jobs.sort_by_key(|job| job.seq);
         (jobs, first.len())
+    }
+
+    /// Prints output that waits for its turn, when no command runs and none will. Returns the jobs that succeeded and whose
+    /// output cannot be printed. May block.
+    #[must_use]
+    pub fn print_rest(&self) -> Vec<Arc<Job>> {
+        self.shared.output.print_rest()
     }
 
     /// Returns when every event so far was reported to the user.
@@ -234,7 +242,7 @@ impl Launcher {
         mut command: Command,
         mut input: Option<Spool>,
     ) -> Result<(Child, Target), Outcome> {
-        let Shared { slots, again, by_key, .. } = &*self.shared;
+        let Shared { slots, again, options, .. } = &*self.shared;
         let (seq, attempt) = (running.seq(), &running.attempt);
         command.env("THROTTLE_SEQ", seq.to_string()).env("THROTTLE_SLOT", running.slot.to_string());
         if let Some(identity) = attempt.job.identity() {
@@ -257,8 +265,7 @@ impl Launcher {
         }
         // All that it needs at once: two that start must not each hold what the other one needs.
         let spawn = || {
-            let replies =
-                again.is_some() || running.charge.is_some() || by_key.as_ref().is_some_and(|by_key| by_key.settles());
+            let replies = again.is_some() || options.settling.is_any();
             let reply = replies.then(ReplyFile::new).transpose()?;
             if let Some(reply) = &reply {
                 command.env("THROTTLE_REPLY", reply.path());

@@ -41,6 +41,8 @@ pub enum Event {
     },
     /// The command has ended, or could not start.
     Ended(Arc<Ended>),
+    /// Its units are done: it has succeeded, and its output was written.
+    Done(Success),
     /// The server asked to wait for longer than is allowed: how long.
     SentAway(Duration),
     /// A server asked to wait for longer than is allowed, and no unit of its key is tried any more.
@@ -68,7 +70,7 @@ pub enum Event {
     NoKeys(Selector),
     /// So many units were read ahead, which wait for the limits of their keys, that no more are read. Sent once.
     AheadFull(Crowd),
-    /// A field of a reply makes no sense. Sent once.
+    /// Why a reply does not hold as it stands, and what to write. Sent once.
     BadReply(String),
     /// Nothing happened: the sender wants to know that all earlier events were reported.
     Flush,
@@ -77,11 +79,20 @@ pub enum Event {
 impl Event {
     pub(super) fn is_urgent(&self) -> bool {
         match self {
-            Event::Next { .. } | Event::Started { .. } => false,
+            Event::Next { .. } | Event::Started { .. } | Event::Done(_) => false,
             Event::Ended(ended) => !matches!(ended.outcome, Outcome::Ok) && !ended.verdict.is_repeated(),
             _ => true,
         }
     }
+}
+
+/// A command that has succeeded.
+#[derive(Debug)]
+pub struct Success {
+    /// What it was run for.
+    pub job: Arc<Job>,
+    /// At which attempt, from 1.
+    pub attempt: u32,
 }
 
 /// Dropped once the event was reported to the user: the sender waits for that.

@@ -258,11 +258,6 @@ impl<R: Source> Batches<R> {
         self
     }
 
-    /// For each limit, or each kind of them: whether it counts a cost of its own, which a reply may settle.
-    pub(super) fn settled_limits(&self) -> impl Iterator<Item = bool> {
-        self.look.costs.iter().map(Option::is_some)
-    }
-
     pub(super) fn waiting(&self) -> u64 {
         self.ready.len() as u64
     }
@@ -306,6 +301,11 @@ impl<R: Source> Batches<R> {
     /// Known units left out so far. One that outgrows the buffer never is.
     pub fn done_before(&self) -> u64 {
         self.done_before
+    }
+
+    /// Whether all of the input is read.
+    pub(super) fn has_all(&self) -> bool {
+        self.buffer.is_finished()
     }
 
     pub(super) fn fill(&mut self, wait: bool) -> Result<Filled, FlowError> {

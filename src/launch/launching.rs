@@ -2,11 +2,11 @@
 
 use super::attempt::{Attempt, Charge};
 use super::by_key::ByKey;
-use super::child::Shared;
 use super::commands::{Launcher, Paid};
 use super::event::Event;
 use super::job::{Batches, Job, Outcome};
 use super::options::NEVER;
+use super::shared::Shared;
 use super::temporary::is_shortage;
 use crate::clock::Nanos;
 use crate::flow::{Filled, Flow, FlowError, Keyless, Passed, Price, Source, Unpaid};
@@ -117,6 +117,17 @@ impl<R: Source> Launching<R> {
         }
     }
 
+    /// Whether so many units wait that no more are read.
+    fn is_full(&self) -> bool {
+        let Shared { again, by_key, slots, .. } = &*self.launcher.shared;
+        let waiting = || again.as_ref().map_or(0, |again| again.len());
+        match by_key {
+            // Output in input order may wait for any of those that were read, so these may start.
+            Some(by_key) => by_key.is_full(waiting()) || slots.is_full(),
+            None => again.as_ref().is_some_and(|again| again.is_full()),
+        }
+    }
+
     fn tell_next(&mut self) {
         let Some(job) = self.batches.peek().filter(|job| job.seq != self.told) else { return };
         let first = job.names.iter().next().map(|(number, name)| (number, name.to_vec()));
@@ -130,8 +141,7 @@ impl<R: Source> Launching<R> {
         let shared = Arc::clone(&self.launcher.shared);
         let again = shared.again.as_ref();
         self.launcher.sort_due(by_key);
-        // Output in input order may wait for any of those that were read, so these may start.
-        let is_full = by_key.is_full(again.map_or(0, |again| again.len())) || shared.slots.is_full();
+        let is_full = self.is_full();
         if is_full {
             // Those that wait for more units of their key would wait for ever.
             self.batches.close_all();
@@ -175,7 +185,7 @@ impl<R: Source> Launching<R> {
             return self.sort_or_wait(&by_key, wait);
         }
         let Some(again) = &self.launcher.shared.again else { return self.cut_or_read(wait) };
-        let (again, is_full) = (Arc::clone(again), again.is_full());
+        let (again, is_full) = (Arc::clone(again), self.is_full());
         let filled = if is_full { Filled::Nothing } else { self.cut_or_read(false)? };
         if filled == Filled::Some || !wait {
             return Ok(filled);
@@ -254,6 +264,10 @@ impl<R: Source> Flow for Launching<R> {
         self.launcher.shared.by_key.as_ref().map_or([0, 0], |by_key| by_key.keys())
     }
 
+    fn may_read(&self) -> bool {
+        !self.batches.has_all() && !self.is_full()
+    }
+
     /// No command is foreseen for which no slot is free.
     fn foreseen(&self) -> u64 {
         self.waiting().min(self.launcher.shared.slots.free())
@@ -284,10 +298,9 @@ impl<R: Source> Flow for Launching<R> {
     }
 
     fn granted(&mut self, grant: &Grant, costs: &[u64]) -> bool {
-        let are_settled: Arc<[bool]> = self.batches.settled_limits().collect();
-        let has_costs = are_settled.contains(&true);
-        self.charge = has_costs.then(|| Charge { grant: *grant, costs: costs.into(), are_settled });
-        has_costs
+        let settles = self.launcher.shared.options.settling.is_any();
+        self.charge = settles.then(|| Charge { grant: *grant, costs: costs.into() });
+        settles
     }
 
     fn pass(&mut self, units: u64, passed: &mut Passed) -> Result<(), FlowError> {

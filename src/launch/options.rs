@@ -1,6 +1,7 @@
 //! How commands are run.
 
 use super::retries::RetryPolicy;
+use super::settling::Settling;
 use super::template::Template;
 use crate::flow::Sorting;
 use std::ffi::OsString;
@@ -33,6 +34,8 @@ pub struct Options {
     pub in_our_group: bool,
     /// Which attempts are made again; `None`: none.
     pub again: Option<RetryPolicy>,
+    /// What replies tell about costs.
+    pub settling: Settling,
     /// How units are sorted, if limits are kept for each key.
     pub by_key: Option<Sorting>,
     /// Whether commands ignore SIGPIPE.

@@ -2,7 +2,8 @@
 //!
 //! A reader that does not read must not hold up timeouts, signals or the second end: only threads made for that may block.
 
-use super::event::{Event, Events};
+use super::attempt::Ledger;
+use super::event::{Event, Events, Success};
 use super::job::Job;
 use super::options::{Options, Output};
 use super::printer::{Collected, Outlets, Printer};
@@ -38,16 +39,23 @@ pub(super) struct Printing {
     /// Held while printing may block. The others wait for it without a thread each, which would take memory.
     turn: Arc<Semaphore>,
     slots: Arc<Slots>,
+    ledger: Option<Arc<dyn Ledger>>,
     events: Events,
     told_of_holding: AtomicBool,
 }
 
 impl Printing {
-    pub(super) fn new(options: &Options, screen: Arc<dyn Screen>, slots: Arc<Slots>, events: Events) -> Self {
+    pub(super) fn new(
+        options: &Options,
+        screen: Arc<dyn Screen>,
+        slots: Arc<Slots>,
+        ledger: Option<Arc<dyn Ledger>>,
+        events: Events,
+    ) -> Self {
         let (mode, last_wait) = (options.output, options.second);
         let printer = Mutex::new(Printer::new(mode == Output::InOrder));
         let (turn, told_of_holding) = (Arc::new(Semaphore::new(1)), AtomicBool::new(false));
-        Printing { mode, last_wait, screen, printer, turn, slots, events, told_of_holding }
+        Printing { mode, last_wait, screen, printer, turn, slots, ledger, events, told_of_holding }
     }
 
     /// What is put before each line of a command's output, or of its standard error: its first unit, so that a terminal
@@ -61,15 +69,53 @@ impl Printing {
         tag
     }
 
-    /// Prints all that the command of job `seq` wrote, now or in its turn.
-    pub(super) async fn print(self: &Arc<Self>, seq: u64, result: Collected) -> io::Result<()> {
+    /// Prints all that the command of job `seq` wrote, now or in its turn. Only then a success is recorded as done.
+    pub(super) async fn print(
+        self: &Arc<Self>,
+        seq: u64,
+        result: Collected,
+        success: Option<Success>,
+    ) -> io::Result<()> {
         if result.is_empty() && self.mode != Output::InOrder {
+            self.done(success);
             return Ok(());
         }
         match self.print_at_once(result) {
-            Ok(printed) => self.note(printed),
-            Err(result) => self.print_with(move |printer| printer.finish(seq, &result)).await,
+            Ok(printed) => self.note(printed.inspect(|()| self.done(success))),
+            Err(result) => {
+                let printing = Arc::clone(self);
+                let finish = move |printer: &mut Printer| {
+                    printing.done(printer.finish(seq, &result, success)?);
+                    // It is not this command's output that is lost if that fails.
+                    let _ = printing.note(printer.write_held(|success| printing.done(Some(success))));
+                    Ok(())
+                };
+                self.print_with(finish).await
+            }
         }
+    }
+
+    /// Prints what still waits for its turn, which will not come any more, as far as it can be printed. Returns the jobs
+    /// that succeeded and whose output cannot be. May block.
+    pub(super) fn print_rest(&self) -> Vec<Arc<Job>> {
+        let mut lost = Vec::new();
+        let rest = |printer: &mut Printer| {
+            lost = printer.write_rest(|success| self.done(Some(success)));
+            Ok(())
+        };
+        // The error, if there is one, was told before.
+        let _ = self.print_beside(rest);
+        lost.into_iter().map(|success| success.job).collect()
+    }
+
+    /// The output was written, if there was any.
+    fn done(&self, success: Option<Success>) {
+        let Some(success) = success else { return };
+        let recorded = self.ledger.as_ref().map_or(Ok(()), |ledger| ledger.record_done(&success.job));
+        self.events.send(match recorded {
+            Ok(()) => Event::Done(success),
+            Err(error) => Event::CannotRecord(error.to_string()),
+        });
     }
 
     /// Prints whole lines.

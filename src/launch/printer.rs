@@ -1,5 +1,6 @@
 //! Writes to our own standard output and error, in the order asked for. Only [`output`](super::output) uses it.
 
+use super::event::Success;
 use super::spool::Spool;
 use super::temporary::Temporary;
 use crate::flow::{Descriptor, Sink, write_at_once};
@@ -26,6 +27,11 @@ impl Collected {
     pub(super) fn is_empty(&self) -> bool {
         self.out.is_empty() && self.err.is_empty()
     }
+
+    fn copy_to(&self, outlets: &mut Outlets) -> io::Result<()> {
+        self.out.copy_to(&mut outlets.stream(true))?;
+        self.err.copy_to(&mut outlets.stream(false))
+    }
 }
 
 /// Writes results in the order of finishing, or of input.
@@ -45,14 +51,17 @@ struct Order {
     file: Option<Temporary>,
     /// Bytes at the beginning of the file that were printed and given back.
     freed: u64,
+    /// A result could not be written: nothing more is.
+    is_broken: bool,
 }
 
 /// A result in the file: standard output up to `middle`, then standard error.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 struct Held {
     start: u64,
     middle: u64,
     end: u64,
+    success: Option<Success>,
 }
 
 impl Printer {
@@ -66,16 +75,38 @@ impl Printer {
         self.order.as_ref().is_some_and(is_full)
     }
 
-    /// Writes the result of the command `seq` (from 1), now or at its turn.
-    pub(super) fn finish(&mut self, seq: u64, result: &Collected) -> io::Result<()> {
-        if let Some(order) = self.order.as_mut().filter(|order| order.turn + 1 != seq) {
-            return order.hold(seq, result);
+    /// Writes the result of the command `seq` (from 1), now or at its turn. Returns the success if it is written.
+    pub(super) fn finish(
+        &mut self,
+        seq: u64,
+        result: &Collected,
+        success: Option<Success>,
+    ) -> io::Result<Option<Success>> {
+        if let Some(order) = self.order.as_mut().filter(|order| order.turn + 1 != seq || order.is_broken) {
+            return order.hold(seq, result, success).map(|()| None);
         }
-        result.out.copy_to(&mut self.outlets.stream(true))?;
-        result.err.copy_to(&mut self.outlets.stream(false))?;
-        let Some(order) = &mut self.order else { return Ok(()) };
-        order.turn = seq;
-        order.write_held(&mut self.outlets)
+        let written = result.copy_to(&mut self.outlets);
+        if let Some(order) = &mut self.order {
+            (order.turn, order.is_broken) = (seq, written.is_err());
+        }
+        written.map(|()| success)
+    }
+
+    /// Writes the held results whose turn has come; calls `written` after each.
+    pub(super) fn write_held(&mut self, mut written: impl FnMut(Success)) -> io::Result<()> {
+        self.order.as_mut().map_or(Ok(()), |order| order.write_held(&mut self.outlets, &mut written))
+    }
+
+    /// The same for all held results: nothing that they wait for comes any more. Returns the successes that could not be
+    /// written.
+    pub(super) fn write_rest(&mut self, mut written: impl FnMut(Success)) -> Vec<Success> {
+        let Some(order) = &mut self.order else { return Vec::new() };
+        while let Some(first) = order.held.keys().next().filter(|_| !order.is_broken) {
+            order.turn = first - 1;
+            // An error shows in what is left.
+            let _ = order.write_held(&mut self.outlets, &mut written);
+        }
+        std::mem::take(&mut order.held).into_values().filter_map(|held| held.success).collect()
     }
 }
 
@@ -85,7 +116,7 @@ impl Order {
         self.file.as_ref().map_or(0, |file| file.length)
     }
 
-    fn hold(&mut self, seq: u64, result: &Collected) -> io::Result<()> {
+    fn hold(&mut self, seq: u64, result: &Collected, success: Option<Success>) -> io::Result<()> {
         let start = self.length();
         let middle = start + result.out.length();
         if !result.is_empty() {
@@ -96,18 +127,21 @@ impl Order {
             result.out.copy_to(file)?;
             result.err.copy_to(file)?;
         }
-        self.held.insert(seq, Held { start, middle, end: self.length() });
+        self.held.insert(seq, Held { start, middle, end: self.length(), success });
         Ok(())
     }
 
-    /// Writes the held results whose turn has come.
-    fn write_held(&mut self, outlets: &mut Outlets) -> io::Result<()> {
-        while let Some(held) = self.held.remove(&(self.turn + 1)) {
-            self.turn += 1;
+    fn write_held(&mut self, outlets: &mut Outlets, written: &mut impl FnMut(Success)) -> io::Result<()> {
+        while let Some(held) = self.held.get_mut(&(self.turn + 1)).filter(|_| !self.is_broken) {
             if let Some(file) = &self.file {
-                file.copy(held.start..held.middle, &mut outlets.stream(true))?;
-                file.copy(held.middle..held.end, &mut outlets.stream(false))?;
+                let printed = file.copy(held.start..held.middle, &mut outlets.stream(true));
+                let printed = printed.and_then(|()| file.copy(held.middle..held.end, &mut outlets.stream(false)));
+                self.is_broken = printed.is_err();
+                printed?;
             }
+            held.success.take().into_iter().for_each(&mut *written);
+            self.turn += 1;
+            self.held.remove(&self.turn);
         }
         self.free_room()
     }
@@ -209,7 +243,7 @@ mod tests {
         for seq in [5, 3, 2, 4] {
             let mut result = Collected::default();
             result.out.add(&vec![b'x'; usize::try_from(size).unwrap()]).unwrap();
-            order.hold(seq, &result).unwrap();
+            order.hold(seq, &result, None).unwrap();
         }
         order.held.remove(&5);
         order.free_room().unwrap();

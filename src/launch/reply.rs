@@ -1,6 +1,7 @@
 //! What a command has told about the answer it got: header fields of HTTP.
 
 use super::template::printable;
+use crate::flow::cost::Cost;
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -10,8 +11,11 @@ pub(super) const MOST: usize = 64 * 1024;
 /// Longer times count as this one, 136 years: added to any clock, it fits into 64 bits of nanoseconds.
 const LONGEST: Duration = Duration::from_secs(u32::MAX as u64);
 
-/// From this number on, a reset is in seconds since 1970.
+/// From this number on, a reset is in seconds since 1970; from a thousand times that on, in milliseconds.
 const EPOCH: Duration = Duration::from_secs(1_000_000_000);
+
+/// Tells a real cost.
+pub(super) const COST: &str = "throttle-cost";
 
 /// The most characters of a bad field in a message.
 const SHOWN: usize = 80;
@@ -25,8 +29,8 @@ pub struct Reply {
     pub retry_after: Option<Option<Duration>>,
     /// How long until a quota with nothing remaining is renewed; the longest time if there are several.
     pub reset: Option<Duration>,
-    /// `throttle-cost`: what it really cost.
-    pub cost: Option<u64>,
+    /// `throttle-cost`: what it really cost limits that count this; `None`: it names nothing.
+    pub costs: Vec<(Option<Cost>, u64)>,
     /// A field whose value made no sense, for a message: `retry-after: soon`. Nothing in it steers a terminal.
     pub bad: Option<String>,
 }
@@ -53,12 +57,17 @@ impl Reply {
     }
 
     fn evaluate(&mut self, fields: &Fields<'_>, now: SystemTime) {
+        // The server's clock may differ from ours.
+        let now = fields.get("date").and_then(|date| httpdate::parse_http_date(date).ok()).unwrap_or(now);
         for (name, &value) in fields {
-            let is_good = match name.as_str() {
+            let name = name.split_once(' ').filter(|(name, _)| *name == COST).map_or(&**name, |(name, _)| name);
+            let is_good = match name {
                 "retry-after" => self.retry_after.insert(wait(value, now)).is_some(),
-                "throttle-cost" => {
-                    self.cost = value.parse().ok();
-                    self.cost.is_some()
+                COST => {
+                    let told = cost(value);
+                    let is_good = told.is_some();
+                    self.costs.extend(told);
+                    is_good
                 }
                 _ if is_reset_of_nothing(name, fields) => {
                     let wait = reset(value, now);
@@ -96,7 +105,10 @@ fn add<'a>(fields: &mut Fields<'a>, name: &str, value: &'a str) {
     let name = name.replace("rate-limit", "ratelimit");
     if name == "ratelimit" {
         add_policies(fields, value);
-    } else if name == "retry-after" || name == "throttle-cost" || name.contains("ratelimit") {
+    } else if name == COST {
+        let kind = value.split_once(char::is_whitespace).map_or("", |(_, kind)| kind.trim());
+        fields.insert(format!("{COST} {kind}"), value);
+    } else if name == "retry-after" || name == "date" || name.contains("ratelimit") {
         fields.insert(name, value);
     }
 }
@@ -125,9 +137,17 @@ fn is_reset_of_nothing(name: &str, fields: &Fields<'_>) -> bool {
     remaining.and_then(|count| number(count)) == Some(Duration::ZERO)
 }
 
+/// `30`, or `30 KIND`, with a kind as in `cost=KIND`.
+fn cost(value: &str) -> Option<(Option<Cost>, u64)> {
+    let (number, kind) =
+        value.split_once(char::is_whitespace).map_or((value, None), |(n, kind)| (n, Some(kind.trim())));
+    Some((kind.map(str::parse).transpose().ok()?, number.parse().ok()?))
+}
+
 /// How long until then.
 fn reset(value: &str, now: SystemTime) -> Option<Duration> {
-    match number(value) {
+    let since_1970 = number(value).map(|time| if time >= 1000 * EPOCH { time / 1000 } else { time });
+    match since_1970 {
         Some(time) if time >= EPOCH => {
             Some(time.saturating_sub(now.duration_since(UNIX_EPOCH).unwrap_or_default()).min(LONGEST))
         }
@@ -205,7 +225,7 @@ mod tests {
             let bad = Some(format!("retry-after: {value}"));
             assert_eq!(reply, Reply { retry_after: Some(None), bad, ..Reply::default() }, "{value}");
         }
-        for value in ["-1", "0.5", "x", "99999999999999999999"] {
+        for value in ["-1", "0.5", "x", "99999999999999999999", "5 tokens", "x f2", "5 f2 f3"] {
             let bad = Some(format!("throttle-cost: {value}"));
             let reply = parsed(format!("throttle-cost: {value}").as_bytes());
             assert_eq!(reply, Reply { bad, ..Reply::default() }, "{value}");
@@ -216,7 +236,7 @@ mod tests {
 
     #[test]
     fn lines_are_fields_in_any_case_and_the_last_of_a_name_counts() {
-        let reply = Reply { retry_after: Some(Some(seconds(30))), cost: Some(7), ..Reply::default() };
+        let reply = Reply { retry_after: Some(Some(seconds(30))), costs: vec![(None, 7)], ..Reply::default() };
         for text in [
             "retry-after: 30\nthrottle-cost: 7\n",
             "throttle-cost:7\r\nRETRY-AFTER:30",
@@ -269,6 +289,7 @@ mod tests {
             ("x-ratelimit-remaining: 0\nx-ratelimit-reset: 1000000000", Some(seconds(0))),
             ("x-ratelimit-remaining: 0\nx-ratelimit-reset: 999999999", Some(seconds(999_999_999))),
             ("x-ratelimit-remaining: 0\nx-ratelimit-reset: 99999999999999999999", Some(LONGEST)),
+            ("x-ratelimit-remaining: 0\nx-ratelimit-reset: 1700000030500", Some(Duration::from_millis(30_500))),
             ("x-ratelimit-remaining: 0.0\nx-ratelimit-reset: 234", Some(seconds(234))),
             ("x-ratelimit-remaining: 1\nx-ratelimit-reset: 30", None),
             ("x-ratelimit-remaining: 1\nx-ratelimit-reset: soon", None),
@@ -303,6 +324,24 @@ mod tests {
         }
         let reply = parsed(b"x-ratelimit-remaining: 0\nx-ratelimit-reset: soon");
         assert_eq!((reply.reset, reply.bad.as_deref()), (None, Some("x-ratelimit-reset: soon")));
+    }
+
+    /// An hour behind, and an hour ahead.
+    #[test]
+    fn times_of_a_server_count_from_its_own_clock() {
+        for (date, ahead, epoch) in [
+            ("Tue, 14 Nov 2023 21:13:20 GMT", "Tue, 14 Nov 2023 21:14:20 GMT", NOW - 3540),
+            ("Tue, 14 Nov 2023 23:13:20 GMT", "Tue, 14 Nov 2023 23:14:20 GMT", NOW + 3660),
+        ] {
+            let reply = parsed(format!("HTTP/1.1 429 x\r\nRetry-After: {ahead}\r\nDate: {date}\r\n").as_bytes());
+            assert_eq!(reply.retry_after, Some(Some(seconds(60))), "{date}");
+            for reset in [ahead.to_owned(), epoch.to_string(), format!("{epoch}000")] {
+                let text = format!("date: {date}\nx-ratelimit-remaining: 0\nx-ratelimit-reset: {reset}");
+                assert_eq!(parsed(text.as_bytes()).reset, Some(seconds(60)), "{text}");
+            }
+        }
+        let reply = parsed(b"date: today\nretry-after: Tue, 14 Nov 2023 22:14:20 GMT");
+        assert_eq!((reply.retry_after, reply.bad), (Some(Some(seconds(60))), None), "else from ours");
     }
 
     #[test]

@@ -64,6 +64,26 @@ impl ReplyFile {
     }
 }
 
+/// What runs a command where it may not open the file: as another user, in another PID namespace, on another machine.
+const AWAY: [&str; 15] = [
+    "sudo", "doas", "su", "runuser", "setpriv", "docker", "podman", "kubectl", "ssh", "chroot", "unshare", "nsenter",
+    "bwrap", "flatpak", "lxc",
+];
+
+/// Why a command that has failed could not open its reply at `path`, for a hint; `None` if nothing shows that. It was
+/// started with these `words`, and wrote `errors` to standard error.
+pub(super) fn unopened(path: &Path, words: &str, errors: &[u8]) -> Option<String> {
+    let (errors, path) = (String::from_utf8_lossy(errors), path.to_string_lossy());
+    let is_error = |line: &str| ["ermission denied", "o such file", "nonexistent"].iter().any(|why| line.contains(why));
+    let is_told = errors.lines().any(|line| line.contains(&*path) && is_error(line));
+    let is_away = || words.split(|c: char| !c.is_alphanumeric() && c != '-').any(|word| AWAY.contains(&word));
+    (is_told || (words.contains("THROTTLE_REPLY") && is_away())).then(|| {
+        "a command failed without a reply: under sudo -u, in a container or over ssh it cannot open $THROTTLE_REPLY; have the \
+         shell open it: sudo -u USER curl -D - -o FILE URL >> \"$THROTTLE_REPLY\"; or exit 75 to ask to wait"
+            .to_owned()
+    })
+}
+
 /// A file in memory (see `memfd_create(2)`), and its path below `/proc`, which works in all children though they do not
 /// inherit the file.
 #[cfg(any(target_os = "linux", target_os = "android"))]

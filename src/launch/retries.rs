@@ -21,7 +21,9 @@ pub struct RetryPolicy {
     pub backoff: Backoff,
     /// Failures that are tried again; `None`: all that may be.
     pub retry_on: Option<Vec<Failure>>,
-    /// The longest time from the first answer that asks to wait to the end of the pause, without a success between.
+    /// The first pause if the server names no time. It doubles with each further one, up to the longest wait.
+    pub first_pause: Duration,
+    /// The longest time from the first answer that asks to wait to the end of the pause, while no attempt succeeds.
     pub max_pause: Duration,
     /// How many units may wait for another attempt before no new ones start.
     pub ahead: usize,
@@ -90,6 +92,12 @@ enum Meaning {
 }
 
 impl RetryPolicy {
+    /// The pause of the so many-th incident if the server names no time.
+    fn pause(&self, incidents: u32) -> Nanos {
+        let doubled = self.first_pause.saturating_mul(2_u32.saturating_pow(incidents.saturating_sub(1)));
+        nanos(doubled.min(self.backoff.longest))
+    }
+
     fn meaning(&self, outcome: &Outcome, reply: &Reply, used: u32) -> Meaning {
         if let Some(later) = asked_to_wait(outcome, reply) {
             return later;
@@ -165,9 +173,9 @@ struct Pause {
     until: Nanos,
     /// It is longer than what the pump knows.
     is_news: bool,
-    /// Since the last success: pauses, and when the first of them began.
+    /// Since the last success ended: pauses, and when a server first asked to wait.
     incidents: u32,
-    since: Nanos,
+    since: Option<Nanos>,
 }
 
 impl<T> Retries<T> {
@@ -188,19 +196,19 @@ impl<T> Retries<T> {
     ) -> Verdict {
         match self.policy.meaning(outcome, reply, ended.used) {
             Meaning::Ok => {
-                self.pauses.get_mut(key).into_iter().for_each(|pause| pause.succeeded(ended.started));
+                self.pauses.get_mut(key).into_iter().for_each(Pause::succeeded);
                 Verdict::Ok
             }
             Meaning::Again => {
                 Verdict::Again(ended.at.saturating_add(self.policy.backoff.wait(ended.used, &mut chance)))
             }
             Meaning::Later(asked) => {
-                let backoff = self.policy.backoff;
+                let policy = &self.policy;
                 if self.pauses.len() >= MANY_PAUSES {
                     self.pauses.retain(|_, pause| pause.until > ended.at);
                 }
                 let pause = self.pauses.entry(key.clone()).or_default();
-                Verdict::Later(pause.later(ended, asked, |steps| backoff.wait(steps, &mut chance)))
+                Verdict::Later(pause.later(ended, asked, |incidents| policy.pause(incidents)))
             }
             Meaning::Failed => Verdict::Failed,
         }
@@ -241,34 +249,30 @@ impl<T> Retries<T> {
     #[must_use]
     pub(super) fn overlong_pause(&self, key: &Key, now: Nanos) -> Option<Nanos> {
         let pause = self.pauses.get(key)?;
-        let length = pause.until.saturating_sub(pause.since);
-        let is_too_long = pause.incidents > 0 && length > nanos(self.policy.max_pause);
-        is_too_long.then(|| pause.until.saturating_sub(now))
+        let length = pause.until.saturating_sub(pause.since?);
+        (length > nanos(self.policy.max_pause)).then(|| pause.until.saturating_sub(now))
     }
 }
 
 impl Pause {
-    /// An attempt that started after the pause began has succeeded: the server serves us again.
-    fn succeeded(&mut self, started: Nanos) {
-        if self.began.is_none_or(|began| started >= began) {
-            self.incidents = 0;
-        }
+    /// An attempt has succeeded, whenever it began: the server serves us. Those that it refuses may be answered much sooner
+    /// than those that it serves.
+    fn succeeded(&mut self) {
+        (self.incidents, self.since) = (0, None);
     }
 
     /// The server asked to wait. Returns until when.
-    fn later(&mut self, ended: Judged, asked: Option<Duration>, backoff: impl FnOnce(u32) -> Nanos) -> Nanos {
+    fn later(&mut self, ended: Judged, asked: Option<Duration>, unnamed: impl FnOnce(u32) -> Nanos) -> Nanos {
         let is_known = self.began.is_some_and(|began| ended.started < began);
+        self.since.get_or_insert(ended.at);
         if !is_known {
-            if self.incidents == 0 {
-                self.since = ended.at;
-            }
             self.incidents = self.incidents.saturating_add(1);
             self.began = Some(ended.at);
         }
         let wait = match asked {
             Some(asked) => nanos(asked),
             None if is_known => 0,
-            None => backoff(self.incidents),
+            None => unnamed(self.incidents),
         };
         let until = ended.at.saturating_add(wait);
         if until > self.until {

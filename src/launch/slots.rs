@@ -160,6 +160,15 @@ impl Slots {
         self.one_less_is_starting(&mut state);
     }
 
+    /// The command of the job `seq` was waited for: from now on another process may get its number.
+    pub(super) fn waited_for(&self, seq: u64, target: Target) -> Target {
+        let (rest, mut state) = (Target::Rest(target.pid()), self.lock());
+        let stopped = state.suspended.iter_mut().flat_map(|suspension| &mut suspension.commands);
+        stopped.filter(|stopped| stopped.pid() == target.pid()).for_each(|stopped| *stopped = rest);
+        state.running.insert(seq, Some(rest));
+        rest
+    }
+
     fn one_less_is_starting(&self, state: &mut State) {
         state.starting -= 1;
         if state.suspended.is_some() || state.starting + 1 == self.most_starting {
@@ -396,100 +405,4 @@ impl State {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
-    use std::os::unix::process::CommandExt;
-    use std::process::{Child, Command};
-    use std::thread;
-
-    fn sleeper() -> (Child, Target) {
-        let child = Command::new("sleep").arg("100").process_group(0).spawn().unwrap();
-        let target = Target::Group(Pid::from_child(&child));
-        (child, target)
-    }
-
-    /// Waits until another thread has stopped it.
-    fn is_stopped(target: Target) -> bool {
-        let status = waitid(WaitId::Pid(target.pid()), WaitIdOptions::STOPPED | WaitIdOptions::EXITED).unwrap();
-        status.is_some_and(|status| status.stopped())
-    }
-
-    #[test]
-    fn a_command_that_starts_during_a_suspend_is_stopped_and_none_starts_after_it() {
-        let slots = Slots::new(0, 9);
-        assert_eq!((slots.take(1), slots.take(2)), (0, 1));
-        let ((mut running, first), (mut starting, second)) = (sleeper(), sleeper());
-        slots.started(1, first);
-        thread::scope(|scope| {
-            let suspending = scope.spawn(|| {
-                slots.suspend();
-                slots.lock().starting
-            });
-            assert!(is_stopped(first));
-            slots.started(2, second);
-            assert!(is_stopped(second));
-            assert_eq!(suspending.join().unwrap(), 0, "it has waited for the one that was starting");
-            let next = scope.spawn(|| slots.take(3));
-            thread::sleep(Duration::from_millis(50));
-            assert!(!next.is_finished());
-            slots.resume();
-            assert_eq!(next.join().unwrap(), 2);
-        });
-        for child in [&mut running, &mut starting] {
-            child.kill().unwrap();
-            child.wait().unwrap();
-        }
-    }
-
-    /// The output that all the held output waits for may be that of an attempt that is due.
-    #[test]
-    fn while_too_much_output_is_held_only_attempts_that_are_due_may_start() {
-        let slots = Slots::new(9, 9);
-        slots.set_full(true);
-        let mut looks = 0;
-        let room = slots.wait(|| {
-            looks += 1;
-            if looks < 3 { (0, Some(Duration::from_millis(5))) } else { (2, None) }
-        });
-        assert_eq!((room, looks), (2, 3), "it waits until they are due, and for nothing else");
-        slots.set_full(false);
-        assert_eq!(slots.wait(|| (0, None)), 4);
-    }
-
-    /// The next attempt of a job may start in the same moment.
-    #[test]
-    fn a_job_that_is_released_may_take_a_slot_again() {
-        let slots = Slots::new(2, 9);
-        let (mut child, target) = sleeper();
-        thread::scope(|scope| {
-            let mut again = None;
-            let slot = slots.take(1);
-            slots.started(1, target);
-            slots.release(1, slot, || again = Some(scope.spawn(|| slots.take(1))));
-            assert_eq!(again.unwrap().join().unwrap(), slot, "only after the slot is free");
-        });
-        assert_eq!((slots.count(), slots.lock().starting), (1, 1));
-        child.kill().unwrap();
-        child.wait().unwrap();
-    }
-
-    #[test]
-    fn processes_of_a_command_that_ended_during_a_suspend_are_resumed() {
-        let slots = Slots::new(0, 9);
-        let slot = slots.take(1);
-        let (mut child, target) = sleeper();
-        slots.started(1, target);
-        slots.suspend();
-        assert!(is_stopped(target));
-        slots.release(1, slot, || ());
-        let ran = slots.ran();
-        thread::sleep(Duration::from_millis(20));
-        assert_eq!(slots.ran(), ran, "no time goes by");
-        slots.resume();
-        let status = waitid(WaitId::Pid(target.pid()), WaitIdOptions::CONTINUED | WaitIdOptions::EXITED).unwrap();
-        child.kill().unwrap();
-        child.wait().unwrap();
-        assert!(status.is_some_and(|status| status.continued()));
-    }
-}
+mod tests;

@@ -3,6 +3,7 @@
 //! A group is found by its number also when its leader is gone. Of a command in our own group those whom it has started are
 //! only found while it is there, so they are remembered as [`Member`]s.
 
+use rustix::io::Errno;
 use rustix::process::{Pid, Signal};
 
 /// A running command, as signals reach it.
@@ -12,19 +13,22 @@ pub(super) enum Target {
     Group(Pid),
     /// It belongs to our group.
     Process(Pid),
+    /// It was waited for; others of its group may be left. While they are, no process gets its number.
+    Rest(Pid),
 }
 
 impl Target {
     pub(super) fn pid(self) -> Pid {
         match self {
-            Target::Group(pid) | Target::Process(pid) => pid,
+            Target::Group(pid) | Target::Process(pid) | Target::Rest(pid) => pid,
         }
     }
 
     /// Does nothing if the process is gone.
     pub(super) fn signal(self, signal: Signal) {
         match self {
-            Target::Group(pid) => drop(rustix::process::kill_process_group(pid, signal)),
+            Target::Rest(pid) if is_reused(pid) => {}
+            Target::Group(pid) | Target::Rest(pid) => drop(rustix::process::kill_process_group(pid, signal)),
             // Our group is not ours to end: others in it are not our children.
             // The command first: otherwise it might continue when a child of its ends.
             Target::Process(pid) => process_tree(pid).iter().for_each(|member| member.signal(signal)),
@@ -34,7 +38,7 @@ impl Target {
     /// The command and its descendants, if it is in our own group.
     pub(super) fn members(self) -> Vec<Member> {
         match self {
-            Target::Group(_) => Vec::new(),
+            Target::Group(_) | Target::Rest(_) => Vec::new(),
             Target::Process(pid) => process_tree(pid),
         }
     }
@@ -42,10 +46,18 @@ impl Target {
     /// Whether anything of a group is left, once its leader was waited for.
     pub(super) fn survives(self) -> bool {
         match self {
-            Target::Group(pid) => rustix::process::test_kill_process_group(pid).is_ok() && has_living(pid),
+            Target::Rest(pid) if is_reused(pid) => false,
+            Target::Group(pid) | Target::Rest(pid) => {
+                rustix::process::test_kill_process_group(pid).is_ok() && has_living(pid)
+            }
             Target::Process(_) => false,
         }
     }
+}
+
+/// Whether another process has the number of one that was waited for.
+fn is_reused(pid: Pid) -> bool {
+    rustix::process::test_kill_process(pid) != Err(Errno::SRCH)
 }
 
 /// A process that belongs to a command in our own group.

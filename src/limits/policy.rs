@@ -220,6 +220,12 @@ impl Policy {
         })
     }
 
+    /// What the limit at `place` lets through in `time` nanoseconds, at least 1.
+    #[must_use]
+    pub fn lets_through(&self, place: usize, time: Nanos) -> u64 {
+        self.limits.get(place).map_or(u64::MAX, |limit| limit.rate().units_in(time).get())
+    }
+
     /// `None` if some limit is a bucket, or there is none.
     pub(crate) fn only_windows(&self) -> Option<OnlyWindows> {
         let all = self.limits.iter().map(|limit| match *limit {

@@ -6,7 +6,8 @@
 mod identities;
 
 use super::append::append;
-use super::say::NoThread;
+use super::names::shown;
+use super::say::{NoThread, say};
 use anyhow::{Context, Result, bail, ensure};
 use identities::Identities;
 use rustix::fs::{FlockOperation, flock};
@@ -14,7 +15,8 @@ use rustix::io::Errno;
 use std::fs::{File, Metadata};
 use std::io::{self, ErrorKind, Read};
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -28,7 +30,7 @@ const READ: usize = 128 * 1024;
 pub(super) struct Done {
     records: Arc<Records>,
     delimiter: u8,
-    known: Mutex<Identities>,
+    taken: Arc<Taken>,
     /// The thread that syncs the file.
     syncer: Mutex<Option<JoinHandle<()>>>,
 }
@@ -50,34 +52,32 @@ impl Done {
     /// The file cannot be had, is in use, or is no list of units that end with `delimiter`; or there is no room for a thread.
     pub(super) fn open(path: &Path, delimiter: u8, second: Duration) -> Result<(Self, Found)> {
         let file = open(path)?;
-        let (known, found) = load(path, &file, delimiter)?;
-        let records = Arc::new(Records { file, state: Mutex::default(), change: Condvar::new() });
+        let (taken, found) = load(path, &file, delimiter)?;
+        let records = Records { file, path: path.to_owned(), state: Mutex::default(), change: Condvar::new() };
+        let records = Arc::new(records);
         let syncing = Arc::clone(&records);
         let sync = move || syncing.sync_each(second);
         let syncer = thread::Builder::new().name("done list".to_owned()).spawn(sync).context(NoThread)?;
-        let (known, syncer) = (Mutex::new(known), Mutex::new(Some(syncer)));
-        Ok((Done { records, delimiter, known, syncer }, found))
+        let syncer = Mutex::new(Some(syncer));
+        Ok((Done { records, delimiter, taken, syncer }, found))
     }
 
     /// The units in a file that is only read; none if there is no such file.
     ///
     /// # Errors
     /// As of [`open`](Self::open), but it may be in use.
-    pub(super) fn known(path: &Path, delimiter: u8) -> Result<Known> {
-        let known = if path.exists() {
-            ensure_is_file(path, std::fs::metadata(path))?;
-            let file = File::open(path).with_context(|| format!("--done: cannot open {}", path.display()))?;
-            read(path, &file, delimiter)?.known
-        } else {
-            Identities::default()
-        };
-        Ok(Known(Arc::new(move |unit| known.contains(Identity::of(unit)))))
+    pub(super) fn read(path: &Path, delimiter: u8) -> Result<Arc<Taken>> {
+        if !path.exists() {
+            return Ok(Arc::default());
+        }
+        ensure_is_file(path, std::fs::metadata(path))?;
+        let file = File::open(path).with_context(|| format!("--done: cannot open {}", path.display()))?;
+        Ok(read(path, &file, delimiter)?.into_taken())
     }
 
-    /// Whether the unit has succeeded, before or in this run.
-    pub(super) fn contains(&self, unit: &[u8]) -> bool {
-        let identity = Identity::of(unit);
-        lock(&self.known).contains(identity)
+    /// The units that are done, or taken in this run.
+    pub(super) fn taken(&self) -> Arc<Taken> {
+        Arc::clone(&self.taken)
     }
 
     /// Records the units of one command, with one write.
@@ -86,18 +86,12 @@ impl Done {
     /// They cannot be written, as on a full disk, or earlier ones could not be written or synced. From then on nothing is
     /// written any more.
     pub(super) fn add<'a>(&self, units: impl Iterator<Item = &'a [u8]>) -> io::Result<()> {
-        let (mut bytes, mut identities) = (Vec::new(), Vec::new());
+        let mut bytes = Vec::new();
         for unit in units {
             bytes.extend_from_slice(unit);
             bytes.push(self.delimiter);
-            identities.push(Identity::of(unit));
         }
-        self.records.append(&bytes)?;
-        let mut known = lock(&self.known);
-        for identity in identities {
-            known.insert(identity);
-        }
-        Ok(())
+        self.records.append(&bytes)
     }
 
     /// Syncs what is not synced yet, and ends the thread that does.
@@ -110,7 +104,55 @@ impl Done {
         // The system tells an error of the disk to one sync only, which may be the thread's last one.
         let _ = lock(&self.syncer).take().map(JoinHandle::join);
         self.records.sync_if_needed();
+        self.records.find_file();
         lock(&self.records.state).check()
+    }
+}
+
+/// The units that an earlier run has done, and those that this run has taken: of equal units only the first one runs.
+#[derive(Debug, Default)]
+pub(super) struct Taken {
+    units: Mutex<Identities>,
+    /// Whether a record in the file ends in CR.
+    has_cr: bool,
+}
+
+impl Taken {
+    /// Takes the unit. Returns whether it was done or taken before.
+    pub(super) fn take(&self, unit: &[u8]) -> bool {
+        !lock(&self.units).insert(Identity::of(unit))
+    }
+
+    fn contains(&self, unit: &[u8]) -> bool {
+        let identity = Identity::of(unit);
+        lock(&self.units).contains(identity)
+    }
+
+    /// If `unit`, which was not taken before, was so but for a CR at its end: where that is.
+    fn misplaced_cr(&self, unit: &[u8]) -> Option<&'static str> {
+        match unit.strip_suffix(b"\r") {
+            Some(rest) => self.contains(rest).then_some("in the input, not in the list; tr -d '\\r' drops it"),
+            None if !self.has_cr => None,
+            None => self
+                .contains(&[unit, b"\r"].concat())
+                .then_some("in the list, not in the input; sed -i 's/\\r$//' LIST drops it"),
+        }
+    }
+
+    /// Says which units are left out. Unless `quiet`, gives a hint if it is for a CR that others are not.
+    pub(super) fn known(self: Arc<Self>, quiet: bool) -> Known {
+        let told = AtomicBool::new(quiet);
+        Known(Arc::new(move |unit| {
+            let is_known = self.take(unit);
+            if !is_known
+                && !told.load(Ordering::Relaxed)
+                && let Some(place) = self.misplaced_cr(unit)
+            {
+                told.store(true, Ordering::Relaxed);
+                say(format_args!("hint: --done: '{}' is not found for a CR at its end {place}", shown(unit)));
+            }
+            is_known
+        }))
     }
 }
 
@@ -118,6 +160,7 @@ impl Done {
 #[derive(Debug)]
 struct Records {
     file: File,
+    path: PathBuf,
     state: Mutex<State>,
     change: Condvar,
 }
@@ -135,7 +178,7 @@ impl State {
     fn check(&self) -> io::Result<()> {
         match &self.failed {
             None => Ok(()),
-            Some(error) => Err(error.raw_os_error().map_or(error.kind().into(), io::Error::from_raw_os_error)),
+            Some(error) => Err(io::Error::new(error.kind(), error.to_string())),
         }
     }
 }
@@ -158,7 +201,18 @@ impl Records {
                 return;
             }
             self.sync_if_needed();
+            self.find_file();
             let _ = self.change.wait_timeout_while(lock(&self.state), second, |state| !state.is_finished);
+        }
+    }
+
+    /// What is added to a file that has lost its name would be lost without a word.
+    fn find_file(&self) {
+        let number = |file: Metadata| (file.dev(), file.ino());
+        let is_there = std::fs::metadata(&self.path).map(number).ok() == self.file.metadata().map(number).ok();
+        if !is_there {
+            let why = "it was removed, or another file took its place; units of this run may run again in the next one";
+            lock(&self.state).failed.get_or_insert_with(|| io::Error::new(ErrorKind::NotFound, why));
         }
     }
 
@@ -234,6 +288,8 @@ fn holder(file: &File) -> Option<u32> {
 #[derive(Default)]
 struct Reading {
     known: Identities,
+    /// Whether a record ends in CR.
+    has_cr: bool,
     /// Hashes the record that has not ended yet.
     hasher: Hasher,
     /// The bytes of all records that have ended, with their ends, and of the one that has not.
@@ -246,6 +302,7 @@ impl Reading {
     fn add(&mut self, mut bytes: &[u8], delimiter: u8) {
         self.last = bytes.last().copied().unwrap_or(self.last);
         while let Some(end) = memchr::memchr(delimiter, bytes) {
+            self.has_cr |= bytes[..end].ends_with(b"\r");
             self.hasher.add(&bytes[..end]);
             self.known.insert(self.hasher.finish());
             self.ended += self.open + end as u64 + 1;
@@ -254,6 +311,10 @@ impl Reading {
         }
         self.hasher.add(bytes);
         self.open += bytes.len() as u64;
+    }
+
+    fn into_taken(self) -> Arc<Taken> {
+        Arc::new(Taken { units: Mutex::new(self.known), has_cr: self.has_cr })
     }
 
     /// Why the last record is not one that a crash has torn, if it has no end: in doubt nothing is cut off. NUL is in no
@@ -272,14 +333,14 @@ impl Reading {
 }
 
 /// Reads all records, and cuts off a torn one.
-fn load(path: &Path, file: &File, delimiter: u8) -> Result<(Identities, Found)> {
+fn load(path: &Path, file: &File, delimiter: u8) -> Result<(Arc<Taken>, Found)> {
     let reading = read(path, file, delimiter)?;
     if reading.open > 0 {
         let cannot = || format!("--done: cannot cut off the torn end of {}", path.display());
         file.set_len(reading.ended).with_context(cannot)?;
     }
     let found = Found { units: reading.known.len(), torn: Some(reading.open).filter(|bytes| *bytes > 0) };
-    Ok((reading.known, found))
+    Ok((reading.into_taken(), found))
 }
 
 fn read(path: &Path, mut file: &File, delimiter: u8) -> Result<Reading> {

@@ -32,7 +32,7 @@ pub(super) fn run(DryRun { limits, sorting, work, done, quiet }: &DryRun) -> Res
             let opened = launch::source(commands, *quiet)?;
             let known = done.as_ref().map(|path| {
                 records::ensure_is_no_input(path, opened.source.fd())?;
-                Done::known(path, records::delimiter(commands.framing))
+                Done::read(path, records::delimiter(commands.framing)).map(|taken| taken.known(*quiet))
             });
             let plan = Plan::new(limits, buckets::policy(limits, Commands::check)?, sorting.clone());
             (plan.commands(commands, opened.source, known.transpose()?), opened.name)

@@ -10,7 +10,7 @@ use super::progress::Progress;
 use super::records::Records;
 use super::report::{self, Report, Total};
 use super::say::{NoThread, say};
-use super::task::{Commands, JOBS, Launch, Units};
+use super::task::{Commands, JOBS, Launch, MAX_PAUSE, Units};
 use super::unit_name::UnitName;
 use super::{advice, buckets, long_wait, pipe, signal_thread, signals};
 use anyhow::{Context, Result, anyhow};
@@ -19,10 +19,12 @@ use std::ffi::OsString;
 use std::io::{self, IsTerminal};
 use std::sync::Arc;
 use std::time::Duration;
+use throttle::clock::Nanos;
 use throttle::flow::framing::Buffer;
 use throttle::flow::pump::PumpError;
-use throttle::flow::{Descriptor, FlowError, Look, Source};
-use throttle::launch::{Batches, Known, Launching, Numbers, Options, Unused};
+use throttle::flow::{Descriptor, FlowError, Look, Sorting, Source};
+use throttle::launch::{Batches, Known, Launching, Numbers, Options, RetryPolicy, Settling, Unused};
+use throttle::limits::Policy;
 
 /// Enough for many units of the usual size; a longer one does not have to fit.
 pub(super) const BUFFER: usize = 192 * 1024;
@@ -57,9 +59,13 @@ pub(super) fn run(launch: &Launch) -> Result<Exit> {
         output: launch.output,
         tag: launch.tag,
         timeout: launch.timeout,
-        again: launch.again.policy.clone(),
+        again: again
+            .policy
+            .clone()
+            .map(|again| RetryPolicy { first_pause: launch.limits.first_pause(&policy), ..again }),
         // Only there may it use the terminal; without one, a group of its own is ended as a whole.
         in_our_group: launch.jobs == Some(1) && launch.timeout.is_none() && signals::has_terminal(),
+        settling: settling(launch, &policy),
         by_key: launch.sorting.clone(),
         ignore_sigpipe: signals::is_ignored(SIGPIPE),
         second: second(),
@@ -74,6 +80,22 @@ pub(super) fn run(launch: &Launch) -> Result<Exit> {
     let is_announced = launch.limits.bucket().is_some() && long_wait::is_announced(reporting.quiet);
     let look = launch.sorting.as_ref().map_or_else(|| launch.limits.look(&policy), |sorting| sorting.look.clone());
     drive(commands, source, options, records, report.with_outcomes(outcomes), (is_announced, look))
+}
+
+/// Which limits replies settle: each, or each kind of them if units are sorted by key.
+fn settling(launch: &Launch, policy: &Policy) -> Settling {
+    let longest = launch.again.policy.as_ref().map_or(MAX_PAUSE, |again| again.max_pause);
+    let longest = Nanos::try_from(longest.as_nanos()).unwrap_or(Nanos::MAX);
+    let Some(Sorting { look, each, all, .. }) = &launch.sorting else {
+        let costs = launch.limits.look(policy).costs.into_iter().enumerate();
+        return Settling::new(costs.map(|(place, cost)| (cost, policy.lets_through(place, longest))));
+    };
+    let most_more = |kind| {
+        let limits = each.iter().chain(all).filter(|(_, counted)| *counted == kind);
+        let each = limits.flat_map(|(policy, _)| (0..policy.len()).map(|place| policy.lets_through(place, longest)));
+        each.min().unwrap_or(u64::MAX)
+    };
+    Settling::new(look.costs.iter().enumerate().map(|(kind, cost)| (cost.clone(), most_more(kind))))
 }
 
 /// Tests do not wait for real seconds: this variable, which is for them alone, says how many times shorter all waits are.

@@ -23,7 +23,7 @@ use throttle::clock::Nanos;
 use throttle::flow::News;
 use throttle::flow::order::NO_KEY;
 use throttle::launch::{
-    Charge, Event, Events, Job, Launcher, Ledger, Options, Outcome, Screen, Settler, Told, Words, printable, quoted,
+    Charge, Event, Events, Job, Launcher, Ledger, Options, Outcome, Screen, Settler, Told, Words, quoted,
 };
 
 /// Why nothing is launched any more.
@@ -163,6 +163,7 @@ impl LaunchRun {
             }
             Reason::CannotPrint => {
                 self.fail();
+                self.interrupt("the output is lost");
                 launcher.slots().end_with(Signal::TERM);
             }
         }
@@ -212,10 +213,12 @@ impl LaunchRun {
 
     /// Closes the ledger, and names the units that wait for another attempt, which will not be made.
     pub(super) fn close_ledger(&self) {
+        let unprinted = self.launcher().map(Launcher::print_rest).unwrap_or_default();
+        self.flush();
         let (waiting, unstarted) = self.launcher().map(Launcher::take_waiting).unwrap_or_default();
         let give_up = |mut outcomes: MutexGuard<'_, Outcomes>| {
             outcomes.set_unstarted(unstarted);
-            outcomes.give_up(&waiting)
+            [outcomes.unprinted(&unprinted), outcomes.give_up(&waiting)].concat()
         };
         let lines = self.report.outcomes().map(give_up).unwrap_or_default();
         self.report.asides(&lines);
@@ -259,9 +262,9 @@ impl Screen for BesideBar {
 }
 
 impl Settler for BesideBar {
-    fn settle(&self, charge: &Charge, real: Option<u64>) {
+    fn settle(&self, charge: &Charge, real: &[u64]) {
         // If it fails, those behind wait longer.
-        let _ = self.0.supply().settle(&charge.grant, [&charge.costs, &charge.settled(real)]);
+        let _ = self.0.supply().settle(&charge.grant, [&charge.costs, real]);
     }
 
     fn may_block(&self) -> bool {
@@ -302,13 +305,11 @@ impl LaunchRun {
             Event::Next { first, skipped, done_before } => {
                 outcomes.set_skipped(skipped, done_before);
                 outcomes.set_next(first.as_ref().map(|(number, name)| (*number, &name[..])));
-                let may_hint = outcomes.may_hint(self.report.now());
-                if may_hint { outcomes.hint(self.report.read().sink) } else { None }
+                None
             }
             Event::Started { job, attempt, at } => {
                 outcomes.start(&job, attempt, self.at(at));
-                let may_hint = outcomes.may_hint(self.report.now());
-                let hint = if may_hint { outcomes.hint_at_key(self.report.read().sink) } else { None };
+                let hint = outcomes.hint(self.report.now(), || self.report.read().sink);
                 drop(outcomes);
                 hint.or_else(|| self.hint_at_cr(&job))
             }
@@ -322,6 +323,10 @@ impl LaunchRun {
                     self.end(Reason::TooManyFailed);
                 }
                 return lines;
+            }
+            Event::Done(success) => {
+                outcomes.done(&success);
+                None
             }
             Event::SentAway(time) => {
                 drop(outcomes);
@@ -347,10 +352,7 @@ impl LaunchRun {
             }
             Event::NoKeys(per) => outcomes.advises().then(|| told(&News::NoKeys(per))),
             Event::AheadFull(crowd) => outcomes.advises().then(|| told(&News::Full(crowd))),
-            Event::BadReply(field) => (!outcomes.is_quiet()).then(|| {
-                let field = printable(&field);
-                format!("hint: a reply has '{field}', which makes no sense; write for example retry-after: 30")
-            }),
+            Event::BadReply(remark) => (!outcomes.is_quiet()).then(|| format!("hint: {remark}")),
             Event::LeftBehind(job) => (!outcomes.is_quiet()).then(|| {
                 format!("{} left a process behind that holds its output open; not waited for", outcomes.name(&job))
             }),

@@ -59,8 +59,8 @@ impl Names {
     }
 
     /// The same for a command that was ended early.
-    pub(super) fn stopped(&mut self, job: &Job) -> Vec<String> {
-        self.stopped.name(counted(self.unit, job), "stopped", self.most)
+    pub(super) fn stopped(&mut self, job: &Job, what: &str) -> Vec<String> {
+        self.stopped.name(counted(self.unit, job), what, self.most)
     }
 
     /// The same for a command that will not be tried again, since the run ends.

@@ -1,19 +1,22 @@
 //! The outcomes of the commands: the counts, the line for each that failed, and the closing line.
 
+mod retries;
+
 use super::args::MaxFail;
 use super::exit::Exit;
 use super::failure::{failure, worse};
 use super::names::{Names, shown};
 use super::task::{JOBS, Launch};
 use super::unit_name::{counted, scaled};
+use retries::Retries;
 use std::collections::BTreeMap;
+use std::io::ErrorKind::{BrokenPipe, TimedOut};
 use std::num::NonZeroU32;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 use throttle::clock::{self, Nanos, SECOND};
-use throttle::launch::{Ended, Job, Outcome, Template, Verdict};
+use throttle::launch::{Ended, Job, Outcome, Success, Template, Verdict};
 use throttle::limits::Policy;
 use throttle::rate::Rate;
 
@@ -76,43 +79,6 @@ pub(crate) struct Outcomes {
     exit: Exit,
 }
 
-/// What further attempts add to the counts.
-#[derive(Debug, Default)]
-struct Retries {
-    /// How many failed units end the run.
-    max_fail: Option<MaxFail>,
-    /// Units that succeeded, but not at the first attempt.
-    ok: u64,
-    /// Attempts after which the server asked to wait.
-    later: u64,
-    /// Units that wait for another attempt, and when the last of them is due.
-    waiting: u64,
-    due: Nanos,
-    /// Units that wait for another attempt, which will not be made.
-    given_up: u64,
-    /// Units that were read ahead and not tried.
-    unstarted: u64,
-    /// Units that an earlier run has done, and those in the list when it was opened.
-    done_before: u64,
-    known: u64,
-    /// The end of the latest pause, and the time of all together.
-    paused_until: Nanos,
-    paused: Nanos,
-}
-
-impl Retries {
-    /// A unit waits for another attempt, `time` from `now` on. `is_told`: a server asked to wait.
-    fn wait(&mut self, now: Nanos, time: Duration, is_told: bool) {
-        let until = now.saturating_add(u64::try_from(time.as_nanos()).unwrap_or(Nanos::MAX));
-        (self.waiting, self.due) = (self.waiting + 1, self.due.max(until));
-        if is_told {
-            self.later += 1;
-            self.paused += until.saturating_sub(self.paused_until.max(now));
-            self.paused_until = self.paused_until.max(until);
-        }
-    }
-}
-
 impl Outcomes {
     /// `limits` are those in force, as the user wrote them.
     pub(crate) fn new(launch: &Launch, policy: &Policy, limits: &str, on_terminal: bool) -> Self {
@@ -168,6 +134,11 @@ impl Outcomes {
     /// Units that were left out: blank ones, and those that an earlier run has done.
     pub(super) fn set_skipped(&mut self, skipped: u64, done_before: u64) {
         (self.skipped, self.retries.done_before) = (skipped, done_before);
+    }
+
+    /// The run ends.
+    pub(super) fn close(&mut self, now: Nanos) {
+        self.retries.close(now);
     }
 
     /// How many units the done list held when it was opened.
@@ -231,7 +202,7 @@ impl Outcomes {
     /// Counts an end; returns the lines about it, if there are any.
     pub(super) fn end(&mut self, ended: &Ended, now: Nanos) -> Vec<String> {
         let (job, outcome) = (&*ended.job, &ended.outcome);
-        if let Some(cost) = ended.reply.cost {
+        if let Some(cost) = ended.cost {
             self.told =
                 [(0, 1), (1, cost), (2, job.charged)].map(|(place, more)| self.told[place].saturating_add(more));
         }
@@ -239,11 +210,7 @@ impl Outcomes {
         self.running_keys.iter_mut().for_each(|keys| drop(keys.remove(&job.seq)));
         self.durations += now.saturating_sub(started);
         match ended.verdict {
-            Verdict::Ok => {
-                self.ok += 1;
-                self.retries.ok += u64::from(ended.number > 1);
-                return Vec::new();
-            }
+            Verdict::Ok => return Vec::new(),
             Verdict::Again(_) | Verdict::Later(_) => {
                 self.retries.wait(now, ended.due_in.unwrap_or_default(), matches!(ended.verdict, Verdict::Later(_)));
                 return Vec::new();
@@ -251,9 +218,11 @@ impl Outcomes {
             Verdict::Failed | Verdict::Stopped => {}
         }
         let (words, exit) = failure(job, outcome, || self.command_for(job), self.terminal);
-        if self.interrupted.is_some() {
+        // What the full disk took is not what we ended since it is full.
+        let is_lost = matches!(outcome, Outcome::OutputLost(error) if !matches!(error.kind(), BrokenPipe | TimedOut));
+        if self.interrupted.is_some() && !is_lost {
             self.stopped += 1;
-            return if self.quiet { Vec::new() } else { self.names.stopped(job) };
+            return if self.quiet { Vec::new() } else { self.names.stopped(job, "stopped") };
         }
         self.failed += 1;
         self.timed_out += u64::from(matches!(outcome, Outcome::TimedOut));
@@ -261,6 +230,21 @@ impl Outcomes {
         self.exit = worse(self.exit, exit);
         let words = if ended.number > 1 { format!("{words}, attempt {}", ended.number) } else { words };
         if self.quiet { Vec::new() } else { self.names.failed(job, &words) }
+    }
+
+    /// Counts a command whose units are done.
+    pub(super) fn done(&mut self, success: &Success) {
+        self.ok += 1;
+        self.retries.ok += u64::from(success.attempt > 1);
+    }
+
+    /// Counts commands that succeeded, but whose output was not printed; returns a line for each unit.
+    pub(super) fn unprinted(&mut self, jobs: &[Arc<Job>]) -> Vec<String> {
+        self.stopped += jobs.len() as u64;
+        if self.quiet {
+            return Vec::new();
+        }
+        jobs.iter().flat_map(|job| self.names.stopped(job, "its output was not printed")).collect()
     }
 
     /// Whether so many units have failed that nothing more should be launched.
@@ -307,19 +291,21 @@ impl Outcomes {
         name.map_or_else(|| self.command.clone(), |name| shown(name.as_bytes()))
     }
 
-    /// Whether it is worth asking for [`hint`](Self::hint): once a second.
-    pub(super) fn may_hint(&mut self, now: Nanos) -> bool {
-        let may = self.pace.is_some() || self.running_keys.is_some();
-        let due = may && !self.hinted && now >= self.looked + SECOND;
-        if due {
-            self.looked = now;
+    /// What helps if all slots were taken for long: once. Looked at once a second.
+    pub(super) fn hint(&mut self, now: Nanos, waited_for_jobs: impl FnOnce() -> Nanos) -> Option<String> {
+        if self.hinted || !self.advises() || now < self.looked + SECOND {
+            return None;
         }
-        due
+        self.looked = now;
+        let hint = || self.hint_at_key().or_else(|| self.hint_at_jobs());
+        let hint = (waited_for_jobs() >= SLOTS_TAKEN).then(hint).flatten();
+        self.hinted = hint.is_some();
+        hint
     }
 
-    /// Which key takes most slots: once, when all slots were taken for long.
-    pub(super) fn hint_at_key(&mut self, waited_for_jobs: Nanos) -> Option<String> {
-        let keys = self.running_keys.as_ref().filter(|_| waited_for_jobs >= SLOTS_TAKEN && self.advises())?;
+    /// Which key takes most slots.
+    fn hint_at_key(&self) -> Option<String> {
+        let keys = self.running_keys.as_ref()?;
         let mut counts: BTreeMap<&[u8], usize> = BTreeMap::new();
         for key in keys.values() {
             *counts.entry(key).or_default() += 1;
@@ -327,22 +313,20 @@ impl Outcomes {
         let (key, count) = counts.into_iter().max_by_key(|(_, count)| *count)?;
         let all = usize::try_from(self.jobs).unwrap_or(usize::MAX);
         (count > all / 4 * 3 && all > 1).then(|| {
-            self.hinted = true;
             let key = shown(key);
             format!("{count} of {all} slots are taken by '{key}'; ,jobs=2 keeps the others going")
         })
     }
 
-    /// Which `-j` the rate needs: once, when all slots were taken for long.
-    pub(super) fn hint(&mut self, waited_for_jobs: Nanos) -> Option<String> {
+    /// Which `-j` the rate needs.
+    fn hint_at_jobs(&self) -> Option<String> {
         let ended = self.ended();
-        let pace =
-            self.pace.filter(|_| waited_for_jobs >= SLOTS_TAKEN && ended > 0 && !self.hinted && self.advises())?;
+        let pace = self.pace.filter(|_| ended > 0)?;
         let mean = u128::from(self.durations / ended);
         let jobs = (mean * u128::from(pace.units())).div_ceil(u128::from(pace.period())) + 1;
         // Otherwise starting them took the time.
-        self.hinted = jobs > JOBS.into();
-        self.hinted.then(|| format!("16 jobs at once hold the work back, not the rate; {pace} needs about -j {jobs}"))
+        (jobs > JOBS.into())
+            .then(|| format!("16 jobs at once hold the work back, not the rate; {pace} needs about -j {jobs}"))
     }
 
     pub(super) fn ended(&self) -> u64 {

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 use throttle::flow::framing::Framing;
-use throttle::launch::{Ended, Known, Ledger, Outcome, Verdict};
+use throttle::launch::{Ended, Job, Known, Ledger, Outcome};
 
 /// The files in which it is kept.
 #[derive(Debug)]
@@ -64,8 +64,7 @@ impl Records {
 
     /// Says which units are done.
     pub(super) fn known(&self) -> Option<Known> {
-        let done = Arc::clone(&self.done.as_ref()?.0);
-        Some(Known(Arc::new(move |unit| done.contains(unit))))
+        Some(self.done.as_ref()?.0.taken().known(self.quiet))
     }
 
     /// Writes all that was recorded to the disk.
@@ -82,8 +81,7 @@ impl Records {
         Ok(())
     }
 
-    fn record_done(&self, done: &Done, ended: &Ended) -> io::Result<()> {
-        let job = &ended.job;
+    fn add_done(&self, done: &Done, job: &Job) -> io::Result<()> {
         if job.is_whole() {
             return done.add(job.units_at_hand());
         }
@@ -138,16 +136,19 @@ fn cannot_write(option: &str, path: &Path) -> String {
     format!("{option}: cannot write {}", path.display())
 }
 
+fn told(option: &str, path: &Path, error: &io::Error) -> io::Error {
+    io::Error::other(format!("{}: {error}", cannot_write(option, path)))
+}
+
 impl Ledger for Records {
     fn record(&self, ended: &Ended) -> io::Result<()> {
-        let told = |option, path: &Path, error| io::Error::other(format!("{}: {error}", cannot_write(option, path)));
-        if let Some((done, path)) = self.done.as_ref().filter(|_| matches!(ended.verdict, Verdict::Ok)) {
-            self.record_done(done, ended).map_err(|error| told("--done", path, error))?;
-        }
-        if let Some((log, path)) = &self.log {
-            log.write(&entry(ended)).map_err(|error| told("--log", path, error))?;
-        }
-        Ok(())
+        let Some((log, path)) = &self.log else { return Ok(()) };
+        log.write(&entry(ended)).map_err(|error| told("--log", path, &error))
+    }
+
+    fn record_done(&self, job: &Job) -> io::Result<()> {
+        let Some((done, path)) = &self.done else { return Ok(()) };
+        self.add_done(done, job).map_err(|error| told("--done", path, &error))
     }
 
     fn may_block(&self) -> bool {
@@ -191,7 +192,7 @@ fn entry(ended: &Ended) -> Entry<'_> {
             Outcome::Unreadable(_) | Outcome::TooCostly | Outcome::SentAway => 0,
             _ => ended.job.charged,
         },
-        cost: ended.reply.cost,
+        cost: ended.cost,
         slot: Some(ended.slot),
         error,
     }

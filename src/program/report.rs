@@ -160,6 +160,7 @@ impl Report {
     pub(crate) fn close(&self) -> Result<()> {
         self.supply.retire();
         let mut screen = self.screen();
+        self.outcomes().iter_mut().for_each(|outcomes| outcomes.close(self.now()));
         let lines = if screen.closed { Vec::new() } else { self.closing_lines() };
         if !lines.is_empty() {
             // This ends a line that a command has left open.

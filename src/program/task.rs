@@ -6,6 +6,7 @@ mod bucket;
 mod limits;
 mod stream;
 
+pub(crate) use again::MAX_PAUSE;
 pub(crate) use bucket::{Bucket, Environment, Kind};
 pub(crate) use limits::{Grouped, Limits};
 pub(crate) use stream::{Commands, DryRun, JOBS, Launch, Pipe, Reporting, Units, Work};

@@ -151,23 +151,67 @@ fn all_units_of_a_command_are_recorded_and_those_done_before_make_room_for_other
     assert_eq!(place.seen(b'\n').concat(), b"abcde", "nothing of the command that failed");
 }
 
-/// A later one is left out once an earlier one has succeeded; of those that run together each does.
+/// Also if the first one fails: it is told once, and the next run tries it once.
 #[test]
-fn of_equal_units_those_that_come_after_a_success_are_left_out() {
-    let place = Place::new();
-    let mut child = place.command(&["--summary", "echo"]).spawn().unwrap();
-    let mut stdin = child.stdin.take().unwrap();
-    for record in 1..=2 {
-        std::io::Write::write_all(&mut stdin, b"a\n").unwrap();
-        wait_until("the unit is recorded", || !place.lines("seen").is_empty());
-        assert_eq!(place.seen(b'\n'), [b"a"], "{record}");
+fn of_equal_units_only_the_first_is_run_however_far_apart_they_are() {
+    for last in [1, 50, 500] {
+        let place = Place::new();
+        let input = numbers(last).repeat(2);
+        let ended = place.run(&["--summary", "-k", "-c", "echo $1; [ $1 != 1 ]"], &input);
+        assert_eq!(ended.text(), numbers(last), "{}", ended.err);
+        let sum = format!("throttle: {} ok, 1 failed, {last} done before; ", last - 1);
+        assert!(ended.err.contains(&sum), "{}", ended.err);
+        assert_eq!(place.run(&["echo"], &input).text(), "1\n");
+        assert_eq!(
+            place.run(&["--dry-run", "echo"], "a\na\n").text(),
+            "echo a  # 0 s\n# 1 command in 0 s, 1 done before\n"
+        );
     }
-    std::io::Write::write_all(&mut stdin, b"b\nb\n").unwrap();
-    drop(stdin);
-    let ended = Started::new(child).end();
-    assert!(ended.err.contains(", 1 done before"), "{}", ended.err);
-    assert_eq!(ended.sorted(), ["a", "b", "b"]);
-    assert_eq!(place.run(&["echo"], "b\na\nb\n").text(), "");
+}
+
+#[test]
+fn a_list_with_other_ends_of_lines_than_the_input_is_told_once_in_a_hint() {
+    for (list, input, hint) in [
+        ("a\r\nb\r\n", "b\na\n", "'b' is not found for a CR at its end in the list, not in the input; sed -i"),
+        ("a\nb\n", "b\r\na\r\n", "'b\\r' is not found for a CR at its end in the input, not in the list; tr -d"),
+    ] {
+        for dry_run in [&["--dry-run"][..], &[]] {
+            let place = Place::new();
+            fs::write(place.path("seen"), list).unwrap();
+            let ended = place.run(&[dry_run, &["printf", "%s."]].concat(), input);
+            let hints: Vec<&str> = ended.err.lines().filter(|line| line.contains("hint: --done:")).collect();
+            assert!(hints.len() == 1 && hints[0].contains(hint), "{}", ended.err);
+        }
+    }
+    let place = Place::new();
+    fs::write(place.path("seen"), "a\r\nb\n").unwrap();
+    let ended = place.run(&["echo"], "a\r\nc\nb\n");
+    assert_eq!((ended.text(), &*ended.err), ("c\n", ""));
+}
+
+/// What was added to the old file is in no list.
+#[test]
+fn a_list_that_is_replaced_during_a_run_ends_it_with_an_error() {
+    for how in ["mv", "rm"] {
+        let place = Place::new();
+        fs::write(place.path("other"), "x\n").unwrap();
+        let act = if how == "mv" { "mv other seen" } else { "rm seen" };
+        let script = format!("[ $1 != 3 ] || {act}; sleep 0.1; echo $1");
+        let ended = place.run(&["-j1", "--repeat", "60", "-c", &script], "");
+        let told = "--done: cannot write seen: it was removed, or another file took its place; units of this run may run \
+                    again in the next one; launching nothing more\n";
+        assert!(ended.code() == Some(1) && ended.err.contains(told), "{how}: {}", ended.err);
+        assert!(ended.text().lines().count() < 60, "{how}");
+        // It is found at the end as well.
+        let place = Place::new();
+        fs::write(place.path("other"), "x\n").unwrap();
+        let ended = place.run(&["-c", act], "a\n");
+        assert!(
+            ended.code() == Some(1) && ended.err.contains("--done: cannot write seen: it was removed"),
+            "{}",
+            ended.err
+        );
+    }
 }
 
 #[test]
@@ -365,4 +409,69 @@ fn a_unit_that_succeeds_after_a_signal_is_recorded() {
     assert_eq!(ended.signal(), Some(15), "{}", ended.err);
     assert!(ended.err.contains("line 2 '2': stopped\n"), "{}", ended.err);
     assert_eq!(place.seen(b'\n'), [b"1"]);
+}
+
+/// Starts ten commands in input order, of which the first one waits for the file `go` and then runs `first`, and the others
+/// have ended. Their output is held.
+fn held(place: &Place, stdout: impl Into<Stdio>, first: &str) -> Started {
+    let script =
+        format!("if [ $1 = 1 ]; then until [ -e go ]; do sleep 0.02; done; {first}; fi; echo $1; : > ended.$1");
+    let mut command = place.command(&["-k", "--attempts", "3", "--backoff", "1h", "--repeat", "10", "-c", &script]);
+    let child = command.stdin(Stdio::null()).stdout(stdout).spawn().unwrap();
+    wait_until("the others have ended", || (2..=10).all(|unit| place.path(&format!("ended.{unit}")).exists()));
+    // They are attended to.
+    thread::sleep(Duration::from_millis(300));
+    Started::new(child)
+}
+
+#[test]
+fn a_unit_whose_output_is_held_when_the_program_is_killed_is_not_done() {
+    let place = Place::new();
+    let mut run = held(&place, fs::File::create(place.path("out")).unwrap(), "true");
+    run.child.kill().unwrap();
+    run.end();
+    assert_eq!((place.lines("out").len(), place.seen(b'\n').len()), (0, 0));
+}
+
+#[test]
+fn a_unit_whose_output_cannot_be_written_is_not_done_and_not_ok() {
+    let closed = std::io::pipe().unwrap().1;
+    for (stdout, told) in [
+        (Stdio::from(fs::File::options().write(true).open("/dev/full").unwrap()), "lost: 0 ok, 1 failed, 9 stopped"),
+        (closed.into(), "the reader is gone: 0 ok, 10 stopped"),
+    ] {
+        let place = Place::new();
+        let run = held(&place, stdout, "true");
+        fs::write(place.path("go"), "").unwrap();
+        let ended = run.end();
+        assert!(ended.err.contains(told), "{}", ended.err);
+        assert!(ended.err.contains("unit 7 '7': its output was not printed\n"), "{}", ended.err);
+        assert_eq!(place.seen(b'\n').len(), 0);
+    }
+    for how in [&["-j2"][..], &["--line-buffer"], &["-j1"]] {
+        let place = Place::new();
+        let mut command = place.command(&[how, &["-c", "echo $1"]].concat());
+        command.stdout(fs::File::options().write(true).open("/dev/full").unwrap());
+        let ended = finish(command, numbers(3));
+        assert!(ended.err.contains(": 0 ok, "), "{how:?}: {}", ended.err);
+        assert_eq!(place.seen(b'\n').len(), 0, "{how:?}");
+    }
+}
+
+/// The unit before it will not be tried again: nothing is left to wait for.
+#[test]
+fn output_that_is_held_when_the_run_ends_is_written_and_its_units_are_done() {
+    for (first, told) in [("exit 1", "interrupted: 9 ok, 0 stopped"), ("exit 255", "9 ok, 1 failed")] {
+        let place = Place::new();
+        let run = held(&place, fs::File::create(place.path("out")).unwrap(), first);
+        fs::write(place.path("go"), "").unwrap();
+        if first == "exit 1" {
+            thread::sleep(Duration::from_millis(700));
+            run.signal(Signal::INT);
+        }
+        let ended = run.end();
+        assert!(ended.err.contains(told), "{}", ended.err);
+        assert_eq!(place.lines("out"), (2..=10).map(|unit| unit.to_string()).collect::<Vec<_>>());
+        assert_eq!(place.seen(b'\n').len(), 9);
+    }
 }

@@ -279,6 +279,18 @@ fn what_would_wait_is_dropped_and_counted() {
     assert_eq!((&summary["units"], &summary["dropped"]), (&6.into(), &6.into()), "in = out + dropped");
 }
 
+/// Most of the time goes into deciding, and the output is a file.
+#[test]
+fn time_in_which_units_are_sorted_is_no_wait_for_the_reader() {
+    let mut command = throttle(["-r", "1/s,per=f1", "--drop", "-q", "--summary=json"]);
+    command.stdout(tempfile::tempfile().unwrap());
+    let input: String = (0..200_000).flat_map(|n| [(n % 5000).to_string(), "\n".to_owned()]).collect();
+    let ended = finish(command, input);
+    let summary: serde_json::Value = serde_json::from_str(&ended.err).expect(&ended.err);
+    let [elapsed, sink] = ["elapsed_ns", "waited_for_sink_ns"].map(|field| summary[field].as_u64().unwrap());
+    assert!(sink < elapsed / 5, "{sink} of {elapsed}");
+}
+
 #[test]
 fn units_may_wait_for_as_long_as_allowed_before_they_are_dropped() {
     let begun = Instant::now();

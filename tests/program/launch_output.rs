@@ -277,3 +277,15 @@ fn a_full_disk_is_reported_as_one() {
         assert!(!args.contains(&much) || ended.out.ends_with(b"2\n3\n"), "what comes behind is not lost");
     }
 }
+
+/// It did not fail by itself.
+#[test]
+fn a_command_that_is_ended_since_the_disk_is_full_counts_as_stopped() {
+    let script = "if [ $1 = 1 ]; then exec sleep 100; fi; sleep 0.3; echo x";
+    let mut command = throttle(["-j2", "-r", "unlimited", "--repeat", "2", "-c", script]);
+    command.stdout(std::fs::File::options().write(true).open("/dev/full").unwrap());
+    let ended = finish(command, "");
+    assert_eq!(ended.code(), Some(1), "{}", ended.err);
+    assert!(ended.err.ends_with("throttle: the output is lost: 0 ok, 1 failed, 1 stopped\n"), "{}", ended.err);
+    assert!(ended.err.contains("unit 1 '1': stopped\n") && ended.err.contains("unit 2 '2': its output is lost"));
+}

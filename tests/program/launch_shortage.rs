@@ -119,3 +119,17 @@ fn if_files_are_enough_for_one_command_all_run_however_many_jobs() {
     }
     assert!(enough.is_some());
 }
+
+/// Both are looked at side by side: it takes a while until slots were short for long.
+#[test]
+fn a_rate_that_needs_more_jobs_is_told_to_a_user_and_not_to_cron() {
+    let run = |options: &'static [&'static str]| {
+        let mut command = throttle([&["-r", "300/s", "--repeat", "220", "-c", "sleep 1; : $1"], options].concat());
+        let child = command.stdin(Stdio::null()).spawn().unwrap();
+        thread::spawn(|| Started::new(child).end())
+    };
+    let (told, cron) = (run(&["--summary"]), run(&[]));
+    let words = "throttle: 16 jobs at once hold the work back, not the rate; 300/s needs about -j ";
+    let (told, cron) = (told.join().unwrap(), cron.join().unwrap());
+    assert_eq!((told.err.matches(words).count(), &*cron.err), (1, ""), "{}", told.err);
+}

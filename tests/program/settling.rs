@@ -9,7 +9,7 @@ use throttle::limits::{Grant, Policy};
 use throttle::store::{File, Machine, Place, Redis, Store};
 
 /// Commands that tell this cost, one at a time, after other options.
-fn told(cost: u32, units: usize, options: &[&str]) -> (Output, Duration) {
+fn told(cost: &str, units: usize, options: &[&str]) -> (Output, Duration) {
     let script = format!("echo throttle-cost: {cost} >> $THROTTLE_REPLY; : $1");
     let begun = Instant::now();
     let args = [options, &["-j", "1", "-c", &script]].concat();
@@ -19,7 +19,7 @@ fn told(cost: u32, units: usize, options: &[&str]) -> (Output, Duration) {
 /// Charged alone they would take hours.
 #[test]
 fn commands_that_cost_less_than_charged_do_not_hold_up_those_behind() {
-    let (output, elapsed) = told(1, 20, &["-r", "100/h,burst=100,cost=80"]);
+    let (output, elapsed) = told("1", 20, &["-r", "100/h,burst=100,cost=80"]);
     assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), String::new()));
     assert!(elapsed < Duration::from_secs(60), "{elapsed:?}");
 }
@@ -45,7 +45,7 @@ fn a_bucket_gives_back_what_a_command_did_not_use() {
     };
     for (name, limit) in [("bucket", "100/h,burst=100,cost=80"), ("window", "100/h,window,cost=80")] {
         for bucket in buckets(name) {
-            let (output, elapsed) = told(1, 20, &["--bucket", &bucket, "-r", limit]);
+            let (output, elapsed) = told("1", 20, &["--bucket", &bucket, "-r", limit]);
             assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), String::new()), "{bucket}");
             assert!(elapsed < Duration::from_secs(60), "{bucket}: {elapsed:?}");
         }
@@ -56,7 +56,7 @@ fn a_bucket_gives_back_what_a_command_did_not_use() {
 fn what_commands_cost_more_than_charged_is_owed_by_those_behind_them_on_a_server() {
     let Some(server) = Server::start(&[]) else { return };
     for (name, limit, cost) in [("bucket", "1000/s,burst=100,cost=10", 300), ("window", "100/s,window,cost=10", 100)] {
-        let (output, elapsed) = told(cost, 3, &["--bucket", &server.bucket(name), "-r", limit]);
+        let (output, elapsed) = told(&cost.to_string(), 3, &["--bucket", &server.bucket(name), "-r", limit]);
         assert_eq!(output.status.code(), Some(0));
         assert!(elapsed >= Duration::from_millis(500), "{name}: {elapsed:?}");
     }
@@ -121,15 +121,62 @@ fn what_cost_more_than_charged_is_owed_by_later_grants() {
 
 #[test]
 fn what_commands_cost_more_than_charged_is_owed_by_those_behind() {
-    let (output, elapsed) = told(300, 3, &["-r", "1000/s,burst=100,cost=10"]);
+    let (output, elapsed) = told("300", 3, &["-r", "1000/s,burst=100,cost=10"]);
     assert_eq!(output.status.code(), Some(0));
     assert!(elapsed >= Duration::from_millis(500), "{elapsed:?}");
+}
+
+#[test]
+fn a_cost_without_a_kind_settles_nothing_if_limits_count_several() {
+    let limits = ["-r", "10000/s,burst=1000,cost=100", "-r", "100/s,burst=10,cost=10"];
+    let hint = "throttle: hint: a reply has 'throttle-cost: 2', and limits count several costs; write for example \
+                throttle-cost: 30 100\n";
+    for per_key in [&[][..], &["-r", "1000/s,per=f1"]] {
+        let (output, elapsed) = told("2", 6, &[&limits[..], per_key].concat());
+        assert_eq!((output.status.code(), &*text(&output.stderr)), (Some(0), hint));
+        assert!(elapsed >= Duration::from_millis(400), "{elapsed:?}");
+    }
+    // The first limit alone would take 500 ms, the second one an hour.
+    let limits = ["-r", "100/s,burst=10,cost=10", "-r", "10/h,burst=10,cost=9"];
+    for per_key in [&[][..], &["-r", "1000/s,per=f1"]] {
+        let (output, elapsed) = told("0 9", 6, &[&limits[..], per_key].concat());
+        assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), String::new()));
+        assert!((Duration::from_millis(400)..Duration::from_secs(60)).contains(&elapsed), "{elapsed:?}");
+    }
+}
+
+/// Such a field may come from a server, which has something else in mind.
+#[test]
+fn a_cost_in_a_reply_makes_nobody_wait_longer_than_a_pause_may_take() {
+    let folder = tempfile::tempdir().unwrap();
+    let bucket = folder.path().join("bucket");
+    let limit = ["-r", "1/s,burst=1,cost=1"];
+    for limits in
+        [&limit[..], &["-r", "1/s,burst=1,cost=1,per=f1"], &["--bucket", bucket.to_str().unwrap(), "-r", limit[1]]]
+    {
+        let (output, elapsed) = told("1000000", 3, &[limits, &["--attempts", "1", "--max-pause", "1s"]].concat());
+        let hint = "throttle: hint: a reply has 'throttle-cost: 1000000', cut to 2: more holds others up longer than \
+                    --max-pause\n";
+        assert_eq!((output.status.code(), &*text(&output.stderr)), (Some(0), hint), "{limits:?}");
+        assert!(elapsed < Duration::from_secs(60), "{limits:?}: {elapsed:?}");
+    }
+}
+
+#[test]
+fn a_cost_without_sense_is_told_with_one_that_has() {
+    for (limits, right) in
+        [(&["-r", "9/s,cost=1"][..], "30"), (&["-r", "9/s,cost=1", "-r", "9/s,cost=f1,else=2"], "30 1")]
+    {
+        let (output, _) = told("much", 1, limits);
+        let words = "throttle: hint: a reply has 'throttle-cost: much', which makes no sense; write for example";
+        assert_eq!(text(&output.stderr), format!("{words} throttle-cost: {right}\n"));
+    }
 }
 
 /// Requests are not tokens: only limits with a cost are settled.
 #[test]
 fn limits_without_a_cost_are_not_settled() {
-    let (output, elapsed) = told(0, 3, &["-r", "4/s,burst=1", "-r", "100/h,burst=100,cost=80"]);
+    let (output, elapsed) = told("0", 3, &["-r", "4/s,burst=1", "-r", "100/h,burst=100,cost=80"]);
     assert_eq!(output.status.code(), Some(0));
     assert!((Duration::from_millis(500)..Duration::from_secs(60)).contains(&elapsed), "{elapsed:?}");
 }
@@ -141,9 +188,9 @@ fn costs_far_from_what_was_charged_are_worth_a_hint() {
         (50, "5", "throttle: hint: commands cost 50 on average, charged 5; cost=50 keeps them within the limit\n"),
     ] {
         let limit = |cost: &str| format!("100000/s,burst=1000,cost={cost}");
-        let (output, _) = told(cost, 12, &["--summary", "-r", &limit(charged)]);
+        let (output, _) = told(&cost.to_string(), 12, &["--summary", "-r", &limit(charged)]);
         assert!(text(&output.stderr).starts_with(hint), "{}", text(&output.stderr));
-        let (output, _) = told(cost, 12, &["--summary", "-r", &limit(&cost.to_string())]);
+        let (output, _) = told(&cost.to_string(), 12, &["--summary", "-r", &limit(&cost.to_string())]);
         assert!(!text(&output.stderr).contains("hint"), "what it shows parses, and settles it");
     }
 }

@@ -146,6 +146,7 @@ fn policy(attempts: u32) -> RetryPolicy {
         attempts: NonZeroU32::new(attempts).unwrap(),
         backoff: Backoff { first: Duration::from_secs(1), longest: Duration::from_secs(60) },
         retry_on: None,
+        first_pause: Duration::from_millis(50),
         max_pause: Duration::from_secs(3600),
         ahead: 10_000,
     }
@@ -153,7 +154,19 @@ fn policy(attempts: u32) -> RetryPolicy {
 
 /// Runs `units` units, numbered from 1, under `limit`.
 fn run<L: Fn(Try) -> Life>(limit: &str, units: u64, jobs: usize, policy: RetryPolicy, seed: u64, life: L) -> Script<L> {
-    let clock = FakeClock::default();
+    run_on(&FakeClock::default(), limit, units, jobs, policy, seed, life)
+}
+
+/// The same on this clock.
+fn run_on<L: Fn(Try) -> Life>(
+    clock: &FakeClock,
+    limit: &str,
+    units: u64,
+    jobs: usize,
+    policy: RetryPolicy,
+    seed: u64,
+    life: L,
+) -> Script<L> {
     let limits = Policy::new(&[limit.parse().unwrap()], None).unwrap();
     let supply = Supply::new(Box::new(Memory::new(&limits, clock.clone())));
     let retries = Retries::new(policy);
@@ -162,7 +175,7 @@ fn run<L: Fn(Try) -> Life>(limit: &str, units: u64, jobs: usize, policy: RetryPo
     let (fresh, starts) = ((1..=units).collect(), Vec::new());
     let mut script = Script { clock: clock.clone(), life, jobs, fresh, state: state.into(), starts };
     let meter = Meter::new(0, limits.len());
-    pump::run_on(&mut script, &supply, &clock, &meter).unwrap();
+    pump::run_on(&mut script, &supply, clock, &meter).unwrap();
     script
 }
 
@@ -290,9 +303,45 @@ fn without_a_time_the_pauses_double_until_a_success() {
     let waits: Vec<Nanos> =
         script.state.get_mut().ends.iter().filter_map(|(at, _, verdict)| Some(verdict.due()? - at)).collect();
     assert_eq!(waits.len(), 4, "later uses up no attempt");
-    for (wait, longest) in waits.iter().zip([1, 2, 4, 8]) {
-        assert!((longest * SECOND / 2..=longest * SECOND).contains(wait), "{waits:?}");
+    assert_eq!(waits, [50, 100, 200, 400].map(|wait| wait * MILLISECOND));
+}
+
+/// A server with `calls` calls in each `window`: what it serves takes `time`, what it refuses nothing.
+fn windowed(calls: u64, window: Nanos, time: Nanos, clock: FakeClock) -> impl Fn(Try) -> Life {
+    let served = RefCell::new(BTreeMap::<Nanos, u64>::new());
+    move |_| {
+        let mut served = served.borrow_mut();
+        let served = served.entry(clock.now() / window).or_default();
+        if *served >= calls {
+            return (MILLISECOND, Outcome::Exited(22), Reply { status: Some(429), ..Reply::default() });
+        }
+        *served += 1;
+        (time, Outcome::Ok, Reply::default())
     }
+}
+
+/// Before, only a success that had begun after the last refusal ended the row of refusals: there is none if refusals are fast.
+#[test]
+fn a_success_that_began_before_a_refusal_shows_that_the_server_serves() {
+    let clock = FakeClock::default();
+    let policy = RetryPolicy { max_pause: Duration::from_secs(5), ..policy(3) };
+    let life = windowed(10, 2 * SECOND, 600 * MILLISECOND, clock.clone());
+    let script = run_on(&clock, "50/s", 200, 16, policy, 1, life);
+    let state = script.state.borrow();
+    assert_eq!(state.sent_away, None);
+    let last = script.starts.last().unwrap().0;
+    assert!(last < 45 * SECOND, "200 at 10 per 2 s, ended at {last}");
+}
+
+#[test]
+fn an_answer_after_a_success_may_still_name_a_time_that_is_too_long() {
+    let mut retries: Retries<()> = Retries::new(policy(1));
+    let mut judge = |started, at, life: Life| {
+        retries.judge(&None, Judged { started, at, used: 1 }, &life.1, &life.2, |_| 0);
+        retries.overlong_pause(&None, at).is_some()
+    };
+    let found = [judge(2, 10, later(60)), judge(1, 20, ok()), judge(3, 30, later(3601)), judge(4, 40, ok())];
+    assert_eq!(found, [false, false, true, false]);
 }
 
 #[test]

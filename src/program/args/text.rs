@@ -229,7 +229,8 @@ newer ones. What a command writes to standard output is dropped if its unit is t
 A command may say that the server asked to wait: with an exit of 75, or in the file THROTTLE_REPLY, which takes HTTP header \
 fields as curl -D writes them: a status of 429 or 503, a status of 403 with x-ratelimit-remaining: 0 and x-ratelimit-reset, \
 or retry-after and a failure. Then nothing starts until the time that the server named (retry-after in seconds, like 2m, or a \
-date; else x-ratelimit-reset), or for a wait as --backoff has it. With --bucket that holds for everyone who uses the bucket. \
+date; else x-ratelimit-reset). If it named none, the pause is two intervals of the rate, at least 50 ms, and doubles until a \
+unit succeeds, up to the longest wait of --backoff. With --bucket that holds for everyone who uses the bucket. \
 The bucket is empty then, and the unit goes first; it has used up no attempt, so --attempts 1 tries nothing else again.";
 
 pub(super) const BACKOFF: &str = "\
@@ -252,9 +253,10 @@ Launch nothing more once N units have failed for good, or N percent of those tha
 finish; then the exit is 123.";
 
 pub(super) const DONE: &str = "\
-Add each unit that succeeded to FILE, as it was read, and skip units that are in it: a run that was stopped goes on where it \
-was. What counts are a unit's bytes, not its place in the input. At least once is promised: what had succeeded in the moment \
-of a crash may run again, at most one unit for each slot (--jobs). One process at a time uses FILE.";
+Add each unit that succeeded, and whose output was written, to FILE, as it was read. Skip units that are in it, or that were \
+read before in this run: a run that was stopped goes on where it was. What counts are a unit's bytes, not its place in the \
+input. At least once is promised: what had succeeded in the moment of a crash may run again, at most one unit for each slot \
+(--jobs), and with -k those whose output waits for its turn. One process at a time uses FILE.";
 
 pub(super) const LOG: &str = "\
 Add a line of JSON to FILE for each attempt that has ended, with these fields: seq (of the command), unit (or unit_base64 if \
@@ -316,7 +318,10 @@ pub(crate) const ENVIRONMENT: [(&str, &str); 9] = [
         "THROTTLE_REPLY",
         "Set for each command with --attempts or cost=: a file that takes HTTP header fields, as from curl -D. Known are the \
          status line, retry-after, x-ratelimit-remaining and -reset, and ratelimit; and throttle-cost: N, the real cost of \
-         the unit, which replaces what it was charged.",
+         the unit, which replaces what it was charged; with limits of several costs throttle-cost: N KIND, with KIND as in \
+         cost=KIND. Only the same user in the same PID namespace can open it: \
+         under sudo -u, in a container and over ssh, have the shell open it (curl -D - -o FILE URL >> \"$THROTTLE_REPLY\"), or \
+         exit 75.",
     ),
     ("THROTTLE_KEY", "Set for each command with per=: the key of its units, which comes from the input."),
     (

@@ -32,8 +32,9 @@ impl Identities {
         !part.places.is_empty() && part.places[part.find(hash)] == hash && hash != 0
     }
 
-    pub(super) fn insert(&mut self, Identity(hash): Identity) {
-        self.0[part(hash)].insert(hash);
+    /// Returns whether it is new.
+    pub(super) fn insert(&mut self, Identity(hash): Identity) -> bool {
+        self.0[part(hash)].insert(hash)
     }
 
     pub(super) fn len(&self) -> u64 {
@@ -47,7 +48,7 @@ fn part(hash: u128) -> usize {
 }
 
 impl Part {
-    fn insert(&mut self, hash: u128) {
+    fn insert(&mut self, hash: u128) -> bool {
         // Between a bit more than a half and four fifths of the places are taken: 20 to 30 B for each.
         if self.taken * 5 >= self.places.len() * 4 {
             let larger = vec![0; LEAST.max(self.places.len() / 2 * 3)];
@@ -57,8 +58,10 @@ impl Part {
             }
         }
         let place = self.find(hash);
-        self.taken += usize::from(self.places[place] == 0);
+        let is_new = self.places[place] == 0;
+        self.taken += usize::from(is_new);
         self.places[place] = hash;
+        is_new
     }
 
     /// Where `hash` stands, or else an empty place for it. There always is one.

@@ -1,5 +1,6 @@
 use super::*;
 use crate::program::task::Task;
+use std::time::Duration;
 
 fn outcomes(args: &[&str]) -> Outcomes {
     let Task::Launch(launch) = Task::from_words(&[args, &["curl"]].concat()).unwrap() else { panic!("{args:?}") };
@@ -15,19 +16,21 @@ fn after(ended: u64, args: &[&str]) -> Outcomes {
 #[test]
 fn the_hint_says_once_how_many_jobs_the_rate_needs() {
     let mut slow = after(100, &["-r", "50/s"]);
-    assert_eq!(slow.hint(SLOTS_TAKEN - 1), None, "not yet");
+    assert_eq!(slow.hint(SECOND, || SLOTS_TAKEN - 1), None, "not yet");
+    assert_eq!(slow.hint(2 * SECOND - 1, || unreachable!("once a second")), None);
     let hint = "16 jobs at once hold the work back, not the rate; 50/s needs about -j 51";
-    assert_eq!((slow.hint(SLOTS_TAKEN).as_deref(), slow.hint(SLOTS_TAKEN)), (Some(hint), None));
+    let hints = [2, 3].map(|second| slow.hint(second * SECOND, || SLOTS_TAKEN));
+    assert_eq!(hints, [Some(hint.to_owned()), None]);
     for args in [&["-r", "50/s", "-j", "16"][..], &["-r", "50/s", "-q"], &["-r", "unlimited"], &["-r", "5/s"]] {
         assert_eq!(
-            after(100, args).hint(SLOTS_TAKEN),
+            after(100, args).hint(SECOND, || SLOTS_TAKEN),
             None,
             "{args:?}: it was chosen, unwanted, meaningless or no help"
         );
     }
-    assert_eq!(after(0, &["-r", "50/s"]).hint(SLOTS_TAKEN), None, "no command has ended");
+    assert_eq!(after(0, &["-r", "50/s"]).hint(SECOND, || SLOTS_TAKEN), None, "no command has ended");
     let mut unseen = Outcomes { sums_up: false, ..after(100, &["-r", "50/s"]) };
-    assert_eq!(unseen.hint(SLOTS_TAKEN), None, "nobody watches");
+    assert_eq!(unseen.hint(SECOND, || SLOTS_TAKEN), None, "nobody watches");
 }
 
 /// Four jobs of a second each manage 4 a second, whatever the limit would let through.
@@ -65,13 +68,6 @@ fn a_key_that_is_sent_away_leaves_the_count_of_others_that_wait() {
     (0..3).for_each(|_| outcomes.retries.wait(0, Duration::ZERO, false));
     drop(outcomes.give_up(&[Arc::default(), Arc::default()]));
     assert_eq!((outcomes.to_be_tried_again(), outcomes.finished()), (1, 2));
-}
-
-#[test]
-fn the_hint_is_considered_once_a_second() {
-    let mut outcomes = outcomes(&["-r", "50/s"]);
-    let times = [SECOND, SECOND + 1, 2 * SECOND - 1, 2 * SECOND];
-    assert_eq!(times.map(|time| outcomes.may_hint(time)), [true, false, false, true]);
 }
 
 #[test]

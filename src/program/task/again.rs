@@ -8,8 +8,11 @@ use throttle::launch::{Backoff, RetryPolicy};
 /// Waits between attempts by default.
 const BACKOFF: Backoff = Backoff { first: Duration::from_secs(1), longest: Duration::from_secs(60) };
 
+/// The least pause if the server names no time.
+pub(super) const SHORTEST_PAUSE: Duration = Duration::from_millis(50);
+
 /// The longest pause by default.
-const MAX_PAUSE: Duration = Duration::from_secs(3600);
+pub(crate) const MAX_PAUSE: Duration = Duration::from_secs(3600);
 
 /// Units that wait for another attempt by default before no new ones start.
 const AHEAD: usize = 10_000;
@@ -41,6 +44,7 @@ impl Again {
                 attempts,
                 backoff: args.backoff.unwrap_or(BACKOFF),
                 retry_on: args.retry_on.clone(),
+                first_pause: SHORTEST_PAUSE,
                 max_pause: args.max_pause.unwrap_or(MAX_PAUSE),
                 ahead: ahead(args),
             })),

@@ -7,12 +7,13 @@ use crate::program::lookup::quoted;
 use std::ffi::OsString;
 use std::num::NonZeroU32;
 use std::os::unix::ffi::OsStrExt;
+use std::time::Duration;
 use throttle::clock::Nanos;
 use throttle::flow::cost::Cost;
 use throttle::flow::selector::Selector;
 use throttle::flow::{Look, Sorting};
 use throttle::limits::{Policy, PolicyError};
-use throttle::rate::{Amount, Limit};
+use throttle::rate::{Amount, Limit, Rate};
 
 /// Limits named with `--rate` and `--burst`, sorted by what they hold for and what they count.
 #[derive(Clone, Debug)]
@@ -203,6 +204,17 @@ impl Limits {
             }
             _ => policy.clone(),
         }
+    }
+
+    /// How long a pause is if the server names no time: two intervals of the pace that units of one key may have.
+    pub(crate) fn first_pause(&self, policy: &Policy) -> Duration {
+        let of_units = |groups: &[Group]| {
+            Policy::of_all(groups.iter().filter(|group| group.cost.is_none()).map(|group| &group.policy)).fastest()
+        };
+        let paces =
+            self.named().map_or([policy.fastest(), None], |named| [&named.all, &named.each].map(|g| of_units(g)));
+        let two_intervals = |pace: Rate| Duration::from_nanos(pace.period().saturating_mul(2).div_ceil(pace.units()));
+        paces.into_iter().flatten().map(two_intervals).fold(again::SHORTEST_PAUSE, Duration::max)
     }
 
     /// The limits of `policy`, which is in force, in groups that count the same.

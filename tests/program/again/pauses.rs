@@ -6,10 +6,12 @@ use crate::support::found;
 use crate::support::nginx::Nginx;
 use crate::support::redis::Redis;
 use crate::support::server::{Answer, Seen, Server};
+use std::collections::BTreeMap;
 use std::process::Command;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 const MILLISECOND: Duration = Duration::from_millis(1);
 
@@ -54,9 +56,9 @@ fn a_server_is_obeyed_however_it_asks_to_wait() {
         (500, ("a failure with a time", fixed("Retry-After: .5"), [500, 9000])),
         (429, ("a date ahead", Box::new(|| date(2)), [900, 9000])),
         (503, ("a date in the past", Box::new(|| date(-3600)), [0, 9000])),
-        (503, ("none", fixed(""), [200, 9000])),
-        (429, ("garbage", fixed("Retry-After: soon"), [200, 9000])),
-        (429, ("a negative number", fixed("Retry-After: -30"), [200, 9000])),
+        (503, ("none", fixed(""), [50, 9000])),
+        (429, ("garbage", fixed("Retry-After: soon"), [50, 9000])),
+        (429, ("a negative number", fixed("Retry-After: -30"), [50, 9000])),
         (
             403,
             (
@@ -137,6 +139,30 @@ fn a_wait_that_is_too_long_ends_the_run_and_says_until_when() {
         let words = format!("throttle: a server asked to wait until {year}");
         assert!(ended.err.contains(&words) && ended.err.contains("longer than --max-pause; ending\n"), "{}", ended.err);
         assert!(ended.err.contains("line 1 '1': not tried again\n"), "{}", ended.err);
+    }
+}
+
+/// It refuses at once, and takes a while to serve: so no success begins after the last refusal.
+#[test]
+fn a_server_that_serves_slowly_and_refuses_fast_does_not_end_the_run() {
+    let (begun, windows) = (Instant::now(), Mutex::new(BTreeMap::<u64, u32>::new()));
+    let server = Server::start(move |_| {
+        let mut windows = windows.lock().unwrap();
+        let calls = windows.entry(begun.elapsed().as_secs()).or_default();
+        *calls += 1;
+        if *calls > 5 { Answer::new(429) } else { Answer::new(200).after(300 * MILLISECOND) }
+    });
+    let ended = asked(&server, &["-r", "50/s", "--attempts", "3", "--max-pause", "2500ms"], &numbers(30));
+    assert_eq!(ended.code(), Some(0), "{}", ended.err);
+}
+
+#[test]
+fn without_a_time_the_first_pause_is_two_intervals_of_the_pace() {
+    for (limits, least) in [(&["-r", "5/s"][..], 400), (&["-r", "100/s", "-r", "2/s,per=f1"], 1000)] {
+        let server = Server::start(|request| Answer::new(if request.visit == 1 { 429 } else { 200 }));
+        let ended = asked(&server, &[limits, &["--attempts", "1", "--summary=json"]].concat(), "unit\n");
+        let paused = summary(&ended).0["paused_ns"].as_u64().unwrap();
+        assert_eq!(paused, least * 1_000_000, "{}", ended.err);
     }
 }
 

@@ -97,3 +97,54 @@ fn nothing_is_left_of_replies_after_a_kill() {
     assert_eq!(files(), 2, "only what the commands made");
     assert!(fs::read_dir("/dev/shm").map_or(0, Iterator::count) <= before);
 }
+
+const UNOPENED: &str = "throttle: hint: a command failed without a reply: under sudo -u, in a container or over ssh it cannot \
+                        open $THROTTLE_REPLY; have the shell open it: sudo -u USER curl -D - -o FILE URL >> \
+                        \"$THROTTLE_REPLY\"; or exit 75 to ask to wait\n";
+
+#[test]
+fn a_command_that_cannot_open_its_reply_is_told_of_once() {
+    let count = |script: &str| {
+        let ended = scripted(&["--attempts", "2", "--backoff", "1ms"], script, &numbers(3));
+        ended.err.matches(UNOPENED).count()
+    };
+    // As the shells and curl say it; then a client that says nothing.
+    for script in [
+        "echo \"sh: 1: cannot create $THROTTLE_REPLY: Permission denied\" >&2; exit 2; : $1",
+        "echo \"tee: $THROTTLE_REPLY: No such file or directory\" >&2; exit 1; : $1",
+        "false || /usr/bin/sudo -u nobody false \"$THROTTLE_REPLY\" $1 2> /dev/null",
+        "false ssh \"curl -D $THROTTLE_REPLY\" $1",
+    ] {
+        assert_eq!(count(script), 1, "{script}");
+    }
+    for script in [
+        "echo \"+ curl -D $THROTTLE_REPLY\" >&2; exit 7; : $1",
+        "curl -s -D \"$THROTTLE_REPLY\" -o /dev/null http://127.0.0.1:9/$1",
+        "echo HTTP/1.1 500 x > \"$THROTTLE_REPLY\"; false sudo $1",
+        "true ssh \"$THROTTLE_REPLY\" $1",
+        "exit 1; sudo $1",
+    ] {
+        assert_eq!(count(script), 0, "{script}");
+    }
+}
+
+/// If we may run something as another user, or in another PID namespace.
+#[test]
+fn a_reply_of_another_user_or_another_namespace_is_told_of() {
+    for away in ["setpriv --reuid=65534 --clear-groups", "unshare -rpf --mount-proc"] {
+        let works = Command::new("sh").args(["-c", &format!("{away} true")]).stderr(Stdio::null()).status();
+        if !works.unwrap().success() {
+            crate::support::skipped("nobody may run a command elsewhere here");
+            continue;
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let wrapper = folder.path().join("wrapper");
+        fs::write(&wrapper, format!("exec {away} sh -c 'echo retry-after: 0 >> \"$THROTTLE_REPLY\"'")).unwrap();
+        let script = format!("sh {} $1", wrapper.display());
+        let ended = scripted(&["--attempts", "1"], &script, "1\n");
+        assert!(ended.code() == Some(123) && ended.err.contains(UNOPENED), "{away}: {}", ended.err);
+        // As the hint says.
+        let opened = format!("{away} sh -c 'echo retry-after: 0.1; [ $THROTTLE_ATTEMPT = 2 ]' >> \"$THROTTLE_REPLY\"");
+        assert_eq!(told_to_wait(&[], &format!("{opened} # $1"), 2), 2, "{away}");
+    }
+}

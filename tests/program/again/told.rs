@@ -1,7 +1,7 @@
 //! What is told of attempts, and of a run that too many failures end.
 
 use super::{CURL, asked, scripted, summary};
-use crate::launching::numbers;
+use crate::launching::{Ended, finish, numbers, throttle};
 use crate::support::server::{Answer, Server};
 use crate::support::terminal::Terminal;
 
@@ -57,6 +57,37 @@ fn the_summary_counts_retries_waits_and_failures() {
     {
         assert_eq!(commands[field], 0, "{field}");
     }
+}
+
+/// Fields of the summary, in milliseconds.
+fn times(ended: &Ended, fields: [&str; 4]) -> [u64; 4] {
+    let json = ended.err.lines().find(|line| line.starts_with('{')).expect(&ended.err);
+    let json: serde_json::Value = serde_json::from_str(json).expect(json);
+    fields.map(|field| json[field].as_u64().or(json["commands"][field].as_u64()).unwrap() / 1_000_000)
+}
+
+const TIMES: [&str; 4] = ["elapsed_ns", "waited_for_source_ns", "waited_for_limits_ns", "paused_ns"];
+
+#[test]
+fn the_time_of_a_command_is_no_wait_for_input() {
+    let ended = scripted(&["--attempts", "2", "--summary=json"], "sleep 2", "1\n");
+    let [elapsed, source, ..] = times(&ended, TIMES);
+    assert!(elapsed >= 2000 && source < elapsed / 2, "{}", ended.err);
+}
+
+#[test]
+fn a_pause_is_no_wait_for_the_limits_and_lasts_no_longer_than_the_run() {
+    let ask = "[ $THROTTLE_ATTEMPT$1 != 11 ] || { sleep 0.3; echo retry-after: $AFTER > \"$THROTTLE_REPLY\"; exit 1; }";
+    let run = |after: &str, script: String| {
+        let mut command = throttle(["-r", "10/s", "-b", "2", "--attempts", "1", "--summary=json", "-c", &*script]);
+        finish(std::mem::replace(command.env("AFTER", after), throttle([""; 0])), "1\n2\n")
+    };
+    let ended = run("2", ask.to_owned());
+    let [elapsed, _, limits, paused] = times(&ended, TIMES);
+    assert!(elapsed >= 2000 && limits < 1500 && paused == 2000, "{}", ended.err);
+    let ended = run("100", format!("{ask}; sleep 1; exit 255"));
+    let [elapsed, .., paused] = times(&ended, TIMES);
+    assert!(ended.code() == Some(124) && paused > 0 && paused <= elapsed, "{}", ended.err);
 }
 
 #[test]

@@ -1,0 +1,141 @@
+//! What commands really cost, as their replies tell, for each limit that counts a cost.
+
+use super::reply::Reply;
+use crate::flow::cost::Cost;
+
+/// Which limits, or kinds of them, replies settle.
+#[derive(Clone, Debug, Default)]
+pub struct Settling(Vec<Option<Settled>>);
+
+/// A limit that counts a cost.
+#[derive(Clone, Debug)]
+struct Settled {
+    cost: Cost,
+    /// A reply may say that a command cost so much more than it was charged: it makes nobody wait longer than allowed.
+    most_more: u64,
+}
+
+/// What a command really cost each limit.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Real {
+    pub(super) costs: Box<[u64]>,
+    /// The first of these that its reply told; for the log also if no limit counts it.
+    pub(super) told: Option<u64>,
+    /// Why its reply does not hold as it stands, for a hint.
+    pub(super) remark: Option<String>,
+}
+
+impl Settling {
+    /// For each limit: the cost that it counts; `None`: units. And how much more than charged a reply may tell.
+    pub fn new(limits: impl IntoIterator<Item = (Option<Cost>, u64)>) -> Self {
+        let limits = limits.into_iter().map(|(cost, most_more)| Some(Settled { cost: cost?, most_more }));
+        Settling(limits.collect())
+    }
+
+    fn settled(&self) -> impl Iterator<Item = &Settled> {
+        self.0.iter().flatten()
+    }
+
+    /// Whether replies settle anything.
+    pub(super) fn is_any(&self) -> bool {
+        self.settled().next().is_some()
+    }
+
+    /// The cost that the limits count, if all that count one count the same.
+    fn only(&self) -> Option<&Cost> {
+        let first = &self.settled().next()?.cost;
+        self.settled().all(|settled| settled.cost.is_kind_of(first)).then_some(first)
+    }
+
+    /// A field that settles a limit.
+    pub(super) fn example(&self) -> String {
+        match self.settled().next() {
+            Some(settled) if self.only().is_none() => format!("throttle-cost: 30 {}", settled.cost.kind()),
+            _ => "throttle-cost: 30".to_owned(),
+        }
+    }
+
+    /// What a command that was charged `costs` really cost, as its reply tells.
+    pub(super) fn real(&self, costs: &[u64], reply: &Reply) -> Real {
+        let mut real = Real { costs: costs.into(), told: None, remark: self.misplaced(reply) };
+        for (cost, settled) in real.costs.iter_mut().zip(&self.0) {
+            let Some(Settled { cost: kind, most_more }) = settled else { continue };
+            let told = reply.costs.iter().find(|(told, _)| told.as_ref().is_none_or(|told| told.is_kind_of(kind)));
+            let Some((_, told)) = told.filter(|(told, _)| told.is_some() || self.only().is_some()) else { continue };
+            let most = cost.saturating_add(*most_more);
+            if *told > most {
+                let cut = || {
+                    format!(
+                        "a reply has 'throttle-cost: {told}', cut to {most}: more holds others up longer than --max-pause"
+                    )
+                };
+                real.remark.get_or_insert_with(cut);
+            }
+            *cost = most.min(*told);
+            real.told.get_or_insert(*cost);
+        }
+        if !self.is_any() {
+            real.told = reply.costs.first().map(|(_, told)| *told);
+        }
+        real
+    }
+
+    /// Why one of the costs that a reply tells settles nothing.
+    fn misplaced(&self, reply: &Reply) -> Option<String> {
+        let is_placed = |told: &Option<Cost>| match told {
+            None => self.only().is_some(),
+            Some(told) => self.settled().any(|settled| settled.cost.is_kind_of(told)),
+        };
+        let (kind, cost) = reply.costs.iter().find(|(told, _)| self.is_any() && !is_placed(told))?;
+        let why = match kind {
+            None => format!("a reply has 'throttle-cost: {cost}', and limits count several costs"),
+            Some(kind) => format!("a reply has 'throttle-cost: {cost} {kind}', which no limit counts"),
+        };
+        Some(format!("{why}; write for example {}", self.example()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::UNIX_EPOCH;
+
+    fn settling(limits: &[(&str, u64)]) -> Settling {
+        Settling::new(limits.iter().map(|(cost, most_more)| (cost.parse().ok(), *most_more)))
+    }
+
+    fn real(settling: &Settling, costs: &[u64], reply: &str) -> (Vec<u64>, Option<u64>, String) {
+        let real = settling.real(costs, &Reply::parse(reply.as_bytes(), UNIX_EPOCH));
+        (real.costs.into(), real.told, real.remark.unwrap_or_default())
+    }
+
+    #[test]
+    fn a_cost_without_a_kind_settles_only_if_there_is_one_cost_among_the_limits() {
+        let one = settling(&[("", 0), ("f2", 99), ("f2,else=7", 99)]);
+        assert_eq!(real(&one, &[1, 10, 10], "throttle-cost: 3"), (vec![1, 3, 3], Some(3), String::new()));
+        let two = settling(&[("", 0), ("100", 99), ("10", 99)]);
+        let why =
+            "a reply has 'throttle-cost: 2', and limits count several costs; write for example throttle-cost: 30 100";
+        assert_eq!(real(&two, &[1, 100, 10], "throttle-cost: 2"), (vec![1, 100, 10], None, why.to_owned()));
+        assert_eq!(real(&settling(&[("", 0)]), &[1], "throttle-cost: 5"), (vec![1], Some(5), String::new()));
+    }
+
+    #[test]
+    fn a_cost_with_a_kind_settles_the_limits_that_count_it_and_the_last_of_a_kind_counts() {
+        let limits = settling(&[("/max_tokens,else=4", 99), ("bytes/4+300", 99), ("", 0)]);
+        let reply = "throttle-cost: 9 bytes/4+300\nthrottle-cost: 8 /max_tokens\nThrottle-Cost:  7   /max_tokens \n";
+        assert_eq!(real(&limits, &[50, 60, 1], reply), (vec![7, 9, 1], Some(7), String::new()));
+        let (costs, _, why) = real(&limits, &[50, 60, 1], "throttle-cost: 7 f2\nthrottle-cost: 8 bytes/4+300");
+        let words =
+            "a reply has 'throttle-cost: 7 f2', which no limit counts; write for example throttle-cost: 30 /max_tokens";
+        assert_eq!((costs, &*why), (vec![50, 8, 1], words));
+    }
+
+    #[test]
+    fn a_cost_that_would_hold_others_up_for_too_long_is_cut() {
+        let limits = settling(&[("f2", 90), ("f2", 9)]);
+        let (costs, told, why) = real(&limits, &[10, 10], "throttle-cost: 1000000");
+        let words = "a reply has 'throttle-cost: 1000000', cut to 100: more holds others up longer than --max-pause";
+        assert_eq!((costs, told, &*why), (vec![100, 19], Some(100), words));
+    }
+}

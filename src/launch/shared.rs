@@ -1,0 +1,255 @@
+//! What the pump's thread and the commands' tasks share, and what they do when an attempt has ended.
+
+use super::again::Again;
+use super::attempt::{Attempt, Charge, Ended, Granted, Ledger, Running, Settler};
+use super::by_key::ByKey;
+use super::event::{Event, Events, Success};
+use super::job::Outcome;
+use super::options::{Options, Output};
+use super::output::Printing;
+use super::printer::Collected;
+use super::reply::{self, Reply};
+use super::reply_file::unopened;
+use super::retries::Verdict;
+use super::settling::Real;
+use super::slots::Slots;
+use super::wakes::Wakes;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::collections::BTreeSet;
+use std::io;
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant as StdInstant, SystemTime};
+use tokio::sync::Semaphore;
+
+/// What the pump's thread and the commands' tasks share.
+pub(super) struct Shared {
+    pub(super) options: Options,
+    pub(super) slots: Arc<Slots>,
+    /// There if the pump may wait for several things.
+    pub(super) wakes: Option<Arc<Wakes>>,
+    pub(super) again: Option<Arc<Again>>,
+    pub(super) by_key: Option<Arc<ByKey>>,
+    pub(super) ledger: Option<Arc<dyn Ledger>>,
+    pub(super) settler: Arc<dyn Settler>,
+    /// Held while the ledger may block.
+    pub(super) recording: Arc<Semaphore>,
+    pub(super) output: Arc<Printing>,
+    pub(super) events: Events,
+    /// Jobs whose commands were ended because they wanted the terminal.
+    pub(super) wanted_terminal: Mutex<BTreeSet<u64>>,
+    /// Events that are sent once.
+    pub(super) told: Told,
+}
+
+/// Which events were sent that are sent once.
+#[derive(Default)]
+pub(super) struct Told {
+    pub(super) full_agenda: AtomicBool,
+    bad_reply: AtomicBool,
+    unopened: AtomicBool,
+    overlong_pause: AtomicBool,
+}
+
+impl Shared {
+    /// Decides what follows from the end of an attempt, prints what its command wrote, and records it. The last thing that
+    /// a command's task does.
+    pub(super) async fn finish(self: &Arc<Self>, mut running: Running, outcome: Outcome, collected: Collected) {
+        let (seq, at) = (running.seq(), StdInstant::now());
+        let wanted_terminal = self.wanted_terminal.lock().unwrap_or_else(PoisonError::into_inner).remove(&seq);
+        let mut outcome = if wanted_terminal { Outcome::WantedTerminal } else { outcome };
+        let reply = self.reply(&running);
+        if !matches!(outcome, Outcome::Ok) && reply == Reply::default() {
+            self.tell_of_unopened(&running, &collected);
+        }
+        let real = self.real(&running, &reply);
+        self.settle(running.charge.take(), &real).await;
+        let mut verdict = self.verdict(&running, at, &outcome, &reply);
+        if let (Some(by_key), Some(granted), Verdict::Later(_)) = (&self.by_key, &running.granted, verdict) {
+            let key = &running.attempt.job.key;
+            if let Some(time) = self.again.as_ref().and_then(|again| again.take_hold(key)) {
+                by_key.hold(granted, time);
+            }
+        }
+        let success = matches!(verdict, Verdict::Ok)
+            .then(|| Success { job: Arc::clone(&running.attempt.job), attempt: running.attempt.number });
+        let printed = if verdict.is_repeated() {
+            // Only the last attempt's output counts, but its messages tell why there were more.
+            self.output.print_lines(collected.err, false).await
+        } else {
+            // Even if some of it is lost: later output waits for its turn.
+            self.output.print(seq, collected, success).await
+        };
+        if let Err(error) = printed
+            && !verdict.is_repeated()
+            && !wanted_terminal
+        {
+            (outcome, verdict) = (Outcome::OutputLost(error), Verdict::Failed);
+        }
+        self.ended(running, (outcome, verdict), reply, &real, at).await;
+    }
+
+    /// Settles the charge at the cost that the command has told.
+    async fn settle(&self, charge: Option<Charge>, real: &Real) {
+        let Some(charge) = charge else { return };
+        let settler = Arc::clone(&self.settler);
+        if !settler.may_block() {
+            settler.settle(&charge, &real.costs);
+        } else if real.told.is_some() {
+            let costs = real.costs.clone();
+            let settle = tokio::task::spawn_blocking(move || settler.settle(&charge, &costs));
+            self.output.unless_killed(settle).await;
+        }
+    }
+
+    /// What the command has told about the answer it got.
+    fn reply(&self, running: &Running) -> Reply {
+        let Some(file) = &running.reply else { return Reply::default() };
+        let reply = file.read().map(|bytes| Reply::parse(&bytes, SystemTime::now())).unwrap_or_default();
+        if let Some(field) = &reply.bad {
+            let is_cost = field.starts_with(reply::COST);
+            let right = if is_cost { self.options.settling.example() } else { "retry-after: 30".to_owned() };
+            self.tell_of_reply(format!("a reply has '{field}', which makes no sense; write for example {right}"));
+        }
+        reply
+    }
+
+    /// If its command could not open the file of its reply, says so, once.
+    fn tell_of_unopened(&self, running: &Running, collected: &Collected) {
+        let Some(file) = running.reply.as_ref().filter(|_| !self.told.unopened.load(Ordering::Relaxed)) else { return };
+        let words = self.options.template.fill(&running.attempt.job.units);
+        let words: Vec<_> = words.iter().map(|word| word.to_string_lossy().into_owned()).collect();
+        let errors = collected.err.in_memory().unwrap_or_default();
+        if let Some(remark) = unopened(file.path(), &words.join(" "), errors)
+            && !self.told.unopened.swap(true, Ordering::Relaxed)
+        {
+            self.events.send(Event::BadReply(remark));
+        }
+    }
+
+    /// What it really cost each limit.
+    fn real(&self, running: &Running, reply: &Reply) -> Real {
+        let Running { granted, charge, .. } = running;
+        let charged = granted.as_ref().map(|granted| &granted.costs).or(charge.as_ref().map(|charge| &charge.costs));
+        let mut real = self.options.settling.real(charged.map_or(&[], |costs| costs), reply);
+        real.remark.take().into_iter().for_each(|remark| self.tell_of_reply(remark));
+        real
+    }
+
+    /// Once.
+    fn tell_of_reply(&self, remark: String) {
+        if !self.told.bad_reply.swap(true, Ordering::Relaxed) {
+            self.events.send(Event::BadReply(remark));
+        }
+    }
+
+    fn verdict(&self, running: &Running, at: StdInstant, outcome: &Outcome, reply: &Reply) -> Verdict {
+        let (is_ok, is_ending) = (matches!(outcome, Outcome::Ok), self.slots.is_ending());
+        match &self.again {
+            Some(again) if is_ok || !is_ending => again.judge(&running.attempt, [running.started, at], outcome, reply),
+            _ if is_ok => Verdict::Ok,
+            _ if is_ending => Verdict::Stopped,
+            _ => Verdict::Failed,
+        }
+    }
+
+    async fn ended(
+        self: &Arc<Self>,
+        running: Running,
+        (outcome, verdict): (Outcome, Verdict),
+        reply: Reply,
+        real: &Real,
+        at: StdInstant,
+    ) {
+        let Running { attempt, slot, started, reply: file, granted, .. } = running;
+        // Before something waits for a file descriptor.
+        drop(file);
+        let (job, number, seq) = (Arc::clone(&attempt.job), attempt.number, attempt.job.seq);
+        let due = self.again.as_ref().zip(verdict.due()).map(|(again, due)| (again, due, again.instant(due)));
+        let due_in = due.map(|(.., due)| due.saturating_duration_since(at));
+        let waited = started.saturating_duration_since(attempt.ready);
+        let is_ok = matches!(outcome, Outcome::Ok);
+        // A command that writes to our standard output itself is the one that finds its reader gone.
+        if self.options.output == Output::Direct && !is_ok && has_no_reader(io::stdout()) {
+            self.events.send(Event::ReaderGone);
+        }
+        let ended = Ended { job, number, outcome, verdict, due_in, reply, cost: real.told, waited, started, at, slot };
+        let ended = Arc::new(ended);
+        self.record(&ended).await;
+        let is_sent_away = match due {
+            Some((again, ..)) => self.is_sent_away(again, &attempt, granted.as_ref()).await,
+            None => false,
+        };
+        let due = due.filter(|_| !is_sent_away);
+        let ended = Event::Ended(ended);
+        if ended.is_urgent() {
+            self.output.tell(ended).await;
+        } else {
+            self.events.send(ended);
+        }
+        // Only now may the next attempt start; and nobody sees a moment with neither.
+        self.slots.release(seq, slot, || {
+            if let Some((by_key, granted)) = self.by_key.as_ref().zip(granted) {
+                by_key.ended(&granted, &real.costs);
+            }
+            if let Some((again, due, ready)) = due {
+                again.add(due, attempt.next(verdict, ready));
+            }
+        });
+        self.wakes.iter().for_each(|wakes| wakes.wake());
+        self.again.iter().for_each(|again| again.wake_pump());
+    }
+
+    /// Whether the server asked to wait for too long. Then no unit of the key is tried any more, if limits are kept for
+    /// each; without keys the run ends.
+    async fn is_sent_away(&self, again: &Again, attempt: &Attempt, granted: Option<&Granted>) -> bool {
+        let key = &attempt.job.key;
+        let Some(left) = again.overlong_pause(key) else { return false };
+        let left = Duration::from_nanos(left);
+        let Some((by_key, granted)) = self.by_key.as_ref().zip(granted) else {
+            if !self.told.overlong_pause.swap(true, Ordering::Relaxed) {
+                self.events.send(Event::SentAway(left));
+            }
+            return false;
+        };
+        let waiting = [vec![attempt.clone()], by_key.give_up(key, granted), again.give_up(key)].concat();
+        let jobs: Vec<_> = waiting.into_iter().map(|attempt| attempt.job).collect();
+        for job in &jobs {
+            // Output in input order waits for the turn of each.
+            let _ = self.output.print(job.seq, Collected::default(), None).await;
+        }
+        self.events.send(Event::KeySentAway { left, jobs });
+        true
+    }
+
+    /// Has the ledger record what has ended, before its slot is free.
+    async fn record(&self, ended: &Arc<Ended>) {
+        let Some(ledger) = &self.ledger else { return };
+        let recorded = if ledger.may_block() {
+            let (ledger, ended) = (Arc::clone(ledger), Arc::clone(ended));
+            let record = async {
+                // One at a time: a reader that does not read takes one thread, and others print meanwhile.
+                let turn = Arc::clone(&self.recording).acquire_owned().await;
+                let record = move || {
+                    let _turn = turn;
+                    ledger.record(&ended)
+                };
+                tokio::task::spawn_blocking(record).await.unwrap_or_else(|error| Err(io::Error::other(error)))
+            };
+            self.output.unless_killed(record).await.unwrap_or(Ok(()))
+        } else {
+            ledger.record(ended)
+        };
+        if let Err(error) = recorded {
+            self.events.send(Event::CannotRecord(error.to_string()));
+        }
+    }
+}
+
+/// Whether `fd` has no reader any more: a pipe without readers has `POLLERR` (poll(2)).
+fn has_no_reader(fd: impl AsFd) -> bool {
+    let mut fds = [PollFd::new(&fd, PollFlags::OUT)];
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut fds, Some(&now)).is_ok_and(|_| fds[0].revents().contains(PollFlags::ERR))
+}

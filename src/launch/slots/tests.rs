@@ -1,0 +1,137 @@
+use super::*;
+use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command};
+use std::thread;
+
+fn sleeper() -> (Child, Target) {
+    let child = Command::new("sleep").arg("100").process_group(0).spawn().unwrap();
+    let target = Target::Group(Pid::from_child(&child));
+    (child, target)
+}
+
+/// Waits until another thread has stopped it.
+fn is_stopped(target: Target) -> bool {
+    let status = waitid(WaitId::Pid(target.pid()), WaitIdOptions::STOPPED | WaitIdOptions::EXITED).unwrap();
+    status.is_some_and(|status| status.stopped())
+}
+
+/// Whether another thread has let it go on.
+fn has_gone_on(target: Target) -> bool {
+    let options = WaitIdOptions::CONTINUED | WaitIdOptions::EXITED | WaitIdOptions::NOHANG;
+    waitid(WaitId::Pid(target.pid()), options).unwrap().is_some_and(|status| status.continued())
+}
+
+#[test]
+fn a_command_that_starts_during_a_suspend_is_stopped_and_none_starts_after_it() {
+    let slots = Slots::new(0, 9);
+    assert_eq!((slots.take(1), slots.take(2)), (0, 1));
+    let ((mut running, first), (mut starting, second)) = (sleeper(), sleeper());
+    slots.started(1, first);
+    thread::scope(|scope| {
+        let suspending = scope.spawn(|| {
+            slots.suspend();
+            slots.lock().starting
+        });
+        assert!(is_stopped(first));
+        slots.started(2, second);
+        assert!(is_stopped(second));
+        assert_eq!(suspending.join().unwrap(), 0, "it has waited for the one that was starting");
+        let next = scope.spawn(|| slots.take(3));
+        thread::sleep(Duration::from_millis(50));
+        assert!(!next.is_finished());
+        slots.resume();
+        assert_eq!(next.join().unwrap(), 2);
+    });
+    for child in [&mut running, &mut starting] {
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+}
+
+/// The output that all the held output waits for may be that of an attempt that is due.
+#[test]
+fn while_too_much_output_is_held_only_attempts_that_are_due_may_start() {
+    let slots = Slots::new(9, 9);
+    slots.set_full(true);
+    let mut looks = 0;
+    let room = slots.wait(|| {
+        looks += 1;
+        if looks < 3 { (0, Some(Duration::from_millis(5))) } else { (2, None) }
+    });
+    assert_eq!((room, looks), (2, 3), "it waits until they are due, and for nothing else");
+    slots.set_full(false);
+    assert_eq!(slots.wait(|| (0, None)), 4);
+}
+
+/// The next attempt of a job may start in the same moment.
+#[test]
+fn a_job_that_is_released_may_take_a_slot_again() {
+    let slots = Slots::new(2, 9);
+    let (mut child, target) = sleeper();
+    thread::scope(|scope| {
+        let mut again = None;
+        let slot = slots.take(1);
+        slots.started(1, target);
+        slots.release(1, slot, || again = Some(scope.spawn(|| slots.take(1))));
+        assert_eq!(again.unwrap().join().unwrap(), slot, "only after the slot is free");
+    });
+    assert_eq!((slots.count(), slots.lock().starting), (1, 1));
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
+/// Its output may wait for a reader, long after it has ended.
+#[test]
+fn a_process_that_has_the_number_of_a_command_that_was_waited_for_gets_no_signal() {
+    let slots = Slots::new(0, 9);
+    let (mut stranger, target) = sleeper();
+    slots.take(1);
+    slots.started(1, target);
+    slots.suspend();
+    assert!(is_stopped(target));
+    let rest = slots.waited_for(1, target);
+    slots.resume();
+    slots.end_with(Signal::KILL);
+    thread::sleep(Duration::from_millis(50));
+    assert!(!rest.survives() && stranger.try_wait().unwrap().is_none() && !has_gone_on(target));
+    stranger.kill().unwrap();
+    stranger.wait().unwrap();
+}
+
+#[test]
+fn what_a_command_that_was_waited_for_has_left_gets_signals() {
+    let slots = Slots::new(0, 9);
+    let mut command = Command::new("sh");
+    let mut leader = command.args(["-c", "sleep 100 &"]).process_group(0).spawn().unwrap();
+    let target = Target::Group(Pid::from_child(&leader));
+    slots.take(1);
+    slots.started(1, target);
+    leader.wait().unwrap();
+    let rest = slots.waited_for(1, target);
+    assert!(rest.survives());
+    slots.end_with(Signal::KILL);
+    let begun = Instant::now();
+    while rest.survives() {
+        assert!(begun.elapsed() < Duration::from_secs(30), "it still runs");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn processes_of_a_command_that_ended_during_a_suspend_are_resumed() {
+    let slots = Slots::new(0, 9);
+    let slot = slots.take(1);
+    let (mut child, target) = sleeper();
+    slots.started(1, target);
+    slots.suspend();
+    assert!(is_stopped(target));
+    slots.release(1, slot, || ());
+    let ran = slots.ran();
+    thread::sleep(Duration::from_millis(20));
+    assert_eq!(slots.ran(), ran, "no time goes by");
+    slots.resume();
+    assert!(has_gone_on(target));
+    child.kill().unwrap();
+    child.wait().unwrap();
+}

@@ -1,0 +1,48 @@
+//! Counts of further attempts and of pauses.
+
+use crate::program::args::MaxFail;
+use std::time::Duration;
+use throttle::clock::Nanos;
+
+/// What further attempts add to the counts.
+#[derive(Debug, Default)]
+pub(super) struct Retries {
+    /// How many failed units end the run.
+    pub(super) max_fail: Option<MaxFail>,
+    /// Units that succeeded, but not at the first attempt.
+    pub(super) ok: u64,
+    /// Attempts after which the server asked to wait.
+    pub(super) later: u64,
+    /// Units that wait for another attempt, and when the last of them is due.
+    pub(super) waiting: u64,
+    pub(super) due: Nanos,
+    /// Units that wait for another attempt, which will not be made.
+    pub(super) given_up: u64,
+    /// Units that were read ahead and not tried.
+    pub(super) unstarted: u64,
+    /// Units that an earlier run has done, and those in the list when it was opened.
+    pub(super) done_before: u64,
+    pub(super) known: u64,
+    /// The end of the latest pause, and the time of all together.
+    pub(super) paused_until: Nanos,
+    pub(super) paused: Nanos,
+}
+
+impl Retries {
+    /// A unit waits for another attempt, `time` from `now` on. `is_told`: a server asked to wait.
+    pub(super) fn wait(&mut self, now: Nanos, time: Duration, is_told: bool) {
+        let until = now.saturating_add(u64::try_from(time.as_nanos()).unwrap_or(Nanos::MAX));
+        (self.waiting, self.due) = (self.waiting + 1, self.due.max(until));
+        if is_told {
+            self.later += 1;
+            self.paused += until.saturating_sub(self.paused_until.max(now));
+            self.paused_until = self.paused_until.max(until);
+        }
+    }
+
+    /// The run ends: a pause lasts no longer.
+    pub(super) fn close(&mut self, now: Nanos) {
+        self.paused = self.paused.saturating_sub(self.paused_until.saturating_sub(now));
+        self.paused_until = self.paused_until.min(now);
+    }
+}
