@@ -98,7 +98,12 @@ struct Retries {
     /// The end of the latest pause, and the time of all together.
     paused_until: Nanos,
     paused: Nanos,
+    /// The end of the latest long pause that was said.
+    said_until: Nanos,
 }
+
+/// A shorter pause is not worth a line.
+const LONG_PAUSE: Nanos = 60 * SECOND;
 
 impl Retries {
     /// A unit waits for another attempt, `time` from `now` on. `is_told`: a server asked to wait.
@@ -245,8 +250,9 @@ impl Outcomes {
                 return Vec::new();
             }
             Verdict::Again(_) | Verdict::Later(_) => {
-                self.retries.wait(now, ended.due_in.unwrap_or_default(), matches!(ended.verdict, Verdict::Later(_)));
-                return Vec::new();
+                let (due_in, is_later) = (ended.due_in.unwrap_or_default(), matches!(ended.verdict, Verdict::Later(_)));
+                self.retries.wait(now, due_in, is_later);
+                return self.long_pause(job, now).filter(|_| is_later).into_iter().collect();
             }
             Verdict::Failed | Verdict::Stopped => {}
         }
@@ -273,6 +279,18 @@ impl Outcomes {
                 ended >= LEAST_FOR_PERCENT && self.failed * 100 >= ended * u64::from(most) && self.failed > 0
             }
         }
+    }
+
+    /// What to say of a pause of a minute or more: once, also where nobody watches.
+    fn long_pause(&mut self, job: &Job, now: Nanos) -> Option<String> {
+        let until = self.retries.paused_until;
+        if self.quiet || until < now.saturating_add(LONG_PAUSE) || self.retries.said_until > now {
+            return None;
+        }
+        self.retries.said_until = until;
+        let key = job.key.as_deref().map(|key| format!(" of '{}'", shown(key))).unwrap_or_default();
+        let wait = clock::shown_wait(until - now);
+        Some(format!("{} was told to wait: nothing{key} starts for {wait}", self.names.first(job)))
     }
 
     /// Counts units whose further attempts will not be made; returns a line for each.

@@ -12,11 +12,11 @@ use std::collections::VecDeque;
 use std::fmt::Display;
 use std::fs::File;
 use std::io::Write;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use throttle::clock::{self, Nanos, SECOND};
-use throttle::flow::meter::{Meter, Reading};
+use throttle::flow::meter::{Meter, Phase, Reading};
 use throttle::store::Supply;
 
 /// How much there is to do, if that is known.
@@ -36,8 +36,8 @@ pub(crate) struct Report {
     limits: Vec<String>,
     /// The limits as the user wrote them.
     written: String,
-    /// Units that were dropped.
-    dropped: AtomicU64,
+    /// Whether nobody reads our output any more.
+    reader_left: AtomicBool,
     /// Whether units are sorted by limits that the supply does not know.
     sorts: bool,
     supply: Supply,
@@ -80,14 +80,14 @@ impl Report {
         let (tick_every, has_bar) = (progress.interval(), progress.is_a_bar());
         let screen = Mutex::new(Screen { progress, recent: Recent::default(), closed: false, summary });
         let limits = (0..plan.len()).map(|place| plan.describe(place)).collect();
-        let (sorts, dropped) = (false, AtomicU64::new(0));
+        let (sorts, reader_left) = (false, AtomicBool::new(false));
         Report {
             unit,
             total,
             outcomes: None,
             limits,
             written,
-            dropped,
+            reader_left,
             sorts,
             supply,
             meter,
@@ -106,9 +106,14 @@ impl Report {
         self
     }
 
-    /// How many units were dropped.
-    pub(crate) fn set_dropped(&self, units: u64) {
-        self.dropped.store(units, Ordering::Relaxed);
+    /// Nobody reads our output any more: nothing leaves after this.
+    pub(crate) fn reader_left(&self) {
+        self.reader_left.store(true, Ordering::SeqCst);
+        self.supply.retire();
+    }
+
+    pub(crate) fn has_no_reader(&self) -> bool {
+        self.reader_left.load(Ordering::SeqCst)
     }
 
     pub(crate) fn meter(&self) -> &Meter {
@@ -190,6 +195,26 @@ impl Report {
         }
     }
 
+    /// As [`close_or_say`](Self::close_or_say), after a signal. Without a summary, says what was read and did not leave.
+    pub(crate) fn interrupt(&self) {
+        self.supply.retire();
+        let (reading, sums_up) = (self.read(), self.screen().summary.is_some());
+        if !sums_up && reading.units_ahead + reading.dropped > 0 {
+            self.aside(format_args!("interrupted: {}{}", self.count_text(&reading), self.lost_text(&reading)));
+        }
+        self.close_or_say();
+    }
+
+    /// In pipe mode: `, 44 read and not passed on`. While the pump writes, some of them may have left.
+    fn lost_text(&self, reading: &Reading) -> String {
+        let up_to = if matches!(reading.phase, Phase::Sink | Phase::Working) { "up to " } else { "" };
+        match reading.units_ahead {
+            0 => String::new(),
+            _ if self.unit == UnitName::Command => String::new(),
+            units => format!(", {up_to}{units} read and not passed on"),
+        }
+    }
+
     pub(crate) fn read(&self) -> Reading {
         self.meter.read(self.now())
     }
@@ -203,7 +228,7 @@ impl Report {
                 counts + &keys_waiting(reading)
             }
             unit => {
-                let dropped = match self.dropped.load(Ordering::Relaxed) {
+                let dropped = match reading.dropped {
                     0 => String::new(),
                     units => format!(", {units} dropped"),
                 };
@@ -327,8 +352,9 @@ impl Report {
             .lateness
             .map(|(median, p99)| format!("; late by {} (median), {} (p99)", clock::shown(median), clock::shown(p99)));
         format!(
-            "throttle: {}\n  waited {limits}, {} for input, {} for {}{}\n",
+            "throttle: {}{}\n  waited {limits}, {} for input, {} for {}{}\n",
             self.status_text(reading),
+            self.lost_text(reading),
             clock::shown(reading.source),
             clock::shown(reading.sink),
             if self.unit == UnitName::Command { "a free slot (--jobs)" } else { "the reader" },
@@ -345,7 +371,8 @@ impl Report {
             "units": reading.units,
             "bytes": reading.bytes,
             "keys": reading.keys,
-            "dropped": self.dropped.load(Ordering::Relaxed),
+            "dropped": reading.dropped,
+            "read_and_not_passed_on": reading.units_ahead,
             "elapsed_ns": reading.elapsed,
             "mean_rate_per_s": mean_rate(reading),
             "waited_for_limits_ns": reading.limits.iter().sum::<Nanos>(),
@@ -357,6 +384,7 @@ impl Report {
         });
         if let (Some(outcomes), Some(fields)) = (self.outcomes(), summary.as_object_mut()) {
             fields.remove("bytes");
+            fields.remove("read_and_not_passed_on");
             fields.insert("commands".to_owned(), outcomes.json());
         }
         summary

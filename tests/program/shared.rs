@@ -295,6 +295,25 @@ mod limits {
     }
 
     #[test]
+    fn a_dry_run_begins_with_what_the_bucket_has_left_and_after_its_pause() {
+        let place = Place::new();
+        let run = |args: &[&str], input: &[u8]| text(&feed(place.command(args), input).stdout);
+        assert_eq!(run(&["-r", "1/d,burst=3"], b"a\n"), "a\n");
+        let times = |shown: &str| -> Vec<String> {
+            let times = shown.lines().filter_map(|line| line.split_once("  # "));
+            times.map(|(_, time)| time.split(' ').next().unwrap().to_owned()).collect()
+        };
+        let shown = run(&["--dry-run"], b"b\nc\nd\n");
+        assert_eq!(times(&shown)[..2], ["0", "0"], "{shown}");
+        assert!(["23h", "24h", "1d"].contains(&&*times(&shown)[2]), "two of three were left: {shown}");
+        assert!(feed(place.command(&["--pause", "50h"]), b"").status.success());
+        for command in [&[][..], &["echo"]] {
+            let shown = run(&[&["--dry-run"], command].concat(), b"b\nc\n");
+            assert!(["3d", "4d"] == times(&shown)[..2], "after the pause the bucket is empty: {shown}");
+        }
+    }
+
+    #[test]
     fn the_pipe_and_commands_take_from_it_and_a_dry_run_does_not() {
         let place = Place::new();
         let run = |args: &[&str], input: &[u8]| text(&feed(place.command(args), input).stdout);
