@@ -288,9 +288,11 @@ impl Outcomes {
             return None;
         }
         self.retries.said_until = until;
-        let key = job.key.as_deref().map(|key| format!(" of '{}'", shown(key))).unwrap_or_default();
         let wait = clock::shown_wait(until - now);
-        Some(format!("{} was told to wait: nothing{key} starts for {wait}", self.names.first(job)))
+        Some(match &job.key {
+            Some(key) => format!("'{}' asked to wait: nothing of it starts for {wait}", shown(key)),
+            None => format!("a server asked to wait: nothing starts for {wait}"),
+        })
     }
 
     /// Counts units whose further attempts will not be made; returns a line for each.

@@ -36,11 +36,7 @@ fn a_signal_says_how_many_units_were_read_and_not_passed_on() {
             fifty(),
             "interrupted: 6 lines, 30 B, 2 keys wait, 44 read and not passed on\n",
         ),
-        (
-            &["-r", "1/h,burst=6", "-r", "1/h,burst=6,cost=f2,else=1"],
-            "x\n".repeat(50),
-            "44 read and not passed on\n",
-        ),
+        (&["-r", "1/h,burst=6", "-r", "1/h,burst=6,cost=f2,else=1"], "x\n".repeat(50), "44 read and not passed on\n"),
         (&["-r", "1/h"], "a\nb\nbegun".to_owned(), "interrupted: 1 line, 2 B, 2 read and not passed on\n"),
         (&["-r", "1/h,burst=6,per=f1", "--drop"], fifty(), "interrupted: 12 lines, 63 B, 38 dropped\n"),
     ] {

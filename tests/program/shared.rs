@@ -295,6 +295,31 @@ mod limits {
     }
 
     #[test]
+    fn a_bucket_where_everyone_could_replace_it_is_refused() {
+        for (mode, is_refused) in [(0o777, true), (0o707, true), (0o1777, false), (0o775, false), (0o700, false)] {
+            let place = Place::new();
+            let folder = place.path().parent().unwrap().join("open");
+            fs::create_dir(&folder).unwrap();
+            let bucket = folder.join("b");
+            let once = || feed(throttle(&["--bucket", bucket.to_str().unwrap(), "-r", "9/h,burst=9", "--once"]), b"");
+            let is_made_before =
+                feed(throttle(&["--bucket", bucket.to_str().unwrap(), "-r", "9/h,burst=9", "--set"]), b"");
+            assert!(is_made_before.status.success());
+            for _ in 0..2 {
+                fs::set_permissions(&folder, fs::Permissions::from_mode(mode)).unwrap();
+                let output = once();
+                if is_refused {
+                    assert_fails(&output, 125, &["others may write", "chmod go-w"]);
+                } else {
+                    assert_eq!(output.status.code(), Some(0), "{mode:o}: {}", text(&output.stderr));
+                }
+                // The second time it has to be made.
+                let _ = fs::remove_file(&bucket);
+            }
+        }
+    }
+
+    #[test]
     fn a_dry_run_begins_with_what_the_bucket_has_left_and_after_its_pause() {
         let place = Place::new();
         let run = |args: &[&str], input: &[u8]| text(&feed(place.command(args), input).stdout);
