@@ -1,9 +1,10 @@
 //! Pipes that end before their input does: what is said of the units that were read, and when the end is noticed.
 
-use crate::common::{Running, feed, shell, text, throttle};
+use crate::common::{Lines, Running, feed, shell, text, throttle};
 use rustix::process::Signal;
 use std::fs;
 use std::io::{Read, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::process::Output;
 use std::thread;
@@ -23,7 +24,7 @@ fn interrupted(args: &[&str], input: &[u8]) -> Output {
 
 /// `k1 1`, `k2 2`, `k1 3` and so on.
 fn fifty() -> String {
-    (1..=50).map(|n| format!("k{} {n}\n", n % 2)).collect()
+    (1..=50).map(|n| format!("k{} {n}", n % 2)).collect::<Vec<_>>().join("\n") + "\n"
 }
 
 #[test]
@@ -131,4 +132,43 @@ fn an_input_that_is_also_the_output_is_refused() {
         let (output, found) = run(script);
         assert_eq!((output.status.code(), &*text(&output.stderr), &*found), (Some(0), "", content), "{script}");
     }
+}
+
+/// What cron would mail: a pause of a minute is said once, and nothing else of a run that goes well.
+#[test]
+fn without_a_terminal_a_long_pause_is_said_once_and_hints_are_not() {
+    let later = "echo 'retry-after: 3600' >> \"$THROTTLE_REPLY\"; exit 1 # $1";
+    for (limit, words) in [
+        ("unlimited", "throttle: a server asked to wait: nothing starts for 1h"),
+        ("9/s,per=f1", "throttle: 'k1' asked to wait: nothing of it starts for 1h"),
+    ] {
+        let mut running = Running::start(throttle(&["-r", limit, "--attempts", "2", "--max-pause", "2h", "-c", later]));
+        let said = Lines::of(running.stderr());
+        running.write(b"k1 1\nk1 2\n");
+        assert_eq!(said.next(), words);
+        thread::sleep(Duration::from_millis(300));
+        running.signal(Signal::TERM);
+        let more = said.rest();
+        assert!(!more.iter().any(|line| line.contains("asked to wait")), "{more:?}");
+    }
+    let said = |args: &[&str]| text(&feed(throttle(args), b"1\n").stderr);
+    let hint = "hint: ssh has a shell read its words";
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("ssh"), "#!/bin/sh\n").unwrap();
+    fs::set_permissions(folder.path().join("ssh"), fs::Permissions::from_mode(0o755)).unwrap();
+    let ssh = folder.path().join("ssh");
+    let ssh = ssh.to_str().unwrap();
+    assert_eq!(said(&["-r", "5/s", "--summary", ssh, "h", "echo", "{}"]).matches(hint).count(), 1);
+    for args in [
+        &["-r", "5/s", ssh, "h", "echo", "{}"][..],
+        &["-r", "5/s", "-c", "echo"],
+        &["-r", "5/s", "-r", "18000/h", "true"],
+        &["-r", "5/s", "--attempts", "2", "-c", ": curl --retry 3 $1"],
+    ] {
+        assert_eq!(said(args), "", "{args:?}");
+    }
+    let bucket = folder.path().join("bucket");
+    let once = ["--bucket", bucket.to_str().unwrap(), "-r", "1/h", "-q", "--once", "--max-wait", "0"];
+    let ends = [feed(throttle(&once), b""), feed(throttle(&once), b"")];
+    assert_eq!(ends.map(|end| (end.status.code(), text(&end.stderr))), [0, 75].map(|code| (Some(code), String::new())));
 }

@@ -115,10 +115,12 @@ fn with_value(name: &str, value: &str) -> Option<String> {
                 "write --attempts {more} for {all} more after the first, or --attempts {all} for {all} in all"
             ))
         }
-        "--rps" | "--qps" => Some(format!("{value}/s")).filter(|rate| rate.parse::<Rate>().is_ok()).map(write_rate),
+        "--rps" | "--qps" => {
+            Some(format!("{value}/s")).filter(|rate| rate.parse::<Rate>().is_ok()).map(|rate| write_rate(&rate))
+        }
         "--per" | "--cost" => {
             let limit = format!("5/s,{}={value}", &name[2..]);
-            limit.parse::<Rule>().is_ok().then(|| write_rate(limit))
+            limit.parse::<Rule>().is_ok().then(|| write_rate(&limit))
         }
         "--parallel" | "--concurrency" | "--workers" => {
             value.parse::<u32>().ok().map(|jobs| format!("write -j {jobs}"))
@@ -143,7 +145,7 @@ fn with_value(name: &str, value: &str) -> Option<String> {
     }
 }
 
-fn write_rate(rate: String) -> String {
+fn write_rate(rate: &str) -> String {
     format!("write -r {rate}")
 }
 
