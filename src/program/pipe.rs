@@ -171,6 +171,8 @@ impl Run<'_> {
         Err(error.context(format!("{what}, after {passed}{lost}")))
     }
     fn end_without_reader(&self) -> Exit {
+        // The thread that has noticed it, too, may still give back.
+        self.report.has_no_reader();
         self.report.close_or_say();
         signals::die_of_broken_pipe()
     }

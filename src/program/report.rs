@@ -12,7 +12,6 @@ use std::collections::VecDeque;
 use std::fmt::Display;
 use std::fs::File;
 use std::io::Write;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use throttle::clock::{self, Nanos, SECOND};
@@ -37,7 +36,7 @@ pub(crate) struct Report {
     /// The limits as the user wrote them.
     written: String,
     /// Whether nobody reads our output any more.
-    reader_left: AtomicBool,
+    reader_left: Mutex<bool>,
     /// Whether units are sorted by limits that the supply does not know.
     sorts: bool,
     supply: Supply,
@@ -80,7 +79,7 @@ impl Report {
         let (tick_every, has_bar) = (progress.interval(), progress.is_a_bar());
         let screen = Mutex::new(Screen { progress, recent: Recent::default(), closed: false, summary });
         let limits = (0..plan.len()).map(|place| plan.describe(place)).collect();
-        let (sorts, reader_left) = (false, AtomicBool::new(false));
+        let (sorts, reader_left) = (false, Mutex::default());
         Report {
             unit,
             total,
@@ -108,12 +107,14 @@ impl Report {
 
     /// Nobody reads our output any more: nothing leaves after this.
     pub(crate) fn reader_left(&self) {
-        self.reader_left.store(true, Ordering::SeqCst);
+        let mut left = self.reader_left.lock().unwrap_or_else(PoisonError::into_inner);
+        *left = true;
+        // With the lock held: the pump, which this wakes, does not end the program before all is given back.
         self.supply.retire();
     }
 
     pub(crate) fn has_no_reader(&self) -> bool {
-        self.reader_left.load(Ordering::SeqCst)
+        *self.reader_left.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn meter(&self) -> &Meter {

@@ -129,7 +129,8 @@ fn with_value(name: &str, value: &str) -> Option<String> {
         "-f" => Some(format!("write -a {value}")),
         "--halt" => {
             let failed = value.split_once("fail=").map(|(_, failed)| failed)?;
-            super::again::max_fail(failed).ok().map(|_| format!("write --max-fail {failed}"))
+            let number: u8 = failed.trim_end_matches('%').parse().ok()?;
+            (1..=100).contains(&number).then(|| format!("write --max-fail {failed}"))
         }
         "--joblog" => Some(format!("write --log {value}")),
         "-N" | "--max-lines" => value.parse::<u64>().ok().map(|count| format!("write -n {count}")),
