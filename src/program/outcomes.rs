@@ -1,11 +1,14 @@
 //! The outcomes of the commands: the counts, the line for each that failed, and the closing line.
 
+mod pause;
+
 use super::args::MaxFail;
 use super::exit::Exit;
 use super::failure::{failure, worse};
 use super::names::{Names, shown};
 use super::task::{JOBS, Launch};
 use super::unit_name::{counted, scaled};
+use pause::LongPause;
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 use std::os::unix::ffi::OsStrExt;
@@ -98,12 +101,8 @@ struct Retries {
     /// The end of the latest pause, and the time of all together.
     paused_until: Nanos,
     paused: Nanos,
-    /// The end of the latest long pause that was said.
-    said_until: Nanos,
+    long_pause: LongPause,
 }
-
-/// A shorter pause is not worth a line.
-const LONG_PAUSE: Nanos = 60 * SECOND;
 
 impl Retries {
     /// A unit waits for another attempt, `time` from `now` on. `is_told`: a server asked to wait.
@@ -250,9 +249,11 @@ impl Outcomes {
                 return Vec::new();
             }
             Verdict::Again(_) | Verdict::Later(_) => {
-                let (due_in, is_later) = (ended.due_in.unwrap_or_default(), matches!(ended.verdict, Verdict::Later(_)));
-                self.retries.wait(now, due_in, is_later);
-                return self.long_pause(job, now).filter(|_| is_later).into_iter().collect();
+                let is_later = matches!(ended.verdict, Verdict::Later(_));
+                self.retries.wait(now, ended.due_in.unwrap_or_default(), is_later);
+                let Retries { paused_until, long_pause, .. } = &mut self.retries;
+                let line = || long_pause.line(now, *paused_until, job.key.as_deref());
+                return (is_later && !self.quiet).then(line).flatten().into_iter().collect();
             }
             Verdict::Failed | Verdict::Stopped => {}
         }
@@ -279,20 +280,6 @@ impl Outcomes {
                 ended >= LEAST_FOR_PERCENT && self.failed * 100 >= ended * u64::from(most) && self.failed > 0
             }
         }
-    }
-
-    /// What to say of a pause of a minute or more: once, also where nobody watches.
-    fn long_pause(&mut self, job: &Job, now: Nanos) -> Option<String> {
-        let until = self.retries.paused_until;
-        if self.quiet || until < now.saturating_add(LONG_PAUSE) || self.retries.said_until > now {
-            return None;
-        }
-        self.retries.said_until = until;
-        let wait = clock::shown_wait(until - now);
-        Some(match &job.key {
-            Some(key) => format!("'{}' asked to wait: nothing of it starts for {wait}", shown(key)),
-            None => format!("a server asked to wait: nothing starts for {wait}"),
-        })
     }
 
     /// Counts units whose further attempts will not be made; returns a line for each.
@@ -482,15 +469,9 @@ impl Outcomes {
     }
 
     fn interrupted_line(&self, why: &str) -> String {
-        let failed = if self.failed > 0 { format!(", {} failed", self.failed) } else { String::new() };
-        let given_up = match self.retries.given_up {
-            0 => String::new(),
-            count => format!(", {count} not tried again"),
-        };
-        let unstarted = match self.retries.unstarted {
-            0 => String::new(),
-            count => format!(", {count} read and not started"),
-        };
+        let some = |count: u64, words: &str| if count > 0 { format!(", {count} {words}") } else { String::new() };
+        let (failed, given_up) = (some(self.failed, "failed"), some(self.retries.given_up, "not tried again"));
+        let unstarted = some(self.retries.unstarted, "read and not started");
         format!("{why}: {} ok{failed}, {} stopped{given_up}{unstarted}", self.ok, self.stopped)
     }
 

@@ -1,5 +1,7 @@
 //! Reports on the work: the status line, the bar and the summary, all from the meter.
 
+mod recent;
+
 use super::args::Format;
 use super::outcomes::Outcomes;
 use super::progress::{Progress, Shown};
@@ -7,8 +9,8 @@ use super::say::say;
 use super::task::Reporting;
 use super::unit_name::{UnitName, scaled};
 use anyhow::{Context, Result};
+use recent::{Recent, mean_rate};
 use serde_json::json;
-use std::collections::VecDeque;
 use std::fmt::Display;
 use std::fs::File;
 use std::io::Write;
@@ -210,9 +212,8 @@ impl Report {
     fn lost_text(&self, reading: &Reading) -> String {
         let up_to = if matches!(reading.phase, Phase::Sink | Phase::Working) { "up to " } else { "" };
         match reading.units_ahead {
-            0 => String::new(),
-            _ if self.unit == UnitName::Command => String::new(),
-            units => format!(", {up_to}{units} read and not passed on"),
+            units @ 1.. if self.unit != UnitName::Command => format!(", {up_to}{units} read and not passed on"),
+            _ => String::new(),
         }
     }
 
@@ -450,26 +451,6 @@ impl Report {
     }
 }
 
-/// The rate of the last seconds: pairs of time and units, oldest first.
-#[derive(Debug, Default)]
-struct Recent(VecDeque<(Nanos, u64)>);
-
-impl Recent {
-    const SPAN: Nanos = 2 * SECOND;
-
-    /// Units per second since about [`SPAN`](Self::SPAN) ago.
-    #[allow(clippy::cast_precision_loss, reason = "only shown")]
-    fn rate(&mut self, now: Nanos, units: u64) -> f64 {
-        while self.0.len() > 1 && self.0[1].0 + Self::SPAN <= now {
-            self.0.pop_front();
-        }
-        let (since, before) = self.0.front().copied().unwrap_or((0, 0));
-        self.0.push_back((now, units));
-        let elapsed = now.saturating_sub(since).max(1);
-        (units - before) as f64 * SECOND as f64 / elapsed as f64
-    }
-}
-
 /// Opens the file of the summary. Called before anything runs, so that a wrong name is reported in time.
 ///
 /// # Errors
@@ -489,12 +470,6 @@ fn keys_waiting(reading: &Reading) -> String {
         1 => ", 1 key waits".to_owned(),
         keys => format!(", {keys} keys wait"),
     }
-}
-
-/// Units per second over the whole time.
-#[allow(clippy::cast_precision_loss, reason = "only shown")]
-fn mean_rate(reading: &Reading) -> f64 {
-    if reading.elapsed == 0 { 0.0 } else { reading.units as f64 * SECOND as f64 / reading.elapsed as f64 }
 }
 
 /// `123/s`, `1.50 MB/s`.
