@@ -21,9 +21,15 @@ pub trait Flow {
         self.waiting()
     }
 
-    /// The units that were read and not yet handed over, and their bytes, as far as they are counted.
+    /// The units that were read and not yet handed over, also one that was read in part, and their bytes, as far as they
+    /// are counted.
     fn read_ahead(&self) -> Passed {
         Passed::default()
+    }
+
+    /// Units that were dropped.
+    fn dropped(&self) -> u64 {
+        0
     }
 
     /// When the next of the units that were read conforms, if limits of the flow's own are what is waited for.

@@ -47,6 +47,11 @@ pub trait Sink {
     /// # Errors
     /// If writing fails.
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize>;
+
+    /// What can be polled until its reader has left, if there is such a thing.
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
 }
 
 /// Writes all of `bytes`. On an error, `written` says how many were written.
@@ -127,8 +132,8 @@ impl<R: Source, W: Sink> Flow for Copying<'_, R, W> {
     }
 
     fn read_ahead(&self) -> Passed {
-        let units = self.buffer.waiting();
-        Passed { units, bytes: self.buffer.run(units).len() as u64 }
+        let bytes = self.buffer.run(self.buffer.waiting()).len() as u64;
+        Passed { units: self.buffer.units(), bytes }
     }
 
     fn ready(&mut self) -> Result<u64, FlowError> {
@@ -207,6 +212,10 @@ impl<F: AsFd> Sink for Descriptor<F> {
                 Err(error) => return Err(error.into()),
             }
         }
+    }
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.0.as_fd())
     }
 }
 

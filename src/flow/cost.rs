@@ -122,6 +122,10 @@ pub enum CostError {
     Field(u64),
     #[error("bytes are divided first, then a number is added, both whole: bytes/4+300")]
     Bytes,
+    #[error("a cost is called bytes: write cost=bytes, or cost=bytes/4")]
+    Byte,
+    #[error("a number can be added to bytes only, like bytes/4+300; write cost={0}")]
+    Added(String),
     #[error("nothing can be divided by 0; write for example bytes/4")]
     DividedByZero,
     #[error("a cost is a number in the unit: f3 or /max_tokens; or of its bytes: bytes/4")]
@@ -168,8 +172,12 @@ fn unknown(word: &str) -> CostError {
     let number = word.trim_start_matches(['$', '{', 'F']).trim_end_matches('}');
     match word {
         "" => CostError::Empty,
+        "byte" | "Bytes" | "size" | "length" | "len" => CostError::Byte,
         "host" => CostError::NoNumber,
         _ if word.starts_with("re:") => CostError::NoNumber,
+        _ if word.split_once('+').is_some_and(|(part, _)| part.parse::<Cost>().is_ok()) => {
+            CostError::Added(word.split('+').next().unwrap_or(word).to_owned())
+        }
         _ if number.len() < word.len() && number.parse::<u64>().is_ok_and(|number| number > 0) => {
             CostError::Field(number.parse().unwrap_or(1))
         }

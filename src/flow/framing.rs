@@ -89,6 +89,12 @@ impl Buffer {
         self.waiting
     }
 
+    /// The number of units in the buffer, with one of which only the beginning was read.
+    #[must_use]
+    pub fn units(&self) -> u64 {
+        self.waiting + u64::from(self.whole.max(self.start) < self.end)
+    }
+
     /// Whether the buffer is full and holds no complete unit.
     #[must_use]
     pub fn outgrown(&self) -> bool {

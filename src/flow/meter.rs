@@ -8,9 +8,10 @@ use hdrhistogram::Histogram;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// What the pump is doing now.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Phase {
     /// Its own work: deciding and counting.
+    #[default]
     Working,
     /// Waiting for input.
     Source,
@@ -62,6 +63,10 @@ pub struct Reading {
     pub units_ahead: u64,
     /// Their bytes.
     pub bytes_ahead: u64,
+    /// Units that were dropped.
+    pub dropped: u64,
+    /// What the pump is doing.
+    pub phase: Phase,
     /// Keys whose units wait.
     pub keys_waiting: u64,
     /// The most keys that limits were kept for at one time.
@@ -112,10 +117,10 @@ impl Meter {
     }
 
     /// `units` units with `bytes` bytes in all are read and not yet released, units of the first number of `keys` wait,
-    /// and the second is that of all keys.
-    pub fn read_ahead(&self, units: u64, bytes: u64, keys: [u64; 2]) {
+    /// and the second is that of all keys; `dropped` units were dropped.
+    pub fn read_ahead(&self, units: u64, bytes: u64, keys: [u64; 2], dropped: u64) {
         let reading = &mut self.lock().reading;
-        (reading.units_ahead, reading.bytes_ahead) = (units, bytes);
+        (reading.units_ahead, reading.bytes_ahead, reading.dropped) = (units, bytes, dropped);
         (reading.keys_waiting, reading.keys) = (keys[0], reading.keys.max(keys[1]));
     }
 
@@ -125,6 +130,7 @@ impl Meter {
         record.enter(Phase::Working, now);
         record.reading.units += units;
         record.reading.bytes += bytes;
+        record.reading.units_ahead = record.reading.units_ahead.saturating_sub(units);
     }
 
     /// Bytes of a unit that is passed in pieces.
@@ -146,7 +152,7 @@ impl Meter {
         let late = &record.lateness;
         let lateness = (!late.is_empty()).then(|| (late.value_at_quantile(0.5), late.value_at_quantile(0.99)));
         let elapsed = now.saturating_sub(record.started);
-        Reading { elapsed, lateness, ..record.reading.clone() }
+        Reading { elapsed, lateness, phase, ..record.reading.clone() }
     }
 
     /// Counting continues even if another thread panicked.

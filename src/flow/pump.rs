@@ -162,6 +162,7 @@ impl<F: Flow> Pump<'_, F> {
     /// Sleeps until the grant of so many units, or until the flow has a [hold](Flow::take_hold). Returns whether the time of
     /// the grant has come.
     fn sleep_until(&mut self, grant: &Grant, units: u64) -> Result<bool, StoreError> {
+        self.note_read_ahead();
         self.enter(Phase::Limit(grant.bound_by.unwrap_or(usize::MAX)));
         self.meter.waits_until(grant.at, units);
         let has_come = self.supply.sleep_unless(self.clock, grant.at, &|| self.flow.has_hold())?;
@@ -173,7 +174,7 @@ impl<F: Flow> Pump<'_, F> {
 
     fn note_read_ahead(&self) {
         let ahead = self.flow.read_ahead();
-        self.meter.read_ahead(ahead.units, ahead.bytes, self.flow.keys());
+        self.meter.read_ahead(ahead.units, ahead.bytes, self.flow.keys(), self.flow.dropped());
     }
 
     fn enter(&self, phase: Phase) {

@@ -116,7 +116,11 @@ fn unknown(word: &str) -> SelectorError {
         (_, "") => SelectorError::Empty,
         (Ok(0), _) => SelectorError::FieldZero,
         (Ok(number), _) => SelectorError::NumberAlone(number),
-        (_, "host" | "hostname" | "domain" | "site" | "url" | "server" | "{host}") => SelectorError::Meant("host"),
+        (
+            _,
+            "host" | "hosts" | "hostname" | "domains" | "urls" | "hostnames" | "servers" | "sites" | "domain" | "site"
+            | "url" | "server" | "{host}",
+        ) => SelectorError::Meant("host"),
         (_, "re" | "regex" | "regexp") => SelectorError::Meant("re:REGEX, like re:^[a-z]+"),
         (_, small) if small.starts_with("regex") => SelectorError::Meant("re:REGEX, like re:^[a-z]+"),
         _ => meant_as_json(word).unwrap_or_else(|| SelectorError::Unknown {

@@ -140,13 +140,8 @@ impl<'a, R: Source, W: Sink> Sorted<'a, R, W> {
         }
     }
 
-    /// How many units were dropped in all.
-    pub fn all_dropped(&self) -> u64 {
-        self.told_of + self.dropped.units
-    }
-
     /// Units that were dropped and not told of.
-    pub fn dropped(&self) -> &Dropped {
+    pub fn untold(&self) -> &Dropped {
         &self.dropped
     }
 
@@ -271,8 +266,8 @@ impl<'a, R: Source, W: Sink> Sorted<'a, R, W> {
         }
     }
 
-    /// Waits until there is input, or the oldest unit may go.
-    fn wait(&mut self, reads: bool) -> io::Result<()> {
+    /// Waits until there is input, or the oldest unit may go; fails if its reader leaves before that.
+    fn wait(&mut self, reads: bool) -> Result<(), FlowError> {
         let now = self.clock.now();
         let at = self.ready_at(now);
         if self.is_dry {
@@ -281,13 +276,18 @@ impl<'a, R: Source, W: Sink> Sorted<'a, R, W> {
             }
             return Ok(());
         }
-        let source = self.source.fd().filter(|_| reads);
-        let mut fds: Vec<_> = source.iter().map(|fd| PollFd::new(fd, PollFlags::IN)).collect();
+        let (source, sink) = (self.source.fd().filter(|_| reads), self.sink.fd().filter(|_| at.is_some()));
+        // Of the sink only what is always reported: POLLERR, if it is a pipe without a reader.
+        let reader = sink.iter().map(|fd| PollFd::new(fd, PollFlags::empty()));
+        let mut fds: Vec<_> = source.iter().map(|fd| PollFd::new(fd, PollFlags::IN)).chain(reader).collect();
         let left = at.map(|at| Duration::from_nanos(at.saturating_sub(now)));
         // Longer than poll can wait is as good as for ever.
         match poll(&mut fds, left.and_then(|left| Timespec::try_from(left).ok()).as_ref()) {
+            Ok(_) if sink.is_some() && fds.last().is_some_and(|fd| fd.revents().contains(PollFlags::ERR)) => {
+                Err(FlowError::Write(io::ErrorKind::BrokenPipe.into()))
+            }
             Ok(_) | Err(Errno::INTR) => Ok(()),
-            Err(error) => Err(error.into()),
+            Err(error) => Err(FlowError::Read(error.into())),
         }
     }
 
@@ -333,7 +333,7 @@ impl<R: Source, W: Sink> Flow for Sorted<'_, R, W> {
             return Ok(Filled::End);
         }
         if wait {
-            self.wait(reads).map_err(FlowError::Read)?;
+            self.wait(reads)?;
         }
         Ok(Filled::Nothing)
     }
@@ -350,7 +350,11 @@ impl<R: Source, W: Sink> Flow for Sorted<'_, R, W> {
 
     fn read_ahead(&self) -> Passed {
         let order = self.order.borrow();
-        Passed { units: order.len() as u64 + self.buffer.waiting(), bytes: order.memory() as u64 }
+        Passed { units: order.len() as u64 + self.buffer.units(), bytes: order.memory() as u64 }
+    }
+
+    fn dropped(&self) -> u64 {
+        self.told_of + self.dropped.units
     }
 
     fn keys(&self) -> [u64; 2] {

@@ -8,7 +8,7 @@ use thiserror::Error;
 
 mod shells;
 
-use shells::{Script, uses_arguments, uses_name};
+use shells::{Language, Script, uses_arguments, uses_name};
 
 /// What is run for each unit.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -78,6 +78,11 @@ pub enum TemplateError {
          (or -I {{}} if it is meant)"
     )]
     UnitAsCode { shell: String, spelling: String },
+    #[error(
+        "{{}} in the code of '{option}' would run the unit as code; write {spelling} {{}}, where the unit is {argument} \
+         (or -I {{}} if it is meant)"
+    )]
+    UnitAsOtherCode { option: String, spelling: &'static str, argument: &'static str },
     #[error(
         "{{}} stays as it is in a script, where the unit is \"$1\"; write -c {spelling} \
          (a script that uses \"$1\" may have a {{}} of its own)"
@@ -167,6 +172,17 @@ impl Template {
     #[must_use]
     pub fn unused_units(&self) -> Unused {
         self.unused
+    }
+
+    /// Whether the unit is among the words that ssh(1) has a shell read on another machine: it is last, and not the host.
+    #[must_use]
+    pub fn gives_unit_to_ssh(&self) -> bool {
+        let is = |word: &Word, test: fn(&OsStr) -> bool| matches!(word, Word::Pieces(pieces) if pieces.len() == 1 && test(&pieces[0]));
+        let is_wrapped = self.words.first().is_some_and(|first| is(first, shells::is_wrapper));
+        let place =
+            self.words.iter().position(|word| is(word, shells::is_ssh)).filter(|place| is_wrapped || *place == 0);
+        let is_last = self.words.last().is_some_and(|last| !is(last, |_| true));
+        place.is_some_and(|place| self.append || (is_last && self.words.len() > place + 2))
     }
 
     /// The command's name, if it does not depend on the unit.
@@ -271,6 +287,9 @@ fn refuse_parallel_forms(words: &[OsString]) -> Result<(), TemplateError> {
 
 /// `sh -c 'rm {}'` with a unit of `; rm -r /` is the classic accident.
 fn refuse_unit_as_code(words: &[OsString], max_args: u64) -> Result<(), TemplateError> {
+    if let Some((option, Language { instead: [spelling, argument], .. })) = shells::code_with_unit(words) {
+        return Err(TemplateError::UnitAsOtherCode { option, spelling, argument });
+    }
     let Some(Script { text, shell, is_wrapped, .. }) = Script::in_words(words) else { return Ok(()) };
     let text = text.to_string_lossy();
     if !text.contains("{}") {
@@ -313,12 +332,15 @@ fn unused_units(words: &[OsString], marker: &OsStr, reading: &Reading) -> Result
     }
 }
 
+/// Variables that differ from unit to unit.
+const OF_UNIT: [&str; 4] = ["THROTTLE_SEQ", "THROTTLE_SLOT", "THROTTLE_ID", "THROTTLE_KEY"];
+
 /// Other uses of the unit count, too.
 fn unused_in(script: &str, max_args: u64) -> Unused {
     let uses_others = || uses_arguments(&script.replace("$1", "").replace("${1", "${_"));
     match uses_arguments(script) {
         true if max_args > 1 && !uses_others() => Unused::AllButFirst,
-        false if !uses_name(script) && !script.contains("THROTTLE_S") => Unused::All,
+        false if !uses_name(script) && !OF_UNIT.iter().any(|name| script.contains(name)) => Unused::All,
         _ => Unused::None,
     }
 }

@@ -174,6 +174,11 @@ pub(super) fn policy(limits: &Limits, check: impl FnOnce(&Policy) -> Result<(), 
     }
 }
 
+/// What the bucket of a stream holds now, if there is one that can be read.
+pub(super) fn found(limits: &Limits) -> Option<View> {
+    limits.bucket().and_then(|bucket| look(bucket).ok())
+}
+
 /// Checks what the bucket keeps, which the command line may not fit.
 pub(super) fn check_kept<T>(
     bucket: Option<&Bucket>,

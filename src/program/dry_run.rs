@@ -19,7 +19,7 @@ use throttle::flow::pump::{self, PumpError};
 use throttle::flow::{Copying, Descriptor, Flow, FlowError, Look, SORTED_BUFFER, Sink, Sorted, Sorting, Source};
 use throttle::launch::{Job, Known, Outcome, Preview, Shape, Template, quoted, room_for_words};
 use throttle::limits::Policy;
-use throttle::store::{Memory, Supply};
+use throttle::store::{Memory, Store, StoreError, Supply, View};
 
 /// Shows what would run or leave, and when.
 ///
@@ -28,8 +28,10 @@ use throttle::store::{Memory, Supply};
 pub(super) fn run(DryRun { limits, sorting, work, done, quiet }: &DryRun) -> Result<Exit> {
     let (result, name) = match work {
         Work::Commands(commands) => {
-            launch::hint_at_unused_units(commands, *quiet);
-            let opened = launch::source(commands, *quiet)?;
+            if !quiet {
+                launch::hint_at_words(commands, false);
+            }
+            let opened = launch::source(commands, !quiet)?;
             let known = done.as_ref().map(|path| {
                 records::ensure_is_no_input(path, opened.source.fd())?;
                 Done::read(path, records::delimiter(commands.framing)).map(|taken| taken.known(*quiet))
@@ -58,12 +60,15 @@ pub(super) fn run(DryRun { limits, sorting, work, done, quiet }: &DryRun) -> Res
 /// The same pump as in a run, on a clock that does not wait.
 struct Plan {
     policy: Policy,
+    /// What the bucket holds now, if there is one.
+    found: Option<View>,
     look: Look,
     clock: FakeClock,
+    /// The time on the clock at the beginning.
+    began: Cell<Nanos>,
     meter: Meter,
     sorting: Option<Sorting>,
     keys: RefCell<Keys>,
-    dropped: Cell<u64>,
     out: RefCell<io::BufWriter<io::Stdout>>,
 }
 
@@ -71,8 +76,9 @@ impl Plan {
     fn new(limits: &Limits, policy: Policy, sorting: Option<Sorting>) -> Self {
         let look = sorting.as_ref().map_or_else(|| limits.look(&policy), |sorting| sorting.look.clone());
         let (meter, out) = (Meter::new(0, policy.len()), RefCell::new(io::BufWriter::new(io::stdout())));
-        let (clock, keys, dropped) = (FakeClock::default(), RefCell::default(), Cell::new(0));
-        Plan { policy, look, clock, meter, sorting, keys, dropped, out }
+        let (clock, keys) = (FakeClock::default(), RefCell::default());
+        let found = buckets::found(limits).filter(|view| view.policy == policy);
+        Plan { policy, found, look, clock, began: Cell::new(0), meter, sorting, keys, out }
     }
 
     fn commands(&self, commands: &Commands, source: impl Source, known: Option<Known>) -> Result<(), PumpError> {
@@ -80,7 +86,7 @@ impl Plan {
         let (names, on_terminal) = (Names::new(commands, false), io::stdout().is_terminal());
         let (mut count, mut failed) = (0, 0);
         let show = |job: &Job, refused: Option<Outcome>| {
-            let (mut out, time) = (self.out.borrow_mut(), self.clock.now());
+            let (mut out, time) = (self.out.borrow_mut(), self.now());
             if let Some(outcome) = refused.or_else(|| cannot_run(template, job, room)) {
                 failed += 1;
                 let lines = names.each(job, &failure::unfit(job, &outcome));
@@ -117,7 +123,6 @@ impl Plan {
             let (buffer, clock) = (Buffer::new(framing, SORTED_BUFFER), (&self.clock as &dyn Clock, true));
             let mut flow = Sorted::new(source, sink, buffer, sorting, clock, |_| ());
             self.pump(&mut flow)?;
-            self.dropped.set(flow.all_dropped());
         } else {
             let flow = Copying::new(source, sink, Buffer::new(framing, BUFFER), &self.meter);
             self.pump(&mut flow.looked_into(self.look.clone()))?;
@@ -125,37 +130,51 @@ impl Plan {
         if !beginning.is_empty() {
             let per = self.sorting.as_ref().and_then(|sorting| sorting.look.per.as_ref());
             if let Some(per) = per {
-                self.keys.borrow_mut().count(per.key(&beginning).as_deref(), self.clock.now());
+                self.keys.borrow_mut().count(per.key(&beginning).as_deref(), self.now());
             }
             self.write_unit(&mut beginning).map_err(FlowError::Write)?;
         }
-        let more = match self.dropped.get() {
+        let reading = self.meter.read(0);
+        let more = match reading.dropped {
             0 => String::new(),
             units => format!(", {units} dropped"),
         };
-        self.write_total(&UnitName::of(framing).count(self.meter.read(0).units), &more)
+        self.write_total(&UnitName::of(framing).count(reading.units), &more)
+    }
+
+    /// The time since the beginning.
+    fn now(&self) -> Nanos {
+        self.clock.now() - self.began.get()
     }
 
     fn pump(&self, flow: &mut impl Flow) -> Result<(), PumpError> {
         // What sorts units keeps their limits.
         let policy = if self.sorting.is_some() { Policy::default() } else { self.policy.clone() };
-        let supply = Supply::new(Box::new(Memory::new(&policy, self.clock.clone())));
+        let store = Memory::new(&policy, self.clock.clone());
+        if let Some(found) = self.found.as_ref().filter(|found| !found.left.is_empty()) {
+            self.began.set(begin_as(found, &store, &self.clock)?);
+        }
+        let supply = Supply::new(Box::new(store));
         pump::run(flow, &supply, &self.meter)
     }
 
     fn write_unit(&self, beginning: &mut Vec<u8>) -> io::Result<()> {
         let unit = shown(&std::mem::take(beginning));
-        writeln!(self.out.borrow_mut(), "{unit}  # {}", clock::shown(self.clock.now()))
+        writeln!(self.out.borrow_mut(), "{unit}  # {}", clock::shown(self.now()))
     }
 
     fn write_total(&self, count: &str, more: &str) -> Result<(), PumpError> {
         let out = &mut *self.out.borrow_mut();
         let mut write = || {
-            writeln!(out, "# {count} in {}{more}", clock::shown(self.clock.now()))?;
-            for place in 0..self.policy.len() {
-                let (most, period) = self.policy.most_in_its_period(place);
-                let (limit, period) = (self.policy.describe(place), period_name(period));
-                writeln!(out, "# {limit}: at most {most} in any {period}")?;
+            writeln!(out, "# {count} in {}{more}", clock::shown(self.now()))?;
+            let has_cost = |kind: usize| self.look.costs.get(kind).is_some_and(Option::is_some);
+            if let Some(sorting) = &self.sorting {
+                for (policy, kind) in &sorting.all {
+                    (0..policy.len()).try_for_each(|place| write_most(out, policy, place, "", has_cost(*kind)))?;
+                }
+            } else {
+                let policy = &self.policy;
+                (0..policy.len()).try_for_each(|place| write_most(out, policy, place, "", has_cost(place)))?;
             }
             if let Some(sorting) = self.sorting.as_ref().filter(|sorting| sorting.look.per.is_some()) {
                 self.keys.borrow().write(out, sorting)?;
@@ -186,13 +205,10 @@ impl Keys {
 
     /// `# 1/s,burst=1 for each host: at most 1 in any s; longest of 214: 'big.example', 5012 units, 1h 23m`
     fn write(&self, out: &mut impl Write, sorting: &Sorting) -> io::Result<()> {
-        let per = sorting.look.per.as_ref().map(ToString::to_string).unwrap_or_default();
-        for policy in sorting.each.iter().map(|(policy, _)| policy) {
-            for place in 0..policy.len() {
-                let (most, period) = policy.most_in_its_period(place);
-                let (limit, period) = (policy.describe(place), period_name(period));
-                writeln!(out, "# {limit} for each {per}: at most {most} in any {period}")?;
-            }
+        let each = sorting.look.per.as_ref().map(|per| format!(" for each {per}")).unwrap_or_default();
+        for (policy, kind) in &sorting.each {
+            let has_cost = sorting.look.costs.get(*kind).is_some_and(Option::is_some);
+            (0..policy.len()).try_for_each(|place| write_most(out, policy, place, &each, has_cost))?;
         }
         let Some((key, (units, last))) = self.0.iter().max_by_key(|(_, (_, last))| *last) else { return Ok(()) };
         let (keys, units) = (counted(self.0.len() as u64, "key"), counted(*units, "unit"));
@@ -221,7 +237,7 @@ impl Sink for UnitLines<'_> {
             if piece.ends_with(&[end]) {
                 if let Some(per) = self.plan.sorting.as_ref().and_then(|sorting| sorting.look.per.as_ref()) {
                     let unit = piece.strip_suffix(&[end]).unwrap_or(piece);
-                    self.plan.keys.borrow_mut().count(per.key(unit).as_deref(), self.plan.clock.now());
+                    self.plan.keys.borrow_mut().count(per.key(unit).as_deref(), self.plan.now());
                 }
                 self.plan.write_unit(self.beginning)?;
             }
@@ -259,6 +275,49 @@ fn write_rest(out: &mut impl Write, job: &Job, shape: Shape, time: Nanos) -> io:
         if shape.to_stdin { String::from_utf8_lossy(job.name()).escape_debug().to_string() } else { String::new() };
     let space = if name.is_empty() { "" } else { " " };
     writeln!(out, "  # {}{input}{space}{name}", clock::shown(time))
+}
+
+/// Gives a new `store` the state that was found: windows as if all that they count had left together. Returns the time that is
+/// now on its `clock`.
+fn begin_as(found: &View, store: &Memory<FakeClock>, clock: &FakeClock) -> Result<Nanos, StoreError> {
+    let used = |(full, left): (i128, &i128)| u64::try_from(full - left.max(&0)).unwrap_or(0);
+    let used: Vec<u64> = store.view()?.left.into_iter().zip(&found.left).map(used).collect();
+    let _ = store.take(&used, Nanos::MAX)?;
+    let (Some(wait), Some(own)) = (found.wait, store.view()?.wait) else { return Ok(0) };
+    if own < wait {
+        // A pause: the buckets are empty when it ends, so the first unit leaves some time after it.
+        let paused = Memory::new(&found.policy, FakeClock::default());
+        paused.hold_until(wait)?;
+        let refill = paused.view()?.wait.map_or(0, |first| first.saturating_sub(wait));
+        store.hold_until(wait.saturating_sub(refill))?;
+    }
+    clock.advance(own.saturating_sub(wait));
+    Ok(clock.now())
+}
+
+/// `# 5/s,burst=5 for each host: at most 9 in any second`. A unit that costs more than the burst leaves when all of it is
+/// paid, so the units before and after it are as many as without it.
+fn write_most(out: &mut impl Write, policy: &Policy, place: usize, each: &str, has_cost: bool) -> io::Result<()> {
+    let (most, period) = policy.most_in_its_period(place);
+    let (limit, period) = (policy.describe(place), period_name(period));
+    let most = if policy.counts_bytes() { size_at_least(most, limit.contains("iB")) } else { most.to_string() };
+    let is_bucket = limit.contains("burst=");
+    let more = if has_cost && is_bucket { ", and what one unit costs beyond the burst" } else { "" };
+    writeln!(out, "# {limit}{each}: at most {most} in any {period}{more}")
+}
+
+/// `5.05 MiB`, never less than it is.
+fn size_at_least(bytes: u128, is_binary: bool) -> String {
+    let (step, names) = if is_binary { (1024, ["KiB", "MiB", "GiB", "TiB"]) } else { (1000, ["kB", "MB", "GB", "TB"]) };
+    let sizes = (1_u32..).zip(names).map(|(power, name)| (u128::pow(step, power), name));
+    let largest = sizes.take_while(|(size, _)| *size <= bytes).last();
+    largest.map_or_else(
+        || format!("{bytes} B"),
+        |(size, name)| {
+            let hundredths = (bytes * 100).div_ceil(size);
+            format!("{}.{:02} {name}", hundredths / 100, hundredths % 100)
+        },
+    )
 }
 
 fn period_name(nanos: Nanos) -> String {

@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result, bail, ensure};
 use rustix::fd::AsFd;
-use rustix::fs::{FileType, OFlags};
+use rustix::fs::{FileType, OFlags, Stat};
 use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -31,12 +31,30 @@ pub(crate) fn open(file: Option<&Path>) -> Result<Input> {
     };
     let stat = rustix::fs::fstat(&fd).with_context(|| name.clone())?;
     ensure_open_for("reading", OFlags::WRONLY, &fd, &name)?;
+    let is_output = file_position(&fd) < output_position(&stat);
+    ensure!(!is_output, "{name} is also the output, and would never end; write to another file");
     let size = match FileType::from_raw_mode(stat.st_mode) {
         FileType::Directory => bail!("{name} is a directory; name a file: throttle -a FILE, or throttle < FILE"),
         FileType::RegularFile => u64::try_from(stat.st_size).ok().zip(rustix::fs::tell(&fd).ok()),
         _ => None,
     };
     Ok(Input { fd, name, is_stdin: file.is_none(), size: size.map(|(size, offset)| size.saturating_sub(offset)) })
+}
+
+fn file_position(fd: impl AsFd) -> Option<u64> {
+    rustix::fs::tell(fd).ok()
+}
+
+/// Where standard output writes next, if that is the regular file of `input`. What it writes behind the place where the
+/// input is read would be read again; cat(1) has the same rule.
+fn output_position(input: &Stat) -> Option<u64> {
+    let (stdout, stat) = (std::io::stdout(), rustix::fs::fstat(std::io::stdout()).ok()?);
+    let is_file = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
+    if !is_file || (stat.st_dev, stat.st_ino) != (input.st_dev, input.st_ino) {
+        return None;
+    }
+    let appends = rustix::fs::fcntl_getfl(&stdout).is_ok_and(|flags| flags.contains(OFlags::APPEND));
+    if appends { u64::try_from(stat.st_size).ok() } else { file_position(stdout) }
 }
 
 /// Refuses a descriptor that can only do the `opposite`: poll(2) would wait for it forever.

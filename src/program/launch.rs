@@ -35,20 +35,20 @@ pub(super) const BUFFER: usize = 192 * 1024;
 /// What failed of our own.
 pub(super) fn run(launch: &Launch) -> Result<Exit> {
     let Launch { commands, reporting, again, .. } = launch;
-    hint_at_unused_units(commands, reporting.quiet);
-    if again.policy.is_some() && !reporting.quiet {
-        hint_at_own_retries(commands);
+    let hints = reporting.sums_up(io::stderr().is_terminal());
+    if hints {
+        hint_at_words(commands, again.policy.is_some());
     }
     let program = match find(commands) {
         Ok(path) => path,
         Err(missing) => return Ok(advice::refuse(&missing, "-c")),
     };
-    let source = source(commands, reporting.quiet)?;
+    let source = source(commands, hints)?;
     let records = Records::open(launch, source.source.fd(), second())?.map(Arc::new);
     let summary = report::open_summary(reporting)?;
     let (supply, ()) = buckets::supply(&launch.limits, launch.sorting.is_some(), Commands::check)?;
     let policy = supply.store().policy();
-    if !reporting.quiet {
+    if hints {
         launch.limits.kinds(&policy).iter().for_each(pipe::hint_at_idle_limit);
     }
     let options = Options {
@@ -104,23 +104,26 @@ fn second() -> Duration {
     Duration::from_secs(1) / divisor.unwrap_or(1).max(1)
 }
 
-pub(super) fn hint_at_unused_units(commands: &Commands, quiet: bool) {
+/// Hints at words of the command that are unlikely to be what was meant.
+pub(super) fn hint_at_words(commands: &Commands, tries_again: bool) {
     match commands.template.unused_units() {
-        _ if quiet => {}
         Unused::None => {}
         Unused::All => {
             say("hint: the script does not use its unit, \"$1\"; if it should, put the script in single quotes");
         }
         Unused::AllButFirst => say("hint: of its units the script uses only the first, \"$1\"; all of them are \"$@\""),
     }
-}
-
-/// What curl tries again by itself takes no grant.
-fn hint_at_own_retries(commands: &Commands) {
+    if commands.template.gives_unit_to_ssh() {
+        say(
+            "hint: ssh has a shell read its words on the other machine, where a unit with blanks, quotes or ; is code; \
+             --stdin passes it as data",
+        );
+    }
     let units = throttle::launch::Units::default();
     let words: Vec<_> = commands.template.fill(&units).iter().collect();
     let has = |text: &str| words.iter().any(|word| word.to_string_lossy().contains(text));
-    if has("curl") && has("--retry") {
+    // What curl tries again by itself takes no grant.
+    if tries_again && has("curl") && has("--retry") {
         say("hint: what curl tries again by itself (--retry) is not counted by the rate; --attempts does both");
     }
 }
@@ -147,7 +150,7 @@ pub(super) struct Opened {
 ///
 /// # Errors
 /// What cannot be opened or read, and why.
-pub(super) fn source(commands: &Commands, quiet: bool) -> Result<Opened> {
+pub(super) fn source(commands: &Commands, hints: bool) -> Result<Opened> {
     match &commands.units {
         Units::Made(Repeat(last)) => {
             let total = last.map(|last| Total::Units(last.div_ceil(commands.shape.max_args.max(1))));
@@ -156,7 +159,7 @@ pub(super) fn source(commands: &Commands, quiet: bool) -> Result<Opened> {
         Units::Read(file) => {
             let input = input::open(file.as_deref())?;
             let remark = input.remark("units", "run (N times: --repeat N)");
-            remark.into_iter().filter(|_| !quiet).for_each(say);
+            remark.into_iter().filter(|_| hints).for_each(say);
             let total = input.size.map(Total::Bytes);
             Ok(Opened { source: Box::new(Descriptor(input.fd)), name: input.name, total })
         }

@@ -90,7 +90,7 @@ impl LaunchRun {
         hints_at_cr: bool,
     ) -> io::Result<(Arc<Self>, Launcher)> {
         let ((end, reasons), (end_after_kill, kills)) = (mpsc::channel(), mpsc::channel());
-        let is_quiet = report.outcomes().is_some_and(|outcomes| outcomes.is_quiet());
+        let advises = report.outcomes().is_some_and(|outcomes| outcomes.advises());
         let run = Arc::new(LaunchRun {
             report: Arc::new(report),
             launcher: OnceLock::new(),
@@ -98,7 +98,7 @@ impl LaunchRun {
             in_our_group: options.in_our_group,
             ledger: ledger.clone(),
             second: options.second,
-            hints_at_cr: AtomicBool::new(hints_at_cr && !is_quiet),
+            hints_at_cr: AtomicBool::new(hints_at_cr && advises),
             end,
             end_after_kill,
         });

@@ -36,7 +36,9 @@ pub(super) fn run(once: &Once, explain: impl FnOnce(&StoreError) -> String) -> R
         Ok(taken) => taken,
         Err(error) => match error.downcast_ref() {
             Some(refused) if is_too_long(once, refused) => {
-                say(explain(refused));
+                if !once.quiet {
+                    say(explain(refused));
+                }
                 return Ok(Exit::TooLong);
             }
             _ => return Err(error),

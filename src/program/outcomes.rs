@@ -1,5 +1,6 @@
 //! The outcomes of the commands: the counts, the line for each that failed, and the closing line.
 
+mod pause;
 mod retries;
 
 use super::args::MaxFail;
@@ -212,8 +213,11 @@ impl Outcomes {
         match ended.verdict {
             Verdict::Ok => return Vec::new(),
             Verdict::Again(_) | Verdict::Later(_) => {
-                self.retries.wait(now, ended.due_in.unwrap_or_default(), matches!(ended.verdict, Verdict::Later(_)));
-                return Vec::new();
+                let is_later = matches!(ended.verdict, Verdict::Later(_));
+                self.retries.wait(now, ended.due_in.unwrap_or_default(), is_later);
+                let Retries { paused_until, long_pause, .. } = &mut self.retries;
+                let line = || long_pause.line(now, *paused_until, job.key.as_deref());
+                return (is_later && !self.quiet).then(line).flatten().into_iter().collect();
             }
             Verdict::Failed | Verdict::Stopped => {}
         }
@@ -446,15 +450,9 @@ impl Outcomes {
     }
 
     fn interrupted_line(&self, why: &str) -> String {
-        let failed = if self.failed > 0 { format!(", {} failed", self.failed) } else { String::new() };
-        let given_up = match self.retries.given_up {
-            0 => String::new(),
-            count => format!(", {count} not tried again"),
-        };
-        let unstarted = match self.retries.unstarted {
-            0 => String::new(),
-            count => format!(", {count} read and not started"),
-        };
+        let some = |count: u64, words: &str| if count > 0 { format!(", {count} {words}") } else { String::new() };
+        let (failed, given_up) = (some(self.failed, "failed"), some(self.retries.given_up, "not tried again"));
+        let unstarted = some(self.retries.unstarted, "read and not started");
         format!("{why}: {} ok{failed}, {} stopped{given_up}{unstarted}", self.ok, self.stopped)
     }
 

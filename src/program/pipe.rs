@@ -43,7 +43,7 @@ pub(super) fn run(pipe: &Pipe) -> Result<Exit> {
     let sorts = pipe.sorting.is_some();
     let (supply, framing) = buckets::supply(limits, sorts, |policy| pipe.delimiter.framing(policy))?;
     let (policy, unit) = (supply.store().policy(), UnitName::of(framing));
-    if !reporting.quiet {
+    if reporting.sums_up(io::stderr().is_terminal()) {
         limits.kinds(&policy).iter().for_each(hint_at_idle_limit);
         input.remark(unit.plural(), "pass on").into_iter().for_each(say);
     }
@@ -138,9 +138,8 @@ impl Run<'_> {
         let clock = self.report.supply().clock();
         let mut flow = Sorted::new(Descriptor(input), Descriptor(stdout), buffer, sorting, (clock, false), tell);
         let result = self.drive(&mut flow);
-        self.report.set_dropped(flow.all_dropped());
-        if !quiet && flow.dropped().units > 0 {
-            self.report.aside(told(&News::Dropped(flow.dropped().clone())));
+        if !quiet && flow.untold().units > 0 {
+            self.report.aside(told(&News::Dropped(flow.untold().clone())));
         }
         result
     }
@@ -155,8 +154,10 @@ impl Run<'_> {
         let Err(error) = long_wait::run(self.is_announced, flow, self.report) else { return Ok(Exit::Success) };
         let (what, error) = match error {
             PumpError::Flow(FlowError::Write(error)) if error.kind() == ErrorKind::BrokenPipe => {
-                self.report.close_or_say();
-                return Ok(signals::die_of_broken_pipe());
+                return Ok(self.end_without_reader());
+            }
+            PumpError::Store(StoreError::Stopped) if self.report.has_no_reader() => {
+                return Ok(self.end_without_reader());
             }
             PumpError::Flow(FlowError::Write(error)) => ("cannot write to standard output".to_owned(), error.into()),
             PumpError::Flow(FlowError::Read(error) | FlowError::Hold(error)) => {
@@ -168,5 +169,11 @@ impl Run<'_> {
         let (passed, waiting) = (self.report.count(), flow.waiting());
         let lost = if waiting > 0 { format!("; {waiting} more had been read") } else { String::new() };
         Err(error.context(format!("{what}, after {passed}{lost}")))
+    }
+    fn end_without_reader(&self) -> Exit {
+        // The thread that has noticed it, too, may still give back.
+        self.report.has_no_reader();
+        self.report.close_or_say();
+        signals::die_of_broken_pipe()
     }
 }

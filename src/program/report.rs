@@ -1,5 +1,7 @@
 //! Reports on the work: the status line, the bar and the summary, all from the meter.
 
+mod recent;
+
 use super::args::Format;
 use super::outcomes::Outcomes;
 use super::progress::{Progress, Shown};
@@ -7,16 +9,15 @@ use super::say::say;
 use super::task::Reporting;
 use super::unit_name::{UnitName, scaled};
 use anyhow::{Context, Result};
+use recent::{Recent, mean_rate};
 use serde_json::json;
-use std::collections::VecDeque;
 use std::fmt::Display;
 use std::fs::File;
 use std::io::Write;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use throttle::clock::{self, Nanos, SECOND};
-use throttle::flow::meter::{Meter, Reading};
+use throttle::flow::meter::{Meter, Phase, Reading};
 use throttle::store::Supply;
 
 /// How much there is to do, if that is known.
@@ -36,8 +37,8 @@ pub(crate) struct Report {
     limits: Vec<String>,
     /// The limits as the user wrote them.
     written: String,
-    /// Units that were dropped.
-    dropped: AtomicU64,
+    /// Whether nobody reads our output any more.
+    reader_left: Mutex<bool>,
     /// Whether units are sorted by limits that the supply does not know.
     sorts: bool,
     supply: Supply,
@@ -80,14 +81,14 @@ impl Report {
         let (tick_every, has_bar) = (progress.interval(), progress.is_a_bar());
         let screen = Mutex::new(Screen { progress, recent: Recent::default(), closed: false, summary });
         let limits = (0..plan.len()).map(|place| plan.describe(place)).collect();
-        let (sorts, dropped) = (false, AtomicU64::new(0));
+        let (sorts, reader_left) = (false, Mutex::default());
         Report {
             unit,
             total,
             outcomes: None,
             limits,
             written,
-            dropped,
+            reader_left,
             sorts,
             supply,
             meter,
@@ -106,9 +107,16 @@ impl Report {
         self
     }
 
-    /// How many units were dropped.
-    pub(crate) fn set_dropped(&self, units: u64) {
-        self.dropped.store(units, Ordering::Relaxed);
+    /// Nobody reads our output any more: nothing leaves after this.
+    pub(crate) fn reader_left(&self) {
+        let mut left = self.reader_left.lock().unwrap_or_else(PoisonError::into_inner);
+        *left = true;
+        // With the lock held: the pump, which this wakes, does not end the program before all is given back.
+        self.supply.retire();
+    }
+
+    pub(crate) fn has_no_reader(&self) -> bool {
+        *self.reader_left.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn meter(&self) -> &Meter {
@@ -191,6 +199,25 @@ impl Report {
         }
     }
 
+    /// As [`close_or_say`](Self::close_or_say), after a signal. Without a summary, says what was read and did not leave.
+    pub(crate) fn interrupt(&self) {
+        self.supply.retire();
+        let (reading, sums_up) = (self.read(), self.screen().summary.is_some());
+        if !sums_up && reading.units_ahead + reading.dropped > 0 {
+            self.aside(format_args!("interrupted: {}{}", self.count_text(&reading), self.lost_text(&reading)));
+        }
+        self.close_or_say();
+    }
+
+    /// In pipe mode: `, 44 read and not passed on`. While the pump writes, some of them may have left.
+    fn lost_text(&self, reading: &Reading) -> String {
+        let up_to = if matches!(reading.phase, Phase::Sink | Phase::Working) { "up to " } else { "" };
+        match reading.units_ahead {
+            units @ 1.. if self.unit != UnitName::Command => format!(", {up_to}{units} read and not passed on"),
+            _ => String::new(),
+        }
+    }
+
     pub(crate) fn read(&self) -> Reading {
         self.meter.read(self.now())
     }
@@ -204,7 +231,7 @@ impl Report {
                 counts + &keys_waiting(reading)
             }
             unit => {
-                let dropped = match self.dropped.load(Ordering::Relaxed) {
+                let dropped = match reading.dropped {
                     0 => String::new(),
                     units => format!(", {units} dropped"),
                 };
@@ -328,8 +355,9 @@ impl Report {
             .lateness
             .map(|(median, p99)| format!("; late by {} (median), {} (p99)", clock::shown(median), clock::shown(p99)));
         format!(
-            "throttle: {}\n  waited {limits}, {} for input, {} for {}{}\n",
+            "throttle: {}{}\n  waited {limits}, {} for input, {} for {}{}\n",
             self.status_text(reading),
+            self.lost_text(reading),
             clock::shown(reading.source),
             clock::shown(reading.sink),
             if self.unit == UnitName::Command { "a free slot (--jobs)" } else { "the reader" },
@@ -346,7 +374,8 @@ impl Report {
             "units": reading.units,
             "bytes": reading.bytes,
             "keys": reading.keys,
-            "dropped": self.dropped.load(Ordering::Relaxed),
+            "dropped": reading.dropped,
+            "read_and_not_passed_on": reading.units_ahead,
             "elapsed_ns": reading.elapsed,
             "mean_rate_per_s": mean_rate(reading),
             "waited_for_limits_ns": reading.limits.iter().sum::<Nanos>(),
@@ -358,6 +387,7 @@ impl Report {
         });
         if let (Some(outcomes), Some(fields)) = (self.outcomes(), summary.as_object_mut()) {
             fields.remove("bytes");
+            fields.remove("read_and_not_passed_on");
             fields.insert("commands".to_owned(), outcomes.json());
         }
         summary
@@ -422,26 +452,6 @@ impl Report {
     }
 }
 
-/// The rate of the last seconds: pairs of time and units, oldest first.
-#[derive(Debug, Default)]
-struct Recent(VecDeque<(Nanos, u64)>);
-
-impl Recent {
-    const SPAN: Nanos = 2 * SECOND;
-
-    /// Units per second since about [`SPAN`](Self::SPAN) ago.
-    #[allow(clippy::cast_precision_loss, reason = "only shown")]
-    fn rate(&mut self, now: Nanos, units: u64) -> f64 {
-        while self.0.len() > 1 && self.0[1].0 + Self::SPAN <= now {
-            self.0.pop_front();
-        }
-        let (since, before) = self.0.front().copied().unwrap_or((0, 0));
-        self.0.push_back((now, units));
-        let elapsed = now.saturating_sub(since).max(1);
-        (units - before) as f64 * SECOND as f64 / elapsed as f64
-    }
-}
-
 /// Opens the file of the summary. Called before anything runs, so that a wrong name is reported in time.
 ///
 /// # Errors
@@ -461,12 +471,6 @@ fn keys_waiting(reading: &Reading) -> String {
         1 => ", 1 key waits".to_owned(),
         keys => format!(", {keys} keys wait"),
     }
-}
-
-/// Units per second over the whole time.
-#[allow(clippy::cast_precision_loss, reason = "only shown")]
-fn mean_rate(reading: &Reading) -> f64 {
-    if reading.elapsed == 0 { 0.0 } else { reading.units as f64 * SECOND as f64 / reading.elapsed as f64 }
 }
 
 /// `123/s`, `1.50 MB/s`.

@@ -15,7 +15,7 @@ use signal_hook::consts::{
 use signal_hook::flag;
 use signal_hook::iterator::backend::SignalDelivery;
 use signal_hook::iterator::exfiltrator::SignalOnly;
-use std::io;
+use std::io::{self, Stdout};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -57,9 +57,14 @@ pub(crate) fn start(report: Arc<Report>, commands: Option<Arc<LaunchRun>>) -> Re
 
 fn answer(mut delivery: Delivery, report: &Arc<Report>, commands: Option<&Arc<LaunchRun>>, ending: &AtomicBool) {
     let (mut drawn, mut painter) = (Instant::now(), Painter::new(report, commands));
+    // What commands print may be nothing, so only a pipe ends because its reader has left.
+    let mut watched = commands.is_none().then(io::stdout);
     loop {
         let every = report.tick_every();
-        wait(&delivery, every.map(|every| every.saturating_sub(drawn.elapsed())));
+        if wait(&delivery, watched.as_ref(), every.map(|every| every.saturating_sub(drawn.elapsed()))) {
+            watched = None;
+            report.reader_left();
+        }
         for signal in delivery.pending() {
             match (signal, commands) {
                 (SIGUSR1, _) => painter.ask(Picture::Status),
@@ -136,11 +141,16 @@ impl Painter {
     }
 }
 
-/// Returns when a signal has come, or after `at_most`.
-fn wait(delivery: &Delivery, at_most: Option<Duration>) {
+/// Returns when a signal has come, after `at_most`, or, with true, when nobody reads `output` any more.
+fn wait(delivery: &Delivery, output: Option<&Stdout>, at_most: Option<Duration>) -> bool {
     let timeout = at_most.and_then(|limit| Timespec::try_from(limit).ok());
+    let signals = PollFd::new(delivery.get_read(), PollFlags::IN);
+    // Of the output only what is always reported: POLLERR, if it is a pipe without a reader.
+    let mut fds: Vec<_> = output.map(|output| PollFd::new(output, PollFlags::empty())).into_iter().collect();
+    fds.push(signals);
     // Interrupted or not, the signals are looked at next.
-    let _ = poll(&mut [PollFd::new(delivery.get_read(), PollFlags::IN)], timeout.as_ref());
+    let _ = poll(&mut fds, timeout.as_ref());
+    output.is_some() && fds[0].revents().contains(PollFlags::ERR)
 }
 
 /// Commands have process groups of their own: what reaches us must be passed on.
@@ -177,6 +187,6 @@ fn suspend(commands: Option<&Arc<LaunchRun>>, painter: &mut Painter) {
 }
 
 fn end_by(signal: i32, report: &Report) {
-    report.close_or_say();
+    report.interrupt();
     signals::die_of(signal);
 }

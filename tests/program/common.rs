@@ -231,6 +231,11 @@ impl Lines {
         self.0.recv_timeout(HANGS).expect("another line").1
     }
 
+    /// All further lines.
+    pub(crate) fn rest(self) -> Vec<String> {
+        self.0.into_iter().map(|(_, line)| line).collect()
+    }
+
     /// The times of all lines to the end.
     #[track_caller]
     pub(crate) fn times(self) -> Vec<Instant> {

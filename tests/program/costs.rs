@@ -33,6 +33,20 @@ fn requests_and_tokens_are_granted_together() {
     assert_eq!(times, ["0 s", "17 s"], "{commands:?}: those of one command add up");
 }
 
+/// What is said to be the most in any period is true of the schedule above it: a unit may cost more than the burst.
+#[test]
+fn a_dry_run_says_the_most_in_a_period_with_costs_too() {
+    let lines = plan(&["-r", "5/s,burst=5,cost=f2"], &[], "a 9\nb 4\nc 1\n");
+    let more = "at most 9 in any second, and what one unit costs beyond the burst";
+    assert_eq!(lines[..3], ["a 9  # 800 ms", "b 4  # 1.6 s", "c 1  # 1.8 s"], "14 in a second from 800 ms on");
+    assert_eq!(lines.last().unwrap(), &format!("# 5/s,burst=5: {more}"), "{lines:?}");
+    let lines = plan(&["-r", "5/s,burst=5,cost=f2,per=f1", "-r", "9/s"], &[], "a 9\n");
+    assert_eq!(
+        lines[2..4],
+        ["# 9/s,burst=1: at most 9 in any second".to_owned(), format!("# 5/s,burst=5 for each f1: {more}")]
+    );
+}
+
 /// Each write to such a socket is a message.
 #[test]
 fn units_that_conform_together_leave_in_one_write() {

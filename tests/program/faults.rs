@@ -295,7 +295,9 @@ mod signals {
             for mut blocked in Blocked::everywhere(&[]) {
                 blocked.running.signal(signal);
                 assert_eq!(blocked.running.end().signal(), Some(signal.as_raw()), "{}", blocked.place);
-                assert_eq!(text(&blocked.running.finish().stderr), "", "{}", blocked.place);
+                let said = text(&blocked.running.finish().stderr);
+                let is_account = said.is_empty() || said.ends_with(" read and not passed on\n");
+                assert!(is_account && said.lines().count() <= 1, "{}: {said}", blocked.place);
             }
         }
     }
@@ -440,7 +442,8 @@ mod signals {
         ignored.running.signal(Signal::TERM);
         let Blocked { running, _ends, .. } = ignored;
         let output = running.finish();
-        assert_eq!((output.status.signal(), text(&output.stderr)), (Some(Signal::TERM.as_raw()), String::new()));
+        assert_eq!(output.status.signal(), Some(Signal::TERM.as_raw()));
+        assert_eq!(text(&output.stderr).lines().count(), 1, "no status, only what was read and did not leave");
     }
 }
 

@@ -435,7 +435,9 @@ fn a_dry_run_of_a_pipe_shows_when_each_unit_would_leave() {
     let records = run(["--dry-run", "-r", "3/h", "-0"], "a\nb\0\0");
     assert_eq!(records.text(), "a\\nb  # 0 s\n  # 20m\n# 2 records in 20m\n# 3/h,burst=1: at most 3 in any hour\n");
     let bytes = run(["--dry-run", "-r", "10B/s", "-b", "10"], "x".repeat(30));
-    assert_eq!(bytes.text(), "# 30 bytes in 2 s\n# 10B/s,burst=10: at most 19 in any second\n");
+    assert_eq!(bytes.text(), "# 30 bytes in 2 s\n# 10B/s,burst=10: at most 19 B in any second\n");
+    let bytes = run(["--dry-run", "-r", "5MiB/s"], "");
+    assert!(bytes.text().ends_with(": at most 5.05 MiB in any second\n"), "{}", bytes.text());
 }
 
 #[test]

@@ -28,6 +28,7 @@ mod order;
 mod order_model;
 mod pages;
 mod pipe;
+mod pipe_ends;
 mod pump;
 mod redis;
 mod redis_link;

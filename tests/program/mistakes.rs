@@ -67,6 +67,9 @@ fn each_mistake_in_what_a_limit_counts_has_its_own_words() {
         ("5/s,per=f2:,jobs=2", "another one comes before what follows: f2:,,jobs=2"),
         ("5/s,per=user.id", "per=user.id: JSON: /user/id"),
         ("5/s,per=/a~b", "in a JSON Pointer ~0 is a ~ and ~1 is a /: write /a~0b"),
+        ("5/s,per=hosts", "per=hosts: write host"),
+        ("5/s,cost=byte", "a cost is called bytes: write cost=bytes, or cost=bytes/4"),
+        ("5/s,cost=f2+300", "a number can be added to bytes only, like bytes/4+300; write cost=f2"),
         ("5/s,per=", "of what? write host, f2, /user/id or re:REGEX"),
         ("5/s,per=Host", "per=Host: write host"),
         ("5/s,per=ip", "no selector is called 'ip'; JSON: /ip; else write host, f2 or re:REGEX"),
@@ -272,6 +275,7 @@ fn an_option_is_suggested_only_for_a_slip_of_the_finger() {
 
 #[test]
 fn a_long_option_with_one_dash_is_answered_with_two() {
+    assert!(refused(&["-rate=5/s"]).contains("-rate: a long option begins with two dashes; write --rate"));
     for args in
         [&["-rate", "5/s"][..], &["-q", "-rate", "5/s"], &["-r", "5/s", "-jobs", "4", "true"], &["-timeout", "4"]]
     {
@@ -304,8 +308,9 @@ fn a_keyword_of_the_shell_in_the_place_of_the_command_is_called_one() {
 fn what_gnu_parallel_calls_otherwise_is_answered_with_our_spelling() {
     for (args, words) in [
         (&["--joblog", "x"][..], "--log x"),
-        (&["--halt", "now,fail=1"], "--max-fail N"),
-        (&["--retries", "3"], "--attempts 4"),
+        (&["--halt", "now,fail=1"], "write --max-fail 1"),
+        (&["--retries", "3"], "write --attempts 4 for 3 more after the first, or --attempts 3 for 3 in all"),
+        (&["--halt", "now,fail=10%"], "write --max-fail 10%"),
         (&["--resume"], "--done FILE"),
         (&["--results", "out"], "$THROTTLE_SEQ"),
         (&["--colsep", ","], "-c 'echo \"${1%%,*}\" \"${1#*,}\"'"),
@@ -321,9 +326,9 @@ fn what_gnu_parallel_calls_otherwise_is_answered_with_our_spelling() {
 fn a_script_that_drops_all_units_but_the_first_gets_a_hint() {
     let hint = "throttle: hint: of its units the script uses only the first, \"$1\"; all of them are \"$@\"";
     for (words, has_hint) in [
-        ("-n 2 -c 'echo \"$1\"'", true),
-        ("-n 2 -c 'echo ${1%x}'", true),
-        ("-n 2 sh -c 'echo \"$1\"' _", true),
+        ("--summary -n 2 -c 'echo \"$1\"'", true),
+        ("--summary -n 2 -c 'echo ${1%x}'", true),
+        ("--summary -n 2 sh -c 'echo \"$1\"' _", true),
         ("-q -n 2 -c 'echo \"$1\"'", false),
         ("-n 2 -c 'echo \"$1\" \"$2\"'", false),
         ("-n 2 -c 'echo ${1:-$2}'", false),
@@ -382,6 +387,40 @@ fn the_habits_of_other_tools_are_answered_with_our_spelling() {
         (&["--delay", "1.5"], "for one every 1.5s write -r 2/3s"),
         (&["--rate-limit", "10M"], "--rate-limit is not an option here: write -r 10MB/s"),
         (&["--rate-limit=10"], "--rate-limit is not an option here: write -r 10"),
+        (&["--retry", "3"], "--retry is not an option here: write --attempts 4 for 3 more after the first"),
+        (&["--rps=2.5"], "--rps is not an option here: write -r 2.5/s"),
+        (&["--qps", "x"], "--qps is not an option here: a rate is -r 5/s"),
+        (&["--parallel", "4"], "write -j 4"),
+        (&["--concurrency=4"], "write -j 4"),
+        (&["--workers"], "N commands at once are -j N"),
+        (&["-r", "5/s", "-o", "out"], "-o is not an option here: output goes where the shell sends it: > FILE"),
+        (&["-r", "5/s", "-f", "urls"], "-f is not an option here: write -a urls"),
+        (&["--no-wait"], "write --drop; for one call write --bucket NAME --once --max-wait 0"),
+        (&["--duration", "60"], "write timeout -s INT 60 throttle -r 5/s"),
+        (&["--fail-fast"], "with --max-fail 1"),
+        (&["--interval", "2"], "for one every 2s write -r 1/2s"),
+        (&["--every=250ms"], "for one every 250ms write -r 1/250ms"),
+        (&["--per", "f2"], "write -r 5/s,per=f2"),
+        (&["--per", "x"], "write -r 1/s,per=host"),
+        (&["--cost", "bytes/4"], "write -r 5/s,cost=bytes/4"),
+        (&["--times", "3"], "write --repeat 3"),
+        (&["--load", "3"], "N commands at once are -j N"),
+        (&["--lock", "x"], "a limit that several scripts share is --bucket NAME"),
+        (&["--color"], "leave it out"),
+        (&["-r", "5/s", "-k4", "echo"], "-k4: -k takes no number; write -k"),
+        (&["-r", "5/s", "-qk12", "echo"], "-qk12: -qk takes no number; write -qk"),
+        (&["\u{2013}r", "5/s"], "write -r"),
+        (&["-r", "5/s", "\u{2014}jobs", "5"], "write --jobs"),
+        (&["\u{2013}rate=5/s"], "write --rate=5/s"),
+        (&["-r", "\u{201c}5/s\u{201d}"], "has quotation marks in it; write 5/s"),
+        (&["-r", "'5/s,per=host'", "true"], "has quotation marks in it; write 5/s,per=host"),
+        (&["-r", "5/s", "--drop", "echo"], "throttle -r 5/s --drop | throttle -r unlimited COMMAND"),
+        (&["-r", "5/s", "--drop", "-c", "echo"], "throttle -r 5/s --drop | throttle -r unlimited COMMAND"),
+        (&["-r", "5/s", "--log", "-", "echo"], "write /dev/stderr, for a file of that name ./-"),
+        (&["-r", "5/s", "--done", "-", "echo"], "write /dev/stderr, for a file of that name ./-"),
+        (&["-r", "5/s", "--summary=json:-"], "write --summary=json, else --summary=json:./-"),
+        (&["--bucket", "b", "--pause", "1M"], "minutes are min or m: write 1min"),
+        (&["-r", "5/s", "--timeout", "1h 30M", "echo"], "write 1h 30min"),
         (&["-N2"], "-N is not an option here: write -n 2"),
         (&["--bwlimit=10M"], "--bwlimit is not an option here: write -r 10MB/s"),
         (&["-r"], "-r takes a limit, like -r 5/s (xargs' -r, --no-run-if-empty, is not needed"),
@@ -482,8 +521,10 @@ fn a_script_that_would_not_get_its_unit_is_refused_and_one_that_does_not_use_it_
     }
     let hint = "throttle: hint: the script does not use its unit, \"$1\"";
     for (words, has_hint) in [
-        ("-c \"echo $1\"", true),
-        ("sh -c \"echo $1\" _", true),
+        ("--summary -c \"echo $1\"", true),
+        ("--summary sh -c \"echo $1\" _", true),
+        ("-c \"echo $1\"", false),
+        ("--summary -c 'echo $THROTTLE_ID'", false),
         ("-q -c \"echo $1\"", false),
         ("-c 'echo \"$1\"'", false),
         ("-c 'echo $THROTTLE_SEQ'", false),
@@ -506,7 +547,8 @@ fn a_shells_error_in_a_script_does_not_read_as_ours() {
 #[test]
 fn units_that_end_in_cr_get_one_hint() {
     for (args, input, hints) in [
-        (&["-r", "1k/s", "echo"][..], &b"a\r\nb\r\n"[..], 1),
+        (&["--summary", "-r", "1k/s", "echo"][..], &b"a\r\nb\r\n"[..], 1),
+        (&["-r", "1k/s", "echo"], b"a\r\nb\r\n", 0),
         (&["-r", "1k/s", "echo"], b"a\nb\n", 0),
         (&["-q", "-r", "1k/s", "echo"], b"a\r\n", 0),
         (&["-0", "-r", "1k/s", "echo"], b"a\r\0", 0),

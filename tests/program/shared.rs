@@ -295,6 +295,50 @@ mod limits {
     }
 
     #[test]
+    fn a_bucket_where_everyone_could_replace_it_is_refused() {
+        for (mode, is_refused) in [(0o777, true), (0o707, true), (0o1777, false), (0o775, false), (0o700, false)] {
+            let place = Place::new();
+            let folder = place.path().parent().unwrap().join("open");
+            fs::create_dir(&folder).unwrap();
+            let bucket = folder.join("b");
+            let once = || feed(throttle(&["--bucket", bucket.to_str().unwrap(), "-r", "9/h,burst=9", "--once"]), b"");
+            let is_made_before =
+                feed(throttle(&["--bucket", bucket.to_str().unwrap(), "-r", "9/h,burst=9", "--set"]), b"");
+            assert!(is_made_before.status.success());
+            for _ in 0..2 {
+                fs::set_permissions(&folder, fs::Permissions::from_mode(mode)).unwrap();
+                let output = once();
+                if is_refused {
+                    assert_fails(&output, 125, &["others may write", "chmod go-w"]);
+                } else {
+                    assert_eq!(output.status.code(), Some(0), "{mode:o}: {}", text(&output.stderr));
+                }
+                // The second time it has to be made.
+                let _ = fs::remove_file(&bucket);
+            }
+        }
+    }
+
+    #[test]
+    fn a_dry_run_begins_with_what_the_bucket_has_left_and_after_its_pause() {
+        let place = Place::new();
+        let run = |args: &[&str], input: &[u8]| text(&feed(place.command(args), input).stdout);
+        assert_eq!(run(&["-r", "1/d,burst=3"], b"a\n"), "a\n");
+        let times = |shown: &str| -> Vec<String> {
+            let times = shown.lines().filter_map(|line| line.split_once("  # "));
+            times.map(|(_, time)| time.split(' ').next().unwrap().to_owned()).collect()
+        };
+        let shown = run(&["--dry-run"], b"b\nc\nd\n");
+        assert_eq!(times(&shown)[..2], ["0", "0"], "{shown}");
+        assert!(["23h", "24h", "1d"].contains(&&*times(&shown)[2]), "two of three were left: {shown}");
+        assert!(feed(place.command(&["--pause", "50h"]), b"").status.success());
+        for command in [&[][..], &["echo"]] {
+            let shown = run(&[&["--dry-run"], command].concat(), b"b\nc\n");
+            assert!(["3d", "4d"] == times(&shown)[..2], "after the pause the bucket is empty: {shown}");
+        }
+    }
+
+    #[test]
     fn the_pipe_and_commands_take_from_it_and_a_dry_run_does_not() {
         let place = Place::new();
         let run = |args: &[&str], input: &[u8]| text(&feed(place.command(args), input).stdout);

@@ -103,7 +103,7 @@ fn the_automatic_bar_waits_for_something_to_come() {
 #[test]
 fn after_an_interrupt_nothing_is_left_of_the_bar() {
     for columns in [20, 40, 80, 160] {
-        for (args, rest) in [(&["-n0", "sleep", "20"][..], 4), (&[], 0)] {
+        for args in [&["-n0", "sleep", "20"][..], &[]] {
             let folder = tempfile::tempdir().unwrap();
             let mut terminal = Terminal::new(columns);
             let mut command = terminal.command(THROTTLE);
@@ -119,7 +119,7 @@ fn after_an_interrupt_nothing_is_left_of_the_bar() {
             assert!(!status.success());
             let rows = terminal.at_rest();
             assert!(!rows.iter().any(|row| is_bar(row) || row.contains(" left") || row.contains('^')), "{rows:#?}");
-            assert!(rows.len() >= rest.min(1) && (rest > 0 || rows.is_empty()), "{columns}: {rows:#?}");
+            assert!(!rows.is_empty(), "{columns}: {rows:#?}");
         }
     }
 }

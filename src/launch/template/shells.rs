@@ -37,6 +37,57 @@ impl<'a> Script<'a> {
     }
 }
 
+/// A program, other than a shell, that runs a word as code.
+#[derive(Debug)]
+pub(super) struct Language {
+    /// Its name, without a version.
+    name: &'static str,
+    /// What the options before the code end in, and options whose value is the next word.
+    options: [&'static [&'static str]; 2],
+    /// How to pass the unit as an argument instead, and what the code calls it then.
+    pub(super) instead: [&'static str; 2],
+}
+
+#[rustfmt::skip]
+const LANGUAGES: [Language; 5] = [
+    Language { name: "python", options: [&["c"], &["-W", "-X"]], instead: ["python3 -c CODE", "sys.argv[1]"] },
+    Language { name: "perl", options: [&["e", "E"], &["-I"]], instead: ["perl -e CODE", "$ARGV[0]"] },
+    Language { name: "ruby", options: [&["e"], &["-r", "-I", "-C"]], instead: ["ruby -e CODE", "ARGV[0]"] },
+    Language { name: "node", options: [&["e", "p", "-eval", "-print"], &["-r"]], instead: ["node -e CODE", "process.argv[1]"] },
+    Language { name: "su", options: [&["c", "-command"], &["-s", "-g", "-G"]], instead: ["su -c CODE USER sh", "\"$1\""] },
+];
+
+/// The option and the language of a word of code with a `{}` in it, if `words` run one for certain.
+pub(super) fn code_with_unit(words: &[OsString]) -> Option<(String, &'static Language)> {
+    let language = |word: &OsString| {
+        let name = basename(word)?.trim_end_matches(|c: char| c.is_ascii_digit() || c == '.');
+        LANGUAGES.iter().find(|language| language.name == name)
+    };
+    let place = if is_wrapper(words.first()?) { words.iter().position(|word| language(word).is_some())? } else { 0 };
+    let language = language(&words[place])?;
+    let mut rest = words[place + 1..].iter().map(|word| word.to_string_lossy());
+    // What follows the name of a file is not read by the language; su takes options behind its user, too.
+    while let Some(word) = rest.next().filter(|word| *word != "--" && (word.starts_with('-') || language.name == "su"))
+    {
+        let [before_code, with_value] = language.options;
+        let letters = word.strip_prefix('-').filter(|letters| letters.chars().all(|c| c.is_ascii_alphanumeric()));
+        let is_one = |end: &&str| word.strip_prefix('-') == Some(end) || letters.is_some_and(|all| all.ends_with(end));
+        if before_code.iter().any(is_one) {
+            let option = format!("{} {word}", basename(&words[place])?);
+            return rest.next().filter(|code| code.contains("{}")).map(|_| (option, language));
+        }
+        if with_value.contains(&&*word) {
+            rest.next();
+        }
+    }
+    None
+}
+
+/// Whether `word` is ssh(1).
+pub(super) fn is_ssh(word: &OsStr) -> bool {
+    basename(word) == Some("ssh")
+}
+
 /// Whether a script uses `$1` or another of its arguments.
 pub(super) fn uses_arguments(script: &str) -> bool {
     const IMPLICIT: [&str; 5] = ["shift", "set", "getopts", ".", "source"];
@@ -64,7 +115,7 @@ fn shell(word: &OsStr) -> Option<&str> {
     basename(word).filter(|name| SHELLS.contains(name))
 }
 
-fn is_wrapper(word: &OsStr) -> bool {
+pub(super) fn is_wrapper(word: &OsStr) -> bool {
     basename(word).is_some_and(|name| WRAPPERS.contains(&name))
 }
 

@@ -53,6 +53,51 @@ fn the_shell_gets_the_unit_as_its_first_argument() {
 }
 
 #[test]
+fn a_unit_that_would_run_as_code_of_another_language_is_refused() {
+    for (text, said) in [
+        ("python3 -c print('{}')", "write python3 -c CODE {}, where the unit is sys.argv[1] (or -I {} if it is meant)"),
+        ("/usr/bin/python3.11 -W ignore -Bc {}", "the code of 'python3.11 -Bc'"),
+        ("timeout 5 perl -lne print'{}'", "write perl -e CODE {}, where the unit is $ARGV[0]"),
+        ("ruby -r json -e {}", "ruby -e CODE {}, where the unit is ARGV[0]"),
+        ("node --eval f({})", "node -e CODE {}, where the unit is process.argv[1]"),
+        ("node -p {}", "the code of 'node -p'"),
+        ("sudo su -c rm_{} user", "write su -c CODE USER sh {}, where the unit is \"$1\""),
+        ("su user --command rm_{}", "the code of 'su --command'"),
+    ] {
+        let error = Template::new(&words(text), &reading(1, Place::Arguments)).unwrap_err().to_string();
+        assert!(error.contains("would run the unit as code") && error.contains(said), "{text}: {error}");
+    }
+    for text in [
+        "python3 -c code {}",
+        "python3 script.py -c {}",
+        "python3 -m json.tool -c {}",
+        "perl script -e {}",
+        "perl -e code {}",
+        "node script --eval {}",
+        "ruby {}",
+        "suspend -c {}",
+        "psql -c {}",
+        "sudo -u perl ls -e {}",
+    ] {
+        assert!(Template::new(&words(text), &reading(1, Place::Arguments)).is_ok(), "{text}");
+    }
+    let meant = Reading { replace: Some("{}".into()), ..reading(1, Place::Arguments) };
+    assert!(Template::new(&words("python3 -c {}"), &meant).is_ok());
+}
+
+#[test]
+fn a_unit_that_ssh_gives_to_a_shell_is_noticed() {
+    let gives = |text: &str, place| Template::new(&words(text), &reading(1, place)).unwrap().gives_unit_to_ssh();
+    for text in ["ssh h echo", "ssh h echo {}", "ssh -p 2 h rm_{}", "timeout 5 /usr/bin/ssh h echo", "ssh h"] {
+        assert!(gives(text, Place::Arguments), "{text}");
+    }
+    for text in ["ssh {} uptime", "ssh {}", "sshfs h", "echo ssh {}", "echo ssh h"] {
+        assert!(!gives(text, Place::Arguments), "{text}");
+    }
+    assert!(!gives("ssh h cat", Place::StandardInput), "it is data there");
+}
+
+#[test]
 fn what_is_quoted_for_a_terminal_does_nothing_to_it() {
     let shown = |words: &[&[u8]]| {
         let words: Vec<Vec<u8>> = words.iter().map(|word| quote(word, true)).collect();

@@ -159,11 +159,11 @@ pub(crate) struct Args {
     pub(crate) max_fail: Option<MaxFail>,
 
     /// Keep units that succeeded in FILE, and skip those in it
-    #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath, long_help = text::DONE, help_heading = "Launch")]
+    #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath, value_parser = values::record(), long_help = text::DONE, help_heading = "Launch")]
     pub(crate) done: Option<PathBuf>,
 
     /// Add a line of JSON to FILE for each attempt
-    #[arg(hide_short_help = true, long, value_name = "FILE", value_hint = clap::ValueHint::FilePath, long_help = text::LOG, help_heading = "Launch")]
+    #[arg(hide_short_help = true, long, value_name = "FILE", value_hint = clap::ValueHint::FilePath, value_parser = values::record(), long_help = text::LOG, help_heading = "Launch")]
     pub(crate) log: Option<PathBuf>,
 
     /// Write each command to standard error before it runs

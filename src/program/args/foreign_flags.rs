@@ -7,7 +7,7 @@ use std::ffi::{OsStr, OsString};
 use throttle::rate::{Limit, ParseError, Rate};
 
 /// Options of other tools, and what to write here.
-const FOREIGN: [(&str, &str); 34] = [
+const FOREIGN: [(&str, &str); 53] = [
     ("-L", "a rate is -r 10MB/s or -r 10M/s, N lines for each command -n N"),
     ("--max-lines", "N lines for each command are -n N"),
     ("-l", "lines are counted unless you say otherwise; N for each command is -n N"),
@@ -23,6 +23,24 @@ const FOREIGN: [(&str, &str); 34] = [
     ("--no-run-if-empty", "leave it out: empty input does nothing"),
     ("-R", "mbuffer's rate is -r here: -r 10MB/s"),
     ("--delay", "a delay is a rate: for one every 2 s write -r 1/2s"),
+    ("--interval", "an interval is a rate: for one every 2 s write -r 1/2s"),
+    ("--every", "an interval is a rate: for one every 2 s write -r 1/2s"),
+    ("--rps", "a rate is -r 5/s"),
+    ("--qps", "a rate is -r 5/s"),
+    ("--per", "it is a part of the limit; write -r 1/s,per=host"),
+    ("--cost", "it is a part of the limit; write -r 500/min,cost=f3"),
+    ("--parallel", "N commands at once are -j N"),
+    ("--concurrency", "N commands at once are -j N"),
+    ("--workers", "N commands at once are -j N"),
+    ("--times", "to run a command N times write --repeat N"),
+    ("--duration", "to end a run after 60 s write timeout -s INT 60 throttle -r 5/s"),
+    ("--load", "it does not look at the machine's load; N commands at once are -j N"),
+    ("--lock", "a limit that several scripts share is --bucket NAME; to run one at a time write flock FILE COMMAND"),
+    ("--color", "leave it out: nothing is coloured"),
+    ("--no-wait", "to drop what would wait write --drop; for one call write --bucket NAME --once --max-wait 0"),
+    ("--fail-fast", "launch nothing more after the first failed unit with --max-fail 1"),
+    ("-o", "output goes where the shell sends it: > FILE"),
+    ("-f", "units are read from FILE with -a FILE, or < FILE"),
     ("--rate-limit", "write --rate, or -r: -r 10MB/s"),
     ("--limit-rate", "write --rate, or -r: -r 10MB/s"),
     ("--bwlimit", "write --rate, or -r: -r 10MB/s"),
@@ -37,6 +55,7 @@ const FOREIGN: [(&str, &str); 34] = [
         "launch nothing more after N failed units with --max-fail N, or --max-fail 5%; a command that exits 255 stops the run",
     ),
     ("--retries", "a failed unit is run up to N times in all with --attempts N"),
+    ("--retry", "a failed unit is run up to N times in all with --attempts N"),
     ("--resume", "go on after the units of earlier runs with --done FILE"),
     ("--resume-failed", "go on after the units of earlier runs with --done FILE, which has those that succeeded"),
     (
@@ -86,11 +105,32 @@ pub(super) fn refuse(matches: &ArgMatches) -> Result<(), String> {
 /// What to write for the value that was given, if that is known.
 fn with_value(name: &str, value: &str) -> Option<String> {
     match name {
-        "--delay" => rate_of_delay(value)
+        "--delay" | "--interval" | "--every" => rate_of_delay(value)
             .map(|(delay, rate)| format!("a delay is a rate: for one every {delay} write -r {rate}")),
-        "--retries" => {
-            let attempts = value.parse::<u32>().ok()?.checked_add(1)?;
-            Some(format!("write --attempts {attempts}: the first attempt counts"))
+        // curl does not count the first attempt, GNU parallel does.
+        "--retries" | "--retry" => {
+            let all = value.parse::<u32>().ok().filter(|all| *all > 0)?;
+            let more = all.checked_add(1)?;
+            Some(format!(
+                "write --attempts {more} for {all} more after the first, or --attempts {all} for {all} in all"
+            ))
+        }
+        "--rps" | "--qps" => {
+            Some(format!("{value}/s")).filter(|rate| rate.parse::<Rate>().is_ok()).map(|rate| write_rate(&rate))
+        }
+        "--per" | "--cost" => {
+            let limit = format!("5/s,{}={value}", &name[2..]);
+            limit.parse::<Rule>().is_ok().then(|| write_rate(&limit))
+        }
+        "--parallel" | "--concurrency" | "--workers" => {
+            value.parse::<u32>().ok().map(|jobs| format!("write -j {jobs}"))
+        }
+        "--times" => value.parse::<u64>().ok().map(|times| format!("write --repeat {times}")),
+        "-f" => Some(format!("write -a {value}")),
+        "--halt" => {
+            let failed = value.split_once("fail=").map(|(_, failed)| failed)?;
+            let number: u8 = failed.trim_end_matches('%').parse().ok()?;
+            (1..=100).contains(&number).then(|| format!("write --max-fail {failed}"))
         }
         "--joblog" => Some(format!("write --log {value}")),
         "-N" | "--max-lines" => value.parse::<u64>().ok().map(|count| format!("write -n {count}")),
@@ -104,6 +144,10 @@ fn with_value(name: &str, value: &str) -> Option<String> {
         },
         _ => None,
     }
+}
+
+fn write_rate(rate: &str) -> String {
+    format!("write -r {rate}")
 }
 
 /// `2s`, or `2` and `0.02` as GNU parallel and sleep mean them, and the rate that goes with it.

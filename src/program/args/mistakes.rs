@@ -5,7 +5,7 @@ use super::foreign_flags;
 use clap::Error;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use std::error::Error as _;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use throttle::limits::PlanError;
 use throttle::store::Address;
 
@@ -27,7 +27,7 @@ pub(super) fn words(error: &Error, args: &[OsString]) -> String {
             format!("{flag} '{value}': write {flag}={}", possible.join(&format!(" or {flag}=")))
         }
         ErrorKind::ArgumentConflict => conflict(error, flag, args),
-        ErrorKind::UnknownArgument => unknown(error, flag),
+        ErrorKind::UnknownArgument => attached(flag, args).unwrap_or_else(|| unknown(error, flag)),
         ErrorKind::MissingRequiredArgument => {
             "--max-wait belongs to --once; write for example --once --max-wait 10s".to_owned()
         }
@@ -68,6 +68,11 @@ fn conflict(error: &Error, flag: &str, args: &[OsString]) -> String {
         ("--once", "--shell") | ("--shell", "--once") => {
             "--once cannot be used with --shell; write --once sh -c SCRIPT".to_owned()
         }
+        ("--drop", "COMMAND" | "--shell") | ("COMMAND" | "--shell", "--drop") => {
+            "--drop is for a pipe, and commands are not dropped; write it before them: \
+             throttle -r 5/s --drop | throttle -r unlimited COMMAND"
+                .to_owned()
+        }
         ("COMMAND", script) | (script, "COMMAND") => {
             format!("{script} cannot be used with a command; the script is one word in single quotes: -c 'echo \"$1\"'")
         }
@@ -81,6 +86,26 @@ pub(super) fn long_with_one_dash(args: &[OsString]) -> Option<String> {
     let mut options = definition.get_arguments().filter_map(|arg| Some(format!("-{}", arg.get_long()?)));
     let option = options.find(|option| is_own_option(args, option))?;
     Some(format!("{option}: a long option begins with two dashes; write -{option}"))
+}
+
+/// What to say of `-k4`: clap reads the 4 as an option.
+fn attached(flag: &str, args: &[OsString]) -> Option<String> {
+    let number = flag.strip_prefix('-').filter(|number| number.starts_with(|c: char| c.is_ascii_digit()))?;
+    args.iter().map(|word| word.to_string_lossy()).find_map(|word| {
+        let option = word.trim_end_matches(|c: char| c.is_ascii_digit());
+        let letters = option.strip_prefix('-').filter(|letters| !letters.is_empty())?;
+        let is_it = letters.chars().all(char::is_alphabetic) && word[option.len()..].starts_with(number);
+        is_it.then(|| format!("{word}: {option} takes no number; write {option}"))
+    })
+}
+
+/// What to say of an option that was pasted from a text in which a dash has become another one.
+pub(super) fn typographic_dash(word: &OsStr) -> Option<String> {
+    let word = word.to_str()?;
+    let name = word.trim_start_matches(['\u{2010}', '\u{2011}', '\u{2012}', '\u{2013}', '\u{2014}', '\u{2212}', '-']);
+    let dashes = if name.find(['=', ' ']).unwrap_or(name.len()) > 1 { "--" } else { "-" };
+    (name.len() < word.len() && name.starts_with(|c: char| c.is_ascii_alphabetic()))
+        .then(|| format!("'{word}' begins with a dash that is none on the command line; write {dashes}{name}"))
 }
 
 /// Of what clap finds similar, only what may be a typing mistake is suggested.
@@ -114,7 +139,7 @@ pub(super) fn is_own_option(args: &[OsString], option: &str) -> bool {
     };
     let mut words = args.iter().skip(1).map(|word| word.to_string_lossy());
     while let Some(word) = words.next().filter(|word| word.starts_with('-') && word != "--") {
-        if word == option {
+        if word == option || word.strip_prefix(option).is_some_and(|rest| rest.starts_with('=')) {
             return true;
         }
         if takes_next_word(&word) {

@@ -154,6 +154,9 @@ fn refuse_unknown_key(key: &str, item: &str) -> Result<(), String> {
     Err(format!("no key '{item}' in a limit; did you mean 5/s,{meant}?"))
 }
 
+/// What a limit may be pasted with.
+const QUOTES: [char; 8] = ['\'', '"', '`', '\u{2018}', '\u{2019}', '\u{201c}', '\u{201d}', '\u{201e}'];
+
 impl FromStr for Rule {
     type Err = String;
 
@@ -166,6 +169,10 @@ impl FromStr for Rule {
             items.into_rule(text)
         };
         read().map_err(|error| {
+            let plain = text.trim_matches(QUOTES);
+            if plain != text && plain.parse::<Rule>().is_ok() {
+                return format!("'{text}' has quotation marks in it; write {plain}");
+            }
             let with = |separator| text.split_whitespace().collect::<Vec<_>>().join(separator);
             let has_space = text.contains(char::is_whitespace);
             let meant = ["", ","].map(with).into_iter().find(|meant| has_space && meant.parse::<Rule>().is_ok());

@@ -78,7 +78,14 @@ pub(super) fn format(text: &str) -> Result<Format, String> {
 
 /// `30s`, `1m 30s`; a bare number is seconds, as for timeout(1).
 pub(super) fn duration(text: &str) -> Result<Duration, String> {
-    let bare = text.parse::<u64>().map(Duration::from_secs).ok();
+    // To humantime an M is a month; most people who write one mean minutes.
+    let minutes = text.replace('M', "min");
+    if minutes != text && humantime::parse_duration(&minutes).is_ok() {
+        return Err(format!("M could be minutes or months; minutes are min or m: write {minutes}"));
+    }
+    let is_number = text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
+    let seconds = text.parse().ok().filter(|_| is_number);
+    let bare = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
     let time = bare.or_else(|| humantime::parse_duration(text).ok()).ok_or("write for example 30s, 500ms or 2min")?;
     if time.is_zero() { Err("it must be longer than nothing; write for example 30s".to_owned()) } else { Ok(time) }
 }
@@ -102,6 +109,14 @@ pub(super) fn rule() -> impl TypedValueParser<Value = Rule> {
     })
 }
 
+/// A file that is written, whose name may be any bytes. Many programs take - for standard output, where units are.
+pub(super) fn record() -> impl TypedValueParser<Value = PathBuf> {
+    OsStringValueParser::new().try_map(|text| match text.as_bytes() {
+        b"-" => Err("- is no file; for standard error write /dev/stderr, for a file of that name ./-"),
+        _ => Ok(PathBuf::from(text)),
+    })
+}
+
 pub(super) fn summary() -> impl TypedValueParser<Value = Summary> {
     OsStringValueParser::new().try_map(|text| parse_summary(text.as_bytes()))
 }
@@ -118,6 +133,7 @@ fn parse_summary(text: &[u8]) -> Result<Summary, String> {
     };
     match file {
         Some([]) => Err("a file name is missing after the colon; write --summary=json:FILE".to_owned()),
+        Some(b"-") => Err("- is no file; for standard error write --summary=json, else --summary=json:./-".to_owned()),
         _ => Ok(Summary { format, file: file.map(|file| OsString::from_vec(file.to_vec()).into()) }),
     }
 }
@@ -197,9 +213,26 @@ mod tests {
     fn a_maximum_wait_may_be_0() {
         assert_eq!(max_wait("0"), Ok(Duration::ZERO));
         assert_eq!(max_wait("0s"), Ok(Duration::ZERO));
-        assert_eq!(max_wait("0.5"), duration("0.5"));
+        assert_eq!(max_wait("0.5"), Ok(Duration::from_millis(500)));
         assert_eq!(max_wait("90"), Ok(Duration::from_secs(90)));
         assert_eq!(max_wait("2min"), Ok(Duration::from_secs(120)));
         assert!(max_wait("soon").is_err());
+    }
+
+    #[test]
+    fn a_bare_time_is_in_seconds_and_an_m_alone_is_no_month() {
+        assert_eq!(duration("2"), Ok(Duration::from_secs(2)));
+        assert_eq!(duration("0.5"), Ok(Duration::from_millis(500)));
+        assert_eq!(
+            (duration("5m"), duration("1h 5min")),
+            (Ok(Duration::from_secs(300)), Ok(Duration::from_secs(3900)))
+        );
+        for (wrong, right) in [("1M", "1min"), ("90M", "90min"), ("1h30M", "1h30min")] {
+            let error = duration(wrong).unwrap_err();
+            assert!(error.ends_with(&format!("write {right}")) && duration(right).is_ok(), "{error}");
+        }
+        for wrong in ["", ".", "1.2.3", "0.0", "1e3", "-1", "inf", "1Ms"] {
+            assert!(duration(wrong).is_err(), "{wrong}");
+        }
     }
 }

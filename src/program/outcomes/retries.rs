@@ -1,5 +1,6 @@
 //! Counts of further attempts and of pauses.
 
+use super::pause::LongPause;
 use crate::program::args::MaxFail;
 use std::time::Duration;
 use throttle::clock::Nanos;
@@ -26,6 +27,7 @@ pub(super) struct Retries {
     /// The end of the latest pause, and the time of all together.
     pub(super) paused_until: Nanos,
     pub(super) paused: Nanos,
+    pub(super) long_pause: LongPause,
 }
 
 impl Retries {

@@ -65,7 +65,7 @@ fn every_field_of_the_summary_is_what_one_works_out_by_hand() {
         json!({
             "unit": "line",
             "keys": 0,
-            "dropped": 0,
+            "dropped": 0, "read_and_not_passed_on": 0,
             "units": 4,
             "bytes": 8,
             "elapsed_ns": 505 * MS,
@@ -149,11 +149,11 @@ fn the_lines_of_a_file_are_estimated_from_those_read() {
     assert_eq!(report.time_left(&report.read()), None, "nothing is known yet");
     assert_eq!(report.supply().take_available(1), 1);
     report.meter().passed(20, 800, clock.now());
-    report.meter().read_ahead(5, 200, [0, 0]);
+    report.meter().read_ahead(5, 200, [0, 0], 0);
     let shown = report.shown(&report.read(), 2.0);
     assert_eq!((&*shown.text(), shown.percent), ("20 lines, 800 B, 2.00/s now, 1m 55s left, limit 2/s", Some(8)));
     // The last of them is shorter than it should be.
-    report.meter().read_ahead(5, 9_200, [0, 0]);
+    report.meter().read_ahead(5, 9_200, [0, 0], 0);
     assert_eq!(report.units_left(&report.read()), Some(5));
 }
 

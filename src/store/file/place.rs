@@ -35,9 +35,7 @@ pub(super) fn open(place: &Place, access: OFlags) -> Result<Option<File>, FileEr
     };
     let stat = rustix::fs::fstat(&file).map_err(|error| failed("look at", path, error))?;
     check_owner(path, &stat)?;
-    if place.own_folder {
-        check_folder(path.parent().unwrap_or(Path::new("/")))?;
-    }
+    check_folder(folder_of(path), place.own_folder)?;
     network::refuse(path, &file)?;
     check_head(path, &file)?;
     Ok(Some(file))
@@ -62,13 +60,26 @@ fn check_owner(path: &Path, stat: &Stat) -> Result<(), FileError> {
     Ok(())
 }
 
-/// Checks that the folder for buckets belongs to this user, and that other users cannot write to it.
-fn check_folder(folder: &Path) -> Result<(), FileError> {
-    let stat = rustix::fs::stat(folder).map_err(|error| failed("look at the folder", folder, error))?;
-    if stat.st_uid != rustix::process::geteuid().as_raw() {
+fn folder_of(path: &Path) -> &Path {
+    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+/// Checks that not everyone can replace the file. A folder for buckets only must belong to this user alone; any other may
+/// belong to a group, and in one with the sticky bit, like /tmp, only the owner replaces a file.
+fn check_folder(folder: &Path, own_folder: bool) -> Result<(), FileError> {
+    let stat = match rustix::fs::stat(folder) {
+        // Making the file will say so.
+        Err(Errno::NOENT) if !own_folder => return Ok(()),
+        stat => stat.map_err(|error| failed("look at the folder", folder, error))?,
+    };
+    if own_folder && stat.st_uid != rustix::process::geteuid().as_raw() {
         return Err(FileError::NotOurs { path: folder.to_owned(), owner: stat.st_uid });
     }
-    if stat.st_mode & 0o022 != 0 { Err(FileError::OpenFolder(folder.to_owned())) } else { Ok(()) }
+    let is_open = match (own_folder, stat.st_mode & 0o1000) {
+        (true, _) => stat.st_mode & 0o022 != 0,
+        (false, sticky) => sticky == 0 && stat.st_mode & 0o002 != 0,
+    };
+    if is_open { Err(FileError::OpenFolder(folder.to_owned())) } else { Ok(()) }
 }
 
 fn check_head(path: &Path, file: &File) -> Result<(), FileError> {
@@ -86,15 +97,12 @@ fn check_head(path: &Path, file: &File) -> Result<(), FileError> {
 /// afterwards.
 pub(super) fn create(place: &Place, first: &First) -> Result<(), FileError> {
     let path = &place.path;
-    let folder = match path.parent() {
-        Some(folder) if !folder.as_os_str().is_empty() => folder,
-        _ => Path::new("."),
-    };
+    let folder = folder_of(path);
     if place.own_folder {
         let made = DirBuilder::new().recursive(true).mode(0o700).create(folder);
         made.map_err(|error| failed("make the folder", folder, errno(&error)))?;
-        check_folder(folder)?;
     }
+    check_folder(folder, place.own_folder)?;
     if let Some(mut file) = nameless::open(folder) {
         network::refuse(path, &file)?;
         fill(&mut file, first).map_err(|error| failed_to_make(path, &error))?;
@@ -157,7 +165,7 @@ pub(super) fn files(folder: &Path, own_folder: bool) -> Result<Vec<Place>, FileE
         entries => entries.map_err(failed)?,
     };
     if own_folder {
-        check_folder(folder)?;
+        check_folder(folder, own_folder)?;
     }
     let mut files = Vec::new();
     for entry in entries {

@@ -1,0 +1,174 @@
+//! Pipes that end before their input does: what is said of the units that were read, and when the end is noticed.
+
+use crate::common::{Lines, Running, feed, shell, text, throttle};
+use rustix::process::Signal;
+use std::fs;
+use std::io::{Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::ExitStatusExt;
+use std::process::Output;
+use std::thread;
+use std::time::Duration;
+
+/// A pipe with `args` that has read `input`, whose writer stays, after a signal.
+fn interrupted(args: &[&str], input: &[u8]) -> Output {
+    let mut running = Running::start(throttle(args));
+    let mut stdin = running.stdin();
+    stdin.write_all(input).unwrap();
+    running.settle();
+    running.signal(Signal::TERM);
+    let output = running.finish();
+    assert_eq!(output.status.signal(), Some(Signal::TERM.as_raw()), "{args:?}");
+    output
+}
+
+/// `k1 1`, `k2 2`, `k1 3` and so on.
+fn fifty() -> String {
+    (1..=50).map(|n| format!("k{} {n}", n % 2)).collect::<Vec<_>>().join("\n") + "\n"
+}
+
+#[test]
+fn a_signal_says_how_many_units_were_read_and_not_passed_on() {
+    for (args, input, words) in [
+        (&["-r", "1/h", "-b", "6"][..], fifty(), "interrupted: 6 lines, 30 B, 44 read and not passed on\n"),
+        (&["-q", "-r", "1/h", "-b", "6"], fifty(), "interrupted: 6 lines, 30 B, 44 read and not passed on\n"),
+        (
+            &["-r", "1/h,burst=3,per=f1"],
+            fifty(),
+            "interrupted: 6 lines, 30 B, 2 keys wait, 44 read and not passed on\n",
+        ),
+        (&["-r", "1/h,burst=6", "-r", "1/h,burst=6,cost=f2,else=1"], "x\n".repeat(50), "44 read and not passed on\n"),
+        (&["-r", "1/h"], "a\nb\nbegun".to_owned(), "interrupted: 1 line, 2 B, 2 read and not passed on\n"),
+        (&["-r", "1/h,burst=6,per=f1", "--drop"], fifty(), "interrupted: 12 lines, 63 B, 38 dropped\n"),
+    ] {
+        let said = text(&interrupted(args, input.as_bytes()).stderr);
+        assert!(said.ends_with(words), "{args:?}: {said}");
+    }
+    assert_eq!(text(&interrupted(&["-r", "1/h", "-b", "60"], fifty().as_bytes()).stderr), "", "nothing was lost");
+}
+
+#[test]
+fn the_summary_of_an_interrupted_pipe_counts_what_was_read_and_not_passed_on() {
+    let said = text(&interrupted(&["-r", "1/h", "-b", "6", "--summary"], fifty().as_bytes()).stderr);
+    assert!(said.contains(", 44 read and not passed on\n") && said.lines().count() == 2, "{said}");
+    let output = interrupted(&["-r", "1/h", "-b", "6", "--summary=json"], fifty().as_bytes());
+    let summary: serde_json::Value = serde_json::from_slice(&output.stderr).unwrap();
+    assert_eq!((&summary["units"], &summary["read_and_not_passed_on"]), (&6.into(), &44.into()));
+}
+
+#[test]
+fn a_reader_that_leaves_ends_a_wait_for_the_limit_and_gives_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let bucket = folder.path().join("bucket");
+    let bucket = bucket.to_str().unwrap();
+    for args in [
+        &["-r", "1/h"][..],
+        &["-r", "1/h,per=f1"],
+        &["-r", "1/h", "-r", "1/h,cost=f2,else=1"],
+        &["-r", "1B/h"],
+        &["-r", "1/h", "--bucket", bucket],
+    ] {
+        let mut running = Running::start(throttle(args));
+        let (mut stdin, mut stdout) = (running.stdin(), running.stdout());
+        stdin.write_all(b"a\na\na\n").unwrap();
+        stdout.read_exact(&mut [0]).unwrap();
+        running.settle();
+        drop(stdout);
+        let output = running.finish();
+        assert_eq!(
+            (output.status.signal(), text(&output.stderr)),
+            (Some(Signal::PIPE.as_raw()), String::new()),
+            "{args:?}"
+        );
+    }
+    let shown = feed(throttle(&["--bucket", bucket, "--show"]), b"");
+    let said = text(&shown.stdout);
+    assert!(
+        said.contains("1/h,burst=1: 0 left\n") && !said.contains("in line"),
+        "the second unit is given back: {said:?}"
+    );
+}
+
+#[test]
+fn a_reader_that_left_before_the_end_of_the_input_fails_nothing() {
+    let mut running = Running::start(throttle(&["-r", "1000/s"]));
+    let (mut stdin, mut stdout) = (running.stdin(), running.stdout());
+    stdin.write_all(b"a\n").unwrap();
+    stdout.read_exact(&mut [0; 2]).unwrap();
+    drop(stdout);
+    thread::sleep(Duration::from_millis(50));
+    drop(stdin);
+    assert!(running.end().success(), "as cat does: all that was read was written");
+}
+
+#[test]
+fn an_input_that_is_also_the_output_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = |script: &str| {
+        fs::write(folder.path().join("f"), "1\n2\n").unwrap();
+        let mut command = shell(script);
+        command.current_dir(folder.path());
+        (feed(command, b""), fs::read_to_string(folder.path().join("f")).unwrap())
+    };
+    for script in [
+        "exec \"$0\" -r 1k/s < f >> f",
+        "exec \"$0\" -r 1k/s -a f >> f",
+        "exec \"$0\" -r 1MB/s < f >> f",
+        "exec \"$0\" -r 1k/s --dry-run < f >> f",
+        "exec \"$0\" -r 1k/s echo < f >> f",
+        "exec 1<>f; echo 0; exec \"$0\" -r 1k/s < f",
+    ] {
+        let (output, content) = run(script);
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{script}: {said}");
+        assert!(said.contains(" is also the output") && said.contains("write to another file"), "{script}: {said}");
+        assert_eq!(content.len(), 4, "{script}: {content}");
+    }
+    for (script, content) in [
+        ("exec \"$0\" -r 1k/s < f > f", ""),
+        ("exec \"$0\" -r 1k/s < f 1<>f", "1\n2\n"),
+        ("exec \"$0\" -r 1k/s < f >> g", "1\n2\n"),
+    ] {
+        let (output, found) = run(script);
+        assert_eq!((output.status.code(), &*text(&output.stderr), &*found), (Some(0), "", content), "{script}");
+    }
+}
+
+/// What cron would mail: a pause of a minute is said once, and nothing else of a run that goes well.
+#[test]
+fn without_a_terminal_a_long_pause_is_said_once_and_hints_are_not() {
+    let later = "echo 'retry-after: 3600' >> \"$THROTTLE_REPLY\"; exit 1 # $1";
+    for (limit, words) in [
+        ("unlimited", "throttle: a server asked to wait: nothing starts for 1h"),
+        ("9/s,per=f1", "throttle: 'k1' asked to wait: nothing of it starts for 1h"),
+    ] {
+        let mut running = Running::start(throttle(&["-r", limit, "--attempts", "2", "--max-pause", "2h", "-c", later]));
+        let said = Lines::of(running.stderr());
+        running.write(b"k1 1\nk1 2\n");
+        assert_eq!(said.next(), words);
+        thread::sleep(Duration::from_millis(300));
+        running.signal(Signal::TERM);
+        let more = said.rest();
+        assert!(!more.iter().any(|line| line.contains("asked to wait")), "{more:?}");
+    }
+    let said = |args: &[&str]| text(&feed(throttle(args), b"1\n").stderr);
+    let hint = "hint: ssh has a shell read its words";
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("ssh"), "#!/bin/sh\n").unwrap();
+    fs::set_permissions(folder.path().join("ssh"), fs::Permissions::from_mode(0o755)).unwrap();
+    let ssh = folder.path().join("ssh");
+    let ssh = ssh.to_str().unwrap();
+    assert_eq!(said(&["-r", "5/s", "--summary", ssh, "h", "echo", "{}"]).matches(hint).count(), 1);
+    for args in [
+        &["-r", "5/s", ssh, "h", "echo", "{}"][..],
+        &["-r", "5/s", "-c", "echo"],
+        &["-r", "5/s", "-r", "18000/h", "true"],
+        &["-r", "5/s", "--attempts", "2", "-c", ": curl --retry 3 $1"],
+    ] {
+        assert_eq!(said(args), "", "{args:?}");
+    }
+    let bucket = folder.path().join("bucket");
+    let once = ["--bucket", bucket.to_str().unwrap(), "-r", "1/h", "-q", "--once", "--max-wait", "0"];
+    let ends = [feed(throttle(&once), b""), feed(throttle(&once), b"")];
+    assert_eq!(ends.map(|end| (end.status.code(), text(&end.stderr))), [0, 75].map(|code| (Some(code), String::new())));
+}
