@@ -234,6 +234,12 @@ impl Policy {
         })
     }
 
+    /// The least slack of its windows, in nanoseconds; `None` if there are none.
+    pub(crate) fn least_slack(&self) -> Option<Nanos> {
+        let slack = |limit: &Resolved| if let Resolved::Window { slack, .. } = limit { Some(*slack) } else { None };
+        self.limits.iter().filter_map(slack).min()
+    }
+
     pub(crate) fn limits(&self) -> &[Resolved] {
         &self.limits
     }
