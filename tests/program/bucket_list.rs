@@ -152,8 +152,8 @@ mod files {
         let state = State::with(&[("a", "9/h"), ("damaged", "9/h")]);
         let path = |name: &str| state.path(name);
         damage(&path("damaged"));
-        fs::write(path("newer"), "throttle bucket 2\n something that is yet to come").unwrap();
-        fs::write(path("short"), "throttle bucket 1\n").unwrap();
+        fs::write(path("newer"), "throttle bucket 3\n something that is yet to come").unwrap();
+        fs::write(path("short"), "throttle bucket 2\n").unwrap();
         fs::write(path("script"), "#!/bin/sh\n").unwrap();
         fs::write(path("empty"), "").unwrap();
         fs::copy(path("a"), path(".throttle-Ab3")).unwrap();

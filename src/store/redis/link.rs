@@ -331,7 +331,7 @@ impl Link {
             (Some("never"), _) => Ok(Said::Never),
             (Some("unknown"), _) => Err(RedisError::Unknown(place)),
             (Some("newer"), Some(Word::Text(version))) if version.bytes().all(|byte| byte.is_ascii_digit()) => {
-                Err(RedisError::Newer { place, version: version.clone() })
+                Err(RedisError::Newer { place, key, version: version.clone() })
             }
             (Some("foreign" | "newer"), _) => Err(RedisError::Foreign { place, key }),
             _ => Err(RedisError::Damaged { place, key }),
