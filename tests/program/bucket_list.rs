@@ -412,7 +412,7 @@ mod server {
         assert_fails(&list(&format!("redis://{at}")), 1, &[&refuses, "it needs a password; write ?password-file=PATH"]);
         assert_fails(&list(&format!("redis://:no@{at}/")), 1, &[&refuses, "wrong user or password"]);
         let away = feed(throttle(&["--bucket", "redis://127.0.0.1:1", "--list", "--on-store-error", "fail"]), b"");
-        assert_fails(&away, 1, &["cannot reach the server redis://127.0.0.1:1/: "]);
+        assert_fails(&away, 125, &["cannot reach the server redis://127.0.0.1:1/: "]);
         let mut default = throttle(&["--list"]);
         default.env("THROTTLE_BUCKET", format!("redis://{at}"));
         assert_fails(&feed(default, b""), 1, &["throttle: THROTTLE_BUCKET: the server redis"]);

@@ -278,7 +278,7 @@ mod trouble {
         assert_fails(&run(&nobody, &args), 1, &["cannot reach the bucket redis://127.0.0.1:", "refused"]);
         assert_fails(&run(&nobody, &args[2..]), 1, &["cannot reach the bucket"]);
         assert_fails(&run(&nobody, &[&args[..], &["--once", "true"]].concat()), 125, &["cannot reach"]);
-        assert_fails(&run(&nobody, &["--show", "--on-store-error", "fail"]), 1, &["cannot reach"]);
+        assert_fails(&run(&nobody, &["--show", "--on-store-error", "fail"]), 125, &["cannot reach"]);
         assert_fails(&run(&nobody, &[&args[..], &["--set"]].concat()), 1, &["cannot reach"]);
     }
 
@@ -293,6 +293,23 @@ mod trouble {
         }
         let output = run(&nobody, &["--once", "--max-wait", "0", "-r", "5/s"]);
         assert_fails(&output, 75, &["cannot reach the bucket"]);
+    }
+
+    #[test]
+    fn a_question_to_an_absent_server_is_answered_soon() {
+        let silent = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let silent = bucket_at(silent.local_addr().unwrap().port(), "b");
+        let running: Vec<Running> = [&bucket_at(free_port(), "nobody"), &silent]
+            .into_iter()
+            .flat_map(|bucket| {
+                [["--show"], ["--list"]].map(|args| [&["--bucket", bucket.as_str()], &args[..]].concat())
+            })
+            .map(|args| Running::start(throttle(&args)))
+            .collect();
+        // Otherwise they wait for ever.
+        for running in running {
+            assert_fails(&running.finish(), 125, &["cannot reach"]);
+        }
     }
 
     /// A client without retries still waits for a healthy server that is far away.
@@ -375,7 +392,11 @@ mod trouble {
         let () = redis.tell(&["HSET", "throttle:mine", "treasure", "1"]);
         assert_fails(&run(&bucket, &["-r", "5/s"]), 1, &["is not a bucket: the key"]);
         let () = redis.tell(&["HSET", "throttle:mine", "v", "2"]);
-        assert_fails(&run(&bucket, &["-r", "5/s"]), 1, &["made by a newer throttle (format 2"]);
+        assert_fails(
+            &run(&bucket, &["-r", "5/s"]),
+            1,
+            &["made by a newer throttle (format 2", "or begin anew: redis-cli DEL 'throttle:mine'"],
+        );
         let () = redis.tell(&["HSET", "throttle:mine", "v", "1", "id", "5", "limits", "5/s", "state", "1 2 3"]);
         assert_fails(&run(&bucket, &["-r", "5/s"]), 1, &["damaged", "redis-cli DEL 'throttle:mine'"]);
         let () = redis.tell(&["HSET", "throttle:mine", "state", "0 0 0 0 1 0 0 0 0 1 2 3 4 5 6 7", "limits", "5/w"]);
