@@ -7,7 +7,7 @@ use serde_json::Value;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener};
 use std::os::unix::process::ExitStatusExt;
-use std::process::Output;
+use std::process::{Command, Output};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -351,6 +351,25 @@ mod trouble {
         assert_fails(&output, 1, &["cannot reach the bucket redis://no-such-host.invalid:6379/b"]);
     }
 
+    #[test]
+    fn an_answer_without_end_is_not_read_to_its_end() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let written = thread::spawn(move || {
+            let (mut client, _) = listener.accept().unwrap();
+            let (mut written, piece) = (0, vec![b'x'; 1 << 16]);
+            client.write_all(b"$2000000000\r\n").unwrap();
+            while let Ok(length @ 1..) = client.write(&piece) {
+                written += length;
+            }
+            written
+        });
+        let output = run(&bucket_at(port, "b"), &["-r", "5/s"]);
+        assert_fails(&output, 1, &["is not a Redis server; check host and port"]);
+        // Some of it waits in the sockets.
+        assert!(written.join().unwrap() < 100_000_000);
+    }
+
     /// Whatever answers, in any way.
     #[test]
     fn a_server_that_is_not_redis_is_recognised() {
@@ -444,10 +463,22 @@ mod passwords {
     #[test]
     fn a_missing_or_needless_password_is_reported() {
         let Some(redis) = Redis::start(&["--requirepass", "s3cret!"]) else { return };
-        assert_fails(&run(&redis.bucket("b"), &["-r", "5/s"]), 1, &["it needs a password; write ?password-file=PATH"]);
+        for (args, code) in [(&["-r", "5/s"][..], 1), (&["--once", "-r", "5/s"], 125)] {
+            let words = ["it needs a password; write ?password-file=PATH"];
+            assert_fails(&run(&redis.bucket("b"), args), code, &words);
+        }
         let Some(open) = Redis::start(&[]) else { return };
         let output = run(&address(&open, ":s3cret!"), &["-r", "5/s"]);
         assert_fails(&output, 1, &["if it has none, leave them out of the address"]);
+    }
+
+    #[test]
+    fn a_pipe_without_a_writer_is_no_password_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let pipe = folder.path().join("pipe");
+        assert!(Command::new("mkfifo").args(["-m", "600"]).arg(&pipe).status().unwrap().success());
+        let bucket = format!("{}?password-file={}", bucket_at(free_port(), "b"), pipe.display());
+        assert_fails(&run(&bucket, &["-r", "5/s"]), 1, &["cannot read the password in", "no password came"]);
     }
 
     #[test]
