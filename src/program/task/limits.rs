@@ -32,10 +32,26 @@ pub(crate) struct Grouped {
 /// Limits that count the same.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Group {
+    /// Without those that can never bind.
     pub(crate) policy: Policy,
     /// `None`: each unit takes 1.
     pub(crate) cost: Option<Cost>,
+    /// Those of `policy`.
     pub(crate) written: Vec<Limit>,
+    /// Also those that can never bind.
+    all: Policy,
+}
+
+impl Group {
+    /// Fills in the policy.
+    fn resolve(&mut self, burst: Option<Amount>) -> Result<(), PolicyError> {
+        self.all = Policy::with_slack(&self.written, burst)?;
+        let idle: Vec<usize> = self.all.never_bind().map(|(idle, _)| idle).collect();
+        self.policy = self.all.without(&idle);
+        let written = self.written.iter().enumerate().filter(|(place, _)| !idle.contains(place));
+        self.written = written.map(|(_, limit)| *limit).collect();
+        Ok(())
+    }
 }
 
 /// Who keeps the limits of a run.
@@ -65,7 +81,7 @@ impl Grouped {
             (burst, _) => burst,
         };
         for group in all.iter_mut().chain(&mut each) {
-            group.policy = Policy::with_slack(&group.written, burst).map_err(|error| in_limits(&error))?;
+            group.resolve(burst).map_err(|error| in_limits(&error))?;
         }
         if let (Some(_), []) = (burst, &all[..])
             && each.is_empty()
@@ -205,13 +221,11 @@ impl Limits {
         }
     }
 
-    /// The limits of `policy`, which is in force, in groups that count the same.
+    /// The limits that were named, or else those of `policy`, in groups that count the same. Also those that can never bind.
     pub(crate) fn kinds(&self, policy: &Policy) -> Vec<Policy> {
         match self.named() {
-            Some(named) if named.costs().next().is_some() => {
-                named.all.iter().map(|group| group.policy.clone()).collect()
-            }
-            _ => vec![policy.clone()],
+            Some(named) => named.all.iter().chain(&named.each).map(|group| group.all.clone()).collect(),
+            None => vec![policy.clone()],
         }
     }
 
@@ -236,7 +250,10 @@ fn groups<'a>(rules: impl Iterator<Item = &'a Rule> + Clone) -> Vec<Group> {
     for Rule { limit, cost, .. } in rules.filter(|rule| rule.per.is_none() || rule.limit != Limit::Unlimited) {
         match groups.iter_mut().find(|group| group.cost == *cost) {
             Some(group) => group.written.push(*limit),
-            None => groups.push(Group { policy: Policy::default(), cost: cost.clone(), written: vec![*limit] }),
+            None => {
+                let (policy, all) = (Policy::default(), Policy::default());
+                groups.push(Group { policy, cost: cost.clone(), written: vec![*limit], all });
+            }
         }
     }
     groups
