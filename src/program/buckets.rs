@@ -206,9 +206,9 @@ pub(super) fn pause(bucket: &Bucket, time: Duration) -> Result<()> {
 /// A question waits this long at most: for others that keep a file locked, or for a server that is away.
 const ANSWERED: Duration = Duration::from_secs(5);
 
-/// How long a question waits for the bucket's server. The last try may take three seconds.
+/// How long a question waits for the bucket's server. The last try may take three seconds more.
 fn brief_patience(bucket: &Bucket) -> Patience {
-    let until = Instant::now().checked_add(ANSWERED - Duration::from_secs(3));
+    let until = Instant::now().checked_add(Duration::from_secs(2));
     if bucket.is_waited_for { Patience::new(until, |_| {}) } else { Patience::none() }
 }
 

@@ -140,9 +140,9 @@ fn a_thread_that_blocks_on_a_fake_clock_moves_it() {
     std::thread::spawn(move || {
         let builder = || Limiter::builder().rate(1, ms(3_600_000)).timer(timer.clone());
         let limiter = builder().build().unwrap();
-        assert_eq!((0..3).map(|_| limiter.blocking_acquire(1)).collect::<Result<(), _>>(), Ok(()));
+        assert_eq!((0..3).try_for_each(|_| limiter.blocking_acquire(1)), Ok(()));
         let keyed: Keyed<String> = builder().keyed().unwrap();
-        assert_eq!((0..3).map(|_| keyed.blocking_acquire("key", 1)).collect::<Result<(), _>>(), Ok(()));
+        assert_eq!((0..3).try_for_each(|_| keyed.blocking_acquire("key", 1)), Ok(()));
         let semaphore = Semaphore::builder(1, 1, ms(3_600_000)).timer(timer.clone()).build().unwrap();
         let _held = semaphore.try_acquire().unwrap();
         assert!(semaphore.blocking_acquire_timeout(ms(3_600_000)).is_err());

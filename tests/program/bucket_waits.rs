@@ -158,9 +158,14 @@ fn waiters_that_were_all_stopped_for_long_do_not_leave_as_a_burst() {
         kinds.push((bucket, args, times));
     }
     std::thread::sleep(Duration::from_millis(300));
-    waiters.iter().for_each(|waiter| waiter.signal(Signal::STOP));
-    std::thread::sleep(Duration::from_millis(2500));
-    waiters.iter().for_each(|waiter| waiter.signal(Signal::CONT));
+    for signal in [Signal::STOP, Signal::CONT] {
+        for waiter in &waiters {
+            waiter.signal(signal);
+        }
+        if signal == Signal::STOP {
+            std::thread::sleep(Duration::from_millis(2500));
+        }
+    }
     for (bucket, args, times) in kinds {
         let mut times: Vec<Instant> = times.into_iter().collect();
         times.sort();

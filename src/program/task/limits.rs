@@ -30,7 +30,7 @@ pub(crate) struct Grouped {
 }
 
 /// Limits that count the same.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Group {
     /// Without those that can never bind.
     pub(crate) policy: Policy,
@@ -250,10 +250,7 @@ fn groups<'a>(rules: impl Iterator<Item = &'a Rule> + Clone) -> Vec<Group> {
     for Rule { limit, cost, .. } in rules.filter(|rule| rule.per.is_none() || rule.limit != Limit::Unlimited) {
         match groups.iter_mut().find(|group| group.cost == *cost) {
             Some(group) => group.written.push(*limit),
-            None => {
-                let (policy, all) = (Policy::default(), Policy::default());
-                groups.push(Group { policy, cost: cost.clone(), written: vec![*limit], all });
-            }
+            None => groups.push(Group { cost: cost.clone(), written: vec![*limit], ..Group::default() }),
         }
     }
     groups
