@@ -32,7 +32,7 @@ pub(crate) struct Grouped {
 /// Limits that count the same.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Group {
-    /// Without those that can never bind.
+    /// In a run of its own, without those that can never bind.
     pub(crate) policy: Policy,
     /// `None`: each unit takes 1.
     pub(crate) cost: Option<Cost>,
@@ -43,14 +43,11 @@ pub(crate) struct Group {
 }
 
 impl Group {
-    /// Fills in the policy.
-    fn resolve(&mut self, burst: Option<Amount>) -> Result<(), PolicyError> {
-        self.all = Policy::with_slack(&self.written, burst)?;
+    fn leave_out_idle(&mut self) {
         let idle: Vec<usize> = self.all.never_bind().map(|(idle, _)| idle).collect();
         self.policy = self.all.without(&idle);
         let written = self.written.iter().enumerate().filter(|(place, _)| !idle.contains(place));
         self.written = written.map(|(_, limit)| *limit).collect();
-        Ok(())
     }
 }
 
@@ -81,7 +78,8 @@ impl Grouped {
             (burst, _) => burst,
         };
         for group in all.iter_mut().chain(&mut each) {
-            group.resolve(burst).map_err(|error| in_limits(&error))?;
+            group.policy = Policy::with_slack(&group.written, burst).map_err(|error| in_limits(&error))?;
+            group.all = group.policy.clone();
         }
         if let (Some(_), []) = (burst, &all[..])
             && each.is_empty()
@@ -194,7 +192,10 @@ impl Limits {
             let or = if is_private { " (with -r, THROTTLE_BUCKET is not used)" } else { ", or THROTTLE_BUCKET=NAME" };
             return Err(format!("--on-store-error is about a bucket on a server; name it: --bucket NAME{or}"));
         }
-        Grouped::new(args)?.map(Limits::Own).ok_or_else(|| without_rate(&args.command).to_owned())
+        let mut named = Grouped::new(args)?.ok_or_else(|| without_rate(&args.command).to_owned())?;
+        // A bucket keeps what was set: the count of a limit matters once others change.
+        named.all.iter_mut().chain(&mut named.each).for_each(Group::leave_out_idle);
+        Ok(Limits::Own(named))
     }
 
     /// The limits that were named; `None` if only the bucket knows them.
