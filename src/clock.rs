@@ -62,7 +62,8 @@ pub(crate) fn coarse() -> impl Into<Option<Nanos>> {
     None
 }
 
-/// A clock that moves only when a test moves it, or when a thread sleeps on it. Its clones share one time.
+/// A clock that moves only when a test moves it, or when a thread sleeps on it, as one does that waits in a blocking call.
+/// Its clones share one time.
 ///
 /// For tests: give a clone to a [`Limiter`](crate::limiter::Builder::timer), a
 /// [`Semaphore`](crate::semaphore::Builder::timer) or a pump, and hours pass in no time.

@@ -42,6 +42,7 @@ use rustix::io::Errno;
 use say::{NoThread, say};
 use std::ffi::OsString;
 use task::{Environment, Task};
+use throttle::store::StoreError;
 
 /// Runs the program and says how it ends.
 pub(crate) fn main() -> Exit {
@@ -61,7 +62,12 @@ pub(crate) fn main() -> Exit {
     };
     run(&task).unwrap_or_else(|error| {
         say(explain(&task, &error));
-        if once { Exit::OnceError } else { Exit::Error }
+        let is_away = error.downcast_ref().is_some_and(StoreError::may_pass);
+        match task {
+            Task::Once(_) => Exit::OnceError,
+            Task::Show(_) | Task::List(_) if is_away => Exit::Away,
+            _ => Exit::Error,
+        }
     })
 }
 

@@ -150,6 +150,13 @@ pub trait Store: Debug {
         true
     }
 
+    /// Whether it is now so much later than `time`, that of a grant, that using it would make a burst. The process was held
+    /// back, as by SIGSTOP. The grant is spent; the caller takes another.
+    fn is_too_late(&self, time: Nanos) -> bool {
+        let late = self.clock().now().saturating_sub(time);
+        self.is_shared() && late > lease::LATE && lease::Rules::of_new(&self.policy()).is_too_late(late)
+    }
+
     /// Whether requests take so long that the next lease should be requested while the current one is in use.
     fn is_remote(&self) -> bool {
         false

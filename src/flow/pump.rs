@@ -104,7 +104,10 @@ impl<F: Flow> Pump<'_, F> {
         let ready = self.flow.waiting().min(room);
         let (grant, asked) = self.supply.next_run(ready)?;
         self.supply.foresee(self.flow.foreseen().saturating_sub(grant.units));
-        let has_waited = grant.at > asked && self.sleep_until(&grant, grant.units)?;
+        let has_waited = grant.at > asked;
+        if has_waited && !self.sleep_until(&grant, grant.units)? {
+            return Ok(());
+        }
         let more = if has_waited { self.supply.take_available(ready - grant.units) } else { 0 };
         let units = grant.units + more;
         self.hand_over(&grant, units, None)
@@ -116,8 +119,8 @@ impl<F: Flow> Pump<'_, F> {
             Err(StoreError::Refused(Refusal::Never)) => return self.refuse(Unpaid::TooMuch),
             taken => taken?,
         };
-        if grant.at > asked {
-            self.sleep_until(&grant, 1)?;
+        if grant.at > asked && !self.sleep_until(&grant, 1)? {
+            return Ok(());
         }
         let more = self.flow.join(&mut |costs| self.supply.take_now(costs));
         self.hand_over(&grant, 1 + more, Some(costs))
@@ -159,8 +162,8 @@ impl<F: Flow> Pump<'_, F> {
         Ok(())
     }
 
-    /// Sleeps until the grant of so many units, or until the flow has a [hold](Flow::take_hold). Returns whether the time of
-    /// the grant has come.
+    /// Sleeps until the grant of so many units, or until the flow has a [hold](Flow::take_hold). Returns whether the grant
+    /// may be used now.
     fn sleep_until(&mut self, grant: &Grant, units: u64) -> Result<bool, StoreError> {
         self.note_read_ahead();
         self.enter(Phase::Limit(grant.bound_by.unwrap_or(usize::MAX)));

@@ -165,6 +165,11 @@ impl Queue {
         self.watched
     }
 
+    /// Whether that thread is still the queue's timer, until that time.
+    pub(crate) fn is_watched(&self, key: Key, until: Nanos) -> bool {
+        self.watched == Some(until) && self.threads.first().is_some_and(|&(_, first)| first == key)
+    }
+
     /// The waiter was dropped. A grant that it has not seen is given back.
     pub(crate) fn leave(&mut self, now: Nanos, key: Key, effects: &mut Effects) {
         self.see(now);

@@ -216,12 +216,15 @@ impl Wait {
     fn nap(&mut self, shared: &Shared, key: usize, waker: &Waker) {
         let until = shared.with(|queue, now, effects| {
             self.look(queue, now, key, waker, effects);
-            queue.watch(key).map(|until| until.saturating_sub(now))
+            queue.watch(key).map(|until| (until, until.saturating_sub(now)))
         });
-        match until {
+        match (until, shared.time.timer()) {
             _ if matches!(self.stage, Stage::Done(_)) => {}
-            Some(wait) => std::thread::park_timeout(Duration::from_nanos(wait)),
-            None => std::thread::park(),
+            (Some((until, _)), Some(timer)) => {
+                timer.sleep_unless(until, &|| !lock(&shared.queue).queue.is_watched(key, until));
+            }
+            (Some((_, wait)), None) => std::thread::park_timeout(Duration::from_nanos(wait)),
+            (None, _) => std::thread::park(),
         }
     }
 

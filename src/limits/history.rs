@@ -52,9 +52,14 @@ impl History {
         self.undos.extend(terms.iter().zip(states).map(|(terms, state)| Undo::new(terms, state)));
     }
 
+    /// The time since which grants can be undone; `None` if none can.
+    pub(super) fn since(&self) -> Option<Nanos> {
+        self.records.front().map(|record| record.before)
+    }
+
     /// The time since which grants can be undone, and for each of `limits` how to undo the latest record.
     pub(super) fn current(&mut self, limits: usize) -> (Nanos, impl Iterator<Item = &mut Undo>) {
-        let since = self.records.front().map_or(0, |record| record.before);
+        let since = self.since().unwrap_or(0);
         let first = self.undos.len().saturating_sub(limits);
         (since, self.undos.range_mut(first..))
     }
@@ -67,14 +72,14 @@ impl History {
         }
     }
 
-    /// Undoes the latest record and removes it.
-    pub(super) fn undo(&mut self, states: &mut [State]) -> Option<Record> {
+    /// Undoes the latest record and removes it. If other changes were made since, its grants are at `from` or later.
+    pub(super) fn undo(&mut self, states: &mut [State], from: Nanos) -> Option<Record> {
         let record = self.records.pop_back()?;
         self.grants += 1;
         for state in states.iter_mut().rev() {
             match self.undos.pop_back() {
                 Some(Undo::Level(level)) => *state = State::from(level),
-                Some(Undo::Change(change)) => window::Terms::undo(state, &change),
+                Some(Undo::Change(change)) => window::Terms::undo(state, &change, from),
                 Some(Undo::Nothing) | None => {}
             }
         }
@@ -100,26 +105,13 @@ impl History {
         }
     }
 
-    /// Applies `act` to the saved states of the limit at `place`, of so many limits. If that limit is a window, its log
-    /// has changed, so its undo entries are dropped.
+    /// Applies `act` to the saved states of the limit at `place`, of so many limits. Windows save none.
     pub(super) fn revise(&mut self, place: usize, limits: usize, act: impl Fn(&mut State)) {
         for undo in self.undos.iter_mut().skip(place).step_by(limits) {
-            *undo = match undo {
-                Undo::Level(level) => {
-                    let mut state = State::from(*level);
-                    act(&mut state);
-                    Undo::Level(state.level)
-                }
-                _ => Undo::Nothing,
-            };
-        }
-    }
-
-    /// The logs of windows have changed: drop their undo entries.
-    pub(super) fn fix_windows(&mut self) {
-        for undo in &mut self.undos {
-            if let Undo::Change(_) = undo {
-                *undo = Undo::Nothing;
+            if let Undo::Level(level) = undo {
+                let mut state = State::from(*level);
+                act(&mut state);
+                *level = state.level;
             }
         }
     }

@@ -76,7 +76,7 @@ impl Limits {
         let now = self.in_order(now);
         let is_last = self.history.last().is_some_and(|last| last.number == rest.last.number);
         if is_last {
-            let held = self.undo();
+            let held = self.undo(0);
             // Together, as before: separate grants would make windows forget the earlier ones.
             let _ = self.take_runs(self.asked, rest.spent, Nanos::MAX, usize::MAX, |_| {});
             self.hold(held);

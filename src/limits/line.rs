@@ -141,7 +141,7 @@ impl Line {
         }
         if self.entries.is_empty() {
             let mut base = Box::new(self.limits.clone());
-            base.undo();
+            base.undo(0);
             (self.base, self.swept) = (Some(base), now);
         }
         let number = if self.entries.len() < MOST { grant.number } else { 0 };

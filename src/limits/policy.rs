@@ -196,17 +196,22 @@ impl Policy {
         self.limits.iter().map(Resolved::at_once).min().unwrap_or(u64::MAX)
     }
 
-    /// The first limit that never binds because another is always stricter: its index and the other's. Slack does not
-    /// matter.
-    #[must_use]
-    pub fn never_binds(&self) -> Option<(usize, usize)> {
-        let pairs = (0..self.len()).flat_map(|idle| (0..self.len()).map(move |other| (idle, other)));
+    /// The limits that never bind because another is always stricter, slack included: the index of each and of the other.
+    pub fn never_bind(&self) -> impl Iterator<Item = (usize, usize)> {
         // Of two equal limits, the later one never binds.
-        let mut idle = pairs.filter(|&(idle, other)| idle != other).filter(|&(idle, other)| {
+        let is_idle = |idle: usize, other: usize| {
             let (idle_limit, other_limit) = (&self.limits[idle], &self.limits[other]);
             idle_limit.allows_all_of(other_limit) && (idle > other || !other_limit.allows_all_of(idle_limit))
-        });
-        idle.next()
+        };
+        let stricter = move |idle: usize| (0..self.len()).find(|other| *other != idle && is_idle(idle, *other));
+        (0..self.len()).filter_map(move |idle| Some((idle, stricter(idle)?)))
+    }
+
+    /// The same without the limits at these indexes.
+    #[must_use]
+    pub fn without(&self, places: &[usize]) -> Self {
+        let limits = self.limits.iter().enumerate().filter(|(place, _)| !places.contains(place));
+        Policy { limits: limits.map(|(_, limit)| *limit).collect(), counts_bytes: self.counts_bytes }
     }
 
     /// The most units that the limit at `place` lets through in one of its periods, and that period in nanoseconds.
@@ -238,6 +243,12 @@ impl Policy {
             smallest: all.iter().map(|(rate, _)| rate.window().0).min()?,
             longest: all.iter().map(|(_, counts)| *counts).max()?,
         })
+    }
+
+    /// The least slack of its windows, in nanoseconds; `None` if there are none.
+    pub(crate) fn least_slack(&self) -> Option<Nanos> {
+        let slack = |limit: &Resolved| if let Resolved::Window { slack, .. } = limit { Some(*slack) } else { None };
+        self.limits.iter().filter_map(slack).min()
     }
 
     pub(crate) fn limits(&self) -> &[Resolved] {
@@ -335,9 +346,9 @@ impl Resolved {
             (Resolved::Bucket { rate, burst, initial }, _) => {
                 rate >= other.rate() && burst.get() >= other.at_once() && initial >= other.at_once().min(burst.get())
             }
-            (Resolved::Window { rate, .. }, _) => {
+            (Resolved::Window { rate, slack }, _) => {
                 let (count, period) = rate.window();
-                other.most_in(period.get()) <= u128::from(count.get())
+                other.most_in(period.get().saturating_add(slack)) <= u128::from(count.get())
             }
         }
     }
@@ -358,9 +369,9 @@ impl Resolved {
                 let gained = u128::from(rate.units()) * u128::from(nanos);
                 u128::from(burst.get()) + gained.div_ceil(rate.period().into()) - 1
             }
-            Resolved::Window { .. } => {
+            Resolved::Window { slack, .. } => {
                 let (count, period) = rate.window();
-                u128::from(count.get()) * u128::from(nanos).div_ceil(period.get().into())
+                u128::from(count.get()) * u128::from(nanos).div_ceil(u128::from(period.get()) + u128::from(slack))
             }
         }
     }
@@ -468,10 +479,16 @@ mod tests {
             (&["5/s", "20000/h"], None),
             (&["10/s,window", "1000/min,window"], Some((1, 0))),
             (&["10/s,window", "599/min,window"], None),
-            (&["5/s", "300/min,window,slack=1s"], Some((1, 0))),
+            (&["5/s", "300/min,window,slack=1s"], None),
+            (&["5/s", "304/min,window,slack=1s"], None),
+            (&["5/s", "305/min,window,slack=1s"], Some((1, 0))),
+            (&["10/s,window,slack=50ms", "599/min,window"], Some((1, 0))),
         ] {
-            let found = policy(limits, None).unwrap().never_binds();
-            assert_eq!(found, expected, "{limits:?}");
+            let found: Vec<_> = policy(limits, None).unwrap().never_bind().collect();
+            assert_eq!(found, expected.into_iter().collect::<Vec<_>>(), "{limits:?}");
         }
+        let several = policy(&["5/s", "300/min", "18000/h"], None).unwrap();
+        assert_eq!(several.never_bind().collect::<Vec<_>>(), [(1, 0), (2, 0)]);
+        assert_eq!(several.without(&[1, 2]).to_string(), "5/s,burst=1");
     }
 }

@@ -98,9 +98,8 @@ fn save_window(state: &State, undo: Undo, words: &mut Vec<u64>) {
         Undo::Change(change) => (1, change),
         _ => (0, Change::none(0)),
     };
-    let joined = change.joined.unwrap_or(Entry { at: 0, units: 0 });
-    words.extend([can_undo, change.added, change.joined.is_some().into()]);
-    words.extend([change.at, change.units, joined.at, joined.units]);
+    words.extend([can_undo, change.joined.is_some().into()]);
+    words.extend([change.at, change.units, change.joined.unwrap_or(0)]);
 }
 
 /// `None` also if the words contradict each other.
@@ -111,14 +110,10 @@ fn load_window(state: &mut State, words: &mut impl Iterator<Item = u64>) -> Opti
         state.level.amount += i128::from(entry.units);
         state.log_mut().push_back(entry);
     }
-    let [can_undo, added, joins] = [words.next()?, words.next()?, words.next()?];
-    let (at, units) = (words.next()?, words.next()?);
-    let joined = Entry { at: words.next()?, units: words.next()? };
-    let change = Change { at, units, added, joined: (joins == 1).then_some(joined) };
-    let log = state.log();
-    let makes_sense = log.iter().is_sorted_by_key(|entry| entry.at)
-        && i128::from(units) <= state.level.amount
-        && added <= log.len() as u64;
+    let [can_undo, joins] = [words.next()?, words.next()?];
+    let [at, units, joined] = [words.next()?, words.next()?, words.next()?];
+    let change = Change { at, units, joined: (joins == 1).then_some(joined) };
+    let makes_sense = state.log().iter().is_sorted_by_key(|entry| entry.at) && i128::from(units) <= state.level.amount;
     makes_sense.then_some(if can_undo == 1 { Undo::Change(change) } else { Undo::Nothing })
 }
 

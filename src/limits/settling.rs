@@ -287,7 +287,7 @@ impl Settling {
 /// since, and not while the time of another grant is in the future. What it cost more is owed.
 pub(crate) fn settle_forgotten(terms: &Terms, state: &mut State, now: Nanos, times: [Nanos; 2], costs: [u64; 2]) {
     match terms.kind() {
-        Err(window) => window.correct(state, now, times[1], costs),
+        Err(window) => window.correct(state, now.max(state.level.at), times[1], costs),
         Ok(bucket) if costs[1] > costs[0] => bucket.pay(&mut state.level, now, costs[1] - costs[0]),
         Ok(bucket) if now >= state.level.at && now >= times[0] => {
             let [charged, real] = costs.map(|cost| cost.min(terms.most()));

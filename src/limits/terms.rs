@@ -22,7 +22,7 @@ pub(super) enum Undo {
     Level(Level),
     /// What the record added to the log of a window.
     Change(Change),
-    /// It cannot: the log has changed since.
+    /// There is nothing to undo.
     Nothing,
 }
 

@@ -156,7 +156,7 @@ impl Limits {
         }
         let is_last = self.history.last().is_some_and(|last| last.number == grant.number);
         if is_last && now < grant.at {
-            let held = self.undo();
+            let held = self.undo(now.saturating_add(1));
             self.hold(held);
         } else {
             self.credit_back(now, grant);
@@ -194,15 +194,15 @@ impl Limits {
     /// A grant may be settled only once, and not given back as well.
     pub(crate) fn settle(&mut self, now: Nanos, grant: &Grant, [charged, real]: [u64; 2]) {
         let (now, limits) = (self.in_order(now), self.terms.len());
-        // Windows may have dropped what no longer counts then.
-        let latest = now.max(self.at);
+        // Windows may have dropped what no longer counts at these times. An open grant is corrected exactly.
+        let (since, latest) = (now.max(self.history.since().unwrap_or(self.at)), now.max(self.at));
         let (kinds, history) = (&self.kinds, &mut self.history);
         let part = |place| kinds.part(place, real);
         let differed = |place, by: i128| {
             history.revise(place, limits, |state| state.level.amount = state.level.amount.saturating_add(by));
         };
         let states = (self.terms.as_slice(), self.states.as_mut_slice());
-        if grant.units > 0 && self.settling.settle(latest, grant.number, states, part, differed) {
+        if grant.units > 0 && self.settling.settle(since, grant.number, states, part, differed) {
             return;
         }
         self.revise_all(|kinds, place, terms, state| {
@@ -285,9 +285,10 @@ impl Limits {
         self.history.hold(until);
     }
 
-    /// Undoes the latest record completely. Returns the time of a hold that was set after it.
-    pub(super) fn undo(&mut self) -> Option<Nanos> {
-        let record = self.history.undo(&mut self.states)?;
+    /// Undoes the latest record completely. If other changes were made since, its grants are at `from` or later. Returns
+    /// the time of a hold that was set after it.
+    pub(super) fn undo(&mut self, from: Nanos) -> Option<Nanos> {
+        let record = self.history.undo(&mut self.states, from)?;
         self.settling.undone(record.number);
         self.at = record.before;
         record.held

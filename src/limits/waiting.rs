@@ -143,7 +143,10 @@ impl Limits {
         if let Some(states) = before.filter(|_| !counts) {
             self.states = states;
         } else {
-            self.history.fix_windows();
+            if self.windows().all(|(_, _, state)| state.level.at <= now) {
+                // None of the earlier grants is in the future any more, so none can be undone.
+                self.history.clear();
+            }
             // While a grant is in the future, windows go on to count the others from their own times.
             if counts && self.at <= now {
                 (0..self.terms.len()).for_each(|place| self.settling.counted_from(grant.number, place, now));

@@ -8,7 +8,7 @@
 //! In the state of a window the level's amount is the units in the log, including those that have left the period: up
 //! to two full windows, more if the window was larger before.
 
-use super::state::{Entry, State};
+use super::state::{Entry, Level, State};
 use crate::clock::{Nanos, shrink};
 use crate::rate::Rate;
 use std::num::NonZeroU64;
@@ -32,15 +32,13 @@ pub(crate) struct Change {
     /// The time of the latest grant before them.
     pub(crate) at: Nanos,
     pub(crate) units: u64,
-    /// How many entries they added.
-    pub(crate) added: u64,
-    /// The last entry as it was, if they added to it.
-    pub(crate) joined: Option<Entry>,
+    /// The time of the last entry before, if they joined it.
+    pub(crate) joined: Option<Nanos>,
 }
 
 impl Change {
     pub(crate) fn none(at: Nanos) -> Self {
-        Change { at, units: 0, added: 0, joined: None }
+        Change { at, units: 0, joined: None }
     }
 }
 
@@ -92,10 +90,14 @@ impl Terms {
         self.add(state, change, grant, cost, self.group);
     }
 
-    /// Appends `cost` units to the log. At most `group` units share one entry.
+    /// Adds `cost` units to the log, in the order of its times. At most `group` units share one entry.
     fn add(&self, state: &mut State, change: &mut Change, grant: Nanos, cost: u64, group: u64) {
         let mut rest = cost;
-        if let Some(last) = state.log_mut().back_mut()
+        let log = state.log_mut();
+        // All charges are added at the end.
+        let is_last = log.back().is_none_or(|last| last.at <= grant);
+        let place = if is_last { log.len() } else { log.partition_point(|entry| entry.at <= grant) };
+        if let Some(last) = place.checked_sub(1).and_then(|before| log.get_mut(before))
             // An entry that has left the period must not count again because units join it.
             && !self.has_left(last, grant)
         {
@@ -103,16 +105,15 @@ impl Terms {
             let most = if last.at == grant { u64::MAX } else { group };
             let shared = rest.min(most.saturating_sub(last.units));
             if shared > 0 {
-                if change.added == 0 {
-                    change.joined.get_or_insert(*last);
+                if change.units == 0 {
+                    change.joined = Some(last.at);
                 }
                 *last = Entry { at: grant, units: last.units + shared };
                 rest -= shared;
             }
         }
         if rest > 0 {
-            state.log_mut().push_back(Entry { at: grant, units: rest });
-            change.added += 1;
+            log.insert(place, Entry { at: grant, units: rest });
         }
         change.units = change.units.saturating_add(cost);
         state.level.amount += i128::from(cost);
@@ -154,17 +155,23 @@ impl Terms {
         state.level.amount = amount;
     }
 
-    /// Undoes the charges in `change`, the latest ones, as if they had never been made.
-    pub(crate) fn undo(state: &mut State, change: &Change) {
+    /// Undoes the charges in `change`, the latest ones, as if they had never been made. Other units may have been logged or
+    /// removed since, if none of those is counted from a time at or after `from`.
+    pub(crate) fn undo(state: &mut State, change: &Change, from: Nanos) {
+        let (mut rest, mut amount) = (change.units, state.level.amount);
         let log = state.log_mut();
-        for _ in 0..change.added {
-            log.pop_back();
+        while let Some(last) = log.back_mut().filter(|last| rest > 0 && last.at >= from) {
+            let undone = rest.min(last.units);
+            (rest, last.units) = (rest - undone, last.units - undone);
+            amount -= i128::from(undone);
+            if last.units == 0 {
+                log.pop_back();
+            } else {
+                last.at = change.joined.unwrap_or(change.at);
+            }
         }
-        if let (Some(entry), Some(last)) = (change.joined, log.back_mut()) {
-            *last = entry;
-        }
-        state.level.amount -= i128::from(change.units);
-        state.level.at = change.at;
+        let latest = log.back().map_or(change.at, |last| last.at.max(change.at));
+        state.level = Level { amount, at: latest };
     }
 
     /// Removes `units` that were granted at `grant` and not used, if the log still has them under that time.
@@ -195,32 +202,25 @@ impl Terms {
     /// Logs `units` that were used at `now` without a grant, even beyond the window's count. All of them count for a
     /// period.
     pub(crate) fn pay(&self, state: &mut State, now: Nanos, units: u64) {
-        let time = now.max(state.level.at);
         if units > 0 {
+            let counts = |entry: &&Entry| entry.at <= now && !self.has_left(entry, now);
+            let counted = state.log().iter().filter(counts).fold(0_u64, |sum, entry| sum.saturating_add(entry.units));
             // Units beyond the count need no exact times, so they share an entry and the log stays short.
-            let group = if self.held_at(state, time) > self.count { u64::MAX } else { self.group };
-            self.add(state, &mut Change::none(time), time, units, group);
+            let group = if counted > self.count { u64::MAX } else { self.group };
+            self.add(state, &mut Change::none(now), now, units, group);
         }
     }
 
     /// Corrects a grant that counts from `counted`: it was charged the first cost, and cost the second. Does nothing if it
-    /// no longer counts at `now`, or at the last grant if that is later: its entry may have been dropped.
-    pub(crate) fn correct(&self, state: &mut State, now: Nanos, counted: Nanos, [charged, real]: [u64; 2]) {
-        if now.max(state.level.at).saturating_sub(counted) >= self.period {
+    /// no longer counts at `since`: its entry may have been dropped.
+    pub(crate) fn correct(&self, state: &mut State, since: Nanos, counted: Nanos, [charged, real]: [u64; 2]) {
+        if since.saturating_sub(counted) >= self.period {
             return;
         }
-        let Some(more) = real.checked_sub(charged) else {
-            return Terms::remove(state, counted, charged - real);
-        };
-        let log = state.log_mut();
-        let place = log.partition_point(|entry| entry.at < counted);
-        match log.get_mut(place).filter(|entry| entry.at == counted || self.group > 1) {
-            Some(entry) => entry.units = entry.units.saturating_add(more),
-            None if more > 0 => log.insert(place, Entry { at: counted, units: more }),
-            None => {}
+        match real.checked_sub(charged) {
+            Some(more) => self.add(state, &mut Change::none(counted), counted, more, self.group),
+            None => Terms::remove(state, counted, charged - real),
         }
-        state.level.amount += i128::from(more);
-        state.level.at = state.level.at.max(counted);
     }
 
     /// Whether nothing counts at `time`, or at the last grant if that is later.

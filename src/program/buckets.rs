@@ -208,6 +208,15 @@ pub(super) fn pause(bucket: &Bucket, time: Duration) -> Result<()> {
     Ok(opened.hold_until(opened.clock().now().saturating_add(time))?)
 }
 
+/// A question waits this long at most: for others that keep a file locked, or for a server that is away.
+const ANSWERED: Duration = Duration::from_secs(5);
+
+/// How long a question waits for the bucket's server. The last try may take three seconds more.
+fn brief_patience(bucket: &Bucket) -> Patience {
+    let until = Instant::now().checked_add(Duration::from_secs(2));
+    if bucket.is_waited_for { Patience::new(until, |_| {}) } else { Patience::none() }
+}
+
 /// Writes what is kept in the bucket.
 pub(super) fn show(Show { bucket, format }: &Show) -> Result<Exit> {
     let view = look(bucket)?;
@@ -219,8 +228,8 @@ pub(super) fn show(Show { bucket, format }: &Show) -> Result<Exit> {
 
 fn look(bucket: &Bucket) -> Result<View, StoreError> {
     match &bucket.kind {
-        Kind::File(place) => Ok(File::look(place.clone(), None)?),
-        Kind::Server(_) => open(bucket, None, None)?.view(),
+        Kind::File(place) => Ok(File::look(place.clone(), Instant::now().checked_add(ANSWERED))?),
+        Kind::Server(address) => Redis::open(address.clone(), None, brief_patience(bucket))?.view(),
     }
 }
 
@@ -251,7 +260,7 @@ fn listed(among: &Bucket) -> Result<Vec<Found<Kind, StoreError>>, StoreError> {
             files.map(|(place, view)| (Kind::File(place), view.map_err(StoreError::from))).collect()
         }
         Kind::Server(address) => {
-            let found = Redis::list(address.clone(), patience(among, None))?.into_iter();
+            let found = Redis::list(address.clone(), brief_patience(among))?.into_iter();
             found.map(|(address, view)| (Kind::Server(address), view)).collect()
         }
     })

@@ -18,6 +18,8 @@ pub(crate) enum Exit {
     SentAway,
     /// An error of our own, if lower codes are the command's.
     OnceError,
+    /// A question about a bucket that cannot be reached.
+    Away,
     /// A command failed or took too long.
     Failed,
     /// A command exited 255.
@@ -31,7 +33,7 @@ pub(crate) enum Exit {
 }
 
 /// Code and meaning.
-pub(crate) const TABLE: [(Exit, u8, &str); 11] = [
+pub(crate) const TABLE: [(Exit, u8, &str); 12] = [
     (Exit::Success, 0, "everything was read and passed on, and every command exited 0"),
     (Exit::Error, 1, "reading, writing or something else failed; standard error says what"),
     (Exit::Usage, 2, "the command line is wrong; nothing was read"),
@@ -41,6 +43,7 @@ pub(crate) const TABLE: [(Exit, u8, &str); 11] = [
     (Exit::Stopped, 124, "a command exited 255, which means stop, as in xargs"),
     (Exit::Killed, 125, "a command was killed by a signal"),
     (Exit::OnceError, 125, "with --once, instead of 1 or 2; other codes are the command's"),
+    (Exit::Away, 125, "--show or --list: the bucket or its server cannot be reached within 5 s"),
     (Exit::CannotRun, 126, "a command cannot be run"),
     (Exit::NotFound, 127, "a command was not found"),
 ];

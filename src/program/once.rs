@@ -16,7 +16,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
-use throttle::clock::{sharpen_this_thread, with_usual_slack};
+use throttle::clock::{Nanos, sharpen_this_thread, with_usual_slack};
 use throttle::launch::IGNORING_SIGPIPE;
 use throttle::limits::{Grant, Refusal};
 use throttle::store::{StoreError, wait_for};
@@ -72,7 +72,7 @@ fn wait(once: &Once, store: &AnyBucket, grant: Grant, costs: &[u64]) -> Result<(
     wake_on_signals(&came, &is_over).context("cannot handle signals")?;
     sharpen_this_thread();
     let mut announce = long_wait::is_announced(once.quiet);
-    let sleep = |time, turn| {
+    let mut sleep = |time, turn| {
         let say = |line: String| {
             if std::mem::take(&mut announce) {
                 say(line);
@@ -81,7 +81,19 @@ fn wait(once: &Once, store: &AnyBucket, grant: Grant, costs: &[u64]) -> Result<(
         long_wait::sleep_unless(store.clock(), [time, turn], &|| came.load(Ordering::SeqCst) > 0, say)
     };
     let mut found = grant;
-    let is_time = wait_for(store, grant, costs, sleep, |moved| found = *moved);
+    let is_time = loop {
+        if !wait_for(store, found, costs, &mut sleep, |moved| found = *moved) {
+            break false;
+        }
+        if !store.is_too_late(found.at) {
+            break true;
+        }
+        let (another, asked) = store.take(costs, Nanos::MAX)?;
+        found = another;
+        if another.at <= asked {
+            break true;
+        }
+    };
     is_over.store(is_time, Ordering::SeqCst);
     if let Some(signal) = i32::try_from(came.load(Ordering::SeqCst)).ok().filter(|signal| *signal > 0) {
         give_back(store, &found, costs);

@@ -70,9 +70,9 @@ pub(super) fn run(pipe: &Pipe) -> Result<Exit> {
     }
 }
 
-/// Names the limit that can never bind because of the others, if there is one.
+/// Names the limits that can never bind because of the others. A run leaves them out.
 pub(super) fn hint_at_idle_limit(policy: &Policy) {
-    if let Some((idle, other)) = policy.never_binds() {
+    for (idle, other) in policy.never_bind() {
         let (idle, other) = (policy.describe(idle), policy.describe(other));
         say(format_args!("the limit {idle} can never bind beside {other}"));
     }

@@ -4,8 +4,8 @@ use crate::clock::{MILLISECOND, Nanos};
 use crate::limits::{Grant, Limits, OnlyWindows, Policy, Rest};
 use std::collections::VecDeque;
 
-/// How late a run may leave if all limits are windows.
-const LATE: Nanos = 10 * MILLISECOND;
+/// A run may leave this late in any case: a busy machine wakes a process that late.
+pub(super) const LATE: Nanos = 10 * MILLISECOND;
 
 /// Reservations not yet used, in order: those of earlier leases, then those of the latest.
 #[derive(Debug, Default)]
@@ -35,16 +35,27 @@ pub(super) struct Rules {
 
 impl Rules {
     pub(super) fn of(policy: &Policy, limits: &Limits) -> Self {
-        let allowance = Some(limits.fill_time()).filter(|time| *time > 0).unwrap_or(LATE);
+        let fill_time = Some(limits.fill_time()).filter(|time| *time > 0);
+        let allowance = policy.least_slack().map(|slack| slack.max(LATE)).into_iter().chain(fill_time).min();
+        let allowance = allowance.unwrap_or(LATE);
         let has_window = limits.largest_cost() < u64::MAX;
         Rules { allowance, has_window, only_windows: policy.only_windows(), counts_bytes: policy.counts_bytes() }
+    }
+
+    /// The same, of limits that have just begun.
+    pub(super) fn of_new(policy: &Policy) -> Self {
+        Rules::of(policy, &Limits::new(policy, 0))
+    }
+
+    pub(super) fn is_too_late(&self, late: Nanos) -> bool {
+        late > self.allowance
     }
 }
 
 impl Lease {
     /// An empty lease, before the first.
     pub(super) fn none(policy: &Policy) -> Self {
-        Lease { rules: Rules::of(policy, &Limits::new(policy, 0)), ..Lease::default() }
+        Lease { rules: Rules::of_new(policy), ..Lease::default() }
     }
 
     /// Begins another lease: [`push`](Self::push) now adds its runs after those that are there.
@@ -124,7 +135,7 @@ impl Lease {
 
     /// Whether the next run is so late that it would cause a burst.
     pub(super) fn is_stale(&self, now: Nanos) -> bool {
-        self.runs.front().is_some_and(|run| now.saturating_sub(run.at) > self.rules.allowance)
+        self.runs.front().is_some_and(|run| self.rules.is_too_late(now.saturating_sub(run.at)))
     }
 
     /// The next run, or `most` units of it.

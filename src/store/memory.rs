@@ -245,6 +245,38 @@ mod tests {
         assert_eq!(supply.store().available(), 8, "it counts from when it was handed over");
     }
 
+    /// Units that left together make room together, and are reserved as runs for one time. A machine that is too late for
+    /// them uses one; the others are given back and asked for again.
+    #[test]
+    fn a_busy_machine_loses_no_unit_of_a_window() {
+        for late in [0, 9, 11, 100, 300].map(|late| late * MILLISECOND) {
+            let (supply, clock) = supply(&["100/10s,window"]);
+            let (mut left, mut times) = (500_u64, Vec::new());
+            while left > 0 {
+                let ready = left.min(5);
+                let (grant, asked) = supply.next_run(ready).unwrap();
+                let mut units = grant.units;
+                if grant.at > asked {
+                    clock.set(grant.at + late);
+                    units += supply.take_available(ready - units);
+                }
+                supply.handed_over(&grant, &[units]);
+                times.extend((0..units).map(|_| clock.now()));
+                left -= units;
+                // To start a command takes a while.
+                clock.advance(MILLISECOND);
+                if left > 400 {
+                    clock.advance(400 * MILLISECOND);
+                }
+            }
+            let periods: Vec<Nanos> = (100..500).map(|place| times[place] - times[place - 100]).collect();
+            assert!(periods.iter().all(|period| *period >= 10 * SECOND), "{late}: {periods:?}");
+            // Five units are late one after the other.
+            let longest = 10 * SECOND + 5 * (late + MILLISECOND);
+            assert!(periods.iter().all(|period| *period <= longest), "{late}: {periods:?}");
+        }
+    }
+
     #[test]
     fn a_grant_that_was_not_opened_gets_back_less_what_came_in_since() {
         let (supply, clock) = supply(&["1000/s,burst=1000"]);

@@ -255,9 +255,10 @@ impl Redis {
 
     /// The grants in an answer to a request for so many units. If they are one grant of `costs`: their largest.
     fn granted(&self, state: &mut State, answer: &Answer, units: u64, costs: &[u64]) -> Result<Vec<Grant>, StoreError> {
-        let grants = grants(answer, units).ok_or_else(|| self.damaged())?;
+        let mut grants = grants(answer, units).ok_or_else(|| self.damaged())?;
         let mut estimate = self.estimate();
-        for grant in &grants {
+        for grant in &mut grants {
+            *grant = grant.of(state.bucket.generation());
             let costs = if costs.is_empty() { std::slice::from_ref(&grant.units) } else { costs };
             let _ = estimate.with_costs(costs, |limits, cost| limits.charge_at(grant.at, grant.at, cost));
             state.bucket.latest = state.bucket.latest.max(grant.at);
@@ -363,7 +364,7 @@ impl Store for Redis {
         if grant.at.saturating_sub(now) > LONGEST_HELD {
             state.link.close();
         }
-        Ok((grant.of(state.bucket.generation()), now))
+        Ok((grant, now))
     }
 
     fn give_back(&self, grant: &Grant, costs: &[u64]) -> Result<(), StoreError> {

@@ -116,7 +116,8 @@ impl Supply {
 
     /// Sleeps until `time`, the time of a grant, or until that has moved up in the line, on `clock`, which must show the
     /// same time as [`clock`](Self::clock). Returns false as soon as `is_over` is true, which is asked whenever another
-    /// thread unparks this one. At most one thread may sleep here.
+    /// thread unparks this one, and false if it is [too late](Store::is_too_late) for that grant. At most one thread may
+    /// sleep here.
     ///
     /// # Errors
     /// [`StoreError::Stopped`] as soon as the supply has [retired](Self::retire): the grant must not be used.
@@ -129,7 +130,10 @@ impl Supply {
             Some((run, costs)) => wait_for(&*self.store, run, &costs, sleep, |run| self.leased().moved(run)),
             None => sleep(time, time),
         };
-        if is_retired() { Err(StoreError::Stopped) } else { Ok(has_come) }
+        if is_retired() {
+            return Err(StoreError::Stopped);
+        }
+        Ok(has_come && !self.store.is_too_late(self.waits_until()))
     }
 
     /// Gives back what is reserved and has not left, and grants nothing before `time`, to any caller; see

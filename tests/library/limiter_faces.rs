@@ -6,9 +6,10 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
-use throttle::clock::{FakeClock, SECOND, SystemClock};
+use throttle::clock::{Clock, FakeClock, SECOND, SystemClock};
 use throttle::leaky_bucket::RateLimiter;
-use throttle::limiter::{AcquireError, AcquireOwned, BuildError, Limiter, OnFull, Refill};
+use throttle::limiter::{AcquireError, AcquireOwned, BuildError, Keyed, Limiter, OnFull, Refill};
+use throttle::semaphore::Semaphore;
 
 /// `rate(1, 7 days / 11)` was refused with internal numbers.
 #[test]
@@ -129,6 +130,41 @@ fn with_the_systems_clock_futures_wait_on_any_executor() {
     (0..7).for_each(|_| assert_eq!(block_on(limiter.acquire(1)), Ok(())));
     assert!(tasks.into_iter().all(|task| task.join().unwrap() == Ok(())));
     assert!(start.elapsed() >= ms(20));
+}
+
+#[test]
+fn a_thread_that_blocks_on_a_fake_clock_moves_it() {
+    let clock = FakeClock::default();
+    let (sender, ended) = std::sync::mpsc::channel();
+    let timer = Arc::new(clock.clone());
+    std::thread::spawn(move || {
+        let builder = || Limiter::builder().rate(1, ms(3_600_000)).timer(timer.clone());
+        let limiter = builder().build().unwrap();
+        assert_eq!((0..3).try_for_each(|_| limiter.blocking_acquire(1)), Ok(()));
+        let keyed: Keyed<String> = builder().keyed().unwrap();
+        assert_eq!((0..3).try_for_each(|_| keyed.blocking_acquire("key", 1)), Ok(()));
+        let semaphore = Semaphore::builder(1, 1, ms(3_600_000)).timer(timer.clone()).build().unwrap();
+        let _held = semaphore.try_acquire().unwrap();
+        assert!(semaphore.blocking_acquire_timeout(ms(3_600_000)).is_err());
+        sender.send(()).unwrap();
+    });
+    assert_eq!(ended.recv_timeout(Duration::from_secs(60)), Ok(()), "it sleeps in real time");
+    assert_eq!(clock.now(), 5 * 3600 * SECOND);
+}
+
+/// The threads that wait behind the first are woken when it is their turn.
+#[test]
+fn several_threads_block_on_a_fake_clock() {
+    let clock = FakeClock::default();
+    let limiter = Limiter::builder().rate(1, ms(3_600_000)).timer(Arc::new(clock.clone())).build().unwrap();
+    let (sender, granted) = std::sync::mpsc::channel();
+    for _ in 0..8 {
+        let (limiter, sender) = (limiter.clone(), sender.clone());
+        std::thread::spawn(move || sender.send(limiter.blocking_acquire(1)).unwrap());
+    }
+    drop(sender);
+    let granted: Vec<_> = (0..8).map(|_| granted.recv_timeout(Duration::from_secs(60)).unwrap()).collect();
+    assert_eq!((granted, clock.now()), (vec![Ok(()); 8], 7 * 3600 * SECOND));
 }
 
 #[test]

@@ -121,8 +121,77 @@ fn a_waiter_that_waits_again_and_is_dropped_gives_back_its_payment() {
     assert!(poll_once(&mut late).is_ready());
 }
 
+#[test]
+fn a_cancelled_reservation_is_given_back_to_a_window_whatever_happened_since() {
+    type Since = fn(&Limiter, &FakeTimer);
+    let since: [(&str, u64, Since); 5] = [
+        ("nothing", 500, |_, _| {}),
+        ("a cost that was right", 500, |limiter, _| limiter.reconcile(1, 1).unwrap()),
+        ("units that cost more", 490, |limiter, _| limiter.reconcile(11, 1).unwrap()),
+        ("units that cost less", 500, |limiter, _| limiter.reconcile(1, 11).unwrap()),
+        ("time", 500, |_, timer| timer.to(300_000 * MS)),
+    ];
+    for (what, left, since) in since {
+        let (limiter, timer) = limiter(&["1/s,burst=500", "1000/h,window"]);
+        limiter.try_acquire(500).unwrap();
+        let reserved = limiter.reserve(400).unwrap();
+        since(&limiter, &timer);
+        reserved.cancel();
+        timer.to(1_000_000 * MS);
+        assert_eq!(limiter.available(), left, "{what}");
+    }
+}
+
+#[test]
+fn a_reservation_is_given_back_to_a_window_though_a_waiter_before_it_was_served() {
+    let (limiter, timer) = limiter(&["1/s,burst=500", "1000/h,window"]);
+    limiter.try_acquire(500).unwrap();
+    let mut waiter = Box::pin(limiter.acquire(100));
+    assert!(poll_once(&mut waiter).is_pending());
+    let reserved = limiter.reserve(300).unwrap();
+    timer.to(100_000 * MS);
+    assert!(poll_once(&mut waiter).is_ready());
+    reserved.cancel();
+    timer.to(1_000_000 * MS);
+    assert_eq!(limiter.available(), 400);
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
+
+    /// Law 5: settlements, reconciliations and other cancelled reservations take nothing away.
+    #[test]
+    fn law_5_a_cancelled_reservation_leaves_no_trace_in_a_window_whatever_is_settled_meanwhile(
+        taken in 1_u64..40, reserved in prop::collection::vec(1_u64..40, 1..4),
+        steps in prop::collection::vec((0_u8..3, 0_u64..9, 0_u64..40), 0..6),
+    ) {
+        let both = [true, false].map(|reserves| {
+            let (limiter, timer) = limiter(&["1000/s,burst=100", "100/10s,window", "500/h,window"]);
+            let mut open = vec![limiter.try_acquire_to_settle(taken).unwrap(), limiter.try_acquire_to_settle(60).unwrap()];
+            timer.to(9_900 * MS);
+            // They have to wait until the first units no longer count, or a little.
+            let mut held: Vec<_> = if reserves {
+                reserved.iter().map(|units| limiter.reserve(100 - units / 2).unwrap()).collect()
+            } else {
+                Vec::new()
+            };
+            for &(step, millis, units) in &steps {
+                timer.to(timer.now() + millis * MS);
+                match step {
+                    0 => limiter.reconcile(units, 20).unwrap(),
+                    1 => open.pop().map_or(Ok(()), |open| open.settle(units)).unwrap(),
+                    _ if held.len() > 1 => held.pop().unwrap().cancel(),
+                    _ => {}
+                }
+            }
+            held.into_iter().rev().for_each(throttle::limiter::Reservation::cancel);
+            [9_960, 10_000, 15_000, 19_910, 30_000].map(|time| {
+                timer.to(time * MS);
+                limiter.available()
+            })
+        });
+        prop_assert_eq!(both[0], both[1]);
+    }
 
     /// Whatever is fetched, given back or cancelled: no period sees more than the count, and no waiter is forgotten.
     #[test]

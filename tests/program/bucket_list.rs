@@ -152,8 +152,8 @@ mod files {
         let state = State::with(&[("a", "9/h"), ("damaged", "9/h")]);
         let path = |name: &str| state.path(name);
         damage(&path("damaged"));
-        fs::write(path("newer"), "throttle bucket 2\n something that is yet to come").unwrap();
-        fs::write(path("short"), "throttle bucket 1\n").unwrap();
+        fs::write(path("newer"), "throttle bucket 3\n something that is yet to come").unwrap();
+        fs::write(path("short"), "throttle bucket 2\n").unwrap();
         fs::write(path("script"), "#!/bin/sh\n").unwrap();
         fs::write(path("empty"), "").unwrap();
         fs::copy(path("a"), path(".throttle-Ab3")).unwrap();
@@ -412,7 +412,7 @@ mod server {
         assert_fails(&list(&format!("redis://{at}")), 1, &[&refuses, "it needs a password; write ?password-file=PATH"]);
         assert_fails(&list(&format!("redis://:no@{at}/")), 1, &[&refuses, "wrong user or password"]);
         let away = feed(throttle(&["--bucket", "redis://127.0.0.1:1", "--list", "--on-store-error", "fail"]), b"");
-        assert_fails(&away, 1, &["cannot reach the server redis://127.0.0.1:1/: "]);
+        assert_fails(&away, 125, &["cannot reach the server redis://127.0.0.1:1/: "]);
         let mut default = throttle(&["--list"]);
         default.env("THROTTLE_BUCKET", format!("redis://{at}"));
         assert_fails(&feed(default, b""), 1, &["throttle: THROTTLE_BUCKET: the server redis"]);

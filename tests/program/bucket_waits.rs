@@ -1,11 +1,12 @@
 //! Waiting for one's turn in a bucket: what is said to who waits, and whether it is true.
 
-use crate::common::{Running, feed, terminal, text, throttle, wait_until};
+use crate::common::{Lines, Running, feed, terminal, text, throttle, wait_until};
 use crate::support::redis::Redis;
 use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
 use std::io::Write;
 use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
@@ -128,6 +129,49 @@ fn is_given_back(bucket: &Bucket) {
             assert_eq!(ended.status.signal(), Some(signal.as_raw()), "{what}: {}", text(&ended.stderr));
             assert_eq!((bucket.hours(), text(&ended.stdout)), (1, String::new()), "{what}");
         }
+    }
+}
+
+/// The buckets grant two a second, with half a second of allowance. So four units leave in no less than a second.
+#[test]
+fn waiters_that_were_all_stopped_for_long_do_not_leave_as_a_burst() {
+    let redis = Redis::start(&[]);
+    let limit = "2/s,burst=1,initial=0";
+    let kinds: [&[&str]; 3] = [&["--once", "echo", "it"], &["echo"], &[]];
+    let in_files = kinds.iter().map(|args| (Bucket::in_file(limit), args));
+    let on_server = redis.iter().flat_map(|redis| {
+        let bucket = |place: usize| Bucket { address: redis.bucket(&place.to_string()), _folder: None }.set(limit);
+        kinds.iter().enumerate().map(move |(place, args)| (bucket(place), args))
+    });
+    // All kinds at once, so that it takes no longer.
+    let mut waiters = Vec::new();
+    let mut kinds = Vec::new();
+    for (bucket, args) in in_files.chain(on_server) {
+        let (sender, times) = mpsc::channel();
+        for _ in 0..6 {
+            let mut waiter = Running::start(bucket.command(args));
+            waiter.write(b"it\n").join().unwrap();
+            let (sender, lines) = (sender.clone(), Lines::of(waiter.stdout()));
+            std::thread::spawn(move || lines.times().into_iter().for_each(|time| sender.send(time).unwrap()));
+            waiters.push(waiter);
+        }
+        kinds.push((bucket, args, times));
+    }
+    std::thread::sleep(Duration::from_millis(300));
+    for signal in [Signal::STOP, Signal::CONT] {
+        for waiter in &waiters {
+            waiter.signal(signal);
+        }
+        if signal == Signal::STOP {
+            std::thread::sleep(Duration::from_millis(2500));
+        }
+    }
+    for (bucket, args, times) in kinds {
+        let mut times: Vec<Instant> = times.into_iter().collect();
+        times.sort();
+        assert_eq!(times.len(), 6, "{args:?}");
+        let least = times.windows(4).map(|four| four[3] - four[0]).min().unwrap();
+        assert!(least > Duration::from_millis(500), "{args:?}, {}: four in {least:?}", bucket.address);
     }
 }
 

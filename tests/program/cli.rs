@@ -189,9 +189,10 @@ mod hints {
     #[test]
     fn a_limit_that_can_never_bind_is_named_once() {
         for (args, limit, other) in [
-            (&["-r", "5/s", "-r", "18000/h"][..], "18000/h", "5/s"),
-            (&["-r", "300/min", "-r", "5/s"], "300/min", "5/s"),
-            (&["-r", "5/s", "-r", "5/s"], "5/s", "5/s"),
+            (&["-r", "5/s", "-r", "18000/h,window,slack=0"][..], "18000/h", "5/s"),
+            (&["-r", "300/min,window,slack=0", "-r", "5/s"], "300/min", "5/s"),
+            (&["-r", "10/s,window", "-r", "1000/min,window"], "1000/min", "10/s"),
+            (&["-r", "1/s,window,per=f1", "-r", "100/min,window,per=f1"], "100/min", "1/s"),
         ] {
             assert_eq!(said(throttle(args), empty_file()), "", "cron mails nothing");
             let said = said(throttle(&[args, &["--summary"]].concat()), empty_file());
@@ -201,8 +202,25 @@ mod hints {
             );
             assert!(said.contains(other) && said.matches("never bind").count() == 1, "{args:?}: {said}");
         }
-        for args in [&["-r", "5/s", "-r", "5000/h"][..], &["-r", "5/s"], &["-r", "unlimited"]] {
+        // Each of these is kept a little longer than its period, and binds.
+        let equal = [&["-r", "5/s", "-r", "5/s"][..], &["-r", "5/s", "-r", "300/min"], &["-r", "5/s", "-r", "18000/h"]];
+        let different = [&["-r", "5/s", "-r", "5000/h"][..], &["-r", "5/s"], &["-r", "unlimited"]];
+        for args in equal.into_iter().chain(different) {
             assert_eq!(said(throttle(args), empty_file()), "", "{args:?}");
+        }
+    }
+
+    #[test]
+    fn a_limit_that_can_never_bind_is_left_out_and_one_that_binds_is_kept() {
+        for (limits, kept) in [
+            (["5/s", "18000/h,window,slack=0"], &["5/s,burst=1"][..]),
+            (["10/s,window", "1000/min,window"], &["10/s,window,slack=50ms"]),
+            (["5/s", "300/min"], &["5/s,burst=1", "300/min,window,slack=250ms"]),
+        ] {
+            let said = said(throttle(&["-r", limits[0], "-r", limits[1], "--summary=json"]), empty_file());
+            let summary: serde_json::Value = serde_json::from_str(said.lines().last().unwrap()).unwrap();
+            let shown = summary["limits"].as_array().unwrap().iter().map(|limit| limit["limit"].as_str().unwrap());
+            assert_eq!(shown.collect::<Vec<_>>(), kept, "{limits:?}");
         }
     }
 

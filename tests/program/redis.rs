@@ -7,7 +7,7 @@ use serde_json::Value;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener};
 use std::os::unix::process::ExitStatusExt;
-use std::process::Output;
+use std::process::{Command, Output};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -278,7 +278,7 @@ mod trouble {
         assert_fails(&run(&nobody, &args), 1, &["cannot reach the bucket redis://127.0.0.1:", "refused"]);
         assert_fails(&run(&nobody, &args[2..]), 1, &["cannot reach the bucket"]);
         assert_fails(&run(&nobody, &[&args[..], &["--once", "true"]].concat()), 125, &["cannot reach"]);
-        assert_fails(&run(&nobody, &["--show", "--on-store-error", "fail"]), 1, &["cannot reach"]);
+        assert_fails(&run(&nobody, &["--show", "--on-store-error", "fail"]), 125, &["cannot reach"]);
         assert_fails(&run(&nobody, &[&args[..], &["--set"]].concat()), 1, &["cannot reach"]);
     }
 
@@ -293,6 +293,23 @@ mod trouble {
         }
         let output = run(&nobody, &["--once", "--max-wait", "0", "-r", "5/s"]);
         assert_fails(&output, 75, &["cannot reach the bucket"]);
+    }
+
+    #[test]
+    fn a_question_to_an_absent_server_is_answered_soon() {
+        let silent = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let silent = bucket_at(silent.local_addr().unwrap().port(), "b");
+        let running: Vec<Running> = [&bucket_at(free_port(), "nobody"), &silent]
+            .into_iter()
+            .flat_map(|bucket| {
+                [["--show"], ["--list"]].map(|args| [&["--bucket", bucket.as_str()], &args[..]].concat())
+            })
+            .map(|args| Running::start(throttle(&args)))
+            .collect();
+        // Otherwise they wait for ever.
+        for running in running {
+            assert_fails(&running.finish(), 125, &["cannot reach"]);
+        }
     }
 
     /// A client without retries still waits for a healthy server that is far away.
@@ -332,6 +349,25 @@ mod trouble {
     fn a_host_that_has_no_address_is_named() {
         let output = run("redis://no-such-host.invalid/b", &["-r", "5/s", "--on-store-error", "fail"]);
         assert_fails(&output, 1, &["cannot reach the bucket redis://no-such-host.invalid:6379/b"]);
+    }
+
+    #[test]
+    fn an_answer_without_end_is_not_read_to_its_end() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let written = thread::spawn(move || {
+            let (mut client, _) = listener.accept().unwrap();
+            let (mut written, piece) = (0, vec![b'x'; 1 << 16]);
+            client.write_all(b"$2000000000\r\n").unwrap();
+            while let Ok(length @ 1..) = client.write(&piece) {
+                written += length;
+            }
+            written
+        });
+        let output = run(&bucket_at(port, "b"), &["-r", "5/s"]);
+        assert_fails(&output, 1, &["is not a Redis server; check host and port"]);
+        // Some of it waits in the sockets.
+        assert!(written.join().unwrap() < 100_000_000);
     }
 
     /// Whatever answers, in any way.
@@ -375,7 +411,11 @@ mod trouble {
         let () = redis.tell(&["HSET", "throttle:mine", "treasure", "1"]);
         assert_fails(&run(&bucket, &["-r", "5/s"]), 1, &["is not a bucket: the key"]);
         let () = redis.tell(&["HSET", "throttle:mine", "v", "2"]);
-        assert_fails(&run(&bucket, &["-r", "5/s"]), 1, &["made by a newer throttle (format 2"]);
+        assert_fails(
+            &run(&bucket, &["-r", "5/s"]),
+            1,
+            &["made by a newer throttle (format 2", "or begin anew: redis-cli DEL 'throttle:mine'"],
+        );
         let () = redis.tell(&["HSET", "throttle:mine", "v", "1", "id", "5", "limits", "5/s", "state", "1 2 3"]);
         assert_fails(&run(&bucket, &["-r", "5/s"]), 1, &["damaged", "redis-cli DEL 'throttle:mine'"]);
         let () = redis.tell(&["HSET", "throttle:mine", "state", "0 0 0 0 1 0 0 0 0 1 2 3 4 5 6 7", "limits", "5/w"]);
@@ -423,10 +463,22 @@ mod passwords {
     #[test]
     fn a_missing_or_needless_password_is_reported() {
         let Some(redis) = Redis::start(&["--requirepass", "s3cret!"]) else { return };
-        assert_fails(&run(&redis.bucket("b"), &["-r", "5/s"]), 1, &["it needs a password; write ?password-file=PATH"]);
+        for (args, code) in [(&["-r", "5/s"][..], 1), (&["--once", "-r", "5/s"], 125)] {
+            let words = ["it needs a password; write ?password-file=PATH"];
+            assert_fails(&run(&redis.bucket("b"), args), code, &words);
+        }
         let Some(open) = Redis::start(&[]) else { return };
         let output = run(&address(&open, ":s3cret!"), &["-r", "5/s"]);
         assert_fails(&output, 1, &["if it has none, leave them out of the address"]);
+    }
+
+    #[test]
+    fn a_pipe_without_a_writer_is_no_password_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let pipe = folder.path().join("pipe");
+        assert!(Command::new("mkfifo").args(["-m", "600"]).arg(&pipe).status().unwrap().success());
+        let bucket = format!("{}?password-file={}", bucket_at(free_port(), "b"), pipe.display());
+        assert_fails(&run(&bucket, &["-r", "5/s"]), 1, &["cannot read the password in", "no password came"]);
     }
 
     #[test]

@@ -438,9 +438,13 @@ mod bad_places {
         let fails = |words: &[&str]| assert_fails(&place.run(&["-r", "5/s", "--once"]), 125, words);
         for (content, words) in [
             (&b""[..], &["cut short (0 bytes)", "rm "][..]),
-            (b"throttle bucket 1\n", &["cut short (18 bytes)", "rm "]),
+            (b"throttle bucket 2\n", &["cut short (18 bytes)", "rm "]),
             (b"#!/bin/sh\necho\n", &["is not a bucket; choose another name"]),
-            (b"throttle bucket 2\n something that is yet to come", &["newer throttle (format 2, this one knows 1)"]),
+            (
+                b"throttle bucket 3\n something that is yet to come",
+                &["a newer throttle (format 3, this one knows 2); use"],
+            ),
+            (b"throttle bucket 1\n something of the past", &["an older throttle (format 1, ", "or begin anew: rm "]),
         ] {
             fs::write(place.path(), content).unwrap();
             fails(words);

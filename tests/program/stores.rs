@@ -230,6 +230,22 @@ fn waiting_units_leave_as_a_run_and_no_others_are_reserved() {
     });
 }
 
+/// Each look that entered the line anew would move all later grants.
+#[test]
+fn a_stream_that_waits_long_enters_the_line_once() {
+    on_every_store(&["8/min,burst=1"], |opened| {
+        let times: Vec<Nanos> = (0..4)
+            .map(|_| {
+                let (run, _) = opened.store.next_run(1).unwrap();
+                opened.store.sleep_unless(&opened.clock, run.at, &|| false).unwrap();
+                opened.clock.now()
+            })
+            .collect();
+        let expected = [0, 1, 2, 3].map(|units| opened.after(units, 60 * SECOND, 8));
+        assert_eq!(times, expected, "{}", opened.name);
+    });
+}
+
 #[test]
 fn an_impossible_request_is_refused_and_costs_nothing() {
     on_every_store(&["3/min,window"], |opened| {

@@ -89,15 +89,16 @@ fn every_field_of_the_summary_is_what_one_works_out_by_hand() {
     );
 }
 
-/// With 3 in a minute and slack of 250 ms, the fourth waits for the window from 0 s to 60.25 s, not for the bucket.
+/// With 3 in a minute and slack of 250 ms, the third waits for the bucket until 1 s, and the fourth for the window until
+/// 60.25 s.
 #[test]
 fn the_limit_that_bound_is_the_one_that_is_charged_with_the_wait() {
-    let (clock, report) = report(&["-r", "1/s", "-b", "5", "-r", "3/min"]);
+    let (clock, report) = report(&["-r", "1/s", "-b", "2", "-r", "3/min"]);
     let input = Script(clock.clone(), vec![(0, b"a\nb\nc\nd\n")]);
     let buffer = Buffer::new(Framing::EndedBy(b'\n'), 100);
     let mut flow = Copying::new(input, Slow(clock, 0), buffer, report.meter());
     pump::run(&mut flow, report.supply(), report.meter()).unwrap();
-    assert_eq!(report.read().limits, [0, 60 * SECOND + SECOND / 4]);
+    assert_eq!(report.read().limits, [SECOND, 59 * SECOND + SECOND / 4]);
 }
 
 #[test]

@@ -31,12 +31,25 @@ pub(crate) struct Grouped {
 }
 
 /// Limits that count the same.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Group {
+    /// In a run of its own, without those that can never bind.
     pub(crate) policy: Policy,
     /// `None`: each unit takes 1.
     pub(crate) cost: Option<Cost>,
+    /// Those of `policy`.
     pub(crate) written: Vec<Limit>,
+    /// Also those that can never bind.
+    all: Policy,
+}
+
+impl Group {
+    fn leave_out_idle(&mut self) {
+        let idle: Vec<usize> = self.all.never_bind().map(|(idle, _)| idle).collect();
+        self.policy = self.all.without(&idle);
+        let written = self.written.iter().enumerate().filter(|(place, _)| !idle.contains(place));
+        self.written = written.map(|(_, limit)| *limit).collect();
+    }
 }
 
 /// Who keeps the limits of a run.
@@ -67,6 +80,7 @@ impl Grouped {
         };
         for group in all.iter_mut().chain(&mut each) {
             group.policy = Policy::with_slack(&group.written, burst).map_err(|error| in_limits(&error))?;
+            group.all = group.policy.clone();
         }
         if let (Some(_), []) = (burst, &all[..])
             && each.is_empty()
@@ -179,7 +193,10 @@ impl Limits {
             let or = if is_private { " (with -r, THROTTLE_BUCKET is not used)" } else { ", or THROTTLE_BUCKET=NAME" };
             return Err(format!("--on-store-error is about a bucket on a server; name it: --bucket NAME{or}"));
         }
-        Grouped::new(args)?.map(Limits::Own).ok_or_else(|| without_rate(&args.command).to_owned())
+        let mut named = Grouped::new(args)?.ok_or_else(|| without_rate(&args.command).to_owned())?;
+        // A bucket keeps what was set: the count of a limit matters once others change.
+        named.all.iter_mut().chain(&mut named.each).for_each(Group::leave_out_idle);
+        Ok(Limits::Own(named))
     }
 
     /// The limits that were named; `None` if only the bucket knows them.
@@ -217,13 +234,11 @@ impl Limits {
         paces.into_iter().flatten().map(two_intervals).fold(again::SHORTEST_PAUSE, Duration::max)
     }
 
-    /// The limits of `policy`, which is in force, in groups that count the same.
+    /// The limits that were named, or else those of `policy`, in groups that count the same. Also those that can never bind.
     pub(crate) fn kinds(&self, policy: &Policy) -> Vec<Policy> {
         match self.named() {
-            Some(named) if named.costs().next().is_some() => {
-                named.all.iter().map(|group| group.policy.clone()).collect()
-            }
-            _ => vec![policy.clone()],
+            Some(named) => named.all.iter().chain(&named.each).map(|group| group.all.clone()).collect(),
+            None => vec![policy.clone()],
         }
     }
 
@@ -248,7 +263,7 @@ fn groups<'a>(rules: impl Iterator<Item = &'a Rule> + Clone) -> Vec<Group> {
     for Rule { limit, cost, .. } in rules.filter(|rule| rule.per.is_none() || rule.limit != Limit::Unlimited) {
         match groups.iter_mut().find(|group| group.cost == *cost) {
             Some(group) => group.written.push(*limit),
-            None => groups.push(Group { policy: Policy::default(), cost: cost.clone(), written: vec![*limit] }),
+            None => groups.push(Group { cost: cost.clone(), written: vec![*limit], ..Group::default() }),
         }
     }
     groups

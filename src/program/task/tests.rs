@@ -227,10 +227,10 @@ fn grouped(args: &[&str]) -> Grouped {
 
 #[test]
 fn limits_are_grouped_by_what_they_hold_for_and_what_they_count() {
-    let named = grouped(&["-r", "1/s,per=host,jobs=2", "-r", "50/s", "-r", "3000/h", "-r", "90/min,per=host", "curl"]);
+    let named = grouped(&["-r", "1/s,per=host,jobs=2", "-r", "50/s", "-r", "3000/h", "-r", "30/min,per=host", "curl"]);
     let policies = |groups: &[Group]| groups.iter().map(|group| group.policy.to_string()).collect::<Vec<_>>();
     assert_eq!(policies(&named.all), ["50/s,burst=1 and 3000/h,window,slack=250ms"]);
-    assert_eq!(policies(&named.each), ["1/s,window,slack=50ms and 90/min,burst=1"]);
+    assert_eq!(policies(&named.each), ["1/s,burst=1 and 30/min,window,slack=250ms"]);
     assert_eq!((named.per, named.jobs.map(u32::from)), ("host".parse().ok(), Some(2)));
 
     let named = grouped(&["-r", "500/min", "-r", "200k/min,burst=200k,cost=bytes/4+300", "-r", "9/s"]);

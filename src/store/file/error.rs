@@ -24,15 +24,16 @@ pub enum FileError {
     /// Not a bucket file.
     #[error("{} is not a bucket; choose another name, or move that file away", .0.display())]
     Foreign(PathBuf),
-    /// A file of a later version of throttle.
+    /// A file of another version of throttle.
     #[error(
-        "the bucket {path} was made by a newer throttle (format {version}, this one knows {known}); use that one, or begin \
+        "the bucket {path} was made by {maker} throttle (format {version}, this one knows {known}); use that one, or begin \
          anew: rm {word}",
         path = .path.display(),
+        maker = if *.version < super::slots::VERSION { "an older" } else { "a newer" },
         word = word(.path),
         known = super::slots::VERSION
     )]
-    Newer {
+    OtherFormat {
         /// Where the bucket is.
         path: PathBuf,
         /// The format of the file.

@@ -87,7 +87,7 @@ fn check_head(path: &Path, file: &File) -> Result<(), FileError> {
     let length = rustix::io::pread(file, &mut head, 0).map_err(|error| failed("read the bucket", path, error))?;
     match slots::version(&head[..length]) {
         Some(slots::VERSION) if length == slots::HEAD => Ok(()),
-        Some(version) if version > slots::VERSION => Err(FileError::Newer { path: path.to_owned(), version }),
+        Some(version) if version != slots::VERSION => Err(FileError::OtherFormat { path: path.to_owned(), version }),
         None if length > 0 && !slots::head().starts_with(&head[..length]) => Err(FileError::Foreign(path.to_owned())),
         _ => Err(FileError::Truncated { path: path.to_owned(), length: length as u64 }),
     }

@@ -3,6 +3,8 @@
 
 use super::error::RedisError;
 use percent_encoding::percent_decode_str;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{Mode, OFlags};
 use std::ffi::OsStr;
 use std::fmt;
 use std::fs::File;
@@ -189,9 +191,14 @@ impl Address {
 /// The first line of a file that only its owner and group may read, without its end.
 fn first_line(path: &PathBuf) -> io::Result<String> {
     const LONGEST: u64 = 1 << 16;
-    let file = File::open(path)?;
+    // Opening a pipe would wait for a writer.
+    let file = File::from(rustix::fs::open(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty())?);
     if file.metadata()?.permissions().mode() & 0o004 != 0 {
         return Err(io::Error::other("everyone may read it; run chmod 600 on it"));
+    }
+    let soon = Timespec { tv_sec: 3, tv_nsec: 0 };
+    if poll(&mut [PollFd::new(&file, PollFlags::IN)], Some(&soon))? == 0 {
+        return Err(io::Error::other("it is a pipe, and no password came within 3 s; name a file"));
     }
     let mut line = String::new();
     BufReader::new(file.take(LONGEST)).read_line(&mut line)?;

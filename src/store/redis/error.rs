@@ -18,10 +18,14 @@ pub enum RedisError {
         key: String,
     },
     /// A bucket of a later version of throttle.
-    #[error("the bucket {place} was made by a newer throttle (format {version}, this one knows 1); use that one")]
+    #[error(
+        "the bucket {place} was made by a newer throttle (format {version}, this one knows 1); use that one, or begin anew: redis-cli DEL '{key}'"
+    )]
     Newer {
         /// Where the bucket is.
         place: String,
+        /// Its key.
+        key: String,
         /// The format there.
         version: String,
     },

@@ -299,7 +299,8 @@ impl Link {
                 refused("wrong user or password; if it has none, leave them out of the address")
             }
             _ if passes => RedisError::Away { place, reason: self.reason(error) + &self.address.parts() },
-            _ if error.code() == Some("NOAUTH") => refused(
+            // A server that needs a password rejects a long request before it looks at it.
+            _ if error.code() == Some("NOAUTH") || error.to_string().contains("unauthenticated") => refused(
                 "it needs a password; write ?password-file=PATH at the end, or redis://:PASSWORD@host/NAME in THROTTLE_BUCKET",
             ),
             _ => refused(&self.reason(error)),
@@ -331,7 +332,7 @@ impl Link {
             (Some("never"), _) => Ok(Said::Never),
             (Some("unknown"), _) => Err(RedisError::Unknown(place)),
             (Some("newer"), Some(Word::Text(version))) if version.bytes().all(|byte| byte.is_ascii_digit()) => {
-                Err(RedisError::Newer { place, version: version.clone() })
+                Err(RedisError::Newer { place, key, version: version.clone() })
             }
             (Some("foreign" | "newer"), _) => Err(RedisError::Foreign { place, key }),
             _ => Err(RedisError::Damaged { place, key }),

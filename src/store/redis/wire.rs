@@ -7,6 +7,9 @@ use std::io::{self, Read, Write};
 use std::net::ToSocketAddrs;
 use std::time::{Duration, Instant};
 
+/// The most bytes of an answer. A lease of the most runs takes less than a tenth of it.
+const LONGEST: usize = 1 << 20;
+
 /// A connection. Nothing is sent when it is opened: the login goes out with the first request.
 pub(super) struct Wire {
     stream: Box<dyn Stream>,
@@ -24,11 +27,13 @@ trait Stream: Read + Write + Send {
 struct Timed {
     socket: Socket,
     deadline: Instant,
+    /// How many bytes of the answer may still come.
+    left: usize,
 }
 
 impl Wire {
     pub(super) fn open(address: &Address, node: &Node, deadline: Instant) -> Result<Self, RedisError> {
-        let timed = Timed { socket: connected(node, deadline)?, deadline };
+        let timed = Timed { socket: connected(node, deadline)?, deadline, left: LONGEST };
         let stream = match node {
             Node::Tcp(host, _) if address.is_encrypted() => encrypted(host, timed)?,
             _ => Box::new(timed),
@@ -54,12 +59,18 @@ impl Wire {
 
     /// The whole answer to the request before.
     pub(super) fn answer(&mut self, deadline: Instant) -> Result<Value, RedisError> {
-        self.stream.timed().deadline = deadline;
+        let timed = self.stream.timed();
+        (timed.deadline, timed.left) = (deadline, LONGEST);
         if self.is_logging_in {
-            self.parser.parse_value(&mut self.stream)?.extract_error().map_err(refused)?;
+            self.value()?.extract_error().map_err(refused)?;
             self.is_logging_in = false;
         }
-        self.parser.parse_value(&mut self.stream)?.extract_error()
+        self.value()?.extract_error()
+    }
+
+    fn value(&mut self) -> Result<Value, RedisError> {
+        let value = self.parser.parse_value(&mut self.stream);
+        if self.stream.timed().left == 0 { Err((ErrorKind::Parse, "the answer is too long").into()) } else { value }
     }
 }
 
@@ -111,7 +122,10 @@ impl Read for Timed {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         again(|| {
             self.socket.set_read_timeout(Some(time_left(self.deadline)?))?;
-            self.socket.read(into)
+            let most = into.len().min(self.left);
+            let length = self.socket.read(&mut into[..most])?;
+            self.left -= length;
+            Ok(length)
         })
     }
 }
