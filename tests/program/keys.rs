@@ -279,6 +279,28 @@ fn what_would_wait_is_dropped_and_counted() {
     assert_eq!((&summary["units"], &summary["dropped"]), (&6.into(), &6.into()), "in = out + dropped");
 }
 
+#[test]
+fn what_is_said_of_dropped_units_names_keys_only_if_there_are_any() {
+    for (args, said) in [
+        (["-r", "1/h", "--drop"], "throttle: dropped 3 units\n"),
+        (["-r", "1/h,per=f1", "--drop"], "throttle: dropped 3 units (all of 'k0')\n"),
+        (["-r", "1/h,per=f9", "--drop"], "throttle: dropped 3 units (all of '(none)')\n"),
+    ] {
+        let ended = run(args, grouped(1, 4));
+        assert_eq!((ended.code(), ended.err.as_str()), (Some(0), said), "{args:?}");
+    }
+}
+
+#[test]
+fn a_pipe_with_keys_names_the_unit_the_limit_and_all_that_was_read_if_a_cost_ends_it() {
+    let ended = run(["-r", "9/s,per=f1,cost=f3"], "k 1 1\nk 1\nk 1 3\nk 1 4\n");
+    assert_eq!((ended.code(), ended.text()), (Some(1), "k 1 1\n"), "{}", ended.err);
+    let said = "cannot pass on line 2 'k 1', after 1 line; 3 more had been read: limit 9/s,burst=1,cost=f3: the cost cannot be read";
+    assert!(ended.err.contains(said), "{}", ended.err);
+    let ended = run(["-r", "9/s,window,per=f1,cost=f2"], "k 10\n");
+    assert!(ended.err.contains("line 1 'k 10'") && ended.err.contains("cost=f2: it costs 10, more"), "{}", ended.err);
+}
+
 /// Most of the time goes into deciding, and the output is a file.
 #[test]
 fn time_in_which_units_are_sorted_is_no_wait_for_the_reader() {
