@@ -1,5 +1,6 @@
 //! What becomes of the output of commands, through the real program.
 
+use crate::common::{assert_fails, feed};
 use crate::launching::*;
 use crate::support::skipped;
 use rustix::process::Signal;
