@@ -70,7 +70,7 @@ fn a_unit_that_cannot_be_looked_into_ends_a_pipe_with_words() {
     let ended = run(["-r", "1k/s,per=f1"], long);
     assert_eq!((ended.code(), ended.text()), (Some(1), "a 1\n"));
     assert!(
-        ended.err.contains("per=f1") && ended.err.contains("256 KiB") && ended.err.contains("unit 2"),
+        ended.err.contains("per=f1") && ended.err.contains("256 KiB") && ended.err.contains("line 2 'xxx"),
         "{}",
         ended.err
     );
