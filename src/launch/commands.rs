@@ -15,6 +15,7 @@ use super::slots::{self, Slots};
 use super::spool::Spool;
 use super::target::Target;
 use super::template::Words;
+use super::temporary::is_shortage;
 use super::wakes::Wakes;
 use crate::clock::with_usual_slack;
 use rustix::process::{Pid, Signal};
@@ -125,8 +126,9 @@ impl Launcher {
     /// we read.
     pub fn expect_room_for_a_command(&self) -> io::Result<()> {
         let pipes = if self.shared.options.output == Output::Direct { 0 } else { 2 };
-        let unnamed = |error: io::Error| io::Error::new(error.kind(), format!("/dev/null: {error}"));
-        let _input = File::open("/dev/null").map_err(unnamed)?;
+        // A shortage is about no file.
+        let named = |error: io::Error| io::Error::new(error.kind(), format!("/dev/null: {error}"));
+        let _input = File::open("/dev/null").map_err(|error| if is_shortage(&error) { error } else { named(error) })?;
         let _reply = self.shared.again.as_ref().map(|_| ReplyFile::new()).transpose()?;
         (0..pipes).map(|_| io::pipe()).collect::<io::Result<Vec<_>>>().map(drop)
     }
