@@ -18,6 +18,7 @@ pub fn write_at_once(fd: impl AsFd, bytes: &[u8]) -> Option<io::Result<()>> {
     match FileType::from_raw_mode(mode) {
         FileType::RegularFile => Some(write_all(&mut Descriptor(fd), bytes, &mut 0).map_err(|error| match error {
             FlowError::Read(error) | FlowError::Hold(error) | FlowError::Write(error) => error,
+            refused @ FlowError::Refused(..) => io::Error::other(refused),
         })),
         // A socket may accept a part of it.
         FileType::Fifo | FileType::CharacterDevice if bytes.len() <= WHOLE => whole_or_nothing(fd, bytes),

@@ -145,6 +145,9 @@ pub enum FlowError {
     /// Units that were read could not be kept until they may leave.
     #[error("hold")]
     Hold(#[source] io::Error),
+    /// This unit can never leave: its number in the input, its beginning, and why.
+    #[error("unit {0}: {2}")]
+    Refused(u64, Box<[u8]>, String),
     /// The sink could not be written.
     #[error("write")]
     Write(#[source] io::Error),

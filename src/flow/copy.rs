@@ -9,6 +9,9 @@ use rustix::fd::{AsFd, BorrowedFd};
 use rustix::io::Errno;
 use std::io;
 
+/// How much of a unit that can never leave is kept to name it.
+const NAMED: usize = 400;
+
 /// A source of bytes.
 pub trait Source {
     /// Reads into `space`, which is not empty. `None` if nothing is available and `wait` is false; 0 at the end of the
@@ -63,6 +66,12 @@ pub(super) fn write_all(sink: &mut impl Sink, bytes: &[u8], written: &mut usize)
         }
     }
     Ok(())
+}
+
+/// The error for the first unit of a buffer, with its number in the input.
+pub(super) fn refused(buffer: &Buffer, number: u64, why: String) -> FlowError {
+    let unit = buffer.first().unwrap_or(buffer.piece().0);
+    FlowError::Refused(number, unit[..unit.len().min(NAMED)].into(), why)
 }
 
 /// A flow that copies units through a buffer.
@@ -156,7 +165,7 @@ impl<R: Source, W: Sink> Flow for Copying<'_, R, W> {
 
     fn refuse(&mut self, why: Unpaid, _: &mut Passed) -> Result<(), FlowError> {
         let why = self.look.why(self.buffer.first(), self.buffer.size(), why);
-        Err(FlowError::Read(io::Error::other(format!("{why}, in unit {}", self.passed + 1))))
+        Err(refused(&self.buffer, self.passed + 1, why))
     }
 
     fn pass(&mut self, units: u64, passed: &mut Passed) -> Result<(), FlowError> {

@@ -15,19 +15,40 @@ pub struct Look {
     pub per: Option<Selector>,
     /// What it costs limits of each kind, or each limit; `None`: one. If there are none, every limit counts units.
     pub costs: Vec<Option<Cost>>,
+    /// What the limits that count these costs are called, and the most that they ever grant.
+    pub limits: Vec<(String, u64)>,
 }
 
 impl Look {
     /// Puts the costs of `unit`, which is given without its delimiter, into `costs`.
     ///
     /// # Errors
-    /// The cost that cannot be read.
-    pub fn costs(&self, unit: &[u8], costs: &mut Vec<u64>) -> Result<(), &Cost> {
+    /// Which cannot be read, and what to do.
+    pub fn costs(&self, unit: &[u8], costs: &mut Vec<u64>) -> Result<(), String> {
         costs.clear();
-        for cost in &self.costs {
-            costs.push(cost.as_ref().map_or(Ok(1), |cost| cost.of(unit).ok_or(cost))?);
+        for (kind, cost) in self.costs.iter().enumerate() {
+            let unreadable = |cost| {
+                let limit = self.limit(kind, cost);
+                format!("{limit}: the cost cannot be read; add what such a unit costs, like cost={cost},else=1")
+            };
+            costs.push(cost.as_ref().map_or(Ok(1), |cost| cost.of(unit).ok_or_else(|| unreadable(cost)))?);
         }
         Ok(())
+    }
+
+    /// Which of these costs is never granted, if that is known.
+    #[must_use]
+    pub fn too_much(&self, costs: &[u64]) -> Option<String> {
+        let mut counted = self.costs.iter().zip(&self.limits).zip(costs).enumerate();
+        counted.find_map(|(kind, ((cost, (_, most)), is))| {
+            let limit = self.limit(kind, cost.as_ref().filter(|_| is > most)?);
+            Some(format!("{limit}: it costs {is}, more than the window ever lets through"))
+        })
+    }
+
+    /// `limit 5/s,cost=f2`
+    fn limit(&self, kind: usize, cost: &Cost) -> String {
+        self.limits.get(kind).map(|(name, _)| format!("limit {name},cost={cost}")).unwrap_or_default()
     }
 
     /// What `unit` costs, which is given without its delimiter; `None` if no buffer holds it.
@@ -54,10 +75,11 @@ impl Look {
     /// Why `unit` gets no grant, and what to do; `None` if no buffer of `most` bytes holds it.
     #[must_use]
     pub fn why(&self, unit: Option<&[u8]>, most: usize, unpaid: Unpaid) -> String {
-        let unread = || unit.and_then(|unit| self.costs(unit, &mut Vec::new()).err()).map(unreadable);
+        let mut costs = Vec::new();
+        let unread = unit.and_then(|unit| self.costs(unit, &mut costs).err());
         match unpaid {
-            Unpaid::TooMuch => TOO_MUCH.to_owned(),
-            Unpaid::Unread => unread().or_else(|| self.too_large(most)).unwrap_or_default(),
+            Unpaid::TooMuch => self.too_much(&costs).unwrap_or_else(|| TOO_MUCH.to_owned()),
+            Unpaid::Unread => unread.or_else(|| self.too_large(most)).unwrap_or_default(),
         }
     }
 
@@ -87,11 +109,6 @@ impl Keyless {
 
 /// Why a cost is never granted.
 pub const TOO_MUCH: &str = "it costs more than a window ever lets through";
-
-/// What to do about a unit whose cost cannot be read.
-pub(crate) fn unreadable(cost: &Cost) -> String {
-    format!("cost={cost} cannot be read; add what such a unit costs, like else=1")
-}
 
 /// How units are sorted.
 #[derive(Clone, Debug, Default)]

@@ -4,9 +4,9 @@
 //! A unit that may pass at once goes from the buffer to the output. Only those that wait are copied.
 
 use super::contract::{Filled, Flow, FlowError, Passed};
-use super::copy::{Sink, Source, write_all};
+use super::copy::{Sink, Source, refused, write_all};
 use super::framing::{Buffer, trimmed};
-use super::look::{Keyless, Look, Sorting, TOO_MUCH, unreadable};
+use super::look::{Keyless, Look, Sorting, TOO_MUCH};
 use super::order::{Charged, Crowd, NO_KEY, Next, Order, Unit};
 use super::selector::Selector;
 use crate::clock::{Clock, Nanos};
@@ -29,13 +29,14 @@ const COUNTED_KEYS: usize = 10_000;
 pub struct Dropped {
     /// How many.
     pub units: u64,
-    /// How many of each key, if there are not too many; the empty key is that of units without one.
+    /// How many of each key, if there are keys, and not too many.
     pub keys: BTreeMap<Box<[u8]>, u64>,
 }
 
 impl Dropped {
-    fn count(&mut self, key: &[u8]) {
+    fn count(&mut self, key: Option<&[u8]>) {
         self.units += 1;
+        let Some(key) = key else { return };
         if let Some(units) = self.keys.get_mut(key) {
             *units += 1;
         } else if self.keys.len() < COUNTED_KEYS {
@@ -196,7 +197,7 @@ impl<'a, R: Source, W: Sink> Sorted<'a, R, W> {
                         self.handed.push((key, charged, unit.costs));
                     }
                 }
-                Next::Drop(key, _) => self.dropped.count(order.name(key)),
+                Next::Drop(key, _) => self.dropped.count(self.look.per.is_some().then(|| order.name(key))),
                 Next::At(_) | Next::Blocked | Next::Empty => break,
             }
         }
@@ -217,8 +218,8 @@ impl<'a, R: Source, W: Sink> Sorted<'a, R, W> {
     fn sort_first(&mut self, now: Nanos, passed: &mut Passed) -> Result<(usize, bool), FlowError> {
         let unit = self.buffer.run(1);
         let text = trimmed(unit, self.buffer.delimiter());
-        if let Err(cost) = self.look.costs(text, &mut self.costs) {
-            return Err(self.in_this_unit(&unreadable(cost)));
+        if let Err(why) = self.look.costs(text, &mut self.costs) {
+            return Err(self.in_this_unit(why));
         }
         let key = self.look.per.as_ref().and_then(|per| per.key(text));
         let (name, sorted) = (key.as_deref().unwrap_or(NO_KEY), (unit.len(), key.is_some()));
@@ -248,12 +249,15 @@ impl<'a, R: Source, W: Sink> Sorted<'a, R, W> {
         let (age, costs, size) = (self.age, self.costs.as_slice().into(), sorted.0 + size_of::<Unit<Box<[u8]>>>());
         let unit = Unit { age, costs, size, arrived: now, content: unit.into() };
         let added = order.add(now, key.as_deref(), unit).is_ok();
-        if added { Ok(sorted) } else { Err(self.in_this_unit(TOO_MUCH)) }
+        if added {
+            return Ok(sorted);
+        }
+        Err(self.in_this_unit(self.look.too_much(&self.costs).unwrap_or_else(|| TOO_MUCH.to_owned())))
     }
 
     /// Why the first unit of the buffer cannot be sorted.
-    fn in_this_unit(&self, words: &str) -> FlowError {
-        FlowError::Read(io::Error::other(format!("{words}, in unit {}", self.lines + 1)))
+    fn in_this_unit(&self, why: String) -> FlowError {
+        refused(&self.buffer, self.lines + 1, why)
     }
 
     /// Tells that units were dropped, now and then.
@@ -305,7 +309,7 @@ impl<'a, R: Source, W: Sink> Sorted<'a, R, W> {
         let most = self.buffer.size();
         let no_room = || format!("a unit that may have to wait takes at most {} KiB", most / 1024);
         let words = self.look.too_large(most).unwrap_or_else(no_room);
-        self.in_this_unit(&words)
+        self.in_this_unit(words)
     }
 }
 

@@ -15,6 +15,7 @@ use super::slots::{self, Slots};
 use super::spool::Spool;
 use super::target::Target;
 use super::template::Words;
+use super::temporary::is_shortage;
 use super::wakes::Wakes;
 use crate::clock::with_usual_slack;
 use rustix::process::{Pid, Signal};
@@ -125,7 +126,9 @@ impl Launcher {
     /// we read.
     pub fn expect_room_for_a_command(&self) -> io::Result<()> {
         let pipes = if self.shared.options.output == Output::Direct { 0 } else { 2 };
-        let _input = File::open("/dev/null")?;
+        // A shortage is about no file.
+        let named = |error: io::Error| io::Error::new(error.kind(), format!("/dev/null: {error}"));
+        let _input = File::open("/dev/null").map_err(|error| if is_shortage(&error) { error } else { named(error) })?;
         let _reply = self.shared.again.as_ref().map(|_| ReplyFile::new()).transpose()?;
         (0..pipes).map(|_| io::pipe()).collect::<io::Result<Vec<_>>>().map(drop)
     }
@@ -186,7 +189,7 @@ impl Launcher {
         };
         let again = self.shared.again.as_ref();
         let is_new = attempt.number == 1;
-        let (seq, refused) = (attempt.job.seq, refused.or_else(|| attempt.job.refused()));
+        let (seq, refused) = (attempt.job.seq, attempt.job.refused().or(refused));
         let options = &self.shared.options;
         if refused.is_none() {
             self.shared.output.screen.trace(options.template.fill(&attempt.job.units));

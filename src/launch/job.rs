@@ -6,7 +6,6 @@ use super::spool::Spool;
 use super::template::Template;
 use super::units::{LONGEST_UNIT, Units, size_of_word};
 use crate::flow::framing::{Buffer, trimmed};
-use crate::flow::look::unreadable;
 use crate::flow::{Filled, FlowError, Look, Passed, Price, Source};
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -57,7 +56,7 @@ pub struct Job {
     pub costs: Box<[u64]>,
     /// What the log calls that: the part of the first limit with a cost of its own.
     pub charged: u64,
-    /// Why it cannot be run: a limit cannot look into it.
+    /// Why it cannot be run: a limit cannot look into it, or never grants it.
     unreadable: Option<String>,
 }
 
@@ -155,9 +154,9 @@ pub enum Outcome {
     TooLong,
     /// A unit has a NUL byte, which no argument can hold.
     HasNul,
-    /// A limit cannot look into it: why.
+    /// A limit cannot look into it, or never grants it: why.
     Unreadable(String),
-    /// Its cost is more than a window lets through.
+    /// Its cost is more than a window of a bucket that was set lets through.
     TooCostly,
     /// A server asked to wait for too long, and no unit of its key is tried any more.
     SentAway,
@@ -395,7 +394,7 @@ impl<R: Source> Batches<R> {
             open.size += size;
             match self.look.costs(text, &mut self.costs) {
                 Ok(()) => open.job.add_costs(&self.look, &self.costs),
-                Err(cost) => drop(open.job.unreadable.get_or_insert_with(|| unreadable(cost))),
+                Err(why) => drop(open.job.unreadable.get_or_insert(why)),
             }
             self.count(&key, length, true);
         }
@@ -453,6 +452,7 @@ impl<R: Source> Batches<R> {
             job.length += std::mem::take(&mut self.left_out);
             job.read = Some(Instant::now());
             job.charged = self.look.charged(&job.costs);
+            job.unreadable = job.unreadable.or_else(|| self.look.too_much(&job.costs));
             self.ready.push_back(job);
         }
     }

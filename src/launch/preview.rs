@@ -40,7 +40,8 @@ impl<R: Source, S: FnMut(&Job, Option<Outcome>) -> io::Result<()>> Preview<'_, R
             let (key, costs, size) = (job.key.clone(), job.costs.clone(), job.memory() + size_of::<Job>());
             let unit = Unit { age: job.seq, costs, size, arrived: now, content: job };
             if let Err(unit) = order.add(now, key.as_deref(), unit) {
-                (self.show)(&unit.content, Some(Outcome::TooCostly)).map_err(FlowError::Write)?;
+                (self.show)(&unit.content, unit.content.refused().or(Some(Outcome::TooCostly)))
+                    .map_err(FlowError::Write)?;
             }
         }
         match (filled, order.ready_at(now)) {

@@ -225,6 +225,12 @@ impl Policy {
         })
     }
 
+    /// The most that the limit at `place` ever grants at once: a window's count.
+    #[must_use]
+    pub fn most_ever(&self, place: usize) -> u64 {
+        if let Some(Resolved::Window { rate, .. }) = self.limits.get(place) { rate.window().0.get() } else { u64::MAX }
+    }
+
     /// What the limit at `place` lets through in `time` nanoseconds, at least 1.
     #[must_use]
     pub fn lets_through(&self, place: usize, time: Nanos) -> u64 {

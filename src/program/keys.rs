@@ -19,10 +19,12 @@ pub(super) fn told(news: &News) -> String {
             format!("hint: per={per} finds no key in the first {FIRST_UNITS} units, so they share one limit{host}")
         }
         News::Dropped(Dropped { units, keys }) => {
-            let most = keys.iter().max_by_key(|(_, units)| **units).map_or(&b""[..], |(key, _)| key);
             let units = counted(*units, "unit");
-            let keys = counted(keys.len() as u64, "key");
-            format!("dropped {units} ({keys}, most '{}')", shown(most))
+            match (keys.len(), keys.iter().max_by_key(|(_, units)| **units)) {
+                (2.., Some((most, _))) => format!("dropped {units} ({} keys, most '{}')", keys.len(), shown(most)),
+                (_, Some((key, _))) => format!("dropped {units} (all of '{}')", shown(key)),
+                (_, None) => format!("dropped {units}"),
+            }
         }
     }
 }

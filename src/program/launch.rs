@@ -12,7 +12,7 @@ use super::report::{self, Report, Total};
 use super::say::{NoThread, say};
 use super::task::{Commands, JOBS, Launch, MAX_PAUSE, Units};
 use super::unit_name::UnitName;
-use super::{advice, buckets, long_wait, pipe, signal_thread, signals};
+use super::{advice, buckets, long_wait, names, pipe, signal_thread, signals};
 use anyhow::{Context, Result, anyhow};
 use signal_hook::consts::SIGPIPE;
 use std::ffi::OsString;
@@ -212,6 +212,9 @@ pub(super) fn failed(error: PumpError, name: &str) -> anyhow::Error {
     match error {
         PumpError::Flow(FlowError::Read(error)) => anyhow!(error).context(format!("cannot read {name}")),
         PumpError::Flow(FlowError::Hold(error)) => anyhow!(error).context("cannot hold units for --stdin"),
+        PumpError::Flow(FlowError::Refused(number, unit, why)) => {
+            anyhow!(why).context(names::one("unit", number, &unit))
+        }
         PumpError::Store(error) => anyhow!(error),
         error @ PumpError::Flow(_) => anyhow!(error),
     }

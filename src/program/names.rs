@@ -89,7 +89,8 @@ fn counted(unit: &'static str, job: &Job) -> impl Iterator<Item = (u64, String)>
     job.names.iter().map(move |(number, name)| (1, one(unit, number, name))).chain(rest)
 }
 
-fn one(unit: &str, number: u64, name: &[u8]) -> String {
+/// `line 3 'https://…'`
+pub(super) fn one(unit: &str, number: u64, name: &[u8]) -> String {
     format!("{unit} {number} '{}'", shown(name))
 }
 

@@ -9,8 +9,8 @@ use super::report::{self, Report, Total};
 use super::say::say;
 use super::task::{Pipe, Reporting};
 use super::unit_name::UnitName;
-use super::{long_wait, signal_thread, signals};
-use anyhow::{Context, Result};
+use super::{long_wait, names, signal_thread, signals};
+use anyhow::{Context, Result, anyhow};
 use rustix::fd::AsFd;
 use rustix::fs::OFlags;
 use std::io::{self, ErrorKind, IsTerminal};
@@ -163,10 +163,14 @@ impl Run<'_> {
             PumpError::Flow(FlowError::Read(error) | FlowError::Hold(error)) => {
                 (format!("cannot read {}", self.input), error.into())
             }
+            PumpError::Flow(FlowError::Refused(number, unit, why)) => {
+                let unit = names::one(UnitName::of(self.framing).singular(), number, &unit);
+                (format!("cannot pass on {unit}"), anyhow!(why))
+            }
             PumpError::Store(StoreError::Stopped) => signals::wait_for_end(),
             PumpError::Store(error) => ("cannot ask the limits".to_owned(), anyhow::Error::from(error)),
         };
-        let (passed, waiting) = (self.report.count(), flow.waiting());
+        let (passed, waiting) = (self.report.count(), flow.waiting().max(flow.read_ahead().units));
         let lost = if waiting > 0 { format!("; {waiting} more had been read") } else { String::new() };
         Err(error.context(format!("{what}, after {passed}{lost}")))
     }

@@ -70,11 +70,16 @@ fn units_that_conform_together_leave_in_one_write() {
 fn a_unit_whose_cost_cannot_be_read_ends_a_pipe() {
     let output = with(&["-r", "1000/s,burst=9,cost=f2"], &[], "a 1\nb 2\nc\nd 4\n");
     assert_eq!(text(&output.stdout), "a 1\nb 2\n");
-    assert_fails(&output, 1, &["in unit 3", "cost=f2 cannot be read", "else=1", "after 2 lines", "2 more"]);
+    assert_fails(
+        &output,
+        1,
+        &["line 3 'c'", "limit 1000/s,burst=9,cost=f2: the cost cannot be read", "like cost=f2,else=1"],
+    );
+    assert_fails(&output, 1, &["cannot pass on line 3", "after 2 lines; 2 more had been read"]);
     let output = with(&["-r", "1000/s,burst=9,cost=f2,else=3"], &[], "a 1\nb 2\nc\nd 4\n");
     assert_eq!((text(&output.stdout), text(&output.stderr)), ("a 1\nb 2\nc\nd 4\n".into(), String::new()));
     let long = "x".repeat(5 << 20);
-    assert_fails(&with(&["-r", "1000/s,cost=bytes"], &[], &long), 1, &["in unit 1", "cost=bytes", "else=1000"]);
+    assert_fails(&with(&["-r", "1000/s,cost=bytes"], &[], &long), 1, &["line 1 'xxx", "cost=bytes", "else=1000"]);
     let output = with(&["-r", "1000/s,burst=9,cost=7"], &[], &long);
     assert_eq!((output.stdout.len(), text(&output.stderr)), (long.len(), String::new()));
 }
@@ -83,7 +88,7 @@ fn a_unit_whose_cost_cannot_be_read_ends_a_pipe() {
 fn a_unit_that_costs_more_than_a_window_holds_ends_a_pipe() {
     let output = with(&["-r", "10/s,window,cost=f1"], &[], "1\n11\n1\n");
     assert_eq!(text(&output.stdout), "1\n");
-    assert_fails(&output, 1, &["in unit 2", "costs more than a window ever lets through"]);
+    assert_fails(&output, 1, &["line 2 '11'", ",cost=f1: it costs 11, more than the window ever lets through"]);
 }
 
 #[test]
@@ -98,7 +103,8 @@ fn a_unit_that_gets_no_grant_fails_without_a_start() {
     assert_eq!(ran, ["ran 0", "ran 2", "ran 3"]);
     assert_eq!(output.status.code(), Some(123), "{said}");
     assert!(
-        said.contains("'11': not run: it costs more") && said.contains("'x': not run: cost=f1 cannot be read; add"),
+        said.contains("'11': not run: limit 10/s,window,slack=50ms,cost=f1: it costs 11, more than")
+            && said.contains("'x': not run: limit 10/s,window,slack=50ms,cost=f1: the cost cannot be read; add"),
         "{said}"
     );
     out = fs::read_to_string(log).unwrap();
@@ -110,7 +116,7 @@ fn a_unit_that_gets_no_grant_fails_without_a_start() {
     charged.sort_unstable();
     assert_eq!(charged, [(1, 2), (2, 0), (3, 0), (4, 0), (5, 3)]);
     let lines = plan(&["-r", "10/s,window,cost=f1"], &["--", "echo"], "11\nx\n");
-    assert!(lines[0].contains("it costs more") && lines[1].contains("cannot be read"), "{lines:?}");
+    assert!(lines[0].contains("it costs 11, more") && lines[1].contains("cannot be read"), "{lines:?}");
 }
 
 /// Each attempt costs as much as the first, also if another one is due while it waits.

@@ -70,7 +70,7 @@ fn a_unit_that_cannot_be_looked_into_ends_a_pipe_with_words() {
     let ended = run(["-r", "1k/s,per=f1"], long);
     assert_eq!((ended.code(), ended.text()), (Some(1), "a 1\n"));
     assert!(
-        ended.err.contains("per=f1") && ended.err.contains("256 KiB") && ended.err.contains("unit 2"),
+        ended.err.contains("per=f1") && ended.err.contains("256 KiB") && ended.err.contains("line 2 'xxx"),
         "{}",
         ended.err
     );
@@ -277,6 +277,28 @@ fn what_would_wait_is_dropped_and_counted() {
     assert!(said.starts_with("throttle: dropped 6 units (3 keys, most 'k"), "{said}");
     let summary: serde_json::Value = serde_json::from_str(summary).unwrap();
     assert_eq!((&summary["units"], &summary["dropped"]), (&6.into(), &6.into()), "in = out + dropped");
+}
+
+#[test]
+fn what_is_said_of_dropped_units_names_keys_only_if_there_are_any() {
+    for (args, said) in [
+        (["-r", "1/h", "--drop"], "throttle: dropped 3 units\n"),
+        (["-r", "1/h,per=f1", "--drop"], "throttle: dropped 3 units (all of 'k0')\n"),
+        (["-r", "1/h,per=f9", "--drop"], "throttle: dropped 3 units (all of '(none)')\n"),
+    ] {
+        let ended = run(args, grouped(1, 4));
+        assert_eq!((ended.code(), ended.err.as_str()), (Some(0), said), "{args:?}");
+    }
+}
+
+#[test]
+fn a_pipe_with_keys_names_the_unit_the_limit_and_all_that_was_read_if_a_cost_ends_it() {
+    let ended = run(["-r", "9/s,per=f1,cost=f3"], "k 1 1\nk 1\nk 1 3\nk 1 4\n");
+    assert_eq!((ended.code(), ended.text()), (Some(1), "k 1 1\n"), "{}", ended.err);
+    let said = "cannot pass on line 2 'k 1', after 1 line; 3 more had been read: limit 9/s,burst=1,cost=f3: the cost cannot be read";
+    assert!(ended.err.contains(said), "{}", ended.err);
+    let ended = run(["-r", "9/s,window,per=f1,cost=f2"], "k 10\n");
+    assert!(ended.err.contains("line 1 'k 10'") && ended.err.contains("cost=f2: it costs 10, more"), "{}", ended.err);
 }
 
 /// Most of the time goes into deciding, and the output is a file.

@@ -1,5 +1,6 @@
 //! What becomes of the output of commands, through the real program.
 
+use crate::common::{assert_fails, feed};
 use crate::launching::*;
 use crate::support::skipped;
 use rustix::process::Signal;
@@ -288,4 +289,11 @@ fn a_command_that_is_ended_since_the_disk_is_full_counts_as_stopped() {
     assert_eq!(ended.code(), Some(1), "{}", ended.err);
     assert!(ended.err.ends_with("throttle: the output is lost: 0 ok, 1 failed, 1 stopped\n"), "{}", ended.err);
     assert!(ended.err.contains("unit 1 '1': stopped\n") && ended.err.contains("unit 2 '2': its output is lost"));
+}
+
+#[test]
+fn without_dev_null_the_error_names_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let Some(command) = with_mounted("size=1M", "mount --bind . /dev", folder.path(), &["echo"]) else { return };
+    assert_fails(&feed(command, b"a\n"), 1, &["cannot open the files that a command needs: /dev/null: No such file"]);
 }

@@ -139,7 +139,11 @@ impl Grouped {
         };
         let longest = args.max_wait.map_or(0, |wait| Nanos::try_from(wait.as_nanos()).unwrap_or(Nanos::MAX));
         Some(Sorting {
-            look: Look { per: self.per.clone(), costs: kinds().map(|group| group.cost.clone()).collect() },
+            look: Look {
+                per: self.per.clone(),
+                costs: kinds().map(|group| group.cost.clone()).collect(),
+                limits: kinds().map(|group| name_and_most(&group.policy)).collect(),
+            },
             each: policies(&self.each, self.all.len()),
             all: policies(&self.all, 0),
             jobs: runs.then(|| self.jobs.unwrap_or(NonZeroU32::MAX)),
@@ -161,7 +165,8 @@ impl Grouped {
         for (place, cost) in places.into_iter().zip(said) {
             costs[place].clone_from(cost);
         }
-        Look { per: None, costs }
+        let limits = (0..policy.len()).map(|place| (policy.describe(place), policy.most_ever(place))).collect();
+        Look { per: None, costs, limits }
     }
 
     /// What to say if commands of a key are counted, but none is run.
@@ -267,6 +272,12 @@ fn groups<'a>(rules: impl Iterator<Item = &'a Rule> + Clone) -> Vec<Group> {
         }
     }
     groups
+}
+
+/// What limits that count the same are called, and the most that they ever grant; the strictest, if that is not all.
+fn name_and_most(policy: &Policy) -> (String, u64) {
+    let each = (0..policy.len()).map(|place| (policy.describe(place), policy.most_ever(place)));
+    each.min_by_key(|(_, most)| *most).unwrap_or((policy.to_string(), u64::MAX))
 }
 
 /// What rules must not say together, or beside other options.
