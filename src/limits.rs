@@ -2,6 +2,7 @@
 
 mod agree;
 pub mod bucket;
+pub(crate) mod bytes;
 mod each;
 mod fill;
 mod grant;
@@ -9,8 +10,7 @@ mod history;
 pub mod interval;
 mod joint;
 mod kinds;
-mod leasing;
-mod line;
+mod ledger;
 mod number;
 mod policy;
 mod saved;
@@ -22,15 +22,13 @@ mod waiting;
 pub mod window;
 
 pub use agree::Disagreement;
+pub(crate) use bytes::{Reader, Writer};
 pub use each::Charged;
 pub(crate) use each::{Each, Thin};
+pub(crate) use grant::LOOK;
 pub use grant::{Grant, Refusal};
-pub(crate) use joint::largest;
-pub use leasing::Ask;
-pub(crate) use leasing::Rest;
-pub use line::Waiting;
-pub(crate) use line::{Line, Owner, OwnerOf};
-pub(crate) use policy::{OnlyWindows, Resolved};
+pub use ledger::{Ask, Counts, GiveBack, Ledger, Operation, Owner, Record, Reply, Take, Waiting};
+pub(crate) use policy::OnlyWindows;
 pub use policy::{Policy, PolicyError};
 #[doc(no_inline)]
 pub use policy::{Policy as Plan, PolicyError as PlanError};

@@ -37,7 +37,8 @@ impl Settling {
     }
 
     /// Whether replies settle anything.
-    pub(super) fn is_any(&self) -> bool {
+    #[must_use]
+    pub fn is_any(&self) -> bool {
         self.settled().next().is_some()
     }
 

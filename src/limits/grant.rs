@@ -1,8 +1,11 @@
 //! A grant, or why there is none.
 
-use super::line::LOOK;
-use crate::clock::{Nanos, shown_wait};
+use crate::clock::{Nanos, SECOND, shown_wait};
 use thiserror::Error;
+
+/// A process that waits for a shared bucket looks this often whether its time is nearer. A wait of this length can move up; a
+/// shorter one can too, while others wait.
+pub(crate) const LOOK: Nanos = SECOND;
 
 /// A grant: these units may leave at `at` or later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,8 +18,6 @@ pub struct Grant {
     /// The index of the limit that caused the wait; `None` if there is no wait.
     pub bound_by: Option<usize>,
     pub(super) number: u64,
-    /// Identifies the limits that were charged, if other limits can replace them; otherwise 0.
-    pub(super) generation: u64,
     /// Windows count the grant from this time: `at`, or later if it was handed over later.
     pub(super) counted: Nanos,
     /// Whether it waits in a line, in which it can move up.
@@ -40,12 +41,7 @@ pub enum Refusal {
 impl Grant {
     /// A grant that was computed elsewhere.
     pub(crate) fn computed(at: Nanos, units: u64, bound_by: Option<usize>, number: u64) -> Self {
-        Grant { at, units, bound_by, number, generation: 0, counted: at, is_entry: false }
-    }
-
-    /// The same grant, charged to the limits of that generation.
-    pub(crate) fn of(self, generation: u64) -> Self {
-        Grant { generation, ..self }
+        Grant { at, units, bound_by, number, counted: at, is_entry: false }
     }
 
     /// The same grant under another number. No grant has the number 0.
@@ -53,18 +49,14 @@ impl Grant {
         Grant { number, ..self }
     }
 
-    /// The same grant of so many units.
-    pub(crate) fn costing(self, units: u64) -> Self {
-        Grant { units, ..self }
-    }
-
     /// The same grant, if it is an entry in a line.
     pub(crate) fn entry(self, is_entry: bool) -> Self {
         Grant { is_entry, ..self }
     }
 
-    /// Whether it is an entry in a line.
-    pub(crate) fn is_entry(&self) -> bool {
+    /// Whether its wait is so long that it can move up.
+    #[must_use]
+    pub fn is_entry(&self) -> bool {
         self.is_entry
     }
 
@@ -82,11 +74,6 @@ impl Grant {
     /// The same grant, counted by windows from `now` on.
     pub(crate) fn counted_from(self, now: Nanos) -> Self {
         Grant { counted: now, ..self }
-    }
-
-    /// See [`of`](Self::of).
-    pub(crate) fn generation(&self) -> u64 {
-        self.generation
     }
 
     /// Identifies this grant among the grants of its limits.

@@ -116,17 +116,6 @@ impl History {
         }
     }
 
-    /// How the limit at `place` undoes the only record, which is the one that is saved.
-    pub(super) fn undo_of(&self, place: usize, limits: usize) -> Undo {
-        let first = self.undos.len().saturating_sub(limits);
-        self.undos.get(first + place).copied().unwrap_or(Undo::Nothing)
-    }
-
-    /// The history that was saved.
-    pub(super) fn load(grants: u64, record: Record, undos: VecDeque<Undo>) -> Self {
-        History { grants, records: VecDeque::from([record]), undos }
-    }
-
     /// How many entries fit the allocated memory.
     #[cfg(test)]
     pub(super) fn memory(&self) -> usize {

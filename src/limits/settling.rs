@@ -17,6 +17,7 @@
 //! - Something was credited while the bucket held more than a full one, for a waiter or as the rest of a refill.
 //! - A window above 1024 units counts some units longer than needed, and goes on to do so.
 
+use super::bytes::{Reader, Writer};
 use super::fill::Fill;
 use super::state::{Level, State};
 use super::terms::{Terms, Undo};
@@ -121,6 +122,13 @@ impl Settling {
             self.open.pop_front();
         }
         self.open.push_back(Open { number, parts });
+    }
+
+    /// Forgets the oldest grants beyond this many.
+    pub(crate) fn keep(&mut self, most: usize) {
+        while self.open.len() > most {
+            self.forget(self.open[0].number);
+        }
     }
 
     /// A grant is about to be made, which may be undone.
@@ -275,6 +283,37 @@ impl Settling {
             difference = part.since.pass(difference);
         }
         difference
+    }
+
+    /// Appends the open grants as bytes.
+    pub(crate) fn save(&self, to: &mut Writer) {
+        to.number(self.open.len() as u64);
+        for open in &self.open {
+            to.number(open.number);
+            for part in &open.parts {
+                to.numbers(&[part.charged, part.counted]);
+                for amount in [part.gathered, part.full, part.since.room, part.since.lost] {
+                    to.signed(amount);
+                }
+            }
+        }
+    }
+
+    /// Reads what [`save`](Self::save) wrote of so many limits.
+    pub(crate) fn load(limits: usize, from: &mut Reader<'_>) -> Option<Self> {
+        let length = from.length().filter(|length| *length <= MOST)?;
+        let part = |from: &mut Reader<'_>| {
+            let (charged, counted) = (from.number()?, from.number()?);
+            let [gathered, full] = [from.signed()?, from.signed()?];
+            Some(Part { charged, counted, gathered, full, since: Gap { room: from.signed()?, lost: from.signed()? } })
+        };
+        let open = |from: &mut Reader<'_>| {
+            let number = from.number()?;
+            Some(Open { number, parts: (0..limits).map(|_| part(from)).collect::<Option<_>>()? })
+        };
+        let open: VecDeque<Open> = (0..length).map(|_| open(from)).collect::<Option<_>>()?;
+        let makes_sense = open.iter().is_sorted_by_key(|open| open.number);
+        makes_sense.then_some(Settling { open, before: Vec::new() })
     }
 
     fn find(&self, number: u64) -> Option<usize> {

@@ -81,17 +81,18 @@ pub(super) fn take_one(once: &Once) -> Result<Taken> {
     let longest = max_wait.map(|time| Nanos::try_from(time.as_nanos()).unwrap_or(Nanos::MAX));
     let take = || {
         let latest = longest.map_or(Nanos::MAX, |wait| opened.clock().now().saturating_add(wait));
-        let costs = costs_of_one(named, &opened.policy());
-        opened.take(&costs, latest).map(|taken| (taken, costs))
+        let policy = opened.policy();
+        let costs = costs_of_one(named, &policy);
+        opened.take(&costs, latest).map(|(grant, asked)| (grant, asked, costs, policy))
     };
-    let taken = match take() {
-        Err(StoreError::Redis(RedisError::OtherLimits(_))) => {
-            agree(named, &*opened)?;
-            take()
-        }
-        taken => taken,
-    };
-    let ((grant, asked), costs) = taken?;
+    let mut taken = take()?;
+    if named.is_some() && taken.3 != opened.policy() {
+        // Only now it is known what the server keeps.
+        opened.give_back(&taken.0, &taken.2)?;
+        agree(named, &*opened)?;
+        taken = take()?;
+    }
+    let (grant, asked, costs, _) = taken;
     if let Err(error) = check_kept(Some(bucket), &*opened, Once::check) {
         opened.give_back(&grant, &costs)?;
         return Err(error);
@@ -277,7 +278,7 @@ pub(super) fn remove(Remove { bucket, quiet }: &Remove) -> Result<()> {
     if waiting > 0 && !quiet {
         let (_, place) = whereabouts(&bucket.kind);
         say(format_args!(
-            "{waiting} waited for the bucket {place}; those who stay make it again, with its limits, within 5 s"
+            "{waiting} waited for the bucket {place}; those who stay make it again, with its limits, within a second"
         ));
     }
     Ok(())

@@ -51,6 +51,8 @@ pub(super) fn run(launch: &Launch) -> Result<Exit> {
     if hints {
         launch.limits.kinds(&policy).iter().for_each(pipe::hint_at_idle_limit);
     }
+    let settling = settling(launch, &policy);
+    supply.settles(settling.is_any());
     let options = Options {
         template: commands.template.clone(),
         program,
@@ -65,7 +67,7 @@ pub(super) fn run(launch: &Launch) -> Result<Exit> {
             .map(|again| RetryPolicy { first_pause: launch.limits.first_pause(&policy), ..again }),
         // Only there may it use the terminal; without one, a group of its own is ended as a whole.
         in_our_group: launch.jobs == Some(1) && launch.timeout.is_none() && signals::has_terminal(),
-        settling: settling(launch, &policy),
+        settling,
         by_key: launch.sorting.clone(),
         ignore_sigpipe: signals::is_ignored(SIGPIPE),
         second: second(),

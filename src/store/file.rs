@@ -1,14 +1,13 @@
 //! Limits in a file, shared by any number of processes of one user on one machine.
 //!
-//! Every operation is one step under the file's lock: read the state, decide, write the next state into the other slot.
+//! Every operation is one step under the file's lock: fold what others appended to the log, and append it.
 //! The answer is a time; the caller sleeps without holding the lock. Times are of the bucket's own clock. It is the
 //! boot clock, which all processes share, plus the time before the last start of the machine.
 
-use super::lease::{Lease, Rules};
 use super::supply::RETURN_TIMEOUT;
 use super::{Found, Store, StoreError, View};
 use crate::clock::{Clock, MILLISECOND, Nanos, SECOND};
-use crate::limits::{Ask, Grant, Line, Policy, Refusal};
+use crate::limits::{LOOK, Ledger, Operation, Owner, Policy, Record, Reply};
 use std::path::Path;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -53,7 +52,7 @@ impl FileClock {
         let now = self.machine.clock.now().saturating_add_signed(kept.ahead);
         // A boot clock goes back only together with the whole machine, for example when a snapshot of it is restored.
         if kept.boot != self.machine.boot || now.saturating_add(SECOND) < kept.at {
-            let full = kept.line.limits.rested_at().saturating_sub(kept.at);
+            let full = kept.ledger.limits().rested_at().saturating_sub(kept.at);
             let off = self.machine.wall().saturating_sub(kept.wall).min(full);
             let resumed = kept.at.saturating_add(off);
             let ahead = i128::from(resumed) - i128::from(self.machine.clock.now());
@@ -127,7 +126,8 @@ impl File {
         let machine = Machine::this();
         let mut handle = Handle::open_to_look(machine.clone(), place, deadline)?;
         let now = FileClock { machine, ahead: AtomicI64::new(0) }.read(&mut handle.kept);
-        Ok(View::of(&handle.kept.policy, &handle.kept.line, now))
+        handle.kept.ledger.pass(now);
+        Ok(View::of(&handle.kept.ledger, now))
     }
 
     /// All buckets in `folder`, by name. Waits until `deadline` at most for others who keep one locked. Files that are no
@@ -158,36 +158,32 @@ impl File {
         place::remove(place)
     }
 
-    /// One step: nobody else sees or changes anything meanwhile, and it is kept as a whole or not at all.
-    fn step<T>(&self, act: impl FnOnce(&mut Kept, Nanos) -> Result<T, Refusal>) -> Result<T, StoreError> {
-        self.handle().locked(|handle| self.step_locked(handle, act))
+    /// Applies an operation and appends it to the log, under the file's lock.
+    fn append(&self, handle: &mut Handle, operation: Operation) -> Result<(Reply, Nanos), FileError> {
+        let is_restarted = handle.kept.boot != self.clock.machine.boot;
+        let time = self.clock.read(&mut handle.kept);
+        let (owner, wall) = (owner::this_process(), self.clock.machine.wall());
+        let record = Record { time, owner, sequence: 0, operation };
+        if is_restarted {
+            handle.publish()?;
+        }
+        Ok((handle.append(&record, wall)?, time))
     }
 
-    fn step_locked<T>(
-        &self,
-        handle: &mut Handle,
-        act: impl FnOnce(&mut Kept, Nanos) -> Result<T, Refusal>,
-    ) -> Result<T, StoreError> {
+    /// Removes those who wait and have ended.
+    fn sweep(&self, handle: &mut Handle) -> Result<(), FileError> {
         let now = self.clock.read(&mut handle.kept);
-        handle.kept.line.sweep(now, owner::is_gone);
-        let result = act(&mut handle.kept, now)?;
-        (handle.kept.at, handle.kept.wall) = (now, self.clock.machine.wall());
-        handle.publish()?;
-        Ok(result)
-    }
-
-    /// Like [`step`](Self::step), for a grant of the file of this generation. A later file was not charged for it, so
-    /// nothing is done.
-    fn step_in(&self, generation: u64, act: impl FnOnce(&mut Line, Nanos)) -> Result<(), StoreError> {
-        self.handle().locked(|handle| {
-            if generation != handle.generation() {
-                return Ok(());
-            }
-            self.step_locked(handle, |kept, now| {
-                act(&mut kept.line, now);
-                Ok(())
-            })
-        })
+        if now < handle.swept.saturating_add(LOOK) {
+            return Ok(());
+        }
+        handle.swept = now;
+        let mut owners: Vec<(Owner, Nanos)> = handle.kept.ledger.owners().collect();
+        owners.sort_unstable();
+        owners.dedup_by_key(|(owner, _)| *owner);
+        for (owner, _) in owners.into_iter().filter(|(owner, _)| owner::is_gone(*owner)) {
+            self.append(handle, Operation::Gone { owner, seen: Nanos::MAX })?;
+        }
+        Ok(())
     }
 
     fn handle(&self) -> MutexGuard<'_, Handle> {
@@ -204,115 +200,35 @@ impl Store for File {
         self.handle().place.path.display().to_string()
     }
 
-    fn policy(&self) -> Policy {
-        self.handle().kept.policy.clone()
+    fn apply(&self, operation: Operation) -> Result<(Reply, Nanos), StoreError> {
+        let policy = match &operation {
+            Operation::Set { policy, .. } | Operation::Clear { anew: Some(policy), .. } => Some(policy.clone()),
+            _ => None,
+        };
+        policy.as_ref().map_or(Ok(()), File::check)?;
+        let applied = self.handle().locked(|handle| {
+            policy.map_or(Ok(()), |policy| handle.record(&policy))?;
+            self.sweep(handle)?;
+            self.append(handle, operation)
+        });
+        Ok(applied?)
     }
 
-    fn take(&self, costs: &[u64], latest: Nanos) -> Result<(Grant, Nanos), StoreError> {
-        self.handle().locked(|handle| {
-            let (grant, now) = self.step_locked(handle, |kept, now| {
-                Ok((kept.line.take_within(now, costs, latest.saturating_sub(now), owner::this_process)?, now))
-            })?;
-            Ok((grant.of(handle.generation()), now))
-        })
+    fn sync(&self) -> Result<(), StoreError> {
+        Ok(self.handle().locked(|handle| self.sweep(handle))?)
     }
 
-    fn give_back(&self, grant: &Grant, costs: &[u64]) -> Result<(), StoreError> {
-        self.step_in(grant.generation(), |line, now| line.give_back(now, grant, costs))
-    }
-
-    fn settle(&self, grant: &Grant, costs: [&[u64]; 2]) -> Result<(), StoreError> {
-        self.step_in(grant.generation(), |line, now| line.settle(now, grant, costs))
-    }
-
-    fn hold_until(&self, time: Nanos) -> Result<(), StoreError> {
-        self.step(|kept, now| {
-            kept.line.hold_until(now, time);
-            Ok(())
-        })
-    }
-
-    fn set(&self, policy: &Policy, fresh: &[bool]) -> Result<(), StoreError> {
-        File::check(policy)?;
-        self.handle().locked(|handle| {
-            handle.record(policy)?;
-            self.step_locked(handle, |kept, now| {
-                kept.line.set(now, policy, fresh);
-                kept.policy = policy.clone();
-                Ok(())
-            })
-        })
-    }
-
-    fn clear(&self, anew: Option<&Policy>) -> Result<(), StoreError> {
-        anew.map_or(Ok(()), File::check)?;
-        self.handle().locked(|handle| {
-            anew.map_or(Ok(()), |policy| handle.record(policy))?;
-            self.step_locked(handle, |kept, now| {
-                kept.line.clear(now, anew);
-                kept.policy = anew.unwrap_or(&kept.policy).clone();
-                Ok(())
-            })
-        })
-    }
-
-    fn look(&self, grant: &Grant, costs: &[u64]) -> Result<Grant, StoreError> {
-        let left = grant.at.saturating_sub(self.clock.now());
-        self.handle().locked(|handle| {
-            let asked = if grant.generation() == handle.generation() { *grant } else { grant.numbered(0) };
-            let found = self
-                .step_locked(handle, |kept, now| Ok(kept.line.look(now, &asked, costs, left, owner::this_process)))?;
-            Ok(found.of(handle.generation()))
-        })
-    }
-
-    fn view(&self) -> Result<View, StoreError> {
-        self.handle().locked(|handle| {
-            let now = self.clock.read(&mut handle.kept);
-            Ok(View::of(&handle.kept.policy, &handle.kept.line, now))
-        })
-    }
-
-    fn available(&self) -> u64 {
-        self.handle().kept.line.limits.available(self.clock.now())
-    }
-
-    fn schedule(&self, costs: &[u64]) -> Option<Nanos> {
-        let now = self.clock.now();
-        self.handle().kept.line.limits.with_costs(costs, |limits, cost| limits.schedule(now, cost))
-    }
-
-    fn quantum(&self) -> u64 {
-        self.handle().kept.line.limits.quantum()
+    fn see(&self, look: &mut dyn FnMut(&Ledger)) {
+        look(&self.handle().kept.ledger);
     }
 
     fn span(&self) -> Nanos {
         SPAN
     }
 
-    fn lease(&self, ask: &Ask, lease: &mut Lease) -> Result<Nanos, StoreError> {
-        let leased = self.handle().locked(|handle| {
-            let generation = handle.generation();
-            self.step_locked(handle, |kept, now| {
-                lease.begin(Rules::of(&kept.policy, &kept.line.limits));
-                kept.line.lease(now, ask, owner::this_process, |run| lease.push(run.of(generation)))?;
-                Ok(now)
-            })
-        });
-        // What could not be written is not granted.
-        leased.inspect_err(|_| lease.cancel())
-    }
-
     fn leave(&self) {
         let soon = Instant::now() + RETURN_TIMEOUT;
         let mut handle = self.handle();
         handle.deadline = Some(handle.deadline.map_or(soon, |deadline| deadline.min(soon)));
-    }
-
-    fn return_lease(&self, lease: &mut Lease) -> Result<(), StoreError> {
-        match lease.take_rest() {
-            Some(rest) => self.step_in(rest.last.generation(), |line, now| line.return_lease(now, &rest)),
-            None => Ok(()),
-        }
     }
 }

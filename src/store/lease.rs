@@ -1,7 +1,7 @@
 //! A lease: consecutive reservations taken in one step, for units that were read. Each leaves at its own time.
 
 use crate::clock::{MILLISECOND, Nanos};
-use crate::limits::{Grant, Limits, OnlyWindows, Policy, Rest};
+use crate::limits::{GiveBack, Grant, Limits, OnlyWindows, Policy};
 use std::collections::VecDeque;
 
 /// A run may leave this late in any case: a busy machine wakes a process that late.
@@ -14,10 +14,8 @@ pub struct Lease {
     rules: Rules,
     /// The last run of the latest lease, used or not.
     last: Option<Grant>,
-    /// Units of the latest lease, used or not.
-    units_of_last: u64,
-    /// How many runs the latest lease had.
-    runs_of_last: u64,
+    /// The numbers of the leases that the runs belong to, and the units that each had.
+    leases: VecDeque<(u64, u64)>,
     /// The run that was handed out last.
     handed: Option<Grant>,
 }
@@ -58,24 +56,17 @@ impl Lease {
         Lease { rules: Rules::of_new(policy), ..Lease::default() }
     }
 
-    /// Begins another lease: [`push`](Self::push) now adds its runs after those that are there.
-    pub(super) fn begin(&mut self, rules: Rules) {
-        (self.rules, self.last, self.units_of_last, self.runs_of_last) = (rules, None, 0, 0);
-    }
-
-    pub(super) fn push(&mut self, run: Grant) {
-        self.runs.push_back(run);
-        self.last = Some(run);
-        self.units_of_last += run.units;
-        self.runs_of_last += 1;
-    }
-
-    /// Removes the latest lease, which was not granted after all.
-    pub(super) fn cancel(&mut self) {
-        while self.units_of_last > 0 {
-            let Some(run) = self.runs.pop_back() else { break };
-            self.units_of_last = self.units_of_last.saturating_sub(run.units);
+    /// Adds a lease after those that are there.
+    pub(super) fn add(&mut self, rules: Rules, runs: Vec<Grant>) {
+        self.rules = rules;
+        self.last = runs.last().copied();
+        if let Some(last) = self.last {
+            let used =
+                self.leases.iter().take_while(|(number, _)| self.runs.front().is_none_or(|run| run.number() > *number));
+            self.leases.drain(..used.count());
+            self.leases.push_back((last.number(), runs.iter().map(|run| run.units).sum()));
         }
+        self.runs.extend(runs);
     }
 
     pub(super) fn rules(&self) -> Rules {
@@ -88,19 +79,17 @@ impl Lease {
         self.runs.iter()
     }
 
-    /// Takes out what is left, to give it back.
-    pub(super) fn take_rest(&mut self) -> Option<Rest> {
-        let runs = std::mem::take(&mut self.runs);
-        let last = self.last.take().filter(|_| !runs.is_empty())?;
-        let left: u64 = runs.iter().map(|run| run.units).sum();
-        let of_last = left.min(self.units_of_last);
-        // No run belongs to two leases, so the runs of older leases can be counted.
-        let (mut older, mut count) = (left - of_last, 0);
-        while older > 0 && count < runs.len() {
-            older = older.saturating_sub(runs[count].units);
-            count += 1;
-        }
-        Some(Rest { last, spent: self.units_of_last - of_last, older: count, runs })
+    /// Takes out what is left, to give it back: the latest lease first.
+    pub(super) fn take_rest(&mut self) -> Vec<GiveBack> {
+        let (runs, leases) = (std::mem::take(&mut self.runs), std::mem::take(&mut self.leases));
+        self.last = None;
+        let rest = leases.iter().rev().map(|(number, units)| {
+            let left = runs.iter().filter(|run| run.number() == *number);
+            let unused: Vec<_> = left.map(|run| (run.at, Box::from([run.units]))).collect();
+            let left: u64 = unused.iter().map(|(_, costs): &(Nanos, Box<[u64]>)| costs[0]).sum();
+            GiveBack { number: *number, used: units.saturating_sub(left), unused }
+        });
+        rest.filter(|back| !back.unused.is_empty()).collect()
     }
 
     /// The time of the last run, used or not.
@@ -108,10 +97,9 @@ impl Lease {
         self.last.map_or(0, |run| run.at)
     }
 
-    /// The number of the last grant before the latest lease, if nobody took or changed anything between its requests, and
-    /// that of its last grant.
-    pub(super) fn numbers(&self) -> Option<(u64, u64)> {
-        self.last.map(|run| (run.number().saturating_sub(self.runs_of_last), run.number()))
+    /// The number of the latest lease. Nobody else was granted anything between its requests if it follows that before.
+    pub(super) fn number(&self) -> Option<u64> {
+        self.last.map(|run| run.number())
     }
 
     /// Drops runs that are so late that they would leave together with the next ones as a burst. In a bucket their time
@@ -193,15 +181,23 @@ impl Lease {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::limits::Ask;
+    use crate::limits::{Ask, Ledger};
 
     fn lease(limit: &str, waiting: u64) -> Lease {
-        let policy = Policy::new(&[limit.parse().unwrap()], None).unwrap();
-        let (mut limits, mut lease) = (Limits::new(&policy, 0), Lease::default());
-        lease.begin(Rules::of(&policy, &limits));
-        let ask = Ask { waiting, span: 10 * MILLISECOND, from: 0 };
-        limits.lease(0, &ask, |run| lease.push(run)).unwrap();
+        let (mut lease, runs) = (Lease::default(), runs(limit, 0, waiting));
+        lease.add(rules(limit), runs);
         lease
+    }
+
+    fn rules(limit: &str) -> Rules {
+        Rules::of_new(&Policy::new(&[limit.parse().unwrap()], None).unwrap())
+    }
+
+    /// The runs of a lease of a bucket that has given so many.
+    fn runs(limit: &str, given: u64, waiting: u64) -> Vec<Grant> {
+        let policy = Policy::new(&[limit.parse().unwrap()], None).unwrap();
+        let ask = Ask { waiting, span: 10 * MILLISECOND, from: 0 };
+        Ledger::new(&policy, 0, given).lease(0, [0; 2], &ask).unwrap()
     }
 
     fn times(lease: &mut Lease) -> Vec<(Nanos, u64)> {
@@ -258,14 +254,11 @@ mod tests {
     #[test]
     fn the_rest_of_two_leases_tells_them_apart() {
         let mut taken = lease("1000/s,burst=1", 3);
-        let mut second = lease("1000/s,burst=1", 2);
         let _ = taken.next(1);
-        taken.begin(second.rules());
-        while let Some(run) = second.next(1) {
-            taken.push(run);
-        }
-        let rest = taken.take_rest().unwrap();
-        assert_eq!((rest.spent, rest.older, rest.runs.len()), (0, 2, 4));
-        assert!(taken.take_rest().is_none());
+        taken.add(rules("1000/s,burst=1"), runs("1000/s,burst=1", 7, 2));
+        let rest = taken.take_rest();
+        let found: Vec<_> = rest.iter().map(|back| (back.number, back.used, back.unused.len())).collect();
+        assert_eq!(found, [(8, 0, 2), (1, 1, 2)], "the latest first");
+        assert!(taken.take_rest().is_empty());
     }
 }

@@ -1,56 +1,27 @@
 //! Limits of this process alone.
 
-use super::lease::{Lease, Rules};
-use super::{Store, StoreError, View};
+use super::{Store, StoreError};
 use crate::clock::{Clock, Nanos};
-use crate::limits::{Ask, Grant, Limits, Line, OwnerOf, Policy};
+use crate::limits::{Ledger, Operation, Policy, Record, Reply};
 use std::fmt::Debug;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-
-/// Waiters in one process need no name.
-const NOBODY: OwnerOf = || [0; 2];
 
 /// Limits of this process alone, on its own clock.
 #[derive(Debug)]
 pub struct Memory<C> {
-    kept: Mutex<Kept>,
-    quantum: AtomicU64,
+    ledger: Mutex<Ledger>,
     clock: C,
-}
-
-#[derive(Debug)]
-struct Kept {
-    policy: Policy,
-    line: Line,
-    rules: Rules,
 }
 
 impl<C: Clock> Memory<C> {
     /// The limits of `policy` in their initial state, from now on.
     pub fn new(policy: &Policy, clock: C) -> Self {
-        let limits = Limits::new(policy, clock.now());
-        let (quantum, rules) = (limits.quantum().into(), Rules::of(policy, &limits));
-        Memory { kept: Mutex::new(Kept { policy: policy.clone(), line: limits.into(), rules }), quantum, clock }
+        Memory { ledger: Mutex::new(Ledger::new(policy, clock.now(), 0)), clock }
     }
 
-    /// Stores a new policy.
-    fn learn(&self, kept: &mut Kept, policy: &Policy) {
-        (kept.policy, kept.rules) = (policy.clone(), Rules::of(policy, &kept.line.limits));
-        self.quantum.store(kept.line.limits.quantum(), Ordering::Relaxed);
-    }
-
-    /// The limits, and the time of the request.
-    fn step(&self) -> (MutexGuard<'_, Kept>, Nanos) {
-        let mut kept = self.kept();
-        let now = self.clock.now();
-        kept.line.sweep(now, |_| false);
-        (kept, now)
-    }
-
-    /// A change of the limits is one step, so a panic elsewhere does not leave them half changed.
-    fn kept(&self) -> MutexGuard<'_, Kept> {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    /// A change of the ledger is one step, so a panic elsewhere does not leave it half changed.
+    fn ledger(&self) -> MutexGuard<'_, Ledger> {
+        self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -63,120 +34,35 @@ impl<C: Clock + Debug> Store for Memory<C> {
         "this process".to_owned()
     }
 
-    fn policy(&self) -> Policy {
-        self.kept().policy.clone()
+    fn apply(&self, operation: Operation) -> Result<(Reply, Nanos), StoreError> {
+        let mut ledger = self.ledger();
+        let time = self.clock.now();
+        Ok((ledger.apply(&Record { time, owner: [0; 2], sequence: 0, operation }), time))
     }
 
-    fn take(&self, costs: &[u64], latest: Nanos) -> Result<(Grant, Nanos), StoreError> {
-        let (mut kept, now) = self.step();
-        Ok((kept.line.take_within(now, costs, latest.saturating_sub(now), NOBODY)?, now))
-    }
-
-    fn give_back(&self, grant: &Grant, costs: &[u64]) -> Result<(), StoreError> {
-        let (mut kept, now) = self.step();
-        kept.line.give_back(now, grant, costs);
+    fn sync(&self) -> Result<(), StoreError> {
+        let time = self.clock.now();
+        self.ledger().pass(time);
         Ok(())
     }
 
-    fn open(&self, grant: &Grant, costs: &[u64]) {
-        let (mut kept, now) = self.step();
-        kept.line.open(now, grant, costs);
+    fn see(&self, look: &mut dyn FnMut(&Ledger)) {
+        look(&self.ledger());
     }
 
-    fn settle(&self, grant: &Grant, costs: [&[u64]; 2]) -> Result<(), StoreError> {
-        let (mut kept, now) = self.step();
-        if costs[0] == costs[1] {
-            kept.line.forget(grant);
-        } else {
-            kept.line.settle(now, grant, costs);
-        }
-        Ok(())
-    }
-
-    fn hold_until(&self, time: Nanos) -> Result<(), StoreError> {
-        let (mut kept, now) = self.step();
-        kept.line.hold_until(now, time);
-        Ok(())
-    }
-
-    fn set(&self, policy: &Policy, fresh: &[bool]) -> Result<(), StoreError> {
-        let (mut kept, now) = self.step();
-        kept.line.set(now, policy, fresh);
-        self.learn(&mut kept, policy);
-        Ok(())
-    }
-
-    fn clear(&self, anew: Option<&Policy>) -> Result<(), StoreError> {
-        let (mut kept, now) = self.step();
-        kept.line.clear(now, anew);
-        if let Some(policy) = anew {
-            self.learn(&mut kept, policy);
-        }
-        Ok(())
-    }
-
-    fn look(&self, grant: &Grant, costs: &[u64]) -> Result<Grant, StoreError> {
-        let (mut kept, now) = self.step();
-        Ok(kept.line.look(now, grant, costs, grant.at.saturating_sub(now), NOBODY))
-    }
-
-    fn view(&self) -> Result<View, StoreError> {
-        let kept = self.kept();
-        Ok(View::of(&kept.policy, &kept.line, self.clock.now()))
-    }
-
-    fn available(&self) -> u64 {
-        self.kept().line.limits.available(self.clock.now())
-    }
-
-    fn schedule(&self, costs: &[u64]) -> Option<Nanos> {
-        let now = self.clock.now();
-        self.kept().line.limits.with_costs(costs, |limits, cost| limits.schedule(now, cost))
-    }
-
-    fn quantum(&self) -> u64 {
-        self.quantum.load(Ordering::Relaxed)
+    fn own(&self, act: &mut dyn FnMut(&mut Ledger, Nanos)) -> bool {
+        let mut ledger = self.ledger();
+        let now = ledger.pass(self.clock.now());
+        act(&mut ledger, now);
+        true
     }
 
     fn span(&self) -> Nanos {
         0
     }
 
-    fn lease(&self, ask: &Ask, lease: &mut Lease) -> Result<Nanos, StoreError> {
-        let (mut kept, now) = self.step();
-        lease.begin(kept.rules);
-        kept.line.lease(now, ask, NOBODY, |run| lease.push(run))?;
-        Ok(now)
-    }
-
-    fn return_lease(&self, lease: &mut Lease) -> Result<(), StoreError> {
-        if let Some(rest) = lease.take_rest() {
-            let (mut kept, now) = self.step();
-            kept.line.return_lease(now, &rest);
-        }
-        Ok(())
-    }
-
     fn is_shared(&self) -> bool {
         false
-    }
-
-    fn take_ready(&self, units: u64) -> u64 {
-        let (mut kept, now) = self.step();
-        let units = kept.line.limits.available(now).min(units);
-        kept.line.take_within(now, &[units], 0, NOBODY).map_or(0, |grant| grant.units)
-    }
-
-    fn take_now(&self, costs: &[u64]) -> bool {
-        let (mut kept, now) = self.step();
-        !kept.line.limits.has_windows() && kept.line.take_within(now, costs, 0, NOBODY).is_ok()
-    }
-
-    fn handed_over(&self, grant: &Grant, costs: &[u64]) {
-        let mut kept = self.kept();
-        if kept.line.limits.has_windows() {
-            kept.line.limits.with_costs(costs, |limits, cost| limits.hand_over(grant, cost, self.clock.now()));
-        }
     }
 }
 
@@ -185,6 +71,7 @@ mod tests {
     use super::super::Supply;
     use super::*;
     use crate::clock::{FakeClock, MILLISECOND, SECOND};
+    use crate::limits::Grant;
 
     fn supply(limits: &[&str]) -> (Supply, FakeClock) {
         let limits: Vec<_> = limits.iter().map(|limit| limit.parse().unwrap()).collect();
@@ -229,7 +116,7 @@ mod tests {
         assert_eq!(waits.at, 60 * SECOND);
         clock.advance(20 * SECOND);
         supply.settle(&first, [&[10], &[4]]).unwrap();
-        assert_eq!(supply.store().look(&waits, &[10]).unwrap().at, 25 * SECOND, "when it looks again");
+        assert_eq!(supply.store().look(&waits, &[10]).unwrap().at, 24 * SECOND, "when it looks again");
     }
 
     #[test]

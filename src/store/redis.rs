@@ -1,33 +1,31 @@
 //! Limits on a Redis or Valkey server, shared by any number of machines.
 //!
-//! Every operation is one run of one script, `bucket.lua`. It reads the state, decides by the server's clock and stores
-//! the next state, atomically and in one round trip. It computes as the other stores do, in whole microseconds.
+//! The server keeps the log of a bucket, and knows nothing of limits: a script stamps each operation with the server's time
+//! and appends it, atomically and in one round trip. Every client folds the same log.
 
-use super::lease::Lease;
 use super::supply::RETURN_TIMEOUT;
-use super::{Found, Store, StoreError, View};
+use super::{Found, Store, StoreError, random};
 use crate::clock::{Clock, FakeClock, MILLISECOND, Nanos, SECOND};
-use crate::limits::{Ask, Grant, Limits, Policy, Refusal, largest};
-use std::collections::VecDeque;
+use crate::limits::{LOOK, Ledger, Operation, Owner, Policy, Reader, Record, Reply, Writer};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 mod address;
 mod clock;
 mod error;
-mod known;
 mod link;
 mod patience;
 mod round_trip;
-mod terms;
 mod wire;
 
 pub use address::{Address, AddressError};
 use clock::ServerClock;
 pub use error::RedisError;
-use known::{Known, costing, grants, view, whole};
-use link::{Answer, Link, Question, Said};
+use link::{Answer, Link, Question};
 pub use patience::{Patience, Trouble};
 use round_trip::RoundTrip;
+
+/// The most limits of one bucket.
+const MOST_LIMITS: usize = 16;
 
 /// The least time that a lease covers.
 const SPAN: Nanos = 10 * MILLISECOND;
@@ -35,11 +33,15 @@ const SPAN: Nanos = 10 * MILLISECOND;
 /// The most time that a lease covers, even if the network is slow.
 const LONGEST_SPAN: Nanos = SECOND;
 
-/// Longer waits hold no connection, so that any number of processes can wait.
-const LONGEST_HELD: Nanos = 5 * SECOND;
-
 /// Microseconds are what the server counts in.
 const MICROSECOND: Nanos = 1_000;
+
+/// A client that has folded so many operations since the last snapshot writes the next.
+const FOLDED: u64 = 32;
+
+/// A process that waits reports this often that it does. One that was not seen for longer has ended.
+const HERE: Nanos = 4 * SECOND;
+const GONE: Nanos = 12 * SECOND;
 
 /// Limits on a server.
 #[derive(Debug)]
@@ -47,39 +49,60 @@ pub struct Redis {
     address: Address,
     clock: ServerClock,
     patience: Patience,
+    owner: Owner,
     state: Mutex<State>,
-    /// Our own grants, to estimate the schedule without asking the server.
-    estimate: Mutex<Limits>,
 }
 
 /// What is known of the bucket, and the requests under way.
 #[derive(Debug)]
 struct State {
     link: Link,
-    bucket: Known,
-    /// A lease that is on its way.
+    /// To make the bucket with.
+    policy: Option<Policy>,
+    /// Identifies the bucket that the ledger is of; empty if none was seen.
+    id: String,
+    ledger: Ledger,
+    /// The index of the next operation that the ledger has not.
+    next: u64,
+    /// The time of the last operation that the ledger has, in microseconds.
+    stamp: u64,
+    /// The index of the first operation since the latest snapshot that is known.
+    first: u64,
+    /// The bucket's time in the last answer, in microseconds, and when that was requested, on our clock.
+    seen: (u64, Nanos),
+    /// Counts our operations.
+    sequence: u64,
+    /// An operation that was sent, and when.
     pending: Option<Pending>,
-    /// The runs of a lease that has arrived and is not taken yet.
-    arrived: Vec<Grant>,
+    /// The reply to it.
+    arrived: Option<Reply>,
     round_trip: RoundTrip,
+    /// The process is about to end.
+    is_leaving: bool,
 }
 
-/// When it was requested, and for how many units.
+/// When it was sent, on our clock, and on the server's, as that was known then.
 #[derive(Clone, Copy, Debug)]
 struct Pending {
     asked: Nanos,
-    /// The same moment on the server's clock, as it was known then.
     asked_there: Nanos,
-    units: u64,
+}
+
+impl State {
+    /// A ledger before anything is known.
+    fn forget(&mut self) {
+        self.ledger = Ledger::new(self.policy.as_ref().unwrap_or(&Policy::default()), 0, 0);
+        (self.id, self.next, self.first, self.stamp) = (String::new(), 0, 0, 0);
+    }
 }
 
 impl Redis {
     /// Whether a server can keep these limits. None is asked.
     ///
     /// # Errors
-    /// [`RedisError::Limits`] or [`RedisError::TooLarge`].
+    /// [`RedisError::Limits`].
     pub fn check(policy: &Policy) -> Result<(), RedisError> {
-        terms::Terms::of(policy).map(drop)
+        if policy.is_empty() || policy.len() > MOST_LIMITS { Err(RedisError::Limits) } else { Ok(()) }
     }
 
     /// The bucket at `address`. Where there is none it is made with `policy`.
@@ -90,8 +113,8 @@ impl Redis {
         Redis::unasked(address, policy, patience)?.looked_at()
     }
 
-    /// Like [`open`](Self::open), but asks the server nothing: to take from the bucket in a single round trip. The first
-    /// take fails with [`RedisError::OtherLimits`] if the bucket keeps others than `policy`.
+    /// Like [`open`](Self::open), but asks the server nothing: to take from the bucket in a single round trip. Then the bucket
+    /// may turn out to keep others limits than `policy`.
     ///
     /// # Errors
     /// [`RedisError`]
@@ -118,7 +141,7 @@ impl Redis {
         for address in addresses {
             redis.address = address.clone();
             redis.state().link.turn_to(&address);
-            redis.state().bucket = Known::new(None)?;
+            redis.state().forget();
             match redis.view() {
                 Err(StoreError::Redis(RedisError::Unknown(_) | RedisError::Foreign { .. })) => {}
                 Err(StoreError::Redis(error)) if !error.is_of_one_bucket() => return Err(error.into()),
@@ -133,7 +156,15 @@ impl Redis {
     /// # Errors
     /// [`RedisError`]; nothing is removed then.
     pub fn remove(&self) -> Result<(), StoreError> {
-        self.ask(&mut self.state(), "remove", &[]).map(drop)
+        let state = &mut *self.state();
+        let mut question = self.question(state, None);
+        question[0] = b"remove".to_vec();
+        self.patience.insist(|| {
+            state.link.patience = link::ANSWER;
+            state.link.begin();
+            state.link.ask(&question)
+        })?;
+        Ok(())
     }
 
     fn new(
@@ -145,147 +176,166 @@ impl Redis {
         if address.is_encrypted() && !cfg!(feature = "tls") {
             return Err(RedisError::NoTls(address.to_string()).into());
         }
+        policy.map_or(Ok(()), Redis::check)?;
         let address = address.with_password()?;
         let link = Link::new(address.clone(), matches!(clock, ServerClock::Shared(_)));
-        let (bucket, round_trip) = (Known::new(policy)?, RoundTrip::default());
-        let state = Mutex::new(State { link, bucket, pending: None, arrived: Vec::new(), round_trip });
-        Ok(Redis { address, clock, patience, state, estimate: Mutex::new(Limits::none(0)) })
+        let ledger = Ledger::new(policy.unwrap_or(&Policy::default()), 0, 0);
+        let state = State {
+            link,
+            policy: policy.cloned(),
+            id: String::new(),
+            ledger,
+            next: 0,
+            stamp: 0,
+            first: 0,
+            seen: (0, 0),
+            sequence: 0,
+            pending: None,
+            arrived: None,
+            round_trip: RoundTrip::default(),
+            is_leaving: false,
+        };
+        let owner = [random(), 0];
+        Ok(Redis { address, clock, patience, owner, state: Mutex::new(state) })
     }
 
     /// Asks the server, which makes the bucket if there is none.
     fn looked_at(self) -> Result<Self, StoreError> {
-        self.ask(&mut self.state(), "look", &[])?;
+        self.ask(&mut self.state(), None)?;
         Ok(self)
     }
 
-    /// Sends a request and waits for the answer, as long as `patience` allows.
-    fn ask(&self, state: &mut State, what: &str, with: &[i64]) -> Result<Answer, StoreError> {
+    /// Sends an operation, or nothing, to learn what others did, and waits for the answer as long as `patience` allows.
+    /// An operation that is sent again, because its answer was lost, is the same one.
+    fn ask(&self, state: &mut State, operation: Option<Operation>) -> Result<Option<Reply>, StoreError> {
         // An answer still under way would be taken for this one's.
-        self.receive(state);
-        let State { link, bucket, round_trip, .. } = state;
-        let said = self.patience.insist(|| {
-            link.patience = link::ANSWER;
-            link.begin();
-            link.connect()?;
+        self.await_pending(state);
+        let is_short = state.is_leaving || state.link.patience < link::ANSWER;
+        let record = operation.map(|operation| self.record(state, operation));
+        let answer = |state: &mut State| {
+            state.link.begin();
+            state.link.connect()?;
             let asked = self.clock.local();
-            let said = link.ask(&self.question(bucket, what, with))?;
-            round_trip.took(self.learn(bucket, &said, asked));
-            Ok(said)
-        })?;
-        self.answer(state, said)
-    }
-
-    /// Sends a request once, with a short time limit: to give something back.
-    fn tell(&self, state: &mut State, what: &str, with: &[i64]) -> Result<Answer, StoreError> {
-        let asked = self.clock.local();
-        let said = state.link.ask_once(&self.question(&state.bucket, what, with))?;
-        self.learn(&mut state.bucket, &said, asked);
-        self.answer(state, said)
-    }
-
-    /// Gives back a grant of this bucket, of these costs.
-    fn give(&self, state: &mut State, grant: &Grant, costs: &[u64]) -> Result<(), StoreError> {
-        let with = costing(&[grant.number(), grant.at / MICROSECOND], costs);
-        self.tell(state, "give", &with).map(drop)
-    }
-
-    /// Has the script set the limits of `policy`, or leave them as they are if that is `None`.
-    fn set_by(&self, what: &str, policy: Option<&Policy>, with: &[i64]) -> Result<(), StoreError> {
-        let state = &mut *self.state();
-        let before = state.bucket.clone();
-        policy.map_or(Ok(()), |policy| state.bucket.set_policy(policy))?;
-        match self.ask(state, what, with) {
-            Ok(_) => {
-                if let Some(policy) = policy {
-                    *self.estimate() = Limits::new(policy, self.clock.now());
-                }
-                Ok(())
-            }
-            Err(error) => {
-                state.bucket = before;
-                Err(error)
-            }
+            let question = self.question(state, record.as_ref());
+            let answer = state.link.ask(&question)?;
+            let took = self.learn(state, &answer, asked);
+            state.round_trip.took(took);
+            Ok(answer)
+        };
+        let answer = if is_short {
+            answer(state)?
+        } else {
+            self.patience.insist(|| {
+                state.link.patience = link::ANSWER;
+                answer(state)
+            })?
+        };
+        if !state.is_leaving {
+            state.link.patience = link::ANSWER;
         }
+        self.fold(state, answer).map_err(StoreError::from)
     }
 
-    /// Learns the server's time from its answer, and how long the round trip took.
-    fn learn(&self, bucket: &mut Known, said: &Said, asked: Nanos) -> Nanos {
+    /// Our next operation.
+    fn record(&self, state: &mut State, operation: Operation) -> Record {
+        state.sequence += 1;
+        Record { time: 0, owner: self.owner, sequence: state.sequence, operation }
+    }
+
+    /// Learns the bucket's time from an answer, and how long the round trip took.
+    fn learn(&self, state: &mut State, answer: &Answer, asked: Nanos) -> Nanos {
         let read = self.clock.local();
-        if let Said::Answer(answer) = said {
-            self.clock.learn(answer.now.saturating_mul(MICROSECOND), asked, read);
-            bucket.seen = (answer.now, asked);
-        }
+        self.clock.learn(answer.now.saturating_mul(MICROSECOND), asked, read);
+        state.seen = (answer.now, asked);
         read.saturating_sub(asked)
     }
 
     /// See the comment at the head of the script.
-    fn question(&self, bucket: &Known, what: &str, with: &[i64]) -> Question {
+    fn question(&self, state: &State, record: Option<&Record>) -> Question {
         // By no clock can more time have passed there than here since the request before.
-        let (there, here) = bucket.seen;
+        let (there, here) = state.seen;
         let expected = if there == 0 { 0 } else { there + self.clock.local().saturating_sub(here) / MICROSECOND + 1 };
-        let mut question = vec![what.to_owned(), bucket.id.to_string(), whole(expected).to_string()];
-        question.extend([bucket.terms.text.clone(), bucket.terms.numbers.clone()]);
-        question.extend(with.iter().map(i64::to_string));
-        if let ServerClock::Shared(clock) = &self.clock {
-            question.push((clock.now() / MICROSECOND).to_string());
-        }
-        question
-    }
-
-    /// Takes what the answer says of the bucket, and returns what was requested.
-    fn answer(&self, state: &mut State, said: Said) -> Result<Answer, StoreError> {
-        let mut answer = match said {
-            Said::Answer(answer) => answer,
-            Said::TooLong(wait) => return Err(Refusal::TooLong { wait: wait.saturating_mul(MICROSECOND) }.into()),
-            Said::Never => return Err(Refusal::Never.into()),
+        let bytes = |record: &Record| {
+            let mut to = Writer::default();
+            record.write(&mut to);
+            to.bytes
         };
-        let others = answer.limits.take();
-        if let Some(limits) = &others {
-            let policy = Policy::from_lines(limits).ok_or_else(|| self.damaged())?;
-            state.bucket.set_policy(&policy)?;
+        // A server that has lost the bucket makes it again: one burst was granted before.
+        let make = |policy: &Policy| {
+            let operation =
+                Operation::Clear { anew: Some(policy.clone()), is_empty: !state.id.is_empty(), number: random() };
+            bytes(&Record { time: 0, owner: self.owner, sequence: 0, operation })
+        };
+        let policy = if state.id.is_empty() { state.policy.as_ref() } else { Some(state.ledger.policy()) };
+        let mut snapshot = Writer::default();
+        if state.next - state.first >= FOLDED {
+            state.ledger.save(&mut snapshot);
         }
-        if (others.is_some() || answer.id != state.bucket.id)
-            && let Some(policy) = &state.bucket.policy
-        {
-            *self.estimate() = Limits::new(policy, answer.now.saturating_mul(MICROSECOND));
-        }
-        state.bucket.id = answer.id;
-        Ok(answer)
+        vec![
+            b"log".to_vec(),
+            state.id.clone().into_bytes(),
+            state.next.to_string().into_bytes(),
+            state.stamp.to_string().into_bytes(),
+            record.map(bytes).unwrap_or_default(),
+            policy.map(make).unwrap_or_default(),
+            expected.to_string().into_bytes(),
+            snapshot.bytes,
+            life(&state.ledger).to_string().into_bytes(),
+            // Only a test's script reads this.
+            (self.clock.now() / MICROSECOND).to_string().into_bytes(),
+        ]
     }
 
-    /// The grants in an answer to a request for so many units. If they are one grant of `costs`: their largest.
-    fn granted(&self, state: &mut State, answer: &Answer, units: u64, costs: &[u64]) -> Result<Vec<Grant>, StoreError> {
-        let mut grants = grants(answer, units).ok_or_else(|| self.damaged())?;
-        let mut estimate = self.estimate();
-        for grant in &mut grants {
-            *grant = grant.of(state.bucket.generation());
-            let costs = if costs.is_empty() { std::slice::from_ref(&grant.units) } else { costs };
-            let _ = estimate.with_costs(costs, |limits, cost| limits.charge_at(grant.at, grant.at, cost));
-            state.bucket.latest = state.bucket.latest.max(grant.at);
+    /// Folds what is new. Returns the reply to our latest operation, if that is there.
+    fn fold(&self, state: &mut State, answer: Answer) -> Result<Option<Reply>, RedisError> {
+        let damaged = || RedisError::Damaged { place: self.address.to_string(), key: self.address.key() };
+        if answer.id != state.id || answer.first != state.next || !answer.snapshot.is_empty() {
+            let empty = || Some(Ledger::new(&Policy::default(), 0, 0));
+            let mut from = Reader::new(&answer.snapshot);
+            let found = if answer.snapshot.is_empty() { empty() } else { Ledger::load(&mut from) };
+            state.ledger = found.ok_or_else(damaged)?;
+            (state.id, state.next, state.first, state.stamp) = (answer.id, answer.first, answer.first, answer.folded);
+        } else if state.next - state.first >= FOLDED {
+            state.first = state.next;
         }
-        Ok(grants)
+        let mut reply = None;
+        for (time, bytes) in &answer.records {
+            let record = Record::read(time.saturating_mul(MICROSECOND), bytes).ok_or_else(damaged)?;
+            let applied = state.ledger.apply(&record);
+            (state.next, state.stamp) = (state.next + 1, *time);
+            if record.owner == self.owner && record.sequence == state.sequence && reply.is_none() {
+                reply = Some(applied);
+            }
+        }
+        state.ledger.pass(answer.now.saturating_mul(MICROSECOND));
+        Ok(reply)
     }
 
-    /// Receives the lease that was requested, if there is one and it arrives.
-    fn receive(&self, state: &mut State) {
-        let Some(Pending { asked, asked_there, units }) = state.pending.take() else { return };
+    /// Sends an operation, or a snapshot, without waiting for the answer.
+    fn post(&self, state: &mut State, record: Option<&Record>) -> bool {
+        let question = self.question(state, record);
+        let (asked, asked_there) = (self.clock.local(), self.clock.now());
+        state.link.patience = link::ANSWER;
+        let sent = state.link.send(&question).is_ok();
+        if sent {
+            state.pending = Some(Pending { asked, asked_there });
+        }
+        sent
+    }
+
+    /// Receives the answer to the operation that was sent, if there is one and it arrives.
+    fn await_pending(&self, state: &mut State) {
+        let Some(Pending { asked, asked_there }) = state.pending.take() else { return };
         let needed = self.clock.local();
-        let Ok(said) = state.link.receive() else { return };
-        let took = self.learn(&mut state.bucket, &said, asked);
+        let Ok(answer) = state.link.receive() else { return };
+        let took = self.learn(state, &answer, asked);
         let waited = self.clock.local().saturating_sub(needed);
-        state.round_trip.took(if waited > took / 4 { took } else { took.min(on_its_way(&said, asked_there)) });
-        if let Ok(answer) = self.answer(state, said) {
-            // If the answer makes no sense, the next request reports that.
-            state.arrived = self.granted(state, &answer, units, &[]).unwrap_or_default();
-        }
-    }
-
-    /// Hands over the lease that was requested.
-    fn hand_over(&self, state: &mut State, lease: &mut Lease) {
-        self.receive(state);
-        if !state.arrived.is_empty() {
-            add(lease, state);
-        }
+        // How long it took to get there, if the answer was not waited for. That includes the time of the quickest answer
+        // back, because the server's clock as known here is behind by that much.
+        let on_its_way = answer.now.saturating_mul(MICROSECOND).saturating_sub(asked_there);
+        state.round_trip.took(if waited > took / 4 { took } else { took.min(on_its_way) });
+        // If the answer makes no sense, the next request reports that.
+        state.arrived = self.fold(state, answer).ok().flatten();
     }
 
     /// Two round trips, at least 10 ms. If the server's clock is a fake, all that wait.
@@ -296,37 +346,15 @@ impl Redis {
         }
     }
 
-    fn damaged(&self) -> RedisError {
-        RedisError::Damaged { place: self.address.to_string(), key: self.address.key() }
-    }
-
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
-
-    fn estimate(&self) -> MutexGuard<'_, Limits> {
-        self.estimate.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
-/// The arguments of the script for a lease.
-fn lease_terms(ask: &Ask) -> [i64; 3] {
-    [ask.waiting, ask.span / MICROSECOND, ask.from / MICROSECOND].map(whole)
-}
-
-/// Adds what has arrived to `lease`.
-fn add(lease: &mut Lease, state: &mut State) {
-    lease.begin(state.bucket.rules);
-    state.arrived.drain(..).for_each(|run| lease.push(run));
-}
-
-/// How long a request took to get there, if its answer was not waited for. That includes the time of the quickest answer
-/// back, because the server's clock as known here is behind by that much.
-fn on_its_way(said: &Said, asked_there: Nanos) -> Nanos {
-    match said {
-        Said::Answer(answer) => answer.now.saturating_mul(MICROSECOND).saturating_sub(asked_there),
-        Said::TooLong(_) | Said::Never => Nanos::MAX,
-    }
+/// How long a bucket is kept after the last operation, in milliseconds: 30 days, or until nothing of it counts any more.
+fn life(ledger: &Ledger) -> u64 {
+    let rests = ledger.limits().rested_at().saturating_sub(ledger.limits().latest());
+    (30 * 24 * 3600 * SECOND).max(rests) / MILLISECOND
 }
 
 impl Store for Redis {
@@ -338,178 +366,90 @@ impl Store for Redis {
         self.address.to_string()
     }
 
-    fn policy(&self) -> Policy {
-        // Opening the bucket has read its policy.
-        self.state().bucket.policy.clone().unwrap_or_default()
-    }
-
-    fn take(&self, costs: &[u64], latest: Nanos) -> Result<(Grant, Nanos), StoreError> {
+    fn apply(&self, operation: Operation) -> Result<(Reply, Nanos), StoreError> {
+        match &operation {
+            Operation::Set { policy, .. } | Operation::Clear { anew: Some(policy), .. } => Redis::check(policy)?,
+            _ => {}
+        }
         let state = &mut *self.state();
-        let longest = match latest {
-            Nanos::MAX => -1,
-            latest => whole(latest.saturating_sub(self.clock.now()) / MICROSECOND),
-        };
-        let most = largest(costs);
-        if most > 1 << 51 {
-            return Err(Refusal::Never.into());
+        if let Operation::Lease(ask) = &operation {
+            // A long first lease would make others wait for as long.
+            while state.round_trip.is_uncertain() && ask.span.min(2 * state.round_trip.usual()) > SPAN {
+                self.ask(state, None)?;
+            }
         }
-        let mut with = costing(&[], costs);
-        with.insert(0, longest);
-        let answer = self.ask(state, "take", &with)?;
-        if answer.numbers.is_empty() {
-            return Err(RedisError::OtherLimits(self.address.to_string()).into());
+        if matches!(operation, Operation::GiveBack(_) | Operation::Settle { .. }) {
+            state.link.patience = RETURN_TIMEOUT;
         }
-        let grant = *self.granted(state, &answer, most, costs)?.first().ok_or_else(|| self.damaged())?;
+        let reply = self.ask(state, Some(operation))?.unwrap_or(Reply::Done);
         let now = self.clock.now();
-        if grant.at.saturating_sub(now) > LONGEST_HELD {
+        // A process that asks only once leaves the snapshot behind, too, and whom it missed.
+        let silent = state.ledger.owners().find(|(_, seen)| now.saturating_sub(*seen) >= GONE);
+        if let Some((owner, seen)) = silent {
+            let gone = self.record(state, Operation::Gone { owner, seen });
+            self.post(state, Some(&gone));
+        } else if state.sequence == 1 && state.next - state.first >= FOLDED {
+            self.post(state, None);
+        }
+        // Any number of processes can wait, so they hold no connections.
+        if let Reply::Granted(grants) = &reply
+            && grants.iter().any(|grant| grant.is_entry() && grant.at.saturating_sub(now) > LOOK)
+        {
             state.link.close();
         }
-        Ok((grant, now))
+        Ok((reply, now))
     }
 
-    fn give_back(&self, grant: &Grant, costs: &[u64]) -> Result<(), StoreError> {
+    fn sync(&self) -> Result<(), StoreError> {
         let state = &mut *self.state();
-        state.link.patience = RETURN_TIMEOUT;
-        self.receive(state);
-        if grant.generation() != state.bucket.generation() {
-            return Ok(());
-        }
-        self.give(state, grant, costs)
-    }
-
-    /// What is given back must not be given back twice; what is owed may be, if the server's answer is lost.
-    fn settle(&self, grant: &Grant, [charged, real]: [&[u64]; 2]) -> Result<(), StoreError> {
-        let state = &mut *self.state();
-        state.link.patience = RETURN_TIMEOUT;
-        self.receive(state);
-        if grant.generation() != state.bucket.generation() {
-            return Ok(());
-        }
-        let mut with = costing(&[grant.at / MICROSECOND], charged);
-        with.extend(costing(&[], real));
-        let is_owed = charged.iter().zip(real).all(|(charged, real)| real >= charged);
-        let ask = if is_owed { Redis::ask } else { Redis::tell };
-        ask(self, state, "settle", &with).map(drop)
-    }
-
-    fn hold_until(&self, time: Nanos) -> Result<(), StoreError> {
-        self.ask(&mut self.state(), "hold", &[whole(time.div_ceil(MICROSECOND))])?;
         let now = self.clock.now();
-        self.estimate().hold_until(now, time);
+        let waits = |seen: Nanos| now.saturating_sub(seen);
+        let ours = state.ledger.owners().find(|(owner, _)| *owner == self.owner);
+        let here = ours.filter(|(_, seen)| waits(*seen) >= HERE - LOOK / 2).map(|_| Operation::Here);
+        if ours.is_some() {
+            // It asks once and not for long: meanwhile the time told before is still good.
+            state.link.patience = RETURN_TIMEOUT;
+        }
+        self.ask(state, here)?;
+        let gone = state.ledger.owners().find(|(_, seen)| waits(*seen) >= GONE);
+        if let Some((owner, seen)) = gone {
+            self.ask(state, Some(Operation::Gone { owner, seen }))?;
+        }
+        if ours.is_some() {
+            state.link.close();
+        }
         Ok(())
     }
 
-    fn set(&self, policy: &Policy, fresh: &[bool]) -> Result<(), StoreError> {
-        let fresh: Vec<i64> =
-            (0..policy.len()).map(|place| fresh.get(place).copied().unwrap_or(false).into()).collect();
-        self.set_by("set", Some(policy), &fresh)
-    }
-
-    /// Asks once and not for long: meanwhile the time told before is still good.
-    fn look(&self, grant: &Grant, costs: &[u64]) -> Result<Grant, StoreError> {
-        let state = &mut *self.state();
-        self.receive(state);
-        let number = if grant.generation() == state.bucket.generation() { grant.number() } else { 0 };
-        let left = grant.at.saturating_sub(self.clock.now()) / MICROSECOND;
-        state.link.patience = RETURN_TIMEOUT;
-        state.link.begin();
-        state.link.connect()?;
-        let answer = self.tell(state, "stay", &costing(&[number, left], costs))?;
-        let [at, number] = answer.numbers[..] else { return Err(self.damaged().into()) };
-        if at.unsigned_abs().saturating_mul(MICROSECOND).saturating_sub(self.clock.now()) > LONGEST_HELD {
-            state.link.close();
-        }
-        let found = grant.moved_to(at.unsigned_abs().saturating_mul(MICROSECOND)).numbered(number.unsigned_abs());
-        Ok(found.entry(number > 0).of(state.bucket.generation()))
-    }
-
-    fn clear(&self, anew: Option<&Policy>) -> Result<(), StoreError> {
-        self.set_by("clear", anew, &[anew.is_some().into()])
-    }
-
-    fn view(&self) -> Result<View, StoreError> {
-        let state = &mut *self.state();
-        let numbers = self.ask(state, "look", &[])?.numbers;
-        Ok(view(state.bucket.policy.clone().ok_or_else(|| self.damaged())?, numbers))
-    }
-
-    fn available(&self) -> u64 {
-        self.estimate().available(self.clock.now())
-    }
-
-    fn schedule(&self, costs: &[u64]) -> Option<Nanos> {
-        let now = self.clock.now();
-        self.estimate().with_costs(costs, |limits, cost| limits.schedule(now, cost))
-    }
-
-    fn quantum(&self) -> u64 {
-        self.state().bucket.quantum
+    fn see(&self, look: &mut dyn FnMut(&Ledger)) {
+        look(&self.state().ledger);
     }
 
     fn span(&self) -> Nanos {
         self.span_of(&self.state())
     }
 
-    fn lease(&self, ask: &Ask, lease: &mut Lease) -> Result<Nanos, StoreError> {
-        let state = &mut *self.state();
-        // A long first lease would make others wait for as long.
-        while state.round_trip.is_uncertain() && ask.span.min(2 * state.round_trip.usual()) > SPAN {
-            self.ask(state, "look", &[])?;
-        }
-        let ask = &Ask { span: ask.span.min(self.span_of(state)), ..*ask };
-        let answer = self.ask(state, "lease", &lease_terms(ask))?;
-        if !state.arrived.is_empty() {
-            add(lease, state);
-        }
-        state.arrived = self.granted(state, &answer, ask.waiting, &[])?;
-        add(lease, state);
-        Ok(self.clock.now())
-    }
-
-    fn return_lease(&self, lease: &mut Lease) -> Result<(), StoreError> {
-        let state = &mut *self.state();
-        state.link.patience = RETURN_TIMEOUT;
-        self.hand_over(state, lease);
-        let Some(mut rest) = lease.take_rest() else { return Ok(()) };
-        // Nobody waits for a server that is away; but one who waits in the line has closed the connection.
-        if !state.link.is_connected() && !rest.runs.iter().any(Grant::is_entry) {
-            return Ok(());
-        }
-        let older = rest.runs.iter().take(rest.older).filter(|run| !run.is_entry()).count();
-        let (entries, runs): (VecDeque<Grant>, _) = rest.runs.into_iter().partition(Grant::is_entry);
-        (rest.older, rest.runs) = (older, runs);
-        for run in entries.iter().rev() {
-            self.give(state, run, &[run.units])?;
-        }
-        if rest.runs.is_empty() {
-            return Ok(());
-        }
-        let mut with = vec![whole(rest.last.number()), whole(rest.spent), whole(rest.older as u64)];
-        with.extend(rest.runs.iter().flat_map(|run| [run.at / MICROSECOND, run.units].map(whole)));
-        self.tell(state, "unlease", &with).map(drop)
-    }
-
     fn leave(&self) {
-        self.state().link.patience = RETURN_TIMEOUT;
+        let mut state = self.state();
+        (state.is_leaving, state.link.patience) = (true, RETURN_TIMEOUT);
     }
 
     fn is_remote(&self) -> bool {
         true
     }
 
-    fn send_for_lease(&self, ask: &Ask) -> bool {
+    fn send(&self, operation: Operation) -> bool {
         let state = &mut *self.state();
-        let question = self.question(&state.bucket, "lease", &lease_terms(ask));
-        let (asked, asked_there) = (self.clock.local(), self.clock.now());
-        state.link.patience = link::ANSWER;
-        let sent = state.pending.is_none() && state.link.send(&question).is_ok();
-        if sent {
-            state.pending = Some(Pending { asked, asked_there, units: ask.waiting });
+        if state.pending.is_some() {
+            return false;
         }
-        sent
+        let record = self.record(state, operation);
+        self.post(state, Some(&record))
     }
 
-    fn receive_lease(&self, lease: &mut Lease) {
-        self.hand_over(&mut self.state(), lease);
+    fn receive(&self) -> Option<Reply> {
+        let state = &mut *self.state();
+        self.await_pending(state);
+        state.arrived.take()
     }
 }

@@ -7,7 +7,7 @@
 use super::lease::Lease;
 use super::{Store, StoreError};
 use crate::clock::{Clock, MILLISECOND, Nanos, SECOND};
-use crate::limits::{Ask, Grant, Policy, Refusal};
+use crate::limits::{Ask, Grant, Operation, Policy, Refusal, Take};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread::{self, Thread};
@@ -33,6 +33,8 @@ pub struct Supply {
     meant: Policy,
     leased: Mutex<Leased>,
     is_retired: AtomicBool,
+    /// Units of costs of their own will be settled.
+    settles: AtomicBool,
     /// The thread that sleeps until a grant, or was the last to.
     sleeper: Mutex<Option<Thread>>,
 }
@@ -81,10 +83,10 @@ impl Leased {
 
     /// Learns from the latest lease whether others take from the bucket, too.
     fn look_for_others(&mut self, asked: Nanos) {
-        let Some((before, last)) = self.lease.numbers() else { return };
+        let Some(last) = self.lease.number() else { return };
         match self.number.replace(last) {
             None => self.shared_until = asked.saturating_add(UNKNOWN),
-            Some(number) if number != before => {
+            Some(number) if number + 1 != last => {
                 let longest = self.lease.rules().only_windows.map_or(0, |windows| windows.longest);
                 self.shared_until = self.lease.latest().saturating_add(longest);
             }
@@ -99,13 +101,19 @@ impl Supply {
     pub fn new(store: Box<dyn Store + Send + Sync>) -> Self {
         let (meant, is_retired) = (store.policy(), AtomicBool::new(false));
         let leased = Mutex::new(Leased { lease: Lease::none(&meant), ..Leased::default() });
-        Supply { store, meant, leased, is_retired, sleeper: Mutex::default() }
+        Supply { store, meant, leased, is_retired, settles: AtomicBool::new(false), sleeper: Mutex::default() }
     }
 
     /// The store.
     #[must_use]
     pub fn store(&self) -> &dyn Store {
         &*self.store
+    }
+
+    /// Whether what is granted to single units from now on will be settled: then shared limits are as if it had cost that
+    /// from the start.
+    pub fn settles(&self, settles: bool) {
+        self.settles.store(settles, Ordering::Relaxed);
     }
 
     /// The clock of all grant times.
@@ -143,9 +151,6 @@ impl Supply {
     /// [`StoreError`]; nothing is held then.
     pub fn hold_until(&self, time: Nanos) -> Result<(), StoreError> {
         let mut leased = self.leased();
-        if std::mem::take(&mut leased.is_sent_for) {
-            self.store.receive_lease(&mut leased.lease);
-        }
         self.return_all(&mut leased)?;
         self.store.hold_until(time)
     }
@@ -181,6 +186,7 @@ impl Supply {
             self.store.give_back(&grant, &costs)?;
         }
         leased.lease.take_back(now);
+        self.receive(leased);
         self.store.return_lease(&mut leased.lease)
     }
 
@@ -234,7 +240,9 @@ impl Supply {
         if self.is_retired.load(Ordering::SeqCst) {
             return Err(StoreError::Stopped);
         }
-        let (grant, asked) = self.store.take(costs, Nanos::MAX)?;
+        let is_open = self.store.is_shared() && self.settles.load(Ordering::Relaxed);
+        let take = Take { costs: costs.into(), latest: Nanos::MAX, is_open, promised: 0 };
+        let (grant, asked) = self.store.take_as(take)?;
         leased.alone = Some((grant, costs.into()));
         if self.store.is_shared()
             && let Err(error) = self.check_policy(&self.store.policy())
@@ -271,11 +279,10 @@ impl Supply {
         if let Some(run) = self.next_held(&mut leased, waiting)? {
             return Ok(run);
         }
-        if std::mem::take(&mut leased.is_sent_for) {
-            self.store.receive_lease(&mut leased.lease);
-            if let Some(run) = self.next_held(&mut leased, waiting)? {
-                return Ok(run);
-            }
+        if self.receive(&mut leased)
+            && let Some(run) = self.next_held(&mut leased, waiting)?
+        {
+            return Ok(run);
         }
         let asked = self.store.lease(&self.ask(&leased, waiting), &mut leased.lease)?;
         leased.look_for_others(asked);
@@ -309,7 +316,7 @@ impl Supply {
         let more = units.saturating_sub(leased.lease.units());
         if more > 0 && !leased.is_sent_for && left <= self.store.span() / 4 * 3 {
             // If there is no answer, it is asked again when it is needed.
-            leased.is_sent_for = self.store.send_for_lease(&self.ask(&leased, more));
+            leased.is_sent_for = self.store.send(Operation::Lease(self.ask(&leased, more)));
         }
     }
 
@@ -341,6 +348,15 @@ impl Supply {
             // Best effort: those behind wait longer then.
             let _ = self.store.settle(grant, [costs, &real]);
         }
+    }
+
+    /// Waits for the lease that was requested, if one was. If it does not arrive, it is asked for again when it is needed.
+    fn receive(&self, leased: &mut Leased) -> bool {
+        let is_sent_for = std::mem::take(&mut leased.is_sent_for);
+        if is_sent_for && let Some(reply) = self.store.receive() {
+            let _ = self.store.add(reply, &mut leased.lease);
+        }
+        is_sent_for
     }
 
     /// The next reserved run, unless it is late.
@@ -403,6 +419,7 @@ impl Supply {
 impl Drop for Supply {
     fn drop(&mut self) {
         let mut leased = self.leased();
+        self.receive(&mut leased);
         // If giving back fails, at most one lease is lost, as when the process is killed.
         let _ = self.store.return_lease(&mut leased.lease);
     }

@@ -7,10 +7,10 @@ use crate::model::{Costs, Limit, Model};
 const SECOND: u64 = 1_000_000_000;
 
 /// Who waits looks this often.
-pub(crate) const LOOK: u64 = 5 * SECOND;
+pub(crate) const LOOK: u64 = SECOND;
 
-/// Rule: who waits for as long as this is an entry. A shorter wait is one only behind others: whoever waits for less
-/// than that is never moved, since nobody could leave before.
+/// Rule: one that waits for as long as this may move up. A shorter wait may only behind others: otherwise nobody could leave
+/// before.
 const LONG: u64 = SECOND;
 
 /// Everything that happened, in the order of its effect.
@@ -33,6 +33,8 @@ struct Waiter {
     told: u64,
     /// `None` for a hold.
     cost: Option<Costs>,
+    /// Whether it may move up. Rule: one that waits for long may; a shorter wait only behind others.
+    moves: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -42,14 +44,11 @@ pub(crate) struct LineModel {
     past: Vec<Event>,
     line: Vec<Waiter>,
     ids: u64,
-    /// The last one given, if it is no entry. Rule: as its wait is over soon, it is final after another grant or a change,
-    /// whatever becomes of that.
-    last: Option<u64>,
 }
 
 impl LineModel {
     pub(crate) fn new(limits: &[Limit], made: u64) -> Self {
-        LineModel { limits: limits.to_vec(), made, past: Vec::new(), line: Vec::new(), ids: 0, last: None }
+        LineModel { limits: limits.to_vec(), made, past: Vec::new(), line: Vec::new(), ids: 0 }
     }
 
     /// The time of a new waiter and its name, or how long it would have to wait; `None` if for ever.
@@ -61,42 +60,47 @@ impl LineModel {
         }
         self.ids += 1;
         let id = self.ids;
-        if at - now >= LONG || !self.line.is_empty() {
-            self.last = None;
-            self.line.push(Waiter { id, asked: now, at, told: at, cost: Some(cost) });
+        let moves = at - now >= LONG || self.line.iter().any(|waiter| waiter.moves);
+        if at > now || !self.line.is_empty() {
+            self.line.push(Waiter { id, asked: now, at, told: at, cost: Some(cost), moves });
         } else {
-            self.last = Some(id);
             self.past.push(Event::Grant { id, asked: now, at, cost });
         }
         Some(Ok((at, id)))
     }
 
-    /// A waiter looks: it is told the time that it has now.
+    /// A waiter looks for its time.
     pub(crate) fn look(&mut self, now: u64, id: u64) -> Option<u64> {
         self.pass(now);
-        let waiter = self.line.iter_mut().find(|waiter| waiter.id == id)?;
-        waiter.told = waiter.at;
-        Some(waiter.at)
+        let waits = self.line.iter().find(|waiter| waiter.id == id).map(|waiter| waiter.at);
+        waits.or_else(|| {
+            self.past.iter().find_map(|event| match event {
+                Event::Grant { id: of, at, .. } if *of == id => Some(*at),
+                _ => None,
+            })
+        })
     }
 
     /// A waiter leaves or is found dead, or what was granted is not used.
     pub(crate) fn leave(&mut self, now: u64, id: u64) {
         self.pass(now);
         if let Some(place) = self.line.iter().position(|waiter| waiter.id == id) {
-            // Its time may have come behind one that did not look: others wait, so it gives nothing back.
-            if self.line[place].told > now {
+            // Its time may have come behind one that did not look: others wait, so it gives nothing back. Law 5: one that
+            // cannot move is undone only if it was the last one given.
+            let is_last = self.line[place + 1..].iter().all(|waiter| waiter.cost.is_none());
+            if self.line[place].told > now && (self.line[place].moves || is_last) {
                 self.line.remove(place);
                 self.move_up(now);
             }
             return;
         }
-        // Law 5: the last one given is undone; another is credited if no time lies ahead.
-        let place = self.past.iter().position(|event| matches!(event, Event::Grant { id: of, .. } if *of == id));
-        let Some(place) = place else { return };
-        let Event::Grant { at, cost, .. } = self.past[place] else { return };
-        if at > now && self.last.take_if(|last| *last == id).is_some() {
-            self.past.remove(place);
-        } else if self.all().latest() <= now {
+        // Law 5: another is credited if no time lies ahead.
+        let granted = self.past.iter().find_map(|event| match event {
+            Event::Grant { id: of, at, cost, .. } if *of == id => Some((*at, *cost)),
+            _ => None,
+        });
+        let Some((at, cost)) = granted else { return };
+        if self.line.is_empty() {
             self.past.push(Event::Credit { now, at, cost });
         }
     }
@@ -107,31 +111,28 @@ impl LineModel {
             return;
         }
         // Rule: those who have an earlier time than the end of the hold keep it; nobody else moves before that end.
-        if self.line.is_empty() {
-            return self.past.push(Event::Hold { until });
-        }
+        let before = self.line.extract_if(.., |waiter| waiter.cost.is_none());
+        let until = before.fold(until, |until, hold| until.max(hold.at));
         let place = self.line.iter().position(|waiter| waiter.at > until).unwrap_or(self.line.len());
-        self.line.insert(place, Waiter { id: 0, asked: now, at: until, told: until, cost: None });
+        self.line.insert(place, Waiter { id: 0, asked: now, at: until, told: until, cost: None, moves: false });
         self.move_up(now);
     }
 
     pub(crate) fn set(&mut self, now: u64, limits: &[Limit], fresh: &[bool]) {
         self.pass_all(now);
-        self.last = None;
         self.past.push(Event::Set { now, limits: limits.to_vec(), fresh: fresh.to_vec() });
         self.move_up(now);
     }
 
-    /// Nobody waits any more; a hold stays, and so does whose time has come.
+    /// Nobody waits any more, and no hold is left.
     pub(crate) fn clear(&mut self, now: u64) {
-        self.pass(now);
-        self.line.retain(|waiter| waiter.cost.is_none() || waiter.told <= now);
-        self.pass(now);
+        self.pass_all(now);
+        self.line.retain(|waiter| !waiter.moves && waiter.cost.is_some());
     }
 
     /// Costs and waits of those who wait, in order.
     pub(crate) fn waiting(&self, now: u64) -> Vec<(u64, u64)> {
-        let ahead = self.line.iter().filter(|waiter| waiter.told > now);
+        let ahead = self.line.iter().filter(|waiter| waiter.told > now && waiter.moves);
         let cost = |waiter: &Waiter| Some(waiter.cost?.largest(self.limits.len()));
         ahead.filter_map(|waiter| Some((cost(waiter)?, waiter.at.saturating_sub(now)))).collect()
     }
@@ -141,8 +142,8 @@ impl LineModel {
         self.all().ask(now, 1).map(|granted| granted.at.saturating_sub(now))
     }
 
-    /// Whose time has come is part of the past: the time that its owner knows, since it does not leave before. Rule: a
-    /// hold that was set while others waited is one of those who wait until it ends.
+    /// Whose time has come is part of the past: the time that its owner knows, since it does not leave before. A
+    /// hold is one of those who wait until it ends.
     fn pass(&mut self, now: u64) {
         while let Some(first) = self.line.first().copied().filter(|first| first.told <= now) {
             self.line.remove(0);
@@ -171,9 +172,11 @@ impl LineModel {
             };
             // Rule: a cost that new limits never grant keeps its time.
             if place >= held
+                && waiter.moves
                 && let Some(least) = limits.ask(waiter.asked, cost)
             {
                 waiter.at = least.at.max(waiter.at.min(now + LOOK)).min(waiter.told);
+                waiter.told = waiter.at;
             }
             limits.charge(waiter.asked, waiter.at, cost);
         }

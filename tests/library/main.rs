@@ -22,7 +22,6 @@ mod line;
 mod line_model;
 mod model;
 mod runtime_ends;
-mod script;
 mod semaphore;
 mod semaphore_many;
 mod subjects;

@@ -175,11 +175,6 @@ impl Model {
         now.max(self.asked).max(self.at)
     }
 
-    /// The latest grant.
-    pub(crate) fn latest(&self) -> u64 {
-        self.at
-    }
-
     /// Whole units that could go at `now`; 0 before the latest grant.
     pub(crate) fn available(&self, now: u64) -> BigInt {
         let now = now.max(self.asked);

@@ -438,11 +438,11 @@ mod bad_places {
         let fails = |words: &[&str]| assert_fails(&place.run(&["-r", "5/s", "--once"]), 125, words);
         for (content, words) in [
             (&b""[..], &["cut short (0 bytes)", "rm "][..]),
-            (b"throttle bucket 2\n", &["cut short (18 bytes)", "rm "]),
+            (b"throttle bucket 3\n", &["cut short (18 bytes)", "rm "]),
             (b"#!/bin/sh\necho\n", &["is not a bucket; choose another name"]),
             (
-                b"throttle bucket 3\n something that is yet to come",
-                &["a newer throttle (format 3, this one knows 2); use"],
+                b"throttle bucket 4\n something that is yet to come",
+                &["a newer throttle (format 4, this one knows 3); use"],
             ),
             (b"throttle bucket 1\n something of the past", &["an older throttle (format 1, ", "or begin anew: rm "]),
         ] {
@@ -488,8 +488,9 @@ mod bad_places {
             }
             fs::write(place.path(), bytes).unwrap();
         };
-        damage(&[even]);
-        assert_eq!(place.shown()["available"], 8, "the last state is lost, the one before is there");
+        let last = whole[..odd].iter().rposition(|byte| *byte > 0).unwrap();
+        damage(&[last - 84]);
+        assert_eq!(place.shown()["available"], 8, "the last operation is lost, those before are there");
         damage(&[0, even, odd]);
         assert_fails(&place.run(&["-r", "9/h", "--once"]), 125, &["is damaged", "rm "]);
         fs::write(place.path(), &whole[..4096]).unwrap();

@@ -3,8 +3,10 @@
 use super::error::FileError;
 use super::machine::Machine;
 use super::place::{self, First, Identity, Place, errno, failed};
-use super::slots::{self, Kept, PREFIX, Prefix};
-use crate::limits::{Limits, Policy};
+use super::slots::{self, Kept, LOG, PREFIX, Prefix};
+use crate::clock::Nanos;
+use crate::limits::{Ledger, Policy, Record, Reply};
+use crate::store::random;
 use rustix::fs::{FlockOperation, OFlags};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -17,17 +19,17 @@ pub(super) struct Handle {
     pub(super) kept: Kept,
     /// Until when to wait for others who have the file locked.
     pub(super) deadline: Option<Instant>,
+    /// When it was last looked for processes that wait and have ended.
+    pub(super) swept: Nanos,
     machine: Machine,
     file: File,
     identity: Identity,
-    /// How many files were at this path before. A grant of an earlier file cannot be given back to this one.
-    generation: u64,
-    /// The prefix of the state in `kept`; `None` if `kept` is not the state in the file.
+    /// The prefix of the snapshot that `kept` goes on from; `None` if `kept` is not the state in the file.
     known: Option<Prefix>,
-    /// The prefix in the other slot, which takes the next state.
+    /// The prefix in the other slot, which takes the next snapshot.
     other: Prefix,
-    words: Vec<u64>,
-    bytes: Vec<u8>,
+    /// Where the log ends in the file.
+    end: u64,
 }
 
 impl Handle {
@@ -50,12 +52,11 @@ impl Handle {
 
     fn of(file: File, machine: Machine, place: Place, deadline: Option<Instant>) -> Result<Self, FileError> {
         place::lock(&place.path, &file, deadline)?;
-        let state = newest(&place, &file, &machine, None);
+        let state = newest(&place, &file, &machine);
         unlock(&file);
-        let Newest { known, other, kept } = state?;
+        let Newest { known, other, kept, end } = state?;
         let identity = Identity::of(&place.path, &file)?;
-        let (words, bytes) = (Vec::new(), Vec::new());
-        Ok(Handle { place, kept, deadline, machine, file, identity, generation: 0, known, other, words, bytes })
+        Ok(Handle { place, kept, deadline, swept: 0, machine, file, identity, known, other, end })
     }
 
     /// Applies `act` to the newest state under the file's lock.
@@ -69,16 +70,6 @@ impl Handle {
         result
     }
 
-    /// The number of the newest state.
-    pub(super) fn number(&self) -> Option<u64> {
-        self.known.map(|prefix| prefix.number)
-    }
-
-    /// Identifies the file among those that were at this path, while it is locked.
-    pub(super) fn generation(&self) -> u64 {
-        self.generation
-    }
-
     /// Locks the file that the path names. If the user removed it or moved it away to start again, this continues with
     /// the file that replaced it: of one path there is one bucket.
     fn lock(&mut self) -> Result<(), FileError> {
@@ -87,22 +78,22 @@ impl Handle {
             if Identity::at(&self.place.path)? == Some(self.identity) {
                 return Ok(());
             }
-            self.file = open_or_make(&self.machine, &self.place, Some(&self.kept.policy))?;
+            self.file = open_or_make(&self.machine, &self.place, Some(self.kept.ledger.policy()))?;
             self.identity = Identity::of(&self.place.path, &self.file)?;
-            self.generation += 1;
             self.known = None;
         }
     }
 
-    /// Every writer puts its first new state into the older slot. As long as that slot is unchanged, the state is, too.
+    /// Folds what others appended. As long as both prefixes are unchanged, the snapshot is, too.
     fn refresh(&mut self) -> Result<(), FileError> {
         if let Some(known) = self.known
             && prefix(&self.place, &self.file, known.number + 1)? == self.other
+            && prefix(&self.place, &self.file, known.number)? == known
         {
-            return Ok(());
+            return read_log(&self.place, &self.file, known.number, &mut self.end, &mut self.kept);
         }
-        let newest = newest(&self.place, &self.file, &self.machine, Some(&self.kept))?;
-        (self.known, self.other, self.kept) = (newest.known, newest.other, newest.kept);
+        let Newest { known, other, kept, end } = newest(&self.place, &self.file, &self.machine)?;
+        (self.known, self.other, self.kept, self.end) = (known, other, kept, end);
         Ok(())
     }
 
@@ -113,26 +104,44 @@ impl Handle {
         synced.map_err(|error| failed("write the bucket", &self.place.path, errno(&error)))
     }
 
-    /// Writes `kept` as the next state. If that fails, the file is unchanged.
-    pub(super) fn publish(&mut self) -> Result<(), FileError> {
-        let number = self.number().map_or(1, |number| number + 1);
+    /// Applies an operation and appends it to the log. If that cannot be written, the file is unchanged.
+    pub(super) fn append(&mut self, record: &Record, wall: u64) -> Result<Reply, FileError> {
+        let reply = self.kept.ledger.apply(record);
+        (self.kept.at, self.kept.wall) = (record.time, wall);
         // Until the write succeeds, the state in the file is unknown.
+        let Some(known) = self.known.take() else { return self.publish().map(|()| reply) };
+        if self.end - slots::log_of(&known) >= LOG as u64 {
+            self.known = Some(known);
+            return self.publish().map(|()| reply);
+        }
+        let bytes = slots::encode_record(known.number, self.end, wall, record);
+        let written = self.file.write_all_at(&bytes, self.end);
+        written.map_err(|error| failed("write the bucket", &self.place.path, errno(&error)))?;
+        self.known = Some(known);
+        self.end += bytes.len() as u64;
+        Ok(reply)
+    }
+
+    /// Writes `kept` as the next snapshot. If that fails, the file is unchanged.
+    pub(super) fn publish(&mut self) -> Result<(), FileError> {
         let before = self.known.take();
-        slots::encode(number, &self.kept, &mut self.words, &mut self.bytes);
-        check_size(&self.place, &self.bytes)?;
-        let written = self.file.write_all_at(&self.bytes, slots::place(number)).inspect_err(|_| {
+        let number = before.map_or(self.other.number, |before| before.number) + 1;
+        let bytes = slots::encode(number, &self.kept);
+        check_size(&self.place, &bytes)?;
+        let written = self.file.write_all_at(&bytes, slots::place(number)).inspect_err(|_| {
             // The part that was written is complete if only zeros are missing, which a hole in the file reads as.
             let _ = self.file.write_all_at(&[0; PREFIX], slots::place(number));
         });
         written.map_err(|error| failed("write the bucket", &self.place.path, errno(&error)))?;
-        (self.known, self.other) = (Some(Prefix::read(&self.bytes)), before.unwrap_or_default());
+        let known = Prefix::read(&bytes);
+        (self.known, self.other, self.end) = (Some(known), before.unwrap_or_default(), slots::log_of(&known));
         Ok(())
     }
 }
 
-/// A state longer than its slot would overwrite the other slot.
+/// A snapshot that is too long would overwrite the other slot.
 fn check_size(place: &Place, state: &[u8]) -> Result<(), FileError> {
-    let (length, most) = (state.len() as u64, slots::SLOT);
+    let (length, most) = (state.len() as u64, slots::SLOT - 2 * LOG as u64);
     if length > most { Err(FileError::TooLarge { path: place.path.clone(), length, most }) } else { Ok(()) }
 }
 
@@ -155,38 +164,37 @@ fn open_or_make(machine: &Machine, place: &Place, policy: Option<&Policy>) -> Re
 
 fn first_state(machine: &Machine, policy: &Policy) -> Result<Vec<u8>, FileError> {
     super::File::check(policy)?;
-    let mut bytes = Vec::new();
-    slots::encode(0, &first(machine, policy), &mut Vec::new(), &mut bytes);
-    Ok(bytes)
+    Ok(slots::encode(0, &first(machine, policy)))
 }
 
 fn first(machine: &Machine, policy: &Policy) -> Kept {
-    let now = machine.clock.now();
-    let (policy, line) = (policy.clone(), Limits::new(policy, now).into());
-    Kept { boot: machine.boot, ahead: 0, at: now, wall: machine.wall(), policy, line }
+    let (now, wall) = (machine.clock.now(), machine.wall());
+    Kept { boot: machine.boot, ahead: 0, at: now, wall, ledger: Ledger::new(policy, now, random()) }
 }
 
 /// The prefix of the state in a slot.
 fn prefix(place: &Place, file: &File, slot: u64) -> Result<Prefix, FileError> {
     let mut bytes = [0; PREFIX];
-    let read = rustix::io::pread(file, &mut bytes, slots::place(slot));
-    let length = read.map_err(|error| failed("read the bucket", &place.path, error))?;
+    let length = read(place, file, &mut bytes, slots::place(slot))?;
     Ok(Prefix::read(&bytes[..length]))
 }
 
-/// The newest complete state, and the prefix in the other slot.
+/// The newest complete snapshot with its log folded, the prefix in the other slot, and where the log ends.
 struct Newest {
     known: Option<Prefix>,
     other: Prefix,
     kept: Kept,
+    end: u64,
 }
 
-fn newest(place: &Place, file: &File, machine: &Machine, before: Option<&Kept>) -> Result<Newest, FileError> {
+fn newest(place: &Place, file: &File, machine: &Machine) -> Result<Newest, FileError> {
     let mut both = [prefix(place, file, 0)?, prefix(place, file, 1)?];
     both.sort_by_key(|prefix| std::cmp::Reverse(prefix.number));
     for (known, other) in [(both[0], both[1]), (both[1], both[0])] {
-        if let Some(kept) = read_state(place, file, known, before)? {
-            return Ok(Newest { known: Some(known), other, kept });
+        if let Some(mut kept) = read_snapshot(place, file, known)? {
+            let mut end = slots::log_of(&known);
+            read_log(place, file, known.number, &mut end, &mut kept)?;
+            return Ok(Newest { known: Some(known), other, kept, end });
         }
     }
     let length = file.metadata().map_or(0, |metadata| metadata.len());
@@ -196,34 +204,57 @@ fn newest(place: &Place, file: &File, machine: &Machine, before: Option<&Kept>) 
         return Err(FileError::Truncated { path: path(), length });
     }
     let kept = recover(place, file, machine)?.ok_or_else(|| FileError::Damaged(path()))?;
-    Ok(Newest { known: None, other: Prefix::default(), kept })
+    Ok(Newest { known: None, other: Prefix::default(), kept, end: 0 })
 }
 
 /// What to go on with if neither slot is complete, as after a power cut in the middle of writing both: the policy as
 /// recorded, with everything used up that may have been used.
 fn recover(place: &Place, file: &File, machine: &Machine) -> Result<Option<Kept>, FileError> {
     let mut bytes = [0; slots::POLICY_SIZE];
-    let read = rustix::io::pread(file, &mut bytes, slots::POLICY);
-    let length = read.map_err(|error| failed("read the bucket", &place.path, error))?;
+    let length = read(place, file, &mut bytes, slots::POLICY)?;
     Ok(slots::decode_policy(&bytes[..length]).map(|policy| {
         let mut kept = first(machine, &policy);
-        kept.line.limits.use_up(kept.at);
+        kept.ledger.use_up(kept.at);
         kept
     }))
 }
 
-fn read_state(place: &Place, file: &File, prefix: Prefix, before: Option<&Kept>) -> Result<Option<Kept>, FileError> {
+fn read_snapshot(place: &Place, file: &File, prefix: Prefix) -> Result<Option<Kept>, FileError> {
     let Some(length) = prefix.length() else { return Ok(None) };
     let mut bytes = vec![0; PREFIX + length];
-    let read = rustix::io::pread(file, &mut bytes, slots::place(prefix.number));
-    let length = read.map_err(|error| failed("read the bucket", &place.path, error))?;
-    Ok(slots::decode(&bytes[..length], before))
+    let length = read(place, file, &mut bytes, slots::place(prefix.number))?;
+    Ok(slots::decode(&bytes[..length]))
+}
+
+/// Folds the complete records from `end` on: mostly few, at most a whole log.
+fn read_log(place: &Place, file: &File, number: u64, end: &mut u64, kept: &mut Kept) -> Result<(), FileError> {
+    for size in [1_000, 2 * LOG] {
+        let mut bytes = vec![0; size];
+        let length = read(place, file, &mut bytes, *end)?;
+        let mut rest = &bytes[..length];
+        while let Some((record, wall, length)) = slots::decode_record(number, *end, rest) {
+            kept.ledger.apply(&record);
+            (kept.at, kept.wall) = (record.time, wall);
+            *end += length as u64;
+            rest = &rest[length..];
+        }
+        if length < size || slots::record_length(rest) <= rest.len() {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// Reads at an offset, as much as there is.
+fn read(place: &Place, file: &File, into: &mut [u8], offset: u64) -> Result<usize, FileError> {
+    rustix::io::pread(file, into, offset).map_err(|error| failed("read the bucket", &place.path, error))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::clock::FakeClock;
+    use crate::limits::{Operation, Take};
 
     fn policy(limit: &str, times: usize) -> Policy {
         Policy::new(&vec![limit.parse().unwrap(); times], None).unwrap()
@@ -237,15 +268,15 @@ mod tests {
         let machine = Machine::fake(&FakeClock::at(0), 1, 0);
         let mut handle = Handle::open(machine, place, Some(&policy("5/s", 1)), None).unwrap();
         let before = std::fs::read(&handle.place.path).unwrap();
-        handle.kept.policy = policy("1024/h,window", 70);
-        handle.kept.line = Limits::new(&handle.kept.policy, 0).into();
-        for grant in 0..1024 {
-            let _ = handle.kept.line.limits.take(grant, 1).unwrap();
+        handle.kept.ledger = Ledger::new(&policy("1024/h,window", 900), 0, 0);
+        for time in 0..1024 {
+            let operation = Operation::Take(Take { costs: [1].into(), ..Take::default() });
+            handle.kept.ledger.apply(&Record { time, owner: [0; 2], sequence: 0, operation });
         }
         let error = handle.locked(Handle::publish).unwrap_err();
         assert!(matches!(error, FileError::TooLarge { .. }), "{error}");
         assert_eq!(std::fs::read(&handle.place.path).unwrap(), before);
-        let limits = handle.locked(|handle| Ok::<_, FileError>(handle.kept.policy.to_string())).unwrap();
+        let limits = handle.locked(|handle| Ok::<_, FileError>(handle.kept.ledger.policy().to_string())).unwrap();
         assert_eq!(limits, "5/s,burst=1");
     }
 }

@@ -17,11 +17,12 @@ pub enum RedisError {
         /// Its key.
         key: String,
     },
-    /// A bucket of a later version of throttle.
+    /// A bucket of another version of throttle.
     #[error(
-        "the bucket {place} was made by a newer throttle (format {version}, this one knows 1); use that one, or begin anew: redis-cli DEL '{key}'"
+        "the bucket {place} has format {version}, and this throttle knows format 2; use the throttle that made it, or begin \
+         anew: redis-cli DEL '{key}'"
     )]
-    Newer {
+    Format {
         /// Where the bucket is.
         place: String,
         /// Its key.
@@ -40,24 +41,8 @@ pub enum RedisError {
         key: String,
     },
     /// No limit, or too many.
-    #[error("a bucket keeps 1 to {} limits, and not 'unlimited'", super::terms::MOST_LIMITS)]
+    #[error("a bucket keeps 1 to {} limits, and not 'unlimited'", super::MOST_LIMITS)]
     Limits,
-    /// A limit that the server cannot compute exactly.
-    #[error(
-        "the limit {limit} does not fit a bucket on a server: {what} would be {number}, and 2^51 is the most that is \
-         reckoned exactly there; take a smaller burst, or a rate of rounder numbers"
-    )]
-    TooLarge {
-        /// The limit.
-        limit: String,
-        /// The value of that number.
-        what: &'static str,
-        /// How large that is.
-        number: u128,
-    },
-    /// Nothing was taken: the bucket keeps other limits than those that were named.
-    #[error("the bucket {0} keeps other limits")]
-    OtherLimits(String),
     /// The password cannot be read.
     #[error("cannot read the password in '{path}': {reason}")]
     PasswordFile {
@@ -93,7 +78,7 @@ pub enum RedisError {
 impl RedisError {
     /// Whether it says what is wrong with a bucket, on a server that can be used.
     pub(super) fn is_of_one_bucket(&self) -> bool {
-        matches!(self, RedisError::Damaged { .. } | RedisError::Newer { .. })
+        matches!(self, RedisError::Damaged { .. } | RedisError::Format { .. })
     }
 
     /// Whether trying again may help.

@@ -18,38 +18,32 @@ const SCANNED: u32 = 500;
 /// The most redirections in a row that are followed in a cluster.
 const MOVES: usize = 5;
 
-const SCRIPT: &str = include_str!("bucket.lua");
+const SCRIPT: &str = include_str!("log.lua");
 
 /// The line of the script that reads the clock.
 const READS_CLOCK: &str = "local clock = redis.call('TIME')";
 
 /// For tests: the time comes as an argument, in microseconds.
-const TIME_FROM_ARGS: &str = "local clock = { 0, ARGV[#ARGV] }";
+const TIME_FROM_ARGS: &str = "local clock = { 0, ARGV[10] }";
 
 /// The arguments of a request.
-pub(super) type Question = Vec<String>;
+pub(super) type Question = Vec<Vec<u8>>;
 
 /// What the script answers.
-#[derive(Debug)]
-pub(super) enum Said {
-    Answer(Answer),
-    /// The wait would be so many microseconds.
-    TooLong(u64),
-    Never,
-}
-
-/// The result of the request.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Answer {
-    /// The limits, one per line, if they are not the ones in the request.
-    pub(super) limits: Option<String>,
     /// Identifies this bucket among those before it.
-    pub(super) id: i64,
-    /// The server's time, in microseconds.
+    pub(super) id: String,
+    /// The bucket's time, in microseconds.
     pub(super) now: u64,
-    /// The number of the last grant.
-    pub(super) number: u64,
-    pub(super) numbers: Vec<i64>,
+    /// The index of the first of the records.
+    pub(super) first: u64,
+    /// The time of the last operation before it that is in the snapshot; 0 if none is.
+    pub(super) folded: u64,
+    /// All before the first of the records, if the client has not seen that.
+    pub(super) snapshot: Vec<u8>,
+    /// Operations, with the times in microseconds at which they take effect.
+    pub(super) records: Vec<(u64, Vec<u8>)>,
 }
 
 pub(super) struct Link {
@@ -153,7 +147,7 @@ impl Link {
     }
 
     /// Sends a request and waits for the answer. If the connection was closed before, it is opened again.
-    pub(super) fn ask(&mut self, question: &Question) -> Result<Said, RedisError> {
+    pub(super) fn ask(&mut self, question: &Question) -> Result<Answer, RedisError> {
         let was_connected = self.is_connected();
         self.connect()?;
         let answer = match self.exchange(question) {
@@ -167,14 +161,6 @@ impl Link {
         self.understood(value)
     }
 
-    /// Like [`ask`](Self::ask), but never sends again a request that may have been executed.
-    pub(super) fn ask_once(&mut self, question: &Question) -> Result<Said, RedisError> {
-        self.begin();
-        self.connect()?;
-        let value = self.exchange(question).map_err(|error| self.failure(&error))?;
-        self.understood(value)
-    }
-
     /// Sends a request; [`receive`](Self::receive) waits for the answer.
     pub(super) fn send(&mut self, question: &Question) -> Result<(), RedisError> {
         self.begin();
@@ -183,7 +169,7 @@ impl Link {
     }
 
     /// The answer to the request that was sent. After an error the request has to be sent again.
-    pub(super) fn receive(&mut self) -> Result<Said, RedisError> {
+    pub(super) fn receive(&mut self) -> Result<Answer, RedisError> {
         self.begin();
         let value = self.answer().map_err(|error| self.failure(&error))?;
         self.understood(value)
@@ -322,19 +308,18 @@ impl Link {
         said.chars().take(500).map(shown).collect()
     }
 
-    fn understood(&self, value: Value) -> Result<Said, RedisError> {
+    fn understood(&self, value: Value) -> Result<Answer, RedisError> {
         let (place, key) = (self.address.to_string(), self.key.clone());
         let words = words(value).ok_or_else(|| RedisError::NotRedis(place.clone()))?;
-        let number = |at: usize| words.get(at).and_then(Word::number);
-        match (words.first().and_then(Word::text), words.get(1)) {
-            (Some("ok"), _) => answer(&words).map(Said::Answer).ok_or(RedisError::Damaged { place, key }),
-            (Some("late"), _) => Ok(Said::TooLong(number(1).and_then(|wait| wait.try_into().ok()).unwrap_or(0))),
-            (Some("never"), _) => Ok(Said::Never),
-            (Some("unknown"), _) => Err(RedisError::Unknown(place)),
-            (Some("newer"), Some(Word::Text(version))) if version.bytes().all(|byte| byte.is_ascii_digit()) => {
-                Err(RedisError::Newer { place, key, version: version.clone() })
+        match (words.first().map(Vec::as_slice), words.get(1)) {
+            (Some(b"ok"), _) => answer(words).ok_or(RedisError::Damaged { place, key }),
+            (Some(b"removed"), _) => Ok(Answer::default()),
+            (Some(b"unknown"), _) => Err(RedisError::Unknown(place)),
+            (Some(b"format"), Some(version)) if version.iter().all(u8::is_ascii_digit) => {
+                let version = String::from_utf8_lossy(version).into_owned();
+                Err(RedisError::Format { place, key, version })
             }
-            (Some("foreign" | "newer"), _) => Err(RedisError::Foreign { place, key }),
+            (Some(b"foreign" | b"format"), _) => Err(RedisError::Foreign { place, key }),
             _ => Err(RedisError::Damaged { place, key }),
         }
     }
@@ -344,47 +329,32 @@ fn closed() -> redis::RedisError {
     io::Error::from(io::ErrorKind::NotConnected).into()
 }
 
-enum Word {
-    Text(String),
-    Number(i64),
-}
-
-impl Word {
-    fn text(&self) -> Option<&str> {
-        match self {
-            Word::Text(text) => Some(text),
-            Word::Number(_) => None,
-        }
-    }
-
-    fn number(&self) -> Option<i64> {
-        match self {
-            Word::Text(_) => None,
-            Word::Number(number) => Some(*number),
-        }
-    }
-}
-
-fn words(value: Value) -> Option<Vec<Word>> {
+fn words(value: Value) -> Option<Vec<Vec<u8>>> {
     let Value::Array(values) = value else { return None };
     let word = |value| match value {
-        Value::Int(number) => Some(Word::Number(number)),
-        Value::BulkString(text) => String::from_utf8(text).ok().map(Word::Text),
+        Value::BulkString(word) => Some(word),
+        Value::Nil => Some(Vec::new()),
         _ => None,
     };
     values.into_iter().map(word).collect()
 }
 
 /// See the end of the script.
-fn answer(words: &[Word]) -> Option<Answer> {
-    let limits = words.get(1)?.text()?;
-    let number = |at: usize| words.get(at)?.number();
+fn answer(mut words: Vec<Vec<u8>>) -> Option<Answer> {
+    let records = words.split_off(words.len().min(6));
+    let [_, id, now, first, folded, snapshot] = <[Vec<u8>; 6]>::try_from(words).ok()?;
+    let number = |word: &[u8]| std::str::from_utf8(word).ok()?.parse().ok();
+    let record = |word: Vec<u8>| {
+        let space = word.iter().position(|byte| *byte == b' ')?;
+        Some((number(&word[..space])?, word[space + 1..].to_vec()))
+    };
     Some(Answer {
-        limits: (!limits.is_empty()).then(|| limits.to_owned()),
-        id: number(2)?,
-        now: number(3)?.try_into().ok()?,
-        number: number(4)?.try_into().ok()?,
-        numbers: words[5..].iter().map(Word::number).collect::<Option<_>>()?,
+        id: String::from_utf8(id).ok()?,
+        now: number(&now)?,
+        first: number(&first)?,
+        folded: number(&folded)?,
+        snapshot,
+        records: records.into_iter().map(record).collect::<Option<_>>()?,
     })
 }
 
@@ -418,45 +388,42 @@ mod tests {
     fn the_script_reads_the_clock_in_one_place() {
         assert_eq!(SCRIPT.matches(READS_CLOCK).count(), 1);
         assert_eq!(SCRIPT.matches("'TIME'").count(), 1);
+        let lines = SCRIPT.lines().filter(|line| !line.is_empty() && !line.trim_start().starts_with("--"));
+        assert!(lines.count() <= 60, "it knows nothing of limits");
     }
 
     #[test]
-    fn an_answer_has_limits_id_time_number_and_what_was_asked_for() {
-        let text = |text: &str| Value::BulkString(text.into());
-        let value = |numbers: &[i64]| {
-            let numbers = numbers.iter().map(|number| Value::Int(*number));
-            Value::Array([text("ok"), text("5/s")].into_iter().chain(numbers).collect())
-        };
+    fn an_answer_has_id_time_index_snapshot_and_records() {
+        let value = |words: &[&str]| Value::Array(words.iter().map(|word| Value::BulkString((*word).into())).collect());
         let link = Link::new("redis://db/b".parse().unwrap(), false);
-        let Ok(Said::Answer(found)) = link.understood(value(&[7, 8, 9, -1, 2])) else { panic!("an answer") };
-        assert_eq!(found, Answer { limits: Some("5/s".into()), id: 7, now: 8, number: 9, numbers: vec![-1, 2] });
-        assert!(matches!(link.understood(value(&[7, 8])), Err(RedisError::Damaged { .. })));
-        assert!(matches!(link.understood(value(&[7, -8, 9])), Err(RedisError::Damaged { .. })));
+        let found = link.understood(value(&["ok", "7", "8", "9", "6", "", "10 a b"])).unwrap();
+        let expected = Answer {
+            id: "7".into(),
+            now: 8,
+            first: 9,
+            folded: 6,
+            snapshot: vec![],
+            records: vec![(10, b"a b".to_vec())],
+        };
+        assert_eq!(found, expected);
+        for wrong in
+            [&["ok", "7"][..], &["ok", "7", "-8", "9", "6", ""], &["ok", "7", "8", "9", "6", "", "10"], &["damaged"]]
+        {
+            assert!(matches!(link.understood(value(wrong)), Err(RedisError::Damaged { .. })), "{wrong:?}");
+        }
         assert!(matches!(link.understood(Value::Okay), Err(RedisError::NotRedis(_))));
-        let newer = |version| link.understood(Value::Array(vec![text("newer"), text(version)]));
-        assert!(matches!(newer("2"), Err(RedisError::Newer { .. })));
-        assert!(matches!(newer("mine"), Err(RedisError::Foreign { .. })));
+        assert!(matches!(link.understood(value(&["format", "3"])), Err(RedisError::Format { .. })));
+        assert!(matches!(link.understood(value(&["format", "mine"])), Err(RedisError::Foreign { .. })));
     }
+
     proptest::proptest! {
-        /// Also what then is made of it.
         #[test]
         fn any_reply_of_a_server_is_understood_or_refused(
             bytes in "([*$:+-][0-9]{1,2}\r\n|\\*(3|5|8)\r\n|:-?[0-9]{1,19}\r\n|\\$2\r\nok\r\n|\\$3\r\n5/s\r\n|[ -~]){0,12}",
-            numbers in proptest::collection::vec(proptest::prelude::any::<i64>(), 0..12),
-            small in proptest::collection::vec(0_i64..40, 0..12), asked in 0_u64..9,
         ) {
             let link = Link::new("redis://db/b".parse().unwrap(), false);
-            let text = |text: &str| Value::BulkString(text.into());
-            let whole = |numbers: &[i64]| {
-                Ok(Value::Array([text("ok"), text("")].into_iter().chain(numbers.iter().copied().map(Value::Int)).collect()))
-            };
-            for value in [redis::parse_redis_value(bytes.as_bytes()), whole(&numbers), whole(&small)].into_iter().flatten() {
-                let Ok(Said::Answer(answer)) = link.understood(value) else { continue };
-                let grants = super::super::known::grants(&answer, asked).unwrap_or_default();
-                proptest::prop_assert!(grants.iter().map(|grant| grant.units).sum::<u64>() <= asked);
-                proptest::prop_assert!(grants.is_sorted_by_key(|grant| grant.at));
-                let policy = crate::limits::Policy::new(&["5/s".parse().unwrap()], None).unwrap();
-                let _ = super::super::known::view(policy, answer.numbers);
+            if let Ok(value) = redis::parse_redis_value(bytes.as_bytes()) {
+                let _ = link.understood(value);
             }
         }
     }
