@@ -46,7 +46,7 @@ complete -c throttle -n 'not __throttle_command' -l bucket -a '(__throttle_bucke
 complete -c throttle -n 'not __throttle_command' -l max-wait -d 'Exit 75 instead of waiting longer; with --drop: drop' -r -f
 complete -c throttle -n 'not __throttle_command' -l show -d 'Show the bucket: text or json' -r -f -a "text\t''
 json\t''"
-complete -c throttle -n 'not __throttle_command' -l pause -d 'Grant nothing from the bucket for TIME' -r -f
+complete -c throttle -n 'not __throttle_command' -l pause -d 'Grant nothing from the bucket for TIME; 0 lifts a pause' -r -f
 complete -c throttle -n 'not __throttle_command' -l list -d 'Name the buckets there are: text or json' -r -f -a "text\t''
 json\t''"
 complete -c throttle -n 'not __throttle_command' -l on-store-error -d 'While the bucket\'s server is away: wait, fail [default: wait]' -r -f -a "wait\t'Go on trying'
@@ -76,7 +76,7 @@ json\t''"
 complete -c throttle -n 'not __throttle_command' -l drop -d 'Drop units that would wait, instead of passing them on late'
 complete -c throttle -n 'not __throttle_command' -l once -d 'Take one, then become COMMAND'
 complete -c throttle -n 'not __throttle_command' -l set -d 'Make the bucket, or change its limits for everyone'
-complete -c throttle -n 'not __throttle_command' -l clear -d 'Empty the bucket\'s queue'
+complete -c throttle -n 'not __throttle_command' -l clear -d 'Empty the bucket\'s queue, and lift a pause'
 complete -c throttle -n 'not __throttle_command' -l remove -d 'Remove the bucket'
 complete -c throttle -n 'not __throttle_command' -s 0 -l null -d 'Units end with NUL instead of a newline'
 complete -c throttle -n 'not __throttle_command' -l bytes -d 'Every byte is a unit (implied by a rate in bytes)'

@@ -30,6 +30,7 @@ mod say;
 mod signal_thread;
 mod signals;
 mod task;
+mod time_of_day;
 mod unit_name;
 
 #[cfg(test)]

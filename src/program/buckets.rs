@@ -5,20 +5,20 @@ use super::args::Format;
 use super::exit::Exit;
 use super::say::say;
 use super::task::{Bucket, Grouped, Kind, Limits, Once, Remove, Set, Show, Task};
+use super::time_of_day;
 use anyhow::{Result, anyhow};
 use serde_json::json;
 use std::fmt::Display;
 use std::io::{IsTerminal, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use throttle::clock::{self, Nanos, SystemClock};
 use throttle::flow::Price;
 use throttle::launch::printable;
-use throttle::limits::{Grant, Policy};
+use throttle::limits::{Grant, Operation, Policy};
 use throttle::store::{
-    File, FileError, Found, Machine, Memory, Patience, Place, Redis, RedisError, Store, StoreError, Supply, Trouble,
-    View,
+    File, FileError, Machine, Memory, Patience, Place, Redis, RedisError, Store, StoreError, Supply, Trouble, View,
 };
 
 /// A bucket, wherever it is.
@@ -177,7 +177,7 @@ pub(super) fn policy(limits: &Limits, check: impl FnOnce(&Policy) -> Result<(), 
 
 /// What the bucket of a stream holds now, if there is one that can be read.
 pub(super) fn found(limits: &Limits) -> Option<View> {
-    limits.bucket().and_then(|bucket| look(bucket).ok())
+    limits.bucket().and_then(|bucket| look(bucket).ok()).map(|(view, _)| view)
 }
 
 /// Checks what the bucket keeps, which the command line may not fit.
@@ -197,14 +197,18 @@ pub(super) fn set(Set { bucket, policy, fresh, anew }: &Set) -> Result<()> {
     Ok(done?)
 }
 
-/// Empties the queue of the bucket.
+/// Empties the queue of the bucket, and lifts a pause.
 pub(super) fn clear(bucket: &Bucket) -> Result<()> {
     Ok(open(bucket, None, None)?.clear(None)?)
 }
 
-/// Grants nothing from the bucket for `time` from now on.
+/// Grants nothing from the bucket for `time` from now on. No time at all lifts a pause.
 pub(super) fn pause(bucket: &Bucket, time: Duration) -> Result<()> {
     let opened = open(bucket, None, None)?;
+    if time.is_zero() {
+        opened.apply(Operation::Resume)?;
+        return Ok(());
+    }
     let time = Nanos::try_from(time.as_nanos()).unwrap_or(Nanos::MAX);
     Ok(opened.hold_until(opened.clock().now().saturating_add(time))?)
 }
@@ -220,29 +224,35 @@ fn brief_patience(bucket: &Bucket) -> Patience {
 
 /// Writes what is kept in the bucket.
 pub(super) fn show(Show { bucket, format }: &Show) -> Result<Exit> {
-    let view = look(bucket)?;
+    let seen = look(bucket)?;
     match format {
-        Format::Text => write_lines(shown(bucket, &view).lines()),
-        Format::Json => write_lines([shown_json(&bucket.kind, &view).to_string()]),
+        Format::Text => write_lines(shown(bucket, &seen).lines()),
+        Format::Json => write_lines([shown_json(&bucket.kind, &seen).to_string()]),
     }
 }
 
-fn look(bucket: &Bucket) -> Result<View, StoreError> {
+/// What is kept in a bucket, and the time now on its clock.
+type Seen = (View, Nanos);
+
+/// A bucket that was found, and what it keeps, or why that cannot be read.
+type Found = (Kind, Result<Seen, StoreError>);
+
+fn look(bucket: &Bucket) -> Result<Seen, StoreError> {
     match &bucket.kind {
         Kind::File(place) => Ok(File::look(place.clone(), Instant::now().checked_add(ANSWERED))?),
-        Kind::Server(address) => Redis::open(address.clone(), None, brief_patience(bucket))?.view(),
+        Kind::Server(address) => Redis::open(address.clone(), None, brief_patience(bucket))?.look(),
     }
 }
 
 /// Writes a line for each bucket beside this one.
 pub(super) fn list(Show { bucket, format }: &Show) -> Result<Exit> {
-    let line = |(kind, view): Found<Kind, StoreError>| match (format, view) {
-        (Format::Text, Ok(view)) => {
+    let line = |(kind, seen): Found| match (format, seen) {
+        (Format::Text, Ok((view, _))) => {
             let line = if view.line.is_empty() { String::new() } else { format!(", {} in line", view.line.len()) };
             format!("{}: {}{line}", name(&kind), view.policy)
         }
         (Format::Text, Err(error)) => format!("{}: {error}", name(&kind)),
-        (Format::Json, Ok(view)) => shown_json(&kind, &view).to_string(),
+        (Format::Json, Ok(seen)) => shown_json(&kind, &seen).to_string(),
         (Format::Json, Err(error)) => {
             let (key, place) = whereabouts(&kind);
             json!({ "bucket": name(&kind), key: place, "error": error.to_string() }).to_string()
@@ -251,18 +261,18 @@ pub(super) fn list(Show { bucket, format }: &Show) -> Result<Exit> {
     write_lines(listed(bucket)?.into_iter().map(line))
 }
 
-fn listed(among: &Bucket) -> Result<Vec<Found<Kind, StoreError>>, StoreError> {
+fn listed(among: &Bucket) -> Result<Vec<Found>, StoreError> {
     Ok(match &among.kind {
         Kind::File(Place { path, own_folder }) => {
             let is_folder = path.as_os_str().as_bytes().ends_with(b"/") || path.is_dir();
             let folder = path.parent().filter(|_| !is_folder).unwrap_or(path);
             let soon = Instant::now() + Duration::from_secs(1);
             let files = File::list(folder, *own_folder, soon)?.into_iter();
-            files.map(|(place, view)| (Kind::File(place), view.map_err(StoreError::from))).collect()
+            files.map(|(place, seen)| (Kind::File(place), seen.map_err(StoreError::from))).collect()
         }
         Kind::Server(address) => {
             let found = Redis::list(address.clone(), brief_patience(among))?.into_iter();
-            found.map(|(address, view)| (Kind::Server(address), view)).collect()
+            found.map(|(address, seen)| (Kind::Server(address), seen)).collect()
         }
     })
 }
@@ -270,7 +280,7 @@ fn listed(among: &Bucket) -> Result<Vec<Found<Kind, StoreError>>, StoreError> {
 /// Removes the bucket, and says how many waited for it.
 pub(super) fn remove(Remove { bucket, quiet }: &Remove) -> Result<()> {
     // One that is damaged says nothing.
-    let waiting = look(bucket).map_or(0, |view| view.line.len());
+    let waiting = look(bucket).map_or(0, |(view, _)| view.line.len());
     match &bucket.kind {
         Kind::File(place) => File::remove(place).map_err(StoreError::from)?,
         Kind::Server(address) => Redis::unasked(address.clone(), None, patience(bucket, None))?.remove()?,
@@ -292,9 +302,9 @@ fn write_lines(lines: impl IntoIterator<Item = impl AsRef<str>>) -> Result<Exit>
     print(|| std::io::stdout().write_all(text.as_bytes()))
 }
 
-fn shown(bucket: &Bucket, view: &View) -> String {
-    let left = |left: &i128| if *left < 0 { format!("{} owed", -left) } else { format!("{left} left") };
-    let lines = view.left.iter().enumerate();
+fn shown(bucket: &Bucket, (view, now): &Seen) -> String {
+    let left = |left: i128| if left < 0 { format!("{} owed", -left) } else { format!("{left} left") };
+    let lines = left_of(view).enumerate();
     let lines = lines.map(|(place, units)| format!("  {}: {}\n", view.policy.describe(place), left(units)));
     let lines: String = lines.collect();
     let next = match view.wait {
@@ -307,14 +317,48 @@ fn shown(bucket: &Bucket, view: &View) -> String {
         None => String::new(),
         Some(last) => format!("  {} in line, the last for {}\n", view.line.len(), clock::shown_wait(last.wait)),
     };
-    format!("bucket {} in {place}\n{lines}{line}  next unit: {next}\n", name(&bucket.kind))
+    let (paused, counts) = (shown_pause(view, *now), shown_counts(view, *now));
+    format!("bucket {} in {place}\n{lines}{counts}{line}{paused}  next unit: {next}\n", name(&bucket.kind))
 }
 
-fn shown_json(bucket: &Kind, view: &View) -> serde_json::Value {
-    let limits = view.left.iter().enumerate().map(|(place, left)| {
+/// What is left of each limit. What comes in during a pause is owed to nobody: it is lost.
+fn left_of(view: &View) -> impl Iterator<Item = i128> {
+    let is_paused = view.paused_until.is_some();
+    view.left.iter().map(move |left| if is_paused { (*left).max(0) } else { *left })
+}
+
+/// `paused until 14:05 (3m 20s)`
+fn shown_pause(view: &View, now: Nanos) -> String {
+    view.paused_until.map_or_else(String::new, |until| {
+        let wall = SystemTime::now();
+        let until = until.saturating_sub(now);
+        let at = time_of_day::local(wall + Duration::from_nanos(until), wall);
+        format!("  paused until {at} ({})\n", clock::shown_wait(until))
+    })
+}
+
+/// `since 14:05 (2h 3m): 120 granted, 3 refused, 4 given back; waited 3m 20s in all`
+fn shown_counts(view: &View, now: Nanos) -> String {
+    let (counts, wall) = (&view.counts, SystemTime::now());
+    let age = now.saturating_sub(counts.since);
+    let since = time_of_day::local(wall - Duration::from_nanos(age), wall);
+    let (age, waited) = (clock::shown(age), clock::shown(counts.waited));
+    format!(
+        "  since {since} ({age}): {} granted, {} refused, {} given back; waited {waited} in all\n",
+        counts.granted, counts.refused, counts.given_back
+    )
+}
+
+/// Times of the bucket's clock are seconds since 1970 here.
+fn shown_json(bucket: &Kind, (view, now): &Seen) -> serde_json::Value {
+    let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let paused = view.paused_until.map_or(0, |until| until.saturating_sub(*now));
+    let until = view.paused_until.map(|_| (wall + Duration::from_nanos(paused)).as_secs());
+    let age = Duration::from_nanos(now.saturating_sub(view.counts.since));
+    let limits = left_of(view).enumerate().map(|(place, left)| {
         json!({
             "limit": view.policy.describe(place),
-            "left": i64::try_from(*left).unwrap_or(i64::MAX),
+            "left": i64::try_from(left).unwrap_or(i64::MAX),
         })
     });
     let (kind, place) = whereabouts(bucket);
@@ -324,6 +368,15 @@ fn shown_json(bucket: &Kind, view: &View) -> serde_json::Value {
         "limits": limits.collect::<Vec<_>>(),
         "available": view.available,
         "wait_ns": view.wait,
+        "paused_ns": paused,
+        "paused_until": until,
+        "counts": {
+            "since": wall.saturating_sub(age).as_secs(),
+            "granted": view.counts.granted,
+            "refused": view.counts.refused,
+            "given_back": view.counts.given_back,
+            "waited_ns": view.counts.waited,
+        },
         "line": view.line.iter().map(|one| json!({ "cost": one.cost, "wait_ns": one.wait })).collect::<Vec<_>>(),
     })
 }

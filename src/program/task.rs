@@ -29,6 +29,7 @@ pub(crate) enum Task {
     /// Empty the queue of a bucket.
     Clear(Bucket),
     /// Grant nothing from a bucket for so long.
+    /// Zero lifts a pause.
     Pause(Bucket, Duration),
     /// Name the buckets beside this one.
     List(Show),

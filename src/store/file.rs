@@ -5,7 +5,7 @@
 //! boot clock, which all processes share, plus the time before the last start of the machine.
 
 use super::supply::RETURN_TIMEOUT;
-use super::{Found, Store, StoreError, View};
+use super::{Store, StoreError, View};
 use crate::clock::{Clock, MILLISECOND, Nanos, SECOND};
 use crate::limits::{LOOK, Ledger, Operation, Owner, Policy, Record, Reply};
 use std::path::Path;
@@ -30,6 +30,9 @@ use slots::Kept;
 
 /// The least time that a lease covers, if enough units wait.
 const SPAN: Nanos = 10 * MILLISECOND;
+
+/// A bucket that was found, and what it keeps at this time on its clock, or why that cannot be read.
+type Found = (Place, Result<(View, Nanos), FileError>);
 
 /// Limits in a file.
 #[derive(Debug)]
@@ -117,25 +120,25 @@ impl File {
         Ok(File { clock, handle: Mutex::new(handle) })
     }
 
-    /// What is kept in the bucket at `place`, which need not be writable. Waits until `deadline` at most if others keep
-    /// it locked.
+    /// What is kept in the bucket at `place`, which need not be writable, and the time now on its clock. Waits until
+    /// `deadline` at most if others keep it locked.
     ///
     /// # Errors
     /// [`FileError`], as [`open`](Self::open).
-    pub fn look(place: Place, deadline: Option<Instant>) -> Result<View, FileError> {
+    pub fn look(place: Place, deadline: Option<Instant>) -> Result<(View, Nanos), FileError> {
         let machine = Machine::this();
         let mut handle = Handle::open_to_look(machine.clone(), place, deadline)?;
         let now = FileClock { machine, ahead: AtomicI64::new(0) }.read(&mut handle.kept);
         handle.kept.ledger.pass(now);
-        Ok(View::of(&handle.kept.ledger, now))
+        Ok((View::of(&handle.kept.ledger, now), now))
     }
 
-    /// All buckets in `folder`, by name. Waits until `deadline` at most for others who keep one locked. Files that are no
+    /// All buckets in `folder`, by name, each as [`look`](Self::look) finds it. Waits until `deadline` at most for others who keep one locked. Files that are no
     /// bucket are left out. A file that is empty or cannot be read counts as a bucket if the folder is for buckets only.
     ///
     /// # Errors
     /// The folder cannot be read, or others could replace the files in one for buckets only.
-    pub fn list(folder: &Path, own_folder: bool, deadline: Instant) -> Result<Vec<Found<Place, FileError>>, FileError> {
+    pub fn list(folder: &Path, own_folder: bool, deadline: Instant) -> Result<Vec<Found>, FileError> {
         let files = place::files(folder, own_folder)?.into_iter();
         let looked = files.map(|place| (place.clone(), File::look(place, Some(deadline))));
         let is_none = |error: &FileError| match error {

@@ -4,7 +4,7 @@
 //! and appends it, atomically and in one round trip. Every client folds the same log.
 
 use super::supply::RETURN_TIMEOUT;
-use super::{Found, Store, StoreError, random};
+use super::{Store, StoreError, View, random};
 use crate::clock::{Clock, FakeClock, MILLISECOND, Nanos, SECOND};
 use crate::limits::{LOOK, Ledger, Operation, Owner, Policy, Reader, Record, Reply, Writer};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -42,6 +42,9 @@ const FOLDED: u64 = 32;
 /// A process that waits reports this often that it does. One that was not seen for longer has ended.
 const HERE: Nanos = 4 * SECOND;
 const GONE: Nanos = 12 * SECOND;
+
+/// A bucket that was found, and what it keeps at this time on its clock, or why that cannot be read.
+type Found = (Address, Result<(View, Nanos), StoreError>);
 
 /// Limits on a server.
 #[derive(Debug)]
@@ -130,11 +133,19 @@ impl Redis {
         Redis::new(address, policy, Patience::none(), ServerClock::Shared(clock))?.looked_at()
     }
 
+    /// What is kept in the bucket, and the time now on its clock.
+    ///
+    /// # Errors
+    /// [`RedisError`], as [`open`](Self::open).
+    pub fn look(&self) -> Result<(View, Nanos), StoreError> {
+        Ok((self.view()?, self.clock.now()))
+    }
+
     /// All buckets on the server of `address`, whichever of them it names, by name. Of a cluster, those of that node.
     ///
     /// # Errors
     /// [`RedisError`], if the server cannot be used.
-    pub fn list(address: Address, patience: Patience) -> Result<Vec<Found<Address, StoreError>>, StoreError> {
+    pub fn list(address: Address, patience: Patience) -> Result<Vec<Found>, StoreError> {
         let mut redis = Redis::unasked(address, None, patience)?;
         let addresses = redis.state().link.buckets(&redis.patience)?;
         let mut found = Vec::new();
@@ -142,10 +153,10 @@ impl Redis {
             redis.address = address.clone();
             redis.state().link.turn_to(&address);
             redis.state().forget();
-            match redis.view() {
+            match redis.look() {
                 Err(StoreError::Redis(RedisError::Unknown(_) | RedisError::Foreign { .. })) => {}
                 Err(StoreError::Redis(error)) if !error.is_of_one_bucket() => return Err(error.into()),
-                view => found.push((address, view)),
+                looked => found.push((address, looked)),
             }
         }
         Ok(found)

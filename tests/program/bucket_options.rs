@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 const SOON: Duration = Duration::from_secs(20);
 
 /// Each mistake that the words on the command line tell by themselves, and a piece of what is said about it.
-const MISTAKES: [(&[&str], &str); 76] = [
+const MISTAKES: [(&[&str], &str); 77] = [
     (&["--no-such-option"], "--no-such-option"),
     (&["-r"], "-r takes a limit"),
     (&["-r", "10M"], "lines or bytes?"),
@@ -81,6 +81,7 @@ const MISTAKES: [(&[&str], &str); 76] = [
     (&["--list", "--max-wait", "5s"], "cannot be used with"),
     (&["--show", "--max-wait", "5s"], "cannot be used with"),
     (&["--pause", "5s", "--max-wait", "5s"], "cannot be used with"),
+    (&["--pause", "-1"], "write for example 30s"),
     (&["--remove", "-r", "5/s"], "--remove sets no limits"),
     (&["--remove", "true"], "--remove runs nothing"),
     (&["--remove", "--list"], "cannot be used with"),

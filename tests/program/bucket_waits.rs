@@ -7,7 +7,7 @@ use std::io::Write;
 use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
 use std::sync::mpsc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tempfile::TempDir;
 
 /// What waits for who holds the file would wait for ever.
@@ -243,6 +243,123 @@ fn a_line_is_emptied_a_bucket_starts_anew_and_is_paused() {
         done(&["--pause", "2h"]);
         done(&["--pause", "1s"]);
         assert_eq!(bucket.hours(), 3, "it is empty after the pause");
+    }
+}
+
+#[test]
+fn a_pause_is_shown_until_it_is_lifted() {
+    let redis = Redis::start(&[]);
+    let on_server = redis.as_ref().map(|redis| Bucket::on_server(redis, "1/s,burst=5"));
+    for bucket in [Some(Bucket::in_file("1/s,burst=5")), on_server].into_iter().flatten() {
+        let out = |args: &[&str]| {
+            let output = feed(bucket.command(args), b"");
+            assert!(output.status.success(), "{args:?}: {}", text(&output.stderr));
+            text(&output.stdout)
+        };
+        for lifts in [&["--pause", "0"], &["--pause", "0s"], &["--clear"][..]] {
+            out(&["--pause", "3h"]);
+            let shown = out(&["--show"]);
+            assert!(shown.contains("  1/s,burst=5: 0 left\n"), "nothing is owed: {shown}");
+            let paused = shown.lines().find_map(|line| line.strip_prefix("  paused until ")).expect(&shown);
+            assert!(paused.ends_with(" (3h)") || paused.ends_with(" (2h 59m)"), "{shown}");
+            let time = paused.rsplit_once(" (").unwrap().0;
+            assert_eq!(
+                time.rsplit(' ').next().unwrap().split(':').map(str::len).collect::<Vec<_>>(),
+                [2, 2],
+                "{shown}"
+            );
+            let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
+            let json: serde_json::Value = serde_json::from_str(&out(&["--show", "json"])).unwrap();
+            let (left, until) = (json["paused_ns"].as_u64().unwrap(), json["paused_until"].as_u64().unwrap());
+            assert!(left <= 10_800_000_000_000 && left > 10_000_000_000_000, "{json}");
+            assert!((now + 10_000..now + 11_000).contains(&until), "{json}");
+            out(lifts);
+            assert!(!out(&["--show"]).contains("paused"), "{lifts:?}");
+            let json: serde_json::Value = serde_json::from_str(&out(&["--show", "json"])).unwrap();
+            assert!(json["paused_ns"] == 0 && json["paused_until"].is_null(), "{json}");
+            // The next unit waits for no longer than if nobody had paused.
+            assert!(json["wait_ns"].as_u64().unwrap() <= 1_000_000_000, "{json}");
+        }
+    }
+}
+
+#[test]
+fn a_lifted_pause_frees_those_who_waited_for_its_end() {
+    let redis = Redis::start(&[]);
+    let on_server = redis.as_ref().map(|redis| Bucket::on_server(redis, "100/s"));
+    for bucket in [Some(Bucket::in_file("100/s")), on_server].into_iter().flatten() {
+        assert!(feed(bucket.command(&["--pause", "5h"]), b"").status.success());
+        let waiters = [&["--once", "true"][..], &["echo"], &[]].map(|args| {
+            let mut waiter = Running::start(bucket.command(args));
+            waiter.write(b"a\n").join().unwrap();
+            waiter
+        });
+        wait_until("all to wait", || {
+            let shown = feed(bucket.command(&["--show", "json"]), b"");
+            let shown: serde_json::Value = serde_json::from_slice(&shown.stdout).unwrap();
+            shown["line"].as_array().unwrap().len() == 3
+        });
+        assert!(feed(bucket.command(&["--pause", "0"]), b"").status.success());
+        for waiter in waiters {
+            assert!(waiter.finish().status.success());
+        }
+    }
+}
+
+#[test]
+fn it_is_counted_what_happened_since_a_bucket_was_made() {
+    let redis = Redis::start(&[]);
+    let on_server = redis.as_ref().map(|redis| Bucket::on_server(redis, "1/h,burst=5"));
+    for bucket in [Some(Bucket::in_file("1/h,burst=5")), on_server].into_iter().flatten() {
+        let json = || -> serde_json::Value {
+            serde_json::from_slice(&feed(bucket.command(&["--show", "json"]), b"").stdout).unwrap()
+        };
+        let of = |json: &serde_json::Value| {
+            ["granted", "refused", "given_back", "waited_ns"].map(|name| json["counts"][name].as_u64().unwrap())
+        };
+        let new = json();
+        assert_eq!(of(&new), [0; 4]);
+        assert!(feed(bucket.command(&[]), b"a\nb\nc\n").status.success());
+        assert!(feed(bucket.command(&["--once", "true"]), b"").status.success());
+        assert_eq!(feed(bucket.command(&["--once", "--", "false"]), b"").status.code(), Some(1));
+        assert_eq!(feed(bucket.command(&["--once", "--max-wait", "0", "true"]), b"").status.code(), Some(75));
+        assert_eq!(of(&json()), [5, 1, 0, 0]);
+        let leaves = Running::start(bucket.command(&["--once", "true"]));
+        wait_until("it to wait", || json()["line"].as_array().unwrap().len() == 1);
+        std::thread::sleep(Duration::from_millis(50));
+        leaves.signal(Signal::TERM);
+        leaves.finish();
+        let then = json();
+        let [granted, refused, given_back, waited] = of(&then);
+        assert_eq!([granted, refused, given_back], [6, 1, 1], "{then}");
+        assert!(waited > 3_000_000_000_000, "{then}");
+        assert!(then["counts"]["since"].as_u64().unwrap().abs_diff(new["counts"]["since"].as_u64().unwrap()) <= 1);
+        let shown = text(&feed(bucket.command(&["--show"]), b"").stdout);
+        let counts = shown.lines().find(|line| line.starts_with("  since ")).expect(&shown);
+        assert!(counts.contains("): 6 granted, 1 refused, 1 given back; waited "), "{shown}");
+    }
+}
+
+#[test]
+fn a_name_may_have_colons() {
+    let redis = Redis::start(&[]);
+    let folder = tempfile::tempdir().unwrap();
+    let on_server = redis.as_ref().map(|redis| redis.bucket("api:v1:me"));
+    for address in [Some("api:v1:me".to_owned()), on_server].into_iter().flatten() {
+        let out = |args: &[&str]| {
+            let mut command = throttle(&[&["--bucket", &address], args].concat());
+            command.env("XDG_STATE_HOME", folder.path());
+            let output = feed(command, b"a\n");
+            assert!(output.status.success(), "{args:?}: {}", text(&output.stderr));
+            text(&output.stdout)
+        };
+        out(&["--set", "-r", "5/h,burst=5"]);
+        assert_eq!(out(&["echo"]), "a\n");
+        out(&["--once", "true"]);
+        assert!(out(&["--show"]).contains("5/h,burst=5: 3 left"));
+        assert_eq!(out(&["--list"]), "api:v1:me: 5/h,burst=5\n");
+        out(&["--remove"]);
+        assert_eq!(out(&["--list"]), "");
     }
 }
 

@@ -43,7 +43,7 @@ pub(crate) struct Args {
     pub(crate) once: bool,
 
     /// Exit 75 instead of waiting longer; with --drop: drop
-    #[arg(hide_short_help = true, long, value_name = "TIME", allow_negative_numbers = true, value_parser = values::max_wait, long_help = text::MAX_WAIT, help_heading = "Shared")]
+    #[arg(hide_short_help = true, long, value_name = "TIME", allow_negative_numbers = true, value_parser = values::duration_or_zero, long_help = text::MAX_WAIT, help_heading = "Shared")]
     pub(crate) max_wait: Option<Duration>,
 
     /// Make the bucket, or change its limits for everyone
@@ -54,12 +54,12 @@ pub(crate) struct Args {
     #[arg(hide_short_help = true, long, value_name = "FMT", num_args = 0..=1, default_missing_value = "text", value_parser = values::format, long_help = text::SHOW, help_heading = "Shared")]
     pub(crate) show: Option<Format>,
 
-    /// Empty the bucket's queue
+    /// Empty the bucket's queue, and lift a pause
     #[arg(hide_short_help = true, long, long_help = text::CLEAR, help_heading = "Shared")]
     pub(crate) clear: bool,
 
-    /// Grant nothing from the bucket for TIME
-    #[arg(hide_short_help = true, long, value_name = "TIME", allow_negative_numbers = true, value_parser = values::duration, long_help = text::PAUSE, help_heading = "Shared")]
+    /// Grant nothing from the bucket for TIME; 0 lifts a pause
+    #[arg(hide_short_help = true, long, value_name = "TIME", allow_negative_numbers = true, value_parser = values::duration_or_zero, long_help = text::PAUSE, help_heading = "Shared")]
     pub(crate) pause: Option<Duration>,
 
     /// Name the buckets there are: text or json

@@ -90,7 +90,7 @@ The default is 10 ms' worth of the rate, at least 1.";
 
 pub(super) const BUCKET: &str = "\
 Share the limits with every other process that names the same bucket, first come, first served. A NAME (of letters, digits \
-and .-_) is a file in $XDG_STATE_HOME/throttle, or else ~/.local/state/throttle; a word with a slash is the path of a file. \
+and .:-_) is a file in $XDG_STATE_HOME/throttle, or else ~/.local/state/throttle; a word with a slash is the path of a file. \
 redis://[USER:PASSWORD@]HOST[:PORT][/DB]/NAME is on a Redis or Valkey server, for any number of machines. In user and \
 password write / ? # @ and % as %2F %3F %23 %40 and %25. unix:/SOCKET/NAME is on the server at that socket, like \
 unix:/run/redis.sock/llm. ?password-file=PATH after either names a file whose first line is the password; a file that \
@@ -102,12 +102,12 @@ on the command line, which everyone can see.
 
 If there is no such bucket yet, it is made with the limits of -r. After that the bucket knows its limits and -r is not \
 needed; if -r is given, it must agree with them. A bucket outlives processes and restarts. On a terminal, a long wait \
-is announced after a second. If a process that waits is interrupted or killed, those behind it move up; they look every 5 s.
+is announced after a second. If a process that waits is interrupted or killed, those behind it move up; they look once a second.
 
 Each user has their own buckets in files, on one machine; under sudo they are root's. A network file system is refused. To \
-start anew: --remove. A bucket on a server uses the server's clock, in whole microseconds. The server keeps it under \
+start anew: --remove. A bucket on a server uses the server's clock. The server keeps it under \
 the key throttle:NAME for 30 days after the last take. If the server loses its data, one burst and what comes due within \
-5 s may go twice. rediss: is encrypted, in builds with TLS.";
+a second may go twice. rediss: is encrypted, in builds with TLS.";
 
 pub(super) const ONCE: &str = "\
 Take one from the bucket, wait for its time, then become COMMAND, with the same standard input and process id. The exit \
@@ -136,17 +136,18 @@ saved or counted is kept; -r 5000/h,initial=5000 refills it as well. Processes t
 none waits longer than before. With --clear everything starts anew.";
 
 pub(super) const CLEAR: &str = "\
-Empty the queue of the bucket, and exit. A process that still waits joins it again within 5 s, in order; what was reserved \
-for others is free. --clear --set -r LIMIT starts the bucket anew, without what it has saved or counted and \
-without a pause.";
+Empty the queue of the bucket, lift a pause, and exit. A process that still waits joins the queue again within a second, in \
+order; what was reserved for others is free. --clear --set -r LIMIT starts the bucket anew, without what it has saved or \
+counted.";
 
 pub(super) const PAUSE: &str = "\
 Grant nothing from the bucket for TIME (30s, 10min, 1h) from now on, and exit. The bucket is empty after that. Processes \
-that wait already keep their times. A second --pause never shortens the first.";
+that wait already keep their times. A second --pause never shortens the first; --pause 0 lifts it, and so does --clear.";
 
 pub(super) const SHOW: &str = "\
-Write the limits of the bucket, what is left of each, how many wait, how long the next unit would wait, and where the bucket \
-is. FMT is text or json.";
+Write the limits of the bucket, what is left of each, how many wait, until when it is paused, how long the next unit would \
+wait, where the bucket is, and what happened since it was made: units granted and given back, requests refused, and how long \
+grants waited in all. FMT is text or json; in json, times are in ns, and since and paused_until in seconds since 1970.";
 
 pub(super) const LIST: &str = "\
 Name the buckets there are, a line each with the limits and how many wait, and exit: those of this user, or with --bucket or \
@@ -156,7 +157,7 @@ what is wrong. FMT is text or json: an object for each, as --show json writes it
 
 pub(super) const REMOVE: &str = "\
 Remove the bucket, also a damaged one, and exit. Nothing else is ever removed. A process that still uses it makes it again \
-with the limits it knows: a stream at its next take; those who wait within 5 s, in order, but perhaps for longer than they \
+with the limits it knows: a stream at its next take; those who wait within a second, in order, but perhaps for longer than they \
 were told. If any wait, standard error says how many. --clear --set -r LIMIT keeps the bucket and starts it anew.";
 
 pub(super) const NULL: &str = "Units end with a NUL byte instead of a newline, as find -print0 writes them.";

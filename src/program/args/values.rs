@@ -91,7 +91,7 @@ pub(super) fn duration(text: &str) -> Result<Duration, String> {
 }
 
 /// Like other durations, but it may be 0.
-pub(super) fn max_wait(text: &str) -> Result<Duration, String> {
+pub(super) fn duration_or_zero(text: &str) -> Result<Duration, String> {
     let is_nothing = text.trim_start_matches('0').trim_start_matches(|c: char| c.is_ascii_alphabetic()).is_empty();
     if text.starts_with('0') && is_nothing { Ok(Duration::ZERO) } else { duration(text) }
 }
@@ -211,12 +211,12 @@ mod tests {
 
     #[test]
     fn a_maximum_wait_may_be_0() {
-        assert_eq!(max_wait("0"), Ok(Duration::ZERO));
-        assert_eq!(max_wait("0s"), Ok(Duration::ZERO));
-        assert_eq!(max_wait("0.5"), Ok(Duration::from_millis(500)));
-        assert_eq!(max_wait("90"), Ok(Duration::from_secs(90)));
-        assert_eq!(max_wait("2min"), Ok(Duration::from_secs(120)));
-        assert!(max_wait("soon").is_err());
+        assert_eq!(duration_or_zero("0"), Ok(Duration::ZERO));
+        assert_eq!(duration_or_zero("0s"), Ok(Duration::ZERO));
+        assert_eq!(duration_or_zero("0.5"), Ok(Duration::from_millis(500)));
+        assert_eq!(duration_or_zero("90"), Ok(Duration::from_secs(90)));
+        assert_eq!(duration_or_zero("2min"), Ok(Duration::from_secs(120)));
+        assert!(duration_or_zero("soon").is_err());
     }
 
     #[test]

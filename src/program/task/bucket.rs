@@ -135,9 +135,9 @@ fn kind(
     if text.contains(&b'/') {
         return Ok(Kind::File(Place { path: word.into(), own_folder: false }));
     }
-    let is_plain = text.iter().all(|byte| byte.is_ascii_alphanumeric() || b".-_".contains(byte));
-    if !is_plain || text.is_empty() || text[0] == b'.' {
-        return Err("a name is of letters, digits and .-_ and begins with no dot; a path has a slash, like ./b; \
+    let is_plain = text.iter().all(|byte| byte.is_ascii_alphanumeric() || b".:-_".contains(byte));
+    if !is_plain || text.is_empty() || b".:".contains(&text[0]) {
+        return Err("a name is of letters, digits and .:-_ and begins with no . or :; a path has a slash, like ./b; \
              a server's bucket is redis://host/NAME"
             .to_owned());
     }
@@ -154,9 +154,10 @@ mod tests {
         let kind = |word: &str| kind(OsStr::new(word), &environment, str::parse);
         let file = |path: &str, own_folder| Ok(Kind::File(Place { path: path.into(), own_folder }));
         assert_eq!(kind("git-hub_2.x"), file("/state/throttle/git-hub_2.x", true));
+        assert_eq!(kind("api:v1:me"), file("/state/throttle/api:v1:me", true));
         assert_eq!(kind("./b"), file("./b", false));
         assert_eq!(kind("/tmp/my bucket"), file("/tmp/my bucket", false));
-        for wrong in ["", ".", "..", ".b", "a b", "a:b", "ü"] {
+        for wrong in ["", ".", "..", ".b", ":b", "a b", "a:b@c", "redis:b", "ü"] {
             assert!(kind(wrong).is_err(), "{wrong}");
         }
         assert!(super::kind(OsStr::new("b"), &Environment::default(), str::parse).unwrap_err().contains("HOME"));

@@ -184,7 +184,7 @@ fn mistakes_about_buckets_show_a_right_spelling() {
         (&["--once"][..], "--once takes one from a bucket; name it: --bucket NAME, or THROTTLE_BUCKET=NAME"),
         (&["--show"], "--show shows a bucket; name it"),
         (&["--set", "-r", "5/s"], "--set sets the limits of a bucket; name it"),
-        (&["--bucket", "a b", "-r", "5/s"], "--bucket 'a b': a name is of letters, digits and .-_"),
+        (&["--bucket", "a b", "-r", "5/s"], "--bucket 'a b': a name is of letters, digits and .:-_"),
         (&["--bucket", "redis://me:secret@db/a b", "--once"], "--bucket 'redis…': the bucket's name"),
         (&["--bucket", "redis://:sec#ret@db/b", "--once"], "--bucket 'redis…': in user and password write / ?"),
         (&["--bucket", "redis://db:99999/b", "--once"], "--bucket 'redis…': a port is a number from 1 to 65535"),

@@ -55,7 +55,9 @@ pub enum AddressError {
     #[error("a port is a number from 1 to 65535; write for example redis://host:6379/NAME")]
     Port,
     /// A wrong name.
-    #[error("the bucket's name has characters other than letters, digits and .-_; write for example redis://host/NAME")]
+    #[error(
+        "the bucket's name has characters other than letters, digits and .:-_; write for example redis://host/NAME"
+    )]
     Name,
     /// No name.
     #[error("the bucket's name is missing; write for example redis://host/NAME, or --list to see which there are")]
@@ -303,7 +305,7 @@ fn path(path: &str) -> Result<(i64, String), AddressError> {
 }
 
 fn checked_name(name: &str) -> Result<String, AddressError> {
-    let is_plain = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b".-_".contains(&byte));
+    let is_plain = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b".:-_".contains(&byte));
     if is_plain { Ok(name.to_owned()) } else { Err(AddressError::Name) }
 }
 
@@ -339,7 +341,8 @@ mod tests {
         for (text, shown) in [
             ("redis://db/llm", "redis://db:6379/llm"),
             ("redis://db:7000/2/llm", "redis://db:7000/2/llm"),
-            ("valkey://db/a.b-c_9", "redis://db:6379/a.b-c_9"),
+            ("valkey://db/a.b-c_9:d", "redis://db:6379/a.b-c_9:d"),
+            ("unix:/run/redis.sock/a:b", "unix:/run/redis.sock/a:b"),
             ("rediss://db/llm", "rediss://db:6379/llm"),
             ("valkeys://db/0/llm", "rediss://db:6379/llm"),
             ("redis://[::1]:7000/llm", "redis://[::1]:7000/llm"),

@@ -1,0 +1,48 @@
+//! Times of the wall clock, for people.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+use tz::{DateTime, TimeZone, TimeZoneRef};
+
+/// `14:05`, or `2026-11-23 14:05` if that is another day than `now`: local time. If the system does not say which that is,
+/// UTC, as date(1) does.
+pub(super) fn local(time: SystemTime, now: SystemTime) -> String {
+    let named = std::env::var("TZ").ok().filter(|name| !name.is_empty());
+    let zone = named.map_or_else(TimeZone::local, |name| TimeZone::from_posix_tz(&name));
+    let zone = zone.unwrap_or_else(|_| TimeZone::utc());
+    shown(time, now, zone.as_ref())
+}
+
+fn shown(time: SystemTime, now: SystemTime, zone: TimeZoneRef<'_>) -> String {
+    let read = |time: SystemTime| {
+        let seconds = i64::try_from(time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()).unwrap_or(i64::MAX);
+        DateTime::from_timespec(seconds, 0, zone)
+    };
+    let (Ok(time), Ok(now)) = (read(time), read(now)) else { return "an unknown time".to_owned() };
+    let minutes = format!("{:02}:{:02}", time.hour(), time.minute());
+    if (time.year(), time.year_day()) == (now.year(), now.year_day()) {
+        return minutes;
+    }
+    format!("{:04}-{:02}-{:02} {minutes}", time.year(), time.month(), time.month_day())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn a_time_of_today_has_no_date() {
+        // 2026-11-22 23:30 UTC
+        let at = |minutes: u64| UNIX_EPOCH + Duration::from_secs(1_795_390_200 + 60 * minutes);
+        let berlin = TimeZone::from_posix_tz("CET-1CEST,M3.5.0,M10.5.0/3").unwrap();
+        for (zone, minutes, words) in [
+            (TimeZoneRef::utc(), 0, "23:30"),
+            (TimeZoneRef::utc(), 29, "23:59"),
+            (TimeZoneRef::utc(), 30, "2026-11-23 00:00"),
+            (berlin.as_ref(), 30, "01:00"),
+            (berlin.as_ref(), 60 * 24 * 180, "2027-05-22 01:30"),
+        ] {
+            assert_eq!(shown(at(minutes), at(0), zone), words);
+        }
+    }
+}
