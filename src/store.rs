@@ -207,6 +207,11 @@ pub trait Store: Debug {
         Ok(seen(self, |ledger| View::of(ledger, now)))
     }
 
+    /// Until when nothing is granted to newcomers, if the bucket is paused, as far as is known without asking the store.
+    fn paused_until(&self) -> Option<Nanos> {
+        seen(self, Ledger::paused_until)
+    }
+
     /// Units that conform now, as far as is known without asking the store.
     fn available(&self) -> u64 {
         let now = self.clock().now();

@@ -79,7 +79,7 @@ pub(super) fn run(launch: &Launch) -> Result<Exit> {
     outcomes.set_known(records.as_ref().map_or(0, |records| records.known_units));
     let sorted_by = launch.sorting.as_ref().map(|_| written.clone());
     let report = Report::new(UnitName::Command, source.total, supply, written, summary, progress).sorted_by(sorted_by);
-    let is_announced = launch.limits.bucket().is_some() && long_wait::is_announced(reporting.quiet);
+    let is_announced = launch.limits.bucket().is_some() && !reporting.quiet;
     let look = launch.sorting.as_ref().map_or_else(|| launch.limits.look(&policy), |sorting| sorting.look.clone());
     drive(commands, source, options, records, report.with_outcomes(outcomes), (is_announced, look))
 }

@@ -1,4 +1,4 @@
-//! Long waits for a shared bucket, which are announced on a terminal.
+//! Long waits for a shared bucket, which are announced on a terminal, and long pauses of it, which are announced everywhere.
 
 use super::report::{Report, countdown};
 use std::io::IsTerminal;
@@ -6,13 +6,21 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use throttle::clock::{Clock, Nanos, SECOND};
 use throttle::flow::Flow;
 use throttle::flow::pump::{self, PumpError};
+use throttle::store::Store;
 
 /// A wait is announced after this time, if it lasts as long again.
 const SILENT: Nanos = SECOND;
 
-/// Whether long waits for a shared bucket are announced.
-pub(super) fn is_announced(quiet: bool) -> bool {
-    !quiet && std::io::stderr().is_terminal()
+/// A pause that lasts this long is announced everywhere.
+const LONG_PAUSE: Nanos = 60 * SECOND;
+
+/// What is announced of a wait for the bucket, which `line` says on a terminal.
+pub(super) fn announced(bucket: &dyn Store, line: String) -> Option<String> {
+    let paused = bucket.paused_until().unwrap_or(0).saturating_sub(bucket.clock().now());
+    if paused >= LONG_PAUSE {
+        return Some(format!("the bucket is paused: nothing is granted for {}", countdown(paused)));
+    }
+    std::io::stderr().is_terminal().then_some(line)
 }
 
 /// [`Clock::sleep_unless`]; calls `say` on the way if the turn, at `turn`, is far off.
@@ -63,7 +71,11 @@ impl Clock for Announcing<'_> {
         }
         sleep_unless(clock, [time, turn], is_over, |line| {
             self.longest.store(wait, Ordering::Relaxed);
-            self.report.aside(line);
+            // What a server told this run was said when it did.
+            let line = announced(self.report.supply().store(), line).filter(|_| !self.report.is_told_to_wait());
+            if let Some(line) = line {
+                self.report.aside(line);
+            }
         })
     }
 }

@@ -71,11 +71,11 @@ fn wait(once: &Once, store: &AnyBucket, grant: Grant, costs: &[u64]) -> Result<(
     let (came, is_over) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
     wake_on_signals(&came, &is_over).context("cannot handle signals")?;
     sharpen_this_thread();
-    let mut announce = long_wait::is_announced(once.quiet);
+    let mut announce = !once.quiet;
     let mut sleep = |time, turn| {
         let say = |line: String| {
             if std::mem::take(&mut announce) {
-                say(line);
+                long_wait::announced(store, line).into_iter().for_each(say);
             }
         };
         long_wait::sleep_unless(store.clock(), [time, turn], &|| came.load(Ordering::SeqCst) > 0, say)

@@ -54,7 +54,7 @@ pub(super) fn run(pipe: &Pipe) -> Result<Exit> {
     let report = Report::new(unit, total, supply, written.clone(), summary, progress);
     let report = Arc::new(report.sorted_by(sorts.then_some(written)));
     signal_thread::start(Arc::clone(&report), None).context("cannot handle signals")?;
-    let is_announced = limits.bucket().is_some() && long_wait::is_announced(reporting.quiet);
+    let is_announced = limits.bucket().is_some() && !reporting.quiet;
     let look = limits.look(&policy);
     let run = Run { framing, look, is_announced, input: input.name, report: &report };
     let passed_on = match &pipe.sorting {

@@ -274,6 +274,11 @@ impl Report {
         }
     }
 
+    /// Whether a server has told this run to wait, and the time has not come.
+    pub(crate) fn is_told_to_wait(&self) -> bool {
+        self.outcomes().is_some_and(|outcomes| outcomes.paused_until(self.now()).is_some())
+    }
+
     /// The rate now; or the time to the next unit, if that is longer than the time over which the rate is measured.
     fn rate_text(&self, reading: &Reading, per_second: f64) -> String {
         let now = self.now();

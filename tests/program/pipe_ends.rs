@@ -151,9 +151,24 @@ fn without_a_terminal_a_long_pause_is_said_once_and_hints_are_not() {
         let more = said.rest();
         assert!(!more.iter().any(|line| line.contains("asked to wait")), "{more:?}");
     }
+    let folder = tempfile::tempdir().unwrap();
+    let paused = folder.path().join("paused");
+    let paused = ["--bucket", paused.to_str().unwrap()];
+    for args in [&["--set", "-r", "9/s"][..], &["--pause", "90min"]] {
+        assert!(feed(throttle(&[&paused[..], args].concat()), b"").status.success());
+    }
+    for args in [&["--once"][..], &[], &["true"]] {
+        let mut running = Running::start(throttle(&[&paused[..], args].concat()));
+        let said = Lines::of(running.stderr());
+        running.write(b"1\n");
+        let line = said.next();
+        assert!(line.starts_with("throttle: the bucket is paused: nothing is granted for 1h"), "{args:?}: {line}");
+        running.signal(Signal::TERM);
+        let more = said.rest();
+        assert!(!more.iter().any(|line| line.contains("is paused")), "{more:?}");
+    }
     let said = |args: &[&str]| text(&feed(throttle(args), b"1\n").stderr);
     let hint = "hint: ssh has a shell read its words";
-    let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("ssh"), "#!/bin/sh\n").unwrap();
     fs::set_permissions(folder.path().join("ssh"), fs::Permissions::from_mode(0o755)).unwrap();
     let ssh = folder.path().join("ssh");
