@@ -73,11 +73,26 @@ pub trait Store: Debug {
         true
     }
 
-    /// Whether it is now so much later than `time`, that of a grant, that using it would make a burst. The process was held
-    /// back, as by SIGSTOP. The grant is spent; the caller takes another.
-    fn is_too_late(&self, time: Nanos) -> bool {
-        let late = self.clock().now().saturating_sub(time);
-        self.is_shared() && late > lease::LATE && lease::Rules::of_new(&self.policy()).is_too_late(late)
+    /// Whether it is now so late that using the grant of these costs would make a burst: the process was held back, as by
+    /// SIGSTOP. Then the bucket learns that it is not used, and the caller takes another.
+    ///
+    /// # Errors
+    /// [`StoreError`]; windows count the grant then.
+    fn is_too_late(&self, grant: &Grant, costs: &[u64]) -> Result<bool, StoreError> {
+        let late = self.clock().now().saturating_sub(grant.at);
+        if !self.is_shared() || late <= lease::LATE || !Rules::of_new(&self.policy()).is_too_late(late) {
+            return Ok(false);
+        }
+        self.late(GiveBack { number: grant.number(), used: 0, unused: vec![(grant.at, costs.into())] }).map(|()| true)
+    }
+
+    /// Reports what was granted and not used because this process woke too late. Only windows have to know.
+    ///
+    /// # Errors
+    /// [`StoreError`]; windows count it then.
+    fn late(&self, late: GiveBack) -> Result<(), StoreError> {
+        let has_window = self.policy().windows() > 0;
+        if has_window && !late.unused.is_empty() { self.apply(Operation::Late(late)).map(drop) } else { Ok(()) }
     }
 
     /// Whether requests take so long that the next lease should be requested while the current one is in use.

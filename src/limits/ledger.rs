@@ -135,6 +135,7 @@ impl Ledger {
     fn change(&mut self, now: Nanos, operation: &Operation) {
         match operation {
             Operation::GiveBack(back) => self.give_back(now, back),
+            Operation::Late(back) => self.late(now, back),
             Operation::Settle { number, at, charged, real } => self.settle(now, *number, *at, [charged, real]),
             Operation::Hold { until } => self.hold_until(now, *until),
             Operation::Resume => self.resume(now),
@@ -329,6 +330,19 @@ impl Ledger {
                 });
             }
         }
+    }
+
+    /// What was granted for a time before now was not used. Buckets have lost that time.
+    fn late(&mut self, now: Nanos, back: &GiveBack) {
+        if back.number < self.first || back.number > self.number {
+            return; // Of a bucket that was lost, or cleared.
+        }
+        self.settle_past(now);
+        for (at, costs) in back.unused.iter().filter(|(at, _)| *at <= now) {
+            self.counts.given_back = self.counts.given_back.saturating_add(largest(costs));
+            self.base.with_costs(costs, |limits, cost| limits.forget_in_windows(now, *at, cost));
+        }
+        self.recharge(now, true);
     }
 
     fn settle(&mut self, now: Nanos, number: u64, at: Nanos, [charged, real]: [&[u64]; 2]) {

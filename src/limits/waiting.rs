@@ -155,6 +155,15 @@ impl Limits {
         counts
     }
 
+    /// Windows no longer count these units, which they count from `counted`.
+    pub(crate) fn forget_in_windows(&mut self, now: Nanos, counted: Nanos, units: u64) {
+        self.revise_all(|kinds, place, terms, state| {
+            if let Some(window) = terms.as_window() {
+                window.correct(state, now, counted, [kinds.part(place, units), 0]);
+            }
+        });
+    }
+
     /// The earliest time, not before `now`, at which the windows have room for `cost` units.
     pub(crate) fn room_at(&self, now: Nanos, cost: u64) -> Option<Nanos> {
         let parts = self.windows().map(|(place, terms, state)| (self.kinds.part(place, cost), terms, state));

@@ -85,7 +85,7 @@ fn wait(once: &Once, store: &AnyBucket, grant: Grant, costs: &[u64]) -> Result<(
         if !wait_for(store, found, costs, &mut sleep, |moved| found = *moved) {
             break false;
         }
-        if !store.is_too_late(found.at) {
+        if !store.is_too_late(&found, costs)? {
             break true;
         }
         let (another, asked) = store.take(costs, Nanos::MAX)?;

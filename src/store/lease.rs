@@ -25,8 +25,6 @@ pub struct Lease {
 pub(super) struct Rules {
     /// How late a run may leave without causing a burst.
     allowance: Nanos,
-    /// A grant counts for a whole period, used or not.
-    has_window: bool,
     pub(super) only_windows: Option<OnlyWindows>,
     pub(super) counts_bytes: bool,
 }
@@ -36,8 +34,7 @@ impl Rules {
         let fill_time = Some(limits.fill_time()).filter(|time| *time > 0);
         let allowance = policy.least_slack().map(|slack| slack.max(LATE)).into_iter().chain(fill_time).min();
         let allowance = allowance.unwrap_or(LATE);
-        let has_window = limits.largest_cost() < u64::MAX;
-        Rules { allowance, has_window, only_windows: policy.only_windows(), counts_bytes: policy.counts_bytes() }
+        Rules { allowance, only_windows: policy.only_windows(), counts_bytes: policy.counts_bytes() }
     }
 
     /// The same, of limits that have just begun.
@@ -102,14 +99,15 @@ impl Lease {
         self.last.map(|run| run.number())
     }
 
-    /// Drops runs that are so late that they would leave together with the next ones as a burst. In a bucket their time
-    /// is lost and the later runs stay. In a window they would count for a whole period, so everything should be given
-    /// back: then this returns `true`.
-    pub(super) fn drop_late(&mut self, now: Nanos) -> bool {
-        while self.is_stale(now) && !self.rules.has_window {
+    /// Takes out runs that are so late that they would leave together with the next ones as a burst.
+    pub(super) fn drop_late(&mut self, now: Nanos) -> GiveBack {
+        let mut late = GiveBack::default();
+        while let Some(run) = self.runs.front().copied().filter(|_| self.is_stale(now)) {
             self.runs.pop_front();
+            late.number = run.number();
+            late.unused.push((run.at, [run.units].into()));
         }
-        self.is_stale(now)
+        late
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -135,9 +133,9 @@ impl Lease {
         Some(run)
     }
 
-    /// The run that was handed out last, if it has to wait until `time`.
-    pub(super) fn handed(&self, time: Nanos) -> Option<Grant> {
-        self.handed.filter(|run| run.at == time)
+    /// The run that was handed out last.
+    pub(super) fn handed(&self) -> Option<Grant> {
+        self.handed
     }
 
     /// The time of the run that was handed out last.
@@ -235,7 +233,7 @@ mod tests {
         assert_eq!(taken.due(2 * MILLISECOND, 9), 2);
         assert_eq!((taken.due(2 * MILLISECOND, 9), taken.units()), (0, 1));
         let mut late = lease("1000/s,burst=3", 6);
-        assert!(!late.drop_late(4 * MILLISECOND));
+        assert_eq!(late.drop_late(4 * MILLISECOND).unused, [(0, [3].into())]);
         assert_eq!(times(&mut late), [(1, 1), (2, 1), (3, 1)], "the first three are too late");
     }
 
@@ -248,7 +246,9 @@ mod tests {
         assert_eq!(third, 3 * MILLISECOND);
         assert!(!taken.is_stale(6 * MILLISECOND), "the bucket fills in 3 ms");
         assert!(taken.is_stale(6 * MILLISECOND + 1));
-        assert!(lease("3/min,window", 3).drop_late(11 * MILLISECOND), "a window counts it all the same");
+        let mut taken = lease("3/min,window", 3);
+        assert_eq!(taken.drop_late(10 * MILLISECOND).unused, []);
+        assert_eq!(taken.drop_late(11 * MILLISECOND).unused, [(0, [3].into())]);
     }
 
     #[test]

@@ -57,12 +57,9 @@ struct Leased {
 }
 
 impl Leased {
-    /// The run that was handed out last, and its costs, if it has to wait until `time`.
-    fn handed(&self, time: Nanos) -> Option<(Grant, Box<[u64]>)> {
-        match &self.alone {
-            Some(alone) => Some(alone.clone()).filter(|(grant, _)| grant.at == time),
-            None => self.lease.handed(time).map(|run| (run, [run.units].into())),
-        }
+    /// The run that was handed out last, and its costs.
+    fn handed(&self) -> Option<(Grant, Box<[u64]>)> {
+        self.alone.clone().or_else(|| self.lease.handed().map(|run| (run, [run.units].into())))
     }
 
     /// A unit of these costs was charged.
@@ -133,15 +130,22 @@ impl Supply {
         *lock(&self.sleeper) = Some(thread::current());
         let is_retired = || self.is_retired.load(Ordering::SeqCst);
         let sleep = |time, _| clock.sleep_unless(time, &|| is_retired() || is_over());
-        let handed = self.leased().handed(time);
-        let has_come = match handed {
-            Some((run, costs)) => wait_for(&*self.store, run, &costs, sleep, |run| self.leased().moved(run)),
+        let mut handed = self.leased().handed().filter(|(run, _)| run.at == time);
+        let has_come = match &mut handed {
+            Some((run, costs)) => wait_for(&*self.store, *run, costs, sleep, |moved| {
+                *run = *moved;
+                self.leased().moved(moved);
+            }),
             None => sleep(time, time),
         };
         if is_retired() {
             return Err(StoreError::Stopped);
         }
-        Ok(has_come && !self.store.is_too_late(self.waits_until()))
+        let is_late = match handed.filter(|_| has_come) {
+            Some((run, costs)) => self.store.is_too_late(&run, &costs)?,
+            None => false,
+        };
+        Ok(has_come && !is_late)
     }
 
     /// Gives back what is reserved and has not left, and grants nothing before `time`, to any caller; see
@@ -365,11 +369,8 @@ impl Supply {
             return Ok(None);
         }
         let now = self.clock().now();
-        if leased.lease.drop_late(now) {
-            leased.is_sent_for = false;
-            // If this fails, the next request reports why.
-            let _ = self.store.return_lease(&mut leased.lease);
-        }
+        // If this fails, the next request reports why.
+        let _ = self.store.late(leased.lease.drop_late(now));
         self.check_kind(leased)?;
         Ok(leased.lease.next(waiting).map(|run| (run, now)))
     }

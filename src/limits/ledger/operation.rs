@@ -30,6 +30,8 @@ pub enum Operation {
     Lease(Ask),
     /// A grant, or the rest of a lease, was not used.
     GiveBack(GiveBack),
+    /// The same, of what was not used because its owner woke too late. The time is lost to buckets; windows do not count it.
+    Late(GiveBack),
     /// A grant cost something else than it was charged.
     Settle {
         /// Its number.
@@ -132,6 +134,7 @@ const SET: u64 = 7;
 const CLEAR: u64 = 8;
 const HERE: u64 = 9;
 const GONE: u64 = 10;
+const LATE: u64 = 11;
 
 impl Operation {
     /// Writes all but the time, the owner and the sequence.
@@ -142,13 +145,8 @@ impl Operation {
                 to.list(&take.costs);
             }
             Operation::Lease(lease) => to.numbers(&[LEASE, lease.waiting, lease.span, lease.from]),
-            Operation::GiveBack(back) => {
-                to.numbers(&[GIVE_BACK, back.number, back.used, back.unused.len() as u64]);
-                for (at, costs) in &back.unused {
-                    to.number(*at);
-                    to.list(costs);
-                }
-            }
+            Operation::GiveBack(back) => back.write(GIVE_BACK, to),
+            Operation::Late(back) => back.write(LATE, to),
             Operation::Settle { number, at, charged, real } => {
                 to.numbers(&[SETTLE, *number, *at]);
                 to.list(charged);
@@ -178,11 +176,8 @@ impl Operation {
                 Operation::Take(Take { costs: from.list()?, latest, is_open, promised })
             }
             LEASE => Operation::Lease(Ask { waiting: from.number()?, span: from.number()?, from: from.number()? }),
-            GIVE_BACK => {
-                let (number, used, count) = (from.number()?, from.number()?, from.number()?);
-                let unused = (0..count).map(|_| Some((from.number()?, from.list()?))).collect::<Option<_>>()?;
-                Operation::GiveBack(GiveBack { number, used, unused })
-            }
+            GIVE_BACK => Operation::GiveBack(GiveBack::read(from)?),
+            LATE => Operation::Late(GiveBack::read(from)?),
             SETTLE => {
                 let (number, at) = (from.number()?, from.number()?);
                 Operation::Settle { number, at, charged: from.list()?, real: from.list()? }
@@ -202,5 +197,21 @@ impl Operation {
             GONE => Operation::Gone { owner: [from.number()?, from.number()?], seen: from.number()? },
             _ => return None,
         })
+    }
+}
+
+impl GiveBack {
+    fn write(&self, code: u64, to: &mut Writer) {
+        to.numbers(&[code, self.number, self.used, self.unused.len() as u64]);
+        for (at, costs) in &self.unused {
+            to.number(*at);
+            to.list(costs);
+        }
+    }
+
+    fn read(from: &mut Reader<'_>) -> Option<Self> {
+        let (number, used, count) = (from.number()?, from.number()?, from.number()?);
+        let unused = (0..count).map(|_| Some((from.number()?, from.list()?))).collect::<Option<_>>()?;
+        Some(GiveBack { number, used, unused })
     }
 }
