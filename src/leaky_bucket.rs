@@ -29,8 +29,8 @@ use crate::limiter::queue::{Denied, Queue};
 use crate::limiter::shared::{Shared, Wait};
 use crate::limiter::time::{Time, nanos};
 use crate::limiter::{Oversize, Rules};
-use crate::limits::Limits;
 use crate::limits::interval::Grid;
+use crate::limits::{Cost, Limits};
 use std::borrow::Borrow;
 use std::convert::Infallible;
 use std::fmt;
@@ -241,7 +241,7 @@ impl<L: Borrow<RateLimiter>> fmt::Debug for AcquireFrom<L> {
 }
 
 fn wait(permits: usize) -> Wait {
-    Wait::new(units(permits), None)
+    Wait::new(Cost::One(units(permits)), None)
 }
 
 fn units(permits: usize) -> u64 {

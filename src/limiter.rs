@@ -21,7 +21,6 @@ mod fast_path;
 mod handle;
 mod joint;
 mod keyed;
-mod list;
 mod panics;
 pub(crate) mod queue;
 mod reservation;
@@ -50,6 +49,7 @@ pub use time::Timer;
 pub(crate) use units::PARTS;
 pub use units::{Units, UnitsError};
 
+use crate::limits::Cost;
 use queue::Denied;
 use time::nanos;
 
@@ -195,10 +195,10 @@ impl Limiter {
     /// [`AcquireError::TooLong`] with the wait that would be needed; nothing is taken then.
     pub fn reserve_within(&self, units: impl Into<Units>, limit: Duration) -> Result<Reservation, AcquireError> {
         let units = units.into();
-        let cost = units.millionths()?;
-        let reserved = self.shared.with(|queue, now, effects| queue.reserve(now, cost, nanos(limit), effects));
+        let cost = Cost::One(units.millionths()?);
+        let reserved = self.shared.with(|queue, now, effects| queue.reserve(now, &cost, nanos(limit), effects));
         match reserved {
-            Ok(reserved) => Ok(Reservation::new(Arc::clone(&self.shared), units, &reserved)),
+            Ok(reserved) => Ok(Reservation::new(Arc::clone(&self.shared), units, reserved)),
             Err(denied) => Err(self.error(denied, units)),
         }
     }
@@ -227,11 +227,11 @@ impl Limiter {
     /// If the request would never be granted, or `units` is not a valid amount.
     pub fn time_until(&self, units: impl Into<Units>) -> Result<Duration, AcquireError> {
         let units = units.into();
-        let cost = units.millionths()?;
+        let cost = Cost::One(units.millionths()?);
         let wait = self.shared.with(|queue, now, effects| {
             queue.advance(now, effects);
-            queue.check(cost)?;
-            queue.estimate(cost).map(|at| at.saturating_sub(now)).ok_or(Denied::Never)
+            queue.check(&cost)?;
+            queue.estimate(&cost).map(|at| at.saturating_sub(now)).ok_or(Denied::Never)
         });
         wait.map(Duration::from_nanos).map_err(|denied| self.error(denied, units))
     }
@@ -285,8 +285,8 @@ impl Limiter {
     /// # Errors
     /// If one of them is not a valid amount.
     pub fn reconcile(&self, actual: impl Into<Units>, estimated: impl Into<Units>) -> Result<(), UnitsError> {
-        let (actual, estimated) = (actual.into().millionths()?, estimated.into().millionths()?);
-        self.shared.with(|queue, now, effects| queue.reconcile(now, actual, estimated, effects));
+        let costs = [Cost::One(actual.into().millionths()?), Cost::One(estimated.into().millionths()?)];
+        self.shared.with(|queue, now, effects| queue.reconcile(now, [&costs[0], &costs[1]], effects));
         Ok(())
     }
 

@@ -3,17 +3,15 @@
 mod agree;
 pub mod bucket;
 pub(crate) mod bytes;
+mod costs;
 mod each;
 mod fill;
+mod fixed;
 mod grant;
-mod history;
 pub mod interval;
-mod joint;
-mod kinds;
 mod ledger;
 mod number;
 mod policy;
-mod saved;
 mod settling;
 mod state;
 mod terms;
@@ -23,6 +21,8 @@ pub mod window;
 
 pub use agree::Disagreement;
 pub(crate) use bytes::{Reader, Writer};
+pub(crate) use costs::Cost;
+pub use costs::Costs;
 pub use each::Charged;
 pub(crate) use each::{Each, Thin};
 pub(crate) use grant::LOOK;

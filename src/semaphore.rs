@@ -5,8 +5,8 @@ use crate::limiter::queue::{Denied, Effects, Places, Queue};
 use crate::limiter::shared::{Shared, Wait};
 use crate::limiter::time::Time;
 use crate::limiter::{AcquireError, BuildError, Oversize, PARTS, Rules, Timer, Units};
-use crate::limits::Limits;
 use crate::limits::bucket::Bucket;
+use crate::limits::{Cost, Limits};
 use crate::rate::{ParseError, Rate};
 use std::fmt;
 use std::future::Future;
@@ -160,7 +160,7 @@ impl Semaphore {
         let places = count(places);
         let mut permit = Err(AcquireError::NoPlace);
         // The permit is made under the lock. Wakers run after that; if one panics, the permit frees its places.
-        self.shared.with(|queue, now, effects| match queue.try_take(now, places, effects) {
+        self.shared.with(|queue, now, effects| match queue.try_take(now, &Cost::One(places), effects) {
             Ok(()) => permit = Ok(self.permit(places)),
             Err(Denied::TooLong { .. }) if queue.places().is_some_and(|own| own.free() < places) => {}
             Err(denied) => permit = Err(error(denied, places)),
@@ -309,7 +309,12 @@ impl Drop for Permit {
 impl AcquirePermit {
     fn new(semaphore: &Semaphore, places: usize, deadline: Option<Nanos>) -> Self {
         let places = count(places);
-        AcquirePermit { semaphore: semaphore.clone(), places, wait: Wait::new(places, deadline), given: false }
+        AcquirePermit {
+            semaphore: semaphore.clone(),
+            places,
+            wait: Wait::new(Cost::One(places), deadline),
+            given: false,
+        }
     }
 
     /// Blocks this thread.

@@ -5,7 +5,7 @@ use super::handle::Limiter;
 use super::shared::Wait;
 use super::units::Units;
 use crate::clock::Nanos;
-use crate::limits::Grant;
+use crate::limits::{Cost, Grant};
 use std::borrow::Borrow;
 use std::fmt;
 use std::future::Future;
@@ -31,7 +31,7 @@ pub struct AcquireFrom<L: Borrow<Limiter>> {
 
 impl<L: Borrow<Limiter>> AcquireFrom<L> {
     pub(crate) fn new(limiter: L, units: Units, deadline: Option<Nanos>) -> Self {
-        AcquireFrom::waiting(limiter, units, Wait::new(units.millionths().unwrap_or(0), deadline))
+        AcquireFrom::waiting(limiter, units, Wait::new(Cost::One(units.millionths().unwrap_or(0)), deadline))
     }
 
     pub(super) fn waiting(limiter: L, units: Units, wait: Wait) -> Self {

@@ -34,7 +34,7 @@ impl Limiter {
     /// Not inlined, because the callers would build the error elsewhere and then copy it.
     #[inline(never)]
     pub(super) fn error(&self, denied: Denied, cost: Units) -> AcquireError {
-        let burst = || Units::from_millionths(self.shared.with(|queue, _, _| queue.limits.burst()));
+        let burst = || Units::from_millionths(self.shared.with(|queue, _, _| queue.limits.most_of_all().0));
         AcquireError::new(denied, cost, burst)
     }
 }

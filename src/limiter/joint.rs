@@ -10,6 +10,7 @@ use super::shared::{Shared, Wait};
 use super::time::nanos;
 use super::units::{PARTS, Units, UnitsError};
 use crate::clock::Nanos;
+use crate::limits::Cost;
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
@@ -58,13 +59,7 @@ pub struct AcquireJoint<const N: usize> {
     deadline: Option<Nanos>,
     to_settle: bool,
     /// `None` before the first poll.
-    wait: Option<Result<(Wait, Numbered), AcquireError>>,
-}
-
-/// A list of costs that the limits store under a number until this is dropped.
-struct Numbered {
-    shared: Arc<Shared>,
-    number: u64,
+    wait: Option<Result<Wait, AcquireError>>,
 }
 
 /// Costs that were granted and may have been others; see [`JointLimiter::acquire_to_settle`]. As for
@@ -73,8 +68,6 @@ struct Numbered {
 pub struct JointGranted<const N: usize> {
     open: Open,
     costs: [Units; N],
-    /// The costs are stored as long as the grant is open.
-    _numbered: Option<Numbered>,
 }
 
 /// Waits for costs that will be settled, see [`JointLimiter::acquire_to_settle`]. If dropped unfinished, it takes nothing.
@@ -162,9 +155,8 @@ impl<const N: usize> JointLimiter<N> {
     /// As for [`try_acquire`](Self::try_acquire).
     pub fn try_acquire_to_settle<C: Into<Units>>(&self, costs: [C; N]) -> Result<JointGranted<N>, AcquireError> {
         let costs = costs.map(Into::into);
-        let numbered = self.number(costs)?;
-        let open = Open::try_take(&self.shared, numbered.number).map_err(|denied| error(denied, costs))?;
-        Ok(JointGranted { open, costs, _numbered: Some(numbered) })
+        let open = Open::try_take(&self.shared, self.cost(costs)?).map_err(|denied| error(denied, costs))?;
+        Ok(JointGranted { open, costs })
     }
 
     /// Takes all `costs` now, or nothing.
@@ -173,8 +165,9 @@ impl<const N: usize> JointLimiter<N> {
     /// [`AcquireError::TooLong`] with the wait that would be needed; [`AcquireError::OthersWait`].
     pub fn try_acquire<C: Into<Units>>(&self, costs: [C; N]) -> Result<(), AcquireError> {
         let costs = costs.map(Into::into);
-        let numbered = self.number(costs)?;
-        self.shared.try_take(numbered.number).map_err(|denied| error(denied, costs))
+        let cost = self.cost(costs)?;
+        let taken = self.shared.with(|queue, now, effects| queue.try_take(now, &cost, effects));
+        taken.map_err(|denied| error(denied, costs))
     }
 
     /// Like [`acquire`](Self::acquire), but blocks the thread.
@@ -199,16 +192,8 @@ impl<const N: usize> JointLimiter<N> {
     /// # Errors
     /// If one of them is not a valid amount.
     pub fn reconcile<C: Into<Units>>(&self, actual: [C; N], estimated: [C; N]) -> Result<(), UnitsError> {
-        let (actual, estimated) = (parts(actual.map(Into::into))?, parts(estimated.map(Into::into))?);
-        let beyond = |from: [u64; N], to: [u64; N]| std::array::from_fn(|kind| from[kind].saturating_sub(to[kind]));
-        let (more, less): ([u64; N], [u64; N]) = (beyond(actual, estimated), beyond(estimated, actual));
-        self.shared.with(|queue, now, effects| {
-            let (more, less) = (queue.limits.number_costs(&more), queue.limits.number_costs(&less));
-            queue.reconcile(now, more, 0, effects);
-            queue.reconcile(now, 0, less, effects);
-            queue.limits.forget_costs(more);
-            queue.limits.forget_costs(less);
-        });
+        let costs = [parts(actual.map(Into::into))?, parts(estimated.map(Into::into))?].map(several);
+        self.shared.with(|queue, now, effects| queue.reconcile(now, [&costs[0], &costs[1]], effects));
         Ok(())
     }
 
@@ -248,18 +233,17 @@ impl<const N: usize> JointLimiter<N> {
         Duration::from_nanos(self.shared.with(|queue, _, _| queue.limits.latest()))
     }
 
-    /// Stores `costs` under a number, if they can be granted at all.
-    fn number(&self, costs: [Units; N]) -> Result<Numbered, AcquireError> {
+    /// `costs`, if they can be granted at all.
+    fn cost(&self, costs: [Units; N]) -> Result<Cost, AcquireError> {
         let parts = parts(costs)?;
-        let number = self.shared.with(|queue, _, _| {
-            (0..N).try_for_each(|kind| self.check(queue, kind, costs[kind], parts[kind]))?;
-            Ok::<_, AcquireError>(queue.limits.number_costs(&parts))
-        })?;
-        Ok(Numbered { shared: Arc::clone(&self.shared), number })
+        let check = |queue: &mut Queue, _, _: &mut _| {
+            (0..N).try_for_each(|kind| self.check(queue, kind, costs[kind], parts[kind]))
+        };
+        self.shared.with(check).map(|()| several(parts))
     }
 
     fn check(&self, queue: &Queue, kind: usize, cost: Units, parts: u64) -> Result<(), AcquireError> {
-        let (burst, largest) = queue.limits.most_of(kind);
+        let (burst, largest) = queue.limits.most(kind);
         if self.oversize[kind] == Oversize::Reject && parts > burst {
             return Err(AcquireError::AboveBurst { cost, burst: Units::from_millionths(burst) });
         }
@@ -271,24 +255,22 @@ impl<const N: usize> AcquireJoint<N> {
     /// Blocks this thread.
     fn block(&mut self) -> Result<(), AcquireError> {
         let (limiter, costs) = (self.limiter.clone(), self.costs);
-        let (wait, _) = self.wait().as_mut().map_err(|error| error.clone())?;
+        let wait = self.wait().as_mut().map_err(|error| error.clone())?;
         wait.block(&limiter.shared).map_err(|denied| error(denied, costs))
     }
 
-    fn wait(&mut self) -> &mut Result<(Wait, Numbered), AcquireError> {
+    fn wait(&mut self) -> &mut Result<Wait, AcquireError> {
         let (limiter, costs, deadline, to_settle) = (&self.limiter, self.costs, self.deadline, self.to_settle);
-        let wait = |number| if to_settle { Wait::to_settle(number) } else { Wait::new(number, deadline) };
-        let make = || limiter.number(costs).map(|numbered| (wait(numbered.number), numbered));
-        self.wait.get_or_insert_with(make)
+        let wait = |cost| if to_settle { Wait::to_settle(cost) } else { Wait::new(cost, deadline) };
+        self.wait.get_or_insert_with(|| limiter.cost(costs).map(wait))
     }
 
     /// What was granted, to be settled. A later poll fails: it must not acquire again.
     fn granted(&mut self) -> JointGranted<N> {
-        let (opened, numbered) = match self.wait.replace(Err(AcquireError::Closed)) {
-            Some(Ok((mut wait, numbered))) => (wait.opened(), Some(numbered)),
-            _ => (None, None),
-        };
-        JointGranted { open: Open::new(&self.limiter.shared, opened), costs: self.costs, _numbered: numbered }
+        let wait = self.wait.replace(Err(AcquireError::Closed));
+        let opened = wait.and_then(Result::ok).and_then(|mut wait| wait.opened());
+        let cost = several(parts(self.costs).unwrap_or([0; N]));
+        JointGranted { open: Open::new(&self.limiter.shared, cost, opened), costs: self.costs }
     }
 }
 
@@ -296,9 +278,9 @@ impl<const N: usize> Future for AcquireJoint<N> {
     type Output = Result<(), AcquireError>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let costs = self.costs;
+        let (costs, shared) = (self.costs, Arc::clone(&self.limiter.shared));
         match self.wait() {
-            Ok((wait, numbered)) => wait.poll(&numbered.shared, context).map_err(|denied| error(denied, costs)),
+            Ok(wait) => wait.poll(&shared, context).map_err(|denied| error(denied, costs)),
             Err(error) => Poll::Ready(Err(error.clone())),
         }
     }
@@ -316,8 +298,7 @@ impl<const N: usize> JointGranted<N> {
     /// # Errors
     /// If one of `real` is not a valid amount; nothing is settled then.
     pub fn settle<C: Into<Units>>(mut self, real: [C; N]) -> Result<(), UnitsError> {
-        let real = parts(real.map(Into::into))?;
-        self.open.settle(|queue| queue.limits.number_costs(&real), |queue, number| queue.limits.forget_costs(number));
+        self.open.settle(&several(parts(real.map(Into::into))?));
         Ok(())
     }
 }
@@ -333,15 +314,9 @@ impl<const N: usize> Future for AcquireJointToSettle<N> {
 
 impl<const N: usize> Drop for AcquireJoint<N> {
     fn drop(&mut self) {
-        if let Some(Ok((wait, numbered))) = &mut self.wait {
-            wait.leave(&numbered.shared);
+        if let Some(Ok(wait)) = &mut self.wait {
+            wait.leave(&self.limiter.shared);
         }
-    }
-}
-
-impl Drop for Numbered {
-    fn drop(&mut self) {
-        self.shared.with(|queue, _, _| queue.limits.forget_costs(self.number));
     }
 }
 
@@ -368,6 +343,10 @@ impl<const N: usize> fmt::Debug for AcquireJoint<N> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("AcquireJoint").field("costs", &self.costs).finish_non_exhaustive()
     }
+}
+
+fn several<const N: usize>(parts: [u64; N]) -> Cost {
+    Cost::Several(parts.into())
 }
 
 fn parts<const N: usize>(costs: [Units; N]) -> Result<[u64; N], UnitsError> {

@@ -1,9 +1,9 @@
 //! The queue of waiters in front of the limits, as pure decisions: time is a parameter; nothing here sleeps or wakes.
 //!
 //! Only the time of the head is calculated. The time of any other waiter is calculated when it becomes the head. So a
-//! waiter can leave from anywhere at no cost, and all behind it move up. A reservation made behind waiters is an entry
-//! of the queue, too, and has a fixed time. Waiters before it may move up; the reservation keeps its time, and nothing
-//! behind it is granted before that time.
+//! waiter can leave from anywhere at no cost, and all behind it move up. A reservation is an entry of the queue, too, and
+//! has a fixed time. Waiters before it may move up; the reservation keeps its time, and nothing behind it is granted before
+//! that time. Nothing in the queue has been charged to the limits yet, so what leaves it leaves no trace in them.
 //!
 //! There are two times. Grants are calculated on the *schedule*: it depends on the times of requests and of the last
 //! grant, but not on wake-ups. A waiter leaves on the *real clock*, when that has reached its grant and the waiter was
@@ -11,11 +11,11 @@
 //! its size. If the delay is longer, it is stored as the `lag`: the next request counts as made that much earlier, so
 //! that late timers do not lower the rate. The lag becomes 0 when the limits come to rest.
 
-use super::list::{Key, List};
 use super::rules::{Oversize, Rules};
 use crate::clock::Nanos;
-use crate::limits::{Grant, Limits, Refusal};
-use std::collections::BTreeSet;
+use crate::limits::{Cost, Limits, Refusal};
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 use std::task::Waker;
 
 mod changes;
@@ -23,7 +23,7 @@ mod estimates;
 mod serving;
 mod state;
 
-pub(crate) use state::{Effects, Places, Queue};
+pub(crate) use state::{Effects, Key, Places, Queue};
 use state::{Entry, Turn};
 
 /// Why a queue grants nothing. Nothing was taken.
@@ -43,7 +43,7 @@ pub(crate) enum Denied {
 /// A new waiter.
 #[derive(Debug)]
 pub(crate) struct Waiter<'a> {
-    pub(crate) cost: u64,
+    pub(crate) cost: &'a Cost,
     pub(crate) deadline: Option<Nanos>,
     pub(crate) waker: &'a Waker,
     pub(crate) is_thread: bool,
@@ -65,28 +65,23 @@ pub(crate) enum Stand {
     Done(Result<(), Denied>),
 }
 
-/// The result of reserving.
-#[derive(Debug)]
-pub(crate) enum Reserved {
-    Granted(Grant),
-    InQueue(Key, Nanos),
-}
-
 impl Queue {
     pub(crate) fn new(limits: Limits, rules: Rules, places: Option<Places>) -> Self {
         Queue {
             rules,
             places,
-            list: List::new(),
+            list: BTreeMap::new(),
+            gone: BTreeMap::new(),
+            tail: None,
             queued: 0,
             promises: 0,
             now: 0,
             floor: 0,
+            pause: 0,
             lag: 0,
             fill_time: limits.fill_time(),
             allowance: limits.allowance(),
-            burst: limits.burst(),
-            largest_cost: limits.largest_cost(),
+            most: limits.most_of_all(),
             limits,
             due: None,
             deadlines: BTreeSet::new(),
@@ -98,11 +93,11 @@ impl Queue {
     }
 
     /// Grants now, or not at all.
-    pub(crate) fn try_take(&mut self, now: Nanos, cost: u64, effects: &mut Effects) -> Result<(), Denied> {
+    pub(crate) fn try_take(&mut self, now: Nanos, cost: &Cost, effects: &mut Effects) -> Result<(), Denied> {
         if self.take_now(now, cost, effects)? {
             return Ok(());
         }
-        if self.rules.fair && !self.list.is_empty() {
+        if self.rules.fair && self.waiters() > 0 {
             return Err(Denied::OthersWait);
         }
         let at = self.estimate(cost).ok_or(Denied::Never)?;
@@ -118,17 +113,15 @@ impl Queue {
             return Ok(Joined::Granted);
         }
         self.admit(waiter)?;
-        self.arrivals += 1;
         let entry = Entry { asked: self.asks_at(), ..Entry::new(waiter.cost, self.now, Turn::Waiting) };
-        let entry = Entry { arrival: self.arrivals, is_thread: waiter.is_thread, opens: effects.opens, ..entry };
+        let entry = Entry { is_thread: waiter.is_thread, opens: effects.opens, ..entry };
         let entry = Entry { deadline: waiter.deadline, waker: Some(waiter.waker.clone()), ..entry };
-        self.queued = self.queued.saturating_add(waiter.cost);
-        let key = self.list.push_back(entry);
+        let key = self.push(entry);
         self.deadlines.extend(waiter.deadline.map(|deadline| (deadline, key)));
         self.serve(effects);
         // Not earlier: this thread is awake, and calls `watch` next. If it is done already, it must not be the timer.
-        if waiter.is_thread && self.list.get(key).is_some_and(|entry| matches!(entry.turn, Turn::Waiting)) {
-            self.threads.insert((self.arrivals, key));
+        if waiter.is_thread && self.list.contains_key(&key) {
+            self.threads.insert(key);
         }
         Ok(Joined::Waits(key))
     }
@@ -138,7 +131,7 @@ impl Queue {
         self.see(now);
         self.fetch(key);
         self.serve(effects);
-        let Some(entry) = self.list.get_mut(key) else { return Stand::Done(Ok(())) };
+        let Some(entry) = self.entry(key) else { return Stand::Done(Ok(())) };
         let done = match entry.turn {
             Turn::Granted(grant) => {
                 effects.opened = entry.opens.then_some(grant);
@@ -158,7 +151,7 @@ impl Queue {
 
     /// Until when a waiting thread may sleep, if it is the queue's timer. `None` for other threads, which are woken.
     pub(crate) fn watch(&mut self, key: Key) -> Option<Nanos> {
-        if self.threads.first().is_none_or(|&(_, first)| first != key) {
+        if self.threads.first() != Some(&key) {
             return None;
         }
         self.watched = self.alarm();
@@ -167,67 +160,82 @@ impl Queue {
 
     /// Whether that thread is still the queue's timer, until that time.
     pub(crate) fn is_watched(&self, key: Key, until: Nanos) -> bool {
-        self.watched == Some(until) && self.threads.first().is_some_and(|&(_, first)| first == key)
+        self.watched == Some(until) && self.threads.first() == Some(&key)
     }
 
-    /// The waiter was dropped. A grant that it has not seen is given back.
+    /// The waiter was dropped, or the reservation is cancelled. A grant that it has not seen is given back.
     pub(crate) fn leave(&mut self, now: Nanos, key: Key, effects: &mut Effects) {
         self.see(now);
-        match self.list.get(key).map(|entry| entry.turn) {
-            Some(Turn::Waiting | Turn::Promised(_)) => self.step_out(key),
-            Some(Turn::Granted(grant)) => {
-                self.give_back(&grant);
+        match self.entry(key).map(|entry| (entry.turn, entry.cost.clone())) {
+            Some((Turn::Promised(_), _)) if self.is_between_promises(key) => return,
+            Some((Turn::Waiting | Turn::Promised(_), _)) => self.step_out(key),
+            Some((Turn::Granted(grant), cost)) => {
+                self.give_back(&grant, &cost);
                 self.free_places(grant.units);
             }
-            Some(Turn::Late(grant)) => {
+            Some((Turn::Late(grant), cost)) => {
                 self.leave_queue(key);
-                self.give_back(&grant);
+                self.give_back(&grant, &cost);
             }
-            Some(Turn::TimedOut(_)) | None => {}
+            Some((Turn::TimedOut(_), _)) | None => {}
         }
         self.forget(key, effects);
         self.advance(now, effects);
     }
 
-    /// Grants at a time behind the whole queue, which never changes.
+    /// Grants at a time behind the whole queue, which never changes. Returns the time.
     pub(crate) fn reserve(
         &mut self,
         now: Nanos,
-        cost: u64,
+        cost: &Cost,
         most_wait: Nanos,
         effects: &mut Effects,
-    ) -> Result<Reserved, Denied> {
+    ) -> Result<(Key, Nanos), Denied> {
         self.check(cost)?;
         self.advance(now, effects);
         let asked = self.asks_at();
-        let alone = self.list.is_empty();
         let promised = self.promise(asked, cost).ok_or(Denied::Never)?;
         let wait = promised.saturating_sub(self.now);
         if wait > most_wait {
             return Err(Denied::TooLong { wait });
         }
-        if alone {
-            return Ok(Reserved::Granted(self.limits.promise_at(self.now, asked, promised, cost)));
+        if self.waiters() == 0
+            && let Some(tail) = &mut self.tail
+        {
+            let _ = tail.charge(asked, [promised; 2], cost);
         }
-        let waiter = Entry { asked, ..Entry::new(cost, self.now, Turn::Promised(promised)) };
-        self.queued = self.queued.saturating_add(cost);
+        let tail = self.tail.take();
         self.promises += 1;
-        Ok(Reserved::InQueue(self.list.push_back(waiter), promised))
+        let key = self.push(Entry { asked, ..Entry::new(cost, self.now, Turn::Promised(promised)) });
+        self.tail = tail;
+        self.serve(effects);
+        Ok((key, promised))
     }
 
-    /// Cancels a reservation that was granted.
-    pub(crate) fn cancel(&mut self, now: Nanos, grant: &Grant, effects: &mut Effects) {
-        self.see(now);
-        self.give_back(grant);
-        self.advance(now, effects);
+    /// Whether a later reservation counts on this one: it was told a time behind it, and no waiter that could leave is before
+    /// it. Then it stays charged.
+    fn is_between_promises(&self, key: Key) -> bool {
+        let is_promised = |entry: &Entry| matches!(entry.turn, Turn::Promised(_));
+        let behind = (Bound::Excluded(key), Bound::Unbounded);
+        self.list.range(behind).any(|(_, entry)| is_promised(entry))
+            && (self.waiters() == 0 || self.list.range(..key).all(|(_, entry)| is_promised(entry)))
     }
 
-    /// The holder of this reservation was dropped. The reservation keeps its time.
-    pub(crate) fn abandon(&mut self, key: Key, effects: &mut Effects) {
-        match self.list.get_mut(key) {
-            Some(entry) if matches!(entry.turn, Turn::Promised(_)) => entry.abandoned = true,
-            _ => self.forget(key, effects),
-        }
+    fn push(&mut self, entry: Entry) -> Key {
+        self.tail = None;
+        self.queued = self.queued.saturating_add(entry.cost.largest());
+        self.arrivals += 1;
+        self.list.insert(self.arrivals, entry);
+        self.arrivals
+    }
+
+    /// An entry of the queue, or one that has left it.
+    fn entry(&mut self, key: Key) -> Option<&mut Entry> {
+        self.list.get_mut(&key).or_else(|| self.gone.get_mut(&key))
+    }
+
+    fn head(&self) -> Option<(Key, &Entry)> {
+        self.list.first_key_value().map(|(key, entry)| (*key, entry))
     }
 
     /// How many futures and threads wait. Reservations in the queue do not count.
@@ -241,13 +249,13 @@ impl Queue {
     }
 
     pub(crate) fn is_head(&self, key: Key) -> bool {
-        self.list.front() == Some(key)
+        self.head().is_some_and(|(head, _)| head == key)
     }
 
-    /// When the queue must be served next.
+    /// When the queue must be served next. Reservations alone need not be.
     pub(crate) fn alarm(&self) -> Option<Nanos> {
         let deadline = self.deadlines.first().map(|&(deadline, _)| deadline);
-        self.due.into_iter().chain(deadline).min()
+        self.due.filter(|_| self.waiters() > 0).into_iter().chain(deadline).min()
     }
 
     /// Whether the [`FastPath`](super::fast_path::FastPath) may grant in place of this queue.
@@ -262,8 +270,8 @@ impl Queue {
     }
 
     /// Whether a new queue with the same limits would go on like this one.
-    pub(crate) fn is_idle(&mut self, now: Nanos) -> bool {
-        self.see(now);
+    pub(crate) fn is_idle(&mut self, now: Nanos, effects: &mut Effects) -> bool {
+        self.advance(now, effects);
         if self.asks_at() == self.now {
             self.lag = 0;
         }
@@ -278,31 +286,32 @@ impl Queue {
 
     /// Wakes every waiter, so that it sets its timer.
     pub(crate) fn wake_all(&mut self, effects: &mut Effects) {
-        effects.wake.extend(self.list.iter().filter_map(|entry| entry.waker.clone()));
+        let all = self.list.values().chain(self.gone.values());
+        effects.wake.extend(all.filter_map(|entry| entry.waker.clone()));
     }
 
     fn see(&mut self, now: Nanos) {
         self.now = self.now.max(now);
     }
 
-    pub(crate) fn check(&self, cost: u64) -> Result<(), Denied> {
+    pub(crate) fn check(&self, cost: &Cost) -> Result<(), Denied> {
         if self.closed {
             return Err(Denied::Closed);
         }
-        if self.rules.oversize == Oversize::Reject && cost > self.burst {
+        if self.rules.oversize == Oversize::Reject && cost.largest() > self.most.0 {
             return Err(Denied::AboveBurst);
         }
-        if cost > self.largest_cost { Err(Denied::Never) } else { Ok(()) }
+        if cost.largest() > self.most.1 { Err(Denied::Never) } else { Ok(()) }
     }
 
     /// Grants `cost` now, if possible.
-    fn take_now(&mut self, now: Nanos, cost: u64, effects: &mut Effects) -> Result<bool, Denied> {
+    fn take_now(&mut self, now: Nanos, cost: &Cost, effects: &mut Effects) -> Result<bool, Denied> {
         self.check(cost)?;
         self.advance(now, effects);
-        if cost == 0 && self.places.is_none() {
+        if cost.largest() == 0 && self.places.is_none() {
             return Ok(true);
         }
-        if (!self.list.is_empty() && !self.overtakes()) || self.no_place(cost) {
+        if (!self.list.is_empty() && !self.overtakes()) || self.no_place(cost.largest()) {
             return Ok(false);
         }
         let asked = self.asks_at();
@@ -318,12 +327,12 @@ impl Queue {
         if at > self.now {
             return Ok(false);
         }
-        let grant = self.limits.release_at(self.now, asked, at, cost);
+        let grant = self.limits.charge(asked, [at, at.max(self.now)], cost);
         if effects.opens {
             self.limits.open(&grant, cost);
             effects.opened = Some(grant);
         }
-        self.hold_places(cost);
+        self.hold_places(cost.largest());
         if !self.list.is_empty() {
             self.serve(effects);
         }
@@ -331,11 +340,11 @@ impl Queue {
     }
 
     /// Refuses a waiter if the queue is full, or if it would miss its deadline.
-    fn admit(&self, waiter: &Waiter<'_>) -> Result<(), Denied> {
+    fn admit(&mut self, waiter: &Waiter<'_>) -> Result<(), Denied> {
         if self.rules.most_waiters.is_some_and(|most| self.waiters() >= most) {
             return Err(Denied::Full);
         }
-        let (Some(deadline), false) = (waiter.deadline, self.no_place(waiter.cost)) else { return Ok(()) };
+        let (Some(deadline), false) = (waiter.deadline, self.no_place(waiter.cost.largest())) else { return Ok(()) };
         let at = self.estimate(waiter.cost).ok_or(Denied::Never)?;
         // The schedule may be behind the real clock, if a waiter wakes late or a timer steps back.
         if at > deadline { Err(Denied::TooLong { wait: at.saturating_sub(self.now) }) } else { Ok(()) }
@@ -380,7 +389,7 @@ mod tests {
         let mut queue = Queue::new(limits, rules, Some(Places { capacity: 0, held: 0 }));
         let effects = &mut Effects::default();
         let mut join = |deadline| {
-            let waiter = Waiter { cost: 1, deadline, waker: Waker::noop(), is_thread: true, yields: false };
+            let waiter = Waiter { cost: &Cost::One(1), deadline, waker: Waker::noop(), is_thread: true, yields: false };
             match queue.join(7, &waiter, effects) {
                 Ok(Joined::Waits(key)) => key,
                 other => panic!("it waits for a place: {other:?}"),

@@ -1,10 +1,9 @@
 //! A grant with a time in the future.
 
-use super::queue::Reserved;
+use super::queue::Key;
 use super::shared::Shared;
 use super::units::Units;
 use crate::clock::Nanos;
-use crate::limits::Grant;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,24 +17,12 @@ pub struct Reservation {
     shared: Arc<Shared>,
     units: Units,
     at: Nanos,
-    stage: Stage,
-}
-
-/// The stage of a reservation.
-enum Stage {
-    Granted(Grant),
-    /// In the queue under this key: there are waiters before it.
-    InQueue(usize),
-    Cancelled,
+    key: Key,
 }
 
 impl Reservation {
-    pub(crate) fn new(shared: Arc<Shared>, units: Units, reserved: &Reserved) -> Self {
-        let (at, stage) = match *reserved {
-            Reserved::Granted(grant) => (grant.at, Stage::Granted(grant)),
-            Reserved::InQueue(key, at) => (at, Stage::InQueue(key)),
-        };
-        Reservation { shared, units, at, stage }
+    pub(crate) fn new(shared: Arc<Shared>, units: Units, (key, at): (Key, Nanos)) -> Self {
+        Reservation { shared, units, at, key }
     }
 
     /// How many units are reserved.
@@ -61,14 +48,9 @@ impl Reservation {
     /// All units are given back if no reservation was made after this one, or if there are waiters before it. So to get
     /// back several reservations, cancel the latest one first. Otherwise nothing is given back, because a later
     /// reservation never changes its time. Cancelling that one afterwards does not change this.
-    pub fn cancel(mut self) {
-        if self.wait().is_zero() {
-            return;
-        }
-        match std::mem::replace(&mut self.stage, Stage::Cancelled) {
-            Stage::Granted(grant) => self.shared.with(|queue, now, effects| queue.cancel(now, &grant, effects)),
-            Stage::InQueue(key) => self.shared.with(|queue, now, effects| queue.leave(now, key, effects)),
-            Stage::Cancelled => {}
+    pub fn cancel(self) {
+        if !self.wait().is_zero() {
+            self.shared.with(|queue, now, effects| queue.leave(now, self.key, effects));
         }
     }
 }
@@ -76,13 +58,5 @@ impl Reservation {
 impl fmt::Debug for Reservation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Reservation").field("units", &self.units).field("at", &self.at()).finish_non_exhaustive()
-    }
-}
-
-impl Drop for Reservation {
-    fn drop(&mut self) {
-        if let Stage::InQueue(key) = self.stage {
-            self.shared.with(|queue, _, effects| queue.abandon(key, effects));
-        }
     }
 }

@@ -7,7 +7,7 @@ use super::queue::{Denied, Effects, Queue};
 use super::shared::{Shared, Wait};
 use super::units::{Units, UnitsError};
 use crate::clock::Nanos;
-use crate::limits::Grant;
+use crate::limits::{Cost, Grant};
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
@@ -35,34 +35,30 @@ pub struct AcquireToSettle {
 /// A grant that can be settled.
 pub(super) struct Open {
     shared: Arc<Shared>,
+    cost: Cost,
     /// `None` if nothing was charged, or once it is settled.
     grant: Option<Grant>,
 }
 
 impl Open {
-    pub(super) fn new(shared: &Arc<Shared>, grant: Option<Grant>) -> Self {
-        Open { shared: Arc::clone(shared), grant }
+    pub(super) fn new(shared: &Arc<Shared>, cost: Cost, grant: Option<Grant>) -> Self {
+        Open { shared: Arc::clone(shared), cost, grant }
     }
 
     /// Takes `cost` now.
-    pub(super) fn try_take(shared: &Arc<Shared>, cost: u64) -> Result<Self, Denied> {
+    pub(super) fn try_take(shared: &Arc<Shared>, cost: Cost) -> Result<Self, Denied> {
         let grant = shared.with(|queue, now, effects| {
             effects.opens = true;
-            queue.try_take(now, cost, effects).map(|()| effects.opened.take())
+            queue.try_take(now, &cost, effects).map(|()| effects.opened.take())
         });
-        Ok(Open::new(shared, grant?))
+        Ok(Open::new(shared, cost, grant?))
     }
 
-    /// Settles it. `real` gets the queue and returns the cost.
-    pub(super) fn settle(&mut self, real: impl FnOnce(&mut Queue) -> u64, then: impl FnOnce(&mut Queue, u64)) {
+    pub(super) fn settle(&mut self, real: &Cost) {
         let grant = self.grant.take();
-        self.shared.with(|queue: &mut Queue, now: Nanos, effects: &mut Effects| {
-            let real = real(queue);
-            match grant {
-                Some(grant) => queue.settle_grant(now, &grant, real, effects),
-                None => queue.reconcile(now, real, 0, effects),
-            }
-            then(queue, real);
+        self.shared.with(|queue: &mut Queue, now: Nanos, effects: &mut Effects| match grant {
+            Some(grant) => queue.settle_grant(now, &grant, [&self.cost, real], effects),
+            None => queue.reconcile(now, [real, &Cost::One(0)], effects),
         });
     }
 }
@@ -102,7 +98,7 @@ impl Limiter {
     /// The future's: [`AcquireError`].
     pub fn acquire_to_settle(&self, units: impl Into<Units>) -> AcquireToSettle {
         let units = units.into();
-        let wait = Wait::to_settle(units.millionths().unwrap_or(0));
+        let wait = Wait::to_settle(Cost::One(units.millionths().unwrap_or(0)));
         AcquireToSettle { acquire: AcquireOwned::waiting(self.clone(), units, wait), shared: Arc::clone(&self.shared) }
     }
 
@@ -122,7 +118,8 @@ impl Limiter {
     /// As for [`try_acquire`](Self::try_acquire).
     pub fn try_acquire_to_settle(&self, units: impl Into<Units>) -> Result<Granted, AcquireError> {
         let units = units.into();
-        let open = Open::try_take(&self.shared, units.millionths()?).map_err(|denied| self.error(denied, units))?;
+        let open = Open::try_take(&self.shared, Cost::One(units.millionths()?));
+        let open = open.map_err(|denied| self.error(denied, units))?;
         Ok(Granted { open, units })
     }
 }
@@ -142,14 +139,16 @@ impl Granted {
     /// If `real` is not a valid amount; nothing is settled then.
     pub fn settle(mut self, real: impl Into<Units>) -> Result<(), UnitsError> {
         let real = real.into().millionths()?;
-        self.open.settle(|_| real, |_, _| {});
+        self.open.settle(&Cost::One(real));
         Ok(())
     }
 }
 
 impl AcquireToSettle {
     fn granted(&mut self) -> Granted {
-        Granted { units: self.acquire.units(), open: Open::new(&self.shared, self.acquire.opened()) }
+        let (units, opened) = (self.acquire.units(), self.acquire.opened());
+        let cost = Cost::One(units.millionths().unwrap_or(0));
+        Granted { units, open: Open::new(&self.shared, cost, opened) }
     }
 }
 

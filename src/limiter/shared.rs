@@ -2,12 +2,12 @@
 
 use super::fast_path::{FastPath, Take};
 use super::panics::Panics;
-use super::queue::{Denied, Effects, Joined, Queue, Stand, Waiter};
+use super::queue::{Denied, Effects, Joined, Key, Queue, Stand, Waiter};
 use super::time::Time;
 use super::timer::{QueueTimer, Timed};
 use crate::clock::sync::{Mutex, lock};
 use crate::clock::{Nanos, Unpark};
-use crate::limits::Grant;
+use crate::limits::{Cost, Grant};
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
@@ -81,7 +81,7 @@ impl Shared {
         match self.fast_path.take(&self.time, cost) {
             Take::Granted => Ok(()),
             Take::TooLong(wait) => Err(Denied::TooLong { wait }),
-            Take::Closed => self.with(|queue, now, effects| queue.try_take(now, cost, effects)),
+            Take::Closed => self.with(|queue, now, effects| queue.try_take(now, &Cost::One(cost), effects)),
         }
     }
 }
@@ -107,7 +107,7 @@ impl Timed for Shared {
 /// One wait, by a future or a thread. Its owner must call [`leave`](Self::leave) when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Wait {
-    cost: u64,
+    cost: Cost,
     deadline: Option<Nanos>,
     stage: Stage,
     /// For a grant that is [opened](crate::limits::Limits): where it is stored. That is not for the fast path.
@@ -117,17 +117,17 @@ pub(crate) struct Wait {
 #[derive(Clone, Copy, Debug)]
 enum Stage {
     Fresh,
-    InQueue(usize),
+    InQueue(Key),
     Done(Result<(), Denied>),
 }
 
 impl Wait {
-    pub(crate) fn new(cost: u64, deadline: Option<Nanos>) -> Self {
+    pub(crate) fn new(cost: Cost, deadline: Option<Nanos>) -> Self {
         Wait { cost, deadline, stage: Stage::Fresh, opened: None }
     }
 
     /// A wait for a grant that will be settled.
-    pub(crate) fn to_settle(cost: u64) -> Self {
+    pub(crate) fn to_settle(cost: Cost) -> Self {
         Wait { opened: Some(Box::default()), ..Wait::new(cost, None) }
     }
 
@@ -164,7 +164,10 @@ impl Wait {
 
     #[inline]
     fn takes_fast(&self, shared: &Shared) -> bool {
-        self.opened.is_none() && shared.fast_path.take(&shared.time, self.cost) == Take::Granted
+        match self.cost {
+            Cost::One(cost) if self.opened.is_none() => shared.fast_path.take(&shared.time, cost) == Take::Granted,
+            _ => false,
+        }
     }
 
     /// The cooperative budget of the tokio task is used up. It will be polled again soon; until then it waits in the
@@ -213,7 +216,7 @@ impl Wait {
     }
 
     /// Sleeps, unless the wait is over.
-    fn nap(&mut self, shared: &Shared, key: usize, waker: &Waker) {
+    fn nap(&mut self, shared: &Shared, key: Key, waker: &Waker) {
         let until = shared.with(|queue, now, effects| {
             self.look(queue, now, key, waker, effects);
             queue.watch(key).map(|until| (until, until.saturating_sub(now)))
@@ -230,7 +233,8 @@ impl Wait {
 
     /// The result is stored under the lock, because wakers of others run after that, and may panic.
     fn join(&mut self, shared: &Shared, waker: &Waker, is_thread: bool, yields: bool) {
-        let waiter = Waiter { cost: self.cost, deadline: self.deadline, waker, is_thread, yields };
+        let cost = self.cost.clone();
+        let waiter = Waiter { cost: &cost, deadline: self.deadline, waker, is_thread, yields };
         shared.with(|queue, now, effects| {
             effects.opens = self.opened.is_some();
             self.stage = match queue.join(now, &waiter, effects) {
@@ -243,7 +247,7 @@ impl Wait {
     }
 
     /// Like [`join`](Self::join), for a waiter that is in the queue.
-    fn look(&mut self, queue: &mut Queue, now: Nanos, key: usize, waker: &Waker, effects: &mut Effects) {
+    fn look(&mut self, queue: &mut Queue, now: Nanos, key: Key, waker: &Waker, effects: &mut Effects) {
         if let Stand::Done(done) = queue.poll(now, key, waker, effects) {
             self.stage = Stage::Done(done);
             self.keep(effects);

@@ -1,21 +1,19 @@
 //! The same limits for each of many keys: what all keys share, and the thin state of one key.
 //!
-//! The arithmetic is that of [`Limits`](super::Limits), without what is needed to undo grants. What is needed to settle
-//! them is kept with the state of a key, but only while it has grants that may be settled.
+//! What is needed to settle grants is kept with the state of a key, but only while it has grants that may be settled.
 
+use super::fixed::Fixed;
 use super::policy::Policy;
-use super::settling::{Settling, settle_forgotten};
+use super::settling::Settling;
 use super::state::{Level, State};
-use super::terms::{Terms, Undo};
+use super::terms::Terms;
 use crate::clock::Nanos;
 
 /// The limits of each key. Limits may count several kinds of costs, for example requests and tokens. The `costs` of a unit
 /// are one number for each kind.
 #[derive(Clone, Debug)]
 pub(crate) struct Each {
-    terms: Box<[Terms]>,
-    /// The kind that each limit counts: an index into the costs.
-    kinds: Box<[usize]>,
+    fixed: Fixed,
     /// The state of a key that was never seen: as it was made when the run began.
     fresh: Thin,
     /// The time from which on the state of a fresh key no longer changes: all its buckets are full.
@@ -52,11 +50,8 @@ impl Each {
     /// The limits of these policies, in their initial state at `now`. The limits of a policy count the kind of cost with
     /// the index beside it.
     pub(crate) fn new(policies: &[(&Policy, usize)], now: Nanos) -> Self {
-        let limits = policies.iter().flat_map(|(policy, kind)| policy.limits().iter().map(move |limit| (limit, *kind)));
-        let limits = limits.map(|(limit, kind)| (kind, Terms::start(limit, now)));
-        let (kinds, (terms, states)): (Vec<usize>, (Vec<Terms>, Vec<State>)) = limits.unzip();
-        let fresh = Thin::of(&terms, states);
-        let each = Each { terms: terms.into(), kinds: kinds.into(), fresh, full_at: 0 };
+        let (fixed, states) = Fixed::start(policies.iter().map(|(policy, kind)| (*policy, Some(*kind))), now);
+        let each = Each { fresh: Thin::of(&fixed.terms, states), fixed, full_at: 0 };
         Each { full_at: each.rests_at(&each.fresh), ..each }
     }
 
@@ -67,28 +62,30 @@ impl Each {
 
     /// Whether there is no limit.
     pub(crate) fn is_empty(&self) -> bool {
-        self.terms.is_empty()
+        self.fixed.terms.is_empty()
     }
 
     pub(crate) fn has_windows(&self) -> bool {
-        self.terms.iter().any(|terms| terms.as_window().is_some())
+        self.fixed.has_windows()
     }
 
     /// The kind of cost that each limit counts.
     pub(crate) fn kinds(&self) -> &[usize] {
-        &self.kinds
+        &self.fixed.kinds
     }
 
     /// How far a grant may lie in the past when its unit leaves, in nanoseconds: the time in which the quickest bucket
     /// fills. `None` without buckets.
     pub(crate) fn allowance(&self) -> Option<Nanos> {
-        self.terms.iter().filter_map(Terms::fill_time).min()
+        self.fixed.terms.iter().filter_map(Terms::fill_time).min()
     }
 
     /// Whether no wait is long enough for these costs: one is above a window's count.
     pub(crate) fn never_grants(&self, costs: &[u64]) -> bool {
-        let mut limits = self.terms.iter().zip(&self.kinds);
-        limits.any(|(terms, kind)| terms.as_window().is_some_and(|window| costs[*kind] > window.count()))
+        let is_above = |(place, terms): (usize, &Terms)| {
+            terms.as_window().is_some_and(|window| self.fixed.cost(place, costs) > window.count())
+        };
+        self.fixed.terms.iter().enumerate().any(is_above)
     }
 
     /// The earliest time, not before `now` nor before the last grant, at which every limit conforms. Also returns the
@@ -96,42 +93,26 @@ impl Each {
     ///
     /// `None` for a cost above a window's count, which is never granted, and beyond the end of the clock.
     pub(crate) fn conforms_at(&self, thin: &Thin, now: Nanos, costs: &[u64]) -> Option<(Nanos, Option<usize>)> {
-        let mut latest = (now, None);
-        thin.with(|states| {
-            for (place, state) in states.iter().enumerate() {
-                let (terms, cost) = (&self.terms[place], costs[self.kinds[place]]);
-                if cost > 0 {
-                    let start = now.max(state.level.at); // A window alone may have room before the last grant.
-                    let time = terms.conforms_at(state, start, cost)?;
-                    if time > latest.0 {
-                        latest = (time, Some(place));
-                    }
-                }
-            }
-            Some(latest)
-        })
+        // A window alone may have room before the last grant.
+        let start = |state: &State| now.max(state.level.at);
+        thin.with(|states| self.fixed.conforms_at(states, now, start, costs))
     }
 
     /// How many requests in a row with these costs conform at `now`.
     pub(crate) fn available(&self, thin: &Thin, now: Nanos, costs: &[u64]) -> u64 {
-        let of = |(place, state): (usize, &State)| match costs[self.kinds[place]] {
+        let of = |(place, terms, state): (usize, &Terms, &State)| match self.fixed.cost(place, costs) {
             0 => u64::MAX,
             _ if state.level.at > now => 0,
-            cost => self.terms[place].available(state, now) / cost,
+            cost => terms.available(state, now) / cost,
         };
-        thin.with(|states| states.iter().enumerate().map(of).min().unwrap_or(u64::MAX))
+        thin.with(|states| self.fixed.each(states).map(of).min().unwrap_or(u64::MAX))
     }
 
     /// Charges a request made at `asked` at `grant`, a time not before [`conforms_at`](Self::conforms_at)`(asked)`. Windows
     /// count it from `counted`, which is not before `grant`, and forget what no longer counts at `since`.
-    pub(crate) fn charge(&self, thin: &mut Thin, [since, asked, grant, counted]: [Nanos; 4], costs: &[u64]) {
-        self.change(thin, |settling, place, terms, state| {
-            let cost = costs[self.kinds[place]];
-            if cost > 0 {
-                settling.charging(place, terms, state, [asked, grant], cost);
-                terms.charge(state, &mut Undo::Nothing, [since, asked, grant, counted], cost);
-            }
-        });
+    pub(crate) fn charge(&self, thin: &mut Thin, times: [Nanos; 4], costs: &[u64]) {
+        // Keys do not wait for each other, so a limit that a unit of one key passes free knows nothing of it.
+        thin.with_mut(|states, settling| self.fixed.charge(states, settling, times, costs, |cost| cost > 0));
     }
 
     /// The latest charge, of these costs, may be [settled](Self::settle) later. Until then it takes memory.
@@ -143,58 +124,55 @@ impl Each {
             let states = thin.with(<[State]>::to_vec);
             *thin = Thin::Open(Box::new((states, Settling::default())));
         }
-        let cost = |place| costs[self.kinds[place]];
-        // A limit that was charged nothing knows nothing of the grant yet.
-        self.revise(thin, |place, terms, state| {
-            if cost(place) == 0 {
-                terms.settle(state, grant.at);
-            }
+        thin.with_mut(|states, settling| {
+            self.fixed.revise(states, settling, |place, terms, state| {
+                if self.fixed.cost(place, costs) == 0 {
+                    terms.settle(state, grant.at);
+                }
+            });
+            self.fixed.open(states, settling, grant.number, grant.counted, costs);
         });
-        thin.with_mut(|states, settling| settling.open(grant.number, grant.counted, (&self.terms, states), cost));
     }
 
     /// Windows count from `now` on what they counted from its time until now: it was handed over.
     pub(crate) fn hand_over(&self, thin: &mut Thin, grant: Charged, costs: &[u64], now: Nanos) {
-        self.change(thin, |settling, place, terms, state| {
-            let cost = costs[self.kinds[place]];
-            if let Some(window) = terms.as_window()
-                && (cost == 0 || window.hand_over(state, grant.counted, cost, now))
-            {
-                settling.counted_from(grant.number, place, now);
+        thin.with_mut(|states, settling| {
+            for (place, (terms, state)) in self.fixed.terms.iter().zip(states).enumerate() {
+                let cost = self.fixed.cost(place, costs);
+                if let Some(window) = terms.as_window()
+                    && (cost == 0 || window.hand_over(state, grant.counted, cost, now))
+                {
+                    settling.counted_from(grant.number, place, now);
+                }
             }
         });
     }
 
     /// Settles a grant that was charged the first costs at its real costs, the second: the limits are as if it had cost that
-    /// from the start. If it is not [open](Self::open) any more, because there are too many of them, see
-    /// [`settle_forgotten`].
+    /// from the start. If it is not [open](Self::open) any more, because there are too many of them, what it cost less is
+    /// given back as for a grant that was not used, and what it cost more is owed.
     pub(crate) fn settle(&self, thin: &mut Thin, now: Nanos, grant: Charged, costs: [&[u64]; 2]) {
-        let costs = |place: usize| costs.map(|costs| costs[self.kinds[place]]);
-        let is_settled = thin.with_mut(|states, settling| {
-            settling.settle(now, grant.number, (&self.terms, states), |place| costs(place)[1], |_, _| ())
-        });
-        if !is_settled {
-            self.revise(thin, |place, terms, state| {
-                settle_forgotten(terms, state, now, [grant.at, grant.counted], costs(place));
-            });
-        }
+        let known = (grant.number, [grant.at, grant.counted]);
+        thin.with_mut(|states, settling| self.fixed.settle(states, settling, [now; 2], known, costs));
         if let Thin::Open(open) = thin
             && open.1.is_empty()
         {
-            *thin = Thin::of(&self.terms, std::mem::take(&mut open.0));
+            *thin = Thin::of(&self.fixed.terms, std::mem::take(&mut open.0));
         }
     }
 
     /// The buckets are empty at `until`. The caller sees to it that nothing is granted before: windows know nothing of it.
     pub(crate) fn empty(&self, thin: &mut Thin, until: Nanos) {
-        self.revise(thin, |_, terms, state| terms.empty(state, until));
+        thin.with_mut(|states, settling| {
+            self.fixed.revise(states, settling, |_, terms, state| terms.empty(state, until));
+        });
     }
 
     /// Whether the state equals that of a key that was never seen, at `now` and ever after.
     pub(crate) fn is_fresh(&self, thin: &Thin, now: Nanos) -> bool {
         // At the time of its last grant a bucket may hold more than its burst.
         let rests = |(terms, state): (&Terms, &State)| state.level.at < now && terms.at_rest(state, now);
-        now >= self.full_at && thin.with(|states| self.terms.iter().zip(states).all(rests))
+        now >= self.full_at && thin.with(|states| self.fixed.terms.iter().zip(states).all(rests))
     }
 
     /// The time from which on the state [is fresh](Self::is_fresh) if nothing more is granted.
@@ -207,22 +185,7 @@ impl Each {
             let after = state.level.at.saturating_add(1);
             terms.conforms_at(state, 0, terms.most()).map_or(Nanos::MAX, |time| time.max(after))
         };
-        thin.with(|states| self.terms.iter().zip(states).map(rests).max().unwrap_or(0))
-    }
-
-    /// Changes each limit by `act`, otherwise than by a charge; see [`Settling::changing`].
-    fn revise(&self, thin: &mut Thin, act: impl Fn(usize, &Terms, &mut State)) {
-        thin.with_mut(|states, settling| settling.changing((&self.terms, states), &act));
-        self.change(thin, |_, place, terms, state| act(place, terms, state));
-    }
-
-    /// Applies `act` to each limit.
-    fn change(&self, thin: &mut Thin, mut act: impl FnMut(&mut Settling, usize, &Terms, &mut State)) {
-        thin.with_mut(|states, settling| {
-            for (place, (terms, state)) in self.terms.iter().zip(states).enumerate() {
-                act(settling, place, terms, state);
-            }
-        });
+        thin.with(|states| self.fixed.terms.iter().zip(states).map(rests).max().unwrap_or(0))
     }
 }
 

@@ -17,8 +17,8 @@ use entry::{Charge, Entry};
 use std::collections::VecDeque;
 
 use super::bytes::{Reader, Writer};
+use super::costs::Costs;
 use super::grant::{Grant, LOOK, Refusal};
-use super::joint::largest;
 use super::policy::Policy;
 use super::together::Limits;
 pub use operation::{Ask, GiveBack, Operation, Owner, Record, Reply, Take};
@@ -175,13 +175,12 @@ impl Ledger {
 
     /// Grants these costs at the least time at which all limits conform, if that is soon enough.
     pub(crate) fn take(&mut self, now: Nanos, owner: Owner, take: &Take) -> Result<Grant, Refusal> {
-        let conforms = |limits: &mut Limits, cost| limits.conforms_at(now, cost);
-        let found = self.all.with_costs(&take.costs, conforms).and_then(|(at, bound_by)| match at - now.min(at) {
+        let found = self.all.conforms_at(now, &*take.costs).and_then(|(at, bound_by)| match at - now.min(at) {
             wait if wait > 0 && at > take.latest => Err(Refusal::TooLong { wait }),
             _ => Ok((at, bound_by)),
         });
         let (at, bound_by) = found.inspect_err(|_| self.counts.refused += 1)?;
-        let units = largest(&take.costs);
+        let units = (&*take.costs).largest();
         if units == 0 {
             return Ok(Grant::computed(at, 0, bound_by, self.number));
         }
@@ -219,7 +218,7 @@ impl Ledger {
                 break;
             }
             end = end.min(at.saturating_add(lease.span.max(1)));
-            let _ = self.all.charge_at(now, at, units);
+            let _ = self.all.charge(now, [at; 2], units);
             grants.push(Grant::computed(at, units, bound_by, self.number + 1));
             runs.push((at, units));
             left -= units;
@@ -262,8 +261,7 @@ impl Ledger {
             && let Some(last) = self.entries.back_mut()
             && let Charge::One { costs: before, is_open: false, moves: false } = &mut last.charge
         {
-            let of = |costs: &[u64], place: usize| costs.get(place).or(costs.last()).copied().unwrap_or(0);
-            let sum = |place| of(before, place).saturating_add(of(costs, place));
+            let sum = |place| (&**before).of(place).saturating_add((&**costs).of(place));
             *before = (0..before.len().max(costs.len())).map(sum).collect();
             (last.at, last.number) = (entry.at, entry.number);
             return;
@@ -279,8 +277,7 @@ impl Ledger {
         for place in first..=self.entries.len() {
             let mut before = self.base.clone();
             self.entries.range(..place).for_each(|other| other.apply(&mut before));
-            let conforms = before.with_costs(&costs, |limits, cost| limits.conforms_at(promised, cost));
-            let Ok((at, _)) = conforms else { continue };
+            let Ok((at, _)) = before.conforms_at(promised, &*costs) else { continue };
             entry.at = at;
             entry.apply(&mut before);
             let fits = self.entries.get(place).is_none_or(|next| at <= next.at);
@@ -322,12 +319,10 @@ impl Ledger {
             return;
         }
         for (at, costs) in back.unused.iter().filter(|(at, _)| *at <= now) {
-            let units = largest(costs);
-            self.counts.given_back = self.counts.given_back.saturating_add(units);
+            let grant = Grant::computed(*at, (&**costs).largest(), None, back.number);
+            self.counts.given_back = self.counts.given_back.saturating_add(grant.units);
             for limits in [&mut self.base, &mut self.all] {
-                limits.with_costs(costs, |limits, cost| {
-                    limits.credit_back(now, &Grant::computed(*at, cost, None, back.number));
-                });
+                limits.give_back(now, &grant, &**costs);
             }
         }
     }
@@ -339,8 +334,8 @@ impl Ledger {
         }
         self.settle_past(now);
         for (at, costs) in back.unused.iter().filter(|(at, _)| *at <= now) {
-            self.counts.given_back = self.counts.given_back.saturating_add(largest(costs));
-            self.base.with_costs(costs, |limits, cost| limits.forget_in_windows(now, *at, cost));
+            self.counts.given_back = self.counts.given_back.saturating_add((&**costs).largest());
+            self.base.forget_in_windows(now, *at, &**costs);
         }
         self.recharge(now, true);
     }
@@ -349,15 +344,12 @@ impl Ledger {
         let place = self.entries.iter().position(|entry| entry.number == number && number > 0);
         if let Some(place) = place {
             match &mut self.entries[place].charge {
-                Charge::One { costs, .. } if largest(real) > 0 => *costs = real.into(),
+                Charge::One { costs, .. } if real.largest() > 0 => *costs = real.into(),
                 Charge::One { .. } => drop(self.entries.remove(place)),
                 Charge::Runs { .. } | Charge::Hold => {}
             }
         } else {
-            let grant = Grant::computed(at, largest(charged), None, number);
-            self.base.with_costs(charged, |limits, charged| {
-                limits.with_costs(real, |limits, real| limits.settle(now, &grant, [charged, real]));
-            });
+            self.base.settle(now, &Grant::computed(at, charged.largest(), None, number), [charged, real]);
         }
         self.recharge(now, true);
     }
@@ -459,7 +451,7 @@ impl Ledger {
         for (place, entry) in self.entries.iter_mut().enumerate() {
             if may_move && place >= fixed && entry.at > soon && entry.moves() {
                 let Charge::One { costs, .. } = &entry.charge else { continue };
-                let conforms = all.with_costs(costs, |limits, cost| limits.conforms_at(entry.asked, cost));
+                let conforms = all.conforms_at(entry.asked, &**costs);
                 entry.at = conforms.map_or(entry.at, |(at, _)| at.max(soon).min(entry.at));
             }
             entry.apply(&mut all);
@@ -500,7 +492,7 @@ impl Ledger {
         self.settle_past(now);
         if self.entries.is_empty() && grant.number == self.number {
             for limits in [&mut self.base, &mut self.all] {
-                limits.with_costs(costs, |limits, cost| limits.open(grant, cost));
+                limits.open(grant, costs);
             }
         }
     }
@@ -509,7 +501,7 @@ impl Ledger {
     pub(crate) fn hand_over(&mut self, now: Nanos, grant: &Grant, costs: &[u64]) {
         if self.all.has_windows() {
             self.settle_past(now);
-            self.base.with_costs(costs, |limits, cost| limits.hand_over(grant, cost, now));
+            self.base.hand_over(grant, costs, now);
             self.recharge(now, false);
         }
     }
@@ -522,7 +514,7 @@ impl Ledger {
 
     /// The time by which these costs more will have been granted if requests never pause.
     pub(crate) fn schedule(&self, now: Nanos, costs: &[u64]) -> Option<Nanos> {
-        self.all.clone().with_costs(costs, |limits, cost| limits.schedule(now, cost))
+        self.all.schedule(now, costs)
     }
 
     pub(crate) fn policy(&self) -> &Policy {
@@ -558,9 +550,7 @@ impl Entry {
     /// Charges it, and tells whether it conforms at its time.
     fn conforms(&self, limits: &mut Limits) -> bool {
         let conforms = match &self.charge {
-            Charge::One { costs, .. } => {
-                limits.with_costs(costs, |limits, cost| limits.conforms_at(self.asked, cost)).ok()
-            }
+            Charge::One { costs, .. } => limits.conforms_at(self.asked, &**costs).ok(),
             Charge::Runs { runs, .. } => {
                 runs.first().and_then(|(_, units)| limits.conforms_at(self.asked, *units).ok())
             }

@@ -6,8 +6,8 @@
 //! above its size cannot be expressed.
 
 use super::grant::Refusal;
+use super::settling::Settling;
 use super::state::{Gaining, State};
-use super::terms::{Terms, Undo};
 use super::together::Limits;
 use crate::clock::Nanos;
 
@@ -78,17 +78,14 @@ impl Limits {
     pub(crate) fn set_states(&mut self, states: Box<[State]>, now: Nanos) {
         self.states = states.into_vec();
         (self.asked, self.at) = (now, now);
-        self.history.clear();
     }
 
     /// Takes `cost` from `states` at `now`, or nothing. Nothing of them is in the future.
     pub(crate) fn take_from(&self, states: &mut [State], now: Nanos, cost: u64) -> Result<(), Refusal> {
-        let conforms = |(terms, state): (&Terms, &State)| terms.conforms_at(state, now, cost);
-        let at = self.terms.iter().zip(&*states).try_fold(now, |at, limit| Some(at.max(conforms(limit)?)));
-        match at.ok_or(Refusal::Never)? - now {
+        let (at, _) = self.fixed.conforms_at(states, now, |_| now, cost).ok_or(Refusal::Never)?;
+        match at - now {
             0 => {
-                let charge = |(terms, state): (&Terms, _)| terms.charge(state, &mut Undo::Nothing, [now; 4], cost);
-                self.terms.iter().zip(states).for_each(charge);
+                self.fixed.charge(states, &mut Settling::default(), [now; 4], cost, |_| true);
                 Ok(())
             }
             wait => Err(Refusal::TooLong { wait }),
@@ -97,7 +94,7 @@ impl Limits {
 
     /// Whether from `now` on limits with these states are like these.
     pub(crate) fn are_like(&self, states: &[State], now: Nanos) -> bool {
-        self.each().zip(states).all(|((terms, own), state)| match terms.kind() {
+        self.each().zip(states).all(|((_, terms, own), state)| match terms.kind() {
             Ok(bucket) => bucket.amount_at(own.level, now) == bucket.amount_at(state.level, now),
             Err(window) => window.is_empty(state, now),
         })
@@ -105,7 +102,7 @@ impl Limits {
 
     /// Whether the other limits are the same ones, in whatever state.
     pub(crate) fn have_terms_of(&self, other: &Limits) -> bool {
-        self.terms == other.terms
+        self.fixed == other.fixed
     }
 }
 

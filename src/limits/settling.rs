@@ -9,8 +9,6 @@
 //! there to pay it. A window needs none of this: its entry is corrected.
 //!
 //! A few things have no exact answer. Then the limits have less than if all had been computed anew, never more:
-//! - A grant that lies after an open one was undone, and something else had happened since: what overflowed before it is
-//!   forgotten, and so is the room that it took.
 //! - A grant was charged before its limits conformed, which can happen to a reservation after the rate was lowered: it
 //!   left its bucket empty instead of in debt. Credits of earlier grants end there.
 //! - The rate was changed: rooms are rounded down to a credit, which is less than a nanosecond's worth.
@@ -20,7 +18,7 @@
 use super::bytes::{Reader, Writer};
 use super::fill::Fill;
 use super::state::{Level, State};
-use super::terms::{Terms, Undo};
+use super::terms::Terms;
 use crate::clock::{Nanos, shrink};
 use std::collections::VecDeque;
 
@@ -35,13 +33,11 @@ const FAR: i128 = i128::MAX / 4;
 /// caller passes in, always the same ones in the same order. An empty one costs one comparison for each charge.
 ///
 /// Whoever charges or changes the limits says so here *before* doing it: [`charging`](Self::charging) for each limit,
-/// [`changing`](Self::changing), [`rate_changed`](Self::rate_changed), or [`undone`](Self::undone).
+/// [`changing`](Self::changing), or [`rate_changed`](Self::rate_changed).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Settling {
     /// In the order in which they were granted. Their numbers increase.
     open: VecDeque<Open>,
-    /// What the time since the newest of them had done before the latest grant; empty if something has changed since.
-    before: Vec<Gap>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -131,12 +127,6 @@ impl Settling {
         }
     }
 
-    /// A grant is about to be made, which may be undone.
-    pub(crate) fn begin(&mut self) {
-        self.before.clear();
-        self.before.extend(self.open.back().into_iter().flat_map(|newest| &newest.parts).map(|part| part.since));
-    }
-
     /// A grant is about to be charged to the limit at `place`, at the second time, asked for at the first.
     #[inline]
     pub(crate) fn charging(&mut self, place: usize, terms: &Terms, state: &State, times: [Nanos; 2], cost: u64) {
@@ -151,7 +141,6 @@ impl Settling {
     /// amount, and cuts off what does not fit.
     pub(crate) fn changing(&mut self, limits: (&[Terms], &[State]), act: impl Fn(usize, &Terms, &mut State)) {
         let Some(newest) = self.open.back_mut() else { return };
-        self.before.clear();
         let limits = limits.0.iter().zip(limits.1).zip(&mut newest.parts).enumerate();
         for (place, ((terms, state), part)) in limits {
             let Ok(bucket) = terms.kind() else { continue };
@@ -182,24 +171,10 @@ impl Settling {
         if from == to {
             return;
         }
-        self.before.clear();
         for part in self.open.iter_mut().filter_map(|open| open.parts.get_mut(place)) {
             let since = Gap { room: scaled(part.since.room), lost: scaled(part.since.lost) };
             let gathered = scaled(part.gathered).saturating_add(1);
             *part = Part { gathered, full: scaled(part.full), since, ..*part };
-        }
-    }
-
-    /// The grant with this number is about to be undone: it is the latest.
-    pub(crate) fn undone(&mut self, number: u64) {
-        let before = std::mem::take(&mut self.before);
-        self.forget(number);
-        for (place, part) in self.open.back_mut().into_iter().flat_map(|newest| &mut newest.parts).enumerate() {
-            match before.get(place) {
-                Some(since) => part.since = *since,
-                // What was cut off before that grant is counted again before the next.
-                None => part.since.lost = 0,
-            }
         }
     }
 
@@ -214,7 +189,6 @@ impl Settling {
     pub(crate) fn forget(&mut self, number: u64) {
         let Some(removed) = self.find(number).and_then(|place| Some((place, self.open.remove(place)?))) else { return };
         let (place, removed) = removed;
-        self.before.clear();
         if let Some(before) = place.checked_sub(1).and_then(|before| self.open.get_mut(before)) {
             for (part, removed) in before.parts.iter_mut().zip(&removed.parts) {
                 part.since.then(removed.since.room, removed.since.lost);
@@ -225,15 +199,12 @@ impl Settling {
 
     /// Settles the grant with this number: the limits are as if it had cost `real` in each of them, in units. It is not
     /// open any more. Returns `false` if it was not: then see [`settle_forgotten`].
-    ///
-    /// `differed` gets the index of each limit that changed, and what a state saved after the grant has to change by.
     pub(crate) fn settle(
         &mut self,
         now: Nanos,
         number: u64,
         limits: (&[Terms], &mut [State]),
         real: impl Fn(usize) -> u64,
-        mut differed: impl FnMut(usize, i128),
     ) -> bool {
         let Some(index) = self.find(number) else { return false };
         for (place, (terms, state)) in limits.0.iter().zip(limits.1).enumerate() {
@@ -246,12 +217,8 @@ impl Settling {
                     let own = self.own_difference(index, place, bucket, real);
                     let passed = self.pass(index, place, own);
                     state.level.amount = state.level.amount.saturating_add(passed);
-                    differed(place, passed.min(own));
                 }
-                Err(window) => {
-                    window.correct(state, now, part.counted, [part.charged, real]);
-                    differed(place, 0);
-                }
+                Err(window) => window.correct(state, now, part.counted, [part.charged, real]),
             }
         }
         self.forget(number);
@@ -313,7 +280,7 @@ impl Settling {
         };
         let open: VecDeque<Open> = (0..length).map(|_| open(from)).collect::<Option<_>>()?;
         let makes_sense = open.iter().is_sorted_by_key(|open| open.number);
-        makes_sense.then_some(Settling { open, before: Vec::new() })
+        makes_sense.then_some(Settling { open })
     }
 
     fn find(&self, number: u64) -> Option<usize> {
@@ -347,7 +314,7 @@ fn charging(gap: &mut Gap, terms: &Terms, bucket: &dyn Fill, level: Level, [aske
     }
     let gathered = there.saturating_add(bucket.gained(start, at.max(start)));
     let mut charged = State::from(level);
-    terms.charge(&mut charged, &mut Undo::Nothing, [0, asked, at, at], cost);
+    terms.charge(&mut charged, [0, asked, at, at], cost);
     let lost = gathered.saturating_sub(bucket.price(cost)).saturating_sub(charged.level.amount);
     // If it is negative, the charge left the bucket empty instead of in debt.
     let room = if lost < 0 { 0 } else { bucket.full().saturating_sub(gathered) };

@@ -2,8 +2,7 @@
 
 use super::fill::Fill;
 use super::policy::Resolved;
-use super::state::{Level, State};
-use super::window::Change;
+use super::state::State;
 use super::{bucket, interval, window};
 use crate::clock::Nanos;
 use crate::rate::Rate;
@@ -13,17 +12,6 @@ pub(crate) enum Terms {
     Bucket(bucket::Terms),
     Window(window::Terms),
     Interval(interval::Terms),
-}
-
-/// How one limit undoes a record.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Undo {
-    /// The bucket as it was before.
-    Level(Level),
-    /// What the record added to the log of a window.
-    Change(Change),
-    /// There is nothing to undo.
-    Nothing,
 }
 
 use Terms::{Bucket, Interval, Window};
@@ -56,17 +44,12 @@ impl Terms {
         }
     }
 
-    /// Charges at `grant`, and adds the change to `undo` if this limit needs it. Windows count the cost from `counted`
-    /// on, and drop entries that no longer count at `since`.
-    pub(super) fn charge(&self, state: &mut State, undo: &mut Undo, times: [Nanos; 4], cost: u64) {
-        let [since, asked, grant, counted] = times;
+    /// Charges at `grant`. Windows count the cost from `counted` on, and drop entries that no longer count at `since`.
+    pub(super) fn charge(&self, state: &mut State, [since, asked, grant, counted]: [Nanos; 4], cost: u64) {
         match self {
             Bucket(terms) => terms.charge(&mut state.level, asked, grant, cost),
             Interval(terms) => terms.charge(&mut state.level, asked, grant, cost),
-            Window(terms) => match undo {
-                Undo::Change(change) => terms.charge(state, change, since, counted, cost),
-                _ => terms.charge(state, &mut Change::none(grant), since, counted, cost),
-            },
+            Window(terms) => terms.charge(state, since, counted, cost),
         }
     }
 
@@ -138,6 +121,13 @@ impl Terms {
         }
     }
 
+    /// Drops what a bucket holds above its size at `now`.
+    pub(super) fn spill(&self, state: &mut State, now: Nanos) {
+        if let Ok(bucket) = self.kind() {
+            bucket.spill(&mut state.level, now);
+        }
+    }
+
     /// No waiter is left for the rest of a refill.
     pub(super) fn overflow(&self, state: &mut State) {
         if let Interval(terms) = self {
@@ -201,14 +191,5 @@ impl Terms {
 
     pub(super) fn is_like(&self, other: &Terms) -> bool {
         std::mem::discriminant(self) == std::mem::discriminant(other)
-    }
-}
-
-impl Undo {
-    pub(super) fn new(terms: &Terms, state: &State) -> Self {
-        match terms {
-            Terms::Window(_) => Undo::Change(Change::none(state.level.at)),
-            _ => Undo::Level(state.level),
-        }
     }
 }

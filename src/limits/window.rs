@@ -8,7 +8,7 @@
 //! In the state of a window the level's amount is the units in the log, including those that have left the period: up
 //! to two full windows, more if the window was larger before.
 
-use super::state::{Entry, Level, State};
+use super::state::{Entry, State};
 use crate::clock::{Nanos, shrink};
 use crate::rate::Rate;
 use std::num::NonZeroU64;
@@ -24,22 +24,6 @@ pub(crate) struct Terms {
     period: Nanos,
     /// Units that share one entry of the log.
     group: u64,
-}
-
-/// What charges since the time `at` did to the end of the log, so that they can be undone.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Change {
-    /// The time of the latest grant before them.
-    pub(crate) at: Nanos,
-    pub(crate) units: u64,
-    /// The time of the last entry before, if they joined it.
-    pub(crate) joined: Option<Nanos>,
-}
-
-impl Change {
-    pub(crate) fn none(at: Nanos) -> Self {
-        Change { at, units: 0, joined: None }
-    }
 }
 
 impl Terms {
@@ -79,19 +63,19 @@ impl Terms {
         Some(time)
     }
 
-    /// Takes `cost` units at `grant`, a time at which [there is room](Self::room_at), and adds that to `change`.
-    /// Entries that no longer count at `since` are dropped: no grant that may still be undone was made later than that.
-    pub(crate) fn charge(&self, state: &mut State, change: &mut Change, since: Nanos, grant: Nanos, cost: u64) {
+    /// Takes `cost` units at `grant`, a time at which [there is room](Self::room_at). Entries that no longer count at
+    /// `since` are dropped.
+    pub(crate) fn charge(&self, state: &mut State, since: Nanos, grant: Nanos, cost: u64) {
         while let Some(&entry) = state.log().front().filter(|entry| self.has_left(entry, since)) {
             state.level.amount -= i128::from(entry.units);
             state.log_mut().pop_front();
         }
         shrink(state.log_mut());
-        self.add(state, change, grant, cost, self.group);
+        self.add(state, grant, cost, self.group);
     }
 
     /// Adds `cost` units to the log, in the order of its times. At most `group` units share one entry.
-    fn add(&self, state: &mut State, change: &mut Change, grant: Nanos, cost: u64, group: u64) {
+    fn add(&self, state: &mut State, grant: Nanos, cost: u64, group: u64) {
         let mut rest = cost;
         let log = state.log_mut();
         // All charges are added at the end.
@@ -105,9 +89,6 @@ impl Terms {
             let most = if last.at == grant { u64::MAX } else { group };
             let shared = rest.min(most.saturating_sub(last.units));
             if shared > 0 {
-                if change.units == 0 {
-                    change.joined = Some(last.at);
-                }
                 *last = Entry { at: grant, units: last.units + shared };
                 rest -= shared;
             }
@@ -115,7 +96,6 @@ impl Terms {
         if rest > 0 {
             log.insert(place, Entry { at: grant, units: rest });
         }
-        change.units = change.units.saturating_add(cost);
         state.level.amount += i128::from(cost);
         state.level.at = state.level.at.max(grant);
     }
@@ -133,7 +113,7 @@ impl Terms {
         if !expired {
             Terms::remove(state, counted, units);
         }
-        self.add(state, &mut Change::none(now), now, units, self.group);
+        self.add(state, now, units, self.group);
         true
     }
 
@@ -153,25 +133,6 @@ impl Terms {
             }
         }
         state.level.amount = amount;
-    }
-
-    /// Undoes the charges in `change`, the latest ones, as if they had never been made. Other units may have been logged or
-    /// removed since, if none of those is counted from a time at or after `from`.
-    pub(crate) fn undo(state: &mut State, change: &Change, from: Nanos) {
-        let (mut rest, mut amount) = (change.units, state.level.amount);
-        let log = state.log_mut();
-        while let Some(last) = log.back_mut().filter(|last| rest > 0 && last.at >= from) {
-            let undone = rest.min(last.units);
-            (rest, last.units) = (rest - undone, last.units - undone);
-            amount -= i128::from(undone);
-            if last.units == 0 {
-                log.pop_back();
-            } else {
-                last.at = change.joined.unwrap_or(change.at);
-            }
-        }
-        let latest = log.back().map_or(change.at, |last| last.at.max(change.at));
-        state.level = Level { amount, at: latest };
     }
 
     /// Removes `units` that were granted at `grant` and not used, if the log still has them under that time.
@@ -207,7 +168,7 @@ impl Terms {
             let counted = state.log().iter().filter(counts).fold(0_u64, |sum, entry| sum.saturating_add(entry.units));
             // Units beyond the count need no exact times, so they share an entry and the log stays short.
             let group = if counted > self.count { u64::MAX } else { self.group };
-            self.add(state, &mut Change::none(now), now, units, group);
+            self.add(state, now, units, group);
         }
     }
 
@@ -218,7 +179,7 @@ impl Terms {
             return;
         }
         match real.checked_sub(charged) {
-            Some(more) => self.add(state, &mut Change::none(counted), counted, more, self.group),
+            Some(more) => self.add(state, counted, more, self.group),
             None => Terms::remove(state, counted, charged - real),
         }
     }
@@ -300,8 +261,8 @@ impl Window {
 
     /// Takes `cost` units at `grant`, a time not before [`conforms_at`](Self::conforms_at).
     pub fn charge(&mut self, grant: Nanos, cost: u64) {
-        let at = self.state.level.at;
-        self.terms.charge(&mut self.state, &mut Change::none(at), at, grant, cost);
+        let since = self.state.level.at;
+        self.terms.charge(&mut self.state, since, grant, cost);
     }
 
     /// Whole units that could be taken at `now`; 0 if the last grant is in the future.

@@ -196,26 +196,31 @@ fn go_reservations_act_at_the_same_times() {
             match row[0].as_str().unwrap() {
                 "a" => allow_row(&mut table, &mut limits, &row[1..]),
                 "c" => {
-                    cancel(&mut limits, now(), reserved.remove(&row[2]));
+                    if let Some((grant, before)) = reserved.remove(&row[2]) {
+                        cancel(&mut limits, now(), &grant, before);
+                    }
                     table.rows += 1;
                 }
                 "rate" => {
-                    limits.set_rate(now(), 0, rate(number(&row[2]), SECOND));
+                    let all = std::iter::once(&mut limits).chain(reserved.values_mut().map(|(_, before)| before));
+                    all.for_each(|limits| limits.set_rate(now(), 0, rate(number(&row[2]), SECOND)));
                     table.rows += 1;
                 }
                 "burst" => {
                     burst = number(&row[2]);
-                    limits.set_burst(now(), 0, positive(burst));
+                    let all = std::iter::once(&mut limits).chain(reserved.values_mut().map(|(_, before)| before));
+                    all.for_each(|limits| limits.set_burst(now(), 0, positive(burst)));
                     table.rows += 1;
                 }
                 operation => {
                     let max_wait = if operation == "rm" { number(&row[5]) } else { u64::MAX };
+                    let before: Limits = limits.clone();
                     let (answer, grant) = reserve(&mut limits, burst, (now(), number(&row[2])), max_wait);
                     let act = row[3].as_u64().map_or(Answer::Refused, Answer::At);
                     assert_eq!(row[4] == 1, act != Answer::Refused, "{row:?}");
                     table.row(act, answer);
                     if let (Some(name), Some(grant)) = (row.get(5).filter(|name| name.is_string()), grant) {
-                        reserved.insert(name.clone(), grant);
+                        reserved.insert(name.clone(), (grant, before));
                     }
                 }
             }
@@ -246,11 +251,11 @@ fn above_burst(limits: &mut Limits, now: u64, units: u64) -> Answer {
     Answer::RefusedThereButHere(limits.clone().take(now, units).unwrap().at)
 }
 
-/// Cancels a reservation whose time has not come. After that its holder may have acted, so nothing is cancelled (law 5,
-/// and Go's rule). [`Limits::give_back`] after that time is for a holder that has not acted.
-fn cancel(limits: &mut Limits, now: u64, reserved: Option<Grant>) {
-    if let Some(grant) = reserved.filter(|grant| now < grant.at) {
-        limits.give_back(now, &grant);
+/// Cancels a reservation, if it is the last one and its time has not come: the limits are as before. After that its holder
+/// may have acted, so nothing is cancelled (law 5, and Go's rule).
+fn cancel(limits: &mut Limits, now: u64, grant: &Grant, before: Limits) {
+    if now < grant.at && limits.latest() == grant.at {
+        *limits = before;
     }
 }
 

@@ -173,6 +173,23 @@ fn a13_reservations_cancelled_in_reverse_order_give_back_everything() {
     ahead(one_a_second(1).initial(0).limit("2/10s".parse().unwrap()), 1, 7);
 }
 
+/// This takes minutes if each looks at all others.
+#[test]
+fn a13_many_reservations_are_made_kept_and_cancelled() {
+    let (limiter, timer) = timed(one_a_second(1).limit("70/min".parse().unwrap()));
+    for round in 0..3 {
+        let all: Vec<_> = (0..20_000).map(|_| limiter.reserve(1).unwrap()).collect();
+        let (last, first) = (all.last().unwrap().at(), all[0].at());
+        assert_eq!(last, first + Duration::from_secs(19_999), "round {round}");
+        if round == 1 {
+            all.into_iter().rev().for_each(Reservation::cancel);
+        } else {
+            timer.to(timer.now() + u64::try_from(all.last().unwrap().wait().as_nanos()).unwrap());
+            assert_eq!(limiter.time_until(1), Ok(ms(1000)));
+        }
+    }
+}
+
 #[test]
 fn a13_cancelling_an_earlier_reservation_does_not_move_the_last() {
     let (limiter, timer) = timed(one_a_second(1).initial(0));

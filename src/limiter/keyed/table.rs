@@ -326,8 +326,8 @@ impl<K: Hash + Eq> Table<K> {
         }
         // Nobody can clone it meanwhile. What others did before they let go of it happened before this.
         fence(Ordering::Acquire);
-        limiter.shared.with(|queue, now, _| {
-            let thin = queue.is_idle(now).then(|| self.common.state_of(&queue.limits))?;
+        limiter.shared.with(|queue, now, effects| {
+            let thin = queue.is_idle(now, effects).then(|| self.common.state_of(&queue.limits))?;
             Some((thin?, now))
         })
     }

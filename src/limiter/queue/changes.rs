@@ -2,26 +2,26 @@
 
 use super::state::{Effects, Places, Queue};
 use crate::clock::Nanos;
-use crate::limits::Grant;
+use crate::limits::{Cost, Grant};
 use crate::rate::Rate;
 use std::num::NonZeroU64;
 
 impl Queue {
     /// Settles a cost that was granted as `granted` and turned out as `used`. Units used beyond the grant become a debt,
     /// which is paid before the next grant. Units not used are given back, up to the burst.
-    pub(crate) fn reconcile(&mut self, now: Nanos, used: u64, granted: u64, effects: &mut Effects) {
+    pub(crate) fn reconcile(&mut self, now: Nanos, [used, granted]: [&Cost; 2], effects: &mut Effects) {
         let at = self.settle(now, effects);
-        self.limits.pay(at, used.saturating_sub(granted));
+        self.limits.pay(at, &used.beyond(granted));
         if !self.is_paused() {
-            self.limits.credit(at, granted.saturating_sub(used));
+            self.limits.credit(at, &granted.beyond(used));
         }
         self.serve(effects);
     }
 
     /// Settles an open grant, see [`Limits::settle`](crate::limits::Limits).
-    pub(crate) fn settle_grant(&mut self, now: Nanos, grant: &Grant, real: u64, effects: &mut Effects) {
+    pub(crate) fn settle_grant(&mut self, now: Nanos, grant: &Grant, costs: [&Cost; 2], effects: &mut Effects) {
         let at = self.settle(now, effects);
-        self.limits.settle(at, grant, [grant.units, real]);
+        self.limits.settle(at, grant, costs);
         self.serve(effects);
     }
 
@@ -31,6 +31,7 @@ impl Queue {
         if until > self.now {
             self.lag = 0;
             self.floor = self.floor.max(until);
+            self.pause = self.pause.max(until);
             self.limits.empty(until);
             self.serve(effects);
         }

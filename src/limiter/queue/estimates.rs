@@ -2,13 +2,14 @@
 
 use super::state::{Effects, Queue, Turn};
 use crate::clock::Nanos;
-use crate::limits::{Grant, Limits};
+use crate::limits::{Cost, Limits};
 
 impl Queue {
-    /// Units that a new request could take now if there were no waiters.
+    /// Units that a new request could take now if there were no waiters; 0 if a reservation is the next.
     pub(crate) fn level(&mut self, now: Nanos, effects: &mut Effects) -> u64 {
         self.advance(now, effects);
-        if self.is_paused() { 0 } else { self.limits.available(self.now) }
+        let is_promised = self.head().is_some_and(|(_, head)| matches!(head.turn, Turn::Promised(_)));
+        if self.is_paused() || is_promised { 0 } else { self.limits.available(self.now) }
     }
 
     /// Units that a new request could take now; 0 while others wait.
@@ -18,47 +19,63 @@ impl Queue {
     }
 
     /// When a new request for `cost` would be granted, if no waiter leaves.
-    pub(crate) fn estimate(&self, cost: u64) -> Option<Nanos> {
-        if cost > self.largest_cost {
+    pub(crate) fn estimate(&mut self, cost: &Cost) -> Option<Nanos> {
+        if cost.largest() > self.most.1 {
             return None;
         }
         let asked = self.asks_at();
         let conforms = |limits: &Limits| limits.conforms_at(asked, cost).ok().map(|(at, _)| at);
-        let Some(head) = self.list.front().and_then(|key| self.list.get(key)) else { return conforms(&self.limits) };
+        let Some((_, head)) = self.head() else { return conforms(&self.limits) };
         if self.overtakes() && conforms(&self.limits).is_some_and(|at| at <= self.now) {
             return Some(self.now);
         }
         // With a single bucket, the costs in the queue take as long as one cost of their sum.
         if self.promises == 0 && self.limits.pays_steadily() {
-            return self.limits.schedule(head.asked.max(self.floor), self.queued.saturating_add(cost));
+            let all = self.queued.saturating_add(cost.largest());
+            return self.limits.schedule(head.asked.max(self.floor), all);
         }
-        conforms(&self.after_queue(0)?)
+        conforms(self.after_queue(0)?)
     }
 
     /// The time of a new reservation for `cost`: all before it are served first.
-    pub(super) fn promise(&self, asked: Nanos, cost: u64) -> Option<Nanos> {
+    pub(super) fn promise(&mut self, asked: Nanos, cost: &Cost) -> Option<Nanos> {
         if self.list.is_empty() {
             return self.limits.conforms_at(asked, cost).ok().map(|(at, _)| at);
         }
         // If waiters before a reservation leave, it is granted later than its earliest possible time. Then the fraction
         // of a nanosecond that a bucket keeps otherwise is lost to those behind it.
-        self.after_queue(1)?.conforms_at(asked, cost).ok().map(|(at, _)| at)
+        let late = Nanos::from(self.waiters() > 0);
+        self.after_queue(late)?.conforms_at(asked, cost).ok().map(|(at, _)| at)
     }
 
     /// The limits after all in the queue have been served, if no waiter leaves and reservations are granted `late`
     /// nanoseconds after their times.
-    pub(super) fn after_queue(&self, late: Nanos) -> Option<Limits> {
-        let mut limits = self.limits.clone();
+    fn after_queue(&mut self, late: Nanos) -> Option<&Limits> {
+        if self.tail.is_none() || self.waiters() > 0 {
+            self.tail = Some(self.served(late)?);
+        }
+        self.tail.as_ref()
+    }
+
+    fn served(&self, late: Nanos) -> Option<Limits> {
+        let mut limits = self.limits.without_open();
         let mut floor = self.floor;
-        for entry in self.list.iter() {
+        for entry in self.list.values() {
             if let Turn::Late(grant) = entry.turn {
-                let at = limits.room_at(self.now, entry.cost)?;
-                limits.hand_over(&grant, entry.cost, at);
+                let at = limits.room_at(self.now, &entry.cost)?;
+                limits.hand_over(&grant, &entry.cost, at);
                 continue;
             }
-            let (at, _) = limits.conforms_at(entry.asked.max(floor), entry.cost).ok()?;
+            if let Turn::Promised(promised) = entry.turn
+                && self.is_before_pause(promised, &limits)
+            {
+                limits.count_in_windows(promised, &entry.cost);
+                continue;
+            }
+            let asked = entry.asked.max(floor);
+            let (at, _) = limits.conforms_at(asked, &entry.cost).ok()?;
             let at = if let Turn::Promised(promised) = entry.turn { at.max(promised).saturating_add(late) } else { at };
-            let _: Grant = limits.release_at(self.now, entry.asked.max(floor), at, entry.cost);
+            let _ = limits.charge(asked, [at, at.max(self.now)], &entry.cost);
             floor = 0;
         }
         Some(limits)

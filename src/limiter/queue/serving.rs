@@ -1,16 +1,15 @@
 //! What happens as time passes: waiters are granted, time out, or are woken because they act as the timer.
 
-use super::state::{Effects, Queue, Turn};
+use super::state::{Effects, Key, Queue, Turn};
 use crate::clock::Nanos;
-use crate::limiter::list::Key;
-use crate::limits::Grant;
+use crate::limits::{Cost, Grant, Limits};
 
 impl Queue {
     /// Grants from the head on whatever is due, then times out waiters whose deadline has passed.
     pub(super) fn serve(&mut self, effects: &mut Effects) {
         loop {
             self.due = None;
-            while let Some(key) = self.list.front() {
+            while let Some((key, _)) = self.head() {
                 if !self.serve_head(key, effects) {
                     break;
                 }
@@ -20,6 +19,7 @@ impl Queue {
             self.time_out(key, effects);
         }
         if self.list.is_empty() {
+            self.tail = None;
             self.limits.overflow();
         }
         self.wake_watch(effects);
@@ -27,19 +27,18 @@ impl Queue {
 
     /// Whether the head is served; if not, `due` says when it will be.
     pub(super) fn serve_head(&mut self, key: Key, effects: &mut Effects) -> bool {
-        let Some(entry) = self.list.get(key) else { return false };
-        let (cost, asked) = (entry.cost, entry.asked.max(self.floor));
+        let Some(entry) = self.list.get(&key) else { return false };
+        let (cost, asked) = (entry.cost.clone(), entry.asked.max(self.floor));
         if let Turn::Promised(promised) = entry.turn {
-            self.grant_promise(key, asked, cost, promised, effects);
-            return true;
+            return self.serve_promise(key, asked, &cost, promised);
         }
         if let Turn::Late(grant) = entry.turn {
-            return self.serve_late(key, grant, effects);
+            return self.serve_late(key, grant, &cost, effects);
         }
-        if self.no_place(cost) {
+        if self.no_place(cost.largest()) {
             return false;
         }
-        let Ok((at, _)) = self.limits.conforms_at(asked, cost) else { return false };
+        let Ok((at, _)) = self.limits.conforms_at(asked, &cost) else { return false };
         if at > self.now || entry.deadline.is_some_and(|deadline| at > deadline) {
             self.due = Some(at);
             if at > self.now {
@@ -49,20 +48,20 @@ impl Queue {
         }
         let earliest = self.now.saturating_sub(self.allowance);
         let opens = entry.opens;
-        let Ok(grant) = self.limits.take_not_before(self.now, asked, cost, earliest) else { return false };
+        let Ok(grant) = self.limits.take_not_before(self.now, asked, &cost, earliest) else { return false };
         if opens {
-            self.limits.open(&grant, cost);
+            self.limits.open(&grant, &cost);
         }
         let late = self.now - grant.at;
         self.lag = if late > self.fill_time { late } else { 0 };
-        self.hold_places(cost);
+        self.hold_places(cost.largest());
         self.grant(key, grant, effects);
         true
     }
 
     fn grant(&mut self, key: Key, grant: Grant, effects: &mut Effects) {
         self.leave_queue(key);
-        if let Some(entry) = self.list.get_mut(key) {
+        if let Some(entry) = self.gone.get_mut(&key) {
             entry.turn = Turn::Granted(grant);
             effects.wake.extend(entry.waker.take());
         }
@@ -71,28 +70,27 @@ impl Queue {
     /// A granted waiter fetches its grant: windows count it from now on. If its room was given to others, it waits again,
     /// before all that came after it.
     pub(super) fn fetch(&mut self, key: Key) {
-        let Some(entry) = self.list.get(key) else { return };
+        let Some(entry) = self.gone.get(&key) else { return };
         let Turn::Granted(grant) = entry.turn else { return };
-        if self.limits.hand_over(&grant, grant.units, self.now) {
+        self.tail = None;
+        if self.limits.hand_over(&grant, &entry.cost, self.now) {
             return;
         }
-        let (arrival, deadline, is_thread) = (entry.arrival, entry.deadline, entry.is_thread);
-        self.queued = self.queued.saturating_add(entry.cost);
-        self.list.link_before(key, |other| matches!(other.turn, Turn::Late(_)) && other.arrival < arrival);
-        if let Some(entry) = self.list.get_mut(key) {
-            entry.turn = Turn::Late(grant);
+        let Some(mut entry) = self.gone.remove(&key) else { return };
+        entry.turn = Turn::Late(grant);
+        self.queued = self.queued.saturating_add(entry.cost.largest());
+        self.deadlines.extend(entry.deadline.map(|deadline| (deadline, key)));
+        if entry.is_thread {
+            self.threads.insert(key);
         }
-        self.deadlines.extend(deadline.map(|deadline| (deadline, key)));
-        if is_thread {
-            self.threads.insert((arrival, key));
-        }
+        self.list.insert(key, entry);
     }
 
     /// Like [`serve_head`](Self::serve_head), for a waiter that was already charged.
-    fn serve_late(&mut self, key: Key, grant: Grant, effects: &mut Effects) -> bool {
-        let at = self.limits.room_at(self.now.max(self.floor), grant.units);
+    fn serve_late(&mut self, key: Key, grant: Grant, cost: &Cost, effects: &mut Effects) -> bool {
+        let at = self.limits.room_at(self.now.max(self.floor), cost);
         self.due = at;
-        if at.is_none_or(|at| at > self.now) || !self.limits.hand_over(&grant, grant.units, self.now) {
+        if at.is_none_or(|at| at > self.now) || !self.limits.hand_over(&grant, cost, self.now) {
             return false;
         }
         self.due = None;
@@ -100,23 +98,38 @@ impl Queue {
         true
     }
 
-    /// Charges a reservation at its time. All before it were charged earlier.
-    pub(super) fn grant_promise(&mut self, key: Key, asked: Nanos, cost: u64, promised: Nanos, effects: &mut Effects) {
-        let conforms = self.limits.conforms_at(asked, cost).map_or(promised, |(at, _)| at);
-        let grant = self.limits.promise_at(self.now, asked, promised.max(conforms), cost);
-        self.leave_queue(key);
-        match self.list.get_mut(key) {
-            Some(entry) if !entry.abandoned => entry.turn = Turn::Granted(grant),
-            _ => self.forget(key, effects),
+    /// Charges a reservation when its time has come. Its holder goes then in any case: if the limits do not conform any
+    /// more, later ones wait for that.
+    fn serve_promise(&mut self, key: Key, asked: Nanos, cost: &Cost, promised: Nanos) -> bool {
+        if promised > self.now {
+            (self.due, self.lag) = (Some(promised), 0);
+            return false;
         }
+        let conforms = self.limits.conforms_at(asked, cost).map_or(promised, |(at, _)| at);
+        if self.is_before_pause(promised, &self.limits) {
+            self.limits.count_in_windows(promised, cost);
+        } else {
+            let _ = self.limits.charge(asked, [promised.max(conforms); 2], cost);
+        }
+        let tail = self.tail.take().filter(|_| conforms <= promised);
+        self.leave_queue(key);
+        self.gone.remove(&key);
+        self.tail = tail;
+        true
+    }
+
+    /// Whether a reservation for this time, the next to be charged, is before a pause that emptied the buckets, whatever it
+    /// took from them.
+    pub(super) fn is_before_pause(&self, promised: Nanos, limits: &Limits) -> bool {
+        promised < self.pause && limits.latest() < self.pause
     }
 
     pub(super) fn time_out(&mut self, key: Key, effects: &mut Effects) {
-        if let Some(Turn::Late(grant)) = self.list.get(key).map(|entry| entry.turn) {
-            self.give_back(&grant);
+        if let Some((Turn::Late(grant), cost)) = self.list.get(&key).map(|entry| (entry.turn, entry.cost.clone())) {
+            self.give_back(&grant, &cost);
         }
         self.step_out(key);
-        if let Some(entry) = self.list.get_mut(key) {
+        if let Some(entry) = self.gone.get_mut(&key) {
             let deadline = entry.deadline.unwrap_or(self.now);
             entry.turn = Turn::TimedOut(deadline.saturating_sub(entry.since));
             effects.wake.extend(entry.waker.take());
@@ -134,8 +147,9 @@ impl Queue {
     }
 
     pub(super) fn leave_queue(&mut self, key: Key) {
-        let Some(entry) = self.list.get(key) else { return };
-        self.queued = self.queued.saturating_sub(entry.cost);
+        let Some(entry) = self.list.remove(&key) else { return };
+        self.tail = None;
+        self.queued = self.queued.saturating_sub(entry.cost.largest());
         if matches!(entry.turn, Turn::Promised(_)) {
             self.promises = self.promises.saturating_sub(1);
         }
@@ -143,24 +157,23 @@ impl Queue {
             self.deadlines.remove(&(deadline, key));
         }
         if entry.is_thread {
-            let arrival = entry.arrival;
-            if self.threads.first() == Some(&(arrival, key)) {
+            if self.threads.first() == Some(&key) {
                 self.watched = None;
             }
-            self.threads.remove(&(arrival, key));
+            self.threads.remove(&key);
         }
-        self.list.unlink(key);
+        self.gone.insert(key, entry);
     }
 
     pub(super) fn forget(&mut self, key: Key, effects: &mut Effects) {
-        if let Some(entry) = self.list.remove(key) {
+        if let Some(entry) = self.gone.remove(&key) {
             effects.dropped.extend(entry.waker);
         }
     }
 
     /// Wakes the thread that is the queue's timer if it would sleep too long.
     pub(super) fn wake_watch(&mut self, effects: &mut Effects) {
-        let (Some(&(_, key)), Some(alarm)) = (self.threads.first(), self.alarm()) else { return };
+        let (Some(key), Some(alarm)) = (self.threads.first(), self.alarm()) else { return };
         if self.watched.is_none_or(|watched| alarm < watched) {
             self.watched = Some(alarm);
             effects.wake.extend(self.list.get(key).and_then(|entry| entry.waker.clone()));
@@ -176,8 +189,9 @@ impl Queue {
 
     fn gather(&mut self) -> Nanos {
         let at = self.asks_at();
-        if let Some(head) = self.list.front().and_then(|key| self.list.get(key)) {
-            self.limits.gather(at, head.asked.max(self.floor), head.cost);
+        self.tail = None;
+        if let Some((_, head)) = self.list.first_key_value() {
+            self.limits.gather(at, head.asked.max(self.floor), &head.cost);
             self.floor = self.floor.max(at);
         }
         at
@@ -186,11 +200,12 @@ impl Queue {
     pub(super) fn limits_changed(&mut self, effects: &mut Effects) {
         self.fill_time = self.limits.fill_time();
         self.allowance = self.limits.allowance();
-        self.burst = self.limits.burst();
+        self.most = self.limits.most_of_all();
         self.serve(effects);
     }
 
-    pub(super) fn give_back(&mut self, grant: &Grant) {
+    pub(super) fn give_back(&mut self, grant: &Grant, cost: &Cost) {
+        self.tail = None;
         if self.is_paused() && self.now >= self.limits.latest() {
             return self.limits.forget(grant); // The buckets stay empty until the end of a pause.
         }
@@ -201,7 +216,7 @@ impl Queue {
             self.floor = self.floor.max(self.asks_at());
             self.now
         };
-        self.limits.give_back(at, grant);
+        self.limits.give_back(at, grant, cost);
     }
 
     pub(super) fn no_place(&self, cost: u64) -> bool {
@@ -216,8 +231,8 @@ impl Queue {
 
     /// If the head was waiting for a place, its request counts as made now on the schedule.
     pub(super) fn free_places(&mut self, held: u64) {
-        let next = self.list.front().and_then(|key| self.list.get(key));
-        if self.no_place(next.map_or(1, |next| next.cost)) {
+        let next = self.head().map_or(1, |(_, next)| next.cost.largest());
+        if self.no_place(next) {
             self.floor = self.floor.max(self.asks_at());
         }
         if let Some(places) = &mut self.places {

@@ -1,11 +1,10 @@
 //! The state of a queue.
 
 use crate::clock::Nanos;
-use crate::limiter::list::{Key, List};
 use crate::limiter::panics::Panics;
 use crate::limiter::rules::Rules;
-use crate::limits::{Grant, Limits};
-use std::collections::BTreeSet;
+use crate::limits::{Cost, Grant, Limits};
+use std::collections::{BTreeMap, BTreeSet};
 use std::task::Waker;
 
 /// What to do after the lock is released: wake these wakers, and drop those. Both may run the caller's code.
@@ -34,8 +33,13 @@ pub(crate) struct Queue {
     pub(crate) limits: Limits,
     pub(super) rules: Rules,
     pub(super) places: Option<Places>,
-    pub(super) list: List<Entry>,
-    /// The sum of all costs in the queue.
+    /// Those that wait, and reservations, in order of arrival.
+    pub(super) list: BTreeMap<Key, Entry>,
+    /// Those that have left the queue, and do not know yet.
+    pub(super) gone: BTreeMap<Key, Entry>,
+    /// The limits after all reservations in the queue, if nothing else is in it and nothing has changed since.
+    pub(super) tail: Option<Limits>,
+    /// The sum of all costs in the queue, if there is one kind of cost.
     pub(super) queued: u64,
     /// How many entries of the queue are reservations.
     pub(super) promises: usize,
@@ -44,21 +48,22 @@ pub(crate) struct Queue {
     /// A time on the schedule: the head's request counts as made at this time or later, because until then something
     /// else held it up. During a pause, the end of the pause.
     pub(super) floor: Nanos,
+    /// The end of the latest pause.
+    pub(super) pause: Nanos,
     pub(super) lag: Nanos,
     /// See [`Limits::fill_time`].
     pub(super) fill_time: Nanos,
     /// See [`Limits::allowance`].
     pub(super) allowance: Nanos,
-    /// See [`Limits::burst`].
-    pub(super) burst: u64,
-    /// See [`Limits::largest_cost`].
-    pub(super) largest_cost: u64,
-    /// When the head will be granted; `None` if there are no waiters, or the head waits for a place.
+    /// The most that is granted at one instant, and the most after any wait. With several kinds of costs, the caller
+    /// checks that.
+    pub(super) most: (u64, u64),
+    /// When the head will be granted; `None` if the queue is empty, or the head waits for a place.
     pub(super) due: Option<Nanos>,
     pub(super) deadlines: BTreeSet<(Nanos, Key)>,
     /// Waiting threads in order of arrival. The first one acts as the queue's timer while it waits.
-    pub(super) threads: BTreeSet<(u64, Key)>,
-    pub(super) arrivals: u64,
+    pub(super) threads: BTreeSet<Key>,
+    pub(super) arrivals: Key,
     /// When the first thread will wake up.
     pub(super) watched: Option<Nanos>,
     pub(super) closed: bool,
@@ -77,9 +82,12 @@ impl Places {
     }
 }
 
+/// Counts what joins the queue. No number is used twice.
+pub(crate) type Key = u64;
+
 #[derive(Debug)]
 pub(super) struct Entry {
-    pub(super) cost: u64,
+    pub(super) cost: Cost,
     /// The time of the request on the schedule.
     pub(super) asked: Nanos,
     /// The time of the request on the real clock.
@@ -87,10 +95,7 @@ pub(super) struct Entry {
     pub(super) deadline: Option<Nanos>,
     pub(super) turn: Turn,
     pub(super) waker: Option<Waker>,
-    pub(super) arrival: u64,
     pub(super) is_thread: bool,
-    /// Whether its holder was dropped.
-    pub(super) abandoned: bool,
     /// Whether its grant is opened.
     pub(super) opens: bool,
 }
@@ -107,8 +112,8 @@ pub(super) enum Turn {
 }
 
 impl Entry {
-    pub(super) fn new(cost: u64, since: Nanos, turn: Turn) -> Self {
-        let (deadline, waker, is_thread, abandoned, opens) = (None, None, false, false, false);
-        Entry { cost, asked: since, since, deadline, turn, waker, arrival: 0, is_thread, abandoned, opens }
+    pub(super) fn new(cost: &Cost, since: Nanos, turn: Turn) -> Self {
+        let cost = cost.clone();
+        Entry { cost, asked: since, since, deadline: None, turn, waker: None, is_thread: false, opens: false }
     }
 }

@@ -70,22 +70,20 @@ impl Entry {
     /// Charges it to `limits`, which have everything before it.
     pub(crate) fn apply(&self, limits: &mut Limits) {
         match &self.charge {
-            Charge::One { costs, is_open, .. } => limits.with_costs(costs, |limits, cost| {
-                let grant = limits.charge_at(self.asked, self.at, cost).numbered(self.number);
+            Charge::One { costs, is_open, .. } => {
+                let grant = limits.charge(self.asked, [self.at; 2], &**costs).numbered(self.number);
                 if *is_open {
-                    limits.open(&grant, cost);
+                    limits.open(&grant, &**costs);
                     limits.settling.keep(OPEN);
                 }
-            }),
+            }
             Charge::Runs { runs, .. } => {
                 for (at, units) in runs {
-                    let _ = limits.charge_at(self.asked, *at, *units);
+                    let _ = limits.charge(self.asked, [*at; 2], *units);
                 }
             }
-            Charge::Hold => limits.hold(Some(self.at)),
+            Charge::Hold => limits.hold(self.at),
         }
-        // A snapshot keeps nothing to undo grants with, so the ledger has nothing, either.
-        limits.history.clear();
     }
 
     /// Leaves only the first `used` units of a lease. Returns what is left out.

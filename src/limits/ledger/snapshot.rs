@@ -71,7 +71,7 @@ fn save_limits(limits: &Limits, to: &mut Writer) {
 fn load_limits(policy: &Policy, from: &mut Reader<'_>) -> Option<Limits> {
     let mut limits = Limits::new(policy, 0);
     (limits.asked, limits.at) = (from.number()?, from.number()?);
-    for (terms, state) in limits.terms.iter().zip(&mut limits.states) {
+    for (terms, state) in limits.fixed.terms.iter().zip(&mut limits.states) {
         *state = State::new(from.signed()?, from.number()?);
         let (length, mut last, mut sum) = (from.length()?, 0, 0_i128);
         for _ in 0..length {
@@ -83,7 +83,7 @@ fn load_limits(policy: &Policy, from: &mut Reader<'_>) -> Option<Limits> {
         let makes_sense = if terms.as_window().is_some() { state.level.amount == sum } else { length == 0 };
         makes_sense.then_some(())?;
     }
-    limits.settling = Settling::load(limits.terms.len(), from)?;
+    limits.settling = Settling::load(limits.states.len(), from)?;
     Some(limits)
 }
 

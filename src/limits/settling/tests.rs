@@ -54,8 +54,6 @@ enum Op {
     SetBurst(u64),
     Pay(u64),
     Credit(u64),
-    /// A grant of so many units that is undone at once, if it lies ahead.
-    Undone(u64),
     /// The open grant of this place cost that.
     Settle(usize, u64),
     /// The open grant of this place cost what it was charged.
@@ -72,7 +70,6 @@ fn ops(with_window: bool) -> impl Strategy<Value = Vec<Op>> {
         1 => (1_u64..14).prop_map(Op::SetBurst),
         paid => (0_u64..6).prop_map(Op::Pay),
         paid => (0_u64..6).prop_map(Op::Credit),
-        2 => (1_u64..16).prop_map(Op::Undone),
         5 => (any::<usize>(), 0_u64..18).prop_map(|(place, real)| Op::Settle(place, real)),
         1 => any::<usize>().prop_map(Op::Forget),
     ];
@@ -194,23 +191,17 @@ impl Run {
                 self.limits.set_burst(self.now, 0, number(burst));
             }
             // Shrinking may come to what was left out.
-            Op::Pay(_) | Op::Credit(_) if self.limits.terms.len() > 1 => {}
+            Op::Pay(_) | Op::Credit(_) if self.limits.fixed.terms.len() > 1 => {}
             Op::Pay(units) => {
                 self.events.push(Event::Paid(self.clock(), units));
                 self.limits.pay(self.clock(), units);
             }
             // Above a full bucket nothing is credited: see the list in `settling.rs`.
-            Op::Credit(_) if self.limits.states[0].level.amount > self.limits.terms[0].kind().unwrap().full() => {}
+            Op::Credit(_) if self.limits.states[0].level.amount > self.limits.fixed.terms[0].kind().unwrap().full() => {
+            }
             Op::Credit(units) => {
                 self.events.push(Event::Credited(self.clock(), units));
                 self.limits.credit(self.clock(), units);
-            }
-            Op::Undone(cost) => {
-                let Ok((at, _)) = self.limits.conforms_at(self.now, cost) else { return };
-                if at > self.clock() {
-                    let grant = self.limits.take(self.now, cost).unwrap();
-                    self.limits.give_back(self.now, &grant);
-                }
             }
             Op::Settle(place, real) => self.settle(place, real),
             Op::Forget(place) if !self.open.is_empty() => {
@@ -228,7 +219,7 @@ impl Run {
     fn take(&mut self, cost: u64, late: u64, open: bool) {
         let Ok((at, _)) = self.limits.conforms_at(self.now, cost) else { return };
         let asked = self.clock();
-        let grant = self.limits.promise_at(self.now, asked, at + late, cost);
+        let grant = self.limits.charge(asked, [at + late; 2], cost);
         self.granted(asked, grant, open);
     }
 
@@ -236,7 +227,8 @@ impl Run {
         if grant.units == 0 {
             return;
         }
-        let gathered = self.limits.states[0].level.amount + self.limits.terms[0].kind().unwrap().price(grant.units);
+        let gathered =
+            self.limits.states[0].level.amount + self.limits.fixed.terms[0].kind().unwrap().price(grant.units);
         let (number, at, charged) = (grant.number, grant.at, grant.units);
         self.events.push(Event::Granted { number, asked, at, charged, real: charged, gathered });
         self.counted.push((number, grant.counted, charged));
@@ -266,7 +258,7 @@ impl Run {
     fn check(&self) {
         let Level { amount, at } = self.limits.states[0].level;
         assert_eq!((amount, at), replayed(&self.asked, &self.events), "{:#?}", self.events);
-        let Some(window) = self.limits.terms.get(1).and_then(Terms::as_window) else { return };
+        let Some(window) = self.limits.fixed.terms.get(1).and_then(Terms::as_window) else { return };
         // Nothing is granted before the end of a hold, so what no longer counts then may have been forgotten.
         let time = self.clock().max(self.limits.states[1].level.at).max(self.limits.at);
         check_log(&self.limits.states[1], &self.counted, |at| at + window.period() > time);

@@ -1,0 +1,75 @@
+//! What a request costs.
+
+use std::sync::Arc;
+
+/// Costs, one for each kind that the limits count. A kind beyond them costs what the last of them says, so one number is
+/// the cost of every kind.
+pub trait Costs: Copy {
+    /// The costs as a list.
+    fn list(&self) -> &[u64];
+
+    /// The cost of this kind.
+    #[inline]
+    fn of(&self, kind: usize) -> u64 {
+        let list = self.list();
+        list.get(kind).or(list.last()).copied().unwrap_or(0)
+    }
+
+    /// The largest of them; 0 if nothing is charged.
+    fn largest(&self) -> u64 {
+        self.list().iter().copied().max().unwrap_or(0)
+    }
+}
+
+/// The cost of one request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Cost {
+    One(u64),
+    Several(Arc<[u64]>),
+}
+
+impl Cost {
+    /// What is above the other, in each kind.
+    pub(crate) fn beyond(&self, other: &Cost) -> Cost {
+        if let (Cost::One(cost), Cost::One(other)) = (self, other) {
+            return Cost::One(cost.saturating_sub(*other));
+        }
+        let kinds = 0..self.list().len().max(other.list().len());
+        Cost::Several(kinds.map(|kind| self.of(kind).saturating_sub(other.of(kind))).collect())
+    }
+
+    pub(crate) fn list(&self) -> &[u64] {
+        match self {
+            Cost::One(cost) => std::slice::from_ref(cost),
+            Cost::Several(costs) => costs,
+        }
+    }
+
+    pub(crate) fn of(&self, kind: usize) -> u64 {
+        Costs::of(&self, kind)
+    }
+
+    pub(crate) fn largest(&self) -> u64 {
+        Costs::largest(&self)
+    }
+}
+
+impl Costs for u64 {
+    #[inline]
+    fn list(&self) -> &[u64] {
+        std::slice::from_ref(self)
+    }
+}
+
+impl Costs for &[u64] {
+    fn list(&self) -> &[u64] {
+        self
+    }
+}
+
+impl Costs for &Cost {
+    #[inline]
+    fn list(&self) -> &[u64] {
+        Cost::list(self)
+    }
+}
