@@ -78,9 +78,8 @@ pub(super) fn take_one(once: &Once) -> Result<Taken> {
             Arc::new(Redis::unasked(address.clone(), policy.as_ref(), patience(bucket, max_wait))?)
         }
     };
-    let longest = max_wait.map(|time| Nanos::try_from(time.as_nanos()).unwrap_or(Nanos::MAX));
     let take = || {
-        let latest = longest.map_or(Nanos::MAX, |wait| opened.clock().now().saturating_add(wait));
+        let latest = once.latest(opened.clock().now());
         let policy = opened.policy();
         let costs = costs_of_one(named, &policy);
         opened.take(&costs, latest).map(|(grant, asked)| (grant, asked, costs, policy))
