@@ -187,16 +187,16 @@ fn held_back(bucket: &Bucket, args: &[&str], act: impl FnOnce()) -> Output {
     let waiter = Running::start(bucket.command(&[&["--once"], args].concat()));
     wait_until("its turn to be known", || bucket.counts()["granted"] == 1);
     waiter.signal(Signal::STOP);
-    std::thread::sleep(Duration::from_millis(1500));
+    std::thread::sleep(Duration::from_millis(2500));
     act();
     waiter.signal(Signal::CONT);
     waiter.finish()
 }
 
-/// The first turn comes after half a second, and is lost after half a second more.
+/// The first turn comes after a second, and is lost after a second more.
 #[test]
 fn one_that_was_held_back_waits_no_longer_than_max_wait_for_another_turn() {
-    let bucket = Bucket::in_file("2/s,burst=1,initial=0");
+    let bucket = Bucket::in_file("1/s,burst=1,initial=0");
     let pause = || assert!(feed(bucket.command(&["--pause", "1h"]), b"").status.success());
     let ended = held_back(&bucket, &["--max-wait", "20s", "echo", "it runs"], pause);
     assert_eq!((ended.status.code(), text(&ended.stdout)), (Some(75), String::new()));
@@ -213,7 +213,7 @@ fn one_that_was_held_back_gives_its_first_turn_back_to_a_window() {
     let _writer = std::fs::OpenOptions::new().append(true).open(&broken).unwrap();
     for (command, code, left) in [("true", 0, 99), (broken.to_str().unwrap(), 126, 100)] {
         let bucket = Bucket::in_file("100/h,window");
-        let limits = ["--set", "-r", "2/s,burst=1,initial=0", "-r", "100/h,window"];
+        let limits = ["--set", "-r", "1/s,burst=1,initial=0", "-r", "100/h,window"];
         assert!(feed(bucket.command(&limits), b"").status.success());
         assert_eq!(held_back(&bucket, &[command], || ()).status.code(), Some(code));
         assert_eq!(bucket.shown()["limits"][1]["left"], left, "{command}");
