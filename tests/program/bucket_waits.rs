@@ -182,21 +182,22 @@ fn waiters_that_were_all_stopped_for_long_do_not_leave_as_a_burst() {
     }
 }
 
-/// A `--once` with `args` whose turn comes, and goes by while it is stopped. Meanwhile `act` is done.
+/// A `--once` with `args` whose turn comes after three seconds, and goes by while it is stopped. Meanwhile `act` is done.
 fn held_back(bucket: &Bucket, args: &[&str], act: impl FnOnce()) -> Output {
+    assert!(feed(bucket.command(&["--pause", "3s"]), b"").status.success());
     let waiter = Running::start(bucket.command(&[&["--once"], args].concat()));
     wait_until("its turn to be known", || bucket.counts()["granted"] == 1);
     waiter.signal(Signal::STOP);
-    std::thread::sleep(Duration::from_millis(2500));
+    std::thread::sleep(Duration::from_millis(3500));
     act();
     waiter.signal(Signal::CONT);
     waiter.finish()
 }
 
-/// The first turn comes after a second, and is lost after a second more.
+/// The first turn is lost after a tenth of a second.
 #[test]
 fn one_that_was_held_back_waits_no_longer_than_max_wait_for_another_turn() {
-    let bucket = Bucket::in_file("1/s,burst=1,initial=0");
+    let bucket = Bucket::in_file("10/s,burst=1");
     let pause = || assert!(feed(bucket.command(&["--pause", "1h"]), b"").status.success());
     let ended = held_back(&bucket, &["--max-wait", "20s", "echo", "it runs"], pause);
     assert_eq!((ended.status.code(), text(&ended.stdout)), (Some(75), String::new()));
@@ -213,7 +214,7 @@ fn one_that_was_held_back_gives_its_first_turn_back_to_a_window() {
     let _writer = std::fs::OpenOptions::new().append(true).open(&broken).unwrap();
     for (command, code, left) in [("true", 0, 99), (broken.to_str().unwrap(), 126, 100)] {
         let bucket = Bucket::in_file("100/h,window");
-        let limits = ["--set", "-r", "1/s,burst=1,initial=0", "-r", "100/h,window"];
+        let limits = ["--set", "-r", "10/s,burst=1", "-r", "100/h,window"];
         assert!(feed(bucket.command(&limits), b"").status.success());
         assert_eq!(held_back(&bucket, &[command], || ()).status.code(), Some(code));
         assert_eq!(bucket.shown()["limits"][1]["left"], left, "{command}");
