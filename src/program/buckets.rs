@@ -78,9 +78,8 @@ pub(super) fn take_one(once: &Once) -> Result<Taken> {
             Arc::new(Redis::unasked(address.clone(), policy.as_ref(), patience(bucket, max_wait))?)
         }
     };
-    let longest = max_wait.map(|time| Nanos::try_from(time.as_nanos()).unwrap_or(Nanos::MAX));
     let take = || {
-        let latest = longest.map_or(Nanos::MAX, |wait| opened.clock().now().saturating_add(wait));
+        let latest = once.latest(opened.clock().now());
         let policy = opened.policy();
         let costs = costs_of_one(named, &policy);
         opened.take(&costs, latest).map(|(grant, asked)| (grant, asked, costs, policy))
@@ -192,19 +191,27 @@ pub(super) fn check_kept<T>(
 
 /// Makes the bucket, or changes its limits for everyone.
 pub(super) fn set(Set { bucket, policy, fresh, anew }: &Set) -> Result<()> {
-    let opened = open_with(bucket, Some(policy), None)?;
+    let opened = open_briefly(bucket, Some(policy))?;
     let done = if *anew { opened.clear(Some(policy)) } else { opened.set(policy, fresh) };
     Ok(done?)
 }
 
+/// The bucket, for a request that does not wait for long.
+fn open_briefly(bucket: &Bucket, policy: Option<&Policy>) -> Result<Box<AnyBucket>, StoreError> {
+    match &bucket.kind {
+        Kind::File(_) => open_with(bucket, policy, None),
+        Kind::Server(address) => Ok(Box::new(Redis::open(address.clone(), policy, brief_patience(bucket))?)),
+    }
+}
+
 /// Empties the queue of the bucket, and lifts a pause.
 pub(super) fn clear(bucket: &Bucket) -> Result<()> {
-    Ok(open(bucket, None, None)?.clear(None)?)
+    Ok(open_briefly(bucket, None)?.clear(None)?)
 }
 
 /// Grants nothing from the bucket for `time` from now on. No time at all lifts a pause.
 pub(super) fn pause(bucket: &Bucket, time: Duration) -> Result<()> {
-    let opened = open(bucket, None, None)?;
+    let opened = open_briefly(bucket, None)?;
     if time.is_zero() {
         opened.apply(Operation::Resume)?;
         return Ok(());
@@ -216,7 +223,7 @@ pub(super) fn pause(bucket: &Bucket, time: Duration) -> Result<()> {
 /// A question waits this long at most: for others that keep a file locked, or for a server that is away.
 const ANSWERED: Duration = Duration::from_secs(5);
 
-/// How long a question waits for the bucket's server. The last try may take three seconds more.
+/// How long a question, or a change, waits for the bucket's server. The last try may take three seconds more.
 fn brief_patience(bucket: &Bucket) -> Patience {
     let until = Instant::now().checked_add(Duration::from_secs(2));
     if bucket.is_waited_for { Patience::new(until, |_| {}) } else { Patience::none() }
@@ -240,7 +247,7 @@ type Found = (Kind, Result<Seen, StoreError>);
 fn look(bucket: &Bucket) -> Result<Seen, StoreError> {
     match &bucket.kind {
         Kind::File(place) => Ok(File::look(place.clone(), Instant::now().checked_add(ANSWERED))?),
-        Kind::Server(address) => Redis::open(address.clone(), None, brief_patience(bucket))?.look(),
+        Kind::Server(address) => Redis::unasked(address.clone(), None, brief_patience(bucket))?.look(),
     }
 }
 
@@ -279,11 +286,13 @@ fn listed(among: &Bucket) -> Result<Vec<Found>, StoreError> {
 
 /// Removes the bucket, and says how many waited for it.
 pub(super) fn remove(Remove { bucket, quiet }: &Remove) -> Result<()> {
+    let looked = look(bucket);
     // One that is damaged says nothing.
-    let waiting = look(bucket).map_or(0, |(view, _)| view.line.len());
-    match &bucket.kind {
-        Kind::File(place) => File::remove(place).map_err(StoreError::from)?,
-        Kind::Server(address) => Redis::unasked(address.clone(), None, patience(bucket, None))?.remove()?,
+    let waiting = looked.as_ref().map_or(0, |(view, _)| view.line.len());
+    match (&bucket.kind, looked) {
+        (Kind::File(place), _) => File::remove(place).map_err(StoreError::from)?,
+        (Kind::Server(_), Err(error)) if error.may_pass() => return Err(error.into()),
+        (Kind::Server(address), _) => Redis::unasked(address.clone(), None, brief_patience(bucket))?.remove()?,
     }
     if waiting > 0 && !quiet {
         let (_, place) = whereabouts(&bucket.kind);

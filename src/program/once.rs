@@ -1,6 +1,6 @@
 //! `--once`: take one from a bucket, then become the command.
 
-use super::buckets::{self, AnyBucket};
+use super::buckets::{self, AnyBucket, Taken};
 use super::exit::Exit;
 use super::say::say;
 use super::task::Once;
@@ -32,7 +32,7 @@ pub(super) fn run(once: &Once, explain: impl FnOnce(&StoreError) -> String) -> R
         Some(Ok(path)) => Some(path),
         None => None,
     };
-    let (grant, asked, store, costs) = match buckets::take_one(once) {
+    let (grant, store, costs) = match buckets::take_one(once).and_then(|taken| waited_for(once, taken)) {
         Ok(taken) => taken,
         Err(error) => match error.downcast_ref() {
             Some(refused) if is_too_long(once, refused) => {
@@ -44,9 +44,6 @@ pub(super) fn run(once: &Once, explain: impl FnOnce(&StoreError) -> String) -> R
             _ => return Err(error),
         },
     };
-    if grant.at > asked {
-        wait(once, &*store, grant, &costs)?;
-    }
     let Some(path) = found else { return Ok(Exit::Success) };
     let exit = become_command(&path, &once.command);
     // A command that cannot be run takes nothing, like one that is not found.
@@ -62,12 +59,19 @@ fn is_too_long(once: &Once, error: &StoreError) -> bool {
     }
 }
 
-/// Sleeps until the grant. On a signal, gives back what can be given back, and dies of it.
+/// The grant that was waited for, its bucket, and its costs.
+fn waited_for(once: &Once, (grant, asked, store, costs): Taken) -> Result<(Grant, Arc<AnyBucket>, Box<[u64]>)> {
+    let grant = if grant.at > asked { wait(once, &*store, (grant, asked), &costs)? } else { grant };
+    Ok((grant, store, costs))
+}
+
+/// Sleeps until the grant, and returns it, or the one that was taken instead. On a signal, gives back what can be given
+/// back, and dies of it.
 ///
 /// No signal is lost. The other thread holds signals back, so their handlers run on this one. A signal is noted before its
 /// handler looks at `is_over`: either it is found here, or the handler itself ends the program, until the command replaces
 /// it.
-fn wait(once: &Once, store: &AnyBucket, grant: Grant, costs: &[u64]) -> Result<()> {
+fn wait(once: &Once, store: &AnyBucket, (mut found, asked): (Grant, Nanos), costs: &[u64]) -> Result<Grant> {
     let (came, is_over) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
     wake_on_signals(&came, &is_over).context("cannot handle signals")?;
     sharpen_this_thread();
@@ -80,7 +84,6 @@ fn wait(once: &Once, store: &AnyBucket, grant: Grant, costs: &[u64]) -> Result<(
         };
         long_wait::sleep_unless(store.clock(), [time, turn], &|| came.load(Ordering::SeqCst) > 0, say)
     };
-    let mut found = grant;
     let is_time = loop {
         if !wait_for(store, found, costs, &mut sleep, |moved| found = *moved) {
             break false;
@@ -88,9 +91,9 @@ fn wait(once: &Once, store: &AnyBucket, grant: Grant, costs: &[u64]) -> Result<(
         if !store.is_too_late(&found, costs)? {
             break true;
         }
-        let (another, asked) = store.take(costs, Nanos::MAX)?;
-        found = another;
-        if another.at <= asked {
+        let now;
+        (found, now) = store.take(costs, once.latest(asked))?;
+        if found.at <= now {
             break true;
         }
     };
@@ -99,7 +102,7 @@ fn wait(once: &Once, store: &AnyBucket, grant: Grant, costs: &[u64]) -> Result<(
         give_back(store, &found, costs);
         signals::die_of(signal);
     }
-    Ok(())
+    Ok(found)
 }
 
 /// From now on a signal is noted in `came` and wakes this thread; once `is_over` is true, it ends the program instead.

@@ -1,11 +1,11 @@
 //! Waiting for one's turn in a bucket: what is said to who waits, and whether it is true.
 
-use crate::common::{Lines, Running, feed, terminal, text, throttle, wait_until};
+use crate::common::{Lines, Running, copy_program, feed, terminal, text, throttle, wait_until};
 use crate::support::redis::Redis;
 use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
 use std::io::Write;
 use std::os::unix::process::ExitStatusExt;
-use std::process::Command;
+use std::process::{Command, Output};
 use std::sync::mpsc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tempfile::TempDir;
@@ -41,11 +41,18 @@ impl Bucket {
         throttle(&[&["--bucket", &self.address], args].concat())
     }
 
+    fn shown(&self) -> serde_json::Value {
+        serde_json::from_slice(&feed(self.command(&["--show", "json"]), b"").stdout).unwrap()
+    }
+
+    /// What happened since it was made.
+    fn counts(&self) -> serde_json::Value {
+        self.shown()["counts"].take()
+    }
+
     /// How many hours a newcomer would wait, rounded up.
     fn hours(&self) -> u64 {
-        let shown = feed(self.command(&["--show", "json"]), b"");
-        let shown: serde_json::Value = serde_json::from_slice(&shown.stdout).unwrap();
-        shown["wait_ns"].as_u64().unwrap().div_ceil(3_600_000_000_000)
+        self.shown()["wait_ns"].as_u64().unwrap().div_ceil(3_600_000_000_000)
     }
 }
 
@@ -172,6 +179,45 @@ fn waiters_that_were_all_stopped_for_long_do_not_leave_as_a_burst() {
         assert_eq!(times.len(), 6, "{args:?}");
         let least = times.windows(4).map(|four| four[3] - four[0]).min().unwrap();
         assert!(least > Duration::from_millis(500), "{args:?}, {}: four in {least:?}", bucket.address);
+    }
+}
+
+/// A `--once` with `args` whose turn comes after three seconds, and goes by while it is stopped. Meanwhile `act` is done.
+fn held_back(bucket: &Bucket, args: &[&str], act: impl FnOnce()) -> Output {
+    assert!(feed(bucket.command(&["--pause", "3s"]), b"").status.success());
+    let waiter = Running::start(bucket.command(&[&["--once"], args].concat()));
+    wait_until("its turn to be known", || bucket.counts()["granted"] == 1);
+    waiter.signal(Signal::STOP);
+    std::thread::sleep(Duration::from_millis(3500));
+    act();
+    waiter.signal(Signal::CONT);
+    waiter.finish()
+}
+
+/// The first turn is lost after a tenth of a second.
+#[test]
+fn one_that_was_held_back_waits_no_longer_than_max_wait_for_another_turn() {
+    let bucket = Bucket::in_file("10/s,burst=1");
+    let pause = || assert!(feed(bucket.command(&["--pause", "1h"]), b"").status.success());
+    let ended = held_back(&bucket, &["--max-wait", "20s", "echo", "it runs"], pause);
+    assert_eq!((ended.status.code(), text(&ended.stdout)), (Some(75), String::new()));
+    assert!(text(&ended.stderr).starts_with("throttle: would have to wait "), "{}", text(&ended.stderr));
+    assert_eq!(bucket.counts()["granted"], 1, "nothing more was taken");
+}
+
+#[test]
+fn one_that_was_held_back_gives_its_first_turn_back_to_a_window() {
+    let folder = tempfile::tempdir().unwrap();
+    let broken = folder.path().join("broken");
+    copy_program("/bin/true", &broken);
+    // It cannot run while it is being written.
+    let _writer = std::fs::OpenOptions::new().append(true).open(&broken).unwrap();
+    for (command, code, left) in [("true", 0, 99), (broken.to_str().unwrap(), 126, 100)] {
+        let bucket = Bucket::in_file("100/h,window");
+        let limits = ["--set", "-r", "10/s,burst=1", "-r", "100/h,window"];
+        assert!(feed(bucket.command(&limits), b"").status.success());
+        assert_eq!(held_back(&bucket, &[command], || ()).status.code(), Some(code));
+        assert_eq!(bucket.shown()["limits"][1]["left"], left, "{command}");
     }
 }
 

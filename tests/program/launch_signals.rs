@@ -1,9 +1,11 @@
 //! What signals do in launch mode, through the real program: being stopped and going on, and time that is over meanwhile.
 
 use crate::launching::*;
+use crate::shared_machine::can;
+use crate::support::skipped;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, kill_process_group, waitid};
 use std::os::unix::process::CommandExt;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
@@ -120,4 +122,41 @@ fn what_is_written_within_a_second_after_the_end_is_printed_also_if_we_were_stop
     let ended = run.end();
     kill_all(&members);
     assert_eq!(ended.text(), "late\n".repeat(16), "{}", ended.err);
+}
+
+/// In a PID namespace of its own, where a new process gets the number of a command that has ended and whose output still
+/// waits for the reader.
+#[test]
+fn a_stranger_with_the_number_of_a_command_that_has_ended_gets_no_signal() {
+    let elsewhere = ["unshare", "-rpf", "--mount-proc", "--kill-child"];
+    if !can(&elsewhere) {
+        return;
+    }
+    let script = r#"
+        cd "$1" && mkfifo out && true >> /proc/sys/kernel/ns_last_pid || exit 9
+        sleep 100 < out &
+        "$0" -r unlimited -j2 --repeat 1 -c 'echo $$ > pid; head -c 1000000 /dev/zero; : $1' > out &
+        throttle=$!
+        until [ -s pid ]; do sleep 0.01; done
+        read -r pid < pid
+        while kill -0 $pid 2> /dev/null; do sleep 0.01; done
+        sleep 0.2
+        until [ "$stranger" = $pid ]; do
+            echo $((pid - 1)) > /proc/sys/kernel/ns_last_pid
+            setsid sleep 100 > /dev/null &
+            stranger=$!
+        done
+        until [ "$(cut -d' ' -f2 /proc/$pid/stat)" = "(sleep)" ]; do :; done
+        kill -TERM $throttle
+        sleep 0.5
+        kill -0 $pid && echo it lives"#;
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = Command::new(elsewhere[0]);
+    command.args(&elsewhere[1..]).args(["sh", "-c", script, env!("CARGO_BIN_EXE_throttle")]).arg(folder.path());
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let ended = Started::new(command.spawn().unwrap()).end();
+    if ended.code() == Some(9) {
+        return skipped("nobody may choose the next process number here");
+    }
+    assert_eq!((ended.code(), ended.text()), (Some(0), "it lives\n"), "{}", ended.err);
 }

@@ -421,6 +421,8 @@ fn the_habits_of_other_tools_are_answered_with_our_spelling() {
         (&["-r", "5/s", "--summary=json:-"], "write --summary=json, else --summary=json:./-"),
         (&["--bucket", "b", "--pause", "1M"], "minutes are min or m: write 1min"),
         (&["-r", "5/s", "--timeout", "1h 30M", "echo"], "write 1h 30min"),
+        (&["-r", "5/s", "--attempts", "2", "--backoff", "1M", "echo"], "minutes are min or m: write 1min"),
+        (&["-r", "5/s", "--attempts", "2", "--backoff", "1s..2M", "echo"], "minutes are min or m: write 2min"),
         (&["-N2"], "-N is not an option here: write -n 2"),
         (&["--bwlimit=10M"], "--bwlimit is not an option here: write -r 10MB/s"),
         (&["-r"], "-r takes a limit, like -r 5/s (xargs' -r, --no-run-if-empty, is not needed"),

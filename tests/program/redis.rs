@@ -1,13 +1,14 @@
 //! Buckets on a real Redis server, through the real program.
 
-use crate::common::{Lines, Running, assert_fails, feed, text, throttle};
+use crate::common::{Lines, Running, THROTTLE, assert_fails, feed, text, throttle};
+use crate::shared_machine::can;
 use crate::support::redis::{Redis, bucket_at, free_port, slow_network};
 use rustix::process::Signal;
 use serde_json::Value;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener};
 use std::os::unix::process::ExitStatusExt;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -295,21 +296,51 @@ mod trouble {
         assert_fails(&output, 75, &["cannot reach the bucket"]);
     }
 
+    /// Questions, and changes; and how they end if the server is away.
+    const VERBS: [(&[&str], i32); 6] = [
+        (&["--show"], 125),
+        (&["--list"], 125),
+        (&["--remove"], 1),
+        (&["--clear"], 1),
+        (&["--pause", "1s"], 1),
+        (&["--set", "-r", "5/s"], 1),
+    ];
+
+    /// Otherwise they wait for ever.
+    fn are_answered_soon(commands: impl IntoIterator<Item = (Command, i32)>) {
+        let running: Vec<_> = commands.into_iter().map(|(command, code)| (Running::start(command), code)).collect();
+        for (running, code) in running {
+            assert_fails(&running.finish(), code, &["cannot reach"]);
+        }
+    }
+
     #[test]
     fn a_question_to_an_absent_server_is_answered_soon() {
         let silent = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let silent = bucket_at(silent.local_addr().unwrap().port(), "b");
-        let running: Vec<Running> = [&bucket_at(free_port(), "nobody"), &silent]
-            .into_iter()
-            .flat_map(|bucket| {
-                [["--show"], ["--list"]].map(|args| [&["--bucket", bucket.as_str()], &args[..]].concat())
-            })
-            .map(|args| Running::start(throttle(&args)))
-            .collect();
-        // Otherwise they wait for ever.
-        for running in running {
-            assert_fails(&running.finish(), 125, &["cannot reach"]);
+        let buckets = [bucket_at(free_port(), "nobody"), silent];
+        let of = |bucket: &String| VERBS.map(|(args, code)| (throttle(&[&["--bucket", bucket], args].concat()), code));
+        are_answered_soon(buckets.iter().flat_map(of));
+    }
+
+    /// The system looks for a host in /etc/hosts first. Here that is a pipe into which nobody writes.
+    #[test]
+    fn a_question_to_a_host_whose_address_is_never_found_is_answered_soon() {
+        let elsewhere =
+            ["-rm", "sh", "-c", "mount --bind \"$1\" /etc/hosts || exit 9; shift; exec \"$0\" \"$@\"", THROTTLE];
+        if !can(&["unshare", "-rm"]) {
+            return;
         }
+        let folder = tempfile::tempdir().unwrap();
+        let pipe = folder.path().join("hosts");
+        assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        let once: (&[&str], i32) = (&["--once", "--on-store-error", "fail"], 125);
+        are_answered_soon(VERBS.into_iter().chain([once]).map(|(args, code)| {
+            let mut command = Command::new("unshare");
+            command.args(elsewhere).arg(&pipe).args(["--bucket", "redis://db.example/b"]).args(args);
+            command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+            (command, code)
+        }));
     }
 
     /// A client without retries still waits for a healthy server that is far away.

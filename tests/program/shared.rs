@@ -290,8 +290,10 @@ mod limits {
         let folder = home.path().join(".local/state/throttle");
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
         assert_eq!((mode(&folder), mode(&folder.join("api"))), (0o700, 0o600));
-        fs::set_permissions(&folder, fs::Permissions::from_mode(0o777)).unwrap();
-        assert_fails(&named(&["--bucket", "api", "--once"]), 125, &["others may write", "chmod go-w"]);
+        for mode in [0o777, 0o770, 0o702] {
+            fs::set_permissions(&folder, fs::Permissions::from_mode(mode)).unwrap();
+            assert_fails(&named(&["--bucket", "api", "--once"]), 125, &["others may write", "chmod go-w"]);
+        }
     }
 
     #[test]

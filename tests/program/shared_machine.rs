@@ -45,7 +45,7 @@ impl Place {
 const AS_NOBODY: [&str; 6] = ["setpriv", "--reuid", NOBODY, "--regid", NOBODY, "--clear-groups"];
 
 /// Whether `wrapper` can run anything; prints a note if not.
-fn can(wrapper: &[&str]) -> bool {
+pub(crate) fn can(wrapper: &[&str]) -> bool {
     let tried = Command::new(wrapper[0]).args(&wrapper[1..]).arg("true").stderr(Stdio::null()).status();
     let can = tried.is_ok_and(|status| status.success());
     if !can {

@@ -1,6 +1,6 @@
 //! The values of the options about further attempts.
 
-use super::values::duration;
+use super::values::{duration, refuse_month};
 use std::num::{NonZeroU32, NonZeroU64, NonZeroUsize};
 use std::time::Duration;
 use throttle::launch::{Backoff, Failure};
@@ -38,6 +38,7 @@ pub(super) fn max_fail(text: &str) -> Result<MaxFail, String> {
 pub(super) fn backoff(text: &str) -> Result<Backoff, String> {
     let (first, longest) = text.split_once("..").unwrap_or((text, text));
     let time = |text: &str| -> Result<Duration, String> {
+        refuse_month(text.trim())?;
         duration(text.trim()).map_err(|_| "write the first and the longest wait, like --backoff 1s..60s".to_owned())
     };
     let (first, longest) = (time(first)?, time(longest)?);

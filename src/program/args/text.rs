@@ -118,7 +118,7 @@ interrupted, the turn is given back.";
 pub(super) const ON_STORE_ERROR: &str = "\
 What to do while the server of a bucket cannot be reached: wait (the default) tries again, less and less often, says so \
 once and lets nothing through meanwhile; fail ends with an error. A server that refuses, for example a wrong password, \
-always ends the run. With --once --max-wait TIME no attempt starts after TIME, each gets 3 s for the answer, and the exit \
+always ends the run. Questions and changes, like --show or --pause, wait 5 s at most. With --once --max-wait TIME no attempt starts after TIME, each gets 3 s for the answer, and the exit \
 code is 75.";
 
 pub(super) const DROP: &str = "\

@@ -76,13 +76,18 @@ pub(super) fn format(text: &str) -> Result<Format, String> {
     }
 }
 
-/// `30s`, `1m 30s`; a bare number is seconds, as for timeout(1).
-pub(super) fn duration(text: &str) -> Result<Duration, String> {
-    // To humantime an M is a month; most people who write one mean minutes.
+/// Refuses an M: to humantime it is a month, and most people who write one mean minutes.
+pub(super) fn refuse_month(text: &str) -> Result<(), String> {
     let minutes = text.replace('M', "min");
     if minutes != text && humantime::parse_duration(&minutes).is_ok() {
         return Err(format!("M could be minutes or months; minutes are min or m: write {minutes}"));
     }
+    Ok(())
+}
+
+/// `30s`, `1m 30s`; a bare number is seconds, as for timeout(1).
+pub(super) fn duration(text: &str) -> Result<Duration, String> {
+    refuse_month(text)?;
     let is_number = text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
     let seconds = text.parse().ok().filter(|_| is_number);
     let bare = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());

@@ -4,7 +4,9 @@ use super::address::{Address, Node};
 use redis::{Cmd, ErrorKind, Parser, RedisError, Value, cmd};
 use socket2::{Domain, SockAddr, Socket, Type};
 use std::io::{self, Read, Write};
-use std::net::ToSocketAddrs;
+use std::net::{IpAddr, ToSocketAddrs};
+use std::sync::mpsc;
+use std::thread;
 use std::time::{Duration, Instant};
 
 /// The most bytes of an answer. A lease of the most runs takes less than a tenth of it.
@@ -83,9 +85,7 @@ fn refused(error: RedisError) -> RedisError {
 /// Each address of a host gets an equal part of the time that is left.
 fn connected(node: &Node, deadline: Instant) -> io::Result<Socket> {
     let (domain_of, addresses): (fn(&SockAddr) -> Domain, Vec<SockAddr>) = match node {
-        Node::Tcp(host, port) => {
-            (SockAddr::domain, (host.as_str(), *port).to_socket_addrs()?.map(SockAddr::from).collect())
-        }
+        Node::Tcp(host, port) => (SockAddr::domain, looked_up(host, *port, deadline)?),
         Node::Unix(path) => (|_| Domain::UNIX, vec![SockAddr::unix(path)?]),
     };
     let mut result = Err(io::Error::new(io::ErrorKind::NotFound, "the host has no address"));
@@ -100,6 +100,20 @@ fn connected(node: &Node, deadline: Instant) -> io::Result<Socket> {
         socket.set_tcp_nodelay(true)?;
     }
     result
+}
+
+/// The addresses of a host. The system cannot be told to stop looking for a name: a thread that takes too long is left behind.
+fn looked_up(host: &str, port: u16, deadline: Instant) -> io::Result<Vec<SockAddr>> {
+    let place = (host.to_owned(), port);
+    let look_up = move || Ok(place.to_socket_addrs()?.map(SockAddr::from).collect());
+    if host.parse::<IpAddr>().is_ok() {
+        return look_up();
+    }
+    let (sender, found) = mpsc::channel();
+    // Nobody may want to know any more.
+    let thread = thread::Builder::new().name("lookup".to_owned());
+    thread.spawn(move || drop(sender.send(look_up()))).map_err(io::Error::other)?;
+    found.recv_timeout(time_left(deadline)?).unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
 }
 
 /// Never zero: that would mean no limit.

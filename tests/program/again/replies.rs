@@ -8,6 +8,8 @@ use rustix::process::Signal;
 use std::fs;
 use std::io::Write;
 use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
 
 /// Who was told to wait, of `units` for which `script` is run; each is to succeed in the end.
 fn told_to_wait(options: &[&str], script: &str, units: u32) -> u64 {
@@ -146,5 +148,42 @@ fn a_reply_of_another_user_or_another_namespace_is_told_of() {
         // As the hint says.
         let opened = format!("{away} sh -c 'echo retry-after: 0.1; [ $THROTTLE_ATTEMPT = 2 ]' >> \"$THROTTLE_REPLY\"");
         assert_eq!(told_to_wait(&[], &format!("{opened} # $1"), 2), 2, "{away}");
+    }
+}
+
+/// Servers whose clocks are an hour behind or ahead ask to wait for two seconds. `at N FORMAT` writes the time N seconds from
+/// now on their clock.
+#[test]
+fn times_of_a_server_with_another_clock_count_from_its_own_date() {
+    let http = "+%a, %d %b %Y %H:%M:%S GMT";
+    let used_up = |limit, reset| format!("{limit}-remaining: 0\n{limit}-reset: {reset}");
+    let cases = [
+        ("1 429 x", format!("Retry-After: $(at 2 '{http}')")),
+        ("1 503 x", "Retry-After: $(at 2 '+%A, %d-%b-%y %H:%M:%S GMT')".to_owned()),
+        ("2 429", "retry-after: $(at 2 '+%a %b %e %H:%M:%S %Y')".to_owned()),
+        ("2 429", "retry-after: $(at 2 +%Y-%m-%dT%H:%M:%SZ)".to_owned()),
+        ("1.1 429 x", used_up("x-ratelimit", "$(at 2 +%s)")),
+        ("1.1 403 x", used_up("x-ratelimit", "$(at 2 +%s)000")),
+        ("1.1 429 x", used_up("x-rate-limit", "$(at 2 +%s)500")),
+        ("1.1 429 x", used_up("ratelimit", "2")),
+        ("1.1 429 x", used_up("anthropic-ratelimit-requests", "$(at 2 +%Y-%m-%dT%H:%M:%SZ)")),
+    ];
+    let runs = [-3600, 3600].into_iter().flat_map(|skew| {
+        cases.iter().map(move |(status, told): &(&str, String)| {
+            let script = format!(
+                "[ $THROTTLE_ATTEMPT = 1 ] || exit 0; now=$(($(date +%s) + {skew})); \
+                 at() {{ LC_ALL=C date -u -d \"@$((now + $1))\" \"$2\"; }}; \
+                 printf \"HTTP/{status}\\nDate: $(at 0 '{http}')\\n{told}\\n\" > \"$THROTTLE_REPLY\"; exit 1; : $1"
+            );
+            thread::spawn(move || {
+                let (begun, options) = (Instant::now(), ["--attempts", "1", "--max-pause", "1min"]);
+                (scripted(&options, &script, "1\n"), begun.elapsed(), script)
+            })
+        })
+    });
+    for run in runs.collect::<Vec<_>>() {
+        let (ended, took, script) = run.join().unwrap();
+        assert_eq!(ended.code(), Some(0), "{script}: {}", ended.err);
+        assert!(took >= Duration::from_secs(2), "{script}: {took:?}");
     }
 }
