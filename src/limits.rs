@@ -21,7 +21,7 @@ mod together;
 mod waiting;
 pub mod window;
 
-pub use agree::Disagreement;
+pub use agree::{Disagreement, Said};
 pub(crate) use bytes::{Reader, Writer};
 pub use each::Charged;
 pub(crate) use each::{Each, Thin};

@@ -4,7 +4,6 @@ use crate::clock::{Clock, Nanos};
 use crate::limits::{
     Ask, Counts, Disagreement, GiveBack, Grant, Ledger, Operation, Policy, Refusal, Reply, Take, Waiting,
 };
-use crate::rate::{Amount, Limit};
 use std::fmt::Debug;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use thiserror::Error;
@@ -285,15 +284,6 @@ pub trait Store: Debug {
     fn handed_over(&self, grant: &Grant, costs: &[u64]) {
         self.own(&mut |ledger, now| ledger.hand_over(now, grant, costs));
     }
-
-    /// Checks that the limits that the user names are those of the bucket; see [`Policy::agrees_with`].
-    ///
-    /// # Errors
-    /// [`StoreError::Disagrees`].
-    fn agrees_with(&self, said: &[Limit], burst: Option<Amount>) -> Result<(), StoreError> {
-        let agrees = self.policy().agrees_with(said, burst);
-        agrees.map_err(|disagreement| StoreError::Disagrees { place: self.place(), disagreement })
-    }
 }
 
 /// A number that nobody else has, less than 2^62.
@@ -326,10 +316,9 @@ pub struct View {
     pub paused_until: Option<Nanos>,
     /// What happened since the bucket was made.
     pub counts: Counts,
+    /// The time of all this, on the bucket's clock.
+    pub now: Nanos,
 }
-
-/// A bucket that was found: its place, and its state or why that cannot be read.
-pub type Found<P, E> = (P, Result<View, E>);
 
 impl View {
     fn of(ledger: &Ledger, now: Nanos) -> Self {
@@ -342,6 +331,7 @@ impl View {
             line: ledger.waiting(now),
             paused_until: ledger.paused_until().filter(|until| *until > now),
             counts: ledger.counts(),
+            now,
         }
     }
 }
@@ -385,11 +375,8 @@ pub enum StoreError {
         /// The limits named and those of the bucket.
         disagreement: Disagreement,
     },
-    /// The limits now count another kind than the input: bytes instead of units, or units instead of bytes.
-    #[error(
-        "the bucket {place} was changed from {before} to {now}: {}; start again, counting the same",
-        kinds(*now_bytes)
-    )]
+    /// The limits now count another kind than the input: bytes, units, or costs of units.
+    #[error("the bucket {place} was changed from {before} to {now}: {what}; start again, counting the same")]
     OtherKind {
         /// Where the bucket is.
         place: String,
@@ -397,11 +384,7 @@ pub enum StoreError {
         before: String,
         /// The limits now.
         now: String,
-        /// Whether the limits now count bytes.
-        now_bytes: bool,
+        /// What changed.
+        what: &'static str,
     },
-}
-
-fn kinds(now_bytes: bool) -> &'static str {
-    if now_bytes { "it counts bytes now, no longer units" } else { "it counts units now, no longer bytes" }
 }

@@ -4,7 +4,7 @@ use super::answer::print;
 use super::args::Format;
 use super::exit::Exit;
 use super::say::say;
-use super::task::{Bucket, Grouped, Kind, Limits, Once, Remove, Set, Show, Task};
+use super::task::{self, Bucket, Grouped, Kind, Limits, Once, Remove, Set, Show, Task};
 use super::time_of_day;
 use anyhow::{Result, anyhow};
 use serde_json::json;
@@ -14,7 +14,6 @@ use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use throttle::clock::{self, Nanos, SystemClock};
-use throttle::flow::Price;
 use throttle::launch::printable;
 use throttle::limits::{Grant, Operation, Policy};
 use throttle::store::{
@@ -60,7 +59,8 @@ pub(super) fn open(
 }
 
 fn agree(named: Option<&Grouped>, opened: &AnyBucket) -> Result<(), StoreError> {
-    named.map_or(Ok(()), |named| opened.agrees_with(&named.written(), named.burst))
+    let agrees = named.map_or(Ok(()), |named| named.places_in(&opened.policy()).map(drop));
+    agrees.map_err(|disagreement| StoreError::Disagrees { place: opened.place(), disagreement })
 }
 
 /// A grant, when it was asked for, the bucket, and the costs.
@@ -79,32 +79,21 @@ pub(super) fn take_one(once: &Once) -> Result<Taken> {
         }
     };
     let longest = max_wait.map(|time| Nanos::try_from(time.as_nanos()).unwrap_or(Nanos::MAX));
-    let take = || {
-        let latest = longest.map_or(Nanos::MAX, |wait| opened.clock().now().saturating_add(wait));
-        let policy = opened.policy();
-        let costs = costs_of_one(named, &policy);
-        opened.take(&costs, latest).map(|(grant, asked)| (grant, asked, costs, policy))
-    };
-    let mut taken = take()?;
-    if named.is_some() && taken.3 != opened.policy() {
-        // Only now it is known what the server keeps.
-        opened.give_back(&taken.0, &taken.2)?;
+    let due = || {
         agree(named, &*opened)?;
-        taken = take()?;
-    }
-    let (grant, asked, costs, _) = taken;
-    if let Err(error) = check_kept(Some(bucket), &*opened, Once::check) {
+        check_kept(Some(bucket), &*opened, |policy| Once::check(policy).and_then(|()| once.costs(policy)))
+    };
+    let mut costs = due()?;
+    loop {
+        let latest = longest.map_or(Nanos::MAX, |wait| opened.clock().now().saturating_add(wait));
+        let (grant, asked) = opened.take(&costs, latest)?;
+        // Only now it is known what a server keeps.
+        let found = due();
+        if found.as_ref().is_ok_and(|due| *due == costs) {
+            return Ok((grant, asked, opened, costs));
+        }
         opened.give_back(&grant, &costs)?;
-        return Err(error);
-    }
-    Ok((grant, asked, opened, costs))
-}
-
-/// What one call costs each limit, or all. No unit is read for it.
-fn costs_of_one(named: Option<&Grouped>, policy: &Policy) -> Box<[u64]> {
-    match named.map(|named| named.look(policy).price(None)) {
-        Some(Price::Costs(costs)) => costs,
-        _ => [1].into(),
+        costs = found?;
     }
 }
 
@@ -177,7 +166,7 @@ pub(super) fn policy(limits: &Limits, check: impl FnOnce(&Policy) -> Result<(), 
 
 /// What the bucket of a stream holds now, if there is one that can be read.
 pub(super) fn found(limits: &Limits) -> Option<View> {
-    limits.bucket().and_then(|bucket| look(bucket).ok()).map(|(view, _)| view)
+    limits.bucket().and_then(|bucket| look(bucket).ok())
 }
 
 /// Checks what the bucket keeps, which the command line may not fit.
@@ -187,7 +176,8 @@ pub(super) fn check_kept<T>(
     check: impl FnOnce(&Policy) -> Result<T, String>,
 ) -> Result<T> {
     let (origin, policy) = (bucket.map_or("", Bucket::origin), opened.policy());
-    check(&policy).map_err(|error| anyhow!("{origin}{error}; the bucket {} keeps {policy}", opened.place()))
+    let checked = task::look(&policy).and_then(|_| check(&policy));
+    checked.map_err(|error| anyhow!("{origin}{error}; the bucket {} keeps {policy}", opened.place()))
 }
 
 /// Makes the bucket, or changes its limits for everyone.
@@ -231,23 +221,20 @@ pub(super) fn show(Show { bucket, format }: &Show) -> Result<Exit> {
     }
 }
 
-/// What is kept in a bucket, and the time now on its clock.
-type Seen = (View, Nanos);
-
 /// A bucket that was found, and what it keeps, or why that cannot be read.
-type Found = (Kind, Result<Seen, StoreError>);
+type Found = (Kind, Result<View, StoreError>);
 
-fn look(bucket: &Bucket) -> Result<Seen, StoreError> {
+fn look(bucket: &Bucket) -> Result<View, StoreError> {
     match &bucket.kind {
         Kind::File(place) => Ok(File::look(place.clone(), Instant::now().checked_add(ANSWERED))?),
-        Kind::Server(address) => Redis::open(address.clone(), None, brief_patience(bucket))?.look(),
+        Kind::Server(address) => Redis::open(address.clone(), None, brief_patience(bucket))?.view(),
     }
 }
 
 /// Writes a line for each bucket beside this one.
 pub(super) fn list(Show { bucket, format }: &Show) -> Result<Exit> {
     let line = |(kind, seen): Found| match (format, seen) {
-        (Format::Text, Ok((view, _))) => {
+        (Format::Text, Ok(view)) => {
             let line = if view.line.is_empty() { String::new() } else { format!(", {} in line", view.line.len()) };
             format!("{}: {}{line}", name(&kind), view.policy)
         }
@@ -280,7 +267,7 @@ fn listed(among: &Bucket) -> Result<Vec<Found>, StoreError> {
 /// Removes the bucket, and says how many waited for it.
 pub(super) fn remove(Remove { bucket, quiet }: &Remove) -> Result<()> {
     // One that is damaged says nothing.
-    let waiting = look(bucket).map_or(0, |(view, _)| view.line.len());
+    let waiting = look(bucket).map_or(0, |view| view.line.len());
     match &bucket.kind {
         Kind::File(place) => File::remove(place).map_err(StoreError::from)?,
         Kind::Server(address) => Redis::unasked(address.clone(), None, patience(bucket, None))?.remove()?,
@@ -302,7 +289,7 @@ fn write_lines(lines: impl IntoIterator<Item = impl AsRef<str>>) -> Result<Exit>
     print(|| std::io::stdout().write_all(text.as_bytes()))
 }
 
-fn shown(bucket: &Bucket, (view, now): &Seen) -> String {
+fn shown(bucket: &Bucket, view: &View) -> String {
     let left = |left: i128| if left < 0 { format!("{} owed", -left) } else { format!("{left} left") };
     let lines = left_of(view).enumerate();
     let lines = lines.map(|(place, units)| format!("  {}: {}\n", view.policy.describe(place), left(units)));
@@ -317,7 +304,7 @@ fn shown(bucket: &Bucket, (view, now): &Seen) -> String {
         None => String::new(),
         Some(last) => format!("  {} in line, the last for {}\n", view.line.len(), clock::shown_wait(last.wait)),
     };
-    let (paused, counts) = (shown_pause(view, *now), shown_counts(view, *now));
+    let (paused, counts) = (shown_pause(view), shown_counts(view));
     format!("bucket {} in {place}\n{lines}{counts}{line}{paused}  next unit: {next}\n", name(&bucket.kind))
 }
 
@@ -328,19 +315,19 @@ fn left_of(view: &View) -> impl Iterator<Item = i128> {
 }
 
 /// `paused until 14:05 (3m 20s)`
-fn shown_pause(view: &View, now: Nanos) -> String {
+fn shown_pause(view: &View) -> String {
     view.paused_until.map_or_else(String::new, |until| {
         let wall = SystemTime::now();
-        let until = until.saturating_sub(now);
+        let until = until.saturating_sub(view.now);
         let at = time_of_day::local(wall + Duration::from_nanos(until), wall);
         format!("  paused until {at} ({})\n", clock::shown_wait(until))
     })
 }
 
 /// `since 14:05 (2h 3m): 120 granted, 3 refused, 4 given back; waited 3m 20s in all`
-fn shown_counts(view: &View, now: Nanos) -> String {
+fn shown_counts(view: &View) -> String {
     let (counts, wall) = (&view.counts, SystemTime::now());
-    let age = now.saturating_sub(counts.since);
+    let age = view.now.saturating_sub(counts.since);
     let since = time_of_day::local(wall - Duration::from_nanos(age), wall);
     let (age, waited) = (clock::shown(age), clock::shown(counts.waited));
     format!(
@@ -350,11 +337,11 @@ fn shown_counts(view: &View, now: Nanos) -> String {
 }
 
 /// Times of the bucket's clock are seconds since 1970 here.
-fn shown_json(bucket: &Kind, (view, now): &Seen) -> serde_json::Value {
+fn shown_json(bucket: &Kind, view: &View) -> serde_json::Value {
     let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let paused = view.paused_until.map_or(0, |until| until.saturating_sub(*now));
+    let paused = view.paused_until.map_or(0, |until| until.saturating_sub(view.now));
     let until = view.paused_until.map(|_| (wall + Duration::from_nanos(paused)).as_secs());
-    let age = Duration::from_nanos(now.saturating_sub(view.counts.since));
+    let age = Duration::from_nanos(view.now.saturating_sub(view.counts.since));
     let limits = left_of(view).enumerate().map(|(place, left)| {
         json!({
             "limit": view.policy.describe(place),

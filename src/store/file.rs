@@ -31,8 +31,8 @@ use slots::Kept;
 /// The least time that a lease covers, if enough units wait.
 const SPAN: Nanos = 10 * MILLISECOND;
 
-/// A bucket that was found, and what it keeps at this time on its clock, or why that cannot be read.
-type Found = (Place, Result<(View, Nanos), FileError>);
+/// A bucket that was found, and what it keeps, or why that cannot be read.
+type Found = (Place, Result<View, FileError>);
 
 /// Limits in a file.
 #[derive(Debug)]
@@ -120,17 +120,17 @@ impl File {
         Ok(File { clock, handle: Mutex::new(handle) })
     }
 
-    /// What is kept in the bucket at `place`, which need not be writable, and the time now on its clock. Waits until
-    /// `deadline` at most if others keep it locked.
+    /// What is kept in the bucket at `place`, which need not be writable. Waits until `deadline` at most if others
+    /// keep it locked.
     ///
     /// # Errors
     /// [`FileError`], as [`open`](Self::open).
-    pub fn look(place: Place, deadline: Option<Instant>) -> Result<(View, Nanos), FileError> {
+    pub fn look(place: Place, deadline: Option<Instant>) -> Result<View, FileError> {
         let machine = Machine::this();
         let mut handle = Handle::open_to_look(machine.clone(), place, deadline)?;
         let now = FileClock { machine, ahead: AtomicI64::new(0) }.read(&mut handle.kept);
         handle.kept.ledger.pass(now);
-        Ok((View::of(&handle.kept.ledger, now), now))
+        Ok(View::of(&handle.kept.ledger, now))
     }
 
     /// All buckets in `folder`, by name, each as [`look`](Self::look) finds it. Waits until `deadline` at most for others who keep one locked. Files that are no

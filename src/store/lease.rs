@@ -29,6 +29,7 @@ pub(super) struct Rules {
     has_window: bool,
     pub(super) only_windows: Option<OnlyWindows>,
     pub(super) counts_bytes: bool,
+    pub(super) has_costs: bool,
 }
 
 impl Rules {
@@ -37,7 +38,8 @@ impl Rules {
         let allowance = policy.least_slack().map(|slack| slack.max(LATE)).into_iter().chain(fill_time).min();
         let allowance = allowance.unwrap_or(LATE);
         let has_window = limits.largest_cost() < u64::MAX;
-        Rules { allowance, has_window, only_windows: policy.only_windows(), counts_bytes: policy.counts_bytes() }
+        let (only_windows, counts_bytes) = (policy.only_windows(), policy.counts_bytes());
+        Rules { allowance, has_window, only_windows, counts_bytes, has_costs: policy.has_costs() }
     }
 
     /// The same, of limits that have just begun.

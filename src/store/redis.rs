@@ -43,8 +43,8 @@ const FOLDED: u64 = 32;
 const HERE: Nanos = 4 * SECOND;
 const GONE: Nanos = 12 * SECOND;
 
-/// A bucket that was found, and what it keeps at this time on its clock, or why that cannot be read.
-type Found = (Address, Result<(View, Nanos), StoreError>);
+/// A bucket that was found, and what it keeps, or why that cannot be read.
+type Found = (Address, Result<View, StoreError>);
 
 /// Limits on a server.
 #[derive(Debug)]
@@ -133,14 +133,6 @@ impl Redis {
         Redis::new(address, policy, Patience::none(), ServerClock::Shared(clock))?.looked_at()
     }
 
-    /// What is kept in the bucket, and the time now on its clock.
-    ///
-    /// # Errors
-    /// [`RedisError`], as [`open`](Self::open).
-    pub fn look(&self) -> Result<(View, Nanos), StoreError> {
-        Ok((self.view()?, self.clock.now()))
-    }
-
     /// All buckets on the server of `address`, whichever of them it names, by name. Of a cluster, those of that node.
     ///
     /// # Errors
@@ -153,7 +145,7 @@ impl Redis {
             redis.address = address.clone();
             redis.state().link.turn_to(&address);
             redis.state().forget();
-            match redis.look() {
+            match redis.view() {
                 Err(StoreError::Redis(RedisError::Unknown(_) | RedisError::Foreign { .. })) => {}
                 Err(StoreError::Redis(error)) if !error.is_of_one_bucket() => return Err(error.into()),
                 looked => found.push((address, looked)),

@@ -12,7 +12,7 @@ use throttle::clock::Nanos;
 use throttle::flow::cost::Cost;
 use throttle::flow::selector::Selector;
 use throttle::flow::{Look, Sorting};
-use throttle::limits::{Policy, PolicyError};
+use throttle::limits::{Disagreement, Policy, PolicyError, Said};
 use throttle::rate::{Amount, Limit, Rate};
 
 /// Limits named with `--rate` and `--burst`, sorted by what they hold for and what they count.
@@ -79,7 +79,8 @@ impl Grouped {
             (burst, _) => burst,
         };
         for group in all.iter_mut().chain(&mut each) {
-            group.policy = Policy::with_slack(&group.written, burst).map_err(|error| in_limits(&error))?;
+            let policy = Policy::with_slack(&group.written, burst).map_err(|error| in_limits(&error))?;
+            group.policy = group.cost.as_ref().map_or(policy.clone(), |cost| policy.counting(&cost.to_string()));
             group.all = group.policy.clone();
         }
         if let (Some(_), []) = (burst, &all[..])
@@ -102,6 +103,12 @@ impl Grouped {
         }
         if args.rate.iter().any(|rule| rule.limit == Limit::Unlimited) {
             return Err("--rate: 'unlimited' is no limit that a bucket could keep; write for example -r 5/s".to_owned());
+        }
+        if let Some(rule) = args.rate.iter().find(|rule| rule.cost.as_ref().is_some_and(|cost| !can_be_kept(cost))) {
+            return Err(format!(
+                "--rate: '{rule}': a bucket keeps a cost of at most {LONGEST_COST} characters, without control characters, like \
+                 cost=/max_tokens"
+            ));
         }
         if args.rate.is_empty() && args.burst.is_some() {
             return Err("--burst belongs to a rate; write for example -r 5/s -b 10".to_owned());
@@ -152,21 +159,29 @@ impl Grouped {
         })
     }
 
-    /// What each limit of `policy` counts, which is that of the run or of a bucket that agrees with it.
-    pub(crate) fn look(&self, policy: &Policy) -> Look {
-        if self.costs().next().is_none() {
-            return Look::default();
+    /// Where the limits that were written are among those of a bucket, which must agree with them.
+    ///
+    /// # Errors
+    /// They do not agree.
+    pub(crate) fn places_in(&self, policy: &Policy) -> Result<Vec<usize>, Disagreement> {
+        let said = |group: &Group| -> Vec<Said> {
+            let cost = group.cost.as_ref().map(ToString::to_string);
+            group.written.iter().map(|limit| (*limit, cost.clone())).collect()
+        };
+        policy.places_of(&self.all.iter().flat_map(said).collect::<Vec<_>>(), self.burst)
+    }
+
+    /// Takes the numbers out that `--once` says its call costs, one for each limit written: a bucket does not keep them.
+    pub(super) fn take_numbers(&mut self) -> Vec<Option<u64>> {
+        let mut numbers = Vec::new();
+        for group in &mut self.all {
+            let number = group.cost.as_ref().and_then(|cost| cost.kind().unread());
+            numbers.extend(group.written.iter().map(|_| number));
+            if number.is_some() {
+                (group.cost, group.policy) = (None, group.policy.without_costs());
+            }
         }
-        let (written, in_order) = (self.written(), || (0..policy.len()).collect());
-        let is_own = *policy == self.policy();
-        let places = policy.places_of(&written, self.burst).ok().filter(|_| !is_own).unwrap_or_else(in_order);
-        let said = self.all.iter().flat_map(|group| group.written.iter().map(|_| &group.cost));
-        let mut costs = vec![None; policy.len()];
-        for (place, cost) in places.into_iter().zip(said) {
-            costs[place].clone_from(cost);
-        }
-        let limits = (0..policy.len()).map(|place| (policy.describe(place), policy.most_ever(place))).collect();
-        Look { per: None, costs, limits }
+        numbers
     }
 
     /// What to say if commands of a key are counted, but none is run.
@@ -212,29 +227,24 @@ impl Limits {
         }
     }
 
-    /// What each limit of `policy` counts, which is in force.
-    pub(crate) fn look(&self, policy: &Policy) -> Look {
-        self.named().map(|named| named.look(policy)).unwrap_or_default()
+    /// Whether a unit costs some limit something of its own. `policy` is in force.
+    pub(crate) fn have_costs(&self, policy: &Policy) -> bool {
+        policy.has_costs() || self.named().is_some_and(|named| named.costs().next().is_some())
     }
 
     /// The limits of `policy`, which is in force, that count each unit as 1.
     pub(crate) fn of_units(&self, policy: &Policy) -> Policy {
         match self.named() {
-            Some(named) if named.costs().next().is_some() => {
-                let uncounted = named.all.iter().filter(|group| group.cost.is_none());
-                Policy::of_all(uncounted.map(|group| &group.policy))
-            }
-            _ => policy.clone(),
+            Some(named) if self.have_costs(policy) => named.policy().of_units(),
+            _ => policy.of_units(),
         }
     }
 
     /// How long a pause is if the server names no time: two intervals of the pace that units of one key may have.
     pub(crate) fn first_pause(&self, policy: &Policy) -> Duration {
-        let of_units = |groups: &[Group]| {
-            Policy::of_all(groups.iter().filter(|group| group.cost.is_none()).map(|group| &group.policy)).fastest()
-        };
-        let paces =
-            self.named().map_or([policy.fastest(), None], |named| [&named.all, &named.each].map(|g| of_units(g)));
+        let of_units = |groups: &[Group]| Policy::of_all(groups.iter().map(|group| &group.policy)).of_units().fastest();
+        let of_bucket = [policy.of_units().fastest(), None];
+        let paces = self.named().map_or(of_bucket, |named| [&named.all, &named.each].map(|groups| of_units(groups)));
         let two_intervals = |pace: Rate| Duration::from_nanos(pace.period().saturating_mul(2).div_ceil(pace.units()));
         paces.into_iter().flatten().map(two_intervals).fold(again::SHORTEST_PAUSE, Duration::max)
     }
@@ -259,6 +269,28 @@ impl Limits {
         let join = |named: &Grouped| named.rules.iter().map(ToString::to_string).collect::<Vec<_>>().join(" and ");
         self.named().map_or_else(|| policy.to_string(), join)
     }
+}
+
+/// The costs of the limits of `policy`, which a run or a bucket keeps. None if every limit counts units.
+///
+/// # Errors
+/// Which cannot be read.
+pub(crate) fn look(policy: &Policy) -> Result<Look, String> {
+    if !policy.has_costs() {
+        return Ok(Look::default());
+    }
+    let parsed = |cost: &str| cost.parse::<Cost>().map_err(|error| format!("cost={cost} cannot be read: {error}"));
+    let costs = (0..policy.len()).map(|place| policy.cost(place).map(parsed).transpose()).collect::<Result<_, _>>()?;
+    let limits = (0..policy.len()).map(|place| (policy.describe(place), policy.most_ever(place))).collect();
+    Ok(Look { per: None, costs, limits })
+}
+
+/// The most characters of a cost in a bucket: all its limits fit into one record.
+const LONGEST_COST: usize = 100;
+
+fn can_be_kept(cost: &Cost) -> bool {
+    let text = cost.to_string();
+    text.len() <= LONGEST_COST && !text.contains(char::is_control)
 }
 
 /// The rules sorted by what they count. Their policies are not filled in yet.
