@@ -181,10 +181,21 @@ pub(super) fn check_kept<T>(
 }
 
 /// Makes the bucket, or changes its limits for everyone.
-pub(super) fn set(Set { bucket, policy, fresh, anew }: &Set) -> Result<()> {
-    let opened = open_with(bucket, Some(policy), None)?;
+pub(super) fn set(Set { bucket, policy, fresh, anew, group }: &Set) -> Result<()> {
+    let mut bucket = bucket.clone();
+    if let (Kind::File(place), Some(group)) = (&mut bucket.kind, group) {
+        place.group = Some(number_of(group)?);
+    }
+    let opened = open_with(&bucket, Some(policy), None)?;
     let done = if *anew { opened.clear(Some(policy)) } else { opened.set(policy, fresh) };
     Ok(done?)
+}
+
+/// The number of a group, which may be given as that.
+fn number_of(group: &str) -> Result<u32> {
+    let named = || nix::unistd::Group::from_name(group).ok().flatten().map(|found| found.gid.as_raw());
+    let number = group.parse().ok().or_else(named);
+    number.ok_or_else(|| anyhow!("--group '{group}': there is no such group; to see yours: id"))
 }
 
 /// Empties the queue of the bucket, and lifts a pause.
@@ -250,7 +261,7 @@ pub(super) fn list(Show { bucket, format }: &Show) -> Result<Exit> {
 
 fn listed(among: &Bucket) -> Result<Vec<Found>, StoreError> {
     Ok(match &among.kind {
-        Kind::File(Place { path, own_folder }) => {
+        Kind::File(Place { path, own_folder, .. }) => {
             let is_folder = path.as_os_str().as_bytes().ends_with(b"/") || path.is_dir();
             let folder = path.parent().filter(|_| !is_folder).unwrap_or(path);
             let soon = Instant::now() + Duration::from_secs(1);

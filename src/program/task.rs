@@ -17,6 +17,7 @@ use std::time::Duration;
 use throttle::flow::cost::Cost;
 use throttle::limits::Policy;
 use throttle::rate::Limit;
+use throttle::store::Place;
 
 /// What is to be done.
 #[derive(Clone, Debug)]
@@ -59,6 +60,8 @@ pub(crate) struct Set {
     pub(crate) fresh: Vec<bool>,
     /// Whether everything starts anew.
     pub(crate) anew: bool,
+    /// The name or number of a group whose members may use its file.
+    pub(crate) group: Option<String>,
 }
 
 /// Show a bucket, or name those beside it.
@@ -89,6 +92,9 @@ impl Task {
             return Err(
                 "--max-wait belongs to --once and to --drop; write for example --once --max-wait 30s".to_owned()
             );
+        }
+        if args.group.is_some() && !args.set {
+            return Err("--group belongs to --set; write for example --bucket ./b --set --group devs -r 5/s".to_owned());
         }
         match &args {
             Args { once: true, .. } => Once::new(bucket("--once takes one from a bucket")?, args).map(Task::Once),
@@ -189,9 +195,14 @@ impl Set {
         if !args.command.is_empty() {
             return Err("--set runs nothing; leave the command out".to_owned());
         }
+        if args.group.is_some() && !matches!(&bucket.kind, Kind::File(Place { own_folder: false, .. })) {
+            return Err(
+                "--group is for a file that is named by its path; write for example --bucket ./b --set --group devs -r 5/s".to_owned()
+            );
+        }
         let names_initial = |limit: &Limit| matches!(limit, Limit::Bucket { initial: Some(_), .. });
         let fresh = named.written().iter().map(names_initial).collect();
-        Ok(Set { bucket, policy: named.policy(), fresh, anew: args.clear })
+        Ok(Set { bucket, policy: named.policy(), fresh, anew: args.clear, group: args.group.clone() })
     }
 }
 

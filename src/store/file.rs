@@ -16,7 +16,6 @@ use std::time::Instant;
 mod error;
 mod handle;
 mod machine;
-mod nameless;
 mod network;
 mod owner;
 mod place;
@@ -142,10 +141,10 @@ impl File {
         let files = place::files(folder, own_folder)?.into_iter();
         let looked = files.map(|place| (place.clone(), File::look(place, Some(deadline))));
         let is_none = |error: &FileError| match error {
-            FileError::Unknown(_) | FileError::Foreign(_) | FileError::NotPlain(_) | FileError::Link(_) => true,
-            FileError::Truncated { length: 0, .. }
+            FileError::Unknown(_) | FileError::Foreign(..) => true,
+            FileError::Damaged(_, Some(0))
             | FileError::NotOurs { .. }
-            | FileError::Network { .. }
+            | FileError::Network(..)
             | FileError::System { .. } => !own_folder,
             _ => false,
         };

@@ -119,7 +119,7 @@ fn shares(limit: &str, pause: u64) -> [usize; 4] {
     let (folder, clock) = (tempfile::tempdir().unwrap(), FakeClock::at(SECOND));
     let policy = Policy::new(&[limit.parse().unwrap()], None).unwrap();
     let file = || {
-        let place = Place { path: folder.path().join("b"), own_folder: false };
+        let place = Place { path: folder.path().join("b"), own_folder: false, group: None };
         Box::new(File::open_on(Machine::fake(&clock, 1, 0), place, Some(&policy)).unwrap())
     };
     let streams = [(); 4].map(|()| Supply::new(file()));

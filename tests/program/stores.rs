@@ -82,7 +82,7 @@ fn policy(limits: &[&str]) -> Policy {
 }
 
 fn place(path: &Path) -> Place {
-    Place { path: path.to_owned(), own_folder: false }
+    Place { path: path.to_owned(), own_folder: false, group: None }
 }
 
 /// Runs `check` on every kind of store with these limits.

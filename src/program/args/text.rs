@@ -104,7 +104,7 @@ If there is no such bucket yet, it is made with the limits of -r. After that the
 needed; if -r is given, it must agree with them. A bucket outlives processes and restarts. On a terminal, a long wait \
 is announced after a second. If a process that waits is interrupted or killed, those behind it move up; they look once a second.
 
-Each user has their own buckets in files, on one machine; under sudo they are root's. A network file system is refused. To \
+Each user has their own buckets in files, on one machine; under sudo they are root's; see --group. A network file system is refused. To \
 start anew: --remove. A bucket on a server uses the server's clock. The server keeps it under \
 the key throttle:NAME for 30 days after the last take. If the server loses its data, one burst and what comes due within \
 a second may go twice. rediss: is encrypted, in builds with TLS.";
@@ -140,6 +140,11 @@ none waits longer than before. With --clear everything starts anew.
 
 With -r 60/min -r 200k/min,cost=/max_tokens the bucket keeps what a unit costs, too: a stream that names only the bucket is \
 charged by it. A stream ends if that is changed meanwhile.";
+
+pub(super) const GROUP: &str = "\
+With --set and a bucket given by its path: members of GROUP, a name or a number, may use its file, too (mode 0660). \
+throttle --bucket /var/lib/api/bucket --set --group devs -r 5/s. You must be in the group. A file that replaces it, \
+whoever of them makes it, belongs to the group as well. Everyone else is refused.";
 
 pub(super) const CLEAR: &str = "\
 Empty the queue of the bucket, lift a pause, and exit. A process that still waits joins the queue again within a second, in \

@@ -214,6 +214,11 @@ fn mistakes_about_buckets_show_a_right_spelling() {
              -r 9/s,burst=1 -r 1/s,burst=1,cost=800",
         ),
         (&["--bucket", "./b", "--set", "-r", "1/s,cost=/a\nb"], "a bucket keeps a cost of at most 100 characters"),
+        (
+            &["--bucket", "redis://db/b", "--set", "-r", "1/s", "--group", "devs"],
+            "--group is for a file that is named by its path; write for example --bucket ./b --set --group devs",
+        ),
+        (&["--bucket", "./b", "-r", "1/s", "--group", "devs"], "--group belongs to --set; write for example"),
         (&["--bucket", "./b", "--set", "-r", "1/s,per=host,jobs=2"], "--bucket: it keeps no limit of each key"),
     ] {
         let error = mistake(args).expect(expected);

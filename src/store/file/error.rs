@@ -1,7 +1,7 @@
 //! What can be wrong with a bucket's file, and how to fix it.
 
 use crate::store::Address;
-use rustix::io::Errno;
+use std::io::{self, ErrorKind};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use thiserror::Error;
@@ -13,17 +13,9 @@ pub enum FileError {
     /// There is no such bucket, and no limits were named to make it with.
     #[error("there is no bucket {}", Address::redacted(.0.as_os_str()))]
     Unknown(PathBuf),
-    /// The file is empty or too short.
-    #[error("the bucket {path} is cut short ({length} bytes); to start again, remove it: rm {word}", path = .path.display(), word = word(.path))]
-    Truncated {
-        /// Where the bucket is.
-        path: PathBuf,
-        /// Its length.
-        length: u64,
-    },
-    /// Not a bucket file.
-    #[error("{} is not a bucket; choose another name, or move that file away", .0.display())]
-    Foreign(PathBuf),
+    /// No bucket file, but something else; and what to do.
+    #[error("{} {}", .0.display(), .1)]
+    Foreign(PathBuf, &'static str),
     /// A file of another version of throttle.
     #[error(
         "the bucket {path} was made by {maker} throttle (format {version}, this one knows {known}); use that one, or begin \
@@ -39,68 +31,63 @@ pub enum FileError {
         /// The format of the file.
         version: u64,
     },
-    /// No complete state is left in the file.
-    #[error("the bucket {path} is damaged; remove it to start again with its initial burst: rm {word}", path = .0.display(), word = word(.0))]
-    Damaged(PathBuf),
-    /// A symbolic link.
-    #[error("{} is a symbolic link, which is not followed; name the file itself", .0.display())]
-    Link(PathBuf),
-    /// A folder, a pipe, a device.
-    #[error("{} is not a plain file; choose another place for the bucket", .0.display())]
-    NotPlain(PathBuf),
-    /// A file of another user.
+    /// No complete state is left in the file. Its length, if it is too short.
     #[error(
-        "the bucket {} belongs to user {owner}; each user has their own buckets, and under sudo you are root",
-        path.display()
+        "the bucket {path} is {}; to start again with its initial burst, remove it: rm {word}",
+        .1.map_or_else(|| "damaged".to_owned(), |length| format!("cut short ({length} bytes)")),
+        path = .0.display(),
+        word = word(.0)
+    )]
+    Damaged(PathBuf, Option<u64>),
+    /// A file of another user, and of the group with this number, which this user is not in.
+    #[error(
+        "the bucket {} belongs to user {owner}{}",
+        path.display(),
+        group.map_or_else(
+            || "; each user has their own buckets, and under sudo you are root".to_owned(),
+            |group| format!(" and group {group}, which you are not in; to see your groups: id")
+        )
     )]
     NotOurs {
         /// Where the bucket is.
         path: PathBuf,
         /// The user it belongs to.
         owner: u32,
+        /// The group it belongs to, if its members may use it.
+        group: Option<u32>,
     },
+    /// The file cannot be given to the group with this number.
+    #[error(
+        "cannot give the bucket {} to group {}: only its owner can do that, who must be in the group; to see your groups: id",
+        .0.display(),
+        .1
+    )]
+    Group(PathBuf, u32),
     /// A folder in which other users could replace the file.
     #[error("others may write to the folder {path}; make it yours alone: chmod go-w {word}", path = .0.display(), word = word(.0))]
     OpenFolder(PathBuf),
-    /// On a network file system, locks and clocks are not those of one machine.
+    /// On a file system of this kind, locks and clocks are not those of one machine.
     #[error(
-        "{} is on a network file system ({kind}), where machines do not share a clock; choose a place on this machine",
-        path.display()
+        "{} is on a network file system ({}), where machines do not share a clock; choose a place on this machine",
+        .0.display(),
+        .1
     )]
-    Network {
-        /// Where the bucket is.
-        path: PathBuf,
-        /// The file system.
-        kind: &'static str,
-    },
+    Network(PathBuf, String),
     /// Another program keeps the file locked.
     #[error("another program keeps the bucket {path} locked; to see which: fuser -v {word}", path = .0.display(), word = word(.0))]
     Locked(PathBuf),
-    /// The state is too large for the file.
-    #[error(
-        "the state of the bucket {} is {length} bytes, and the most is {most}; set fewer limits",
-        path.display()
-    )]
-    TooLarge {
-        /// Where the bucket is.
-        path: PathBuf,
-        /// The length of the state.
-        length: u64,
-        /// The most.
-        most: u64,
-    },
     /// No limit, or too many.
     #[error("a bucket keeps 1 to {} limits, and not 'unlimited'", super::slots::MOST_LIMITS)]
     Limits,
     /// The system says no.
-    #[error("cannot {doing} {}: {}", Address::redacted(path.as_os_str()), super::error::reason(*.error))]
+    #[error("cannot {doing} {}: {}", Address::redacted(path.as_os_str()), reason(.error))]
     System {
         /// What throttle was doing.
         doing: &'static str,
         /// The file or folder.
         path: PathBuf,
         /// The system's error.
-        error: Errno,
+        error: io::Error,
     },
 }
 
@@ -112,17 +99,17 @@ fn word(path: &Path) -> String {
 }
 
 /// The system's message, with advice if there is any.
-fn reason(error: Errno) -> String {
-    let said = std::io::Error::from(error).to_string();
+fn reason(error: &io::Error) -> String {
+    let said = error.to_string();
     let said = said.split(" (os error").next().unwrap_or_default().to_lowercase();
-    let advice = match error {
-        Errno::NOSPC | Errno::DQUOT => "; make room and try again, nothing was taken",
-        Errno::ACCESS | Errno::PERM => {
+    let advice = match error.kind() {
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => "; make room and try again, nothing was taken",
+        ErrorKind::PermissionDenied => {
             "; each user has their own buckets (under sudo, root's); choose a place of your own"
         }
-        Errno::NOENT => "; make the folder first, or name another place",
-        Errno::FBIG => "; ulimit -f allows larger files",
-        Errno::ROFS => "; name a place that can be written",
+        ErrorKind::NotFound => "; make the folder first, or name another place",
+        ErrorKind::FileTooLarge => "; ulimit -f allows larger files",
+        ErrorKind::ReadOnlyFilesystem => "; name a place that can be written",
         _ => "",
     };
     format!("{said}{advice}")
