@@ -286,6 +286,17 @@ pub trait Store: Debug {
     }
 }
 
+/// The most limits of one bucket: so many windows always fit in a file.
+pub(crate) const MOST_LIMITS: usize = 16;
+
+/// Whether a bucket can keep these limits. None is opened.
+///
+/// # Errors
+/// [`StoreError::Limits`].
+pub fn check(policy: &Policy) -> Result<(), StoreError> {
+    if policy.is_empty() || policy.len() > MOST_LIMITS { Err(StoreError::Limits) } else { Ok(()) }
+}
+
 /// A number that nobody else has, less than 2^62.
 fn random() -> u64 {
     // Each state has its own seed.
@@ -359,6 +370,9 @@ pub enum StoreError {
     /// The limits refuse.
     #[error(transparent)]
     Refused(#[from] Refusal),
+    /// No limit, or too many.
+    #[error("a bucket keeps 1 to {MOST_LIMITS} limits, and not 'unlimited'")]
+    Limits,
     /// The bucket's file cannot be used.
     #[cfg(feature = "cli")]
     #[error(transparent)]

@@ -142,7 +142,7 @@ impl Task {
 
 impl Once {
     fn new(bucket: Bucket, args: Args) -> Result<Self, String> {
-        let mut named = Grouped::for_bucket(&bucket, &args)?;
+        let mut named = Grouped::for_bucket(&args)?;
         let numbers = named.as_mut().map(Grouped::take_numbers).unwrap_or_default();
         let once = Once { bucket, named, numbers, max_wait: args.max_wait, command: args.command, quiet: args.quiet };
         if let Some(named) = &once.named {
@@ -191,7 +191,7 @@ impl Once {
 
 impl Set {
     fn new(bucket: Bucket, args: &Args) -> Result<Self, String> {
-        let named = Grouped::for_bucket(&bucket, args)?.ok_or("--set: to what? write for example --set -r 5000/h")?;
+        let named = Grouped::for_bucket(args)?.ok_or("--set: to what? write for example --set -r 5000/h")?;
         if !args.command.is_empty() {
             return Err("--set runs nothing; leave the command out".to_owned());
         }
@@ -214,7 +214,7 @@ impl Show {
 
 /// The bucket, for `verb`, which takes neither limits nor a command.
 fn alone(verb: &str, bucket: Bucket, args: &Args) -> Result<Bucket, String> {
-    match Grouped::for_bucket(&bucket, args)? {
+    match Grouped::for_bucket(args)? {
         Some(_) => Err(format!("{verb} sets no limits; leave -r out, or write --set")),
         None if !args.command.is_empty() => Err(format!("{verb} runs nothing; leave the command out")),
         None => Ok(bucket),

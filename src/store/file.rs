@@ -5,7 +5,7 @@
 //! boot clock, which all processes share, plus the time before the last start of the machine.
 
 use super::supply::RETURN_TIMEOUT;
-use super::{Store, StoreError, View};
+use super::{Store, StoreError, View, check};
 use crate::clock::{Clock, MILLISECOND, Nanos, SECOND};
 use crate::limits::{LOOK, Ledger, Operation, Owner, Policy, Record, Reply};
 use std::path::Path;
@@ -78,32 +78,16 @@ impl Clock for FileClock {
 }
 
 impl File {
-    /// Whether a file can keep these limits. None is opened.
-    ///
-    /// # Errors
-    /// [`FileError::Limits`].
-    pub fn check(policy: &Policy) -> Result<(), FileError> {
-        if policy.is_empty() || policy.len() > slots::MOST_LIMITS { Err(FileError::Limits) } else { Ok(()) }
-    }
-
     /// The bucket at `place`. Where there is none it is made with `policy`.
     ///
     /// # Errors
     /// [`FileError`] says what is wrong and how to fix it.
-    pub fn open(place: Place, policy: Option<&Policy>) -> Result<Self, FileError> {
-        File::open_on(Machine::this(), place, policy)
+    pub fn open(place: Place, policy: Option<&Policy>) -> Result<Self, StoreError> {
+        File::open_until(Machine::this(), place, policy, None)
     }
 
-    /// Like [`open`](Self::open), on a given machine.
-    ///
-    /// # Errors
-    /// As [`open`](Self::open).
-    pub fn open_on(machine: Machine, place: Place, policy: Option<&Policy>) -> Result<Self, FileError> {
-        File::open_until(machine, place, policy, None)
-    }
-
-    /// Like [`open_on`](Self::open_on), but if others keep the file locked, it is waited for until `deadline` at most,
-    /// in later requests, too.
+    /// Like [`open`](Self::open), on a given machine. If others keep the file locked, it is waited for until `deadline` at
+    /// most, in later requests, too.
     ///
     /// # Errors
     /// As [`open`](Self::open); [`FileError::Locked`].
@@ -112,7 +96,8 @@ impl File {
         place: Place,
         policy: Option<&Policy>,
         deadline: Option<Instant>,
-    ) -> Result<Self, FileError> {
+    ) -> Result<Self, StoreError> {
+        policy.map_or(Ok(()), check)?;
         let mut handle = Handle::open(machine.clone(), place, policy, deadline)?;
         let clock = FileClock { machine, ahead: AtomicI64::new(0) };
         clock.read(&mut handle.kept);
@@ -207,7 +192,7 @@ impl Store for File {
             Operation::Set { policy, .. } | Operation::Clear { anew: Some(policy), .. } => Some(policy.clone()),
             _ => None,
         };
-        policy.as_ref().map_or(Ok(()), File::check)?;
+        policy.as_ref().map_or(Ok(()), check)?;
         let applied = self.handle().locked(|handle| {
             policy.map_or(Ok(()), |policy| handle.record(&policy))?;
             self.sweep(handle)?;

@@ -120,7 +120,7 @@ fn shares(limit: &str, pause: u64) -> [usize; 4] {
     let policy = Policy::new(&[limit.parse().unwrap()], None).unwrap();
     let file = || {
         let place = Place { path: folder.path().join("b"), own_folder: false, group: None };
-        Box::new(File::open_on(Machine::fake(&clock, 1, 0), place, Some(&policy)).unwrap())
+        Box::new(File::open_until(Machine::fake(&clock, 1, 0), place, Some(&policy), None).unwrap())
     };
     let streams = [(); 4].map(|()| Supply::new(file()));
     let (mut next, mut counts) = ([SECOND; 4], [0; 4]);

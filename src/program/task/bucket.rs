@@ -4,8 +4,7 @@ use crate::program::args::OnStoreError;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use throttle::limits::Policy;
-use throttle::store::{Address, AddressError, File, Place, Redis, StoreError};
+use throttle::store::{Address, AddressError, Place};
 
 /// A bucket as the user asks for it. Nothing is opened yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -107,17 +106,6 @@ impl Bucket {
             .map_err(|error| format!("{flag} '{}': {error}", Address::redacted(word)))?;
         let is_waited_for = on_store_error != Some(OnStoreError::Fail);
         Ok(Some(Bucket { kind, is_default: flag != "--bucket", is_waited_for }))
-    }
-
-    /// Whether it can keep these limits. Opens nothing and contacts no server.
-    ///
-    /// # Errors
-    /// Why it cannot.
-    pub(super) fn check(&self, policy: &Policy) -> Result<(), StoreError> {
-        match &self.kind {
-            Kind::File(_) => File::check(policy).map_err(StoreError::from),
-            Kind::Server(_) => Redis::check(policy).map_err(StoreError::from),
-        }
     }
 
     /// What an error begins with: the variable, if that names the bucket.

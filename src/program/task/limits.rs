@@ -93,11 +93,11 @@ impl Grouped {
         Ok(Some(Grouped { all, each, per, jobs, burst, rules: rules.clone() }))
     }
 
-    /// The same for `bucket`, which must be able to keep them.
+    /// The same for a bucket, which must be able to keep them.
     ///
     /// # Errors
     /// As [`new`](Self::new), and why the bucket cannot.
-    pub(super) fn for_bucket(bucket: &Bucket, args: &Args) -> Result<Option<Self>, String> {
+    pub(super) fn for_bucket(args: &Args) -> Result<Option<Self>, String> {
         if let Some(rule) = args.rate.iter().find(|rule| rule.per.is_some()) {
             return Err(of_each_key_in_bucket(rule));
         }
@@ -115,7 +115,7 @@ impl Grouped {
         }
         let named = Grouped::new(args)?;
         if let Some(named) = &named {
-            bucket.check(&named.policy()).map_err(|error| format!("--rate: {error}"))?;
+            throttle::store::check(&named.policy()).map_err(|error| format!("--rate: {error}"))?;
         }
         Ok(named)
     }
@@ -206,7 +206,7 @@ impl Limits {
             word => Bucket::named(word.as_deref(), args.on_store_error, environment)?,
         };
         if let Some(bucket) = bucket {
-            let named = Grouped::for_bucket(&bucket, args)?;
+            let named = Grouped::for_bucket(args)?;
             return Ok(Limits::Shared(bucket, named));
         }
         if args.on_store_error.is_some() {

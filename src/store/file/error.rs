@@ -76,9 +76,6 @@ pub enum FileError {
     /// Another program keeps the file locked.
     #[error("another program keeps the bucket {path} locked; to see which: fuser -v {word}", path = .0.display(), word = word(.0))]
     Locked(PathBuf),
-    /// No limit, or too many.
-    #[error("a bucket keeps 1 to {} limits, and not 'unlimited'", super::slots::MOST_LIMITS)]
-    Limits,
     /// The system says no.
     #[error("cannot {doing} {}: {}", Address::redacted(path.as_os_str()), reason(.error))]
     System {

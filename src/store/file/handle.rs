@@ -160,15 +160,10 @@ fn open_or_make(machine: &Machine, place: &Place, policy: Option<&Policy>) -> Re
             return Ok(file);
         }
         let policy = policy.ok_or_else(|| FileError::Unknown(place.path.clone()))?;
-        let state = first_state(machine, policy)?;
+        let state = slots::encode(0, &first(machine, policy));
         check_size(place, &state)?;
         place::create(place, &First { policy: slots::encode_policy(policy), state, room: slots::room(policy) })?;
     }
-}
-
-fn first_state(machine: &Machine, policy: &Policy) -> Result<Vec<u8>, FileError> {
-    super::File::check(policy)?;
-    Ok(slots::encode(0, &first(machine, policy)))
 }
 
 fn first(machine: &Machine, policy: &Policy) -> Kept {

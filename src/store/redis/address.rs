@@ -183,7 +183,7 @@ impl Address {
     /// The same address with the password that is in its file, if it names one.
     pub(super) fn with_password(mut self) -> Result<Self, RedisError> {
         if let Some(path) = &self.password_file {
-            let failed = |reason| RedisError::PasswordFile { path: path.display().to_string(), reason };
+            let failed = |reason| RedisError::PasswordFile(path.display().to_string(), reason);
             self.password = Some(first_line(path).map_err(|error| failed(error.to_string()))?);
         }
         Ok(self)
@@ -255,12 +255,16 @@ fn at_host(text: &str) -> Result<Address, AddressError> {
         "rediss" | "valkeys" => true,
         _ => return Err(AddressError::Form),
     };
-    check_server(rest)?;
-    let url = Url::parse(text).map_err(|_| AddressError::Host)?;
+    if rest.split_once(['/', '?', '#']).is_some_and(|(_, behind)| behind.contains('@')) {
+        return Err(AddressError::Reserved);
+    }
+    let url = Url::parse(text).map_err(|error| match error {
+        url::ParseError::InvalidPort => AddressError::Port,
+        _ => AddressError::Host,
+    })?;
     let host = match url.host().ok_or(AddressError::Host)? {
-        url::Host::Domain(name) => name.to_owned(),
-        url::Host::Ipv4(address) => address.to_string(),
         url::Host::Ipv6(address) => address.to_string(),
+        host => host.to_string(),
     };
     if url.query().is_some() || url.fragment().is_some() {
         return Err(AddressError::Tail);
@@ -271,27 +275,12 @@ fn at_host(text: &str) -> Result<Address, AddressError> {
         Err(_) => Err(AddressError::Credentials),
     };
     let (user, password) = (decoded(url.username())?, decoded(url.password().unwrap_or_default())?);
-    let node = Node::Tcp(host, url.port().unwrap_or(6379));
+    let port = url.port().unwrap_or(6379);
+    if port == 0 {
+        return Err(AddressError::Port);
+    }
+    let node = Node::Tcp(host, port);
     Ok(Address { tls, node, database, user, password, password_file: None, name })
-}
-
-/// Checks `[USER[:PASSWORD]@]HOST[:PORT]`, up to the path. The URL parser only says that this part is wrong.
-fn check_server(rest: &str) -> Result<(), AddressError> {
-    let (server, behind) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
-    if behind.contains('@') {
-        return Err(AddressError::Reserved);
-    }
-    let server = server.rsplit_once('@').map_or(server, |(_, server)| server);
-    // The colons of an IPv6 address are inside brackets.
-    let (host, port) = match server.rsplit_once(':') {
-        Some((host, port)) if !port.contains(']') => (host, port),
-        _ => (server, "6379"),
-    };
-    match port.parse::<u16>() {
-        _ if host.is_empty() => Err(AddressError::Host),
-        Ok(1..) => Ok(()),
-        _ => Err(AddressError::Port),
-    }
 }
 
 /// `/NAME` or `/DB/NAME`, or without the name.
@@ -341,6 +330,7 @@ mod tests {
         for (text, shown) in [
             ("redis://db/llm", "redis://db:6379/llm"),
             ("redis://db:7000/2/llm", "redis://db:7000/2/llm"),
+            ("redis://db:/llm", "redis://db:6379/llm"),
             ("valkey://db/a.b-c_9:d", "redis://db:6379/a.b-c_9:d"),
             ("unix:/run/redis.sock/a:b", "unix:/run/redis.sock/a:b"),
             ("rediss://db/llm", "rediss://db:6379/llm"),
@@ -375,7 +365,6 @@ mod tests {
             ("redis://me:12/34@db/llm", AddressError::Reserved),
             ("redis://db:99999/llm", AddressError::Port),
             ("redis://db:0/llm", AddressError::Port),
-            ("redis://db:/llm", AddressError::Port),
             ("redis://db:6379x/llm", AddressError::Port),
             ("redis://db", AddressError::NoName),
             ("redis://db/", AddressError::NoName),
