@@ -69,8 +69,8 @@ impl Link {
     pub(super) fn new(address: Address, tells_time: bool) -> Self {
         let mut script = if tells_time { SCRIPT.replace(READS_CLOCK, TIME_FROM_ARGS) } else { SCRIPT.to_owned() };
         // A connection that failed to select it would have the script run in another database.
-        if address.database() > 0 {
-            script.insert_str(0, &format!("redis.call('SELECT', '{}')\n", address.database()));
+        if address.database > 0 {
+            script.insert_str(0, &format!("redis.call('SELECT', '{}')\n", address.database));
         }
         let hash = redis::Script::new(&script).get_hash().to_owned();
         let key = address.key();
@@ -131,8 +131,8 @@ impl Link {
     }
 
     fn scanned(&mut self, cursor: u64) -> Result<Value, redis::RedisError> {
-        if self.address.database() > 0 {
-            self.send_command(redis::cmd("SELECT").arg(self.address.database()))?;
+        if self.address.database > 0 {
+            self.send_command(redis::cmd("SELECT").arg(self.address.database))?;
             self.answer()?;
         }
         let mut scan = redis::cmd("SCAN");
@@ -200,7 +200,7 @@ impl Link {
     }
 
     fn node(&self) -> &Node {
-        self.moved_to.as_ref().unwrap_or(self.address.node())
+        self.moved_to.as_ref().unwrap_or(&self.address.node)
     }
 
     /// `HOST:PORT`; without a host, the host that sent the redirection.
