@@ -235,7 +235,8 @@ impl Limits {
     /// The limits of `policy`, which is in force, that count each unit as 1.
     pub(crate) fn of_units(&self, policy: &Policy) -> Policy {
         match self.named() {
-            Some(named) if self.have_costs(policy) => named.policy().of_units(),
+            // What sorts units keeps their limits.
+            Some(named) if policy.is_empty() && self.have_costs(policy) => named.policy().of_units(),
             _ => policy.of_units(),
         }
     }
@@ -243,17 +244,20 @@ impl Limits {
     /// How long a pause is if the server names no time: two intervals of the pace that units of one key may have.
     pub(crate) fn first_pause(&self, policy: &Policy) -> Duration {
         let of_units = |groups: &[Group]| Policy::of_all(groups.iter().map(|group| &group.policy)).of_units().fastest();
-        let of_bucket = [policy.of_units().fastest(), None];
-        let paces = self.named().map_or(of_bucket, |named| [&named.all, &named.each].map(|groups| of_units(groups)));
+        let paces = match self {
+            Limits::Own(named) => [&named.all, &named.each].map(|groups| of_units(groups)),
+            Limits::Shared(..) => [policy.of_units().fastest(), None],
+        };
         let two_intervals = |pace: Rate| Duration::from_nanos(pace.period().saturating_mul(2).div_ceil(pace.units()));
         paces.into_iter().flatten().map(two_intervals).fold(again::SHORTEST_PAUSE, Duration::max)
     }
 
-    /// The limits that were named, or else those of `policy`, in groups that count the same. Also those that can never bind.
+    /// The limits that were named, in groups that count the same, or those of `policy`, which a bucket keeps. Also those that
+    /// can never bind.
     pub(crate) fn kinds(&self, policy: &Policy) -> Vec<Policy> {
-        match self.named() {
-            Some(named) => named.all.iter().chain(&named.each).map(|group| group.all.clone()).collect(),
-            None => vec![policy.clone()],
+        match self {
+            Limits::Own(named) => named.all.iter().chain(&named.each).map(|group| group.all.clone()).collect(),
+            Limits::Shared(..) => vec![policy.clone()],
         }
     }
 

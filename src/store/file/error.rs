@@ -88,6 +88,11 @@ pub enum FileError {
     },
 }
 
+/// The system's `error` of what throttle was doing with `path`.
+pub(super) fn failed(doing: &'static str, path: &Path, error: impl Into<io::Error>) -> FileError {
+    FileError::System { doing, path: path.to_owned(), error: error.into() }
+}
+
 /// A path quoted as one shell word.
 fn word(path: &Path) -> String {
     let name = path.as_os_str().as_bytes();

@@ -1,8 +1,8 @@
 //! The open file of a bucket: locks it, reads the newest state, writes the next.
 
-use super::error::FileError;
+use super::error::{FileError, failed};
 use super::machine::Machine;
-use super::place::{self, First, Identity, Place, failed};
+use super::place::{self, First, Identity, Place};
 use super::slots::{self, Kept, LOG, PREFIX, Prefix};
 use crate::clock::Nanos;
 use crate::limits::{Ledger, Policy, Record, Reply};

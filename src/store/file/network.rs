@@ -1,7 +1,6 @@
 //! File systems shared with other machines: lock and clock would differ between the users of a bucket.
 
-use super::error::FileError;
-use super::place::failed;
+use super::error::{FileError, failed};
 use std::fs::File;
 use std::path::Path;
 

@@ -1,11 +1,11 @@
 //! Opens and makes a bucket's file: only a file of this user, on this machine, and never half-made.
 
-use super::error::FileError;
+use super::error::{FileError, failed};
 use super::{network, slots};
 use rustix::fs::{FileType, FlockOperation, Gid, Mode, OFlags, Stat};
 use rustix::io::Errno;
 use std::fs::{DirBuilder, File, Permissions};
-use std::io::{self, ErrorKind, Write};
+use std::io::{ErrorKind, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -271,10 +271,6 @@ fn without_times(path: &Path) -> Option<Identity> {
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 fn without_times(_: &Path) -> Option<Identity> {
     None
-}
-
-pub(super) fn failed(doing: &'static str, path: &Path, error: impl Into<io::Error>) -> FileError {
-    FileError::System { doing, path: path.to_owned(), error: error.into() }
 }
 
 #[cfg(test)]
