@@ -381,24 +381,11 @@ pub enum StoreError {
     #[cfg(feature = "redis")]
     #[error(transparent)]
     Redis(#[from] RedisError),
-    /// The limits named are not those of the bucket.
-    #[error("{disagreement}, in the bucket {place}")]
-    Disagrees {
-        /// Where the bucket is.
-        place: String,
-        /// The limits named and those of the bucket.
-        disagreement: Disagreement,
-    },
-    /// The limits now count another kind than the input: bytes, units, or costs of units.
-    #[error("the bucket {place} was changed from {before} to {now}: {what}; start again, counting the same")]
-    OtherKind {
-        /// Where the bucket is.
-        place: String,
-        /// The limits before the change.
-        before: String,
-        /// The limits now.
-        now: String,
-        /// What changed.
-        what: &'static str,
-    },
+    /// The limits named are not those of the bucket at this place.
+    #[error("{0}, in the bucket {1}")]
+    Disagrees(Disagreement, String),
+    /// The limits of this bucket were changed from these to these, and count another kind than the input now: bytes, units, or
+    /// costs of units.
+    #[error("the bucket {0} was changed from {1} to {2}: {3}; start again, counting the same")]
+    OtherKind(String, String, String, &'static str),
 }

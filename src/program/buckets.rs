@@ -36,8 +36,8 @@ fn advice(bucket: &Bucket, error: &StoreError, task: &Task) -> &'static str {
     let is_unknown =
         matches!(error, StoreError::File(FileError::Unknown(_)) | StoreError::Redis(RedisError::Unknown(_)));
     match (error, task) {
-        (StoreError::Disagrees { .. }, _) if bucket.is_default => "; leave -r out, or name another with --bucket",
-        (StoreError::Disagrees { .. }, _) => "; leave -r out, or change it for everyone with --set",
+        (StoreError::Disagrees(..), _) if bucket.is_default => "; leave -r out, or name another with --bucket",
+        (StoreError::Disagrees(..), _) => "; leave -r out, or change it for everyone with --set",
         _ if !is_unknown => "",
         (_, Task::Remove(_)) => "; --list instead of --remove names those there are",
         _ if !bucket.is_default => "; make it with its limits, like --set -r 5/s",
@@ -60,7 +60,7 @@ pub(super) fn open(
 
 fn agree(named: Option<&Grouped>, opened: &AnyBucket) -> Result<(), StoreError> {
     let agrees = named.map_or(Ok(()), |named| named.places_in(&opened.policy()).map(drop));
-    agrees.map_err(|disagreement| StoreError::Disagrees { place: opened.place(), disagreement })
+    agrees.map_err(|disagreement| StoreError::Disagrees(disagreement, opened.place()))
 }
 
 /// A grant, when it was asked for, the bucket, and the costs.

@@ -128,9 +128,9 @@ impl File {
         let is_none = |error: &FileError| match error {
             FileError::Unknown(_) | FileError::Foreign(..) => true,
             FileError::Damaged(_, Some(0))
-            | FileError::NotOurs { .. }
+            | FileError::NotOurs(..)
             | FileError::Network(..)
-            | FileError::System { .. } => !own_folder,
+            | FileError::System(..) => !own_folder,
             _ => false,
         };
         Ok(looked.filter(|(_, view)| !view.as_ref().is_err_and(is_none)).collect())

@@ -394,7 +394,7 @@ impl Supply {
             _ => "a unit has other costs now",
         };
         let (before, now) = (self.meant.to_string(), now.to_string());
-        Err(StoreError::OtherKind { place: self.store.place(), before, now, what })
+        Err(StoreError::OtherKind(self.store.place(), before, now, what))
     }
 
     /// From windows all that may leave now is asked for, or the next that may. Several are reserved for the same time if

@@ -1,5 +1,6 @@
 //! What can be wrong with a bucket's file, and how to fix it.
 
+use super::slots::VERSION;
 use crate::store::Address;
 use std::io::{self, ErrorKind};
 use std::os::unix::ffi::OsStrExt;
@@ -16,21 +17,15 @@ pub enum FileError {
     /// No bucket file, but something else; and what to do.
     #[error("{} {}", .0.display(), .1)]
     Foreign(PathBuf, &'static str),
-    /// A file of another version of throttle.
+    /// A file of another version of throttle: its format.
     #[error(
-        "the bucket {path} was made by {maker} throttle (format {version}, this one knows {known}); use that one, or begin \
-         anew: rm {word}",
-        path = .path.display(),
-        maker = if *.version < super::slots::VERSION { "an older" } else { "a newer" },
-        word = word(.path),
-        known = super::slots::VERSION
+        "the bucket {} was made by {} throttle (format {}, this one knows {VERSION}); use that one, or begin anew: rm {}",
+        .0.display(),
+        if *.1 < VERSION { "an older" } else { "a newer" },
+        .1,
+        word(.0)
     )]
-    OtherFormat {
-        /// Where the bucket is.
-        path: PathBuf,
-        /// The format of the file.
-        version: u64,
-    },
+    OtherFormat(PathBuf, u64),
     /// No complete state is left in the file. Its length, if it is too short.
     #[error(
         "the bucket {path} is {}; to start again with its initial burst, remove it: rm {word}",
@@ -39,23 +34,17 @@ pub enum FileError {
         word = word(.0)
     )]
     Damaged(PathBuf, Option<u64>),
-    /// A file of another user, and of the group with this number, which this user is not in.
+    /// A file of the user with this number, and if a group may use it, of that group, which this user is not in.
     #[error(
-        "the bucket {} belongs to user {owner}{}",
-        path.display(),
-        group.map_or_else(
+        "the bucket {} belongs to user {}{}",
+        .0.display(),
+        .1,
+        .2.map_or_else(
             || "; each user has their own buckets, and under sudo you are root".to_owned(),
             |group| format!(" and group {group}, which you are not in; to see your groups: id")
         )
     )]
-    NotOurs {
-        /// Where the bucket is.
-        path: PathBuf,
-        /// The user it belongs to.
-        owner: u32,
-        /// The group it belongs to, if its members may use it.
-        group: Option<u32>,
-    },
+    NotOurs(PathBuf, u32, Option<u32>),
     /// The file cannot be given to the group with this number.
     #[error(
         "cannot give the bucket {} to group {}: only its owner can do that, who must be in the group; to see your groups: id",
@@ -76,21 +65,14 @@ pub enum FileError {
     /// Another program keeps the file locked.
     #[error("another program keeps the bucket {path} locked; to see which: fuser -v {word}", path = .0.display(), word = word(.0))]
     Locked(PathBuf),
-    /// The system says no.
-    #[error("cannot {doing} {}: {}", Address::redacted(path.as_os_str()), reason(.error))]
-    System {
-        /// What throttle was doing.
-        doing: &'static str,
-        /// The file or folder.
-        path: PathBuf,
-        /// The system's error.
-        error: io::Error,
-    },
+    /// The system says no, when throttle was doing this with this file or folder.
+    #[error("cannot {} {}: {}", .0, Address::redacted(.1.as_os_str()), reason(.2))]
+    System(&'static str, PathBuf, io::Error),
 }
 
 /// The system's `error` of what throttle was doing with `path`.
 pub(super) fn failed(doing: &'static str, path: &Path, error: impl Into<io::Error>) -> FileError {
-    FileError::System { doing, path: path.to_owned(), error: error.into() }
+    FileError::System(doing, path.to_owned(), error.into())
 }
 
 /// A path quoted as one shell word.

@@ -70,7 +70,7 @@ fn check_owner(path: &Path, stat: &Stat) -> Result<(), FileError> {
     if owner == rustix::process::geteuid().as_raw() || group.is_some_and(is_ours) {
         return Ok(());
     }
-    Err(FileError::NotOurs { path: path.to_owned(), owner, group })
+    Err(FileError::NotOurs(path.to_owned(), owner, group))
 }
 
 /// The group whose members may use a file, if nobody else may.
@@ -114,7 +114,7 @@ fn check_folder(folder: &Path, own_folder: bool) -> Result<(), FileError> {
         stat => stat.map_err(|error| failed("look at the folder", folder, error))?,
     };
     if own_folder && stat.st_uid != rustix::process::geteuid().as_raw() {
-        return Err(FileError::NotOurs { path: folder.to_owned(), owner: stat.st_uid, group: None });
+        return Err(FileError::NotOurs(folder.to_owned(), stat.st_uid, None));
     }
     let is_open = match (own_folder, stat.st_mode & 0o1000) {
         (true, _) => stat.st_mode & 0o022 != 0,
@@ -128,7 +128,7 @@ fn check_head(path: &Path, file: &File) -> Result<(), FileError> {
     let length = rustix::io::pread(file, &mut head, 0).map_err(|error| failed("read the bucket", path, error))?;
     match slots::version(&head[..length]) {
         Some(slots::VERSION) if length == slots::HEAD => Ok(()),
-        Some(version) if version != slots::VERSION => Err(FileError::OtherFormat { path: path.to_owned(), version }),
+        Some(version) if version != slots::VERSION => Err(FileError::OtherFormat(path.to_owned(), version)),
         None if length > 0 && !slots::head().starts_with(&head[..length]) => {
             Err(FileError::Foreign(path.to_owned(), "is not a bucket; choose another name, or move that file away"))
         }
