@@ -87,7 +87,7 @@ fn open(bucket: &str, plan: Option<&Plan>) -> Box<dyn Store> {
     if bucket.starts_with("redis:") {
         return Box::new(Redis::open(bucket.parse().unwrap(), plan, Patience::none()).unwrap());
     }
-    Box::new(File::open(Place { path: bucket.into(), own_folder: false }, plan).unwrap())
+    Box::new(File::open(Place { path: bucket.into(), own_folder: false, group: None }, plan).unwrap())
 }
 
 /// Without a lease, as `--once` does it.

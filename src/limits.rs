@@ -19,7 +19,7 @@ mod together;
 mod waiting;
 pub mod window;
 
-pub use agree::Disagreement;
+pub use agree::{Disagreement, Said};
 pub(crate) use bytes::{Reader, Writer};
 pub(crate) use costs::Cost;
 pub use costs::Costs;

@@ -4,7 +4,6 @@ use crate::clock::{Clock, Nanos};
 use crate::limits::{
     Ask, Counts, Disagreement, GiveBack, Grant, Ledger, Operation, Policy, Refusal, Reply, Take, Waiting,
 };
-use crate::rate::{Amount, Limit};
 use std::fmt::Debug;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use thiserror::Error;
@@ -300,15 +299,17 @@ pub trait Store: Debug {
     fn handed_over(&self, grant: &Grant, costs: &[u64]) {
         self.own(&mut |ledger, now| ledger.hand_over(now, grant, costs));
     }
+}
 
-    /// Checks that the limits that the user names are those of the bucket; see [`Policy::agrees_with`].
-    ///
-    /// # Errors
-    /// [`StoreError::Disagrees`].
-    fn agrees_with(&self, said: &[Limit], burst: Option<Amount>) -> Result<(), StoreError> {
-        let agrees = self.policy().agrees_with(said, burst);
-        agrees.map_err(|disagreement| StoreError::Disagrees { place: self.place(), disagreement })
-    }
+/// The most limits of one bucket: so many windows always fit in a file.
+pub(crate) const MOST_LIMITS: usize = 16;
+
+/// Whether a bucket can keep these limits. None is opened.
+///
+/// # Errors
+/// [`StoreError::Limits`].
+pub fn check(policy: &Policy) -> Result<(), StoreError> {
+    if policy.is_empty() || policy.len() > MOST_LIMITS { Err(StoreError::Limits) } else { Ok(()) }
 }
 
 /// A number that nobody else has, less than 2^62.
@@ -341,10 +342,9 @@ pub struct View {
     pub paused_until: Option<Nanos>,
     /// What happened since the bucket was made.
     pub counts: Counts,
+    /// The time of all this, on the bucket's clock.
+    pub now: Nanos,
 }
-
-/// A bucket that was found: its place, and its state or why that cannot be read.
-pub type Found<P, E> = (P, Result<View, E>);
 
 impl View {
     fn of(ledger: &Ledger, now: Nanos) -> Self {
@@ -357,6 +357,7 @@ impl View {
             line: ledger.waiting(now),
             paused_until: ledger.paused_until().filter(|until| *until > now),
             counts: ledger.counts(),
+            now,
         }
     }
 }
@@ -384,6 +385,9 @@ pub enum StoreError {
     /// The limits refuse.
     #[error(transparent)]
     Refused(#[from] Refusal),
+    /// No limit, or too many.
+    #[error("a bucket keeps 1 to {MOST_LIMITS} limits, and not 'unlimited'")]
+    Limits,
     /// The bucket's file cannot be used.
     #[cfg(feature = "cli")]
     #[error(transparent)]
@@ -392,31 +396,11 @@ pub enum StoreError {
     #[cfg(feature = "redis")]
     #[error(transparent)]
     Redis(#[from] RedisError),
-    /// The limits named are not those of the bucket.
-    #[error("{disagreement}, in the bucket {place}")]
-    Disagrees {
-        /// Where the bucket is.
-        place: String,
-        /// The limits named and those of the bucket.
-        disagreement: Disagreement,
-    },
-    /// The limits now count another kind than the input: bytes instead of units, or units instead of bytes.
-    #[error(
-        "the bucket {place} was changed from {before} to {now}: {}; start again, counting the same",
-        kinds(*now_bytes)
-    )]
-    OtherKind {
-        /// Where the bucket is.
-        place: String,
-        /// The limits before the change.
-        before: String,
-        /// The limits now.
-        now: String,
-        /// Whether the limits now count bytes.
-        now_bytes: bool,
-    },
-}
-
-fn kinds(now_bytes: bool) -> &'static str {
-    if now_bytes { "it counts bytes now, no longer units" } else { "it counts units now, no longer bytes" }
+    /// The limits named are not those of the bucket at this place.
+    #[error("{0}, in the bucket {1}")]
+    Disagrees(Disagreement, String),
+    /// The limits of this bucket were changed from these to these, and count another kind than the input now: bytes, units, or
+    /// costs of units.
+    #[error("the bucket {0} was changed from {1} to {2}: {3}; start again, counting the same")]
+    OtherKind(String, String, String, &'static str),
 }

@@ -28,7 +28,7 @@ impl Look {
         costs.clear();
         for (kind, cost) in self.costs.iter().enumerate() {
             let unreadable = |cost| {
-                let limit = self.limit(kind, cost);
+                let limit = self.limit(kind);
                 format!("{limit}: the cost cannot be read; add what such a unit costs, like cost={cost},else=1")
             };
             costs.push(cost.as_ref().map_or(Ok(1), |cost| cost.of(unit).ok_or_else(|| unreadable(cost)))?);
@@ -41,14 +41,14 @@ impl Look {
     pub fn too_much(&self, costs: &[u64]) -> Option<String> {
         let mut counted = self.costs.iter().zip(&self.limits).zip(costs).enumerate();
         counted.find_map(|(kind, ((cost, (_, most)), is))| {
-            let limit = self.limit(kind, cost.as_ref().filter(|_| is > most)?);
+            let limit = cost.as_ref().filter(|_| is > most).map(|_| self.limit(kind))?;
             Some(format!("{limit}: it costs {is}, more than the window ever lets through"))
         })
     }
 
     /// `limit 5/s,cost=f2`
-    fn limit(&self, kind: usize, cost: &Cost) -> String {
-        self.limits.get(kind).map(|(name, _)| format!("limit {name},cost={cost}")).unwrap_or_default()
+    fn limit(&self, kind: usize) -> String {
+        self.limits.get(kind).map(|(name, _)| format!("limit {name}")).unwrap_or_default()
     }
 
     /// What `unit` costs, which is given without its delimiter; `None` if no buffer holds it.

@@ -4,6 +4,9 @@ use super::policy::{Policy, Resolved};
 use crate::rate::{Amount, Limit, nanos};
 use thiserror::Error;
 
+/// A limit that the user names, and its cost, if that is named, too.
+pub type Said = (Limit, Option<String>);
+
 /// The limits that the user named are not those of the bucket.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[error("{said} was asked for, but the limit kept there is {known}")]
@@ -15,25 +18,19 @@ pub struct Disagreement {
 }
 
 impl Policy {
-    /// Whether `said` names these limits, in any order. `burst` is that of the pacing limit, if it is given apart. Only
-    /// what is named is compared.
+    /// Whether `said` names these limits and their costs, in any order: where they are among these. `burst` is that of the
+    /// pacing limit, if it is given apart. Only what is named is compared.
     ///
     /// # Errors
     /// [`Disagreement`] names both.
-    pub fn agrees_with(&self, said: &[Limit], burst: Option<Amount>) -> Result<(), Disagreement> {
-        self.places_of(said, burst).map(drop)
-    }
-
-    /// The same; also where the limits that `said` names are among these.
-    ///
-    /// # Errors
-    /// [`Disagreement`] names both.
-    pub fn places_of(&self, said: &[Limit], burst: Option<Amount>) -> Result<Vec<usize>, Disagreement> {
-        let pacing = said.iter().filter_map(Limit::rate).max();
+    pub fn places_of(&self, said: &[Said], burst: Option<Amount>) -> Result<Vec<usize>, Disagreement> {
+        let pacing = said.iter().filter_map(|(limit, _)| limit.rate()).max();
         let (mut free, mut places): (Vec<usize>, _) = ((0..self.len()).collect(), Vec::new());
-        for limit in said {
+        for (limit, cost) in said {
             let burst = burst.filter(|_| limit.rate() == pacing).map(|burst| burst.value());
-            match free.iter().position(|place| self.limits()[*place].is(limit, burst)) {
+            let is_this =
+                |place: &usize| self.limits()[*place].is(limit, burst) && self.costs_as(*place, cost.as_deref());
+            match free.iter().position(is_this) {
                 Some(place) => places.push(free.remove(place)),
                 None => return Err(self.disagreement(said, burst)),
             }
@@ -41,8 +38,17 @@ impl Policy {
         if free.is_empty() { Ok(places) } else { Err(self.disagreement(said, None)) }
     }
 
-    fn disagreement(&self, said: &[Limit], burst: Option<u64>) -> Disagreement {
-        let said: Vec<String> = said.iter().map(ToString::to_string).collect();
+    /// Whether a unit costs the limit at `place` what `said` says. What a unit costs that cannot be read may be left out.
+    fn costs_as(&self, place: usize, said: Option<&str>) -> bool {
+        let Some(said) = said else { return true };
+        let rest = self.cost(place).and_then(|known| known.strip_prefix(said));
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(",else="))
+    }
+
+    fn disagreement(&self, said: &[Said], burst: Option<u64>) -> Disagreement {
+        let cost = |cost: &String| format!(",cost={cost}");
+        let said = said.iter().map(|(limit, said)| format!("{limit}{}", said.as_ref().map_or_else(String::new, cost)));
+        let said: Vec<String> = said.collect();
         let burst = burst.map(|burst| format!(" with a burst of {burst}")).unwrap_or_default();
         Disagreement { said: format!("{}{burst}", said.join(" and ")), known: self.to_string() }
     }
@@ -75,8 +81,10 @@ impl Resolved {
 mod tests {
     use super::*;
 
-    fn limits(limits: &[&str]) -> Vec<Limit> {
-        limits.iter().map(|limit| limit.parse().unwrap()).collect()
+    /// Limits, some with a cost.
+    fn said(limits: &[&str]) -> Vec<Said> {
+        let parts = limits.iter().map(|limit| limit.split_once(",cost=").map_or((*limit, None), |(a, b)| (a, Some(b))));
+        parts.map(|(limit, cost)| (limit.parse().unwrap(), cost.map(str::to_owned))).collect()
     }
 
     #[test]
@@ -107,19 +115,32 @@ mod tests {
             (&["5/s"], &["5B/s"], None, false),
             (&["5kB/h,window"], &["5000/h,window"], None, false),
             (&["5kB/h,window"], &["5000/h"], None, false),
+            (&["9/s,cost=f2,else=3", "5/s"], &["5/s", "9/s"], None, true),
+            (&["9/s,cost=f2,else=3", "5/s"], &["5/s", "9/s,cost=f2"], None, true),
+            (&["9/s,cost=f2,else=3", "5/s"], &["5/s", "9/s,cost=f2,else=3"], None, true),
+            (&["9/s,cost=f2,else=3", "5/s"], &["5/s", "9/s,cost=f2,else=4"], None, false),
+            (&["9/s,cost=f2", "5/s"], &["5/s", "9/s,cost=f2,else=4"], None, false),
+            (&["9/s,cost=f22", "5/s"], &["5/s", "9/s,cost=f2"], None, false),
+            (&["9/s,cost=f2", "5/s"], &["5/s,cost=f2", "9/s"], None, false),
+            (&["9/s,cost=1", "9/s,cost=2"], &["9/s,cost=2", "9/s,cost=1"], None, true),
         ] {
-            let policy = Policy::new(&limits(known), None).unwrap();
+            let policy = Policy::from_lines(&known.join("\n")).unwrap();
             let burst = burst.map(|burst: &str| burst.parse().unwrap());
-            assert_eq!(policy.agrees_with(&limits(said), burst).is_ok(), agrees, "{known:?} {said:?} {burst:?}");
+            assert_eq!(policy.places_of(&self::said(said), burst).is_ok(), agrees, "{known:?} {said:?} {burst:?}");
         }
     }
 
     #[test]
     fn a_disagreement_names_both() {
-        let policy = Policy::new(&limits(&["5/s", "5000/h"]), None).unwrap();
+        let policy = Policy::from_lines("5/s\n5000/h").unwrap();
         assert_eq!(
-            policy.agrees_with(&limits(&["6/s"]), Some("9".parse().unwrap())).unwrap_err().to_string(),
+            policy.places_of(&said(&["6/s"]), Some("9".parse().unwrap())).unwrap_err().to_string(),
             "6/s with a burst of 9 was asked for, but the limit kept there is 5/s,burst=1 and 5000/h,window,slack=0"
+        );
+        let policy = Policy::from_lines("5/s\n9/s,cost=f3,else=4").unwrap();
+        assert_eq!(
+            policy.places_of(&said(&["5/s", "9/s,cost=f2"]), None).unwrap_err().to_string(),
+            "5/s and 9/s,cost=f2 was asked for, but the limit kept there is 5/s,window,slack=0 and 9/s,burst=1,cost=f3,else=4"
         );
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::clock::{MILLISECOND, Nanos};
 use crate::rate::{Amount, Limit, Rate, nanos, written_time};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::num::NonZeroU64;
 use thiserror::Error;
@@ -12,6 +13,9 @@ const DEFAULT_BURST: u64 = 10 * MILLISECOND;
 /// The most that a window's slack is by default, if it has one.
 const MOST_SLACK: Nanos = 250 * MILLISECOND;
 
+/// What stands between a limit and its cost.
+const COST: &str = ",cost=";
+
 /// The longest turn of streams that share windows.
 const LONGEST_TURN: Nanos = 20 * MILLISECOND;
 
@@ -20,6 +24,8 @@ const LONGEST_TURN: Nanos = 20 * MILLISECOND;
 pub struct Policy {
     limits: Vec<Resolved>,
     counts_bytes: bool,
+    /// What a unit costs the limits at these indexes, in words of the program's own. The others count units.
+    costs: BTreeMap<usize, String>,
 }
 
 /// One limit with its defaults filled in.
@@ -138,7 +144,7 @@ impl Policy {
     ) -> Result<Self, PolicyError> {
         match limits {
             [] => return Err(PolicyError::None),
-            [Limit::Unlimited] if burst.is_none() => return Ok(Policy { limits: Vec::new(), counts_bytes: false }),
+            [Limit::Unlimited] if burst.is_none() => return Ok(Policy::default()),
             _ => {}
         }
         let rates: Option<Vec<Rate>> = limits.iter().map(Limit::rate).collect();
@@ -147,17 +153,58 @@ impl Policy {
         let pacing = pacing(&rates);
         let limits = limits.iter().enumerate();
         let limits = limits.map(|(place, limit)| resolve(limit, place == pacing, burst, default_slack));
-        Ok(Policy { limits: limits.collect::<Result<_, _>>()?, counts_bytes: rates[0].is_bytes() })
+        let limits = limits.collect::<Result<_, _>>()?;
+        Ok(Policy { limits, counts_bytes: rates[0].is_bytes(), costs: BTreeMap::new() })
     }
 
     /// The limits of all `policies`, one after the other.
     #[must_use]
     pub fn of_all<'a>(policies: impl IntoIterator<Item = &'a Policy>) -> Self {
         policies.into_iter().fold(Policy::default(), |mut joined, policy| {
+            let first = joined.len();
             joined.limits.extend(&policy.limits);
+            joined.costs.extend(policy.costs.iter().map(|(place, cost)| (first + place, cost.clone())));
             joined.counts_bytes |= policy.counts_bytes;
             joined
         })
+    }
+
+    /// The same, but a unit costs each limit what `cost` says, as text for those who read units: it is kept and compared, not
+    /// understood here.
+    #[must_use]
+    pub fn counting(mut self, cost: &str) -> Self {
+        self.costs = (0..self.len()).map(|place| (place, cost.to_owned())).collect();
+        self
+    }
+
+    /// What a unit costs the limit at `place`; `None` if it counts each unit as 1.
+    #[must_use]
+    pub fn cost(&self, place: usize) -> Option<&str> {
+        self.costs.get(&place).map(String::as_str)
+    }
+
+    /// Whether a unit costs some limit something of its own.
+    #[must_use]
+    pub fn has_costs(&self) -> bool {
+        !self.costs.is_empty()
+    }
+
+    /// Whether the costs of a unit under one of these are those under the other.
+    pub(crate) fn counts_like(&self, other: &Policy) -> bool {
+        let is_same_kind = self.counts_bytes == other.counts_bytes && self.costs == other.costs;
+        is_same_kind && (self.costs.is_empty() || self.len() == other.len())
+    }
+
+    /// The same limits, which count each unit as 1.
+    #[must_use]
+    pub fn without_costs(&self) -> Self {
+        Policy { costs: BTreeMap::new(), ..self.clone() }
+    }
+
+    /// The limits that count each unit as 1.
+    #[must_use]
+    pub fn of_units(&self) -> Self {
+        self.without(&self.costs.keys().copied().collect::<Vec<_>>())
     }
 
     /// Whether the rates were written in bytes.
@@ -178,10 +225,11 @@ impl Policy {
         self.limits.is_empty()
     }
 
-    /// The limit at `place`, as a user would write it, with its defaults.
+    /// The limit at `place` and its cost, as a user would write it, with its defaults.
     #[must_use]
     pub fn describe(&self, place: usize) -> String {
-        self.limits.get(place).map(ToString::to_string).unwrap_or_default()
+        let cost = self.cost(place).map_or_else(String::new, |cost| format!("{COST}{cost}"));
+        self.limits.get(place).map_or_else(String::new, |limit| format!("{limit}{cost}"))
     }
 
     /// The fastest rate; `None` if unlimited.
@@ -201,7 +249,9 @@ impl Policy {
         // Of two equal limits, the later one never binds.
         let is_idle = |idle: usize, other: usize| {
             let (idle_limit, other_limit) = (&self.limits[idle], &self.limits[other]);
-            idle_limit.allows_all_of(other_limit) && (idle > other || !other_limit.allows_all_of(idle_limit))
+            self.cost(idle) == self.cost(other)
+                && idle_limit.allows_all_of(other_limit)
+                && (idle > other || !other_limit.allows_all_of(idle_limit))
         };
         let stricter = move |idle: usize| (0..self.len()).find(|other| *other != idle && is_idle(idle, *other));
         (0..self.len()).filter_map(move |idle| Some((idle, stricter(idle)?)))
@@ -210,8 +260,13 @@ impl Policy {
     /// The same without the limits at these indexes.
     #[must_use]
     pub fn without(&self, places: &[usize]) -> Self {
-        let limits = self.limits.iter().enumerate().filter(|(place, _)| !places.contains(place));
-        Policy { limits: limits.map(|(_, limit)| *limit).collect(), counts_bytes: self.counts_bytes }
+        let kept: Vec<usize> = (0..self.len()).filter(|place| !places.contains(place)).collect();
+        let cost = |(place, kept)| Some((place, self.cost(kept)?.to_owned()));
+        Policy {
+            limits: kept.iter().map(|place| self.limits[*place]).collect(),
+            counts_bytes: self.counts_bytes,
+            costs: kept.iter().copied().enumerate().filter_map(cost).collect(),
+        }
     }
 
     /// The most units that the limit at `place` lets through in one of its periods, and that period in nanoseconds.
@@ -267,8 +322,7 @@ impl Policy {
     }
 
     fn joined(&self, separator: &str) -> String {
-        let limits: Vec<String> = self.limits.iter().map(ToString::to_string).collect();
-        limits.join(separator)
+        (0..self.len()).map(|place| self.describe(place)).collect::<Vec<_>>().join(separator)
     }
 
     /// How many of the limits are windows.
@@ -278,8 +332,14 @@ impl Policy {
 
     /// Reads what [`to_lines`](Self::to_lines) wrote; `None` for any other text.
     pub(crate) fn from_lines(lines: &str) -> Option<Self> {
-        let limits: Result<Vec<Limit>, _> = lines.split('\n').map(str::parse).collect();
-        Policy::new(&limits.ok()?, None).ok()
+        let parts = || {
+            lines
+                .split('\n')
+                .map(|line| line.split_once(COST).map_or((line, None), |(limit, cost)| (limit, Some(cost))))
+        };
+        let limits: Result<Vec<Limit>, _> = parts().map(|(limit, _)| limit.parse()).collect();
+        let costs = parts().enumerate().filter_map(|(place, (_, cost))| Some((place, cost?.to_owned())));
+        Some(Policy { costs: costs.collect(), ..Policy::new(&limits.ok()?, None).ok()? })
     }
 }
 
@@ -394,107 +454,4 @@ impl fmt::Display for Resolved {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn policy(limits: &[&str], burst: Option<&str>) -> Result<Policy, PolicyError> {
-        let limits: Vec<Limit> = limits.iter().map(|limit| limit.parse().unwrap()).collect();
-        Policy::new(&limits, burst.map(|burst| burst.parse().unwrap()))
-    }
-
-    #[test]
-    fn defaults_are_filled_in() {
-        for (limits, burst, expected) in [
-            (&["5/s"][..], None, "5/s,burst=1"),
-            (&["5/s"], Some("10"), "5/s,burst=10"),
-            (&["1M/s"], None, "1M/s,burst=10000"),
-            (&["10MiB/s"], None, "10MiB/s,burst=104857"),
-            (&["10MiB/s"], Some("1MiB"), "10MiB/s,burst=1048576"),
-            (&["5/s", "5000/h"], None, "5/s,burst=1 and 5000/h,window,slack=0"),
-            (&["5000/h", "5/s"], Some("3"), "5000/h,window,slack=0 and 5/s,burst=3"),
-            (&["5/s", "5000/h,burst=100"], None, "5/s,burst=1 and 5000/h,burst=100"),
-            (&["5/s", "300/min"], None, "5/s,burst=1 and 300/min,window,slack=0"),
-            (&["300/min", "5/s"], None, "300/min,window,slack=0 and 5/s,burst=1"),
-            (&["5000/h,window"], None, "5000/h,window,slack=0"),
-            (&["5/s,burst=9,initial=0"], None, "5/s,burst=9,initial=0"),
-            (&["unlimited"], None, "unlimited"),
-        ] {
-            assert_eq!(policy(limits, burst).map(|policy| policy.to_string()), Ok(expected.to_owned()), "{limits:?}");
-        }
-    }
-
-    #[test]
-    fn units_on_their_way_to_a_server_count_for_the_period_and_some_slack() {
-        for (limit, expected) in [
-            ("5/s,window", "5/s,window,slack=50ms"),
-            ("5/ms,window", "5/ms,window,slack=50000ns"),
-            ("5/5s,window", "5/5s,window,slack=250ms"),
-            ("5000/h,window", "5000/h,window,slack=250ms"),
-            ("5000/h,window,slack=0", "5000/h,window,slack=0"),
-            ("5000/h,window,slack=2s", "5000/h,window,slack=2s"),
-        ] {
-            let policy = Policy::with_slack(&[limit.parse().unwrap()], None).unwrap();
-            assert_eq!(policy.to_string(), expected);
-            assert_eq!(Policy::from_lines(&policy.to_lines()), Some(policy));
-        }
-        let policy = Policy::with_slack(&["5/s", "5000/h"].map(|limit| limit.parse().unwrap()), None).unwrap();
-        assert_eq!(policy.to_string(), "5/s,burst=1 and 5000/h,window,slack=250ms");
-    }
-
-    #[test]
-    fn each_contradiction_has_its_own_message() {
-        for (limits, burst, expected) in [
-            (&[][..], None, "no limit; write for example 5/s, or unlimited"),
-            (&["unlimited", "5/s"], None, "unlimited stands alone, without a burst or another limit"),
-            (&["unlimited"], Some("5"), "unlimited stands alone, without a burst or another limit"),
-            (&["5/s", "1MB/s"], None, "'1MB/s' counts bytes and '5/s' units; a pipe counts one or the other"),
-            (&["5/s,burst=3"], Some("5"), "the pacing limit '5/s,burst=3' already names its burst; say it once"),
-            (
-                &["5/s,window"],
-                Some("5"),
-                "the pacing limit '5/s' is a window, which has no burst; write it without ,window",
-            ),
-            (&["5/s"], Some("0"), "a burst of 0 would let nothing through; the least is 1"),
-            (
-                &["5/s"],
-                Some("1KiB"),
-                "a burst of '1KiB' is in bytes, but the limit counts units; write a number without a unit",
-            ),
-            (
-                &["5/s,initial=3"],
-                None,
-                "initial=3 is more than the burst of 1, which is all the bucket holds; write burst=3,initial=3",
-            ),
-        ] {
-            let error = policy(limits, burst).expect_err(expected);
-            assert_eq!(error.to_string(), expected);
-        }
-    }
-
-    #[test]
-    fn a_limit_that_can_never_bind_is_found() {
-        for (limits, expected) in [
-            (&["5/s", "5000/h"][..], None),
-            (&["5/s", "300/min"], Some((1, 0))),
-            (&["5/s,burst=2", "300/min"], None),
-            (&["5/s", "5/s"], Some((1, 0))),
-            (&["5/s", "10/s,burst=1"], None),
-            (&["5/s", "4/s,burst=10"], None),
-            (&["5/s", "18000/h"], Some((1, 0))),
-            (&["18000/h", "5/s"], Some((0, 1))),
-            (&["5/s", "20000/h"], None),
-            (&["10/s,window", "1000/min,window"], Some((1, 0))),
-            (&["10/s,window", "599/min,window"], None),
-            (&["5/s", "300/min,window,slack=1s"], None),
-            (&["5/s", "304/min,window,slack=1s"], None),
-            (&["5/s", "305/min,window,slack=1s"], Some((1, 0))),
-            (&["10/s,window,slack=50ms", "599/min,window"], Some((1, 0))),
-        ] {
-            let found: Vec<_> = policy(limits, None).unwrap().never_bind().collect();
-            assert_eq!(found, expected.into_iter().collect::<Vec<_>>(), "{limits:?}");
-        }
-        let several = policy(&["5/s", "300/min", "18000/h"], None).unwrap();
-        assert_eq!(several.never_bind().collect::<Vec<_>>(), [(1, 0), (2, 0)]);
-        assert_eq!(several.without(&[1, 2]).to_string(), "5/s,burst=1");
-    }
-}
+mod tests;

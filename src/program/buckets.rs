@@ -4,7 +4,7 @@ use super::answer::print;
 use super::args::Format;
 use super::exit::Exit;
 use super::say::say;
-use super::task::{Bucket, Grouped, Kind, Limits, Once, Remove, Set, Show, Task};
+use super::task::{self, Bucket, Grouped, Kind, Limits, Once, Remove, Set, Show, Task};
 use super::time_of_day;
 use anyhow::{Result, anyhow};
 use serde_json::json;
@@ -14,7 +14,6 @@ use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use throttle::clock::{self, Nanos, SystemClock};
-use throttle::flow::Price;
 use throttle::launch::printable;
 use throttle::limits::{Grant, Operation, Policy};
 use throttle::store::{
@@ -37,8 +36,8 @@ fn advice(bucket: &Bucket, error: &StoreError, task: &Task) -> &'static str {
     let is_unknown =
         matches!(error, StoreError::File(FileError::Unknown(_)) | StoreError::Redis(RedisError::Unknown(_)));
     match (error, task) {
-        (StoreError::Disagrees { .. }, _) if bucket.is_default => "; leave -r out, or name another with --bucket",
-        (StoreError::Disagrees { .. }, _) => "; leave -r out, or change it for everyone with --set",
+        (StoreError::Disagrees(..), _) if bucket.is_default => "; leave -r out, or name another with --bucket",
+        (StoreError::Disagrees(..), _) => "; leave -r out, or change it for everyone with --set",
         _ if !is_unknown => "",
         (_, Task::Remove(_)) => "; --list instead of --remove names those there are",
         _ if !bucket.is_default => "; make it with its limits, like --set -r 5/s",
@@ -60,7 +59,8 @@ pub(super) fn open(
 }
 
 fn agree(named: Option<&Grouped>, opened: &AnyBucket) -> Result<(), StoreError> {
-    named.map_or(Ok(()), |named| opened.agrees_with(&named.written(), named.burst))
+    let agrees = named.map_or(Ok(()), |named| named.places_in(&opened.policy()).map(drop));
+    agrees.map_err(|disagreement| StoreError::Disagrees(disagreement, opened.place()))
 }
 
 /// A grant, when it was asked for, the bucket, and the costs.
@@ -78,32 +78,21 @@ pub(super) fn take_one(once: &Once) -> Result<Taken> {
             Arc::new(Redis::unasked(address.clone(), policy.as_ref(), patience(bucket, max_wait))?)
         }
     };
-    let take = || {
-        let latest = once.latest(opened.clock().now());
-        let policy = opened.policy();
-        let costs = costs_of_one(named, &policy);
-        opened.take(&costs, latest).map(|(grant, asked)| (grant, asked, costs, policy))
-    };
-    let mut taken = take()?;
-    if named.is_some() && taken.3 != opened.policy() {
-        // Only now it is known what the server keeps.
-        opened.give_back(&taken.0, &taken.2)?;
+    let due = || {
         agree(named, &*opened)?;
-        taken = take()?;
-    }
-    let (grant, asked, costs, _) = taken;
-    if let Err(error) = check_kept(Some(bucket), &*opened, Once::check) {
+        check_kept(Some(bucket), &*opened, |policy| Once::check(policy).and_then(|()| once.costs(policy)))
+    };
+    let mut costs = due()?;
+    loop {
+        let latest = once.latest(opened.clock().now());
+        let (grant, asked) = opened.take(&costs, latest)?;
+        // Only now it is known what a server keeps.
+        let found = due();
+        if found.as_ref().is_ok_and(|due| *due == costs) {
+            return Ok((grant, asked, opened, costs));
+        }
         opened.give_back(&grant, &costs)?;
-        return Err(error);
-    }
-    Ok((grant, asked, opened, costs))
-}
-
-/// What one call costs each limit, or all. No unit is read for it.
-fn costs_of_one(named: Option<&Grouped>, policy: &Policy) -> Box<[u64]> {
-    match named.map(|named| named.look(policy).price(None)) {
-        Some(Price::Costs(costs)) => costs,
-        _ => [1].into(),
+        costs = found?;
     }
 }
 
@@ -176,7 +165,7 @@ pub(super) fn policy(limits: &Limits, check: impl FnOnce(&Policy) -> Result<(), 
 
 /// What the bucket of a stream holds now, if there is one that can be read.
 pub(super) fn found(limits: &Limits) -> Option<View> {
-    limits.bucket().and_then(|bucket| look(bucket).ok()).map(|(view, _)| view)
+    limits.bucket().and_then(|bucket| look(bucket).ok())
 }
 
 /// Checks what the bucket keeps, which the command line may not fit.
@@ -186,12 +175,17 @@ pub(super) fn check_kept<T>(
     check: impl FnOnce(&Policy) -> Result<T, String>,
 ) -> Result<T> {
     let (origin, policy) = (bucket.map_or("", Bucket::origin), opened.policy());
-    check(&policy).map_err(|error| anyhow!("{origin}{error}; the bucket {} keeps {policy}", opened.place()))
+    let checked = task::look(&policy).and_then(|_| check(&policy));
+    checked.map_err(|error| anyhow!("{origin}{error}; the bucket {} keeps {policy}", opened.place()))
 }
 
 /// Makes the bucket, or changes its limits for everyone.
-pub(super) fn set(Set { bucket, policy, fresh, anew }: &Set) -> Result<()> {
-    let opened = open_briefly(bucket, Some(policy))?;
+pub(super) fn set(Set { bucket, policy, fresh, anew, group }: &Set) -> Result<()> {
+    let mut bucket = bucket.clone();
+    if let (Kind::File(place), Some(group)) = (&mut bucket.kind, group) {
+        place.group = Some(number_of(group)?);
+    }
+    let opened = open_briefly(&bucket, Some(policy))?;
     let done = if *anew { opened.clear(Some(policy)) } else { opened.set(policy, fresh) };
     Ok(done?)
 }
@@ -202,6 +196,13 @@ fn open_briefly(bucket: &Bucket, policy: Option<&Policy>) -> Result<Box<AnyBucke
         Kind::File(_) => open_with(bucket, policy, None),
         Kind::Server(address) => Ok(Box::new(Redis::open(address.clone(), policy, brief_patience(bucket))?)),
     }
+}
+
+/// The number of a group, which may be given as that.
+fn number_of(group: &str) -> Result<u32> {
+    let named = || nix::unistd::Group::from_name(group).ok().flatten().map(|found| found.gid.as_raw());
+    let number = group.parse().ok().or_else(named);
+    number.ok_or_else(|| anyhow!("--group '{group}': there is no such group; to see yours: id"))
 }
 
 /// Empties the queue of the bucket, and lifts a pause.
@@ -238,23 +239,20 @@ pub(super) fn show(Show { bucket, format }: &Show) -> Result<Exit> {
     }
 }
 
-/// What is kept in a bucket, and the time now on its clock.
-type Seen = (View, Nanos);
-
 /// A bucket that was found, and what it keeps, or why that cannot be read.
-type Found = (Kind, Result<Seen, StoreError>);
+type Found = (Kind, Result<View, StoreError>);
 
-fn look(bucket: &Bucket) -> Result<Seen, StoreError> {
+fn look(bucket: &Bucket) -> Result<View, StoreError> {
     match &bucket.kind {
         Kind::File(place) => Ok(File::look(place.clone(), Instant::now().checked_add(ANSWERED))?),
-        Kind::Server(address) => Redis::unasked(address.clone(), None, brief_patience(bucket))?.look(),
+        Kind::Server(address) => Redis::unasked(address.clone(), None, brief_patience(bucket))?.view(),
     }
 }
 
 /// Writes a line for each bucket beside this one.
 pub(super) fn list(Show { bucket, format }: &Show) -> Result<Exit> {
     let line = |(kind, seen): Found| match (format, seen) {
-        (Format::Text, Ok((view, _))) => {
+        (Format::Text, Ok(view)) => {
             let line = if view.line.is_empty() { String::new() } else { format!(", {} in line", view.line.len()) };
             format!("{}: {}{line}", name(&kind), view.policy)
         }
@@ -270,7 +268,7 @@ pub(super) fn list(Show { bucket, format }: &Show) -> Result<Exit> {
 
 fn listed(among: &Bucket) -> Result<Vec<Found>, StoreError> {
     Ok(match &among.kind {
-        Kind::File(Place { path, own_folder }) => {
+        Kind::File(Place { path, own_folder, .. }) => {
             let is_folder = path.as_os_str().as_bytes().ends_with(b"/") || path.is_dir();
             let folder = path.parent().filter(|_| !is_folder).unwrap_or(path);
             let soon = Instant::now() + Duration::from_secs(1);
@@ -288,7 +286,7 @@ fn listed(among: &Bucket) -> Result<Vec<Found>, StoreError> {
 pub(super) fn remove(Remove { bucket, quiet }: &Remove) -> Result<()> {
     let looked = look(bucket);
     // One that is damaged says nothing.
-    let waiting = looked.as_ref().map_or(0, |(view, _)| view.line.len());
+    let waiting = looked.as_ref().map_or(0, |view| view.line.len());
     match (&bucket.kind, looked) {
         (Kind::File(place), _) => File::remove(place).map_err(StoreError::from)?,
         (Kind::Server(_), Err(error)) if error.may_pass() => return Err(error.into()),
@@ -311,7 +309,7 @@ fn write_lines(lines: impl IntoIterator<Item = impl AsRef<str>>) -> Result<Exit>
     print(|| std::io::stdout().write_all(text.as_bytes()))
 }
 
-fn shown(bucket: &Bucket, (view, now): &Seen) -> String {
+fn shown(bucket: &Bucket, view: &View) -> String {
     let left = |left: i128| if left < 0 { format!("{} owed", -left) } else { format!("{left} left") };
     let lines = left_of(view).enumerate();
     let lines = lines.map(|(place, units)| format!("  {}: {}\n", view.policy.describe(place), left(units)));
@@ -326,7 +324,7 @@ fn shown(bucket: &Bucket, (view, now): &Seen) -> String {
         None => String::new(),
         Some(last) => format!("  {} in line, the last for {}\n", view.line.len(), clock::shown_wait(last.wait)),
     };
-    let (paused, counts) = (shown_pause(view, *now), shown_counts(view, *now));
+    let (paused, counts) = (shown_pause(view), shown_counts(view));
     format!("bucket {} in {place}\n{lines}{counts}{line}{paused}  next unit: {next}\n", name(&bucket.kind))
 }
 
@@ -337,19 +335,19 @@ fn left_of(view: &View) -> impl Iterator<Item = i128> {
 }
 
 /// `paused until 14:05 (3m 20s)`
-fn shown_pause(view: &View, now: Nanos) -> String {
+fn shown_pause(view: &View) -> String {
     view.paused_until.map_or_else(String::new, |until| {
         let wall = SystemTime::now();
-        let until = until.saturating_sub(now);
+        let until = until.saturating_sub(view.now);
         let at = time_of_day::local(wall + Duration::from_nanos(until), wall);
         format!("  paused until {at} ({})\n", clock::shown_wait(until))
     })
 }
 
 /// `since 14:05 (2h 3m): 120 granted, 3 refused, 4 given back; waited 3m 20s in all`
-fn shown_counts(view: &View, now: Nanos) -> String {
+fn shown_counts(view: &View) -> String {
     let (counts, wall) = (&view.counts, SystemTime::now());
-    let age = now.saturating_sub(counts.since);
+    let age = view.now.saturating_sub(counts.since);
     let since = time_of_day::local(wall - Duration::from_nanos(age), wall);
     let (age, waited) = (clock::shown(age), clock::shown(counts.waited));
     format!(
@@ -359,11 +357,11 @@ fn shown_counts(view: &View, now: Nanos) -> String {
 }
 
 /// Times of the bucket's clock are seconds since 1970 here.
-fn shown_json(bucket: &Kind, (view, now): &Seen) -> serde_json::Value {
+fn shown_json(bucket: &Kind, view: &View) -> serde_json::Value {
     let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let paused = view.paused_until.map_or(0, |until| until.saturating_sub(*now));
+    let paused = view.paused_until.map_or(0, |until| until.saturating_sub(view.now));
     let until = view.paused_until.map(|_| (wall + Duration::from_nanos(paused)).as_secs());
-    let age = Duration::from_nanos(now.saturating_sub(view.counts.since));
+    let age = Duration::from_nanos(view.now.saturating_sub(view.counts.since));
     let limits = left_of(view).enumerate().map(|(place, left)| {
         json!({
             "limit": view.policy.describe(place),

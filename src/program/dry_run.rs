@@ -4,7 +4,7 @@ use super::done::Done;
 use super::exit::Exit;
 use super::launch::{self, BUFFER};
 use super::names::{Names, shown};
-use super::task::{Commands, DryRun, Limits, Work};
+use super::task::{self, Commands, DryRun, Limits, Work};
 use super::unit_name::{UnitName, counted};
 use super::{buckets, failure, input, records, say::say, signals};
 use anyhow::{Result, anyhow};
@@ -74,7 +74,8 @@ struct Plan {
 
 impl Plan {
     fn new(limits: &Limits, policy: Policy, sorting: Option<Sorting>) -> Self {
-        let look = sorting.as_ref().map_or_else(|| limits.look(&policy), |sorting| sorting.look.clone());
+        let look =
+            sorting.as_ref().map_or_else(|| task::look(&policy).unwrap_or_default(), |sorting| sorting.look.clone());
         let (meter, out) = (Meter::new(0, policy.len()), RefCell::new(io::BufWriter::new(io::stdout())));
         let (clock, keys) = (FakeClock::default(), RefCell::default());
         let found = buckets::found(limits).filter(|view| view.policy == policy);

@@ -10,7 +10,7 @@ use super::progress::Progress;
 use super::records::Records;
 use super::report::{self, Report, Total};
 use super::say::{NoThread, say};
-use super::task::{Commands, JOBS, Launch, MAX_PAUSE, Units};
+use super::task::{self, Commands, JOBS, Launch, MAX_PAUSE, Units};
 use super::unit_name::UnitName;
 use super::{advice, buckets, long_wait, names, pipe, signal_thread, signals};
 use anyhow::{Context, Result, anyhow};
@@ -51,7 +51,11 @@ pub(super) fn run(launch: &Launch) -> Result<Exit> {
     if hints {
         launch.limits.kinds(&policy).iter().for_each(pipe::hint_at_idle_limit);
     }
-    let settling = settling(launch, &policy);
+    let look = match &launch.sorting {
+        Some(sorting) => sorting.look.clone(),
+        None => task::look(&policy).map_err(|error| anyhow!(error))?,
+    };
+    let settling = settling(launch, &look, &policy);
     supply.settles(settling.is_any());
     let options = Options {
         template: commands.template.clone(),
@@ -80,16 +84,15 @@ pub(super) fn run(launch: &Launch) -> Result<Exit> {
     let sorted_by = launch.sorting.as_ref().map(|_| written.clone());
     let report = Report::new(UnitName::Command, source.total, supply, written, summary, progress).sorted_by(sorted_by);
     let is_announced = launch.limits.bucket().is_some() && !reporting.quiet;
-    let look = launch.sorting.as_ref().map_or_else(|| launch.limits.look(&policy), |sorting| sorting.look.clone());
     drive(commands, source, options, records, report.with_outcomes(outcomes), (is_announced, look))
 }
 
 /// Which limits replies settle: each, or each kind of them if units are sorted by key.
-fn settling(launch: &Launch, policy: &Policy) -> Settling {
+fn settling(launch: &Launch, look: &Look, policy: &Policy) -> Settling {
     let longest = launch.again.policy.as_ref().map_or(MAX_PAUSE, |again| again.max_pause);
     let longest = Nanos::try_from(longest.as_nanos()).unwrap_or(Nanos::MAX);
-    let Some(Sorting { look, each, all, .. }) = &launch.sorting else {
-        let costs = launch.limits.look(policy).costs.into_iter().enumerate();
+    let costs = look.costs.iter().cloned().enumerate();
+    let Some(Sorting { each, all, .. }) = &launch.sorting else {
         return Settling::new(costs.map(|(place, cost)| (cost, policy.lets_through(place, longest))));
     };
     let most_more = |kind| {
@@ -97,7 +100,7 @@ fn settling(launch: &Launch, policy: &Policy) -> Settling {
         let each = limits.flat_map(|(policy, _)| (0..policy.len()).map(|place| policy.lets_through(place, longest)));
         each.min().unwrap_or(u64::MAX)
     };
-    Settling::new(look.costs.iter().enumerate().map(|(kind, cost)| (cost.clone(), most_more(kind))))
+    Settling::new(costs.map(|(kind, cost)| (cost, most_more(kind))))
 }
 
 /// Tests do not wait for real seconds: this variable, which is for them alone, says how many times shorter all waits are.

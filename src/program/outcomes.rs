@@ -107,7 +107,7 @@ impl Outcomes {
                 .as_ref()
                 .filter(|sorting| sorting.jobs == Some(NonZeroU32::MAX))
                 .map(|_| BTreeMap::new()),
-            is_priced: launch.limits.named().is_some_and(|named| named.costs().next().is_some()),
+            is_priced: launch.limits.have_costs(policy),
             // What counts something else says nothing about the number of commands.
             pace: launch.jobs.is_none().then(|| launch.limits.of_units(policy).fastest()).flatten(),
             retries: Retries { max_fail: launch.again.max_fail, ..Retries::default() },

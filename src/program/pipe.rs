@@ -7,7 +7,7 @@ use super::keys::told;
 use super::progress::Progress;
 use super::report::{self, Report, Total};
 use super::say::say;
-use super::task::{Pipe, Reporting};
+use super::task::{self, Pipe, Reporting};
 use super::unit_name::UnitName;
 use super::{long_wait, names, signal_thread, signals};
 use anyhow::{Context, Result, anyhow};
@@ -55,7 +55,7 @@ pub(super) fn run(pipe: &Pipe) -> Result<Exit> {
     let report = Arc::new(report.sorted_by(sorts.then_some(written)));
     signal_thread::start(Arc::clone(&report), None).context("cannot handle signals")?;
     let is_announced = limits.bucket().is_some() && !reporting.quiet;
-    let look = limits.look(&policy);
+    let look = task::look(&policy).map_err(|error| anyhow!(error))?;
     let run = Run { framing, look, is_announced, input: input.name, report: &report };
     let passed_on = match &pipe.sorting {
         Some(sorting) => run.sort(input.fd, sorting, reporting),

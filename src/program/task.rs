@@ -8,15 +8,17 @@ mod stream;
 
 pub(crate) use again::MAX_PAUSE;
 pub(crate) use bucket::{Bucket, Environment, Kind};
-pub(crate) use limits::{Grouped, Limits};
+pub(crate) use limits::{Grouped, Limits, look};
 pub(crate) use stream::{Commands, DryRun, JOBS, Launch, Pipe, Reporting, Units, Work};
 
 use super::args::{Args, Format};
 use std::ffi::OsString;
 use std::time::Duration;
 use throttle::clock::Nanos;
+use throttle::flow::cost::Cost;
 use throttle::limits::Policy;
 use throttle::rate::Limit;
+use throttle::store::Place;
 
 /// What is to be done.
 #[derive(Clone, Debug)]
@@ -42,6 +44,8 @@ pub(crate) enum Task {
 pub(crate) struct Once {
     pub(crate) bucket: Bucket,
     pub(crate) named: Option<Grouped>,
+    /// What the call costs each limit that was named, if a number says so.
+    pub(crate) numbers: Vec<Option<u64>>,
     pub(crate) max_wait: Option<Duration>,
     /// None: nothing is run.
     pub(crate) command: Vec<OsString>,
@@ -57,6 +61,8 @@ pub(crate) struct Set {
     pub(crate) fresh: Vec<bool>,
     /// Whether everything starts anew.
     pub(crate) anew: bool,
+    /// The name or number of a group whose members may use its file.
+    pub(crate) group: Option<String>,
 }
 
 /// Show a bucket, or name those beside it.
@@ -87,6 +93,9 @@ impl Task {
             return Err(
                 "--max-wait belongs to --once and to --drop; write for example --once --max-wait 30s".to_owned()
             );
+        }
+        if args.group.is_some() && !args.set {
+            return Err("--group belongs to --set; write for example --bucket ./b --set --group devs -r 5/s".to_owned());
         }
         match &args {
             Args { once: true, .. } => Once::new(bucket("--once takes one from a bucket")?, args).map(Task::Once),
@@ -134,14 +143,39 @@ impl Task {
 
 impl Once {
     fn new(bucket: Bucket, args: Args) -> Result<Self, String> {
-        let named = Grouped::for_bucket(&bucket, &args)?;
-        if let Some(named) = &named {
+        let mut named = Grouped::for_bucket(&args)?;
+        let numbers = named.as_mut().map(Grouped::take_numbers).unwrap_or_default();
+        let once = Once { bucket, named, numbers, max_wait: args.max_wait, command: args.command, quiet: args.quiet };
+        if let Some(named) = &once.named {
             Once::check(&named.policy())?;
-            if let Some(cost) = named.costs().find(|cost| cost.unread().is_none()) {
-                return Err(format!("--once: no unit is read, so cost={cost} has none; write a number, like cost=800"));
-            }
+            once.costs(&named.policy())?;
         }
-        Ok(Once { bucket, named, max_wait: args.max_wait, command: args.command, quiet: args.quiet })
+        Ok(once)
+    }
+
+    /// What the call costs each limit of `policy`, which the bucket keeps, or all: the number that was named, or else what a
+    /// unit costs that cannot be read, since none is.
+    ///
+    /// # Errors
+    /// A number is missing.
+    pub(crate) fn costs(&self, policy: &Policy) -> Result<Box<[u64]>, String> {
+        let places = self.named.as_ref().and_then(|named| named.places_in(policy).ok()).unwrap_or_default();
+        let number = |place| self.numbers[places.iter().position(|known| *known == place)?];
+        let costs = look(policy)?.costs;
+        if costs.is_empty() && self.numbers.iter().all(Option::is_none) {
+            return Ok([1].into());
+        }
+        let unread = |place| costs.get(place).and_then(Option::as_ref).map_or(Some(1), Cost::unread);
+        let cost = |place| number(place).or_else(|| unread(place)).ok_or(place);
+        let all: Result<_, usize> = (0..policy.len()).map(cost).collect();
+        all.map_err(|place| {
+            let limits = (0..policy.len()).map(|place| match policy.cost(place) {
+                Some(_) => format!(" -r {},cost=800", policy.without_costs().describe(place)),
+                None => format!(" -r {}", policy.describe(place)),
+            });
+            let (limit, right) = (policy.describe(place), limits.collect::<String>());
+            format!("--once: no unit is read, so the limit {limit} has no cost; write what the call costs:{right}")
+        })
     }
 
     /// The latest time for a grant that was asked for at this time.
@@ -164,16 +198,18 @@ impl Once {
 
 impl Set {
     fn new(bucket: Bucket, args: &Args) -> Result<Self, String> {
-        let named = Grouped::for_bucket(&bucket, args)?.ok_or("--set: to what? write for example --set -r 5000/h")?;
+        let named = Grouped::for_bucket(args)?.ok_or("--set: to what? write for example --set -r 5000/h")?;
         if !args.command.is_empty() {
             return Err("--set runs nothing; leave the command out".to_owned());
         }
-        if let Some(cost) = named.costs().next() {
-            return Err(format!("--set: a bucket keeps limits; cost={cost} belongs to the runs that take from it"));
+        if args.group.is_some() && !matches!(&bucket.kind, Kind::File(Place { own_folder: false, .. })) {
+            return Err(
+                "--group is for a file that is named by its path; write for example --bucket ./b --set --group devs -r 5/s".to_owned()
+            );
         }
         let names_initial = |limit: &Limit| matches!(limit, Limit::Bucket { initial: Some(_), .. });
         let fresh = named.written().iter().map(names_initial).collect();
-        Ok(Set { bucket, policy: named.policy(), fresh, anew: args.clear })
+        Ok(Set { bucket, policy: named.policy(), fresh, anew: args.clear, group: args.group.clone() })
     }
 }
 
@@ -185,7 +221,7 @@ impl Show {
 
 /// The bucket, for `verb`, which takes neither limits nor a command.
 fn alone(verb: &str, bucket: Bucket, args: &Args) -> Result<Bucket, String> {
-    match Grouped::for_bucket(&bucket, args)? {
+    match Grouped::for_bucket(args)? {
         Some(_) => Err(format!("{verb} sets no limits; leave -r out, or write --set")),
         None if !args.command.is_empty() => Err(format!("{verb} runs nothing; leave the command out")),
         None => Ok(bucket),

@@ -5,7 +5,7 @@
 //! boot clock, which all processes share, plus the time before the last start of the machine.
 
 use super::supply::RETURN_TIMEOUT;
-use super::{Store, StoreError, View};
+use super::{Store, StoreError, View, check};
 use crate::clock::{Clock, MILLISECOND, Nanos, SECOND};
 use crate::limits::{LOOK, Ledger, Operation, Owner, Policy, Record, Reply};
 use std::path::Path;
@@ -16,7 +16,6 @@ use std::time::Instant;
 mod error;
 mod handle;
 mod machine;
-mod nameless;
 mod network;
 mod owner;
 mod place;
@@ -31,8 +30,8 @@ use slots::Kept;
 /// The least time that a lease covers, if enough units wait.
 const SPAN: Nanos = 10 * MILLISECOND;
 
-/// A bucket that was found, and what it keeps at this time on its clock, or why that cannot be read.
-type Found = (Place, Result<(View, Nanos), FileError>);
+/// A bucket that was found, and what it keeps, or why that cannot be read.
+type Found = (Place, Result<View, FileError>);
 
 /// Limits in a file.
 #[derive(Debug)]
@@ -79,32 +78,16 @@ impl Clock for FileClock {
 }
 
 impl File {
-    /// Whether a file can keep these limits. None is opened.
-    ///
-    /// # Errors
-    /// [`FileError::Limits`].
-    pub fn check(policy: &Policy) -> Result<(), FileError> {
-        if policy.is_empty() || policy.len() > slots::MOST_LIMITS { Err(FileError::Limits) } else { Ok(()) }
-    }
-
     /// The bucket at `place`. Where there is none it is made with `policy`.
     ///
     /// # Errors
     /// [`FileError`] says what is wrong and how to fix it.
-    pub fn open(place: Place, policy: Option<&Policy>) -> Result<Self, FileError> {
-        File::open_on(Machine::this(), place, policy)
+    pub fn open(place: Place, policy: Option<&Policy>) -> Result<Self, StoreError> {
+        File::open_until(Machine::this(), place, policy, None)
     }
 
-    /// Like [`open`](Self::open), on a given machine.
-    ///
-    /// # Errors
-    /// As [`open`](Self::open).
-    pub fn open_on(machine: Machine, place: Place, policy: Option<&Policy>) -> Result<Self, FileError> {
-        File::open_until(machine, place, policy, None)
-    }
-
-    /// Like [`open_on`](Self::open_on), but if others keep the file locked, it is waited for until `deadline` at most,
-    /// in later requests, too.
+    /// Like [`open`](Self::open), on a given machine. If others keep the file locked, it is waited for until `deadline` at
+    /// most, in later requests, too.
     ///
     /// # Errors
     /// As [`open`](Self::open); [`FileError::Locked`].
@@ -113,24 +96,25 @@ impl File {
         place: Place,
         policy: Option<&Policy>,
         deadline: Option<Instant>,
-    ) -> Result<Self, FileError> {
+    ) -> Result<Self, StoreError> {
+        policy.map_or(Ok(()), check)?;
         let mut handle = Handle::open(machine.clone(), place, policy, deadline)?;
         let clock = FileClock { machine, ahead: AtomicI64::new(0) };
         clock.read(&mut handle.kept);
         Ok(File { clock, handle: Mutex::new(handle) })
     }
 
-    /// What is kept in the bucket at `place`, which need not be writable, and the time now on its clock. Waits until
-    /// `deadline` at most if others keep it locked.
+    /// What is kept in the bucket at `place`, which need not be writable. Waits until `deadline` at most if others
+    /// keep it locked.
     ///
     /// # Errors
     /// [`FileError`], as [`open`](Self::open).
-    pub fn look(place: Place, deadline: Option<Instant>) -> Result<(View, Nanos), FileError> {
+    pub fn look(place: Place, deadline: Option<Instant>) -> Result<View, FileError> {
         let machine = Machine::this();
         let mut handle = Handle::open_to_look(machine.clone(), place, deadline)?;
         let now = FileClock { machine, ahead: AtomicI64::new(0) }.read(&mut handle.kept);
         handle.kept.ledger.pass(now);
-        Ok((View::of(&handle.kept.ledger, now), now))
+        Ok(View::of(&handle.kept.ledger, now))
     }
 
     /// All buckets in `folder`, by name, each as [`look`](Self::look) finds it. Waits until `deadline` at most for others who keep one locked. Files that are no
@@ -142,11 +126,11 @@ impl File {
         let files = place::files(folder, own_folder)?.into_iter();
         let looked = files.map(|place| (place.clone(), File::look(place, Some(deadline))));
         let is_none = |error: &FileError| match error {
-            FileError::Unknown(_) | FileError::Foreign(_) | FileError::NotPlain(_) | FileError::Link(_) => true,
-            FileError::Truncated { length: 0, .. }
-            | FileError::NotOurs { .. }
-            | FileError::Network { .. }
-            | FileError::System { .. } => !own_folder,
+            FileError::Unknown(_) | FileError::Foreign(..) => true,
+            FileError::Damaged(_, Some(0))
+            | FileError::NotOurs(..)
+            | FileError::Network(..)
+            | FileError::System(..) => !own_folder,
             _ => false,
         };
         Ok(looked.filter(|(_, view)| !view.as_ref().is_err_and(is_none)).collect())
@@ -208,7 +192,7 @@ impl Store for File {
             Operation::Set { policy, .. } | Operation::Clear { anew: Some(policy), .. } => Some(policy.clone()),
             _ => None,
         };
-        policy.as_ref().map_or(Ok(()), File::check)?;
+        policy.as_ref().map_or(Ok(()), check)?;
         let applied = self.handle().locked(|handle| {
             policy.map_or(Ok(()), |policy| handle.record(&policy))?;
             self.sweep(handle)?;

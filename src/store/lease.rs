@@ -27,6 +27,7 @@ pub(super) struct Rules {
     allowance: Nanos,
     pub(super) only_windows: Option<OnlyWindows>,
     pub(super) counts_bytes: bool,
+    pub(super) has_costs: bool,
 }
 
 impl Rules {
@@ -34,7 +35,8 @@ impl Rules {
         let fill_time = Some(limits.fill_time()).filter(|time| *time > 0);
         let allowance = policy.least_slack().map(|slack| slack.max(LATE)).into_iter().chain(fill_time).min();
         let allowance = allowance.unwrap_or(LATE);
-        Rules { allowance, only_windows: policy.only_windows(), counts_bytes: policy.counts_bytes() }
+        let (only_windows, counts_bytes) = (policy.only_windows(), policy.counts_bytes());
+        Rules { allowance, only_windows, counts_bytes, has_costs: policy.has_costs() }
     }
 
     /// The same, of limits that have just begun.

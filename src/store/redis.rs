@@ -4,7 +4,7 @@
 //! and appends it, atomically and in one round trip. Every client folds the same log.
 
 use super::supply::RETURN_TIMEOUT;
-use super::{Store, StoreError, View, random};
+use super::{Store, StoreError, View, check, random};
 use crate::clock::{Clock, FakeClock, MILLISECOND, Nanos, SECOND};
 use crate::limits::{LOOK, Ledger, Operation, Owner, Policy, Reader, Record, Reply, Writer};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -24,9 +24,6 @@ use link::{Answer, Link, Question};
 pub use patience::{Patience, Trouble};
 use round_trip::RoundTrip;
 
-/// The most limits of one bucket.
-const MOST_LIMITS: usize = 16;
-
 /// The least time that a lease covers.
 const SPAN: Nanos = 10 * MILLISECOND;
 
@@ -43,8 +40,8 @@ const FOLDED: u64 = 32;
 const HERE: Nanos = 4 * SECOND;
 const GONE: Nanos = 12 * SECOND;
 
-/// A bucket that was found, and what it keeps at this time on its clock, or why that cannot be read.
-type Found = (Address, Result<(View, Nanos), StoreError>);
+/// A bucket that was found, and what it keeps, or why that cannot be read.
+type Found = (Address, Result<View, StoreError>);
 
 /// Limits on a server.
 #[derive(Debug)]
@@ -100,14 +97,6 @@ impl State {
 }
 
 impl Redis {
-    /// Whether a server can keep these limits. None is asked.
-    ///
-    /// # Errors
-    /// [`RedisError::Limits`].
-    pub fn check(policy: &Policy) -> Result<(), RedisError> {
-        if policy.is_empty() || policy.len() > MOST_LIMITS { Err(RedisError::Limits) } else { Ok(()) }
-    }
-
     /// The bucket at `address`. Where there is none it is made with `policy`.
     ///
     /// # Errors
@@ -133,14 +122,6 @@ impl Redis {
         Redis::new(address, policy, Patience::none(), ServerClock::Shared(clock))?.looked_at()
     }
 
-    /// What is kept in the bucket, and the time now on its clock.
-    ///
-    /// # Errors
-    /// [`RedisError`], as [`open`](Self::open).
-    pub fn look(&self) -> Result<(View, Nanos), StoreError> {
-        Ok((self.view()?, self.clock.now()))
-    }
-
     /// All buckets on the server of `address`, whichever of them it names, by name. Of a cluster, those of that node.
     ///
     /// # Errors
@@ -153,8 +134,8 @@ impl Redis {
             redis.address = address.clone();
             redis.state().link.turn_to(&address);
             redis.state().forget();
-            match redis.look() {
-                Err(StoreError::Redis(RedisError::Unknown(_) | RedisError::Foreign { .. })) => {}
+            match redis.view() {
+                Err(StoreError::Redis(RedisError::Unknown(_) | RedisError::Foreign(..))) => {}
                 Err(StoreError::Redis(error)) if !error.is_of_one_bucket() => return Err(error.into()),
                 looked => found.push((address, looked)),
             }
@@ -187,7 +168,7 @@ impl Redis {
         if address.is_encrypted() && !cfg!(feature = "tls") {
             return Err(RedisError::NoTls(address.to_string()).into());
         }
-        policy.map_or(Ok(()), Redis::check)?;
+        policy.map_or(Ok(()), check)?;
         let address = address.with_password()?;
         let link = Link::new(address.clone(), matches!(clock, ServerClock::Shared(_)));
         let ledger = Ledger::new(policy.unwrap_or(&Policy::default()), 0, 0);
@@ -299,7 +280,7 @@ impl Redis {
 
     /// Folds what is new. Returns the reply to our latest operation, if that is there.
     fn fold(&self, state: &mut State, answer: Answer) -> Result<Option<Reply>, RedisError> {
-        let damaged = || RedisError::Damaged { place: self.address.to_string(), key: self.address.key() };
+        let damaged = || RedisError::Damaged(self.address.to_string(), self.address.key());
         if answer.id != state.id || answer.first != state.next || !answer.snapshot.is_empty() {
             let empty = || Some(Ledger::new(&Policy::default(), 0, 0));
             let mut from = Reader::new(&answer.snapshot);
@@ -379,7 +360,7 @@ impl Store for Redis {
 
     fn apply(&self, operation: Operation) -> Result<(Reply, Nanos), StoreError> {
         match &operation {
-            Operation::Set { policy, .. } | Operation::Clear { anew: Some(policy), .. } => Redis::check(policy)?,
+            Operation::Set { policy, .. } | Operation::Clear { anew: Some(policy), .. } => check(policy)?,
             _ => {}
         }
         let state = &mut *self.state();

@@ -29,7 +29,7 @@ const AT_ONCE: Nanos = 1_000;
 #[derive(Debug)]
 pub struct Supply {
     store: Box<dyn Store + Send + Sync>,
-    /// The limits at the start. They decide whether the stream counts units or bytes.
+    /// The limits at the start. They decide what the stream counts: units, bytes, or costs.
     meant: Policy,
     leased: Mutex<Leased>,
     is_retired: AtomicBool,
@@ -375,21 +375,27 @@ impl Supply {
         Ok(leased.lease.next(waiting).map(|run| (run, now)))
     }
 
-    /// New limits may take over only if they count the same kind: units or bytes.
+    /// New limits may take over only if they count the same: units, bytes, or the same costs.
     fn check_kind(&self, leased: &Leased) -> Result<(), StoreError> {
-        if leased.lease.is_empty() || leased.lease.rules().counts_bytes == self.meant.counts_bytes() {
+        let rules = leased.lease.rules();
+        let is_meant = rules.counts_bytes == self.meant.counts_bytes() && rules.has_costs == self.meant.has_costs();
+        if leased.lease.is_empty() || is_meant {
             return Ok(());
         }
         self.check_policy(&self.store.policy())
     }
 
     fn check_policy(&self, now: &Policy) -> Result<(), StoreError> {
-        let now_bytes = now.counts_bytes();
-        if now_bytes == self.meant.counts_bytes() {
+        if now.counts_like(&self.meant) {
             return Ok(());
         }
+        let what = match (self.meant.counts_bytes(), now.counts_bytes()) {
+            (false, true) => "it counts bytes now, no longer units",
+            (true, false) => "it counts units now, no longer bytes",
+            _ => "a unit has other costs now",
+        };
         let (before, now) = (self.meant.to_string(), now.to_string());
-        Err(StoreError::OtherKind { place: self.store.place(), before, now, now_bytes })
+        Err(StoreError::OtherKind(self.store.place(), before, now, what))
     }
 
     /// From windows all that may leave now is asked for, or the next that may. Several are reserved for the same time if

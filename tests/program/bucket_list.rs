@@ -168,7 +168,7 @@ mod files {
             assert_eq!(lines.len(), if is_named { 5 } else { 4 }, "{said}");
             for (start, words) in [
                 ("a: 9/h,burst=1", ""),
-                ("damaged: the bucket ", "is damaged; remove it"),
+                ("damaged: the bucket ", "is damaged; to start again"),
                 ("newer: the bucket ", "newer throttle"),
                 ("short: the bucket ", "cut short (18 bytes)"),
             ] {

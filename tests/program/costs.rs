@@ -39,11 +39,11 @@ fn a_dry_run_says_the_most_in_a_period_with_costs_too() {
     let lines = plan(&["-r", "5/s,burst=5,cost=f2"], &[], "a 9\nb 4\nc 1\n");
     let more = "at most 9 in any second, and what one unit costs beyond the burst";
     assert_eq!(lines[..3], ["a 9  # 800 ms", "b 4  # 1.6 s", "c 1  # 1.8 s"], "14 in a second from 800 ms on");
-    assert_eq!(lines.last().unwrap(), &format!("# 5/s,burst=5: {more}"), "{lines:?}");
+    assert_eq!(lines.last().unwrap(), &format!("# 5/s,burst=5,cost=f2: {more}"), "{lines:?}");
     let lines = plan(&["-r", "5/s,burst=5,cost=f2,per=f1", "-r", "9/s"], &[], "a 9\n");
     assert_eq!(
         lines[2..4],
-        ["# 9/s,burst=1: at most 9 in any second".to_owned(), format!("# 5/s,burst=5 for each f1: {more}")]
+        ["# 9/s,burst=1: at most 9 in any second".to_owned(), format!("# 5/s,burst=5,cost=f2 for each f1: {more}")]
     );
 }
 
@@ -176,6 +176,93 @@ fn a_bucket_is_charged_the_costs_of_a_pipe_and_of_commands() {
         let once = once.map(|word| if word == "24/d,cost=2" { "24/d,cost=1" } else { word });
         assert_eq!(with(&once, &[], "").status.code(), Some(0));
         assert_eq!(tokens(bucket), 0);
+    });
+}
+
+#[test]
+fn whoever_names_only_the_bucket_is_charged_by_its_costs() {
+    with_each_bucket(|bucket| {
+        let set = |limits: &[&str]| with(&[&["--bucket", bucket, "--set"], limits].concat(), &[], "");
+        let output = set(&["-r", "1000/s", "-r", "24/d,burst=10,cost=f1,else=4"]);
+        assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), String::new()));
+        let kept = "24/d,burst=10,cost=f1,else=4";
+        assert_eq!(shown(bucket)["limits"][1]["limit"], kept);
+        let show = with(&["--bucket", bucket, "--show"], &[], "");
+        assert!(text(&show.stdout).contains(&format!("  {kept}: 10 left\n")), "{}", text(&show.stdout));
+        for (args, input, left) in [
+            (&[][..], "3\n0\n", 7),
+            (&["echo"], "1\n1\n", 5),
+            (&["--once", "true"], "", 1),
+            (&["--once", "-r", "1000/s", "-r", "24/d,cost=1", "true"], "", 0),
+        ] {
+            let output = with(&[&["--bucket", bucket], args].concat(), &[], input);
+            assert!(output.status.success(), "{args:?}: {}", text(&output.stderr));
+            assert_eq!(tokens(bucket), left, "{args:?}");
+        }
+        for (limits, agrees) in [
+            (&["-r", "1000/s", "-r", "24/d"][..], true),
+            (&["-r", "1000/s", "-r", "24/d,cost=f1"], true),
+            (&["-r", "1000/s", "-r", "24/d,cost=f2"], false),
+            (&["-r", "1000/s,cost=f1", "-r", "24/d"], false),
+        ] {
+            let output = with(&[&["--bucket", bucket], limits].concat(), &[], "");
+            assert_eq!(output.status.success(), agrees, "{limits:?}");
+            assert_eq!(
+                text(&output.stderr).contains(&format!("the limit kept there is 1000/s,burst=10 and {kept}")),
+                !agrees
+            );
+        }
+        assert!(set(&["-r", "1000/s"]).status.success());
+        let output = with(&["--bucket", bucket], &[], "3\n3\n3\n3\n3\n3\n");
+        assert!(output.status.success(), "each is one again: {}", text(&output.stderr));
+    });
+}
+
+/// As in a run of its own.
+#[test]
+fn a_unit_without_the_cost_of_a_bucket_ends_a_pipe_and_fails_a_command() {
+    with_each_bucket(|bucket| {
+        let limits = ["-r", "24/d,burst=10,cost=f2"];
+        assert!(with(&[&["--bucket", bucket, "--set"], &limits[..]].concat(), &[], "").status.success());
+        for own in [&["--bucket", bucket][..], &limits[..]] {
+            let output = with(own, &[], "a 1\nb\nc 1\n");
+            let why =
+                "limit 24/d,burst=10,cost=f2: the cost cannot be read; add what such a unit costs, like cost=f2,else=1";
+            assert_eq!((output.status.code(), text(&output.stdout)), (Some(1), "a 1\n".into()), "{own:?}");
+            assert!(text(&output.stderr).contains(why), "{own:?}: {}", text(&output.stderr));
+            let output = with(&[own, &["echo"]].concat(), &[], "b\nc 1\n");
+            assert_eq!((output.status.code(), text(&output.stdout)), (Some(123), "c 1\n".into()), "{own:?}");
+        }
+        // A call has no unit, and the message shows what to write instead.
+        let output = with(&["--bucket", bucket, "--once"], &[], "");
+        let said = text(&output.stderr);
+        let right = "the limit 24/d,burst=10,cost=f2 has no cost; write what the call costs: -r 24/d,burst=10,cost=800";
+        assert!(output.status.code() == Some(125) && said.contains(right), "{said}");
+        let before = shown(bucket)["limits"][0]["left"].clone();
+        assert_eq!(before, 8, "nothing was taken");
+        let right = ["--bucket", bucket, "--once", "-r", "24/d,burst=10,cost=6"];
+        assert!(with(&right, &[], "").status.success());
+        assert_eq!(shown(bucket)["limits"][0]["left"], 2);
+    });
+}
+
+#[test]
+fn a_stream_ends_when_units_cost_something_else() {
+    with_each_bucket(|bucket| {
+        for (before, after) in [("1000/s", "1000/s,cost=f1"), ("1000/s,cost=f1", "1000/s,cost=f1,else=1")] {
+            let set = |limit| with(&["--bucket", bucket, "--set", "-r", limit], &[], "");
+            assert!(set(before).status.success());
+            let mut running = Running::start(throttle(&["--bucket", bucket]));
+            let mut stdin = running.stdin();
+            stdin.write_all(b"1\n").unwrap();
+            wait_until("it to begin", || shown(bucket)["counts"]["granted"] != 0);
+            assert!(set(after).status.success());
+            stdin.write_all(b"1\n2\n").unwrap();
+            let output = running.finish();
+            let said = text(&output.stderr);
+            assert!(!output.status.success() && said.contains("a unit has other costs now; start again"), "{said}");
+            assert!(with(&["--bucket", bucket, "--remove"], &[], "").status.success());
+        }
     });
 }
 

@@ -723,12 +723,14 @@ mod cluster {
             let () = to.tell(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &from_id]);
             let () = from.tell(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &to_id]);
             let () = from.tell(&["MIGRATE", "127.0.0.1", &to.port.to_string(), &key, "0", "5000"]);
-            runs(&from.bucket(name), &["--once"]);
-            runs(&to.bucket(name), &["--once"]);
+            // While it moves, it is away.
+            let waiting = Running::start(throttle(&["--bucket", &from.bucket(name), "--once"]));
+            assert_eq!(run(&to.bucket(name), &["--once", "--max-wait", "0"]).status.code(), Some(75));
             for node in [to, from] {
                 let () = node.tell(&["CLUSTER", "SETSLOT", &slot, "NODE", &to_id]);
             }
-            assert_eq!(shown(&from.bucket(name))["available"], 6, "also while it moves");
+            assert!(waiting.finish().status.success());
+            assert_eq!(shown(&from.bucket(name))["available"], 7, "and is found again");
         }
         let keys: Vec<i64> = [&a, &b].map(|node| node.tell(&["DBSIZE"])).to_vec();
         assert!(keys.iter().sum::<i64>() == 7 && !keys.contains(&0), "on both nodes: {keys:?}");

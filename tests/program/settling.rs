@@ -67,8 +67,8 @@ fn on_shared_stores(limits: &[&str], check: impl Fn(&dyn Store, &FakeClock)) {
     let limits: Vec<_> = limits.iter().map(|limit| limit.parse().unwrap()).collect();
     let policy = Policy::new(&limits, None).unwrap();
     let (folder, clock) = (tempfile::tempdir().unwrap(), FakeClock::at(SECOND));
-    let place = Place { path: folder.path().join("bucket"), own_folder: false };
-    check(&File::open_on(Machine::fake(&clock, 1, 0), place, Some(&policy)).unwrap(), &clock);
+    let place = Place { path: folder.path().join("bucket"), own_folder: false, group: None };
+    check(&File::open_until(Machine::fake(&clock, 1, 0), place, Some(&policy), None).unwrap(), &clock);
     let Some(server) = Server::start(&[]) else { return };
     let clock = FakeClock::at(SECOND);
     let address = server.bucket("bucket").parse().unwrap();

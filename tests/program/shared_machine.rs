@@ -4,7 +4,7 @@
 use crate::common::{THROTTLE, copy_program, text};
 use crate::support::skipped;
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
@@ -76,6 +76,59 @@ fn the_message_to_another_user_names_the_owner() {
     assert_fails(&place.run(&AS_NOBODY, "\"$0\" --bucket \"$1\" --once"), &words);
     fs::set_permissions(place.bucket(), fs::Permissions::from_mode(0o666)).unwrap();
     assert_fails(&place.run(&AS_NOBODY, "\"$0\" --bucket \"$1\" --once"), &words);
+}
+
+/// A user in these groups.
+fn user<'a>(id: &'a str, groups: &'a str) -> [&'a str; 7] {
+    ["setpriv", "--reuid", id, "--regid", id, "--groups", groups]
+}
+
+/// Two users of one group, and one who is not in it.
+#[test]
+fn a_file_of_a_group_is_used_by_its_members_alone_whichever_of_them_made_it() {
+    let [ann, ben, eve] = [user("70001", "70009"), user("70002", "70009,70008"), user("70003", "70008")];
+    if !can(&ann) {
+        return;
+    }
+    let place = Place::new();
+    std::os::unix::fs::chown(place.folder(), None, Some(70009)).unwrap();
+    fs::set_permissions(place.folder(), fs::Permissions::from_mode(0o775)).unwrap();
+    let file = || fs::metadata(place.bucket()).map(|file| (file.uid(), file.gid(), file.mode() & 0o7777)).unwrap();
+    let says = |who: &[&str], script: &str| {
+        let output = place.run(who, script);
+        assert!(output.status.success(), "{who:?} {script}: {}", text(&output.stderr));
+        text(&output.stdout)
+    };
+    let refused = |who: &[&str], verb: &str, words: &str| {
+        let output = place.run(who, &format!("\"$0\" --bucket \"$1\" {verb}"));
+        assert!(!output.status.success() && text(&output.stderr).contains(words), "{verb}: {}", text(&output.stderr));
+    };
+    refused(&ann, "--set -r 1/h --group 70007", "to group 70007: only its owner can do that, who must be in the group");
+    assert!(!place.bucket().exists(), "nothing is made that the group could not use");
+    let named = place.run(&ann, "\"$0\" --bucket name --set -r 1/h --group 70009");
+    assert!(text(&named.stderr).contains("--group is for a file that is named by its path"), "{}", text(&named.stderr));
+    refused(&ann, "--set -r 1/h --group no-such", "--group 'no-such': there is no such group");
+    says(&ann, "umask 000; \"$0\" --bucket \"$1\" --set -r 9/h,burst=9 --group 70009");
+    assert_eq!(file(), (70001, 70009, 0o660));
+    for who in [&ann, &ben] {
+        says(who, "\"$0\" --bucket \"$1\" --once");
+        refused(&eve, "--once", "belongs to user 70001 and group 70009, which you are not in");
+    }
+    assert!(says(&ben, "\"$0\" --bucket \"$1\" --show").contains("burst=9: 7 left"));
+    refused(&ben, "--set -r 9/h --group 70008", "only its owner can");
+    // What replaces the file is the group's, too, and stays so however much is written.
+    says(&ben, "\"$0\" --bucket \"$1\" --set -r 1M/s");
+    let replaces = "umask 077; { echo a; sleep 0.2; rm \"$1\"; seq 300; } | \"$0\" --bucket \"$1\"";
+    assert_eq!(says(&ben, replaces).lines().count(), 301);
+    assert_eq!(file(), (70002, 70009, 0o660));
+    says(&ann, "seq 300 | \"$0\" --bucket \"$1\" true");
+    assert_eq!(file(), (70002, 70009, 0o660));
+    // A file that was private until now.
+    let shares = "rm \"$1\"; \"$0\" --bucket \"$1\" --once -r 9/h; \"$0\" --bucket \"$1\" --set -r 9/h --group daemon";
+    says(&[], shares);
+    assert_eq!((file().0, file().2), (0, 0o660));
+    fs::set_permissions(place.bucket(), fs::Permissions::from_mode(0o666)).unwrap();
+    refused(&ann, "--once", "belongs to user 0; each user");
 }
 
 #[test]

@@ -119,8 +119,8 @@ fn shares(limit: &str, pause: u64) -> [usize; 4] {
     let (folder, clock) = (tempfile::tempdir().unwrap(), FakeClock::at(SECOND));
     let policy = Policy::new(&[limit.parse().unwrap()], None).unwrap();
     let file = || {
-        let place = Place { path: folder.path().join("b"), own_folder: false };
-        Box::new(File::open_on(Machine::fake(&clock, 1, 0), place, Some(&policy)).unwrap())
+        let place = Place { path: folder.path().join("b"), own_folder: false, group: None };
+        Box::new(File::open_until(Machine::fake(&clock, 1, 0), place, Some(&policy), None).unwrap())
     };
     let streams = [(); 4].map(|()| Supply::new(file()));
     let (mut next, mut counts) = ([SECOND; 4], [0; 4]);

@@ -60,7 +60,7 @@ fn memory(policy: &Policy) -> Opened {
 fn file(policy: &Policy) -> Opened {
     let (clock, folder) = (FakeClock::at(START), tempfile::tempdir().unwrap());
     let machine = Machine::fake(&clock, 1, 0);
-    let store = File::open_on(machine, place(&folder.path().join("bucket")), Some(policy)).unwrap();
+    let store = File::open_until(machine, place(&folder.path().join("bucket")), Some(policy), None).unwrap();
     let store = Supply::new(Box::new(store));
     let home = Home::Folder(folder);
     Opened { name: "file", clock, store, many: MANY_CALLS, at_once: 1, _home: home }
@@ -82,7 +82,7 @@ fn policy(limits: &[&str]) -> Policy {
 }
 
 fn place(path: &Path) -> Place {
-    Place { path: path.to_owned(), own_folder: false }
+    Place { path: path.to_owned(), own_folder: false, group: None }
 }
 
 /// Runs `check` on every kind of store with these limits.
@@ -317,7 +317,7 @@ mod a_file {
 
         fn open(&self, clock: &FakeClock, boot: u128, wall: Nanos, limits: &[&str]) -> File {
             let machine = Machine::fake(clock, boot, wall);
-            File::open_on(machine, place(&self.0.path().join("b")), Some(&policy(limits))).unwrap()
+            File::open_until(machine, place(&self.0.path().join("b")), Some(&policy(limits)), None).unwrap()
         }
     }
 
@@ -516,7 +516,8 @@ mod a_server {
             let () = server.tell(&["FLUSHALL"]);
             let (clock, folder) = (FakeClock::at(START), tempfile::tempdir().unwrap());
             let machine = Machine::fake(&clock, 1, 0);
-            let file = File::open_on(machine, place(&folder.path().join("bucket")), Some(&policy(limits))).unwrap();
+            let file =
+                File::open_until(machine, place(&folder.path().join("bucket")), Some(&policy(limits)), None).unwrap();
             let redis = open(&server, &clock, limits);
             let mut random = Random(7);
             let (mut held, mut is_slow): (Vec<[Grant; 2]>, bool) = (Vec::new(), false);

@@ -50,6 +50,10 @@ pub(crate) struct Args {
     #[arg(hide_short_help = true, long, long_help = text::SET, help_heading = "Shared")]
     pub(crate) set: bool,
 
+    /// With --set: members of GROUP may use the bucket's file
+    #[arg(hide_short_help = true, long, value_name = "GROUP", long_help = text::GROUP, help_heading = "Shared")]
+    pub(crate) group: Option<String>,
+
     /// Show the bucket: text or json
     #[arg(hide_short_help = true, long, value_name = "FMT", num_args = 0..=1, default_missing_value = "text", value_parser = values::format, long_help = text::SHOW, help_heading = "Shared")]
     pub(crate) show: Option<Format>,

@@ -104,7 +104,7 @@ If there is no such bucket yet, it is made with the limits of -r. After that the
 needed; if -r is given, it must agree with them. A bucket outlives processes and restarts. On a terminal, a long wait \
 is announced after a second. If a process that waits is interrupted or killed, those behind it move up; they look once a second.
 
-Each user has their own buckets in files, on one machine; under sudo they are root's. A network file system is refused. To \
+Each user has their own buckets in files, on one machine; under sudo they are root's; see --group. A network file system is refused. To \
 start anew: --remove. A bucket on a server uses the server's clock. The server keeps it under \
 the key throttle:NAME for 30 days after the last take. If the server loses its data, one burst and what comes due within \
 a second may go twice. rediss: is encrypted, in builds with TLS.";
@@ -113,7 +113,10 @@ pub(super) const ONCE: &str = "\
 Take one from the bucket, wait for its time, then become COMMAND, with the same standard input and process id. The exit \
 code is COMMAND's; without COMMAND it is 0, as for --once && COMMAND. An error of throttle itself exits 125, a refusal by \
 --max-wait 75, a command that cannot be run 126, one that is not found 127. If the command does not run or the wait is \
-interrupted, the turn is given back.";
+interrupted, the turn is given back.
+
+No unit is read. If the bucket keeps costs, name its limits and write what the call costs as a number: \
+--once -r 60/min -r 200k/min,cost=800 COMMAND. Without that it costs what else=N says, and is an error if nothing does.";
 
 pub(super) const ON_STORE_ERROR: &str = "\
 What to do while the server of a bucket cannot be reached: wait (the default) tries again, less and less often, says so \
@@ -133,7 +136,15 @@ With --drop: a unit that would wait longer than TIME is dropped. With --once: if
 pub(super) const SET: &str = "\
 Make the bucket with the limits of -r, or change its limits for everyone from their next take on, and exit. What it has \
 saved or counted is kept; -r 5000/h,initial=5000 refills it as well. Processes that wait move up if the new limits allow it; \
-none waits longer than before. With --clear everything starts anew.";
+none waits longer than before. With --clear everything starts anew.
+
+With -r 60/min -r 200k/min,cost=/max_tokens the bucket keeps what a unit costs, too: a stream that names only the bucket is \
+charged by it. A stream ends if that is changed meanwhile.";
+
+pub(super) const GROUP: &str = "\
+With --set and a bucket given by its path: members of GROUP, a name or a number, may use its file, too (mode 0660). \
+throttle --bucket /var/lib/api/bucket --set --group devs -r 5/s. You must be in the group. A file that replaces it, \
+whoever of them makes it, belongs to the group as well. Everyone else is refused.";
 
 pub(super) const CLEAR: &str = "\
 Empty the queue of the bucket, lift a pause, and exit. A process that still waits joins the queue again within a second, in \

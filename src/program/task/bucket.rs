@@ -4,8 +4,7 @@ use crate::program::args::OnStoreError;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use throttle::limits::Policy;
-use throttle::store::{Address, AddressError, File, Place, Redis, StoreError};
+use throttle::store::{Address, AddressError, Place};
 
 /// A bucket as the user asks for it. Nothing is opened yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -83,7 +82,11 @@ impl Bucket {
         let own = || {
             // With a slash at its end.
             let path = environment.folder().map_err(|error| format!("--list: {error}"))?.join("");
-            Ok(Bucket { kind: Kind::File(Place { path, own_folder: true }), is_default: false, is_waited_for: false })
+            Ok(Bucket {
+                kind: Kind::File(Place { path, own_folder: true, group: None }),
+                is_default: false,
+                is_waited_for: false,
+            })
         };
         named.map_or_else(own, Ok)
     }
@@ -105,17 +108,6 @@ impl Bucket {
         Ok(Some(Bucket { kind, is_default: flag != "--bucket", is_waited_for }))
     }
 
-    /// Whether it can keep these limits. Opens nothing and contacts no server.
-    ///
-    /// # Errors
-    /// Why it cannot.
-    pub(super) fn check(&self, policy: &Policy) -> Result<(), StoreError> {
-        match &self.kind {
-            Kind::File(_) => File::check(policy).map_err(StoreError::from),
-            Kind::Server(_) => Redis::check(policy).map_err(StoreError::from),
-        }
-    }
-
     /// What an error begins with: the variable, if that names the bucket.
     pub(crate) fn origin(&self) -> &'static str {
         if self.is_default { "THROTTLE_BUCKET: " } else { "" }
@@ -133,7 +125,7 @@ fn kind(
         return address.map(Kind::Server).map_err(|error| error.to_string());
     }
     if text.contains(&b'/') {
-        return Ok(Kind::File(Place { path: word.into(), own_folder: false }));
+        return Ok(Kind::File(Place { path: word.into(), own_folder: false, group: None }));
     }
     let is_plain = text.iter().all(|byte| byte.is_ascii_alphanumeric() || b".:-_".contains(byte));
     if !is_plain || text.is_empty() || b".:".contains(&text[0]) {
@@ -141,7 +133,7 @@ fn kind(
              a server's bucket is redis://host/NAME"
             .to_owned());
     }
-    Ok(Kind::File(Place { path: environment.folder()?.join(word), own_folder: true }))
+    Ok(Kind::File(Place { path: environment.folder()?.join(word), own_folder: true, group: None }))
 }
 
 #[cfg(test)]
@@ -152,7 +144,7 @@ mod tests {
     fn a_name_is_in_the_folder_of_buckets_and_a_path_is_itself() {
         let environment = Environment::new(None, Some("/state".into()), None);
         let kind = |word: &str| kind(OsStr::new(word), &environment, str::parse);
-        let file = |path: &str, own_folder| Ok(Kind::File(Place { path: path.into(), own_folder }));
+        let file = |path: &str, own_folder| Ok(Kind::File(Place { path: path.into(), own_folder, group: None }));
         assert_eq!(kind("git-hub_2.x"), file("/state/throttle/git-hub_2.x", true));
         assert_eq!(kind("api:v1:me"), file("/state/throttle/api:v1:me", true));
         assert_eq!(kind("./b"), file("./b", false));

@@ -12,7 +12,7 @@ use throttle::clock::Nanos;
 use throttle::flow::cost::Cost;
 use throttle::flow::selector::Selector;
 use throttle::flow::{Look, Sorting};
-use throttle::limits::{Policy, PolicyError};
+use throttle::limits::{Disagreement, Policy, PolicyError, Said};
 use throttle::rate::{Amount, Limit, Rate};
 
 /// Limits named with `--rate` and `--burst`, sorted by what they hold for and what they count.
@@ -79,7 +79,8 @@ impl Grouped {
             (burst, _) => burst,
         };
         for group in all.iter_mut().chain(&mut each) {
-            group.policy = Policy::with_slack(&group.written, burst).map_err(|error| in_limits(&error))?;
+            let policy = Policy::with_slack(&group.written, burst).map_err(|error| in_limits(&error))?;
+            group.policy = group.cost.as_ref().map_or(policy.clone(), |cost| policy.counting(&cost.to_string()));
             group.all = group.policy.clone();
         }
         if let (Some(_), []) = (burst, &all[..])
@@ -92,23 +93,29 @@ impl Grouped {
         Ok(Some(Grouped { all, each, per, jobs, burst, rules: rules.clone() }))
     }
 
-    /// The same for `bucket`, which must be able to keep them.
+    /// The same for a bucket, which must be able to keep them.
     ///
     /// # Errors
     /// As [`new`](Self::new), and why the bucket cannot.
-    pub(super) fn for_bucket(bucket: &Bucket, args: &Args) -> Result<Option<Self>, String> {
+    pub(super) fn for_bucket(args: &Args) -> Result<Option<Self>, String> {
         if let Some(rule) = args.rate.iter().find(|rule| rule.per.is_some()) {
             return Err(of_each_key_in_bucket(rule));
         }
         if args.rate.iter().any(|rule| rule.limit == Limit::Unlimited) {
             return Err("--rate: 'unlimited' is no limit that a bucket could keep; write for example -r 5/s".to_owned());
         }
+        if let Some(rule) = args.rate.iter().find(|rule| rule.cost.as_ref().is_some_and(|cost| !can_be_kept(cost))) {
+            return Err(format!(
+                "--rate: '{rule}': a bucket keeps a cost of at most {LONGEST_COST} characters, without control characters, like \
+                 cost=/max_tokens"
+            ));
+        }
         if args.rate.is_empty() && args.burst.is_some() {
             return Err("--burst belongs to a rate; write for example -r 5/s -b 10".to_owned());
         }
         let named = Grouped::new(args)?;
         if let Some(named) = &named {
-            bucket.check(&named.policy()).map_err(|error| format!("--rate: {error}"))?;
+            throttle::store::check(&named.policy()).map_err(|error| format!("--rate: {error}"))?;
         }
         Ok(named)
     }
@@ -152,21 +159,29 @@ impl Grouped {
         })
     }
 
-    /// What each limit of `policy` counts, which is that of the run or of a bucket that agrees with it.
-    pub(crate) fn look(&self, policy: &Policy) -> Look {
-        if self.costs().next().is_none() {
-            return Look::default();
+    /// Where the limits that were written are among those of a bucket, which must agree with them.
+    ///
+    /// # Errors
+    /// They do not agree.
+    pub(crate) fn places_in(&self, policy: &Policy) -> Result<Vec<usize>, Disagreement> {
+        let said = |group: &Group| -> Vec<Said> {
+            let cost = group.cost.as_ref().map(ToString::to_string);
+            group.written.iter().map(|limit| (*limit, cost.clone())).collect()
+        };
+        policy.places_of(&self.all.iter().flat_map(said).collect::<Vec<_>>(), self.burst)
+    }
+
+    /// Takes the numbers out that `--once` says its call costs, one for each limit written: a bucket does not keep them.
+    pub(super) fn take_numbers(&mut self) -> Vec<Option<u64>> {
+        let mut numbers = Vec::new();
+        for group in &mut self.all {
+            let number = group.cost.as_ref().and_then(|cost| cost.kind().unread());
+            numbers.extend(group.written.iter().map(|_| number));
+            if number.is_some() {
+                (group.cost, group.policy) = (None, group.policy.without_costs());
+            }
         }
-        let (written, in_order) = (self.written(), || (0..policy.len()).collect());
-        let is_own = *policy == self.policy();
-        let places = policy.places_of(&written, self.burst).ok().filter(|_| !is_own).unwrap_or_else(in_order);
-        let said = self.all.iter().flat_map(|group| group.written.iter().map(|_| &group.cost));
-        let mut costs = vec![None; policy.len()];
-        for (place, cost) in places.into_iter().zip(said) {
-            costs[place].clone_from(cost);
-        }
-        let limits = (0..policy.len()).map(|place| (policy.describe(place), policy.most_ever(place))).collect();
-        Look { per: None, costs, limits }
+        numbers
     }
 
     /// What to say if commands of a key are counted, but none is run.
@@ -191,7 +206,7 @@ impl Limits {
             word => Bucket::named(word.as_deref(), args.on_store_error, environment)?,
         };
         if let Some(bucket) = bucket {
-            let named = Grouped::for_bucket(&bucket, args)?;
+            let named = Grouped::for_bucket(args)?;
             return Ok(Limits::Shared(bucket, named));
         }
         if args.on_store_error.is_some() {
@@ -212,38 +227,37 @@ impl Limits {
         }
     }
 
-    /// What each limit of `policy` counts, which is in force.
-    pub(crate) fn look(&self, policy: &Policy) -> Look {
-        self.named().map(|named| named.look(policy)).unwrap_or_default()
+    /// Whether a unit costs some limit something of its own. `policy` is in force.
+    pub(crate) fn have_costs(&self, policy: &Policy) -> bool {
+        policy.has_costs() || self.named().is_some_and(|named| named.costs().next().is_some())
     }
 
     /// The limits of `policy`, which is in force, that count each unit as 1.
     pub(crate) fn of_units(&self, policy: &Policy) -> Policy {
         match self.named() {
-            Some(named) if named.costs().next().is_some() => {
-                let uncounted = named.all.iter().filter(|group| group.cost.is_none());
-                Policy::of_all(uncounted.map(|group| &group.policy))
-            }
-            _ => policy.clone(),
+            // What sorts units keeps their limits.
+            Some(named) if policy.is_empty() && self.have_costs(policy) => named.policy().of_units(),
+            _ => policy.of_units(),
         }
     }
 
     /// How long a pause is if the server names no time: two intervals of the pace that units of one key may have.
     pub(crate) fn first_pause(&self, policy: &Policy) -> Duration {
-        let of_units = |groups: &[Group]| {
-            Policy::of_all(groups.iter().filter(|group| group.cost.is_none()).map(|group| &group.policy)).fastest()
+        let of_units = |groups: &[Group]| Policy::of_all(groups.iter().map(|group| &group.policy)).of_units().fastest();
+        let paces = match self {
+            Limits::Own(named) => [&named.all, &named.each].map(|groups| of_units(groups)),
+            Limits::Shared(..) => [policy.of_units().fastest(), None],
         };
-        let paces =
-            self.named().map_or([policy.fastest(), None], |named| [&named.all, &named.each].map(|g| of_units(g)));
         let two_intervals = |pace: Rate| Duration::from_nanos(pace.period().saturating_mul(2).div_ceil(pace.units()));
         paces.into_iter().flatten().map(two_intervals).fold(again::SHORTEST_PAUSE, Duration::max)
     }
 
-    /// The limits that were named, or else those of `policy`, in groups that count the same. Also those that can never bind.
+    /// The limits that were named, in groups that count the same, or those of `policy`, which a bucket keeps. Also those that
+    /// can never bind.
     pub(crate) fn kinds(&self, policy: &Policy) -> Vec<Policy> {
-        match self.named() {
-            Some(named) => named.all.iter().chain(&named.each).map(|group| group.all.clone()).collect(),
-            None => vec![policy.clone()],
+        match self {
+            Limits::Own(named) => named.all.iter().chain(&named.each).map(|group| group.all.clone()).collect(),
+            Limits::Shared(..) => vec![policy.clone()],
         }
     }
 
@@ -259,6 +273,28 @@ impl Limits {
         let join = |named: &Grouped| named.rules.iter().map(ToString::to_string).collect::<Vec<_>>().join(" and ");
         self.named().map_or_else(|| policy.to_string(), join)
     }
+}
+
+/// The costs of the limits of `policy`, which a run or a bucket keeps. None if every limit counts units.
+///
+/// # Errors
+/// Which cannot be read.
+pub(crate) fn look(policy: &Policy) -> Result<Look, String> {
+    if !policy.has_costs() {
+        return Ok(Look::default());
+    }
+    let parsed = |cost: &str| cost.parse::<Cost>().map_err(|error| format!("cost={cost} cannot be read: {error}"));
+    let costs = (0..policy.len()).map(|place| policy.cost(place).map(parsed).transpose()).collect::<Result<_, _>>()?;
+    let limits = (0..policy.len()).map(|place| (policy.describe(place), policy.most_ever(place))).collect();
+    Ok(Look { per: None, costs, limits })
+}
+
+/// The most characters of a cost in a bucket: all its limits fit into one record.
+const LONGEST_COST: usize = 100;
+
+fn can_be_kept(cost: &Cost) -> bool {
+    let text = cost.to_string();
+    text.len() <= LONGEST_COST && !text.contains(char::is_control)
 }
 
 /// The rules sorted by what they count. Their policies are not filled in yet.

@@ -209,10 +209,17 @@ fn mistakes_about_buckets_show_a_right_spelling() {
              --bucket \"web-$host\" --once -r 1/s COMMAND",
         ),
         (
-            &["--bucket", "./b", "--set", "-r", "1/s,cost=f2"],
-            "--set: a bucket keeps limits; cost=f2 belongs to the runs",
+            &["--bucket", "./b", "--once", "-r", "9/s", "-r", "1/s,cost=f2"],
+            "--once: no unit is read, so the limit 1/s,burst=1,cost=f2 has no cost; write what the call costs: \
+             -r 9/s,burst=1 -r 1/s,burst=1,cost=800",
         ),
-        (&["--bucket", "./b", "--once", "-r", "1/s,cost=f2"], "--once: no unit is read, so cost=f2 has none"),
+        (&["--bucket", "./b", "--set", "-r", "1/s,cost=/a\nb"], "a bucket keeps a cost of at most 100 characters"),
+        (
+            &["--bucket", "redis://db/b", "--set", "-r", "1/s", "--group", "devs"],
+            "--group is for a file that is named by its path; write for example --bucket ./b --set --group devs",
+        ),
+        (&["--bucket", "./b", "-r", "1/s", "--group", "devs"], "--group belongs to --set; write for example"),
+        (&["--bucket", "./b", "--set", "-r", "1/s,per=host,jobs=2"], "--bucket: it keeps no limit of each key"),
     ] {
         let error = mistake(args).expect(expected);
         assert!(error.contains(expected), "{args:?}: {error}");
@@ -234,14 +241,17 @@ fn limits_are_grouped_by_what_they_hold_for_and_what_they_count() {
     assert_eq!((named.per, named.jobs.map(u32::from)), ("host".parse().ok(), Some(2)));
 
     let named = grouped(&["-r", "500/min", "-r", "200k/min,burst=200k,cost=bytes/4+300", "-r", "9/s"]);
-    assert_eq!(policies(&named.all), ["500/min,window,slack=250ms and 9/s,burst=1", "200k/min,burst=200000"]);
+    assert_eq!(
+        policies(&named.all),
+        ["500/min,window,slack=250ms and 9/s,burst=1", "200k/min,burst=200000,cost=bytes/4+300"]
+    );
     assert_eq!(named.all[1].cost, "bytes/4+300".parse().ok());
-    let all = "500/min,window,slack=250ms and 9/s,burst=1 and 200k/min,burst=200000";
+    let all = "500/min,window,slack=250ms and 9/s,burst=1 and 200k/min,burst=200000,cost=bytes/4+300";
     assert_eq!((named.policy().to_string().as_str(), named.written().len()), (all, 3));
 
     let named = grouped(&["-r", "unlimited,per=f2,jobs=2", "curl"]);
     assert!(named.all.is_empty() && named.each.is_empty() && named.policy().is_empty() && named.jobs.is_some());
-    assert_eq!(policies(&grouped(&["-r", "5/s,cost=f2", "-b", "7"]).all), ["5/s,burst=7"]);
+    assert_eq!(policies(&grouped(&["-r", "5/s,cost=f2", "-b", "7"]).all), ["5/s,burst=7,cost=f2"]);
     assert_eq!(policies(&grouped(&["-r", "unlimited"]).all), ["unlimited"]);
 }
 
@@ -250,6 +260,22 @@ fn limits_that_name_their_start_start_anew() {
     let words = ["--bucket", "./b", "--set", "-r", "5/s,burst=9,initial=9", "-r", "5000/h"];
     let Ok(Task::Set(set)) = Task::from_words(&words) else { panic!("no --set") };
     assert_eq!(set.fresh, [true, false]);
+}
+
+#[test]
+fn a_bucket_keeps_the_costs_of_its_limits_but_not_the_number_of_one_call() {
+    let words = ["--bucket", "./b", "--set", "-r", "5/s", "-r", "9/s,cost=f2,else=3", "-r", "7/s,cost=4"];
+    let Ok(Task::Set(set)) = Task::from_words(&words) else { panic!("no --set") };
+    assert_eq!(set.policy.to_string(), "5/s,burst=1 and 9/s,burst=1,cost=f2,else=3 and 7/s,burst=1,cost=4");
+    let Ok(Task::Once(once)) = Task::from_words(&words.map(|word| if word == "--set" { "--once" } else { word }))
+    else {
+        panic!("no --once")
+    };
+    let kept = once.named.as_ref().unwrap().policy();
+    assert_eq!(kept.to_string(), "5/s,burst=1 and 9/s,burst=1,cost=f2,else=3 and 7/s,burst=1");
+    assert_eq!(once.costs(&kept), Ok([1, 3, 4].into()));
+    // The bucket's own, in another order.
+    assert_eq!(once.costs(&set.policy.without(&[0])).map_err(drop), Ok([3, 4].into()));
 }
 
 /// What the environment names is looked at only if it is needed.

@@ -1,7 +1,8 @@
 //! What can be wrong with a bucket's file, and how to fix it.
 
+use super::slots::VERSION;
 use crate::store::Address;
-use rustix::io::Errno;
+use std::io::{self, ErrorKind};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use thiserror::Error;
@@ -13,95 +14,65 @@ pub enum FileError {
     /// There is no such bucket, and no limits were named to make it with.
     #[error("there is no bucket {}", Address::redacted(.0.as_os_str()))]
     Unknown(PathBuf),
-    /// The file is empty or too short.
-    #[error("the bucket {path} is cut short ({length} bytes); to start again, remove it: rm {word}", path = .path.display(), word = word(.path))]
-    Truncated {
-        /// Where the bucket is.
-        path: PathBuf,
-        /// Its length.
-        length: u64,
-    },
-    /// Not a bucket file.
-    #[error("{} is not a bucket; choose another name, or move that file away", .0.display())]
-    Foreign(PathBuf),
-    /// A file of another version of throttle.
+    /// No bucket file, but something else; and what to do.
+    #[error("{} {}", .0.display(), .1)]
+    Foreign(PathBuf, &'static str),
+    /// A file of another version of throttle: its format.
     #[error(
-        "the bucket {path} was made by {maker} throttle (format {version}, this one knows {known}); use that one, or begin \
-         anew: rm {word}",
-        path = .path.display(),
-        maker = if *.version < super::slots::VERSION { "an older" } else { "a newer" },
-        word = word(.path),
-        known = super::slots::VERSION
+        "the bucket {} was made by {} throttle (format {}, this one knows {VERSION}); use that one, or begin anew: rm {}",
+        .0.display(),
+        if *.1 < VERSION { "an older" } else { "a newer" },
+        .1,
+        word(.0)
     )]
-    OtherFormat {
-        /// Where the bucket is.
-        path: PathBuf,
-        /// The format of the file.
-        version: u64,
-    },
-    /// No complete state is left in the file.
-    #[error("the bucket {path} is damaged; remove it to start again with its initial burst: rm {word}", path = .0.display(), word = word(.0))]
-    Damaged(PathBuf),
-    /// A symbolic link.
-    #[error("{} is a symbolic link, which is not followed; name the file itself", .0.display())]
-    Link(PathBuf),
-    /// A folder, a pipe, a device.
-    #[error("{} is not a plain file; choose another place for the bucket", .0.display())]
-    NotPlain(PathBuf),
-    /// A file of another user.
+    OtherFormat(PathBuf, u64),
+    /// No complete state is left in the file. Its length, if it is too short.
     #[error(
-        "the bucket {} belongs to user {owner}; each user has their own buckets, and under sudo you are root",
-        path.display()
+        "the bucket {path} is {}; to start again with its initial burst, remove it: rm {word}",
+        .1.map_or_else(|| "damaged".to_owned(), |length| format!("cut short ({length} bytes)")),
+        path = .0.display(),
+        word = word(.0)
     )]
-    NotOurs {
-        /// Where the bucket is.
-        path: PathBuf,
-        /// The user it belongs to.
-        owner: u32,
-    },
+    Damaged(PathBuf, Option<u64>),
+    /// A file of the user with this number, and if a group may use it, of that group, which this user is not in.
+    #[error(
+        "the bucket {} belongs to user {}{}",
+        .0.display(),
+        .1,
+        .2.map_or_else(
+            || "; each user has their own buckets, and under sudo you are root".to_owned(),
+            |group| format!(" and group {group}, which you are not in; to see your groups: id")
+        )
+    )]
+    NotOurs(PathBuf, u32, Option<u32>),
+    /// The file cannot be given to the group with this number.
+    #[error(
+        "cannot give the bucket {} to group {}: only its owner can do that, who must be in the group; to see your groups: id",
+        .0.display(),
+        .1
+    )]
+    Group(PathBuf, u32),
     /// A folder in which other users could replace the file.
     #[error("others may write to the folder {path}; make it yours alone: chmod go-w {word}", path = .0.display(), word = word(.0))]
     OpenFolder(PathBuf),
-    /// On a network file system, locks and clocks are not those of one machine.
+    /// On a file system of this kind, locks and clocks are not those of one machine.
     #[error(
-        "{} is on a network file system ({kind}), where machines do not share a clock; choose a place on this machine",
-        path.display()
+        "{} is on a network file system ({}), where machines do not share a clock; choose a place on this machine",
+        .0.display(),
+        .1
     )]
-    Network {
-        /// Where the bucket is.
-        path: PathBuf,
-        /// The file system.
-        kind: &'static str,
-    },
+    Network(PathBuf, String),
     /// Another program keeps the file locked.
     #[error("another program keeps the bucket {path} locked; to see which: fuser -v {word}", path = .0.display(), word = word(.0))]
     Locked(PathBuf),
-    /// The state is too large for the file.
-    #[error(
-        "the state of the bucket {} is {length} bytes, and the most is {most}; set fewer limits",
-        path.display()
-    )]
-    TooLarge {
-        /// Where the bucket is.
-        path: PathBuf,
-        /// The length of the state.
-        length: u64,
-        /// The most.
-        most: u64,
-    },
-    /// No limit, or too many.
-    #[error("a bucket keeps 1 to {} limits, and not 'unlimited'", super::slots::MOST_LIMITS)]
-    Limits,
-    /// The system says no.
-    #[error("cannot {doing} {}: {}", Address::redacted(path.as_os_str()), super::error::reason(*.error))]
-    System {
-        /// What throttle was doing.
-        doing: &'static str,
-        /// The file or folder.
-        path: PathBuf,
-        /// The system's error.
-        error: Errno,
-    },
+    /// The system says no, when throttle was doing this with this file or folder.
+    #[error("cannot {} {}: {}", .0, Address::redacted(.1.as_os_str()), reason(.2))]
+    System(&'static str, PathBuf, io::Error),
+}
+
+/// The system's `error` of what throttle was doing with `path`.
+pub(super) fn failed(doing: &'static str, path: &Path, error: impl Into<io::Error>) -> FileError {
+    FileError::System(doing, path.to_owned(), error.into())
 }
 
 /// A path quoted as one shell word.
@@ -112,17 +83,17 @@ fn word(path: &Path) -> String {
 }
 
 /// The system's message, with advice if there is any.
-fn reason(error: Errno) -> String {
-    let said = std::io::Error::from(error).to_string();
+fn reason(error: &io::Error) -> String {
+    let said = error.to_string();
     let said = said.split(" (os error").next().unwrap_or_default().to_lowercase();
-    let advice = match error {
-        Errno::NOSPC | Errno::DQUOT => "; make room and try again, nothing was taken",
-        Errno::ACCESS | Errno::PERM => {
+    let advice = match error.kind() {
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => "; make room and try again, nothing was taken",
+        ErrorKind::PermissionDenied => {
             "; each user has their own buckets (under sudo, root's); choose a place of your own"
         }
-        Errno::NOENT => "; make the folder first, or name another place",
-        Errno::FBIG => "; ulimit -f allows larger files",
-        Errno::ROFS => "; name a place that can be written",
+        ErrorKind::NotFound => "; make the folder first, or name another place",
+        ErrorKind::FileTooLarge => "; ulimit -f allows larger files",
+        ErrorKind::ReadOnlyFilesystem => "; name a place that can be written",
         _ => "",
     };
     format!("{said}{advice}")

@@ -1,14 +1,15 @@
 //! The open file of a bucket: locks it, reads the newest state, writes the next.
 
-use super::error::FileError;
+use super::error::{FileError, failed};
 use super::machine::Machine;
-use super::place::{self, First, Identity, Place, errno, failed};
+use super::place::{self, First, Identity, Place};
 use super::slots::{self, Kept, LOG, PREFIX, Prefix};
 use crate::clock::Nanos;
 use crate::limits::{Ledger, Policy, Record, Reply};
 use crate::store::random;
 use rustix::fs::{FlockOperation, OFlags};
 use std::fs::File;
+use std::io;
 use std::os::unix::fs::FileExt;
 use std::time::Instant;
 
@@ -41,6 +42,7 @@ impl Handle {
         deadline: Option<Instant>,
     ) -> Result<Self, FileError> {
         let file = open_or_make(&machine, &place, policy)?;
+        place::give_to_group(&place, &file)?;
         Handle::of(file, machine, place, deadline)
     }
 
@@ -51,6 +53,7 @@ impl Handle {
     }
 
     fn of(file: File, machine: Machine, place: Place, deadline: Option<Instant>) -> Result<Self, FileError> {
+        let place = place::as_found(place, &file)?;
         place::lock(&place.path, &file, deadline)?;
         let state = newest(&place, &file, &machine);
         unlock(&file);
@@ -101,7 +104,7 @@ impl Handle {
     pub(super) fn record(&self, policy: &Policy) -> Result<(), FileError> {
         let written = self.file.write_all_at(&slots::encode_policy(policy), slots::POLICY);
         let synced = written.and_then(|()| self.file.sync_data());
-        synced.map_err(|error| failed("write the bucket", &self.place.path, errno(&error)))
+        synced.map_err(|error| failed("write the bucket", &self.place.path, error))
     }
 
     /// Applies an operation and appends it to the log. If that cannot be written, the file is unchanged.
@@ -116,7 +119,7 @@ impl Handle {
         }
         let bytes = slots::encode_record(known.number, self.end, wall, record);
         let written = self.file.write_all_at(&bytes, self.end);
-        written.map_err(|error| failed("write the bucket", &self.place.path, errno(&error)))?;
+        written.map_err(|error| failed("write the bucket", &self.place.path, error))?;
         self.known = Some(known);
         self.end += bytes.len() as u64;
         Ok(reply)
@@ -132,7 +135,7 @@ impl Handle {
             // The part that was written is complete if only zeros are missing, which a hole in the file reads as.
             let _ = self.file.write_all_at(&[0; PREFIX], slots::place(number));
         });
-        written.map_err(|error| failed("write the bucket", &self.place.path, errno(&error)))?;
+        written.map_err(|error| failed("write the bucket", &self.place.path, error))?;
         let known = Prefix::read(&bytes);
         (self.known, self.other, self.end) = (Some(known), before.unwrap_or_default(), slots::log_of(&known));
         Ok(())
@@ -142,7 +145,8 @@ impl Handle {
 /// A snapshot that is too long would overwrite the other slot.
 fn check_size(place: &Place, state: &[u8]) -> Result<(), FileError> {
     let (length, most) = (state.len() as u64, slots::SLOT - 2 * LOG as u64);
-    if length > most { Err(FileError::TooLarge { path: place.path.clone(), length, most }) } else { Ok(()) }
+    let error = || io::Error::other(format!("its state is {length} bytes, and the most is {most}; set fewer limits"));
+    if length > most { Err(failed("write the bucket", &place.path, error())) } else { Ok(()) }
 }
 
 fn unlock(file: &File) {
@@ -156,15 +160,10 @@ fn open_or_make(machine: &Machine, place: &Place, policy: Option<&Policy>) -> Re
             return Ok(file);
         }
         let policy = policy.ok_or_else(|| FileError::Unknown(place.path.clone()))?;
-        let state = first_state(machine, policy)?;
+        let state = slots::encode(0, &first(machine, policy));
         check_size(place, &state)?;
         place::create(place, &First { policy: slots::encode_policy(policy), state, room: slots::room(policy) })?;
     }
-}
-
-fn first_state(machine: &Machine, policy: &Policy) -> Result<Vec<u8>, FileError> {
-    super::File::check(policy)?;
-    Ok(slots::encode(0, &first(machine, policy)))
 }
 
 fn first(machine: &Machine, policy: &Policy) -> Kept {
@@ -201,9 +200,9 @@ fn newest(place: &Place, file: &File, machine: &Machine) -> Result<Newest, FileE
     let path = || place.path.clone();
     // In every complete file, at least the start of the second slot is written.
     if length <= slots::place(1) {
-        return Err(FileError::Truncated { path: path(), length });
+        return Err(FileError::Damaged(path(), Some(length)));
     }
-    let kept = recover(place, file, machine)?.ok_or_else(|| FileError::Damaged(path()))?;
+    let kept = recover(place, file, machine)?.ok_or_else(|| FileError::Damaged(path(), None))?;
     Ok(Newest { known: None, other: Prefix::default(), kept, end: 0 })
 }
 
@@ -264,7 +263,7 @@ mod tests {
     #[test]
     fn a_state_that_is_longer_than_its_slot_is_not_written() {
         let folder = tempfile::tempdir().unwrap();
-        let place = Place { path: folder.path().join("b"), own_folder: false };
+        let place = Place { path: folder.path().join("b"), own_folder: false, group: None };
         let machine = Machine::fake(&FakeClock::at(0), 1, 0);
         let mut handle = Handle::open(machine, place, Some(&policy("5/s", 1)), None).unwrap();
         let before = std::fs::read(&handle.place.path).unwrap();
@@ -274,7 +273,7 @@ mod tests {
             handle.kept.ledger.apply(&Record { time, owner: [0; 2], sequence: 0, operation });
         }
         let error = handle.locked(Handle::publish).unwrap_err();
-        assert!(matches!(error, FileError::TooLarge { .. }), "{error}");
+        assert!(error.to_string().contains("the most is"), "{error}");
         assert_eq!(std::fs::read(&handle.place.path).unwrap(), before);
         let limits = handle.locked(|handle| Ok::<_, FileError>(handle.kept.ledger.policy().to_string())).unwrap();
         assert_eq!(limits, "5/s,burst=1");

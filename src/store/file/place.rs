@@ -1,8 +1,8 @@
 //! Opens and makes a bucket's file: only a file of this user, on this machine, and never half-made.
 
-use super::error::FileError;
-use super::{nameless, network, slots};
-use rustix::fs::{FileType, FlockOperation, Mode, OFlags, Stat};
+use super::error::{FileError, failed};
+use super::{network, slots};
+use rustix::fs::{FileType, FlockOperation, Gid, Mode, OFlags, Stat};
 use rustix::io::Errno;
 use std::fs::{DirBuilder, File, Permissions};
 use std::io::{ErrorKind, Write};
@@ -19,6 +19,8 @@ pub struct Place {
     /// Whether its folder is for buckets only: such a folder is made if it is missing, and must belong to this user
     /// alone.
     pub own_folder: bool,
+    /// The number of a group whose members may use the file, too. It is given to the group when it is made or named.
+    pub group: Option<u32>,
 }
 
 /// A file that is a bucket's, as far as its head tells, to be read and written (`OFlags::RDWR`) or only read. `None` where
@@ -29,8 +31,13 @@ pub(super) fn open(place: &Place, access: OFlags) -> Result<Option<File>, FileEr
     let file = match rustix::fs::open(path, flags, Mode::empty()) {
         Ok(file) => File::from(file),
         Err(Errno::NOENT) => return Ok(None),
-        Err(Errno::LOOP | Errno::MLINK) => return Err(FileError::Link(path.clone())),
-        Err(Errno::ISDIR | Errno::NXIO) => return Err(FileError::NotPlain(path.clone())),
+        Err(Errno::LOOP | Errno::MLINK) => {
+            return Err(FileError::Foreign(
+                path.clone(),
+                "is a symbolic link, which is not followed; name the file itself",
+            ));
+        }
+        Err(Errno::ISDIR | Errno::NXIO) => return Err(not_plain(path)),
         Err(error) => return Err(why_not(path, error)),
     };
     let stat = rustix::fs::fstat(&file).map_err(|error| failed("look at", path, error))?;
@@ -50,14 +57,48 @@ fn why_not(path: &Path, error: Errno) -> FileError {
     .unwrap_or_else(|| failed("open the bucket", path, error))
 }
 
+fn not_plain(path: &Path) -> FileError {
+    FileError::Foreign(path.to_owned(), "is not a plain file; choose another place for the bucket")
+}
+
+/// Whether the file is this user's, or of a group that this user is in.
 fn check_owner(path: &Path, stat: &Stat) -> Result<(), FileError> {
     if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
-        return Err(FileError::NotPlain(path.to_owned()));
+        return Err(not_plain(path));
     }
-    if stat.st_uid != rustix::process::geteuid().as_raw() {
-        return Err(FileError::NotOurs { path: path.to_owned(), owner: stat.st_uid });
+    let (group, owner) = (group_of(stat), stat.st_uid);
+    if owner == rustix::process::geteuid().as_raw() || group.is_some_and(is_ours) {
+        return Ok(());
     }
-    Ok(())
+    Err(FileError::NotOurs(path.to_owned(), owner, group))
+}
+
+/// The group whose members may use a file, if nobody else may.
+fn group_of(stat: &Stat) -> Option<u32> {
+    (stat.st_mode & 0o067 == 0o060).then_some(stat.st_gid)
+}
+
+fn is_ours(group: u32) -> bool {
+    let group = Gid::from_raw(group);
+    rustix::process::getegid() == group || rustix::process::getgroups().is_ok_and(|groups| groups.contains(&group))
+}
+
+/// The same place, with the group that `file`, which is there, belongs to: one that replaces it does, too.
+pub(super) fn as_found(place: Place, file: &File) -> Result<Place, FileError> {
+    let stat = rustix::fs::fstat(file).map_err(|error| failed("look at", &place.path, error))?;
+    Ok(Place { group: group_of(&stat), ..place })
+}
+
+/// Gives the file to the group of `place`, if there is one.
+pub(super) fn give_to_group(place: &Place, file: &File) -> Result<(), FileError> {
+    let path = &place.path;
+    let stat = rustix::fs::fstat(file).map_err(|error| failed("look at", path, error))?;
+    let Some(group) = place.group.filter(|group| group_of(&stat) != Some(*group)) else { return Ok(()) };
+    let given = rustix::fs::fchown(file, None, Some(Gid::from_raw(group)));
+    match given.and_then(|()| rustix::fs::fchmod(file, Mode::from_raw_mode(0o660))) {
+        Err(Errno::PERM) => Err(FileError::Group(path.clone(), group)),
+        result => result.map_err(|error| failed("change the group of", path, error)),
+    }
 }
 
 fn folder_of(path: &Path) -> &Path {
@@ -73,7 +114,7 @@ fn check_folder(folder: &Path, own_folder: bool) -> Result<(), FileError> {
         stat => stat.map_err(|error| failed("look at the folder", folder, error))?,
     };
     if own_folder && stat.st_uid != rustix::process::geteuid().as_raw() {
-        return Err(FileError::NotOurs { path: folder.to_owned(), owner: stat.st_uid });
+        return Err(FileError::NotOurs(folder.to_owned(), stat.st_uid, None));
     }
     let is_open = match (own_folder, stat.st_mode & 0o1000) {
         (true, _) => stat.st_mode & 0o022 != 0,
@@ -87,9 +128,11 @@ fn check_head(path: &Path, file: &File) -> Result<(), FileError> {
     let length = rustix::io::pread(file, &mut head, 0).map_err(|error| failed("read the bucket", path, error))?;
     match slots::version(&head[..length]) {
         Some(slots::VERSION) if length == slots::HEAD => Ok(()),
-        Some(version) if version != slots::VERSION => Err(FileError::OtherFormat { path: path.to_owned(), version }),
-        None if length > 0 && !slots::head().starts_with(&head[..length]) => Err(FileError::Foreign(path.to_owned())),
-        _ => Err(FileError::Truncated { path: path.to_owned(), length: length as u64 }),
+        Some(version) if version != slots::VERSION => Err(FileError::OtherFormat(path.to_owned(), version)),
+        None if length > 0 && !slots::head().starts_with(&head[..length]) => {
+            Err(FileError::Foreign(path.to_owned(), "is not a bucket; choose another name, or move that file away"))
+        }
+        _ => Err(FileError::Damaged(path.to_owned(), Some(length as u64))),
     }
 }
 
@@ -100,40 +143,25 @@ pub(super) fn create(place: &Place, first: &First) -> Result<(), FileError> {
     let folder = folder_of(path);
     if place.own_folder {
         let made = DirBuilder::new().recursive(true).mode(0o700).create(folder);
-        made.map_err(|error| failed("make the folder", folder, errno(&error)))?;
+        made.map_err(|error| failed("make the folder", folder, error))?;
     }
     check_folder(folder, place.own_folder)?;
-    if let Some(mut file) = nameless::open(folder) {
-        network::refuse(path, &file)?;
-        fill(&mut file, first).map_err(|error| failed_to_make(path, &error))?;
-        if let Ok(()) | Err(Errno::EXIST) = nameless::publish(&file, path) {
-            return Ok(());
-        }
-        // Publishing fails without /proc, for example. Any other failure happens again below.
+    let failed_to_make = |error| failed("make the bucket", path, error);
+    let mut builder = tempfile::Builder::new();
+    let builder = builder.prefix(UNFINISHED).permissions(Permissions::from_mode(0o600));
+    // If the process is killed here, this file stays behind.
+    let mut file = builder.tempfile_in(folder).map_err(failed_to_make)?;
+    network::refuse(path, file.as_file())?;
+    give_to_group(place, file.as_file())?;
+    fill(file.as_file_mut(), first).map_err(failed_to_make)?;
+    match file.persist_noclobber(path) {
+        Err(error) if error.error.kind() != ErrorKind::AlreadyExists => Err(failed_to_make(error.error)),
+        _ => Ok(()),
     }
-    create_under_another_name(path, folder, first)
 }
 
 /// What the name of a file begins with that is not yet a bucket.
 const UNFINISHED: &str = ".throttle-";
-
-/// If the process is killed here, this file stays behind.
-fn create_under_another_name(path: &Path, folder: &Path, first: &First) -> Result<(), FileError> {
-    let mut builder = tempfile::Builder::new();
-    let builder = builder.prefix(UNFINISHED).permissions(Permissions::from_mode(0o600));
-    let mut file = builder.tempfile_in(folder).map_err(|error| failed_to_make(path, &error))?;
-    network::refuse(path, file.as_file())?;
-    fill(file.as_file_mut(), first).map_err(|error| failed_to_make(path, &error))?;
-    match file.persist_noclobber(path) {
-        Ok(_) => Ok(()),
-        Err(error) if error.error.kind() == ErrorKind::AlreadyExists => Ok(()),
-        Err(error) => Err(failed_to_make(path, &error.error)),
-    }
-}
-
-fn failed_to_make(path: &Path, error: &std::io::Error) -> FileError {
-    failed("make the bucket", path, errno(error))
-}
 
 /// What a new file holds.
 pub(super) struct First {
@@ -159,7 +187,7 @@ fn fill(file: &mut File, first: &First) -> std::io::Result<()> {
 
 /// The plain files of a folder, by name. A folder for buckets only may be missing.
 pub(super) fn files(folder: &Path, own_folder: bool) -> Result<Vec<Place>, FileError> {
-    let failed = |error| failed("read the folder", folder, errno(&error));
+    let failed = |error| failed("read the folder", folder, error);
     let entries = match folder.read_dir() {
         Err(error) if own_folder && error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
         entries => entries.map_err(failed)?,
@@ -172,7 +200,7 @@ pub(super) fn files(folder: &Path, own_folder: bool) -> Result<Vec<Place>, FileE
         let entry = entry.map_err(failed)?;
         let is_unfinished = entry.file_name().as_bytes().starts_with(UNFINISHED.as_bytes());
         if !is_unfinished && entry.file_type().is_ok_and(|kind| kind.is_file()) {
-            files.push(Place { path: entry.path(), own_folder });
+            files.push(Place { path: entry.path(), own_folder, group: None });
         }
     }
     files.sort_by(|a, b| a.path.cmp(&b.path));
@@ -217,7 +245,7 @@ pub(super) struct Identity(u64, u64);
 
 impl Identity {
     pub(super) fn of(path: &Path, file: &File) -> Result<Self, FileError> {
-        let stat = file.metadata().map_err(|error| failed("look at", path, errno(&error)))?;
+        let stat = file.metadata().map_err(|error| failed("look at", path, error))?;
         Ok(Identity(stat.dev(), stat.ino()))
     }
 
@@ -225,8 +253,8 @@ impl Identity {
     pub(super) fn at(path: &Path) -> Result<Option<Self>, FileError> {
         match without_times(path).map_or_else(|| path.symlink_metadata().map(|it| Identity(it.dev(), it.ino())), Ok) {
             Ok(found) => Ok(Some(found)),
-            Err(error) if matches!(errno(&error), Errno::NOENT | Errno::NOTDIR) => Ok(None),
-            Err(error) => Err(failed("look at", path, errno(&error))),
+            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => Ok(None),
+            Err(error) => Err(failed("look at", path, error)),
         }
     }
 }
@@ -245,48 +273,23 @@ fn without_times(_: &Path) -> Option<Identity> {
     None
 }
 
-pub(super) fn failed(doing: &'static str, path: &Path, error: Errno) -> FileError {
-    FileError::System { doing, path: path.to_owned(), error }
-}
-
-/// The system's error. An error of tempfile's own keeps only its kind.
-pub(super) fn errno(error: &std::io::Error) -> Errno {
-    Errno::from_io_error(error).unwrap_or(match error.kind() {
-        ErrorKind::NotFound => Errno::NOENT,
-        ErrorKind::NotADirectory => Errno::NOTDIR,
-        ErrorKind::PermissionDenied => Errno::ACCESS,
-        ErrorKind::ReadOnlyFilesystem => Errno::ROFS,
-        ErrorKind::StorageFull => Errno::NOSPC,
-        ErrorKind::QuotaExceeded => Errno::DQUOT,
-        ErrorKind::FileTooLarge => Errno::FBIG,
-        _ => Errno::IO,
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// Both ways make the same file; the second is for file systems without nameless files.
     #[test]
-    fn both_ways_make_a_private_file_and_keep_an_existing_one() {
+    fn a_new_file_is_private_and_an_existing_one_is_kept() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("b");
-        let place = Place { path: path.clone(), own_folder: false };
-        let files = [true, false].map(|nameless| {
-            let make = |state: &[u8]| {
-                let first = First { policy: b"a policy".to_vec(), state: state.to_vec(), room: 4096 };
-                if nameless { create(&place, &first) } else { create_under_another_name(&path, folder.path(), &first) }
-            };
-            make(b"a state").unwrap();
-            let content = std::fs::read(&path).unwrap();
-            make(b"another").unwrap();
-            assert_eq!(std::fs::read(&path).unwrap(), content);
-            assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
-            assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
-            std::fs::remove_file(&path).unwrap();
-            content
-        });
-        assert_eq!(files[0], files[1]);
+        let place = Place { path: path.clone(), own_folder: false, group: None };
+        let make = |state: &[u8]| {
+            create(&place, &First { policy: b"a policy".to_vec(), state: state.to_vec(), room: 4096 }).unwrap();
+        };
+        make(b"a state");
+        let content = std::fs::read(&path).unwrap();
+        make(b"another");
+        assert_eq!(std::fs::read(&path).unwrap(), content);
+        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
     }
 }

@@ -15,9 +15,6 @@ use crate::limits::{Ledger, Policy, Reader, Record, Writer};
 /// another ledger.
 pub(super) const VERSION: u64 = 3;
 
-/// The most limits of one bucket: so many windows always fit in a slot.
-pub(super) const MOST_LIMITS: usize = 16;
-
 /// The length of the head in bytes.
 pub(super) const HEAD: usize = 64;
 
@@ -202,6 +199,7 @@ fn sum(numbers: &[u64], bytes: &[u8]) -> u64 {
 mod tests {
     use super::*;
     use crate::limits::{Operation, Take};
+    use crate::store::MOST_LIMITS;
 
     fn kept(limits: &[&str]) -> Kept {
         let limits: Vec<_> = limits.iter().map(|limit| limit.parse().unwrap()).collect();

@@ -20,10 +20,10 @@ use url::Url;
 #[derive(Clone, PartialEq, Eq)]
 pub struct Address {
     tls: bool,
-    node: Node,
-    database: i64,
-    user: Option<String>,
-    password: Option<String>,
+    pub(super) node: Node,
+    pub(super) database: i64,
+    pub(super) user: Option<String>,
+    pub(super) password: Option<String>,
     password_file: Option<PathBuf>,
     name: String,
 }
@@ -35,59 +35,28 @@ pub(super) enum Node {
     Unix(PathBuf),
 }
 
-/// What is wrong with an address. No message repeats it: it may hold a password.
+/// What is wrong with an address, and a right one. It never repeats the address, which may hold a password.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum AddressError {
-    /// Not an address of a known kind.
-    #[error(
-        "an address begins with redis://, rediss://, valkey:// or valkeys://, like redis://host:6379/2/NAME, or with unix:/, \
-         like unix:/run/redis.sock/NAME; a path with : and @ in it begins with / or ./"
-    )]
-    Form,
-    /// User or password contain a character that has a meaning in an address.
-    #[error("in user and password write / ? # @ and % as %2F %3F %23 %40 and %25")]
-    Reserved,
-    /// No host.
-    #[error("the host is missing or not valid; write for example redis://:PASSWORD@host:6379/2/NAME")]
-    Host,
-    /// No port.
-    #[error("a port is a number from 1 to 65535; write for example redis://host:6379/NAME")]
-    Port,
-    /// A wrong name.
-    #[error(
-        "the bucket's name has characters other than letters, digits and .:-_; write for example redis://host/NAME"
-    )]
-    Name,
-    /// No name.
-    #[error("the bucket's name is missing; write for example redis://host/NAME, or --list to see which there are")]
-    NoName,
-    /// The part before the name is not a number.
-    #[error(
-        "the part before the bucket's name must be the number of a database; write for example redis://host/2/NAME"
-    )]
-    Database,
-    /// No socket before the name.
-    #[error(
-        "the last part is the bucket's name and all before it the server's socket; write for example \
-         unix:/run/redis.sock/NAME"
-    )]
-    Socket,
-    /// A `?` or `#`.
-    #[error(
-        "an address ends with the bucket's name, or with ?password-file=PATH; remove any other ? or # and what follows"
-    )]
-    Tail,
-    /// No path of a password file.
-    #[error("the path is missing; write for example redis://host/NAME?password-file=/run/redis-password")]
-    PasswordFile,
-    /// A password, and a file with one.
-    #[error("a password is in the address or in a file; write for example redis://host/NAME?password-file=PATH")]
-    TwoPasswords,
-    /// User or password are not text.
-    #[error("user and password must be UTF-8; write other characters as %20")]
-    Credentials,
-}
+#[error("{0}")]
+pub struct AddressError(&'static str);
+
+const FORM: AddressError = AddressError(
+    "an address begins with redis://, rediss://, valkey:// or valkeys://, like redis://host:6379/2/NAME, or with unix:/, \
+     like unix:/run/redis.sock/NAME; a path with : and @ in it begins with / or ./",
+);
+const HOST: AddressError =
+    AddressError("the host is missing or not valid; write for example redis://:PASSWORD@host:6379/2/NAME");
+const PORT: AddressError = AddressError("a port is a number from 1 to 65535; write for example redis://host:6379/NAME");
+const SOCKET: AddressError = AddressError(
+    "the last part is the bucket's name and all before it the server's socket; write for example \
+     unix:/run/redis.sock/NAME",
+);
+const DATABASE: AddressError = AddressError(
+    "the part before the bucket's name must be the number of a database; write for example redis://host/2/NAME",
+);
+const TAIL: AddressError = AddressError(
+    "an address ends with the bucket's name, or with ?password-file=PATH; remove any other ? or # and what follows",
+);
 
 impl Address {
     /// Whether `word` is meant to be an address, right or wrong: also one like `redis//:PASSWORD@host/NAME`, unless it is
@@ -118,7 +87,11 @@ impl Address {
     /// [`AddressError`], as for one that does.
     pub fn of_server(text: &str) -> Result<Self, AddressError> {
         let (text, file) = match text.split_once(PASSWORD_FILE) {
-            Some((_, "")) => return Err(AddressError::PasswordFile),
+            Some((_, "")) => {
+                return Err(AddressError(
+                    "the path is missing; write for example redis://host/NAME?password-file=/run/redis-password",
+                ));
+            }
             Some((text, path)) => (text, Some(PathBuf::from(path))),
             None => (text, None),
         };
@@ -127,7 +100,9 @@ impl Address {
             _ => at_host(text)?,
         };
         if file.is_some() && address.password.is_some() {
-            return Err(AddressError::TwoPasswords);
+            return Err(AddressError(
+                "a password is in the address or in a file; write for example redis://host/NAME?password-file=PATH",
+            ));
         }
         Ok(Address { password_file: file, ..address })
     }
@@ -156,10 +131,6 @@ impl Address {
         self.tls
     }
 
-    pub(super) fn node(&self) -> &Node {
-        &self.node
-    }
-
     /// What the path of a socket and the name after it are: one may have been left out.
     pub(super) fn parts(&self) -> String {
         match &self.node {
@@ -168,22 +139,10 @@ impl Address {
         }
     }
 
-    pub(super) fn database(&self) -> i64 {
-        self.database
-    }
-
-    pub(super) fn user(&self) -> Option<&str> {
-        self.user.as_deref()
-    }
-
-    pub(super) fn password(&self) -> Option<&str> {
-        self.password.as_deref()
-    }
-
     /// The same address with the password that is in its file, if it names one.
     pub(super) fn with_password(mut self) -> Result<Self, RedisError> {
         if let Some(path) = &self.password_file {
-            let failed = |reason| RedisError::PasswordFile { path: path.display().to_string(), reason };
+            let failed = |reason| RedisError::PasswordFile(path.display().to_string(), reason);
             self.password = Some(first_line(path).map_err(|error| failed(error.to_string()))?);
         }
         Ok(self)
@@ -230,18 +189,24 @@ impl FromStr for Address {
 
     fn from_str(text: &str) -> Result<Self, AddressError> {
         let address = Address::of_server(text)?;
-        if address.name.is_empty() { Err(AddressError::NoName) } else { Ok(address) }
+        if address.name.is_empty() {
+            Err(AddressError(
+                "the bucket's name is missing; write for example redis://host/NAME, or --list to see which there are",
+            ))
+        } else {
+            Ok(address)
+        }
     }
 }
 
 /// `/SOCKET/NAME`, after the scheme.
 fn at_socket(path: &str) -> Result<Address, AddressError> {
-    let (socket, name) = path.rsplit_once('/').ok_or(AddressError::Socket)?;
+    let (socket, name) = path.rsplit_once('/').ok_or(SOCKET)?;
     if path.contains(['?', '#']) {
-        return Err(AddressError::Tail);
+        return Err(TAIL);
     }
     if !socket.starts_with('/') {
-        return Err(AddressError::Socket);
+        return Err(SOCKET);
     }
     let (node, name) = (Node::Unix(socket.into()), checked_name(name)?);
     Ok(Address { tls: false, node, database: 0, user: None, password: None, password_file: None, name })
@@ -249,56 +214,45 @@ fn at_socket(path: &str) -> Result<Address, AddressError> {
 
 /// All but the password file.
 fn at_host(text: &str) -> Result<Address, AddressError> {
-    let (scheme, rest) = text.split_once("://").ok_or(AddressError::Form)?;
+    let (scheme, rest) = text.split_once("://").ok_or(FORM)?;
     let tls = match scheme.to_ascii_lowercase().as_str() {
         "redis" | "valkey" => false,
         "rediss" | "valkeys" => true,
-        _ => return Err(AddressError::Form),
+        _ => return Err(FORM),
     };
-    check_server(rest)?;
-    let url = Url::parse(text).map_err(|_| AddressError::Host)?;
-    let host = match url.host().ok_or(AddressError::Host)? {
-        url::Host::Domain(name) => name.to_owned(),
-        url::Host::Ipv4(address) => address.to_string(),
+    if rest.split_once(['/', '?', '#']).is_some_and(|(_, behind)| behind.contains('@')) {
+        return Err(AddressError("in user and password write / ? # @ and % as %2F %3F %23 %40 and %25"));
+    }
+    let url = Url::parse(text).map_err(|error| match error {
+        url::ParseError::InvalidPort => PORT,
+        _ => HOST,
+    })?;
+    let host = match url.host().ok_or(HOST)? {
         url::Host::Ipv6(address) => address.to_string(),
+        host => host.to_string(),
     };
     if url.query().is_some() || url.fragment().is_some() {
-        return Err(AddressError::Tail);
+        return Err(TAIL);
     }
     let (database, name) = path(url.path())?;
     let decoded = |text: &str| match percent_decode_str(text).decode_utf8() {
         Ok(text) => Ok((!text.is_empty()).then(|| text.into_owned())),
-        Err(_) => Err(AddressError::Credentials),
+        Err(_) => Err(AddressError("user and password must be UTF-8; write other characters as %20")),
     };
     let (user, password) = (decoded(url.username())?, decoded(url.password().unwrap_or_default())?);
-    let node = Node::Tcp(host, url.port().unwrap_or(6379));
+    let port = url.port().unwrap_or(6379);
+    if port == 0 {
+        return Err(PORT);
+    }
+    let node = Node::Tcp(host, port);
     Ok(Address { tls, node, database, user, password, password_file: None, name })
-}
-
-/// Checks `[USER[:PASSWORD]@]HOST[:PORT]`, up to the path. The URL parser only says that this part is wrong.
-fn check_server(rest: &str) -> Result<(), AddressError> {
-    let (server, behind) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
-    if behind.contains('@') {
-        return Err(AddressError::Reserved);
-    }
-    let server = server.rsplit_once('@').map_or(server, |(_, server)| server);
-    // The colons of an IPv6 address are inside brackets.
-    let (host, port) = match server.rsplit_once(':') {
-        Some((host, port)) if !port.contains(']') => (host, port),
-        _ => (server, "6379"),
-    };
-    match port.parse::<u16>() {
-        _ if host.is_empty() => Err(AddressError::Host),
-        Ok(1..) => Ok(()),
-        _ => Err(AddressError::Port),
-    }
 }
 
 /// `/NAME` or `/DB/NAME`, or without the name.
 fn path(path: &str) -> Result<(i64, String), AddressError> {
     let path = path.strip_prefix('/').unwrap_or(path);
     let (database, name) = match path.rsplit_once('/') {
-        Some((database, name)) => (database.parse::<u32>().map(i64::from).map_err(|_| AddressError::Database)?, name),
+        Some((database, name)) => (database.parse::<u32>().map_err(|_| DATABASE)?.into(), name),
         None => (0, path),
     };
     Ok((database, checked_name(name)?))
@@ -306,7 +260,13 @@ fn path(path: &str) -> Result<(i64, String), AddressError> {
 
 fn checked_name(name: &str) -> Result<String, AddressError> {
     let is_plain = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b".:-_".contains(&byte));
-    if is_plain { Ok(name.to_owned()) } else { Err(AddressError::Name) }
+    if is_plain {
+        Ok(name.to_owned())
+    } else {
+        Err(AddressError(
+            "the bucket's name has characters other than letters, digits and .:-_; write for example redis://host/NAME",
+        ))
+    }
 }
 
 impl fmt::Display for Address {
@@ -341,6 +301,7 @@ mod tests {
         for (text, shown) in [
             ("redis://db/llm", "redis://db:6379/llm"),
             ("redis://db:7000/2/llm", "redis://db:7000/2/llm"),
+            ("redis://db:/llm", "redis://db:6379/llm"),
             ("valkey://db/a.b-c_9:d", "redis://db:6379/a.b-c_9:d"),
             ("unix:/run/redis.sock/a:b", "unix:/run/redis.sock/a:b"),
             ("rediss://db/llm", "rediss://db:6379/llm"),
@@ -358,46 +319,46 @@ mod tests {
     #[test]
     fn a_wrong_address_shows_a_right_one() {
         for (text, error) in [
-            ("redis:", AddressError::Form),
-            ("redis:llm", AddressError::Form),
-            ("http://db/llm", AddressError::Form),
-            ("redis://", AddressError::Host),
-            ("redis:///llm", AddressError::Host),
-            ("redis://:6379/llm", AddressError::Host),
-            ("redis://:secret", AddressError::Host),
-            ("redis://:secret@/llm", AddressError::Host),
-            ("redis://a b/llm", AddressError::Host),
-            ("redis://::1/llm", AddressError::Host),
-            ("redis://[::1/llm", AddressError::Host),
-            ("redis://:sec#ret@db/llm", AddressError::Reserved),
-            ("redis://:sec/ret@db/llm", AddressError::Reserved),
-            ("redis://:sec?ret@db/llm", AddressError::Reserved),
-            ("redis://me:12/34@db/llm", AddressError::Reserved),
-            ("redis://db:99999/llm", AddressError::Port),
-            ("redis://db:0/llm", AddressError::Port),
-            ("redis://db:/llm", AddressError::Port),
-            ("redis://db:6379x/llm", AddressError::Port),
-            ("redis://db", AddressError::NoName),
-            ("redis://db/", AddressError::NoName),
-            ("redis://db/2/", AddressError::NoName),
-            ("redis://db/a b", AddressError::Name),
-            ("redis://db/two/llm", AddressError::Database),
-            ("redis://db/-1/llm", AddressError::Database),
-            ("redis://db/1/2/llm", AddressError::Database),
-            ("redis://db/llm?db=2", AddressError::Tail),
-            ("redis://db/llm#insecure", AddressError::Tail),
-            ("redis://u:%ff@db/llm", AddressError::Credentials),
-            ("redis://db/llm?password-file=", AddressError::PasswordFile),
-            ("redis://:secret@db/llm?password-file=/run/secret", AddressError::TwoPasswords),
-            ("redis+unix:///run/redis.sock?db=1", AddressError::Form),
-            ("unix:", AddressError::Socket),
-            ("unix:llm", AddressError::Socket),
-            ("unix:/llm", AddressError::Socket),
-            ("unix:run/redis.sock/llm", AddressError::Socket),
-            ("unix:/run/redis.sock/", AddressError::NoName),
-            ("unix:/run/redis.sock/llm?db=1", AddressError::Tail),
+            ("redis:", "an address begins with"),
+            ("redis:llm", "an address begins with"),
+            ("http://db/llm", "an address begins with"),
+            ("redis://", "the host is missing"),
+            ("redis:///llm", "the host is missing"),
+            ("redis://:6379/llm", "the host is missing"),
+            ("redis://:secret", "the host is missing"),
+            ("redis://:secret@/llm", "the host is missing"),
+            ("redis://a b/llm", "the host is missing"),
+            ("redis://::1/llm", "the host is missing"),
+            ("redis://[::1/llm", "the host is missing"),
+            ("redis://:sec#ret@db/llm", "in user and password write"),
+            ("redis://:sec/ret@db/llm", "in user and password write"),
+            ("redis://:sec?ret@db/llm", "in user and password write"),
+            ("redis://me:12/34@db/llm", "in user and password write"),
+            ("redis://db:99999/llm", "a port is a number"),
+            ("redis://db:0/llm", "a port is a number"),
+            ("redis://db:6379x/llm", "a port is a number"),
+            ("redis://db", "name is missing"),
+            ("redis://db/", "name is missing"),
+            ("redis://db/2/", "name is missing"),
+            ("redis://db/a b", "has characters other than"),
+            ("redis://db/two/llm", "the number of a database"),
+            ("redis://db/-1/llm", "the number of a database"),
+            ("redis://db/1/2/llm", "the number of a database"),
+            ("redis://db/llm?db=2", "remove any other ?"),
+            ("redis://db/llm#insecure", "remove any other ?"),
+            ("redis://u:%ff@db/llm", "must be UTF-8"),
+            ("redis://db/llm?password-file=", "the path is missing"),
+            ("redis://:secret@db/llm?password-file=/run/secret", "in the address or in a file"),
+            ("redis+unix:///run/redis.sock?db=1", "an address begins with"),
+            ("unix:", "all before it the server"),
+            ("unix:llm", "all before it the server"),
+            ("unix:/llm", "all before it the server"),
+            ("unix:run/redis.sock/llm", "all before it the server"),
+            ("unix:/run/redis.sock/", "name is missing"),
+            ("unix:/run/redis.sock/llm?db=1", "remove any other ?"),
         ] {
-            assert_eq!(text.parse::<Address>(), Err(error), "{text}");
+            let said = text.parse::<Address>().unwrap_err().to_string();
+            assert!(said.contains(error), "{text}: {said}");
         }
     }
 
@@ -421,12 +382,12 @@ mod tests {
     #[test]
     fn credentials_are_read_and_never_shown() {
         let address: Address = "redis://me:s%20cret@db:7000/2/llm".parse().unwrap();
-        assert_eq!((address.user(), address.password()), (Some("me"), Some("s cret")));
+        assert_eq!((address.user.as_deref(), address.password.as_deref()), (Some("me"), Some("s cret")));
         assert_eq!(format!("{address} {address:?}"), "redis://db:7000/2/llm Address(redis://db:7000/2/llm)");
         let address: Address = "redis://:secret@db/llm".parse().unwrap();
-        assert_eq!((address.user(), address.password()), (None, Some("secret")));
+        assert_eq!((address.user.as_deref(), address.password.as_deref()), (None, Some("secret")));
         let address: Address = "redis://:%2F%3F%23%40%25%3A@db/llm".parse().unwrap();
-        assert_eq!((address.user(), address.password()), (None, Some("/?#@%:")));
+        assert_eq!((address.user.as_deref(), address.password.as_deref()), (None, Some("/?#@%:")));
     }
 
     #[cfg(feature = "cli")]
@@ -435,7 +396,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("pass word");
         let address: Address = format!("redis://me@db/llm?password-file={}", path.display()).parse().unwrap();
-        let password = || address.clone().with_password().map(|address| address.password().map(str::to_owned));
+        let password = || address.clone().with_password().map(|address| address.password);
         let write = |text: &[u8], mode| {
             std::fs::write(&path, text).unwrap();
             std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();

@@ -9,67 +9,30 @@ pub enum RedisError {
     /// There is no such bucket, and no limits were named to make it with.
     #[error("there is no bucket {0}")]
     Unknown(String),
-    /// The key holds something else.
-    #[error("{place} is not a bucket: the key '{key}' holds something else; choose another name")]
-    Foreign {
-        /// Where the bucket is.
-        place: String,
-        /// Its key.
-        key: String,
-    },
-    /// A bucket of another version of throttle.
+    /// The key of this bucket holds something else.
+    #[error("{0} is not a bucket: the key '{1}' holds something else; choose another name")]
+    Foreign(String, String),
+    /// A bucket of another version of throttle: its place, its key, and the format there.
     #[error(
-        "the bucket {place} has format {version}, and this throttle knows format 2; use the throttle that made it, or begin \
-         anew: redis-cli DEL '{key}'"
+        "the bucket {0} has format {2}, and this throttle knows format 2; use the throttle that made it, or begin anew: \
+         redis-cli DEL '{1}'"
     )]
-    Format {
-        /// Where the bucket is.
-        place: String,
-        /// Its key.
-        key: String,
-        /// The format there.
-        version: String,
-    },
-    /// The state on the server makes no sense.
-    #[error(
-        "the bucket {place} is damaged; remove its key to start again with its initial burst: redis-cli DEL '{key}'"
-    )]
-    Damaged {
-        /// Where the bucket is.
-        place: String,
-        /// Its key.
-        key: String,
-    },
-    /// No limit, or too many.
-    #[error("a bucket keeps 1 to {} limits, and not 'unlimited'", super::MOST_LIMITS)]
-    Limits,
-    /// The password cannot be read.
-    #[error("cannot read the password in '{path}': {reason}")]
-    PasswordFile {
-        /// The file.
-        path: String,
-        /// What is wrong with it.
-        reason: String,
-    },
+    Format(String, String, String),
+    /// The state on the server makes no sense: of this bucket with this key.
+    #[error("the bucket {0} is damaged; remove its key to start again with its initial burst: redis-cli DEL '{1}'")]
+    Damaged(String, String),
+    /// The password in this file cannot be read.
+    #[error("cannot read the password in '{0}': {1}")]
+    PasswordFile(String, String),
     /// The address asks for encryption.
     #[error("this throttle was built without TLS, so {0} cannot be reached; build it with --features tls")]
     NoTls(String),
-    /// The server is away or not ready; it may come back.
-    #[error("cannot reach {}: {reason}", named(place))]
-    Away {
-        /// Where the bucket is.
-        place: String,
-        /// What the system or the server says.
-        reason: String,
-    },
-    /// The server refuses.
-    #[error("{} refuses: {reason}", server(place))]
-    Refused {
-        /// Where the bucket is.
-        place: String,
-        /// The reason it gives.
-        reason: String,
-    },
+    /// The server of this bucket is away or not ready, for this reason; it may come back.
+    #[error("cannot reach {}: {}", named(.0), .1)]
+    Away(String, String),
+    /// The server of this bucket refuses, for this reason.
+    #[error("{} refuses: {}", server(.0), .1)]
+    Refused(String, String),
     /// The other side is not a Redis server.
     #[error("{} is not a Redis server; check host and port", server(.0))]
     NotRedis(String),
@@ -78,13 +41,13 @@ pub enum RedisError {
 impl RedisError {
     /// Whether it says what is wrong with a bucket, on a server that can be used.
     pub(super) fn is_of_one_bucket(&self) -> bool {
-        matches!(self, RedisError::Damaged { .. } | RedisError::Format { .. })
+        matches!(self, RedisError::Damaged(..) | RedisError::Format(..))
     }
 
     /// Whether trying again may help.
     #[must_use]
     pub fn may_pass(&self) -> bool {
-        matches!(self, RedisError::Away { .. })
+        matches!(self, RedisError::Away(..))
     }
 }
 

@@ -69,8 +69,8 @@ impl Link {
     pub(super) fn new(address: Address, tells_time: bool) -> Self {
         let mut script = if tells_time { SCRIPT.replace(READS_CLOCK, TIME_FROM_ARGS) } else { SCRIPT.to_owned() };
         // A connection that failed to select it would have the script run in another database.
-        if address.database() > 0 {
-            script.insert_str(0, &format!("redis.call('SELECT', '{}')\n", address.database()));
+        if address.database > 0 {
+            script.insert_str(0, &format!("redis.call('SELECT', '{}')\n", address.database));
         }
         let hash = redis::Script::new(&script).get_hash().to_owned();
         let key = address.key();
@@ -131,8 +131,8 @@ impl Link {
     }
 
     fn scanned(&mut self, cursor: u64) -> Result<Value, redis::RedisError> {
-        if self.address.database() > 0 {
-            self.send_command(redis::cmd("SELECT").arg(self.address.database()))?;
+        if self.address.database > 0 {
+            self.send_command(redis::cmd("SELECT").arg(self.address.database))?;
             self.answer()?;
         }
         let mut scan = redis::cmd("SCAN");
@@ -175,24 +175,19 @@ impl Link {
         self.understood(value)
     }
 
-    /// If the server does not know the script, for example after a restart, it is sent; if a cluster redirects us, the
-    /// other node is asked.
+    /// If the server does not know the script, for example after a restart, it is sent; if a cluster has moved the bucket to
+    /// another node, that is asked. While it moves, it is away.
     fn exchange(&mut self, question: &Question) -> Result<Value, redis::RedisError> {
-        let mut moves = 0;
-        loop {
-            let error = match self.exchange_here(question) {
-                Err(error) => error,
-                answered => return answered,
-            };
-            let node = error.redirect_node().filter(|_| moves < MOVES).and_then(|(node, _slot)| self.node_at(node));
-            let Some(node) = node else { return Err(error) };
-            moves += 1;
-            if error.kind() == ErrorKind::Server(ServerErrorKind::Ask) {
-                return self.exchange_there(&node, question);
-            }
+        let mut result = self.exchange_here(question);
+        for _ in 0..MOVES {
+            let moved = |error: &redis::RedisError| error.kind() == ErrorKind::Server(ServerErrorKind::Moved);
+            let error = result.as_ref().err().filter(|error| moved(error));
+            let Some(node) = error.and_then(|error| self.node_at(error.redirect_node()?.0)) else { break };
             self.connection = Some(self.connected(&node)?);
             self.moved_to = Some(node);
+            result = self.exchange_here(question);
         }
+        result
     }
 
     fn exchange_here(&mut self, question: &Question) -> Result<Value, redis::RedisError> {
@@ -204,27 +199,8 @@ impl Link {
         }
     }
 
-    /// While a part of the cluster moves, the next request still belongs here.
-    fn exchange_there(&mut self, node: &Node, question: &Question) -> Result<Value, redis::RedisError> {
-        let there = self.connected(node)?;
-        let here = self.connection.replace(there);
-        let mut result = self.asking("EVALSHA", question);
-        if result.as_ref().is_err_and(|error| error.kind() == ErrorKind::Server(ServerErrorKind::NoScript)) {
-            result = self.asking("EVAL", question);
-        }
-        self.connection = here;
-        result
-    }
-
-    /// See the cluster specification: it is valid for one command.
-    fn asking(&mut self, name: &str, question: &Question) -> Result<Value, redis::RedisError> {
-        self.send_command(&redis::cmd("ASKING"))?;
-        self.answer()?;
-        self.send_as(name, question).and_then(|()| self.answer())
-    }
-
     fn node(&self) -> &Node {
-        self.moved_to.as_ref().unwrap_or(self.address.node())
+        self.moved_to.as_ref().unwrap_or(&self.address.node)
     }
 
     /// `HOST:PORT`; without a host, the host that sent the redirection.
@@ -278,13 +254,13 @@ impl Link {
             (self.connection, self.moved_to) = (None, None);
         }
         let place = self.address.to_string();
-        let refused = |reason: &str| RedisError::Refused { place: place.clone(), reason: reason.to_owned() };
+        let refused = |reason: &str| RedisError::Refused(place.clone(), reason.to_owned());
         match error.kind() {
             ErrorKind::Parse | ErrorKind::UnexpectedReturnType => RedisError::NotRedis(place),
             ErrorKind::AuthenticationFailed => {
                 refused("wrong user or password; if it has none, leave them out of the address")
             }
-            _ if passes => RedisError::Away { place, reason: self.reason(error) + &self.address.parts() },
+            _ if passes => RedisError::Away(place, self.reason(error) + &self.address.parts()),
             // A server that needs a password rejects a long request before it looks at it.
             _ if error.code() == Some("NOAUTH") || error.to_string().contains("unauthenticated") => refused(
                 "it needs a password; write ?password-file=PATH at the end, or redis://:PASSWORD@host/NAME in THROTTLE_BUCKET",
@@ -312,15 +288,14 @@ impl Link {
         let (place, key) = (self.address.to_string(), self.key.clone());
         let words = words(value).ok_or_else(|| RedisError::NotRedis(place.clone()))?;
         match (words.first().map(Vec::as_slice), words.get(1)) {
-            (Some(b"ok"), _) => answer(words).ok_or(RedisError::Damaged { place, key }),
+            (Some(b"ok"), _) => answer(words).ok_or(RedisError::Damaged(place, key)),
             (Some(b"removed"), _) => Ok(Answer::default()),
             (Some(b"unknown"), _) => Err(RedisError::Unknown(place)),
             (Some(b"format"), Some(version)) if version.iter().all(u8::is_ascii_digit) => {
-                let version = String::from_utf8_lossy(version).into_owned();
-                Err(RedisError::Format { place, key, version })
+                Err(RedisError::Format(place, key, String::from_utf8_lossy(version).into_owned()))
             }
-            (Some(b"foreign" | b"format"), _) => Err(RedisError::Foreign { place, key }),
-            _ => Err(RedisError::Damaged { place, key }),
+            (Some(b"foreign" | b"format"), _) => Err(RedisError::Foreign(place, key)),
+            _ => Err(RedisError::Damaged(place, key)),
         }
     }
 }
@@ -360,23 +335,11 @@ fn answer(mut words: Vec<Vec<u8>>) -> Option<Answer> {
 
 /// Whether the server may come back, or become ready, later.
 fn may_pass(error: &redis::RedisError) -> bool {
-    const PASSING: [&str; 11] = [
-        "ASK",
-        "BUSY",
-        "CLUSTERDOWN",
-        "LOADING",
-        "MASTERDOWN",
-        "MISCONF",
-        "MOVED",
-        "NOREPLICAS",
-        "OOM",
-        "READONLY",
-        "TRYAGAIN",
-    ];
+    const PASSING: &str = " ASK BUSY CLUSTERDOWN LOADING MASTERDOWN MISCONF MOVED NOREPLICAS OOM READONLY TRYAGAIN ";
     let is_full = error.detail().is_some_and(|detail| detail.contains("max number of clients"));
     match error.kind() {
         ErrorKind::Io => !error.to_string().contains("certificate"),
-        _ => is_full || error.code().is_some_and(|code| PASSING.contains(&code)),
+        _ => is_full || error.code().is_some_and(|code| PASSING.contains(&format!(" {code} "))),
     }
 }
 
@@ -409,11 +372,11 @@ mod tests {
         for wrong in
             [&["ok", "7"][..], &["ok", "7", "-8", "9", "6", ""], &["ok", "7", "8", "9", "6", "", "10"], &["damaged"]]
         {
-            assert!(matches!(link.understood(value(wrong)), Err(RedisError::Damaged { .. })), "{wrong:?}");
+            assert!(matches!(link.understood(value(wrong)), Err(RedisError::Damaged(..))), "{wrong:?}");
         }
         assert!(matches!(link.understood(Value::Okay), Err(RedisError::NotRedis(_))));
-        assert!(matches!(link.understood(value(&["format", "3"])), Err(RedisError::Format { .. })));
-        assert!(matches!(link.understood(value(&["format", "mine"])), Err(RedisError::Foreign { .. })));
+        assert!(matches!(link.understood(value(&["format", "3"])), Err(RedisError::Format(..))));
+        assert!(matches!(link.understood(value(&["format", "mine"])), Err(RedisError::Foreign(..))));
     }
 
     proptest::proptest! {

@@ -1,9 +1,8 @@
 //! What to do while the server is away.
 
 use super::error::RedisError;
-use std::collections::hash_map::RandomState;
+use crate::store::random;
 use std::fmt;
-use std::hash::{BuildHasher, Hasher};
 use std::time::{Duration, Instant};
 
 /// The pause between two tries to reach the server: at first, and at most.
@@ -74,7 +73,5 @@ impl fmt::Debug for Patience {
 
 /// A random part between half and all, so that clients of a failed server do not all return at once.
 fn jittered(pause: Duration) -> Duration {
-    // Each state has its own seed; that is random enough here.
-    let random = u32::from(RandomState::new().build_hasher().finish().to_le_bytes()[0]);
-    pause / 2 + pause * random / 512
+    pause / 2 + pause * u32::from(random().to_le_bytes()[0]) / 512
 }

@@ -40,7 +40,7 @@ impl Wire {
             Node::Tcp(host, _) if address.is_encrypted() => encrypted(host, timed)?,
             _ => Box::new(timed),
         };
-        let login = address.password().map(|password| cmd("AUTH").arg(address.user()).arg(password).clone());
+        let login = address.password.as_ref().map(|password| cmd("AUTH").arg(&address.user).arg(password).clone());
         Ok(Wire { stream, parser: Parser::new(), login, is_logging_in: false })
     }
 
