@@ -108,7 +108,7 @@ impl RateLimiter {
     /// Units that can be taken now without a wait; 0 while others wait.
     #[must_use]
     pub fn balance(&self) -> usize {
-        usize::try_from(self.shared.with(Queue::available)).unwrap_or(usize::MAX)
+        usize::try_from(self.shared.with(|queue, now, effects| queue.available(now, 0, effects))).unwrap_or(usize::MAX)
     }
 
     /// Waits for one unit.
@@ -132,7 +132,7 @@ impl RateLimiter {
     /// Takes `permits` units now, or nothing. Takes nothing while others wait.
     #[must_use]
     pub fn try_acquire(&self, permits: usize) -> bool {
-        self.shared.try_take(units(permits)).is_ok()
+        self.shared.try_take(&Cost::One(units(permits))).is_ok()
     }
 }
 
@@ -199,7 +199,7 @@ impl Builder {
         let (initial, refill) = (self.initial.min(MOST), self.refill.min(MOST));
         let max = self.max.unwrap_or_else(|| refill.max(initial).saturating_mul(10)).min(MOST);
         let whole = |value: u64| NonZeroU64::new(value).unwrap_or(NonZeroU64::MIN);
-        let rules = Rules { fair: self.fair, oversize: Oversize::Wait, most_waiters: None };
+        let rules = Rules { unfair: !self.fair, oversize: Oversize::Wait, ..Rules::default() };
         let shared = Shared::new(Time::tokio(), |now| {
             let (refill, interval) = (whole(units(refill)), whole(nanos(self.interval)));
             let grid = Grid::new(refill, interval, units(max), units(initial), now);

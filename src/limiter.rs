@@ -16,10 +16,10 @@ use std::time::Duration;
 
 mod acquire;
 mod builder;
+mod costs;
 mod error;
 mod fast_path;
 mod handle;
-mod joint;
 mod keyed;
 mod panics;
 pub(crate) mod queue;
@@ -37,9 +37,9 @@ mod loom_tests;
 pub use acquire::{Acquire, AcquireFrom, AcquireOwned};
 pub(crate) use builder::rate;
 pub use builder::{BuildError, Builder, Refill};
+pub use costs::{Costs, IntoCosts};
 pub use error::AcquireError;
 pub use handle::Limiter;
-pub use joint::{AcquireJoint, AcquireJointToSettle, JointGranted, JointLimiter};
 pub use keyed::Keyed;
 pub use reservation::Reservation;
 pub(crate) use rules::Rules;
@@ -49,8 +49,7 @@ pub use time::Timer;
 pub(crate) use units::PARTS;
 pub use units::{Units, UnitsError};
 
-use crate::limits::Cost;
-use queue::Denied;
+use queue::{Denied, Effects, Queue};
 use time::nanos;
 
 /// Whether an amount is available, see [`Limiter::capacity_info`].
@@ -85,20 +84,55 @@ impl Limiter {
         Limiter::builder().rate(capacity, Duration::from_nanos(nanos)).build()
     }
 
+    /// Joins several limiters into one. A request has a cost on each of them, and takes all or nothing: for example
+    /// requests and tokens.
+    ///
+    /// There is one queue, first in, first out. The first waiter is granted at the earliest time at which every limit
+    /// conforms, and is charged on all of them at that time. Until then nothing is taken.
+    ///
+    /// The rate, burst, limits and [`Oversize`] of each builder apply to its own costs. The queue has the smallest
+    /// [`max_waiters`](Builder::max_waiters) of the builders, and the first [`timer`](Builder::timer) given.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use throttle::limiter::Limiter;
+    ///
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let minute = Duration::from_secs(60);
+    /// let requests = Limiter::builder().rate(60, minute).burst(5);
+    /// let tokens = Limiter::builder().rate(200_000, minute);
+    /// let model = Limiter::joint([requests, tokens])?;
+    ///
+    /// let granted = model.acquire_to_settle([1, 4000]).await?; // one request and an estimate of 4000 tokens
+    /// assert_eq!([0, 1].map(|kind| model.available_of(kind)), [4, 196_000]);
+    /// granted.settle([1, 950])?; // it took 950
+    /// assert_eq!([0, 1].map(|kind| model.available_of(kind)), [4, 199_050]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`BuildError`], as for each builder alone, or if one of them is not [fair](Builder::fair).
+    pub fn joint(limiters: impl IntoIterator<Item = Builder>) -> Result<Self, BuildError> {
+        builder::joint(&limiters.into_iter().collect::<Vec<_>>())
+    }
+
     /// All settings.
     pub fn builder() -> Builder {
         Builder::default()
     }
 
-    /// Waits until all earlier waiters have been served and `units` are available, and takes them.
+    /// Waits until all earlier waiters have been served and these costs are available, and takes them: `acquire(3)`, or
+    /// `acquire([1, 4000])` from a [joint](Self::joint) limiter.
     ///
     /// Nothing is taken before the future is polled. A future that is dropped unfinished takes nothing, and the waiters
     /// behind it move up.
     ///
     /// # Errors
     /// The future's: [`AcquireError`].
-    pub fn acquire(&self, units: impl Into<Units>) -> Acquire<'_> {
-        AcquireFrom::new(self, units.into(), None)
+    pub fn acquire(&self, costs: impl IntoCosts) -> Acquire<'_> {
+        AcquireFrom::new(self, costs.into_costs(), None)
     }
 
     /// Like [`acquire`](Self::acquire), but the future owns a clone of the limiter. So it is `'static`: it can be
@@ -129,8 +163,8 @@ impl Limiter {
     ///
     /// # Errors
     /// The future's: [`AcquireError`].
-    pub fn acquire_owned(&self, units: impl Into<Units>) -> AcquireOwned {
-        AcquireFrom::new(self.clone(), units.into(), None)
+    pub fn acquire_owned(&self, costs: impl IntoCosts) -> AcquireOwned {
+        AcquireFrom::new(self.clone(), costs.into_costs(), None)
     }
 
     /// Like [`acquire`](Self::acquire), but at most `limit` from now, including the time in the queue. If the wait would
@@ -139,28 +173,28 @@ impl Limiter {
     /// # Errors
     /// The future's: [`AcquireError::TooLong`] at once, with the wait that would be needed, or
     /// [`AcquireError::TimedOut`] after `limit`. Nothing is taken then.
-    pub fn acquire_timeout(&self, units: impl Into<Units>, limit: Duration) -> Acquire<'_> {
+    pub fn acquire_timeout(&self, costs: impl IntoCosts, limit: Duration) -> Acquire<'_> {
         let deadline = self.shared.time.now().saturating_add(nanos(limit));
-        AcquireFrom::new(self, units.into(), Some(deadline))
+        AcquireFrom::new(self, costs.into_costs(), Some(deadline))
     }
 
     /// Like [`acquire_timeout`](Self::acquire_timeout), with a deadline instead of a duration.
     ///
     /// # Errors
     /// As for [`acquire_timeout`](Self::acquire_timeout).
-    pub fn acquire_by(&self, units: impl Into<Units>, deadline: tokio::time::Instant) -> Acquire<'_> {
-        self.acquire_timeout(units, deadline.saturating_duration_since(tokio::time::Instant::now()))
+    pub fn acquire_by(&self, costs: impl IntoCosts, deadline: tokio::time::Instant) -> Acquire<'_> {
+        self.acquire_timeout(costs, deadline.saturating_duration_since(tokio::time::Instant::now()))
     }
 
-    /// Takes `units` now, or nothing.
+    /// Takes these costs now, or nothing.
     ///
     /// # Errors
     /// [`AcquireError::TooLong`] with the wait that would be needed. A wait above 200 ms may be some milliseconds too
     /// long, never too short. [`AcquireError::OthersWait`], unless the limiter is unfair.
     #[inline]
-    pub fn try_acquire(&self, units: impl Into<Units>) -> Result<(), AcquireError> {
-        let units = units.into();
-        self.shared.try_take(units.millionths()?).map_err(|denied| self.error(denied, units))
+    pub fn try_acquire(&self, costs: impl IntoCosts) -> Result<(), AcquireError> {
+        let cost = costs.into_costs().parts()?;
+        self.shared.try_take(&cost).map_err(|denied| AcquireError::new(denied, &Costs::of_parts(cost)))
     }
 
     /// Like [`acquire`](Self::acquire), but blocks the thread. If a test has paused tokio's clock, see the guide of the
@@ -168,72 +202,87 @@ impl Limiter {
     ///
     /// # Errors
     /// As for [`acquire`](Self::acquire), except [`AcquireError::NoTimer`].
-    pub fn blocking_acquire(&self, units: impl Into<Units>) -> Result<(), AcquireError> {
-        self.acquire(units).block()
+    pub fn blocking_acquire(&self, costs: impl IntoCosts) -> Result<(), AcquireError> {
+        self.acquire(costs).block()
     }
 
     /// Like [`acquire_timeout`](Self::acquire_timeout), but blocks the thread.
     ///
     /// # Errors
     /// As for [`acquire_timeout`](Self::acquire_timeout), except [`AcquireError::NoTimer`].
-    pub fn blocking_acquire_timeout(&self, units: impl Into<Units>, limit: Duration) -> Result<(), AcquireError> {
-        self.acquire_timeout(units, limit).block()
+    pub fn blocking_acquire_timeout(&self, costs: impl IntoCosts, limit: Duration) -> Result<(), AcquireError> {
+        self.acquire_timeout(costs, limit).block()
     }
 
-    /// Takes `units` at the earliest time behind the whole queue, and returns that time. The caller must wait for it. The
+    /// Takes these costs at the earliest time behind the whole queue, and returns that time. The caller must wait for it. The
     /// time is a promise: it never changes, neither to an earlier nor to a later time.
     ///
     /// # Errors
     /// [`AcquireError`]; nothing is taken then.
-    pub fn reserve(&self, units: impl Into<Units>) -> Result<Reservation, AcquireError> {
-        self.reserve_within(units, Duration::MAX)
+    pub fn reserve(&self, costs: impl IntoCosts) -> Result<Reservation, AcquireError> {
+        self.reserve_within(costs, Duration::MAX)
     }
 
     /// Like [`reserve`](Self::reserve), but only if the wait is at most `limit`.
     ///
     /// # Errors
     /// [`AcquireError::TooLong`] with the wait that would be needed; nothing is taken then.
-    pub fn reserve_within(&self, units: impl Into<Units>, limit: Duration) -> Result<Reservation, AcquireError> {
-        let units = units.into();
-        let cost = Cost::One(units.millionths()?);
+    pub fn reserve_within(&self, costs: impl IntoCosts, limit: Duration) -> Result<Reservation, AcquireError> {
+        let cost = costs.into_costs().parts()?;
         let reserved = self.shared.with(|queue, now, effects| queue.reserve(now, &cost, nanos(limit), effects));
+        let costs = Costs::of_parts(cost);
         match reserved {
-            Ok(reserved) => Ok(Reservation::new(Arc::clone(&self.shared), units, reserved)),
-            Err(denied) => Err(self.error(denied, units)),
+            Ok(reserved) => Ok(Reservation::new(Arc::clone(&self.shared), costs, reserved)),
+            Err(denied) => Err(AcquireError::new(denied, &costs)),
         }
     }
 
-    /// Whole units that could be taken now; 0 while others wait or a reservation lies in the future.
+    /// Whole units that could be taken now; 0 while others wait or a reservation lies in the future. Of several kinds of
+    /// costs: the least.
     #[must_use]
     pub fn available(&self) -> u64 {
-        self.shared.with(queue::Queue::available) / PARTS
+        let least = |queue: &mut Queue, now, effects: &mut Effects| {
+            (0..queue.kinds()).map(|kind| queue.available(now, kind, effects)).min()
+        };
+        self.shared.with(least).unwrap_or(u64::MAX) / PARTS
     }
 
-    /// Whether `units` are available, and how many are missing or left over, even if others wait.
+    /// The same of one kind of costs, the first one 0.
+    #[must_use]
+    pub fn available_of(&self, kind: usize) -> u64 {
+        self.shared.with(|queue, now, effects| queue.available(now, kind, effects)) / PARTS
+    }
+
+    /// Whether these costs are available, and how many units are missing or left over, even if others wait. Of several kinds:
+    /// those of which most are missing.
     ///
     /// # Errors
-    /// If `units` is not a valid amount.
-    pub fn capacity_info(&self, units: impl Into<Units>) -> Result<CapacityInfo, UnitsError> {
-        let cost = units.into().millionths()?;
-        let level = self.shared.with(queue::Queue::level);
-        Ok(CapacityInfo { has_capacity: level >= cost, needed: difference(cost, level) })
+    /// If an amount is not valid.
+    pub fn capacity_info(&self, costs: impl IntoCosts) -> Result<CapacityInfo, UnitsError> {
+        let cost = costs.into_costs().parts()?;
+        let missing = |queue: &mut Queue, now, effects: &mut Effects| {
+            let missing =
+                (0..queue.kinds()).map(|kind| i128::from(cost.of(kind)) - i128::from(queue.level(now, kind, effects)));
+            missing.max().unwrap_or(0)
+        };
+        let missing = self.shared.with(missing);
+        Ok(CapacityInfo { has_capacity: missing <= 0, needed: in_units(missing) })
     }
 
-    /// How long a request for `units` would wait now, if no waiter leaves. The answer is exact. With windows, several
+    /// How long a request for these costs would wait now, if no waiter leaves. The answer is exact. With windows, several
     /// limits, or reservations in the queue, this takes time proportional to the length of the queue, as
     /// [`reserve`](Self::reserve) and [`acquire_timeout`](Self::acquire_timeout) do.
     ///
     /// # Errors
-    /// If the request would never be granted, or `units` is not a valid amount.
-    pub fn time_until(&self, units: impl Into<Units>) -> Result<Duration, AcquireError> {
-        let units = units.into();
-        let cost = Cost::One(units.millionths()?);
+    /// If the request would never be granted, or an amount is not valid.
+    pub fn time_until(&self, costs: impl IntoCosts) -> Result<Duration, AcquireError> {
+        let cost = costs.into_costs().parts()?;
         let wait = self.shared.with(|queue, now, effects| {
             queue.advance(now, effects);
             queue.check(&cost)?;
-            queue.estimate(&cost).map(|at| at.saturating_sub(now)).ok_or(Denied::Never)
+            queue.estimate(&cost).map(|at| at.saturating_sub(now)).ok_or(Denied::Never(0))
         });
-        wait.map(Duration::from_nanos).map_err(|denied| self.error(denied, units))
+        wait.map(Duration::from_nanos).map_err(|denied| AcquireError::new(denied, &Costs::of_parts(cost)))
     }
 
     /// Changes the rate to `units` per `period` from now on. Saved credit stays, reservations keep their times, waiters
@@ -243,8 +292,8 @@ impl Limiter {
     /// once, more is granted than the burst or a window allows, because the time of a reservation never changes. All of
     /// it is charged, and later requests wait until it is paid.
     ///
-    /// With several limits this changes the one given by [`Builder::rate`], or else the fastest bucket. A window cannot
-    /// be changed.
+    /// With several limits this changes the one given by [`Builder::rate`], or else the fastest bucket; with several kinds of
+    /// costs, that of the first. A window cannot be changed.
     ///
     /// # Errors
     /// A rate that is not above 0, or too large; [`BuildError::NoBucket`] if all limits are windows.
@@ -284,9 +333,9 @@ impl Limiter {
     ///
     /// # Errors
     /// If one of them is not a valid amount.
-    pub fn reconcile(&self, actual: impl Into<Units>, estimated: impl Into<Units>) -> Result<(), UnitsError> {
-        let costs = [Cost::One(actual.into().millionths()?), Cost::One(estimated.into().millionths()?)];
-        self.shared.with(|queue, now, effects| queue.reconcile(now, [&costs[0], &costs[1]], effects));
+    pub fn reconcile(&self, actual: impl IntoCosts, estimated: impl IntoCosts) -> Result<(), UnitsError> {
+        let (actual, estimated) = (actual.into_costs().parts()?, estimated.into_costs().parts()?);
+        self.shared.with(|queue, now, effects| queue.reconcile(now, [&actual, &estimated], effects));
         Ok(())
     }
 
@@ -342,9 +391,8 @@ impl fmt::Debug for Limiter {
     }
 }
 
-/// `a - b` in units, as exact as a float can be.
+/// Parts in units, as exact as a float can be.
 #[allow(clippy::cast_precision_loss, reason = "shown, not calculated with")]
-fn difference(a: u64, b: u64) -> f64 {
-    let parts = i128::from(a) - i128::from(b);
+fn in_units(parts: i128) -> f64 {
     parts as f64 / PARTS.get() as f64
 }

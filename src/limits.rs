@@ -22,7 +22,7 @@ pub mod window;
 pub use agree::{Disagreement, Said};
 pub(crate) use bytes::{Reader, Writer};
 pub(crate) use costs::Cost;
-pub use costs::Costs;
+pub use costs::CostList;
 pub use each::Charged;
 pub(crate) use each::{Each, Thin};
 pub(crate) use grant::LOOK;

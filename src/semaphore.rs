@@ -4,7 +4,7 @@ use crate::clock::Nanos;
 use crate::limiter::queue::{Denied, Effects, Places, Queue};
 use crate::limiter::shared::{Shared, Wait};
 use crate::limiter::time::Time;
-use crate::limiter::{AcquireError, BuildError, Oversize, PARTS, Rules, Timer, Units};
+use crate::limiter::{AcquireError, BuildError, IntoCosts, Oversize, PARTS, Rules, Timer, Units};
 use crate::limits::bucket::Bucket;
 use crate::limits::{Cost, Limits};
 use crate::rate::{ParseError, Rate};
@@ -270,7 +270,7 @@ impl Builder {
             Some(starts) => NonZeroU64::new(count(starts)).ok_or(BuildError::ZeroBurst)?,
             None => burst(capacity),
         };
-        let rules = Rules { fair: true, oversize: Oversize::Wait, most_waiters: None };
+        let rules = Rules { oversize: Oversize::Wait, ..Rules::default() };
         let shared = Shared::new(self.timer.map_or_else(Time::tokio, Time::Custom), |now| {
             let limits = Limits::none(now).with_bucket(Bucket::new(rate, most, most.get(), now));
             Ok::<_, BuildError>(Queue::new(limits, rules, Some(Places { capacity, held: 0 })))
@@ -379,7 +379,7 @@ impl fmt::Debug for AcquirePermit {
 }
 
 fn error(denied: Denied, places: u64) -> AcquireError {
-    AcquireError::new(denied, Units::from(places), || Units::from(places))
+    AcquireError::new(denied, &places.into_costs())
 }
 
 /// The rate in places. The limiter's rate is in millionths.

@@ -1,9 +1,10 @@
 //! The future of one acquire.
 
+use super::costs::Costs;
 use super::error::AcquireError;
 use super::handle::Limiter;
 use super::shared::Wait;
-use super::units::Units;
+use super::units::UnitsError;
 use crate::clock::Nanos;
 use crate::limits::{Cost, Grant};
 use std::borrow::Borrow;
@@ -24,22 +25,25 @@ pub type AcquireOwned = AcquireFrom<Limiter>;
 #[must_use = "nothing is acquired unless this is awaited"]
 pub struct AcquireFrom<L: Borrow<Limiter>> {
     limiter: L,
-    /// If this is not a valid amount, the first poll returns the error.
-    units: Units,
+    /// If an amount is not valid, each poll returns the error.
+    invalid: Option<UnitsError>,
     wait: Wait,
 }
 
 impl<L: Borrow<Limiter>> AcquireFrom<L> {
-    pub(crate) fn new(limiter: L, units: Units, deadline: Option<Nanos>) -> Self {
-        AcquireFrom::waiting(limiter, units, Wait::new(Cost::One(units.millionths().unwrap_or(0)), deadline))
+    pub(crate) fn new(limiter: L, costs: Costs, deadline: Option<Nanos>) -> Self {
+        AcquireFrom::waiting(limiter, costs, |cost| Wait::new(cost, deadline))
     }
 
-    pub(super) fn waiting(limiter: L, units: Units, wait: Wait) -> Self {
-        AcquireFrom { limiter, units, wait }
+    pub(super) fn waiting(limiter: L, costs: Costs, wait: impl FnOnce(Cost) -> Wait) -> Self {
+        match costs.parts() {
+            Ok(cost) => AcquireFrom { limiter, invalid: None, wait: wait(cost) },
+            Err(error) => AcquireFrom { limiter, invalid: Some(error), wait: wait(Cost::One(0)) },
+        }
     }
 
-    pub(super) fn units(&self) -> Units {
-        self.units
+    pub(super) fn costs(&self) -> Costs {
+        self.invalid.map_or_else(|| Costs::of_parts(self.wait.cost().clone()), Costs::invalid)
     }
 
     /// See [`Wait::opened`].
@@ -53,9 +57,9 @@ impl<L: Borrow<Limiter>> AcquireFrom<L> {
     }
 
     pub(super) fn block_on(&mut self) -> Result<(), AcquireError> {
-        self.units.millionths()?;
-        let limiter = self.limiter.borrow();
-        self.wait.block(&limiter.shared).map_err(|denied| limiter.error(denied, self.units))
+        self.invalid.map_or(Ok(()), Err)?;
+        let waited = self.wait.block(&self.limiter.borrow().shared);
+        waited.map_err(|denied| AcquireError::new(denied, &self.costs()))
     }
 }
 
@@ -65,9 +69,9 @@ impl<L: Borrow<Limiter> + Unpin> Future for AcquireFrom<L> {
     #[inline]
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let this = &mut *self;
-        this.units.millionths()?;
-        let limiter = this.limiter.borrow();
-        this.wait.poll(&limiter.shared, context).map_err(|denied| limiter.error(denied, this.units))
+        this.invalid.map_or(Ok(()), Err)?;
+        let polled = this.wait.poll(&this.limiter.borrow().shared, context);
+        polled.map_err(|denied| AcquireError::new(denied, &this.costs()))
     }
 }
 
@@ -79,6 +83,6 @@ impl<L: Borrow<Limiter>> Drop for AcquireFrom<L> {
 
 impl<L: Borrow<Limiter>> fmt::Debug for AcquireFrom<L> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Acquire").field("units", &self.units).finish_non_exhaustive()
+        f.debug_struct("Acquire").field("units", &self.costs()).finish_non_exhaustive()
     }
 }

@@ -186,14 +186,10 @@ impl Builder {
         without_effect.map_or(Ok(()), |(_, setting)| Err(BuildError::WithoutRate(setting)))
     }
 
-    pub(super) fn oversize_rule(&self) -> Oversize {
-        self.oversize
-    }
-
     fn rules(&self) -> Rules {
         let bounded = self.most_waiters > 0 && self.on_full == OnFull::Fail;
         let most_waiters = bounded.then_some(self.most_waiters);
-        Rules { fair: !self.unfair, oversize: self.oversize, most_waiters }
+        Rules { unfair: self.unfair, oversize: self.oversize, refused: None, most_waiters }
     }
 
     /// The index of the limit whose rate can be changed, if there is one.
@@ -240,7 +236,7 @@ impl Builder {
 }
 
 /// One queue for the limits of all these builders.
-pub(super) fn joint(limiters: &[Builder]) -> Result<Arc<Shared>, BuildError> {
+pub(super) fn joint(limiters: &[Builder]) -> Result<Limiter, BuildError> {
     for limiter in limiters {
         limiter.check_settings()?;
         if limiter.unfair {
@@ -249,12 +245,13 @@ pub(super) fn joint(limiters: &[Builder]) -> Result<Arc<Shared>, BuildError> {
     }
     let time = limiters.iter().find_map(|limiter| limiter.timer.clone()).map_or_else(Time::tokio, Time::Custom);
     let most_waiters = limiters.iter().filter_map(|limiter| limiter.rules().most_waiters).min();
-    // A cost above a burst is refused before it comes to the queue: there, a cost is only the id of a list of costs.
-    let rules = Rules { fair: true, oversize: Oversize::Wait, most_waiters };
-    Shared::new(time, |now| {
+    let refused = limiters.iter().map(|limiter| limiter.oversize == Oversize::Reject).collect();
+    let rules = Rules { unfair: false, oversize: Oversize::Wait, refused: Some(refused), most_waiters };
+    let shared = Shared::new(time, |now| {
         let each: Result<_, BuildError> = limiters.iter().map(|limiter| limiter.limits(now)).collect();
-        Ok(Queue::new(Limits::joint(each?, now), rules, None))
-    })
+        Ok::<_, BuildError>(Queue::new(Limits::joint(each?, now), rules, None))
+    })?;
+    Ok(Limiter { shared, place: limiters.first().map_or(Ok(None), Builder::place)? })
 }
 
 /// The rate in millionths of units.

@@ -1,5 +1,6 @@
 //! Why nothing was acquired.
 
+use super::costs::Costs;
 use super::queue::Denied;
 use super::units::{Units, UnitsError};
 use std::time::Duration;
@@ -57,8 +58,8 @@ pub enum AcquireError {
     /// Too few places of the semaphore are free.
     #[error("not enough places are free; acquire to wait for them")]
     NoPlace,
-    /// The future has already returned its permit.
-    #[error("this acquire has already returned its permit; acquire again for another")]
+    /// The future has already returned its permit, or its grant.
+    #[error("this acquire has already returned what it acquired; acquire again for more")]
     Finished,
     /// The thread that wakes waiting futures cannot be started: the system allows no more threads.
     #[error(
@@ -68,10 +69,16 @@ pub enum AcquireError {
 }
 
 impl AcquireError {
-    pub(crate) fn new(denied: Denied, cost: Units, burst: impl FnOnce() -> Units) -> Self {
+    /// Of several costs it names the one that is too large, or else the first. Not inlined, because the callers would build
+    /// the error elsewhere and then copy it.
+    #[inline(never)]
+    pub(crate) fn new(denied: Denied, costs: &Costs) -> Self {
+        let cost = costs.of(0);
         match denied {
-            Denied::AboveBurst => AcquireError::AboveBurst { cost, burst: burst() },
-            Denied::Never => AcquireError::Never { cost },
+            Denied::AboveBurst(kind, burst) => {
+                AcquireError::AboveBurst { cost: costs.of(kind), burst: Units::from_millionths(burst) }
+            }
+            Denied::Never(kind) => AcquireError::Never { cost: costs.of(kind) },
             Denied::TooLong { wait } => AcquireError::TooLong { cost, wait: Duration::from_nanos(wait) },
             Denied::TimedOut { after } => AcquireError::TimedOut { cost, after: Duration::from_nanos(after) },
             Denied::OthersWait => AcquireError::OthersWait,

@@ -1,9 +1,6 @@
 //! The limiter as callers hold it.
 
-use super::error::AcquireError;
-use super::queue::Denied;
 use super::shared::Shared;
-use super::units::Units;
 use std::sync::Arc;
 
 /// A rate limiter for async and blocking callers. Clones share one state.
@@ -28,13 +25,4 @@ pub struct Limiter {
     pub(super) shared: Arc<Shared>,
     /// The index of the limit whose rate can be changed, if there is one.
     pub(super) place: Option<usize>,
-}
-
-impl Limiter {
-    /// Not inlined, because the callers would build the error elsewhere and then copy it.
-    #[inline(never)]
-    pub(super) fn error(&self, denied: Denied, cost: Units) -> AcquireError {
-        let burst = || Units::from_millionths(self.shared.with(|queue, _, _| queue.limits.most_of_all().0));
-        AcquireError::new(denied, cost, burst)
-    }
 }

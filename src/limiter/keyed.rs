@@ -2,6 +2,7 @@
 
 use super::acquire::AcquireFrom;
 use super::builder::{BuildError, Builder};
+use super::costs::IntoCosts;
 use super::error::AcquireError;
 use super::handle::Limiter;
 use super::queue::Denied;
@@ -116,7 +117,7 @@ impl<K: Hash + Eq> Keyed<K> {
         match self.table.take(key, units.millionths()?, false) {
             Ok(None) => Ok(()),
             Ok(Some(limiter)) => self.held(key, limiter).get().try_acquire(units),
-            Err(denied) => Err(self.error(denied, units)),
+            Err(denied) => Err(error(denied, units)),
         }
     }
 
@@ -209,7 +210,7 @@ impl<K: Hash + Eq> Keyed<K> {
         K: Borrow<Q>,
         Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
     {
-        self.hold(key)?.get().reserve_within(units, limit)
+        self.hold(key)?.get().reserve_within(units.into(), limit)
     }
 
     /// Waits for units of the key whose real cost becomes known later; see [`Limiter::acquire_to_settle`]. The key is kept
@@ -242,7 +243,7 @@ impl<K: Hash + Eq> Keyed<K> {
         K: Borrow<Q>,
         Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
     {
-        self.hold(key)?.get().blocking_acquire_to_settle(units)
+        self.hold(key)?.get().blocking_acquire_to_settle(units.into())
     }
 
     /// Like [`acquire_to_settle`](Self::acquire_to_settle), but takes `units` now, or nothing.
@@ -254,7 +255,7 @@ impl<K: Hash + Eq> Keyed<K> {
         K: Borrow<Q>,
         Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
     {
-        self.hold(key)?.get().try_acquire_to_settle(units)
+        self.hold(key)?.get().try_acquire_to_settle(units.into())
     }
 
     /// Grants the key nothing for `time` from now; see [`Limiter::pause_for`].
@@ -301,7 +302,7 @@ impl<K: Hash + Eq> Keyed<K> {
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        self.table.look(key).time_until(units)
+        self.table.look(key).time_until(units.into())
     }
 
     /// The limiter of one key, for whatever else a [`Limiter`] can do.
@@ -316,7 +317,7 @@ impl<K: Hash + Eq> Keyed<K> {
         K: Borrow<Q>,
         Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
     {
-        self.table.limiter(key).map_err(|denied| self.error(denied, Units::ZERO))
+        self.table.limiter(key).map_err(|denied| error(denied, Units::ZERO))
     }
 
     /// How many keys are kept, those included that can be forgotten and were not yet looked at.
@@ -360,9 +361,9 @@ impl<K: Hash + Eq> Keyed<K> {
             }
             Poll::Ready(taken)
         });
-        let Some(limiter) = taken.await.map_err(|denied| self.error(denied, units))? else { return Ok(()) };
+        let Some(limiter) = taken.await.map_err(|denied| error(denied, units))? else { return Ok(()) };
         let held = self.held(key, limiter);
-        AcquireFrom::new(held.get(), units, deadline).await
+        AcquireFrom::new(held.get(), units.into_costs(), deadline).await
     }
 
     fn block<Q>(&self, key: &Q, units: Units, deadline: Option<Nanos>) -> Result<(), AcquireError>
@@ -372,8 +373,8 @@ impl<K: Hash + Eq> Keyed<K> {
     {
         match self.table.take(key, units.millionths()?, true) {
             Ok(None) => Ok(()),
-            Ok(Some(limiter)) => AcquireFrom::new(self.held(key, limiter).get(), units, deadline).block(),
-            Err(denied) => Err(self.error(denied, units)),
+            Ok(Some(limiter)) => AcquireFrom::new(self.held(key, limiter).get(), units.into_costs(), deadline).block(),
+            Err(denied) => Err(error(denied, units)),
         }
     }
 
@@ -397,11 +398,11 @@ impl<K: Hash + Eq> Keyed<K> {
     fn deadline(&self, limit: Duration) -> Nanos {
         self.table.time().now().saturating_add(nanos(limit))
     }
+}
 
-    #[cold]
-    fn error(&self, denied: Denied, cost: Units) -> AcquireError {
-        AcquireError::new(denied, cost, || Units::from_millionths(self.table.burst()))
-    }
+#[cold]
+fn error(denied: Denied, cost: Units) -> AcquireError {
+    AcquireError::new(denied, &cost.into_costs())
 }
 
 impl<K, Q> Held<'_, K, Q>

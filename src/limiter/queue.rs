@@ -29,10 +29,16 @@ use state::{Entry, Turn};
 /// Why a queue grants nothing. Nothing was taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Denied {
-    AboveBurst,
-    Never,
-    TooLong { wait: Nanos },
-    TimedOut { after: Nanos },
+    /// The cost of this kind is above the burst, which is this.
+    AboveBurst(usize, u64),
+    /// The cost of this kind is never granted.
+    Never(usize),
+    TooLong {
+        wait: Nanos,
+    },
+    TimedOut {
+        after: Nanos,
+    },
     OthersWait,
     Full,
     Closed,
@@ -68,7 +74,6 @@ pub(crate) enum Stand {
 impl Queue {
     pub(crate) fn new(limits: Limits, rules: Rules, places: Option<Places>) -> Self {
         Queue {
-            rules,
             places,
             list: BTreeMap::new(),
             gone: BTreeMap::new(),
@@ -81,7 +86,8 @@ impl Queue {
             lag: 0,
             fill_time: limits.fill_time(),
             allowance: limits.allowance(),
-            most: limits.most_of_all(),
+            most: rules.most(&limits),
+            rules,
             limits,
             due: None,
             deadlines: BTreeSet::new(),
@@ -97,10 +103,10 @@ impl Queue {
         if self.take_now(now, cost, effects)? {
             return Ok(());
         }
-        if self.rules.fair && self.waiters() > 0 {
+        if !self.rules.unfair && self.waiters() > 0 {
             return Err(Denied::OthersWait);
         }
-        let at = self.estimate(cost).ok_or(Denied::Never)?;
+        let at = self.estimate(cost).ok_or(Denied::Never(0))?;
         Err(Denied::TooLong { wait: at.saturating_sub(self.now) })
     }
 
@@ -194,7 +200,7 @@ impl Queue {
         self.check(cost)?;
         self.advance(now, effects);
         let asked = self.asks_at();
-        let promised = self.promise(asked, cost).ok_or(Denied::Never)?;
+        let promised = self.promise(asked, cost).ok_or(Denied::Never(0))?;
         let wait = promised.saturating_sub(self.now);
         if wait > most_wait {
             return Err(Denied::TooLong { wait });
@@ -298,10 +304,12 @@ impl Queue {
         if self.closed {
             return Err(Denied::Closed);
         }
-        if self.rules.oversize == Oversize::Reject && cost.largest() > self.most.0 {
-            return Err(Denied::AboveBurst);
-        }
-        if cost.largest() > self.most.1 { Err(Denied::Never) } else { Ok(()) }
+        let mut kinds = self.most.iter().enumerate();
+        kinds.try_for_each(|(kind, &(at_once, ever))| match cost.of(kind) {
+            cost if cost > at_once => Err(Denied::AboveBurst(kind, at_once)),
+            cost if cost > ever => Err(Denied::Never(kind)),
+            _ => Ok(()),
+        })
     }
 
     /// Grants `cost` now, if possible.
@@ -322,7 +330,7 @@ impl Queue {
             Ok((at, _)) => at,
             // Beyond the end of the clock. With `Oversize::Wait` it waits even then, because the rate may be raised.
             Err(_) if self.rules.oversize == Oversize::Wait => return Ok(false),
-            Err(_) => return Err(Denied::Never),
+            Err(_) => return Err(Denied::Never(0)),
         };
         if at > self.now {
             return Ok(false);
@@ -345,7 +353,7 @@ impl Queue {
             return Err(Denied::Full);
         }
         let (Some(deadline), false) = (waiter.deadline, self.no_place(waiter.cost.largest())) else { return Ok(()) };
-        let at = self.estimate(waiter.cost).ok_or(Denied::Never)?;
+        let at = self.estimate(waiter.cost).ok_or(Denied::Never(0))?;
         // The schedule may be behind the real clock, if a waiter wakes late or a timer steps back.
         if at > deadline { Err(Denied::TooLong { wait: at.saturating_sub(self.now) }) } else { Ok(()) }
     }
@@ -353,7 +361,7 @@ impl Queue {
     /// Whether a new request may be granted before the waiters. Not with [`Oversize::Wait`]: a head with a cost above the
     /// burst would then wait for ever. Not if there are reservations, whose times count on the units available.
     fn overtakes(&self) -> bool {
-        !self.rules.fair && self.rules.oversize == Oversize::Reject && self.promises == 0
+        self.rules.unfair && self.rules.oversize == Oversize::Reject && self.promises == 0
     }
 
     /// Now, on the schedule: the time of a new request or a change. It is behind the real clock by the lag, unless the
@@ -369,7 +377,7 @@ impl From<Refusal> for Denied {
     fn from(refusal: Refusal) -> Self {
         match refusal {
             Refusal::TooLong { wait } => Denied::TooLong { wait },
-            Refusal::Never => Denied::Never,
+            Refusal::Never => Denied::Never(0),
         }
     }
 }
@@ -385,7 +393,7 @@ mod tests {
     fn a_thread_that_joins_after_its_deadline_does_not_become_the_timer() {
         let rate = Rate::new(NonZeroU64::MIN, NonZeroU64::MIN);
         let limits = Limits::none(0).with_bucket(Bucket::new(rate, NonZeroU64::MIN, 1, 0));
-        let rules = Rules { fair: true, oversize: Oversize::Reject, most_waiters: None };
+        let rules = Rules::default();
         let mut queue = Queue::new(limits, rules, Some(Places { capacity: 0, held: 0 }));
         let effects = &mut Effects::default();
         let mut join = |deadline| {

@@ -1,5 +1,6 @@
 //! A grant with a time in the future.
 
+use super::costs::Costs;
 use super::queue::Key;
 use super::shared::Shared;
 use super::units::Units;
@@ -15,20 +16,26 @@ use std::time::Duration;
 #[must_use = "a reservation is charged whether or not it is used"]
 pub struct Reservation {
     shared: Arc<Shared>,
-    units: Units,
+    costs: Costs,
     at: Nanos,
     key: Key,
 }
 
 impl Reservation {
-    pub(crate) fn new(shared: Arc<Shared>, units: Units, (key, at): (Key, Nanos)) -> Self {
-        Reservation { shared, units, at, key }
+    pub(crate) fn new(shared: Arc<Shared>, costs: Costs, (key, at): (Key, Nanos)) -> Self {
+        Reservation { shared, costs, at, key }
     }
 
-    /// How many units are reserved.
+    /// How many units are reserved; of several kinds the first.
     #[must_use]
     pub fn units(&self) -> Units {
-        self.units
+        self.costs.of(0)
+    }
+
+    /// What is reserved of each kind.
+    #[must_use]
+    pub fn costs(&self) -> &Costs {
+        &self.costs
     }
 
     /// The time from now until the units may be used; 0 once that time has come.
@@ -57,6 +64,6 @@ impl Reservation {
 
 impl fmt::Debug for Reservation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Reservation").field("units", &self.units).field("at", &self.at()).finish_non_exhaustive()
+        f.debug_struct("Reservation").field("units", &self.costs).field("at", &self.at()).finish_non_exhaustive()
     }
 }

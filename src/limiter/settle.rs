@@ -1,6 +1,7 @@
 //! Grants whose real cost becomes known later.
 
 use super::acquire::AcquireOwned;
+use super::costs::{Costs, IntoCosts};
 use super::error::AcquireError;
 use super::handle::Limiter;
 use super::queue::{Denied, Effects, Queue};
@@ -22,14 +23,16 @@ use std::task::{Context, Poll};
 #[must_use = "dropping it settles nothing; acquire takes units for good"]
 pub struct Granted {
     open: Open,
-    units: Units,
 }
 
 /// Waits for units that will be settled, see [`Limiter::acquire_to_settle`]. If dropped unfinished, it takes nothing.
+///
+/// If polled again after it returned a grant, it fails with [`AcquireError::Finished`].
 #[must_use = "nothing is acquired unless this is awaited"]
 pub struct AcquireToSettle {
     acquire: AcquireOwned,
     shared: Arc<Shared>,
+    is_given: bool,
 }
 
 /// A grant that can be settled.
@@ -96,18 +99,17 @@ impl Limiter {
     ///
     /// # Errors
     /// The future's: [`AcquireError`].
-    pub fn acquire_to_settle(&self, units: impl Into<Units>) -> AcquireToSettle {
-        let units = units.into();
-        let wait = Wait::to_settle(Cost::One(units.millionths().unwrap_or(0)));
-        AcquireToSettle { acquire: AcquireOwned::waiting(self.clone(), units, wait), shared: Arc::clone(&self.shared) }
+    pub fn acquire_to_settle(&self, costs: impl IntoCosts) -> AcquireToSettle {
+        let acquire = AcquireOwned::waiting(self.clone(), costs.into_costs(), Wait::to_settle);
+        AcquireToSettle { acquire, shared: Arc::clone(&self.shared), is_given: false }
     }
 
     /// Like [`acquire_to_settle`](Self::acquire_to_settle), but blocks the thread.
     ///
     /// # Errors
     /// As for [`blocking_acquire`](Self::blocking_acquire).
-    pub fn blocking_acquire_to_settle(&self, units: impl Into<Units>) -> Result<Granted, AcquireError> {
-        let mut to_settle = self.acquire_to_settle(units);
+    pub fn blocking_acquire_to_settle(&self, costs: impl IntoCosts) -> Result<Granted, AcquireError> {
+        let mut to_settle = self.acquire_to_settle(costs);
         to_settle.acquire.block_on()?;
         Ok(to_settle.granted())
     }
@@ -116,19 +118,25 @@ impl Limiter {
     ///
     /// # Errors
     /// As for [`try_acquire`](Self::try_acquire).
-    pub fn try_acquire_to_settle(&self, units: impl Into<Units>) -> Result<Granted, AcquireError> {
-        let units = units.into();
-        let open = Open::try_take(&self.shared, Cost::One(units.millionths()?));
-        let open = open.map_err(|denied| self.error(denied, units))?;
-        Ok(Granted { open, units })
+    pub fn try_acquire_to_settle(&self, costs: impl IntoCosts) -> Result<Granted, AcquireError> {
+        let cost = costs.into_costs().parts()?;
+        let open = Open::try_take(&self.shared, cost.clone());
+        let open = open.map_err(|denied| AcquireError::new(denied, &Costs::of_parts(cost)))?;
+        Ok(Granted { open })
     }
 }
 
 impl Granted {
-    /// The units that were acquired.
+    /// The units that were acquired; of several kinds the first.
     #[must_use]
     pub fn units(&self) -> Units {
-        self.units
+        self.costs().of(0)
+    }
+
+    /// What was acquired of each kind.
+    #[must_use]
+    pub fn costs(&self) -> Costs {
+        Costs::of_parts(self.open.cost.clone())
     }
 
     /// Settles it: from now on the limits are as if `real` units had been acquired in the first place. Of what it cost
@@ -137,18 +145,17 @@ impl Granted {
     ///
     /// # Errors
     /// If `real` is not a valid amount; nothing is settled then.
-    pub fn settle(mut self, real: impl Into<Units>) -> Result<(), UnitsError> {
-        let real = real.into().millionths()?;
-        self.open.settle(&Cost::One(real));
+    pub fn settle(mut self, real: impl IntoCosts) -> Result<(), UnitsError> {
+        self.open.settle(&real.into_costs().parts()?);
         Ok(())
     }
 }
 
 impl AcquireToSettle {
     fn granted(&mut self) -> Granted {
-        let (units, opened) = (self.acquire.units(), self.acquire.opened());
-        let cost = Cost::One(units.millionths().unwrap_or(0));
-        Granted { units, open: Open::new(&self.shared, cost, opened) }
+        let opened = self.acquire.opened();
+        let cost = self.acquire.costs().parts().unwrap_or(Cost::One(0));
+        Granted { open: Open::new(&self.shared, cost, opened) }
     }
 }
 
@@ -156,19 +163,23 @@ impl Future for AcquireToSettle {
     type Output = Result<Granted, AcquireError>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        if self.is_given {
+            return Poll::Ready(Err(AcquireError::Finished));
+        }
         let polled = Pin::new(&mut self.acquire).poll(context);
+        self.is_given = matches!(polled, Poll::Ready(Ok(())));
         polled.map_ok(|()| self.granted())
     }
 }
 
 impl fmt::Debug for Granted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Granted").field("units", &self.units).finish_non_exhaustive()
+        f.debug_struct("Granted").field("units", &self.costs()).finish_non_exhaustive()
     }
 }
 
 impl fmt::Debug for AcquireToSettle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("AcquireToSettle").field("units", &self.acquire.units()).finish_non_exhaustive()
+        f.debug_struct("AcquireToSettle").field("units", &self.acquire.costs()).finish_non_exhaustive()
     }
 }

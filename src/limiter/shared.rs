@@ -77,11 +77,12 @@ impl Shared {
 
     /// Takes `cost` now, or nothing.
     #[inline]
-    pub(crate) fn try_take(&self, cost: u64) -> Result<(), Denied> {
-        match self.fast_path.take(&self.time, cost) {
+    pub(crate) fn try_take(&self, cost: &Cost) -> Result<(), Denied> {
+        let taken = if let Cost::One(cost) = cost { self.fast_path.take(&self.time, *cost) } else { Take::Closed };
+        match taken {
             Take::Granted => Ok(()),
             Take::TooLong(wait) => Err(Denied::TooLong { wait }),
-            Take::Closed => self.with(|queue, now, effects| queue.try_take(now, &Cost::One(cost), effects)),
+            Take::Closed => self.with(|queue, now, effects| queue.try_take(now, cost, effects)),
         }
     }
 }
@@ -129,6 +130,10 @@ impl Wait {
     /// A wait for a grant that will be settled.
     pub(crate) fn to_settle(cost: Cost) -> Self {
         Wait { opened: Some(Box::default()), ..Wait::new(cost, None) }
+    }
+
+    pub(super) fn cost(&self) -> &Cost {
+        &self.cost
     }
 
     /// The grant to be settled, once.

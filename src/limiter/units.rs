@@ -73,6 +73,10 @@ impl Units {
         Units(Ok(millionths))
     }
 
+    pub(super) const fn invalid(error: UnitsError) -> Self {
+        Units(Err(error))
+    }
+
     /// The nearest amount with six decimals; of two, the larger one.
     #[must_use]
     pub fn nearest(units: f64) -> Self {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 /// Costs, one for each kind that the limits count. A kind beyond them costs what the last of them says, so one number is
 /// the cost of every kind.
-pub trait Costs: Copy {
+pub trait CostList: Copy {
     /// The costs as a list.
     fn list(&self) -> &[u64];
 
@@ -46,28 +46,28 @@ impl Cost {
     }
 
     pub(crate) fn of(&self, kind: usize) -> u64 {
-        Costs::of(&self, kind)
+        CostList::of(&self, kind)
     }
 
     pub(crate) fn largest(&self) -> u64 {
-        Costs::largest(&self)
+        CostList::largest(&self)
     }
 }
 
-impl Costs for u64 {
+impl CostList for u64 {
     #[inline]
     fn list(&self) -> &[u64] {
         std::slice::from_ref(self)
     }
 }
 
-impl Costs for &[u64] {
+impl CostList for &[u64] {
     fn list(&self) -> &[u64] {
         self
     }
 }
 
-impl Costs for &Cost {
+impl CostList for &Cost {
     #[inline]
     fn list(&self) -> &[u64] {
         Cost::list(self)

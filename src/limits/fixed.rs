@@ -4,7 +4,7 @@
 //! A limit that conforms stays conforming until something is granted. So the earliest common time is the latest of the
 //! limits' own earliest times.
 
-use super::costs::Costs;
+use super::costs::CostList;
 use super::policy::Policy;
 use super::settling::{Settling, settle_forgotten};
 use super::state::State;
@@ -12,7 +12,7 @@ use super::terms::Terms;
 use super::window;
 use crate::clock::Nanos;
 
-/// The fixed numbers of limits, and the kind of cost that each counts: an index into the [`Costs`].
+/// The fixed numbers of limits, and the kind of cost that each counts: an index into the [`CostList`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Fixed {
     pub(super) terms: Vec<Terms>,
@@ -40,7 +40,7 @@ impl Fixed {
 
     /// What the limit at `place` is charged.
     #[inline]
-    pub(super) fn cost(&self, place: usize, costs: impl Costs) -> u64 {
+    pub(super) fn cost(&self, place: usize, costs: impl CostList) -> u64 {
         costs.of(self.kinds[place])
     }
 
@@ -69,7 +69,7 @@ impl Fixed {
         states: &[State],
         from: Nanos,
         start: impl Fn(&State) -> Nanos,
-        costs: impl Costs,
+        costs: impl CostList,
     ) -> Option<(Nanos, Option<usize>)> {
         let mut latest = (from, None);
         for (place, terms, state) in self.each(states) {
@@ -91,7 +91,7 @@ impl Fixed {
         states: &mut [State],
         settling: &mut Settling,
         [since, asked, grant, counted]: [Nanos; 4],
-        costs: impl Costs,
+        costs: impl CostList,
         is_charged: impl Fn(u64) -> bool,
     ) {
         for (place, (terms, state)) in self.terms.iter().zip(states).enumerate() {
@@ -110,7 +110,7 @@ impl Fixed {
         settling: &mut Settling,
         number: u64,
         counted: Nanos,
-        costs: impl Costs,
+        costs: impl CostList,
     ) {
         settling.open(number, counted, (&self.terms, states), |place| self.cost(place, costs));
     }
@@ -124,7 +124,7 @@ impl Fixed {
         settling: &mut Settling,
         [now, latest]: [Nanos; 2],
         (number, times): (u64, [Nanos; 2]),
-        costs: [impl Costs; 2],
+        costs: [impl CostList; 2],
     ) {
         let costs = |place| costs.map(|costs| self.cost(place, costs));
         if settling.settle(latest, number, (&self.terms, states), |place| costs(place)[1]) {

@@ -17,7 +17,7 @@ use entry::{Charge, Entry};
 use std::collections::VecDeque;
 
 use super::bytes::{Reader, Writer};
-use super::costs::Costs;
+use super::costs::CostList;
 use super::grant::{Grant, LOOK, Refusal};
 use super::policy::Policy;
 use super::together::Limits;

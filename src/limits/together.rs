@@ -1,6 +1,6 @@
 //! Several limits used as one, with their state.
 
-use super::costs::Costs;
+use super::costs::CostList;
 use super::fixed::Fixed;
 use super::grant::{Grant, Refusal};
 use super::policy::Policy;
@@ -47,7 +47,7 @@ impl Limits {
     ///
     /// # Errors
     /// [`Refusal::Never`].
-    pub fn conforms_at(&self, now: Nanos, costs: impl Costs) -> Result<(Nanos, Option<usize>), Refusal> {
+    pub fn conforms_at(&self, now: Nanos, costs: impl CostList) -> Result<(Nanos, Option<usize>), Refusal> {
         let now = self.in_order(now);
         self.fixed.conforms_at(&self.states, now.max(self.at), |_| now, costs).ok_or(Refusal::Never)
     }
@@ -57,7 +57,7 @@ impl Limits {
     ///
     /// # Errors
     /// [`Refusal::Never`]; nothing is charged then.
-    pub fn take(&mut self, now: Nanos, costs: impl Costs) -> Result<Grant, Refusal> {
+    pub fn take(&mut self, now: Nanos, costs: impl CostList) -> Result<Grant, Refusal> {
         self.take_within(now, costs, Nanos::MAX)
     }
 
@@ -65,7 +65,7 @@ impl Limits {
     ///
     /// # Errors
     /// [`Refusal::TooLong`] with the wait that would be needed; nothing is charged then.
-    pub fn take_within(&mut self, now: Nanos, costs: impl Costs, max_wait: Nanos) -> Result<Grant, Refusal> {
+    pub fn take_within(&mut self, now: Nanos, costs: impl CostList, max_wait: Nanos) -> Result<Grant, Refusal> {
         let (at, bound_by) = self.conforms_at(now, costs)?;
         let wait = at - self.in_order(now);
         if wait > max_wait {
@@ -130,7 +130,7 @@ impl Limits {
     /// The time by which these costs more will have been granted if requests never pause: the latest of the times that
     /// the single limits need. `None` beyond the end of the clock.
     #[must_use]
-    pub fn schedule(&self, now: Nanos, costs: impl Costs) -> Option<Nanos> {
+    pub fn schedule(&self, now: Nanos, costs: impl CostList) -> Option<Nanos> {
         let now = self.in_order(now).max(self.at);
         let mut times = self.each().map(|(place, terms, state)| match self.fixed.cost(place, costs) {
             0 => Some(now),
@@ -143,7 +143,7 @@ impl Limits {
     /// time of a grant is in the future, nothing is given back, because later grants are never moved.
     ///
     /// A grant may be given back only once. The caller must see to that: grants are not remembered.
-    pub fn give_back(&mut self, now: Nanos, grant: &Grant, costs: impl Costs) {
+    pub fn give_back(&mut self, now: Nanos, grant: &Grant, costs: impl CostList) {
         let now = self.in_order(now);
         if costs.largest() == 0 || now < self.at || now < grant.at {
             return;
@@ -158,7 +158,7 @@ impl Limits {
     /// The latest grant, of these costs, may be [settled](Self::settle) later. Until then it costs a little with each other
     /// grant; say [`forget`](Self::forget) if it will not be settled. Only so many can be open: beyond that the oldest is
     /// forgotten.
-    pub(crate) fn open(&mut self, grant: &Grant, costs: impl Costs) {
+    pub(crate) fn open(&mut self, grant: &Grant, costs: impl CostList) {
         if costs.largest() > 0 {
             self.fixed.open(&self.states, &mut self.settling, grant.number, grant.counted, costs);
         }
@@ -180,14 +180,14 @@ impl Limits {
     /// [`give_back`](Self::give_back).
     ///
     /// A grant may be settled only once, and not given back as well.
-    pub(crate) fn settle(&mut self, now: Nanos, grant: &Grant, costs: [impl Costs; 2]) {
+    pub(crate) fn settle(&mut self, now: Nanos, grant: &Grant, costs: [impl CostList; 2]) {
         let now = self.in_order(now);
         let (times, known) = ([now, now.max(self.at)], (grant.number, [grant.at, grant.counted]));
         self.fixed.settle(&mut self.states, &mut self.settling, times, known, costs);
     }
 
     /// Windows no longer count a grant of these costs, which they count from `counted`.
-    pub(crate) fn forget_in_windows(&mut self, now: Nanos, counted: Nanos, costs: impl Costs) {
+    pub(crate) fn forget_in_windows(&mut self, now: Nanos, counted: Nanos, costs: impl CostList) {
         let now = self.in_order(now).max(self.at);
         self.revise(|fixed, place, terms, state| {
             if let Some(window) = terms.as_window() {
@@ -290,7 +290,7 @@ impl Limits {
 
     /// Charges costs asked for at `asked` at the first of these times, which may be in the future. Windows count them from
     /// the second, which is not before the first.
-    pub(crate) fn charge(&mut self, asked: Nanos, [at, counted]: [Nanos; 2], costs: impl Costs) -> Grant {
+    pub(crate) fn charge(&mut self, asked: Nanos, [at, counted]: [Nanos; 2], costs: impl CostList) -> Grant {
         let units = costs.largest();
         if units == 0 {
             return Grant::computed(at, 0, None, 0);

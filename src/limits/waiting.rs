@@ -1,7 +1,7 @@
 //! What a queue of waiters needs from its limits, apart from grants.
 
 use super::bucket::{self, Bucket};
-use super::costs::Costs;
+use super::costs::CostList;
 use super::fixed::Fixed;
 use super::grant::{Grant, Refusal};
 use super::interval::Grid;
@@ -62,11 +62,6 @@ impl Limits {
         joint
     }
 
-    /// How many kinds of costs are counted.
-    pub(crate) fn kinds(&self) -> usize {
-        self.fixed.kinds.iter().max().map_or(1, |last| last + 1)
-    }
-
     /// The index of the fastest bucket of a policy: the one whose rate can be changed.
     pub(crate) fn pacing_place(policy: &Policy) -> Option<usize> {
         let rate = |limit: &Resolved| match limit {
@@ -101,11 +96,6 @@ impl Limits {
         (least(&mut of_kind()), least(&mut of_kind().filter(|terms| terms.as_window().is_some())))
     }
 
-    /// The same of the only kind of cost; any amount if there are several.
-    pub(crate) fn most_of_all(&self) -> (u64, u64) {
-        if self.kinds() > 1 { (u64::MAX, u64::MAX) } else { self.most(0) }
-    }
-
     /// The same limits, of which no grant is open.
     pub(crate) fn without_open(&self) -> Self {
         let mut limits = Limits::of(self.fixed.clone(), self.states.clone(), self.at);
@@ -114,7 +104,7 @@ impl Limits {
     }
 
     /// Windows count these costs from `at` on.
-    pub(crate) fn count_in_windows(&mut self, at: Nanos, costs: impl Costs) {
+    pub(crate) fn count_in_windows(&mut self, at: Nanos, costs: impl CostList) {
         self.revise(|fixed, place, terms, state| {
             if let Some(window) = terms.as_window() {
                 window.pay(state, at, fixed.cost(place, costs));
@@ -150,7 +140,7 @@ impl Limits {
 
     /// Windows count `grant`, of these costs, from `now`, when it is handed over. Returns `false` if its room was given to
     /// others in the meantime. Then nothing has changed, and the grant has to wait until [`room_at`](Self::room_at).
-    pub(crate) fn hand_over(&mut self, grant: &Grant, costs: impl Costs, now: Nanos) -> bool {
+    pub(crate) fn hand_over(&mut self, grant: &Grant, costs: impl CostList, now: Nanos) -> bool {
         if costs.largest() == 0 || !self.has_windows() {
             return true;
         }
@@ -172,7 +162,7 @@ impl Limits {
     }
 
     /// The earliest time, not before `now`, at which the windows have room for these costs.
-    pub(crate) fn room_at(&self, now: Nanos, costs: impl Costs) -> Option<Nanos> {
+    pub(crate) fn room_at(&self, now: Nanos, costs: impl CostList) -> Option<Nanos> {
         let parts = self.windows().map(|(place, terms, state)| (self.fixed.cost(place, costs), terms, state));
         let mut asked = parts.filter(|(cost, ..)| *cost > 0);
         asked.try_fold(now.max(self.at), |at, (cost, terms, state)| Some(at.max(terms.room_at(state, now, cost)?)))
@@ -188,7 +178,7 @@ impl Limits {
         &mut self,
         now: Nanos,
         asked: Nanos,
-        costs: impl Costs,
+        costs: impl CostList,
         earliest: Nanos,
     ) -> Result<Grant, Refusal> {
         let (at, bound_by) = self.conforms_at(asked, costs)?;
@@ -204,7 +194,7 @@ impl Limits {
     }
 
     /// Brings the state up to `now` for a waiter of these costs that asked at `asked` and still waits.
-    pub(crate) fn gather(&mut self, now: Nanos, asked: Nanos, costs: impl Costs) {
+    pub(crate) fn gather(&mut self, now: Nanos, asked: Nanos, costs: impl CostList) {
         self.revise(|fixed, place, terms, state| {
             if let Ok(bucket) = terms.kind() {
                 bucket.gather(&mut state.level, now, asked, fixed.cost(place, costs));
@@ -218,12 +208,12 @@ impl Limits {
     }
 
     /// Takes what was used without a grant. Missing units become a debt.
-    pub(crate) fn pay(&mut self, now: Nanos, costs: impl Costs) {
+    pub(crate) fn pay(&mut self, now: Nanos, costs: impl CostList) {
         self.revise(|fixed, place, terms, state| terms.pay(state, now, fixed.cost(place, costs)));
     }
 
     /// Adds what was granted and not used, up to the burst.
-    pub(crate) fn credit(&mut self, now: Nanos, costs: impl Costs) {
+    pub(crate) fn credit(&mut self, now: Nanos, costs: impl CostList) {
         self.revise(|fixed, place, terms, state| terms.credit(state, now, fixed.cost(place, costs)));
     }
 }

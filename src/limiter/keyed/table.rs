@@ -99,10 +99,6 @@ impl<K: Hash + Eq> Table<K> {
         &self.common.time
     }
 
-    pub(super) fn burst(&self) -> u64 {
-        self.common.burst
-    }
-
     pub(super) fn keys(&self) -> u64 {
         self.keys.load(Ordering::Relaxed)
     }
@@ -116,10 +112,10 @@ impl<K: Hash + Eq> Table<K> {
         Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
     {
         if self.rules.oversize == Oversize::Reject && cost > self.common.burst {
-            return Err(Denied::AboveBurst);
+            return Err(Denied::AboveBurst(0, self.common.burst));
         }
         if cost > self.common.largest_cost {
-            return Err(Denied::Never);
+            return Err(Denied::Never(0));
         }
         if cost == 0 {
             return Ok(None);
@@ -145,7 +141,7 @@ impl<K: Hash + Eq> Table<K> {
         K: Borrow<Q>,
         Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
     {
-        self.visit(key, self.shard(key), true, |_, _| Err(Refusal::Never))?.ok_or(Denied::Never)
+        self.visit(key, self.shard(key), true, |_, _| Err(Refusal::Never))?.ok_or(Denied::Never(0))
     }
 
     /// A limiter that answers as the key's would. What is taken from it may not count.
@@ -311,7 +307,7 @@ impl<K: Hash + Eq> Table<K> {
         let now = self.common.now(clock);
         let limits = self.common.limits_of(thin, now);
         let queue = |_| {
-            let mut queue = Queue::new(limits, self.rules, None);
+            let mut queue = Queue::new(limits, self.rules.clone(), None);
             queue.advance(now, &mut Effects::default());
             Ok::<_, Infallible>(queue)
         };

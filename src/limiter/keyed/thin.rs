@@ -46,7 +46,7 @@ impl Common {
     pub(super) fn new(limits: Limits, time: Time) -> Self {
         let bucket = limits.fast_path();
         let unused = bucket.map_or_else(|| Thin::States(limits.states()), |bucket| Thin::of(bucket.number()));
-        let (burst, largest_cost) = limits.most_of_all();
+        let (burst, largest_cost) = limits.most(0);
         Common { bucket: bucket.unwrap_or_default(), unused, burst, largest_cost, limits, time }
     }
 

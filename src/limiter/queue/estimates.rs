@@ -5,22 +5,27 @@ use crate::clock::Nanos;
 use crate::limits::{Cost, Limits};
 
 impl Queue {
-    /// Units that a new request could take now if there were no waiters; 0 if a reservation is the next.
-    pub(crate) fn level(&mut self, now: Nanos, effects: &mut Effects) -> u64 {
+    /// Units of a kind that a new request could take now if there were no waiters; 0 if a reservation is the next.
+    pub(crate) fn level(&mut self, now: Nanos, kind: usize, effects: &mut Effects) -> u64 {
         self.advance(now, effects);
         let is_promised = self.head().is_some_and(|(_, head)| matches!(head.turn, Turn::Promised(_)));
-        if self.is_paused() || is_promised { 0 } else { self.limits.available(self.now) }
+        if self.is_paused() || is_promised { 0 } else { self.limits.available_of(self.now, kind) }
     }
 
-    /// Units that a new request could take now; 0 while others wait.
-    pub(crate) fn available(&mut self, now: Nanos, effects: &mut Effects) -> u64 {
-        let level = self.level(now, effects);
+    /// Units of a kind that a new request could take now; 0 while others wait.
+    pub(crate) fn available(&mut self, now: Nanos, kind: usize, effects: &mut Effects) -> u64 {
+        let level = self.level(now, kind, effects);
         if self.waiters() > 0 { 0 } else { level }
+    }
+
+    /// How many kinds of costs there are.
+    pub(crate) fn kinds(&self) -> usize {
+        self.most.len()
     }
 
     /// When a new request for `cost` would be granted, if no waiter leaves.
     pub(crate) fn estimate(&mut self, cost: &Cost) -> Option<Nanos> {
-        if cost.largest() > self.most.1 {
+        if self.most.iter().enumerate().any(|(kind, most)| cost.of(kind) > most.1) {
             return None;
         }
         let asked = self.asks_at();

@@ -200,7 +200,7 @@ impl Queue {
     pub(super) fn limits_changed(&mut self, effects: &mut Effects) {
         self.fill_time = self.limits.fill_time();
         self.allowance = self.limits.allowance();
-        self.most = self.limits.most_of_all();
+        self.most = self.rules.most(&self.limits);
         self.serve(effects);
     }
 

@@ -55,9 +55,8 @@ pub(crate) struct Queue {
     pub(super) fill_time: Nanos,
     /// See [`Limits::allowance`].
     pub(super) allowance: Nanos,
-    /// The most that is granted at one instant, and the most after any wait. With several kinds of costs, the caller
-    /// checks that.
-    pub(super) most: (u64, u64),
+    /// See [`Rules::most`].
+    pub(super) most: Box<[(u64, u64)]>,
     /// When the head will be granted; `None` if the queue is empty, or the head waits for a place.
     pub(super) due: Option<Nanos>,
     pub(super) deadlines: BTreeSet<(Nanos, Key)>,
