@@ -410,15 +410,15 @@ mod trouble {
         let () = redis.tell(&["DEL", "throttle:mine"]);
         let () = redis.tell(&["HSET", "throttle:mine", "treasure", "1"]);
         assert_fails(&run(&bucket, &["-r", "5/s"]), 1, &["is not a bucket: the key"]);
-        for version in ["1", "3"] {
+        for version in ["2", "4"] {
             let () = redis.tell(&["HSET", "throttle:mine", "v", version]);
             let words = [
-                &format!("has format {version}, and this throttle knows format 2")[..],
+                &format!("has format {version}, and this throttle knows format 3")[..],
                 "redis-cli DEL 'throttle:mine'",
             ];
             assert_fails(&run(&bucket, &["-r", "5/s"]), 1, &words);
         }
-        for damage in [&["v", "2", "id", "5", "next", "x"][..], &["next", "1"], &["0", "7 nonsense"], &["0", "x"]] {
+        for damage in [&["v", "3", "id", "5", "first", "x"][..], &["first", "0"], &["log", "nonsense"], &["log", "x"]] {
             let () = redis.tell(&[&["HSET", "throttle:mine"], damage].concat());
             assert_fails(&run(&bucket, &["-r", "5/s"]), 1, &["damaged", "redis-cli DEL 'throttle:mine'"]);
         }

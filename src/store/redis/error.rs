@@ -19,7 +19,7 @@ pub enum RedisError {
     },
     /// A bucket of another version of throttle.
     #[error(
-        "the bucket {place} has format {version}, and this throttle knows format 2; use the throttle that made it, or begin \
+        "the bucket {place} has format {version}, and this throttle knows format 3; use the throttle that made it, or begin \
          anew: redis-cli DEL '{key}'"
     )]
     Format {
