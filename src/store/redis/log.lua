@@ -12,7 +12,7 @@
 --          or 0; a snapshot of all that the client has read, or nothing; for how many milliseconds the bucket is kept.
 
 local FORMAT, LOOK, key = '3', 1000000, KEYS[1]
-local asked, known, seen, stamp, operation, make, expected, snapshot, life = unpack(ARGV)
+local asked, known, seen, stamp, operation, make, expected, snapshot, lives = unpack(ARGV)
 local clock = redis.call('TIME')
 local server = clock[1] * 1000000 + clock[2]
 local kept = redis.pcall('HMGET', key, 'v', 'id', 'skew', 'last', 'first', 'folded', 'life', 'log')
@@ -32,12 +32,12 @@ end
 local function whole(number)
     return string.format('%016.0f', number)
 end
-local id, skew, last = kept[2] or whole(server), tonumber(kept[3] or 0), tonumber(kept[4] or server)
-local first, folded, log = tonumber(kept[5] or 0), kept[6] or whole(0), kept[8] or ''
-if not (skew and last and first) or kept[1] and not kept[8] then
+local id, skew, last, first, folded, life, log = unpack(kept, 2)
+if not kept[1] then
+    id, skew, last, first, folded, life, log = whole(server), '0', whole(server), '0', whole(0), lives, ''
+elseif not (tonumber(skew) and tonumber(last) and tonumber(first) and tonumber(life) and folded and log) then
     return { 'damaged' }
 end
-life = math.max(tonumber(kept[7] or 0) or 0, tonumber(life))
 -- If the server's clock went back, the bucket's does not. If it went forward in one step, the client's tells how far.
 local now, latest = math.max(server + skew, last), known == id and tonumber(expected) or 0
 now = latest > 0 and now > latest + LOOK and math.max(latest, last) or now
@@ -46,27 +46,30 @@ local at, read = whole(now), seen - first
 local before = read > 0 and string.sub(log, read - 15, read) or folded
 local is_known = known == id and read >= 0 and read <= #log and before == stamp
 
-local times = { 'skew', whole(now - server), 'last', at }
+local ahead = now == server + skew and skew or whole(now - server)
 if operation ~= '' or snapshot ~= '' or not kept[1] then
+    if not kept[1] then
+        redis.call('HSET', key, 'v', FORMAT, 'id', id, 'first', first, 'folded', folded)
+    end
     local longer = (kept[1] and log or make .. at) .. (operation ~= '' and operation .. at or '')
-    redis.call('HSET', key, 'v', FORMAT, 'id', id, 'first', whole(first), 'folded', folded, 'life', whole(life), 'log', longer,
-        unpack(times))
-    local refused = redis.pcall('PEXPIRE', key, life)
+    local longest = tonumber(lives) > tonumber(life) and lives or life
+    redis.call('HSET', key, 'skew', ahead, 'last', at, 'life', longest, 'log', longer)
+    local refused = redis.pcall('PEXPIRE', key, longest)
     if type(refused) == 'table' then -- Then nothing is changed.
-        local undo = kept[1] and { 'HSET', key, 'skew', kept[3], 'last', kept[4], 'life', kept[7], 'log', log }
+        local undo = kept[1] and { 'HSET', key, 'skew', skew, 'last', last, 'life', life, 'log', log }
         redis.call(unpack(undo or { 'DEL', key }))
         return refused
     end
     log = longer
     if snapshot ~= '' and is_known and read > 0 then
-        log, first, folded, read = string.sub(log, read + 1), tonumber(seen), stamp, 0
-        redis.call('HSET', key, 's', snapshot, 'folded', folded, 'first', whole(first), 'log', log)
+        log, first, folded, read = string.sub(log, read + 1), seen, stamp, 0
+        redis.call('HSET', key, 's', snapshot, 'folded', folded, 'first', first, 'log', log)
     end
 else
-    redis.pcall('HSET', key, unpack(times)) -- Nobody is told an earlier time later, unless this is a replica.
+    redis.pcall('HSET', key, 'skew', ahead, 'last', at) -- Unless this is a replica, nobody is told an earlier time.
 end
 
 if is_known then
-    return { 'ok', id, at, whole(first), folded, '', string.sub(log, read + 1) }
+    return { 'ok', id, at, first, folded, '', string.sub(log, read + 1) }
 end
-return { 'anew', id, at, whole(first), folded, asked == 'whole' and redis.call('HGET', key, 's') or '', log }
+return { 'anew', id, at, first, folded, asked == 'whole' and redis.call('HGET', key, 's') or '', log }
