@@ -240,17 +240,19 @@ impl Redis {
             state.round_trip.took(took);
             Ok(answer)
         };
-        let answer = if is_short {
-            answer(state)?
+        let answered = if is_short {
+            answer(state)
         } else {
             self.patience.insist(|| {
                 state.link.patience = link::ANSWER;
                 answer(state)
-            })?
+            })
         };
+        // Also after an error: only this request was not to take long.
         if !state.is_leaving {
             state.link.patience = link::ANSWER;
         }
+        let answer = answered?;
         self.fold(state, answer).map_err(StoreError::from)
     }
 

@@ -240,6 +240,23 @@ mod trouble {
         assert!(above <= 20.0 + 20.0 + 4.0 + 20.0, "{above} above the rate");
     }
 
+    /// A look gives up after a second, since the time told before is still good. The next request must not.
+    #[test]
+    fn a_stream_that_looked_in_vain_waits_for_the_server() {
+        let Some(mut redis) = Redis::start(&[]) else { return };
+        let mut running = pipe(&redis.bucket("b"), &["-r", "1/2s"]);
+        let lines = Lines::of(running.stdout());
+        assert_eq!(lines.next(), "a line");
+        thread::sleep(Duration::from_millis(500)); // It has its next time now.
+        redis.kill();
+        assert_eq!(lines.next(), "a line");
+        thread::sleep(Duration::from_millis(500));
+        redis.start_again();
+        assert_eq!(lines.next(), "a line");
+        running.signal(Signal::KILL);
+        running.end();
+    }
+
     #[test]
     fn a_flush_in_the_middle_lets_through_at_most_one_burst_more() {
         let Some(redis) = Redis::start(&[]) else { return };

@@ -84,10 +84,11 @@ impl Handle {
         }
     }
 
-    /// Folds what others appended. The next snapshot goes into the other slot: as long as that is unchanged, there is none.
+    /// Folds what others appended. As long as both prefixes are unchanged, the snapshot is, too.
     fn refresh(&mut self) -> Result<(), FileError> {
         if let Some(known) = self.known
             && prefix(&self.place, &self.file, known.number + 1)? == self.other
+            && prefix(&self.place, &self.file, known.number)? == known
         {
             return read_log(&self.place, &self.file, known.number, &mut self.end, &mut self.kept);
         }
