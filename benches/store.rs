@@ -35,6 +35,10 @@ const CHILD: &str = "THROTTLE_BENCH_BUCKET";
 /// One that never makes anybody wait, and one with the longest possible line of those who wait.
 const LIMITS: [&str; 2] = ["1G/s", "1000/s"];
 
+/// Limits, how many units are taken before the measurement, and the most that the server may take: a bucket, a full window
+/// with a group for each unit, and a bucket with as many that wait as can.
+const SERVED: [(&str, u32, &str); 3] = [("1G/s", 0, "15 µs"), ("800/h,window", 800, "30 µs"), ("1/h", 1025, "30 µs")];
+
 fn main() {
     if let Some(bucket) = std::env::var_os(CHILD) {
         return contend(bucket.to_str().unwrap());
@@ -53,6 +57,7 @@ fn main() {
         alone(limit, &buckets);
         together(limit, &buckets);
     }
+    redis.iter().for_each(served);
     let missing = starts(folder.path());
     println!("\nload after: {}", load());
     for tool in missing {
@@ -170,6 +175,44 @@ fn contend(bucket: &str) {
     println!();
     let _ = std::io::stdin().read(&mut [0]);
     (0..count).for_each(|_| reserve(&*store));
+}
+
+/// The server's own time for one request, in a tight loop: of a stream that stays connected, and of a process that takes
+/// one and ends. The best of several, since anything else on the machine only adds to it.
+fn served(redis: &server::Redis) {
+    for (limit, units, at_most) in SERVED {
+        let bucket = redis.bucket(&limit.replace(['/', ','], "-"));
+        open(&bucket, Some(&plan(limit)));
+        for _ in 0..units {
+            let _ = unasked(&bucket).take(&[1], u64::MAX);
+        }
+        let stream = open(&bucket, None);
+        let [mut steps, mut starts] = [Duration::MAX; 2];
+        for _ in 0..8 * runs() {
+            steps = steps.min(server_time(redis, || drop(stream.take(&[1], 0))));
+            starts = starts.min(server_time(redis, || drop(unasked(&bucket).take(&[1], 0))));
+        }
+        let work = |who| format!("the server's time for {who}, {limit} after {units} units");
+        row(&work("a stream's step"), "redis", steps, at_most);
+        row(&work("a process that takes one"), "redis", starts, at_most);
+    }
+}
+
+fn unasked(bucket: &str) -> Redis {
+    Redis::unasked(bucket.parse().unwrap(), None, Patience::none()).unwrap()
+}
+
+fn server_time(redis: &server::Redis, request: impl Fn()) -> Duration {
+    const TIMES: u32 = 100;
+    let () = redis.tell(&["CONFIG", "RESETSTAT"]);
+    (0..TIMES).for_each(|_| request());
+    let stats: String = redis.tell(&["INFO", "commandstats"]);
+    let of = |command| {
+        let line = stats.lines().find(|line| line.starts_with(command)).unwrap_or("usec=0,");
+        line.split("usec=").nth(1).unwrap().split(',').next().unwrap().parse::<u64>().unwrap()
+    };
+    // What the script calls is part of its time; HGET is called beside it.
+    Duration::from_micros(of("cmdstat_evalsha:") + of("cmdstat_hget:")) / TIMES
 }
 
 fn time(work: impl FnOnce()) -> Duration {

@@ -241,6 +241,23 @@ mod trouble {
         assert!(above <= 20.0 + 20.0 + 4.0 + 20.0, "{above} above the rate");
     }
 
+    /// A look gives up after a second, since the time told before is still good. The next request must not.
+    #[test]
+    fn a_stream_that_looked_in_vain_waits_for_the_server() {
+        let Some(mut redis) = Redis::start(&[]) else { return };
+        let mut running = pipe(&redis.bucket("b"), &["-r", "1/2s"]);
+        let lines = Lines::of(running.stdout());
+        assert_eq!(lines.next(), "a line");
+        thread::sleep(Duration::from_millis(500)); // It has its next time now.
+        redis.kill();
+        assert_eq!(lines.next(), "a line");
+        thread::sleep(Duration::from_millis(500));
+        redis.start_again();
+        assert_eq!(lines.next(), "a line");
+        running.signal(Signal::KILL);
+        running.end();
+    }
+
     #[test]
     fn a_flush_in_the_middle_lets_through_at_most_one_burst_more() {
         let Some(redis) = Redis::start(&[]) else { return };
@@ -441,15 +458,15 @@ mod trouble {
         let () = redis.tell(&["DEL", "throttle:mine"]);
         let () = redis.tell(&["HSET", "throttle:mine", "treasure", "1"]);
         assert_fails(&run(&bucket, &["-r", "5/s"]), 1, &["is not a bucket: the key"]);
-        for version in ["1", "3"] {
+        for version in ["2", "4"] {
             let () = redis.tell(&["HSET", "throttle:mine", "v", version]);
             let words = [
-                &format!("has format {version}, and this throttle knows format 2")[..],
+                &format!("has format {version}, and this throttle knows format 3")[..],
                 "redis-cli DEL 'throttle:mine'",
             ];
             assert_fails(&run(&bucket, &["-r", "5/s"]), 1, &words);
         }
-        for damage in [&["v", "2", "id", "5", "next", "x"][..], &["next", "1"], &["0", "7 nonsense"], &["0", "x"]] {
+        for damage in [&["v", "3", "id", "5", "first", "x"][..], &["first", "0"], &["log", "nonsense"], &["log", "x"]] {
             let () = redis.tell(&[&["HSET", "throttle:mine"], damage].concat());
             assert_fails(&run(&bucket, &["-r", "5/s"]), 1, &["damaged", "redis-cli DEL 'throttle:mine'"]);
         }

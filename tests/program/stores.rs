@@ -712,6 +712,38 @@ mod a_server {
         assert_eq!(questions(&server) - before, 20);
     }
 
+    /// One that stays connected falls behind the snapshot; one that connects reads the snapshot beside the script.
+    #[test]
+    fn who_was_away_goes_on_from_the_snapshot() {
+        let Some(server) = crate::support::redis::Redis::start(&[]) else { return };
+        let clock = FakeClock::at(START);
+        for name in ["bucket", "2/bucket"] {
+            let open = |policy: Option<&Policy>| {
+                Redis::open_on_fake(server.bucket(name).parse().unwrap(), policy, clock.clone())
+            };
+            let stays = open(Some(&policy(&["10/s,burst=1"]))).unwrap();
+            for place in 0..240 {
+                let newcomer = (place % 80 > 0).then(|| open(None).unwrap());
+                let at = at(newcomer.as_ref().unwrap_or(&stays).take(&[1], Nanos::MAX));
+                assert_eq!(at, START + place * 100_000_000, "{name}");
+            }
+        }
+        let () = server.tell(&["HSET", "throttle:bucket", "s", "nonsense"]);
+        let damaged = Redis::open_on_fake(server.bucket("bucket").parse().unwrap(), None, clock).unwrap_err();
+        assert!(damaged.to_string().contains("damaged"), "{damaged}");
+    }
+
+    /// Those who were told a time have their ledgers at that time, and an operation before it would lead to another
+    /// ledger.
+    #[test]
+    fn an_operation_is_not_before_a_time_that_anybody_was_told() {
+        let Some(server) = crate::support::redis::Redis::start(&[]) else { return };
+        let (later, earlier) = (FakeClock::at(START + 10_000_000_000), FakeClock::at(START));
+        let other = open(&server, &earlier, &["10/s,burst=1"]);
+        open(&server, &later, &["10/s,burst=1"]).view().unwrap();
+        assert_eq!(at(other.take(&[1], Nanos::MAX)), later.now());
+    }
+
     /// How many requests the server has had so far.
     fn questions(server: &crate::support::redis::Redis) -> u32 {
         let counts: String = server.tell(&["INFO", "commandstats"]);

@@ -13,7 +13,7 @@ use crate::limits::{Ledger, Policy, Reader, Record, Writer};
 
 /// The version of the format. Raise it whenever the same ledger is written in another way, or the same operations lead to
 /// another ledger.
-pub(super) const VERSION: u64 = 3;
+pub(super) const VERSION: u64 = 4;
 
 /// The length of the head in bytes.
 pub(super) const HEAD: usize = 64;

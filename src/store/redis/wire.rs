@@ -12,12 +12,21 @@ use std::time::{Duration, Instant};
 /// The most bytes of an answer. A lease of the most runs takes less than a tenth of it.
 const LONGEST: usize = 1 << 20;
 
-/// A connection. Nothing is sent when it is opened: the login goes out with the first request.
+/// Errors about the key. After any other error, the server may answer no more.
+const OF_THE_KEY: [&str; 4] = ["ASK", "MOVED", "NOPERM", "WRONGTYPE"];
+
+/// A connection. Nothing is sent when it is opened: the login goes out with the first request, and so does a look.
 pub(super) struct Wire {
     stream: Box<dyn Stream>,
     parser: Parser,
     login: Option<Cmd>,
     is_logging_in: bool,
+    /// Commands that go out before the first request.
+    look: Vec<Cmd>,
+    /// How many of their answers are still to come.
+    unread: usize,
+    /// The answer to the last of them, unless that is an error.
+    seen: Option<Value>,
 }
 
 /// A socket, or an encrypted one.
@@ -34,29 +43,40 @@ struct Timed {
 }
 
 impl Wire {
-    pub(super) fn open(address: &Address, node: &Node, deadline: Instant) -> Result<Self, RedisError> {
+    pub(super) fn open(address: &Address, node: &Node, look: Vec<Cmd>, deadline: Instant) -> Result<Self, RedisError> {
         let timed = Timed { socket: connected(node, deadline)?, deadline, left: LONGEST };
         let stream = match node {
             Node::Tcp(host, _) if address.is_encrypted() => encrypted(host, timed)?,
             _ => Box::new(timed),
         };
         let login = address.password.as_ref().map(|password| cmd("AUTH").arg(&address.user).arg(password).clone());
-        Ok(Wire { stream, parser: Parser::new(), login, is_logging_in: false })
+        Ok(Wire { stream, parser: Parser::new(), login, is_logging_in: false, look, unread: 0, seen: None })
     }
 
     pub(super) fn send(&mut self, command: &Cmd, deadline: Instant) -> Result<(), RedisError> {
         self.stream.timed().deadline = deadline;
         let login = self.login.take();
         self.is_logging_in |= login.is_some();
-        let mut bytes = login.map(|login| login.get_packed_command()).unwrap_or_default();
-        bytes.extend(command.get_packed_command());
-        self.stream.write_all(&bytes)?;
+        let look = std::mem::take(&mut self.look);
+        self.unread += look.len();
+        let commands = login.iter().chain(&look).chain([command]);
+        self.stream.write_all(&commands.flat_map(Cmd::get_packed_command).collect::<Vec<u8>>())?;
         Ok(self.stream.flush()?)
     }
 
     /// Whether the login is not answered yet, or refused.
     pub(super) fn is_logging_in(&self) -> bool {
         self.is_logging_in
+    }
+
+    /// Whether the next request is the first, and the look goes out with it.
+    pub(super) fn looks(&self) -> bool {
+        !self.look.is_empty()
+    }
+
+    /// The answer to the look, once.
+    pub(super) fn seen(&mut self) -> Option<Value> {
+        self.seen.take()
     }
 
     /// The whole answer to the request before.
@@ -66,6 +86,19 @@ impl Wire {
         if self.is_logging_in {
             self.value()?.extract_error().map_err(refused)?;
             self.is_logging_in = false;
+        }
+        while self.unread > 0 {
+            self.unread -= 1;
+            self.seen = match self.value()?.extract_error() {
+                // The request has the same answer, or a better one.
+                Err(error) if error.code().is_some_and(|code| OF_THE_KEY.contains(&code)) => None,
+                Err(error) => {
+                    self.unread += 1; // The answer to the request is left out, if it comes at all.
+                    return Err(error);
+                }
+                Ok(value @ (Value::BulkString(_) | Value::Nil | Value::Okay)) => Some(value),
+                Ok(_) => return Err((ErrorKind::Parse, "this is no answer").into()),
+            };
         }
         self.value()?.extract_error()
     }
