@@ -377,7 +377,10 @@ impl Limiter {
     /// may be later.
     #[must_use]
     pub fn last_grant(&self) -> Duration {
-        Duration::from_nanos(self.shared.with(|queue, _, _| queue.limits.latest()))
+        Duration::from_nanos(self.shared.with(|queue, now, effects| {
+            queue.advance(now, effects);
+            queue.limits.latest()
+        }))
     }
 }
 

@@ -73,16 +73,15 @@ pub trait Store: Debug {
     }
 
     /// Whether it is now so late that using the grant of these costs would make a burst: the process was held back, as by
-    /// SIGSTOP. Then the bucket learns that it is not used, and the caller takes another.
-    ///
-    /// # Errors
-    /// [`StoreError`]; windows count the grant then.
-    fn is_too_late(&self, grant: &Grant, costs: &[u64]) -> Result<bool, StoreError> {
+    /// SIGSTOP. Then the bucket learns that it is not used, and the caller takes another. If it cannot be told, windows count
+    /// the grant.
+    fn is_too_late(&self, grant: &Grant, costs: &[u64]) -> bool {
         let late = self.clock().now().saturating_sub(grant.at);
         if !self.is_shared() || late <= lease::LATE || !Rules::of_new(&self.policy()).is_too_late(late) {
-            return Ok(false);
+            return false;
         }
-        self.late(GiveBack { number: grant.number(), used: 0, unused: vec![(grant.at, costs.into())] }).map(|()| true)
+        let _ = self.late(GiveBack { number: grant.number(), used: 0, unused: vec![(grant.at, costs.into())] });
+        true
     }
 
     /// Reports what was granted and not used because this process woke too late. Only windows have to know.

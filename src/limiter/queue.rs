@@ -135,6 +135,7 @@ impl Queue {
     /// Whether the waiter is done; then its entry is removed. Otherwise `waker` replaces its waker.
     pub(crate) fn poll(&mut self, now: Nanos, key: Key, waker: &Waker, effects: &mut Effects) -> Stand {
         self.see(now);
+        self.serve_promises();
         self.fetch(key);
         self.serve(effects);
         let Some(entry) = self.entry(key) else { return Stand::Done(Ok(())) };
@@ -172,6 +173,7 @@ impl Queue {
     /// The waiter was dropped, or the reservation is cancelled. A grant that it has not seen is given back.
     pub(crate) fn leave(&mut self, now: Nanos, key: Key, effects: &mut Effects) {
         self.see(now);
+        self.serve_promises();
         match self.entry(key).map(|entry| (entry.turn, entry.cost.clone())) {
             Some((Turn::Promised(_), _)) if self.is_between_promises(key) => return,
             Some((Turn::Waiting | Turn::Promised(_), _)) => self.step_out(key),
@@ -204,6 +206,9 @@ impl Queue {
         let wait = promised.saturating_sub(self.now);
         if wait > most_wait {
             return Err(Denied::TooLong { wait });
+        }
+        if cost.largest() == 0 {
+            return Ok((0, promised)); // No entry has this number.
         }
         if self.waiters() == 0
             && let Some(tail) = &mut self.tail

@@ -18,8 +18,7 @@ use std::task::{Context, Poll};
 /// Units that were granted and may have cost something else; see [`Limiter::acquire_to_settle`].
 ///
 /// Dropping it settles nothing: the grant then cost what was acquired. A limiter remembers its 16 384 latest grants that
-/// are neither settled nor dropped. When an older one is settled, units not used are given back less what came in since,
-/// and not while the time of a reservation is in the future.
+/// are neither settled nor dropped. When an older one is settled, units not used are given back less what came in since.
 #[must_use = "dropping it settles nothing; acquire takes units for good"]
 pub struct Granted {
     open: Open,

@@ -163,7 +163,7 @@ impl Ledger {
     /// The answer to an operation that was applied before.
     fn repeated(&self, before: Recent) -> Reply {
         match (before.number, self.entry(before.number)) {
-            (0, _) => Reply::Done,
+            (0, _) if before.at == 0 => Reply::Done,
             (_, Some(Entry { charge: Charge::Runs { runs, .. }, .. })) => {
                 let grant = |(at, units): &(Nanos, u64)| Grant::computed(*at, *units, None, before.number);
                 Reply::Granted(runs.iter().map(grant).collect())
@@ -182,7 +182,7 @@ impl Ledger {
         let (at, bound_by) = found.inspect_err(|_| self.counts.refused += 1)?;
         let units = (&*take.costs).largest();
         if units == 0 {
-            return Ok(Grant::computed(at, 0, bound_by, self.number));
+            return Ok(Grant::computed(at, 0, bound_by, 0));
         }
         let is_full = self.entries.len() >= MOST;
         let moves = !is_full && (at - now >= LOOK || self.entries.iter().any(Entry::moves));
@@ -198,7 +198,7 @@ impl Ledger {
         let (mut left, mut runs, mut grants, mut end) = (lease.waiting, Vec::new(), Vec::new(), Nanos::MAX);
         let is_alone = !self.entries.iter().any(Entry::moves);
         if left == 0 {
-            return Ok(vec![Grant::computed(now.max(self.all.at), 0, None, self.number)]);
+            return Ok(vec![Grant::computed(now.max(self.all.at), 0, None, 0)]);
         }
         while left > 0 && runs.len() < RUNS {
             let units = self.all.run(now, left);
@@ -335,8 +335,9 @@ impl Ledger {
         self.settle_past(now);
         for (at, costs) in back.unused.iter().filter(|(at, _)| *at <= now) {
             self.counts.given_back = self.counts.given_back.saturating_add((&**costs).largest());
-            self.base.forget_in_windows(now, *at, &**costs);
+            self.base.forget_in_windows(*at, &**costs);
         }
+        self.base.settling.forget(back.number);
         self.recharge(now, true);
     }
 

@@ -145,13 +145,12 @@ impl Limits {
     /// A grant may be given back only once. The caller must see to that: grants are not remembered.
     pub fn give_back(&mut self, now: Nanos, grant: &Grant, costs: impl CostList) {
         let now = self.in_order(now);
-        if costs.largest() == 0 || now < self.at || now < grant.at {
-            return;
+        if costs.largest() > 0 && now >= self.at.max(grant.at) {
+            (self.asked, self.at) = (now, now);
+            self.revise(|fixed, place, terms, state| {
+                terms.give_back(state, now, [grant.at, grant.counted], fixed.cost(place, costs));
+            });
         }
-        (self.asked, self.at) = (now, now);
-        self.revise(|fixed, place, terms, state| {
-            terms.give_back(state, now, [grant.at, grant.counted], fixed.cost(place, costs));
-        });
         self.settling.forget(grant.number);
     }
 
@@ -186,12 +185,11 @@ impl Limits {
         self.fixed.settle(&mut self.states, &mut self.settling, times, known, costs);
     }
 
-    /// Windows no longer count a grant of these costs, which they count from `counted`.
-    pub(crate) fn forget_in_windows(&mut self, now: Nanos, counted: Nanos, costs: impl CostList) {
-        let now = self.in_order(now).max(self.at);
+    /// Windows no longer count a grant of these costs, if they still have it under this time.
+    pub(super) fn forget_in_windows(&mut self, counted: Nanos, costs: impl CostList) {
         self.revise(|fixed, place, terms, state| {
-            if let Some(window) = terms.as_window() {
-                window.correct(state, now, counted, [fixed.cost(place, costs), 0]);
+            if terms.as_window().is_some() {
+                window::Terms::give_back(state, counted, fixed.cost(place, costs));
             }
         });
     }

@@ -246,6 +246,16 @@ mod tests {
     use super::*;
     use crate::clock::SECOND;
 
+    #[test]
+    fn a_grant_that_is_given_back_is_not_open_any_more() {
+        let mut limits = Limits::new(&Policy::new(&["1/s,burst=1".parse().unwrap()], None).unwrap(), 0);
+        let grant = limits.take(0, 1_u64).unwrap();
+        limits.open(&grant, 1_u64);
+        let _ = limits.take(0, 1_u64).unwrap();
+        limits.give_back(0, &grant, 1_u64);
+        assert!(!limits.has_open(), "though a later grant lies ahead");
+    }
+
     /// Law 10: the log of a window is freed once its entries no longer count.
     #[test]
     fn memory_of_past_grants_is_freed() {

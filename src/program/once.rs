@@ -88,7 +88,7 @@ fn wait(once: &Once, store: &AnyBucket, (mut found, asked): (Grant, Nanos), cost
         if !wait_for(store, found, costs, &mut sleep, |moved| found = *moved) {
             break false;
         }
-        if !store.is_too_late(&found, costs)? {
+        if !store.is_too_late(&found, costs) {
             break true;
         }
         let now;

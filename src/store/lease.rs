@@ -101,15 +101,15 @@ impl Lease {
         self.last.map(|run| run.number())
     }
 
-    /// Takes out runs that are so late that they would leave together with the next ones as a burst.
-    pub(super) fn drop_late(&mut self, now: Nanos) -> GiveBack {
-        let mut late = GiveBack::default();
-        while let Some(run) = self.runs.front().copied().filter(|_| self.is_stale(now)) {
+    /// Takes out runs of one lease that are so late that they would leave together with the next ones as a burst.
+    pub(super) fn drop_late(&mut self, now: Nanos) -> Option<GiveBack> {
+        let number = self.runs.front()?.number();
+        let mut late = GiveBack { number, ..GiveBack::default() };
+        while let Some(run) = self.runs.front().copied().filter(|run| run.number() == number && self.is_stale(now)) {
             self.runs.pop_front();
-            late.number = run.number();
             late.unused.push((run.at, [run.units].into()));
         }
-        late
+        Some(late).filter(|late| !late.unused.is_empty())
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -235,7 +235,8 @@ mod tests {
         assert_eq!(taken.due(2 * MILLISECOND, 9), 2);
         assert_eq!((taken.due(2 * MILLISECOND, 9), taken.units()), (0, 1));
         let mut late = lease("1000/s,burst=3", 6);
-        assert_eq!(late.drop_late(4 * MILLISECOND).unused, [(0, [3].into())]);
+        assert_eq!(late.drop_late(4 * MILLISECOND).unwrap().unused, [(0, [3].into())]);
+        assert_eq!(late.drop_late(4 * MILLISECOND), None);
         assert_eq!(times(&mut late), [(1, 1), (2, 1), (3, 1)], "the first three are too late");
     }
 
@@ -249,8 +250,8 @@ mod tests {
         assert!(!taken.is_stale(6 * MILLISECOND), "the bucket fills in 3 ms");
         assert!(taken.is_stale(6 * MILLISECOND + 1));
         let mut taken = lease("3/min,window", 3);
-        assert_eq!(taken.drop_late(10 * MILLISECOND).unused, []);
-        assert_eq!(taken.drop_late(11 * MILLISECOND).unused, [(0, [3].into())]);
+        assert_eq!(taken.drop_late(10 * MILLISECOND), None);
+        assert_eq!(taken.drop_late(11 * MILLISECOND).unwrap().unused, [(0, [3].into())]);
     }
 
     #[test]

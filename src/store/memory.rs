@@ -99,6 +99,17 @@ mod tests {
     }
 
     #[test]
+    fn settling_what_cost_nothing_leaves_the_grant_before_it_alone() {
+        let (supply, _) = supply(&["10/s,burst=10"]);
+        let _paid = take(&supply, &[5]);
+        let free = take(&supply, &[0]);
+        supply.settle(&free, [&[0], &[0]]).unwrap();
+        assert_eq!(supply.store().view().unwrap().left, [5]);
+        supply.settle(&free, [&[0], &[7]]).unwrap();
+        assert_eq!(supply.store().view().unwrap().left, [-2]);
+    }
+
+    #[test]
     fn a_unit_joins_another_only_if_it_conforms_and_no_window_counts_it() {
         let (buckets, clock) = supply(&["10/s,burst=3"]);
         assert_eq!([2, 2, 1, 1].map(|cost| buckets.take_now(&[cost])), [true, false, true, false]);

@@ -379,7 +379,7 @@ impl Store for Redis {
                 self.ask(state, None)?;
             }
         }
-        if matches!(operation, Operation::GiveBack(_) | Operation::Settle { .. }) {
+        if matches!(operation, Operation::GiveBack(_) | Operation::Late(_) | Operation::Settle { .. }) {
             state.link.patience = RETURN_TIMEOUT;
         }
         let reply = self.ask(state, Some(operation))?.unwrap_or(Reply::Done);

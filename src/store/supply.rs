@@ -141,11 +141,8 @@ impl Supply {
         if is_retired() {
             return Err(StoreError::Stopped);
         }
-        let is_late = match handed.filter(|_| has_come) {
-            Some((run, costs)) => self.store.is_too_late(&run, &costs)?,
-            None => false,
-        };
-        Ok(has_come && !is_late)
+        let is_late = |(run, costs): (Grant, Box<[u64]>)| self.store.is_too_late(&run, &costs);
+        Ok(has_come && !handed.is_some_and(is_late))
     }
 
     /// Gives back what is reserved and has not left, and grants nothing before `time`, to any caller; see
@@ -368,9 +365,12 @@ impl Supply {
         if leased.lease.is_empty() {
             return Ok(None);
         }
-        let now = self.clock().now();
-        // If this fails, the next request reports why.
-        let _ = self.store.late(leased.lease.drop_late(now));
+        let mut now = self.clock().now();
+        while let Some(late) = leased.lease.drop_late(now) {
+            // If this fails, the next request reports why. It may take a while.
+            let _ = self.store.late(late);
+            now = self.clock().now();
+        }
         self.check_kind(leased)?;
         Ok(leased.lease.next(waiting).map(|run| (run, now)))
     }

@@ -191,6 +191,58 @@ fn a13_many_reservations_are_made_kept_and_cancelled() {
 }
 
 #[test]
+fn a_waiter_that_fetches_late_does_not_take_the_room_of_a_reservation() {
+    let (limiter, timer) = timed(written(&["1/10s,window"]));
+    limiter.try_acquire(1).unwrap();
+    let mut late = wait(&limiter, 1);
+    timer.to(10 * SECOND);
+    assert_eq!(limiter.reserve(1).unwrap().at(), ms(20_000));
+    timer.to(25 * SECOND);
+    assert_eq!(granted_at(&mut late, &timer), Ok(30 * SECOND), "a unit left at 20 s");
+}
+
+#[test]
+fn a_waiter_that_waits_again_leaves_room_for_reservations() {
+    let (limiter, timer) = timed(written(&["1/10s,window"]));
+    limiter.try_acquire(1).unwrap();
+    let mut late = wait(&limiter, 1);
+    timer.to(10 * SECOND);
+    let promised = [limiter.reserve(1).unwrap(), limiter.reserve(1).unwrap()];
+    assert_eq!(promised.each_ref().map(Reservation::at), [ms(20_000), ms(30_000)]);
+    timer.to(25 * SECOND);
+    assert_eq!(limiter.available(), 0);
+    assert_eq!(granted_at(&mut late, &timer), Ok(40 * SECOND), "units leave at 20 s and 30 s");
+}
+
+#[test]
+fn dropping_a_granted_waiter_loses_nothing_behind_a_past_reservation() {
+    let (limiter, timer) = timed(one_a_second(1).initial(0));
+    let granted = wait(&limiter, 1);
+    timer.to(SECOND);
+    assert_eq!(limiter.reserve(1).unwrap().at(), ms(2000));
+    timer.to(4 * SECOND);
+    drop(granted);
+    limiter.try_acquire(1).unwrap();
+}
+
+#[test]
+fn a_reservation_of_nothing_holds_up_nobody() {
+    let (limiter, _timer) = timed(one_a_second(5).initial(1));
+    let first = wait(&limiter, 3);
+    let _nothing = limiter.reserve(0).unwrap();
+    drop(first);
+    limiter.try_acquire(1).unwrap();
+    let (limiter, timer) = timed(one_a_second(1).initial(0));
+    let one = limiter.reserve(1).unwrap();
+    let _nothing = limiter.reserve(0).unwrap();
+    one.cancel();
+    assert_eq!(limiter.time_until(1), Ok(ms(1000)));
+    let _ = limiter.reserve(1).unwrap();
+    timer.to(5 * SECOND);
+    assert_eq!(limiter.last_grant(), ms(1000), "its time has come");
+}
+
+#[test]
 fn a13_cancelling_an_earlier_reservation_does_not_move_the_last() {
     let (limiter, timer) = timed(one_a_second(1).initial(0));
     let [first, second, third] = [(); 3].map(|()| limiter.reserve(1).unwrap());

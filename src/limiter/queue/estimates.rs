@@ -35,7 +35,7 @@ impl Queue {
             return Some(self.now);
         }
         // With a single bucket, the costs in the queue take as long as one cost of their sum.
-        if self.promises == 0 && self.limits.pays_steadily() {
+        if self.promises == 0 && self.kinds() == 1 && self.limits.pays_steadily() {
             let all = self.queued.saturating_add(cost.largest());
             return self.limits.schedule(head.asked.max(self.floor), all);
         }

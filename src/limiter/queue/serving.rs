@@ -1,8 +1,9 @@
 //! What happens as time passes: waiters are granted, time out, or are woken because they act as the timer.
 
-use super::state::{Effects, Key, Queue, Turn};
+use super::state::{Effects, Entry, Key, Queue, Turn};
 use crate::clock::Nanos;
 use crate::limits::{Cost, Grant, Limits};
+use std::borrow::Cow;
 
 impl Queue {
     /// Grants from the head on whatever is due, then times out waiters whose deadline has passed.
@@ -88,7 +89,8 @@ impl Queue {
 
     /// Like [`serve_head`](Self::serve_head), for a waiter that was already charged.
     fn serve_late(&mut self, key: Key, grant: Grant, cost: &Cost, effects: &mut Effects) -> bool {
-        let at = self.limits.room_at(self.now.max(self.floor), cost);
+        self.serve_promises();
+        let at = self.with_promises().room_at(self.now.max(self.floor), cost);
         self.due = at;
         if at.is_none_or(|at| at > self.now) || !self.limits.hand_over(&grant, cost, self.now) {
             return false;
@@ -96,6 +98,35 @@ impl Queue {
         self.due = None;
         self.grant(key, grant.counted_from(self.now), effects);
         true
+    }
+
+    /// The limits after the reservations that no waiter is before: their times were told.
+    fn with_promises(&self) -> Cow<'_, Limits> {
+        let mut limits = Cow::Borrowed(&self.limits);
+        for entry in self.list.values() {
+            match entry.turn {
+                Turn::Waiting => break,
+                Turn::Promised(promised) => {
+                    let _ = limits.to_mut().charge(entry.asked.max(self.floor), [promised; 2], &entry.cost);
+                }
+                _ => {}
+            }
+        }
+        limits
+    }
+
+    /// Charges the reservations whose time has come and that no waiter is before, except such as wait for a window again.
+    pub(super) fn serve_promises(&mut self) {
+        let leads = |entry: &Entry| match entry.turn {
+            Turn::Promised(promised) => promised <= self.now,
+            turn => !matches!(turn, Turn::Waiting),
+        };
+        let leading = self.list.iter().take_while(|(_, entry)| leads(entry));
+        let due: Vec<Key> =
+            leading.filter(|(_, entry)| matches!(entry.turn, Turn::Promised(_))).map(|(key, _)| *key).collect();
+        for key in due {
+            self.serve_head(key, &mut Effects::default());
+        }
     }
 
     /// Charges a reservation when its time has come. Its holder goes then in any case: if the limits do not conform any

@@ -344,4 +344,4 @@ fn a_recorded_log_leads_to_the_recorded_ledger() {
     assert_eq!(sum, RECORDED, "{} bytes at last", saved(&world.witness).len());
 }
 
-const RECORDED: u64 = 7_455_225_357_271_429_792;
+const RECORDED: u64 = 11_064_944_835_824_234_734;
