@@ -17,13 +17,15 @@ pub(crate) use contract::Unpark;
 use contract::park_until;
 pub use shown::{shown, shown_wait};
 pub use slack::{sharpen_this_thread, with_usual_slack};
+#[doc(hidden)]
+pub use sync::unpoisoned;
 use time::nanos;
-pub use time::{MILLISECOND, Nanos, SECOND};
+pub use time::{MILLISECOND, Nanos, SECOND, in_nanos};
 
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 use timer_thread::TimerThread;
@@ -117,7 +119,7 @@ impl FakeClock {
     }
 
     fn alarms(&self) -> MutexGuard<'_, Vec<(Nanos, Waker)>> {
-        self.alarms.lock().unwrap_or_else(PoisonError::into_inner)
+        unpoisoned(self.alarms.lock())
     }
 }
 

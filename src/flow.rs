@@ -11,6 +11,7 @@ pub mod framing;
 pub(crate) mod look;
 pub mod meter;
 pub mod order;
+mod poll;
 pub mod pump;
 pub mod selector;
 mod sorted;
@@ -24,6 +25,7 @@ pub use contract::{Filled, Flow, FlowError, Passed, Price, Unpaid};
 pub use copy::{Copying, Descriptor, Sink, Source};
 pub(crate) use look::Keyless;
 pub use look::{FIRST_UNITS, Look, Sorting, TOO_MUCH};
+pub use poll::poll;
 pub use sorted::{BUFFER as SORTED_BUFFER, Dropped, News, Sorted};
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 pub use splice::tee;

@@ -1,6 +1,6 @@
 //! Locks and atomics, which the model checker replaces.
 
-use std::sync::PoisonError;
+use std::sync::{LockResult, PoisonError};
 use std::time::Duration;
 
 #[cfg(not(throttle_loom))]
@@ -13,14 +13,19 @@ pub(crate) use loom::sync::atomic::{AtomicU64, Ordering};
 #[cfg(throttle_loom)]
 pub(crate) use loom::sync::{Condvar, Mutex, MutexGuard};
 
-/// Locks `mutex` even if it is poisoned: a waker that panics leaves nothing here half done.
+/// What a lock guards even if it is poisoned: a thread that panics leaves nothing half done.
+pub fn unpoisoned<G>(locked: LockResult<G>) -> G {
+    locked.unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Locks `mutex` even if it is poisoned.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    unpoisoned(mutex.lock())
 }
 
 /// Waits until notified, or for `time`. Under the model checker no time passes: it waits until notified.
 pub(crate) fn wait<'a, T>(condvar: &Condvar, guard: MutexGuard<'a, T>, time: Duration) -> MutexGuard<'a, T> {
-    condvar.wait_timeout(guard, time).unwrap_or_else(PoisonError::into_inner).0
+    unpoisoned(condvar.wait_timeout(guard, time)).0
 }
 
 #[cfg(not(throttle_loom))]

@@ -2,9 +2,10 @@
 
 use super::contract::{Filled, Flow, FlowError, Passed, Price, Unpaid};
 use super::look::Look;
+use super::poll::{is_ready, wait_for};
 use crate::flow::framing::{Buffer, trimmed};
 use crate::flow::meter::Meter;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::PollFlags;
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::io::Errno;
 use std::io;
@@ -196,7 +197,7 @@ impl<F: AsFd> Source for Descriptor<F> {
             match rustix::io::read(&self.0, &mut *space) {
                 Ok(bytes) => return Ok(Some(bytes)),
                 Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => wait_for(&[(self.0.as_fd(), PollFlags::IN)])?,
+                Err(Errno::AGAIN) => wait_for(&self.0, PollFlags::IN)?,
                 Err(error) => return Err(error.into()),
             }
         }
@@ -209,7 +210,7 @@ impl<F: AsFd> Source for Descriptor<F> {
 
 impl<F: AsFd> Sink for Descriptor<F> {
     fn ready(&mut self) -> io::Result<()> {
-        wait_for(&[(self.0.as_fd(), PollFlags::OUT)])
+        wait_for(&self.0, PollFlags::OUT)
     }
 
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
@@ -217,7 +218,7 @@ impl<F: AsFd> Sink for Descriptor<F> {
             match rustix::io::write(&self.0, bytes) {
                 Ok(written) => return Ok(written),
                 Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => wait_for(&[(self.0.as_fd(), PollFlags::OUT)])?,
+                Err(Errno::AGAIN) => wait_for(&self.0, PollFlags::OUT)?,
                 Err(error) => return Err(error.into()),
             }
         }
@@ -226,33 +227,4 @@ impl<F: AsFd> Sink for Descriptor<F> {
     fn fd(&self) -> Option<BorrowedFd<'_>> {
         Some(self.0.as_fd())
     }
-}
-
-/// Whether `wanted` can be done now, or an error or the end was reached.
-pub(super) fn is_ready(fd: impl AsFd, wanted: PollFlags) -> io::Result<bool> {
-    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-    match poll(&mut [PollFd::new(&fd, wanted)], Some(&now)) {
-        Ok(ready) => Ok(ready > 0),
-        Err(Errno::INTR) => Ok(false),
-        Err(error) => Err(error.into()),
-    }
-}
-
-/// Waits until each descriptor is ready as wanted. `BrokenPipe` if one to be written to has lost its reader.
-pub(super) fn wait_for(wanted: &[(BorrowedFd<'_>, PollFlags)]) -> io::Result<()> {
-    for (fd, flags) in wanted {
-        let mut fds = [PollFd::new(fd, *flags)];
-        loop {
-            match poll(&mut fds, None) {
-                Ok(_) => break,
-                Err(Errno::INTR) => {}
-                Err(error) => return Err(error.into()),
-            }
-        }
-        // poll(2) reports a pipe without readers as writable, with POLLERR: the write would fail.
-        if flags.contains(PollFlags::OUT) && fds[0].revents().contains(PollFlags::ERR) {
-            return Err(io::ErrorKind::BrokenPipe.into());
-        }
-    }
-    Ok(())
 }

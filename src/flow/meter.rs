@@ -3,9 +3,9 @@
 //! The pump reports what it is about to wait for; time counts for that until its next report. A reading by another
 //! thread includes the current wait, so a status in the middle of it is right.
 
-use crate::clock::Nanos;
+use crate::clock::{Nanos, unpoisoned};
 use hdrhistogram::Histogram;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 /// What the pump is doing now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -157,7 +157,7 @@ impl Meter {
 
     /// Counting continues even if another thread panicked.
     fn lock(&self) -> MutexGuard<'_, Record> {
-        self.record.lock().unwrap_or_else(PoisonError::into_inner)
+        unpoisoned(self.record.lock())
     }
 }
 

@@ -8,11 +8,11 @@ use super::copy::{Sink, Source, refused, write_all};
 use super::framing::{Buffer, trimmed};
 use super::look::{Keyless, Look, Sorting, TOO_MUCH};
 use super::order::{Charged, Crowd, NO_KEY, Next, Order, Unit};
+use super::poll::poll;
 use super::selector::Selector;
 use crate::clock::{Clock, Nanos};
 use crate::store::KeyId;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::Errno;
+use rustix::event::PollFlags;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::io;
@@ -282,17 +282,9 @@ impl<'a, R: Source, W: Sink> Sorted<'a, R, W> {
         }
         let (source, sink) = (self.source.fd().filter(|_| reads), self.sink.fd().filter(|_| at.is_some()));
         // Of the sink only what is always reported: POLLERR, if it is a pipe without a reader.
-        let reader = sink.iter().map(|fd| PollFd::new(fd, PollFlags::empty()));
-        let mut fds: Vec<_> = source.iter().map(|fd| PollFd::new(fd, PollFlags::IN)).chain(reader).collect();
         let left = at.map(|at| Duration::from_nanos(at.saturating_sub(now)));
-        // Longer than poll can wait is as good as for ever.
-        match poll(&mut fds, left.and_then(|left| Timespec::try_from(left).ok()).as_ref()) {
-            Ok(_) if sink.is_some() && fds.last().is_some_and(|fd| fd.revents().contains(PollFlags::ERR)) => {
-                Err(FlowError::Write(io::ErrorKind::BrokenPipe.into()))
-            }
-            Ok(_) | Err(Errno::INTR) => Ok(()),
-            Err(error) => Err(FlowError::Read(error.into())),
-        }
+        let [_, reader] = poll([(source, PollFlags::IN), (sink, PollFlags::empty())], left).map_err(FlowError::Read)?;
+        if reader.contains(PollFlags::ERR) { Err(FlowError::Write(io::ErrorKind::BrokenPipe.into())) } else { Ok(()) }
     }
 
     fn read(&mut self, wait: bool) -> Result<Filled, FlowError> {

@@ -1,8 +1,9 @@
 //! Moves bytes inside the kernel, from a pipe or a file to a pipe or a file: splice(2).
 
 use super::contract::{Filled, Flow, FlowError, Passed};
+use super::copy::write_all;
 use super::copy::{Descriptor, Sink, Source};
-use super::copy::{is_ready, wait_for, write_all};
+use super::poll::{is_ready, wait_for};
 use rustix::event::PollFlags;
 use rustix::fd::AsFd;
 use rustix::fs::FileType;
@@ -103,7 +104,7 @@ impl<R: AsFd, W: AsFd> Splice<R, W> {
             return Ok(());
         }
         if wait {
-            wait_for(&[(self.source.0.as_fd(), PollFlags::IN)])?;
+            wait_for(&self.source.0, PollFlags::IN)?;
         }
         self.waiting = rustix::io::ioctl_fionread(&self.source.0)?;
         Ok(())
@@ -117,7 +118,8 @@ impl<R: AsFd, W: AsFd> Splice<R, W> {
     }
 
     fn wait_for_both(&self) -> io::Result<()> {
-        wait_for(&[(self.source.0.as_fd(), PollFlags::IN), (self.sink.0.as_fd(), PollFlags::OUT)])
+        wait_for(&self.source.0, PollFlags::IN)?;
+        wait_for(&self.sink.0, PollFlags::OUT)
     }
 }
 

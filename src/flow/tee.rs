@@ -5,7 +5,7 @@
 //! bytes that the source has read, in order: they are the first ones in the pipe.
 
 use super::copy::{Descriptor, Sink, Source};
-use super::copy::{is_ready, wait_for};
+use super::poll::{is_ready, wait_for};
 use super::splice::{self, enlarge};
 use rustix::event::PollFlags;
 use rustix::fd::{AsFd, OwnedFd};
@@ -105,7 +105,7 @@ impl<R: AsFd> Source for TeeSource<R> {
                 Err(Errno::INTR) => {}
                 // Our own pipe is full, because its pages are only partly filled.
                 Err(Errno::AGAIN) if is_ready(&self.source.0, PollFlags::IN)? => self.side.give_up()?,
-                Err(Errno::AGAIN) if wait => wait_for(&[(self.source.0.as_fd(), PollFlags::IN)])?,
+                Err(Errno::AGAIN) if wait => wait_for(&self.source.0, PollFlags::IN)?,
                 Err(Errno::AGAIN) => return Ok(None),
                 Err(_) => self.side.give_up()?,
             }
@@ -127,7 +127,7 @@ impl<W: AsFd> Sink for TeeSink<W> {
                     return Ok(moved);
                 }
                 Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => wait_for(&[(self.sink.0.as_fd(), PollFlags::OUT)])?,
+                Err(Errno::AGAIN) => wait_for(&self.sink.0, PollFlags::OUT)?,
                 Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => self.side.give_up()?,
                 Err(error) => return Err(error.into()),
             }

@@ -5,10 +5,10 @@ use super::job::{Key, Outcome};
 use super::reply::Reply;
 use super::retries::{Judged, Retries, RetryPolicy, Verdict};
 use super::wakes::Wakes;
-use crate::clock::Nanos;
+use crate::clock::{Nanos, in_nanos, unpoisoned};
 use std::io;
 use std::os::fd::BorrowedFd;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 /// Attempts that are made again, and how the pump learns of them.
@@ -26,7 +26,7 @@ impl Again {
     }
 
     fn at(&self, time: Instant) -> Nanos {
-        u64::try_from(time.saturating_duration_since(self.begun).as_nanos()).unwrap_or(Nanos::MAX)
+        in_nanos(time.saturating_duration_since(self.begun))
     }
 
     fn now(&self) -> Nanos {
@@ -34,7 +34,7 @@ impl Again {
     }
 
     fn retries(&self) -> MutexGuard<'_, Retries<Attempt>> {
-        self.retries.lock().unwrap_or_else(PoisonError::into_inner)
+        unpoisoned(self.retries.lock())
     }
 
     /// Decides what follows from the end of an attempt. The pump learns of a pause at once.

@@ -2,11 +2,11 @@
 
 use super::attempt::{Attempt, Granted};
 use super::job::{Key, Outcome};
-use crate::clock::{Clock, Nanos, SystemClock};
+use crate::clock::{Clock, Nanos, SystemClock, unpoisoned};
 use crate::flow::Sorting;
 use crate::flow::order::{Crowd, Next, Order, Unit};
 use std::collections::BTreeSet;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 /// Attempts that wait for the limits of their keys.
@@ -133,6 +133,6 @@ impl ByKey {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        unpoisoned(self.state.lock())
     }
 }

@@ -17,7 +17,7 @@ use super::target::Target;
 use super::template::Words;
 use super::temporary::is_shortage;
 use super::wakes::Wakes;
-use crate::clock::with_usual_slack;
+use crate::clock::{unpoisoned, with_usual_slack};
 use rustix::process::{Pid, Signal};
 use std::borrow::Cow;
 use std::ffi::OsStr;
@@ -27,7 +27,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
 use std::process::Stdio;
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, RwLock};
 use std::thread;
 use std::time::Instant;
 use tokio::process::{Child, Command};
@@ -174,7 +174,7 @@ impl Launcher {
 
     fn end_who_wants_the_terminal(&self, seq: u64, target: Target) {
         if matches!(target, Target::Group(_)) && is_stopped_for_the_terminal(target.pid()) {
-            self.shared.wanted_terminal.lock().unwrap_or_else(PoisonError::into_inner).insert(seq);
+            unpoisoned(self.shared.wanted_terminal.lock()).insert(seq);
             target.signal(Signal::KILL);
         }
     }

@@ -6,9 +6,10 @@
 
 use super::attempt::Ended;
 use super::job::{Job, Outcome};
+use crate::clock::unpoisoned;
 use crate::flow::order::Crowd;
 use crate::flow::selector::Selector;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 
@@ -124,7 +125,7 @@ impl Events {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.0.lock().unwrap_or_else(PoisonError::into_inner)
+        unpoisoned(self.0.0.lock())
     }
 
     fn push(&self, event: Event, told: Option<Told>) {
@@ -144,10 +145,10 @@ impl Events {
     #[must_use]
     pub fn receive(&self) -> Vec<Sent> {
         let nothing = |state: &mut State| state.waiting.is_empty();
-        let state = self.0.1.wait_while(self.lock(), nothing).unwrap_or_else(PoisonError::into_inner);
+        let state = unpoisoned(self.0.1.wait_while(self.lock(), nothing));
         let may_wait = |state: &mut State| !state.is_urgent && state.waiting.len() < BATCH;
         let waited = self.0.1.wait_timeout_while(state, DELAY, may_wait);
-        let mut state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        let mut state = unpoisoned(waited).0;
         state.is_urgent = false;
         std::mem::take(&mut state.waiting)
     }

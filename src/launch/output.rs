@@ -11,9 +11,10 @@ use super::slots::Slots;
 use super::spool::Spool;
 use super::template::{Words, printable};
 use super::temporary::TemporaryError;
+use crate::clock::unpoisoned;
 use std::io::{self, ErrorKind};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio::time::sleep;
@@ -184,7 +185,7 @@ impl Printing {
     }
 
     fn printer(&self) -> MutexGuard<'_, Printer> {
-        self.printer.lock().unwrap_or_else(PoisonError::into_inner)
+        unpoisoned(self.printer.lock())
     }
 
     /// Sends `event`, and returns once the user was told, if standard error is read.

@@ -2,7 +2,7 @@
 
 use super::job::{Key, Outcome};
 use super::reply::Reply;
-use crate::clock::Nanos;
+use crate::clock::{Nanos, in_nanos};
 use crate::flow::agenda::Agenda;
 use crate::flow::order::MEMORY;
 use std::collections::BTreeMap;
@@ -95,7 +95,7 @@ impl RetryPolicy {
     /// The pause of the so many-th incident if the server names no time.
     fn pause(&self, incidents: u32) -> Nanos {
         let doubled = self.first_pause.saturating_mul(2_u32.saturating_pow(incidents.saturating_sub(1)));
-        nanos(doubled.min(self.backoff.longest))
+        in_nanos(doubled.min(self.backoff.longest))
     }
 
     fn meaning(&self, outcome: &Outcome, reply: &Reply, used: u32) -> Meaning {
@@ -136,7 +136,7 @@ impl Backoff {
     /// The wait after `steps` failures in a row, at least one.
     fn wait(&self, steps: u32, chance: &mut impl FnMut(Nanos) -> Nanos) -> Nanos {
         let doubled = self.first.saturating_mul(2_u32.saturating_pow(steps.saturating_sub(1)));
-        let longest = nanos(doubled.min(self.longest));
+        let longest = in_nanos(doubled.min(self.longest));
         longest - chance(longest / 2)
     }
 }
@@ -235,7 +235,7 @@ impl<T> Retries<T> {
     pub(super) fn take_hold(&mut self, key: &Key, now: Nanos) -> Option<Nanos> {
         let pause = self.pauses.get_mut(key)?;
         let is_news = std::mem::take(&mut pause.is_news);
-        let left = pause.until.saturating_sub(now).min(nanos(self.policy.max_pause));
+        let left = pause.until.saturating_sub(now).min(in_nanos(self.policy.max_pause));
         Some(left).filter(|left| is_news && *left > 0)
     }
 
@@ -250,7 +250,7 @@ impl<T> Retries<T> {
     pub(super) fn overlong_pause(&self, key: &Key, now: Nanos) -> Option<Nanos> {
         let pause = self.pauses.get(key)?;
         let length = pause.until.saturating_sub(pause.since?);
-        (length > nanos(self.policy.max_pause)).then(|| pause.until.saturating_sub(now))
+        (length > in_nanos(self.policy.max_pause)).then(|| pause.until.saturating_sub(now))
     }
 }
 
@@ -270,7 +270,7 @@ impl Pause {
             self.began = Some(ended.at);
         }
         let wait = match asked {
-            Some(asked) => nanos(asked),
+            Some(asked) => in_nanos(asked),
             None if is_known => 0,
             None => unnamed(self.incidents),
         };
@@ -281,10 +281,6 @@ impl Pause {
         }
         self.until
     }
-}
-
-fn nanos(time: Duration) -> Nanos {
-    Nanos::try_from(time.as_nanos()).unwrap_or(Nanos::MAX)
 }
 
 #[cfg(test)]

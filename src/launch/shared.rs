@@ -14,12 +14,14 @@ use super::retries::Verdict;
 use super::settling::Real;
 use super::slots::Slots;
 use super::wakes::Wakes;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use crate::clock::unpoisoned;
+use crate::flow::poll;
+use rustix::event::PollFlags;
 use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant as StdInstant, SystemTime};
 use tokio::sync::Semaphore;
 
@@ -57,7 +59,7 @@ impl Shared {
     /// a command's task does.
     pub(super) async fn finish(self: &Arc<Self>, mut running: Running, outcome: Outcome, collected: Collected) {
         let (seq, at) = (running.seq(), StdInstant::now());
-        let wanted_terminal = self.wanted_terminal.lock().unwrap_or_else(PoisonError::into_inner).remove(&seq);
+        let wanted_terminal = unpoisoned(self.wanted_terminal.lock()).remove(&seq);
         let mut outcome = if wanted_terminal { Outcome::WantedTerminal } else { outcome };
         let reply = self.reply(&running);
         if !matches!(outcome, Outcome::Ok) && reply == Reply::default() {
@@ -249,7 +251,6 @@ impl Shared {
 
 /// Whether `fd` has no reader any more: a pipe without readers has `POLLERR` (poll(2)).
 fn has_no_reader(fd: impl AsFd) -> bool {
-    let mut fds = [PollFd::new(&fd, PollFlags::OUT)];
-    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-    poll(&mut fds, Some(&now)).is_ok_and(|_| fds[0].revents().contains(PollFlags::ERR))
+    let found = poll([(Some(fd.as_fd()), PollFlags::OUT)], Some(Duration::ZERO));
+    found.is_ok_and(|[found]| found.contains(PollFlags::ERR))
 }

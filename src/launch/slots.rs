@@ -2,11 +2,12 @@
 
 use super::target::{Member, Target, stopped_starts};
 use super::temporary::is_shortage;
+use crate::clock::unpoisoned;
 use rustix::process::Signal;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::io;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 use tokio::sync::{Notify, RwLock};
 use tokio::time::{Instant, sleep};
@@ -111,9 +112,9 @@ impl Slots {
             match (self.room(&state, now), next.filter(|_| !state.stopping)) {
                 (room @ 1.., _) => return room,
                 (0, Some(next)) => {
-                    state = self.changed.wait_timeout(state, next).unwrap_or_else(PoisonError::into_inner).0;
+                    state = unpoisoned(self.changed.wait_timeout(state, next)).0;
                 }
-                (0, None) => state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
+                (0, None) => state = unpoisoned(self.changed.wait(state)),
             }
         }
     }
@@ -309,7 +310,7 @@ impl Slots {
         // A start may hang, on a file system that does not answer for example.
         while state.is_starting() && since.elapsed() < LONGEST_START {
             let waited = self.changed.wait_timeout_while(state, USUAL_START, |state| state.is_starting());
-            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            state = unpoisoned(waited).0;
             state.release_stopped_starts();
         }
     }
@@ -368,15 +369,15 @@ impl Slots {
     pub fn drains_within(&self, time: Duration) -> bool {
         let runs = |state: &mut State| !state.running.is_empty();
         let waited = self.changed.wait_timeout_while(self.lock(), time, runs);
-        !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
+        !unpoisoned(waited).1.timed_out()
     }
 
     fn wait_while(&self, condition: impl FnMut(&mut State) -> bool) -> MutexGuard<'_, State> {
-        self.changed.wait_while(self.lock(), condition).unwrap_or_else(PoisonError::into_inner)
+        unpoisoned(self.changed.wait_while(self.lock(), condition))
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        unpoisoned(self.state.lock())
     }
 }
 

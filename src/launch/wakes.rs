@@ -1,7 +1,7 @@
 //! How commands' tasks wake the thread of the pump while it waits for several things at once.
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::Errno;
+use crate::flow::poll;
+use rustix::event::PollFlags;
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -64,13 +64,7 @@ impl Wakes {
     }
 
     fn poll(&self, source: Option<BorrowedFd<'_>>, timeout: Duration) -> io::Result<()> {
-        let mut fds = vec![PollFd::new(&self.read, PollFlags::IN)];
-        fds.extend(source.as_ref().map(|source| PollFd::new(source, PollFlags::IN)));
-        // Longer than poll can wait is as good as for ever.
-        match poll(&mut fds, Timespec::try_from(timeout).ok().as_ref()) {
-            Ok(_) | Err(Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
-        }
+        poll([(Some(self.read.as_fd()), PollFlags::IN), (source, PollFlags::IN)], Some(timeout))?;
         let mut bytes = [0; 64];
         while matches!((&self.read).read(&mut bytes), Ok(1..)) {}
         Ok(())

@@ -13,7 +13,7 @@ use std::io::{IsTerminal, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
-use throttle::clock::{self, Nanos, SystemClock};
+use throttle::clock::{self, Nanos, SystemClock, in_nanos};
 use throttle::launch::printable;
 use throttle::limits::{Grant, Operation, Policy};
 use throttle::store::{
@@ -128,7 +128,7 @@ fn patience(bucket: &Bucket, max_wait: Option<Duration>) -> Patience {
             say(format_args!("{origin}{error}; waiting for it (to end instead: --on-store-error fail)"));
         }
         Trouble::Back(after) => {
-            let after = clock::shown(Nanos::try_from(after.as_nanos()).unwrap_or(Nanos::MAX));
+            let after = clock::shown(in_nanos(*after));
             say(format_args!("the bucket is back after {after}"));
         }
     })
@@ -217,7 +217,7 @@ pub(super) fn pause(bucket: &Bucket, time: Duration) -> Result<()> {
         opened.apply(Operation::Resume)?;
         return Ok(());
     }
-    let time = Nanos::try_from(time.as_nanos()).unwrap_or(Nanos::MAX);
+    let time = in_nanos(time);
     Ok(opened.hold_until(opened.clock().now().saturating_add(time))?)
 }
 

@@ -19,7 +19,7 @@ use std::ffi::OsString;
 use std::io::{self, IsTerminal};
 use std::sync::Arc;
 use std::time::Duration;
-use throttle::clock::Nanos;
+use throttle::clock::in_nanos;
 use throttle::flow::framing::Buffer;
 use throttle::flow::pump::PumpError;
 use throttle::flow::{Descriptor, FlowError, Look, Sorting, Source};
@@ -90,7 +90,7 @@ pub(super) fn run(launch: &Launch) -> Result<Exit> {
 /// Which limits replies settle: each, or each kind of them if units are sorted by key.
 fn settling(launch: &Launch, look: &Look, policy: &Policy) -> Settling {
     let longest = launch.again.policy.as_ref().map_or(MAX_PAUSE, |again| again.max_pause);
-    let longest = Nanos::try_from(longest.as_nanos()).unwrap_or(Nanos::MAX);
+    let longest = in_nanos(longest);
     let costs = look.costs.iter().cloned().enumerate();
     let Some(Sorting { each, all, .. }) = &launch.sorting else {
         return Settling::new(costs.map(|(place, cost)| (cost, policy.lets_through(place, longest))));

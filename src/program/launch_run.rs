@@ -19,7 +19,7 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, MutexGuard, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
-use throttle::clock::Nanos;
+use throttle::clock::{Nanos, in_nanos};
 use throttle::flow::News;
 use throttle::flow::order::NO_KEY;
 use throttle::launch::{
@@ -383,7 +383,7 @@ impl LaunchRun {
 
     /// The time on the report's clock.
     fn at(&self, at: Instant) -> Nanos {
-        let ago = u64::try_from(at.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        let ago = in_nanos(at.elapsed());
         self.report.now().saturating_sub(ago)
     }
 

@@ -8,8 +8,9 @@ use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::Path;
 use std::str::{Utf8Error, from_utf8};
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::{Duration, SystemTime};
+use throttle::clock::unpoisoned;
 use throttle::launch::{Job, Verdict};
 
 /// What is logged of a unit that goes to standard input, in bytes.
@@ -99,7 +100,8 @@ impl Log {
     /// It cannot be written; then nothing of it is in the file, as far as possible.
     pub(super) fn write(&self, entry: &Entry<'_>) -> io::Result<()> {
         let line = entry.line();
-        append(&self.file.lock().unwrap_or_else(PoisonError::into_inner), line.as_bytes())
+        let file = unpoisoned(self.file.lock());
+        append(&file, line.as_bytes())
     }
 
     /// Syncs a regular file to the disk.
@@ -107,7 +109,7 @@ impl Log {
     /// # Errors
     /// Lines may be lost.
     pub(super) fn finish(&self) -> io::Result<()> {
-        let file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        let file = unpoisoned(self.file.lock());
         if self.is_regular { file.sync_data() } else { Ok(()) }
     }
 }

@@ -14,9 +14,9 @@ use serde_json::json;
 use std::fmt::Display;
 use std::fs::File;
 use std::io::Write;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
-use throttle::clock::{self, Nanos, SECOND};
+use throttle::clock::{self, Nanos, SECOND, unpoisoned};
 use throttle::flow::meter::{Meter, Phase, Reading};
 use throttle::store::Supply;
 
@@ -109,14 +109,14 @@ impl Report {
 
     /// Nobody reads our output any more: nothing leaves after this.
     pub(crate) fn reader_left(&self) {
-        let mut left = self.reader_left.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut left = unpoisoned(self.reader_left.lock());
         *left = true;
         // With the lock held: the pump, which this wakes, does not end the program before all is given back.
         self.supply.retire();
     }
 
     pub(crate) fn has_no_reader(&self) -> bool {
-        *self.reader_left.lock().unwrap_or_else(PoisonError::into_inner)
+        *unpoisoned(self.reader_left.lock())
     }
 
     pub(crate) fn meter(&self) -> &Meter {
@@ -405,7 +405,7 @@ impl Report {
     }
 
     pub(crate) fn outcomes(&self) -> Option<MutexGuard<'_, Outcomes>> {
-        self.outcomes.as_ref().map(|outcomes| outcomes.lock().unwrap_or_else(PoisonError::into_inner))
+        self.outcomes.as_ref().map(|outcomes| unpoisoned(outcomes.lock()))
     }
 
     pub(crate) fn now(&self) -> Nanos {
@@ -453,7 +453,7 @@ impl Report {
 
     /// A panic elsewhere leaves nothing here half done.
     fn screen(&self) -> MutexGuard<'_, Screen> {
-        self.screen.lock().unwrap_or_else(PoisonError::into_inner)
+        unpoisoned(self.screen.lock())
     }
 }
 

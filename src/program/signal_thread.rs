@@ -7,7 +7,7 @@ use super::report::Report;
 use super::say::NoThread;
 use super::signals;
 use anyhow::{Context, Result};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::PollFlags;
 use rustix::process::Signal;
 use signal_hook::consts::{
     SIGALRM, SIGCHLD, SIGCONT, SIGHUP, SIGINT, SIGPROF, SIGQUIT, SIGTERM, SIGTSTP, SIGUSR1, SIGUSR2, SIGVTALRM, SIGXCPU,
@@ -16,12 +16,14 @@ use signal_hook::flag;
 use signal_hook::iterator::backend::SignalDelivery;
 use signal_hook::iterator::exfiltrator::SignalOnly;
 use std::io::{self, Stdout};
+use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Sender, SyncSender};
 use std::thread;
 use std::time::{Duration, Instant};
+use throttle::flow::poll;
 
 type Delivery = SignalDelivery<UnixStream, SignalOnly>;
 
@@ -143,14 +145,11 @@ impl Painter {
 
 /// Returns when a signal has come, after `at_most`, or, with true, when nobody reads `output` any more.
 fn wait(delivery: &Delivery, output: Option<&Stdout>, at_most: Option<Duration>) -> bool {
-    let timeout = at_most.and_then(|limit| Timespec::try_from(limit).ok());
-    let signals = PollFd::new(delivery.get_read(), PollFlags::IN);
     // Of the output only what is always reported: POLLERR, if it is a pipe without a reader.
-    let mut fds: Vec<_> = output.map(|output| PollFd::new(output, PollFlags::empty())).into_iter().collect();
-    fds.push(signals);
+    let output = (output.map(AsFd::as_fd), PollFlags::empty());
+    let found = poll([output, (Some(delivery.get_read().as_fd()), PollFlags::IN)], at_most);
     // Interrupted or not, the signals are looked at next.
-    let _ = poll(&mut fds, timeout.as_ref());
-    output.is_some() && fds[0].revents().contains(PollFlags::ERR)
+    found.is_ok_and(|[output, _]| output.contains(PollFlags::ERR))
 }
 
 /// Commands have process groups of their own: what reaches us must be passed on.

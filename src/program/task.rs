@@ -14,7 +14,7 @@ pub(crate) use stream::{Commands, DryRun, JOBS, Launch, Pipe, Reporting, Units, 
 use super::args::{Args, Format};
 use std::ffi::OsString;
 use std::time::Duration;
-use throttle::clock::Nanos;
+use throttle::clock::{Nanos, in_nanos};
 use throttle::flow::cost::Cost;
 use throttle::limits::Policy;
 use throttle::rate::Limit;
@@ -180,8 +180,7 @@ impl Once {
 
     /// The latest time for a grant that was asked for at this time.
     pub(crate) fn latest(&self, asked: Nanos) -> Nanos {
-        let wait = self.max_wait.and_then(|wait| Nanos::try_from(wait.as_nanos()).ok());
-        wait.map_or(Nanos::MAX, |wait| asked.saturating_add(wait))
+        self.max_wait.map_or(Nanos::MAX, |wait| asked.saturating_add(in_nanos(wait)))
     }
 
     /// Whether one can be taken under these limits.

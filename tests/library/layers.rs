@@ -150,13 +150,10 @@ fn read_paths<'a>(mut tokens: &'a [&'a str], mut path: Vec<String>, paths: &mut 
     tokens
 }
 
-/// The paths from the root that `module` names. Left out are its tests, and indented imports: those of a module inside the
-/// file.
+/// The paths from the root that `module` names. Left out are its tests.
 fn paths(module: &[String], text: &str) -> Vec<Vec<String>> {
-    let code = text.split("#[cfg(test)]\nmod").next().unwrap();
-    let is_left_out =
-        |line: &str| line.trim_start().starts_with("//") || line.starts_with(' ') && line.contains("use super::");
-    let code: Vec<&str> = code.lines().filter(|line| !is_left_out(line)).collect();
+    let code = text.split("\nmod tests {").next().unwrap();
+    let code: Vec<&str> = code.lines().filter(|line| !line.trim_start().starts_with("//")).collect();
     let (code, mut paths) = (code.join("\n"), Vec::new());
     let tokens = tokens(&code);
     for (place, pair) in tokens.windows(2).enumerate() {
@@ -226,7 +223,8 @@ fn a_circle_is_found_wherever_it_is() {
         let module = |path: &str| path.split('/').map(str::to_owned).collect();
         faults(&files.iter().map(|(path, text)| (module(path), (*text).to_owned())).collect())
     };
-    let (one, two) = (("a/one", "use super::two::T;"), ("a/two", "fn f() { super::one::g(); }"));
+    let (one, two) =
+        (("a/one", "#[cfg(test)]\nmod tests;\nuse super::two::T;"), ("a/two", "fn f() {\n    use super::one::g;\n}"));
     let circles = ["a/one", "a/two"].map(str::to_owned).into();
     assert_eq!(faults(&[("a", ""), one, two]), Faults { circles, ..Faults::default() });
     let below = ("a/two/below", "use crate::{a::{self, one::{T}}};\n");

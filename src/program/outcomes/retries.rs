@@ -3,7 +3,7 @@
 use super::pause::LongPause;
 use crate::program::args::MaxFail;
 use std::time::Duration;
-use throttle::clock::Nanos;
+use throttle::clock::{Nanos, in_nanos};
 
 /// What further attempts add to the counts.
 #[derive(Debug, Default)]
@@ -33,7 +33,7 @@ pub(super) struct Retries {
 impl Retries {
     /// A unit waits for another attempt, `time` from `now` on. `is_told`: a server asked to wait.
     pub(super) fn wait(&mut self, now: Nanos, time: Duration, is_told: bool) {
-        let until = now.saturating_add(u64::try_from(time.as_nanos()).unwrap_or(Nanos::MAX));
+        let until = now.saturating_add(in_nanos(time));
         (self.waiting, self.due) = (self.waiting + 1, self.due.max(until));
         if is_told {
             self.later += 1;

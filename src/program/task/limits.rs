@@ -8,7 +8,7 @@ use std::ffi::OsString;
 use std::num::NonZeroU32;
 use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
-use throttle::clock::Nanos;
+use throttle::clock::in_nanos;
 use throttle::flow::cost::Cost;
 use throttle::flow::selector::Selector;
 use throttle::flow::{Look, Sorting};
@@ -144,7 +144,7 @@ impl Grouped {
         let policies = |groups: &[Group], first: usize| {
             groups.iter().enumerate().map(|(place, group)| (group.policy.clone(), first + place)).collect()
         };
-        let longest = args.max_wait.map_or(0, |wait| Nanos::try_from(wait.as_nanos()).unwrap_or(Nanos::MAX));
+        let longest = args.max_wait.map_or(0, in_nanos);
         Some(Sorting {
             look: Look {
                 per: self.per.clone(),
