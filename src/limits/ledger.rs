@@ -16,7 +16,6 @@ use crate::clock::Nanos;
 use entry::{Charge, Entry};
 use std::collections::VecDeque;
 
-use super::bytes::{Reader, Writer};
 use super::costs::CostList;
 use super::grant::{Grant, LOOK, Refusal};
 use super::policy::Policy;
@@ -543,45 +542,9 @@ impl Ledger {
     }
 }
 
-impl Entry {
-    fn granted(&self, bound_by: Option<usize>) -> Grant {
-        Grant::computed(self.at, self.cost(), bound_by, self.number).entry(self.moves())
-    }
-
-    /// Charges it, and tells whether it conforms at its time.
-    fn conforms(&self, limits: &mut Limits) -> bool {
-        let conforms = match &self.charge {
-            Charge::One { costs, .. } => limits.conforms_at(self.asked, &**costs).ok(),
-            Charge::Runs { runs, .. } => {
-                runs.first().and_then(|(_, units)| limits.conforms_at(self.asked, *units).ok())
-            }
-            Charge::Hold => Some((limits.at, None)),
-        };
-        let first = if let Charge::Runs { runs, .. } = &self.charge { runs.first().map(|run| run.0) } else { None };
-        self.apply(limits);
-        conforms.is_some_and(|(at, _)| at <= first.unwrap_or(self.at))
-    }
-}
-
 impl From<Result<Grant, Refusal>> for Reply {
     fn from(result: Result<Grant, Refusal>) -> Self {
         result.map_or_else(Reply::Refused, |grant| Reply::Granted(vec![grant]))
-    }
-}
-
-impl Record {
-    /// Writes all but the time, which the log's keeper knows.
-    pub(crate) fn write(&self, to: &mut Writer) {
-        to.numbers(&[self.owner[0], self.owner[1], self.sequence]);
-        self.operation.write(to);
-    }
-
-    /// Reads what [`write`](Self::write) wrote; `None` for anything else.
-    pub(crate) fn read(time: Nanos, bytes: &[u8]) -> Option<Self> {
-        let from = &mut Reader::new(bytes);
-        let (owner, sequence) = ([from.number()?, from.number()?], from.number()?);
-        let operation = Operation::read(from)?;
-        from.is_at_end().then_some(Record { time, owner, sequence, operation })
     }
 }
 

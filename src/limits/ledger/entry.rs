@@ -2,7 +2,7 @@
 
 use super::operation::Owner;
 use crate::clock::Nanos;
-use crate::limits::grant::LOOK;
+use crate::limits::grant::{Grant, LOOK};
 use crate::limits::together::Limits;
 
 /// So many grants of a ledger may wait for their real cost. Beyond that, the oldest is settled as law 5 allows.
@@ -110,5 +110,23 @@ impl Entry {
         *past += gone.iter().map(|(_, units)| units).sum::<u64>();
         let at = gone.last()?.0;
         Some(Entry { at, charge: Charge::Runs { runs: gone, past: 0 }, ..before })
+    }
+
+    pub(super) fn granted(&self, bound_by: Option<usize>) -> Grant {
+        Grant::computed(self.at, self.cost(), bound_by, self.number).entry(self.moves())
+    }
+
+    /// Charges it, and tells whether it conforms at its time.
+    pub(super) fn conforms(&self, limits: &mut Limits) -> bool {
+        let conforms = match &self.charge {
+            Charge::One { costs, .. } => limits.conforms_at(self.asked, &**costs).ok(),
+            Charge::Runs { runs, .. } => {
+                runs.first().and_then(|(_, units)| limits.conforms_at(self.asked, *units).ok())
+            }
+            Charge::Hold => Some((limits.at, None)),
+        };
+        let first = if let Charge::Runs { runs, .. } = &self.charge { runs.first().map(|run| run.0) } else { None };
+        self.apply(limits);
+        conforms.is_some_and(|(at, _)| at <= first.unwrap_or(self.at))
     }
 }

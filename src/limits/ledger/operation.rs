@@ -215,3 +215,19 @@ impl GiveBack {
         Some(GiveBack { number, used, unused })
     }
 }
+
+impl Record {
+    /// Writes all but the time, which the log's keeper knows.
+    pub(crate) fn write(&self, to: &mut Writer) {
+        to.numbers(&[self.owner[0], self.owner[1], self.sequence]);
+        self.operation.write(to);
+    }
+
+    /// Reads what [`write`](Self::write) wrote; `None` for anything else.
+    pub(crate) fn read(time: Nanos, bytes: &[u8]) -> Option<Self> {
+        let from = &mut Reader::new(bytes);
+        let (owner, sequence) = ([from.number()?, from.number()?], from.number()?);
+        let operation = Operation::read(from)?;
+        from.is_at_end().then_some(Record { time, owner, sequence, operation })
+    }
+}

@@ -1,5 +1,6 @@
 use super::*;
 use crate::clock::{MILLISECOND, SECOND};
+use crate::limits::bytes::{Reader, Writer};
 use proptest::prelude::*;
 
 /// Marsaglia's xorshift: the seed is a random case's.
