@@ -10,14 +10,21 @@ use throttle::clock::{FakeClock, MILLISECOND, SECOND};
 use throttle::limits::Policy;
 use throttle::store::{File, Machine, Place, Supply};
 
-/// Runs `test` with the name of a bucket in a file, and with one on a server if there is one.
-fn on_both_stores(limit: &str, test: impl Fn(&str)) {
+/// Runs `test` with the name of a bucket in a file, and with one on a server if there is one. It gives whether enough was used,
+/// and what to say of it: a busy machine may wake a stream late, so it has three tries, each with a new bucket.
+fn on_both_stores(limit: &str, test: impl Fn(&str) -> (bool, String)) {
     let folder = tempfile::tempdir().unwrap();
     let redis = Redis::start(&[]);
     let file = folder.path().join("b").to_str().unwrap().to_owned();
     for bucket in std::iter::once(file).chain(redis.iter().map(|redis| redis.bucket("b"))) {
-        assert!(feed(with(&bucket, &["--set", "-r", limit]), b"").status.success());
-        test(&bucket);
+        let attempt = |n: usize| {
+            let bucket = format!("{bucket}{n}");
+            assert!(feed(with(&bucket, &["--set", "-r", limit]), b"").status.success());
+            let (is_enough, seen) = test(&bucket);
+            (!is_enough).then_some(seen)
+        };
+        let failed: Vec<String> = (0..3).map_while(attempt).collect();
+        assert!(failed.len() < 3, "{bucket}: {failed:?}");
     }
 }
 
@@ -70,9 +77,9 @@ fn pipes_share_a_window_and_a_newcomer_waits_for_one_period() {
         let counts = counts(bucket, 4, Duration::from_secs(4), waits);
         // Eight windows.
         let (sum, fair) = (counts.iter().sum::<usize>(), 320 / 4);
+        let are_fair = counts.iter().all(|count| (fair * 7 / 10..=fair * 13 / 10).contains(count));
         // A busy machine starts late into each.
-        assert!(sum >= 200, "{bucket}: {counts:?} of 320 used");
-        assert!(counts.iter().all(|count| (fair * 7 / 10..=fair * 13 / 10).contains(count)), "{bucket}: {counts:?}");
+        (sum >= 200 && are_fair, format!("{counts:?} of 320 used"))
     });
 }
 
@@ -109,7 +116,7 @@ fn a_loop_of_once_gets_its_share_beside_pipes() {
         let (ones, sum) = (ones.times().len(), pipes.iter().sum::<usize>());
         let fair = (sum + ones) / 4;
         // On a busy machine a loop starts few processes.
-        assert!((fair / 8..=fair * 3 / 2).contains(&ones), "{bucket}: {ones} beside {pipes:?}");
+        ((fair / 8..=fair * 3 / 2).contains(&ones), format!("{ones} beside {pipes:?}"))
     });
 }
 
@@ -165,24 +172,16 @@ fn launches_with_many_slots_use_a_shared_window() {
         // Fifty at once, then fifty a second: three seconds, and the time to start and end.
         let took = begun.elapsed();
         assert!(took >= Duration::from_millis(2990), "{bucket}: {took:?}");
-        assert!(took <= Duration::from_millis(4500), "{bucket}: {took:?}");
+        (took <= Duration::from_millis(4500), format!("{took:?}"))
     });
 }
 
 /// A stream alone takes what conforms at once, and loses no room later.
 #[test]
 fn a_pipe_alone_uses_a_shared_window() {
-    let limit = "100/500ms,window,slack=0";
-    on_both_stores(limit, |bucket| {
-        let mut best = 0;
-        // A busy machine may wake it late.
-        for _ in 0..3 {
-            best = best.max(counts(bucket, 1, Duration::from_millis(2450), || ())[0]);
-            if best >= 450 {
-                break;
-            }
-            assert!(feed(with(bucket, &["--clear", "--set", "-r", limit]), b"").status.success());
-        }
-        assert!((450..=500).contains(&best), "{bucket}: {best} of 500");
+    on_both_stores("100/500ms,window,slack=0", |bucket| {
+        let used = counts(bucket, 1, Duration::from_millis(2450), || ())[0];
+        assert!(used <= 500, "{bucket}: {used} of 500");
+        (used >= 450, format!("{used} of 500"))
     });
 }
