@@ -170,8 +170,8 @@ fn ends(command: Command) -> (Option<i32>, String) {
 
 #[test]
 fn a_mistake_on_the_command_line_is_found_before_anything_is_opened() {
-    let nowhere = Nowhere::new();
-    for bucket in nowhere.buckets() {
+    let nowhere = &Nowhere::new();
+    let is_found = |bucket: String| {
         for (args, words) in MISTAKES {
             let code = if args.contains(&"--once") { 125 } else { 2 };
             let named = ends(nowhere.command(&[&["--bucket", &bucket], args].concat()));
@@ -186,7 +186,12 @@ fn a_mistake_on_the_command_line_is_found_before_anything_is_opened() {
             }
             nowhere.is_untouched();
         }
-    }
+    };
+    std::thread::scope(|scope| {
+        for bucket in nowhere.buckets() {
+            scope.spawn(move || is_found(bucket));
+        }
+    });
 }
 
 #[test]

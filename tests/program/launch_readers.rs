@@ -10,7 +10,7 @@ use std::time::Duration;
 
 #[test]
 fn a_second_signal_ends_it_though_its_output_is_not_read() {
-    for how in [&["-j16"][..], &["-k"], &["--line-buffer"], &["-j1", "--timeout", "1h"]] {
+    let ends_so = |how: &[&str]| {
         let folder = tempfile::tempdir().unwrap();
         let (reader, writer) = stuck_pipe();
         let script = "echo $$ > leader.$1; seq 70000";
@@ -21,7 +21,12 @@ fn a_second_signal_ends_it_though_its_output_is_not_read() {
         thread::sleep(Duration::from_millis(700));
         assert_eq!(end_with_two(&mut child), Some(15), "{how:?}");
         drop(reader);
-    }
+    };
+    thread::scope(|scope| {
+        for how in [&["-j16"][..], &["-k"], &["--line-buffer"], &["-j1", "--timeout", "1h"]] {
+            scope.spawn(move || ends_so(how));
+        }
+    });
 }
 
 /// Also what failed is told on standard error; meanwhile time runs out for others, and signals reach them.

@@ -164,10 +164,18 @@ mod once {
     /// If it were lost, the command would end normally.
     #[test]
     fn a_signal_is_never_lost_between_the_wait_and_the_command() {
+        let became: usize = std::thread::scope(|scope| {
+            let three = [0, 100, 200].map(|first| scope.spawn(move || became_the_command(first..first + 100)));
+            three.into_iter().map(|rounds| rounds.join().unwrap()).sum()
+        });
+        println!("{became} of 300 had become the command");
+    }
+
+    fn became_the_command(rounds: std::ops::Range<u64>) -> usize {
         let place = Place::new();
-        let mut noise = 0x2545_F491_4F6C_DD1D_u64;
+        let mut noise = 0x2545_F491_4F6C_DD1D_u64 + rounds.start;
         let mut became = 0;
-        for round in 0..300 {
+        for round in rounds {
             assert!(place.run(&["--set", "-r", "50/s,burst=1,initial=0"]).status.success());
             let told = place.wait();
             let begun = Instant::now();
@@ -181,7 +189,7 @@ mod once {
             assert_eq!(running.end().signal(), Some(Signal::TERM.as_raw()), "round {round}");
             became += usize::from(!out.join().unwrap().is_empty());
         }
-        println!("{became} of 300 had become the command");
+        became
     }
 
     fn attends_to_signals(running: &Running) -> bool {

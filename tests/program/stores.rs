@@ -85,13 +85,14 @@ fn place(path: &Path) -> Place {
     Place { path: path.to_owned(), own_folder: false, group: None }
 }
 
-/// Runs `check` on every kind of store with these limits.
-fn on_every_store(limits: &[&str], check: impl Fn(&Opened)) {
-    for open in STORES {
-        if let Some(opened) = open(&policy(limits)) {
-            check(&opened);
+/// Runs `check` on every kind of store with these limits, on all of them side by side.
+fn on_every_store(limits: &[&str], check: impl Fn(&Opened) + Sync) {
+    let check = &check;
+    std::thread::scope(|scope| {
+        for open in STORES {
+            scope.spawn(move || open(&policy(limits)).iter().for_each(check));
         }
-    }
+    });
 }
 
 /// The times of `count` units, each requested by itself, all at once.
