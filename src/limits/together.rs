@@ -185,11 +185,11 @@ impl Limits {
         self.fixed.settle(&mut self.states, &mut self.settling, times, known, costs);
     }
 
-    /// Windows no longer count a grant of these costs, if they still have it under this time.
+    /// Windows no longer count a grant of these costs, if they still have it from this time on.
     pub(super) fn forget_in_windows(&mut self, counted: Nanos, costs: impl CostList) {
         self.revise(|fixed, place, terms, state| {
-            if terms.as_window().is_some() {
-                window::Terms::give_back(state, counted, fixed.cost(place, costs));
+            if let Some(window) = terms.as_window() {
+                window.forget(state, counted, fixed.cost(place, costs));
             }
         });
     }

@@ -147,6 +147,15 @@ impl Terms {
         }
     }
 
+    /// Removes `units` that were granted at `grant` and never left. In a large window their entry may have a later time.
+    pub(crate) fn forget(&self, state: &mut State, grant: Nanos, units: u64) {
+        if self.group == 1 {
+            Terms::give_back(state, grant, units);
+        } else {
+            Terms::remove(state, grant, units);
+        }
+    }
+
     /// Removes up to `units` that still count at `now`, the earliest first. Whichever units were meant, the rest then
     /// counts long enough.
     pub(crate) fn credit(&self, state: &mut State, now: Nanos, units: u64) {
