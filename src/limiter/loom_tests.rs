@@ -10,8 +10,8 @@ use super::time::Time;
 use super::{Oversize, Rules, Timer};
 use crate::clock::sync::{Mutex, lock};
 use crate::clock::timer_thread::{Alarm, TimerThread};
-use crate::limits::Limits;
 use crate::limits::bucket::Bucket;
+use crate::limits::{Cost, Limits};
 use crate::rate::Rate;
 use std::num::NonZeroU64;
 use std::sync::Arc;
@@ -85,7 +85,7 @@ impl Wake for Count {
 }
 
 fn shared(timer: &Arc<Still>) -> Arc<Shared> {
-    let rules = Rules { fair: true, oversize: Oversize::Wait, most_waiters: None };
+    let rules = Rules { oversize: Oversize::Wait, ..Rules::default() };
     let queue = |_| Ok::<_, ()>(Queue::new(limits("1/s", 1), rules, None));
     Shared::new(Time::Custom(timer.clone()), queue).unwrap()
 }
@@ -101,9 +101,9 @@ fn loom_the_next_waiter_is_woken_if_the_head_leaves_while_the_timer_fires() {
     loom::model(|| {
         let timer = Arc::new(Still::default());
         let shared = shared(&timer);
-        assert!(shared.try_take(1).is_ok());
+        assert!(shared.try_take(&Cost::One(1)).is_ok());
         let count = Arc::new(Count::default());
-        let (mut head, mut next) = (Wait::new(1, None), Wait::new(1, None));
+        let (mut head, mut next) = (Wait::new(Cost::One(1), None), Wait::new(Cost::One(1), None));
         assert!(head.poll(&shared, &mut Context::from_waker(Waker::noop())).is_pending());
         assert!(next.poll(&shared, &mut Context::from_waker(&Waker::from(count.clone()))).is_pending());
         timer.now.store(2_000_000_000, Ordering::SeqCst);
@@ -127,9 +127,9 @@ fn loom_joining_and_trying_never_share_a_unit() {
         let shared = shared(&timer);
         let tries = loom::thread::spawn({
             let shared = shared.clone();
-            move || shared.try_take(1).is_ok()
+            move || shared.try_take(&Cost::One(1)).is_ok()
         });
-        let mut wait = Wait::new(1, None);
+        let mut wait = Wait::new(Cost::One(1), None);
         let joined = wait.poll(&shared, &mut Context::from_waker(Waker::noop())).is_ready();
         let tried = tries.join().unwrap();
         assert!(joined ^ tried, "exactly one of them gets the unit");
