@@ -67,6 +67,12 @@ impl CostList for &[u64] {
     }
 }
 
+impl CostList for &Box<[u64]> {
+    fn list(&self) -> &[u64] {
+        self
+    }
+}
+
 impl CostList for &Cost {
     #[inline]
     fn list(&self) -> &[u64] {

@@ -84,8 +84,8 @@ impl Fixed {
         Some(latest)
     }
 
-    /// Charges a request made at `asked` at `grant`, if its cost is one that `is_charged`. Windows count it from `counted`, which is not before `grant`, and
-    /// forget what no longer counts at `since`.
+    /// Charges a request made at `asked` at `grant`, to each limit whose cost is one that `is_charged`. Windows count it from
+    /// `counted`, which is not before `grant`, and forget what no longer counts at `since`.
     pub(super) fn charge(
         &self,
         states: &mut [State],

@@ -20,7 +20,8 @@ use super::costs::CostList;
 use super::grant::{Grant, LOOK, Refusal};
 use super::policy::Policy;
 use super::together::Limits;
-pub use operation::{Ask, GiveBack, Operation, Owner, Record, Reply, Take};
+use operation::Recent;
+pub use operation::{Ask, Counts, GiveBack, Operation, Owner, Record, Reply, Take, Waiting};
 
 mod entry;
 mod operation;
@@ -56,40 +57,6 @@ pub struct Ledger {
     /// The latest operations of owners, and the grants they led to: oldest first.
     recent: VecDeque<Recent>,
     counts: Counts,
-}
-
-/// An operation that was applied.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Recent {
-    owner: Owner,
-    sequence: u64,
-    /// The grant that it led to; 0 if none.
-    number: u64,
-    at: Nanos,
-}
-
-/// What happened since the bucket was made.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
-    /// When it was made, on its own clock.
-    pub since: Nanos,
-    /// Units granted. Of costs that differ by limit: the largest.
-    pub granted: u64,
-    /// Requests that were refused.
-    pub refused: u64,
-    /// Units given back.
-    pub given_back: u64,
-    /// How long grants had to wait, in all.
-    pub waited: Nanos,
-}
-
-/// One that waits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Waiting {
-    /// What it costs.
-    pub cost: u64,
-    /// How long it still has to wait, in nanoseconds.
-    pub wait: Nanos,
 }
 
 impl Ledger {
@@ -174,12 +141,12 @@ impl Ledger {
 
     /// Grants these costs at the least time at which all limits conform, if that is soon enough.
     pub(crate) fn take(&mut self, now: Nanos, owner: Owner, take: &Take) -> Result<Grant, Refusal> {
-        let found = self.all.conforms_at(now, &*take.costs).and_then(|(at, bound_by)| match at - now.min(at) {
+        let found = self.all.conforms_at(now, &take.costs).and_then(|(at, bound_by)| match at - now.min(at) {
             wait if wait > 0 && at > take.latest => Err(Refusal::TooLong { wait }),
             _ => Ok((at, bound_by)),
         });
         let (at, bound_by) = found.inspect_err(|_| self.counts.refused += 1)?;
-        let units = (&*take.costs).largest();
+        let units = (&take.costs).largest();
         if units == 0 {
             return Ok(Grant::computed(at, 0, bound_by, 0));
         }
@@ -260,7 +227,7 @@ impl Ledger {
             && let Some(last) = self.entries.back_mut()
             && let Charge::One { costs: before, is_open: false, moves: false } = &mut last.charge
         {
-            let sum = |place| (&**before).of(place).saturating_add((&**costs).of(place));
+            let sum = |place| (&*before).of(place).saturating_add(costs.of(place));
             *before = (0..before.len().max(costs.len())).map(sum).collect();
             (last.at, last.number) = (entry.at, entry.number);
             return;
@@ -276,7 +243,7 @@ impl Ledger {
         for place in first..=self.entries.len() {
             let mut before = self.base.clone();
             self.entries.range(..place).for_each(|other| other.apply(&mut before));
-            let Ok((at, _)) = before.conforms_at(promised, &*costs) else { continue };
+            let Ok((at, _)) = before.conforms_at(promised, &costs) else { continue };
             entry.at = at;
             entry.apply(&mut before);
             let fits = self.entries.get(place).is_none_or(|next| at <= next.at);
@@ -318,10 +285,10 @@ impl Ledger {
             return;
         }
         for (at, costs) in back.unused.iter().filter(|(at, _)| *at <= now) {
-            let grant = Grant::computed(*at, (&**costs).largest(), None, back.number);
+            let grant = Grant::computed(*at, costs.largest(), None, back.number);
             self.counts.given_back = self.counts.given_back.saturating_add(grant.units);
             for limits in [&mut self.base, &mut self.all] {
-                limits.give_back(now, &grant, &**costs);
+                limits.give_back(now, &grant, costs);
             }
         }
     }
@@ -333,8 +300,8 @@ impl Ledger {
         }
         self.settle_past(now);
         for (at, costs) in back.unused.iter().filter(|(at, _)| *at <= now) {
-            self.counts.given_back = self.counts.given_back.saturating_add((&**costs).largest());
-            self.base.forget_in_windows(*at, &**costs);
+            self.counts.given_back = self.counts.given_back.saturating_add(costs.largest());
+            self.base.forget_in_windows(*at, costs);
         }
         self.base.settling.forget(back.number);
         self.recharge(now, true);
@@ -451,7 +418,7 @@ impl Ledger {
         for (place, entry) in self.entries.iter_mut().enumerate() {
             if may_move && place >= fixed && entry.at > soon && entry.moves() {
                 let Charge::One { costs, .. } = &entry.charge else { continue };
-                let conforms = all.conforms_at(entry.asked, &**costs);
+                let conforms = all.conforms_at(entry.asked, costs);
                 entry.at = conforms.map_or(entry.at, |(at, _)| at.max(soon).min(entry.at));
             }
             entry.apply(&mut all);

@@ -71,9 +71,9 @@ impl Entry {
     pub(crate) fn apply(&self, limits: &mut Limits) {
         match &self.charge {
             Charge::One { costs, is_open, .. } => {
-                let grant = limits.charge(self.asked, [self.at; 2], &**costs).numbered(self.number);
+                let grant = limits.charge(self.asked, [self.at; 2], costs).numbered(self.number);
                 if *is_open {
-                    limits.open(&grant, &**costs);
+                    limits.open(&grant, costs);
                     limits.settling.keep(OPEN);
                 }
             }
@@ -119,7 +119,7 @@ impl Entry {
     /// Charges it, and tells whether it conforms at its time.
     pub(super) fn conforms(&self, limits: &mut Limits) -> bool {
         let conforms = match &self.charge {
-            Charge::One { costs, .. } => limits.conforms_at(self.asked, &**costs).ok(),
+            Charge::One { costs, .. } => limits.conforms_at(self.asked, costs).ok(),
             Charge::Runs { runs, .. } => {
                 runs.first().and_then(|(_, units)| limits.conforms_at(self.asked, *units).ok())
             }

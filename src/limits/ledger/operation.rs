@@ -124,6 +124,40 @@ pub enum Reply {
     Done,
 }
 
+/// An operation that was applied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Recent {
+    pub(super) owner: Owner,
+    pub(super) sequence: u64,
+    /// The grant that it led to; 0 if none.
+    pub(super) number: u64,
+    pub(super) at: Nanos,
+}
+
+/// What happened since the bucket was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// When it was made, on its own clock.
+    pub since: Nanos,
+    /// Units granted. Of costs that differ by limit: the largest.
+    pub granted: u64,
+    /// Requests that were refused.
+    pub refused: u64,
+    /// Units given back.
+    pub given_back: u64,
+    /// How long grants had to wait, in all.
+    pub waited: Nanos,
+}
+
+/// One that waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Waiting {
+    /// What it costs.
+    pub cost: u64,
+    /// How long it still has to wait, in nanoseconds.
+    pub wait: Nanos,
+}
+
 const TAKE: u64 = 1;
 const LEASE: u64 = 2;
 const GIVE_BACK: u64 = 3;

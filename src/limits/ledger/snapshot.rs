@@ -1,7 +1,8 @@
 //! A ledger as bytes: a log that was folded, and is shorter so.
 
 use super::entry::{Charge, Entry};
-use super::{Counts, Ledger, MOST, MOVED, RECENT, RUNS, Recent};
+use super::operation::{Counts, Recent};
+use super::{Ledger, MOST, MOVED, RECENT, RUNS};
 use crate::clock::Nanos;
 use crate::limits::bytes::{Reader, Writer};
 use crate::limits::policy::Policy;
