@@ -2,7 +2,6 @@
 //!
 //! The pump drives a [`Flow`]: units that are read from a source, wait, and are handed over to a sink.
 
-pub mod agenda;
 mod at_once;
 mod contract;
 mod copy;

@@ -11,9 +11,7 @@
 //! Whatever ends the run (a signal, a reader that is gone, an exit of 255) stops the slots: then nothing more starts,
 //! wherever the pump is.
 
-mod again;
 mod attempt;
-mod by_key;
 mod child;
 mod commands;
 mod event;
@@ -25,6 +23,7 @@ mod options;
 mod output;
 mod preview;
 mod printer;
+mod queue;
 mod reply;
 mod reply_file;
 mod retries;

@@ -11,7 +11,7 @@ use crate::limits::{Each, Thin};
 use crate::store::{KeyId, Keyed};
 use heads::{Head, Heads};
 use std::borrow::Cow;
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::num::NonZeroU32;
 pub use unit::{Charged, Crowd, Next, Rules, Unit};
 
@@ -52,6 +52,8 @@ pub struct Order<T> {
     outsiders: usize,
     /// Busy keys for which nothing waits or runs, and when they are idle.
     idle_at: BTreeSet<(Nanos, KeyId)>,
+    /// Units that arrive later, by that time and by age.
+    later: BTreeMap<(Nanos, u64), (KeyId, Unit<T>)>,
     /// When units are dropped, and their ages.
     deadlines: BTreeSet<(Nanos, u64, KeyId)>,
     len: usize,
@@ -66,6 +68,8 @@ struct Busy<T> {
     /// The oldest first.
     units: VecDeque<Unit<T>>,
     running: u32,
+    /// Units that arrive later.
+    later: u32,
     /// Nothing is granted before this time: the key is held, all its jobs were running, or there was no room for it.
     since: Nanos,
     /// There was no room for the key yet.
@@ -101,6 +105,7 @@ impl<T> Order<T> {
             outside: BTreeSet::new(),
             outsiders: 0,
             idle_at: BTreeSet::new(),
+            later: BTreeMap::new(),
             deadlines: BTreeSet::new(),
             len: 0,
             waiting: 0,
@@ -119,10 +124,21 @@ impl<T> Order<T> {
             return Err(unit);
         }
         let key = self.find_or_add(key.unwrap_or(NO_KEY), now);
+        (self.len, self.memory) = (self.len + 1, self.memory.saturating_add(unit.size));
+        if unit.arrived > now {
+            self.busy(key).later += 1;
+            self.later.insert((unit.arrived, unit.age), (key, unit));
+        } else {
+            self.arrive(key, unit);
+        }
+        Ok(key)
+    }
+
+    /// A unit waits from now on, behind the older ones of its key.
+    fn arrive(&mut self, key: KeyId, unit: Unit<T>) {
         if let Some(longest) = self.max_wait {
             self.deadlines.insert((unit.arrived.saturating_add(longest), unit.age, key));
         }
-        (self.len, self.memory) = (self.len + 1, self.memory.saturating_add(unit.size));
         let units = &mut self.busy(key).units;
         let (place, is_only) = (units.partition_point(|other| other.age < unit.age), units.is_empty());
         self.waiting += usize::from(is_only);
@@ -131,7 +147,6 @@ impl<T> Order<T> {
         } else {
             self.change(key, |order| order.busy(key).units.push_front(unit));
         }
-        Ok(key)
     }
 
     /// Takes a unit that has just arrived, and is younger than all that wait, if it may leave now and no other should leave
@@ -230,7 +245,8 @@ impl<T> Order<T> {
     fn wait(&self, earliest: Option<Nanos>) -> Next<T> {
         let deadline = self.deadlines.first().map(|(deadline, ..)| *deadline);
         let room = (!self.outside.is_empty()).then(|| self.keys.room_at()).filter(|time| *time < Nanos::MAX);
-        match [earliest, deadline, room].into_iter().flatten().min() {
+        let later = self.later.first_key_value().map(|((arrives, _), _)| *arrives);
+        match [earliest, deadline, room, later].into_iter().flatten().min() {
             Some(time) => Next::At(time),
             None if self.len > 0 => Next::Blocked,
             None => Next::Empty,
@@ -298,10 +314,16 @@ impl<T> Order<T> {
         self.keys.each.has_windows() || self.all.has_windows()
     }
 
-    /// How many units wait.
+    /// How many units wait, those that arrive later included.
     #[must_use]
     pub fn len(&self) -> usize {
         self.len
+    }
+
+    /// How many units wait that have arrived.
+    pub fn arrived(&mut self, now: Nanos) -> usize {
+        self.advance(now);
+        self.len - self.later.len()
     }
 
     /// Whether no unit waits.
@@ -350,6 +372,7 @@ impl<T> Order<T> {
 
     /// Takes out all waiting units of one key, the oldest first.
     pub fn drain_key(&mut self, key: KeyId) -> Vec<Unit<T>> {
+        self.arrive_by(Nanos::MAX, |of| of == key);
         let ages: Vec<u64> =
             self.busy.get(&key).into_iter().flat_map(|busy| &busy.units).map(|unit| unit.age).collect();
         ages.into_iter().filter_map(|age| self.take_out(key, age, |_, _| ())).collect()
@@ -357,6 +380,7 @@ impl<T> Order<T> {
 
     /// Takes out all waiting units, the oldest first, with their keys.
     pub fn drain(&mut self) -> Vec<(KeyId, Unit<T>)> {
+        self.arrive_by(Nanos::MAX, |_| true);
         let keys: Vec<KeyId> = self.busy.keys().copied().collect();
         let mut units = Vec::with_capacity(self.len);
         for key in keys {
@@ -369,12 +393,30 @@ impl<T> Order<T> {
     }
 }
 
+impl<T> Busy<T> {
+    /// Nothing of it waits or runs.
+    fn is_idle(&self) -> bool {
+        self.units.is_empty() && self.running == 0 && self.later == 0
+    }
+}
+
 /// What the calls above have in common.
 impl<T> Order<T> {
     /// Clamps clock readings that arrive out of order.
     fn advance(&mut self, now: Nanos) -> Nanos {
         self.now = self.now.max(now);
+        self.arrive_by(self.now, |_| true);
         self.now
+    }
+
+    /// The units of these keys arrive whose time is not after this one.
+    fn arrive_by(&mut self, time: Nanos, is_one: impl Fn(KeyId) -> bool) {
+        let due = self.later.range(..=(time, u64::MAX)).filter(|(_, (key, _))| is_one(*key));
+        for at in due.map(|(at, _)| *at).collect::<Vec<_>>() {
+            let Some((key, unit)) = self.later.remove(&at) else { continue };
+            self.busy(key).later -= 1;
+            self.arrive(key, unit);
+        }
     }
 
     /// The earliest time at which a unit conforms.
@@ -499,13 +541,13 @@ impl<T> Order<T> {
     fn busy(&mut self, key: KeyId) -> &mut Busy<T> {
         self.busy.entry(key).or_insert_with(|| {
             self.keys.set_busy(key);
-            Busy { units: VecDeque::new(), running: 0, since: 0, is_outside: false, head: None }
+            Busy { units: VecDeque::new(), running: 0, later: 0, since: 0, is_outside: false, head: None }
         })
     }
 
     /// If nothing of a key waits or runs, it is idle, now or later.
     fn release(&mut self, key: KeyId) {
-        let Some(busy) = self.busy.get(&key).filter(|busy| busy.units.is_empty() && busy.running == 0) else { return };
+        let Some(busy) = self.busy.get(&key).filter(|busy| busy.is_idle()) else { return };
         // The name of a key that is outside is still needed.
         if busy.since > self.now || busy.is_outside {
             self.idle_at.insert((busy.since, key));
@@ -520,7 +562,7 @@ impl<T> Order<T> {
             && time <= self.now
         {
             self.idle_at.pop_first();
-            let Some(busy) = self.busy.get_mut(&key).filter(|busy| busy.units.is_empty()) else { continue };
+            let Some(busy) = self.busy.get_mut(&key).filter(|busy| busy.is_idle()) else { continue };
             if std::mem::take(&mut busy.is_outside) {
                 self.outsiders -= 1;
                 self.busy.remove(&key);

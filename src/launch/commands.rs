@@ -1,14 +1,13 @@
 //! Starts commands, one for each attempt at a job, and ends them when asked to.
 
-use super::again::Again;
-use super::attempt::{Attempt, Charge, Granted, Ledger, Running, Settler};
-use super::by_key::ByKey;
+use super::attempt::{Charge, Ledger, Running, Settler};
 use super::child;
 use super::event::{Event, Events};
 use super::job::{Job, Outcome};
 use super::options::{NEVER, Options, Output};
 use super::output::{Printing, Screen};
 use super::printer::Collected;
+use super::queue::Queue;
 use super::reply_file::ReplyFile;
 use super::shared::{self, Shared};
 use super::slots::{self, Slots};
@@ -16,7 +15,6 @@ use super::spool::Spool;
 use super::target::Target;
 use super::template::Words;
 use super::temporary::is_shortage;
-use super::wakes::Wakes;
 use crate::clock::{unpoisoned, with_usual_slack};
 use rustix::process::{Pid, Signal};
 use std::borrow::Cow;
@@ -42,18 +40,6 @@ const BLOCKED: usize = 8;
 
 /// What fits into any pipe before it is read: one page (pipe(7)).
 const FITS_A_PIPE: u64 = 4096;
-
-/// How an attempt is paid for.
-pub(super) enum Paid {
-    /// It costs one of each limit.
-    Usual,
-    /// The limits of its key have granted it.
-    ByKey(Granted),
-    /// It has a price of its own.
-    Cost(Option<Charge>),
-    /// Not at all: it fails.
-    Refused(Outcome),
-}
 
 /// Starts commands, and ends them.
 #[derive(Clone)]
@@ -95,26 +81,11 @@ impl Launcher {
         std::mem::forget(runtime);
         let slots = Arc::new(Slots::new(options.jobs, options.burst));
         let output = Arc::new(Printing::new(&options, screen, Arc::clone(&slots), ledger.clone(), events.clone()));
-        let waits_for_several = options.again.is_some() || options.by_key.is_some();
-        let wakes = waits_for_several.then(Wakes::new).transpose()?.map(Arc::new);
-        let again = options.again.clone().zip(wakes.clone()).map(|(policy, wakes)| Arc::new(Again::new(policy, wakes)));
-        let by_key = options.by_key.as_ref().map(|sorting| Arc::new(ByKey::new(sorting, options.settling.is_any())));
+        let queue = Queue::new(&options)?;
         let (wanted_terminal, told) = (Mutex::default(), shared::Told::default());
         let recording = Arc::new(Semaphore::new(1));
-        let shared = Shared {
-            options,
-            slots,
-            wakes,
-            again,
-            by_key,
-            ledger,
-            settler,
-            recording,
-            output,
-            events,
-            wanted_terminal,
-            told,
-        };
+        let shared =
+            Shared { options, slots, queue, ledger, settler, recording, output, events, wanted_terminal, told };
         let shared = Arc::new(shared);
         Ok(Launcher { shared, tasks })
     }
@@ -129,7 +100,7 @@ impl Launcher {
         // A shortage is about no file.
         let named = |error: io::Error| io::Error::new(error.kind(), format!("/dev/null: {error}"));
         let _input = File::open("/dev/null").map_err(|error| if is_shortage(&error) { error } else { named(error) })?;
-        let _reply = self.shared.again.as_ref().map(|_| ReplyFile::new()).transpose()?;
+        let _reply = self.shared.options.again.as_ref().map(|_| ReplyFile::new()).transpose()?;
         (0..pipes).map(|_| io::pipe()).collect::<io::Result<Vec<_>>>().map(drop)
     }
 
@@ -143,13 +114,12 @@ impl Launcher {
     /// how many jobs were read that will not be tried at all.
     #[must_use]
     pub fn take_waiting(&self) -> (Vec<Arc<Job>>, usize) {
-        let Shared { again, by_key, .. } = &*self.shared;
-        let waiting = again.as_ref().map(|again| again.drain()).unwrap_or_default();
-        let by_key = by_key.as_ref().map(|by_key| by_key.drain()).unwrap_or_default();
-        let (first, again): (Vec<_>, Vec<_>) = by_key.into_iter().partition(|attempt| attempt.number == 1);
-        let mut jobs: Vec<_> = waiting.into_iter().chain(again).map(|attempt| attempt.job).collect();
+        let queue = &self.shared.queue;
+        let (first, again): (Vec<_>, Vec<_>) = queue.drain().into_iter().partition(|attempt| attempt.number == 1);
+        let mut jobs: Vec<_> = again.into_iter().map(|attempt| attempt.job).collect();
         jobs.sort_by_key(|job| job.seq);
-        (jobs, first.len())
+        // Without keys, a first attempt is there only because its turn has come: it is the next of the input.
+        (jobs, if queue.is_keyed() { first.len() } else { 0 })
     }
 
     /// Prints output that waits for its turn, when no command runs and none will. Returns the jobs that succeeded and whose
@@ -179,40 +149,33 @@ impl Launcher {
         }
     }
 
-    /// Makes an attempt, as soon as it has a slot, unless it is refused. Returns the job if it is new.
-    pub(super) fn start(&self, mut attempt: Attempt, paid: Paid) -> Option<Arc<Job>> {
-        let (granted, charge, refused) = match paid {
-            Paid::Usual => (None, None, None),
-            Paid::ByKey(granted) => (Some(granted), None, None),
-            Paid::Cost(charge) => (None, charge, None),
-            Paid::Refused(outcome) => (None, None, Some(outcome)),
-        };
-        let again = self.shared.again.as_ref();
+    /// Makes the next attempt, if there is one, as soon as it has a slot, unless it is `refused`. Returns the job if it is
+    /// new.
+    pub(super) fn start_next(&self, charge: Option<Charge>, refused: Option<Outcome>) -> Option<Arc<Job>> {
+        let Shared { options, queue, slots, output, events, .. } = &*self.shared;
+        let job = queue.choose()?;
+        if refused.is_none() && job.refused().is_none() {
+            output.screen.trace(options.template.fill(&job.units));
+        }
+        drop(job);
+        let chosen = || queue.take_chosen().map(|chosen| (chosen.0.job.seq, chosen));
+        let (slot, (mut attempt, granted)) = slots.take(chosen)?;
         let is_new = attempt.number == 1;
-        let (seq, refused) = (attempt.job.seq, attempt.job.refused().or(refused));
-        let options = &self.shared.options;
-        if refused.is_none() {
-            self.shared.output.screen.trace(options.template.fill(&attempt.job.units));
-        }
-        let slot = self.shared.slots.take(seq);
-        if let Some(again) = again {
-            again.remove(&attempt);
-        }
-        if let (Some(by_key), Some(granted)) = (&self.shared.by_key, &granted) {
-            by_key.started(granted);
-        }
+        let (granted, refused) = match (granted, attempt.job.refused().or(refused)) {
+            (Ok(granted), refused) => (Some(granted), refused),
+            (Err(never), refused) => (None, refused.or(Some(never))),
+        };
         // Built on this thread, so that all of its memory comes from one allocator arena.
         let command = refused.map_or_else(|| Ok(self.command(options.template.fill(&attempt.job.units))), Err);
         let mut input = None;
         // Nobody else has a job that is tried only once.
-        if let Some(job) = Arc::get_mut(&mut attempt.job).filter(|_| again.is_none()) {
+        if let Some(job) = Arc::get_mut(&mut attempt.job).filter(|_| options.again.is_none()) {
             // The command has copies. The first may be in a tag, or be the name of the command.
             job.forget_units(options.tag || options.template.name().is_none());
             input = job.input.take();
         }
         let (job, started) = (Arc::clone(&attempt.job), Instant::now());
-        let event = Event::Started { job: Arc::clone(&job), attempt: attempt.number, at: started };
-        self.shared.events.send(event);
+        events.send(Event::Started { job: Arc::clone(&job), attempt: attempt.number, at: started });
         self.run(Running { attempt, slot, started, reply: None, granted, charge }, command, input);
         is_new.then_some(job)
     }
@@ -245,13 +208,13 @@ impl Launcher {
         mut command: Command,
         mut input: Option<Spool>,
     ) -> Result<(Child, Target), Outcome> {
-        let Shared { slots, again, options, .. } = &*self.shared;
+        let Shared { slots, options, .. } = &*self.shared;
         let (seq, attempt) = (running.seq(), &running.attempt);
         command.env("THROTTLE_SEQ", seq.to_string()).env("THROTTLE_SLOT", running.slot.to_string());
         if let Some(identity) = attempt.job.identity() {
             command.env("THROTTLE_ID", identity.to_string());
         }
-        if again.is_some() {
+        if options.again.is_some() {
             command.env("THROTTLE_ATTEMPT", attempt.number.to_string());
         }
         if let Some(key) = &attempt.job.key {
@@ -268,7 +231,7 @@ impl Launcher {
         }
         // All that it needs at once: two that start must not each hold what the other one needs.
         let spawn = || {
-            let replies = again.is_some() || options.settling.is_any();
+            let replies = options.again.is_some() || options.settling.is_any();
             let reply = replies.then(ReplyFile::new).transpose()?;
             if let Some(reply) = &reply {
                 command.env("THROTTLE_REPLY", reply.path());

@@ -66,7 +66,7 @@ pub enum Event {
     /// So much output waits for its turn that launching waits. Sent once.
     HeldUp,
     /// So many units wait for another attempt that nothing new starts. Sent once.
-    AgendaFull,
+    QueueFull,
     /// This selector found no key in the first units.
     NoKeys(Selector),
     /// So many units were read ahead, which wait for the limits of their keys, that no more are read. Sent once.

@@ -3,8 +3,6 @@
 use super::job::{Key, Outcome};
 use super::reply::Reply;
 use crate::clock::{Nanos, in_nanos};
-use crate::flow::agenda::Agenda;
-use crate::flow::order::MEMORY;
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -141,11 +139,10 @@ impl Backoff {
     }
 }
 
-/// Attempts that failed and are made again. `T` is what is needed for that.
+/// Decides which attempts are made again, and when.
 #[derive(Debug)]
-pub(super) struct Retries<T> {
+pub(super) struct Retries {
     policy: RetryPolicy,
-    agenda: Agenda<T>,
     /// Of each key, or of all.
     pauses: BTreeMap<Key, Pause>,
 }
@@ -178,11 +175,11 @@ struct Pause {
     since: Option<Nanos>,
 }
 
-impl<T> Retries<T> {
+impl Retries {
     /// Nothing has failed yet.
     #[must_use]
     pub(super) fn new(policy: RetryPolicy) -> Self {
-        Retries { policy, agenda: Agenda::default(), pauses: BTreeMap::new() }
+        Retries { policy, pauses: BTreeMap::new() }
     }
 
     /// Decides what follows from the end of an attempt for a unit of `key`. `chance(n)` is a random number from 0 to n.
@@ -212,22 +209,6 @@ impl<T> Retries<T> {
             }
             Meaning::Failed => Verdict::Failed,
         }
-    }
-
-    /// Keeps what is needed for another attempt, in `size` bytes, until `due`; see [`Agenda::add`].
-    pub(super) fn add(&mut self, due: Nanos, age: u64, size: usize, content: T) {
-        self.agenda.add(due, age, size, content);
-    }
-
-    /// The agenda.
-    pub(super) fn agenda(&mut self) -> &mut Agenda<T> {
-        &mut self.agenda
-    }
-
-    /// Whether so many wait for another attempt that nothing new may start.
-    #[must_use]
-    pub(super) fn is_full(&self) -> bool {
-        self.agenda.len() >= self.policy.ahead || self.agenda.memory() >= MEMORY
     }
 
     /// How long no unit of `key` may start from `now` on, if the pump does not know that yet. A pause that is too long ends

@@ -1,19 +1,17 @@
 //! What the pump's thread and the commands' tasks share, and what they do when an attempt has ended.
 
-use super::again::Again;
 use super::attempt::{Attempt, Charge, Ended, Granted, Ledger, Running, Settler};
-use super::by_key::ByKey;
 use super::event::{Event, Events, Success};
 use super::job::Outcome;
 use super::options::{Options, Output};
 use super::output::Printing;
 use super::printer::Collected;
+use super::queue::Queue;
 use super::reply::{self, Reply};
 use super::reply_file::unopened;
 use super::retries::Verdict;
 use super::settling::Real;
 use super::slots::Slots;
-use super::wakes::Wakes;
 use crate::clock::unpoisoned;
 use crate::flow::poll;
 use rustix::event::PollFlags;
@@ -29,10 +27,7 @@ use tokio::sync::Semaphore;
 pub(super) struct Shared {
     pub(super) options: Options,
     pub(super) slots: Arc<Slots>,
-    /// There if the pump may wait for several things.
-    pub(super) wakes: Option<Arc<Wakes>>,
-    pub(super) again: Option<Arc<Again>>,
-    pub(super) by_key: Option<Arc<ByKey>>,
+    pub(super) queue: Queue,
     pub(super) ledger: Option<Arc<dyn Ledger>>,
     pub(super) settler: Arc<dyn Settler>,
     /// Held while the ledger may block.
@@ -48,7 +43,7 @@ pub(super) struct Shared {
 /// Which events were sent that are sent once.
 #[derive(Default)]
 pub(super) struct Told {
-    pub(super) full_agenda: AtomicBool,
+    pub(super) full_queue: AtomicBool,
     bad_reply: AtomicBool,
     unopened: AtomicBool,
     overlong_pause: AtomicBool,
@@ -67,13 +62,9 @@ impl Shared {
         }
         let real = self.real(&running, &reply);
         self.settle(running.charge.take(), &real).await;
-        let mut verdict = self.verdict(&running, at, &outcome, &reply);
-        if let (Some(by_key), Some(granted), Verdict::Later(_)) = (&self.by_key, &running.granted, verdict) {
-            let key = &running.attempt.job.key;
-            if let Some(time) = self.again.as_ref().and_then(|again| again.take_hold(key)) {
-                by_key.hold(granted, time);
-            }
-        }
+        let is_stopped = self.slots.is_ending() && !matches!(outcome, Outcome::Ok);
+        let judge = || self.queue.judge(&running, at, &outcome, &reply);
+        let mut verdict = if is_stopped { Verdict::Stopped } else { judge() };
         let success = matches!(verdict, Verdict::Ok)
             .then(|| Success { job: Arc::clone(&running.attempt.job), attempt: running.attempt.number });
         let printed = if verdict.is_repeated() {
@@ -146,16 +137,6 @@ impl Shared {
         }
     }
 
-    fn verdict(&self, running: &Running, at: StdInstant, outcome: &Outcome, reply: &Reply) -> Verdict {
-        let (is_ok, is_ending) = (matches!(outcome, Outcome::Ok), self.slots.is_ending());
-        match &self.again {
-            Some(again) if is_ok || !is_ending => again.judge(&running.attempt, [running.started, at], outcome, reply),
-            _ if is_ok => Verdict::Ok,
-            _ if is_ending => Verdict::Stopped,
-            _ => Verdict::Failed,
-        }
-    }
-
     async fn ended(
         self: &Arc<Self>,
         running: Running,
@@ -168,8 +149,7 @@ impl Shared {
         // Before something waits for a file descriptor.
         drop(file);
         let (job, number, seq) = (Arc::clone(&attempt.job), attempt.number, attempt.job.seq);
-        let due = self.again.as_ref().zip(verdict.due()).map(|(again, due)| (again, due, again.instant(due)));
-        let due_in = due.map(|(.., due)| due.saturating_duration_since(at));
+        let due_in = verdict.due().map(|due| self.queue.due_in(due, at));
         let waited = started.saturating_duration_since(attempt.ready);
         let is_ok = matches!(outcome, Outcome::Ok);
         // A command that writes to our standard output itself is the one that finds its reader gone.
@@ -179,11 +159,8 @@ impl Shared {
         let ended = Ended { job, number, outcome, verdict, due_in, reply, cost: real.told, waited, started, at, slot };
         let ended = Arc::new(ended);
         self.record(&ended).await;
-        let is_sent_away = match due {
-            Some((again, ..)) => self.is_sent_away(again, &attempt, granted.as_ref()).await,
-            None => false,
-        };
-        let due = due.filter(|_| !is_sent_away);
+        let is_sent_away = due_in.is_some() && self.is_sent_away(&attempt, granted.as_ref()).await;
+        let next = due_in.filter(|_| !is_sent_away).map(|due_in| attempt.next(verdict, at + due_in));
         let ended = Event::Ended(ended);
         if ended.is_urgent() {
             self.output.tell(ended).await;
@@ -191,31 +168,23 @@ impl Shared {
             self.events.send(ended);
         }
         // Only now may the next attempt start; and nobody sees a moment with neither.
-        self.slots.release(seq, slot, || {
-            if let Some((by_key, granted)) = self.by_key.as_ref().zip(granted) {
-                by_key.ended(&granted, &real.costs);
-            }
-            if let Some((again, due, ready)) = due {
-                again.add(due, attempt.next(verdict, ready));
-            }
-        });
-        self.wakes.iter().for_each(|wakes| wakes.wake());
-        self.again.iter().for_each(|again| again.wake_pump());
+        self.slots.release(seq, slot, || self.queue.ended(granted, &real.costs, next));
+        self.queue.wake_pump();
     }
 
     /// Whether the server asked to wait for too long. Then no unit of the key is tried any more, if limits are kept for
     /// each; without keys the run ends.
-    async fn is_sent_away(&self, again: &Again, attempt: &Attempt, granted: Option<&Granted>) -> bool {
+    async fn is_sent_away(&self, attempt: &Attempt, granted: Option<&Granted>) -> bool {
         let key = &attempt.job.key;
-        let Some(left) = again.overlong_pause(key) else { return false };
+        let Some(left) = self.queue.overlong_pause(key) else { return false };
         let left = Duration::from_nanos(left);
-        let Some((by_key, granted)) = self.by_key.as_ref().zip(granted) else {
+        let Some(granted) = granted.filter(|_| self.queue.is_keyed()) else {
             if !self.told.overlong_pause.swap(true, Ordering::Relaxed) {
                 self.events.send(Event::SentAway(left));
             }
             return false;
         };
-        let waiting = [vec![attempt.clone()], by_key.give_up(key, granted), again.give_up(key)].concat();
+        let waiting = [vec![attempt.clone()], self.queue.give_up(key, granted)].concat();
         let jobs: Vec<_> = waiting.into_iter().map(|attempt| attempt.job).collect();
         for job in &jobs {
             // Output in input order waits for the turn of each.

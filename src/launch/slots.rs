@@ -102,21 +102,9 @@ impl Slots {
         }
     }
 
-    /// Waits for a free slot and says how many there are. Once nothing is to start any more, never returns. `due` says how
-    /// many attempts are due that are not the first of their jobs, and when the next one will be: those may start while too
-    /// much output waits for its turn, since it may be theirs.
-    pub(super) fn wait(&self, mut due: impl FnMut() -> (u64, Option<Duration>)) -> u64 {
-        let mut state = self.lock();
-        loop {
-            let (now, next) = due();
-            match (self.room(&state, now), next.filter(|_| !state.stopping)) {
-                (room @ 1.., _) => return room,
-                (0, Some(next)) => {
-                    state = unpoisoned(self.changed.wait_timeout(state, next)).0;
-                }
-                (0, None) => state = unpoisoned(self.changed.wait(state)),
-            }
-        }
+    /// Waits for a free slot and says how many there are. Once nothing is to start any more, never returns.
+    pub(super) fn wait(&self) -> u64 {
+        self.room(&self.wait_while(|state| self.room(state) == 0))
     }
 
     /// How many slots are free.
@@ -127,10 +115,9 @@ impl Slots {
         }
     }
 
-    fn room(&self, state: &State, due: u64) -> u64 {
+    fn room(&self, state: &State) -> u64 {
         let running = state.running.len() as u64;
         let starters = self.most_starting.saturating_sub(state.starting) as u64;
-        let starters = if state.full { starters.min(due) } else { starters };
         match self.jobs {
             _ if state.stopping || state.short > 0 => 0,
             0 => starters,
@@ -138,14 +125,16 @@ impl Slots {
         }
     }
 
-    /// Takes a slot for the job `seq`. Once nothing is to start any more, never returns.
-    pub(super) fn take(&self, seq: u64) -> u32 {
+    /// Takes a slot for the job that `next` returns with its number, if there is one; that is seen together. Once nothing is
+    /// to start any more, never returns.
+    pub(super) fn take<T>(&self, next: impl FnOnce() -> Option<(u64, T)>) -> Option<(u32, T)> {
         let mut state = self.wait_while(|state| state.stopping || state.suspended.is_some());
+        let (seq, job) = next()?;
         let free = state.free.pop().map(|Reverse(slot)| slot);
         let slot = free.unwrap_or_else(|| u32::try_from(state.running.len()).unwrap_or(u32::MAX));
         state.running.insert(seq, None);
         state.starting += 1;
-        slot
+        Some((slot, job))
     }
 
     /// The job `seq` has started. A signal that was passed on meanwhile is passed on to it, too.

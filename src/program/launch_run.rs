@@ -346,7 +346,7 @@ impl LaunchRun {
                 drop(outcomes);
                 self.end(Reason::CannotRecord).then(|| format!("{error}; launching nothing more"))
             }
-            Event::AgendaFull => {
+            Event::QueueFull => {
                 let words = "too many units wait for another attempt; new ones wait (more may with --ahead)";
                 outcomes.advises().then(|| words.to_owned())
             }

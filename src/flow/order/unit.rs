@@ -29,7 +29,8 @@ pub struct Unit<T> {
     pub costs: Box<[u64]>,
     /// The bytes that it takes.
     pub size: usize,
-    /// Since when it waits.
+    /// Since when it waits. If that is later than now, as for a command that is to be run again, it waits for that time
+    /// first. Others of its key may leave meanwhile.
     pub arrived: Nanos,
     /// The unit itself.
     pub content: T,

@@ -3,6 +3,7 @@
 use super::*;
 use crate::clock::{Clock, FakeClock, MILLISECOND, SECOND};
 use crate::flow::meter::Meter;
+use crate::flow::order::{Next, Order, Rules, Unit};
 use crate::flow::{Filled, Flow, FlowError, Passed, pump};
 use crate::limits::Policy;
 use crate::store::{Memory, Supply};
@@ -42,7 +43,9 @@ struct Script<L> {
 }
 
 struct State {
-    retries: Retries<Try>,
+    retries: Retries,
+    order: Order<Try>,
+    ahead: usize,
     running: Vec<Running>,
     chance: fastrand::Rng,
     /// The ends: when, which unit, and what followed.
@@ -62,7 +65,8 @@ impl State {
             if let Some(due) = verdict.due() {
                 let used = attempt.used + u32::from(matches!(verdict, Verdict::Again(_)));
                 let next = Try { number: attempt.number + 1, used, ..attempt };
-                self.retries.add(due, attempt.unit, 1, next);
+                let unit = Unit { age: attempt.unit, costs: Box::default(), size: 1, arrived: due, content: next };
+                self.order.add(now, None, unit).unwrap();
                 self.sent_away = self.sent_away.or(self.retries.overlong_pause(&None, end));
             }
         }
@@ -73,14 +77,15 @@ impl<L: Fn(Try) -> Life> Script<L> {
     fn due(&self) -> u64 {
         let mut state = self.state.borrow_mut();
         state.attend(self.clock.now());
-        state.retries.agenda().due(self.clock.now()) as u64
+        state.order.arrived(self.clock.now()) as u64
     }
 
     /// Waits for the next end, or the next time at which an attempt is due; `false` if there is none.
     fn wait(&self) -> bool {
         let mut state = self.state.borrow_mut();
         let ends = state.running.iter().map(|running| running.end).min();
-        let next = ends.into_iter().chain(state.retries.agenda().next_due()).min();
+        let now = self.clock.now();
+        let next = ends.into_iter().chain(state.order.ready_at(now).filter(|at| *at > now)).min();
         drop(state);
         if let Some(next) = next {
             self.clock.sleep_until(next);
@@ -105,8 +110,8 @@ impl<L: Fn(Try) -> Life> Flow for Script<L> {
     }
 
     fn waiting(&self) -> u64 {
-        let due = self.due();
-        if self.state.borrow().retries.is_full() { due } else { due + self.fresh.len() as u64 }
+        let (due, state) = (self.due(), self.state.borrow());
+        if state.order.is_full(state.ahead) { due } else { due + self.fresh.len() as u64 }
     }
 
     fn take_hold(&mut self) -> Option<Nanos> {
@@ -128,12 +133,12 @@ impl<L: Fn(Try) -> Life> Flow for Script<L> {
     fn pass(&mut self, units: u64, passed: &mut Passed) -> Result<(), FlowError> {
         for _ in 0..units {
             let now = self.clock.now();
-            let due = self.state.borrow_mut().retries.agenda().oldest_due(now).copied();
+            let due = match self.state.borrow_mut().order.next(now) {
+                Next::Go(_, unit, _) => Some(unit.content),
+                _ => None,
+            };
             let attempt = due.or_else(|| Some(Try { unit: self.fresh.pop_front()?, number: 1, used: 0 }));
             let Some(attempt) = attempt else { break };
-            if due.is_some() {
-                self.state.borrow_mut().retries.agenda().remove_due(attempt.unit);
-            }
             self.start(attempt);
             passed.units += 1;
         }
@@ -169,9 +174,9 @@ fn run_on<L: Fn(Try) -> Life>(
 ) -> Script<L> {
     let limits = Policy::new(&[limit.parse().unwrap()], None).unwrap();
     let supply = Supply::new(Box::new(Memory::new(&limits, clock.clone())));
-    let retries = Retries::new(policy);
+    let (ahead, retries, order) = (policy.ahead, Retries::new(policy), Order::new(&Rules::default(), 0));
     let chance = fastrand::Rng::with_seed(seed);
-    let state = State { retries, running: Vec::new(), chance, ends: Vec::new(), sent_away: None };
+    let state = State { retries, order, ahead, running: Vec::new(), chance, ends: Vec::new(), sent_away: None };
     let (fresh, starts) = ((1..=units).collect(), Vec::new());
     let mut script = Script { clock: clock.clone(), life, jobs, fresh, state: state.into(), starts };
     let meter = Meter::new(0, limits.len());
@@ -335,7 +340,7 @@ fn a_success_that_began_before_a_refusal_shows_that_the_server_serves() {
 
 #[test]
 fn an_answer_after_a_success_may_still_name_a_time_that_is_too_long() {
-    let mut retries: Retries<()> = Retries::new(policy(1));
+    let mut retries = Retries::new(policy(1));
     let mut judge = |started, at, life: Life| {
         retries.judge(&None, Judged { started, at, used: 1 }, &life.1, &life.2, |_| 0);
         retries.overlong_pause(&None, at).is_some()
@@ -426,7 +431,7 @@ proptest! {
         };
         let mut script = run(&format!("50/s,burst={burst}"), units, jobs, policy(attempts), seed, life);
         let state = script.state.get_mut();
-        prop_assert!(state.retries.agenda().is_empty() && state.running.is_empty());
+        prop_assert!(state.order.is_empty() && state.running.is_empty());
         for (unit, (failures, laters)) in (1..=units).zip(&fates) {
             let verdicts: Vec<Verdict> = state.ends.iter().filter(|end| end.1 == unit).map(|end| end.2).collect();
             let last = if *failures < attempts { Verdict::Ok } else { Verdict::Failed };

@@ -10,6 +10,11 @@ fn sleeper() -> (Child, Target) {
     (child, target)
 }
 
+/// Takes a slot for this job.
+fn take(slots: &Slots, seq: u64) -> u32 {
+    slots.take(|| Some((seq, ()))).unwrap().0
+}
+
 /// Waits until another thread has stopped it.
 fn is_stopped(target: Target) -> bool {
     let status = waitid(WaitId::Pid(target.pid()), WaitIdOptions::STOPPED | WaitIdOptions::EXITED).unwrap();
@@ -25,7 +30,7 @@ fn has_gone_on(target: Target) -> bool {
 #[test]
 fn a_command_that_starts_during_a_suspend_is_stopped_and_none_starts_after_it() {
     let slots = Slots::new(0, 9);
-    assert_eq!((slots.take(1), slots.take(2)), (0, 1));
+    assert_eq!((take(&slots, 1), take(&slots, 2)), (0, 1));
     let ((mut running, first), (mut starting, second)) = (sleeper(), sleeper());
     slots.started(1, first);
     thread::scope(|scope| {
@@ -37,7 +42,7 @@ fn a_command_that_starts_during_a_suspend_is_stopped_and_none_starts_after_it() 
         slots.started(2, second);
         assert!(is_stopped(second));
         assert_eq!(suspending.join().unwrap(), 0, "it has waited for the one that was starting");
-        let next = scope.spawn(|| slots.take(3));
+        let next = scope.spawn(|| take(&slots, 3));
         thread::sleep(Duration::from_millis(50));
         assert!(!next.is_finished());
         slots.resume();
@@ -49,21 +54,6 @@ fn a_command_that_starts_during_a_suspend_is_stopped_and_none_starts_after_it() 
     }
 }
 
-/// The output that all the held output waits for may be that of an attempt that is due.
-#[test]
-fn while_too_much_output_is_held_only_attempts_that_are_due_may_start() {
-    let slots = Slots::new(9, 9);
-    slots.set_full(true);
-    let mut looks = 0;
-    let room = slots.wait(|| {
-        looks += 1;
-        if looks < 3 { (0, Some(Duration::from_millis(5))) } else { (2, None) }
-    });
-    assert_eq!((room, looks), (2, 3), "it waits until they are due, and for nothing else");
-    slots.set_full(false);
-    assert_eq!(slots.wait(|| (0, None)), 4);
-}
-
 /// The next attempt of a job may start in the same moment.
 #[test]
 fn a_job_that_is_released_may_take_a_slot_again() {
@@ -71,9 +61,9 @@ fn a_job_that_is_released_may_take_a_slot_again() {
     let (mut child, target) = sleeper();
     thread::scope(|scope| {
         let mut again = None;
-        let slot = slots.take(1);
+        let slot = take(&slots, 1);
         slots.started(1, target);
-        slots.release(1, slot, || again = Some(scope.spawn(|| slots.take(1))));
+        slots.release(1, slot, || again = Some(scope.spawn(|| take(&slots, 1))));
         assert_eq!(again.unwrap().join().unwrap(), slot, "only after the slot is free");
     });
     assert_eq!((slots.count(), slots.lock().starting), (1, 1));
@@ -86,7 +76,7 @@ fn a_job_that_is_released_may_take_a_slot_again() {
 fn a_process_that_has_the_number_of_a_command_that_was_waited_for_gets_no_signal() {
     let slots = Slots::new(0, 9);
     let (mut stranger, target) = sleeper();
-    slots.take(1);
+    take(&slots, 1);
     slots.started(1, target);
     slots.suspend();
     assert!(is_stopped(target));
@@ -105,7 +95,7 @@ fn what_a_command_that_was_waited_for_has_left_gets_signals() {
     let mut command = Command::new("sh");
     let mut leader = command.args(["-c", "sleep 100 &"]).process_group(0).spawn().unwrap();
     let target = Target::Group(Pid::from_child(&leader));
-    slots.take(1);
+    take(&slots, 1);
     slots.started(1, target);
     leader.wait().unwrap();
     let rest = slots.waited_for(1, target);
@@ -121,7 +111,7 @@ fn what_a_command_that_was_waited_for_has_left_gets_signals() {
 #[test]
 fn processes_of_a_command_that_ended_during_a_suspend_are_resumed() {
     let slots = Slots::new(0, 9);
-    let slot = slots.take(1);
+    let slot = take(&slots, 1);
     let (mut child, target) = sleeper();
     slots.started(1, target);
     slots.suspend();

@@ -1,0 +1,319 @@
+//! Which attempt is made next, and when. All attempts that wait are in one order: those that wait for the limits of their
+//! keys, and those that are made again, which wait for their time first. The pump's thread and the commands' tasks share
+//! this.
+
+use super::attempt::{Attempt, Granted, Running};
+use super::job::{Job, Key, Outcome};
+use super::options::{NEVER, Options};
+use super::reply::Reply;
+use super::retries::{Judged, Retries, Verdict};
+use super::wakes::Wakes;
+use crate::clock::{Clock, Nanos, SystemClock, in_nanos, unpoisoned};
+use crate::flow::order::{Crowd, Next, Order, Unit};
+use crate::flow::{Passed, Price, Sorting};
+use std::collections::{BTreeSet, VecDeque};
+use std::io;
+use std::num::NonZeroU32;
+use std::os::fd::BorrowedFd;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+/// Attempts that wait.
+#[derive(Debug)]
+pub(super) struct Queue {
+    state: Mutex<State>,
+    wakes: Wakes,
+    /// The same moment on both clocks.
+    begun: (Instant, Nanos),
+    /// Most units that wait while more are read.
+    ahead: usize,
+    is_keyed: bool,
+    /// Whether replies may tell what a command really cost.
+    settles: bool,
+}
+
+#[derive(Debug)]
+struct State {
+    order: Order<Attempt>,
+    /// Which attempts are made again; `None`: none.
+    retries: Option<Retries>,
+    /// Keys that were sent away for too long: no unit of theirs is tried any more.
+    gone: BTreeSet<Key>,
+    /// Attempts that can never be made.
+    refused: VecDeque<(Attempt, Outcome)>,
+    /// The attempt that is made next. It waits for its grant, or for a slot.
+    chosen: Option<Chosen>,
+    /// The units that wait for their first attempt.
+    new: Passed,
+}
+
+/// An attempt that leaves the order, and its grant, or why it is never made.
+type Chosen = (Attempt, Result<Granted, Outcome>);
+
+impl Queue {
+    /// # Errors
+    /// The system has no room for the files that wake the pump.
+    pub(super) fn new(options: &Options) -> io::Result<Self> {
+        let ahead = options.again.as_ref().map_or(usize::MAX, |again| again.ahead);
+        let unkeyed = || Sorting { jobs: Some(NonZeroU32::MAX), ahead, ..Sorting::default() };
+        let sorting = options.by_key.clone().unwrap_or_else(unkeyed);
+        let begun = (Instant::now(), SystemClock.now());
+        let state = State {
+            order: sorting.begin(begun.1),
+            retries: options.again.clone().map(Retries::new),
+            gone: BTreeSet::new(),
+            refused: VecDeque::new(),
+            chosen: None,
+            new: Passed::default(),
+        };
+        Ok(Queue {
+            state: Mutex::new(state),
+            wakes: Wakes::new()?,
+            begun,
+            ahead: sorting.ahead,
+            is_keyed: options.by_key.is_some(),
+            settles: options.settling.is_any(),
+        })
+    }
+
+    /// The thread that calls this is the pump's.
+    pub(super) fn is_used_by_pump(&self) {
+        self.wakes.is_used_by_pump();
+    }
+
+    /// Whether limits are kept for each key. If not, grants come from elsewhere.
+    pub(super) fn is_keyed(&self) -> bool {
+        self.is_keyed
+    }
+
+    /// Whether attempts may be made again.
+    pub(super) fn repeats(&self) -> bool {
+        self.lock().retries.is_some()
+    }
+
+    /// Adds an attempt. The first one for its unit waits from now on, another one when it is ready.
+    pub(super) fn add(&self, attempt: Attempt) {
+        let arrived = if attempt.number == 1 { 0 } else { self.at(attempt.ready) };
+        self.lock().add(attempt, arrived);
+    }
+
+    /// Chooses the attempt that is made next, if one may be made now.
+    pub(super) fn choose(&self) -> Option<Arc<Job>> {
+        let (mut state, settles) = (self.lock(), self.settles);
+        if state.chosen.is_none() {
+            state.chosen = state.next(settles);
+        }
+        state.chosen.as_ref().map(|(attempt, _)| Arc::clone(&attempt.job))
+    }
+
+    /// What the attempt costs that is made next. One that was chosen before waits again: another may be due before it.
+    pub(super) fn price(&self) -> Price {
+        let (mut state, settles) = (self.lock(), self.settles);
+        if let Some((attempt, Ok(granted))) = state.chosen.take() {
+            state.order.ended(SystemClock.now(), granted.key);
+            state.has_left(&attempt);
+            state.add(attempt, 0);
+        }
+        state.chosen = state.next(settles);
+        state.chosen.as_ref().map_or(Price::Usual, |(attempt, _)| attempt.job.price())
+    }
+
+    /// Takes out the attempt that was chosen: it has a slot, and its command starts now.
+    pub(super) fn take_chosen(&self) -> Option<Chosen> {
+        let mut state = self.lock();
+        let (attempt, granted) = state.chosen.take()?;
+        state.has_left(&attempt);
+        if let Ok(granted) = &granted {
+            state.order.handed_over(SystemClock.now(), granted.key, granted.charged, &granted.costs);
+        }
+        Some((attempt, granted))
+    }
+
+    /// There was no room for another command until now.
+    pub(super) fn has_room_now(&self) {
+        self.lock().order.ready_since(SystemClock.now());
+    }
+
+    /// How many attempts may be made now, as far as the limits of keys do not hold some of them back; 0: none.
+    pub(super) fn ready(&self) -> u64 {
+        let (mut state, now) = (self.lock(), SystemClock.now());
+        let may_leave = state.order.ready_at(now).is_some_and(|at| at <= now);
+        let arrived = if may_leave { state.order.arrived(now) } else { 0 };
+        (arrived + state.refused.len() + usize::from(state.chosen.is_some())) as u64
+    }
+
+    /// When an attempt may be made, on the system's clock, if one waits for the limits of its key.
+    pub(super) fn limited_until(&self) -> Option<Nanos> {
+        let (mut state, now) = (self.lock(), SystemClock.now());
+        let waits = self.is_keyed && state.order.arrived(now) > 0;
+        state.order.ready_at(now).filter(|_| waits)
+    }
+
+    /// How many keys have attempts that wait, and how many keys there are.
+    pub(super) fn keys(&self) -> [u64; 2] {
+        let order = &self.lock().order;
+        if self.is_keyed { [order.keys_waiting() as u64, order.keys() as u64] } else { [0, 0] }
+    }
+
+    /// Decides what follows from the end of an attempt. The pump learns of a pause of all units at once.
+    pub(super) fn judge(&self, running: &Running, at: Instant, outcome: &Outcome, reply: &Reply) -> Verdict {
+        let mut guard = self.lock();
+        let State { retries, order, .. } = &mut *guard;
+        let Some(retries) = retries else {
+            return if matches!(outcome, Outcome::Ok) { Verdict::Ok } else { Verdict::Failed };
+        };
+        let (key, at) = (&running.attempt.job.key, self.at(at));
+        let judged = Judged { started: self.at(running.started), at, used: running.attempt.used + 1 };
+        let verdict = retries.judge(key, judged, outcome, reply, |most| fastrand::u64(..=most));
+        if !matches!(verdict, Verdict::Later(_)) {
+            return verdict;
+        }
+        let now = SystemClock.now();
+        if !self.is_keyed {
+            drop(guard);
+            self.wake_pump();
+        } else if let (Some(granted), Some(time)) = (&running.granted, retries.take_hold(key, now)) {
+            order.hold_until(now, granted.key, now.saturating_add(time));
+        }
+        verdict
+    }
+
+    /// How long after `at` an attempt is due.
+    pub(super) fn due_in(&self, due: Nanos, at: Instant) -> Duration {
+        Duration::from_nanos(due.saturating_sub(self.at(at))).min(NEVER)
+    }
+
+    /// The command with this grant has ended, and really cost so much of each kind. `next` is tried after it.
+    pub(super) fn ended(&self, granted: Option<Granted>, real: &[u64], next: Option<Attempt>) {
+        let (now, mut state) = (SystemClock.now(), self.lock());
+        if let Some(Granted { key, charged, costs }) = granted {
+            if self.settles && self.is_keyed {
+                state.order.settle(now, key, charged, [&costs, real]);
+            }
+            state.order.ended(now, key);
+        }
+        if let Some(next) = next {
+            let arrived = self.at(next.ready);
+            state.add(next, arrived);
+        }
+    }
+
+    /// An attempt has ended, and all that follows from it was noted.
+    pub(super) fn wake_pump(&self) {
+        self.wakes.wake();
+        if self.has_hold() {
+            self.wakes.unpark();
+        }
+    }
+
+    /// How long no unit may start from now on, if that is news, and if limits are not kept for each key.
+    pub(super) fn take_hold(&self) -> Option<Nanos> {
+        let mut state = self.lock();
+        state.retries.as_mut().filter(|_| !self.is_keyed)?.take_hold(&None, SystemClock.now())
+    }
+
+    pub(super) fn has_hold(&self) -> bool {
+        !self.is_keyed && self.lock().retries.as_ref().is_some_and(Retries::has_hold)
+    }
+
+    /// How long the pause of `key` still lasts, if it is longer than allowed.
+    pub(super) fn overlong_pause(&self, key: &Key) -> Option<Nanos> {
+        self.lock().retries.as_ref()?.overlong_pause(key, SystemClock.now())
+    }
+
+    /// The key is not tried any more. Returns the attempts that wait.
+    pub(super) fn give_up(&self, key: &Key, granted: &Granted) -> Vec<Attempt> {
+        let mut state = self.lock();
+        state.gone.insert(key.clone());
+        let waiting = state.order.drain_key(granted.key).into_iter().map(|unit| unit.content);
+        waiting.inspect(|attempt| state.has_left(attempt)).collect()
+    }
+
+    /// Takes out all attempts.
+    pub(super) fn drain(&self) -> Vec<Attempt> {
+        let mut state = self.lock();
+        let chosen = state.chosen.take().map(|(attempt, _)| attempt);
+        let refused = std::mem::take(&mut state.refused).into_iter().map(|(attempt, _)| attempt);
+        let waiting = state.order.drain().into_iter().map(|(_, unit)| unit.content);
+        chosen.into_iter().chain(refused).chain(waiting).collect()
+    }
+
+    /// Whether so many wait that no more are read.
+    pub(super) fn is_full(&self) -> bool {
+        self.lock().order.is_full(self.ahead)
+    }
+
+    /// Whether no attempt waits.
+    pub(super) fn is_empty(&self) -> bool {
+        let state = self.lock();
+        state.order.is_empty() && state.refused.is_empty() && state.chosen.is_none()
+    }
+
+    /// The units that wait for their first attempt, and their bytes in the input.
+    pub(super) fn new_units(&self) -> Passed {
+        self.lock().new
+    }
+
+    /// The attempts that wait.
+    pub(super) fn crowd(&self) -> Crowd {
+        self.lock().order.crowd()
+    }
+
+    /// Returns when `source` can be read, an attempt may be made, or the pump was woken; at once if `is_news`.
+    pub(super) fn wait(&self, source: Option<BorrowedFd<'_>>, is_news: impl Fn() -> bool) -> io::Result<()> {
+        self.wakes.wait(source, || {
+            let time = self.lock().order.ready_at(SystemClock.now());
+            let left = time.map(|time| time.saturating_sub(SystemClock.now()));
+            let waits = self.ready() == 0 && !self.has_hold() && !is_news();
+            waits.then(|| left.map_or(NEVER, Duration::from_nanos))
+        })
+    }
+
+    fn at(&self, time: Instant) -> Nanos {
+        let (begun, nanos) = self.begun;
+        nanos.saturating_add(in_nanos(time.saturating_duration_since(begun)))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        unpoisoned(self.state.lock())
+    }
+}
+
+impl State {
+    /// Adds an attempt that waits from `arrived` on, but not before now.
+    fn add(&mut self, attempt: Attempt, arrived: Nanos) {
+        if attempt.number == 1 {
+            self.new.units += 1;
+            self.new.bytes += attempt.job.length;
+        }
+        if self.gone.contains(&attempt.job.key) {
+            return self.refused.push_back((attempt, Outcome::SentAway));
+        }
+        let now = SystemClock.now();
+        let (job, size) = (Arc::clone(&attempt.job), attempt.size());
+        let unit = Unit { age: job.seq, costs: job.costs.clone(), size, arrived: arrived.max(now), content: attempt };
+        if let Err(unit) = self.order.add(now, job.key.as_deref(), unit) {
+            self.refused.push_back((unit.content, Outcome::TooCostly));
+        }
+    }
+
+    /// An attempt does not wait any more.
+    fn has_left(&mut self, attempt: &Attempt) {
+        if attempt.number == 1 {
+            self.new.units -= 1;
+            self.new.bytes -= attempt.job.length;
+        }
+    }
+
+    /// The attempt to be made now. It is charged.
+    fn next(&mut self, settles: bool) -> Option<Chosen> {
+        if let Some((attempt, refused)) = self.refused.pop_front() {
+            return Some((attempt, Err(refused)));
+        }
+        let Next::Go(key, unit, charged) = self.order.next(SystemClock.now()) else { return None };
+        if settles {
+            self.order.open(key, charged, &unit.costs);
+        }
+        Some((unit.content, Ok(Granted { key, charged, costs: unit.costs })))
+    }
+}
