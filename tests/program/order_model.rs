@@ -176,7 +176,7 @@ impl Model {
     /// The first unit of each key that has a job free: when it conforms, and its age.
     fn heads(&self) -> Vec<(Nanos, u64)> {
         let heads = self.keys.values().filter(|key| key.running < self.jobs).filter_map(|key| {
-            let unit = key.units.values().next()?;
+            let unit = key.units.values().find(|unit| unit.arrived <= self.now)?;
             Some((self.conforms_at(key, unit.arrived, &unit.costs).max(self.at), unit.age))
         });
         heads.collect()
@@ -187,7 +187,8 @@ impl Model {
         let earliest = heads.iter().map(|(time, _)| *time).min();
         let units = self.keys.values().flat_map(|key| key.units.values());
         let max_wait = self.max_wait.unwrap_or(Nanos::MAX);
-        let deadline = units.map(|unit| (unit.arrived.saturating_add(max_wait), unit.age)).min();
+        let deadline = units.clone().map(|unit| (unit.arrived.saturating_add(max_wait), unit.age)).min();
+        let later = units.map(|unit| unit.arrived).filter(|arrived| *arrived > self.now).min().unwrap_or(Nanos::MAX);
         match (earliest, deadline) {
             (_, None) => Answer::Empty,
             (earliest, Some((deadline, age)))
@@ -199,7 +200,7 @@ impl Model {
                 let time = time.max(self.now.saturating_sub(self.allowance));
                 Answer::Go(heads.iter().filter(|(at, _)| *at <= time).map(|(_, age)| *age).min().unwrap(), time)
             }
-            (earliest, Some((deadline, _))) => match earliest.unwrap_or(Nanos::MAX).min(deadline) {
+            (earliest, Some((deadline, _))) => match earliest.unwrap_or(Nanos::MAX).min(deadline).min(later) {
                 Nanos::MAX => Answer::Blocked,
                 time => Answer::At(time),
             },
@@ -211,6 +212,8 @@ impl Model {
 enum Step {
     /// A unit of this key arrived so long ago.
     Add(u8, Nanos, u64, u64),
+    /// A unit of this key arrives in so long.
+    Later(u8, Nanos, u64, u64),
     Pass(u8, u64, u64),
     Next,
     /// All that may leave.
@@ -219,8 +222,8 @@ enum Step {
     End,
     /// The key of the oldest job is held so long.
     Hold(Nanos),
-    /// The oldest job is sent back.
-    Again,
+    /// The oldest job is sent back, and may go again after this time.
+    Again(Nanos),
     Wait(Nanos),
     /// The clock reads an earlier time.
     Back(Nanos),
@@ -230,12 +233,13 @@ fn any_step() -> impl Strategy<Value = Step> {
     let (key, cost) = (0..6_u8, prop::sample::select(vec![0, 1, 1, 1, 2, 3]));
     prop_oneof![
         8 => (key.clone(), 0..3 * MS, cost.clone(), 0..9_u64).prop_map(|(key, ago, one, two)| Step::Add(key, ago, one, two)),
+        1 => (key.clone(), 0..3000 * MS, cost.clone(), 0..9_u64).prop_map(|(key, time, one, two)| Step::Later(key, time, one, two)),
         4 => (key, cost, 0..9_u64).prop_map(|(key, one, two)| Step::Pass(key, one, two)),
         4 => Just(Step::Next),
         6 => Just(Step::Drain),
         4 => Just(Step::End),
         1 => (0..900 * MS).prop_map(Step::Hold),
-        1 => Just(Step::Again),
+        2 => prop_oneof![Just(0), 0..3000 * MS].prop_map(Step::Again),
         4 => (0..50 * MS).prop_map(Step::Wait),
         4 => (0..5000 * MS).prop_map(Step::Wait),
         1 => (0..2000 * MS).prop_map(Step::Back),
@@ -345,7 +349,8 @@ impl Run {
         let no_other = self.model.heads().iter().all(|(time, _)| *time > now);
         let key = self.model.key(name).clone();
         let conforms = self.model.conforms_at(&key, now, &costs) <= now;
-        let passes = key.units.is_empty() && key.running < self.model.jobs && no_other && conforms;
+        let is_first = key.units.values().all(|unit| unit.arrived > now);
+        let passes = is_first && key.running < self.model.jobs && no_other && conforms;
         let id = self.order.pass(self.time, Some(&[name]), &costs);
         assert_eq!(id.is_some(), passes, "{key:?} {costs:?} at {now}");
         if let Some(id) = id {
@@ -359,7 +364,7 @@ impl Run {
         }
     }
 
-    fn end(&mut self, hold: Nanos, again: bool) {
+    fn end(&mut self, hold: Nanos, again: Option<Nanos>) {
         if self.running.is_empty() {
             return;
         }
@@ -381,8 +386,8 @@ impl Run {
                 }
             }
         }
-        if again {
-            self.add(name, &Unit { arrived: now, ..unit });
+        if let Some(time) = again {
+            self.add(name, &Unit { arrived: now + time, ..unit });
         }
         self.order.ended(self.time, id);
         let key = self.model.key(name);
@@ -402,12 +407,17 @@ impl Run {
                 let arrived = (now - ago).max(if since <= now { since } else { 0 });
                 self.add(name, &Unit { age: self.age, costs: [one, two].into(), size: 1, arrived, content: () });
             }
+            Step::Later(name, time, one, two) => {
+                self.model.now = self.model.now.max(self.time);
+                let arrived = self.model.now + time;
+                self.add(name, &Unit { age: self.age, costs: [one, two].into(), size: 1, arrived, content: () });
+            }
             Step::Pass(name, one, two) => self.pass(name, [one, two]),
             Step::Next => drop(self.next()),
             Step::Drain => while self.next() {},
-            Step::End => self.end(0, false),
-            Step::Hold(time) => self.end(time, false),
-            Step::Again => self.end(0, true),
+            Step::End => self.end(0, None),
+            Step::Hold(time) => self.end(time, None),
+            Step::Again(time) => self.end(0, Some(time)),
             Step::Wait(time) => self.time += time,
             Step::Back(time) => self.time = self.time.saturating_sub(time),
         }
@@ -420,7 +430,7 @@ impl Run {
             while self.next() {}
             match self.order.next(self.time) {
                 Next::At(time) => self.time = self.time.max(time),
-                _ => self.end(0, false),
+                _ => self.end(0, None),
             }
         }
         let mut together: Vec<Gone> = self.gone.values().flatten().cloned().collect();
