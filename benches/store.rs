@@ -7,9 +7,9 @@ use std::io::Read;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
-use throttle::clock::SystemClock;
-use throttle::limits::Plan;
-use throttle::store::{File, Memory, Patience, Place, Redis, Store, Supply};
+use throttle_limits::clock::SystemClock;
+use throttle_limits::limits::Plan;
+use throttle_limits::store::{File, Memory, Patience, Place, Redis, Store, Supply};
 use tools::find;
 
 #[path = "../tests/program/support/redis.rs"]

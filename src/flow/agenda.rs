@@ -1,7 +1,7 @@
 //! The agenda: units that wait for a time of their own, for example to be tried again after a failure.
 
-use crate::clock::Nanos;
 use std::collections::BTreeMap;
+use throttle_limits::clock::Nanos;
 
 /// Items that wait until they are due. Those that are due leave in the order of their age, whatever times they had.
 #[derive(Debug)]

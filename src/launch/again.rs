@@ -5,11 +5,12 @@ use super::job::{Key, Outcome};
 use super::reply::Reply;
 use super::retries::{Judged, Retries, RetryPolicy, Verdict};
 use super::wakes::Wakes;
-use crate::clock::{Nanos, in_nanos, unpoisoned};
+use crate::flow::unpoisoned;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
+use throttle_limits::clock::{Nanos, in_nanos};
 
 /// Attempts that are made again, and how the pump learns of them.
 #[derive(Debug)]

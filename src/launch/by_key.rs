@@ -2,12 +2,13 @@
 
 use super::attempt::{Attempt, Granted};
 use super::job::{Key, Outcome};
-use crate::clock::{Clock, Nanos, SystemClock, unpoisoned};
 use crate::flow::Sorting;
 use crate::flow::order::{Crowd, Next, Order, Unit};
+use crate::flow::unpoisoned;
 use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
+use throttle_limits::clock::{Clock, Nanos, SystemClock};
 
 /// Attempts that wait for the limits of their keys.
 #[derive(Debug)]

@@ -8,11 +8,11 @@ use super::job::{Batches, Job, Outcome};
 use super::options::NEVER;
 use super::shared::Shared;
 use super::temporary::is_shortage;
-use crate::clock::Nanos;
 use crate::flow::{Filled, Flow, FlowError, Keyless, Passed, Price, Source, Unpaid};
-use crate::limits::Grant;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use throttle_limits::clock::Nanos;
+use throttle_limits::limits::Grant;
 
 impl Launcher {
     /// So many wait that nothing new is read.

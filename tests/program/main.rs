@@ -1,5 +1,4 @@
 //! The program, through the real binary, and what only it uses.
-#![cfg(feature = "cli")]
 
 mod again;
 mod any_bytes;

@@ -6,8 +6,8 @@ use clap::Error;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use std::error::Error as _;
 use std::ffi::{OsStr, OsString};
-use throttle::limits::PlanError;
-use throttle::store::Address;
+use throttle_limits::limits::PlanError;
+use throttle_limits::store::Address;
 
 /// One line for `error`, caused by `args`.
 pub(super) fn words(error: &Error, args: &[OsString]) -> String {
