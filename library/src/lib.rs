@@ -91,8 +91,11 @@
 
 #![cfg_attr(
     not(feature = "shared"),
-    allow(dead_code, unused_imports, reason = "saving and leasing are for the stores of the program")
+    allow(dead_code, unused_imports, reason = "the bytes of a ledger are for the stores that processes share")
 )]
+
+#[macro_use]
+mod messages;
 
 pub mod clock;
 pub mod leaky_bucket;

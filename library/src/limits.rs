@@ -29,7 +29,5 @@ pub use grant::{Grant, Refusal};
 pub use ledger::{Ask, Counts, GiveBack, Ledger, Operation, Owner, Record, Reply, Take, Waiting};
 pub(crate) use policy::OnlyWindows;
 pub use policy::{Policy, PolicyError};
-#[doc(no_inline)]
-pub use policy::{Policy as Plan, PolicyError as PlanError};
 pub(crate) use state::{Gaining, State};
 pub use together::Limits;

@@ -6,7 +6,6 @@ use crate::limits::{
 };
 use std::fmt::Debug;
 use std::hash::{BuildHasher, Hasher, RandomState};
-use thiserror::Error;
 
 #[cfg(feature = "shared")]
 mod file;
@@ -370,30 +369,59 @@ impl StoreError {
 }
 
 /// Why a store grants nothing.
-#[derive(Debug, Error)]
+#[derive(Debug)]
 pub enum StoreError {
     /// The process is about to end; see [`Supply::retire`].
-    #[error("stopped")]
     Stopped,
     /// The limits refuse.
-    #[error(transparent)]
-    Refused(#[from] Refusal),
+    Refused(Refusal),
     /// No limit, or too many.
-    #[error("a bucket keeps 1 to {MOST_LIMITS} limits, and not 'unlimited'")]
     Limits,
     /// The bucket's file cannot be used.
     #[cfg(feature = "shared")]
-    #[error(transparent)]
-    File(#[from] FileError),
+    File(FileError),
     /// The bucket's server cannot be used.
     #[cfg(feature = "shared")]
-    #[error(transparent)]
-    Redis(#[from] RedisError),
+    Redis(RedisError),
     /// The limits named are not those of the bucket at this place.
-    #[error("{0}, in the bucket {1}")]
     Disagrees(Disagreement, String),
     /// The limits of this bucket were changed from these to these, and count another kind than the input now: bytes, units, or
     /// costs of units.
-    #[error("the bucket {0} was changed from {1} to {2}: {3}; start again, counting the same")]
     OtherKind(String, String, String, &'static str),
+}
+
+messages! {
+    StoreError {
+        StoreError::Stopped => ("stopped"),
+        StoreError::Refused(error) => ("{error}"),
+        StoreError::Limits => ("a bucket keeps 1 to {MOST_LIMITS} limits, and not 'unlimited'"),
+        #[cfg(feature = "shared")]
+        StoreError::File(error) => ("{error}"),
+        #[cfg(feature = "shared")]
+        StoreError::Redis(error) => ("{error}"),
+        StoreError::Disagrees(error, bucket) => ("{error}, in the bucket {bucket}"),
+        StoreError::OtherKind(bucket, from, to, kinds) => (
+            "the bucket {bucket} was changed from {from} to {to}: {kinds}; start again, counting the same"
+        ),
+    }
+
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            #[cfg(feature = "shared")]
+            StoreError::File(error) => error.source(),
+            #[cfg(feature = "shared")]
+            StoreError::Redis(error) => error.source(),
+            _ => None,
+        }
+    }
+}
+
+holds! {
+    StoreError {
+        Refused(Refusal),
+        #[cfg(feature = "shared")]
+        File(FileError),
+        #[cfg(feature = "shared")]
+        Redis(RedisError),
+    }
 }

@@ -21,6 +21,7 @@ mod launch_readers;
 mod launch_shortage;
 mod launch_signals;
 mod launching;
+mod layers;
 mod mistakes;
 mod nginx;
 mod order;

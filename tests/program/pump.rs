@@ -9,7 +9,7 @@ use throttle::flow::meter::Meter;
 use throttle::flow::pump;
 use throttle::flow::{Copying, Descriptor, Flow, Sink, Source};
 use throttle_limits::clock::{Clock, FakeClock, Nanos, SystemClock};
-use throttle_limits::limits::Plan;
+use throttle_limits::limits::Policy;
 use throttle_limits::store::{Memory, StoreError, Supply};
 
 const MS: Nanos = 1_000_000;
@@ -69,9 +69,9 @@ impl Sink for &mut Transcript {
     }
 }
 
-fn plan(limits: &[&str]) -> Plan {
+fn plan(limits: &[&str]) -> Policy {
     let limits: Vec<_> = limits.iter().map(|limit| limit.parse().unwrap()).collect();
-    Plan::new(&limits, None).unwrap()
+    Policy::new(&limits, None).unwrap()
 }
 
 struct Run {

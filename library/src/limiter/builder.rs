@@ -9,13 +9,12 @@ use super::units::{PARTS, Units, UnitsError};
 use crate::clock::Nanos;
 use crate::limits::bucket::Bucket;
 use crate::limits::interval::Grid;
-use crate::limits::{Limits, Plan, PlanError};
+use crate::limits::{Limits, Policy, PolicyError};
 use crate::rate::{Limit, ParseError, Rate};
 use std::fmt;
 use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::time::Duration;
-use thiserror::Error;
 
 /// How a bucket fills.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -44,26 +43,20 @@ pub struct Builder {
 }
 
 /// Why a limiter cannot be built or changed.
-#[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum BuildError {
     /// A number that is not a valid amount.
-    #[error(transparent)]
-    Units(#[from] UnitsError),
+    Units(UnitsError),
     /// A rate of 0.
-    #[error("a rate of 0 would let nothing through; it must be above 0")]
     ZeroRate,
     /// A period of length 0.
-    #[error("a rate needs a period; it must be above 0 seconds")]
     ZeroPeriod,
     /// A burst of 0.
-    #[error("a capacity of 0 would let nothing through; it must be above 0")]
     ZeroBurst,
     /// A leaky bucket that cannot hold one unit.
-    #[error("a capacity below 1 would let no whole unit through; the least is 1")]
     CapacityBelowOne,
     /// More units at the start than the bucket can hold.
-    #[error("initial {initial} is more than the capacity of {burst}; lower initial, or raise the burst")]
     InitialAboveBurst {
         /// Units at the start.
         initial: Units,
@@ -71,25 +64,48 @@ pub enum BuildError {
         burst: Units,
     },
     /// A setting for the bucket of [`Builder::rate`], but only [`Builder::limit`] was called.
-    #[error(
-        "{0} belongs to a rate, and only limits are given; give a rate, too, or write a limit like 5/s,burst=10,initial=0"
-    )]
     WithoutRate(
         /// Which setting.
         &'static str,
     ),
     /// A joint limiter with `fair(false)`.
-    #[error("a joint limiter is always fair; leave out fair(false)")]
     JointIsFair,
     /// A change of the rate or burst of a limiter that has only windows.
-    #[error("all limits of this limiter are windows, which cannot be changed; build it with a rate or a bucket")]
     NoBucket,
     /// Limits that contradict each other.
-    #[error(transparent)]
-    Plan(#[from] PlanError),
+    Policy(PolicyError),
     /// A rate that is out of range.
-    #[error(transparent)]
-    Rate(#[from] ParseError),
+    Rate(ParseError),
+}
+
+messages! {
+    BuildError {
+        BuildError::Units(error) => ("{error}"),
+        BuildError::ZeroRate => ("a rate of 0 would let nothing through; it must be above 0"),
+        BuildError::ZeroPeriod => ("a rate needs a period; it must be above 0 seconds"),
+        BuildError::ZeroBurst => ("a capacity of 0 would let nothing through; it must be above 0"),
+        BuildError::CapacityBelowOne => ("a capacity below 1 would let no whole unit through; the least is 1"),
+        BuildError::InitialAboveBurst { initial, burst } => (
+            "initial {initial} is more than the capacity of {burst}; lower initial, or raise the burst"
+        ),
+        BuildError::WithoutRate(setting) => (
+            "{setting} belongs to a rate, and only limits are given; give a rate, too, or write a limit like 5/s,burst=10,initial=0"
+        ),
+        BuildError::JointIsFair => ("a joint limiter is always fair; leave out fair(false)"),
+        BuildError::NoBucket => (
+            "all limits of this limiter are windows, which cannot be changed; build it with a rate or a bucket"
+        ),
+        BuildError::Policy(error) => ("{error}"),
+        BuildError::Rate(error) => ("{error}"),
+    }
+}
+
+holds! {
+    BuildError {
+        Units(UnitsError),
+        Policy(PolicyError),
+        Rate(ParseError),
+    }
 }
 
 impl Builder {
@@ -197,7 +213,7 @@ impl Builder {
         if self.has_own_bucket() {
             return Ok(Some(0));
         }
-        Ok(Limits::pacing_place(&Plan::new(&self.limits, None)?))
+        Ok(Limits::pacing_place(&Policy::new(&self.limits, None)?))
     }
 
     fn has_own_bucket(&self) -> bool {
@@ -207,13 +223,13 @@ impl Builder {
     /// The limits, which begin at `now`.
     pub(super) fn limits(&self, now: Nanos) -> Result<Limits, BuildError> {
         if !self.has_own_bucket() {
-            return Ok(Limits::in_parts(&Plan::new(&self.limits, None)?, PARTS, now)?);
+            return Ok(Limits::in_parts(&Policy::new(&self.limits, None)?, PARTS, now)?);
         }
         let beside: Vec<Limit> = self.limits.iter().copied().map(as_window).collect();
         let limits = if beside.is_empty() {
             Limits::none(now)
         } else {
-            Limits::in_parts(&Plan::new(&beside, None)?, PARTS, now)?
+            Limits::in_parts(&Policy::new(&beside, None)?, PARTS, now)?
         };
         self.with_own_bucket(limits, now)
     }

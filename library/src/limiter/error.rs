@@ -4,17 +4,14 @@ use super::costs::Costs;
 use super::queue::Denied;
 use super::units::{Units, UnitsError};
 use std::time::Duration;
-use thiserror::Error;
 
 /// Why nothing was acquired. Nothing was taken.
-#[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum AcquireError {
     /// The cost is not a valid amount.
-    #[error(transparent)]
-    Units(#[from] UnitsError),
+    Units(UnitsError),
     /// The cost is above the burst, and the limiter was built with [`Oversize::Reject`](super::Oversize::Reject).
-    #[error("{cost} is more than the capacity of {burst}; ask for less, or build with oversize(Oversize::Wait)")]
     AboveBurst {
         /// The cost of the request.
         cost: Units,
@@ -22,13 +19,11 @@ pub enum AcquireError {
         burst: Units,
     },
     /// The cost is above a window's count, or the time is beyond the end of the clock.
-    #[error("{cost} is never granted: it is more than a window allows, or the wait would be over 584 years")]
     Never {
         /// The cost of the request.
         cost: Units,
     },
     /// The wait would be longer than allowed.
-    #[error("{cost} would have to wait {wait:?}, which is longer than allowed")]
     TooLong {
         /// The cost of the request.
         cost: Units,
@@ -36,7 +31,6 @@ pub enum AcquireError {
         wait: Duration,
     },
     /// The deadline has passed.
-    #[error("timed out after {after:?} waiting for {cost}")]
     TimedOut {
         /// The cost of the request.
         cost: Units,
@@ -44,28 +38,50 @@ pub enum AcquireError {
         after: Duration,
     },
     /// Others wait, and the limiter is fair.
-    #[error("others wait for the limiter; acquire to wait in the queue, or build with fair(false)")]
     OthersWait,
     /// The queue is full.
-    #[error("the queue is full; try later, or build with OnFull::Wait")]
     Full,
     /// The limiter was closed.
-    #[error("the limiter is closed")]
     Closed,
     /// The key is new, and a [`Keyed`](super::Keyed) limiter keeps as many keys as it may.
-    #[error("no room for another key; try later, or allow more with set_most_keys")]
     TooManyKeys,
     /// Too few places of the semaphore are free.
-    #[error("not enough places are free; acquire to wait for them")]
     NoPlace,
     /// The future has already returned its permit, or its grant.
-    #[error("this acquire has already returned what it acquired; acquire again for more")]
     Finished,
     /// The thread that wakes waiting futures cannot be started: the system allows no more threads.
-    #[error(
-        "the thread that wakes waiting futures cannot be started; allow more threads (ulimit -u), give a Timer when the limiter is made, or use one of the blocking forms"
-    )]
     NoTimer,
+}
+
+messages! {
+    AcquireError {
+        AcquireError::Units(error) => ("{error}"),
+        AcquireError::AboveBurst { cost, burst } => (
+            "{cost} is more than the capacity of {burst}; ask for less, or build with oversize(Oversize::Wait)"
+        ),
+        AcquireError::Never { cost } => (
+            "{cost} is never granted: it is more than a window allows, or the wait would be over 584 years"
+        ),
+        AcquireError::TooLong { cost, wait } => ("{cost} would have to wait {wait:?}, which is longer than allowed"),
+        AcquireError::TimedOut { cost, after } => ("timed out after {after:?} waiting for {cost}"),
+        AcquireError::OthersWait => (
+            "others wait for the limiter; acquire to wait in the queue, or build with fair(false)"
+        ),
+        AcquireError::Full => ("the queue is full; try later, or build with OnFull::Wait"),
+        AcquireError::Closed => ("the limiter is closed"),
+        AcquireError::TooManyKeys => ("no room for another key; try later, or allow more with set_most_keys"),
+        AcquireError::NoPlace => ("not enough places are free; acquire to wait for them"),
+        AcquireError::Finished => ("this acquire has already returned what it acquired; acquire again for more"),
+        AcquireError::NoTimer => (
+            "the thread that wakes waiting futures cannot be started; allow more threads (ulimit -u), give a Timer when the limiter is made, or use one of the blocking forms"
+        ),
+    }
+}
+
+holds! {
+    AcquireError {
+        Units(UnitsError),
+    }
 }
 
 impl AcquireError {

@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::num::NonZeroU64;
-use thiserror::Error;
 
 /// Parts in a unit: amounts have up to six decimals and are held as integers.
 pub(crate) const PARTS: NonZeroU64 = NonZeroU64::new(1_000_000).expect("a million is not 0");
@@ -37,21 +36,28 @@ enum Rounding {
 }
 
 /// Why a number is not a valid amount.
-#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum UnitsError {
     /// Below 0.
-    #[error("an amount is negative; the least is 0")]
     Negative,
     /// NaN or infinite.
-    #[error("an amount is not a finite number")]
     NotFinite,
     /// More than six decimals.
-    #[error("an amount has more than six decimals; round it to six, for example with Units::nearest")]
     TooFine,
     /// More than 2⁶⁴−1 millionths.
-    #[error("an amount is too large; the most is 18446744073709")]
     TooLarge,
+}
+
+messages! {
+    UnitsError {
+        UnitsError::Negative => ("an amount is negative; the least is 0"),
+        UnitsError::NotFinite => ("an amount is not a finite number"),
+        UnitsError::TooFine => (
+            "an amount has more than six decimals; round it to six, for example with Units::nearest"
+        ),
+        UnitsError::TooLarge => ("an amount is too large; the most is 18446744073709"),
+    }
 }
 
 impl Units {

@@ -2,19 +2,23 @@
 
 use super::policy::{Policy, Resolved};
 use crate::rate::{Amount, Limit, nanos};
-use thiserror::Error;
 
 /// A limit that the user names, and its cost, if that is named, too.
 pub type Said = (Limit, Option<String>);
 
 /// The limits that the user named are not those of the bucket.
-#[derive(Clone, Debug, Error, PartialEq, Eq)]
-#[error("{said} was asked for, but the limit kept there is {known}")]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Disagreement {
     /// The limits named.
     pub said: String,
     /// The limits of the bucket.
     pub known: String,
+}
+
+messages! {
+    Disagreement {
+        Disagreement { said, known } => ("{said} was asked for, but the limit kept there is {known}"),
+    }
 }
 
 impl Policy {

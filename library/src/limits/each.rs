@@ -9,8 +9,23 @@ use super::state::{Level, State};
 use super::terms::Terms;
 use crate::clock::Nanos;
 
-/// The limits of each key. Limits may count several kinds of costs, for example requests and tokens. The `costs` of a unit
-/// are one number for each kind.
+/// The same limits for each of many keys, with time as a parameter. Nothing waits here: the caller keeps a [`Thin`] for each
+/// key, asks for a time, sleeps, and charges. [`Keyed`](crate::limiter::Keyed) does all that.
+///
+/// Limits may count several kinds of costs, for example requests and tokens. The `costs` of a request are one number for
+/// each kind. Times are in nanoseconds, of one clock.
+///
+/// ```
+/// use throttle_limits::limits::{Each, Policy};
+///
+/// let (requests, tokens) = (Policy::new(&["2/s".parse()?], None)?, Policy::new(&["1000/min,window".parse()?], None)?);
+/// let each = Each::new(&[(&requests, 0), (&tokens, 1)], 0);
+/// let mut key = each.fresh();
+/// each.charge(&mut key, [0; 4], &[1, 800]);
+/// let (at, limit) = each.conforms_at(&key, 0, &[1, 300]).ok_or("never")?;
+/// assert_eq!((at, limit), (60_000_000_000, Some(1))); // the window has room again after a minute
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Each {
     fixed: Fixed,
@@ -52,6 +67,7 @@ impl Default for Thin {
 impl Each {
     /// The limits of these policies, in their initial state at `now`. The limits of a policy count the kind of cost with
     /// the index beside it.
+    #[must_use]
     pub fn new(policies: &[(&Policy, usize)], now: Nanos) -> Self {
         let (fixed, states) = Fixed::start(policies.iter().map(|(policy, kind)| (*policy, Some(*kind))), now);
         let each = Each { fresh: Thin::of(&fixed.terms, states), fixed, full_at: 0 };
@@ -59,11 +75,13 @@ impl Each {
     }
 
     /// The state of a key that was never seen.
+    #[must_use]
     pub fn fresh(&self) -> Thin {
         self.fresh.clone()
     }
 
     /// Whether there is no limit.
+    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.fixed.terms.is_empty()
     }
@@ -75,6 +93,7 @@ impl Each {
     }
 
     /// The kind of cost that each limit counts.
+    #[must_use]
     pub fn kinds(&self) -> &[usize] {
         &self.fixed.kinds
     }
@@ -86,6 +105,7 @@ impl Each {
     }
 
     /// Whether no wait is long enough for these costs: one is above a window's count.
+    #[must_use]
     pub fn never_grants(&self, costs: &[u64]) -> bool {
         let is_above = |(place, terms): (usize, &Terms)| {
             terms.as_window().is_some_and(|window| self.fixed.cost(place, costs) > window.count())
@@ -97,6 +117,7 @@ impl Each {
     /// index of the limit that causes the wait, if there is a wait.
     ///
     /// `None` for a cost above a window's count, which is never granted, and beyond the end of the clock.
+    #[must_use]
     pub fn conforms_at(&self, thin: &Thin, now: Nanos, costs: &[u64]) -> Option<(Nanos, Option<usize>)> {
         // A window alone may have room before the last grant.
         let start = |state: &State| now.max(state.level.at);
@@ -104,6 +125,7 @@ impl Each {
     }
 
     /// How many requests in a row with these costs conform at `now`.
+    #[must_use]
     pub fn available(&self, thin: &Thin, now: Nanos, costs: &[u64]) -> u64 {
         let of = |(place, terms, state): (usize, &Terms, &State)| match self.fixed.cost(place, costs) {
             0 => u64::MAX,
@@ -113,9 +135,11 @@ impl Each {
         thin.with(|states| self.fixed.each(states).map(of).min().unwrap_or(u64::MAX))
     }
 
-    /// Charges a request made at `asked` at `grant`, a time not before [`conforms_at`](Self::conforms_at)`(asked)`. Windows
-    /// count it from `counted`, which is not before `grant`, and forget what no longer counts at `since`.
-    pub fn charge(&self, thin: &mut Thin, times: [Nanos; 4], costs: &[u64]) {
+    /// Charges a request at `grant`, a time not before [`conforms_at`](Self::conforms_at)`(asked)`, if it was made at `asked`.
+    /// Windows count it from `counted`, which is not before `grant`, and forget what no longer counts at `since`. For a
+    /// request that is made and granted now, all four times are now.
+    pub fn charge(&self, thin: &mut Thin, [since, asked, grant, counted]: [Nanos; 4], costs: &[u64]) {
+        let times = [since, asked, grant, counted];
         // Keys do not wait for each other, so a limit that a unit of one key passes free knows nothing of it.
         thin.with_mut(|states, settling| self.fixed.charge(states, settling, times, costs, |cost| cost > 0));
     }
@@ -174,6 +198,7 @@ impl Each {
     }
 
     /// Whether the state equals that of a key that was never seen, at `now` and ever after.
+    #[must_use]
     pub fn is_fresh(&self, thin: &Thin, now: Nanos) -> bool {
         // At the time of its last grant a bucket may hold more than its burst.
         let rests = |(terms, state): (&Terms, &State)| state.level.at < now && terms.at_rest(state, now);
@@ -181,6 +206,7 @@ impl Each {
     }
 
     /// The time from which on the state [is fresh](Self::is_fresh) if nothing more is granted.
+    #[must_use]
     pub fn fresh_at(&self, thin: &Thin) -> Nanos {
         self.rests_at(thin).max(self.full_at)
     }

@@ -1,7 +1,6 @@
 //! A grant, or why there is none.
 
 use crate::clock::{Nanos, SECOND, shown_wait};
-use thiserror::Error;
 
 /// A process that waits for a shared bucket looks this often whether its time is nearer. A wait of this length can move up; a
 /// shorter one can too, while others wait.
@@ -25,17 +24,22 @@ pub struct Grant {
 }
 
 /// Why a request is refused. A refusal charges nothing.
-#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// The wait would be longer than allowed.
-    #[error("would have to wait {}", shown_wait(*.wait))]
     TooLong {
         /// How long the wait would be, in nanoseconds.
         wait: Nanos,
     },
     /// It can never be granted: the cost is above a window's count, or the time is beyond the end of the clock.
-    #[error("more than the limit will ever grant")]
     Never,
+}
+
+messages! {
+    Refusal {
+        Refusal::TooLong { wait } => ("would have to wait {}", shown_wait(*wait)),
+        Refusal::Never => ("more than the limit will ever grant"),
+    }
 }
 
 impl Grant {

@@ -5,7 +5,6 @@ use crate::rate::{Amount, Limit, Rate, nanos, written_time};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::num::NonZeroU64;
-use thiserror::Error;
 
 /// The default burst is this much time's worth of the rate, at least 1.
 const DEFAULT_BURST: u64 = 10 * MILLISECOND;
@@ -70,17 +69,14 @@ impl OnlyWindows {
 }
 
 /// Limits that contradict each other.
-#[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PolicyError {
     /// No limit was given.
-    #[error("no limit; write for example 5/s, or unlimited")]
     None,
     /// `unlimited` together with something else.
-    #[error("unlimited stands alone, without a burst or another limit")]
     UnlimitedAlone,
     /// A pipe counts either bytes or units.
-    #[error("'{bytes}' counts bytes and '{units}' units; a pipe counts one or the other")]
     BytesBesideUnits {
         /// The limit in bytes.
         bytes: String,
@@ -88,27 +84,41 @@ pub enum PolicyError {
         units: String,
     },
     /// A burst is given apart from the limits, but the pacing limit already names one.
-    #[error("the pacing limit '{0}' already names its burst; say it once")]
     BurstTwice(String),
     /// A burst is given apart from the limits, but the pacing limit is a window.
-    #[error("the pacing limit '{0}' is a window, which has no burst; write it without ,window")]
     BurstOnWindow(String),
     /// A burst of 0.
-    #[error("a burst of 0 would let nothing through; the least is 1")]
     ZeroBurst,
     /// A burst in bytes beside a rate in units.
-    #[error("a burst of '{0}' is in bytes, but the limit counts units; write a number without a unit")]
     BurstInBytes(String),
     /// The bucket would start with more than it can hold.
-    #[error(
-        "initial={initial} is more than the burst of {burst}, which is all the bucket holds; write burst={initial},initial={initial}"
-    )]
     InitialAboveBurst {
         /// What it should hold at the start.
         initial: u64,
         /// What it can hold.
         burst: u64,
     },
+}
+
+messages! {
+    PolicyError {
+        PolicyError::None => ("no limit; write for example 5/s, or unlimited"),
+        PolicyError::UnlimitedAlone => ("unlimited stands alone, without a burst or another limit"),
+        PolicyError::BytesBesideUnits { bytes, units } => (
+            "'{bytes}' counts bytes and '{units}' units; a pipe counts one or the other"
+        ),
+        PolicyError::BurstTwice(text) => ("the pacing limit '{text}' already names its burst; say it once"),
+        PolicyError::BurstOnWindow(text) => (
+            "the pacing limit '{text}' is a window, which has no burst; write it without ,window"
+        ),
+        PolicyError::ZeroBurst => ("a burst of 0 would let nothing through; the least is 1"),
+        PolicyError::BurstInBytes(text) => (
+            "a burst of '{text}' is in bytes, but the limit counts units; write a number without a unit"
+        ),
+        PolicyError::InitialAboveBurst { initial, burst } => (
+            "initial={initial} is more than the burst of {burst}, which is all the bucket holds; write burst={initial},initial={initial}"
+        ),
+    }
 }
 
 impl Policy {

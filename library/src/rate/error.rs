@@ -3,41 +3,57 @@
 use super::Rate;
 use super::meant::{self, Kind};
 use super::number::Amount;
-use thiserror::Error;
 
 /// Why a text is not a limit. The message shows how to write it.
-#[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the messages are the documentation")]
 #[non_exhaustive]
 pub enum ParseError {
-    #[error("the limit is empty; write for example 5/s, 100/min or 10MiB/s")]
     Empty,
-    #[error("{0:?} is not text; write for example 5/s")]
     NotText(String),
-    #[error("a size is missing; write for example 10")]
     NoSize,
     /// Another misspelling: the text, the problem, and what to write instead.
-    #[error("'{text}'{problem}{instead}")]
-    Spelling { text: String, problem: &'static str, instead: String },
-    #[error("'{0}' has more than 18 decimals; write it over a longer time, like 1/365d")]
+    Spelling {
+        text: String,
+        problem: &'static str,
+        instead: String,
+    },
     TooManyDecimals(String),
-    #[error("'{0}' lets nothing through; a rate is more than 0, like 0.5/s or 1/h; for no limit write unlimited")]
     Zero(String),
-    #[error("'{0}' is more than 2^64-1 units, the most there can be; for no limit write unlimited")]
     TooLarge(String),
-    #[error("'{0}' is slower than one unit in 100 years, or its period longer than 584; write for example 1/365d")]
     TooSlow(String),
-    #[error("{}", lines_or_bytes(.0))]
     LinesOrBytes(String),
-    #[error("'{0}': for no limit write unlimited")]
     NoLimit(String),
-    #[error("'{0}': unlimited stands alone, it has no burst, window or period")]
     UnlimitedAlone(String),
-    #[error("'{0}' is not a whole number; write for example 10")]
     NotWhole(String),
     /// A mistake in the keys after the rate: the whole message.
-    #[error("{0}")]
     Key(String),
+}
+
+messages! {
+    ParseError {
+        ParseError::Empty => ("the limit is empty; write for example 5/s, 100/min or 10MiB/s"),
+        ParseError::NotText(text) => ("{text:?} is not text; write for example 5/s"),
+        ParseError::NoSize => ("a size is missing; write for example 10"),
+        ParseError::Spelling { text, problem, instead } => ("'{text}'{problem}{instead}"),
+        ParseError::TooManyDecimals(text) => (
+            "'{text}' has more than 18 decimals; write it over a longer time, like 1/365d"
+        ),
+        ParseError::Zero(text) => (
+            "'{text}' lets nothing through; a rate is more than 0, like 0.5/s or 1/h; for no limit write unlimited"
+        ),
+        ParseError::TooLarge(text) => (
+            "'{text}' is more than 2^64-1 units, the most there can be; for no limit write unlimited"
+        ),
+        ParseError::TooSlow(text) => (
+            "'{text}' is slower than one unit in 100 years, or its period longer than 584; write for example 1/365d"
+        ),
+        ParseError::LinesOrBytes(text) => ("{}", lines_or_bytes(text)),
+        ParseError::NoLimit(text) => ("'{text}': for no limit write unlimited"),
+        ParseError::UnlimitedAlone(text) => ("'{text}': unlimited stands alone, it has no burst, window or period"),
+        ParseError::NotWhole(text) => ("'{text}' is not a whole number; write for example 10"),
+        ParseError::Key(text) => ("{text}"),
+    }
 }
 
 fn misspelled(text: &str, problem: &'static str, instead: impl Into<String>) -> ParseError {

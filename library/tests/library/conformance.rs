@@ -12,7 +12,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::num::NonZeroU64;
 use throttle_limits::bucket::Bucket;
 use throttle_limits::clock::{MILLISECOND, SECOND};
-use throttle_limits::limits::{Grant, Limits, Plan, Refusal};
+use throttle_limits::limits::{Grant, Limits, Policy, Refusal};
 use throttle_limits::rate::{Amount, Limit, Rate};
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -141,7 +141,7 @@ fn limits(rates: &[(Rate, u64, u64)], now: u64) -> Limits {
         burst: Some(Amount::plain(burst)),
         initial: Some(Amount::plain(initial)),
     });
-    Limits::new(&Plan::new(&limits.collect::<Vec<_>>(), None).unwrap(), now)
+    Limits::new(&Policy::new(&limits.collect::<Vec<_>>(), None).unwrap(), now)
 }
 
 /// `rate` per second, and a full bucket at 0.

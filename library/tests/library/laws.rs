@@ -13,7 +13,7 @@ use std::num::NonZeroU64;
 use std::time::Duration;
 use throttle_limits::bucket::Bucket;
 use throttle_limits::clock::{Clock, FakeClock, SECOND};
-use throttle_limits::limits::{Grant, Limits, Plan, Refusal};
+use throttle_limits::limits::{Grant, Limits, Policy, Refusal};
 use throttle_limits::rate::{Amount, Rate};
 use throttle_limits::store::{Memory, Store, StoreError};
 use throttle_limits::window::Window;
@@ -88,7 +88,7 @@ impl Pair {
 
 fn core(limits: &[Limit], now: u64) -> Limits {
     let limits: Vec<_> = limits.iter().map(written).collect();
-    Limits::new(&Plan::new(&limits, None).unwrap(), now)
+    Limits::new(&Policy::new(&limits, None).unwrap(), now)
 }
 
 pub(crate) fn written(limit: &Limit) -> throttle_limits::rate::Limit {
@@ -721,7 +721,7 @@ struct Remembering {
 impl Remembering {
     fn new(limits: &[Limit], now: u64) -> Self {
         let (clock, limits) = (FakeClock::at(now), limits.iter().map(written).collect::<Vec<_>>());
-        Remembering { store: Memory::new(&Plan::new(&limits, None).unwrap(), clock.clone()), clock }
+        Remembering { store: Memory::new(&Policy::new(&limits, None).unwrap(), clock.clone()), clock }
     }
 
     fn take(&self, now: u64, cost: u64) -> Result<Grant, StoreError> {

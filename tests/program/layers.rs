@@ -18,9 +18,19 @@ static LAYERS: LazyLock<Vec<Vec<&str>>> = LazyLock::new(|| {
         .collect()
 });
 
-/// The place of `module` among the layers of the library; the program stands above them.
+/// The sources of the library and of the program.
+const ROOTS: [&str; 2] = ["library/src", "src"];
+
+/// The place of `module` among the layers; `program` is above them all.
 fn rank(module: &str) -> Option<usize> {
     LAYERS.iter().position(|layer| layer.contains(&module)).filter(|_| module != "program")
+}
+
+/// All files of the library and the program, each with its path inside its `src`.
+fn all_sources() -> Vec<(PathBuf, String)> {
+    let roots = ROOTS.map(|root| Path::new(env!("CARGO_MANIFEST_DIR")).join(root));
+    let files = roots.iter().flat_map(|root| sources(root).into_iter().map(move |path| (root, path)));
+    files.map(|(root, path)| (path.clone(), path.strip_prefix(root).unwrap().to_str().unwrap().to_owned())).collect()
 }
 
 fn sources(folder: &Path) -> Vec<PathBuf> {
@@ -37,10 +47,8 @@ fn imports(text: &str) -> Vec<String> {
 
 #[test]
 fn no_layer_imports_a_later_one() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     let mut seen = 0;
-    for path in sources(&root) {
-        let inside = path.strip_prefix(&root).unwrap().to_str().unwrap().to_owned();
+    for (path, inside) in all_sources() {
         let module = inside.split(['/', '.']).next().unwrap().to_owned();
         let Some(own) = rank(&module) else { continue };
         for import in imports(&fs::read_to_string(&path).unwrap()) {
@@ -56,22 +64,22 @@ fn no_layer_imports_a_later_one() {
 #[test]
 fn the_page_for_maintainers_names_all_layers_and_folders_and_nothing_that_is_gone() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let lib = fs::read_to_string(root.join("src/lib.rs")).unwrap();
+    let libs = ROOTS.map(|src| fs::read_to_string(root.join(src).join("lib.rs")).unwrap()).concat();
     let mut declared: Vec<_> =
-        lib.lines().filter_map(|line| line.strip_prefix("pub mod ")?.strip_suffix(';')).collect();
+        libs.lines().filter_map(|line| line.strip_prefix("pub mod ")?.strip_suffix(';')).collect();
     let mut named = LAYERS.concat();
     declared.push("program");
     declared.sort_unstable();
     named.sort_unstable();
     assert_eq!(named, declared, "the table of layers");
     let is_test = |path: &PathBuf| path.file_stem().is_some_and(|stem| stem == "tests");
-    let files = sources(&root.join("src")).into_iter().filter(|path| !is_test(path));
+    let files = all_sources().into_iter().map(|(path, _)| path).filter(|path| !is_test(path));
     let folders: BTreeSet<PathBuf> = files.map(|path| path.parent().unwrap().to_owned()).collect();
     for folder in folders.iter().filter(|folder| !folder.ends_with("src")) {
         let name = format!("`{}/`", folder.strip_prefix(root).unwrap().display());
         assert!(PAGE.contains(&name), "docs/architecture.md does not name {name}");
     }
-    let paths = PAGE.split('`').filter(|word| word.starts_with("src/") || word.starts_with("tests/"));
+    let paths = PAGE.split('`').filter(|word| ["src/", "tests/", "library/"].iter().any(|top| word.starts_with(top)));
     for path in paths {
         assert!(root.join(path).exists(), "docs/architecture.md names {path}, which is gone");
     }
@@ -80,9 +88,7 @@ fn the_page_for_maintainers_names_all_layers_and_folders_and_nothing_that_is_gon
 /// Only the program may use clap, the terminal and anyhow.
 #[test]
 fn only_the_program_knows_clap_and_anyhow() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
-    for path in sources(&root) {
-        let inside = path.strip_prefix(&root).unwrap().to_str().unwrap().to_owned();
+    for (path, inside) in all_sources() {
         let text = fs::read_to_string(&path).unwrap();
         if !inside.starts_with("program") {
             for word in ["clap::", "anyhow::"] {
@@ -205,10 +211,8 @@ fn known() -> Faults {
 
 #[test]
 fn inside_each_folder_there_is_no_circle_and_nothing_is_imported_from_above() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
-    let files = sources(&root).into_iter().filter_map(|path| {
-        let inside = path.strip_prefix(&root).unwrap().with_extension("");
-        let module: Vec<String> = inside.iter().map(|name| name.to_str().unwrap().to_owned()).collect();
+    let files = all_sources().into_iter().filter_map(|(path, inside)| {
+        let module: Vec<String> = inside.strip_suffix(".rs")?.split('/').map(str::to_owned).collect();
         let is_code = !["lib", "main", "tests", "loom_tests"].contains(&module.last().unwrap().as_str());
         is_code.then(|| (module, fs::read_to_string(&path).unwrap()))
     });
