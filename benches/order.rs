@@ -2,9 +2,9 @@
 
 use std::hint::black_box;
 use std::time::Instant;
-use throttle::clock::Nanos;
 use throttle::flow::order::{Next, Order, Rules, Unit};
-use throttle::limits::Policy;
+use throttle_limits::clock::Nanos;
+use throttle_limits::limits::Policy;
 
 const SECOND: Nanos = 1_000_000_000;
 

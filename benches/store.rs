@@ -7,9 +7,9 @@ use std::io::Read;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
-use throttle::clock::SystemClock;
-use throttle::limits::Plan;
-use throttle::store::{File, Memory, Patience, Place, Redis, Store, Supply};
+use throttle_limits::clock::SystemClock;
+use throttle_limits::limits::Policy;
+use throttle_limits::store::{File, Memory, Patience, Place, Redis, Store, Supply};
 use tools::find;
 
 #[path = "../tests/program/support/redis.rs"]
@@ -78,8 +78,8 @@ fn load() -> String {
     load.split(' ').next().unwrap_or("unknown").to_owned()
 }
 
-fn plan(limit: &str) -> Plan {
-    Plan::new(&[limit.parse().unwrap()], None).unwrap()
+fn plan(limit: &str) -> Policy {
+    Policy::new(&[limit.parse().unwrap()], None).unwrap()
 }
 
 /// A path for a new bucket in `folder`.
@@ -88,7 +88,7 @@ fn bucket(folder: &Path, limit: &str) -> String {
     folder.join(name).to_str().unwrap().to_owned()
 }
 
-fn open(bucket: &str, plan: Option<&Plan>) -> Box<dyn Store> {
+fn open(bucket: &str, plan: Option<&Policy>) -> Box<dyn Store> {
     if bucket.starts_with("redis:") {
         return Box::new(Redis::open(bucket.parse().unwrap(), plan, Patience::none()).unwrap());
     }

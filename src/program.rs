@@ -43,7 +43,7 @@ use rustix::io::Errno;
 use say::{NoThread, say};
 use std::ffi::OsString;
 use task::{Environment, Task};
-use throttle::store::StoreError;
+use throttle_limits::store::StoreError;
 
 /// Runs the program and says how it ends.
 pub(crate) fn main() -> Exit {

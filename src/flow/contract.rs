@@ -1,9 +1,9 @@
 //! The interface between the pump and what it moves.
 
-use crate::clock::Nanos;
-use crate::limits::Grant;
 use std::io;
 use thiserror::Error;
+use throttle_limits::clock::Nanos;
+use throttle_limits::limits::Grant;
 
 /// Units on their way from a source to a sink.
 pub trait Flow {

@@ -1,11 +1,11 @@
 //! Costs: how much of a limit each unit takes.
 
 use super::selector::{Part, SelectorError, TooLarge, escaped, meant_as_json};
-use crate::rate::Amount;
 use std::fmt;
 use std::num::NonZeroU64;
 use std::str::FromStr;
 use thiserror::Error;
+use throttle_limits::rate::Amount;
 
 /// How much of a limit a unit takes: `800`, `f3`, `/max_tokens` or `bytes/4+300`; then perhaps `,else=100`.
 ///

@@ -4,9 +4,9 @@ use super::contract::{Price, Unpaid};
 use super::cost::Cost;
 use super::order::{Order, Rules};
 use super::selector::Selector;
-use crate::clock::Nanos;
-use crate::limits::Policy;
 use std::num::NonZeroU32;
+use throttle_limits::clock::Nanos;
+use throttle_limits::limits::Policy;
 
 /// What limits want to know of a unit.
 #[derive(Clone, Debug, Default)]

@@ -3,9 +3,10 @@
 //! The pump reports what it is about to wait for; time counts for that until its next report. A reading by another
 //! thread includes the current wait, so a status in the middle of it is right.
 
-use crate::clock::{Nanos, unpoisoned};
+use super::lock::unpoisoned;
 use hdrhistogram::Histogram;
 use std::sync::{Mutex, MutexGuard};
+use throttle_limits::clock::Nanos;
 
 /// What the pump is doing now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -4,15 +4,17 @@
 //! clamped.
 
 mod heads;
+mod keyed;
 mod unit;
 
-use crate::clock::Nanos;
-use crate::limits::{Each, Thin};
-use crate::store::{KeyId, Keyed};
 use heads::{Head, Heads};
+pub use keyed::KeyId;
+use keyed::Keyed;
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::num::NonZeroU32;
+use throttle_limits::clock::Nanos;
+use throttle_limits::limits::{Each, Thin};
 pub use unit::{Charged, Crowd, Next, Rules, Unit};
 
 /// The key of units that have none.

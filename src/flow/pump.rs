@@ -2,10 +2,10 @@
 
 use super::contract::{Filled, Flow, FlowError, Passed, Price, Unpaid};
 use super::meter::{Meter, Phase};
-use crate::clock::Clock;
-use crate::limits::{Grant, Refusal};
-use crate::store::{StoreError, Supply};
 use thiserror::Error;
+use throttle_limits::clock::Clock;
+use throttle_limits::limits::{Grant, Refusal};
+use throttle_limits::store::{StoreError, Supply};
 
 /// Why the pump stopped before the end of its input.
 #[derive(Debug, Error)]

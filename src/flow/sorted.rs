@@ -7,16 +7,15 @@ use super::contract::{Filled, Flow, FlowError, Passed};
 use super::copy::{Sink, Source, refused, write_all};
 use super::framing::{Buffer, trimmed};
 use super::look::{Keyless, Look, Sorting, TOO_MUCH};
-use super::order::{Charged, Crowd, NO_KEY, Next, Order, Unit};
+use super::order::{Charged, Crowd, KeyId, NO_KEY, Next, Order, Unit};
 use super::poll::poll;
 use super::selector::Selector;
-use crate::clock::{Clock, Nanos};
-use crate::store::KeyId;
 use rustix::event::PollFlags;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::io;
 use std::time::Duration;
+use throttle_limits::clock::{Clock, Nanos};
 
 /// The output of one turn is written when it has so many bytes.
 const TURN: usize = 128 * 1024;
@@ -97,7 +96,7 @@ pub struct Sorted<'a, R, W> {
 }
 
 /// How often it is told that units are dropped.
-const TELL_EVERY: Nanos = 10 * crate::clock::SECOND;
+const TELL_EVERY: Nanos = 10 * throttle_limits::clock::SECOND;
 
 impl<R, W> std::fmt::Debug for Sorted<'_, R, W> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

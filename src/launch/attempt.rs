@@ -4,14 +4,14 @@ use super::job::{Job, Outcome};
 use super::reply::Reply;
 use super::reply_file::ReplyFile;
 use super::retries::Verdict;
+use crate::flow::order::KeyId;
 use crate::flow::order::{Charged, MEMORY};
-use crate::limits::Grant;
-use crate::store::KeyId;
 use rustix::process::{Resource, getrlimit};
 use std::fmt::Debug;
 use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use throttle_limits::limits::Grant;
 
 /// A job that is about to be tried.
 #[derive(Clone, Debug)]

@@ -15,7 +15,7 @@ use super::spool::Spool;
 use super::target::Target;
 use super::template::Words;
 use super::temporary::is_shortage;
-use crate::clock::{unpoisoned, with_usual_slack};
+use crate::flow::unpoisoned;
 use rustix::process::{Pid, Signal};
 use std::borrow::Cow;
 use std::ffi::OsStr;
@@ -28,6 +28,7 @@ use std::process::Stdio;
 use std::sync::{Arc, Mutex, RwLock};
 use std::thread;
 use std::time::Instant;
+use throttle_limits::clock::with_usual_slack;
 use tokio::process::{Child, Command};
 use tokio::sync::Semaphore;
 

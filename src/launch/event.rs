@@ -6,9 +6,9 @@
 
 use super::attempt::Ended;
 use super::job::{Job, Outcome};
-use crate::clock::unpoisoned;
 use crate::flow::order::Crowd;
 use crate::flow::selector::Selector;
+use crate::flow::unpoisoned;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot;

@@ -6,11 +6,11 @@ use super::event::Event;
 use super::job::{Batches, Outcome};
 use super::queue::Queue;
 use super::temporary::is_shortage;
-use crate::clock::Nanos;
 use crate::flow::{Filled, Flow, FlowError, Keyless, Passed, Price, Source, Unpaid};
-use crate::limits::Grant;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use throttle_limits::clock::Nanos;
+use throttle_limits::limits::Grant;
 
 /// Units on their way from a source to commands.
 #[derive(Debug)]

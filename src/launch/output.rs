@@ -11,7 +11,7 @@ use super::slots::Slots;
 use super::spool::Spool;
 use super::template::{Words, printable};
 use super::temporary::TemporaryError;
-use crate::clock::unpoisoned;
+use crate::flow::unpoisoned;
 use std::io::{self, ErrorKind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};

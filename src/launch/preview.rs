@@ -1,12 +1,12 @@
 //! A dry run: jobs are shown instead of run.
 
 use super::job::{Batches, Job, Outcome};
-use crate::clock::Clock;
 use crate::flow::order::{Next, Order, Unit};
 use crate::flow::{Filled, Flow, FlowError, Passed, Price, Source, Unpaid};
 use std::cell::RefCell;
 use std::fmt::Debug;
 use std::io;
+use throttle_limits::clock::Clock;
 
 /// Jobs that are shown instead of run.
 pub struct Preview<'a, R, S> {

@@ -8,15 +8,15 @@ use super::options::{NEVER, Options};
 use super::reply::Reply;
 use super::retries::{Judged, Retries, Verdict};
 use super::wakes::Wakes;
-use crate::clock::{Clock, Nanos, SystemClock, in_nanos, unpoisoned};
 use crate::flow::order::{Crowd, Next, Order, Unit};
-use crate::flow::{Passed, Price, Sorting};
+use crate::flow::{Passed, Price, Sorting, unpoisoned};
 use std::collections::{BTreeSet, VecDeque};
 use std::io;
 use std::num::NonZeroU32;
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
+use throttle_limits::clock::{Clock, Nanos, SystemClock, in_nanos};
 
 /// Attempts that wait.
 #[derive(Debug)]

@@ -2,10 +2,10 @@
 
 use super::job::{Key, Outcome};
 use super::reply::Reply;
-use crate::clock::{Nanos, in_nanos};
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 use std::time::Duration;
+use throttle_limits::clock::{Nanos, in_nanos};
 
 /// A command that exits with this code asks to be run again later (`EX_TEMPFAIL`, sysexits.h).
 const TEMPORARY_FAILURE: i32 = 75;

@@ -2,7 +2,7 @@
 
 use super::target::{Member, Target, stopped_starts};
 use super::temporary::is_shortage;
-use crate::clock::unpoisoned;
+use crate::flow::unpoisoned;
 use rustix::process::Signal;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};

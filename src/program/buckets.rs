@@ -13,10 +13,10 @@ use std::io::{IsTerminal, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
-use throttle::clock::{self, Nanos, SystemClock, in_nanos};
 use throttle::launch::printable;
-use throttle::limits::{Grant, Operation, Policy};
-use throttle::store::{
+use throttle_limits::clock::{self, Nanos, SystemClock, in_nanos};
+use throttle_limits::limits::{Grant, Operation, Policy};
+use throttle_limits::store::{
     File, FileError, Machine, Memory, Patience, Place, Redis, RedisError, Store, StoreError, Supply, Trouble, View,
 };
 

@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
-use throttle::clock::unpoisoned;
+use throttle::flow::unpoisoned;
 use throttle::launch::{Hasher, Identity, Known};
 
 /// Bytes read at once.

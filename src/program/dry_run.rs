@@ -11,15 +11,15 @@ use anyhow::{Result, anyhow};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::io::{self, IsTerminal, Write};
-use throttle::clock::{self, Clock, FakeClock, Nanos, SECOND};
 use throttle::flow::framing::{Buffer, Framing};
 use throttle::flow::meter::Meter;
 use throttle::flow::order::NO_KEY;
 use throttle::flow::pump::{self, PumpError};
 use throttle::flow::{Copying, Descriptor, Flow, FlowError, Look, SORTED_BUFFER, Sink, Sorted, Sorting, Source};
 use throttle::launch::{Job, Known, Outcome, Preview, Shape, Template, quoted, room_for_words};
-use throttle::limits::Policy;
-use throttle::store::{Memory, Store, StoreError, Supply, View};
+use throttle_limits::clock::{self, Clock, FakeClock, Nanos, SECOND};
+use throttle_limits::limits::Policy;
+use throttle_limits::store::{Memory, Store, StoreError, Supply, View};
 
 /// Shows what would run or leave, and when.
 ///

@@ -19,12 +19,12 @@ use std::ffi::OsString;
 use std::io::{self, IsTerminal};
 use std::sync::Arc;
 use std::time::Duration;
-use throttle::clock::in_nanos;
 use throttle::flow::framing::Buffer;
 use throttle::flow::pump::PumpError;
 use throttle::flow::{Descriptor, FlowError, Look, Sorting, Source};
 use throttle::launch::{Batches, Known, Launching, Numbers, Options, RetryPolicy, Settling, Unused};
-use throttle::limits::Policy;
+use throttle_limits::clock::in_nanos;
+use throttle_limits::limits::Policy;
 
 /// Enough for many units of the usual size; a longer one does not have to fit.
 pub(super) const BUFFER: usize = 192 * 1024;
@@ -76,7 +76,7 @@ pub(super) fn run(launch: &Launch) -> Result<Exit> {
         ignore_sigpipe: signals::is_ignored(SIGPIPE),
         second: second(),
     };
-    throttle::clock::sharpen_this_thread();
+    throttle_limits::clock::sharpen_this_thread();
     let progress = Progress::new(reporting, commands.units.are_from_stdin(), Some(launch.output));
     let written = launch.limits.written(&policy);
     let mut outcomes = Outcomes::new(launch, &policy, &written, io::stderr().is_terminal());

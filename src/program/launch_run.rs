@@ -19,12 +19,12 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, MutexGuard, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
-use throttle::clock::{Nanos, in_nanos};
 use throttle::flow::News;
 use throttle::flow::order::NO_KEY;
 use throttle::launch::{
     Charge, Event, Events, Job, Launcher, Ledger, Options, Outcome, Screen, Settler, Told, Words, quoted,
 };
+use throttle_limits::clock::{Nanos, in_nanos};
 
 /// Why nothing is launched any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

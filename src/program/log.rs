@@ -10,7 +10,7 @@ use std::path::Path;
 use std::str::{Utf8Error, from_utf8};
 use std::sync::Mutex;
 use std::time::{Duration, SystemTime};
-use throttle::clock::unpoisoned;
+use throttle::flow::unpoisoned;
 use throttle::launch::{Job, Verdict};
 
 /// What is logged of a unit that goes to standard input, in bytes.

@@ -3,10 +3,10 @@
 use super::report::{Report, countdown};
 use std::io::IsTerminal;
 use std::sync::atomic::{AtomicU64, Ordering};
-use throttle::clock::{Clock, Nanos, SECOND};
 use throttle::flow::Flow;
 use throttle::flow::pump::{self, PumpError};
-use throttle::store::Store;
+use throttle_limits::clock::{Clock, Nanos, SECOND};
+use throttle_limits::store::Store;
 
 /// A wait is announced after this time, if it lasts as long again.
 const SILENT: Nanos = SECOND;
@@ -84,7 +84,7 @@ impl Clock for Announcing<'_> {
 mod tests {
     use super::*;
     use std::cell::RefCell;
-    use throttle::clock::FakeClock;
+    use throttle_limits::clock::FakeClock;
 
     #[test]
     fn only_a_long_wait_is_announced_and_after_a_second() {

@@ -9,7 +9,7 @@ use std::io::{self, ErrorKind, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use throttle::launch::quote;
-use throttle::store::Address;
+use throttle_limits::store::Address;
 
 /// Why a command will not run.
 #[derive(Debug)]

@@ -16,10 +16,10 @@ use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
-use throttle::clock::{Nanos, sharpen_this_thread, with_usual_slack};
 use throttle::launch::IGNORING_SIGPIPE;
-use throttle::limits::{Grant, Refusal};
-use throttle::store::{StoreError, wait_for};
+use throttle_limits::clock::{Nanos, sharpen_this_thread, with_usual_slack};
+use throttle_limits::limits::{Grant, Refusal};
+use throttle_limits::store::{StoreError, wait_for};
 
 /// Takes one, waits for its time, and becomes the command, if there is one: then this does not return. `explain` puts a
 /// refusal into words.

@@ -16,10 +16,10 @@ use std::num::NonZeroU32;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
-use throttle::clock::{self, Nanos, SECOND};
 use throttle::launch::{Ended, Job, Outcome, Success, Template, Verdict};
-use throttle::limits::Policy;
-use throttle::rate::Rate;
+use throttle_limits::clock::{self, Nanos, SECOND};
+use throttle_limits::limits::Policy;
+use throttle_limits::rate::Rate;
 
 /// If all slots were taken for this long, that is worth a hint.
 const SLOTS_TAKEN: Nanos = 10 * SECOND;

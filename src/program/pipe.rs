@@ -16,15 +16,15 @@ use rustix::fs::OFlags;
 use std::io::{self, ErrorKind, IsTerminal};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use throttle::clock::MILLISECOND;
 use throttle::flow::framing::{Buffer, Framing};
 use throttle::flow::pump::PumpError;
 use throttle::flow::{
     Copying, Descriptor, Flow, FlowError, Look, News, SORTED_BUFFER, Sink, Sorted, Sorting, Source, Splice, enlarge,
     tee,
 };
-use throttle::limits::Policy;
-use throttle::store::StoreError;
+use throttle_limits::clock::MILLISECOND;
+use throttle_limits::limits::Policy;
+use throttle_limits::store::StoreError;
 
 /// Large enough that copying costs little, small enough to stay in the cache of one core.
 const BUFFER: usize = 96 * 1024;
@@ -47,7 +47,7 @@ pub(super) fn run(pipe: &Pipe) -> Result<Exit> {
         limits.kinds(&policy).iter().for_each(hint_at_idle_limit);
         input.remark(unit.plural(), "pass on").into_iter().for_each(say);
     }
-    throttle::clock::sharpen_this_thread();
+    throttle_limits::clock::sharpen_this_thread();
     let progress = Progress::new(reporting, pipe.file.is_none(), None);
     let total = input.size.map(Total::Bytes);
     let written = limits.written(&policy);

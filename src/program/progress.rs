@@ -13,8 +13,8 @@ use rustix::termios::{LocalModes, tcgetattr, tcgetpgrp, tcgetwinsize};
 use std::io::{self, IsTerminal, Write};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use throttle::clock::{Nanos, SECOND};
 use throttle::launch::Output;
+use throttle_limits::clock::{Nanos, SECOND};
 
 /// How often the bar is drawn.
 const FRAME: Duration = Duration::from_millis(100);

@@ -16,9 +16,10 @@ use std::fs::File;
 use std::io::Write;
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
-use throttle::clock::{self, Nanos, SECOND, unpoisoned};
 use throttle::flow::meter::{Meter, Phase, Reading};
-use throttle::store::Supply;
+use throttle::flow::unpoisoned;
+use throttle_limits::clock::{self, Nanos, SECOND};
+use throttle_limits::store::Supply;
 
 /// How much there is to do, if that is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -14,11 +14,11 @@ pub(crate) use stream::{Commands, DryRun, JOBS, Launch, Pipe, Reporting, Units, 
 use super::args::{Args, Format};
 use std::ffi::OsString;
 use std::time::Duration;
-use throttle::clock::{Nanos, in_nanos};
 use throttle::flow::cost::Cost;
-use throttle::limits::Policy;
-use throttle::rate::Limit;
-use throttle::store::Place;
+use throttle_limits::clock::{Nanos, in_nanos};
+use throttle_limits::limits::Policy;
+use throttle_limits::rate::Limit;
+use throttle_limits::store::Place;
 
 /// What is to be done.
 #[derive(Clone, Debug)]

@@ -5,8 +5,8 @@ use proptest::prelude::*;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use throttle::launch::{Place, Reading, Template, Units, printable, quote, steers_terminal};
-use throttle::rate::{Amount, Limit, Rate};
-use throttle::store::Address;
+use throttle_limits::rate::{Amount, Limit, Rate};
+use throttle_limits::store::Address;
 
 /// Mostly what means something to a parser of rates and limits.
 const RATE: &str =

@@ -1,5 +1,4 @@
 //! The program, through the real binary, and what only it uses.
-#![cfg(feature = "cli")]
 
 mod again;
 mod any_bytes;
@@ -22,6 +21,7 @@ mod launch_readers;
 mod launch_shortage;
 mod launch_signals;
 mod launching;
+mod layers;
 mod mistakes;
 mod nginx;
 mod order;

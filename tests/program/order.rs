@@ -3,10 +3,9 @@
 use proptest::prelude::*;
 use std::collections::{BTreeMap, VecDeque};
 use std::num::NonZeroU32;
-use throttle::clock::Nanos;
-use throttle::flow::order::{Charged, Crowd, Next, Order, Rules, Unit};
-use throttle::limits::Policy;
-use throttle::store::KeyId;
+use throttle::flow::order::{Charged, Crowd, KeyId, Next, Order, Rules, Unit};
+use throttle_limits::clock::Nanos;
+use throttle_limits::limits::Policy;
 
 const MS: Nanos = 1_000_000;
 const SECOND: Nanos = 1000 * MS;

@@ -4,12 +4,11 @@
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::num::{NonZeroU32, NonZeroU64};
-use throttle::bucket::Bucket;
-use throttle::clock::Nanos;
-use throttle::flow::order::{Charged, Next, Order, Rules, Unit};
-use throttle::limits::Policy;
-use throttle::store::KeyId;
-use throttle::window::Window;
+use throttle::flow::order::{Charged, KeyId, Next, Order, Rules, Unit};
+use throttle_limits::bucket::Bucket;
+use throttle_limits::clock::Nanos;
+use throttle_limits::limits::Policy;
+use throttle_limits::window::Window;
 
 const MS: Nanos = 1_000_000;
 

@@ -4,13 +4,13 @@ use std::io::{self, Write};
 use std::sync::Arc;
 use std::task::{Wake, Waker};
 use std::thread;
-use throttle::clock::{Clock, FakeClock, Nanos, SystemClock};
 use throttle::flow::framing::{Buffer, Framing};
 use throttle::flow::meter::Meter;
 use throttle::flow::pump;
 use throttle::flow::{Copying, Descriptor, Flow, Sink, Source};
-use throttle::limits::Plan;
-use throttle::store::{Memory, StoreError, Supply};
+use throttle_limits::clock::{Clock, FakeClock, Nanos, SystemClock};
+use throttle_limits::limits::Policy;
+use throttle_limits::store::{Memory, StoreError, Supply};
 
 const MS: Nanos = 1_000_000;
 const SECOND: Nanos = 1000 * MS;
@@ -69,9 +69,9 @@ impl Sink for &mut Transcript {
     }
 }
 
-fn plan(limits: &[&str]) -> Plan {
+fn plan(limits: &[&str]) -> Policy {
     let limits: Vec<_> = limits.iter().map(|limit| limit.parse().unwrap()).collect();
-    Plan::new(&limits, None).unwrap()
+    Policy::new(&limits, None).unwrap()
 }
 
 struct Run {
@@ -276,7 +276,7 @@ fn a_window_counts_units_when_they_are_written() {
 #[test]
 fn a_pump_and_a_limiter_share_one_fake_clock() {
     use std::task::{Context, Wake, Waker};
-    use throttle::limiter::Limiter;
+    use throttle_limits::limiter::Limiter;
 
     #[derive(Default)]
     struct Woken(FakeClock, std::sync::Mutex<Vec<Nanos>>);

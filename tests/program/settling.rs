@@ -4,9 +4,9 @@ use crate::common::{feed, text, throttle};
 use crate::support::redis::{Redis as Server, bucket_at, lossy_network};
 use std::process::Output;
 use std::time::{Duration, Instant};
-use throttle::clock::{Clock, FakeClock, MILLISECOND, Nanos, SECOND};
-use throttle::limits::{Grant, Policy};
-use throttle::store::{File, Machine, Place, Redis, Store};
+use throttle_limits::clock::{Clock, FakeClock, MILLISECOND, Nanos, SECOND};
+use throttle_limits::limits::{Grant, Policy};
+use throttle_limits::store::{File, Machine, Place, Redis, Store};
 
 /// Commands that tell this cost, one at a time, after other options.
 fn told(cost: &str, units: usize, options: &[&str]) -> (Output, Duration) {

@@ -8,7 +8,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use std::io::Read;
 use std::process::{ChildStdout, Command};
 use std::thread::{self, JoinHandle};
-use throttle::clock::{BootClock, Clock, Nanos};
+use throttle_limits::clock::{BootClock, Clock, Nanos};
 
 const SECOND: u128 = 1_000_000_000;
 

@@ -6,9 +6,9 @@ use rustix::process::Signal;
 use std::io::Write;
 use std::thread;
 use std::time::{Duration, Instant};
-use throttle::clock::{FakeClock, MILLISECOND, SECOND};
-use throttle::limits::Policy;
-use throttle::store::{File, Machine, Place, Supply};
+use throttle_limits::clock::{FakeClock, MILLISECOND, SECOND};
+use throttle_limits::limits::Policy;
+use throttle_limits::store::{File, Machine, Place, Supply};
 
 /// Runs `test` with the name of a bucket in a file, and with one on a server if there is one.
 fn on_both_stores(limit: &str, test: impl Fn(&str)) {

@@ -1,9 +1,9 @@
 //! One suite for all stores: the same requests get the same integers, wherever the limits are kept.
 
 use std::path::Path;
-use throttle::clock::{Clock, FakeClock, Nanos};
-use throttle::limits::{Grant, Policy};
-use throttle::store::{File, Machine, Memory, Place, Redis, Store, Supply};
+use throttle_limits::clock::{Clock, FakeClock, Nanos};
+use throttle_limits::limits::{Grant, Policy};
+use throttle_limits::store::{File, Machine, Memory, Place, Redis, Store, Supply};
 
 const SECOND: u128 = 1_000_000_000;
 
@@ -291,8 +291,8 @@ fn the_rest_of_a_lease_is_given_back_exactly_also_after_a_pause() {
     for limits in [&["1/s,burst=2"][..], &["1/s,burst=2", "3/10s,window"]] {
         on_every_store(limits, |opened| {
             let (name, store) = (opened.name, opened.store.store());
-            let (mut lease, second) = (throttle::store::Lease::default(), 1_000_000_000);
-            let ask = throttle::limits::Ask { waiting: 3, span: 2 * second, from: 0 };
+            let (mut lease, second) = (throttle_limits::store::Lease::default(), 1_000_000_000);
+            let ask = throttle_limits::limits::Ask { waiting: 3, span: 2 * second, from: 0 };
             store.lease(&ask, &mut lease).unwrap();
             store.hold_until(START + 4 * second).unwrap();
             store.return_lease(&mut lease).unwrap();
@@ -304,8 +304,8 @@ fn the_rest_of_a_lease_is_given_back_exactly_also_after_a_pause() {
 
 mod a_file {
     use super::*;
-    use throttle::limits::Refusal;
-    use throttle::store::StoreError;
+    use throttle_limits::limits::Refusal;
+    use throttle_limits::store::StoreError;
 
     const HOUR: Nanos = 3_600_000_000_000;
 
@@ -482,7 +482,7 @@ mod a_file {
 
 mod a_server {
     use super::*;
-    use throttle::store::StoreError;
+    use throttle_limits::store::StoreError;
 
     fn open(server: &crate::support::redis::Redis, clock: &FakeClock, limits: &[&str]) -> Redis {
         Redis::open_on_fake(server.bucket("bucket").parse().unwrap(), Some(&policy(limits)), clock.clone()).unwrap()
@@ -591,7 +591,13 @@ mod a_server {
     fn look_once(store: &dyn Store, grant: &mut Grant) {
         let mut may_look = true;
         let costs = [grant.units];
-        throttle::store::wait_for(store, *grant, &costs, |_, _| std::mem::take(&mut may_look), |moved| *grant = *moved);
+        throttle_limits::store::wait_for(
+            store,
+            *grant,
+            &costs,
+            |_, _| std::mem::take(&mut may_look),
+            |moved| *grant = *moved,
+        );
     }
 
     struct Random(u64);
@@ -770,7 +776,7 @@ mod a_server {
                 let grants = [first].into_iter().chain(more);
                 grants.flat_map(|grant| std::iter::repeat_n(grant.at, usize::try_from(grant.units).unwrap())).collect()
             };
-            let mut expected = throttle::limits::Limits::new(&policy(limits), START);
+            let mut expected = throttle_limits::limits::Limits::new(&policy(limits), START);
             for used in &used {
                 assert_eq!(expected.take(START, 1).unwrap().at, *used, "{limits:?}");
             }
@@ -785,7 +791,7 @@ mod a_server {
     fn debug_output_shows_no_password() {
         let Some(server) = crate::support::redis::Redis::start(&["--requirepass", "s3cret"]) else { return };
         let address = format!("redis://:s3cret@127.0.0.1:{}/b", server.port).parse().unwrap();
-        let store = Redis::open(address, Some(&policy(&["5/s"])), throttle::store::Patience::none()).unwrap();
+        let store = Redis::open(address, Some(&policy(&["5/s"])), throttle_limits::store::Patience::none()).unwrap();
         assert!(!format!("{store:?}").contains("s3cret"), "{store:?}");
     }
 }

@@ -3,10 +3,10 @@
 //! Units with the same costs conform to the limits of all keys together at the same time. So they form a group, and of
 //! each group only one unit needs to be looked at. Usually there is one group.
 
-use crate::clock::Nanos;
-use crate::limits::{Each, Thin};
-use crate::store::KeyId;
+use super::keyed::KeyId;
 use std::collections::{BTreeMap, BTreeSet};
+use throttle_limits::clock::Nanos;
+use throttle_limits::limits::{Each, Thin};
 
 /// The first units of all keys that wait for a time and for nothing else.
 #[derive(Debug, Default)]

@@ -1,10 +1,10 @@
 //! What goes into the order of units with keys, and what comes out.
 
-use crate::clock::Nanos;
-pub use crate::limits::Charged;
-use crate::limits::Policy;
-use crate::store::KeyId;
+use super::keyed::KeyId;
 use std::num::NonZeroU32;
+use throttle_limits::clock::Nanos;
+pub use throttle_limits::limits::Charged;
+use throttle_limits::limits::Policy;
 
 /// What an [`Order`](super::Order) keeps to.
 #[derive(Clone, Copy, Debug, Default)]

@@ -1,16 +1,16 @@
 //! Units, attempts and pauses on a fake clock: the pump and the limits are the real ones, the commands are a script.
 
 use super::*;
-use crate::clock::{Clock, FakeClock, MILLISECOND, SECOND};
 use crate::flow::meter::Meter;
 use crate::flow::order::{Next, Order, Rules, Unit};
 use crate::flow::{Filled, Flow, FlowError, Passed, pump};
-use crate::limits::Policy;
-use crate::store::{Memory, Supply};
 use proptest::prelude::*;
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::task::Waker;
+use throttle_limits::clock::{Clock, FakeClock, MILLISECOND, SECOND};
+use throttle_limits::limits::Policy;
+use throttle_limits::store::{Memory, Supply};
 
 /// A command's life: how long it runs, how it ends, and its reply.
 type Life = (Nanos, Outcome, Reply);

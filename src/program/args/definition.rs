@@ -15,7 +15,7 @@ use std::num::{NonZeroU32, NonZeroUsize};
 use std::path::PathBuf;
 use std::time::Duration;
 use throttle::launch::Backoff;
-use throttle::rate::Amount;
+use throttle_limits::rate::Amount;
 
 /// Pass units on, or run a command for each, at exactly the rate you ask for
 #[derive(Clone, Debug, Parser)]

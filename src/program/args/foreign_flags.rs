@@ -4,7 +4,7 @@ use super::rule::Rule;
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches};
 use std::ffi::{OsStr, OsString};
-use throttle::rate::{Limit, ParseError, Rate};
+use throttle_limits::rate::{Limit, ParseError, Rate};
 
 /// Options of other tools, and what to write here.
 const FOREIGN: [(&str, &str); 53] = [

@@ -6,8 +6,8 @@ use clap::Error;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use std::error::Error as _;
 use std::ffi::{OsStr, OsString};
-use throttle::limits::PlanError;
-use throttle::store::Address;
+use throttle_limits::limits::PolicyError;
+use throttle_limits::store::Address;
 
 /// One line for `error`, caused by `args`.
 pub(super) fn words(error: &Error, args: &[OsString]) -> String {
@@ -175,16 +175,18 @@ fn plain(error: &Error) -> String {
 }
 
 /// What is wrong with the limits, with the names of the options.
-pub(crate) fn in_limits(error: &PlanError) -> String {
+pub(crate) fn in_limits(error: &PolicyError) -> String {
     match error {
-        PlanError::None | PlanError::UnlimitedAlone | PlanError::InitialAboveBurst { .. } => format!("--rate: {error}"),
-        PlanError::BytesBesideUnits { .. } => {
+        PolicyError::None | PolicyError::UnlimitedAlone | PolicyError::InitialAboveBurst { .. } => {
+            format!("--rate: {error}")
+        }
+        PolicyError::BytesBesideUnits { .. } => {
             format!("--rate: {error}; run two throttles one after the other for both")
         }
-        PlanError::BurstTwice(limit) => {
+        PolicyError::BurstTwice(limit) => {
             format!("--burst: the limit '{limit}' already names its burst; leave one of them out, like -r 5/s -b 10")
         }
-        PlanError::BurstOnWindow(limit) => {
+        PolicyError::BurstOnWindow(limit) => {
             format!(
                 "--burst: the fastest limit '{limit},window' is a window, which has no burst; write -r {limit} -b N"
             )

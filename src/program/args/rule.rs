@@ -5,7 +5,7 @@ use std::num::NonZeroU32;
 use std::str::FromStr;
 use throttle::flow::cost::Cost;
 use throttle::flow::selector::Selector;
-use throttle::rate::Limit;
+use throttle_limits::rate::Limit;
 
 /// `LIMIT[,per=SEL][,cost=COST][,else=N][,jobs=N]`
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -82,7 +82,8 @@ impl<'a> Items<'a> {
         if limit.is_empty() && !text.is_empty() {
             return Err(format!("how fast? a rate comes first, like 5/s,{text}"));
         }
-        let limit: Limit = limit.join(",").parse().map_err(|error: throttle::rate::ParseError| error.to_string())?;
+        let limit: Limit =
+            limit.join(",").parse().map_err(|error: throttle_limits::rate::ParseError| error.to_string())?;
         let rule = Rule { limit, per, cost, jobs };
         rule.contradiction().map_or(Ok(rule), Err)
     }

@@ -8,8 +8,8 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 use std::time::Duration;
-use throttle::rate::ParseError;
-use throttle::store::Address;
+use throttle_limits::rate::ParseError;
+use throttle_limits::store::Address;
 
 /// The last of the units that are made instead of read; `None`: they have no end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

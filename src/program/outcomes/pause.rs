@@ -1,7 +1,7 @@
 //! Long pauses, which are said wherever somebody may read it.
 
 use super::super::names::shown;
-use throttle::clock::{self, Nanos, SECOND};
+use throttle_limits::clock::{self, Nanos, SECOND};
 
 /// A shorter pause is not worth a line.
 const LONG: Nanos = 60 * SECOND;

@@ -3,7 +3,7 @@
 use super::pause::LongPause;
 use crate::program::args::MaxFail;
 use std::time::Duration;
-use throttle::clock::{Nanos, in_nanos};
+use throttle_limits::clock::{Nanos, in_nanos};
 
 /// What further attempts add to the counts.
 #[derive(Debug, Default)]

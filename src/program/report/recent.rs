@@ -1,8 +1,8 @@
 //! Rates that are shown: of the last seconds, and of the whole time.
 
 use std::collections::VecDeque;
-use throttle::clock::{Nanos, SECOND};
 use throttle::flow::meter::Reading;
+use throttle_limits::clock::{Nanos, SECOND};
 
 /// The rate of the last seconds: pairs of time and units, oldest first.
 #[derive(Debug, Default)]

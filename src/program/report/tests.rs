@@ -1,10 +1,10 @@
 use super::*;
 use crate::program::task::{Pipe, Task};
-use throttle::clock::{Clock, FakeClock};
 use throttle::flow::framing::{Buffer, Framing};
 use throttle::flow::pump;
 use throttle::flow::{Copying, Sink, Source};
-use throttle::store::{Memory, Supply};
+use throttle_limits::clock::{Clock, FakeClock};
+use throttle_limits::store::{Memory, Supply};
 
 const MS: Nanos = 1_000_000;
 

@@ -4,7 +4,7 @@ use crate::program::args::OnStoreError;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use throttle::store::{Address, AddressError, Place};
+use throttle_limits::store::{Address, AddressError, Place};
 
 /// A bucket as the user asks for it. Nothing is opened yet.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -8,12 +8,12 @@ use std::ffi::OsString;
 use std::num::NonZeroU32;
 use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
-use throttle::clock::in_nanos;
 use throttle::flow::cost::Cost;
 use throttle::flow::selector::Selector;
 use throttle::flow::{Look, Sorting};
-use throttle::limits::{Disagreement, Policy, PolicyError, Said};
-use throttle::rate::{Amount, Limit, Rate};
+use throttle_limits::clock::in_nanos;
+use throttle_limits::limits::{Disagreement, Policy, PolicyError, Said};
+use throttle_limits::rate::{Amount, Limit, Rate};
 
 /// Limits named with `--rate` and `--burst`, sorted by what they hold for and what they count.
 #[derive(Clone, Debug)]
@@ -115,7 +115,7 @@ impl Grouped {
         }
         let named = Grouped::new(args)?;
         if let Some(named) = &named {
-            throttle::store::check(&named.policy()).map_err(|error| format!("--rate: {error}"))?;
+            throttle_limits::store::check(&named.policy()).map_err(|error| format!("--rate: {error}"))?;
         }
         Ok(named)
     }

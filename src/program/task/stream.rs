@@ -9,7 +9,7 @@ use std::time::Duration;
 use throttle::flow::Sorting;
 use throttle::flow::framing::Framing;
 use throttle::launch::{Output, Place, Reading, Shape, Template};
-use throttle::limits::Policy;
+use throttle_limits::limits::Policy;
 
 /// Commands at once by default.
 pub(crate) const JOBS: u32 = 16;

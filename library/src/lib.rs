@@ -1,0 +1,116 @@
+//! Exact rate limiting: integers, monotonic time, several limits at once, windows.
+//!
+//! # Which limiter to use
+//!
+//! | you want | use |
+//! |---|---|
+//! | at most so many per second, with bursts | [`Limiter::new`](limiter::Limiter::new) |
+//! | callers that queue, with timeouts, a bounded queue and closing | [`Limiter::leaky`](limiter::Limiter::leaky) |
+//! | several limits at once, also "5000 in any hour" | [`Limiter::builder`](limiter::Limiter::builder) with [`limit`](limiter::Builder::limit) |
+//! | several costs at once, requests and tokens | [`Limiter::joint`](limiter::Limiter::joint) |
+//! | a cost that is only known afterwards | [`Limiter::acquire_to_settle`](limiter::Limiter::acquire_to_settle) |
+//! | limits for each host, user or account | [`Keyed`](limiter::Keyed) |
+//! | a rate of starts *and* a number of jobs at the same time | [`Semaphore`] |
+//! | the behaviour of the crate leaky-bucket, with the same names | [`leaky_bucket`] |
+//! | to do the waiting yourself | [`Limiter::reserve`](limiter::Limiter::reserve), or [`limits`] and [`bucket`], which are pure arithmetic |
+//!
+//! # What always holds
+//!
+//! 1. Exact: a rate is a ratio of integers. By time `t` exactly `⌊rate·t⌋` and the burst have been granted.
+//! 2. Never over: in any time `t` grants cost at most the burst (or the largest single cost) and `rate·t`. Never early.
+//! 3. Late wake-ups cost no rate: the next grant is computed from the last one. They cause no burst either: a waiter
+//!    loses the delay beyond the time in which its bucket fills, or beyond 2 ms if that is longer.
+//! 4. First in, first out, for futures and threads in one queue. One wake-up per grant, no polling, no background task.
+//! 5. A cancelled waiter takes nothing, and those behind it move up at once. A reservation is never moved.
+//! 6. A grant that is settled at its real cost leaves the limits as if it had cost that from the start.
+//!
+//! # A client that keeps to its server's limits
+//!
+//! ```
+//! use std::time::Duration;
+//! use throttle_limits::limiter::{AcquireError, Limiter};
+//!
+//! struct Client {
+//!     limiter: Limiter,
+//! }
+//!
+//! impl Client {
+//!     async fn get(&self, url: &str) -> Result<String, AcquireError> {
+//!         self.limiter.acquire_timeout(1, Duration::from_secs(30)).await?;
+//!         Ok(format!("the page at {url}"))
+//!     }
+//! }
+//!
+//! # #[tokio::main(flavor = "current_thread", start_paused = true)]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let limiter = Limiter::builder().rate(5, Duration::from_secs(1)).burst(2).limit("5000/h,window".parse()?).build()?;
+//! let client = Client { limiter };
+//! assert_eq!(client.get("https://example.com").await?, "the page at https://example.com");
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Workers with a rate and a concurrency
+//!
+//! ```
+//! use throttle_limits::semaphore::Semaphore;
+//!
+//! # #[tokio::main(flavor = "current_thread", start_paused = true)]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let workers = Semaphore::new(16, 2.5)?; // 16 at a time; after the first 16, five in two seconds
+//! let permit = workers.acquire().await?;
+//! tokio::spawn(async move {
+//!     // … work …
+//!     drop(permit);
+//! })
+//! .await?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Coming from leaky-bucket
+//!
+//! Write `use throttle_limits::leaky_bucket::RateLimiter;` for `use leaky_bucket::RateLimiter;`. See [`leaky_bucket`].
+//!
+//! # Where futures can wait
+//!
+//! Futures wait on any executor, and on all kinds of tokio runtimes, with or without a time driver. One thread,
+//! `throttle-timer`, wakes the waiting futures of all limiters. It exists while a future waits for a time, and for one
+//! second after that. If the system allows no thread, the future fails with
+//! [`AcquireError::NoTimer`](limiter::AcquireError::NoTimer). If a test has paused the clock of its tokio runtime, that
+//! clock is used. A [`Clock`](clock::Clock), given as `timer` to the builder, replaces both; `examples/own_clock.rs` has
+//! one that is quicker to read. Trying, reserving and the blocking calls need none of this.
+//!
+//! Pause tokio's clock before the first request, as `start_paused` does. A program built without debug assertions looks
+//! only once in 10 ms whether the clock of a runtime is the system's: a clock that is paused or moved right after a request
+//! may count as the system's for that long, and what is granted meanwhile is charged at the system's time.
+//!
+//! Threads cannot wait under tokio's paused clock: blocking calls sleep in real time, while the paused clock stands
+//! still, and tokio does not move it while a `spawn_blocking` runs. Use futures there, or a
+//! [`FakeClock`](clock::FakeClock), which is also meant for tests of code that uses a limiter.
+
+#![cfg_attr(
+    not(feature = "shared"),
+    allow(dead_code, unused_imports, reason = "the bytes of a ledger are for the stores that processes share")
+)]
+
+#[macro_use]
+mod messages;
+
+pub mod clock;
+pub mod leaky_bucket;
+pub mod limiter;
+pub mod limits;
+pub mod rate;
+pub mod semaphore;
+pub mod store;
+
+pub use limiter::Limiter;
+pub use limits::{bucket, interval as grid, window};
+pub use rate::{Limit, Rate};
+pub use semaphore::Semaphore;
+
+/// The examples of the guide, as tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Guide;

@@ -1,0 +1,401 @@
+//! The limiter: one queue of waiters in front of any number of limits.
+//!
+//! [`Limiter`] is what most callers want. It works as a token bucket for callers that come in bursts, and as a leaky
+//! bucket with a queue for callers that wait in turn. It keeps several limits and windows at once. Futures and threads
+//! wait in the same queue, first in, first out.
+//!
+//! A waiter is woken once, when it is granted. The queue has its own timer, so no waiter depends on another task being
+//! polled or on a runtime being driven. While a future waits for a time, and for a second after that, one thread wakes
+//! the waiters of all limiters of the process, so futures can wait on any executor. If a test has paused tokio's clock,
+//! they follow that clock. A [`Timer`] replaces both. Trying and blocking need no timer.
+
+use std::fmt;
+use std::num::NonZeroU64;
+use std::sync::Arc;
+use std::time::Duration;
+
+mod acquire;
+mod builder;
+mod costs;
+mod error;
+mod fast_path;
+mod handle;
+mod keyed;
+mod panics;
+pub(crate) mod queue;
+mod reservation;
+mod rules;
+mod settle;
+pub(crate) mod shared;
+pub(crate) mod time;
+mod timer;
+mod units;
+
+#[cfg(all(test, throttle_loom))]
+mod loom_tests;
+
+pub use acquire::{Acquire, AcquireFrom, AcquireOwned};
+pub(crate) use builder::rate;
+pub use builder::{BuildError, Builder, Refill};
+pub use costs::{Costs, IntoCosts};
+pub use error::AcquireError;
+pub use handle::Limiter;
+pub use keyed::Keyed;
+pub use reservation::Reservation;
+pub(crate) use rules::Rules;
+pub use rules::{OnFull, Oversize};
+pub use settle::{AcquireToSettle, Granted};
+pub use time::Timer;
+pub(crate) use units::PARTS;
+pub use units::{Units, UnitsError};
+
+use queue::{Denied, Effects, Queue};
+use time::nanos;
+
+/// Whether an amount is available, see [`Limiter::capacity_info`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct CapacityInfo {
+    /// Whether the amount is available now.
+    pub has_capacity: bool,
+    /// How many units are missing; negative if more than the amount is available.
+    pub needed: f64,
+}
+
+impl Limiter {
+    /// A token bucket: `rate` units a second, at most `capacity` at once. The bucket is full at the start.
+    ///
+    /// # Errors
+    /// A rate or capacity that is not above 0, or not finite.
+    pub fn new(rate: impl Into<Units>, capacity: impl Into<Units>) -> Result<Self, BuildError> {
+        Limiter::builder().rate(rate, Duration::from_secs(1)).burst(capacity).build()
+    }
+
+    /// A leaky bucket with a queue: `capacity` units in every `seconds`, and `capacity` at once at the start. The
+    /// builder's defaults are 10 in 1 second.
+    ///
+    /// # Errors
+    /// A capacity below 1, or seconds that are not above 0.
+    pub fn leaky(capacity: impl Into<Units>, seconds: impl Into<Units>) -> Result<Self, BuildError> {
+        let capacity = capacity.into();
+        if capacity.millionths()? < PARTS.get() {
+            return Err(BuildError::CapacityBelowOne);
+        }
+        let nanos = seconds.into().millionths()?.saturating_mul(1000);
+        Limiter::builder().rate(capacity, Duration::from_nanos(nanos)).build()
+    }
+
+    /// Joins several limiters into one. A request has a cost on each of them, and takes all or nothing: for example
+    /// requests and tokens.
+    ///
+    /// There is one queue, first in, first out. The first waiter is granted at the earliest time at which every limit
+    /// conforms, and is charged on all of them at that time. Until then nothing is taken.
+    ///
+    /// The rate, burst, limits and [`Oversize`] of each builder apply to its own costs. The queue has the smallest
+    /// [`max_waiters`](Builder::max_waiters) of the builders, and the first [`timer`](Builder::timer) given.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use throttle_limits::limiter::Limiter;
+    ///
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let minute = Duration::from_secs(60);
+    /// let requests = Limiter::builder().rate(60, minute).burst(5);
+    /// let tokens = Limiter::builder().rate(200_000, minute);
+    /// let model = Limiter::joint([requests, tokens])?;
+    ///
+    /// let granted = model.acquire_to_settle([1, 4000]).await?; // one request and an estimate of 4000 tokens
+    /// assert_eq!([0, 1].map(|kind| model.available_of(kind)), [4, 196_000]);
+    /// granted.settle([1, 950])?; // it took 950
+    /// assert_eq!([0, 1].map(|kind| model.available_of(kind)), [4, 199_050]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`BuildError`], as for each builder alone, or if one of them is not [fair](Builder::fair).
+    pub fn joint(limiters: impl IntoIterator<Item = Builder>) -> Result<Self, BuildError> {
+        builder::joint(&limiters.into_iter().collect::<Vec<_>>())
+    }
+
+    /// All settings.
+    pub fn builder() -> Builder {
+        Builder::default()
+    }
+
+    /// Waits until all earlier waiters have been served and these costs are available, and takes them: `acquire(3)`, or
+    /// `acquire([1, 4000])` from a [joint](Self::joint) limiter.
+    ///
+    /// Nothing is taken before the future is polled. A future that is dropped unfinished takes nothing, and the waiters
+    /// behind it move up.
+    ///
+    /// # Errors
+    /// The future's: [`AcquireError`].
+    pub fn acquire(&self, costs: impl IntoCosts) -> Acquire<'_> {
+        AcquireFrom::new(self, costs.into_costs(), None)
+    }
+
+    /// Like [`acquire`](Self::acquire), but the future owns a clone of the limiter. So it is `'static`: it can be
+    /// spawned, stored or returned without a box.
+    ///
+    /// ```
+    /// use throttle_limits::limiter::{AcquireOwned, Limiter};
+    ///
+    /// struct Service {
+    ///     limiter: Limiter,
+    ///     /// The acquire of the call being prepared.
+    ///     next: Option<AcquireOwned>,
+    /// }
+    ///
+    /// impl Service {
+    ///     fn prepare(&mut self) -> &mut AcquireOwned {
+    ///         self.next.get_or_insert_with(|| self.limiter.acquire_owned(1))
+    ///     }
+    /// }
+    ///
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let mut service = Service { limiter: Limiter::new(5, 2)?, next: None };
+    /// service.prepare().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// The future's: [`AcquireError`].
+    pub fn acquire_owned(&self, costs: impl IntoCosts) -> AcquireOwned {
+        AcquireFrom::new(self.clone(), costs.into_costs(), None)
+    }
+
+    /// Like [`acquire`](Self::acquire), but at most `limit` from now, including the time in the queue. If the wait would
+    /// be longer even though no waiter before it leaves, it is refused at once.
+    ///
+    /// # Errors
+    /// The future's: [`AcquireError::TooLong`] at once, with the wait that would be needed, or
+    /// [`AcquireError::TimedOut`] after `limit`. Nothing is taken then.
+    pub fn acquire_timeout(&self, costs: impl IntoCosts, limit: Duration) -> Acquire<'_> {
+        let deadline = self.shared.time.now().saturating_add(nanos(limit));
+        AcquireFrom::new(self, costs.into_costs(), Some(deadline))
+    }
+
+    /// Like [`acquire_timeout`](Self::acquire_timeout), with a deadline instead of a duration.
+    ///
+    /// # Errors
+    /// As for [`acquire_timeout`](Self::acquire_timeout).
+    pub fn acquire_by(&self, costs: impl IntoCosts, deadline: tokio::time::Instant) -> Acquire<'_> {
+        self.acquire_timeout(costs, deadline.saturating_duration_since(tokio::time::Instant::now()))
+    }
+
+    /// Takes these costs now, or nothing.
+    ///
+    /// # Errors
+    /// [`AcquireError::TooLong`] with the wait that would be needed. A wait above 200 ms may be some milliseconds too
+    /// long, never too short. [`AcquireError::OthersWait`], unless the limiter is unfair.
+    #[inline]
+    pub fn try_acquire(&self, costs: impl IntoCosts) -> Result<(), AcquireError> {
+        let cost = costs.into_costs().parts()?;
+        self.shared.try_take(&cost).map_err(|denied| AcquireError::new(denied, &Costs::of_parts(cost)))
+    }
+
+    /// Like [`acquire`](Self::acquire), but blocks the thread. If a test has paused tokio's clock, see the guide of the
+    /// [crate].
+    ///
+    /// # Errors
+    /// As for [`acquire`](Self::acquire), except [`AcquireError::NoTimer`].
+    pub fn blocking_acquire(&self, costs: impl IntoCosts) -> Result<(), AcquireError> {
+        self.acquire(costs).block()
+    }
+
+    /// Like [`acquire_timeout`](Self::acquire_timeout), but blocks the thread.
+    ///
+    /// # Errors
+    /// As for [`acquire_timeout`](Self::acquire_timeout), except [`AcquireError::NoTimer`].
+    pub fn blocking_acquire_timeout(&self, costs: impl IntoCosts, limit: Duration) -> Result<(), AcquireError> {
+        self.acquire_timeout(costs, limit).block()
+    }
+
+    /// Takes these costs at the earliest time behind the whole queue, and returns that time. The caller must wait for it. The
+    /// time is a promise: it never changes, neither to an earlier nor to a later time.
+    ///
+    /// # Errors
+    /// [`AcquireError`]; nothing is taken then.
+    pub fn reserve(&self, costs: impl IntoCosts) -> Result<Reservation, AcquireError> {
+        self.reserve_within(costs, Duration::MAX)
+    }
+
+    /// Like [`reserve`](Self::reserve), but only if the wait is at most `limit`.
+    ///
+    /// # Errors
+    /// [`AcquireError::TooLong`] with the wait that would be needed; nothing is taken then.
+    pub fn reserve_within(&self, costs: impl IntoCosts, limit: Duration) -> Result<Reservation, AcquireError> {
+        let cost = costs.into_costs().parts()?;
+        let reserved = self.shared.with(|queue, now, effects| queue.reserve(now, &cost, nanos(limit), effects));
+        let costs = Costs::of_parts(cost);
+        match reserved {
+            Ok(reserved) => Ok(Reservation::new(Arc::clone(&self.shared), costs, reserved)),
+            Err(denied) => Err(AcquireError::new(denied, &costs)),
+        }
+    }
+
+    /// Whole units that could be taken now; 0 while others wait or a reservation lies in the future. Of several kinds of
+    /// costs: the least.
+    #[must_use]
+    pub fn available(&self) -> u64 {
+        let least = |queue: &mut Queue, now, effects: &mut Effects| {
+            (0..queue.kinds()).map(|kind| queue.available(now, kind, effects)).min()
+        };
+        self.shared.with(least).unwrap_or(u64::MAX) / PARTS
+    }
+
+    /// The same of one kind of costs, the first one 0.
+    #[must_use]
+    pub fn available_of(&self, kind: usize) -> u64 {
+        self.shared.with(|queue, now, effects| queue.available(now, kind, effects)) / PARTS
+    }
+
+    /// Whether these costs are available, and how many units are missing or left over, even if others wait. Of several kinds:
+    /// those of which most are missing.
+    ///
+    /// # Errors
+    /// If an amount is not valid.
+    pub fn capacity_info(&self, costs: impl IntoCosts) -> Result<CapacityInfo, UnitsError> {
+        let cost = costs.into_costs().parts()?;
+        let missing = |queue: &mut Queue, now, effects: &mut Effects| {
+            let missing =
+                (0..queue.kinds()).map(|kind| i128::from(cost.of(kind)) - i128::from(queue.level(now, kind, effects)));
+            missing.max().unwrap_or(0)
+        };
+        let missing = self.shared.with(missing);
+        Ok(CapacityInfo { has_capacity: missing <= 0, needed: in_units(missing) })
+    }
+
+    /// How long a request for these costs would wait now, if no waiter leaves. The answer is exact. With windows, several
+    /// limits, or reservations in the queue, this takes time proportional to the length of the queue, as
+    /// [`reserve`](Self::reserve) and [`acquire_timeout`](Self::acquire_timeout) do.
+    ///
+    /// # Errors
+    /// If the request would never be granted, or an amount is not valid.
+    pub fn time_until(&self, costs: impl IntoCosts) -> Result<Duration, AcquireError> {
+        let cost = costs.into_costs().parts()?;
+        let wait = self.shared.with(|queue, now, effects| {
+            queue.advance(now, effects);
+            queue.check(&cost)?;
+            queue.estimate(&cost).map(|at| at.saturating_sub(now)).ok_or(Denied::Never(0))
+        });
+        wait.map(Duration::from_nanos).map_err(|denied| AcquireError::new(denied, &Costs::of_parts(cost)))
+    }
+
+    /// Changes the rate to `units` per `period` from now on. Saved credit stays, reservations keep their times, waiters
+    /// get new times.
+    ///
+    /// With a slower rate, a waiter's new time may come close before the time of a reservation behind it. Then, this
+    /// once, more is granted than the burst or a window allows, because the time of a reservation never changes. All of
+    /// it is charged, and later requests wait until it is paid.
+    ///
+    /// With several limits this changes the one given by [`Builder::rate`], or else the fastest bucket; with several kinds of
+    /// costs, that of the first. A window cannot be changed.
+    ///
+    /// # Errors
+    /// A rate that is not above 0, or too large; [`BuildError::NoBucket`] if all limits are windows.
+    pub fn set_rate(&self, units: impl Into<Units>, period: Duration) -> Result<(), BuildError> {
+        let rate = builder::rate(units.into(), period)?;
+        let place = self.place.ok_or(BuildError::NoBucket)?;
+        self.shared.with(|queue, now, effects| queue.set_rate(now, place, rate, effects));
+        Ok(())
+    }
+
+    /// Changes the size of the bucket to `units` from now on. A larger bucket is not filled by that; a smaller one loses
+    /// the excess. Reservations keep their times, as for [`set_rate`](Self::set_rate).
+    ///
+    /// # Errors
+    /// 0, or not a valid amount; [`BuildError::NoBucket`] if all limits are windows.
+    pub fn set_burst(&self, units: impl Into<Units>) -> Result<(), BuildError> {
+        let burst = NonZeroU64::new(units.into().millionths()?).ok_or(BuildError::ZeroBurst)?;
+        let place = self.place.ok_or(BuildError::NoBucket)?;
+        self.shared.with(|queue, now, effects| queue.set_burst(now, place, burst, effects));
+        Ok(())
+    }
+
+    /// Settles a cost that was acquired as `estimated` and turned out as `actual`. Units used beyond the estimate become
+    /// a debt: later requests wait until the rate has paid it, and windows count them. Units not used are given back, up
+    /// to the burst. [`acquire_to_settle`](Self::acquire_to_settle) is exact: it also knows what has overflowed since.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let tokens = throttle_limits::limiter::Limiter::new(1000, 1000)?;
+    /// tokens.acquire(400).await?;
+    /// tokens.reconcile(3000, 400)?; // the answer was longer than expected
+    /// assert_eq!(tokens.time_until(1)?, std::time::Duration::from_millis(2001));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// If one of them is not a valid amount.
+    pub fn reconcile(&self, actual: impl IntoCosts, estimated: impl IntoCosts) -> Result<(), UnitsError> {
+        let (actual, estimated) = (actual.into_costs().parts()?, estimated.into_costs().parts()?);
+        self.shared.with(|queue, now, effects| queue.reconcile(now, [&actual, &estimated], effects));
+        Ok(())
+    }
+
+    /// Grants nothing for `time` from now, for example after a server answered with Retry-After. Waiters keep their
+    /// places. At the end of the pause the buckets are empty and begin to fill. Windows keep their counts.
+    ///
+    /// A later pause that is shorter does not end a longer one. Reservations keep their times.
+    pub fn pause_for(&self, time: Duration) {
+        self.shared.with(|queue, now, effects| queue.pause_until(now, now.saturating_add(nanos(time)), effects));
+    }
+
+    /// Like [`pause_for`](Self::pause_for), until `time`.
+    pub fn pause_until(&self, time: tokio::time::Instant) {
+        self.pause_for(time.saturating_duration_since(tokio::time::Instant::now()));
+    }
+
+    /// Refuses every later request with [`AcquireError::Closed`]. All in the queue are still served.
+    pub fn close(&self) {
+        self.shared.with(|queue, _, _| queue.close());
+    }
+
+    /// Whether [`close`](Self::close) was called.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        self.shared.with(|queue, _, _| queue.is_closed())
+    }
+
+    /// How many futures and threads wait. Reservations do not count, neither here nor for
+    /// [`max_waiters`](Builder::max_waiters): their holders wait on their own.
+    #[must_use]
+    pub fn waiters(&self) -> usize {
+        self.shared.with(|queue, now, effects| {
+            queue.advance(now, effects);
+            queue.waiters()
+        })
+    }
+
+    /// The time of the latest grant, counted from when the limiter was made. It is exact to the nanosecond; the wake-up
+    /// may be later.
+    #[must_use]
+    pub fn last_grant(&self) -> Duration {
+        Duration::from_nanos(self.shared.with(|queue, now, effects| {
+            queue.advance(now, effects);
+            queue.limits.latest()
+        }))
+    }
+}
+
+impl fmt::Debug for Limiter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Limiter")
+            .field("available", &self.available())
+            .field("waiters", &self.waiters())
+            .field("closed", &self.is_closed())
+            .finish()
+    }
+}
+
+/// Parts in units, as exact as a float can be.
+#[allow(clippy::cast_precision_loss, reason = "shown, not calculated with")]
+fn in_units(parts: i128) -> f64 {
+    parts as f64 / PARTS.get() as f64
+}

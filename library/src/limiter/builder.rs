@@ -1,0 +1,299 @@
+//! Builds a limiter from its settings.
+
+use super::handle::Limiter;
+use super::queue::Queue;
+use super::rules::{OnFull, Oversize, Rules};
+use super::shared::Shared;
+use super::time::{Time, Timer, nanos};
+use super::units::{PARTS, Units, UnitsError};
+use crate::clock::Nanos;
+use crate::limits::bucket::Bucket;
+use crate::limits::interval::Grid;
+use crate::limits::{Limits, Policy, PolicyError};
+use crate::rate::{Limit, ParseError, Rate};
+use std::fmt;
+use std::num::NonZeroU64;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How a bucket fills.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Refill {
+    /// Continuously.
+    #[default]
+    Continuous,
+    /// The whole count of the rate at once, at the end of each period. Periods count from when the limiter was made.
+    Grid,
+}
+
+/// The settings of a [`Limiter`]. The defaults are 10 units a second, 10 at once, full at the start.
+#[derive(Clone, Default)]
+#[must_use = "a builder does nothing until build is called"]
+pub struct Builder {
+    rate: Option<(Units, Duration)>,
+    burst: Option<Units>,
+    initial: Option<Units>,
+    refill: Refill,
+    limits: Vec<Limit>,
+    unfair: bool,
+    oversize: Oversize,
+    most_waiters: usize,
+    on_full: OnFull,
+    timer: Option<Arc<dyn Timer>>,
+}
+
+/// Why a limiter cannot be built or changed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum BuildError {
+    /// A number that is not a valid amount.
+    Units(UnitsError),
+    /// A rate of 0.
+    ZeroRate,
+    /// A period of length 0.
+    ZeroPeriod,
+    /// A burst of 0.
+    ZeroBurst,
+    /// A leaky bucket that cannot hold one unit.
+    CapacityBelowOne,
+    /// More units at the start than the bucket can hold.
+    InitialAboveBurst {
+        /// Units at the start.
+        initial: Units,
+        /// The most that the bucket holds.
+        burst: Units,
+    },
+    /// A setting for the bucket of [`Builder::rate`], but only [`Builder::limit`] was called.
+    WithoutRate(
+        /// Which setting.
+        &'static str,
+    ),
+    /// A joint limiter with `fair(false)`.
+    JointIsFair,
+    /// A change of the rate or burst of a limiter that has only windows.
+    NoBucket,
+    /// Limits that contradict each other.
+    Policy(PolicyError),
+    /// A rate that is out of range.
+    Rate(ParseError),
+}
+
+messages! {
+    BuildError {
+        BuildError::Units(error) => ("{error}"),
+        BuildError::ZeroRate => ("a rate of 0 would let nothing through; it must be above 0"),
+        BuildError::ZeroPeriod => ("a rate needs a period; it must be above 0 seconds"),
+        BuildError::ZeroBurst => ("a capacity of 0 would let nothing through; it must be above 0"),
+        BuildError::CapacityBelowOne => ("a capacity below 1 would let no whole unit through; the least is 1"),
+        BuildError::InitialAboveBurst { initial, burst } => (
+            "initial {initial} is more than the capacity of {burst}; lower initial, or raise the burst"
+        ),
+        BuildError::WithoutRate(setting) => (
+            "{setting} belongs to a rate, and only limits are given; give a rate, too, or write a limit like 5/s,burst=10,initial=0"
+        ),
+        BuildError::JointIsFair => ("a joint limiter is always fair; leave out fair(false)"),
+        BuildError::NoBucket => (
+            "all limits of this limiter are windows, which cannot be changed; build it with a rate or a bucket"
+        ),
+        BuildError::Policy(error) => ("{error}"),
+        BuildError::Rate(error) => ("{error}"),
+    }
+}
+
+holds! {
+    BuildError {
+        Units(UnitsError),
+        Policy(PolicyError),
+        Rate(ParseError),
+    }
+}
+
+impl Builder {
+    /// `units` in every `period`. The default is 10 in a second, if there is no [`limit`](Self::limit) either.
+    pub fn rate(mut self, units: impl Into<Units>, period: Duration) -> Self {
+        self.rate = Some((units.into(), period));
+        self
+    }
+
+    /// The most units at once. The default is the count of the rate. It does not apply to [limits](Self::limit), which
+    /// name their own.
+    pub fn burst(mut self, units: impl Into<Units>) -> Self {
+        self.burst = Some(units.into());
+        self
+    }
+
+    /// Units at the start. The default is the burst. It does not apply to [limits](Self::limit), which name their own.
+    pub fn initial(mut self, units: impl Into<Units>) -> Self {
+        self.initial = Some(units.into());
+        self
+    }
+
+    /// How the bucket of [`rate`](Self::rate) fills. The default is continuously.
+    pub fn refill(mut self, refill: Refill) -> Self {
+        self.refill = refill;
+        self
+    }
+
+    /// Adds a limit. The limiter keeps all limits at once.
+    ///
+    /// If there is also a [`rate`](Self::rate), a limit that names no burst is a window. Otherwise the fastest limit is a
+    /// bucket, and every other limit that names no burst is a window.
+    pub fn limit(mut self, limit: Limit) -> Self {
+        self.limits.push(limit);
+        self
+    }
+
+    /// Whether new requests have to wait while others wait. The default is true.
+    ///
+    /// If false, a new request takes what is available, even if others wait for more; they may wait as long as requests
+    /// come. It does not take units that a reservation in the queue ([`Limiter::reserve`]) counts on. With
+    /// [`Oversize::Wait`] it takes nothing while others wait, because all units then belong to the first waiter. A
+    /// request that has to wait joins the end of the queue.
+    pub fn fair(mut self, fair: bool) -> Self {
+        self.unfair = !fair;
+        self
+    }
+
+    /// What happens to a cost above the burst. By default it is refused.
+    pub fn oversize(mut self, oversize: Oversize) -> Self {
+        self.oversize = oversize;
+        self
+    }
+
+    /// The most waiters (0: any number), and what happens to one more. Futures and threads count, reservations do not,
+    /// as in [`Limiter::waiters`].
+    pub fn max_waiters(mut self, most: usize, on_full: OnFull) -> Self {
+        (self.most_waiters, self.on_full) = (most, on_full);
+        self
+    }
+
+    /// The clock and timer to use instead of tokio's.
+    pub fn timer(mut self, timer: Arc<dyn Timer>) -> Self {
+        self.timer = Some(timer);
+        self
+    }
+
+    /// Builds the limiter. Its time starts now.
+    ///
+    /// # Errors
+    /// [`BuildError`] if a setting is out of range or contradicts another.
+    pub fn build(self) -> Result<Limiter, BuildError> {
+        let (time, rules, place) = self.parts()?;
+        let shared = Shared::new(time, |now| Ok::<_, BuildError>(Queue::new(self.limits(now)?, rules, None)))?;
+        Ok(Limiter { shared, place })
+    }
+
+    /// What a limiter consists of, apart from its limits: its clock, its rules, and the index of the limit whose rate can
+    /// be changed, if there is one.
+    pub(super) fn parts(&self) -> Result<(Time, Rules, Option<usize>), BuildError> {
+        let time = self.timer.clone().map_or_else(Time::tokio, Time::Custom);
+        self.check_settings()?;
+        Ok((time, self.rules(), self.place()?))
+    }
+
+    /// Refuses settings that would have no effect.
+    fn check_settings(&self) -> Result<(), BuildError> {
+        let settings = [
+            (self.burst.is_some(), "burst"),
+            (self.initial.is_some(), "initial"),
+            (self.refill == Refill::Grid, "refill"),
+        ];
+        let without_effect = settings.iter().find(|(is_set, _)| *is_set && !self.has_own_bucket());
+        without_effect.map_or(Ok(()), |(_, setting)| Err(BuildError::WithoutRate(setting)))
+    }
+
+    fn rules(&self) -> Rules {
+        let bounded = self.most_waiters > 0 && self.on_full == OnFull::Fail;
+        let most_waiters = bounded.then_some(self.most_waiters);
+        Rules { unfair: self.unfair, oversize: self.oversize, refused: None, most_waiters }
+    }
+
+    /// The index of the limit whose rate can be changed, if there is one.
+    fn place(&self) -> Result<Option<usize>, BuildError> {
+        if self.has_own_bucket() {
+            return Ok(Some(0));
+        }
+        Ok(Limits::pacing_place(&Policy::new(&self.limits, None)?))
+    }
+
+    fn has_own_bucket(&self) -> bool {
+        self.rate.is_some() || self.limits.is_empty()
+    }
+
+    /// The limits, which begin at `now`.
+    pub(super) fn limits(&self, now: Nanos) -> Result<Limits, BuildError> {
+        if !self.has_own_bucket() {
+            return Ok(Limits::in_parts(&Policy::new(&self.limits, None)?, PARTS, now)?);
+        }
+        let beside: Vec<Limit> = self.limits.iter().copied().map(as_window).collect();
+        let limits = if beside.is_empty() {
+            Limits::none(now)
+        } else {
+            Limits::in_parts(&Policy::new(&beside, None)?, PARTS, now)?
+        };
+        self.with_own_bucket(limits, now)
+    }
+
+    fn with_own_bucket(&self, limits: Limits, now: Nanos) -> Result<Limits, BuildError> {
+        let (units, period) = self.rate.unwrap_or((Units::from(10), Duration::from_secs(1)));
+        let rate = rate(units, period)?;
+        let burst = self.burst.unwrap_or(units);
+        let most = NonZeroU64::new(burst.millionths()?).ok_or(BuildError::ZeroBurst)?;
+        let initial = self.initial.unwrap_or(burst);
+        if initial.millionths()? > most.get() {
+            return Err(BuildError::InitialAboveBurst { initial, burst });
+        }
+        let (refill, interval) = rate.window();
+        Ok(match self.refill {
+            Refill::Continuous => limits.with_bucket(Bucket::new(rate, most, initial.millionths()?, now)),
+            Refill::Grid => limits.with_grid(Grid::new(refill, interval, most.get(), initial.millionths()?, now)),
+        })
+    }
+}
+
+/// One queue for the limits of all these builders.
+pub(super) fn joint(limiters: &[Builder]) -> Result<Limiter, BuildError> {
+    for limiter in limiters {
+        limiter.check_settings()?;
+        if limiter.unfair {
+            return Err(BuildError::JointIsFair);
+        }
+    }
+    let time = limiters.iter().find_map(|limiter| limiter.timer.clone()).map_or_else(Time::tokio, Time::Custom);
+    let most_waiters = limiters.iter().filter_map(|limiter| limiter.rules().most_waiters).min();
+    let refused = limiters.iter().map(|limiter| limiter.oversize == Oversize::Reject).collect();
+    let rules = Rules { unfair: false, oversize: Oversize::Wait, refused: Some(refused), most_waiters };
+    let shared = Shared::new(time, |now| {
+        let each: Result<_, BuildError> = limiters.iter().map(|limiter| limiter.limits(now)).collect();
+        Ok::<_, BuildError>(Queue::new(Limits::joint(each?, now), rules, None))
+    })?;
+    Ok(Limiter { shared, place: limiters.first().map_or(Ok(None), Builder::place)? })
+}
+
+/// The rate in millionths of units.
+pub(crate) fn rate(units: Units, period: Duration) -> Result<Rate, BuildError> {
+    let units = NonZeroU64::new(units.millionths()?).ok_or(BuildError::ZeroRate)?;
+    let period = NonZeroU64::new(nanos(period)).ok_or(BuildError::ZeroPeriod)?;
+    Ok(Rate::new(units, period))
+}
+
+fn as_window(limit: Limit) -> Limit {
+    match limit {
+        Limit::Bucket { rate, burst: None, initial: None } => Limit::Window { rate, slack: None },
+        limit => limit,
+    }
+}
+
+impl fmt::Debug for Builder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Builder")
+            .field("rate", &self.rate)
+            .field("burst", &self.burst)
+            .field("initial", &self.initial)
+            .field("refill", &self.refill)
+            .field("limits", &self.limits)
+            .field("fair", &!self.unfair)
+            .field("oversize", &self.oversize)
+            .finish_non_exhaustive()
+    }
+}

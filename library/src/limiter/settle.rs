@@ -1,0 +1,184 @@
+//! Grants whose real cost becomes known later.
+
+use super::acquire::AcquireOwned;
+use super::costs::{Costs, IntoCosts};
+use super::error::AcquireError;
+use super::handle::Limiter;
+use super::queue::{Denied, Effects, Queue};
+use super::shared::{Shared, Wait};
+use super::units::{Units, UnitsError};
+use crate::clock::Nanos;
+use crate::limits::{Cost, Grant};
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+/// Units that were granted and may have cost something else; see [`Limiter::acquire_to_settle`].
+///
+/// Dropping it settles nothing: the grant then cost what was acquired. A limiter remembers its 16 384 latest grants that
+/// are neither settled nor dropped. When an older one is settled, units not used are given back less what came in since.
+#[must_use = "dropping it settles nothing; acquire takes units for good"]
+pub struct Granted {
+    open: Open,
+}
+
+/// Waits for units that will be settled, see [`Limiter::acquire_to_settle`]. If dropped unfinished, it takes nothing.
+///
+/// If polled again after it returned a grant, it fails with [`AcquireError::Finished`].
+#[must_use = "nothing is acquired unless this is awaited"]
+pub struct AcquireToSettle {
+    acquire: AcquireOwned,
+    shared: Arc<Shared>,
+    is_given: bool,
+}
+
+/// A grant that can be settled.
+pub(super) struct Open {
+    shared: Arc<Shared>,
+    cost: Cost,
+    /// `None` if nothing was charged, or once it is settled.
+    grant: Option<Grant>,
+}
+
+impl Open {
+    pub(super) fn new(shared: &Arc<Shared>, cost: Cost, grant: Option<Grant>) -> Self {
+        Open { shared: Arc::clone(shared), cost, grant }
+    }
+
+    /// Takes `cost` now.
+    pub(super) fn try_take(shared: &Arc<Shared>, cost: Cost) -> Result<Self, Denied> {
+        let grant = shared.with(|queue, now, effects| {
+            effects.opens = true;
+            queue.try_take(now, &cost, effects).map(|()| effects.opened.take())
+        });
+        Ok(Open::new(shared, cost, grant?))
+    }
+
+    pub(super) fn settle(&mut self, real: &Cost) {
+        let grant = self.grant.take();
+        self.shared.with(|queue: &mut Queue, now: Nanos, effects: &mut Effects| match grant {
+            Some(grant) => queue.settle_grant(now, &grant, [&self.cost, real], effects),
+            None => queue.reconcile(now, [real, &Cost::One(0)], effects),
+        });
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        if let Some(grant) = self.grant.take() {
+            self.shared.with(|queue, _, _| queue.limits.forget(&grant));
+        }
+    }
+}
+
+impl Limiter {
+    /// Like [`acquire`](Self::acquire), for a cost that is not known yet: `units` is an estimate, and
+    /// [`settle`](Granted::settle) corrects it later. Everything after that is as if the real cost had been acquired.
+    ///
+    /// While such grants are neither settled nor dropped, requests to the limiter take its lock.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use throttle_limits::limiter::Limiter;
+    ///
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// // 200 000 tokens a minute; a call takes at most 4000, but most take less
+    /// let tokens = Limiter::builder().rate(200_000, Duration::from_secs(60)).build()?;
+    /// let granted = tokens.acquire_to_settle(4000).await?;
+    /// assert_eq!(tokens.available(), 196_000);
+    /// let used = 950; // from the answer's `usage`
+    /// granted.settle(used)?;
+    /// assert_eq!(tokens.available(), 199_050);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// The future's: [`AcquireError`].
+    pub fn acquire_to_settle(&self, costs: impl IntoCosts) -> AcquireToSettle {
+        let acquire = AcquireOwned::waiting(self.clone(), costs.into_costs(), Wait::to_settle);
+        AcquireToSettle { acquire, shared: Arc::clone(&self.shared), is_given: false }
+    }
+
+    /// Like [`acquire_to_settle`](Self::acquire_to_settle), but blocks the thread.
+    ///
+    /// # Errors
+    /// As for [`blocking_acquire`](Self::blocking_acquire).
+    pub fn blocking_acquire_to_settle(&self, costs: impl IntoCosts) -> Result<Granted, AcquireError> {
+        let mut to_settle = self.acquire_to_settle(costs);
+        to_settle.acquire.block_on()?;
+        Ok(to_settle.granted())
+    }
+
+    /// Like [`acquire_to_settle`](Self::acquire_to_settle), but takes `units` now, or nothing.
+    ///
+    /// # Errors
+    /// As for [`try_acquire`](Self::try_acquire).
+    pub fn try_acquire_to_settle(&self, costs: impl IntoCosts) -> Result<Granted, AcquireError> {
+        let cost = costs.into_costs().parts()?;
+        let open = Open::try_take(&self.shared, cost.clone());
+        let open = open.map_err(|denied| AcquireError::new(denied, &Costs::of_parts(cost)))?;
+        Ok(Granted { open })
+    }
+}
+
+impl Granted {
+    /// The units that were acquired; of several kinds the first.
+    #[must_use]
+    pub fn units(&self) -> Units {
+        self.costs().of(0)
+    }
+
+    /// What was acquired of each kind.
+    #[must_use]
+    pub fn costs(&self) -> Costs {
+        Costs::of_parts(self.open.cost.clone())
+    }
+
+    /// Settles it: from now on the limits are as if `real` units had been acquired in the first place. Of what it cost
+    /// less, the part that would have overflowed since is lost. What it cost more is owed: later requests wait until the
+    /// rate has paid it. Windows count the real cost, from the time of the grant. No grant changes its time.
+    ///
+    /// # Errors
+    /// If `real` is not a valid amount; nothing is settled then.
+    pub fn settle(mut self, real: impl IntoCosts) -> Result<(), UnitsError> {
+        self.open.settle(&real.into_costs().parts()?);
+        Ok(())
+    }
+}
+
+impl AcquireToSettle {
+    fn granted(&mut self) -> Granted {
+        let opened = self.acquire.opened();
+        let cost = self.acquire.costs().parts().unwrap_or(Cost::One(0));
+        Granted { open: Open::new(&self.shared, cost, opened) }
+    }
+}
+
+impl Future for AcquireToSettle {
+    type Output = Result<Granted, AcquireError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        if self.is_given {
+            return Poll::Ready(Err(AcquireError::Finished));
+        }
+        let polled = Pin::new(&mut self.acquire).poll(context);
+        self.is_given = matches!(polled, Poll::Ready(Ok(())));
+        polled.map_ok(|()| self.granted())
+    }
+}
+
+impl fmt::Debug for Granted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Granted").field("units", &self.costs()).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for AcquireToSettle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AcquireToSettle").field("units", &self.acquire.costs()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,284 @@
+//! Amounts of units, as callers pass them.
+
+use std::fmt;
+use std::num::NonZeroU64;
+
+/// Parts in a unit: amounts have up to six decimals and are held as integers.
+pub(crate) const PARTS: NonZeroU64 = NonZeroU64::new(1_000_000).expect("a million is not 0");
+
+/// An amount of units, whole or with up to six decimals. The most is 2⁶⁴−1 millionths, about 18 million million units.
+///
+/// Integers and floats convert to it, so `acquire(3)` and `acquire(0.25)` both work. A float counts as the shortest
+/// decimal that reads back as the same float: `0.1` is one tenth. A negative number, NaN, or a number with more than six
+/// decimals is not a valid amount. The call that gets it returns the error.
+///
+/// A calculated float may have more than six decimals, like `0.1 + 0.2`. To round it, use
+/// [`nearest`](Self::nearest), [`at_least`](Self::at_least) or [`at_most`](Self::at_most).
+///
+/// ```
+/// use throttle_limits::limiter::{Units, UnitsError};
+/// assert_eq!(Units::from(0.25).to_string(), "0.25");
+/// assert_eq!(Units::from(3).to_string(), "3");
+/// assert_eq!(Units::from(0.1 + 0.2).millionths(), Err(UnitsError::TooFine));
+/// assert_eq!(Units::nearest(0.1 + 0.2), Units::from(0.3));
+/// assert_eq!(Units::at_least(0.1 + 0.2), Units::from(0.300001));
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Units(Result<u64, UnitsError>);
+
+/// What happens to decimals after the sixth.
+#[derive(Clone, Copy)]
+enum Rounding {
+    Refuse,
+    Nearest,
+    Up,
+    Down,
+}
+
+/// Why a number is not a valid amount.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum UnitsError {
+    /// Below 0.
+    Negative,
+    /// NaN or infinite.
+    NotFinite,
+    /// More than six decimals.
+    TooFine,
+    /// More than 2⁶⁴−1 millionths.
+    TooLarge,
+}
+
+messages! {
+    UnitsError {
+        UnitsError::Negative => ("an amount is negative; the least is 0"),
+        UnitsError::NotFinite => ("an amount is not a finite number"),
+        UnitsError::TooFine => (
+            "an amount has more than six decimals; round it to six, for example with Units::nearest"
+        ),
+        UnitsError::TooLarge => ("an amount is too large; the most is 18446744073709"),
+    }
+}
+
+impl Units {
+    /// 0 units.
+    pub const ZERO: Units = Units(Ok(0));
+
+    /// Whole units. The most is 18446744073709; the call that gets more returns the error.
+    #[must_use]
+    pub const fn whole(units: u64) -> Self {
+        match units.checked_mul(PARTS.get()) {
+            Some(parts) => Units(Ok(parts)),
+            None => Units(Err(UnitsError::TooLarge)),
+        }
+    }
+
+    /// Millionths of a unit, which is how amounts are stored.
+    #[must_use]
+    pub const fn from_millionths(millionths: u64) -> Self {
+        Units(Ok(millionths))
+    }
+
+    pub(super) const fn invalid(error: UnitsError) -> Self {
+        Units(Err(error))
+    }
+
+    /// The nearest amount with six decimals; of two, the larger one.
+    #[must_use]
+    pub fn nearest(units: f64) -> Self {
+        Units::rounded(units, Rounding::Nearest)
+    }
+
+    /// Rounds up to six decimals. For a cost, so that it is not too small.
+    #[must_use]
+    pub fn at_least(units: f64) -> Self {
+        Units::rounded(units, Rounding::Up)
+    }
+
+    /// Rounds down to six decimals.
+    #[must_use]
+    pub fn at_most(units: f64) -> Self {
+        Units::rounded(units, Rounding::Down)
+    }
+
+    /// The amount in millionths of a unit, exact.
+    ///
+    /// # Errors
+    /// If it is not a valid amount.
+    pub const fn millionths(self) -> Result<u64, UnitsError> {
+        self.0
+    }
+
+    /// Whole units, rounded down.
+    ///
+    /// # Errors
+    /// If it is not a valid amount.
+    pub fn floor(self) -> Result<u64, UnitsError> {
+        self.0.map(|parts| parts / PARTS)
+    }
+
+    /// The amount as a float, exact to 53 bits.
+    ///
+    /// # Errors
+    /// If it is not a valid amount.
+    #[allow(clippy::cast_precision_loss, reason = "shown, not calculated with")]
+    pub fn to_f64(self) -> Result<f64, UnitsError> {
+        self.0.map(|parts| parts as f64 / PARTS.get() as f64)
+    }
+
+    /// Rust prints the shortest decimal that reads back as the same float, without an exponent.
+    fn rounded(units: impl Into<f64> + ToString, rounding: Rounding) -> Self {
+        let text = units.to_string();
+        if units.into().is_finite() { Units(parse(&text, rounding)) } else { Units(Err(UnitsError::NotFinite)) }
+    }
+}
+
+macro_rules! from_integer {
+    ($otherwise:ident: $($integer:ty)*) => {$(
+        impl From<$integer> for Units {
+            #[inline]
+            fn from(units: $integer) -> Self {
+                u64::try_from(units).map_or(Units(Err(UnitsError::$otherwise)), Units::whole)
+            }
+        }
+    )*};
+}
+
+from_integer!(TooLarge: u8 u16 u32 u64 usize);
+from_integer!(Negative: i32 i64 isize);
+
+macro_rules! from_float {
+    ($($float:ty)*) => {$(
+        impl From<$float> for Units {
+            fn from(units: $float) -> Self {
+                Units::rounded(units, Rounding::Refuse)
+            }
+        }
+    )*};
+}
+
+from_float!(f32 f64);
+
+/// Reads what a finite float prints as.
+fn parse(text: &str, rounding: Rounding) -> Result<u64, UnitsError> {
+    let (integer, decimals) = text.split_once('.').unwrap_or((text, ""));
+    if let Some(integer) = integer.strip_prefix('-') {
+        let zero = integer.bytes().chain(decimals.bytes()).all(|digit| digit == b'0');
+        return if zero { Ok(0) } else { Err(UnitsError::Negative) };
+    }
+    let (decimals, finer) = decimals.split_at(decimals.len().min(6));
+    let parts: u64 = format!("{integer}{decimals:0<6}").parse().map_err(|_| UnitsError::TooLarge)?;
+    // The shortest decimal does not end with a 0, so the digits after the sixth are not all 0.
+    let up = match rounding {
+        _ if finer.is_empty() => false,
+        Rounding::Refuse => return Err(UnitsError::TooFine),
+        Rounding::Nearest => finer >= "5",
+        Rounding::Up => true,
+        Rounding::Down => false,
+    };
+    parts.checked_add(u64::from(up)).ok_or(UnitsError::TooLarge)
+}
+
+impl fmt::Debug for Units {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Units({self})")
+    }
+}
+
+impl fmt::Display for Units {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let parts = match self.0 {
+            Ok(parts) => parts,
+            Err(error) => return write!(f, "({error})"),
+        };
+        let (units, rest) = (parts / PARTS, parts % PARTS);
+        match rest {
+            0 => write!(f, "{units}"),
+            _ => write!(f, "{units}.{}", format!("{rest:06}").trim_end_matches('0')),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn amounts_are_exact_decimals() {
+        for (units, expected) in [
+            (Units::from(3), Ok(3_000_000)),
+            (Units::from(0), Ok(0)),
+            (Units::from(-0.0), Ok(0)),
+            (Units::from(0.1 + 0.2), Err(UnitsError::TooFine)),
+            (Units::from(0.3), Ok(300_000)),
+            (Units::from(0.1_f32), Ok(100_000)),
+            (Units::from(0.000_001), Ok(1)),
+            (Units::from(0.000_000_1), Err(UnitsError::TooFine)),
+            (Units::from(-1), Err(UnitsError::Negative)),
+            (Units::from(-0.25), Err(UnitsError::Negative)),
+            (Units::from(f64::NAN), Err(UnitsError::NotFinite)),
+            (Units::from(f64::INFINITY), Err(UnitsError::NotFinite)),
+            (Units::from(1e300), Err(UnitsError::TooLarge)),
+            (Units::from(u64::MAX), Err(UnitsError::TooLarge)),
+            (Units::from(18_446_744_073_709_u64), Ok(18_446_744_073_709_000_000)),
+        ] {
+            assert_eq!(units.millionths(), expected, "{units}");
+        }
+    }
+
+    #[test]
+    fn amounts_are_rounded_on_request_only() {
+        for (units, nearest, at_least, at_most) in [
+            (0.1 + 0.2, 300_000, 300_001, 300_000),
+            (0.3, 300_000, 300_000, 300_000),
+            (0.000_000_5, 1, 1, 0),
+            (0.000_000_499, 0, 1, 0),
+            (1.0 / 3.0, 333_333, 333_334, 333_333),
+            (2.0 / 3.0, 666_667, 666_667, 666_666),
+            (0.999_999_9, 1_000_000, 1_000_000, 999_999),
+            (5e-324, 0, 1, 0),
+            (7.0, 7_000_000, 7_000_000, 7_000_000),
+            (-0.0, 0, 0, 0),
+        ] {
+            let rounded = [Units::nearest(units), Units::at_least(units), Units::at_most(units)];
+            assert_eq!(rounded.map(Units::millionths), [nearest, at_least, at_most].map(Ok), "{units}");
+        }
+        for (units, error) in [
+            (-0.000_000_1, UnitsError::Negative),
+            (f64::NAN, UnitsError::NotFinite),
+            (f64::NEG_INFINITY, UnitsError::NotFinite),
+            (1e300, UnitsError::TooLarge),
+        ] {
+            let rounded = [Units::nearest(units), Units::at_least(units), Units::at_most(units)];
+            assert_eq!(rounded.map(Units::millionths), [Err(error); 3], "{units}");
+        }
+        assert_eq!(parse("18446744073709.5516155", Rounding::Down), Ok(u64::MAX));
+        assert_eq!(parse("18446744073709.5516155", Rounding::Up), Err(UnitsError::TooLarge));
+    }
+
+    #[test]
+    fn amounts_are_made_and_read_as_whole_units_millionths_and_floats() {
+        const COST: Units = Units::whole(3);
+        assert_eq!((COST, Units::ZERO), (Units::from(3), Units::from(0)));
+        let units = Units::from_millionths(2_750_000);
+        assert_eq!(
+            (units, units.millionths(), units.floor(), units.to_f64()),
+            (2.75.into(), Ok(2_750_000), Ok(2), Ok(2.75))
+        );
+        assert_eq!(Units::whole(u64::MAX).floor(), Err(UnitsError::TooLarge));
+        assert_eq!(Units::from(-1).to_f64(), Err(UnitsError::Negative));
+        assert_eq!(
+            format!("{units:?} {:?}", Units::from(-1)),
+            "Units(2.75) Units((an amount is negative; the least is 0))"
+        );
+    }
+
+    #[test]
+    fn amounts_print_as_short_decimals() {
+        for (units, expected) in
+            [(Units::from(12), "12"), (Units::from(0.25), "0.25"), (Units::from(1.000_001), "1.000001")]
+        {
+            assert_eq!(units.to_string(), expected);
+        }
+    }
+}

@@ -1,0 +1,33 @@
+//! Limits: what was asked for, the state of each limit, and when they grant.
+
+mod agree;
+pub mod bucket;
+pub(crate) mod bytes;
+mod costs;
+mod each;
+mod fill;
+mod fixed;
+mod grant;
+pub mod interval;
+mod ledger;
+mod number;
+mod policy;
+mod settling;
+mod state;
+mod terms;
+mod together;
+mod waiting;
+pub mod window;
+
+pub use agree::{Disagreement, Said};
+pub(crate) use bytes::{Reader, Writer};
+pub(crate) use costs::Cost;
+pub use costs::CostList;
+pub use each::{Charged, Each, Thin};
+pub(crate) use grant::LOOK;
+pub use grant::{Grant, Refusal};
+pub use ledger::{Ask, Counts, GiveBack, Ledger, Operation, Owner, Record, Reply, Take, Waiting};
+pub(crate) use policy::OnlyWindows;
+pub use policy::{Policy, PolicyError};
+pub(crate) use state::{Gaining, State};
+pub use together::Limits;

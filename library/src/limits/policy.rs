@@ -1,0 +1,467 @@
+//! Turns limits as written into limits with all defaults: which one paces, which are windows, how large each burst is.
+
+use crate::clock::{MILLISECOND, Nanos};
+use crate::rate::{Amount, Limit, Rate, nanos, written_time};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::num::NonZeroU64;
+
+/// The default burst is this much time's worth of the rate, at least 1.
+const DEFAULT_BURST: u64 = 10 * MILLISECOND;
+
+/// The most that a window's slack is by default, if it has one.
+const MOST_SLACK: Nanos = 250 * MILLISECOND;
+
+/// What stands between a limit and its cost.
+const COST: &str = ",cost=";
+
+/// The longest turn of streams that share windows.
+const LONGEST_TURN: Nanos = 20 * MILLISECOND;
+
+/// Limits with every default filled in. The default has no limit.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Policy {
+    limits: Vec<Resolved>,
+    counts_bytes: bool,
+    /// What a unit costs the limits at these indexes, in words of the program's own. The others count units.
+    costs: BTreeMap<usize, String>,
+}
+
+/// One limit with its defaults filled in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Resolved {
+    Bucket {
+        rate: Rate,
+        burst: NonZeroU64,
+        initial: u64,
+    },
+    /// A unit counts for the period and `slack` nanoseconds.
+    Window {
+        rate: Rate,
+        slack: Nanos,
+    },
+}
+
+/// Limits that are all windows: no bucket spreads their grants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct OnlyWindows {
+    slowest: Rate,
+    smallest: NonZeroU64,
+    /// How long a unit counts in the longest of them, in nanoseconds.
+    pub(crate) longest: Nanos,
+}
+
+impl OnlyWindows {
+    /// How often a stream should take if others take, too: about as often as one unit comes, but not more often than
+    /// every `least` nanoseconds. Longer turns would leave windows unused for a long time, and a newcomer waiting for the
+    /// next one.
+    pub(crate) fn turn(&self, least: Nanos) -> Nanos {
+        let (count, period) = self.slowest.window();
+        (period.get() / count.get() / 10 * 9).min(LONGEST_TURN).max(least.min(period.get() / 10))
+    }
+
+    /// What a stream should take at once if it asks every `turn` nanoseconds and others take, too: twice what the
+    /// limits let through in that time, so that a window that opens is used up in half of its period, and at least a
+    /// hundredth of it.
+    pub(crate) fn share(&self, turn: Nanos) -> u64 {
+        self.slowest.units_in(turn.saturating_mul(2)).get().max(self.smallest.get() / 100)
+    }
+}
+
+/// Limits that contradict each other.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum PolicyError {
+    /// No limit was given.
+    None,
+    /// `unlimited` together with something else.
+    UnlimitedAlone,
+    /// A pipe counts either bytes or units.
+    BytesBesideUnits {
+        /// The limit in bytes.
+        bytes: String,
+        /// The limit in units.
+        units: String,
+    },
+    /// A burst is given apart from the limits, but the pacing limit already names one.
+    BurstTwice(String),
+    /// A burst is given apart from the limits, but the pacing limit is a window.
+    BurstOnWindow(String),
+    /// A burst of 0.
+    ZeroBurst,
+    /// A burst in bytes beside a rate in units.
+    BurstInBytes(String),
+    /// The bucket would start with more than it can hold.
+    InitialAboveBurst {
+        /// What it should hold at the start.
+        initial: u64,
+        /// What it can hold.
+        burst: u64,
+    },
+}
+
+messages! {
+    PolicyError {
+        PolicyError::None => ("no limit; write for example 5/s, or unlimited"),
+        PolicyError::UnlimitedAlone => ("unlimited stands alone, without a burst or another limit"),
+        PolicyError::BytesBesideUnits { bytes, units } => (
+            "'{bytes}' counts bytes and '{units}' units; a pipe counts one or the other"
+        ),
+        PolicyError::BurstTwice(text) => ("the pacing limit '{text}' already names its burst; say it once"),
+        PolicyError::BurstOnWindow(text) => (
+            "the pacing limit '{text}' is a window, which has no burst; write it without ,window"
+        ),
+        PolicyError::ZeroBurst => ("a burst of 0 would let nothing through; the least is 1"),
+        PolicyError::BurstInBytes(text) => (
+            "a burst of '{text}' is in bytes, but the limit counts units; write a number without a unit"
+        ),
+        PolicyError::InitialAboveBurst { initial, burst } => (
+            "initial={initial} is more than the burst of {burst}, which is all the bucket holds; write burst={initial},initial={initial}"
+        ),
+    }
+}
+
+impl Policy {
+    /// Fills in the defaults of `limits`. The fastest limit paces: it is a bucket of `burst` units, unless it names its
+    /// own burst. Every other limit that names no burst is a window.
+    ///
+    /// ```
+    /// use throttle_limits::limits::Policy;
+    /// let policy = Policy::new(&["5/s".parse()?, "5000/h".parse()?], None)?;
+    /// assert_eq!(policy.to_string(), "5/s,burst=1 and 5000/h,window,slack=0");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`PolicyError`] names the contradiction.
+    pub fn new(limits: &[Limit], burst: Option<Amount>) -> Result<Self, PolicyError> {
+        Policy::filled_in(limits, burst, |_| 0)
+    }
+
+    /// Like [`new`](Self::new), for units that travel to a server before it counts them: the default slack of a window is
+    /// a twentieth of its period, at most 250 ms.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn with_slack(limits: &[Limit], burst: Option<Amount>) -> Result<Self, PolicyError> {
+        Policy::filled_in(limits, burst, |rate| (rate.window().1.get() / 20).min(MOST_SLACK))
+    }
+
+    fn filled_in(
+        limits: &[Limit],
+        burst: Option<Amount>,
+        default_slack: fn(&Rate) -> Nanos,
+    ) -> Result<Self, PolicyError> {
+        match limits {
+            [] => return Err(PolicyError::None),
+            [Limit::Unlimited] if burst.is_none() => return Ok(Policy::default()),
+            _ => {}
+        }
+        let rates: Option<Vec<Rate>> = limits.iter().map(Limit::rate).collect();
+        let rates = rates.ok_or(PolicyError::UnlimitedAlone)?;
+        one_kind(&rates)?;
+        let pacing = pacing(&rates);
+        let limits = limits.iter().enumerate();
+        let limits = limits.map(|(place, limit)| resolve(limit, place == pacing, burst, default_slack));
+        let limits = limits.collect::<Result<_, _>>()?;
+        Ok(Policy { limits, counts_bytes: rates[0].is_bytes(), costs: BTreeMap::new() })
+    }
+
+    /// The limits of all `policies`, one after the other.
+    #[must_use]
+    pub fn of_all<'a>(policies: impl IntoIterator<Item = &'a Policy>) -> Self {
+        policies.into_iter().fold(Policy::default(), |mut joined, policy| {
+            let first = joined.len();
+            joined.limits.extend(&policy.limits);
+            joined.costs.extend(policy.costs.iter().map(|(place, cost)| (first + place, cost.clone())));
+            joined.counts_bytes |= policy.counts_bytes;
+            joined
+        })
+    }
+
+    /// The same, but a unit costs each limit what `cost` says, as text for those who read units: it is kept and compared, not
+    /// understood here.
+    #[must_use]
+    pub fn counting(mut self, cost: &str) -> Self {
+        self.costs = (0..self.len()).map(|place| (place, cost.to_owned())).collect();
+        self
+    }
+
+    /// What a unit costs the limit at `place`; `None` if it counts each unit as 1.
+    #[must_use]
+    pub fn cost(&self, place: usize) -> Option<&str> {
+        self.costs.get(&place).map(String::as_str)
+    }
+
+    /// Whether a unit costs some limit something of its own.
+    #[must_use]
+    pub fn has_costs(&self) -> bool {
+        !self.costs.is_empty()
+    }
+
+    /// Whether the costs of a unit under one of these are those under the other.
+    pub(crate) fn counts_like(&self, other: &Policy) -> bool {
+        let is_same_kind = self.counts_bytes == other.counts_bytes && self.costs == other.costs;
+        is_same_kind && (self.costs.is_empty() || self.len() == other.len())
+    }
+
+    /// The same limits, which count each unit as 1.
+    #[must_use]
+    pub fn without_costs(&self) -> Self {
+        Policy { costs: BTreeMap::new(), ..self.clone() }
+    }
+
+    /// The limits that count each unit as 1.
+    #[must_use]
+    pub fn of_units(&self) -> Self {
+        self.without(&self.costs.keys().copied().collect::<Vec<_>>())
+    }
+
+    /// Whether the rates were written in bytes.
+    #[must_use]
+    pub fn counts_bytes(&self) -> bool {
+        self.counts_bytes
+    }
+
+    /// How many limits there are: none, if unlimited.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.limits.len()
+    }
+
+    /// Whether there is no limit.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.limits.is_empty()
+    }
+
+    /// The limit at `place` and its cost, as a user would write it, with its defaults.
+    #[must_use]
+    pub fn describe(&self, place: usize) -> String {
+        let cost = self.cost(place).map_or_else(String::new, |cost| format!("{COST}{cost}"));
+        self.limits.get(place).map_or_else(String::new, |limit| format!("{limit}{cost}"))
+    }
+
+    /// The fastest rate; `None` if unlimited.
+    #[must_use]
+    pub fn fastest(&self) -> Option<Rate> {
+        self.limits.iter().map(Resolved::rate).max()
+    }
+
+    /// The most units that may go at one instant.
+    #[must_use]
+    pub fn at_once(&self) -> u64 {
+        self.limits.iter().map(Resolved::at_once).min().unwrap_or(u64::MAX)
+    }
+
+    /// The limits that never bind because another is always stricter, slack included: the index of each and of the other.
+    pub fn never_bind(&self) -> impl Iterator<Item = (usize, usize)> {
+        // Of two equal limits, the later one never binds.
+        let is_idle = |idle: usize, other: usize| {
+            let (idle_limit, other_limit) = (&self.limits[idle], &self.limits[other]);
+            self.cost(idle) == self.cost(other)
+                && idle_limit.allows_all_of(other_limit)
+                && (idle > other || !other_limit.allows_all_of(idle_limit))
+        };
+        let stricter = move |idle: usize| (0..self.len()).find(|other| *other != idle && is_idle(idle, *other));
+        (0..self.len()).filter_map(move |idle| Some((idle, stricter(idle)?)))
+    }
+
+    /// The same without the limits at these indexes.
+    #[must_use]
+    pub fn without(&self, places: &[usize]) -> Self {
+        let kept: Vec<usize> = (0..self.len()).filter(|place| !places.contains(place)).collect();
+        let cost = |(place, kept)| Some((place, self.cost(kept)?.to_owned()));
+        Policy {
+            limits: kept.iter().map(|place| self.limits[*place]).collect(),
+            counts_bytes: self.counts_bytes,
+            costs: kept.iter().copied().enumerate().filter_map(cost).collect(),
+        }
+    }
+
+    /// The most units that the limit at `place` lets through in one of its periods, and that period in nanoseconds.
+    ///
+    /// (0, 0) if there is no such limit.
+    #[must_use]
+    pub fn most_in_its_period(&self, place: usize) -> (u128, u64) {
+        self.limits.get(place).map_or((0, 0), |limit| {
+            let period = limit.rate().window().1.get();
+            (limit.most_in(period), period)
+        })
+    }
+
+    /// The most that the limit at `place` ever grants at once: a window's count.
+    #[must_use]
+    pub fn most_ever(&self, place: usize) -> u64 {
+        if let Some(Resolved::Window { rate, .. }) = self.limits.get(place) { rate.window().0.get() } else { u64::MAX }
+    }
+
+    /// What the limit at `place` lets through in `time` nanoseconds, at least 1.
+    #[must_use]
+    pub fn lets_through(&self, place: usize, time: Nanos) -> u64 {
+        self.limits.get(place).map_or(u64::MAX, |limit| limit.rate().units_in(time).get())
+    }
+
+    /// `None` if some limit is a bucket, or there is none.
+    pub(crate) fn only_windows(&self) -> Option<OnlyWindows> {
+        let all = self.limits.iter().map(|limit| match *limit {
+            Resolved::Window { rate, slack } => Some((rate, rate.window().1.get().saturating_add(slack))),
+            Resolved::Bucket { .. } => None,
+        });
+        let all: Vec<(Rate, Nanos)> = all.collect::<Option<_>>()?;
+        Some(OnlyWindows {
+            slowest: all.iter().map(|(rate, _)| *rate).min()?,
+            smallest: all.iter().map(|(rate, _)| rate.window().0).min()?,
+            longest: all.iter().map(|(_, counts)| *counts).max()?,
+        })
+    }
+
+    /// The least slack of its windows, in nanoseconds; `None` if there are none.
+    pub(crate) fn least_slack(&self) -> Option<Nanos> {
+        let slack = |limit: &Resolved| if let Resolved::Window { slack, .. } = limit { Some(*slack) } else { None };
+        self.limits.iter().filter_map(slack).min()
+    }
+
+    pub(crate) fn limits(&self) -> &[Resolved] {
+        &self.limits
+    }
+
+    /// The limits as a user would write them, with their defaults, one per line.
+    pub(crate) fn to_lines(&self) -> String {
+        self.joined("\n")
+    }
+
+    fn joined(&self, separator: &str) -> String {
+        (0..self.len()).map(|place| self.describe(place)).collect::<Vec<_>>().join(separator)
+    }
+
+    /// How many of the limits are windows.
+    pub(crate) fn windows(&self) -> usize {
+        self.limits.iter().filter(|limit| matches!(limit, Resolved::Window { .. })).count()
+    }
+
+    /// Reads what [`to_lines`](Self::to_lines) wrote; `None` for any other text.
+    pub(crate) fn from_lines(lines: &str) -> Option<Self> {
+        let parts = || {
+            lines
+                .split('\n')
+                .map(|line| line.split_once(COST).map_or((line, None), |(limit, cost)| (limit, Some(cost))))
+        };
+        let limits: Result<Vec<Limit>, _> = parts().map(|(limit, _)| limit.parse()).collect();
+        let costs = parts().enumerate().filter_map(|(place, (_, cost))| Some((place, cost?.to_owned())));
+        Some(Policy { costs: costs.collect(), ..Policy::new(&limits.ok()?, None).ok()? })
+    }
+}
+
+impl fmt::Display for Policy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&if self.is_empty() { "unlimited".to_owned() } else { self.joined(" and ") })
+    }
+}
+
+fn one_kind(rates: &[Rate]) -> Result<(), PolicyError> {
+    let bytes = rates.iter().find(|rate| rate.is_bytes());
+    let units = rates.iter().find(|rate| !rate.is_bytes());
+    match (bytes, units) {
+        (Some(bytes), Some(units)) => {
+            Err(PolicyError::BytesBesideUnits { bytes: bytes.to_string(), units: units.to_string() })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The index of the fastest rate. Of equal rates, the one with the shorter period; then the first.
+fn pacing(rates: &[Rate]) -> usize {
+    let key = |place: &usize| (std::cmp::Reverse(rates[*place]), rates[*place].window().1, *place);
+    (0..rates.len()).min_by_key(key).unwrap_or(0)
+}
+
+fn resolve(
+    limit: &Limit,
+    paces: bool,
+    option: Option<Amount>,
+    default_slack: fn(&Rate) -> Nanos,
+) -> Result<Resolved, PolicyError> {
+    let (rate, burst, initial) = match *limit {
+        Limit::Unlimited => return Err(PolicyError::UnlimitedAlone),
+        Limit::Window { rate, .. } if paces && option.is_some() => {
+            return Err(PolicyError::BurstOnWindow(rate.to_string()));
+        }
+        Limit::Window { rate, slack } => {
+            return Ok(Resolved::Window { rate, slack: slack.map_or_else(|| default_slack(&rate), nanos) });
+        }
+        Limit::Bucket { rate, burst, initial } => (rate, burst, initial),
+    };
+    let burst = match (burst, option) {
+        (Some(_), Some(_)) if paces => return Err(PolicyError::BurstTwice(limit.to_string())),
+        (None, Some(option)) if paces && option.is_bytes() && !rate.is_bytes() => {
+            return Err(PolicyError::BurstInBytes(option.to_string()));
+        }
+        (None, Some(option)) if paces => NonZeroU64::new(option.value()).ok_or(PolicyError::ZeroBurst)?,
+        (Some(burst), _) => NonZeroU64::new(burst.value()).ok_or(PolicyError::ZeroBurst)?,
+        (None, _) if paces || initial.is_some() => rate.units_in(DEFAULT_BURST),
+        (None, _) => return Ok(Resolved::Window { rate, slack: default_slack(&rate) }),
+    };
+    match initial.map_or(burst.get(), |initial| initial.value()) {
+        initial if initial > burst.get() => Err(PolicyError::InitialAboveBurst { initial, burst: burst.get() }),
+        initial => Ok(Resolved::Bucket { rate, burst, initial }),
+    }
+}
+
+impl Resolved {
+    pub(crate) fn rate(&self) -> Rate {
+        match *self {
+            Resolved::Bucket { rate, .. } | Resolved::Window { rate, .. } => rate,
+        }
+    }
+
+    /// Whether everything that `other` lets through conforms to this limit, if both are new.
+    fn allows_all_of(&self, other: &Resolved) -> bool {
+        match (*self, *other) {
+            // A bucket that does not start full binds at the start.
+            (Resolved::Bucket { rate, burst, initial }, _) => {
+                rate >= other.rate() && burst.get() >= other.at_once() && initial >= other.at_once().min(burst.get())
+            }
+            (Resolved::Window { rate, slack }, _) => {
+                let (count, period) = rate.window();
+                other.most_in(period.get().saturating_add(slack)) <= u128::from(count.get())
+            }
+        }
+    }
+
+    /// The most units at one instant.
+    fn at_once(&self) -> u64 {
+        match *self {
+            Resolved::Bucket { burst, .. } => burst.get(),
+            Resolved::Window { rate, .. } => rate.window().0.get(),
+        }
+    }
+
+    /// The most units in any half-open interval of `nanos`.
+    fn most_in(&self, nanos: u64) -> u128 {
+        let rate = self.rate();
+        match *self {
+            Resolved::Bucket { burst, .. } => {
+                let gained = u128::from(rate.units()) * u128::from(nanos);
+                u128::from(burst.get()) + gained.div_ceil(rate.period().into()) - 1
+            }
+            Resolved::Window { slack, .. } => {
+                let (count, period) = rate.window();
+                u128::from(count.get()) * u128::from(nanos).div_ceil(u128::from(period.get()) + u128::from(slack))
+            }
+        }
+    }
+}
+
+impl fmt::Display for Resolved {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Resolved::Window { rate, slack } => write!(f, "{rate},window,slack={}", written_time(*slack)),
+            Resolved::Bucket { rate, burst, initial } if *initial == burst.get() => write!(f, "{rate},burst={burst}"),
+            Resolved::Bucket { rate, burst, initial } => write!(f, "{rate},burst={burst},initial={initial}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

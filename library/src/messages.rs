@@ -1,0 +1,31 @@
+//! Errors without a crate that derives them.
+
+/// Implements `Error` with one message for each kind of an error: `Kind(fields) => ("format", arguments)`. After these, other
+/// methods of `Error` may follow.
+macro_rules! messages {
+    ($error:ty { $($(#[$condition:meta])* $kind:pat => ($($message:tt)+),)+ } $($methods:tt)*) => {
+        impl std::fmt::Display for $error {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                match self {
+                    $($(#[$condition])* $kind => write!(f, $($message)+),)+
+                }
+            }
+        }
+
+        impl std::error::Error for $error {
+            $($methods)*
+        }
+    };
+}
+
+/// Implements `From` for the errors that a kind of an error holds.
+macro_rules! holds {
+    ($error:ident { $($(#[$condition:meta])* $kind:ident($held:ty),)+ }) => {
+        $($(#[$condition])*
+        impl From<$held> for $error {
+            fn from(held: $held) -> Self {
+                $error::$kind(held)
+            }
+        })+
+    };
+}

@@ -1,0 +1,402 @@
+//! A semaphore with a rate: limits how many permits are held at once and how fast they are given out.
+
+use crate::clock::Nanos;
+use crate::limiter::queue::{Denied, Effects, Places, Queue};
+use crate::limiter::shared::{Shared, Wait};
+use crate::limiter::time::Time;
+use crate::limiter::{AcquireError, BuildError, IntoCosts, Oversize, PARTS, Rules, Timer, Units};
+use crate::limits::bucket::Bucket;
+use crate::limits::{Cost, Limits};
+use crate::rate::{ParseError, Rate};
+use std::fmt;
+use std::future::Future;
+use std::num::NonZeroU64;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+/// At most `capacity` places are held at once, and after a burst at most `rate` places a second are given out.
+///
+/// To take a place, a request also takes a token. Tokens come in at the rate. At the start, and at most, there are as many
+/// tokens as places, or as many as the [`burst`](Builder::burst). Clones share one state.
+///
+/// ```
+/// use throttle_limits::semaphore::Semaphore;
+///
+/// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let workers = Semaphore::new(3, 2)?; // 3 at a time, 2 more a second
+/// let permit = workers.acquire().await?;
+/// assert_eq!(workers.available(), 2);
+/// drop(permit); // frees its place
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Semaphore {
+    shared: Arc<Shared>,
+    /// Whether the burst of tokens follows the number of places.
+    burst_is_capacity: bool,
+}
+
+/// The settings of a [`Semaphore`].
+///
+/// ```
+/// use std::time::Duration;
+/// use throttle_limits::semaphore::Semaphore;
+///
+/// // 16 at a time, 90 a minute, and no two at the same time.
+/// let workers = Semaphore::builder(16, 90, Duration::from_secs(60)).burst(1).build()?;
+/// let permit = workers.try_acquire()?;
+/// assert!(workers.try_acquire().is_err(), "15 places are free, but there is no token");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone)]
+#[must_use = "a builder does nothing until build is called"]
+pub struct Builder {
+    capacity: usize,
+    rate: (Units, Duration),
+    burst: Option<usize>,
+    timer: Option<Arc<dyn Timer>>,
+}
+
+/// Places that are held until this is dropped. It may be sent to other tasks and threads.
+#[must_use = "the places are free again as soon as this is dropped"]
+pub struct Permit {
+    semaphore: Semaphore,
+    /// 0 after [`forget`](Self::forget).
+    places: u64,
+}
+
+/// Waits for a permit, see [`Semaphore::acquire`]. If dropped unfinished, it takes nothing.
+///
+/// It returns one permit. If polled again after that, it returns [`AcquireError::Finished`]. If polled again after an
+/// error, it returns the same error.
+#[must_use = "nothing is acquired unless this is awaited"]
+pub struct AcquirePermit {
+    semaphore: Semaphore,
+    places: u64,
+    wait: Wait,
+    /// Whether the permit was returned; it then frees the places.
+    given: bool,
+}
+
+impl Semaphore {
+    /// `capacity` places, and `rate` places a second after a burst. If the capacity is 0, all requests wait until it is
+    /// raised.
+    ///
+    /// # Errors
+    /// A rate that is not above 0.
+    pub fn new(capacity: usize, rate: impl Into<Units>) -> Result<Self, BuildError> {
+        Semaphore::builder(capacity, rate, Duration::from_secs(1)).build()
+    }
+
+    /// Like [`new`](Self::new), with a clock and timer to use instead of tokio's.
+    ///
+    /// # Errors
+    /// As for [`new`](Self::new).
+    pub fn with_timer(capacity: usize, rate: impl Into<Units>, timer: Arc<dyn Timer>) -> Result<Self, BuildError> {
+        Semaphore::builder(capacity, rate, Duration::from_secs(1)).timer(timer).build()
+    }
+
+    /// All settings. `starts` places are given out in every `period`.
+    pub fn builder(capacity: usize, starts: impl Into<Units>, period: Duration) -> Builder {
+        Builder { capacity, rate: (starts.into(), period), burst: None, timer: None }
+    }
+
+    /// Waits for a place and a token, behind all earlier waiters.
+    ///
+    /// # Errors
+    /// The future's: [`AcquireError::Closed`]; [`AcquireError::NoTimer`] if it has to wait for a token and the thread
+    /// that wakes it cannot be started.
+    pub fn acquire(&self) -> AcquirePermit {
+        self.acquire_many(1)
+    }
+
+    /// Like [`acquire`](Self::acquire), for several places and as many tokens, all at once. While it waits it holds none
+    /// of them, and the waiters behind it wait as well. If it needs more places than the capacity, it waits until the
+    /// capacity is raised. If it needs more tokens than the burst, it waits until they have come in.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let connections = throttle_limits::semaphore::Semaphore::new(8, 100)?;
+    /// let permit = connections.acquire_many(3).await?;
+    /// assert_eq!((permit.places(), connections.available()), (3, 5));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As for [`acquire`](Self::acquire).
+    pub fn acquire_many(&self, places: usize) -> AcquirePermit {
+        AcquirePermit::new(self, places, None)
+    }
+
+    /// Like [`acquire`](Self::acquire), but at most `limit` from now.
+    ///
+    /// # Errors
+    /// As for [`acquire`](Self::acquire), and [`AcquireError::TooLong`] at once or [`AcquireError::TimedOut`] later.
+    pub fn acquire_timeout(&self, limit: Duration) -> AcquirePermit {
+        let deadline = self.shared.time.now().saturating_add(crate::limiter::time::nanos(limit));
+        AcquirePermit::new(self, 1, Some(deadline))
+    }
+
+    /// Takes a place now, or nothing.
+    ///
+    /// # Errors
+    /// [`AcquireError::OthersWait`], [`AcquireError::NoPlace`], or [`AcquireError::TooLong`] with the time until the next
+    /// token.
+    pub fn try_acquire(&self) -> Result<Permit, AcquireError> {
+        self.try_acquire_many(1)
+    }
+
+    /// Takes several places now, or nothing.
+    ///
+    /// # Errors
+    /// As for [`try_acquire`](Self::try_acquire).
+    pub fn try_acquire_many(&self, places: usize) -> Result<Permit, AcquireError> {
+        let places = count(places);
+        let mut permit = Err(AcquireError::NoPlace);
+        // The permit is made under the lock. Wakers run after that; if one panics, the permit frees its places.
+        self.shared.with(|queue, now, effects| match queue.try_take(now, &Cost::One(places), effects) {
+            Ok(()) => permit = Ok(self.permit(places)),
+            Err(Denied::TooLong { .. }) if queue.places().is_some_and(|own| own.free() < places) => {}
+            Err(denied) => permit = Err(error(denied, places)),
+        });
+        permit
+    }
+
+    /// Like [`acquire`](Self::acquire), but blocks the thread. If a test has paused tokio's clock, see the guide of the
+    /// [crate].
+    ///
+    /// # Errors
+    /// [`AcquireError::Closed`].
+    pub fn blocking_acquire(&self) -> Result<Permit, AcquireError> {
+        self.acquire().block()
+    }
+
+    /// Like [`acquire_many`](Self::acquire_many), but blocks the thread.
+    ///
+    /// # Errors
+    /// [`AcquireError::Closed`].
+    pub fn blocking_acquire_many(&self, places: usize) -> Result<Permit, AcquireError> {
+        self.acquire_many(places).block()
+    }
+
+    /// Like [`acquire_timeout`](Self::acquire_timeout), but blocks the thread.
+    ///
+    /// # Errors
+    /// As for [`acquire_timeout`](Self::acquire_timeout), except [`AcquireError::NoTimer`].
+    pub fn blocking_acquire_timeout(&self, limit: Duration) -> Result<Permit, AcquireError> {
+        self.acquire_timeout(limit).block()
+    }
+
+    /// Free places, minus those that waiters have asked for.
+    #[must_use]
+    pub fn available(&self) -> usize {
+        let free = |queue: &Queue| queue.places().map_or(0, |places| places.free());
+        let available = self.look(|queue| free(queue).saturating_sub(queue.queued()));
+        usize::try_from(available).unwrap_or(usize::MAX)
+    }
+
+    /// Whether a new request has to wait for a place or behind other waiters.
+    #[must_use]
+    pub fn is_locked(&self) -> bool {
+        self.available() == 0
+    }
+
+    /// How many wait.
+    #[must_use]
+    pub fn waiters(&self) -> usize {
+        self.look(Queue::waiters)
+    }
+
+    /// Changes the number of places from now on. Permits that are held stay valid. Tokens for additional places come in at
+    /// the rate. A [`burst`](Builder::burst) that was set stays.
+    pub fn set_capacity(&self, capacity: usize) {
+        self.shared.with(|queue, now, effects| {
+            self.follow_capacity(queue, now, count(capacity), effects);
+            queue.set_places(now, count(capacity), effects);
+        });
+    }
+
+    /// Sets the burst of tokens to `capacity`, if it follows the number of places.
+    fn follow_capacity(&self, queue: &mut Queue, now: Nanos, capacity: u64, effects: &mut Effects) {
+        if self.burst_is_capacity {
+            queue.set_burst(now, 0, burst(capacity), effects);
+        }
+    }
+
+    fn permit(&self, places: u64) -> Permit {
+        Permit { semaphore: self.clone(), places }
+    }
+
+    /// Refuses every later request with [`AcquireError::Closed`]. All waiters are still served.
+    pub fn close(&self) {
+        self.shared.with(|queue, _, _| queue.close());
+    }
+
+    fn look<R>(&self, look: impl FnOnce(&Queue) -> R) -> R {
+        self.shared.with(|queue, now, effects: &mut Effects| {
+            queue.advance(now, effects);
+            look(queue)
+        })
+    }
+}
+
+impl Builder {
+    /// The most places given out at the same time, even if more are free. The default is the capacity.
+    pub fn burst(mut self, starts: usize) -> Self {
+        self.burst = Some(starts);
+        self
+    }
+
+    /// The clock and timer to use instead of tokio's.
+    pub fn timer(mut self, timer: Arc<dyn Timer>) -> Self {
+        self.timer = Some(timer);
+        self
+    }
+
+    /// Builds the semaphore. Its time starts now.
+    ///
+    /// # Errors
+    /// A rate that is not above 0, or a burst of 0.
+    pub fn build(self) -> Result<Semaphore, BuildError> {
+        let rate = rate(self.rate.0, self.rate.1)?;
+        let capacity = count(self.capacity);
+        let most = match self.burst {
+            Some(starts) => NonZeroU64::new(count(starts)).ok_or(BuildError::ZeroBurst)?,
+            None => burst(capacity),
+        };
+        let rules = Rules { oversize: Oversize::Wait, ..Rules::default() };
+        let shared = Shared::new(self.timer.map_or_else(Time::tokio, Time::Custom), |now| {
+            let limits = Limits::none(now).with_bucket(Bucket::new(rate, most, most.get(), now));
+            Ok::<_, BuildError>(Queue::new(limits, rules, Some(Places { capacity, held: 0 })))
+        })?;
+        Ok(Semaphore { shared, burst_is_capacity: self.burst.is_none() })
+    }
+}
+
+impl Permit {
+    /// How many places it holds.
+    #[must_use]
+    pub fn places(&self) -> usize {
+        usize::try_from(self.places).unwrap_or(usize::MAX)
+    }
+
+    /// Drops the permit without freeing its places. The capacity is lower by them from now on, and so is the most tokens,
+    /// unless a [`burst`](Builder::burst) was set.
+    pub fn forget(mut self) {
+        let places = std::mem::take(&mut self.places);
+        self.semaphore.shared.with(|queue, now, effects| {
+            queue.forget_places(places);
+            let capacity = queue.places().map_or(0, |places| places.capacity);
+            self.semaphore.follow_capacity(queue, now, capacity, effects);
+        });
+    }
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        if self.places > 0 {
+            self.semaphore.shared.with(|queue, now, effects| queue.release(now, self.places, effects));
+        }
+    }
+}
+
+impl AcquirePermit {
+    fn new(semaphore: &Semaphore, places: usize, deadline: Option<Nanos>) -> Self {
+        let places = count(places);
+        AcquirePermit {
+            semaphore: semaphore.clone(),
+            places,
+            wait: Wait::new(Cost::One(places), deadline),
+            given: false,
+        }
+    }
+
+    /// Blocks this thread.
+    fn block(mut self) -> Result<Permit, AcquireError> {
+        let waited = self.wait.block(&self.semaphore.shared);
+        self.give(waited)
+    }
+
+    fn give(&mut self, waited: Result<(), Denied>) -> Result<Permit, AcquireError> {
+        waited.map_err(|denied| error(denied, self.places))?;
+        if std::mem::replace(&mut self.given, true) {
+            return Err(AcquireError::Finished);
+        }
+        Ok(self.semaphore.permit(self.places))
+    }
+}
+
+impl Future for AcquirePermit {
+    type Output = Result<Permit, AcquireError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = &mut *self;
+        this.wait.poll(&this.semaphore.shared, context).map(|waited| this.give(waited))
+    }
+}
+
+impl Drop for AcquirePermit {
+    fn drop(&mut self) {
+        self.wait.leave(&self.semaphore.shared);
+        // It was granted, but the waker of another waiter panicked before the permit was returned.
+        if self.wait.is_granted() && !self.given {
+            drop(self.semaphore.permit(self.places));
+        }
+    }
+}
+
+impl fmt::Debug for Semaphore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (available, waiters) = (self.available(), self.waiters());
+        f.debug_struct("Semaphore").field("available", &available).field("waiters", &waiters).finish()
+    }
+}
+
+impl fmt::Debug for Builder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Builder { capacity, rate, burst, timer: _ } = self;
+        let builder = &mut f.debug_struct("Builder");
+        builder.field("capacity", capacity).field("rate", rate).field("burst", burst).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Permit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Permit").field("places", &self.places).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for AcquirePermit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AcquirePermit").field("places", &self.places).finish_non_exhaustive()
+    }
+}
+
+fn error(denied: Denied, places: u64) -> AcquireError {
+    AcquireError::new(denied, &places.into_costs())
+}
+
+/// The rate in places. The limiter's rate is in millionths.
+fn rate(starts: Units, period: Duration) -> Result<Rate, BuildError> {
+    let parts = crate::limiter::rate(starts, period)?;
+    let whole = |number: u64| NonZeroU64::new(number).unwrap_or(NonZeroU64::MIN);
+    let places = Rate::new(whole(parts.units()), PARTS);
+    let nanos = whole(places.period()).checked_mul(whole(parts.period()));
+    let too_slow = || BuildError::Rate(ParseError::TooSlow(format!("{starts} in {period:?}")));
+    Ok(Rate::new(whole(places.units()), nanos.ok_or_else(too_slow)?))
+}
+
+/// The burst of tokens for so many places. It is 1 for no places, so that there is a token for the first request.
+fn burst(capacity: u64) -> NonZeroU64 {
+    NonZeroU64::new(capacity).unwrap_or(NonZeroU64::MIN)
+}
+
+fn count(places: usize) -> u64 {
+    u64::try_from(places).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,427 @@
+//! Stores: where the state of the limits is kept, and on which clock.
+
+use crate::clock::{Clock, Nanos};
+use crate::limits::{
+    Ask, Counts, Disagreement, GiveBack, Grant, Ledger, Operation, Policy, Refusal, Reply, Take, Waiting,
+};
+use std::fmt::Debug;
+use std::hash::{BuildHasher, Hasher, RandomState};
+
+#[cfg(feature = "shared")]
+mod file;
+mod lease;
+mod memory;
+#[cfg(feature = "shared")]
+mod redis;
+mod supply;
+
+#[cfg(feature = "shared")]
+pub use file::{File, FileError, Machine, Place};
+pub use lease::Lease;
+use lease::Rules;
+pub use memory::Memory;
+#[cfg(feature = "shared")]
+pub use redis::{Address, AddressError, Patience, Redis, RedisError, Trouble};
+pub use supply::{Supply, wait_for};
+
+/// Keeps the [`Ledger`] of a bucket: alone, or with others who read the same log. No caller sleeps while others wait for an
+/// answer.
+///
+/// Times are of the store's own [clock](Self::clock). The caller sleeps until the time of its grant. A stream of units
+/// draws from a [`Supply`], which takes leases.
+pub trait Store: Debug {
+    /// The clock of all grant times.
+    fn clock(&self) -> &dyn Clock;
+
+    /// Where the limits are, for messages.
+    fn place(&self) -> String;
+
+    /// Applies an operation, after all that came before it. Also returns its time.
+    ///
+    /// # Errors
+    /// [`StoreError`]; nothing is changed then.
+    fn apply(&self, operation: Operation) -> Result<(Reply, Nanos), StoreError>;
+
+    /// Learns what others did.
+    ///
+    /// # Errors
+    /// [`StoreError`]
+    fn sync(&self) -> Result<(), StoreError>;
+
+    /// Shows the ledger as last seen.
+    fn see(&self, look: &mut dyn FnMut(&Ledger));
+
+    /// Changes the ledger at this time, if it is of this process alone; otherwise returns `false`.
+    fn own(&self, _act: &mut dyn FnMut(&mut Ledger, Nanos)) -> bool {
+        false
+    }
+
+    /// The time that a lease covers, in nanoseconds. 0 means one run: a store of this process alone can be asked again
+    /// at any time.
+    fn span(&self) -> Nanos;
+
+    /// Whether other processes use the limits, so that waiters have to [look](Self::look).
+    fn is_shared(&self) -> bool {
+        true
+    }
+
+    /// Whether it is now so late that using the grant of these costs would make a burst: the process was held back, as by
+    /// SIGSTOP. Then the bucket learns that it is not used, and the caller takes another. If it cannot be told, windows count
+    /// the grant.
+    fn is_too_late(&self, grant: &Grant, costs: &[u64]) -> bool {
+        let late = self.clock().now().saturating_sub(grant.at);
+        if !self.is_shared() || late <= lease::LATE || !Rules::of_new(&self.policy()).is_too_late(late) {
+            return false;
+        }
+        let _ = self.late(GiveBack { number: grant.number(), used: 0, unused: vec![(grant.at, costs.into())] });
+        true
+    }
+
+    /// Reports what was granted and not used because this process woke too late. Only windows have to know.
+    ///
+    /// # Errors
+    /// [`StoreError`]; windows count it then.
+    fn late(&self, late: GiveBack) -> Result<(), StoreError> {
+        let has_window = self.policy().windows() > 0;
+        if has_window && !late.unused.is_empty() { self.apply(Operation::Late(late)).map(drop) } else { Ok(()) }
+    }
+
+    /// Whether requests take so long that the next lease should be requested while the current one is in use.
+    fn is_remote(&self) -> bool {
+        false
+    }
+
+    /// Requests an operation without waiting for it. `false` if that was not possible.
+    fn send(&self, _operation: Operation) -> bool {
+        false
+    }
+
+    /// Waits for the reply to the operation that was sent. `None` if it does not arrive.
+    fn receive(&self) -> Option<Reply> {
+        None
+    }
+
+    /// The process is about to end: later requests wait for other processes at most a second.
+    fn leave(&self) {}
+
+    /// The policy, as last seen.
+    fn policy(&self) -> Policy {
+        seen(self, |ledger| ledger.policy().clone())
+    }
+
+    /// Reserves units, if they are granted by `latest` or without a wait. `costs` are one for each limit, or one for all
+    /// limits; they are granted together. Also returns the time of the request.
+    ///
+    /// # Errors
+    /// [`StoreError`]; nothing is charged then.
+    fn take(&self, costs: &[u64], latest: Nanos) -> Result<(Grant, Nanos), StoreError> {
+        self.take_as(Take { costs: costs.into(), latest, ..Take::default() })
+    }
+
+    /// Like [`take`](Self::take), with all that can be said of it.
+    ///
+    /// # Errors
+    /// As [`take`](Self::take).
+    fn take_as(&self, take: Take) -> Result<(Grant, Nanos), StoreError> {
+        match self.apply(Operation::Take(take))? {
+            (Reply::Granted(grants), asked) if grants.len() == 1 => Ok((grants[0], asked)),
+            (Reply::Refused(refusal), _) => Err(refusal.into()),
+            _ => Err(Refusal::Never.into()),
+        }
+    }
+
+    /// A grant with a long wait is an entry, and can move up. Returns the grant with its time now, which may be earlier
+    /// than before: call this every second, as [`wait_for`] does. If the store has lost the entry, it is added again, with
+    /// its `costs`.
+    ///
+    /// # Errors
+    /// [`StoreError`]; the grant stays as it is then.
+    fn look(&self, grant: &Grant, costs: &[u64]) -> Result<Grant, StoreError> {
+        self.sync()?;
+        match seen(self, |ledger| ledger.time_of(grant.number())) {
+            Some(at) => return Ok(grant.moved_to(at)),
+            None if !grant.is_entry() => return Ok(*grant),
+            None => {}
+        }
+        let take = Take { costs: costs.into(), latest: Nanos::MAX, promised: grant.at, ..Take::default() };
+        Ok(self.take_as(take)?.0)
+    }
+
+    /// Gives back a grant of these costs that was not used. If it was an entry, the entries behind it move up.
+    ///
+    /// # Errors
+    /// [`StoreError`]; nothing is given back then.
+    fn give_back(&self, grant: &Grant, costs: &[u64]) -> Result<(), StoreError> {
+        if grant.units == 0 {
+            return Ok(());
+        }
+        let unused = vec![(grant.at, costs.into())];
+        self.apply(Operation::GiveBack(GiveBack { number: grant.number(), used: 0, unused })).map(drop)
+    }
+
+    /// The grant, the latest of this process, of these costs, is used now and may be [settled](Self::settle) later. If it
+    /// will not be, settle it at the same costs.
+    fn open(&self, grant: &Grant, costs: &[u64]) {
+        self.own(&mut |ledger, now| ledger.open(now, grant, costs));
+    }
+
+    /// Settles a grant that was charged the first costs at its real costs, the second. The limits are as if it had cost
+    /// that from the start, if it is [open](Self::open). Otherwise what it cost less is given back as for a
+    /// grant that was not used, and what it cost more is owed by those behind.
+    ///
+    /// # Errors
+    /// [`StoreError`]; nothing is settled then.
+    fn settle(&self, grant: &Grant, costs: [&[u64]; 2]) -> Result<(), StoreError> {
+        let [charged, real] = costs.map(Box::from);
+        self.apply(Operation::Settle { number: grant.number(), at: grant.at, charged, real }).map(drop)
+    }
+
+    /// Grants nothing before `time`, to any caller.
+    ///
+    /// # Errors
+    /// [`StoreError`]; nothing is held then.
+    fn hold_until(&self, time: Nanos) -> Result<(), StoreError> {
+        self.apply(Operation::Hold { until: time }).map(drop)
+    }
+
+    /// Changes the limits for everyone, from their next request on. A limit at the same index and of the same kind
+    /// keeps its credit or count, unless `fresh` is true at its index: then it starts anew. Waiters move up if the new
+    /// limits allow.
+    ///
+    /// # Errors
+    /// [`StoreError`]; nothing is changed then.
+    fn set(&self, policy: &Policy, fresh: &[bool]) -> Result<(), StoreError> {
+        self.apply(Operation::Set { policy: policy.clone(), fresh: fresh.to_vec() }).map(drop)
+    }
+
+    /// Removes all who wait. Those who still do are added again when they next call [`look`](Self::look).
+    /// With a policy, the limits also start anew with that policy.
+    ///
+    /// # Errors
+    /// [`StoreError`]; nothing is changed then.
+    fn clear(&self, anew: Option<&Policy>) -> Result<(), StoreError> {
+        self.apply(Operation::Clear { anew: anew.cloned(), is_empty: false, number: random() }).map(drop)
+    }
+
+    /// The policy and the state of the limits now.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    fn view(&self) -> Result<View, StoreError> {
+        self.sync()?;
+        let now = self.clock().now();
+        Ok(seen(self, |ledger| View::of(ledger, now)))
+    }
+
+    /// Until when nothing is granted to newcomers, if the bucket is paused, as far as is known without asking the store.
+    fn paused_until(&self) -> Option<Nanos> {
+        seen(self, Ledger::paused_until)
+    }
+
+    /// Units that conform now, as far as is known without asking the store.
+    fn available(&self) -> u64 {
+        let now = self.clock().now();
+        seen(self, |ledger| ledger.limits().available(now))
+    }
+
+    /// The time by which these costs more will have been granted if requests never pause, as far as is known without
+    /// asking the store; see [`Limits::schedule`](crate::limits::Limits::schedule).
+    fn schedule(&self, costs: &[u64]) -> Option<Nanos> {
+        let now = self.clock().now();
+        seen(self, |ledger| ledger.schedule(now, costs))
+    }
+
+    /// The smallest run that is worth a wake-up; see [`Limits::quantum`](crate::limits::Limits::quantum).
+    fn quantum(&self) -> u64 {
+        seen(self, |ledger| ledger.limits().quantum())
+    }
+
+    /// Adds a lease to `lease`: consecutive reservations, each with its own time. Also returns the time of the request.
+    ///
+    /// # Errors
+    /// [`StoreError`]; nothing is charged then.
+    fn lease(&self, ask: &Ask, lease: &mut Lease) -> Result<Nanos, StoreError> {
+        let (reply, asked) = self.apply(Operation::Lease(*ask))?;
+        self.add(reply, lease)?;
+        Ok(asked)
+    }
+
+    /// Adds the runs of a reply to `lease`.
+    ///
+    /// # Errors
+    /// [`StoreError::Refused`]
+    fn add(&self, reply: Reply, lease: &mut Lease) -> Result<(), StoreError> {
+        match reply {
+            Reply::Refused(refusal) => return Err(refusal.into()),
+            Reply::Granted(runs) => lease.add(seen(self, |ledger| Rules::of(ledger.policy(), ledger.limits())), runs),
+            Reply::Done => {}
+        }
+        Ok(())
+    }
+
+    /// Gives back what is left in `lease`. If nothing was granted since, the result is as if only the used units had been
+    /// requested.
+    ///
+    /// # Errors
+    /// [`StoreError`]; the rest is not given back then.
+    fn return_lease(&self, lease: &mut Lease) -> Result<(), StoreError> {
+        lease.take_rest().into_iter().try_for_each(|back| self.apply(Operation::GiveBack(back)).map(drop))
+    }
+
+    /// Takes what conforms now, at most `units`, if that needs no request to another process.
+    fn take_ready(&self, units: u64) -> u64 {
+        let mut taken = 0;
+        self.own(&mut |ledger, now| taken = ledger.take_ready(now, units));
+        taken
+    }
+
+    /// Takes these costs of one unit if they conform now. Not if that needs a request to another process, or if windows
+    /// count the unit from when it leaves.
+    fn take_now(&self, costs: &[u64]) -> bool {
+        let mut taken = false;
+        self.own(&mut |ledger, now| {
+            let take = Take { costs: costs.into(), ..Take::default() };
+            taken = !ledger.limits().has_windows() && ledger.take(now, [0; 2], &take).is_ok();
+        });
+        taken
+    }
+
+    /// Reports that units of these costs, of the run of `grant` and what was granted with it, have left now. Limits of
+    /// this process alone count them in windows from now on; shared limits count them from the time of the grant.
+    fn handed_over(&self, grant: &Grant, costs: &[u64]) {
+        self.own(&mut |ledger, now| ledger.hand_over(now, grant, costs));
+    }
+}
+
+/// The most limits of one bucket: so many windows always fit in a file.
+pub(crate) const MOST_LIMITS: usize = 16;
+
+/// Whether a bucket can keep these limits. None is opened.
+///
+/// # Errors
+/// [`StoreError::Limits`].
+pub fn check(policy: &Policy) -> Result<(), StoreError> {
+    if policy.is_empty() || policy.len() > MOST_LIMITS { Err(StoreError::Limits) } else { Ok(()) }
+}
+
+/// A number that nobody else has, less than 2^62.
+fn random() -> u64 {
+    // Each state has its own seed.
+    RandomState::new().build_hasher().finish() >> 2
+}
+
+/// What `look` finds in the ledger as last seen.
+fn seen<T>(store: &(impl Store + ?Sized), look: impl FnOnce(&Ledger) -> T) -> T {
+    let (mut look, mut found) = (Some(look), None);
+    store.see(&mut |ledger| found = look.take().map(|look| look(ledger)));
+    found.expect("a store shows its ledger")
+}
+
+/// The limits and their state at one moment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct View {
+    /// The limits as they were set.
+    pub policy: Policy,
+    /// Whole units that each limit would let through; negative if units are owed.
+    pub left: Vec<i128>,
+    /// Whole units that all limits together would let through.
+    pub available: u64,
+    /// How long the next unit would wait, in nanoseconds; `None` if it is never granted.
+    pub wait: Option<Nanos>,
+    /// The waiters, in order.
+    pub line: Vec<Waiting>,
+    /// Nothing is granted to newcomers before this time, if the bucket is paused.
+    pub paused_until: Option<Nanos>,
+    /// What happened since the bucket was made.
+    pub counts: Counts,
+    /// The time of all this, on the bucket's clock.
+    pub now: Nanos,
+}
+
+impl View {
+    fn of(ledger: &Ledger, now: Nanos) -> Self {
+        let (limits, now) = (ledger.limits(), ledger.in_order(now));
+        View {
+            policy: ledger.policy().clone(),
+            left: (0..ledger.policy().len()).filter_map(|place| limits.left(now, place)).collect(),
+            available: limits.available(now),
+            wait: limits.conforms_at(now, 1).ok().map(|(at, _)| at.saturating_sub(now)),
+            line: ledger.waiting(now),
+            paused_until: ledger.paused_until().filter(|until| *until > now),
+            counts: ledger.counts(),
+            now,
+        }
+    }
+}
+
+impl StoreError {
+    /// Whether the same request may succeed later without any action by the user.
+    #[must_use]
+    pub fn may_pass(&self) -> bool {
+        match self {
+            #[cfg(feature = "shared")]
+            StoreError::Redis(error) => error.may_pass(),
+            #[cfg(feature = "shared")]
+            StoreError::File(FileError::Locked(_)) => true,
+            _ => false,
+        }
+    }
+}
+
+/// Why a store grants nothing.
+#[derive(Debug)]
+pub enum StoreError {
+    /// The process is about to end; see [`Supply::retire`].
+    Stopped,
+    /// The limits refuse.
+    Refused(Refusal),
+    /// No limit, or too many.
+    Limits,
+    /// The bucket's file cannot be used.
+    #[cfg(feature = "shared")]
+    File(FileError),
+    /// The bucket's server cannot be used.
+    #[cfg(feature = "shared")]
+    Redis(RedisError),
+    /// The limits named are not those of the bucket at this place.
+    Disagrees(Disagreement, String),
+    /// The limits of this bucket were changed from these to these, and count another kind than the input now: bytes, units, or
+    /// costs of units.
+    OtherKind(String, String, String, &'static str),
+}
+
+messages! {
+    StoreError {
+        StoreError::Stopped => ("stopped"),
+        StoreError::Refused(error) => ("{error}"),
+        StoreError::Limits => ("a bucket keeps 1 to {MOST_LIMITS} limits, and not 'unlimited'"),
+        #[cfg(feature = "shared")]
+        StoreError::File(error) => ("{error}"),
+        #[cfg(feature = "shared")]
+        StoreError::Redis(error) => ("{error}"),
+        StoreError::Disagrees(error, bucket) => ("{error}, in the bucket {bucket}"),
+        StoreError::OtherKind(bucket, from, to, kinds) => (
+            "the bucket {bucket} was changed from {from} to {to}: {kinds}; start again, counting the same"
+        ),
+    }
+
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            #[cfg(feature = "shared")]
+            StoreError::File(error) => error.source(),
+            #[cfg(feature = "shared")]
+            StoreError::Redis(error) => error.source(),
+            _ => None,
+        }
+    }
+}
+
+holds! {
+    StoreError {
+        Refused(Refusal),
+        #[cfg(feature = "shared")]
+        File(FileError),
+        #[cfg(feature = "shared")]
+        Redis(RedisError),
+    }
+}

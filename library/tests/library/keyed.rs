@@ -1,0 +1,502 @@
+//! Limits for each key: each key is limited as a limiter of its own would limit it, whatever is forgotten.
+
+use crate::limiters::{ms, poll_once};
+use proptest::prelude::*;
+use proptest::sample::Index;
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Waker};
+use std::thread;
+use std::time::{Duration, Instant};
+use throttle_limits::clock::{Clock, FakeClock, SECOND};
+use throttle_limits::limiter::{
+    AcquireError, BuildError, Builder, Granted, Keyed, Limiter, Oversize, Refill, Reservation,
+};
+use throttle_limits::limits::{Limits, Policy, Refusal};
+
+fn keyed(rate: u64, burst: u64) -> (Keyed<String>, FakeClock) {
+    let clock = FakeClock::at(5);
+    let builder = Limiter::builder().rate(rate, ms(1000)).burst(burst).timer(Arc::new(clock.clone()));
+    (builder.keyed().unwrap(), clock)
+}
+
+/// All kinds of limits, also those whose new state is not a full bucket.
+fn any_limits() -> impl Strategy<Value = Vec<&'static str>> {
+    const LIMITS: [&[&str]; 7] = [
+        &["3/s,burst=2"],
+        &["7/s,burst=3,initial=1"],
+        &["1000003/s,burst=5"],
+        &["2000000007/s,burst=2"],
+        &["5/s,burst=4,initial=0", "9/3s,window"],
+        &["4/s,window"],
+        &["11/2s,window,slack=100ms", "6/700ms,burst=6"],
+    ];
+    prop::sample::select(&LIMITS[..]).prop_map(<[&str]>::to_vec)
+}
+
+fn built(limits: &[&str]) -> Builder {
+    limits.iter().fold(Limiter::builder(), |builder, limit| builder.limit(limit.parse().unwrap()))
+}
+
+const KEYS: [&str; 4] = ["a", "b", "c", "d"];
+
+#[derive(Clone, Debug)]
+enum Step {
+    Try(u64),
+    Acquire(u64),
+    Timeout(u64, u64),
+    Cancel(Index),
+    Reserve(u64),
+    CancelReservation(Index),
+    Pause(u64),
+    Reconcile(u64, u64),
+    TryToSettle(u64),
+    Settle(Index, u64),
+    Forget,
+    /// So many microseconds.
+    Pass(u64),
+}
+
+fn step() -> impl Strategy<Value = (Index, Step)> {
+    let step = prop_oneof![
+        4 => (0_u64..5).prop_map(Step::Try),
+        3 => (0_u64..5).prop_map(Step::Acquire),
+        1 => (0_u64..5, 0_u64..2000).prop_map(|(cost, limit)| Step::Timeout(cost, limit)),
+        2 => any::<Index>().prop_map(Step::Cancel),
+        1 => (0_u64..5).prop_map(Step::Reserve),
+        1 => any::<Index>().prop_map(Step::CancelReservation),
+        1 => (0_u64..2_000).prop_map(Step::Pause),
+        1 => (0_u64..5, 0_u64..5).prop_map(|(used, granted)| Step::Reconcile(used, granted)),
+        2 => (0_u64..5).prop_map(Step::TryToSettle),
+        2 => (any::<Index>(), 0_u64..7).prop_map(|(index, real)| Step::Settle(index, real)),
+        2 => Just(Step::Forget),
+        5 => (0_u64..1_500_000).prop_map(Step::Pass),
+    ];
+    (any::<Index>(), step)
+}
+
+type Waiter<'a> = Pin<Box<dyn Future<Output = Result<(), AcquireError>> + 'a>>;
+
+/// The keyed limiter, and beside it a limiter for each key that never forgets.
+struct Beside<'a> {
+    clock: &'a FakeClock,
+    keyed: &'a Keyed<String>,
+    limiters: &'a BTreeMap<&'static str, Limiter>,
+    waiters: Vec<[Waiter<'a>; 2]>,
+    reservations: Vec<[Reservation; 2]>,
+    to_settle: Vec<[Granted; 2]>,
+}
+
+impl<'a> Beside<'a> {
+    fn take(&mut self, key: &'static str, step: &Step) {
+        let (keyed, own) = (self.keyed, &self.limiters[key]);
+        match *step {
+            Step::Try(cost) => assert_eq!(keyed.try_acquire(key, cost), own.try_acquire(cost), "{key}"),
+            Step::Acquire(cost) => self.wait([Box::pin(keyed.acquire(key, cost)), Box::pin(own.acquire(cost))]),
+            Step::Timeout(cost, limit) => self.wait([
+                Box::pin(keyed.acquire_timeout(key, cost, ms(limit))),
+                Box::pin(own.acquire_timeout(cost, ms(limit))),
+            ]),
+            Step::Cancel(index) if !self.waiters.is_empty() => {
+                drop(self.waiters.remove(index.index(self.waiters.len())));
+            }
+            Step::Reserve(cost) => match (keyed.reserve(key, cost), own.reserve(cost)) {
+                (Ok(one), Ok(other)) => {
+                    assert_eq!(one.wait(), other.wait(), "{key}");
+                    self.reservations.push([one, other]);
+                }
+                (one, other) => assert_eq!(one.err(), other.err(), "{key}"),
+            },
+            Step::CancelReservation(index) if !self.reservations.is_empty() => {
+                let index = index.index(self.reservations.len());
+                self.reservations.remove(index).into_iter().for_each(Reservation::cancel);
+            }
+            Step::Pause(time) => {
+                keyed.pause_for(key, ms(time)).unwrap();
+                own.pause_for(ms(time));
+            }
+            Step::Reconcile(used, granted) => {
+                keyed.limiter(key).unwrap().reconcile(used, granted).unwrap();
+                own.reconcile(used, granted).unwrap();
+            }
+            Step::TryToSettle(cost) => {
+                match (keyed.try_acquire_to_settle(key, cost), own.try_acquire_to_settle(cost)) {
+                    (Ok(one), Ok(other)) => self.to_settle.push([one, other]),
+                    (one, other) => assert_eq!(one.err(), other.err(), "{key}"),
+                }
+            }
+            Step::Settle(index, real) if !self.to_settle.is_empty() => {
+                let index = index.index(self.to_settle.len());
+                self.to_settle.remove(index).into_iter().for_each(|granted| granted.settle(real).unwrap());
+            }
+            Step::Forget => keyed.forget_idle(),
+            Step::Pass(micros) => self.clock.advance(micros * 1000),
+            Step::Cancel(_) | Step::CancelReservation(_) | Step::Settle(..) => {}
+        }
+        self.poll();
+    }
+
+    fn wait(&mut self, waiters: [Waiter<'a>; 2]) {
+        self.waiters.push(waiters);
+        self.poll();
+    }
+
+    fn poll(&mut self) {
+        self.waiters.retain_mut(|pair| {
+            let [one, other] =
+                pair.each_mut().map(|waiter| waiter.as_mut().poll(&mut Context::from_waker(Waker::noop())));
+            assert_eq!(one, other);
+            one.is_pending()
+        });
+        for key in KEYS {
+            let own = &self.limiters[key];
+            assert_eq!(self.keyed.available(key), own.available(), "{key}");
+            assert_eq!(self.keyed.time_until(key, 1), own.time_until(1), "{key}");
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    /// A key whose limiter comes and goes, and that is forgotten at any time, answers as one that never forgets.
+    #[test]
+    fn each_key_is_limited_as_a_limiter_that_never_forgets_would_limit_it(
+        limits in any_limits(),
+        oversize in prop::sample::select(vec![Oversize::Reject, Oversize::Wait]),
+        steps in prop::collection::vec(step(), 1..60),
+    ) {
+        let clock = FakeClock::at(7);
+        let builder = || built(&limits).oversize(oversize).timer(Arc::new(clock.clone()));
+        let keyed: Keyed<String> = builder().keyed().unwrap();
+        let limiters: BTreeMap<_, _> = KEYS.map(|key| (key, builder().build().unwrap())).into();
+        let (waiters, reservations, to_settle) = (Vec::new(), Vec::new(), Vec::new());
+        let mut beside = Beside { clock: &clock, keyed: &keyed, limiters: &limiters, waiters, reservations, to_settle };
+        for (key, step) in steps {
+            beside.take(KEYS[key.index(KEYS.len())], &step);
+        }
+        let Beside { waiters, reservations, to_settle, .. } = beside;
+        drop((waiters, reservations, to_settle));
+        clock.advance(3600 * SECOND);
+        keyed.forget_idle();
+        prop_assert_eq!(keyed.len(), 0, "an hour later all are like new");
+    }
+
+    /// Law 7, for keys: earlier readings of the clock are clamped, also for keys that were forgotten.
+    #[test]
+    fn a_clock_that_goes_back_credits_nothing_to_any_key(
+        limits in any_limits(),
+        steps in prop::collection::vec((any::<Index>(), 0_u64..4, -900_000_000_i64..1_500_000_000, any::<bool>()), 1..80),
+    ) {
+        let clock = FakeClock::at(3600 * SECOND);
+        let keyed: Keyed<String> = built(&limits).timer(Arc::new(clock.clone())).keyed().unwrap();
+        let policy: Vec<_> = limits.iter().map(|limit| limit.parse().unwrap()).collect();
+        let policy = Policy::new(&policy, None).unwrap();
+        let mut limiters = KEYS.map(|key| (key, Limits::new(&policy, clock.now())));
+        let mut latest = clock.now();
+        for (key, cost, passes, forgets) in steps {
+            if passes < 0 || forgets {
+                keyed.forget_idle(); // So that each key has seen the latest time.
+            }
+            clock.set(clock.now().saturating_add_signed(passes));
+            latest = latest.max(clock.now());
+            let (key, limits) = &mut limiters[key.index(KEYS.len())];
+            let waits = match keyed.try_acquire(*key, cost) {
+                Ok(()) => Some(0),
+                Err(AcquireError::TooLong { wait, .. }) => Some(u64::try_from(wait.as_nanos()).unwrap()),
+                Err(AcquireError::Never { .. } | AcquireError::AboveBurst { .. }) => None,
+                Err(error) => panic!("{error}"),
+            };
+            let expected = match limits.take_within(latest, cost, 0) {
+                Ok(_) => Some(0),
+                Err(Refusal::TooLong { wait }) => Some(wait),
+                Err(Refusal::Never) => None,
+            };
+            prop_assert!(waits.is_none() || waits == expected, "{}: {:?} {:?}", key, waits, expected);
+            prop_assert!(waits.is_some() || expected != Some(0));
+        }
+    }
+}
+
+#[test]
+fn the_waiters_of_a_key_are_served_in_order_and_other_keys_do_not_wait_for_them() {
+    let (keyed, clock) = keyed(1, 2);
+    keyed.try_acquire("a", 2).unwrap();
+    let mut first = Box::pin(keyed.acquire("a", 2));
+    let mut second = Box::pin(keyed.acquire("a", 1));
+    assert!(poll_once(&mut first).is_pending() && poll_once(&mut second).is_pending());
+    assert_eq!(keyed.try_acquire("a", 1), Err(AcquireError::OthersWait));
+    assert_eq!(keyed.try_acquire("b", 1), Ok(()));
+    clock.advance(SECOND);
+    assert!(poll_once(&mut second).is_pending(), "a unit is there, but the first one is before it");
+    clock.advance(SECOND);
+    assert!(poll_once(&mut first).is_ready() && poll_once(&mut second).is_pending());
+    clock.advance(SECOND);
+    assert!(poll_once(&mut second).is_ready());
+}
+
+#[test]
+fn a_cancelled_waiter_takes_nothing_and_those_behind_it_move_up() {
+    let (keyed, clock) = keyed(1, 5);
+    keyed.try_acquire("a", 5).unwrap();
+    let (mut large, mut small) = (Box::pin(keyed.acquire("a", 5)), Box::pin(keyed.acquire("a", 1)));
+    assert!(poll_once(&mut large).is_pending() && poll_once(&mut small).is_pending());
+    clock.advance(SECOND);
+    assert!(poll_once(&mut small).is_pending());
+    drop(large);
+    assert!(poll_once(&mut small).is_ready());
+    drop(small);
+    assert_eq!(keyed.available("a"), 0);
+    clock.advance(5 * SECOND);
+    assert_eq!((keyed.available("a"), keyed.len()), (5, 1));
+    keyed.forget_idle();
+    assert!(keyed.is_empty());
+}
+
+#[test]
+fn a_future_that_is_not_polled_takes_nothing_and_knows_no_key() {
+    let (keyed, _) = keyed(1, 1);
+    drop(keyed.acquire("a", 1));
+    assert_eq!((keyed.len(), keyed.try_acquire("a", 1)), (0, Ok(())));
+}
+
+#[test]
+fn a_key_that_was_never_used_is_as_if_it_had_been_made_at_the_beginning() {
+    let clock = FakeClock::at(100 * SECOND);
+    let builder = built(&["2/s,burst=10,initial=0"]).timer(Arc::new(clock.clone()));
+    let keyed: Keyed<u64> = builder.keyed().unwrap();
+    assert!(keyed.try_acquire(&1, 1).is_err());
+    clock.advance(3 * SECOND);
+    assert_eq!([1, 2].map(|key| keyed.available(&key)), [6, 6]);
+    keyed.try_acquire(&1, 6).unwrap();
+    keyed.forget_idle();
+    assert_eq!([1, 2].map(|key| keyed.available(&key)), [0, 6]);
+    clock.advance(5 * SECOND - 1);
+    keyed.forget_idle();
+    assert_eq!((keyed.len(), keyed.available(&1)), (1, 9), "a nanosecond is missing until both are full");
+    clock.advance(1);
+    keyed.forget_idle();
+    assert_eq!((keyed.len(), keyed.available(&1)), (0, 10));
+}
+
+/// Units given back can fill a bucket sooner than one that was never used fills.
+#[test]
+fn a_key_that_holds_more_than_an_unused_one_is_not_forgotten() {
+    let clock = FakeClock::at(7);
+    let builder = built(&["1/s,burst=4,initial=0"]).timer(Arc::new(clock.clone()));
+    let keyed: Keyed<String> = builder.keyed().unwrap();
+    keyed.limiter("a").unwrap().reconcile(0, 4).unwrap();
+    keyed.forget_idle();
+    assert_eq!(["a", "b"].map(|key| keyed.available(key)), [4, 0]);
+    clock.advance(4 * SECOND);
+    keyed.forget_idle();
+    assert!(keyed.is_empty());
+}
+
+#[test]
+fn without_room_for_a_new_key_it_is_refused_and_no_other_key_gets_more() {
+    let (keyed, clock) = keyed(1, 2);
+    keyed.set_most_keys(2);
+    keyed.try_acquire("a", 2).unwrap();
+    clock.advance(SECOND);
+    keyed.try_acquire("b", 2).unwrap();
+    assert_eq!(keyed.try_acquire("c", 1), Err(AcquireError::TooManyKeys));
+    assert_eq!(keyed.blocking_acquire("c", 1), Err(AcquireError::TooManyKeys));
+    assert_eq!(keyed.reserve("c", 1).err(), Some(AcquireError::TooManyKeys));
+    assert_eq!((keyed.len(), keyed.available("a"), keyed.available("b"), keyed.available("c")), (2, 1, 0, 2));
+    clock.advance(SECOND);
+    assert_eq!(keyed.try_acquire("c", 1), Ok(()), "one of the keys is like new");
+    assert_eq!((keyed.len(), keyed.available("a"), keyed.available("b")), (2, 2, 1));
+    assert_eq!(keyed.try_acquire("a", 1), Err(AcquireError::TooManyKeys));
+}
+
+/// A refusal changes nothing, so it needs no room.
+#[test]
+fn what_is_refused_or_costs_nothing_leaves_no_key_behind() {
+    let clock = FakeClock::at(7);
+    let builder = built(&["1/s,burst=5,initial=0", "9/min,window"]).timer(Arc::new(clock.clone()));
+    let keyed: Keyed<u64> = builder.keyed().unwrap();
+    assert_eq!(keyed.try_acquire(&1, 0), Ok(()));
+    let second = Duration::from_secs(1);
+    assert_eq!(keyed.try_acquire(&1, 1), Err(AcquireError::TooLong { cost: 1.into(), wait: second }));
+    assert_eq!(keyed.try_acquire(&1, 6), Err(AcquireError::AboveBurst { cost: 6.into(), burst: 5.into() }));
+    assert!(matches!(keyed.try_acquire(&1, -1), Err(AcquireError::Units(_))));
+    assert!(keyed.blocking_acquire_timeout(&1, 2, second).is_err());
+    assert_eq!((keyed.available(&1), keyed.time_until(&1, 2), keyed.len()), (0, Ok(2 * second), 0));
+}
+
+#[test]
+fn a_pause_holds_one_key_even_if_idle_keys_are_forgotten() {
+    let (keyed, clock) = keyed(1, 2);
+    keyed.pause_for("a", ms(3000)).unwrap();
+    keyed.forget_idle();
+    assert_eq!(["a", "b"].map(|key| keyed.available(key)), [0, 2]);
+    assert_eq!(keyed.time_until("a", 1), Ok(ms(4000)), "the bucket is empty at its end");
+    clock.advance(4 * SECOND);
+    assert_eq!(keyed.available("a"), 1);
+    clock.advance(SECOND);
+    keyed.forget_idle();
+    assert!(keyed.is_empty());
+}
+
+#[test]
+fn a_key_with_a_rate_of_its_own_keeps_it() {
+    for limits in [&["1/s,burst=2"][..], &["1/s,burst=2", "100/min,window"]] {
+        let clock = FakeClock::at(7);
+        let keyed: Keyed<String> = built(limits).timer(Arc::new(clock.clone())).keyed().unwrap();
+        keyed.limiter("premium").unwrap().set_rate(10, ms(1000)).unwrap();
+        for _ in 0..3 {
+            for key in ["premium", "usual"] {
+                keyed.try_acquire(key, 2).unwrap();
+            }
+            clock.advance(SECOND / 5);
+            assert_eq!(["premium", "usual"].map(|key| keyed.available(key)), [2, 0]);
+            clock.advance(70 * SECOND);
+            keyed.forget_idle();
+            assert_eq!(keyed.len(), 1);
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_grant_of_a_key_is_settled_and_then_the_key_is_forgotten() {
+    let keyed: Keyed<String> = Keyed::new(10, 100).unwrap();
+    let granted = keyed.acquire_to_settle("a", 100).await.unwrap();
+    keyed.forget_idle();
+    assert_eq!((keyed.available("a"), keyed.available("b"), keyed.len()), (0, 100, 1));
+    granted.settle(30).unwrap();
+    assert_eq!(keyed.available("a"), 70);
+    assert!(keyed.try_acquire("a", 71).is_err() && keyed.try_acquire("a", 70).is_ok());
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    keyed.forget_idle();
+    assert!(keyed.is_empty());
+}
+
+#[test]
+fn whole_refills_come_to_all_keys_at_the_same_times() {
+    let clock = FakeClock::at(7);
+    let builder = Limiter::builder().rate(2, ms(1000)).burst(3).refill(Refill::Grid).timer(Arc::new(clock.clone()));
+    let keyed: Keyed<u64> = builder.keyed().unwrap();
+    clock.advance(SECOND / 2);
+    keyed.try_acquire(&1, 3).unwrap();
+    clock.advance(SECOND / 2 - 1);
+    assert_eq!(keyed.available(&1), 0);
+    clock.advance(1);
+    assert_eq!(keyed.available(&1), 2);
+}
+
+#[test]
+fn wrong_settings_are_refused() {
+    assert_eq!(Keyed::<u64>::new(0, 1).err(), Some(BuildError::ZeroRate));
+    assert_eq!(Keyed::<u64>::new(1, 0).err(), Some(BuildError::ZeroBurst));
+    assert!(built(&["5/s"]).burst(2).keyed::<u64>().is_err());
+}
+
+/// What each of two keys was granted while threads wait, give up, try, forget and cancel. Law 2 must hold for each.
+#[test]
+fn threads_that_come_and_go_never_get_more_than_the_limit_and_never_hang() {
+    const RATE: u64 = 2000;
+    let keyed: Keyed<String> = Keyed::new(RATE, 3).unwrap();
+    let granted = [const { AtomicU64::new(0) }; 2];
+    let start = Instant::now();
+    let run = Duration::from_millis(300);
+    thread::scope(|scope| {
+        for thread in 0..6_usize {
+            let (keyed, granted) = (&keyed, &granted);
+            scope.spawn(move || {
+                for call in thread.. {
+                    let (place, key) = [(0, "a"), (1, "b")][call % 2];
+                    let taken = match call % 7 {
+                        0 | 1 => keyed.try_acquire(key, 1),
+                        2 => keyed.blocking_acquire_timeout(key, 1, Duration::from_micros(700)),
+                        3 => keyed.blocking_acquire(key, 1),
+                        4 => {
+                            let polled = poll_once(&mut Box::pin(keyed.acquire(key, 1)));
+                            granted[place].fetch_add(polled.is_ready().into(), Ordering::SeqCst);
+                            continue;
+                        }
+                        5 => keyed.reserve_within(key, 1, Duration::ZERO).map(drop),
+                        _ => {
+                            keyed.forget_idle();
+                            continue;
+                        }
+                    };
+                    granted[place].fetch_add(taken.is_ok().into(), Ordering::SeqCst);
+                    if start.elapsed() > run {
+                        break;
+                    }
+                }
+            });
+        }
+    });
+    let most = 3 + RATE * u64::try_from(start.elapsed().as_micros()).unwrap() / 1_000_000;
+    for granted in &granted {
+        let granted = granted.load(Ordering::SeqCst);
+        assert!(granted <= most, "{granted} granted, at most {most}");
+    }
+    thread::sleep(ms(5));
+    keyed.forget_idle();
+    assert!(keyed.is_empty(), "{keyed:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn waiting_tasks_lose_no_rate_while_others_are_cancelled() {
+    let keyed: Keyed<u64> = Keyed::new(100, 1).unwrap();
+    let start = tokio::time::Instant::now();
+    let tasks: Vec<_> = (0..600_u64)
+        .map(|task| {
+            let keyed = keyed.clone();
+            tokio::spawn(async move {
+                let key = task % 2;
+                let acquire = keyed.acquire(&key, 1);
+                // Every third one gives up.
+                let limit = if task % 3 == 0 { ms(task) } else { Duration::from_secs(3600) };
+                tokio::time::timeout(limit, acquire).await.is_ok()
+            })
+        })
+        .collect();
+    let mut granted = 0;
+    for task in tasks {
+        granted += u64::from(task.await.unwrap());
+    }
+    assert!((400..600).contains(&granted), "{granted}");
+    // For each of the two keys, one is granted at once, and one every 10 ms.
+    let most = granted.div_ceil(2) + 50;
+    assert!(start.elapsed() <= ms(10 * most), "{:?} for {granted}", start.elapsed());
+    tokio::time::sleep(ms(100)).await;
+    keyed.forget_idle();
+    assert!(keyed.is_empty());
+}
+
+/// A task that always gets its units at once must let others run.
+#[tokio::test]
+async fn a_task_that_never_waits_lets_others_run() {
+    let keyed: Keyed<u64> = Keyed::new(1_000_000_000, 1_000_000_000).unwrap();
+    let ran = Arc::new(AtomicU64::new(0));
+    let other = tokio::spawn({
+        let ran = Arc::clone(&ran);
+        async move { ran.store(1, Ordering::SeqCst) }
+    });
+    let mut calls = 0;
+    while ran.load(Ordering::SeqCst) == 0 && calls < 100_000 {
+        keyed.acquire(&calls, 1).await.unwrap();
+        calls += 1;
+    }
+    assert!(calls < 100_000, "the other task never ran");
+    other.await.unwrap();
+}
+
+#[test]
+fn its_futures_and_itself_can_be_sent() {
+    fn sent<T: Send>(value: T) -> T {
+        value
+    }
+    fn shared<T: Send + Sync + Clone>(_: &T) {}
+    let keyed: Keyed<String> = Keyed::new(1, 1).unwrap();
+    shared(&keyed);
+    drop(sent(keyed.acquire("a", 1)));
+    drop(sent(keyed.acquire_timeout("a", 1, ms(1))));
+}

@@ -1,0 +1,1012 @@
+//! The laws that a user of the core can see: exact, never early, never over; lateness costs no rate and causes no
+//! burst; a cancelled grant is gone; all or nothing; monotonic time.
+//!
+//! Random schedules run step by step next to a slow rational model ([`model`]). Every time must be equal to the
+//! nanosecond. What equality with the model cannot show is checked by a bound or by a number computed by hand.
+
+use crate::model::{EXACT, Limit, Model, excess};
+use crate::subjects::Beside;
+use num_bigint::BigInt;
+use proptest::prelude::*;
+use proptest::sample::Index;
+use std::num::NonZeroU64;
+use std::time::Duration;
+use throttle_limits::bucket::Bucket;
+use throttle_limits::clock::{Clock, FakeClock, SECOND};
+use throttle_limits::limits::{Grant, Limits, Policy, Refusal};
+use throttle_limits::rate::{Amount, Rate};
+use throttle_limits::store::{Memory, Store, StoreError};
+use throttle_limits::window::Window;
+
+const MINUTE: u64 = 60 * SECOND;
+const HOUR: u64 = 60 * MINUTE;
+const YEAR: u64 = 365 * 24 * HOUR;
+
+// ---------------------------------------------------------------------------------------------------------------------
+// The core and the model, side by side
+
+/// The core and the model after the same requests.
+struct Pair {
+    limits: Vec<Limit>,
+    core: Limits,
+    model: Model,
+    /// Whether the model gives the exact time: not for windows that the core keeps in groups.
+    exact: bool,
+    grants: Vec<(u64, u64)>,
+    /// The library and the script, as long as their numbers suffice.
+    beside: Beside,
+}
+
+impl Pair {
+    fn new(limits: &[Limit], now: u64) -> Self {
+        let in_groups = |limit: &Limit| matches!(limit, Limit::Window { count, .. } if *count > EXACT);
+        Pair {
+            limits: limits.to_vec(),
+            core: core(limits, now),
+            model: Model::new(limits, now),
+            exact: !limits.iter().any(in_groups),
+            grants: Vec::new(),
+            beside: Beside::new(limits, now),
+        }
+    }
+
+    /// Takes from both; `None` if the core refuses for ever.
+    fn take(&mut self, now: u64, cost: u64) -> Option<Grant> {
+        let untouched = self.core.clone();
+        let before = self.core.latest();
+        let grant = self.core.take(now, cost).ok();
+        if self.exact {
+            let expected = self.model.take(now, cost).map(|granted| (granted.at, granted.bound_by));
+            assert_eq!(grant.map(|grant| (grant.at, grant.bound_by)), expected, "{cost} at {now} by {:?}", self.limits);
+        }
+        self.beside.take(now, cost, grant.as_ref());
+        match grant {
+            Some(grant) => {
+                assert!(grant.at >= now.max(before), "a grant before its request or before the last");
+                if cost > 0 {
+                    self.grants.push((grant.at, cost));
+                }
+                self.same_available(grant.at.max(now));
+            }
+            None => assert_eq!(self.core, untouched, "a refusal changes nothing"),
+        }
+        grant
+    }
+
+    fn same_available(&self, now: u64) {
+        if self.exact {
+            assert_eq!(BigInt::from(self.core.available(now)), self.model.available(now), "at {now} {:?}", self.limits);
+        }
+    }
+
+    fn never_over(&self) {
+        for limit in &self.limits {
+            assert_eq!(excess(limit, &self.grants), None, "{limit:?} {:?}", self.grants);
+        }
+    }
+}
+
+fn core(limits: &[Limit], now: u64) -> Limits {
+    let limits: Vec<_> = limits.iter().map(written).collect();
+    Limits::new(&Policy::new(&limits, None).unwrap(), now)
+}
+
+pub(crate) fn written(limit: &Limit) -> throttle_limits::rate::Limit {
+    match *limit {
+        Limit::Bucket { units, period, burst, initial } => throttle_limits::rate::Limit::Bucket {
+            rate: rate(units, period),
+            burst: Some(Amount::plain(burst)),
+            initial: Some(Amount::plain(initial)),
+        },
+        Limit::Window { count, period, slack } => {
+            throttle_limits::rate::Limit::Window { rate: rate(count, period), slack: Some(Duration::from_nanos(slack)) }
+        }
+    }
+}
+
+fn rate(units: u64, period: u64) -> Rate {
+    Rate::new(positive(units), positive(period))
+}
+
+pub(crate) fn positive(number: u64) -> NonZeroU64 {
+    NonZeroU64::new(number).unwrap()
+}
+
+fn bucket(units: u64, period: u64, burst: u64) -> Limit {
+    Limit::Bucket { units, period, burst, initial: burst }
+}
+
+/// ⌈units · period / rate⌉: the nanoseconds in which `units` are earned.
+fn time_of(count: u64, units: u64, period: u64) -> u64 {
+    u64::try_from((u128::from(count) * u128::from(period)).div_ceil(units.into())).unwrap()
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Random limits and schedules
+
+/// Random numbers of up to `bits` bits, with as many small ones as large ones.
+pub(crate) fn any_size(bits: u32) -> impl Strategy<Value = u64> + Clone {
+    (0..=bits, any::<u64>()).prop_map(|(bits, number)| if bits == 0 { 0 } else { number >> (64 - bits) })
+}
+
+/// From 1 in 365 days to 10 in a nanosecond.
+pub(crate) fn any_rate() -> impl Strategy<Value = (u64, u64)> + Clone {
+    let usual = prop::sample::select(vec![
+        (1, YEAR),
+        (5_000, HOUR),
+        (700, MINUTE),
+        (3, SECOND),
+        (5, SECOND),
+        (1_000_003, SECOND),
+        (1_500_000_000, SECOND),
+        (10, 1),
+    ]);
+    let odd = (any_size(40), any_size(55)).prop_filter_map("from 1/365 d to 10 G/s", |(units, period)| {
+        let (units, period) = (units.max(1), period.max(1));
+        let in_range = units / period <= 9 && period / units < YEAR;
+        in_range.then_some((units, period))
+    });
+    prop_oneof![usual, odd]
+}
+
+pub(crate) fn any_bucket() -> impl Strategy<Value = Limit> + Clone {
+    let burst = prop_oneof![4 => 1..=20_u64, 3 => any_size(24), 1 => any_size(64)];
+    (any_rate(), burst, prop_oneof![Just(1000), 0..=1000_u64]).prop_map(|((units, period), burst, filled)| {
+        let burst = burst.max(1);
+        Limit::Bucket { units, period, burst, initial: share(burst, filled) }
+    })
+}
+
+pub(crate) fn any_window(counts: std::ops::RangeInclusive<u64>) -> impl Strategy<Value = Limit> + Clone {
+    let periods = prop_oneof![prop::sample::select(vec![SECOND, MINUTE, HOUR]), any_size(55)];
+    (counts, periods, prop_oneof![Just(0), 0..=1000_u64]).prop_map(|(count, period, slack)| {
+        let period = period.max(1);
+        Limit::Window { count, period, slack: share(period, slack) }
+    })
+}
+
+/// One limit, or several that grant together; windows small enough to be exact.
+pub(crate) fn any_limits() -> impl Strategy<Value = Vec<Limit>> + Clone {
+    let limit = prop_oneof![3 => any_bucket(), 2 => any_window(1..=30), 1 => any_window(1..=EXACT)];
+    prop::collection::vec(limit, 1..=3)
+}
+
+/// `permille` thousandths of `number`.
+pub(crate) fn share(number: u64, permille: u64) -> u64 {
+    u64::try_from(u128::from(number) * u128::from(permille) / 1000).unwrap_or(u64::MAX)
+}
+
+/// The time of the next request.
+#[derive(Clone, Debug)]
+pub(crate) enum When {
+    /// At the time of the request before it.
+    Again,
+    /// At the latest grant, as a saturating consumer does.
+    AtGrant,
+    /// Thousandths of the time in which some limit fills, or of the time of one unit, after the latest grant.
+    Later(Index, u64),
+    LaterByUnits(Index, u64),
+    /// Nanoseconds after the latest grant, up to 36 years.
+    AnyTimeLater(u64),
+    /// Nanoseconds before the request before.
+    Back(u64),
+}
+
+/// What the next request costs.
+#[derive(Clone, Debug)]
+pub(crate) enum Cost {
+    Units(u64),
+    /// Thousandths of what some limit lets through at once.
+    Share(Index, u64),
+}
+
+fn any_when() -> impl Strategy<Value = When> {
+    prop_oneof![
+        2 => Just(When::Again),
+        4 => Just(When::AtGrant),
+        3 => (any::<Index>(), 0..2500_u64).prop_map(|(limit, permille)| When::Later(limit, permille)),
+        3 => (any::<Index>(), 0..4000_u64).prop_map(|(limit, permille)| When::LaterByUnits(limit, permille)),
+        1 => any_size(60).prop_map(When::AnyTimeLater),
+        1 => any_size(60).prop_map(When::Back),
+    ]
+}
+
+fn any_cost() -> impl Strategy<Value = Cost> {
+    prop_oneof![
+        4 => Just(Cost::Units(1)),
+        3 => (0..=5_u64).prop_map(Cost::Units),
+        3 => (any::<Index>(), 0..=1000_u64).prop_map(|(limit, permille)| Cost::Share(limit, permille)),
+        1 => (any::<Index>(), 1000..4000_u64).prop_map(|(limit, permille)| Cost::Share(limit, permille)),
+    ]
+}
+
+pub(crate) type Schedule = Vec<(When, Cost)>;
+
+pub(crate) fn any_schedule(most: usize) -> impl Strategy<Value = Schedule> {
+    prop::collection::vec((any_when(), any_cost()), 1..=most)
+}
+
+/// What a limit lets through at once, and the time in which it recovers from that.
+fn size(limit: &Limit) -> (u64, u64) {
+    match *limit {
+        Limit::Window { count, period, .. } => (count, period),
+        Limit::Bucket { units, period, burst, .. } => {
+            let fill = u128::from(burst) * u128::from(period) / u128::from(units);
+            (burst, u64::try_from(fill.min(1 << 60)).unwrap())
+        }
+    }
+}
+
+impl When {
+    fn time(&self, limits: &[Limit], asked: u64, latest: u64) -> u64 {
+        match self {
+            When::Again => asked,
+            When::AtGrant => latest,
+            When::Later(limit, permille) => latest.saturating_add(share(size(limit.get(limits)).1, *permille)),
+            When::LaterByUnits(limit, permille) => {
+                let (at_once, recovers) = size(limit.get(limits));
+                latest.saturating_add(share(recovers / at_once, *permille))
+            }
+            When::AnyTimeLater(nanos) => latest.saturating_add(*nanos),
+            When::Back(nanos) => asked.saturating_sub(*nanos),
+        }
+    }
+}
+
+impl Cost {
+    fn units(&self, limits: &[Limit]) -> u64 {
+        match self {
+            Cost::Units(units) => *units,
+            Cost::Share(limit, permille) => share(size(limit.get(limits)).0, *permille),
+        }
+    }
+}
+
+/// Runs `schedule` through `step`, which gets the time and the cost and returns the latest grant.
+pub(crate) fn run(limits: &[Limit], start: u64, schedule: &Schedule, mut step: impl FnMut(u64, u64) -> u64) {
+    let (mut asked, mut latest) = (start, start);
+    for (when, cost) in schedule {
+        asked = when.time(limits, asked, latest);
+        latest = step(asked, cost.units(limits));
+    }
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Law 1: exact
+
+#[test]
+fn law1_the_nth_of_millions_of_grants_is_at_its_exact_time() {
+    const MANY: u64 = 1_000_000;
+    let is_exact = |(grants, units, period, burst, initial): (u64, u64, u64, u64, u64)| {
+        let mut core = core(&[Limit::Bucket { units, period, burst, initial }], 0);
+        let mut last = 0;
+        for n in 1..=grants {
+            // Half of the requests come at the grant before, as from a sleeper; the others reserve far ahead.
+            let asked = if n % 2000 < 1000 { last } else { 0 };
+            last = core.take(asked, 1).unwrap().at;
+            let expected = time_of(n - initial.min(n), units, period);
+            assert_eq!(last, expected, "unit {n} at {units} in {period} ns, burst {burst}, initial {initial}");
+        }
+    };
+    let cases = [
+        (10 * MANY, 3, SECOND, 1, 1),
+        (MANY, 3, SECOND, 10, 10),
+        (MANY, 3, SECOND, 10, 4),
+        (10 * MANY, 1_000_003, SECOND, 1, 1),
+        (MANY, 1_000_003, SECOND, 10_000, 10_000),
+        (10 * MANY, 700, MINUTE, 1, 1),
+        (MANY, 700, MINUTE, 7, 0),
+        (10 * MANY, 3, 2, 1, 1),
+        (MANY, 3, 2, 15_000_000, 0),
+        (MANY, 10, 1, 1, 1),
+    ];
+    std::thread::scope(|scope| {
+        for case in cases {
+            scope.spawn(move || is_exact(case));
+        }
+    });
+}
+
+#[test]
+fn law1_late_runs_get_exactly_the_rate() {
+    for (units, period, burst) in [(1_000_003, SECOND, 10_000), (3, 2, 15_000_000), (700, MINUTE, 7), (10, 1, 1000)] {
+        let mut core = core(&[bucket(units, period, burst)], 0);
+        let clock = FakeClock::at(0);
+        let by = |time: u64| u128::from(burst) + u128::from(units) * u128::from(time) / u128::from(period);
+        // A run may leave up to one unit behind, so the bucket is full after one unit less.
+        let (full_after, mut total) = (time_of(burst - 1, units, period), 0);
+        for n in 0..100_000 {
+            let asked = clock.now();
+            let grant = core.take_run(asked, u64::MAX).unwrap();
+            total += u128::from(grant.units);
+            if grant.at == asked {
+                assert_eq!(total, by(asked), "all units available");
+            } else {
+                assert!(by(grant.at - 1) < total && total <= by(grant.at), "a quantum, at the earliest time");
+                assert_eq!(grant.units, core.quantum());
+            }
+            clock.sleep_until(grant.at);
+            clock.advance(share(full_after, n * 7919 % 1000));
+        }
+    }
+}
+
+#[test]
+fn law1_five_a_second_with_five_thousand_an_hour_keeps_both_and_uses_all_of_them() {
+    let limits = [bucket(5, SECOND, 1), Limit::Window { count: 5000, period: HOUR, slack: 0 }];
+    let (mut core, mut grants) = (core(&limits, 0), vec![0_u64; 0]);
+    for _ in 0..400_000 {
+        let now = grants.last().copied().unwrap_or(0);
+        grants.push(core.take(now, 1).unwrap().at);
+    }
+    for (n, at) in (0..5000).zip(&grants) {
+        assert_eq!(*at, n * SECOND / 5, "the first 5000 take 1000 s");
+    }
+    for (n, at) in grants.iter().enumerate().skip(5000) {
+        assert!(at - grants[n - 5000] >= HOUR, "5001 in an hour");
+    }
+    for hours in 1..80 {
+        let granted = grants.partition_point(|at| *at < hours * HOUR);
+        let allowed = usize::try_from(5000 * hours).unwrap();
+        assert!(granted * 1000 >= allowed * 999, "only {granted} of {allowed} after {hours} h");
+    }
+}
+
+#[test]
+fn law1_a_saturated_window_lets_its_count_through_at_once_every_period() {
+    for (count, period) in [(1, SECOND), (5, SECOND), (1024, MINUTE), (1025, SECOND), (5000, HOUR), (100_000, SECOND)] {
+        let mut core = core(&[Limit::Window { count, period, slack: 0 }], 0);
+        let mut last = 0;
+        for n in 0..(3 * count).max(100) {
+            last = core.take(last, 1).unwrap().at;
+            assert_eq!(last, n / count * period, "unit {n} of {count} in {period} ns");
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(128))]
+
+    #[test]
+    fn law1_nothing_is_lost_under_saturation_at_any_rate(
+        limit in any_bucket(), start in any_size(55), ahead in any::<bool>()
+    ) {
+        let Limit::Bucket { units, period, initial, .. } = limit else { unreachable!() };
+        let mut pair = Pair::new(&[limit], start);
+        // The initial units go in one piece, so that the exact schedule begins.
+        let mut last = if initial > 0 { pair.take(start, initial).unwrap().at } else { start };
+        prop_assert_eq!(last, start);
+        for n in 1..=200_u64 {
+            let expected = u128::from(start) + (u128::from(n) * u128::from(period)).div_ceil(units.into());
+            let grant = pair.take(if ahead { start } else { last }, 1);
+            prop_assert_eq!(grant.map(|grant| u128::from(grant.at)), u64::try_from(expected).ok().map(u128::from));
+            let Some(grant) = grant else { break };
+            last = grant.at;
+        }
+    }
+
+    #[test]
+    fn law1_the_schedule_is_the_time_of_the_last_unit(
+        limit in prop_oneof![any_bucket(), any_window(1..=30)], schedule in any_schedule(10), more in 1..100_u64
+    ) {
+        let limits = [limit];
+        let mut core = core(&limits, 0);
+        run(&limits, 0, &schedule, |now, cost| {
+            let _ = core.take(now, cost);
+            core.latest()
+        });
+        let told = core.schedule(core.latest(), more);
+        let mut last = Some(core.latest());
+        for _ in 0..more {
+            last = last.and_then(|now| core.take(now, 1).ok()).map(|grant| grant.at);
+        }
+        prop_assert_eq!(told, last);
+    }
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Law 2: never early, never over
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(512))]
+
+    #[test]
+    fn law2_grants_come_when_the_model_says_and_are_never_over(
+        limits in any_limits(), start in any_size(60), schedule in any_schedule(50)
+    ) {
+        let mut pair = Pair::new(&limits, start);
+        run(&limits, start, &schedule, |now, cost| {
+            pair.same_available(now);
+            pair.take(now, cost);
+            pair.core.latest()
+        });
+        pair.never_over();
+    }
+
+    #[test]
+    fn law2_under_saturation_limits_together_grant_when_the_model_says(
+        limits in any_limits(), costs in prop::collection::vec(any_cost(), 1..60)
+    ) {
+        let mut pair = Pair::new(&limits, 0);
+        for cost in costs {
+            pair.take(pair.core.latest(), cost.units(&limits));
+        }
+        pair.never_over();
+    }
+
+    #[test]
+    fn law2_windows_kept_in_groups_are_never_over(
+        window in any_window(EXACT + 1..=20_000), pace in any_bucket(), paced in any::<bool>(), schedule in any_schedule(80)
+    ) {
+        let limits = if paced { vec![window, pace] } else { vec![window] };
+        let mut pair = Pair::new(&limits, 0);
+        run(&limits, 0, &schedule, |now, cost| {
+            pair.take(now, cost);
+            let _ = (pair.core.available(now), pair.core.schedule(now, cost));
+            pair.core.latest()
+        });
+        pair.never_over();
+    }
+
+    #[test]
+    fn law2_a_bucket_charged_at_any_time_matches_the_model(
+        limit in any_bucket(), schedule in any_schedule(30)
+    ) {
+        let Limit::Bucket { units, period, burst, initial } = limit else { unreachable!() };
+        let mut bucket = Bucket::new(rate(units, period), positive(burst), initial, 0);
+        let mut model = Model::new(&[limit], 0);
+        run(&[limit], 0, &schedule, |now, cost| {
+            let cost = cost.max(1);
+            let at = bucket.conforms_at(now, cost);
+            assert_eq!(at, model.take(now, cost).map(|granted| granted.at));
+            let Some(at) = at else { return now };
+            bucket.charge(now, at, cost);
+            assert_eq!(BigInt::from(bucket.balance(at)), model.available(at));
+            at
+        });
+    }
+}
+
+#[test]
+fn law2_all_limits_are_charged_when_all_of_them_conform() {
+    let limits = [bucket(10, SECOND, 5), Limit::Window { count: 12, period: 10 * SECOND, slack: 0 }];
+    let mut pair = Pair::new(&limits, 0);
+    let at = |grant: Option<Grant>| grant.map(|grant| (grant.at, grant.bound_by));
+    assert_eq!(at(pair.take(0, 5)), Some((0, None)));
+    assert_eq!(at(pair.take(0, 5)), Some((SECOND / 2, Some(0))));
+    assert_eq!(at(pair.take(SECOND / 2, 3)), Some((10 * SECOND, Some(1))));
+    // The bucket was full at 10 s and paid then, so 2 are left. If it were charged at the request, it would be full
+    // again.
+    assert_eq!(at(pair.take(10 * SECOND, 4)), Some((10 * SECOND + SECOND / 5, Some(0))));
+    pair.never_over();
+}
+
+#[test]
+fn law2_a_cost_above_the_burst_waits_for_the_excess_and_leaves_the_bucket_empty_not_in_debt() {
+    let mut pair = Pair::new(&[bucket(10, SECOND, 2)], 0);
+    let tenth = SECOND / 10;
+    for (asked, cost, granted) in [
+        (0, 5, 3),          // 2 were there
+        (3, 1, 4),          // empty, not in debt
+        (100, 5, 103),      // since its request: idle time counts only up to the burst
+        (103, 4, 107),      // since the previous grant
+        (104, 6, 113),      // asked in the middle, still computed from the previous grant
+        (113, 100, 213),    // far above
+        (1_000, 2, 1_000),  // a full bucket again
+        (1_000, 12, 1_012), // all of it from the rate
+    ] {
+        let grant = pair.take(asked * tenth, cost).unwrap();
+        assert_eq!(grant.at, granted * tenth, "{cost} asked for at {asked}");
+    }
+}
+
+#[test]
+fn law2_a_cost_above_the_burst_that_had_to_wait_for_others_leaves_the_bucket_empty_not_in_debt() {
+    let limits = [bucket(10, SECOND, 2), Limit::Window { count: 8, period: 10 * SECOND, slack: 0 }];
+    let mut pair = Pair::new(&limits, 0);
+    assert_eq!(pair.take(0, 8).unwrap().at, SECOND * 6 / 10);
+    assert_eq!(pair.take(SECOND * 6 / 10, 5).unwrap().at, SECOND * 106 / 10, "the window");
+    assert_eq!(pair.core.available(SECOND * 106 / 10), 0);
+    assert_eq!(pair.take(SECOND * 106 / 10, 1).unwrap().at, SECOND * 107 / 10);
+}
+
+#[test]
+fn law2_a_unit_makes_room_in_a_window_exactly_one_period_later() {
+    let mut core = core(&[Limit::Window { count: 2, period: SECOND, slack: 0 }], 0);
+    assert_eq!(core.take(5, 1).unwrap().at, 5);
+    assert_eq!(core.take(9, 1).unwrap().at, 9);
+    assert_eq!(core.available(SECOND + 4), 0);
+    assert_eq!(core.available(SECOND + 5), 1);
+    assert_eq!(core.take_within(SECOND + 4, 1, 0), Err(Refusal::TooLong { wait: 1 }));
+    assert_eq!(core.take(10, 1).unwrap().at, SECOND + 5);
+    assert_eq!(core.take(10, 1).unwrap().at, SECOND + 9);
+    assert_eq!(core.take(10, 3), Err(Refusal::Never));
+}
+
+#[test]
+fn law2_a_grant_is_never_before_the_previous_one_even_if_it_costs_nothing() {
+    let mut core = core(&[bucket(1, SECOND, 1)], 0);
+    assert_eq!(core.take(0, 2).unwrap().at, SECOND);
+    assert_eq!(core.take(0, 0).unwrap().at, SECOND);
+    assert_eq!(core.take(3 * SECOND, 0).unwrap().at, 3 * SECOND);
+}
+
+#[test]
+fn law2_an_expired_group_of_a_large_window_takes_no_new_units() {
+    // Groups of two: the first holds one unit and is a thousand periods old at the next grant.
+    let large = [Limit::Window { count: 2048, period: SECOND, slack: 0 }];
+    let mut with_room = core(&large, 0);
+    assert_eq!(with_room.take(0, 1).unwrap().at, 0);
+    assert_eq!(with_room.take(1000 * SECOND, 2047).unwrap().at, 1000 * SECOND);
+    assert_eq!(with_room.available(1000 * SECOND), 1, "the old unit must not count again");
+    assert_eq!(with_room.take(1000 * SECOND, 1).unwrap().at, 1000 * SECOND);
+    let mut core = core(&large, 0);
+    assert_eq!(core.take(0, 1).unwrap().at, 0);
+    assert_eq!(core.take(1000 * SECOND, 2048).unwrap().at, 1000 * SECOND);
+    assert_eq!(core.available(1000 * SECOND), 0);
+    assert_eq!(core.schedule(1000 * SECOND, 1), Some(1001 * SECOND));
+    assert_eq!(core.take(1000 * SECOND, 2048).unwrap().at, 1001 * SECOND);
+}
+
+#[test]
+fn law2_a_group_makes_room_in_a_large_window_when_its_latest_unit_does() {
+    // Groups of two: the first two units share a group.
+    let mut core = core(&[Limit::Window { count: 2048, period: 10 * SECOND, slack: 0 }], 0);
+    for (now, cost) in [(0, 1), (9, 1), (9, 2046)] {
+        assert_eq!(core.take(now * SECOND, cost).unwrap().at, now * SECOND);
+    }
+    assert_eq!(core.available(10 * SECOND), 0);
+    assert_eq!(core.take(10 * SECOND, 2).unwrap().at, 19 * SECOND);
+}
+
+#[test]
+fn law2_the_largest_costs_and_bursts_never_overflow() {
+    let huge = u64::MAX;
+    let rates = [(1, YEAR), (3, SECOND), (10, 1), (huge, SECOND), (huge - 2, 1_000_000), (1, 1)];
+    for (units, period) in rates {
+        for burst in [1, 1 << 32, huge - 1, huge] {
+            for other in [
+                bucket(1, YEAR, huge),
+                bucket(huge, SECOND, 1),
+                Limit::Window { count: huge, period: SECOND, slack: 0 },
+            ] {
+                let mut pair = Pair::new(&[bucket(units, period, burst), other], 0);
+                for (now, cost) in [(0, huge), (1, huge), (YEAR, 1), (0, huge), (huge - 1, huge), (huge, huge), (0, 1)]
+                {
+                    pair.take(now, cost);
+                    for time in [0, now, huge] {
+                        let core = &pair.core;
+                        let _ = (core.available(time), core.schedule(time, cost), core.conforms_at(time, cost));
+                        let _ = core.clone().take_run(time, cost);
+                    }
+                }
+                pair.never_over();
+            }
+        }
+    }
+}
+
+#[test]
+fn law2_the_largest_window_never_overflows() {
+    let mut window = Window::new(NonZeroU64::MAX, positive(SECOND), 0);
+    for second in 0..10 {
+        assert_eq!(window.conforms_at(0, u64::MAX), Some(second * SECOND));
+        window.charge(second * SECOND, u64::MAX);
+        assert_eq!(window.available(second * SECOND), 0);
+        assert_eq!(window.available((second + 1) * SECOND), u64::MAX);
+    }
+    let core = core(&[Limit::Window { count: u64::MAX, period: SECOND, slack: 0 }], 0);
+    assert_eq!(core.schedule(0, u64::MAX), Some(0));
+}
+
+#[test]
+fn law2_a_bucket_three_hundred_years_ahead_says_how_far_in_debt_it_is() {
+    let bucket = Bucket::new(rate(u64::MAX - 2, 1_000_000), NonZeroU64::MIN, 0, u64::MAX);
+    let ahead = (u128::from(u64::MAX) * u128::from(u64::MAX - 2)).div_ceil(1_000_000);
+    assert_eq!(bucket.balance(0), -i128::try_from(ahead).unwrap());
+    let slow = Bucket::new(rate(1, YEAR), NonZeroU64::MIN, 0, u64::MAX);
+    assert_eq!(slow.balance(u64::MAX - YEAR), -1);
+    assert_eq!(slow.balance(u64::MAX - YEAR - 1), -2);
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Law 3: lateness costs no rate, and makes no burst
+
+/// A consumer that asks, sleeps until its grant, is late, leaves, and asks again. Returns the times at which it left.
+fn consume(core: &mut Limits, clock: &FakeClock, costs: &[u64], late: impl Fn(usize, bool) -> u64) -> Vec<(u64, u64)> {
+    let mut left = Vec::new();
+    for (n, &cost) in costs.iter().enumerate() {
+        let asked = clock.now();
+        // Slow rates reach the end of the clock.
+        let Ok(grant) = core.take(asked, cost) else { break };
+        clock.sleep_until(grant.at);
+        clock.set(clock.now().saturating_add(late(n, grant.at > asked)));
+        left.push((clock.now(), cost));
+    }
+    left
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(256))]
+
+    #[test]
+    fn law3_lateness_below_the_fill_time_costs_no_rate(
+        (units, period) in any_rate(), burst in 1..50_u64, late in prop::collection::vec(0..=1000_u64, 300)
+    ) {
+        let mut core = core(&[bucket(units, period, burst)], 0);
+        let fill = time_of(burst, units, period);
+        let clock = FakeClock::at(0);
+        // Two nanoseconds less, because the grant and the fill time are rounded.
+        let late = |n: usize, waited: bool| if waited { share(fill.saturating_sub(2), late[n]) } else { 0 };
+        let mut asked = 0;
+        for n in 0..300_u64 {
+            let grant = core.take(clock.now(), 1).unwrap();
+            // On the ideal schedule, or at once if the consumer was behind it.
+            let ideal = time_of((n + 1).saturating_sub(burst), units, period);
+            prop_assert_eq!(grant.at, ideal.max(asked), "unit {}", n);
+            let waited = grant.at > clock.now();
+            clock.sleep_until(grant.at);
+            clock.advance(late(usize::try_from(n).unwrap(), waited));
+            asked = clock.now();
+        }
+    }
+
+    #[test]
+    fn law3_what_leaves_is_never_more_than_the_burst_and_the_rate_with_the_fill_time(
+        (units, period) in any_rate(), burst in 1..50_u64,
+        steps in prop::collection::vec((1..=1000_u64, 0..=4_u64, 0..=3000_u64), 1..80)
+    ) {
+        let mut core = core(&[bucket(units, period, burst)], 0);
+        let fill = time_of(burst, units, period);
+        let costs: Vec<u64> = steps.iter().map(|step| share(burst, step.0).max(1)).collect();
+        // Mostly on time, sometimes up to three fill times late, sometimes a thousand times as late.
+        let late = |n: usize, _| match steps[n] {
+            (_, 0, permille) => share(fill, permille),
+            (_, 1, permille) => share(fill, permille).saturating_mul(1000).min(YEAR),
+            _ => 0,
+        };
+        let left = consume(&mut core, &FakeClock::at(0), &costs, late);
+        // Law 3 is law 2 for what leaves, with a burst that is larger by one fill of the bucket.
+        let allowed = Limit::Bucket { units, period, burst: 2 * burst, initial: 0 };
+        prop_assert_eq!(excess(&allowed, &left), None);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(128))]
+
+    #[test]
+    fn law3_runs_that_leave_late_are_never_more_than_the_burst_and_the_rate_with_the_fill_time(
+        (units, period) in any_rate(), burst in prop_oneof![1..50_u64, any_size(30).prop_map(|burst| burst.max(1))],
+        steps in prop::collection::vec((any_size(32), 0..=4_u64, 0..=3000_u64), 1..80)
+    ) {
+        let mut core = core(&[bucket(units, period, burst)], 0);
+        let (clock, mut left) = (FakeClock::at(0), Vec::new());
+        let fill = size(&bucket(units, period, burst)).1;
+        for (waiting, kind, permille) in steps {
+            let Ok(grant) = core.take_run(clock.now(), waiting.max(1)) else { break };
+            prop_assert!(grant.units > 0);
+            clock.sleep_until(grant.at);
+            let late = if kind < 2 { share(fill, permille).saturating_mul(1 + 999 * kind) } else { 0 };
+            clock.set(clock.now().saturating_add(late));
+            left.push((clock.now(), grant.units));
+        }
+        let allowed = Limit::Bucket { units, period, burst: 2 * burst, initial: 0 };
+        prop_assert_eq!(excess(&allowed, &left), None);
+    }
+}
+
+#[test]
+fn law3_after_a_sleep_of_an_hour_one_bucket_leaves_and_then_the_rate() {
+    let mut core = core(&[bucket(10, SECOND, 5)], 0);
+    let clock = FakeClock::at(0);
+    let costs = [1; 60];
+    let left = consume(&mut core, &clock, &costs, |n, _| if n == 20 { HOUR } else { 0 });
+    let woke = left[20].0;
+    let times: Vec<u64> = left[20..].iter().map(|(at, _)| at - woke).collect();
+    assert_eq!(times[..7], [0, 0, 0, 0, 0, 0, SECOND / 10], "the one it slept on, then a bucket, then the rate");
+    assert_eq!(times[39] - times[6], 33 * SECOND / 10);
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Law 5: cancelled means gone, and a reservation is a promise
+
+/// A bucket that knows what it has granted for later.
+#[derive(Debug)]
+struct Remembering {
+    store: Memory<FakeClock>,
+    clock: FakeClock,
+}
+
+impl Remembering {
+    fn new(limits: &[Limit], now: u64) -> Self {
+        let (clock, limits) = (FakeClock::at(now), limits.iter().map(written).collect::<Vec<_>>());
+        Remembering { store: Memory::new(&Policy::new(&limits, None).unwrap(), clock.clone()), clock }
+    }
+
+    fn take(&self, now: u64, cost: u64) -> Result<Grant, StoreError> {
+        self.clock.set(now);
+        self.store.take(&[cost], u64::MAX).map(|(grant, _)| grant)
+    }
+
+    fn give_back(&self, now: u64, grant: &Grant) {
+        self.clock.set(now);
+        self.store.give_back(grant, &[grant.units]).unwrap();
+    }
+
+    fn available(&self, now: u64) -> u64 {
+        self.clock.set(now);
+        self.store.available()
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(256))]
+
+    #[test]
+    fn law5_undoing_the_last_reservation_leaves_no_trace(
+        limits in any_limits(), start in any_size(55), schedule in any_schedule(30), cost in any_cost()
+    ) {
+        // All later requests are granted as they would have been without it.
+        for ahead in [0, 1, SECOND, HOUR] {
+            let both = [true, false].map(|undoes| {
+                let (bucket, mut latest) = (Remembering::new(&limits, start), start);
+                run(&limits, start, &schedule, |now, cost| {
+                    latest = bucket.take(now, cost).map_or(latest, |grant| grant.at.max(latest));
+                    latest
+                });
+                if undoes && let Ok(grant) = bucket.take(latest, cost.units(&limits)) && grant.at > latest {
+                    bucket.give_back(latest, &grant);
+                } else if undoes {
+                    return None;
+                }
+                let time = latest.saturating_add(ahead);
+                Some((bucket.available(time), bucket.take(time, 1).map(|next| next.at).ok()))
+            });
+            prop_assert!(both[0].is_none() || both[0] == both[1], "{:?}", both);
+        }
+    }
+
+    #[test]
+    fn law5_giving_back_never_lets_used_units_exceed_the_limit(
+        limits in any_limits(),
+        steps in prop::collection::vec((any_when(), any_cost(), any::<bool>(), any::<Index>()), 1..40)
+    ) {
+        let bucket = Remembering::new(&limits, 0);
+        let mut grants: Vec<Option<Grant>> = Vec::new();
+        let (mut asked, mut latest) = (0, 0);
+        for (when, cost, back, which) in steps {
+            asked = when.time(&limits, asked, latest).max(asked);
+            if back && !grants.is_empty() {
+                let which = which.index(grants.len());
+                grants[which].take().into_iter().for_each(|grant| bucket.give_back(asked, &grant));
+            } else if let Ok(grant) = bucket.take(asked, cost.units(&limits)) {
+                grants.push(Some(grant));
+            }
+            // Those that wait for long may have moved up.
+            for grant in grants.iter_mut().flatten().filter(|grant| grant.at > asked) {
+                let found = bucket.store.look(grant, &[grant.units]).unwrap();
+                prop_assert!(found.at <= grant.at);
+                *grant = found;
+            }
+            latest = grants.iter().flatten().map(|grant| grant.at).max().unwrap_or(latest);
+        }
+        let mut kept: Vec<_> = grants.iter().flatten().filter(|grant| grant.units > 0).map(|grant| (grant.at, grant.units)).collect();
+        kept.sort_by_key(|(at, _)| *at);
+        for limit in &limits {
+            prop_assert_eq!(excess(limit, &kept), None, "{:?} {:?}", limit, kept);
+        }
+    }
+}
+
+#[test]
+fn law5_nothing_is_given_back_before_another_grants_time() {
+    let core = Remembering::new(&[bucket(10, SECOND, 2)], 0);
+    let tenth = SECOND / 10;
+    let _ = core.take(0, 2).unwrap();
+    let middle = core.take(0, 2).unwrap();
+    let last = core.take(0, 1).unwrap();
+    assert_eq!((middle.at, last.at), (2 * tenth, 3 * tenth));
+    let untouched = core.store.schedule(&[1]);
+    core.give_back(tenth, &middle);
+    core.give_back(2 * tenth, &middle);
+    assert_eq!(core.store.schedule(&[1]), untouched);
+    // Its time has come: used or not, it cannot be undone.
+    core.give_back(3 * tenth, &last);
+    assert_eq!(core.take(3 * tenth, 1).unwrap().at, 3 * tenth, "an unused grant is credited");
+    assert_eq!(core.take(3 * tenth, 1).unwrap().at, 4 * tenth, "once");
+}
+
+#[test]
+fn law5_giving_back_a_cost_of_0_undoes_no_other_reservation() {
+    let core = Remembering::new(&[bucket(10, SECOND, 1)], 0);
+    let _ = core.take(0, 1).unwrap();
+    assert_eq!(core.take(0, 1).unwrap().at, SECOND / 10);
+    let nothing = core.take(0, 0).unwrap();
+    core.give_back(0, &nothing);
+    assert_eq!(core.take(0, 1).unwrap().at, SECOND / 5);
+}
+
+#[test]
+fn law5_a_cost_above_the_burst_gives_back_at_most_the_burst() {
+    let core = Remembering::new(&[bucket(10, SECOND, 2)], 0);
+    let tenth = SECOND / 10;
+    let grant = core.take(0, 20).unwrap();
+    assert_eq!(grant.at, 18 * tenth);
+    assert_eq!(core.take(22 * tenth, 4).unwrap().at, 24 * tenth, "the bucket was full");
+    core.give_back(24 * tenth, &grant);
+    assert_eq!(core.take(24 * tenth, 1).unwrap().at, 25 * tenth, "the same with or without giving back");
+}
+
+#[test]
+fn law5_gains_since_the_grant_are_deducted_when_giving_back() {
+    let core = Remembering::new(&[bucket(10, SECOND, 2)], 0);
+    let _ = core.take(0, 1).unwrap();
+    let grant = core.take(0, 1).unwrap();
+    core.give_back(SECOND / 10, &grant);
+    // Without the grant, the bucket would have been full for exactly the time that earns it.
+    assert_eq!(core.available(SECOND / 10), 1);
+}
+
+#[test]
+fn law5_a_due_reservation_is_credited_less_the_gain() {
+    let core = Remembering::new(&[bucket(10, SECOND, 2)], 0);
+    let tenth = SECOND / 10;
+    let _ = core.take(0, 2).unwrap();
+    let grant = core.take(0, 1).unwrap();
+    core.give_back(tenth + tenth / 2, &grant);
+    // Half a unit was gained, so half a unit comes back.
+    assert_eq!(core.take(0, 1).unwrap().at, tenth + tenth / 2);
+    assert_eq!(core.take(0, 1).unwrap().at, 2 * tenth + tenth / 2);
+}
+
+#[test]
+fn law5_giving_back_to_a_window_leaves_no_entries() {
+    let core = Remembering::new(&[Limit::Window { count: 10, period: HOUR, slack: 0 }], 0);
+    for second in 0..2000 {
+        let grants = [0, 1, 2].map(|later| core.take(second * SECOND + later, 1).unwrap());
+        for grant in grants {
+            core.give_back(second * SECOND + 2, &grant);
+        }
+    }
+    assert_eq!(core.available(1999 * SECOND + 2), 10);
+    assert!(format!("{core:?}").len() < 2000, "the log does not grow");
+}
+
+#[test]
+fn law5_undoing_a_reservation_restores_the_entry_that_left_the_window() {
+    let core = Remembering::new(&[Limit::Window { count: 1, period: SECOND, slack: 0 }], 0);
+    let _ = core.take(0, 1).unwrap();
+    let grant = core.take(0, 1).unwrap();
+    assert_eq!(grant.at, SECOND);
+    core.give_back(0, &grant);
+    assert_eq!(core.take(0, 1).unwrap().at, SECOND);
+}
+
+#[test]
+fn law5_a_reservation_is_undone_once() {
+    let core = Remembering::new(&[bucket(10, SECOND, 2)], 0);
+    let _ = core.take(0, 2).unwrap();
+    let grant = core.take(0, 2).unwrap();
+    core.give_back(0, &grant);
+    core.give_back(0, &grant);
+    assert_eq!(core.available(0), 0);
+    assert_eq!(core.take(0, 1).unwrap().at, SECOND / 10);
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Law 6: all or nothing
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(256))]
+
+    #[test]
+    fn law6_a_refusal_charges_nothing_and_its_wait_is_exact(
+        limits in any_limits(), start in any_size(60), schedule in any_schedule(40),
+        waits in prop::collection::vec(prop_oneof![Just(0), any_size(64)], 40)
+    ) {
+        let mut pair = Pair::new(&limits, start);
+        let mut waits = waits.into_iter();
+        // A time read out of order counts as the time before it.
+        let mut read = start;
+        run(&limits, start, &schedule, |now, cost| {
+            let untouched = pair.core.clone();
+            let max_wait = waits.next().unwrap();
+            let expected = pair.model.ask(now, cost);
+            match (pair.core.take_within(now, cost, max_wait), expected) {
+                (Err(Refusal::Never), None) => assert_eq!(pair.core, untouched),
+                (Err(Refusal::TooLong { wait }), Some(granted)) => {
+                    assert_eq!(wait, granted.at - now.max(read));
+                    assert!(wait > max_wait);
+                    assert_eq!(pair.core, untouched);
+                    // Exactly that wait is enough.
+                    assert_eq!(pair.core.clone().take_within(now, cost, wait).map(|grant| grant.at), Ok(granted.at));
+                }
+                (Ok(grant), Some(granted)) => {
+                    assert_eq!(grant.at, granted.at);
+                    assert!(grant.at - now.max(read) <= max_wait);
+                    pair.model.take(now, cost);
+                    read = if cost > 0 { now.max(read) } else { read };
+                }
+                (core, model) => panic!("{core:?}, but {model:?}"),
+            }
+            pair.core.latest()
+        });
+    }
+}
+
+#[test]
+fn law6_a_cost_above_one_windows_count_is_refused_by_all() {
+    let limits = [bucket(10, SECOND, 100), Limit::Window { count: 5, period: SECOND, slack: 0 }];
+    let mut core = core(&limits, 0);
+    let untouched = core.clone();
+    assert_eq!(core.take(0, 6), Err(Refusal::Never));
+    assert_eq!(core.take_run(u64::MAX, 6).map(|grant| grant.units), Ok(5), "a run contains only what conforms");
+    let mut core = untouched.clone();
+    assert_eq!(core.take_within(0, 6, u64::MAX), Err(Refusal::Never));
+    assert_eq!(core, untouched);
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Law 7: monotonic time
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(256))]
+
+    #[test]
+    fn law7_times_read_out_of_order_are_clamped(
+        limits in any_limits(), requests in prop::collection::vec((any_size(45), any_cost()), 1..50)
+    ) {
+        let (mut raw, mut clamped) = (core(&limits, 0), Pair::new(&limits, 0));
+        let mut latest = 0;
+        for (now, cost) in requests {
+            let cost = cost.units(&limits);
+            // A request that is refused for ever, or costs 0, leaves no trace, not even of its time.
+            if cost == 0 || raw.conforms_at(now, cost).is_err() {
+                continue;
+            }
+            latest = now.max(latest);
+            let granted = clamped.take(latest, cost).map(|grant| grant.at);
+            prop_assert_eq!(raw.take(now, cost).ok().map(|grant| grant.at), granted);
+        }
+        clamped.never_over();
+    }
+}
+
+#[test]
+fn law7_time_that_goes_back_credits_nothing() {
+    let mut core = core(&[bucket(10, SECOND, 3)], 5 * SECOND);
+    assert_eq!(core.take(5 * SECOND, 3).unwrap().at, 5 * SECOND);
+    for back in [4 * SECOND, 0, 5 * SECOND - 1] {
+        assert_eq!(core.available(back), 0);
+        assert_eq!(core.take_within(back, 1, 0).map_err(|_| ()), Err(()));
+    }
+    assert_eq!(core.take(0, 1).unwrap().at, 5 * SECOND + SECOND / 10);
+}
+
+#[test]
+fn law7_an_older_clock_reading_is_not_refused_available_units() {
+    let mut core = core(&[bucket(10, SECOND, 3)], 0);
+    assert_eq!(core.take_within(SECOND, 1, 0).map(|grant| grant.at), Ok(SECOND));
+    assert_eq!(core.available(SECOND - 1), 2);
+    assert_eq!(core.take_within(SECOND - 1, 1, 0).map(|grant| grant.at), Ok(SECOND));
+    assert_eq!(core.take_within(0, 1, 0).map(|grant| grant.at), Ok(SECOND));
+    assert_eq!(core.take_within(SECOND - 1, 1, 0), Err(Refusal::TooLong { wait: SECOND / 10 }));
+}
+
+#[test]
+fn law7_years_of_idle_time_fill_the_bucket_and_no_more() {
+    for (units, period) in [(3, SECOND), (10, 1), (1, YEAR), (1_000_003, SECOND), (700, MINUTE)] {
+        let limits = [bucket(units, period, 7), Limit::Window { count: 9, period: SECOND, slack: 0 }];
+        let mut pair = Pair::new(&limits, 0);
+        for years in [0, 1, 30, 99, 250] {
+            let now = pair.core.latest() / YEAR * YEAR + years * YEAR;
+            for _ in 0..20 {
+                pair.take(now, 1);
+            }
+        }
+        pair.never_over();
+        let now = pair.core.latest() + 50 * YEAR;
+        assert_eq!(pair.core.available(now), 7);
+    }
+}

@@ -1,0 +1,27 @@
+//! The library: the laws, checked against a slow model, and each requirement of its limiters by name.
+
+mod conformance;
+mod crowd;
+mod keyed;
+mod laws;
+mod leaky_bucket;
+mod limiter_changes;
+mod limiter_conformance;
+mod limiter_faces;
+mod limiter_faults;
+mod limiter_interleavings;
+mod limiter_joint;
+mod limiter_leaky;
+mod limiter_settle;
+mod limiter_times;
+mod limiter_token_bucket;
+mod limiter_windows;
+mod limiters;
+mod line;
+mod line_model;
+mod model;
+mod runtime_ends;
+mod semaphore;
+mod semaphore_many;
+mod subjects;
+mod wakeups;
