@@ -16,45 +16,9 @@ pub trait Flow {
     /// The number of units that were read and not yet handed over.
     fn waiting(&self) -> u64;
 
-    /// How many of the [`waiting`](Self::waiting) units the sink will accept without a wait, as far as is known.
-    fn foreseen(&self) -> u64 {
-        self.waiting()
-    }
-
-    /// The units that were read and not yet handed over, also one that was read in part, and their bytes, as far as they
-    /// are counted.
-    fn read_ahead(&self) -> Passed {
-        Passed::default()
-    }
-
-    /// Units that were dropped.
-    fn dropped(&self) -> u64 {
-        0
-    }
-
-    /// When the next of the units that were read conforms, if limits of the flow's own are what is waited for.
-    fn limited_until(&self) -> Option<Nanos> {
-        None
-    }
-
-    /// Whether more input is waited for, if no unit waits.
-    fn may_read(&self) -> bool {
-        true
-    }
-
-    /// How many keys have units that wait, and how many keys there are.
-    fn keys(&self) -> [u64; 2] {
-        [0, 0]
-    }
-
-    /// How long nothing may be handed over from now on, in nanoseconds, if that is news: a server asked to wait.
-    fn take_hold(&mut self) -> Option<Nanos> {
-        None
-    }
-
-    /// Whether [`take_hold`](Self::take_hold) has news. It unparks the thread of the pump, which may sleep until a grant.
-    fn has_hold(&self) -> bool {
-        false
+    /// What else there is to know of it.
+    fn state(&self) -> State {
+        State { foreseen: self.waiting(), ..State::default() }
     }
 
     /// Waits until the sink can accept a unit, and returns how many it can accept.
@@ -63,37 +27,66 @@ pub trait Flow {
     /// If the sink fails; [`FlowError::Write`] of `BrokenPipe` if its reader is gone.
     fn ready(&mut self) -> Result<u64, FlowError>;
 
-    /// What the next unit costs. If that is not usual, it is granted alone.
-    fn price(&mut self) -> Price {
+    /// Chooses what is handed over next, and returns what it costs. If that is not usual, it is granted alone. Waits for
+    /// nothing.
+    fn choose(&mut self) -> Price {
         Price::Usual
     }
 
-    /// How many units after the next one can leave with it: the first that `take` grants their costs, one after the other.
-    fn join(&mut self, _take: &mut dyn FnMut(&[u64]) -> bool) -> u64 {
-        0
+    /// How long nothing may be handed over from now on, in nanoseconds, if that is news: a server asked to wait. When there
+    /// is news, the flow unparks the thread of the pump, which may sleep until a grant.
+    fn take_hold(&self) -> Option<Nanos> {
+        None
     }
 
-    /// The next unit is handed over with this grant, of these costs. Whether it may be settled.
-    fn granted(&mut self, _grant: &Grant, _costs: &[u64]) -> bool {
-        false
-    }
-
-    /// Decides which units are handed over next, if that takes a while. Waits for nothing.
-    fn decide(&mut self) {}
-
-    /// Hands over the first `units` units together, and adds those that left to `passed`, even if it then fails.
+    /// Hands over units together, and adds those that left to `passed`, even if it then fails.
     ///
     /// # Errors
-    /// If reading or writing fails.
-    fn pass(&mut self, units: u64, passed: &mut Passed) -> Result<(), FlowError>;
+    /// If reading or writing fails, or nothing may leave after a unit that gets no grant.
+    fn pass(&mut self, turn: Turn<'_>, passed: &mut Passed) -> Result<(), FlowError>;
+}
 
-    /// The next unit gets no grant.
-    ///
-    /// # Errors
-    /// If nothing may leave after it.
-    fn refuse(&mut self, why: Unpaid, _passed: &mut Passed) -> Result<(), FlowError> {
-        Err(FlowError::Read(io::Error::other(format!("{why:?}"))))
+/// What is handed over together.
+pub enum Turn<'a> {
+    /// So many units of the usual price.
+    Usual(u64),
+    /// The unit that was chosen, with this grant of these costs, and those behind it for which `joins` is true when it is
+    /// called with their costs, one after the other.
+    Costly {
+        /// The grant of the first of them.
+        grant: Grant,
+        /// What it was charged.
+        costs: &'a [u64],
+        /// Whether a unit of these costs may leave with it.
+        joins: &'a mut dyn FnMut(&[u64]) -> bool,
+    },
+    /// The unit that was chosen gets no grant.
+    Refused(Unpaid),
+}
+
+impl Turn<'_> {
+    /// How many units there are at least.
+    pub(super) fn units(&self) -> u64 {
+        if let Turn::Usual(units) = self { *units } else { 1 }
     }
+}
+
+/// What the pump and its meter want to know of a flow.
+#[derive(Clone, Debug, Default)]
+pub struct State {
+    /// The units that were read and not yet handed over, also one that was read in part, and their bytes, as far as they
+    /// are counted.
+    pub ahead: Passed,
+    /// How many of the [`waiting`](Flow::waiting) units the sink will accept without a wait, as far as is known.
+    pub foreseen: u64,
+    /// Units that were dropped.
+    pub dropped: u64,
+    /// How many keys have units that wait, and how many keys there are.
+    pub keys: [u64; 2],
+    /// When the next of the units that were read conforms, if limits of the flow's own are what is waited for.
+    pub limited_until: Option<Nanos>,
+    /// No more input is waited for: all was read, or too much of it waits.
+    pub reads_no_more: bool,
 }
 
 /// What a unit costs.

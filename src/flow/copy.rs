@@ -1,6 +1,6 @@
 //! Copies units through a buffer, between any two descriptors.
 
-use super::contract::{Filled, Flow, FlowError, Passed, Price, Unpaid};
+use super::contract::{Filled, Flow, FlowError, Passed, Price, State, Turn};
 use super::look::Look;
 use super::poll::{is_ready, wait_for};
 use crate::flow::framing::{Buffer, trimmed};
@@ -116,6 +116,16 @@ impl<'a, R: Source, W: Sink> Copying<'a, R, W> {
         }
     }
 
+    /// How many units after the next one leave with it.
+    fn count_those_that_join(&self, take: &mut dyn FnMut(&[u64]) -> bool) -> u64 {
+        let (Copying { buffer, look, .. }, mut costs) = (self, Vec::new());
+        let delimiter = buffer.delimiter();
+        let ends = |byte: &u8| Some(*byte) == delimiter;
+        let units = buffer.run(buffer.waiting()).split_inclusive(ends).skip(1);
+        let joins = |unit: &&[u8]| look.costs(trimmed(unit, delimiter), &mut costs).is_ok() && take(&costs);
+        units.take_while(joins).count() as u64
+    }
+
     fn read_some(&mut self, wait: bool) -> Result<Filled, FlowError> {
         let read = self.source.read(self.buffer.space(), wait).map_err(FlowError::Read)?;
         let Some(bytes) = read else { return Ok(Filled::Nothing) };
@@ -141,9 +151,10 @@ impl<R: Source, W: Sink> Flow for Copying<'_, R, W> {
         if self.buffer.outgrown() { 1 } else { self.buffer.waiting() }
     }
 
-    fn read_ahead(&self) -> Passed {
+    fn state(&self) -> State {
         let bytes = self.buffer.run(self.buffer.waiting()).len() as u64;
-        Passed { units: self.buffer.units(), bytes }
+        let ahead = Passed { units: self.buffer.units(), bytes };
+        State { ahead, foreseen: self.waiting(), ..State::default() }
     }
 
     fn ready(&mut self) -> Result<u64, FlowError> {
@@ -151,25 +162,19 @@ impl<R: Source, W: Sink> Flow for Copying<'_, R, W> {
         Ok(u64::MAX)
     }
 
-    fn price(&mut self) -> Price {
+    fn choose(&mut self) -> Price {
         if self.look.costs.is_empty() { Price::Usual } else { self.look.price(self.buffer.first()) }
     }
 
-    fn join(&mut self, take: &mut dyn FnMut(&[u64]) -> bool) -> u64 {
-        let (Copying { buffer, look, .. }, mut costs) = (self, Vec::new());
-        let delimiter = buffer.delimiter();
-        let ends = |byte: &u8| Some(*byte) == delimiter;
-        let units = buffer.run(buffer.waiting()).split_inclusive(ends).skip(1);
-        let joins = |unit: &&[u8]| look.costs(trimmed(unit, delimiter), &mut costs).is_ok() && take(&costs);
-        units.take_while(joins).count() as u64
-    }
-
-    fn refuse(&mut self, why: Unpaid, _: &mut Passed) -> Result<(), FlowError> {
-        let why = self.look.why(self.buffer.first(), self.buffer.size(), why);
-        Err(refused(&self.buffer, self.passed + 1, why))
-    }
-
-    fn pass(&mut self, units: u64, passed: &mut Passed) -> Result<(), FlowError> {
+    fn pass(&mut self, turn: Turn<'_>, passed: &mut Passed) -> Result<(), FlowError> {
+        let units = match turn {
+            Turn::Usual(units) => units,
+            Turn::Costly { joins, .. } => 1 + self.count_those_that_join(joins),
+            Turn::Refused(why) => {
+                let why = self.look.why(self.buffer.first(), self.buffer.size(), why);
+                return Err(refused(&self.buffer, self.passed + 1, why));
+            }
+        };
         self.passed += units;
         if self.buffer.outgrown() {
             return self.pass_outgrown(passed);

@@ -1,6 +1,6 @@
 //! For systems without splice(2) and tee(2): bytes are copied.
 
-use super::contract::{Filled, Flow, FlowError, Passed};
+use super::contract::{Filled, Flow, FlowError, Passed, Turn};
 use super::copy::Descriptor;
 use std::convert::Infallible;
 use std::marker::PhantomData;
@@ -35,7 +35,7 @@ impl<R, W> Flow for Splice<R, W> {
         match self.never {}
     }
 
-    fn pass(&mut self, _: u64, _: &mut Passed) -> Result<(), FlowError> {
+    fn pass(&mut self, _: Turn<'_>, _: &mut Passed) -> Result<(), FlowError> {
         match self.never {}
     }
 }

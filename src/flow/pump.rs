@@ -1,9 +1,10 @@
 //! The pump: one loop that reads units, waits for the sink, takes a grant, sleeps until its time, and hands over.
 
-use super::contract::{Filled, Flow, FlowError, Passed, Price, Unpaid};
+use super::contract::{Filled, Flow, FlowError, Passed, Price, Turn, Unpaid};
 use super::meter::{Meter, Phase};
+use std::cell::Cell;
 use thiserror::Error;
-use throttle_limits::clock::Clock;
+use throttle_limits::clock::{Clock, Nanos};
 use throttle_limits::limits::{Grant, Refusal};
 use throttle_limits::store::{StoreError, Supply};
 
@@ -32,7 +33,7 @@ pub fn run(flow: &mut impl Flow, supply: &Supply, meter: &Meter) -> Result<(), P
 /// # Errors
 /// As [`run`].
 pub fn run_on(flow: &mut impl Flow, supply: &Supply, clock: &dyn Clock, meter: &Meter) -> Result<(), PumpError> {
-    let mut pump = Pump { flow, supply, clock, meter };
+    let mut pump = Pump { flow, supply, clock, meter, hold: Cell::new(None) };
     while pump.gather()? {
         let room = pump.wait_for_sink()?;
         pump.hold()?;
@@ -46,6 +47,8 @@ struct Pump<'a, F> {
     supply: &'a Supply,
     clock: &'a dyn Clock,
     meter: &'a Meter,
+    /// How long nothing may be handed over, if that is news.
+    hold: Cell<Option<Nanos>>,
 }
 
 impl<F: Flow> Pump<'_, F> {
@@ -56,12 +59,13 @@ impl<F: Flow> Pump<'_, F> {
         }
         while self.flow.waiting() == 0 {
             self.note_read_ahead();
-            match self.flow.limited_until() {
+            let state = self.flow.state();
+            match state.limited_until {
                 Some(time) => {
                     self.enter(Phase::Limit(0));
                     self.meter.waits_until(time, 0);
                 }
-                None => self.enter(if self.flow.may_read() { Phase::Source } else { Phase::Working }),
+                None => self.enter(if state.reads_no_more { Phase::Working } else { Phase::Source }),
             }
             if self.flow.fill(true)? == Filled::End && self.flow.waiting() == 0 {
                 self.enter(Phase::Working);
@@ -74,7 +78,8 @@ impl<F: Flow> Pump<'_, F> {
 
     /// If nothing may be handed over for some time, gives back what is reserved, and holds the limits for that long.
     fn hold(&mut self) -> Result<(), StoreError> {
-        match self.flow.take_hold() {
+        let is_news = self.has_hold();
+        match self.hold.take().filter(|_| is_news) {
             Some(time) => {
                 let until = self.clock.now().saturating_add(time);
                 self.meter.paused_until(until);
@@ -95,61 +100,62 @@ impl<F: Flow> Pump<'_, F> {
 
     /// Takes a grant for waiting units that the sink has room for, sleeps until its time, and hands them over.
     fn release_run(&mut self, room: u64) -> Result<(), PumpError> {
-        match self.flow.price() {
+        match self.flow.choose() {
             Price::Usual => {}
             Price::Costs(costs) => return self.release_one(&costs),
-            Price::Unknown => return self.refuse(Unpaid::Unread),
+            Price::Unknown => return self.pass(Turn::Refused(Unpaid::Unread)),
         }
         self.top_up()?;
         let ready = self.flow.waiting().min(room);
         let (grant, asked) = self.supply.next_run(ready)?;
-        self.supply.foresee(self.flow.foreseen().saturating_sub(grant.units));
+        self.supply.foresee(self.flow.state().foreseen.saturating_sub(grant.units));
         let has_waited = grant.at > asked;
         if has_waited && !self.sleep_until(&grant, grant.units)? {
             return Ok(());
         }
         let more = if has_waited { self.supply.take_available(ready - grant.units) } else { 0 };
         let units = grant.units + more;
-        self.hand_over(&grant, units, None)
+        self.hand_over(&grant, Turn::Usual(units))
     }
 
     /// The same for one unit of these costs, and for those behind it that may leave at the same time.
     fn release_one(&mut self, costs: &[u64]) -> Result<(), PumpError> {
         let (grant, asked) = match self.supply.take(costs) {
-            Err(StoreError::Refused(Refusal::Never)) => return self.refuse(Unpaid::TooMuch),
+            Err(StoreError::Refused(Refusal::Never)) => return self.pass(Turn::Refused(Unpaid::TooMuch)),
             taken => taken?,
         };
         if grant.at > asked && !self.sleep_until(&grant, 1)? {
             return Ok(());
         }
-        let more = self.flow.join(&mut |costs| self.supply.take_now(costs));
-        self.hand_over(&grant, 1 + more, Some(costs))
+        let supply = self.supply;
+        self.hand_over(&grant, Turn::Costly { grant, costs, joins: &mut |costs| supply.take_now(costs) })
     }
 
-    fn hand_over(&mut self, grant: &Grant, units: u64, costs: Option<&[u64]>) -> Result<(), PumpError> {
-        if self.flow.has_hold() {
+    fn hand_over(&mut self, grant: &Grant, turn: Turn<'_>) -> Result<(), PumpError> {
+        if self.has_hold() {
             return Ok(());
         }
-        if let Some(costs) = costs
-            && self.flow.granted(grant, costs)
-        {
+        let (units, costs) = (turn.units(), if let Turn::Costly { costs, .. } = turn { Some(costs) } else { None });
+        if let Some(costs) = costs {
             self.supply.open(grant, costs);
         }
-        self.flow.decide();
         self.enter(Phase::Sink);
-        let mut passed = Passed::default();
-        let result = self.flow.pass(units, &mut passed);
+        let result = self.pass(turn);
         self.supply.handed_over(grant, costs.unwrap_or(&[units]));
+        result
+    }
+
+    fn pass(&mut self, turn: Turn<'_>) -> Result<(), PumpError> {
+        let mut passed = Passed::default();
+        let result = self.flow.pass(turn, &mut passed);
         self.meter.passed(passed.units, passed.bytes, self.clock.now());
         Ok(result?)
     }
 
-    /// The next unit does not leave.
-    fn refuse(&mut self, why: Unpaid) -> Result<(), PumpError> {
-        let mut passed = Passed::default();
-        let result = self.flow.refuse(why, &mut passed);
-        self.meter.passed(passed.units, passed.bytes, self.clock.now());
-        Ok(result?)
+    /// Whether there is news of a time for which nothing may be handed over.
+    fn has_hold(&self) -> bool {
+        self.hold.set(self.hold.take().max(self.flow.take_hold()));
+        self.hold.get().is_some()
     }
 
     /// Reads what else is available if less than a quantum waits and the limits will soon cause a wait: then one long run
@@ -162,13 +168,13 @@ impl<F: Flow> Pump<'_, F> {
         Ok(())
     }
 
-    /// Sleeps until the grant of so many units, or until the flow has a [hold](Flow::take_hold). Returns whether the grant
+    /// Sleeps until the grant of so many units, or until there is news of a [hold](Flow::take_hold). Returns whether the grant
     /// may be used now.
     fn sleep_until(&mut self, grant: &Grant, units: u64) -> Result<bool, StoreError> {
         self.note_read_ahead();
         self.enter(Phase::Limit(grant.bound_by.unwrap_or(usize::MAX)));
         self.meter.waits_until(grant.at, units);
-        let has_come = self.supply.sleep_unless(self.clock, grant.at, &|| self.flow.has_hold())?;
+        let has_come = self.supply.sleep_unless(self.clock, grant.at, &|| self.has_hold())?;
         if has_come {
             self.meter.late(units, self.clock.now().saturating_sub(grant.at));
         }
@@ -176,8 +182,8 @@ impl<F: Flow> Pump<'_, F> {
     }
 
     fn note_read_ahead(&self) {
-        let ahead = self.flow.read_ahead();
-        self.meter.read_ahead(ahead.units, ahead.bytes, self.flow.keys(), self.flow.dropped());
+        let state = self.flow.state();
+        self.meter.read_ahead(state.ahead.units, state.ahead.bytes, state.keys, state.dropped);
     }
 
     fn enter(&self, phase: Phase) {

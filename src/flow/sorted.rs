@@ -3,7 +3,7 @@
 //!
 //! A unit that may pass at once goes from the buffer to the output. Only those that wait are copied.
 
-use super::contract::{Filled, Flow, FlowError, Passed};
+use super::contract::{Filled, Flow, FlowError, Passed, Price, State, Turn};
 use super::copy::{Sink, Source, refused, write_all};
 use super::framing::{Buffer, trimmed};
 use super::look::{Keyless, Look, Sorting, TOO_MUCH};
@@ -339,22 +339,16 @@ impl<R: Source, W: Sink> Flow for Sorted<'_, R, W> {
         u64::from(self.has_new() || self.ready_at(now).is_some_and(|at| at <= now))
     }
 
-    fn limited_until(&self) -> Option<Nanos> {
-        self.ready_at(self.clock.now())
-    }
-
-    fn read_ahead(&self) -> Passed {
+    fn state(&self) -> State {
+        let limited_until = self.ready_at(self.clock.now());
         let order = self.order.borrow();
-        Passed { units: order.len() as u64 + self.buffer.units(), bytes: order.memory() as u64 }
-    }
-
-    fn dropped(&self) -> u64 {
-        self.told_of + self.dropped.units
-    }
-
-    fn keys(&self) -> [u64; 2] {
-        let order = self.order.borrow();
-        [order.keys_waiting() as u64, order.keys() as u64]
+        State {
+            ahead: Passed { units: order.len() as u64 + self.buffer.units(), bytes: order.memory() as u64 },
+            dropped: self.told_of + self.dropped.units,
+            keys: [order.keys_waiting() as u64, order.keys() as u64],
+            limited_until,
+            ..State::default()
+        }
     }
 
     fn ready(&mut self) -> Result<u64, FlowError> {
@@ -362,14 +356,15 @@ impl<R: Source, W: Sink> Flow for Sorted<'_, R, W> {
         Ok(u64::MAX)
     }
 
-    fn decide(&mut self) {
+    fn choose(&mut self) -> Price {
         let mut sorted = Passed::default();
         let result = self.sort(&mut sorted);
         self.decided = Some((sorted.units, result));
+        Price::Usual
     }
 
     /// Hands over all units that may go, however many were asked for.
-    fn pass(&mut self, _: u64, passed: &mut Passed) -> Result<(), FlowError> {
+    fn pass(&mut self, _: Turn<'_>, passed: &mut Passed) -> Result<(), FlowError> {
         let (units, result) = self.decided.take().unwrap_or((0, Ok(())));
         let mut written = 0;
         let output = write_all(&mut self.sink, &self.output, &mut written);

@@ -1,6 +1,6 @@
 //! Moves bytes inside the kernel, from a pipe or a file to a pipe or a file: splice(2).
 
-use super::contract::{Filled, Flow, FlowError, Passed};
+use super::contract::{Filled, Flow, FlowError, Passed, Turn};
 use super::copy::write_all;
 use super::copy::{Descriptor, Sink, Source};
 use super::poll::{is_ready, wait_for};
@@ -146,8 +146,8 @@ impl<R: AsFd, W: AsFd> Flow for Splice<R, W> {
         Ok(u64::MAX)
     }
 
-    fn pass(&mut self, units: u64, passed: &mut Passed) -> Result<(), FlowError> {
-        let left = self.waiting - units;
+    fn pass(&mut self, turn: Turn<'_>, passed: &mut Passed) -> Result<(), FlowError> {
+        let left = self.waiting - turn.units();
         while self.waiting > left {
             let before = self.waiting;
             self.move_some(before - left, passed)?;

@@ -6,11 +6,10 @@ use super::event::Event;
 use super::job::{Batches, Outcome};
 use super::queue::Queue;
 use super::temporary::is_shortage;
-use crate::flow::{Filled, Flow, FlowError, Keyless, Passed, Price, Source, Unpaid};
+use crate::flow::{Filled, Flow, FlowError, Keyless, Passed, Price, Source, State, Turn, Unpaid};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use throttle_limits::clock::Nanos;
-use throttle_limits::limits::Grant;
 
 /// Units on their way from a source to commands.
 #[derive(Debug)]
@@ -19,8 +18,6 @@ pub struct Launching<R> {
     launcher: Launcher,
     /// The job that was last reported as the next.
     told: u64,
-    /// What the next attempt was charged, if it has a price of its own.
-    charge: Option<Charge>,
     keyless: Keyless,
 }
 
@@ -29,7 +26,7 @@ impl<R: Source> Launching<R> {
     /// the pump's.
     pub fn new(batches: Batches<R>, launcher: Launcher) -> Self {
         launcher.shared.queue.is_used_by_pump();
-        Launching { batches, launcher, told: 0, charge: None, keyless: Keyless::default() }
+        Launching { batches, launcher, told: 0, keyless: Keyless::default() }
     }
 
     /// Where the jobs come from.
@@ -41,11 +38,11 @@ impl<R: Source> Launching<R> {
         &self.launcher.shared.queue
     }
 
-    /// Makes the next attempt; one that is `refused` fails. The bytes are those of the input. An attempt that is not the
-    /// first of its unit passes no unit.
-    fn start(&mut self, refused: Option<Outcome>, passed: &mut Passed) {
+    /// Makes the next attempt, with what it was charged if it has a price of its own; one that is `refused` fails. The bytes
+    /// are those of the input. An attempt that is not the first of its unit passes no unit.
+    fn start(&mut self, charge: Option<Charge>, refused: Option<Outcome>, passed: &mut Passed) {
         self.expect_one();
-        if let Some(job) = self.launcher.start_next(self.charge.take(), refused) {
+        if let Some(job) = self.launcher.start_next(charge, refused) {
             passed.units += 1;
             passed.bytes += job.length;
             self.tell_next();
@@ -160,34 +157,21 @@ impl<R: Source> Flow for Launching<R> {
     }
 
     /// A pause of one key holds up no others.
-    fn take_hold(&mut self) -> Option<Nanos> {
+    fn take_hold(&self) -> Option<Nanos> {
         self.queue().take_hold()
     }
 
-    fn has_hold(&self) -> bool {
-        self.queue().has_hold()
-    }
-
-    fn read_ahead(&self) -> Passed {
+    fn state(&self) -> State {
         let (ready, queued) = (self.batches.read_ahead(), self.queue().new_units());
-        Passed { units: ready.units + queued.units, bytes: ready.bytes + queued.bytes }
-    }
-
-    fn limited_until(&self) -> Option<Nanos> {
-        self.queue().limited_until()
-    }
-
-    fn keys(&self) -> [u64; 2] {
-        self.queue().keys()
-    }
-
-    fn may_read(&self) -> bool {
-        !self.batches.has_all() && !self.is_full()
-    }
-
-    /// No command is foreseen for which no slot is free.
-    fn foreseen(&self) -> u64 {
-        self.waiting().min(self.launcher.shared.slots.free())
+        State {
+            ahead: Passed { units: ready.units + queued.units, bytes: ready.bytes + queued.bytes },
+            // No command is foreseen for which no slot is free.
+            foreseen: self.waiting().min(self.launcher.shared.slots.free()),
+            keys: self.queue().keys(),
+            limited_until: self.queue().limited_until(),
+            reads_no_more: self.batches.has_all() || self.is_full(),
+            ..State::default()
+        }
     }
 
     fn ready(&mut self) -> Result<u64, FlowError> {
@@ -202,7 +186,7 @@ impl<R: Source> Flow for Launching<R> {
         Ok(room)
     }
 
-    fn price(&mut self) -> Price {
+    fn choose(&mut self) -> Price {
         if !self.has_prices() {
             return Price::Usual;
         }
@@ -210,22 +194,18 @@ impl<R: Source> Flow for Launching<R> {
         self.queue().price()
     }
 
-    fn granted(&mut self, grant: &Grant, costs: &[u64]) -> bool {
-        let settles = self.launcher.shared.options.settling.is_any();
-        self.charge = settles.then(|| Charge { grant: *grant, costs: costs.into() });
-        settles
-    }
-
-    fn pass(&mut self, units: u64, passed: &mut Passed) -> Result<(), FlowError> {
-        for _ in 0..units {
-            self.start(None, passed);
+    /// A unit that is refused fails without a start.
+    fn pass(&mut self, turn: Turn<'_>, passed: &mut Passed) -> Result<(), FlowError> {
+        match turn {
+            Turn::Usual(units) => (0..units).for_each(|_| self.start(None, None, passed)),
+            Turn::Costly { grant, costs, .. } => {
+                let settles = self.launcher.shared.options.settling.is_any();
+                self.start(settles.then(|| Charge { grant, costs: costs.into() }), None, passed);
+            }
+            Turn::Refused(why) => {
+                self.start(None, (why == Unpaid::TooMuch).then_some(Outcome::TooCostly), passed);
+            }
         }
-        Ok(())
-    }
-
-    /// It fails without a start.
-    fn refuse(&mut self, why: Unpaid, passed: &mut Passed) -> Result<(), FlowError> {
-        self.start((why == Unpaid::TooMuch).then_some(Outcome::TooCostly), passed);
         Ok(())
     }
 }

@@ -2,7 +2,7 @@
 
 use super::job::{Batches, Job, Outcome};
 use crate::flow::order::{Next, Order, Unit};
-use crate::flow::{Filled, Flow, FlowError, Passed, Price, Source, Unpaid};
+use crate::flow::{Filled, Flow, FlowError, Passed, Price, Source, Turn, Unpaid};
 use std::cell::RefCell;
 use std::fmt::Debug;
 use std::io;
@@ -84,15 +84,15 @@ impl<R: Source, S: FnMut(&Job, Option<Outcome>) -> io::Result<()>> Flow for Prev
         Ok(1)
     }
 
-    fn pass(&mut self, units: u64, passed: &mut Passed) -> Result<(), FlowError> {
-        (0..units).try_for_each(|_| self.show_next(None, passed))
-    }
-
-    fn price(&mut self) -> Price {
+    fn choose(&mut self) -> Price {
         if self.by_key.is_some() { Price::Usual } else { self.batches.price() }
     }
 
-    fn refuse(&mut self, why: Unpaid, passed: &mut Passed) -> Result<(), FlowError> {
-        self.show_next((why == Unpaid::TooMuch).then_some(Outcome::TooCostly), passed)
+    fn pass(&mut self, turn: Turn<'_>, passed: &mut Passed) -> Result<(), FlowError> {
+        match turn {
+            Turn::Usual(units) => (0..units).try_for_each(|_| self.show_next(None, passed)),
+            Turn::Costly { .. } => self.show_next(None, passed),
+            Turn::Refused(why) => self.show_next((why == Unpaid::TooMuch).then_some(Outcome::TooCostly), passed),
+        }
     }
 }

@@ -170,7 +170,7 @@ impl Run<'_> {
             PumpError::Store(StoreError::Stopped) => signals::wait_for_end(),
             PumpError::Store(error) => ("cannot ask the limits".to_owned(), anyhow::Error::from(error)),
         };
-        let (passed, waiting) = (self.report.count(), flow.waiting().max(flow.read_ahead().units));
+        let (passed, waiting) = (self.report.count(), flow.waiting().max(flow.state().ahead.units));
         let lost = if waiting > 0 { format!("; {waiting} more had been read") } else { String::new() };
         Err(error.context(format!("{what}, after {passed}{lost}")))
     }

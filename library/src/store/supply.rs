@@ -323,6 +323,9 @@ impl Supply {
 
     /// A unit of these costs is about to leave with its grant, which may be settled later; see [`Store::open`].
     pub fn open(&self, grant: &Grant, costs: &[u64]) {
+        if !self.settles.load(Ordering::Relaxed) {
+            return;
+        }
         self.leased().leaving = Some((grant.number(), None));
         self.store.open(grant, costs);
     }

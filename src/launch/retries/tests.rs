@@ -3,7 +3,7 @@
 use super::*;
 use crate::flow::meter::Meter;
 use crate::flow::order::{Next, Order, Rules, Unit};
-use crate::flow::{Filled, Flow, FlowError, Passed, pump};
+use crate::flow::{Filled, Flow, FlowError, Passed, Turn, pump};
 use proptest::prelude::*;
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -114,13 +114,9 @@ impl<L: Fn(Try) -> Life> Flow for Script<L> {
         if state.order.is_full(state.ahead) { due } else { due + self.fresh.len() as u64 }
     }
 
-    fn take_hold(&mut self) -> Option<Nanos> {
-        self.state.borrow_mut().retries.take_hold(&None, self.clock.now())
-    }
-
-    fn has_hold(&self) -> bool {
+    fn take_hold(&self) -> Option<Nanos> {
         self.due();
-        self.state.borrow().retries.has_hold()
+        self.state.borrow_mut().retries.take_hold(&None, self.clock.now())
     }
 
     fn ready(&mut self) -> Result<u64, FlowError> {
@@ -130,7 +126,8 @@ impl<L: Fn(Try) -> Life> Flow for Script<L> {
         Ok((self.jobs - self.state.borrow().running.len()) as u64)
     }
 
-    fn pass(&mut self, units: u64, passed: &mut Passed) -> Result<(), FlowError> {
+    fn pass(&mut self, turn: Turn<'_>, passed: &mut Passed) -> Result<(), FlowError> {
+        let units = if let Turn::Usual(units) = turn { units } else { 1 };
         for _ in 0..units {
             let now = self.clock.now();
             let due = match self.state.borrow_mut().order.next(now) {
