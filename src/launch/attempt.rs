@@ -3,7 +3,7 @@
 use super::job::{Job, Outcome};
 use super::reply::Reply;
 use super::reply_file::ReplyFile;
-use super::retries::Verdict;
+use super::retries::{History, Verdict};
 use crate::flow::order::KeyId;
 use crate::flow::order::{Charged, MEMORY};
 use rustix::process::{Resource, getrlimit};
@@ -19,15 +19,20 @@ pub(super) struct Attempt {
     pub(super) job: Arc<Job>,
     /// Counted from 1.
     pub(super) number: u32,
-    /// Attempts that are used up: those after which the server asked to wait do not count.
-    pub(super) used: u32,
+    /// What those before it have come to.
+    pub(super) history: History,
     /// When it could have started, but for the limits and the slots.
     pub(super) ready: Instant,
 }
 
 impl Attempt {
     pub(super) fn first(job: Job) -> Self {
-        Attempt { ready: job.read.unwrap_or_else(Instant::now), job: Arc::new(job), number: 1, used: 0 }
+        Attempt {
+            ready: job.read.unwrap_or_else(Instant::now),
+            job: Arc::new(job),
+            number: 1,
+            history: History::default(),
+        }
     }
 
     /// What it counts as while it waits, in bytes: so many open files may wait as if all of them took [`MEMORY`].
@@ -37,9 +42,8 @@ impl Attempt {
     }
 
     /// The attempt after this one.
-    pub(super) fn next(&self, verdict: Verdict, ready: Instant) -> Self {
-        let used = self.used + u32::from(matches!(verdict, Verdict::Again(_)));
-        Attempt { job: Arc::clone(&self.job), number: self.number.saturating_add(1), used, ready }
+    pub(super) fn next(&self, ready: Instant) -> Self {
+        Attempt { job: Arc::clone(&self.job), number: self.number.saturating_add(1), ready, ..*self }
     }
 }
 

@@ -156,15 +156,15 @@ impl Queue {
     }
 
     /// Decides what follows from the end of an attempt. The pump learns of a pause of all units at once.
-    pub(super) fn judge(&self, running: &Running, at: Instant, outcome: &Outcome, reply: &Reply) -> Verdict {
+    pub(super) fn judge(&self, running: &mut Running, at: Instant, outcome: &Outcome, reply: &Reply) -> Verdict {
         let mut guard = self.lock();
         let State { retries, order, .. } = &mut *guard;
         let Some(retries) = retries else {
             return if matches!(outcome, Outcome::Ok) { Verdict::Ok } else { Verdict::Failed };
         };
-        let (key, at) = (&running.attempt.job.key, self.at(at));
-        let judged = Judged { started: self.at(running.started), at, used: running.attempt.used + 1 };
-        let verdict = retries.judge(key, judged, outcome, reply, |most| fastrand::u64(..=most));
+        let (judged, attempt) = (Judged { started: self.at(running.started), at: self.at(at) }, &mut running.attempt);
+        let (key, history) = (&attempt.job.key, &mut attempt.history);
+        let verdict = retries.judge(key, (judged, history), (outcome, reply), |most| fastrand::u64(..=most));
         if !matches!(verdict, Verdict::Later(_)) {
             return verdict;
         }

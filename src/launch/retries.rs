@@ -96,6 +96,12 @@ impl RetryPolicy {
         in_nanos(doubled.min(self.backoff.longest))
     }
 
+    /// How long after a pause a unit goes that was told to wait so often before: others go first, which shows whether the
+    /// server serves them.
+    fn behind(&self, told: u32) -> Nanos {
+        self.pause(told.saturating_add(3))
+    }
+
     fn meaning(&self, outcome: &Outcome, reply: &Reply, used: u32) -> Meaning {
         if let Some(later) = asked_to_wait(outcome, reply) {
             return later;
@@ -157,8 +163,19 @@ pub(super) struct Judged {
     pub(super) started: Nanos,
     /// When it ended.
     pub(super) at: Nanos,
-    /// Attempts used up for its unit, with this one; those after which the server asked to wait do not count.
-    pub(super) used: u32,
+}
+
+/// If the server has served so many since the latest pause and still asks a unit to wait, it asks only that unit.
+const ENOUGH: u32 = 8;
+
+/// What the attempts for a unit have come to so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct History {
+    /// Attempts that are used up: those after which the server asked to wait do not count.
+    used: u32,
+    /// How often the server asked to wait, together with others and alone.
+    told: u32,
+    alone: u32,
 }
 
 /// The pause that a server asked for.
@@ -173,6 +190,9 @@ struct Pause {
     /// Since the last success ended: pauses, and when a server first asked to wait.
     incidents: u32,
     since: Option<Nanos>,
+    /// How many attempts have succeeded that started after the latest pause began, and how long the latest of all took.
+    served: u32,
+    took: Nanos,
 }
 
 impl Retries {
@@ -186,28 +206,54 @@ impl Retries {
     pub(super) fn judge(
         &mut self,
         key: &Key,
-        ended: Judged,
-        outcome: &Outcome,
-        reply: &Reply,
+        (ended, history): (Judged, &mut History),
+        (outcome, reply): (&Outcome, &Reply),
         mut chance: impl FnMut(Nanos) -> Nanos,
     ) -> Verdict {
-        match self.policy.meaning(outcome, reply, ended.used) {
+        match self.policy.meaning(outcome, reply, history.used + 1) {
             Meaning::Ok => {
-                self.pauses.get_mut(key).into_iter().for_each(Pause::succeeded);
+                self.pauses.get_mut(key).into_iter().for_each(|pause| pause.succeeded(ended));
                 Verdict::Ok
             }
             Meaning::Again => {
-                Verdict::Again(ended.at.saturating_add(self.policy.backoff.wait(ended.used, &mut chance)))
+                history.used += 1;
+                Verdict::Again(ended.at.saturating_add(self.policy.backoff.wait(history.used, &mut chance)))
             }
-            Meaning::Later(asked) => {
-                let policy = &self.policy;
-                if self.pauses.len() >= MANY_PAUSES {
-                    self.pauses.retain(|_, pause| pause.until > ended.at);
-                }
-                let pause = self.pauses.entry(key.clone()).or_default();
-                Verdict::Later(pause.later(ended, asked, |incidents| policy.pause(incidents)))
-            }
+            Meaning::Later(asked) => self.later(key, (ended, history), asked, chance),
             Meaning::Failed => Verdict::Failed,
+        }
+    }
+
+    /// The server asked to wait. All wait, unless it asks only this unit.
+    fn later(
+        &mut self,
+        key: &Key,
+        (ended, history): (Judged, &mut History),
+        asked: Option<Duration>,
+        mut chance: impl FnMut(Nanos) -> Nanos,
+    ) -> Verdict {
+        let policy = &self.policy;
+        if self.pauses.len() >= MANY_PAUSES {
+            self.pauses.retain(|_, pause| pause.until > ended.at);
+        }
+        let pause = self.pauses.entry(key.clone()).or_default();
+        if history.told == 0 || pause.served < ENOUGH {
+            let until = pause.later(ended, asked, |incidents| policy.pause(incidents));
+            let behind = if history.told == 0 { 0 } else { policy.behind(history.told).saturating_add(2 * pause.took) };
+            history.told += 1;
+            return Verdict::Later(until.saturating_add(behind));
+        }
+        // Of units that are tried once only the third such answer counts: the first one paused all.
+        let counts = policy.attempts.get() > 1 || history.alone > 0;
+        history.alone += 1;
+        history.used += u32::from(counts);
+        let wait = policy.backoff.wait(history.used.max(1), &mut chance);
+        let due = ended.at.saturating_add(asked.map_or(wait, |asked| in_nanos(asked).max(wait)));
+        let may_wait = asked.is_none_or(|asked| asked <= policy.max_pause);
+        match may_wait && history.used < policy.attempts.get() {
+            true if counts => Verdict::Again(due),
+            true => Verdict::Later(due),
+            false => Verdict::Failed,
         }
     }
 
@@ -238,14 +284,17 @@ impl Retries {
 impl Pause {
     /// An attempt has succeeded, whenever it began: the server serves us. Those that it refuses may be answered much sooner
     /// than those that it serves.
-    fn succeeded(&mut self) {
+    fn succeeded(&mut self, ended: Judged) {
         (self.incidents, self.since) = (0, None);
+        self.served += u32::from(self.began.is_some_and(|began| ended.started > began));
+        self.took = ended.at.saturating_sub(ended.started);
     }
 
     /// The server asked to wait. Returns until when.
     fn later(&mut self, ended: Judged, asked: Option<Duration>, unnamed: impl FnOnce(u32) -> Nanos) -> Nanos {
         let is_known = self.began.is_some_and(|began| ended.started < began);
         self.since.get_or_insert(ended.at);
+        self.served = 0;
         if !is_known {
             self.incidents = self.incidents.saturating_add(1);
             self.began = Some(ended.at);

@@ -63,7 +63,7 @@ impl Shared {
         let real = self.real(&running, &reply);
         self.settle(running.charge.take(), &real).await;
         let is_stopped = self.slots.is_ending() && !matches!(outcome, Outcome::Ok);
-        let judge = || self.queue.judge(&running, at, &outcome, &reply);
+        let mut judge = || self.queue.judge(&mut running, at, &outcome, &reply);
         let mut verdict = if is_stopped { Verdict::Stopped } else { judge() };
         let success = matches!(verdict, Verdict::Ok)
             .then(|| Success { job: Arc::clone(&running.attempt.job), attempt: running.attempt.number });
@@ -160,7 +160,7 @@ impl Shared {
         let ended = Arc::new(ended);
         self.record(&ended).await;
         let is_sent_away = due_in.is_some() && self.is_sent_away(&attempt, granted.as_ref()).await;
-        let next = due_in.filter(|_| !is_sent_away).map(|due_in| attempt.next(verdict, at + due_in));
+        let next = due_in.filter(|_| !is_sent_away).map(|due_in| attempt.next(at + due_in));
         let ended = Event::Ended(ended);
         if ended.is_urgent() {
             self.output.tell(ended).await;

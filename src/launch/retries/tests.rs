@@ -15,12 +15,12 @@ use throttle_limits::store::{Memory, Supply};
 /// A command's life: how long it runs, how it ends, and its reply.
 type Life = (Nanos, Outcome, Reply);
 
-/// Attempt `number` of `unit`, of which `used` count before.
+/// Attempt `number` of `unit`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Try {
     unit: u64,
     number: u32,
-    used: u32,
+    history: History,
 }
 
 struct Running {
@@ -51,6 +51,8 @@ struct State {
     /// The ends: when, which unit, and what followed.
     ends: Vec<(Nanos, u64, Verdict)>,
     sent_away: Option<Nanos>,
+    /// When all were held, and until when.
+    held: Vec<(Nanos, Nanos)>,
 }
 
 impl State {
@@ -58,13 +60,12 @@ impl State {
     fn attend(&mut self, now: Nanos) {
         self.running.sort_by_key(|running| running.end);
         while self.running.first().is_some_and(|first| first.end <= now) {
-            let Running { attempt, started, end, outcome, reply } = self.running.remove(0);
-            let judged = Judged { started, at: end, used: attempt.used + 1 };
-            let verdict = self.retries.judge(&None, judged, &outcome, &reply, |most| self.chance.u64(..=most));
+            let Running { mut attempt, started, end, outcome, reply } = self.running.remove(0);
+            let judged = (Judged { started, at: end }, &mut attempt.history);
+            let verdict = self.retries.judge(&None, judged, (&outcome, &reply), |most| self.chance.u64(..=most));
             self.ends.push((end, attempt.unit, verdict));
             if let Some(due) = verdict.due() {
-                let used = attempt.used + u32::from(matches!(verdict, Verdict::Again(_)));
-                let next = Try { number: attempt.number + 1, used, ..attempt };
+                let next = Try { number: attempt.number + 1, ..attempt };
                 let unit = Unit { age: attempt.unit, costs: Box::default(), size: 1, arrived: due, content: next };
                 self.order.add(now, None, unit).unwrap();
                 self.sent_away = self.sent_away.or(self.retries.overlong_pause(&None, end));
@@ -116,7 +117,10 @@ impl<L: Fn(Try) -> Life> Flow for Script<L> {
 
     fn take_hold(&self) -> Option<Nanos> {
         self.due();
-        self.state.borrow_mut().retries.take_hold(&None, self.clock.now())
+        let (mut state, now) = (self.state.borrow_mut(), self.clock.now());
+        let hold = state.retries.take_hold(&None, now)?;
+        state.held.push((now, now + hold));
+        Some(hold)
     }
 
     fn ready(&mut self) -> Result<u64, FlowError> {
@@ -134,7 +138,8 @@ impl<L: Fn(Try) -> Life> Flow for Script<L> {
                 Next::Go(_, unit, _) => Some(unit.content),
                 _ => None,
             };
-            let attempt = due.or_else(|| Some(Try { unit: self.fresh.pop_front()?, number: 1, used: 0 }));
+            let attempt =
+                due.or_else(|| Some(Try { unit: self.fresh.pop_front()?, number: 1, history: History::default() }));
             let Some(attempt) = attempt else { break };
             self.start(attempt);
             passed.units += 1;
@@ -173,7 +178,16 @@ fn run_on<L: Fn(Try) -> Life>(
     let supply = Supply::new(Box::new(Memory::new(&limits, clock.clone())));
     let (ahead, retries, order) = (policy.ahead, Retries::new(policy), Order::new(&Rules::default(), 0));
     let chance = fastrand::Rng::with_seed(seed);
-    let state = State { retries, order, ahead, running: Vec::new(), chance, ends: Vec::new(), sent_away: None };
+    let state = State {
+        retries,
+        order,
+        ahead,
+        running: Vec::new(),
+        chance,
+        ends: Vec::new(),
+        sent_away: None,
+        held: Vec::new(),
+    };
     let (fresh, starts) = ((1..=units).collect(), Vec::new());
     let mut script = Script { clock: clock.clone(), life, jobs, fresh, state: state.into(), starts };
     let meter = Meter::new(0, limits.len());
@@ -305,7 +319,8 @@ fn without_a_time_the_pauses_double_until_a_success() {
     let waits: Vec<Nanos> =
         script.state.get_mut().ends.iter().filter_map(|(at, _, verdict)| Some(verdict.due()? - at)).collect();
     assert_eq!(waits.len(), 4, "later uses up no attempt");
-    assert_eq!(waits, [50, 100, 200, 400].map(|wait| wait * MILLISECOND));
+    // From the second on, another unit would go before it.
+    assert_eq!(waits, [50, 150, 250, 450].map(|wait| wait * MILLISECOND));
 }
 
 /// A server with `calls` calls in each `window`: what it serves takes `time`, what it refuses nothing.
@@ -339,7 +354,8 @@ fn a_success_that_began_before_a_refusal_shows_that_the_server_serves() {
 fn an_answer_after_a_success_may_still_name_a_time_that_is_too_long() {
     let mut retries = Retries::new(policy(1));
     let mut judge = |started, at, life: Life| {
-        retries.judge(&None, Judged { started, at, used: 1 }, &life.1, &life.2, |_| 0);
+        let judged = (Judged { started, at }, &mut History::default());
+        retries.judge(&None, judged, (&life.1, &life.2), |_| 0);
         retries.overlong_pause(&None, at).is_some()
     };
     let found = [judge(2, 10, later(60)), judge(1, 20, ok()), judge(3, 30, later(3601)), judge(4, 40, ok())];
@@ -408,6 +424,90 @@ fn nothing_new_starts_while_too_many_wait() {
     assert_eq!((script.starts.len(), most), (24, Some(3)));
 }
 
+/// Of the good units, how long all took in milliseconds; and how many units were done and have failed.
+fn with_bad_units(
+    bad: &[u64],
+    units: u64,
+    jobs: usize,
+    policy: RetryPolicy,
+    [good, bad_life]: [&dyn Fn() -> Life; 2],
+) -> (Nanos, usize, usize) {
+    let is_bad = |unit: u64| bad.contains(&unit);
+    let mut script =
+        run("20/s", units, jobs, policy, 1, |attempt| if is_bad(attempt.unit) { bad_life() } else { good() });
+    let ends = &script.state.get_mut().ends;
+    let last = ends.iter().filter(|end| !is_bad(end.1)).map(|end| end.0).max().unwrap();
+    let count = |wanted| ends.iter().filter(|end| end.2 == wanted).count();
+    (last / MILLISECOND, count(Verdict::Ok), count(Verdict::Failed))
+}
+
+/// Law 12.
+#[test]
+fn a_unit_that_is_always_told_to_wait_holds_up_nobody_else() {
+    let one = [20];
+    let ten: Vec<u64> = (0..10).map(|hundred| 100 * hundred + 20).collect();
+    for (time, jobs) in [(50, 1), (50, 10), (300, 10), (2000, 64)] {
+        for (attempts, asked) in [(1, None), (1, Some(1)), (3, None), (3, Some(1)), (5, None)] {
+            for (units, bad) in [(300, &one[..]), (1000, &ten[..])] {
+                let served = || (time * MILLISECOND, Outcome::Ok, Reply::default());
+                let refused = || match asked {
+                    Some(seconds) => later(seconds),
+                    None => (10 * MILLISECOND, Outcome::Exited(22), Reply { status: Some(503), ..Reply::default() }),
+                };
+                let (ideal, ..) = with_bad_units(&[], units, jobs, policy(attempts), [&served, &served]);
+                let (took, done, failed) = with_bad_units(bad, units, jobs, policy(attempts), [&served, &refused]);
+                let row = format!("{time} ms, {jobs} jobs, {attempts} attempts, {asked:?}, {units}: {took} / {ideal}");
+                assert_eq!((done + bad.len(), failed), (usize::try_from(units).unwrap(), bad.len()), "{row}");
+                // Twice all wait for the time that is asked for.
+                let pauses = 2 * asked.unwrap_or(0) * 1000 * bad.len() as u64;
+                assert!(took < ideal * 5 / 4 + pauses, "{row}");
+            }
+        }
+    }
+}
+
+/// Two that are always told so hide neither each other nor those behind them.
+#[test]
+fn units_that_are_always_told_to_wait_one_after_the_other_are_found_out() {
+    let refused = || (10 * MILLISECOND, Outcome::Exited(75), Reply::default());
+    let (took, done, failed) = with_bad_units(&[20, 21, 22], 600, 10, policy(1), [&ok, &refused]);
+    assert_eq!((done, failed), (597, 3));
+    assert!(took < 40_000, "{took}");
+}
+
+/// A server with a bucket: `rate` per second, `burst`.
+fn bucketed(rate: u64, burst: u64, [served, refused]: [Nanos; 2], clock: FakeClock) -> impl Fn(Try) -> Life {
+    let bucket = RefCell::new((burst * SECOND, 0));
+    move |_| {
+        let (mut bucket, now) = (bucket.borrow_mut(), clock.now());
+        bucket.0 = (burst * SECOND).min(bucket.0 + (now - bucket.1) * rate);
+        bucket.1 = now;
+        if bucket.0 < SECOND {
+            return (refused, Outcome::Exited(22), Reply { status: Some(429), ..Reply::default() });
+        }
+        bucket.0 -= SECOND;
+        (served, Outcome::Ok, Reply::default())
+    }
+}
+
+#[test]
+fn a_server_that_allows_less_than_asked_fails_no_unit() {
+    for limit in ["24/s", "40/s", "200/s"] {
+        for times in [[200, 5], [10, 200], [2000, 1], [0, 0]] {
+            for (burst, attempts) in [(1, 1), (5, 1), (20, 3)] {
+                let clock = FakeClock::default();
+                let life = bucketed(20, burst, times.map(|time| time * MILLISECOND), clock.clone());
+                let mut script = run_on(&clock, limit, 300, 64, policy(attempts), 1, life);
+                let ends = &script.state.get_mut().ends;
+                let failed = ends.iter().filter(|end| end.2 == Verdict::Failed).count();
+                // At ten times the limit, with answers that come long before refusals, a few look as if they were alone.
+                let most = if limit == "200/s" && times == [10, 200] { 3 } else { 0 };
+                assert!(failed <= most, "{limit} {times:?} {burst} {attempts}: {failed} failed");
+            }
+        }
+    }
+}
+
 proptest! {
     /// Whatever fails how often: each unit is tried until it is done or out of attempts, each wait is within its bounds,
     /// and starts of all attempts together keep the limit.
@@ -431,10 +531,14 @@ proptest! {
         prop_assert!(state.order.is_empty() && state.running.is_empty());
         for (unit, (failures, laters)) in (1..=units).zip(&fates) {
             let verdicts: Vec<Verdict> = state.ends.iter().filter(|end| end.1 == unit).map(|end| end.2).collect();
-            let last = if *failures < attempts { Verdict::Ok } else { Verdict::Failed };
-            prop_assert_eq!(verdicts.last(), Some(&last));
-            let count = if *failures < attempts { failures + laters + 1 } else { attempts };
-            prop_assert_eq!(verdicts.len(), count as usize);
+            let again = verdicts.iter().filter(|verdict| matches!(verdict, Verdict::Again(_))).count();
+            match verdicts.last() {
+                Some(Verdict::Ok) => prop_assert_eq!(verdicts.len(), (failures + laters + 1) as usize),
+                // An answer to wait may count, too, if the server has served others.
+                Some(Verdict::Failed) => prop_assert!(again + 1 == attempts as usize && failures + laters >= attempts),
+                other => prop_assert!(false, "{:?}", other),
+            }
+            prop_assert!(*laters > 0 || (verdicts.last() == Some(&Verdict::Ok)) == (*failures < attempts));
         }
         let mut used = vec![0_u32; fates.len()];
         for (at, unit, verdict) in &state.ends {
@@ -452,10 +556,7 @@ proptest! {
             }
         }
         for (at, unit, number) in &script.starts {
-            let pause = state.ends.iter().filter(|(end, ..)| end < at).filter_map(|(.., verdict)| match verdict {
-                Verdict::Later(until) => Some(*until),
-                _ => None,
-            });
+            let pause = state.held.iter().filter(|(from, _)| from < at).map(|(_, until)| *until);
             prop_assert!(pause.max().is_none_or(|until| until <= *at), "unit {unit}, attempt {number}, at {at}");
         }
     }
