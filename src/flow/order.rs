@@ -126,14 +126,18 @@ impl<T> Order<T> {
             return Err(unit);
         }
         let key = self.find_or_add(key.unwrap_or(NO_KEY), now);
+        self.insert(key, unit);
+        Ok(key)
+    }
+
+    fn insert(&mut self, key: KeyId, unit: Unit<T>) {
         (self.len, self.memory) = (self.len + 1, self.memory.saturating_add(unit.size));
-        if unit.arrived > now {
+        if unit.arrived > self.now {
             self.busy(key).later += 1;
             self.later.insert((unit.arrived, unit.age), (key, unit));
         } else {
             self.arrive(key, unit);
         }
-        Ok(key)
     }
 
     /// A unit waits from now on, behind the older ones of its key.
@@ -378,6 +382,14 @@ impl<T> Order<T> {
         let ages: Vec<u64> =
             self.busy.get(&key).into_iter().flat_map(|busy| &busy.units).map(|unit| unit.age).collect();
         ages.into_iter().filter_map(|age| self.take_out(key, age, |_, _| ())).collect()
+    }
+
+    /// Has the waiting units of one key arrive no earlier than at these times.
+    pub fn put_off(&mut self, key: KeyId, not_before: impl Fn(&T) -> Nanos) {
+        for unit in self.drain_key(key) {
+            let arrived = unit.arrived.max(not_before(&unit.content));
+            self.insert(key, Unit { arrived, ..unit });
+        }
     }
 
     /// Takes out all waiting units, the oldest first, with their keys.

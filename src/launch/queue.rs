@@ -162,13 +162,16 @@ impl Queue {
         let Some(retries) = retries else {
             return if matches!(outcome, Outcome::Ok) { Verdict::Ok } else { Verdict::Failed };
         };
-        let (judged, attempt) = (Judged { started: self.at(running.started), at: self.at(at) }, &mut running.attempt);
-        let (key, history) = (&attempt.job.key, &mut attempt.history);
+        let judged = Judged { started: self.at(running.started), at: self.at(at) };
+        let (key, history) = (&running.attempt.job.key, &mut running.attempt.history);
         let verdict = retries.judge(key, (judged, history), (outcome, reply), |most| fastrand::u64(..=most));
         if !matches!(verdict, Verdict::Later(_)) {
             return verdict;
         }
         let now = SystemClock.now();
+        if let Some(granted) = &running.granted {
+            order.put_off(granted.key, |attempt| retries.not_before(&attempt.job.key, attempt.history));
+        }
         if !self.is_keyed {
             drop(guard);
             self.wake_pump();

@@ -96,12 +96,6 @@ impl RetryPolicy {
         in_nanos(doubled.min(self.backoff.longest))
     }
 
-    /// How long after a pause a unit goes that was told to wait so often before: others go first, which shows whether the
-    /// server serves them.
-    fn behind(&self, told: u32) -> Nanos {
-        self.pause(told.saturating_add(3))
-    }
-
     fn meaning(&self, outcome: &Outcome, reply: &Reply, used: u32) -> Meaning {
         if let Some(later) = asked_to_wait(outcome, reply) {
             return later;
@@ -165,7 +159,7 @@ pub(super) struct Judged {
     pub(super) at: Nanos,
 }
 
-/// If the server has served so many since the latest pause and still asks a unit to wait, it asks only that unit.
+/// If the server serves so many for each unit that it asks to wait, it asks only that unit.
 const ENOUGH: u32 = 8;
 
 /// What the attempts for a unit have come to so far.
@@ -193,6 +187,8 @@ struct Pause {
     /// How many attempts have succeeded that started after the latest pause began, and how long the latest of all took.
     served: u32,
     took: Nanos,
+    /// How often a unit was told to wait since then that paused nobody.
+    alone: u32,
 }
 
 impl Retries {
@@ -237,11 +233,10 @@ impl Retries {
             self.pauses.retain(|_, pause| pause.until > ended.at);
         }
         let pause = self.pauses.entry(key.clone()).or_default();
-        if history.told == 0 || pause.served < ENOUGH {
+        if history.told == 0 || !pause.asks_only(*history) {
             let until = pause.later(ended, asked, |incidents| policy.pause(incidents));
-            let behind = if history.told == 0 { 0 } else { policy.behind(history.told).saturating_add(2 * pause.took) };
             history.told += 1;
-            return Verdict::Later(until.saturating_add(behind));
+            return Verdict::Later(until.saturating_add(pause.behind(*history, policy)));
         }
         // Of units that are tried once only the third such answer counts: the first one paused all.
         let counts = policy.attempts.get() > 1 || history.alone > 0;
@@ -264,6 +259,12 @@ impl Retries {
         let is_news = std::mem::take(&mut pause.is_news);
         let left = pause.until.saturating_sub(now).min(in_nanos(self.policy.max_pause));
         Some(left).filter(|left| is_news && *left > 0)
+    }
+
+    /// The time before which a unit of `key` does not start that waits, although it is due: others start first.
+    pub(super) fn not_before(&self, key: &Key, history: History) -> Nanos {
+        let until = |pause: &Pause| pause.until.saturating_add(pause.behind(history, &self.policy));
+        self.pauses.get(key).filter(|_| history.told > 1).map_or(0, until)
     }
 
     /// Whether the pump does not know of a pause of all units.
@@ -290,11 +291,28 @@ impl Pause {
         self.took = ended.at.saturating_sub(ended.started);
     }
 
+    /// Whether the server has served so many since the latest pause, for each that it asked to wait, that it asks only this
+    /// unit. Once that was so, it is enough that the server has paused no others since its last success.
+    fn asks_only(&mut self, history: History) -> bool {
+        let asks_only = self.served / ENOUGH > self.alone || (history.alone > 0 && self.incidents == 0);
+        self.alone += u32::from(asks_only);
+        asks_only
+    }
+
+    /// How long after a pause a unit starts. If it was told to wait more than once, others start first, which shows whether
+    /// the server serves them.
+    fn behind(&self, history: History, policy: &RetryPolicy) -> Nanos {
+        match history.told {
+            0 | 1 => 0,
+            told => policy.pause(told.saturating_add(2)).saturating_add(self.took.saturating_mul(2)),
+        }
+    }
+
     /// The server asked to wait. Returns until when.
     fn later(&mut self, ended: Judged, asked: Option<Duration>, unnamed: impl FnOnce(u32) -> Nanos) -> Nanos {
         let is_known = self.began.is_some_and(|began| ended.started < began);
         self.since.get_or_insert(ended.at);
-        self.served = 0;
+        (self.served, self.alone) = (0, 0);
         if !is_known {
             self.incidents = self.incidents.saturating_add(1);
             self.began = Some(ended.at);

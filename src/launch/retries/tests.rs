@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::flow::meter::Meter;
-use crate::flow::order::{Next, Order, Rules, Unit};
+use crate::flow::order::{KeyId, Next, Order, Rules, Unit};
 use crate::flow::{Filled, Flow, FlowError, Passed, Turn, pump};
 use proptest::prelude::*;
 use std::cell::RefCell;
@@ -45,6 +45,7 @@ struct Script<L> {
 struct State {
     retries: Retries,
     order: Order<Try>,
+    key: Option<KeyId>,
     ahead: usize,
     running: Vec<Running>,
     chance: fastrand::Rng,
@@ -66,8 +67,12 @@ impl State {
             self.ends.push((end, attempt.unit, verdict));
             if let Some(due) = verdict.due() {
                 let next = Try { number: attempt.number + 1, ..attempt };
+                let State { retries, order, key, .. } = self;
+                if let Some(key) = *key {
+                    order.put_off(key, |waiting| retries.not_before(&None, waiting.history));
+                }
                 let unit = Unit { age: attempt.unit, costs: Box::default(), size: 1, arrived: due, content: next };
-                self.order.add(now, None, unit).unwrap();
+                self.key = Some(self.order.add(now, None, unit).unwrap());
                 self.sent_away = self.sent_away.or(self.retries.overlong_pause(&None, end));
             }
         }
@@ -181,6 +186,7 @@ fn run_on<L: Fn(Try) -> Life>(
     let state = State {
         retries,
         order,
+        key: None,
         ahead,
         running: Vec::new(),
         chance,
@@ -319,8 +325,8 @@ fn without_a_time_the_pauses_double_until_a_success() {
     let waits: Vec<Nanos> =
         script.state.get_mut().ends.iter().filter_map(|(at, _, verdict)| Some(verdict.due()? - at)).collect();
     assert_eq!(waits.len(), 4, "later uses up no attempt");
-    // From the second on, another unit would go before it.
-    assert_eq!(waits, [50, 150, 250, 450].map(|wait| wait * MILLISECOND));
+    // From the second on, others would start before it.
+    assert_eq!(waits, [50, 500, 1000, 2000].map(|wait| wait * MILLISECOND));
 }
 
 /// A server with `calls` calls in each `window`: what it serves takes `time`, what it refuses nothing.
