@@ -72,6 +72,11 @@
 //!
 //! Write `use throttle_limits::leaky_bucket::RateLimiter;` for `use leaky_bucket::RateLimiter;`. See [`leaky_bucket`].
 //!
+//! # Features
+//!
+//! None is on by default. `shared` adds buckets that processes share, in a [file or on a Redis server](store). `tls` adds
+//! encrypted connections to Redis.
+//!
 //! # Where futures can wait
 //!
 //! Futures wait on any executor, and on all kinds of tokio runtimes, with or without a time driver. One thread,

@@ -1,4 +1,33 @@
 //! Stores: where the state of the limits is kept, and on which clock.
+//!
+//! [`Memory`] is of one process. With the feature `shared`, `File` and `Redis` are buckets that many processes and machines
+//! share, also with scripts that use the program `throttle`. The caller asks for a time and sleeps until then:
+//!
+//! ```
+//! # #[cfg(feature = "shared")]
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! use throttle_limits::clock::Nanos;
+//! use throttle_limits::limits::Policy;
+//! use throttle_limits::store::{File, Place, Store, wait_for};
+//!
+//! let path = std::env::temp_dir().join(format!("bucket of {}", std::process::id()));
+//! let place = Place { path, own_folder: false, group: None };
+//! let bucket = File::open(place.clone(), Some(&Policy::new(&["20/s,burst=1".parse()?], None)?))?;
+//! for _ in 0..3 {
+//!     let (grant, _) = bucket.take(&[1], Nanos::MAX)?;
+//!     let sleep = |time, _| {
+//!         bucket.clock().sleep_until(time);
+//!         true
+//!     };
+//!     wait_for(&bucket, grant, &[1], sleep, |_| ());
+//!     // … what the limit is for …
+//! }
+//! # File::remove(&place)?;
+//! # Ok(())
+//! # }
+//! # #[cfg(not(feature = "shared"))]
+//! # fn main() {}
+//! ```
 
 use crate::clock::{Clock, Nanos};
 use crate::limits::{
