@@ -6,7 +6,7 @@
 use super::supply::RETURN_TIMEOUT;
 use super::{Store, StoreError, View, check, random};
 use crate::clock::{Clock, FakeClock, MILLISECOND, Nanos, SECOND};
-use crate::limits::{LOOK, Ledger, Operation, Owner, Policy, Reader, Record, Reply, Writer};
+use crate::limits::{Format, LOOK, Ledger, Operation, Owner, Policy, Reader, Record, Reply, Writer};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 mod address;
@@ -264,7 +264,7 @@ impl Redis {
         let policy = if state.id == 0 { state.policy.as_ref() } else { Some(state.ledger.policy()) };
         let mut snapshot = Writer::default();
         if state.is_due() {
-            snapshot.numbers(&[state.id, state.next]);
+            snapshot.numbers([state.id, state.next]);
             state.ledger.save(&mut snapshot);
             state.saved = snapshot.bytes.len() as u64;
         }

@@ -5,7 +5,7 @@ use super::error::RedisError;
 use super::patience::Patience;
 use super::wire::Wire;
 use crate::clock::Nanos;
-use crate::limits::{Reader, Record, Writer};
+use crate::limits::{Format, Reader, Record, Writer};
 use redis::{Cmd, ErrorKind, ServerErrorKind, Value};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -74,7 +74,7 @@ pub(super) fn framed(record: &Record) -> Vec<u8> {
 /// The first record of a log, its stamp, and the rest of the log; `None` if it makes no sense.
 pub(super) fn unframed(log: &[u8]) -> Option<(Record, Stamp, &[u8])> {
     let mut from = Reader::new(log);
-    let length = usize::try_from(from.number()?).ok()?;
+    let length = usize::try_from(from.next()?).ok()?;
     let (record, rest) = from.rest().split_at_checked(length)?;
     let (stamp, rest) = rest.split_first_chunk()?;
     let time = u64::from_be_bytes(*stamp).saturating_mul(MICROSECOND);
@@ -383,7 +383,7 @@ fn answer(words: Vec<Value>) -> Option<Answer> {
 
 /// Reads the head of a snapshot. Whether it is of this bucket, of all before the log of this answer.
 pub(super) fn is_of(snapshot: &mut Reader<'_>, answer: &Answer) -> bool {
-    snapshot.number() == Some(answer.id) && snapshot.number() == Some(answer.first)
+    snapshot.next() == Some(answer.id) && snapshot.next() == Some(answer.first)
 }
 
 /// Whether the server may come back, or become ready, later.
