@@ -235,7 +235,7 @@ pub trait Store: Debug {
     /// asking the store; see [`Limits::schedule`](crate::limits::Limits::schedule).
     fn schedule(&self, costs: &[u64]) -> Option<Nanos> {
         let now = self.clock().now();
-        seen(self, |ledger| ledger.schedule(now, costs))
+        seen(self, |ledger| ledger.limits().schedule(now, costs))
     }
 
     /// The smallest run that is worth a wake-up; see [`Limits::quantum`](crate::limits::Limits::quantum).

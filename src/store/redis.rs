@@ -234,7 +234,7 @@ impl Redis {
             state.link.patience = link::ANSWER;
         }
         let answer = answered?;
-        self.fold(state, answer).map_err(StoreError::from)
+        self.fold(state, &answer).map_err(StoreError::from)
     }
 
     /// Our next operation.
@@ -284,11 +284,11 @@ impl Redis {
     }
 
     /// Folds what is new. Returns the reply to our latest operation, if that is there.
-    fn fold(&self, state: &mut State, answer: Answer) -> Result<Option<Reply>, RedisError> {
+    fn fold(&self, state: &mut State, answer: &Answer) -> Result<Option<Reply>, RedisError> {
         let damaged = || RedisError::Damaged(self.address.to_string(), self.address.key());
         if answer.is_anew {
             let mut from = Reader::new(&answer.snapshot);
-            let whole = answer.first == 0 || is_of(&mut from, &answer);
+            let whole = answer.first == 0 || is_of(&mut from, answer);
             let begun =
                 if answer.first == 0 { Some(Ledger::new(&Policy::default(), 0, 0)) } else { Ledger::load(&mut from) };
             state.ledger = begun.filter(|_| whole).ok_or_else(damaged)?;
@@ -334,15 +334,7 @@ impl Redis {
         let on_its_way = answer.now.saturating_mul(MICROSECOND).saturating_sub(asked_there);
         state.round_trip.took(if waited > took / 4 { took } else { took.min(on_its_way) });
         // If the answer makes no sense, the next request reports that.
-        state.arrived = self.fold(state, answer).ok().flatten();
-    }
-
-    /// Two round trips, at least 10 ms. If the server's clock is a fake, all that wait.
-    fn span_of(&self, state: &State) -> Nanos {
-        match self.clock {
-            ServerClock::Known { .. } => (2 * state.round_trip.usual()).clamp(SPAN, LONGEST_SPAN),
-            ServerClock::Shared(_) => Nanos::MAX,
-        }
+        state.arrived = self.fold(state, &answer).ok().flatten();
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -424,8 +416,12 @@ impl Store for Redis {
         look(&self.state().ledger);
     }
 
+    /// Two round trips, at least 10 ms. If the server's clock is a fake, all that wait.
     fn span(&self) -> Nanos {
-        self.span_of(&self.state())
+        match self.clock {
+            ServerClock::Known { .. } => (2 * self.state().round_trip.usual()).clamp(SPAN, LONGEST_SPAN),
+            ServerClock::Shared(_) => Nanos::MAX,
+        }
     }
 
     fn leave(&self) {

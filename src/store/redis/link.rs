@@ -124,10 +124,6 @@ impl Link {
         }
     }
 
-    pub(super) fn is_connected(&self) -> bool {
-        self.connection.is_some()
-    }
-
     /// The time for the next request and its answer begins.
     pub(super) fn begin(&mut self) {
         self.deadline = Instant::now() + self.patience;
@@ -186,7 +182,7 @@ impl Link {
 
     /// Sends a request and waits for the answer. If the connection was closed before, it is opened again.
     pub(super) fn ask(&mut self, question: &Question) -> Result<Answer, RedisError> {
-        let was_connected = self.is_connected();
+        let was_connected = self.connection.is_some();
         self.connect()?;
         let answer = match self.exchange(question) {
             Err(error) if was_connected && error.is_connection_dropped() => {
