@@ -193,9 +193,21 @@ fn served(redis: &server::Redis) {
             starts = starts.min(server_time(redis, || drop(unasked(&bucket).take(&[1], 0))));
         }
         let work = |who| format!("the server's time for {who}, {limit} after {units} units");
+        row(&work("an empty script"), "floor", bare(redis, "return {}"), "");
+        row(&work("a script that reads the clock and the log, and writes the log"), "floor", bare(redis, BARE), "");
         row(&work("a stream's step"), "redis", steps, at_most);
         row(&work("a process that takes one"), "redis", starts, at_most);
     }
+}
+
+/// The least that a script can do that keeps a log, beside what is done without any.
+const BARE: &str = "local time, log = redis.call('TIME'), redis.call('HGET', 'floor', 'log') or string.rep('x', 300) \
+    redis.call('HSET', 'floor', 'log', log) return { time[1], log }";
+
+fn bare(redis: &server::Redis, script: &str) -> Duration {
+    let hash: String = redis.tell(&["SCRIPT", "LOAD", script]);
+    let run = || drop(redis.tell::<redis::Value>(&["EVALSHA", &hash, "0"]));
+    (0..8 * runs()).map(|_| server_time(redis, run)).min().unwrap_or_default()
 }
 
 fn unasked(bucket: &str) -> Redis {

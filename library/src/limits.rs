@@ -20,7 +20,7 @@ mod waiting;
 pub mod window;
 
 pub use agree::{Disagreement, Said};
-pub(crate) use bytes::{Reader, Writer};
+pub(crate) use bytes::{Format, Reader, Writer};
 pub(crate) use costs::Cost;
 pub use costs::CostList;
 pub use each::{Charged, Each, Thin};

@@ -80,10 +80,8 @@ pub trait Store: Debug {
     /// Shows the ledger as last seen.
     fn see(&self, look: &mut dyn FnMut(&Ledger));
 
-    /// Changes the ledger at this time, if it is of this process alone; otherwise returns `false`.
-    fn own(&self, _act: &mut dyn FnMut(&mut Ledger, Nanos)) -> bool {
-        false
-    }
+    /// Changes the ledger at this time, if it is of this process alone.
+    fn own(&self, _act: &mut dyn FnMut(&mut Ledger, Nanos)) {}
 
     /// The time that a lease covers, in nanoseconds. 0 means one run: a store of this process alone can be asked again
     /// at any time.
@@ -188,14 +186,8 @@ pub trait Store: Debug {
         self.apply(Operation::GiveBack(GiveBack { number: grant.number(), used: 0, unused })).map(drop)
     }
 
-    /// The grant, the latest of this process, of these costs, is used now and may be [settled](Self::settle) later. If it
-    /// will not be, settle it at the same costs.
-    fn open(&self, grant: &Grant, costs: &[u64]) {
-        self.own(&mut |ledger, now| ledger.open(now, grant, costs));
-    }
-
     /// Settles a grant that was charged the first costs at its real costs, the second. The limits are as if it had cost
-    /// that from the start, if it is [open](Self::open). Otherwise what it cost less is given back as for a
+    /// that from the start, if it is open: see [`Supply::open`]. Otherwise what it cost less is given back as for a
     /// grant that was not used, and what it cost more is owed by those behind.
     ///
     /// # Errors
@@ -257,12 +249,7 @@ pub trait Store: Debug {
     /// asking the store; see [`Limits::schedule`](crate::limits::Limits::schedule).
     fn schedule(&self, costs: &[u64]) -> Option<Nanos> {
         let now = self.clock().now();
-        seen(self, |ledger| ledger.schedule(now, costs))
-    }
-
-    /// The smallest run that is worth a wake-up; see [`Limits::quantum`](crate::limits::Limits::quantum).
-    fn quantum(&self) -> u64 {
-        seen(self, |ledger| ledger.limits().quantum())
+        seen(self, |ledger| ledger.limits().schedule(now, costs))
     }
 
     /// Adds a lease to `lease`: consecutive reservations, each with its own time. Also returns the time of the request.
@@ -295,30 +282,6 @@ pub trait Store: Debug {
     /// [`StoreError`]; the rest is not given back then.
     fn return_lease(&self, lease: &mut Lease) -> Result<(), StoreError> {
         lease.take_rest().into_iter().try_for_each(|back| self.apply(Operation::GiveBack(back)).map(drop))
-    }
-
-    /// Takes what conforms now, at most `units`, if that needs no request to another process.
-    fn take_ready(&self, units: u64) -> u64 {
-        let mut taken = 0;
-        self.own(&mut |ledger, now| taken = ledger.take_ready(now, units));
-        taken
-    }
-
-    /// Takes these costs of one unit if they conform now. Not if that needs a request to another process, or if windows
-    /// count the unit from when it leaves.
-    fn take_now(&self, costs: &[u64]) -> bool {
-        let mut taken = false;
-        self.own(&mut |ledger, now| {
-            let take = Take { costs: costs.into(), ..Take::default() };
-            taken = !ledger.limits().has_windows() && ledger.take(now, [0; 2], &take).is_ok();
-        });
-        taken
-    }
-
-    /// Reports that units of these costs, of the run of `grant` and what was granted with it, have left now. Limits of
-    /// this process alone count them in windows from now on; shared limits count them from the time of the grant.
-    fn handed_over(&self, grant: &Grant, costs: &[u64]) {
-        self.own(&mut |ledger, now| ledger.hand_over(now, grant, costs));
     }
 }
 

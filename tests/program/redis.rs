@@ -464,15 +464,15 @@ mod trouble {
         let () = redis.tell(&["DEL", "throttle:mine"]);
         let () = redis.tell(&["HSET", "throttle:mine", "treasure", "1"]);
         assert_fails(&run(&bucket, &["-r", "5/s"]), 1, &["is not a bucket: the key"]);
-        for version in ["2", "4"] {
+        for version in ["3", "5"] {
             let () = redis.tell(&["HSET", "throttle:mine", "v", version]);
             let words = [
-                &format!("has format {version}, and this throttle knows format 3")[..],
+                &format!("has format {version}, and this throttle knows format 4")[..],
                 "redis-cli DEL 'throttle:mine'",
             ];
             assert_fails(&run(&bucket, &["-r", "5/s"]), 1, &words);
         }
-        for damage in [&["v", "3", "id", "5", "first", "x"][..], &["first", "0"], &["log", "nonsense"], &["log", "x"]] {
+        for damage in [&["v", "4"][..], &["4", "x"], &["4", &"nonsense".repeat(7)]] {
             let () = redis.tell(&[&["HSET", "throttle:mine"], damage].concat());
             assert_fails(&run(&bucket, &["-r", "5/s"]), 1, &["damaged", "redis-cli DEL 'throttle:mine'"]);
         }

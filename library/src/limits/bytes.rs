@@ -2,57 +2,93 @@
 
 use crate::clock::Nanos;
 
-/// Writes numbers as bytes.
+/// What is said once of a format, and serves both ways: each method writes the value that it is given and returns it, or
+/// reads one in its place and returns that. `None` if the bytes are anything else; writing never fails.
+pub(crate) trait Format: Sized {
+    fn wide(&mut self, number: u128) -> Option<u128>;
+
+    fn text(&mut self, text: &str) -> Option<String>;
+
+    /// How many of something follow. Each takes a byte or more, so there are not more than bytes.
+    fn length(&mut self, length: usize) -> Option<usize>;
+
+    fn number(&mut self, number: u64) -> Option<u64> {
+        u64::try_from(self.wide(number.into())?).ok()
+    }
+
+    fn numbers<const N: usize>(&mut self, mut numbers: [u64; N]) -> Option<[u64; N]> {
+        for number in &mut numbers {
+            *number = self.number(*number)?;
+        }
+        Some(numbers)
+    }
+
+    fn flag(&mut self, flag: bool) -> Option<bool> {
+        Some(self.number(flag.into())? == 1)
+    }
+
+    /// A small number takes few bytes, whatever its sign: see `sint64` in the Protocol Buffers encoding.
+    fn signed(&mut self, number: i128) -> Option<i128> {
+        let number = self.wide((number << 1 ^ number >> 127).cast_unsigned())?;
+        Some((number >> 1).cast_signed() ^ -(number & 1).cast_signed())
+    }
+
+    /// Several items. What is read takes the place of `blank`.
+    fn each<'a, T: 'a, C: FromIterator<T>>(
+        &mut self,
+        items: impl IntoIterator<Item = &'a T, IntoIter: ExactSizeIterator>,
+        blank: &'a T,
+        mut item: impl FnMut(&mut Self, &T) -> Option<T>,
+    ) -> Option<C> {
+        let mut items = items.into_iter();
+        let length = self.length(items.len())?;
+        (0..length).map(|_| item(self, items.next().unwrap_or(blank))).collect()
+    }
+
+    fn list(&mut self, list: &[u64]) -> Option<Box<[u64]>> {
+        self.each(list, &0, |format, number| format.number(*number))
+    }
+
+    /// A time not before `last`, which it becomes.
+    fn time_after(&mut self, last: &mut Nanos, time: Nanos) -> Option<Nanos> {
+        *last = last.checked_add(self.number(time.saturating_sub(*last))?)?;
+        Some(*last)
+    }
+}
+
+/// Appends values as bytes.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Writer {
     pub(crate) bytes: Vec<u8>,
 }
 
-/// Reads what a [`Writer`] wrote. Every reading is `None` if the bytes are anything else.
+/// Reads what a [`Writer`] wrote.
 #[derive(Clone, Debug)]
 pub(crate) struct Reader<'a> {
     rest: &'a [u8],
 }
 
-impl Writer {
-    pub(crate) fn number(&mut self, number: u64) {
-        self.wide(number.into());
-    }
-
-    pub(crate) fn numbers(&mut self, numbers: &[u64]) {
-        for number in numbers {
-            self.number(*number);
-        }
-    }
-
+impl Format for Writer {
     #[allow(clippy::cast_possible_truncation, reason = "seven bits at a time")]
-    pub(crate) fn wide(&mut self, mut number: u128) {
-        while number >= 0x80 {
-            self.bytes.push(number as u8 | 0x80);
-            number >>= 7;
+    fn wide(&mut self, number: u128) -> Option<u128> {
+        let mut rest = number;
+        while rest >= 0x80 {
+            self.bytes.push(rest as u8 | 0x80);
+            rest >>= 7;
         }
-        self.bytes.push(number as u8);
+        self.bytes.push(rest as u8);
+        Some(number)
     }
 
-    /// A small number takes few bytes, whatever its sign: see `sint64` in the Protocol Buffers encoding.
-    pub(crate) fn signed(&mut self, number: i128) {
-        self.wide((number << 1 ^ number >> 127).cast_unsigned());
-    }
-
-    pub(crate) fn list(&mut self, list: &[u64]) {
-        self.number(list.len() as u64);
-        self.numbers(list);
-    }
-
-    pub(crate) fn text(&mut self, text: &str) {
-        self.number(text.len() as u64);
+    fn text(&mut self, text: &str) -> Option<String> {
+        self.length(text.len())?;
         self.bytes.extend(text.as_bytes());
+        Some(text.to_owned())
     }
 
-    /// A time not before `last`, which it becomes.
-    pub(crate) fn time_after(&mut self, last: &mut Nanos, time: Nanos) {
-        self.number(time.saturating_sub(*last));
-        *last = time;
+    fn length(&mut self, length: usize) -> Option<usize> {
+        self.number(length as u64)?;
+        Some(length)
     }
 }
 
@@ -66,15 +102,13 @@ impl<'a> Reader<'a> {
         self.rest
     }
 
-    pub(crate) fn is_at_end(&self) -> bool {
-        self.rest.is_empty()
+    pub(crate) fn next(&mut self) -> Option<u64> {
+        self.number(0)
     }
+}
 
-    pub(crate) fn number(&mut self) -> Option<u64> {
-        u64::try_from(self.wide()?).ok()
-    }
-
-    pub(crate) fn wide(&mut self) -> Option<u128> {
+impl Format for Reader<'_> {
+    fn wide(&mut self, _: u128) -> Option<u128> {
         let mut number = 0;
         for place in 0..19 {
             let (byte, rest) = self.rest.split_first()?;
@@ -88,31 +122,15 @@ impl<'a> Reader<'a> {
         None
     }
 
-    pub(crate) fn signed(&mut self) -> Option<i128> {
-        let number = self.wide()?;
-        Some((number >> 1).cast_signed() ^ -(number & 1).cast_signed())
-    }
-
-    pub(crate) fn list(&mut self) -> Option<Box<[u64]>> {
-        let length = self.length()?;
-        (0..length).map(|_| self.number()).collect()
-    }
-
-    pub(crate) fn text(&mut self) -> Option<String> {
-        let length = self.length()?;
+    fn text(&mut self, _: &str) -> Option<String> {
+        let length = self.length(0)?;
         let (text, rest) = self.rest.split_at_checked(length)?;
         self.rest = rest;
         String::from_utf8(text.to_vec()).ok()
     }
 
-    pub(crate) fn time_after(&mut self, last: &mut Nanos) -> Option<Nanos> {
-        *last = last.checked_add(self.number()?)?;
-        Some(*last)
-    }
-
-    /// How many of something follow. Each takes a byte or more, so there are not more than bytes.
-    pub(crate) fn length(&mut self) -> Option<usize> {
-        usize::try_from(self.number()?).ok().filter(|length| *length <= self.rest.len())
+    fn length(&mut self, _: usize) -> Option<usize> {
+        usize::try_from(self.next()?).ok().filter(|length| *length <= self.rest.len())
     }
 }
 
@@ -130,16 +148,16 @@ mod tests {
             to.list(&list);
             to.text(&text);
             let mut from = Reader::new(&to.bytes);
-            let read = (from.wide(), from.signed(), from.list().map(Vec::from), from.text());
+            let read = (from.wide(0), from.signed(0), from.list(&[]).map(Vec::from), from.text(""));
             prop_assert_eq!(read, (Some(wide), Some(signed), Some(list), Some(text)));
-            prop_assert!(from.is_at_end());
+            prop_assert!(from.rest().is_empty());
             for length in 0..to.bytes.len() {
                 let mut from = Reader::new(&to.bytes[..length]);
                 let read = || -> Option<String> {
-                    from.wide()?;
-                    from.signed()?;
-                    from.list()?;
-                    from.text()
+                    from.wide(0)?;
+                    from.signed(0)?;
+                    from.list(&[])?;
+                    from.text("")
                 };
                 prop_assert_eq!({ let mut read = read; read() }, None);
             }
@@ -148,7 +166,7 @@ mod tests {
         #[test]
         fn any_bytes_are_read_without_harm(bytes: Vec<u8>) {
             let mut from = Reader::new(&bytes);
-            let _ = (from.wide(), from.list(), from.signed(), from.text(), from.length());
+            let _ = (from.wide(0), from.list(&[]), from.signed(0), from.text(""), from.length(0));
         }
     }
 }

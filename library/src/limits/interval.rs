@@ -121,39 +121,6 @@ impl Grid {
         let terms = Terms { refill: refill.get(), interval: interval.get(), max, start: now };
         Grid { terms, level: Level { amount: initial.min(max).into(), at: now } }
     }
-
-    /// The most units the bucket keeps.
-    #[must_use]
-    pub fn max(&self) -> u64 {
-        self.terms.max
-    }
-
-    /// Time in which an empty bucket fills, in nanoseconds.
-    #[must_use]
-    pub fn fill_time(&self) -> Nanos {
-        self.terms.fill_time()
-    }
-
-    /// The earliest time, not before `now` nor before the last grant, at which `cost` units conform.
-    ///
-    /// `None` if that is beyond the end of the clock.
-    #[must_use]
-    pub fn conforms_at(&self, now: Nanos, cost: u64) -> Option<Nanos> {
-        self.terms.conforms_at(self.level, now, cost)
-    }
-
-    /// Takes `cost` units at `grant`, a time not before [`conforms_at`](Self::conforms_at)`(asked, cost)`.
-    ///
-    /// Later refills count only as far as the bucket has room.
-    pub fn charge(&mut self, asked: Nanos, grant: Nanos, cost: u64) {
-        self.terms.charge(&mut self.level, asked, grant, cost);
-    }
-
-    /// Units that could be taken at `now`; 0 if the last grant is in the future.
-    #[must_use]
-    pub fn available(&self, now: Nanos) -> u64 {
-        self.terms.available(self.level, now)
-    }
 }
 
 #[cfg(test)]
@@ -164,12 +131,24 @@ mod tests {
         Grid::new(NonZeroU64::new(refill).unwrap(), NonZeroU64::new(interval).unwrap(), max, initial, 0)
     }
 
+    fn conforms_at(grid: &Grid, now: Nanos, cost: u64) -> Option<Nanos> {
+        grid.terms.conforms_at(grid.level, now, cost)
+    }
+
+    fn charge(grid: &mut Grid, asked: Nanos, grant: Nanos, cost: u64) {
+        grid.terms.charge(&mut grid.level, asked, grant, cost);
+    }
+
+    fn available(grid: &Grid, now: Nanos) -> u64 {
+        grid.terms.available(grid.level, now)
+    }
+
     /// Takes `costs` one after another, each at the time of the grant before it.
     fn grants(grid: &mut Grid, costs: &[u64]) -> Vec<Nanos> {
         let mut now = 0;
         let mut take = |cost| {
-            let grant = grid.conforms_at(now, cost).unwrap();
-            grid.charge(now, grant, cost);
+            let grant = conforms_at(grid, now, cost).unwrap();
+            charge(grid, now, grant, cost);
             now = grant;
             grant
         };
@@ -194,27 +173,27 @@ mod tests {
     #[test]
     fn a_late_charge_leaves_at_most_the_size_of_the_bucket() {
         let mut grid = grid(1, 10, 2, 0);
-        grid.charge(0, 100, 1);
-        assert_eq!(grid.available(100), 1);
+        charge(&mut grid, 0, 100, 1);
+        assert_eq!(available(&grid, 100), 1);
     }
 
     #[test]
     fn idle_time_saves_up_to_the_maximum_and_the_grid_stays() {
         let mut grid = grid(1, 10, 5, 5);
-        grid.charge(0, 0, 5);
-        assert_eq!(grid.available(39), 3);
-        assert_eq!(grid.available(1_009), 5);
-        assert_eq!(grid.conforms_at(1_009, 6), Some(1_010));
+        charge(&mut grid, 0, 0, 5);
+        assert_eq!(available(&grid, 39), 3);
+        assert_eq!(available(&grid, 1_009), 5);
+        assert_eq!(conforms_at(&grid, 1_009, 6), Some(1_010));
     }
 
     #[test]
     fn refills_since_the_grant_are_deducted_from_what_is_given_back() {
         let mut grid = grid(1, 10, 5, 5);
-        grid.charge(0, 0, 5);
+        charge(&mut grid, 0, 0, 5);
         grid.terms.give_back(&mut grid.level, 20, 0, 5);
-        assert_eq!(grid.available(20), 5);
+        assert_eq!(available(&grid, 20), 5);
         grid.terms.pay(&mut grid.level, 20, 7);
-        assert_eq!((grid.available(39), grid.available(40), grid.available(50)), (0, 0, 1), "two were owed");
+        assert_eq!((available(&grid, 39), available(&grid, 40), available(&grid, 50)), (0, 0, 1), "two were owed");
     }
 
     #[test]
@@ -222,6 +201,6 @@ mod tests {
         let most = u64::MAX;
         let mut grid = grid(most / 2, 100, most / 2, 0);
         assert_eq!(grants(&mut grid, &[most, most / 2 - 1, 1]), [300, 300, 400]);
-        assert_eq!(grid.conforms_at(most, most), None);
+        assert_eq!(conforms_at(&grid, most, most), None);
     }
 }

@@ -479,11 +479,6 @@ impl Ledger {
         self.recharge(now, false);
     }
 
-    /// The time by which these costs more will have been granted if requests never pause.
-    pub(crate) fn schedule(&self, now: Nanos, costs: &[u64]) -> Option<Nanos> {
-        self.all.schedule(now, costs)
-    }
-
     pub(crate) fn policy(&self) -> &Policy {
         &self.policy
     }

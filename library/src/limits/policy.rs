@@ -1,5 +1,6 @@
 //! Turns limits as written into limits with all defaults: which one paces, which are windows, how large each burst is.
 
+use super::bytes::Format;
 use crate::clock::{MILLISECOND, Nanos};
 use crate::rate::{Amount, Limit, Rate, nanos, written_time};
 use std::collections::BTreeMap;
@@ -338,6 +339,13 @@ impl Policy {
     /// How many of the limits are windows.
     pub(crate) fn windows(&self) -> usize {
         self.limits.iter().filter(|limit| matches!(limit, Resolved::Window { .. })).count()
+    }
+
+    /// Writes or reads it as text. Without limits, the text is empty.
+    pub(crate) fn format(&self, format: &mut impl Format) -> Option<Self> {
+        let own = self.to_lines();
+        let lines = format.text(&own)?;
+        if lines == own { Some(self.clone()) } else { Policy::from_lines(&lines) }
     }
 
     /// Reads what [`to_lines`](Self::to_lines) wrote; `None` for any other text.

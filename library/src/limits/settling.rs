@@ -15,7 +15,7 @@
 //! - Something was credited while the bucket held more than a full one, for a waiter or as the rest of a refill.
 //! - A window above 1024 units counts some units longer than needed, and goes on to do so.
 
-use super::bytes::{Reader, Writer};
+use super::bytes::Format;
 use super::fill::Fill;
 use super::state::{Level, State};
 use super::terms::Terms;
@@ -60,6 +60,15 @@ struct Part {
     full: i128,
     /// From then to the next open grant, or until now.
     since: Gap,
+}
+
+impl Part {
+    fn format(&self, format: &mut impl Format) -> Option<Self> {
+        let [charged, counted] = format.numbers([self.charged, self.counted])?;
+        let (gathered, full) = (format.signed(self.gathered)?, format.signed(self.full)?);
+        let since = Gap { room: format.signed(self.since.room)?, lost: format.signed(self.since.lost)? };
+        Some(Part { charged, counted, gathered, full, since })
+    }
 }
 
 /// What a time did to a difference in the level of a bucket.
@@ -252,34 +261,15 @@ impl Settling {
         difference
     }
 
-    /// Appends the open grants as bytes.
-    pub(crate) fn save(&self, to: &mut Writer) {
-        to.number(self.open.len() as u64);
-        for open in &self.open {
-            to.number(open.number);
-            for part in &open.parts {
-                to.numbers(&[part.charged, part.counted]);
-                for amount in [part.gathered, part.full, part.since.room, part.since.lost] {
-                    to.signed(amount);
-                }
-            }
-        }
-    }
-
-    /// Reads what [`save`](Self::save) wrote of so many limits.
-    pub(crate) fn load(limits: usize, from: &mut Reader<'_>) -> Option<Self> {
-        let length = from.length().filter(|length| *length <= MOST)?;
-        let part = |from: &mut Reader<'_>| {
-            let (charged, counted) = (from.number()?, from.number()?);
-            let [gathered, full] = [from.signed()?, from.signed()?];
-            Some(Part { charged, counted, gathered, full, since: Gap { room: from.signed()?, lost: from.signed()? } })
-        };
-        let open = |from: &mut Reader<'_>| {
-            let number = from.number()?;
-            Some(Open { number, parts: (0..limits).map(|_| part(from)).collect::<Option<_>>()? })
-        };
-        let open: VecDeque<Open> = (0..length).map(|_| open(from)).collect::<Option<_>>()?;
-        let makes_sense = open.iter().is_sorted_by_key(|open| open.number);
+    /// Writes or reads the open grants of so many limits.
+    pub(crate) fn format(&self, limits: usize, format: &mut impl Format) -> Option<Self> {
+        let none = Part { charged: 0, counted: 0, gathered: 0, full: 0, since: Gap::NONE };
+        let blank = Open { number: 0, parts: vec![none; limits].into() };
+        let open: VecDeque<Open> = format.each(&self.open, &blank, |format, open| {
+            let number = format.number(open.number)?;
+            Some(Open { number, parts: open.parts.iter().map(|part| part.format(format)).collect::<Option<_>>()? })
+        })?;
+        let makes_sense = open.len() <= MOST && open.iter().is_sorted_by_key(|open| open.number);
         makes_sense.then_some(Settling { open })
     }
 

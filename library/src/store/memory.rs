@@ -50,11 +50,10 @@ impl<C: Clock + Debug> Store for Memory<C> {
         look(&self.ledger());
     }
 
-    fn own(&self, act: &mut dyn FnMut(&mut Ledger, Nanos)) -> bool {
+    fn own(&self, act: &mut dyn FnMut(&mut Ledger, Nanos)) {
         let mut ledger = self.ledger();
         let now = ledger.pass(self.clock.now());
         act(&mut ledger, now);
-        true
     }
 
     fn span(&self) -> Nanos {

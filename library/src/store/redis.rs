@@ -6,7 +6,7 @@
 use super::supply::RETURN_TIMEOUT;
 use super::{Store, StoreError, View, check, random};
 use crate::clock::{Clock, FakeClock, MILLISECOND, Nanos, SECOND};
-use crate::limits::{LOOK, Ledger, Operation, Owner, Policy, Reader, Record, Reply, Writer};
+use crate::limits::{Format, LOOK, Ledger, Operation, Owner, Policy, Reader, Record, Reply, Writer};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 mod address;
@@ -20,7 +20,7 @@ mod wire;
 pub use address::{Address, AddressError};
 use clock::ServerClock;
 pub use error::RedisError;
-use link::{Answer, Link, MICROSECOND, Question, framed, is_of, unframed};
+use link::{Answer, Link, MICROSECOND, Question, Stamp, framed, is_of, unframed};
 pub use patience::{Patience, Trouble};
 use round_trip::RoundTrip;
 
@@ -30,7 +30,7 @@ const SPAN: Nanos = 10 * MILLISECOND;
 /// The most time that a lease covers, even if the network is slow.
 const LONGEST_SPAN: Nanos = SECOND;
 
-/// A client that has folded so many bytes of the log since the last snapshot writes the next: about 12 operations. A step takes
+/// A client that has folded so many bytes of the log since the last snapshot writes the next: about 16 operations. A step takes
 /// the server 5 ns more for each byte of the log, and 2 ns for each byte of a snapshot: a long one is written more seldom.
 const FOLDED: u64 = 500;
 const SELDOM: u64 = 32;
@@ -58,13 +58,13 @@ struct State {
     link: Link,
     /// To make the bucket with.
     policy: Option<Policy>,
-    /// Identifies the bucket that the ledger is of; empty if none was seen.
-    id: String,
+    /// Identifies the bucket that the ledger is of; 0 if none was seen.
+    id: u64,
     ledger: Ledger,
     /// Where the next operation begins in the log that the ledger has not.
     next: u64,
     /// The stamp of the last operation that the ledger has.
-    stamp: Vec<u8>,
+    stamp: Stamp,
     /// Where the log begins that is not in the latest snapshot, as far as is known.
     first: u64,
     /// The length of the latest snapshot that was read or written.
@@ -93,7 +93,7 @@ impl State {
     /// A ledger before anything is known.
     fn forget(&mut self) {
         self.ledger = Ledger::new(self.policy.as_ref().unwrap_or(&Policy::default()), 0, 0);
-        (self.id, self.next, self.first, self.stamp) = (String::new(), 0, 0, Vec::new());
+        (self.id, self.next, self.first, self.stamp) = (0, 0, 0, [0; 8]);
     }
 
     /// Whether the log is so long that a snapshot replaces it.
@@ -181,10 +181,10 @@ impl Redis {
         let state = State {
             link,
             policy: policy.cloned(),
-            id: String::new(),
+            id: 0,
             ledger,
             next: 0,
-            stamp: Vec::new(),
+            stamp: [0; 8],
             first: 0,
             saved: 0,
             seen: (0, 0),
@@ -234,7 +234,7 @@ impl Redis {
             state.link.patience = link::ANSWER;
         }
         let answer = answered?;
-        self.fold(state, answer).map_err(StoreError::from)
+        self.fold(state, &answer).map_err(StoreError::from)
     }
 
     /// Our next operation.
@@ -258,23 +258,21 @@ impl Redis {
         let expected = if there == 0 { 0 } else { there + self.clock.local().saturating_sub(here) / MICROSECOND + 1 };
         // A server that has lost the bucket makes it again: one burst was granted before.
         let make = |policy: &Policy| {
-            let operation =
-                Operation::Clear { anew: Some(policy.clone()), is_empty: !state.id.is_empty(), number: random() };
+            let operation = Operation::Clear { anew: Some(policy.clone()), is_empty: state.id > 0, number: random() };
             framed(&Record { time: 0, owner: self.owner, sequence: 0, operation })
         };
-        let policy = if state.id.is_empty() { state.policy.as_ref() } else { Some(state.ledger.policy()) };
+        let policy = if state.id == 0 { state.policy.as_ref() } else { Some(state.ledger.policy()) };
         let mut snapshot = Writer::default();
         if state.is_due() {
-            snapshot.text(&state.id);
-            snapshot.number(state.next);
+            snapshot.numbers([state.id, state.next]);
             state.ledger.save(&mut snapshot);
             state.saved = snapshot.bytes.len() as u64;
         }
         vec![
             link::WHOLE.to_vec(),
-            state.id.clone().into_bytes(),
+            state.id.to_string().into_bytes(),
             state.next.to_string().into_bytes(),
-            state.stamp.clone(),
+            state.stamp.to_vec(),
             record.map(framed).unwrap_or_default(),
             policy.map(make).unwrap_or_default(),
             expected.to_string().into_bytes(),
@@ -286,11 +284,11 @@ impl Redis {
     }
 
     /// Folds what is new. Returns the reply to our latest operation, if that is there.
-    fn fold(&self, state: &mut State, answer: Answer) -> Result<Option<Reply>, RedisError> {
+    fn fold(&self, state: &mut State, answer: &Answer) -> Result<Option<Reply>, RedisError> {
         let damaged = || RedisError::Damaged(self.address.to_string(), self.address.key());
         if answer.is_anew {
             let mut from = Reader::new(&answer.snapshot);
-            let whole = answer.first == 0 || is_of(&mut from, &answer);
+            let whole = answer.first == 0 || is_of(&mut from, answer);
             let begun =
                 if answer.first == 0 { Some(Ledger::new(&Policy::default(), 0, 0)) } else { Ledger::load(&mut from) };
             state.ledger = begun.filter(|_| whole).ok_or_else(damaged)?;
@@ -301,7 +299,7 @@ impl Redis {
         while !log.is_empty() {
             let (record, stamp, rest) = unframed(log).ok_or_else(damaged)?;
             let applied = state.ledger.apply(&record);
-            (state.next, state.stamp) = (state.next + (log.len() - rest.len()) as u64, stamp.to_vec());
+            (state.next, state.stamp) = (state.next + (log.len() - rest.len()) as u64, stamp);
             log = rest;
             if record.owner == self.owner && record.sequence == state.sequence && reply.is_none() {
                 reply = Some(applied);
@@ -336,15 +334,7 @@ impl Redis {
         let on_its_way = answer.now.saturating_mul(MICROSECOND).saturating_sub(asked_there);
         state.round_trip.took(if waited > took / 4 { took } else { took.min(on_its_way) });
         // If the answer makes no sense, the next request reports that.
-        state.arrived = self.fold(state, answer).ok().flatten();
-    }
-
-    /// Two round trips, at least 10 ms. If the server's clock is a fake, all that wait.
-    fn span_of(&self, state: &State) -> Nanos {
-        match self.clock {
-            ServerClock::Known { .. } => (2 * state.round_trip.usual()).clamp(SPAN, LONGEST_SPAN),
-            ServerClock::Shared(_) => Nanos::MAX,
-        }
+        state.arrived = self.fold(state, &answer).ok().flatten();
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -426,8 +416,12 @@ impl Store for Redis {
         look(&self.state().ledger);
     }
 
+    /// Two round trips, at least 10 ms. If the server's clock is a fake, all that wait.
     fn span(&self) -> Nanos {
-        self.span_of(&self.state())
+        match self.clock {
+            ServerClock::Known { .. } => (2 * self.state().round_trip.usual()).clamp(SPAN, LONGEST_SPAN),
+            ServerClock::Shared(_) => Nanos::MAX,
+        }
     }
 
     fn leave(&self) {

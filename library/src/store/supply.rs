@@ -5,7 +5,7 @@
 //! costs no rate.
 
 use super::lease::Lease;
-use super::{Store, StoreError};
+use super::{Store, StoreError, seen};
 use crate::clock::{Clock, MILLISECOND, Nanos, SECOND};
 use crate::limits::{Ask, Grant, Operation, Policy, Refusal, Take};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -207,7 +207,7 @@ impl Supply {
     /// The smallest run that is worth a wake-up; see [`Limits::quantum`](crate::limits::Limits::quantum).
     #[must_use]
     pub fn quantum(&self) -> u64 {
-        self.store.quantum()
+        seen(&*self.store, |ledger| ledger.limits().quantum())
     }
 
     /// Units that may leave now or that are reserved, as far as is known without asking the store.
@@ -256,11 +256,16 @@ impl Supply {
         Ok((grant, asked))
     }
 
-    /// Grants one more unit of these costs if it may leave now, with the one before it; see [`Store::take_now`].
+    /// Grants one more unit of these costs if it may leave now, with the one before it. Not if that needs a request to another
+    /// process, or if windows count the unit from when it leaves.
     #[must_use]
     pub fn take_now(&self, costs: &[u64]) -> bool {
         let mut leased = self.leased();
-        let taken = self.store.take_now(costs);
+        let mut taken = false;
+        self.store.own(&mut |ledger, now| {
+            let take = Take { costs: costs.into(), ..Take::default() };
+            taken = !ledger.limits().has_windows() && ledger.take(now, [0; 2], &take).is_ok();
+        });
         if taken {
             leased.count(costs);
         }
@@ -297,7 +302,9 @@ impl Supply {
     pub fn take_available(&self, units: u64) -> u64 {
         let mut leased = self.leased();
         if leased.lease.is_empty() {
-            return self.store.take_ready(units);
+            let mut taken = 0;
+            self.store.own(&mut |ledger, now| taken = ledger.take_ready(now, units));
+            return taken;
         }
         let now = self.clock().now();
         if leased.lease.is_stale(now) { 0 } else { leased.lease.due(now, units) }
@@ -321,13 +328,14 @@ impl Supply {
         }
     }
 
-    /// A unit of these costs is about to leave with its grant, which may be settled later; see [`Store::open`].
+    /// A unit of these costs is about to leave with its grant, which may be settled later; see
+    /// [`settle`](Self::settle). If it will not be, settle it at the same costs.
     pub fn open(&self, grant: &Grant, costs: &[u64]) {
         if !self.settles.load(Ordering::Relaxed) {
             return;
         }
         self.leased().leaving = Some((grant.number(), None));
-        self.store.open(grant, costs);
+        self.store.own(&mut |ledger, now| ledger.open(now, grant, costs));
     }
 
     /// Settles a grant that was opened, and was charged the first costs, at the second; see [`Store::settle`].
@@ -344,9 +352,10 @@ impl Supply {
     }
 
     /// Reports that units of these costs, of the run of `grant` and what was taken with it, have left now. Only then it is
-    /// settled, if it was meanwhile: windows count what it was charged from now on.
+    /// settled, if it was meanwhile. Limits of this process alone count them in windows from now on; shared limits count them from
+    /// the time of the grant.
     pub fn handed_over(&self, grant: &Grant, costs: &[u64]) {
-        self.store.handed_over(grant, costs);
+        self.store.own(&mut |ledger, now| ledger.hand_over(now, grant, costs));
         let leaving = self.leased().leaving.take();
         if let Some((_, Some(real))) = leaving {
             // Best effort: those behind wait longer then.

@@ -1,7 +1,7 @@
 //! What a ledger is asked to do, and what it answers.
 
 use crate::clock::Nanos;
-use crate::limits::bytes::{Reader, Writer};
+use crate::limits::bytes::{Format, Reader, Writer};
 use crate::limits::grant::{Grant, Refusal};
 use crate::limits::policy::Policy;
 
@@ -158,110 +158,95 @@ pub struct Waiting {
     pub wait: Nanos,
 }
 
-const TAKE: u64 = 1;
-const LEASE: u64 = 2;
-const GIVE_BACK: u64 = 3;
-const SETTLE: u64 = 4;
-const HOLD: u64 = 5;
-const RESUME: u64 = 6;
-const SET: u64 = 7;
-const CLEAR: u64 = 8;
-const HERE: u64 = 9;
-const GONE: u64 = 10;
-const LATE: u64 = 11;
-
 impl Operation {
-    /// Writes all but the time, the owner and the sequence.
-    pub(crate) fn write(&self, to: &mut Writer) {
-        match self {
-            Operation::Take(take) => {
-                to.numbers(&[TAKE, take.latest, take.is_open.into(), take.promised]);
-                to.list(&take.costs);
-            }
-            Operation::Lease(lease) => to.numbers(&[LEASE, lease.waiting, lease.span, lease.from]),
-            Operation::GiveBack(back) => back.write(GIVE_BACK, to),
-            Operation::Late(back) => back.write(LATE, to),
-            Operation::Settle { number, at, charged, real } => {
-                to.numbers(&[SETTLE, *number, *at]);
-                to.list(charged);
-                to.list(real);
-            }
-            Operation::Hold { until } => to.numbers(&[HOLD, *until]),
-            Operation::Resume => to.number(RESUME),
-            Operation::Set { policy, fresh } => {
-                to.number(SET);
-                to.text(&policy.to_lines());
-                to.list(&fresh.iter().map(|fresh| u64::from(*fresh)).collect::<Vec<_>>());
-            }
-            Operation::Clear { anew, is_empty, number } => {
-                to.numbers(&[CLEAR, (*is_empty).into(), *number]);
-                to.text(&anew.as_ref().map(Policy::to_lines).unwrap_or_default());
-            }
-            Operation::Here => to.number(HERE),
-            Operation::Gone { owner, seen } => to.numbers(&[GONE, owner[0], owner[1], *seen]),
-        }
+    /// One of each kind, in the order of their numbers in a log, which begin with 1.
+    fn kinds() -> [Operation; 11] {
+        let (charged, real, back) = (Box::default(), Box::default(), GiveBack::default());
+        [
+            Operation::Take(Take::default()),
+            Operation::Lease(Ask::default()),
+            Operation::GiveBack(back.clone()),
+            Operation::Settle { number: 0, at: 0, charged, real },
+            Operation::Hold { until: 0 },
+            Operation::Resume,
+            Operation::Set { policy: Policy::default(), fresh: Vec::new() },
+            Operation::Clear { anew: None, is_empty: false, number: 0 },
+            Operation::Here,
+            Operation::Gone { owner: [0; 2], seen: 0 },
+            Operation::Late(back),
+        ]
     }
 
-    /// Reads what [`write`](Self::write) wrote; `None` for anything else.
-    pub(crate) fn read(from: &mut Reader<'_>) -> Option<Self> {
-        Some(match from.number()? {
-            TAKE => {
-                let (latest, is_open, promised) = (from.number()?, from.number()? == 1, from.number()?);
-                Operation::Take(Take { costs: from.list()?, latest, is_open, promised })
+    fn format(&self, format: &mut impl Format) -> Option<Self> {
+        let kinds = Operation::kinds();
+        let is_ours = |kind: &Operation| std::mem::discriminant(kind) == std::mem::discriminant(self);
+        let number = format.number(kinds.iter().position(is_ours)? as u64 + 1)?;
+        let kind = kinds.get(usize::try_from(number.checked_sub(1)?).ok()?)?;
+        Some(match if is_ours(kind) { self } else { kind } {
+            Operation::Take(take) => Operation::Take(take.format(format)?),
+            Operation::Lease(Ask { waiting, span, from }) => {
+                let [waiting, span, from] = format.numbers([*waiting, *span, *from])?;
+                Operation::Lease(Ask { waiting, span, from })
             }
-            LEASE => Operation::Lease(Ask { waiting: from.number()?, span: from.number()?, from: from.number()? }),
-            GIVE_BACK => Operation::GiveBack(GiveBack::read(from)?),
-            LATE => Operation::Late(GiveBack::read(from)?),
-            SETTLE => {
-                let (number, at) = (from.number()?, from.number()?);
-                Operation::Settle { number, at, charged: from.list()?, real: from.list()? }
+            Operation::GiveBack(back) => Operation::GiveBack(back.format(format)?),
+            Operation::Late(back) => Operation::Late(back.format(format)?),
+            Operation::Settle { number, at, charged, real } => {
+                let [number, at] = format.numbers([*number, *at])?;
+                Operation::Settle { number, at, charged: format.list(charged)?, real: format.list(real)? }
             }
-            HOLD => Operation::Hold { until: from.number()? },
-            RESUME => Operation::Resume,
-            SET => {
-                let policy = Policy::from_lines(&from.text()?)?;
-                Operation::Set { policy, fresh: from.list()?.iter().map(|fresh| *fresh == 1).collect() }
+            Operation::Hold { until } => Operation::Hold { until: format.number(*until)? },
+            Operation::Set { policy, fresh } => {
+                let policy = policy.format(format)?;
+                Operation::Set { policy, fresh: format.each(fresh, &false, |format, fresh| format.flag(*fresh))? }
             }
-            CLEAR => {
-                let (is_empty, number, text) = (from.number()? == 1, from.number()?, from.text()?);
-                let anew = if text.is_empty() { None } else { Some(Policy::from_lines(&text)?) };
-                Operation::Clear { anew, is_empty, number }
+            Operation::Clear { anew, is_empty, number } => {
+                let (is_empty, number) = (format.flag(*is_empty)?, format.number(*number)?);
+                let anew = anew.clone().unwrap_or_default().format(format)?;
+                Operation::Clear { anew: Some(anew).filter(|anew| !anew.is_empty()), is_empty, number }
             }
-            HERE => Operation::Here,
-            GONE => Operation::Gone { owner: [from.number()?, from.number()?], seen: from.number()? },
-            _ => return None,
+            Operation::Gone { owner, seen } => {
+                let [first, second, seen] = format.numbers([owner[0], owner[1], *seen])?;
+                Operation::Gone { owner: [first, second], seen }
+            }
+            Operation::Resume | Operation::Here => kind.clone(),
         })
     }
 }
 
-impl GiveBack {
-    fn write(&self, code: u64, to: &mut Writer) {
-        to.numbers(&[code, self.number, self.used, self.unused.len() as u64]);
-        for (at, costs) in &self.unused {
-            to.number(*at);
-            to.list(costs);
-        }
+impl Take {
+    fn format(&self, format: &mut impl Format) -> Option<Self> {
+        let (latest, is_open) = (format.number(self.latest)?, format.flag(self.is_open)?);
+        Some(Take { promised: format.number(self.promised)?, costs: format.list(&self.costs)?, latest, is_open })
     }
+}
 
-    fn read(from: &mut Reader<'_>) -> Option<Self> {
-        let (number, used, count) = (from.number()?, from.number()?, from.number()?);
-        let unused = (0..count).map(|_| Some((from.number()?, from.list()?))).collect::<Option<_>>()?;
-        Some(GiveBack { number, used, unused })
+impl GiveBack {
+    fn format(&self, format: &mut impl Format) -> Option<Self> {
+        let [number, used] = format.numbers([self.number, self.used])?;
+        let blank = (0, Box::default());
+        let unused =
+            format.each(&self.unused, &blank, |format, (at, costs)| Some((format.number(*at)?, format.list(costs)?)));
+        Some(GiveBack { number, used, unused: unused? })
     }
 }
 
 impl Record {
-    /// Writes all but the time, which the log's keeper knows.
+    /// Writes or reads all but the time, which the log's keeper knows.
+    fn format(&self, format: &mut impl Format) -> Option<Self> {
+        let [first, second, sequence] = format.numbers([self.owner[0], self.owner[1], self.sequence])?;
+        let operation = self.operation.format(format)?;
+        Some(Record { time: self.time, owner: [first, second], sequence, operation })
+    }
+
+    /// Writes all but the time.
     pub(crate) fn write(&self, to: &mut Writer) {
-        to.numbers(&[self.owner[0], self.owner[1], self.sequence]);
-        self.operation.write(to);
+        self.format(to);
     }
 
     /// Reads what [`write`](Self::write) wrote; `None` for anything else.
     pub(crate) fn read(time: Nanos, bytes: &[u8]) -> Option<Self> {
         let from = &mut Reader::new(bytes);
-        let (owner, sequence) = ([from.number()?, from.number()?], from.number()?);
-        let operation = Operation::read(from)?;
-        from.is_at_end().then_some(Record { time, owner, sequence, operation })
+        let record = Record { time, owner: [0; 2], sequence: 0, operation: Operation::Here }.format(from)?;
+        from.rest().is_empty().then_some(record)
     }
 }

@@ -32,7 +32,7 @@ fn saved(ledger: &Ledger) -> Vec<u8> {
 fn loaded(bytes: &[u8]) -> Ledger {
     let mut from = Reader::new(bytes);
     let ledger = Ledger::load(&mut from).expect("it was saved");
-    assert!(from.is_at_end());
+    assert!(from.rest().is_empty());
     ledger
 }
 

@@ -9,7 +9,7 @@
 //! policy goes on with everything used up that may have been used. All numbers are little-endian.
 
 use crate::clock::Nanos;
-use crate::limits::{Ledger, Policy, Reader, Record, Writer};
+use crate::limits::{Format, Ledger, Policy, Reader, Record, Writer};
 
 /// The version of the format. Raise it whenever the same ledger is written in another way, or the same operations lead to
 /// another ledger.
@@ -83,7 +83,7 @@ const RECORD: usize = 12;
 /// The record of a policy: its checksum, its length in bytes, and its text. Empty if it is too long.
 pub(super) fn encode_policy(policy: &Policy) -> Vec<u8> {
     let mut to = Writer::default();
-    to.text(&policy.to_lines());
+    policy.format(&mut to);
     let bytes = [&sum(&[], &to.bytes).to_le_bytes()[..], &to.bytes].concat();
     if bytes.len() > POLICY_SIZE { Vec::new() } else { bytes }
 }
@@ -92,9 +92,9 @@ pub(super) fn encode_policy(policy: &Policy) -> Vec<u8> {
 pub(super) fn decode_policy(bytes: &[u8]) -> Option<Policy> {
     let (claimed, rest) = bytes.split_first_chunk()?;
     let mut from = Reader::new(rest);
-    let text = from.text()?;
+    let policy = Policy::default().format(&mut from)?;
     let is_whole = sum(&[], &rest[..rest.len() - from.rest().len()]) == u64::from_le_bytes(*claimed);
-    if is_whole { Policy::from_lines(&text) } else { None }
+    (is_whole && !policy.is_empty()).then_some(policy)
 }
 
 /// The numbers before a snapshot.
@@ -124,7 +124,7 @@ pub(super) fn encode(number: u64, kept: &Kept) -> Vec<u8> {
     let mut to = Writer { bytes: vec![0; PREFIX] };
     to.wide(kept.boot);
     to.signed(kept.ahead.into());
-    to.numbers(&[kept.at, kept.wall]);
+    to.numbers([kept.at, kept.wall]);
     kept.ledger.save(&mut to);
     let length = (to.bytes.len() - PREFIX) as u64;
     let sum = sum(&[number, length], &to.bytes[PREFIX..]);
@@ -141,8 +141,8 @@ pub(super) fn decode(slot: &[u8]) -> Option<Kept> {
         return None;
     }
     let mut from = Reader::new(state);
-    let boot = from.wide()?;
-    let (ahead, at, wall) = (i64::try_from(from.signed()?).ok()?, from.number()?, from.number()?);
+    let boot = from.wide(0)?;
+    let (ahead, at, wall) = (i64::try_from(from.signed(0)?).ok()?, from.next()?, from.next()?);
     Some(Kept { boot, ahead, at, wall, ledger: Ledger::load(&mut from)? })
 }
 
@@ -160,7 +160,7 @@ pub(super) fn record_length(bytes: &[u8]) -> usize {
 /// A record for the log of the slot with this snapshot, at this offset of the file.
 pub(super) fn encode_record(number: u64, offset: u64, wall: u64, record: &Record) -> Vec<u8> {
     let mut to = Writer { bytes: vec![0; RECORD] };
-    to.numbers(&[record.time, wall]);
+    to.numbers([record.time, wall]);
     record.write(&mut to);
     let length = u32::try_from(to.bytes.len() - RECORD).unwrap_or(u32::MAX);
     let sum = sum(&[number, offset, length.into()], &to.bytes[RECORD..]);
@@ -179,7 +179,7 @@ pub(super) fn decode_record(number: u64, offset: u64, bytes: &[u8]) -> Option<(R
         return None;
     }
     let mut from = Reader::new(record);
-    let (time, wall) = (from.number()?, from.number()?);
+    let (time, wall) = (from.next()?, from.next()?);
     Some((Record::read(time, from.rest())?, wall, RECORD + record.len()))
 }
 
@@ -298,7 +298,7 @@ mod tests {
                 let mut state = Writer::default();
                 state.wide(1);
                 state.signed(0);
-                state.numbers(&[7, 11]);
+                state.numbers([7, 11]);
                 state.text(limit);
                 state.bytes.extend(&bytes);
                 if let Some(kept) = decode(&forged(&state.bytes)) {

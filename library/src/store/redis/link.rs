@@ -5,7 +5,7 @@ use super::error::RedisError;
 use super::patience::Patience;
 use super::wire::Wire;
 use crate::clock::Nanos;
-use crate::limits::{Reader, Record, Writer};
+use crate::limits::{Format, Reader, Record, Writer};
 use redis::{Cmd, ErrorKind, ServerErrorKind, Value};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -45,22 +45,22 @@ pub(super) const REMOVE: &[u8] = b"remove";
 pub(super) struct Answer {
     /// Whether the log is not what follows what the client knows, but all since the snapshot.
     pub(super) is_anew: bool,
-    /// Identifies this bucket among those before it.
-    pub(super) id: String,
+    /// Identifies this bucket among those before it: when it was made.
+    pub(super) id: u64,
     /// The bucket's time, in microseconds.
     pub(super) now: u64,
     /// Where the log begins that is not in the snapshot.
     pub(super) first: u64,
-    /// The stamp of the last operation in the snapshot; empty if none is.
-    pub(super) folded: Vec<u8>,
+    /// The stamp of the last operation in the snapshot; zeros if none is.
+    pub(super) folded: Stamp,
     /// All before `first`, if the client has not seen that and there is something: see [`is_of`].
     pub(super) snapshot: Vec<u8>,
     /// Operations, each with its stamp: see [`framed`].
     pub(super) log: Vec<u8>,
 }
 
-/// The digits of a stamp: microseconds.
-const STAMP: usize = 16;
+/// Microseconds, the highest byte first.
+pub(super) type Stamp = [u8; 8];
 
 /// A record as it is in the log, but without the stamp behind it, which the script writes.
 pub(super) fn framed(record: &Record) -> Vec<u8> {
@@ -72,13 +72,13 @@ pub(super) fn framed(record: &Record) -> Vec<u8> {
 }
 
 /// The first record of a log, its stamp, and the rest of the log; `None` if it makes no sense.
-pub(super) fn unframed(log: &[u8]) -> Option<(Record, &[u8], &[u8])> {
+pub(super) fn unframed(log: &[u8]) -> Option<(Record, Stamp, &[u8])> {
     let mut from = Reader::new(log);
-    let length = usize::try_from(from.number()?).ok()?;
+    let length = usize::try_from(from.next()?).ok()?;
     let (record, rest) = from.rest().split_at_checked(length)?;
-    let (stamp, rest) = rest.split_at_checked(STAMP)?;
-    let time: u64 = number(stamp)?;
-    Some((Record::read(time.saturating_mul(MICROSECOND), record)?, stamp, rest))
+    let (stamp, rest) = rest.split_first_chunk()?;
+    let time = u64::from_be_bytes(*stamp).saturating_mul(MICROSECOND);
+    Some((Record::read(time, record)?, *stamp, rest))
 }
 
 /// Microseconds are what the server counts in.
@@ -122,10 +122,6 @@ impl Link {
             patience: ANSWER,
             deadline: Instant::now(),
         }
-    }
-
-    pub(super) fn is_connected(&self) -> bool {
-        self.connection.is_some()
     }
 
     /// The time for the next request and its answer begins.
@@ -186,7 +182,7 @@ impl Link {
 
     /// Sends a request and waits for the answer. If the connection was closed before, it is opened again.
     pub(super) fn ask(&mut self, question: &Question) -> Result<Answer, RedisError> {
-        let was_connected = self.is_connected();
+        let was_connected = self.connection.is_some();
         self.connect()?;
         let answer = match self.exchange(question) {
             Err(error) if was_connected && error.is_connection_dropped() => {
@@ -349,8 +345,9 @@ impl Link {
 
     fn understood(&self, value: Value) -> Result<Answer, RedisError> {
         let (place, key) = (self.address.to_string(), self.key.clone());
-        let words = words(value).ok_or_else(|| RedisError::NotRedis(place.clone()))?;
-        match (words.first().map(Vec::as_slice), words.get(1)) {
+        let Value::Array(words) = value else { return Err(RedisError::NotRedis(place)) };
+        let text = |index| if let Some(Value::BulkString(word)) = words.get(index) { Some(&word[..]) } else { None };
+        match (text(0), text(1)) {
             (Some(b"ok" | b"anew"), _) => answer(words).ok_or(RedisError::Damaged(place, key)),
             (Some(b"removed"), _) => Ok(Answer::default()),
             (Some(b"unknown"), _) => Err(RedisError::Unknown(place)),
@@ -367,30 +364,22 @@ fn closed() -> redis::RedisError {
     io::Error::from(io::ErrorKind::NotConnected).into()
 }
 
-fn words(value: Value) -> Option<Vec<Vec<u8>>> {
-    let Value::Array(values) = value else { return None };
-    let word = |value| match value {
-        Value::BulkString(word) => Some(word),
-        Value::Nil => Some(Vec::new()),
-        _ => None,
-    };
-    values.into_iter().map(word).collect()
-}
-
 /// See the end of the script.
-fn answer(words: Vec<Vec<u8>>) -> Option<Answer> {
-    let [kind, id, now, first, folded, snapshot, log] = <[Vec<u8>; 7]>::try_from(words).ok()?;
-    let (id, now, first) = (String::from_utf8(id).ok()?, number(&now)?, number(&first)?);
-    Some(Answer { is_anew: kind == b"anew", id, now, first, folded, snapshot, log })
+fn answer(words: Vec<Value>) -> Option<Answer> {
+    use Value::{BulkString, Int};
+    let words = <[Value; 7]>::try_from(words).ok()?;
+    let [BulkString(kind), Int(id), Int(now), Int(first), BulkString(folded), BulkString(snapshot), BulkString(log)] =
+        words
+    else {
+        return None;
+    };
+    let [id, now, first] = [u64::try_from(id).ok()?, u64::try_from(now).ok()?, u64::try_from(first).ok()?];
+    Some(Answer { is_anew: kind == b"anew", id, now, first, folded: folded.try_into().ok()?, snapshot, log })
 }
 
 /// Reads the head of a snapshot. Whether it is of this bucket, of all before the log of this answer.
 pub(super) fn is_of(snapshot: &mut Reader<'_>, answer: &Answer) -> bool {
-    snapshot.text().is_some_and(|id| id == answer.id) && snapshot.number() == Some(answer.first)
-}
-
-fn number(word: &[u8]) -> Option<u64> {
-    std::str::from_utf8(word).ok()?.parse().ok()
+    snapshot.next() == Some(answer.id) && snapshot.next() == Some(answer.first)
 }
 
 /// Whether the server may come back, or become ready, later.
@@ -418,24 +407,28 @@ mod tests {
 
     #[test]
     fn an_answer_has_id_time_places_snapshot_and_log() {
-        let value = |words: &[&str]| Value::Array(words.iter().map(|word| Value::BulkString((*word).into())).collect());
+        let word = |word: &&str| word.parse().map_or_else(|_| Value::BulkString((*word).into()), Value::Int);
+        let value = |words: &[&str]| Value::Array(words.iter().map(word).collect());
         let link = Link::new("redis://db/b".parse().unwrap(), false);
-        let found = link.understood(value(&["anew", "7", "8", "6", "5", "", "a b"])).unwrap();
-        let (folded, log) = (b"5".to_vec(), b"a b".to_vec());
-        assert_eq!(found, Answer { is_anew: true, id: "7".into(), now: 8, first: 6, folded, snapshot: vec![], log });
-        for wrong in [&["ok", "7"][..], &["ok", "7", "-8", "6", "5", "", ""], &["damaged"]] {
+        let found = link.understood(value(&["anew", "7", "8", "6", "stamped.", "", "a b"])).unwrap();
+        let (folded, log) = (*b"stamped.", b"a b".to_vec());
+        assert_eq!(found, Answer { is_anew: true, id: 7, now: 8, first: 6, folded, snapshot: vec![], log });
+        for wrong in [&["ok", "7"][..], &["ok", "7", "-8", "6", "stamped.", "", ""], &["damaged"]] {
             assert!(matches!(link.understood(value(wrong)), Err(RedisError::Damaged(..))), "{wrong:?}");
         }
         assert!(matches!(link.understood(Value::Okay), Err(RedisError::NotRedis(_))));
-        assert!(matches!(link.understood(value(&["format", "4"])), Err(RedisError::Format(..))));
+        assert!(matches!(
+            link.understood(Value::Array(vec![Value::BulkString(b"format".into()), Value::BulkString(b"9".into())])),
+            Err(RedisError::Format(..))
+        ));
         assert!(matches!(link.understood(value(&["format", "mine"])), Err(RedisError::Foreign(..))));
     }
 
     #[test]
     fn a_record_is_read_back_and_a_torn_one_is_refused() {
         let record = Record { time: 7 * MICROSECOND, owner: [1, u64::MAX], sequence: 3, operation: Operation::Here };
-        let log = [&framed(&record)[..], b"0000000000000007", b"more"].concat();
-        assert_eq!(unframed(&log), Some((record, &b"0000000000000007"[..], &b"more"[..])));
+        let log = [&framed(&record)[..], &7_u64.to_be_bytes(), b"more"].concat();
+        assert_eq!(unframed(&log), Some((record, 7_u64.to_be_bytes(), &b"more"[..])));
         for length in 0..log.len() - 4 {
             assert_eq!(unframed(&log[..length]), None, "{length} bytes");
         }
