@@ -37,12 +37,12 @@ mod unit_name;
 mod generated;
 
 use answer::{expect_standard_output, print};
-use args::Refused;
+use args::{Environment, Refused};
 use exit::Exit;
 use rustix::io::Errno;
 use say::{NoThread, say};
 use std::ffi::OsString;
-use task::{Environment, Task};
+use task::Task;
 use throttle::store::StoreError;
 
 /// Runs the program and says how it ends.
@@ -54,7 +54,7 @@ pub(crate) fn main() -> Exit {
         Err(Refused::ShortHelp) => return answer(|| args::short_help().print_help()),
         Err(Refused::Mistake(message, once)) => return refuse(message, once),
     };
-    let once = args.once;
+    let once = args.shared.once;
     let variable = std::env::var_os;
     let environment = Environment::new(variable("THROTTLE_BUCKET"), variable("XDG_STATE_HOME"), variable("HOME"));
     let task = match Task::new(args, &environment) {

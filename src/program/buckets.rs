@@ -1,10 +1,10 @@
 //! Buckets, opened: limits that other processes use, too.
 
 use super::answer::print;
-use super::args::Format;
+use super::args::{self, Bucket, Format, Grouped, Kind, Limits};
 use super::exit::Exit;
 use super::say::say;
-use super::task::{self, Bucket, Grouped, Kind, Limits, Once, Remove, Set, Show, Task};
+use super::task::{Once, Remove, Set, Show, Task};
 use super::time_of_day;
 use anyhow::{Result, anyhow};
 use serde_json::json;
@@ -175,7 +175,7 @@ pub(super) fn check_kept<T>(
     check: impl FnOnce(&Policy) -> Result<T, String>,
 ) -> Result<T> {
     let (origin, policy) = (bucket.map_or("", Bucket::origin), opened.policy());
-    let checked = task::look(&policy).and_then(|_| check(&policy));
+    let checked = args::look(&policy).and_then(|_| check(&policy));
     checked.map_err(|error| anyhow!("{origin}{error}; the bucket {} keeps {policy}", opened.place()))
 }
 

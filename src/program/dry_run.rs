@@ -1,10 +1,11 @@
 //! `--dry-run`: what would run or leave, and when.
 
+use super::args::{self, Limits};
 use super::done::Done;
 use super::exit::Exit;
 use super::launch::{self, BUFFER};
 use super::names::{Names, shown};
-use super::task::{self, Commands, DryRun, Limits, Work};
+use super::task::{Commands, DryRun, Work};
 use super::unit_name::{UnitName, counted};
 use super::{buckets, failure, input, records, say::say, signals};
 use anyhow::{Result, anyhow};
@@ -39,10 +40,10 @@ pub(super) fn run(DryRun { limits, sorting, work, done, quiet }: &DryRun) -> Res
             let plan = Plan::new(limits, buckets::policy(limits, Commands::check)?, sorting.clone());
             (plan.commands(commands, opened.source, known.transpose()?), opened.name)
         }
-        Work::Units(file, delimiter) => {
-            let input = input::open(file.as_deref())?;
-            let policy = buckets::policy(limits, |policy| delimiter.framing(policy).map(drop))?;
-            let framing = delimiter.framing(&policy).map_err(|error| anyhow!(error))?;
+        Work::Units(flags) => {
+            let input = input::open(flags.file())?;
+            let policy = buckets::policy(limits, |policy| flags.framing(policy).map(drop))?;
+            let framing = flags.framing(&policy).map_err(|error| anyhow!(error))?;
             input.remark(UnitName::of(framing).plural(), "show").into_iter().filter(|_| !quiet).for_each(say);
             (Plan::new(limits, policy, sorting.clone()).units(framing, Descriptor(input.fd)), input.name)
         }
@@ -75,7 +76,7 @@ struct Plan {
 impl Plan {
     fn new(limits: &Limits, policy: Policy, sorting: Option<Sorting>) -> Self {
         let look =
-            sorting.as_ref().map_or_else(|| task::look(&policy).unwrap_or_default(), |sorting| sorting.look.clone());
+            sorting.as_ref().map_or_else(|| args::look(&policy).unwrap_or_default(), |sorting| sorting.look.clone());
         let (meter, out) = (Meter::new(0, policy.len()), RefCell::new(io::BufWriter::new(io::stdout())));
         let (clock, keys) = (FakeClock::default(), RefCell::default());
         let found = buckets::found(limits).filter(|view| view.policy == policy);

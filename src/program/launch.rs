@@ -1,6 +1,6 @@
 //! Launch mode: a command for each unit.
 
-use super::args::Repeat;
+use super::args::{self, Repeat};
 use super::exit::Exit;
 use super::input;
 use super::launch_run::LaunchRun;
@@ -10,7 +10,7 @@ use super::progress::Progress;
 use super::records::Records;
 use super::report::{self, Report, Total};
 use super::say::{NoThread, say};
-use super::task::{self, Commands, JOBS, Launch, MAX_PAUSE, Units};
+use super::task::{Commands, Launch};
 use super::unit_name::UnitName;
 use super::{advice, buckets, long_wait, names, pipe, signal_thread, signals};
 use anyhow::{Context, Result, anyhow};
@@ -23,7 +23,7 @@ use throttle::clock::in_nanos;
 use throttle::flow::framing::Buffer;
 use throttle::flow::pump::PumpError;
 use throttle::flow::{Descriptor, FlowError, Look, Sorting, Source};
-use throttle::launch::{Batches, Known, Launching, Numbers, Options, RetryPolicy, Settling, Unused};
+use throttle::launch::{Batches, Known, Launching, Numbers, Options, Settling, Unused};
 use throttle::limits::Policy;
 
 /// Enough for many units of the usual size; a longer one does not have to fit.
@@ -34,10 +34,10 @@ pub(super) const BUFFER: usize = 192 * 1024;
 /// # Errors
 /// What failed of our own.
 pub(super) fn run(launch: &Launch) -> Result<Exit> {
-    let Launch { commands, reporting, again, .. } = launch;
+    let Launch { commands, reporting, flags, .. } = launch;
     let hints = reporting.sums_up(io::stderr().is_terminal());
     if hints {
-        hint_at_words(commands, again.policy.is_some());
+        hint_at_words(commands, flags.again.attempts.is_some());
     }
     let program = match find(commands) {
         Ok(path) => path,
@@ -53,31 +53,28 @@ pub(super) fn run(launch: &Launch) -> Result<Exit> {
     }
     let look = match &launch.sorting {
         Some(sorting) => sorting.look.clone(),
-        None => task::look(&policy).map_err(|error| anyhow!(error))?,
+        None => args::look(&policy).map_err(|error| anyhow!(error))?,
     };
     let settling = settling(launch, &look, &policy);
     supply.settles(settling.is_any());
     let options = Options {
         template: commands.template.clone(),
         program,
-        jobs: launch.jobs.unwrap_or(JOBS),
+        jobs: flags.jobs(),
         burst: policy.at_once(),
-        output: launch.output,
-        tag: launch.tag,
-        timeout: launch.timeout,
-        again: again
-            .policy
-            .clone()
-            .map(|again| RetryPolicy { first_pause: launch.limits.first_pause(&policy), ..again }),
+        output: flags.output(),
+        tag: flags.tag,
+        timeout: flags.timeout,
+        again: flags.again.policy(commands.input.ahead(), launch.limits.first_pause(&policy)),
         // Only there may it use the terminal; without one, a group of its own is ended as a whole.
-        in_our_group: launch.jobs == Some(1) && launch.timeout.is_none() && signals::has_terminal(),
+        in_our_group: flags.jobs == Some(1) && flags.timeout.is_none() && signals::has_terminal(),
         settling,
         by_key: launch.sorting.clone(),
         ignore_sigpipe: signals::is_ignored(SIGPIPE),
         second: second(),
     };
     throttle::clock::sharpen_this_thread();
-    let progress = Progress::new(reporting, commands.units.are_from_stdin(), Some(launch.output));
+    let progress = Progress::new(reporting, commands.input.is_stdin(), Some(flags.output()));
     let written = launch.limits.written(&policy);
     let mut outcomes = Outcomes::new(launch, &policy, &written, io::stderr().is_terminal());
     outcomes.set_known(records.as_ref().map_or(0, |records| records.known_units));
@@ -89,8 +86,7 @@ pub(super) fn run(launch: &Launch) -> Result<Exit> {
 
 /// Which limits replies settle: each, or each kind of them if units are sorted by key.
 fn settling(launch: &Launch, look: &Look, policy: &Policy) -> Settling {
-    let longest = launch.again.policy.as_ref().map_or(MAX_PAUSE, |again| again.max_pause);
-    let longest = in_nanos(longest);
+    let longest = in_nanos(launch.flags.again.max_pause());
     let costs = look.costs.iter().cloned().enumerate();
     let Some(Sorting { each, all, .. }) = &launch.sorting else {
         return Settling::new(costs.map(|(place, cost)| (cost, policy.lets_through(place, longest))));
@@ -156,19 +152,15 @@ pub(super) struct Opened {
 /// # Errors
 /// What cannot be opened or read, and why.
 pub(super) fn source(commands: &Commands, hints: bool) -> Result<Opened> {
-    match &commands.units {
-        Units::Made(Repeat(last)) => {
-            let total = last.map(|last| Total::Units(last.div_ceil(commands.shape.max_args.max(1))));
-            Ok(Opened { source: Box::new(Numbers::to(*last)), name: "--repeat".to_owned(), total })
-        }
-        Units::Read(file) => {
-            let input = input::open(file.as_deref())?;
-            let remark = input.remark("units", "run (N times: --repeat N)");
-            remark.into_iter().filter(|_| hints).for_each(say);
-            let total = input.size.map(Total::Bytes);
-            Ok(Opened { source: Box::new(Descriptor(input.fd)), name: input.name, total })
-        }
+    if let Some(Repeat(last)) = commands.input.repeat {
+        let total = last.map(|last| Total::Units(last.div_ceil(commands.shape.max_args.max(1))));
+        return Ok(Opened { source: Box::new(Numbers::to(last)), name: "--repeat".to_owned(), total });
     }
+    let input = input::open(commands.input.file())?;
+    let remark = input.remark("units", "run (N times: --repeat N)");
+    remark.into_iter().filter(|_| hints).for_each(say);
+    let total = input.size.map(Total::Bytes);
+    Ok(Opened { source: Box::new(Descriptor(input.fd)), name: input.name, total })
 }
 
 /// What `source` gives, as jobs, but for the units that are known.

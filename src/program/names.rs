@@ -1,6 +1,6 @@
 //! Units in messages: what they are called, and a line for each that failed or was stopped.
 
-use super::task::{Commands, Units};
+use super::task::Commands;
 use super::unit_name::UnitName;
 use throttle::launch::{Job, printable};
 
@@ -29,10 +29,8 @@ struct Named {
 
 impl Names {
     pub(super) fn new(commands: &Commands, on_terminal: bool) -> Self {
-        let unit = match commands.units {
-            Units::Made(_) => "unit",
-            Units::Read(_) => UnitName::of(commands.framing).singular(),
-        };
+        let is_made = commands.input.repeat.is_some();
+        let unit = if is_made { "unit" } else { UnitName::of(commands.framing).singular() };
         let most = if on_terminal { ON_TERMINAL } else { u64::MAX };
         Names { unit, most, failed: Named::default(), stopped: Named::default(), given_up: Named::default() }
     }

@@ -3,11 +3,11 @@
 mod pause;
 mod retries;
 
-use super::args::MaxFail;
+use super::args::{JOBS, MaxFail};
 use super::exit::Exit;
 use super::failure::{failure, worse};
 use super::names::{Names, shown};
-use super::task::{JOBS, Launch};
+use super::task::Launch;
 use super::unit_name::{counted, scaled};
 use retries::Retries;
 use std::collections::BTreeMap;
@@ -86,12 +86,12 @@ impl Outcomes {
         let Launch { commands, reporting, .. } = launch;
         Outcomes {
             quiet: reporting.quiet,
-            trace: launch.trace,
+            trace: launch.flags.trace,
             sums_up: reporting.sums_up(on_terminal),
             names: Names::new(commands, on_terminal),
             command: commands.name(),
             template: Some(&commands.template).filter(|template| template.name().is_none()).cloned(),
-            terminal: match (launch.jobs, launch.timeout) {
+            terminal: match (launch.flags.jobs, launch.flags.timeout) {
                 (Some(1), Some(_)) => "without --timeout it may have it",
                 (_, Some(_)) => "with -j 1 and without --timeout it may have it",
                 _ => "with -j 1 it may have it",
@@ -100,7 +100,7 @@ impl Outcomes {
                 "unlimited" => "no limit".to_owned(),
                 limits => format!("limit {limits}"),
             },
-            jobs: launch.jobs.unwrap_or(JOBS),
+            jobs: launch.flags.jobs(),
             max_args: commands.shape.max_args.max(1),
             running_keys: launch
                 .sorting
@@ -109,8 +109,8 @@ impl Outcomes {
                 .map(|_| BTreeMap::new()),
             is_priced: launch.limits.have_costs(policy),
             // What counts something else says nothing about the number of commands.
-            pace: launch.jobs.is_none().then(|| launch.limits.of_units(policy).fastest()).flatten(),
-            retries: Retries { max_fail: launch.again.max_fail, ..Retries::default() },
+            pace: launch.flags.jobs.is_none().then(|| launch.limits.of_units(policy).fastest()).flatten(),
+            retries: Retries { max_fail: launch.flags.again.max_fail, ..Retries::default() },
             ..Outcomes::default()
         }
     }

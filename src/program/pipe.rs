@@ -1,5 +1,6 @@
 //! Pipe mode: units go from the input to standard output.
 
+use super::args::{self, ReportFlags};
 use super::buckets;
 use super::exit::Exit;
 use super::input;
@@ -7,7 +8,7 @@ use super::keys::told;
 use super::progress::Progress;
 use super::report::{self, Report, Total};
 use super::say::say;
-use super::task::{self, Pipe, Reporting};
+use super::task::Pipe;
 use super::unit_name::UnitName;
 use super::{long_wait, names, signal_thread, signals};
 use anyhow::{Context, Result, anyhow};
@@ -38,24 +39,24 @@ const WIDE: usize = 1024 * 1024;
 /// What failed, with what.
 pub(super) fn run(pipe: &Pipe) -> Result<Exit> {
     let Pipe { limits, reporting, .. } = pipe;
-    let input = input::open(pipe.file.as_deref())?;
+    let input = input::open(pipe.input.file())?;
     let summary = report::open_summary(reporting)?;
     let sorts = pipe.sorting.is_some();
-    let (supply, framing) = buckets::supply(limits, sorts, |policy| pipe.delimiter.framing(policy))?;
+    let (supply, framing) = buckets::supply(limits, sorts, |policy| pipe.input.framing(policy))?;
     let (policy, unit) = (supply.store().policy(), UnitName::of(framing));
     if reporting.sums_up(io::stderr().is_terminal()) {
         limits.kinds(&policy).iter().for_each(hint_at_idle_limit);
         input.remark(unit.plural(), "pass on").into_iter().for_each(say);
     }
     throttle::clock::sharpen_this_thread();
-    let progress = Progress::new(reporting, pipe.file.is_none(), None);
+    let progress = Progress::new(reporting, pipe.input.is_stdin(), None);
     let total = input.size.map(Total::Bytes);
     let written = limits.written(&policy);
     let report = Report::new(unit, total, supply, written.clone(), summary, progress);
     let report = Arc::new(report.sorted_by(sorts.then_some(written)));
     signal_thread::start(Arc::clone(&report), None).context("cannot handle signals")?;
     let is_announced = limits.bucket().is_some() && !reporting.quiet;
-    let look = task::look(&policy).map_err(|error| anyhow!(error))?;
+    let look = args::look(&policy).map_err(|error| anyhow!(error))?;
     let run = Run { framing, look, is_announced, input: input.name, report: &report };
     let passed_on = match &pipe.sorting {
         Some(sorting) => run.sort(input.fd, sorting, reporting),
@@ -124,7 +125,7 @@ impl Run<'_> {
     }
 
     /// Passes on what the limits of each key allow.
-    fn sort(&self, input: OwnedFd, sorting: &Sorting, reporting: &Reporting) -> Result<Exit> {
+    fn sort(&self, input: OwnedFd, sorting: &Sorting, reporting: &ReportFlags) -> Result<Exit> {
         let stdout = stdout()?;
         enlarge(&input, SORTED_BUFFER);
         enlarge(&stdout, SORTED_BUFFER);

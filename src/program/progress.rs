@@ -4,9 +4,8 @@
 //! erased next, and so are the rows into which a narrowed terminal wraps the bar. Each time the bar is drawn, it is fitted
 //! to the width. Since a terminal may report a new width late, it is told not to wrap the bar.
 
-use super::args::ProgressWhen;
+use super::args::{ProgressWhen, ReportFlags};
 use super::say::say;
-use super::task::Reporting;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle, TermLike};
 use rustix::fs::FileType;
 use rustix::termios::{LocalModes, tcgetattr, tcgetpgrp, tcgetwinsize};
@@ -167,7 +166,7 @@ pub(super) struct Bar {
 impl Progress {
     /// Depends on what was asked for and on what standard input, output and error are. `reads_stdin`: units are read from
     /// standard input. `commands`: how the output of commands is printed, in launch mode.
-    pub(super) fn new(reporting: &Reporting, reads_stdin: bool, commands: Option<Output>) -> Self {
+    pub(super) fn new(reporting: &ReportFlags, reads_stdin: bool, commands: Option<Output>) -> Self {
         let is_dumb = std::env::var_os("TERM").is_none_or(|term| term.is_empty() || term == "dumb");
         let terminal = std::io::stderr().is_terminal() && !is_dumb;
         match (reporting.progress, terminal) {

@@ -33,7 +33,7 @@ impl Records {
     /// # Errors
     /// What cannot be opened, and why; or two of them, the input and the summary are the same.
     pub(super) fn open(launch: &Launch, input: Option<BorrowedFd<'_>>, second: Duration) -> Result<Option<Self>> {
-        let (again, reporting) = (&launch.again, &launch.reporting);
+        let (again, reporting) = (&launch.flags.again, &launch.reporting);
         if again.done.is_none() && again.log.is_none() {
             return Ok(None);
         }

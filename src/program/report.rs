@@ -2,11 +2,10 @@
 
 mod recent;
 
-use super::args::Format;
+use super::args::{Format, ReportFlags};
 use super::outcomes::Outcomes;
 use super::progress::{Progress, Shown};
 use super::say::say;
-use super::task::Reporting;
 use super::unit_name::{UnitName, scaled};
 use anyhow::{Context, Result};
 use recent::{Recent, mean_rate};
@@ -461,7 +460,7 @@ impl Report {
 ///
 /// # Errors
 /// The file cannot be created.
-pub(crate) fn open_summary(reporting: &Reporting) -> Result<Option<(Format, Target)>> {
+pub(crate) fn open_summary(reporting: &ReportFlags) -> Result<Option<(Format, Target)>> {
     let Some(summary) = &reporting.summary else { return Ok(None) };
     let Some(path) = &summary.file else { return Ok(Some((summary.format, Target::StandardError))) };
     let name = path.display().to_string();

@@ -1,17 +1,11 @@
 //! What is to be done, from the command line and the environment. Every mistake in them is found here: nothing is opened
 //! and no server is contacted.
 
-mod again;
-mod bucket;
-mod limits;
 mod stream;
 
-pub(crate) use again::MAX_PAUSE;
-pub(crate) use bucket::{Bucket, Environment, Kind};
-pub(crate) use limits::{Grouped, Limits, look};
-pub(crate) use stream::{Commands, DryRun, JOBS, Launch, Pipe, Reporting, Units, Work};
+pub(crate) use stream::{Commands, DryRun, Launch, Pipe, Work};
 
-use super::args::{Args, Format};
+use super::args::{Args, Bucket, Environment, Format, Grouped, Kind, Limits, SharedFlags, look, refuse_bytes};
 use std::ffi::OsString;
 use std::time::Duration;
 use throttle::clock::{Nanos, in_nanos};
@@ -85,44 +79,51 @@ impl Task {
     /// # Errors
     /// What is wrong with them, in words that name the option and show a right spelling.
     pub(crate) fn new(args: Args, environment: &Environment) -> Result<Self, String> {
+        let (shared, quiet) = (&args.shared, args.report.quiet);
         let bucket = |act: &str| {
-            let bucket = Bucket::named(args.bucket.as_deref(), args.on_store_error, environment)?;
+            let bucket = Bucket::named(shared, environment)?;
             bucket.ok_or_else(|| format!("{act}; name it: --bucket NAME, or THROTTLE_BUCKET=NAME"))
         };
-        if args.max_wait.is_some() && !args.once && !args.drop {
-            return Err(
-                "--max-wait belongs to --once and to --drop; write for example --once --max-wait 30s".to_owned()
-            );
+        let alone = |act: &str| {
+            let found = bucket(act)?;
+            ensure_alone(act.split(' ').next().unwrap_or(act), &args).map(|()| found)
+        };
+        match *shared {
+            SharedFlags { once: true, .. } => {
+                Once::new(bucket("--once takes one from a bucket")?, args).map(Task::Once)
+            }
+            SharedFlags { set: true, .. } => {
+                Set::new(bucket("--set sets the limits of a bucket")?, &args).map(Task::Set)
+            }
+            SharedFlags { show: Some(format), .. } => {
+                alone("--show shows a bucket").map(|bucket| Task::Show(Show { bucket, format }))
+            }
+            SharedFlags { list: Some(format), .. } => {
+                let bucket = Bucket::among(shared, environment)?;
+                ensure_alone("--list", &args).map(|()| Task::List(Show { bucket, format }))
+            }
+            SharedFlags { clear: true, .. } => alone("--clear empties the queue of a bucket").map(Task::Clear),
+            SharedFlags { pause: Some(time), .. } => {
+                alone("--pause pauses a bucket").map(|bucket| Task::Pause(bucket, time))
+            }
+            SharedFlags { remove: true, .. } => {
+                alone("--remove removes a bucket").map(|bucket| Task::Remove(Remove { bucket, quiet }))
+            }
+            _ => Task::stream(args, environment),
         }
-        if args.group.is_some() && !args.set {
-            return Err("--group belongs to --set; write for example --bucket ./b --set --group devs -r 5/s".to_owned());
+    }
+
+    fn stream(args: Args, environment: &Environment) -> Result<Self, String> {
+        let limits = Limits::of_stream(&args.limit, &args.shared, &args.command, environment)?;
+        if args.input.bytes {
+            refuse_bytes(&args.limit)?;
         }
         match &args {
-            Args { once: true, .. } => Once::new(bucket("--once takes one from a bucket")?, args).map(Task::Once),
-            Args { set: true, .. } => Set::new(bucket("--set sets the limits of a bucket")?, &args).map(Task::Set),
-            Args { show: Some(format), .. } => {
-                Show::new("--show", bucket("--show shows a bucket")?, *format, &args).map(Task::Show)
+            Args { launch, .. } if launch.dry_run => DryRun::new(args, limits).map(Task::DryRun),
+            Args { launch, command, .. } if launch.shell.is_none() && command.is_empty() => {
+                Pipe::new(args, limits).map(Task::Pipe)
             }
-            Args { list: Some(format), .. } => {
-                let among = Bucket::among(args.bucket.as_deref(), args.on_store_error, environment)?;
-                Show::new("--list", among, *format, &args).map(Task::List)
-            }
-            Args { clear: true, .. } => {
-                alone("--clear", bucket("--clear empties the queue of a bucket")?, &args).map(Task::Clear)
-            }
-            Args { pause: Some(time), .. } => {
-                alone("--pause", bucket("--pause pauses a bucket")?, &args).map(|bucket| Task::Pause(bucket, *time))
-            }
-            Args { remove: true, quiet, .. } => alone("--remove", bucket("--remove removes a bucket")?, &args)
-                .map(|bucket| Task::Remove(Remove { bucket, quiet: *quiet })),
-            _ => {
-                let limits = Limits::of_stream(&args, environment)?;
-                match &args {
-                    Args { dry_run: true, .. } => DryRun::new(args, limits).map(Task::DryRun),
-                    Args { shell: None, command, .. } if command.is_empty() => Pipe::new(args, limits).map(Task::Pipe),
-                    _ => Launch::new(args, limits).map(|launch| Task::Launch(Box::new(launch))),
-                }
-            }
+            _ => Launch::new(args, limits).map(|launch| Task::Launch(Box::new(launch))),
         }
     }
 
@@ -143,9 +144,10 @@ impl Task {
 
 impl Once {
     fn new(bucket: Bucket, args: Args) -> Result<Self, String> {
-        let mut named = Grouped::for_bucket(&args)?;
+        let mut named = Grouped::for_bucket(&args.limit.rate, args.limit.burst)?;
         let numbers = named.as_mut().map(Grouped::take_numbers).unwrap_or_default();
-        let once = Once { bucket, named, numbers, max_wait: args.max_wait, command: args.command, quiet: args.quiet };
+        let (max_wait, quiet) = (args.shared.max_wait, args.report.quiet);
+        let once = Once { bucket, named, numbers, max_wait, command: args.command, quiet };
         if let Some(named) = &once.named {
             Once::check(&named.policy())?;
             once.costs(&named.policy())?;
@@ -197,33 +199,29 @@ impl Once {
 
 impl Set {
     fn new(bucket: Bucket, args: &Args) -> Result<Self, String> {
-        let named = Grouped::for_bucket(args)?.ok_or("--set: to what? write for example --set -r 5000/h")?;
+        let named = Grouped::for_bucket(&args.limit.rate, args.limit.burst)?
+            .ok_or("--set: to what? write for example --set -r 5000/h")?;
         if !args.command.is_empty() {
             return Err("--set runs nothing; leave the command out".to_owned());
         }
-        if args.group.is_some() && !matches!(&bucket.kind, Kind::File(Place { own_folder: false, .. })) {
+        if args.shared.group.is_some() && !matches!(&bucket.kind, Kind::File(Place { own_folder: false, .. })) {
             return Err(
                 "--group is for a file that is named by its path; write for example --bucket ./b --set --group devs -r 5/s".to_owned()
             );
         }
         let names_initial = |limit: &Limit| matches!(limit, Limit::Bucket { initial: Some(_), .. });
         let fresh = named.written().iter().map(names_initial).collect();
-        Ok(Set { bucket, policy: named.policy(), fresh, anew: args.clear, group: args.group.clone() })
+        Ok(Set { bucket, policy: named.policy(), fresh, anew: args.shared.clear, group: args.shared.group.clone() })
     }
 }
 
-impl Show {
-    fn new(verb: &str, bucket: Bucket, format: Format, args: &Args) -> Result<Self, String> {
-        alone(verb, bucket, args).map(|bucket| Show { bucket, format })
-    }
-}
-
-/// The bucket, for `verb`, which takes neither limits nor a command.
-fn alone(verb: &str, bucket: Bucket, args: &Args) -> Result<Bucket, String> {
-    match Grouped::for_bucket(args)? {
+/// # Errors
+/// `verb` takes neither limits nor a command.
+fn ensure_alone(verb: &str, args: &Args) -> Result<(), String> {
+    match Grouped::for_bucket(&args.limit.rate, args.limit.burst)? {
         Some(_) => Err(format!("{verb} sets no limits; leave -r out, or write --set")),
         None if !args.command.is_empty() => Err(format!("{verb} runs nothing; leave the command out")),
-        None => Ok(bucket),
+        None => Ok(()),
     }
 }
 

@@ -39,11 +39,9 @@ impl Sink for Slow {
 }
 
 fn report(args: &[&str]) -> (FakeClock, Report) {
-    let Task::Pipe(Pipe { limits, delimiter, reporting, .. }) = Task::from_words(args).unwrap() else {
-        panic!("{args:?}")
-    };
+    let Task::Pipe(Pipe { limits, input, reporting, .. }) = Task::from_words(args).unwrap() else { panic!("{args:?}") };
     let policy = &limits.named().unwrap().policy();
-    let unit = UnitName::of(delimiter.framing(policy).unwrap());
+    let unit = UnitName::of(input.framing(policy).unwrap());
     let clock = FakeClock::at(1000 * SECOND);
     let supply = Supply::new(Box::new(Memory::new(policy, clock.clone())));
     let progress = Progress::new(&reporting, true, None);

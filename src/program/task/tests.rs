@@ -1,6 +1,5 @@
-use super::limits::Group;
 use super::*;
-use crate::program::args::{Refused, Rule, parse, redacted};
+use crate::program::args::{Group, Refused, Rule, parse, redacted};
 use throttle::flow::framing::Framing;
 
 impl Task {
@@ -40,8 +39,8 @@ fn units_are_lines_by_default() {
         (&["-r", "5/s", "--bytes"], Framing::Bytes),
         (&["-r", "5MB/s"], Framing::Bytes),
     ] {
-        let Pipe { limits, delimiter, .. } = pipe(args);
-        assert_eq!(delimiter.framing(&limits.named().unwrap().policy()), Ok(framing), "{args:?}");
+        let Pipe { limits, input, .. } = pipe(args);
+        assert_eq!(input.framing(&limits.named().unwrap().policy()), Ok(framing), "{args:?}");
     }
 }
 
@@ -229,7 +228,7 @@ fn mistakes_about_buckets_show_a_right_spelling() {
 fn grouped(args: &[&str]) -> Grouped {
     let words: Vec<OsString> = ["throttle"].iter().chain(args).map(OsString::from).collect();
     let args = parse(&words).unwrap_or_else(|_| panic!("{args:?} parse"));
-    Grouped::new(&args).unwrap_or_else(|error| panic!("{error}")).unwrap()
+    Grouped::new(&args.limit.rate, args.limit.burst).unwrap_or_else(|error| panic!("{error}")).unwrap()
 }
 
 #[test]
