@@ -6,7 +6,7 @@ use super::exit::Exit;
 use super::launch::{self, BUFFER};
 use super::names::{Names, shown};
 use super::task::{Commands, DryRun, Work};
-use super::unit_name::{UnitName, counted};
+use super::unit_name::{UnitName, blank_skipped, counted, nonzero, size_at_least};
 use super::{buckets, failure, input, records, say::say, signals};
 use anyhow::{Result, anyhow};
 use std::cell::{Cell, RefCell};
@@ -95,7 +95,9 @@ impl Plan {
                 return lines.iter().try_for_each(|line| writeln!(out, "# {line}  # {}", clock::shown(time)));
             }
             count += 1;
-            self.keys.borrow_mut().count(job.key.as_deref(), time);
+            if self.sorting.is_some() {
+                self.keys.borrow_mut().count(job.key.as_deref(), time);
+            }
             out.write_all(&quoted(template.fill(&job.units), on_terminal))?;
             write_rest(&mut *out, job, *shape, time)
         };
@@ -108,12 +110,11 @@ impl Plan {
         self.pump(&mut flow)?;
         let (skipped, done_before) = (flow.batches.skipped(), flow.batches.done_before());
         drop(flow);
-        let more = [
-            (failed, format!(", {failed} that cannot be run")),
-            (done_before, format!(", {done_before} done before")),
-            (skipped, format!(", {} skipped", counted(skipped, "blank line"))),
-        ];
-        let more: String = more.into_iter().filter(|(count, _)| *count > 0).map(|(_, words)| words).collect();
+        let more = nonzero([
+            (failed, "that cannot be run".to_owned()),
+            (done_before, "done before".to_owned()),
+            (skipped, blank_skipped(skipped)),
+        ]);
         self.write_total(&UnitName::Command.count(count), &more)
     }
 
@@ -130,17 +131,11 @@ impl Plan {
             self.pump(&mut flow.looked_into(self.look.clone()))?;
         }
         if !beginning.is_empty() {
-            let per = self.sorting.as_ref().and_then(|sorting| sorting.look.per.as_ref());
-            if let Some(per) = per {
-                self.keys.borrow_mut().count(per.key(&beginning).as_deref(), self.now());
-            }
+            self.count_key(&beginning);
             self.write_unit(&mut beginning).map_err(FlowError::Write)?;
         }
         let reading = self.meter.read(0);
-        let more = match reading.dropped {
-            0 => String::new(),
-            units => format!(", {units} dropped"),
-        };
+        let more = nonzero([(reading.dropped, "dropped")]);
         self.write_total(&UnitName::of(framing).count(reading.units), &more)
     }
 
@@ -169,21 +164,33 @@ impl Plan {
         let out = &mut *self.out.borrow_mut();
         let mut write = || {
             writeln!(out, "# {count} in {}{more}", clock::shown(self.now()))?;
-            let has_cost = |kind: usize| self.look.costs.get(kind).is_some_and(Option::is_some);
-            if let Some(sorting) = &self.sorting {
-                for (policy, kind) in &sorting.all {
-                    (0..policy.len()).try_for_each(|place| write_most(out, policy, place, "", has_cost(*kind)))?;
-                }
-            } else {
-                let policy = &self.policy;
-                (0..policy.len()).try_for_each(|place| write_most(out, policy, place, "", has_cost(place)))?;
-            }
-            if let Some(sorting) = self.sorting.as_ref().filter(|sorting| sorting.look.per.is_some()) {
-                self.keys.borrow().write(out, sorting)?;
-            }
+            self.write_limits(out)?;
+            self.keys.borrow().write(out)?;
             out.flush()
         };
         write().map_err(|error| PumpError::Flow(FlowError::Write(error)))
+    }
+
+    /// The most that each limit lets through.
+    fn write_limits(&self, out: &mut impl Write) -> io::Result<()> {
+        let has_cost = |kind: usize| self.look.costs.get(kind).is_some_and(Option::is_some);
+        let Some(sorting) = &self.sorting else {
+            let places = 0..self.policy.len();
+            return places.into_iter().try_for_each(|place| write_most(out, &self.policy, place, "", has_cost(place)));
+        };
+        let each = sorting.look.per.as_ref().map(|per| format!(" for each {per}")).unwrap_or_default();
+        let of_all = sorting.all.iter().map(|group| (group, ""));
+        let mut groups = of_all.chain(sorting.each.iter().map(|group| (group, &each[..])));
+        groups.try_for_each(|((policy, kind), each)| {
+            (0..policy.len()).try_for_each(|place| write_most(out, policy, place, each, has_cost(*kind)))
+        })
+    }
+
+    /// A unit leaves now; `unit` as far as it is known.
+    fn count_key(&self, unit: &[u8]) {
+        if let Some(per) = self.sorting.as_ref().and_then(|sorting| sorting.look.per.as_ref()) {
+            self.keys.borrow_mut().count(per.key(unit).as_deref(), self.now());
+        }
     }
 }
 
@@ -205,13 +212,8 @@ impl Keys {
         }
     }
 
-    /// `# 1/s,burst=1 for each host: at most 1 in any s; longest of 214: 'big.example', 5012 units, 1h 23m`
-    fn write(&self, out: &mut impl Write, sorting: &Sorting) -> io::Result<()> {
-        let each = sorting.look.per.as_ref().map(|per| format!(" for each {per}")).unwrap_or_default();
-        for (policy, kind) in &sorting.each {
-            let has_cost = sorting.look.costs.get(*kind).is_some_and(Option::is_some);
-            (0..policy.len()).try_for_each(|place| write_most(out, policy, place, &each, has_cost))?;
-        }
+    /// `# 214 keys; longest: 'big.example', 5012 units, 1h 23m`
+    fn write(&self, out: &mut impl Write) -> io::Result<()> {
         let Some((key, (units, last))) = self.0.iter().max_by_key(|(_, (_, last))| *last) else { return Ok(()) };
         let (keys, units) = (counted(self.0.len() as u64, "key"), counted(*units, "unit"));
         writeln!(out, "# {keys}; longest: '{}', {units}, {}", shown(key), clock::shown(*last))
@@ -235,12 +237,10 @@ impl Sink for UnitLines<'_> {
         let Framing::EndedBy(end) = self.framing else { return Ok(bytes.len()) };
         for piece in bytes.split_inclusive(|byte| *byte == end) {
             let room = SHOWN_BYTES.saturating_sub(self.beginning.len());
-            self.beginning.extend(piece.strip_suffix(&[end]).unwrap_or(piece).iter().take(room));
+            let unit = piece.strip_suffix(&[end]).unwrap_or(piece);
+            self.beginning.extend(unit.iter().take(room));
             if piece.ends_with(&[end]) {
-                if let Some(per) = self.plan.sorting.as_ref().and_then(|sorting| sorting.look.per.as_ref()) {
-                    let unit = piece.strip_suffix(&[end]).unwrap_or(piece);
-                    self.plan.keys.borrow_mut().count(per.key(unit).as_deref(), self.plan.now());
-                }
+                self.plan.count_key(unit);
                 self.plan.write_unit(self.beginning)?;
             }
         }
@@ -306,20 +306,6 @@ fn write_most(out: &mut impl Write, policy: &Policy, place: usize, each: &str, h
     let is_bucket = limit.contains("burst=");
     let more = if has_cost && is_bucket { ", and what one unit costs beyond the burst" } else { "" };
     writeln!(out, "# {limit}{each}: at most {most} in any {period}{more}")
-}
-
-/// `5.05 MiB`, never less than it is.
-fn size_at_least(bytes: u128, is_binary: bool) -> String {
-    let (step, names) = if is_binary { (1024, ["KiB", "MiB", "GiB", "TiB"]) } else { (1000, ["kB", "MB", "GB", "TB"]) };
-    let sizes = (1_u32..).zip(names).map(|(power, name)| (u128::pow(step, power), name));
-    let largest = sizes.take_while(|(size, _)| *size <= bytes).last();
-    largest.map_or_else(
-        || format!("{bytes} B"),
-        |(size, name)| {
-            let hundredths = (bytes * 100).div_ceil(size);
-            format!("{}.{:02} {name}", hundredths / 100, hundredths % 100)
-        },
-    )
 }
 
 fn period_name(nanos: Nanos) -> String {

@@ -81,7 +81,7 @@ pub(super) fn run(launch: &Launch) -> Result<Exit> {
     let sorted_by = launch.sorting.as_ref().map(|_| written.clone());
     let report = Report::new(UnitName::Command, source.total, supply, written, summary, progress).sorted_by(sorted_by);
     let is_announced = launch.limits.bucket().is_some() && !reporting.quiet;
-    drive(commands, source, options, records, report.with_outcomes(outcomes), (is_announced, look))
+    drive(commands, source, options, records, (report, outcomes), (is_announced, look))
 }
 
 /// Which limits replies settle: each, or each kind of them if units are sorted by key.
@@ -174,21 +174,19 @@ fn drive(
     opened: Opened,
     options: Options,
     records: Option<Arc<Records>>,
-    report: Report,
+    (report, outcomes): (Report, Outcomes),
     (is_announced, look): (bool, Look),
 ) -> Result<Exit> {
     signals::notice_ends().context("cannot handle signals")?;
     let hints_at_cr = !commands.shape.to_stdin && commands.shape.skip_blank;
     let known = records.as_ref().and_then(|records| records.known());
-    let (run, launcher) = LaunchRun::start(report, options, records, hints_at_cr).context(NoThread)?;
+    let (run, launcher) = LaunchRun::start(report, outcomes, options, records, hints_at_cr).context(NoThread)?;
     signal_thread::start(Arc::clone(&run.report), Some(Arc::clone(&run))).context("cannot handle signals")?;
     launcher.expect_room_for_a_command().context("cannot open the files that a command needs")?;
     let mut flow = Launching::new(batches(commands, opened.source, known, look), launcher.clone());
     let result = long_wait::run(is_announced, &mut flow, &run.report);
     launcher.flush();
-    if let Some(mut outcomes) = run.report.outcomes() {
-        outcomes.set_skipped(flow.batches().skipped(), flow.batches().done_before());
-    }
+    run.outcomes().set_skipped(flow.batches().skipped(), flow.batches().done_before());
     launcher.slots().drain();
     launcher.flush();
     if !launcher.slots().stop() {
@@ -196,12 +194,13 @@ fn drive(
     }
     run.close_ledger();
     if let Err(error) = result {
-        run.fail();
+        run.outcomes().fail();
         run.report.close_or_say();
         return Err(failed(error, &opened.name));
     }
     run.report.close()?;
-    Ok(run.exit())
+    let exit = run.outcomes().exit();
+    Ok(exit)
 }
 
 /// Why the pump ended, with the `name` of the input.

@@ -16,15 +16,17 @@ pub(super) struct Names {
     /// `line`
     unit: &'static str,
     most: u64,
-    failed: Named,
-    stopped: Named,
-    given_up: Named,
+    /// How many units of each [`End`] were named, and how many were only counted.
+    counts: [(u64, u64); 3],
 }
 
-#[derive(Debug, Default)]
-struct Named {
-    named: u64,
-    more: u64,
+/// Why a unit is named.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum End {
+    Failed,
+    Stopped,
+    /// It will not be tried again, since the run ends.
+    GivenUp,
 }
 
 impl Names {
@@ -32,7 +34,7 @@ impl Names {
         let is_made = commands.input.repeat.is_some();
         let unit = if is_made { "unit" } else { UnitName::of(commands.framing).singular() };
         let most = if on_terminal { ON_TERMINAL } else { u64::MAX };
-        Names { unit, most, failed: Named::default(), stopped: Named::default(), given_up: Named::default() }
+        Names { unit, most, counts: Default::default() }
     }
 
     /// `line 3 'https://…'`: the first unit of a command.
@@ -51,25 +53,25 @@ impl Names {
         counted(self.unit, job).map(|(_, name)| format!("{name}: {what}")).collect()
     }
 
-    /// The same for a command that failed. Beyond the most that are named, units are only counted.
-    pub(super) fn failed(&mut self, job: &Job, what: &str) -> Vec<String> {
-        self.failed.name(counted(self.unit, job), what, self.most)
-    }
-
-    /// The same for a command that was ended early.
-    pub(super) fn stopped(&mut self, job: &Job, what: &str) -> Vec<String> {
-        self.stopped.name(counted(self.unit, job), what, self.most)
-    }
-
-    /// The same for a command that will not be tried again, since the run ends.
-    pub(super) fn given_up(&mut self, job: &Job) -> Vec<String> {
-        self.given_up.name(counted(self.unit, job), "not tried again", self.most)
+    /// The same for a command of which `what` is said. Beyond the most that are named, units are only counted.
+    pub(super) fn name(&mut self, end: End, job: &Job, what: &str) -> Vec<String> {
+        let (named, more) = &mut self.counts[end as usize];
+        let mut lines = Vec::new();
+        for (count, name) in counted(self.unit, job) {
+            if *named < self.most {
+                *named += count;
+                lines.push(format!("{name}: {what}"));
+            } else {
+                *more += count;
+            }
+        }
+        lines
     }
 
     /// `5 more lines failed, 3 stopped; 2> FILE names them all`
     pub(super) fn more(&self) -> Option<String> {
-        let kinds =
-            [(self.failed.more, "failed"), (self.stopped.more, "stopped"), (self.given_up.more, "not tried again")];
+        let [failed, stopped, given_up] = self.counts.map(|(_, more)| more);
+        let kinds = [(failed, "failed"), (stopped, "stopped"), (given_up, "not tried again")];
         let mut unit = format!(" more {}s", self.unit);
         let told = kinds.into_iter().filter(|(count, _)| *count > 0);
         let told: Vec<String> =
@@ -90,21 +92,6 @@ fn counted(unit: &'static str, job: &Job) -> impl Iterator<Item = (u64, String)>
 /// `line 3 'https://…'`
 pub(super) fn one(unit: &str, number: u64, name: &[u8]) -> String {
     format!("{unit} {number} '{}'", shown(name))
-}
-
-impl Named {
-    fn name(&mut self, units: impl Iterator<Item = (u64, String)>, what: &str, most: u64) -> Vec<String> {
-        let mut lines = Vec::new();
-        for (count, name) in units {
-            if self.named < most {
-                self.named += count;
-                lines.push(format!("{name}: {what}"));
-            } else {
-                self.more += count;
-            }
-        }
-        lines
-    }
 }
 
 /// A unit in a message: its beginning, control characters escaped.

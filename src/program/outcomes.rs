@@ -1,14 +1,13 @@
 //! The outcomes of the commands: the counts, the line for each that failed, and the closing line.
 
-mod pause;
 mod retries;
 
 use super::args::{JOBS, MaxFail};
 use super::exit::Exit;
 use super::failure::{failure, worse};
-use super::names::{Names, shown};
+use super::names::{End, Names, shown};
 use super::task::Launch;
-use super::unit_name::{counted, scaled};
+use super::unit_name::{blank_skipped, counted, nonzero, scaled};
 use retries::Retries;
 use std::collections::BTreeMap;
 use std::io::ErrorKind::{BrokenPipe, TimedOut};
@@ -226,14 +225,14 @@ impl Outcomes {
         let is_lost = matches!(outcome, Outcome::OutputLost(error) if !matches!(error.kind(), BrokenPipe | TimedOut));
         if self.interrupted.is_some() && !is_lost {
             self.stopped += 1;
-            return if self.quiet { Vec::new() } else { self.names.stopped(job, "stopped") };
+            return if self.quiet { Vec::new() } else { self.names.name(End::Stopped, job, "stopped") };
         }
         self.failed += 1;
         self.timed_out += u64::from(matches!(outcome, Outcome::TimedOut));
         self.killed += u64::from(matches!(outcome, Outcome::Killed(_)));
         self.exit = worse(self.exit, exit);
         let words = if ended.number > 1 { format!("{words}, attempt {}", ended.number) } else { words };
-        if self.quiet { Vec::new() } else { self.names.failed(job, &words) }
+        if self.quiet { Vec::new() } else { self.names.name(End::Failed, job, &words) }
     }
 
     /// Counts a command whose units are done.
@@ -248,7 +247,7 @@ impl Outcomes {
         if self.quiet {
             return Vec::new();
         }
-        jobs.iter().flat_map(|job| self.names.stopped(job, "its output was not printed")).collect()
+        jobs.iter().flat_map(|job| self.names.name(End::Stopped, job, "its output was not printed")).collect()
     }
 
     /// Whether so many units have failed that nothing more should be launched.
@@ -270,7 +269,7 @@ impl Outcomes {
         if self.quiet {
             return Vec::new();
         }
-        jobs.iter().flat_map(|job| self.names.given_up(job)).collect()
+        jobs.iter().flat_map(|job| self.names.name(End::GivenUp, job, "not tried again")).collect()
     }
 
     /// How many units were read ahead that are not tried at all.
@@ -367,26 +366,43 @@ impl Outcomes {
         Some(last_end.max(by_jobs).max(longest))
     }
 
+    /// What has become of commands and units: how many, and how that is called.
+    fn tallies(&self) -> [(u64, &'static str); 13] {
+        let Retries { ok, later, waiting, given_up, unstarted, done_before, .. } = self.retries;
+        [
+            (self.started, "started"),
+            (self.started_at.len() as u64, "running"),
+            (self.ok, "ok"),
+            (self.failed, "failed"),
+            (self.timed_out, "timed out"),
+            (self.killed, "killed"),
+            (self.stopped, "stopped"),
+            (ok, "ok after retry"),
+            (later, "told to wait"),
+            (waiting, "to be tried again"),
+            (given_up, "not tried again"),
+            (unstarted, "read and not started"),
+            (done_before, "done before"),
+        ]
+    }
+
+    /// `, 3 failed, 1 killed`: those of these that are not 0.
+    fn some(&self, names: &[&str]) -> String {
+        nonzero(self.tallies().into_iter().filter(|(_, name)| names.contains(name)))
+    }
+
     /// `205 ok, 3 failed`
     pub(super) fn ends(&self) -> String {
-        if self.failed > 0 { format!("{} ok, {} failed", self.ok, self.failed) } else { format!("{} ok", self.ok) }
+        format!("{} ok{}", self.ok, self.some(&["failed"]))
     }
 
     /// `213 started, 5 running, 205 ok, 3 failed`
     pub(super) fn counts(&self) -> String {
-        let running = self.started_at.len();
-        let mut parts =
-            vec![format!("{} started", self.started), format!("{running} running"), format!("{} ok", self.ok)];
-        let more = [
-            (self.failed, "failed"),
-            (self.timed_out, "timed out"),
-            (self.killed, "killed"),
-            (self.skipped, "blank skipped"),
-            (self.retries.waiting, "to be tried again"),
-            (self.retries.done_before, "done before"),
-        ];
-        parts.extend(more.into_iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{count} {what}")));
-        parts.join(", ")
+        let (started, running) = (self.started, self.started_at.len());
+        let ended = self.some(&["failed", "timed out", "killed"]);
+        let blank = nonzero([(self.skipped, blank_skipped(self.skipped))]);
+        let waiting = self.some(&["to be tried again", "done before"]);
+        format!("{started} started, {running} running, {} ok{ended}{blank}{waiting}", self.ok)
     }
 
     /// The last lines: how many failures were not named, and the totals. None after a success without a terminal: cron
@@ -439,41 +455,20 @@ impl Outcomes {
             0 => String::new(),
             paused => format!(" (paused {})", clock::shown(paused)),
         };
-        let parts = [
-            (self.retries.later, format!(", {} told to wait{paused}", self.retries.later)),
-            (self.retries.given_up, format!(", {} not tried again", self.retries.given_up)),
-            (self.retries.unstarted, format!(", {} read and not started", self.retries.unstarted)),
-            (self.retries.done_before, format!(", {} done before", self.retries.done_before)),
-            (self.skipped, format!(", {} skipped", counted(self.skipped, "blank line"))),
-        ];
-        parts.into_iter().filter(|(count, _)| *count > 0).map(|(_, words)| words).collect()
+        let later = nonzero([(self.retries.later, format!("told to wait{paused}"))]);
+        let rest = self.some(&["not tried again", "read and not started", "done before"]);
+        later + &rest + &nonzero([(self.skipped, blank_skipped(self.skipped))])
     }
 
     fn interrupted_line(&self, why: &str) -> String {
-        let some = |count: u64, words: &str| if count > 0 { format!(", {count} {words}") } else { String::new() };
-        let (failed, given_up) = (some(self.failed, "failed"), some(self.retries.given_up, "not tried again"));
-        let unstarted = some(self.retries.unstarted, "read and not started");
-        format!("{why}: {} ok{failed}, {} stopped{given_up}{unstarted}", self.ok, self.stopped)
+        let (ends, more) = (self.ends(), self.some(&["not tried again", "read and not started"]));
+        format!("{why}: {ends}, {} stopped{more}", self.stopped)
     }
 
     pub(super) fn json(&self) -> serde_json::Value {
-        serde_json::json!({
-            "started": self.started,
-            "running": self.started_at.len(),
-            "ok": self.ok,
-            "failed": self.failed,
-            "timed_out": self.timed_out,
-            "killed": self.killed,
-            "stopped": self.stopped,
-            "blank_skipped": self.skipped,
-            "ok_after_retry": self.retries.ok,
-            "told_to_wait": self.retries.later,
-            "paused_ns": self.retries.paused,
-            "to_be_tried_again": self.retries.waiting,
-            "not_tried_again": self.retries.given_up,
-            "read_and_not_started": self.retries.unstarted,
-            "done_before": self.retries.done_before,
-        })
+        let more = [(self.skipped, "blank skipped"), (self.retries.paused, "paused ns")];
+        let fields = self.tallies().into_iter().chain(more);
+        fields.map(|(count, name)| (name.replace(' ', "_"), serde_json::Value::from(count))).collect()
     }
 }
 

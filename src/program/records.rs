@@ -1,6 +1,7 @@
 //! What is kept of attempts that have ended: the list of units that are done, and the log.
 
 use super::done::Done;
+use super::failure;
 use super::log::{Entry, Log};
 use super::say::say;
 use super::task::Launch;
@@ -158,19 +159,6 @@ impl Ledger for Records {
 
 fn entry(ended: &Ended) -> Entry<'_> {
     let now = SystemTime::now();
-    let error = match &ended.outcome {
-        Outcome::NotFound(error)
-        | Outcome::CannotRun(error)
-        | Outcome::InputLost(error)
-        | Outcome::OutputLost(error) => Some(error.to_string()),
-        Outcome::TooLong => Some("a unit is too long for an argument".to_owned()),
-        Outcome::HasNul => Some("a unit has a NUL byte".to_owned()),
-        Outcome::Unreadable(why) => Some(why.clone()),
-        Outcome::TooCostly => Some("it costs more than a window lets through".to_owned()),
-        Outcome::SentAway => Some("its server asked to wait for too long".to_owned()),
-        Outcome::WantedTerminal => Some("it wanted the terminal".to_owned()),
-        Outcome::Ok | Outcome::Exited(_) | Outcome::Killed(_) | Outcome::TimedOut => None,
-    };
     Entry {
         job: &ended.job,
         key: ended.job.key.as_deref().map(String::from_utf8_lossy),
@@ -194,6 +182,6 @@ fn entry(ended: &Ended) -> Entry<'_> {
         },
         cost: ended.cost,
         slot: Some(ended.slot),
-        error,
+        error: failure::error(&ended.outcome),
     }
 }

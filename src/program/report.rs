@@ -6,14 +6,14 @@ use super::args::{Format, ReportFlags};
 use super::outcomes::Outcomes;
 use super::progress::{Progress, Shown};
 use super::say::say;
-use super::unit_name::{UnitName, scaled};
+use super::unit_name::{UnitName, nonzero, scaled, size};
 use anyhow::{Context, Result};
 use recent::{Recent, mean_rate};
 use serde_json::json;
 use std::fmt::Display;
 use std::fs::File;
 use std::io::Write;
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 use throttle::clock::{self, Nanos, SECOND, unpoisoned};
 use throttle::flow::meter::{Meter, Phase, Reading};
@@ -32,7 +32,7 @@ pub(crate) struct Report {
     unit: UnitName,
     total: Option<Total>,
     /// `None` in pipe mode.
-    outcomes: Option<Mutex<Outcomes>>,
+    outcomes: Option<Arc<Mutex<Outcomes>>>,
     limits: Vec<String>,
     /// The limits as the user wrote them.
     written: String,
@@ -230,10 +230,7 @@ impl Report {
                 counts + &keys_waiting(reading)
             }
             unit => {
-                let dropped = match reading.dropped {
-                    0 => String::new(),
-                    units => format!(", {units} dropped"),
-                };
+                let dropped = nonzero([(reading.dropped, "dropped")]);
                 let keys = keys_waiting(reading);
                 format!("{}, {}{dropped}{keys}", unit.count(reading.units), size(reading.bytes))
             }
@@ -398,8 +395,8 @@ impl Report {
     }
 
     /// A report on commands.
-    pub(crate) fn with_outcomes(mut self, outcomes: Outcomes) -> Self {
-        self.outcomes = Some(Mutex::new(outcomes));
+    pub(crate) fn with_outcomes(mut self, outcomes: Arc<Mutex<Outcomes>>) -> Self {
+        self.outcomes = Some(outcomes);
         self
     }
 
@@ -487,11 +484,6 @@ fn rate(unit: UnitName, per_second: f64) -> String {
         (_, 10..) => format!("{per_second:.1}/s"),
         _ => format!("{per_second:.2}/s"),
     }
-}
-
-/// `1.50 MB`
-fn size(bytes: u64) -> String {
-    indicatif::DecimalBytes(bytes).to_string()
 }
 
 /// Whole seconds, and from ten minutes on whole minutes, so that it does not flicker: `58m`.
