@@ -42,7 +42,7 @@ use exit::Exit;
 use rustix::io::Errno;
 use say::{NoThread, say};
 use std::ffi::OsString;
-use task::Task;
+use task::{Task, Verb};
 use throttle::store::StoreError;
 
 /// Runs the program and says how it ends.
@@ -66,7 +66,7 @@ pub(crate) fn main() -> Exit {
         let is_away = error.downcast_ref().is_some_and(StoreError::may_pass);
         match task {
             Task::Once(_) => Exit::OnceError,
-            Task::Show(_) | Task::List(_) if is_away => Exit::Away,
+            Task::Bucket(_, Verb::Show(_) | Verb::List(_)) if is_away => Exit::Away,
             _ => Exit::Error,
         }
     })
@@ -102,7 +102,7 @@ fn explain(task: &Task, error: &anyhow::Error) -> String {
 
 fn run(task: &Task) -> anyhow::Result<Exit> {
     let writes = match task {
-        Task::Set(_) | Task::Clear(_) | Task::Pause(..) | Task::Remove(_) => false,
+        Task::Bucket(..) => false,
         Task::Once(once) => !once.command.is_empty(),
         _ => true,
     };
@@ -114,11 +114,6 @@ fn run(task: &Task) -> anyhow::Result<Exit> {
         Task::Launch(launch) => launch::run(launch),
         Task::DryRun(dry_run) => dry_run::run(dry_run),
         Task::Once(once) => once::run(once, |error| buckets::explain(task, error, error)),
-        Task::Set(set) => buckets::set(set).map(|()| Exit::Success),
-        Task::Show(show) => buckets::show(show),
-        Task::List(list) => buckets::list(list),
-        Task::Remove(remove) => buckets::remove(remove).map(|()| Exit::Success),
-        Task::Clear(bucket) => buckets::clear(bucket).map(|()| Exit::Success),
-        Task::Pause(bucket, time) => buckets::pause(bucket, *time).map(|()| Exit::Success),
+        Task::Bucket(bucket, verb) => buckets::run(bucket, verb),
     }
 }

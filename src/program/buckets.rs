@@ -4,7 +4,7 @@ use super::answer::print;
 use super::args::{self, Bucket, Format, Grouped, Kind, Limits};
 use super::exit::Exit;
 use super::say::say;
-use super::task::{Once, Remove, Set, Show, Task};
+use super::task::{Once, Set, Task, Verb};
 use super::time_of_day;
 use anyhow::{Result, anyhow};
 use serde_json::json;
@@ -39,10 +39,10 @@ fn advice(bucket: &Bucket, error: &StoreError, task: &Task) -> &'static str {
         (StoreError::Disagrees(..), _) if bucket.is_default => "; leave -r out, or name another with --bucket",
         (StoreError::Disagrees(..), _) => "; leave -r out, or change it for everyone with --set",
         _ if !is_unknown => "",
-        (_, Task::Remove(_)) => "; --list instead of --remove names those there are",
+        (_, Task::Bucket(_, Verb::Remove { .. })) => "; --list instead of --remove names those there are",
         _ if !bucket.is_default => "; make it with its limits, like --set -r 5/s",
         (_, Task::Once(_)) => "; make it with its limits, like --once -r 5/s",
-        (_, Task::Show(_) | Task::Set(_) | Task::Clear(_) | Task::Pause(..)) => "; name another with --bucket",
+        (_, Task::Bucket(..)) => "; name another with --bucket",
         _ => "; for a limit of this run alone write -r 5/s",
     }
 }
@@ -179,8 +179,24 @@ pub(super) fn check_kept<T>(
     checked.map_err(|error| anyhow!("{origin}{error}; the bucket {} keeps {policy}", opened.place()))
 }
 
+/// Answers what is asked of a bucket by itself, or does it.
+///
+/// # Errors
+/// It cannot be done.
+pub(super) fn run(bucket: &Bucket, verb: &Verb) -> Result<Exit> {
+    match verb {
+        Verb::Show(format) => return show(bucket, *format),
+        Verb::List(format) => return list(bucket, *format),
+        Verb::Set(what) => set(bucket, what)?,
+        Verb::Clear => open_briefly(bucket, None)?.clear(None)?,
+        Verb::Pause(time) => pause(bucket, *time)?,
+        Verb::Remove { quiet } => remove(bucket, *quiet)?,
+    }
+    Ok(Exit::Success)
+}
+
 /// Makes the bucket, or changes its limits for everyone.
-pub(super) fn set(Set { bucket, policy, fresh, anew, group }: &Set) -> Result<()> {
+fn set(bucket: &Bucket, Set { policy, fresh, anew, group }: &Set) -> Result<()> {
     let mut bucket = bucket.clone();
     if let (Kind::File(place), Some(group)) = (&mut bucket.kind, group) {
         place.group = Some(number_of(group)?);
@@ -205,13 +221,8 @@ fn number_of(group: &str) -> Result<u32> {
     number.ok_or_else(|| anyhow!("--group '{group}': there is no such group; to see yours: id"))
 }
 
-/// Empties the queue of the bucket, and lifts a pause.
-pub(super) fn clear(bucket: &Bucket) -> Result<()> {
-    Ok(open_briefly(bucket, None)?.clear(None)?)
-}
-
 /// Grants nothing from the bucket for `time` from now on. No time at all lifts a pause.
-pub(super) fn pause(bucket: &Bucket, time: Duration) -> Result<()> {
+fn pause(bucket: &Bucket, time: Duration) -> Result<()> {
     let opened = open_briefly(bucket, None)?;
     if time.is_zero() {
         opened.apply(Operation::Resume)?;
@@ -231,7 +242,7 @@ fn brief_patience(bucket: &Bucket) -> Patience {
 }
 
 /// Writes what is kept in the bucket.
-pub(super) fn show(Show { bucket, format }: &Show) -> Result<Exit> {
+fn show(bucket: &Bucket, format: Format) -> Result<Exit> {
     let seen = look(bucket)?;
     match format {
         Format::Text => write_lines(shown(bucket, &seen).lines()),
@@ -250,7 +261,7 @@ fn look(bucket: &Bucket) -> Result<View, StoreError> {
 }
 
 /// Writes a line for each bucket beside this one.
-pub(super) fn list(Show { bucket, format }: &Show) -> Result<Exit> {
+fn list(bucket: &Bucket, format: Format) -> Result<Exit> {
     let line = |(kind, seen): Found| match (format, seen) {
         (Format::Text, Ok(view)) => {
             let line = if view.line.is_empty() { String::new() } else { format!(", {} in line", view.line.len()) };
@@ -283,7 +294,7 @@ fn listed(among: &Bucket) -> Result<Vec<Found>, StoreError> {
 }
 
 /// Removes the bucket, and says how many waited for it.
-pub(super) fn remove(Remove { bucket, quiet }: &Remove) -> Result<()> {
+fn remove(bucket: &Bucket, quiet: bool) -> Result<()> {
     let looked = look(bucket);
     // One that is damaged says nothing.
     let waiting = looked.as_ref().map_or(0, |view| view.line.len());

@@ -199,7 +199,7 @@ fn drive(
         return Err(failed(error, &opened.name));
     }
     run.report.close()?;
-    let exit = run.outcomes().exit();
+    let exit = run.outcomes().exit;
     Ok(exit)
 }
 

@@ -92,7 +92,7 @@ impl LaunchRun {
         hints_at_cr: bool,
     ) -> io::Result<(Arc<Self>, Launcher)> {
         let ((end, reasons), (end_after_kill, kills)) = (mpsc::channel(), mpsc::channel());
-        let advises = outcomes.advises();
+        let advises = outcomes.sums_up;
         let outcomes = Arc::new(Mutex::new(outcomes));
         let run = Arc::new(LaunchRun {
             report: Arc::new(report.with_outcomes(Arc::clone(&outcomes))),
@@ -109,7 +109,7 @@ impl LaunchRun {
         let ending = Arc::clone(&run);
         on_message("ender", reasons, move |reason| {
             // Other processes go on while we wait for the commands that run.
-            ending.report.supply().retire();
+            ending.report.supply.retire();
             ending.launcher().into_iter().for_each(|launcher| launcher.slots().drain());
             ending.flush();
             ending.finish(reason)
@@ -183,7 +183,7 @@ impl LaunchRun {
     fn tell_what_is_waited_for(self: &Arc<Self>) {
         let (Some(launcher), run) = (self.launcher().cloned(), Arc::clone(self)) else { return };
         let tell = move || {
-            if !launcher.slots().drains_within(run.second) && !run.outcomes().is_quiet() {
+            if !launcher.slots().drains_within(run.second) && !run.outcomes().quiet {
                 let running = launcher.slots().count();
                 let them = if running == 1 { "it" } else { "them" };
                 let waiting = UnitName::Command.count(running);
@@ -223,7 +223,7 @@ impl LaunchRun {
             // Also if the run had another reason to end.
             (signal, _) => signals::die_of(signal),
         }
-        std::process::exit(self.outcomes().exit().code().into())
+        std::process::exit(self.outcomes().exit.code().into())
     }
 }
 
@@ -237,11 +237,11 @@ impl Screen for BesideBar {
     }
 
     fn shows_something(&self) -> bool {
-        self.0.has_bar()
+        self.0.has_bar
     }
 
     fn trace(&self, words: Words<'_>) {
-        if self.0.outcomes().is_some_and(|outcomes| outcomes.is_traced()) {
+        if self.0.outcomes().is_some_and(|outcomes| outcomes.trace) {
             self.0.aside_bytes(&quoted(words, io::stderr().is_terminal()));
         }
     }
@@ -250,11 +250,11 @@ impl Screen for BesideBar {
 impl Settler for BesideBar {
     fn settle(&self, charge: &Charge, real: &[u64]) {
         // If it fails, those behind wait longer.
-        let _ = self.0.supply().settle(&charge.grant, [&charge.costs, real]);
+        let _ = self.0.supply.settle(&charge.grant, [&charge.costs, real]);
     }
 
     fn may_block(&self) -> bool {
-        self.0.supply().store().is_shared()
+        self.0.supply.store().is_shared()
     }
 }
 
@@ -348,7 +348,7 @@ impl LaunchRun {
         let (until, key) = (until(left), jobs.first().and_then(|job| job.key.as_deref()).unwrap_or(NO_KEY));
         let line = format!("'{}' asked to wait until {until}, longer than --max-pause; not tried any more", shown(key));
         let lines = outcomes.give_up(jobs);
-        if outcomes.is_quiet() { Vec::new() } else { std::iter::once(line).chain(lines).collect() }
+        if outcomes.quiet { Vec::new() } else { std::iter::once(line).chain(lines).collect() }
     }
 
     /// What is said of an event that changes no count: advice to those who watch, and remarks to all.
@@ -370,7 +370,7 @@ impl LaunchRun {
             }
             _ => return None,
         };
-        (if is_advice { outcomes.advises() } else { !outcomes.is_quiet() }).then_some(words)
+        (if is_advice { outcomes.sums_up } else { !outcomes.quiet }).then_some(words)
     }
 
     /// The time on the report's clock.

@@ -46,8 +46,8 @@ pub(super) fn sleep_unless(
 /// As [`pump::run`].
 pub(super) fn run(is_announced: bool, flow: &mut impl Flow, report: &Report) -> Result<(), PumpError> {
     let announcing = Announcing { report, longest: AtomicU64::new(0) };
-    let clock: &dyn Clock = if is_announced { &announcing } else { report.supply().clock() };
-    pump::run_on(flow, report.supply(), clock, report.meter())
+    let clock: &dyn Clock = if is_announced { &announcing } else { report.supply.clock() };
+    pump::run_on(flow, &report.supply, clock, &report.meter)
 }
 
 /// The clock of a stream that announces a long wait: not each time, but if it is much longer than any before.
@@ -63,8 +63,8 @@ impl Clock for Announcing<'_> {
     }
 
     fn sleep_unless(&self, time: Nanos, is_over: &dyn Fn() -> bool) -> bool {
-        let clock = self.report.supply().clock();
-        let turn = self.report.supply().waits_until().max(time);
+        let clock = self.report.supply.clock();
+        let turn = self.report.supply.waits_until().max(time);
         let wait = turn.saturating_sub(clock.now());
         if wait / 2 < self.longest.load(Ordering::Relaxed) {
             return clock.sleep_unless(time, is_over);
@@ -72,7 +72,7 @@ impl Clock for Announcing<'_> {
         sleep_unless(clock, [time, turn], is_over, |line| {
             self.longest.store(wait, Ordering::Relaxed);
             // What a server told this run was said when it did.
-            let line = announced(self.report.supply().store(), line).filter(|_| !self.report.is_told_to_wait());
+            let line = announced(self.report.supply.store(), line).filter(|_| !self.report.is_told_to_wait());
             if let Some(line) = line {
                 self.report.aside(line);
             }

@@ -33,41 +33,28 @@ impl Missing {
 
 impl fmt::Display for Missing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
+        let (path, why) = match self {
             // It may be an address with a password, if --bucket was forgotten.
             Missing::NotFound(name) => {
                 let place = if name.as_bytes().contains(&b'/') { "" } else { " in PATH" };
-                write!(f, "'{}': no such command{place}", Address::redacted(name))
+                return write!(f, "'{}': no such command{place}", Address::redacted(name));
             }
             Missing::NotExecutable(path) if path.is_dir() => {
-                write!(f, "'{}' cannot be run: it is a folder; name the command in it", path.display())
+                (path, "it is a folder; name the command in it".to_owned())
             }
             Missing::NotExecutable(path) => {
-                write!(
-                    f,
-                    "'{}' cannot be run: it is not executable; to read it write < {1}, to run it chmod +x {1}",
-                    path.display(),
-                    quoted(path)
-                )
+                let name = quoted(path);
+                (path, format!("it is not executable; to read it write < {name}, to run it chmod +x {name}"))
             }
             Missing::NoInterpreter(path, interpreter) if interpreter.as_bytes().ends_with(b"\r") => {
-                write!(
-                    f,
-                    "'{}' cannot be run: its lines end in CR; write sed -i 's/\\r$//' {}",
-                    path.display(),
-                    quoted(path)
-                )
+                (path, format!("its lines end in CR; write sed -i 's/\\r$//' {}", quoted(path)))
             }
             Missing::NoInterpreter(path, interpreter) => {
-                let interpreter = interpreter.display();
-                write!(
-                    f,
-                    "'{}' cannot be run: its first line names '{interpreter}', which is not there",
-                    path.display()
-                )
+                (path, format!("its first line names '{}', which is not there", interpreter.display()))
             }
-            Missing::Unreachable(path, error) => write!(f, "'{}' cannot be run: {error}", path.display()),
-        }
+            Missing::Unreachable(path, error) => (path, error.to_string()),
+        };
+        write!(f, "'{}' cannot be run: {why}", path.display())
     }
 }
 

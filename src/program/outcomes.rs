@@ -32,10 +32,11 @@ const LEAST_FOR_PERCENT: u64 = 20;
 #[derive(Debug, Default)]
 #[allow(clippy::struct_excessive_bools, reason = "three are options, two have happened or not")]
 pub(crate) struct Outcomes {
-    quiet: bool,
-    trace: bool,
-    /// Whether the totals are reported also after a success: on a terminal, or if the user asked for them.
-    sums_up: bool,
+    pub(super) quiet: bool,
+    pub(super) trace: bool,
+    /// Whether there are hints, and totals also after a success: on a terminal, or if the user asked for them. cron would
+    /// mail them.
+    pub(super) sums_up: bool,
     names: Names,
     /// What messages call the command.
     command: String,
@@ -76,7 +77,7 @@ pub(crate) struct Outcomes {
     /// Why commands are ended early.
     interrupted: Option<&'static str>,
     starts_no_more: bool,
-    exit: Exit,
+    pub(super) exit: Exit,
 }
 
 impl Outcomes {
@@ -112,23 +113,6 @@ impl Outcomes {
             retries: Retries { max_fail: launch.flags.again.max_fail, ..Retries::default() },
             ..Outcomes::default()
         }
-    }
-
-    pub(super) fn is_quiet(&self) -> bool {
-        self.quiet
-    }
-
-    /// Whether hints about the pace may help: to a user at a terminal. cron would mail them.
-    pub(super) fn advises(&self) -> bool {
-        self.sums_up
-    }
-
-    pub(super) fn is_traced(&self) -> bool {
-        self.trace
-    }
-
-    pub(super) fn exit(&self) -> Exit {
-        self.exit
     }
 
     /// Units that were left out: blank ones, and those that an earlier run has done.
@@ -296,7 +280,7 @@ impl Outcomes {
 
     /// What helps if all slots were taken for long: once. Looked at once a second.
     pub(super) fn hint(&mut self, now: Nanos, waited_for_jobs: impl FnOnce() -> Nanos) -> Option<String> {
-        if self.hinted || !self.advises() || now < self.looked + SECOND {
+        if self.hinted || !self.sums_up || now < self.looked + SECOND {
             return None;
         }
         self.looked = now;

@@ -136,7 +136,7 @@ impl Run<'_> {
             }
         };
         let buffer = Buffer::new(self.framing, SORTED_BUFFER);
-        let clock = self.report.supply().clock();
+        let clock = self.report.supply.clock();
         let mut flow = Sorted::new(Descriptor(input), Descriptor(stdout), buffer, sorting, (clock, false), tell);
         let result = self.drive(&mut flow);
         if !quiet && flow.untold().units > 0 {
@@ -147,7 +147,7 @@ impl Run<'_> {
 
     fn copy(&self, source: impl Source, sink: impl Sink) -> Result<Exit> {
         let size = if self.look.costs.is_empty() { BUFFER } else { SORTED_BUFFER };
-        let flow = Copying::new(source, sink, Buffer::new(self.framing, size), self.report.meter());
+        let flow = Copying::new(source, sink, Buffer::new(self.framing, size), &self.report.meter);
         self.drive(&mut flow.looked_into(self.look.clone()))
     }
 

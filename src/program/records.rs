@@ -5,7 +5,7 @@ use super::failure;
 use super::log::{Entry, Log};
 use super::say::say;
 use super::task::Launch;
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use rustix::fs::{FileType, Stat};
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -72,12 +72,12 @@ impl Records {
     ///
     /// # Errors
     /// It cannot be written.
-    pub(super) fn finish(&self) -> Result<()> {
+    pub(super) fn finish(&self) -> io::Result<()> {
         if let Some((done, path)) = &self.done {
-            done.finish().with_context(|| cannot_write("--done", path))?;
+            done.finish().map_err(|error| told("--done", path, &error))?;
         }
         if let Some((log, path)) = &self.log {
-            log.finish().with_context(|| cannot_write("--log", path))?;
+            log.finish().map_err(|error| told("--log", path, &error))?;
         }
         Ok(())
     }
@@ -133,12 +133,8 @@ fn open_done(path: &Path, delimiter: u8, second: Duration, quiet: bool) -> Resul
     Ok(((Arc::new(done), path.to_owned()), found.units))
 }
 
-fn cannot_write(option: &str, path: &Path) -> String {
-    format!("{option}: cannot write {}", path.display())
-}
-
 fn told(option: &str, path: &Path, error: &io::Error) -> io::Error {
-    io::Error::other(format!("{}: {error}", cannot_write(option, path)))
+    io::Error::other(format!("{option}: cannot write {}: {error}", path.display()))
 }
 
 impl Ledger for Records {

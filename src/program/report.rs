@@ -13,6 +13,7 @@ use serde_json::json;
 use std::fmt::Display;
 use std::fs::File;
 use std::io::Write;
+use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 use throttle::clock::{self, Nanos, SECOND, unpoisoned};
@@ -40,10 +41,12 @@ pub(crate) struct Report {
     reader_left: Mutex<bool>,
     /// Whether units are sorted by limits that the supply does not know.
     sorts: bool,
-    supply: Supply,
-    meter: Meter,
-    tick_every: Option<Duration>,
-    has_bar: bool,
+    pub(crate) supply: Supply,
+    pub(crate) meter: Meter,
+    /// How often [`tick`](Self::tick) wants to be called.
+    pub(crate) tick_every: Option<Duration>,
+    /// Whether there is a bar, now or later.
+    pub(crate) has_bar: bool,
     screen: Mutex<Screen>,
 }
 
@@ -57,12 +60,8 @@ struct Screen {
     summary: Option<(Format, Target)>,
 }
 
-/// Where the summary goes.
-#[derive(Debug)]
-pub(crate) enum Target {
-    StandardError,
-    File(File, String),
-}
+/// Where the summary goes, and what an error of writing it is called.
+pub(crate) type Target = (File, String);
 
 impl Report {
     /// A report on units called `unit`. `total`: how much there is to do, if that is known. `written`: the limits as the
@@ -118,22 +117,9 @@ impl Report {
         *unpoisoned(self.reader_left.lock())
     }
 
-    pub(crate) fn meter(&self) -> &Meter {
-        &self.meter
-    }
-
-    pub(crate) fn supply(&self) -> &Supply {
-        &self.supply
-    }
-
     /// Units so far, in words.
     pub(crate) fn count(&self) -> String {
         self.unit.count(self.read().units)
-    }
-
-    /// How often [`tick`](Self::tick) wants to be called.
-    pub(crate) fn tick_every(&self) -> Option<Duration> {
-        self.tick_every
     }
 
     /// Updates the progress, unless another thread writes to the screen: that may take long.
@@ -178,17 +164,12 @@ impl Report {
             return Ok(());
         }
         lines.iter().for_each(say);
-        let Some((format, target)) = screen.summary.take() else { return Ok(()) };
+        let Some((format, (mut target, cannot))) = screen.summary.take() else { return Ok(()) };
         let text = match format {
             Format::Text => self.summary_text(&self.read()),
             Format::Json => format!("{}\n", self.summary_json(&self.read())),
         };
-        match target {
-            Target::StandardError => std::io::stderr().write_all(text.as_bytes()).context("--summary: standard error"),
-            Target::File(mut file, name) => {
-                file.write_all(text.as_bytes()).with_context(|| format!("--summary: cannot write {name}"))
-            }
-        }
+        target.write_all(text.as_bytes()).with_context(|| format!("--summary: {cannot}"))
     }
 
     /// Closes when the exit code is already decided: an error is reported and changes nothing.
@@ -420,11 +401,6 @@ impl Report {
         }
     }
 
-    /// Whether there is a bar, now or later.
-    pub(crate) fn has_bar(&self) -> bool {
-        self.has_bar
-    }
-
     /// Calls `write` with the bar out of its way. `write` returns whether it has left a line open on the terminal.
     pub(crate) fn beside_bar(&self, write: impl FnOnce() -> bool) {
         if self.has_bar {
@@ -459,10 +435,18 @@ impl Report {
 /// The file cannot be created.
 pub(crate) fn open_summary(reporting: &ReportFlags) -> Result<Option<(Format, Target)>> {
     let Some(summary) = &reporting.summary else { return Ok(None) };
-    let Some(path) = &summary.file else { return Ok(Some((summary.format, Target::StandardError))) };
-    let name = path.display().to_string();
-    let file = File::create(path).with_context(|| format!("--summary: cannot create {name}"))?;
-    Ok(Some((summary.format, Target::File(file, name))))
+    let target: Target = match &summary.file {
+        None => {
+            let stderr = std::io::stderr().as_fd().try_clone_to_owned().context("--summary: standard error")?;
+            (File::from(stderr), "standard error".to_owned())
+        }
+        Some(path) => {
+            let name = path.display();
+            let file = File::create(path).with_context(|| format!("--summary: cannot create {name}"))?;
+            (file, format!("cannot write {name}"))
+        }
+    };
+    Ok(Some((summary.format, target)))
 }
 
 /// `, 31 keys wait`

@@ -34,7 +34,7 @@ type Delivery = SignalDelivery<UnixStream, SignalOnly>;
 pub(crate) fn start(report: Arc<Report>, commands: Option<Arc<LaunchRun>>) -> Result<()> {
     let mut wanted = vec![SIGINT, SIGQUIT, SIGTERM, SIGHUP, SIGUSR1];
     // By default it would stop only this process, and leave the bar.
-    wanted.extend((commands.is_some() || report.has_bar()).then_some(SIGTSTP));
+    wanted.extend((commands.is_some() || report.has_bar).then_some(SIGTSTP));
     if commands.is_some() {
         // All but the first end programs, too.
         wanted.extend([SIGCONT, SIGUSR2, SIGALRM, SIGVTALRM, SIGPROF, SIGXCPU]);
@@ -62,7 +62,7 @@ fn answer(mut delivery: Delivery, report: &Arc<Report>, commands: Option<&Arc<La
     // What commands print may be nothing, so only a pipe ends because its reader has left.
     let mut watched = commands.is_none().then(io::stdout);
     loop {
-        let every = report.tick_every();
+        let every = report.tick_every;
         if wait(&delivery, watched.as_ref(), every.map(|every| every.saturating_sub(drawn.elapsed()))) {
             watched = None;
             report.reader_left();

@@ -21,16 +21,23 @@ pub(crate) enum Task {
     Launch(Box<Launch>),
     DryRun(DryRun),
     Once(Once),
+    Bucket(Bucket, Verb),
+}
+
+/// What is asked of a bucket by itself.
+#[derive(Clone, Debug)]
+pub(crate) enum Verb {
     Set(Set),
-    Show(Show),
-    /// Empty the queue of a bucket.
-    Clear(Bucket),
-    /// Grant nothing from a bucket for so long.
-    /// Zero lifts a pause.
-    Pause(Bucket, Duration),
+    Show(Format),
+    /// Empty its queue.
+    Clear,
+    /// Grant nothing for so long. Zero lifts a pause.
+    Pause(Duration),
     /// Name the buckets beside this one.
-    List(Show),
-    Remove(Remove),
+    List(Format),
+    Remove {
+        quiet: bool,
+    },
 }
 
 /// Take one from a bucket, then become a command.
@@ -49,7 +56,6 @@ pub(crate) struct Once {
 /// Set the limits of a bucket.
 #[derive(Clone, Debug)]
 pub(crate) struct Set {
-    pub(crate) bucket: Bucket,
     pub(crate) policy: Policy,
     /// Which limits name what they start with, and so start anew.
     pub(crate) fresh: Vec<bool>,
@@ -59,55 +65,38 @@ pub(crate) struct Set {
     pub(crate) group: Option<String>,
 }
 
-/// Show a bucket, or name those beside it.
-#[derive(Clone, Debug)]
-pub(crate) struct Show {
-    pub(crate) bucket: Bucket,
-    pub(crate) format: Format,
-}
-
-/// Remove a bucket.
-#[derive(Clone, Debug)]
-pub(crate) struct Remove {
-    pub(crate) bucket: Bucket,
-    pub(crate) quiet: bool,
-}
-
 impl Task {
     /// What `args` ask for.
     ///
     /// # Errors
     /// What is wrong with them, in words that name the option and show a right spelling.
     pub(crate) fn new(args: Args, environment: &Environment) -> Result<Self, String> {
-        let (shared, quiet) = (&args.shared, args.report.quiet);
+        let shared = &args.shared;
         let bucket = |act: &str| {
             let bucket = Bucket::named(shared, environment)?;
             bucket.ok_or_else(|| format!("{act}; name it: --bucket NAME, or THROTTLE_BUCKET=NAME"))
         };
-        let alone = |act: &str| {
+        let alone = |act: &str, verb| {
             let found = bucket(act)?;
-            ensure_alone(act.split(' ').next().unwrap_or(act), &args).map(|()| found)
+            ensure_alone(act.split(' ').next().unwrap_or(act), &args).map(|()| Task::Bucket(found, verb))
         };
         match *shared {
             SharedFlags { once: true, .. } => {
                 Once::new(bucket("--once takes one from a bucket")?, args).map(Task::Once)
             }
             SharedFlags { set: true, .. } => {
-                Set::new(bucket("--set sets the limits of a bucket")?, &args).map(Task::Set)
+                let bucket = bucket("--set sets the limits of a bucket")?;
+                Set::new(&bucket, &args).map(|set| Task::Bucket(bucket, Verb::Set(set)))
             }
-            SharedFlags { show: Some(format), .. } => {
-                alone("--show shows a bucket").map(|bucket| Task::Show(Show { bucket, format }))
-            }
+            SharedFlags { show: Some(format), .. } => alone("--show shows a bucket", Verb::Show(format)),
             SharedFlags { list: Some(format), .. } => {
                 let bucket = Bucket::among(shared, environment)?;
-                ensure_alone("--list", &args).map(|()| Task::List(Show { bucket, format }))
+                ensure_alone("--list", &args).map(|()| Task::Bucket(bucket, Verb::List(format)))
             }
-            SharedFlags { clear: true, .. } => alone("--clear empties the queue of a bucket").map(Task::Clear),
-            SharedFlags { pause: Some(time), .. } => {
-                alone("--pause pauses a bucket").map(|bucket| Task::Pause(bucket, time))
-            }
+            SharedFlags { clear: true, .. } => alone("--clear empties the queue of a bucket", Verb::Clear),
+            SharedFlags { pause: Some(time), .. } => alone("--pause pauses a bucket", Verb::Pause(time)),
             SharedFlags { remove: true, .. } => {
-                alone("--remove removes a bucket").map(|bucket| Task::Remove(Remove { bucket, quiet }))
+                alone("--remove removes a bucket", Verb::Remove { quiet: args.report.quiet })
             }
             _ => Task::stream(args, environment),
         }
@@ -131,13 +120,7 @@ impl Task {
         match self {
             Task::Launch(launch) => launch.limits.bucket(),
             Task::Pipe(Pipe { limits, .. }) | Task::DryRun(DryRun { limits, .. }) => limits.bucket(),
-            Task::Once(Once { bucket, .. })
-            | Task::Set(Set { bucket, .. })
-            | Task::Show(Show { bucket, .. })
-            | Task::List(Show { bucket, .. })
-            | Task::Remove(Remove { bucket, .. })
-            | Task::Clear(bucket)
-            | Task::Pause(bucket, _) => Some(bucket),
+            Task::Once(Once { bucket, .. }) | Task::Bucket(bucket, _) => Some(bucket),
         }
     }
 }
@@ -198,7 +181,7 @@ impl Once {
 }
 
 impl Set {
-    fn new(bucket: Bucket, args: &Args) -> Result<Self, String> {
+    fn new(bucket: &Bucket, args: &Args) -> Result<Self, String> {
         let named = Grouped::for_bucket(&args.limit.rate, args.limit.burst)?
             .ok_or("--set: to what? write for example --set -r 5000/h")?;
         if !args.command.is_empty() {
@@ -211,7 +194,7 @@ impl Set {
         }
         let names_initial = |limit: &Limit| matches!(limit, Limit::Bucket { initial: Some(_), .. });
         let fresh = named.written().iter().map(names_initial).collect();
-        Ok(Set { bucket, policy: named.policy(), fresh, anew: args.shared.clear, group: args.shared.group.clone() })
+        Ok(Set { policy: named.policy(), fresh, anew: args.shared.clear, group: args.shared.group.clone() })
     }
 }
 

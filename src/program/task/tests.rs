@@ -257,14 +257,14 @@ fn limits_are_grouped_by_what_they_hold_for_and_what_they_count() {
 #[test]
 fn limits_that_name_their_start_start_anew() {
     let words = ["--bucket", "./b", "--set", "-r", "5/s,burst=9,initial=9", "-r", "5000/h"];
-    let Ok(Task::Set(set)) = Task::from_words(&words) else { panic!("no --set") };
+    let Ok(Task::Bucket(_, Verb::Set(set))) = Task::from_words(&words) else { panic!("no --set") };
     assert_eq!(set.fresh, [true, false]);
 }
 
 #[test]
 fn a_bucket_keeps_the_costs_of_its_limits_but_not_the_number_of_one_call() {
     let words = ["--bucket", "./b", "--set", "-r", "5/s", "-r", "9/s,cost=f2,else=3", "-r", "7/s,cost=4"];
-    let Ok(Task::Set(set)) = Task::from_words(&words) else { panic!("no --set") };
+    let Ok(Task::Bucket(_, Verb::Set(set))) = Task::from_words(&words) else { panic!("no --set") };
     assert_eq!(set.policy.to_string(), "5/s,burst=1 and 9/s,burst=1,cost=f2,else=3 and 7/s,burst=1,cost=4");
     let Ok(Task::Once(once)) = Task::from_words(&words.map(|word| if word == "--set" { "--once" } else { word }))
     else {
