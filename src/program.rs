@@ -39,9 +39,9 @@ mod generated;
 use answer::{expect_standard_output, print};
 use args::{Environment, Refused};
 use exit::Exit;
-use rustix::io::Errno;
 use say::{NoThread, say};
 use std::ffi::OsString;
+use std::io::ErrorKind;
 use task::{Task, Verb};
 use throttle::store::StoreError;
 
@@ -85,18 +85,15 @@ fn refuse(message: String, once: bool) -> Exit {
     if once { Exit::OnceError } else { Exit::Usage }
 }
 
-/// An error, and what helps against it: against one of a bucket, or a limit of the system, wherever it is felt.
+/// An error, and what helps against it, if it is one of a bucket or of a limit of the system.
 fn explain(task: &Task, error: &anyhow::Error) -> String {
     if let Some(cause) = error.chain().find_map(|error| error.downcast_ref()) {
         return buckets::explain(task, cause, format_args!("{error:#}"));
     }
-    let code = error.root_cause().downcast_ref::<std::io::Error>().and_then(std::io::Error::raw_os_error);
-    let advice = match code.map(Errno::from_raw_os_error) {
-        Some(Errno::MFILE) => "; ulimit -n allows more open files",
-        Some(Errno::FBIG) => "; ulimit -f allows larger files",
-        Some(Errno::AGAIN) if error.is::<NoThread>() => "; ulimit -u allows more processes and threads",
-        _ => "",
-    };
+    let cause = error.root_cause().downcast_ref::<std::io::Error>();
+    // Only for a thread is it a limit that can be raised.
+    let cause = cause.filter(|cause| cause.kind() != ErrorKind::WouldBlock || error.is::<NoThread>());
+    let advice = cause.map_or("", failure::advice);
     format!("{error:#}{advice}")
 }
 

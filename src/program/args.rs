@@ -26,7 +26,7 @@ pub(crate) use grouped::Group;
 #[cfg(test)]
 pub(crate) use rule::Rule;
 #[cfg(test)]
-pub(crate) use text::{ENVIRONMENT, EXAMPLES, SIGNALS};
+pub(crate) use text::{EXAMPLES, SIGNALS, environment};
 
 pub(crate) use again::MaxFail;
 pub(crate) use bucket::{Bucket, Environment, Kind, SharedFlags};

@@ -23,7 +23,7 @@ use throttle::store::{
 /// A bucket, wherever it is.
 pub(crate) type AnyBucket = dyn Store + Send + Sync;
 
-/// `words`, which describe `error`, with the variable that named the bucket and what to do.
+/// `words`, which describe `error`, after the variable that named the bucket, and before what to do.
 pub(super) fn explain(task: &Task, error: &StoreError, words: impl Display) -> String {
     match (error, task.bucket()) {
         (StoreError::Refused(_), _) | (_, None) => words.to_string(),
@@ -121,7 +121,7 @@ fn patience(bucket: &Bucket, max_wait: Option<Duration>) -> Patience {
         return Patience::none();
     }
     let origin = bucket.origin();
-    // A time beyond the clock's range is as good as for ever.
+    // A time beyond the range of the clock means that there is no end.
     let until = max_wait.and_then(|longest| Instant::now().checked_add(longest));
     Patience::new(until, move |trouble| match trouble {
         Trouble::Away(error) => {
@@ -306,7 +306,7 @@ fn remove(bucket: &Bucket, quiet: bool) -> Result<()> {
     if waiting > 0 && !quiet {
         let (_, place) = whereabouts(&bucket.kind);
         say(format_args!(
-            "{waiting} waited for the bucket {place}; those who stay make it again, with its limits, within a second"
+            "{waiting} waited for the bucket {place}; those that still wait make it again, with its limits, within a second"
         ));
     }
     Ok(())
@@ -339,7 +339,7 @@ fn shown(bucket: &Bucket, view: &View) -> String {
     format!("bucket {} in {place}\n{lines}{counts}{line}{paused}  next unit: {next}\n", name(&bucket.kind))
 }
 
-/// What is left of each limit. What comes in during a pause is owed to nobody: it is lost.
+/// What is left of each limit. During a pause a limit owes nothing: what comes in is lost.
 fn left_of(view: &View) -> impl Iterator<Item = i128> {
     let is_paused = view.paused_until.is_some();
     view.left.iter().map(move |left| if is_paused { (*left).max(0) } else { *left })

@@ -25,7 +25,7 @@ use throttle::store::{Memory, Store, StoreError, Supply, View};
 /// Shows what would run or leave, and when.
 ///
 /// # Errors
-/// What failed of our own.
+/// throttle itself failed.
 pub(super) fn run(DryRun { limits, sorting, work, done, quiet }: &DryRun) -> Result<Exit> {
     let (result, name) = match work {
         Work::Commands(commands) => {
@@ -279,8 +279,8 @@ fn write_rest(out: &mut impl Write, job: &Job, shape: Shape, time: Nanos) -> io:
     writeln!(out, "  # {}{input}{space}{name}", clock::shown(time))
 }
 
-/// Gives a new `store` the state that was found: windows as if all that they count had left together. Returns the time that is
-/// now on its `clock`.
+/// Gives a new `store` the state that was found. A window then counts all its units from one time. Returns the time that its
+/// `clock` shows after that.
 fn begin_as(found: &View, store: &Memory<FakeClock>, clock: &FakeClock) -> Result<Nanos, StoreError> {
     let used = |(full, left): (i128, &i128)| u64::try_from(full - left.max(&0)).unwrap_or(0);
     let used: Vec<u64> = store.view()?.left.into_iter().zip(&found.left).map(used).collect();
@@ -297,8 +297,8 @@ fn begin_as(found: &View, store: &Memory<FakeClock>, clock: &FakeClock) -> Resul
     Ok(clock.now())
 }
 
-/// `# 5/s,burst=5 for each host: at most 9 in any second`. A unit that costs more than the burst leaves when all of it is
-/// paid, so the units before and after it are as many as without it.
+/// `# 5/s,burst=5 for each host: at most 9 in any second`. A unit that costs more than the burst waits until its cost is paid,
+/// so the other units of that second are as many as without it.
 fn write_most(out: &mut impl Write, policy: &Policy, place: usize, each: &str, has_cost: bool) -> io::Result<()> {
     let (most, period) = policy.most_in_its_period(place);
     let (limit, period) = (policy.describe(place), period_name(period));

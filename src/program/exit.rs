@@ -8,7 +8,7 @@ pub(crate) enum Exit {
     /// Everything was passed on.
     #[default]
     Success,
-    /// Reading, writing or something else of ours failed.
+    /// Reading, writing or something else that throttle does itself failed.
     Error,
     /// The command line makes no sense.
     Usage,
@@ -16,7 +16,7 @@ pub(crate) enum Exit {
     TooLong,
     /// A server asked to wait for longer than allowed.
     SentAway,
-    /// An error of our own, if lower codes are the command's.
+    /// An error of throttle itself with `--once`, where lower codes are the command's.
     OnceError,
     /// A question about a bucket that cannot be reached.
     Away,

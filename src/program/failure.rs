@@ -1,6 +1,7 @@
-//! Failures in words: what became of a unit, which exit code follows, and what the user can do.
+//! Failures in words: how an attempt ended, which exit code follows, and what the user can do.
 
 use super::exit::Exit;
+use rustix::io::Errno;
 use std::io;
 use throttle::flow::TOO_MUCH;
 use throttle::launch::{Job, Outcome};
@@ -66,18 +67,19 @@ fn ending(outcome: &Outcome) -> String {
     }
 }
 
-/// What to do if the system has no room or does not know how to run it; the error of a temporary file says it itself.
-fn advice(error: &io::Error) -> &'static str {
-    use rustix::io::Errno;
+/// What to do about an error of the system: a limit of it, or a command that it cannot run. The error of a temporary file says
+/// it itself.
+pub(super) fn advice(error: &io::Error) -> &'static str {
     match error.raw_os_error().map(Errno::from_raw_os_error) {
         Some(Errno::MFILE) => "; ulimit -n allows more open files",
-        Some(Errno::AGAIN) => "; ulimit -u allows more processes",
+        Some(Errno::FBIG) => "; ulimit -f allows larger files",
+        Some(Errno::AGAIN) => "; ulimit -u allows more processes and threads",
         Some(Errno::NOEXEC) => "; a script needs a first line like #!/bin/sh, or run it with sh",
         _ => "",
     }
 }
 
-/// The first that holds of 127, 126, 125, 124, 123; an error of our own comes before them.
+/// The one that decides the exit code: 127 before 126, 125, 124, 123. An error of throttle itself comes before them.
 pub(super) fn worse(one: Exit, other: Exit) -> Exit {
     use Exit::{CannotRun, Error, Failed, Killed, NotFound, SentAway, Stopped, Success, Usage};
     let order = [Error, NotFound, CannotRun, Killed, Stopped, SentAway, Failed, Usage, Success];

@@ -32,7 +32,7 @@ pub(super) const BUFFER: usize = 192 * 1024;
 /// Runs the commands.
 ///
 /// # Errors
-/// What failed of our own.
+/// throttle itself failed.
 pub(super) fn run(launch: &Launch) -> Result<Exit> {
     let Launch { commands, reporting, flags, .. } = launch;
     let hints = reporting.sums_up(io::stderr().is_terminal());
@@ -46,7 +46,8 @@ pub(super) fn run(launch: &Launch) -> Result<Exit> {
     let source = source(commands, hints)?;
     let records = Records::open(launch, source.source.fd(), second())?.map(Arc::new);
     let summary = report::open_summary(reporting)?;
-    let (supply, ()) = buckets::supply(&launch.limits, launch.sorting.is_some(), Commands::check)?;
+    let sorts = launch.sorting.is_some();
+    let (supply, ()) = buckets::supply(&launch.limits, sorts, Commands::check)?;
     let policy = supply.store().policy();
     if hints {
         launch.limits.kinds(&policy).iter().for_each(pipe::hint_at_idle_limit);
@@ -57,7 +58,20 @@ pub(super) fn run(launch: &Launch) -> Result<Exit> {
     };
     let settling = settling(launch, &look, &policy);
     supply.settles(settling.is_any());
-    let options = Options {
+    let options = options(launch, program, &policy, settling);
+    throttle::clock::sharpen_this_thread();
+    let progress = Progress::new(reporting, commands.input.is_stdin(), Some(flags.output()));
+    let written = launch.limits.written(&policy);
+    let mut outcomes = Outcomes::new(launch, &policy, &written, io::stderr().is_terminal());
+    outcomes.set_known(records.as_ref().map_or(0, |records| records.known_units));
+    let report = Report::new(UnitName::Command, source.total, supply, written, sorts, summary, progress);
+    let is_announced = launch.limits.bucket().is_some() && !reporting.quiet;
+    drive(commands, source, options, records, (report, outcomes), (is_announced, look))
+}
+
+fn options(launch: &Launch, program: Option<OsString>, policy: &Policy, settling: Settling) -> Options {
+    let Launch { limits, sorting, commands, flags, .. } = launch;
+    Options {
         template: commands.template.clone(),
         program,
         jobs: flags.jobs(),
@@ -65,23 +79,14 @@ pub(super) fn run(launch: &Launch) -> Result<Exit> {
         output: flags.output(),
         tag: flags.tag,
         timeout: flags.timeout,
-        again: flags.again.policy(commands.input.ahead(), launch.limits.first_pause(&policy)),
+        again: flags.again.policy(commands.input.ahead(), limits.first_pause(policy)),
         // Only there may it use the terminal; without one, a group of its own is ended as a whole.
         in_our_group: flags.jobs == Some(1) && flags.timeout.is_none() && signals::has_terminal(),
         settling,
-        by_key: launch.sorting.clone(),
+        by_key: sorting.clone(),
         ignore_sigpipe: signals::is_ignored(SIGPIPE),
         second: second(),
-    };
-    throttle::clock::sharpen_this_thread();
-    let progress = Progress::new(reporting, commands.input.is_stdin(), Some(flags.output()));
-    let written = launch.limits.written(&policy);
-    let mut outcomes = Outcomes::new(launch, &policy, &written, io::stderr().is_terminal());
-    outcomes.set_known(records.as_ref().map_or(0, |records| records.known_units));
-    let sorted_by = launch.sorting.as_ref().map(|_| written.clone());
-    let report = Report::new(UnitName::Command, source.total, supply, written, summary, progress).sorted_by(sorted_by);
-    let is_announced = launch.limits.bucket().is_some() && !reporting.quiet;
-    drive(commands, source, options, records, (report, outcomes), (is_announced, look))
+    }
 }
 
 /// Which limits replies settle: each, or each kind of them if units are sorted by key.
@@ -163,7 +168,7 @@ pub(super) fn source(commands: &Commands, hints: bool) -> Result<Opened> {
     Ok(Opened { source: Box::new(Descriptor(input.fd)), name: input.name, total })
 }
 
-/// What `source` gives, as jobs, but for the units that are known.
+/// The units of `source` as jobs, without those that are known.
 pub(super) fn batches<R: Source>(commands: &Commands, source: R, known: Option<Known>, look: Look) -> Batches<R> {
     let buffer = Buffer::new(commands.framing, BUFFER);
     Batches::new(source, buffer, commands.shape, &commands.template, known).looked_into(look)

@@ -31,7 +31,7 @@ use throttle::launch::{
 enum Reason {
     /// A signal came.
     Signal,
-    /// Our reader is gone.
+    /// The reader of our output has left.
     ReaderGone,
     /// A command exited 255.
     Stopped,
@@ -45,7 +45,7 @@ enum Reason {
     SentAway,
 }
 
-/// Later than this is as good as never.
+/// A time beyond this is shown as this one.
 const FAR: Duration = Duration::from_secs(86_400 * 365 * 100);
 
 /// What the threads of the run share.
@@ -220,7 +220,7 @@ impl LaunchRun {
         match (self.signal.load(Ordering::SeqCst), reason) {
             (0, Reason::ReaderGone) => std::process::exit(signals::die_of_broken_pipe().code().into()),
             (0, _) => {}
-            // Also if the run had another reason to end.
+            // A signal comes before any other reason to end.
             (signal, _) => signals::die_of(signal),
         }
         std::process::exit(self.outcomes().exit.code().into())

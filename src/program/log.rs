@@ -1,4 +1,4 @@
-//! `--log FILE`: one line of JSON for each try that has ended.
+//! `--log FILE`: one line of JSON for each attempt that has ended.
 
 use super::append::append;
 use anyhow::{Context, Result};
@@ -23,7 +23,7 @@ pub(super) struct Log {
     is_regular: bool,
 }
 
-/// A try that has ended. All fields are logged, under their names and in this order; without a value they are `null`.
+/// An attempt that has ended. All fields are logged, under their names and in this order; without a value they are `null`.
 #[derive(Clone, Debug)]
 pub(super) struct Entry<'a> {
     /// `seq`: the number of the command, from 1; its later tries have the same one. And
@@ -57,7 +57,7 @@ pub(super) struct Entry<'a> {
     pub(super) charged: u64,
     /// `cost`: what the reply says it cost.
     pub(super) cost: Option<u64>,
-    /// `slot`: the slot it had, from 0, as of `THROTTLE_SLOT`.
+    /// `slot`: its slot, from 0, as in `THROTTLE_SLOT`.
     pub(super) slot: Option<u32>,
     /// `error`: why it could not be started, or its output was lost.
     pub(super) error: Option<String>,
@@ -74,7 +74,7 @@ fn verdict_name(verdict: Verdict) -> &'static str {
 }
 
 impl Log {
-    /// Opens a file to append to it, or makes it. A named pipe is waited for until somebody reads it.
+    /// Opens a file to append to it, or makes it. For a named pipe, waits until another process reads it.
     ///
     /// # Errors
     /// Why it cannot be opened.
@@ -97,7 +97,7 @@ impl Log {
     /// Writes a line, with one write.
     ///
     /// # Errors
-    /// It cannot be written; then nothing of it is in the file, as far as possible.
+    /// The line cannot be written. Its beginning is cut off again if possible.
     pub(super) fn write(&self, entry: &Entry<'_>) -> io::Result<()> {
         let line = entry.line();
         let file = unpoisoned(self.file.lock());
@@ -114,8 +114,8 @@ impl Log {
     }
 }
 
-/// Whether the last line lacks its end, as after a crash: the next one is not to be appended to it. If it cannot be read,
-/// nobody knows.
+/// Whether the last line lacks its end, as after a crash: then the next one must not be appended to it. A file that cannot be
+/// read is not torn.
 fn is_torn(path: &Path) -> bool {
     let mut last = *b"\n";
     let read = File::open(path).and_then(|mut file| {

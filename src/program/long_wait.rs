@@ -1,4 +1,4 @@
-//! Long waits for a shared bucket, which are announced on a terminal, and long pauses of it, which are announced everywhere.
+//! Announces long waits for a shared bucket, on a terminal, and long pauses of the bucket, everywhere.
 
 use super::report::{Report, countdown};
 use std::io::IsTerminal;
@@ -71,7 +71,7 @@ impl Clock for Announcing<'_> {
         }
         sleep_unless(clock, [time, turn], is_over, |line| {
             self.longest.store(wait, Ordering::Relaxed);
-            // What a server told this run was said when it did.
+            // A pause that a server asked this run for was announced already.
             let line = announced(self.report.supply.store(), line).filter(|_| !self.report.is_told_to_wait());
             if let Some(line) = line {
                 self.report.aside(line);

@@ -18,7 +18,7 @@ pub(crate) enum Missing {
     NotExecutable(PathBuf),
     /// A script, and what its first line names.
     NoInterpreter(PathBuf, OsString),
-    /// It cannot even be looked at.
+    /// The system does not say what it is.
     Unreachable(PathBuf, io::Error),
 }
 

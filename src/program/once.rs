@@ -25,7 +25,7 @@ use throttle::store::{StoreError, wait_for};
 /// refusal into words.
 ///
 /// # Errors
-/// What failed of our own.
+/// throttle itself failed.
 pub(super) fn run(once: &Once, explain: impl FnOnce(&StoreError) -> String) -> Result<Exit> {
     let found = match once.command.first().map(|name| lookup::find(name)) {
         Some(Err(missing)) => return Ok(advice::refuse(&missing, "sh -c")),
@@ -68,9 +68,8 @@ fn waited_for(once: &Once, (grant, asked, store, costs): Taken) -> Result<(Grant
 /// Sleeps until the grant, and returns it, or the one that was taken instead. On a signal, gives back what can be given
 /// back, and dies of it.
 ///
-/// No signal is lost. The other thread holds signals back, so their handlers run on this one. A signal is noted before its
-/// handler looks at `is_over`: either it is found here, or the handler itself ends the program, until the command replaces
-/// it.
+/// No signal is lost. The other thread blocks signals, so their handlers run on this thread. A handler notes its signal, and
+/// then reads `is_over`. So this function finds the signal, or the handler ends the program, until the command replaces it.
 fn wait(once: &Once, store: &AnyBucket, (mut found, asked): (Grant, Nanos), costs: &[u64]) -> Result<Grant> {
     let (came, is_over) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
     wake_on_signals(&came, &is_over).context("cannot handle signals")?;
@@ -112,7 +111,7 @@ fn wake_on_signals(came: &Arc<AtomicUsize>, is_over: &Arc<AtomicBool>) -> io::Re
     let main = thread::current();
     signals::held_back(&wanted, || {
         for signal in &wanted {
-            // In this order: the signal is noted before the handler looks at `is_over`.
+            // In this order: a handler notes the signal before it reads `is_over`.
             flag::register_usize(*signal, Arc::clone(came), usize::try_from(*signal).unwrap_or(0))?;
             flag::register_conditional_default(*signal, Arc::clone(is_over))?;
         }

@@ -70,7 +70,7 @@ pub(crate) struct Outcomes {
     retries: Retries,
     /// Whether a limit counts a cost of each unit.
     is_priced: bool,
-    /// How many commands told their cost, what they cost together, and what they were charged.
+    /// Of the commands whose reply names a cost: how many, the sum of these costs, and the sum of what was charged.
     told: [u64; 3],
     /// The unit that was read and not started, for the last line.
     next: Option<String>,
@@ -173,7 +173,7 @@ impl Outcomes {
         self.next = Some(self.names.next(first));
     }
 
-    /// An error of our own.
+    /// throttle itself has failed, not a command.
     pub(super) fn fail(&mut self) {
         self.exit = worse(self.exit, Exit::Error);
     }
@@ -266,7 +266,7 @@ impl Outcomes {
         self.exit = worse(self.exit, Exit::SentAway);
     }
 
-    /// Until when a server has asked to wait, if that lies ahead.
+    /// The time until which a server has asked to wait, if it is in the future.
     pub(super) fn paused_until(&self, now: Nanos) -> Option<Nanos> {
         Some(self.retries.paused_until).filter(|until| *until > now && !self.starts_no_more)
     }
@@ -350,7 +350,7 @@ impl Outcomes {
         Some(last_end.max(by_jobs).max(longest))
     }
 
-    /// What has become of commands and units: how many, and how that is called.
+    /// The counts of commands and units, each with its name.
     fn tallies(&self) -> [(u64, &'static str); 13] {
         let Retries { ok, later, waiting, given_up, unstarted, done_before, .. } = self.retries;
         [
@@ -405,7 +405,7 @@ impl Outcomes {
         lines
     }
 
-    /// Commands told costs that are on average far from what they were charged.
+    /// A hint if the costs in replies differ much, on average, from what was charged.
     fn hint_at_cost(&self) -> Option<String> {
         let [count, cost, charged] = self.told;
         if !self.is_priced || !self.sums_up || self.max_args > 1 || count < LEAST_FOR_MEAN {

@@ -52,8 +52,7 @@ pub(super) fn run(pipe: &Pipe) -> Result<Exit> {
     let progress = Progress::new(reporting, pipe.input.is_stdin(), None);
     let total = input.size.map(Total::Bytes);
     let written = limits.written(&policy);
-    let report = Report::new(unit, total, supply, written.clone(), summary, progress);
-    let report = Arc::new(report.sorted_by(sorts.then_some(written)));
+    let report = Arc::new(Report::new(unit, total, supply, written, sorts, summary, progress));
     signal_thread::start(Arc::clone(&report), None).context("cannot handle signals")?;
     let is_announced = limits.bucket().is_some() && !reporting.quiet;
     let look = args::look(&policy).map_err(|error| anyhow!(error))?;

@@ -1,8 +1,8 @@
 //! Progress on standard error: a bar on a terminal, a plain line every 10 s elsewhere.
 //!
-//! The bar is one row, and the cursor goes back to its start. So what the terminal echoes (`^C`) is in the row that is
+//! The bar is one row, and the cursor returns to its start. So what the terminal echoes (`^C`) is in the row that is
 //! erased next, and so are the rows into which a narrowed terminal wraps the bar. Each time the bar is drawn, it is fitted
-//! to the width. Since a terminal may report a new width late, it is told not to wrap the bar.
+//! to the width. Since a terminal may report a new width late, wrapping is turned off.
 
 use super::args::{ProgressWhen, ReportFlags};
 use super::say::say;
@@ -42,7 +42,7 @@ impl Shown {
         joined(&[&self.count, &self.rate, &self.left, &self.limit])
     }
 
-    /// The first of these that fits into `columns`. Words stay whole, and the time left goes last.
+    /// The first of these that fits into `columns`. Words stay whole, and the time left is the last part to be dropped.
     fn within(&self, columns: usize) -> String {
         let Shown { count, short_count, rate, left, limit, .. } = self;
         let choices: [(usize, &[&str]); 9] = [
@@ -234,7 +234,7 @@ fn put(line: &str) {
 }
 
 fn write(text: &str) {
-    // If that cannot be written, there is nobody to see it.
+    // Best effort: a bar that cannot be written does not stop the run.
     let _ = std::io::stderr().write_all(text.as_bytes());
 }
 
@@ -261,7 +261,7 @@ fn has_no_reader_here(fd: impl rustix::fd::AsFd) -> bool {
     kind.is_ok_and(|kind| matches!(kind, FileType::RegularFile | FileType::CharacterDevice | FileType::BlockDevice))
 }
 
-/// Who uses the terminal now.
+/// Which program uses the terminal now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum User {
     Us,

@@ -74,10 +74,10 @@ impl Records {
     /// It cannot be written.
     pub(super) fn finish(&self) -> io::Result<()> {
         if let Some((done, path)) = &self.done {
-            done.finish().map_err(|error| told("--done", path, &error))?;
+            done.finish().map_err(|error| cannot_write("--done", path, &error))?;
         }
         if let Some((log, path)) = &self.log {
-            log.finish().map_err(|error| told("--log", path, &error))?;
+            log.finish().map_err(|error| cannot_write("--log", path, &error))?;
         }
         Ok(())
     }
@@ -133,19 +133,19 @@ fn open_done(path: &Path, delimiter: u8, second: Duration, quiet: bool) -> Resul
     Ok(((Arc::new(done), path.to_owned()), found.units))
 }
 
-fn told(option: &str, path: &Path, error: &io::Error) -> io::Error {
+fn cannot_write(option: &str, path: &Path, error: &io::Error) -> io::Error {
     io::Error::other(format!("{option}: cannot write {}: {error}", path.display()))
 }
 
 impl Ledger for Records {
     fn record(&self, ended: &Ended) -> io::Result<()> {
         let Some((log, path)) = &self.log else { return Ok(()) };
-        log.write(&entry(ended)).map_err(|error| told("--log", path, &error))
+        log.write(&entry(ended)).map_err(|error| cannot_write("--log", path, &error))
     }
 
     fn record_done(&self, job: &Job) -> io::Result<()> {
         let Some((done, path)) = &self.done else { return Ok(()) };
-        self.add_done(done, job).map_err(|error| told("--done", path, &error))
+        self.add_done(done, job).map_err(|error| cannot_write("--done", path, &error))
     }
 
     fn may_block(&self) -> bool {

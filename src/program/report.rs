@@ -37,7 +37,7 @@ pub(crate) struct Report {
     limits: Vec<String>,
     /// The limits as the user wrote them.
     written: String,
-    /// Whether nobody reads our output any more.
+    /// Whether the reader of our output has left.
     reader_left: Mutex<bool>,
     /// Whether units are sorted by limits that the supply does not know.
     sorts: bool,
@@ -60,26 +60,29 @@ struct Screen {
     summary: Option<(Format, Target)>,
 }
 
-/// Where the summary goes, and what an error of writing it is called.
+/// The file of the summary, and the words for an error of writing it.
 pub(crate) type Target = (File, String);
 
 impl Report {
     /// A report on units called `unit`. `total`: how much there is to do, if that is known. `written`: the limits as the
-    /// user wrote them.
+    /// user wrote them. `sorts`: units are sorted by limits that the supply does not know; waits for any of them count for
+    /// all together.
     pub(crate) fn new(
         unit: UnitName,
         total: Option<Total>,
         supply: Supply,
         written: String,
+        sorts: bool,
         summary: Option<(Format, Target)>,
         progress: Progress,
     ) -> Self {
-        let plan = supply.store().policy();
-        let meter = Meter::new(supply.clock().now(), plan.len());
+        let policy = supply.store().policy();
+        let of_supply = || (0..policy.len()).map(|place| policy.describe(place)).collect();
+        let limits: Vec<String> = if sorts { vec![written.clone()] } else { of_supply() };
+        let meter = Meter::new(supply.clock().now(), limits.len());
         let (tick_every, has_bar) = (progress.interval(), progress.is_a_bar());
         let screen = Mutex::new(Screen { progress, recent: Recent::default(), closed: false, summary });
-        let limits = (0..plan.len()).map(|place| plan.describe(place)).collect();
-        let (sorts, reader_left) = (false, Mutex::default());
+        let reader_left = Mutex::default();
         Report {
             unit,
             total,
@@ -96,20 +99,11 @@ impl Report {
         }
     }
 
-    /// The same for units that are sorted by these limits, which the supply does not know. Waits for any of them count for
-    /// all together.
-    pub(crate) fn sorted_by(mut self, limits: Option<String>) -> Self {
-        let Some(limits) = limits else { return self };
-        self.meter = Meter::new(self.now(), 1);
-        (self.limits, self.sorts) = (vec![limits], true);
-        self
-    }
-
-    /// Nobody reads our output any more: nothing leaves after this.
+    /// The reader of our output has left: nothing is written after this.
     pub(crate) fn reader_left(&self) {
         let mut left = unpoisoned(self.reader_left.lock());
         *left = true;
-        // With the lock held: the pump, which this wakes, does not end the program before all is given back.
+        // With the lock held: this wakes the pump, which must not end the program before everything is given back.
         self.supply.retire();
     }
 
@@ -251,7 +245,7 @@ impl Report {
         }
     }
 
-    /// Whether a server has told this run to wait, and the time has not come.
+    /// Whether a server has asked this run to wait, until a time in the future.
     pub(crate) fn is_told_to_wait(&self) -> bool {
         self.outcomes().is_some_and(|outcomes| outcomes.paused_until(self.now()).is_some())
     }
@@ -413,7 +407,7 @@ impl Report {
     /// Like [`aside`](Self::aside), for bytes that may not be text.
     pub(crate) fn aside_bytes(&self, line: &[u8]) {
         let line = [line, b"\n"].concat();
-        // If that cannot be written, there is nobody to tell.
+        // Best effort: standard error cannot be reported on.
         self.screen().progress.aside(|| drop(std::io::stderr().write_all(&line)));
     }
 

@@ -98,7 +98,7 @@ enum Picture {
 /// Hiding the bar takes less than this.
 const HIDING: Duration = Duration::from_millis(100);
 
-/// Pictures that may wait for a slow terminal; no more are drawn meanwhile.
+/// Pictures that may wait for a slow terminal. Further ones are dropped.
 const MOST_PICTURES: usize = 4;
 
 /// Draws pictures on a thread of its own, since writing may block. It starts with the first picture.
@@ -128,7 +128,7 @@ impl Painter {
                 match picture {
                     Picture::Progress => report.tick(),
                     Picture::Status => {
-                        // What has just happened may not be counted yet.
+                        // The latest events may not be counted yet.
                         if let Some(commands) = &commands {
                             commands.flush();
                         }
@@ -143,16 +143,16 @@ impl Painter {
     }
 }
 
-/// Returns when a signal has come, after `at_most`, or, with true, when nobody reads `output` any more.
+/// Waits for a signal, for `at_most`, or until the reader of `output` leaves. Returns whether that has left.
 fn wait(delivery: &Delivery, output: Option<&Stdout>, at_most: Option<Duration>) -> bool {
     // Of the output only what is always reported: POLLERR, if it is a pipe without a reader.
     let output = (output.map(AsFd::as_fd), PollFlags::empty());
     let found = poll([output, (Some(delivery.get_read().as_fd()), PollFlags::IN)], at_most);
-    // Interrupted or not, the signals are looked at next.
+    // The caller reads the signals next, also if this was interrupted.
     found.is_ok_and(|[output, _]| output.contains(PollFlags::ERR))
 }
 
-/// Commands have process groups of their own: what reaches us must be passed on.
+/// Commands have process groups of their own, so signals must be passed on to them.
 fn pass_on(signal: i32, commands: &Arc<LaunchRun>) {
     let Some(launcher) = commands.launcher() else { return };
     match signal {

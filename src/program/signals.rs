@@ -22,7 +22,8 @@ pub(super) fn is_in_foreground() -> bool {
     group == Some(rustix::process::getpgrp())
 }
 
-/// Dies of SIGPIPE, as programs do if their reader is gone. If SIGPIPE was ignored at the start, reports an error.
+/// Dies of SIGPIPE, as other programs do when nothing reads their output. If SIGPIPE was ignored at the start, reports an
+/// error.
 pub(crate) fn die_of_broken_pipe() -> Exit {
     if is_ignored(SIGPIPE) {
         say("cannot write to standard output: nobody reads it any more");
@@ -34,7 +35,7 @@ pub(crate) fn die_of_broken_pipe() -> Exit {
 
 /// Does what the signal does by default.
 pub(super) fn die_of(signal: i32) {
-    // Fails only for signals that cannot be handled at all, which none of ours is.
+    // Fails only for signals that no program can handle, such as SIGKILL.
     let _ = emulate_default_handler(signal);
 }
 

@@ -199,7 +199,7 @@ impl Set {
 }
 
 /// # Errors
-/// `verb` takes neither limits nor a command.
+/// Limits or a command are given, and `verb` takes none.
 fn ensure_alone(verb: &str, args: &Args) -> Result<(), String> {
     match Grouped::for_bucket(&args.limit.rate, args.limit.burst)? {
         Some(_) => Err(format!("{verb} sets no limits; leave -r out, or write --set")),

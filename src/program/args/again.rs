@@ -54,7 +54,7 @@ pub(crate) struct AgainFlags {
     pub(crate) max_fail: Option<MaxFail>,
 
     /// Add each unit that succeeded, and whose output was written, to FILE, as it was read. Skip units that are in it,
-    /// or that were read before in this run: a run that was stopped goes on where it was. What counts are a unit's
+    /// or that were read before in this run: so a run that was stopped can continue. What counts are a unit's
     /// bytes, not its place in the input. At least once is promised: what had succeeded in the moment of a crash may
     /// run again, at most one unit for each slot (--jobs), and with -k those whose output waits for its turn. One
     /// process at a time uses FILE.

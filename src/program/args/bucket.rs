@@ -66,7 +66,7 @@ pub(crate) struct SharedFlags {
 
     /// With --set and a bucket given by its path: members of GROUP, a name or a number, may use its file, too (mode
     /// 0660). throttle --bucket /var/lib/api/bucket --set --group devs -r 5/s. You must be in the group. A file that
-    /// replaces it, whoever of them makes it, belongs to the group as well. Everyone else is refused.
+    /// replaces it belongs to the group as well, whichever member makes it. Everyone else is refused.
     #[arg(long, value_name = "GROUP", help = "With --set: members of GROUP may use the bucket's file", long_help)]
     pub(crate) group: Option<String>,
 
@@ -85,7 +85,7 @@ pub(crate) struct SharedFlags {
     pub(crate) clear: bool,
 
     /// Grant nothing from the bucket for TIME (30s, 10min, 1h) from now on, and exit. The bucket is empty after that.
-    /// Processes that wait already keep their times. A second --pause never shortens the first; --pause 0 lifts it, and
+    /// Processes that already wait keep their times. A second --pause never shortens the first; --pause 0 lifts it, and
     /// so does --clear.
     #[arg(long, value_name = "TIME", allow_negative_numbers = true, value_parser = duration_or_zero)]
     #[arg(help = "Grant nothing from the bucket for TIME; 0 lifts a pause", long_help)]

@@ -47,7 +47,7 @@ pub(crate) struct Args {
     pub(crate) command: Vec<OsString>,
 }
 
-/// What `-h` shows, on one screen: what is wished for most.
+/// The flags that `-h` shows, on one screen: those that are used most.
 const SHORT_HELP: [&str; 9] = ["rate", "burst", "bucket", "null", "jobs", "shell", "attempts", "done", "dry_run"];
 
 /// Flags about a bucket by itself. Each excludes the others, and the flags of streams.

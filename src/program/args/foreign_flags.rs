@@ -1,4 +1,4 @@
-//! Options of other tools: the error shows what to write here.
+//! Flags of other tools: the error shows what to write here.
 
 use super::rule::Rule;
 use clap::parser::ValueSource;
@@ -12,7 +12,7 @@ const FOREIGN: [(&str, &str); 43] = [
     ("--max-lines", "N lines for each command are -n N"),
     ("-l", "lines are counted unless you say otherwise; N for each command is -n N"),
     ("-N", "N units for each command are -n N"),
-    ("-i", "{} stands for the unit without it; another marker is -I R"),
+    ("-i", "{} is replaced by the unit anyway; another placeholder is -I R"),
     ("-s --max-chars", "a size is not needed: commands get one unit each, or -n N"),
     ("-x --exit", "leave it out: a command that would be too long fails by itself"),
     ("-p", "to see what would run write --dry-run, for progress --progress=always"),
@@ -33,12 +33,12 @@ const FOREIGN: [(&str, &str); 43] = [
     ("--color", "leave it out: nothing is coloured"),
     ("--no-wait", "to drop what would wait write --drop; for one call write --bucket NAME --once --max-wait 0"),
     ("--fail-fast", "launch nothing more after the first failed unit with --max-fail 1"),
-    ("-o", "output goes where the shell sends it: > FILE"),
+    ("-o", "the shell writes output to a file: > FILE"),
     ("-f", "units are read from FILE with -a FILE, or < FILE"),
     ("--rate-limit --limit-rate --bwlimit", "write --rate, or -r: -r 10MB/s"),
     ("--limit", "write --rate, or -r: -r 5/s"),
     ("--line-mode", "lines are counted unless you say otherwise: -r 1000/s"),
-    ("--bar", "a bar is shown on a terminal anyway, unless the output goes to a pipe; then write --progress=always"),
+    ("--bar", "a bar is shown on a terminal anyway, unless the output is a pipe; then write --progress=always"),
     ("--eta", "the bar shows the time left; if there is no bar write --progress=always"),
     ("--ordered", "output in the order of the input is -k"),
     ("--joblog", "a line for each attempt is written to FILE with --log FILE"),
@@ -117,18 +117,11 @@ fn with_value(name: &str, value: &str) -> Option<String> {
             let limit = format!("5/s,{}={value}", &name[2..]);
             limit.parse::<Rule>().is_ok().then(|| write_rate(&limit))
         }
-        "--parallel" | "--concurrency" | "--workers" => {
-            value.parse::<u32>().ok().map(|jobs| format!("write -j {jobs}"))
-        }
-        "--times" => value.parse::<u64>().ok().map(|times| format!("write --repeat {times}")),
-        "-f" => Some(format!("write -a {value}")),
         "--halt" => {
             let failed = value.split_once("fail=").map(|(_, failed)| failed)?;
             let number: u8 = failed.trim_end_matches('%').parse().ok()?;
             (1..=100).contains(&number).then(|| format!("write --max-fail {failed}"))
         }
-        "--joblog" => Some(format!("write --log {value}")),
-        "-N" | "--max-lines" => value.parse::<u64>().ok().map(|count| format!("write -n {count}")),
         "-L" | "-R" | "--rate-limit" | "--limit-rate" | "--bwlimit" | "--limit" => match value.parse::<Limit>() {
             Err(ParseError::LinesOrBytes(_)) => Some(format!("write -r {value}B/s for bytes, -r {value}/s for lines")),
             // Of which unit a bare number is depends on the tool.
@@ -137,8 +130,21 @@ fn with_value(name: &str, value: &str) -> Option<String> {
             }
             _ => None,
         },
-        _ => None,
+        _ => renamed(name, value),
     }
+}
+
+/// What to write for an option that has another name here.
+fn renamed(name: &str, value: &str) -> Option<String> {
+    let (own, is_number) = match name {
+        "--parallel" | "--concurrency" | "--workers" => ("-j", true),
+        "--times" => ("--repeat", true),
+        "-N" | "--max-lines" => ("-n", true),
+        "-f" => ("-a", false),
+        "--joblog" => ("--log", false),
+        _ => return None,
+    };
+    (!is_number || value.parse::<u64>().is_ok()).then(|| format!("write {own} {value}"))
 }
 
 fn write_rate(rate: &str) -> String {

@@ -190,7 +190,7 @@ fn can_be_kept(cost: &Cost) -> bool {
 /// The rules sorted by what they count. Their policies are not filled in yet.
 fn groups<'a>(rules: impl Iterator<Item = &'a Rule> + Clone) -> Vec<Group> {
     let mut groups: Vec<Group> = Vec::new();
-    // Beside a number of jobs, `unlimited` stands for no limit.
+    // Beside a number of jobs, `unlimited` is no limit.
     for Rule { limit, cost, .. } in rules.filter(|rule| rule.per.is_none() || rule.limit != Limit::Unlimited) {
         match groups.iter_mut().find(|group| group.cost == *cost) {
             Some(group) => group.written.push(*limit),
@@ -225,7 +225,7 @@ fn check(rules: &[Rule]) -> Result<(), String> {
     if let (Some(first), Some(second)) = (jobs.next(), jobs.next()) {
         let is_nothing_else = second.limit == Limit::Unlimited;
         let right = if is_nothing_else { first.clone() } else { Rule { jobs: None, ..second.clone() } };
-        return Err(format!("--rate: jobs= stands in '{first}' and '{second}'; once is enough: -r {}", word(&right)));
+        return Err(format!("--rate: jobs= is given in '{first}' and '{second}'; write it once: -r {}", word(&right)));
     }
     let is_bytes = |rule: &&Rule| rule.limit.rate().is_some_and(|rate| rate.is_bytes());
     let units = rules.iter().find(|rule| rule.limit != Limit::Unlimited && !is_bytes(rule));

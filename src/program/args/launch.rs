@@ -37,9 +37,9 @@ pub(crate) struct LaunchFlags {
     #[arg(help = "Units for each command, if they fit [default: 1]", long_help)]
     pub(crate) max_args: Option<u64>,
 
-    /// R stands for the unit in COMMAND, also inside a word; a COMMAND without R is an error. Without -I it is {}.
+    /// The unit replaces R in COMMAND, also inside a word; a COMMAND without R is an error. Without -I it is {}.
     #[arg(short = 'I', long, value_name = "R", allow_hyphen_values = true)]
-    #[arg(help = "What stands for the unit in COMMAND [default: {}]", long_help)]
+    #[arg(help = "The placeholder of the unit in COMMAND [default: {}]", long_help)]
     pub(crate) replace: Option<OsString>,
 
     /// Run sh -c SCRIPT 'throttle -c' UNIT for each unit. In SCRIPT the unit is "$1", and nothing is replaced: put

@@ -98,12 +98,12 @@ fn rule() -> impl TypedValueParser<Value = Rule> {
     })
 }
 
-/// Who keeps the limits of a run.
+/// Where the limits of a run are kept.
 #[derive(Clone, Debug)]
 pub(crate) enum Limits {
-    /// The run has them for itself.
+    /// In this run alone.
     Own(Grouped),
-    /// A bucket keeps them. Those that were named must agree with it.
+    /// In a bucket. Limits that were named must agree with it.
     Shared(Bucket, Option<Grouped>),
 }
 
@@ -211,7 +211,7 @@ const SHORTEST_PAUSE: Duration = Duration::from_millis(50);
 /// What is wrong with --bytes beside limits that look into units.
 pub(crate) fn refuse_bytes(flags: &LimitFlags) -> Result<(), String> {
     match flags.rate.iter().find(|rule| rule.per.is_some() || rule.cost.is_some()) {
-        Some(rule) => Err(format!("--bytes: '{rule}' looks into units, not single bytes; leave --bytes out")),
+        Some(rule) => Err(format!("--bytes: '{rule}' needs whole units, not single bytes; leave --bytes out")),
         None => Ok(()),
     }
 }

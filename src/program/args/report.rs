@@ -22,7 +22,7 @@ pub(crate) struct ReportFlags {
     /// No bar is drawn while the terminal does not echo what is typed: then a program asks for a password, or shows
     /// pages.
     ///
-    /// A narrow terminal shows less: first the limit goes, then the rate; the time left stays as long as it fits. It is
+    /// A narrow terminal shows less: first without the limit, then without the rate; the time left stays as long as it fits. It is
     /// known for a file and for --repeat, and is estimated from whatever holds the work back: the limits, the reader,
     /// or the commands.
     ///
@@ -69,8 +69,8 @@ pub(crate) struct Summary {
 }
 
 impl ReportFlags {
-    /// Whether totals and hints are told after a success, too: on a terminal, or if the user asked for them. cron would mail
-    /// them.
+    /// Whether totals and hints are written after a success, too: on a terminal, or if the user asked for them. Elsewhere cron
+    /// would mail them.
     pub(crate) fn sums_up(&self, on_terminal: bool) -> bool {
         let said_here = |summary: &Summary| summary.format == Format::Text && summary.file.is_none();
         !self.quiet && (on_terminal || self.summary.as_ref().is_some_and(said_here))

@@ -52,10 +52,10 @@ impl Retries {
 /// A shorter pause is not worth a line.
 const LONG: Nanos = 60 * SECOND;
 
-/// Says each pause of a minute or more once.
+/// Announces each pause of a minute or more once.
 #[derive(Debug, Default)]
 pub(super) struct LongPause {
-    /// The end of the latest one that was said.
+    /// The end of the latest pause that was announced.
     said_until: Nanos,
 }
 

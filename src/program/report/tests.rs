@@ -45,7 +45,7 @@ fn report(args: &[&str]) -> (FakeClock, Report) {
     let clock = FakeClock::at(1000 * SECOND);
     let supply = Supply::new(Box::new(Memory::new(policy, clock.clone())));
     let progress = Progress::new(&reporting, true, None);
-    (clock, Report::new(unit, None, supply, limits.written(policy), None, progress))
+    (clock, Report::new(unit, None, supply, limits.written(policy), false, None, progress))
 }
 
 /// At 10/s, burst 2: `a` and `b` go at 300 ms, when they come, and take 5 ms to write. `c` is asked for at 305 ms and

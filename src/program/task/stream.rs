@@ -53,7 +53,7 @@ pub(crate) enum Work {
 #[derive(Clone, Debug)]
 pub(crate) struct Commands {
     pub(crate) template: Template,
-    /// The command's words; none of a script.
+    /// The command's words. Empty for a script.
     pub(crate) words: Vec<OsString>,
     pub(crate) shape: Shape,
     pub(crate) input: InputFlags,
