@@ -53,7 +53,8 @@ pub(super) fn open(
     named: Option<&Grouped>,
     max_wait: Option<Duration>,
 ) -> Result<Box<AnyBucket>, StoreError> {
-    let opened = open_with(bucket, named.map(Grouped::policy).as_ref(), max_wait)?;
+    let opened =
+        open_with(bucket, named.map(Grouped::policy).as_ref(), patience(bucket, max_wait), lock_deadline(max_wait))?;
     agree(named, &*opened)?;
     Ok(opened)
 }
@@ -96,16 +97,16 @@ pub(super) fn take_one(once: &Once) -> Result<Taken> {
     }
 }
 
+/// `patience`: how long its server is waited for. `locked`: how long others may keep its file locked.
 fn open_with(
     bucket: &Bucket,
     policy: Option<&Policy>,
-    max_wait: Option<Duration>,
+    patience: Patience,
+    locked: Option<Instant>,
 ) -> Result<Box<AnyBucket>, StoreError> {
     Ok(match &bucket.kind {
-        Kind::File(place) => {
-            Box::new(File::open_until(Machine::this(), place.clone(), policy, lock_deadline(max_wait))?)
-        }
-        Kind::Server(address) => Box::new(Redis::open(address.clone(), policy, patience(bucket, max_wait))?),
+        Kind::File(place) => Box::new(File::open_until(Machine::this(), place.clone(), policy, locked)?),
+        Kind::Server(address) => Box::new(Redis::open(address.clone(), policy, patience)?),
     })
 }
 
@@ -208,10 +209,7 @@ fn set(bucket: &Bucket, Set { policy, fresh, anew, group }: &Set) -> Result<()> 
 
 /// The bucket, for a request that does not wait for long.
 fn open_briefly(bucket: &Bucket, policy: Option<&Policy>) -> Result<Box<AnyBucket>, StoreError> {
-    match &bucket.kind {
-        Kind::File(_) => open_with(bucket, policy, None),
-        Kind::Server(address) => Ok(Box::new(Redis::open(address.clone(), policy, brief_patience(bucket))?)),
-    }
+    open_with(bucket, policy, brief_patience(bucket), None)
 }
 
 /// The number of a group, which may be given as that.

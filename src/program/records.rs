@@ -1,8 +1,7 @@
 //! What is kept of attempts that have ended: the list of units that are done, and the log.
 
 use super::done::Done;
-use super::failure;
-use super::log::{Entry, Log};
+use super::log::Log;
 use super::say::say;
 use super::task::Launch;
 use anyhow::{Result, ensure};
@@ -12,9 +11,9 @@ use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 use throttle::flow::framing::Framing;
-use throttle::launch::{Ended, Job, Known, Ledger, Outcome};
+use throttle::launch::{Ended, Job, Known, Ledger};
 
 /// The files in which it is kept.
 #[derive(Debug)]
@@ -140,7 +139,7 @@ fn cannot_write(option: &str, path: &Path, error: &io::Error) -> io::Error {
 impl Ledger for Records {
     fn record(&self, ended: &Ended) -> io::Result<()> {
         let Some((log, path)) = &self.log else { return Ok(()) };
-        log.write(&entry(ended)).map_err(|error| cannot_write("--log", path, &error))
+        log.write(ended).map_err(|error| cannot_write("--log", path, &error))
     }
 
     fn record_done(&self, job: &Job) -> io::Result<()> {
@@ -150,34 +149,5 @@ impl Ledger for Records {
 
     fn may_block(&self) -> bool {
         self.log.as_ref().is_some_and(|(log, _)| !log.is_regular())
-    }
-}
-
-fn entry(ended: &Ended) -> Entry<'_> {
-    let now = SystemTime::now();
-    Entry {
-        job: &ended.job,
-        key: ended.job.key.as_deref().map(String::from_utf8_lossy),
-        attempt: ended.number.into(),
-        start: now.checked_sub(ended.started.elapsed()).unwrap_or(now),
-        waited: ended.waited,
-        ran: ended.at.saturating_duration_since(ended.started),
-        exit: match ended.outcome {
-            Outcome::Ok => Some(0),
-            Outcome::Exited(code) => Some(code),
-            _ => None,
-        },
-        signal: if let Outcome::Killed(signal) = ended.outcome { Some(signal) } else { None },
-        timed_out: matches!(ended.outcome, Outcome::TimedOut),
-        http: ended.reply.status,
-        verdict: ended.verdict,
-        until: ended.due_in.and_then(|due| now.checked_add(due)),
-        charged: match ended.outcome {
-            Outcome::Unreadable(_) | Outcome::TooCostly | Outcome::SentAway => 0,
-            _ => ended.job.charged,
-        },
-        cost: ended.cost,
-        slot: Some(ended.slot),
-        error: failure::error(&ended.outcome),
     }
 }
