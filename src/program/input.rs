@@ -49,12 +49,17 @@ fn file_position(fd: impl AsFd) -> Option<u64> {
 /// input is read would be read again; cat(1) has the same rule.
 fn output_position(input: &Stat) -> Option<u64> {
     let (stdout, stat) = (std::io::stdout(), rustix::fs::fstat(std::io::stdout()).ok()?);
-    let is_file = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
-    if !is_file || (stat.st_dev, stat.st_ino) != (input.st_dev, input.st_ino) {
+    if !are_one_file(&stat, input) {
         return None;
     }
     let appends = rustix::fs::fcntl_getfl(&stdout).is_ok_and(|flags| flags.contains(OFlags::APPEND));
     if appends { u64::try_from(stat.st_size).ok() } else { file_position(stdout) }
+}
+
+/// Whether both are the same regular file.
+pub(super) fn are_one_file(one: &Stat, other: &Stat) -> bool {
+    FileType::from_raw_mode(one.st_mode) == FileType::RegularFile
+        && (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino)
 }
 
 /// Refuses a descriptor that can only do the `opposite`: poll(2) would wait for it forever.

@@ -106,7 +106,20 @@ impl LaunchRun {
             end,
             end_after_kill,
         });
-        let ending = Arc::clone(&run);
+        run.await_ends(reasons, kills)?;
+        let events = Events::default();
+        run.receive(events.clone())?;
+        let screen = Arc::new(BesideBar(Arc::clone(&run.report)));
+        let ledger = ledger.map(|ledger| -> Arc<dyn Ledger> { ledger });
+        let launcher = Launcher::new(options, Arc::clone(&screen) as _, ledger, screen, events)?;
+        // Set once, here.
+        let _ = run.launcher.set(launcher.clone());
+        Ok((run, launcher))
+    }
+
+    /// Starts the threads that end the program.
+    fn await_ends(self: &Arc<Self>, reasons: Receiver<Reason>, kills: Receiver<()>) -> io::Result<()> {
+        let ending = Arc::clone(self);
         on_message("ender", reasons, move |reason| {
             // Other processes go on while we wait for the commands that run.
             ending.report.supply.retire();
@@ -114,21 +127,12 @@ impl LaunchRun {
             ending.flush();
             ending.finish(reason)
         })?;
-        let ending = Arc::clone(&run);
+        let ending = Arc::clone(self);
         on_message("last ender", kills, move |()| {
             ending.launcher().into_iter().for_each(|launcher| launcher.slots().drain());
             thread::sleep(ending.second);
             signals::die_of(ending.signal.load(Ordering::SeqCst));
-        })?;
-        let events = Events::default();
-        run.receive(events.clone())?;
-        let screen = Arc::new(BesideBar(Arc::clone(&run.report)));
-        let ledger = ledger.map(|ledger| -> Arc<dyn Ledger> { ledger });
-        let settler = Arc::new(BesideBar(Arc::clone(&run.report)));
-        let launcher = Launcher::new(options, screen, ledger, settler, events)?;
-        // Set once, here.
-        let _ = run.launcher.set(launcher.clone());
-        Ok((run, launcher))
+        })
     }
 
     /// `None` before the first command.
@@ -305,28 +309,32 @@ impl LaunchRun {
                 self.outcomes().done(&success);
                 None
             }
-            Event::SentAway(time) => {
-                let words = format!("a server asked to wait until {}, longer than --max-pause; ending", until(time));
-                self.end(Reason::SentAway).then_some(words)
-            }
-            Event::CannotRecord(error) => {
-                self.end(Reason::CannotRecord).then(|| format!("{error}; launching nothing more"))
-            }
-            Event::CannotPrint(error) => {
-                let words = format!("cannot write to standard output: {error}; ending the commands");
-                self.end(Reason::CannotPrint).then_some(words)
-            }
-            Event::CannotHold(error) => {
-                let words = format!("cannot hold output until its turn (-k): {error}; ending the commands");
-                self.end(Reason::CannotPrint).then_some(words)
-            }
-            Event::ReaderGone => {
-                self.end(Reason::ReaderGone);
-                None
-            }
-            event => self.remark(event),
+            event => self.end_for(event),
         };
         line.into_iter().collect()
+    }
+
+    /// Ends the run if the event is a reason to; then returns why, if that is not said yet.
+    fn end_for(&self, event: Event) -> Option<String> {
+        let (reason, why) = match event {
+            Event::ReaderGone => (Reason::ReaderGone, None),
+            Event::SentAway(time) => {
+                let why = format!("a server asked to wait until {}, longer than --max-pause; ending", until(time));
+                (Reason::SentAway, Some(why))
+            }
+            Event::CannotRecord(error) => (Reason::CannotRecord, Some(format!("{error}; launching nothing more"))),
+            Event::CannotPrint(error) => {
+                let why = format!("cannot write to standard output: {error}; ending the commands");
+                (Reason::CannotPrint, Some(why))
+            }
+            Event::CannotHold(error) => {
+                let why = format!("cannot hold output until its turn (-k): {error}; ending the commands");
+                (Reason::CannotPrint, Some(why))
+            }
+            event => return self.remark(event),
+        };
+        let is_first = self.end(reason);
+        why.filter(|_| is_first)
     }
 
     fn take_end(&self, ended: &Ended) -> Vec<String> {

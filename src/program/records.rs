@@ -1,11 +1,12 @@
 //! What is kept of attempts that have ended: the list of units that are done, and the log.
 
 use super::done::Done;
+use super::input::are_one_file;
 use super::log::Log;
 use super::say::say;
 use super::task::Launch;
 use anyhow::{Result, ensure};
-use rustix::fs::{FileType, Stat};
+use rustix::fs::Stat;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
@@ -112,11 +113,7 @@ fn stat(fd: Option<BorrowedFd<'_>>) -> Option<Stat> {
 /// # Errors
 /// Two regular files are one.
 fn ensure_apart(option: &str, path: &Path, other: Option<Stat>, what: &str) -> Result<()> {
-    let is_same = |one: Stat, other: Stat| {
-        FileType::from_raw_mode(one.st_mode) == FileType::RegularFile
-            && (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino)
-    };
-    let are_one = rustix::fs::stat(path).ok().zip(other).is_some_and(|(one, other)| is_same(one, other));
+    let are_one = rustix::fs::stat(path).ok().zip(other).is_some_and(|(one, other)| are_one_file(&one, &other));
     ensure!(!are_one, "{option}: {} is also {what}; name another file", path.display());
     Ok(())
 }

@@ -6,59 +6,6 @@ use clap::{Arg, ArgAction, ArgMatches};
 use std::ffi::{OsStr, OsString};
 use throttle::rate::{Limit, ParseError, Rate};
 
-/// Flags of other tools that mean the same, and what to write here.
-const FOREIGN: [(&str, &str); 43] = [
-    ("-L", "a rate is -r 10MB/s or -r 10M/s, N lines for each command -n N"),
-    ("--max-lines", "N lines for each command are -n N"),
-    ("-l", "lines are counted unless you say otherwise; N for each command is -n N"),
-    ("-N", "N units for each command are -n N"),
-    ("-i", "{} is replaced by the unit anyway; another placeholder is -I R"),
-    ("-s --max-chars", "a size is not needed: commands get one unit each, or -n N"),
-    ("-x --exit", "leave it out: a command that would be too long fails by itself"),
-    ("-p", "to see what would run write --dry-run, for progress --progress=always"),
-    ("--interactive", "to see what would run write --dry-run"),
-    ("--verbose", "each command is written before it runs with -t"),
-    ("--no-run-if-empty", "leave it out: empty input does nothing"),
-    ("-R", "mbuffer's rate is -r here: -r 10MB/s"),
-    ("--delay", "a delay is a rate: for one every 2 s write -r 1/2s"),
-    ("--interval --every", "an interval is a rate: for one every 2 s write -r 1/2s"),
-    ("--rps --qps", "a rate is -r 5/s"),
-    ("--per", "it is a part of the limit; write -r 1/s,per=host"),
-    ("--cost", "it is a part of the limit; write -r 500/min,cost=f3"),
-    ("--parallel --concurrency --workers", "N commands at once are -j N"),
-    ("--times", "to run a command N times write --repeat N"),
-    ("--duration", "to end a run after 60 s write timeout -s INT 60 throttle -r 5/s"),
-    ("--load", "it does not look at the machine's load; N commands at once are -j N"),
-    ("--lock", "a limit that several scripts share is --bucket NAME; to run one at a time write flock FILE COMMAND"),
-    ("--color", "leave it out: nothing is coloured"),
-    ("--no-wait", "to drop what would wait write --drop; for one call write --bucket NAME --once --max-wait 0"),
-    ("--fail-fast", "launch nothing more after the first failed unit with --max-fail 1"),
-    ("-o", "the shell writes output to a file: > FILE"),
-    ("-f", "units are read from FILE with -a FILE, or < FILE"),
-    ("--rate-limit --limit-rate --bwlimit", "write --rate, or -r: -r 10MB/s"),
-    ("--limit", "write --rate, or -r: -r 5/s"),
-    ("--line-mode", "lines are counted unless you say otherwise: -r 1000/s"),
-    ("--bar", "a bar is shown on a terminal anyway, unless the output is a pipe; then write --progress=always"),
-    ("--eta", "the bar shows the time left; if there is no bar write --progress=always"),
-    ("--ordered", "output in the order of the input is -k"),
-    ("--joblog", "a line for each attempt is written to FILE with --log FILE"),
-    (
-        "--halt",
-        "launch nothing more after N failed units with --max-fail N, or --max-fail 5%; a command that exits 255 stops the run",
-    ),
-    ("--retries --retry", "a failed unit is run up to N times in all with --attempts N"),
-    ("--resume", "go on after the units of earlier runs with --done FILE"),
-    ("--resume-failed", "go on after the units of earlier runs with --done FILE, which has those that succeeded"),
-    (
-        "--results",
-        "a script can write files: -c 'COMMAND \"$1\" > \"out/$THROTTLE_SEQ\"'; what happened is written with --log FILE",
-    ),
-    ("--colsep", "a script can split the unit: -c 'echo \"${1%%,*}\" \"${1#*,}\"'"),
-    ("--pipe --spreadstdin", "units go to a command's standard input with --stdin, N for each command with -n N"),
-    ("--reset", "to start a bucket anew write --bucket NAME --clear --set -r 5/s"),
-    ("--shell-quote", "a unit is one argument, whatever is in it; leave it out"),
-];
-
 pub(super) const PARALLEL_ARGUMENTS: &str = "::: is not an option here: \
     pass units on standard input, one a line: printf '%s\\n' A B | throttle -r 5/s COMMAND";
 
@@ -68,14 +15,15 @@ pub(super) const PARALLEL_FILES: &str =
 pub(super) const RATE_TAKES_A_LIMIT: &str = "-r takes a limit, like -r 5/s \
     (xargs' -r, --no-run-if-empty, is not needed: empty input does nothing)";
 
-/// Each flag of another tool, and what to write here.
+/// Each flag of another tool, and what to write here. Flags that mean the same share a line.
 fn all() -> impl Iterator<Item = (&'static str, &'static str)> {
-    FOREIGN.iter().flat_map(|(names, words)| names.split(' ').map(|name| (name, *words)))
+    let lines = include_str!("foreign_flags.txt").lines().filter_map(|line| line.split_once(": "));
+    lines.flat_map(|(names, words)| names.split(' ').map(move |name| (name, words)))
 }
 
 /// `command` that also knows the options of other tools, to refuse them.
 pub(super) fn with_foreign_flags(command: clap::Command) -> clap::Command {
-    command.args(FOREIGN.iter().flat_map(|(names, _)| names.split(' ')).map(|name| {
+    command.args(all().map(|(name, _)| {
         let arg = Arg::new(name).hide(true).action(ArgAction::Append).num_args(0..=1);
         let arg = arg.allow_negative_numbers(true).value_parser(clap::value_parser!(OsString));
         match name.strip_prefix("--") {
