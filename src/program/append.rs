@@ -25,7 +25,7 @@ fn cut(mut file: &File, written: usize, error: io::Error) -> io::Result<()> {
         && found.is_file()
         && found.len() == end
     {
-        // What is left is found when the file is opened again.
+        // Best effort: an incomplete record is found when the file is opened again.
         let _ = file.set_len(end - written as u64);
     }
     Err(error)

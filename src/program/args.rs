@@ -4,6 +4,8 @@
 //! Each flag is one field in the file of its group: its names and values, its one line of help, its long help (the
 //! comment), and beside it the parser of its value, what it means for the task, and their tests. Which flags exclude or need
 //! each other is said in two tables of `definition`. A task keeps these groups as they are.
+#![allow(clippy::doc_markdown, reason = "the comment of a flag is its long help")]
+#![allow(clippy::struct_excessive_bools, reason = "each is a flag")]
 
 mod again;
 mod bucket;
@@ -77,7 +79,7 @@ pub(crate) fn parse(words: &[OsString]) -> Result<Args, Refused> {
     refused.map_or(Ok(args), |message| Err(mistake(message)))
 }
 
-/// What is wrong if something else is in the place of the command. After `--` everything is taken as it is.
+/// What is wrong if the first word of the command was meant as something else. After `--` any word is a command.
 fn refuse_as_command(args: &Args, words: &[OsString]) -> Option<String> {
     let first = args.command.first()?;
     if words.iter().any(|word| word == "--") {

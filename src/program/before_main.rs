@@ -25,15 +25,15 @@ fn look() {
     });
 }
 
-/// From now on SIGUSR1 does not end the program; it is answered once there is something to report. SIGXFSZ becomes an error
-/// of the write that went too far (setrlimit(2)), which says what it was about.
+/// From now on SIGUSR1 does not end the program; it is answered once there is something to report. With SIGXFSZ handled, a
+/// write beyond the largest file size fails with an error (setrlimit(2)), which names the file.
 fn survive_questions() -> io::Result<()> {
     let mut handled = [SIGUSR1, SIGXFSZ].into_iter().filter(|signal| !is_ignored(*signal));
     handled.try_for_each(|signal| flag::register(signal, Arc::default()).map(drop))
 }
 
-/// Runs `act` while these signals do not reach this thread; they come afterwards. For what sets up their handlers: between
-/// the system's and signal-hook's own list of what to do then, a signal would get lost.
+/// Runs `act` while these signals are blocked for this thread; they arrive afterwards. For setting up their handlers: a signal
+/// would get lost after the system knows a handler and before signal-hook knows it.
 ///
 /// # Errors
 /// What `act` fails with, or the system's refusal to hold signals back.
@@ -74,9 +74,9 @@ mod tests {
     use signal_hook::consts::SIGUSR1;
     use signal_hook::low_level::raise;
 
-    /// Nobody calls `main` here, and without a handler this would end all tests.
+    /// `main` does not run in this test. Without a handler the signal would end all tests.
     #[test]
-    fn a_question_for_the_status_before_main_ends_nothing() {
+    fn a_signal_that_asks_for_the_status_before_main_ends_nothing() {
         raise(SIGUSR1).unwrap();
     }
 }

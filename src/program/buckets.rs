@@ -47,7 +47,7 @@ fn advice(bucket: &Bucket, error: &StoreError, task: &Task) -> &'static str {
     }
 }
 
-/// Opens the bucket, and makes it if it is not there and limits were named. Those named must be those kept.
+/// Opens the bucket. If there is none and limits were named, makes it. Limits that were named must agree with the bucket.
 pub(super) fn open(
     bucket: &Bucket,
     named: Option<&Grouped>,
@@ -67,8 +67,7 @@ fn agree(named: Option<&Grouped>, opened: &AnyBucket) -> Result<(), StoreError> 
 /// A grant, when it was asked for, the bucket, and the costs.
 pub(super) type Taken = (Grant, Nanos, Arc<AnyBucket>, Box<[u64]>);
 
-/// One from the bucket, when it was asked for, the bucket, and what it cost. A server is asked once, unless the bucket keeps other
-/// limits than those that were named.
+/// Takes one from the bucket. A server is asked once, unless the bucket keeps other limits than those that were named.
 pub(super) fn take_one(once: &Once) -> Result<Taken> {
     let Once { bucket, named, max_wait, .. } = once;
     let (named, max_wait) = (named.as_ref(), *max_wait);
@@ -87,7 +86,7 @@ pub(super) fn take_one(once: &Once) -> Result<Taken> {
     loop {
         let latest = once.latest(opened.clock().now());
         let (grant, asked) = opened.take(&costs, latest)?;
-        // Only now it is known what a server keeps.
+        // What a server keeps is known from its answer.
         let found = due();
         if found.as_ref().is_ok_and(|due| *due == costs) {
             return Ok((grant, asked, opened, costs));
@@ -135,9 +134,9 @@ fn patience(bucket: &Bucket, max_wait: Option<Duration>) -> Patience {
     })
 }
 
-/// Opens the limits of a stream. Also what `check` finds in them.
+/// Opens the limits of a stream. Returns also what `check` returns about them.
 ///
-/// `sorts`: units are sorted by limits that nothing else knows, before they come to a supply.
+/// `sorts`: the order of units keeps the limits, and the supply has none.
 pub(super) fn supply<T>(
     limits: &Limits,
     sorts: bool,
@@ -169,7 +168,7 @@ pub(super) fn found(limits: &Limits) -> Option<View> {
     limits.bucket().and_then(|bucket| look(bucket).ok())
 }
 
-/// Checks what the bucket keeps, which the command line may not fit.
+/// Checks whether the command line fits what the bucket keeps.
 pub(super) fn check_kept<T>(
     bucket: Option<&Bucket>,
     opened: &AnyBucket,
@@ -212,14 +211,14 @@ fn open_briefly(bucket: &Bucket, policy: Option<&Policy>) -> Result<Box<AnyBucke
     open_with(bucket, policy, brief_patience(bucket), None)
 }
 
-/// The number of a group, which may be given as that.
+/// The number of a group that is given by its number or its name.
 fn number_of(group: &str) -> Result<u32> {
     let named = || nix::unistd::Group::from_name(group).ok().flatten().map(|found| found.gid.as_raw());
     let number = group.parse().ok().or_else(named);
     number.ok_or_else(|| anyhow!("--group '{group}': there is no such group; to see yours: id"))
 }
 
-/// Grants nothing from the bucket for `time` from now on. No time at all lifts a pause.
+/// Grants nothing from the bucket for `time` from now on. A time of 0 lifts a pause.
 fn pause(bucket: &Bucket, time: Duration) -> Result<()> {
     let opened = open_briefly(bucket, None)?;
     if time.is_zero() {
@@ -294,7 +293,7 @@ fn listed(among: &Bucket) -> Result<Vec<Found>, StoreError> {
 /// Removes the bucket, and says how many waited for it.
 fn remove(bucket: &Bucket, quiet: bool) -> Result<()> {
     let looked = look(bucket);
-    // One that is damaged says nothing.
+    // A damaged bucket does not say how many wait.
     let waiting = looked.as_ref().map_or(0, |view| view.line.len());
     match (&bucket.kind, looked) {
         (Kind::File(place), _) => File::remove(place).map_err(StoreError::from)?,
@@ -310,7 +309,7 @@ fn remove(bucket: &Bucket, quiet: bool) -> Result<()> {
     Ok(())
 }
 
-/// Writes lines to standard output. On a terminal, characters are escaped that it would obey.
+/// Writes lines to standard output. On a terminal, control characters are escaped.
 fn write_lines(lines: impl IntoIterator<Item = impl AsRef<str>>) -> Result<Exit> {
     let on_terminal = std::io::stdout().is_terminal();
     let ended = |line: &str| if on_terminal { printable(line) } else { line.to_owned() } + "\n";
@@ -404,7 +403,7 @@ fn name(bucket: &Kind) -> String {
     }
 }
 
-/// Whether it is at a path or a URL, and which; not relative to this folder.
+/// `path` or `url`, and the absolute path or the URL.
 fn whereabouts(bucket: &Kind) -> (&'static str, String) {
     match bucket {
         Kind::File(Place { path, .. }) => {

@@ -1,7 +1,7 @@
 //! `--done FILE`: the bytes of each unit that succeeded, each with the input's delimiter. The next run leaves them out.
 //!
-//! A unit is recorded after it has succeeded: if we or the machine die in between, it runs again. It is never recorded
-//! without that, and never taken for another ([`Identity`]).
+//! A unit is recorded only after it has succeeded. After a crash before that it runs again. Two units are never taken for the
+//! same ([`Identity`]).
 
 mod identities;
 
@@ -46,8 +46,8 @@ pub(super) struct Found {
 }
 
 impl Done {
-    /// Opens the file, or makes it, and reads which units are in it. Each `second` in which units were added, they are
-    /// synced to the disk.
+    /// Opens the file, or makes it, and reads which units are in it. Units that are added are synced to the disk once a
+    /// `second`.
     ///
     /// # Errors
     /// The file cannot be opened, is in use, or is no list of units that end with `delimiter`; or no thread can be started.
@@ -102,7 +102,7 @@ impl Done {
     pub(super) fn finish(&self) -> io::Result<()> {
         lock(&self.records.state).is_finished = true;
         self.records.change.notify_all();
-        // The system tells an error of the disk to one sync only, which may be the thread's last one.
+        // The system reports an error of the disk to one sync only, which may be the last one of the thread.
         let _ = lock(&self.syncer).take().map(JoinHandle::join);
         self.records.sync_if_needed();
         self.records.find_file();
@@ -140,7 +140,7 @@ impl Taken {
         }
     }
 
-    /// Says which units are left out. Unless `quiet`, gives a hint if it is for a CR that others are not.
+    /// Says which units are skipped. Unless `quiet`, hints once at a unit that is not skipped because of a CR.
     pub(super) fn known(self: Arc<Self>, quiet: bool) -> Known {
         let told = AtomicBool::new(quiet);
         Known(Arc::new(move |unit| {
@@ -318,8 +318,8 @@ impl Reading {
         Arc::new(Taken { units: Mutex::new(self.known), has_cr: self.has_cr })
     }
 
-    /// If the last record has no end: why a crash did not cause that. Only what a crash has torn is cut off. No line has a NUL;
-    /// many other records have newlines.
+    /// If the last record has no end: why a crash did not cause that. Only what a crash has torn is cut off. No line has a
+    /// NUL; many other records have newlines.
     fn fault(&self, delimiter: u8) -> Option<&'static str> {
         match (self.last, delimiter) {
             _ if self.open == 0 => None,

@@ -145,7 +145,7 @@ impl Plan {
     }
 
     fn pump(&self, flow: &mut impl Flow) -> Result<(), PumpError> {
-        // What sorts units keeps their limits.
+        // The order of units keeps their limits.
         let policy = if self.sorting.is_some() { Policy::default() } else { self.policy.clone() };
         let store = Memory::new(&policy, self.clock.clone());
         if let Some(found) = self.found.as_ref().filter(|found| !found.left.is_empty()) {
@@ -186,7 +186,7 @@ impl Plan {
         })
     }
 
-    /// A unit leaves now; `unit` as far as it is known.
+    /// Counts a unit that leaves now. `unit`: as many of its bytes as are known.
     fn count_key(&self, unit: &[u8]) {
         if let Some(per) = self.sorting.as_ref().and_then(|sorting| sorting.look.per.as_ref()) {
             self.keys.borrow_mut().count(per.key(unit).as_deref(), self.now());
@@ -197,7 +197,7 @@ impl Plan {
 /// The most keys that are counted.
 const MOST_KEYS: usize = 1_000_000;
 
-/// What runs or leaves of each key.
+/// How many units of each key run or leave, and when the last of them does.
 #[derive(Debug, Default)]
 struct Keys(BTreeMap<Box<[u8]>, (u64, Nanos)>);
 
@@ -251,7 +251,7 @@ impl Sink for UnitLines<'_> {
 /// More bytes of a unit than are ever shown.
 const SHOWN_BYTES: usize = 512;
 
-/// A source that shows what is known before it waits for more.
+/// A source that writes buffered lines before it waits for more input.
 struct FlushFirst<'a, S, W: Write> {
     source: S,
     out: &'a RefCell<W>,

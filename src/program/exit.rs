@@ -10,7 +10,7 @@ pub(crate) enum Exit {
     Success,
     /// Reading, writing or something else that throttle does itself failed.
     Error,
-    /// The command line makes no sense.
+    /// The command line has a mistake.
     Usage,
     /// The wait would have been longer than allowed.
     TooLong,

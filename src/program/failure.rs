@@ -31,7 +31,8 @@ pub(super) fn failure(
     (words, exit)
 }
 
-/// The same of a unit that may not fit into an argument. One that does not keeps all of its command from running.
+/// How a job ended for which no command may have run. One unit that does not fit into an argument keeps the others of its
+/// command from running.
 pub(super) fn unfit(job: &Job, outcome: &Outcome) -> String {
     let is_of_unit = matches!(outcome, Outcome::TooLong | Outcome::HasNul);
     let has_several = job.names.iter().nth(1).is_some();

@@ -26,7 +26,7 @@ use throttle::flow::{Descriptor, FlowError, Look, Sorting, Source};
 use throttle::launch::{Batches, Known, Launching, Numbers, Options, Settling, Unused};
 use throttle::limits::Policy;
 
-/// Enough for many units of the usual size; a longer one does not have to fit.
+/// Room for many units of the usual size. A longer unit need not fit.
 pub(super) const BUFFER: usize = 192 * 1024;
 
 /// Runs the commands.
@@ -80,7 +80,7 @@ fn options(launch: &Launch, program: Option<OsString>, policy: &Policy, settling
         tag: flags.tag,
         timeout: flags.timeout,
         again: flags.again.policy(commands.input.ahead(), limits.first_pause(policy)),
-        // Only there may it use the terminal; without one, a group of its own is ended as a whole.
+        // In our group a command may use the terminal. Without a terminal, a group of its own can be ended as a whole.
         in_our_group: flags.jobs == Some(1) && flags.timeout.is_none() && signals::has_terminal(),
         settling,
         by_key: sorting.clone(),
@@ -104,7 +104,7 @@ fn settling(launch: &Launch, look: &Look, policy: &Policy) -> Settling {
     Settling::new(costs.map(|(kind, cost)| (cost, most_more(kind))))
 }
 
-/// Tests do not wait for real seconds: this variable, which is for them alone, says how many times shorter all waits are.
+/// A second, or less in tests: a variable that only tests set divides all waits.
 fn second() -> Duration {
     let divisor = std::env::var("THROTTLE_TEST_SHORTER_WAITS").ok().and_then(|divisor| divisor.parse().ok());
     Duration::from_secs(1) / divisor.unwrap_or(1).max(1)
@@ -128,7 +128,7 @@ pub(super) fn hint_at_words(commands: &Commands, tries_again: bool) {
     let units = throttle::launch::Units::default();
     let words: Vec<_> = commands.template.fill(&units).iter().collect();
     let has = |text: &str| words.iter().any(|word| word.to_string_lossy().contains(text));
-    // What curl tries again by itself takes no grant.
+    // Retries by curl take no grant.
     if tries_again && has("curl") && has("--retry") {
         say("hint: what curl tries again by itself (--retry) is not counted by the rate; --attempts does both");
     }
@@ -144,7 +144,7 @@ fn find(commands: &Commands) -> Result<Option<OsString>, Missing> {
     }
 }
 
-/// Where units come from, opened.
+/// An opened source of units.
 pub(super) struct Opened {
     pub(super) source: Box<dyn Source>,
     /// What it is called in messages.

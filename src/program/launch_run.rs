@@ -29,7 +29,7 @@ use throttle::launch::{
 /// Why nothing is launched any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Reason {
-    /// A signal came.
+    /// A signal arrived.
     Signal,
     /// The reader of our output has left.
     ReaderGone,
@@ -37,7 +37,7 @@ enum Reason {
     Stopped,
     /// Our output cannot be written.
     CannotPrint,
-    /// What has ended cannot be recorded.
+    /// The done list or the log cannot be written.
     CannotRecord,
     /// Too many units have failed.
     TooManyFailed,
@@ -79,8 +79,7 @@ fn on_message<T: Send + 'static>(
 }
 
 impl LaunchRun {
-    /// Starts the threads of a run, and the launcher. All threads start now: later the system may have no room for one, just
-    /// when everything is to end.
+    /// Starts the threads of a run, and the launcher. All threads start now: when the run must end, the system may refuse one.
     ///
     /// # Errors
     /// The system refuses a thread.
@@ -183,7 +182,7 @@ impl LaunchRun {
         first
     }
 
-    /// Says what it waits for if commands ignore the first signal. Best effort: without a thread for it, it says nothing.
+    /// Says how many commands still run if they ignore the first signal. Best effort: needs a thread.
     fn tell_what_is_waited_for(self: &Arc<Self>) {
         let (Some(launcher), run) = (self.launcher().cloned(), Arc::clone(self)) else { return };
         let tell = move || {
@@ -197,7 +196,7 @@ impl LaunchRun {
         let _ = thread::Builder::new().name("patience".to_owned()).spawn(tell);
     }
 
-    /// Everything was killed. Ends the program even if nothing reads its last messages.
+    /// Ends the program after everything was killed, even if nothing reads its last messages.
     pub(super) fn end_without_readers(&self) {
         let _ = self.end_after_kill.send(());
     }
@@ -253,7 +252,7 @@ impl Screen for BesideBar {
 
 impl Settler for BesideBar {
     fn settle(&self, charge: &Charge, real: &[u64]) {
-        // If it fails, those behind wait longer.
+        // Best effort: if it fails, the units behind wait longer.
         let _ = self.0.supply.settle(&charge.grant, [&charge.costs, real]);
     }
 
@@ -314,7 +313,7 @@ impl LaunchRun {
         line.into_iter().collect()
     }
 
-    /// Ends the run if the event is a reason to; then returns why, if that is not said yet.
+    /// Ends the run if the event is a reason to end it. Returns the reason in words, unless the run was ending already.
     fn end_for(&self, event: Event) -> Option<String> {
         let (reason, why) = match event {
             Event::ReaderGone => (Reason::ReaderGone, None),
@@ -359,7 +358,7 @@ impl LaunchRun {
         if outcomes.quiet { Vec::new() } else { std::iter::once(line).chain(lines).collect() }
     }
 
-    /// What is said of an event that changes no count: advice to those who watch, and remarks to all.
+    /// The line about an event that changes no count: advice for a user at a terminal, or a remark for all users.
     fn remark(&self, event: Event) -> Option<String> {
         let outcomes = self.outcomes();
         let (is_advice, words) = match event {
@@ -395,7 +394,7 @@ impl LaunchRun {
     }
 }
 
-/// The time of day after this one.
+/// The date and time that is `time` from now.
 fn until(time: Duration) -> impl Display {
     humantime::format_rfc3339_seconds(SystemTime::now() + time.min(FAR))
 }

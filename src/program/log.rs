@@ -26,8 +26,8 @@ pub(super) struct Log {
 /// A line about an attempt that has ended. Its fields, which are `null` without a value:
 /// - `seq`: the number of the command, from 1; its later attempts have the same one.
 /// - `unit`; `unit_base64` if it is no UTF-8; `units` or `units_base64`, a list, if the command has several.
-/// - `cut`: whether that is only the beginning. Of units for standard input it is 4096 bytes; if one was too long to be held, of
-///   each 200 bytes.
+/// - `cut`: whether that is only the beginning. Of units for standard input it is 4096 bytes; if one was too long to be
+///   held, of each 200 bytes.
 /// - `key`: the value of the `per=` selector in the unit.
 /// - `try`: from 1.
 /// - `start`: seconds since 1970.
@@ -76,7 +76,7 @@ impl Log {
         Ok(Log { file: Mutex::new(file), is_regular })
     }
 
-    /// Whether a write waits for no reader.
+    /// Whether it is a regular file, so that a write never waits for a reader.
     pub(super) fn is_regular(&self) -> bool {
         self.is_regular
     }
@@ -175,7 +175,7 @@ fn is_long(unit: &&[u8]) -> bool {
     unit.len() > BEGINNING
 }
 
-/// A beginning without the part of a character at its end.
+/// A beginning without an incomplete character at its end.
 fn whole_characters(beginning: &[u8]) -> &[u8] {
     match from_utf8(beginning) {
         Err(error) if error.error_len().is_none() => &beginning[..error.valid_up_to()],

@@ -8,13 +8,13 @@ use throttle::flow::Flow;
 use throttle::flow::pump::{self, PumpError};
 use throttle::store::Store;
 
-/// A wait is announced after this time, if it lasts as long again.
+/// A wait is announced after this time, if it then lasts at least as long again.
 const SILENT: Nanos = SECOND;
 
 /// A pause that lasts this long is announced everywhere.
 const LONG_PAUSE: Nanos = 60 * SECOND;
 
-/// What is announced of a wait for the bucket, which `line` says on a terminal.
+/// The announcement of a wait for the bucket. On a terminal it is `line`, elsewhere nothing, unless the bucket is paused.
 pub(super) fn announced(bucket: &dyn Store, line: String) -> Option<String> {
     let paused = bucket.paused_until().unwrap_or(0).saturating_sub(bucket.clock().now());
     if paused >= LONG_PAUSE {
@@ -23,7 +23,7 @@ pub(super) fn announced(bucket: &dyn Store, line: String) -> Option<String> {
     std::io::stderr().is_terminal().then_some(line)
 }
 
-/// [`Clock::sleep_unless`]; calls `say` on the way if the turn, at `turn`, is far off.
+/// [`Clock::sleep_unless`]. Calls `say` after a while if there is much time until `turn`.
 pub(super) fn sleep_unless(
     clock: &dyn Clock,
     [time, turn]: [Nanos; 2],

@@ -61,7 +61,7 @@ impl fmt::Display for Missing {
 /// The file that would run as `name`, found as execvp(3) does.
 ///
 /// # Errors
-/// There is none, or only some that may not be run.
+/// There is no such file, or it may not be run.
 pub(crate) fn find(name: &OsStr) -> Result<OsString, Missing> {
     let path = file_of(name)?;
     match missing_interpreter(Path::new(&path)) {
@@ -97,7 +97,7 @@ fn missing(name: &OsStr, places: impl IntoIterator<Item = PathBuf>) -> Missing {
     places.into_iter().find_map(reason).unwrap_or_else(|| Missing::NotFound(name.to_owned()))
 }
 
-/// What the first line of a script names, if that is not there: execve(2) says only that something is missing.
+/// The interpreter in the first line of a script, if there is no such file: execve(2) says only that something is missing.
 fn missing_interpreter(script: &Path) -> Option<OsString> {
     /// As much as Linux reads of it (`BINPRM_BUF_SIZE`).
     const FIRST_LINE: u64 = 256;

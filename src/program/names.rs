@@ -53,7 +53,7 @@ impl Names {
         counted(self.unit, job).map(|(_, name)| format!("{name}: {what}")).collect()
     }
 
-    /// The same for a command of which `what` is said. Beyond the most that are named, units are only counted.
+    /// The same for a command that ended like this. Beyond the most that are named, units are only counted.
     pub(super) fn name(&mut self, end: End, job: &Job, what: &str) -> Vec<String> {
         let (named, more) = &mut self.counts[end as usize];
         let mut lines = Vec::new();
@@ -80,7 +80,7 @@ impl Names {
     }
 }
 
-/// How many units, and what they are called: one each, except those that are too many to be known by name.
+/// How many units, and what they are called: one by one, and the rest, whose names are not kept, together.
 fn counted(unit: &'static str, job: &Job) -> impl Iterator<Item = (u64, String)> {
     let rest = job.names.rest().map(|rest| {
         let (first, last) = rest.into_inner();

@@ -51,7 +51,7 @@ pub(super) fn run(once: &Once, explain: impl FnOnce(&StoreError) -> String) -> R
     Ok(exit)
 }
 
-/// Whether it fails only because it takes longer than allowed: the limit, or the server.
+/// Whether the only reason is a wait longer than allowed, for the limit or for the server.
 fn is_too_long(once: &Once, error: &StoreError) -> bool {
     match error {
         StoreError::Refused(Refusal::TooLong { .. }) => true,
@@ -65,8 +65,8 @@ fn waited_for(once: &Once, (grant, asked, store, costs): Taken) -> Result<(Grant
     Ok((grant, store, costs))
 }
 
-/// Sleeps until the grant, and returns it, or the one that was taken instead. On a signal, gives back what can be given
-/// back, and dies of it.
+/// Sleeps until the grant, and returns it, or another one that was taken instead. On a signal, gives back what it can, and
+/// dies of the signal.
 ///
 /// No signal is lost. The other thread blocks signals, so their handlers run on this thread. A handler notes its signal, and
 /// then reads `is_over`. So this function finds the signal, or the handler ends the program, until the command replaces it.
@@ -129,7 +129,7 @@ fn give_back(store: &AnyBucket, grant: &Grant, costs: &[u64]) {
     }
 }
 
-/// Returns only if that fails.
+/// Becomes the command. Returns only if that fails.
 fn become_command(path: &OsStr, command: &[OsString]) -> Exit {
     let (name, args) = command.split_first().map_or((path, &[][..]), |(name, args)| (name.as_os_str(), args));
     let mut command = if signals::is_ignored(SIGPIPE) {

@@ -20,7 +20,7 @@ use throttle::launch::{Ended, Job, Outcome, Success, Template, Verdict};
 use throttle::limits::Policy;
 use throttle::rate::Rate;
 
-/// If all slots were taken for this long, that is worth a hint.
+/// A hint is given if all slots were taken for this long.
 const SLOTS_TAKEN: Nanos = 10 * SECOND;
 
 /// A mean of fewer costs says nothing.
@@ -40,11 +40,11 @@ pub(crate) struct Outcomes {
     names: Names,
     /// What messages call the command.
     command: String,
-    /// If its name depends on the unit.
+    /// Only if the name of the command depends on the unit.
     template: Option<Template>,
-    /// What allows it to use the terminal.
+    /// How the user can allow a command to use the terminal.
     terminal: &'static str,
-    /// As the user wrote them, after the word for them.
+    /// `limit 5/s`: as the user wrote them.
     limits: String,
     /// Commands at once; 0: no cap.
     jobs: u32,
@@ -108,7 +108,7 @@ impl Outcomes {
                 .filter(|sorting| sorting.jobs == Some(NonZeroU32::MAX))
                 .map(|_| BTreeMap::new()),
             is_priced: launch.limits.have_costs(policy),
-            // What counts something else says nothing about the number of commands.
+            // Only limits that count units say how many commands are needed.
             pace: launch.flags.jobs.is_none().then(|| launch.limits.of_units(policy).fastest()).flatten(),
             retries: Retries { max_fail: launch.flags.again.max_fail, ..Retries::default() },
             ..Outcomes::default()
@@ -131,8 +131,8 @@ impl Outcomes {
     }
 
     /// How many commands the rest of the input is for, if they were `commands` for `bytes` of it and `unread` bytes are
-    /// left. Units that are done already may all have stood at the beginning: those that have not come yet say how many of
-    /// the others are new. That is no measure if they are most of the rest.
+    /// left. Units that were done before may all be at the beginning of the input: so what the list holds beyond those
+    /// that were skipped is subtracted from the rest. If that leaves a quarter or less, the input so far is the measure.
     pub(super) fn commands_unread(&self, commands: u64, bytes: u64, unread: u64) -> u64 {
         let Retries { done_before, known, .. } = self.retries;
         let all = scaled(commands * self.max_args + done_before, unread, bytes) / self.max_args;
@@ -146,7 +146,7 @@ impl Outcomes {
         self.starts_no_more = true;
     }
 
-    /// What a run waits for that starts no more commands: `waiting for 3 commands`.
+    /// `waiting for 3 commands`, if no more are started.
     pub(super) fn waiting(&self) -> Option<String> {
         let running = self.started_at.len() as u64;
         self.starts_no_more.then(|| format!("waiting for {}", counted(running, "command")))
@@ -183,7 +183,7 @@ impl Outcomes {
         self.names.first(job)
     }
 
-    /// Counts an end; returns the lines about it, if there are any.
+    /// Counts an attempt that has ended. Returns the lines about it.
     pub(super) fn end(&mut self, ended: &Ended, now: Nanos) -> Vec<String> {
         let (job, outcome) = (&*ended.job, &ended.outcome);
         if let Some(cost) = ended.cost {
@@ -205,7 +205,7 @@ impl Outcomes {
             Verdict::Failed | Verdict::Stopped => {}
         }
         let (words, exit) = failure(job, outcome, || self.command_for(job), self.terminal);
-        // What the full disk took is not what we ended since it is full.
+        // An error such as a full disk is a failure, also in a run that was ended because of it.
         let is_lost = matches!(outcome, Outcome::OutputLost(error) if !matches!(error.kind(), BrokenPipe | TimedOut));
         if self.interrupted.is_some() && !is_lost {
             self.stopped += 1;
@@ -256,7 +256,7 @@ impl Outcomes {
         jobs.iter().flat_map(|job| self.names.name(End::GivenUp, job, "not tried again")).collect()
     }
 
-    /// How many units were read ahead that are not tried at all.
+    /// How many units were read ahead and will not be tried.
     pub(super) fn set_unstarted(&mut self, units: usize) {
         self.retries.unstarted = units as u64;
     }
@@ -278,7 +278,7 @@ impl Outcomes {
         name.map_or_else(|| self.command.clone(), |name| shown(name.as_bytes()))
     }
 
-    /// What helps if all slots were taken for long: once. Looked at once a second.
+    /// A hint if all slots were taken for long. It is given once, and considered once a second.
     pub(super) fn hint(&mut self, now: Nanos, waited_for_jobs: impl FnOnce() -> Nanos) -> Option<String> {
         if self.hinted || !self.sums_up || now < self.looked + SECOND {
             return None;
@@ -311,7 +311,7 @@ impl Outcomes {
         let pace = self.pace.filter(|_| ended > 0)?;
         let mean = u128::from(self.durations / ended);
         let jobs = (mean * u128::from(pace.units())).div_ceil(u128::from(pace.period())) + 1;
-        // Otherwise starting them took the time.
+        // With fewer, starting the commands took the time.
         (jobs > JOBS.into())
             .then(|| format!("16 jobs at once hold the work back, not the rate; {pace} needs about -j {jobs}"))
     }
@@ -370,7 +370,7 @@ impl Outcomes {
         ]
     }
 
-    /// `, 3 failed, 1 killed`: those of these that are not 0.
+    /// `, 3 failed, 1 killed`: the counts with these names that are not 0.
     fn some(&self, names: &[&str]) -> String {
         nonzero(self.tallies().into_iter().filter(|(_, name)| names.contains(name)))
     }

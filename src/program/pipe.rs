@@ -30,13 +30,13 @@ use throttle::store::StoreError;
 /// Large enough that copying costs little, small enough to stay in the cache of one core.
 const BUFFER: usize = 96 * 1024;
 
-/// The size of pipes between which bytes are moved. For copies they stay small enough for the cache.
+/// The size of pipes if bytes are moved between them without a copy.
 const WIDE: usize = 1024 * 1024;
 
 /// Passes the input on until its end.
 ///
 /// # Errors
-/// What failed, with what.
+/// Reading, writing or the limits failed.
 pub(super) fn run(pipe: &Pipe) -> Result<Exit> {
     let Pipe { limits, reporting, .. } = pipe;
     let input = input::open(pipe.input.file())?;
@@ -175,7 +175,7 @@ impl Run<'_> {
         Err(error.context(format!("{what}, after {passed}{lost}")))
     }
     fn end_without_reader(&self) -> Exit {
-        // The thread that has noticed it, too, may still give back.
+        // Waits for the other thread that has noticed it, which may still give back.
         self.report.has_no_reader();
         self.report.close_or_say();
         signals::die_of_broken_pipe()

@@ -103,8 +103,8 @@ pub(super) struct Bar {
 }
 
 impl Progress {
-    /// Depends on what was asked for and on what standard input, output and error are. `reads_stdin`: units are read from
-    /// standard input. `commands`: how the output of commands is printed, in launch mode.
+    /// How progress is shown depends on the flags and on what standard input, output and error are. `reads_stdin`: units
+    /// are read from standard input. `commands`: how the output of commands is printed, in launch mode.
     pub(super) fn new(reporting: &ReportFlags, reads_stdin: bool, commands: Option<Output>) -> Self {
         let is_dumb = std::env::var_os("TERM").is_none_or(|term| term.is_empty() || term == "dumb");
         let terminal = std::io::stderr().is_terminal() && !is_dumb;
@@ -182,7 +182,7 @@ impl Bar {
         self.draw();
     }
 
-    /// In one write, so that nothing comes in between. Erases what was there before.
+    /// Draws the bar over what was there before, in one write, so that no other output comes in between.
     fn draw(&mut self) {
         if user() != User::Us {
             self.erase();
@@ -215,7 +215,7 @@ impl Bar {
             }
             User::Program | User::Shell => {}
         }
-        // What a pager covers is there again after it.
+        // What a pager covers appears again when the pager ends.
         self.stands = user == User::Program;
     }
 
@@ -247,7 +247,7 @@ fn columns() -> usize {
 fn spoils_something(reads_stdin: bool, commands: Option<Output>) -> bool {
     let is_typed = reads_stdin && std::io::stdin().is_terminal();
     let output_spoils = match (commands.is_some(), std::io::stdout().is_terminal()) {
-        // What is written there is written beside the bar.
+        // Output to the terminal is written beside the bar.
         (true, true) => false,
         (false, true) => true,
         (_, false) => !has_no_reader_here(std::io::stdout()),
@@ -265,7 +265,7 @@ fn has_no_reader_here(fd: impl rustix::fd::AsFd) -> bool {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum User {
     Us,
-    /// A program beside us, for a password or as a pager: the terminal does not show what is typed.
+    /// A program that asks for a password, or a pager: the terminal does not show what is typed.
     Program,
     /// Another process group, for example a shell, whose prompt a bar would spoil.
     Shell,
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_is_not_shown() {
+    fn unknown_parts_are_not_shown() {
         let unknown = Shown { percent: None, left: String::new(), ..shown() };
         assert_eq!(unknown.within(30), "205 ok, 3 failed, 5.00/s now");
         assert_eq!(Shown { percent: None, ..shown() }.within(9), "57 s left");

@@ -16,14 +16,14 @@ use std::time::Duration;
 use throttle::flow::framing::Framing;
 use throttle::launch::{Ended, Job, Known, Ledger};
 
-/// The files in which it is kept.
+/// The files of `--done` and `--log`.
 #[derive(Debug)]
 pub(super) struct Records {
     done: Option<(Arc<Done>, PathBuf)>,
-    /// Units in it when it was opened.
+    /// Units in the done list when it was opened.
     pub(super) known_units: u64,
     log: Option<(Log, PathBuf)>,
-    /// Whether it was said that a unit is too long to be recorded.
+    /// Whether a message about a unit that is too long to be recorded was written.
     told_of_long: AtomicBool,
     quiet: bool,
 }

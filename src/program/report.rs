@@ -116,7 +116,7 @@ impl Report {
         self.unit.count(self.read().units)
     }
 
-    /// Updates the progress, unless another thread writes to the screen: that may take long.
+    /// Updates the progress. Does nothing while another thread writes to the screen, which may take long.
     pub(crate) fn tick(&self) {
         let Ok(mut screen) = self.screen.try_lock() else { return };
         if screen.progress.interval().is_some() {
@@ -150,7 +150,7 @@ impl Report {
         self.outcomes().iter_mut().for_each(|outcomes| outcomes.close(self.now()));
         let lines = if screen.closed { Vec::new() } else { self.closing_lines() };
         if !lines.is_empty() {
-            // This ends a line that a command has left open.
+            // Ends a line that a command has left open.
             screen.progress.aside(|| ());
         }
         screen.progress.close();
@@ -173,7 +173,8 @@ impl Report {
         }
     }
 
-    /// As [`close_or_say`](Self::close_or_say), after a signal. Without a summary, says what was read and did not leave.
+    /// As [`close_or_say`](Self::close_or_say), after a signal. Without a summary, says how many units were read and not
+    /// passed on.
     pub(crate) fn interrupt(&self) {
         self.supply.retire();
         let (reading, sums_up) = (self.read(), self.screen().summary.is_some());
@@ -288,7 +289,7 @@ impl Report {
     fn time_left(&self, reading: &Reading) -> Option<Nanos> {
         let again = self.outcomes().map_or(0, |outcomes| outcomes.to_be_tried_again());
         let (units, now) = (self.units_left(reading)? + again, self.now());
-        // Units that wait have taken their grant already.
+        // Units that wait for their time have a grant already.
         let (until, paid) = reading.wait.map_or((0, 0), |wait| (wait.until, wait.units));
         let last_grant = if units > paid { self.supply.schedule(units - paid)?.max(until) } else { until };
         let by_limits = last_grant.saturating_sub(now);
@@ -417,7 +418,7 @@ impl Report {
         self.outcomes().map(|outcomes| outcomes.closing(elapsed, keys)).unwrap_or_default()
     }
 
-    /// A panic elsewhere leaves nothing here half done.
+    /// The lock is usable after a panic elsewhere: nothing here is half done then.
     fn screen(&self) -> MutexGuard<'_, Screen> {
         unpoisoned(self.screen.lock())
     }

@@ -36,7 +36,7 @@ pub(crate) fn start(report: Arc<Report>, commands: Option<Arc<LaunchRun>>) -> Re
     // By default it would stop only this process, and leave the bar.
     wanted.extend((commands.is_some() || report.has_bar).then_some(SIGTSTP));
     if commands.is_some() {
-        // All but the first end programs, too.
+        // SIGCONT continues commands; by default the others end a program.
         wanted.extend([SIGCONT, SIGUSR2, SIGALRM, SIGVTALRM, SIGPROF, SIGXCPU]);
     }
     wanted.retain(|&signal| !signals::is_ignored(signal));
@@ -59,7 +59,7 @@ pub(crate) fn start(report: Arc<Report>, commands: Option<Arc<LaunchRun>>) -> Re
 
 fn answer(mut delivery: Delivery, report: &Arc<Report>, commands: Option<&Arc<LaunchRun>>, ending: &AtomicBool) {
     let (mut drawn, mut painter) = (Instant::now(), Painter::new(report, commands));
-    // What commands print may be nothing, so only a pipe ends because its reader has left.
+    // Only a pipe ends when its reader leaves: commands may print nothing.
     let mut watched = commands.is_none().then(io::stdout);
     loop {
         let every = report.tick_every;
@@ -72,14 +72,14 @@ fn answer(mut delivery: Delivery, report: &Arc<Report>, commands: Option<&Arc<La
                 (SIGUSR1, _) => painter.ask(Picture::Status),
                 (SIGTSTP, _) => suspend(commands, &mut painter),
                 (_, None) => {
-                    // A second one ends us at once.
+                    // A second signal ends the program at once.
                     ending.store(true, Ordering::SeqCst);
                     end_by(signal, report);
                 }
                 (_, Some(commands)) => pass_on(signal, commands),
             }
         }
-        // Not at each signal.
+        // A signal alone draws nothing.
         if every.is_some_and(|every| drawn.elapsed() >= every) {
             drawn = Instant::now();
             painter.ask(Picture::Progress);
@@ -176,9 +176,9 @@ fn suspend(commands: Option<&Arc<LaunchRun>>, painter: &mut Painter) {
     }
     let (done, hidden) = mpsc::channel();
     painter.ask(Picture::Nothing(done));
-    // A terminal that does not read does not keep us from stopping.
+    // A terminal that does not read delays the stop by no more than this.
     let _ = hidden.recv_timeout(HIDING);
-    // Returns when we go on.
+    // Returns when the process is continued.
     signals::die_of(SIGTSTP);
     if let Some(launcher) = launcher {
         launcher.slots().resume();

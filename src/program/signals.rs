@@ -39,7 +39,7 @@ pub(super) fn die_of(signal: i32) {
     let _ = emulate_default_handler(signal);
 }
 
-/// Another thread is about to end the program.
+/// Waits until another thread ends the program.
 pub(super) fn wait_for_end() -> ! {
     loop {
         thread::park();
@@ -47,7 +47,7 @@ pub(super) fn wait_for_end() -> ! {
 }
 
 /// If SIGCHLD is ignored, the system waits for our children itself, and we never learn how they ended (wait(2)). A handler
-/// changes that. Without need there is none: each end of a command would interrupt a system call.
+/// changes that. Otherwise there is no handler: each end of a command would interrupt a system call.
 ///
 /// # Errors
 /// The system refuses a handler.

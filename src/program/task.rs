@@ -57,7 +57,7 @@ pub(crate) struct Once {
 #[derive(Clone, Debug)]
 pub(crate) struct Set {
     pub(crate) policy: Policy,
-    /// Which limits name what they start with, and so start anew.
+    /// Which limits name their `initial`, and so start anew.
     pub(crate) fresh: Vec<bool>,
     /// Whether everything starts anew.
     pub(crate) anew: bool,
@@ -138,8 +138,8 @@ impl Once {
         Ok(once)
     }
 
-    /// What the call costs each limit of `policy`, which the bucket keeps, or all: the number that was named, or else what a
-    /// unit costs that cannot be read, since none is.
+    /// What the call costs each limit of `policy`, which the bucket keeps: the number that was named, or else the cost of a
+    /// unit that cannot be read (`else=`), since no unit is read.
     ///
     /// # Errors
     /// A number is missing.

@@ -11,7 +11,6 @@ use throttle::launch::{Backoff, Failure, RetryPolicy};
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Launch")]
 #[group(skip)]
-#[allow(clippy::doc_markdown, reason = "the comments are the long help")]
 pub(crate) struct AgainFlags {
     /// Run a unit up to N times, the first one included. Any failure is tried again, and a signal and a timeout, but
     /// not an exit of 126, 127 or 255, nor an HTTP status from 400 to 499 in the reply, other than 408, 425 and 429.

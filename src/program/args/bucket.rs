@@ -11,8 +11,6 @@ use throttle::store::{Address, AddressError, Place};
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Shared")]
 #[group(skip)]
-#[allow(clippy::doc_markdown, reason = "the comments are the long help")]
-#[allow(clippy::struct_excessive_bools, reason = "each is a flag")]
 pub(crate) struct SharedFlags {
     /// Share the limits with every other process that names the same bucket, first come, first served. A NAME (of
     /// letters, digits and .:-_) is a file in $XDG_STATE_HOME/throttle, or else ~/.local/state/throttle; a word with a

@@ -14,7 +14,6 @@ const AHEAD: usize = 10_000;
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Input")]
 #[group(skip)]
-#[allow(clippy::doc_markdown, reason = "the comments are the long help")]
 pub(crate) struct InputFlags {
     /// Units end with a NUL byte instead of a newline, as find -print0 writes them.
     #[arg(short = '0', long, help = "Units end with NUL instead of a newline", long_help)]

@@ -12,8 +12,6 @@ pub(crate) const JOBS: u32 = 16;
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Launch")]
 #[group(skip)]
-#[allow(clippy::doc_markdown, reason = "the comments are the long help")]
-#[allow(clippy::struct_excessive_bools, reason = "each is a flag")]
 pub(crate) struct LaunchFlags {
     /// Run at most N commands at once; 0: no cap. The default is 16, since the rate is meant to be the limit: if all
     /// slots were taken for 10 s, a hint on a terminal says which N the rate needs. A unit asks the limits only when a

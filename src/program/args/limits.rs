@@ -17,7 +17,6 @@ use throttle::store::Address;
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Limit")]
 #[group(skip)]
-#[allow(clippy::doc_markdown, reason = "the comments are the long help")]
 pub(crate) struct LimitFlags {
     /// Let through at most this; repeat it for several limits at once.
     ///

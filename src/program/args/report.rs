@@ -10,7 +10,6 @@ use std::path::PathBuf;
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Report")]
 #[group(skip)]
-#[allow(clippy::doc_markdown, reason = "the comments are the long help")]
 pub(crate) struct ReportFlags {
     /// Show progress on standard error: auto, always or never.
     ///
@@ -22,9 +21,9 @@ pub(crate) struct ReportFlags {
     /// No bar is drawn while the terminal does not echo what is typed: then a program asks for a password, or shows
     /// pages.
     ///
-    /// A narrow terminal shows less: first without the limit, then without the rate; the time left stays as long as it fits. It is
-    /// known for a file and for --repeat, and is estimated from whatever holds the work back: the limits, the reader,
-    /// or the commands.
+    /// A narrow terminal shows less: first without the limit, then without the rate; the time left stays as long as it
+    /// fits. It is known for a file and for --repeat, and is estimated from whatever holds the work back: the limits, the
+    /// reader, or the commands.
     ///
     /// always without a terminal writes a plain line every 10 s. SIGUSR1 writes the same line at any time.
     #[arg(long, value_name = "WHEN", default_value = "auto", hide_default_value = true, hide_possible_values = true)]

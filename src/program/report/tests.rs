@@ -168,7 +168,7 @@ fn if_the_reader_is_slow_the_time_left_is_that_of_the_reader() {
 }
 
 #[test]
-fn instead_of_a_rate_near_zero_it_says_when_the_next_goes() {
+fn instead_of_a_rate_near_zero_the_bar_shows_when_the_next_unit_leaves() {
     let (clock, report) = report(&["-r", "1/h"]);
     report.meter.enter(throttle::flow::meter::Phase::Limit(0), clock.now());
     report.meter.waits_until(clock.now() + 3600 * SECOND, 1);

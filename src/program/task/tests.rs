@@ -277,7 +277,7 @@ fn a_bucket_keeps_the_costs_of_its_limits_but_not_the_number_of_one_call() {
     assert_eq!(once.costs(&set.policy.without(&[0])).map_err(drop), Ok([3, 4].into()));
 }
 
-/// What the environment names is looked at only if it is needed.
+/// A wrong name in the environment is a mistake only if the bucket is needed.
 #[test]
 fn a_stream_with_limits_and_without_a_bucket_does_not_use_the_bucket_of_the_environment() {
     let environment = Environment::new(Some("a b".into()), None, None);
