@@ -85,7 +85,7 @@ impl Plan {
 
     fn commands(&self, commands: &Commands, source: impl Source, known: Option<Known>) -> Result<(), PumpError> {
         let (Commands { template, shape, .. }, room) = (commands, room_for_words());
-        let (names, on_terminal) = (Names::new(commands, false), io::stdout().is_terminal());
+        let (names, on_terminal) = (Names::new(commands, u64::MAX), io::stdout().is_terminal());
         let (mut count, mut failed) = (0, 0);
         let show = |job: &Job, refused: Option<Outcome>| {
             let (mut out, time) = (self.out.borrow_mut(), self.now());

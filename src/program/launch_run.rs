@@ -355,7 +355,7 @@ impl LaunchRun {
         let (until, key) = (until(left), jobs.first().and_then(|job| job.key.as_deref()).unwrap_or(NO_KEY));
         let line = format!("'{}' asked to wait until {until}, longer than --max-pause; not tried any more", shown(key));
         let lines = outcomes.give_up(jobs);
-        if outcomes.quiet { Vec::new() } else { std::iter::once(line).chain(lines).collect() }
+        (!outcomes.quiet).then_some(line).into_iter().chain(lines).collect()
     }
 
     /// The line about an event that changes no count: advice for a user at a terminal, or a remark for all users.

@@ -8,13 +8,14 @@ use throttle::launch::{Job, printable};
 const SHOWN: usize = 60;
 
 /// Units that are named one by one on a terminal: more would scroll everything else away.
-const ON_TERMINAL: u64 = 20;
+pub(super) const ON_TERMINAL: u64 = 20;
 
 /// Names units. Elsewhere than on a terminal all are named: it may be a file from which they are run again.
 #[derive(Debug, Default)]
 pub(super) struct Names {
     /// `line`
     unit: &'static str,
+    /// How many units of each [`End`] are named at most.
     most: u64,
     /// How many units of each [`End`] were named, and how many were only counted.
     counts: [(u64, u64); 3],
@@ -30,10 +31,9 @@ pub(super) enum End {
 }
 
 impl Names {
-    pub(super) fn new(commands: &Commands, on_terminal: bool) -> Self {
+    pub(super) fn new(commands: &Commands, most: u64) -> Self {
         let is_made = commands.input.repeat.is_some();
         let unit = if is_made { "unit" } else { UnitName::of(commands.framing).singular() };
-        let most = if on_terminal { ON_TERMINAL } else { u64::MAX };
         Names { unit, most, counts: Default::default() }
     }
 

@@ -5,7 +5,7 @@ mod retries;
 use super::args::{JOBS, MaxFail};
 use super::exit::Exit;
 use super::failure::{failure, worse};
-use super::names::{End, Names, shown};
+use super::names::{End, Names, ON_TERMINAL, shown};
 use super::task::Launch;
 use super::unit_name::{blank_skipped, counted, nonzero, scaled};
 use retries::Retries;
@@ -84,11 +84,12 @@ impl Outcomes {
     /// `limits` are those in force, as the user wrote them.
     pub(crate) fn new(launch: &Launch, policy: &Policy, limits: &str, on_terminal: bool) -> Self {
         let Launch { commands, reporting, .. } = launch;
+        let most = if on_terminal { ON_TERMINAL } else { u64::MAX };
         Outcomes {
             quiet: reporting.quiet,
             trace: launch.flags.trace,
             sums_up: reporting.sums_up(on_terminal),
-            names: Names::new(commands, on_terminal),
+            names: Names::new(commands, if reporting.quiet { 0 } else { most }),
             command: commands.name(),
             template: Some(&commands.template).filter(|template| template.name().is_none()).cloned(),
             terminal: match (launch.flags.jobs, launch.flags.timeout) {
@@ -209,14 +210,14 @@ impl Outcomes {
         let is_lost = matches!(outcome, Outcome::OutputLost(error) if !matches!(error.kind(), BrokenPipe | TimedOut));
         if self.interrupted.is_some() && !is_lost {
             self.stopped += 1;
-            return if self.quiet { Vec::new() } else { self.names.name(End::Stopped, job, "stopped") };
+            return self.names.name(End::Stopped, job, "stopped");
         }
         self.failed += 1;
         self.timed_out += u64::from(matches!(outcome, Outcome::TimedOut));
         self.killed += u64::from(matches!(outcome, Outcome::Killed(_)));
         self.exit = worse(self.exit, exit);
         let words = if ended.number > 1 { format!("{words}, attempt {}", ended.number) } else { words };
-        if self.quiet { Vec::new() } else { self.names.name(End::Failed, job, &words) }
+        self.names.name(End::Failed, job, &words)
     }
 
     /// Counts a command whose units are done.
@@ -228,9 +229,6 @@ impl Outcomes {
     /// Counts commands that succeeded, but whose output was not printed; returns a line for each unit.
     pub(super) fn unprinted(&mut self, jobs: &[Arc<Job>]) -> Vec<String> {
         self.stopped += jobs.len() as u64;
-        if self.quiet {
-            return Vec::new();
-        }
         jobs.iter().flat_map(|job| self.names.name(End::Stopped, job, "its output was not printed")).collect()
     }
 
@@ -250,9 +248,6 @@ impl Outcomes {
     pub(super) fn give_up(&mut self, jobs: &[Arc<Job>]) -> Vec<String> {
         self.retries.given_up += jobs.len() as u64;
         self.retries.waiting = self.retries.waiting.saturating_sub(jobs.len() as u64);
-        if self.quiet {
-            return Vec::new();
-        }
         jobs.iter().flat_map(|job| self.names.name(End::GivenUp, job, "not tried again")).collect()
     }
 

@@ -1,6 +1,6 @@
 //! Further attempts, and what is kept of those that have ended.
 
-use super::values::{duration, refuse_month};
+use super::values::{duration, parsed, refuse_month};
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use std::num::{NonZeroU32, NonZeroU64};
 use std::os::unix::ffi::OsStrExt;
@@ -105,8 +105,7 @@ impl AgainFlags {
 }
 
 fn attempts(text: &str) -> Result<NonZeroU32, String> {
-    text.parse()
-        .map_err(|_| "write how often a unit is run at most, like --attempts 5; the first attempt counts".to_owned())
+    parsed(text, "write how often a unit is run at most, like --attempts 5; the first attempt counts")
 }
 
 fn max_fail(text: &str) -> Result<MaxFail, String> {

@@ -1,5 +1,6 @@
 //! Where units come from, and what ends them.
 
+use super::values::parsed;
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use std::ffi::OsStr;
 use std::num::NonZeroUsize;
@@ -40,7 +41,8 @@ pub(crate) struct InputFlags {
 
     /// With limits for each key (per=), units are read while others wait, and with --attempts, some wait for another
     /// attempt: read no more while N of them, or 64 MiB, wait.
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = ahead)]
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    #[arg(value_parser = |text: &str| parsed::<NonZeroUsize>(text, "write a number of units, like --ahead 10000"))]
     #[arg(help = "Most units read while others wait [default: 10000]", long_help)]
     pub(crate) ahead: Option<NonZeroUsize>,
 }
@@ -90,15 +92,10 @@ impl InputFlags {
 fn repeat(text: &str) -> Result<Repeat, String> {
     match text {
         "inf" => Ok(Repeat(None)),
-        _ => text
-            .parse()
-            .map(|last| Repeat(Some(last)))
-            .map_err(|_| "write a number, like --repeat 100, or --repeat inf for no end".to_owned()),
+        _ => {
+            parsed(text, "write a number, like --repeat 100, or --repeat inf for no end").map(|last| Repeat(Some(last)))
+        }
     }
-}
-
-fn ahead(text: &str) -> Result<NonZeroUsize, String> {
-    text.parse().map_err(|_| "write a number of units, like --ahead 10000".to_owned())
 }
 
 fn delimiter() -> impl TypedValueParser<Value = u8> {

@@ -1,7 +1,7 @@
 //! Commands: how many run at once, what they get, and what becomes of their output.
 
 use super::again::AgainFlags;
-use super::values::duration;
+use super::values::{duration, parsed};
 use std::ffi::OsString;
 use std::time::Duration;
 use throttle::launch::Output;
@@ -24,14 +24,16 @@ pub(crate) struct LaunchFlags {
     ///
     /// A command has ended when its first process has. Processes that it leaves behind may go on, but their output is
     /// read for only one more second.
-    #[arg(short, long, short_alias = 'P', alias = "max-procs", value_name = "N", allow_negative_numbers = true, value_parser = jobs)]
+    #[arg(short, long, short_alias = 'P', alias = "max-procs", value_name = "N", allow_negative_numbers = true)]
+    #[arg(value_parser = |text: &str| parsed::<u32>(text, "write a number of commands, like -j 8, or -j 0 for no cap"))]
     #[arg(help = "Commands at once; 0: no cap [default: 16] (also -P)", long_help)]
     pub(crate) jobs: Option<u32>,
 
     /// Give each command N units, or what is left at the end. The rate still counts commands. A word that is just {}
     /// becomes N words. 0 appends nothing. A command gets fewer units if N do not fit: its units may take 128 KiB, or
     /// less if the system allows less. Each unit counts 9 bytes more, and again for every {}. With --stdin all fit.
-    #[arg(short = 'n', long, value_name = "N", allow_negative_numbers = true, value_parser = max_args)]
+    #[arg(short = 'n', long, value_name = "N", allow_negative_numbers = true)]
+    #[arg(value_parser = |text: &str| parsed::<u64>(text, "write a number of units, like -n 10"))]
     #[arg(help = "Units for each command, if they fit [default: 1]", long_help)]
     pub(crate) max_args: Option<u64>,
 
@@ -92,14 +94,6 @@ pub(crate) struct LaunchFlags {
     /// counted. Runs nothing and waits for nothing.
     #[arg(long, help = "Show what would run or leave, and when; do neither", long_help)]
     pub(crate) dry_run: bool,
-}
-
-fn jobs(text: &str) -> Result<u32, String> {
-    text.parse().map_err(|_| "write a number of commands, like -j 8, or -j 0 for no cap".to_owned())
-}
-
-fn max_args(text: &str) -> Result<u64, String> {
-    text.parse().map_err(|_| "write a number of units, like -n 10".to_owned())
 }
 
 impl LaunchFlags {

@@ -1,5 +1,6 @@
 //! Values that several flags share.
 
+use std::str::FromStr;
 use std::time::Duration;
 
 /// For people or for programs.
@@ -15,6 +16,11 @@ pub(super) fn format(text: &str) -> Result<Format, String> {
         "json" => Ok(Format::Json),
         _ => Err("the format is text or json, like --show json; a bucket is named with --bucket".to_owned()),
     }
+}
+
+/// Reads a value, or says `how` to write it.
+pub(super) fn parsed<T: FromStr>(text: &str, how: &str) -> Result<T, String> {
+    text.parse().map_err(|_| how.to_owned())
 }
 
 /// Refuses an M: to humantime it is a month, and most people who write one mean minutes.
