@@ -74,7 +74,8 @@ fn answer(mut delivery: Delivery, report: &Arc<Report>, commands: Option<&Arc<La
                 (_, None) => {
                     // A second signal ends the program at once.
                     ending.store(true, Ordering::SeqCst);
-                    end_by(signal, report);
+                    report.interrupt();
+                    signals::die_of(signal);
                 }
                 (_, Some(commands)) => pass_on(signal, commands),
             }
@@ -183,9 +184,4 @@ fn suspend(commands: Option<&Arc<LaunchRun>>, painter: &mut Painter) {
     if let Some(launcher) = launcher {
         launcher.slots().resume();
     }
-}
-
-fn end_by(signal: i32, report: &Report) {
-    report.interrupt();
-    signals::die_of(signal);
 }

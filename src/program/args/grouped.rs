@@ -69,9 +69,7 @@ impl Grouped {
             group.policy = group.cost.as_ref().map_or(policy.clone(), |cost| policy.counting(&cost.to_string()));
             group.all = group.policy.clone();
         }
-        if let (Some(_), []) = (burst, &all[..])
-            && each.is_empty()
-        {
+        if burst.is_some() && all.is_empty() && each.is_empty() {
             return Err(in_limits(&PolicyError::UnlimitedAlone));
         }
         let per = rules.iter().find_map(|rule| rule.per.clone());
