@@ -58,7 +58,7 @@ complete -c throttle -n 'not __throttle_command' -l repeat -d 'Instead of input,
 complete -c throttle -n 'not __throttle_command' -l ahead -d 'Most units read while others wait [default: 10000]' -r -f
 complete -c throttle -n 'not __throttle_command' -s j -l jobs -d 'Commands at once; 0: no cap [default: 16] (also -P)' -r -f
 complete -c throttle -n 'not __throttle_command' -s n -l max-args -d 'Units for each command, if they fit [default: 1]' -r -f
-complete -c throttle -n 'not __throttle_command' -s I -l replace -d 'What stands for the unit in COMMAND [default: {}]' -r -f
+complete -c throttle -n 'not __throttle_command' -s I -l replace -d 'The placeholder of the unit in COMMAND [default: {}]' -r -f
 complete -c throttle -n 'not __throttle_command' -s c -l shell -d 'Run a shell script for each unit, which is "$1" there' -r -f
 complete -c throttle -n 'not __throttle_command' -l timeout -d 'End a command that takes longer' -r -f
 complete -c throttle -n 'not __throttle_command' -l attempts -d 'Run a unit up to N times if it fails' -r -f

@@ -37,12 +37,12 @@ mod unit_name;
 mod generated;
 
 use answer::{expect_standard_output, print};
-use args::Refused;
+use args::{Environment, Refused};
 use exit::Exit;
-use rustix::io::Errno;
 use say::{NoThread, say};
 use std::ffi::OsString;
-use task::{Environment, Task};
+use std::io::ErrorKind;
+use task::{Task, Verb};
 use throttle_limits::store::StoreError;
 
 /// Runs the program and says how it ends.
@@ -54,7 +54,7 @@ pub(crate) fn main() -> Exit {
         Err(Refused::ShortHelp) => return answer(|| args::short_help().print_help()),
         Err(Refused::Mistake(message, once)) => return refuse(message, once),
     };
-    let once = args.once;
+    let once = args.shared.once;
     let variable = std::env::var_os;
     let environment = Environment::new(variable("THROTTLE_BUCKET"), variable("XDG_STATE_HOME"), variable("HOME"));
     let task = match Task::new(args, &environment) {
@@ -66,7 +66,7 @@ pub(crate) fn main() -> Exit {
         let is_away = error.downcast_ref().is_some_and(StoreError::may_pass);
         match task {
             Task::Once(_) => Exit::OnceError,
-            Task::Show(_) | Task::List(_) if is_away => Exit::Away,
+            Task::Bucket(_, Verb::Show(_) | Verb::List(_)) if is_away => Exit::Away,
             _ => Exit::Error,
         }
     })
@@ -85,24 +85,21 @@ fn refuse(message: String, once: bool) -> Exit {
     if once { Exit::OnceError } else { Exit::Usage }
 }
 
-/// An error, and what helps against it: against one of a bucket, or a limit of the system, wherever it is felt.
+/// An error, and what helps against it, if it is one of a bucket or of a limit of the system.
 fn explain(task: &Task, error: &anyhow::Error) -> String {
     if let Some(cause) = error.chain().find_map(|error| error.downcast_ref()) {
         return buckets::explain(task, cause, format_args!("{error:#}"));
     }
-    let code = error.root_cause().downcast_ref::<std::io::Error>().and_then(std::io::Error::raw_os_error);
-    let advice = match code.map(Errno::from_raw_os_error) {
-        Some(Errno::MFILE) => "; ulimit -n allows more open files",
-        Some(Errno::FBIG) => "; ulimit -f allows larger files",
-        Some(Errno::AGAIN) if error.is::<NoThread>() => "; ulimit -u allows more processes and threads",
-        _ => "",
-    };
+    let cause = error.root_cause().downcast_ref::<std::io::Error>();
+    // Only for a thread is it a limit that can be raised.
+    let cause = cause.filter(|cause| cause.kind() != ErrorKind::WouldBlock || error.is::<NoThread>());
+    let advice = cause.map_or("", failure::advice);
     format!("{error:#}{advice}")
 }
 
 fn run(task: &Task) -> anyhow::Result<Exit> {
     let writes = match task {
-        Task::Set(_) | Task::Clear(_) | Task::Pause(..) | Task::Remove(_) => false,
+        Task::Bucket(..) => false,
         Task::Once(once) => !once.command.is_empty(),
         _ => true,
     };
@@ -114,11 +111,6 @@ fn run(task: &Task) -> anyhow::Result<Exit> {
         Task::Launch(launch) => launch::run(launch),
         Task::DryRun(dry_run) => dry_run::run(dry_run),
         Task::Once(once) => once::run(once, |error| buckets::explain(task, error, error)),
-        Task::Set(set) => buckets::set(set).map(|()| Exit::Success),
-        Task::Show(show) => buckets::show(show),
-        Task::List(list) => buckets::list(list),
-        Task::Remove(remove) => buckets::remove(remove).map(|()| Exit::Success),
-        Task::Clear(bucket) => buckets::clear(bucket).map(|()| Exit::Success),
-        Task::Pause(bucket, time) => buckets::pause(bucket, *time).map(|()| Exit::Success),
+        Task::Bucket(bucket, verb) => buckets::run(bucket, verb),
     }
 }

@@ -50,7 +50,7 @@ fn advice(name: &OsStr, dash_c: &str) -> Option<String> {
     }
 }
 
-/// Whether `word` is a whole command line: its first part would run, in quotes with the rest of it.
+/// Whether `word` is a whole command line in quotes: its first part alone would run.
 pub(crate) fn is_command_line(word: &OsStr) -> bool {
     let mut parts = word.as_bytes().split(u8::is_ascii_whitespace).filter(|part| !part.is_empty());
     let first = parts.next().filter(|first| first.len() < word.len());

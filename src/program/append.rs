@@ -6,8 +6,7 @@ use std::io::{self, ErrorKind, Seek, Write};
 /// Writes `bytes` to a file that was opened to append: in one write, if the system takes all of them at once.
 ///
 /// # Errors
-/// Then none of them is in the file, as far as possible: what a full disk has room for is cut off again, unless something
-/// else was appended since.
+/// A part of the bytes that a full disk had room for is cut off again, unless another process appended since.
 pub(super) fn append(mut file: &File, bytes: &[u8]) -> io::Result<()> {
     let mut rest = bytes;
     while !rest.is_empty() {
@@ -26,7 +25,7 @@ fn cut(mut file: &File, written: usize, error: io::Error) -> io::Result<()> {
         && found.is_file()
         && found.len() == end
     {
-        // What is left is found when the file is opened again.
+        // Best effort: an incomplete record is found when the file is opened again.
         let _ = file.set_len(end - written as u64);
     }
     Err(error)

@@ -1,10 +1,22 @@
 //! The command line, as typed. Nothing is opened here, and no environment variable is read. Nothing outside this folder
 //! knows clap.
+//!
+//! Each flag is one field in the file of its group: its names and values, its one line of help, its long help (the
+//! comment), and beside it the parser of its value, what it means for the task, and their tests. Which flags exclude or need
+//! each other is said in two tables of `definition`. A task keeps these groups as they are.
+#![allow(clippy::doc_markdown, reason = "the comment of a flag is its long help")]
+#![allow(clippy::struct_excessive_bools, reason = "each is a flag")]
 
 mod again;
+mod bucket;
 mod definition;
 mod foreign_flags;
+mod grouped;
+mod input;
+mod launch;
+mod limits;
 mod mistakes;
+mod report;
 mod rule;
 mod text;
 mod values;
@@ -12,13 +24,22 @@ mod values;
 #[cfg(test)]
 pub(crate) use definition::command;
 #[cfg(test)]
-pub(crate) use text::{ENVIRONMENT, EXAMPLES, SIGNALS};
+pub(crate) use grouped::Group;
+#[cfg(test)]
+pub(crate) use rule::Rule;
+#[cfg(test)]
+pub(crate) use text::{EXAMPLES, SIGNALS, environment};
 
 pub(crate) use again::MaxFail;
+pub(crate) use bucket::{Bucket, Environment, Kind, SharedFlags};
 pub(crate) use definition::{Args, short_help};
-pub(crate) use mistakes::{in_limits, redacted};
-pub(crate) use rule::Rule;
-pub(crate) use values::{Format, OnStoreError, ProgressWhen, Repeat, Summary};
+pub(crate) use grouped::Grouped;
+pub(crate) use input::{InputFlags, Repeat};
+pub(crate) use launch::{JOBS, LaunchFlags};
+pub(crate) use limits::{Limits, look, refuse_bytes};
+pub(crate) use mistakes::redacted;
+pub(crate) use report::{ProgressWhen, ReportFlags, Summary};
+pub(crate) use values::Format;
 
 use clap::FromArgMatches;
 use clap::error::ErrorKind;
@@ -53,25 +74,25 @@ pub(crate) fn parse(words: &[OsString]) -> Result<Args, Refused> {
         _ => mistake(mistakes::words(&error, words)),
     })?;
     foreign_flags::refuse(&matches).map_err(mistake)?;
-    let mut args = Args::from_arg_matches(&matches).map_err(|error| mistake(mistakes::words(&error, words)))?;
-    args.launch_option = definition::launch_option(&command, &matches);
-    refuse_as_command(&args, words).map_or(Ok(args), |message| Err(mistake(message)))
+    let args = Args::from_arg_matches(&matches).map_err(|error| mistake(mistakes::words(&error, words)))?;
+    let refused = refuse_as_command(&args, words).or_else(|| definition::missing(&command, &matches));
+    refused.map_or(Ok(args), |message| Err(mistake(message)))
 }
 
-/// What is wrong if something else is in the place of the command. After `--` everything is taken as it is.
+/// What is wrong if the first word of the command was meant as something else. After `--` any word is a command.
 fn refuse_as_command(args: &Args, words: &[OsString]) -> Option<String> {
     let first = args.command.first()?;
     if words.iter().any(|word| word == "--") {
         return None;
     }
-    match &args.summary {
+    match &args.report.summary {
         // GNU parallel's `:::` begins units, not arguments of the command.
         _ if args.command.iter().any(|word| word == ":::") => Some(foreign_flags::PARALLEL_ARGUMENTS.to_owned()),
         _ if args.command.iter().any(|word| word == "::::") => Some(foreign_flags::PARALLEL_FILES.to_owned()),
         Some(Summary { format: Format::Text, file: None }) if first == "json" || first == "text" => {
             Some(format!("--summary takes its format after an equals sign; write --summary={}", first.display()))
         }
-        _ => mistakes::typographic_dash(first).or_else(|| foreign_flags::limit_as_command(&args.rate, first)),
+        _ => mistakes::typographic_dash(first).or_else(|| foreign_flags::limit_as_command(&args.limit.rate, first)),
     }
 }
 

@@ -1,6 +1,6 @@
 //! What the program was started with, and what is lost once `main` runs: Rust's runtime ignores SIGPIPE and opens
-//! /dev/null in place of standard streams that are closed. Daemons are often started with that very /dev/null, so what it
-//! looks like later does not tell one from the other.
+//! /dev/null in place of standard streams that are closed. Daemons are often started with /dev/null as well, so the streams
+//! cannot be told apart later.
 
 use nix::sys::signal::{self, SigSet, SigmaskHow};
 use rustix::io::fcntl_getfd;
@@ -13,11 +13,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 static IGNORED_SIGNALS: AtomicU64 = AtomicU64::new(0);
 static STDOUT_IS_CLOSED: AtomicBool = AtomicBool::new(false);
 
-/// Runs before Rust's runtime is there, and so does no more than it must. A question for the status may come at any time: no
-/// code of ours runs earlier than this, and until the handler is there the question waits.
+/// Runs before Rust's runtime starts, so it does as little as possible. SIGUSR1, a question for the status, may come at any
+/// time. This is the first code that runs, and it blocks the signal until the handler is set.
 #[ctor::ctor]
 fn look() {
-    // Without a handler it is as it was before.
+    // Best effort: without a handler SIGUSR1 ends the program, as it would by default.
     let _ = held_back(&[SIGUSR1], || {
         STDOUT_IS_CLOSED.store(fcntl_getfd(rustix::stdio::stdout()).is_err(), Ordering::Relaxed);
         IGNORED_SIGNALS.store(ignored_now(), Ordering::Relaxed);
@@ -25,15 +25,15 @@ fn look() {
     });
 }
 
-/// From now on SIGUSR1 does not end the program; it is answered once there is something to report. SIGXFSZ becomes an error
-/// of the write that went too far (setrlimit(2)), which says what it was about.
+/// From now on SIGUSR1 does not end the program; it is answered once there is something to report. With SIGXFSZ handled, a
+/// write beyond the largest file size fails with an error (setrlimit(2)), which names the file.
 fn survive_questions() -> io::Result<()> {
-    let mut heeded = [SIGUSR1, SIGXFSZ].into_iter().filter(|signal| !is_ignored(*signal));
-    heeded.try_for_each(|signal| flag::register(signal, Arc::default()).map(drop))
+    let mut handled = [SIGUSR1, SIGXFSZ].into_iter().filter(|signal| !is_ignored(*signal));
+    handled.try_for_each(|signal| flag::register(signal, Arc::default()).map(drop))
 }
 
-/// Runs `act` while these signals do not reach this thread; they come afterwards. For what sets up their handlers: between
-/// the system's and signal-hook's own list of what to do then, a signal would get lost.
+/// Runs `act` while these signals are blocked for this thread; they arrive afterwards. For setting up their handlers: a signal
+/// would get lost after the system knows a handler and before signal-hook knows it.
 ///
 /// # Errors
 /// What `act` fails with, or the system's refusal to hold signals back.
@@ -74,9 +74,9 @@ mod tests {
     use signal_hook::consts::SIGUSR1;
     use signal_hook::low_level::raise;
 
-    /// Nobody calls `main` here, and without a handler this would end all tests.
+    /// `main` does not run in this test. Without a handler the signal would end all tests.
     #[test]
-    fn a_question_for_the_status_before_main_ends_nothing() {
+    fn a_signal_that_asks_for_the_status_before_main_ends_nothing() {
         raise(SIGUSR1).unwrap();
     }
 }

@@ -1,10 +1,10 @@
 //! Buckets, opened: limits that other processes use, too.
 
 use super::answer::print;
-use super::args::Format;
+use super::args::{self, Bucket, Format, Grouped, Kind, Limits};
 use super::exit::Exit;
 use super::say::say;
-use super::task::{self, Bucket, Grouped, Kind, Limits, Once, Remove, Set, Show, Task};
+use super::task::{Once, Set, Task, Verb};
 use super::time_of_day;
 use anyhow::{Result, anyhow};
 use serde_json::json;
@@ -23,7 +23,7 @@ use throttle_limits::store::{
 /// A bucket, wherever it is.
 pub(crate) type AnyBucket = dyn Store + Send + Sync;
 
-/// `words`, which describe `error`, with the variable that named the bucket and what to do.
+/// `words`, which describe `error`, after the variable that named the bucket, and before what to do.
 pub(super) fn explain(task: &Task, error: &StoreError, words: impl Display) -> String {
     match (error, task.bucket()) {
         (StoreError::Refused(_), _) | (_, None) => words.to_string(),
@@ -39,21 +39,22 @@ fn advice(bucket: &Bucket, error: &StoreError, task: &Task) -> &'static str {
         (StoreError::Disagrees(..), _) if bucket.is_default => "; leave -r out, or name another with --bucket",
         (StoreError::Disagrees(..), _) => "; leave -r out, or change it for everyone with --set",
         _ if !is_unknown => "",
-        (_, Task::Remove(_)) => "; --list instead of --remove names those there are",
+        (_, Task::Bucket(_, Verb::Remove { .. })) => "; --list instead of --remove names those there are",
         _ if !bucket.is_default => "; make it with its limits, like --set -r 5/s",
         (_, Task::Once(_)) => "; make it with its limits, like --once -r 5/s",
-        (_, Task::Show(_) | Task::Set(_) | Task::Clear(_) | Task::Pause(..)) => "; name another with --bucket",
+        (_, Task::Bucket(..)) => "; name another with --bucket",
         _ => "; for a limit of this run alone write -r 5/s",
     }
 }
 
-/// Opens the bucket, and makes it if it is not there and limits were named. Those named must be those kept.
+/// Opens the bucket. If there is none and limits were named, makes it. Limits that were named must agree with the bucket.
 pub(super) fn open(
     bucket: &Bucket,
     named: Option<&Grouped>,
     max_wait: Option<Duration>,
 ) -> Result<Box<AnyBucket>, StoreError> {
-    let opened = open_with(bucket, named.map(Grouped::policy).as_ref(), max_wait)?;
+    let opened =
+        open_with(bucket, named.map(Grouped::policy).as_ref(), patience(bucket, max_wait), lock_deadline(max_wait))?;
     agree(named, &*opened)?;
     Ok(opened)
 }
@@ -66,8 +67,7 @@ fn agree(named: Option<&Grouped>, opened: &AnyBucket) -> Result<(), StoreError> 
 /// A grant, when it was asked for, the bucket, and the costs.
 pub(super) type Taken = (Grant, Nanos, Arc<AnyBucket>, Box<[u64]>);
 
-/// One from the bucket, when it was asked for, the bucket, and what it cost. A server is asked once, unless the bucket keeps other
-/// limits than those that were named.
+/// Takes one from the bucket. A server is asked once, unless the bucket keeps other limits than those that were named.
 pub(super) fn take_one(once: &Once) -> Result<Taken> {
     let Once { bucket, named, max_wait, .. } = once;
     let (named, max_wait) = (named.as_ref(), *max_wait);
@@ -86,7 +86,7 @@ pub(super) fn take_one(once: &Once) -> Result<Taken> {
     loop {
         let latest = once.latest(opened.clock().now());
         let (grant, asked) = opened.take(&costs, latest)?;
-        // Only now it is known what a server keeps.
+        // What a server keeps is known from its answer.
         let found = due();
         if found.as_ref().is_ok_and(|due| *due == costs) {
             return Ok((grant, asked, opened, costs));
@@ -96,16 +96,16 @@ pub(super) fn take_one(once: &Once) -> Result<Taken> {
     }
 }
 
+/// `patience`: how long its server is waited for. `locked`: how long others may keep its file locked.
 fn open_with(
     bucket: &Bucket,
     policy: Option<&Policy>,
-    max_wait: Option<Duration>,
+    patience: Patience,
+    locked: Option<Instant>,
 ) -> Result<Box<AnyBucket>, StoreError> {
     Ok(match &bucket.kind {
-        Kind::File(place) => {
-            Box::new(File::open_until(Machine::this(), place.clone(), policy, lock_deadline(max_wait))?)
-        }
-        Kind::Server(address) => Box::new(Redis::open(address.clone(), policy, patience(bucket, max_wait))?),
+        Kind::File(place) => Box::new(File::open_until(Machine::this(), place.clone(), policy, locked)?),
+        Kind::Server(address) => Box::new(Redis::open(address.clone(), policy, patience)?),
     })
 }
 
@@ -121,7 +121,7 @@ fn patience(bucket: &Bucket, max_wait: Option<Duration>) -> Patience {
         return Patience::none();
     }
     let origin = bucket.origin();
-    // A time beyond the clock's range is as good as for ever.
+    // A time beyond the range of the clock means that there is no end.
     let until = max_wait.and_then(|longest| Instant::now().checked_add(longest));
     Patience::new(until, move |trouble| match trouble {
         Trouble::Away(error) => {
@@ -134,9 +134,9 @@ fn patience(bucket: &Bucket, max_wait: Option<Duration>) -> Patience {
     })
 }
 
-/// Opens the limits of a stream. Also what `check` finds in them.
+/// Opens the limits of a stream. Returns also what `check` returns about them.
 ///
-/// `sorts`: units are sorted by limits that nothing else knows, before they come to a supply.
+/// `sorts`: the order of units keeps the limits, and the supply has none.
 pub(super) fn supply<T>(
     limits: &Limits,
     sorts: bool,
@@ -168,19 +168,35 @@ pub(super) fn found(limits: &Limits) -> Option<View> {
     limits.bucket().and_then(|bucket| look(bucket).ok())
 }
 
-/// Checks what the bucket keeps, which the command line may not fit.
+/// Checks whether the command line fits what the bucket keeps.
 pub(super) fn check_kept<T>(
     bucket: Option<&Bucket>,
     opened: &AnyBucket,
     check: impl FnOnce(&Policy) -> Result<T, String>,
 ) -> Result<T> {
     let (origin, policy) = (bucket.map_or("", Bucket::origin), opened.policy());
-    let checked = task::look(&policy).and_then(|_| check(&policy));
+    let checked = args::look(&policy).and_then(|_| check(&policy));
     checked.map_err(|error| anyhow!("{origin}{error}; the bucket {} keeps {policy}", opened.place()))
 }
 
+/// Answers what is asked of a bucket by itself, or does it.
+///
+/// # Errors
+/// It cannot be done.
+pub(super) fn run(bucket: &Bucket, verb: &Verb) -> Result<Exit> {
+    match verb {
+        Verb::Show(format) => return show(bucket, *format),
+        Verb::List(format) => return list(bucket, *format),
+        Verb::Set(what) => set(bucket, what)?,
+        Verb::Clear => open_briefly(bucket, None)?.clear(None)?,
+        Verb::Pause(time) => pause(bucket, *time)?,
+        Verb::Remove { quiet } => remove(bucket, *quiet)?,
+    }
+    Ok(Exit::Success)
+}
+
 /// Makes the bucket, or changes its limits for everyone.
-pub(super) fn set(Set { bucket, policy, fresh, anew, group }: &Set) -> Result<()> {
+fn set(bucket: &Bucket, Set { policy, fresh, anew, group }: &Set) -> Result<()> {
     let mut bucket = bucket.clone();
     if let (Kind::File(place), Some(group)) = (&mut bucket.kind, group) {
         place.group = Some(number_of(group)?);
@@ -192,26 +208,18 @@ pub(super) fn set(Set { bucket, policy, fresh, anew, group }: &Set) -> Result<()
 
 /// The bucket, for a request that does not wait for long.
 fn open_briefly(bucket: &Bucket, policy: Option<&Policy>) -> Result<Box<AnyBucket>, StoreError> {
-    match &bucket.kind {
-        Kind::File(_) => open_with(bucket, policy, None),
-        Kind::Server(address) => Ok(Box::new(Redis::open(address.clone(), policy, brief_patience(bucket))?)),
-    }
+    open_with(bucket, policy, brief_patience(bucket), None)
 }
 
-/// The number of a group, which may be given as that.
+/// The number of a group that is given by its number or its name.
 fn number_of(group: &str) -> Result<u32> {
     let named = || nix::unistd::Group::from_name(group).ok().flatten().map(|found| found.gid.as_raw());
     let number = group.parse().ok().or_else(named);
     number.ok_or_else(|| anyhow!("--group '{group}': there is no such group; to see yours: id"))
 }
 
-/// Empties the queue of the bucket, and lifts a pause.
-pub(super) fn clear(bucket: &Bucket) -> Result<()> {
-    Ok(open_briefly(bucket, None)?.clear(None)?)
-}
-
-/// Grants nothing from the bucket for `time` from now on. No time at all lifts a pause.
-pub(super) fn pause(bucket: &Bucket, time: Duration) -> Result<()> {
+/// Grants nothing from the bucket for `time` from now on. A time of 0 lifts a pause.
+fn pause(bucket: &Bucket, time: Duration) -> Result<()> {
     let opened = open_briefly(bucket, None)?;
     if time.is_zero() {
         opened.apply(Operation::Resume)?;
@@ -231,7 +239,7 @@ fn brief_patience(bucket: &Bucket) -> Patience {
 }
 
 /// Writes what is kept in the bucket.
-pub(super) fn show(Show { bucket, format }: &Show) -> Result<Exit> {
+fn show(bucket: &Bucket, format: Format) -> Result<Exit> {
     let seen = look(bucket)?;
     match format {
         Format::Text => write_lines(shown(bucket, &seen).lines()),
@@ -250,7 +258,7 @@ fn look(bucket: &Bucket) -> Result<View, StoreError> {
 }
 
 /// Writes a line for each bucket beside this one.
-pub(super) fn list(Show { bucket, format }: &Show) -> Result<Exit> {
+fn list(bucket: &Bucket, format: Format) -> Result<Exit> {
     let line = |(kind, seen): Found| match (format, seen) {
         (Format::Text, Ok(view)) => {
             let line = if view.line.is_empty() { String::new() } else { format!(", {} in line", view.line.len()) };
@@ -283,9 +291,9 @@ fn listed(among: &Bucket) -> Result<Vec<Found>, StoreError> {
 }
 
 /// Removes the bucket, and says how many waited for it.
-pub(super) fn remove(Remove { bucket, quiet }: &Remove) -> Result<()> {
+fn remove(bucket: &Bucket, quiet: bool) -> Result<()> {
     let looked = look(bucket);
-    // One that is damaged says nothing.
+    // A damaged bucket does not say how many wait.
     let waiting = looked.as_ref().map_or(0, |view| view.line.len());
     match (&bucket.kind, looked) {
         (Kind::File(place), _) => File::remove(place).map_err(StoreError::from)?,
@@ -295,13 +303,13 @@ pub(super) fn remove(Remove { bucket, quiet }: &Remove) -> Result<()> {
     if waiting > 0 && !quiet {
         let (_, place) = whereabouts(&bucket.kind);
         say(format_args!(
-            "{waiting} waited for the bucket {place}; those who stay make it again, with its limits, within a second"
+            "{waiting} waited for the bucket {place}; those that still wait make it again, with its limits, within a second"
         ));
     }
     Ok(())
 }
 
-/// Writes lines to standard output. On a terminal, characters are escaped that it would obey.
+/// Writes lines to standard output. On a terminal, control characters are escaped.
 fn write_lines(lines: impl IntoIterator<Item = impl AsRef<str>>) -> Result<Exit> {
     let on_terminal = std::io::stdout().is_terminal();
     let ended = |line: &str| if on_terminal { printable(line) } else { line.to_owned() } + "\n";
@@ -328,7 +336,7 @@ fn shown(bucket: &Bucket, view: &View) -> String {
     format!("bucket {} in {place}\n{lines}{counts}{line}{paused}  next unit: {next}\n", name(&bucket.kind))
 }
 
-/// What is left of each limit. What comes in during a pause is owed to nobody: it is lost.
+/// What is left of each limit. During a pause a limit owes nothing: what comes in is lost.
 fn left_of(view: &View) -> impl Iterator<Item = i128> {
     let is_paused = view.paused_until.is_some();
     view.left.iter().map(move |left| if is_paused { (*left).max(0) } else { *left })
@@ -395,7 +403,7 @@ fn name(bucket: &Kind) -> String {
     }
 }
 
-/// Whether it is at a path or a URL, and which; not relative to this folder.
+/// `path` or `url`, and the absolute path or the URL.
 fn whereabouts(bucket: &Kind) -> (&'static str, String) {
     match bucket {
         Kind::File(Place { path, .. }) => {

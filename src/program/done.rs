@@ -1,7 +1,7 @@
 //! `--done FILE`: the bytes of each unit that succeeded, each with the input's delimiter. The next run leaves them out.
 //!
-//! A unit is recorded after it has succeeded: if we or the machine die in between, it runs again. It is never recorded
-//! without that, and never taken for another ([`Identity`]).
+//! A unit is recorded only after it has succeeded. After a crash before that it runs again. Two units are never taken for the
+//! same ([`Identity`]).
 
 mod identities;
 
@@ -26,7 +26,7 @@ use throttle::launch::{Hasher, Identity, Known};
 /// Bytes read at once.
 const READ: usize = 128 * 1024;
 
-/// The units that succeeded, in this run and in earlier ones. Nobody else has the file meanwhile.
+/// The units that succeeded, in this run and in earlier ones. The file is locked against other processes.
 #[derive(Debug)]
 pub(super) struct Done {
     records: Arc<Records>,
@@ -46,11 +46,11 @@ pub(super) struct Found {
 }
 
 impl Done {
-    /// Opens the file, or makes it, and reads which units are in it. Each `second` in which units were added, they are
-    /// synced to the disk.
+    /// Opens the file, or makes it, and reads which units are in it. Units that are added are synced to the disk once a
+    /// `second`.
     ///
     /// # Errors
-    /// The file cannot be had, is in use, or is no list of units that end with `delimiter`; or there is no room for a thread.
+    /// The file cannot be opened, is in use, or is no list of units that end with `delimiter`; or no thread can be started.
     pub(super) fn open(path: &Path, delimiter: u8, second: Duration) -> Result<(Self, Found)> {
         let file = open(path)?;
         let (taken, found) = load(path, &file, delimiter)?;
@@ -102,7 +102,7 @@ impl Done {
     pub(super) fn finish(&self) -> io::Result<()> {
         lock(&self.records.state).is_finished = true;
         self.records.change.notify_all();
-        // The system tells an error of the disk to one sync only, which may be the thread's last one.
+        // The system reports an error of the disk to one sync only, which may be the last one of the thread.
         let _ = lock(&self.syncer).take().map(JoinHandle::join);
         self.records.sync_if_needed();
         self.records.find_file();
@@ -129,7 +129,7 @@ impl Taken {
         lock(&self.units).contains(identity)
     }
 
-    /// If `unit`, which was not taken before, was so but for a CR at its end: where that is.
+    /// If `unit` was not taken before, but would have been with or without a CR at its end: the place of the CR.
     fn misplaced_cr(&self, unit: &[u8]) -> Option<&'static str> {
         match unit.strip_suffix(b"\r") {
             Some(rest) => self.contains(rest).then_some("in the input, not in the list; tr -d '\\r' drops it"),
@@ -140,7 +140,7 @@ impl Taken {
         }
     }
 
-    /// Says which units are left out. Unless `quiet`, gives a hint if it is for a CR that others are not.
+    /// Says which units are skipped. Unless `quiet`, hints once at a unit that is not skipped because of a CR.
     pub(super) fn known(self: Arc<Self>, quiet: bool) -> Known {
         let told = AtomicBool::new(quiet);
         Known(Arc::new(move |unit| {
@@ -207,7 +207,7 @@ impl Records {
         }
     }
 
-    /// What is added to a file that has lost its name would be lost without a word.
+    /// Fails if the file has lost its name: what is added to it would be lost.
     fn find_file(&self) {
         let number = |file: Metadata| (file.dev(), file.ino());
         let is_there = std::fs::metadata(&self.path).map(number).ok() == self.file.metadata().map(number).ok();
@@ -217,7 +217,7 @@ impl Records {
         }
     }
 
-    /// Units are added meanwhile.
+    /// Other threads can add units while the disk works.
     fn sync_if_needed(&self) {
         if !std::mem::take(&mut lock(&self.state).is_unsynced) {
             return;
@@ -260,7 +260,7 @@ fn ensure_is_file(path: &Path, metadata: io::Result<Metadata>) -> Result<()> {
     Ok(())
 }
 
-/// Locks the file. If the process that had it was just killed, a child of that may have it until it becomes its command.
+/// Locks the file. After a process with the lock was killed, its child may hold the lock until it becomes its command.
 fn take(file: &File) -> rustix::io::Result<()> {
     let try_lock = || flock(file, FlockOperation::NonBlockingLockExclusive);
     for _ in 0..50 {
@@ -318,8 +318,8 @@ impl Reading {
         Arc::new(Taken { units: Mutex::new(self.known), has_cr: self.has_cr })
     }
 
-    /// Why the last record is not one that a crash has torn, if it has no end: in doubt nothing is cut off. NUL is in no
-    /// line; newlines are in many other records.
+    /// If the last record has no end: why a crash did not cause that. Only what a crash has torn is cut off. No line has a
+    /// NUL; many other records have newlines.
     fn fault(&self, delimiter: u8) -> Option<&'static str> {
         match (self.last, delimiter) {
             _ if self.open == 0 => None,

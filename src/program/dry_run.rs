@@ -1,11 +1,12 @@
 //! `--dry-run`: what would run or leave, and when.
 
+use super::args::{self, Limits};
 use super::done::Done;
 use super::exit::Exit;
 use super::launch::{self, BUFFER};
 use super::names::{Names, shown};
-use super::task::{self, Commands, DryRun, Limits, Work};
-use super::unit_name::{UnitName, counted};
+use super::task::{Commands, DryRun, Work};
+use super::unit_name::{UnitName, blank_skipped, counted, nonzero, size_at_least};
 use super::{buckets, failure, input, records, say::say, signals};
 use anyhow::{Result, anyhow};
 use std::cell::{Cell, RefCell};
@@ -24,7 +25,7 @@ use throttle_limits::store::{Memory, Store, StoreError, Supply, View};
 /// Shows what would run or leave, and when.
 ///
 /// # Errors
-/// What failed of our own.
+/// throttle itself failed.
 pub(super) fn run(DryRun { limits, sorting, work, done, quiet }: &DryRun) -> Result<Exit> {
     let (result, name) = match work {
         Work::Commands(commands) => {
@@ -39,10 +40,10 @@ pub(super) fn run(DryRun { limits, sorting, work, done, quiet }: &DryRun) -> Res
             let plan = Plan::new(limits, buckets::policy(limits, Commands::check)?, sorting.clone());
             (plan.commands(commands, opened.source, known.transpose()?), opened.name)
         }
-        Work::Units(file, delimiter) => {
-            let input = input::open(file.as_deref())?;
-            let policy = buckets::policy(limits, |policy| delimiter.framing(policy).map(drop))?;
-            let framing = delimiter.framing(&policy).map_err(|error| anyhow!(error))?;
+        Work::Units(flags) => {
+            let input = input::open(flags.file())?;
+            let policy = buckets::policy(limits, |policy| flags.framing(policy).map(drop))?;
+            let framing = flags.framing(&policy).map_err(|error| anyhow!(error))?;
             input.remark(UnitName::of(framing).plural(), "show").into_iter().filter(|_| !quiet).for_each(say);
             (Plan::new(limits, policy, sorting.clone()).units(framing, Descriptor(input.fd)), input.name)
         }
@@ -75,7 +76,7 @@ struct Plan {
 impl Plan {
     fn new(limits: &Limits, policy: Policy, sorting: Option<Sorting>) -> Self {
         let look =
-            sorting.as_ref().map_or_else(|| task::look(&policy).unwrap_or_default(), |sorting| sorting.look.clone());
+            sorting.as_ref().map_or_else(|| args::look(&policy).unwrap_or_default(), |sorting| sorting.look.clone());
         let (meter, out) = (Meter::new(0, policy.len()), RefCell::new(io::BufWriter::new(io::stdout())));
         let (clock, keys) = (FakeClock::default(), RefCell::default());
         let found = buckets::found(limits).filter(|view| view.policy == policy);
@@ -84,7 +85,7 @@ impl Plan {
 
     fn commands(&self, commands: &Commands, source: impl Source, known: Option<Known>) -> Result<(), PumpError> {
         let (Commands { template, shape, .. }, room) = (commands, room_for_words());
-        let (names, on_terminal) = (Names::new(commands, false), io::stdout().is_terminal());
+        let (names, on_terminal) = (Names::new(commands, u64::MAX), io::stdout().is_terminal());
         let (mut count, mut failed) = (0, 0);
         let show = |job: &Job, refused: Option<Outcome>| {
             let (mut out, time) = (self.out.borrow_mut(), self.now());
@@ -94,7 +95,9 @@ impl Plan {
                 return lines.iter().try_for_each(|line| writeln!(out, "# {line}  # {}", clock::shown(time)));
             }
             count += 1;
-            self.keys.borrow_mut().count(job.key.as_deref(), time);
+            if self.sorting.is_some() {
+                self.keys.borrow_mut().count(job.key.as_deref(), time);
+            }
             out.write_all(&quoted(template.fill(&job.units), on_terminal))?;
             write_rest(&mut *out, job, *shape, time)
         };
@@ -107,12 +110,11 @@ impl Plan {
         self.pump(&mut flow)?;
         let (skipped, done_before) = (flow.batches.skipped(), flow.batches.done_before());
         drop(flow);
-        let more = [
-            (failed, format!(", {failed} that cannot be run")),
-            (done_before, format!(", {done_before} done before")),
-            (skipped, format!(", {} skipped", counted(skipped, "blank line"))),
-        ];
-        let more: String = more.into_iter().filter(|(count, _)| *count > 0).map(|(_, words)| words).collect();
+        let more = nonzero([
+            (failed, "that cannot be run".to_owned()),
+            (done_before, "done before".to_owned()),
+            (skipped, blank_skipped(skipped)),
+        ]);
         self.write_total(&UnitName::Command.count(count), &more)
     }
 
@@ -129,17 +131,11 @@ impl Plan {
             self.pump(&mut flow.looked_into(self.look.clone()))?;
         }
         if !beginning.is_empty() {
-            let per = self.sorting.as_ref().and_then(|sorting| sorting.look.per.as_ref());
-            if let Some(per) = per {
-                self.keys.borrow_mut().count(per.key(&beginning).as_deref(), self.now());
-            }
+            self.count_key(&beginning);
             self.write_unit(&mut beginning).map_err(FlowError::Write)?;
         }
         let reading = self.meter.read(0);
-        let more = match reading.dropped {
-            0 => String::new(),
-            units => format!(", {units} dropped"),
-        };
+        let more = nonzero([(reading.dropped, "dropped")]);
         self.write_total(&UnitName::of(framing).count(reading.units), &more)
     }
 
@@ -149,7 +145,7 @@ impl Plan {
     }
 
     fn pump(&self, flow: &mut impl Flow) -> Result<(), PumpError> {
-        // What sorts units keeps their limits.
+        // The order of units keeps their limits.
         let policy = if self.sorting.is_some() { Policy::default() } else { self.policy.clone() };
         let store = Memory::new(&policy, self.clock.clone());
         if let Some(found) = self.found.as_ref().filter(|found| !found.left.is_empty()) {
@@ -168,28 +164,40 @@ impl Plan {
         let out = &mut *self.out.borrow_mut();
         let mut write = || {
             writeln!(out, "# {count} in {}{more}", clock::shown(self.now()))?;
-            let has_cost = |kind: usize| self.look.costs.get(kind).is_some_and(Option::is_some);
-            if let Some(sorting) = &self.sorting {
-                for (policy, kind) in &sorting.all {
-                    (0..policy.len()).try_for_each(|place| write_most(out, policy, place, "", has_cost(*kind)))?;
-                }
-            } else {
-                let policy = &self.policy;
-                (0..policy.len()).try_for_each(|place| write_most(out, policy, place, "", has_cost(place)))?;
-            }
-            if let Some(sorting) = self.sorting.as_ref().filter(|sorting| sorting.look.per.is_some()) {
-                self.keys.borrow().write(out, sorting)?;
-            }
+            self.write_limits(out)?;
+            self.keys.borrow().write(out)?;
             out.flush()
         };
         write().map_err(|error| PumpError::Flow(FlowError::Write(error)))
+    }
+
+    /// The most that each limit lets through.
+    fn write_limits(&self, out: &mut impl Write) -> io::Result<()> {
+        let has_cost = |kind: usize| self.look.costs.get(kind).is_some_and(Option::is_some);
+        let Some(sorting) = &self.sorting else {
+            let places = 0..self.policy.len();
+            return places.into_iter().try_for_each(|place| write_most(out, &self.policy, place, "", has_cost(place)));
+        };
+        let each = sorting.look.per.as_ref().map(|per| format!(" for each {per}")).unwrap_or_default();
+        let of_all = sorting.all.iter().map(|group| (group, ""));
+        let mut groups = of_all.chain(sorting.each.iter().map(|group| (group, &each[..])));
+        groups.try_for_each(|((policy, kind), each)| {
+            (0..policy.len()).try_for_each(|place| write_most(out, policy, place, each, has_cost(*kind)))
+        })
+    }
+
+    /// Counts a unit that leaves now. `unit`: as many of its bytes as are known.
+    fn count_key(&self, unit: &[u8]) {
+        if let Some(per) = self.sorting.as_ref().and_then(|sorting| sorting.look.per.as_ref()) {
+            self.keys.borrow_mut().count(per.key(unit).as_deref(), self.now());
+        }
     }
 }
 
 /// The most keys that are counted.
 const MOST_KEYS: usize = 1_000_000;
 
-/// What runs or leaves of each key.
+/// How many units of each key run or leave, and when the last of them does.
 #[derive(Debug, Default)]
 struct Keys(BTreeMap<Box<[u8]>, (u64, Nanos)>);
 
@@ -204,13 +212,8 @@ impl Keys {
         }
     }
 
-    /// `# 1/s,burst=1 for each host: at most 1 in any s; longest of 214: 'big.example', 5012 units, 1h 23m`
-    fn write(&self, out: &mut impl Write, sorting: &Sorting) -> io::Result<()> {
-        let each = sorting.look.per.as_ref().map(|per| format!(" for each {per}")).unwrap_or_default();
-        for (policy, kind) in &sorting.each {
-            let has_cost = sorting.look.costs.get(*kind).is_some_and(Option::is_some);
-            (0..policy.len()).try_for_each(|place| write_most(out, policy, place, &each, has_cost))?;
-        }
+    /// `# 214 keys; longest: 'big.example', 5012 units, 1h 23m`
+    fn write(&self, out: &mut impl Write) -> io::Result<()> {
         let Some((key, (units, last))) = self.0.iter().max_by_key(|(_, (_, last))| *last) else { return Ok(()) };
         let (keys, units) = (counted(self.0.len() as u64, "key"), counted(*units, "unit"));
         writeln!(out, "# {keys}; longest: '{}', {units}, {}", shown(key), clock::shown(*last))
@@ -234,12 +237,10 @@ impl Sink for UnitLines<'_> {
         let Framing::EndedBy(end) = self.framing else { return Ok(bytes.len()) };
         for piece in bytes.split_inclusive(|byte| *byte == end) {
             let room = SHOWN_BYTES.saturating_sub(self.beginning.len());
-            self.beginning.extend(piece.strip_suffix(&[end]).unwrap_or(piece).iter().take(room));
+            let unit = piece.strip_suffix(&[end]).unwrap_or(piece);
+            self.beginning.extend(unit.iter().take(room));
             if piece.ends_with(&[end]) {
-                if let Some(per) = self.plan.sorting.as_ref().and_then(|sorting| sorting.look.per.as_ref()) {
-                    let unit = piece.strip_suffix(&[end]).unwrap_or(piece);
-                    self.plan.keys.borrow_mut().count(per.key(unit).as_deref(), self.plan.now());
-                }
+                self.plan.count_key(unit);
                 self.plan.write_unit(self.beginning)?;
             }
         }
@@ -250,7 +251,7 @@ impl Sink for UnitLines<'_> {
 /// More bytes of a unit than are ever shown.
 const SHOWN_BYTES: usize = 512;
 
-/// A source that shows what is known before it waits for more.
+/// A source that writes buffered lines before it waits for more input.
 struct FlushFirst<'a, S, W: Write> {
     source: S,
     out: &'a RefCell<W>,
@@ -278,8 +279,8 @@ fn write_rest(out: &mut impl Write, job: &Job, shape: Shape, time: Nanos) -> io:
     writeln!(out, "  # {}{input}{space}{name}", clock::shown(time))
 }
 
-/// Gives a new `store` the state that was found: windows as if all that they count had left together. Returns the time that is
-/// now on its `clock`.
+/// Gives a new `store` the state that was found. A window then counts all its units from one time. Returns the time that its
+/// `clock` shows after that.
 fn begin_as(found: &View, store: &Memory<FakeClock>, clock: &FakeClock) -> Result<Nanos, StoreError> {
     let used = |(full, left): (i128, &i128)| u64::try_from(full - left.max(&0)).unwrap_or(0);
     let used: Vec<u64> = store.view()?.left.into_iter().zip(&found.left).map(used).collect();
@@ -296,8 +297,8 @@ fn begin_as(found: &View, store: &Memory<FakeClock>, clock: &FakeClock) -> Resul
     Ok(clock.now())
 }
 
-/// `# 5/s,burst=5 for each host: at most 9 in any second`. A unit that costs more than the burst leaves when all of it is
-/// paid, so the units before and after it are as many as without it.
+/// `# 5/s,burst=5 for each host: at most 9 in any second`. A unit that costs more than the burst waits until its cost is paid,
+/// so the other units of that second are as many as without it.
 fn write_most(out: &mut impl Write, policy: &Policy, place: usize, each: &str, has_cost: bool) -> io::Result<()> {
     let (most, period) = policy.most_in_its_period(place);
     let (limit, period) = (policy.describe(place), period_name(period));
@@ -305,20 +306,6 @@ fn write_most(out: &mut impl Write, policy: &Policy, place: usize, each: &str, h
     let is_bucket = limit.contains("burst=");
     let more = if has_cost && is_bucket { ", and what one unit costs beyond the burst" } else { "" };
     writeln!(out, "# {limit}{each}: at most {most} in any {period}{more}")
-}
-
-/// `5.05 MiB`, never less than it is.
-fn size_at_least(bytes: u128, is_binary: bool) -> String {
-    let (step, names) = if is_binary { (1024, ["KiB", "MiB", "GiB", "TiB"]) } else { (1000, ["kB", "MB", "GB", "TB"]) };
-    let sizes = (1_u32..).zip(names).map(|(power, name)| (u128::pow(step, power), name));
-    let largest = sizes.take_while(|(size, _)| *size <= bytes).last();
-    largest.map_or_else(
-        || format!("{bytes} B"),
-        |(size, name)| {
-            let hundredths = (bytes * 100).div_ceil(size);
-            format!("{}.{:02} {name}", hundredths / 100, hundredths % 100)
-        },
-    )
 }
 
 fn period_name(nanos: Nanos) -> String {

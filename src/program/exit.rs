@@ -8,15 +8,15 @@ pub(crate) enum Exit {
     /// Everything was passed on.
     #[default]
     Success,
-    /// Reading, writing or something else of ours failed.
+    /// Reading, writing or something else that throttle does itself failed.
     Error,
-    /// The command line makes no sense.
+    /// The command line has a mistake.
     Usage,
     /// The wait would have been longer than allowed.
     TooLong,
     /// A server asked to wait for longer than allowed.
     SentAway,
-    /// An error of our own, if lower codes are the command's.
+    /// An error of throttle itself with `--once`, where lower codes are the command's.
     OnceError,
     /// A question about a bucket that cannot be reached.
     Away,

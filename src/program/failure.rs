@@ -1,6 +1,7 @@
-//! Failures in words: what became of a unit, which exit code follows, and what the user can do.
+//! Failures in words: how an attempt ended, which exit code follows, and what the user can do.
 
 use super::exit::Exit;
+use rustix::io::Errno;
 use std::io;
 use throttle::flow::TOO_MUCH;
 use throttle::launch::{Job, Outcome};
@@ -12,52 +13,74 @@ pub(super) fn failure(
     command: impl FnOnce() -> String,
     terminal: &str,
 ) -> (String, Exit) {
+    let words = match outcome {
+        Outcome::Exited(255) => format!("{} exited 255, which means stop; to go on: -c '… || exit 1'", command()),
+        Outcome::Exited(code) => format!("{} exited {code}", command()),
+        Outcome::WantedTerminal => format!("{}; {terminal}", ending(outcome)),
+        _ => unfit(job, outcome),
+    };
+    let exit = match outcome {
+        Outcome::Exited(255) => Exit::Stopped,
+        Outcome::Killed(_) => Exit::Killed,
+        Outcome::NotFound(_) => Exit::NotFound,
+        Outcome::CannotRun(_) | Outcome::TooLong | Outcome::HasNul => Exit::CannotRun,
+        Outcome::SentAway => Exit::SentAway,
+        Outcome::InputLost(_) | Outcome::OutputLost(_) => Exit::Error,
+        _ => Exit::Failed,
+    };
+    (words, exit)
+}
+
+/// How a job ended for which no command may have run. One unit that does not fit into an argument keeps the others of its
+/// command from running.
+pub(super) fn unfit(job: &Job, outcome: &Outcome) -> String {
+    let is_of_unit = matches!(outcome, Outcome::TooLong | Outcome::HasNul);
+    let has_several = job.names.iter().nth(1).is_some();
+    let of_several = if is_of_unit && has_several { "not run, as a unit of its command " } else { "" };
+    format!("{of_several}{}", ending(outcome))
+}
+
+/// What the log says of an attempt whose end is neither an exit nor a signal nor a timeout.
+pub(super) fn error(outcome: &Outcome) -> Option<String> {
     match outcome {
-        Outcome::Ok => ("was sent away".to_owned(), Exit::Failed),
-        Outcome::Exited(255) => {
-            let command = command();
-            (format!("{command} exited 255, which means stop; to go on: -c '… || exit 1'"), Exit::Stopped)
-        }
-        Outcome::Exited(code) => (format!("{} exited {code}", command()), Exit::Failed),
-        Outcome::Killed(signal) => (format!("killed by {}", signal_name(*signal)), Exit::Killed),
-        Outcome::TimedOut => ("timed out".to_owned(), Exit::Failed),
-        Outcome::WantedTerminal => (format!("wanted the terminal; {terminal}"), Exit::Failed),
-        Outcome::NotFound(error) => (format!("cannot be run: {error}"), Exit::NotFound),
-        Outcome::CannotRun(error) => (format!("cannot be run: {error}{}", advice(error)), Exit::CannotRun),
-        Outcome::TooLong | Outcome::HasNul => (unfit(job, outcome), Exit::CannotRun),
-        Outcome::Unreadable(_) | Outcome::TooCostly => (unfit(job, outcome), Exit::Failed),
-        Outcome::SentAway => ("not run, as its server asked to wait for too long".to_owned(), Exit::SentAway),
-        Outcome::InputLost(error) => {
-            (format!("not run, as its input cannot be held: {error}{}", advice(error)), Exit::Error)
-        }
-        Outcome::OutputLost(error) => (format!("its output is lost: {error}"), Exit::Error),
+        Outcome::Ok | Outcome::Exited(_) | Outcome::Killed(_) | Outcome::TimedOut => None,
+        Outcome::TooLong | Outcome::HasNul => Some(format!("a unit {}", ending(outcome))),
+        _ => Some(ending(outcome)),
     }
 }
 
-/// Why a command cannot have its units as arguments, or gets no grant. One unit that does not fit keeps all from running.
-pub(super) fn unfit(job: &Job, outcome: &Outcome) -> String {
-    let words = match outcome {
-        Outcome::Unreadable(why) => return format!("not run: {why}"),
-        Outcome::TooCostly => return format!("not run: {TOO_MUCH}"),
-        Outcome::HasNul => "has a NUL byte, which no argument can hold; use --stdin",
-        _ => "is too long for an argument; --stdin has no bound",
-    };
-    let has_several = job.names.iter().nth(1).is_some();
-    if has_several { format!("not run, as a unit of its command {words}") } else { words.to_owned() }
+/// How an attempt ended, in words that follow the name of its unit.
+fn ending(outcome: &Outcome) -> String {
+    match outcome {
+        Outcome::Ok => "was sent away".to_owned(),
+        Outcome::Exited(code) => format!("exited {code}"),
+        Outcome::Killed(signal) => format!("killed by {}", signal_name(*signal)),
+        Outcome::TimedOut => "timed out".to_owned(),
+        Outcome::WantedTerminal => "wanted the terminal".to_owned(),
+        Outcome::NotFound(error) | Outcome::CannotRun(error) => format!("cannot be run: {error}{}", advice(error)),
+        Outcome::TooLong => "is too long for an argument; --stdin has no bound".to_owned(),
+        Outcome::HasNul => "has a NUL byte, which no argument can hold; use --stdin".to_owned(),
+        Outcome::Unreadable(why) => format!("not run: {why}"),
+        Outcome::TooCostly => format!("not run: {TOO_MUCH}"),
+        Outcome::SentAway => "not run, as its server asked to wait for too long".to_owned(),
+        Outcome::InputLost(error) => format!("not run, as its input cannot be held: {error}{}", advice(error)),
+        Outcome::OutputLost(error) => format!("its output is lost: {error}"),
+    }
 }
 
-/// What to do if the system has no room or does not know how to run it; the error of a temporary file says it itself.
-fn advice(error: &io::Error) -> &'static str {
-    use rustix::io::Errno;
+/// What to do about an error of the system: a limit of it, or a command that it cannot run. The error of a temporary file says
+/// it itself.
+pub(super) fn advice(error: &io::Error) -> &'static str {
     match error.raw_os_error().map(Errno::from_raw_os_error) {
         Some(Errno::MFILE) => "; ulimit -n allows more open files",
-        Some(Errno::AGAIN) => "; ulimit -u allows more processes",
+        Some(Errno::FBIG) => "; ulimit -f allows larger files",
+        Some(Errno::AGAIN) => "; ulimit -u allows more processes and threads",
         Some(Errno::NOEXEC) => "; a script needs a first line like #!/bin/sh, or run it with sh",
         _ => "",
     }
 }
 
-/// The first that holds of 127, 126, 125, 124, 123; an error of our own comes before them.
+/// The one that decides the exit code: 127 before 126, 125, 124, 123. An error of throttle itself comes before them.
 pub(super) fn worse(one: Exit, other: Exit) -> Exit {
     use Exit::{CannotRun, Error, Failed, Killed, NotFound, SentAway, Stopped, Success, Usage};
     let order = [Error, NotFound, CannotRun, Killed, Stopped, SentAway, Failed, Usage, Success];

@@ -45,22 +45,27 @@ fn file_position(fd: impl AsFd) -> Option<u64> {
     rustix::fs::tell(fd).ok()
 }
 
-/// Where standard output writes next, if that is the regular file of `input`. What it writes behind the place where the
-/// input is read would be read again; cat(1) has the same rule.
+/// The next position of standard output, if it writes to the regular file of `input`. Output behind the position of the input
+/// would be read again; cat(1) has the same rule.
 fn output_position(input: &Stat) -> Option<u64> {
     let (stdout, stat) = (std::io::stdout(), rustix::fs::fstat(std::io::stdout()).ok()?);
-    let is_file = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
-    if !is_file || (stat.st_dev, stat.st_ino) != (input.st_dev, input.st_ino) {
+    if !are_one_file(&stat, input) {
         return None;
     }
     let appends = rustix::fs::fcntl_getfl(&stdout).is_ok_and(|flags| flags.contains(OFlags::APPEND));
     if appends { u64::try_from(stat.st_size).ok() } else { file_position(stdout) }
 }
 
+/// Whether both are the same regular file.
+pub(super) fn are_one_file(one: &Stat, other: &Stat) -> bool {
+    FileType::from_raw_mode(one.st_mode) == FileType::RegularFile
+        && (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino)
+}
+
 /// Refuses a descriptor that can only do the `opposite`: poll(2) would wait for it forever.
 ///
 /// # Errors
-/// Which one cannot do what.
+/// Names the descriptor, and what it cannot do.
 pub(crate) fn ensure_open_for(what: &str, opposite: OFlags, fd: impl AsFd, name: &str) -> Result<()> {
     let mode = rustix::fs::fcntl_getfl(fd).with_context(|| name.to_owned())? & OFlags::RWMODE;
     ensure!(mode != opposite, "{name} is not open for {what}");
@@ -68,7 +73,7 @@ pub(crate) fn ensure_open_for(what: &str, opposite: OFlags, fd: impl AsFd, name:
 }
 
 impl Input {
-    /// What to tell about standard input on a character device, if anything.
+    /// A hint if standard input is a terminal or /dev/null.
     pub(crate) fn remark(&self, unit: &str, act: &str) -> Option<String> {
         if !self.is_stdin {
             return None;

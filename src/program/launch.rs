@@ -1,6 +1,6 @@
 //! Launch mode: a command for each unit.
 
-use super::args::Repeat;
+use super::args::{self, Repeat};
 use super::exit::Exit;
 use super::input;
 use super::launch_run::LaunchRun;
@@ -10,7 +10,7 @@ use super::progress::Progress;
 use super::records::Records;
 use super::report::{self, Report, Total};
 use super::say::{NoThread, say};
-use super::task::{self, Commands, JOBS, Launch, MAX_PAUSE, Units};
+use super::task::{Commands, Launch};
 use super::unit_name::UnitName;
 use super::{advice, buckets, long_wait, names, pipe, signal_thread, signals};
 use anyhow::{Context, Result, anyhow};
@@ -22,22 +22,22 @@ use std::time::Duration;
 use throttle::flow::framing::Buffer;
 use throttle::flow::pump::PumpError;
 use throttle::flow::{Descriptor, FlowError, Look, Sorting, Source};
-use throttle::launch::{Batches, Known, Launching, Numbers, Options, RetryPolicy, Settling, Unused};
+use throttle::launch::{Batches, Known, Launching, Numbers, Options, Settling, Unused};
 use throttle_limits::clock::in_nanos;
 use throttle_limits::limits::Policy;
 
-/// Enough for many units of the usual size; a longer one does not have to fit.
+/// Room for many units of the usual size. A longer unit need not fit.
 pub(super) const BUFFER: usize = 192 * 1024;
 
 /// Runs the commands.
 ///
 /// # Errors
-/// What failed of our own.
+/// throttle itself failed.
 pub(super) fn run(launch: &Launch) -> Result<Exit> {
-    let Launch { commands, reporting, again, .. } = launch;
+    let Launch { commands, reporting, flags, .. } = launch;
     let hints = reporting.sums_up(io::stderr().is_terminal());
     if hints {
-        hint_at_words(commands, again.policy.is_some());
+        hint_at_words(commands, flags.again.attempts.is_some());
     }
     let program = match find(commands) {
         Ok(path) => path,
@@ -46,51 +46,52 @@ pub(super) fn run(launch: &Launch) -> Result<Exit> {
     let source = source(commands, hints)?;
     let records = Records::open(launch, source.source.fd(), second())?.map(Arc::new);
     let summary = report::open_summary(reporting)?;
-    let (supply, ()) = buckets::supply(&launch.limits, launch.sorting.is_some(), Commands::check)?;
+    let sorts = launch.sorting.is_some();
+    let (supply, ()) = buckets::supply(&launch.limits, sorts, Commands::check)?;
     let policy = supply.store().policy();
     if hints {
         launch.limits.kinds(&policy).iter().for_each(pipe::hint_at_idle_limit);
     }
     let look = match &launch.sorting {
         Some(sorting) => sorting.look.clone(),
-        None => task::look(&policy).map_err(|error| anyhow!(error))?,
+        None => args::look(&policy).map_err(|error| anyhow!(error))?,
     };
     let settling = settling(launch, &look, &policy);
     supply.settles(settling.is_any());
-    let options = Options {
-        template: commands.template.clone(),
-        program,
-        jobs: launch.jobs.unwrap_or(JOBS),
-        burst: policy.at_once(),
-        output: launch.output,
-        tag: launch.tag,
-        timeout: launch.timeout,
-        again: again
-            .policy
-            .clone()
-            .map(|again| RetryPolicy { first_pause: launch.limits.first_pause(&policy), ..again }),
-        // Only there may it use the terminal; without one, a group of its own is ended as a whole.
-        in_our_group: launch.jobs == Some(1) && launch.timeout.is_none() && signals::has_terminal(),
-        settling,
-        by_key: launch.sorting.clone(),
-        ignore_sigpipe: signals::is_ignored(SIGPIPE),
-        second: second(),
-    };
+    let options = options(launch, program, &policy, settling);
     throttle_limits::clock::sharpen_this_thread();
-    let progress = Progress::new(reporting, commands.units.are_from_stdin(), Some(launch.output));
+    let progress = Progress::new(reporting, commands.input.is_stdin(), Some(flags.output()));
     let written = launch.limits.written(&policy);
     let mut outcomes = Outcomes::new(launch, &policy, &written, io::stderr().is_terminal());
     outcomes.set_known(records.as_ref().map_or(0, |records| records.known_units));
-    let sorted_by = launch.sorting.as_ref().map(|_| written.clone());
-    let report = Report::new(UnitName::Command, source.total, supply, written, summary, progress).sorted_by(sorted_by);
+    let report = Report::new(UnitName::Command, source.total, supply, written, sorts, summary, progress);
     let is_announced = launch.limits.bucket().is_some() && !reporting.quiet;
-    drive(commands, source, options, records, report.with_outcomes(outcomes), (is_announced, look))
+    drive(commands, source, options, records, (report, outcomes), (is_announced, look))
+}
+
+fn options(launch: &Launch, program: Option<OsString>, policy: &Policy, settling: Settling) -> Options {
+    let Launch { limits, sorting, commands, flags, .. } = launch;
+    Options {
+        template: commands.template.clone(),
+        program,
+        jobs: flags.jobs(),
+        burst: policy.at_once(),
+        output: flags.output(),
+        tag: flags.tag,
+        timeout: flags.timeout,
+        again: flags.again.policy(commands.input.ahead(), limits.first_pause(policy)),
+        // In our group a command may use the terminal. Without a terminal, a group of its own can be ended as a whole.
+        in_our_group: flags.jobs == Some(1) && flags.timeout.is_none() && signals::has_terminal(),
+        settling,
+        by_key: sorting.clone(),
+        ignore_sigpipe: signals::is_ignored(SIGPIPE),
+        second: second(),
+    }
 }
 
 /// Which limits replies settle: each, or each kind of them if units are sorted by key.
 fn settling(launch: &Launch, look: &Look, policy: &Policy) -> Settling {
-    let longest = launch.again.policy.as_ref().map_or(MAX_PAUSE, |again| again.max_pause);
-    let longest = in_nanos(longest);
+    let longest = in_nanos(launch.flags.again.max_pause());
     let costs = look.costs.iter().cloned().enumerate();
     let Some(Sorting { each, all, .. }) = &launch.sorting else {
         return Settling::new(costs.map(|(place, cost)| (cost, policy.lets_through(place, longest))));
@@ -103,7 +104,7 @@ fn settling(launch: &Launch, look: &Look, policy: &Policy) -> Settling {
     Settling::new(costs.map(|(kind, cost)| (cost, most_more(kind))))
 }
 
-/// Tests do not wait for real seconds: this variable, which is for them alone, says how many times shorter all waits are.
+/// A second, or less in tests: a variable that only tests set divides all waits.
 fn second() -> Duration {
     let divisor = std::env::var("THROTTLE_TEST_SHORTER_WAITS").ok().and_then(|divisor| divisor.parse().ok());
     Duration::from_secs(1) / divisor.unwrap_or(1).max(1)
@@ -127,7 +128,7 @@ pub(super) fn hint_at_words(commands: &Commands, tries_again: bool) {
     let units = throttle::launch::Units::default();
     let words: Vec<_> = commands.template.fill(&units).iter().collect();
     let has = |text: &str| words.iter().any(|word| word.to_string_lossy().contains(text));
-    // What curl tries again by itself takes no grant.
+    // Retries by curl take no grant.
     if tries_again && has("curl") && has("--retry") {
         say("hint: what curl tries again by itself (--retry) is not counted by the rate; --attempts does both");
     }
@@ -143,7 +144,7 @@ fn find(commands: &Commands) -> Result<Option<OsString>, Missing> {
     }
 }
 
-/// Where units come from, opened.
+/// An opened source of units.
 pub(super) struct Opened {
     pub(super) source: Box<dyn Source>,
     /// What it is called in messages.
@@ -156,22 +157,18 @@ pub(super) struct Opened {
 /// # Errors
 /// What cannot be opened or read, and why.
 pub(super) fn source(commands: &Commands, hints: bool) -> Result<Opened> {
-    match &commands.units {
-        Units::Made(Repeat(last)) => {
-            let total = last.map(|last| Total::Units(last.div_ceil(commands.shape.max_args.max(1))));
-            Ok(Opened { source: Box::new(Numbers::to(*last)), name: "--repeat".to_owned(), total })
-        }
-        Units::Read(file) => {
-            let input = input::open(file.as_deref())?;
-            let remark = input.remark("units", "run (N times: --repeat N)");
-            remark.into_iter().filter(|_| hints).for_each(say);
-            let total = input.size.map(Total::Bytes);
-            Ok(Opened { source: Box::new(Descriptor(input.fd)), name: input.name, total })
-        }
+    if let Some(Repeat(last)) = commands.input.repeat {
+        let total = last.map(|last| Total::Units(last.div_ceil(commands.shape.max_args.max(1))));
+        return Ok(Opened { source: Box::new(Numbers::to(last)), name: "--repeat".to_owned(), total });
     }
+    let input = input::open(commands.input.file())?;
+    let remark = input.remark("units", "run (N times: --repeat N)");
+    remark.into_iter().filter(|_| hints).for_each(say);
+    let total = input.size.map(Total::Bytes);
+    Ok(Opened { source: Box::new(Descriptor(input.fd)), name: input.name, total })
 }
 
-/// What `source` gives, as jobs, but for the units that are known.
+/// The units of `source` as jobs, without those that are known.
 pub(super) fn batches<R: Source>(commands: &Commands, source: R, known: Option<Known>, look: Look) -> Batches<R> {
     let buffer = Buffer::new(commands.framing, BUFFER);
     Batches::new(source, buffer, commands.shape, &commands.template, known).looked_into(look)
@@ -182,21 +179,19 @@ fn drive(
     opened: Opened,
     options: Options,
     records: Option<Arc<Records>>,
-    report: Report,
+    (report, outcomes): (Report, Outcomes),
     (is_announced, look): (bool, Look),
 ) -> Result<Exit> {
     signals::notice_ends().context("cannot handle signals")?;
     let hints_at_cr = !commands.shape.to_stdin && commands.shape.skip_blank;
     let known = records.as_ref().and_then(|records| records.known());
-    let (run, launcher) = LaunchRun::start(report, options, records, hints_at_cr).context(NoThread)?;
+    let (run, launcher) = LaunchRun::start(report, outcomes, options, records, hints_at_cr).context(NoThread)?;
     signal_thread::start(Arc::clone(&run.report), Some(Arc::clone(&run))).context("cannot handle signals")?;
     launcher.expect_room_for_a_command().context("cannot open the files that a command needs")?;
     let mut flow = Launching::new(batches(commands, opened.source, known, look), launcher.clone());
     let result = long_wait::run(is_announced, &mut flow, &run.report);
     launcher.flush();
-    if let Some(mut outcomes) = run.report.outcomes() {
-        outcomes.set_skipped(flow.batches().skipped(), flow.batches().done_before());
-    }
+    run.outcomes().set_skipped(flow.batches().skipped(), flow.batches().done_before());
     launcher.slots().drain();
     launcher.flush();
     if !launcher.slots().stop() {
@@ -204,12 +199,13 @@ fn drive(
     }
     run.close_ledger();
     if let Err(error) = result {
-        run.fail();
+        run.outcomes().fail();
         run.report.close_or_say();
         return Err(failed(error, &opened.name));
     }
     run.report.close()?;
-    Ok(run.exit())
+    let exit = run.outcomes().exit;
+    Ok(exit)
 }
 
 /// Why the pump ended, with the `name` of the input.

@@ -4,7 +4,6 @@
 //! [`end`](LaunchRun::end). Another thread then waits for the commands and ends the program: the pump may be blocked
 //! anywhere, and is not asked.
 
-use super::exit::Exit;
 use super::keys::told;
 use super::names::shown;
 use super::outcomes::Outcomes;
@@ -13,31 +12,33 @@ use super::report::Report;
 use super::signals;
 use super::unit_name::UnitName;
 use rustix::process::Signal;
+use std::fmt::Display;
 use std::io::{self, IsTerminal};
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
-use std::sync::{Arc, MutexGuard, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 use throttle::flow::News;
 use throttle::flow::order::NO_KEY;
+use throttle::flow::unpoisoned;
 use throttle::launch::{
-    Charge, Event, Events, Job, Launcher, Ledger, Options, Outcome, Screen, Settler, Told, Words, quoted,
+    Charge, Ended, Event, Events, Job, Launcher, Ledger, Options, Outcome, Screen, Settler, Told, Words, quoted,
 };
 use throttle_limits::clock::{Nanos, in_nanos};
 
 /// Why nothing is launched any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Reason {
-    /// A signal came.
+    /// A signal arrived.
     Signal,
-    /// Our reader is gone.
+    /// The reader of our output has left.
     ReaderGone,
     /// A command exited 255.
     Stopped,
     /// Our output cannot be written.
     CannotPrint,
-    /// What has ended cannot be recorded.
+    /// The done list or the log cannot be written.
     CannotRecord,
     /// Too many units have failed.
     TooManyFailed,
@@ -45,13 +46,14 @@ enum Reason {
     SentAway,
 }
 
-/// Later than this is as good as never.
+/// A time beyond this is shown as this one.
 const FAR: Duration = Duration::from_secs(86_400 * 365 * 100);
 
 /// What the threads of the run share.
 #[derive(Debug)]
 pub(super) struct LaunchRun {
     pub(super) report: Arc<Report>,
+    outcomes: Arc<Mutex<Outcomes>>,
     launcher: OnceLock<Launcher>,
     /// The first signal that came to end us; 0: none.
     signal: AtomicI32,
@@ -78,21 +80,23 @@ fn on_message<T: Send + 'static>(
 }
 
 impl LaunchRun {
-    /// Starts the threads of a run, and the launcher. All threads start now: later the system may have no room for one, just
-    /// when everything is to end.
+    /// Starts the threads of a run, and the launcher. All threads start now: when the run must end, the system may refuse one.
     ///
     /// # Errors
     /// The system refuses a thread.
     pub(super) fn start(
         report: Report,
+        outcomes: Outcomes,
         options: Options,
         ledger: Option<Arc<Records>>,
         hints_at_cr: bool,
     ) -> io::Result<(Arc<Self>, Launcher)> {
         let ((end, reasons), (end_after_kill, kills)) = (mpsc::channel(), mpsc::channel());
-        let advises = report.outcomes().is_some_and(|outcomes| outcomes.advises());
+        let advises = outcomes.sums_up;
+        let outcomes = Arc::new(Mutex::new(outcomes));
         let run = Arc::new(LaunchRun {
-            report: Arc::new(report),
+            report: Arc::new(report.with_outcomes(Arc::clone(&outcomes))),
+            outcomes,
             launcher: OnceLock::new(),
             signal: AtomicI32::new(0),
             in_our_group: options.in_our_group,
@@ -102,29 +106,33 @@ impl LaunchRun {
             end,
             end_after_kill,
         });
-        let ending = Arc::clone(&run);
-        on_message("ender", reasons, move |reason| {
-            // Other processes go on while we wait for the commands that run.
-            ending.report.supply().retire();
-            ending.launcher().into_iter().for_each(|launcher| launcher.slots().drain());
-            ending.flush();
-            ending.finish(reason)
-        })?;
-        let ending = Arc::clone(&run);
-        on_message("last ender", kills, move |()| {
-            ending.launcher().into_iter().for_each(|launcher| launcher.slots().drain());
-            thread::sleep(ending.second);
-            signals::die_of(ending.signal.load(Ordering::SeqCst));
-        })?;
+        run.await_ends(reasons, kills)?;
         let events = Events::default();
         run.receive(events.clone())?;
         let screen = Arc::new(BesideBar(Arc::clone(&run.report)));
         let ledger = ledger.map(|ledger| -> Arc<dyn Ledger> { ledger });
-        let settler = Arc::new(BesideBar(Arc::clone(&run.report)));
-        let launcher = Launcher::new(options, screen, ledger, settler, events)?;
+        let launcher = Launcher::new(options, Arc::clone(&screen) as _, ledger, screen, events)?;
         // Set once, here.
         let _ = run.launcher.set(launcher.clone());
         Ok((run, launcher))
+    }
+
+    /// Starts the threads that end the program.
+    fn await_ends(self: &Arc<Self>, reasons: Receiver<Reason>, kills: Receiver<()>) -> io::Result<()> {
+        let ending = Arc::clone(self);
+        on_message("ender", reasons, move |reason| {
+            // Other processes go on while we wait for the commands that run.
+            ending.report.supply.retire();
+            ending.launcher().into_iter().for_each(|launcher| launcher.slots().drain());
+            ending.flush();
+            ending.finish(reason)
+        })?;
+        let ending = Arc::clone(self);
+        on_message("last ender", kills, move |()| {
+            ending.launcher().into_iter().for_each(|launcher| launcher.slots().drain());
+            thread::sleep(ending.second);
+            signals::die_of(ending.signal.load(Ordering::SeqCst));
+        })
     }
 
     /// `None` before the first command.
@@ -132,40 +140,28 @@ impl LaunchRun {
         self.launcher.get()
     }
 
-    /// Something of our own went wrong, which comes before whatever commands do.
-    pub(super) fn fail(&self) {
-        if let Some(mut outcomes) = self.report.outcomes() {
-            outcomes.fail();
-        }
-    }
-
-    pub(super) fn exit(&self) -> Exit {
-        self.report.outcomes().map_or(Exit::Success, |outcomes| outcomes.exit())
+    pub(super) fn outcomes(&self) -> MutexGuard<'_, Outcomes> {
+        unpoisoned(self.outcomes.lock())
     }
 
     /// Launches nothing more, waits for what runs, and ends the program. Returns false if it was ending already.
     fn end(&self, reason: Reason) -> bool {
         let Some(launcher) = self.launcher().filter(|launcher| launcher.slots().stop()) else { return false };
-        if let Some(mut outcomes) = self.report.outcomes() {
-            outcomes.stop();
-        }
+        let mut outcomes = self.outcomes();
+        outcomes.stop();
         match reason {
             Reason::Signal | Reason::Stopped | Reason::TooManyFailed => {}
-            Reason::CannotRecord => self.fail(),
-            Reason::SentAway => {
-                if let Some(mut outcomes) = self.report.outcomes() {
-                    outcomes.send_away();
-                }
-            }
-            Reason::ReaderGone => {
-                self.interrupt("the reader is gone");
-                launcher.slots().end_with(Signal::TERM);
-            }
+            Reason::CannotRecord => outcomes.fail(),
+            Reason::SentAway => outcomes.send_away(),
+            Reason::ReaderGone => outcomes.interrupt("the reader is gone"),
             Reason::CannotPrint => {
-                self.fail();
-                self.interrupt("the output is lost");
-                launcher.slots().end_with(Signal::TERM);
+                outcomes.fail();
+                outcomes.interrupt("the output is lost");
             }
+        }
+        drop(outcomes);
+        if let Reason::ReaderGone | Reason::CannotPrint = reason {
+            launcher.slots().end_with(Signal::TERM);
         }
         let _ = self.end.send(reason);
         true
@@ -180,35 +176,30 @@ impl LaunchRun {
     pub(super) fn is_first_signal(self: &Arc<Self>, signal: i32) -> bool {
         let first = self.signal.compare_exchange(0, signal, Ordering::SeqCst, Ordering::SeqCst).is_ok();
         if first {
-            self.interrupt("interrupted");
+            self.outcomes().interrupt("interrupted");
             self.end(Reason::Signal);
             self.tell_what_is_waited_for();
         }
         first
     }
 
-    /// Says what it waits for if commands ignore the first signal. Best effort: without a thread for it, it says nothing.
+    /// Says how many commands still run if they ignore the first signal. Best effort: needs a thread.
     fn tell_what_is_waited_for(self: &Arc<Self>) {
         let (Some(launcher), run) = (self.launcher().cloned(), Arc::clone(self)) else { return };
         let tell = move || {
-            if !launcher.slots().drains_within(run.second) {
+            if !launcher.slots().drains_within(run.second) && !run.outcomes().quiet {
                 let running = launcher.slots().count();
                 let them = if running == 1 { "it" } else { "them" };
-                run.hint(|| format!("waiting for {}; again to kill {them}", UnitName::Command.count(running)));
+                let waiting = UnitName::Command.count(running);
+                run.report.aside(format_args!("waiting for {waiting}; again to kill {them}"));
             }
         };
         let _ = thread::Builder::new().name("patience".to_owned()).spawn(tell);
     }
 
-    /// Everything was killed. Ends the program even if nothing reads its last messages.
+    /// Ends the program after everything was killed, even if nothing reads its last messages.
     pub(super) fn end_without_readers(&self) {
         let _ = self.end_after_kill.send(());
-    }
-
-    fn interrupt(&self, why: &'static str) {
-        if let Some(mut outcomes) = self.report.outcomes() {
-            outcomes.interrupt(why);
-        }
     }
 
     /// Closes the ledger, and names the units that wait for another attempt, which will not be made.
@@ -216,15 +207,14 @@ impl LaunchRun {
         let unprinted = self.launcher().map(Launcher::print_rest).unwrap_or_default();
         self.flush();
         let (waiting, unstarted) = self.launcher().map(Launcher::take_waiting).unwrap_or_default();
-        let give_up = |mut outcomes: MutexGuard<'_, Outcomes>| {
-            outcomes.set_unstarted(unstarted);
-            [outcomes.unprinted(&unprinted), outcomes.give_up(&waiting)].concat()
-        };
-        let lines = self.report.outcomes().map(give_up).unwrap_or_default();
+        let mut outcomes = self.outcomes();
+        outcomes.set_unstarted(unstarted);
+        let lines = [outcomes.unprinted(&unprinted), outcomes.give_up(&waiting)].concat();
+        drop(outcomes);
         self.report.asides(&lines);
         if let Err(error) = self.ledger.as_ref().map_or(Ok(()), |ledger| ledger.finish()) {
             self.report.aside(format_args!("{error:#}"));
-            self.fail();
+            self.outcomes().fail();
         }
     }
 
@@ -234,10 +224,10 @@ impl LaunchRun {
         match (self.signal.load(Ordering::SeqCst), reason) {
             (0, Reason::ReaderGone) => std::process::exit(signals::die_of_broken_pipe().code().into()),
             (0, _) => {}
-            // Also if the run had another reason to end.
+            // A signal comes before any other reason to end.
             (signal, _) => signals::die_of(signal),
         }
-        std::process::exit(self.exit().code().into())
+        std::process::exit(self.outcomes().exit.code().into())
     }
 }
 
@@ -251,11 +241,11 @@ impl Screen for BesideBar {
     }
 
     fn shows_something(&self) -> bool {
-        self.0.has_bar()
+        self.0.has_bar
     }
 
     fn trace(&self, words: Words<'_>) {
-        if self.0.outcomes().is_some_and(|outcomes| outcomes.is_traced()) {
+        if self.0.outcomes().is_some_and(|outcomes| outcomes.trace) {
             self.0.aside_bytes(&quoted(words, io::stderr().is_terminal()));
         }
     }
@@ -263,12 +253,12 @@ impl Screen for BesideBar {
 
 impl Settler for BesideBar {
     fn settle(&self, charge: &Charge, real: &[u64]) {
-        // If it fails, those behind wait longer.
-        let _ = self.0.supply().settle(&charge.grant, [&charge.costs, real]);
+        // Best effort: if it fails, the units behind wait longer.
+        let _ = self.0.supply.settle(&charge.grant, [&charge.costs, real]);
     }
 
     fn may_block(&self) -> bool {
-        self.0.supply().store().is_shared()
+        self.0.supply.store().is_shared()
     }
 }
 
@@ -300,85 +290,95 @@ impl LaunchRun {
 
     /// Counts what has happened, ends the run if it must end, and returns the lines to write about it.
     fn take(&self, event: Event) -> Vec<String> {
-        let Some(mut outcomes) = self.report.outcomes() else { return Vec::new() };
-        let said = match event {
+        let line = match event {
             Event::Next { first, skipped, done_before } => {
+                let mut outcomes = self.outcomes();
                 outcomes.set_skipped(skipped, done_before);
                 outcomes.set_next(first.as_ref().map(|(number, name)| (*number, &name[..])));
                 None
             }
             Event::Started { job, attempt, at } => {
+                let mut outcomes = self.outcomes();
                 outcomes.start(&job, attempt, self.at(at));
                 let hint = outcomes.hint(self.report.now(), || self.report.read().sink);
-                drop(outcomes);
                 hint.or_else(|| self.hint_at_cr(&job))
             }
-            Event::Ended(ended) => {
-                let lines = outcomes.end(&ended, self.at(ended.at));
-                let has_failed_enough = outcomes.has_failed_enough();
-                drop(outcomes);
-                if matches!(ended.outcome, Outcome::Exited(255)) {
-                    self.end(Reason::Stopped);
-                } else if has_failed_enough {
-                    self.end(Reason::TooManyFailed);
-                }
-                return lines;
-            }
+            Event::Ended(ended) => return self.take_end(&ended),
+            Event::KeySentAway { left, jobs } => return self.give_key_up(left, &jobs),
             Event::Done(success) => {
-                outcomes.done(&success);
+                self.outcomes().done(&success);
                 None
             }
-            Event::SentAway(time) => {
-                drop(outcomes);
-                let until = humantime::format_rfc3339_seconds(SystemTime::now() + time.min(FAR));
-                let words = format!("a server asked to wait until {until}, longer than --max-pause; ending");
-                self.end(Reason::SentAway).then_some(words)
-            }
-            Event::KeySentAway { left, jobs } => {
-                outcomes.send_away();
-                let until = humantime::format_rfc3339_seconds(SystemTime::now() + left.min(FAR));
-                let key = shown(jobs.first().and_then(|job| job.key.as_deref()).unwrap_or(NO_KEY));
-                let line = format!("'{key}' asked to wait until {until}, longer than --max-pause; not tried any more");
-                let lines = outcomes.give_up(&jobs);
-                return if outcomes.is_quiet() { Vec::new() } else { std::iter::once(line).chain(lines).collect() };
-            }
-            Event::CannotRecord(error) => {
-                drop(outcomes);
-                self.end(Reason::CannotRecord).then(|| format!("{error}; launching nothing more"))
-            }
-            Event::QueueFull => {
-                let words = "too many units wait for another attempt; new ones wait (more may with --ahead)";
-                outcomes.advises().then(|| words.to_owned())
-            }
-            Event::NoKeys(per) => outcomes.advises().then(|| told(&News::NoKeys(per))),
-            Event::AheadFull(crowd) => outcomes.advises().then(|| told(&News::Full(crowd))),
-            Event::BadReply(remark) => (!outcomes.is_quiet()).then(|| format!("hint: {remark}")),
-            Event::LeftBehind(job) => (!outcomes.is_quiet()).then(|| {
-                format!("{} left a process behind that holds its output open; not waited for", outcomes.name(&job))
-            }),
-            Event::HeldUp => outcomes
-                .advises()
-                .then(|| "launching waits: too much output waits for an earlier command to end (-k)".to_owned()),
-            Event::ReaderGone | Event::CannotPrint(_) | Event::CannotHold(_) => {
-                drop(outcomes);
-                self.end_output(&event)
-            }
-            Event::Flush => None,
+            event => self.end_for(event),
         };
-        said.into_iter().collect()
+        line.into_iter().collect()
     }
 
-    /// Ends the run because output cannot be printed; says why, unless it has an end already.
-    fn end_output(&self, event: &Event) -> Option<String> {
+    /// Ends the run if the event is a reason to end it. Returns the reason in words, unless the run was ending already.
+    fn end_for(&self, event: Event) -> Option<String> {
         let (reason, why) = match event {
-            Event::CannotPrint(error) => (Reason::CannotPrint, format!("cannot write to standard output: {error}")),
-            Event::CannotHold(error) => {
-                (Reason::CannotPrint, format!("cannot hold output until its turn (-k): {error}"))
+            Event::ReaderGone => (Reason::ReaderGone, None),
+            Event::SentAway(time) => {
+                let why = format!("a server asked to wait until {}, longer than --max-pause; ending", until(time));
+                (Reason::SentAway, Some(why))
             }
-            _ => (Reason::ReaderGone, String::new()),
+            Event::CannotRecord(error) => (Reason::CannotRecord, Some(format!("{error}; launching nothing more"))),
+            Event::CannotPrint(error) => {
+                let why = format!("cannot write to standard output: {error}; ending the commands");
+                (Reason::CannotPrint, Some(why))
+            }
+            Event::CannotHold(error) => {
+                let why = format!("cannot hold output until its turn (-k): {error}; ending the commands");
+                (Reason::CannotPrint, Some(why))
+            }
+            event => return self.remark(event),
         };
-        let is_news = self.end(reason) && reason != Reason::ReaderGone;
-        is_news.then(|| format!("{why}; ending the commands"))
+        let is_first = self.end(reason);
+        why.filter(|_| is_first)
+    }
+
+    fn take_end(&self, ended: &Ended) -> Vec<String> {
+        let mut outcomes = self.outcomes();
+        let lines = outcomes.end(ended, self.at(ended.at));
+        let has_failed_enough = outcomes.has_failed_enough();
+        drop(outcomes);
+        if matches!(ended.outcome, Outcome::Exited(255)) {
+            self.end(Reason::Stopped);
+        } else if has_failed_enough {
+            self.end(Reason::TooManyFailed);
+        }
+        lines
+    }
+
+    fn give_key_up(&self, left: Duration, jobs: &[Arc<Job>]) -> Vec<String> {
+        let mut outcomes = self.outcomes();
+        outcomes.send_away();
+        let (until, key) = (until(left), jobs.first().and_then(|job| job.key.as_deref()).unwrap_or(NO_KEY));
+        let line = format!("'{}' asked to wait until {until}, longer than --max-pause; not tried any more", shown(key));
+        let lines = outcomes.give_up(jobs);
+        (!outcomes.quiet).then_some(line).into_iter().chain(lines).collect()
+    }
+
+    /// The line about an event that changes no count: advice for a user at a terminal, or a remark for all users.
+    fn remark(&self, event: Event) -> Option<String> {
+        let outcomes = self.outcomes();
+        let (is_advice, words) = match event {
+            Event::QueueFull => {
+                (true, "too many units wait for another attempt; new ones wait (more may with --ahead)".to_owned())
+            }
+            Event::NoKeys(per) => (true, told(&News::NoKeys(per))),
+            Event::AheadFull(crowd) => (true, told(&News::Full(crowd))),
+            Event::HeldUp => {
+                (true, "launching waits: too much output waits for an earlier command to end (-k)".to_owned())
+            }
+            Event::BadReply(remark) => (false, format!("hint: {remark}")),
+            Event::LeftBehind(job) => {
+                let name = outcomes.name(&job);
+                (false, format!("{name} left a process behind that holds its output open; not waited for"))
+            }
+            _ => return None,
+        };
+        (if is_advice { outcomes.sums_up } else { !outcomes.quiet }).then_some(words)
     }
 
     /// The time on the report's clock.
@@ -393,10 +393,9 @@ impl LaunchRun {
         let is_first = job.name().ends_with(b"\r") && self.hints_at_cr.swap(false, Ordering::SeqCst);
         is_first.then(|| hint.to_owned())
     }
+}
 
-    fn hint(&self, words: impl FnOnce() -> String) {
-        if self.report.outcomes().is_some_and(|outcomes| !outcomes.is_quiet()) {
-            self.report.aside(words());
-        }
-    }
+/// The date and time that is `time` from now.
+fn until(time: Duration) -> impl Display {
+    humantime::format_rfc3339_seconds(SystemTime::now() + time.min(FAR))
 }

@@ -1,9 +1,9 @@
-//! `--log FILE`: one line of JSON for each try that has ended.
+//! `--log FILE`: one line of JSON for each attempt that has ended.
 
 use super::append::append;
+use super::failure;
 use anyhow::{Context, Result};
 use serde_json::Value;
-use std::borrow::Cow;
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::Path;
@@ -11,7 +11,7 @@ use std::str::{Utf8Error, from_utf8};
 use std::sync::Mutex;
 use std::time::{Duration, SystemTime};
 use throttle::flow::unpoisoned;
-use throttle::launch::{Job, Verdict};
+use throttle::launch::{Ended, Job, Outcome, Verdict};
 
 /// What is logged of a unit that goes to standard input, in bytes.
 const BEGINNING: usize = 4096;
@@ -23,44 +23,31 @@ pub(super) struct Log {
     is_regular: bool,
 }
 
-/// A try that has ended. All fields are logged, under their names and in this order; without a value they are `null`.
+/// A line about an attempt that has ended. Its fields, which are `null` without a value:
+/// - `seq`: the number of the command, from 1; its later attempts have the same one.
+/// - `unit`; `unit_base64` if it is no UTF-8; `units` or `units_base64`, a list, if the command has several.
+/// - `cut`: whether that is only the beginning. Of units for standard input it is 4096 bytes; if one was too long to be
+///   held, of each 200 bytes.
+/// - `key`: the value of the `per=` selector in the unit.
+/// - `try`: from 1.
+/// - `start`: seconds since 1970.
+/// - `waited`: seconds to its start from when it could have run: it was read, or was due again.
+/// - `ran`: seconds from its start to its end.
+/// - `exit`: the exit code, if it exited.
+/// - `signal`: the number of the signal that killed it, if one did.
+/// - `timed_out`: whether it was ended because it took too long.
+/// - `http`: the status of the reply.
+/// - `verdict`: what follows from it.
+/// - `until`: when it may be tried again, in seconds since 1970.
+/// - `charged`: what the limits were charged for it; of several, the first one with a cost.
+/// - `cost`: what the reply says it cost.
+/// - `slot`: its slot, from 0, as in `THROTTLE_SLOT`.
+/// - `error`: why it could not be started, or its output was lost.
 #[derive(Clone, Debug)]
-pub(super) struct Entry<'a> {
-    /// `seq`: the number of the command, from 1; its later tries have the same one. And
-    /// - `unit`; `unit_base64` if it is no UTF-8; `units` or `units_base64`, a list, if the command has several.
-    /// - `cut`: whether that is only the beginning. Of units for standard input it is 4096 bytes; if one was too long to be
-    ///   held, of each 200 bytes.
-    pub(super) job: &'a Job,
-    /// `key`: the value of the `per=` selector in the unit.
-    pub(super) key: Option<Cow<'a, str>>,
-    /// `try`: from 1.
-    pub(super) attempt: u64,
-    /// `start`: seconds since 1970.
-    pub(super) start: SystemTime,
-    /// `waited`: seconds to its start from when it could have run: it was read, or was due again.
-    pub(super) waited: Duration,
-    /// `ran`: seconds from its start to its end.
-    pub(super) ran: Duration,
-    /// `exit`: the exit code, if it exited.
-    pub(super) exit: Option<i32>,
-    /// `signal`: the number of the signal that killed it, if one did.
-    pub(super) signal: Option<i32>,
-    /// `timed_out`: whether it was ended because it took too long.
-    pub(super) timed_out: bool,
-    /// `http`: the status of the reply.
-    pub(super) http: Option<u16>,
-    /// `verdict`: what follows from it.
-    pub(super) verdict: Verdict,
-    /// `until`: when it may be tried again, in seconds since 1970.
-    pub(super) until: Option<SystemTime>,
-    /// `charged`: what the limits were charged for it; of several, the first one with a cost.
-    pub(super) charged: u64,
-    /// `cost`: what the reply says it cost.
-    pub(super) cost: Option<u64>,
-    /// `slot`: the slot it had, from 0, as of `THROTTLE_SLOT`.
-    pub(super) slot: Option<u32>,
-    /// `error`: why it could not be started, or its output was lost.
-    pub(super) error: Option<String>,
+struct Entry<'a> {
+    ended: &'a Ended,
+    start: SystemTime,
+    until: Option<SystemTime>,
 }
 
 fn verdict_name(verdict: Verdict) -> &'static str {
@@ -74,7 +61,7 @@ fn verdict_name(verdict: Verdict) -> &'static str {
 }
 
 impl Log {
-    /// Opens a file to append to it, or makes it. A named pipe is waited for until somebody reads it.
+    /// Opens a file to append to it, or makes it. For a named pipe, waits until another process reads it.
     ///
     /// # Errors
     /// Why it cannot be opened.
@@ -89,7 +76,7 @@ impl Log {
         Ok(Log { file: Mutex::new(file), is_regular })
     }
 
-    /// Whether a write waits for no reader.
+    /// Whether it is a regular file, so that a write never waits for a reader.
     pub(super) fn is_regular(&self) -> bool {
         self.is_regular
     }
@@ -97,9 +84,12 @@ impl Log {
     /// Writes a line, with one write.
     ///
     /// # Errors
-    /// It cannot be written; then nothing of it is in the file, as far as possible.
-    pub(super) fn write(&self, entry: &Entry<'_>) -> io::Result<()> {
-        let line = entry.line();
+    /// The line cannot be written. Its beginning is cut off again if possible.
+    pub(super) fn write(&self, ended: &Ended) -> io::Result<()> {
+        let now = SystemTime::now();
+        let start = now.checked_sub(ended.started.elapsed()).unwrap_or(now);
+        let until = ended.due_in.and_then(|due| now.checked_add(due));
+        let line = Entry { ended, start, until }.line();
         let file = unpoisoned(self.file.lock());
         append(&file, line.as_bytes())
     }
@@ -114,8 +104,8 @@ impl Log {
     }
 }
 
-/// Whether the last line lacks its end, as after a crash: the next one is not to be appended to it. If it cannot be read,
-/// nobody knows.
+/// Whether the last line lacks its end, as after a crash: then the next one must not be appended to it. A file that cannot be
+/// read is not torn.
 fn is_torn(path: &Path) -> bool {
     let mut last = *b"\n";
     let read = File::open(path).and_then(|mut file| {
@@ -127,27 +117,37 @@ fn is_torn(path: &Path) -> bool {
 
 impl Entry<'_> {
     fn line(&self) -> String {
-        let (units, cut) = units(self.job);
+        let Ended { job, outcome, reply, .. } = self.ended;
+        let (units, cut) = units(job);
         let (name, units) = written(&units);
+        let key = job.key.as_deref().map(String::from_utf8_lossy);
+        let ran = self.ended.at.saturating_duration_since(self.ended.started);
+        let (exit, signal) = match outcome {
+            Outcome::Ok => (Some(0), None),
+            Outcome::Exited(code) => (Some(*code), None),
+            Outcome::Killed(signal) => (None, Some(*signal)),
+            _ => (None, None),
+        };
+        let is_free = matches!(outcome, Outcome::Unreadable(_) | Outcome::TooCostly | Outcome::SentAway);
         let fields = [
-            ("seq", self.job.seq.to_string()),
+            ("seq", job.seq.to_string()),
             (name, units),
             ("cut", cut.to_string()),
-            ("key", Value::from(self.key.as_deref()).to_string()),
-            ("try", self.attempt.to_string()),
+            ("key", Value::from(key).to_string()),
+            ("try", self.ended.number.to_string()),
             ("start", epoch(self.start)),
-            ("waited", seconds(self.waited)),
-            ("ran", seconds(self.ran)),
-            ("exit", Value::from(self.exit).to_string()),
-            ("signal", Value::from(self.signal).to_string()),
-            ("timed_out", self.timed_out.to_string()),
-            ("http", Value::from(self.http).to_string()),
-            ("verdict", Value::from(verdict_name(self.verdict)).to_string()),
+            ("waited", seconds(self.ended.waited)),
+            ("ran", seconds(ran)),
+            ("exit", Value::from(exit).to_string()),
+            ("signal", Value::from(signal).to_string()),
+            ("timed_out", matches!(outcome, Outcome::TimedOut).to_string()),
+            ("http", Value::from(reply.status).to_string()),
+            ("verdict", Value::from(verdict_name(self.ended.verdict)).to_string()),
             ("until", self.until.map_or_else(|| Value::Null.to_string(), epoch)),
-            ("charged", self.charged.to_string()),
-            ("cost", Value::from(self.cost).to_string()),
-            ("slot", Value::from(self.slot).to_string()),
-            ("error", Value::from(self.error.as_deref()).to_string()),
+            ("charged", if is_free { 0 } else { job.charged }.to_string()),
+            ("cost", Value::from(self.ended.cost).to_string()),
+            ("slot", self.ended.slot.to_string()),
+            ("error", Value::from(failure::error(outcome)).to_string()),
         ];
         format!("{{{}}}\n", fields.map(|(name, value)| format!("\"{name}\":{value}")).join(","))
     }
@@ -175,7 +175,7 @@ fn is_long(unit: &&[u8]) -> bool {
     unit.len() > BEGINNING
 }
 
-/// A beginning without the part of a character at its end.
+/// A beginning without an incomplete character at its end.
 fn whole_characters(beginning: &[u8]) -> &[u8] {
     match from_utf8(beginning) {
         Err(error) if error.error_len().is_none() => &beginning[..error.valid_up_to()],
@@ -213,37 +213,41 @@ fn base64(bytes: &[u8]) -> String {
 mod tests {
     use super::*;
     use std::fs;
+    use std::sync::Arc;
+    use std::time::Instant;
+    use throttle::launch::Reply;
 
     fn job(units: &[&[u8]], to_stdin: bool) -> Job {
         let mut job = Job::default();
-        job.seq = 7;
+        (job.seq, job.charged) = (7, 1);
         *if to_stdin { &mut job.kept } else { &mut job.units } = units.iter().collect();
         job
     }
 
-    fn entry(job: &Job) -> Entry<'_> {
-        Entry {
-            job,
-            key: None,
-            attempt: 2,
-            start: SystemTime::UNIX_EPOCH + Duration::from_micros(1_800_000_000_000_250),
-            waited: Duration::from_nanos(1_500_000_999),
-            ran: Duration::ZERO,
-            exit: None,
-            signal: Some(9),
-            timed_out: true,
-            http: None,
+    fn ended(job: Job) -> Ended {
+        let now = Instant::now();
+        Ended {
+            job: Arc::new(job),
+            number: 2,
+            outcome: Outcome::Killed(9),
             verdict: Verdict::Again(0),
-            until: None,
-            charged: 1,
+            due_in: None,
+            reply: Reply::default(),
             cost: None,
-            slot: Some(3),
-            error: None,
+            waited: Duration::from_nanos(1_500_000_999),
+            started: now,
+            at: now,
+            slot: 3,
         }
     }
 
-    fn parsed(job: &Job) -> Value {
-        let line = entry(job).line();
+    fn entry(ended: &Ended) -> Entry<'_> {
+        let start = SystemTime::UNIX_EPOCH + Duration::from_micros(1_800_000_000_000_250);
+        Entry { ended, start, until: None }
+    }
+
+    fn parsed(job: Job) -> Value {
+        let line = entry(&ended(job)).line();
         assert_eq!(line.find('\n'), Some(line.len() - 1), "one line");
         serde_json::from_str(&line).unwrap()
     }
@@ -261,28 +265,26 @@ mod tests {
     #[test]
     fn a_line_has_all_fields_in_their_order_and_times_are_not_rounded() {
         assert_eq!(
-            entry(&job(&[b"a \"b\""], false)).line(),
+            entry(&ended(job(&[b"a \"b\""], false))).line(),
             "{\"seq\":7,\"unit\":\"a \\\"b\\\"\",\"cut\":false,\"key\":null,\"try\":2,\"start\":1800000000.000250,\
-             \"waited\":1.500000,\"ran\":0.000000,\"exit\":null,\"signal\":9,\"timed_out\":true,\"http\":null,\
+             \"waited\":1.500000,\"ran\":0.000000,\"exit\":null,\"signal\":9,\"timed_out\":false,\"http\":null,\
              \"verdict\":\"again\",\"until\":null,\"charged\":1,\"cost\":null,\"slot\":3,\"error\":null}\n"
         );
-        let one = job(&[b"a"], false);
         let (start, until) = (SystemTime::UNIX_EPOCH - Duration::from_secs(1), SystemTime::UNIX_EPOCH);
-        let other = Entry {
-            key: Some("k\n".into()),
-            start,
-            exit: Some(75),
-            http: Some(429),
+        let mut keyed = job(&[b"a"], false);
+        keyed.key = Some(b"k\n"[..].into());
+        let other = Ended {
+            outcome: Outcome::CannotRun(io::Error::other("no \\ such")),
             verdict: Verdict::Later(0),
-            until: Some(until + Duration::from_secs(60)),
+            reply: Reply { status: Some(429), ..Reply::default() },
             cost: Some(u64::MAX),
-            slot: None,
-            error: Some("no \\ such".to_owned()),
-            ..entry(&one)
+            ..ended(keyed)
         };
-        let line: Value = serde_json::from_str(&other.line()).unwrap();
-        assert_eq!((&line["key"], &line["http"], &line["error"]), (&"k\n".into(), &429.into(), &"no \\ such".into()));
-        assert_eq!((&line["until"], &line["cost"], &line["slot"]), (&60.0.into(), &u64::MAX.into(), &Value::Null));
+        let entry = Entry { ended: &other, start, until: Some(until + Duration::from_secs(60)) };
+        let line: Value = serde_json::from_str(&entry.line()).unwrap();
+        let error = "cannot be run: no \\ such";
+        assert_eq!((&line["key"], &line["http"], &line["error"]), (&"k\n".into(), &429.into(), &error.into()));
+        assert_eq!((&line["until"], &line["cost"], &line["exit"]), (&60.0.into(), &u64::MAX.into(), &Value::Null));
     }
 
     #[test]
@@ -296,7 +298,7 @@ mod tests {
         );
         units.extend([all, "\"\\\u{7}é".repeat(20_000).into_bytes(), vec![0xff; 100 << 10]]);
         for unit in units {
-            let line = parsed(&job(&[&unit], false));
+            let line = parsed(job(&[&unit], false));
             let found = match from_utf8(&unit) {
                 Ok(text) => line["unit"] == text,
                 Err(_) => line["unit_base64"] == base64(&unit),
@@ -307,48 +309,49 @@ mod tests {
 
     #[test]
     fn several_units_are_a_list_and_long_ones_for_standard_input_are_cut() {
-        assert_eq!(parsed(&job(&[b"a", b"", b"b"], false))["units"], Value::from(["a", "", "b"].to_vec()));
-        let line = parsed(&job(&[b"a", b"\xff"], true));
+        assert_eq!(parsed(job(&[b"a", b"", b"b"], false))["units"], Value::from(["a", "", "b"].to_vec()));
+        let line = parsed(job(&[b"a", b"\xff"], true));
         assert_eq!(line["units_base64"], Value::from(["YQ==", "/w=="].to_vec()));
         assert_eq!((line["cut"].as_bool(), line["units"].is_null()), (Some(false), true));
         // The limit lies inside a character.
         let long = format!("x{}", "é".repeat(BEGINNING));
-        let line = parsed(&job(&[b"a", long.as_bytes()], true));
+        let line = parsed(job(&[b"a", long.as_bytes()], true));
         assert_eq!((&line["units"][1], &line["cut"]), (&Value::from(&long[..BEGINNING - 1]), &true.into()));
         let exact = "x".repeat(BEGINNING);
-        assert_eq!(parsed(&job(&[exact.as_bytes()], true))["cut"], false);
+        assert_eq!(parsed(job(&[exact.as_bytes()], true))["cut"], false);
         let mut unknown = job(&[], true);
         unknown.too_long_to_keep = true;
         unknown.names.push(1, "é".as_bytes());
-        assert_eq!((&parsed(&unknown)["unit"], &parsed(&unknown)["cut"]), (&"é".into(), &true.into()));
+        let line = parsed(unknown);
+        assert_eq!((&line["unit"], &line["cut"]), (&"é".into(), &true.into()));
     }
 
     #[test]
     fn lines_are_appended_and_never_to_a_torn_one() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("log");
-        let one = job(&[b"a"], false);
+        let one = ended(job(&[b"a"], false));
         for (before, lines) in [(None, 1), (Some("{}\n"), 2), (Some("{}\n{\"se"), 3)] {
             if let Some(before) = before {
                 fs::write(&path, before).unwrap();
             }
             let log = Log::open(&path).unwrap();
-            log.write(&entry(&one)).unwrap();
+            log.write(&one).unwrap();
             log.finish().unwrap();
             let text = fs::read_to_string(&path).unwrap();
-            assert!(log.is_regular() && text.ends_with(&format!("\n{}", entry(&one).line())) || before.is_none());
+            assert!(log.is_regular() && text.ends_with("}\n") || before.is_none());
             assert_eq!(text.lines().count(), lines);
         }
     }
 
     #[test]
     fn a_log_may_be_a_device_and_a_full_one_is_an_error() {
-        let one = job(&[b"a"], false);
+        let one = ended(job(&[b"a"], false));
         let log = Log::open(Path::new("/dev/null")).unwrap();
-        log.write(&entry(&one)).and_then(|()| log.finish()).unwrap();
+        log.write(&one).and_then(|()| log.finish()).unwrap();
         assert!(!log.is_regular());
         let full = Log::open(Path::new("/dev/full")).unwrap();
-        assert_eq!(full.write(&entry(&one)).unwrap_err().kind(), io::ErrorKind::StorageFull);
+        assert_eq!(full.write(&one).unwrap_err().kind(), io::ErrorKind::StorageFull);
         let error = format!("{:#}", Log::open(Path::new("/dev")).unwrap_err());
         assert!(
             error.starts_with("--log: cannot open /dev; name a file that can be written: --log tries.jsonl: Is a"),

@@ -1,4 +1,4 @@
-//! Long waits for a shared bucket, which are announced on a terminal, and long pauses of it, which are announced everywhere.
+//! Announces long waits for a shared bucket, on a terminal, and long pauses of the bucket, everywhere.
 
 use super::report::{Report, countdown};
 use std::io::IsTerminal;
@@ -8,13 +8,13 @@ use throttle::flow::pump::{self, PumpError};
 use throttle_limits::clock::{Clock, Nanos, SECOND};
 use throttle_limits::store::Store;
 
-/// A wait is announced after this time, if it lasts as long again.
+/// A wait is announced after this time, if it then lasts at least as long again.
 const SILENT: Nanos = SECOND;
 
 /// A pause that lasts this long is announced everywhere.
 const LONG_PAUSE: Nanos = 60 * SECOND;
 
-/// What is announced of a wait for the bucket, which `line` says on a terminal.
+/// The announcement of a wait for the bucket. On a terminal it is `line`, elsewhere nothing, unless the bucket is paused.
 pub(super) fn announced(bucket: &dyn Store, line: String) -> Option<String> {
     let paused = bucket.paused_until().unwrap_or(0).saturating_sub(bucket.clock().now());
     if paused >= LONG_PAUSE {
@@ -23,7 +23,7 @@ pub(super) fn announced(bucket: &dyn Store, line: String) -> Option<String> {
     std::io::stderr().is_terminal().then_some(line)
 }
 
-/// [`Clock::sleep_unless`]; calls `say` on the way if the turn, at `turn`, is far off.
+/// [`Clock::sleep_unless`]. Calls `say` after a while if there is much time until `turn`.
 pub(super) fn sleep_unless(
     clock: &dyn Clock,
     [time, turn]: [Nanos; 2],
@@ -46,8 +46,8 @@ pub(super) fn sleep_unless(
 /// As [`pump::run`].
 pub(super) fn run(is_announced: bool, flow: &mut impl Flow, report: &Report) -> Result<(), PumpError> {
     let announcing = Announcing { report, longest: AtomicU64::new(0) };
-    let clock: &dyn Clock = if is_announced { &announcing } else { report.supply().clock() };
-    pump::run_on(flow, report.supply(), clock, report.meter())
+    let clock: &dyn Clock = if is_announced { &announcing } else { report.supply.clock() };
+    pump::run_on(flow, &report.supply, clock, &report.meter)
 }
 
 /// The clock of a stream that announces a long wait: not each time, but if it is much longer than any before.
@@ -63,16 +63,16 @@ impl Clock for Announcing<'_> {
     }
 
     fn sleep_unless(&self, time: Nanos, is_over: &dyn Fn() -> bool) -> bool {
-        let clock = self.report.supply().clock();
-        let turn = self.report.supply().waits_until().max(time);
+        let clock = self.report.supply.clock();
+        let turn = self.report.supply.waits_until().max(time);
         let wait = turn.saturating_sub(clock.now());
         if wait / 2 < self.longest.load(Ordering::Relaxed) {
             return clock.sleep_unless(time, is_over);
         }
         sleep_unless(clock, [time, turn], is_over, |line| {
             self.longest.store(wait, Ordering::Relaxed);
-            // What a server told this run was said when it did.
-            let line = announced(self.report.supply().store(), line).filter(|_| !self.report.is_told_to_wait());
+            // A pause that a server asked this run for was announced already.
+            let line = announced(self.report.supply.store(), line).filter(|_| !self.report.is_told_to_wait());
             if let Some(line) = line {
                 self.report.aside(line);
             }

@@ -5,7 +5,7 @@ use rustix::fs::{Access, access};
 use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::fs::File;
-use std::io::{self, ErrorKind, Read};
+use std::io::{ErrorKind, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use throttle::launch::quote;
@@ -15,19 +15,13 @@ use throttle_limits::store::Address;
 #[derive(Debug)]
 pub(crate) enum Missing {
     NotFound(OsString),
-    NotExecutable(PathBuf),
-    /// A script, and what its first line names.
-    NoInterpreter(PathBuf, OsString),
-    /// It cannot even be looked at.
-    Unreachable(PathBuf, io::Error),
+    /// A file that is there, why it cannot be run, and the exit that follows.
+    CannotRun(PathBuf, String, Exit),
 }
 
 impl Missing {
     pub(crate) fn exit(&self) -> Exit {
-        match self {
-            Missing::NotFound(_) | Missing::NoInterpreter(..) => Exit::NotFound,
-            Missing::NotExecutable(_) | Missing::Unreachable(..) => Exit::CannotRun,
-        }
+        if let Missing::CannotRun(.., exit) = self { *exit } else { Exit::NotFound }
     }
 }
 
@@ -39,34 +33,7 @@ impl fmt::Display for Missing {
                 let place = if name.as_bytes().contains(&b'/') { "" } else { " in PATH" };
                 write!(f, "'{}': no such command{place}", Address::redacted(name))
             }
-            Missing::NotExecutable(path) if path.is_dir() => {
-                write!(f, "'{}' cannot be run: it is a folder; name the command in it", path.display())
-            }
-            Missing::NotExecutable(path) => {
-                write!(
-                    f,
-                    "'{}' cannot be run: it is not executable; to read it write < {1}, to run it chmod +x {1}",
-                    path.display(),
-                    quoted(path)
-                )
-            }
-            Missing::NoInterpreter(path, interpreter) if interpreter.as_bytes().ends_with(b"\r") => {
-                write!(
-                    f,
-                    "'{}' cannot be run: its lines end in CR; write sed -i 's/\\r$//' {}",
-                    path.display(),
-                    quoted(path)
-                )
-            }
-            Missing::NoInterpreter(path, interpreter) => {
-                let interpreter = interpreter.display();
-                write!(
-                    f,
-                    "'{}' cannot be run: its first line names '{interpreter}', which is not there",
-                    path.display()
-                )
-            }
-            Missing::Unreachable(path, error) => write!(f, "'{}' cannot be run: {error}", path.display()),
+            Missing::CannotRun(path, why, _) => write!(f, "'{}' cannot be run: {why}", path.display()),
         }
     }
 }
@@ -74,13 +41,16 @@ impl fmt::Display for Missing {
 /// The file that would run as `name`, found as execvp(3) does.
 ///
 /// # Errors
-/// There is none, or only some that may not be run.
+/// There is no such file, or it may not be run.
 pub(crate) fn find(name: &OsStr) -> Result<OsString, Missing> {
     let path = file_of(name)?;
-    match missing_interpreter(Path::new(&path)) {
-        Some(interpreter) => Err(Missing::NoInterpreter(path.into(), interpreter)),
-        None => Ok(path),
-    }
+    let Some(interpreter) = missing_interpreter(Path::new(&path)) else { return Ok(path) };
+    let why = if interpreter.as_bytes().ends_with(b"\r") {
+        format!("its lines end in CR; write sed -i 's/\\r$//' {}", quoted(&path))
+    } else {
+        format!("its first line names '{}', which is not there", interpreter.display())
+    };
+    Err(Missing::CannotRun(path.into(), why, Exit::NotFound))
 }
 
 fn file_of(name: &OsStr) -> Result<OsString, Missing> {
@@ -101,16 +71,26 @@ fn missing(name: &OsStr, places: impl IntoIterator<Item = PathBuf>) -> Missing {
     let is_path = name.as_bytes().contains(&b'/');
     let reason = |place: PathBuf| match place.metadata() {
         _ if name.is_empty() => None,
-        Ok(_) => Some(Missing::NotExecutable(place)),
+        Ok(_) => Some(not_executable(place)),
         Err(error) if error.kind() == ErrorKind::NotFound => None,
         // An entry of PATH may not be a folder.
         Err(error) if error.kind() == ErrorKind::NotADirectory && !is_path => None,
-        Err(error) => Some(Missing::Unreachable(place, error)),
+        Err(error) => Some(Missing::CannotRun(place, error.to_string(), Exit::CannotRun)),
     };
     places.into_iter().find_map(reason).unwrap_or_else(|| Missing::NotFound(name.to_owned()))
 }
 
-/// What the first line of a script names, if that is not there: execve(2) says only that something is missing.
+fn not_executable(path: PathBuf) -> Missing {
+    let name = quoted(&path);
+    let why = if path.is_dir() {
+        "it is a folder; name the command in it".to_owned()
+    } else {
+        format!("it is not executable; to read it write < {name}, to run it chmod +x {name}")
+    };
+    Missing::CannotRun(path, why, Exit::CannotRun)
+}
+
+/// The interpreter in the first line of a script, if there is no such file: execve(2) says only that something is missing.
 fn missing_interpreter(script: &Path) -> Option<OsString> {
     /// As much as Linux reads of it (`BINPRM_BUF_SIZE`).
     const FIRST_LINE: u64 = 256;

@@ -1,6 +1,6 @@
 //! Units in messages: what they are called, and a line for each that failed or was stopped.
 
-use super::task::{Commands, Units};
+use super::task::Commands;
 use super::unit_name::UnitName;
 use throttle::launch::{Job, printable};
 
@@ -8,33 +8,33 @@ use throttle::launch::{Job, printable};
 const SHOWN: usize = 60;
 
 /// Units that are named one by one on a terminal: more would scroll everything else away.
-const ON_TERMINAL: u64 = 20;
+pub(super) const ON_TERMINAL: u64 = 20;
 
 /// Names units. Elsewhere than on a terminal all are named: it may be a file from which they are run again.
 #[derive(Debug, Default)]
 pub(super) struct Names {
     /// `line`
     unit: &'static str,
+    /// How many units of each [`End`] are named at most.
     most: u64,
-    failed: Named,
-    stopped: Named,
-    given_up: Named,
+    /// How many units of each [`End`] were named, and how many were only counted.
+    counts: [(u64, u64); 3],
 }
 
-#[derive(Debug, Default)]
-struct Named {
-    named: u64,
-    more: u64,
+/// Why a unit is named.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum End {
+    Failed,
+    Stopped,
+    /// It will not be tried again, since the run ends.
+    GivenUp,
 }
 
 impl Names {
-    pub(super) fn new(commands: &Commands, on_terminal: bool) -> Self {
-        let unit = match commands.units {
-            Units::Made(_) => "unit",
-            Units::Read(_) => UnitName::of(commands.framing).singular(),
-        };
-        let most = if on_terminal { ON_TERMINAL } else { u64::MAX };
-        Names { unit, most, failed: Named::default(), stopped: Named::default(), given_up: Named::default() }
+    pub(super) fn new(commands: &Commands, most: u64) -> Self {
+        let is_made = commands.input.repeat.is_some();
+        let unit = if is_made { "unit" } else { UnitName::of(commands.framing).singular() };
+        Names { unit, most, counts: Default::default() }
     }
 
     /// `line 3 'https://…'`: the first unit of a command.
@@ -53,25 +53,25 @@ impl Names {
         counted(self.unit, job).map(|(_, name)| format!("{name}: {what}")).collect()
     }
 
-    /// The same for a command that failed. Beyond the most that are named, units are only counted.
-    pub(super) fn failed(&mut self, job: &Job, what: &str) -> Vec<String> {
-        self.failed.name(counted(self.unit, job), what, self.most)
-    }
-
-    /// The same for a command that was ended early.
-    pub(super) fn stopped(&mut self, job: &Job, what: &str) -> Vec<String> {
-        self.stopped.name(counted(self.unit, job), what, self.most)
-    }
-
-    /// The same for a command that will not be tried again, since the run ends.
-    pub(super) fn given_up(&mut self, job: &Job) -> Vec<String> {
-        self.given_up.name(counted(self.unit, job), "not tried again", self.most)
+    /// The same for a command that ended like this. Beyond the most that are named, units are only counted.
+    pub(super) fn name(&mut self, end: End, job: &Job, what: &str) -> Vec<String> {
+        let (named, more) = &mut self.counts[end as usize];
+        let mut lines = Vec::new();
+        for (count, name) in counted(self.unit, job) {
+            if *named < self.most {
+                *named += count;
+                lines.push(format!("{name}: {what}"));
+            } else {
+                *more += count;
+            }
+        }
+        lines
     }
 
     /// `5 more lines failed, 3 stopped; 2> FILE names them all`
     pub(super) fn more(&self) -> Option<String> {
-        let kinds =
-            [(self.failed.more, "failed"), (self.stopped.more, "stopped"), (self.given_up.more, "not tried again")];
+        let [failed, stopped, given_up] = self.counts.map(|(_, more)| more);
+        let kinds = [(failed, "failed"), (stopped, "stopped"), (given_up, "not tried again")];
         let mut unit = format!(" more {}s", self.unit);
         let told = kinds.into_iter().filter(|(count, _)| *count > 0);
         let told: Vec<String> =
@@ -80,7 +80,7 @@ impl Names {
     }
 }
 
-/// How many units, and what they are called: one each, except those that are too many to be known by name.
+/// How many units, and what they are called: one by one, and the rest, whose names are not kept, together.
 fn counted(unit: &'static str, job: &Job) -> impl Iterator<Item = (u64, String)> {
     let rest = job.names.rest().map(|rest| {
         let (first, last) = rest.into_inner();
@@ -92,21 +92,6 @@ fn counted(unit: &'static str, job: &Job) -> impl Iterator<Item = (u64, String)>
 /// `line 3 'https://…'`
 pub(super) fn one(unit: &str, number: u64, name: &[u8]) -> String {
     format!("{unit} {number} '{}'", shown(name))
-}
-
-impl Named {
-    fn name(&mut self, units: impl Iterator<Item = (u64, String)>, what: &str, most: u64) -> Vec<String> {
-        let mut lines = Vec::new();
-        for (count, name) in units {
-            if self.named < most {
-                self.named += count;
-                lines.push(format!("{name}: {what}"));
-            } else {
-                self.more += count;
-            }
-        }
-        lines
-    }
 }
 
 /// A unit in a message: its beginning, control characters escaped.

@@ -25,7 +25,7 @@ use throttle_limits::store::{StoreError, wait_for};
 /// refusal into words.
 ///
 /// # Errors
-/// What failed of our own.
+/// throttle itself failed.
 pub(super) fn run(once: &Once, explain: impl FnOnce(&StoreError) -> String) -> Result<Exit> {
     let found = match once.command.first().map(|name| lookup::find(name)) {
         Some(Err(missing)) => return Ok(advice::refuse(&missing, "sh -c")),
@@ -51,7 +51,7 @@ pub(super) fn run(once: &Once, explain: impl FnOnce(&StoreError) -> String) -> R
     Ok(exit)
 }
 
-/// Whether it fails only because it takes longer than allowed: the limit, or the server.
+/// Whether the only reason is a wait longer than allowed, for the limit or for the server.
 fn is_too_long(once: &Once, error: &StoreError) -> bool {
     match error {
         StoreError::Refused(Refusal::TooLong { .. }) => true,
@@ -65,12 +65,11 @@ fn waited_for(once: &Once, (grant, asked, store, costs): Taken) -> Result<(Grant
     Ok((grant, store, costs))
 }
 
-/// Sleeps until the grant, and returns it, or the one that was taken instead. On a signal, gives back what can be given
-/// back, and dies of it.
+/// Sleeps until the grant, and returns it, or another one that was taken instead. On a signal, gives back what it can, and
+/// dies of the signal.
 ///
-/// No signal is lost. The other thread holds signals back, so their handlers run on this one. A signal is noted before its
-/// handler looks at `is_over`: either it is found here, or the handler itself ends the program, until the command replaces
-/// it.
+/// No signal is lost. The other thread blocks signals, so their handlers run on this thread. A handler notes its signal, and
+/// then reads `is_over`. So this function finds the signal, or the handler ends the program, until the command replaces it.
 fn wait(once: &Once, store: &AnyBucket, (mut found, asked): (Grant, Nanos), costs: &[u64]) -> Result<Grant> {
     let (came, is_over) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
     wake_on_signals(&came, &is_over).context("cannot handle signals")?;
@@ -112,7 +111,7 @@ fn wake_on_signals(came: &Arc<AtomicUsize>, is_over: &Arc<AtomicBool>) -> io::Re
     let main = thread::current();
     signals::held_back(&wanted, || {
         for signal in &wanted {
-            // In this order: the signal is noted before the handler looks at `is_over`.
+            // In this order: a handler notes the signal before it reads `is_over`.
             flag::register_usize(*signal, Arc::clone(came), usize::try_from(*signal).unwrap_or(0))?;
             flag::register_conditional_default(*signal, Arc::clone(is_over))?;
         }
@@ -130,7 +129,7 @@ fn give_back(store: &AnyBucket, grant: &Grant, costs: &[u64]) {
     }
 }
 
-/// Returns only if that fails.
+/// Becomes the command. Returns only if that fails.
 fn become_command(path: &OsStr, command: &[OsString]) -> Exit {
     let (name, args) = command.split_first().map_or((path, &[][..]), |(name, args)| (name.as_os_str(), args));
     let mut command = if signals::is_ignored(SIGPIPE) {

@@ -1,14 +1,13 @@
 //! The outcomes of the commands: the counts, the line for each that failed, and the closing line.
 
-mod pause;
 mod retries;
 
-use super::args::MaxFail;
+use super::args::{JOBS, MaxFail};
 use super::exit::Exit;
 use super::failure::{failure, worse};
-use super::names::{Names, shown};
-use super::task::{JOBS, Launch};
-use super::unit_name::{counted, scaled};
+use super::names::{End, Names, ON_TERMINAL, shown};
+use super::task::Launch;
+use super::unit_name::{blank_skipped, counted, nonzero, scaled};
 use retries::Retries;
 use std::collections::BTreeMap;
 use std::io::ErrorKind::{BrokenPipe, TimedOut};
@@ -21,7 +20,7 @@ use throttle_limits::clock::{self, Nanos, SECOND};
 use throttle_limits::limits::Policy;
 use throttle_limits::rate::Rate;
 
-/// If all slots were taken for this long, that is worth a hint.
+/// A hint is given if all slots were taken for this long.
 const SLOTS_TAKEN: Nanos = 10 * SECOND;
 
 /// A mean of fewer costs says nothing.
@@ -33,18 +32,19 @@ const LEAST_FOR_PERCENT: u64 = 20;
 #[derive(Debug, Default)]
 #[allow(clippy::struct_excessive_bools, reason = "three are options, two have happened or not")]
 pub(crate) struct Outcomes {
-    quiet: bool,
-    trace: bool,
-    /// Whether the totals are reported also after a success: on a terminal, or if the user asked for them.
-    sums_up: bool,
+    pub(super) quiet: bool,
+    pub(super) trace: bool,
+    /// Whether there are hints, and totals also after a success: on a terminal, or if the user asked for them. cron would
+    /// mail them.
+    pub(super) sums_up: bool,
     names: Names,
     /// What messages call the command.
     command: String,
-    /// If its name depends on the unit.
+    /// Only if the name of the command depends on the unit.
     template: Option<Template>,
-    /// What allows it to use the terminal.
+    /// How the user can allow a command to use the terminal.
     terminal: &'static str,
-    /// As the user wrote them, after the word for them.
+    /// `limit 5/s`: as the user wrote them.
     limits: String,
     /// Commands at once; 0: no cap.
     jobs: u32,
@@ -70,28 +70,29 @@ pub(crate) struct Outcomes {
     retries: Retries,
     /// Whether a limit counts a cost of each unit.
     is_priced: bool,
-    /// How many commands told their cost, what they cost together, and what they were charged.
+    /// Of the commands whose reply names a cost: how many, the sum of these costs, and the sum of what was charged.
     told: [u64; 3],
     /// The unit that was read and not started, for the last line.
     next: Option<String>,
     /// Why commands are ended early.
     interrupted: Option<&'static str>,
     starts_no_more: bool,
-    exit: Exit,
+    pub(super) exit: Exit,
 }
 
 impl Outcomes {
     /// `limits` are those in force, as the user wrote them.
     pub(crate) fn new(launch: &Launch, policy: &Policy, limits: &str, on_terminal: bool) -> Self {
         let Launch { commands, reporting, .. } = launch;
+        let most = if on_terminal { ON_TERMINAL } else { u64::MAX };
         Outcomes {
             quiet: reporting.quiet,
-            trace: launch.trace,
+            trace: launch.flags.trace,
             sums_up: reporting.sums_up(on_terminal),
-            names: Names::new(commands, on_terminal),
+            names: Names::new(commands, if reporting.quiet { 0 } else { most }),
             command: commands.name(),
             template: Some(&commands.template).filter(|template| template.name().is_none()).cloned(),
-            terminal: match (launch.jobs, launch.timeout) {
+            terminal: match (launch.flags.jobs, launch.flags.timeout) {
                 (Some(1), Some(_)) => "without --timeout it may have it",
                 (_, Some(_)) => "with -j 1 and without --timeout it may have it",
                 _ => "with -j 1 it may have it",
@@ -100,7 +101,7 @@ impl Outcomes {
                 "unlimited" => "no limit".to_owned(),
                 limits => format!("limit {limits}"),
             },
-            jobs: launch.jobs.unwrap_or(JOBS),
+            jobs: launch.flags.jobs(),
             max_args: commands.shape.max_args.max(1),
             running_keys: launch
                 .sorting
@@ -108,28 +109,11 @@ impl Outcomes {
                 .filter(|sorting| sorting.jobs == Some(NonZeroU32::MAX))
                 .map(|_| BTreeMap::new()),
             is_priced: launch.limits.have_costs(policy),
-            // What counts something else says nothing about the number of commands.
-            pace: launch.jobs.is_none().then(|| launch.limits.of_units(policy).fastest()).flatten(),
-            retries: Retries { max_fail: launch.again.max_fail, ..Retries::default() },
+            // Only limits that count units say how many commands are needed.
+            pace: launch.flags.jobs.is_none().then(|| launch.limits.of_units(policy).fastest()).flatten(),
+            retries: Retries { max_fail: launch.flags.again.max_fail, ..Retries::default() },
             ..Outcomes::default()
         }
-    }
-
-    pub(super) fn is_quiet(&self) -> bool {
-        self.quiet
-    }
-
-    /// Whether hints about the pace may help: to a user at a terminal. cron would mail them.
-    pub(super) fn advises(&self) -> bool {
-        self.sums_up
-    }
-
-    pub(super) fn is_traced(&self) -> bool {
-        self.trace
-    }
-
-    pub(super) fn exit(&self) -> Exit {
-        self.exit
     }
 
     /// Units that were left out: blank ones, and those that an earlier run has done.
@@ -148,8 +132,8 @@ impl Outcomes {
     }
 
     /// How many commands the rest of the input is for, if they were `commands` for `bytes` of it and `unread` bytes are
-    /// left. Units that are done already may all have stood at the beginning: those that have not come yet say how many of
-    /// the others are new. That is no measure if they are most of the rest.
+    /// left. Units that were done before may all be at the beginning of the input: so what the list holds beyond those
+    /// that were skipped is subtracted from the rest. If that leaves a quarter or less, the input so far is the measure.
     pub(super) fn commands_unread(&self, commands: u64, bytes: u64, unread: u64) -> u64 {
         let Retries { done_before, known, .. } = self.retries;
         let all = scaled(commands * self.max_args + done_before, unread, bytes) / self.max_args;
@@ -163,7 +147,7 @@ impl Outcomes {
         self.starts_no_more = true;
     }
 
-    /// What a run waits for that starts no more commands: `waiting for 3 commands`.
+    /// `waiting for 3 commands`, if no more are started.
     pub(super) fn waiting(&self) -> Option<String> {
         let running = self.started_at.len() as u64;
         self.starts_no_more.then(|| format!("waiting for {}", counted(running, "command")))
@@ -190,7 +174,7 @@ impl Outcomes {
         self.next = Some(self.names.next(first));
     }
 
-    /// An error of our own.
+    /// throttle itself has failed, not a command.
     pub(super) fn fail(&mut self) {
         self.exit = worse(self.exit, Exit::Error);
     }
@@ -200,7 +184,7 @@ impl Outcomes {
         self.names.first(job)
     }
 
-    /// Counts an end; returns the lines about it, if there are any.
+    /// Counts an attempt that has ended. Returns the lines about it.
     pub(super) fn end(&mut self, ended: &Ended, now: Nanos) -> Vec<String> {
         let (job, outcome) = (&*ended.job, &ended.outcome);
         if let Some(cost) = ended.cost {
@@ -222,18 +206,18 @@ impl Outcomes {
             Verdict::Failed | Verdict::Stopped => {}
         }
         let (words, exit) = failure(job, outcome, || self.command_for(job), self.terminal);
-        // What the full disk took is not what we ended since it is full.
+        // An error such as a full disk is a failure, also in a run that was ended because of it.
         let is_lost = matches!(outcome, Outcome::OutputLost(error) if !matches!(error.kind(), BrokenPipe | TimedOut));
         if self.interrupted.is_some() && !is_lost {
             self.stopped += 1;
-            return if self.quiet { Vec::new() } else { self.names.stopped(job, "stopped") };
+            return self.names.name(End::Stopped, job, "stopped");
         }
         self.failed += 1;
         self.timed_out += u64::from(matches!(outcome, Outcome::TimedOut));
         self.killed += u64::from(matches!(outcome, Outcome::Killed(_)));
         self.exit = worse(self.exit, exit);
         let words = if ended.number > 1 { format!("{words}, attempt {}", ended.number) } else { words };
-        if self.quiet { Vec::new() } else { self.names.failed(job, &words) }
+        self.names.name(End::Failed, job, &words)
     }
 
     /// Counts a command whose units are done.
@@ -245,10 +229,7 @@ impl Outcomes {
     /// Counts commands that succeeded, but whose output was not printed; returns a line for each unit.
     pub(super) fn unprinted(&mut self, jobs: &[Arc<Job>]) -> Vec<String> {
         self.stopped += jobs.len() as u64;
-        if self.quiet {
-            return Vec::new();
-        }
-        jobs.iter().flat_map(|job| self.names.stopped(job, "its output was not printed")).collect()
+        jobs.iter().flat_map(|job| self.names.name(End::Stopped, job, "its output was not printed")).collect()
     }
 
     /// Whether so many units have failed that nothing more should be launched.
@@ -267,13 +248,10 @@ impl Outcomes {
     pub(super) fn give_up(&mut self, jobs: &[Arc<Job>]) -> Vec<String> {
         self.retries.given_up += jobs.len() as u64;
         self.retries.waiting = self.retries.waiting.saturating_sub(jobs.len() as u64);
-        if self.quiet {
-            return Vec::new();
-        }
-        jobs.iter().flat_map(|job| self.names.given_up(job)).collect()
+        jobs.iter().flat_map(|job| self.names.name(End::GivenUp, job, "not tried again")).collect()
     }
 
-    /// How many units were read ahead that are not tried at all.
+    /// How many units were read ahead and will not be tried.
     pub(super) fn set_unstarted(&mut self, units: usize) {
         self.retries.unstarted = units as u64;
     }
@@ -283,7 +261,7 @@ impl Outcomes {
         self.exit = worse(self.exit, Exit::SentAway);
     }
 
-    /// Until when a server has asked to wait, if that lies ahead.
+    /// The time until which a server has asked to wait, if it is in the future.
     pub(super) fn paused_until(&self, now: Nanos) -> Option<Nanos> {
         Some(self.retries.paused_until).filter(|until| *until > now && !self.starts_no_more)
     }
@@ -295,9 +273,9 @@ impl Outcomes {
         name.map_or_else(|| self.command.clone(), |name| shown(name.as_bytes()))
     }
 
-    /// What helps if all slots were taken for long: once. Looked at once a second.
+    /// A hint if all slots were taken for long. It is given once, and considered once a second.
     pub(super) fn hint(&mut self, now: Nanos, waited_for_jobs: impl FnOnce() -> Nanos) -> Option<String> {
-        if self.hinted || !self.advises() || now < self.looked + SECOND {
+        if self.hinted || !self.sums_up || now < self.looked + SECOND {
             return None;
         }
         self.looked = now;
@@ -328,7 +306,7 @@ impl Outcomes {
         let pace = self.pace.filter(|_| ended > 0)?;
         let mean = u128::from(self.durations / ended);
         let jobs = (mean * u128::from(pace.units())).div_ceil(u128::from(pace.period())) + 1;
-        // Otherwise starting them took the time.
+        // With fewer, starting the commands took the time.
         (jobs > JOBS.into())
             .then(|| format!("16 jobs at once hold the work back, not the rate; {pace} needs about -j {jobs}"))
     }
@@ -367,26 +345,43 @@ impl Outcomes {
         Some(last_end.max(by_jobs).max(longest))
     }
 
+    /// The counts of commands and units, each with its name.
+    fn tallies(&self) -> [(u64, &'static str); 13] {
+        let Retries { ok, later, waiting, given_up, unstarted, done_before, .. } = self.retries;
+        [
+            (self.started, "started"),
+            (self.started_at.len() as u64, "running"),
+            (self.ok, "ok"),
+            (self.failed, "failed"),
+            (self.timed_out, "timed out"),
+            (self.killed, "killed"),
+            (self.stopped, "stopped"),
+            (ok, "ok after retry"),
+            (later, "told to wait"),
+            (waiting, "to be tried again"),
+            (given_up, "not tried again"),
+            (unstarted, "read and not started"),
+            (done_before, "done before"),
+        ]
+    }
+
+    /// `, 3 failed, 1 killed`: the counts with these names that are not 0.
+    fn some(&self, names: &[&str]) -> String {
+        nonzero(self.tallies().into_iter().filter(|(_, name)| names.contains(name)))
+    }
+
     /// `205 ok, 3 failed`
     pub(super) fn ends(&self) -> String {
-        if self.failed > 0 { format!("{} ok, {} failed", self.ok, self.failed) } else { format!("{} ok", self.ok) }
+        format!("{} ok{}", self.ok, self.some(&["failed"]))
     }
 
     /// `213 started, 5 running, 205 ok, 3 failed`
     pub(super) fn counts(&self) -> String {
-        let running = self.started_at.len();
-        let mut parts =
-            vec![format!("{} started", self.started), format!("{running} running"), format!("{} ok", self.ok)];
-        let more = [
-            (self.failed, "failed"),
-            (self.timed_out, "timed out"),
-            (self.killed, "killed"),
-            (self.skipped, "blank skipped"),
-            (self.retries.waiting, "to be tried again"),
-            (self.retries.done_before, "done before"),
-        ];
-        parts.extend(more.into_iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{count} {what}")));
-        parts.join(", ")
+        let (started, running) = (self.started, self.started_at.len());
+        let ended = self.some(&["failed", "timed out", "killed"]);
+        let blank = nonzero([(self.skipped, blank_skipped(self.skipped))]);
+        let waiting = self.some(&["to be tried again", "done before"]);
+        format!("{started} started, {running} running, {} ok{ended}{blank}{waiting}", self.ok)
     }
 
     /// The last lines: how many failures were not named, and the totals. None after a success without a terminal: cron
@@ -405,7 +400,7 @@ impl Outcomes {
         lines
     }
 
-    /// Commands told costs that are on average far from what they were charged.
+    /// A hint if the costs in replies differ much, on average, from what was charged.
     fn hint_at_cost(&self) -> Option<String> {
         let [count, cost, charged] = self.told;
         if !self.is_priced || !self.sums_up || self.max_args > 1 || count < LEAST_FOR_MEAN {
@@ -439,41 +434,20 @@ impl Outcomes {
             0 => String::new(),
             paused => format!(" (paused {})", clock::shown(paused)),
         };
-        let parts = [
-            (self.retries.later, format!(", {} told to wait{paused}", self.retries.later)),
-            (self.retries.given_up, format!(", {} not tried again", self.retries.given_up)),
-            (self.retries.unstarted, format!(", {} read and not started", self.retries.unstarted)),
-            (self.retries.done_before, format!(", {} done before", self.retries.done_before)),
-            (self.skipped, format!(", {} skipped", counted(self.skipped, "blank line"))),
-        ];
-        parts.into_iter().filter(|(count, _)| *count > 0).map(|(_, words)| words).collect()
+        let later = nonzero([(self.retries.later, format!("told to wait{paused}"))]);
+        let rest = self.some(&["not tried again", "read and not started", "done before"]);
+        later + &rest + &nonzero([(self.skipped, blank_skipped(self.skipped))])
     }
 
     fn interrupted_line(&self, why: &str) -> String {
-        let some = |count: u64, words: &str| if count > 0 { format!(", {count} {words}") } else { String::new() };
-        let (failed, given_up) = (some(self.failed, "failed"), some(self.retries.given_up, "not tried again"));
-        let unstarted = some(self.retries.unstarted, "read and not started");
-        format!("{why}: {} ok{failed}, {} stopped{given_up}{unstarted}", self.ok, self.stopped)
+        let (ends, more) = (self.ends(), self.some(&["not tried again", "read and not started"]));
+        format!("{why}: {ends}, {} stopped{more}", self.stopped)
     }
 
     pub(super) fn json(&self) -> serde_json::Value {
-        serde_json::json!({
-            "started": self.started,
-            "running": self.started_at.len(),
-            "ok": self.ok,
-            "failed": self.failed,
-            "timed_out": self.timed_out,
-            "killed": self.killed,
-            "stopped": self.stopped,
-            "blank_skipped": self.skipped,
-            "ok_after_retry": self.retries.ok,
-            "told_to_wait": self.retries.later,
-            "paused_ns": self.retries.paused,
-            "to_be_tried_again": self.retries.waiting,
-            "not_tried_again": self.retries.given_up,
-            "read_and_not_started": self.retries.unstarted,
-            "done_before": self.retries.done_before,
-        })
+        let more = [(self.skipped, "blank skipped"), (self.retries.paused, "paused ns")];
+        let fields = self.tallies().into_iter().chain(more);
+        fields.map(|(count, name)| (name.replace(' ', "_"), serde_json::Value::from(count))).collect()
     }
 }
 

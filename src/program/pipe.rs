@@ -1,5 +1,6 @@
 //! Pipe mode: units go from the input to standard output.
 
+use super::args::{self, ReportFlags};
 use super::buckets;
 use super::exit::Exit;
 use super::input;
@@ -7,7 +8,7 @@ use super::keys::told;
 use super::progress::Progress;
 use super::report::{self, Report, Total};
 use super::say::say;
-use super::task::{self, Pipe, Reporting};
+use super::task::Pipe;
 use super::unit_name::UnitName;
 use super::{long_wait, names, signal_thread, signals};
 use anyhow::{Context, Result, anyhow};
@@ -29,33 +30,32 @@ use throttle_limits::store::StoreError;
 /// Large enough that copying costs little, small enough to stay in the cache of one core.
 const BUFFER: usize = 96 * 1024;
 
-/// The size of pipes between which bytes are moved. For copies they stay small enough for the cache.
+/// The size of pipes if bytes are moved between them without a copy.
 const WIDE: usize = 1024 * 1024;
 
 /// Passes the input on until its end.
 ///
 /// # Errors
-/// What failed, with what.
+/// Reading, writing or the limits failed.
 pub(super) fn run(pipe: &Pipe) -> Result<Exit> {
     let Pipe { limits, reporting, .. } = pipe;
-    let input = input::open(pipe.file.as_deref())?;
+    let input = input::open(pipe.input.file())?;
     let summary = report::open_summary(reporting)?;
     let sorts = pipe.sorting.is_some();
-    let (supply, framing) = buckets::supply(limits, sorts, |policy| pipe.delimiter.framing(policy))?;
+    let (supply, framing) = buckets::supply(limits, sorts, |policy| pipe.input.framing(policy))?;
     let (policy, unit) = (supply.store().policy(), UnitName::of(framing));
     if reporting.sums_up(io::stderr().is_terminal()) {
         limits.kinds(&policy).iter().for_each(hint_at_idle_limit);
         input.remark(unit.plural(), "pass on").into_iter().for_each(say);
     }
     throttle_limits::clock::sharpen_this_thread();
-    let progress = Progress::new(reporting, pipe.file.is_none(), None);
+    let progress = Progress::new(reporting, pipe.input.is_stdin(), None);
     let total = input.size.map(Total::Bytes);
     let written = limits.written(&policy);
-    let report = Report::new(unit, total, supply, written.clone(), summary, progress);
-    let report = Arc::new(report.sorted_by(sorts.then_some(written)));
+    let report = Arc::new(Report::new(unit, total, supply, written, sorts, summary, progress));
     signal_thread::start(Arc::clone(&report), None).context("cannot handle signals")?;
     let is_announced = limits.bucket().is_some() && !reporting.quiet;
-    let look = task::look(&policy).map_err(|error| anyhow!(error))?;
+    let look = args::look(&policy).map_err(|error| anyhow!(error))?;
     let run = Run { framing, look, is_announced, input: input.name, report: &report };
     let passed_on = match &pipe.sorting {
         Some(sorting) => run.sort(input.fd, sorting, reporting),
@@ -124,7 +124,7 @@ impl Run<'_> {
     }
 
     /// Passes on what the limits of each key allow.
-    fn sort(&self, input: OwnedFd, sorting: &Sorting, reporting: &Reporting) -> Result<Exit> {
+    fn sort(&self, input: OwnedFd, sorting: &Sorting, reporting: &ReportFlags) -> Result<Exit> {
         let stdout = stdout()?;
         enlarge(&input, SORTED_BUFFER);
         enlarge(&stdout, SORTED_BUFFER);
@@ -135,7 +135,7 @@ impl Run<'_> {
             }
         };
         let buffer = Buffer::new(self.framing, SORTED_BUFFER);
-        let clock = self.report.supply().clock();
+        let clock = self.report.supply.clock();
         let mut flow = Sorted::new(Descriptor(input), Descriptor(stdout), buffer, sorting, (clock, false), tell);
         let result = self.drive(&mut flow);
         if !quiet && flow.untold().units > 0 {
@@ -146,7 +146,7 @@ impl Run<'_> {
 
     fn copy(&self, source: impl Source, sink: impl Sink) -> Result<Exit> {
         let size = if self.look.costs.is_empty() { BUFFER } else { SORTED_BUFFER };
-        let flow = Copying::new(source, sink, Buffer::new(self.framing, size), self.report.meter());
+        let flow = Copying::new(source, sink, Buffer::new(self.framing, size), &self.report.meter);
         self.drive(&mut flow.looked_into(self.look.clone()))
     }
 
@@ -175,7 +175,7 @@ impl Run<'_> {
         Err(error.context(format!("{what}, after {passed}{lost}")))
     }
     fn end_without_reader(&self) -> Exit {
-        // The thread that has noticed it, too, may still give back.
+        // Waits for the other thread that has noticed it, which may still give back.
         self.report.has_no_reader();
         self.report.close_or_say();
         signals::die_of_broken_pipe()

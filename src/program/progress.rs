@@ -1,18 +1,18 @@
 //! Progress on standard error: a bar on a terminal, a plain line every 10 s elsewhere.
 //!
-//! The bar is one row, and the cursor goes back to its start. So what the terminal echoes (`^C`) is in the row that is
+//! The bar is one row, and the cursor returns to its start. So what the terminal echoes (`^C`) is in the row that is
 //! erased next, and so are the rows into which a narrowed terminal wraps the bar. Each time the bar is drawn, it is fitted
-//! to the width. Since a terminal may report a new width late, it is told not to wrap the bar.
+//! to the width. Since a terminal may report a new width late, wrapping is turned off.
 
-use super::args::ProgressWhen;
+use super::args::{ProgressWhen, ReportFlags};
 use super::say::say;
-use super::task::Reporting;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle, TermLike};
 use rustix::fs::FileType;
 use rustix::termios::{LocalModes, tcgetattr, tcgetpgrp, tcgetwinsize};
 use std::io::{self, IsTerminal, Write};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
+use throttle::flow::unpoisoned;
 use throttle::launch::Output;
 use throttle_limits::clock::{Nanos, SECOND};
 
@@ -45,7 +45,7 @@ impl Shown {
         joined(&[&self.count, &self.rate, &self.left, &self.limit])
     }
 
-    /// The first of these that fits into `columns`. Words stay whole, and the time left goes last.
+    /// The first of these that fits into `columns`. Words stay whole, and the time left is the last part to be dropped.
     fn within(&self, columns: usize) -> String {
         let Shown { count, short_count, rate, left, limit, .. } = self;
         let choices: [(usize, &[&str]); 9] = [
@@ -79,7 +79,7 @@ impl Shown {
             .with_position(self.percent.unwrap_or(0).min(100))
             .with_message(text.to_owned());
         bar.force_draw();
-        line.text.lock().unwrap_or_else(PoisonError::into_inner).trim_end().to_owned()
+        unpoisoned(line.text.lock()).trim_end().to_owned()
     }
 }
 
@@ -121,12 +121,12 @@ impl TermLike for Line {
     }
 
     fn write_str(&self, text: &str) -> io::Result<()> {
-        self.text.lock().unwrap_or_else(PoisonError::into_inner).push_str(text);
+        unpoisoned(self.text.lock()).push_str(text);
         Ok(())
     }
 
     fn clear_line(&self) -> io::Result<()> {
-        self.text.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        unpoisoned(self.text.lock()).clear();
         Ok(())
     }
 
@@ -165,9 +165,9 @@ pub(super) struct Bar {
 }
 
 impl Progress {
-    /// Depends on what was asked for and on what standard input, output and error are. `reads_stdin`: units are read from
-    /// standard input. `commands`: how the output of commands is printed, in launch mode.
-    pub(super) fn new(reporting: &Reporting, reads_stdin: bool, commands: Option<Output>) -> Self {
+    /// How progress is shown depends on the flags and on what standard input, output and error are. `reads_stdin`: units
+    /// are read from standard input. `commands`: how the output of commands is printed, in launch mode.
+    pub(super) fn new(reporting: &ReportFlags, reads_stdin: bool, commands: Option<Output>) -> Self {
         let is_dumb = std::env::var_os("TERM").is_none_or(|term| term.is_empty() || term == "dumb");
         let terminal = std::io::stderr().is_terminal() && !is_dumb;
         match (reporting.progress, terminal) {
@@ -244,7 +244,7 @@ impl Bar {
         self.draw();
     }
 
-    /// In one write, so that nothing comes in between. Erases what was there before.
+    /// Draws the bar over what was there before, in one write, so that no other output comes in between.
     fn draw(&mut self) {
         if user() != User::Us {
             self.erase();
@@ -277,7 +277,7 @@ impl Bar {
             }
             User::Program | User::Shell => {}
         }
-        // What a pager covers is there again after it.
+        // What a pager covers appears again when the pager ends.
         self.stands = user == User::Program;
     }
 
@@ -296,7 +296,7 @@ fn put(line: &str) {
 }
 
 fn write(text: &str) {
-    // If that cannot be written, there is nobody to see it.
+    // Best effort: a bar that cannot be written does not stop the run.
     let _ = std::io::stderr().write_all(text.as_bytes());
 }
 
@@ -309,7 +309,7 @@ fn columns() -> usize {
 fn spoils_something(reads_stdin: bool, commands: Option<Output>) -> bool {
     let is_typed = reads_stdin && std::io::stdin().is_terminal();
     let output_spoils = match (commands.is_some(), std::io::stdout().is_terminal()) {
-        // What is written there is written beside the bar.
+        // Output to the terminal is written beside the bar.
         (true, true) => false,
         (false, true) => true,
         (_, false) => !has_no_reader_here(std::io::stdout()),
@@ -323,11 +323,11 @@ fn has_no_reader_here(fd: impl rustix::fd::AsFd) -> bool {
     kind.is_ok_and(|kind| matches!(kind, FileType::RegularFile | FileType::CharacterDevice | FileType::BlockDevice))
 }
 
-/// Who uses the terminal now.
+/// Which program uses the terminal now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum User {
     Us,
-    /// A program beside us, for a password or as a pager: the terminal does not show what is typed.
+    /// A program that asks for a password, or a pager: the terminal does not show what is typed.
     Program,
     /// Another process group, for example a shell, whose prompt a bar would spoil.
     Shell,
@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_is_not_shown() {
+    fn unknown_parts_are_not_shown() {
         let unknown = Shown { percent: None, left: String::new(), ..shown() };
         assert_eq!(unknown.within(30), "205 ok, 3 failed, 5.00/s now");
         assert_eq!(Shown { percent: None, ..shown() }.within(9), "57 s left");

@@ -1,28 +1,29 @@
 //! What is kept of attempts that have ended: the list of units that are done, and the log.
 
 use super::done::Done;
-use super::log::{Entry, Log};
+use super::input::are_one_file;
+use super::log::Log;
 use super::say::say;
 use super::task::Launch;
-use anyhow::{Context, Result, ensure};
-use rustix::fs::{FileType, Stat};
+use anyhow::{Result, ensure};
+use rustix::fs::Stat;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 use throttle::flow::framing::Framing;
-use throttle::launch::{Ended, Job, Known, Ledger, Outcome};
+use throttle::launch::{Ended, Job, Known, Ledger};
 
-/// The files in which it is kept.
+/// The files of `--done` and `--log`.
 #[derive(Debug)]
 pub(super) struct Records {
     done: Option<(Arc<Done>, PathBuf)>,
-    /// Units in it when it was opened.
+    /// Units in the done list when it was opened.
     pub(super) known_units: u64,
     log: Option<(Log, PathBuf)>,
-    /// Whether it was said that a unit is too long to be recorded.
+    /// Whether a message about a unit that is too long to be recorded was written.
     told_of_long: AtomicBool,
     quiet: bool,
 }
@@ -33,7 +34,7 @@ impl Records {
     /// # Errors
     /// What cannot be opened, and why; or two of them, the input and the summary are the same.
     pub(super) fn open(launch: &Launch, input: Option<BorrowedFd<'_>>, second: Duration) -> Result<Option<Self>> {
-        let (again, reporting) = (&launch.again, &launch.reporting);
+        let (again, reporting) = (&launch.flags.again, &launch.reporting);
         if again.done.is_none() && again.log.is_none() {
             return Ok(None);
         }
@@ -71,12 +72,12 @@ impl Records {
     ///
     /// # Errors
     /// It cannot be written.
-    pub(super) fn finish(&self) -> Result<()> {
+    pub(super) fn finish(&self) -> io::Result<()> {
         if let Some((done, path)) = &self.done {
-            done.finish().with_context(|| cannot_write("--done", path))?;
+            done.finish().map_err(|error| cannot_write("--done", path, &error))?;
         }
         if let Some((log, path)) = &self.log {
-            log.finish().with_context(|| cannot_write("--log", path))?;
+            log.finish().map_err(|error| cannot_write("--log", path, &error))?;
         }
         Ok(())
     }
@@ -112,11 +113,7 @@ fn stat(fd: Option<BorrowedFd<'_>>) -> Option<Stat> {
 /// # Errors
 /// Two regular files are one.
 fn ensure_apart(option: &str, path: &Path, other: Option<Stat>, what: &str) -> Result<()> {
-    let is_same = |one: Stat, other: Stat| {
-        FileType::from_raw_mode(one.st_mode) == FileType::RegularFile
-            && (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino)
-    };
-    let are_one = rustix::fs::stat(path).ok().zip(other).is_some_and(|(one, other)| is_same(one, other));
+    let are_one = rustix::fs::stat(path).ok().zip(other).is_some_and(|(one, other)| are_one_file(&one, &other));
     ensure!(!are_one, "{option}: {} is also {what}; name another file", path.display());
     Ok(())
 }
@@ -132,68 +129,22 @@ fn open_done(path: &Path, delimiter: u8, second: Duration, quiet: bool) -> Resul
     Ok(((Arc::new(done), path.to_owned()), found.units))
 }
 
-fn cannot_write(option: &str, path: &Path) -> String {
-    format!("{option}: cannot write {}", path.display())
-}
-
-fn told(option: &str, path: &Path, error: &io::Error) -> io::Error {
-    io::Error::other(format!("{}: {error}", cannot_write(option, path)))
+fn cannot_write(option: &str, path: &Path, error: &io::Error) -> io::Error {
+    io::Error::other(format!("{option}: cannot write {}: {error}", path.display()))
 }
 
 impl Ledger for Records {
     fn record(&self, ended: &Ended) -> io::Result<()> {
         let Some((log, path)) = &self.log else { return Ok(()) };
-        log.write(&entry(ended)).map_err(|error| told("--log", path, &error))
+        log.write(ended).map_err(|error| cannot_write("--log", path, &error))
     }
 
     fn record_done(&self, job: &Job) -> io::Result<()> {
         let Some((done, path)) = &self.done else { return Ok(()) };
-        self.add_done(done, job).map_err(|error| told("--done", path, &error))
+        self.add_done(done, job).map_err(|error| cannot_write("--done", path, &error))
     }
 
     fn may_block(&self) -> bool {
         self.log.as_ref().is_some_and(|(log, _)| !log.is_regular())
-    }
-}
-
-fn entry(ended: &Ended) -> Entry<'_> {
-    let now = SystemTime::now();
-    let error = match &ended.outcome {
-        Outcome::NotFound(error)
-        | Outcome::CannotRun(error)
-        | Outcome::InputLost(error)
-        | Outcome::OutputLost(error) => Some(error.to_string()),
-        Outcome::TooLong => Some("a unit is too long for an argument".to_owned()),
-        Outcome::HasNul => Some("a unit has a NUL byte".to_owned()),
-        Outcome::Unreadable(why) => Some(why.clone()),
-        Outcome::TooCostly => Some("it costs more than a window lets through".to_owned()),
-        Outcome::SentAway => Some("its server asked to wait for too long".to_owned()),
-        Outcome::WantedTerminal => Some("it wanted the terminal".to_owned()),
-        Outcome::Ok | Outcome::Exited(_) | Outcome::Killed(_) | Outcome::TimedOut => None,
-    };
-    Entry {
-        job: &ended.job,
-        key: ended.job.key.as_deref().map(String::from_utf8_lossy),
-        attempt: ended.number.into(),
-        start: now.checked_sub(ended.started.elapsed()).unwrap_or(now),
-        waited: ended.waited,
-        ran: ended.at.saturating_duration_since(ended.started),
-        exit: match ended.outcome {
-            Outcome::Ok => Some(0),
-            Outcome::Exited(code) => Some(code),
-            _ => None,
-        },
-        signal: if let Outcome::Killed(signal) = ended.outcome { Some(signal) } else { None },
-        timed_out: matches!(ended.outcome, Outcome::TimedOut),
-        http: ended.reply.status,
-        verdict: ended.verdict,
-        until: ended.due_in.and_then(|due| now.checked_add(due)),
-        charged: match ended.outcome {
-            Outcome::Unreadable(_) | Outcome::TooCostly | Outcome::SentAway => 0,
-            _ => ended.job.charged,
-        },
-        cost: ended.cost,
-        slot: Some(ended.slot),
-        error,
     }
 }

@@ -2,19 +2,19 @@
 
 mod recent;
 
-use super::args::Format;
+use super::args::{Format, ReportFlags};
 use super::outcomes::Outcomes;
 use super::progress::{Progress, Shown};
 use super::say::say;
-use super::task::Reporting;
-use super::unit_name::{UnitName, scaled};
+use super::unit_name::{UnitName, nonzero, scaled, size};
 use anyhow::{Context, Result};
 use recent::{Recent, mean_rate};
 use serde_json::json;
 use std::fmt::Display;
 use std::fs::File;
 use std::io::Write;
-use std::sync::{Mutex, MutexGuard};
+use std::os::fd::AsFd;
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 use throttle::flow::meter::{Meter, Phase, Reading};
 use throttle::flow::unpoisoned;
@@ -34,18 +34,20 @@ pub(crate) struct Report {
     unit: UnitName,
     total: Option<Total>,
     /// `None` in pipe mode.
-    outcomes: Option<Mutex<Outcomes>>,
+    outcomes: Option<Arc<Mutex<Outcomes>>>,
     limits: Vec<String>,
     /// The limits as the user wrote them.
     written: String,
-    /// Whether nobody reads our output any more.
+    /// Whether the reader of our output has left.
     reader_left: Mutex<bool>,
     /// Whether units are sorted by limits that the supply does not know.
     sorts: bool,
-    supply: Supply,
-    meter: Meter,
-    tick_every: Option<Duration>,
-    has_bar: bool,
+    pub(crate) supply: Supply,
+    pub(crate) meter: Meter,
+    /// How often [`tick`](Self::tick) wants to be called.
+    pub(crate) tick_every: Option<Duration>,
+    /// Whether there is a bar, now or later.
+    pub(crate) has_bar: bool,
     screen: Mutex<Screen>,
 }
 
@@ -59,30 +61,29 @@ struct Screen {
     summary: Option<(Format, Target)>,
 }
 
-/// Where the summary goes.
-#[derive(Debug)]
-pub(crate) enum Target {
-    StandardError,
-    File(File, String),
-}
+/// The file of the summary, and the words for an error of writing it.
+pub(crate) type Target = (File, String);
 
 impl Report {
     /// A report on units called `unit`. `total`: how much there is to do, if that is known. `written`: the limits as the
-    /// user wrote them.
+    /// user wrote them. `sorts`: units are sorted by limits that the supply does not know; waits for any of them count for
+    /// all together.
     pub(crate) fn new(
         unit: UnitName,
         total: Option<Total>,
         supply: Supply,
         written: String,
+        sorts: bool,
         summary: Option<(Format, Target)>,
         progress: Progress,
     ) -> Self {
-        let plan = supply.store().policy();
-        let meter = Meter::new(supply.clock().now(), plan.len());
+        let policy = supply.store().policy();
+        let of_supply = || (0..policy.len()).map(|place| policy.describe(place)).collect();
+        let limits: Vec<String> = if sorts { vec![written.clone()] } else { of_supply() };
+        let meter = Meter::new(supply.clock().now(), limits.len());
         let (tick_every, has_bar) = (progress.interval(), progress.is_a_bar());
         let screen = Mutex::new(Screen { progress, recent: Recent::default(), closed: false, summary });
-        let limits = (0..plan.len()).map(|place| plan.describe(place)).collect();
-        let (sorts, reader_left) = (false, Mutex::default());
+        let reader_left = Mutex::default();
         Report {
             unit,
             total,
@@ -99,20 +100,11 @@ impl Report {
         }
     }
 
-    /// The same for units that are sorted by these limits, which the supply does not know. Waits for any of them count for
-    /// all together.
-    pub(crate) fn sorted_by(mut self, limits: Option<String>) -> Self {
-        let Some(limits) = limits else { return self };
-        self.meter = Meter::new(self.now(), 1);
-        (self.limits, self.sorts) = (vec![limits], true);
-        self
-    }
-
-    /// Nobody reads our output any more: nothing leaves after this.
+    /// The reader of our output has left: nothing is written after this.
     pub(crate) fn reader_left(&self) {
         let mut left = unpoisoned(self.reader_left.lock());
         *left = true;
-        // With the lock held: the pump, which this wakes, does not end the program before all is given back.
+        // With the lock held: this wakes the pump, which must not end the program before everything is given back.
         self.supply.retire();
     }
 
@@ -120,25 +112,12 @@ impl Report {
         *unpoisoned(self.reader_left.lock())
     }
 
-    pub(crate) fn meter(&self) -> &Meter {
-        &self.meter
-    }
-
-    pub(crate) fn supply(&self) -> &Supply {
-        &self.supply
-    }
-
     /// Units so far, in words.
     pub(crate) fn count(&self) -> String {
         self.unit.count(self.read().units)
     }
 
-    /// How often [`tick`](Self::tick) wants to be called.
-    pub(crate) fn tick_every(&self) -> Option<Duration> {
-        self.tick_every
-    }
-
-    /// Updates the progress, unless another thread writes to the screen: that may take long.
+    /// Updates the progress. Does nothing while another thread writes to the screen, which may take long.
     pub(crate) fn tick(&self) {
         let Ok(mut screen) = self.screen.try_lock() else { return };
         if screen.progress.interval().is_some() {
@@ -172,7 +151,7 @@ impl Report {
         self.outcomes().iter_mut().for_each(|outcomes| outcomes.close(self.now()));
         let lines = if screen.closed { Vec::new() } else { self.closing_lines() };
         if !lines.is_empty() {
-            // This ends a line that a command has left open.
+            // Ends a line that a command has left open.
             screen.progress.aside(|| ());
         }
         screen.progress.close();
@@ -180,17 +159,12 @@ impl Report {
             return Ok(());
         }
         lines.iter().for_each(say);
-        let Some((format, target)) = screen.summary.take() else { return Ok(()) };
+        let Some((format, (mut target, cannot))) = screen.summary.take() else { return Ok(()) };
         let text = match format {
             Format::Text => self.summary_text(&self.read()),
             Format::Json => format!("{}\n", self.summary_json(&self.read())),
         };
-        match target {
-            Target::StandardError => std::io::stderr().write_all(text.as_bytes()).context("--summary: standard error"),
-            Target::File(mut file, name) => {
-                file.write_all(text.as_bytes()).with_context(|| format!("--summary: cannot write {name}"))
-            }
-        }
+        target.write_all(text.as_bytes()).with_context(|| format!("--summary: {cannot}"))
     }
 
     /// Closes when the exit code is already decided: an error is reported and changes nothing.
@@ -200,7 +174,8 @@ impl Report {
         }
     }
 
-    /// As [`close_or_say`](Self::close_or_say), after a signal. Without a summary, says what was read and did not leave.
+    /// As [`close_or_say`](Self::close_or_say), after a signal. Without a summary, says how many units were read and not
+    /// passed on.
     pub(crate) fn interrupt(&self) {
         self.supply.retire();
         let (reading, sums_up) = (self.read(), self.screen().summary.is_some());
@@ -232,10 +207,7 @@ impl Report {
                 counts + &keys_waiting(reading)
             }
             unit => {
-                let dropped = match reading.dropped {
-                    0 => String::new(),
-                    units => format!(", {units} dropped"),
-                };
+                let dropped = nonzero([(reading.dropped, "dropped")]);
                 let keys = keys_waiting(reading);
                 format!("{}, {}{dropped}{keys}", unit.count(reading.units), size(reading.bytes))
             }
@@ -275,7 +247,7 @@ impl Report {
         }
     }
 
-    /// Whether a server has told this run to wait, and the time has not come.
+    /// Whether a server has asked this run to wait, until a time in the future.
     pub(crate) fn is_told_to_wait(&self) -> bool {
         self.outcomes().is_some_and(|outcomes| outcomes.paused_until(self.now()).is_some())
     }
@@ -318,7 +290,7 @@ impl Report {
     fn time_left(&self, reading: &Reading) -> Option<Nanos> {
         let again = self.outcomes().map_or(0, |outcomes| outcomes.to_be_tried_again());
         let (units, now) = (self.units_left(reading)? + again, self.now());
-        // Units that wait have taken their grant already.
+        // Units that wait for their time have a grant already.
         let (until, paid) = reading.wait.map_or((0, 0), |wait| (wait.until, wait.units));
         let last_grant = if units > paid { self.supply.schedule(units - paid)?.max(until) } else { until };
         let by_limits = last_grant.saturating_sub(now);
@@ -400,8 +372,8 @@ impl Report {
     }
 
     /// A report on commands.
-    pub(crate) fn with_outcomes(mut self, outcomes: Outcomes) -> Self {
-        self.outcomes = Some(Mutex::new(outcomes));
+    pub(crate) fn with_outcomes(mut self, outcomes: Arc<Mutex<Outcomes>>) -> Self {
+        self.outcomes = Some(outcomes);
         self
     }
 
@@ -425,11 +397,6 @@ impl Report {
         }
     }
 
-    /// Whether there is a bar, now or later.
-    pub(crate) fn has_bar(&self) -> bool {
-        self.has_bar
-    }
-
     /// Calls `write` with the bar out of its way. `write` returns whether it has left a line open on the terminal.
     pub(crate) fn beside_bar(&self, write: impl FnOnce() -> bool) {
         if self.has_bar {
@@ -442,7 +409,7 @@ impl Report {
     /// Like [`aside`](Self::aside), for bytes that may not be text.
     pub(crate) fn aside_bytes(&self, line: &[u8]) {
         let line = [line, b"\n"].concat();
-        // If that cannot be written, there is nobody to tell.
+        // Best effort: standard error cannot be reported on.
         self.screen().progress.aside(|| drop(std::io::stderr().write_all(&line)));
     }
 
@@ -452,7 +419,7 @@ impl Report {
         self.outcomes().map(|outcomes| outcomes.closing(elapsed, keys)).unwrap_or_default()
     }
 
-    /// A panic elsewhere leaves nothing here half done.
+    /// The lock is usable after a panic elsewhere: nothing here is half done then.
     fn screen(&self) -> MutexGuard<'_, Screen> {
         unpoisoned(self.screen.lock())
     }
@@ -462,12 +429,20 @@ impl Report {
 ///
 /// # Errors
 /// The file cannot be created.
-pub(crate) fn open_summary(reporting: &Reporting) -> Result<Option<(Format, Target)>> {
+pub(crate) fn open_summary(reporting: &ReportFlags) -> Result<Option<(Format, Target)>> {
     let Some(summary) = &reporting.summary else { return Ok(None) };
-    let Some(path) = &summary.file else { return Ok(Some((summary.format, Target::StandardError))) };
-    let name = path.display().to_string();
-    let file = File::create(path).with_context(|| format!("--summary: cannot create {name}"))?;
-    Ok(Some((summary.format, Target::File(file, name))))
+    let target: Target = match &summary.file {
+        None => {
+            let stderr = std::io::stderr().as_fd().try_clone_to_owned().context("--summary: standard error")?;
+            (File::from(stderr), "standard error".to_owned())
+        }
+        Some(path) => {
+            let name = path.display();
+            let file = File::create(path).with_context(|| format!("--summary: cannot create {name}"))?;
+            (file, format!("cannot write {name}"))
+        }
+    };
+    Ok(Some((summary.format, target)))
 }
 
 /// `, 31 keys wait`
@@ -489,11 +464,6 @@ fn rate(unit: UnitName, per_second: f64) -> String {
         (_, 10..) => format!("{per_second:.1}/s"),
         _ => format!("{per_second:.2}/s"),
     }
-}
-
-/// `1.50 MB`
-fn size(bytes: u64) -> String {
-    indicatif::DecimalBytes(bytes).to_string()
 }
 
 /// Whole seconds, and from ten minutes on whole minutes, so that it does not flicker: `58m`.

@@ -11,7 +11,7 @@ pub(crate) fn say(message: impl Display) {
     let _ = std::io::stderr().write_all(format!("{line}\n").as_bytes());
 }
 
-/// A thread that is needed from the start cannot be started.
+/// The error if the system refuses a thread that is needed from the start.
 #[derive(Debug)]
 pub(crate) struct NoThread;
 

@@ -34,9 +34,9 @@ type Delivery = SignalDelivery<UnixStream, SignalOnly>;
 pub(crate) fn start(report: Arc<Report>, commands: Option<Arc<LaunchRun>>) -> Result<()> {
     let mut wanted = vec![SIGINT, SIGQUIT, SIGTERM, SIGHUP, SIGUSR1];
     // By default it would stop only this process, and leave the bar.
-    wanted.extend((commands.is_some() || report.has_bar()).then_some(SIGTSTP));
+    wanted.extend((commands.is_some() || report.has_bar).then_some(SIGTSTP));
     if commands.is_some() {
-        // All but the first end programs, too.
+        // SIGCONT continues commands; by default the others end a program.
         wanted.extend([SIGCONT, SIGUSR2, SIGALRM, SIGVTALRM, SIGPROF, SIGXCPU]);
     }
     wanted.retain(|&signal| !signals::is_ignored(signal));
@@ -59,10 +59,10 @@ pub(crate) fn start(report: Arc<Report>, commands: Option<Arc<LaunchRun>>) -> Re
 
 fn answer(mut delivery: Delivery, report: &Arc<Report>, commands: Option<&Arc<LaunchRun>>, ending: &AtomicBool) {
     let (mut drawn, mut painter) = (Instant::now(), Painter::new(report, commands));
-    // What commands print may be nothing, so only a pipe ends because its reader has left.
+    // Only a pipe ends when its reader leaves: commands may print nothing.
     let mut watched = commands.is_none().then(io::stdout);
     loop {
-        let every = report.tick_every();
+        let every = report.tick_every;
         if wait(&delivery, watched.as_ref(), every.map(|every| every.saturating_sub(drawn.elapsed()))) {
             watched = None;
             report.reader_left();
@@ -72,14 +72,15 @@ fn answer(mut delivery: Delivery, report: &Arc<Report>, commands: Option<&Arc<La
                 (SIGUSR1, _) => painter.ask(Picture::Status),
                 (SIGTSTP, _) => suspend(commands, &mut painter),
                 (_, None) => {
-                    // A second one ends us at once.
+                    // A second signal ends the program at once.
                     ending.store(true, Ordering::SeqCst);
-                    end_by(signal, report);
+                    report.interrupt();
+                    signals::die_of(signal);
                 }
                 (_, Some(commands)) => pass_on(signal, commands),
             }
         }
-        // Not at each signal.
+        // A signal alone draws nothing.
         if every.is_some_and(|every| drawn.elapsed() >= every) {
             drawn = Instant::now();
             painter.ask(Picture::Progress);
@@ -98,7 +99,7 @@ enum Picture {
 /// Hiding the bar takes less than this.
 const HIDING: Duration = Duration::from_millis(100);
 
-/// Pictures that may wait for a slow terminal; no more are drawn meanwhile.
+/// Pictures that may wait for a slow terminal. Further ones are dropped.
 const MOST_PICTURES: usize = 4;
 
 /// Draws pictures on a thread of its own, since writing may block. It starts with the first picture.
@@ -128,7 +129,7 @@ impl Painter {
                 match picture {
                     Picture::Progress => report.tick(),
                     Picture::Status => {
-                        // What has just happened may not be counted yet.
+                        // The latest events may not be counted yet.
                         if let Some(commands) = &commands {
                             commands.flush();
                         }
@@ -143,16 +144,16 @@ impl Painter {
     }
 }
 
-/// Returns when a signal has come, after `at_most`, or, with true, when nobody reads `output` any more.
+/// Waits for a signal, for `at_most`, or until the reader of `output` leaves. Returns whether that has left.
 fn wait(delivery: &Delivery, output: Option<&Stdout>, at_most: Option<Duration>) -> bool {
     // Of the output only what is always reported: POLLERR, if it is a pipe without a reader.
     let output = (output.map(AsFd::as_fd), PollFlags::empty());
     let found = poll([output, (Some(delivery.get_read().as_fd()), PollFlags::IN)], at_most);
-    // Interrupted or not, the signals are looked at next.
+    // The caller reads the signals next, also if this was interrupted.
     found.is_ok_and(|[output, _]| output.contains(PollFlags::ERR))
 }
 
-/// Commands have process groups of their own: what reaches us must be passed on.
+/// Commands have process groups of their own, so signals must be passed on to them.
 fn pass_on(signal: i32, commands: &Arc<LaunchRun>) {
     let Some(launcher) = commands.launcher() else { return };
     match signal {
@@ -176,16 +177,11 @@ fn suspend(commands: Option<&Arc<LaunchRun>>, painter: &mut Painter) {
     }
     let (done, hidden) = mpsc::channel();
     painter.ask(Picture::Nothing(done));
-    // A terminal that does not read does not keep us from stopping.
+    // A terminal that does not read delays the stop by no more than this.
     let _ = hidden.recv_timeout(HIDING);
-    // Returns when we go on.
+    // Returns when the process is continued.
     signals::die_of(SIGTSTP);
     if let Some(launcher) = launcher {
         launcher.slots().resume();
     }
-}
-
-fn end_by(signal: i32, report: &Report) {
-    report.interrupt();
-    signals::die_of(signal);
 }

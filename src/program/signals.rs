@@ -22,7 +22,8 @@ pub(super) fn is_in_foreground() -> bool {
     group == Some(rustix::process::getpgrp())
 }
 
-/// Dies of SIGPIPE, as programs do if their reader is gone. If SIGPIPE was ignored at the start, reports an error.
+/// Dies of SIGPIPE, as other programs do when nothing reads their output. If SIGPIPE was ignored at the start, reports an
+/// error.
 pub(crate) fn die_of_broken_pipe() -> Exit {
     if is_ignored(SIGPIPE) {
         say("cannot write to standard output: nobody reads it any more");
@@ -34,11 +35,11 @@ pub(crate) fn die_of_broken_pipe() -> Exit {
 
 /// Does what the signal does by default.
 pub(super) fn die_of(signal: i32) {
-    // Fails only for signals that cannot be handled at all, which none of ours is.
+    // Fails only for signals that no program can handle, such as SIGKILL.
     let _ = emulate_default_handler(signal);
 }
 
-/// Another thread is about to end the program.
+/// Waits until another thread ends the program.
 pub(super) fn wait_for_end() -> ! {
     loop {
         thread::park();
@@ -46,7 +47,7 @@ pub(super) fn wait_for_end() -> ! {
 }
 
 /// If SIGCHLD is ignored, the system waits for our children itself, and we never learn how they ended (wait(2)). A handler
-/// changes that. Without need there is none: each end of a command would interrupt a system call.
+/// changes that. Otherwise there is no handler: each end of a command would interrupt a system call.
 ///
 /// # Errors
 /// The system refuses a handler.

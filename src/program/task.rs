@@ -1,17 +1,11 @@
 //! What is to be done, from the command line and the environment. Every mistake in them is found here: nothing is opened
 //! and no server is contacted.
 
-mod again;
-mod bucket;
-mod limits;
 mod stream;
 
-pub(crate) use again::MAX_PAUSE;
-pub(crate) use bucket::{Bucket, Environment, Kind};
-pub(crate) use limits::{Grouped, Limits, look};
-pub(crate) use stream::{Commands, DryRun, JOBS, Launch, Pipe, Reporting, Units, Work};
+pub(crate) use stream::{Commands, DryRun, Launch, Pipe, Work};
 
-use super::args::{Args, Format};
+use super::args::{Args, Bucket, Environment, Format, Grouped, Kind, Limits, SharedFlags, look, refuse_bytes};
 use std::ffi::OsString;
 use std::time::Duration;
 use throttle::flow::cost::Cost;
@@ -27,16 +21,23 @@ pub(crate) enum Task {
     Launch(Box<Launch>),
     DryRun(DryRun),
     Once(Once),
+    Bucket(Bucket, Verb),
+}
+
+/// What is asked of a bucket by itself.
+#[derive(Clone, Debug)]
+pub(crate) enum Verb {
     Set(Set),
-    Show(Show),
-    /// Empty the queue of a bucket.
-    Clear(Bucket),
-    /// Grant nothing from a bucket for so long.
-    /// Zero lifts a pause.
-    Pause(Bucket, Duration),
+    Show(Format),
+    /// Empty its queue.
+    Clear,
+    /// Grant nothing for so long. Zero lifts a pause.
+    Pause(Duration),
     /// Name the buckets beside this one.
-    List(Show),
-    Remove(Remove),
+    List(Format),
+    Remove {
+        quiet: bool,
+    },
 }
 
 /// Take one from a bucket, then become a command.
@@ -55,28 +56,13 @@ pub(crate) struct Once {
 /// Set the limits of a bucket.
 #[derive(Clone, Debug)]
 pub(crate) struct Set {
-    pub(crate) bucket: Bucket,
     pub(crate) policy: Policy,
-    /// Which limits name what they start with, and so start anew.
+    /// Which limits name their `initial`, and so start anew.
     pub(crate) fresh: Vec<bool>,
     /// Whether everything starts anew.
     pub(crate) anew: bool,
     /// The name or number of a group whose members may use its file.
     pub(crate) group: Option<String>,
-}
-
-/// Show a bucket, or name those beside it.
-#[derive(Clone, Debug)]
-pub(crate) struct Show {
-    pub(crate) bucket: Bucket,
-    pub(crate) format: Format,
-}
-
-/// Remove a bucket.
-#[derive(Clone, Debug)]
-pub(crate) struct Remove {
-    pub(crate) bucket: Bucket,
-    pub(crate) quiet: bool,
 }
 
 impl Task {
@@ -85,44 +71,48 @@ impl Task {
     /// # Errors
     /// What is wrong with them, in words that name the option and show a right spelling.
     pub(crate) fn new(args: Args, environment: &Environment) -> Result<Self, String> {
+        let shared = &args.shared;
         let bucket = |act: &str| {
-            let bucket = Bucket::named(args.bucket.as_deref(), args.on_store_error, environment)?;
+            let bucket = Bucket::named(shared, environment)?;
             bucket.ok_or_else(|| format!("{act}; name it: --bucket NAME, or THROTTLE_BUCKET=NAME"))
         };
-        if args.max_wait.is_some() && !args.once && !args.drop {
-            return Err(
-                "--max-wait belongs to --once and to --drop; write for example --once --max-wait 30s".to_owned()
-            );
+        let alone = |act: &str, verb| {
+            let found = bucket(act)?;
+            ensure_alone(act.split(' ').next().unwrap_or(act), &args).map(|()| Task::Bucket(found, verb))
+        };
+        match *shared {
+            SharedFlags { once: true, .. } => {
+                Once::new(bucket("--once takes one from a bucket")?, args).map(Task::Once)
+            }
+            SharedFlags { set: true, .. } => {
+                let bucket = bucket("--set sets the limits of a bucket")?;
+                Set::new(&bucket, &args).map(|set| Task::Bucket(bucket, Verb::Set(set)))
+            }
+            SharedFlags { show: Some(format), .. } => alone("--show shows a bucket", Verb::Show(format)),
+            SharedFlags { list: Some(format), .. } => {
+                let bucket = Bucket::among(shared, environment)?;
+                ensure_alone("--list", &args).map(|()| Task::Bucket(bucket, Verb::List(format)))
+            }
+            SharedFlags { clear: true, .. } => alone("--clear empties the queue of a bucket", Verb::Clear),
+            SharedFlags { pause: Some(time), .. } => alone("--pause pauses a bucket", Verb::Pause(time)),
+            SharedFlags { remove: true, .. } => {
+                alone("--remove removes a bucket", Verb::Remove { quiet: args.report.quiet })
+            }
+            _ => Task::stream(args, environment),
         }
-        if args.group.is_some() && !args.set {
-            return Err("--group belongs to --set; write for example --bucket ./b --set --group devs -r 5/s".to_owned());
+    }
+
+    fn stream(args: Args, environment: &Environment) -> Result<Self, String> {
+        let limits = Limits::of_stream(&args.limit, &args.shared, &args.command, environment)?;
+        if args.input.bytes {
+            refuse_bytes(&args.limit)?;
         }
         match &args {
-            Args { once: true, .. } => Once::new(bucket("--once takes one from a bucket")?, args).map(Task::Once),
-            Args { set: true, .. } => Set::new(bucket("--set sets the limits of a bucket")?, &args).map(Task::Set),
-            Args { show: Some(format), .. } => {
-                Show::new("--show", bucket("--show shows a bucket")?, *format, &args).map(Task::Show)
+            Args { launch, .. } if launch.dry_run => DryRun::new(args, limits).map(Task::DryRun),
+            Args { launch, command, .. } if launch.shell.is_none() && command.is_empty() => {
+                Pipe::new(args, limits).map(Task::Pipe)
             }
-            Args { list: Some(format), .. } => {
-                let among = Bucket::among(args.bucket.as_deref(), args.on_store_error, environment)?;
-                Show::new("--list", among, *format, &args).map(Task::List)
-            }
-            Args { clear: true, .. } => {
-                alone("--clear", bucket("--clear empties the queue of a bucket")?, &args).map(Task::Clear)
-            }
-            Args { pause: Some(time), .. } => {
-                alone("--pause", bucket("--pause pauses a bucket")?, &args).map(|bucket| Task::Pause(bucket, *time))
-            }
-            Args { remove: true, quiet, .. } => alone("--remove", bucket("--remove removes a bucket")?, &args)
-                .map(|bucket| Task::Remove(Remove { bucket, quiet: *quiet })),
-            _ => {
-                let limits = Limits::of_stream(&args, environment)?;
-                match &args {
-                    Args { dry_run: true, .. } => DryRun::new(args, limits).map(Task::DryRun),
-                    Args { shell: None, command, .. } if command.is_empty() => Pipe::new(args, limits).map(Task::Pipe),
-                    _ => Launch::new(args, limits).map(|launch| Task::Launch(Box::new(launch))),
-                }
-            }
+            _ => Launch::new(args, limits).map(|launch| Task::Launch(Box::new(launch))),
         }
     }
 
@@ -130,22 +120,17 @@ impl Task {
         match self {
             Task::Launch(launch) => launch.limits.bucket(),
             Task::Pipe(Pipe { limits, .. }) | Task::DryRun(DryRun { limits, .. }) => limits.bucket(),
-            Task::Once(Once { bucket, .. })
-            | Task::Set(Set { bucket, .. })
-            | Task::Show(Show { bucket, .. })
-            | Task::List(Show { bucket, .. })
-            | Task::Remove(Remove { bucket, .. })
-            | Task::Clear(bucket)
-            | Task::Pause(bucket, _) => Some(bucket),
+            Task::Once(Once { bucket, .. }) | Task::Bucket(bucket, _) => Some(bucket),
         }
     }
 }
 
 impl Once {
     fn new(bucket: Bucket, args: Args) -> Result<Self, String> {
-        let mut named = Grouped::for_bucket(&args)?;
+        let mut named = Grouped::for_bucket(&args.limit.rate, args.limit.burst)?;
         let numbers = named.as_mut().map(Grouped::take_numbers).unwrap_or_default();
-        let once = Once { bucket, named, numbers, max_wait: args.max_wait, command: args.command, quiet: args.quiet };
+        let (max_wait, quiet) = (args.shared.max_wait, args.report.quiet);
+        let once = Once { bucket, named, numbers, max_wait, command: args.command, quiet };
         if let Some(named) = &once.named {
             Once::check(&named.policy())?;
             once.costs(&named.policy())?;
@@ -153,8 +138,8 @@ impl Once {
         Ok(once)
     }
 
-    /// What the call costs each limit of `policy`, which the bucket keeps, or all: the number that was named, or else what a
-    /// unit costs that cannot be read, since none is.
+    /// What the call costs each limit of `policy`, which the bucket keeps: the number that was named, or else the cost of a
+    /// unit that cannot be read (`else=`), since no unit is read.
     ///
     /// # Errors
     /// A number is missing.
@@ -196,34 +181,30 @@ impl Once {
 }
 
 impl Set {
-    fn new(bucket: Bucket, args: &Args) -> Result<Self, String> {
-        let named = Grouped::for_bucket(args)?.ok_or("--set: to what? write for example --set -r 5000/h")?;
+    fn new(bucket: &Bucket, args: &Args) -> Result<Self, String> {
+        let named = Grouped::for_bucket(&args.limit.rate, args.limit.burst)?
+            .ok_or("--set: to what? write for example --set -r 5000/h")?;
         if !args.command.is_empty() {
             return Err("--set runs nothing; leave the command out".to_owned());
         }
-        if args.group.is_some() && !matches!(&bucket.kind, Kind::File(Place { own_folder: false, .. })) {
+        if args.shared.group.is_some() && !matches!(&bucket.kind, Kind::File(Place { own_folder: false, .. })) {
             return Err(
                 "--group is for a file that is named by its path; write for example --bucket ./b --set --group devs -r 5/s".to_owned()
             );
         }
         let names_initial = |limit: &Limit| matches!(limit, Limit::Bucket { initial: Some(_), .. });
         let fresh = named.written().iter().map(names_initial).collect();
-        Ok(Set { bucket, policy: named.policy(), fresh, anew: args.clear, group: args.group.clone() })
+        Ok(Set { policy: named.policy(), fresh, anew: args.shared.clear, group: args.shared.group.clone() })
     }
 }
 
-impl Show {
-    fn new(verb: &str, bucket: Bucket, format: Format, args: &Args) -> Result<Self, String> {
-        alone(verb, bucket, args).map(|bucket| Show { bucket, format })
-    }
-}
-
-/// The bucket, for `verb`, which takes neither limits nor a command.
-fn alone(verb: &str, bucket: Bucket, args: &Args) -> Result<Bucket, String> {
-    match Grouped::for_bucket(args)? {
+/// # Errors
+/// Limits or a command are given, and `verb` takes none.
+fn ensure_alone(verb: &str, args: &Args) -> Result<(), String> {
+    match Grouped::for_bucket(&args.limit.rate, args.limit.burst)? {
         Some(_) => Err(format!("{verb} sets no limits; leave -r out, or write --set")),
         None if !args.command.is_empty() => Err(format!("{verb} runs nothing; leave the command out")),
-        None => Ok(bucket),
+        None => Ok(()),
     }
 }
 

@@ -1,5 +1,6 @@
 //! What units are called in messages.
 
+use std::fmt::Display;
 use throttle::flow::framing::Framing;
 
 /// What a unit is called.
@@ -41,6 +42,35 @@ impl UnitName {
 /// `1 line`, `2 lines`
 pub(super) fn counted(count: u64, what: &str) -> String {
     format!("{count} {what}{}", if count == 1 { "" } else { "s" })
+}
+
+/// `1.50 MB`, to the nearest hundredth.
+pub(super) fn size(bytes: u64) -> String {
+    size_by(bytes.into(), false, |bytes, unit| (bytes + unit / 2) / unit)
+}
+
+/// `5.05 MiB`, never less than it is.
+pub(super) fn size_at_least(bytes: u128, is_binary: bool) -> String {
+    size_by(bytes, is_binary, u128::div_ceil)
+}
+
+fn size_by(bytes: u128, is_binary: bool, divided: fn(u128, u128) -> u128) -> String {
+    let (step, names) = if is_binary { (1024, ["KiB", "MiB", "GiB", "TiB"]) } else { (1000, ["kB", "MB", "GB", "TB"]) };
+    let sizes = (1_u32..).zip(names).map(|(power, name)| (u128::pow(step, power), name));
+    let Some((size, name)) = sizes.take_while(|(size, _)| *size <= bytes).last() else { return format!("{bytes} B") };
+    let hundredths = divided(bytes * 100, size);
+    format!("{}.{:02} {name}", hundredths / 100, hundredths % 100)
+}
+
+/// `, 3 failed, 2 stopped`: the counts that are not 0.
+pub(super) fn nonzero<T: Display>(counts: impl IntoIterator<Item = (u64, T)>) -> String {
+    let counts = counts.into_iter().filter(|(count, _)| *count > 0);
+    counts.map(|(count, words)| format!(", {count} {words}")).collect::<Vec<_>>().concat()
+}
+
+/// `blank lines skipped`
+pub(super) fn blank_skipped(count: u64) -> String {
+    format!("blank line{} skipped", if count == 1 { "" } else { "s" })
 }
 
 /// `value * of / whole`, rounded up; a `whole` of 0 counts as 1.

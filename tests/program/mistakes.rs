@@ -77,7 +77,7 @@ fn each_mistake_in_what_a_limit_counts_has_its_own_words() {
         ("5/s,per=re:(", "the pattern is no regular expression: unclosed group; write for example re:^[a-z]+"),
         ("5/s,per=re:\\w{900}{900}", "the pattern is too large"),
         ("5/s,burst=2,per=re:a,jobs=2", "re: takes all that follows, so it comes last: 5/s,burst=2,jobs=2,per=re:a"),
-        ("5/s,per=host,per=f2", "per stands twice in one limit; say it once, like 5/s,per=host"),
+        ("5/s,per=host,per=f2", "per is given twice in one limit; write it once, like 5/s,per=host"),
         ("5/s,cost=x.y", "cost=x.y: JSON: /x/y"),
         ("5/s,cost=$3", "field 3 is f3"),
         ("5/s,cost=", "how much? write a number, f3, /max_tokens or bytes/4, like cost=800"),
@@ -134,7 +134,7 @@ fn limits_that_count_different_things_and_contradict_each_other_are_answered_wit
         ),
         (
             &["-r", "1/s,per=host,jobs=2", "-r", "9/min,per=host,jobs=3", "true"],
-            "jobs= stands in '1/s,per=host,jobs=2' and '9/min,per=host,jobs=3'; once is enough: -r 9/min,per=host",
+            "jobs= is given in '1/s,per=host,jobs=2' and '9/min,per=host,jobs=3'; write it once: -r 9/min,per=host",
         ),
         (
             &["-r", "1/s,per=host,jobs=2"],
@@ -151,7 +151,7 @@ fn limits_that_count_different_things_and_contradict_each_other_are_answered_wit
         (&["-r", "1/s,per=host", "-r", "unlimited"], "--rate: unlimited stands alone"),
         (&["-r", "unlimited,per=host,jobs=2", "-b", "5", "true"], "--rate: unlimited stands alone"),
         (&["-r", "1/s,cost=f2", "-r", "5MB/s"], "--rate: '5MB/s' counts bytes and '1/s' units"),
-        (&["-r", "1/s,per=host", "--bytes"], "--bytes: '1/s,per=host' looks into units, not single bytes"),
+        (&["-r", "1/s,per=host", "--bytes"], "--bytes: '1/s,per=host' needs whole units, not single bytes"),
         (&["--bucket", "./b", "-r", "1/s,per=host"], "--bucket \"web-$host\" --once -r 1/s COMMAND"),
         (&["-r", "1/s", "per=host"], "--rate: write it as one word: -r 1/s,per=host"),
     ] {
@@ -393,7 +393,7 @@ fn the_habits_of_other_tools_are_answered_with_our_spelling() {
         (&["--parallel", "4"], "write -j 4"),
         (&["--concurrency=4"], "write -j 4"),
         (&["--workers"], "N commands at once are -j N"),
-        (&["-r", "5/s", "-o", "out"], "-o is not an option here: output goes where the shell sends it: > FILE"),
+        (&["-r", "5/s", "-o", "out"], "-o is not an option here: the shell writes output to a file: > FILE"),
         (&["-r", "5/s", "-f", "urls"], "-f is not an option here: write -a urls"),
         (&["--no-wait"], "write --drop; for one call write --bucket NAME --once --max-wait 0"),
         (&["--duration", "60"], "write timeout -s INT 60 throttle -r 5/s"),

@@ -1,9 +1,76 @@
-//! The values of the options about further attempts.
+//! Further attempts, and what is kept of those that have ended.
 
-use super::values::{duration, refuse_month};
-use std::num::{NonZeroU32, NonZeroU64, NonZeroUsize};
+use super::values::{duration, parsed, refuse_month};
+use clap::builder::{OsStringValueParser, TypedValueParser};
+use std::num::{NonZeroU32, NonZeroU64};
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
 use std::time::Duration;
-use throttle::launch::{Backoff, Failure};
+use throttle::launch::{Backoff, Failure, RetryPolicy};
+
+#[derive(Clone, Debug, clap::Args)]
+#[command(next_help_heading = "Launch")]
+#[group(skip)]
+pub(crate) struct AgainFlags {
+    /// Run a unit up to N times, the first one included. Any failure is tried again, and a signal and a timeout, but
+    /// not an exit of 126, 127 or 255, nor an HTTP status from 400 to 499 in the reply, other than 408, 425 and 429.
+    /// Each attempt takes a grant, so the rate holds for all of them together. A unit that waits for another attempt
+    /// holds no slot; once it is due it goes before newer ones. What a command writes to standard output is dropped if
+    /// its unit is tried again; standard error is printed.
+    ///
+    /// A command may say that the server asked to wait: with an exit of 75, or in the file THROTTLE_REPLY, which takes
+    /// HTTP header fields as curl -D writes them: a status of 429 or 503, a status of 403 with x-ratelimit-remaining: 0
+    /// and x-ratelimit-reset, or retry-after and a failure. Then nothing starts until the time that the server named
+    /// (retry-after in seconds, like 2m, or a date; else x-ratelimit-reset). If it named none, the pause is two
+    /// intervals of the rate, at least 50 ms, and doubles until a unit succeeds, up to the longest wait of --backoff.
+    /// With --bucket that holds for everyone who uses the bucket. The bucket is empty then, and the unit goes first; it
+    /// has used up no attempt, so --attempts 1 tries nothing else again.
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = attempts)]
+    #[arg(help = "Run a unit up to N times if it fails", long_help)]
+    pub(crate) attempts: Option<NonZeroU32>,
+
+    /// The first and the longest wait before another attempt: waits double. Before attempt k+1 a unit waits between
+    /// half and all of FIRST * 2^(k-1), at most LONGEST. One time alone holds for all waits.
+    #[arg(long, value_name = "FIRST..LONGEST", allow_negative_numbers = true, value_parser = backoff)]
+    #[arg(help = "Waits between attempts [default: 1s..60s]", long_help)]
+    pub(crate) backoff: Option<Backoff>,
+
+    /// Try again only after these failures: exit codes, timeout, signal, separated by commas.
+    #[arg(long, value_name = "CODES", allow_negative_numbers = true, value_parser = retry_on)]
+    #[arg(help = "Which failures are tried again: 6,7,28,timeout,signal", long_help)]
+    pub(crate) retry_on: Option<Failures>,
+
+    /// End the run with 75 if a server asks to wait for longer than TIME, counted from the first answer that asks to
+    /// wait since the last success. A pause is never cut short.
+    #[arg(long, value_name = "TIME", allow_negative_numbers = true, value_parser = duration)]
+    #[arg(help = "The longest pause that a server may ask for [default: 1h]", long_help)]
+    pub(crate) max_pause: Option<Duration>,
+
+    /// Launch nothing more once N units have failed for good, or N percent of those that have ended (from 20 on). What
+    /// runs may finish; then the exit is 123.
+    #[arg(long, value_name = "N|N%", allow_negative_numbers = true, value_parser = max_fail)]
+    #[arg(help = "Launch nothing more once N units, or N%, have failed", long_help)]
+    pub(crate) max_fail: Option<MaxFail>,
+
+    /// Add each unit that succeeded, and whose output was written, to FILE, as it was read. Skip units that are in it,
+    /// or that were read before in this run: so a run that was stopped can continue. What counts are a unit's
+    /// bytes, not its place in the input. At least once is promised: what had succeeded in the moment of a crash may
+    /// run again, at most one unit for each slot (--jobs), and with -k those whose output waits for its turn. One
+    /// process at a time uses FILE.
+    #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath, value_parser = record())]
+    #[arg(help = "Keep units that succeeded in FILE, and skip those in it", long_help)]
+    pub(crate) done: Option<PathBuf>,
+
+    /// Add a line of JSON to FILE for each attempt that has ended, with these fields: seq (of the command), unit (or
+    /// unit_base64 if it is no UTF-8; units or units_base64 if there are several), cut (whether a unit for --stdin is
+    /// cut to its beginning), key, try (from 1), start (seconds since 1970), waited and ran (seconds), exit, signal,
+    /// timed_out, http (the reply's status), verdict (ok, again, later, failed, stopped), until (when the next attempt
+    /// is due, in seconds since 1970), charged (by the limits; of several, by the first with cost=), cost (of the
+    /// reply), slot, error. Fields without a value are null.
+    #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath, value_parser = record())]
+    #[arg(help = "Add a line of JSON to FILE for each attempt", long_help)]
+    pub(crate) log: Option<PathBuf>,
+}
 
 /// A value of one option; clap would take a `Vec` for several.
 pub(crate) type Failures = Vec<Failure>;
@@ -17,16 +84,31 @@ pub(crate) enum MaxFail {
     Percent(u8),
 }
 
-pub(super) fn attempts(text: &str) -> Result<NonZeroU32, String> {
-    text.parse()
-        .map_err(|_| "write how often a unit is run at most, like --attempts 5; the first attempt counts".to_owned())
+impl AgainFlags {
+    /// When units are tried again, if they are. `ahead`: how many may wait. `first_pause`: if a server names no time.
+    pub(crate) fn policy(&self, ahead: usize, first_pause: Duration) -> Option<RetryPolicy> {
+        self.attempts.map(|attempts| RetryPolicy {
+            attempts,
+            backoff: self
+                .backoff
+                .unwrap_or(Backoff { first: Duration::from_secs(1), longest: Duration::from_secs(60) }),
+            retry_on: self.retry_on.clone(),
+            first_pause,
+            max_pause: self.max_pause(),
+            ahead,
+        })
+    }
+
+    pub(crate) fn max_pause(&self) -> Duration {
+        self.max_pause.unwrap_or(Duration::from_secs(3600))
+    }
 }
 
-pub(super) fn ahead(text: &str) -> Result<NonZeroUsize, String> {
-    text.parse().map_err(|_| "write a number of units, like --ahead 10000".to_owned())
+fn attempts(text: &str) -> Result<NonZeroU32, String> {
+    parsed(text, "write how often a unit is run at most, like --attempts 5; the first attempt counts")
 }
 
-pub(super) fn max_fail(text: &str) -> Result<MaxFail, String> {
+fn max_fail(text: &str) -> Result<MaxFail, String> {
     let parsed = match text.strip_suffix('%') {
         Some(percent) => percent.parse().ok().filter(|percent| (1..=100).contains(percent)).map(MaxFail::Percent),
         None => text.parse().ok().map(MaxFail::Units),
@@ -35,7 +117,7 @@ pub(super) fn max_fail(text: &str) -> Result<MaxFail, String> {
 }
 
 /// `1s..60s`, or one time for all waits.
-pub(super) fn backoff(text: &str) -> Result<Backoff, String> {
+fn backoff(text: &str) -> Result<Backoff, String> {
     let (first, longest) = text.split_once("..").unwrap_or((text, text));
     let time = |text: &str| -> Result<Duration, String> {
         refuse_month(text.trim())?;
@@ -49,7 +131,7 @@ pub(super) fn backoff(text: &str) -> Result<Backoff, String> {
 }
 
 /// `6,7,28,timeout,signal`
-pub(super) fn retry_on(text: &str) -> Result<Failures, String> {
+fn retry_on(text: &str) -> Result<Failures, String> {
     text.split(',').map(|word| failure(word.trim())).collect()
 }
 
@@ -64,6 +146,14 @@ fn failure(word: &str) -> Result<Failure, String> {
         (_, Ok(code)) => Ok(Failure::Exit(code)),
         (_, Err(_)) => Err("write exit codes, timeout or signal, like --retry-on 6,7,28,timeout".to_owned()),
     }
+}
+
+/// A file that is written, whose name may be any bytes. Many programs take - for standard output, where units are.
+fn record() -> impl TypedValueParser<Value = PathBuf> {
+    OsStringValueParser::new().try_map(|text| match text.as_bytes() {
+        b"-" => Err("- is no file; for standard error write /dev/stderr, for a file of that name ./-"),
+        _ => Ok(PathBuf::from(text)),
+    })
 }
 
 #[cfg(test)]
@@ -88,6 +178,6 @@ mod tests {
         }
         assert_eq!(max_fail("5%"), Ok(MaxFail::Percent(5)));
         assert!(["0", "0%", "101%", "x", "%"].into_iter().all(|wrong| max_fail(wrong).is_err()));
-        assert!(attempts("0").is_err() && ahead("0").is_err() && attempts("5").is_ok());
+        assert!(attempts("0").is_err() && attempts("5").is_ok());
     }
 }

@@ -1,244 +1,155 @@
-//! The definition of the command line. Each option is defined once, here; parsing, help, man page, completions and the
-//! page of options come from it.
+//! The command line as a whole: its groups of flags, and the rules between flags. Parsing, help, man page, completions and
+//! the page of options come from it.
 //!
-//! The headings have a meaning: an option under "Launch" needs a command (but --dry-run does not), and options under "Input"
-//! and "Launch" cannot be used with an option that is about a bucket by itself.
+//! Headings have a meaning: a flag under "Launch" needs a command (but --dry-run does not), and flags under "Input" and
+//! "Launch" cannot be used with a flag that is about a bucket by itself.
 
-use super::again::{self, MaxFail};
-use super::rule::Rule;
+use super::bucket::SharedFlags;
+use super::input::InputFlags;
+use super::launch::LaunchFlags;
+use super::limits::LimitFlags;
+use super::report::ReportFlags;
 use super::text;
-use super::values::{self, Format, OnStoreError, ProgressWhen, Repeat, Summary};
 use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, Command, CommandFactory, Id, Parser};
 use std::ffi::OsString;
-use std::num::{NonZeroU32, NonZeroUsize};
-use std::path::PathBuf;
-use std::time::Duration;
-use throttle::launch::Backoff;
-use throttle_limits::rate::Amount;
 
-/// Pass units on, or run a command for each, at exactly the rate you ask for
+/// Pass lines, records or bytes from standard input to standard output, or run a command for each, at exactly the rate
+/// you ask for.
+///
+/// Each unit is read as it comes, waits until every limit allows it, and leaves whole and unchanged. Standard output
+/// also gets blank lines, NUL bytes, invalid UTF-8 and a last line without its newline. For commands, blank lines are
+/// skipped and counted, except with -0 or -d; a line of spaces or tabs is not blank. After a slow reader or writer,
+/// lost time is never made up with a burst beyond the limits.
+///
+/// A command's standard input is /dev/null, also with -a; --stdin gives it the unit. A command that fails, that is
+/// killed by a signal or that cannot be run does not stop the others; one that exits 255 does. A script cannot be run
+/// (126) if its first line does not name its interpreter, like #!/bin/sh. A command that moves to the background has
+/// ended for throttle: setsid CMD returns at once, setsid --wait CMD does not.
 #[derive(Clone, Debug, Parser)]
-#[command(name = "throttle", version, long_about = text::LONG_ABOUT, after_help = text::after_help(), after_long_help = text::after_long_help(), override_usage = text::USAGE)]
-#[allow(clippy::struct_excessive_bools, clippy::struct_field_names, reason = "each is an option")]
+#[command(name = "throttle", version, override_usage = text::USAGE)]
+#[command(about = "Pass units on, or run a command for each, at exactly the rate you ask for", long_about)]
+#[command(after_help = text::after_help(), after_long_help = text::after_long_help())]
 pub(crate) struct Args {
-    /// At most this: 5/s, 100/min, 10MiB/s; repeat for several
-    #[arg(short, long, value_name = "LIMIT", allow_hyphen_values = true, value_parser = values::rule(), long_help = text::RATE, help_heading = "Limit")]
-    pub(crate) rate: Vec<Rule>,
-
-    /// Most at once after a pause [default: 10 ms of rate]
-    #[arg(short, long, value_name = "N", allow_negative_numbers = true, value_parser = |text: &str| text.parse::<Amount>(), long_help = text::BURST, help_heading = "Limit")]
-    pub(crate) burst: Option<Amount>,
-
-    /// Drop units that would wait, instead of passing them on late
-    #[arg(hide_short_help = true, long, conflicts_with_all = ["bucket", "command", "shell"], long_help = text::DROP, help_heading = "Limit")]
-    pub(crate) drop: bool,
-
-    /// Limits shared with all that name it: file or redis://
-    #[arg(long, value_name = "BUCKET", value_hint = clap::ValueHint::FilePath, long_help = text::BUCKET, help_heading = "Shared")]
-    pub(crate) bucket: Option<OsString>,
-
-    /// Take one, then become COMMAND
-    #[arg(hide_short_help = true, long, long_help = text::ONCE, help_heading = "Shared")]
-    pub(crate) once: bool,
-
-    /// Exit 75 instead of waiting longer; with --drop: drop
-    #[arg(hide_short_help = true, long, value_name = "TIME", allow_negative_numbers = true, value_parser = values::duration_or_zero, long_help = text::MAX_WAIT, help_heading = "Shared")]
-    pub(crate) max_wait: Option<Duration>,
-
-    /// Make the bucket, or change its limits for everyone
-    #[arg(hide_short_help = true, long, long_help = text::SET, help_heading = "Shared")]
-    pub(crate) set: bool,
-
-    /// With --set: members of GROUP may use the bucket's file
-    #[arg(hide_short_help = true, long, value_name = "GROUP", long_help = text::GROUP, help_heading = "Shared")]
-    pub(crate) group: Option<String>,
-
-    /// Show the bucket: text or json
-    #[arg(hide_short_help = true, long, value_name = "FMT", num_args = 0..=1, default_missing_value = "text", value_parser = values::format, long_help = text::SHOW, help_heading = "Shared")]
-    pub(crate) show: Option<Format>,
-
-    /// Empty the bucket's queue, and lift a pause
-    #[arg(hide_short_help = true, long, long_help = text::CLEAR, help_heading = "Shared")]
-    pub(crate) clear: bool,
-
-    /// Grant nothing from the bucket for TIME; 0 lifts a pause
-    #[arg(hide_short_help = true, long, value_name = "TIME", allow_negative_numbers = true, value_parser = values::duration_or_zero, long_help = text::PAUSE, help_heading = "Shared")]
-    pub(crate) pause: Option<Duration>,
-
-    /// Name the buckets there are: text or json
-    #[arg(hide_short_help = true, long, value_name = "FMT", num_args = 0..=1, default_missing_value = "text", value_parser = values::format, long_help = text::LIST, help_heading = "Shared")]
-    pub(crate) list: Option<Format>,
-
-    /// Remove the bucket
-    #[arg(hide_short_help = true, long, long_help = text::REMOVE, help_heading = "Shared")]
-    pub(crate) remove: bool,
-
-    /// While the bucket's server is away: wait, fail [default: wait]
-    #[arg(hide_short_help = true, long, value_name = "WHAT", hide_possible_values = true, long_help = text::ON_STORE_ERROR, help_heading = "Shared")]
-    pub(crate) on_store_error: Option<OnStoreError>,
-
-    /// Units end with NUL instead of a newline
-    #[arg(short = '0', long, conflicts_with_all = ["delimiter", "bytes"], long_help = text::NULL, help_heading = "Input")]
-    pub(crate) null: bool,
-
-    /// Units end with the byte C
-    #[arg(hide_short_help = true, short, long, value_name = "C", conflicts_with = "bytes", value_parser = values::delimiter(), long_help = text::DELIMITER, help_heading = "Input")]
-    pub(crate) delimiter: Option<u8>,
-
-    /// Every byte is a unit (implied by a rate in bytes)
-    #[arg(hide_short_help = true, long, long_help = text::BYTES, help_heading = "Input")]
-    pub(crate) bytes: bool,
-
-    /// Read FILE instead of standard input
-    #[arg(hide_short_help = true, short, long, value_name = "FILE", value_hint = clap::ValueHint::FilePath, long_help = text::ARG_FILE, help_heading = "Input")]
-    pub(crate) arg_file: Option<PathBuf>,
-
-    /// Instead of input, the units 1 to N, or without end
-    #[arg(hide_short_help = true, long, value_name = "N|inf", allow_negative_numbers = true, conflicts_with_all = ["arg_file", "null", "delimiter"], value_parser = values::repeat, long_help = text::REPEAT, help_heading = "Input")]
-    pub(crate) repeat: Option<Repeat>,
-
-    /// Most units read while others wait [default: 10000]
-    #[arg(hide_short_help = true, long, value_name = "N", allow_negative_numbers = true, value_parser = again::ahead, long_help = text::AHEAD, help_heading = "Input")]
-    pub(crate) ahead: Option<NonZeroUsize>,
-
-    /// Commands at once; 0: no cap [default: 16] (also -P)
-    #[arg(short, long, short_alias = 'P', alias = "max-procs", value_name = "N", allow_negative_numbers = true, value_parser = values::jobs, long_help = text::JOBS, help_heading = "Launch")]
-    pub(crate) jobs: Option<u32>,
-
-    /// Units for each command, if they fit [default: 1]
-    #[arg(hide_short_help = true, short = 'n', long, value_name = "N", allow_negative_numbers = true, value_parser = values::max_args, long_help = text::MAX_ARGS, help_heading = "Launch")]
-    pub(crate) max_args: Option<u64>,
-
-    /// What stands for the unit in COMMAND [default: {}]
-    #[arg(hide_short_help = true, short = 'I', long, value_name = "R", allow_hyphen_values = true, conflicts_with = "shell", long_help = text::REPLACE, help_heading = "Launch")]
-    pub(crate) replace: Option<OsString>,
-
-    /// Run a shell script for each unit, which is "$1" there
-    #[arg(short = 'c', long, value_name = "SCRIPT", allow_hyphen_values = true, conflicts_with = "command", long_help = text::SHELL, help_heading = "Launch")]
-    pub(crate) shell: Option<OsString>,
-
-    /// The unit goes to the command's standard input
-    #[arg(hide_short_help = true, long, long_help = text::STDIN, help_heading = "Launch")]
-    pub(crate) stdin: bool,
-
-    /// Print output in input order
-    #[arg(hide_short_help = true, short, long, conflicts_with_all = ["line_buffer", "ungroup"], long_help = text::KEEP_ORDER, help_heading = "Launch")]
-    pub(crate) keep_order: bool,
-
-    /// Print output line by line
-    #[arg(hide_short_help = true, long, conflicts_with = "ungroup", long_help = text::LINE_BUFFER, help_heading = "Launch")]
-    pub(crate) line_buffer: bool,
-
-    /// Let commands write directly, mixed
-    #[arg(hide_short_help = true, short, long, conflicts_with = "tag", long_help = text::UNGROUP, help_heading = "Launch")]
-    pub(crate) ungroup: bool,
-
-    /// The unit and a tab before each line of output
-    #[arg(hide_short_help = true, long, long_help = text::TAG, help_heading = "Launch")]
-    pub(crate) tag: bool,
-
-    /// End a command that takes longer
-    #[arg(hide_short_help = true, long, value_name = "TIME", allow_negative_numbers = true, value_parser = values::duration, long_help = text::TIMEOUT, help_heading = "Launch")]
-    pub(crate) timeout: Option<Duration>,
-
-    /// Run a unit up to N times if it fails
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = again::attempts, long_help = text::ATTEMPTS, help_heading = "Launch")]
-    pub(crate) attempts: Option<NonZeroU32>,
-
-    /// Waits between attempts [default: 1s..60s]
-    #[arg(hide_short_help = true, long, value_name = "FIRST..LONGEST", allow_negative_numbers = true, value_parser = again::backoff, long_help = text::BACKOFF, help_heading = "Launch")]
-    pub(crate) backoff: Option<Backoff>,
-
-    /// Which failures are tried again: 6,7,28,timeout,signal
-    #[arg(hide_short_help = true, long, value_name = "CODES", allow_negative_numbers = true, value_parser = again::retry_on, long_help = text::RETRY_ON, help_heading = "Launch")]
-    pub(crate) retry_on: Option<again::Failures>,
-
-    /// The longest pause that a server may ask for [default: 1h]
-    #[arg(hide_short_help = true, long, value_name = "TIME", allow_negative_numbers = true, value_parser = values::duration, long_help = text::MAX_PAUSE, help_heading = "Launch")]
-    pub(crate) max_pause: Option<Duration>,
-
-    /// Launch nothing more once N units, or N%, have failed
-    #[arg(hide_short_help = true, long, value_name = "N|N%", allow_negative_numbers = true, value_parser = again::max_fail, long_help = text::MAX_FAIL, help_heading = "Launch")]
-    pub(crate) max_fail: Option<MaxFail>,
-
-    /// Keep units that succeeded in FILE, and skip those in it
-    #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath, value_parser = values::record(), long_help = text::DONE, help_heading = "Launch")]
-    pub(crate) done: Option<PathBuf>,
-
-    /// Add a line of JSON to FILE for each attempt
-    #[arg(hide_short_help = true, long, value_name = "FILE", value_hint = clap::ValueHint::FilePath, value_parser = values::record(), long_help = text::LOG, help_heading = "Launch")]
-    pub(crate) log: Option<PathBuf>,
-
-    /// Write each command to standard error before it runs
-    #[arg(hide_short_help = true, short, long, long_help = text::TRACE, help_heading = "Launch")]
-    pub(crate) trace: bool,
-
-    /// Show what would run or leave, and when; do neither
-    #[arg(long, long_help = text::DRY_RUN, help_heading = "Launch")]
-    pub(crate) dry_run: bool,
-
-    /// Show progress: auto, always, never
-    #[arg(hide_short_help = true, long, value_name = "WHEN", default_value = "auto", hide_default_value = true, hide_possible_values = true, long_help = text::PROGRESS, help_heading = "Report")]
-    pub(crate) progress: ProgressWhen,
-
-    /// Say at the end what happened: text or json
-    #[arg(hide_short_help = true, long, value_name = "FMT[:FILE]", num_args = 0..=1, require_equals = true, default_missing_value = "text", value_parser = values::summary(), long_help = text::SUMMARY, help_heading = "Report")]
-    pub(crate) summary: Option<Summary>,
-
-    /// No hints, no messages about failed commands
-    #[arg(hide_short_help = true, short, long, long_help = text::QUIET, help_heading = "Report")]
-    pub(crate) quiet: bool,
+    #[command(flatten)]
+    pub(crate) limit: LimitFlags,
+    #[command(flatten)]
+    pub(crate) shared: SharedFlags,
+    #[command(flatten)]
+    pub(crate) input: InputFlags,
+    #[command(flatten)]
+    pub(crate) launch: LaunchFlags,
+    #[command(flatten)]
+    pub(crate) report: ReportFlags,
 
     /// What to run for each unit; everything after its first word belongs to it
     #[arg(trailing_var_arg = true, value_name = "COMMAND", value_hint = clap::ValueHint::CommandWithArguments, hide = true)]
     pub(crate) command: Vec<OsString>,
-
-    /// The first option given that means nothing without a command.
-    #[arg(skip)]
-    pub(crate) launch_option: Option<String>,
 }
 
-/// Options about a bucket by itself.
+/// The flags that `-h` shows, on one screen: those that are used most.
+const SHORT_HELP: [&str; 9] = ["rate", "burst", "bucket", "null", "jobs", "shell", "attempts", "done", "dry_run"];
+
+/// Flags about a bucket by itself. Each excludes the others, and the flags of streams.
 const VERBS: [&str; 7] = ["once", "set", "show", "clear", "pause", "list", "remove"];
 
-/// Only these go together: the first two start the bucket anew, and of the verbs only --once waits for a turn.
+/// But these go together: the first two start the bucket anew, and of the verbs only --once waits for a turn.
 const TOGETHER: [[&str; 2]; 2] = [["set", "clear"], ["once", "max_wait"]];
+
+/// Other flags that exclude each other, and what to write instead, if there is a way.
+const APART: [(&str, &[&str], &str); 11] = [
+    ("drop", &["bucket"], ""),
+    (
+        "drop",
+        &["command", "shell"],
+        "--drop is for a pipe, and commands are not dropped; write it before them: \
+         throttle -r 5/s --drop | throttle -r unlimited COMMAND",
+    ),
+    (
+        "shell",
+        &["command"],
+        "--shell cannot be used with a command; the script is one word in single quotes: -c 'echo \"$1\"'",
+    ),
+    ("once", &["shell"], "--once cannot be used with --shell; write --once sh -c SCRIPT"),
+    ("replace", &["shell"], ""),
+    ("null", &["delimiter", "bytes"], ""),
+    ("delimiter", &["bytes"], ""),
+    ("repeat", &["arg_file", "null", "delimiter"], ""),
+    ("keep_order", &["line_buffer", "ungroup"], ""),
+    ("line_buffer", &["ungroup"], ""),
+    ("ungroup", &["tag"], ""),
+];
+
+/// Flags that mean nothing without one of others, and a right spelling.
+const NEEDS: [(&str, &[&str], &str); 5] = [
+    ("max_wait", &["once", "drop"], "--once --max-wait 30s"),
+    ("group", &["set"], "--bucket ./b --set --group devs -r 5/s"),
+    ("backoff", &["attempts"], "--attempts 5 --backoff 1s..60s"),
+    ("retry_on", &["attempts"], "--attempts 5 --retry-on 6,7,28"),
+    ("max_pause", &["attempts"], "--attempts 5 --max-pause 1h"),
+];
 
 /// The definition of the whole command line.
 pub(crate) fn command() -> Command {
     let command = Args::command().max_term_width(100);
-    let is_of_others = |arg: &Arg| {
+    let is_excluded = |arg: &&Arg| {
         let is_of_streams = matches!(arg.get_help_heading(), Some("Input" | "Launch"));
-        is_of_streams || arg.get_id() == "summary" || arg.get_id() == "max_wait"
+        is_of_streams || VERBS.iter().chain(&["summary", "max_wait"]).any(|id| arg.get_id() == id)
     };
-    let is_verb = |id: &Id| VERBS.contains(&id.as_str());
-    let excluded = command.get_arguments().filter(|arg| is_of_others(arg) || is_verb(arg.get_id()));
-    let excluded: Vec<Id> = excluded.map(|arg| arg.get_id().clone()).collect();
+    let excluded: Vec<Id> = command.get_arguments().filter(is_excluded).map(|arg| arg.get_id().clone()).collect();
     command.mut_args(|arg| {
-        let own = arg.get_id();
-        let goes_with =
-            |id: &Id| TOGETHER.iter().any(|pair| pair.contains(&id.as_str()) && pair.contains(&own.as_str()));
-        let others: Vec<&Id> = excluded.iter().filter(|id| is_verb(own) && *id != own && !goes_with(id)).collect();
-        arg.conflicts_with_all(others)
+        let own = arg.get_id().clone();
+        let own = own.as_str();
+        let go_together =
+            |other: &Id| TOGETHER.iter().any(|pair| pair.contains(&other.as_str()) && pair.contains(&own));
+        let of_verb = excluded.iter().filter(|other| VERBS.contains(&own) && *other != own && !go_together(other));
+        let apart = APART
+            .iter()
+            .filter(|(flag, ..)| *flag == own && !VERBS.contains(flag))
+            .flat_map(|(_, others, _)| others.iter().copied());
+        let others: Vec<Id> = of_verb.cloned().chain(apart.map(Id::from)).collect();
+        arg.conflicts_with_all(others).hide_short_help(!SHORT_HELP.contains(&own))
     })
 }
 
-/// What `-h` shows, on one screen: what is wished for most.
+/// A flag in messages.
+fn shown(id: &str) -> String {
+    if id == "command" { "COMMAND".to_owned() } else { format!("--{}", id.replace('_', "-")) }
+}
+
+/// What to write instead of two flags that exclude each other.
+pub(super) fn instead_of(one: &str, other: &str) -> Option<&'static str> {
+    let is_pair = |flag: &str, others: &[&str]| {
+        let flag = shown(flag);
+        others.iter().map(|id| shown(id)).any(|id| (one == flag && other == id) || (one == id && other == flag))
+    };
+    let (.., instead) = APART.iter().find(|(flag, others, _)| is_pair(flag, others))?;
+    Some(*instead).filter(|instead| !instead.is_empty())
+}
+
+/// What is missing if a flag means nothing by itself.
+pub(super) fn missing(command: &Command, matches: &ArgMatches) -> Option<String> {
+    let is_given = |id: &str| matches.value_source(id) == Some(ValueSource::CommandLine);
+    let is_alone = |(flag, others, _): &&(&str, &[&str], &str)| is_given(flag) && !others.iter().any(|id| is_given(id));
+    if let Some((flag, others, example)) = NEEDS.iter().find(is_alone) {
+        let others: Vec<String> = others.iter().map(|id| format!("to {}", shown(id))).collect();
+        return Some(format!("{} belongs {}; write for example {example}", shown(flag), others.join(" and ")));
+    }
+    if is_given("command") || is_given("shell") {
+        return None;
+    }
+    let needs_command = |arg: &&Arg| {
+        let is_of_launch = arg.get_help_heading() == Some("Launch") && arg.get_id() != "dry_run";
+        (arg.get_id() == "repeat" || is_of_launch) && is_given(arg.get_id().as_str())
+    };
+    let flag = shown(command.get_arguments().find(needs_command)?.get_id().as_str());
+    Some(format!("{flag} needs a command; write throttle -r 5/s {flag} … COMMAND, or -c SCRIPT"))
+}
+
+/// The definition for the short help.
 pub(crate) fn short_help() -> Command {
     let command = command().disable_version_flag(true).mut_args(|arg| arg.help_heading(None::<&str>));
     command.help_template("{about}\n\n{usage-heading} {usage}{after-help}\n\n{options}")
-}
-
-/// The first option given that means nothing without a command.
-pub(super) fn launch_option(command: &Command, matches: &ArgMatches) -> Option<String> {
-    let needs_command = |arg: &&Arg| {
-        let is_of_launch = arg.get_help_heading() == Some("Launch");
-        arg.get_id() == "repeat" || is_of_launch && !["shell", "dry_run"].contains(&arg.get_id().as_str())
-    };
-    let is_given = |arg: &&Arg| matches.value_source(arg.get_id().as_str()) == Some(ValueSource::CommandLine);
-    let given = command.get_arguments().filter(needs_command).find(is_given);
-    given.and_then(Arg::get_long).map(|name| format!("--{name}"))
 }
 
 #[cfg(test)]

@@ -1,73 +1,10 @@
-//! Options of other tools: the error shows what to write here.
+//! Flags of other tools: the error shows what to write here.
 
 use super::rule::Rule;
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches};
 use std::ffi::{OsStr, OsString};
 use throttle_limits::rate::{Limit, ParseError, Rate};
-
-/// Options of other tools, and what to write here.
-const FOREIGN: [(&str, &str); 53] = [
-    ("-L", "a rate is -r 10MB/s or -r 10M/s, N lines for each command -n N"),
-    ("--max-lines", "N lines for each command are -n N"),
-    ("-l", "lines are counted unless you say otherwise; N for each command is -n N"),
-    ("-N", "N units for each command are -n N"),
-    ("-i", "{} stands for the unit without it; another marker is -I R"),
-    ("-s", "a size is not needed: commands get one unit each, or -n N"),
-    ("--max-chars", "a size is not needed: commands get one unit each, or -n N"),
-    ("-x", "leave it out: a command that would be too long fails by itself"),
-    ("--exit", "leave it out: a command that would be too long fails by itself"),
-    ("-p", "to see what would run write --dry-run, for progress --progress=always"),
-    ("--interactive", "to see what would run write --dry-run"),
-    ("--verbose", "each command is written before it runs with -t"),
-    ("--no-run-if-empty", "leave it out: empty input does nothing"),
-    ("-R", "mbuffer's rate is -r here: -r 10MB/s"),
-    ("--delay", "a delay is a rate: for one every 2 s write -r 1/2s"),
-    ("--interval", "an interval is a rate: for one every 2 s write -r 1/2s"),
-    ("--every", "an interval is a rate: for one every 2 s write -r 1/2s"),
-    ("--rps", "a rate is -r 5/s"),
-    ("--qps", "a rate is -r 5/s"),
-    ("--per", "it is a part of the limit; write -r 1/s,per=host"),
-    ("--cost", "it is a part of the limit; write -r 500/min,cost=f3"),
-    ("--parallel", "N commands at once are -j N"),
-    ("--concurrency", "N commands at once are -j N"),
-    ("--workers", "N commands at once are -j N"),
-    ("--times", "to run a command N times write --repeat N"),
-    ("--duration", "to end a run after 60 s write timeout -s INT 60 throttle -r 5/s"),
-    ("--load", "it does not look at the machine's load; N commands at once are -j N"),
-    ("--lock", "a limit that several scripts share is --bucket NAME; to run one at a time write flock FILE COMMAND"),
-    ("--color", "leave it out: nothing is coloured"),
-    ("--no-wait", "to drop what would wait write --drop; for one call write --bucket NAME --once --max-wait 0"),
-    ("--fail-fast", "launch nothing more after the first failed unit with --max-fail 1"),
-    ("-o", "output goes where the shell sends it: > FILE"),
-    ("-f", "units are read from FILE with -a FILE, or < FILE"),
-    ("--rate-limit", "write --rate, or -r: -r 10MB/s"),
-    ("--limit-rate", "write --rate, or -r: -r 10MB/s"),
-    ("--bwlimit", "write --rate, or -r: -r 10MB/s"),
-    ("--limit", "write --rate, or -r: -r 5/s"),
-    ("--line-mode", "lines are counted unless you say otherwise: -r 1000/s"),
-    ("--bar", "a bar is shown on a terminal anyway, unless the output goes to a pipe; then write --progress=always"),
-    ("--eta", "the bar shows the time left; if there is no bar write --progress=always"),
-    ("--ordered", "output in the order of the input is -k"),
-    ("--joblog", "a line for each attempt is written to FILE with --log FILE"),
-    (
-        "--halt",
-        "launch nothing more after N failed units with --max-fail N, or --max-fail 5%; a command that exits 255 stops the run",
-    ),
-    ("--retries", "a failed unit is run up to N times in all with --attempts N"),
-    ("--retry", "a failed unit is run up to N times in all with --attempts N"),
-    ("--resume", "go on after the units of earlier runs with --done FILE"),
-    ("--resume-failed", "go on after the units of earlier runs with --done FILE, which has those that succeeded"),
-    (
-        "--results",
-        "a script can write files: -c 'COMMAND \"$1\" > \"out/$THROTTLE_SEQ\"'; what happened is written with --log FILE",
-    ),
-    ("--colsep", "a script can split the unit: -c 'echo \"${1%%,*}\" \"${1#*,}\"'"),
-    ("--pipe", "units go to a command's standard input with --stdin, N for each command with -n N"),
-    ("--spreadstdin", "units go to a command's standard input with --stdin, N for each command with -n N"),
-    ("--reset", "to start a bucket anew write --bucket NAME --clear --set -r 5/s"),
-    ("--shell-quote", "a unit is one argument, whatever is in it; leave it out"),
-];
 
 pub(super) const PARALLEL_ARGUMENTS: &str = "::: is not an option here: \
     pass units on standard input, one a line: printf '%s\\n' A B | throttle -r 5/s COMMAND";
@@ -78,10 +15,16 @@ pub(super) const PARALLEL_FILES: &str =
 pub(super) const RATE_TAKES_A_LIMIT: &str = "-r takes a limit, like -r 5/s \
     (xargs' -r, --no-run-if-empty, is not needed: empty input does nothing)";
 
+/// Each flag of another tool, and what to write here. Flags that mean the same share a line.
+fn all() -> impl Iterator<Item = (&'static str, &'static str)> {
+    let lines = include_str!("foreign_flags.txt").lines().filter_map(|line| line.split_once(": "));
+    lines.flat_map(|(names, words)| names.split(' ').map(move |name| (name, words)))
+}
+
 /// `command` that also knows the options of other tools, to refuse them.
 pub(super) fn with_foreign_flags(command: clap::Command) -> clap::Command {
-    command.args(FOREIGN.iter().map(|(name, _)| {
-        let arg = Arg::new(*name).hide(true).action(ArgAction::Append).num_args(0..=1);
+    command.args(all().map(|(name, _)| {
+        let arg = Arg::new(name).hide(true).action(ArgAction::Append).num_args(0..=1);
         let arg = arg.allow_negative_numbers(true).value_parser(clap::value_parser!(OsString));
         match name.strip_prefix("--") {
             Some(long) => arg.long(long),
@@ -96,7 +39,7 @@ pub(super) fn with_foreign_flags(command: clap::Command) -> clap::Command {
 /// What to write here.
 pub(super) fn refuse(matches: &ArgMatches) -> Result<(), String> {
     let is_given = |name: &str| matches.value_source(name) == Some(ValueSource::CommandLine);
-    let Some((name, words)) = FOREIGN.into_iter().find(|(name, _)| is_given(name)) else { return Ok(()) };
+    let Some((name, words)) = all().find(|(name, _)| is_given(name)) else { return Ok(()) };
     let value = matches.get_one::<OsString>(name).and_then(|value| value.to_str());
     let own = value.and_then(|value| with_value(name, value));
     Err(format!("{name} is not an option here: {}", own.as_deref().unwrap_or(words)))
@@ -122,18 +65,11 @@ fn with_value(name: &str, value: &str) -> Option<String> {
             let limit = format!("5/s,{}={value}", &name[2..]);
             limit.parse::<Rule>().is_ok().then(|| write_rate(&limit))
         }
-        "--parallel" | "--concurrency" | "--workers" => {
-            value.parse::<u32>().ok().map(|jobs| format!("write -j {jobs}"))
-        }
-        "--times" => value.parse::<u64>().ok().map(|times| format!("write --repeat {times}")),
-        "-f" => Some(format!("write -a {value}")),
         "--halt" => {
             let failed = value.split_once("fail=").map(|(_, failed)| failed)?;
             let number: u8 = failed.trim_end_matches('%').parse().ok()?;
             (1..=100).contains(&number).then(|| format!("write --max-fail {failed}"))
         }
-        "--joblog" => Some(format!("write --log {value}")),
-        "-N" | "--max-lines" => value.parse::<u64>().ok().map(|count| format!("write -n {count}")),
         "-L" | "-R" | "--rate-limit" | "--limit-rate" | "--bwlimit" | "--limit" => match value.parse::<Limit>() {
             Err(ParseError::LinesOrBytes(_)) => Some(format!("write -r {value}B/s for bytes, -r {value}/s for lines")),
             // Of which unit a bare number is depends on the tool.
@@ -142,8 +78,21 @@ fn with_value(name: &str, value: &str) -> Option<String> {
             }
             _ => None,
         },
-        _ => None,
+        _ => renamed(name, value),
     }
+}
+
+/// What to write for an option that has another name here.
+fn renamed(name: &str, value: &str) -> Option<String> {
+    let (own, is_number) = match name {
+        "--parallel" | "--concurrency" | "--workers" => ("-j", true),
+        "--times" => ("--repeat", true),
+        "-N" | "--max-lines" => ("-n", true),
+        "-f" => ("-a", false),
+        "--joblog" => ("--log", false),
+        _ => return None,
+    };
+    (!is_number || value.parse::<u64>().is_ok()).then(|| format!("write {own} {value}"))
 }
 
 fn write_rate(rate: &str) -> String {

@@ -1,12 +1,11 @@
 //! Messages about a command line that clap refuses, in our words: the option, what is wrong, what to write.
 
-use super::definition::command;
+use super::definition::{command, instead_of};
 use super::foreign_flags;
 use clap::Error;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use std::error::Error as _;
 use std::ffi::{OsStr, OsString};
-use throttle_limits::limits::PolicyError;
 use throttle_limits::store::Address;
 
 /// One line for `error`, caused by `args`.
@@ -28,9 +27,6 @@ pub(super) fn words(error: &Error, args: &[OsString]) -> String {
         }
         ErrorKind::ArgumentConflict => conflict(error, flag, args),
         ErrorKind::UnknownArgument => attached(flag, args).unwrap_or_else(|| unknown(error, flag)),
-        ErrorKind::MissingRequiredArgument => {
-            "--max-wait belongs to --once; write for example --once --max-wait 10s".to_owned()
-        }
         ErrorKind::TooManyValues => format!("{flag} takes no value; write {flag}"),
         ErrorKind::InvalidUtf8 => {
             "a value of an option is not text; what may be any bytes are files, units and commands".to_owned()
@@ -62,21 +58,11 @@ fn conflict(error: &Error, flag: &str, args: &[OsString]) -> String {
     let others = strings(error, ContextKind::PriorArg);
     let other = others.first().map(|other| name(other)).unwrap_or_default();
     let begins_units = args.iter().take_while(|arg| *arg != "--").any(|arg| arg == ":::");
-    match (flag, other) {
-        _ if begins_units => foreign_flags::PARALLEL_ARGUMENTS.to_owned(),
-        _ if flag == other || other.is_empty() => format!("{flag} is given twice; write it once"),
-        ("--once", "--shell") | ("--shell", "--once") => {
-            "--once cannot be used with --shell; write --once sh -c SCRIPT".to_owned()
-        }
-        ("--drop", "COMMAND" | "--shell") | ("COMMAND" | "--shell", "--drop") => {
-            "--drop is for a pipe, and commands are not dropped; write it before them: \
-             throttle -r 5/s --drop | throttle -r unlimited COMMAND"
-                .to_owned()
-        }
-        ("COMMAND", script) | (script, "COMMAND") => {
-            format!("{script} cannot be used with a command; the script is one word in single quotes: -c 'echo \"$1\"'")
-        }
-        _ => format!("{flag} cannot be used with {other}; leave one of them out"),
+    match () {
+        () if begins_units => foreign_flags::PARALLEL_ARGUMENTS.to_owned(),
+        () if flag == other || other.is_empty() => format!("{flag} is given twice; write it once"),
+        () => instead_of(flag, other)
+            .map_or_else(|| format!("{flag} cannot be used with {other}; leave one of them out"), str::to_owned),
     }
 }
 
@@ -172,25 +158,4 @@ fn plain(error: &Error) -> String {
     let text = error.to_string();
     let text = text.strip_prefix("error: ").unwrap_or(&text);
     text.split("\n\n").next().unwrap_or_default().trim_end().to_owned()
-}
-
-/// What is wrong with the limits, with the names of the options.
-pub(crate) fn in_limits(error: &PolicyError) -> String {
-    match error {
-        PolicyError::None | PolicyError::UnlimitedAlone | PolicyError::InitialAboveBurst { .. } => {
-            format!("--rate: {error}")
-        }
-        PolicyError::BytesBesideUnits { .. } => {
-            format!("--rate: {error}; run two throttles one after the other for both")
-        }
-        PolicyError::BurstTwice(limit) => {
-            format!("--burst: the limit '{limit}' already names its burst; leave one of them out, like -r 5/s -b 10")
-        }
-        PolicyError::BurstOnWindow(limit) => {
-            format!(
-                "--burst: the fastest limit '{limit},window' is a window, which has no burst; write -r {limit} -b N"
-            )
-        }
-        _ => format!("--burst: {error}"),
-    }
 }

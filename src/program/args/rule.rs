@@ -117,7 +117,7 @@ fn set_once<T>(slot: &mut Option<T>, value: T, example: &str) -> Result<(), Stri
     let key = key.split('=').next().unwrap_or(key);
     match slot.replace(value) {
         None => Ok(()),
-        Some(_) => Err(format!("{key} stands twice in one limit; say it once, like 5/s,{example}")),
+        Some(_) => Err(format!("{key} is given twice in one limit; write it once, like 5/s,{example}")),
     }
 }
 

@@ -13,7 +13,7 @@ const LEAST: usize = 16;
 #[derive(Debug)]
 pub(super) struct Identities(Vec<Part>);
 
-/// An identity of 0, which no unit is known to have, is an empty place. A unit that has it is never found, and runs again.
+/// An identity of 0 marks an empty place. No unit with this identity is known; it would not be found, and would run again.
 #[derive(Clone, Debug, Default)]
 struct Part {
     places: Vec<u128>,
@@ -64,7 +64,7 @@ impl Part {
         is_new
     }
 
-    /// Where `hash` stands, or else an empty place for it. There always is one.
+    /// The place of `hash`, or an empty place for it. There always is one.
     fn find(&self, hash: u128) -> usize {
         let size = self.places.len();
         let place = ((hash & u128::from(u64::MAX)) * size as u128) >> 64;

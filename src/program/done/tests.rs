@@ -56,7 +56,7 @@ fn units_of_any_bytes_are_known_in_the_next_run_and_once_they_are_taken() {
 }
 
 #[test]
-fn a_torn_last_record_is_cut_off_and_said() {
+fn a_torn_last_record_is_cut_off_and_reported() {
     let long = "y".repeat(2 * READ);
     for (delimiter, before, bytes) in
         [(b'\n', "a\nb\nc", 1), (0, "a\0{\n}\n", 4), (b',', "a,b\nc", 3), (b'\n', &long, 0)]
@@ -100,11 +100,11 @@ fn a_file_in_use_names_the_process_and_is_free_after_it() {
 }
 
 #[test]
-fn what_is_no_file_to_be_read_and_written_is_refused_with_advice() {
+fn a_path_that_is_no_file_to_read_and_write_is_refused_with_advice() {
     let (folder, path) = fresh();
     assert!(message(folder.path()).contains(&format!("is a directory; name a file: --done {}", path.display())));
     assert!(message(&path.join("x")).contains("name a file that can be read and written, in a folder that exists: No"));
-    // The system lets nobody write to a program that runs.
+    // The system refuses to write to a program that runs.
     let ours = std::env::current_exe().unwrap();
     assert!(message(&ours).starts_with(&format!("--done: cannot open {}; name a file", ours.display())));
     let made = Command::new("mkfifo").arg(&path).status().unwrap();
@@ -171,7 +171,7 @@ fn records_in(path: &str) -> Records {
 }
 
 #[test]
-fn after_an_error_nothing_more_is_written_and_it_is_told_again() {
+fn after_an_error_nothing_more_is_written_and_each_call_returns_it_again() {
     let full = records_in("/dev/full");
     for _ in 0..2 {
         assert_eq!(full.append(b"a\n").unwrap_err().kind(), ErrorKind::StorageFull);
@@ -186,8 +186,8 @@ fn after_an_error_nothing_more_is_written_and_it_is_told_again() {
 
 /// Runs itself again with a limit on the size of files, which works as a full disk does: what has room is written.
 #[test]
-fn what_does_not_fit_leaves_no_torn_record() {
-    const NAME: &str = "program::done::tests::what_does_not_fit_leaves_no_torn_record";
+fn a_record_that_does_not_fit_on_the_disk_leaves_no_part_of_it() {
+    const NAME: &str = "program::done::tests::a_record_that_does_not_fit_on_the_disk_leaves_no_part_of_it";
     let Some(path) = std::env::var_os("THROTTLE_TEST_SMALL_FILES") else {
         let (_folder, path) = fresh();
         let script = "trap '' XFSZ; ulimit -f 8; exec \"$0\" --exact \"$1\"";

@@ -56,7 +56,7 @@ fn sections() -> String {
     let mut text = String::from(".SH \"EXIT STATUS\"\n");
     text.extend(exit::codes().map(|(code, meaning)| entry(&code.to_string(), &meaning)));
     text = text + ".SH SIGNALS\n" + &escaped(args::SIGNALS) + "\n.SH ENVIRONMENT\n";
-    text.extend(args::ENVIRONMENT.map(|(name, meaning)| entry(name, meaning)));
+    text.extend(args::environment().map(|(name, meaning)| entry(name, &meaning)));
     text += ".SH EXAMPLES\n";
     text.extend(args::EXAMPLES.map(|(command, meaning)| entry(command, meaning)));
     let others = ["cat", "curl", "flock", "nice", "parallel", "pv", "timeout", "xargs"];

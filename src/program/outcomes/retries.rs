@@ -1,9 +1,9 @@
 //! Counts of further attempts and of pauses.
 
-use super::pause::LongPause;
 use crate::program::args::MaxFail;
+use crate::program::names::shown;
 use std::time::Duration;
-use throttle_limits::clock::{Nanos, in_nanos};
+use throttle_limits::clock::{self, Nanos, SECOND, in_nanos};
 
 /// What further attempts add to the counts.
 #[derive(Debug, Default)]
@@ -46,5 +46,30 @@ impl Retries {
     pub(super) fn close(&mut self, now: Nanos) {
         self.paused = self.paused.saturating_sub(self.paused_until.saturating_sub(now));
         self.paused_until = self.paused_until.min(now);
+    }
+}
+
+/// A shorter pause is not worth a line.
+const LONG: Nanos = 60 * SECOND;
+
+/// Announces each pause of a minute or more once.
+#[derive(Debug, Default)]
+pub(super) struct LongPause {
+    /// The end of the latest pause that was announced.
+    said_until: Nanos,
+}
+
+impl LongPause {
+    /// The line about a pause, now, of a key or of the whole run.
+    pub(super) fn line(&mut self, now: Nanos, until: Nanos, key: Option<&[u8]>) -> Option<String> {
+        if until < now.saturating_add(LONG) || self.said_until > now {
+            return None;
+        }
+        self.said_until = until;
+        let wait = clock::shown_wait(until - now);
+        Some(match key {
+            Some(key) => format!("'{}' asked to wait: nothing of it starts for {wait}", shown(key)),
+            None => format!("a server asked to wait: nothing starts for {wait}"),
+        })
     }
 }

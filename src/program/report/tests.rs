@@ -39,15 +39,13 @@ impl Sink for Slow {
 }
 
 fn report(args: &[&str]) -> (FakeClock, Report) {
-    let Task::Pipe(Pipe { limits, delimiter, reporting, .. }) = Task::from_words(args).unwrap() else {
-        panic!("{args:?}")
-    };
+    let Task::Pipe(Pipe { limits, input, reporting, .. }) = Task::from_words(args).unwrap() else { panic!("{args:?}") };
     let policy = &limits.named().unwrap().policy();
-    let unit = UnitName::of(delimiter.framing(policy).unwrap());
+    let unit = UnitName::of(input.framing(policy).unwrap());
     let clock = FakeClock::at(1000 * SECOND);
     let supply = Supply::new(Box::new(Memory::new(policy, clock.clone())));
     let progress = Progress::new(&reporting, true, None);
-    (clock, Report::new(unit, None, supply, limits.written(policy), None, progress))
+    (clock, Report::new(unit, None, supply, limits.written(policy), false, None, progress))
 }
 
 /// At 10/s, burst 2: `a` and `b` go at 300 ms, when they come, and take 5 ms to write. `c` is asked for at 305 ms and
@@ -58,8 +56,8 @@ fn every_field_of_the_summary_is_what_one_works_out_by_hand() {
     let start = clock.now();
     let input = Script(clock.clone(), vec![(start + 300 * MS, b"a\nb\nc\nd\n")]);
     let buffer = Buffer::new(Framing::EndedBy(b'\n'), 100);
-    let mut flow = Copying::new(input, Slow(clock.clone(), 5 * MS), buffer, report.meter());
-    pump::run(&mut flow, report.supply(), report.meter()).unwrap();
+    let mut flow = Copying::new(input, Slow(clock.clone(), 5 * MS), buffer, &report.meter);
+    pump::run(&mut flow, &report.supply, &report.meter).unwrap();
     assert_eq!(
         report.summary_json(&report.read()),
         json!({
@@ -96,8 +94,8 @@ fn the_limit_that_bound_is_the_one_that_is_charged_with_the_wait() {
     let (clock, report) = report(&["-r", "1/s", "-b", "2", "-r", "3/min"]);
     let input = Script(clock.clone(), vec![(0, b"a\nb\nc\nd\n")]);
     let buffer = Buffer::new(Framing::EndedBy(b'\n'), 100);
-    let mut flow = Copying::new(input, Slow(clock, 0), buffer, report.meter());
-    pump::run(&mut flow, report.supply(), report.meter()).unwrap();
+    let mut flow = Copying::new(input, Slow(clock, 0), buffer, &report.meter);
+    pump::run(&mut flow, &report.supply, &report.meter).unwrap();
     assert_eq!(report.read().limits, [SECOND, 59 * SECOND + SECOND / 4]);
 }
 
@@ -105,12 +103,12 @@ fn the_limit_that_bound_is_the_one_that_is_charged_with_the_wait() {
 fn the_time_left_comes_from_the_schedule() {
     let (clock, mut report) = report(&["-r", "100B/s", "-b", "50"]);
     report.total = Some(Total::Bytes(1000));
-    assert_eq!(report.supply().take_available(100), 50);
-    report.meter().passed(50, 50, clock.now());
+    assert_eq!(report.supply.take_available(100), 50);
+    report.meter.passed(50, 50, clock.now());
     // 950 more at 100/s, from an empty bucket. The limit is shown as it was written.
     let shown = report.shown(&report.read(), 100.0);
     assert_eq!((&*shown.text(), shown.percent), ("50 B, 100 B/s now, 10 s left, limit 100B/s", Some(5)));
-    report.meter().passed(950, 950, clock.now());
+    report.meter.passed(950, 950, clock.now());
     let shown = report.shown(&report.read(), 0.0);
     assert_eq!((&*shown.text(), shown.percent), ("1.00 kB, 0 B/s now, limit 100B/s", Some(100)));
 }
@@ -120,11 +118,11 @@ fn the_time_left_comes_from_the_schedule() {
 fn a_waiting_unit_has_paid_and_does_not_count_twice() {
     let (clock, mut report) = report(&["-r", "1/h", "-b", "1"]);
     report.total = Some(Total::Units(3));
-    assert_eq!(report.supply().take_available(1), 1);
-    report.meter().passed(1, 2, clock.now());
-    let (grant, asked) = report.supply().next_run(2).unwrap();
-    report.meter().enter(throttle::flow::meter::Phase::Limit(0), asked);
-    report.meter().waits_until(grant.at, grant.units);
+    assert_eq!(report.supply.take_available(1), 1);
+    report.meter.passed(1, 2, clock.now());
+    let (grant, asked) = report.supply.next_run(2).unwrap();
+    report.meter.enter(throttle::flow::meter::Phase::Limit(0), asked);
+    report.meter.waits_until(grant.at, grant.units);
     assert_eq!(report.time_left(&report.read()), Some(2 * 3600 * SECOND));
     clock.advance(1800 * SECOND);
     assert_eq!(report.time_left(&report.read()), Some(5400 * SECOND));
@@ -148,13 +146,13 @@ fn the_lines_of_a_file_are_estimated_from_those_read() {
     let (clock, mut report) = report(&["-r", "2/s", "-b", "1"]);
     report.total = Some(Total::Bytes(10_000));
     assert_eq!(report.time_left(&report.read()), None, "nothing is known yet");
-    assert_eq!(report.supply().take_available(1), 1);
-    report.meter().passed(20, 800, clock.now());
-    report.meter().read_ahead(5, 200, [0, 0], 0);
+    assert_eq!(report.supply.take_available(1), 1);
+    report.meter.passed(20, 800, clock.now());
+    report.meter.read_ahead(5, 200, [0, 0], 0);
     let shown = report.shown(&report.read(), 2.0);
     assert_eq!((&*shown.text(), shown.percent), ("20 lines, 800 B, 2.00/s now, 1m 55s left, limit 2/s", Some(8)));
     // The last of them is shorter than it should be.
-    report.meter().read_ahead(5, 9_200, [0, 0], 0);
+    report.meter.read_ahead(5, 9_200, [0, 0], 0);
     assert_eq!(report.units_left(&report.read()), Some(5));
 }
 
@@ -163,22 +161,22 @@ fn the_lines_of_a_file_are_estimated_from_those_read() {
 fn if_the_reader_is_slow_the_time_left_is_that_of_the_reader() {
     let (clock, mut report) = report(&["-r", "1000/s"]);
     report.total = Some(Total::Bytes(1000));
-    report.meter().enter(throttle::flow::meter::Phase::Sink, clock.now());
+    report.meter.enter(throttle::flow::meter::Phase::Sink, clock.now());
     clock.advance(5 * SECOND);
-    report.meter().passed(10, 100, clock.now());
+    report.meter.passed(10, 100, clock.now());
     assert_eq!(report.time_left(&report.read()), Some(45 * SECOND));
 }
 
 #[test]
-fn instead_of_a_rate_near_zero_it_says_when_the_next_goes() {
+fn instead_of_a_rate_near_zero_the_bar_shows_when_the_next_unit_leaves() {
     let (clock, report) = report(&["-r", "1/h"]);
-    report.meter().enter(throttle::flow::meter::Phase::Limit(0), clock.now());
-    report.meter().waits_until(clock.now() + 3600 * SECOND, 1);
+    report.meter.enter(throttle::flow::meter::Phase::Limit(0), clock.now());
+    report.meter.waits_until(clock.now() + 3600 * SECOND, 1);
     clock.advance(125 * SECOND);
     assert_eq!(report.shown(&report.read(), 0.0).text(), "0 lines, 0 B, next in 58m, limit 1/h");
-    report.meter().passed(1, 2, clock.now());
-    report.meter().enter(throttle::flow::meter::Phase::Limit(0), clock.now());
-    report.meter().waits_until(clock.now() + SECOND / 5, 1);
+    report.meter.passed(1, 2, clock.now());
+    report.meter.enter(throttle::flow::meter::Phase::Limit(0), clock.now());
+    report.meter.waits_until(clock.now() + SECOND / 5, 1);
     assert_eq!(report.shown(&report.read(), 5.0).rate, "5.00/s now");
 }
 

@@ -1,6 +1,5 @@
-use super::limits::Group;
 use super::*;
-use crate::program::args::{Refused, Rule, parse, redacted};
+use crate::program::args::{Group, Refused, Rule, parse, redacted};
 use throttle::flow::framing::Framing;
 
 impl Task {
@@ -40,8 +39,8 @@ fn units_are_lines_by_default() {
         (&["-r", "5/s", "--bytes"], Framing::Bytes),
         (&["-r", "5MB/s"], Framing::Bytes),
     ] {
-        let Pipe { limits, delimiter, .. } = pipe(args);
-        assert_eq!(delimiter.framing(&limits.named().unwrap().policy()), Ok(framing), "{args:?}");
+        let Pipe { limits, input, .. } = pipe(args);
+        assert_eq!(input.framing(&limits.named().unwrap().policy()), Ok(framing), "{args:?}");
     }
 }
 
@@ -229,7 +228,7 @@ fn mistakes_about_buckets_show_a_right_spelling() {
 fn grouped(args: &[&str]) -> Grouped {
     let words: Vec<OsString> = ["throttle"].iter().chain(args).map(OsString::from).collect();
     let args = parse(&words).unwrap_or_else(|_| panic!("{args:?} parse"));
-    Grouped::new(&args).unwrap_or_else(|error| panic!("{error}")).unwrap()
+    Grouped::new(&args.limit.rate, args.limit.burst).unwrap_or_else(|error| panic!("{error}")).unwrap()
 }
 
 #[test]
@@ -258,14 +257,14 @@ fn limits_are_grouped_by_what_they_hold_for_and_what_they_count() {
 #[test]
 fn limits_that_name_their_start_start_anew() {
     let words = ["--bucket", "./b", "--set", "-r", "5/s,burst=9,initial=9", "-r", "5000/h"];
-    let Ok(Task::Set(set)) = Task::from_words(&words) else { panic!("no --set") };
+    let Ok(Task::Bucket(_, Verb::Set(set))) = Task::from_words(&words) else { panic!("no --set") };
     assert_eq!(set.fresh, [true, false]);
 }
 
 #[test]
 fn a_bucket_keeps_the_costs_of_its_limits_but_not_the_number_of_one_call() {
     let words = ["--bucket", "./b", "--set", "-r", "5/s", "-r", "9/s,cost=f2,else=3", "-r", "7/s,cost=4"];
-    let Ok(Task::Set(set)) = Task::from_words(&words) else { panic!("no --set") };
+    let Ok(Task::Bucket(_, Verb::Set(set))) = Task::from_words(&words) else { panic!("no --set") };
     assert_eq!(set.policy.to_string(), "5/s,burst=1 and 9/s,burst=1,cost=f2,else=3 and 7/s,burst=1,cost=4");
     let Ok(Task::Once(once)) = Task::from_words(&words.map(|word| if word == "--set" { "--once" } else { word }))
     else {
@@ -278,7 +277,7 @@ fn a_bucket_keeps_the_costs_of_its_limits_but_not_the_number_of_one_call() {
     assert_eq!(once.costs(&set.policy.without(&[0])).map_err(drop), Ok([3, 4].into()));
 }
 
-/// What the environment names is looked at only if it is needed.
+/// A wrong name in the environment is a mistake only if the bucket is needed.
 #[test]
 fn a_stream_with_limits_and_without_a_bucket_does_not_use_the_bucket_of_the_environment() {
     let environment = Environment::new(Some("a b".into()), None, None);

@@ -1,0 +1,162 @@
+//! Where units come from, and what ends them.
+
+use super::values::parsed;
+use clap::builder::{OsStringValueParser, TypedValueParser};
+use std::ffi::OsStr;
+use std::num::NonZeroUsize;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use throttle::flow::framing::Framing;
+use throttle_limits::limits::Policy;
+
+/// Units read ahead by default.
+const AHEAD: usize = 10_000;
+
+#[derive(Clone, Debug, clap::Args)]
+#[command(next_help_heading = "Input")]
+#[group(skip)]
+pub(crate) struct InputFlags {
+    /// Units end with a NUL byte instead of a newline, as find -print0 writes them.
+    #[arg(short = '0', long, help = "Units end with NUL instead of a newline", long_help)]
+    pub(crate) null: bool,
+
+    /// Units end with the byte C instead of a newline: a character, or an escape as in xargs: \n \t \r \0 \\ \xHH \OOO.
+    #[arg(short, long, value_name = "C", value_parser = delimiter(), help = "Units end with the byte C", long_help)]
+    pub(crate) delimiter: Option<u8>,
+
+    /// Count bytes, not lines: every byte is a unit. A rate in bytes, like -r 10MiB/s, implies it.
+    #[arg(long, help = "Every byte is a unit (implied by a rate in bytes)", long_help)]
+    pub(crate) bytes: bool,
+
+    /// Read FILE instead of standard input; - is standard input. Commands have /dev/null as theirs in both cases.
+    #[arg(short, long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
+    #[arg(help = "Read FILE instead of standard input", long_help)]
+    pub(crate) arg_file: Option<PathBuf>,
+
+    /// Instead of reading input, make the units 1 to N, or without end. Nothing is appended to COMMAND; {} is the
+    /// number, and in a script "$1".
+    #[arg(long, value_name = "N|inf", allow_negative_numbers = true, value_parser = repeat)]
+    #[arg(help = "Instead of input, the units 1 to N, or without end", long_help)]
+    pub(crate) repeat: Option<Repeat>,
+
+    /// With limits for each key (per=), units are read while others wait, and with --attempts, some wait for another
+    /// attempt: read no more while N of them, or 64 MiB, wait.
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    #[arg(value_parser = |text: &str| parsed::<NonZeroUsize>(text, "write a number of units, like --ahead 10000"))]
+    #[arg(help = "Most units read while others wait [default: 10000]", long_help)]
+    pub(crate) ahead: Option<NonZeroUsize>,
+}
+
+/// The last of the units that are made instead of read; `None`: they have no end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Repeat(pub(crate) Option<u64>);
+
+impl InputFlags {
+    /// The file to read; `None`: standard input.
+    pub(crate) fn file(&self) -> Option<&Path> {
+        self.arg_file.as_deref().filter(|file| *file != Path::new("-"))
+    }
+
+    /// Whether units are read from standard input.
+    pub(crate) fn is_stdin(&self) -> bool {
+        self.repeat.is_none() && self.file().is_none()
+    }
+
+    /// Whether units are lines because nothing else was asked for: then blank ones are no units of commands.
+    pub(crate) fn is_default(&self) -> bool {
+        !self.null && self.delimiter.is_none() && !self.bytes
+    }
+
+    /// The most units that are read while others wait.
+    pub(crate) fn ahead(&self) -> usize {
+        self.ahead.map_or(AHEAD, NonZeroUsize::get)
+    }
+
+    /// How the input is cut under these limits.
+    ///
+    /// # Errors
+    /// Records are not bytes.
+    pub(crate) fn framing(&self, policy: &Policy) -> Result<Framing, String> {
+        let (byte, flag) = if self.null { (Some(0), "-0") } else { (self.delimiter, "-d") };
+        match byte {
+            Some(_) if policy.counts_bytes() => Err(format!(
+                "{flag}: the rate counts bytes, and {flag} cuts records; for records a second write -r 100/s {flag}, for bytes leave {flag} out"
+            )),
+            Some(byte) => Ok(Framing::EndedBy(byte)),
+            None if self.bytes || policy.counts_bytes() => Ok(Framing::Bytes),
+            None => Ok(Framing::EndedBy(b'\n')),
+        }
+    }
+}
+
+fn repeat(text: &str) -> Result<Repeat, String> {
+    match text {
+        "inf" => Ok(Repeat(None)),
+        _ => {
+            parsed(text, "write a number, like --repeat 100, or --repeat inf for no end").map(|last| Repeat(Some(last)))
+        }
+    }
+}
+
+fn delimiter() -> impl TypedValueParser<Value = u8> {
+    OsStringValueParser::new().try_map(|text| parse_delimiter(&text))
+}
+
+/// One byte, or an escape as in xargs.
+fn parse_delimiter(text: &OsStr) -> Result<u8, String> {
+    let bytes = text.as_bytes();
+    match bytes {
+        [byte] => Ok(*byte),
+        [b'\\', escape @ ..] if !escape.is_empty() => escaped(escape).ok_or_else(|| {
+            format!("'{}' is no escape; use \\n \\t \\r \\0 \\\\ \\a \\b \\f \\v, \\xHH or octal \\OOO", text.display())
+        }),
+        [] => Err("it is empty; give one byte, like -d , or -d '\\t'; for NUL use -0".to_owned()),
+        _ => Err(format!("'{}' is more than one byte; give one, like -d , or -d '\\t'", text.display())),
+    }
+}
+
+/// What follows the backslash.
+fn escaped(escape: &[u8]) -> Option<u8> {
+    Some(match escape {
+        b"a" => 0x07,
+        b"b" => 0x08,
+        b"f" => 0x0c,
+        b"n" => b'\n',
+        b"r" => b'\r',
+        b"t" => b'\t',
+        b"v" => 0x0b,
+        b"\\" => b'\\',
+        [b'x', hex @ ..] if hex.len() <= 2 => number(hex, 16)?,
+        octal if octal.len() <= 4 => number(octal, 8)?,
+        _ => return None,
+    })
+}
+
+fn number(digits: &[u8], radix: u32) -> Option<u8> {
+    let digits = std::str::from_utf8(digits).ok().filter(|digits| digits.chars().all(|c| c.is_digit(radix)))?;
+    u8::from_str_radix(digits, radix).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn delimiters_are_one_byte_or_an_xargs_escape() {
+        for (text, byte) in [
+            (",", b','),
+            ("\\n", b'\n'),
+            ("\\t", b'\t'),
+            ("\\0", 0),
+            ("\\\\", b'\\'),
+            ("\\x1e", 0x1e),
+            ("\\037", 0o37),
+            ("\\", b'\\'),
+        ] {
+            assert_eq!(parse_delimiter(text.as_ref()), Ok(byte), "{text}");
+        }
+        for text in ["", "ab", "\\q", "\\x", "\\xzz", "\\999", "\\777", "é"] {
+            assert!(parse_delimiter(text.as_ref()).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! Commands: how many run at once, what they get, and what becomes of their output.
+
+use super::again::AgainFlags;
+use super::values::{duration, parsed};
+use std::ffi::OsString;
+use std::time::Duration;
+use throttle::launch::Output;
+
+/// Commands at once by default.
+pub(crate) const JOBS: u32 = 16;
+
+#[derive(Clone, Debug, clap::Args)]
+#[command(next_help_heading = "Launch")]
+#[group(skip)]
+pub(crate) struct LaunchFlags {
+    /// Run at most N commands at once; 0: no cap. The default is 16, since the rate is meant to be the limit: if all
+    /// slots were taken for 10 s, a hint on a terminal says which N the rate needs. A unit asks the limits only when a
+    /// slot is free, so a granted start never waits for a slot.
+    ///
+    /// With -j 1 a command writes to standard output and error directly, and without --timeout it may use the terminal.
+    ///
+    /// Otherwise each command has a process group of its own. If the system stops it because it wants the terminal,
+    /// throttle ends and reports it.
+    ///
+    /// A command has ended when its first process has. Processes that it leaves behind may go on, but their output is
+    /// read for only one more second.
+    #[arg(short, long, short_alias = 'P', alias = "max-procs", value_name = "N", allow_negative_numbers = true)]
+    #[arg(value_parser = |text: &str| parsed::<u32>(text, "write a number of commands, like -j 8, or -j 0 for no cap"))]
+    #[arg(help = "Commands at once; 0: no cap [default: 16] (also -P)", long_help)]
+    pub(crate) jobs: Option<u32>,
+
+    /// Give each command N units, or what is left at the end. The rate still counts commands. A word that is just {}
+    /// becomes N words. 0 appends nothing. A command gets fewer units if N do not fit: its units may take 128 KiB, or
+    /// less if the system allows less. Each unit counts 9 bytes more, and again for every {}. With --stdin all fit.
+    #[arg(short = 'n', long, value_name = "N", allow_negative_numbers = true)]
+    #[arg(value_parser = |text: &str| parsed::<u64>(text, "write a number of units, like -n 10"))]
+    #[arg(help = "Units for each command, if they fit [default: 1]", long_help)]
+    pub(crate) max_args: Option<u64>,
+
+    /// The unit replaces R in COMMAND, also inside a word; a COMMAND without R is an error. Without -I it is {}.
+    #[arg(short = 'I', long, value_name = "R", allow_hyphen_values = true)]
+    #[arg(help = "The placeholder of the unit in COMMAND [default: {}]", long_help)]
+    pub(crate) replace: Option<OsString>,
+
+    /// Run sh -c SCRIPT 'throttle -c' UNIT for each unit. In SCRIPT the unit is "$1", and nothing is replaced: put
+    /// SCRIPT in single quotes, or your own shell replaces the $1. A {} in a script that does not use its unit is an
+    /// error.
+    #[arg(short = 'c', long, value_name = "SCRIPT", allow_hyphen_values = true)]
+    #[arg(help = "Run a shell script for each unit, which is \"$1\" there", long_help)]
+    pub(crate) shell: Option<OsString>,
+
+    /// Give the unit to the command's standard input instead of its arguments, with its delimiter; with -n N, N of
+    /// them.
+    #[arg(long, help = "The unit goes to the command's standard input", long_help)]
+    pub(crate) stdin: bool,
+
+    /// Print output in input order. If 10 000 results or 1 GiB of output wait for an earlier command, launching waits.
+    /// Output that waits is kept in an unnamed file in TMPDIR (/tmp), like output beyond 1 MiB of all commands
+    /// together.
+    #[arg(short, long, help = "Print output in input order", long_help)]
+    pub(crate) keep_order: bool,
+
+    /// Print each line of output as soon as it is complete; lines of different commands mix. A last line without its
+    /// newline gets one.
+    #[arg(long, help = "Print output line by line", long_help)]
+    pub(crate) line_buffer: bool,
+
+    /// Let commands write to standard output and error themselves.
+    #[arg(short, long, help = "Let commands write directly, mixed", long_help)]
+    pub(crate) ungroup: bool,
+
+    /// Put the unit and a tab before each line of output; of several units the first. A last line without its newline
+    /// gets one. On a terminal, control characters in the unit are shown escaped. If the unit is not an argument
+    /// (--stdin, -n 0), its first 200 bytes are shown.
+    #[arg(long, help = "The unit and a tab before each line of output", long_help)]
+    pub(crate) tag: bool,
+
+    /// End a command that takes longer than TIME (30s, 500ms, 2min): TERM to its process group, KILL 5 s later. It
+    /// counts as failed.
+    #[arg(long, value_name = "TIME", allow_negative_numbers = true, value_parser = duration)]
+    #[arg(help = "End a command that takes longer", long_help)]
+    pub(crate) timeout: Option<Duration>,
+
+    #[command(flatten)]
+    pub(crate) again: AgainFlags,
+
+    /// Write each command to standard error before it runs, quoted for the shell. On a terminal control characters are
+    /// written as $'\033', which bash, zsh, ksh and busybox read.
+    #[arg(short, long, help = "Write each command to standard error before it runs", long_help)]
+    pub(crate) trace: bool,
+
+    /// Write what would run, quoted for the shell, and how long after the start; then the total and the most that each
+    /// limit would let through. Without COMMAND, write the beginning of each unit that would leave; bytes are only
+    /// counted. Runs nothing and waits for nothing.
+    #[arg(long, help = "Show what would run or leave, and when; do neither", long_help)]
+    pub(crate) dry_run: bool,
+}
+
+impl LaunchFlags {
+    /// How many commands run at once; 0: no cap.
+    pub(crate) fn jobs(&self) -> u32 {
+        self.jobs.unwrap_or(JOBS)
+    }
+
+    /// How output is printed. One command at a time has our output for itself, unless something is to be done with it.
+    pub(crate) fn output(&self) -> Output {
+        let (collects, is_one) = (self.again.attempts.is_some(), self.jobs == Some(1));
+        match self {
+            _ if !collects && (self.ungroup || is_one && !self.tag) => Output::Direct,
+            _ if !collects && (self.line_buffer || is_one) => Output::Lines,
+            _ if self.keep_order => Output::InOrder,
+            _ => Output::Whole,
+        }
+    }
+
+    /// # Errors
+    /// Output is not collected, and attempts are repeated.
+    pub(crate) fn refuse_unrepeatable_output(&self) -> Result<(), String> {
+        let flags = [(self.ungroup, "-u"), (self.line_buffer, "--line-buffer")];
+        let printed = flags.into_iter().find(|(is_given, _)| *is_given && self.again.attempts.is_some());
+        printed.map_or(Ok(()), |(_, flag)| {
+            Err(format!(
+                "{flag}: the output of an attempt that is repeated must not be printed; with --attempts leave {flag} out"
+            ))
+        })
+    }
+}

@@ -1,0 +1,226 @@
+//! The limits of a run: `--rate`, `--burst` and `--drop`.
+
+use super::bucket::{Bucket, Environment, SharedFlags};
+use super::foreign_flags;
+use super::grouped::{Group, Grouped};
+use super::rule::Rule;
+use clap::builder::{OsStringValueParser, TypedValueParser};
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
+use std::time::Duration;
+use throttle::flow::Look;
+use throttle::flow::cost::Cost;
+use throttle_limits::limits::Policy;
+use throttle_limits::rate::{Amount, ParseError, Rate};
+use throttle_limits::store::Address;
+
+#[derive(Clone, Debug, clap::Args)]
+#[command(next_help_heading = "Limit")]
+#[group(skip)]
+pub(crate) struct LimitFlags {
+    /// Let through at most this; repeat it for several limits at once.
+    ///
+    /// LIMIT is RATE[,burst=N][,initial=N] or RATE,window[,slack=TIME]; then [,per=SEL][,cost=COST][,else=N][,jobs=N].
+    ///
+    /// RATE is COUNT[/[N]UNIT]: 5/s 100/min 3/15s 0.5/s 5k/h 2/500ms 1MiB/s 1.5GB/s, or unlimited.
+    ///
+    /// After the slash: ms, s, min (m), h, d, with or without a whole number before it. Before it: k, M, G for a
+    /// thousand, million, billion, or bytes: B kB MB GB TB, KiB MiB GiB TiB. A bare number, or a bare amount of bytes,
+    /// is per second.
+    ///
+    /// burst=N: most units that may go at once after a pause (see --burst). initial=N: how many of them may go at the
+    /// start; the default is all.
+    ///
+    /// window: never more than COUNT in any PERIOD, as strict servers count. The first COUNT may go at once. A unit
+    /// counts from the time it leaves; in a shared bucket, from the time it was granted. It counts for the PERIOD and
+    /// slack, because units that leave together do not arrive together: PERIOD/20, at most 250ms; slack=0 is exact.
+    ///
+    /// Which limit fits which server: a log or a fixed window takes RATE,window. A token bucket (limit_req of nginx
+    /// with burst=B) takes its rate, and -b one or two less than it lets through at once. A counter that estimates
+    /// (HAProxy, sliding counters) takes 1 % less, without window: 99/10s for 100 in 10 s.
+    ///
+    /// Of several limits the fastest sets the pace; each other one that names no burst is a window. So -r 5/s -r 5000/h
+    /// is up to 5 a second and never more than 5000 in any hour. Limits that differ in per or cost do not count as
+    /// several: of each kind the fastest sets the pace.
+    ///
+    /// per=SEL: the limit holds for each value of SEL by itself. -r 1/s,per=host -r 50/s is at most one a second for
+    /// each host, and 50 a second for all together. A run has one SEL. Units without it share one limit. Units of one
+    /// value keep their order.
+    ///
+    /// SEL host is that of the first URL in the unit, in lower case, without user and port; without a URL it is b.org
+    /// of a@b.org.
+    ///
+    /// SEL f2 is the second field; blanks separate fields, as in awk.
+    ///
+    /// SEL f2:X is the same, but each byte X separates fields: f2:; or f2:, or, for a tab, f2:\t.
+    ///
+    /// SEL /user/id is a value in a unit of JSON, a JSON Pointer (RFC 6901); a comma in it is \,.
+    ///
+    /// SEL re:REGEX is the first group of a regular expression that matches, or else the match; it comes last, since it
+    /// takes all that follows.
+    ///
+    /// jobs=N beside per=SEL: at most N commands for one value at once. unlimited,per=host,jobs=2 limits nothing else.
+    ///
+    /// cost=COST: how much of the limit a unit takes, instead of 1: a number, 800; a field with a whole number in it,
+    /// f3 or f3:X; a value in JSON, /max_tokens; or bytes[/N][+M], its bytes divided by N and rounded up, and M more. 0
+    /// passes free. else=N is the cost of a unit whose own cannot be read; without it such a unit fails, and ends a
+    /// pipe. -r 500/min -r 200k/min,burst=200k,cost=bytes/4+300 is for an API that counts requests and tokens.
+    #[arg(short, long, value_name = "LIMIT", allow_hyphen_values = true, value_parser = rule())]
+    #[arg(help = "At most this: 5/s, 100/min, 10MiB/s; repeat for several", long_help)]
+    pub(crate) rate: Vec<Rule>,
+
+    /// Most units that may go at once after a pause, for the limit that sets the pace. With -r 5/s -b 10, ten units go
+    /// at once, then one every 200 ms; after a pause of a second, five may go at once again.
+    ///
+    /// The default is 10 ms' worth of the rate, at least 1.
+    #[arg(short, long, value_name = "N", allow_negative_numbers = true, value_parser = |text: &str| text.parse::<Amount>())]
+    #[arg(help = "Most at once after a pause [default: 10 ms of rate]", long_help)]
+    pub(crate) burst: Option<Amount>,
+
+    /// Pass on what conforms, and drop every unit that would wait longer than --max-wait (0 without it), so that a fast
+    /// writer never waits for us: tail -F app.log | throttle -r 10/s,burst=50,per=/service --drop. How many units were
+    /// dropped is said at most every 10 s and at the end.
+    #[arg(long, help = "Drop units that would wait, instead of passing them on late", long_help)]
+    pub(crate) drop: bool,
+}
+
+fn rule() -> impl TypedValueParser<Value = Rule> {
+    OsStringValueParser::new().try_map(|text| {
+        if Address::is_meant(text.as_bytes()) {
+            return Err("a bucket is named with --bucket, a limit is like 5/s".to_owned());
+        }
+        match (foreign_flags::in_place_of_limit(&text), text.to_str()) {
+            (Some(mistake), _) => Err(mistake),
+            (None, Some(text)) => text.parse(),
+            (None, None) => Err(ParseError::NotText(text.to_string_lossy().into_owned()).to_string()),
+        }
+    })
+}
+
+/// Where the limits of a run are kept.
+#[derive(Clone, Debug)]
+pub(crate) enum Limits {
+    /// In this run alone.
+    Own(Grouped),
+    /// In a bucket. Limits that were named must agree with it.
+    Shared(Bucket, Option<Grouped>),
+}
+
+impl Limits {
+    /// The limits of a stream. If it names limits, and no bucket, it has them for itself: `THROTTLE_BUCKET`, which is set
+    /// for other scripts, does not change what a script does.
+    ///
+    /// # Errors
+    /// What is wrong with them, in words.
+    pub(crate) fn of_stream(
+        flags: &LimitFlags,
+        shared: &SharedFlags,
+        command: &[OsString],
+        environment: &Environment,
+    ) -> Result<Self, String> {
+        let is_private = shared.bucket.is_none() && !flags.rate.is_empty();
+        let bucket = if is_private { None } else { Bucket::named(shared, environment)? };
+        if let Some(bucket) = bucket {
+            let named = Grouped::for_bucket(&flags.rate, flags.burst)?;
+            return Ok(Limits::Shared(bucket, named));
+        }
+        if shared.on_store_error.is_some() {
+            let or = if is_private { " (with -r, THROTTLE_BUCKET is not used)" } else { ", or THROTTLE_BUCKET=NAME" };
+            return Err(format!("--on-store-error is about a bucket on a server; name it: --bucket NAME{or}"));
+        }
+        let mut named = Grouped::new(&flags.rate, flags.burst)?.ok_or_else(|| without_rate(command).to_owned())?;
+        // A bucket keeps what was set: the count of a limit matters once others change.
+        named.all.iter_mut().chain(&mut named.each).for_each(Group::leave_out_idle);
+        Ok(Limits::Own(named))
+    }
+
+    /// The limits that were named; `None` if only the bucket knows them.
+    pub(crate) fn named(&self) -> Option<&Grouped> {
+        match self {
+            Limits::Own(named) => Some(named),
+            Limits::Shared(_, named) => named.as_ref(),
+        }
+    }
+
+    /// Whether a unit costs some limit something of its own. `policy` is in force.
+    pub(crate) fn have_costs(&self, policy: &Policy) -> bool {
+        policy.has_costs() || self.named().is_some_and(|named| named.costs().next().is_some())
+    }
+
+    /// The limits of `policy`, which is in force, that count each unit as 1.
+    pub(crate) fn of_units(&self, policy: &Policy) -> Policy {
+        match self.named() {
+            // What sorts units keeps their limits.
+            Some(named) if policy.is_empty() && self.have_costs(policy) => named.policy().of_units(),
+            _ => policy.of_units(),
+        }
+    }
+
+    /// How long a pause is if the server names no time: two intervals of the pace that units of one key may have.
+    pub(crate) fn first_pause(&self, policy: &Policy) -> Duration {
+        let of_units = |groups: &[Group]| Policy::of_all(groups.iter().map(|group| &group.policy)).of_units().fastest();
+        let paces = match self {
+            Limits::Own(named) => [&named.all, &named.each].map(|groups| of_units(groups)),
+            Limits::Shared(..) => [policy.of_units().fastest(), None],
+        };
+        let two_intervals = |pace: Rate| Duration::from_nanos(pace.period().saturating_mul(2).div_ceil(pace.units()));
+        paces.into_iter().flatten().map(two_intervals).fold(SHORTEST_PAUSE, Duration::max)
+    }
+
+    /// The limits that were named, in groups that count the same, or those of `policy`, which a bucket keeps. Also those that
+    /// can never bind.
+    pub(crate) fn kinds(&self, policy: &Policy) -> Vec<Policy> {
+        match self {
+            Limits::Own(named) => named.all.iter().chain(&named.each).map(|group| group.all.clone()).collect(),
+            Limits::Shared(..) => vec![policy.clone()],
+        }
+    }
+
+    pub(crate) fn bucket(&self) -> Option<&Bucket> {
+        match self {
+            Limits::Own(_) => None,
+            Limits::Shared(bucket, _) => Some(bucket),
+        }
+    }
+
+    /// The limits as the user wrote them, or `policy`, which the bucket keeps.
+    pub(crate) fn written(&self, policy: &Policy) -> String {
+        let join = |named: &Grouped| named.rules.iter().map(ToString::to_string).collect::<Vec<_>>().join(" and ");
+        self.named().map_or_else(|| policy.to_string(), join)
+    }
+}
+
+/// The costs of the limits of `policy`, which a run or a bucket keeps. None if every limit counts units.
+///
+/// # Errors
+/// Which cannot be read.
+pub(crate) fn look(policy: &Policy) -> Result<Look, String> {
+    if !policy.has_costs() {
+        return Ok(Look::default());
+    }
+    let parsed = |cost: &str| cost.parse::<Cost>().map_err(|error| format!("cost={cost} cannot be read: {error}"));
+    let costs = (0..policy.len()).map(|place| policy.cost(place).map(parsed).transpose()).collect::<Result<_, _>>()?;
+    let limits = (0..policy.len()).map(|place| (policy.describe(place), policy.most_ever(place))).collect();
+    Ok(Look { per: None, costs, limits })
+}
+
+/// The least pause if the server names no time.
+const SHORTEST_PAUSE: Duration = Duration::from_millis(50);
+
+/// What is wrong with --bytes beside limits that look into units.
+pub(crate) fn refuse_bytes(flags: &LimitFlags) -> Result<(), String> {
+    match flags.rate.iter().find(|rule| rule.per.is_some() || rule.cost.is_some()) {
+        Some(rule) => Err(format!("--bytes: '{rule}' needs whole units, not single bytes; leave --bytes out")),
+        None => Ok(()),
+    }
+}
+
+/// What is wrong if no limit is named. `command` is what is to be run.
+fn without_rate(command: &[OsString]) -> &'static str {
+    let is_rate = |word: &OsString| word.as_bytes().starts_with(b"-r") || word.as_bytes().starts_with(b"--rate");
+    if command.iter().any(is_rate) {
+        "--rate: how fast? options after the command are the command's; put -r before it, like -r 5/s COMMAND"
+    } else {
+        "--rate: how fast? write for example -r 5/s, -r 100/min or -r 10MiB/s; throttle -h shows more"
+    }
+}

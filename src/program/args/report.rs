@@ -1,0 +1,112 @@
+//! What is reported, and where.
+
+use super::values::Format;
+use clap::ValueEnum;
+use clap::builder::{OsStringValueParser, TypedValueParser};
+use std::ffi::OsString;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::PathBuf;
+
+#[derive(Clone, Debug, clap::Args)]
+#[command(next_help_heading = "Report")]
+#[group(skip)]
+pub(crate) struct ReportFlags {
+    /// Show progress on standard error: auto, always or never.
+    ///
+    /// auto shows a bar once the work has lasted a second, if standard error is a terminal that nothing else uses. So
+    /// standard output must be a file or a device: the reader of a pipe may write to the terminal or ask for a password
+    /// there. In a pipe, standard output must not be the terminal. Commands must not write to the terminal themselves
+    /// (-u, -j 1 without --tag), and units must not be typed in.
+    ///
+    /// No bar is drawn while the terminal does not echo what is typed: then a program asks for a password, or shows
+    /// pages.
+    ///
+    /// A narrow terminal shows less: first without the limit, then without the rate; the time left stays as long as it
+    /// fits. It is known for a file and for --repeat, and is estimated from whatever holds the work back: the limits, the
+    /// reader, or the commands.
+    ///
+    /// always without a terminal writes a plain line every 10 s. SIGUSR1 writes the same line at any time.
+    #[arg(long, value_name = "WHEN", default_value = "auto", hide_default_value = true, hide_possible_values = true)]
+    #[arg(help = "Show progress: auto, always, never", long_help)]
+    pub(crate) progress: ProgressWhen,
+
+    /// At the end, even after an error or a signal, say how many units and bytes passed, how long it took, the mean
+    /// rate, the time spent waiting for each limit, for the input and for the reader, and how late the units left that
+    /// had to wait.
+    ///
+    /// FMT is text or json; it goes to standard error, or to FILE.
+    #[arg(long, value_name = "FMT[:FILE]", num_args = 0..=1, require_equals = true, default_missing_value = "text", value_parser = summary())]
+    #[arg(help = "Say at the end what happened: text or json", long_help)]
+    pub(crate) summary: Option<Summary>,
+
+    /// No hints, no bar unless --progress=always asks for it, and in launch mode no messages about failed commands.
+    ///
+    /// Otherwise each line whose command failed, or was stopped by a signal, is reported by its number and its
+    /// beginning: all of them, but on a terminal the first 20. Successes are not reported, except for the totals on a
+    /// terminal or with --summary.
+    #[arg(short, long, help = "No hints, no messages about failed commands", long_help)]
+    pub(crate) quiet: bool,
+}
+
+/// When progress is shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ProgressWhen {
+    /// On a terminal, if it disturbs nothing, once the work has lasted a second
+    Auto,
+    /// Always; without a terminal a plain line every 10 s
+    Always,
+    /// Never
+    Never,
+}
+
+/// How and where the summary is written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Summary {
+    pub(crate) format: Format,
+    /// `None`: to standard error.
+    pub(crate) file: Option<PathBuf>,
+}
+
+impl ReportFlags {
+    /// Whether totals and hints are written after a success, too: on a terminal, or if the user asked for them. Elsewhere cron
+    /// would mail them.
+    pub(crate) fn sums_up(&self, on_terminal: bool) -> bool {
+        let said_here = |summary: &Summary| summary.format == Format::Text && summary.file.is_none();
+        !self.quiet && (on_terminal || self.summary.as_ref().is_some_and(said_here))
+    }
+}
+
+fn summary() -> impl TypedValueParser<Value = Summary> {
+    OsStringValueParser::new().try_map(|text| parse_summary(text.as_bytes()))
+}
+
+fn parse_summary(text: &[u8]) -> Result<Summary, String> {
+    let (format, file) = match text.iter().position(|&byte| byte == b':') {
+        Some(colon) => (&text[..colon], Some(&text[colon + 1..])),
+        None => (text, None),
+    };
+    let format = match format {
+        b"text" | b"" => Format::Text,
+        b"json" => Format::Json,
+        _ => return Err("write --summary, --summary=json, --summary=text:FILE or --summary=json:FILE".to_owned()),
+    };
+    match file {
+        Some([]) => Err("a file name is missing after the colon; write --summary=json:FILE".to_owned()),
+        Some(b"-") => Err("- is no file; for standard error write --summary=json, else --summary=json:./-".to_owned()),
+        _ => Ok(Summary { format, file: file.map(|file| OsString::from_vec(file.to_vec()).into()) }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn summaries_go_to_standard_error_or_the_file_named() {
+        let parsed = |text: &str| parse_summary(text.as_bytes()).map(|s| (s.format, s.file));
+        assert_eq!(parsed("text"), Ok((Format::Text, None)));
+        assert_eq!(parsed("json:a:b"), Ok((Format::Json, Some("a:b".into()))));
+        assert_eq!(parsed(":x"), Ok((Format::Text, Some("x".into()))));
+        assert!(parsed("xml").is_err() && parsed("json:").is_err());
+    }
+}
