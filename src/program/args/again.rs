@@ -25,6 +25,10 @@ pub(crate) struct AgainFlags {
     /// intervals of the rate, at least 50 ms, and doubles until a unit succeeds, up to the longest wait of --backoff.
     /// With --bucket that holds for everyone who uses the bucket. The bucket is empty then, and the unit goes first; it
     /// has used up no attempt, so --attempts 1 tries nothing else again.
+    ///
+    /// One unit that is always told to wait holds up nobody else. A unit that is told so twice starts behind others. If
+    /// the server serves eight others for each such answer, the answer pauses nobody and counts as a failed attempt (with
+    /// --attempts 1 the second such answer does).
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = attempts)]
     #[arg(help = "Run a unit up to N times if it fails", long_help)]
     pub(crate) attempts: Option<NonZeroU32>,

@@ -282,3 +282,23 @@ fn nginx_is_obeyed_with_either_status() {
         assert!(commands["told_to_wait"].as_u64().unwrap() > 0, "it was too fast: {commands}");
     }
 }
+
+/// Before, it paused the others again and again: 21 of 300 were done when the run ended.
+#[test]
+fn one_unit_that_is_always_told_to_wait_fails_alone() {
+    let bucket = tempfile::tempdir().unwrap();
+    let bucket = bucket.path().join("bucket");
+    let bucket = bucket.to_str().unwrap();
+    let units: String = (1..=300).map(|unit| format!("a {unit}\n")).collect();
+    let limits: [&[&str]; 3] = [&["-r", "200/s"], &["-r", "200/s,per=f1"], &["--bucket", bucket, "-r", "200/s"]];
+    for limit in limits {
+        for attempts in ["1", "3"] {
+            let options = [limit, &["--attempts", attempts, "--backoff", "20ms..200ms"]].concat();
+            let script = r#"[ "$1" = "a 20" ] && exit 75; echo "$1""#;
+            let ended = run([&options[..], &["-c", script]].concat(), &units);
+            assert_eq!(ended.code(), Some(123), "{options:?}: {}", ended.err);
+            assert_eq!(ended.out.split(|byte| *byte == b'\n').count(), 300, "299 lines, and what is behind the last");
+            assert!(ended.err.contains("'a 20'"), "{}", ended.err);
+        }
+    }
+}
