@@ -289,7 +289,7 @@ fn one_unit_that_is_always_told_to_wait_fails_alone() {
     let bucket = tempfile::tempdir().unwrap();
     let bucket = bucket.path().join("bucket");
     let bucket = bucket.to_str().unwrap();
-    let units: String = (1..=300).map(|unit| format!("a {unit}\n")).collect();
+    let units = (1..=300).map(|unit| format!("a {unit}\n")).collect::<Vec<_>>().concat();
     let limits: [&[&str]; 3] = [&["-r", "200/s"], &["-r", "200/s,per=f1"], &["--bucket", bucket, "-r", "200/s"]];
     for limit in limits {
         for attempts in ["1", "3"] {
