@@ -98,6 +98,8 @@ pub enum Price {
     Costs(Box<[u64]>),
     /// It cannot be read.
     Unknown,
+    /// No unit may be handed over after all.
+    Nothing,
 }
 
 /// Why a unit gets no grant.

@@ -365,9 +365,10 @@ impl<T> Order<T> {
     /// The units that wait.
     #[must_use]
     pub fn crowd(&self) -> Crowd {
-        let most = self.busy.iter().max_by_key(|(key, busy)| (busy.units.len(), **key));
+        let most = self.busy.iter().max_by_key(|(key, busy)| (busy.waiting(), **key));
         let most = most.map(|(key, _)| self.keys.name(*key).into()).unwrap_or_default();
-        Crowd { units: self.len(), keys: self.keys_waiting() as u64, most }
+        let keys = self.busy.values().filter(|busy| busy.waiting() > 0).count();
+        Crowd { units: self.len(), keys: keys as u64, most }
     }
 
     /// The name of a key; `(none)` for units without one.
@@ -386,6 +387,12 @@ impl<T> Order<T> {
 
     /// Has the waiting units of one key arrive no earlier than at these times.
     pub fn put_off(&mut self, key: KeyId, not_before: impl Fn(&T) -> Nanos) {
+        let is_early = |unit: &Unit<T>| not_before(&unit.content) > unit.arrived;
+        let of_key = |(of, unit): &(KeyId, Unit<T>)| *of == key && is_early(unit);
+        let has_early = self.busy.get(&key).is_some_and(|busy| busy.units.iter().any(is_early));
+        if !has_early && !self.later.values().any(of_key) {
+            return;
+        }
         for unit in self.drain_key(key) {
             let arrived = unit.arrived.max(not_before(&unit.content));
             self.insert(key, Unit { arrived, ..unit });
@@ -408,9 +415,14 @@ impl<T> Order<T> {
 }
 
 impl<T> Busy<T> {
+    /// How many units it has, those that arrive later included.
+    fn waiting(&self) -> usize {
+        self.units.len() + self.later as usize
+    }
+
     /// Nothing of it waits or runs.
     fn is_idle(&self) -> bool {
-        self.units.is_empty() && self.running == 0 && self.later == 0
+        self.waiting() == 0 && self.running == 0
     }
 }
 

@@ -47,13 +47,14 @@ struct Pump<'a, F> {
     supply: &'a Supply,
     clock: &'a dyn Clock,
     meter: &'a Meter,
-    /// How long nothing may be handed over, if that is news.
+    /// Until when nothing may be handed over, if that is news.
     hold: Cell<Option<Nanos>>,
 }
 
 impl<F: Flow> Pump<'_, F> {
     /// Waits until a unit was read; `false` at the end of the input.
     fn gather(&mut self) -> Result<bool, PumpError> {
+        self.hold()?;
         if self.flow.waiting() > 0 {
             return Ok(true);
         }
@@ -78,10 +79,9 @@ impl<F: Flow> Pump<'_, F> {
 
     /// If nothing may be handed over for some time, gives back what is reserved, and holds the limits for that long.
     fn hold(&mut self) -> Result<(), StoreError> {
-        let is_news = self.has_hold();
-        match self.hold.take().filter(|_| is_news) {
-            Some(time) => {
-                let until = self.clock.now().saturating_add(time);
+        self.has_hold();
+        match self.hold.take() {
+            Some(until) => {
                 self.meter.paused_until(until);
                 self.supply.hold_until(until)
             }
@@ -102,6 +102,7 @@ impl<F: Flow> Pump<'_, F> {
     fn release_run(&mut self, room: u64) -> Result<(), PumpError> {
         match self.flow.choose() {
             Price::Usual => {}
+            Price::Nothing => return Ok(()),
             Price::Costs(costs) => return self.release_one(&costs),
             Price::Unknown => return self.pass(Turn::Refused(Unpaid::Unread)),
         }
@@ -154,7 +155,8 @@ impl<F: Flow> Pump<'_, F> {
 
     /// Whether there is news of a time for which nothing may be handed over.
     fn has_hold(&self) -> bool {
-        self.hold.set(self.hold.take().max(self.flow.take_hold()));
+        let until = self.flow.take_hold().map(|time| self.clock.now().saturating_add(time));
+        self.hold.set(self.hold.take().max(until));
         self.hold.get().is_some()
     }
 

@@ -65,6 +65,9 @@ impl<R: Source> Launching<R> {
     }
 
     fn tell_next(&mut self) {
+        if !self.queue().is_keyed() && self.queue().new_units().units > 0 {
+            return; // The one that was told of waits for its grant.
+        }
         let Some(job) = self.batches.peek().filter(|job| job.seq != self.told) else { return };
         let first = job.names.iter().next().map(|(number, name)| (number, name.to_vec()));
         self.told = job.seq;
@@ -99,8 +102,8 @@ impl<R: Source> Launching<R> {
         }
         let (queue, slots) = (self.queue(), &self.launcher.shared.slots);
         let repeats = queue.repeats();
-        // What still runs may have to be tried again.
-        let is_over = || filled == Filled::End && queue.is_empty() && (!repeats || slots.count() == 0);
+        // What still runs may have to be tried again. It enters the queue as it ends, so the queue is asked last.
+        let is_over = || filled == Filled::End && (!repeats || slots.count() == 0) && queue.is_empty();
         if is_over() {
             return Ok(Filled::End);
         }
@@ -152,7 +155,7 @@ impl<R: Source> Flow for Launching<R> {
     }
 
     fn waiting(&self) -> u64 {
-        let new = if self.is_full() { 0 } else { self.batches.waiting() };
+        let new = if self.is_full() || self.queue().is_keyed() { 0 } else { self.batches.waiting() };
         self.queue().ready() + new
     }
 

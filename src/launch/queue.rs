@@ -109,13 +109,18 @@ impl Queue {
     /// What the attempt costs that is made next. One that was chosen before waits again: another may be due before it.
     pub(super) fn price(&self) -> Price {
         let (mut state, settles) = (self.lock(), self.settles);
-        if let Some((attempt, Ok(granted))) = state.chosen.take() {
-            state.order.ended(SystemClock.now(), granted.key);
-            state.has_left(&attempt);
-            state.add(attempt, 0);
+        match state.chosen.take() {
+            Some((attempt, Ok(granted))) => {
+                state.order.ended(SystemClock.now(), granted.key);
+                state.has_left(&attempt);
+                state.add(attempt, 0);
+            }
+            refused => state.chosen = refused,
         }
-        state.chosen = state.next(settles);
-        state.chosen.as_ref().map_or(Price::Usual, |(attempt, _)| attempt.job.price())
+        if state.chosen.is_none() {
+            state.chosen = state.next(settles);
+        }
+        state.chosen.as_ref().map_or(Price::Nothing, |(attempt, _)| attempt.job.price())
     }
 
     /// Takes out the attempt that was chosen: it has a slot, and its command starts now.
@@ -164,12 +169,13 @@ impl Queue {
         };
         let judged = Judged { started: self.at(running.started), at: self.at(at) };
         let (key, history) = (&running.attempt.job.key, &mut running.attempt.history);
+        let before = retries.pause_end(key);
         let verdict = retries.judge(key, (judged, history), (outcome, reply), |most| fastrand::u64(..=most));
         if !matches!(verdict, Verdict::Later(_)) {
             return verdict;
         }
         let now = SystemClock.now();
-        if let Some(granted) = &running.granted {
+        if let Some(granted) = running.granted.as_ref().filter(|_| retries.pause_end(key) > before) {
             order.put_off(granted.key, |attempt| retries.not_before(&attempt.job.key, attempt.history));
         }
         if !self.is_keyed {
@@ -293,8 +299,11 @@ impl State {
             return self.refused.push_back((attempt, Outcome::SentAway));
         }
         let now = SystemClock.now();
+        let retries = self.retries.as_ref();
+        let not_before = retries.map_or(0, |retries| retries.not_before(&attempt.job.key, attempt.history));
+        let arrived = arrived.max(now).max(not_before);
         let (job, size) = (Arc::clone(&attempt.job), attempt.size());
-        let unit = Unit { age: job.seq, costs: job.costs.clone(), size, arrived: arrived.max(now), content: attempt };
+        let unit = Unit { age: job.seq, costs: job.costs.clone(), size, arrived, content: attempt };
         if let Err(unit) = self.order.add(now, job.key.as_deref(), unit) {
             self.refused.push_back((unit.content, Outcome::TooCostly));
         }

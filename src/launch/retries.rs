@@ -236,7 +236,7 @@ impl Retries {
         if history.told == 0 || !pause.asks_only(*history) {
             let until = pause.later(ended, asked, |incidents| policy.pause(incidents));
             history.told += 1;
-            return Verdict::Later(until.saturating_add(pause.behind(*history, policy)));
+            return Verdict::Later(until);
         }
         // Of units that are tried once only the third such answer counts: the first one paused all.
         let counts = policy.attempts.get() > 1 || history.alone > 0;
@@ -245,11 +245,7 @@ impl Retries {
         let wait = policy.backoff.wait(history.used.max(1), &mut chance);
         let due = ended.at.saturating_add(asked.map_or(wait, |asked| in_nanos(asked).max(wait)));
         let may_wait = asked.is_none_or(|asked| asked <= policy.max_pause);
-        match may_wait && history.used < policy.attempts.get() {
-            true if counts => Verdict::Again(due),
-            true => Verdict::Later(due),
-            false => Verdict::Failed,
-        }
+        if may_wait && history.used < policy.attempts.get() { Verdict::Again(due) } else { Verdict::Failed }
     }
 
     /// How long no unit of `key` may start from `now` on, if the pump does not know that yet. A pause that is too long ends
@@ -259,6 +255,11 @@ impl Retries {
         let is_news = std::mem::take(&mut pause.is_news);
         let left = pause.until.saturating_sub(now).min(in_nanos(self.policy.max_pause));
         Some(left).filter(|left| is_news && *left > 0)
+    }
+
+    /// When the latest pause of `key` ends or has ended.
+    pub(super) fn pause_end(&self, key: &Key) -> Nanos {
+        self.pauses.get(key).map_or(0, |pause| pause.until)
     }
 
     /// The time before which a unit of `key` does not start that waits, although it is due: others start first.

@@ -71,7 +71,8 @@ impl State {
                 if let Some(key) = *key {
                     order.put_off(key, |waiting| retries.not_before(&None, waiting.history));
                 }
-                let unit = Unit { age: attempt.unit, costs: Box::default(), size: 1, arrived: due, content: next };
+                let arrived = due.max(self.retries.not_before(&None, next.history));
+                let unit = Unit { age: attempt.unit, costs: Box::default(), size: 1, arrived, content: next };
                 self.key = Some(self.order.add(now, None, unit).unwrap());
                 self.sent_away = self.sent_away.or(self.retries.overlong_pause(&None, end));
             }
@@ -325,8 +326,7 @@ fn without_a_time_the_pauses_double_until_a_success() {
     let waits: Vec<Nanos> =
         script.state.get_mut().ends.iter().filter_map(|(at, _, verdict)| Some(verdict.due()? - at)).collect();
     assert_eq!(waits.len(), 4, "later uses up no attempt");
-    // From the second on, others would start before it.
-    assert_eq!(waits, [50, 500, 1000, 2000].map(|wait| wait * MILLISECOND));
+    assert_eq!(waits, [50, 100, 200, 400].map(|wait| wait * MILLISECOND));
 }
 
 /// A server with `calls` calls in each `window`: what it serves takes `time`, what it refuses nothing.
@@ -541,7 +541,9 @@ proptest! {
             match verdicts.last() {
                 Some(Verdict::Ok) => prop_assert_eq!(verdicts.len(), (failures + laters + 1) as usize),
                 // An answer to wait may count, too, if the server has served others.
-                Some(Verdict::Failed) => prop_assert!(again + 1 == attempts as usize && failures + laters >= attempts),
+                Some(Verdict::Failed) => {
+                    prop_assert!(again + 1 >= attempts as usize && failures + laters >= attempts);
+                }
                 other => prop_assert!(false, "{:?}", other),
             }
             prop_assert!(*laters > 0 || (verdicts.last() == Some(&Verdict::Ok)) == (*failures < attempts));
