@@ -51,15 +51,16 @@ impl<R: Source> Launching<R> {
 
     /// Without keys, new units enter the queue only when their turn has come.
     fn expect_one(&mut self) {
-        if self.queue().ready() == 0
+        if !self.queue().is_keyed()
+            && self.queue().ready() == 0
             && let Some(job) = self.batches.next()
         {
             self.queue().add(Attempt::first(job));
         }
     }
 
-    /// Whether so much waits that nothing new is read, and no new unit starts. Output in input order may wait for any of
-    /// those that were read, so these may start.
+    /// Whether so much waits that nothing new is read, and no new unit starts. Those in the queue may start: output in input
+    /// order may wait for any of them.
     fn is_full(&self) -> bool {
         self.queue().is_full() || self.launcher.shared.slots.is_full()
     }

@@ -159,6 +159,12 @@ pub(super) struct Judged {
     pub(super) at: Nanos,
 }
 
+impl History {
+    fn is_repeated(self) -> bool {
+        self.told > 1
+    }
+}
+
 /// If the server serves so many for each unit that it asks to wait, it asks only that unit.
 const ENOUGH: u32 = 8;
 
@@ -170,6 +176,8 @@ pub(super) struct History {
     /// How often the server asked to wait, together with others and alone.
     told: u32,
     alone: u32,
+    /// When it last did so together with others.
+    told_at: Nanos,
 }
 
 /// The pause that a server asked for.
@@ -189,6 +197,9 @@ struct Pause {
     took: Nanos,
     /// How often a unit was told to wait since then that paused nobody.
     alone: u32,
+    /// How many units wait that were told so more than once, and when one was told so for the first time.
+    repeated: u32,
+    new_at: Nanos,
 }
 
 impl Retries {
@@ -206,7 +217,24 @@ impl Retries {
         (outcome, reply): (&Outcome, &Reply),
         mut chance: impl FnMut(Nanos) -> Nanos,
     ) -> Verdict {
-        match self.policy.meaning(outcome, reply, history.used + 1) {
+        let was_repeated = history.is_repeated();
+        let meaning = self.policy.meaning(outcome, reply, history.used + 1);
+        let verdict = self.follows(key, (ended, &mut *history), meaning, &mut chance);
+        if let Some(pause) = self.pauses.get_mut(key) {
+            let waits = verdict.is_repeated() && history.is_repeated();
+            pause.repeated = pause.repeated.saturating_sub(u32::from(was_repeated)) + u32::from(waits);
+        }
+        verdict
+    }
+
+    fn follows(
+        &mut self,
+        key: &Key,
+        (ended, history): (Judged, &mut History),
+        meaning: Meaning,
+        mut chance: impl FnMut(Nanos) -> Nanos,
+    ) -> Verdict {
+        match meaning {
             Meaning::Ok => {
                 self.pauses.get_mut(key).into_iter().for_each(|pause| pause.succeeded(ended));
                 Verdict::Ok
@@ -235,7 +263,10 @@ impl Retries {
         let pause = self.pauses.entry(key.clone()).or_default();
         if history.told == 0 || !pause.asks_only(*history) {
             let until = pause.later(ended, asked, |incidents| policy.pause(incidents));
-            history.told += 1;
+            if history.told == 0 {
+                pause.new_at = ended.at;
+            }
+            (history.told, history.told_at) = (history.told + 1, ended.at);
             return Verdict::Later(until);
         }
         // Of units that are tried once only the third such answer counts: the first one paused all.
@@ -265,7 +296,7 @@ impl Retries {
     /// The time before which a unit of `key` does not start that waits, although it is due: others start first.
     pub(super) fn not_before(&self, key: &Key, history: History) -> Nanos {
         let until = |pause: &Pause| pause.until.saturating_add(pause.behind(history, &self.policy));
-        self.pauses.get(key).filter(|_| history.told > 1).map_or(0, until)
+        self.pauses.get(key).filter(|pause| pause.behind(history, &self.policy) > 0).map_or(0, until)
     }
 
     /// Whether the pump does not know of a pause of all units.
@@ -301,11 +332,13 @@ impl Pause {
     }
 
     /// How long after a pause a unit starts. If it was told to wait more than once, others start first, which shows whether
-    /// the server serves them.
+    /// the server serves them. Not if there are many such units, or if the server has told another one so for the first
+    /// time since: then the server allows less than was asked for.
     fn behind(&self, history: History, policy: &RetryPolicy) -> Nanos {
-        match history.told {
-            0 | 1 => 0,
-            told => policy.pause(told.saturating_add(2)).saturating_add(self.took.saturating_mul(2)),
+        if history.is_repeated() && self.repeated < ENOUGH && self.new_at <= history.told_at {
+            policy.pause(4).saturating_add(self.took.saturating_mul(2))
+        } else {
+            0
         }
     }
 

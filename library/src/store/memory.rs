@@ -100,6 +100,7 @@ mod tests {
     #[test]
     fn settling_what_cost_nothing_leaves_the_grant_before_it_alone() {
         let (supply, _) = supply(&["10/s,burst=10"]);
+        supply.settles(true);
         let _paid = take(&supply, &[5]);
         let free = take(&supply, &[0]);
         supply.settle(&free, [&[0], &[0]]).unwrap();
@@ -121,6 +122,7 @@ mod tests {
     #[test]
     fn those_who_wait_move_up_when_a_grant_is_settled_at_less() {
         let (supply, clock) = supply(&["10/min,burst=10"]);
+        supply.settles(true);
         let first = take(&supply, &[10]);
         let (waits, _) = supply.take(&[10]).unwrap();
         assert_eq!(waits.at, 60 * SECOND);
@@ -132,6 +134,7 @@ mod tests {
     #[test]
     fn what_ends_before_it_was_handed_over_is_settled_then() {
         let (supply, clock) = supply(&["10/s,window"]);
+        supply.settles(true);
         let (grant, _) = supply.take(&[6]).unwrap();
         supply.open(&grant, &[6]);
         clock.advance(100 * MILLISECOND);

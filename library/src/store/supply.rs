@@ -329,7 +329,8 @@ impl Supply {
     }
 
     /// A unit of these costs is about to leave with its grant, which may be settled later; see
-    /// [`settle`](Self::settle). If it will not be, settle it at the same costs.
+    /// [`settle`](Self::settle). If it will not be, settle it at the same costs. Does nothing unless the supply
+    /// [settles](Self::settles).
     pub fn open(&self, grant: &Grant, costs: &[u64]) {
         if !self.settles.load(Ordering::Relaxed) {
             return;

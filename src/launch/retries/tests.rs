@@ -478,7 +478,7 @@ fn units_that_are_always_told_to_wait_one_after_the_other_are_found_out() {
     let refused = || (10 * MILLISECOND, Outcome::Exited(75), Reply::default());
     let (took, done, failed) = with_bad_units(&[20, 21, 22], 600, 10, policy(1), [&ok, &refused]);
     assert_eq!((done, failed), (597, 3));
-    assert!(took < 40_000, "{took}");
+    assert!(took < 75_000, "30 s without them: {took}");
 }
 
 /// A server with a bucket: `rate` per second, `burst`.
