@@ -385,8 +385,9 @@ impl<T> Order<T> {
         ages.into_iter().filter_map(|age| self.take_out(key, age, |_, _| ())).collect()
     }
 
-    /// Has the waiting units of one key arrive no earlier than at these times.
-    pub fn put_off(&mut self, key: KeyId, not_before: impl Fn(&T) -> Nanos) {
+    /// Has the waiting units of one key, of which something runs, arrive no earlier than at these times.
+    pub fn put_off(&mut self, now: Nanos, key: KeyId, not_before: impl Fn(&T) -> Nanos) {
+        self.advance(now);
         let is_early = |unit: &Unit<T>| not_before(&unit.content) > unit.arrived;
         let of_key = |(of, unit): &(KeyId, Unit<T>)| *of == key && is_early(unit);
         let has_early = self.busy.get(&key).is_some_and(|busy| busy.units.iter().any(is_early));

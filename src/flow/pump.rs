@@ -1,6 +1,6 @@
 //! The pump: one loop that reads units, waits for the sink, takes a grant, sleeps until its time, and hands over.
 
-use super::contract::{Filled, Flow, FlowError, Passed, Price, Turn, Unpaid};
+use super::contract::{Filled, Flow, FlowError, Passed, Price, State, Turn, Unpaid};
 use super::meter::{Meter, Phase};
 use std::cell::Cell;
 use thiserror::Error;
@@ -59,8 +59,7 @@ impl<F: Flow> Pump<'_, F> {
             return Ok(true);
         }
         while self.flow.waiting() == 0 {
-            self.note_read_ahead();
-            let state = self.flow.state();
+            let state = self.note_read_ahead();
             match state.limited_until {
                 Some(time) => {
                     self.enter(Phase::Limit(0));
@@ -109,7 +108,7 @@ impl<F: Flow> Pump<'_, F> {
         self.top_up()?;
         let ready = self.flow.waiting().min(room);
         let (grant, asked) = self.supply.next_run(ready)?;
-        self.supply.foresee(self.flow.state().foreseen.saturating_sub(grant.units));
+        self.supply.foresee(|| self.flow.state().foreseen.saturating_sub(grant.units));
         let has_waited = grant.at > asked;
         if has_waited && !self.sleep_until(&grant, grant.units)? {
             return Ok(());
@@ -183,9 +182,10 @@ impl<F: Flow> Pump<'_, F> {
         Ok(has_come)
     }
 
-    fn note_read_ahead(&self) {
+    fn note_read_ahead(&self) -> State {
         let state = self.flow.state();
         self.meter.read_ahead(state.ahead.units, state.ahead.bytes, state.keys, state.dropped);
+        state
     }
 
     fn enter(&self, phase: Phase) {

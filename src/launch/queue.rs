@@ -176,7 +176,7 @@ impl Queue {
         }
         let now = SystemClock.now();
         if let Some(granted) = running.granted.as_ref().filter(|_| retries.pause_end(key) > before) {
-            order.put_off(granted.key, |attempt| retries.not_before(&attempt.job.key, attempt.history));
+            order.put_off(now, granted.key, |attempt| retries.not_before(&attempt.job.key, attempt.history));
         }
         if !self.is_keyed {
             drop(guard);

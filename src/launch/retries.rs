@@ -159,12 +159,6 @@ pub(super) struct Judged {
     pub(super) at: Nanos,
 }
 
-impl History {
-    fn is_repeated(self) -> bool {
-        self.told > 1
-    }
-}
-
 /// If the server serves so many for each unit that it asks to wait, it asks only that unit.
 const ENOUGH: u32 = 8;
 
@@ -173,11 +167,17 @@ const ENOUGH: u32 = 8;
 pub(super) struct History {
     /// Attempts that are used up: those after which the server asked to wait do not count.
     used: u32,
-    /// How often the server asked to wait, together with others and alone.
+    /// After how many attempts the server had all wait, and when it last did so.
     told: u32,
-    alone: u32,
-    /// When it last did so together with others.
     told_at: Nanos,
+    /// After how many it asked only this unit to wait.
+    alone: u32,
+}
+
+impl History {
+    fn is_repeated(self) -> bool {
+        self.told > 1
+    }
 }
 
 /// The pause that a server asked for.
@@ -295,8 +295,11 @@ impl Retries {
 
     /// The time before which a unit of `key` does not start that waits, although it is due: others start first.
     pub(super) fn not_before(&self, key: &Key, history: History) -> Nanos {
-        let until = |pause: &Pause| pause.until.saturating_add(pause.behind(history, &self.policy));
-        self.pauses.get(key).filter(|pause| pause.behind(history, &self.policy) > 0).map_or(0, until)
+        let Some(pause) = self.pauses.get(key) else { return 0 };
+        match pause.behind(history, &self.policy) {
+            0 => 0,
+            behind => pause.until.saturating_add(behind),
+        }
     }
 
     /// Whether the pump does not know of a pause of all units.
@@ -336,6 +339,7 @@ impl Pause {
     /// time since: then the server allows less than was asked for.
     fn behind(&self, history: History, policy: &RetryPolicy) -> Nanos {
         if history.is_repeated() && self.repeated < ENOUGH && self.new_at <= history.told_at {
+            // In eight times the first pause enough others are granted, and in twice their time they have ended.
             policy.pause(4).saturating_add(self.took.saturating_mul(2))
         } else {
             0

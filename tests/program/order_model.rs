@@ -221,6 +221,8 @@ enum Step {
     End,
     /// The key of the oldest job is held so long.
     Hold(Nanos),
+    /// The units that wait of the oldest job's key arrive no earlier than after this time.
+    PutOff(Nanos),
     /// The oldest job is sent back, and may go again after this time.
     Again(Nanos),
     Wait(Nanos),
@@ -238,6 +240,7 @@ fn any_step() -> impl Strategy<Value = Step> {
         6 => Just(Step::Drain),
         4 => Just(Step::End),
         1 => (0..900 * MS).prop_map(Step::Hold),
+        1 => (0..3000 * MS).prop_map(Step::PutOff),
         2 => prop_oneof![Just(0), 0..3000 * MS].prop_map(Step::Again),
         4 => (0..50 * MS).prop_map(Step::Wait),
         4 => (0..5000 * MS).prop_map(Step::Wait),
@@ -396,6 +399,17 @@ impl Run {
         key.running -= 1;
     }
 
+    fn put_off(&mut self, time: Nanos) {
+        let Some((name, id, _)) = self.running.first().filter(|_| self.model.jobs < u32::MAX) else { return };
+        self.model.now = self.model.now.max(self.time);
+        let until = self.model.now + time;
+        assert!(self.order.name(*id) == [*name]);
+        self.order.put_off(self.time, *id, |()| until);
+        for unit in self.model.key(*name).units.values_mut() {
+            unit.arrived = unit.arrived.max(until);
+        }
+    }
+
     fn step(&mut self, step: &Step) {
         self.age += 1;
         match *step {
@@ -416,6 +430,7 @@ impl Run {
             Step::Drain => while self.next() {},
             Step::End => self.end(0, None),
             Step::Hold(time) => self.end(time, None),
+            Step::PutOff(time) => self.put_off(time),
             Step::Again(time) => self.end(0, Some(time)),
             Step::Wait(time) => self.time += time,
             Step::Back(time) => self.time = self.time.saturating_sub(time),

@@ -312,7 +312,7 @@ impl Supply {
 
     /// Reports that this many units beyond the last run were read and wait for the limits. A remote store is asked for
     /// the next lease if the rest of this one will not last until that arrives.
-    pub fn foresee(&self, units: u64) {
+    pub fn foresee(&self, units: impl FnOnce() -> u64) {
         if !self.store.is_remote() {
             return;
         }
@@ -321,7 +321,7 @@ impl Supply {
             return; // They grant all at once, or long after.
         }
         let left = leased.lease.latest().saturating_sub(self.clock().now());
-        let more = units.saturating_sub(leased.lease.units());
+        let more = units().saturating_sub(leased.lease.units());
         if more > 0 && !leased.is_sent_for && left <= self.store.span() / 4 * 3 {
             // If there is no answer, it is asked again when it is needed.
             leased.is_sent_for = self.store.send(Operation::Lease(self.ask(&leased, more)));

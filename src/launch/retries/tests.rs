@@ -69,7 +69,7 @@ impl State {
                 let next = Try { number: attempt.number + 1, ..attempt };
                 let State { retries, order, key, .. } = self;
                 if let Some(key) = *key {
-                    order.put_off(key, |waiting| retries.not_before(&None, waiting.history));
+                    order.put_off(now, key, |waiting| retries.not_before(&None, waiting.history));
                 }
                 let arrived = due.max(self.retries.not_before(&None, next.history));
                 let unit = Unit { age: attempt.unit, costs: Box::default(), size: 1, arrived, content: next };
