@@ -86,6 +86,7 @@ complete -c throttle -n 'not __throttle_command' -s k -l keep-order -d 'Print ou
 complete -c throttle -n 'not __throttle_command' -l line-buffer -d 'Print output line by line'
 complete -c throttle -n 'not __throttle_command' -s u -l ungroup -d 'Let commands write directly, mixed'
 complete -c throttle -n 'not __throttle_command' -l tag -d 'The unit and a tab before each line of output'
+complete -c throttle -n 'not __throttle_command' -l no-learn -d 'Do not slow down if the server allows less than the rate'
 complete -c throttle -n 'not __throttle_command' -s t -l trace -d 'Write each command to standard error before it runs'
 complete -c throttle -n 'not __throttle_command' -l dry-run -d 'Show what would run or leave, and when; do neither'
 complete -c throttle -n 'not __throttle_command' -s q -l quiet -d 'No hints, no messages about failed commands'

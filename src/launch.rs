@@ -21,6 +21,7 @@ mod launching;
 mod names;
 mod options;
 mod output;
+mod pace;
 mod preview;
 mod printer;
 mod queue;

@@ -283,6 +283,16 @@ impl<T> Order<T> {
         }
     }
 
+    /// Nothing of this key, of which something runs, leaves before `time`.
+    pub fn not_before(&mut self, now: Nanos, key: KeyId, time: Nanos) {
+        if time > self.advance(now) {
+            self.change(key, |order| {
+                let busy = order.busy(key);
+                busy.since = busy.since.max(time);
+            });
+        }
+    }
+
     /// Nothing is granted as of a time before `time`: until then the caller had no room for it.
     pub fn ready_since(&mut self, time: Nanos) {
         self.ready_since = self.ready_since.max(time).min(self.now);

@@ -65,8 +65,13 @@ impl<R: Source> Launching<R> {
         self.queue().is_full() || self.launcher.shared.slots.is_full()
     }
 
+    /// Whether the next unit without a key waits in the queue.
+    fn has_next(&self) -> bool {
+        !self.queue().is_keyed() && self.queue().new_units().units > 0
+    }
+
     fn tell_next(&mut self) {
-        if !self.queue().is_keyed() && self.queue().new_units().units > 0 {
+        if self.has_next() {
             return; // The one that was told of waits for its grant.
         }
         let Some(job) = self.batches.peek().filter(|job| job.seq != self.told) else { return };
@@ -76,10 +81,19 @@ impl<R: Source> Launching<R> {
         self.launcher.shared.events.send(Event::Next { first, skipped, done_before });
     }
 
-    /// Units with keys wait in the queue until the oldest one is known that conforms.
+    /// Units with keys wait in the queue until the oldest one is known that conforms. If the server allows less than the
+    /// limits, one waits there that has no key.
     fn sort(&mut self) {
         let shared = Arc::clone(&self.launcher.shared);
-        let Some(sorting) = &shared.options.by_key else { return };
+        let Some(sorting) = &shared.options.by_key else {
+            if self.queue().is_slowed()
+                && !self.has_next()
+                && let Some(job) = self.batches.next()
+            {
+                self.queue().add(Attempt::first(job));
+            }
+            return;
+        };
         while let Some(job) = self.batches.next() {
             if let Some(per) = sorting.look.per.as_ref().filter(|_| self.keyless.note(job.key.is_some())) {
                 shared.events.send(Event::NoKeys(per.clone()));
@@ -96,7 +110,9 @@ impl<R: Source> Launching<R> {
             // Those that wait for more units of their key would wait for ever.
             self.batches.close_all();
         }
-        let filled = if is_full { Filled::Nothing } else { self.cut_or_read(wait)? };
+        self.sort();
+        let reads = !is_full && !(self.has_next() && self.queue().is_slowed());
+        let filled = if reads { self.cut_or_read(wait)? } else { Filled::Nothing };
         self.sort();
         if filled == Filled::Some || !wait {
             return Ok(filled);
@@ -111,7 +127,7 @@ impl<R: Source> Launching<R> {
         if queue.is_full() {
             self.tell_of_full_queue();
         }
-        let source = if filled == Filled::End || is_full { None } else { self.batches.source_fd() };
+        let source = if filled == Filled::End || !reads { None } else { self.batches.source_fd() };
         let is_news = || is_over() || (is_full && !self.is_full());
         queue.wait(source, is_news).map_err(FlowError::Read)?;
         Ok(Filled::Nothing)
@@ -156,8 +172,10 @@ impl<R: Source> Flow for Launching<R> {
     }
 
     fn waiting(&self) -> u64 {
-        let new = if self.is_full() || self.queue().is_keyed() { 0 } else { self.batches.waiting() };
-        self.queue().ready() + new
+        let queue = self.queue();
+        let is_sorted = queue.is_keyed() || queue.is_slowed();
+        let new = if is_sorted || self.is_full() { 0 } else { self.batches.waiting() };
+        queue.ready() + new
     }
 
     /// A pause of one key holds up no others.

@@ -91,6 +91,12 @@ impl Queue {
         self.lock().retries.is_some()
     }
 
+    /// Whether limits are kept for all together, and attempts are made more slowly than these allow: the server allows less.
+    /// Then the queue knows when the next one may be made.
+    pub(super) fn is_slowed(&self) -> bool {
+        !self.is_keyed && self.lock().is_slowed()
+    }
+
     /// Adds an attempt. The first one for its unit waits from now on, another one when it is ready.
     pub(super) fn add(&self, attempt: Attempt) {
         let arrived = if attempt.number == 1 { 0 } else { self.at(attempt.ready) };
@@ -125,11 +131,16 @@ impl Queue {
 
     /// Takes out the attempt that was chosen: it has a slot, and its command starts now.
     pub(super) fn take_chosen(&self) -> Option<Chosen> {
-        let mut state = self.lock();
-        let (attempt, granted) = state.chosen.take()?;
+        let (mut state, now) = (self.lock(), SystemClock.now());
+        let (mut attempt, granted) = state.chosen.take()?;
         state.has_left(&attempt);
         if let Ok(granted) = &granted {
-            state.order.handed_over(SystemClock.now(), granted.key, granted.charged, &granted.costs);
+            let State { order, retries, .. } = &mut *state;
+            order.handed_over(now, granted.key, granted.charged, &granted.costs);
+            if let Some(retries) = retries {
+                let next = retries.started(&attempt.job.key, now, &mut attempt.history);
+                order.not_before(now, granted.key, next);
+            }
         }
         Some((attempt, granted))
     }
@@ -143,14 +154,16 @@ impl Queue {
     pub(super) fn ready(&self) -> u64 {
         let (mut state, now) = (self.lock(), SystemClock.now());
         let may_leave = state.order.ready_at(now).is_some_and(|at| at <= now);
-        let arrived = if may_leave { state.order.arrived(now) } else { 0 };
+        // Without keys the limits grant before it is known which attempt is made.
+        let most = if !self.is_keyed && state.is_slowed() { 1 } else { usize::MAX };
+        let arrived = if may_leave { state.order.arrived(now).min(most) } else { 0 };
         (arrived + state.refused.len() + usize::from(state.chosen.is_some())) as u64
     }
 
     /// When an attempt may be made, on the system's clock, if one waits for the limits of its key.
     pub(super) fn limited_until(&self) -> Option<Nanos> {
         let (mut state, now) = (self.lock(), SystemClock.now());
-        let waits = self.is_keyed && state.order.arrived(now) > 0;
+        let waits = (self.is_keyed || state.is_slowed()) && state.order.arrived(now) > 0;
         state.order.ready_at(now).filter(|_| waits)
     }
 
@@ -307,6 +320,10 @@ impl State {
         if let Err(unit) = self.order.add(now, job.key.as_deref(), unit) {
             self.refused.push_back((unit.content, Outcome::TooCostly));
         }
+    }
+
+    fn is_slowed(&self) -> bool {
+        self.retries.as_ref().is_some_and(|retries| retries.learned(&None).is_some())
     }
 
     /// An attempt does not wait any more.

@@ -1,14 +1,18 @@
 //! Which attempts are made again, and when: as pure decisions. Time and chance are parameters.
 
 use super::job::{Key, Outcome};
+use super::pace::{Pace, Start};
 use super::reply::Reply;
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 use std::time::Duration;
-use throttle_limits::clock::{Nanos, in_nanos};
+use throttle_limits::clock::{Nanos, SECOND, in_nanos};
 
 /// A command that exits with this code asks to be run again later (`EX_TEMPFAIL`, sysexits.h).
 const TEMPORARY_FAILURE: i32 = 75;
+
+/// The least pause if the server names no time.
+const SHORTEST_PAUSE: Duration = Duration::from_millis(50);
 
 /// What is tried again, and when.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,12 +23,14 @@ pub struct RetryPolicy {
     pub backoff: Backoff,
     /// Failures that are tried again; `None`: all that may be.
     pub retry_on: Option<Vec<Failure>>,
-    /// The first pause if the server names no time. It doubles with each further one, up to the longest wait.
-    pub first_pause: Duration,
     /// The longest time from the first answer that asks to wait to the end of the pause, while no attempt succeeds.
     pub max_pause: Duration,
     /// How many units may wait for another attempt before no new ones start.
     pub ahead: usize,
+    /// The time between two commands as the limits allow it, of each key if limits are kept for each; 0: no limit.
+    pub interval: Duration,
+    /// Whether commands start more slowly if the server allows less.
+    pub learns: bool,
 }
 
 /// Waits that double: before attempt k + 1, between half and all of min(longest, first · 2^(k − 1)).
@@ -90,10 +96,11 @@ enum Meaning {
 }
 
 impl RetryPolicy {
-    /// The pause of the so many-th incident if the server names no time.
+    /// The pause of the so many-th incident if the server names no time: two intervals, then twice as much each time, up to
+    /// the longest wait.
     fn pause(&self, incidents: u32) -> Nanos {
-        let doubled = self.first_pause.saturating_mul(2_u32.saturating_pow(incidents.saturating_sub(1)));
-        in_nanos(doubled.min(self.backoff.longest))
+        let first = self.interval.saturating_mul(2).max(SHORTEST_PAUSE);
+        in_nanos(first.saturating_mul(2_u32.saturating_pow(incidents.saturating_sub(1))).min(self.backoff.longest))
     }
 
     fn meaning(&self, outcome: &Outcome, reply: &Reply, used: u32) -> Meaning {
@@ -145,10 +152,15 @@ pub(super) struct Retries {
     policy: RetryPolicy,
     /// Of each key, or of all.
     pauses: BTreeMap<Key, Pause>,
+    /// None is forgotten before this time.
+    sweep_at: Nanos,
 }
 
 /// Pauses that are over are forgotten when there are so many.
 const MANY_PAUSES: usize = 10_000;
+
+/// They are looked through at most once in this time.
+const SWEEP: Nanos = SECOND;
 
 /// An attempt that has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -172,6 +184,8 @@ pub(super) struct History {
     told_at: Nanos,
     /// After how many it asked only this unit to wait.
     alone: u32,
+    /// The start of the latest one.
+    start: Start,
 }
 
 impl History {
@@ -180,11 +194,10 @@ impl History {
     }
 }
 
-/// The pause that a server asked for.
-#[derive(Debug, Default)]
+/// The pauses that a server asked for.
+#[derive(Debug)]
 struct Pause {
-    /// When the latest pause began. An attempt that had started before belongs to it.
-    began: Option<Nanos>,
+    pace: Pace,
     /// Nothing starts before this.
     until: Nanos,
     /// It is longer than what the pump knows.
@@ -206,7 +219,7 @@ impl Retries {
     /// Nothing has failed yet.
     #[must_use]
     pub(super) fn new(policy: RetryPolicy) -> Self {
-        Retries { policy, pauses: BTreeMap::new() }
+        Retries { policy, pauses: BTreeMap::new(), sweep_at: 0 }
     }
 
     /// Decides what follows from the end of an attempt for a unit of `key`. `chance(n)` is a random number from 0 to n.
@@ -236,7 +249,7 @@ impl Retries {
     ) -> Verdict {
         match meaning {
             Meaning::Ok => {
-                self.pauses.get_mut(key).into_iter().for_each(|pause| pause.succeeded(ended));
+                self.pauses.get_mut(key).into_iter().for_each(|pause| pause.succeeded(ended, history.start));
                 Verdict::Ok
             }
             Meaning::Again => {
@@ -256,13 +269,11 @@ impl Retries {
         asked: Option<Duration>,
         mut chance: impl FnMut(Nanos) -> Nanos,
     ) -> Verdict {
+        self.forget(ended.at);
         let policy = &self.policy;
-        if self.pauses.len() >= MANY_PAUSES {
-            self.pauses.retain(|_, pause| pause.until > ended.at);
-        }
-        let pause = self.pauses.entry(key.clone()).or_default();
+        let pause = self.pauses.entry(key.clone()).or_insert_with(|| Pause::new(policy));
         if history.told == 0 || !pause.asks_only(*history) {
-            let until = pause.later(ended, asked, |incidents| policy.pause(incidents));
+            let until = pause.later((ended, history.start), asked, |incidents| policy.pause(incidents));
             if history.told == 0 {
                 pause.new_at = ended.at;
             }
@@ -277,6 +288,33 @@ impl Retries {
         let due = ended.at.saturating_add(asked.map_or(wait, |asked| in_nanos(asked).max(wait)));
         let may_wait = asked.is_none_or(|asked| asked <= policy.max_pause);
         if may_wait && history.used < policy.attempts.get() { Verdict::Again(due) } else { Verdict::Failed }
+    }
+
+    /// A unit of `key` starts now. Returns before which time the next one does not.
+    pub(super) fn started(&mut self, key: &Key, now: Nanos, history: &mut History) -> Nanos {
+        self.forget(now);
+        let has_room = self.pauses.len() < MANY_PAUSES;
+        let policy = &self.policy;
+        let pause = match self.pauses.get_mut(key) {
+            Some(pause) => pause,
+            None if has_room => self.pauses.entry(key.clone()).or_insert_with(|| Pause::new(policy)),
+            None => return 0,
+        };
+        history.start = pause.pace.started(now);
+        if policy.learns { pause.pace.next() } else { 0 }
+    }
+
+    /// The time between two units of `key`, if the server allows less than was asked for.
+    pub(super) fn learned(&self, key: &Key) -> Option<Nanos> {
+        self.pauses.get(key).filter(|_| self.policy.learns)?.pace.learned()
+    }
+
+    /// If there are many, forgets the pauses that are over and have left nothing behind.
+    fn forget(&mut self, now: Nanos) {
+        if self.pauses.len() >= MANY_PAUSES && now >= self.sweep_at {
+            self.sweep_at = now.saturating_add(SWEEP);
+            self.pauses.retain(|_, pause| pause.until > now || pause.pace.learned().is_some());
+        }
     }
 
     /// How long no unit of `key` may start from `now` on, if the pump does not know that yet. A pause that is too long ends
@@ -318,11 +356,27 @@ impl Retries {
 }
 
 impl Pause {
+    fn new(policy: &RetryPolicy) -> Self {
+        Pause {
+            pace: Pace::new(in_nanos(policy.interval)),
+            until: 0,
+            is_news: false,
+            incidents: 0,
+            since: None,
+            served: 0,
+            took: 0,
+            alone: 0,
+            repeated: 0,
+            new_at: 0,
+        }
+    }
+
     /// An attempt has succeeded, whenever it began: the server serves us. Those that it refuses may be answered much sooner
     /// than those that it serves.
-    fn succeeded(&mut self, ended: Judged) {
+    fn succeeded(&mut self, ended: Judged, start: Start) {
         (self.incidents, self.since) = (0, None);
-        self.served += u32::from(self.began.is_some_and(|began| ended.started > began));
+        self.served += u32::from(!self.pace.is_old(start));
+        self.pace.succeeded(start, ended.at);
         self.took = ended.at.saturating_sub(ended.started);
     }
 
@@ -347,15 +401,22 @@ impl Pause {
     }
 
     /// The server asked to wait. Returns until when.
-    fn later(&mut self, ended: Judged, asked: Option<Duration>, unnamed: impl FnOnce(u32) -> Nanos) -> Nanos {
-        let is_known = self.began.is_some_and(|began| ended.started < began);
+    fn later(
+        &mut self,
+        (ended, start): (Judged, Start),
+        asked: Option<Duration>,
+        unnamed: impl Fn(u32) -> Nanos,
+    ) -> Nanos {
+        let is_known = self.pace.is_old(start);
         self.since.get_or_insert(ended.at);
         (self.served, self.alone) = (0, 0);
         if !is_known {
-            self.incidents = self.incidents.saturating_add(1);
-            self.began = Some(ended.at);
+            // Those that run and were not refused so far were allowed: their answers may take longer.
+            self.incidents = if self.pace.has_allowed() { 1 } else { self.incidents.saturating_add(1) };
         }
         let wait = match asked {
+            // The time that it named before was too short.
+            Some(asked) if !is_known && self.incidents > 1 => in_nanos(asked).max(unnamed(self.incidents)),
             Some(asked) => in_nanos(asked),
             None if is_known => 0,
             None => unnamed(self.incidents),
@@ -365,9 +426,12 @@ impl Pause {
             self.until = until;
             self.is_news = true;
         }
+        self.pace.refused(start, ended.at, self.until);
         self.until
     }
 }
 
+#[cfg(test)]
+mod servers;
 #[cfg(test)]
 mod tests;

@@ -79,7 +79,7 @@ fn options(launch: &Launch, program: Option<OsString>, policy: &Policy, settling
         output: flags.output(),
         tag: flags.tag,
         timeout: flags.timeout,
-        again: flags.again.policy(commands.input.ahead(), limits.first_pause(policy)),
+        again: flags.again.policy(commands.input.ahead(), limits.interval(policy)),
         // In our group a command may use the terminal. Without a terminal, a group of its own can be ended as a whole.
         in_our_group: flags.jobs == Some(1) && flags.timeout.is_none() && signals::has_terminal(),
         settling,

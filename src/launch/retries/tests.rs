@@ -101,8 +101,9 @@ impl<L: Fn(Try) -> Life> Script<L> {
         next.is_some()
     }
 
-    fn start(&mut self, attempt: Try) {
+    fn start(&mut self, mut attempt: Try) {
         let started = self.clock.now();
+        self.state.get_mut().retries.started(&None, started, &mut attempt.history);
         self.starts.push((started, attempt.unit, attempt.number));
         let (time, outcome, reply) = (self.life)(attempt);
         let end = started.saturating_add(time);
@@ -159,9 +160,10 @@ fn policy(attempts: u32) -> RetryPolicy {
         attempts: NonZeroU32::new(attempts).unwrap(),
         backoff: Backoff { first: Duration::from_secs(1), longest: Duration::from_secs(60) },
         retry_on: None,
-        first_pause: Duration::from_millis(50),
         max_pause: Duration::from_secs(3600),
         ahead: 10_000,
+        interval: Duration::ZERO,
+        learns: false,
     }
 }
 

@@ -26,6 +26,10 @@ pub(crate) struct AgainFlags {
     /// With --bucket that holds for everyone who uses the bucket. The bucket is empty then, and the unit goes first; it
     /// has used up no attempt, so --attempts 1 tries nothing else again.
     ///
+    /// If a server allows less than the rate, units start more slowly after such an answer: at nine tenths of the pace that
+    /// was reached just before. They return to that one within 20 successes, stay there for 40 more, and then start a
+    /// little faster with each success, never faster than the rate. See --no-learn.
+    ///
     /// One unit that is always told to wait holds up nobody else. A unit that is told so twice starts behind others. If
     /// the server serves eight others for each such answer, the answer pauses nobody and counts as a failed attempt (with
     /// --attempts 1 the second such answer does).
@@ -49,6 +53,10 @@ pub(crate) struct AgainFlags {
     #[arg(long, value_name = "TIME", allow_negative_numbers = true, value_parser = duration)]
     #[arg(help = "The longest pause that a server may ask for [default: 1h]", long_help)]
     pub(crate) max_pause: Option<Duration>,
+
+    /// Keep to the rate, whatever the server allows: only pauses follow from an answer that asks to wait.
+    #[arg(long, help = "Do not slow down if the server allows less than the rate", long_help)]
+    pub(crate) no_learn: bool,
 
     /// Launch nothing more once N units have failed for good, or N percent of those that have ended (from 20 on). What
     /// runs may finish; then the exit is 123.
@@ -89,17 +97,18 @@ pub(crate) enum MaxFail {
 }
 
 impl AgainFlags {
-    /// When units are tried again, if they are. `ahead`: how many may wait. `first_pause`: if a server names no time.
-    pub(crate) fn policy(&self, ahead: usize, first_pause: Duration) -> Option<RetryPolicy> {
+    /// When units are tried again, if they are. `ahead`: how many may wait. `interval`: the time between two of one key.
+    pub(crate) fn policy(&self, ahead: usize, interval: Duration) -> Option<RetryPolicy> {
         self.attempts.map(|attempts| RetryPolicy {
             attempts,
             backoff: self
                 .backoff
                 .unwrap_or(Backoff { first: Duration::from_secs(1), longest: Duration::from_secs(60) }),
             retry_on: self.retry_on.clone(),
-            first_pause,
             max_pause: self.max_pause(),
             ahead,
+            interval,
+            learns: !self.no_learn,
         })
     }
 

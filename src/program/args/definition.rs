@@ -81,12 +81,13 @@ const APART: [(&str, &[&str], &str); 11] = [
 ];
 
 /// Flags that mean nothing without one of others, and a right spelling.
-const NEEDS: [(&str, &[&str], &str); 5] = [
+const NEEDS: [(&str, &[&str], &str); 6] = [
     ("max_wait", &["once", "drop"], "--once --max-wait 30s"),
     ("group", &["set"], "--bucket ./b --set --group devs -r 5/s"),
     ("backoff", &["attempts"], "--attempts 5 --backoff 1s..60s"),
     ("retry_on", &["attempts"], "--attempts 5 --retry-on 6,7,28"),
     ("max_pause", &["attempts"], "--attempts 5 --max-pause 1h"),
+    ("no_learn", &["attempts"], "--attempts 5 --no-learn"),
 ];
 
 /// The definition of the whole command line.

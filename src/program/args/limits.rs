@@ -156,15 +156,15 @@ impl Limits {
         }
     }
 
-    /// How long a pause is if the server names no time: two intervals of the pace that units of one key may have.
-    pub(crate) fn first_pause(&self, policy: &Policy) -> Duration {
+    /// The time between two units of one key; 0 if nothing limits it.
+    pub(crate) fn interval(&self, policy: &Policy) -> Duration {
         let of_units = |groups: &[Group]| Policy::of_all(groups.iter().map(|group| &group.policy)).of_units().fastest();
         let paces = match self {
             Limits::Own(named) => [&named.all, &named.each].map(|groups| of_units(groups)),
             Limits::Shared(..) => [policy.of_units().fastest(), None],
         };
-        let two_intervals = |pace: Rate| Duration::from_nanos(pace.period().saturating_mul(2).div_ceil(pace.units()));
-        paces.into_iter().flatten().map(two_intervals).fold(SHORTEST_PAUSE, Duration::max)
+        let interval = |pace: Rate| Duration::from_nanos(pace.period().div_ceil(pace.units()));
+        paces.into_iter().flatten().map(interval).max().unwrap_or_default()
     }
 
     /// The limits that were named, in groups that count the same, or those of `policy`, which a bucket keeps. Also those that
@@ -203,9 +203,6 @@ pub(crate) fn look(policy: &Policy) -> Result<Look, String> {
     let limits = (0..policy.len()).map(|place| (policy.describe(place), policy.most_ever(place))).collect();
     Ok(Look { per: None, costs, limits })
 }
-
-/// The least pause if the server names no time.
-const SHORTEST_PAUSE: Duration = Duration::from_millis(50);
 
 /// What is wrong with --bytes beside limits that look into units.
 pub(crate) fn refuse_bytes(flags: &LimitFlags) -> Result<(), String> {

@@ -1,0 +1,493 @@
+//! Servers that allow less than was asked for, on a fake clock: how long a run takes, and how many calls are refused.
+//!
+//! The retries and the pace are the real ones. `cargo test --release --lib servers -- --ignored --nocapture` prints a table
+//! of all kinds of servers; the other tests look at some rows of it.
+
+use super::*;
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+use throttle_limits::clock::MILLISECOND;
+
+/// What a server counts. Periods are in nanoseconds.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Kind {
+    /// A token bucket of this burst.
+    Bucket(u64),
+    /// At most `rate` for each second of a period: in periods that begin at fixed times, in any period, or counted as many
+    /// servers do from the period before and this one.
+    Fixed(Nanos),
+    Log(Nanos),
+    Counter(Nanos),
+    /// So many at once.
+    Jobs(u64),
+    /// It refuses one call of so many, whatever the pace.
+    Random(u64),
+}
+
+/// What a server says of the time.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Says {
+    Nothing,
+    Right,
+    /// Half of it.
+    TooShort,
+    OneSecond,
+}
+
+/// What happens in the middle of the run.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Change {
+    None,
+    Half,
+    Double,
+    /// Another client takes half, all the time.
+    Other,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Row {
+    kind: Kind,
+    /// Calls that the server allows in 1000 s.
+    rate: u64,
+    /// How long an answer takes, and whether refusals take as long.
+    takes: Nanos,
+    is_refused_late: bool,
+    /// What is asked for, as a multiple of a tenth of the rate.
+    tenths: u64,
+    says: Says,
+    change: Change,
+    units: usize,
+    learns: bool,
+}
+
+struct Server {
+    row: Row,
+    interval: Nanos,
+    /// The time at which a token bucket is full.
+    full_at: Nanos,
+    running: u64,
+    window: u64,
+    counts: [u64; 2],
+    log: VecDeque<Nanos>,
+    chance: fastrand::Rng,
+}
+
+impl Server {
+    /// How long until the next one, if this is refused.
+    fn ask(&mut self, now: Nanos) -> Result<(), Nanos> {
+        let per = |period: Nanos, interval: Nanos| (period / interval).max(1);
+        match self.row.kind {
+            Kind::Bucket(burst) => {
+                let full_at = self.full_at.max(now) + self.interval;
+                let most = now + burst * self.interval;
+                if full_at > most {
+                    return Err(full_at - most);
+                }
+                self.full_at = full_at;
+            }
+            Kind::Fixed(period) | Kind::Counter(period) => {
+                let window = now / period;
+                if window > self.window {
+                    let before = if window == self.window + 1 { self.counts[1] } else { 0 };
+                    (self.window, self.counts) = (window, [before, 0]);
+                }
+                let left = period - now % period;
+                let is_sliding = matches!(self.row.kind, Kind::Counter(_));
+                let before = if is_sliding { self.counts[0] * left / period } else { 0 };
+                if before + self.counts[1] >= per(period, self.interval) {
+                    return Err(if is_sliding { self.interval } else { left });
+                }
+                self.counts[1] += 1;
+            }
+            Kind::Log(period) => {
+                while self.log.front().is_some_and(|first| now - first >= period) {
+                    self.log.pop_front();
+                }
+                if self.log.len() as u64 >= per(period, self.interval) {
+                    return Err(self.log[0] + period - now);
+                }
+                self.log.push_back(now);
+            }
+            Kind::Jobs(jobs) if self.running >= jobs => return Err(0),
+            Kind::Jobs(_) => self.running += 1,
+            Kind::Random(one_of) if self.chance.u64(0..one_of) == 0 => return Err(0),
+            Kind::Random(_) => {}
+        }
+        Ok(())
+    }
+}
+
+/// What a run came to.
+#[derive(Clone, Copy, Debug)]
+struct Came {
+    took: f64,
+    refused: f64,
+}
+
+enum Happens {
+    Wake,
+    Arrives(usize),
+    Ends(usize, bool, Option<Nanos>),
+    Change,
+    Other,
+}
+
+/// A run of a row's units with 64 slots.
+struct Run {
+    row: Row,
+    server: Server,
+    retries: Retries,
+    chance: fastrand::Rng,
+    now: Nanos,
+    /// What happens next, by time and number.
+    queue: BinaryHeap<Reverse<(Nanos, usize)>>,
+    happens: Vec<Happens>,
+    histories: Vec<History>,
+    started: Vec<Nanos>,
+    /// Units that may start from these times on.
+    waiting: BinaryHeap<Reverse<(Nanos, usize)>>,
+    running: usize,
+    refused: usize,
+    asked: Nanos,
+    granted: Nanos,
+    next: Nanos,
+    wakes: Nanos,
+}
+
+const SLOTS: usize = 64;
+
+impl Run {
+    fn new(row: Row, seed: u64) -> Self {
+        let interval = 1000 * SECOND / row.rate;
+        let asked = interval * 10 / row.tenths;
+        let policy = RetryPolicy {
+            attempts: NonZeroU32::MAX,
+            backoff: Backoff { first: Duration::from_secs(1), longest: Duration::from_secs(60) },
+            retry_on: None,
+            max_pause: Duration::MAX,
+            ahead: usize::MAX,
+            interval: Duration::from_nanos(asked),
+            learns: row.learns,
+        };
+        let chance = fastrand::Rng::with_seed(seed);
+        let (log, counts) = (VecDeque::new(), [0; 2]);
+        let server = Server { row, interval, full_at: 0, running: 0, window: 0, counts, log, chance: chance.clone() };
+        let (histories, started) = (vec![History::default(); row.units], vec![0; row.units]);
+        let waiting = (0..row.units).map(|unit| Reverse((0, unit))).collect();
+        let (queue, happens, retries) = (BinaryHeap::new(), Vec::new(), Retries::new(policy));
+        let (now, running, refused, granted, next, wakes) = (0, 0, 0, 0, 0, 0);
+        Run {
+            row,
+            server,
+            retries,
+            chance,
+            now,
+            queue,
+            happens,
+            histories,
+            started,
+            waiting,
+            running,
+            refused,
+            asked,
+            granted,
+            next,
+            wakes,
+        }
+    }
+
+    fn at(&mut self, time: Nanos, happens: Happens) {
+        self.queue.push(Reverse((time, self.happens.len())));
+        self.happens.push(happens);
+    }
+
+    fn between(&mut self, [from, to]: [Nanos; 2]) -> Nanos {
+        self.chance.u64(from..=to)
+    }
+
+    fn run(mut self) -> Came {
+        let half = self.server.interval * (self.row.units as u64 / 2);
+        match self.row.change {
+            Change::None => {}
+            Change::Half | Change::Double => self.at(half, Happens::Change),
+            Change::Other => self.at(0, Happens::Other),
+        }
+        let mut left = self.row.units;
+        self.start();
+        while left > 0 {
+            let Reverse((now, number)) = self.queue.pop().expect("units wait");
+            self.now = now;
+            match std::mem::replace(&mut self.happens[number], Happens::Wake) {
+                Happens::Wake => {}
+                Happens::Change if self.row.change == Change::Half => self.server.interval *= 2,
+                Happens::Change => self.server.interval /= 2,
+                Happens::Other => {
+                    let _ = self.server.ask(now);
+                    let interval = self.server.interval;
+                    let gap = self.between([interval * 8 / 5, interval * 12 / 5]);
+                    self.at(now + gap, Happens::Other);
+                }
+                Happens::Arrives(unit) => self.arrives(unit),
+                Happens::Ends(unit, is_ok, says) => left -= usize::from(self.ends(unit, is_ok, says)),
+            }
+            self.start();
+        }
+        let (took, units) = (self.now as f64, self.row.units as f64);
+        Came { took: took / ideal(&self.row), refused: self.refused as f64 / units }
+    }
+
+    fn arrives(&mut self, unit: usize) {
+        let row = self.row;
+        let late = self.between([row.takes * 7 / 10, row.takes * 13 / 10]);
+        match self.server.ask(self.now) {
+            Ok(()) => self.at(self.now + late + 2 * MILLISECOND, Happens::Ends(unit, true, None)),
+            Err(wait) => {
+                let says = match row.says {
+                    Says::Nothing => None,
+                    Says::Right => Some(wait),
+                    Says::TooShort => Some(wait / 2),
+                    Says::OneSecond => Some(SECOND),
+                };
+                let late = if row.is_refused_late { late } else { 5 * MILLISECOND };
+                self.at(self.now + late, Happens::Ends(unit, false, says));
+            }
+        }
+    }
+
+    fn ends(&mut self, unit: usize, is_ok: bool, says: Option<Nanos>) -> bool {
+        self.running -= 1;
+        self.server.running -= u64::from(is_ok && matches!(self.row.kind, Kind::Jobs(_)));
+        self.refused += usize::from(!is_ok);
+        let status = Some(if is_ok { 200 } else { 429 });
+        let reply =
+            Reply { status, retry_after: says.map(|says| Some(Duration::from_nanos(says))), ..Reply::default() };
+        let outcome = if is_ok { Outcome::Ok } else { Outcome::Exited(22) };
+        let judged = Judged { started: self.started[unit], at: self.now };
+        let (retries, history) = (&mut self.retries, &mut self.histories[unit]);
+        let verdict = retries.judge(&None, (judged, history), (&outcome, &reply), |most| self.chance.u64(0..=most));
+        if let Some(hold) = retries.take_hold(&None, self.now) {
+            self.granted = self.granted.max(self.now + hold); // The bucket is empty then.
+        }
+        if let Some(due) = verdict.due() {
+            self.waiting.push(Reverse((due.max(self.retries.not_before(&None, self.histories[unit])), unit)));
+        }
+        verdict == Verdict::Ok
+    }
+
+    fn start(&mut self) {
+        while self.running < SLOTS
+            && let Some(&Reverse((due, unit))) = self.waiting.peek()
+        {
+            let slack = 10 * MILLISECOND;
+            let granted = (self.granted + self.asked).max(self.now.saturating_sub(slack));
+            let time = due.max(self.next).max(if self.granted == 0 { 0 } else { granted });
+            if time > self.now {
+                if self.wakes <= self.now || time < self.wakes {
+                    self.wakes = time;
+                    self.at(time, Happens::Wake);
+                }
+                return;
+            }
+            self.waiting.pop();
+            self.granted = granted.max(1);
+            (self.started[unit], self.running) = (self.now, self.running + 1);
+            self.next = self.retries.started(&None, self.now, &mut self.histories[unit]);
+            let arrival = if self.asked > 20 * MILLISECOND { 4 } else { 1 } * MILLISECOND;
+            let arrival = self.between([arrival / 5, arrival * 9 / 5]);
+            self.at(self.now + arrival, Happens::Arrives(unit));
+        }
+    }
+}
+
+/// How long the run has to take, in nanoseconds.
+fn ideal(row: &Row) -> f64 {
+    let interval = 1e12 / row.rate as f64;
+    let (units, takes) = (row.units as f64, row.takes as f64);
+    let at_rate = |units: f64, interval: f64| match row.kind {
+        Kind::Bucket(burst) => (units - burst as f64).max(0.0) * interval,
+        Kind::Fixed(period) | Kind::Log(period) => {
+            let period = period as f64;
+            ((units - 1.0) / (period / interval).max(1.0)).floor() * period
+        }
+        Kind::Counter(period) => (units * interval - period as f64).max(0.0),
+        Kind::Jobs(_) | Kind::Random(_) => units * interval,
+    };
+    let served = match row.change {
+        Change::None => at_rate(units, interval),
+        Change::Half => units / 2.0 * interval * 3.0,
+        Change::Double => units / 2.0 * interval * 1.5,
+        Change::Other => at_rate(units, 2.0 * interval),
+    };
+    let asked = units * interval * 10.0 / row.tenths as f64;
+    (served.max(asked) + takes).max(units / SLOTS as f64 * takes)
+}
+
+/// All kinds of servers. Rates that differ by more than the slots, or answers that come too late to count, are left out.
+fn rows() -> Vec<Row> {
+    let mut rows = Vec::new();
+    for (rate, period, units) in
+        [(100, 60, 300), (1_000, 10, 300), (20_000, 10, 600), (200_000, 1, 1200), (1_000_000, 1, 6000)]
+    {
+        let period = period * SECOND;
+        let kinds = [Kind::Bucket(1), Kind::Bucket(10), Kind::Bucket(100), Kind::Fixed(period), Kind::Log(period)];
+        for kind in kinds.into_iter().chain([Kind::Counter(period), Kind::Jobs(4), Kind::Random(100), Kind::Random(10)])
+        {
+            for takes in [0, 200, 2000, 20_000].map(|millis| millis * MILLISECOND) {
+                rows.extend(rows_of(kind, rate, takes, units));
+            }
+        }
+    }
+    rows
+}
+
+fn rows_of(kind: Kind, rate: u64, takes: Nanos, units: usize) -> Vec<Row> {
+    let mut row = Row {
+        kind,
+        rate,
+        takes,
+        is_refused_late: false,
+        tenths: 10,
+        says: Says::Nothing,
+        change: Change::None,
+        units,
+        learns: true,
+    };
+    match kind {
+        Kind::Random(_) if takes > 2 * SECOND => return Vec::new(),
+        Kind::Random(_) => return vec![Row { units: 600, ..row }],
+        Kind::Jobs(_) if takes == 0 || rate != 20_000 => return Vec::new(),
+        Kind::Jobs(jobs) => (row.rate, row.units) = (jobs * 1000 * SECOND / takes, 300),
+        Kind::Fixed(period) | Kind::Log(period) | Kind::Counter(period) => {
+            let in_period = period / SECOND * rate / 1000;
+            row.units = units.max(usize::try_from(in_period).unwrap() * 15 / 2);
+        }
+        Kind::Bucket(_) => {}
+    }
+    let mut rows = Vec::new();
+    for tenths in [10, 12, 20, 100] {
+        for says in [Says::Nothing, Says::Right, Says::TooShort, Says::OneSecond] {
+            rows.push(Row { tenths, says, ..row });
+            rows.push(Row { tenths, says, is_refused_late: true, ..row });
+        }
+        if takes < SECOND && !matches!(kind, Kind::Jobs(_)) {
+            for change in [Change::Half, Change::Double, Change::Other] {
+                rows.push(Row { tenths, change, units: 2 * row.units, ..row });
+            }
+        }
+    }
+    rows.retain(|row| !row.is_refused_late || takes > 0);
+    rows
+}
+
+/// The k-th of 100 parts of these numbers.
+fn part(mut numbers: Vec<f64>, k: usize) -> f64 {
+    numbers.sort_by(f64::total_cmp);
+    numbers[(numbers.len() - 1) * k / 100]
+}
+
+/// The ratio to the ideal time, and the share of calls that were refused: the median and the 90th part of the rows.
+fn summary(name: &str, rows: &[(Row, Came, Came)], is_one: impl Fn(&Row) -> bool) {
+    let rows: Vec<_> = rows.iter().filter(|(row, ..)| is_one(row)).collect();
+    if rows.is_empty() {
+        return;
+    }
+    let column = |value: fn(&(Row, Came, Came)) -> f64, k| part(rows.iter().map(|row| value(row)).collect(), k);
+    let [took, plain] = [|row: &(Row, Came, Came)| row.1.took, |row: &(Row, Came, Came)| row.2.took];
+    let [refused, refused_plain] = [|row: &(Row, Came, Came)| row.1.refused, |row: &(Row, Came, Came)| row.2.refused];
+    print!("| {name} | {} |", rows.len());
+    for value in [took, plain, refused, refused_plain] {
+        print!(" {:.2}; {:.2}; {:.2} |", column(value, 50), column(value, 90), column(value, 100));
+    }
+    println!();
+}
+
+#[test]
+#[ignore = "prints a table; see above"]
+fn all_servers() {
+    let came = |row| Run::new(row, fastrand::u64(..)).run();
+    let rows: Vec<_> = rows().into_iter().map(|row| (row, came(row), came(Row { learns: false, ..row }))).collect();
+    println!(
+        "| servers | rows | time, learned: median; 90 %; worst | plain pauses | refused, learned | plain pauses |"
+    );
+    summary("all", &rows, |_| true);
+    let is_usual =
+        |row: &Row| row.change == Change::None && !row.is_refused_late && !matches!(row.kind, Kind::Random(_));
+    summary("constant, refusals at once", &rows, is_usual);
+    for tenths in [10, 12, 20, 100] {
+        summary(&format!("… asked for {} of the rate", tenths as f64 / 10.0), &rows, |row| {
+            is_usual(row) && row.tenths == tenths
+        });
+    }
+    for says in [Says::Nothing, Says::Right, Says::TooShort, Says::OneSecond] {
+        summary(&format!("… time named: {says:?}"), &rows, |row| is_usual(row) && row.says == says);
+    }
+    for name in ["Bucket(1)", "Bucket(10)", "Bucket(100)", "Fixed", "Log", "Counter", "Jobs"] {
+        summary(&format!("… {name}"), &rows, |row| is_usual(row) && format!("{:?}", row.kind).starts_with(name));
+    }
+    summary("refusals as late as answers", &rows, |row| row.is_refused_late);
+    for change in [Change::Half, Change::Double, Change::Other] {
+        summary(&format!("{change:?}"), &rows, |row| row.change == change);
+    }
+    summary("one of 100 refused at random", &rows, |row| row.kind == Kind::Random(100));
+    summary("one of 10 refused at random", &rows, |row| row.kind == Kind::Random(10));
+    let mut worst: Vec<_> = rows.iter().filter(|(row, ..)| !row.is_refused_late).collect();
+    worst.sort_by(|a, b| b.1.took.total_cmp(&a.1.took));
+    worst.iter().take(12).for_each(|(row, learned, plain)| println!("{learned:?} plain {plain:?} {row:?}"));
+}
+
+const USUAL: Row = Row {
+    kind: Kind::Bucket(1),
+    rate: 20_000,
+    takes: 0,
+    is_refused_late: false,
+    tenths: 100,
+    says: Says::Nothing,
+    change: Change::None,
+    units: 600,
+    learns: true,
+};
+
+#[test]
+fn a_run_at_a_server_that_allows_less_takes_little_longer_and_few_calls_are_refused() {
+    let kinds = [Kind::Bucket(1), Kind::Bucket(10), Kind::Fixed(SECOND), Kind::Log(SECOND), Kind::Counter(SECOND)];
+    let mut all = Vec::new();
+    for (kind, tenths) in kinds.into_iter().flat_map(|kind| [12, 20, 100].map(|tenths| (kind, tenths))) {
+        for takes in [0, 200 * MILLISECOND, 2 * SECOND] {
+            let row = Row { kind, tenths, takes, ..USUAL };
+            let came = Run::new(row, fastrand::u64(..)).run();
+            assert!(came.took < 2.0 && came.refused < 0.6, "{came:?} {row:?}");
+            all.push(came);
+        }
+    }
+    let median = |value: fn(&Came) -> f64| part(all.iter().map(value).collect(), 50);
+    assert!(median(|came| came.took) < 1.2 && median(|came| came.refused) < 0.07, "{all:?}");
+}
+
+#[test]
+fn nothing_is_slowed_if_the_server_allows_what_is_asked_for() {
+    for kind in [Kind::Bucket(10), Kind::Fixed(SECOND), Kind::Log(SECOND)] {
+        let [learned, plain] = [true, false].map(|learns| Run::new(Row { kind, tenths: 8, learns, ..USUAL }, 1).run());
+        assert!(
+            learned.took.total_cmp(&plain.took).is_eq() && learned.refused == 0.0,
+            "{kind:?}: {learned:?}, {plain:?}"
+        );
+    }
+}
+
+#[test]
+fn refusals_that_do_not_depend_on_the_pace_do_not_slow_a_run_down_without_end() {
+    for (one_of, most) in [(100, 1.5), (10, 2.5), (2, 20.0)] {
+        let row = Row { kind: Kind::Random(one_of), tenths: 10, units: 1500, ..USUAL };
+        let came = Run::new(row, fastrand::u64(..)).run();
+        assert!(came.took < most, "one of {one_of}: {came:?}");
+    }
+}
+
+#[test]
+fn a_limit_that_changes_is_found_out() {
+    for change in [Change::Half, Change::Double] {
+        let row = Row { kind: Kind::Bucket(10), tenths: 20, change, units: 1500, ..USUAL };
+        let came = Run::new(row, fastrand::u64(..)).run();
+        assert!(came.took < 1.6 && came.refused < 0.15, "{change:?}: {came:?}");
+    }
+}
