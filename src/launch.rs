@@ -49,7 +49,7 @@ pub use options::{Options, Output};
 pub use output::Screen;
 pub use preview::Preview;
 pub use reply::Reply;
-pub use retries::{Backoff, Failure, RetryPolicy, Verdict};
+pub use retries::{Backoff, Failure, Later, RetryPolicy, Verdict};
 pub use settling::Settling;
 pub use slots::Slots;
 pub use template::{Place, Reading, Template, TemplateError, Unused, Words, printable, quote, quoted, steers_terminal};

@@ -25,7 +25,7 @@ const SHOWN: usize = 80;
 pub struct Reply {
     /// Of the last answer.
     pub status: Option<u16>,
-    /// `retry-after`: how long from now; `Some(None)`: it was there, but its value made no sense.
+    /// `retry-after` or `retry-after-ms`: how long from now; `Some(None)`: it was there, but its value made no sense.
     pub retry_after: Option<Option<Duration>>,
     /// How long until a quota with nothing remaining is renewed; the longest time if there are several.
     pub reset: Option<Duration>,
@@ -63,6 +63,12 @@ impl Reply {
             let name = name.split_once(' ').filter(|(name, _)| *name == COST).map_or(&**name, |(name, _)| name);
             let is_good = match name {
                 "retry-after" => self.retry_after.insert(wait(value, now)).is_some(),
+                // Written after it, and more precise. Azure and OpenAI send both.
+                "retry-after-ms" => {
+                    let wait = number(value).map(|millis| (millis / 1000).min(LONGEST));
+                    self.retry_after = wait.map(Some).or(self.retry_after).or(Some(None));
+                    wait.is_some()
+                }
                 COST => {
                     let told = cost(value);
                     let is_good = told.is_some();
@@ -108,7 +114,7 @@ fn add<'a>(fields: &mut Fields<'a>, name: &str, value: &'a str) {
     } else if name == COST {
         let kind = value.split_once(char::is_whitespace).map_or("", |(_, kind)| kind.trim());
         fields.insert(format!("{COST} {kind}"), value);
-    } else if name == "retry-after" || name == "date" || name.contains("ratelimit") {
+    } else if ["retry-after", "retry-after-ms", "date"].contains(&&*name) || name.contains("ratelimit") {
         fields.insert(name, value);
     }
 }
@@ -157,11 +163,17 @@ fn reset(value: &str, now: SystemTime) -> Option<Duration> {
 
 /// Seconds, a duration, or the time of a date from now on; of a past date 0.
 fn wait(value: &str, now: SystemTime) -> Option<Duration> {
-    let date = || httpdate::parse_http_date(value).ok().or_else(|| humantime::parse_rfc3339(value).ok());
+    let date = || httpdate::parse_http_date(value).ok().or_else(|| rfc3339(value));
     number(value)
         .or_else(|| humantime::parse_duration(value).ok())
         .or_else(|| date().map(|date| date.duration_since(now).unwrap_or_default()))
         .map(|wait| wait.min(LONGEST))
+}
+
+/// `2023-11-14T22:14:20Z`. Atlassian leaves out the seconds.
+fn rfc3339(value: &str) -> Option<SystemTime> {
+    let without_seconds = || humantime::parse_rfc3339(&format!("{}:00Z", value.strip_suffix('Z')?)).ok();
+    humantime::parse_rfc3339(value).ok().or_else(without_seconds)
 }
 
 /// `30` or `1.5`, as seconds.
@@ -242,7 +254,7 @@ mod tests {
             "throttle-cost:7\r\nRETRY-AFTER:30",
             "  Throttle-Cost : 7 \r\n\t Retry-After:\t30\t\r\n\r\n",
             "retry-after: soon\nthrottle-cost: 9\nthrottle-cost: 7\nretry-after: 30\n",
-            "x: y\n\nretry after: 5\n: 5\nretry-after-ms: 5\n:\nthrottle-cost: 7\nretry-after: 30\nnonsense\n",
+            "x: y\n\nretry after: 5\n: 5\nretry-after-s: 5\n:\nthrottle-cost: 7\nretry-after: 30\nnonsense\n",
         ] {
             assert_eq!(parsed(text.as_bytes()), reply, "{text}");
         }
@@ -324,6 +336,66 @@ mod tests {
         }
         let reply = parsed(b"x-ratelimit-remaining: 0\nx-ratelimit-reset: soon");
         assert_eq!((reply.reset, reply.bad.as_deref()), (None, Some("x-ratelimit-reset: soon")));
+    }
+
+    /// What servers of these names answer if they refuse a call, by their documentation.
+    #[test]
+    fn the_answers_of_well_known_servers_are_understood() {
+        for (server, fields, wait) in [
+            ("GitHub", "HTTP/2 403\nx-ratelimit-remaining: 0\nx-ratelimit-reset: 1700000090", 90_000),
+            ("GitHub, secondary limit", "HTTP/2 403\nretry-after: 60\nx-ratelimit-remaining: 4999", 60_000),
+            (
+                "GitLab",
+                "HTTP/2 429\nRateLimit-Limit: 600\nRateLimit-Remaining: 0\nRateLimit-Reset: 1700000060\nRetry-After: 60",
+                60_000,
+            ),
+            (
+                "OpenAI",
+                "HTTP/2 429\nx-ratelimit-remaining-requests: 0\nx-ratelimit-reset-requests: 6m0s\n\
+                 x-ratelimit-remaining-tokens: 149984\nx-ratelimit-reset-tokens: 6ms",
+                360_000,
+            ),
+            ("OpenAI, Azure", "HTTP/2 429\nretry-after: 2\nretry-after-ms: 1234", 1234),
+            (
+                "Anthropic",
+                "HTTP/2 429\nanthropic-ratelimit-requests-remaining: 0\n\
+                 anthropic-ratelimit-requests-reset: 2023-11-14T22:13:50Z\nanthropic-ratelimit-tokens-remaining: 9000\n\
+                 anthropic-ratelimit-tokens-reset: 2023-11-14T22:14:20Z",
+                30_000,
+            ),
+            (
+                "Discord",
+                "HTTP/2 429\nx-ratelimit-remaining: 0\nx-ratelimit-reset: 1700000000.25\nx-ratelimit-reset-after: 0.25\n\
+                 retry-after: 0.25\nx-ratelimit-scope: user",
+                250,
+            ),
+            ("Shopify", "HTTP/2 429\nx-shopify-shop-api-call-limit: 40/40\nretry-after: 2.0", 2000),
+            ("Slack", "HTTP/2 429\nretry-after: 30", 30_000),
+            ("Atlassian", "HTTP/2 429\nx-ratelimit-remaining: 0\nx-ratelimit-reset: 2023-11-14T22:14Z", 40_000),
+            (
+                "Cloudflare",
+                "HTTP/2 429\nratelimit: \"default\";r=0;t=30\nratelimit-policy: \"default\";q=1200;w=300",
+                30_000,
+            ),
+            ("draft-ietf-httpapi-ratelimit-headers-07", "HTTP/2 429\nratelimit: limit=10, remaining=0, reset=5", 5000),
+            ("draft-ietf-httpapi-ratelimit-headers-10", "HTTP/2 429\nratelimit: \"a\";r=0;t=5, \"b\";r=7;t=60", 5000),
+        ] {
+            let reply = parsed(fields.as_bytes());
+            let told = reply.retry_after.flatten().or(reply.reset);
+            assert_eq!((told, reply.bad), (Some(Duration::from_millis(wait)), None), "{server}");
+        }
+        // Stripe names no time.
+        let reply = parsed(b"HTTP/2 429\nstripe-should-retry: true\nstripe-rate-limited-reason: global-rate");
+        assert_eq!(reply, Reply { status: Some(429), ..Reply::default() });
+    }
+
+    #[test]
+    fn milliseconds_count_before_seconds_if_they_make_sense() {
+        let told = |text: &str| (parsed(text.as_bytes()).retry_after, parsed(text.as_bytes()).bad.is_some());
+        assert_eq!(told("retry-after-ms: 5"), (Some(Some(Duration::from_millis(5))), false));
+        assert_eq!(told("retry-after-ms: 5\nretry-after: 1"), (Some(Some(Duration::from_millis(5))), false));
+        assert_eq!(told("retry-after-ms: soon\nretry-after: 1"), (Some(Some(seconds(1))), true));
+        assert_eq!(told("retry-after-ms: soon"), (Some(None), true));
     }
 
     /// An hour behind, and an hour ahead.

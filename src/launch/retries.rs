@@ -9,7 +9,7 @@ use std::time::Duration;
 use throttle_limits::clock::{Nanos, SECOND, in_nanos};
 
 /// A command that exits with this code asks to be run again later (`EX_TEMPFAIL`, sysexits.h).
-const TEMPORARY_FAILURE: i32 = 75;
+const TEMPORARY_FAILURE: u8 = 75;
 
 /// The least pause if the server names no time.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(50);
@@ -23,6 +23,8 @@ pub struct RetryPolicy {
     pub backoff: Backoff,
     /// Failures that are tried again; `None`: all that may be.
     pub retry_on: Option<Vec<Failure>>,
+    /// What else means that the server asked to wait.
+    pub later_on: Vec<Later>,
     /// The longest time from the first answer that asks to wait to the end of the pause, while no attempt succeeds.
     pub max_pause: Duration,
     /// How many units may wait for another attempt before no new ones start.
@@ -51,6 +53,15 @@ pub enum Failure {
     Timeout,
     /// A signal killed it.
     Signal,
+}
+
+/// What means that the server asked to wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Later {
+    /// This exit code.
+    Exit(u8),
+    /// This HTTP status in the reply.
+    Http(u16),
 }
 
 /// What follows from the end of an attempt.
@@ -104,12 +115,13 @@ impl RetryPolicy {
     }
 
     fn meaning(&self, outcome: &Outcome, reply: &Reply, used: u32) -> Meaning {
-        if let Some(later) = asked_to_wait(outcome, reply) {
+        if let Some(later) = self.asked_to_wait(outcome, reply) {
             return later;
         }
         let failure = match outcome {
             Outcome::Ok => return Meaning::Ok,
-            Outcome::Exited(126 | 127 | 255) => return Meaning::Failed,
+            Outcome::Exited(126 | 127) => return Meaning::Failed,
+            Outcome::Exited(255) if !self.goes_on_after_255() => return Meaning::Failed,
             Outcome::Exited(code) => u8::try_from(*code).map_or(Failure::Signal, Failure::Exit),
             Outcome::Killed(_) => Failure::Signal,
             Outcome::TimedOut => Failure::Timeout,
@@ -119,22 +131,36 @@ impl RetryPolicy {
         let is_wanted = self.retry_on.as_ref().is_none_or(|wanted| wanted.contains(&failure));
         if is_lasting || !is_wanted || used >= self.attempts.get() { Meaning::Failed } else { Meaning::Again }
     }
-}
 
-/// Whether the server asked to wait, and for how long if it said so.
-fn asked_to_wait(outcome: &Outcome, reply: &Reply) -> Option<Meaning> {
-    let has_failed = match outcome {
-        Outcome::Ok => false,
-        Outcome::Exited(255) => return None,
-        Outcome::Exited(_) | Outcome::Killed(_) | Outcome::TimedOut => true,
-        _ => return None,
-    };
-    let is_refused = matches!(reply.status, Some(429 | 503));
-    let reset = reply.reset.filter(|_| matches!(reply.status, Some(403 | 429)));
-    let asks = matches!(outcome, Outcome::Exited(TEMPORARY_FAILURE))
-        || is_refused
-        || (has_failed && (reply.retry_after.is_some() || reset.is_some()));
-    asks.then(|| Meaning::Later(reply.retry_after.flatten().or(reset)))
+    /// Whether an exit of 255 means no more than others: if not, it ends the run, as in xargs.
+    #[must_use]
+    pub fn goes_on_after_255(&self) -> bool {
+        self.retry_on.iter().flatten().any(|failure| *failure == Failure::Exit(255))
+            || self.later_on.contains(&Later::Exit(255))
+    }
+
+    /// Whether the server asked to wait, and for how long if it said so.
+    fn asked_to_wait(&self, outcome: &Outcome, reply: &Reply) -> Option<Meaning> {
+        let exit = if let Outcome::Exited(code) = outcome { u8::try_from(*code).ok() } else { None };
+        let named = |later: &Later| match *later {
+            Later::Exit(code) => exit == Some(code),
+            Later::Http(status) => reply.status == Some(status),
+        };
+        let is_named = self.later_on.iter().any(named);
+        let has_failed = match outcome {
+            Outcome::Ok => false,
+            Outcome::Exited(255) if !is_named => return None,
+            Outcome::Exited(_) | Outcome::Killed(_) | Outcome::TimedOut => true,
+            _ => return None,
+        };
+        let is_refused = matches!(reply.status, Some(429 | 503));
+        let reset = reply.reset.filter(|_| is_named || matches!(reply.status, Some(403 | 429)));
+        let asks = exit == Some(TEMPORARY_FAILURE)
+            || is_named
+            || is_refused
+            || (has_failed && (reply.retry_after.is_some() || reset.is_some()));
+        asks.then(|| Meaning::Later(reply.retry_after.flatten().or(reset)))
+    }
 }
 
 impl Backoff {

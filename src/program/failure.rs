@@ -6,21 +6,25 @@ use std::io;
 use throttle::flow::TOO_MUCH;
 use throttle::launch::{Job, Outcome};
 
-/// How the `command` of a failed job ended, and the exit that follows. `terminal` says what allows it to use the terminal.
+/// How the `command` of a failed job ended, and the exit that follows. `terminal` says what allows it to use the terminal,
+/// and `goes_on` that an exit of 255 does not end the run.
 pub(super) fn failure(
     job: &Job,
     outcome: &Outcome,
     command: impl FnOnce() -> String,
     terminal: &str,
+    goes_on: bool,
 ) -> (String, Exit) {
     let words = match outcome {
-        Outcome::Exited(255) => format!("{} exited 255, which means stop; to go on: -c '… || exit 1'", command()),
+        Outcome::Exited(255) if !goes_on => {
+            format!("{} exited 255, which means stop; to go on: -c '… || exit 1'", command())
+        }
         Outcome::Exited(code) => format!("{} exited {code}", command()),
         Outcome::WantedTerminal => format!("{}; {terminal}", ending(outcome)),
         _ => unfit(job, outcome),
     };
     let exit = match outcome {
-        Outcome::Exited(255) => Exit::Stopped,
+        Outcome::Exited(255) if !goes_on => Exit::Stopped,
         Outcome::Killed(_) => Exit::Killed,
         Outcome::NotFound(_) => Exit::NotFound,
         Outcome::CannotRun(_) | Outcome::TooLong | Outcome::HasNul => Exit::CannotRun,

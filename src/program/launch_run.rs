@@ -23,7 +23,7 @@ use throttle::flow::News;
 use throttle::flow::order::NO_KEY;
 use throttle::flow::unpoisoned;
 use throttle::launch::{
-    Charge, Ended, Event, Events, Job, Launcher, Ledger, Options, Outcome, Screen, Settler, Told, Words, quoted,
+    Charge, Ended, Event, Events, Job, Launcher, Ledger, Options, Screen, Settler, Told, Words, quoted,
 };
 use throttle_limits::clock::{Nanos, in_nanos};
 
@@ -340,9 +340,9 @@ impl LaunchRun {
     fn take_end(&self, ended: &Ended) -> Vec<String> {
         let mut outcomes = self.outcomes();
         let lines = outcomes.end(ended, self.at(ended.at));
-        let has_failed_enough = outcomes.has_failed_enough();
+        let (has_failed_enough, stops) = (outcomes.has_failed_enough(), outcomes.stops_at(&ended.outcome));
         drop(outcomes);
-        if matches!(ended.outcome, Outcome::Exited(255)) {
+        if stops {
             self.end(Reason::Stopped);
         } else if has_failed_enough {
             self.end(Reason::TooManyFailed);

@@ -15,6 +15,7 @@ use std::num::NonZeroU32;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 use throttle::launch::{Ended, Job, Outcome, Success, Template, Verdict};
 use throttle_limits::clock::{self, Nanos, SECOND};
 use throttle_limits::limits::Policy;
@@ -85,6 +86,7 @@ impl Outcomes {
     pub(crate) fn new(launch: &Launch, policy: &Policy, limits: &str, on_terminal: bool) -> Self {
         let Launch { commands, reporting, .. } = launch;
         let most = if on_terminal { ON_TERMINAL } else { u64::MAX };
+        let again = launch.flags.again.policy(0, Duration::ZERO);
         Outcomes {
             quiet: reporting.quiet,
             trace: launch.flags.trace,
@@ -111,7 +113,11 @@ impl Outcomes {
             is_priced: launch.limits.have_costs(policy),
             // Only limits that count units say how many commands are needed.
             pace: launch.flags.jobs.is_none().then(|| launch.limits.of_units(policy).fastest()).flatten(),
-            retries: Retries { max_fail: launch.flags.again.max_fail, ..Retries::default() },
+            retries: Retries {
+                max_fail: launch.flags.again.max_fail,
+                goes_on_after_255: again.is_some_and(|again| again.goes_on_after_255()),
+                ..Retries::default()
+            },
             ..Outcomes::default()
         }
     }
@@ -205,7 +211,8 @@ impl Outcomes {
             }
             Verdict::Failed | Verdict::Stopped => {}
         }
-        let (words, exit) = failure(job, outcome, || self.command_for(job), self.terminal);
+        let (words, exit) =
+            failure(job, outcome, || self.command_for(job), self.terminal, self.retries.goes_on_after_255);
         // An error such as a full disk is a failure, also in a run that was ended because of it.
         let is_lost = matches!(outcome, Outcome::OutputLost(error) if !matches!(error.kind(), BrokenPipe | TimedOut));
         if self.interrupted.is_some() && !is_lost {
@@ -313,6 +320,11 @@ impl Outcomes {
 
     pub(super) fn ended(&self) -> u64 {
         self.started.saturating_sub(self.started_at.len() as u64)
+    }
+
+    /// Whether the run ends because a command ended so.
+    pub(super) fn stops_at(&self, outcome: &Outcome) -> bool {
+        matches!(outcome, Outcome::Exited(255)) && !self.retries.goes_on_after_255
     }
 
     /// Units that will not be tried any more.

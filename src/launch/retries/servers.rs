@@ -164,6 +164,7 @@ impl Run {
             attempts: NonZeroU32::MAX,
             backoff: Backoff { first: Duration::from_secs(1), longest: Duration::from_secs(60) },
             retry_on: None,
+            later_on: Vec::new(),
             max_pause: Duration::MAX,
             ahead: usize::MAX,
             interval: Duration::from_nanos(asked),

@@ -160,6 +160,7 @@ fn policy(attempts: u32) -> RetryPolicy {
         attempts: NonZeroU32::new(attempts).unwrap(),
         backoff: Backoff { first: Duration::from_secs(1), longest: Duration::from_secs(60) },
         retry_on: None,
+        later_on: Vec::new(),
         max_pause: Duration::from_secs(3600),
         ahead: 10_000,
         interval: Duration::ZERO,
@@ -411,7 +412,7 @@ fn what_asks_to_wait() {
         (exited(255), status(429), None),
         (Outcome::TimedOut, status(503), unknown),
     ] {
-        assert_eq!(asked_to_wait(&outcome, &reply), expected, "{outcome:?} {reply:?}");
+        assert_eq!(policy(1).asked_to_wait(&outcome, &reply), expected, "{outcome:?} {reply:?}");
     }
 }
 

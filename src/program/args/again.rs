@@ -6,7 +6,7 @@ use std::num::{NonZeroU32, NonZeroU64};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::time::Duration;
-use throttle::launch::{Backoff, Failure, RetryPolicy};
+use throttle::launch::{Backoff, Failure, Later, RetryPolicy};
 
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Launch")]
@@ -43,10 +43,17 @@ pub(crate) struct AgainFlags {
     #[arg(help = "Waits between attempts [default: 1s..60s]", long_help)]
     pub(crate) backoff: Option<Backoff>,
 
-    /// Try again only after these failures: exit codes, timeout, signal, separated by commas.
+    /// Try again only after these failures: exit codes, timeout, signal, separated by commas. An exit of 255 ends the run,
+    /// unless it is named here or in --later-on: ssh exits 255 if it cannot connect.
     #[arg(long, value_name = "CODES", allow_negative_numbers = true, value_parser = retry_on)]
     #[arg(help = "Which failures are tried again: 6,7,28,timeout,signal", long_help)]
     pub(crate) retry_on: Option<Failures>,
+
+    /// What else means that the server asked to wait: exit codes, and HTTP statuses of the reply as http:CODE, separated by
+    /// commas. Some servers answer 403 to those who call too often.
+    #[arg(long, value_name = "CODES", allow_negative_numbers = true, value_parser = later_on)]
+    #[arg(help = "What also means that the server asked to wait: 254,http:403", long_help)]
+    pub(crate) later_on: Option<Laters>,
 
     /// End the run with 75 if a server asks to wait for longer than TIME, counted from the first answer that asks to
     /// wait since the last success. A pause is never cut short.
@@ -86,6 +93,7 @@ pub(crate) struct AgainFlags {
 
 /// A value of one option; clap would take a `Vec` for several.
 pub(crate) type Failures = Vec<Failure>;
+pub(crate) type Laters = Vec<Later>;
 
 /// How many failed units end a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,6 +113,7 @@ impl AgainFlags {
                 .backoff
                 .unwrap_or(Backoff { first: Duration::from_secs(1), longest: Duration::from_secs(60) }),
             retry_on: self.retry_on.clone(),
+            later_on: self.later_on.clone().unwrap_or_default(),
             max_pause: self.max_pause(),
             ahead,
             interval,
@@ -153,12 +162,26 @@ fn failure(word: &str) -> Result<Failure, String> {
         ("timeout", _) => Ok(Failure::Timeout),
         ("signal", _) => Ok(Failure::Signal),
         (_, Ok(0)) => Err("an exit of 0 is a success; write codes of failures, like --retry-on 6,7,28".to_owned()),
-        (_, Ok(code @ (126 | 127 | 255))) => {
+        (_, Ok(code @ (126 | 127))) => {
             Err(format!("a command that exits {code} is never run again; write other codes, like --retry-on 6,7,28"))
         }
         (_, Ok(code)) => Ok(Failure::Exit(code)),
         (_, Err(_)) => Err("write exit codes, timeout or signal, like --retry-on 6,7,28,timeout".to_owned()),
     }
+}
+
+/// `254,http:403`
+fn later_on(text: &str) -> Result<Laters, String> {
+    text.split(',').map(|word| later(word.trim())).collect()
+}
+
+fn later(word: &str) -> Result<Later, String> {
+    let status = |code: &str| code.parse().ok().filter(|code| (400..600).contains(code)).map(Later::Http);
+    let exit = |code: &str| code.parse().ok().filter(|code| !matches!(code, 0 | 126 | 127)).map(Later::Exit);
+    let found = word.strip_prefix("http:").map_or_else(|| exit(word), status);
+    found.ok_or_else(|| {
+        "write exit codes of failures and HTTP statuses from 400 on, like --later-on 254,http:403".to_owned()
+    })
 }
 
 /// A file that is written, whose name may be any bytes. Many programs take - for standard output, where units are.
@@ -185,7 +208,13 @@ mod tests {
             assert!(backoff(spelling).is_ok(), "{wrong}: {error}");
         }
         assert_eq!(retry_on("6, 28,timeout,signal").map(|found| found.len()), Ok(4));
-        for wrong in ["", "0", "255", "126", "256", "-1", "6,", "no"] {
+        assert_eq!(retry_on("255"), Ok(vec![Failure::Exit(255)]));
+        assert_eq!(later_on("254, http:403"), Ok(vec![Later::Exit(254), Later::Http(403)]));
+        for wrong in ["", "0", "126", "256", "http:", "http:200", "403", "http:600", "timeout"] {
+            let error = later_on(wrong).unwrap_err();
+            assert!(later_on(error.rsplit(' ').next().unwrap()).is_ok(), "{wrong}: {error}");
+        }
+        for wrong in ["", "0", "126", "256", "-1", "6,", "no"] {
             let error = retry_on(wrong).unwrap_err();
             assert!(retry_on(error.rsplit(' ').next().unwrap()).is_ok(), "{wrong}: {error}");
         }

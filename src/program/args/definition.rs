@@ -81,11 +81,12 @@ const APART: [(&str, &[&str], &str); 11] = [
 ];
 
 /// Flags that mean nothing without one of others, and a right spelling.
-const NEEDS: [(&str, &[&str], &str); 6] = [
+const NEEDS: [(&str, &[&str], &str); 7] = [
     ("max_wait", &["once", "drop"], "--once --max-wait 30s"),
     ("group", &["set"], "--bucket ./b --set --group devs -r 5/s"),
     ("backoff", &["attempts"], "--attempts 5 --backoff 1s..60s"),
     ("retry_on", &["attempts"], "--attempts 5 --retry-on 6,7,28"),
+    ("later_on", &["attempts"], "--attempts 5 --later-on 254,http:403"),
     ("max_pause", &["attempts"], "--attempts 5 --max-pause 1h"),
     ("no_learn", &["attempts"], "--attempts 5 --no-learn"),
 ];

@@ -10,6 +10,8 @@ use throttle_limits::clock::{self, Nanos, SECOND, in_nanos};
 pub(super) struct Retries {
     /// How many failed units end the run.
     pub(super) max_fail: Option<MaxFail>,
+    /// An exit of 255 does not end it.
+    pub(super) goes_on_after_255: bool,
     /// Units that succeeded, but not at the first attempt.
     pub(super) ok: u64,
     /// Attempts after which the server asked to wait.
