@@ -48,12 +48,33 @@ fn only_the_named_failures_are_tried_again() {
     }
 }
 
+/// ssh exits so if it cannot connect.
+#[test]
+fn an_exit_of_255_that_is_named_is_a_failure_like_others() {
+    for named in [&["--retry-on", "255"][..], &["--retry-on", "1,255", "-j", "1"]] {
+        let options = [&["--attempts", "3"], named].concat();
+        assert_eq!(tries(&options, "exit $1", &["0", "255", "00"]), (vec![1, 3, 1], Some(123)), "{named:?}");
+    }
+    let ended = scripted(&["--attempts", "2", "--retry-on", "255", "--backoff", "1ms"], "exit 255", "a");
+    assert!(ended.err.starts_with("throttle: line 1 'a': the script exited 255, attempt 2\n"), "{}", ended.err);
+}
+
+#[test]
+fn codes_that_are_named_mean_that_the_server_asked_to_wait() {
+    let once = "case $1 in http*) echo \"HTTP/1.1 ${1#http} x\";; *) echo;; esac > \"$THROTTLE_REPLY\"";
+    let script = format!("[ -e $1 ] || {{ > $1; {once}; case $1 in http*) exit 22;; esac; exit $1; }}");
+    let options = ["--attempts", "1", "--later-on", "254,http:403,255"];
+    let units = ["254", "http403", "255", "http404", "9"];
+    assert_eq!(tries(&options, &script, &units), (vec![2, 2, 2, 1, 1], Some(123)));
+}
+
 #[test]
 fn a_mistake_names_the_flag_and_shows_a_spelling_that_works() {
     for (flag, wrong) in [
         ("--attempts", &["0", "-1", "x", "", "1.5", "4294967296"][..]),
         ("--backoff", &["", "x", "1s..", "..1s", "2s..1s", "-1s..2s", "1s-60s", "1s..60s..90s"]),
-        ("--retry-on", &["", "0", "255", "126", "256", "-1", "6;7", "6,,7", "sigterm"]),
+        ("--retry-on", &["", "0", "126", "256", "-1", "6;7", "6,,7", "sigterm"]),
+        ("--later-on", &["", "0", "126", "256", "http:", "http:200", "http:600", "403", "timeout"]),
         ("--max-pause", &["", "x", "-1s"]),
         ("--ahead", &["0", "-1", "x", ""]),
         ("--max-fail", &["0", "0%", "101%", "x", "%", "-1", "5.5%"]),
