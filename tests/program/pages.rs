@@ -34,9 +34,10 @@ const FILES: [(&str, &str); 9] = [
 ];
 
 /// The programs that are replaced, and the real ones that may be missing.
-const REPLACED: [&str; 9] = ["curl", "gh", "journalctl", "lychee", "nc", "notify", "psql", "sendmail", "wget"];
+const REPLACED: [&str; 11] =
+    ["aws", "curl", "gh", "journalctl", "lychee", "nc", "notify", "psql", "sendmail", "ssh", "wget"];
 const SCRIPTS: [&str; 3] = ["ask", "call", "send-sms"];
-const NEEDED: [&str; 6] = ["curl", "jq", "man", "redis", "sqlite3", "wget"];
+const NEEDED: [&str; 7] = ["curl", "jq", "man", "python3", "redis", "sqlite3", "wget"];
 
 const STAND_IN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/program/pages/stand-in");
 
@@ -218,6 +219,7 @@ fn answer(request: &Request) -> Answer {
         ("missing", _) => Answer::new(404),
         ("flaky", 1) => Answer::new(500),
         ("private", 1) => Answer::new(403).with(&format!("x-ratelimit-remaining: 0\nx-ratelimit-reset: {soon}")),
+        ("forbidden", 1) => Answer::new(403),
         ("chat", 1) => Answer::new(429).with("retry-after: 1"),
         ("chat", _) => Answer::new(200).body(b"{\"usage\": {\"total_tokens\": 900}}\n"),
         _ => Answer::new(200).body(format!("got {name}\n").as_bytes()),
