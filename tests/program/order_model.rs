@@ -223,6 +223,8 @@ enum Step {
     Hold(Nanos),
     /// The units that wait of the oldest job's key arrive no earlier than after this time.
     PutOff(Nanos),
+    /// Nothing of the oldest job's key leaves before this time.
+    NotBefore(Nanos),
     /// The oldest job is sent back, and may go again after this time.
     Again(Nanos),
     Wait(Nanos),
@@ -241,6 +243,7 @@ fn any_step() -> impl Strategy<Value = Step> {
         4 => Just(Step::End),
         1 => (0..900 * MS).prop_map(Step::Hold),
         1 => (0..3000 * MS).prop_map(Step::PutOff),
+        1 => (0..900 * MS).prop_map(Step::NotBefore),
         2 => prop_oneof![Just(0), 0..3000 * MS].prop_map(Step::Again),
         4 => (0..50 * MS).prop_map(Step::Wait),
         4 => (0..5000 * MS).prop_map(Step::Wait),
@@ -410,6 +413,15 @@ impl Run {
         }
     }
 
+    fn not_before(&mut self, time: Nanos) {
+        let Some((name, id, _)) = self.running.first().filter(|_| self.model.jobs < u32::MAX) else { return };
+        self.model.now = self.model.now.max(self.time);
+        let until = self.model.now + time;
+        self.order.not_before(self.time, *id, until);
+        let key = self.model.key(*name);
+        key.since = key.since.max(until);
+    }
+
     fn step(&mut self, step: &Step) {
         self.age += 1;
         match *step {
@@ -431,6 +443,7 @@ impl Run {
             Step::End => self.end(0, None),
             Step::Hold(time) => self.end(time, None),
             Step::PutOff(time) => self.put_off(time),
+            Step::NotBefore(time) => self.not_before(time),
             Step::Again(time) => self.end(0, Some(time)),
             Step::Wait(time) => self.time += time,
             Step::Back(time) => self.time = self.time.saturating_sub(time),
