@@ -11,7 +11,7 @@ use super::target::Target;
 use rustix::buffer::spare_capacity;
 use rustix::io::Errno;
 use rustix::process::Signal;
-use std::io;
+use std::io::{self, Write};
 use std::os::fd::AsFd;
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
@@ -192,13 +192,15 @@ struct Stream<P> {
     at_start: bool,
     by_line: bool,
     is_stdout: bool,
+    /// Something could not be kept: what follows would be in the wrong place.
+    is_cut: bool,
 }
 
 impl<P: AsyncRead + AsFd + Unpin> Stream<P> {
     fn new(shared: &Arc<Shared>, job: &Job, pipe: Option<P>, is_stdout: bool) -> Self {
         let tag = shared.options.tag.then(|| shared.output.tag(job, is_stdout));
         let by_line = shared.options.output == Output::Lines;
-        Stream { pipe, spool: Spool::default(), tag, at_start: true, by_line, is_stdout }
+        Stream { pipe, spool: Spool::default(), tag, at_start: true, by_line, is_stdout, is_cut: false }
     }
 
     /// Takes the bytes that were read. Closes the pipe at its end.
@@ -208,15 +210,24 @@ impl<P: AsyncRead + AsFd + Unpin> Stream<P> {
             return read.map(drop);
         }
         let bytes = std::mem::take(buffer);
+        if self.is_cut {
+            return Ok(());
+        }
+        let kept = self.keep(shared, bytes).await;
+        self.is_cut = kept.is_err();
+        kept
+    }
+
+    async fn keep(&mut self, shared: &Arc<Shared>, bytes: Vec<u8>) -> io::Result<()> {
         let bytes = self.tagged(bytes);
         let whole = memchr::memrchr(b'\n', &bytes).filter(|_| self.by_line).map_or(0, |last| last + 1);
         let (ended, begun) = bytes.split_at(whole);
-        self.spool.add(ended)?;
+        self.spool.write_all(ended)?;
         if ended.is_empty() {
-            return self.spool.add(begun);
+            return self.spool.write_all(begun);
         }
         let lines = std::mem::take(&mut self.spool);
-        self.spool.add(begun)?;
+        self.spool.write_all(begun)?;
         shared.output.print_lines(lines, self.is_stdout).await
     }
 
@@ -252,8 +263,8 @@ impl<P: AsyncRead + AsFd + Unpin> Stream<P> {
 
     /// Ends a last line that has no newline, so that the next command's output begins on a new line.
     async fn close(&mut self, shared: &Arc<Shared>) -> io::Result<()> {
-        if !self.at_start && (self.by_line || self.tag.is_some()) {
-            self.spool.add(b"\n")?;
+        if !self.at_start && !self.is_cut && (self.by_line || self.tag.is_some()) {
+            self.spool.write_all(b"\n")?;
         }
         if self.by_line {
             return shared.output.print_lines(std::mem::take(&mut self.spool), self.is_stdout).await;
@@ -280,7 +291,8 @@ mod tests {
     #[test]
     fn each_line_is_tagged_once_wherever_it_is_cut() {
         let (pipe, spool, tag) = (None::<tokio::process::ChildStdout>, Spool::default(), Some(b"u\t".to_vec()));
-        let mut stream = Stream { pipe, spool, tag, at_start: true, by_line: false, is_stdout: true };
+        let (at_start, by_line, is_stdout, is_cut) = (true, false, true, false);
+        let mut stream = Stream { pipe, spool, tag, at_start, by_line, is_stdout, is_cut };
         let text: Vec<u8> =
             ["a\nb", "c", "\n\nd"].iter().flat_map(|text| stream.tagged(text.as_bytes().to_vec())).collect();
         assert_eq!(text, b"u\ta\nu\tbc\nu\t\nu\td");

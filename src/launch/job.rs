@@ -8,7 +8,7 @@ use super::units::{LONGEST_UNIT, Units, size_of_word};
 use crate::flow::framing::{Buffer, trimmed};
 use crate::flow::{Filled, FlowError, Look, Passed, Price, Source};
 use std::collections::{BTreeMap, VecDeque};
-use std::io;
+use std::io::{self, Write};
 use std::ops::RangeInclusive;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -382,7 +382,7 @@ impl<R: Source> Batches<R> {
             let text = trimmed(unit, delimiter);
             open.job.names.push(number, text);
             if shape.to_stdin {
-                open.job.input.get_or_insert_default().add(unit)?;
+                open.job.input.get_or_insert_default().write_all(unit)?;
                 open.job.keep(text);
             } else if text.len() > LONGEST_UNIT {
                 open.job.too_long = true;
@@ -411,7 +411,7 @@ impl<R: Source> Batches<R> {
         job.names.push(number, piece);
         job.unreadable = job.unreadable.take().or_else(|| self.look.too_large(self.buffer.size()));
         if self.shape.to_stdin && job.unreadable.is_none() {
-            job.input.get_or_insert_default().add(piece)?;
+            job.input.get_or_insert_default().write_all(piece)?;
             job.too_long_to_keep |= self.shape.keep;
         } else {
             job.too_long = true;

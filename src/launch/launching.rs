@@ -9,6 +9,8 @@ use super::temporary::is_shortage;
 use crate::flow::{Filled, Flow, FlowError, Keyless, Passed, Price, Source, State, Turn, Unpaid};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::thread;
+use std::time::Duration;
 use throttle_limits::clock::Nanos;
 
 /// Units on their way from a source to commands.
@@ -143,14 +145,13 @@ impl<R: Source> Launching<R> {
 }
 
 impl<R: Source> Flow for Launching<R> {
-    /// If the system has no room for the units, waits until a command has ended.
+    /// If the system has no room for the units, tries again as long as a command runs, which may free some.
     fn fill(&mut self, wait: bool) -> Result<Filled, FlowError> {
         match self.read_or_wait(wait) {
-            Err(FlowError::Hold(error)) if is_shortage(&error) => match wait {
-                false => Ok(Filled::Nothing),
-                true if self.launcher.shared.slots.wait_for_an_end() => Ok(Filled::Some),
-                true => Err(FlowError::Hold(error)),
-            },
+            Err(FlowError::Hold(error)) if is_shortage(&error) && (!wait || self.launcher.shared.slots.count() > 0) => {
+                thread::sleep(Duration::from_millis(if wait { 10 } else { 0 }));
+                Ok(Filled::Nothing)
+            }
             filled => filled,
         }
     }

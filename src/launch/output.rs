@@ -88,7 +88,7 @@ impl Printing {
                 let finish = move |printer: &mut Printer| {
                     printing.done(printer.finish(seq, &result, success)?);
                     // It is not this command's output that is lost if that fails.
-                    let _ = printing.note(printer.write_held(|success| printing.done(Some(success))));
+                    let _ = printing.note(printer.write_held(&mut |success| printing.done(Some(success))));
                     Ok(())
                 };
                 self.print_with(finish).await

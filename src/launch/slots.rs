@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BinaryHeap};
 use std::io;
 use std::sync::{Condvar, Mutex, MutexGuard};
 use std::time::Duration;
-use tokio::sync::{Notify, RwLock};
+use tokio::sync::Notify;
 use tokio::time::{Instant, sleep};
 
 /// Commands that start at once. A start takes as long as the system needs to load the command, half a millisecond or more,
@@ -18,6 +18,9 @@ pub(super) const STARTERS: usize = 2;
 
 /// Enough jobs handed over and not started yet to keep the starters at work.
 const MOST_STARTING: usize = 2 * STARTERS;
+
+/// How often a start is tried without room for it while no command runs: half a second.
+const TRIES: u32 = 50;
 
 /// How long a suspend waits for a start that is under way.
 const LONGEST_START: Duration = Duration::from_secs(1);
@@ -31,9 +34,6 @@ pub struct Slots {
     state: Mutex<State>,
     begun: Instant,
     changed: Condvar,
-    room_in_the_system: Notify,
-    /// Held for writing by a start that must try alone.
-    alone: RwLock<()>,
     killed: Notify,
     /// 0: no cap.
     jobs: u32,
@@ -60,10 +60,6 @@ struct State {
     members: Vec<Member>,
     /// Too much output waits for its turn.
     full: bool,
-    /// Commands that have ended.
-    ended: u64,
-    /// Starts for which the system had no room: no other starts until they have.
-    short: usize,
 }
 
 /// The processes that were stopped. A command may have ended when its other processes are resumed.
@@ -94,8 +90,6 @@ impl Slots {
             state: Mutex::default(),
             begun: Instant::now(),
             changed: Condvar::new(),
-            room_in_the_system: Notify::new(),
-            alone: RwLock::new(()),
             killed: Notify::new(),
             jobs,
             most_starting,
@@ -119,7 +113,7 @@ impl Slots {
         let running = state.running.len() as u64;
         let starters = self.most_starting.saturating_sub(state.starting) as u64;
         match self.jobs {
-            _ if state.stopping || state.short > 0 => 0,
+            _ if state.stopping => 0,
             0 => starters,
             jobs => u64::from(jobs).saturating_sub(running).min(starters),
         }
@@ -173,58 +167,23 @@ impl Slots {
             self.one_less_is_starting(&mut state);
         }
         state.free.push(Reverse(slot));
-        state.ended += 1;
-        self.room_in_the_system.notify_waiters();
         then();
         drop(state);
         self.changed.notify_all();
     }
 
-    /// Runs `act`, which takes files or processes, as soon as the system has them. After a shortage it is tried again each
-    /// time a command ends, one start at a time, so that starts do not take them from each other.
+    /// Runs `act`, which takes files or processes. If the system has no more of them, tries again: as long as a command runs,
+    /// which may free some, and a few times more, since two starts may take them from each other.
     pub(super) async fn once_there_is_room<T>(&self, mut act: impl FnMut() -> io::Result<T>) -> io::Result<T> {
-        let tried = self.alone.try_read().ok().map(|_together| act());
-        match tried {
-            Some(Err(error)) if is_shortage(&error) => {}
-            Some(done) => return done,
-            None => {}
-        }
-        self.lock().short += 1;
-        let alone = self.alone.write().await;
-        let done = loop {
-            let ended = self.lock().ended;
+        let mut tries = 0;
+        loop {
             match act() {
-                Err(error) if is_shortage(&error) && self.another_ends(ended).await => {}
-                done => break done,
+                Err(error) if is_shortage(&error) && tries < TRIES => {}
+                done => return done,
             }
-        };
-        drop(alone);
-        self.lock().short -= 1;
-        self.changed.notify_all();
-        done
-    }
-
-    /// Returns when more commands have ended than `before`; `false` if none has started that could.
-    async fn another_ends(&self, before: u64) -> bool {
-        let mut room = std::pin::pin!(self.room_in_the_system.notified());
-        room.as_mut().enable();
-        let (has_ended, may_end) = {
-            let state = self.lock();
-            (state.ended > before, state.running.values().any(Option::is_some))
-        };
-        if !has_ended && may_end {
-            room.await;
+            sleep(Duration::from_millis(fastrand::u64(1..20))).await;
+            tries = if self.lock().running.values().any(Option::is_some) { 0 } else { tries + 1 };
         }
-        has_ended || may_end
-    }
-
-    /// Returns when another command has ended; `false` if none runs.
-    pub(super) fn wait_for_an_end(&self) -> bool {
-        let state = self.lock();
-        let before = state.ended;
-        let runs = !state.running.is_empty();
-        drop(self.changed.wait_while(state, |state| !state.running.is_empty() && state.ended == before));
-        runs
     }
 
     pub(super) fn set_full(&self, full: bool) {
@@ -372,7 +331,7 @@ impl Slots {
 
 impl State {
     fn is_starting(&self) -> bool {
-        self.starting > self.short
+        self.starting > 0
     }
 
     fn release_stopped_starts(&self) {
