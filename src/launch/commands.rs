@@ -5,11 +5,10 @@ use super::child;
 use super::event::{Event, Events};
 use super::job::{Job, Outcome};
 use super::options::{NEVER, Options, Output};
-use super::output::{Printing, Screen};
-use super::printer::Collected;
+use super::printer::{Collected, Printer};
 use super::queue::Queue;
 use super::reply_file::ReplyFile;
-use super::shared::{self, Shared};
+use super::shared::{Screen, Shared};
 use super::slots::{self, Slots};
 use super::spool::Spool;
 use super::target::Target;
@@ -24,17 +23,14 @@ use std::io::{self, ErrorKind};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
-use std::process::Stdio;
+use std::os::unix::process::CommandExt;
+use std::process::{self, Stdio};
 use std::sync::{Arc, Mutex, RwLock};
 use std::thread;
 use std::time::Instant;
 use throttle_limits::clock::with_usual_slack;
 use tokio::process::{Child, Command};
 use tokio::sync::Semaphore;
-
-/// Before a command: it will ignore SIGPIPE. Rust's library has that signal end whatever it starts; a shell that becomes the
-/// command can ignore it.
-pub const IGNORING_SIGPIPE: [&str; 3] = ["/bin/sh", "-c", "trap '' PIPE; exec \"$0\" \"$@\""];
 
 /// Threads that may be blocked by readers that do not read: more would only take memory.
 const BLOCKED: usize = 8;
@@ -49,18 +45,12 @@ pub struct Launcher {
     tasks: tokio::runtime::Handle,
 }
 
-impl std::fmt::Debug for Launcher {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Launcher").field("options", &self.shared.options).finish_non_exhaustive()
-    }
-}
-
 impl Launcher {
     /// Ready to start commands as `options` say. SIGCHLD must not be ignored: the system would wait for commands itself, and
     /// how they ended would be lost (wait(2)).
     ///
     /// # Errors
-    /// The system gives us no threads, none more for the caller, no process for a command, or no way to wait for events.
+    /// The system gives us no threads, not four more for the caller, no process for a command, or no way to wait for events.
     pub fn new(
         options: Options,
         screen: Arc<dyn Screen>,
@@ -80,15 +70,24 @@ impl Launcher {
         let tasks = runtime.handle().clone();
         // Commands outlive the launcher.
         std::mem::forget(runtime);
-        let slots = Arc::new(Slots::new(options.jobs, options.burst));
-        let output = Arc::new(Printing::new(&options, screen, Arc::clone(&slots), ledger.clone(), events.clone()));
+        let slots = Slots::new(options.jobs, options.burst);
         let queue = Queue::new(&options)?;
-        let (wanted_terminal, told) = (Mutex::default(), shared::Told::default());
-        let recording = Arc::new(Semaphore::new(1));
-        let shared =
-            Shared { options, slots, queue, ledger, settler, recording, output, events, wanted_terminal, told };
-        let shared = Arc::new(shared);
-        Ok(Launcher { shared, tasks })
+        let one = || Arc::new(Semaphore::new(1));
+        let printer = Mutex::new(Printer::new(options.output == Output::InOrder));
+        let shared = Shared {
+            options,
+            slots,
+            queue,
+            ledger,
+            settler,
+            recording: one(),
+            printer,
+            printing: one(),
+            screen,
+            events,
+            wanted_terminal: Mutex::default(),
+        };
+        Ok(Launcher { shared: Arc::new(shared), tasks })
     }
 
     /// For the time when nothing runs yet, and all else is open: without this room each command would fail.
@@ -127,7 +126,7 @@ impl Launcher {
     /// output cannot be printed. May block.
     #[must_use]
     pub fn print_rest(&self) -> Vec<Arc<Job>> {
-        self.shared.output.print_rest()
+        self.shared.print_rest()
     }
 
     /// Returns when every event so far was reported to the user.
@@ -153,10 +152,10 @@ impl Launcher {
     /// Makes the next attempt, if there is one, as soon as it has a slot, unless it is `refused`. Returns the job if it is
     /// new.
     pub(super) fn start_next(&self, charge: Option<Charge>, refused: Option<Outcome>) -> Option<Arc<Job>> {
-        let Shared { options, queue, slots, output, events, .. } = &*self.shared;
+        let Shared { options, queue, slots, screen, events, .. } = &*self.shared;
         let job = queue.choose()?;
         if refused.is_none() && job.refused().is_none() {
-            output.screen.trace(options.template.fill(&job.units));
+            screen.trace(options.template.fill(&job.units));
         }
         drop(job);
         let chosen = || queue.take_chosen().map(|chosen| (chosen.0.job.seq, chosen));
@@ -258,10 +257,7 @@ impl Launcher {
         // There always is one: no template is empty, and if the first word is {} there is a unit.
         let name = words.next().unwrap_or(Cow::Borrowed(OsStr::new("")));
         let program = options.program.as_deref().unwrap_or(&name);
-        let mut command = if options.ignore_sigpipe { ignoring_sigpipe(program) } else { Command::new(program) };
-        if !options.ignore_sigpipe {
-            command.arg0(&name);
-        }
+        let mut command = Command::from(command(program, &name, options.ignore_sigpipe));
         command.args(words).stdin(Stdio::null());
         if options.output != Output::Direct {
             command.stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -279,11 +275,18 @@ impl Launcher {
     }
 }
 
-fn ignoring_sigpipe(program: &OsStr) -> Command {
-    let [shell, option, script] = IGNORING_SIGPIPE;
-    let mut command = Command::new(shell);
-    command.arg(option).arg(script).arg(program);
-    command
+/// The command without its arguments: `program` with this `name`. If it is to ignore SIGPIPE, a shell becomes it: Rust's
+/// library has that signal end whatever it starts.
+#[must_use]
+pub fn command(program: &OsStr, name: &OsStr, ignores_sigpipe: bool) -> process::Command {
+    if !ignores_sigpipe {
+        let mut command = process::Command::new(program);
+        command.arg0(name);
+        return command;
+    }
+    let mut shell = process::Command::new("/bin/sh");
+    shell.args(["-c", "trap '' PIPE; exec \"$0\" \"$@\""]).arg(program);
+    shell
 }
 
 /// tokio panics if it cannot open the six files it waits with (two pairs and a copy of one end of each, so far) or start
@@ -291,13 +294,13 @@ fn ignoring_sigpipe(program: &OsStr) -> Command {
 fn expect_room_for_a_runtime() -> io::Result<()> {
     let pairs: io::Result<Vec<_>> = (0..3).map(|_| UnixStream::pair()).collect();
     pairs?;
-    let (threads, one_to_print, who_asked, a_command) = (slots::STARTERS, 1, 1, 1);
+    let (threads, one_to_print, of_the_caller, a_command) = (slots::STARTERS, 1, 4, 1);
     let all_at_once = RwLock::new(());
     thread::scope(|scope| {
         let _until_all_are_there = all_at_once.write();
         let wait = || drop(all_at_once.read());
         let started = |_| thread::Builder::new().spawn_scoped(scope, wait).map(drop);
-        (0..threads + one_to_print + who_asked + a_command).try_for_each(started)
+        (0..threads + one_to_print + of_the_caller + a_command).try_for_each(started)
     })
 }
 

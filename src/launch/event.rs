@@ -9,6 +9,8 @@ use super::job::{Job, Outcome};
 use crate::flow::order::Crowd;
 use crate::flow::selector::Selector;
 use crate::flow::unpoisoned;
+use std::collections::HashSet;
+use std::mem::{Discriminant, discriminant};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
@@ -73,6 +75,8 @@ pub enum Event {
     AheadFull(Crowd),
     /// Why a reply does not hold as it stands, and what to write. Sent once.
     BadReply(String),
+    /// Why a command could not open the file of its reply, and what to write. Sent once.
+    UnopenedReply(String),
     /// Nothing happened: the sender wants to know that all earlier events were reported.
     Flush,
 }
@@ -110,11 +114,21 @@ pub struct Events(Arc<(Mutex<State>, Condvar)>);
 struct State {
     waiting: Vec<Sent>,
     is_urgent: bool,
+    /// The events that are sent once, and were.
+    once: HashSet<Discriminant<Event>>,
 }
 
 impl Events {
     pub(super) fn send(&self, event: Event) {
         self.push(event, None);
+    }
+
+    /// Sends the first event of its kind.
+    pub(super) fn send_once(&self, event: Event) {
+        let is_first = self.lock().once.insert(discriminant(&event));
+        if is_first {
+            self.send(event);
+        }
     }
 
     /// Sends `event`; the result is ready once it was reported.

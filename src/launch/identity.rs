@@ -8,7 +8,7 @@ use std::fmt::{Display, Formatter, Result};
 /// A weaker hash would not do. Whoever can choose units (the names of files in a folder of theirs, the addresses on a page)
 /// could craft two that have the same one; the second would be taken for the first, and would silently never run. A keyed
 /// hash would differ in the next run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Identity(pub u128);
 
 impl Identity {

@@ -42,6 +42,9 @@ pub struct Job {
     pub too_long_to_keep: bool,
     /// Whether its units are kept until it has ended.
     keeps: bool,
+    /// How many units it has while it is gathered, and what they take of all arguments.
+    gathered: u64,
+    size: usize,
     /// The units that go to its standard input.
     pub(super) input: Option<Spool>,
     /// Whether a unit is too long to be an argument.
@@ -179,28 +182,10 @@ pub struct Shape {
     pub keep: bool,
 }
 
-type IsKnown = dyn Fn(&[u8]) -> bool + Send + Sync;
-
 /// Says which units are left out, as they were done before.
-pub struct Known(pub Arc<IsKnown>);
-
-impl std::fmt::Debug for Known {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Known")
-    }
-}
-
-/// A job being gathered.
-#[derive(Debug)]
-struct Open {
-    job: Job,
-    /// Its units so far, and what they take of all arguments.
-    gathered: u64,
-    size: usize,
-}
+pub type Known = Arc<dyn Fn(&[u8]) -> bool + Send + Sync>;
 
 /// Cuts what a source gives into jobs.
-#[derive(Debug)]
 pub struct Batches<R> {
     source: R,
     buffer: Buffer,
@@ -213,7 +198,7 @@ pub struct Batches<R> {
     room: usize,
     ready: VecDeque<Job>,
     /// By key.
-    open: BTreeMap<Key, Open>,
+    open: BTreeMap<Key, Job>,
     /// The number of the latest job.
     seq: u64,
     /// Bytes of units that were left out, and are counted with the next job.
@@ -283,7 +268,7 @@ impl<R: Source> Batches<R> {
 
     /// The next job: one that is ready, or at least begun.
     pub(super) fn peek(&self) -> Option<&Job> {
-        let begun = || self.open.values().map(|open| &open.job).min_by_key(|job| job.seq);
+        let begun = || self.open.values().min_by_key(|job| job.seq);
         self.ready.front().or_else(begun)
     }
 
@@ -365,7 +350,7 @@ impl<R: Source> Batches<R> {
         let (unit, delimiter) = (self.buffer.run(1), self.buffer.delimiter());
         let (text, length) = (trimmed(unit, delimiter), unit.len());
         let (size, is_blank) = (size_of_word(text.len()), text.is_empty() && self.shape.skip_blank);
-        let is_known = !is_blank && self.known.as_ref().is_some_and(|known| known.0(text));
+        let is_known = !is_blank && self.known.as_ref().is_some_and(|known| known(text));
         if is_blank || is_known {
             self.skipped += u64::from(is_blank);
             self.done_before += u64::from(is_known);
@@ -373,28 +358,28 @@ impl<R: Source> Batches<R> {
             self.units += 1;
         } else {
             let key: Key = self.look.per.as_ref().and_then(|per| per.key(text)).map(|key| key.as_ref().into());
-            if !self.shape.to_stdin && self.open.get(&key).is_some_and(|open| open.size + size > self.room) {
+            if !self.shape.to_stdin && self.open.get(&key).is_some_and(|job| job.size + size > self.room) {
                 self.close(&key);
             }
             let (number, shape) = (self.units + 1, self.shape);
             self.open(&key);
-            let (Some(open), unit) = (self.open.get_mut(&key), self.buffer.run(1)) else { return Ok(()) };
+            let (Some(job), unit) = (self.open.get_mut(&key), self.buffer.run(1)) else { return Ok(()) };
             let text = trimmed(unit, delimiter);
-            open.job.names.push(number, text);
+            job.names.push(number, text);
             if shape.to_stdin {
-                open.job.input.get_or_insert_default().write_all(unit)?;
-                open.job.keep(text);
+                job.input.get_or_insert_default().write_all(unit)?;
+                job.keep(text);
             } else if text.len() > LONGEST_UNIT {
-                open.job.too_long = true;
+                job.too_long = true;
             } else if shape.max_args > 0 {
-                open.job.units.push(text);
+                job.units.push(text);
             } else {
-                open.job.keep(text);
+                job.keep(text);
             }
-            open.size += size;
+            job.size += size;
             match self.look.costs(text, &mut self.costs) {
-                Ok(()) => open.job.add_costs(&self.look, &self.costs),
-                Err(why) => drop(open.job.unreadable.get_or_insert(why)),
+                Ok(()) => job.add_costs(&self.look, &self.costs),
+                Err(why) => drop(job.unreadable.get_or_insert(why)),
             }
             self.count(&key, length, true);
         }
@@ -407,7 +392,7 @@ impl<R: Source> Batches<R> {
         let number = self.units + 1;
         self.open(&None);
         let (piece, last) = self.buffer.piece();
-        let (Some(Open { job, .. }), length) = (self.open.get_mut(&None), piece.len()) else { return Ok(()) };
+        let (Some(job), length) = (self.open.get_mut(&None), piece.len()) else { return Ok(()) };
         job.names.push(number, piece);
         job.unreadable = job.unreadable.take().or_else(|| self.look.too_large(self.buffer.size()));
         if self.shape.to_stdin && job.unreadable.is_none() {
@@ -431,24 +416,24 @@ impl<R: Source> Batches<R> {
             self.seq += 1;
             let costs = self.look.costs.iter().map(|cost| u64::from(cost.is_none())).collect();
             let job = Job { seq: self.seq, keeps: self.shape.keep, key: key.clone(), costs, ..Job::default() };
-            self.open.insert(key.clone(), Open { job, gathered: 0, size: 0 });
+            self.open.insert(key.clone(), job);
         }
     }
 
     /// Counts bytes that the job of this key took, and whether they end a unit.
     fn count(&mut self, key: &Key, bytes: usize, ends_unit: bool) {
         self.units += u64::from(ends_unit);
-        let Some(open) = self.open.get_mut(key) else { return };
-        open.job.length += bytes as u64;
-        open.gathered += u64::from(ends_unit);
-        if open.gathered >= self.shape.max_args.max(1) {
+        let Some(job) = self.open.get_mut(key) else { return };
+        job.length += bytes as u64;
+        job.gathered += u64::from(ends_unit);
+        if job.gathered >= self.shape.max_args.max(1) {
             self.close(key);
         }
     }
 
     /// Makes the job of this key ready, if one is being gathered.
     fn close(&mut self, key: &Key) {
-        if let Some(Open { mut job, .. }) = self.open.remove(key) {
+        if let Some(mut job) = self.open.remove(key) {
             job.length += std::mem::take(&mut self.left_out);
             job.read = Some(Instant::now());
             job.charged = self.look.charged(&job.costs);
@@ -460,7 +445,7 @@ impl<R: Source> Batches<R> {
     /// Makes all jobs ready that are being gathered, the oldest first. Returns whether there was one.
     pub(super) fn close_all(&mut self) -> bool {
         self.in_pieces = false;
-        let mut open: Vec<_> = self.open.values().map(|open| (open.job.seq, open.job.key.clone())).collect();
+        let mut open: Vec<_> = self.open.values().map(|job| (job.seq, job.key.clone())).collect();
         open.sort_unstable();
         for (_, key) in &open {
             self.close(key);

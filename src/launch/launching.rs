@@ -8,18 +8,18 @@ use super::queue::Queue;
 use super::temporary::is_shortage;
 use crate::flow::{Filled, Flow, FlowError, Keyless, Passed, Price, Source, State, Turn, Unpaid};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::Duration;
 use throttle_limits::clock::Nanos;
 
 /// Units on their way from a source to commands.
-#[derive(Debug)]
 pub struct Launching<R> {
     batches: Batches<R>,
     launcher: Launcher,
     /// The job that was last reported as the next.
     told: u64,
+    /// Whether it was said that so many wait that nothing new is read.
+    told_of_full_queue: bool,
     keyless: Keyless,
 }
 
@@ -28,7 +28,7 @@ impl<R: Source> Launching<R> {
     /// the pump's.
     pub fn new(batches: Batches<R>, launcher: Launcher) -> Self {
         launcher.shared.queue.is_used_by_pump();
-        Launching { batches, launcher, told: 0, keyless: Keyless::default() }
+        Launching { batches, launcher, told: 0, told_of_full_queue: false, keyless: Keyless::default() }
     }
 
     /// Where the jobs come from.
@@ -103,15 +103,15 @@ impl<R: Source> Launching<R> {
         if filled == Filled::Some || !wait {
             return Ok(filled);
         }
+        if self.queue().is_full() {
+            self.tell_of_full_queue();
+        }
         let (queue, slots) = (self.queue(), &self.launcher.shared.slots);
         let repeats = queue.repeats();
         // What still runs may have to be tried again. It enters the queue as it ends, so the queue is asked last.
         let is_over = || filled == Filled::End && (!repeats || slots.count() == 0) && queue.is_empty();
         if is_over() {
             return Ok(Filled::End);
-        }
-        if queue.is_full() {
-            self.tell_of_full_queue();
         }
         let source = if filled == Filled::End || is_full { None } else { self.batches.source_fd() };
         let is_news = || is_over() || (is_full && !self.is_full());
@@ -129,12 +129,11 @@ impl<R: Source> Launching<R> {
     }
 
     /// So many wait that nothing new is read. Told once.
-    fn tell_of_full_queue(&self) {
-        let shared = &self.launcher.shared;
-        if !shared.told.full_queue.swap(true, Ordering::Relaxed) {
-            let is_keyed = shared.queue.is_keyed();
-            let event = if is_keyed { Event::AheadFull(shared.queue.crowd()) } else { Event::QueueFull };
-            shared.events.send(event);
+    fn tell_of_full_queue(&mut self) {
+        if !std::mem::replace(&mut self.told_of_full_queue, true) {
+            let queue = self.queue();
+            let event = if queue.is_keyed() { Event::AheadFull(queue.crowd()) } else { Event::QueueFull };
+            self.launcher.shared.events.send(event);
         }
     }
 

@@ -4,48 +4,50 @@ use super::attempt::{Attempt, Charge, Ended, Granted, Ledger, Running, Settler};
 use super::event::{Event, Events, Success};
 use super::job::Outcome;
 use super::options::{Options, Output};
-use super::output::Printing;
-use super::printer::Collected;
+use super::printer::{Collected, Printer};
 use super::queue::Queue;
 use super::reply::{self, Reply};
 use super::reply_file::unopened;
 use super::retries::Verdict;
 use super::settling::Real;
 use super::slots::Slots;
+use super::template::Words;
 use crate::flow::{poll, unpoisoned};
 use rustix::event::PollFlags;
 use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::AsFd;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant as StdInstant, SystemTime};
 use tokio::sync::Semaphore;
 
+/// The progress bar and other text around the commands' output. Called from several threads.
+pub trait Screen: Send + Sync {
+    /// Calls `print`, which writes to our standard output or error, with the progress bar out of the way. `print` says
+    /// whether it has left a line open on a terminal. May block.
+    fn beside(&self, print: &mut dyn FnMut() -> bool);
+    /// Whether something else may be shown, so that nothing may be written without [`beside`](Self::beside).
+    fn shows_something(&self) -> bool;
+    /// A command is about to start, but has no slot yet, so that nothing waits for it. May block.
+    fn trace(&self, words: Words<'_>);
+}
+
 /// What the pump's thread and the commands' tasks share.
 pub(super) struct Shared {
     pub(super) options: Options,
-    pub(super) slots: Arc<Slots>,
+    pub(super) slots: Slots,
     pub(super) queue: Queue,
     pub(super) ledger: Option<Arc<dyn Ledger>>,
     pub(super) settler: Arc<dyn Settler>,
     /// Held while the ledger may block.
     pub(super) recording: Arc<Semaphore>,
-    pub(super) output: Arc<Printing>,
+    pub(super) printer: Mutex<Printer>,
+    /// Held while printing may block. The others wait for it without a thread each, which would take memory.
+    pub(super) printing: Arc<Semaphore>,
+    pub(super) screen: Arc<dyn Screen>,
     pub(super) events: Events,
     /// Jobs whose commands were ended because they wanted the terminal.
     pub(super) wanted_terminal: Mutex<BTreeSet<u64>>,
-    /// Events that are sent once.
-    pub(super) told: Told,
-}
-
-/// Which events were sent that are sent once.
-#[derive(Default)]
-pub(super) struct Told {
-    pub(super) full_queue: AtomicBool,
-    bad_reply: AtomicBool,
-    unopened: AtomicBool,
-    overlong_pause: AtomicBool,
 }
 
 impl Shared {
@@ -68,10 +70,10 @@ impl Shared {
             .then(|| Success { job: Arc::clone(&running.attempt.job), attempt: running.attempt.number });
         let printed = if verdict.is_repeated() {
             // Only the last attempt's output counts, but its messages tell why there were more.
-            self.output.print_lines(collected.err, false).await
+            self.print_lines(collected.err, false).await
         } else {
             // Even if some of it is lost: later output waits for its turn.
-            self.output.print(seq, collected, success).await
+            self.print(seq, collected, success).await
         };
         if let Err(error) = printed
             && !verdict.is_repeated()
@@ -91,7 +93,7 @@ impl Shared {
         } else if real.told.is_some() {
             let costs = real.costs.clone();
             let settle = tokio::task::spawn_blocking(move || settler.settle(&charge, &costs));
-            self.output.unless_killed(settle).await;
+            self.unless_killed(settle).await;
         }
     }
 
@@ -102,22 +104,20 @@ impl Shared {
         if let Some(field) = &reply.bad {
             let is_cost = field.starts_with(reply::COST);
             let right = if is_cost { self.options.settling.example() } else { "retry-after: 30".to_owned() };
-            self.tell_of_reply(format!("a reply has '{field}', which makes no sense; write for example {right}"));
+            let remark = format!("a reply has '{field}', which makes no sense; write for example {right}");
+            self.events.send_once(Event::BadReply(remark));
         }
         reply
     }
 
     /// If its command could not open the file of its reply, says so, once.
     fn tell_of_unopened(&self, running: &Running, collected: &Collected) {
-        let Some(file) = running.reply.as_ref().filter(|_| !self.told.unopened.load(Ordering::Relaxed)) else { return };
+        let Some(file) = &running.reply else { return };
         let words = self.options.template.fill(&running.attempt.job.units);
         let words: Vec<_> = words.iter().map(|word| word.to_string_lossy().into_owned()).collect();
         let errors = collected.err.in_memory().unwrap_or_default();
-        if let Some(remark) = unopened(file.path(), &words.join(" "), errors)
-            && !self.told.unopened.swap(true, Ordering::Relaxed)
-        {
-            self.events.send(Event::BadReply(remark));
-        }
+        let remark = unopened(file.path(), &words.join(" "), errors);
+        remark.into_iter().for_each(|remark| self.events.send_once(Event::UnopenedReply(remark)));
     }
 
     /// What it really cost each limit.
@@ -125,15 +125,8 @@ impl Shared {
         let Running { granted, charge, .. } = running;
         let charged = granted.as_ref().map(|granted| &granted.costs).or(charge.as_ref().map(|charge| &charge.costs));
         let mut real = self.options.settling.real(charged.map_or(&[], |costs| costs), reply);
-        real.remark.take().into_iter().for_each(|remark| self.tell_of_reply(remark));
+        real.remark.take().into_iter().for_each(|remark| self.events.send_once(Event::BadReply(remark)));
         real
-    }
-
-    /// Once.
-    fn tell_of_reply(&self, remark: String) {
-        if !self.told.bad_reply.swap(true, Ordering::Relaxed) {
-            self.events.send(Event::BadReply(remark));
-        }
     }
 
     async fn ended(
@@ -162,7 +155,7 @@ impl Shared {
         let next = due_in.filter(|_| !is_sent_away).map(|due_in| attempt.next(at + due_in));
         let ended = Event::Ended(ended);
         if ended.is_urgent() {
-            self.output.tell(ended).await;
+            self.tell(ended).await;
         } else {
             self.events.send(ended);
         }
@@ -173,21 +166,19 @@ impl Shared {
 
     /// Whether the server asked to wait for too long. Then no unit of the key is tried any more, if limits are kept for
     /// each; without keys the run ends.
-    async fn is_sent_away(&self, attempt: &Attempt, granted: Option<&Granted>) -> bool {
+    async fn is_sent_away(self: &Arc<Self>, attempt: &Attempt, granted: Option<&Granted>) -> bool {
         let key = &attempt.job.key;
         let Some(left) = self.queue.overlong_pause(key) else { return false };
         let left = Duration::from_nanos(left);
         let Some(granted) = granted.filter(|_| self.queue.is_keyed()) else {
-            if !self.told.overlong_pause.swap(true, Ordering::Relaxed) {
-                self.events.send(Event::SentAway(left));
-            }
+            self.events.send_once(Event::SentAway(left));
             return false;
         };
         let waiting = [vec![attempt.clone()], self.queue.give_up(key, granted)].concat();
         let jobs: Vec<_> = waiting.into_iter().map(|attempt| attempt.job).collect();
         for job in &jobs {
             // Output in input order waits for the turn of each.
-            let _ = self.output.print(job.seq, Collected::default(), None).await;
+            let _ = self.print(job.seq, Collected::default(), None).await;
         }
         self.events.send(Event::KeySentAway { left, jobs });
         true
@@ -207,7 +198,7 @@ impl Shared {
                 };
                 tokio::task::spawn_blocking(record).await.unwrap_or_else(|error| Err(io::Error::other(error)))
             };
-            self.output.unless_killed(record).await.unwrap_or(Ok(()))
+            self.unless_killed(record).await.unwrap_or(Ok(()))
         } else {
             ledger.record(ended)
         };

@@ -3,15 +3,13 @@
 //! A unit is recorded only after it has succeeded. After a crash before that it runs again. Two units are never taken for the
 //! same ([`Identity`]).
 
-mod identities;
-
 use super::append::append;
 use super::names::shown;
 use super::say::{NoThread, say};
 use anyhow::{Context, Result, bail, ensure};
-use identities::Identities;
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
+use std::collections::BTreeSet;
 use std::fs::{File, Metadata};
 use std::io::{self, ErrorKind, Read};
 use std::os::unix::fs::MetadataExt;
@@ -81,6 +79,10 @@ impl Done {
         Arc::clone(&self.taken)
     }
 
+    pub(super) fn path(&self) -> &Path {
+        &self.records.path
+    }
+
     /// Records the units of one command, with one write.
     ///
     /// # Errors
@@ -113,7 +115,10 @@ impl Done {
 /// The units that an earlier run has done, and those that this run has taken: of equal units only the first one runs.
 #[derive(Debug, Default)]
 pub(super) struct Taken {
-    units: Mutex<Identities>,
+    /// In order: 16 B each.
+    before: Vec<Identity>,
+    /// At most 32 B each, as a B-tree of random numbers; a table takes up to 39 B, and 58 B while it grows.
+    now: Mutex<BTreeSet<Identity>>,
     /// Whether a record in the file ends in CR.
     has_cr: bool,
 }
@@ -121,12 +126,18 @@ pub(super) struct Taken {
 impl Taken {
     /// Takes the unit. Returns whether it was done or taken before.
     pub(super) fn take(&self, unit: &[u8]) -> bool {
-        !lock(&self.units).insert(Identity::of(unit))
+        let identity = Identity::of(unit);
+        self.before.binary_search(&identity).is_ok() || !lock(&self.now).insert(identity)
+    }
+
+    /// How many an earlier run has done.
+    pub(super) fn count(&self) -> u64 {
+        self.before.len() as u64
     }
 
     fn contains(&self, unit: &[u8]) -> bool {
         let identity = Identity::of(unit);
-        lock(&self.units).contains(identity)
+        self.before.binary_search(&identity).is_ok() || lock(&self.now).contains(&identity)
     }
 
     /// If `unit` was not taken before, but would have been with or without a CR at its end: the place of the CR.
@@ -143,7 +154,7 @@ impl Taken {
     /// Says which units are skipped. Unless `quiet`, hints once at a unit that is not skipped because of a CR.
     pub(super) fn known(self: Arc<Self>, quiet: bool) -> Known {
         let told = AtomicBool::new(quiet);
-        Known(Arc::new(move |unit| {
+        Arc::new(move |unit| {
             let is_known = self.take(unit);
             if !is_known
                 && !told.load(Ordering::Relaxed)
@@ -153,7 +164,7 @@ impl Taken {
                 say(format_args!("hint: --done: '{}' is not found for a CR at its end {place}", shown(unit)));
             }
             is_known
-        }))
+        })
     }
 }
 
@@ -288,7 +299,7 @@ fn holder(file: &File) -> Option<u32> {
 /// What the records in a file are, and where the last one ends.
 #[derive(Default)]
 struct Reading {
-    known: Identities,
+    known: Vec<Identity>,
     /// Whether a record ends in CR.
     has_cr: bool,
     /// Hashes the record that has not ended yet.
@@ -305,7 +316,7 @@ impl Reading {
         while let Some(end) = memchr::memchr(delimiter, bytes) {
             self.has_cr |= bytes[..end].ends_with(b"\r");
             self.hasher.add(&bytes[..end]);
-            self.known.insert(self.hasher.finish());
+            self.known.push(self.hasher.finish());
             self.ended += self.open + end as u64 + 1;
             self.open = 0;
             bytes = &bytes[end + 1..];
@@ -314,8 +325,11 @@ impl Reading {
         self.open += bytes.len() as u64;
     }
 
-    fn into_taken(self) -> Arc<Taken> {
-        Arc::new(Taken { units: Mutex::new(self.known), has_cr: self.has_cr })
+    fn into_taken(mut self) -> Arc<Taken> {
+        self.known.sort_unstable();
+        self.known.dedup();
+        self.known.shrink_to_fit();
+        Arc::new(Taken { before: self.known, now: Mutex::default(), has_cr: self.has_cr })
     }
 
     /// If the last record has no end: why a crash did not cause that. Only what a crash has torn is cut off. No line has a
@@ -340,8 +354,10 @@ fn load(path: &Path, file: &File, delimiter: u8) -> Result<(Arc<Taken>, Found)> 
         let cannot = || format!("--done: cannot cut off the torn end of {}", path.display());
         file.set_len(reading.ended).with_context(cannot)?;
     }
-    let found = Found { units: reading.known.len(), torn: Some(reading.open).filter(|bytes| *bytes > 0) };
-    Ok((reading.into_taken(), found))
+    let torn = Some(reading.open).filter(|bytes| *bytes > 0);
+    let taken = reading.into_taken();
+    let units = taken.count();
+    Ok((taken, Found { units, torn }))
 }
 
 fn read(path: &Path, mut file: &File, delimiter: u8) -> Result<Reading> {

@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use serde_json::Value;
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::str::{Utf8Error, from_utf8};
 use std::sync::Mutex;
 use std::time::{Duration, SystemTime};
@@ -20,6 +20,7 @@ const BEGINNING: usize = 4096;
 #[derive(Debug)]
 pub(super) struct Log {
     file: Mutex<File>,
+    path: PathBuf,
     is_regular: bool,
 }
 
@@ -73,7 +74,11 @@ impl Log {
         if is_regular && is_torn(path) {
             append(&file, b"\n").with_context(cannot)?;
         }
-        Ok(Log { file: Mutex::new(file), is_regular })
+        Ok(Log { file: Mutex::new(file), path: path.to_owned(), is_regular })
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
     }
 
     /// Whether it is a regular file, so that a write never waits for a reader.

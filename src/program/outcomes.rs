@@ -30,7 +30,7 @@ const LEAST_FOR_MEAN: u64 = 10;
 const LEAST_FOR_PERCENT: u64 = 20;
 
 #[derive(Debug, Default)]
-#[allow(clippy::struct_excessive_bools, reason = "three are options, two have happened or not")]
+#[allow(clippy::struct_excessive_bools, reason = "four are options, two have happened or not")]
 pub(crate) struct Outcomes {
     pub(super) quiet: bool,
     pub(super) trace: bool,
@@ -53,6 +53,8 @@ pub(crate) struct Outcomes {
     /// For the hint about jobs: the pace, unless the number of jobs was chosen.
     pace: Option<Rate>,
     hinted: bool,
+    /// Whether a unit that ends in CR is worth a hint.
+    hints_at_cr: bool,
     /// When the hint was last considered.
     looked: Nanos,
     started_at: BTreeMap<u64, Nanos>,
@@ -89,6 +91,7 @@ impl Outcomes {
             quiet: reporting.quiet,
             trace: launch.flags.trace,
             sums_up: reporting.sums_up(on_terminal),
+            hints_at_cr: reporting.sums_up(on_terminal) && !commands.shape.to_stdin && commands.shape.skip_blank,
             names: Names::new(commands, if reporting.quiet { 0 } else { most }),
             command: commands.name(),
             template: Some(&commands.template).filter(|template| template.name().is_none()).cloned(),
@@ -283,6 +286,15 @@ impl Outcomes {
         let hint = (waited_for_jobs() >= SLOTS_TAKEN).then(hint).flatten();
         self.hinted = hint.is_some();
         hint
+    }
+
+    /// A hint at the first unit that ends in CR.
+    pub(super) fn hint_at_cr(&mut self, job: &Job) -> Option<String> {
+        let is_first = self.hints_at_cr && job.name().ends_with(b"\r");
+        self.hints_at_cr &= !is_first;
+        let hint =
+            "hint: the units end in CR, which the commands get, too; to drop it: tr -d '\\r' < FILE | throttle …";
+        is_first.then(|| hint.to_owned())
     }
 
     /// Which key takes most slots.
