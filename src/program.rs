@@ -13,7 +13,6 @@ mod dry_run;
 mod exit;
 mod failure;
 mod input;
-mod keys;
 mod launch;
 mod launch_run;
 mod log;

@@ -170,7 +170,6 @@ struct Stream {
     tag: Option<Vec<u8>>,
     /// Whether the next byte begins a line.
     at_start: bool,
-    by_line: bool,
     is_stdout: bool,
     /// Something could not be kept: what follows would be in the wrong place.
     is_cut: bool,
@@ -180,8 +179,7 @@ impl Stream {
     fn new(shared: &Arc<Shared>, job: &Job, pipe: Option<impl Pipe + 'static>, is_stdout: bool) -> Self {
         let pipe = pipe.map(|pipe| -> Box<dyn Pipe> { Box::new(pipe) });
         let tag = shared.options.tag.then(|| shared.tag(job, is_stdout));
-        let by_line = shared.options.output == Output::Lines;
-        Stream { pipe, spool: Spool::default(), tag, at_start: true, by_line, is_stdout, is_cut: false }
+        Stream { pipe, spool: Spool::default(), tag, at_start: true, is_stdout, is_cut: false }
     }
 
     /// Takes the bytes that were read. Closes the pipe at its end.
@@ -201,7 +199,8 @@ impl Stream {
 
     async fn keep(&mut self, shared: &Arc<Shared>, bytes: Vec<u8>) -> io::Result<()> {
         let bytes = self.tagged(bytes);
-        let whole = memchr::memrchr(b'\n', &bytes).filter(|_| self.by_line).map_or(0, |last| last + 1);
+        let by_line = shared.options.output == Output::Lines;
+        let whole = memchr::memrchr(b'\n', &bytes).filter(|_| by_line).map_or(0, |last| last + 1);
         let (ended, begun) = bytes.split_at(whole);
         self.spool.write_all(ended)?;
         if ended.is_empty() {
@@ -244,10 +243,11 @@ impl Stream {
 
     /// Ends a last line that has no newline, so that the next command's output begins on a new line.
     async fn close(&mut self, shared: &Arc<Shared>) -> io::Result<()> {
-        if !self.at_start && !self.is_cut && (self.by_line || self.tag.is_some()) {
+        let by_line = shared.options.output == Output::Lines;
+        if !self.at_start && !self.is_cut && (by_line || self.tag.is_some()) {
             self.spool.write_all(b"\n")?;
         }
-        if self.by_line {
+        if by_line {
             return shared.print_lines(std::mem::take(&mut self.spool), self.is_stdout).await;
         }
         Ok(())
@@ -272,8 +272,8 @@ mod tests {
     #[test]
     fn each_line_is_tagged_once_wherever_it_is_cut() {
         let (pipe, spool, tag) = (None, Spool::default(), Some(b"u\t".to_vec()));
-        let (at_start, by_line, is_stdout, is_cut) = (true, false, true, false);
-        let mut stream = Stream { pipe, spool, tag, at_start, by_line, is_stdout, is_cut };
+        let (at_start, is_stdout, is_cut) = (true, true, false);
+        let mut stream = Stream { pipe, spool, tag, at_start, is_stdout, is_cut };
         let text: Vec<u8> =
             ["a\nb", "c", "\n\nd"].iter().flat_map(|text| stream.tagged(text.as_bytes().to_vec())).collect();
         assert_eq!(text, b"u\ta\nu\tbc\nu\t\nu\td");

@@ -12,8 +12,8 @@ use super::shared::{Screen, Shared};
 use super::slots::{self, Slots};
 use super::spool::Spool;
 use super::target::Target;
-use super::template::Words;
 use super::temporary::is_shortage;
+use super::units::Units;
 use crate::flow::unpoisoned;
 use rustix::process::{Pid, Signal};
 use std::borrow::Cow;
@@ -25,6 +25,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::process::{self, Stdio};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, RwLock};
 use std::thread;
 use std::time::Instant;
@@ -82,6 +83,7 @@ impl Launcher {
             settler,
             recording: one(),
             printer,
+            is_held_up: AtomicBool::new(false),
             printing: one(),
             screen,
             events,
@@ -105,14 +107,12 @@ impl Launcher {
     }
 
     /// The commands that run.
-    #[must_use]
     pub fn slots(&self) -> &Slots {
         &self.shared.slots
     }
 
     /// Takes out the jobs that wait for another attempt, which will not be made any more, the oldest first. Also returns
     /// how many jobs were read that will not be tried at all.
-    #[must_use]
     pub fn take_waiting(&self) -> (Vec<Arc<Job>>, usize) {
         let queue = &self.shared.queue;
         let (first, again): (Vec<_>, Vec<_>) = queue.drain().into_iter().partition(|attempt| attempt.number == 1);
@@ -124,7 +124,6 @@ impl Launcher {
 
     /// Prints output that waits for its turn, when no command runs and none will. Returns the jobs that succeeded and whose
     /// output cannot be printed. May block.
-    #[must_use]
     pub fn print_rest(&self) -> Vec<Arc<Job>> {
         self.shared.print_rest()
     }
@@ -136,13 +135,13 @@ impl Launcher {
     }
 
     /// Ends the commands that were stopped for wanting the terminal, which they will not get.
-    pub fn end_those_who_want_the_terminal(&self) {
+    pub fn end_commands_that_want_the_terminal(&self) {
         for (seq, target) in self.shared.slots.running() {
-            self.end_who_wants_the_terminal(seq, target);
+            self.end_if_it_wants_the_terminal(seq, target);
         }
     }
 
-    fn end_who_wants_the_terminal(&self, seq: u64, target: Target) {
+    fn end_if_it_wants_the_terminal(&self, seq: u64, target: Target) {
         if matches!(target, Target::Group(_)) && is_stopped_for_the_terminal(target.pid()) {
             unpoisoned(self.shared.wanted_terminal.lock()).insert(seq);
             target.signal(Signal::KILL);
@@ -155,7 +154,7 @@ impl Launcher {
         let Shared { options, queue, slots, screen, events, .. } = &*self.shared;
         let job = queue.choose()?;
         if refused.is_none() && job.refused().is_none() {
-            screen.trace(options.template.fill(&job.units));
+            screen.trace(&mut options.template.fill(&job.units));
         }
         drop(job);
         let chosen = || queue.take_chosen().map(|chosen| (chosen.0.job.seq, chosen));
@@ -166,9 +165,9 @@ impl Launcher {
             (Err(never), refused) => (None, refused.or(Some(never))),
         };
         // Built on this thread, so that all of its memory comes from one allocator arena.
-        let command = refused.map_or_else(|| Ok(self.command(options.template.fill(&attempt.job.units))), Err);
+        let command = refused.map_or_else(|| Ok(self.command(&attempt.job.units)), Err);
         let mut input = None;
-        // Nobody else has a job that is tried only once.
+        // A job that is tried only once has no other owner.
         if let Some(job) = Arc::get_mut(&mut attempt.job).filter(|_| options.again.is_none()) {
             // The command has copies. The first may be in a tag, or be the name of the command.
             job.forget_units(options.tag || options.template.name().is_none());
@@ -192,8 +191,8 @@ impl Launcher {
             };
             match started {
                 Ok((child, target)) => {
-                    // It may have been stopped before anybody knew it.
-                    launcher.end_who_wants_the_terminal(running.seq(), target);
+                    // It may have been stopped before its number was known.
+                    launcher.end_if_it_wants_the_terminal(running.seq(), target);
                     child::attend(shared, running, child, target).await;
                 }
                 Err(outcome) => shared.finish(running, outcome, Collected::default()).await,
@@ -211,15 +210,9 @@ impl Launcher {
         let Shared { slots, options, .. } = &*self.shared;
         let (seq, attempt) = (running.seq(), &running.attempt);
         command.env("THROTTLE_SEQ", seq.to_string()).env("THROTTLE_SLOT", running.slot.to_string());
-        if let Some(identity) = attempt.job.identity() {
-            command.env("THROTTLE_ID", identity.to_string());
-        }
-        if options.again.is_some() {
-            command.env("THROTTLE_ATTEMPT", attempt.number.to_string());
-        }
-        if let Some(key) = &attempt.job.key {
-            command.env("THROTTLE_KEY", OsStr::from_bytes(key));
-        }
+        command.envs(attempt.job.identity().map(|identity| ("THROTTLE_ID", identity.to_string())));
+        command.envs(options.again.as_ref().map(|_| ("THROTTLE_ATTEMPT", attempt.number.to_string())));
+        command.envs(attempt.job.key.as_ref().map(|key| ("THROTTLE_KEY", OsStr::from_bytes(key))));
         let units = || match (&mut input, &attempt.job.input) {
             (Some(units), _) => as_input(units).map(Some),
             // Another attempt will need them.
@@ -239,7 +232,7 @@ impl Launcher {
             let child = command.spawn()?;
             running.reply = reply;
             let target = self.target(&child).ok_or(ErrorKind::NotFound)?;
-            // Before anybody else can find no room: this one will end.
+            // Before another start finds no room: this command will end and free some.
             slots.started(seq, target);
             Ok((child, target))
         };
@@ -251,9 +244,9 @@ impl Launcher {
     }
 
     /// The command, but for its environment and standard input.
-    fn command(&self, words: Words<'_>) -> Command {
+    fn command(&self, units: &Units) -> Command {
         let options = &self.shared.options;
-        let mut words = words.iter();
+        let mut words = options.template.fill(units);
         // There always is one: no template is empty, and if the first word is {} there is a unit.
         let name = words.next().unwrap_or(Cow::Borrowed(OsStr::new("")));
         let program = options.program.as_deref().unwrap_or(&name);
@@ -277,7 +270,6 @@ impl Launcher {
 
 /// The command without its arguments: `program` with this `name`. If it is to ignore SIGPIPE, a shell becomes it: Rust's
 /// library has that signal end whatever it starts.
-#[must_use]
 pub fn command(program: &OsStr, name: &OsStr, ignores_sigpipe: bool) -> process::Command {
     if !ignores_sigpipe {
         let mut command = process::Command::new(program);

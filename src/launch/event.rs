@@ -156,7 +156,6 @@ impl Events {
 
     /// The events sent since the last call, in order. Waits until there is one, and for ordinary ones a moment longer.
     /// There is one receiver.
-    #[must_use]
     pub fn receive(&self) -> Vec<Sent> {
         let nothing = |state: &mut State| state.waiting.is_empty();
         let state = unpoisoned(self.0.1.wait_while(self.lock(), nothing));
@@ -190,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sender_that_waits_goes_on_when_its_event_was_reported() {
+    fn a_sender_waits_until_its_event_was_reported() {
         let events = Events::default();
         let mut waits = events.send_and_wait(Event::Flush);
         let batch = events.receive();

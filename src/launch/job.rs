@@ -24,7 +24,7 @@ const MEMORY_AHEAD: usize = 128 * 1024;
 const MOST_KEPT: usize = 4 << 20;
 
 /// What limits are kept for; `None` for units without one, or if limits are kept for all together.
-pub(super) type Key = Option<Arc<[u8]>>;
+pub type Key = Option<Arc<[u8]>>;
 
 /// One command's worth of units.
 #[derive(Debug, Default)]
@@ -65,7 +65,6 @@ pub struct Job {
 
 impl Job {
     /// The beginning of its first unit.
-    #[must_use]
     pub fn name(&self) -> &[u8] {
         self.names.iter().next().map_or(&[], |(_, name)| name)
     }
@@ -77,7 +76,6 @@ impl Job {
     }
 
     /// Whether no unit was too long to be held.
-    #[must_use]
     pub fn is_whole(&self) -> bool {
         !self.too_long && !self.too_long_to_keep
     }
@@ -115,7 +113,6 @@ impl Job {
     }
 
     /// Why it cannot be run, if that is known beforehand.
-    #[must_use]
     pub fn refused(&self) -> Option<Outcome> {
         match self {
             Job { unreadable: Some(why), .. } => Some(Outcome::Unreadable(why.clone())),
@@ -172,7 +169,7 @@ pub enum Outcome {
 /// How units become jobs.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
-    /// Units for each command; 0 as 1, but they go nowhere.
+    /// Units for each command; 0 is 1 unit that the command does not get.
     pub max_args: u64,
     /// Whether they go to its standard input, with their delimiters.
     pub to_stdin: bool,
@@ -190,7 +187,6 @@ pub struct Batches<R> {
     source: R,
     buffer: Buffer,
     shape: Shape,
-    /// What limits want to know of units: those of one job belong to one key.
     look: Look,
     /// The costs of one unit.
     costs: Vec<u64>,
@@ -214,13 +210,14 @@ pub struct Batches<R> {
 }
 
 impl<R: Source> Batches<R> {
-    /// Jobs for what `source` gives, framed by `buffer`, without the units that are `known`.
-    pub fn new(source: R, buffer: Buffer, shape: Shape, template: &Template, known: Option<Known>) -> Self {
+    /// Jobs for what `source` gives, framed by `buffer`, without the units that are `known`. Limits want to know this of units:
+    /// those of one job belong to one key, and their costs add up.
+    pub fn new(source: R, buffer: Buffer, shape: Shape, template: &Template, known: Option<Known>, look: Look) -> Self {
         Batches {
             source,
             buffer,
             shape,
-            look: Look::default(),
+            look,
             costs: Vec::new(),
             room: template.room_for_units(),
             ready: VecDeque::with_capacity(AHEAD),
@@ -233,13 +230,6 @@ impl<R: Source> Batches<R> {
             known,
             done_before: 0,
         }
-    }
-
-    /// Limits want to know this of units. Those of one job belong to one key, and their costs add up.
-    #[must_use]
-    pub fn looked_into(mut self, look: Look) -> Self {
-        self.look = look;
-        self
     }
 
     pub(super) fn waiting(&self) -> u64 {
@@ -460,7 +450,6 @@ pub struct Numbers(RangeInclusive<u64>);
 
 impl Numbers {
     /// From 1 to `last`, or without end.
-    #[must_use]
     pub fn to(last: Option<u64>) -> Self {
         Numbers(1..=last.unwrap_or(u64::MAX))
     }

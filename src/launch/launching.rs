@@ -8,6 +8,7 @@ use super::queue::Queue;
 use super::temporary::is_shortage;
 use crate::flow::{Filled, Flow, FlowError, Keyless, Passed, Price, Source, State, Turn, Unpaid};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::Duration;
 use throttle_limits::clock::Nanos;
@@ -64,7 +65,7 @@ impl<R: Source> Launching<R> {
     /// Whether so much waits that nothing new is read, and no new unit starts. Those in the queue may start: output in input
     /// order may wait for any of them.
     fn is_full(&self) -> bool {
-        self.queue().is_full() || self.launcher.shared.slots.is_full()
+        self.queue().is_full() || self.launcher.shared.is_held_up.load(Ordering::SeqCst)
     }
 
     fn tell_next(&mut self) {

@@ -1,4 +1,4 @@
-//! All printing: what commands wrote goes to our standard output and error here, in every mode.
+//! All printing: here the output of commands is written to our standard output and error, in every mode.
 //!
 //! A reader that does not read must not hold up timeouts, signals or the second end: only threads made for that may block.
 
@@ -12,7 +12,9 @@ use super::template::printable;
 use super::temporary::TemporaryError;
 use crate::flow::unpoisoned;
 use std::io::{self, ErrorKind};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard};
+use tokio::sync::Semaphore;
 use tokio::time::sleep;
 
 impl Shared {
@@ -109,16 +111,26 @@ impl Shared {
         act: impl FnOnce(&mut Printer) -> io::Result<()> + Send + 'static,
     ) -> io::Result<()> {
         let shared = Arc::clone(self);
-        let printed = async {
-            let turn = Arc::clone(&self.printing).acquire_owned().await;
-            let print = move || {
+        let printed = self.on_a_thread(Some(&self.printing), move || shared.print_beside(act)).await;
+        self.note(printed.unwrap_or_else(|| Err(ErrorKind::TimedOut.into())))
+    }
+
+    /// Runs `act`, which may block, on a thread for that: one at a time of those with the same `turns`. `None` if everything
+    /// was killed meanwhile, and it still takes too long.
+    pub(super) async fn on_a_thread<T: Send + 'static>(
+        &self,
+        turns: Option<&Arc<Semaphore>>,
+        act: impl FnOnce() -> T + Send + 'static,
+    ) -> Option<T> {
+        let acted = async {
+            let turn = if let Some(turns) = turns { Arc::clone(turns).acquire_owned().await.ok() } else { None };
+            let act = move || {
                 let _turn = turn;
-                shared.print_beside(act)
+                act()
             };
-            tokio::task::spawn_blocking(print).await.unwrap_or_else(|error| Err(io::Error::other(error)))
+            tokio::task::spawn_blocking(act).await.ok()
         };
-        let printed = self.unless_killed(printed).await.unwrap_or_else(|| Err(ErrorKind::TimedOut.into()));
-        self.note(printed)
+        self.unless_killed(acted).await.flatten()
     }
 
     fn print_beside(&self, act: impl FnOnce(&mut Printer) -> io::Result<()>) -> io::Result<()> {
@@ -132,7 +144,7 @@ impl Shared {
         let is_full = printer.is_full();
         if is_full != was_full {
             // Under the lock: otherwise two that finish at once could set it in the wrong order.
-            self.slots.set_full(is_full);
+            self.is_held_up.store(is_full, Ordering::SeqCst);
         }
         drop(printer);
         if is_full && !was_full {

@@ -37,7 +37,6 @@ impl Settling {
     }
 
     /// Whether replies settle anything.
-    #[must_use]
     pub fn is_any(&self) -> bool {
         self.settled().next().is_some()
     }

@@ -11,12 +11,14 @@ use super::reply_file::unopened;
 use super::retries::Verdict;
 use super::settling::Real;
 use super::slots::Slots;
-use super::template::Words;
 use crate::flow::{poll, unpoisoned};
 use rustix::event::PollFlags;
+use std::borrow::Cow;
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::io;
 use std::os::fd::AsFd;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant as StdInstant, SystemTime};
 use tokio::sync::Semaphore;
@@ -29,7 +31,7 @@ pub trait Screen: Send + Sync {
     /// Whether something else may be shown, so that nothing may be written without [`beside`](Self::beside).
     fn shows_something(&self) -> bool;
     /// A command is about to start, but has no slot yet, so that nothing waits for it. May block.
-    fn trace(&self, words: Words<'_>);
+    fn trace(&self, words: &mut dyn Iterator<Item = Cow<'_, OsStr>>);
 }
 
 /// What the pump's thread and the commands' tasks share.
@@ -42,6 +44,8 @@ pub(super) struct Shared {
     /// Held while the ledger may block.
     pub(super) recording: Arc<Semaphore>,
     pub(super) printer: Mutex<Printer>,
+    /// Whether too much output waits for its turn.
+    pub(super) is_held_up: AtomicBool,
     /// Held while printing may block. The others wait for it without a thread each, which would take memory.
     pub(super) printing: Arc<Semaphore>,
     pub(super) screen: Arc<dyn Screen>,
@@ -87,13 +91,11 @@ impl Shared {
     /// Settles the charge at the cost that the command has told.
     async fn settle(&self, charge: Option<Charge>, real: &Real) {
         let Some(charge) = charge else { return };
-        let settler = Arc::clone(&self.settler);
-        if !settler.may_block() {
-            settler.settle(&charge, &real.costs);
+        if !self.settler.may_block() {
+            self.settler.settle(&charge, &real.costs);
         } else if real.told.is_some() {
-            let costs = real.costs.clone();
-            let settle = tokio::task::spawn_blocking(move || settler.settle(&charge, &costs));
-            self.unless_killed(settle).await;
+            let (settler, costs) = (Arc::clone(&self.settler), real.costs.clone());
+            let _ = self.on_a_thread(None, move || settler.settle(&charge, &costs)).await;
         }
     }
 
@@ -114,10 +116,11 @@ impl Shared {
     fn tell_of_unopened(&self, running: &Running, collected: &Collected) {
         let Some(file) = &running.reply else { return };
         let words = self.options.template.fill(&running.attempt.job.units);
-        let words: Vec<_> = words.iter().map(|word| word.to_string_lossy().into_owned()).collect();
+        let words: Vec<_> = words.map(|word| word.to_string_lossy().into_owned()).collect();
         let errors = collected.err.in_memory().unwrap_or_default();
-        let remark = unopened(file.path(), &words.join(" "), errors);
-        remark.into_iter().for_each(|remark| self.events.send_once(Event::UnopenedReply(remark)));
+        if let Some(remark) = unopened(file.path(), &words.join(" "), errors) {
+            self.events.send_once(Event::UnopenedReply(remark));
+        }
     }
 
     /// What it really cost each limit.
@@ -125,7 +128,9 @@ impl Shared {
         let Running { granted, charge, .. } = running;
         let charged = granted.as_ref().map(|granted| &granted.costs).or(charge.as_ref().map(|charge| &charge.costs));
         let mut real = self.options.settling.real(charged.map_or(&[], |costs| costs), reply);
-        real.remark.take().into_iter().for_each(|remark| self.events.send_once(Event::BadReply(remark)));
+        if let Some(remark) = real.remark.take() {
+            self.events.send_once(Event::BadReply(remark));
+        }
         real
     }
 
@@ -159,7 +164,7 @@ impl Shared {
         } else {
             self.events.send(ended);
         }
-        // Only now may the next attempt start; and nobody sees a moment with neither.
+        // Only now may the next attempt start. The pump sees both changes at once, so it never finds neither of them.
         self.slots.release(seq, slot, || self.queue.ended(granted, &real.costs, next));
         self.queue.wake_pump();
     }
@@ -189,16 +194,8 @@ impl Shared {
         let Some(ledger) = &self.ledger else { return };
         let recorded = if ledger.may_block() {
             let (ledger, ended) = (Arc::clone(ledger), Arc::clone(ended));
-            let record = async {
-                // One at a time: a reader that does not read takes one thread, and others print meanwhile.
-                let turn = Arc::clone(&self.recording).acquire_owned().await;
-                let record = move || {
-                    let _turn = turn;
-                    ledger.record(&ended)
-                };
-                tokio::task::spawn_blocking(record).await.unwrap_or_else(|error| Err(io::Error::other(error)))
-            };
-            self.unless_killed(record).await.unwrap_or(Ok(()))
+            // One at a time: a reader that does not read takes one thread, and others print meanwhile.
+            self.on_a_thread(Some(&self.recording), move || ledger.record(&ended)).await.unwrap_or(Ok(()))
         } else {
             ledger.record(ended)
         };

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BinaryHeap};
 use std::io;
 use std::sync::{Condvar, Mutex, MutexGuard};
 use std::time::Duration;
-use tokio::sync::Notify;
+use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep};
 
 /// Commands that start at once. A start takes as long as the system needs to load the command, half a millisecond or more,
@@ -34,7 +34,8 @@ pub struct Slots {
     state: Mutex<State>,
     begun: Instant,
     changed: Condvar,
-    killed: Notify,
+    /// Closed when the running commands were killed.
+    not_killed: Semaphore,
     /// 0: no cap.
     jobs: u32,
     /// Jobs that are handed over and not started yet may after a delay start all at once: so they are no more than two
@@ -58,8 +59,6 @@ struct State {
     passed_on: Option<Signal>,
     /// The processes of commands in our own group, as found when a signal was passed on.
     members: Vec<Member>,
-    /// Too much output waits for its turn.
-    full: bool,
 }
 
 /// The processes that were stopped. A command may have ended when its other processes are resumed.
@@ -90,7 +89,7 @@ impl Slots {
             state: Mutex::default(),
             begun: Instant::now(),
             changed: Condvar::new(),
-            killed: Notify::new(),
+            not_killed: Semaphore::new(0),
             jobs,
             most_starting,
         }
@@ -186,18 +185,8 @@ impl Slots {
         }
     }
 
-    pub(super) fn set_full(&self, full: bool) {
-        self.lock().full = full;
-        self.changed.notify_all();
-    }
-
-    /// Whether too much output waits for its turn.
-    pub(super) fn is_full(&self) -> bool {
-        self.lock().full
-    }
-
     /// Nothing starts any more; whether that is news.
-    #[must_use = "only who stops it first may end it"]
+    #[must_use = "only the first caller may end it"]
     pub fn stop(&self) -> bool {
         !std::mem::replace(&mut self.lock().stopping, true)
     }
@@ -209,16 +198,13 @@ impl Slots {
 
     /// Whether the running commands were killed.
     pub(super) fn is_killing(&self) -> bool {
-        self.lock().passed_on == Some(Signal::KILL)
+        self.not_killed.is_closed()
     }
 
     /// Returns when the running commands were killed.
     pub(super) async fn killed(&self) {
-        let mut killed = std::pin::pin!(self.killed.notified());
-        killed.as_mut().enable();
-        if !self.is_killing() {
-            killed.await;
-        }
+        // It never has a permit.
+        let _ = self.not_killed.acquire().await;
     }
 
     /// Sends a signal to every command, and to those that are just starting.
@@ -231,11 +217,11 @@ impl Slots {
             orphans.iter().filter(|orphan| orphan.is_alive()).for_each(|orphan| orphan.signal(signal));
         }
         if signal == Signal::KILL {
-            self.killed.notify_waiters();
+            self.not_killed.close();
         }
     }
 
-    /// Somebody else has sent every command a signal: whatever it started and does not end is waited for.
+    /// Another process has sent every command a signal. Processes that commands have started are waited for if they go on.
     pub fn others_end_them(&self) {
         let _ = self.lock().remember_members();
     }
@@ -302,7 +288,6 @@ impl Slots {
     }
 
     /// Commands that run now.
-    #[must_use]
     pub fn count(&self) -> u64 {
         self.lock().running.len() as u64
     }
@@ -313,7 +298,6 @@ impl Slots {
     }
 
     /// Whether no command runs, after `time` at the latest.
-    #[must_use]
     pub fn drains_within(&self, time: Duration) -> bool {
         let runs = |state: &mut State| !state.running.is_empty();
         let waited = self.changed.wait_timeout_while(self.lock(), time, runs);

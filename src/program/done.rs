@@ -9,6 +9,7 @@ use super::say::{NoThread, say};
 use anyhow::{Context, Result, bail, ensure};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
+use sha2::{Digest, Sha256};
 use std::collections::BTreeSet;
 use std::fs::{File, Metadata};
 use std::io::{self, ErrorKind, Read};
@@ -19,7 +20,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 use throttle::flow::unpoisoned;
-use throttle::launch::{Hasher, Identity, Known};
+use throttle::launch::{Identity, Known};
 
 /// Bytes read at once.
 const READ: usize = 128 * 1024;
@@ -27,9 +28,12 @@ const READ: usize = 128 * 1024;
 /// The units that succeeded, in this run and in earlier ones. The file is locked against other processes.
 #[derive(Debug)]
 pub(super) struct Done {
-    records: Arc<Records>,
+    file: File,
+    path: PathBuf,
     delimiter: u8,
     taken: Arc<Taken>,
+    state: Mutex<State>,
+    change: Condvar,
     /// The thread that syncs the file.
     syncer: Mutex<Option<JoinHandle<()>>>,
 }
@@ -49,16 +53,20 @@ impl Done {
     ///
     /// # Errors
     /// The file cannot be opened, is in use, or is no list of units that end with `delimiter`; or no thread can be started.
-    pub(super) fn open(path: &Path, delimiter: u8, second: Duration) -> Result<(Self, Found)> {
+    pub(super) fn open(path: &Path, delimiter: u8, second: Duration) -> Result<(Arc<Self>, Found)> {
         let file = open(path)?;
         let (taken, found) = load(path, &file, delimiter)?;
-        let records = Records { file, path: path.to_owned(), state: Mutex::default(), change: Condvar::new() };
-        let records = Arc::new(records);
-        let syncing = Arc::clone(&records);
+        let done = Arc::new(Done::new(file, path, delimiter, taken));
+        let syncing = Arc::clone(&done);
         let sync = move || syncing.sync_each(second);
         let syncer = thread::Builder::new().name("done list".to_owned()).spawn(sync).context(NoThread)?;
-        let syncer = Mutex::new(Some(syncer));
-        Ok((Done { records, delimiter, taken, syncer }, found))
+        *lock(&done.syncer) = Some(syncer);
+        Ok((done, found))
+    }
+
+    fn new(file: File, path: &Path, delimiter: u8, taken: Arc<Taken>) -> Self {
+        let (state, change, syncer) = (Mutex::default(), Condvar::new(), Mutex::default());
+        Done { file, path: path.to_owned(), delimiter, taken, state, change, syncer }
     }
 
     /// The units in a file that is only read; none if there is no such file.
@@ -80,7 +88,7 @@ impl Done {
     }
 
     pub(super) fn path(&self) -> &Path {
-        &self.records.path
+        &self.path
     }
 
     /// Records the units of one command, with one write.
@@ -94,7 +102,7 @@ impl Done {
             bytes.extend_from_slice(unit);
             bytes.push(self.delimiter);
         }
-        self.records.append(&bytes)
+        self.append(&bytes)
     }
 
     /// Syncs what is not synced yet, and ends the thread that does.
@@ -102,13 +110,55 @@ impl Done {
     /// # Errors
     /// Units could not be written or synced, now or earlier.
     pub(super) fn finish(&self) -> io::Result<()> {
-        lock(&self.records.state).is_finished = true;
-        self.records.change.notify_all();
+        lock(&self.state).is_finished = true;
+        self.change.notify_all();
         // The system reports an error of the disk to one sync only, which may be the last one of the thread.
         let _ = lock(&self.syncer).take().map(JoinHandle::join);
-        self.records.sync_if_needed();
-        self.records.find_file();
-        lock(&self.records.state).check()
+        self.sync_if_needed();
+        self.find_file();
+        lock(&self.state).check()
+    }
+
+    fn append(&self, bytes: &[u8]) -> io::Result<()> {
+        let mut state = lock(&self.state);
+        state.check()?;
+        state.failed = append(&self.file, bytes).err();
+        state.is_unsynced |= !bytes.is_empty();
+        self.change.notify_all();
+        state.check()
+    }
+
+    fn sync_each(&self, second: Duration) {
+        let is_idle = |state: &mut State| !state.is_unsynced && !state.is_finished;
+        loop {
+            let state = self.change.wait_while(lock(&self.state), is_idle);
+            if state.is_ok_and(|state| state.is_finished) {
+                return;
+            }
+            self.sync_if_needed();
+            self.find_file();
+            let _ = self.change.wait_timeout_while(lock(&self.state), second, |state| !state.is_finished);
+        }
+    }
+
+    /// Fails if the file has lost its name: what is added to it would be lost.
+    fn find_file(&self) {
+        let number = |file: Metadata| (file.dev(), file.ino());
+        let is_there = std::fs::metadata(&self.path).map(number).ok() == self.file.metadata().map(number).ok();
+        if !is_there {
+            let why = "it was removed, or another file took its place; units of this run may run again in the next one";
+            lock(&self.state).failed.get_or_insert_with(|| io::Error::new(ErrorKind::NotFound, why));
+        }
+    }
+
+    /// Other threads can add units while the disk works.
+    fn sync_if_needed(&self) {
+        if !std::mem::take(&mut lock(&self.state).is_unsynced) {
+            return;
+        }
+        if let Err(error) = self.file.sync_data() {
+            lock(&self.state).failed.get_or_insert(error);
+        }
     }
 }
 
@@ -168,15 +218,6 @@ impl Taken {
     }
 }
 
-/// The file that is written to, shared with the thread that syncs it.
-#[derive(Debug)]
-struct Records {
-    file: File,
-    path: PathBuf,
-    state: Mutex<State>,
-    change: Condvar,
-}
-
 #[derive(Debug, Default)]
 struct State {
     /// Whether something was written that is not synced.
@@ -191,50 +232,6 @@ impl State {
         match &self.failed {
             None => Ok(()),
             Some(error) => Err(io::Error::new(error.kind(), error.to_string())),
-        }
-    }
-}
-
-impl Records {
-    fn append(&self, bytes: &[u8]) -> io::Result<()> {
-        let mut state = lock(&self.state);
-        state.check()?;
-        state.failed = append(&self.file, bytes).err();
-        state.is_unsynced |= !bytes.is_empty();
-        self.change.notify_all();
-        state.check()
-    }
-
-    fn sync_each(&self, second: Duration) {
-        let is_idle = |state: &mut State| !state.is_unsynced && !state.is_finished;
-        loop {
-            let state = self.change.wait_while(lock(&self.state), is_idle);
-            if state.is_ok_and(|state| state.is_finished) {
-                return;
-            }
-            self.sync_if_needed();
-            self.find_file();
-            let _ = self.change.wait_timeout_while(lock(&self.state), second, |state| !state.is_finished);
-        }
-    }
-
-    /// Fails if the file has lost its name: what is added to it would be lost.
-    fn find_file(&self) {
-        let number = |file: Metadata| (file.dev(), file.ino());
-        let is_there = std::fs::metadata(&self.path).map(number).ok() == self.file.metadata().map(number).ok();
-        if !is_there {
-            let why = "it was removed, or another file took its place; units of this run may run again in the next one";
-            lock(&self.state).failed.get_or_insert_with(|| io::Error::new(ErrorKind::NotFound, why));
-        }
-    }
-
-    /// Other threads can add units while the disk works.
-    fn sync_if_needed(&self) {
-        if !std::mem::take(&mut lock(&self.state).is_unsynced) {
-            return;
-        }
-        if let Err(error) = self.file.sync_data() {
-            lock(&self.state).failed.get_or_insert(error);
         }
     }
 }
@@ -302,8 +299,8 @@ struct Reading {
     known: Vec<Identity>,
     /// Whether a record ends in CR.
     has_cr: bool,
-    /// Hashes the record that has not ended yet.
-    hasher: Hasher,
+    /// Of the record that has not ended yet.
+    hash: Sha256,
     /// The bytes of all records that have ended, with their ends, and of the one that has not.
     ended: u64,
     open: u64,
@@ -315,13 +312,13 @@ impl Reading {
         self.last = bytes.last().copied().unwrap_or(self.last);
         while let Some(end) = memchr::memchr(delimiter, bytes) {
             self.has_cr |= bytes[..end].ends_with(b"\r");
-            self.hasher.add(&bytes[..end]);
-            self.known.push(self.hasher.finish());
+            self.hash.update(&bytes[..end]);
+            self.known.push(std::mem::take(&mut self.hash).into());
             self.ended += self.open + end as u64 + 1;
             self.open = 0;
             bytes = &bytes[end + 1..];
         }
-        self.hasher.add(bytes);
+        self.hash.update(bytes);
         self.open += bytes.len() as u64;
     }
 

@@ -255,7 +255,7 @@ const SHOWN_BYTES: usize = 512;
 
 /// Why it cannot be run, if that is known before it runs.
 fn cannot_run(template: &Template, job: &Job, room: usize) -> Option<Outcome> {
-    job.refused().or_else(|| (!template.fill(&job.units).fit(room)).then_some(Outcome::TooLong))
+    job.refused().or_else(|| (!template.fits(&job.units, room)).then_some(Outcome::TooLong))
 }
 
 /// The time, after a `#`, so that the line can be pasted into a shell.

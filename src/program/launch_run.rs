@@ -4,14 +4,15 @@
 //! [`end`](LaunchRun::end). Another thread then waits for the commands and ends the program: the pump may be blocked
 //! anywhere, and is not asked.
 
-use super::keys::told;
-use super::names::shown;
+use super::names::{shown, told};
 use super::outcomes::Outcomes;
 use super::records::Records;
 use super::report::Report;
 use super::signals;
 use super::unit_name::UnitName;
 use rustix::process::Signal;
+use std::borrow::Cow;
+use std::ffi::OsStr;
 use std::fmt::Display;
 use std::io::{self, IsTerminal};
 use std::sync::atomic::{AtomicI32, Ordering};
@@ -23,7 +24,7 @@ use throttle::flow::News;
 use throttle::flow::order::NO_KEY;
 use throttle::flow::unpoisoned;
 use throttle::launch::{
-    Charge, Ended, Event, Events, Job, Launcher, Ledger, Options, Outcome, Screen, Settler, Told, Words, quoted,
+    Charge, Ended, Event, Events, Job, Launcher, Ledger, Options, Outcome, Screen, Settler, Told, quoted,
 };
 use throttle_limits::clock::{Nanos, in_nanos};
 
@@ -70,18 +71,19 @@ impl LaunchRun {
     /// # Errors
     /// The system refuses a thread.
     pub(super) fn start(
-        report: Report,
+        mut report: Report,
         outcomes: Outcomes,
         options: Options,
         ledger: Option<Arc<Records>>,
     ) -> io::Result<Arc<Self>> {
         let (end, reasons) = mpsc::channel();
         let outcomes = Arc::new(Mutex::new(outcomes));
-        let report = Arc::new(report.with_outcomes(Arc::clone(&outcomes)));
+        report.outcomes = Some(Arc::clone(&outcomes));
+        let report = Arc::new(report);
         let (in_our_group, second, signal) = (options.in_our_group, options.second, AtomicI32::new(0));
-        let (events, screen) = (Events::default(), Arc::new(BesideBar(Arc::clone(&report))));
         let recorder = ledger.clone().map(|ledger| -> Arc<dyn Ledger> { ledger });
-        let launcher = Launcher::new(options, Arc::clone(&screen) as _, recorder, screen, events.clone())?;
+        let (events, screen, settler) = (Events::default(), Arc::clone(&report), Arc::clone(&report));
+        let launcher = Launcher::new(options, screen, recorder, settler, events.clone())?;
         let run = Arc::new(LaunchRun { report, outcomes, launcher, signal, in_our_group, ledger, second, end });
         run.await_end(reasons)?;
         run.receive(events)?;
@@ -112,7 +114,7 @@ impl LaunchRun {
             return false;
         }
         let mut outcomes = self.outcomes();
-        outcomes.stop();
+        outcomes.starts_no_more = true;
         match reason {
             Reason::Signal | Reason::Stopped | Reason::TooManyFailed => {}
             Reason::CannotRecord => outcomes.fail(),
@@ -170,7 +172,7 @@ impl LaunchRun {
         self.launcher.flush();
         let (waiting, unstarted) = self.launcher.take_waiting();
         let mut outcomes = self.outcomes();
-        outcomes.set_unstarted(unstarted);
+        outcomes.retries.unstarted = unstarted as u64;
         let lines = [outcomes.unprinted(&unprinted), outcomes.give_up(&waiting)].concat();
         drop(outcomes);
         self.report.asides(&lines);
@@ -193,34 +195,30 @@ impl LaunchRun {
     }
 }
 
-/// Writes the output of commands without breaking the bar, and settles what they were charged.
-#[derive(Debug)]
-struct BesideBar(Arc<Report>);
-
-impl Screen for BesideBar {
+impl Screen for Report {
     fn beside(&self, print: &mut dyn FnMut() -> bool) {
-        self.0.beside_bar(print);
+        self.beside_bar(print);
     }
 
     fn shows_something(&self) -> bool {
-        self.0.has_bar
+        self.has_bar
     }
 
-    fn trace(&self, words: Words<'_>) {
-        if self.0.outcomes().is_some_and(|outcomes| outcomes.trace) {
-            self.0.aside_bytes(&quoted(words, io::stderr().is_terminal()));
+    fn trace(&self, words: &mut dyn Iterator<Item = Cow<'_, OsStr>>) {
+        if self.outcomes().is_some_and(|outcomes| outcomes.trace) {
+            self.aside_bytes(&quoted(words, io::stderr().is_terminal()));
         }
     }
 }
 
-impl Settler for BesideBar {
+impl Settler for Report {
     fn settle(&self, charge: &Charge, real: &[u64]) {
         // Best effort: if it fails, the units behind wait longer.
-        let _ = self.0.supply.settle(&charge.grant, [&charge.costs, real]);
+        let _ = self.supply.settle(&charge.grant, [&charge.costs, real]);
     }
 
     fn may_block(&self) -> bool {
-        self.0.supply.store().is_shared()
+        self.supply.store().is_shared()
     }
 }
 

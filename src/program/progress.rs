@@ -162,7 +162,7 @@ pub(super) struct Progress {
     line: String,
     columns: usize,
     /// Whether it is on the terminal.
-    stands: bool,
+    is_on_terminal: bool,
     /// Whether the cursor is inside a line that a command has left open.
     within_line: bool,
 }
@@ -250,12 +250,12 @@ impl Progress {
             return self.erase();
         }
         self.end_line();
-        self.stands = true;
+        self.is_on_terminal = true;
         put(&self.line);
     }
 
     fn erase(&mut self) {
-        if !self.stands {
+        if !self.is_on_terminal {
             return;
         }
         let user = user();
@@ -269,7 +269,7 @@ impl Progress {
             User::Program | User::Shell => {}
         }
         // What a pager covers appears again when the pager ends.
-        self.stands = user == User::Program;
+        self.is_on_terminal = user == User::Program;
     }
 
     /// Ends an open line, so that a bar or a message does not overwrite it.

@@ -10,6 +10,7 @@ use rustix::fs::Stat;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use throttle::flow::framing::Framing;
@@ -18,7 +19,7 @@ use throttle::launch::{Ended, Job, Known, Ledger};
 /// The files of `--done` and `--log`.
 #[derive(Debug)]
 pub(super) struct Records {
-    done: Option<Done>,
+    done: Option<Arc<Done>>,
     log: Option<Log>,
     /// Whether a message about a unit that is too long to be recorded was written.
     told_of_long: AtomicBool,
@@ -116,7 +117,7 @@ fn ensure_apart(option: &str, path: &Path, other: Option<Stat>, what: &str) -> R
     Ok(())
 }
 
-fn open_done(path: &Path, delimiter: u8, second: Duration, quiet: bool) -> Result<Done> {
+fn open_done(path: &Path, delimiter: u8, second: Duration, quiet: bool) -> Result<Arc<Done>> {
     let (done, found) = Done::open(path, delimiter, second)?;
     if let Some(bytes) = found.torn.filter(|_| !quiet) {
         let name = path.display();

@@ -141,7 +141,7 @@ fn pass_on(signal: i32, commands: &Arc<LaunchRun>) {
     let slots = commands.launcher.slots();
     match signal {
         SIGCONT => slots.release_stopped_starts(),
-        SIGCHLD => commands.launcher.end_those_who_want_the_terminal(),
+        SIGCHLD => commands.launcher.end_commands_that_want_the_terminal(),
         _ if !commands.is_first_signal(signal) => commands.kill(),
         // A command in our own group got it from the terminal already.
         SIGINT | SIGQUIT if commands.in_our_group && signals::is_in_foreground() => slots.others_end_them(),

@@ -28,7 +28,7 @@ fn jobs_but(known: Option<Known>, input: &[u8], size: usize, shape: Shape) -> (V
     let buffer = Buffer::new(Framing::EndedBy(b'\n'), size);
     let (mut jobs, are_known) = (Vec::new(), known.is_some());
     let input = Bytes(input.to_vec(), if size > 1000 { size } else { 7 });
-    let mut batches = Batches::new(input, buffer, shape, &template(), known);
+    let mut batches = Batches::new(input, buffer, shape, &template(), known, Look::default());
     while batches.fill(true).unwrap() != Filled::End {
         jobs.extend(std::iter::from_fn(|| batches.next()));
     }
@@ -100,6 +100,7 @@ fn numbers_need_no_input() {
         Shape { max_args: 1, to_stdin: false, skip_blank: true, keep: false },
         &template(),
         None,
+        Look::default(),
     );
     let mut sum = 0;
     while batches.fill(true).unwrap() != Filled::End {

@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_looks_like_a_script_is_none() {
+    fn words_that_no_shell_runs_as_a_script_are_none() {
         for text in [
             "bash script.sh -c {}",
             "bash -e script.sh -c {}",

@@ -97,10 +97,9 @@ impl Commands {
         let keep = launch.again.attempts.is_some() || launch.again.done.is_some() || launch.again.log.is_some();
         let reading = Reading { replace: launch.replace, max_args, place };
         let template = match &launch.shell {
-            Some(script) => Template::shell(script, &reading),
-            None => Template::new(&words, &reading),
+            Some(script) => Template::shell(script, &reading)?,
+            None => Template::new(&words, &reading)?,
         };
-        let template = template.map_err(|error| error.to_string())?;
         let shape = Shape { max_args, to_stdin: launch.stdin, skip_blank: input.is_default(), keep };
         Ok(Commands { template, words, shape, input, framing })
     }
