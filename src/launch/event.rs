@@ -2,7 +2,7 @@
 //!
 //! Sending never blocks. A receiver that woke for each start and each success would cost launches per second, so those
 //! wait a moment and are received together; every other event wakes the receiver at once. A sender that must not go on
-//! before the event was told to the user waits for its [`Told`] to be dropped: so what is not read stays bounded.
+//! before the event was told to the user waits for its [`Told`] to be dropped. So the number of events that wait is bounded.
 
 use super::attempt::Ended;
 use super::job::{Job, Outcome};

@@ -23,7 +23,7 @@ const MEMORY_AHEAD: usize = 128 * 1024;
 /// The most bytes of one job's units that are kept beside its input. Arguments take less.
 const MOST_KEPT: usize = 4 << 20;
 
-/// What limits are kept for; `None` for units without one, or if limits are kept for all together.
+/// The key of a unit, which has limits of its own. `None`: the unit has no key, or limits hold for all units together.
 pub type Key = Option<Arc<[u8]>>;
 
 /// One command's worth of units.
@@ -80,7 +80,7 @@ impl Job {
         !self.too_long && !self.too_long_to_keep
     }
 
-    /// What all of its units together are known by, if they are kept.
+    /// The identity of all its units together, if they are kept.
     pub(super) fn identity(&self) -> Option<Identity> {
         (self.keeps && self.is_whole()).then(|| Identity::of_all(self.units_at_hand()))
     }

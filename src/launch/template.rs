@@ -294,7 +294,7 @@ fn unused_units(words: &[OsString], marker: &OsStr, reading: &Reading) -> Result
 /// Variables that differ from unit to unit.
 const OF_UNIT: [&str; 4] = ["THROTTLE_SEQ", "THROTTLE_SLOT", "THROTTLE_ID", "THROTTLE_KEY"];
 
-/// Other uses of the unit count, too.
+/// The number, the slot, the identity and the key of a unit count as uses, too.
 fn unused_in(script: &str, max_args: u64) -> Unused {
     let uses_others = || uses_arguments(&script.replace("$1", "").replace("${1", "${_"));
     match uses_arguments(script) {

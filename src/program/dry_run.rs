@@ -12,6 +12,7 @@ use anyhow::{Result, anyhow};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::io::{self, IsTerminal, Write};
+use std::iter;
 use throttle::flow::framing::{Buffer, Framing};
 use throttle::flow::meter::Meter;
 use throttle::flow::order::NO_KEY;
@@ -175,17 +176,12 @@ impl Plan {
 
     /// The most that each limit lets through.
     fn write_limits(&self, out: &mut impl Write) -> io::Result<()> {
-        let has_cost = |kind: usize| self.look.costs.get(kind).is_some_and(Option::is_some);
-        let Some(sorting) = &self.sorting else {
-            let places = 0..self.policy.len();
-            return places.into_iter().try_for_each(|place| write_most(out, &self.policy, place, "", has_cost(place)));
-        };
-        let each = sorting.look.per.as_ref().map(|per| format!(" for each {per}")).unwrap_or_default();
-        let of_all = sorting.all.iter().map(|group| (group, ""));
-        let mut groups = of_all.chain(sorting.each.iter().map(|group| (group, &each[..])));
-        groups.try_for_each(|((policy, kind), each)| {
-            (0..policy.len()).try_for_each(|place| write_most(out, policy, place, each, has_cost(*kind)))
-        })
+        let of_each = self.sorting.iter().flat_map(|sorting| sorting.each.iter().map(|(policy, _)| policy));
+        let per = self.sorting.as_ref().and_then(|sorting| sorting.look.per.as_ref());
+        let each = per.map(|per| format!(" for each {per}")).unwrap_or_default();
+        let mut policies = iter::once((&self.policy, "")).chain(of_each.map(|policy| (policy, &each[..])));
+        policies
+            .try_for_each(|(policy, each)| (0..policy.len()).try_for_each(|place| write_most(out, policy, place, each)))
     }
 
     /// Counts a unit that leaves now. `unit`: as many of its bytes as are known.
@@ -287,12 +283,13 @@ fn begin_as(found: &View, store: &Memory<FakeClock>, clock: &FakeClock) -> Resul
 
 /// `# 5/s,burst=5 for each host: at most 9 in any second`. A unit that costs more than the burst waits until its cost is paid,
 /// so the other units of that second are as many as without it.
-fn write_most(out: &mut impl Write, policy: &Policy, place: usize, each: &str, has_cost: bool) -> io::Result<()> {
+fn write_most(out: &mut impl Write, policy: &Policy, place: usize, each: &str) -> io::Result<()> {
     let (most, period) = policy.most_in_its_period(place);
     let (limit, period) = (policy.describe(place), period_name(period));
     let most = if policy.counts_bytes() { size_at_least(most, limit.contains("iB")) } else { most.to_string() };
     let is_bucket = limit.contains("burst=");
-    let more = if has_cost && is_bucket { ", and what one unit costs beyond the burst" } else { "" };
+    let more =
+        if policy.cost(place).is_some() && is_bucket { ", and what one unit costs beyond the burst" } else { "" };
     writeln!(out, "# {limit}{each}: at most {most} in any {period}{more}")
 }
 

@@ -1,8 +1,8 @@
 //! A run of commands: what the threads other than the pump share and report, and how the run ends.
 //!
 //! The thread that finds that everything must end (a signal, a reader that left, a command that exited 255) calls
-//! [`end`](LaunchRun::end). Another thread then waits for the commands and ends the program: the pump may be blocked
-//! anywhere, and is not asked.
+//! [`end`](LaunchRun::end). Another thread then waits for the commands and ends the program. The pump takes no part in that:
+//! it may be blocked anywhere.
 
 use super::names::{shown, told};
 use super::outcomes::Outcomes;

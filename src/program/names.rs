@@ -12,7 +12,7 @@ const SHOWN: usize = 60;
 /// Units that are named one by one on a terminal: more would scroll everything else away.
 pub(super) const ON_TERMINAL: u64 = 20;
 
-/// Names units. Elsewhere than on a terminal all are named: it may be a file from which they are run again.
+/// Names units: all of them if standard error is no terminal, since it may be a file from which they are run again.
 #[derive(Debug, Default)]
 pub(super) struct Names {
     /// `line`
