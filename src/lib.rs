@@ -1,5 +1,7 @@
 //! The parts of the program `throttle`, for the program itself, its tests and its benches. This is no interface: it changes
 //! with any release. Rust programs use the package `throttle-limits`.
 
+#![allow(clippy::must_use_candidate, reason = "this is no interface")]
+
 pub mod flow;
 pub mod launch;

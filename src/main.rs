@@ -5,5 +5,5 @@ mod program;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    program::main().into()
+    program::main().code().into()
 }

@@ -13,7 +13,6 @@ mod dry_run;
 mod exit;
 mod failure;
 mod input;
-mod keys;
 mod launch;
 mod launch_run;
 mod log;
@@ -107,9 +106,10 @@ fn run(task: &Task) -> anyhow::Result<Exit> {
         expect_standard_output()?;
     }
     match task {
+        Task::Pipe(pipe) if pipe.dry_run => dry_run::of_units(pipe),
         Task::Pipe(pipe) => pipe::run(pipe),
+        Task::Launch(launch) if launch.flags.dry_run => dry_run::of_commands(launch),
         Task::Launch(launch) => launch::run(launch),
-        Task::DryRun(dry_run) => dry_run::run(dry_run),
         Task::Once(once) => once::run(once, |error| buckets::explain(task, error, error)),
         Task::Bucket(bucket, verb) => buckets::run(bucket, verb),
     }

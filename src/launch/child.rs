@@ -11,7 +11,7 @@ use super::target::Target;
 use rustix::buffer::spare_capacity;
 use rustix::io::Errno;
 use rustix::process::Signal;
-use std::io;
+use std::io::{self, Write};
 use std::os::fd::AsFd;
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
@@ -31,13 +31,14 @@ const READ: usize = 8 * 1024;
 /// Attends to the command until its end, prints its output, and sends how it ended.
 pub(super) async fn attend(shared: Arc<Shared>, running: Running, mut child: Child, target: Target) {
     let job = Arc::clone(&running.attempt.job);
-    let mut streams = Streams::new(&shared, &job, &mut child);
-    let outcome = watch(&shared, &job, &mut child, target, &mut streams).await;
+    let mut out = Stream::new(&shared, &job, child.stdout.take(), true);
+    let mut err = Stream::new(&shared, &job, child.stderr.take(), false);
+    let outcome = watch(&shared, &job, &mut child, target, [&mut out, &mut err]).await;
     // Frees a file descriptor before something waits for one.
     drop(child);
-    let (collected, finished) = streams.finish(&shared).await;
-    let outcome = finished.map_or_else(Outcome::OutputLost, |()| outcome);
-    shared.finish(running, outcome, collected).await;
+    let closed: io::Result<()> = [out.close(&shared).await, err.close(&shared).await].into_iter().collect();
+    let outcome = closed.map_or_else(Outcome::OutputLost, |()| outcome);
+    shared.finish(running, outcome, Collected { out: out.spool, err: err.spool }).await;
 }
 
 /// Reads its output and watches its time side by side: a reader of ours that takes nothing holds up no timeout.
@@ -46,7 +47,7 @@ async fn watch(
     job: &Arc<Job>,
     child: &mut Child,
     target: Target,
-    streams: &mut Streams,
+    streams: [&mut Stream; 2],
 ) -> Outcome {
     let has_ended = Notify::new();
     let living = async {
@@ -58,7 +59,7 @@ async fn watch(
     };
     let (end, (lost, is_open)) = tokio::join!(living, listen(shared, streams, &has_ended));
     if is_open && end.kill_at.is_none() && !shared.slots.is_ending() {
-        shared.output.tell(Event::LeftBehind(Arc::clone(job))).await;
+        shared.tell(Event::LeftBehind(Arc::clone(job))).await;
     }
     outcome(end.status, end.kill_at.is_some(), lost)
 }
@@ -98,25 +99,26 @@ async fn ended_within(shared: &Shared, child: &mut Child, time: Duration) -> Opt
 
 /// Reads its output until no process holds that open, or for a while after its end. Returns why output was lost, if it was,
 /// and whether a process still holds it open.
-async fn listen(shared: &Arc<Shared>, streams: &mut Streams, has_ended: &Notify) -> (Option<io::Error>, bool) {
+async fn listen(shared: &Arc<Shared>, [out, err]: [&mut Stream; 2], has_ended: &Notify) -> (Option<io::Error>, bool) {
     let (mut out_buffer, mut err_buffer) = (Vec::new(), Vec::new());
+    let is_open = |out: &Stream, err: &Stream| out.pipe.is_some() || err.pipe.is_some();
     let mut lost = None;
     let left_behind = async {
         has_ended.notified().await;
         shared.slots.sleep(shared.options.second).await;
     };
     tokio::pin!(left_behind);
-    while !streams.are_closed() {
+    while is_open(out, err) {
         tokio::select! {
-            read = read_some(&mut streams.out.pipe, &mut out_buffer), if streams.out.pipe.is_some() => {
-                lost = lost.or(streams.out.take(shared, read, &mut out_buffer).await.err());
+            read = read_some(&mut out.pipe, &mut out_buffer), if out.pipe.is_some() => {
+                lost = lost.or(out.take(shared, read, &mut out_buffer).await.err());
             }
-            read = read_some(&mut streams.err.pipe, &mut err_buffer), if streams.err.pipe.is_some() => {
-                lost = lost.or(streams.err.take(shared, read, &mut err_buffer).await.err());
+            read = read_some(&mut err.pipe, &mut err_buffer), if err.pipe.is_some() => {
+                lost = lost.or(err.take(shared, read, &mut err_buffer).await.err());
             }
             () = &mut left_behind => {
-                lost = lost.or(streams.drain(shared).await.err());
-                return (lost, !streams.are_closed());
+                lost = lost.or(out.drain(shared).await.err()).or(err.drain(shared).await.err());
+                return (lost, is_open(out, err));
             }
         }
     }
@@ -154,51 +156,30 @@ fn outcome(status: io::Result<ExitStatus>, timed_out: bool, lost: Option<io::Err
     }
 }
 
-/// Both outputs of a command.
-struct Streams {
-    out: Stream<tokio::process::ChildStdout>,
-    err: Stream<tokio::process::ChildStderr>,
-}
+/// What a command writes to.
+trait Pipe: AsyncRead + AsFd + Send + Unpin {}
 
-impl Streams {
-    fn new(shared: &Arc<Shared>, job: &Job, child: &mut Child) -> Self {
-        Streams {
-            out: Stream::new(shared, job, child.stdout.take(), true),
-            err: Stream::new(shared, job, child.stderr.take(), false),
-        }
-    }
+impl<P: AsyncRead + AsFd + Send + Unpin> Pipe for P {}
 
-    fn are_closed(&self) -> bool {
-        self.out.pipe.is_none() && self.err.pipe.is_none()
-    }
-
-    async fn drain(&mut self, shared: &Arc<Shared>) -> io::Result<()> {
-        self.out.drain(shared).await?;
-        self.err.drain(shared).await
-    }
-
-    async fn finish(mut self, shared: &Arc<Shared>) -> (Collected, io::Result<()>) {
-        let closed = [self.out.close(shared).await, self.err.close(shared).await];
-        (Collected { out: self.out.spool, err: self.err.spool }, closed.into_iter().collect())
-    }
-}
-
-struct Stream<P> {
-    pipe: Option<P>,
+/// An output of a command.
+struct Stream {
+    /// `None` once it is closed.
+    pipe: Option<Box<dyn Pipe>>,
     /// All that was written; with lines printed as they come, the line that has not ended yet.
     spool: Spool,
     tag: Option<Vec<u8>>,
     /// Whether the next byte begins a line.
     at_start: bool,
-    by_line: bool,
     is_stdout: bool,
+    /// Something could not be kept: what follows would be in the wrong place.
+    is_cut: bool,
 }
 
-impl<P: AsyncRead + AsFd + Unpin> Stream<P> {
-    fn new(shared: &Arc<Shared>, job: &Job, pipe: Option<P>, is_stdout: bool) -> Self {
-        let tag = shared.options.tag.then(|| shared.output.tag(job, is_stdout));
-        let by_line = shared.options.output == Output::Lines;
-        Stream { pipe, spool: Spool::default(), tag, at_start: true, by_line, is_stdout }
+impl Stream {
+    fn new(shared: &Arc<Shared>, job: &Job, pipe: Option<impl Pipe + 'static>, is_stdout: bool) -> Self {
+        let pipe = pipe.map(|pipe| -> Box<dyn Pipe> { Box::new(pipe) });
+        let tag = shared.options.tag.then(|| shared.tag(job, is_stdout));
+        Stream { pipe, spool: Spool::default(), tag, at_start: true, is_stdout, is_cut: false }
     }
 
     /// Takes the bytes that were read. Closes the pipe at its end.
@@ -208,16 +189,26 @@ impl<P: AsyncRead + AsFd + Unpin> Stream<P> {
             return read.map(drop);
         }
         let bytes = std::mem::take(buffer);
+        if self.is_cut {
+            return Ok(());
+        }
+        let kept = self.keep(shared, bytes).await;
+        self.is_cut = kept.is_err();
+        kept
+    }
+
+    async fn keep(&mut self, shared: &Arc<Shared>, bytes: Vec<u8>) -> io::Result<()> {
         let bytes = self.tagged(bytes);
-        let whole = memchr::memrchr(b'\n', &bytes).filter(|_| self.by_line).map_or(0, |last| last + 1);
+        let by_line = shared.options.output == Output::Lines;
+        let whole = memchr::memrchr(b'\n', &bytes).filter(|_| by_line).map_or(0, |last| last + 1);
         let (ended, begun) = bytes.split_at(whole);
-        self.spool.add(ended)?;
+        self.spool.write_all(ended)?;
         if ended.is_empty() {
-            return self.spool.add(begun);
+            return self.spool.write_all(begun);
         }
         let lines = std::mem::take(&mut self.spool);
-        self.spool.add(begun)?;
-        shared.output.print_lines(lines, self.is_stdout).await
+        self.spool.write_all(begun)?;
+        shared.print_lines(lines, self.is_stdout).await
     }
 
     /// `bytes` with the tag before each line that begins in them.
@@ -252,18 +243,19 @@ impl<P: AsyncRead + AsFd + Unpin> Stream<P> {
 
     /// Ends a last line that has no newline, so that the next command's output begins on a new line.
     async fn close(&mut self, shared: &Arc<Shared>) -> io::Result<()> {
-        if !self.at_start && (self.by_line || self.tag.is_some()) {
-            self.spool.add(b"\n")?;
+        let by_line = shared.options.output == Output::Lines;
+        if !self.at_start && !self.is_cut && (by_line || self.tag.is_some()) {
+            self.spool.write_all(b"\n")?;
         }
-        if self.by_line {
-            return shared.output.print_lines(std::mem::take(&mut self.spool), self.is_stdout).await;
+        if by_line {
+            return shared.print_lines(std::mem::take(&mut self.spool), self.is_stdout).await;
         }
         Ok(())
     }
 }
 
 /// Reads into `buffer`, which is allocated only if there is something to read: most commands print nothing.
-async fn read_some(pipe: &mut Option<impl AsyncRead + Unpin>, buffer: &mut Vec<u8>) -> io::Result<usize> {
+async fn read_some(pipe: &mut Option<Box<dyn Pipe>>, buffer: &mut Vec<u8>) -> io::Result<usize> {
     match pipe {
         Some(pipe) => {
             buffer.reserve(READ);
@@ -279,8 +271,9 @@ mod tests {
 
     #[test]
     fn each_line_is_tagged_once_wherever_it_is_cut() {
-        let (pipe, spool, tag) = (None::<tokio::process::ChildStdout>, Spool::default(), Some(b"u\t".to_vec()));
-        let mut stream = Stream { pipe, spool, tag, at_start: true, by_line: false, is_stdout: true };
+        let (pipe, spool, tag) = (None, Spool::default(), Some(b"u\t".to_vec()));
+        let (at_start, is_stdout, is_cut) = (true, true, false);
+        let mut stream = Stream { pipe, spool, tag, at_start, is_stdout, is_cut };
         let text: Vec<u8> =
             ["a\nb", "c", "\n\nd"].iter().flat_map(|text| stream.tagged(text.as_bytes().to_vec())).collect();
         assert_eq!(text, b"u\ta\nu\tbc\nu\t\nu\td");

@@ -5,16 +5,15 @@ use super::child;
 use super::event::{Event, Events};
 use super::job::{Job, Outcome};
 use super::options::{NEVER, Options, Output};
-use super::output::{Printing, Screen};
-use super::printer::Collected;
+use super::printer::{Collected, Printer};
 use super::queue::Queue;
 use super::reply_file::ReplyFile;
-use super::shared::{self, Shared};
+use super::shared::{Screen, Shared};
 use super::slots::{self, Slots};
 use super::spool::Spool;
 use super::target::Target;
-use super::template::Words;
 use super::temporary::is_shortage;
+use super::units::Units;
 use crate::flow::unpoisoned;
 use rustix::process::{Pid, Signal};
 use std::borrow::Cow;
@@ -24,17 +23,15 @@ use std::io::{self, ErrorKind};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
-use std::process::Stdio;
+use std::os::unix::process::CommandExt;
+use std::process::{self, Stdio};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, RwLock};
 use std::thread;
 use std::time::Instant;
 use throttle_limits::clock::with_usual_slack;
 use tokio::process::{Child, Command};
 use tokio::sync::Semaphore;
-
-/// Before a command: it will ignore SIGPIPE. Rust's library has that signal end whatever it starts; a shell that becomes the
-/// command can ignore it.
-pub const IGNORING_SIGPIPE: [&str; 3] = ["/bin/sh", "-c", "trap '' PIPE; exec \"$0\" \"$@\""];
 
 /// Threads that may be blocked by readers that do not read: more would only take memory.
 const BLOCKED: usize = 8;
@@ -49,18 +46,12 @@ pub struct Launcher {
     tasks: tokio::runtime::Handle,
 }
 
-impl std::fmt::Debug for Launcher {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Launcher").field("options", &self.shared.options).finish_non_exhaustive()
-    }
-}
-
 impl Launcher {
     /// Ready to start commands as `options` say. SIGCHLD must not be ignored: the system would wait for commands itself, and
     /// how they ended would be lost (wait(2)).
     ///
     /// # Errors
-    /// The system gives us no threads, none more for the caller, no process for a command, or no way to wait for events.
+    /// The system gives us no threads, not four more for the caller, no process for a command, or no way to wait for events.
     pub fn new(
         options: Options,
         screen: Arc<dyn Screen>,
@@ -80,15 +71,25 @@ impl Launcher {
         let tasks = runtime.handle().clone();
         // Commands outlive the launcher.
         std::mem::forget(runtime);
-        let slots = Arc::new(Slots::new(options.jobs, options.burst));
-        let output = Arc::new(Printing::new(&options, screen, Arc::clone(&slots), ledger.clone(), events.clone()));
+        let slots = Slots::new(options.jobs, options.burst);
         let queue = Queue::new(&options)?;
-        let (wanted_terminal, told) = (Mutex::default(), shared::Told::default());
-        let recording = Arc::new(Semaphore::new(1));
-        let shared =
-            Shared { options, slots, queue, ledger, settler, recording, output, events, wanted_terminal, told };
-        let shared = Arc::new(shared);
-        Ok(Launcher { shared, tasks })
+        let one = || Arc::new(Semaphore::new(1));
+        let printer = Mutex::new(Printer::new(options.output == Output::InOrder));
+        let shared = Shared {
+            options,
+            slots,
+            queue,
+            ledger,
+            settler,
+            recording: one(),
+            printer,
+            is_held_up: AtomicBool::new(false),
+            printing: one(),
+            screen,
+            events,
+            wanted_terminal: Mutex::default(),
+        };
+        Ok(Launcher { shared: Arc::new(shared), tasks })
     }
 
     /// For the time when nothing runs yet, and all else is open: without this room each command would fail.
@@ -106,14 +107,12 @@ impl Launcher {
     }
 
     /// The commands that run.
-    #[must_use]
     pub fn slots(&self) -> &Slots {
         &self.shared.slots
     }
 
     /// Takes out the jobs that wait for another attempt, which will not be made any more, the oldest first. Also returns
     /// how many jobs were read that will not be tried at all.
-    #[must_use]
     pub fn take_waiting(&self) -> (Vec<Arc<Job>>, usize) {
         let queue = &self.shared.queue;
         let (first, again): (Vec<_>, Vec<_>) = queue.drain().into_iter().partition(|attempt| attempt.number == 1);
@@ -125,9 +124,8 @@ impl Launcher {
 
     /// Prints output that waits for its turn, when no command runs and none will. Returns the jobs that succeeded and whose
     /// output cannot be printed. May block.
-    #[must_use]
     pub fn print_rest(&self) -> Vec<Arc<Job>> {
-        self.shared.output.print_rest()
+        self.shared.print_rest()
     }
 
     /// Returns when every event so far was reported to the user.
@@ -137,13 +135,13 @@ impl Launcher {
     }
 
     /// Ends the commands that were stopped for wanting the terminal, which they will not get.
-    pub fn end_those_who_want_the_terminal(&self) {
+    pub fn end_commands_that_want_the_terminal(&self) {
         for (seq, target) in self.shared.slots.running() {
-            self.end_who_wants_the_terminal(seq, target);
+            self.end_if_it_wants_the_terminal(seq, target);
         }
     }
 
-    fn end_who_wants_the_terminal(&self, seq: u64, target: Target) {
+    fn end_if_it_wants_the_terminal(&self, seq: u64, target: Target) {
         if matches!(target, Target::Group(_)) && is_stopped_for_the_terminal(target.pid()) {
             unpoisoned(self.shared.wanted_terminal.lock()).insert(seq);
             target.signal(Signal::KILL);
@@ -153,10 +151,10 @@ impl Launcher {
     /// Makes the next attempt, if there is one, as soon as it has a slot, unless it is `refused`. Returns the job if it is
     /// new.
     pub(super) fn start_next(&self, charge: Option<Charge>, refused: Option<Outcome>) -> Option<Arc<Job>> {
-        let Shared { options, queue, slots, output, events, .. } = &*self.shared;
+        let Shared { options, queue, slots, screen, events, .. } = &*self.shared;
         let job = queue.choose()?;
         if refused.is_none() && job.refused().is_none() {
-            output.screen.trace(options.template.fill(&job.units));
+            screen.trace(&mut options.template.fill(&job.units));
         }
         drop(job);
         let chosen = || queue.take_chosen().map(|chosen| (chosen.0.job.seq, chosen));
@@ -167,9 +165,9 @@ impl Launcher {
             (Err(never), refused) => (None, refused.or(Some(never))),
         };
         // Built on this thread, so that all of its memory comes from one allocator arena.
-        let command = refused.map_or_else(|| Ok(self.command(options.template.fill(&attempt.job.units))), Err);
+        let command = refused.map_or_else(|| Ok(self.command(&attempt.job.units)), Err);
         let mut input = None;
-        // Nobody else has a job that is tried only once.
+        // A job that is tried only once has no other owner.
         if let Some(job) = Arc::get_mut(&mut attempt.job).filter(|_| options.again.is_none()) {
             // The command has copies. The first may be in a tag, or be the name of the command.
             job.forget_units(options.tag || options.template.name().is_none());
@@ -193,8 +191,8 @@ impl Launcher {
             };
             match started {
                 Ok((child, target)) => {
-                    // It may have been stopped before anybody knew it.
-                    launcher.end_who_wants_the_terminal(running.seq(), target);
+                    // It may have been stopped before its number was known.
+                    launcher.end_if_it_wants_the_terminal(running.seq(), target);
                     child::attend(shared, running, child, target).await;
                 }
                 Err(outcome) => shared.finish(running, outcome, Collected::default()).await,
@@ -212,15 +210,9 @@ impl Launcher {
         let Shared { slots, options, .. } = &*self.shared;
         let (seq, attempt) = (running.seq(), &running.attempt);
         command.env("THROTTLE_SEQ", seq.to_string()).env("THROTTLE_SLOT", running.slot.to_string());
-        if let Some(identity) = attempt.job.identity() {
-            command.env("THROTTLE_ID", identity.to_string());
-        }
-        if options.again.is_some() {
-            command.env("THROTTLE_ATTEMPT", attempt.number.to_string());
-        }
-        if let Some(key) = &attempt.job.key {
-            command.env("THROTTLE_KEY", OsStr::from_bytes(key));
-        }
+        command.envs(attempt.job.identity().map(|identity| ("THROTTLE_ID", identity.to_string())));
+        command.envs(options.again.as_ref().map(|_| ("THROTTLE_ATTEMPT", attempt.number.to_string())));
+        command.envs(attempt.job.key.as_ref().map(|key| ("THROTTLE_KEY", OsStr::from_bytes(key))));
         let units = || match (&mut input, &attempt.job.input) {
             (Some(units), _) => as_input(units).map(Some),
             // Another attempt will need them.
@@ -240,7 +232,7 @@ impl Launcher {
             let child = command.spawn()?;
             running.reply = reply;
             let target = self.target(&child).ok_or(ErrorKind::NotFound)?;
-            // Before anybody else can find no room: this one will end.
+            // Before another start finds no room: this command will end and free some.
             slots.started(seq, target);
             Ok((child, target))
         };
@@ -252,16 +244,13 @@ impl Launcher {
     }
 
     /// The command, but for its environment and standard input.
-    fn command(&self, words: Words<'_>) -> Command {
+    fn command(&self, units: &Units) -> Command {
         let options = &self.shared.options;
-        let mut words = words.iter();
+        let mut words = options.template.fill(units);
         // There always is one: no template is empty, and if the first word is {} there is a unit.
         let name = words.next().unwrap_or(Cow::Borrowed(OsStr::new("")));
         let program = options.program.as_deref().unwrap_or(&name);
-        let mut command = if options.ignore_sigpipe { ignoring_sigpipe(program) } else { Command::new(program) };
-        if !options.ignore_sigpipe {
-            command.arg0(&name);
-        }
+        let mut command = Command::from(command(program, &name, options.ignore_sigpipe));
         command.args(words).stdin(Stdio::null());
         if options.output != Output::Direct {
             command.stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -279,11 +268,17 @@ impl Launcher {
     }
 }
 
-fn ignoring_sigpipe(program: &OsStr) -> Command {
-    let [shell, option, script] = IGNORING_SIGPIPE;
-    let mut command = Command::new(shell);
-    command.arg(option).arg(script).arg(program);
-    command
+/// The command without its arguments: `program` with this `name`. If it is to ignore SIGPIPE, a shell becomes it: Rust's
+/// library has that signal end whatever it starts.
+pub fn command(program: &OsStr, name: &OsStr, ignores_sigpipe: bool) -> process::Command {
+    if !ignores_sigpipe {
+        let mut command = process::Command::new(program);
+        command.arg0(name);
+        return command;
+    }
+    let mut shell = process::Command::new("/bin/sh");
+    shell.args(["-c", "trap '' PIPE; exec \"$0\" \"$@\""]).arg(program);
+    shell
 }
 
 /// tokio panics if it cannot open the six files it waits with (two pairs and a copy of one end of each, so far) or start
@@ -291,13 +286,13 @@ fn ignoring_sigpipe(program: &OsStr) -> Command {
 fn expect_room_for_a_runtime() -> io::Result<()> {
     let pairs: io::Result<Vec<_>> = (0..3).map(|_| UnixStream::pair()).collect();
     pairs?;
-    let (threads, one_to_print, who_asked, a_command) = (slots::STARTERS, 1, 1, 1);
+    let (threads, one_to_print, of_the_caller, a_command) = (slots::STARTERS, 1, 4, 1);
     let all_at_once = RwLock::new(());
     thread::scope(|scope| {
         let _until_all_are_there = all_at_once.write();
         let wait = || drop(all_at_once.read());
         let started = |_| thread::Builder::new().spawn_scoped(scope, wait).map(drop);
-        (0..threads + one_to_print + who_asked + a_command).try_for_each(started)
+        (0..threads + one_to_print + of_the_caller + a_command).try_for_each(started)
     })
 }
 

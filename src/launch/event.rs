@@ -2,13 +2,15 @@
 //!
 //! Sending never blocks. A receiver that woke for each start and each success would cost launches per second, so those
 //! wait a moment and are received together; every other event wakes the receiver at once. A sender that must not go on
-//! before the event was told to the user waits for its [`Told`] to be dropped: so what is not read stays bounded.
+//! before the event was told to the user waits for its [`Told`] to be dropped. So the number of events that wait is bounded.
 
 use super::attempt::Ended;
 use super::job::{Job, Outcome};
 use crate::flow::order::Crowd;
 use crate::flow::selector::Selector;
 use crate::flow::unpoisoned;
+use std::collections::HashSet;
+use std::mem::{Discriminant, discriminant};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
@@ -73,6 +75,8 @@ pub enum Event {
     AheadFull(Crowd),
     /// Why a reply does not hold as it stands, and what to write. Sent once.
     BadReply(String),
+    /// Why a command could not open the file of its reply, and what to write. Sent once.
+    UnopenedReply(String),
     /// Nothing happened: the sender wants to know that all earlier events were reported.
     Flush,
 }
@@ -110,11 +114,21 @@ pub struct Events(Arc<(Mutex<State>, Condvar)>);
 struct State {
     waiting: Vec<Sent>,
     is_urgent: bool,
+    /// The events that are sent once, and were.
+    once: HashSet<Discriminant<Event>>,
 }
 
 impl Events {
     pub(super) fn send(&self, event: Event) {
         self.push(event, None);
+    }
+
+    /// Sends the first event of its kind.
+    pub(super) fn send_once(&self, event: Event) {
+        let is_first = self.lock().once.insert(discriminant(&event));
+        if is_first {
+            self.send(event);
+        }
     }
 
     /// Sends `event`; the result is ready once it was reported.
@@ -142,7 +156,6 @@ impl Events {
 
     /// The events sent since the last call, in order. Waits until there is one, and for ordinary ones a moment longer.
     /// There is one receiver.
-    #[must_use]
     pub fn receive(&self) -> Vec<Sent> {
         let nothing = |state: &mut State| state.waiting.is_empty();
         let state = unpoisoned(self.0.1.wait_while(self.lock(), nothing));
@@ -176,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sender_that_waits_goes_on_when_its_event_was_reported() {
+    fn a_sender_waits_until_its_event_was_reported() {
         let events = Events::default();
         let mut waits = events.send_and_wait(Event::Flush);
         let batch = events.receive();

@@ -8,30 +8,34 @@ use std::fmt::{Display, Formatter, Result};
 /// A weaker hash would not do. Whoever can choose units (the names of files in a folder of theirs, the addresses on a page)
 /// could craft two that have the same one; the second would be taken for the first, and would silently never run. A keyed
 /// hash would differ in the next run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Identity(pub u128);
 
 impl Identity {
     /// That of one unit.
-    #[must_use]
     pub fn of(unit: &[u8]) -> Self {
-        let mut hasher = Hasher::default();
-        hasher.add(unit);
-        hasher.finish()
+        Sha256::new_with_prefix(unit).into()
     }
 
     /// That of a command's units. One unit has its own; of several it is the hash of each one's length (64 bits, the highest
     /// byte first) and bytes.
     pub fn of_all<'a>(units: impl Iterator<Item = &'a [u8]> + Clone) -> Self {
-        let mut hasher = Hasher::default();
+        let mut hash = Sha256::new();
         let are_many = units.clone().nth(1).is_some();
         for unit in units {
             if are_many {
-                hasher.add(&(unit.len() as u64).to_be_bytes());
+                hash.update((unit.len() as u64).to_be_bytes());
             }
-            hasher.add(unit);
+            hash.update(unit);
         }
-        hasher.finish()
+        hash.into()
+    }
+}
+
+/// That of the unit whose bytes were hashed.
+impl From<Sha256> for Identity {
+    fn from(hash: Sha256) -> Self {
+        Identity(hash.finalize().iter().take(16).fold(0, |all, byte| all << 8 | u128::from(*byte)))
     }
 }
 
@@ -39,23 +43,6 @@ impl Identity {
 impl Display for Identity {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
         write!(f, "{:032x}", self.0)
-    }
-}
-
-/// Makes the [`Identity`] of a unit that comes in pieces.
-#[derive(Clone, Debug, Default)]
-pub struct Hasher(Sha256);
-
-impl Hasher {
-    /// Adds the next piece.
-    pub fn add(&mut self, piece: &[u8]) {
-        self.0.update(piece);
-    }
-
-    /// The identity of what was added since the last call.
-    pub fn finish(&mut self) -> Identity {
-        let hash = std::mem::take(&mut self.0).finalize();
-        Identity(hash.iter().take(16).fold(0, |all, byte| all << 8 | u128::from(*byte)))
     }
 }
 
@@ -78,11 +65,9 @@ mod tests {
     #[test]
     fn a_unit_in_pieces_is_the_same_unit() {
         let unit: Vec<u8> = (0..=255).cycle().take(1000).collect();
-        let mut hasher = Hasher::default();
-        for _ in 0..2 {
-            unit.chunks(7).for_each(|piece| hasher.add(piece));
-            assert_eq!(hasher.finish(), Identity::of(&unit));
-        }
+        let mut hash = Sha256::new();
+        unit.chunks(7).for_each(|piece| hash.update(piece));
+        assert_eq!(Identity::from(hash), Identity::of(&unit));
     }
 
     #[test]

@@ -8,7 +8,7 @@ use super::units::{LONGEST_UNIT, Units, size_of_word};
 use crate::flow::framing::{Buffer, trimmed};
 use crate::flow::{Filled, FlowError, Look, Passed, Price, Source};
 use std::collections::{BTreeMap, VecDeque};
-use std::io;
+use std::io::{self, Write};
 use std::ops::RangeInclusive;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -23,8 +23,8 @@ const MEMORY_AHEAD: usize = 128 * 1024;
 /// The most bytes of one job's units that are kept beside its input. Arguments take less.
 const MOST_KEPT: usize = 4 << 20;
 
-/// What limits are kept for; `None` for units without one, or if limits are kept for all together.
-pub(super) type Key = Option<Arc<[u8]>>;
+/// The key of a unit, which has limits of its own. `None`: the unit has no key, or limits hold for all units together.
+pub type Key = Option<Arc<[u8]>>;
 
 /// One command's worth of units.
 #[derive(Debug, Default)]
@@ -42,6 +42,9 @@ pub struct Job {
     pub too_long_to_keep: bool,
     /// Whether its units are kept until it has ended.
     keeps: bool,
+    /// How many units it has while it is gathered, and what they take of all arguments.
+    gathered: u64,
+    size: usize,
     /// The units that go to its standard input.
     pub(super) input: Option<Spool>,
     /// Whether a unit is too long to be an argument.
@@ -62,7 +65,6 @@ pub struct Job {
 
 impl Job {
     /// The beginning of its first unit.
-    #[must_use]
     pub fn name(&self) -> &[u8] {
         self.names.iter().next().map_or(&[], |(_, name)| name)
     }
@@ -74,12 +76,11 @@ impl Job {
     }
 
     /// Whether no unit was too long to be held.
-    #[must_use]
     pub fn is_whole(&self) -> bool {
         !self.too_long && !self.too_long_to_keep
     }
 
-    /// What all of its units together are known by, if they are kept.
+    /// The identity of all its units together, if they are kept.
     pub(super) fn identity(&self) -> Option<Identity> {
         (self.keeps && self.is_whole()).then(|| Identity::of_all(self.units_at_hand()))
     }
@@ -112,7 +113,6 @@ impl Job {
     }
 
     /// Why it cannot be run, if that is known beforehand.
-    #[must_use]
     pub fn refused(&self) -> Option<Outcome> {
         match self {
             Job { unreadable: Some(why), .. } => Some(Outcome::Unreadable(why.clone())),
@@ -169,7 +169,7 @@ pub enum Outcome {
 /// How units become jobs.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
-    /// Units for each command; 0 as 1, but they go nowhere.
+    /// Units for each command; 0 is 1 unit that the command does not get.
     pub max_args: u64,
     /// Whether they go to its standard input, with their delimiters.
     pub to_stdin: bool,
@@ -179,33 +179,14 @@ pub struct Shape {
     pub keep: bool,
 }
 
-type IsKnown = dyn Fn(&[u8]) -> bool + Send + Sync;
-
 /// Says which units are left out, as they were done before.
-pub struct Known(pub Arc<IsKnown>);
-
-impl std::fmt::Debug for Known {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Known")
-    }
-}
-
-/// A job being gathered.
-#[derive(Debug)]
-struct Open {
-    job: Job,
-    /// Its units so far, and what they take of all arguments.
-    gathered: u64,
-    size: usize,
-}
+pub type Known = Arc<dyn Fn(&[u8]) -> bool + Send + Sync>;
 
 /// Cuts what a source gives into jobs.
-#[derive(Debug)]
 pub struct Batches<R> {
     source: R,
     buffer: Buffer,
     shape: Shape,
-    /// What limits want to know of units: those of one job belong to one key.
     look: Look,
     /// The costs of one unit.
     costs: Vec<u64>,
@@ -213,7 +194,7 @@ pub struct Batches<R> {
     room: usize,
     ready: VecDeque<Job>,
     /// By key.
-    open: BTreeMap<Key, Open>,
+    open: BTreeMap<Key, Job>,
     /// The number of the latest job.
     seq: u64,
     /// Bytes of units that were left out, and are counted with the next job.
@@ -229,13 +210,14 @@ pub struct Batches<R> {
 }
 
 impl<R: Source> Batches<R> {
-    /// Jobs for what `source` gives, framed by `buffer`, without the units that are `known`.
-    pub fn new(source: R, buffer: Buffer, shape: Shape, template: &Template, known: Option<Known>) -> Self {
+    /// Jobs for what `source` gives, framed by `buffer`, without the units that are `known`. Limits want to know this of units:
+    /// those of one job belong to one key, and their costs add up.
+    pub fn new(source: R, buffer: Buffer, shape: Shape, template: &Template, known: Option<Known>, look: Look) -> Self {
         Batches {
             source,
             buffer,
             shape,
-            look: Look::default(),
+            look,
             costs: Vec::new(),
             room: template.room_for_units(),
             ready: VecDeque::with_capacity(AHEAD),
@@ -248,13 +230,6 @@ impl<R: Source> Batches<R> {
             known,
             done_before: 0,
         }
-    }
-
-    /// Limits want to know this of units. Those of one job belong to one key, and their costs add up.
-    #[must_use]
-    pub fn looked_into(mut self, look: Look) -> Self {
-        self.look = look;
-        self
     }
 
     pub(super) fn waiting(&self) -> u64 {
@@ -283,7 +258,7 @@ impl<R: Source> Batches<R> {
 
     /// The next job: one that is ready, or at least begun.
     pub(super) fn peek(&self) -> Option<&Job> {
-        let begun = || self.open.values().map(|open| &open.job).min_by_key(|job| job.seq);
+        let begun = || self.open.values().min_by_key(|job| job.seq);
         self.ready.front().or_else(begun)
     }
 
@@ -365,7 +340,7 @@ impl<R: Source> Batches<R> {
         let (unit, delimiter) = (self.buffer.run(1), self.buffer.delimiter());
         let (text, length) = (trimmed(unit, delimiter), unit.len());
         let (size, is_blank) = (size_of_word(text.len()), text.is_empty() && self.shape.skip_blank);
-        let is_known = !is_blank && self.known.as_ref().is_some_and(|known| known.0(text));
+        let is_known = !is_blank && self.known.as_ref().is_some_and(|known| known(text));
         if is_blank || is_known {
             self.skipped += u64::from(is_blank);
             self.done_before += u64::from(is_known);
@@ -373,28 +348,28 @@ impl<R: Source> Batches<R> {
             self.units += 1;
         } else {
             let key: Key = self.look.per.as_ref().and_then(|per| per.key(text)).map(|key| key.as_ref().into());
-            if !self.shape.to_stdin && self.open.get(&key).is_some_and(|open| open.size + size > self.room) {
+            if !self.shape.to_stdin && self.open.get(&key).is_some_and(|job| job.size + size > self.room) {
                 self.close(&key);
             }
             let (number, shape) = (self.units + 1, self.shape);
             self.open(&key);
-            let (Some(open), unit) = (self.open.get_mut(&key), self.buffer.run(1)) else { return Ok(()) };
+            let (Some(job), unit) = (self.open.get_mut(&key), self.buffer.run(1)) else { return Ok(()) };
             let text = trimmed(unit, delimiter);
-            open.job.names.push(number, text);
+            job.names.push(number, text);
             if shape.to_stdin {
-                open.job.input.get_or_insert_default().add(unit)?;
-                open.job.keep(text);
+                job.input.get_or_insert_default().write_all(unit)?;
+                job.keep(text);
             } else if text.len() > LONGEST_UNIT {
-                open.job.too_long = true;
+                job.too_long = true;
             } else if shape.max_args > 0 {
-                open.job.units.push(text);
+                job.units.push(text);
             } else {
-                open.job.keep(text);
+                job.keep(text);
             }
-            open.size += size;
+            job.size += size;
             match self.look.costs(text, &mut self.costs) {
-                Ok(()) => open.job.add_costs(&self.look, &self.costs),
-                Err(why) => drop(open.job.unreadable.get_or_insert(why)),
+                Ok(()) => job.add_costs(&self.look, &self.costs),
+                Err(why) => drop(job.unreadable.get_or_insert(why)),
             }
             self.count(&key, length, true);
         }
@@ -407,11 +382,11 @@ impl<R: Source> Batches<R> {
         let number = self.units + 1;
         self.open(&None);
         let (piece, last) = self.buffer.piece();
-        let (Some(Open { job, .. }), length) = (self.open.get_mut(&None), piece.len()) else { return Ok(()) };
+        let (Some(job), length) = (self.open.get_mut(&None), piece.len()) else { return Ok(()) };
         job.names.push(number, piece);
         job.unreadable = job.unreadable.take().or_else(|| self.look.too_large(self.buffer.size()));
         if self.shape.to_stdin && job.unreadable.is_none() {
-            job.input.get_or_insert_default().add(piece)?;
+            job.input.get_or_insert_default().write_all(piece)?;
             job.too_long_to_keep |= self.shape.keep;
         } else {
             job.too_long = true;
@@ -431,24 +406,24 @@ impl<R: Source> Batches<R> {
             self.seq += 1;
             let costs = self.look.costs.iter().map(|cost| u64::from(cost.is_none())).collect();
             let job = Job { seq: self.seq, keeps: self.shape.keep, key: key.clone(), costs, ..Job::default() };
-            self.open.insert(key.clone(), Open { job, gathered: 0, size: 0 });
+            self.open.insert(key.clone(), job);
         }
     }
 
     /// Counts bytes that the job of this key took, and whether they end a unit.
     fn count(&mut self, key: &Key, bytes: usize, ends_unit: bool) {
         self.units += u64::from(ends_unit);
-        let Some(open) = self.open.get_mut(key) else { return };
-        open.job.length += bytes as u64;
-        open.gathered += u64::from(ends_unit);
-        if open.gathered >= self.shape.max_args.max(1) {
+        let Some(job) = self.open.get_mut(key) else { return };
+        job.length += bytes as u64;
+        job.gathered += u64::from(ends_unit);
+        if job.gathered >= self.shape.max_args.max(1) {
             self.close(key);
         }
     }
 
     /// Makes the job of this key ready, if one is being gathered.
     fn close(&mut self, key: &Key) {
-        if let Some(Open { mut job, .. }) = self.open.remove(key) {
+        if let Some(mut job) = self.open.remove(key) {
             job.length += std::mem::take(&mut self.left_out);
             job.read = Some(Instant::now());
             job.charged = self.look.charged(&job.costs);
@@ -460,7 +435,7 @@ impl<R: Source> Batches<R> {
     /// Makes all jobs ready that are being gathered, the oldest first. Returns whether there was one.
     pub(super) fn close_all(&mut self) -> bool {
         self.in_pieces = false;
-        let mut open: Vec<_> = self.open.values().map(|open| (open.job.seq, open.job.key.clone())).collect();
+        let mut open: Vec<_> = self.open.values().map(|job| (job.seq, job.key.clone())).collect();
         open.sort_unstable();
         for (_, key) in &open {
             self.close(key);
@@ -475,7 +450,6 @@ pub struct Numbers(RangeInclusive<u64>);
 
 impl Numbers {
     /// From 1 to `last`, or without end.
-    #[must_use]
     pub fn to(last: Option<u64>) -> Self {
         Numbers(1..=last.unwrap_or(u64::MAX))
     }

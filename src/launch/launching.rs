@@ -9,15 +9,18 @@ use super::temporary::is_shortage;
 use crate::flow::{Filled, Flow, FlowError, Keyless, Passed, Price, Source, State, Turn, Unpaid};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::thread;
+use std::time::Duration;
 use throttle_limits::clock::Nanos;
 
 /// Units on their way from a source to commands.
-#[derive(Debug)]
 pub struct Launching<R> {
     batches: Batches<R>,
     launcher: Launcher,
     /// The job that was last reported as the next.
     told: u64,
+    /// Whether it was said that so many wait that nothing new is read.
+    told_of_full_queue: bool,
     keyless: Keyless,
 }
 
@@ -26,7 +29,7 @@ impl<R: Source> Launching<R> {
     /// the pump's.
     pub fn new(batches: Batches<R>, launcher: Launcher) -> Self {
         launcher.shared.queue.is_used_by_pump();
-        Launching { batches, launcher, told: 0, keyless: Keyless::default() }
+        Launching { batches, launcher, told: 0, told_of_full_queue: false, keyless: Keyless::default() }
     }
 
     /// Where the jobs come from.
@@ -62,7 +65,7 @@ impl<R: Source> Launching<R> {
     /// Whether so much waits that nothing new is read, and no new unit starts. Those in the queue may start: output in input
     /// order may wait for any of them.
     fn is_full(&self) -> bool {
-        self.queue().is_full() || self.launcher.shared.slots.is_full()
+        self.queue().is_full() || self.launcher.shared.is_held_up.load(Ordering::SeqCst)
     }
 
     /// Whether the next unit without a key waits in the queue.
@@ -117,15 +120,15 @@ impl<R: Source> Launching<R> {
         if filled == Filled::Some || !wait {
             return Ok(filled);
         }
+        if self.queue().is_full() {
+            self.tell_of_full_queue();
+        }
         let (queue, slots) = (self.queue(), &self.launcher.shared.slots);
         let repeats = queue.repeats();
         // What still runs may have to be tried again. It enters the queue as it ends, so the queue is asked last.
         let is_over = || filled == Filled::End && (!repeats || slots.count() == 0) && queue.is_empty();
         if is_over() {
             return Ok(Filled::End);
-        }
-        if queue.is_full() {
-            self.tell_of_full_queue();
         }
         let source = if filled == Filled::End || !reads { None } else { self.batches.source_fd() };
         let is_news = || is_over() || (is_full && !self.is_full());
@@ -143,12 +146,11 @@ impl<R: Source> Launching<R> {
     }
 
     /// So many wait that nothing new is read. Told once.
-    fn tell_of_full_queue(&self) {
-        let shared = &self.launcher.shared;
-        if !shared.told.full_queue.swap(true, Ordering::Relaxed) {
-            let is_keyed = shared.queue.is_keyed();
-            let event = if is_keyed { Event::AheadFull(shared.queue.crowd()) } else { Event::QueueFull };
-            shared.events.send(event);
+    fn tell_of_full_queue(&mut self) {
+        if !std::mem::replace(&mut self.told_of_full_queue, true) {
+            let queue = self.queue();
+            let event = if queue.is_keyed() { Event::AheadFull(queue.crowd()) } else { Event::QueueFull };
+            self.launcher.shared.events.send(event);
         }
     }
 
@@ -159,14 +161,13 @@ impl<R: Source> Launching<R> {
 }
 
 impl<R: Source> Flow for Launching<R> {
-    /// If the system has no room for the units, waits until a command has ended.
+    /// If the system has no room for the units, tries again as long as a command runs, which may free some.
     fn fill(&mut self, wait: bool) -> Result<Filled, FlowError> {
         match self.read_or_wait(wait) {
-            Err(FlowError::Hold(error)) if is_shortage(&error) => match wait {
-                false => Ok(Filled::Nothing),
-                true if self.launcher.shared.slots.wait_for_an_end() => Ok(Filled::Some),
-                true => Err(FlowError::Hold(error)),
-            },
+            Err(FlowError::Hold(error)) if is_shortage(&error) && (!wait || self.launcher.shared.slots.count() > 0) => {
+                thread::sleep(Duration::from_millis(if wait { 10 } else { 0 }));
+                Ok(Filled::Nothing)
+            }
             filled => filled,
         }
     }

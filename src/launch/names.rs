@@ -41,7 +41,6 @@ impl Names {
     }
 
     /// The numbers of those that are too many to be known by name; blank units, which were left out, may be among them.
-    #[must_use]
     pub fn rest(&self) -> Option<RangeInclusive<u64>> {
         self.rest.map(|(first, last)| first..=last)
     }

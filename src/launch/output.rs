@@ -1,64 +1,23 @@
-//! All printing: what commands wrote goes to our standard output and error here, in every mode.
+//! All printing: here the output of commands is written to our standard output and error, in every mode.
 //!
 //! A reader that does not read must not hold up timeouts, signals or the second end: only threads made for that may block.
 
-use super::attempt::Ledger;
-use super::event::{Event, Events, Success};
+use super::event::{Event, Success};
 use super::job::Job;
-use super::options::{Options, Output};
+use super::options::Output;
 use super::printer::{Collected, Outlets, Printer};
-use super::slots::Slots;
+use super::shared::Shared;
 use super::spool::Spool;
-use super::template::{Words, printable};
+use super::template::printable;
 use super::temporary::TemporaryError;
 use crate::flow::unpoisoned;
 use std::io::{self, ErrorKind};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::Duration;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, MutexGuard};
 use tokio::sync::Semaphore;
 use tokio::time::sleep;
 
-/// The progress bar and other text around the commands' output. Called from several threads.
-pub trait Screen: Send + Sync {
-    /// Calls `print`, which writes to our standard output or error, with the progress bar out of the way. `print` says
-    /// whether it has left a line open on a terminal. May block.
-    fn beside(&self, print: &mut dyn FnMut() -> bool);
-    /// Whether something else may be shown, so that nothing may be written without [`beside`](Self::beside).
-    fn shows_something(&self) -> bool;
-    /// A command is about to start, but has no slot yet, so that nothing waits for it. May block.
-    fn trace(&self, words: Words<'_>);
-}
-
-/// Prints what commands wrote.
-pub(super) struct Printing {
-    mode: Output,
-    /// How long a reader that does not read is waited for once everything was killed.
-    last_wait: Duration,
-    pub(super) screen: Arc<dyn Screen>,
-    printer: Mutex<Printer>,
-    /// Held while printing may block. The others wait for it without a thread each, which would take memory.
-    turn: Arc<Semaphore>,
-    slots: Arc<Slots>,
-    ledger: Option<Arc<dyn Ledger>>,
-    events: Events,
-    told_of_holding: AtomicBool,
-}
-
-impl Printing {
-    pub(super) fn new(
-        options: &Options,
-        screen: Arc<dyn Screen>,
-        slots: Arc<Slots>,
-        ledger: Option<Arc<dyn Ledger>>,
-        events: Events,
-    ) -> Self {
-        let (mode, last_wait) = (options.output, options.second);
-        let printer = Mutex::new(Printer::new(mode == Output::InOrder));
-        let (turn, told_of_holding) = (Arc::new(Semaphore::new(1)), AtomicBool::new(false));
-        Printing { mode, last_wait, screen, printer, turn, slots, ledger, events, told_of_holding }
-    }
-
+impl Shared {
     /// What is put before each line of a command's output, or of its standard error: its first unit, so that a terminal
     /// can show it, and a tab.
     pub(super) fn tag(&self, job: &Job, is_stdout: bool) -> Vec<u8> {
@@ -77,18 +36,18 @@ impl Printing {
         result: Collected,
         success: Option<Success>,
     ) -> io::Result<()> {
-        if result.is_empty() && self.mode != Output::InOrder {
+        if result.is_empty() && self.options.output != Output::InOrder {
             self.done(success);
             return Ok(());
         }
         match self.print_at_once(result) {
             Ok(printed) => self.note(printed.inspect(|()| self.done(success))),
             Err(result) => {
-                let printing = Arc::clone(self);
+                let shared = Arc::clone(self);
                 let finish = move |printer: &mut Printer| {
-                    printing.done(printer.finish(seq, &result, success)?);
+                    shared.done(printer.finish(seq, &result, success)?);
                     // It is not this command's output that is lost if that fails.
-                    let _ = printing.note(printer.write_held(|success| printing.done(Some(success))));
+                    let _ = shared.note(printer.write_held(&mut |success| shared.done(Some(success))));
                     Ok(())
                 };
                 self.print_with(finish).await
@@ -131,7 +90,7 @@ impl Printing {
     /// another thread waits, and commands are attended to meanwhile. Output on both streams would be torn if they are the
     /// same.
     fn print_at_once(&self, result: Collected) -> Result<io::Result<()>, Collected> {
-        if self.mode == Output::InOrder || self.screen.shows_something() {
+        if self.options.output == Output::InOrder || self.screen.shows_something() {
             return Err(result);
         }
         let (Some(out), Some(err)) = (result.out.in_memory(), result.err.in_memory()) else { return Err(result) };
@@ -151,17 +110,27 @@ impl Printing {
         self: &Arc<Self>,
         act: impl FnOnce(&mut Printer) -> io::Result<()> + Send + 'static,
     ) -> io::Result<()> {
-        let printing = Arc::clone(self);
-        let printed = async {
-            let turn = Arc::clone(&self.turn).acquire_owned().await;
-            let print = move || {
+        let shared = Arc::clone(self);
+        let printed = self.on_a_thread(Some(&self.printing), move || shared.print_beside(act)).await;
+        self.note(printed.unwrap_or_else(|| Err(ErrorKind::TimedOut.into())))
+    }
+
+    /// Runs `act`, which may block, on a thread for that: one at a time of those with the same `turns`. `None` if everything
+    /// was killed meanwhile, and it still takes too long.
+    pub(super) async fn on_a_thread<T: Send + 'static>(
+        &self,
+        turns: Option<&Arc<Semaphore>>,
+        act: impl FnOnce() -> T + Send + 'static,
+    ) -> Option<T> {
+        let acted = async {
+            let turn = if let Some(turns) = turns { Arc::clone(turns).acquire_owned().await.ok() } else { None };
+            let act = move || {
                 let _turn = turn;
-                printing.print_beside(act)
+                act()
             };
-            tokio::task::spawn_blocking(print).await.unwrap_or_else(|error| Err(io::Error::other(error)))
+            tokio::task::spawn_blocking(act).await.ok()
         };
-        let printed = self.unless_killed(printed).await.unwrap_or_else(|| Err(ErrorKind::TimedOut.into()));
-        self.note(printed)
+        self.unless_killed(acted).await.flatten()
     }
 
     fn print_beside(&self, act: impl FnOnce(&mut Printer) -> io::Result<()>) -> io::Result<()> {
@@ -175,11 +144,11 @@ impl Printing {
         let is_full = printer.is_full();
         if is_full != was_full {
             // Under the lock: otherwise two that finish at once could set it in the wrong order.
-            self.slots.set_full(is_full);
+            self.is_held_up.store(is_full, Ordering::SeqCst);
         }
         drop(printer);
-        if is_full && !was_full && !self.told_of_holding.swap(true, Ordering::Relaxed) {
-            self.events.send(Event::HeldUp);
+        if is_full && !was_full {
+            self.events.send_once(Event::HeldUp);
         }
         done
     }
@@ -199,7 +168,7 @@ impl Printing {
     pub(super) async fn unless_killed<T>(&self, act: impl Future<Output = T>) -> Option<T> {
         let too_long = async {
             self.slots.killed().await;
-            sleep(self.last_wait).await;
+            sleep(self.options.second).await;
         };
         tokio::select! {
             done = act => Some(done),

@@ -4,7 +4,6 @@ use super::job::{Batches, Job, Outcome};
 use crate::flow::order::{Next, Order, Unit};
 use crate::flow::{Filled, Flow, FlowError, Passed, Price, Source, Turn, Unpaid};
 use std::cell::RefCell;
-use std::fmt::Debug;
 use std::io;
 use throttle_limits::clock::Clock;
 
@@ -14,18 +13,12 @@ pub struct Preview<'a, R, S> {
     pub batches: Batches<R>,
     /// Gets each job when it would start, or why it never would.
     pub show: S,
-    /// If limits are kept for each key: which job goes next, on which clock, and how many are read ahead.
+    /// If limits are kept for each key: which job is next, on which clock, and how many are read ahead.
     pub by_key: Option<(RefCell<Order<Job>>, &'a dyn Clock, usize)>,
 }
 
-impl<R: Debug, S> Debug for Preview<'_, R, S> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Preview").field("batches", &self.batches).finish_non_exhaustive()
-    }
-}
-
 impl<R: Source, S: FnMut(&Job, Option<Outcome>) -> io::Result<()>> Preview<'_, R, S> {
-    /// Reads until it is known which job goes next, as far as jobs are read ahead, and lets time pass until it goes.
+    /// Reads until it is known which job is next, as far as jobs are read ahead, and lets time pass until it may start.
     fn sort(&mut self, wait: bool) -> Result<Filled, FlowError> {
         let Some((order, clock, ahead)) = &mut self.by_key else { return self.batches.fill(wait) };
         let (order, now) = (order.get_mut(), clock.now());

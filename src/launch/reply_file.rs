@@ -3,8 +3,7 @@
 use super::reply::MOST;
 use super::temporary::{explained, is_shortage};
 use std::fs::File;
-use std::io;
-use std::os::unix::fs::FileExt;
+use std::io::{self, Read, Seek};
 use std::path::{Path, PathBuf};
 use tempfile::TempPath;
 
@@ -37,7 +36,6 @@ impl ReplyFile {
     }
 
     /// What `THROTTLE_REPLY` says. The command and its children can open it as long as this exists.
-    #[must_use]
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
@@ -47,19 +45,9 @@ impl ReplyFile {
     /// # Errors
     /// The system's.
     pub(super) fn read(&self) -> io::Result<Vec<u8>> {
-        let length = self.file.metadata()?.len();
-        let mut bytes = vec![0; usize::try_from(length).unwrap_or(MOST).min(MOST)];
-        let mut filled = 0;
-        loop {
-            match self.file.read_at(&mut bytes[filled..], filled as u64) {
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
-                // All is read, or a process that still writes has made it shorter.
-                Ok(0) => break,
-                Ok(count) => filled += count,
-            }
-        }
-        bytes.truncate(filled);
+        let (mut file, mut bytes) = (&self.file, Vec::new());
+        file.rewind()?;
+        file.take(MOST as u64).read_to_end(&mut bytes)?;
         Ok(bytes)
     }
 }
@@ -128,7 +116,7 @@ mod tools;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::io::{Read, Write};
+    use std::io::Write;
     use std::net::TcpListener;
     use std::process::{Command, Stdio};
 
@@ -201,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_that_misuses_it_harms_nobody() {
+    fn a_command_that_misuses_it_harms_no_other_command() {
         for file in files() {
             let written = after("echo a; head -c 9M /dev/zero > \"$THROTTLE_REPLY\"", &file, "");
             assert!(written.len() == MOST && written.capacity() <= 2 * MOST);

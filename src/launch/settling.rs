@@ -7,13 +7,9 @@ use crate::flow::cost::Cost;
 #[derive(Clone, Debug, Default)]
 pub struct Settling(Vec<Option<Settled>>);
 
-/// A limit that counts a cost.
-#[derive(Clone, Debug)]
-struct Settled {
-    cost: Cost,
-    /// A reply may say that a command cost so much more than it was charged: it makes nobody wait longer than allowed.
-    most_more: u64,
-}
+/// What a limit counts, and how much more than a command was charged a reply may tell: it makes nobody wait longer than
+/// allowed.
+type Settled = (Cost, u64);
 
 /// What a command really cost each limit.
 #[derive(Debug, PartialEq, Eq)]
@@ -28,8 +24,7 @@ pub(super) struct Real {
 impl Settling {
     /// For each limit: the cost that it counts; `None`: units. And how much more than charged a reply may tell.
     pub fn new(limits: impl IntoIterator<Item = (Option<Cost>, u64)>) -> Self {
-        let limits = limits.into_iter().map(|(cost, most_more)| Some(Settled { cost: cost?, most_more }));
-        Settling(limits.collect())
+        Settling(limits.into_iter().map(|(cost, most_more)| Some((cost?, most_more))).collect())
     }
 
     fn settled(&self) -> impl Iterator<Item = &Settled> {
@@ -37,21 +32,20 @@ impl Settling {
     }
 
     /// Whether replies settle anything.
-    #[must_use]
     pub fn is_any(&self) -> bool {
         self.settled().next().is_some()
     }
 
     /// The cost that the limits count, if all that count one count the same.
     fn only(&self) -> Option<&Cost> {
-        let first = &self.settled().next()?.cost;
-        self.settled().all(|settled| settled.cost.is_kind_of(first)).then_some(first)
+        let (first, _) = self.settled().next()?;
+        self.settled().all(|(cost, _)| cost.is_kind_of(first)).then_some(first)
     }
 
     /// A field that settles a limit.
     pub(super) fn example(&self) -> String {
         match self.settled().next() {
-            Some(settled) if self.only().is_none() => format!("throttle-cost: 30 {}", settled.cost.kind()),
+            Some((cost, _)) if self.only().is_none() => format!("throttle-cost: 30 {}", cost.kind()),
             _ => "throttle-cost: 30".to_owned(),
         }
     }
@@ -60,7 +54,7 @@ impl Settling {
     pub(super) fn real(&self, costs: &[u64], reply: &Reply) -> Real {
         let mut real = Real { costs: costs.into(), told: None, remark: self.misplaced(reply) };
         for (cost, settled) in real.costs.iter_mut().zip(&self.0) {
-            let Some(Settled { cost: kind, most_more }) = settled else { continue };
+            let Some((kind, most_more)) = settled else { continue };
             let told = reply.costs.iter().find(|(told, _)| told.as_ref().is_none_or(|told| told.is_kind_of(kind)));
             let Some((_, told)) = told.filter(|(told, _)| told.is_some() || self.only().is_some()) else { continue };
             let most = cost.saturating_add(*most_more);
@@ -85,7 +79,7 @@ impl Settling {
     fn misplaced(&self, reply: &Reply) -> Option<String> {
         let is_placed = |told: &Option<Cost>| match told {
             None => self.only().is_some(),
-            Some(told) => self.settled().any(|settled| settled.cost.is_kind_of(told)),
+            Some(told) => self.settled().any(|(cost, _)| cost.is_kind_of(told)),
         };
         let (kind, cost) = reply.costs.iter().find(|(told, _)| self.is_any() && !is_placed(told))?;
         let why = match kind {

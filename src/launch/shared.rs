@@ -4,8 +4,7 @@ use super::attempt::{Attempt, Charge, Ended, Granted, Ledger, Running, Settler};
 use super::event::{Event, Events, Success};
 use super::job::Outcome;
 use super::options::{Options, Output};
-use super::output::Printing;
-use super::printer::Collected;
+use super::printer::{Collected, Printer};
 use super::queue::Queue;
 use super::reply::{self, Reply};
 use super::reply_file::unopened;
@@ -14,38 +13,45 @@ use super::settling::Real;
 use super::slots::Slots;
 use crate::flow::{poll, unpoisoned};
 use rustix::event::PollFlags;
+use std::borrow::Cow;
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::io;
 use std::os::fd::AsFd;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant as StdInstant, SystemTime};
 use tokio::sync::Semaphore;
 
+/// The progress bar and other text around the commands' output. Called from several threads.
+pub trait Screen: Send + Sync {
+    /// Calls `print`, which writes to our standard output or error, with the progress bar out of the way. `print` says
+    /// whether it has left a line open on a terminal. May block.
+    fn beside(&self, print: &mut dyn FnMut() -> bool);
+    /// Whether something else may be shown, so that nothing may be written without [`beside`](Self::beside).
+    fn shows_something(&self) -> bool;
+    /// A command is about to start, but has no slot yet, so that nothing waits for it. May block.
+    fn trace(&self, words: &mut dyn Iterator<Item = Cow<'_, OsStr>>);
+}
+
 /// What the pump's thread and the commands' tasks share.
 pub(super) struct Shared {
     pub(super) options: Options,
-    pub(super) slots: Arc<Slots>,
+    pub(super) slots: Slots,
     pub(super) queue: Queue,
     pub(super) ledger: Option<Arc<dyn Ledger>>,
     pub(super) settler: Arc<dyn Settler>,
     /// Held while the ledger may block.
     pub(super) recording: Arc<Semaphore>,
-    pub(super) output: Arc<Printing>,
+    pub(super) printer: Mutex<Printer>,
+    /// Whether too much output waits for its turn.
+    pub(super) is_held_up: AtomicBool,
+    /// Held while printing may block. The others wait for it without a thread each, which would take memory.
+    pub(super) printing: Arc<Semaphore>,
+    pub(super) screen: Arc<dyn Screen>,
     pub(super) events: Events,
     /// Jobs whose commands were ended because they wanted the terminal.
     pub(super) wanted_terminal: Mutex<BTreeSet<u64>>,
-    /// Events that are sent once.
-    pub(super) told: Told,
-}
-
-/// Which events were sent that are sent once.
-#[derive(Default)]
-pub(super) struct Told {
-    pub(super) full_queue: AtomicBool,
-    bad_reply: AtomicBool,
-    unopened: AtomicBool,
-    overlong_pause: AtomicBool,
 }
 
 impl Shared {
@@ -68,10 +74,10 @@ impl Shared {
             .then(|| Success { job: Arc::clone(&running.attempt.job), attempt: running.attempt.number });
         let printed = if verdict.is_repeated() {
             // Only the last attempt's output counts, but its messages tell why there were more.
-            self.output.print_lines(collected.err, false).await
+            self.print_lines(collected.err, false).await
         } else {
             // Even if some of it is lost: later output waits for its turn.
-            self.output.print(seq, collected, success).await
+            self.print(seq, collected, success).await
         };
         if let Err(error) = printed
             && !verdict.is_repeated()
@@ -85,13 +91,11 @@ impl Shared {
     /// Settles the charge at the cost that the command has told.
     async fn settle(&self, charge: Option<Charge>, real: &Real) {
         let Some(charge) = charge else { return };
-        let settler = Arc::clone(&self.settler);
-        if !settler.may_block() {
-            settler.settle(&charge, &real.costs);
+        if !self.settler.may_block() {
+            self.settler.settle(&charge, &real.costs);
         } else if real.told.is_some() {
-            let costs = real.costs.clone();
-            let settle = tokio::task::spawn_blocking(move || settler.settle(&charge, &costs));
-            self.output.unless_killed(settle).await;
+            let (settler, costs) = (Arc::clone(&self.settler), real.costs.clone());
+            let _ = self.on_a_thread(None, move || settler.settle(&charge, &costs)).await;
         }
     }
 
@@ -102,21 +106,20 @@ impl Shared {
         if let Some(field) = &reply.bad {
             let is_cost = field.starts_with(reply::COST);
             let right = if is_cost { self.options.settling.example() } else { "retry-after: 30".to_owned() };
-            self.tell_of_reply(format!("a reply has '{field}', which makes no sense; write for example {right}"));
+            let remark = format!("a reply has '{field}', which makes no sense; write for example {right}");
+            self.events.send_once(Event::BadReply(remark));
         }
         reply
     }
 
     /// If its command could not open the file of its reply, says so, once.
     fn tell_of_unopened(&self, running: &Running, collected: &Collected) {
-        let Some(file) = running.reply.as_ref().filter(|_| !self.told.unopened.load(Ordering::Relaxed)) else { return };
+        let Some(file) = &running.reply else { return };
         let words = self.options.template.fill(&running.attempt.job.units);
-        let words: Vec<_> = words.iter().map(|word| word.to_string_lossy().into_owned()).collect();
+        let words: Vec<_> = words.map(|word| word.to_string_lossy().into_owned()).collect();
         let errors = collected.err.in_memory().unwrap_or_default();
-        if let Some(remark) = unopened(file.path(), &words.join(" "), errors)
-            && !self.told.unopened.swap(true, Ordering::Relaxed)
-        {
-            self.events.send(Event::BadReply(remark));
+        if let Some(remark) = unopened(file.path(), &words.join(" "), errors) {
+            self.events.send_once(Event::UnopenedReply(remark));
         }
     }
 
@@ -125,15 +128,10 @@ impl Shared {
         let Running { granted, charge, .. } = running;
         let charged = granted.as_ref().map(|granted| &granted.costs).or(charge.as_ref().map(|charge| &charge.costs));
         let mut real = self.options.settling.real(charged.map_or(&[], |costs| costs), reply);
-        real.remark.take().into_iter().for_each(|remark| self.tell_of_reply(remark));
-        real
-    }
-
-    /// Once.
-    fn tell_of_reply(&self, remark: String) {
-        if !self.told.bad_reply.swap(true, Ordering::Relaxed) {
-            self.events.send(Event::BadReply(remark));
+        if let Some(remark) = real.remark.take() {
+            self.events.send_once(Event::BadReply(remark));
         }
+        real
     }
 
     async fn ended(
@@ -162,32 +160,30 @@ impl Shared {
         let next = due_in.filter(|_| !is_sent_away).map(|due_in| attempt.next(at + due_in));
         let ended = Event::Ended(ended);
         if ended.is_urgent() {
-            self.output.tell(ended).await;
+            self.tell(ended).await;
         } else {
             self.events.send(ended);
         }
-        // Only now may the next attempt start; and nobody sees a moment with neither.
+        // Only now may the next attempt start. The pump sees both changes at once, so it never finds neither of them.
         self.slots.release(seq, slot, || self.queue.ended(granted, &real.costs, next));
         self.queue.wake_pump();
     }
 
     /// Whether the server asked to wait for too long. Then no unit of the key is tried any more, if limits are kept for
     /// each; without keys the run ends.
-    async fn is_sent_away(&self, attempt: &Attempt, granted: Option<&Granted>) -> bool {
+    async fn is_sent_away(self: &Arc<Self>, attempt: &Attempt, granted: Option<&Granted>) -> bool {
         let key = &attempt.job.key;
         let Some(left) = self.queue.overlong_pause(key) else { return false };
         let left = Duration::from_nanos(left);
         let Some(granted) = granted.filter(|_| self.queue.is_keyed()) else {
-            if !self.told.overlong_pause.swap(true, Ordering::Relaxed) {
-                self.events.send(Event::SentAway(left));
-            }
+            self.events.send_once(Event::SentAway(left));
             return false;
         };
         let waiting = [vec![attempt.clone()], self.queue.give_up(key, granted)].concat();
         let jobs: Vec<_> = waiting.into_iter().map(|attempt| attempt.job).collect();
         for job in &jobs {
             // Output in input order waits for the turn of each.
-            let _ = self.output.print(job.seq, Collected::default(), None).await;
+            let _ = self.print(job.seq, Collected::default(), None).await;
         }
         self.events.send(Event::KeySentAway { left, jobs });
         true
@@ -198,16 +194,8 @@ impl Shared {
         let Some(ledger) = &self.ledger else { return };
         let recorded = if ledger.may_block() {
             let (ledger, ended) = (Arc::clone(ledger), Arc::clone(ended));
-            let record = async {
-                // One at a time: a reader that does not read takes one thread, and others print meanwhile.
-                let turn = Arc::clone(&self.recording).acquire_owned().await;
-                let record = move || {
-                    let _turn = turn;
-                    ledger.record(&ended)
-                };
-                tokio::task::spawn_blocking(record).await.unwrap_or_else(|error| Err(io::Error::other(error)))
-            };
-            self.output.unless_killed(record).await.unwrap_or(Ok(()))
+            // One at a time: a reader that does not read takes one thread, and others print meanwhile.
+            self.on_a_thread(Some(&self.recording), move || ledger.record(&ended)).await.unwrap_or(Ok(()))
         } else {
             ledger.record(ended)
         };

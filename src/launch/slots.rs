@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BinaryHeap};
 use std::io;
 use std::sync::{Condvar, Mutex, MutexGuard};
 use std::time::Duration;
-use tokio::sync::{Notify, RwLock};
+use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep};
 
 /// Commands that start at once. A start takes as long as the system needs to load the command, half a millisecond or more,
@@ -18,6 +18,9 @@ pub(super) const STARTERS: usize = 2;
 
 /// Enough jobs handed over and not started yet to keep the starters at work.
 const MOST_STARTING: usize = 2 * STARTERS;
+
+/// How often a start is tried without room for it while no command runs: half a second.
+const TRIES: u32 = 50;
 
 /// How long a suspend waits for a start that is under way.
 const LONGEST_START: Duration = Duration::from_secs(1);
@@ -31,10 +34,8 @@ pub struct Slots {
     state: Mutex<State>,
     begun: Instant,
     changed: Condvar,
-    room_in_the_system: Notify,
-    /// Held for writing by a start that must try alone.
-    alone: RwLock<()>,
-    killed: Notify,
+    /// Closed when the running commands were killed.
+    not_killed: Semaphore,
     /// 0: no cap.
     jobs: u32,
     /// Jobs that are handed over and not started yet may after a delay start all at once: so they are no more than two
@@ -58,12 +59,6 @@ struct State {
     passed_on: Option<Signal>,
     /// The processes of commands in our own group, as found when a signal was passed on.
     members: Vec<Member>,
-    /// Too much output waits for its turn.
-    full: bool,
-    /// Commands that have ended.
-    ended: u64,
-    /// Starts for which the system had no room: no other starts until they have.
-    short: usize,
 }
 
 /// The processes that were stopped. A command may have ended when its other processes are resumed.
@@ -94,9 +89,7 @@ impl Slots {
             state: Mutex::default(),
             begun: Instant::now(),
             changed: Condvar::new(),
-            room_in_the_system: Notify::new(),
-            alone: RwLock::new(()),
-            killed: Notify::new(),
+            not_killed: Semaphore::new(0),
             jobs,
             most_starting,
         }
@@ -119,7 +112,7 @@ impl Slots {
         let running = state.running.len() as u64;
         let starters = self.most_starting.saturating_sub(state.starting) as u64;
         match self.jobs {
-            _ if state.stopping || state.short > 0 => 0,
+            _ if state.stopping => 0,
             0 => starters,
             jobs => u64::from(jobs).saturating_sub(running).min(starters),
         }
@@ -173,72 +166,27 @@ impl Slots {
             self.one_less_is_starting(&mut state);
         }
         state.free.push(Reverse(slot));
-        state.ended += 1;
-        self.room_in_the_system.notify_waiters();
         then();
         drop(state);
         self.changed.notify_all();
     }
 
-    /// Runs `act`, which takes files or processes, as soon as the system has them. After a shortage it is tried again each
-    /// time a command ends, one start at a time, so that starts do not take them from each other.
+    /// Runs `act`, which takes files or processes. If the system has no more of them, tries again: as long as a command runs,
+    /// which may free some, and a few times more, since two starts may take them from each other.
     pub(super) async fn once_there_is_room<T>(&self, mut act: impl FnMut() -> io::Result<T>) -> io::Result<T> {
-        let tried = self.alone.try_read().ok().map(|_together| act());
-        match tried {
-            Some(Err(error)) if is_shortage(&error) => {}
-            Some(done) => return done,
-            None => {}
-        }
-        self.lock().short += 1;
-        let alone = self.alone.write().await;
-        let done = loop {
-            let ended = self.lock().ended;
+        let mut tries = 0;
+        loop {
             match act() {
-                Err(error) if is_shortage(&error) && self.another_ends(ended).await => {}
-                done => break done,
+                Err(error) if is_shortage(&error) && tries < TRIES => {}
+                done => return done,
             }
-        };
-        drop(alone);
-        self.lock().short -= 1;
-        self.changed.notify_all();
-        done
-    }
-
-    /// Returns when more commands have ended than `before`; `false` if none has started that could.
-    async fn another_ends(&self, before: u64) -> bool {
-        let mut room = std::pin::pin!(self.room_in_the_system.notified());
-        room.as_mut().enable();
-        let (has_ended, may_end) = {
-            let state = self.lock();
-            (state.ended > before, state.running.values().any(Option::is_some))
-        };
-        if !has_ended && may_end {
-            room.await;
+            sleep(Duration::from_millis(fastrand::u64(1..20))).await;
+            tries = if self.lock().running.values().any(Option::is_some) { 0 } else { tries + 1 };
         }
-        has_ended || may_end
-    }
-
-    /// Returns when another command has ended; `false` if none runs.
-    pub(super) fn wait_for_an_end(&self) -> bool {
-        let state = self.lock();
-        let before = state.ended;
-        let runs = !state.running.is_empty();
-        drop(self.changed.wait_while(state, |state| !state.running.is_empty() && state.ended == before));
-        runs
-    }
-
-    pub(super) fn set_full(&self, full: bool) {
-        self.lock().full = full;
-        self.changed.notify_all();
-    }
-
-    /// Whether too much output waits for its turn.
-    pub(super) fn is_full(&self) -> bool {
-        self.lock().full
     }
 
     /// Nothing starts any more; whether that is news.
-    #[must_use = "only who stops it first may end it"]
+    #[must_use = "only the first caller may end it"]
     pub fn stop(&self) -> bool {
         !std::mem::replace(&mut self.lock().stopping, true)
     }
@@ -250,16 +198,13 @@ impl Slots {
 
     /// Whether the running commands were killed.
     pub(super) fn is_killing(&self) -> bool {
-        self.lock().passed_on == Some(Signal::KILL)
+        self.not_killed.is_closed()
     }
 
     /// Returns when the running commands were killed.
     pub(super) async fn killed(&self) {
-        let mut killed = std::pin::pin!(self.killed.notified());
-        killed.as_mut().enable();
-        if !self.is_killing() {
-            killed.await;
-        }
+        // It never has a permit.
+        let _ = self.not_killed.acquire().await;
     }
 
     /// Sends a signal to every command, and to those that are just starting.
@@ -272,11 +217,11 @@ impl Slots {
             orphans.iter().filter(|orphan| orphan.is_alive()).for_each(|orphan| orphan.signal(signal));
         }
         if signal == Signal::KILL {
-            self.killed.notify_waiters();
+            self.not_killed.close();
         }
     }
 
-    /// Somebody else has sent every command a signal: whatever it started and does not end is waited for.
+    /// Another process has sent every command a signal. Processes that commands have started are waited for if they go on.
     pub fn others_end_them(&self) {
         let _ = self.lock().remember_members();
     }
@@ -343,7 +288,6 @@ impl Slots {
     }
 
     /// Commands that run now.
-    #[must_use]
     pub fn count(&self) -> u64 {
         self.lock().running.len() as u64
     }
@@ -354,7 +298,6 @@ impl Slots {
     }
 
     /// Whether no command runs, after `time` at the latest.
-    #[must_use]
     pub fn drains_within(&self, time: Duration) -> bool {
         let runs = |state: &mut State| !state.running.is_empty();
         let waited = self.changed.wait_timeout_while(self.lock(), time, runs);
@@ -372,7 +315,7 @@ impl Slots {
 
 impl State {
     fn is_starting(&self) -> bool {
-        self.starting > self.short
+        self.starting > 0
     }
 
     fn release_stopped_starts(&self) {

@@ -1,8 +1,10 @@
 //! Bytes held for later: a little in memory, more in a file without a name.
 
-use super::temporary::{Temporary, is_shortage};
+use super::temporary::{explained, is_shortage};
 use std::fs::File;
 use std::io::{self, Write};
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
 
 /// The most bytes of one spool in memory: 16 commands with two outputs each take up to 1 MiB.
 const MEMORY: usize = 32 * 1024;
@@ -10,23 +12,26 @@ const MEMORY: usize = 32 * 1024;
 /// The same while the system has no room for another open file.
 const MEMORY_WITHOUT_FILES: usize = 8 * MEMORY;
 
+/// Bytes copied at once.
+const COPY: u64 = 8 * 1024;
+
 /// Bytes in the order they were added.
 #[derive(Debug, Default)]
 pub(super) struct Spool {
     memory: Vec<u8>,
-    /// All of the bytes, once they are too many for memory.
-    file: Option<Temporary>,
-    /// Something did not fit: what follows would be in the wrong place.
-    is_cut: bool,
+    /// All of the bytes, once they are too many for memory. Its position stays at the beginning: a command that gets the
+    /// file reads all of it.
+    file: Option<File>,
+    length: u64,
 }
 
 impl Spool {
     pub(super) fn is_empty(&self) -> bool {
-        self.length() == 0
+        self.length == 0
     }
 
     pub(super) fn length(&self) -> u64 {
-        self.file.as_ref().map_or(self.memory.len() as u64, |file| file.length)
+        self.length
     }
 
     /// The bytes, unless they are in a file.
@@ -34,65 +39,66 @@ impl Spool {
         self.file.is_none().then_some(&self.memory)
     }
 
-    /// On an error nothing is added. Unless that was a shortage, which is transient, later bytes are dropped silently.
-    pub(super) fn add(&mut self, bytes: &[u8]) -> io::Result<()> {
-        if self.is_cut {
-            return Ok(());
-        }
-        let length = self.memory.len() + bytes.len();
-        if self.file.is_none() && length <= MEMORY {
-            self.memory.extend_from_slice(bytes);
-            return Ok(());
-        }
-        let added = match self.move_to_file() {
-            Err(error) if is_shortage(&error) && length <= MEMORY_WITHOUT_FILES => {
-                self.memory.extend_from_slice(bytes);
-                return Ok(());
-            }
-            file => file.and_then(|file| file.write_all(bytes)),
-        };
-        self.is_cut = added.as_ref().is_err_and(|error| !is_shortage(error));
-        added
-    }
-
     /// A file of all the bytes, from its beginning. The spool is empty then; on an error it keeps the bytes.
     pub(super) fn take_file(&mut self) -> io::Result<File> {
         self.move_to_file()?;
-        self.file.take().map(|temporary| temporary.file).ok_or_else(|| io::ErrorKind::NotFound.into())
+        std::mem::take(self).file.ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
     pub(super) fn copy_to(&self, to: &mut impl Write) -> io::Result<()> {
-        match &self.file {
-            None => to.write_all(&self.memory),
-            Some(file) => file.copy(0..file.length, to),
+        self.copy(0..self.length, to)
+    }
+
+    /// Writes these of the bytes to `to`.
+    pub(super) fn copy(&self, mut bytes: Range<u64>, to: &mut impl Write) -> io::Result<()> {
+        let Some(file) = &self.file else {
+            let [start, end] = [bytes.start, bytes.end].map(|place| usize::try_from(place).unwrap_or(usize::MAX));
+            return to.write_all(self.memory.get(start..end).unwrap_or_default());
+        };
+        let mut buffer = Vec::new();
+        while !bytes.is_empty() {
+            let length = COPY.min(bytes.end - bytes.start);
+            buffer.resize(usize::try_from(length).unwrap_or_default(), 0);
+            file.read_exact_at(&mut buffer, bytes.start).map_err(explained)?;
+            to.write_all(&buffer)?;
+            bytes.start += length;
         }
+        Ok(())
     }
 
     /// Another spool with the same bytes.
     pub(super) fn duplicate(&self) -> io::Result<Self> {
         let mut copy = Spool::default();
-        self.copy_to(&mut Adding(&mut copy))?;
-        Ok(copy)
+        self.copy_to(&mut copy).map(|()| copy)
     }
 
-    fn move_to_file(&mut self) -> io::Result<&mut Temporary> {
+    fn move_to_file(&mut self) -> io::Result<&File> {
         match &mut self.file {
             Some(file) => Ok(file),
             none => {
-                let mut file = Temporary::new()?;
-                file.write_all(&self.memory)?;
+                let file = tempfile::tempfile().and_then(|file| file.write_all_at(&self.memory, 0).map(|()| file));
+                let file = none.insert(file.map_err(explained)?);
                 self.memory = Vec::new();
-                Ok(none.insert(file))
+                Ok(file)
             }
         }
     }
 }
 
-struct Adding<'a>(&'a mut Spool);
-
-impl Write for Adding<'_> {
+/// Adds all bytes or, on an error, none.
+impl Write for Spool {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.add(bytes).map(|()| bytes.len())
+        let (start, length) = (self.length, self.memory.len() + bytes.len());
+        let fits = |memory| self.file.is_none() && length <= memory;
+        let (fits_now, fits_without_files) = (fits(MEMORY), fits(MEMORY_WITHOUT_FILES));
+        let file = if fits_now { None } else { Some(self.move_to_file()) };
+        match file {
+            Some(Err(error)) if !(fits_without_files && is_shortage(&error)) => return Err(error),
+            Some(Ok(file)) => file.write_all_at(bytes, start).map_err(explained)?,
+            _ => self.memory.extend_from_slice(bytes),
+        }
+        self.length += bytes.len() as u64;
+        Ok(bytes.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -109,13 +115,14 @@ mod tests {
         let (mut spool, mut expected) = (Spool::default(), Vec::new());
         for piece in [vec![b'1'; MEMORY], b"2".to_vec(), vec![b'3'; 3 * MEMORY]] {
             assert_eq!(spool.in_memory().is_some(), expected.len() <= MEMORY);
-            spool.add(&piece).unwrap();
+            spool.write_all(&piece).unwrap();
             expected.extend(piece);
+            let (mut copy, mut end) = (Vec::new(), Vec::new());
+            spool.copy_to(&mut copy).unwrap();
+            spool.copy(spool.length() - 1..spool.length(), &mut end).unwrap();
+            assert!(copy == expected && end == expected[expected.len() - 1..] && spool.length() == copy.len() as u64);
         }
         assert_eq!(spool.memory.capacity(), 0, "the file has replaced the memory");
-        let mut copy = Vec::new();
-        spool.copy_to(&mut copy).unwrap();
-        assert!(copy == expected && spool.length() == expected.len() as u64);
         let file = std::io::read_to_string(spool.take_file().unwrap()).unwrap();
         assert!(file.into_bytes() == expected && spool.is_empty(), "it is read from its beginning");
     }

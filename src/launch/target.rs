@@ -1,7 +1,7 @@
 //! A running command, as signals reach it, and whether anything of it is left.
 //!
-//! A group is found by its number also when its leader is gone. Of a command in our own group those whom it has started are
-//! only found while it is there, so they are remembered as [`Member`]s.
+//! A group is found by its number also when its leader is gone. The processes that a command in our own group has started
+//! are found only while the command exists, so they are remembered as [`Member`]s.
 
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal};

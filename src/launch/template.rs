@@ -4,7 +4,6 @@ use super::units::{LONGEST_UNIT, Units, room_for_units, size_of_word};
 use std::borrow::Cow;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use thiserror::Error;
 
 mod shells;
 
@@ -38,7 +37,7 @@ enum Word {
     Pieces(Vec<OsString>),
 }
 
-/// Where the units go.
+/// Where a command gets its units.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     /// In the place of `{}`, or after the words.
@@ -56,49 +55,8 @@ pub struct Reading {
     pub replace: Option<OsString>,
     /// Units for each command.
     pub max_args: u64,
-    /// Where the units go.
+    /// Where a command gets its units.
     pub place: Place,
-}
-
-/// Why a template would not do what the user means.
-#[derive(Clone, Debug, Error, PartialEq, Eq)]
-#[non_exhaustive]
-#[allow(missing_docs, reason = "the messages are the documentation")]
-pub enum TemplateError {
-    #[error("the command is missing")]
-    Empty,
-    #[error("-I: what stands for the unit is empty; write -I {{}}")]
-    EmptyReplace,
-    #[error(
-        "'{word}': {{}} inside a word with -n {max_args}; a word that is just {{}} becomes {max_args} words, or write -n 1"
-    )]
-    InsideWordOfMany { word: String, max_args: u64 },
-    #[error(
-        "{{}} in the script of '{shell} -c' would run the unit as code; write {spelling}, where the unit is \"$1\" \
-         (or -I {{}} if it is meant)"
-    )]
-    UnitAsCode { shell: String, spelling: String },
-    #[error(
-        "{{}} in the code of '{option}' would run the unit as code; write {spelling} {{}}, where the unit is {argument} \
-         (or -I {{}} if it is meant)"
-    )]
-    UnitAsOtherCode { option: String, spelling: &'static str, argument: &'static str },
-    #[error(
-        "{{}} stays as it is in a script, where the unit is \"$1\"; write -c {spelling} \
-         (a script that uses \"$1\" may have a {{}} of its own)"
-    )]
-    BracesInScript { spelling: String },
-    #[error("the unit would be $0 of the script, not $1: the first word after it is its name; write {spelling}")]
-    UnitAsName { spelling: String },
-    #[error("{form} is GNU parallel's; here the shell says it: -c '{spelling}'")]
-    Parallel { form: &'static str, spelling: &'static str },
-    #[error(
-        "-I {marker}: the command has no {marker} for the unit, and xargs would run it without the unit; write {marker} \
-         where the unit goes, or -n 0 for no unit, or leave -I out to append the unit"
-    )]
-    NoMarker { marker: String },
-    #[error("{{}} beside {flag}: no unit goes into the arguments; leave one of them out")]
-    NothingToReplace { flag: &'static str },
 }
 
 /// GNU parallel's forms, and how a shell says the same of `"$1"`.
@@ -116,13 +74,13 @@ impl Template {
     ///
     /// # Errors
     /// If the words would not do what the user means; the message says what to write instead.
-    pub fn new(words: &[OsString], reading: &Reading) -> Result<Self, TemplateError> {
+    pub fn new(words: &[OsString], reading: &Reading) -> Result<Self, String> {
         if words.is_empty() {
-            return Err(TemplateError::Empty);
+            return Err("the command is missing".to_owned());
         }
         let replace = reading.replace.as_deref().unwrap_or(OsStr::new("{}"));
         if replace.is_empty() {
-            return Err(TemplateError::EmptyReplace);
+            return Err("-I: the placeholder is empty; write -I {}".to_owned());
         }
         if reading.replace.is_none() {
             refuse_parallel_forms(words)?;
@@ -138,12 +96,21 @@ impl Template {
         });
         let replaces = around.is_some() || words.contains(&Word::Units);
         let append = !replaces && reading.place == Place::Arguments && reading.max_args > 0;
+        let nothing_to_replace =
+            |flag| Err(format!("{{}} beside {flag}: no unit goes into the arguments; leave one of them out"));
         match (around, reading.place, reading.max_args) {
-            (_, Place::StandardInput, _) if replaces => Err(TemplateError::NothingToReplace { flag: "--stdin" }),
-            (_, _, 0) if replaces => Err(TemplateError::NothingToReplace { flag: "-n 0" }),
-            (Some(word), _, max_args @ 2..) => Err(TemplateError::InsideWordOfMany { word, max_args }),
+            (_, Place::StandardInput, _) if replaces => nothing_to_replace("--stdin"),
+            (_, _, 0) if replaces => nothing_to_replace("-n 0"),
+            (Some(word), _, max_args @ 2..) => Err(format!(
+                "'{word}': {{}} inside a word with -n {max_args}; a word that is just {{}} becomes {max_args} words, or \
+                 write -n 1"
+            )),
             _ if append && reading.replace.is_some() => {
-                Err(TemplateError::NoMarker { marker: quoted_text(&replace.to_string_lossy()) })
+                let marker = quoted_text(&replace.to_string_lossy());
+                Err(format!(
+                    "-I {marker}: the command has no {marker} for the unit, and xargs would run it without the unit; write \
+                     {marker} where the unit goes, or -n 0 for no unit, or leave -I out to append the unit"
+                ))
             }
             _ => Ok(Template { words, append, unused }),
         }
@@ -152,14 +119,16 @@ impl Template {
     /// `sh -c SCRIPT 'throttle -c' UNIT…`: the unit is `"$1"`, and the shell's own messages begin as ours do.
     ///
     /// # Errors
-    /// [`TemplateError::BracesInScript`] if a `{}` in it was meant as the unit.
-    pub fn shell(script: &OsStr, reading: &Reading) -> Result<Self, TemplateError> {
+    /// If a `{}` in it was meant as the unit.
+    pub fn shell(script: &OsStr, reading: &Reading) -> Result<Self, String> {
         let text = script.to_string_lossy();
         let has_unit = reading.place != Place::StandardInput && reading.max_args > 0;
         if has_unit && text.contains("{}") && !uses_arguments(&text) {
-            return Err(TemplateError::BracesInScript {
-                spelling: quoted_text(&with_argument(&text, reading.max_args)),
-            });
+            let spelling = quoted_text(&with_argument(&text, reading.max_args));
+            return Err(format!(
+                "{{}} stays as it is in a script, where the unit is \"$1\"; write -c {spelling} (a script that uses \"$1\" \
+                 may have a {{}} of its own)"
+            ));
         }
         let words = [OsStr::new("sh"), OsStr::new("-c"), script, OsStr::new("throttle -c")];
         let words = words.map(|word| Word::Pieces(vec![word.to_owned()])).to_vec();
@@ -169,13 +138,11 @@ impl Template {
     }
 
     /// Which units the command's script does not use.
-    #[must_use]
     pub fn unused_units(&self) -> Unused {
         self.unused
     }
 
     /// Whether the unit is among the words that ssh(1) has a shell read on another machine: it is last, and not the host.
-    #[must_use]
     pub fn gives_unit_to_ssh(&self) -> bool {
         let is = |word: &Word, test: fn(&OsStr) -> bool| matches!(word, Word::Pieces(pieces) if pieces.len() == 1 && test(&pieces[0]));
         let is_wrapped = self.words.first().is_some_and(|first| is(first, shells::is_wrapper));
@@ -186,7 +153,6 @@ impl Template {
     }
 
     /// The command's name, if it does not depend on the unit.
-    #[must_use]
     pub fn name(&self) -> Option<&OsStr> {
         match self.words.first() {
             Some(Word::Pieces(pieces)) if pieces.len() == 1 => Some(&pieces[0]),
@@ -194,10 +160,20 @@ impl Template {
         }
     }
 
-    /// The words of the command for `units`.
-    #[must_use]
-    pub fn fill<'a>(&'a self, units: &'a Units) -> Words<'a> {
-        Words { template: self, units }
+    /// The words of the command for `units`, each made when it is asked for: together they may be large.
+    pub fn fill<'a>(&'a self, units: &'a Units) -> impl Iterator<Item = Cow<'a, OsStr>> {
+        let appended = self.append.then_some(&Word::Units);
+        self.words.iter().chain(appended).flat_map(|word| word.fill(units))
+    }
+
+    /// Whether the system takes these words as arguments, for which it has `room` in all.
+    pub fn fits(&self, units: &Units, mut room: usize) -> bool {
+        self.fill(units).all(|word| {
+            let size = size_of_word(word.len());
+            let fits = word.len() <= LONGEST_UNIT && size <= room;
+            room = room.saturating_sub(size);
+            fits
+        })
     }
 
     /// What the units of one command may take, each with its end and the pointer to it, if they appear once.
@@ -210,32 +186,6 @@ impl Template {
             copies += pieces.len().abs_diff(1);
         }
         room_for_units(fixed) / copies.max(1)
-    }
-}
-
-/// A template with units in it: the words of a command, each made when it is asked for. Together they may be large.
-#[derive(Clone, Copy, Debug)]
-pub struct Words<'a> {
-    template: &'a Template,
-    units: &'a Units,
-}
-
-impl<'a> Words<'a> {
-    /// One after the other.
-    pub fn iter(self) -> impl Iterator<Item = Cow<'a, OsStr>> {
-        let appended = self.template.append.then_some(&Word::Units);
-        self.template.words.iter().chain(appended).flat_map(move |word| word.fill(self.units))
-    }
-
-    /// Whether the system takes them as arguments, for which it has `room` in all.
-    #[must_use]
-    pub fn fit(self, mut room: usize) -> bool {
-        self.iter().all(|word| {
-            let size = size_of_word(word.len());
-            let fits = word.len() <= LONGEST_UNIT && size <= room;
-            room = room.saturating_sub(size);
-            fits
-        })
     }
 }
 
@@ -271,24 +221,27 @@ fn split(text: &[u8], marker: &[u8]) -> Vec<OsString> {
     pieces.collect()
 }
 
-fn refuse_parallel_forms(words: &[OsString]) -> Result<(), TemplateError> {
+fn refuse_parallel_forms(words: &[OsString]) -> Result<(), String> {
     // In a longer word {1} may be part of a regular expression.
-    let stands = |form: &str| {
+    let is_in_a_word = |form: &str| {
         words.iter().any(|word| match form {
             "{1}" => word == form,
             _ => memchr::memmem::find(word.as_bytes(), form.as_bytes()).is_some(),
         })
     };
-    match PARALLEL_FORMS.into_iter().find(|(form, _)| stands(form)) {
-        Some((form, spelling)) => Err(TemplateError::Parallel { form, spelling }),
+    match PARALLEL_FORMS.into_iter().find(|(form, _)| is_in_a_word(form)) {
+        Some((form, spelling)) => Err(format!("{form} is GNU parallel's; here the shell says it: -c '{spelling}'")),
         None => Ok(()),
     }
 }
 
 /// `sh -c 'rm {}'` with a unit of `; rm -r /` is the classic accident.
-fn refuse_unit_as_code(words: &[OsString], max_args: u64) -> Result<(), TemplateError> {
+fn refuse_unit_as_code(words: &[OsString], max_args: u64) -> Result<(), String> {
     if let Some((option, Language { instead: [spelling, argument], .. })) = shells::code_with_unit(words) {
-        return Err(TemplateError::UnitAsOtherCode { option, spelling, argument });
+        return Err(format!(
+            "{{}} in the code of '{option}' would run the unit as code; write {spelling} {{}}, where the unit is {argument} \
+             (or -I {{}} if it is meant)"
+        ));
     }
     let Some(Script { text, shell, is_wrapped, .. }) = Script::in_words(words) else { return Ok(()) };
     let text = text.to_string_lossy();
@@ -298,7 +251,10 @@ fn refuse_unit_as_code(words: &[OsString], max_args: u64) -> Result<(), Template
     let fixed = quoted_text(&with_argument(&text, max_args));
     // Our own -c would leave out the command that starts the shell.
     let spelling = if is_wrapped { format!("… {shell} -c {fixed} {shell} {{}}") } else { format!("-c {fixed}") };
-    Err(TemplateError::UnitAsCode { shell: shell.to_owned(), spelling })
+    Err(format!(
+        "{{}} in the script of '{shell} -c' would run the unit as code; write {spelling}, where the unit is \"$1\" \
+         (or -I {{}} if it is meant)"
+    ))
 }
 
 /// A script with `"$1"` in place of `{}`, or with `"$@"` if there are several units.
@@ -314,8 +270,8 @@ fn quoted_text(text: &str) -> String {
 /// Which units a shell's script gets as arguments and does not use.
 ///
 /// # Errors
-/// [`TemplateError::UnitAsName`] if it uses its arguments, but the unit is not one of them.
-fn unused_units(words: &[OsString], marker: &OsStr, reading: &Reading) -> Result<Unused, TemplateError> {
+/// If it uses its arguments, but the unit is not one of them.
+fn unused_units(words: &[OsString], marker: &OsStr, reading: &Reading) -> Result<Unused, String> {
     let Some(Script { text, shell, arguments, .. }) = Script::in_words(words) else { return Ok(Unused::None) };
     let has_marker = |word: &OsString| memchr::memmem::find(word.as_bytes(), marker.as_bytes()).is_some();
     let is_appended = !words.iter().any(has_marker) && reading.place == Place::Arguments && reading.max_args > 0;
@@ -325,8 +281,11 @@ fn unused_units(words: &[OsString], marker: &OsStr, reading: &Reading) -> Result
         None => Ok(Unused::None),
         Some(0) if uses_name(&text) => Ok(Unused::None),
         Some(0) if uses_arguments(&text) => {
-            let spelling = format!("{shell} -c {} {shell} {}", quoted_text(&text), marker.to_string_lossy());
-            Err(TemplateError::UnitAsName { spelling })
+            let (script, marker) = (quoted_text(&text), marker.to_string_lossy());
+            Err(format!(
+                "the unit would be $0 of the script, not $1: the first word after it is its name; write \
+                 {shell} -c {script} {shell} {marker}"
+            ))
         }
         Some(_) => Ok(unused_in(&text, reading.max_args)),
     }
@@ -335,7 +294,7 @@ fn unused_units(words: &[OsString], marker: &OsStr, reading: &Reading) -> Result
 /// Variables that differ from unit to unit.
 const OF_UNIT: [&str; 4] = ["THROTTLE_SEQ", "THROTTLE_SLOT", "THROTTLE_ID", "THROTTLE_KEY"];
 
-/// Other uses of the unit count, too.
+/// The number, the slot, the identity and the key of a unit count as uses, too.
 fn unused_in(script: &str, max_args: u64) -> Unused {
     let uses_others = || uses_arguments(&script.replace("$1", "").replace("${1", "${_"));
     match uses_arguments(script) {
@@ -349,14 +308,12 @@ fn unused_in(script: &str, max_args: u64) -> Unused {
 ///
 /// NUL bytes, which no argument can hold, are left out. A terminal would obey control characters: for one they are written as
 /// `$'\033'`, which bash, zsh, ksh, busybox and POSIX (since 2024) read.
-#[must_use]
-pub fn quoted(words: Words<'_>, for_terminal: bool) -> Vec<u8> {
-    let words: Vec<Vec<u8>> = words.iter().map(|word| quote(word.as_bytes(), for_terminal)).collect();
+pub fn quoted<'a>(words: impl Iterator<Item = Cow<'a, OsStr>>, for_terminal: bool) -> Vec<u8> {
+    let words: Vec<Vec<u8>> = words.map(|word| quote(word.as_bytes(), for_terminal)).collect();
     words.join(&b' ')
 }
 
 /// One word as one would type it.
-#[must_use]
 pub fn quote(word: &[u8], for_terminal: bool) -> Vec<u8> {
     let is_shown = || std::str::from_utf8(word).is_ok_and(|text| !text.contains(steers_terminal));
     if for_terminal && !is_shown() {
@@ -368,7 +325,6 @@ pub fn quote(word: &[u8], for_terminal: bool) -> Vec<u8> {
 
 /// Whether a terminal does not show this character but obeys it: a control character, or one that turns the direction of
 /// what is around it (Unicode's `Bidi_Control`).
-#[must_use]
 pub fn steers_terminal(c: char) -> bool {
     let turns = ['\u{61c}', '\u{200e}', '\u{200f}'].contains(&c)
         || ('\u{202a}'..='\u{202e}').contains(&c)
@@ -377,7 +333,6 @@ pub fn steers_terminal(c: char) -> bool {
 }
 
 /// `text` with the characters escaped that a terminal would obey.
-#[must_use]
 pub fn printable(text: &str) -> String {
     let escaped = |c: char| if steers_terminal(c) { c.escape_default().collect() } else { c.to_string() };
     text.chars().map(escaped).collect()

@@ -28,7 +28,6 @@ pub(super) fn room_for_units(fixed: usize) -> usize {
 }
 
 /// What the system takes as arguments, without the environment: bytes, each word with its end and the pointer to it.
-#[must_use]
 pub fn room_for_words() -> usize {
     let quarter = getrlimit(Resource::Stack).current.map_or(MOST_FOR_ALL, |stack| stack / 4);
     let all = quarter.clamp(LEAST_FOR_ALL, MOST_FOR_ALL);
@@ -61,7 +60,6 @@ impl Units {
     }
 
     /// The first of them.
-    #[must_use]
     pub fn first(&self) -> Option<&[u8]> {
         self.iter().next()
     }

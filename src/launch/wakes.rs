@@ -6,7 +6,6 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, Thread};
 use std::time::Duration;
 
@@ -14,8 +13,7 @@ use std::time::Duration;
 #[derive(Debug)]
 pub(super) struct Wakes {
     pump: OnceLock<Thread>,
-    is_polling: AtomicBool,
-    /// Whatever is written there wakes the pump while it polls.
+    /// Whatever is written there wakes the pump, now or when it polls next.
     read: File,
     write: File,
 }
@@ -29,7 +27,7 @@ impl Wakes {
             rustix::io::ioctl_fionbio(end, true)?;
         }
         let (read, write) = (OwnedFd::from(read).into(), OwnedFd::from(write).into());
-        Ok(Wakes { pump: OnceLock::new(), is_polling: AtomicBool::new(false), read, write })
+        Ok(Wakes { pump: OnceLock::new(), read, write })
     }
 
     /// The thread that calls this is the pump's.
@@ -37,12 +35,10 @@ impl Wakes {
         let _ = self.pump.set(thread::current());
     }
 
-    /// Ends a [`wait`](Self::wait).
+    /// Ends a [`wait`](Self::wait), this one or the next.
     pub(super) fn wake(&self) {
-        if self.is_polling.load(Ordering::SeqCst) {
-            // If the pipe is full, the pump wakes as well.
-            let _ = (&self.write).write(&[0]);
-        }
+        // If the pipe is full, the pump wakes as well.
+        let _ = (&self.write).write(&[0]);
     }
 
     /// Ends a sleep until a grant, if its condition says so.
@@ -50,20 +46,14 @@ impl Wakes {
         self.pump.get().into_iter().for_each(Thread::unpark);
     }
 
-    /// Returns when `source` can be read, the pump was woken, or after the time that `timeout` returns: that is asked when
-    /// wakes are noticed already, and returns `None` if there is nothing to wait for.
+    /// Returns when `source` can be read, the pump was woken, or after the time that `timeout` returns: `None` if there is
+    /// nothing to wait for.
     pub(super) fn wait(
         &self,
         source: Option<BorrowedFd<'_>>,
         timeout: impl FnOnce() -> Option<Duration>,
     ) -> io::Result<()> {
-        self.is_polling.store(true, Ordering::SeqCst);
-        let polled = timeout().map_or(Ok(()), |timeout| self.poll(source, timeout));
-        self.is_polling.store(false, Ordering::SeqCst);
-        polled
-    }
-
-    fn poll(&self, source: Option<BorrowedFd<'_>>, timeout: Duration) -> io::Result<()> {
+        let Some(timeout) = timeout() else { return Ok(()) };
         poll([(Some(self.read.as_fd()), PollFlags::IN), (source, PollFlags::IN)], Some(timeout))?;
         let mut bytes = [0; 64];
         while matches!((&self.read).read(&mut bytes), Ok(1..)) {}

@@ -261,7 +261,7 @@ fn look(bucket: &Bucket) -> Result<View, StoreError> {
 fn list(bucket: &Bucket, format: Format) -> Result<Exit> {
     let line = |(kind, seen): Found| match (format, seen) {
         (Format::Text, Ok(view)) => {
-            let line = if view.line.is_empty() { String::new() } else { format!(", {} in line", view.line.len()) };
+            let line = if view.line.is_empty() { String::new() } else { format!(", {} waiting", view.line.len()) };
             format!("{}: {}{line}", name(&kind), view.policy)
         }
         (Format::Text, Err(error)) => format!("{}: {error}", name(&kind)),
@@ -330,7 +330,7 @@ fn shown(bucket: &Bucket, view: &View) -> String {
     let (_, place) = whereabouts(&bucket.kind);
     let line = match view.line.last() {
         None => String::new(),
-        Some(last) => format!("  {} in line, the last for {}\n", view.line.len(), clock::shown_wait(last.wait)),
+        Some(last) => format!("  {} waiting, the last for {}\n", view.line.len(), clock::shown_wait(last.wait)),
     };
     let (paused, counts) = (shown_pause(view), shown_counts(view));
     format!("bucket {} in {place}\n{lines}{counts}{line}{paused}  next unit: {next}\n", name(&bucket.kind))

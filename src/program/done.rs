@@ -3,15 +3,14 @@
 //! A unit is recorded only after it has succeeded. After a crash before that it runs again. Two units are never taken for the
 //! same ([`Identity`]).
 
-mod identities;
-
 use super::append::append;
 use super::names::shown;
 use super::say::{NoThread, say};
 use anyhow::{Context, Result, bail, ensure};
-use identities::Identities;
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
+use sha2::{Digest, Sha256};
+use std::collections::BTreeSet;
 use std::fs::{File, Metadata};
 use std::io::{self, ErrorKind, Read};
 use std::os::unix::fs::MetadataExt;
@@ -21,7 +20,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 use throttle::flow::unpoisoned;
-use throttle::launch::{Hasher, Identity, Known};
+use throttle::launch::{Identity, Known};
 
 /// Bytes read at once.
 const READ: usize = 128 * 1024;
@@ -29,9 +28,12 @@ const READ: usize = 128 * 1024;
 /// The units that succeeded, in this run and in earlier ones. The file is locked against other processes.
 #[derive(Debug)]
 pub(super) struct Done {
-    records: Arc<Records>,
+    file: File,
+    path: PathBuf,
     delimiter: u8,
     taken: Arc<Taken>,
+    state: Mutex<State>,
+    change: Condvar,
     /// The thread that syncs the file.
     syncer: Mutex<Option<JoinHandle<()>>>,
 }
@@ -51,16 +53,20 @@ impl Done {
     ///
     /// # Errors
     /// The file cannot be opened, is in use, or is no list of units that end with `delimiter`; or no thread can be started.
-    pub(super) fn open(path: &Path, delimiter: u8, second: Duration) -> Result<(Self, Found)> {
+    pub(super) fn open(path: &Path, delimiter: u8, second: Duration) -> Result<(Arc<Self>, Found)> {
         let file = open(path)?;
         let (taken, found) = load(path, &file, delimiter)?;
-        let records = Records { file, path: path.to_owned(), state: Mutex::default(), change: Condvar::new() };
-        let records = Arc::new(records);
-        let syncing = Arc::clone(&records);
+        let done = Arc::new(Done::new(file, path, delimiter, taken));
+        let syncing = Arc::clone(&done);
         let sync = move || syncing.sync_each(second);
         let syncer = thread::Builder::new().name("done list".to_owned()).spawn(sync).context(NoThread)?;
-        let syncer = Mutex::new(Some(syncer));
-        Ok((Done { records, delimiter, taken, syncer }, found))
+        *lock(&done.syncer) = Some(syncer);
+        Ok((done, found))
+    }
+
+    fn new(file: File, path: &Path, delimiter: u8, taken: Arc<Taken>) -> Self {
+        let (state, change, syncer) = (Mutex::default(), Condvar::new(), Mutex::default());
+        Done { file, path: path.to_owned(), delimiter, taken, state, change, syncer }
     }
 
     /// The units in a file that is only read; none if there is no such file.
@@ -81,6 +87,10 @@ impl Done {
         Arc::clone(&self.taken)
     }
 
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// Records the units of one command, with one write.
     ///
     /// # Errors
@@ -92,7 +102,7 @@ impl Done {
             bytes.extend_from_slice(unit);
             bytes.push(self.delimiter);
         }
-        self.records.append(&bytes)
+        self.append(&bytes)
     }
 
     /// Syncs what is not synced yet, and ends the thread that does.
@@ -100,91 +110,15 @@ impl Done {
     /// # Errors
     /// Units could not be written or synced, now or earlier.
     pub(super) fn finish(&self) -> io::Result<()> {
-        lock(&self.records.state).is_finished = true;
-        self.records.change.notify_all();
+        lock(&self.state).is_finished = true;
+        self.change.notify_all();
         // The system reports an error of the disk to one sync only, which may be the last one of the thread.
         let _ = lock(&self.syncer).take().map(JoinHandle::join);
-        self.records.sync_if_needed();
-        self.records.find_file();
-        lock(&self.records.state).check()
-    }
-}
-
-/// The units that an earlier run has done, and those that this run has taken: of equal units only the first one runs.
-#[derive(Debug, Default)]
-pub(super) struct Taken {
-    units: Mutex<Identities>,
-    /// Whether a record in the file ends in CR.
-    has_cr: bool,
-}
-
-impl Taken {
-    /// Takes the unit. Returns whether it was done or taken before.
-    pub(super) fn take(&self, unit: &[u8]) -> bool {
-        !lock(&self.units).insert(Identity::of(unit))
+        self.sync_if_needed();
+        self.find_file();
+        lock(&self.state).check()
     }
 
-    fn contains(&self, unit: &[u8]) -> bool {
-        let identity = Identity::of(unit);
-        lock(&self.units).contains(identity)
-    }
-
-    /// If `unit` was not taken before, but would have been with or without a CR at its end: the place of the CR.
-    fn misplaced_cr(&self, unit: &[u8]) -> Option<&'static str> {
-        match unit.strip_suffix(b"\r") {
-            Some(rest) => self.contains(rest).then_some("in the input, not in the list; tr -d '\\r' drops it"),
-            None if !self.has_cr => None,
-            None => self
-                .contains(&[unit, b"\r"].concat())
-                .then_some("in the list, not in the input; sed -i 's/\\r$//' LIST drops it"),
-        }
-    }
-
-    /// Says which units are skipped. Unless `quiet`, hints once at a unit that is not skipped because of a CR.
-    pub(super) fn known(self: Arc<Self>, quiet: bool) -> Known {
-        let told = AtomicBool::new(quiet);
-        Known(Arc::new(move |unit| {
-            let is_known = self.take(unit);
-            if !is_known
-                && !told.load(Ordering::Relaxed)
-                && let Some(place) = self.misplaced_cr(unit)
-            {
-                told.store(true, Ordering::Relaxed);
-                say(format_args!("hint: --done: '{}' is not found for a CR at its end {place}", shown(unit)));
-            }
-            is_known
-        }))
-    }
-}
-
-/// The file that is written to, shared with the thread that syncs it.
-#[derive(Debug)]
-struct Records {
-    file: File,
-    path: PathBuf,
-    state: Mutex<State>,
-    change: Condvar,
-}
-
-#[derive(Debug, Default)]
-struct State {
-    /// Whether something was written that is not synced.
-    is_unsynced: bool,
-    is_finished: bool,
-    /// The first error.
-    failed: Option<io::Error>,
-}
-
-impl State {
-    fn check(&self) -> io::Result<()> {
-        match &self.failed {
-            None => Ok(()),
-            Some(error) => Err(io::Error::new(error.kind(), error.to_string())),
-        }
-    }
-}
-
-impl Records {
     fn append(&self, bytes: &[u8]) -> io::Result<()> {
         let mut state = lock(&self.state);
         state.check()?;
@@ -224,6 +158,80 @@ impl Records {
         }
         if let Err(error) = self.file.sync_data() {
             lock(&self.state).failed.get_or_insert(error);
+        }
+    }
+}
+
+/// The units that an earlier run has done, and those that this run has taken: of equal units only the first one runs.
+#[derive(Debug, Default)]
+pub(super) struct Taken {
+    /// In order: 16 B each.
+    before: Vec<Identity>,
+    /// At most 32 B each, as a B-tree of random numbers; a table takes up to 39 B, and 58 B while it grows.
+    now: Mutex<BTreeSet<Identity>>,
+    /// Whether a record in the file ends in CR.
+    has_cr: bool,
+}
+
+impl Taken {
+    /// Takes the unit. Returns whether it was done or taken before.
+    pub(super) fn take(&self, unit: &[u8]) -> bool {
+        let identity = Identity::of(unit);
+        self.before.binary_search(&identity).is_ok() || !lock(&self.now).insert(identity)
+    }
+
+    /// How many an earlier run has done.
+    pub(super) fn count(&self) -> u64 {
+        self.before.len() as u64
+    }
+
+    fn contains(&self, unit: &[u8]) -> bool {
+        let identity = Identity::of(unit);
+        self.before.binary_search(&identity).is_ok() || lock(&self.now).contains(&identity)
+    }
+
+    /// If `unit` was not taken before, but would have been with or without a CR at its end: the place of the CR.
+    fn misplaced_cr(&self, unit: &[u8]) -> Option<&'static str> {
+        match unit.strip_suffix(b"\r") {
+            Some(rest) => self.contains(rest).then_some("in the input, not in the list; tr -d '\\r' drops it"),
+            None if !self.has_cr => None,
+            None => self
+                .contains(&[unit, b"\r"].concat())
+                .then_some("in the list, not in the input; sed -i 's/\\r$//' LIST drops it"),
+        }
+    }
+
+    /// Says which units are skipped. Unless `quiet`, hints once at a unit that is not skipped because of a CR.
+    pub(super) fn known(self: Arc<Self>, quiet: bool) -> Known {
+        let told = AtomicBool::new(quiet);
+        Arc::new(move |unit| {
+            let is_known = self.take(unit);
+            if !is_known
+                && !told.load(Ordering::Relaxed)
+                && let Some(place) = self.misplaced_cr(unit)
+            {
+                told.store(true, Ordering::Relaxed);
+                say(format_args!("hint: --done: '{}' is not found for a CR at its end {place}", shown(unit)));
+            }
+            is_known
+        })
+    }
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Whether something was written that is not synced.
+    is_unsynced: bool,
+    is_finished: bool,
+    /// The first error.
+    failed: Option<io::Error>,
+}
+
+impl State {
+    fn check(&self) -> io::Result<()> {
+        match &self.failed {
+            None => Ok(()),
+            Some(error) => Err(io::Error::new(error.kind(), error.to_string())),
         }
     }
 }
@@ -288,11 +296,11 @@ fn holder(file: &File) -> Option<u32> {
 /// What the records in a file are, and where the last one ends.
 #[derive(Default)]
 struct Reading {
-    known: Identities,
+    known: Vec<Identity>,
     /// Whether a record ends in CR.
     has_cr: bool,
-    /// Hashes the record that has not ended yet.
-    hasher: Hasher,
+    /// Of the record that has not ended yet.
+    hash: Sha256,
     /// The bytes of all records that have ended, with their ends, and of the one that has not.
     ended: u64,
     open: u64,
@@ -304,18 +312,21 @@ impl Reading {
         self.last = bytes.last().copied().unwrap_or(self.last);
         while let Some(end) = memchr::memchr(delimiter, bytes) {
             self.has_cr |= bytes[..end].ends_with(b"\r");
-            self.hasher.add(&bytes[..end]);
-            self.known.insert(self.hasher.finish());
+            self.hash.update(&bytes[..end]);
+            self.known.push(std::mem::take(&mut self.hash).into());
             self.ended += self.open + end as u64 + 1;
             self.open = 0;
             bytes = &bytes[end + 1..];
         }
-        self.hasher.add(bytes);
+        self.hash.update(bytes);
         self.open += bytes.len() as u64;
     }
 
-    fn into_taken(self) -> Arc<Taken> {
-        Arc::new(Taken { units: Mutex::new(self.known), has_cr: self.has_cr })
+    fn into_taken(mut self) -> Arc<Taken> {
+        self.known.sort_unstable();
+        self.known.dedup();
+        self.known.shrink_to_fit();
+        Arc::new(Taken { before: self.known, now: Mutex::default(), has_cr: self.has_cr })
     }
 
     /// If the last record has no end: why a crash did not cause that. Only what a crash has torn is cut off. No line has a
@@ -340,8 +351,10 @@ fn load(path: &Path, file: &File, delimiter: u8) -> Result<(Arc<Taken>, Found)> 
         let cannot = || format!("--done: cannot cut off the torn end of {}", path.display());
         file.set_len(reading.ended).with_context(cannot)?;
     }
-    let found = Found { units: reading.known.len(), torn: Some(reading.open).filter(|bytes| *bytes > 0) };
-    Ok((reading.into_taken(), found))
+    let torn = Some(reading.open).filter(|bytes| *bytes > 0);
+    let taken = reading.into_taken();
+    let units = taken.count();
+    Ok((taken, Found { units, torn }))
 }
 
 fn read(path: &Path, mut file: &File, delimiter: u8) -> Result<Reading> {

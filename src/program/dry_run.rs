@@ -5,13 +5,14 @@ use super::done::Done;
 use super::exit::Exit;
 use super::launch::{self, BUFFER};
 use super::names::{Names, shown};
-use super::task::{Commands, DryRun, Work};
+use super::task::{Commands, Launch, Pipe};
 use super::unit_name::{UnitName, blank_skipped, counted, nonzero, size_at_least};
 use super::{buckets, failure, input, records, say::say, signals};
 use anyhow::{Result, anyhow};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::io::{self, IsTerminal, Write};
+use std::iter;
 use throttle::flow::framing::{Buffer, Framing};
 use throttle::flow::meter::Meter;
 use throttle::flow::order::NO_KEY;
@@ -22,39 +23,44 @@ use throttle_limits::clock::{self, Clock, FakeClock, Nanos, SECOND};
 use throttle_limits::limits::Policy;
 use throttle_limits::store::{Memory, Store, StoreError, Supply, View};
 
-/// Shows what would run or leave, and when.
+/// Shows what would run, and when.
 ///
 /// # Errors
 /// throttle itself failed.
-pub(super) fn run(DryRun { limits, sorting, work, done, quiet }: &DryRun) -> Result<Exit> {
-    let (result, name) = match work {
-        Work::Commands(commands) => {
-            if !quiet {
-                launch::hint_at_words(commands, false);
-            }
-            let opened = launch::source(commands, !quiet)?;
-            let known = done.as_ref().map(|path| {
-                records::ensure_is_no_input(path, opened.source.fd())?;
-                Done::read(path, records::delimiter(commands.framing)).map(|taken| taken.known(*quiet))
-            });
-            let plan = Plan::new(limits, buckets::policy(limits, Commands::check)?, sorting.clone());
-            (plan.commands(commands, opened.source, known.transpose()?), opened.name)
-        }
-        Work::Units(flags) => {
-            let input = input::open(flags.file())?;
-            let policy = buckets::policy(limits, |policy| flags.framing(policy).map(drop))?;
-            let framing = flags.framing(&policy).map_err(|error| anyhow!(error))?;
-            input.remark(UnitName::of(framing).plural(), "show").into_iter().filter(|_| !quiet).for_each(say);
-            (Plan::new(limits, policy, sorting.clone()).units(framing, Descriptor(input.fd)), input.name)
-        }
-    };
+pub(super) fn of_commands(launch: &Launch) -> Result<Exit> {
+    let Launch { limits, sorting, commands, flags, reporting } = launch;
+    if !reporting.quiet {
+        launch::hint_at_words(commands, false);
+    }
+    let opened = launch::source(commands, !reporting.quiet)?;
+    let known = flags.again.done.as_ref().map(|path| {
+        records::ensure_is_no_input(path, opened.source.fd())?;
+        Done::read(path, records::delimiter(commands.framing)).map(|taken| taken.known(reporting.quiet))
+    });
+    let plan = Plan::new(limits, buckets::policy(limits, Commands::check)?, sorting.clone());
+    ended(plan.commands(commands, opened.source, known.transpose()?), &opened.name)
+}
+
+/// Shows which units would leave, and when.
+///
+/// # Errors
+/// throttle itself failed.
+pub(super) fn of_units(Pipe { limits, sorting, input: flags, reporting, .. }: &Pipe) -> Result<Exit> {
+    let input = input::open(flags.file())?;
+    let policy = buckets::policy(limits, |policy| flags.framing(policy).map(drop))?;
+    let framing = flags.framing(&policy).map_err(|error| anyhow!(error))?;
+    input.remark(UnitName::of(framing).plural(), "show").into_iter().filter(|_| !reporting.quiet).for_each(say);
+    ended(Plan::new(limits, policy, sorting.clone()).units(framing, Descriptor(input.fd)), &input.name)
+}
+
+fn ended(result: Result<(), PumpError>, name: &str) -> Result<Exit> {
     match result {
         Ok(()) => Ok(Exit::Success),
         Err(PumpError::Flow(FlowError::Write(error))) if error.kind() == io::ErrorKind::BrokenPipe => {
             Ok(signals::die_of_broken_pipe())
         }
         Err(PumpError::Flow(FlowError::Write(error))) => Err(anyhow!(error).context("cannot write to standard output")),
-        Err(error) => Err(launch::failed(error, &name)),
+        Err(error) => Err(launch::failed(error, name)),
     }
 }
 
@@ -70,17 +76,16 @@ struct Plan {
     meter: Meter,
     sorting: Option<Sorting>,
     keys: RefCell<Keys>,
-    out: RefCell<io::BufWriter<io::Stdout>>,
 }
 
 impl Plan {
     fn new(limits: &Limits, policy: Policy, sorting: Option<Sorting>) -> Self {
         let look =
             sorting.as_ref().map_or_else(|| args::look(&policy).unwrap_or_default(), |sorting| sorting.look.clone());
-        let (meter, out) = (Meter::new(0, policy.len()), RefCell::new(io::BufWriter::new(io::stdout())));
+        let meter = Meter::new(0, policy.len());
         let (clock, keys) = (FakeClock::default(), RefCell::default());
         let found = buckets::found(limits).filter(|view| view.policy == policy);
-        Plan { policy, found, look, clock, began: Cell::new(0), meter, sorting, keys, out }
+        Plan { policy, found, look, clock, began: Cell::new(0), meter, sorting, keys }
     }
 
     fn commands(&self, commands: &Commands, source: impl Source, known: Option<Known>) -> Result<(), PumpError> {
@@ -88,7 +93,7 @@ impl Plan {
         let (names, on_terminal) = (Names::new(commands, u64::MAX), io::stdout().is_terminal());
         let (mut count, mut failed) = (0, 0);
         let show = |job: &Job, refused: Option<Outcome>| {
-            let (mut out, time) = (self.out.borrow_mut(), self.now());
+            let (mut out, time) = (io::stdout(), self.now());
             if let Some(outcome) = refused.or_else(|| cannot_run(template, job, room)) {
                 failed += 1;
                 let lines = names.each(job, &failure::unfit(job, &outcome));
@@ -99,9 +104,8 @@ impl Plan {
                 self.keys.borrow_mut().count(job.key.as_deref(), time);
             }
             out.write_all(&quoted(template.fill(&job.units), on_terminal))?;
-            write_rest(&mut *out, job, *shape, time)
+            write_rest(&mut out, job, *shape, time)
         };
-        let source = FlushFirst { source, out: &self.out };
         let by_key = self.sorting.as_ref().map(|sorting| {
             let clock: &dyn Clock = &self.clock;
             (RefCell::new(sorting.begin(clock.now())), clock, sorting.ahead)
@@ -121,7 +125,6 @@ impl Plan {
     fn units(&self, framing: Framing, source: impl Source) -> Result<(), PumpError> {
         let mut beginning = Vec::new();
         let sink = UnitLines { framing, beginning: &mut beginning, plan: self };
-        let source = FlushFirst { source, out: &self.out };
         if let Some(sorting) = &self.sorting {
             let (buffer, clock) = (Buffer::new(framing, SORTED_BUFFER), (&self.clock as &dyn Clock, true));
             let mut flow = Sorted::new(source, sink, buffer, sorting, clock, |_| ());
@@ -157,11 +160,11 @@ impl Plan {
 
     fn write_unit(&self, beginning: &mut Vec<u8>) -> io::Result<()> {
         let unit = shown(&std::mem::take(beginning));
-        writeln!(self.out.borrow_mut(), "{unit}  # {}", clock::shown(self.now()))
+        writeln!(io::stdout(), "{unit}  # {}", clock::shown(self.now()))
     }
 
     fn write_total(&self, count: &str, more: &str) -> Result<(), PumpError> {
-        let out = &mut *self.out.borrow_mut();
+        let out = &mut io::stdout();
         let mut write = || {
             writeln!(out, "# {count} in {}{more}", clock::shown(self.now()))?;
             self.write_limits(out)?;
@@ -173,17 +176,12 @@ impl Plan {
 
     /// The most that each limit lets through.
     fn write_limits(&self, out: &mut impl Write) -> io::Result<()> {
-        let has_cost = |kind: usize| self.look.costs.get(kind).is_some_and(Option::is_some);
-        let Some(sorting) = &self.sorting else {
-            let places = 0..self.policy.len();
-            return places.into_iter().try_for_each(|place| write_most(out, &self.policy, place, "", has_cost(place)));
-        };
-        let each = sorting.look.per.as_ref().map(|per| format!(" for each {per}")).unwrap_or_default();
-        let of_all = sorting.all.iter().map(|group| (group, ""));
-        let mut groups = of_all.chain(sorting.each.iter().map(|group| (group, &each[..])));
-        groups.try_for_each(|((policy, kind), each)| {
-            (0..policy.len()).try_for_each(|place| write_most(out, policy, place, each, has_cost(*kind)))
-        })
+        let of_each = self.sorting.iter().flat_map(|sorting| sorting.each.iter().map(|(policy, _)| policy));
+        let per = self.sorting.as_ref().and_then(|sorting| sorting.look.per.as_ref());
+        let each = per.map(|per| format!(" for each {per}")).unwrap_or_default();
+        let mut policies = iter::once((&self.policy, "")).chain(of_each.map(|policy| (policy, &each[..])));
+        policies
+            .try_for_each(|(policy, each)| (0..policy.len()).try_for_each(|place| write_most(out, policy, place, each)))
     }
 
     /// Counts a unit that leaves now. `unit`: as many of its bytes as are known.
@@ -251,23 +249,9 @@ impl Sink for UnitLines<'_> {
 /// More bytes of a unit than are ever shown.
 const SHOWN_BYTES: usize = 512;
 
-/// A source that writes buffered lines before it waits for more input.
-struct FlushFirst<'a, S, W: Write> {
-    source: S,
-    out: &'a RefCell<W>,
-}
-
-impl<S: Source, W: Write> Source for FlushFirst<'_, S, W> {
-    fn read(&mut self, space: &mut [u8], wait: bool) -> io::Result<Option<usize>> {
-        // If this fails, so does the next write.
-        let _ = self.out.borrow_mut().flush();
-        self.source.read(space, wait)
-    }
-}
-
 /// Why it cannot be run, if that is known before it runs.
 fn cannot_run(template: &Template, job: &Job, room: usize) -> Option<Outcome> {
-    job.refused().or_else(|| (!template.fill(&job.units).fit(room)).then_some(Outcome::TooLong))
+    job.refused().or_else(|| (!template.fits(&job.units, room)).then_some(Outcome::TooLong))
 }
 
 /// The time, after a `#`, so that the line can be pasted into a shell.
@@ -299,12 +283,13 @@ fn begin_as(found: &View, store: &Memory<FakeClock>, clock: &FakeClock) -> Resul
 
 /// `# 5/s,burst=5 for each host: at most 9 in any second`. A unit that costs more than the burst waits until its cost is paid,
 /// so the other units of that second are as many as without it.
-fn write_most(out: &mut impl Write, policy: &Policy, place: usize, each: &str, has_cost: bool) -> io::Result<()> {
+fn write_most(out: &mut impl Write, policy: &Policy, place: usize, each: &str) -> io::Result<()> {
     let (most, period) = policy.most_in_its_period(place);
     let (limit, period) = (policy.describe(place), period_name(period));
     let most = if policy.counts_bytes() { size_at_least(most, limit.contains("iB")) } else { most.to_string() };
     let is_bucket = limit.contains("burst=");
-    let more = if has_cost && is_bucket { ", and what one unit costs beyond the burst" } else { "" };
+    let more =
+        if policy.cost(place).is_some() && is_bucket { ", and what one unit costs beyond the burst" } else { "" };
     writeln!(out, "# {limit}{each}: at most {most} in any {period}{more}")
 }
 

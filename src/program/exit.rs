@@ -1,27 +1,18 @@
 //! How the program can end. One table serves the code, the help and the man page.
 
-use std::process::ExitCode;
-
-/// An end of the program other than by a signal.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// An end of the program other than by a signal. Of several, the last in this order decides the exit code of a run of commands:
+/// 127 before 126, 125, 124, 75, 123. An error of throttle itself comes before them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Exit {
     /// Everything was passed on.
     #[default]
     Success,
-    /// Reading, writing or something else that throttle does itself failed.
-    Error,
     /// The command line has a mistake.
     Usage,
-    /// The wait would have been longer than allowed.
-    TooLong,
-    /// A server asked to wait for longer than allowed.
-    SentAway,
-    /// An error of throttle itself with `--once`, where lower codes are the command's.
-    OnceError,
-    /// A question about a bucket that cannot be reached.
-    Away,
     /// A command failed or took too long.
     Failed,
+    /// A server asked to wait for longer than allowed.
+    SentAway,
     /// A command exited 255.
     Stopped,
     /// A command was killed by a signal.
@@ -30,6 +21,14 @@ pub(crate) enum Exit {
     CannotRun,
     /// A command is not found.
     NotFound,
+    /// Reading, writing or something else that throttle does itself failed.
+    Error,
+    /// The wait would have been longer than allowed.
+    TooLong,
+    /// An error of throttle itself with `--once`, where lower codes are the command's.
+    OnceError,
+    /// A question about a bucket that cannot be reached.
+    Away,
 }
 
 /// Code and meaning.
@@ -57,11 +56,5 @@ pub(crate) fn codes() -> impl Iterator<Item = (u8, String)> {
 impl Exit {
     pub(crate) fn code(self) -> u8 {
         TABLE.iter().find(|row| row.0 == self).map_or(1, |row| row.1)
-    }
-}
-
-impl From<Exit> for ExitCode {
-    fn from(exit: Exit) -> Self {
-        ExitCode::from(exit.code())
     }
 }

@@ -84,13 +84,6 @@ pub(super) fn advice(error: &io::Error) -> &'static str {
     }
 }
 
-/// The one that decides the exit code: 127 before 126, 125, 124, 123. An error of throttle itself comes before them.
-pub(super) fn worse(one: Exit, other: Exit) -> Exit {
-    use Exit::{CannotRun, Error, Failed, Killed, NotFound, SentAway, Stopped, Success, Usage};
-    let order = [Error, NotFound, CannotRun, Killed, Stopped, SentAway, Failed, Usage, Success];
-    order.into_iter().find(|exit| *exit == one || *exit == other).unwrap_or(one)
-}
-
 fn signal_name(signal: i32) -> String {
     signal_hook::low_level::signal_name(signal).map_or_else(|| format!("signal {signal}"), str::to_owned)
 }

@@ -63,7 +63,7 @@ pub(super) fn run(launch: &Launch) -> Result<Exit> {
     let progress = Progress::new(reporting, commands.input.is_stdin(), Some(flags.output()));
     let written = launch.limits.written(&policy);
     let mut outcomes = Outcomes::new(launch, &policy, &written, io::stderr().is_terminal());
-    outcomes.set_known(records.as_ref().map_or(0, |records| records.known_units));
+    outcomes.retries.known = records.as_ref().map_or(0, |records| records.known_units());
     let report = Report::new(UnitName::Command, source.total, supply, written, sorts, summary, progress);
     let is_announced = launch.limits.bucket().is_some() && !reporting.quiet;
     drive(commands, source, options, records, (report, outcomes), (is_announced, look))
@@ -126,7 +126,7 @@ pub(super) fn hint_at_words(commands: &Commands, tries_again: bool) {
         );
     }
     let units = throttle::launch::Units::default();
-    let words: Vec<_> = commands.template.fill(&units).iter().collect();
+    let words: Vec<_> = commands.template.fill(&units).collect();
     let has = |text: &str| words.iter().any(|word| word.to_string_lossy().contains(text));
     // Retries by curl take no grant.
     if tries_again && has("curl") && has("--retry") {
@@ -171,7 +171,7 @@ pub(super) fn source(commands: &Commands, hints: bool) -> Result<Opened> {
 /// The units of `source` as jobs, without those that are known.
 pub(super) fn batches<R: Source>(commands: &Commands, source: R, known: Option<Known>, look: Look) -> Batches<R> {
     let buffer = Buffer::new(commands.framing, BUFFER);
-    Batches::new(source, buffer, commands.shape, &commands.template, known).looked_into(look)
+    Batches::new(source, buffer, commands.shape, &commands.template, known, look)
 }
 
 fn drive(
@@ -183,9 +183,9 @@ fn drive(
     (is_announced, look): (bool, Look),
 ) -> Result<Exit> {
     signals::notice_ends().context("cannot handle signals")?;
-    let hints_at_cr = !commands.shape.to_stdin && commands.shape.skip_blank;
     let known = records.as_ref().and_then(|records| records.known());
-    let (run, launcher) = LaunchRun::start(report, outcomes, options, records, hints_at_cr).context(NoThread)?;
+    let run = LaunchRun::start(report, outcomes, options, records).context(NoThread)?;
+    let launcher = &run.launcher;
     signal_thread::start(Arc::clone(&run.report), Some(Arc::clone(&run))).context("cannot handle signals")?;
     launcher.expect_room_for_a_command().context("cannot open the files that a command needs")?;
     let mut flow = Launching::new(batches(commands, opened.source, known, look), launcher.clone());

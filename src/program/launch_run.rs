@@ -1,30 +1,29 @@
 //! A run of commands: what the threads other than the pump share and report, and how the run ends.
 //!
 //! The thread that finds that everything must end (a signal, a reader that left, a command that exited 255) calls
-//! [`end`](LaunchRun::end). Another thread then waits for the commands and ends the program: the pump may be blocked
-//! anywhere, and is not asked.
+//! [`end`](LaunchRun::end). Another thread then waits for the commands and ends the program. The pump takes no part in that:
+//! it may be blocked anywhere.
 
-use super::keys::told;
-use super::names::shown;
+use super::names::{shown, told};
 use super::outcomes::Outcomes;
 use super::records::Records;
 use super::report::Report;
 use super::signals;
 use super::unit_name::UnitName;
 use rustix::process::Signal;
+use std::borrow::Cow;
+use std::ffi::OsStr;
 use std::fmt::Display;
 use std::io::{self, IsTerminal};
-use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 use throttle::flow::News;
 use throttle::flow::order::NO_KEY;
 use throttle::flow::unpoisoned;
-use throttle::launch::{
-    Charge, Ended, Event, Events, Job, Launcher, Ledger, Options, Screen, Settler, Told, Words, quoted,
-};
+use throttle::launch::{Charge, Ended, Event, Events, Job, Launcher, Ledger, Options, Screen, Settler, Told, quoted};
 use throttle_limits::clock::{Nanos, in_nanos};
 
 /// Why nothing is launched any more.
@@ -50,94 +49,57 @@ enum Reason {
 const FAR: Duration = Duration::from_secs(86_400 * 365 * 100);
 
 /// What the threads of the run share.
-#[derive(Debug)]
 pub(super) struct LaunchRun {
     pub(super) report: Arc<Report>,
     outcomes: Arc<Mutex<Outcomes>>,
-    launcher: OnceLock<Launcher>,
+    pub(super) launcher: Launcher,
     /// The first signal that came to end us; 0: none.
     signal: AtomicI32,
     pub(super) in_our_group: bool,
     ledger: Option<Arc<Records>>,
     /// See [`Options`].
     second: Duration,
-    /// Whether a unit that ends in CR is worth a hint.
-    hints_at_cr: AtomicBool,
     /// To the thread that ends the program.
     end: Sender<Reason>,
-    /// To the thread that ends the program after everything was killed.
-    end_after_kill: Sender<()>,
-}
-
-/// Starts a thread that acts on the first message.
-fn on_message<T: Send + 'static>(
-    name: &str,
-    messages: Receiver<T>,
-    act: impl FnOnce(T) + Send + 'static,
-) -> io::Result<()> {
-    let wait = move || messages.recv().map_or((), act);
-    thread::Builder::new().name(name.to_owned()).spawn(wait).map(drop)
 }
 
 impl LaunchRun {
-    /// Starts the threads of a run, and the launcher. All threads start now: when the run must end, the system may refuse one.
+    /// Starts the launcher and the threads of a run. All threads start now: when the run must end, the system may refuse one.
     ///
     /// # Errors
     /// The system refuses a thread.
     pub(super) fn start(
-        report: Report,
+        mut report: Report,
         outcomes: Outcomes,
         options: Options,
         ledger: Option<Arc<Records>>,
-        hints_at_cr: bool,
-    ) -> io::Result<(Arc<Self>, Launcher)> {
-        let ((end, reasons), (end_after_kill, kills)) = (mpsc::channel(), mpsc::channel());
-        let advises = outcomes.sums_up;
+    ) -> io::Result<Arc<Self>> {
+        let (end, reasons) = mpsc::channel();
         let outcomes = Arc::new(Mutex::new(outcomes));
-        let run = Arc::new(LaunchRun {
-            report: Arc::new(report.with_outcomes(Arc::clone(&outcomes))),
-            outcomes,
-            launcher: OnceLock::new(),
-            signal: AtomicI32::new(0),
-            in_our_group: options.in_our_group,
-            ledger: ledger.clone(),
-            second: options.second,
-            hints_at_cr: AtomicBool::new(hints_at_cr && advises),
-            end,
-            end_after_kill,
-        });
-        run.await_ends(reasons, kills)?;
-        let events = Events::default();
-        run.receive(events.clone())?;
-        let screen = Arc::new(BesideBar(Arc::clone(&run.report)));
-        let ledger = ledger.map(|ledger| -> Arc<dyn Ledger> { ledger });
-        let launcher = Launcher::new(options, Arc::clone(&screen) as _, ledger, screen, events)?;
-        // Set once, here.
-        let _ = run.launcher.set(launcher.clone());
-        Ok((run, launcher))
+        report.outcomes = Some(Arc::clone(&outcomes));
+        let report = Arc::new(report);
+        let (in_our_group, second, signal) = (options.in_our_group, options.second, AtomicI32::new(0));
+        let recorder = ledger.clone().map(|ledger| -> Arc<dyn Ledger> { ledger });
+        let (events, screen, settler) = (Events::default(), Arc::clone(&report), Arc::clone(&report));
+        let launcher = Launcher::new(options, screen, recorder, settler, events.clone())?;
+        let run = Arc::new(LaunchRun { report, outcomes, launcher, signal, in_our_group, ledger, second, end });
+        run.await_end(reasons)?;
+        run.receive(events)?;
+        Ok(run)
     }
 
-    /// Starts the threads that end the program.
-    fn await_ends(self: &Arc<Self>, reasons: Receiver<Reason>, kills: Receiver<()>) -> io::Result<()> {
-        let ending = Arc::clone(self);
-        on_message("ender", reasons, move |reason| {
+    /// Starts the thread that ends the program.
+    fn await_end(self: &Arc<Self>, reasons: Receiver<Reason>) -> io::Result<()> {
+        let run = Arc::clone(self);
+        let end = move || {
+            let Ok(reason) = reasons.recv() else { return };
             // Other processes go on while we wait for the commands that run.
-            ending.report.supply.retire();
-            ending.launcher().into_iter().for_each(|launcher| launcher.slots().drain());
-            ending.flush();
-            ending.finish(reason)
-        })?;
-        let ending = Arc::clone(self);
-        on_message("last ender", kills, move |()| {
-            ending.launcher().into_iter().for_each(|launcher| launcher.slots().drain());
-            thread::sleep(ending.second);
-            signals::die_of(ending.signal.load(Ordering::SeqCst));
-        })
-    }
-
-    /// `None` before the first command.
-    pub(super) fn launcher(&self) -> Option<&Launcher> {
-        self.launcher.get()
+            run.report.supply.retire();
+            run.launcher.slots().drain();
+            run.launcher.flush();
+            run.finish(reason)
+        };
+        thread::Builder::new().name("ender".to_owned()).spawn(end).map(drop)
     }
 
     pub(super) fn outcomes(&self) -> MutexGuard<'_, Outcomes> {
@@ -146,9 +108,11 @@ impl LaunchRun {
 
     /// Launches nothing more, waits for what runs, and ends the program. Returns false if it was ending already.
     fn end(&self, reason: Reason) -> bool {
-        let Some(launcher) = self.launcher().filter(|launcher| launcher.slots().stop()) else { return false };
+        if !self.launcher.slots().stop() {
+            return false;
+        }
         let mut outcomes = self.outcomes();
-        outcomes.stop();
+        outcomes.starts_no_more = true;
         match reason {
             Reason::Signal | Reason::Stopped | Reason::TooManyFailed => {}
             Reason::CannotRecord => outcomes.fail(),
@@ -161,15 +125,10 @@ impl LaunchRun {
         }
         drop(outcomes);
         if let Reason::ReaderGone | Reason::CannotPrint = reason {
-            launcher.slots().end_with(Signal::TERM);
+            self.launcher.slots().end_with(Signal::TERM);
         }
         let _ = self.end.send(reason);
         true
-    }
-
-    /// Returns when all events so far were reported.
-    pub(super) fn flush(&self) {
-        self.launcher().into_iter().for_each(Launcher::flush);
     }
 
     /// Notes a signal. Returns whether it is the first one, which is passed on; the second one kills.
@@ -185,10 +144,10 @@ impl LaunchRun {
 
     /// Says how many commands still run if they ignore the first signal. Best effort: needs a thread.
     fn tell_what_is_waited_for(self: &Arc<Self>) {
-        let (Some(launcher), run) = (self.launcher().cloned(), Arc::clone(self)) else { return };
+        let run = Arc::clone(self);
         let tell = move || {
-            if !launcher.slots().drains_within(run.second) && !run.outcomes().quiet {
-                let running = launcher.slots().count();
+            if !run.launcher.slots().drains_within(run.second) && !run.outcomes().quiet {
+                let running = run.launcher.slots().count();
                 let them = if running == 1 { "it" } else { "them" };
                 let waiting = UnitName::Command.count(running);
                 run.report.aside(format_args!("waiting for {waiting}; again to kill {them}"));
@@ -197,18 +156,21 @@ impl LaunchRun {
         let _ = thread::Builder::new().name("patience".to_owned()).spawn(tell);
     }
 
-    /// Ends the program after everything was killed, even if nothing reads its last messages.
-    pub(super) fn end_without_readers(&self) {
-        let _ = self.end_after_kill.send(());
+    /// Kills all commands, and ends the program after that, even if nothing reads its last messages.
+    pub(super) fn kill(&self) {
+        self.launcher.slots().end_with(Signal::KILL);
+        self.launcher.slots().drain();
+        thread::sleep(self.second);
+        signals::die_of(self.signal.load(Ordering::SeqCst));
     }
 
     /// Closes the ledger, and names the units that wait for another attempt, which will not be made.
     pub(super) fn close_ledger(&self) {
-        let unprinted = self.launcher().map(Launcher::print_rest).unwrap_or_default();
-        self.flush();
-        let (waiting, unstarted) = self.launcher().map(Launcher::take_waiting).unwrap_or_default();
+        let unprinted = self.launcher.print_rest();
+        self.launcher.flush();
+        let (waiting, unstarted) = self.launcher.take_waiting();
         let mut outcomes = self.outcomes();
-        outcomes.set_unstarted(unstarted);
+        outcomes.retries.unstarted = unstarted as u64;
         let lines = [outcomes.unprinted(&unprinted), outcomes.give_up(&waiting)].concat();
         drop(outcomes);
         self.report.asides(&lines);
@@ -231,34 +193,30 @@ impl LaunchRun {
     }
 }
 
-/// Writes the output of commands without breaking the bar, and settles what they were charged.
-#[derive(Debug)]
-struct BesideBar(Arc<Report>);
-
-impl Screen for BesideBar {
+impl Screen for Report {
     fn beside(&self, print: &mut dyn FnMut() -> bool) {
-        self.0.beside_bar(print);
+        self.beside_bar(print);
     }
 
     fn shows_something(&self) -> bool {
-        self.0.has_bar
+        self.has_bar
     }
 
-    fn trace(&self, words: Words<'_>) {
-        if self.0.outcomes().is_some_and(|outcomes| outcomes.trace) {
-            self.0.aside_bytes(&quoted(words, io::stderr().is_terminal()));
+    fn trace(&self, words: &mut dyn Iterator<Item = Cow<'_, OsStr>>) {
+        if self.outcomes().is_some_and(|outcomes| outcomes.trace) {
+            self.aside_bytes(&quoted(words, io::stderr().is_terminal()));
         }
     }
 }
 
-impl Settler for BesideBar {
+impl Settler for Report {
     fn settle(&self, charge: &Charge, real: &[u64]) {
         // Best effort: if it fails, the units behind wait longer.
-        let _ = self.0.supply.settle(&charge.grant, [&charge.costs, real]);
+        let _ = self.supply.settle(&charge.grant, [&charge.costs, real]);
     }
 
     fn may_block(&self) -> bool {
-        self.0.supply.store().is_shared()
+        self.supply.store().is_shared()
     }
 }
 
@@ -301,7 +259,7 @@ impl LaunchRun {
                 let mut outcomes = self.outcomes();
                 outcomes.start(&job, attempt, self.at(at));
                 let hint = outcomes.hint(self.report.now(), || self.report.read().sink);
-                hint.or_else(|| self.hint_at_cr(&job))
+                hint.or_else(|| outcomes.hint_at_cr(&job))
             }
             Event::Ended(ended) => return self.take_end(&ended),
             Event::KeySentAway { left, jobs } => return self.give_key_up(left, &jobs),
@@ -371,7 +329,7 @@ impl LaunchRun {
             Event::HeldUp => {
                 (true, "launching waits: too much output waits for an earlier command to end (-k)".to_owned())
             }
-            Event::BadReply(remark) => (false, format!("hint: {remark}")),
+            Event::BadReply(remark) | Event::UnopenedReply(remark) => (false, format!("hint: {remark}")),
             Event::LeftBehind(job) => {
                 let name = outcomes.name(&job);
                 (false, format!("{name} left a process behind that holds its output open; not waited for"))
@@ -385,13 +343,6 @@ impl LaunchRun {
     fn at(&self, at: Instant) -> Nanos {
         let ago = in_nanos(at.elapsed());
         self.report.now().saturating_sub(ago)
-    }
-
-    fn hint_at_cr(&self, job: &Job) -> Option<String> {
-        let hint =
-            "hint: the units end in CR, which the commands get, too; to drop it: tr -d '\\r' < FILE | throttle …";
-        let is_first = job.name().ends_with(b"\r") && self.hints_at_cr.swap(false, Ordering::SeqCst);
-        is_first.then(|| hint.to_owned())
     }
 }
 

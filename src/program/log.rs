@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use serde_json::Value;
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::str::{Utf8Error, from_utf8};
 use std::sync::Mutex;
 use std::time::{Duration, SystemTime};
@@ -20,6 +20,7 @@ const BEGINNING: usize = 4096;
 #[derive(Debug)]
 pub(super) struct Log {
     file: Mutex<File>,
+    path: PathBuf,
     is_regular: bool,
 }
 
@@ -43,11 +44,40 @@ pub(super) struct Log {
 /// - `cost`: what the reply says it cost.
 /// - `slot`: its slot, from 0, as in `THROTTLE_SLOT`.
 /// - `error`: why it could not be started, or its output was lost.
-#[derive(Clone, Debug)]
-struct Entry<'a> {
-    ended: &'a Ended,
-    start: SystemTime,
-    until: Option<SystemTime>,
+fn line(ended: &Ended, start: SystemTime, until: Option<SystemTime>) -> String {
+    let Ended { job, outcome, reply, .. } = ended;
+    let (units, cut) = units(job);
+    let (name, units) = written(&units);
+    let key = job.key.as_deref().map(String::from_utf8_lossy);
+    let ran = ended.at.saturating_duration_since(ended.started);
+    let (exit, signal) = match outcome {
+        Outcome::Ok => (Some(0), None),
+        Outcome::Exited(code) => (Some(*code), None),
+        Outcome::Killed(signal) => (None, Some(*signal)),
+        _ => (None, None),
+    };
+    let is_free = matches!(outcome, Outcome::Unreadable(_) | Outcome::TooCostly | Outcome::SentAway);
+    let fields = [
+        ("seq", job.seq.to_string()),
+        (name, units),
+        ("cut", cut.to_string()),
+        ("key", Value::from(key).to_string()),
+        ("try", ended.number.to_string()),
+        ("start", epoch(start)),
+        ("waited", seconds(ended.waited)),
+        ("ran", seconds(ran)),
+        ("exit", Value::from(exit).to_string()),
+        ("signal", Value::from(signal).to_string()),
+        ("timed_out", matches!(outcome, Outcome::TimedOut).to_string()),
+        ("http", Value::from(reply.status).to_string()),
+        ("verdict", Value::from(verdict_name(ended.verdict)).to_string()),
+        ("until", until.map_or_else(|| Value::Null.to_string(), epoch)),
+        ("charged", if is_free { 0 } else { job.charged }.to_string()),
+        ("cost", Value::from(ended.cost).to_string()),
+        ("slot", ended.slot.to_string()),
+        ("error", Value::from(failure::error(outcome)).to_string()),
+    ];
+    format!("{{{}}}\n", fields.map(|(name, value)| format!("\"{name}\":{value}")).join(","))
 }
 
 fn verdict_name(verdict: Verdict) -> &'static str {
@@ -73,7 +103,11 @@ impl Log {
         if is_regular && is_torn(path) {
             append(&file, b"\n").with_context(cannot)?;
         }
-        Ok(Log { file: Mutex::new(file), is_regular })
+        Ok(Log { file: Mutex::new(file), path: path.to_owned(), is_regular })
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
     }
 
     /// Whether it is a regular file, so that a write never waits for a reader.
@@ -89,7 +123,7 @@ impl Log {
         let now = SystemTime::now();
         let start = now.checked_sub(ended.started.elapsed()).unwrap_or(now);
         let until = ended.due_in.and_then(|due| now.checked_add(due));
-        let line = Entry { ended, start, until }.line();
+        let line = line(ended, start, until);
         let file = unpoisoned(self.file.lock());
         append(&file, line.as_bytes())
     }
@@ -113,44 +147,6 @@ fn is_torn(path: &Path) -> bool {
         file.read_exact(&mut last)
     });
     read.is_ok() && last != *b"\n"
-}
-
-impl Entry<'_> {
-    fn line(&self) -> String {
-        let Ended { job, outcome, reply, .. } = self.ended;
-        let (units, cut) = units(job);
-        let (name, units) = written(&units);
-        let key = job.key.as_deref().map(String::from_utf8_lossy);
-        let ran = self.ended.at.saturating_duration_since(self.ended.started);
-        let (exit, signal) = match outcome {
-            Outcome::Ok => (Some(0), None),
-            Outcome::Exited(code) => (Some(*code), None),
-            Outcome::Killed(signal) => (None, Some(*signal)),
-            _ => (None, None),
-        };
-        let is_free = matches!(outcome, Outcome::Unreadable(_) | Outcome::TooCostly | Outcome::SentAway);
-        let fields = [
-            ("seq", job.seq.to_string()),
-            (name, units),
-            ("cut", cut.to_string()),
-            ("key", Value::from(key).to_string()),
-            ("try", self.ended.number.to_string()),
-            ("start", epoch(self.start)),
-            ("waited", seconds(self.ended.waited)),
-            ("ran", seconds(ran)),
-            ("exit", Value::from(exit).to_string()),
-            ("signal", Value::from(signal).to_string()),
-            ("timed_out", matches!(outcome, Outcome::TimedOut).to_string()),
-            ("http", Value::from(reply.status).to_string()),
-            ("verdict", Value::from(verdict_name(self.ended.verdict)).to_string()),
-            ("until", self.until.map_or_else(|| Value::Null.to_string(), epoch)),
-            ("charged", if is_free { 0 } else { job.charged }.to_string()),
-            ("cost", Value::from(self.ended.cost).to_string()),
-            ("slot", self.ended.slot.to_string()),
-            ("error", Value::from(failure::error(outcome)).to_string()),
-        ];
-        format!("{{{}}}\n", fields.map(|(name, value)| format!("\"{name}\":{value}")).join(","))
-    }
 }
 
 /// Exact: a float would round.
@@ -241,13 +237,12 @@ mod tests {
         }
     }
 
-    fn entry(ended: &Ended) -> Entry<'_> {
-        let start = SystemTime::UNIX_EPOCH + Duration::from_micros(1_800_000_000_000_250);
-        Entry { ended, start, until: None }
+    fn line_of(ended: &Ended) -> String {
+        line(ended, SystemTime::UNIX_EPOCH + Duration::from_micros(1_800_000_000_000_250), None)
     }
 
     fn parsed(job: Job) -> Value {
-        let line = entry(&ended(job)).line();
+        let line = line_of(&ended(job));
         assert_eq!(line.find('\n'), Some(line.len() - 1), "one line");
         serde_json::from_str(&line).unwrap()
     }
@@ -265,7 +260,7 @@ mod tests {
     #[test]
     fn a_line_has_all_fields_in_their_order_and_times_are_not_rounded() {
         assert_eq!(
-            entry(&ended(job(&[b"a \"b\""], false))).line(),
+            line_of(&ended(job(&[b"a \"b\""], false))),
             "{\"seq\":7,\"unit\":\"a \\\"b\\\"\",\"cut\":false,\"key\":null,\"try\":2,\"start\":1800000000.000250,\
              \"waited\":1.500000,\"ran\":0.000000,\"exit\":null,\"signal\":9,\"timed_out\":false,\"http\":null,\
              \"verdict\":\"again\",\"until\":null,\"charged\":1,\"cost\":null,\"slot\":3,\"error\":null}\n"
@@ -280,8 +275,7 @@ mod tests {
             cost: Some(u64::MAX),
             ..ended(keyed)
         };
-        let entry = Entry { ended: &other, start, until: Some(until + Duration::from_secs(60)) };
-        let line: Value = serde_json::from_str(&entry.line()).unwrap();
+        let line: Value = serde_json::from_str(&line(&other, start, Some(until + Duration::from_secs(60)))).unwrap();
         let error = "cannot be run: no \\ such";
         assert_eq!((&line["key"], &line["http"], &line["error"]), (&"k\n".into(), &429.into(), &error.into()));
         assert_eq!((&line["until"], &line["cost"], &line["exit"]), (&60.0.into(), &u64::MAX.into(), &Value::Null));

@@ -1,7 +1,9 @@
-//! Units in messages: what they are called, and a line for each that failed or was stopped.
+//! Units and keys in messages: what they are called, a line for each unit that failed or was stopped, and news of keys.
 
 use super::task::Commands;
-use super::unit_name::UnitName;
+use super::unit_name::{UnitName, counted};
+use throttle::flow::order::Crowd;
+use throttle::flow::{Dropped, FIRST_UNITS, News};
 use throttle::launch::{Job, printable};
 
 /// How much of a unit is shown.
@@ -10,7 +12,7 @@ const SHOWN: usize = 60;
 /// Units that are named one by one on a terminal: more would scroll everything else away.
 pub(super) const ON_TERMINAL: u64 = 20;
 
-/// Names units. Elsewhere than on a terminal all are named: it may be a file from which they are run again.
+/// Names units: all of them if standard error is no terminal, since it may be a file from which they are run again.
 #[derive(Debug, Default)]
 pub(super) struct Names {
     /// `line`
@@ -50,14 +52,14 @@ impl Names {
 
     /// A line for each unit of a command.
     pub(super) fn each(&self, job: &Job, what: &str) -> Vec<String> {
-        counted(self.unit, job).map(|(_, name)| format!("{name}: {what}")).collect()
+        called(self.unit, job).map(|(_, name)| format!("{name}: {what}")).collect()
     }
 
     /// The same for a command that ended like this. Beyond the most that are named, units are only counted.
     pub(super) fn name(&mut self, end: End, job: &Job, what: &str) -> Vec<String> {
         let (named, more) = &mut self.counts[end as usize];
         let mut lines = Vec::new();
-        for (count, name) in counted(self.unit, job) {
+        for (count, name) in called(self.unit, job) {
             if *named < self.most {
                 *named += count;
                 lines.push(format!("{name}: {what}"));
@@ -81,7 +83,7 @@ impl Names {
 }
 
 /// How many units, and what they are called: one by one, and the rest, whose names are not kept, together.
-fn counted(unit: &'static str, job: &Job) -> impl Iterator<Item = (u64, String)> {
+fn called(unit: &'static str, job: &Job) -> impl Iterator<Item = (u64, String)> {
     let rest = job.names.rest().map(|rest| {
         let (first, last) = rest.into_inner();
         (last - first + 1, format!("{unit}s {first} to {last}"))
@@ -102,4 +104,28 @@ pub(super) fn shown(unit: &[u8]) -> String {
     let beginning: String = chars.by_ref().take(SHOWN).collect();
     let beginning = printable(&beginning);
     if chars.next().is_some() { format!("{beginning}…") } else { beginning }
+}
+
+/// News in words.
+pub(super) fn told(news: &News) -> String {
+    match news {
+        News::Full(Crowd { units, keys, most }) => {
+            let (keys, most) = (counted(*keys, "key"), shown(most));
+            format!(
+                "all {units} units read ahead wait for {keys}, most for '{most}'; shuffle the input (shuf) or raise --ahead"
+            )
+        }
+        News::NoKeys(per) => {
+            let host = if per.to_string() == "host" { "; for names without http:// write per=f1" } else { "" };
+            format!("hint: per={per} finds no key in the first {FIRST_UNITS} units, so they share one limit{host}")
+        }
+        News::Dropped(Dropped { units, keys }) => {
+            let units = counted(*units, "unit");
+            match (keys.len(), keys.iter().max_by_key(|(_, units)| **units)) {
+                (2.., Some((most, _))) => format!("dropped {units} ({} keys, most '{}')", keys.len(), shown(most)),
+                (_, Some((key, _))) => format!("dropped {units} (all of '{}')", shown(key)),
+                (_, None) => format!("dropped {units}"),
+            }
+        }
+    }
 }

@@ -12,11 +12,10 @@ use signal_hook::iterator::Signals;
 use std::ffi::{OsStr, OsString};
 use std::io::{self, ErrorKind};
 use std::os::unix::process::CommandExt;
-use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
-use throttle::launch::IGNORING_SIGPIPE;
+use throttle::launch::command;
 use throttle_limits::clock::{Nanos, sharpen_this_thread, with_usual_slack};
 use throttle_limits::limits::{Grant, Refusal};
 use throttle_limits::store::{StoreError, wait_for};
@@ -130,18 +129,9 @@ fn give_back(store: &AnyBucket, grant: &Grant, costs: &[u64]) {
 }
 
 /// Becomes the command. Returns only if that fails.
-fn become_command(path: &OsStr, command: &[OsString]) -> Exit {
-    let (name, args) = command.split_first().map_or((path, &[][..]), |(name, args)| (name.as_os_str(), args));
-    let mut command = if signals::is_ignored(SIGPIPE) {
-        let [shell, option, script] = IGNORING_SIGPIPE;
-        let mut shell = Command::new(shell);
-        shell.args([option, script]).arg(path);
-        shell
-    } else {
-        let mut command = Command::new(path);
-        command.arg0(name);
-        command
-    };
+fn become_command(path: &OsStr, words: &[OsString]) -> Exit {
+    let (name, args) = words.split_first().map_or((path, &[][..]), |(name, args)| (name.as_os_str(), args));
+    let mut command = command(path, name, signals::is_ignored(SIGPIPE));
     let error = with_usual_slack(|| command.args(args).exec());
     say(format_args!("'{}' cannot be run: {error}", path.display()));
     if error.kind() == ErrorKind::NotFound { Exit::NotFound } else { Exit::CannotRun }

@@ -4,7 +4,7 @@ mod retries;
 
 use super::args::{JOBS, MaxFail};
 use super::exit::Exit;
-use super::failure::{failure, worse};
+use super::failure::failure;
 use super::names::{End, Names, ON_TERMINAL, shown};
 use super::task::Launch;
 use super::unit_name::{blank_skipped, counted, nonzero, scaled};
@@ -16,7 +16,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
-use throttle::launch::{Ended, Job, Outcome, Success, Template, Verdict};
+use throttle::launch::{Ended, Job, Key, Outcome, Success, Template, Verdict};
 use throttle_limits::clock::{self, Nanos, SECOND};
 use throttle_limits::limits::Policy;
 use throttle_limits::rate::Rate;
@@ -31,7 +31,7 @@ const LEAST_FOR_MEAN: u64 = 10;
 const LEAST_FOR_PERCENT: u64 = 20;
 
 #[derive(Debug, Default)]
-#[allow(clippy::struct_excessive_bools, reason = "three are options, two have happened or not")]
+#[allow(clippy::struct_excessive_bools, reason = "five are options, two have happened or not")]
 pub(crate) struct Outcomes {
     pub(super) quiet: bool,
     pub(super) trace: bool,
@@ -54,11 +54,14 @@ pub(crate) struct Outcomes {
     /// For the hint about jobs: the pace, unless the number of jobs was chosen.
     pace: Option<Rate>,
     hinted: bool,
+    /// Whether a unit that ends in CR is worth a hint.
+    hints_at_cr: bool,
     /// When the hint was last considered.
     looked: Nanos,
-    started_at: BTreeMap<u64, Nanos>,
-    /// The keys of those that run, if limits are kept for each and the number of its jobs is not chosen.
-    running_keys: Option<BTreeMap<u64, Arc<[u8]>>>,
+    /// Whether a key that takes most slots is worth a hint: the number of its jobs is not chosen.
+    hints_at_keys: bool,
+    /// When those that run have started, and their keys.
+    running: BTreeMap<u64, (Nanos, Key)>,
     durations: Nanos,
     started: u64,
     ok: u64,
@@ -68,7 +71,7 @@ pub(crate) struct Outcomes {
     /// Ended because the run ended.
     stopped: u64,
     skipped: u64,
-    retries: Retries,
+    pub(super) retries: Retries,
     /// Whether a limit counts a cost of each unit.
     is_priced: bool,
     /// Of the commands whose reply names a cost: how many, the sum of these costs, and the sum of what was charged.
@@ -77,7 +80,8 @@ pub(crate) struct Outcomes {
     next: Option<String>,
     /// Why commands are ended early.
     interrupted: Option<&'static str>,
-    starts_no_more: bool,
+    /// No more commands are started.
+    pub(super) starts_no_more: bool,
     pub(super) exit: Exit,
 }
 
@@ -91,6 +95,7 @@ impl Outcomes {
             quiet: reporting.quiet,
             trace: launch.flags.trace,
             sums_up: reporting.sums_up(on_terminal),
+            hints_at_cr: reporting.sums_up(on_terminal) && !commands.shape.to_stdin && commands.shape.skip_blank,
             names: Names::new(commands, if reporting.quiet { 0 } else { most }),
             command: commands.name(),
             template: Some(&commands.template).filter(|template| template.name().is_none()).cloned(),
@@ -105,11 +110,7 @@ impl Outcomes {
             },
             jobs: launch.flags.jobs(),
             max_args: commands.shape.max_args.max(1),
-            running_keys: launch
-                .sorting
-                .as_ref()
-                .filter(|sorting| sorting.jobs == Some(NonZeroU32::MAX))
-                .map(|_| BTreeMap::new()),
+            hints_at_keys: launch.sorting.as_ref().is_some_and(|sorting| sorting.jobs == Some(NonZeroU32::MAX)),
             is_priced: launch.limits.have_costs(policy),
             // Only limits that count units say how many commands are needed.
             pace: launch.flags.jobs.is_none().then(|| launch.limits.of_units(policy).fastest()).flatten(),
@@ -127,16 +128,6 @@ impl Outcomes {
         (self.skipped, self.retries.done_before) = (skipped, done_before);
     }
 
-    /// The run ends.
-    pub(super) fn close(&mut self, now: Nanos) {
-        self.retries.close(now);
-    }
-
-    /// How many units the done list held when it was opened.
-    pub(super) fn set_known(&mut self, units: u64) {
-        self.retries.known = units;
-    }
-
     /// How many commands the rest of the input is for, if they were `commands` for `bytes` of it and `unread` bytes are
     /// left. Units that were done before may all be at the beginning of the input: so what the list holds beyond those
     /// that were skipped is subtracted from the rest. If that leaves a quarter or less, the input so far is the measure.
@@ -148,14 +139,9 @@ impl Outcomes {
         if new > all / 4 { new.max(as_so_far) } else { as_so_far }
     }
 
-    /// No more commands are started.
-    pub(super) fn stop(&mut self) {
-        self.starts_no_more = true;
-    }
-
     /// `waiting for 3 commands`, if no more are started.
     pub(super) fn waiting(&self) -> Option<String> {
-        let running = self.started_at.len() as u64;
+        let running = self.running.len() as u64;
         self.starts_no_more.then(|| format!("waiting for {}", counted(running, "command")))
     }
 
@@ -167,10 +153,7 @@ impl Outcomes {
     pub(super) fn start(&mut self, job: &Job, attempt: u32, now: Nanos) {
         self.started += 1;
         self.retries.waiting -= u64::from(attempt > 1).min(self.retries.waiting);
-        self.started_at.insert(job.seq, now);
-        if let Some((keys, key)) = self.running_keys.as_mut().zip(job.key.clone()) {
-            keys.insert(job.seq, key);
-        }
+        self.running.insert(job.seq, (now, job.key.clone()));
         if attempt == 1 {
             self.next = None;
         }
@@ -182,7 +165,7 @@ impl Outcomes {
 
     /// throttle itself has failed, not a command.
     pub(super) fn fail(&mut self) {
-        self.exit = worse(self.exit, Exit::Error);
+        self.exit = self.exit.max(Exit::Error);
     }
 
     /// What a message calls the first unit of `job`.
@@ -197,16 +180,14 @@ impl Outcomes {
             self.told =
                 [(0, 1), (1, cost), (2, job.charged)].map(|(place, more)| self.told[place].saturating_add(more));
         }
-        let started = self.started_at.remove(&job.seq).unwrap_or(now);
-        self.running_keys.iter_mut().for_each(|keys| drop(keys.remove(&job.seq)));
+        let started = self.running.remove(&job.seq).map_or(now, |(started, _)| started);
         self.durations += now.saturating_sub(started);
         match ended.verdict {
             Verdict::Ok => return Vec::new(),
             Verdict::Again(_) | Verdict::Later(_) => {
                 let is_later = matches!(ended.verdict, Verdict::Later(_));
                 self.retries.wait(now, ended.due_in.unwrap_or_default(), is_later);
-                let Retries { paused_until, long_pause, .. } = &mut self.retries;
-                let line = || long_pause.line(now, *paused_until, job.key.as_deref());
+                let line = || self.retries.long_pause(now, job.key.as_deref());
                 return (is_later && !self.quiet).then(line).flatten().into_iter().collect();
             }
             Verdict::Failed | Verdict::Stopped => {}
@@ -222,7 +203,7 @@ impl Outcomes {
         self.failed += 1;
         self.timed_out += u64::from(matches!(outcome, Outcome::TimedOut));
         self.killed += u64::from(matches!(outcome, Outcome::Killed(_)));
-        self.exit = worse(self.exit, exit);
+        self.exit = self.exit.max(exit);
         let words = if ended.number > 1 { format!("{words}, attempt {}", ended.number) } else { words };
         self.names.name(End::Failed, job, &words)
     }
@@ -258,14 +239,9 @@ impl Outcomes {
         jobs.iter().flat_map(|job| self.names.name(End::GivenUp, job, "not tried again")).collect()
     }
 
-    /// How many units were read ahead and will not be tried.
-    pub(super) fn set_unstarted(&mut self, units: usize) {
-        self.retries.unstarted = units as u64;
-    }
-
     /// The run ends since a server asked to wait for too long.
     pub(super) fn send_away(&mut self) {
-        self.exit = worse(self.exit, Exit::SentAway);
+        self.exit = self.exit.max(Exit::SentAway);
     }
 
     /// The time until which a server has asked to wait, if it is in the future.
@@ -275,7 +251,7 @@ impl Outcomes {
 
     /// What a message calls the command that was run for `job`.
     fn command_for(&self, job: &Job) -> String {
-        let name = self.template.as_ref().and_then(|template| template.fill(&job.units).iter().next());
+        let name = self.template.as_ref().and_then(|template| template.fill(&job.units).next());
         let name = name.as_deref().and_then(|name| Path::new(name).file_name());
         name.map_or_else(|| self.command.clone(), |name| shown(name.as_bytes()))
     }
@@ -292,14 +268,22 @@ impl Outcomes {
         hint
     }
 
+    /// A hint at the first unit that ends in CR.
+    pub(super) fn hint_at_cr(&mut self, job: &Job) -> Option<String> {
+        let is_first = self.hints_at_cr && job.name().ends_with(b"\r");
+        self.hints_at_cr &= !is_first;
+        let hint =
+            "hint: the units end in CR, which the commands get, too; to drop it: tr -d '\\r' < FILE | throttle …";
+        is_first.then(|| hint.to_owned())
+    }
+
     /// Which key takes most slots.
     fn hint_at_key(&self) -> Option<String> {
-        let keys = self.running_keys.as_ref()?;
         let mut counts: BTreeMap<&[u8], usize> = BTreeMap::new();
-        for key in keys.values() {
+        for key in self.running.values().filter_map(|(_, key)| key.as_ref()) {
             *counts.entry(key).or_default() += 1;
         }
-        let (key, count) = counts.into_iter().max_by_key(|(_, count)| *count)?;
+        let (key, count) = counts.into_iter().max_by_key(|(_, count)| *count).filter(|_| self.hints_at_keys)?;
         let all = usize::try_from(self.jobs).unwrap_or(usize::MAX);
         (count > all / 4 * 3 && all > 1).then(|| {
             let key = shown(key);
@@ -319,7 +303,7 @@ impl Outcomes {
     }
 
     pub(super) fn ended(&self) -> u64 {
-        self.started.saturating_sub(self.started_at.len() as u64)
+        self.started.saturating_sub(self.running.len() as u64)
     }
 
     /// Whether the run ends because a command ended so.
@@ -332,28 +316,24 @@ impl Outcomes {
         self.ok + self.failed + self.stopped + self.retries.given_up
     }
 
-    pub(super) fn to_be_tried_again(&self) -> u64 {
-        self.retries.waiting
-    }
-
     /// How long until everything has ended, if `units` are still to be tried, also again, the last of them in `last_start`
     /// by the limits. `None` if that is not known: all slots are taken and no command has ended yet, or no more will be
     /// started.
     pub(super) fn time_left(&self, units: u64, last_start: Nanos, now: Nanos) -> Option<Nanos> {
         let last_due = if self.retries.waiting > 0 { self.retries.due.saturating_sub(now) } else { 0 };
         let last_start = last_start.max(last_due);
-        let (running, jobs) = (self.started_at.len() as u64, u64::from(self.jobs));
+        let (running, jobs) = (self.running.len() as u64, u64::from(self.jobs));
         let is_full = jobs > 0 && running >= jobs;
         if self.starts_no_more || (self.ended() == 0 && is_full) {
             return None;
         }
         let mean = self.durations / self.ended().max(1);
-        let left_of = |started: &Nanos| mean.saturating_sub(now.saturating_sub(*started));
-        let of_running: u64 = self.started_at.values().map(left_of).sum();
+        let left_of = |(started, _): &(Nanos, _)| mean.saturating_sub(now.saturating_sub(*started));
+        let of_running: u64 = self.running.values().map(left_of).sum();
         let work = mean.saturating_mul(units).saturating_add(of_running);
         let by_jobs = work.checked_div(jobs).unwrap_or(0);
         let last_end = if units > 0 { last_start.saturating_add(mean) } else { 0 };
-        let longest = self.started_at.values().map(left_of).max().unwrap_or(0);
+        let longest = self.running.values().map(left_of).max().unwrap_or(0);
         Some(last_end.max(by_jobs).max(longest))
     }
 
@@ -362,7 +342,7 @@ impl Outcomes {
         let Retries { ok, later, waiting, given_up, unstarted, done_before, .. } = self.retries;
         [
             (self.started, "started"),
-            (self.started_at.len() as u64, "running"),
+            (self.running.len() as u64, "running"),
             (self.ok, "ok"),
             (self.failed, "failed"),
             (self.timed_out, "timed out"),
@@ -389,7 +369,7 @@ impl Outcomes {
 
     /// `213 started, 5 running, 205 ok, 3 failed`
     pub(super) fn counts(&self) -> String {
-        let (started, running) = (self.started, self.started_at.len());
+        let (started, running) = (self.started, self.running.len());
         let ended = self.some(&["failed", "timed out", "killed"]);
         let blank = nonzero([(self.skipped, blank_skipped(self.skipped))]);
         let waiting = self.some(&["to be tried again", "done before"]);

@@ -4,7 +4,6 @@ use super::args::{self, ReportFlags};
 use super::buckets;
 use super::exit::Exit;
 use super::input;
-use super::keys::told;
 use super::progress::Progress;
 use super::report::{self, Report, Total};
 use super::say::say;
@@ -131,7 +130,7 @@ impl Run<'_> {
         let (quiet, hints) = (reporting.quiet, reporting.sums_up(io::stderr().is_terminal()));
         let tell = |news: News| {
             if !quiet && (hints || !matches!(news, News::NoKeys(_))) {
-                self.report.aside(told(&news));
+                self.report.aside(names::told(&news));
             }
         };
         let buffer = Buffer::new(self.framing, SORTED_BUFFER);
@@ -139,7 +138,7 @@ impl Run<'_> {
         let mut flow = Sorted::new(Descriptor(input), Descriptor(stdout), buffer, sorting, (clock, false), tell);
         let result = self.drive(&mut flow);
         if !quiet && flow.untold().units > 0 {
-            self.report.aside(told(&News::Dropped(flow.untold().clone())));
+            self.report.aside(names::told(&News::Dropped(flow.untold().clone())));
         }
         result
     }

@@ -141,25 +141,28 @@ fn joined(parts: &[&str]) -> String {
 }
 
 /// How progress is shown.
-#[derive(Debug)]
-pub(super) enum Progress {
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Kind {
+    #[default]
     Nothing,
+    /// A plain line now and then.
     Lines,
-    Bar(Bar),
+    Bar,
+    /// Not asked for: it is shown after [`WORTH_A_BAR`].
+    AutomaticBar,
 }
 
-/// A bar, and what is on the terminal now.
+/// Shows progress. Knows what is on the terminal now.
 #[derive(Debug, Default)]
-pub(super) struct Bar {
-    /// Not asked for: it is shown after [`WORTH_A_BAR`].
-    is_automatic: bool,
+pub(super) struct Progress {
+    kind: Kind,
     /// What the next line is made of.
     shown: Option<Shown>,
     /// `shown`, fitted to `columns`.
     line: String,
     columns: usize,
     /// Whether it is on the terminal.
-    stands: bool,
+    is_on_terminal: bool,
     /// Whether the cursor is inside a line that a command has left open.
     within_line: bool,
 }
@@ -170,85 +173,73 @@ impl Progress {
     pub(super) fn new(reporting: &ReportFlags, reads_stdin: bool, commands: Option<Output>) -> Self {
         let is_dumb = std::env::var_os("TERM").is_none_or(|term| term.is_empty() || term == "dumb");
         let terminal = std::io::stderr().is_terminal() && !is_dumb;
-        match (reporting.progress, terminal) {
-            (ProgressWhen::Never, _) | (ProgressWhen::Auto, false) => Progress::Nothing,
-            (ProgressWhen::Auto, true) if reporting.quiet || spoils_something(reads_stdin, commands) => {
-                Progress::Nothing
-            }
-            (ProgressWhen::Always, false) => Progress::Lines,
-            (when, true) => Progress::Bar(Bar { is_automatic: when == ProgressWhen::Auto, ..Bar::default() }),
-        }
+        let spoils = || reporting.quiet || spoils_something(reads_stdin, commands);
+        let kind = match (reporting.progress, terminal) {
+            (ProgressWhen::Always, true) => Kind::Bar,
+            (ProgressWhen::Always, false) => Kind::Lines,
+            (ProgressWhen::Auto, true) if !spoils() => Kind::AutomaticBar,
+            _ => Kind::Nothing,
+        };
+        Progress { kind, ..Progress::default() }
     }
 
     /// How often [`show`](Self::show) is to be called.
     pub(super) fn interval(&self) -> Option<Duration> {
-        match self {
-            Progress::Nothing => None,
-            Progress::Lines => Some(LINE),
-            Progress::Bar(_) => Some(FRAME),
+        match self.kind {
+            Kind::Nothing => None,
+            Kind::Lines => Some(LINE),
+            Kind::Bar | Kind::AutomaticBar => Some(FRAME),
         }
     }
 
     pub(super) fn show(&mut self, shown: Shown, elapsed: Nanos) {
-        match self {
-            Progress::Nothing => {}
-            Progress::Lines => say(shown.text()),
-            Progress::Bar(bar) if bar.is_automatic && (elapsed < WORTH_A_BAR || !shown.is_begun) => {}
-            Progress::Bar(bar) => bar.show(shown),
+        match self.kind {
+            Kind::Nothing => {}
+            Kind::Lines => say(shown.text()),
+            Kind::AutomaticBar if elapsed < WORTH_A_BAR || !shown.is_begun => {}
+            Kind::Bar | Kind::AutomaticBar => {
+                (self.shown, self.columns) = (Some(shown), 0);
+                self.draw();
+            }
         }
     }
 
     /// Whether there is a bar, now or later.
     pub(super) fn is_a_bar(&self) -> bool {
-        matches!(self, Progress::Bar(_))
+        matches!(self.kind, Kind::Bar | Kind::AutomaticBar)
     }
 
     /// Writes a message without breaking the bar.
     pub(super) fn aside(&mut self, write: impl FnOnce()) {
-        let Progress::Bar(bar) = self else { return write() };
-        bar.erase();
-        bar.end_line();
+        self.erase();
+        self.end_line();
         write();
-        bar.draw();
+        self.draw();
     }
 
     /// Writes the output of commands without breaking the bar. `write` returns whether it has left a line open.
     pub(super) fn beside(&mut self, write: impl FnOnce() -> bool) {
-        let Progress::Bar(bar) = self else {
-            write();
-            return;
-        };
-        bar.erase();
-        bar.within_line = write();
-        bar.draw();
+        self.erase();
+        self.within_line = write();
+        self.draw();
     }
 
     /// Nothing is shown until [`show`](Self::show) is called again.
     pub(super) fn hide(&mut self) {
-        if let Progress::Bar(bar) = self {
-            bar.erase();
-            bar.shown = None;
-        }
+        self.erase();
+        self.shown = None;
     }
 
     /// Nothing is shown any more.
     pub(super) fn close(&mut self) {
         self.hide();
-        *self = Progress::Nothing;
-    }
-}
-
-impl Bar {
-    fn show(&mut self, shown: Shown) {
-        (self.shown, self.columns) = (Some(shown), 0);
-        self.draw();
+        *self = Progress::default();
     }
 
     /// Draws the bar over what was there before, in one write, so that no other output comes in between.
     fn draw(&mut self) {
-        if user() != User::Us {
-            self.erase();
-            self.shown = None;
+        if self.shown.is_some() && user() != User::Us {
+            self.hide();
         }
         let Some(shown) = &self.shown else { return };
         let columns = columns();
@@ -259,12 +250,12 @@ impl Bar {
             return self.erase();
         }
         self.end_line();
-        self.stands = true;
+        self.is_on_terminal = true;
         put(&self.line);
     }
 
     fn erase(&mut self) {
-        if !self.stands {
+        if !self.is_on_terminal {
             return;
         }
         let user = user();
@@ -278,7 +269,7 @@ impl Bar {
             User::Program | User::Shell => {}
         }
         // What a pager covers appears again when the pager ends.
-        self.stands = user == User::Program;
+        self.is_on_terminal = user == User::Program;
     }
 
     /// Ends an open line, so that a bar or a message does not overwrite it.

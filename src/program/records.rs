@@ -19,10 +19,8 @@ use throttle::launch::{Ended, Job, Known, Ledger};
 /// The files of `--done` and `--log`.
 #[derive(Debug)]
 pub(super) struct Records {
-    done: Option<(Arc<Done>, PathBuf)>,
-    /// Units in the done list when it was opened.
-    pub(super) known_units: u64,
-    log: Option<(Log, PathBuf)>,
+    done: Option<Arc<Done>>,
+    log: Option<Log>,
     /// Whether a message about a unit that is too long to be recorded was written.
     told_of_long: AtomicBool,
     quiet: bool,
@@ -41,7 +39,7 @@ impl Records {
         let delimiter = delimiter(launch.commands.framing);
         let open_log = |path: &PathBuf| {
             ensure_apart("--log", path, stat(input), "the input, and its lines would be read as units")?;
-            Log::open(path).map(|log| (log, path.clone()))
+            Log::open(path)
         };
         let log = again.log.as_ref().map(open_log).transpose()?;
         let open_done = |path: &PathBuf| {
@@ -59,13 +57,17 @@ impl Records {
             let kept = rustix::fs::stat(file).ok();
             summary.map_or(Ok(()), |summary| ensure_apart("--summary", summary, kept, "a file of --done or --log"))?;
         }
-        let (done, known_units) = done.map_or((None, 0), |(done, units)| (Some(done), units));
-        Ok(Some(Records { done, known_units, log, told_of_long: AtomicBool::new(false), quiet: reporting.quiet }))
+        Ok(Some(Records { done, log, told_of_long: AtomicBool::new(false), quiet: reporting.quiet }))
     }
 
     /// Says which units are done.
     pub(super) fn known(&self) -> Option<Known> {
-        Some(self.done.as_ref()?.0.taken().known(self.quiet))
+        Some(self.done.as_ref()?.taken().known(self.quiet))
+    }
+
+    /// How many units the done list held when it was opened.
+    pub(super) fn known_units(&self) -> u64 {
+        self.done.as_ref().map_or(0, |done| done.taken().count())
     }
 
     /// Writes all that was recorded to the disk.
@@ -73,13 +75,10 @@ impl Records {
     /// # Errors
     /// It cannot be written.
     pub(super) fn finish(&self) -> io::Result<()> {
-        if let Some((done, path)) = &self.done {
-            done.finish().map_err(|error| cannot_write("--done", path, &error))?;
+        if let Some(done) = &self.done {
+            done.finish().map_err(|error| cannot_write("--done", done.path(), &error))?;
         }
-        if let Some((log, path)) = &self.log {
-            log.finish().map_err(|error| cannot_write("--log", path, &error))?;
-        }
-        Ok(())
+        self.log.as_ref().map_or(Ok(()), |log| log.finish().map_err(|error| cannot_write("--log", log.path(), &error)))
     }
 
     fn add_done(&self, done: &Done, job: &Job) -> io::Result<()> {
@@ -118,7 +117,7 @@ fn ensure_apart(option: &str, path: &Path, other: Option<Stat>, what: &str) -> R
     Ok(())
 }
 
-fn open_done(path: &Path, delimiter: u8, second: Duration, quiet: bool) -> Result<((Arc<Done>, PathBuf), u64)> {
+fn open_done(path: &Path, delimiter: u8, second: Duration, quiet: bool) -> Result<Arc<Done>> {
     let (done, found) = Done::open(path, delimiter, second)?;
     if let Some(bytes) = found.torn.filter(|_| !quiet) {
         let name = path.display();
@@ -126,7 +125,7 @@ fn open_done(path: &Path, delimiter: u8, second: Duration, quiet: bool) -> Resul
             "--done: cut {bytes} bytes off the end of {name}: a record without its end; its unit runs again"
         ));
     }
-    Ok(((Arc::new(done), path.to_owned()), found.units))
+    Ok(done)
 }
 
 fn cannot_write(option: &str, path: &Path, error: &io::Error) -> io::Error {
@@ -135,16 +134,16 @@ fn cannot_write(option: &str, path: &Path, error: &io::Error) -> io::Error {
 
 impl Ledger for Records {
     fn record(&self, ended: &Ended) -> io::Result<()> {
-        let Some((log, path)) = &self.log else { return Ok(()) };
-        log.write(ended).map_err(|error| cannot_write("--log", path, &error))
+        let Some(log) = &self.log else { return Ok(()) };
+        log.write(ended).map_err(|error| cannot_write("--log", log.path(), &error))
     }
 
     fn record_done(&self, job: &Job) -> io::Result<()> {
-        let Some((done, path)) = &self.done else { return Ok(()) };
-        self.add_done(done, job).map_err(|error| cannot_write("--done", path, &error))
+        let Some(done) = &self.done else { return Ok(()) };
+        self.add_done(done, job).map_err(|error| cannot_write("--done", done.path(), &error))
     }
 
     fn may_block(&self) -> bool {
-        self.log.as_ref().is_some_and(|(log, _)| !log.is_regular())
+        self.log.as_ref().is_some_and(|log| !log.is_regular())
     }
 }

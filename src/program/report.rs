@@ -34,7 +34,7 @@ pub(crate) struct Report {
     unit: UnitName,
     total: Option<Total>,
     /// `None` in pipe mode.
-    outcomes: Option<Arc<Mutex<Outcomes>>>,
+    pub(super) outcomes: Option<Arc<Mutex<Outcomes>>>,
     limits: Vec<String>,
     /// The limits as the user wrote them.
     written: String,
@@ -148,7 +148,7 @@ impl Report {
     pub(crate) fn close(&self) -> Result<()> {
         self.supply.retire();
         let mut screen = self.screen();
-        self.outcomes().iter_mut().for_each(|outcomes| outcomes.close(self.now()));
+        self.outcomes().iter_mut().for_each(|outcomes| outcomes.retries.close(self.now()));
         let lines = if screen.closed { Vec::new() } else { self.closing_lines() };
         if !lines.is_empty() {
             // Ends a line that a command has left open.
@@ -288,7 +288,7 @@ impl Report {
 
     /// Estimated from what holds the work back: the limits, the source or the reader, or the commands that run.
     fn time_left(&self, reading: &Reading) -> Option<Nanos> {
-        let again = self.outcomes().map_or(0, |outcomes| outcomes.to_be_tried_again());
+        let again = self.outcomes().map_or(0, |outcomes| outcomes.retries.waiting);
         let (units, now) = (self.units_left(reading)? + again, self.now());
         // Units that wait for their time have a grant already.
         let (until, paid) = reading.wait.map_or((0, 0), |wait| (wait.until, wait.units));
@@ -369,12 +369,6 @@ impl Report {
             fields.insert("commands".to_owned(), outcomes.json());
         }
         summary
-    }
-
-    /// A report on commands.
-    pub(crate) fn with_outcomes(mut self, outcomes: Arc<Mutex<Outcomes>>) -> Self {
-        self.outcomes = Some(outcomes);
-        self
     }
 
     pub(crate) fn outcomes(&self) -> Option<MutexGuard<'_, Outcomes>> {

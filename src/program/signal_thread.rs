@@ -15,6 +15,7 @@ use signal_hook::consts::{
 use signal_hook::flag;
 use signal_hook::iterator::backend::SignalDelivery;
 use signal_hook::iterator::exfiltrator::SignalOnly;
+use std::cell::LazyCell;
 use std::io::{self, Stdout};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
@@ -58,7 +59,10 @@ pub(crate) fn start(report: Arc<Report>, commands: Option<Arc<LaunchRun>>) -> Re
 }
 
 fn answer(mut delivery: Delivery, report: &Arc<Report>, commands: Option<&Arc<LaunchRun>>, ending: &AtomicBool) {
-    let (mut drawn, mut painter) = (Instant::now(), Painter::new(report, commands));
+    let mut drawn = Instant::now();
+    // It starts with the first picture.
+    let painter = LazyCell::new(|| start_painter(Arc::clone(report), commands.cloned()).ok());
+    let paint = |picture| drop(painter.as_ref().map(|painter| painter.try_send(picture)));
     // Only a pipe ends when its reader leaves: commands may print nothing.
     let mut watched = commands.is_none().then(io::stdout);
     loop {
@@ -69,8 +73,8 @@ fn answer(mut delivery: Delivery, report: &Arc<Report>, commands: Option<&Arc<La
         }
         for signal in delivery.pending() {
             match (signal, commands) {
-                (SIGUSR1, _) => painter.ask(Picture::Status),
-                (SIGTSTP, _) => suspend(commands, &mut painter),
+                (SIGUSR1, _) => paint(Picture::Status),
+                (SIGTSTP, _) => suspend(commands, paint),
                 (_, None) => {
                     // A second signal ends the program at once.
                     ending.store(true, Ordering::SeqCst);
@@ -83,7 +87,7 @@ fn answer(mut delivery: Delivery, report: &Arc<Report>, commands: Option<&Arc<La
         // A signal alone draws nothing.
         if every.is_some_and(|every| drawn.elapsed() >= every) {
             drawn = Instant::now();
-            painter.ask(Picture::Progress);
+            paint(Picture::Progress);
         }
     }
 }
@@ -102,46 +106,25 @@ const HIDING: Duration = Duration::from_millis(100);
 /// Pictures that may wait for a slow terminal. Further ones are dropped.
 const MOST_PICTURES: usize = 4;
 
-/// Draws pictures on a thread of its own, since writing may block. It starts with the first picture.
-struct Painter {
-    report: Arc<Report>,
-    commands: Option<Arc<LaunchRun>>,
-    asked: Option<SyncSender<Picture>>,
-}
-
-impl Painter {
-    fn new(report: &Arc<Report>, commands: Option<&Arc<LaunchRun>>) -> Self {
-        Painter { report: Arc::clone(report), commands: commands.cloned(), asked: None }
-    }
-
-    fn ask(&mut self, picture: Picture) {
-        if self.asked.is_none() {
-            self.asked = self.start().ok();
-        }
-        let _ = self.asked.as_ref().map(|asked| asked.try_send(picture));
-    }
-
-    fn start(&self) -> io::Result<SyncSender<Picture>> {
-        let (asked, wanted) = mpsc::sync_channel(MOST_PICTURES);
-        let (report, commands) = (Arc::clone(&self.report), self.commands.clone());
-        let paint = move || {
-            for picture in wanted {
-                match picture {
-                    Picture::Progress => report.tick(),
-                    Picture::Status => {
-                        // The latest events may not be counted yet.
-                        if let Some(commands) = &commands {
-                            commands.flush();
-                        }
-                        report.status();
+/// Starts a thread that draws pictures, since writing may block.
+fn start_painter(report: Arc<Report>, commands: Option<Arc<LaunchRun>>) -> io::Result<SyncSender<Picture>> {
+    let (asked, wanted) = mpsc::sync_channel(MOST_PICTURES);
+    let paint = move || {
+        for picture in wanted {
+            match picture {
+                Picture::Progress => report.tick(),
+                Picture::Status => {
+                    // The latest events may not be counted yet.
+                    if let Some(commands) = &commands {
+                        commands.launcher.flush();
                     }
-                    Picture::Nothing(_done) => report.hide(),
+                    report.status();
                 }
+                Picture::Nothing(_done) => report.hide(),
             }
-        };
-        thread::Builder::new().name("painter".to_owned()).spawn(paint)?;
-        Ok(asked)
-    }
+        }
+    };
+    thread::Builder::new().name("painter".to_owned()).spawn(paint).map(|_| asked)
 }
 
 /// Waits for a signal, for `at_most`, or until the reader of `output` leaves. Returns whether that has left.
@@ -155,33 +138,29 @@ fn wait(delivery: &Delivery, output: Option<&Stdout>, at_most: Option<Duration>)
 
 /// Commands have process groups of their own, so signals must be passed on to them.
 fn pass_on(signal: i32, commands: &Arc<LaunchRun>) {
-    let Some(launcher) = commands.launcher() else { return };
+    let slots = commands.launcher.slots();
     match signal {
-        SIGCONT => launcher.slots().release_stopped_starts(),
-        SIGCHLD => launcher.end_those_who_want_the_terminal(),
-        _ if !commands.is_first_signal(signal) => {
-            launcher.slots().end_with(Signal::KILL);
-            commands.end_without_readers();
-        }
+        SIGCONT => slots.release_stopped_starts(),
+        SIGCHLD => commands.launcher.end_commands_that_want_the_terminal(),
+        _ if !commands.is_first_signal(signal) => commands.kill(),
         // A command in our own group got it from the terminal already.
-        SIGINT | SIGQUIT if commands.in_our_group && signals::is_in_foreground() => launcher.slots().others_end_them(),
-        _ => launcher.slots().end_with(Signal::from_named_raw(signal).unwrap_or(Signal::TERM)),
+        SIGINT | SIGQUIT if commands.in_our_group && signals::is_in_foreground() => slots.others_end_them(),
+        _ => slots.end_with(Signal::from_named_raw(signal).unwrap_or(Signal::TERM)),
     }
 }
 
 /// Stops this process and all commands, with no bar on the terminal, until it is continued.
-fn suspend(commands: Option<&Arc<LaunchRun>>, painter: &mut Painter) {
-    let launcher = commands.and_then(|commands| commands.launcher());
-    if let Some(launcher) = launcher {
-        launcher.slots().suspend();
+fn suspend(commands: Option<&Arc<LaunchRun>>, paint: impl Fn(Picture)) {
+    if let Some(commands) = commands {
+        commands.launcher.slots().suspend();
     }
     let (done, hidden) = mpsc::channel();
-    painter.ask(Picture::Nothing(done));
+    paint(Picture::Nothing(done));
     // A terminal that does not read delays the stop by no more than this.
     let _ = hidden.recv_timeout(HIDING);
     // Returns when the process is continued.
     signals::die_of(SIGTSTP);
-    if let Some(launcher) = launcher {
-        launcher.slots().resume();
+    if let Some(commands) = commands {
+        commands.launcher.slots().resume();
     }
 }

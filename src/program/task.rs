@@ -3,7 +3,7 @@
 
 mod stream;
 
-pub(crate) use stream::{Commands, DryRun, Launch, Pipe, Work};
+pub(crate) use stream::{Commands, Launch, Pipe};
 
 use super::args::{Args, Bucket, Environment, Format, Grouped, Kind, Limits, SharedFlags, look, refuse_bytes};
 use std::ffi::OsString;
@@ -19,7 +19,6 @@ use throttle_limits::store::Place;
 pub(crate) enum Task {
     Pipe(Pipe),
     Launch(Box<Launch>),
-    DryRun(DryRun),
     Once(Once),
     Bucket(Bucket, Verb),
 }
@@ -108,7 +107,6 @@ impl Task {
             refuse_bytes(&args.limit)?;
         }
         match &args {
-            Args { launch, .. } if launch.dry_run => DryRun::new(args, limits).map(Task::DryRun),
             Args { launch, command, .. } if launch.shell.is_none() && command.is_empty() => {
                 Pipe::new(args, limits).map(Task::Pipe)
             }
@@ -119,7 +117,7 @@ impl Task {
     pub(crate) fn bucket(&self) -> Option<&Bucket> {
         match self {
             Task::Launch(launch) => launch.limits.bucket(),
-            Task::Pipe(Pipe { limits, .. }) | Task::DryRun(DryRun { limits, .. }) => limits.bucket(),
+            Task::Pipe(pipe) => pipe.limits.bucket(),
             Task::Once(Once { bucket, .. }) | Task::Bucket(bucket, _) => Some(bucket),
         }
     }

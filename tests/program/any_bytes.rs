@@ -67,7 +67,7 @@ proptest! {
         let reading = Reading { replace: None, max_args, place: Place::Arguments };
         let Ok(template) = Template::new(&words, &reading) else { return Ok(()) };
         let units: Units = [&unit].into_iter().collect();
-        let filled: Vec<u8> = template.fill(&units).iter().flat_map(|word| word.as_bytes().to_vec()).collect();
+        let filled: Vec<u8> = template.fill(&units).flat_map(|word| word.as_bytes().to_vec()).collect();
         let given: Vec<u8> = words.iter().flat_map(|word| word.as_bytes().to_vec()).collect();
         let marks = words.iter().map(|word| word.to_string_lossy().matches("{}").count()).sum::<usize>();
         let copies = if max_args == 0 { 0 } else { marks.max(1) };

@@ -55,7 +55,7 @@ impl State {
 
     fn waiter(&self, bucket: &str) -> Running {
         let waiter = Running::start(self.command(&["--bucket", bucket, "--once", "true"]));
-        wait_until("it to wait", || self.says(&["--bucket", bucket, "--show"]).contains("in line"));
+        wait_until("it to wait", || self.says(&["--bucket", bucket, "--show"]).contains("waiting"));
         waiter
     }
 }
@@ -112,14 +112,14 @@ mod files {
     }
 
     #[test]
-    fn each_bucket_has_a_line_with_its_limits_and_who_waits() {
+    fn each_bucket_has_a_line_with_its_limits_and_how_many_wait() {
         let state = State::with(&[("api", "5/s"), ("slow", AN_HOUR), ("big", "10MB/s,burst=1MB")]);
         state.says(&["--bucket", "api", "--set", "-r", "5/s", "-r", "5000/h"]);
         let _waiter = state.waiter("slow");
         let before = fs::read(state.path("api")).unwrap();
         let expected = "api: 5/s,burst=1 and 5000/h,window,slack=250ms\n\
             big: 10MB/s,burst=1000000\n\
-            slow: 1/h,burst=1,initial=0, 1 in line\n";
+            slow: 1/h,burst=1,initial=0, 1 waiting\n";
         let folder = state.folder().to_str().unwrap().to_owned();
         for args in [
             &["--list"][..],
@@ -332,7 +332,7 @@ mod those_who_use_it {
     }
 
     #[test]
-    fn those_who_wait_are_counted_and_make_it_again_in_order() {
+    fn waiters_are_counted_and_make_it_again_in_order() {
         let (state, redis) = (State::with(&[("b", AN_HOUR)]), Redis::start(&[]));
         let on_server = redis.map(|redis| (redis.bucket("b"), redis));
         let mut places = vec!["b"];
@@ -349,7 +349,7 @@ mod those_who_use_it {
         }
         for bucket in &places {
             let list = || state.says(&["--bucket", bucket, "--list"]);
-            wait_until("it to be made again", || list() == "b: 1/h,burst=1,initial=0, 1 in line\n");
+            wait_until("it to be made again", || list() == "b: 1/h,burst=1,initial=0, 1 waiting\n");
             assert_eq!(state.says(&["--bucket", bucket, "--remove", "-q"]), "");
         }
         drop(waiters);

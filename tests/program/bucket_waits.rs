@@ -221,19 +221,19 @@ fn one_that_was_held_back_gives_its_first_turn_back_to_a_window() {
     }
 }
 
-/// Waiters of a bucket, once they are all in line.
-fn in_line(bucket: &Bucket, count: u64) -> Vec<Running> {
+/// Waiters of a bucket, once all of them wait.
+fn waiters_of(bucket: &Bucket, count: u64) -> Vec<Running> {
     let waiters = (0..count).map(|_| Running::start(bucket.command(&["--once", "true"]))).collect();
     wait_until("all to wait", || bucket.hours() == count + 1);
     waiters
 }
 
 #[test]
-fn those_who_end_in_any_order_cost_a_newcomer_nothing() {
+fn waiters_that_end_in_any_order_cost_a_newcomer_nothing() {
     let redis = Redis::start(&[]);
     let on_server = redis.as_ref().map(|redis| Bucket::on_server(redis, AN_HOUR));
     for bucket in [Some(Bucket::in_file(AN_HOUR)), on_server].into_iter().flatten() {
-        let mut waiters = in_line(&bucket, 5);
+        let mut waiters = waiters_of(&bucket, 5);
         std::thread::sleep(Duration::from_millis(100));
         for waiter in &mut waiters {
             waiter.signal(Signal::TERM);
@@ -245,11 +245,11 @@ fn those_who_end_in_any_order_cost_a_newcomer_nothing() {
 
 /// They cannot give anything back. Whoever comes next finds that they are gone.
 #[test]
-fn those_who_were_killed_cost_a_newcomer_nothing() {
+fn waiters_that_were_killed_cost_a_newcomer_nothing() {
     let redis = Redis::start(&[]);
     let on_server = redis.as_ref().map(|redis| Bucket::on_server(redis, AN_HOUR));
     for bucket in [Some(Bucket::in_file(AN_HOUR)), on_server].into_iter().flatten() {
-        drop(in_line(&bucket, 5));
+        drop(waiters_of(&bucket, 5));
         wait_until("the dead to be noticed", || {
             let refused = feed(bucket.command(&["--once", "--max-wait", "0"]), b"");
             let said = text(&refused.stderr);
@@ -263,7 +263,7 @@ fn a_newcomer_is_served_at_the_new_rate_at_once() {
     let redis = Redis::start(&[]);
     let on_server = redis.as_ref().map(|redis| Bucket::on_server(redis, AN_HOUR));
     for bucket in [Some(Bucket::in_file(AN_HOUR)), on_server].into_iter().flatten() {
-        let waiters = in_line(&bucket, 3);
+        let waiters = waiters_of(&bucket, 3);
         let bucket = bucket.set("100/s");
         let newcomer = Running::start(bucket.command(&["--once", "true"]));
         for waiter in waiters.into_iter().chain([newcomer]) {
@@ -278,7 +278,7 @@ fn a_line_is_emptied_a_bucket_starts_anew_and_is_paused() {
     let on_server = redis.as_ref().map(|redis| Bucket::on_server(redis, AN_HOUR));
     for bucket in [Some(Bucket::in_file(AN_HOUR)), on_server].into_iter().flatten() {
         let done = |args: &[&str]| assert!(feed(bucket.command(args), b"").status.success(), "{args:?}");
-        let waiters = in_line(&bucket, 3);
+        let waiters = waiters_of(&bucket, 3);
         done(&["--clear"]);
         assert_eq!(bucket.hours(), 1);
         wait_until("those who still wait to enter again", || bucket.hours() == 4);
@@ -330,7 +330,7 @@ fn a_pause_is_shown_until_it_is_lifted() {
 }
 
 #[test]
-fn a_lifted_pause_frees_those_who_waited_for_its_end() {
+fn a_lifted_pause_frees_the_processes_that_waited_for_its_end() {
     let redis = Redis::start(&[]);
     let on_server = redis.as_ref().map(|redis| Bucket::on_server(redis, "100/s"));
     for bucket in [Some(Bucket::in_file("100/s")), on_server].into_iter().flatten() {
@@ -410,11 +410,11 @@ fn a_name_may_have_colons() {
 }
 
 #[test]
-fn it_is_shown_who_waits() {
+fn it_is_shown_how_many_wait() {
     let bucket = Bucket::in_file(AN_HOUR);
-    let _waiters = in_line(&bucket, 2);
+    let _waiters = waiters_of(&bucket, 2);
     let shown = text(&feed(bucket.command(&["--show"]), b"").stdout);
-    assert!(shown.contains("\n  2 in line, the last for 2h\n") || shown.contains("the last for 1h 59m\n"), "{shown}");
+    assert!(shown.contains("\n  2 waiting, the last for 2h\n") || shown.contains("the last for 1h 59m\n"), "{shown}");
     let shown = feed(bucket.command(&["--show", "json"]), b"");
     let shown: serde_json::Value = serde_json::from_slice(&shown.stdout).unwrap();
     assert_eq!(shown["line"][1]["cost"], 1, "{shown}");

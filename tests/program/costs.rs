@@ -268,7 +268,7 @@ fn a_stream_ends_when_units_cost_something_else() {
 
 /// Law 5: whatever ends a wait gives back; those behind move up.
 #[test]
-fn who_leaves_the_line_of_a_bucket_gives_back_each_cost() {
+fn a_waiter_that_leaves_a_bucket_gives_back_each_cost() {
     with_each_bucket(|bucket| {
         let output = with(&limits(bucket), &[], "4\n");
         assert!(output.status.success(), "{}", text(&output.stderr));

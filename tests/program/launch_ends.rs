@@ -73,7 +73,7 @@ fn a_command_that_is_the_unit_is_reported_by_its_own_name() {
 }
 
 #[test]
-fn a_script_that_does_not_say_who_reads_it_gets_advice() {
+fn a_script_that_does_not_name_its_interpreter_gets_advice() {
     let folder = tempfile::tempdir().unwrap();
     let script = folder.path().join("script");
     fs::write(&script, "echo\n").unwrap();
@@ -323,7 +323,7 @@ fn a_process_that_ignores_a_signal_is_waited_for_though_its_parent_is_gone() {
 }
 
 #[test]
-fn a_timeout_longer_than_the_clock_goes_is_none() {
+fn a_timeout_beyond_the_range_of_the_clock_is_none() {
     let ended = run(["-r", "unlimited", "--timeout", "9223372036854775807", "echo"], "a\n");
     assert_eq!((ended.code(), ended.text()), (Some(0), "a\n"), "{}", ended.err);
 }

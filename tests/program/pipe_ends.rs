@@ -84,7 +84,7 @@ fn a_reader_that_leaves_ends_a_wait_for_the_limit_and_gives_back() {
     let shown = feed(throttle(&["--bucket", bucket, "--show"]), b"");
     let said = text(&shown.stdout);
     assert!(
-        said.contains("1/h,burst=1: 0 left\n") && !said.contains("in line"),
+        said.contains("1/h,burst=1: 0 left\n") && !said.contains("waiting"),
         "the second unit is given back: {said:?}"
     );
 }

@@ -28,7 +28,7 @@ fn jobs_but(known: Option<Known>, input: &[u8], size: usize, shape: Shape) -> (V
     let buffer = Buffer::new(Framing::EndedBy(b'\n'), size);
     let (mut jobs, are_known) = (Vec::new(), known.is_some());
     let input = Bytes(input.to_vec(), if size > 1000 { size } else { 7 });
-    let mut batches = Batches::new(input, buffer, shape, &template(), known);
+    let mut batches = Batches::new(input, buffer, shape, &template(), known, Look::default());
     while batches.fill(true).unwrap() != Filled::End {
         jobs.extend(std::iter::from_fn(|| batches.next()));
     }
@@ -100,6 +100,7 @@ fn numbers_need_no_input() {
         Shape { max_args: 1, to_stdin: false, skip_blank: true, keep: false },
         &template(),
         None,
+        Look::default(),
     );
     let mut sum = 0;
     while batches.fill(true).unwrap() != Filled::End {
@@ -113,7 +114,7 @@ fn numbers_need_no_input() {
 #[test]
 fn known_units_are_left_out_and_counted_and_the_others_keep_their_numbers() {
     for to_stdin in [false, true] {
-        let known = Known(Arc::new(|unit| unit.starts_with(b"k") || unit.is_empty()));
+        let known: Known = Arc::new(|unit| unit.starts_with(b"k") || unit.is_empty());
         let shape = Shape { to_stdin, ..KEPT };
         let (found, done_before) = jobs_but(Some(known), b"k1\na\n\nk\nb\nc\nk", 100, shape);
         let numbers: Vec<Vec<u64>> = found.iter().map(|job| job.names.iter().map(|(n, _)| n).collect()).collect();
@@ -124,7 +125,7 @@ fn known_units_are_left_out_and_counted_and_the_others_keep_their_numbers() {
 
 #[test]
 fn a_unit_in_pieces_is_not_known_and_not_kept() {
-    let known = Known(Arc::new(|unit| !unit.starts_with(b"b")));
+    let known: Known = Arc::new(|unit| !unit.starts_with(b"b"));
     let input = [&b"b1\n"[..], &b"x".repeat(50), b"\nb2\nb3\n"].concat();
     let (found, done_before) = jobs_but(Some(known), &input, 10, KEPT);
     assert_eq!((done_before, at_hand(&found[0]), at_hand(&found[1])), (0, vec![&b"b1"[..]], vec![&b"b2"[..], b"b3"]));

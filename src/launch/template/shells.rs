@@ -29,7 +29,7 @@ pub(super) struct Script<'a> {
 }
 
 impl<'a> Script<'a> {
-    /// What is run by a shell's `-c`, if `words` are a shell's, or those of a wrapper around one.
+    /// The script after a shell's `-c`, if `words` start a shell, or a wrapper around one.
     pub(super) fn in_words(words: &'a [OsString]) -> Option<Self> {
         let place = if is_wrapper(words.first()?) { words.iter().position(|word| shell(word).is_some())? } else { 0 };
         let (text, arguments) = operand_of_c(shell(&words[place])?, &words[place + 1..])?;
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_looks_like_a_script_is_none() {
+    fn words_that_no_shell_runs_as_a_script_are_none() {
         for text in [
             "bash script.sh -c {}",
             "bash -e script.sh -c {}",

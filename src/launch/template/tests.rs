@@ -14,7 +14,7 @@ fn filled(template: &str, max_args: u64, units: &[&str]) -> Vec<String> {
 }
 
 fn words_of<T: AsRef<[u8]>>(template: &Template, units: &[T]) -> Vec<OsString> {
-    template.fill(&units.iter().collect()).iter().map(Cow::into_owned).collect()
+    template.fill(&units.iter().collect()).map(Cow::into_owned).collect()
 }
 
 #[test]
@@ -64,7 +64,7 @@ fn a_unit_that_would_run_as_code_of_another_language_is_refused() {
         ("sudo su -c rm_{} user", "write su -c CODE USER sh {}, where the unit is \"$1\""),
         ("su user --command rm_{}", "the code of 'su --command'"),
     ] {
-        let error = Template::new(&words(text), &reading(1, Place::Arguments)).unwrap_err().to_string();
+        let error = Template::new(&words(text), &reading(1, Place::Arguments)).unwrap_err();
         assert!(error.contains("would run the unit as code") && error.contains(said), "{text}: {error}");
     }
     for text in [
@@ -111,9 +111,7 @@ fn what_is_quoted_for_a_terminal_does_nothing_to_it() {
 
 #[test]
 fn a_script_in_which_braces_would_stay_is_refused() {
-    let refused = |script: &str, max_args, place| {
-        Template::shell(OsStr::new(script), &reading(max_args, place)).map_err(|error| error.to_string())
-    };
+    let refused = |script: &str, max_args, place| Template::shell(OsStr::new(script), &reading(max_args, place));
     let error = refused("echo '{}'", 1, Place::Arguments).unwrap_err();
     assert!(error.contains("write -c 'echo \"$1\"'"), "{error}");
     let error = refused("echo {}", 9, Place::Nowhere).unwrap_err();
@@ -151,7 +149,7 @@ fn a_script_that_does_not_use_the_unit_is_noticed() {
         let is_unused = unused(text, Place::Arguments).unwrap();
         assert_eq!(is_unused, text[2] == "f", "{text:?}");
     }
-    let error = unused(&["timeout", "5", "bash", "-c", "echo \"$1\""], Place::Arguments).unwrap_err().to_string();
+    let error = unused(&["timeout", "5", "bash", "-c", "echo \"$1\""], Place::Arguments).unwrap_err();
     assert!(error.contains("write bash -c 'echo \"$1\"' bash {}"), "{error}");
     assert!(unused(&["bash", "-c", "echo $1", "{}"], Place::Arguments).is_err());
     assert!(unused(&["bash", "-c", "echo $1"], Place::Nowhere).is_ok_and(|is_unused| !is_unused));
@@ -159,7 +157,7 @@ fn a_script_that_does_not_use_the_unit_is_noticed() {
 
 #[test]
 fn what_would_surprise_is_refused_with_the_right_spelling() {
-    let error = |text: &str, reading: &Reading| Template::new(&words(text), reading).unwrap_err().to_string();
+    let error = |text: &str, reading: &Reading| Template::new(&words(text), reading).unwrap_err();
     let one = reading(1, Place::Arguments);
     let refused = error("bash -ec rm_'{}' x", &one);
     assert!(refused.contains("-c 'rm_\"$1\"'"), "{refused}");

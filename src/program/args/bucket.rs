@@ -20,13 +20,13 @@ pub(crate) struct SharedFlags {
     /// whose first line is the password; a file that everyone can read is refused.
     ///
     /// THROTTLE_BUCKET names the bucket of --once, --show, --set, --clear, --pause, --remove, --list and of a stream
-    /// without -r. A stream with -r and without --bucket shares its limits with nobody. Keep a password in a file or in
+    /// without -r. A stream with -r and without --bucket has its limits for itself. Keep a password in a file or in
     /// THROTTLE_BUCKET rather than on the command line, which everyone can see.
     ///
     /// If there is no such bucket yet, it is made with the limits of -r. After that the bucket knows its limits and -r
     /// is not needed; if -r is given, it must agree with them. A bucket outlives processes and restarts. On a terminal,
-    /// a long wait is announced after a second. If a process that waits is interrupted or killed, those behind it move
-    /// up; they look once a second.
+    /// a long wait is announced after a second. If a process that waits is interrupted or killed, the processes behind it
+    /// move up within a second.
     ///
     /// Each user has their own buckets in files, on one machine; under sudo they are root's; see --group. A network
     /// file system is refused. To start anew: --remove. A bucket on a server uses the server's clock. The server keeps
@@ -99,9 +99,9 @@ pub(crate) struct SharedFlags {
     pub(crate) list: Option<Format>,
 
     /// Remove the bucket, also a damaged one, and exit. Nothing else is ever removed. A process that still uses it
-    /// makes it again with the limits it knows: a stream at its next take; those who wait within a second, in order,
-    /// but perhaps for longer than they were told. If any wait, standard error says how many. --clear --set -r LIMIT
-    /// keeps the bucket and starts it anew.
+    /// makes it again with the limits it knows: a stream at its next take, a process that waits within a second. Waiting
+    /// processes keep their order, but may wait for longer than they were told. If any wait, standard error says how many.
+    /// --clear --set -r LIMIT keeps the bucket and starts it anew.
     #[arg(long, help = "Remove the bucket", long_help)]
     pub(crate) remove: bool,
 

@@ -139,7 +139,7 @@ fn many_threads_add_whole_records() {
 
 fn wait_until_synced(done: &Done) {
     let begun = Instant::now();
-    while lock(&done.records.state).is_unsynced {
+    while lock(&done.state).is_unsynced {
         assert!(begun.elapsed() < HOUR, "never synced");
         thread::sleep(Duration::from_millis(1));
     }
@@ -160,14 +160,14 @@ fn records_are_synced_once_in_each_second_and_at_the_end() {
     wait_until_synced(&done);
     done.add(units(&[b"c"])).unwrap();
     thread::sleep(Duration::from_millis(20));
-    assert!(lock(&done.records.state).is_unsynced, "the second is not over");
+    assert!(lock(&done.state).is_unsynced, "the second is not over");
     done.finish().unwrap();
-    assert!(!lock(&done.records.state).is_unsynced && fs::read(&path).unwrap() == b"a\na\na\nb\nc\n");
+    assert!(!lock(&done.state).is_unsynced && fs::read(&path).unwrap() == b"a\na\na\nb\nc\n");
 }
 
-fn records_in(path: &str) -> Records {
+fn records_in(path: &str) -> Done {
     let file = File::options().append(true).open(path).unwrap();
-    Records { file, path: path.into(), state: Mutex::default(), change: Condvar::new() }
+    Done::new(file, path.as_ref(), b'\n', Arc::default())
 }
 
 #[test]

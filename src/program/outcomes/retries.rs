@@ -5,36 +5,40 @@ use crate::program::names::shown;
 use std::time::Duration;
 use throttle_limits::clock::{self, Nanos, SECOND, in_nanos};
 
+/// A shorter pause is not worth a line.
+const LONG: Nanos = 60 * SECOND;
+
 /// What further attempts add to the counts.
 #[derive(Debug, Default)]
-pub(super) struct Retries {
+pub(crate) struct Retries {
     /// How many failed units end the run.
-    pub(super) max_fail: Option<MaxFail>,
+    pub(crate) max_fail: Option<MaxFail>,
     /// An exit of 255 does not end it.
-    pub(super) goes_on_after_255: bool,
+    pub(crate) goes_on_after_255: bool,
     /// Units that succeeded, but not at the first attempt.
-    pub(super) ok: u64,
+    pub(crate) ok: u64,
     /// Attempts after which the server asked to wait.
-    pub(super) later: u64,
+    pub(crate) later: u64,
     /// Units that wait for another attempt, and when the last of them is due.
-    pub(super) waiting: u64,
-    pub(super) due: Nanos,
+    pub(crate) waiting: u64,
+    pub(crate) due: Nanos,
     /// Units that wait for another attempt, which will not be made.
-    pub(super) given_up: u64,
+    pub(crate) given_up: u64,
     /// Units that were read ahead and not tried.
-    pub(super) unstarted: u64,
+    pub(crate) unstarted: u64,
     /// Units that an earlier run has done, and those in the list when it was opened.
-    pub(super) done_before: u64,
-    pub(super) known: u64,
+    pub(crate) done_before: u64,
+    pub(crate) known: u64,
     /// The end of the latest pause, and the time of all together.
-    pub(super) paused_until: Nanos,
-    pub(super) paused: Nanos,
-    pub(super) long_pause: LongPause,
+    pub(crate) paused_until: Nanos,
+    pub(crate) paused: Nanos,
+    /// The end of the latest pause that was announced.
+    pub(crate) announced_until: Nanos,
 }
 
 impl Retries {
     /// A unit waits for another attempt, `time` from `now` on. `is_told`: a server asked to wait.
-    pub(super) fn wait(&mut self, now: Nanos, time: Duration, is_told: bool) {
+    pub(crate) fn wait(&mut self, now: Nanos, time: Duration, is_told: bool) {
         let until = now.saturating_add(in_nanos(time));
         (self.waiting, self.due) = (self.waiting + 1, self.due.max(until));
         if is_told {
@@ -45,30 +49,18 @@ impl Retries {
     }
 
     /// The run ends: a pause lasts no longer.
-    pub(super) fn close(&mut self, now: Nanos) {
+    pub(crate) fn close(&mut self, now: Nanos) {
         self.paused = self.paused.saturating_sub(self.paused_until.saturating_sub(now));
         self.paused_until = self.paused_until.min(now);
     }
-}
 
-/// A shorter pause is not worth a line.
-const LONG: Nanos = 60 * SECOND;
-
-/// Announces each pause of a minute or more once.
-#[derive(Debug, Default)]
-pub(super) struct LongPause {
-    /// The end of the latest pause that was announced.
-    said_until: Nanos,
-}
-
-impl LongPause {
-    /// The line about a pause, now, of a key or of the whole run.
-    pub(super) fn line(&mut self, now: Nanos, until: Nanos, key: Option<&[u8]>) -> Option<String> {
-        if until < now.saturating_add(LONG) || self.said_until > now {
+    /// The line about the pause, now, of a key or of the whole run. Announces each pause of a minute or more once.
+    pub(crate) fn long_pause(&mut self, now: Nanos, key: Option<&[u8]>) -> Option<String> {
+        if self.paused_until < now.saturating_add(LONG) || self.announced_until > now {
             return None;
         }
-        self.said_until = until;
-        let wait = clock::shown_wait(until - now);
+        self.announced_until = self.paused_until;
+        let wait = clock::shown_wait(self.paused_until - now);
         Some(match key {
             Some(key) => format!("'{}' asked to wait: nothing of it starts for {wait}", shown(key)),
             None => format!("a server asked to wait: nothing starts for {wait}"),

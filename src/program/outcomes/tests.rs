@@ -37,15 +37,15 @@ fn the_hint_says_once_how_many_jobs_the_rate_needs() {
 #[test]
 fn if_slots_are_short_the_time_left_is_that_of_the_commands() {
     let args = ["-r", "9/s", "-j", "4"];
-    let running = |seqs: std::ops::RangeInclusive<u64>| seqs.map(|seq| (seq, SECOND)).collect();
+    let running = |seqs: std::ops::RangeInclusive<u64>| seqs.map(|seq| (seq, (SECOND, None))).collect();
     let new = outcomes(&args);
     assert_eq!(new.time_left(36, 4 * SECOND, 0), Some(4 * SECOND), "nothing but the limit is known");
-    let full = Outcomes { started: 4, started_at: running(1..=4), ..outcomes(&args) };
+    let full = Outcomes { started: 4, running: running(1..=4), ..outcomes(&args) };
     assert_eq!(full.time_left(36, 4 * SECOND, 9 * SECOND), None, "how long they take is not known");
     let ended = after(4, &args);
     assert_eq!(ended.time_left(36, 4 * SECOND, SECOND), Some(9 * SECOND));
     assert_eq!(ended.time_left(36, 60 * SECOND, SECOND), Some(61 * SECOND), "also the last one runs");
-    let last = Outcomes { started: 5, started_at: running(5..=5), ..after(4, &args) };
+    let last = Outcomes { started: 5, running: running(5..=5), ..after(4, &args) };
     assert_eq!(last.time_left(0, 0, SECOND + SECOND / 4), Some(3 * SECOND / 4), "what runs is waited for");
     let stopped = Outcomes { starts_no_more: true, ..after(4, &args) };
     assert_eq!(stopped.time_left(36, 4 * SECOND, SECOND), None);
@@ -59,7 +59,7 @@ fn a_unit_that_waits_for_another_attempt_lengthens_the_time_left() {
     outcomes.retries.wait(SECOND, Duration::from_secs(30), false);
     outcomes.retries.wait(SECOND, Duration::from_secs(20), false);
     assert_eq!((outcomes.time_left(2, 0, 6 * SECOND), outcomes.finished()), (Some(26 * SECOND), 4));
-    assert_eq!(outcomes.to_be_tried_again(), 2);
+    assert_eq!(outcomes.retries.waiting, 2);
 }
 
 #[test]
@@ -67,7 +67,7 @@ fn a_key_that_is_sent_away_leaves_the_count_of_others_that_wait() {
     let mut outcomes = outcomes(&["-r", "5/s,per=host", "--attempts", "2"]);
     (0..3).for_each(|_| outcomes.retries.wait(0, Duration::ZERO, false));
     drop(outcomes.give_up(&[Arc::default(), Arc::default()]));
-    assert_eq!((outcomes.to_be_tried_again(), outcomes.finished()), (1, 2));
+    assert_eq!((outcomes.retries.waiting, outcomes.finished()), (1, 2));
 }
 
 #[test]
@@ -121,7 +121,7 @@ fn overlapping_pauses_count_once() {
 fn units_done_before_make_the_time_left_neither_too_short_nor_too_long() {
     let known = |known, done_before| {
         let mut outcomes = outcomes(&["-r", "5/s", "--done", "x"]);
-        outcomes.set_known(known);
+        outcomes.retries.known = known;
         outcomes.set_skipped(0, done_before);
         outcomes
     };

@@ -2,13 +2,13 @@
 
 use crate::program::args::{Args, Grouped, InputFlags, LaunchFlags, Limits, ReportFlags};
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use throttle::flow::Sorting;
 use throttle::flow::framing::Framing;
 use throttle::launch::{Place, Reading, Shape, Template};
 use throttle_limits::limits::Policy;
 
-/// Pass units on.
+/// Pass units on, or show which would leave.
 #[derive(Clone, Debug)]
 pub(crate) struct Pipe {
     pub(crate) limits: Limits,
@@ -16,9 +16,10 @@ pub(crate) struct Pipe {
     pub(crate) sorting: Option<Sorting>,
     pub(crate) input: InputFlags,
     pub(crate) reporting: ReportFlags,
+    pub(crate) dry_run: bool,
 }
 
-/// Run a command for each unit.
+/// Run a command for each unit, or show what would run.
 #[derive(Clone, Debug)]
 pub(crate) struct Launch {
     pub(crate) limits: Limits,
@@ -27,26 +28,6 @@ pub(crate) struct Launch {
     pub(crate) commands: Commands,
     pub(crate) flags: LaunchFlags,
     pub(crate) reporting: ReportFlags,
-}
-
-/// Show what would run or leave.
-#[derive(Clone, Debug)]
-pub(crate) struct DryRun {
-    pub(crate) limits: Limits,
-    /// If limits are kept for each key, or units are dropped.
-    pub(crate) sorting: Option<Sorting>,
-    pub(crate) work: Work,
-    /// Commands for the units in this file are not shown.
-    pub(crate) done: Option<PathBuf>,
-    pub(crate) quiet: bool,
-}
-
-/// What a dry run shows.
-#[derive(Clone, Debug)]
-pub(crate) enum Work {
-    Commands(Commands),
-    /// Units that are passed on.
-    Units(InputFlags),
 }
 
 /// Commands, and the units that they are for.
@@ -76,7 +57,7 @@ impl Pipe {
         if args.limit.drop && framing == Framing::Bytes {
             return Err("--drop drops lines or records, not bytes; write for example -r 100/s --drop".to_owned());
         }
-        Ok(Pipe { limits, sorting, input: args.input, reporting: args.report })
+        Ok(Pipe { limits, sorting, input: args.input, reporting: args.report, dry_run: args.launch.dry_run })
     }
 }
 
@@ -88,26 +69,13 @@ fn sorting(args: &Args, limits: &Limits, runs: bool) -> Option<Sorting> {
 
 impl Launch {
     pub(super) fn new(args: Args, limits: Limits) -> Result<Self, String> {
-        let sorting = sorting(&args, &limits, true);
+        let sorting = sorting(&args, &limits, !args.launch.dry_run);
         let (flags, reporting) = (args.launch.clone(), args.report.clone());
         flags.refuse_unrepeatable_output()?;
         if args.input.ahead.is_some() && sorting.is_none() && flags.again.attempts.is_none() {
             return Err("--ahead belongs to --attempts; write for example --attempts 5 --ahead 10000".to_owned());
         }
         Ok(Launch { commands: Commands::new(args, &limits)?, limits, sorting, flags, reporting })
-    }
-}
-
-impl DryRun {
-    pub(super) fn new(args: Args, limits: Limits) -> Result<Self, String> {
-        let (quiet, done) = (args.report.quiet, args.launch.again.done.clone());
-        let sorting = sorting(&args, &limits, false);
-        let work = if args.launch.shell.is_none() && args.command.is_empty() {
-            Work::Units(Pipe::new(args, limits.clone())?.input)
-        } else {
-            Work::Commands(Commands::new(args, &limits)?)
-        };
-        Ok(DryRun { limits, sorting, work, done, quiet })
     }
 }
 
@@ -129,10 +97,9 @@ impl Commands {
         let keep = launch.again.attempts.is_some() || launch.again.done.is_some() || launch.again.log.is_some();
         let reading = Reading { replace: launch.replace, max_args, place };
         let template = match &launch.shell {
-            Some(script) => Template::shell(script, &reading),
-            None => Template::new(&words, &reading),
+            Some(script) => Template::shell(script, &reading)?,
+            None => Template::new(&words, &reading)?,
         };
-        let template = template.map_err(|error| error.to_string())?;
         let shape = Shape { max_args, to_stdin: launch.stdin, skip_blank: input.is_default(), keep };
         Ok(Commands { template, words, shape, input, framing })
     }
