@@ -112,6 +112,9 @@ pub struct Ended {
     pub verdict: Verdict,
     /// If it is to be tried again: how long until then.
     pub due_in: Option<Duration>,
+    /// The time from one command of its key to the next, or of all if there are no keys, if the server allows less than the
+    /// limits.
+    pub pace: Option<Duration>,
     /// What the command told about the answer it got.
     pub reply: Reply,
     /// What it really cost the first limit that counts a cost, if the command told that.

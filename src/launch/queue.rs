@@ -238,6 +238,11 @@ impl Queue {
         !self.is_keyed && self.lock().retries.as_ref().is_some_and(Retries::has_hold)
     }
 
+    /// The time from one attempt of `key` to the next, if the server allows less than the limits.
+    pub(super) fn learned(&self, key: &Key) -> Option<Duration> {
+        self.lock().retries.as_ref()?.learned(key).map(Duration::from_nanos)
+    }
+
     /// How long the pause of `key` still lasts, if it is longer than allowed.
     pub(super) fn overlong_pause(&self, key: &Key) -> Option<Nanos> {
         self.lock().retries.as_ref()?.overlong_pause(key, SystemClock.now())

@@ -153,7 +153,8 @@ impl Shared {
         if self.options.output == Output::Direct && !is_ok && has_no_reader(io::stdout()) {
             self.events.send(Event::ReaderGone);
         }
-        let ended = Ended { job, number, outcome, verdict, due_in, reply, cost: real.told, waited, started, at, slot };
+        let (pace, cost) = (self.queue.learned(&job.key), real.told);
+        let ended = Ended { job, number, outcome, verdict, due_in, pace, reply, cost, waited, started, at, slot };
         let ended = Arc::new(ended);
         self.record(&ended).await;
         let is_sent_away = due_in.is_some() && self.is_sent_away(&attempt, granted.as_ref()).await;

@@ -39,6 +39,7 @@ pub(super) struct Log {
 /// - `timed_out`: whether it was ended because it took too long.
 /// - `http`: the status of the reply.
 /// - `verdict`: what follows from it.
+/// - `pace`: how many of its key may start in a second, if the server allows less than the limits.
 /// - `until`: when it may be tried again, in seconds since 1970.
 /// - `charged`: what the limits were charged for it; of several, the first one with a cost.
 /// - `cost`: what the reply says it cost.
@@ -71,6 +72,7 @@ fn line(ended: &Ended, start: SystemTime, until: Option<SystemTime>) -> String {
         ("timed_out", matches!(outcome, Outcome::TimedOut).to_string()),
         ("http", Value::from(reply.status).to_string()),
         ("verdict", Value::from(verdict_name(ended.verdict)).to_string()),
+        ("pace", Value::from(ended.pace.map(|pace| 1.0 / pace.as_secs_f64())).to_string()),
         ("until", until.map_or_else(|| Value::Null.to_string(), epoch)),
         ("charged", if is_free { 0 } else { job.charged }.to_string()),
         ("cost", Value::from(ended.cost).to_string()),
@@ -228,6 +230,7 @@ mod tests {
             outcome: Outcome::Killed(9),
             verdict: Verdict::Again(0),
             due_in: None,
+            pace: Some(Duration::from_millis(40)),
             reply: Reply::default(),
             cost: None,
             waited: Duration::from_nanos(1_500_000_999),
@@ -263,7 +266,7 @@ mod tests {
             line_of(&ended(job(&[b"a \"b\""], false))),
             "{\"seq\":7,\"unit\":\"a \\\"b\\\"\",\"cut\":false,\"key\":null,\"try\":2,\"start\":1800000000.000250,\
              \"waited\":1.500000,\"ran\":0.000000,\"exit\":null,\"signal\":9,\"timed_out\":false,\"http\":null,\
-             \"verdict\":\"again\",\"until\":null,\"charged\":1,\"cost\":null,\"slot\":3,\"error\":null}\n"
+             \"pace\":25.0,\"verdict\":\"again\",\"until\":null,\"charged\":1,\"cost\":null,\"slot\":3,\"error\":null}\n"
         );
         let (start, until) = (SystemTime::UNIX_EPOCH - Duration::from_secs(1), SystemTime::UNIX_EPOCH);
         let mut keyed = job(&[b"a"], false);

@@ -180,6 +180,7 @@ impl Outcomes {
             self.told =
                 [(0, 1), (1, cost), (2, job.charged)].map(|(place, more)| self.told[place].saturating_add(more));
         }
+        self.retries.note_pace(ended.pace, &job.key);
         let started = self.running.remove(&job.seq).map_or(now, |(started, _)| started);
         self.durations += now.saturating_sub(started);
         match ended.verdict {
@@ -388,6 +389,7 @@ impl Outcomes {
         let separator = if self.interrupted.is_some() { ", " } else { "; " };
         let next = self.next.as_ref().map(|next| format!("{separator}{next}"));
         lines.extend(self.hint_at_cost());
+        lines.extend(self.retries.slowed_down());
         lines.push(line + &next.unwrap_or_default());
         lines
     }
@@ -439,7 +441,8 @@ impl Outcomes {
     pub(super) fn json(&self) -> serde_json::Value {
         let more = [(self.skipped, "blank skipped"), (self.retries.paused, "paused ns")];
         let fields = self.tallies().into_iter().chain(more);
-        fields.map(|(count, name)| (name.replace(' ', "_"), serde_json::Value::from(count))).collect()
+        let counts = fields.map(|(count, name)| (name.replace(' ', "_"), serde_json::Value::from(count)));
+        counts.chain([("learned".to_owned(), self.retries.learned_per_second().into())]).collect()
     }
 }
 

@@ -6,7 +6,7 @@ use super::args::{Format, ReportFlags};
 use super::outcomes::Outcomes;
 use super::progress::{Progress, Shown};
 use super::say::say;
-use super::unit_name::{UnitName, nonzero, scaled, size};
+use super::unit_name::{UnitName, nonzero, rate, scaled, size};
 use anyhow::{Context, Result};
 use recent::{Recent, mean_rate};
 use serde_json::json;
@@ -215,11 +215,13 @@ impl Report {
     }
 
     fn status_text(&self, reading: &Reading) -> String {
+        let learned = self.outcomes().and_then(|outcomes| outcomes.retries.allowed());
         format!(
-            "{} in {}, {}",
+            "{} in {}, {}{}",
             self.count_text(reading),
             clock::shown(reading.elapsed),
-            rate(self.unit, mean_rate(reading))
+            rate(self.unit, mean_rate(reading)),
+            learned.map_or_else(String::new, |learned| format!(", {learned}"))
         )
     }
 
@@ -231,7 +233,12 @@ impl Report {
             UnitName::Command => self.outcomes().map(|outcomes| outcomes.ends()).unwrap_or_default(),
             unit => unit.count(reading.units),
         };
-        let limit = || if self.limits.is_empty() { "no limit".to_owned() } else { format!("limit {}", self.written) };
+        let learned = self.outcomes().and_then(|outcomes| outcomes.retries.allowed());
+        let limit = || match learned {
+            Some(learned) => learned,
+            None if self.limits.is_empty() => "no limit".to_owned(),
+            None => format!("limit {}", self.written),
+        };
         let (rate, left, limit) = match self.outcomes().and_then(|outcomes| outcomes.waiting()) {
             Some(waiting) => (String::new(), waiting, String::new()),
             None => (self.rate_text(reading, per_second), self.left_text(reading), limit()),
@@ -445,18 +452,6 @@ fn keys_waiting(reading: &Reading) -> String {
         0 => String::new(),
         1 => ", 1 key waits".to_owned(),
         keys => format!(", {keys} keys wait"),
-    }
-}
-
-/// `123/s`, `1.50 MB/s`.
-fn rate(unit: UnitName, per_second: f64) -> String {
-    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "only shown, and not negative")]
-    let whole = per_second as u64;
-    match (unit, whole) {
-        (UnitName::Byte, _) => format!("{}/s", size(whole)),
-        (_, 100..) => format!("{per_second:.0}/s"),
-        (_, 10..) => format!("{per_second:.1}/s"),
-        _ => format!("{per_second:.2}/s"),
     }
 }
 

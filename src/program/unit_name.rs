@@ -12,6 +12,18 @@ pub(crate) enum UnitName {
     Command,
 }
 
+/// `123/s`, `1.50 MB/s`.
+pub(super) fn rate(unit: UnitName, per_second: f64) -> String {
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "only shown, and not negative")]
+    let whole = per_second as u64;
+    match (unit, whole) {
+        (UnitName::Byte, _) => format!("{}/s", size(whole)),
+        (_, 100..) => format!("{per_second:.0}/s"),
+        (_, 10..) => format!("{per_second:.1}/s"),
+        _ => format!("{per_second:.2}/s"),
+    }
+}
+
 impl UnitName {
     pub(crate) fn of(framing: Framing) -> Self {
         match framing {

@@ -1,6 +1,7 @@
 //! Attempts that are made again, through the real program: failures, servers that ask to wait, replies, and what is told.
 
 mod failures;
+mod learned;
 mod pauses;
 mod real;
 mod replies;

@@ -83,7 +83,7 @@ pub(crate) struct AgainFlags {
     /// Add a line of JSON to FILE for each attempt that has ended, with these fields: seq (of the command), unit (or
     /// unit_base64 if it is no UTF-8; units or units_base64 if there are several), cut (whether a unit for --stdin is
     /// cut to its beginning), key, try (from 1), start (seconds since 1970), waited and ran (seconds), exit, signal,
-    /// timed_out, http (the reply's status), verdict (ok, again, later, failed, stopped), until (when the next attempt
+    /// timed_out, http (the reply's status), pace (a second, if the server allows less than the rate), verdict (ok, again, later, failed, stopped), until (when the next attempt
     /// is due, in seconds since 1970), charged (by the limits; of several, by the first with cost=), cost (of the
     /// reply), slot, error. Fields without a value are null.
     #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath, value_parser = record())]

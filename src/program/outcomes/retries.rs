@@ -2,7 +2,9 @@
 
 use crate::program::args::MaxFail;
 use crate::program::names::shown;
+use crate::program::unit_name::{UnitName, rate};
 use std::time::Duration;
+use throttle::launch::Key;
 use throttle_limits::clock::{self, Nanos, SECOND, in_nanos};
 
 /// A shorter pause is not worth a line.
@@ -15,6 +17,8 @@ pub(crate) struct Retries {
     pub(crate) max_fail: Option<MaxFail>,
     /// An exit of 255 does not end it.
     pub(crate) goes_on_after_255: bool,
+    /// The time from one command to the next of the key that a server has slowed down most, or of all.
+    pub(crate) learned: Option<(Duration, Key)>,
     /// Units that succeeded, but not at the first attempt.
     pub(crate) ok: u64,
     /// Attempts after which the server asked to wait.
@@ -37,6 +41,37 @@ pub(crate) struct Retries {
 }
 
 impl Retries {
+    /// After an attempt for a unit of `key`: commands start so far apart, since the server allows less than the limits.
+    pub(crate) fn note_pace(&mut self, pace: Option<Duration>, key: &Key) {
+        let is_slowest = |(slowest, of): &(Duration, Key)| of == key || pace > Some(*slowest);
+        if self.learned.as_ref().is_none_or(is_slowest) {
+            self.learned = pace.map(|pace| (pace, key.clone()));
+        }
+    }
+
+    /// How many units of the slowest key start in a second.
+    pub(crate) fn learned_per_second(&self) -> Option<f64> {
+        self.learned.as_ref().map(|(pace, _)| 1.0 / pace.as_secs_f64())
+    }
+
+    /// `about 38/s`
+    fn learned_text(&self) -> Option<String> {
+        Some(format!("about {}", rate(UnitName::Command, self.learned_per_second()?)))
+    }
+
+    /// `server allows about 38/s`
+    pub(crate) fn allowed(&self) -> Option<String> {
+        let key = self.learned.as_ref()?.1.as_ref().map(|key| format!("'{}'", shown(key)));
+        Some(format!("{} allows {}", key.as_deref().unwrap_or("server"), self.learned_text()?))
+    }
+
+    /// `slowed down to about 38/s: 31 calls were told to wait`
+    pub(crate) fn slowed_down(&self) -> Option<String> {
+        let key = self.learned.as_ref()?.1.as_ref().map_or_else(String::new, |key| format!(" for '{}'", shown(key)));
+        let told = if self.later == 1 { "1 call was".to_owned() } else { format!("{} calls were", self.later) };
+        Some(format!("slowed down to {}{key}: {told} told to wait", self.learned_text()?))
+    }
+
     /// A unit waits for another attempt, `time` from `now` on. `is_told`: a server asked to wait.
     pub(crate) fn wait(&mut self, now: Nanos, time: Duration, is_told: bool) {
         let until = now.saturating_add(in_nanos(time));

@@ -1,0 +1,83 @@
+//! Servers that allow less than was asked for: the run slows down, and says so.
+
+use super::{CURL, asked, summary};
+use crate::launching::{finish, throttle};
+use crate::support::server::{Answer, Request, Server};
+use std::fs;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+/// A server that allows 20 calls a second, two at once, and names no time.
+fn strict() -> Server {
+    let bucket = Mutex::new((Instant::now(), 2.0));
+    Server::start(move |request: &Request| {
+        let (seen, level) = &mut *bucket.lock().unwrap();
+        *level = f64::min(2.0, *level + 20.0 * seen.elapsed().as_secs_f64());
+        *seen = Instant::now();
+        let is_free = request.path.contains("free");
+        let allows = is_free || *level >= 1.0;
+        *level -= if allows && !is_free { 1.0 } else { 0.0 };
+        Answer::new(if allows { 200 } else { 429 })
+    })
+}
+
+fn units(count: usize) -> String {
+    (1..=count).map(|unit| format!("{unit}\n")).collect()
+}
+
+#[test]
+fn a_run_slows_down_to_what_the_server_allows() {
+    let (server, folder) = (strict(), tempfile::tempdir().unwrap());
+    let log = folder.path().join("log");
+    let log = format!("--log={}", log.display());
+    let options = ["-r", "400/s", "-j", "8", "--attempts", "1"];
+    let ended = asked(&server, &[&options[..], &["--summary=json", &log]].concat(), &units(80));
+    let (commands, _) = summary(&ended);
+    assert_eq!((ended.code(), &commands["ok"]), (Some(0), &80.into()), "{}", ended.err);
+    let learned = commands["learned"].as_f64().expect(&ended.err);
+    assert!((1.0..200.0).contains(&learned), "{}", ended.err);
+    let log = fs::read_to_string(folder.path().join("log")).unwrap();
+    let paces =
+        log.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap()["pace"].as_f64());
+    assert!(paces.count() > 10, "{log}");
+}
+
+#[test]
+fn a_run_that_is_not_to_learn_keeps_the_rate() {
+    let server = strict();
+    let options = ["-r", "400/s", "-j", "8", "--attempts", "1", "--no-learn", "--summary=json"];
+    let ended = asked(&server, &options, &units(40));
+    let (commands, _) = summary(&ended);
+    assert_eq!((&commands["ok"], &commands["learned"]), (&40.into(), &serde_json::Value::Null), "{}", ended.err);
+    assert!(!ended.err.contains("slowed down"), "{}", ended.err);
+}
+
+#[test]
+fn a_server_that_allows_what_is_asked_for_slows_down_nothing() {
+    let server = Server::start(|_: &Request| Answer::new(200));
+    let ended = asked(&server, &["-r", "400/s", "-j", "8", "--attempts", "1", "--summary=json"], &units(40));
+    let (commands, _) = summary(&ended);
+    assert_eq!((&commands["ok"], &commands["learned"]), (&40.into(), &serde_json::Value::Null), "{}", ended.err);
+}
+
+/// Twenty calls of the key `free` need 50 ms; those of the key `busy` at least 1.9 s.
+#[test]
+fn a_key_that_is_slowed_down_holds_up_no_other() {
+    let server = strict();
+    let units: String = (0..40).map(|unit| format!("busy {unit}\nfree {unit}\n")).collect();
+    let script = CURL.replace("$1", "${1% *}/${1#* }");
+    let options = ["-r", "400/s,per=f1", "-j", "16", "--attempts", "1", "--summary", "-c", &*script];
+    let mut command = throttle(options);
+    command.env("URL", server.url()).env("no_proxy", "*");
+    let ended = finish(command, units);
+    assert!(ended.err.contains("throttle: 80 ok"), "{}", ended.err);
+    let line = ended.err.lines().find(|line| line.contains("slowed down")).expect(&ended.err);
+    let refused = server.seen().iter().filter(|seen| seen.status == 429).count();
+    assert!(line.starts_with("throttle: slowed down to about ") && line.contains("/s for 'busy': "), "{line}");
+    // What is refused to one unit alone is a failure of that unit.
+    let told = line.rsplit(": ").next().and_then(|words| words.split(' ').next()?.parse().ok()).unwrap_or(0);
+    assert!((1..=refused).contains(&told) && line.ends_with("told to wait"), "{refused}: {line}");
+    let last = |key: &str| server.seen().iter().filter(|seen| seen.path.contains(key)).map(|seen| seen.arrived).max();
+    assert!(last("free") < last("busy"), "{:?} {:?}", last("free"), last("busy"));
+    assert!(last("busy").unwrap() > Duration::from_secs(1));
+}
