@@ -458,6 +458,6 @@ impl Pause {
 }
 
 #[cfg(test)]
-mod servers;
+mod servers_tests;
 #[cfg(test)]
 mod tests;

@@ -37,7 +37,12 @@ pub(crate) const TABLE: [(Exit, u8, &str); 12] = [
     (Exit::Error, 1, "reading, writing or something else failed; standard error says what"),
     (Exit::Usage, 2, "the command line is wrong; nothing was read"),
     (Exit::TooLong, 75, "--max-wait: the wait would have been longer; nothing was taken"),
-    (Exit::SentAway, 75, "a server asked to wait for longer than --max-pause; standard error says until when"),
+    (
+        Exit::SentAway,
+        75,
+        "a server asked to wait for longer than --max-pause, and standard error says until when; or units are left after \
+     --stop-after or Ctrl-\\",
+    ),
     (Exit::Failed, 123, "a command failed or took longer than --timeout"),
     (Exit::Stopped, 124, "a command exited 255, which means stop, as in xargs"),
     (Exit::Killed, 125, "a command was killed by a signal"),

@@ -18,6 +18,8 @@ use signal_hook::consts::SIGPIPE;
 use std::ffi::OsString;
 use std::io::{self, IsTerminal};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread;
 use std::time::Duration;
 use throttle::flow::framing::Buffer;
 use throttle::flow::pump::PumpError;
@@ -66,7 +68,7 @@ pub(super) fn run(launch: &Launch) -> Result<Exit> {
     outcomes.retries.known = records.as_ref().map_or(0, |records| records.known_units());
     let report = Report::new(UnitName::Command, source.total, supply, written, sorts, summary, progress);
     let is_announced = launch.limits.bucket().is_some() && !reporting.quiet;
-    drive(commands, source, options, records, (report, outcomes), (is_announced, look))
+    drive(launch, source, options, records, (report, outcomes), (is_announced, look))
 }
 
 fn options(launch: &Launch, program: Option<OsString>, policy: &Policy, settling: Settling) -> Options {
@@ -175,7 +177,7 @@ pub(super) fn batches<R: Source>(commands: &Commands, source: R, known: Option<K
 }
 
 fn drive(
-    commands: &Commands,
+    launch: &Launch,
     opened: Opened,
     options: Options,
     records: Option<Arc<Records>>,
@@ -188,8 +190,17 @@ fn drive(
     let launcher = &run.launcher;
     signal_thread::start(Arc::clone(&run.report), Some(Arc::clone(&run))).context("cannot handle signals")?;
     launcher.expect_room_for_a_command().context("cannot open the files that a command needs")?;
-    let mut flow = Launching::new(batches(commands, opened.source, known, look), launcher.clone());
+    if let Some(time) = launch.flags.again.stop_after {
+        let run = Arc::clone(&run);
+        let stop = move || {
+            thread::sleep(time);
+            run.start_nothing_more();
+        };
+        thread::Builder::new().name("stop-after".to_owned()).spawn(stop).context(NoThread)?;
+    }
+    let mut flow = Launching::new(batches(&launch.commands, opened.source, known, look), launcher.clone());
     let result = long_wait::run(is_announced, &mut flow, &run.report);
+    run.is_done.store(true, Ordering::SeqCst);
     launcher.flush();
     run.outcomes().set_skipped(flow.batches().skipped(), flow.batches().done_before());
     launcher.slots().drain();

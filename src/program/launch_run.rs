@@ -15,7 +15,7 @@ use std::borrow::Cow;
 use std::ffi::OsStr;
 use std::fmt::Display;
 use std::io::{self, IsTerminal};
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
@@ -43,6 +43,8 @@ enum Reason {
     TooManyFailed,
     /// A server asked to wait for too long.
     SentAway,
+    /// The user asked to start nothing more.
+    Asked,
 }
 
 /// A time beyond this is shown as this one.
@@ -56,6 +58,8 @@ pub(super) struct LaunchRun {
     /// The first signal that came to end us; 0: none.
     signal: AtomicI32,
     pub(super) in_our_group: bool,
+    /// Nothing more is to be started.
+    pub(super) is_done: AtomicBool,
     ledger: Option<Arc<Records>>,
     /// See [`Options`].
     second: Duration,
@@ -82,7 +86,9 @@ impl LaunchRun {
         let recorder = ledger.clone().map(|ledger| -> Arc<dyn Ledger> { ledger });
         let (events, screen, settler) = (Events::default(), Arc::clone(&report), Arc::clone(&report));
         let launcher = Launcher::new(options, screen, recorder, settler, events.clone())?;
-        let run = Arc::new(LaunchRun { report, outcomes, launcher, signal, in_our_group, ledger, second, end });
+        let is_done = AtomicBool::new(false);
+        let run =
+            Arc::new(LaunchRun { report, outcomes, launcher, signal, in_our_group, is_done, ledger, second, end });
         run.await_end(reasons)?;
         run.receive(events)?;
         Ok(run)
@@ -114,7 +120,7 @@ impl LaunchRun {
         let mut outcomes = self.outcomes();
         outcomes.starts_no_more = true;
         match reason {
-            Reason::Signal | Reason::Stopped | Reason::TooManyFailed => {}
+            Reason::Signal | Reason::Stopped | Reason::TooManyFailed | Reason::Asked => {}
             Reason::CannotRecord => outcomes.fail(),
             Reason::SentAway => outcomes.send_away(),
             Reason::ReaderGone => outcomes.interrupt("the reader is gone"),
@@ -137,20 +143,27 @@ impl LaunchRun {
         if first {
             self.outcomes().interrupt("interrupted");
             self.end(Reason::Signal);
-            self.tell_what_is_waited_for();
+            self.tell_what_is_waited_for("again to kill");
         }
         first
     }
 
-    /// Says how many commands still run if they ignore the first signal. Best effort: needs a thread.
-    fn tell_what_is_waited_for(self: &Arc<Self>) {
+    /// Starts nothing more. What runs may finish.
+    pub(super) fn start_nothing_more(self: &Arc<Self>) {
+        if self.end(Reason::Asked) {
+            self.tell_what_is_waited_for("Ctrl-C ends");
+        }
+    }
+
+    /// Says how many commands still run after a while, and what the user can do about it. Best effort: needs a thread.
+    fn tell_what_is_waited_for(self: &Arc<Self>, advice: &'static str) {
         let run = Arc::clone(self);
         let tell = move || {
             if !run.launcher.slots().drains_within(run.second) && !run.outcomes().quiet {
                 let running = run.launcher.slots().count();
                 let them = if running == 1 { "it" } else { "them" };
                 let waiting = UnitName::Command.count(running);
-                run.report.aside(format_args!("waiting for {waiting}; again to kill {them}"));
+                run.report.aside(format_args!("waiting for {waiting}; {advice} {them}"));
             }
         };
         let _ = thread::Builder::new().name("patience".to_owned()).spawn(tell);
@@ -182,6 +195,9 @@ impl LaunchRun {
 
     fn finish(&self, reason: Reason) -> ! {
         self.close_ledger();
+        if reason == Reason::Asked {
+            self.outcomes().leave_rest(!self.is_done.load(Ordering::SeqCst));
+        }
         self.report.close_or_say();
         match (self.signal.load(Ordering::SeqCst), reason) {
             (0, Reason::ReaderGone) => std::process::exit(signals::die_of_broken_pipe().code().into()),

@@ -266,7 +266,7 @@ mod tests {
             line_of(&ended(job(&[b"a \"b\""], false))),
             "{\"seq\":7,\"unit\":\"a \\\"b\\\"\",\"cut\":false,\"key\":null,\"try\":2,\"start\":1800000000.000250,\
              \"waited\":1.500000,\"ran\":0.000000,\"exit\":null,\"signal\":9,\"timed_out\":false,\"http\":null,\
-             \"pace\":25.0,\"verdict\":\"again\",\"until\":null,\"charged\":1,\"cost\":null,\"slot\":3,\"error\":null}\n"
+             \"verdict\":\"again\",\"pace\":25.0,\"until\":null,\"charged\":1,\"cost\":null,\"slot\":3,\"error\":null}\n"
         );
         let (start, until) = (SystemTime::UNIX_EPOCH - Duration::from_secs(1), SystemTime::UNIX_EPOCH);
         let mut keyed = job(&[b"a"], false);

@@ -245,6 +245,13 @@ impl Outcomes {
         self.exit = self.exit.max(Exit::SentAway);
     }
 
+    /// The run ends early. If units are left, the exit says so.
+    pub(super) fn leave_rest(&mut self, are_unread: bool) {
+        if are_unread || self.retries.given_up + self.retries.unstarted > 0 {
+            self.exit = self.exit.max(Exit::SentAway);
+        }
+    }
+
     /// The time until which a server has asked to wait, if it is in the future.
     pub(super) fn paused_until(&self, now: Nanos) -> Option<Nanos> {
         Some(self.retries.paused_until).filter(|until| *until > now && !self.starts_no_more)

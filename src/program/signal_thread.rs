@@ -142,9 +142,10 @@ fn pass_on(signal: i32, commands: &Arc<LaunchRun>) {
     match signal {
         SIGCONT => slots.release_stopped_starts(),
         SIGCHLD => commands.launcher.end_commands_that_want_the_terminal(),
+        SIGQUIT => commands.start_nothing_more(),
         _ if !commands.is_first_signal(signal) => commands.kill(),
         // A command in our own group got it from the terminal already.
-        SIGINT | SIGQUIT if commands.in_our_group && signals::is_in_foreground() => slots.others_end_them(),
+        SIGINT if commands.in_our_group && signals::is_in_foreground() => slots.others_end_them(),
         _ => slots.end_with(Signal::from_named_raw(signal).unwrap_or(Signal::TERM)),
     }
 }

@@ -251,7 +251,7 @@ fn a_signal_is_passed_on_to_the_groups_waited_for_and_died_of() {
         (Signal::INT, &["-j2"][..]),
         (Signal::TERM, &["-j2"]),
         (Signal::HUP, &["-j2", "-u"]),
-        (Signal::QUIT, &["-j2", "--line-buffer"]),
+        (Signal::HUP, &["-j2", "--line-buffer"]),
         (Signal::TERM, &["-j2", "-k"]),
     ] {
         let folder = tempfile::tempdir().unwrap();
@@ -266,6 +266,68 @@ fn a_signal_is_passed_on_to_the_groups_waited_for_and_died_of() {
         assert_eq!(ended.text(), "got\ngot\n", "{signal:?}");
         assert_eq!(ended.err, "throttle: interrupted: 2 ok, 0 stopped, next unit not started: 3 '3'\n");
     }
+}
+
+/// Nothing more starts, and what runs finishes: after QUIT, and after --stop-after.
+#[test]
+fn a_run_that_is_to_stop_lets_what_runs_finish() {
+    let script = "echo $$ > leader.$1; until [ -e go ]; do sleep 0.01; done; echo $1";
+    for options in [&["-j2"][..], &["-j2", "--stop-after", "1s"]] {
+        let folder = tempfile::tempdir().unwrap();
+        let run = started(folder.path(), options, script);
+        for unit in 1..=2 {
+            number_in(&folder.path().join(format!("leader.{unit}")));
+        }
+        if options.len() == 1 {
+            run.signal(Signal::QUIT);
+        }
+        thread::sleep(Duration::from_millis(2500));
+        fs::write(folder.path().join("go"), "").unwrap();
+        let ended = run.end();
+        let mut lines: Vec<&str> = ended.text().lines().collect();
+        lines.sort_unstable();
+        assert_eq!((ended.code(), &lines[..]), (Some(75), &["1", "2"][..]), "{}", ended.err);
+        assert!(ended.err.contains("waiting for 2 commands; Ctrl-C ends them"), "{}", ended.err);
+        assert!(
+            ended.err.contains("2 ok, 0 failed") && ended.err.ends_with("next unit not started: 3 '3'\n"),
+            "{}",
+            ended.err
+        );
+    }
+}
+
+#[test]
+fn a_run_that_had_nothing_left_to_start_ends_as_its_units_did() {
+    let (folder, script) = (tempfile::tempdir().unwrap(), "until [ -e go ]; do sleep 0.01; done; exit $1");
+    for (unit, code) in [("0", 0), ("3", 123)] {
+        let mut command = throttle(["-r", "100/s", "-j2", "-c", script]);
+        let mut child = command.current_dir(&folder).stdin(Stdio::piped()).spawn().unwrap();
+        child.stdin.take().unwrap().write_all(unit.as_bytes()).unwrap();
+        let run = Started::new(child);
+        thread::sleep(Duration::from_millis(700));
+        run.signal(Signal::QUIT);
+        thread::sleep(Duration::from_millis(200));
+        fs::write(folder.path().join("go"), "").unwrap();
+        let ended = run.end();
+        assert_eq!(ended.code(), Some(code), "{}", ended.err);
+        fs::remove_file(folder.path().join("go")).unwrap();
+    }
+}
+
+/// What was to finish is ended by a signal that follows.
+#[test]
+fn a_run_that_is_to_stop_can_still_be_interrupted() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = started(folder.path(), &["-j2"], "echo $$ > leader.$1; exec sleep 100");
+    for unit in 1..=2 {
+        number_in(&folder.path().join(format!("leader.{unit}")));
+    }
+    run.signal(Signal::QUIT);
+    thread::sleep(Duration::from_millis(200));
+    run.signal(Signal::INT);
+    let ended = run.end();
+    assert_eq!(ended.signal(), Some(Signal::INT.as_raw()), "{}", ended.err);
+    assert!(ended.err.contains("0 ok, 2 stopped"), "{}", ended.err);
 }
 
 #[test]

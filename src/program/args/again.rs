@@ -65,6 +65,12 @@ pub(crate) struct AgainFlags {
     #[arg(long, help = "Do not slow down if the server allows less than the rate", long_help)]
     pub(crate) no_learn: bool,
 
+    /// Start nothing more after TIME, as after a QUIT signal (Ctrl-\). What runs may finish. If units are left, the exit
+    /// is 75; with --done the same command goes on where this one stopped.
+    #[arg(long, value_name = "TIME", allow_negative_numbers = true, value_parser = duration)]
+    #[arg(help = "Start nothing more after TIME, and let what runs finish", long_help)]
+    pub(crate) stop_after: Option<Duration>,
+
     /// Launch nothing more once N units have failed for good, or N percent of those that have ended (from 20 on). What
     /// runs may finish; then the exit is 123.
     #[arg(long, value_name = "N|N%", allow_negative_numbers = true, value_parser = max_fail)]
@@ -83,8 +89,8 @@ pub(crate) struct AgainFlags {
     /// Add a line of JSON to FILE for each attempt that has ended, with these fields: seq (of the command), unit (or
     /// unit_base64 if it is no UTF-8; units or units_base64 if there are several), cut (whether a unit for --stdin is
     /// cut to its beginning), key, try (from 1), start (seconds since 1970), waited and ran (seconds), exit, signal,
-    /// timed_out, http (the reply's status), pace (a second, if the server allows less than the rate), verdict (ok, again, later, failed, stopped), until (when the next attempt
-    /// is due, in seconds since 1970), charged (by the limits; of several, by the first with cost=), cost (of the
+    /// timed_out, http (the reply's status), verdict (ok, again, later, failed, stopped), pace (units a second, if the
+    /// server allows less than the rate), until (when the next attempt is due, in seconds since 1970), charged (by the limits; of several, by the first with cost=), cost (of the
     /// reply), slot, error. Fields without a value are null.
     #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath, value_parser = record())]
     #[arg(help = "Add a line of JSON to FILE for each attempt", long_help)]
