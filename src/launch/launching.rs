@@ -114,7 +114,7 @@ impl<R: Source> Launching<R> {
             self.batches.close_all();
         }
         self.sort();
-        let reads = !is_full && !(self.has_next() && self.queue().is_slowed());
+        let reads = !(is_full || self.has_next() && self.queue().is_slowed());
         let filled = if reads { self.cut_or_read(wait)? } else { Filled::Nothing };
         self.sort();
         if filled == Filled::Some || !wait {
