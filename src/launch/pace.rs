@@ -7,7 +7,7 @@
 //! than the server has served of late. If none of these is refused, that is the pace to go on from. If one is, the server
 //! refuses at any pace: the old one is restored, and for a while refusals slow down nothing.
 //!
-//! The numbers were chosen by simulations, see `retries/servers_tests.rs`. Additive increase and multiplicative decrease: Chiu and
+//! The numbers were chosen by simulations, see `retries/tests/servers.rs`. Additive increase and multiplicative decrease: Chiu and
 //! Jain, 1989.
 
 use throttle_limits::clock::Nanos;

@@ -458,6 +458,4 @@ impl Pause {
 }
 
 #[cfg(test)]
-mod servers_tests;
-#[cfg(test)]
 mod tests;

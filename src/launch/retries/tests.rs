@@ -1,5 +1,8 @@
 //! Units, attempts and pauses on a fake clock: the pump and the limits are the real ones, the commands are a script.
 
+#[allow(clippy::cast_precision_loss, reason = "ratios in tables")]
+mod servers;
+
 use super::*;
 use crate::flow::meter::Meter;
 use crate::flow::order::{KeyId, Next, Order, Rules, Unit};

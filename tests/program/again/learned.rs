@@ -22,7 +22,7 @@ fn strict() -> Server {
 }
 
 fn units(count: usize) -> String {
-    (1..=count).map(|unit| format!("{unit}\n")).collect()
+    (1..=count).fold(String::new(), |units, unit| units + &unit.to_string() + "\n")
 }
 
 #[test]
@@ -64,7 +64,7 @@ fn a_server_that_allows_what_is_asked_for_slows_down_nothing() {
 #[test]
 fn a_key_that_is_slowed_down_holds_up_no_other() {
     let server = strict();
-    let units: String = (0..40).map(|unit| format!("busy {unit}\nfree {unit}\n")).collect();
+    let units = "busy 1\nfree 1\n".repeat(40);
     let script = CURL.replace("$1", "${1% *}/${1#* }");
     let options = ["-r", "400/s,per=f1", "-j", "16", "--attempts", "1", "--summary", "-c", &*script];
     let mut command = throttle(options);
