@@ -7,7 +7,7 @@ function __throttle_command
             case --
                 set -q words[2]; and string escape -- $words[2..]
                 return 0
-            case --rate --burst --bucket --max-wait --group --show --pause --list --on-store-error --delimiter --arg-file --repeat --ahead --jobs --max-procs --max-args --replace --shell --timeout --attempts --backoff --retry-on --later-on --max-pause --max-fail --done --log --progress
+            case --rate --burst --bucket --max-wait --group --show --pause --list --on-store-error --delimiter --arg-file --repeat --ahead --jobs --max-procs --max-args --replace --shell --timeout --attempts --backoff --retry-on --later-on --max-pause --stop-after --max-fail --done --log --progress
                 set -e words[1]
             case '-*'
                 string match -qr -- '^-[0kutqhV]*[rbdajPnIc]$' $words[1]; and set -e words[1]
@@ -67,6 +67,7 @@ complete -c throttle -n 'not __throttle_command' -l retry-on -d 'Which failures 
 signal\t''"
 complete -c throttle -n 'not __throttle_command' -l later-on -d 'What also means that the server asked to wait: 254,http:403' -r -f
 complete -c throttle -n 'not __throttle_command' -l max-pause -d 'The longest pause that a server may ask for [default: 1h]' -r -f
+complete -c throttle -n 'not __throttle_command' -l stop-after -d 'Start nothing more after TIME, and let what runs finish' -r -f
 complete -c throttle -n 'not __throttle_command' -l max-fail -d 'Launch nothing more once N units, or N%, have failed' -r -f
 complete -c throttle -n 'not __throttle_command' -l done -d 'Keep units that succeeded in FILE, and skip those in it' -r -F
 complete -c throttle -n 'not __throttle_command' -l log -d 'Add a line of JSON to FILE for each attempt' -r -F
