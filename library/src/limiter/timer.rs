@@ -17,7 +17,7 @@ use super::panics::Panics;
 use super::time::{Time, on_usual_clock};
 use crate::clock::Nanos;
 use crate::clock::sync::{Mutex, lock};
-use crate::clock::timer_thread::{Alarm, TimerThread};
+use crate::clock::timer_thread::TimerThread;
 use std::pin::{Pin, pin};
 use std::sync::{Arc, Weak};
 use std::task::{Context, Wake, Waker};
@@ -40,7 +40,7 @@ pub(crate) trait Timed: Send + Sync {
 #[derive(Debug)]
 pub(crate) struct QueueTimer {
     state: Mutex<State>,
-    alarm: Mutex<Alarm>,
+    thread: Arc<TimerThread>,
     waker: Waker,
 }
 
@@ -85,8 +85,8 @@ pub(crate) struct NoTimer;
 
 impl QueueTimer {
     pub(crate) fn new(queue: Weak<impl Timed + 'static>) -> Self {
-        let alarm = Mutex::new(Alarm::of(TimerThread::of_process()));
-        QueueTimer { state: Mutex::new(State::default()), alarm, waker: Waker::from(Arc::new(Fire(queue))) }
+        let (thread, waker) = (TimerThread::of_process(), Waker::from(Arc::new(Fire(queue))));
+        QueueTimer { state: Mutex::new(State::default()), thread, waker }
     }
 
     /// Makes sure that a timer will wake the future that is being polled.
@@ -131,21 +131,22 @@ impl QueueTimer {
     }
 
     fn set_once(&self, queue: &impl Timed, test_timers: &mut Vec<TestTimer>) -> Result<(), NoTimer> {
-        let (time, wanted) = {
+        let (time, was_wanted, wanted) = {
             let mut state = lock(&self.state);
-            let (time, has_waiters) = queue.alarm();
+            let (was_wanted, (time, has_waiters)) = (state.wanted, queue.alarm());
             state.wanted &= has_waiters;
             if !has_waiters {
                 test_timers.clear(); // So that they keep no runtime alive.
             }
-            (time, state.wanted)
+            (time, was_wanted, state.wanted)
         };
         if let (Some(timer), Some(time)) = (queue.time().timer(), time) {
             timer.wake_at(time, &self.waker);
             return Ok(());
         }
         let at = time.filter(|_| wanted).map(|time| queue.time().instant(time));
-        let is_set = lock(&self.alarm).set(at.map(Instant::into_std), &self.waker);
+        let set = || self.thread.set(at.map(Instant::into_std), &self.waker);
+        let is_set = if was_wanted { set() } else { Ok(()) };
         let all_set = self.set_test_timers(queue, time, test_timers);
         if is_set.is_err() {
             lock(&self.state).wanted = false;
@@ -169,6 +170,12 @@ impl QueueTimer {
             }
         }
         all_set
+    }
+}
+
+impl Drop for QueueTimer {
+    fn drop(&mut self) {
+        let _ = self.thread.set(None, &self.waker);
     }
 }
 
