@@ -78,7 +78,8 @@ impl Shared {
     /// Takes `cost` now, or nothing.
     #[inline]
     pub(crate) fn try_take(&self, cost: &Cost) -> Result<(), Denied> {
-        let taken = if let Cost::One(cost) = cost { self.fast_path.take(&self.time, *cost) } else { Take::Closed };
+        let taken =
+            if let Cost::One(cost) = cost { self.fast_path.take(|| self.time.now(), *cost) } else { Take::Closed };
         match taken {
             Take::Granted => Ok(()),
             Take::TooLong(wait) => Err(Denied::TooLong { wait }),
@@ -170,7 +171,9 @@ impl Wait {
     #[inline]
     fn takes_fast(&self, shared: &Shared) -> bool {
         match self.cost {
-            Cost::One(cost) if self.opened.is_none() => shared.fast_path.take(&shared.time, cost) == Take::Granted,
+            Cost::One(cost) if self.opened.is_none() => {
+                shared.fast_path.take(|| shared.time.now(), cost) == Take::Granted
+            }
             _ => false,
         }
     }
