@@ -52,11 +52,12 @@ const MOST_KEYS: u64 = 1_000_000;
 /// # Keys that are kept
 ///
 /// A key is forgotten only if its state equals that of a key that was never used. So nobody gets more by coming back
-/// later, or by using many keys. There is no background task: keys are looked through when there are twice as many as
-/// the last time, or by [`forget_idle`](Self::forget_idle).
+/// later, or by using many keys. There is no background task: for each new key two others are looked at. To look at all
+/// of them, call [`forget_idle`](Self::forget_idle).
 ///
-/// A key takes less than 100 bytes beyond its own if the limits are a single bucket. Each further limit takes 32 bytes, and
-/// a window the times of its grants. A key that somebody waits for takes about a kilobyte.
+/// A key takes less than 100 bytes beyond its own if the limits are a single bucket and its type has at most 24 bytes, as a
+/// `String` has; a key of a larger type may take 20 bytes more. Each further limit takes 32 bytes, and a window the times of
+/// its grants. A key that somebody waits for takes about a kilobyte.
 ///
 /// There is room for a million keys, or [as many as allowed](Self::set_most_keys). If all of them are in use, a new key is
 /// refused with [`AcquireError::TooManyKeys`], also by the calls that would wait. No other key is forgotten for it.
@@ -284,8 +285,8 @@ impl<K: Hash> Keyed<K> {
         self.table.most_keys.store(most as u64, Ordering::Relaxed);
     }
 
-    /// Forgets all keys whose state equals that of a key that was never used, and frees their memory. This takes some
-    /// nanoseconds for each key. It is never necessary: the keys are also looked through as they grow in number.
+    /// Forgets all keys whose state equals that of a key that was never used, and frees memory if few are left. This takes
+    /// some nanoseconds for each key. It is never necessary: keys are also forgotten as others come.
     pub fn forget_idle(&self) {
         self.table.sweep();
     }

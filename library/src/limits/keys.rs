@@ -280,4 +280,34 @@ mod tests {
         let expected = (0..5).flat_map(|chunk| (0..FIRST << chunk).map(move |place| (chunk, place)));
         assert!(places.iter().copied().eq(expected.take(900)));
     }
+
+    #[test]
+    fn keys_that_are_not_as_new_keep_their_states_when_others_are_forgotten_and_memory_is_freed() {
+        let policy = super::super::policy::Policy::new(&["1/s".parse().unwrap()], None).unwrap();
+        let (each, mut keys) = (Each::new(&[(&policy, 0)], 0), Keys::new(0));
+        let charged_at = |key: u64| if key.is_multiple_of(100) { 10 } else { 0 };
+        for key in 0..1000_u64 {
+            let id = keys.add(keys.hash(&key), &key, &each, 0);
+            each.charge(keys.state_mut(id), [charged_at(key); 4], &[1]);
+        }
+        let first = keys.find(keys.hash(&0), &0).unwrap();
+        keys.set_in_use(first, true);
+        assert_eq!(keys.fresh_at(&each), Some(1_000_000_000));
+        keys.forget_fresh(&each, 1_000_000_000);
+        keys.shrink();
+        assert_eq!((keys.len(), keys.end, keys.key(first)), (10, 1000, Some(&0)), "one is in use");
+        keys.set_in_use(first, false);
+        keys.shrink();
+        assert_eq!((keys.len(), keys.end), (10, 10));
+        for key in 0..1000_u64 {
+            let found = keys.find(keys.hash(&key), &key);
+            assert_eq!(found.is_some(), charged_at(key) > 0, "{key}");
+            let at = found.and_then(|id| each.conforms_at(keys.state(id), 0, &[1]));
+            assert_eq!(at.map(|(at, _)| at), found.map(|_| 1_000_000_010));
+        }
+        keys.forget_fresh(&each, 1_000_000_010);
+        assert!(keys.is_empty());
+        let again = keys.add(keys.hash(&7), &7, &each, 0);
+        assert_eq!((keys.len(), keys.end, keys.find(keys.hash(&7), &7)), (1, 10, Some(again)));
+    }
 }
