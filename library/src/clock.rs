@@ -50,19 +50,6 @@ impl Clock for SystemClock {
     }
 }
 
-/// `CLOCK_MONOTONIC` at its latest tick, which is cheaper to read. Ticks are some milliseconds apart.
-#[cfg(any(target_os = "linux", target_os = "android"))]
-#[inline]
-pub(crate) fn coarse() -> impl Into<Option<Nanos>> {
-    nanos(&rustix::time::clock_gettime(rustix::time::ClockId::MonotonicCoarse))
-}
-
-/// Other systems have no such clock.
-#[cfg(not(any(target_os = "linux", target_os = "android")))]
-pub(crate) fn coarse() -> impl Into<Option<Nanos>> {
-    None
-}
-
 /// A clock that moves only when a test moves it, or when a thread sleeps on it, as one does that waits in a blocking call.
 /// Its clones share one time.
 ///

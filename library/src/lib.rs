@@ -86,10 +86,6 @@
 //! clock is used. A [`Clock`](clock::Clock), given as `timer` to the builder, replaces both; `examples/own_clock.rs` has
 //! one that is quicker to read. Trying, reserving and the blocking calls need none of this.
 //!
-//! Pause tokio's clock before the first request, as `start_paused` does. A program built without debug assertions looks
-//! only once in 10 ms whether the clock of a runtime is the system's: a clock that is paused or moved right after a request
-//! may count as the system's for that long, and what is granted meanwhile is charged at the system's time.
-//!
 //! Threads cannot wait under tokio's paused clock: blocking calls sleep in real time, while the paused clock stands
 //! still, and tokio does not move it while a `spawn_blocking` runs. Use futures there, or a
 //! [`FakeClock`](clock::FakeClock), which is also meant for tests of code that uses a limiter.

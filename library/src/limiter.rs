@@ -189,8 +189,8 @@ impl Limiter {
     /// Takes these costs now, or nothing.
     ///
     /// # Errors
-    /// [`AcquireError::TooLong`] with the wait that would be needed. A wait above 200 ms may be some milliseconds too
-    /// long, never too short. [`AcquireError::OthersWait`], unless the limiter is unfair.
+    /// [`AcquireError::TooLong`] with the wait that would be needed. [`AcquireError::OthersWait`], unless the limiter is
+    /// unfair.
     #[inline]
     pub fn try_acquire(&self, costs: impl IntoCosts) -> Result<(), AcquireError> {
         let cost = costs.into_costs().parts()?;

@@ -52,13 +52,13 @@ pub struct Semaphore {
 /// assert!(workers.try_acquire().is_err(), "15 places are free, but there is no token");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 #[must_use = "a builder does nothing until build is called"]
 pub struct Builder {
     capacity: usize,
     rate: (Units, Duration),
     burst: Option<usize>,
-    timer: Option<Arc<dyn Timer>>,
+    time: Option<Time>,
 }
 
 /// Places that are held until this is dropped. It may be sent to other tasks and threads.
@@ -102,7 +102,7 @@ impl Semaphore {
 
     /// All settings. `starts` places are given out in every `period`.
     pub fn builder(capacity: usize, starts: impl Into<Units>, period: Duration) -> Builder {
-        Builder { capacity, rate: (starts.into(), period), burst: None, timer: None }
+        Builder { capacity, rate: (starts.into(), period), burst: None, time: None }
     }
 
     /// Waits for a place and a token, behind all earlier waiters.
@@ -255,7 +255,7 @@ impl Builder {
 
     /// The clock and timer to use instead of tokio's.
     pub fn timer(mut self, timer: Arc<dyn Timer>) -> Self {
-        self.timer = Some(timer);
+        self.time = Some(Time::Custom(timer));
         self
     }
 
@@ -271,7 +271,7 @@ impl Builder {
             None => burst(capacity),
         };
         let rules = Rules { oversize: Oversize::Wait, ..Rules::default() };
-        let shared = Shared::new(self.timer.map_or_else(Time::tokio, Time::Custom), |now| {
+        let shared = Shared::new(self.time.unwrap_or_else(Time::tokio), |now| {
             let limits = Limits::none(now).with_bucket(Bucket::new(rate, most, most.get(), now));
             Ok::<_, BuildError>(Queue::new(limits, rules, Some(Places { capacity, held: 0 })))
         })?;
@@ -355,14 +355,6 @@ impl fmt::Debug for Semaphore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (available, waiters) = (self.available(), self.waiters());
         f.debug_struct("Semaphore").field("available", &available).field("waiters", &waiters).finish()
-    }
-}
-
-impl fmt::Debug for Builder {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Builder { capacity, rate, burst, timer: _ } = self;
-        let builder = &mut f.debug_struct("Builder");
-        builder.field("capacity", capacity).field("rate", rate).field("burst", burst).finish_non_exhaustive()
     }
 }
 

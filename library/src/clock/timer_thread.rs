@@ -6,11 +6,10 @@
 //! alarms a second it wakes up once for a thousand. Alarms that are further apart are on time within microseconds.
 
 use super::sync::{Condvar, Mutex, MutexGuard, lock, spawn, wait};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
@@ -28,57 +27,21 @@ pub(crate) struct TimerThread {
 
 #[derive(Debug, Default)]
 struct State {
-    alarms: BTreeMap<Key, Waker>,
-    /// The alarms that were set by [`TimerThread::wake_at`], and some that are over: few, so they are searched.
-    by_waker: Vec<Key>,
+    alarms: BTreeMap<(Instant, WakerId), Waker>,
+    /// When each of these wakers is woken. None has two alarms.
+    times: HashMap<WakerId, Instant>,
     is_running: bool,
     /// The thread looks again at this time, if nobody wakes it.
     sleeps_until: Option<Instant>,
 }
 
-/// The time of an alarm. The number tells those of the same time apart.
-type Key = (Instant, u64);
+/// Tells wakers apart as [`Waker::will_wake`] does. While an alarm has a clone of a waker, no other one gets its number.
+type WakerId = [usize; 2];
 
-/// One queue's alarm.
-#[derive(Debug)]
-pub(crate) struct Alarm {
-    thread: Arc<TimerThread>,
-    number: u64,
-    at: Option<Instant>,
-}
+const LAST_ID: WakerId = [usize::MAX; 2];
 
-impl Alarm {
-    pub(crate) fn of(thread: Arc<TimerThread>) -> Self {
-        Alarm { thread, number: next_number(), at: None }
-    }
-
-    /// Wakes `waker` once, at `at` or a little later; with `None`, never.
-    ///
-    /// # Errors
-    /// The thread cannot be started; then the waker is not woken.
-    pub(crate) fn set(&mut self, at: Option<Instant>, waker: &Waker) -> io::Result<()> {
-        let before = std::mem::replace(&mut self.at, at);
-        if before.is_none() && at.is_none() {
-            return Ok(());
-        }
-        let mut state = lock(&self.thread.state);
-        let removed = before.and_then(|before| state.alarms.remove(&(before, self.number)));
-        let result = at.map_or(Ok(()), |at| self.thread.add(&mut state, (at, self.number), waker));
-        drop(state);
-        drop(removed); // It may hold the last reference to its queue.
-        result
-    }
-}
-
-impl Drop for Alarm {
-    fn drop(&mut self) {
-        let _ = self.set(None, Waker::noop());
-    }
-}
-
-fn next_number() -> u64 {
-    static NUMBERS: AtomicU64 = AtomicU64::new(0);
-    NUMBERS.fetch_add(1, Ordering::Relaxed)
+fn id(waker: &Waker) -> WakerId {
+    [waker.data().addr(), std::ptr::from_ref(waker.vtable()).addr()]
 }
 
 impl TimerThread {
@@ -96,29 +59,34 @@ impl TimerThread {
     /// Wakes `waker` once, at `at` or a little later, on this thread. A later call for the same waker replaces this one. If
     /// the thread cannot be started, the waker is woken at once, and the next call tries again.
     pub(crate) fn wake_at(self: &Arc<Self>, at: Instant, waker: &Waker) {
-        let mut state = lock(&self.state);
-        let State { alarms, by_waker, .. } = &mut *state;
-        let is_replaced = |key: &Key| alarms.get(key).is_none_or(|own| own.will_wake(waker));
-        let replaced: Vec<_> = by_waker.extract_if(.., |key| is_replaced(key)).collect();
-        let dropped: Vec<_> = replaced.iter().filter_map(|key| alarms.remove(key)).collect();
-        let key = (at, next_number());
-        let is_added = self.add(&mut state, key, waker);
-        state.by_waker.extend(is_added.is_ok().then_some(key));
-        drop(state);
-        drop(dropped); // Foreign code, which may ask for the lock.
-        if is_added.is_err() {
+        if self.set(Some(at), waker).is_err() {
             waker.wake_by_ref();
         }
     }
 
-    fn add(self: &Arc<Self>, state: &mut State, key: Key, waker: &Waker) -> io::Result<()> {
+    /// The same; with `None`, the waker is not woken any more.
+    ///
+    /// # Errors
+    /// The thread cannot be started; then the waker is not woken.
+    pub(crate) fn set(self: &Arc<Self>, at: Option<Instant>, waker: &Waker) -> io::Result<()> {
+        let id = id(waker);
+        let mut state = lock(&self.state);
+        let replaced = state.times.remove(&id).and_then(|before| state.alarms.remove(&(before, id)));
+        let result = at.map_or(Ok(()), |at| self.add(&mut state, at, waker));
+        drop(state);
+        drop(replaced); // Foreign code, which may ask for the lock, or the last reference to a queue.
+        result
+    }
+
+    fn add(self: &Arc<Self>, state: &mut State, at: Instant, waker: &Waker) -> io::Result<()> {
         if !state.is_running {
             let thread = Arc::clone(self);
             spawn("throttle-timer", move || thread.run())?;
             state.is_running = true;
         }
-        state.alarms.insert(key, waker.clone());
-        if state.sleeps_until.is_some_and(|until| key.0 < until) {
+        state.times.insert(id(waker), at);
+        state.alarms.insert((at, id(waker)), waker.clone());
+        if state.sleeps_until.is_some_and(|until| at < until) {
             state.sleeps_until = None;
             self.changed.notify_one();
         }
@@ -153,8 +121,11 @@ impl TimerThread {
 
     /// Wakes all that are due. A waker is foreign code: if one panics, the others are still woken.
     fn wake_due<'a>(&'a self, mut state: MutexGuard<'a, State>, now: Instant) -> MutexGuard<'a, State> {
-        let later = state.alarms.split_off(&(now, u64::MAX));
+        let later = state.alarms.split_off(&(now, LAST_ID));
         let due = std::mem::replace(&mut state.alarms, later);
+        for (_, id) in due.keys() {
+            state.times.remove(id);
+        }
         drop(state);
         for waker in due.into_values() {
             let _ = catch_unwind(AssertUnwindSafe(|| waker.wake()));
@@ -202,18 +173,17 @@ mod tests {
         assert!(lock(&thread.state).alarms.len() <= 2);
         assert!(woken.recv().unwrap() >= at);
         thread.wake_at(now + Duration::from_secs(3600), &waker);
-        assert_eq!(lock(&thread.state).by_waker.len(), 1, "alarms that are over are forgotten");
+        assert_eq!(lock(&thread.state).times.len(), 1, "alarms that are over are forgotten");
         assert!(woken.try_recv().is_err(), "woken once");
     }
 
     #[test]
     fn queues_and_clocks_share_one_thread() {
-        let (thread, (waker, woken)) = (Arc::<TimerThread>::default(), waker());
-        let mut alarm = Alarm::of(Arc::clone(&thread));
+        let (thread, (waker, woken), (other, woken_too)) = (Arc::<TimerThread>::default(), waker(), waker());
         let now = Instant::now();
-        alarm.set(Some(now + Duration::from_millis(2)), &waker).unwrap();
-        thread.wake_at(now + Duration::from_millis(1), &waker);
-        assert_eq!(Arc::strong_count(&thread), 3, "this test, the alarm, and one thread");
-        assert!(woken.recv().unwrap() <= woken.recv().unwrap());
+        thread.set(Some(now + Duration::from_millis(2)), &waker).unwrap();
+        thread.wake_at(now + Duration::from_millis(1), &other);
+        assert_eq!(Arc::strong_count(&thread), 2, "this test and one thread");
+        assert!(woken_too.recv().unwrap() <= woken.recv().unwrap());
     }
 }

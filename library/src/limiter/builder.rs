@@ -11,7 +11,6 @@ use crate::limits::bucket::Bucket;
 use crate::limits::interval::Grid;
 use crate::limits::{Limits, Policy, PolicyError};
 use crate::rate::{Limit, ParseError, Rate};
-use std::fmt;
 use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,7 +26,7 @@ pub enum Refill {
 }
 
 /// The settings of a [`Limiter`]. The defaults are 10 units a second, 10 at once, full at the start.
-#[derive(Clone, Default)]
+#[derive(Clone, Debug, Default)]
 #[must_use = "a builder does nothing until build is called"]
 pub struct Builder {
     rate: Option<(Units, Duration)>,
@@ -39,7 +38,7 @@ pub struct Builder {
     oversize: Oversize,
     most_waiters: usize,
     on_full: OnFull,
-    timer: Option<Arc<dyn Timer>>,
+    time: Option<Time>,
 }
 
 /// Why a limiter cannot be built or changed.
@@ -169,7 +168,7 @@ impl Builder {
 
     /// The clock and timer to use instead of tokio's.
     pub fn timer(mut self, timer: Arc<dyn Timer>) -> Self {
-        self.timer = Some(timer);
+        self.time = Some(Time::Custom(timer));
         self
     }
 
@@ -186,7 +185,7 @@ impl Builder {
     /// What a limiter consists of, apart from its limits: its clock, its rules, and the index of the limit whose rate can
     /// be changed, if there is one.
     pub(super) fn parts(&self) -> Result<(Time, Rules, Option<usize>), BuildError> {
-        let time = self.timer.clone().map_or_else(Time::tokio, Time::Custom);
+        let time = self.time.clone().unwrap_or_else(Time::tokio);
         self.check_settings()?;
         Ok((time, self.rules(), self.place()?))
     }
@@ -259,7 +258,7 @@ pub(super) fn joint(limiters: &[Builder]) -> Result<Limiter, BuildError> {
             return Err(BuildError::JointIsFair);
         }
     }
-    let time = limiters.iter().find_map(|limiter| limiter.timer.clone()).map_or_else(Time::tokio, Time::Custom);
+    let time = limiters.iter().find_map(|limiter| limiter.time.clone()).unwrap_or_else(Time::tokio);
     let most_waiters = limiters.iter().filter_map(|limiter| limiter.rules().most_waiters).min();
     let refused = limiters.iter().map(|limiter| limiter.oversize == Oversize::Reject).collect();
     let rules = Rules { unfair: false, oversize: Oversize::Wait, refused: Some(refused), most_waiters };
@@ -281,19 +280,5 @@ fn as_window(limit: Limit) -> Limit {
     match limit {
         Limit::Bucket { rate, burst: None, initial: None } => Limit::Window { rate, slack: None },
         limit => limit,
-    }
-}
-
-impl fmt::Debug for Builder {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Builder")
-            .field("rate", &self.rate)
-            .field("burst", &self.burst)
-            .field("initial", &self.initial)
-            .field("refill", &self.refill)
-            .field("limits", &self.limits)
-            .field("fair", &!self.unfair)
-            .field("oversize", &self.oversize)
-            .finish_non_exhaustive()
     }
 }

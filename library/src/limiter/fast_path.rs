@@ -12,9 +12,8 @@
 //! A bucket may hold, or may miss, more credits than the number can express. Then some credits are set aside until the
 //! next opening, and the queue serves the requests that need them.
 
-use super::time::{Tick, Time};
+use crate::clock::Nanos;
 use crate::clock::sync::{AtomicU64, Ordering};
-use crate::clock::{MILLISECOND, Nanos};
 use crate::limits::{Gaining, Limits};
 
 const CLOSED: u64 = u64::MAX;
@@ -24,20 +23,16 @@ const HIGHEST: u64 = NUMBER / 2;
 /// Credits above this, held or missing, are set aside.
 const MOST: u64 = HIGHEST / 4;
 
-/// How long the clock is read without trying its tick first.
-const PATIENCE: Nanos = 10 * MILLISECOND;
-
 /// The fields that every take reads are in one cache line, and those that few takes write are in the next.
 #[derive(Debug)]
 #[repr(align(64))]
 pub(crate) struct FastPath {
     /// Eight bits that change with every opening, then the number.
     word: AtomicU64,
-    meaning: Meaning<AtomicU64>,
+    /// A [`Meaning`].
+    meaning: [AtomicU64; 7],
     /// The latest reading of the clock, or nearly. A smaller reading arrived out of order.
     latest: AtomicU64,
-    /// No tick is tried before this time, because the last tick could not decide.
-    no_tick_before: AtomicU64,
     /// How often the fast path was opened.
     openings: AtomicU64,
     /// The word at the latest opening. If it has not changed, nothing was taken.
@@ -46,21 +41,21 @@ pub(crate) struct FastPath {
 
 /// What the number in the word means.
 #[derive(Debug)]
-struct Meaning<N> {
+struct Meaning {
     /// The time from which the number counts.
-    base: N,
+    base: Nanos,
     /// Credits gained at the end of each interval.
-    gain: N,
+    gain: u64,
     /// In nanoseconds.
-    interval: N,
+    interval: Nanos,
     /// Credits that one unit costs.
-    price: N,
+    price: u64,
     /// Credits in a full bucket, except those set aside.
-    full: N,
+    full: u64,
     /// Missing credits that are set aside: when the number says that the bucket is full, it is not.
-    missing_aside: N,
+    missing_aside: u64,
     /// 1 if credits that the bucket holds are set aside: when the number says that it is empty, it is not.
-    held_aside: N,
+    held_aside: u64,
 }
 
 /// The answer of the fast path.
@@ -73,46 +68,24 @@ pub(crate) enum Take {
     Closed,
 }
 
-impl Meaning<AtomicU64> {
-    /// The values were stored while the fast path was closed. They belong to the word that was read before, if the word has
-    /// not changed since.
+impl Meaning {
     #[inline]
-    fn load(&self) -> Meaning<u64> {
-        self.map(|part| part.load(Ordering::Acquire))
+    fn load(from: &[AtomicU64; 7], ordering: Ordering) -> Self {
+        let [base, gain, interval, price, full, missing_aside, held_aside] =
+            from.each_ref().map(|part| part.load(ordering));
+        Meaning { base, gain, interval, price, full, missing_aside, held_aside }
     }
 
-    #[inline]
-    fn map<M>(&self, map: impl Fn(&AtomicU64) -> M) -> Meaning<M> {
-        Meaning {
-            base: map(&self.base),
-            gain: map(&self.gain),
-            interval: map(&self.interval),
-            price: map(&self.price),
-            full: map(&self.full),
-            missing_aside: map(&self.missing_aside),
-            held_aside: map(&self.held_aside),
-        }
-    }
-
-    fn store(&self, to: &Meaning<u64>) {
-        for (part, value) in [
-            (&self.base, to.base),
-            (&self.gain, to.gain),
-            (&self.interval, to.interval),
-            (&self.price, to.price),
-            (&self.full, to.full),
-            (&self.missing_aside, to.missing_aside),
-            (&self.held_aside, to.held_aside),
-        ] {
+    fn store(self, to: &[AtomicU64; 7]) {
+        let Meaning { base, gain, interval, price, full, missing_aside, held_aside } = self;
+        for (part, value) in to.iter().zip([base, gain, interval, price, full, missing_aside, held_aside]) {
             // A thread that reads the new value also sees that the fast path was closed before. Most openings change none.
             if part.load(Ordering::Relaxed) != value {
                 part.store(value, Ordering::Release);
             }
         }
     }
-}
 
-impl Meaning<u64> {
     /// The meaning and the number of a state; `None` if they do not fit.
     fn of(state: &Gaining) -> Option<(Self, u64)> {
         let most = u128::from(MOST);
@@ -173,27 +146,6 @@ impl Meaning<u64> {
         let wait = self.wait(now, next - self.full)?;
         (self.held_aside == 0).then_some((Take::TooLong(wait), number))
     }
-
-    /// Like [`answer`](Self::answer), if the answer is the same at all times of the tick.
-    ///
-    /// The request is granted if the bucket holds enough at the start of the tick, and is not full before its end. It is
-    /// refused if the bucket does not hold enough at the end. The wait counts from the start.
-    #[inline]
-    fn answer_in(&self, tick: Tick, number: u64, cost: u64) -> Option<(Take, u64)> {
-        let (price, last) = (cost.checked_mul(self.price)?, self.clock(tick.ends)?);
-        let next = number.checked_add(price)?;
-        if cost == 0 || number < last || next > HIGHEST || price > self.full {
-            return None;
-        }
-        if next <= self.clock(tick.starts)?.checked_add(self.full)? {
-            return Some((Take::Granted, next));
-        }
-        if next - last <= self.full {
-            return None;
-        }
-        let wait = self.wait(tick.starts, next - self.full)?;
-        (self.held_aside == 0).then_some((Take::TooLong(wait), number))
-    }
 }
 
 impl FastPath {
@@ -201,17 +153,8 @@ impl FastPath {
         let zero = || AtomicU64::new(0);
         FastPath {
             word: AtomicU64::new(CLOSED),
-            meaning: Meaning {
-                base: zero(),
-                gain: zero(),
-                interval: zero(),
-                price: zero(),
-                full: zero(),
-                missing_aside: zero(),
-                held_aside: zero(),
-            },
+            meaning: std::array::from_fn(|_| zero()),
             latest: zero(),
-            no_tick_before: zero(),
             openings: zero(),
             opened: zero(),
         }
@@ -223,33 +166,9 @@ impl FastPath {
         now.max(self.latest.load(Ordering::Relaxed))
     }
 
-    /// Takes `cost` now, or nothing. Reading the clock is most of the work. So the tick, which is cheaper to read, is
-    /// tried first, and the clock is read only if the tick cannot decide.
+    /// Takes `cost` now, or nothing.
     #[inline]
-    pub(crate) fn take(&self, time: &Time, cost: u64) -> Take {
-        if time.has_ticks() {
-            self.take_on(|| time.now(), || time.tick(), cost)
-        } else {
-            self.take_by(|| time.now(), cost)
-        }
-    }
-
-    #[inline]
-    fn take_on(&self, now: impl FnOnce() -> Nanos, tick: impl FnOnce() -> Option<Tick>, cost: u64) -> Take {
-        let latest = self.latest.load(Ordering::Relaxed);
-        if latest >= self.no_tick_before.load(Ordering::Relaxed) {
-            let tick = tick().map(|tick| Tick { starts: tick.starts.max(latest), ..tick });
-            let answer = tick.and_then(|tick| self.update(|meaning, number| meaning.answer_in(tick, number, cost)));
-            if let Some(take) = answer {
-                return take;
-            }
-            self.no_tick_before.store(latest.saturating_add(PATIENCE), Ordering::Relaxed);
-        }
-        self.take_by(now, cost)
-    }
-
-    #[inline]
-    pub(super) fn take_by(&self, now: impl FnOnce() -> Nanos, cost: u64) -> Take {
+    pub(crate) fn take(&self, now: impl FnOnce() -> Nanos, cost: u64) -> Take {
         let latest = self.latest.load(Ordering::Relaxed);
         let now = now().max(latest);
         let answer = self.update(|meaning, number| meaning.answer(number, now, cost));
@@ -261,10 +180,12 @@ impl FastPath {
 
     /// Applies `answer`, which returns the answer and the number after it. Repeats this if another thread changed the word.
     #[inline]
-    fn update(&self, answer: impl Fn(&Meaning<u64>, u64) -> Option<(Take, u64)>) -> Option<Take> {
+    fn update(&self, answer: impl Fn(&Meaning, u64) -> Option<(Take, u64)>) -> Option<Take> {
         let mut word = self.word.load(Ordering::Acquire);
         while word != CLOSED {
-            let (take, number) = answer(&self.meaning.load(), word & NUMBER)?;
+            // The meaning was stored while the fast path was closed. It belongs to the word if that does not change.
+            let meaning = Meaning::load(&self.meaning, Ordering::Acquire);
+            let (take, number) = answer(&meaning, word & NUMBER)?;
             match self.replace(word, take, number) {
                 Ok(()) => return Some(take),
                 Err(changed) => word = changed,
@@ -296,7 +217,7 @@ impl FastPath {
         if word == self.opened.load(Ordering::Relaxed) {
             return;
         }
-        let meaning = self.meaning.map(|part| part.load(Ordering::Relaxed));
+        let meaning = Meaning::load(&self.meaning, Ordering::Relaxed);
         let now = self.in_order(now).max(meaning.base);
         let clock = u128::from(meaning.intervals(now)) * u128::from(meaning.gain);
         let missing = (u128::from(word & NUMBER) + u128::from(meaning.missing_aside)).saturating_sub(clock);
@@ -308,7 +229,7 @@ impl FastPath {
     /// that there are no waiters and no reservation is in the future.
     pub(crate) fn open(&self, limits: &Limits) {
         let Some((meaning, number)) = limits.fast_path().and_then(|state| Meaning::of(&state)) else { return };
-        self.meaning.store(&meaning);
+        meaning.store(&self.meaning);
         let opening = self.openings.load(Ordering::Relaxed).wrapping_add(1);
         self.openings.store(opening, Ordering::Relaxed);
         // 255 is not used, so that no opening looks closed.
@@ -321,12 +242,11 @@ impl FastPath {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::limiter::time::LONGEST_TICK;
+    use crate::clock::MILLISECOND;
     use crate::limits::Refusal;
     use crate::limits::bucket::Bucket;
     use crate::limits::interval::Grid;
     use proptest::prelude::*;
-    use std::cell::Cell;
     use std::num::NonZeroU64;
 
     fn bucket(rate: &str, burst: u64) -> Limits {
@@ -358,35 +278,7 @@ mod tests {
         kinds
     }
 
-    fn tick(time: Nanos) -> Tick {
-        let starts = time - time % (4 * MILLISECOND);
-        Tick { starts, ends: starts + LONGEST_TICK }
-    }
-
     proptest! {
-        /// The answers and the state are the same, whether the clock or only its tick is read. But a wait counts from the
-        /// start of the tick.
-        #[test]
-        fn answers_by_the_tick_are_those_by_the_clock(
-            kind in prop::sample::select(all_kinds()),
-            steps in prop::collection::vec((0_u64..3_000_000, 0_u64..20, 0_u8..20), 1..300),
-        ) {
-            let (path, exact) = (opened(&kind), opened(&kind));
-            let mut time = 0;
-            for (nanos, cost, idle) in steps {
-                // Sometimes much later, so that the bucket is full again.
-                time += if idle == 0 { nanos * 100_000 } else { nanos };
-                let taken = path.take_on(|| time, || Some(tick(time)), cost);
-                match (taken, exact.take_by(|| time, cost)) {
-                    (Take::TooLong(wait), Take::TooLong(exact)) => {
-                        prop_assert!((exact..=exact + 4 * MILLISECOND).contains(&wait), "{} {}", wait, exact);
-                    }
-                    (taken, exact) => prop_assert_eq!(taken, exact),
-                }
-                prop_assert_eq!(path.word.load(Ordering::Relaxed), exact.word.load(Ordering::Relaxed));
-            }
-        }
-
         /// The fast path is opened and closed at random.
         #[test]
         fn the_fast_path_answers_as_the_limits_do(
@@ -402,7 +294,7 @@ mod tests {
                     path.close(&mut limits, time);
                     path.open(&limits);
                 }
-                let taken = match path.take_by(|| time, cost) {
+                let taken = match path.take(|| time, cost) {
                     Take::Granted => Ok(()),
                     Take::TooLong(wait) => Err(Refusal::TooLong { wait }),
                     Take::Closed => {
@@ -418,39 +310,14 @@ mod tests {
     }
 
     #[test]
-    fn the_clock_is_not_read_if_the_bucket_is_far_from_full_nor_the_tick_if_it_is_nearly_full() {
-        let (path, asked) = (opened(&bucket("1000/s", 1_000_000)), Cell::new([0, 0]));
-        let count = |what: usize| {
-            let mut counts = asked.get();
-            counts[what] += 1;
-            asked.set(counts);
-        };
-        let take = |time, cost| {
-            let (now, tick) = (|| (count(0), time).1, || (count(1), Some(tick(time))).1);
-            (path.take_on(now, tick, cost), asked.replace([0, 0]))
-        };
-        assert_eq!(take(5, 1), (Take::Granted, [1, 1]), "full");
-        assert_eq!((0..100).map(|_| take(6, 1)).find(|took| *took != (Take::Granted, [1, 0])), None, "near full");
-        assert_eq!(take(PATIENCE, 1000), (Take::Granted, [1, 0]), "a second is missing");
-        assert_eq!(
-            (0..100).map(|_| take(PATIENCE, 1)).find(|took| *took != (Take::Granted, [0, 1])),
-            None,
-            "far from full"
-        );
-        let (later, wait) = (3600 * 1000 * MILLISECOND, 499_000 * MILLISECOND);
-        assert_eq!(take(later, 500_000), (Take::Granted, [1, 1]), "full again");
-        assert_eq!(take(later, 999_000), (Take::TooLong(wait), [0, 1]), "refused for more than a tick");
-    }
-
-    #[test]
     fn a_limit_with_whole_refills_of_any_size_has_a_fast_path() {
         let most = u64::MAX / 2;
         let path = opened(&grid(1, 100 * MILLISECOND, most, most / 2));
         for _ in 0..100 {
-            assert_eq!(path.take_by(|| 5, 1), Take::Granted);
+            assert_eq!(path.take(|| 5, 1), Take::Granted);
         }
         let path = opened(&grid(1, 100, 2, 0));
-        assert_eq!(path.take_by(|| 102, 1), Take::TooLong(1));
-        assert_eq!([103, 203].map(|now| path.take_by(|| now, 1)), [Take::Granted; 2]);
+        assert_eq!(path.take(|| 102, 1), Take::TooLong(1));
+        assert_eq!([103, 203].map(|now| path.take(|| now, 1)), [Take::Granted; 2]);
     }
 }

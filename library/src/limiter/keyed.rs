@@ -11,7 +11,7 @@ use super::settle::Granted;
 use super::time::nanos;
 use super::units::Units;
 use crate::clock::Nanos;
-use std::borrow::Borrow;
+use crate::limits::AsKey;
 use std::fmt;
 use std::future::{Future, poll_fn};
 use std::hash::Hash;
@@ -23,7 +23,6 @@ use table::Table;
 use tokio::task::coop;
 
 mod table;
-mod thin;
 
 /// How many keys are kept if nothing else is set.
 const MOST_KEYS: u64 = 1_000_000;
@@ -53,11 +52,12 @@ const MOST_KEYS: u64 = 1_000_000;
 /// # Keys that are kept
 ///
 /// A key is forgotten only if its state equals that of a key that was never used. So nobody gets more by coming back
-/// later, or by using many keys. There is no background task: keys are looked through when there are twice as many as
-/// the last time, or by [`forget_idle`](Self::forget_idle).
+/// later, or by using many keys. There is no background task: for each new key two others are looked at. To look at all
+/// of them, call [`forget_idle`](Self::forget_idle).
 ///
-/// A key takes less than 100 bytes beyond its own if the limits are a single bucket. Each further limit takes 32 bytes, and
-/// a window the times of its grants. A key that somebody waits for takes about a kilobyte.
+/// A key takes less than 100 bytes beyond its own if the limits are a single bucket and its type has at most 24 bytes, as a
+/// `String` has; a key of a larger type may take 20 bytes more. Each further limit takes 32 bytes, and a window the times of
+/// its grants. A key that somebody waits for takes about a kilobyte.
 ///
 /// There is room for a million keys, or [as many as allowed](Self::set_most_keys). If all of them are in use, a new key is
 /// refused with [`AcquireError::TooManyKeys`], also by the calls that would wait. No other key is forgotten for it.
@@ -71,11 +71,7 @@ pub struct Keyed<K> {
 }
 
 /// A limiter of a key, until the caller is done with it.
-struct Held<'a, K, Q>
-where
-    K: Hash + Eq + Borrow<Q>,
-    Q: Hash + Eq + ?Sized,
-{
+struct Held<'a, K: Hash, Q: AsKey<K> + ?Sized> {
     table: &'a Table<K>,
     key: &'a Q,
     limiter: Option<Limiter>,
@@ -86,14 +82,14 @@ impl Builder {
     ///
     /// # Errors
     /// As for [`build`](Self::build).
-    pub fn keyed<K: Hash + Eq>(self) -> Result<Keyed<K>, BuildError> {
+    pub fn keyed<K: Hash>(self) -> Result<Keyed<K>, BuildError> {
         let (time, rules, place) = self.parts()?;
         let limits = self.limits(time.now())?;
         Ok(Keyed { table: Arc::new(Table::new(limits, time, rules, place, MOST_KEYS)) })
     }
 }
 
-impl<K: Hash + Eq> Keyed<K> {
+impl<K: Hash> Keyed<K> {
     /// For each key `rate` units a second, at most `capacity` at once. The bucket of a key that was never used is full.
     /// For all other settings see [`Builder::keyed`].
     ///
@@ -108,11 +104,7 @@ impl<K: Hash + Eq> Keyed<K> {
     /// # Errors
     /// As for [`Limiter::try_acquire`], and [`AcquireError::TooManyKeys`].
     #[inline]
-    pub fn try_acquire<Q>(&self, key: &Q, units: impl Into<Units>) -> Result<(), AcquireError>
-    where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
-    {
+    pub fn try_acquire<Q: AsKey<K> + ?Sized>(&self, key: &Q, units: impl Into<Units>) -> Result<(), AcquireError> {
         let units = units.into();
         match self.table.take(key, units.millionths()?, false) {
             Ok(None) => Ok(()),
@@ -128,11 +120,11 @@ impl<K: Hash + Eq> Keyed<K> {
     ///
     /// # Errors
     /// The future's: [`AcquireError`].
-    pub fn acquire<Q>(&self, key: &Q, units: impl Into<Units>) -> impl Future<Output = Result<(), AcquireError>>
-    where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
-    {
+    pub fn acquire<Q: AsKey<K> + ?Sized>(
+        &self,
+        key: &Q,
+        units: impl Into<Units>,
+    ) -> impl Future<Output = Result<(), AcquireError>> {
         self.acquire_until(key, units.into(), None)
     }
 
@@ -141,16 +133,12 @@ impl<K: Hash + Eq> Keyed<K> {
     ///
     /// # Errors
     /// The future's: as for [`Limiter::acquire_timeout`], and [`AcquireError::TooManyKeys`].
-    pub fn acquire_timeout<Q>(
+    pub fn acquire_timeout<Q: AsKey<K> + ?Sized>(
         &self,
         key: &Q,
         units: impl Into<Units>,
         limit: Duration,
-    ) -> impl Future<Output = Result<(), AcquireError>>
-    where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
-    {
+    ) -> impl Future<Output = Result<(), AcquireError>> {
         self.acquire_until(key, units.into(), Some(self.deadline(limit)))
     }
 
@@ -158,11 +146,7 @@ impl<K: Hash + Eq> Keyed<K> {
     ///
     /// # Errors
     /// As for [`acquire`](Self::acquire), except [`AcquireError::NoTimer`].
-    pub fn blocking_acquire<Q>(&self, key: &Q, units: impl Into<Units>) -> Result<(), AcquireError>
-    where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
-    {
+    pub fn blocking_acquire<Q: AsKey<K> + ?Sized>(&self, key: &Q, units: impl Into<Units>) -> Result<(), AcquireError> {
         self.block(key, units.into(), None)
     }
 
@@ -170,16 +154,12 @@ impl<K: Hash + Eq> Keyed<K> {
     ///
     /// # Errors
     /// As for [`acquire_timeout`](Self::acquire_timeout), except [`AcquireError::NoTimer`].
-    pub fn blocking_acquire_timeout<Q>(
+    pub fn blocking_acquire_timeout<Q: AsKey<K> + ?Sized>(
         &self,
         key: &Q,
         units: impl Into<Units>,
         limit: Duration,
-    ) -> Result<(), AcquireError>
-    where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
-    {
+    ) -> Result<(), AcquireError> {
         self.block(key, units.into(), Some(self.deadline(limit)))
     }
 
@@ -188,11 +168,7 @@ impl<K: Hash + Eq> Keyed<K> {
     ///
     /// # Errors
     /// As for [`Limiter::reserve`], and [`AcquireError::TooManyKeys`].
-    pub fn reserve<Q>(&self, key: &Q, units: impl Into<Units>) -> Result<Reservation, AcquireError>
-    where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
-    {
+    pub fn reserve<Q: AsKey<K> + ?Sized>(&self, key: &Q, units: impl Into<Units>) -> Result<Reservation, AcquireError> {
         self.reserve_within(key, units, Duration::MAX)
     }
 
@@ -200,16 +176,12 @@ impl<K: Hash + Eq> Keyed<K> {
     ///
     /// # Errors
     /// As for [`Limiter::reserve_within`], and [`AcquireError::TooManyKeys`].
-    pub fn reserve_within<Q>(
+    pub fn reserve_within<Q: AsKey<K> + ?Sized>(
         &self,
         key: &Q,
         units: impl Into<Units>,
         limit: Duration,
-    ) -> Result<Reservation, AcquireError>
-    where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
-    {
+    ) -> Result<Reservation, AcquireError> {
         self.hold(key)?.get().reserve_within(units.into(), limit)
     }
 
@@ -218,15 +190,11 @@ impl<K: Hash + Eq> Keyed<K> {
     ///
     /// # Errors
     /// The future's: [`AcquireError`].
-    pub fn acquire_to_settle<Q>(
+    pub fn acquire_to_settle<Q: AsKey<K> + ?Sized>(
         &self,
         key: &Q,
         units: impl Into<Units>,
-    ) -> impl Future<Output = Result<Granted, AcquireError>>
-    where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
-    {
+    ) -> impl Future<Output = Result<Granted, AcquireError>> {
         let units = units.into();
         async move {
             let held = self.hold(key)?;
@@ -238,11 +206,11 @@ impl<K: Hash + Eq> Keyed<K> {
     ///
     /// # Errors
     /// As for [`blocking_acquire`](Self::blocking_acquire).
-    pub fn blocking_acquire_to_settle<Q>(&self, key: &Q, units: impl Into<Units>) -> Result<Granted, AcquireError>
-    where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
-    {
+    pub fn blocking_acquire_to_settle<Q: AsKey<K> + ?Sized>(
+        &self,
+        key: &Q,
+        units: impl Into<Units>,
+    ) -> Result<Granted, AcquireError> {
         self.hold(key)?.get().blocking_acquire_to_settle(units.into())
     }
 
@@ -250,11 +218,11 @@ impl<K: Hash + Eq> Keyed<K> {
     ///
     /// # Errors
     /// As for [`try_acquire`](Self::try_acquire).
-    pub fn try_acquire_to_settle<Q>(&self, key: &Q, units: impl Into<Units>) -> Result<Granted, AcquireError>
-    where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
-    {
+    pub fn try_acquire_to_settle<Q: AsKey<K> + ?Sized>(
+        &self,
+        key: &Q,
+        units: impl Into<Units>,
+    ) -> Result<Granted, AcquireError> {
         self.hold(key)?.get().try_acquire_to_settle(units.into())
     }
 
@@ -262,11 +230,7 @@ impl<K: Hash + Eq> Keyed<K> {
     ///
     /// # Errors
     /// [`AcquireError::TooManyKeys`].
-    pub fn pause_for<Q>(&self, key: &Q, time: Duration) -> Result<(), AcquireError>
-    where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
-    {
+    pub fn pause_for<Q: AsKey<K> + ?Sized>(&self, key: &Q, time: Duration) -> Result<(), AcquireError> {
         self.hold(key)?.get().pause_for(time);
         Ok(())
     }
@@ -275,21 +239,13 @@ impl<K: Hash + Eq> Keyed<K> {
     ///
     /// # Errors
     /// [`AcquireError::TooManyKeys`].
-    pub fn pause_until<Q>(&self, key: &Q, time: tokio::time::Instant) -> Result<(), AcquireError>
-    where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
-    {
+    pub fn pause_until<Q: AsKey<K> + ?Sized>(&self, key: &Q, time: tokio::time::Instant) -> Result<(), AcquireError> {
         self.pause_for(key, time.saturating_duration_since(tokio::time::Instant::now()))
     }
 
     /// Whole units of the key that could be taken now; 0 while others wait for it or a reservation lies in the future.
     #[must_use]
-    pub fn available<Q>(&self, key: &Q) -> u64
-    where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
-    {
+    pub fn available<Q: AsKey<K> + ?Sized>(&self, key: &Q) -> u64 {
         self.table.look(key).available()
     }
 
@@ -297,11 +253,7 @@ impl<K: Hash + Eq> Keyed<K> {
     ///
     /// # Errors
     /// As for [`Limiter::time_until`].
-    pub fn time_until<Q>(&self, key: &Q, units: impl Into<Units>) -> Result<Duration, AcquireError>
-    where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
-    {
+    pub fn time_until<Q: AsKey<K> + ?Sized>(&self, key: &Q, units: impl Into<Units>) -> Result<Duration, AcquireError> {
         self.table.look(key).time_until(units.into())
     }
 
@@ -312,11 +264,7 @@ impl<K: Hash + Eq> Keyed<K> {
     ///
     /// # Errors
     /// [`AcquireError::TooManyKeys`].
-    pub fn limiter<Q>(&self, key: &Q) -> Result<Limiter, AcquireError>
-    where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
-    {
+    pub fn limiter<Q: AsKey<K> + ?Sized>(&self, key: &Q) -> Result<Limiter, AcquireError> {
         self.table.limiter(key).map_err(|denied| error(denied, Units::ZERO))
     }
 
@@ -337,19 +285,20 @@ impl<K: Hash + Eq> Keyed<K> {
         self.table.most_keys.store(most as u64, Ordering::Relaxed);
     }
 
-    /// Forgets all keys whose state equals that of a key that was never used, and frees their memory. This takes some
-    /// nanoseconds for each key. It is never necessary: the keys are also looked through as they grow in number.
+    /// Forgets all keys whose state equals that of a key that was never used, and frees memory if few are left. This takes
+    /// some nanoseconds for each key. It is never necessary: keys are also forgotten as others come.
     pub fn forget_idle(&self) {
-        self.table.sweep_all();
+        self.table.sweep();
     }
 
     /// The future asks for the limiter only if it has to wait. If the cooperative budget of a tokio task is used up, it
     /// waits for its next poll in the queue.
-    async fn acquire_until<Q>(&self, key: &Q, units: Units, deadline: Option<Nanos>) -> Result<(), AcquireError>
-    where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
-    {
+    async fn acquire_until<Q: AsKey<K> + ?Sized>(
+        &self,
+        key: &Q,
+        units: Units,
+        deadline: Option<Nanos>,
+    ) -> Result<(), AcquireError> {
         let cost = units.millionths()?;
         let taken = poll_fn(|context| {
             let Poll::Ready(budget) = coop::poll_proceed(context) else {
@@ -366,11 +315,7 @@ impl<K: Hash + Eq> Keyed<K> {
         AcquireFrom::new(held.get(), units.into_costs(), deadline).await
     }
 
-    fn block<Q>(&self, key: &Q, units: Units, deadline: Option<Nanos>) -> Result<(), AcquireError>
-    where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
-    {
+    fn block<Q: AsKey<K> + ?Sized>(&self, key: &Q, units: Units, deadline: Option<Nanos>) -> Result<(), AcquireError> {
         match self.table.take(key, units.millionths()?, true) {
             Ok(None) => Ok(()),
             Ok(Some(limiter)) => AcquireFrom::new(self.held(key, limiter).get(), units.into_costs(), deadline).block(),
@@ -378,25 +323,17 @@ impl<K: Hash + Eq> Keyed<K> {
         }
     }
 
-    fn hold<'a, Q>(&'a self, key: &'a Q) -> Result<Held<'a, K, Q>, AcquireError>
-    where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
-    {
+    fn hold<'a, Q: AsKey<K> + ?Sized>(&'a self, key: &'a Q) -> Result<Held<'a, K, Q>, AcquireError> {
         Ok(self.held(key, self.limiter(key)?))
     }
 
     #[cold]
-    fn held<'a, Q>(&'a self, key: &'a Q, limiter: Limiter) -> Held<'a, K, Q>
-    where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
-    {
+    fn held<'a, Q: AsKey<K> + ?Sized>(&'a self, key: &'a Q, limiter: Limiter) -> Held<'a, K, Q> {
         Held { table: &self.table, key, limiter: Some(limiter) }
     }
 
     fn deadline(&self, limit: Duration) -> Nanos {
-        self.table.time().now().saturating_add(nanos(limit))
+        self.table.time.now().saturating_add(nanos(limit))
     }
 }
 
@@ -405,21 +342,13 @@ fn error(denied: Denied, cost: Units) -> AcquireError {
     AcquireError::new(denied, &cost.into_costs())
 }
 
-impl<K, Q> Held<'_, K, Q>
-where
-    K: Hash + Eq + Borrow<Q>,
-    Q: Hash + Eq + ?Sized,
-{
+impl<K: Hash, Q: AsKey<K> + ?Sized> Held<'_, K, Q> {
     fn get(&self) -> &Limiter {
         self.limiter.as_ref().expect("held until it is dropped")
     }
 }
 
-impl<K, Q> Drop for Held<'_, K, Q>
-where
-    K: Hash + Eq + Borrow<Q>,
-    Q: Hash + Eq + ?Sized,
-{
+impl<K: Hash, Q: AsKey<K> + ?Sized> Drop for Held<'_, K, Q> {
     fn drop(&mut self) {
         self.limiter.take().into_iter().for_each(|limiter| self.table.let_go(self.key, limiter));
     }
@@ -431,7 +360,7 @@ impl<K> Clone for Keyed<K> {
     }
 }
 
-impl<K: Hash + Eq> fmt::Debug for Keyed<K> {
+impl<K: Hash> fmt::Debug for Keyed<K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Keyed").field("keys", &self.len()).finish_non_exhaustive()
     }

@@ -9,7 +9,7 @@ use super::shared::{Shared, Wait};
 use super::time::Time;
 use super::{Oversize, Rules, Timer};
 use crate::clock::sync::{Mutex, lock};
-use crate::clock::timer_thread::{Alarm, TimerThread};
+use crate::clock::timer_thread::TimerThread;
 use crate::limits::bucket::Bucket;
 use crate::limits::{Cost, Limits};
 use crate::rate::Rate;
@@ -33,7 +33,7 @@ fn loom_fast_path_and_lock_never_grant_more_than_there_is() {
         let fast_path = Arc::new(FastPath::new());
         let held = Arc::new(Mutex::new(limits("1/s", 2)));
         fast_path.open(&lock(&held));
-        let by_fast_path = |fast_path: Arc<FastPath>, held: Arc<Mutex<Limits>>| match fast_path.take_by(|| 5, 1) {
+        let by_fast_path = |fast_path: Arc<FastPath>, held: Arc<Mutex<Limits>>| match fast_path.take(|| 5, 1) {
             Take::Granted => 1,
             Take::TooLong(_) => 0,
             Take::Closed => by_lock(&fast_path, &held),
@@ -145,24 +145,20 @@ fn loom_every_alarm_fires_even_if_others_are_set_or_the_thread_ends() {
     model.preemption_bound = Some(3);
     model.check(|| {
         let thread: Arc<TimerThread> = Arc::default();
-        let count = Arc::new(Count::default());
-        let set_now = |thread: Arc<TimerThread>, count: Arc<Count>| {
-            let mut alarm = Alarm::of(thread);
-            alarm.set(Some(Instant::now()), &Waker::from(count)).unwrap();
-            alarm
-        };
+        let counts = [(); 2].map(|()| Arc::new(Count::default()));
+        let [of_other, own] = counts.clone().map(Waker::from);
         let other = loom::thread::spawn({
-            let (thread, count) = (thread.clone(), count.clone());
-            move || set_now(thread, count)
+            let thread = thread.clone();
+            move || thread.set(Some(Instant::now()), &of_other).unwrap()
         });
-        let mut changes = set_now(thread.clone(), Arc::default());
-        changes.set(None, Waker::noop()).unwrap();
-        changes.set(Some(Instant::now()), &Waker::from(count.clone())).unwrap();
-        let other = other.join().unwrap();
-        while count.0.load(Ordering::SeqCst) < 2 {
+        let changes = Waker::from(Arc::<Count>::default());
+        thread.set(Some(Instant::now()), &changes).unwrap();
+        thread.set(None, &changes).unwrap();
+        thread.set(Some(Instant::now()), &own).unwrap();
+        other.join().unwrap();
+        while counts.iter().any(|count| count.0.load(Ordering::SeqCst) == 0) {
             loom::thread::yield_now();
         }
-        drop((changes, other));
-        assert_eq!(count.0.load(Ordering::SeqCst), 2);
+        assert!(counts.iter().all(|count| count.0.load(Ordering::SeqCst) == 1));
     });
 }

@@ -4,7 +4,7 @@ use super::acquire::AcquireOwned;
 use super::costs::{Costs, IntoCosts};
 use super::error::AcquireError;
 use super::handle::Limiter;
-use super::queue::{Denied, Effects, Queue};
+use super::queue::{Effects, Queue};
 use super::shared::{Shared, Wait};
 use super::units::{Units, UnitsError};
 use crate::clock::Nanos;
@@ -21,7 +21,10 @@ use std::task::{Context, Poll};
 /// are neither settled nor dropped. When an older one is settled, units not used are given back less what came in since.
 #[must_use = "dropping it settles nothing; acquire takes units for good"]
 pub struct Granted {
-    open: Open,
+    shared: Arc<Shared>,
+    cost: Cost,
+    /// `None` if nothing was charged, or once it is settled.
+    grant: Option<Grant>,
 }
 
 /// Waits for units that will be settled, see [`Limiter::acquire_to_settle`]. If dropped unfinished, it takes nothing.
@@ -32,45 +35,6 @@ pub struct AcquireToSettle {
     acquire: AcquireOwned,
     shared: Arc<Shared>,
     is_given: bool,
-}
-
-/// A grant that can be settled.
-pub(super) struct Open {
-    shared: Arc<Shared>,
-    cost: Cost,
-    /// `None` if nothing was charged, or once it is settled.
-    grant: Option<Grant>,
-}
-
-impl Open {
-    pub(super) fn new(shared: &Arc<Shared>, cost: Cost, grant: Option<Grant>) -> Self {
-        Open { shared: Arc::clone(shared), cost, grant }
-    }
-
-    /// Takes `cost` now.
-    pub(super) fn try_take(shared: &Arc<Shared>, cost: Cost) -> Result<Self, Denied> {
-        let grant = shared.with(|queue, now, effects| {
-            effects.opens = true;
-            queue.try_take(now, &cost, effects).map(|()| effects.opened.take())
-        });
-        Ok(Open::new(shared, cost, grant?))
-    }
-
-    pub(super) fn settle(&mut self, real: &Cost) {
-        let grant = self.grant.take();
-        self.shared.with(|queue: &mut Queue, now: Nanos, effects: &mut Effects| match grant {
-            Some(grant) => queue.settle_grant(now, &grant, [&self.cost, real], effects),
-            None => queue.reconcile(now, [real, &Cost::One(0)], effects),
-        });
-    }
-}
-
-impl Drop for Open {
-    fn drop(&mut self) {
-        if let Some(grant) = self.grant.take() {
-            self.shared.with(|queue, _, _| queue.limits.forget(&grant));
-        }
-    }
 }
 
 impl Limiter {
@@ -119,9 +83,14 @@ impl Limiter {
     /// As for [`try_acquire`](Self::try_acquire).
     pub fn try_acquire_to_settle(&self, costs: impl IntoCosts) -> Result<Granted, AcquireError> {
         let cost = costs.into_costs().parts()?;
-        let open = Open::try_take(&self.shared, cost.clone());
-        let open = open.map_err(|denied| AcquireError::new(denied, &Costs::of_parts(cost)))?;
-        Ok(Granted { open })
+        let taken = self.shared.with(|queue, now, effects| {
+            effects.opens = true;
+            queue.try_take(now, &cost, effects).map(|()| effects.opened.take())
+        });
+        match taken {
+            Ok(grant) => Ok(Granted { shared: Arc::clone(&self.shared), cost, grant }),
+            Err(denied) => Err(AcquireError::new(denied, &Costs::of_parts(cost))),
+        }
     }
 }
 
@@ -135,7 +104,7 @@ impl Granted {
     /// What was acquired of each kind.
     #[must_use]
     pub fn costs(&self) -> Costs {
-        Costs::of_parts(self.open.cost.clone())
+        Costs::of_parts(self.cost.clone())
     }
 
     /// Settles it: from now on the limits are as if `real` units had been acquired in the first place. Of what it cost
@@ -145,16 +114,27 @@ impl Granted {
     /// # Errors
     /// If `real` is not a valid amount; nothing is settled then.
     pub fn settle(mut self, real: impl IntoCosts) -> Result<(), UnitsError> {
-        self.open.settle(&real.into_costs().parts()?);
+        let (real, grant) = (real.into_costs().parts()?, self.grant.take());
+        self.shared.with(|queue: &mut Queue, now: Nanos, effects: &mut Effects| match grant {
+            Some(grant) => queue.settle_grant(now, &grant, [&self.cost, &real], effects),
+            None => queue.reconcile(now, [&real, &Cost::One(0)], effects),
+        });
         Ok(())
+    }
+}
+
+impl Drop for Granted {
+    fn drop(&mut self) {
+        if let Some(grant) = self.grant.take() {
+            self.shared.with(|queue, _, _| queue.limits.forget(&grant));
+        }
     }
 }
 
 impl AcquireToSettle {
     fn granted(&mut self) -> Granted {
-        let opened = self.acquire.opened();
         let cost = self.acquire.costs().parts().unwrap_or(Cost::One(0));
-        Granted { open: Open::new(&self.shared, cost, opened) }
+        Granted { shared: Arc::clone(&self.shared), cost, grant: self.acquire.opened() }
     }
 }
 

@@ -4,12 +4,13 @@ use super::fast_path::{FastPath, Take};
 use super::panics::Panics;
 use super::queue::{Denied, Effects, Joined, Key, Queue, Stand, Waiter};
 use super::time::Time;
-use super::timer::{QueueTimer, Timed};
+use super::timer::{self, TestTimer, Timers};
 use crate::clock::sync::{Mutex, lock};
+use crate::clock::timer_thread::TimerThread;
 use crate::clock::{Nanos, Unpark};
 use crate::limits::{Cost, Grant};
 use std::sync::{Arc, Weak};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 use tokio::task::coop;
 
@@ -17,7 +18,10 @@ use tokio::task::coop;
 pub(crate) struct Shared {
     fast_path: FastPath,
     queue: Mutex<Locked>,
-    timer: QueueTimer,
+    timers: Mutex<Timers>,
+    thread: Arc<TimerThread>,
+    /// Serves the queue, on behalf of a timer.
+    waker: Waker,
     pub(crate) time: Time,
 }
 
@@ -25,7 +29,7 @@ pub(crate) struct Shared {
 #[derive(Debug)]
 struct Locked {
     queue: Queue,
-    /// What the timer should be set to, see [`Timed::alarm`].
+    /// When the timers must fire next, and whether there are waiters.
     alarm: (Option<Nanos>, bool),
 }
 
@@ -36,7 +40,9 @@ impl Shared {
         let shared = |weak: &Weak<Self>| Shared {
             fast_path: FastPath::new(),
             queue,
-            timer: QueueTimer::new(weak.clone()),
+            timers: Mutex::new(Timers::default()),
+            thread: TimerThread::of_process(),
+            waker: Waker::from(Arc::new(Fire(weak.clone()))),
             time,
         };
         let shared = Arc::new_cyclic(shared);
@@ -68,7 +74,7 @@ impl Shared {
         };
         let mut panics = Panics::default();
         if rearm {
-            panics.hold(|| drop(self.timer.set(self)));
+            panics.hold(|| _ = self.set_timers());
         }
         panics.hold(|| effects.run());
         panics.resume();
@@ -78,7 +84,8 @@ impl Shared {
     /// Takes `cost` now, or nothing.
     #[inline]
     pub(crate) fn try_take(&self, cost: &Cost) -> Result<(), Denied> {
-        let taken = if let Cost::One(cost) = cost { self.fast_path.take(&self.time, *cost) } else { Take::Closed };
+        let taken =
+            if let Cost::One(cost) = cost { self.fast_path.take(|| self.time.now(), *cost) } else { Take::Closed };
         match taken {
             Take::Granted => Ok(()),
             Take::TooLong(wait) => Err(Denied::TooLong { wait }),
@@ -87,21 +94,80 @@ impl Shared {
     }
 }
 
-impl Timed for Shared {
-    fn time(&self) -> &Time {
-        &self.time
+/// Its timers.
+impl Shared {
+    /// Makes sure that a timer will wake the future that is being polled.
+    ///
+    /// # Errors
+    /// [`Denied::NoTimer`]
+    fn want_timer(&self) -> Result<(), Denied> {
+        let is_set = self.time.timer().is_some() || {
+            let mut timers = lock(&self.timers);
+            let (alarm, _) = lock(&self.queue).alarm;
+            timers.want(&self.time, alarm)
+        };
+        if is_set { Ok(()) } else { self.set_timers() }
     }
 
-    fn alarm(&self) -> (Option<Nanos>, bool) {
-        lock(&self.queue).alarm
+    /// Sets all timers to the queue's next time. If the thread cannot be started, the waiters are woken; they
+    /// [want](Self::want_timer) a timer again and get the error.
+    fn set_timers(&self) -> Result<(), Denied> {
+        let (mut panics, mut result) = (Panics::default(), Ok(()));
+        loop {
+            let taken = lock(&self.timers).take();
+            let Some(mut of_tests) = taken else { break };
+            panics.hold(|| result = self.set_timers_once(&mut of_tests));
+            if !lock(&self.timers).put_back(of_tests) {
+                break;
+            }
+        }
+        panics.resume();
+        result
     }
 
-    fn fire(&self) {
-        self.with_timer(true, Queue::advance);
+    fn set_timers_once(&self, of_tests: &mut Vec<TestTimer>) -> Result<(), Denied> {
+        let (alarm, [was_wanted, wanted]) = {
+            let mut timers = lock(&self.timers);
+            let (alarm, has_waiters) = lock(&self.queue).alarm;
+            if !has_waiters {
+                of_tests.clear(); // So that they keep no runtime alive.
+            }
+            (alarm, timers.wanted(has_waiters))
+        };
+        if let (Some(timer), Some(alarm)) = (self.time.timer(), alarm) {
+            timer.wake_at(alarm, &self.waker);
+            return Ok(());
+        }
+        let at = alarm.filter(|_| wanted).map(|alarm| self.time.instant(alarm).into_std());
+        let is_set = !was_wanted || self.thread.set(at, &self.waker).is_ok();
+        let all_set = alarm.is_none_or(|alarm| timer::set_all(of_tests, &self.time, alarm, &self.waker));
+        if !is_set {
+            lock(&self.timers).wanted(false);
+        }
+        if !is_set || !all_set {
+            self.with(|queue, _, effects| queue.wake_all(effects));
+        }
+        if is_set { Ok(()) } else { Err(Denied::NoTimer) }
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        let _ = self.thread.set(None, &self.waker);
+    }
+}
+
+struct Fire(Weak<Shared>);
+
+impl Wake for Fire {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
     }
 
-    fn wake_all(&self) {
-        self.with(|queue, _, effects| queue.wake_all(effects));
+    fn wake_by_ref(self: &Arc<Self>) {
+        if let Some(shared) = self.0.upgrade() {
+            shared.with_timer(true, Queue::advance);
+        }
     }
 }
 
@@ -170,7 +236,9 @@ impl Wait {
     #[inline]
     fn takes_fast(&self, shared: &Shared) -> bool {
         match self.cost {
-            Cost::One(cost) if self.opened.is_none() => shared.fast_path.take(&shared.time, cost) == Take::Granted,
+            Cost::One(cost) if self.opened.is_none() => {
+                shared.fast_path.take(|| shared.time.now(), cost) == Take::Granted
+            }
             _ => false,
         }
     }
@@ -196,7 +264,7 @@ impl Wait {
     fn stand(&mut self, shared: &Shared) -> Poll<Result<(), Denied>> {
         match self.stage {
             Stage::Done(done) => Poll::Ready(done),
-            _ if shared.timer.want(shared).is_err() => {
+            _ if shared.want_timer().is_err() => {
                 self.leave(shared);
                 Poll::Ready(Err(Denied::NoTimer))
             }

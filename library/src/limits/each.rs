@@ -2,11 +2,14 @@
 //!
 //! What is needed to settle grants is kept with the state of a key, but only while it has grants that may be settled.
 
+use super::fill::Fill;
 use super::fixed::Fixed;
+use super::grant::Refusal;
 use super::policy::Policy;
 use super::settling::Settling;
 use super::state::{Level, State};
 use super::terms::Terms;
+use super::together::Limits;
 use crate::clock::Nanos;
 
 /// The same limits for each of many keys, with time as a parameter. Nothing waits here: the caller keeps a [`Thin`] for each
@@ -70,8 +73,27 @@ impl Each {
     #[must_use]
     pub fn new(policies: &[(&Policy, usize)], now: Nanos) -> Self {
         let (fixed, states) = Fixed::start(policies.iter().map(|(policy, kind)| (*policy, Some(*kind))), now);
+        Each::start(fixed, states)
+    }
+
+    /// The same limits for each key, in the state that these have.
+    pub(crate) fn of(limits: Limits) -> Self {
+        Each::start(limits.fixed, limits.states)
+    }
+
+    fn start(fixed: Fixed, states: Vec<State>) -> Self {
         let each = Each { fresh: Thin::of(&fixed.terms, states), fixed, full_at: 0 };
         Each { full_at: each.rests_at(&each.fresh), ..each }
+    }
+
+    /// The limits of a key in this state. Nothing of it is in the future at `now`.
+    pub(crate) fn limits(&self, thin: &Thin, now: Nanos) -> Limits {
+        Limits::of(self.fixed.clone(), thin.with(<[State]>::to_vec), now)
+    }
+
+    /// The state of a key with these limits, of which no grant is open. `None` if they are other limits.
+    pub(crate) fn state_of(&self, limits: &Limits) -> Option<Thin> {
+        (limits.fixed == self.fixed).then(|| Thin::of(&self.fixed.terms, limits.states.clone()))
     }
 
     /// The state of a key that was never seen.
@@ -122,6 +144,32 @@ impl Each {
         // A window alone may have room before the last grant.
         let start = |state: &State| now.max(state.level.at);
         thin.with(|states| self.fixed.conforms_at(states, now, start, costs))
+    }
+
+    /// Takes these costs now, or nothing.
+    ///
+    /// # Errors
+    /// [`Refusal`]; nothing is taken then.
+    #[inline]
+    pub fn take(&self, thin: &mut Thin, now: Nanos, costs: &[u64]) -> Result<(), Refusal> {
+        // The usual case, without a copy of the state: a bucket that holds no more than its burst.
+        if let (Form::One(level), [Terms::Bucket(terms)], [cost]) = (&mut thin.0, &*self.fixed.terms, costs)
+            && level.at <= now
+        {
+            let (there, price) = (terms.amount_at(*level, now), terms.price(*cost));
+            if price <= there && there <= terms.full() {
+                *level = Level { amount: there - price, at: now };
+                return Ok(());
+            }
+        }
+        match self.conforms_at(thin, now, costs) {
+            Some((at, _)) if at > now => Err(Refusal::TooLong { wait: at - now }),
+            Some(_) => {
+                self.charge(thin, [now; 4], costs);
+                Ok(())
+            }
+            None => Err(Refusal::Never),
+        }
     }
 
     /// How many requests in a row with these costs conform at `now`.
@@ -202,13 +250,14 @@ impl Each {
     pub fn is_fresh(&self, thin: &Thin, now: Nanos) -> bool {
         // At the time of its last grant a bucket may hold more than its burst.
         let rests = |(terms, state): (&Terms, &State)| state.level.at < now && terms.at_rest(state, now);
-        now >= self.full_at && thin.with(|states| self.fixed.terms.iter().zip(states).all(rests))
+        (now >= self.full_at && thin.with(|states| self.fixed.terms.iter().zip(states).all(rests)))
+            || *thin == self.fresh
     }
 
     /// The time from which on the state [is fresh](Self::is_fresh) if nothing more is granted.
     #[must_use]
     pub fn fresh_at(&self, thin: &Thin) -> Nanos {
-        self.rests_at(thin).max(self.full_at)
+        if *thin == self.fresh { 0 } else { self.rests_at(thin).max(self.full_at) }
     }
 
     fn rests_at(&self, thin: &Thin) -> Nanos {

@@ -313,6 +313,17 @@ fn without_room_for_a_new_key_it_is_refused_and_no_other_key_gets_more() {
     assert_eq!(keyed.try_acquire("a", 1), Err(AcquireError::TooManyKeys));
 }
 
+#[test]
+fn keys_that_are_as_new_again_are_forgotten_as_others_come() {
+    let (keyed, clock) = keyed(1, 2);
+    for key in 0..200_000 {
+        keyed.try_acquire(&key.to_string(), 1).unwrap();
+        clock.advance(SECOND / 10);
+    }
+    assert!(keyed.len() < 100_000, "{} keys, of which 10 are not as new", keyed.len());
+    assert!(keyed.try_acquire("199999", 2).is_err(), "a tenth of a second later");
+}
+
 /// A refusal changes nothing, so it needs no room.
 #[test]
 fn what_is_refused_or_costs_nothing_leaves_no_key_behind() {

@@ -1,0 +1,313 @@
+//! The states of many keys.
+
+use super::each::{Each, Thin};
+use crate::clock::Nanos;
+use hashbrown::HashTable;
+use std::borrow::Borrow;
+use std::fmt;
+use std::hash::{BuildHasher, Hash, RandomState};
+
+/// Entries in the first allocation. Each further one is as large as all before it together. So entries never move, and
+/// growing needs no second copy of them. The system gives memory to an allocation only as it is used.
+const FIRST: usize = 1 << 5;
+
+/// How many entries are looked at for each new key, to forget those that are fresh again.
+const LOOKED_AT: usize = 2;
+
+/// A table with the state of each of many keys, in the limits of an [`Each`]. Time is a parameter, and nothing waits here.
+///
+/// A key that is not in the table has buckets made at the beginning. So a key may be forgotten, but only when its state
+/// equals that of a new one again, and it is not in use. For each new key the table looks at two others. Nothing else is
+/// ever evicted.
+///
+/// ```
+/// use throttle_limits::limits::{Each, Keys, Policy};
+///
+/// let each = Each::new(&[(&Policy::new(&["1/s".parse()?], None)?, 0)], 0);
+/// let mut keys: Keys<String> = Keys::new(0);
+/// let hash = keys.hash("a.example");
+/// let key = keys.find(hash, "a.example").unwrap_or_else(|| keys.add(hash, "a.example", &each, 0));
+/// assert_eq!(each.take(keys.state_mut(key), 0, &[1]), Ok(()));
+/// assert!(each.take(keys.state_mut(key), 0, &[1]).is_err());
+/// keys.forget_fresh(&each, 999_999_999);
+/// assert_eq!(keys.len(), 1);
+/// keys.forget_fresh(&each, 1_000_000_000);
+/// assert_eq!(keys.len(), 0);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Keys<K> {
+    /// With random keys, so nobody can choose keys that collide.
+    hasher: RandomState,
+    /// The numbers of the entries that have a key, by its hash.
+    table: HashTable<u32>,
+    chunks: Vec<Vec<Entry<K>>>,
+    /// The number after the last entry.
+    end: u32,
+    first_free: u32,
+    /// The entry that was looked at last.
+    hand: u32,
+    /// So many keys are kept without a look.
+    few: usize,
+}
+
+/// The number of a key in a [table](Keys). Another key may get it once this one is forgotten. No other table knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct KeyId(u32);
+
+/// How a key may be given: as itself, or as what it borrows as, for example a `str` for a `String`.
+pub trait AsKey<K>: Hash {
+    /// Whether it is this key. Then both have the same hash.
+    fn is(&self, key: &K) -> bool;
+
+    /// The key, to be stored.
+    fn to_key(&self) -> K;
+}
+
+impl<K: Borrow<Q>, Q: Hash + Eq + ToOwned<Owned = K> + ?Sized> AsKey<K> for Q {
+    #[inline]
+    fn is(&self, key: &K) -> bool {
+        key.borrow() == self
+    }
+
+    fn to_key(&self) -> K {
+        self.to_owned()
+    }
+}
+
+/// In one cache line, if the key takes at most 24 bytes.
+#[repr(align(64))]
+struct Entry<K> {
+    /// `None` if the entry is free.
+    key: Option<K>,
+    state: Thin,
+    usage: Usage,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Usage {
+    Idle,
+    InUse,
+    /// No key; the number of the next free entry.
+    Free(u32),
+}
+
+impl<K: Hash> Keys<K> {
+    /// An empty table. It does not look for keys to forget while it has at most `few`.
+    #[must_use]
+    pub fn new(few: usize) -> Self {
+        Keys::with_hasher(few, RandomState::new())
+    }
+
+    /// The same with these hashes: several tables may share them.
+    pub(crate) fn with_hasher(few: usize, hasher: RandomState) -> Self {
+        Keys { hasher, table: HashTable::new(), chunks: Vec::new(), end: 0, first_free: u32::MAX, hand: 0, few }
+    }
+
+    /// How many keys are stored.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.table.len()
+    }
+
+    /// Whether no key is stored.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.table.is_empty()
+    }
+
+    /// The hash of a key, for [`find`](Self::find) and [`add`](Self::add).
+    #[inline]
+    pub fn hash(&self, key: &(impl AsKey<K> + ?Sized)) -> u64 {
+        self.hasher.hash_one(key)
+    }
+
+    /// The number of a key, which has this hash. `None` if it is not stored.
+    #[inline]
+    pub fn find(&self, hash: u64, key: &(impl AsKey<K> + ?Sized)) -> Option<KeyId> {
+        let is_it = |id: &u32| entry(&self.chunks, *id).key.as_ref().is_some_and(|own| key.is(own));
+        self.table.find(hash, is_it).map(|id| KeyId(*id))
+    }
+
+    /// Adds a key, which has this hash and is not stored, in the state of a new one. Forgets some that are as new.
+    pub fn add(&mut self, hash: u64, key: &(impl AsKey<K> + ?Sized), each: &Each, now: Nanos) -> KeyId {
+        for _ in 0..if self.len() > self.few { LOOKED_AT } else { 0 } {
+            self.hand = if self.hand + 1 < self.end { self.hand + 1 } else { 0 };
+            self.forget_if_fresh(self.hand, each, now);
+        }
+        self.store(hash, Entry { key: Some(key.to_key()), state: each.fresh(), usage: Usage::Idle })
+    }
+
+    fn store(&mut self, hash: u64, entry: Entry<K>) -> KeyId {
+        let mut id = self.first_free;
+        if id == u32::MAX {
+            id = self.end;
+            self.end += 1;
+            let (chunk, place) = place(id);
+            if place == 0 {
+                self.chunks.push(Vec::with_capacity(FIRST << chunk));
+            }
+            self.chunks[chunk].push(entry);
+        } else if let Usage::Free(next) = std::mem::replace(self.entry_mut(id), entry).usage {
+            self.first_free = next;
+        }
+        let (hasher, chunks) = (&self.hasher, &self.chunks);
+        self.table.insert_unique(hash, id, |id| hash_of(hasher, chunks, *id));
+        KeyId(id)
+    }
+
+    /// The key with this number. `None` if it was forgotten.
+    #[must_use]
+    pub fn key(&self, id: KeyId) -> Option<&K> {
+        entry(&self.chunks, id.0).key.as_ref()
+    }
+
+    /// Its state.
+    #[must_use]
+    pub fn state(&self, id: KeyId) -> &Thin {
+        &entry(&self.chunks, id.0).state
+    }
+
+    /// Its state, to be changed.
+    #[inline]
+    pub fn state_mut(&mut self, id: KeyId) -> &mut Thin {
+        &mut self.entry_mut(id.0).state
+    }
+
+    /// Its state, to be changed; `None` if it is [in use](Self::set_in_use).
+    #[inline]
+    pub fn idle_mut(&mut self, id: KeyId) -> Option<&mut Thin> {
+        let entry = self.entry_mut(id.0);
+        (entry.usage == Usage::Idle).then_some(&mut entry.state)
+    }
+
+    /// Whether it is in use.
+    #[must_use]
+    pub fn is_in_use(&self, id: KeyId) -> bool {
+        entry(&self.chunks, id.0).usage == Usage::InUse
+    }
+
+    /// Sets whether it is in use. Then it is not forgotten, even if its state equals that of a new key.
+    pub fn set_in_use(&mut self, id: KeyId, in_use: bool) {
+        self.entry_mut(id.0).usage = if in_use { Usage::InUse } else { Usage::Idle };
+    }
+
+    /// Forgets all keys that are not in use and whose state equals that of a new one.
+    pub fn forget_fresh(&mut self, each: &Each, now: Nanos) {
+        (0..self.end).for_each(|id| self.forget_if_fresh(id, each, now));
+    }
+
+    /// The time from which on one of the keys that are not in use is as new, if nothing more is granted.
+    #[must_use]
+    pub fn fresh_at(&self, each: &Each) -> Option<Nanos> {
+        let idle = self.chunks.iter().flatten().filter(|entry| entry.usage == Usage::Idle);
+        idle.map(|entry| each.fresh_at(&entry.state)).min()
+    }
+
+    fn forget_if_fresh(&mut self, id: u32, each: &Each, now: Nanos) {
+        let entry = entry(&self.chunks, id);
+        if entry.usage == Usage::Idle && each.is_fresh(&entry.state, now) {
+            self.forget(KeyId(id));
+        }
+    }
+
+    /// Forgets a key, whose state equals that of a new one.
+    pub fn forget(&mut self, id: KeyId) {
+        let hash = hash_of(&self.hasher, &self.chunks, id.0);
+        if let Ok(found) = self.table.find_entry(hash, |own| *own == id.0) {
+            found.remove();
+            let usage = Usage::Free(self.first_free);
+            *self.entry_mut(id.0) = Entry { key: None, state: Thin::default(), usage };
+            self.first_free = id.0;
+        }
+    }
+
+    /// Frees memory if it has room for many more keys than there are. All keys get new numbers. Does nothing if one of them
+    /// is in use.
+    pub fn shrink(&mut self) {
+        if self.len() < self.end as usize / 4 && self.chunks.iter().flatten().all(|entry| entry.usage != Usage::InUse) {
+            let old = std::mem::replace(self, Keys::with_hasher(self.few, self.hasher.clone()));
+            for entry in old.chunks.into_iter().flatten() {
+                if let Some(key) = &entry.key {
+                    self.store(self.hasher.hash_one(key), entry);
+                }
+            }
+        }
+    }
+
+    #[inline]
+    fn entry_mut(&mut self, id: u32) -> &mut Entry<K> {
+        let (chunk, place) = place(id);
+        &mut self.chunks[chunk][place]
+    }
+}
+
+/// The chunk of an entry, and its place there.
+#[inline]
+fn place(id: u32) -> (usize, usize) {
+    let place = id as usize + FIRST;
+    let chunk = (place / FIRST).ilog2();
+    (chunk as usize, place - (FIRST << chunk))
+}
+
+#[inline]
+fn entry<K>(chunks: &[Vec<Entry<K>>], id: u32) -> &Entry<K> {
+    let (chunk, place) = place(id);
+    &chunks[chunk][place]
+}
+
+fn hash_of<K: Hash>(hasher: &RandomState, chunks: &[Vec<Entry<K>>], id: u32) -> u64 {
+    entry(chunks, id).key.as_ref().map_or(0, |key| hasher.hash_one(key))
+}
+
+impl<K> fmt::Debug for Keys<K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Keys").field("keys", &self.table.len()).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_entry_with_a_small_key_takes_64_bytes() {
+        assert_eq!([size_of::<Entry<u64>>(), size_of::<Entry<String>>()], [64, 64]);
+    }
+
+    #[test]
+    fn each_entry_has_a_place_of_its_own_and_chunks_are_filled_one_after_the_other() {
+        let places: Vec<_> = (0..900).map(place).collect();
+        let expected = (0..5).flat_map(|chunk| (0..FIRST << chunk).map(move |place| (chunk, place)));
+        assert!(places.iter().copied().eq(expected.take(900)));
+    }
+
+    #[test]
+    fn keys_that_are_not_as_new_keep_their_states_when_others_are_forgotten_and_memory_is_freed() {
+        let policy = super::super::policy::Policy::new(&["1/s".parse().unwrap()], None).unwrap();
+        let (each, mut keys) = (Each::new(&[(&policy, 0)], 0), Keys::new(0));
+        let charged_at = |key: u64| if key.is_multiple_of(100) { 10 } else { 0 };
+        for key in 0..1000_u64 {
+            let id = keys.add(keys.hash(&key), &key, &each, 0);
+            each.charge(keys.state_mut(id), [charged_at(key); 4], &[1]);
+        }
+        let first = keys.find(keys.hash(&0), &0).unwrap();
+        keys.set_in_use(first, true);
+        assert_eq!(keys.fresh_at(&each), Some(1_000_000_000));
+        keys.forget_fresh(&each, 1_000_000_000);
+        keys.shrink();
+        assert_eq!((keys.len(), keys.end, keys.key(first)), (10, 1000, Some(&0)), "one is in use");
+        keys.set_in_use(first, false);
+        keys.shrink();
+        assert_eq!((keys.len(), keys.end), (10, 10));
+        for key in 0..1000_u64 {
+            let found = keys.find(keys.hash(&key), &key);
+            assert_eq!(found.is_some(), charged_at(key) > 0, "{key}");
+            let at = found.and_then(|id| each.conforms_at(keys.state(id), 0, &[1]));
+            assert_eq!(at.map(|(at, _)| at), found.map(|_| 1_000_000_010));
+        }
+        keys.forget_fresh(&each, 1_000_000_010);
+        assert!(keys.is_empty());
+        let again = keys.add(keys.hash(&7), &7, &each, 0);
+        assert_eq!((keys.len(), keys.end, keys.find(keys.hash(&7), &7)), (1, 10, Some(again)));
+    }
+}
