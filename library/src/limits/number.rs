@@ -8,6 +8,7 @@
 use super::grant::Refusal;
 use super::settling::Settling;
 use super::state::{Gaining, State};
+use super::terms::Terms;
 use super::together::Limits;
 use crate::clock::Nanos;
 
@@ -94,9 +95,9 @@ impl Limits {
 
     /// Whether from `now` on limits with these states are like these.
     pub(crate) fn are_like(&self, states: &[State], now: Nanos) -> bool {
-        self.each().zip(states).all(|((_, terms, own), state)| match terms.kind() {
-            Ok(bucket) => bucket.amount_at(own.level, now) == bucket.amount_at(state.level, now),
-            Err(window) => window.is_empty(state, now),
+        self.each().zip(states).all(|((_, terms, own), state)| match terms {
+            Terms::Bucket(bucket) => bucket.amount_at(own.level, now) == bucket.amount_at(state.level, now),
+            Terms::Window(window) => window.is_empty(state, now),
         })
     }
 

@@ -15,8 +15,8 @@
 //! - Something was credited while the bucket held more than a full one, for a waiter or as the rest of a refill.
 //! - A window above 1024 units counts some units longer than needed, and goes on to do so.
 
+use super::bucket;
 use super::bytes::Format;
-use super::fill::Fill;
 use super::state::{Level, State};
 use super::terms::Terms;
 use crate::clock::{Nanos, shrink};
@@ -117,9 +117,10 @@ impl Settling {
     ) {
         let part = |(place, (terms, state)): (usize, (&Terms, &State))| {
             let charged = cost(place);
-            let [gathered, full] = terms
-                .kind()
-                .map_or([0; 2], |bucket| [state.level.amount.saturating_add(bucket.price(charged)), bucket.full()]);
+            let [gathered, full] = match terms {
+                Terms::Bucket(bucket) => [state.level.amount.saturating_add(bucket.price(charged)), bucket.full()],
+                Terms::Window(_) => [0; 2],
+            };
             Part { charged, counted, gathered, full, since: Gap::NONE }
         };
         let parts = limits.0.iter().zip(limits.1).enumerate().map(part).collect();
@@ -140,9 +141,9 @@ impl Settling {
     #[inline]
     pub(crate) fn charging(&mut self, place: usize, terms: &Terms, state: &State, times: [Nanos; 2], cost: u64) {
         if let Some(newest) = self.open.back_mut()
-            && let Ok(bucket) = terms.kind()
+            && let Terms::Bucket(bucket) = terms
         {
-            charging(&mut newest.parts[place].since, terms, bucket, state.level, times, cost);
+            charging(&mut newest.parts[place].since, bucket, state.level, times, cost);
         }
     }
 
@@ -152,7 +153,7 @@ impl Settling {
         let Some(newest) = self.open.back_mut() else { return };
         let limits = limits.0.iter().zip(limits.1).zip(&mut newest.parts).enumerate();
         for (place, ((terms, state), part)) in limits {
-            let Ok(bucket) = terms.kind() else { continue };
+            let Terms::Bucket(bucket) = terms else { continue };
             // Far below the cut only what is added shows, far above it only the cut.
             let [below, here, above] = [-FAR, 0, FAR].map(|shift| {
                 let amount = state.level.amount.saturating_add(shift);
@@ -169,17 +170,12 @@ impl Settling {
         }
     }
 
-    /// The limit at `place` is about to be replaced by one with another rate, after it was brought up to now.
-    pub(crate) fn rate_changed(&mut self, place: usize, from: &Terms, to: &Terms) {
-        let [Ok(from), Ok(to)] = [from.kind(), to.kind()] else { return };
-        let (from, to) = (from.price(1), to.price(1));
-        let scaled = |amount: i128| {
-            let rest = amount.rem_euclid(from).unsigned_abs() * to.unsigned_abs() / from.unsigned_abs();
-            amount.div_euclid(from).saturating_mul(to).saturating_add_unsigned(rest)
-        };
-        if from == to {
+    /// The bucket at `place` is about to be replaced by one with another rate, after it was brought up to now.
+    pub(crate) fn rate_changed(&mut self, place: usize, from: &bucket::Terms, to: &bucket::Terms) {
+        if from.price(1) == to.price(1) {
             return;
         }
+        let scaled = |amount| from.scaled(amount, to);
         for part in self.open.iter_mut().filter_map(|open| open.parts.get_mut(place)) {
             let since = Gap { room: scaled(part.since.room), lost: scaled(part.since.lost) };
             let gathered = scaled(part.gathered).saturating_add(1);
@@ -221,13 +217,13 @@ impl Settling {
             if real == part.charged {
                 continue;
             }
-            match terms.kind() {
-                Ok(bucket) => {
+            match terms {
+                Terms::Bucket(bucket) => {
                     let own = self.own_difference(index, place, bucket, real);
                     let passed = self.pass(index, place, own);
                     state.level.amount = state.level.amount.saturating_add(passed);
                 }
-                Err(window) => window.correct(state, now, part.counted, [part.charged, real]),
+                Terms::Window(window) => window.correct(state, now, part.counted, [part.charged, real]),
             }
         }
         self.forget(number);
@@ -236,7 +232,7 @@ impl Settling {
 
     /// By how much the level would have been higher just after the grant. Less than the difference in cost if it had
     /// gathered more than a full bucket, which a lower cost would not have done.
-    fn own_difference(&mut self, index: usize, place: usize, bucket: &dyn Fill, real: u64) -> i128 {
+    fn own_difference(&mut self, index: usize, place: usize, bucket: &bucket::Terms, real: u64) -> i128 {
         let part = &self.open[index].parts[place];
         let difference = bucket.price(part.charged).saturating_sub(bucket.price(real));
         if difference < 0 {
@@ -282,20 +278,20 @@ impl Settling {
 /// `costs` what it was charged and what it cost. What it cost less is given back as law 5 allows: less what came in
 /// since, and not while the time of another grant is in the future. What it cost more is owed.
 pub(crate) fn settle_forgotten(terms: &Terms, state: &mut State, now: Nanos, times: [Nanos; 2], costs: [u64; 2]) {
-    match terms.kind() {
-        Err(window) => window.correct(state, now.max(state.level.at), times[1], costs),
-        Ok(bucket) if costs[1] > costs[0] => bucket.pay(&mut state.level, now, costs[1] - costs[0]),
-        Ok(bucket) if now >= state.level.at && now >= times[0] => {
+    match terms {
+        Terms::Window(window) => window.correct(state, now.max(state.level.at), times[1], costs),
+        Terms::Bucket(bucket) if costs[1] > costs[0] => bucket.pay(&mut state.level, now, costs[1] - costs[0]),
+        Terms::Bucket(bucket) if now >= state.level.at && now >= times[0] => {
             let [charged, real] = costs.map(|cost| cost.min(terms.most()));
             bucket.give_back(&mut state.level, now, times[0], charged - real);
         }
-        Ok(_) => {}
+        Terms::Bucket(_) => {}
     }
 }
 
 /// What a charge does to a difference: the level is cut to a full bucket when the grant is asked for, and at its time to
 /// what the grant gathered or, if that was less, to a full bucket.
-fn charging(gap: &mut Gap, terms: &Terms, bucket: &dyn Fill, level: Level, [asked, at]: [Nanos; 2], cost: u64) {
+fn charging(gap: &mut Gap, bucket: &bucket::Terms, level: Level, [asked, at]: [Nanos; 2], cost: u64) {
     let start = asked.max(level.at);
     let there = bucket.amount_at(level, start);
     if start > level.at {
@@ -303,9 +299,9 @@ fn charging(gap: &mut Gap, terms: &Terms, bucket: &dyn Fill, level: Level, [aske
         gap.then(bucket.full().saturating_sub(there), uncut.saturating_sub(there));
     }
     let gathered = there.saturating_add(bucket.gained(start, at.max(start)));
-    let mut charged = State::from(level);
-    terms.charge(&mut charged, [0, asked, at, at], cost);
-    let lost = gathered.saturating_sub(bucket.price(cost)).saturating_sub(charged.level.amount);
+    let mut charged = level;
+    bucket.charge(&mut charged, asked, at, cost);
+    let lost = gathered.saturating_sub(bucket.price(cost)).saturating_sub(charged.amount);
     // If it is negative, the charge left the bucket empty instead of in debt.
     let room = if lost < 0 { 0 } else { bucket.full().saturating_sub(gathered) };
     gap.then(room, lost);

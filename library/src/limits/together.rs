@@ -7,7 +7,7 @@ use super::policy::Policy;
 use super::settling::Settling;
 use super::state::State;
 use super::terms::Terms;
-use super::window;
+use super::{bucket, window};
 use crate::clock::{MILLISECOND, Nanos};
 use crate::rate::Rate;
 use std::num::NonZeroU64;
@@ -219,8 +219,8 @@ impl Limits {
     /// Does nothing if there is no bucket at `place`.
     pub fn set_rate(&mut self, now: Nanos, place: usize, rate: Rate) {
         self.asked = self.asked.max(now);
-        if let (Some(terms), Some(state)) = (self.fixed.terms.get(place), self.states.get(place)) {
-            self.change(place, terms.with_rate(state, self.asked, rate));
+        if let (Some(Terms::Bucket(from)), Some(state)) = (self.fixed.terms.get(place), self.states.get(place)) {
+            self.change(place, *from, from.with_rate(rate, self.asked.max(state.level.at)));
         }
     }
 
@@ -229,8 +229,8 @@ impl Limits {
     /// Does nothing if there is no bucket at `place`.
     pub fn set_burst(&mut self, now: Nanos, place: usize, burst: NonZeroU64) {
         self.asked = self.asked.max(now);
-        if let Some(terms) = self.fixed.terms.get(place) {
-            self.change(place, terms.with_burst(burst.get()));
+        if let Some(Terms::Bucket(from)) = self.fixed.terms.get(place) {
+            self.change(place, *from, from.with_burst(burst.get()));
             let asked = self.asked;
             self.revise(|_, at, terms, state| {
                 if at == place {
@@ -240,17 +240,17 @@ impl Limits {
         }
     }
 
-    /// Replaces the limit at `place` by `to`.
-    fn change(&mut self, place: usize, to: Terms) {
-        let (from, asked) = (self.fixed.terms[place], self.asked);
-        self.revise(|_, at, _, state| {
+    /// Replaces the bucket at `place` by `to`.
+    fn change(&mut self, place: usize, from: bucket::Terms, to: bucket::Terms) {
+        let asked = self.asked;
+        self.revise(|_, at, terms, state| {
             if at == place {
-                from.settle(state, asked);
+                terms.settle(state, asked);
             }
         });
         self.settling.rate_changed(place, &from, &to);
-        from.change(&mut self.states[place], asked, &to);
-        self.fixed.terms[place] = to;
+        from.change(&mut self.states[place].level, asked, &to);
+        self.fixed.terms[place] = Terms::Bucket(to);
     }
 
     /// Replaces the limits by those of `policy` from `now` on. A limit at the same index and of the same kind keeps its
@@ -259,12 +259,16 @@ impl Limits {
         let now = self.in_order(now);
         let mut limits = Limits::new(policy, now);
         for (place, (from, old)) in self.fixed.terms.iter().zip(&mut self.states).enumerate() {
-            let is_fresh = fresh.get(place).copied().unwrap_or(false);
-            if let Some(to) = limits.fixed.terms.get(place).filter(|to| !is_fresh && to.is_like(from)) {
-                from.change(old, now, to);
-                to.spill(old, now);
-                limits.states[place] = old.clone();
+            match (from, limits.fixed.terms.get(place)) {
+                _ if fresh.get(place) == Some(&true) => continue,
+                (Terms::Bucket(from), Some(Terms::Bucket(to))) => {
+                    from.change(&mut old.level, now, to);
+                    to.spill(&mut old.level, now);
+                }
+                (Terms::Window(_), Some(Terms::Window(_))) => {}
+                _ => continue,
             }
+            limits.states[place] = old.clone();
         }
         *self = Limits { at: self.at, number: self.number, ..limits };
     }

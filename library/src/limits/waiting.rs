@@ -4,7 +4,6 @@ use super::bucket::{self, Bucket};
 use super::costs::CostList;
 use super::fixed::Fixed;
 use super::grant::{Grant, Refusal};
-use super::interval::Grid;
 use super::policy::{Policy, Resolved};
 use super::state::{Gaining, State};
 use super::terms::Terms;
@@ -35,19 +34,10 @@ impl Limits {
     }
 
     /// Inserts a bucket before the other limits.
-    pub(crate) fn with_bucket(self, bucket: Bucket) -> Self {
-        self.with(Terms::Bucket(bucket.terms), State::from(bucket.level))
-    }
-
-    /// Inserts a bucket with whole refills before the other limits.
-    pub(crate) fn with_grid(self, grid: Grid) -> Self {
-        self.with(Terms::Interval(grid.terms), State::from(grid.level))
-    }
-
-    fn with(mut self, terms: Terms, state: State) -> Self {
-        self.fixed.terms.insert(0, terms);
+    pub(crate) fn with_bucket(mut self, bucket: Bucket) -> Self {
+        self.fixed.terms.insert(0, Terms::Bucket(bucket.terms));
         self.fixed.kinds.push(0);
-        self.states.insert(0, state);
+        self.states.insert(0, State::from(bucket.level));
         self
     }
 
@@ -76,15 +66,13 @@ impl Limits {
     pub(crate) fn fast_path(&self) -> Option<Gaining> {
         match (self.fixed.terms.as_slice(), self.states.as_slice()) {
             ([Terms::Bucket(terms)], [state]) => terms.fast_path(state.level),
-            ([Terms::Interval(terms)], [state]) => terms.fast_path(state.level),
             _ => None,
         }
     }
 
     /// Takes over the state of the only bucket from the fast path: `missing` credits at `at`.
     pub(crate) fn resume(&mut self, missing: u128, at: Nanos) {
-        let ([terms], [state]) = (self.fixed.terms.as_slice(), self.states.as_mut_slice()) else { return };
-        let Ok(bucket) = terms.kind() else { return };
+        let ([Terms::Bucket(bucket)], [state]) = (&self.fixed.terms[..], &mut self.states[..]) else { return };
         state.level = bucket.resume(missing, at);
         (self.asked, self.at) = (at, at);
     }
@@ -130,7 +118,7 @@ impl Limits {
     /// Whether costs that wait in a queue are paid at the same time as one cost of their sum: a single bucket does so,
     /// and what a refill leaves over goes to the next cost.
     pub(crate) fn pays_steadily(&self) -> bool {
-        matches!(self.fixed.terms.as_slice(), [] | [Terms::Bucket(_) | Terms::Interval(_)])
+        matches!(self.fixed.terms.as_slice(), [] | [Terms::Bucket(_)])
     }
 
     /// Whether no past grant matters at `time`: every bucket is full, every window empty.
@@ -185,7 +173,9 @@ impl Limits {
         let by = earliest.saturating_sub(at);
         if by > 0 && bound_by.is_some() {
             self.revise(|_, place, terms, state| match terms {
-                Terms::Bucket(terms) if bound_by == Some(place) => terms.delay(&mut state.level, asked, by),
+                Terms::Bucket(bucket) if bound_by == Some(place) && !bucket.is_on_grid => {
+                    bucket.delay(&mut state.level, asked, by);
+                }
                 _ => {}
             });
         }
@@ -196,7 +186,7 @@ impl Limits {
     /// Brings the state up to `now` for a waiter of these costs that asked at `asked` and still waits.
     pub(crate) fn gather(&mut self, now: Nanos, asked: Nanos, costs: impl CostList) {
         self.revise(|fixed, place, terms, state| {
-            if let Ok(bucket) = terms.kind() {
+            if let Terms::Bucket(bucket) = terms {
                 bucket.gather(&mut state.level, now, asked, fixed.cost(place, costs));
             }
         });
@@ -204,7 +194,10 @@ impl Limits {
 
     /// No waiter is left: what refills left over is kept up to the size of the bucket.
     pub(crate) fn overflow(&mut self) {
-        self.revise(|_, _, terms, state| terms.overflow(state));
+        self.revise(|_, _, terms, state| match terms {
+            Terms::Bucket(bucket) if bucket.is_on_grid => bucket.spill(&mut state.level, 0), // At the time of the level.
+            _ => {}
+        });
     }
 
     /// Takes what was used without a grant. Missing units become a debt.
