@@ -96,7 +96,7 @@
 
 #![cfg_attr(
     not(feature = "shared"),
-    allow(dead_code, unused_imports, reason = "the bytes of a ledger are for the stores that processes share")
+    allow(dead_code, unused_imports, reason = "some of a ledger is for the stores that processes share")
 )]
 
 #[macro_use]

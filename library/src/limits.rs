@@ -2,7 +2,8 @@
 
 mod agree;
 pub mod bucket;
-pub(crate) mod bytes;
+#[cfg(feature = "shared")]
+mod bytes;
 mod costs;
 mod each;
 mod fixed;
@@ -18,7 +19,8 @@ mod waiting;
 pub mod window;
 
 pub use agree::{Disagreement, Said};
-pub(crate) use bytes::{Format, Reader, Writer};
+#[cfg(feature = "shared")]
+pub(crate) use bytes::{from_bytes, to_bytes};
 pub(crate) use costs::Cost;
 pub use costs::CostList;
 pub use each::{Charged, Each, Thin};

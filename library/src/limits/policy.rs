@@ -1,6 +1,5 @@
 //! Turns limits as written into limits with all defaults: which one paces, which are windows, how large each burst is.
 
-use super::bytes::Format;
 use crate::clock::{MILLISECOND, Nanos};
 use crate::rate::{Amount, Limit, Rate, nanos, written_time};
 use std::collections::BTreeMap;
@@ -21,6 +20,8 @@ const LONGEST_TURN: Nanos = 20 * MILLISECOND;
 
 /// Limits with every default filled in. The default has no limit.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "shared", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "shared", serde(into = "String", try_from = "String"))]
 pub struct Policy {
     limits: Vec<Resolved>,
     counts_bytes: bool,
@@ -341,13 +342,6 @@ impl Policy {
         self.limits.iter().filter(|limit| matches!(limit, Resolved::Window { .. })).count()
     }
 
-    /// Writes or reads it as text. Without limits, the text is empty.
-    pub(crate) fn format(&self, format: &mut impl Format) -> Option<Self> {
-        let own = self.to_lines();
-        let lines = format.text(&own)?;
-        if lines == own { Some(self.clone()) } else { Policy::from_lines(&lines) }
-    }
-
     /// Reads what [`to_lines`](Self::to_lines) wrote; `None` for any other text.
     pub(crate) fn from_lines(lines: &str) -> Option<Self> {
         let parts = || {
@@ -358,6 +352,20 @@ impl Policy {
         let limits: Result<Vec<Limit>, _> = parts().map(|(limit, _)| limit.parse()).collect();
         let costs = parts().enumerate().filter_map(|(place, (_, cost))| Some((place, cost?.to_owned())));
         Some(Policy { costs: costs.collect(), ..Policy::new(&limits.ok()?, None).ok()? })
+    }
+}
+
+impl From<Policy> for String {
+    fn from(policy: Policy) -> Self {
+        policy.to_lines()
+    }
+}
+
+impl TryFrom<String> for Policy {
+    type Error = &'static str;
+
+    fn try_from(lines: String) -> Result<Self, Self::Error> {
+        Policy::from_lines(&lines).ok_or("this is no policy")
     }
 }
 

@@ -16,10 +16,11 @@
 //! - A window above 1024 units counts some units longer than needed, and goes on to do so.
 
 use super::bucket;
-use super::bytes::Format;
 use super::state::{Level, State};
 use super::terms::Terms;
 use crate::clock::{Nanos, shrink};
+#[cfg(feature = "shared")]
+use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 
 /// The most open grants of one set of limits. Beyond it the oldest is forgotten, and is settled as law 5 allows: see
@@ -35,12 +36,14 @@ const FAR: i128 = i128::MAX / 4;
 /// Whoever charges or changes the limits says so here *before* doing it: [`charging`](Self::charging) for each limit,
 /// [`changing`](Self::changing), or [`rate_changed`](Self::rate_changed).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "shared", derive(Serialize, Deserialize))]
 pub(crate) struct Settling {
     /// In the order in which they were granted. Their numbers increase.
     open: VecDeque<Open>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "shared", derive(Serialize, Deserialize))]
 struct Open {
     number: u64,
     /// One for each limit.
@@ -49,6 +52,7 @@ struct Open {
 
 /// An open grant in one limit. What is in credits is used only for buckets.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "shared", derive(Serialize, Deserialize))]
 struct Part {
     /// In units.
     charged: u64,
@@ -62,17 +66,9 @@ struct Part {
     since: Gap,
 }
 
-impl Part {
-    fn format(&self, format: &mut impl Format) -> Option<Self> {
-        let [charged, counted] = format.numbers([self.charged, self.counted])?;
-        let (gathered, full) = (format.signed(self.gathered)?, format.signed(self.full)?);
-        let since = Gap { room: format.signed(self.since.room)?, lost: format.signed(self.since.lost)? };
-        Some(Part { charged, counted, gathered, full, since })
-    }
-}
-
 /// What a time did to a difference in the level of a bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "shared", derive(Serialize, Deserialize))]
 struct Gap {
     /// The most that the level could have been higher before something would have been cut off. 0 if something was.
     room: i128,
@@ -257,16 +253,11 @@ impl Settling {
         difference
     }
 
-    /// Writes or reads the open grants of so many limits.
-    pub(crate) fn format(&self, limits: usize, format: &mut impl Format) -> Option<Self> {
-        let none = Part { charged: 0, counted: 0, gathered: 0, full: 0, since: Gap::NONE };
-        let blank = Open { number: 0, parts: vec![none; limits].into() };
-        let open: VecDeque<Open> = format.each(&self.open, &blank, |format, open| {
-            let number = format.number(open.number)?;
-            Some(Open { number, parts: open.parts.iter().map(|part| part.format(format)).collect::<Option<_>>()? })
-        })?;
-        let makes_sense = open.len() <= MOST && open.iter().is_sorted_by_key(|open| open.number);
-        makes_sense.then_some(Settling { open })
+    /// Whether these can be the open grants of so many limits.
+    #[cfg(feature = "shared")]
+    pub(super) fn has_sense(&self, limits: usize) -> bool {
+        let are_whole = self.open.iter().all(|open| open.parts.len() == limits);
+        are_whole && self.open.len() <= MOST && self.open.iter().is_sorted_by_key(|open| open.number)
     }
 
     fn find(&self, number: u64) -> Option<usize> {

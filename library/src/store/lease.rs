@@ -14,8 +14,6 @@ pub struct Lease {
     rules: Rules,
     /// The last run of the latest lease, used or not.
     last: Option<Grant>,
-    /// The numbers of the leases that the runs belong to, and the units that each had.
-    leases: VecDeque<(u64, u64)>,
     /// The run that was handed out last.
     handed: Option<Grant>,
 }
@@ -59,12 +57,6 @@ impl Lease {
     pub(super) fn add(&mut self, rules: Rules, runs: Vec<Grant>) {
         self.rules = rules;
         self.last = runs.last().copied();
-        if let Some(last) = self.last {
-            let used =
-                self.leases.iter().take_while(|(number, _)| self.runs.front().is_none_or(|run| run.number() > *number));
-            self.leases.drain(..used.count());
-            self.leases.push_back((last.number(), runs.iter().map(|run| run.units).sum()));
-        }
         self.runs.extend(runs);
     }
 
@@ -80,15 +72,11 @@ impl Lease {
 
     /// Takes out what is left, to give it back: the latest lease first.
     pub(super) fn take_rest(&mut self) -> Vec<GiveBack> {
-        let (runs, leases) = (std::mem::take(&mut self.runs), std::mem::take(&mut self.leases));
         self.last = None;
-        let rest = leases.iter().rev().map(|(number, units)| {
-            let left = runs.iter().filter(|run| run.number() == *number);
-            let unused: Vec<_> = left.map(|run| (run.at, Box::from([run.units]))).collect();
-            let left: u64 = unused.iter().map(|(_, costs): &(Nanos, Box<[u64]>)| costs[0]).sum();
-            GiveBack { number: *number, used: units.saturating_sub(left), unused }
-        });
-        rest.filter(|back| !back.unused.is_empty()).collect()
+        let runs = Vec::from(std::mem::take(&mut self.runs));
+        let leases = runs.chunk_by(|run, next| run.number() == next.number()).rev();
+        let unused = |runs: &[Grant]| runs.iter().map(|run| (run.at, [run.units].into())).collect();
+        leases.map(|runs| GiveBack { number: runs[0].number(), unused: unused(runs) }).collect()
     }
 
     /// The time of the last run, used or not.
@@ -260,8 +248,8 @@ mod tests {
         let _ = taken.next(1);
         taken.add(rules("1000/s,burst=1"), runs("1000/s,burst=1", 7, 2));
         let rest = taken.take_rest();
-        let found: Vec<_> = rest.iter().map(|back| (back.number, back.used, back.unused.len())).collect();
-        assert_eq!(found, [(8, 0, 2), (1, 1, 2)], "the latest first");
+        let found: Vec<_> = rest.iter().map(|back| (back.number, back.unused.len())).collect();
+        assert_eq!(found, [(8, 2), (1, 2)], "the latest first");
         assert!(taken.take_rest().is_empty());
     }
 }

@@ -6,7 +6,7 @@
 use super::supply::RETURN_TIMEOUT;
 use super::{Store, StoreError, View, check, random};
 use crate::clock::{Clock, FakeClock, MILLISECOND, Nanos, SECOND};
-use crate::limits::{Format, LOOK, Ledger, Operation, Owner, Policy, Reader, Record, Reply, Writer};
+use crate::limits::{LOOK, Ledger, Operation, Owner, Policy, Record, Reply, from_bytes, to_bytes};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 mod address;
@@ -20,7 +20,7 @@ mod wire;
 pub use address::{Address, AddressError};
 use clock::ServerClock;
 pub use error::RedisError;
-use link::{Answer, Link, MICROSECOND, Question, Stamp, framed, is_of, unframed};
+use link::{Answer, Link, MICROSECOND, Question, Stamp, framed, unframed};
 pub use patience::{Patience, Trouble};
 use round_trip::RoundTrip;
 
@@ -262,11 +262,10 @@ impl Redis {
             framed(&Record { time: 0, owner: self.owner, sequence: 0, operation })
         };
         let policy = if state.id == 0 { state.policy.as_ref() } else { Some(state.ledger.policy()) };
-        let mut snapshot = Writer::default();
+        let mut snapshot = Vec::new();
         if state.is_due() {
-            snapshot.numbers([state.id, state.next]);
-            state.ledger.save(&mut snapshot);
-            state.saved = snapshot.bytes.len() as u64;
+            snapshot = to_bytes(&(state.id, state.next, &state.ledger));
+            state.saved = snapshot.len() as u64;
         }
         vec![
             link::WHOLE.to_vec(),
@@ -276,7 +275,7 @@ impl Redis {
             record.map(framed).unwrap_or_default(),
             policy.map(make).unwrap_or_default(),
             expected.to_string().into_bytes(),
-            snapshot.bytes,
+            snapshot,
             life(&state.ledger).to_string().into_bytes(),
             // Only a test's script reads this.
             (self.clock.now() / MICROSECOND).to_string().into_bytes(),
@@ -287,11 +286,11 @@ impl Redis {
     fn fold(&self, state: &mut State, answer: &Answer) -> Result<Option<Reply>, RedisError> {
         let damaged = || RedisError::Damaged(self.address.to_string(), self.address.key());
         if answer.is_anew {
-            let mut from = Reader::new(&answer.snapshot);
-            let whole = answer.first == 0 || is_of(&mut from, answer);
-            let begun =
-                if answer.first == 0 { Some(Ledger::new(&Policy::default(), 0, 0)) } else { Ledger::load(&mut from) };
-            state.ledger = begun.filter(|_| whole).ok_or_else(damaged)?;
+            state.ledger = match from_bytes(&answer.snapshot) {
+                _ if answer.first == 0 => Ledger::new(&Policy::default(), 0, 0),
+                Some(((id, first, ledger), _)) if (id, first) == (answer.id, answer.first) => ledger,
+                _ => return Err(damaged()),
+            };
             (state.id, state.next, state.stamp) = (answer.id, answer.first, answer.folded);
             state.saved = answer.snapshot.len() as u64;
         }

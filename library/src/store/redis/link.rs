@@ -5,7 +5,7 @@ use super::error::RedisError;
 use super::patience::Patience;
 use super::wire::Wire;
 use crate::clock::Nanos;
-use crate::limits::{Format, Reader, Record, Writer};
+use crate::limits::{Record, from_bytes, to_bytes};
 use redis::{Cmd, ErrorKind, ServerErrorKind, Value};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -64,21 +64,16 @@ pub(super) type Stamp = [u8; 8];
 
 /// A record as it is in the log, but without the stamp behind it, which the script writes.
 pub(super) fn framed(record: &Record) -> Vec<u8> {
-    let (mut bytes, mut to) = (Writer::default(), Writer::default());
-    record.write(&mut bytes);
-    to.number(bytes.bytes.len() as u64);
-    to.bytes.extend(bytes.bytes);
-    to.bytes
+    to_bytes(&to_bytes(record))
 }
 
 /// The first record of a log, its stamp, and the rest of the log; `None` if it makes no sense.
 pub(super) fn unframed(log: &[u8]) -> Option<(Record, Stamp, &[u8])> {
-    let mut from = Reader::new(log);
-    let length = usize::try_from(from.next()?).ok()?;
-    let (record, rest) = from.rest().split_at_checked(length)?;
+    let (record, rest) = from_bytes::<&[u8]>(log)?;
     let (stamp, rest) = rest.split_first_chunk()?;
+    let (record, _) = from_bytes::<Record>(record)?;
     let time = u64::from_be_bytes(*stamp).saturating_mul(MICROSECOND);
-    Some((Record::read(time, record)?, *stamp, rest))
+    Some((Record { time, ..record }, *stamp, rest))
 }
 
 /// Microseconds are what the server counts in.
@@ -221,7 +216,7 @@ impl Link {
         if answer.is_anew && answer.first > 0 && answer.snapshot.is_empty() {
             let Some(Value::BulkString(snapshot)) = seen else { return Ok(None) };
             answer.snapshot = snapshot;
-            return Ok(is_of(&mut Reader::new(&answer.snapshot), &answer).then_some(answer));
+            return Ok(is_of(&answer).then_some(answer));
         }
         Ok(Some(answer))
     }
@@ -377,9 +372,9 @@ fn answer(words: Vec<Value>) -> Option<Answer> {
     Some(Answer { is_anew: kind == b"anew", id, now, first, folded: folded.try_into().ok()?, snapshot, log })
 }
 
-/// Reads the head of a snapshot. Whether it is of this bucket, of all before the log of this answer.
-pub(super) fn is_of(snapshot: &mut Reader<'_>, answer: &Answer) -> bool {
-    snapshot.next() == Some(answer.id) && snapshot.next() == Some(answer.first)
+/// Whether the snapshot is of this bucket, of all before the log of this answer.
+fn is_of(answer: &Answer) -> bool {
+    from_bytes(&answer.snapshot).is_some_and(|(head, _)| (answer.id, answer.first) == head)
 }
 
 /// Whether the server may come back, or become ready, later.
