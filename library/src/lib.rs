@@ -111,7 +111,7 @@ pub mod semaphore;
 pub mod store;
 
 pub use limiter::Limiter;
-pub use limits::{bucket, window};
+pub use limits::bucket;
 pub use rate::{Limit, Rate};
 pub use semaphore::Semaphore;
 

@@ -16,7 +16,7 @@ mod state;
 mod terms;
 mod together;
 mod waiting;
-pub mod window;
+mod window;
 
 pub use agree::{Disagreement, Said};
 #[cfg(feature = "shared")]

@@ -105,7 +105,10 @@ impl Ledger {
     }
 
     fn change(&mut self, now: Nanos, operation: &Operation) {
+        let is_known = |number| (self.first..=self.number).contains(&number);
         match operation {
+            // Of a bucket that was lost, or cleared.
+            Operation::GiveBack(back) | Operation::Late(back) if !is_known(back.number) => {}
             Operation::GiveBack(back) => self.give_back(now, back),
             Operation::Late(back) => self.late(now, back),
             Operation::Settle { number, at, charged, real } => self.settle(now, *number, *at, [charged, real]),
@@ -263,9 +266,6 @@ impl Ledger {
     }
 
     fn give_back(&mut self, now: Nanos, back: &GiveBack) {
-        if back.number < self.first || back.number > self.number {
-            return; // Of a bucket that was lost, or cleared.
-        }
         let Some(place) = self.entries.iter().position(|entry| entry.number == back.number) else {
             return self.credit(now, back);
         };
@@ -301,9 +301,6 @@ impl Ledger {
 
     /// What was granted for a time before now was not used. Buckets have lost that time.
     fn late(&mut self, now: Nanos, back: &GiveBack) {
-        if back.number < self.first || back.number > self.number {
-            return; // Of a bucket that was lost, or cleared.
-        }
         self.settle_past(now);
         for (at, costs) in back.unused.iter().filter(|(at, _)| *at <= now) {
             self.counts.given_back = self.counts.given_back.saturating_add(costs.largest());

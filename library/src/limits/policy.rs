@@ -1,7 +1,7 @@
 //! Turns limits as written into limits with all defaults: which one paces, which are windows, how large each burst is.
 
 use crate::clock::{MILLISECOND, Nanos};
-use crate::rate::{Amount, Limit, Rate, nanos, written_time};
+use crate::rate::{Amount, Limit, ParseError, Rate, nanos, written_time};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::num::NonZeroU64;
@@ -324,6 +324,13 @@ impl Policy {
         self.limits.iter().filter_map(slack).min()
     }
 
+    /// The same limits, if every unit counts as `parts`.
+    pub(super) fn in_parts(&self, parts: NonZeroU64) -> Result<Self, ParseError> {
+        let in_parts = |limit: &Resolved| limit.in_parts(parts).ok_or_else(|| ParseError::TooLarge(limit.to_string()));
+        let limits = self.limits.iter().map(in_parts).collect::<Result<_, _>>()?;
+        Ok(Policy { limits, ..self.clone() })
+    }
+
     pub(crate) fn limits(&self) -> &[Resolved] {
         &self.limits
     }
@@ -429,6 +436,17 @@ impl Resolved {
         match *self {
             Resolved::Bucket { rate, .. } | Resolved::Window { rate, .. } => rate,
         }
+    }
+
+    fn in_parts(&self, parts: NonZeroU64) -> Option<Self> {
+        let (count, period) = self.rate().window();
+        let rate = Rate::new(count.checked_mul(parts)?, period);
+        Some(match *self {
+            Resolved::Bucket { burst, initial, .. } => {
+                Resolved::Bucket { rate, burst: burst.checked_mul(parts)?, initial: initial.checked_mul(parts.get())? }
+            }
+            Resolved::Window { slack, .. } => Resolved::Window { rate, slack },
+        })
     }
 
     /// Whether everything that `other` lets through conforms to this limit, if both are new.

@@ -1,6 +1,6 @@
 //! What a queue of waiters needs from its limits, apart from grants.
 
-use super::bucket::{self, Bucket};
+use super::bucket::Bucket;
 use super::costs::CostList;
 use super::fixed::Fixed;
 use super::grant::{Grant, Refusal};
@@ -8,9 +8,8 @@ use super::policy::{Policy, Resolved};
 use super::state::{Gaining, State};
 use super::terms::Terms;
 use super::together::Limits;
-use super::window;
 use crate::clock::{MILLISECOND, Nanos};
-use crate::rate::{ParseError, Rate};
+use crate::rate::ParseError;
 use std::num::NonZeroU64;
 
 /// The least delay of a wake-up before the rest of the delay is lost: a timer of one millisecond may fire two
@@ -23,9 +22,8 @@ impl Limits {
     /// # Errors
     /// If a rate in parts does not fit 64 bits.
     pub(crate) fn in_parts(policy: &Policy, parts: NonZeroU64, now: Nanos) -> Result<Self, ParseError> {
-        let limits: Result<Vec<_>, _> = policy.limits().iter().map(|limit| in_parts(limit, parts, now)).collect();
-        let (terms, states): (Vec<_>, Vec<_>) = limits?.into_iter().unzip();
-        Ok(Limits::of(Fixed { kinds: vec![0; terms.len()], terms }, states, now))
+        let (fixed, states) = Fixed::start([(&policy.in_parts(parts)?, Some(0))], now);
+        Ok(Limits::of(fixed, states, now))
     }
 
     /// An empty set of limits.
@@ -209,29 +207,6 @@ impl Limits {
     pub(crate) fn credit(&mut self, now: Nanos, costs: impl CostList) {
         self.revise(|fixed, place, terms, state| terms.credit(state, now, fixed.cost(place, costs)));
     }
-}
-
-fn in_parts(limit: &Resolved, parts: NonZeroU64, now: Nanos) -> Result<(Terms, State), ParseError> {
-    let too_large = || ParseError::TooLarge(limit.to_string());
-    match *limit {
-        Resolved::Bucket { rate, burst, initial } => {
-            let burst = burst.checked_mul(parts).ok_or_else(too_large)?;
-            let initial = initial.checked_mul(parts.get()).ok_or_else(too_large)?;
-            let terms = bucket::Terms::new(rate_in_parts(rate, parts)?, burst);
-            Ok((Terms::Bucket(terms), State::from(terms.start(initial, now))))
-        }
-        Resolved::Window { rate, slack } => {
-            let rate = rate_in_parts(rate, parts)?;
-            Ok((Terms::Window(window::Terms::of(rate, slack)), State::new(0, now)))
-        }
-    }
-}
-
-/// `rate` if every unit counts as `parts`.
-fn rate_in_parts(rate: Rate, parts: NonZeroU64) -> Result<Rate, ParseError> {
-    let (units, period) = rate.window();
-    let units = units.checked_mul(parts).ok_or_else(|| ParseError::TooLarge(rate.to_string()))?;
-    Ok(Rate::new(units, period))
 }
 
 #[cfg(test)]

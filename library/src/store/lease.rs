@@ -14,8 +14,6 @@ pub struct Lease {
     rules: Rules,
     /// The last run of the latest lease, used or not.
     last: Option<Grant>,
-    /// The run that was handed out last.
-    handed: Option<Grant>,
 }
 
 /// What matters of the limits that granted a lease.
@@ -119,28 +117,11 @@ impl Lease {
         let mut run = *self.runs.front()?;
         run.units = run.units.min(most);
         self.spend(run.units);
-        self.handed = Some(run);
         Some(run)
     }
 
-    /// The run that was handed out last.
-    pub(super) fn handed(&self) -> Option<Grant> {
-        self.handed
-    }
-
-    /// The time of the run that was handed out last.
-    pub(super) fn waits_until(&self) -> Nanos {
-        self.handed.map_or(0, |run| run.at)
-    }
-
-    /// The run that was handed out last has another time now.
-    pub(super) fn moved(&mut self, run: &Grant) {
-        self.handed = Some(*run);
-    }
-
-    /// Puts the run handed out last back if its time has not come by `now`: it has not left.
-    pub(super) fn take_back(&mut self, now: Nanos) {
-        let Some(run) = self.handed.take().filter(|run| run.at > now) else { return };
+    /// Puts back a run that was handed out and has not left.
+    pub(super) fn put_back(&mut self, run: Grant) {
         match self.runs.front_mut() {
             // The rest of the same run.
             Some(rest) if rest.at == run.at => rest.units += run.units,
@@ -205,13 +186,9 @@ mod tests {
     fn a_run_that_was_handed_out_and_has_not_left_is_put_back() {
         let mut taken = lease("1000/s,burst=1", 3);
         let first = taken.next(9).unwrap();
-        taken.take_back(first.at);
-        assert_eq!(taken.units(), 2, "its time has come");
-        let second = taken.next(9).unwrap();
-        taken.take_back(second.at - 1);
         assert_eq!(taken.units(), 2);
-        taken.take_back(0);
-        assert_eq!(taken.units(), 2, "once");
+        taken.put_back(first);
+        assert_eq!(times(&mut taken), [(0, 1), (1, 1), (2, 1)]);
     }
 
     #[test]

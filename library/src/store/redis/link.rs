@@ -175,24 +175,30 @@ impl Link {
         self.connection = None;
     }
 
-    /// Sends a request and waits for the answer. If the connection was closed before, it is opened again.
+    /// Sends a request and waits for the answer. Sends it again on a new connection if that was closed before, with the
+    /// script if the server does not know that, for example after a restart, and to another node if a cluster has moved the
+    /// bucket there. While it moves, it is away.
     pub(super) fn ask(&mut self, question: &Question) -> Result<Answer, RedisError> {
-        let was_connected = self.connection.is_some();
-        self.connect()?;
-        let answer = match self.exchange(question) {
-            Err(error) if was_connected && error.is_connection_dropped() => {
-                self.connect()?;
-                self.exchange(question)
+        let (mut name, mut was_connected, mut moves) = ("EVALSHA", self.connection.is_some(), 0);
+        loop {
+            self.connect()?;
+            let error = match self.send_as(name, question).and_then(|()| self.answer()) {
+                Ok(value) => match self.complete(value)? {
+                    Some(answer) => return Ok(answer),
+                    None => continue, // Another client wrote a snapshot in between. This time the script returns it.
+                },
+                Err(error) => error,
+            };
+            match error.kind() {
+                _ if was_connected && error.is_connection_dropped() => was_connected = false,
+                ErrorKind::Server(ServerErrorKind::NoScript) if name != "EVAL" => name = "EVAL",
+                ErrorKind::Server(ServerErrorKind::Moved) if moves < MOVES => {
+                    self.moved_to = error.redirect_node().and_then(|(node, _)| self.node_at(node));
+                    (self.connection, moves) = (None, moves + 1);
+                }
+                _ => return Err(self.failure(&error)),
             }
-            answer => answer,
-        };
-        let value = answer.map_err(|error| self.failure(&error))?;
-        if let Some(answer) = self.complete(value)? {
-            return Ok(answer);
         }
-        // Another client wrote a snapshot in between. This time the script returns it.
-        let value = self.exchange(question).map_err(|error| self.failure(&error))?;
-        self.understood(value)
     }
 
     /// Sends a request; [`receive`](Self::receive) waits for the answer.
@@ -219,30 +225,6 @@ impl Link {
             return Ok(is_of(&answer).then_some(answer));
         }
         Ok(Some(answer))
-    }
-
-    /// If the server does not know the script, for example after a restart, it is sent; if a cluster has moved the bucket to
-    /// another node, that is asked. While it moves, it is away.
-    fn exchange(&mut self, question: &Question) -> Result<Value, redis::RedisError> {
-        let mut result = self.exchange_here(question);
-        for _ in 0..MOVES {
-            let moved = |error: &redis::RedisError| error.kind() == ErrorKind::Server(ServerErrorKind::Moved);
-            let error = result.as_ref().err().filter(|error| moved(error));
-            let Some(node) = error.and_then(|error| self.node_at(error.redirect_node()?.0)) else { break };
-            self.connection = Some(self.connected(&node)?);
-            self.moved_to = Some(node);
-            result = self.exchange_here(question);
-        }
-        result
-    }
-
-    fn exchange_here(&mut self, question: &Question) -> Result<Value, redis::RedisError> {
-        match self.send_as("EVALSHA", question).and_then(|()| self.answer()) {
-            Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
-                self.send_as("EVAL", question).and_then(|()| self.answer())
-            }
-            result => result,
-        }
     }
 
     fn node(&self) -> &Node {
