@@ -11,11 +11,42 @@
 //! While a cost waits, its credit may grow beyond the size of the bucket until the cost is paid. Its time is the end of an
 //! interval, and the rest of that interval's gain is kept as credit, so the schedule does not drift. The same rule grants
 //! a cost above the burst after exactly the time that the excess takes.
+//!
+//! Whatever changes a level also returns what that does to a difference in the level: a [`Gap`], which settling needs.
 
 use super::state::{Gaining, Level};
 use crate::clock::Nanos;
 use crate::rate::Rate;
 use std::num::NonZeroU64;
+
+/// What a time did to a difference in the level of a bucket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "shared", derive(serde::Serialize, serde::Deserialize))]
+pub(crate) struct Gap {
+    /// The most that the level could have been higher before something would have been cut off. 0 if something was.
+    pub(super) room: i128,
+    /// What was cut off.
+    pub(super) lost: i128,
+}
+
+impl Gap {
+    pub(crate) const NONE: Gap = Gap { room: i128::MAX, lost: 0 };
+
+    /// Another cut follows.
+    pub(super) fn then(self, next: Gap) -> Gap {
+        let room = if next.lost > 0 { 0 } else { next.room.max(0) };
+        Gap { room: self.room.min(room), lost: self.lost.saturating_add(next.lost.max(0)) }
+    }
+}
+
+impl Level {
+    /// Cuts off what is above `most`.
+    fn cut(&mut self, most: i128) -> Gap {
+        let before = self.amount;
+        self.amount = before.min(most);
+        Gap { room: most.saturating_sub(self.amount), lost: before.saturating_sub(self.amount) }
+    }
+}
 
 /// The fixed numbers of a bucket: the same for every bucket of one policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -112,16 +143,18 @@ impl Terms {
     ///
     /// If `grant` is later than that, the bucket has filled up in between, at most to its burst. A cost above the burst
     /// then leaves it empty.
-    pub(crate) fn charge(&self, level: &mut Level, asked: Nanos, grant: Nanos, cost: u64) {
-        let start = asked.max(level.at);
-        let at = grant.max(start);
-        let gathered = self.amount_at(*level, start).saturating_add(self.gained(start, at));
+    pub(crate) fn charge(&self, level: &mut Level, asked: Nanos, grant: Nanos, cost: u64) -> Gap {
+        let gap = self.settle(level, asked);
+        let (at, full) = (grant.max(level.at), self.full());
+        let gathered = level.amount.saturating_add(self.gained(level.at, at));
         let price = self.price(cost);
         let left = gathered.saturating_sub(price);
         // If `grant` is the earliest possible time, less than an interval's gain is left, and that is kept.
         // A charge before that time leaves the bucket empty, not in debt.
-        let kept = if left < self.gain.into() { left } else { gathered.min(self.full()).saturating_sub(price) };
+        let kept = if left < self.gain.into() { left } else { gathered.min(full).saturating_sub(price) };
         *level = Level { amount: kept.max(gathered.min(0)), at };
+        let lost = left.saturating_sub(level.amount);
+        gap.then(Gap { room: if lost < 0 { 0 } else { full.saturating_sub(gathered) }, lost })
     }
 
     /// Whole units that could be taken at `now`; negative if the last grant is in the future.
@@ -138,56 +171,67 @@ impl Terms {
     }
 
     /// Brings a state from the past up to `now`.
-    pub(crate) fn settle(&self, level: &mut Level, now: Nanos) {
-        if now > level.at {
-            *level = Level { amount: self.amount_at(*level, now), at: now };
+    pub(crate) fn settle(&self, level: &mut Level, now: Nanos) -> Gap {
+        if now <= level.at {
+            return Gap::NONE;
         }
+        *level = Level { amount: level.amount.saturating_add(self.gained(level.at, now)), at: now };
+        level.cut(self.full())
     }
 
-    /// Brings the state up to `now` for a waiter that asked at `asked` and needs `cost` units.
-    pub(crate) fn gather(&self, level: &mut Level, now: Nanos, asked: Nanos, cost: u64) {
-        let start = asked.max(level.at);
-        if now > start {
-            let gathered = self.amount_at(*level, start).saturating_add(self.gained(start, now));
-            *level = Level { amount: gathered.min(self.full().max(self.price(cost))), at: now };
+    /// Brings the state up to `now` for a waiter that asked at `asked` and needs `cost` units. What it gathers above a full
+    /// bucket is not lost to anybody.
+    pub(crate) fn gather(&self, level: &mut Level, now: Nanos, asked: Nanos, cost: u64) -> Gap {
+        if now <= asked.max(level.at) {
+            return Gap::NONE;
         }
+        let (gap, full) = (self.settle(level, asked), self.full());
+        *level = Level { amount: level.amount.saturating_add(self.gained(level.at, now)), at: now };
+        let cut = level.cut(full.max(self.price(cost)));
+        gap.then(if level.amount > full {
+            Gap { lost: 0, ..cut }
+        } else {
+            Gap { room: full.saturating_sub(level.amount), ..cut }
+        })
     }
 
     /// No waiter needs more than a full bucket any more: at `now`, the excess is lost.
-    pub(crate) fn spill(&self, level: &mut Level, now: Nanos) {
-        self.settle(level, now);
-        level.amount = level.amount.min(self.full());
+    pub(crate) fn spill(&self, level: &mut Level, now: Nanos) -> Gap {
+        self.settle(level, now).then(level.cut(self.full()))
     }
 
     /// Adds `units` at `now`, up to the size.
-    pub(crate) fn credit(&self, level: &mut Level, now: Nanos, units: u64) {
-        self.add(level, now, self.price(units));
+    pub(crate) fn credit(&self, level: &mut Level, now: Nanos, units: u64) -> Gap {
+        self.add(level, now, self.price(units))
     }
 
     /// Credits `units` that were granted at `grant` and not used, less what came in since, because the bucket could have
     /// been full. A cost above the burst left it empty, not in debt, so at most the burst is credited.
-    pub(crate) fn give_back(&self, level: &mut Level, now: Nanos, grant: Nanos, units: u64) {
+    pub(crate) fn give_back(&self, level: &mut Level, now: Nanos, grant: Nanos, units: u64) -> Gap {
         let refund = self.price(units.min(self.burst)).saturating_sub(self.gained(grant, now.max(grant)));
-        self.add(level, now, refund.max(0));
+        self.add(level, now, refund)
     }
 
-    fn add(&self, level: &mut Level, now: Nanos, amount: i128) {
-        self.settle(level, now);
-        level.amount = level.amount.saturating_add(amount).min(self.full()).max(level.amount);
+    fn add(&self, level: &mut Level, now: Nanos, amount: i128) -> Gap {
+        let gap = self.settle(level, now);
+        if amount <= 0 || level.amount > self.full() {
+            return gap;
+        }
+        level.amount = level.amount.saturating_add(amount);
+        gap.then(level.cut(self.full()))
     }
 
     /// Takes `units` at `now`. Missing units become a debt that is paid before the next grant.
-    pub(crate) fn pay(&self, level: &mut Level, now: Nanos, units: u64) {
-        self.settle(level, now);
+    pub(crate) fn pay(&self, level: &mut Level, now: Nanos, units: u64) -> Gap {
+        let gap = self.settle(level, now);
         level.amount = level.amount.saturating_sub(self.price(units));
+        gap
     }
 
     /// Empties the bucket at `time`; it fills from then on. Debt stays, and so does a grant after `time`.
-    pub(crate) fn empty(&self, level: &mut Level, time: Nanos) {
-        self.settle(level, time);
-        if level.at <= time {
-            level.amount = level.amount.min(0);
-        }
+    pub(crate) fn empty(&self, level: &mut Level, time: Nanos) -> Gap {
+        let gap = self.settle(level, time);
+        if level.at > time { gap } else { gap.then(level.cut(0)) }
     }
 
     /// Whether the bucket is full at `time`, or at the last grant if that is later.
@@ -210,9 +254,14 @@ impl Terms {
     }
 
     /// Moves the schedule of a request made at `asked` later by `by` nanoseconds, in which nothing is gained.
-    pub(crate) fn delay(&self, level: &mut Level, asked: Nanos, by: Nanos) {
-        let start = asked.max(level.at);
-        *level = Level { amount: self.amount_at(*level, start), at: start.saturating_add(by) };
+    /// A grid stays.
+    pub(crate) fn delay(&self, level: &mut Level, asked: Nanos, by: Nanos) -> Gap {
+        if self.is_on_grid {
+            return Gap::NONE;
+        }
+        let gap = self.settle(level, asked);
+        level.at = level.at.saturating_add(by);
+        gap
     }
 
     /// The state for the fast path. `None` if the bucket holds more than its burst.

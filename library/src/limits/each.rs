@@ -2,6 +2,7 @@
 //!
 //! What is needed to settle grants is kept with the state of a key, but only while it has grants that may be settled.
 
+use super::bucket::Gap;
 use super::fixed::Fixed;
 use super::policy::Policy;
 use super::settling::Settling;
@@ -155,9 +156,7 @@ impl Each {
         }
         thin.with_mut(|states, settling| {
             self.fixed.revise(states, settling, |place, terms, state| {
-                if self.fixed.cost(place, costs) == 0 {
-                    terms.settle(state, grant.at);
-                }
+                if self.fixed.cost(place, costs) == 0 { terms.settle(state, grant.at) } else { Gap::NONE }
             });
             self.fixed.open(states, settling, grant.number, grant.counted, costs);
         });

@@ -15,8 +15,8 @@
 //! - Something was credited while the bucket held more than a full one, for a waiter or as the rest of a refill.
 //! - A window above 1024 units counts some units longer than needed, and goes on to do so.
 
-use super::bucket;
-use super::state::{Level, State};
+use super::bucket::{self, Gap};
+use super::state::State;
 use super::terms::Terms;
 use crate::clock::{Nanos, shrink};
 #[cfg(feature = "shared")]
@@ -27,14 +27,11 @@ use std::collections::VecDeque;
 /// [`settle_forgotten`].
 const MOST: usize = 16_384;
 
-/// More than any level, and so much less than the largest number that sums do not overflow.
-const FAR: i128 = i128::MAX / 4;
-
 /// The open grants of one set of limits, and what happened since. It stands beside the terms and states, which the
 /// caller passes in, always the same ones in the same order. An empty one costs one comparison for each charge.
 ///
-/// Whoever charges or changes the limits says so here *before* doing it: [`charging`](Self::charging) for each limit,
-/// [`changing`](Self::changing), or [`rate_changed`](Self::rate_changed).
+/// Whoever charges or changes the limits says so here: [`happened`](Self::happened) afterwards for each limit, or
+/// [`rate_changed`](Self::rate_changed) before.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "shared", derive(Serialize, Deserialize))]
 pub(crate) struct Settling {
@@ -66,25 +63,7 @@ struct Part {
     since: Gap,
 }
 
-/// What a time did to a difference in the level of a bucket.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "shared", derive(Serialize, Deserialize))]
-struct Gap {
-    /// The most that the level could have been higher before something would have been cut off. 0 if something was.
-    room: i128,
-    /// What was cut off.
-    lost: i128,
-}
-
 impl Gap {
-    const NONE: Gap = Gap { room: i128::MAX, lost: 0 };
-
-    /// Another cut follows.
-    fn then(&mut self, room: i128, lost: i128) {
-        let room = if lost > 0 { 0 } else { room.max(0) };
-        *self = Gap { room: self.room.min(room), lost: self.lost.saturating_add(lost.max(0)) };
-    }
-
     /// What is left at the end of a difference at the start: a credit, or a debt if it is negative. From now on the gap
     /// is as if the difference had been there.
     fn pass(&mut self, difference: i128) -> i128 {
@@ -133,36 +112,12 @@ impl Settling {
         }
     }
 
-    /// A grant is about to be charged to the limit at `place`, at the second time, asked for at the first.
+    /// The limit at `place` was charged or changed.
     #[inline]
-    pub(crate) fn charging(&mut self, place: usize, terms: &Terms, state: &State, times: [Nanos; 2], cost: u64) {
-        if let Some(newest) = self.open.back_mut()
-            && let Terms::Bucket(bucket) = terms
-        {
-            charging(&mut newest.parts[place].since, bucket, state.level, times, cost);
-        }
-    }
-
-    /// The limits are about to be changed by `act`, which gets the index of each limit. To a bucket it adds or takes an
-    /// amount, and cuts off what does not fit.
-    pub(crate) fn changing(&mut self, limits: (&[Terms], &[State]), act: impl Fn(usize, &Terms, &mut State)) {
-        let Some(newest) = self.open.back_mut() else { return };
-        let limits = limits.0.iter().zip(limits.1).zip(&mut newest.parts).enumerate();
-        for (place, ((terms, state), part)) in limits {
-            let Terms::Bucket(bucket) = terms else { continue };
-            // Far below the cut only what is added shows, far above it only the cut.
-            let [below, here, above] = [-FAR, 0, FAR].map(|shift| {
-                let amount = state.level.amount.saturating_add(shift);
-                let mut state = State::from(Level { amount, at: state.level.at });
-                act(place, terms, &mut state);
-                state.level.amount
-            });
-            // What a waiter gathered above a full bucket is neither added to nor cut.
-            let is_above = here > bucket.full();
-            let is_added = here > state.level.amount;
-            let most = if is_added && !is_above { above.min(bucket.full()) } else { above };
-            let lost = if is_above { 0 } else { below.saturating_add(FAR).saturating_sub(here) };
-            part.since.then(most.saturating_sub(here), lost);
+    pub(crate) fn happened(&mut self, place: usize, gap: Gap) {
+        if let Some(newest) = self.open.back_mut() {
+            let since = &mut newest.parts[place].since;
+            *since = since.then(gap);
         }
     }
 
@@ -192,7 +147,7 @@ impl Settling {
         let (place, removed) = removed;
         if let Some(before) = place.checked_sub(1).and_then(|before| self.open.get_mut(before)) {
             for (part, removed) in before.parts.iter_mut().zip(&removed.parts) {
-                part.since.then(removed.since.room, removed.since.lost);
+                part.since = part.since.then(removed.since);
             }
         }
         shrink(&mut self.open);
@@ -236,7 +191,8 @@ impl Settling {
         }
         let room = part.full.max(bucket.price(real)).saturating_sub(part.gathered);
         if let Some(before) = index.checked_sub(1) {
-            self.open[before].parts[place].since.then(room, room.saturating_neg());
+            let since = &mut self.open[before].parts[place].since;
+            *since = since.then(Gap { room, lost: room.saturating_neg() });
         }
         difference.saturating_add(room.min(0))
     }
@@ -268,34 +224,25 @@ impl Settling {
 /// Settles a grant that is not open, in one limit. `times` are those of the grant, and from when windows count it;
 /// `costs` what it was charged and what it cost. What it cost less is given back as law 5 allows: less what came in
 /// since, and not while the time of another grant is in the future. What it cost more is owed.
-pub(crate) fn settle_forgotten(terms: &Terms, state: &mut State, now: Nanos, times: [Nanos; 2], costs: [u64; 2]) {
+pub(crate) fn settle_forgotten(
+    terms: &Terms,
+    state: &mut State,
+    now: Nanos,
+    times: [Nanos; 2],
+    costs: [u64; 2],
+) -> Gap {
     match terms {
-        Terms::Window(window) => window.correct(state, now.max(state.level.at), times[1], costs),
         Terms::Bucket(bucket) if costs[1] > costs[0] => bucket.pay(&mut state.level, now, costs[1] - costs[0]),
         Terms::Bucket(bucket) if now >= state.level.at && now >= times[0] => {
             let [charged, real] = costs.map(|cost| cost.min(terms.most()));
-            bucket.give_back(&mut state.level, now, times[0], charged - real);
+            bucket.give_back(&mut state.level, now, times[0], charged - real)
         }
-        Terms::Bucket(_) => {}
+        Terms::Bucket(_) => Gap::NONE,
+        Terms::Window(window) => {
+            window.correct(state, now.max(state.level.at), times[1], costs);
+            Gap::NONE
+        }
     }
-}
-
-/// What a charge does to a difference: the level is cut to a full bucket when the grant is asked for, and at its time to
-/// what the grant gathered or, if that was less, to a full bucket.
-fn charging(gap: &mut Gap, bucket: &bucket::Terms, level: Level, [asked, at]: [Nanos; 2], cost: u64) {
-    let start = asked.max(level.at);
-    let there = bucket.amount_at(level, start);
-    if start > level.at {
-        let uncut = level.amount.saturating_add(bucket.gained(level.at, start));
-        gap.then(bucket.full().saturating_sub(there), uncut.saturating_sub(there));
-    }
-    let gathered = there.saturating_add(bucket.gained(start, at.max(start)));
-    let mut charged = level;
-    bucket.charge(&mut charged, asked, at, cost);
-    let lost = gathered.saturating_sub(bucket.price(cost)).saturating_sub(charged.amount);
-    // If it is negative, the charge left the bucket empty instead of in debt.
-    let room = if lost < 0 { 0 } else { bucket.full().saturating_sub(gathered) };
-    gap.then(room, lost);
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! One limit of any kind: its fixed numbers, and its answers for a state that the caller passes in.
 
+use super::bucket::Gap;
 use super::policy::Resolved;
 use super::state::State;
 use super::{bucket, window};
@@ -41,11 +42,12 @@ impl Terms {
     }
 
     /// Charges at `grant`. Windows count the cost from `counted` on, and drop entries that no longer count at `since`.
-    pub(super) fn charge(&self, state: &mut State, [since, asked, grant, counted]: [Nanos; 4], cost: u64) {
+    pub(super) fn charge(&self, state: &mut State, [since, asked, grant, counted]: [Nanos; 4], cost: u64) -> Gap {
         match self {
-            Bucket(bucket) => bucket.charge(&mut state.level, asked, grant, cost),
+            Bucket(bucket) => return bucket.charge(&mut state.level, asked, grant, cost),
             Window(window) => window.charge(state, since, counted, cost),
         }
+        Gap::NONE
     }
 
     pub(super) fn available(&self, state: &State, now: Nanos) -> u64 {
@@ -88,46 +90,43 @@ impl Terms {
         }
     }
 
-    pub(super) fn give_back(&self, state: &mut State, now: Nanos, [grant, counted]: [Nanos; 2], units: u64) {
+    pub(super) fn give_back(&self, state: &mut State, now: Nanos, [grant, counted]: [Nanos; 2], units: u64) -> Gap {
         match self {
-            Bucket(bucket) => bucket.give_back(&mut state.level, now, grant, units),
+            Bucket(bucket) => return bucket.give_back(&mut state.level, now, grant, units),
             Window(_) => window::Terms::give_back(state, counted, units),
         }
+        Gap::NONE
     }
 
     /// Brings a bucket up to `now`.
-    pub(super) fn settle(&self, state: &mut State, now: Nanos) {
-        if let Bucket(bucket) = self {
-            bucket.settle(&mut state.level, now);
-        }
+    pub(super) fn settle(&self, state: &mut State, now: Nanos) -> Gap {
+        if let Bucket(bucket) = self { bucket.settle(&mut state.level, now) } else { Gap::NONE }
     }
 
     /// Empties a bucket at `time`.
-    pub(super) fn empty(&self, state: &mut State, time: Nanos) {
-        if let Bucket(bucket) = self {
-            bucket.empty(&mut state.level, time);
-        }
+    pub(super) fn empty(&self, state: &mut State, time: Nanos) -> Gap {
+        if let Bucket(bucket) = self { bucket.empty(&mut state.level, time) } else { Gap::NONE }
     }
 
     /// Drops what a bucket holds above its size at `now`.
-    pub(super) fn spill(&self, state: &mut State, now: Nanos) {
-        if let Bucket(bucket) = self {
-            bucket.spill(&mut state.level, now);
-        }
+    pub(super) fn spill(&self, state: &mut State, now: Nanos) -> Gap {
+        if let Bucket(bucket) = self { bucket.spill(&mut state.level, now) } else { Gap::NONE }
     }
 
-    pub(super) fn pay(&self, state: &mut State, now: Nanos, units: u64) {
+    pub(super) fn pay(&self, state: &mut State, now: Nanos, units: u64) -> Gap {
         match self {
-            Bucket(bucket) => bucket.pay(&mut state.level, now, units),
+            Bucket(bucket) => return bucket.pay(&mut state.level, now, units),
             Window(window) => window.pay(state, now, units),
         }
+        Gap::NONE
     }
 
-    pub(super) fn credit(&self, state: &mut State, now: Nanos, units: u64) {
+    pub(super) fn credit(&self, state: &mut State, now: Nanos, units: u64) -> Gap {
         match self {
-            Bucket(bucket) => bucket.credit(&mut state.level, now, units),
+            Bucket(bucket) => return bucket.credit(&mut state.level, now, units),
             Window(window) => window.credit(state, now, units),
         }
+        Gap::NONE
     }
 
     pub(super) fn as_window(&self) -> Option<&window::Terms> {

@@ -1,11 +1,12 @@
 //! Several limits used as one, with their state.
 
+use super::bucket::Gap;
 use super::costs::CostList;
 use super::fixed::Fixed;
 use super::grant::{Grant, Refusal};
 use super::policy::Policy;
 use super::settling::Settling;
-use super::state::State;
+use super::state::{Level, State};
 use super::terms::Terms;
 use super::{bucket, window};
 use crate::clock::{MILLISECOND, Nanos};
@@ -148,7 +149,7 @@ impl Limits {
         if costs.largest() > 0 && now >= self.at.max(grant.at) {
             (self.asked, self.at) = (now, now);
             self.revise(|fixed, place, terms, state| {
-                terms.give_back(state, now, [grant.at, grant.counted], fixed.cost(place, costs));
+                terms.give_back(state, now, [grant.at, grant.counted], fixed.cost(place, costs))
             });
         }
         self.settling.forget(grant.number);
@@ -187,11 +188,11 @@ impl Limits {
 
     /// Windows no longer count a grant of these costs, if they still have it from this time on.
     pub(super) fn forget_in_windows(&mut self, counted: Nanos, costs: impl CostList) {
-        self.revise(|fixed, place, terms, state| {
-            if let Some(window) = terms.as_window() {
-                window.forget(state, counted, fixed.cost(place, costs));
+        for (place, (terms, state)) in self.fixed.terms.iter().zip(&mut self.states).enumerate() {
+            if let Terms::Window(window) = terms {
+                window.forget(state, counted, self.fixed.cost(place, costs));
             }
-        });
+        }
     }
 
     /// Grants nothing before `until`. The buckets are empty then. Windows keep their counts; earlier grants keep their
@@ -232,22 +233,14 @@ impl Limits {
         if let Some(Terms::Bucket(from)) = self.fixed.terms.get(place) {
             self.change(place, *from, from.with_burst(burst.get()));
             let asked = self.asked;
-            self.revise(|_, at, terms, state| {
-                if at == place {
-                    terms.spill(state, asked);
-                }
-            });
+            self.revise_bucket(place, |bucket, level| bucket.spill(level, asked));
         }
     }
 
     /// Replaces the bucket at `place` by `to`.
     fn change(&mut self, place: usize, from: bucket::Terms, to: bucket::Terms) {
         let asked = self.asked;
-        self.revise(|_, at, terms, state| {
-            if at == place {
-                terms.settle(state, asked);
-            }
-        });
+        self.revise_bucket(place, |bucket, level| bucket.settle(level, asked));
         self.settling.rate_changed(place, &from, &to);
         from.change(&mut self.states[place].level, asked, &to);
         self.fixed.terms[place] = Terms::Bucket(to);
@@ -306,10 +299,17 @@ impl Limits {
     }
 
     /// Changes each limit by `act`, which also gets its index; see [`Fixed::revise`].
-    pub(super) fn revise(&mut self, act: impl Fn(&Fixed, usize, &Terms, &mut State)) {
+    pub(super) fn revise(&mut self, act: impl Fn(&Fixed, usize, &Terms, &mut State) -> Gap) {
         let fixed = &self.fixed;
         let act = |place, terms: &Terms, state: &mut State| act(fixed, place, terms, state);
         fixed.revise(&mut self.states, &mut self.settling, act);
+    }
+
+    /// Changes the bucket at `place`, if there is one.
+    pub(super) fn revise_bucket(&mut self, place: usize, act: impl FnOnce(&bucket::Terms, &mut Level) -> Gap) {
+        if let (Some(Terms::Bucket(bucket)), Some(state)) = (self.fixed.terms.get(place), self.states.get_mut(place)) {
+            self.settling.happened(place, act(bucket, &mut state.level));
+        }
     }
 
     pub(super) fn each(&self) -> impl Iterator<Item = (usize, &Terms, &State)> {

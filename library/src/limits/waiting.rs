@@ -1,6 +1,6 @@
 //! What a queue of waiters needs from its limits, apart from grants.
 
-use super::bucket::Bucket;
+use super::bucket::{Bucket, Gap};
 use super::costs::CostList;
 use super::fixed::Fixed;
 use super::grant::{Grant, Refusal};
@@ -91,11 +91,11 @@ impl Limits {
 
     /// Windows count these costs from `at` on.
     pub(crate) fn count_in_windows(&mut self, at: Nanos, costs: impl CostList) {
-        self.revise(|fixed, place, terms, state| {
-            if let Some(window) = terms.as_window() {
-                window.pay(state, at, fixed.cost(place, costs));
+        for (place, (terms, state)) in self.fixed.terms.iter().zip(&mut self.states).enumerate() {
+            if let Terms::Window(window) = terms {
+                window.pay(state, at, self.fixed.cost(place, costs));
             }
-        });
+        }
     }
 
     /// Units of a kind that could be taken at `now`; 0 before the time of the latest grant.
@@ -169,13 +169,8 @@ impl Limits {
     ) -> Result<Grant, Refusal> {
         let (at, bound_by) = self.conforms_at(asked, costs)?;
         let by = earliest.saturating_sub(at);
-        if by > 0 && bound_by.is_some() {
-            self.revise(|_, place, terms, state| match terms {
-                Terms::Bucket(bucket) if bound_by == Some(place) && !bucket.is_on_grid => {
-                    bucket.delay(&mut state.level, asked, by);
-                }
-                _ => {}
-            });
+        if let Some(place) = bound_by.filter(|_| by > 0) {
+            self.revise_bucket(place, |bucket, level| bucket.delay(level, asked, by));
         }
         let at = at.max(earliest);
         Ok(self.charge(asked, [at, at.max(now)], costs))
@@ -183,10 +178,9 @@ impl Limits {
 
     /// Brings the state up to `now` for a waiter of these costs that asked at `asked` and still waits.
     pub(crate) fn gather(&mut self, now: Nanos, asked: Nanos, costs: impl CostList) {
-        self.revise(|fixed, place, terms, state| {
-            if let Terms::Bucket(bucket) = terms {
-                bucket.gather(&mut state.level, now, asked, fixed.cost(place, costs));
-            }
+        self.revise(|fixed, place, terms, state| match terms {
+            Terms::Bucket(bucket) => bucket.gather(&mut state.level, now, asked, fixed.cost(place, costs)),
+            Terms::Window(_) => Gap::NONE,
         });
     }
 
@@ -194,7 +188,7 @@ impl Limits {
     pub(crate) fn overflow(&mut self) {
         self.revise(|_, _, terms, state| match terms {
             Terms::Bucket(bucket) if bucket.is_on_grid => bucket.spill(&mut state.level, 0), // At the time of the level.
-            _ => {}
+            _ => Gap::NONE,
         });
     }
 

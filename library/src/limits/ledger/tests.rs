@@ -340,4 +340,4 @@ fn a_recorded_log_leads_to_the_recorded_ledger() {
     assert_eq!(sum, RECORDED, "{} bytes at last", saved(&world.witness).len());
 }
 
-const RECORDED: u64 = 5_932_462_684_340_354_467;
+const RECORDED: u64 = 4_752_105_467_435_060_290;

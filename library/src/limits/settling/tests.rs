@@ -4,6 +4,7 @@ use super::*;
 use crate::limits::bucket::Bucket;
 use crate::limits::each::{Charged, Each, Form, Thin};
 use crate::limits::policy::Policy;
+use crate::limits::state::Level;
 use crate::limits::{Grant, Limits};
 use crate::rate::Rate;
 use proptest::prelude::*;
