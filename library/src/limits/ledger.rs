@@ -93,8 +93,8 @@ impl Ledger {
             return self.repeated(*before);
         }
         let reply = match &record.operation {
-            Operation::Take(take) => self.take(now, owner, take).into(),
-            Operation::Lease(lease) => self.lease(now, owner, lease).map_or_else(Reply::Refused, Reply::Granted),
+            Operation::Take(take) => self.take(now, owner, take).map(|grant| vec![grant]).into(),
+            Operation::Lease(lease) => self.lease(now, owner, lease).into(),
             operation => {
                 self.change(now, operation);
                 Reply::Done
@@ -507,9 +507,9 @@ impl Ledger {
     }
 }
 
-impl From<Result<Grant, Refusal>> for Reply {
-    fn from(result: Result<Grant, Refusal>) -> Self {
-        result.map_or_else(Reply::Refused, |grant| Reply::Granted(vec![grant]))
+impl From<Result<Vec<Grant>, Refusal>> for Reply {
+    fn from(result: Result<Vec<Grant>, Refusal>) -> Self {
+        result.map_or_else(Reply::Refused, Reply::Granted)
     }
 }
 

@@ -114,9 +114,13 @@ impl Lease {
 
     /// The next run, or `most` units of it.
     pub fn next(&mut self, most: u64) -> Option<Grant> {
-        let mut run = *self.runs.front()?;
+        let rest = self.runs.front_mut()?;
+        let mut run = *rest;
         run.units = run.units.min(most);
-        self.spend(run.units);
+        rest.units -= run.units;
+        if rest.units == 0 {
+            self.runs.pop_front();
+        }
         Some(run)
     }
 
@@ -136,14 +140,6 @@ impl Lease {
             units += self.next(most - units).map_or(0, |run| run.units);
         }
         units
-    }
-
-    fn spend(&mut self, units: u64) {
-        let Some(run) = self.runs.front_mut() else { return };
-        run.units -= units;
-        if run.units == 0 {
-            self.runs.pop_front();
-        }
     }
 }
 

@@ -156,7 +156,7 @@ fn check_head(path: &Path, file: &File) -> Result<(), FileError> {
 
 /// Makes the file with its first state, unless another process does so first. Either way a complete file is there
 /// afterwards.
-pub(super) fn create(place: &Place, first: &First) -> Result<(), FileError> {
+pub(super) fn create(place: &Place, first: First<'_>) -> Result<(), FileError> {
     let path = &place.path;
     let folder = folder_of(path);
     if place.own_folder {
@@ -181,23 +181,17 @@ pub(super) fn create(place: &Place, first: &First) -> Result<(), FileError> {
 /// What the name of a file begins with that is not yet a bucket.
 const UNFINISHED: &str = ".throttle-";
 
-/// What a new file holds.
-pub(super) struct First {
-    /// The record of the policy.
-    pub(super) policy: Vec<u8>,
-    /// The first state.
-    pub(super) state: Vec<u8>,
-    /// The length that a state may grow to without more room on the disk.
-    pub(super) room: usize,
-}
+/// What a new file holds: the record of the policy, the first state, and the length that a state may grow to without more
+/// room on the disk.
+pub(super) type First<'a> = (&'a [u8], &'a [u8], usize);
 
 /// Writes both slots to their whole length, so that the disk has room for both and a later write changes nothing but
 /// their content, and syncs the file before it gets its name.
-fn fill(file: &mut File, first: &First) -> std::io::Result<()> {
+fn fill(file: &mut File, (policy, state, room): First<'_>) -> std::io::Result<()> {
     file.write_all(&slots::head())?;
-    file.write_all(&first.policy)?;
-    let mut slot = first.state.clone();
-    slot.resize(first.room.max(slot.len()), 0);
+    file.write_all(policy)?;
+    let mut slot = state.to_vec();
+    slot.resize(room.max(slot.len()), 0);
     file.write_all_at(&slot, slots::place(0))?;
     file.write_all_at(&vec![0; slot.len()], slots::place(1))?;
     file.sync_all()
@@ -299,7 +293,7 @@ mod tests {
         let path = folder.path().join("b");
         let place = Place { path: path.clone(), own_folder: false, group: None };
         let make = |state: &[u8]| {
-            create(&place, &First { policy: b"a policy".to_vec(), state: state.to_vec(), room: 4096 }).unwrap();
+            create(&place, (b"a policy", state, 4096)).unwrap();
         };
         make(b"a state");
         let content = std::fs::read(&path).unwrap();

@@ -81,14 +81,13 @@ pub(super) const MICROSECOND: Nanos = 1_000;
 
 pub(super) struct Link {
     address: Address,
-    key: String,
     script: String,
     /// SHA-1 of the script, which identifies it on the server.
     hash: String,
     /// The node to which a cluster redirected us.
     moved_to: Option<Node>,
     connection: Option<Wire>,
-    pub(super) patience: Duration,
+    patience: Duration,
     deadline: Instant,
 }
 
@@ -106,22 +105,12 @@ impl Link {
             script.insert_str(0, &format!("redis.call('SELECT', '{}')\n", address.database));
         }
         let hash = redis::Script::new(&script).get_hash().to_owned();
-        let key = address.key();
-        Link {
-            address,
-            key,
-            script,
-            hash,
-            moved_to: None,
-            connection: None,
-            patience: ANSWER,
-            deadline: Instant::now(),
-        }
+        Link { address, script, hash, moved_to: None, connection: None, patience: ANSWER, deadline: Instant::now() }
     }
 
     /// The time for the next request and its answer begins.
-    pub(super) fn begin(&mut self) {
-        self.deadline = Instant::now() + self.patience;
+    pub(super) fn begin(&mut self, patience: Duration) {
+        (self.patience, self.deadline) = (patience, Instant::now() + patience);
     }
 
     /// Connects, unless connected.
@@ -134,7 +123,7 @@ impl Link {
 
     /// The next request is about another bucket on the same server.
     pub(super) fn turn_to(&mut self, address: &Address) {
-        (self.address, self.key) = (address.clone(), address.key());
+        self.address = address.clone();
     }
 
     /// What may be buckets on the server, by name. A scan may find a key twice.
@@ -153,7 +142,7 @@ impl Link {
 
     /// One step through all keys: some that begin as those of buckets do, and the cursor of the next step; 0 at the end.
     fn scan(&mut self, cursor: u64) -> Result<(u64, Vec<Vec<u8>>), RedisError> {
-        self.begin();
+        self.begin(ANSWER);
         self.connect()?;
         let value = self.scanned(cursor).map_err(|error| self.failure(&error))?;
         redis::from_redis_value(value).map_err(|_| RedisError::NotRedis(self.address.to_string()))
@@ -203,14 +192,14 @@ impl Link {
 
     /// Sends a request; [`receive`](Self::receive) waits for the answer.
     pub(super) fn send(&mut self, question: &Question) -> Result<(), RedisError> {
-        self.begin();
+        self.begin(ANSWER);
         self.connect()?;
         self.send_as("EVALSHA", question).map_err(|error| self.failure(&error))
     }
 
     /// The answer to the request that was sent. After an error the request has to be sent again.
-    pub(super) fn receive(&mut self) -> Result<Answer, RedisError> {
-        self.begin();
+    pub(super) fn receive(&mut self, patience: Duration) -> Result<Answer, RedisError> {
+        self.begin(patience);
         let value = self.answer().map_err(|error| self.failure(&error))?;
         self.complete(value)?.ok_or_else(|| self.failure(&closed()))
     }
@@ -246,7 +235,7 @@ impl Link {
         let looks = name == "EVALSHA" && self.connection.as_ref().is_some_and(Wire::looks);
         let what = if looks && question[0] == WHOLE { LOG } else { &question[0] };
         let mut command = Cmd::new();
-        command.arg(name).arg(script).arg(1).arg(&self.key).arg(what).arg(&question[1..]);
+        command.arg(name).arg(script).arg(1).arg(self.address.key()).arg(what).arg(&question[1..]);
         self.send_command(&command)
     }
 
@@ -275,7 +264,7 @@ impl Link {
     fn connected(&self, node: &Node) -> Result<Wire, redis::RedisError> {
         // A client that connects mostly knows nothing, or was away. It reads the snapshot beside the script, which takes
         // 1.6 ns of the server's time for each byte: Lua hashes all its strings.
-        let mut look = vec![redis::cmd("HGET").arg(&self.key).arg("s").clone()];
+        let mut look = vec![redis::cmd("HGET").arg(self.address.key()).arg("s").clone()];
         if self.address.database > 0 {
             look.insert(0, redis::cmd("SELECT").arg(self.address.database).clone());
         }
@@ -321,7 +310,7 @@ impl Link {
     }
 
     fn understood(&self, value: Value) -> Result<Answer, RedisError> {
-        let (place, key) = (self.address.to_string(), self.key.clone());
+        let (place, key) = (self.address.to_string(), self.address.key());
         let Value::Array(words) = value else { return Err(RedisError::NotRedis(place)) };
         let text = |index| if let Some(Value::BulkString(word)) = words.get(index) { Some(&word[..]) } else { None };
         match (text(0), text(1)) {
