@@ -513,5 +513,5 @@ impl From<Result<Vec<Grant>, Refusal>> for Reply {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "shared"))]
 mod tests;
