@@ -29,7 +29,7 @@ use crate::limiter::queue::{Denied, Queue};
 use crate::limiter::shared::{Shared, Wait};
 use crate::limiter::time::{Time, nanos};
 use crate::limiter::{Oversize, Rules};
-use crate::limits::interval::Grid;
+use crate::limits::bucket::Bucket;
 use crate::limits::{Cost, Limits};
 use std::borrow::Borrow;
 use std::convert::Infallible;
@@ -202,8 +202,8 @@ impl Builder {
         let rules = Rules { unfair: !self.fair, oversize: Oversize::Wait, ..Rules::default() };
         let shared = Shared::new(Time::tokio(), |now| {
             let (refill, interval) = (whole(units(refill)), whole(nanos(self.interval)));
-            let grid = Grid::new(refill, interval, units(max), units(initial), now);
-            Ok::<_, Infallible>(Queue::new(Limits::none(now).with_grid(grid), rules, None))
+            let grid = Bucket::on_grid(refill, interval, units(max), units(initial), now);
+            Ok::<_, Infallible>(Queue::new(Limits::none(now).with_bucket(grid), rules, None))
         });
         let shared = shared.unwrap_or_else(|never| match never {});
         RateLimiter { shared, settings: Builder { refill, ..*self }, max }

@@ -92,7 +92,7 @@
 
 #![cfg_attr(
     not(feature = "shared"),
-    allow(dead_code, unused_imports, reason = "the bytes of a ledger are for the stores that processes share")
+    allow(dead_code, unused_imports, reason = "some of a ledger is for the stores that processes share")
 )]
 
 #[macro_use]
@@ -107,7 +107,7 @@ pub mod semaphore;
 pub mod store;
 
 pub use limiter::Limiter;
-pub use limits::{bucket, interval as grid, window};
+pub use limits::bucket;
 pub use rate::{Limit, Rate};
 pub use semaphore::Semaphore;
 

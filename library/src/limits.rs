@@ -2,13 +2,12 @@
 
 mod agree;
 pub mod bucket;
-pub(crate) mod bytes;
+#[cfg(feature = "shared")]
+mod bytes;
 mod costs;
 mod each;
-mod fill;
 mod fixed;
 mod grant;
-pub mod interval;
 mod keys;
 mod ledger;
 mod policy;
@@ -17,10 +16,11 @@ mod state;
 mod terms;
 mod together;
 mod waiting;
-pub mod window;
+mod window;
 
 pub use agree::{Disagreement, Said};
-pub(crate) use bytes::{Format, Reader, Writer};
+#[cfg(feature = "shared")]
+pub(crate) use bytes::{from_bytes, to_bytes};
 pub(crate) use costs::Cost;
 pub use costs::CostList;
 pub use each::{Charged, Each, Thin};

@@ -100,7 +100,7 @@ pub trait Store: Debug {
         if !self.is_shared() || late <= lease::LATE || !Rules::of_new(&self.policy()).is_too_late(late) {
             return false;
         }
-        let _ = self.late(GiveBack { number: grant.number(), used: 0, unused: vec![(grant.at, costs.into())] });
+        let _ = self.late(GiveBack { number: grant.number(), unused: vec![(grant.at, costs.into())] });
         true
     }
 
@@ -183,7 +183,7 @@ pub trait Store: Debug {
             return Ok(());
         }
         let unused = vec![(grant.at, costs.into())];
-        self.apply(Operation::GiveBack(GiveBack { number: grant.number(), used: 0, unused })).map(drop)
+        self.apply(Operation::GiveBack(GiveBack { number: grant.number(), unused })).map(drop)
     }
 
     /// Settles a grant that was charged the first costs at its real costs, the second. The limits are as if it had cost

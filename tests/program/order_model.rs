@@ -8,7 +8,10 @@ use throttle::flow::order::{Charged, KeyId, Next, Order, Rules, Unit};
 use throttle_limits::bucket::Bucket;
 use throttle_limits::clock::Nanos;
 use throttle_limits::limits::Policy;
-use throttle_limits::window::Window;
+use window::Window;
+
+#[path = "../../library/tests/library/window.rs"]
+mod window;
 
 const MS: Nanos = 1_000_000;
 

@@ -8,7 +8,6 @@ use super::time::{Time, Timer, nanos};
 use super::units::{PARTS, Units, UnitsError};
 use crate::clock::Nanos;
 use crate::limits::bucket::Bucket;
-use crate::limits::interval::Grid;
 use crate::limits::{Limits, Policy, PolicyError};
 use crate::rate::{Limit, ParseError, Rate};
 use std::num::NonZeroU64;
@@ -245,7 +244,9 @@ impl Builder {
         let (refill, interval) = rate.window();
         Ok(match self.refill {
             Refill::Continuous => limits.with_bucket(Bucket::new(rate, most, initial.millionths()?, now)),
-            Refill::Grid => limits.with_grid(Grid::new(refill, interval, most.get(), initial.millionths()?, now)),
+            Refill::Grid => {
+                limits.with_bucket(Bucket::on_grid(refill, interval, most.get(), initial.millionths()?, now))
+            }
         })
     }
 }

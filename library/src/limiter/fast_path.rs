@@ -245,7 +245,6 @@ mod tests {
     use crate::clock::MILLISECOND;
     use crate::limits::Refusal;
     use crate::limits::bucket::Bucket;
-    use crate::limits::interval::Grid;
     use proptest::prelude::*;
     use std::num::NonZeroU64;
 
@@ -255,7 +254,7 @@ mod tests {
 
     fn grid(refill: u64, interval: u64, max: u64, initial: u64) -> Limits {
         let whole = |value| NonZeroU64::new(value).unwrap();
-        Limits::none(0).with_grid(Grid::new(whole(refill), whole(interval), max, initial, 3))
+        Limits::none(0).with_bucket(Bucket::on_grid(whole(refill), whole(interval), max, initial, 3))
     }
 
     fn opened(limits: &Limits) -> FastPath {

@@ -1,37 +1,81 @@
-//! One token bucket, as pure arithmetic.
+//! One bucket, as pure arithmetic.
 //!
 //! The generic cell rate algorithm (ITU-T I.371) and the token bucket are the same algorithm in two forms. This is the
 //! bucket form. The state is an amount of *credit* at a time. To avoid all rounding, credit has its own unit: with a
 //! rate of `units` per `period` nanoseconds (in lowest terms), one unit costs `period` credits, and one nanosecond
 //! earns `units` credits. Both fit 64 bits, so every product fits 128.
 //!
-//! While a cost waits, its credit may grow beyond the size of the bucket until the cost is paid. Its time is rounded up
-//! to a whole nanosecond, and the rest of that nanosecond is kept as credit, so the schedule does not drift. The same
-//! rule grants a cost above the burst after exactly the time that the excess takes.
+//! A bucket on a *grid* is filled in whole refills: one arrives at every point of a grid of intervals, which begins at the
+//! start and never moves. Its credits are units. It is the same arithmetic: a token bucket has a grid of nanoseconds.
+//!
+//! While a cost waits, its credit may grow beyond the size of the bucket until the cost is paid. Its time is the end of an
+//! interval, and the rest of that interval's gain is kept as credit, so the schedule does not drift. The same rule grants
+//! a cost above the burst after exactly the time that the excess takes.
+//!
+//! Whatever changes a level also returns what that does to a difference in the level: a [`Gap`], which settling needs.
 
-use super::fill::Fill;
 use super::state::{Gaining, Level};
 use crate::clock::Nanos;
 use crate::rate::Rate;
 use std::num::NonZeroU64;
 
+/// What a time did to a difference in the level of a bucket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "shared", derive(serde::Serialize, serde::Deserialize))]
+pub(crate) struct Gap {
+    /// The most that the level could have been higher before something would have been cut off. 0 if something was.
+    pub(super) room: i128,
+    /// What was cut off.
+    pub(super) lost: i128,
+}
+
+impl Gap {
+    pub(crate) const NONE: Gap = Gap { room: i128::MAX, lost: 0 };
+
+    /// Another cut follows.
+    pub(super) fn then(self, next: Gap) -> Gap {
+        let room = if next.lost > 0 { 0 } else { next.room.max(0) };
+        Gap { room: self.room.min(room), lost: self.lost.saturating_add(next.lost.max(0)) }
+    }
+}
+
+impl Level {
+    /// Cuts off what is above `most`.
+    fn cut(&mut self, most: i128) -> Gap {
+        let before = self.amount;
+        self.amount = before.min(most);
+        Gap { room: most.saturating_sub(self.amount), lost: before.saturating_sub(self.amount) }
+    }
+}
+
 /// The fixed numbers of a bucket: the same for every bucket of one policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Terms {
-    /// Credits earned in one nanosecond.
-    units: u64,
+    /// Credits gained at the end of each interval.
+    gain: u64,
+    /// In nanoseconds: 1, unless the bucket is on a grid.
+    interval: u64,
+    pub(crate) is_on_grid: bool,
+    /// The first point of the grid. Nothing is gained there.
+    start: Nanos,
     /// Credits that one unit costs.
-    period: u64,
+    price: u64,
     burst: u64,
 }
 
 impl Terms {
     pub(crate) fn new(rate: Rate, burst: NonZeroU64) -> Self {
-        Terms { units: rate.units(), period: rate.period(), burst: burst.get() }
+        Terms { gain: rate.units(), interval: 1, is_on_grid: false, start: 0, price: rate.period(), burst: burst.get() }
     }
 
-    pub(crate) fn with_rate(self, rate: Rate) -> Self {
-        Terms { units: rate.units(), period: rate.period(), ..self }
+    /// The same at another rate. A grid begins anew at `start`.
+    pub(crate) fn with_rate(self, rate: Rate, start: Nanos) -> Self {
+        let (count, period) = rate.window();
+        if self.is_on_grid {
+            Terms { gain: count.get(), interval: period.get(), start, ..self }
+        } else {
+            Terms { gain: rate.units(), price: rate.period(), ..self }
+        }
     }
 
     pub(crate) fn with_burst(self, burst: u64) -> Self {
@@ -40,11 +84,47 @@ impl Terms {
 
     /// A bucket that holds `initial` units (at most the burst) at `now`.
     pub(crate) fn start(&self, initial: u64, now: Nanos) -> Level {
-        Level { amount: product(initial.min(self.burst), self.period), at: now }
+        Level { amount: self.price(initial.min(self.burst)), at: now }
     }
 
     pub(crate) fn burst(&self) -> u64 {
         self.burst
+    }
+
+    /// Time in which an empty bucket fills, in nanoseconds, rounded up.
+    pub(crate) fn fill_time(&self) -> Nanos {
+        let intervals = self.full().unsigned_abs().div_ceil(self.gain.into());
+        u64::try_from(intervals).unwrap_or(u64::MAX).saturating_mul(self.interval)
+    }
+
+    /// The amount in a full bucket.
+    pub(crate) fn full(&self) -> i128 {
+        self.price(self.burst)
+    }
+
+    /// What `units` cost.
+    pub(crate) fn price(&self, units: u64) -> i128 {
+        product(units, self.price)
+    }
+
+    /// What comes in from `from` to `to`, which is not before `from`.
+    pub(crate) fn gained(&self, from: Nanos, to: Nanos) -> i128 {
+        product(self.intervals(to) - self.intervals(from), self.gain)
+    }
+
+    /// Intervals that have ended at `time`.
+    fn intervals(&self, time: Nanos) -> u64 {
+        let since = time.saturating_sub(self.start);
+        if self.interval == 1 { since } else { since / self.interval }
+    }
+
+    /// The amount at `time`, which is not before the last grant. The level may hold more than the size: what an interval
+    /// left over for requests at that time. Later the excess is lost.
+    pub(crate) fn amount_at(&self, level: Level, time: Nanos) -> i128 {
+        if time == level.at {
+            return level.amount;
+        }
+        level.amount.saturating_add(self.gained(level.at, time)).min(self.full())
     }
 
     /// The earliest time, not before `now` nor before the last grant, at which `cost` units conform. `None` beyond the
@@ -55,77 +135,145 @@ impl Terms {
         if missing <= 0 {
             return Some(start);
         }
-        let wait = u64::try_from(missing.unsigned_abs().div_ceil(self.units.into())).ok()?;
-        start.checked_add(wait)
+        let needed = u64::try_from(missing.unsigned_abs().div_ceil(self.gain.into())).ok()?;
+        self.intervals(start).checked_add(needed)?.checked_mul(self.interval)?.checked_add(self.start)
     }
 
     /// Takes `cost` units at `grant`, a time not before [`conforms_at`](Self::conforms_at)`(asked, cost)`.
     ///
     /// If `grant` is later than that, the bucket has filled up in between, at most to its burst. A cost above the burst
     /// then leaves it empty.
-    pub(crate) fn charge(&self, level: &mut Level, asked: Nanos, grant: Nanos, cost: u64) {
-        let start = asked.max(level.at);
-        let gathered = self.amount_at(*level, start).saturating_add(product(grant - start.min(grant), self.units));
+    pub(crate) fn charge(&self, level: &mut Level, asked: Nanos, grant: Nanos, cost: u64) -> Gap {
+        let gap = self.settle(level, asked);
+        let (at, full) = (grant.max(level.at), self.full());
+        let gathered = level.amount.saturating_add(self.gained(level.at, at));
         let price = self.price(cost);
         let left = gathered.saturating_sub(price);
-        // If `grant` is the earliest possible time, less than a nanosecond's worth is left, and that fraction is kept.
+        // If `grant` is the earliest possible time, less than an interval's gain is left, and that is kept.
         // A charge before that time leaves the bucket empty, not in debt.
-        let kept = if left < self.units.into() { left } else { gathered.min(self.full()).saturating_sub(price) };
-        let amount = kept.max(gathered.min(0));
-        *level = Level { amount, at: grant.max(start) };
+        let kept = if left < self.gain.into() { left } else { gathered.min(full).saturating_sub(price) };
+        *level = Level { amount: kept.max(gathered.min(0)), at };
+        let lost = left.saturating_sub(level.amount);
+        gap.then(Gap { room: if lost < 0 { 0 } else { full.saturating_sub(gathered) }, lost })
     }
 
     /// Whole units that could be taken at `now`; negative if the last grant is in the future.
     pub(crate) fn balance(&self, level: Level, now: Nanos) -> i128 {
-        let credit = self.amount_at(level, now.max(level.at));
-        let ahead = u128::from(level.at.saturating_sub(now)) * u128::from(self.units);
+        let time = now.max(level.at);
+        let credit = self.amount_at(level, time);
+        let ahead = u128::from(self.intervals(time) - self.intervals(now)) * u128::from(self.gain);
         let (there, owed) = (credit.max(0).unsigned_abs(), ahead.saturating_add(credit.min(0).unsigned_abs()));
         let whole = |units: u128| i128::try_from(units).unwrap_or(i128::MAX);
         match owed.checked_sub(there) {
-            Some(missing) => -whole(missing.div_ceil(self.period.into())),
-            None => whole((there - owed) / u128::from(self.period)),
+            Some(missing) => -whole(missing.div_ceil(self.price.into())),
+            None => whole((there - owed) / u128::from(self.price)),
         }
+    }
+
+    /// Brings a state from the past up to `now`.
+    pub(crate) fn settle(&self, level: &mut Level, now: Nanos) -> Gap {
+        if now <= level.at {
+            return Gap::NONE;
+        }
+        *level = Level { amount: level.amount.saturating_add(self.gained(level.at, now)), at: now };
+        level.cut(self.full())
+    }
+
+    /// Brings the state up to `now` for a waiter that asked at `asked` and needs `cost` units. What it gathers above a full
+    /// bucket is not lost to anybody.
+    pub(crate) fn gather(&self, level: &mut Level, now: Nanos, asked: Nanos, cost: u64) -> Gap {
+        if now <= asked.max(level.at) {
+            return Gap::NONE;
+        }
+        let (gap, full) = (self.settle(level, asked), self.full());
+        *level = Level { amount: level.amount.saturating_add(self.gained(level.at, now)), at: now };
+        let cut = level.cut(full.max(self.price(cost)));
+        gap.then(if level.amount > full {
+            Gap { lost: 0, ..cut }
+        } else {
+            Gap { room: full.saturating_sub(level.amount), ..cut }
+        })
+    }
+
+    /// No waiter needs more than a full bucket any more: at `now`, the excess is lost.
+    pub(crate) fn spill(&self, level: &mut Level, now: Nanos) -> Gap {
+        self.settle(level, now).then(level.cut(self.full()))
+    }
+
+    /// Adds `units` at `now`, up to the size.
+    pub(crate) fn credit(&self, level: &mut Level, now: Nanos, units: u64) -> Gap {
+        self.add(level, now, self.price(units))
+    }
+
+    /// Credits `units` that were granted at `grant` and not used, less what came in since, because the bucket could have
+    /// been full. A cost above the burst left it empty, not in debt, so at most the burst is credited.
+    pub(crate) fn give_back(&self, level: &mut Level, now: Nanos, grant: Nanos, units: u64) -> Gap {
+        let refund = self.price(units.min(self.burst)).saturating_sub(self.gained(grant, now.max(grant)));
+        self.add(level, now, refund)
+    }
+
+    fn add(&self, level: &mut Level, now: Nanos, amount: i128) -> Gap {
+        let gap = self.settle(level, now);
+        if amount <= 0 || level.amount > self.full() {
+            return gap;
+        }
+        level.amount = level.amount.saturating_add(amount);
+        gap.then(level.cut(self.full()))
+    }
+
+    /// Takes `units` at `now`. Missing units become a debt that is paid before the next grant.
+    pub(crate) fn pay(&self, level: &mut Level, now: Nanos, units: u64) -> Gap {
+        let gap = self.settle(level, now);
+        level.amount = level.amount.saturating_sub(self.price(units));
+        gap
+    }
+
+    /// Empties the bucket at `time`; it fills from then on. Debt stays, and so does a grant after `time`.
+    pub(crate) fn empty(&self, level: &mut Level, time: Nanos) -> Gap {
+        let gap = self.settle(level, time);
+        if level.at > time { gap } else { gap.then(level.cut(0)) }
+    }
+
+    /// Whether the bucket is full at `time`, or at the last grant if that is later.
+    pub(crate) fn is_full(&self, level: Level, time: Nanos) -> bool {
+        self.amount_at(level, time.max(level.at)) >= self.full()
     }
 
     /// Continues as `to` from `now`, or from the last grant if that is later. Saved credit is kept exactly.
     pub(crate) fn change(&self, level: &mut Level, now: Nanos, to: &Terms) {
         self.settle(level, now);
-        let (from, to) = (i128::from(self.period), i128::from(to.period));
+        level.amount = self.scaled(level.amount, to);
+    }
+
+    /// The amount in the credits of `to`.
+    pub(crate) fn scaled(&self, amount: i128, to: &Terms) -> i128 {
+        let (from, to) = (i128::from(self.price), i128::from(to.price));
         // The fraction of a unit times its new price may need all 128 bits, but is not negative.
-        let rest = level.amount.rem_euclid(from).unsigned_abs() * to.unsigned_abs() / from.unsigned_abs();
-        let whole = level.amount.div_euclid(from).saturating_mul(to);
-        level.amount = whole.saturating_add(i128::try_from(rest).unwrap_or(i128::MAX));
+        let rest = amount.rem_euclid(from).unsigned_abs() * to.unsigned_abs() / from.unsigned_abs();
+        amount.div_euclid(from).saturating_mul(to).saturating_add_unsigned(rest)
     }
 
     /// Moves the schedule of a request made at `asked` later by `by` nanoseconds, in which nothing is gained.
-    pub(crate) fn delay(&self, level: &mut Level, asked: Nanos, by: Nanos) {
-        let start = asked.max(level.at);
-        *level = Level { amount: self.amount_at(*level, start), at: start.saturating_add(by) };
+    /// A grid stays.
+    pub(crate) fn delay(&self, level: &mut Level, asked: Nanos, by: Nanos) -> Gap {
+        if self.is_on_grid {
+            return Gap::NONE;
+        }
+        let gap = self.settle(level, asked);
+        level.at = level.at.saturating_add(by);
+        gap
     }
 
     /// The state for the fast path. `None` if the bucket holds more than its burst.
     pub(crate) fn fast_path(&self, level: Level) -> Option<Gaining> {
+        let &Terms { gain, interval, start, price, .. } = self;
         let missing = u128::try_from(self.full().saturating_sub(level.amount)).ok()?;
-        let (gain, price, full) = (self.units, self.period, self.full().unsigned_abs());
-        Some(Gaining { gain, interval: 1, start: 0, price, full, missing, at: level.at })
-    }
-}
-
-impl Fill for Terms {
-    fn fill_time(&self) -> Nanos {
-        Nanos::try_from(self.full().unsigned_abs().div_ceil(self.units.into())).unwrap_or(Nanos::MAX)
+        Some(Gaining { gain, interval, start, price, full: self.full().unsigned_abs(), missing, at: level.at })
     }
 
-    fn full(&self) -> i128 {
-        product(self.burst, self.period)
-    }
-
-    fn price(&self, units: u64) -> i128 {
-        product(units, self.period)
-    }
-
-    fn gained(&self, from: Nanos, to: Nanos) -> i128 {
-        product(to - from, self.units)
+    /// The state at `at` in which `missing` credits are missing to a full bucket.
+    pub(crate) fn resume(&self, missing: u128, at: Nanos) -> Level {
+        Level { amount: self.full().saturating_sub_unsigned(missing), at }
     }
 }
 
@@ -135,7 +283,7 @@ fn product(a: u64, b: u64) -> i128 {
     i128::try_from(u128::from(a) * u128::from(b)).unwrap_or(i128::MAX)
 }
 
-/// One token bucket: its rate, its burst and its credit at a time.
+/// One bucket: its rate, its burst and its credit at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bucket {
     pub(super) terms: Terms,
@@ -147,6 +295,15 @@ impl Bucket {
     #[must_use]
     pub fn new(rate: Rate, burst: NonZeroU64, initial: u64, now: Nanos) -> Self {
         let terms = Terms::new(rate, burst);
+        Bucket { terms, level: terms.start(initial, now) }
+    }
+
+    /// A bucket on a grid that begins at `now`: `refill` units every `interval` nanoseconds, of which at most `burst` are
+    /// kept. It holds `initial` (at most `burst`).
+    #[must_use]
+    pub fn on_grid(refill: NonZeroU64, interval: NonZeroU64, burst: u64, initial: u64, now: Nanos) -> Self {
+        let terms =
+            Terms { gain: refill.get(), interval: interval.get(), is_on_grid: true, start: now, price: 1, burst };
         Bucket { terms, level: terms.start(initial, now) }
     }
 
@@ -187,7 +344,7 @@ impl Bucket {
 
     /// Changes the rate from `now` on, or from the last grant if that is later. Saved credit is kept.
     pub fn set_rate(&mut self, now: Nanos, rate: Rate) {
-        let to = self.terms.with_rate(rate);
+        let to = self.terms.with_rate(rate, now.max(self.level.at));
         self.terms.change(&mut self.level, now, &to);
         self.terms = to;
     }
@@ -198,5 +355,75 @@ impl Bucket {
         self.terms.settle(&mut self.level, now);
         self.terms.burst = burst.get();
         self.terms.spill(&mut self.level, now);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn grid(refill: u64, interval: u64, max: u64, initial: u64) -> Bucket {
+        Bucket::on_grid(NonZeroU64::new(refill).unwrap(), NonZeroU64::new(interval).unwrap(), max, initial, 0)
+    }
+
+    /// Takes `costs` one after another, each at the time of the grant before it.
+    fn grants(grid: &mut Bucket, costs: &[u64]) -> Vec<Nanos> {
+        let mut now = 0;
+        let mut take = |cost| {
+            let grant = grid.conforms_at(now, cost).unwrap();
+            grid.charge(now, grant, cost);
+            now = grant;
+            grant
+        };
+        costs.iter().map(|&cost| take(cost)).collect()
+    }
+
+    #[test]
+    fn refills_arrive_whole_and_on_the_grid() {
+        assert_eq!(grants(&mut grid(2, 10, 4, 1), &[1, 1, 1, 3, 1, 1]), [0, 10, 10, 30, 30, 40]);
+    }
+
+    #[test]
+    fn a_bucket_of_size_0_still_passes_refills_to_waiters() {
+        assert_eq!(grants(&mut grid(2, 10, 0, 0), &[1, 5, 1]), [10, 30, 40]);
+    }
+
+    #[test]
+    fn a_refill_larger_than_the_bucket_pays_a_waiting_cost_first() {
+        assert_eq!(grants(&mut grid(9, 10, 5, 0), &[4, 5, 1]), [10, 10, 20]);
+    }
+
+    #[test]
+    fn a_late_charge_leaves_at_most_the_size_of_the_bucket() {
+        let mut grid = grid(1, 10, 2, 0);
+        grid.charge(0, 100, 1);
+        assert_eq!(grid.balance(100), 1);
+    }
+
+    #[test]
+    fn idle_time_saves_up_to_the_maximum_and_the_grid_stays() {
+        let mut grid = grid(1, 10, 5, 5);
+        grid.charge(0, 0, 5);
+        assert_eq!(grid.balance(39), 3);
+        assert_eq!(grid.balance(1_009), 5);
+        assert_eq!(grid.conforms_at(1_009, 6), Some(1_010));
+    }
+
+    #[test]
+    fn refills_since_the_grant_are_deducted_from_what_is_given_back() {
+        let mut grid = grid(1, 10, 5, 5);
+        grid.charge(0, 0, 5);
+        grid.terms.give_back(&mut grid.level, 20, 0, 5);
+        assert_eq!(grid.balance(20), 5);
+        grid.terms.pay(&mut grid.level, 20, 7);
+        assert_eq!((grid.balance(39), grid.balance(40), grid.balance(50)), (-1, 0, 1), "two were owed");
+    }
+
+    #[test]
+    fn the_largest_numbers_do_not_overflow() {
+        let most = u64::MAX;
+        let mut grid = grid(most / 2, 100, most / 2, 0);
+        assert_eq!(grants(&mut grid, &[most, most / 2 - 1, 1]), [300, 300, 400]);
+        assert_eq!(grid.conforms_at(most, most), None);
     }
 }

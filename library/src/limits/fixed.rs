@@ -4,6 +4,7 @@
 //! A limit that conforms stays conforming until something is granted. So the earliest common time is the latest of the
 //! limits' own earliest times.
 
+use super::bucket::Gap;
 use super::costs::CostList;
 use super::policy::Policy;
 use super::settling::{Settling, settle_forgotten};
@@ -84,21 +85,19 @@ impl Fixed {
         Some(latest)
     }
 
-    /// Charges a request made at `asked` at `grant`, to each limit whose cost is one that `is_charged`. Windows count it from
-    /// `counted`, which is not before `grant`, and forget what no longer counts at `since`.
+    /// Charges a request to each limit whose cost is one that `is_charged`; see [`Terms::charge`] for the times.
     pub(super) fn charge(
         &self,
         states: &mut [State],
         settling: &mut Settling,
-        [since, asked, grant, counted]: [Nanos; 4],
+        times: [Nanos; 4],
         costs: impl CostList,
         is_charged: impl Fn(u64) -> bool,
     ) {
         for (place, (terms, state)) in self.terms.iter().zip(states).enumerate() {
             let cost = self.cost(place, costs);
             if is_charged(cost) {
-                settling.charging(place, terms, state, [asked, grant], cost);
-                terms.charge(state, [since, asked, grant, counted], cost);
+                settling.happened(place, terms.charge(state, times, cost));
             }
         }
     }
@@ -132,20 +131,19 @@ impl Fixed {
         }
         self.revise(states, settling, |place, terms, state| {
             let now = if terms.as_window().is_some() { latest } else { now };
-            settle_forgotten(terms, state, now, times, costs(place));
+            settle_forgotten(terms, state, now, times, costs(place))
         });
     }
 
-    /// Changes each limit by `act`, otherwise than by a charge; see [`Settling::changing`].
+    /// Changes each limit by `act`, otherwise than by a charge.
     pub(super) fn revise(
         &self,
         states: &mut [State],
         settling: &mut Settling,
-        act: impl Fn(usize, &Terms, &mut State),
+        act: impl Fn(usize, &Terms, &mut State) -> Gap,
     ) {
-        settling.changing((&self.terms, states), &act);
         for (place, (terms, state)) in self.terms.iter().zip(states).enumerate() {
-            act(place, terms, state);
+            settling.happened(place, act(place, terms, state));
         }
     }
 }

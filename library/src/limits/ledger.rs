@@ -25,6 +25,7 @@ pub use operation::{Ask, Counts, GiveBack, Operation, Owner, Record, Reply, Take
 
 mod entry;
 mod operation;
+#[cfg(feature = "shared")]
 mod snapshot;
 
 /// The most entries. Beyond that, reservations for later times are charged together, and cannot be given back.
@@ -41,6 +42,8 @@ const RECENT: usize = 64;
 
 /// The limits of a bucket, those who wait for them, and what happened.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "shared", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "shared", serde(into = "snapshot::Saved", try_from = "snapshot::Saved"))]
 pub struct Ledger {
     policy: Policy,
     /// The limits before the first entry.
@@ -81,14 +84,17 @@ impl Ledger {
     pub(crate) fn apply(&mut self, record: &Record) -> Reply {
         let now = self.pass(record.time);
         let (owner, sequence) = (record.owner, record.sequence);
-        self.entries.iter_mut().filter(|entry| entry.owner == owner).for_each(|entry| entry.seen = now);
+        self.entries
+            .iter_mut()
+            .filter(|entry| entry.owner == owner)
+            .for_each(|entry| entry.seen_after = now.saturating_sub(entry.asked));
         let is_it = |recent: &&Recent| recent.owner == owner && recent.sequence >= sequence && sequence > 0;
         if let Some(before) = self.recent.iter().find(is_it) {
             return self.repeated(*before);
         }
         let reply = match &record.operation {
-            Operation::Take(take) => self.take(now, owner, take).into(),
-            Operation::Lease(lease) => self.lease(now, owner, lease).map_or_else(Reply::Refused, Reply::Granted),
+            Operation::Take(take) => self.take(now, owner, take).map(|grant| vec![grant]).into(),
+            Operation::Lease(lease) => self.lease(now, owner, lease).into(),
             operation => {
                 self.change(now, operation);
                 Reply::Done
@@ -99,7 +105,10 @@ impl Ledger {
     }
 
     fn change(&mut self, now: Nanos, operation: &Operation) {
+        let is_known = |number| (self.first..=self.number).contains(&number);
         match operation {
+            // Of a bucket that was lost, or cleared.
+            Operation::GiveBack(back) | Operation::Late(back) if !is_known(back.number) => {}
             Operation::GiveBack(back) => self.give_back(now, back),
             Operation::Late(back) => self.late(now, back),
             Operation::Settle { number, at, charged, real } => self.settle(now, *number, *at, [charged, real]),
@@ -130,7 +139,7 @@ impl Ledger {
     fn repeated(&self, before: Recent) -> Reply {
         match (before.number, self.entry(before.number)) {
             (0, _) if before.at == 0 => Reply::Done,
-            (_, Some(Entry { charge: Charge::Runs { runs, .. }, .. })) => {
+            (_, Some(Entry { charge: Charge::Runs { runs }, .. })) => {
                 let grant = |(at, units): &(Nanos, u64)| Grant::computed(*at, *units, None, before.number);
                 Reply::Granted(runs.iter().map(grant).collect())
             }
@@ -190,7 +199,7 @@ impl Ledger {
             left -= units;
         }
         if let Some((at, _)) = runs.last() {
-            let entry = self.new_entry(owner, now, *at, Charge::Runs { runs, past: 0 });
+            let entry = self.new_entry(owner, now, *at, Charge::Runs { runs });
             self.entries.push_back(entry);
         }
         Ok(grants)
@@ -198,9 +207,9 @@ impl Ledger {
 
     fn new_entry(&mut self, owner: Owner, now: Nanos, at: Nanos, charge: Charge) -> Entry {
         self.number += 1;
-        let entry = Entry { number: self.number, owner, seen: now, asked: now, at, charge };
+        let entry = Entry { number: self.number, owner, asked: now, seen_after: 0, at, charge };
         let waited = match &entry.charge {
-            Charge::Runs { runs, .. } => runs.first().map_or(0, |(at, _)| at.saturating_sub(now)),
+            Charge::Runs { runs } => runs.first().map_or(0, |(at, _)| at.saturating_sub(now)),
             _ => at.saturating_sub(now),
         };
         self.counts.granted = self.counts.granted.saturating_add(entry.cost());
@@ -257,21 +266,18 @@ impl Ledger {
     }
 
     fn give_back(&mut self, now: Nanos, back: &GiveBack) {
-        if back.number < self.first || back.number > self.number {
-            return; // Of a bucket that was lost, or cleared.
-        }
         let Some(place) = self.entries.iter().position(|entry| entry.number == back.number) else {
             return self.credit(now, back);
         };
         let is_last = self.entries.range(place + 1..).all(Entry::is_hold);
         let entry = &mut self.entries[place];
         let returned = match &entry.charge {
-            Charge::Runs { .. } if is_last => entry.cut(back.used),
+            Charge::Runs { .. } if is_last => entry.cut(back.unused.iter().map(|(_, costs)| costs.largest()).sum()),
             Charge::One { moves, .. } if entry.at > now && (*moves || is_last) => entry.cost(),
             _ => return self.credit(now, back),
         };
         self.counts.given_back = self.counts.given_back.saturating_add(returned);
-        let is_used = matches!(&entry.charge, Charge::Runs { runs, .. } if !runs.is_empty());
+        let is_used = matches!(&entry.charge, Charge::Runs { runs } if !runs.is_empty());
         if !is_used {
             self.entries.remove(place);
         }
@@ -295,9 +301,6 @@ impl Ledger {
 
     /// What was granted for a time before now was not used. Buckets have lost that time.
     fn late(&mut self, now: Nanos, back: &GiveBack) {
-        if back.number < self.first || back.number > self.number {
-            return; // Of a bucket that was lost, or cleared.
-        }
         self.settle_past(now);
         for (at, costs) in back.unused.iter().filter(|(at, _)| *at <= now) {
             self.counts.given_back = self.counts.given_back.saturating_add(costs.largest());
@@ -329,7 +332,7 @@ impl Ledger {
         let until = self.paused_until().unwrap_or(0).max(until);
         self.entries.retain(|entry| !entry.is_hold());
         let place = self.entries.partition_point(|entry| entry.at <= until);
-        let hold = Entry { number: 0, owner: [0; 2], seen: now, asked: now, at: until, charge: Charge::Hold };
+        let hold = Entry { number: 0, owner: [0; 2], asked: now, seen_after: 0, at: until, charge: Charge::Hold };
         self.entries.insert(place, hold);
         self.recharge(now, true);
     }
@@ -364,7 +367,7 @@ impl Ledger {
 
     fn gone(&mut self, now: Nanos, owner: Owner, seen: Nanos) {
         let before = self.entries.len();
-        self.entries.retain(|entry| !(entry.moves() && entry.owner == owner && entry.seen <= seen && entry.at > now));
+        self.entries.retain(|entry| !(entry.moves() && entry.owner == owner && entry.seen() <= seen && entry.at > now));
         if self.entries.len() < before {
             self.recharge(now, true);
         }
@@ -500,15 +503,15 @@ impl Ledger {
 
     /// Those who wait for long, and when each was last seen.
     pub(crate) fn owners(&self) -> impl Iterator<Item = (Owner, Nanos)> {
-        self.entries.iter().filter(|entry| entry.moves()).map(|entry| (entry.owner, entry.seen))
+        self.entries.iter().filter(|entry| entry.moves()).map(|entry| (entry.owner, entry.seen()))
     }
 }
 
-impl From<Result<Grant, Refusal>> for Reply {
-    fn from(result: Result<Grant, Refusal>) -> Self {
-        result.map_or_else(Reply::Refused, |grant| Reply::Granted(vec![grant]))
+impl From<Result<Vec<Grant>, Refusal>> for Reply {
+    fn from(result: Result<Vec<Grant>, Refusal>) -> Self {
+        result.map_or_else(Reply::Refused, Reply::Granted)
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "shared"))]
 mod tests;

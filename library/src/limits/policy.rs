@@ -1,8 +1,7 @@
 //! Turns limits as written into limits with all defaults: which one paces, which are windows, how large each burst is.
 
-use super::bytes::Format;
 use crate::clock::{MILLISECOND, Nanos};
-use crate::rate::{Amount, Limit, Rate, nanos, written_time};
+use crate::rate::{Amount, Limit, ParseError, Rate, nanos, written_time};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::num::NonZeroU64;
@@ -21,6 +20,8 @@ const LONGEST_TURN: Nanos = 20 * MILLISECOND;
 
 /// Limits with every default filled in. The default has no limit.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "shared", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "shared", serde(into = "String", try_from = "String"))]
 pub struct Policy {
     limits: Vec<Resolved>,
     counts_bytes: bool,
@@ -323,6 +324,13 @@ impl Policy {
         self.limits.iter().filter_map(slack).min()
     }
 
+    /// The same limits, if every unit counts as `parts`.
+    pub(super) fn in_parts(&self, parts: NonZeroU64) -> Result<Self, ParseError> {
+        let in_parts = |limit: &Resolved| limit.in_parts(parts).ok_or_else(|| ParseError::TooLarge(limit.to_string()));
+        let limits = self.limits.iter().map(in_parts).collect::<Result<_, _>>()?;
+        Ok(Policy { limits, ..self.clone() })
+    }
+
     pub(crate) fn limits(&self) -> &[Resolved] {
         &self.limits
     }
@@ -341,13 +349,6 @@ impl Policy {
         self.limits.iter().filter(|limit| matches!(limit, Resolved::Window { .. })).count()
     }
 
-    /// Writes or reads it as text. Without limits, the text is empty.
-    pub(crate) fn format(&self, format: &mut impl Format) -> Option<Self> {
-        let own = self.to_lines();
-        let lines = format.text(&own)?;
-        if lines == own { Some(self.clone()) } else { Policy::from_lines(&lines) }
-    }
-
     /// Reads what [`to_lines`](Self::to_lines) wrote; `None` for any other text.
     pub(crate) fn from_lines(lines: &str) -> Option<Self> {
         let parts = || {
@@ -358,6 +359,20 @@ impl Policy {
         let limits: Result<Vec<Limit>, _> = parts().map(|(limit, _)| limit.parse()).collect();
         let costs = parts().enumerate().filter_map(|(place, (_, cost))| Some((place, cost?.to_owned())));
         Some(Policy { costs: costs.collect(), ..Policy::new(&limits.ok()?, None).ok()? })
+    }
+}
+
+impl From<Policy> for String {
+    fn from(policy: Policy) -> Self {
+        policy.to_lines()
+    }
+}
+
+impl TryFrom<String> for Policy {
+    type Error = &'static str;
+
+    fn try_from(lines: String) -> Result<Self, Self::Error> {
+        Policy::from_lines(&lines).ok_or("this is no policy")
     }
 }
 
@@ -421,6 +436,17 @@ impl Resolved {
         match *self {
             Resolved::Bucket { rate, .. } | Resolved::Window { rate, .. } => rate,
         }
+    }
+
+    fn in_parts(&self, parts: NonZeroU64) -> Option<Self> {
+        let (count, period) = self.rate().window();
+        let rate = Rate::new(count.checked_mul(parts)?, period);
+        Some(match *self {
+            Resolved::Bucket { burst, initial, .. } => {
+                Resolved::Bucket { rate, burst: burst.checked_mul(parts)?, initial: initial.checked_mul(parts.get())? }
+            }
+            Resolved::Window { slack, .. } => Resolved::Window { rate, slack },
+        })
     }
 
     /// Whether everything that `other` lets through conforms to this limit, if both are new.

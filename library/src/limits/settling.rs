@@ -15,32 +15,32 @@
 //! - Something was credited while the bucket held more than a full one, for a waiter or as the rest of a refill.
 //! - A window above 1024 units counts some units longer than needed, and goes on to do so.
 
-use super::bytes::Format;
-use super::fill::Fill;
-use super::state::{Level, State};
+use super::bucket::{self, Gap};
+use super::state::State;
 use super::terms::Terms;
 use crate::clock::{Nanos, shrink};
+#[cfg(feature = "shared")]
+use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 
 /// The most open grants of one set of limits. Beyond it the oldest is forgotten, and is settled as law 5 allows: see
 /// [`settle_forgotten`].
 const MOST: usize = 16_384;
 
-/// More than any level, and so much less than the largest number that sums do not overflow.
-const FAR: i128 = i128::MAX / 4;
-
 /// The open grants of one set of limits, and what happened since. It stands beside the terms and states, which the
 /// caller passes in, always the same ones in the same order. An empty one costs one comparison for each charge.
 ///
-/// Whoever charges or changes the limits says so here *before* doing it: [`charging`](Self::charging) for each limit,
-/// [`changing`](Self::changing), or [`rate_changed`](Self::rate_changed).
+/// Whoever charges or changes the limits says so here: [`happened`](Self::happened) afterwards for each limit, or
+/// [`rate_changed`](Self::rate_changed) before.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "shared", derive(Serialize, Deserialize))]
 pub(crate) struct Settling {
     /// In the order in which they were granted. Their numbers increase.
     open: VecDeque<Open>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "shared", derive(Serialize, Deserialize))]
 struct Open {
     number: u64,
     /// One for each limit.
@@ -49,6 +49,7 @@ struct Open {
 
 /// An open grant in one limit. What is in credits is used only for buckets.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "shared", derive(Serialize, Deserialize))]
 struct Part {
     /// In units.
     charged: u64,
@@ -62,33 +63,7 @@ struct Part {
     since: Gap,
 }
 
-impl Part {
-    fn format(&self, format: &mut impl Format) -> Option<Self> {
-        let [charged, counted] = format.numbers([self.charged, self.counted])?;
-        let (gathered, full) = (format.signed(self.gathered)?, format.signed(self.full)?);
-        let since = Gap { room: format.signed(self.since.room)?, lost: format.signed(self.since.lost)? };
-        Some(Part { charged, counted, gathered, full, since })
-    }
-}
-
-/// What a time did to a difference in the level of a bucket.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Gap {
-    /// The most that the level could have been higher before something would have been cut off. 0 if something was.
-    room: i128,
-    /// What was cut off.
-    lost: i128,
-}
-
 impl Gap {
-    const NONE: Gap = Gap { room: i128::MAX, lost: 0 };
-
-    /// Another cut follows.
-    fn then(&mut self, room: i128, lost: i128) {
-        let room = if lost > 0 { 0 } else { room.max(0) };
-        *self = Gap { room: self.room.min(room), lost: self.lost.saturating_add(lost.max(0)) };
-    }
-
     /// What is left at the end of a difference at the start: a credit, or a debt if it is negative. From now on the gap
     /// is as if the difference had been there.
     fn pass(&mut self, difference: i128) -> i128 {
@@ -117,9 +92,10 @@ impl Settling {
     ) {
         let part = |(place, (terms, state)): (usize, (&Terms, &State))| {
             let charged = cost(place);
-            let [gathered, full] = terms
-                .kind()
-                .map_or([0; 2], |bucket| [state.level.amount.saturating_add(bucket.price(charged)), bucket.full()]);
+            let [gathered, full] = match terms {
+                Terms::Bucket(bucket) => [state.level.amount.saturating_add(bucket.price(charged)), bucket.full()],
+                Terms::Window(_) => [0; 2],
+            };
             Part { charged, counted, gathered, full, since: Gap::NONE }
         };
         let parts = limits.0.iter().zip(limits.1).enumerate().map(part).collect();
@@ -136,50 +112,21 @@ impl Settling {
         }
     }
 
-    /// A grant is about to be charged to the limit at `place`, at the second time, asked for at the first.
+    /// The limit at `place` was charged or changed.
     #[inline]
-    pub(crate) fn charging(&mut self, place: usize, terms: &Terms, state: &State, times: [Nanos; 2], cost: u64) {
-        if let Some(newest) = self.open.back_mut()
-            && let Ok(bucket) = terms.kind()
-        {
-            charging(&mut newest.parts[place].since, terms, bucket, state.level, times, cost);
+    pub(crate) fn happened(&mut self, place: usize, gap: Gap) {
+        if let Some(newest) = self.open.back_mut() {
+            let since = &mut newest.parts[place].since;
+            *since = since.then(gap);
         }
     }
 
-    /// The limits are about to be changed by `act`, which gets the index of each limit. To a bucket it adds or takes an
-    /// amount, and cuts off what does not fit.
-    pub(crate) fn changing(&mut self, limits: (&[Terms], &[State]), act: impl Fn(usize, &Terms, &mut State)) {
-        let Some(newest) = self.open.back_mut() else { return };
-        let limits = limits.0.iter().zip(limits.1).zip(&mut newest.parts).enumerate();
-        for (place, ((terms, state), part)) in limits {
-            let Ok(bucket) = terms.kind() else { continue };
-            // Far below the cut only what is added shows, far above it only the cut.
-            let [below, here, above] = [-FAR, 0, FAR].map(|shift| {
-                let amount = state.level.amount.saturating_add(shift);
-                let mut state = State::from(Level { amount, at: state.level.at });
-                act(place, terms, &mut state);
-                state.level.amount
-            });
-            // What a waiter gathered above a full bucket is neither added to nor cut.
-            let is_above = here > bucket.full();
-            let is_added = here > state.level.amount;
-            let most = if is_added && !is_above { above.min(bucket.full()) } else { above };
-            let lost = if is_above { 0 } else { below.saturating_add(FAR).saturating_sub(here) };
-            part.since.then(most.saturating_sub(here), lost);
-        }
-    }
-
-    /// The limit at `place` is about to be replaced by one with another rate, after it was brought up to now.
-    pub(crate) fn rate_changed(&mut self, place: usize, from: &Terms, to: &Terms) {
-        let [Ok(from), Ok(to)] = [from.kind(), to.kind()] else { return };
-        let (from, to) = (from.price(1), to.price(1));
-        let scaled = |amount: i128| {
-            let rest = amount.rem_euclid(from).unsigned_abs() * to.unsigned_abs() / from.unsigned_abs();
-            amount.div_euclid(from).saturating_mul(to).saturating_add_unsigned(rest)
-        };
-        if from == to {
+    /// The bucket at `place` is about to be replaced by one with another rate, after it was brought up to now.
+    pub(crate) fn rate_changed(&mut self, place: usize, from: &bucket::Terms, to: &bucket::Terms) {
+        if from.price(1) == to.price(1) {
             return;
         }
+        let scaled = |amount| from.scaled(amount, to);
         for part in self.open.iter_mut().filter_map(|open| open.parts.get_mut(place)) {
             let since = Gap { room: scaled(part.since.room), lost: scaled(part.since.lost) };
             let gathered = scaled(part.gathered).saturating_add(1);
@@ -200,7 +147,7 @@ impl Settling {
         let (place, removed) = removed;
         if let Some(before) = place.checked_sub(1).and_then(|before| self.open.get_mut(before)) {
             for (part, removed) in before.parts.iter_mut().zip(&removed.parts) {
-                part.since.then(removed.since.room, removed.since.lost);
+                part.since = part.since.then(removed.since);
             }
         }
         shrink(&mut self.open);
@@ -221,13 +168,13 @@ impl Settling {
             if real == part.charged {
                 continue;
             }
-            match terms.kind() {
-                Ok(bucket) => {
+            match terms {
+                Terms::Bucket(bucket) => {
                     let own = self.own_difference(index, place, bucket, real);
                     let passed = self.pass(index, place, own);
                     state.level.amount = state.level.amount.saturating_add(passed);
                 }
-                Err(window) => window.correct(state, now, part.counted, [part.charged, real]),
+                Terms::Window(window) => window.correct(state, now, part.counted, [part.charged, real]),
             }
         }
         self.forget(number);
@@ -236,7 +183,7 @@ impl Settling {
 
     /// By how much the level would have been higher just after the grant. Less than the difference in cost if it had
     /// gathered more than a full bucket, which a lower cost would not have done.
-    fn own_difference(&mut self, index: usize, place: usize, bucket: &dyn Fill, real: u64) -> i128 {
+    fn own_difference(&mut self, index: usize, place: usize, bucket: &bucket::Terms, real: u64) -> i128 {
         let part = &self.open[index].parts[place];
         let difference = bucket.price(part.charged).saturating_sub(bucket.price(real));
         if difference < 0 {
@@ -244,7 +191,8 @@ impl Settling {
         }
         let room = part.full.max(bucket.price(real)).saturating_sub(part.gathered);
         if let Some(before) = index.checked_sub(1) {
-            self.open[before].parts[place].since.then(room, room.saturating_neg());
+            let since = &mut self.open[before].parts[place].since;
+            *since = since.then(Gap { room, lost: room.saturating_neg() });
         }
         difference.saturating_add(room.min(0))
     }
@@ -261,16 +209,11 @@ impl Settling {
         difference
     }
 
-    /// Writes or reads the open grants of so many limits.
-    pub(crate) fn format(&self, limits: usize, format: &mut impl Format) -> Option<Self> {
-        let none = Part { charged: 0, counted: 0, gathered: 0, full: 0, since: Gap::NONE };
-        let blank = Open { number: 0, parts: vec![none; limits].into() };
-        let open: VecDeque<Open> = format.each(&self.open, &blank, |format, open| {
-            let number = format.number(open.number)?;
-            Some(Open { number, parts: open.parts.iter().map(|part| part.format(format)).collect::<Option<_>>()? })
-        })?;
-        let makes_sense = open.len() <= MOST && open.iter().is_sorted_by_key(|open| open.number);
-        makes_sense.then_some(Settling { open })
+    /// Whether these can be the open grants of so many limits.
+    #[cfg(feature = "shared")]
+    pub(super) fn has_sense(&self, limits: usize) -> bool {
+        let are_whole = self.open.iter().all(|open| open.parts.len() == limits);
+        are_whole && self.open.len() <= MOST && self.open.iter().is_sorted_by_key(|open| open.number)
     }
 
     fn find(&self, number: u64) -> Option<usize> {
@@ -281,34 +224,25 @@ impl Settling {
 /// Settles a grant that is not open, in one limit. `times` are those of the grant, and from when windows count it;
 /// `costs` what it was charged and what it cost. What it cost less is given back as law 5 allows: less what came in
 /// since, and not while the time of another grant is in the future. What it cost more is owed.
-pub(crate) fn settle_forgotten(terms: &Terms, state: &mut State, now: Nanos, times: [Nanos; 2], costs: [u64; 2]) {
-    match terms.kind() {
-        Err(window) => window.correct(state, now.max(state.level.at), times[1], costs),
-        Ok(bucket) if costs[1] > costs[0] => bucket.pay(&mut state.level, now, costs[1] - costs[0]),
-        Ok(bucket) if now >= state.level.at && now >= times[0] => {
+pub(crate) fn settle_forgotten(
+    terms: &Terms,
+    state: &mut State,
+    now: Nanos,
+    times: [Nanos; 2],
+    costs: [u64; 2],
+) -> Gap {
+    match terms {
+        Terms::Bucket(bucket) if costs[1] > costs[0] => bucket.pay(&mut state.level, now, costs[1] - costs[0]),
+        Terms::Bucket(bucket) if now >= state.level.at && now >= times[0] => {
             let [charged, real] = costs.map(|cost| cost.min(terms.most()));
-            bucket.give_back(&mut state.level, now, times[0], charged - real);
+            bucket.give_back(&mut state.level, now, times[0], charged - real)
         }
-        Ok(_) => {}
+        Terms::Bucket(_) => Gap::NONE,
+        Terms::Window(window) => {
+            window.correct(state, now.max(state.level.at), times[1], costs);
+            Gap::NONE
+        }
     }
-}
-
-/// What a charge does to a difference: the level is cut to a full bucket when the grant is asked for, and at its time to
-/// what the grant gathered or, if that was less, to a full bucket.
-fn charging(gap: &mut Gap, terms: &Terms, bucket: &dyn Fill, level: Level, [asked, at]: [Nanos; 2], cost: u64) {
-    let start = asked.max(level.at);
-    let there = bucket.amount_at(level, start);
-    if start > level.at {
-        let uncut = level.amount.saturating_add(bucket.gained(level.at, start));
-        gap.then(bucket.full().saturating_sub(there), uncut.saturating_sub(there));
-    }
-    let gathered = there.saturating_add(bucket.gained(start, at.max(start)));
-    let mut charged = State::from(level);
-    terms.charge(&mut charged, [0, asked, at, at], cost);
-    let lost = gathered.saturating_sub(bucket.price(cost)).saturating_sub(charged.level.amount);
-    // If it is negative, the charge left the bucket empty instead of in debt.
-    let room = if lost < 0 { 0 } else { bucket.full().saturating_sub(gathered) };
-    gap.then(room, lost);
 }
 
 #[cfg(test)]

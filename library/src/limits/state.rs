@@ -1,6 +1,8 @@
 //! The small state of one limit: all that is stored for each bucket, or for each key.
 
 use crate::clock::Nanos;
+#[cfg(feature = "shared")]
+use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 
 /// An amount at a time: a bucket's credit, the units of an interval bucket, or the units in a window's log. A negative
@@ -9,6 +11,7 @@ use std::collections::VecDeque;
 /// The time is that of the latest grant; it is in the future if the grant is a reservation. The struct is packed
 /// because 16-byte alignment would cost each bucket 8 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "shared", derive(Serialize, Deserialize))]
 #[repr(Rust, packed(8))]
 pub(crate) struct Level {
     pub(crate) amount: i128,
@@ -34,6 +37,7 @@ pub(crate) struct Gaining {
 
 /// The state of one limit of any kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "shared", derive(Serialize, Deserialize))]
 pub(crate) struct State {
     pub(crate) level: Level,
     /// The grants that a window counts; `None` for other limits.
@@ -43,6 +47,7 @@ pub(crate) struct State {
 
 /// Grants in the log of a window, all counted at the time of the latest of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "shared", derive(Serialize, Deserialize))]
 pub(crate) struct Entry {
     pub(crate) at: Nanos,
     pub(crate) units: u64,
@@ -58,6 +63,12 @@ impl State {
     /// The log of a window: oldest first; times never decrease.
     pub(crate) fn log(&self) -> &VecDeque<Entry> {
         self.log.as_deref().unwrap_or(&EMPTY)
+    }
+
+    /// The times in the log.
+    #[cfg(feature = "shared")]
+    pub(super) fn times_mut(&mut self) -> impl Iterator<Item = &mut Nanos> {
+        self.log.iter_mut().flat_map(|log| log.iter_mut()).map(|entry| &mut entry.at)
     }
 
     pub(crate) fn log_mut(&mut self) -> &mut VecDeque<Entry> {

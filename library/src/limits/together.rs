@@ -1,13 +1,14 @@
 //! Several limits used as one, with their state.
 
+use super::bucket::Gap;
 use super::costs::CostList;
 use super::fixed::Fixed;
 use super::grant::{Grant, Refusal};
 use super::policy::Policy;
 use super::settling::Settling;
-use super::state::State;
+use super::state::{Level, State};
 use super::terms::Terms;
-use super::window;
+use super::{bucket, window};
 use crate::clock::{MILLISECOND, Nanos};
 use crate::rate::Rate;
 use std::num::NonZeroU64;
@@ -148,7 +149,7 @@ impl Limits {
         if costs.largest() > 0 && now >= self.at.max(grant.at) {
             (self.asked, self.at) = (now, now);
             self.revise(|fixed, place, terms, state| {
-                terms.give_back(state, now, [grant.at, grant.counted], fixed.cost(place, costs));
+                terms.give_back(state, now, [grant.at, grant.counted], fixed.cost(place, costs))
             });
         }
         self.settling.forget(grant.number);
@@ -187,11 +188,11 @@ impl Limits {
 
     /// Windows no longer count a grant of these costs, if they still have it from this time on.
     pub(super) fn forget_in_windows(&mut self, counted: Nanos, costs: impl CostList) {
-        self.revise(|fixed, place, terms, state| {
-            if let Some(window) = terms.as_window() {
-                window.forget(state, counted, fixed.cost(place, costs));
+        for (place, (terms, state)) in self.fixed.terms.iter().zip(&mut self.states).enumerate() {
+            if let Terms::Window(window) = terms {
+                window.forget(state, counted, self.fixed.cost(place, costs));
             }
-        });
+        }
     }
 
     /// Grants nothing before `until`. The buckets are empty then. Windows keep their counts; earlier grants keep their
@@ -219,8 +220,8 @@ impl Limits {
     /// Does nothing if there is no bucket at `place`.
     pub fn set_rate(&mut self, now: Nanos, place: usize, rate: Rate) {
         self.asked = self.asked.max(now);
-        if let (Some(terms), Some(state)) = (self.fixed.terms.get(place), self.states.get(place)) {
-            self.change(place, terms.with_rate(state, self.asked, rate));
+        if let (Some(Terms::Bucket(from)), Some(state)) = (self.fixed.terms.get(place), self.states.get(place)) {
+            self.change(place, *from, from.with_rate(rate, self.asked.max(state.level.at)));
         }
     }
 
@@ -229,28 +230,20 @@ impl Limits {
     /// Does nothing if there is no bucket at `place`.
     pub fn set_burst(&mut self, now: Nanos, place: usize, burst: NonZeroU64) {
         self.asked = self.asked.max(now);
-        if let Some(terms) = self.fixed.terms.get(place) {
-            self.change(place, terms.with_burst(burst.get()));
+        if let Some(Terms::Bucket(from)) = self.fixed.terms.get(place) {
+            self.change(place, *from, from.with_burst(burst.get()));
             let asked = self.asked;
-            self.revise(|_, at, terms, state| {
-                if at == place {
-                    terms.spill(state, asked);
-                }
-            });
+            self.revise_bucket(place, |bucket, level| bucket.spill(level, asked));
         }
     }
 
-    /// Replaces the limit at `place` by `to`.
-    fn change(&mut self, place: usize, to: Terms) {
-        let (from, asked) = (self.fixed.terms[place], self.asked);
-        self.revise(|_, at, _, state| {
-            if at == place {
-                from.settle(state, asked);
-            }
-        });
+    /// Replaces the bucket at `place` by `to`.
+    fn change(&mut self, place: usize, from: bucket::Terms, to: bucket::Terms) {
+        let asked = self.asked;
+        self.revise_bucket(place, |bucket, level| bucket.settle(level, asked));
         self.settling.rate_changed(place, &from, &to);
-        from.change(&mut self.states[place], asked, &to);
-        self.fixed.terms[place] = to;
+        from.change(&mut self.states[place].level, asked, &to);
+        self.fixed.terms[place] = Terms::Bucket(to);
     }
 
     /// Replaces the limits by those of `policy` from `now` on. A limit at the same index and of the same kind keeps its
@@ -259,12 +252,16 @@ impl Limits {
         let now = self.in_order(now);
         let mut limits = Limits::new(policy, now);
         for (place, (from, old)) in self.fixed.terms.iter().zip(&mut self.states).enumerate() {
-            let is_fresh = fresh.get(place).copied().unwrap_or(false);
-            if let Some(to) = limits.fixed.terms.get(place).filter(|to| !is_fresh && to.is_like(from)) {
-                from.change(old, now, to);
-                to.spill(old, now);
-                limits.states[place] = old.clone();
+            match (from, limits.fixed.terms.get(place)) {
+                _ if fresh.get(place) == Some(&true) => continue,
+                (Terms::Bucket(from), Some(Terms::Bucket(to))) => {
+                    from.change(&mut old.level, now, to);
+                    to.spill(&mut old.level, now);
+                }
+                (Terms::Window(_), Some(Terms::Window(_))) => {}
+                _ => continue,
             }
+            limits.states[place] = old.clone();
         }
         *self = Limits { at: self.at, number: self.number, ..limits };
     }
@@ -302,10 +299,17 @@ impl Limits {
     }
 
     /// Changes each limit by `act`, which also gets its index; see [`Fixed::revise`].
-    pub(super) fn revise(&mut self, act: impl Fn(&Fixed, usize, &Terms, &mut State)) {
+    pub(super) fn revise(&mut self, act: impl Fn(&Fixed, usize, &Terms, &mut State) -> Gap) {
         let fixed = &self.fixed;
         let act = |place, terms: &Terms, state: &mut State| act(fixed, place, terms, state);
         fixed.revise(&mut self.states, &mut self.settling, act);
+    }
+
+    /// Changes the bucket at `place`, if there is one.
+    pub(super) fn revise_bucket(&mut self, place: usize, act: impl FnOnce(&bucket::Terms, &mut Level) -> Gap) {
+        if let (Some(Terms::Bucket(bucket)), Some(state)) = (self.fixed.terms.get(place), self.states.get_mut(place)) {
+            self.settling.happened(place, act(bucket, &mut state.level));
+        }
     }
 
     pub(super) fn each(&self) -> impl Iterator<Item = (usize, &Terms, &State)> {

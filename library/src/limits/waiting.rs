@@ -1,17 +1,15 @@
 //! What a queue of waiters needs from its limits, apart from grants.
 
-use super::bucket::{self, Bucket};
+use super::bucket::{Bucket, Gap};
 use super::costs::CostList;
 use super::fixed::Fixed;
 use super::grant::{Grant, Refusal};
-use super::interval::Grid;
 use super::policy::{Policy, Resolved};
 use super::state::{Gaining, State};
 use super::terms::Terms;
 use super::together::Limits;
-use super::window;
 use crate::clock::{MILLISECOND, Nanos};
-use crate::rate::{ParseError, Rate};
+use crate::rate::ParseError;
 use std::num::NonZeroU64;
 
 /// The least delay of a wake-up before the rest of the delay is lost: a timer of one millisecond may fire two
@@ -24,9 +22,8 @@ impl Limits {
     /// # Errors
     /// If a rate in parts does not fit 64 bits.
     pub(crate) fn in_parts(policy: &Policy, parts: NonZeroU64, now: Nanos) -> Result<Self, ParseError> {
-        let limits: Result<Vec<_>, _> = policy.limits().iter().map(|limit| in_parts(limit, parts, now)).collect();
-        let (terms, states): (Vec<_>, Vec<_>) = limits?.into_iter().unzip();
-        Ok(Limits::of(Fixed { kinds: vec![0; terms.len()], terms }, states, now))
+        let (fixed, states) = Fixed::start([(&policy.in_parts(parts)?, Some(0))], now);
+        Ok(Limits::of(fixed, states, now))
     }
 
     /// An empty set of limits.
@@ -35,19 +32,10 @@ impl Limits {
     }
 
     /// Inserts a bucket before the other limits.
-    pub(crate) fn with_bucket(self, bucket: Bucket) -> Self {
-        self.with(Terms::Bucket(bucket.terms), State::from(bucket.level))
-    }
-
-    /// Inserts a bucket with whole refills before the other limits.
-    pub(crate) fn with_grid(self, grid: Grid) -> Self {
-        self.with(Terms::Interval(grid.terms), State::from(grid.level))
-    }
-
-    fn with(mut self, terms: Terms, state: State) -> Self {
-        self.fixed.terms.insert(0, terms);
+    pub(crate) fn with_bucket(mut self, bucket: Bucket) -> Self {
+        self.fixed.terms.insert(0, Terms::Bucket(bucket.terms));
         self.fixed.kinds.push(0);
-        self.states.insert(0, state);
+        self.states.insert(0, State::from(bucket.level));
         self
     }
 
@@ -76,15 +64,13 @@ impl Limits {
     pub(crate) fn fast_path(&self) -> Option<Gaining> {
         match (self.fixed.terms.as_slice(), self.states.as_slice()) {
             ([Terms::Bucket(terms)], [state]) => terms.fast_path(state.level),
-            ([Terms::Interval(terms)], [state]) => terms.fast_path(state.level),
             _ => None,
         }
     }
 
     /// Takes over the state of the only bucket from the fast path: `missing` credits at `at`.
     pub(crate) fn resume(&mut self, missing: u128, at: Nanos) {
-        let ([terms], [state]) = (self.fixed.terms.as_slice(), self.states.as_mut_slice()) else { return };
-        let Ok(bucket) = terms.kind() else { return };
+        let ([Terms::Bucket(bucket)], [state]) = (&self.fixed.terms[..], &mut self.states[..]) else { return };
         state.level = bucket.resume(missing, at);
         (self.asked, self.at) = (at, at);
     }
@@ -105,11 +91,11 @@ impl Limits {
 
     /// Windows count these costs from `at` on.
     pub(crate) fn count_in_windows(&mut self, at: Nanos, costs: impl CostList) {
-        self.revise(|fixed, place, terms, state| {
-            if let Some(window) = terms.as_window() {
-                window.pay(state, at, fixed.cost(place, costs));
+        for (place, (terms, state)) in self.fixed.terms.iter().zip(&mut self.states).enumerate() {
+            if let Terms::Window(window) = terms {
+                window.pay(state, at, self.fixed.cost(place, costs));
             }
-        });
+        }
     }
 
     /// Units of a kind that could be taken at `now`; 0 before the time of the latest grant.
@@ -130,7 +116,7 @@ impl Limits {
     /// Whether costs that wait in a queue are paid at the same time as one cost of their sum: a single bucket does so,
     /// and what a refill leaves over goes to the next cost.
     pub(crate) fn pays_steadily(&self) -> bool {
-        matches!(self.fixed.terms.as_slice(), [] | [Terms::Bucket(_) | Terms::Interval(_)])
+        matches!(self.fixed.terms.as_slice(), [] | [Terms::Bucket(_)])
     }
 
     /// Whether no past grant matters at `time`: every bucket is full, every window empty.
@@ -183,11 +169,8 @@ impl Limits {
     ) -> Result<Grant, Refusal> {
         let (at, bound_by) = self.conforms_at(asked, costs)?;
         let by = earliest.saturating_sub(at);
-        if by > 0 && bound_by.is_some() {
-            self.revise(|_, place, terms, state| match terms {
-                Terms::Bucket(terms) if bound_by == Some(place) => terms.delay(&mut state.level, asked, by),
-                _ => {}
-            });
+        if let Some(place) = bound_by.filter(|_| by > 0) {
+            self.revise_bucket(place, |bucket, level| bucket.delay(level, asked, by));
         }
         let at = at.max(earliest);
         Ok(self.charge(asked, [at, at.max(now)], costs))
@@ -195,16 +178,18 @@ impl Limits {
 
     /// Brings the state up to `now` for a waiter of these costs that asked at `asked` and still waits.
     pub(crate) fn gather(&mut self, now: Nanos, asked: Nanos, costs: impl CostList) {
-        self.revise(|fixed, place, terms, state| {
-            if let Ok(bucket) = terms.kind() {
-                bucket.gather(&mut state.level, now, asked, fixed.cost(place, costs));
-            }
+        self.revise(|fixed, place, terms, state| match terms {
+            Terms::Bucket(bucket) => bucket.gather(&mut state.level, now, asked, fixed.cost(place, costs)),
+            Terms::Window(_) => Gap::NONE,
         });
     }
 
     /// No waiter is left: what refills left over is kept up to the size of the bucket.
     pub(crate) fn overflow(&mut self) {
-        self.revise(|_, _, terms, state| terms.overflow(state));
+        self.revise(|_, _, terms, state| match terms {
+            Terms::Bucket(bucket) if bucket.is_on_grid => bucket.spill(&mut state.level, 0), // At the time of the level.
+            _ => Gap::NONE,
+        });
     }
 
     /// Takes what was used without a grant. Missing units become a debt.
@@ -216,29 +201,6 @@ impl Limits {
     pub(crate) fn credit(&mut self, now: Nanos, costs: impl CostList) {
         self.revise(|fixed, place, terms, state| terms.credit(state, now, fixed.cost(place, costs)));
     }
-}
-
-fn in_parts(limit: &Resolved, parts: NonZeroU64, now: Nanos) -> Result<(Terms, State), ParseError> {
-    let too_large = || ParseError::TooLarge(limit.to_string());
-    match *limit {
-        Resolved::Bucket { rate, burst, initial } => {
-            let burst = burst.checked_mul(parts).ok_or_else(too_large)?;
-            let initial = initial.checked_mul(parts.get()).ok_or_else(too_large)?;
-            let terms = bucket::Terms::new(rate_in_parts(rate, parts)?, burst);
-            Ok((Terms::Bucket(terms), State::from(terms.start(initial, now))))
-        }
-        Resolved::Window { rate, slack } => {
-            let rate = rate_in_parts(rate, parts)?;
-            Ok((Terms::Window(window::Terms::of(rate, slack)), State::new(0, now)))
-        }
-    }
-}
-
-/// `rate` if every unit counts as `parts`.
-fn rate_in_parts(rate: Rate, parts: NonZeroU64) -> Result<Rate, ParseError> {
-    let (units, period) = rate.window();
-    let units = units.checked_mul(parts).ok_or_else(|| ParseError::TooLarge(rate.to_string()))?;
-    Ok(Rate::new(units, period))
 }
 
 #[cfg(test)]

@@ -111,62 +111,42 @@ impl Terms {
             return false;
         }
         if !expired {
-            Terms::remove(state, counted, units);
+            Terms::remove(state, [counted, Nanos::MAX], units);
         }
         self.add(state, now, units, self.group);
         true
     }
 
-    /// Removes `units` that were logged at `since` or later, the earliest first.
-    fn remove(state: &mut State, since: Nanos, units: u64) {
-        let (mut rest, mut amount) = (units, state.level.amount);
+    /// Removes up to `units` that were logged at these times, the earliest first.
+    fn remove(state: &mut State, [since, until]: [Nanos; 2], units: u64) {
+        let mut rest = units;
         let log = state.log_mut();
-        let mut place = log.partition_point(|entry| entry.at < since);
-        while let Some(entry) = log.get_mut(place).filter(|_| rest > 0) {
+        let first = log.partition_point(|entry| entry.at < since);
+        while let Some(entry) = log.get_mut(first).filter(|entry| rest > 0 && entry.at <= until) {
             let removed = rest.min(entry.units);
             (rest, entry.units) = (rest - removed, entry.units - removed);
-            amount -= i128::from(removed);
-            if entry.units > 0 {
-                place += 1;
-            } else {
-                log.remove(place);
+            if entry.units == 0 {
+                log.remove(first);
             }
         }
-        state.level.amount = amount;
+        state.level.amount -= i128::from(units - rest);
     }
 
     /// Removes `units` that were granted at `grant` and not used, if the log still has them under that time.
     pub(crate) fn give_back(state: &mut State, grant: Nanos, units: u64) {
-        if let Some(entry) = state.log_mut().iter_mut().rev().find(|entry| entry.at <= grant)
-            && entry.at == grant
-        {
-            let returned = units.min(entry.units);
-            entry.units -= returned;
-            state.level.amount -= i128::from(returned);
-            state.log_mut().retain(|entry| entry.units > 0);
-        }
+        Terms::remove(state, [grant; 2], units);
     }
 
     /// Removes `units` that were granted at `grant` and never left. In a large window their entry may have a later time.
     pub(crate) fn forget(&self, state: &mut State, grant: Nanos, units: u64) {
-        if self.group == 1 {
-            Terms::give_back(state, grant, units);
-        } else {
-            Terms::remove(state, grant, units);
-        }
+        Terms::remove(state, [grant, if self.group == 1 { grant } else { Nanos::MAX }], units);
     }
 
     /// Removes up to `units` that still count at `now`, the earliest first. Whichever units were meant, the rest then
     /// counts long enough.
     pub(crate) fn credit(&self, state: &mut State, now: Nanos, units: u64) {
-        let (mut rest, mut amount) = (units, state.level.amount);
-        for entry in state.log_mut().iter_mut().skip_while(|entry| self.has_left(entry, now)) {
-            let returned = rest.min(entry.units);
-            entry.units -= returned;
-            amount -= i128::from(returned);
-            rest -= returned;
-        }
-        state.level.amount = amount;
+        let since = now.checked_sub(self.period).map_or(0, |gone| gone.saturating_add(1));
+        Terms::remove(state, [since, Nanos::MAX], units);
     }
 
     /// Logs `units` that were used at `now` without a grant, even beyond the window's count. All of them count for a
@@ -189,7 +169,7 @@ impl Terms {
         }
         match real.checked_sub(charged) {
             Some(more) => self.add(state, counted, more, self.group),
-            None => Terms::remove(state, counted, charged - real),
+            None => Terms::remove(state, [counted, Nanos::MAX], charged - real),
         }
     }
 
@@ -231,52 +211,5 @@ impl Terms {
     /// Whether `entry` no longer counts at `time`.
     fn has_left(&self, entry: &Entry, time: Nanos) -> bool {
         time.checked_sub(entry.at).is_some_and(|age| age >= self.period)
-    }
-}
-
-/// A window of `count` units in any `period` nanoseconds, with its grants.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Window {
-    terms: Terms,
-    state: State,
-}
-
-impl Window {
-    /// An empty window at `now`.
-    #[must_use]
-    pub fn new(count: NonZeroU64, period: NonZeroU64, now: Nanos) -> Self {
-        Window { terms: Terms::new(count, period), state: State::new(0, now) }
-    }
-
-    /// The most units in any period.
-    #[must_use]
-    pub fn count(&self) -> u64 {
-        self.terms.count
-    }
-
-    /// The period, in nanoseconds.
-    #[must_use]
-    pub fn period(&self) -> Nanos {
-        self.terms.period
-    }
-
-    /// The earliest time, not before `now` nor before the last grant, at which `cost` units conform.
-    ///
-    /// `None` for a cost above the window's count, which is never granted, and beyond the end of the clock.
-    #[must_use]
-    pub fn conforms_at(&self, now: Nanos, cost: u64) -> Option<Nanos> {
-        self.terms.room_at(&self.state, now.max(self.state.level.at), cost)
-    }
-
-    /// Takes `cost` units at `grant`, a time not before [`conforms_at`](Self::conforms_at).
-    pub fn charge(&mut self, grant: Nanos, cost: u64) {
-        let since = self.state.level.at;
-        self.terms.charge(&mut self.state, since, grant, cost);
-    }
-
-    /// Whole units that could be taken at `now`; 0 if the last grant is in the future.
-    #[must_use]
-    pub fn available(&self, now: Nanos) -> u64 {
-        self.terms.available(&self.state, now)
     }
 }

@@ -127,10 +127,7 @@ impl File {
         let looked = files.map(|place| (place.clone(), File::look(place, Some(deadline))));
         let is_none = |error: &FileError| match error {
             FileError::Unknown(_) | FileError::Foreign(..) => true,
-            FileError::Damaged(_, Some(0))
-            | FileError::NotOurs(..)
-            | FileError::Network(..)
-            | FileError::System(..) => !own_folder,
+            FileError::Damaged(_, Some(0)) | FileError::Unsuitable(_) | FileError::System(..) => !own_folder,
             _ => false,
         };
         Ok(looked.filter(|(_, view)| !view.as_ref().is_err_and(is_none)).collect())

@@ -14,10 +14,6 @@ pub struct Lease {
     rules: Rules,
     /// The last run of the latest lease, used or not.
     last: Option<Grant>,
-    /// The numbers of the leases that the runs belong to, and the units that each had.
-    leases: VecDeque<(u64, u64)>,
-    /// The run that was handed out last.
-    handed: Option<Grant>,
 }
 
 /// What matters of the limits that granted a lease.
@@ -59,12 +55,6 @@ impl Lease {
     pub(super) fn add(&mut self, rules: Rules, runs: Vec<Grant>) {
         self.rules = rules;
         self.last = runs.last().copied();
-        if let Some(last) = self.last {
-            let used =
-                self.leases.iter().take_while(|(number, _)| self.runs.front().is_none_or(|run| run.number() > *number));
-            self.leases.drain(..used.count());
-            self.leases.push_back((last.number(), runs.iter().map(|run| run.units).sum()));
-        }
         self.runs.extend(runs);
     }
 
@@ -80,15 +70,11 @@ impl Lease {
 
     /// Takes out what is left, to give it back: the latest lease first.
     pub(super) fn take_rest(&mut self) -> Vec<GiveBack> {
-        let (runs, leases) = (std::mem::take(&mut self.runs), std::mem::take(&mut self.leases));
         self.last = None;
-        let rest = leases.iter().rev().map(|(number, units)| {
-            let left = runs.iter().filter(|run| run.number() == *number);
-            let unused: Vec<_> = left.map(|run| (run.at, Box::from([run.units]))).collect();
-            let left: u64 = unused.iter().map(|(_, costs): &(Nanos, Box<[u64]>)| costs[0]).sum();
-            GiveBack { number: *number, used: units.saturating_sub(left), unused }
-        });
-        rest.filter(|back| !back.unused.is_empty()).collect()
+        let runs = Vec::from(std::mem::take(&mut self.runs));
+        let leases = runs.chunk_by(|run, next| run.number() == next.number()).rev();
+        let unused = |runs: &[Grant]| runs.iter().map(|run| (run.at, [run.units].into())).collect();
+        leases.map(|runs| GiveBack { number: runs[0].number(), unused: unused(runs) }).collect()
     }
 
     /// The time of the last run, used or not.
@@ -128,31 +114,18 @@ impl Lease {
 
     /// The next run, or `most` units of it.
     pub fn next(&mut self, most: u64) -> Option<Grant> {
-        let mut run = *self.runs.front()?;
+        let rest = self.runs.front_mut()?;
+        let mut run = *rest;
         run.units = run.units.min(most);
-        self.spend(run.units);
-        self.handed = Some(run);
+        rest.units -= run.units;
+        if rest.units == 0 {
+            self.runs.pop_front();
+        }
         Some(run)
     }
 
-    /// The run that was handed out last.
-    pub(super) fn handed(&self) -> Option<Grant> {
-        self.handed
-    }
-
-    /// The time of the run that was handed out last.
-    pub(super) fn waits_until(&self) -> Nanos {
-        self.handed.map_or(0, |run| run.at)
-    }
-
-    /// The run that was handed out last has another time now.
-    pub(super) fn moved(&mut self, run: &Grant) {
-        self.handed = Some(*run);
-    }
-
-    /// Puts the run handed out last back if its time has not come by `now`: it has not left.
-    pub(super) fn take_back(&mut self, now: Nanos) {
-        let Some(run) = self.handed.take().filter(|run| run.at > now) else { return };
+    /// Puts back a run that was handed out and has not left.
+    pub(super) fn put_back(&mut self, run: Grant) {
         match self.runs.front_mut() {
             // The rest of the same run.
             Some(rest) if rest.at == run.at => rest.units += run.units,
@@ -167,14 +140,6 @@ impl Lease {
             units += self.next(most - units).map_or(0, |run| run.units);
         }
         units
-    }
-
-    fn spend(&mut self, units: u64) {
-        let Some(run) = self.runs.front_mut() else { return };
-        run.units -= units;
-        if run.units == 0 {
-            self.runs.pop_front();
-        }
     }
 }
 
@@ -217,13 +182,9 @@ mod tests {
     fn a_run_that_was_handed_out_and_has_not_left_is_put_back() {
         let mut taken = lease("1000/s,burst=1", 3);
         let first = taken.next(9).unwrap();
-        taken.take_back(first.at);
-        assert_eq!(taken.units(), 2, "its time has come");
-        let second = taken.next(9).unwrap();
-        taken.take_back(second.at - 1);
         assert_eq!(taken.units(), 2);
-        taken.take_back(0);
-        assert_eq!(taken.units(), 2, "once");
+        taken.put_back(first);
+        assert_eq!(times(&mut taken), [(0, 1), (1, 1), (2, 1)]);
     }
 
     #[test]
@@ -260,8 +221,8 @@ mod tests {
         let _ = taken.next(1);
         taken.add(rules("1000/s,burst=1"), runs("1000/s,burst=1", 7, 2));
         let rest = taken.take_rest();
-        let found: Vec<_> = rest.iter().map(|back| (back.number, back.used, back.unused.len())).collect();
-        assert_eq!(found, [(8, 0, 2), (1, 1, 2)], "the latest first");
+        let found: Vec<_> = rest.iter().map(|back| (back.number, back.unused.len())).collect();
+        assert_eq!(found, [(8, 2), (1, 2)], "the latest first");
         assert!(taken.take_rest().is_empty());
     }
 }

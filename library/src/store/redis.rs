@@ -6,8 +6,9 @@
 use super::supply::RETURN_TIMEOUT;
 use super::{Store, StoreError, View, check, random};
 use crate::clock::{Clock, FakeClock, MILLISECOND, Nanos, SECOND};
-use crate::limits::{Format, LOOK, Ledger, Operation, Owner, Policy, Reader, Record, Reply, Writer};
+use crate::limits::{LOOK, Ledger, Operation, Owner, Policy, Record, Reply, from_bytes, to_bytes};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 mod address;
 mod clock;
@@ -20,7 +21,7 @@ mod wire;
 pub use address::{Address, AddressError};
 use clock::ServerClock;
 pub use error::RedisError;
-use link::{Answer, Link, MICROSECOND, Question, Stamp, framed, is_of, unframed};
+use link::{Answer, Link, MICROSECOND, Question, Stamp, framed, unframed};
 pub use patience::{Patience, Trouble};
 use round_trip::RoundTrip;
 
@@ -158,8 +159,7 @@ impl Redis {
         let mut question = self.question(state, None);
         question[0] = link::REMOVE.to_vec();
         self.patience.insist(|| {
-            state.link.patience = link::ANSWER;
-            state.link.begin();
+            state.link.begin(link::ANSWER);
             state.link.ask(&question)
         })?;
         Ok(())
@@ -200,19 +200,25 @@ impl Redis {
 
     /// Asks the server, which makes the bucket if there is none.
     fn looked_at(self) -> Result<Self, StoreError> {
-        self.ask(&mut self.state(), None)?;
+        self.ask(&mut self.state(), None, false)?;
         Ok(self)
     }
 
     /// Sends an operation, or nothing, to learn what others did, and waits for the answer as long as `patience` allows.
-    /// An operation that is sent again, because its answer was lost, is the same one.
-    fn ask(&self, state: &mut State, operation: Option<Operation>) -> Result<Option<Reply>, StoreError> {
+    /// An operation that is sent again, because its answer was lost, is the same one. What `is_short` is asked once, and not for
+    /// long.
+    fn ask(
+        &self,
+        state: &mut State,
+        operation: Option<Operation>,
+        is_short: bool,
+    ) -> Result<Option<Reply>, StoreError> {
+        let patience = if is_short || state.is_leaving { RETURN_TIMEOUT } else { link::ANSWER };
         // An answer still under way would be taken for this one's.
-        self.await_pending(state);
-        let is_short = state.is_leaving || state.link.patience < link::ANSWER;
+        self.await_pending(state, patience);
         let record = operation.map(|operation| self.record(state, operation));
         let answer = |state: &mut State| {
-            state.link.begin();
+            state.link.begin(patience);
             state.link.connect()?;
             let asked = self.clock.local();
             let question = self.question(state, record.as_ref());
@@ -221,19 +227,8 @@ impl Redis {
             state.round_trip.took(took);
             Ok(answer)
         };
-        let answered = if is_short {
-            answer(state)
-        } else {
-            self.patience.insist(|| {
-                state.link.patience = link::ANSWER;
-                answer(state)
-            })
-        };
-        // Also after an error: only this request was not to take long.
-        if !state.is_leaving {
-            state.link.patience = link::ANSWER;
-        }
-        let answer = answered?;
+        let is_short = patience < link::ANSWER;
+        let answer = if is_short { answer(state) } else { self.patience.insist(|| answer(state)) }?;
         self.fold(state, &answer).map_err(StoreError::from)
     }
 
@@ -262,11 +257,10 @@ impl Redis {
             framed(&Record { time: 0, owner: self.owner, sequence: 0, operation })
         };
         let policy = if state.id == 0 { state.policy.as_ref() } else { Some(state.ledger.policy()) };
-        let mut snapshot = Writer::default();
+        let mut snapshot = Vec::new();
         if state.is_due() {
-            snapshot.numbers([state.id, state.next]);
-            state.ledger.save(&mut snapshot);
-            state.saved = snapshot.bytes.len() as u64;
+            snapshot = to_bytes(&(state.id, state.next, &state.ledger));
+            state.saved = snapshot.len() as u64;
         }
         vec![
             link::WHOLE.to_vec(),
@@ -276,7 +270,7 @@ impl Redis {
             record.map(framed).unwrap_or_default(),
             policy.map(make).unwrap_or_default(),
             expected.to_string().into_bytes(),
-            snapshot.bytes,
+            snapshot,
             life(&state.ledger).to_string().into_bytes(),
             // Only a test's script reads this.
             (self.clock.now() / MICROSECOND).to_string().into_bytes(),
@@ -287,11 +281,11 @@ impl Redis {
     fn fold(&self, state: &mut State, answer: &Answer) -> Result<Option<Reply>, RedisError> {
         let damaged = || RedisError::Damaged(self.address.to_string(), self.address.key());
         if answer.is_anew {
-            let mut from = Reader::new(&answer.snapshot);
-            let whole = answer.first == 0 || is_of(&mut from, answer);
-            let begun =
-                if answer.first == 0 { Some(Ledger::new(&Policy::default(), 0, 0)) } else { Ledger::load(&mut from) };
-            state.ledger = begun.filter(|_| whole).ok_or_else(damaged)?;
+            state.ledger = match from_bytes(&answer.snapshot) {
+                _ if answer.first == 0 => Ledger::new(&Policy::default(), 0, 0),
+                Some(((id, first, ledger), _)) if (id, first) == (answer.id, answer.first) => ledger,
+                _ => return Err(damaged()),
+            };
             (state.id, state.next, state.stamp) = (answer.id, answer.first, answer.folded);
             state.saved = answer.snapshot.len() as u64;
         }
@@ -314,7 +308,6 @@ impl Redis {
     fn post(&self, state: &mut State, record: Option<&Record>) -> bool {
         let question = self.question(state, record);
         let (asked, asked_there) = (self.clock.local(), self.clock.now());
-        state.link.patience = link::ANSWER;
         let sent = state.link.send(&question).is_ok();
         if sent {
             state.pending = Some(Pending { asked, asked_there });
@@ -323,10 +316,10 @@ impl Redis {
     }
 
     /// Receives the answer to the operation that was sent, if there is one and it arrives.
-    fn await_pending(&self, state: &mut State) {
+    fn await_pending(&self, state: &mut State, patience: Duration) {
         let Some(Pending { asked, asked_there }) = state.pending.take() else { return };
         let needed = self.clock.local();
-        let Ok(answer) = state.link.receive() else { return };
+        let Ok(answer) = state.link.receive(patience) else { return };
         let took = self.learn(state, &answer, asked);
         let waited = self.clock.local().saturating_sub(needed);
         // How long it took to get there, if the answer was not waited for. That includes the time of the quickest answer
@@ -366,13 +359,11 @@ impl Store for Redis {
         if let Operation::Lease(ask) = &operation {
             // A long first lease would make others wait for as long.
             while state.round_trip.is_uncertain() && ask.span.min(2 * state.round_trip.usual()) > SPAN {
-                self.ask(state, None)?;
+                self.ask(state, None, false)?;
             }
         }
-        if matches!(operation, Operation::GiveBack(_) | Operation::Late(_) | Operation::Settle { .. }) {
-            state.link.patience = RETURN_TIMEOUT;
-        }
-        let reply = self.ask(state, Some(operation))?.unwrap_or(Reply::Done);
+        let is_short = matches!(operation, Operation::GiveBack(_) | Operation::Late(_) | Operation::Settle { .. });
+        let reply = self.ask(state, Some(operation), is_short)?.unwrap_or(Reply::Done);
         let now = self.clock.now();
         // A process that asks only once leaves the snapshot behind, too, and whom it missed.
         let silent = state.ledger.owners().find(|(_, seen)| now.saturating_sub(*seen) >= GONE);
@@ -397,14 +388,11 @@ impl Store for Redis {
         let waits = |seen: Nanos| now.saturating_sub(seen);
         let ours = state.ledger.owners().find(|(owner, _)| *owner == self.owner);
         let here = ours.filter(|(_, seen)| waits(*seen) >= HERE - LOOK / 2).map(|_| Operation::Here);
-        if ours.is_some() {
-            // It asks once and not for long: meanwhile the time told before is still good.
-            state.link.patience = RETURN_TIMEOUT;
-        }
-        self.ask(state, here)?;
+        // Meanwhile the time told before is still good.
+        self.ask(state, here, ours.is_some())?;
         let gone = state.ledger.owners().find(|(_, seen)| waits(*seen) >= GONE);
         if let Some((owner, seen)) = gone {
-            self.ask(state, Some(Operation::Gone { owner, seen }))?;
+            self.ask(state, Some(Operation::Gone { owner, seen }), false)?;
         }
         if ours.is_some() {
             state.link.close();
@@ -425,8 +413,7 @@ impl Store for Redis {
     }
 
     fn leave(&self) {
-        let mut state = self.state();
-        (state.is_leaving, state.link.patience) = (true, RETURN_TIMEOUT);
+        self.state().is_leaving = true;
     }
 
     fn is_remote(&self) -> bool {
@@ -444,7 +431,8 @@ impl Store for Redis {
 
     fn receive(&self) -> Option<Reply> {
         let state = &mut *self.state();
-        self.await_pending(state);
+        let patience = if state.is_leaving { RETURN_TIMEOUT } else { link::ANSWER };
+        self.await_pending(state, patience);
         state.arrived.take()
     }
 }

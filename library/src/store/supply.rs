@@ -48,8 +48,8 @@ struct Leased {
     number: Option<u64>,
     /// Until this time others are expected to take from the bucket, too.
     shared_until: Nanos,
-    /// The unit granted last with costs of its own, and those.
-    alone: Option<(Grant, Box<[u64]>)>,
+    /// What was granted last: a run, or a unit with costs of its own, and those.
+    handed: Option<(Grant, Option<Box<[u64]>>)>,
     /// The number of a grant that is about to leave, and the costs at which it was settled meanwhile.
     leaving: Option<(u64, Option<Box<[u64]>>)>,
     /// What all such units cost together, and how many they were.
@@ -57,9 +57,11 @@ struct Leased {
 }
 
 impl Leased {
-    /// The run that was handed out last, and its costs.
-    fn handed(&self) -> Option<(Grant, Box<[u64]>)> {
-        self.alone.clone().or_else(|| self.lease.handed().map(|run| (run, [run.units].into())))
+    /// The next run, or `most` units of it.
+    fn next(&mut self, most: u64) -> Option<Grant> {
+        let run = self.lease.next(most)?;
+        self.handed = Some((run, None));
+        Some(run)
     }
 
     /// A unit of these costs was charged.
@@ -68,14 +70,6 @@ impl Leased {
         charged.resize(costs.len(), 0);
         charged.iter_mut().zip(costs).for_each(|(sum, cost)| *sum = sum.saturating_add(*cost));
         *count += 1;
-    }
-
-    /// The run that was handed out last has another time now.
-    fn moved(&mut self, run: &Grant) {
-        match &mut self.alone {
-            Some((grant, _)) => *grant = *run,
-            None => self.lease.moved(run),
-        }
     }
 
     /// Learns from the latest lease whether others take from the bucket, too.
@@ -130,11 +124,12 @@ impl Supply {
         *lock(&self.sleeper) = Some(thread::current());
         let is_retired = || self.is_retired.load(Ordering::SeqCst);
         let sleep = |time, _| clock.sleep_unless(time, &|| is_retired() || is_over());
-        let mut handed = self.leased().handed().filter(|(run, _)| run.at == time);
+        let handed = self.leased().handed.clone().filter(|(run, _)| run.at == time);
+        let mut handed = handed.map(|(run, costs)| (run, costs.unwrap_or_else(|| [run.units].into())));
         let has_come = match &mut handed {
             Some((run, costs)) => wait_for(&*self.store, *run, costs, sleep, |moved| {
                 *run = *moved;
-                self.leased().moved(moved);
+                self.leased().handed.iter_mut().for_each(|(grant, _)| *grant = *moved);
             }),
             None => sleep(time, time),
         };
@@ -159,8 +154,7 @@ impl Supply {
     /// The time of the run that was granted last; it may have moved up since.
     #[must_use]
     pub fn waits_until(&self) -> Nanos {
-        let leased = self.leased();
-        leased.alone.as_ref().map_or_else(|| leased.lease.waits_until(), |(grant, _)| grant.at)
+        self.leased().handed.as_ref().map_or(0, |(grant, _)| grant.at)
     }
 
     /// Gives back what was granted and has not left yet, since the process is about to end; see
@@ -183,10 +177,11 @@ impl Supply {
     /// Gives back what is reserved and has not left.
     fn return_all(&self, leased: &mut Leased) -> Result<(), StoreError> {
         let now = self.clock().now();
-        if let Some((grant, costs)) = leased.alone.take().filter(|(grant, _)| grant.at > now) {
-            self.store.give_back(&grant, &costs)?;
+        match leased.handed.take().filter(|(grant, _)| grant.at > now) {
+            Some((grant, Some(costs))) => self.store.give_back(&grant, &costs)?,
+            Some((run, None)) => leased.lease.put_back(run),
+            None => {}
         }
-        leased.lease.take_back(now);
         self.receive(leased);
         self.store.return_lease(&mut leased.lease)
     }
@@ -244,11 +239,11 @@ impl Supply {
         let is_open = self.store.is_shared() && self.settles.load(Ordering::Relaxed);
         let take = Take { costs: costs.into(), latest: Nanos::MAX, is_open, promised: 0 };
         let (grant, asked) = self.store.take_as(take)?;
-        leased.alone = Some((grant, costs.into()));
+        leased.handed = Some((grant, Some(costs.into())));
         if self.store.is_shared()
             && let Err(error) = self.check_policy(&self.store.policy())
         {
-            leased.alone = None;
+            leased.handed = None;
             self.store.give_back(&grant, costs)?;
             return Err(error);
         }
@@ -293,7 +288,7 @@ impl Supply {
         let asked = self.store.lease(&self.ask(&leased, waiting), &mut leased.lease)?;
         leased.look_for_others(asked);
         self.check_kind(&leased)?;
-        leased.lease.next(waiting).map(|run| (run, asked)).ok_or(Refusal::Never.into())
+        leased.next(waiting).map(|run| (run, asked)).ok_or(Refusal::Never.into())
     }
 
     /// Grants what may leave now, at most `units`, which must have been read, if that needs no request to another
@@ -385,7 +380,7 @@ impl Supply {
             now = self.clock().now();
         }
         self.check_kind(leased)?;
-        Ok(leased.lease.next(waiting).map(|run| (run, now)))
+        Ok(leased.next(waiting).map(|run| (run, now)))
     }
 
     /// New limits may take over only if they count the same: units, bytes, or the same costs.

@@ -6,6 +6,7 @@
 
 use crate::model::{EXACT, Limit, Model, excess};
 use crate::subjects::Beside;
+use crate::window::Window;
 use num_bigint::BigInt;
 use proptest::prelude::*;
 use proptest::sample::Index;
@@ -16,7 +17,6 @@ use throttle_limits::clock::{Clock, FakeClock, SECOND};
 use throttle_limits::limits::{Grant, Limits, Policy, Refusal};
 use throttle_limits::rate::{Amount, Rate};
 use throttle_limits::store::{Memory, Store, StoreError};
-use throttle_limits::window::Window;
 
 const MINUTE: u64 = 60 * SECOND;
 const HOUR: u64 = 60 * MINUTE;

@@ -4,11 +4,11 @@
 //! `wakeups`.
 
 use crate::limiters::{FakeTimer, ms, poll_once};
+use crate::window::Window;
 use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::time::Duration;
 use throttle_limits::limiter::{AcquireError, Limiter, Timer, Units, UnitsError};
-use throttle_limits::window::Window;
 
 const HOUR: u64 = 3_600_000_000_000;
 

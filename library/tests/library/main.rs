@@ -25,3 +25,4 @@ mod semaphore;
 mod semaphore_many;
 mod subjects;
 mod wakeups;
+mod window;

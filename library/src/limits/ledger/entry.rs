@@ -4,25 +4,29 @@ use super::operation::Owner;
 use crate::clock::Nanos;
 use crate::limits::grant::{Grant, LOOK};
 use crate::limits::together::Limits;
+#[cfg(feature = "shared")]
+use serde::{Deserialize, Serialize};
 
 /// So many grants of a ledger may wait for their real cost. Beyond that, the oldest is settled as law 5 allows.
 const OPEN: usize = 1024;
 
 /// A grant whose time has not come, the latest grant, or a hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "shared", derive(Serialize, Deserialize))]
 pub(crate) struct Entry {
     /// Identifies it among all grants of the ledger.
     pub(crate) number: u64,
     pub(crate) owner: Owner,
-    /// When the owner was last seen.
-    pub(crate) seen: Nanos,
     pub(crate) asked: Nanos,
+    /// How long after it asked the owner was last seen.
+    pub(crate) seen_after: Nanos,
     /// Its time; that of its last run.
     pub(crate) at: Nanos,
     pub(crate) charge: Charge,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "shared", derive(Serialize, Deserialize))]
 pub(crate) enum Charge {
     /// One grant.
     One {
@@ -34,16 +38,17 @@ pub(crate) enum Charge {
         moves: bool,
     },
     /// Consecutive grants of one lease: times, and units of each.
-    Runs {
-        runs: Vec<(Nanos, u64)>,
-        /// Units of the lease before these, which can no longer change.
-        past: u64,
-    },
+    Runs { runs: Vec<(Nanos, u64)> },
     /// Nothing is granted before its time, and buckets are empty then.
     Hold,
 }
 
 impl Entry {
+    /// When the owner was last seen.
+    pub(crate) fn seen(&self) -> Nanos {
+        self.asked.saturating_add(self.seen_after)
+    }
+
     /// Whether it may get an earlier time.
     pub(crate) fn moves(&self) -> bool {
         matches!(self.charge, Charge::One { moves: true, .. })
@@ -62,7 +67,7 @@ impl Entry {
     pub(crate) fn cost(&self) -> u64 {
         match &self.charge {
             Charge::One { costs, .. } => costs.iter().copied().max().unwrap_or(0),
-            Charge::Runs { runs, .. } => runs.iter().map(|(_, units)| units).sum(),
+            Charge::Runs { runs } => runs.iter().map(|(_, units)| units).sum(),
             Charge::Hold => 0,
         }
     }
@@ -77,7 +82,7 @@ impl Entry {
                     limits.settling.keep(OPEN);
                 }
             }
-            Charge::Runs { runs, .. } => {
+            Charge::Runs { runs } => {
                 for (at, units) in runs {
                     let _ = limits.charge(self.asked, [*at; 2], *units);
                 }
@@ -86,10 +91,11 @@ impl Entry {
         }
     }
 
-    /// Leaves only the first `used` units of a lease. Returns what is left out.
-    pub(crate) fn cut(&mut self, used: u64) -> u64 {
-        let Charge::Runs { runs, past } = &mut self.charge else { return 0 };
-        let (mut left, before) = (used.saturating_sub(*past), runs.iter().map(|(_, units)| units).sum::<u64>());
+    /// Leaves out the last `unused` units of a lease, if there are so many. Returns how many were left out.
+    pub(crate) fn cut(&mut self, unused: u64) -> u64 {
+        let before = self.cost();
+        let mut left = before.saturating_sub(unused);
+        let Charge::Runs { runs } = &mut self.charge else { return 0 };
         runs.retain_mut(|(_, units)| {
             *units = left.min(*units);
             left -= *units;
@@ -98,18 +104,17 @@ impl Entry {
         if let Some((at, _)) = runs.last() {
             self.at = *at;
         }
-        before - runs.iter().map(|(_, units)| units).sum::<u64>()
+        before - self.cost()
     }
 
     /// Splits off the runs of a lease whose time has come by `now`.
     pub(crate) fn split_past(&mut self, now: Nanos) -> Option<Entry> {
         let before = self.clone();
-        let Charge::Runs { runs, past } = &mut self.charge else { return None };
+        let Charge::Runs { runs } = &mut self.charge else { return None };
         let ahead = runs.split_off(runs.partition_point(|(at, _)| *at <= now));
         let gone = std::mem::replace(runs, ahead);
-        *past += gone.iter().map(|(_, units)| units).sum::<u64>();
         let at = gone.last()?.0;
-        Some(Entry { at, charge: Charge::Runs { runs: gone, past: 0 }, ..before })
+        Some(Entry { at, charge: Charge::Runs { runs: gone }, ..before })
     }
 
     pub(super) fn granted(&self, bound_by: Option<usize>) -> Grant {
@@ -120,12 +125,10 @@ impl Entry {
     pub(super) fn conforms(&self, limits: &mut Limits) -> bool {
         let conforms = match &self.charge {
             Charge::One { costs, .. } => limits.conforms_at(self.asked, costs).ok(),
-            Charge::Runs { runs, .. } => {
-                runs.first().and_then(|(_, units)| limits.conforms_at(self.asked, *units).ok())
-            }
+            Charge::Runs { runs } => runs.first().and_then(|(_, units)| limits.conforms_at(self.asked, *units).ok()),
             Charge::Hold => Some((limits.at, None)),
         };
-        let first = if let Charge::Runs { runs, .. } = &self.charge { runs.first().map(|run| run.0) } else { None };
+        let first = if let Charge::Runs { runs } = &self.charge { runs.first().map(|run| run.0) } else { None };
         self.apply(limits);
         conforms.is_some_and(|(at, _)| at <= first.unwrap_or(self.at))
     }

@@ -3,8 +3,8 @@
 use super::*;
 use crate::limits::bucket::Bucket;
 use crate::limits::each::{Charged, Each, Form, Thin};
-use crate::limits::interval::Grid;
 use crate::limits::policy::Policy;
+use crate::limits::state::Level;
 use crate::limits::{Grant, Limits};
 use crate::rate::Rate;
 use proptest::prelude::*;
@@ -36,7 +36,7 @@ impl Asked {
             None => Limits::none(0),
         };
         if self.refills {
-            return limits.with_grid(Grid::new(units, period, self.burst, self.initial, 0));
+            return limits.with_bucket(Bucket::on_grid(units, period, self.burst, self.initial, 0));
         }
         limits.with_bucket(Bucket::new(Rate::new(units, period), number(self.burst), self.initial, 0))
     }
@@ -197,8 +197,7 @@ impl Run {
                 self.limits.pay(self.clock(), units);
             }
             // Above a full bucket nothing is credited: see the list in `settling.rs`.
-            Op::Credit(_) if self.limits.states[0].level.amount > self.limits.fixed.terms[0].kind().unwrap().full() => {
-            }
+            Op::Credit(_) if self.limits.states[0].level.amount > self.bucket().full() => {}
             Op::Credit(units) => {
                 self.events.push(Event::Credited(self.clock(), units));
                 self.limits.credit(self.clock(), units);
@@ -216,6 +215,11 @@ impl Run {
         self.limits.in_order(self.now)
     }
 
+    fn bucket(&self) -> bucket::Terms {
+        let Terms::Bucket(bucket) = self.limits.fixed.terms[0] else { unreachable!() };
+        bucket
+    }
+
     fn take(&mut self, cost: u64, late: u64, open: bool) {
         let Ok((at, _)) = self.limits.conforms_at(self.now, cost) else { return };
         let asked = self.clock();
@@ -227,8 +231,7 @@ impl Run {
         if grant.units == 0 {
             return;
         }
-        let gathered =
-            self.limits.states[0].level.amount + self.limits.fixed.terms[0].kind().unwrap().price(grant.units);
+        let gathered = self.limits.states[0].level.amount + self.bucket().price(grant.units);
         let (number, at, charged) = (grant.number, grant.at, grant.units);
         self.events.push(Event::Granted { number, asked, at, charged, real: charged, gathered });
         self.counted.push((number, grant.counted, charged));

@@ -34,34 +34,9 @@ pub enum FileError {
         word = word(.0)
     )]
     Damaged(PathBuf, Option<u64>),
-    /// A file of the user with this number, and if a group may use it, of that group, which this user is not in.
-    #[error(
-        "the bucket {} belongs to user {}{}",
-        .0.display(),
-        .1,
-        .2.map_or_else(
-            || "; each user has their own buckets, and under sudo you are root".to_owned(),
-            |group| format!(" and group {group}, which you are not in; to see your groups: id")
-        )
-    )]
-    NotOurs(PathBuf, u32, Option<u32>),
-    /// The file cannot be given to the group with this number.
-    #[error(
-        "cannot give the bucket {} to group {}: only its owner can do that, who must be in the group; to see your groups: id",
-        .0.display(),
-        .1
-    )]
-    Group(PathBuf, u32),
-    /// A folder in which other users could replace the file.
-    #[error("others may write to the folder {path}; make it yours alone: chmod go-w {word}", path = .0.display(), word = word(.0))]
-    OpenFolder(PathBuf),
-    /// On a file system of this kind, locks and clocks are not those of one machine.
-    #[error(
-        "{} is on a network file system ({}), where machines do not share a clock; choose a place on this machine",
-        .0.display(),
-        .1
-    )]
-    Network(PathBuf, String),
+    /// The file, or its folder, is not to be used for a bucket: the whole message.
+    #[error("{0}")]
+    Unsuitable(String),
     /// Another program keeps the file locked.
     #[error("another program keeps the bucket {path} locked; to see which: fuser -v {word}", path = .0.display(), word = word(.0))]
     Locked(PathBuf),
@@ -76,7 +51,7 @@ pub(super) fn failed(doing: &'static str, path: &Path, error: impl Into<io::Erro
 }
 
 /// A path quoted as one shell word.
-fn word(path: &Path) -> String {
+pub(super) fn word(path: &Path) -> String {
     let name = path.as_os_str().as_bytes();
     let quoted = shlex::bytes::try_quote(name).unwrap_or(name.into());
     String::from_utf8_lossy(&quoted).into_owned()

@@ -2,7 +2,7 @@
 
 use super::error::{FileError, failed};
 use super::machine::Machine;
-use super::place::{self, First, Identity, Place};
+use super::place::{self, Identity, Place};
 use super::slots::{self, Kept, LOG, PREFIX, Prefix};
 use crate::clock::Nanos;
 use crate::limits::{Ledger, Policy, Record, Reply};
@@ -162,7 +162,7 @@ fn open_or_make(machine: &Machine, place: &Place, policy: Option<&Policy>) -> Re
         let policy = policy.ok_or_else(|| FileError::Unknown(place.path.clone()))?;
         let state = slots::encode(0, &first(machine, policy));
         check_size(place, &state)?;
-        place::create(place, &First { policy: slots::encode_policy(policy), state, room: slots::room(policy) })?;
+        place::create(place, (&slots::encode_policy(policy), &state, slots::room(policy)))?;
     }
 }
 

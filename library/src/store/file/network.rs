@@ -23,7 +23,13 @@ pub(super) fn refuse(path: &Path, file: &File) -> Result<(), FileError> {
         }
         number => NUMBERS.iter().find(|(known, _)| number == *known).map(|(_, kind)| (*kind).to_owned()),
     };
-    kind.map_or(Ok(()), |kind| Err(FileError::Network(path.to_owned(), kind)))
+    let message = |kind| {
+        let path = path.display();
+        format!(
+            "{path} is on a network file system ({kind}), where machines do not share a clock; choose a place on this machine"
+        )
+    };
+    kind.map_or(Ok(()), |kind| Err(FileError::Unsuitable(message(kind))))
 }
 
 /// The type of the number, and so its sign, differs between machines.

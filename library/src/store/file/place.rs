@@ -1,6 +1,6 @@
 //! Opens and makes a bucket's file: only a file of this user, on this machine, and never half-made.
 
-use super::error::{FileError, failed};
+use super::error::{FileError, failed, word};
 use super::{network, slots};
 use rustix::fs::{FileType, FlockOperation, Gid, Mode, OFlags, Stat};
 use rustix::io::Errno;
@@ -70,7 +70,15 @@ fn check_owner(path: &Path, stat: &Stat) -> Result<(), FileError> {
     if owner == rustix::process::geteuid().as_raw() || group.is_some_and(is_ours) {
         return Ok(());
     }
-    Err(FileError::NotOurs(path.to_owned(), owner, group))
+    Err(not_ours(path, owner, group))
+}
+
+fn not_ours(path: &Path, owner: u32, group: Option<u32>) -> FileError {
+    let advice = group.map_or_else(
+        || "; each user has their own buckets, and under sudo you are root".to_owned(),
+        |group| format!(" and group {group}, which you are not in; to see your groups: id"),
+    );
+    FileError::Unsuitable(format!("the bucket {} belongs to user {owner}{advice}", path.display()))
 }
 
 /// The group whose members may use a file, if nobody else may.
@@ -96,7 +104,11 @@ pub(super) fn give_to_group(place: &Place, file: &File) -> Result<(), FileError>
     let Some(group) = place.group.filter(|group| group_of(&stat) != Some(*group)) else { return Ok(()) };
     let given = rustix::fs::fchown(file, None, Some(Gid::from_raw(group)));
     match given.and_then(|()| rustix::fs::fchmod(file, Mode::from_raw_mode(0o660))) {
-        Err(Errno::PERM) => Err(FileError::Group(path.clone(), group)),
+        Err(Errno::PERM) => Err(FileError::Unsuitable(format!(
+            "cannot give the bucket {} to group {group}: only its owner can do that, who must be in the group; \
+             to see your groups: id",
+            path.display()
+        ))),
         result => result.map_err(|error| failed("change the group of", path, error)),
     }
 }
@@ -114,13 +126,19 @@ fn check_folder(folder: &Path, own_folder: bool) -> Result<(), FileError> {
         stat => stat.map_err(|error| failed("look at the folder", folder, error))?,
     };
     if own_folder && stat.st_uid != rustix::process::geteuid().as_raw() {
-        return Err(FileError::NotOurs(folder.to_owned(), stat.st_uid, None));
+        return Err(not_ours(folder, stat.st_uid, None));
     }
     let is_open = match (own_folder, stat.st_mode & 0o1000) {
         (true, _) => stat.st_mode & 0o022 != 0,
         (false, sticky) => sticky == 0 && stat.st_mode & 0o002 != 0,
     };
-    if is_open { Err(FileError::OpenFolder(folder.to_owned())) } else { Ok(()) }
+    if !is_open {
+        return Ok(());
+    }
+    let (shown, word) = (folder.display(), word(folder));
+    Err(FileError::Unsuitable(format!(
+        "others may write to the folder {shown}; make it yours alone: chmod go-w {word}"
+    )))
 }
 
 fn check_head(path: &Path, file: &File) -> Result<(), FileError> {
@@ -138,7 +156,7 @@ fn check_head(path: &Path, file: &File) -> Result<(), FileError> {
 
 /// Makes the file with its first state, unless another process does so first. Either way a complete file is there
 /// afterwards.
-pub(super) fn create(place: &Place, first: &First) -> Result<(), FileError> {
+pub(super) fn create(place: &Place, first: First<'_>) -> Result<(), FileError> {
     let path = &place.path;
     let folder = folder_of(path);
     if place.own_folder {
@@ -163,23 +181,17 @@ pub(super) fn create(place: &Place, first: &First) -> Result<(), FileError> {
 /// What the name of a file begins with that is not yet a bucket.
 const UNFINISHED: &str = ".throttle-";
 
-/// What a new file holds.
-pub(super) struct First {
-    /// The record of the policy.
-    pub(super) policy: Vec<u8>,
-    /// The first state.
-    pub(super) state: Vec<u8>,
-    /// The length that a state may grow to without more room on the disk.
-    pub(super) room: usize,
-}
+/// What a new file holds: the record of the policy, the first state, and the length that a state may grow to without more
+/// room on the disk.
+pub(super) type First<'a> = (&'a [u8], &'a [u8], usize);
 
 /// Writes both slots to their whole length, so that the disk has room for both and a later write changes nothing but
 /// their content, and syncs the file before it gets its name.
-fn fill(file: &mut File, first: &First) -> std::io::Result<()> {
+fn fill(file: &mut File, (policy, state, room): First<'_>) -> std::io::Result<()> {
     file.write_all(&slots::head())?;
-    file.write_all(&first.policy)?;
-    let mut slot = first.state.clone();
-    slot.resize(first.room.max(slot.len()), 0);
+    file.write_all(policy)?;
+    let mut slot = state.to_vec();
+    slot.resize(room.max(slot.len()), 0);
     file.write_all_at(&slot, slots::place(0))?;
     file.write_all_at(&vec![0; slot.len()], slots::place(1))?;
     file.sync_all()
@@ -192,9 +204,7 @@ pub(super) fn files(folder: &Path, own_folder: bool) -> Result<Vec<Place>, FileE
         Err(error) if own_folder && error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
         entries => entries.map_err(failed)?,
     };
-    if own_folder {
-        check_folder(folder, own_folder)?;
-    }
+    check_folder(folder, own_folder)?;
     let mut files = Vec::new();
     for entry in entries {
         let entry = entry.map_err(failed)?;
@@ -283,7 +293,7 @@ mod tests {
         let path = folder.path().join("b");
         let place = Place { path: path.clone(), own_folder: false, group: None };
         let make = |state: &[u8]| {
-            create(&place, &First { policy: b"a policy".to_vec(), state: state.to_vec(), room: 4096 }).unwrap();
+            create(&place, (b"a policy", state, 4096)).unwrap();
         };
         make(b"a state");
         let content = std::fs::read(&path).unwrap();

@@ -9,11 +9,12 @@
 //! policy goes on with everything used up that may have been used. All numbers are little-endian.
 
 use crate::clock::Nanos;
-use crate::limits::{Format, Ledger, Policy, Reader, Record, Writer};
+use crate::limits::{Ledger, Policy, Record, from_bytes, to_bytes};
+use serde::{Deserialize, Serialize};
 
 /// The version of the format. Raise it whenever the same ledger is written in another way, or the same operations lead to
 /// another ledger.
-pub(super) const VERSION: u64 = 4;
+pub(super) const VERSION: u64 = 5;
 
 /// The length of the head in bytes.
 pub(super) const HEAD: usize = 64;
@@ -61,7 +62,7 @@ pub(super) fn version(head: &[u8]) -> Option<u64> {
 }
 
 /// Everything that is saved.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Kept {
     /// The boot of the machine that `ahead` belongs to.
     pub(super) boot: u128,
@@ -82,19 +83,17 @@ const RECORD: usize = 12;
 
 /// The record of a policy: its checksum, its length in bytes, and its text. Empty if it is too long.
 pub(super) fn encode_policy(policy: &Policy) -> Vec<u8> {
-    let mut to = Writer::default();
-    policy.format(&mut to);
-    let bytes = [&sum(&[], &to.bytes).to_le_bytes()[..], &to.bytes].concat();
+    let text = to_bytes(policy);
+    let bytes = [&sum(&[], &text).to_le_bytes()[..], &text].concat();
     if bytes.len() > POLICY_SIZE { Vec::new() } else { bytes }
 }
 
 /// The policy in its record; `None` if that is not complete.
 pub(super) fn decode_policy(bytes: &[u8]) -> Option<Policy> {
     let (claimed, rest) = bytes.split_first_chunk()?;
-    let mut from = Reader::new(rest);
-    let policy = Policy::default().format(&mut from)?;
-    let is_whole = sum(&[], &rest[..rest.len() - from.rest().len()]) == u64::from_le_bytes(*claimed);
-    (is_whole && !policy.is_empty()).then_some(policy)
+    let (policy, behind) = from_bytes(rest)?;
+    let is_whole = sum(&[], &rest[..rest.len() - behind.len()]) == u64::from_le_bytes(*claimed);
+    is_whole.then_some(policy)
 }
 
 /// The numbers before a snapshot.
@@ -121,29 +120,18 @@ impl Prefix {
 
 /// A slot with a snapshot and an empty log.
 pub(super) fn encode(number: u64, kept: &Kept) -> Vec<u8> {
-    let mut to = Writer { bytes: vec![0; PREFIX] };
-    to.wide(kept.boot);
-    to.signed(kept.ahead.into());
-    to.numbers([kept.at, kept.wall]);
-    kept.ledger.save(&mut to);
-    let length = (to.bytes.len() - PREFIX) as u64;
-    let sum = sum(&[number, length], &to.bytes[PREFIX..]);
-    let prefix = [number, length, sum].map(u64::to_le_bytes);
-    to.bytes[..PREFIX].copy_from_slice(prefix.as_flattened());
-    to.bytes
+    let state = to_bytes(kept);
+    let length = state.len() as u64;
+    let prefix = [number, length, sum(&[number, length], &state)].map(u64::to_le_bytes);
+    [prefix.as_flattened(), &state].concat()
 }
 
 /// The snapshot in a slot; `None` if it is not complete.
 pub(super) fn decode(slot: &[u8]) -> Option<Kept> {
     let prefix = Prefix::read(slot);
     let state = slot.get(PREFIX..PREFIX + prefix.length()?)?;
-    if sum(&[prefix.number, prefix.length], state) != prefix.sum {
-        return None;
-    }
-    let mut from = Reader::new(state);
-    let boot = from.wide(0)?;
-    let (ahead, at, wall) = (i64::try_from(from.signed(0)?).ok()?, from.next()?, from.next()?);
-    Some(Kept { boot, ahead, at, wall, ledger: Ledger::load(&mut from)? })
+    let is_whole = sum(&[prefix.number, prefix.length], state) == prefix.sum;
+    is_whole.then(|| from_bytes(state)).flatten().map(|(kept, _)| kept)
 }
 
 /// Where the log after this snapshot begins in the file.
@@ -159,14 +147,10 @@ pub(super) fn record_length(bytes: &[u8]) -> usize {
 
 /// A record for the log of the slot with this snapshot, at this offset of the file.
 pub(super) fn encode_record(number: u64, offset: u64, wall: u64, record: &Record) -> Vec<u8> {
-    let mut to = Writer { bytes: vec![0; RECORD] };
-    to.numbers([record.time, wall]);
-    record.write(&mut to);
-    let length = u32::try_from(to.bytes.len() - RECORD).unwrap_or(u32::MAX);
-    let sum = sum(&[number, offset, length.into()], &to.bytes[RECORD..]);
-    to.bytes[..4].copy_from_slice(&length.to_le_bytes());
-    to.bytes[4..RECORD].copy_from_slice(&sum.to_le_bytes());
-    to.bytes
+    let record = to_bytes(&(wall, record));
+    let length = u32::try_from(record.len()).unwrap_or(u32::MAX);
+    let sum = sum(&[number, offset, length.into()], &record);
+    [&length.to_le_bytes()[..], &sum.to_le_bytes(), &record].concat()
 }
 
 /// The record that `bytes` begin with, the time on the wall clock, and its length; `None` if it is not complete.
@@ -178,9 +162,8 @@ pub(super) fn decode_record(number: u64, offset: u64, bytes: &[u8]) -> Option<(R
     if sum(&[number, offset, length.into()], record) != u64::from_le_bytes(*claimed) {
         return None;
     }
-    let mut from = Reader::new(record);
-    let (time, wall) = (from.next()?, from.next()?);
-    Some((Record::read(time, from.rest())?, wall, RECORD + record.len()))
+    let ((wall, read), _) = from_bytes(record)?;
+    Some((read, wall, RECORD + record.len()))
 }
 
 /// Multiplies and rotates, as fast hashes do, four words side by side. It detects what is half written, not what is forged.
@@ -292,16 +275,11 @@ mod tests {
         #[test]
         fn any_bytes_are_a_snapshot_or_none(bytes in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..300)) {
             let _ = (version(&bytes), decode_policy(&bytes), decode(&bytes), Prefix::read(&bytes).length());
-            let _ = (decode(&forged(&bytes)), decode_record(9, 0, &bytes), Record::read(0, &bytes));
+            let _ = (decode(&forged(&bytes)), decode_record(9, 0, &bytes), from_bytes::<Record>(&bytes));
             // The same bytes behind a head and a policy that are whole, each of a kind of its own.
             for limit in ["5/s", "5000/h,window"] {
-                let mut state = Writer::default();
-                state.wide(1);
-                state.signed(0);
-                state.numbers([7, 11]);
-                state.text(limit);
-                state.bytes.extend(&bytes);
-                if let Some(kept) = decode(&forged(&state.bytes)) {
+                let state = [to_bytes(&(1_u128, 0_i64, 7_u64, 11_u64, limit)), bytes.clone()].concat();
+                if let Some(kept) = decode(&forged(&state)) {
                     proptest::prop_assert_eq!(decode(&encode(9, &kept)), Some(kept));
                 }
             }

@@ -5,7 +5,7 @@ use super::error::RedisError;
 use super::patience::Patience;
 use super::wire::Wire;
 use crate::clock::Nanos;
-use crate::limits::{Format, Reader, Record, Writer};
+use crate::limits::{Record, from_bytes, to_bytes};
 use redis::{Cmd, ErrorKind, ServerErrorKind, Value};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -64,21 +64,16 @@ pub(super) type Stamp = [u8; 8];
 
 /// A record as it is in the log, but without the stamp behind it, which the script writes.
 pub(super) fn framed(record: &Record) -> Vec<u8> {
-    let (mut bytes, mut to) = (Writer::default(), Writer::default());
-    record.write(&mut bytes);
-    to.number(bytes.bytes.len() as u64);
-    to.bytes.extend(bytes.bytes);
-    to.bytes
+    to_bytes(&to_bytes(record))
 }
 
 /// The first record of a log, its stamp, and the rest of the log; `None` if it makes no sense.
 pub(super) fn unframed(log: &[u8]) -> Option<(Record, Stamp, &[u8])> {
-    let mut from = Reader::new(log);
-    let length = usize::try_from(from.next()?).ok()?;
-    let (record, rest) = from.rest().split_at_checked(length)?;
+    let (record, rest) = from_bytes::<&[u8]>(log)?;
     let (stamp, rest) = rest.split_first_chunk()?;
+    let (record, _) = from_bytes::<Record>(record)?;
     let time = u64::from_be_bytes(*stamp).saturating_mul(MICROSECOND);
-    Some((Record::read(time, record)?, *stamp, rest))
+    Some((Record { time, ..record }, *stamp, rest))
 }
 
 /// Microseconds are what the server counts in.
@@ -86,14 +81,13 @@ pub(super) const MICROSECOND: Nanos = 1_000;
 
 pub(super) struct Link {
     address: Address,
-    key: String,
     script: String,
     /// SHA-1 of the script, which identifies it on the server.
     hash: String,
     /// The node to which a cluster redirected us.
     moved_to: Option<Node>,
     connection: Option<Wire>,
-    pub(super) patience: Duration,
+    patience: Duration,
     deadline: Instant,
 }
 
@@ -111,22 +105,12 @@ impl Link {
             script.insert_str(0, &format!("redis.call('SELECT', '{}')\n", address.database));
         }
         let hash = redis::Script::new(&script).get_hash().to_owned();
-        let key = address.key();
-        Link {
-            address,
-            key,
-            script,
-            hash,
-            moved_to: None,
-            connection: None,
-            patience: ANSWER,
-            deadline: Instant::now(),
-        }
+        Link { address, script, hash, moved_to: None, connection: None, patience: ANSWER, deadline: Instant::now() }
     }
 
     /// The time for the next request and its answer begins.
-    pub(super) fn begin(&mut self) {
-        self.deadline = Instant::now() + self.patience;
+    pub(super) fn begin(&mut self, patience: Duration) {
+        (self.patience, self.deadline) = (patience, Instant::now() + patience);
     }
 
     /// Connects, unless connected.
@@ -139,7 +123,7 @@ impl Link {
 
     /// The next request is about another bucket on the same server.
     pub(super) fn turn_to(&mut self, address: &Address) {
-        (self.address, self.key) = (address.clone(), address.key());
+        self.address = address.clone();
     }
 
     /// What may be buckets on the server, by name. A scan may find a key twice.
@@ -158,7 +142,7 @@ impl Link {
 
     /// One step through all keys: some that begin as those of buckets do, and the cursor of the next step; 0 at the end.
     fn scan(&mut self, cursor: u64) -> Result<(u64, Vec<Vec<u8>>), RedisError> {
-        self.begin();
+        self.begin(ANSWER);
         self.connect()?;
         let value = self.scanned(cursor).map_err(|error| self.failure(&error))?;
         redis::from_redis_value(value).map_err(|_| RedisError::NotRedis(self.address.to_string()))
@@ -180,36 +164,42 @@ impl Link {
         self.connection = None;
     }
 
-    /// Sends a request and waits for the answer. If the connection was closed before, it is opened again.
+    /// Sends a request and waits for the answer. Sends it again on a new connection if that was closed before, with the
+    /// script if the server does not know that, for example after a restart, and to another node if a cluster has moved the
+    /// bucket there. While it moves, it is away.
     pub(super) fn ask(&mut self, question: &Question) -> Result<Answer, RedisError> {
-        let was_connected = self.connection.is_some();
-        self.connect()?;
-        let answer = match self.exchange(question) {
-            Err(error) if was_connected && error.is_connection_dropped() => {
-                self.connect()?;
-                self.exchange(question)
+        let (mut name, mut was_connected, mut moves) = ("EVALSHA", self.connection.is_some(), 0);
+        loop {
+            self.connect()?;
+            let error = match self.send_as(name, question).and_then(|()| self.answer()) {
+                Ok(value) => match self.complete(value)? {
+                    Some(answer) => return Ok(answer),
+                    None => continue, // Another client wrote a snapshot in between. This time the script returns it.
+                },
+                Err(error) => error,
+            };
+            match error.kind() {
+                _ if was_connected && error.is_connection_dropped() => was_connected = false,
+                ErrorKind::Server(ServerErrorKind::NoScript) if name != "EVAL" => name = "EVAL",
+                ErrorKind::Server(ServerErrorKind::Moved) if moves < MOVES => {
+                    self.moved_to = error.redirect_node().and_then(|(node, _)| self.node_at(node));
+                    (self.connection, moves) = (None, moves + 1);
+                }
+                _ => return Err(self.failure(&error)),
             }
-            answer => answer,
-        };
-        let value = answer.map_err(|error| self.failure(&error))?;
-        if let Some(answer) = self.complete(value)? {
-            return Ok(answer);
         }
-        // Another client wrote a snapshot in between. This time the script returns it.
-        let value = self.exchange(question).map_err(|error| self.failure(&error))?;
-        self.understood(value)
     }
 
     /// Sends a request; [`receive`](Self::receive) waits for the answer.
     pub(super) fn send(&mut self, question: &Question) -> Result<(), RedisError> {
-        self.begin();
+        self.begin(ANSWER);
         self.connect()?;
         self.send_as("EVALSHA", question).map_err(|error| self.failure(&error))
     }
 
     /// The answer to the request that was sent. After an error the request has to be sent again.
-    pub(super) fn receive(&mut self) -> Result<Answer, RedisError> {
-        self.begin();
+    pub(super) fn receive(&mut self, patience: Duration) -> Result<Answer, RedisError> {
+        self.begin(patience);
         let value = self.answer().map_err(|error| self.failure(&error))?;
         self.complete(value)?.ok_or_else(|| self.failure(&closed()))
     }
@@ -221,33 +211,9 @@ impl Link {
         if answer.is_anew && answer.first > 0 && answer.snapshot.is_empty() {
             let Some(Value::BulkString(snapshot)) = seen else { return Ok(None) };
             answer.snapshot = snapshot;
-            return Ok(is_of(&mut Reader::new(&answer.snapshot), &answer).then_some(answer));
+            return Ok(is_of(&answer).then_some(answer));
         }
         Ok(Some(answer))
-    }
-
-    /// If the server does not know the script, for example after a restart, it is sent; if a cluster has moved the bucket to
-    /// another node, that is asked. While it moves, it is away.
-    fn exchange(&mut self, question: &Question) -> Result<Value, redis::RedisError> {
-        let mut result = self.exchange_here(question);
-        for _ in 0..MOVES {
-            let moved = |error: &redis::RedisError| error.kind() == ErrorKind::Server(ServerErrorKind::Moved);
-            let error = result.as_ref().err().filter(|error| moved(error));
-            let Some(node) = error.and_then(|error| self.node_at(error.redirect_node()?.0)) else { break };
-            self.connection = Some(self.connected(&node)?);
-            self.moved_to = Some(node);
-            result = self.exchange_here(question);
-        }
-        result
-    }
-
-    fn exchange_here(&mut self, question: &Question) -> Result<Value, redis::RedisError> {
-        match self.send_as("EVALSHA", question).and_then(|()| self.answer()) {
-            Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
-                self.send_as("EVAL", question).and_then(|()| self.answer())
-            }
-            result => result,
-        }
     }
 
     fn node(&self) -> &Node {
@@ -269,7 +235,7 @@ impl Link {
         let looks = name == "EVALSHA" && self.connection.as_ref().is_some_and(Wire::looks);
         let what = if looks && question[0] == WHOLE { LOG } else { &question[0] };
         let mut command = Cmd::new();
-        command.arg(name).arg(script).arg(1).arg(&self.key).arg(what).arg(&question[1..]);
+        command.arg(name).arg(script).arg(1).arg(self.address.key()).arg(what).arg(&question[1..]);
         self.send_command(&command)
     }
 
@@ -298,7 +264,7 @@ impl Link {
     fn connected(&self, node: &Node) -> Result<Wire, redis::RedisError> {
         // A client that connects mostly knows nothing, or was away. It reads the snapshot beside the script, which takes
         // 1.6 ns of the server's time for each byte: Lua hashes all its strings.
-        let mut look = vec![redis::cmd("HGET").arg(&self.key).arg("s").clone()];
+        let mut look = vec![redis::cmd("HGET").arg(self.address.key()).arg("s").clone()];
         if self.address.database > 0 {
             look.insert(0, redis::cmd("SELECT").arg(self.address.database).clone());
         }
@@ -344,7 +310,7 @@ impl Link {
     }
 
     fn understood(&self, value: Value) -> Result<Answer, RedisError> {
-        let (place, key) = (self.address.to_string(), self.key.clone());
+        let (place, key) = (self.address.to_string(), self.address.key());
         let Value::Array(words) = value else { return Err(RedisError::NotRedis(place)) };
         let text = |index| if let Some(Value::BulkString(word)) = words.get(index) { Some(&word[..]) } else { None };
         match (text(0), text(1)) {
@@ -377,9 +343,9 @@ fn answer(words: Vec<Value>) -> Option<Answer> {
     Some(Answer { is_anew: kind == b"anew", id, now, first, folded: folded.try_into().ok()?, snapshot, log })
 }
 
-/// Reads the head of a snapshot. Whether it is of this bucket, of all before the log of this answer.
-pub(super) fn is_of(snapshot: &mut Reader<'_>, answer: &Answer) -> bool {
-    snapshot.next() == Some(answer.id) && snapshot.next() == Some(answer.first)
+/// Whether the snapshot is of this bucket, of all before the log of this answer.
+fn is_of(answer: &Answer) -> bool {
+    from_bytes(&answer.snapshot).is_some_and(|(head, _)| (answer.id, answer.first) == head)
 }
 
 /// Whether the server may come back, or become ready, later.

@@ -19,10 +19,10 @@ const OF_THE_KEY: [&str; 4] = ["ASK", "MOVED", "NOPERM", "WRONGTYPE"];
 pub(super) struct Wire {
     stream: Box<dyn Stream>,
     parser: Parser,
-    login: Option<Cmd>,
+    /// Whether the first answer is that to the login.
     is_logging_in: bool,
-    /// Commands that go out before the first request.
-    look: Vec<Cmd>,
+    /// Commands that go out before the first request: the login, and the look.
+    before: Vec<Cmd>,
     /// How many of their answers are still to come.
     unread: usize,
     /// The answer to the last of them, unless that is an error.
@@ -50,16 +50,15 @@ impl Wire {
             _ => Box::new(timed),
         };
         let login = address.password.as_ref().map(|password| cmd("AUTH").arg(&address.user).arg(password).clone());
-        Ok(Wire { stream, parser: Parser::new(), login, is_logging_in: false, look, unread: 0, seen: None })
+        let (is_logging_in, before) = (login.is_some(), login.into_iter().chain(look).collect());
+        Ok(Wire { stream, parser: Parser::new(), is_logging_in, before, unread: 0, seen: None })
     }
 
     pub(super) fn send(&mut self, command: &Cmd, deadline: Instant) -> Result<(), RedisError> {
         self.stream.timed().deadline = deadline;
-        let login = self.login.take();
-        self.is_logging_in |= login.is_some();
-        let look = std::mem::take(&mut self.look);
-        self.unread += look.len();
-        let commands = login.iter().chain(&look).chain([command]);
+        let before = std::mem::take(&mut self.before);
+        self.unread += before.len();
+        let commands = before.iter().chain([command]);
         self.stream.write_all(&commands.flat_map(Cmd::get_packed_command).collect::<Vec<u8>>())?;
         Ok(self.stream.flush()?)
     }
@@ -71,7 +70,7 @@ impl Wire {
 
     /// Whether the next request is the first, and the look goes out with it.
     pub(super) fn looks(&self) -> bool {
-        !self.look.is_empty()
+        !self.before.is_empty()
     }
 
     /// The answer to the look, once.
@@ -83,13 +82,11 @@ impl Wire {
     pub(super) fn answer(&mut self, deadline: Instant) -> Result<Value, RedisError> {
         let timed = self.stream.timed();
         (timed.deadline, timed.left) = (deadline, LONGEST);
-        if self.is_logging_in {
-            self.value()?.extract_error().map_err(refused)?;
-            self.is_logging_in = false;
-        }
         while self.unread > 0 {
+            let answer = self.value()?.extract_error();
             self.unread -= 1;
-            self.seen = match self.value()?.extract_error() {
+            self.seen = match answer {
+                Err(error) if self.is_logging_in => return Err(refused(error)),
                 // The request has the same answer, or a better one.
                 Err(error) if error.code().is_some_and(|code| OF_THE_KEY.contains(&code)) => None,
                 Err(error) => {
@@ -99,6 +96,7 @@ impl Wire {
                 Ok(value @ (Value::BulkString(_) | Value::Nil | Value::Okay)) => Some(value),
                 Ok(_) => return Err((ErrorKind::Parse, "this is no answer").into()),
             };
+            self.is_logging_in = false;
         }
         self.value()?.extract_error()
     }
