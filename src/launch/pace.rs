@@ -60,6 +60,8 @@ pub(super) struct Pace {
     /// How many had started in the episode before when one was refused, and how many of these were not refused since.
     before: u32,
     allowed: u32,
+    /// The interval then, and whether it was slowed: nothing is learned from calls of which none was allowed.
+    undo: (Nanos, bool),
     /// Successes of this episode.
     served: u32,
     /// Of those needed for a large step.
@@ -107,6 +109,7 @@ impl Pace {
             gap: 0,
             before: 0,
             allowed: 1,
+            undo: (asked, false),
             served: 0,
             step: 0,
             resumes: 0,
@@ -179,6 +182,7 @@ impl Pace {
     /// One was refused, and nothing starts before `until`.
     pub(super) fn refused(&mut self, start: Start, now: Nanos, until: Nanos) {
         if start.episode == self.episode {
+            self.undo = (self.interval, self.is_slowed);
             if start.index > 0 {
                 self.slow_down(start);
             }
@@ -187,6 +191,9 @@ impl Pace {
         } else if start.episode.saturating_add(1) == self.episode && start.index < self.before {
             self.allowed = self.allowed.saturating_sub(1);
             self.streak.iter_mut().for_each(|streak| streak.allowed = streak.allowed.saturating_sub(1));
+            if self.allowed == 0 {
+                (self.interval, self.is_slowed) = self.undo;
+            }
         }
         if until > self.resumes {
             self.paused = self.paused.saturating_add(until - now.max(self.resumes));

@@ -200,7 +200,7 @@ fn drive(
     }
     let mut flow = Launching::new(batches(&launch.commands, opened.source, known, look), launcher.clone());
     let result = long_wait::run(is_announced, &mut flow, &run.report);
-    run.is_done.store(true, Ordering::SeqCst);
+    run.is_done.store(result.is_ok() && !launcher.slots().is_stopping(), Ordering::SeqCst);
     launcher.flush();
     run.outcomes().set_skipped(flow.batches().skipped(), flow.batches().done_before());
     launcher.slots().drain();
