@@ -135,7 +135,11 @@ impl Pace {
         // A late start delays those behind it, so that they do not come too close, unless it was only a little late.
         self.next = self.next.max(now.saturating_sub(self.interval / 10)).saturating_add(self.interval);
         let passed = now.saturating_sub(self.last);
-        self.gap = if self.started == 0 { self.interval } else { self.gap - self.gap / 16 + passed / 16 };
+        self.gap = match self.gap {
+            _ if self.started == 0 => self.interval,
+            0 => passed,
+            gap => gap - gap / 16 + passed / 16,
+        };
         self.last = now;
         let index = self.started;
         self.started = self.started.saturating_add(1);

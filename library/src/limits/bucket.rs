@@ -12,7 +12,7 @@
 //! interval, and the rest of that interval's gain is kept as credit, so the schedule does not drift. The same rule grants
 //! a cost above the burst after exactly the time that the excess takes.
 //!
-//! Whatever changes a level also returns what that does to a difference in the level: a [`Gap`], which settling needs.
+//! Whatever changes a level also returns what that does to a difference in the level: a `Gap`, which settling needs.
 
 use super::state::{Gaining, Level};
 use crate::clock::Nanos;
