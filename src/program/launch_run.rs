@@ -58,7 +58,7 @@ pub(super) struct LaunchRun {
     /// The first signal that came to end us; 0: none.
     signal: AtomicI32,
     pub(super) in_our_group: bool,
-    /// Nothing more is to be started.
+    /// The input was read to its end, and all of it was started.
     pub(super) is_done: AtomicBool,
     ledger: Option<Arc<Records>>,
     /// See [`Options`].

@@ -36,6 +36,8 @@ fn a_run_slows_down_to_what_the_server_allows() {
     assert_eq!((ended.code(), &commands["ok"]), (Some(0), &80.into()), "{}", ended.err);
     let learned = commands["learned"].as_f64().expect(&ended.err);
     assert!((1.0..200.0).contains(&learned), "{}", ended.err);
+    let refused = commands["told_to_wait"].as_u64().unwrap();
+    assert!(refused < 60, "of 80 calls {refused} were refused: {}", ended.err);
     let log = fs::read_to_string(folder.path().join("log")).unwrap();
     let paces =
         log.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap()["pace"].as_f64());
