@@ -387,6 +387,13 @@ impl<T> Order<T> {
         self.keys.name(key)
     }
 
+    /// The units of one key that wait.
+    pub fn waiting_of(&self, key: KeyId) -> impl Iterator<Item = &T> {
+        let later = self.later.values().filter(move |(of, _)| *of == key).map(|(_, unit)| unit);
+        let arrived = self.busy.get(&key).into_iter().flat_map(|busy| &busy.units);
+        arrived.chain(later).map(|unit| &unit.content)
+    }
+
     /// Takes out all waiting units of one key, the oldest first.
     pub fn drain_key(&mut self, key: KeyId) -> Vec<Unit<T>> {
         self.arrive_by(Nanos::MAX, |of| of == key);

@@ -100,6 +100,9 @@ impl<R: Source> Launching<R> {
         }
         let filled = if is_full { Filled::Nothing } else { self.cut_or_read(wait)? };
         self.sort();
+        if filled == Filled::End && self.batches.waiting() == 0 {
+            self.queue().has_all();
+        }
         if filled == Filled::Some || !wait {
             return Ok(filled);
         }

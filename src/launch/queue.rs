@@ -14,6 +14,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::io;
 use std::num::NonZeroU32;
 use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 use throttle_limits::clock::{Clock, Nanos, SystemClock, in_nanos};
@@ -29,6 +30,8 @@ pub(super) struct Queue {
     /// Most units that wait while more are read.
     ahead: usize,
     is_keyed: bool,
+    /// Whether no unit is left that is not in the queue.
+    is_all_read: AtomicBool,
     /// Whether replies may tell what a command really cost.
     settles: bool,
 }
@@ -73,6 +76,7 @@ impl Queue {
             begun,
             ahead: sorting.ahead,
             is_keyed: options.by_key.is_some(),
+            is_all_read: AtomicBool::new(false),
             settles: options.settling.is_any(),
         })
     }
@@ -85,6 +89,11 @@ impl Queue {
     /// Whether limits are kept for each key. If not, grants come from elsewhere.
     pub(super) fn is_keyed(&self) -> bool {
         self.is_keyed
+    }
+
+    /// No unit is left that is not in the queue.
+    pub(super) fn has_all(&self) {
+        self.is_all_read.store(true, Ordering::SeqCst);
     }
 
     /// Whether attempts may be made again.
@@ -171,14 +180,20 @@ impl Queue {
     /// Decides what follows from the end of an attempt. The pump learns of a pause of all units at once.
     pub(super) fn judge(&self, running: &mut Running, at: Instant, outcome: &Outcome, reply: &Reply) -> Verdict {
         let mut guard = self.lock();
-        let State { retries, order, .. } = &mut *guard;
+        let State { retries, order, chosen, .. } = &mut *guard;
+        let chosen = chosen.as_ref().map(|(attempt, _)| attempt);
         let Some(retries) = retries else {
             return if matches!(outcome, Outcome::Ok) { Verdict::Ok } else { Verdict::Failed };
         };
         let judged = Judged { started: self.at(running.started), at: self.at(at) };
         let (key, history) = (&running.attempt.job.key, &mut running.attempt.history);
         let before = retries.pause_end(key);
-        let verdict = retries.judge(key, (judged, history), (outcome, reply), |most| fastrand::u64(..=most));
+        let no_others_wait = || {
+            let mut waiting = running.granted.iter().flat_map(|granted| order.waiting_of(granted.key)).chain(chosen);
+            self.is_all_read.load(Ordering::SeqCst) && waiting.all(|attempt| attempt.history.is_repeated())
+        };
+        let chance = |most| fastrand::u64(..=most);
+        let verdict = retries.judge(key, (judged, history), (outcome, reply), no_others_wait, chance);
         if !matches!(verdict, Verdict::Later(_)) {
             return verdict;
         }

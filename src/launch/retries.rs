@@ -211,6 +211,8 @@ pub(super) struct History {
     /// After how many attempts the server had all wait, and when it last did so.
     told: u32,
     told_at: Nanos,
+    /// When it first did so.
+    first_told: Nanos,
     /// After how many it asked only this unit to wait.
     alone: u32,
     /// The start of the latest one.
@@ -218,7 +220,8 @@ pub(super) struct History {
 }
 
 impl History {
-    fn is_repeated(self) -> bool {
+    /// Whether it was told to wait more than once.
+    pub(super) fn is_repeated(self) -> bool {
         self.told > 1
     }
 }
@@ -246,6 +249,11 @@ struct Pause {
     /// How many units wait that were told so more than once, and when one was told so for the first time.
     repeated: u32,
     new_at: Nanos,
+    /// How many attempts for other units run, and when the latest that succeeded started.
+    others: u32,
+    served_at: Nanos,
+    /// Whether only units are left that were told so more than once, and nothing was served for as long as the longest wait.
+    is_at_end: bool,
 }
 
 impl Retries {
@@ -255,16 +263,24 @@ impl Retries {
         Retries { policy, pauses: BTreeMap::new(), sweep_at: 0, answers: Answers::default() }
     }
 
-    /// Decides what follows from the end of an attempt for a unit of `key`. `chance(n)` is a random number from 0 to n.
+    /// Decides what follows from the end of an attempt for a unit of `key`. `no_others_wait`: only units wait, and will, that
+    /// were told to wait more than once. `chance(n)` is a random number from 0 to n.
     pub(super) fn judge(
         &mut self,
         key: &Key,
         (ended, history): (Judged, &mut History),
         (outcome, reply): (&Outcome, &Reply),
+        no_others_wait: impl FnOnce() -> bool,
         mut chance: impl FnMut(Nanos) -> Nanos,
     ) -> Verdict {
         let was_repeated = history.is_repeated();
         let meaning = self.policy.meaning(outcome, reply, history.used + 1);
+        if let Some(pause) = self.pauses.get_mut(key) {
+            pause.others = pause.others.saturating_sub(u32::from(!was_repeated));
+            let longest = in_nanos(self.policy.backoff.longest);
+            let serves_nothing = pause.since.is_some_and(|since| ended.at.saturating_sub(since) >= longest);
+            pause.is_at_end = serves_nothing && pause.others == 0 && no_others_wait();
+        }
         let verdict = self.follows(key, (ended, &mut *history), meaning, &mut chance);
         if let Some(pause) = self.pauses.get_mut(key) {
             let waits = verdict.is_repeated() && history.is_repeated();
@@ -316,7 +332,7 @@ impl Retries {
                 self.answers.refused.push(history.start);
             }
             if history.told == 0 {
-                pause.new_at = ended.at;
+                (pause.new_at, history.first_told) = (ended.at, ended.at);
             }
             (history.told, history.told_at) = (history.told + 1, ended.at);
             return Verdict::Later(until);
@@ -354,6 +370,7 @@ impl Retries {
             None => return 0,
         };
         pause.is_learned_by_all = all.is_some();
+        pause.others += u32::from(!history.is_repeated());
         let Some((pace, start)) = all else {
             history.start = pause.started(now);
             return if policy.learns { pause.next } else { 0 };
@@ -436,6 +453,9 @@ impl Pause {
             alone: 0,
             repeated: 0,
             new_at: 0,
+            others: 0,
+            served_at: 0,
+            is_at_end: false,
         }
     }
 
@@ -453,15 +473,19 @@ impl Pause {
     /// than those that it serves.
     fn succeeded(&mut self, ended: Judged, start: Start) {
         (self.incidents, self.since) = (0, None);
+        self.served_at = self.served_at.max(ended.started);
         self.served += u32::from(!self.pace.is_old(start));
         self.pace.succeeded(start.succeeded(), ended.at);
         self.took = ended.at.saturating_sub(ended.started);
     }
 
     /// Whether the server has served so many since the latest pause, for each that it asked to wait, that it asks only this
-    /// unit. Once that was so, it is enough that the server has paused no others since its last success.
+    /// unit. Once that was so, it is enough that the server has paused no others since its last success. If there are no
+    /// others any more, it is enough that the server has served one since it first told this one to wait, and then nothing
+    /// for long.
     fn asks_only(&mut self, history: History) -> bool {
-        let asks_only = self.served / ENOUGH > self.alone || (history.alone > 0 && self.incidents == 0);
+        let is_enough = self.served / ENOUGH > self.alone || (history.alone > 0 && self.incidents == 0);
+        let asks_only = is_enough || self.is_at_end && self.served_at > history.first_told;
         self.alone += u32::from(asks_only);
         asks_only
     }

@@ -60,13 +60,17 @@ struct State {
 }
 
 impl State {
-    /// Judges all that has ended by `now`.
-    fn attend(&mut self, now: Nanos) {
+    /// Judges all that has ended by `now`. `is_all_read`: no unit is left but those that wait in the order.
+    fn attend(&mut self, now: Nanos, is_all_read: bool) {
         self.running.sort_by_key(|running| running.end);
         while self.running.first().is_some_and(|first| first.end <= now) {
             let Running { mut attempt, started, end, outcome, reply } = self.running.remove(0);
             let judged = (Judged { started, at: end }, &mut attempt.history);
-            let verdict = self.retries.judge(&None, judged, (&outcome, &reply), |most| self.chance.u64(..=most));
+            let State { retries, order, key, chance, .. } = &mut *self;
+            let waiting = || key.iter().flat_map(|key| order.waiting_of(*key));
+            let no_others_wait = || is_all_read && waiting().all(|waiting| waiting.history.is_repeated());
+            let chance = |most| chance.u64(..=most);
+            let verdict = retries.judge(&None, judged, (&outcome, &reply), no_others_wait, chance);
             self.ends.push((end, attempt.unit, verdict));
             if let Some(due) = verdict.due() {
                 let next = Try { number: attempt.number + 1, ..attempt };
@@ -86,7 +90,7 @@ impl State {
 impl<L: Fn(Try) -> Life> Script<L> {
     fn due(&self) -> u64 {
         let mut state = self.state.borrow_mut();
-        state.attend(self.clock.now());
+        state.attend(self.clock.now(), self.fresh.is_empty());
         state.order.arrived(self.clock.now()) as u64
     }
 
@@ -367,7 +371,7 @@ fn an_answer_after_a_success_may_still_name_a_time_that_is_too_long() {
     let mut retries = Retries::new(policy(1));
     let mut judge = |started, at, life: Life| {
         let judged = (Judged { started, at }, &mut History::default());
-        retries.judge(&None, judged, (&life.1, &life.2), |_| 0);
+        retries.judge(&None, judged, (&life.1, &life.2), || false, |_| 0);
         retries.overlong_pause(&None, at).is_some()
     };
     let found = [judge(2, 10, later(60)), judge(1, 20, ok()), judge(3, 30, later(3601)), judge(4, 40, ok())];
@@ -436,21 +440,22 @@ fn nothing_new_starts_while_too_many_wait() {
     assert_eq!((script.starts.len(), most), (24, Some(3)));
 }
 
-/// Of the good units, how long all took in milliseconds; and how many units were done and have failed.
+/// Of the good units, how long all took in milliseconds; how many units were done and have failed; and how long the run took.
 fn with_bad_units(
     bad: &[u64],
     units: u64,
     jobs: usize,
     policy: RetryPolicy,
     [good, bad_life]: [&dyn Fn() -> Life; 2],
-) -> (Nanos, usize, usize) {
+) -> (Nanos, usize, usize, Nanos) {
     let is_bad = |unit: u64| bad.contains(&unit);
     let mut script =
         run("20/s", units, jobs, policy, 1, |attempt| if is_bad(attempt.unit) { bad_life() } else { good() });
     let ends = &script.state.get_mut().ends;
     let last = ends.iter().filter(|end| !is_bad(end.1)).map(|end| end.0).max().unwrap();
     let count = |wanted| ends.iter().filter(|end| end.2 == wanted).count();
-    (last / MILLISECOND, count(Verdict::Ok), count(Verdict::Failed))
+    let all = ends.iter().map(|end| end.0).max().unwrap();
+    (last / MILLISECOND, count(Verdict::Ok), count(Verdict::Failed), all / MILLISECOND)
 }
 
 /// Law 12.
@@ -467,7 +472,7 @@ fn a_unit_that_is_always_told_to_wait_holds_up_nobody_else() {
                     None => (10 * MILLISECOND, Outcome::Exited(22), Reply { status: Some(503), ..Reply::default() }),
                 };
                 let (ideal, ..) = with_bad_units(&[], units, jobs, policy(attempts), [&served, &served]);
-                let (took, done, failed) = with_bad_units(bad, units, jobs, policy(attempts), [&served, &refused]);
+                let (took, done, failed, _) = with_bad_units(bad, units, jobs, policy(attempts), [&served, &refused]);
                 let row = format!("{time} ms, {jobs} jobs, {attempts} attempts, {asked:?}, {units}: {took} / {ideal}");
                 assert_eq!((done + bad.len(), failed), (usize::try_from(units).unwrap(), bad.len()), "{row}");
                 // Twice all wait for the time that is asked for.
@@ -482,9 +487,40 @@ fn a_unit_that_is_always_told_to_wait_holds_up_nobody_else() {
 #[test]
 fn units_that_are_always_told_to_wait_one_after_the_other_are_found_out() {
     let refused = || (10 * MILLISECOND, Outcome::Exited(75), Reply::default());
-    let (took, done, failed) = with_bad_units(&[20, 21, 22], 600, 10, policy(1), [&ok, &refused]);
+    let (took, done, failed, _) = with_bad_units(&[20, 21, 22], 600, 10, policy(1), [&ok, &refused]);
     assert_eq!((done, failed), (597, 3));
     assert!(took < 75_000, "30 s without them: {took}");
+}
+
+/// Law 12, where few units are left to show that the server serves others. If none is, it cannot be told from a server that
+/// is down.
+#[test]
+fn a_unit_that_is_always_told_to_wait_fails_alone_in_a_small_run_too() {
+    for (units, bad) in [(2, &[1][..]), (3, &[1]), (5, &[2]), (12, &[8]), (20, &[3, 9]), (6, &[2, 3, 4])] {
+        for (attempts, asked, jobs) in [(1, None, 1), (1, Some(1), 4), (3, None, 4), (3, Some(1), 1), (3, None, 64)] {
+            let refused = || match asked {
+                Some(seconds) => later(seconds),
+                None => failed(75),
+            };
+            let (took, done, failed, all) = with_bad_units(bad, units, jobs, policy(attempts), [&ok, &refused]);
+            let row = format!("{bad:?} of {units}, {attempts} attempts, {asked:?}, {jobs} jobs: {took}");
+            assert_eq!((done + bad.len(), failed), (usize::try_from(units).unwrap(), bad.len()), "{row}");
+            assert!(took < 20_000, "{row}");
+            assert!(all < 130_000, "{row}: {all}");
+        }
+    }
+}
+
+/// It may be down for a while.
+#[test]
+fn a_server_that_serves_nothing_fails_no_unit() {
+    for units in [1, 2, 7] {
+        let clock = FakeClock::default();
+        let down = |_| if clock.now() < 1800 * SECOND { failed(75) } else { ok() };
+        let mut script = run_on(&clock, "20/s", units, 4, policy(1), 1, down);
+        let ends = &script.state.get_mut().ends;
+        assert!(ends.iter().all(|end| end.2 != Verdict::Failed), "{units}");
+    }
 }
 
 /// A server with a bucket: `rate` per second, `burst`.
@@ -504,17 +540,17 @@ fn bucketed(rate: u64, burst: u64, [served, refused]: [Nanos; 2], clock: FakeClo
 
 #[test]
 fn a_server_that_allows_less_than_asked_fails_no_unit() {
-    for limit in ["24/s", "40/s", "200/s"] {
+    for (limit, units) in ["24/s", "40/s", "200/s"].into_iter().flat_map(|limit| [5, 12, 40, 300].map(|n| (limit, n))) {
         for times in [[200, 5], [10, 200], [2000, 1], [0, 0]] {
             for (burst, attempts) in [(1, 1), (5, 1), (20, 3)] {
                 let clock = FakeClock::default();
                 let life = bucketed(20, burst, times.map(|time| time * MILLISECOND), clock.clone());
-                let mut script = run_on(&clock, limit, 300, 64, policy(attempts), 1, life);
+                let mut script = run_on(&clock, limit, units, 64, policy(attempts), 1, life);
                 let ends = &script.state.get_mut().ends;
                 let failed = ends.iter().filter(|end| end.2 == Verdict::Failed).count();
                 // At ten times the limit, with answers that come long before refusals, a few look as if they were alone.
                 let most = if limit == "200/s" && times == [10, 200] { 3 } else { 0 };
-                assert!(failed <= most, "{limit} {times:?} {burst} {attempts}: {failed} failed");
+                assert!(failed <= most, "{limit} {units} {times:?} {burst} {attempts}: {failed} failed");
             }
         }
     }

@@ -32,7 +32,8 @@ pub(crate) struct AgainFlags {
     ///
     /// One unit that is always told to wait holds up nobody else. A unit that is told so twice starts behind others. If
     /// the server serves eight others for each such answer, the answer pauses nobody and counts as a failed attempt (with
-    /// --attempts 1 the second such answer does).
+    /// --attempts 1 the second such answer does). When only such units are left, it is enough that the server has served
+    /// one other since, and then nothing for as long as the longest wait of --backoff.
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = attempts)]
     #[arg(help = "Run a unit up to N times if it fails", long_help)]
     pub(crate) attempts: Option<NonZeroU32>,

@@ -332,7 +332,8 @@ impl Run {
         let Process { retries, supply, waiting, grant, running, .. } = &mut self.processes[unit % self.row.processes];
         *running -= 1;
         let history = &mut self.histories[unit];
-        let verdict = retries.judge(&None, (judged, history), (&outcome, &reply), |most| self.chance.u64(0..=most));
+        let chance = |most| self.chance.u64(0..=most);
+        let verdict = retries.judge(&None, (judged, history), (&outcome, &reply), || false, chance);
         let Answers { hold, refused, served } = retries.take_answers(self.now);
         supply.served(served);
         if hold.is_some() || !refused.is_empty() {
