@@ -190,7 +190,7 @@ impl Queue {
         let before = retries.pause_end(key);
         let no_others_wait = || {
             let mut waiting = running.granted.iter().flat_map(|granted| order.waiting_of(granted.key)).chain(chosen);
-            self.is_all_read.load(Ordering::SeqCst) && waiting.all(|attempt| attempt.history.is_repeated())
+            self.is_all_read.load(Ordering::SeqCst) && waiting.all(|attempt| attempt.history.was_told())
         };
         let chance = |most| fastrand::u64(..=most);
         let verdict = retries.judge(key, (judged, history), (outcome, reply), no_others_wait, chance);

@@ -220,8 +220,12 @@ pub(super) struct History {
 }
 
 impl History {
-    /// Whether it was told to wait more than once.
-    pub(super) fn is_repeated(self) -> bool {
+    /// Whether it was told to wait.
+    pub(super) fn was_told(self) -> bool {
+        self.told > 0
+    }
+
+    fn is_repeated(self) -> bool {
         self.told > 1
     }
 }
@@ -238,9 +242,11 @@ struct Pause {
     until: Nanos,
     /// It is longer than what the pump knows.
     is_news: bool,
-    /// Since the last success ended: pauses, and when a server first asked to wait.
+    /// Since the last success ended: pauses, when a server first asked to wait, and how many other units it refused since the
+    /// latest pause that made no pause.
     incidents: u32,
     since: Option<Nanos>,
+    probes: u32,
     /// How many attempts have succeeded that started after the latest pause began, and how long the latest of all took.
     served: u32,
     took: Nanos,
@@ -252,7 +258,7 @@ struct Pause {
     /// How many attempts for other units run, and when the latest that succeeded started.
     others: u32,
     served_at: Nanos,
-    /// Whether only units are left that were told so more than once, and nothing was served for as long as the longest wait.
+    /// Whether only units are left that were told so before.
     is_at_end: bool,
 }
 
@@ -264,7 +270,7 @@ impl Retries {
     }
 
     /// Decides what follows from the end of an attempt for a unit of `key`. `no_others_wait`: only units wait, and will, that
-    /// were told to wait more than once. `chance(n)` is a random number from 0 to n.
+    /// were told to wait before. `chance(n)` is a random number from 0 to n.
     pub(super) fn judge(
         &mut self,
         key: &Key,
@@ -276,10 +282,8 @@ impl Retries {
         let was_repeated = history.is_repeated();
         let meaning = self.policy.meaning(outcome, reply, history.used + 1);
         if let Some(pause) = self.pauses.get_mut(key) {
-            pause.others = pause.others.saturating_sub(u32::from(!was_repeated));
-            let longest = in_nanos(self.policy.backoff.longest);
-            let serves_nothing = pause.since.is_some_and(|since| ended.at.saturating_sub(since) >= longest);
-            pause.is_at_end = serves_nothing && pause.others == 0 && no_others_wait();
+            pause.others = pause.others.saturating_sub(u32::from(history.told == 0));
+            pause.is_at_end = matches!(meaning, Meaning::Later(_)) && pause.others == 0 && no_others_wait();
         }
         let verdict = self.follows(key, (ended, &mut *history), meaning, &mut chance);
         if let Some(pause) = self.pauses.get_mut(key) {
@@ -326,8 +330,8 @@ impl Retries {
         self.forget(ended.at);
         let policy = &self.policy;
         let pause = self.pauses.entry(key.clone()).or_insert_with(|| Pause::new(policy));
-        if history.told == 0 || !pause.asks_only(*history) {
-            let until = pause.later((ended, history.start), asked, |incidents| policy.pause(incidents));
+        if history.told == 0 || !pause.asks_only(*history, ended.at, in_nanos(policy.backoff.longest)) {
+            let until = pause.later((ended, *history), asked, |incidents| policy.pause(incidents));
             if pause.is_learned_by_all {
                 self.answers.refused.push(history.start);
             }
@@ -370,7 +374,7 @@ impl Retries {
             None => return 0,
         };
         pause.is_learned_by_all = all.is_some();
-        pause.others += u32::from(!history.is_repeated());
+        pause.others += u32::from(history.told == 0);
         let Some((pace, start)) = all else {
             history.start = pause.started(now);
             return if policy.learns { pause.next } else { 0 };
@@ -419,7 +423,7 @@ impl Retries {
         let Some(pause) = self.pauses.get(key) else { return 0 };
         match pause.behind(history, &self.policy) {
             0 => 0,
-            behind => pause.until.saturating_add(behind),
+            behind => pause.until.max(history.told_at).saturating_add(behind),
         }
     }
 
@@ -448,6 +452,7 @@ impl Pause {
             is_news: false,
             incidents: 0,
             since: None,
+            probes: 0,
             served: 0,
             took: 0,
             alone: 0,
@@ -480,21 +485,24 @@ impl Pause {
     }
 
     /// Whether the server has served so many since the latest pause, for each that it asked to wait, that it asks only this
-    /// unit. Once that was so, it is enough that the server has paused no others since its last success. If there are no
-    /// others any more, it is enough that the server has served one since it first told this one to wait, and then nothing
-    /// for long.
-    fn asks_only(&mut self, history: History) -> bool {
-        let is_enough = self.served / ENOUGH > self.alone || (history.alone > 0 && self.incidents == 0);
-        let asks_only = is_enough || self.is_at_end && self.served_at > history.first_told;
+    /// unit. Once that was so, it is enough that the server has paused no others since its last success, or that there are no
+    /// others any more. Then it is also enough that the server has served one since it first told this one to wait, and after
+    /// that nothing for long.
+    fn asks_only(&mut self, history: History, now: Nanos, long: Nanos) -> bool {
+        let serves_nothing = self.since.is_some_and(|since| now.saturating_sub(since) >= long);
+        let asks_only = self.served / ENOUGH > self.alone
+            || history.alone > 0 && (self.incidents == 0 || self.is_at_end)
+            || self.is_at_end && serves_nothing && self.served_at > history.first_told;
         self.alone += u32::from(asks_only);
         asks_only
     }
 
     /// How long after a pause a unit starts. If it was told to wait more than once, others start first, which shows whether
     /// the server serves them. Not if there are many such units, or if the server has told another one so for the first
-    /// time since: then the server allows less than was asked for.
+    /// time since: then the server allows less than was asked for, unless it has served nothing at all for two pauses.
     fn behind(&self, history: History, policy: &RetryPolicy) -> Nanos {
-        if history.is_repeated() && self.repeated < ENOUGH && self.new_at <= history.told_at {
+        let is_one_of_few = history.is_repeated() && self.repeated < ENOUGH && self.new_at <= history.told_at;
+        if is_one_of_few || history.was_told() && self.incidents > 1 && !self.is_at_end {
             // In eight times the first pause enough others are granted, and in twice their time they have ended.
             policy.pause(4).saturating_add(self.took.saturating_mul(2))
         } else {
@@ -505,20 +513,30 @@ impl Pause {
     /// The server asked to wait. Returns until when.
     fn later(
         &mut self,
-        (ended, start): (Judged, Start),
+        (ended, history): (Judged, History),
         asked: Option<Duration>,
         unnamed: impl Fn(u32) -> Nanos,
     ) -> Nanos {
-        let is_known = self.pace.is_old(start);
+        let (start, is_known) = (history.start, self.pace.is_old(history.start));
         self.since.get_or_insert(ended.at);
         (self.served, self.alone) = (0, 0);
-        if !is_known {
-            // Those that run and were not refused so far were allowed: their answers may take longer.
-            self.incidents = if self.pace.has_allowed() { 1 } else { self.incidents.saturating_add(1) };
+        // Those that run and were not refused so far were allowed: their answers may take longer.
+        let serves_nothing = !is_known && !self.pace.has_allowed();
+        // Some units may be refused always, the first ones after a restart. The longer it lasts, the more different ones are
+        // tried between two pauses.
+        let spared = if self.served_at == 0 { 1 } else { ENOUGH };
+        let may_probe = serves_nothing && asked.is_none() && self.others == 0 && !self.is_at_end;
+        let is_probe = may_probe && self.probes + spared < self.incidents;
+        self.probes = if is_probe { self.probes + 1 } else { 0 };
+        if !is_known && !is_probe {
+            self.incidents = if serves_nothing { self.incidents.saturating_add(1) } else { 1 };
         }
         let wait = match asked {
+            None if is_probe => 0,
             // The time that it named before was too short.
-            Some(asked) if !is_known && self.incidents > 1 => in_nanos(asked).max(unnamed(self.incidents)),
+            Some(asked) if !is_known && self.incidents > 1 && history.was_told() => {
+                in_nanos(asked).max(unnamed(self.incidents))
+            }
             Some(asked) => in_nanos(asked),
             None if is_known => 0,
             None => unnamed(self.incidents),

@@ -68,7 +68,7 @@ impl State {
             let judged = (Judged { started, at: end }, &mut attempt.history);
             let State { retries, order, key, chance, .. } = &mut *self;
             let waiting = || key.iter().flat_map(|key| order.waiting_of(*key));
-            let no_others_wait = || is_all_read && waiting().all(|waiting| waiting.history.is_repeated());
+            let no_others_wait = || is_all_read && waiting().all(|waiting| waiting.history.was_told());
             let chance = |most| chance.u64(..=most);
             let verdict = retries.judge(&None, judged, (&outcome, &reply), no_others_wait, chance);
             self.ends.push((end, attempt.unit, verdict));
@@ -507,6 +507,23 @@ fn a_unit_that_is_always_told_to_wait_fails_alone_in_a_small_run_too() {
             assert_eq!((done + bad.len(), failed), (usize::try_from(units).unwrap(), bad.len()), "{row}");
             assert!(took < 20_000, "{row}");
             assert!(all < 130_000, "{row}: {all}");
+        }
+    }
+}
+
+/// Law 12, where the first units are all bad, as after a restart.
+#[test]
+fn many_bad_units_at_the_beginning_hold_up_nobody_else() {
+    for (units, bad) in [(30, 1..=4), (30, 5..=8), (200, 1..=8), (300, 1..=17), (600, 1..=30)] {
+        let bad: Vec<u64> = bad.collect();
+        for (attempts, asked, jobs) in [(1, None, 8), (3, None, 8), (3, None, 1), (3, Some(1), 8)] {
+            let refused = || asked.map_or_else(|| failed(75), later);
+            let (took, done, failed, all) = with_bad_units(&bad, units, jobs, policy(attempts), [&ok, &refused]);
+            let row = format!("{} of {units}, {attempts} attempts, {asked:?}, {jobs} jobs: {took} {all}", bad.len());
+            assert_eq!((done + bad.len(), failed), (usize::try_from(units).unwrap(), bad.len()), "{row}");
+            // Named times are waited for.
+            let most = 50 * units * if asked.is_some() { 20 } else { 3 } + 3000;
+            assert!(took < most && all < took + 130_000, "{row}");
         }
     }
 }
