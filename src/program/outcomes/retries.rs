@@ -2,6 +2,7 @@
 
 use crate::program::args::MaxFail;
 use crate::program::names::shown;
+use crate::program::time_of_day::until_unless_seen;
 use crate::program::unit_name::{UnitName, rate};
 use std::time::Duration;
 use throttle::launch::Key;
@@ -55,7 +56,7 @@ impl Retries {
     }
 
     /// `about 38/s`, `about 5.4/min`
-    fn learned_text(&self) -> Option<String> {
+    pub(super) fn learned_text(&self) -> Option<String> {
         let a_second = self.learned_per_second()?;
         let text = match a_second {
             1.0.. => rate(UnitName::Command, a_second),
@@ -101,10 +102,11 @@ impl Retries {
             return None;
         }
         self.announced_until = self.paused_until;
-        let wait = clock::shown_wait(self.paused_until - now);
+        let wait = self.paused_until - now;
+        let (wait, until) = (clock::shown_wait(wait), until_unless_seen(wait));
         Some(match key {
-            Some(key) => format!("'{}' asked to wait: nothing of it starts for {wait}", shown(key)),
-            None => format!("a server asked to wait: nothing starts for {wait}"),
+            Some(key) => format!("'{}' asked to wait: nothing of it starts for {wait}{until}", shown(key)),
+            None => format!("a server asked to wait: nothing starts for {wait}{until}"),
         })
     }
 }
