@@ -216,7 +216,9 @@ fn run(site: &Site, port: u16, folder: &Path, number: usize) -> Run {
             if served > news.0 {
                 news = (served, Instant::now());
             }
-            assert!(news.1.elapsed() < HANGS, "run {number}: nothing was served for so long after {served} units");
+            if news.1.elapsed() > HANGS {
+                panic_with_state(started, folder, number);
+            }
             thread::sleep(Duration::from_millis(2));
         }
         // It may have ended, which is found out below.
@@ -225,6 +227,16 @@ fn run(site: &Site, port: u16, folder: &Path, number: usize) -> Run {
     let ended = started.end();
     let count = |name: &str| fs::read_to_string(folder.join(name)).unwrap_or_default().lines().count();
     Run { ended, signal, log: count("log"), done: count("done") }
+}
+
+/// Nothing was served for long.
+fn panic_with_state(run: Started, folder: &Path, number: usize) -> ! {
+    run.signal(Signal::USR1);
+    thread::sleep(Duration::from_secs(1));
+    run.signal(Signal::TERM);
+    let (ended, log) = (run.end(), fs::read_to_string(folder.join("log")).unwrap());
+    let log: Vec<&str> = log.lines().rev().take(40).collect();
+    panic!("run {number} hangs: {}\n{}", ended.err, log.join("\n"));
 }
 
 /// How often each value occurs.
