@@ -353,7 +353,7 @@ fn spend(night: Night) -> f64 {
 
 #[test]
 fn a_run_that_is_interrupted_again_and_again_does_everything_once() {
-    spend(Night { units: 300, rate: 60, interruptions: 6, outage: Duration::from_millis(400) });
+    spend(Night { units: 300, rate: 80, interruptions: 6, outage: Duration::from_millis(300) });
 }
 
 /// `cargo test --release --test program night -- --ignored --nocapture`: two minutes, on a machine that does nothing else.
