@@ -31,11 +31,11 @@ struct Night {
     outage: Duration,
 }
 
-/// Half of the bad units always get a 503, the others a 404.
+/// One of three bad units always gets a 503, the others a 404.
 fn fate(unit: u32) -> u16 {
-    match unit % 200 {
+    match unit % 300 {
         50 => 503,
-        120 => 404,
+        120 | 220 => 404,
         _ => 200,
     }
 }
@@ -200,8 +200,20 @@ struct Run {
 fn run(site: &Site, port: u16, folder: &Path, number: usize) -> Run {
     let append = |name: &str| File::options().append(true).create(true).open(folder.join(name)).unwrap();
     let rate = format!("{}/s", site.night.rate);
-    let options =
-        ["-r", &rate, "--attempts", "6", "--backoff", "50ms..2s", "--timeout", "30s", "-j", &JOBS.to_string()];
+    let options = [
+        "-r",
+        &rate,
+        "--attempts",
+        "6",
+        "--backoff",
+        "50ms..2s",
+        "--max-pause",
+        "20s",
+        "--timeout",
+        "30s",
+        "-j",
+        &JOBS.to_string(),
+    ];
     let script = "curl -q -fsS -D \"$THROTTLE_REPLY\" \"$URL/$1\"";
     let mut command =
         throttle([&options[..], &["--done", "done", "--log", "log", "-a", "units", "-c", script]].concat());
