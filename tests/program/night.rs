@@ -277,7 +277,9 @@ fn check_ends(runs: &[Run]) {
 /// Each good unit was served once, and again only if its command ran when the run was ended. Returns how many were.
 fn check_served(runs: &[Run], served: &[Call], good: &BTreeSet<u32>) -> usize {
     let mut of_unit: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
-    served.iter().for_each(|(run, unit)| of_unit.entry(*unit).or_default().push(*run));
+    for (run, unit) in served {
+        of_unit.entry(*unit).or_default().push(*run);
+    }
     assert_eq!(&of_unit.keys().copied().collect::<BTreeSet<_>>(), good, "what was served");
     let mut lost = Vec::new();
     for (unit, runs) in &mut of_unit {
