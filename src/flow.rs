@@ -21,7 +21,7 @@ mod splice;
 mod tee;
 
 pub use at_once::write_at_once;
-pub use contract::{Filled, Flow, FlowError, Passed, Price, State, Turn, Unpaid};
+pub use contract::{Answers, Filled, Flow, FlowError, Passed, Price, State, Turn, Unpaid};
 pub use copy::{Copying, Descriptor, Sink, Source};
 pub use lock::unpoisoned;
 pub(crate) use look::Keyless;

@@ -21,7 +21,6 @@ mod launching;
 mod names;
 mod options;
 mod output;
-mod pace;
 mod preview;
 mod printer;
 mod queue;

@@ -202,7 +202,7 @@ pub trait Store: Debug {
     /// # Errors
     /// [`StoreError`]; nothing is held then.
     fn hold_until(&self, time: Nanos) -> Result<(), StoreError> {
-        self.apply(Operation::Hold { until: time }).map(drop)
+        self.apply(Operation::Hold { until: time, refused: Vec::new() }).map(drop)
     }
 
     /// Changes the limits for everyone, from their next request on. A limit at the same index and of the same kind
@@ -324,6 +324,8 @@ pub struct View {
     pub line: Vec<Waiting>,
     /// Nothing is granted to newcomers before this time, if the bucket is paused.
     pub paused_until: Option<Nanos>,
+    /// The time between two calls, in nanoseconds, if a server allows less than the limits.
+    pub learned: Option<Nanos>,
     /// What happened since the bucket was made.
     pub counts: Counts,
     /// The time of all this, on the bucket's clock.
@@ -340,6 +342,7 @@ impl View {
             wait: limits.conforms_at(now, 1).ok().map(|(at, _)| at.saturating_sub(now)),
             line: ledger.waiting(now),
             paused_until: ledger.paused_until().filter(|until| *until > now),
+            learned: ledger.learned(),
             counts: ledger.counts(),
             now,
         }

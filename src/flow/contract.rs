@@ -3,7 +3,7 @@
 use std::io;
 use thiserror::Error;
 use throttle_limits::clock::Nanos;
-use throttle_limits::limits::Grant;
+use throttle_limits::limits::{Grant, Served, Start};
 
 /// Units on their way from a source to a sink.
 pub trait Flow {
@@ -33,10 +33,10 @@ pub trait Flow {
         Price::Usual
     }
 
-    /// How long nothing may be handed over from now on, in nanoseconds, if that is news: a server asked to wait. When there
-    /// is news, the flow unparks the thread of the pump, which may sleep until a grant.
-    fn take_hold(&self) -> Option<Nanos> {
-        None
+    /// What a server has told since the last call. If it asked to wait, the flow unparks the thread of the pump, which may
+    /// sleep until a grant.
+    fn take_answers(&self) -> Answers {
+        Answers::default()
     }
 
     /// Hands over units together, and adds those that left to `passed`, even if it then fails.
@@ -44,6 +44,17 @@ pub trait Flow {
     /// # Errors
     /// If reading or writing fails, or nothing may leave after a unit that gets no grant.
     fn pass(&mut self, turn: Turn<'_>, passed: &mut Passed) -> Result<(), FlowError>;
+}
+
+/// What a server has told about units that were handed over.
+#[derive(Debug, Default)]
+pub struct Answers {
+    /// How long nothing may be handed over from now on, in nanoseconds.
+    pub hold: Option<Nanos>,
+    /// The starts of those that it refused.
+    pub refused: Vec<Start>,
+    /// Those that it served.
+    pub served: Served,
 }
 
 /// What is handed over together.

@@ -1,11 +1,11 @@
 //! The pump: one loop that reads units, waits for the sink, takes a grant, sleeps until its time, and hands over.
 
-use super::contract::{Filled, Flow, FlowError, Passed, Price, State, Turn, Unpaid};
+use super::contract::{Answers, Filled, Flow, FlowError, Passed, Price, State, Turn, Unpaid};
 use super::meter::{Meter, Phase};
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use thiserror::Error;
 use throttle_limits::clock::{Clock, Nanos};
-use throttle_limits::limits::{Grant, Refusal};
+use throttle_limits::limits::{Grant, Refusal, Served, Start};
 use throttle_limits::store::{StoreError, Supply};
 
 /// Why the pump stopped before the end of its input.
@@ -33,7 +33,7 @@ pub fn run(flow: &mut impl Flow, supply: &Supply, meter: &Meter) -> Result<(), P
 /// # Errors
 /// As [`run`].
 pub fn run_on(flow: &mut impl Flow, supply: &Supply, clock: &dyn Clock, meter: &Meter) -> Result<(), PumpError> {
-    let mut pump = Pump { flow, supply, clock, meter, hold: Cell::new(None) };
+    let mut pump = Pump { flow, supply, clock, meter, hold: Cell::new(None), refused: RefCell::default() };
     while pump.gather()? {
         let room = pump.wait_for_sink()?;
         pump.hold()?;
@@ -49,6 +49,8 @@ struct Pump<'a, F> {
     meter: &'a Meter,
     /// Until when nothing may be handed over, if that is news.
     hold: Cell<Option<Nanos>>,
+    /// The starts of what a server refused, if that is news.
+    refused: RefCell<Vec<Start>>,
 }
 
 impl<F: Flow> Pump<'_, F> {
@@ -79,13 +81,11 @@ impl<F: Flow> Pump<'_, F> {
     /// If nothing may be handed over for some time, gives back what is reserved, and holds the limits for that long.
     fn hold(&mut self) -> Result<(), StoreError> {
         self.has_hold();
-        match self.hold.take() {
-            Some(until) => {
-                self.meter.paused_until(until);
-                self.supply.hold_until(until)
-            }
-            None => Ok(()),
+        let (hold, refused) = (self.hold.take(), self.refused.take());
+        if let Some(until) = hold {
+            self.meter.paused_until(until);
         }
+        if hold.is_none() && refused.is_empty() { Ok(()) } else { self.supply.hold_until(hold.unwrap_or(0), refused) }
     }
 
     /// Waits until the sink can accept a unit, and returns how many it can accept.
@@ -154,8 +154,13 @@ impl<F: Flow> Pump<'_, F> {
 
     /// Whether there is news of a time for which nothing may be handed over.
     fn has_hold(&self) -> bool {
-        let until = self.flow.take_hold().map(|time| self.clock.now().saturating_add(time));
+        let Answers { hold, mut refused, served } = self.flow.take_answers();
+        let until = hold.map(|time| self.clock.now().saturating_add(time));
         self.hold.set(self.hold.take().max(until));
+        self.refused.borrow_mut().append(&mut refused);
+        if served != Served::default() {
+            self.supply.served(served);
+        }
         self.hold.get().is_some()
     }
 
@@ -169,7 +174,7 @@ impl<F: Flow> Pump<'_, F> {
         Ok(())
     }
 
-    /// Sleeps until the grant of so many units, or until there is news of a [hold](Flow::take_hold). Returns whether the grant
+    /// Sleeps until the grant of so many units, or until there is news of a [hold](Flow::take_answers). Returns whether the grant
     /// may be used now.
     fn sleep_until(&mut self, grant: &Grant, units: u64) -> Result<bool, StoreError> {
         self.note_read_ahead();

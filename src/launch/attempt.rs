@@ -10,7 +10,7 @@ use std::fmt::Debug;
 use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use throttle_limits::limits::Grant;
+use throttle_limits::limits::{Grant, Pace, Start};
 
 /// A job that is about to be tried.
 #[derive(Clone, Debug)]
@@ -84,13 +84,16 @@ pub struct Charge {
     pub costs: Box<[u64]>,
 }
 
-/// Settles what attempts were charged, once they have ended.
+/// The limits of all, which attempts get their grants from.
 pub trait Settler: Debug + Send + Sync {
     /// The attempt really cost each limit so much. Best effort.
     fn settle(&self, charge: &Charge, real: &[u64]);
 
     /// Whether [`settle`](Self::settle) may have to wait for other processes.
     fn may_block(&self) -> bool;
+
+    /// The learned pace, and what starts now.
+    fn pace(&self) -> (Pace, Start);
 }
 
 impl Running {

@@ -151,13 +151,13 @@ impl Launcher {
     /// Makes the next attempt, if there is one, as soon as it has a slot, unless it is `refused`. Returns the job if it is
     /// new.
     pub(super) fn start_next(&self, charge: Option<Charge>, refused: Option<Outcome>) -> Option<Arc<Job>> {
-        let Shared { options, queue, slots, screen, events, .. } = &*self.shared;
+        let Shared { options, queue, slots, screen, events, settler, .. } = &*self.shared;
         let job = queue.choose()?;
         if refused.is_none() && job.refused().is_none() {
             screen.trace(&mut options.template.fill(&job.units));
         }
         drop(job);
-        let chosen = || queue.take_chosen().map(|chosen| (chosen.0.job.seq, chosen));
+        let chosen = || queue.take_chosen(|| settler.pace()).map(|chosen| (chosen.0.job.seq, chosen));
         let (slot, (mut attempt, granted)) = slots.take(chosen)?;
         let is_new = attempt.number == 1;
         let (granted, refused) = match (granted, attempt.job.refused().or(refused)) {

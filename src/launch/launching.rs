@@ -6,12 +6,11 @@ use super::event::Event;
 use super::job::{Batches, Outcome};
 use super::queue::Queue;
 use super::temporary::is_shortage;
-use crate::flow::{Filled, Flow, FlowError, Keyless, Passed, Price, Source, State, Turn, Unpaid};
+use crate::flow::{Answers, Filled, Flow, FlowError, Keyless, Passed, Price, Source, State, Turn, Unpaid};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::Duration;
-use throttle_limits::clock::Nanos;
 
 /// Units on their way from a source to commands.
 pub struct Launching<R> {
@@ -68,13 +67,8 @@ impl<R: Source> Launching<R> {
         self.queue().is_full() || self.launcher.shared.is_held_up.load(Ordering::SeqCst)
     }
 
-    /// Whether the next unit without a key waits in the queue.
-    fn has_next(&self) -> bool {
-        !self.queue().is_keyed() && self.queue().new_units().units > 0
-    }
-
     fn tell_next(&mut self) {
-        if self.has_next() {
+        if !self.queue().is_keyed() && self.queue().new_units().units > 0 {
             return; // The one that was told of waits for its grant.
         }
         let Some(job) = self.batches.peek().filter(|job| job.seq != self.told) else { return };
@@ -84,19 +78,10 @@ impl<R: Source> Launching<R> {
         self.launcher.shared.events.send(Event::Next { first, skipped, done_before });
     }
 
-    /// Units with keys wait in the queue until the oldest one is known that conforms. If the server allows less than the
-    /// limits, one waits there that has no key.
+    /// Units with keys wait in the queue until the oldest one is known that conforms.
     fn sort(&mut self) {
         let shared = Arc::clone(&self.launcher.shared);
-        let Some(sorting) = &shared.options.by_key else {
-            if self.queue().is_slowed()
-                && !self.has_next()
-                && let Some(job) = self.batches.next()
-            {
-                self.queue().add(Attempt::first(job));
-            }
-            return;
-        };
+        let Some(sorting) = &shared.options.by_key else { return };
         while let Some(job) = self.batches.next() {
             if let Some(per) = sorting.look.per.as_ref().filter(|_| self.keyless.note(job.key.is_some())) {
                 shared.events.send(Event::NoKeys(per.clone()));
@@ -113,9 +98,7 @@ impl<R: Source> Launching<R> {
             // Those that wait for more units of their key would wait for ever.
             self.batches.close_all();
         }
-        self.sort();
-        let reads = !(is_full || self.has_next() && self.queue().is_slowed());
-        let filled = if reads { self.cut_or_read(wait)? } else { Filled::Nothing };
+        let filled = if is_full { Filled::Nothing } else { self.cut_or_read(wait)? };
         self.sort();
         if filled == Filled::Some || !wait {
             return Ok(filled);
@@ -130,7 +113,7 @@ impl<R: Source> Launching<R> {
         if is_over() {
             return Ok(Filled::End);
         }
-        let source = if filled == Filled::End || !reads { None } else { self.batches.source_fd() };
+        let source = if filled == Filled::End || is_full { None } else { self.batches.source_fd() };
         let is_news = || is_over() || (is_full && !self.is_full());
         queue.wait(source, is_news).map_err(FlowError::Read)?;
         Ok(Filled::Nothing)
@@ -145,7 +128,7 @@ impl<R: Source> Launching<R> {
         if cut? { Ok(Filled::Some) } else { self.batches.read(false) }
     }
 
-    /// So many wait that nothing new is read. Told once.
+    /// So many wait that nothing new is read. Answers once.
     fn tell_of_full_queue(&mut self) {
         if !std::mem::replace(&mut self.told_of_full_queue, true) {
             let queue = self.queue();
@@ -174,14 +157,13 @@ impl<R: Source> Flow for Launching<R> {
 
     fn waiting(&self) -> u64 {
         let queue = self.queue();
-        let is_sorted = queue.is_keyed() || queue.is_slowed();
-        let new = if is_sorted || self.is_full() { 0 } else { self.batches.waiting() };
+        let new = if queue.is_keyed() || self.is_full() { 0 } else { self.batches.waiting() };
         queue.ready() + new
     }
 
     /// A pause of one key holds up no others.
-    fn take_hold(&self) -> Option<Nanos> {
-        self.queue().take_hold()
+    fn take_answers(&self) -> Answers {
+        self.queue().take_answers()
     }
 
     fn state(&self) -> State {

@@ -9,7 +9,7 @@ use super::reply::Reply;
 use super::retries::{Judged, Retries, Verdict};
 use super::wakes::Wakes;
 use crate::flow::order::{Crowd, Next, Order, Unit};
-use crate::flow::{Passed, Price, Sorting, unpoisoned};
+use crate::flow::{Answers, Passed, Price, Sorting, unpoisoned};
 use std::collections::{BTreeSet, VecDeque};
 use std::io;
 use std::num::NonZeroU32;
@@ -17,6 +17,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 use throttle_limits::clock::{Clock, Nanos, SystemClock, in_nanos};
+use throttle_limits::limits::{Pace, Start};
 
 /// Attempts that wait.
 #[derive(Debug)]
@@ -91,12 +92,6 @@ impl Queue {
         self.lock().retries.is_some()
     }
 
-    /// Whether limits are kept for all together, and attempts are made more slowly than these allow: the server allows less.
-    /// Then the queue knows when the next one may be made.
-    pub(super) fn is_slowed(&self) -> bool {
-        !self.is_keyed && self.lock().is_slowed()
-    }
-
     /// Adds an attempt. The first one for its unit waits from now on, another one when it is ready.
     pub(super) fn add(&self, attempt: Attempt) {
         let arrived = if attempt.number == 1 { 0 } else { self.at(attempt.ready) };
@@ -129,8 +124,9 @@ impl Queue {
         state.chosen.as_ref().map_or(Price::Nothing, |(attempt, _)| attempt.job.price())
     }
 
-    /// Takes out the attempt that was chosen: it has a slot, and its command starts now.
-    pub(super) fn take_chosen(&self) -> Option<Chosen> {
+    /// Takes out the attempt that was chosen: it has a slot, and its command starts now. `pace` is that of the limits of all,
+    /// and the start.
+    pub(super) fn take_chosen(&self, pace: impl FnOnce() -> (Pace, Start)) -> Option<Chosen> {
         let (mut state, now) = (self.lock(), SystemClock.now());
         let (mut attempt, granted) = state.chosen.take()?;
         state.has_left(&attempt);
@@ -138,7 +134,8 @@ impl Queue {
             let State { order, retries, .. } = &mut *state;
             order.handed_over(now, granted.key, granted.charged, &granted.costs);
             if let Some(retries) = retries {
-                let next = retries.started(&attempt.job.key, now, &mut attempt.history);
+                let all = (!self.is_keyed && retries.learns()).then(pace);
+                let next = retries.started(&attempt.job.key, now, &mut attempt.history, all);
                 order.not_before(now, granted.key, next);
             }
         }
@@ -154,16 +151,14 @@ impl Queue {
     pub(super) fn ready(&self) -> u64 {
         let (mut state, now) = (self.lock(), SystemClock.now());
         let may_leave = state.order.ready_at(now).is_some_and(|at| at <= now);
-        // Without keys the limits grant before it is known which attempt is made.
-        let most = if !self.is_keyed && state.is_slowed() { 1 } else { usize::MAX };
-        let arrived = if may_leave { state.order.arrived(now).min(most) } else { 0 };
+        let arrived = if may_leave { state.order.arrived(now) } else { 0 };
         (arrived + state.refused.len() + usize::from(state.chosen.is_some())) as u64
     }
 
     /// When an attempt may be made, on the system's clock, if one waits for the limits of its key.
     pub(super) fn limited_until(&self) -> Option<Nanos> {
         let (mut state, now) = (self.lock(), SystemClock.now());
-        let waits = (self.is_keyed || state.is_slowed()) && state.order.arrived(now) > 0;
+        let waits = self.is_keyed && state.order.arrived(now) > 0;
         state.order.ready_at(now).filter(|_| waits)
     }
 
@@ -228,10 +223,11 @@ impl Queue {
         }
     }
 
-    /// How long no unit may start from now on, if that is news, and if limits are not kept for each key.
-    pub(super) fn take_hold(&self) -> Option<Nanos> {
+    /// What the limits of all have to be told: nothing, if limits are kept for each key.
+    pub(super) fn take_answers(&self) -> Answers {
         let mut state = self.lock();
-        state.retries.as_mut().filter(|_| !self.is_keyed)?.take_hold(&None, SystemClock.now())
+        let retries = state.retries.as_mut().filter(|_| !self.is_keyed);
+        retries.map_or_else(Answers::default, |retries| retries.take_answers(SystemClock.now()))
     }
 
     pub(super) fn has_hold(&self) -> bool {
@@ -325,10 +321,6 @@ impl State {
         if let Err(unit) = self.order.add(now, job.key.as_deref(), unit) {
             self.refused.push_back((unit.content, Outcome::TooCostly));
         }
-    }
-
-    fn is_slowed(&self) -> bool {
-        self.retries.as_ref().is_some_and(|retries| retries.learned(&None).is_some())
     }
 
     /// An attempt does not wait any more.

@@ -1,12 +1,13 @@
 //! Which attempts are made again, and when: as pure decisions. Time and chance are parameters.
 
 use super::job::{Key, Outcome};
-use super::pace::{Pace, Start};
 use super::reply::Reply;
+use crate::flow::Answers;
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 use std::time::Duration;
 use throttle_limits::clock::{Nanos, SECOND, in_nanos};
+use throttle_limits::limits::{Pace, Start};
 
 /// A command that exits with this code asks to be run again later (`EX_TEMPFAIL`, sysexits.h).
 const TEMPORARY_FAILURE: u8 = 75;
@@ -180,6 +181,8 @@ pub(super) struct Retries {
     pauses: BTreeMap<Key, Pause>,
     /// None is forgotten before this time.
     sweep_at: Nanos,
+    /// What the limits of all have to learn.
+    answers: Answers,
 }
 
 /// Pauses that are over are forgotten when there are so many.
@@ -224,6 +227,10 @@ impl History {
 #[derive(Debug)]
 struct Pause {
     pace: Pace,
+    /// Whether the limits of all learn it. Then this is how it was when one started last, and what has happened since.
+    is_learned_by_all: bool,
+    /// If not: nothing starts before this, since it is slowed.
+    next: Nanos,
     /// Nothing starts before this.
     until: Nanos,
     /// It is longer than what the pump knows.
@@ -245,7 +252,7 @@ impl Retries {
     /// Nothing has failed yet.
     #[must_use]
     pub(super) fn new(policy: RetryPolicy) -> Self {
-        Retries { policy, pauses: BTreeMap::new(), sweep_at: 0 }
+        Retries { policy, pauses: BTreeMap::new(), sweep_at: 0, answers: Answers::default() }
     }
 
     /// Decides what follows from the end of an attempt for a unit of `key`. `chance(n)` is a random number from 0 to n.
@@ -275,7 +282,12 @@ impl Retries {
     ) -> Verdict {
         match meaning {
             Meaning::Ok => {
-                self.pauses.get_mut(key).into_iter().for_each(|pause| pause.succeeded(ended, history.start));
+                if let Some(pause) = self.pauses.get_mut(key) {
+                    if pause.is_learned_by_all && pause.pace.listens() {
+                        self.answers.served = self.answers.served.and(history.start.succeeded());
+                    }
+                    pause.succeeded(ended, history.start);
+                }
                 Verdict::Ok
             }
             Meaning::Again => {
@@ -300,6 +312,9 @@ impl Retries {
         let pause = self.pauses.entry(key.clone()).or_insert_with(|| Pause::new(policy));
         if history.told == 0 || !pause.asks_only(*history) {
             let until = pause.later((ended, history.start), asked, |incidents| policy.pause(incidents));
+            if pause.is_learned_by_all {
+                self.answers.refused.push(history.start);
+            }
             if history.told == 0 {
                 pause.new_at = ended.at;
             }
@@ -316,8 +331,20 @@ impl Retries {
         if may_wait && history.used < policy.attempts.get() { Verdict::Again(due) } else { Verdict::Failed }
     }
 
-    /// A unit of `key` starts now. Returns before which time the next one does not.
-    pub(super) fn started(&mut self, key: &Key, now: Nanos, history: &mut History) -> Nanos {
+    /// Whether the limits of all should learn the pace.
+    pub(super) fn learns(&self) -> bool {
+        self.policy.learns
+    }
+
+    /// A unit of `key` starts now. Returns before which time the next one does not. If the limits of all learn the pace:
+    /// that pace, and the start.
+    pub(super) fn started(
+        &mut self,
+        key: &Key,
+        now: Nanos,
+        history: &mut History,
+        all: Option<(Pace, Start)>,
+    ) -> Nanos {
         self.forget(now);
         let has_room = self.pauses.len() < MANY_PAUSES;
         let policy = &self.policy;
@@ -326,8 +353,16 @@ impl Retries {
             None if has_room => self.pauses.entry(key.clone()).or_insert_with(|| Pause::new(policy)),
             None => return 0,
         };
-        history.start = pause.pace.started(now);
-        if policy.learns { pause.pace.next() } else { 0 }
+        pause.is_learned_by_all = all.is_some();
+        let Some((pace, start)) = all else {
+            history.start = pause.started(now);
+            return if policy.learns { pause.next } else { 0 };
+        };
+        if self.answers.refused.is_empty() {
+            pause.pace = pace;
+        }
+        history.start = start;
+        0
     }
 
     /// The time between two units of `key`, if the server allows less than was asked for.
@@ -350,6 +385,11 @@ impl Retries {
         let is_news = std::mem::take(&mut pause.is_news);
         let left = pause.until.saturating_sub(now).min(in_nanos(self.policy.max_pause));
         Some(left).filter(|left| is_news && *left > 0)
+    }
+
+    /// What the pump has to be told about all units from `now` on.
+    pub(super) fn take_answers(&mut self, now: Nanos) -> Answers {
+        Answers { hold: self.take_hold(&None, now), ..std::mem::take(&mut self.answers) }
     }
 
     /// When the latest pause of `key` ends or has ended.
@@ -385,6 +425,8 @@ impl Pause {
     fn new(policy: &RetryPolicy) -> Self {
         Pause {
             pace: Pace::new(in_nanos(policy.interval)),
+            is_learned_by_all: false,
+            next: 0,
             until: 0,
             is_news: false,
             incidents: 0,
@@ -397,12 +439,22 @@ impl Pause {
         }
     }
 
+    /// One starts now. Those behind it are apart from it as was learned. They do not come closer if it starts late, unless it
+    /// is only a little late.
+    fn started(&mut self, now: Nanos) -> Start {
+        self.pace.started(now, 1);
+        let learned = self.pace.learned();
+        let from = |interval| self.next.max(now.saturating_sub(interval / 10)).saturating_add(interval);
+        self.next = learned.map_or(0, from);
+        self.pace.start(now)
+    }
+
     /// An attempt has succeeded, whenever it began: the server serves us. Those that it refuses may be answered much sooner
     /// than those that it serves.
     fn succeeded(&mut self, ended: Judged, start: Start) {
         (self.incidents, self.since) = (0, None);
         self.served += u32::from(!self.pace.is_old(start));
-        self.pace.succeeded(start, ended.at);
+        self.pace.succeeded(start.succeeded(), ended.at);
         self.took = ended.at.saturating_sub(ended.started);
     }
 

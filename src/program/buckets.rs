@@ -6,6 +6,7 @@ use super::exit::Exit;
 use super::say::say;
 use super::task::{Once, Set, Task, Verb};
 use super::time_of_day;
+use super::unit_name::shown_pace;
 use anyhow::{Result, anyhow};
 use serde_json::json;
 use std::fmt::Display;
@@ -332,8 +333,8 @@ fn shown(bucket: &Bucket, view: &View) -> String {
         None => String::new(),
         Some(last) => format!("  {} waiting, the last for {}\n", view.line.len(), clock::shown_wait(last.wait)),
     };
-    let (paused, counts) = (shown_pause(view), shown_counts(view));
-    format!("bucket {} in {place}\n{lines}{counts}{line}{paused}  next unit: {next}\n", name(&bucket.kind))
+    let (pause, slowed, counts) = (shown_pause(view), shown_learned(view), shown_counts(view));
+    format!("bucket {} in {place}\n{lines}{counts}{line}{pause}{slowed}  next unit: {next}\n", name(&bucket.kind))
 }
 
 /// What is left of each limit. During a pause a limit owes nothing: what comes in is lost.
@@ -348,6 +349,17 @@ fn shown_pause(view: &View) -> String {
         let wait = until.saturating_sub(view.now);
         format!("  paused {} ({})\n", time_of_day::until_text(wait), clock::shown_wait(wait))
     })
+}
+
+/// Units in a second, if a server allows less than the limits.
+fn learned(view: &View) -> Option<f64> {
+    view.learned.map(|interval| 1.0 / Duration::from_nanos(interval).as_secs_f64())
+}
+
+/// `slowed down: the server allows about 38/s`
+fn shown_learned(view: &View) -> String {
+    let line = |pace| format!("  slowed down: the server allows {}\n", shown_pace(pace));
+    learned(view).map_or_else(String::new, line)
 }
 
 /// `since 14:05 (2h 3m): 120 granted, 3 refused, 4 given back; waited 3m 20s in all`
@@ -383,6 +395,7 @@ fn shown_json(bucket: &Kind, view: &View) -> serde_json::Value {
         "wait_ns": view.wait,
         "paused_ns": paused,
         "paused_until": until,
+        "learned": learned(view),
         "counts": {
             "since": wall.saturating_sub(age).as_secs(),
             "granted": view.counts.granted,

@@ -25,6 +25,7 @@ use throttle::flow::order::NO_KEY;
 use throttle::flow::unpoisoned;
 use throttle::launch::{Charge, Ended, Event, Events, Job, Launcher, Ledger, Options, Screen, Settler, Told, quoted};
 use throttle_limits::clock::{Nanos, in_nanos};
+use throttle_limits::limits::{Pace, Start};
 
 /// Why nothing is launched any more.
 #[derive(Debug)]
@@ -231,6 +232,10 @@ impl Settler for Report {
 
     fn may_block(&self) -> bool {
         self.supply.store().is_shared()
+    }
+
+    fn pace(&self) -> (Pace, Start) {
+        self.supply.pace()
     }
 }
 

@@ -24,6 +24,16 @@ pub(super) fn rate(unit: UnitName, per_second: f64) -> String {
     }
 }
 
+/// What a server allows: `about 38/s`, `about 5.4/min`
+pub(crate) fn shown_pace(a_second: f64) -> String {
+    let text = match a_second {
+        1.0.. => rate(UnitName::Command, a_second),
+        _ if a_second * 60.0 >= 1.0 => format!("{:.1}/min", a_second * 60.0),
+        _ => format!("{:.1}/h", a_second * 3600.0),
+    };
+    format!("about {text}")
+}
+
 impl UnitName {
     pub(crate) fn of(framing: Framing) -> Self {
         match framing {

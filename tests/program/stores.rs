@@ -292,7 +292,7 @@ fn the_rest_of_a_lease_is_given_back_exactly_also_after_a_pause() {
         on_every_store(limits, |opened| {
             let (name, store) = (opened.name, opened.store.store());
             let (mut lease, second) = (throttle_limits::store::Lease::default(), 1_000_000_000);
-            let ask = throttle_limits::limits::Ask { waiting: 3, span: 2 * second, from: 0 };
+            let ask = throttle_limits::limits::Ask { waiting: 3, span: 2 * second, ..Default::default() };
             store.lease(&ask, &mut lease).unwrap();
             store.hold_until(START + 4 * second).unwrap();
             store.return_lease(&mut lease).unwrap();

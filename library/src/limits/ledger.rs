@@ -18,12 +18,15 @@ use std::collections::VecDeque;
 
 use super::costs::CostList;
 use super::grant::{Grant, LOOK, Refusal};
+use super::pace::Pace;
 use super::policy::Policy;
 use super::together::Limits;
+use learning::asked;
 use operation::Recent;
 pub use operation::{Ask, Counts, GiveBack, Operation, Owner, Record, Reply, Take, Waiting};
 
 mod entry;
+mod learning;
 mod operation;
 #[cfg(feature = "shared")]
 mod snapshot;
@@ -60,6 +63,10 @@ pub struct Ledger {
     /// The latest operations of owners, and the grants they led to: oldest first.
     recent: VecDeque<Recent>,
     counts: Counts,
+    /// How fast calls start, if a server allows less than the limits.
+    pace: Pace,
+    /// Grants up to this number were given before a server refused something.
+    outdated: u64,
 }
 
 impl Ledger {
@@ -77,6 +84,8 @@ impl Ledger {
             moved: VecDeque::new(),
             recent: VecDeque::new(),
             counts: Counts { since: now, ..Counts::default() },
+            pace: Pace::new(asked(policy)),
+            outdated: 0,
         }
     }
 
@@ -93,8 +102,14 @@ impl Ledger {
             return self.repeated(*before);
         }
         let reply = match &record.operation {
-            Operation::Take(take) => self.take(now, owner, take).map(|grant| vec![grant]).into(),
-            Operation::Lease(lease) => self.lease(now, owner, lease).into(),
+            Operation::Take(take) => {
+                self.served(now, take.served);
+                self.take(now, owner, take).map(|grant| vec![grant]).into()
+            }
+            Operation::Lease(lease) => {
+                self.served(now, lease.served);
+                self.lease(now, owner, lease).into()
+            }
             operation => {
                 self.change(now, operation);
                 Reply::Done
@@ -112,7 +127,10 @@ impl Ledger {
             Operation::GiveBack(back) => self.give_back(now, back),
             Operation::Late(back) => self.late(now, back),
             Operation::Settle { number, at, charged, real } => self.settle(now, *number, *at, [charged, real]),
-            Operation::Hold { until } => self.hold_until(now, *until),
+            Operation::Hold { until, refused } => {
+                self.refused(now, refused, *until);
+                self.hold_until(now, *until);
+            }
             Operation::Resume => self.resume(now),
             Operation::Set { policy, fresh } => self.set(now, policy, fresh),
             Operation::Clear { anew, is_empty, number } => self.clear(now, anew.as_ref(), *is_empty, *number),
@@ -222,7 +240,7 @@ impl Ledger {
         let grant = entry.granted(None);
         entry.apply(&mut self.all);
         if self.entries.is_empty() && entry.at <= now {
-            entry.apply(&mut self.base);
+            self.pass_entry(&entry);
         } else {
             self.join_or_push(entry);
         }
@@ -346,6 +364,7 @@ impl Ledger {
         self.settle_past(now);
         self.base.set(now, policy, fresh);
         self.policy = policy.clone();
+        self.learn_anew(false);
         self.recharge(now, true);
     }
 
@@ -361,6 +380,7 @@ impl Ledger {
         if is_empty {
             self.base.empty(now);
         }
+        self.learn_anew(true);
         self.first = self.number + 1;
         self.recharge(now, true);
     }
@@ -381,16 +401,17 @@ impl Ledger {
             if matches!(entry.charge, Charge::Runs { .. }) && self.entries.range(1..).all(Entry::is_hold) {
                 break;
             }
-            entry.apply(&mut self.base);
             self.pop();
         }
         self.all.asked = now;
         now
     }
 
-    /// Removes the first entry, which is charged to `base`.
+    /// Removes the first entry, and charges it to `base`.
     fn pop(&mut self) {
-        if let Some(Entry { number, at, charge: Charge::One { moves: true, .. }, .. }) = self.entries.pop_front() {
+        let Some(entry) = self.entries.pop_front() else { return };
+        self.pass_entry(&entry);
+        if let Entry { number, at, charge: Charge::One { moves: true, .. }, .. } = entry {
             if self.moved.len() == MOVED {
                 self.moved.pop_front();
             }
@@ -403,11 +424,10 @@ impl Ledger {
         while let Some(entry) = self.entries.front_mut() {
             if entry.at > now {
                 if let Some(past) = entry.split_past(now) {
-                    past.apply(&mut self.base);
+                    self.pass_entry(&past);
                 }
                 break;
             }
-            entry.apply(&mut self.base);
             self.pop();
         }
     }

@@ -27,6 +27,9 @@ pub struct Limits {
     pub(super) at: Nanos,
     /// Counts the grants, so that each has its own number. No number is used twice.
     number: u64,
+    /// The least time from one grant to the next, whatever the limits allow, and when the next one may be.
+    pub(super) every: Nanos,
+    pub(super) next: Nanos,
 }
 
 impl Limits {
@@ -40,7 +43,8 @@ impl Limits {
 
     /// These limits in these states.
     pub(super) fn of(fixed: Fixed, states: Vec<State>, now: Nanos) -> Self {
-        Limits { fixed, states, settling: Settling::default(), quantum: u64::MAX, asked: now, at: now, number: 0 }
+        let settling = Settling::default();
+        Limits { fixed, states, settling, quantum: u64::MAX, asked: now, at: now, number: 0, every: 0, next: 0 }
     }
 
     /// The earliest time, not before `now` nor before the last grant, at which every limit conforms to these costs.
@@ -50,7 +54,7 @@ impl Limits {
     /// [`Refusal::Never`].
     pub fn conforms_at(&self, now: Nanos, costs: impl CostList) -> Result<(Nanos, Option<usize>), Refusal> {
         let now = self.in_order(now);
-        self.fixed.conforms_at(&self.states, now.max(self.at), |_| now, costs).ok_or(Refusal::Never)
+        self.fixed.conforms_at(&self.states, now.max(self.at).max(self.next), |_| now, costs).ok_or(Refusal::Never)
     }
 
     /// Grants these costs at the earliest time at which every limit conforms. If that time is in the future, the grant
@@ -86,7 +90,7 @@ impl Limits {
 
     /// How many of the `waiting` units form the next run.
     pub(super) fn run(&self, now: Nanos, waiting: u64) -> u64 {
-        waiting.min(self.available(now).max(self.quantum))
+        waiting.min(self.available(now).max(self.quantum)).min(self.at_once())
     }
 
     /// The smallest run that is worth a wake-up: 1 ms' worth of the slowest rate, and at most the smallest burst or
@@ -105,11 +109,21 @@ impl Limits {
     /// The same, in the limits whose index is wanted.
     pub(super) fn available_where(&self, now: Nanos, is_wanted: impl Fn(usize) -> bool) -> u64 {
         let now = self.in_order(now);
-        if now < self.at {
+        if now < self.at.max(self.next) {
             return 0;
         }
         let wanted = self.each().filter(|(place, ..)| is_wanted(*place));
-        wanted.map(|(_, terms, state)| terms.available(state, now)).min().unwrap_or(u64::MAX)
+        wanted.map(|(_, terms, state)| terms.available(state, now)).min().unwrap_or(u64::MAX).min(self.at_once())
+    }
+
+    /// Whether there is a least time between two grants.
+    pub(crate) fn are_spaced(&self) -> bool {
+        self.every > 0
+    }
+
+    /// The most that is granted at one time.
+    fn at_once(&self) -> u64 {
+        if self.are_spaced() { 1 } else { u64::MAX }
     }
 
     /// Whole units that the limit at `place` would let through at `now`; negative if units are owed. A window lets
@@ -138,6 +152,11 @@ impl Limits {
             units => terms.schedule(state, now, units),
         });
         times.try_fold(now, |latest, time| Some(latest.max(time?)))
+    }
+
+    /// The time by which so many more grants are far enough apart, if there is a least time between two.
+    pub(crate) fn spaced(&self, now: Nanos, grants: u64) -> Nanos {
+        self.next.max(now).saturating_add(self.every.saturating_mul(grants.saturating_sub(1)))
     }
 
     /// Gives back a grant of these costs that was not used. They are credited, less what the limits gained since. If the
@@ -263,7 +282,7 @@ impl Limits {
             }
             limits.states[place] = old.clone();
         }
-        *self = Limits { at: self.at, number: self.number, ..limits };
+        *self = Limits { at: self.at, number: self.number, every: self.every, next: self.next, ..limits };
     }
 
     /// Continues as if everything that the limits allow had been taken at `now`: buckets are empty, windows are full.
@@ -295,6 +314,7 @@ impl Limits {
         // Also where it costs nothing: those behind it begin to gather after it.
         self.fixed.charge(&mut self.states, &mut self.settling, times, costs, |_| true);
         (self.at, self.number) = (at, self.number + 1);
+        self.next = if self.are_spaced() { at.saturating_add(self.every) } else { 0 };
         Grant { counted, ..Grant::computed(at, units, None, self.number) }
     }
 

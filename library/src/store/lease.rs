@@ -31,7 +31,9 @@ impl Rules {
         let fill_time = Some(limits.fill_time()).filter(|time| *time > 0);
         let allowance = policy.least_slack().map(|slack| slack.max(LATE)).into_iter().chain(fill_time).min();
         let allowance = allowance.unwrap_or(LATE);
-        let (only_windows, counts_bytes) = (policy.only_windows(), policy.counts_bytes());
+        // Turns are not needed if grants are apart anyway.
+        let only_windows = policy.only_windows().filter(|_| !limits.are_spaced());
+        let counts_bytes = policy.counts_bytes();
         Rules { allowance, only_windows, counts_bytes, has_costs: policy.has_costs() }
     }
 
@@ -161,7 +163,7 @@ mod tests {
     /// The runs of a lease of a bucket that has given so many.
     fn runs(limit: &str, given: u64, waiting: u64) -> Vec<Grant> {
         let policy = Policy::new(&[limit.parse().unwrap()], None).unwrap();
-        let ask = Ask { waiting, span: 10 * MILLISECOND, from: 0 };
+        let ask = Ask { waiting, span: 10 * MILLISECOND, ..Ask::default() };
         Ledger::new(&policy, 0, given).lease(0, [0; 2], &ask).unwrap()
     }
 

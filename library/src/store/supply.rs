@@ -7,7 +7,7 @@
 use super::lease::Lease;
 use super::{Store, StoreError, seen};
 use crate::clock::{Clock, MILLISECOND, Nanos, SECOND};
-use crate::limits::{Ask, Grant, Operation, Policy, Refusal, Take};
+use crate::limits::{Ask, Grant, Ledger, Operation, Pace, Policy, Refusal, Served, Start, Take};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread::{self, Thread};
@@ -54,6 +54,10 @@ struct Leased {
     leaving: Option<(u64, Option<Box<[u64]>>)>,
     /// What all such units cost together, and how many they were.
     charged: (Vec<u64>, u64),
+    /// What has succeeded since the bucket was told.
+    served: Served,
+    /// When the bucket was asked last.
+    asked: Nanos,
 }
 
 impl Leased {
@@ -123,9 +127,10 @@ impl Supply {
     pub fn sleep_unless(&self, clock: &dyn Clock, time: Nanos, is_over: &dyn Fn() -> bool) -> Result<bool, StoreError> {
         *lock(&self.sleeper) = Some(thread::current());
         let is_retired = || self.is_retired.load(Ordering::SeqCst);
-        let sleep = |time, _| clock.sleep_unless(time, &|| is_retired() || is_over());
         let handed = self.leased().handed.clone().filter(|(run, _)| run.at == time);
         let mut handed = handed.map(|(run, costs)| (run, costs.unwrap_or_else(|| [run.units].into())));
+        let number = handed.as_ref().map_or(u64::MAX, |(run, _)| run.number());
+        let sleep = |time, _| !self.knows_outdated(number) && clock.sleep_unless(time, &|| is_retired() || is_over());
         let has_come = match &mut handed {
             Some((run, costs)) => wait_for(&*self.store, *run, costs, sleep, |moved| {
                 *run = *moved;
@@ -137,18 +142,62 @@ impl Supply {
             return Err(StoreError::Stopped);
         }
         let is_late = |(run, costs): (Grant, Box<[u64]>)| self.store.is_too_late(&run, &costs);
-        Ok(has_come && !handed.is_some_and(is_late))
+        Ok(!self.is_outdated()? && has_come && !handed.is_some_and(is_late))
+    }
+
+    /// Whether a server has refused something of others who share the bucket since this process was granted what is about
+    /// to leave. Then it is given back: it would leave in the pause, or too close to others.
+    ///
+    /// # Errors
+    /// [`StoreError`]; it must not be used then.
+    pub fn is_outdated(&self) -> Result<bool, StoreError> {
+        if !self.store.is_shared() || !seen(&*self.store, Ledger::was_refused) {
+            return Ok(false);
+        }
+        let (mut leased, now) = (self.leased(), self.clock().now());
+        let Some(number) = leased.handed.as_ref().map(|(run, _)| run.number()) else { return Ok(false) };
+        if now > leased.asked.saturating_add(self.store.span()) {
+            // If the store does not answer, what is known is still good.
+            let _ = self.store.sync();
+        }
+        let is_outdated = self.knows_outdated(number);
+        if is_outdated {
+            self.return_all(&mut leased)?;
+        }
+        Ok(is_outdated)
+    }
+
+    fn knows_outdated(&self, number: u64) -> bool {
+        self.store.is_shared() && seen(&*self.store, |ledger| ledger.is_outdated(number))
     }
 
     /// Gives back what is reserved and has not left, and grants nothing before `time`, to any caller; see
-    /// [`Limits::hold_until`](crate::limits::Limits::hold_until).
+    /// [`Limits::hold_until`](crate::limits::Limits::hold_until). What `refused` started was refused by a server, and
+    /// slows down what starts.
     ///
     /// # Errors
     /// [`StoreError`]; nothing is held then.
-    pub fn hold_until(&self, time: Nanos) -> Result<(), StoreError> {
+    pub fn hold_until(&self, time: Nanos, refused: Vec<Start>) -> Result<(), StoreError> {
         let mut leased = self.leased();
-        self.return_all(&mut leased)?;
-        self.store.hold_until(time)
+        if time > self.clock().now() {
+            self.return_all(&mut leased)?;
+        }
+        self.store.apply(Operation::Hold { until: time, refused }).map(drop)
+    }
+
+    /// These have succeeded. The bucket learns of it with the next request.
+    pub fn served(&self, served: Served) {
+        let mut leased = self.leased();
+        leased.served = leased.served.and(served);
+    }
+
+    /// The learned pace, and what starts now.
+    #[must_use]
+    pub fn pace(&self) -> (Pace, Start) {
+        let now = self.clock().now();
+        let pace = seen(&*self.store, |ledger| ledger.pace_at(now));
+        let start = pace.start(now);
+        (pace, start)
     }
 
     /// The time of the run that was granted last; it may have moved up since.
@@ -224,7 +273,8 @@ impl Supply {
             u64::try_from(all.checked_div(count.into()).unwrap_or(0)).unwrap_or(u64::MAX)
         };
         let costs: Vec<u64> = if count == 0 { vec![units] } else { charged.iter().map(mean).collect() };
-        self.store.schedule(&costs)
+        let (by_limits, now) = (self.store.schedule(&costs)?, self.clock().now());
+        Some(seen(&*self.store, |ledger| by_limits.max(ledger.limits().spaced(now, units))))
     }
 
     /// Grants one unit of these costs, which are one for each limit, or one for all. Also returns the time of the request.
@@ -237,9 +287,11 @@ impl Supply {
             return Err(StoreError::Stopped);
         }
         let is_open = self.store.is_shared() && self.settles.load(Ordering::Relaxed);
-        let take = Take { costs: costs.into(), latest: Nanos::MAX, is_open, promised: 0 };
+        let served = std::mem::take(&mut leased.served);
+        let take = Take { costs: costs.into(), latest: Nanos::MAX, is_open, promised: 0, served };
         let (grant, asked) = self.store.take_as(take)?;
         leased.handed = Some((grant, Some(costs.into())));
+        leased.asked = asked;
         if self.store.is_shared()
             && let Err(error) = self.check_policy(&self.store.policy())
         {
@@ -285,8 +337,10 @@ impl Supply {
         {
             return Ok(run);
         }
-        let asked = self.store.lease(&self.ask(&leased, waiting), &mut leased.lease)?;
+        let ask = self.ask(&mut leased, waiting);
+        let asked = self.store.lease(&ask, &mut leased.lease)?;
         leased.look_for_others(asked);
+        leased.asked = asked;
         self.check_kind(&leased)?;
         leased.next(waiting).map(|run| (run, asked)).ok_or(Refusal::Never.into())
     }
@@ -319,7 +373,8 @@ impl Supply {
         let more = units().saturating_sub(leased.lease.units());
         if more > 0 && !leased.is_sent_for && left <= self.store.span() / 4 * 3 {
             // If there is no answer, it is asked again when it is needed.
-            leased.is_sent_for = self.store.send(Operation::Lease(self.ask(&leased, more)));
+            let ask = self.ask(&mut leased, more);
+            leased.is_sent_for = self.store.send(Operation::Lease(ask));
         }
     }
 
@@ -412,18 +467,18 @@ impl Supply {
     /// When a window opens, the stream that asks first could take all of it. So while others take from it, too, time is
     /// cut into turns. A stream takes a small share in each, and reserves that in the turn before. Then all others get
     /// theirs in the same turn, even if they need time to ask again, as a loop of commands does.
-    fn ask(&self, leased: &Leased, waiting: u64) -> Ask {
-        let span = self.store.span();
-        let Some(windows) = leased.lease.rules().only_windows else { return Ask { waiting, span, from: 0 } };
+    fn ask(&self, leased: &mut Leased, waiting: u64) -> Ask {
+        let (span, served) = (self.store.span(), std::mem::take(&mut leased.served));
+        let Some(windows) = leased.lease.rules().only_windows else { return Ask { waiting, span, from: 0, served } };
         let turn = windows.turn(span / 2);
         let is_shared = leased.number.is_none() || self.clock().now() < leased.shared_until;
         // Other spans are of a store that is not shared, or whose clock is not the real one.
         if is_shared && (2..=SECOND).contains(&span) {
             let next = (leased.lease.latest() / turn + 1).saturating_mul(turn);
             let from = leased.number.map_or(0, |_| next);
-            return Ask { waiting: waiting.min(windows.share(turn)), span: AT_ONCE, from };
+            return Ask { waiting: waiting.min(windows.share(turn)), span: AT_ONCE, from, served };
         }
-        Ask { waiting, span: if waiting <= FEW { AT_ONCE } else { 0 }, from: 0 }
+        Ask { waiting, span: if waiting <= FEW { AT_ONCE } else { 0 }, from: 0, served }
     }
 
     fn leased(&self) -> MutexGuard<'_, Leased> {

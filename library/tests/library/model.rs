@@ -114,9 +114,9 @@ impl Model {
         (self.asked, self.at) = (asked.max(self.asked), at);
     }
 
-    /// Grants nothing before `until`; the buckets are empty then. A later grant stays.
+    /// Grants nothing before `until`; the buckets are empty then, also behind a grant for that time. A later grant stays.
     pub(crate) fn hold_until(&mut self, until: u64) {
-        if until > self.at {
+        if until >= self.at {
             self.states.iter_mut().for_each(|state| {
                 if let State::Bucket { level, since, .. } = state {
                     (*level, *since) = (ratio(0, 1), until);

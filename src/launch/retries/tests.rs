@@ -6,7 +6,7 @@ mod servers;
 use super::*;
 use crate::flow::meter::Meter;
 use crate::flow::order::{KeyId, Next, Order, Rules, Unit};
-use crate::flow::{Filled, Flow, FlowError, Passed, Turn, pump};
+use crate::flow::{Answers, Filled, Flow, FlowError, Passed, Turn, pump};
 use proptest::prelude::*;
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -106,7 +106,7 @@ impl<L: Fn(Try) -> Life> Script<L> {
 
     fn start(&mut self, mut attempt: Try) {
         let started = self.clock.now();
-        self.state.get_mut().retries.started(&None, started, &mut attempt.history);
+        self.state.get_mut().retries.started(&None, started, &mut attempt.history, None);
         self.starts.push((started, attempt.unit, attempt.number));
         let (time, outcome, reply) = (self.life)(attempt);
         let end = started.saturating_add(time);
@@ -125,12 +125,12 @@ impl<L: Fn(Try) -> Life> Flow for Script<L> {
         if state.order.is_full(state.ahead) { due } else { due + self.fresh.len() as u64 }
     }
 
-    fn take_hold(&self) -> Option<Nanos> {
+    fn take_answers(&self) -> Answers {
         self.due();
         let (mut state, now) = (self.state.borrow_mut(), self.clock.now());
-        let hold = state.retries.take_hold(&None, now)?;
-        state.held.push((now, now + hold));
-        Some(hold)
+        let answers = state.retries.take_answers(now);
+        state.held.extend(answers.hold.map(|hold| (now, now + hold)));
+        answers
     }
 
     fn ready(&mut self) -> Result<u64, FlowError> {

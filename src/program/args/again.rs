@@ -28,7 +28,7 @@ pub(crate) struct AgainFlags {
     ///
     /// If a server allows less than the rate, units start more slowly after such an answer: at nine tenths of the pace that
     /// was reached just before. They return to that one within 20 successes, stay there for 40 more, and then start a
-    /// little faster with each success, never faster than the rate. See --no-learn.
+    /// little faster with each success, never faster than the rate. Of a bucket all slow down together. See --no-learn.
     ///
     /// One unit that is always told to wait holds up nobody else. A unit that is told so twice starts behind others. If
     /// the server serves eight others for each such answer, the answer pauses nobody and counts as a failed attempt (with

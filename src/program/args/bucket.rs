@@ -68,15 +68,15 @@ pub(crate) struct SharedFlags {
     #[arg(long, value_name = "GROUP", help = "With --set: members of GROUP may use the bucket's file", long_help)]
     pub(crate) group: Option<String>,
 
-    /// Write the limits of the bucket, what is left of each, how many wait, until when it is paused, how long the next
-    /// unit would wait, where the bucket is, and what happened since it was made: units granted and given back,
-    /// requests refused, and how long grants waited in all. FMT is text or json; in json, times are in ns, and since
-    /// and paused_until in seconds since 1970.
+    /// Write the limits of the bucket, what is left of each, how many wait, until when it is paused, what the server
+    /// allows if that is less than the limits, how long the next unit would wait, where the bucket is, and what happened
+    /// since it was made: units granted and given back, requests refused, and how long grants waited in all. FMT is text
+    /// or json; in json, times are in ns, and since and paused_until in seconds since 1970.
     #[arg(long, value_name = "FMT", num_args = 0..=1, default_missing_value = "text", value_parser = format)]
     #[arg(help = "Show the bucket: text or json", long_help)]
     pub(crate) show: Option<Format>,
 
-    /// Empty the queue of the bucket, lift a pause, and exit. A process that still waits joins the queue again within a
+    /// Empty the queue of the bucket, lift a pause, forget what the server allows, and exit. A process that still waits joins the queue again within a
     /// second, in order; what was reserved for others is free. --clear --set -r LIMIT starts the bucket anew, without
     /// what it has saved or counted.
     #[arg(long, help = "Empty the bucket's queue, and lift a pause", long_help)]

@@ -3,7 +3,7 @@
 use crate::program::args::MaxFail;
 use crate::program::names::shown;
 use crate::program::time_of_day::until_unless_seen;
-use crate::program::unit_name::{UnitName, rate};
+use crate::program::unit_name::shown_pace;
 use std::time::Duration;
 use throttle::launch::Key;
 use throttle_limits::clock::{self, Nanos, SECOND, in_nanos};
@@ -57,13 +57,7 @@ impl Retries {
 
     /// `about 38/s`, `about 5.4/min`
     pub(super) fn learned_text(&self) -> Option<String> {
-        let a_second = self.learned_per_second()?;
-        let text = match a_second {
-            1.0.. => rate(UnitName::Command, a_second),
-            _ if a_second * 60.0 >= 1.0 => format!("{:.1}/min", a_second * 60.0),
-            _ => format!("{:.1}/h", a_second * 3600.0),
-        };
-        Some(format!("about {text}"))
+        self.learned_per_second().map(shown_pace)
     }
 
     /// `server allows about 38/s`

@@ -5,6 +5,7 @@ use crate::launching::{finish, throttle};
 use crate::support::server::{Answer, Request, Server};
 use std::fs;
 use std::sync::Mutex;
+use std::thread;
 use std::time::{Duration, Instant};
 
 /// A server that allows 20 calls a second, two at once, and names no time.
@@ -82,4 +83,30 @@ fn a_key_that_is_slowed_down_holds_up_no_other() {
     let last = |key: &str| server.seen().iter().filter(|seen| seen.path.contains(key)).map(|seen| seen.arrived).max();
     assert!(last("free") < last("busy"), "{:?} {:?}", last("free"), last("busy"));
     assert!(last("busy").unwrap() > Duration::from_secs(1));
+}
+
+#[test]
+fn those_who_share_a_bucket_slow_down_together() {
+    let (server, folder) = (strict(), tempfile::tempdir().unwrap());
+    let bucket = format!("--bucket={}", folder.path().join("bucket").display());
+    let learned = || {
+        let ended = finish(throttle([&bucket[..], "--show=json"]), "");
+        let shown: serde_json::Value = serde_json::from_str(ended.text()).expect(&ended.err);
+        shown["learned"].as_f64()
+    };
+    assert_eq!(finish(throttle([&bucket[..], "--set", "-r", "400/s"]), "").code(), Some(0));
+    let options = [&bucket[..], "-j", "8", "--attempts", "1", "--summary=json"];
+    let runs = || asked(&server, &options, &units(50));
+    let ended = thread::scope(|scope| [scope.spawn(runs), scope.spawn(runs)].map(|run| run.join().unwrap()));
+    assert!(ended.iter().all(|ended| ended.code() == Some(0)), "{ended:?}");
+    let refused = server.seen().iter().filter(|seen| seen.status == 429).count();
+    assert!((1..80).contains(&refused), "of 100 calls {refused} were refused");
+    assert!((1.0..200.0).contains(&learned().unwrap()), "{:?}", learned());
+    let shown = finish(throttle([&bucket[..], "--show"]), "");
+    assert!(shown.text().contains("\n  slowed down: the server allows about "), "{}", shown.text());
+    // One that begins now knows it from the first unit on.
+    let (commands, _) = summary(&asked(&server, &options, "one\n"));
+    assert!(commands["learned"].is_f64(), "{commands}");
+    assert_eq!(finish(throttle([&bucket[..], "--clear"]), "").code(), Some(0));
+    assert_eq!(learned(), None, "cleared");
 }

@@ -2,6 +2,7 @@
 
 use crate::clock::Nanos;
 use crate::limits::grant::{Grant, Refusal};
+use crate::limits::pace::{Served, Start};
 use crate::limits::policy::Policy;
 #[cfg(feature = "shared")]
 use serde::{Deserialize, Serialize};
@@ -50,6 +51,8 @@ pub enum Operation {
     Hold {
         /// The time.
         until: Nanos,
+        /// What a server refused: what starts is slowed down.
+        refused: Vec<Start>,
     },
     /// No hold is left.
     Resume,
@@ -93,6 +96,8 @@ pub struct Take {
     pub is_open: bool,
     /// The time that a bucket promised which has lost its state; 0 if none did.
     pub promised: Nanos,
+    /// What has succeeded since the request before this one.
+    pub served: Served,
 }
 
 /// A request for consecutive grants, for units that were read.
@@ -105,6 +110,8 @@ pub struct Ask {
     pub span: Nanos,
     /// Nothing is granted before this time, not even to others. 0 if it does not matter.
     pub from: Nanos,
+    /// What has succeeded since the request before this one.
+    pub served: Served,
 }
 
 /// What is left of a grant, and was not used.

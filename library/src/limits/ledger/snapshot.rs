@@ -4,6 +4,7 @@ use super::entry::{Charge, Entry};
 use super::operation::{Counts, Recent};
 use super::{Ledger, MOST, MOVED, RECENT, RUNS};
 use crate::clock::Nanos;
+use crate::limits::pace::Pace;
 use crate::limits::policy::Policy;
 use crate::limits::settling::Settling;
 use crate::limits::state::State;
@@ -21,22 +22,38 @@ pub(super) struct Saved {
     first: u64,
     counts: Counts,
     asked: Nanos,
-    /// When the limits before the first entry were asked, and their latest grant.
-    base: [Nanos; 2],
+    /// When the limits before the first entry were asked, their latest grant, and when the next one may be.
+    base: [Nanos; 3],
     states: Vec<State>,
     settling: Settling,
     entries: VecDeque<Entry>,
     moved: VecDeque<(u64, Nanos)>,
     recent: VecDeque<Recent>,
+    pace: Pace,
+    outdated: u64,
 }
 
 impl From<Ledger> for Saved {
     fn from(ledger: Ledger) -> Self {
-        let Ledger { policy, base, all, entries, number, first, moved, recent, counts } = ledger;
-        let Limits { states, settling, asked, at, .. } = base;
-        let base = [asked, at];
+        let Ledger { policy, base, all, entries, number, first, moved, recent, counts, pace, outdated } = ledger;
+        let Limits { states, settling, asked, at, next, .. } = base;
+        let base = [asked, at, next];
         let asked = all.asked;
-        let mut saved = Saved { policy, number, first, counts, asked, base, states, settling, entries, moved, recent };
+        let mut saved = Saved {
+            policy,
+            number,
+            first,
+            counts,
+            asked,
+            base,
+            states,
+            settling,
+            entries,
+            moved,
+            recent,
+            pace,
+            outdated,
+        };
         saved.each_list(|list| {
             let mut last = 0;
             list.for_each(|number| (*number, last) = (number.wrapping_sub(last), *number));
@@ -56,8 +73,21 @@ impl TryFrom<Saved> for Ledger {
                 *number = last;
             });
         });
-        let Saved { policy, number, first, counts, asked, base: times, states, settling, entries, moved, recent } =
-            saved;
+        let Saved {
+            policy,
+            number,
+            first,
+            counts,
+            asked,
+            base: times,
+            states,
+            settling,
+            entries,
+            moved,
+            recent,
+            pace,
+            outdated,
+        } = saved;
         let mut base = Limits::new(&policy, 0);
         let makes_sense = !policy.is_empty()
             && states.len() == base.states.len()
@@ -71,9 +101,10 @@ impl TryFrom<Saved> for Ledger {
         if !makes_sense {
             return Err("this is no ledger");
         }
-        ([base.asked, base.at], base.states, base.settling) = (times, states, settling);
+        ([base.asked, base.at, base.next], base.states, base.settling) = (times, states, settling);
+        base.every = pace.learned().unwrap_or(0);
         let all = base.clone();
-        let mut ledger = Ledger { policy, base, all, entries, number, first, moved, recent, counts };
+        let mut ledger = Ledger { policy, base, all, entries, number, first, moved, recent, counts, pace, outdated };
         ledger.recharge(asked, false);
         Ok(ledger)
     }

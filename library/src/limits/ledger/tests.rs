@@ -1,5 +1,6 @@
 use super::*;
 use crate::clock::{MILLISECOND, SECOND};
+use crate::limits::pace::{Served, Start};
 use crate::limits::{from_bytes, to_bytes};
 use proptest::prelude::*;
 
@@ -172,7 +173,14 @@ impl World {
                 let real = self.costs();
                 Operation::Settle { number: grant.number, at: grant.at, charged, real }
             }
-            (12, _) => Operation::Hold { until: self.now + self.chance.below(9 * SECOND) },
+            (12, _) => {
+                let until = self.now + self.chance.below(9 * SECOND);
+                Operation::Hold { until, refused: vec![self.start(place); usize::from(self.chance.one_in(2))] }
+            }
+            (22, _) => {
+                let later = self.chance.below(2 * SECOND);
+                Operation::Hold { until: self.now + later, refused: vec![self.start(place); 3] }
+            }
             (13, _) => Operation::Resume,
             (14, _) => {
                 let to = policy(POLICIES[usize::try_from(self.chance.below(5)).unwrap()]);
@@ -187,13 +195,27 @@ impl World {
             (17..=20, _) => {
                 let from = if self.chance.one_in(3) { self.now + self.chance.below(SECOND) } else { 0 };
                 let (waiting, span) = (1 + self.chance.below(9), self.chance.below(SECOND));
-                Operation::Lease(Ask { waiting, span, from })
+                Operation::Lease(Ask { waiting, span, from, served: self.served(place) })
             }
             (21, Some((grant, costs))) => {
-                Operation::Take(Take { costs, latest: Nanos::MAX, is_open: false, promised: grant.at + SECOND })
+                let promised = grant.at + SECOND;
+                Operation::Take(Take { costs, latest: Nanos::MAX, is_open: false, promised, ..Take::default() })
             }
-            _ => Operation::Take(Take { costs, latest, is_open: self.chance.one_in(3), promised: 0 }),
+            _ => {
+                let (is_open, served) = (self.chance.one_in(3), self.served(place));
+                Operation::Take(Take { costs, latest, is_open, promised: 0, served })
+            }
         }
+    }
+
+    /// What a client starts now, as far as it has read.
+    fn start(&self, place: usize) -> Start {
+        self.clients[place].ledger.pace_at(self.now).start(self.now)
+    }
+
+    fn served(&mut self, place: usize) -> Served {
+        let starts = 0..self.chance.below(4);
+        starts.fold(Served::default(), |served, _| served.and(self.start(place).succeeded()))
     }
 }
 
@@ -232,7 +254,7 @@ proptest! {
 fn what_left_too_late_is_lost_to_a_bucket_and_leaves_no_trace_in_a_window() {
     let mut ledger = Ledger::new(&policy(&["100/s,burst=1", "50/h,window"]), 0, 0);
     let left = |ledger: &Ledger, now| [0, 1].map(|place| ledger.limits().left(now, place).unwrap());
-    let lease = Ask { waiting: 20, span: 100 * MILLISECOND, from: 0 };
+    let lease = Ask { waiting: 20, span: 100 * MILLISECOND, ..Ask::default() };
     let runs = ledger.lease(0, [1, 1], &lease).unwrap();
     assert_eq!((runs.len(), runs[9].at), (10, 90 * MILLISECOND));
     let now = ledger.pass(75 * MILLISECOND);
@@ -340,4 +362,4 @@ fn a_recorded_log_leads_to_the_recorded_ledger() {
     assert_eq!(sum, RECORDED, "{} bytes at last", saved(&world.witness).len());
 }
 
-const RECORDED: u64 = 4_752_105_467_435_060_290;
+const RECORDED: u64 = 8_833_522_959_573_782_479;

@@ -6,7 +6,10 @@
 use super::super::*;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
-use throttle_limits::clock::MILLISECOND;
+use std::sync::Arc;
+use throttle_limits::clock::{Clock, FakeClock, MILLISECOND};
+use throttle_limits::limits::{Grant, Ledger, Operation, Policy, Reply as Answer};
+use throttle_limits::store::{Memory, Store, StoreError, Supply};
 
 /// What a server counts. Periods are in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -58,6 +61,8 @@ struct Row {
     change: Change,
     units: usize,
     learns: bool,
+    /// So many share a bucket, the units and the slots.
+    processes: usize,
 }
 
 struct Server {
@@ -125,18 +130,68 @@ struct Came {
 }
 
 enum Happens {
-    Wake,
+    Wake(usize),
     Arrives(usize),
     Ends(usize, bool, Option<Nanos>),
     Change,
     Other,
 }
 
+/// A bucket that the processes of this run share, as they would one in a file.
+#[derive(Debug)]
+struct Bucket {
+    store: Arc<Memory<FakeClock>>,
+    is_shared: bool,
+}
+
+impl Store for Bucket {
+    fn clock(&self) -> &dyn Clock {
+        self.store.clock()
+    }
+
+    fn place(&self) -> String {
+        self.store.place()
+    }
+
+    fn apply(&self, operation: Operation) -> Result<(Answer, Nanos), StoreError> {
+        self.store.apply(operation)
+    }
+
+    fn sync(&self) -> Result<(), StoreError> {
+        self.store.sync()
+    }
+
+    fn see(&self, look: &mut dyn FnMut(&Ledger)) {
+        self.store.see(look);
+    }
+
+    fn span(&self) -> Nanos {
+        if self.is_shared { 20 * MILLISECOND } else { 0 }
+    }
+
+    fn is_shared(&self) -> bool {
+        self.is_shared
+    }
+}
+
+/// One of those that share a bucket, with its part of the slots.
+struct Process {
+    retries: Retries,
+    supply: Supply,
+    /// Units that may start from these times on.
+    waiting: BinaryHeap<Reverse<(Nanos, usize)>>,
+    grant: Option<Grant>,
+    running: usize,
+    /// When it looks again whether it may start one.
+    wakes: Nanos,
+}
+
 /// A run of a row's units with 64 slots.
 struct Run {
     row: Row,
     server: Server,
-    retries: Retries,
+    processes: Vec<Process>,
+    clock: FakeClock,
     chance: fastrand::Rng,
     now: Nanos,
     /// What happens next, by time and number.
@@ -144,14 +199,8 @@ struct Run {
     happens: Vec<Happens>,
     histories: Vec<History>,
     started: Vec<Nanos>,
-    /// Units that may start from these times on.
-    waiting: BinaryHeap<Reverse<(Nanos, usize)>>,
-    running: usize,
     refused: usize,
     asked: Nanos,
-    granted: Nanos,
-    next: Nanos,
-    wakes: Nanos,
 }
 
 const SLOTS: usize = 64;
@@ -173,33 +222,47 @@ impl Run {
         let chance = fastrand::Rng::with_seed(seed);
         let (log, counts) = (VecDeque::new(), [0; 2]);
         let server = Server { row, interval, full_at: 0, running: 0, window: 0, counts, log, chance: chance.clone() };
-        let (histories, started) = (vec![History::default(); row.units], vec![0; row.units]);
-        let waiting = (0..row.units).map(|unit| Reverse((0, unit))).collect();
-        let (queue, happens, retries) = (BinaryHeap::new(), Vec::new(), Retries::new(policy));
-        let (now, running, refused, granted, next, wakes) = (0, 0, 0, 0, 0, 0);
+        let clock = FakeClock::default();
+        let limits = Policy::new(&[format!("{}/10000s", row.rate * row.tenths).parse().unwrap()], None).unwrap();
+        let (store, is_shared) = (Arc::new(Memory::new(&limits, clock.clone())), row.processes > 1);
+        let process = |place| Process {
+            retries: Retries::new(policy.clone()),
+            supply: Supply::new(Box::new(Bucket { store: Arc::clone(&store), is_shared })),
+            waiting: (0..row.units)
+                .filter(|unit| unit % row.processes == place)
+                .map(|unit| Reverse((0, unit)))
+                .collect(),
+            grant: None,
+            running: 0,
+            wakes: 0,
+        };
         Run {
             row,
             server,
-            retries,
+            processes: (0..row.processes).map(process).collect(),
+            clock,
             chance,
-            now,
-            queue,
-            happens,
-            histories,
-            started,
-            waiting,
-            running,
-            refused,
+            now: 0,
+            queue: BinaryHeap::new(),
+            happens: Vec::new(),
+            histories: vec![History::default(); row.units],
+            started: vec![0; row.units],
+            refused: 0,
             asked,
-            granted,
-            next,
-            wakes,
         }
     }
 
     fn at(&mut self, time: Nanos, happens: Happens) {
         self.queue.push(Reverse((time, self.happens.len())));
         self.happens.push(happens);
+    }
+
+    fn wake(&mut self, process: usize, time: Nanos) {
+        let wakes = &mut self.processes[process].wakes;
+        if *wakes <= self.now || time < *wakes {
+            *wakes = time;
+            self.at(time, Happens::Wake(process));
+        }
     }
 
     fn between(&mut self, [from, to]: [Nanos; 2]) -> Nanos {
@@ -214,12 +277,13 @@ impl Run {
             Change::Other => self.at(0, Happens::Other),
         }
         let mut left = self.row.units;
-        self.start();
+        (0..self.row.processes).for_each(|process| self.start(process));
         while left > 0 {
             let Reverse((now, number)) = self.queue.pop().expect("units wait");
             self.now = now;
-            match std::mem::replace(&mut self.happens[number], Happens::Wake) {
-                Happens::Wake => {}
+            self.clock.set(now);
+            match std::mem::replace(&mut self.happens[number], Happens::Other) {
+                Happens::Wake(process) => self.start(process),
                 Happens::Change if self.row.change == Change::Half => self.server.interval *= 2,
                 Happens::Change => self.server.interval /= 2,
                 Happens::Other => {
@@ -229,9 +293,11 @@ impl Run {
                     self.at(now + gap, Happens::Other);
                 }
                 Happens::Arrives(unit) => self.arrives(unit),
-                Happens::Ends(unit, is_ok, says) => left -= usize::from(self.ends(unit, is_ok, says)),
+                Happens::Ends(unit, is_ok, says) => {
+                    left -= usize::from(self.ends(unit, is_ok, says));
+                    self.start(unit % self.row.processes);
+                }
             }
-            self.start();
         }
         let (took, units) = (self.now as f64, self.row.units as f64);
         Came { took: took / ideal(&self.row), refused: self.refused as f64 / units }
@@ -256,7 +322,6 @@ impl Run {
     }
 
     fn ends(&mut self, unit: usize, is_ok: bool, says: Option<Nanos>) -> bool {
-        self.running -= 1;
         self.server.running -= u64::from(is_ok && matches!(self.row.kind, Kind::Jobs(_)));
         self.refused += usize::from(!is_ok);
         let status = Some(if is_ok { 200 } else { 429 });
@@ -264,35 +329,46 @@ impl Run {
             Reply { status, retry_after: says.map(|says| Some(Duration::from_nanos(says))), ..Reply::default() };
         let outcome = if is_ok { Outcome::Ok } else { Outcome::Exited(22) };
         let judged = Judged { started: self.started[unit], at: self.now };
-        let (retries, history) = (&mut self.retries, &mut self.histories[unit]);
+        let Process { retries, supply, waiting, grant, running, .. } = &mut self.processes[unit % self.row.processes];
+        *running -= 1;
+        let history = &mut self.histories[unit];
         let verdict = retries.judge(&None, (judged, history), (&outcome, &reply), |most| self.chance.u64(0..=most));
-        if let Some(hold) = retries.take_hold(&None, self.now) {
-            self.granted = self.granted.max(self.now + hold); // The bucket is empty then.
+        let Answers { hold, refused, served } = retries.take_answers(self.now);
+        supply.served(served);
+        if hold.is_some() || !refused.is_empty() {
+            supply.hold_until(hold.map_or(0, |hold| self.now + hold), refused).unwrap();
+            grant.take_if(|_| hold.is_some());
         }
         if let Some(due) = verdict.due() {
-            self.waiting.push(Reverse((due.max(self.retries.not_before(&None, self.histories[unit])), unit)));
+            waiting.push(Reverse((due.max(retries.not_before(&None, self.histories[unit])), unit)));
         }
         verdict == Verdict::Ok
     }
 
-    fn start(&mut self) {
-        while self.running < SLOTS
-            && let Some(&Reverse((due, unit))) = self.waiting.peek()
+    fn start(&mut self, place: usize) {
+        let slots = SLOTS / self.row.processes;
+        while let process = &mut self.processes[place]
+            && process.running < slots
+            && let Some(&Reverse((due, unit))) = process.waiting.peek()
         {
-            let slack = 10 * MILLISECOND;
-            let granted = (self.granted + self.asked).max(self.now.saturating_sub(slack));
-            let time = due.max(self.next).max(if self.granted == 0 { 0 } else { granted });
-            if time > self.now {
-                if self.wakes <= self.now || time < self.wakes {
-                    self.wakes = time;
-                    self.at(time, Happens::Wake);
-                }
-                return;
+            let Process { retries, supply, waiting, grant, running, .. } = process;
+            if due > self.now {
+                return self.wake(place, due);
             }
-            self.waiting.pop();
-            self.granted = granted.max(1);
-            (self.started[unit], self.running) = (self.now, self.running + 1);
-            self.next = self.retries.started(&None, self.now, &mut self.histories[unit]);
+            let told = grant.map(|grant| supply.store().look(&grant, &[1]).unwrap());
+            let told = if supply.is_outdated().unwrap() { None } else { told };
+            let granted = told.unwrap_or_else(|| supply.next_run(1).unwrap().0);
+            if granted.at > self.now {
+                *grant = Some(granted);
+                return self.wake(place, granted.at.min(self.now + SECOND));
+            }
+            *grant = None;
+            waiting.pop();
+            supply.handed_over(&granted, &[1]);
+            *running += 1;
+            let known = self.row.learns.then(|| supply.pace());
+            retries.started(&None, self.now, &mut self.histories[unit], known);
+            self.started[unit] = self.now;
             let arrival = if self.asked > 20 * MILLISECOND { 4 } else { 1 } * MILLISECOND;
             let arrival = self.between([arrival / 5, arrival * 9 / 5]);
             self.at(self.now + arrival, Happens::Arrives(unit));
@@ -352,6 +428,7 @@ fn rows_of(kind: Kind, rate: u64, takes: Nanos, units: usize) -> Vec<Row> {
         change: Change::None,
         units,
         learns: true,
+        processes: 1,
     };
     match kind {
         Kind::Random(_) if takes > 2 * SECOND => return Vec::new(),
@@ -431,6 +508,15 @@ fn all_servers() {
     }
     summary("one of 100 refused at random", &rows, |row| row.kind == Kind::Random(100));
     summary("one of 10 refused at random", &rows, |row| row.kind == Kind::Random(10));
+    let few = rows.iter().map(|(row, ..)| Row { processes: 4, ..*row });
+    let four: Vec<_> = few.map(|row| (row, came(row), came(Row { learns: false, ..row }))).collect();
+    summary("four processes on one bucket: all", &four, |_| true);
+    summary("… constant, refusals at once", &four, is_usual);
+    for tenths in [10, 12, 20, 100] {
+        summary(&format!("… asked for {} of the rate", tenths as f64 / 10.0), &four, |row| {
+            is_usual(row) && row.tenths == tenths
+        });
+    }
     let mut worst: Vec<_> = rows.iter().filter(|(row, ..)| !row.is_refused_late).collect();
     worst.sort_by(|a, b| b.1.took.total_cmp(&a.1.took));
     worst.iter().take(12).for_each(|(row, learned, plain)| println!("{learned:?} plain {plain:?} {row:?}"));
@@ -446,6 +532,7 @@ const USUAL: Row = Row {
     change: Change::None,
     units: 600,
     learns: true,
+    processes: 1,
 };
 
 #[test]
@@ -491,4 +578,18 @@ fn a_limit_that_changes_is_found_out() {
         let came = Run::new(row, fastrand::u64(..)).run();
         assert!(came.took < 1.6 && came.refused < 0.15, "{change:?}: {came:?}");
     }
+}
+
+#[test]
+fn processes_that_share_a_bucket_learn_together() {
+    let kinds = [Kind::Bucket(1), Kind::Bucket(10), Kind::Fixed(10 * SECOND), Kind::Log(10 * SECOND)];
+    let mut all = Vec::new();
+    for (kind, tenths) in kinds.into_iter().flat_map(|kind| [12, 20, 100].map(|tenths| (kind, tenths))) {
+        for takes in [0, 200 * MILLISECOND, 2 * SECOND] {
+            let row = Row { kind, takes, tenths, processes: 4, ..USUAL };
+            all.push(Run::new(row, fastrand::u64(..)).run());
+        }
+    }
+    let median = |value: fn(&Came) -> f64| part(all.iter().map(value).collect(), 50);
+    assert!(median(|came| came.took) < 1.3 && median(|came| came.refused) < 0.1, "{all:?}");
 }

@@ -1,5 +1,5 @@
-//! The learned pace: how fast commands start if a server allows less than was asked for. Pure: time is a parameter. One for
-//! the run, or one for each key.
+//! The learned pace: how fast calls start if a server allows less than was asked for. Pure: time is a parameter. One for
+//! a bucket, in its ledger, or one for each key.
 //!
 //! A refusal slows what starts to nine tenths of the pace that was reached just before. The pace returns to that one within
 //! some successes, is held there, and then grows a little with each success. If refusals follow each other closely, the
@@ -7,10 +7,12 @@
 //! than the server has served of late. If none of these is refused, that is the pace to go on from. If one is, the server
 //! refuses at any pace: the old one is restored, and for a while refusals slow down nothing.
 //!
-//! The numbers were chosen by simulations, see `retries/tests/servers.rs`. Additive increase and multiplicative decrease: Chiu and
+//! The numbers were chosen by simulations, see `src/launch/retries/tests/servers.rs` of the program. Additive increase and multiplicative decrease: Chiu and
 //! Jain, 1989.
 
-use throttle_limits::clock::Nanos;
+use crate::clock::Nanos;
+#[cfg(feature = "shared")]
+use serde::{Deserialize, Serialize};
 
 /// In so many successes the pace returns to the one that was refused.
 const RETURN: u32 = 20;
@@ -30,9 +32,10 @@ const TRIAL: u32 = 20;
 /// For so many successes after that, refusals that do not depend on the pace slow down nothing.
 const IMMUNE: u32 = 100;
 
-/// What starts, see [`Pace::started`].
+/// One that starts, see [`Pace::start`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Start {
+#[cfg_attr(feature = "shared", derive(Serialize, Deserialize))]
+pub struct Start {
     /// How many pauses there had been.
     episode: u32,
     /// How many had started since the latest one.
@@ -40,17 +43,42 @@ pub(super) struct Start {
     at: Nanos,
 }
 
-/// How fast commands start, as the time from one to the next.
-#[derive(Debug)]
-pub(super) struct Pace {
+impl Start {
+    /// The success of what started then, as a bucket is told of it.
+    #[must_use]
+    pub fn succeeded(self) -> Served {
+        Served { episode: self.episode, count: 1 }
+    }
+}
+
+/// Calls that have succeeded, and after how many pauses they started.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "shared", derive(Serialize, Deserialize))]
+pub struct Served {
+    episode: u32,
+    count: u32,
+}
+
+impl Served {
+    /// These and others. Only those of the latest episode matter.
+    #[must_use]
+    pub fn and(self, other: Served) -> Served {
+        let (newer, older) = if other.episode < self.episode { (self, other) } else { (other, self) };
+        let more = if older.episode == newer.episode { older.count } else { 0 };
+        Served { count: newer.count.saturating_add(more), ..newer }
+    }
+}
+
+/// How fast calls start, as the time from one to the next.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "shared", derive(Serialize, Deserialize))]
+pub struct Pace {
     /// What was asked for; 0: no limit.
     asked: Nanos,
+    /// What is allowed: longer, if it is slowed.
     interval: Nanos,
     /// The one that was refused last.
     refused: Nanos,
-    is_slowed: bool,
-    /// Nothing starts before this time.
-    next: Nanos,
     /// An episode begins at the end of a pause, and ends with the first refusal of what started in it.
     episode: u32,
     /// How many have started in this one, the latest at this time, and the usual time between two.
@@ -60,7 +88,7 @@ pub(super) struct Pace {
     /// How many had started in the episode before when one was refused, and how many of these were not refused since.
     before: u32,
     allowed: u32,
-    /// The interval then, and whether it was slowed: nothing is learned from calls of which none was allowed.
+    /// The interval then, and whether a trial was going on: nothing is learned from calls of which none was allowed.
     undo: (Nanos, bool),
     /// Successes of this episode.
     served: u32,
@@ -76,7 +104,8 @@ pub(super) struct Pace {
 }
 
 /// Refusals that follow each other closely.
-#[derive(Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "shared", derive(Serialize, Deserialize))]
 struct Streak {
     /// The interval before the first of them, and when that one started.
     interval: Nanos,
@@ -87,7 +116,8 @@ struct Streak {
 }
 
 /// Some start more slowly than the server has served of late.
-#[derive(Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "shared", derive(Serialize, Deserialize))]
 struct Trial {
     left: u32,
     /// What the server has served of late.
@@ -95,14 +125,13 @@ struct Trial {
 }
 
 impl Pace {
-    /// Nothing was refused yet. `asked`: the time between two commands; 0 if there is no limit.
-    pub(super) fn new(asked: Nanos) -> Self {
+    /// Nothing was refused yet. `asked`: the time between two calls; 0 if there is no limit.
+    #[must_use]
+    pub fn new(asked: Nanos) -> Self {
         Pace {
             asked,
             interval: asked,
             refused: asked,
-            is_slowed: false,
-            next: 0,
             episode: 0,
             started: 0,
             last: 0,
@@ -120,45 +149,67 @@ impl Pace {
         }
     }
 
-    /// The time between two commands, if they are slowed.
-    pub(super) fn learned(&self) -> Option<Nanos> {
-        Some(self.interval).filter(|_| self.is_slowed)
+    /// What was asked for.
+    pub(crate) fn asked(&self) -> Nanos {
+        self.asked
     }
 
-    /// Nothing starts before this time.
-    pub(super) fn next(&self) -> Nanos {
-        if self.is_slowed { self.next } else { 0 }
+    /// The time between two calls, in nanoseconds, if they are slowed.
+    #[must_use]
+    pub fn learned(&self) -> Option<Nanos> {
+        Some(self.interval).filter(|interval| *interval > self.asked)
     }
 
-    /// A command starts now.
-    pub(super) fn started(&mut self, now: Nanos) -> Start {
-        // A late start delays those behind it, so that they do not come too close, unless it was only a little late.
-        self.next = self.next.max(now.saturating_sub(self.interval / 10)).saturating_add(self.interval);
-        let passed = now.saturating_sub(self.last);
+    /// Whether successes change anything.
+    #[must_use]
+    pub fn listens(&self) -> bool {
+        self.learned().is_some() || self.streak.is_some() || self.immune > 0
+    }
+
+    /// So many start at this time. What starts before a pause ends was granted before it began.
+    pub fn started(&mut self, at: Nanos, count: u64) {
+        if at < self.resumes {
+            return;
+        }
+        let count = u32::try_from(count).unwrap_or(u32::MAX).max(1);
+        let passed = at.saturating_sub(self.last) / Nanos::from(count);
         self.gap = match self.gap {
             _ if self.started == 0 => self.interval,
             0 => passed,
-            gap => gap - gap / 16 + passed / 16,
+            gap => (gap - gap / 16).saturating_add(passed / 16),
         };
-        self.last = now;
-        let index = self.started;
-        self.started = self.started.saturating_add(1);
-        Start { episode: self.episode, index, at: now }
+        self.last = at;
+        self.started = self.started.saturating_add(count);
     }
 
-    /// One has succeeded.
-    pub(super) fn succeeded(&mut self, start: Start, now: Nanos) {
+    /// The one that starts at this time, and was the last to be [counted](Self::started).
+    #[must_use]
+    pub fn start(&self, at: Nanos) -> Start {
+        let index = self.started.saturating_sub(1);
+        if at < self.resumes {
+            Start { episode: self.episode.wrapping_sub(1), index: u32::MAX, at }
+        } else {
+            Start { episode: self.episode, index, at }
+        }
+    }
+
+    /// These have succeeded.
+    pub fn succeeded(&mut self, served: Served, now: Nanos) {
+        (0..served.count.min(IMMUNE)).for_each(|_| self.one_succeeded(served.episode, now));
+    }
+
+    fn one_succeeded(&mut self, episode: u32, now: Nanos) {
         if self.immune > 0 {
             self.immune -= 1;
             self.quicken(101, 100);
             self.refused = self.interval;
             return;
         }
-        if (!self.is_slowed && self.streak.is_none()) || start.episode != self.episode {
+        if (self.learned().is_none() && self.streak.is_none()) || episode != self.episode {
             return;
         }
         if let Some(trial) = &mut self.trial {
-            trial.left -= 1;
+            trial.left = trial.left.saturating_sub(1);
             if trial.left == 0 {
                 self.interval = slower(trial.served, 10, 9);
                 (self.trial, self.streak, self.served, self.step) = (None, None, 0, 0);
@@ -169,8 +220,8 @@ impl Pace {
         let near = slower(self.refused, 10, 9);
         if self.interval > near {
             // Far below what was refused: large steps.
-            (self.served, self.step) = (0, self.step + 1);
-            if self.step == 4 {
+            (self.served, self.step) = (0, self.step.saturating_add(1));
+            if self.step >= 4 {
                 self.step = 0;
                 self.quicken(5, 4);
                 self.interval = self.interval.max(near);
@@ -183,36 +234,41 @@ impl Pace {
         }
     }
 
-    /// One was refused, and nothing starts before `until`.
-    pub(super) fn refused(&mut self, start: Start, now: Nanos, until: Nanos) {
-        if start.episode == self.episode {
-            self.undo = (self.interval, self.is_slowed);
+    /// One was refused, and nothing starts before `until`. Returns whether it is the first one since the latest pause.
+    pub fn refused(&mut self, start: Start, now: Nanos, until: Nanos) -> bool {
+        let is_first = start.episode == self.episode;
+        if is_first {
+            self.undo = (self.interval, self.trial.is_some());
             if start.index > 0 {
                 self.slow_down(start);
             }
-            self.episode += 1;
+            self.episode = self.episode.wrapping_add(1);
             (self.before, self.allowed, self.started, self.step) = (start.index, start.index, 0, 0);
-        } else if start.episode.saturating_add(1) == self.episode && start.index < self.before {
+        } else if start.episode.wrapping_add(1) == self.episode && start.index < self.before {
             self.allowed = self.allowed.saturating_sub(1);
             self.streak.iter_mut().for_each(|streak| streak.allowed = streak.allowed.saturating_sub(1));
             if self.allowed == 0 {
-                (self.interval, self.is_slowed) = self.undo;
+                let (interval, was_tried) = self.undo;
+                self.interval = interval;
+                self.trial.take_if(|_| !was_tried);
             }
         }
         if until > self.resumes {
-            self.paused = self.paused.saturating_add(until - now.max(self.resumes));
+            self.paused = self.paused.saturating_add(until.saturating_sub(now.max(self.resumes)));
             self.resumes = until;
-            self.next = self.next.max(until);
         }
+        is_first
     }
 
     /// Whether this one began before the server asked to wait.
-    pub(super) fn is_old(&self, start: Start) -> bool {
+    #[must_use]
+    pub fn is_old(&self, start: Start) -> bool {
         start.episode != self.episode
     }
 
     /// Whether the server has allowed something between the latest two pauses.
-    pub(super) fn has_allowed(&self) -> bool {
+    #[must_use]
+    pub fn has_allowed(&self) -> bool {
         self.allowed > 0
     }
 
@@ -228,7 +284,7 @@ impl Pace {
         if self.trial.take().is_some() {
             let streak = self.streak.take();
             let quicker =
-                streak.iter().flat_map(|streak| 0..streak.refusals).fold(self.refused, |n, _| slower(n, 9, 10));
+                streak.iter().flat_map(|streak| 0..streak.refusals.min(64)).fold(self.refused, |n, _| slower(n, 9, 10));
             let before = streak.map_or(self.asked, |streak| streak.interval);
             self.interval = quicker.max(before).max(self.refused / 2);
             (self.refused, self.immune) = (self.interval, IMMUNE);
@@ -236,9 +292,8 @@ impl Pace {
         }
         self.refused = if start.index < 5 { self.interval } else { self.interval.max(self.gap) };
         self.interval = slower(self.refused, 10, 9);
-        self.is_slowed = self.interval > 0;
         match &mut self.streak {
-            Some(streak) if is_close => streak.refusals += 1,
+            Some(streak) if is_close => streak.refusals = streak.refusals.saturating_add(1),
             streak => *streak = Some(Streak { interval: self.refused, began: start.at, refusals: 1, allowed: 0 }),
         }
         self.try_less(start);
@@ -253,13 +308,11 @@ impl Pace {
             let served = served.max(self.interval);
             self.trial = Some(Trial { left: TRIAL, served });
             self.interval = slower(served, 5, 4);
-            self.is_slowed = true;
         }
     }
 
     fn quicken(&mut self, times: Nanos, of: Nanos) {
         self.interval = slower(self.interval, of, times).max(self.asked);
-        self.is_slowed = self.interval > self.asked;
     }
 }
 

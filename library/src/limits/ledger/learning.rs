@@ -1,0 +1,94 @@
+//! How a bucket's calls are slowed down if a server allows less than the limits.
+
+use super::Ledger;
+use super::entry::{Charge, Entry};
+use crate::clock::Nanos;
+use crate::limits::pace::{Pace, Served, Start};
+use crate::limits::policy::Policy;
+
+/// The time between two calls that `policy` asks for; 0 if nothing limits them.
+pub(super) fn asked(policy: &Policy) -> Nanos {
+    policy.of_units().fastest().map_or(0, |rate| rate.period().div_ceil(rate.units()))
+}
+
+impl Ledger {
+    /// A server refused what started then.
+    pub(super) fn refused(&mut self, now: Nanos, refused: &[Start], until: Nanos) {
+        if !refused.is_empty() {
+            self.settle_past(now);
+            for start in refused {
+                if self.pace.refused(*start, now, until) {
+                    self.outdated = self.number;
+                }
+            }
+            self.space(now);
+        }
+    }
+
+    /// Calls have succeeded.
+    pub(super) fn served(&mut self, now: Nanos, served: Served) {
+        if served != Served::default() && self.pace.listens() {
+            self.pace.succeeded(served, now);
+            self.space(now);
+        }
+    }
+
+    /// Grants are as far apart as was learned.
+    fn space(&mut self, now: Nanos) {
+        let every = self.pace.learned().unwrap_or(0);
+        if every != self.base.every {
+            self.base.every = every;
+            self.recharge(now, true);
+        }
+    }
+
+    /// Forgets what was learned of limits that were asked for no longer, or of all.
+    pub(super) fn learn_anew(&mut self, of_all: bool) {
+        let asked = asked(&self.policy);
+        if of_all || asked != self.pace.asked() {
+            (self.pace, self.outdated) = (Pace::new(asked), 0);
+            (self.base.every, self.base.next) = (0, 0);
+        }
+    }
+
+    /// The time of an entry has come.
+    pub(super) fn pass_entry(&mut self, entry: &Entry) {
+        entry.apply(&mut self.base);
+        if !self.is_outdated(entry.number) {
+            entry.starts().for_each(|(at, units)| self.pace.started(at, units));
+        }
+    }
+
+    /// Whether a server has refused something since the grant of this number was given. Then it is given back: it would
+    /// leave in the pause, or too close to others.
+    pub(crate) fn is_outdated(&self, number: u64) -> bool {
+        (1..=self.outdated).contains(&number)
+    }
+
+    /// Whether a server has refused anything so far.
+    pub(crate) fn was_refused(&self) -> bool {
+        self.outdated > 0
+    }
+
+    /// The learned pace at this time.
+    pub(crate) fn pace_at(&self, now: Nanos) -> Pace {
+        let mut pace = self.pace.clone();
+        let starts = self.entries.iter().filter(|entry| !self.is_outdated(entry.number)).flat_map(Entry::starts);
+        starts.take_while(|(at, _)| *at <= now).for_each(|(at, units)| pace.started(at, units));
+        pace
+    }
+
+    /// The time between two calls, if a server allows less than the limits.
+    pub(crate) fn learned(&self) -> Option<Nanos> {
+        self.pace.learned()
+    }
+}
+
+impl Entry {
+    /// The times at which calls start, and how many at each.
+    fn starts(&self) -> impl Iterator<Item = (Nanos, u64)> {
+        let runs = if let Charge::Runs { runs } = &self.charge { &runs[..] } else { &[] };
+        let one = matches!(self.charge, Charge::One { .. }).then_some((self.at, 1));
+        one.into_iter().chain(runs.iter().copied())
+    }
+}
