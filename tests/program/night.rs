@@ -29,6 +29,8 @@ struct Night {
     rate: u32,
     interruptions: usize,
     outage: Duration,
+    /// What else is on the command line.
+    options: &'static [&'static str],
 }
 
 /// One of three bad units always gets a 503, the others a 404.
