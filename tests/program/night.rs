@@ -217,8 +217,9 @@ fn run(site: &Site, port: u16, folder: &Path, number: usize) -> Run {
         &JOBS.to_string(),
     ];
     let script = "curl -q -fsS -D \"$THROTTLE_REPLY\" \"$URL/$1\"";
-    let mut command =
-        throttle([&options[..], &["--done", "done", "--log", "log", "-a", "units", "-c", script]].concat());
+    let mut command = throttle(
+        [site.night.options, &options, &["--done", "done", "--log", "log", "-a", "units", "-c", script]].concat(),
+    );
     command.env("URL", format!("http://127.0.0.1:{port}/{number}")).env("no_proxy", "*").current_dir(folder);
     let mut started = Started::new(command.stdin(Stdio::null()).stdout(append("out")).spawn().unwrap());
     let signal = (number < site.night.interruptions).then(|| SIGNALS[number % SIGNALS.len()]);
@@ -369,13 +370,15 @@ fn spend(night: Night) -> f64 {
 
 #[test]
 fn a_run_that_is_interrupted_again_and_again_does_everything_once() {
-    spend(Night { units: 300, rate: 80, interruptions: 6, outage: Duration::from_millis(300) });
+    spend(Night { units: 300, rate: 80, interruptions: 6, outage: Duration::from_millis(300), options: &[] });
 }
 
 /// `cargo test --release --test program night -- --ignored --nocapture`: two minutes, on a machine that does nothing else.
+/// The bucket keeps the learned pace from one run to the next.
 #[test]
 #[ignore = "takes two minutes"]
 fn a_night_with_twenty_interruptions_takes_little_longer_than_the_ideal() {
-    let ratio = spend(Night { units: 5000, rate: 60, interruptions: 20, outage: Duration::from_secs(3) });
+    let options = &["--bucket", "./bucket"];
+    let ratio = spend(Night { units: 5000, rate: 60, interruptions: 20, outage: Duration::from_secs(3), options });
     assert!(ratio <= 1.3, "{ratio:.2} × the ideal");
 }
