@@ -35,7 +35,7 @@ pub(crate) use bucket::{Bucket, Environment, Kind, SharedFlags};
 pub(crate) use definition::{Args, short_help};
 pub(crate) use grouped::Grouped;
 pub(crate) use input::{InputFlags, Repeat};
-pub(crate) use launch::{JOBS, LaunchFlags};
+pub(crate) use launch::LaunchFlags;
 pub(crate) use limits::{Limits, look, refuse_bytes};
 pub(crate) use mistakes::redacted;
 pub(crate) use report::{ProgressWhen, ReportFlags, Summary};

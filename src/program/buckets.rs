@@ -346,10 +346,8 @@ fn left_of(view: &View) -> impl Iterator<Item = i128> {
 /// `paused until 14:05 (3m 20s)`
 fn shown_pause(view: &View) -> String {
     view.paused_until.map_or_else(String::new, |until| {
-        let wall = SystemTime::now();
-        let until = until.saturating_sub(view.now);
-        let at = time_of_day::local(wall + Duration::from_nanos(until), wall);
-        format!("  paused until {at} ({})\n", clock::shown_wait(until))
+        let wait = until.saturating_sub(view.now);
+        format!("  paused {} ({})\n", time_of_day::until_text(wait), clock::shown_wait(wait))
     })
 }
 

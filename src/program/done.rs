@@ -15,7 +15,7 @@ use std::fs::{File, Metadata};
 use std::io::{self, ErrorKind, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -34,6 +34,8 @@ pub(super) struct Done {
     taken: Arc<Taken>,
     state: Mutex<State>,
     change: Condvar,
+    /// How many units this run has added.
+    added: AtomicU64,
     /// The thread that syncs the file.
     syncer: Mutex<Option<JoinHandle<()>>>,
 }
@@ -66,7 +68,7 @@ impl Done {
 
     fn new(file: File, path: &Path, delimiter: u8, taken: Arc<Taken>) -> Self {
         let (state, change, syncer) = (Mutex::default(), Condvar::new(), Mutex::default());
-        Done { file, path: path.to_owned(), delimiter, taken, state, change, syncer }
+        Done { file, path: path.to_owned(), delimiter, taken, state, change, added: AtomicU64::new(0), syncer }
     }
 
     /// The units in a file that is only read; none if there is no such file.
@@ -98,11 +100,20 @@ impl Done {
     /// written any more.
     pub(super) fn add<'a>(&self, units: impl Iterator<Item = &'a [u8]>) -> io::Result<()> {
         let mut bytes = Vec::new();
+        let mut count = 0;
         for unit in units {
             bytes.extend_from_slice(unit);
             bytes.push(self.delimiter);
+            count += 1;
         }
-        self.append(&bytes)
+        self.append(&bytes)?;
+        self.added.fetch_add(count, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// How many units are in the file.
+    pub(super) fn units(&self) -> u64 {
+        self.taken.count() + self.added.load(Ordering::Relaxed)
     }
 
     /// Syncs what is not synced yet, and ends the thread that does.

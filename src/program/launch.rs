@@ -18,7 +18,6 @@ use signal_hook::consts::SIGPIPE;
 use std::ffi::OsString;
 use std::io::{self, IsTerminal};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::Duration;
 use throttle::flow::framing::Buffer;
@@ -27,6 +26,9 @@ use throttle::flow::{Descriptor, FlowError, Look, Sorting, Source};
 use throttle::launch::{Batches, Known, Launching, Numbers, Options, Settling, Unused};
 use throttle_limits::clock::in_nanos;
 use throttle_limits::limits::Policy;
+
+/// After so many seconds the bar names the keys that end the run. Shorter runs end before one wants to end them.
+const WORTH_KEYS: u32 = 10;
 
 /// Room for many units of the usual size. A longer unit need not fit.
 pub(super) const BUFFER: usize = 192 * 1024;
@@ -66,7 +68,10 @@ pub(super) fn run(launch: &Launch) -> Result<Exit> {
     let written = launch.limits.written(&policy);
     let mut outcomes = Outcomes::new(launch, &policy, &written, io::stderr().is_terminal());
     outcomes.retries.known = records.as_ref().map_or(0, |records| records.known_units());
-    let report = Report::new(UnitName::Command, source.total, supply, written, sorts, summary, progress);
+    let mut report = Report::new(UnitName::Command, source.total, supply, written, sorts, summary, progress);
+    // The terminal sends its signals to a command in our group, too.
+    let keys_end_it = !options.in_our_group && signals::come_from_the_usual_keys();
+    report.names_keys_after = keys_end_it.then(|| in_nanos(second() * WORTH_KEYS));
     let is_announced = launch.limits.bucket().is_some() && !reporting.quiet;
     drive(launch, source, options, records, (report, outcomes), (is_announced, look))
 }
@@ -194,13 +199,13 @@ fn drive(
         let run = Arc::clone(&run);
         let stop = move || {
             thread::sleep(time);
-            run.start_nothing_more();
+            run.start_nothing_more(&format!("--stop-after {}", humantime::format_duration(time)));
         };
         thread::Builder::new().name("stop-after".to_owned()).spawn(stop).context(NoThread)?;
     }
     let mut flow = Launching::new(batches(&launch.commands, opened.source, known, look), launcher.clone());
     let result = long_wait::run(is_announced, &mut flow, &run.report);
-    run.is_done.store(result.is_ok() && !launcher.slots().is_stopping(), Ordering::SeqCst);
+    run.outcomes().left.is_all_started = result.is_ok() && !launcher.slots().is_stopping();
     launcher.flush();
     run.outcomes().set_skipped(flow.batches().skipped(), flow.batches().done_before());
     launcher.slots().drain();

@@ -15,7 +15,7 @@ use std::borrow::Cow;
 use std::ffi::OsStr;
 use std::fmt::Display;
 use std::io::{self, IsTerminal};
-use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
@@ -28,7 +28,7 @@ use throttle_limits::clock::{Nanos, in_nanos};
 use throttle_limits::limits::{Pace, Start};
 
 /// Why nothing is launched any more.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 enum Reason {
     /// A signal arrived.
     Signal,
@@ -42,10 +42,10 @@ enum Reason {
     CannotRecord,
     /// Too many units have failed.
     TooManyFailed,
-    /// A server asked to wait for too long.
-    SentAway,
-    /// The user asked to start nothing more.
-    Asked,
+    /// A server asked to wait for too long: until when.
+    SentAway(String),
+    /// The user asked to start nothing more: how.
+    Asked(String),
 }
 
 /// A time beyond this is shown as this one.
@@ -59,8 +59,6 @@ pub(super) struct LaunchRun {
     /// The first signal that came to end us; 0: none.
     signal: AtomicI32,
     pub(super) in_our_group: bool,
-    /// The input was read to its end, and all of it was started.
-    pub(super) is_done: AtomicBool,
     ledger: Option<Arc<Records>>,
     /// See [`Options`].
     second: Duration,
@@ -87,9 +85,7 @@ impl LaunchRun {
         let recorder = ledger.clone().map(|ledger| -> Arc<dyn Ledger> { ledger });
         let (events, screen, settler) = (Events::default(), Arc::clone(&report), Arc::clone(&report));
         let launcher = Launcher::new(options, screen, recorder, settler, events.clone())?;
-        let is_done = AtomicBool::new(false);
-        let run =
-            Arc::new(LaunchRun { report, outcomes, launcher, signal, in_our_group, is_done, ledger, second, end });
+        let run = Arc::new(LaunchRun { report, outcomes, launcher, signal, in_our_group, ledger, second, end });
         run.await_end(reasons)?;
         run.receive(events)?;
         Ok(run)
@@ -120,10 +116,10 @@ impl LaunchRun {
         }
         let mut outcomes = self.outcomes();
         outcomes.starts_no_more = true;
-        match reason {
-            Reason::Signal | Reason::Stopped | Reason::TooManyFailed | Reason::Asked => {}
+        match &reason {
+            Reason::Signal | Reason::Stopped | Reason::TooManyFailed | Reason::Asked(_) => {}
             Reason::CannotRecord => outcomes.fail(),
-            Reason::SentAway => outcomes.send_away(),
+            Reason::SentAway(until) => outcomes.leave(format!("ended by a server that asked to wait until {until}")),
             Reason::ReaderGone => outcomes.interrupt("the reader is gone"),
             Reason::CannotPrint => {
                 outcomes.fail();
@@ -150,8 +146,8 @@ impl LaunchRun {
     }
 
     /// Starts nothing more. What runs may finish.
-    pub(super) fn start_nothing_more(self: &Arc<Self>) {
-        if self.end(Reason::Asked) {
+    pub(super) fn start_nothing_more(self: &Arc<Self>, how: &str) {
+        if self.end(Reason::Asked(format!("stopped by {how}"))) {
             self.tell_what_is_waited_for("Ctrl-C ends");
         }
     }
@@ -185,6 +181,7 @@ impl LaunchRun {
         let (waiting, unstarted) = self.launcher.take_waiting();
         let mut outcomes = self.outcomes();
         outcomes.retries.unstarted = unstarted as u64;
+        outcomes.left.done = self.ledger.as_ref().and_then(|ledger| ledger.done_units());
         let lines = [outcomes.unprinted(&unprinted), outcomes.give_up(&waiting)].concat();
         drop(outcomes);
         self.report.asides(&lines);
@@ -196,12 +193,13 @@ impl LaunchRun {
 
     fn finish(&self, reason: Reason) -> ! {
         self.close_ledger();
-        if reason == Reason::Asked {
-            self.outcomes().leave_rest(!self.is_done.load(Ordering::SeqCst));
+        let is_without_reader = matches!(reason, Reason::ReaderGone);
+        if let Reason::Asked(why) = reason {
+            self.outcomes().leave_rest(why);
         }
         self.report.close_or_say();
-        match (self.signal.load(Ordering::SeqCst), reason) {
-            (0, Reason::ReaderGone) => std::process::exit(signals::die_of_broken_pipe().code().into()),
+        match (self.signal.load(Ordering::SeqCst), is_without_reader) {
+            (0, true) => std::process::exit(signals::die_of_broken_pipe().code().into()),
             (0, _) => {}
             // A signal comes before any other reason to end.
             (signal, _) => signals::die_of(signal),
@@ -298,8 +296,9 @@ impl LaunchRun {
         let (reason, why) = match event {
             Event::ReaderGone => (Reason::ReaderGone, None),
             Event::SentAway(time) => {
-                let why = format!("a server asked to wait until {}, longer than --max-pause; ending", until(time));
-                (Reason::SentAway, Some(why))
+                let until = until(time).to_string();
+                let why = format!("a server asked to wait until {until}, longer than --max-pause; ending");
+                (Reason::SentAway(until), Some(why))
             }
             Event::CannotRecord(error) => (Reason::CannotRecord, Some(format!("{error}; launching nothing more"))),
             Event::CannotPrint(error) => {
@@ -331,7 +330,7 @@ impl LaunchRun {
 
     fn give_key_up(&self, left: Duration, jobs: &[Arc<Job>]) -> Vec<String> {
         let mut outcomes = self.outcomes();
-        outcomes.send_away();
+        outcomes.leave("a key asked to wait for longer than --max-pause".to_owned());
         let (until, key) = (until(left), jobs.first().and_then(|job| job.key.as_deref()).unwrap_or(NO_KEY));
         let line = format!("'{}' asked to wait until {until}, longer than --max-pause; not tried any more", shown(key));
         let lines = outcomes.give_up(jobs);

@@ -1,6 +1,7 @@
 //! Announces long waits for a shared bucket, on a terminal, and long pauses of the bucket, everywhere.
 
 use super::report::{Report, countdown};
+use super::time_of_day::until_unless_seen;
 use std::io::IsTerminal;
 use std::sync::atomic::{AtomicU64, Ordering};
 use throttle::flow::Flow;
@@ -18,7 +19,8 @@ const LONG_PAUSE: Nanos = 60 * SECOND;
 pub(super) fn announced(bucket: &dyn Store, line: String) -> Option<String> {
     let paused = bucket.paused_until().unwrap_or(0).saturating_sub(bucket.clock().now());
     if paused >= LONG_PAUSE {
-        return Some(format!("the bucket is paused: nothing is granted for {}", countdown(paused)));
+        let (time, until) = (countdown(paused), until_unless_seen(paused));
+        return Some(format!("the bucket is paused: nothing is granted for {time}{until}"));
     }
     std::io::stderr().is_terminal().then_some(line)
 }

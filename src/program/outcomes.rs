@@ -1,13 +1,15 @@
 //! The outcomes of the commands: the counts, the line for each that failed, and the closing line.
 
+mod left;
 mod retries;
 
-use super::args::{JOBS, MaxFail};
+use super::args::MaxFail;
 use super::exit::Exit;
 use super::failure::failure;
 use super::names::{End, Names, ON_TERMINAL, shown};
 use super::task::Launch;
 use super::unit_name::{blank_skipped, counted, nonzero, scaled};
+use left::Left;
 use retries::Retries;
 use std::collections::BTreeMap;
 use std::io::ErrorKind::{BrokenPipe, TimedOut};
@@ -31,7 +33,7 @@ const LEAST_FOR_MEAN: u64 = 10;
 const LEAST_FOR_PERCENT: u64 = 20;
 
 #[derive(Debug, Default)]
-#[allow(clippy::struct_excessive_bools, reason = "five are options, two have happened or not")]
+#[allow(clippy::struct_excessive_bools, reason = "six are options, two have happened or not")]
 pub(crate) struct Outcomes {
     pub(super) quiet: bool,
     pub(super) trace: bool,
@@ -51,8 +53,10 @@ pub(crate) struct Outcomes {
     jobs: u32,
     /// Units for each command.
     max_args: u64,
-    /// For the hint about jobs: the pace, unless the number of jobs was chosen.
+    /// How many commands the limits let through, if they count units.
     pace: Option<Rate>,
+    /// Whether the number of jobs is worth a hint: it is not chosen.
+    hints_at_jobs: bool,
     hinted: bool,
     /// Whether a unit that ends in CR is worth a hint.
     hints_at_cr: bool,
@@ -72,6 +76,7 @@ pub(crate) struct Outcomes {
     stopped: u64,
     skipped: u64,
     pub(super) retries: Retries,
+    pub(super) left: Left,
     /// Whether a limit counts a cost of each unit.
     is_priced: bool,
     /// Of the commands whose reply names a cost: how many, the sum of these costs, and the sum of what was charged.
@@ -112,8 +117,8 @@ impl Outcomes {
             max_args: commands.shape.max_args.max(1),
             hints_at_keys: launch.sorting.as_ref().is_some_and(|sorting| sorting.jobs == Some(NonZeroU32::MAX)),
             is_priced: launch.limits.have_costs(policy),
-            // Only limits that count units say how many commands are needed.
-            pace: launch.flags.jobs.is_none().then(|| launch.limits.of_units(policy).fastest()).flatten(),
+            pace: launch.limits.of_units(policy).fastest(),
+            hints_at_jobs: launch.flags.jobs.is_none(),
             retries: Retries {
                 max_fail: launch.flags.again.max_fail,
                 goes_on_after_255: again.is_some_and(|again| again.goes_on_after_255()),
@@ -204,6 +209,7 @@ impl Outcomes {
         self.failed += 1;
         self.timed_out += u64::from(matches!(outcome, Outcome::TimedOut));
         self.killed += u64::from(matches!(outcome, Outcome::Killed(_)));
+        self.left.sent_away += u64::from(matches!(outcome, Outcome::SentAway));
         self.exit = self.exit.max(exit);
         let words = if ended.number > 1 { format!("{words}, attempt {}", ended.number) } else { words };
         self.names.name(End::Failed, job, &words)
@@ -240,15 +246,16 @@ impl Outcomes {
         jobs.iter().flat_map(|job| self.names.name(End::GivenUp, job, "not tried again")).collect()
     }
 
-    /// The run ends since a server asked to wait for too long.
-    pub(super) fn send_away(&mut self) {
+    /// Units are left, and the exit says so.
+    pub(super) fn leave(&mut self, why: String) {
+        self.left.why.get_or_insert(why);
         self.exit = self.exit.max(Exit::SentAway);
     }
 
-    /// The run ends early. If units are left, the exit says so.
-    pub(super) fn leave_rest(&mut self, are_unread: bool) {
-        if are_unread || self.retries.given_up + self.retries.unstarted > 0 {
-            self.exit = self.exit.max(Exit::SentAway);
+    /// The run ends early. Units may be left.
+    pub(super) fn leave_rest(&mut self, why: String) {
+        if !self.left.is_all_started || self.retries.given_up + self.retries.unstarted > 0 {
+            self.leave(why);
         }
     }
 
@@ -301,13 +308,28 @@ impl Outcomes {
 
     /// Which `-j` the rate needs.
     fn hint_at_jobs(&self) -> Option<String> {
-        let ended = self.ended();
-        let pace = self.pace.filter(|_| ended > 0)?;
-        let mean = u128::from(self.durations / ended);
-        let jobs = (mean * u128::from(pace.units())).div_ceil(u128::from(pace.period())) + 1;
-        // With fewer, starting the commands took the time.
-        (jobs > JOBS.into())
-            .then(|| format!("16 jobs at once hold the work back, not the rate; {pace} needs about -j {jobs}"))
+        let needs = self.jobs_needed().filter(|_| self.hints_at_jobs)?;
+        Some(format!("{} jobs at once hold the work back, not the rate; {needs}", self.jobs))
+    }
+
+    /// `50/s needs about -j 51`, from the mean time of a command: how many jobs the limits need, or what the server allows of
+    /// them, if it is more than there are. With fewer, starting the commands takes the time.
+    fn jobs_needed(&self) -> Option<String> {
+        let mean = u128::from(self.durations.checked_div(self.ended())?);
+        let (pace, units, period) = match (&self.retries.learned, self.pace) {
+            (Some((interval, None)), _) => (self.retries.learned_text()?, 1, interval.as_nanos()),
+            (_, pace) => pace.map(|pace| (pace.to_string(), pace.units().into(), pace.period().into()))?,
+        };
+        let jobs = (mean * units).div_ceil(period);
+        (jobs > self.jobs.into()).then(|| format!("{pace} needs about -j {}", jobs + 1))
+    }
+
+    /// `5 of 16 slots busy`, and how many the rate needs if all of them are.
+    pub(super) fn slots_text(&self) -> Option<String> {
+        let (running, jobs) = (self.running.len(), usize::try_from(self.jobs).unwrap_or(usize::MAX));
+        let needs = if running >= jobs { self.jobs_needed() } else { None };
+        let needs = needs.map_or_else(String::new, |needs| format!(" ({needs})"));
+        (jobs > 0).then(|| format!("{running} of {} busy{needs}", counted(self.jobs.into(), "slot")))
     }
 
     pub(super) fn ended(&self) -> u64 {
@@ -386,7 +408,8 @@ impl Outcomes {
 
     /// The last lines: how many failures were not named, and the totals. None after a success without a terminal: cron
     /// would mail them.
-    pub(super) fn closing(&self, elapsed: Nanos, keys: u64) -> Vec<String> {
+    /// `unread`: how many commands were not started, and how exact that is.
+    pub(super) fn closing(&self, elapsed: Nanos, keys: u64, (about, unread): (&str, u64)) -> Vec<String> {
         let is_success = self.exit == Exit::Success && self.interrupted.is_none();
         if self.quiet || (is_success && !self.sums_up) {
             return Vec::new();
@@ -397,6 +420,9 @@ impl Outcomes {
         let next = self.next.as_ref().map(|next| format!("{separator}{next}"));
         lines.extend(self.hint_at_cost());
         lines.extend(self.retries.slowed_down());
+        let again = self.retries.given_up + self.left.sent_away;
+        let left = (about, again + unread * self.max_args);
+        lines.extend(self.left.line(left).filter(|_| self.interrupted.is_none()));
         lines.push(line + &next.unwrap_or_default());
         lines
     }

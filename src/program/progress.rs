@@ -36,6 +36,8 @@ pub(super) struct Shown {
     pub(super) rate: String,
     pub(super) left: String,
     pub(super) limit: String,
+    /// Which keys end the run.
+    pub(super) keys: &'static str,
     /// Whether any input has come.
     pub(super) is_begun: bool,
 }
@@ -47,8 +49,9 @@ impl Shown {
 
     /// The first of these that fits into `columns`. Words stay whole, and the time left is the last part to be dropped.
     fn within(&self, columns: usize) -> String {
-        let Shown { count, short_count, rate, left, limit, .. } = self;
-        let choices: [(usize, &[&str]); 9] = [
+        let Shown { count, short_count, rate, left, limit, keys, .. } = self;
+        let choices: [(usize, &[&str]); 10] = [
+            (20, &[count, rate, left, limit, keys]),
             (20, &[count, rate, left, limit]),
             (20, &[count, rate, left]),
             (10, &[count, rate, left]),
@@ -347,6 +350,7 @@ mod tests {
             rate: "5.00/s now".to_owned(),
             left: "57 s left".to_owned(),
             limit: "limit 5/s".to_owned(),
+            keys: "",
             is_begun: true,
         }
     }
@@ -370,6 +374,13 @@ mod tests {
         ] {
             assert_eq!(shown().within(columns), expected, "{columns}");
         }
+    }
+
+    #[test]
+    fn a_narrow_terminal_drops_the_keys_first() {
+        let with_keys = Shown { keys: "Ctrl-C ends it", ..shown() };
+        assert!(with_keys.within(160).ends_with("57 s left, limit 5/s, Ctrl-C ends it"));
+        assert_eq!(with_keys.within(100), shown().within(100));
     }
 
     #[test]

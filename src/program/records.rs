@@ -70,6 +70,11 @@ impl Records {
         self.done.as_ref().map_or(0, |done| done.taken().count())
     }
 
+    /// How many units the done list holds now, if there is one.
+    pub(super) fn done_units(&self) -> Option<u64> {
+        self.done.as_ref().map(|done| done.units())
+    }
+
     /// Writes all that was recorded to the disk.
     ///
     /// # Errors

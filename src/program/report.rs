@@ -1,6 +1,7 @@
 //! Reports on the work: the status line, the bar and the summary, all from the meter.
 
 mod recent;
+mod state;
 
 use super::args::{Format, ReportFlags};
 use super::outcomes::Outcomes;
@@ -20,6 +21,9 @@ use throttle::flow::meter::{Meter, Phase, Reading};
 use throttle::flow::unpoisoned;
 use throttle_limits::clock::{self, Nanos, SECOND};
 use throttle_limits::store::Supply;
+
+/// What the bar of a run of commands says of the keyboard.
+const KEYS: &str = "Ctrl-\\ finishes what runs, Ctrl-C ends it";
 
 /// How much there is to do, if that is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,6 +52,8 @@ pub(crate) struct Report {
     pub(crate) tick_every: Option<Duration>,
     /// Whether there is a bar, now or later.
     pub(crate) has_bar: bool,
+    /// When the bar begins to say which keys end the run; `None`: they do not do what it says.
+    pub(crate) names_keys_after: Option<Nanos>,
     screen: Mutex<Screen>,
 }
 
@@ -96,6 +102,7 @@ impl Report {
             meter,
             tick_every,
             has_bar,
+            names_keys_after: None,
             screen,
         }
     }
@@ -137,7 +144,7 @@ impl Report {
         let reading = self.read();
         let left = self.left_text(&reading);
         let separator = if left.is_empty() { "" } else { ", " };
-        let text = format!("{}{separator}{left}", self.status_text(&reading));
+        let text = format!("{}{separator}{left}{}", self.status_text(&reading), self.state_text(&reading));
         self.screen().progress.aside(|| say(text));
     }
 
@@ -225,6 +232,15 @@ impl Report {
         )
     }
 
+    /// The rest of the state; see [`state::text`]. A shared bucket would have to be asked, as `--show` does.
+    fn state_text(&self, reading: &Reading) -> String {
+        let (store, now) = (self.supply.store(), self.now());
+        let view = if self.sorts || store.is_shared() { None } else { store.view().ok() };
+        let (slots, told) =
+            self.outcomes().map_or((None, None), |outcomes| (outcomes.slots_text(), outcomes.paused_until(now)));
+        state::text(reading, now, slots, view.as_ref(), told.max(store.paused_until()))
+    }
+
     /// The parts of the progress line.
     fn shown(&self, reading: &Reading, per_second: f64) -> Shown {
         let count = self.count_text(reading);
@@ -239,9 +255,10 @@ impl Report {
             None if self.limits.is_empty() => "no limit".to_owned(),
             None => format!("limit {}", self.written),
         };
-        let (rate, left, limit) = match self.outcomes().and_then(|outcomes| outcomes.waiting()) {
-            Some(waiting) => (String::new(), waiting, String::new()),
-            None => (self.rate_text(reading, per_second), self.left_text(reading), limit()),
+        let keys = self.names_keys_after.filter(|after| reading.elapsed >= *after).map_or("", |_| KEYS);
+        let (rate, left, limit, keys) = match self.outcomes().and_then(|outcomes| outcomes.waiting()) {
+            Some(waiting) => (String::new(), waiting, String::new(), ""),
+            None => (self.rate_text(reading, per_second), self.left_text(reading), limit(), keys),
         };
         Shown {
             percent: self.percent(reading),
@@ -250,6 +267,7 @@ impl Report {
             rate,
             left,
             limit,
+            keys,
             is_begun: reading.bytes > 0 || reading.units > 0 || reading.wait.is_some(),
         }
     }
@@ -416,8 +434,18 @@ impl Report {
 
     /// In launch mode: the totals, or what was interrupted.
     fn closing_lines(&self) -> Vec<String> {
-        let Reading { elapsed, keys, .. } = self.read();
-        self.outcomes().map(|outcomes| outcomes.closing(elapsed, keys)).unwrap_or_default()
+        let reading = self.read();
+        let unread = self.unread(&reading);
+        self.outcomes().map(|outcomes| outcomes.closing(reading.elapsed, reading.keys, unread)).unwrap_or_default()
+    }
+
+    /// How many commands were not started, and how exact that is.
+    fn unread(&self, reading: &Reading) -> (&'static str, u64) {
+        match (self.units_left(reading), self.total) {
+            (None, _) => ("at least ", reading.units_ahead),
+            (Some(units), Some(Total::Bytes(_))) if units > reading.units_ahead => ("about ", units),
+            (Some(units), _) => ("", units),
+        }
     }
 
     /// The lock is usable after a panic elsewhere: nothing here is half done then.

@@ -142,7 +142,7 @@ fn pass_on(signal: i32, commands: &Arc<LaunchRun>) {
     match signal {
         SIGCONT => slots.release_stopped_starts(),
         SIGCHLD => commands.launcher.end_commands_that_want_the_terminal(),
-        SIGQUIT => commands.start_nothing_more(),
+        SIGQUIT => commands.start_nothing_more("QUIT (Ctrl-\\)"),
         _ if !commands.is_first_signal(signal) => commands.kill(),
         // A command in our own group got it from the terminal already.
         SIGINT if commands.in_our_group && signals::is_in_foreground() => slots.others_end_them(),

@@ -3,7 +3,8 @@
 pub(super) use super::before_main::{held_back, is_ignored};
 use super::exit::Exit;
 use super::say::say;
-use signal_hook::consts::{SIGCHLD, SIGPIPE};
+use rustix::termios::{SpecialCodeIndex, tcgetattr};
+use signal_hook::consts::{SIGCHLD, SIGINT, SIGPIPE, SIGQUIT};
 use signal_hook::flag;
 use signal_hook::low_level::emulate_default_handler;
 use std::io;
@@ -20,6 +21,13 @@ pub(super) fn is_in_foreground() -> bool {
     let terminal = std::fs::File::open("/dev/tty").ok();
     let group = terminal.and_then(|terminal| rustix::termios::tcgetpgrp(terminal).ok());
     group == Some(rustix::process::getpgrp())
+}
+
+/// Whether Ctrl-C and Ctrl-\ on the terminal are the signals INT and QUIT, and these are not ignored.
+pub(super) fn come_from_the_usual_keys() -> bool {
+    let keys = tcgetattr(std::io::stderr()).map(|modes| modes.special_codes);
+    keys.is_ok_and(|keys| (keys[SpecialCodeIndex::VINTR], keys[SpecialCodeIndex::VQUIT]) == (0x03, 0x1c))
+        && ![SIGINT, SIGQUIT].into_iter().any(is_ignored)
 }
 
 /// Dies of SIGPIPE, as other programs do when nothing reads their output. If SIGPIPE was ignored at the start, reports an

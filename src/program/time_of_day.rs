@@ -1,6 +1,7 @@
 //! Times of the wall clock, for people.
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::io::IsTerminal;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tz::{DateTime, TimeZone, TimeZoneRef};
 
 /// `14:05`, or `2026-11-23 14:05` if that is another day than `now`: local time. If the system does not say which that is,
@@ -10,6 +11,18 @@ pub(super) fn local(time: SystemTime, now: SystemTime) -> String {
     let zone = named.map_or_else(TimeZone::local, |name| TimeZone::from_posix_tz(&name));
     let zone = zone.unwrap_or_else(|_| TimeZone::utc());
     shown(time, now, zone.as_ref())
+}
+
+/// `until 14:05`: the end of a wait of so many nanoseconds.
+pub(super) fn until_text(wait: u64) -> String {
+    let now = SystemTime::now();
+    let end = now.checked_add(Duration::from_nanos(wait)).unwrap_or(now);
+    format!("until {}", local(end, now))
+}
+
+/// `, until 14:05` after a time to wait, unless standard error is a terminal: a file or a mail is read later.
+pub(super) fn until_unless_seen(wait: u64) -> String {
+    if std::io::stderr().is_terminal() { String::new() } else { format!(", {}", until_text(wait)) }
 }
 
 fn shown(time: SystemTime, now: SystemTime, zone: TimeZoneRef<'_>) -> String {
@@ -28,7 +41,6 @@ fn shown(time: SystemTime, now: SystemTime, zone: TimeZoneRef<'_>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Duration;
 
     #[test]
     fn a_time_of_today_has_no_date() {

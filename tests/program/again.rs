@@ -2,6 +2,7 @@
 
 mod failures;
 mod learned;
+mod left;
 mod pauses;
 mod real;
 mod replies;

@@ -479,6 +479,7 @@ fn usr1_writes_the_status_line_and_nothing_ends() {
     let ended = run.end();
     assert_eq!(ended.code(), Some(124));
     assert!(ended.err.starts_with("throttle: 2 started, 1 running, 1 ok in "), "{}", ended.err);
+    assert!(ended.err.contains("/s; 1 of 1 slot busy"), "{}", ended.err);
     assert_eq!(ended.err.lines().count(), 1);
 }
 

@@ -24,6 +24,7 @@ mod launching;
 mod layers;
 mod mistakes;
 mod nginx;
+mod night;
 mod order;
 mod order_model;
 mod pages;

@@ -145,7 +145,9 @@ fn without_a_terminal_a_long_pause_is_said_once_and_hints_are_not() {
         let mut running = Running::start(throttle(&["-r", limit, "--attempts", "2", "--max-pause", "2h", "-c", later]));
         let said = Lines::of(running.stderr());
         running.write(b"k1 1\nk1 2\n");
-        assert_eq!(said.next(), words);
+        let line = said.next();
+        let until = line.strip_prefix(words).and_then(|rest| rest.strip_prefix(", until ")).expect(&line);
+        assert!(until.len() >= 5 && until.as_bytes()[until.len() - 3] == b':', "{line}");
         thread::sleep(Duration::from_millis(300));
         running.signal(Signal::TERM);
         let more = said.rest();
@@ -186,4 +188,31 @@ fn without_a_terminal_a_long_pause_is_said_once_and_hints_are_not() {
     let once = ["--bucket", bucket.to_str().unwrap(), "-r", "1/h", "-q", "--once", "--max-wait", "0"];
     let ends = [feed(throttle(&once), b""), feed(throttle(&once), b"")];
     assert_eq!(ends.map(|end| (end.status.code(), text(&end.stderr))), [0, 75].map(|code| (Some(code), String::new())));
+}
+
+/// The server of one run asks to wait, and the bucket keeps it: each run that has to wait says so once.
+#[test]
+fn a_long_pause_of_a_shared_bucket_is_said_once_by_each_run_that_waits() {
+    let folder = tempfile::tempdir().unwrap();
+    let bucket = folder.path().join("bucket");
+    let bucket = ["--bucket", bucket.to_str().unwrap()];
+    let later = "echo 'retry-after: 3600' >> \"$THROTTLE_REPLY\"; exit 1 # $1";
+    let first = ["-r", "9/s", "--attempts", "2", "--max-pause", "2h", "-c", later];
+    let told = "throttle: a server asked to wait: nothing starts for 1h, until ";
+    let paused = "throttle: the bucket is paused: nothing is granted for ";
+    let mut runs = Vec::new();
+    for (args, words) in [(&first[..], told), (&["--once"], paused), (&["true"], paused), (&[], paused)] {
+        let mut run = Running::start(throttle(&[&bucket[..], args].concat()));
+        let said = Lines::of(run.stderr());
+        run.write(b"1\n2\n");
+        let line = said.next();
+        assert!(line.starts_with(words) && line.contains(", until "), "{args:?}: {line}");
+        runs.push((run, said));
+    }
+    thread::sleep(Duration::from_millis(1500));
+    for (run, said) in runs {
+        run.signal(Signal::TERM);
+        let more = said.rest();
+        assert!(!more.iter().any(|line| line.contains("paused") || line.contains("asked to wait")), "{more:?}");
+    }
 }

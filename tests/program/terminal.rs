@@ -391,3 +391,45 @@ fn on_a_terminal_a_success_is_summed_up() {
     let rows = terminal.at_rest();
     assert!(rows.len() == 1 && rows[0].starts_with("throttle: 2 ok, 0 failed; "), "{rows:#?}");
 }
+
+/// Waits for the bar with its limit, some time after the keys would have been named. Returns it.
+fn bar_of(columns: u16, setup: &str, options: &[&str]) -> String {
+    let folder = tempfile::tempdir().unwrap();
+    let mut terminal = Terminal::new(columns);
+    let mut command = terminal.command("sh");
+    command.args(["-c", &format!("{setup} exec \"$@\""), "sh", THROTTLE, "--progress=always", "-r", "1/h", "-a"]);
+    command.arg(lines(folder.path(), 9)).args(options).env("THROTTLE_TEST_SHORTER_WAITS", "20");
+    let child = command.stdout(tempfile::tempfile().unwrap()).spawn().unwrap();
+    drop(command);
+    let bar = if options.contains(&"-j2") && setup.is_empty() && columns > 100 {
+        terminal.wait_for("the keys", |row| row.contains("Ctrl-C"))
+    } else {
+        terminal.wait_for("the bar", |row| row.contains("next in"));
+        thread::sleep(Duration::from_millis(1500));
+        terminal.wait_for("the bar", |row| row.contains("next in"))
+    };
+    terminal.press(b"\x03");
+    terminal.watch(child, |_| false);
+    bar
+}
+
+/// Not those of a pipe, which both end; nor those that a command on the terminal gets, too, or that are others.
+#[test]
+fn the_bar_names_the_keys_that_end_a_run_of_commands_if_there_is_room() {
+    thread::scope(|scope| {
+        let named = scope.spawn(|| bar_of(160, "", &["-j2", "true"]));
+        let unnamed = [
+            scope.spawn(|| bar_of(100, "", &["-j2", "true"])),
+            scope.spawn(|| bar_of(160, "", &["-j1", "true"])),
+            scope.spawn(|| bar_of(160, "", &[])),
+            scope.spawn(|| bar_of(160, "stty quit ^A;", &["-j2", "true"])),
+            scope.spawn(|| bar_of(160, "trap '' QUIT;", &["-j2", "true"])),
+        ];
+        let bar = named.join().unwrap();
+        assert!(bar.ends_with(", limit 1/h, Ctrl-\\ finishes what runs, Ctrl-C ends it"), "{bar}");
+        for bar in unnamed {
+            let bar = bar.join().unwrap();
+            assert!(!bar.contains("Ctrl-"), "{bar}");
+        }
+    });
+}

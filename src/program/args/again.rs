@@ -67,7 +67,7 @@ pub(crate) struct AgainFlags {
     pub(crate) no_learn: bool,
 
     /// Start nothing more after TIME, as after a QUIT signal (Ctrl-\). What runs may finish. If units are left, the exit
-    /// is 75; with --done the same command goes on where this one stopped.
+    /// is 75, and the last lines say how many; with --done the same command goes on where this one stopped.
     #[arg(long, value_name = "TIME", allow_negative_numbers = true, value_parser = duration)]
     #[arg(help = "Start nothing more after TIME, and let what runs finish", long_help)]
     pub(crate) stop_after: Option<Duration>,

@@ -21,11 +21,15 @@ pub(crate) struct ReportFlags {
     /// No bar is drawn while the terminal does not echo what is typed: then a program asks for a password, or shows
     /// pages.
     ///
-    /// A narrow terminal shows less: first without the limit, then without the rate; the time left stays as long as it
-    /// fits. It is known for a file and for --repeat, and is estimated from whatever holds the work back: the limits, the
+    /// After ten seconds the bar of a run of commands also says which keys end it: Ctrl-\ starts nothing more and lets
+    /// what runs finish, Ctrl-C ends what runs.
+    ///
+    /// A narrow terminal shows less: first without the keys, then without the limit, then without the rate; the time left
+    /// stays as long as it fits. It is known for a file and for --repeat, and is estimated from whatever holds the work back: the limits, the
     /// reader, or the commands.
     ///
-    /// always without a terminal writes a plain line every 10 s. SIGUSR1 writes the same line at any time.
+    /// always without a terminal writes a plain line every 10 s. SIGUSR1 writes the same line at any time, and adds how
+    /// many slots are busy, what is left of each limit, and until when a pause lasts.
     #[arg(long, value_name = "WHEN", default_value = "auto", hide_default_value = true, hide_possible_values = true)]
     #[arg(help = "Show progress: auto, always, never", long_help)]
     pub(crate) progress: ProgressWhen,

@@ -35,10 +35,10 @@ pub(crate) fn environment() -> impl Iterator<Item = (&'static str, String)> {
 }
 
 pub(crate) const SIGNALS: &str = "\
-USR1 writes a status line to standard error. INT, QUIT, TERM and HUP end the program at once, after the summary if one was \
+USR1 writes a status line to standard error: the counts, the slots, the limits and a pause. INT, QUIT, TERM and HUP end the program at once, after the summary if one was \
 asked for. Commands and their process groups get the signal too, and are waited for; a second signal kills them. But a run \
-of commands starts nothing more after a QUIT (Ctrl-\\), and lets what runs finish. A \
-signal that was ignored at the start stays ignored. If the reader is gone, the program dies of SIGPIPE, as cat does.";
+of commands starts nothing more after a QUIT (Ctrl-\\), and lets what runs finish; with -j 1 the terminal sends Ctrl-\\ to \
+the command, too. A signal that was ignored at the start stays ignored. If the reader is gone, the program dies of SIGPIPE, as cat does.";
 
 /// Examples, exit codes, signals and environment, for `--help`.
 pub(super) fn after_long_help() -> String {

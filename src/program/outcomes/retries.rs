@@ -2,6 +2,7 @@
 
 use crate::program::args::MaxFail;
 use crate::program::names::shown;
+use crate::program::time_of_day::until_unless_seen;
 use crate::program::unit_name::shown_pace;
 use std::time::Duration;
 use throttle::launch::Key;
@@ -54,7 +55,8 @@ impl Retries {
         self.learned.as_ref().map(|(pace, _)| 1.0 / pace.as_secs_f64())
     }
 
-    fn learned_text(&self) -> Option<String> {
+    /// `about 38/s`, `about 5.4/min`
+    pub(super) fn learned_text(&self) -> Option<String> {
         self.learned_per_second().map(shown_pace)
     }
 
@@ -94,10 +96,11 @@ impl Retries {
             return None;
         }
         self.announced_until = self.paused_until;
-        let wait = clock::shown_wait(self.paused_until - now);
+        let wait = self.paused_until - now;
+        let (wait, until) = (clock::shown_wait(wait), until_unless_seen(wait));
         Some(match key {
-            Some(key) => format!("'{}' asked to wait: nothing of it starts for {wait}", shown(key)),
-            None => format!("a server asked to wait: nothing starts for {wait}"),
+            Some(key) => format!("'{}' asked to wait: nothing of it starts for {wait}{until}", shown(key)),
+            None => format!("a server asked to wait: nothing starts for {wait}{until}"),
         })
     }
 }

@@ -33,6 +33,30 @@ fn the_hint_says_once_how_many_jobs_the_rate_needs() {
     assert_eq!(unseen.hint(SECOND, || SLOTS_TAKEN), None, "nobody watches");
 }
 
+/// The server allows 20 of the 50 a second; a key's pace says nothing of all.
+#[test]
+fn the_hint_counts_with_what_the_server_allows() {
+    let learned = |key: Option<&[u8]>| Some((Duration::from_secs(1) / 20, key.map(Into::into)));
+    let mut slow = after(100, &["-r", "50/s"]);
+    slow.retries.learned = learned(None);
+    let hint = "16 jobs at once hold the work back, not the rate; about 20.0/s needs about -j 21";
+    assert_eq!(slow.hint(SECOND, || SLOTS_TAKEN).as_deref(), Some(hint));
+    let mut of_a_key = Outcomes {
+        retries: Retries { learned: learned(Some(b"a")), ..Retries::default() },
+        ..after(100, &["-r", "50/s"])
+    };
+    assert!(of_a_key.hint(SECOND, || SLOTS_TAKEN).is_some_and(|hint| hint.contains("50/s needs about -j 51")));
+}
+
+#[test]
+fn the_status_says_how_many_slots_are_busy_and_how_many_the_rate_needs() {
+    let running = (1..=8).map(|seq| (seq, (SECOND, None))).collect();
+    let full = Outcomes { started: 108, running, ..after(100, &["-r", "50/s", "-j", "8"]) };
+    assert_eq!(full.slots_text().as_deref(), Some("8 of 8 slots busy (50/s needs about -j 51)"));
+    assert_eq!(after(100, &["-r", "50/s", "-j", "8"]).slots_text().as_deref(), Some("0 of 8 slots busy"));
+    assert_eq!(after(9, &["-r", "50/s", "-j", "0"]).slots_text(), None);
+}
+
 /// Four jobs of a second each manage 4 a second, whatever the limit would let through.
 #[test]
 fn if_slots_are_short_the_time_left_is_that_of_the_commands() {
@@ -74,14 +98,17 @@ fn a_key_that_is_sent_away_leaves_the_count_of_others_that_wait() {
 fn the_closing_lines_read_as_in_the_manual() {
     let sum = Outcomes { ok: 498, failed: 2, timed_out: 1, skipped: 3, ..outcomes(&["-r", "5/s"]) };
     let expected = "498 ok, 2 failed (1 timed out), 3 blank lines skipped; 1m 40s (limit 5/s)";
-    assert_eq!(sum.closing(100_150_000_000, 0), [expected]);
+    assert_eq!(sum.closing(100_150_000_000, 0, ("", 0)), [expected]);
     let next = Some("next line not started: 413 'https://…'".to_owned());
     let interrupted =
         Outcomes { ok: 409, stopped: 3, next, interrupted: Some("interrupted"), ..outcomes(&["-r", "5/s"]) };
-    assert_eq!(interrupted.closing(0, 0), ["interrupted: 409 ok, 3 stopped, next line not started: 413 'https://…'"]);
+    assert_eq!(
+        interrupted.closing(0, 0, ("", 0)),
+        ["interrupted: 409 ok, 3 stopped, next line not started: 413 'https://…'"]
+    );
     let two = Outcomes { failed: 21, ..outcomes(&["-r", "5/s", "-b", "9", "-r", "60/min"]) };
-    assert_eq!(two.closing(49_999_999, 0), ["0 ok, 21 failed; 50 ms (limit 5/s and 60/min)"]);
-    assert_eq!(Outcomes { failed: 21, ..outcomes(&["-q", "-r", "5/s"]) }.closing(0, 0).len(), 0);
+    assert_eq!(two.closing(49_999_999, 0, ("", 0)), ["0 ok, 21 failed; 50 ms (limit 5/s and 60/min)"]);
+    assert_eq!(Outcomes { failed: 21, ..outcomes(&["-q", "-r", "5/s"]) }.closing(0, 0, ("", 0)).len(), 0);
 }
 
 #[test]
@@ -91,7 +118,7 @@ fn further_attempts_and_pauses_are_part_of_the_sum() {
     let sum = Outcomes { ok: 498, failed: 2, retries, ..outcomes(&["-r", "5/s"]) };
     let expected = "498 ok (31 after a retry), 2 failed, 14 told to wait (paused 3m 20s), 2 not tried again, \
                     812 done before; 1 s (limit 5/s)";
-    assert_eq!(sum.closing(SECOND, 0), [expected]);
+    assert_eq!(sum.closing(SECOND, 0, ("", 0)), [expected]);
 }
 
 #[test]

@@ -202,3 +202,18 @@ fn the_rate_now_is_that_of_the_last_two_seconds() {
     let rates = samples.map(|(second, units)| rate(UnitName::Line, recent.rate(second * SECOND, units)));
     assert_eq!(rates, ["0.00/s", "10.0/s", "10.0/s", "5.00/s", "0.00/s"]);
 }
+
+#[test]
+fn the_status_says_what_is_left_of_each_limit_and_when_the_next_unit_leaves() {
+    let (clock, report) = report(&["-r", "10/s", "-b", "4", "-r", "1000/h"]);
+    assert_eq!(report.supply.take_available(3), 3);
+    report.meter.enter(throttle::flow::meter::Phase::Limit(0), clock.now());
+    report.meter.waits_until(clock.now() + 100 * MS, 1);
+    report.meter.read_ahead(7, 14, [0, 0], 0);
+    let limits = "10/s,burst=4: 1 left, 1000/h,window,slack=250ms: 997 left";
+    let said = |report: &Report| report.state_text(&report.read());
+    assert_eq!(said(&report), format!("; 7 units read ahead; {limits}, next in 100 ms"));
+    report.supply.store().hold_until(clock.now() + 200 * SECOND).unwrap();
+    let paused = said(&report);
+    assert!(paused.contains(", paused until ") && paused.ends_with(" (3m 20s)"), "{paused}");
+}

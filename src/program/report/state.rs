@@ -1,0 +1,37 @@
+//! What the status line says of the slots, of the limits and of a pause.
+
+use crate::program::time_of_day::until_text;
+use crate::program::unit_name::counted;
+use throttle::flow::meter::Reading;
+use throttle_limits::clock::{self, Nanos};
+use throttle_limits::store::View;
+
+/// `; 5 of 16 slots busy, 12 units read ahead; 5/s: 0 left, next in 180 ms`, or `paused until 14:05 (3m 20s)` at the end.
+/// `paused`: until when nothing starts.
+pub(super) fn text(
+    reading: &Reading,
+    now: Nanos,
+    slots: Option<String>,
+    limits: Option<&View>,
+    paused: Option<Nanos>,
+) -> String {
+    let ahead = (reading.units_ahead > 0).then(|| format!("{} read ahead", counted(reading.units_ahead, "unit")));
+    let mut state = Vec::new();
+    if let Some(View { policy, left, .. }) = limits {
+        let left = left.iter().enumerate();
+        state.extend(left.map(|(place, left)| format!("{}: {} left", policy.describe(place), (*left).max(0))));
+    }
+    let wait = |until: Nanos| until.saturating_sub(now);
+    let next = match (paused.map(wait).filter(|wait| *wait > 0), reading.wait) {
+        (Some(wait), _) => Some(format!("paused {} ({})", until_text(wait), clock::shown_wait(wait))),
+        (None, Some(next)) => Some(format!("next in {}", clock::shown(wait(next.until)))),
+        (None, None) => None,
+    };
+    let work: Vec<String> = slots.into_iter().chain(ahead).collect();
+    state.extend(next);
+    let mut text = String::new();
+    for parts in [work, state].iter().filter(|parts| !parts.is_empty()) {
+        text = format!("{text}; {}", parts.join(", "));
+    }
+    text
+}
