@@ -25,8 +25,8 @@ pub(crate) struct ReportFlags {
     /// what runs finish, Ctrl-C ends what runs.
     ///
     /// A narrow terminal shows less: first without the keys, then without the limit, then without the rate; the time left
-    /// stays as long as it fits. It is known for a file and for --repeat, and is estimated from whatever holds the work back: the limits, the
-    /// reader, or the commands.
+    /// stays as long as it fits. It is known for a file and for --repeat, and is estimated from whatever holds the work
+    /// back: the limits, the reader, or the commands.
     ///
     /// always without a terminal writes a plain line every 10 s. SIGUSR1 writes the same line at any time, and adds how
     /// many slots are busy, what is left of each limit, and until when a pause lasts.
