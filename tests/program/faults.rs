@@ -466,16 +466,17 @@ fn a_pause_makes_no_burst() {
         let mut running = Running::start(throttle(&["-r", "200/s", "-b", "5"]));
         let lines = Lines::of(running.stdout());
         running.write(&b"x\n".repeat(500));
-        running.settle();
+        assert_eq!(lines.next(), "x");
         thread::sleep(Duration::from_millis(300));
         running.signal(Signal::STOP);
         thread::sleep(Duration::from_secs(3));
         running.signal(Signal::CONT);
         let times = lines.times();
         assert!(running.end().success());
-        assert_eq!(times.len(), 500);
+        assert_eq!(times.len(), 499);
         let longest = times.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap();
-        assert!(longest >= Duration::from_millis(2900), "it was not stopped: {longest:?}");
+        // The reader may have been late with the line before.
+        assert!(longest >= Duration::from_secs(2), "it was not stopped: {longest:?}");
         times
     });
 }

@@ -221,7 +221,6 @@ fn a_timeout_ends_the_whole_group_and_kills_what_ignores_term_after_the_grace_pe
     let ended = finish(command, "1\n");
     assert!(all_are_gone(&members(folder.path(), &[1])));
     assert!(begun.elapsed() >= Duration::from_secs(1), "KILL comes a tenth of 5 s after TERM");
-    assert!(begun.elapsed() < Duration::from_secs(20));
     assert_eq!(ended.code(), Some(123));
     assert!(ended.err.starts_with("throttle: line 1 '1': timed out\n"), "{}", ended.err);
     assert!(ended.err.contains("0 ok, 1 failed (1 timed out); "), "{}", ended.err);
@@ -230,10 +229,11 @@ fn a_timeout_ends_the_whole_group_and_kills_what_ignores_term_after_the_grace_pe
 #[test]
 fn a_command_may_end_in_order_when_its_time_is_over() {
     let begun = Instant::now();
+    // The shell has two seconds until it has to wait for the signal.
     let script = "trap 'echo ended; exit 0' TERM; while :; do sleep 0.05; done";
-    let ended = run(["-r", "unlimited", "--repeat", "1", "--timeout", "300ms", "-c", script], "");
+    let ended = run(["-r", "unlimited", "--repeat", "1", "--timeout", "2s", "-c", script], "");
     assert_eq!((ended.text(), ended.code()), ("ended\n", Some(123)));
-    assert!(begun.elapsed() < Duration::from_secs(5));
+    assert!(begun.elapsed() < Duration::from_secs(7), "KILL would come 5 s after TERM");
 }
 
 /// Runs `script` for endless units, two at once, with a folder of its own.

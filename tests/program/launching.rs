@@ -13,8 +13,8 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// So long at most is waited for what should come at once.
-pub(crate) const LONG: Duration = Duration::from_secs(30);
+/// So long at most is waited for what should come at once, however loaded the machine.
+pub(crate) const LONG: Duration = Duration::from_secs(150);
 
 /// The program with `args`, its three streams connected to us.
 pub(crate) fn throttle<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Command {
