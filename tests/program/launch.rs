@@ -175,7 +175,8 @@ fn a_command_is_looked_up_before_anything_is_read() {
         assert_eq!((ended.code(), ended.err.contains(words)), (Some(code), true), "{}", ended.err);
         drop(open);
     }
-    let ended = run(["-k", "-r", "unlimited", "--", "{}"], "no-such-command\ntrue\n");
+    let command = with_a_path_of_all(throttle(["-k", "-r", "unlimited", "--", "{}"]));
+    let ended = finish(command, "no-such-command\ntrue\n");
     assert_eq!((ended.code(), ended.err.contains("1 ok, 1 failed")), (Some(127), true), "{}", ended.err);
 }
 

@@ -27,7 +27,8 @@ fn each_end_has_its_exit_code_and_the_worst_one_wins() {
         assert_eq!((ended.code(), &*ended.err), (Some(code), ""), "{units:?}");
     }
     for (units, code) in [("false\nno-such-command\n\0\n", 127), ("false\n/dev/null\n", 126)] {
-        assert_eq!(run(["-q", "-r", "unlimited", "{}"], units).code(), Some(code), "{units:?}");
+        let command = with_a_path_of_all(throttle(["-q", "-r", "unlimited", "{}"]));
+        assert_eq!(finish(command, units).code(), Some(code), "{units:?}");
     }
     let own_error = run(["-r", "unlimited", "-a", "/no/such/file", "echo"], "");
     assert_eq!(own_error.code(), Some(1));

@@ -23,6 +23,13 @@ pub(crate) fn throttle<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Co
     command
 }
 
+/// `command` with a PATH of which everybody may search every folder. After su it may be root's: execvp(3) says that what it
+/// may not look for is forbidden.
+pub(crate) fn with_a_path_of_all(mut command: Command) -> Command {
+    command.env("PATH", "/usr/local/bin:/usr/bin:/bin");
+    command
+}
+
 /// How a run ended, and what it wrote.
 #[derive(Debug)]
 pub(crate) struct Ended {
