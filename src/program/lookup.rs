@@ -73,11 +73,15 @@ fn missing(name: &OsStr, places: impl IntoIterator<Item = PathBuf>) -> Missing {
         _ if name.is_empty() => None,
         Ok(_) => Some(not_executable(place)),
         Err(error) if error.kind() == ErrorKind::NotFound => None,
-        // An entry of PATH may not be a folder.
-        Err(error) if error.kind() == ErrorKind::NotADirectory && !is_path => None,
+        // An entry of PATH may not be a folder, or one of somebody else, as root's after su. Shells pass over both.
+        Err(error) if passed_over(error.kind()) && !is_path => None,
         Err(error) => Some(Missing::CannotRun(place, error.to_string(), Exit::CannotRun)),
     };
     places.into_iter().find_map(reason).unwrap_or_else(|| Missing::NotFound(name.to_owned()))
+}
+
+fn passed_over(error: ErrorKind) -> bool {
+    matches!(error, ErrorKind::NotADirectory | ErrorKind::PermissionDenied)
 }
 
 fn not_executable(path: PathBuf) -> Missing {

@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// What is found without asking anybody takes milliseconds; what waits for a server waits for ever.
-const SOON: Duration = Duration::from_secs(20);
+const SOON: Duration = Duration::from_secs(200);
 
 /// Each mistake that the words on the command line tell by themselves, and a piece of what is said about it.
 const MISTAKES: [(&[&str], &str); 77] = [

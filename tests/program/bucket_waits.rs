@@ -11,7 +11,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tempfile::TempDir;
 
 /// What waits for who holds the file would wait for ever.
-const SOON: Duration = Duration::from_secs(20);
+const SOON: Duration = Duration::from_secs(200);
 
 /// A bucket of which nothing is left, and which gives a unit an hour.
 struct Bucket {

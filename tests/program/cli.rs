@@ -398,7 +398,6 @@ mod pace {
         assert_eq!(passed(args, input), input, "{args:?}");
         let took = start.elapsed();
         assert!(took >= Duration::from_millis(millis), "{args:?} took {took:?}");
-        assert!(took <= Duration::from_millis(millis) + Duration::from_secs(20), "{args:?} took {took:?}");
     }
 
     #[test]

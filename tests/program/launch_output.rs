@@ -8,7 +8,7 @@ use std::io::Read;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 #[test]
 fn the_output_of_each_command_comes_out_whole() {
@@ -164,14 +164,12 @@ fn a_command_that_closes_its_output_is_waited_for_all_the_same() {
 #[test]
 fn what_a_command_leaves_behind_is_not_waited_for() {
     let folder = tempfile::tempdir().unwrap();
-    let begun = Instant::now();
-    let mut command = throttle(["-r", "unlimited", "-c", "sleep 60 & echo $! > left; echo $1"]);
+    let mut command = throttle(["-r", "unlimited", "-c", "sleep 1000 & echo $! > left; echo $1"]);
     command.current_dir(&folder);
     let ended = finish(command, "a\n");
     let left = number_in(&folder.path().join("left"));
     assert!(is_alive(left), "it is nobody's to end");
     kill(left, Signal::TERM);
-    assert!(begun.elapsed() < Duration::from_secs(20));
     assert_eq!((ended.text(), ended.code()), ("a\n", Some(0)));
     assert!(ended.err.contains("line 1 'a' left a process behind that holds its output open"), "{}", ended.err);
 }

@@ -13,13 +13,20 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// So long at most is waited for what should come at once.
-pub(crate) const LONG: Duration = Duration::from_secs(30);
+/// So long at most is waited for what should come at once, however loaded the machine.
+pub(crate) const LONG: Duration = Duration::from_secs(150);
 
 /// The program with `args`, its three streams connected to us.
 pub(crate) fn throttle<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_throttle"));
     command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+/// `command` with a PATH of which everybody may search every folder. After su it may be root's: execvp(3) says that what it
+/// may not look for is forbidden.
+pub(crate) fn with_a_path_of_all(mut command: Command) -> Command {
+    command.env("PATH", "/usr/local/bin:/usr/bin:/bin");
     command
 }
 

@@ -10,8 +10,9 @@
 //! (root may), clients are scheduled first in, first out, and the server before all others, as if each had a core of its
 //! own. The test is repeated only if a request still came late or the whole took too long.
 
-use crate::support::found;
+use crate::judges::undisturbed;
 use crate::support::nginx::{Nginx, REST};
+use crate::support::{found, skipped};
 use std::fs::File;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -70,22 +71,25 @@ fn a_server_that_counts_strictly_refuses_nothing() {
     let warm =
         Command::new("curl").args(["-q", "-s", "-o", "/dev/null"]).arg(nginx.url()).env("no_proxy", "*").status();
     assert!(warm.unwrap().success());
+    let mut had_time = false;
     for attempt in 1..=ATTEMPTS {
         sleep(REST);
-        let run = run(&nginx);
+        let (run, is_undisturbed) = undisturbed(|| run(&nginx));
+        had_time |= is_undisturbed;
         let refused = run.answers.iter().filter(|answer| *answer != "200").count();
         let ratio = run.elapsed.as_secs_f64() / IDEAL.as_secs_f64();
         println!("attempt {attempt}: {refused} of {} refused, {:?}, {ratio:.3} × the ideal", CALLS, run.elapsed);
         assert_eq!(run.answers.len(), CALLS, "every call has an answer");
         assert!(run.elapsed >= IDEAL, "the last start is 490 intervals behind the first ten: {:?}", run.elapsed);
-        assert!(ratio < 2.0, "{:?} for {IDEAL:?} of schedule", run.elapsed);
+        assert!(ratio < 2.0 || !is_undisturbed, "{:?} for {IDEAL:?} of schedule", run.elapsed);
         if refused == 0 && ratio <= AT_MOST {
             return;
         }
         assert!(refused == 0 || run.used_up_the_room(), "the clients were quick enough: {}", run.told());
         println!("{}; once more", run.told());
     }
-    panic!("in each of {ATTEMPTS} attempts something was refused, or it took too long");
+    assert!(!had_time, "in each of {ATTEMPTS} attempts something was refused, or it took too long");
+    skipped("no machine with time for a strict server");
 }
 
 /// A program that, with all it starts, is scheduled as `SCHED_FIFO` of sched(7), if that is allowed.

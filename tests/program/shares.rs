@@ -1,6 +1,6 @@
 //! What each of several streams gets of one bucket, on both stores.
 
-use crate::common::{Lines, Running, feed, shell, text, throttle};
+use crate::common::{Lines, Running, feed, is_right_once, shell, text, throttle};
 use crate::support::redis::{Redis, bucket_at, slow_network};
 use rustix::process::Signal;
 use std::io::Write;
@@ -67,12 +67,13 @@ fn pipes_share_a_window_and_a_newcomer_waits_for_one_period() {
             let wait = newcomer(bucket);
             assert!(wait <= 500 * MILLISECOND, "{bucket}: a newcomer waits {wait} ns");
         };
-        let counts = counts(bucket, 4, Duration::from_secs(4), waits);
-        // Eight windows.
-        let (sum, fair) = (counts.iter().sum::<usize>(), 320 / 4);
-        // A busy machine starts late into each.
-        assert!(sum >= 200, "{bucket}: {counts:?} of 320 used");
-        assert!(counts.iter().all(|count| (fair * 7 / 10..=fair * 13 / 10).contains(count)), "{bucket}: {counts:?}");
+        // Eight windows. On a busy machine one of the pipes may start late into each.
+        let fair = 320 / 4;
+        let measure = || (bucket, counts(bucket, 4, Duration::from_secs(4), waits));
+        is_right_once(measure, |(_, counts)| {
+            let near = fair * 7 / 10..=fair * 13 / 10;
+            counts.iter().sum::<usize>() >= 200 && counts.iter().all(|count| near.contains(count))
+        });
     });
 }
 
@@ -83,33 +84,41 @@ fn a_newcomer_waits_for_one_period_also_beside_streams_on_a_slow_network() {
     let Some(redis) = Redis::start(&[]) else { return };
     let (near, far) = (redis.bucket("b"), bucket_at(slow_network(redis.port, Duration::from_millis(100)), "b"));
     assert!(feed(with(&near, &["--set", "-r", "40/500ms,window,slack=0"]), b"").status.success());
-    let mut waits = Vec::new();
-    let counts = counts(&far, 4, Duration::from_secs(4), || {
-        waits.extend((0..20).map(|_| {
-            thread::sleep(Duration::from_millis(50));
-            newcomer(&near) / MILLISECOND
-        }));
+    let measure = || {
+        let mut waits = Vec::new();
+        let counts = counts(&far, 4, Duration::from_secs(4), || {
+            waits.extend((0..20).map(|_| {
+                thread::sleep(Duration::from_millis(50));
+                newcomer(&near) / MILLISECOND
+            }));
+        });
+        (waits, counts)
+    };
+    // A period, and for how long a stream holds back others. On a busy machine the network is slower still. Of 320.
+    is_right_once(measure, |(waits, counts)| {
+        waits.iter().all(|wait| *wait <= 750) && counts.iter().sum::<usize>() >= 200
     });
-    // A period, and for how long a stream holds back others. On a busy machine the network is slower still.
-    assert!(waits.iter().all(|wait| *wait <= 750), "a newcomer waits {waits:?} ms, {counts:?}");
-    assert!(counts.iter().sum::<usize>() >= 200, "{counts:?} of 320 used");
 }
 
 /// A loop starts a process before each take.
 #[test]
 fn a_loop_of_once_gets_its_share_beside_pipes() {
     on_both_stores("40/500ms,window,slack=0", |bucket| {
-        let mut command = shell(r#"while "$0" -q --bucket "$1" --once echo one; do :; done"#);
-        command.arg(bucket);
-        let mut shell = Running::start(command);
-        let ones = Lines::of(shell.stdout());
-        let pipes = counts(bucket, 3, Duration::from_secs(3), || ());
-        shell.signal(Signal::KILL);
-        shell.end();
-        let (ones, sum) = (ones.times().len(), pipes.iter().sum::<usize>());
-        let fair = (sum + ones) / 4;
+        let measure = || {
+            let mut command = shell(r#"while "$0" -q --bucket "$1" --once echo one; do :; done"#);
+            command.arg(bucket);
+            let mut shell = Running::start(command);
+            let ones = Lines::of(shell.stdout());
+            let pipes = counts(bucket, 3, Duration::from_secs(3), || ());
+            shell.signal(Signal::KILL);
+            shell.end();
+            (bucket, ones.times().len(), pipes)
+        };
         // On a busy machine a loop starts few processes.
-        assert!((fair / 8..=fair * 3 / 2).contains(&ones), "{bucket}: {ones} beside {pipes:?}");
+        is_right_once(measure, |(_, ones, pipes)| {
+            let fair = (pipes.iter().sum::<usize>() + ones) / 4;
+            (fair / 8..=fair * 3 / 2).contains(ones)
+        });
     });
 }
 
@@ -154,7 +163,8 @@ fn all_get_the_same_however_long_a_loop_needs_to_ask_again() {
 /// What was leased for commands that could not start yet was lost.
 #[test]
 fn launches_with_many_slots_use_a_shared_window() {
-    on_both_stores("50/s,window,slack=0", |bucket| {
+    let limit = "50/s,window,slack=0";
+    let run = |bucket: &str| {
         let begun = Instant::now();
         let launches: Vec<_> = (0..4).map(|_| Running::start(with(bucket, &["-j", "64", "true"]))).collect();
         for mut launch in launches {
@@ -162,10 +172,20 @@ fn launches_with_many_slots_use_a_shared_window() {
             let output = launch.finish();
             assert!(output.status.success(), "{}", text(&output.stderr));
         }
-        // Fifty at once, then fifty a second: three seconds, and the time to start and end.
-        let took = begun.elapsed();
-        assert!(took >= Duration::from_millis(2990), "{bucket}: {took:?}");
-        assert!(took <= Duration::from_millis(4500), "{bucket}: {took:?}");
+        begun.elapsed()
+    };
+    on_both_stores(limit, |bucket| {
+        let measure = || {
+            assert!(feed(with(bucket, &["--clear", "--set", "-r", "1M/s"]), b"").status.success());
+            let unlimited = run(bucket);
+            assert!(feed(with(bucket, &["--clear", "--set", "-r", limit]), b"").status.success());
+            (bucket, run(bucket), unlimited)
+        };
+        // Fifty at once, then fifty a second: three seconds, and the time to start and end. What is lost costs a second.
+        is_right_once(measure, |(_, took, unlimited)| {
+            assert!(*took >= Duration::from_millis(2990), "{bucket}: {took:?}");
+            *took <= Duration::from_millis(3900) + *unlimited
+        });
     });
 }
 
@@ -174,15 +194,14 @@ fn launches_with_many_slots_use_a_shared_window() {
 fn a_pipe_alone_uses_a_shared_window() {
     let limit = "100/500ms,window,slack=0";
     on_both_stores(limit, |bucket| {
-        let mut best = 0;
-        // A busy machine may wake it late.
-        for _ in 0..3 {
-            best = best.max(counts(bucket, 1, Duration::from_millis(2450), || ())[0]);
-            if best >= 450 {
-                break;
-            }
+        // Of 500. A busy machine may wake it late.
+        let measure = || {
             assert!(feed(with(bucket, &["--clear", "--set", "-r", limit]), b"").status.success());
-        }
-        assert!((450..=500).contains(&best), "{bucket}: {best} of 500");
+            (bucket, counts(bucket, 1, Duration::from_millis(2450), || ())[0])
+        };
+        is_right_once(measure, |(_, count)| {
+            assert!(*count <= 500, "{bucket}: {count}");
+            *count >= 450
+        });
     });
 }

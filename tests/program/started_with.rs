@@ -5,6 +5,7 @@ use rustix::process::Signal;
 use std::fs;
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Duration;
@@ -121,14 +122,11 @@ fn a_command_that_cannot_be_reached_is_not_called_missing() {
     assert_eq!(finish(in_path, "1\n").code(), Some(127), "what stands in PATH may be no folder");
 }
 
-#[test]
-fn a_command_in_a_folder_that_may_not_be_searched_is_not_called_missing() {
-    let folder = tempfile::tempdir().unwrap();
-    fs::set_permissions(&folder, fs::Permissions::from_mode(0o755)).unwrap();
-    let closed = folder.path().join("closed");
-    fs::create_dir(&closed).unwrap();
+/// The program as another user than root, for whom `closed` cannot be searched.
+fn before_a_closed_folder(closed: &Path, args: &[&str]) -> Ended {
+    fs::create_dir(closed).unwrap();
     fs::write(closed.join("x"), "").unwrap();
-    fs::set_permissions(&closed, fs::Permissions::from_mode(0o000)).unwrap();
+    fs::set_permissions(closed, fs::Permissions::from_mode(0o000)).unwrap();
     // Root may search it all the same.
     let user = ["--reuid", "3000003", "--regid", "3000003", "--clear-groups"];
     let is_root = rustix::process::geteuid().is_root();
@@ -136,12 +134,36 @@ fn a_command_in_a_folder_that_may_not_be_searched_is_not_called_missing() {
     if is_root {
         command.args(user);
     }
-    command.arg(PROGRAM).args(["-r", "unlimited"]).arg(closed.join("x")).current_dir("/");
+    let path = format!("{}:{}", closed.display(), std::env::var("PATH").unwrap());
+    command.arg(PROGRAM).args(["-r", "unlimited"]).args(args).current_dir("/").env("PATH", path);
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let ended = finish(command, "1\n");
-    fs::set_permissions(&closed, fs::Permissions::from_mode(0o755)).unwrap();
+    fs::set_permissions(closed, fs::Permissions::from_mode(0o755)).unwrap();
+    ended
+}
+
+fn open_folder() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    fs::set_permissions(&folder, fs::Permissions::from_mode(0o755)).unwrap();
+    folder
+}
+
+#[test]
+fn a_command_in_a_folder_that_may_not_be_searched_is_not_called_missing() {
+    let folder = open_folder();
+    let closed = folder.path().join("closed");
+    let ended = before_a_closed_folder(&closed, &[closed.join("x").to_str().unwrap()]);
     assert_eq!(ended.code(), Some(126), "{}", ended.err);
     assert!(ended.err.contains("cannot be run: Permission denied"), "{}", ended.err);
+}
+
+/// As with the PATH of root after su.
+#[test]
+fn a_folder_in_path_that_may_not_be_searched_is_passed_over() {
+    let folder = open_folder();
+    let ended = before_a_closed_folder(&folder.path().join("closed"), &["me:SECRET@example.org"]);
+    assert_eq!(ended.code(), Some(127), "{}", ended.err);
+    assert!(ended.err.contains("no such command in PATH") && !ended.err.contains("SECRET"), "{}", ended.err);
 }
 
 #[test]

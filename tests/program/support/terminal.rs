@@ -14,7 +14,7 @@ const ROWS: u16 = 50;
 /// Rows that have left the screen at the top and can still be read.
 const ABOVE: usize = 1000;
 /// Nothing here takes so long, unless it hangs.
-const HANGS: Duration = Duration::from_secs(60);
+const HANGS: Duration = Duration::from_secs(300);
 
 /// A pseudo-terminal whose output is shown as a terminal would show it.
 pub(crate) struct Terminal {
