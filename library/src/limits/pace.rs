@@ -4,11 +4,11 @@
 //! A refusal slows what starts to nine tenths of the pace that was reached just before. The pace returns to that one within
 //! some successes, is held there, and then grows a little with each success. If refusals follow each other closely, the
 //! pace may still be far too high, or it may not be their reason. So after some of them a few commands start more slowly
-//! than the server has served of late. If none of these is refused, that is the pace to go on from. If one is, the server
+//! than the server has served of late. If none of these is refused, that is the pace to go on from. If two are, the server
 //! refuses at any pace: the old one is restored, and for a while refusals slow down nothing.
 //!
-//! The numbers were chosen by simulations, see `src/launch/retries/tests/servers.rs` of the program. Additive increase and multiplicative decrease: Chiu and
-//! Jain, 1989.
+//! The numbers were chosen by simulations, see `src/launch/retries/tests/servers.rs` of the program. Additive increase and
+//! multiplicative decrease: Chiu and Jain, 1989.
 
 use crate::clock::Nanos;
 #[cfg(feature = "shared")]
@@ -120,6 +120,8 @@ struct Streak {
 #[cfg_attr(feature = "shared", derive(Serialize, Deserialize))]
 struct Trial {
     left: u32,
+    /// Whether one of it was refused, and it began anew.
+    is_second: bool,
     /// What the server has served of late.
     served: Nanos,
 }
@@ -281,6 +283,13 @@ impl Pace {
         if self.immune > 0 {
             return;
         }
+        if let Some(trial) = &mut self.trial
+            && !trial.is_second
+        {
+            // One may have come too late after the one before it.
+            (trial.left, trial.is_second) = (TRIAL, true);
+            return;
+        }
         if self.trial.take().is_some() {
             let streak = self.streak.take();
             let quicker =
@@ -306,7 +315,7 @@ impl Pace {
         let enough = if served > self.interval.saturating_mul(2) { 2 } else { 3 };
         if streak.refusals >= enough {
             let served = served.max(self.interval);
-            self.trial = Some(Trial { left: TRIAL, served });
+            self.trial = Some(Trial { left: TRIAL, is_second: false, served });
             self.interval = slower(served, 5, 4);
         }
     }
