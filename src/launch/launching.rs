@@ -131,7 +131,7 @@ impl<R: Source> Launching<R> {
         if cut? { Ok(Filled::Some) } else { self.batches.read(false) }
     }
 
-    /// So many wait that nothing new is read. Answers once.
+    /// So many wait that nothing new is read. Told once.
     fn tell_of_full_queue(&mut self) {
         if !std::mem::replace(&mut self.told_of_full_queue, true) {
             let queue = self.queue();
