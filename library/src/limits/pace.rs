@@ -38,7 +38,7 @@ const IMMUNE: u32 = 100;
 pub struct Start {
     /// How many pauses there had been.
     episode: u32,
-    /// How many had started since the latest one.
+    /// How many had started since the latest one. Those of one run have the same number.
     index: u32,
     at: Nanos,
 }
@@ -246,7 +246,7 @@ impl Pace {
             }
             self.episode = self.episode.wrapping_add(1);
             (self.before, self.allowed, self.started, self.step) = (start.index, start.index, 0, 0);
-        } else if start.episode.wrapping_add(1) == self.episode && start.index < self.before {
+        } else if start.episode.wrapping_add(1) == self.episode && start.index <= self.before {
             self.allowed = self.allowed.saturating_sub(1);
             self.streak.iter_mut().for_each(|streak| streak.allowed = streak.allowed.saturating_sub(1));
             if self.allowed == 0 {

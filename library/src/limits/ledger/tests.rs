@@ -362,4 +362,4 @@ fn a_recorded_log_leads_to_the_recorded_ledger() {
     assert_eq!(sum, RECORDED, "{} bytes at last", saved(&world.witness).len());
 }
 
-const RECORDED: u64 = 5_685_902_078_202_508_560;
+const RECORDED: u64 = 18_384_513_867_841_358_140;
