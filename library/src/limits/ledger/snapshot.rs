@@ -29,8 +29,8 @@ pub(super) struct Saved {
     entries: VecDeque<Entry>,
     moved: VecDeque<(u64, Nanos)>,
     recent: VecDeque<Recent>,
-    pace: Pace,
-    outdated: u64,
+    /// And the latest grant given before a server refused something.
+    pace: (Pace, u64),
 }
 
 impl From<Ledger> for Saved {
@@ -39,21 +39,9 @@ impl From<Ledger> for Saved {
         let Limits { states, settling, asked, at, next, .. } = base;
         let base = [asked, at, next];
         let asked = all.asked;
-        let mut saved = Saved {
-            policy,
-            number,
-            first,
-            counts,
-            asked,
-            base,
-            states,
-            settling,
-            entries,
-            moved,
-            recent,
-            pace,
-            outdated,
-        };
+        let pace = (pace, outdated);
+        let mut saved =
+            Saved { policy, number, first, counts, asked, base, states, settling, entries, moved, recent, pace };
         saved.each_list(|list| {
             let mut last = 0;
             list.for_each(|number| (*number, last) = (number.wrapping_sub(last), *number));
@@ -73,21 +61,9 @@ impl TryFrom<Saved> for Ledger {
                 *number = last;
             });
         });
-        let Saved {
-            policy,
-            number,
-            first,
-            counts,
-            asked,
-            base: times,
-            states,
-            settling,
-            entries,
-            moved,
-            recent,
-            pace,
-            outdated,
-        } = saved;
+        let Saved { policy, number, first, counts, asked, base: times, states, settling, entries, moved, recent, pace } =
+            saved;
+        let (pace, outdated) = pace;
         let mut base = Limits::new(&policy, 0);
         let makes_sense = !policy.is_empty()
             && states.len() == base.states.len()
