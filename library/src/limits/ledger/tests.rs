@@ -363,3 +363,22 @@ fn a_recorded_log_leads_to_the_recorded_ledger() {
 }
 
 const RECORDED: u64 = 18_384_513_867_841_358_140;
+
+/// Grants for 0 to 400 ms are given; the third start is refused.
+#[test]
+fn after_a_refusal_grants_are_further_apart_and_those_before_are_outdated() {
+    let mut ledger = Ledger::new(&policy(&["10/s,burst=1"]), 0, 0);
+    let take = Take { costs: [1].into(), latest: Nanos::MAX, ..Take::default() };
+    let before: Vec<Grant> = (0..5).map(|_| ledger.take(0, [1, 1], &take).unwrap()).collect();
+    assert_eq!(before[4].at, 400 * MILLISECOND);
+    let now = ledger.pass(200 * MILLISECOND);
+    let refused = vec![ledger.pace_at(now).start(now)];
+    let operation = Operation::Hold { until: 250 * MILLISECOND, refused };
+    ledger.apply(&Record { time: now, owner: [1, 1], sequence: 0, operation });
+    assert!(before.iter().all(|grant| ledger.is_outdated(grant.number)));
+    let after = [0; 3].map(|_| ledger.take(now, [1, 1], &take).unwrap());
+    assert!(after.iter().all(|grant| !ledger.is_outdated(grant.number)));
+    assert_eq!([after[1].at - after[0].at, after[2].at - after[1].at], [111_111_111; 2], "nine tenths of the pace");
+    assert_eq!(ledger.pace_at(450 * MILLISECOND), ledger.pace_at(260 * MILLISECOND), "nobody starts with those");
+    assert_ne!(ledger.pace_at(after[0].at), ledger.pace_at(260 * MILLISECOND));
+}

@@ -594,3 +594,21 @@ fn processes_that_share_a_bucket_learn_together() {
     let median = |value: fn(&Came) -> f64| part(all.iter().map(value).collect(), 50);
     assert!(median(|came| came.took) < 1.3 && median(|came| came.refused) < 0.1, "{all:?}");
 }
+
+#[test]
+fn who_was_granted_a_start_before_others_were_refused_asks_again() {
+    let clock = FakeClock::default();
+    let limits = Policy::new(&["10/s,burst=1".parse().unwrap()], None).unwrap();
+    let store = Arc::new(Memory::new(&limits, clock.clone()));
+    let supply = || Supply::new(Box::new(Bucket { store: Arc::clone(&store), is_shared: true }));
+    let (one, other) = (supply(), supply());
+    one.next_run(1).unwrap();
+    clock.set(100 * MILLISECOND);
+    one.next_run(1).unwrap();
+    let ((_, start), (waits, _)) = (one.pace(), other.next_run(1).unwrap());
+    assert!(waits.at == 200 * MILLISECOND && !other.is_outdated().unwrap());
+    one.hold_until(150 * MILLISECOND, vec![start]).unwrap();
+    clock.set(waits.at);
+    assert!(other.is_outdated().unwrap(), "it would come too close");
+    assert!(other.next_run(1).unwrap().0.at > waits.at && !other.is_outdated().unwrap());
+}
