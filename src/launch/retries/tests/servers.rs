@@ -602,9 +602,9 @@ fn who_was_granted_a_start_before_others_were_refused_asks_again() {
     let store = Arc::new(Memory::new(&limits, clock.clone()));
     let supply = || Supply::new(Box::new(Bucket { store: Arc::clone(&store), is_shared: true }));
     let (one, other) = (supply(), supply());
-    one.next_run(1).unwrap();
+    let _ = one.next_run(1).unwrap();
     clock.set(100 * MILLISECOND);
-    one.next_run(1).unwrap();
+    let _ = one.next_run(1).unwrap();
     let ((_, start), (waits, _)) = (one.pace(), other.next_run(1).unwrap());
     assert!(waits.at == 200 * MILLISECOND && !other.is_outdated().unwrap());
     one.hold_until(150 * MILLISECOND, vec![start]).unwrap();
