@@ -54,8 +54,8 @@ pub struct Order<T> {
     outsiders: usize,
     /// Busy keys for which nothing waits or runs, and when they are idle.
     idle_at: BTreeSet<(Nanos, KeyId)>,
-    /// Units that arrive later, by that time and by age.
-    later: BTreeMap<(Nanos, u64), (KeyId, Unit<T>)>,
+    /// Units that arrive later, by that time and by age, and behind how many others.
+    later: BTreeMap<(Nanos, u64), (KeyId, Unit<T>, usize)>,
     /// When units are dropped, and their ages.
     deadlines: BTreeSet<(Nanos, u64, KeyId)>,
     len: usize,
@@ -121,32 +121,45 @@ impl<T> Order<T> {
     /// # Errors
     /// Returns the unit if it is never granted: one of its costs is above a window's count.
     pub fn add(&mut self, now: Nanos, key: Option<&[u8]>, unit: Unit<T>) -> Result<KeyId, Unit<T>> {
+        self.add_behind(now, key, unit, 0)
+    }
+
+    /// As [`add`](Self::add). `others`: when it arrives, it waits behind so many of its key if as many wait then, older or not.
+    ///
+    /// # Errors
+    /// As for [`add`](Self::add).
+    pub fn add_behind(
+        &mut self,
+        now: Nanos,
+        key: Option<&[u8]>,
+        unit: Unit<T>,
+        others: usize,
+    ) -> Result<KeyId, Unit<T>> {
         let now = self.advance(now);
         if self.keys.each.never_grants(&unit.costs) || self.all.never_grants(&unit.costs) {
             return Err(unit);
         }
         let key = self.find_or_add(key.unwrap_or(NO_KEY), now);
-        self.insert(key, unit);
-        Ok(key)
-    }
-
-    fn insert(&mut self, key: KeyId, unit: Unit<T>) {
         (self.len, self.memory) = (self.len + 1, self.memory.saturating_add(unit.size));
         if unit.arrived > self.now {
             self.busy(key).later += 1;
-            self.later.insert((unit.arrived, unit.age), (key, unit));
+            self.later.insert((unit.arrived, unit.age), (key, unit, others));
         } else {
-            self.arrive(key, unit);
+            self.arrive(key, unit, others);
         }
+        Ok(key)
     }
 
-    /// A unit waits from now on, behind the older ones of its key.
-    fn arrive(&mut self, key: KeyId, unit: Unit<T>) {
+    /// A unit waits from now on, behind the older ones of its key, or behind so many others.
+    fn arrive(&mut self, key: KeyId, mut unit: Unit<T>, others: usize) {
         if let Some(longest) = self.max_wait {
             self.deadlines.insert((unit.arrived.saturating_add(longest), unit.age, key));
         }
         let units = &mut self.busy(key).units;
-        let (place, is_only) = (units.partition_point(|other| other.age < unit.age), units.is_empty());
+        // From then on it is as old as the one before it.
+        let before = others.min(units.len()).checked_sub(1).and_then(|last| units.get(last));
+        unit.age = before.map_or(0, |before| before.age).max(unit.age);
+        let (place, is_only) = (units.partition_point(|other| other.age <= unit.age), units.is_empty());
         self.waiting += usize::from(is_only);
         if place > 0 {
             self.busy(key).units.insert(place, unit);
@@ -389,7 +402,7 @@ impl<T> Order<T> {
 
     /// The units of one key that wait.
     pub fn waiting_of(&self, key: KeyId) -> impl Iterator<Item = &T> {
-        let later = self.later.values().filter(move |(of, _)| *of == key).map(|(_, unit)| unit);
+        let later = self.later.values().filter(move |(of, ..)| *of == key).map(|(_, unit, _)| unit);
         let arrived = self.busy.get(&key).into_iter().flat_map(|busy| &busy.units);
         arrived.chain(later).map(|unit| &unit.content)
     }
@@ -400,21 +413,6 @@ impl<T> Order<T> {
         let ages: Vec<u64> =
             self.busy.get(&key).into_iter().flat_map(|busy| &busy.units).map(|unit| unit.age).collect();
         ages.into_iter().filter_map(|age| self.take_out(key, age, |_, _| ())).collect()
-    }
-
-    /// Has the waiting units of one key, of which something runs, arrive no earlier than at these times.
-    pub fn put_off(&mut self, now: Nanos, key: KeyId, not_before: impl Fn(&T) -> Nanos) {
-        self.advance(now);
-        let is_early = |unit: &Unit<T>| not_before(&unit.content) > unit.arrived;
-        let of_key = |(of, unit): &(KeyId, Unit<T>)| *of == key && is_early(unit);
-        let has_early = self.busy.get(&key).is_some_and(|busy| busy.units.iter().any(is_early));
-        if !has_early && !self.later.values().any(of_key) {
-            return;
-        }
-        for unit in self.drain_key(key) {
-            let arrived = unit.arrived.max(not_before(&unit.content));
-            self.insert(key, Unit { arrived, ..unit });
-        }
     }
 
     /// Takes out all waiting units, the oldest first, with their keys.
@@ -455,11 +453,11 @@ impl<T> Order<T> {
 
     /// The units of these keys arrive whose time is not after this one.
     fn arrive_by(&mut self, time: Nanos, is_one: impl Fn(KeyId) -> bool) {
-        let due = self.later.range(..=(time, u64::MAX)).filter(|(_, (key, _))| is_one(*key));
+        let due = self.later.range(..=(time, u64::MAX)).filter(|(_, (key, ..))| is_one(*key));
         for at in due.map(|(at, _)| *at).collect::<Vec<_>>() {
-            let Some((key, unit)) = self.later.remove(&at) else { continue };
+            let Some((key, unit, others)) = self.later.remove(&at) else { continue };
             self.busy(key).later -= 1;
-            self.arrive(key, unit);
+            self.arrive(key, unit, others);
         }
     }
 

@@ -61,6 +61,18 @@ impl<R: Source> Launching<R> {
         }
     }
 
+    /// Reads so many new units that a unit which the server has refused often can wait behind them.
+    fn read_ahead(&mut self) -> Result<(), FlowError> {
+        while self.queue().wants_new() && !self.is_full() {
+            match self.batches.next() {
+                Some(job) => self.queue().add(Attempt::first(job)),
+                None if self.fill(false)? == Filled::Some => {}
+                None => break,
+            }
+        }
+        Ok(())
+    }
+
     /// Whether so much waits that nothing new is read, and no new unit starts. Those in the queue may start: output in input
     /// order may wait for any of them.
     fn is_full(&self) -> bool {
@@ -184,6 +196,7 @@ impl<R: Source> Flow for Launching<R> {
 
     fn ready(&mut self) -> Result<u64, FlowError> {
         self.batches.cut_ahead();
+        self.read_ahead()?;
         self.tell_next();
         let slots = &self.launcher.shared.slots;
         let has_room = slots.free() > 0;

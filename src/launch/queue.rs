@@ -104,7 +104,7 @@ impl Queue {
     /// Adds an attempt. The first one for its unit waits from now on, another one when it is ready.
     pub(super) fn add(&self, attempt: Attempt) {
         let arrived = if attempt.number == 1 { 0 } else { self.at(attempt.ready) };
-        self.lock().add(attempt, arrived);
+        self.lock().add_again(attempt, arrived);
     }
 
     /// Chooses the attempt that is made next, if one may be made now.
@@ -123,7 +123,7 @@ impl Queue {
             Some((attempt, Ok(granted))) => {
                 state.order.ended(SystemClock.now(), granted.key);
                 state.has_left(&attempt);
-                state.add(attempt, 0);
+                state.add(attempt, 0, 0);
             }
             refused => state.chosen = refused,
         }
@@ -187,7 +187,6 @@ impl Queue {
         };
         let judged = Judged { started: self.at(running.started), at: self.at(at) };
         let (key, history) = (&running.attempt.job.key, &mut running.attempt.history);
-        let before = retries.pause_end(key);
         let no_others_wait = || {
             let mut waiting = running.granted.iter().flat_map(|granted| order.waiting_of(granted.key)).chain(chosen);
             self.is_all_read.load(Ordering::SeqCst) && waiting.all(|attempt| attempt.history.was_told())
@@ -198,9 +197,6 @@ impl Queue {
             return verdict;
         }
         let now = SystemClock.now();
-        if let Some(granted) = running.granted.as_ref().filter(|_| retries.pause_end(key) > before) {
-            order.put_off(now, granted.key, |attempt| retries.not_before(&attempt.job.key, attempt.history));
-        }
         if !self.is_keyed {
             drop(guard);
             self.wake_pump();
@@ -226,7 +222,7 @@ impl Queue {
         }
         if let Some(next) = next {
             let arrived = self.at(next.ready);
-            state.add(next, arrived);
+            state.add_again(next, arrived);
         }
     }
 
@@ -287,6 +283,12 @@ impl Queue {
         state.order.is_empty() && state.refused.is_empty() && state.chosen.is_none()
     }
 
+    /// Whether more new units should wait, for others to wait behind them.
+    pub(super) fn wants_new(&self) -> bool {
+        let state = self.lock();
+        state.retries.as_ref().is_some_and(|retries| state.new.units < retries.wanted())
+    }
+
     /// The units that wait for their first attempt, and their bytes in the input.
     pub(super) fn new_units(&self) -> Passed {
         self.lock().new
@@ -318,8 +320,15 @@ impl Queue {
 }
 
 impl State {
-    /// Adds an attempt that waits from `arrived` on, but not before now.
-    fn add(&mut self, attempt: Attempt, arrived: Nanos) {
+    /// Adds an attempt, behind others if the server has refused its unit more than once.
+    fn add_again(&mut self, attempt: Attempt, arrived: Nanos) {
+        let retries = self.retries.as_ref();
+        let others = retries.map_or(0, |retries| retries.behind(&attempt.job.key, attempt.history));
+        self.add(attempt, arrived, others);
+    }
+
+    /// Adds an attempt that waits from `arrived` on, but not before now, and then behind so many others of its key.
+    fn add(&mut self, attempt: Attempt, arrived: Nanos, others: usize) {
         if attempt.number == 1 {
             self.new.units += 1;
             self.new.bytes += attempt.job.length;
@@ -327,13 +336,9 @@ impl State {
         if self.gone.contains(&attempt.job.key) {
             return self.refused.push_back((attempt, Outcome::SentAway));
         }
-        let now = SystemClock.now();
-        let retries = self.retries.as_ref();
-        let not_before = retries.map_or(0, |retries| retries.not_before(&attempt.job.key, attempt.history));
-        let arrived = arrived.max(now).max(not_before);
-        let (job, size) = (Arc::clone(&attempt.job), attempt.size());
-        let unit = Unit { age: job.seq, costs: job.costs.clone(), size, arrived, content: attempt };
-        if let Err(unit) = self.order.add(now, job.key.as_deref(), unit) {
+        let (job, size, now) = (Arc::clone(&attempt.job), attempt.size(), SystemClock.now());
+        let unit = Unit { age: job.seq, costs: job.costs.clone(), size, arrived: arrived.max(now), content: attempt };
+        if let Err(unit) = self.order.add_behind(now, job.key.as_deref(), unit, others) {
             self.refused.push_back((unit.content, Outcome::TooCostly));
         }
     }

@@ -36,6 +36,12 @@ pub struct Reply {
 }
 
 impl Reply {
+    /// Whether the server did what it does for this call, even if that is no success: it says that something is not there,
+    /// for example.
+    pub(super) fn is_answered(&self) -> bool {
+        matches!(self.status, Some(200..=499)) && !matches!(self.status, Some(408 | 425 | 429))
+    }
+
     /// Reads lines like `retry-after: 30`. Of several fields with one name the last counts, and only what follows the
     /// last status line does (`curl -L` writes the fields of redirects, too). All else is ignored: `wget -S` writes its
     /// messages between the fields.

@@ -183,6 +183,8 @@ pub(super) struct Retries {
     sweep_at: Nanos,
     /// What the limits of all have to learn.
     answers: Answers,
+    /// How many units wait for which others go first; `None`: no server has asked to wait yet.
+    suspects: Option<u32>,
 }
 
 /// Pauses that are over are forgotten when there are so many.
@@ -203,6 +205,15 @@ pub(super) struct Judged {
 /// If the server serves so many for each unit that it asks to wait, it asks only that unit.
 const ENOUGH: u32 = 8;
 
+/// Whether a server serves others while it asks a unit to wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Serves {
+    Unknown,
+    /// At least one of those that started since this one was told so last.
+    Some,
+    Enough,
+}
+
 /// What the attempts for a unit have come to so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct History {
@@ -213,8 +224,11 @@ pub(super) struct History {
     told_at: Nanos,
     /// When it first did so.
     first_told: Nanos,
-    /// After how many it asked only this unit to wait.
+    /// After how many it asked only this unit to wait, and whether that was ever sure.
     alone: u32,
+    is_sure: bool,
+    /// Others go first.
+    is_suspect: bool,
     /// The start of the latest one.
     start: Start,
 }
@@ -223,10 +237,6 @@ impl History {
     /// Whether it was told to wait.
     pub(super) fn was_told(self) -> bool {
         self.told > 0
-    }
-
-    fn is_repeated(self) -> bool {
-        self.told > 1
     }
 }
 
@@ -252,9 +262,10 @@ struct Pause {
     took: Nanos,
     /// How often a unit was told to wait since then that paused nobody.
     alone: u32,
-    /// How many units wait that were told so more than once, and when one was told so for the first time.
-    repeated: u32,
+    /// When a unit was told so for the first time.
     new_at: Nanos,
+    /// How many wait for which others go first.
+    suspects: u32,
     /// How many attempts for other units run, and when the latest that succeeded started.
     others: u32,
     served_at: Nanos,
@@ -266,7 +277,7 @@ impl Retries {
     /// Nothing has failed yet.
     #[must_use]
     pub(super) fn new(policy: RetryPolicy) -> Self {
-        Retries { policy, pauses: BTreeMap::new(), sweep_at: 0, answers: Answers::default() }
+        Retries { policy, pauses: BTreeMap::new(), sweep_at: 0, answers: Answers::default(), suspects: None }
     }
 
     /// Decides what follows from the end of an attempt for a unit of `key`. `no_others_wait`: only units wait, and will, that
@@ -279,16 +290,17 @@ impl Retries {
         no_others_wait: impl FnOnce() -> bool,
         mut chance: impl FnMut(Nanos) -> Nanos,
     ) -> Verdict {
-        let was_repeated = history.is_repeated();
         let meaning = self.policy.meaning(outcome, reply, history.used + 1);
         if let Some(pause) = self.pauses.get_mut(key) {
             pause.others = pause.others.saturating_sub(u32::from(history.told == 0));
             pause.is_at_end = matches!(meaning, Meaning::Later(_)) && pause.others == 0 && no_others_wait();
         }
-        let verdict = self.follows(key, (ended, &mut *history), meaning, &mut chance);
-        if let Some(pause) = self.pauses.get_mut(key) {
-            let waits = verdict.is_repeated() && history.is_repeated();
-            pause.repeated = pause.repeated.saturating_sub(u32::from(was_repeated)) + u32::from(waits);
+        let verdict = self.follows(key, (ended, &mut *history), (meaning, reply), &mut chance);
+        let Some(pause) = self.pauses.get_mut(key) else { return verdict };
+        let before = pause.suspects;
+        let verdict = pause.suspect(history, verdict);
+        if history.was_told() {
+            self.suspects = Some((self.suspects.unwrap_or(0) + pause.suspects).saturating_sub(before));
         }
         verdict
     }
@@ -297,25 +309,26 @@ impl Retries {
         &mut self,
         key: &Key,
         (ended, history): (Judged, &mut History),
-        meaning: Meaning,
+        (meaning, reply): (Meaning, &Reply),
         mut chance: impl FnMut(Nanos) -> Nanos,
     ) -> Verdict {
+        let is_served = meaning == Meaning::Ok || meaning == Meaning::Failed && reply.is_answered();
         match meaning {
-            Meaning::Ok => {
+            _ if is_served => {
                 if let Some(pause) = self.pauses.get_mut(key) {
                     if pause.is_learned_by_all && pause.pace.listens() {
                         self.answers.served = self.answers.served.and(history.start.succeeded());
                     }
-                    pause.succeeded(ended, history.start);
+                    pause.succeeded(ended, *history);
                 }
-                Verdict::Ok
+                if meaning == Meaning::Ok { Verdict::Ok } else { Verdict::Failed }
             }
             Meaning::Again => {
                 history.used += 1;
                 Verdict::Again(ended.at.saturating_add(self.policy.backoff.wait(history.used, &mut chance)))
             }
             Meaning::Later(asked) => self.later(key, (ended, history), asked, chance),
-            Meaning::Failed => Verdict::Failed,
+            Meaning::Failed | Meaning::Ok => Verdict::Failed,
         }
     }
 
@@ -330,7 +343,9 @@ impl Retries {
         self.forget(ended.at);
         let policy = &self.policy;
         let pause = self.pauses.entry(key.clone()).or_insert_with(|| Pause::new(policy));
-        if history.told == 0 || !pause.asks_only(*history, ended.at, in_nanos(policy.backoff.longest)) {
+        let serves = pause.serves_others(*history, ended.at, in_nanos(policy.backoff.longest));
+        history.told_at = ended.at;
+        if serves == Serves::Unknown {
             let until = pause.later((ended, *history), asked, |incidents| policy.pause(incidents));
             if pause.is_learned_by_all {
                 self.answers.refused.push(history.start);
@@ -338,17 +353,23 @@ impl Retries {
             if history.told == 0 {
                 (pause.new_at, history.first_told) = (ended.at, ended.at);
             }
-            (history.told, history.told_at) = (history.told + 1, ended.at);
+            history.told += 1;
             return Verdict::Later(until);
         }
+        pause.alone += 1;
+        let is_sure = serves == Serves::Enough;
         // Of units that are tried once only the third such answer counts: the first one paused all.
-        let counts = policy.attempts.get() > 1 || history.alone > 0;
+        history.used += u32::from(is_sure && (policy.attempts.get() > 1 || history.is_sure));
+        history.is_sure |= is_sure;
         history.alone += 1;
-        history.used += u32::from(counts);
-        let wait = policy.backoff.wait(history.used.max(1), &mut chance);
+        let wait = policy.backoff.wait(if is_sure { history.used.max(1) } else { history.alone }, &mut chance);
         let due = ended.at.saturating_add(asked.map_or(wait, |asked| in_nanos(asked).max(wait)));
         let may_wait = asked.is_none_or(|asked| asked <= policy.max_pause);
-        if may_wait && history.used < policy.attempts.get() { Verdict::Again(due) } else { Verdict::Failed }
+        match may_wait && history.used < policy.attempts.get() {
+            true if is_sure => Verdict::Again(due),
+            true => Verdict::Later(due),
+            false => Verdict::Failed,
+        }
     }
 
     /// Whether the limits of all should learn the pace.
@@ -413,18 +434,15 @@ impl Retries {
         Answers { hold: self.take_hold(&None, now), ..std::mem::take(&mut self.answers) }
     }
 
-    /// When the latest pause of `key` ends or has ended.
-    pub(super) fn pause_end(&self, key: &Key) -> Nanos {
-        self.pauses.get(key).map_or(0, |pause| pause.until)
+    /// Behind how many others of `key` a unit waits that is tried again, even if they are younger.
+    pub(super) fn behind(&self, key: &Key, history: History) -> usize {
+        let Some(pause) = self.pauses.get(key) else { return 0 };
+        if history.is_suspect { (ENOUGH * pause.suspects) as usize } else { 0 }
     }
 
-    /// The time before which a unit of `key` does not start that waits, although it is due: others start first.
-    pub(super) fn not_before(&self, key: &Key, history: History) -> Nanos {
-        let Some(pause) = self.pauses.get(key) else { return 0 };
-        match pause.behind(history, &self.policy) {
-            0 => 0,
-            behind => pause.until.max(history.told_at).saturating_add(behind),
-        }
+    /// How many new units should be known, for others to wait behind them.
+    pub(super) fn wanted(&self) -> u64 {
+        self.suspects.map_or(0, |suspects| u64::from(ENOUGH * (suspects + 1)))
     }
 
     /// Whether the pump does not know of a pause of all units.
@@ -456,8 +474,8 @@ impl Pause {
             served: 0,
             took: 0,
             alone: 0,
-            repeated: 0,
             new_at: 0,
+            suspects: 0,
             others: 0,
             served_at: 0,
             is_at_end: false,
@@ -476,37 +494,40 @@ impl Pause {
 
     /// An attempt has succeeded, whenever it began: the server serves us. Those that it refuses may be answered much sooner
     /// than those that it serves.
-    fn succeeded(&mut self, ended: Judged, start: Start) {
+    fn succeeded(&mut self, ended: Judged, history: History) {
         (self.incidents, self.since) = (0, None);
         self.served_at = self.served_at.max(ended.started);
-        self.served += u32::from(!self.pace.is_old(start));
-        self.pace.succeeded(start.succeeded(), ended.at);
+        self.served += u32::from(!self.pace.is_old(history.start));
+        self.pace.succeeded(history.start.succeeded(), ended.at);
         self.took = ended.at.saturating_sub(ended.started);
     }
 
-    /// Whether the server has served so many since the latest pause, for each that it asked to wait, that it asks only this
-    /// unit. Once that was so, it is enough that the server has paused no others since its last success, or that there are no
-    /// others any more. Then it is also enough that the server has served one since it first told this one to wait, and after
-    /// that nothing for long.
-    fn asks_only(&mut self, history: History, now: Nanos, long: Nanos) -> bool {
+    /// What is known of others when the server asks a unit to wait again.
+    fn serves_others(&self, history: History, now: Nanos, long: Nanos) -> Serves {
         let serves_nothing = self.since.is_some_and(|since| now.saturating_sub(since) >= long);
-        let asks_only = self.served / ENOUGH > self.alone
-            || history.alone > 0 && (self.incidents == 0 || self.is_at_end)
+        let is_sure = self.served / ENOUGH > self.alone
+            || history.is_sure && (self.incidents == 0 || self.is_at_end)
             || self.is_at_end && serves_nothing && self.served_at > history.first_told;
-        self.alone += u32::from(asks_only);
-        asks_only
+        match history.told {
+            0 => Serves::Unknown,
+            _ if is_sure => Serves::Enough,
+            _ if self.served_at > history.told_at && self.new_at <= history.told_at => Serves::Some,
+            _ => Serves::Unknown,
+        }
     }
 
-    /// How long after a pause a unit starts. If it was told to wait more than once, others start first, which shows whether
-    /// the server serves them. Not if there are many such units, or if the server has told another one so for the first
-    /// time since: then the server allows less than was asked for, unless it has served nothing at all for two pauses.
-    fn behind(&self, history: History, policy: &RetryPolicy) -> Nanos {
-        let is_one_of_few = history.is_repeated() && self.repeated < ENOUGH && self.new_at <= history.told_at;
-        if is_one_of_few || history.was_told() && self.incidents > 1 && !self.is_at_end {
-            // In eight times the first pause enough others are granted, and in twice their time they have ended.
-            policy.pause(4).saturating_add(self.took.saturating_mul(2))
-        } else {
-            0
+    /// Others go before a unit that was told so more than once, and before all that were if nothing was served since: that
+    /// shows whether the server serves others. They have ended when it is tried again.
+    fn suspect(&mut self, history: &mut History, verdict: Verdict) -> Verdict {
+        let is_one = history.told + history.alone > 1 || history.told > 0 && self.incidents > 1;
+        let is_suspect = verdict.is_repeated() && is_one;
+        let was_suspect = std::mem::replace(&mut history.is_suspect, is_suspect);
+        self.suspects = (self.suspects + u32::from(is_suspect)).saturating_sub(u32::from(was_suspect));
+        match verdict {
+            Verdict::Later(due) if is_suspect && !self.is_at_end => {
+                Verdict::Later(due.max(history.told_at.saturating_add(self.took.saturating_mul(2))))
+            }
+            other => other,
         }
     }
 
@@ -517,16 +538,19 @@ impl Pause {
         asked: Option<Duration>,
         unnamed: impl Fn(u32) -> Nanos,
     ) -> Nanos {
-        let (start, is_known) = (history.start, self.pace.is_old(history.start));
+        let is_known = self.pace.is_old(history.start);
         self.since.get_or_insert(ended.at);
         (self.served, self.alone) = (0, 0);
         // Those that run and were not refused so far were allowed: their answers may take longer.
         let serves_nothing = !is_known && !self.pace.has_allowed();
         // Some units may be refused always, the first ones after a restart. The longer it lasts, the more different ones are
         // tried between two pauses.
-        let spared = if self.served_at == 0 { 1 } else { ENOUGH };
+        let most = match self.served_at {
+            0 => 2_u32.saturating_pow(self.incidents).min(2 * ENOUGH) / 2,
+            _ => self.incidents.saturating_sub(ENOUGH),
+        };
         let may_probe = serves_nothing && asked.is_none() && self.others == 0 && !self.is_at_end;
-        let is_probe = may_probe && self.probes + spared < self.incidents;
+        let is_probe = may_probe && self.probes + 1 < most;
         self.probes = if is_probe { self.probes + 1 } else { 0 };
         if !is_known && !is_probe {
             self.incidents = if serves_nothing { self.incidents.saturating_add(1) } else { 1 };
@@ -546,7 +570,7 @@ impl Pause {
             self.until = until;
             self.is_news = true;
         }
-        self.pace.refused(start, ended.at, self.until);
+        self.pace.refused(history.start, ended.at, self.until);
         self.until
     }
 }

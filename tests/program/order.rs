@@ -399,6 +399,29 @@ proptest! {
 }
 
 #[test]
+fn a_unit_that_is_added_behind_others_goes_after_so_many_if_as_many_wait() {
+    let units = |others: usize, arrived: Nanos| {
+        let mut order = Order::new(&Rules { jobs: Some(NonZeroU32::MAX), ..Rules::default() }, 0);
+        let unit = |content: u64, arrived| Unit { age: content, costs: Box::default(), size: 1, arrived, content };
+        for content in [2, 4, 6] {
+            order.add(0, None, unit(content, 0)).unwrap();
+        }
+        order.add_behind(0, None, unit(3, arrived), others).unwrap();
+        order.add(1, None, unit(8, 0)).unwrap();
+        let mut left = Vec::new();
+        while let Next::Go(_, unit, _) = order.next(1) {
+            left.push(unit.content);
+        }
+        left
+    };
+    for arrived in [0, 1] {
+        let found = [0, 1, 2, 3, 9].map(|others| units(others, arrived));
+        let behind = [[2, 3, 4, 6, 8], [2, 3, 4, 6, 8], [2, 4, 3, 6, 8], [2, 4, 6, 3, 8], [2, 4, 6, 3, 8]];
+        assert_eq!(found, behind, "arrives at {arrived}");
+    }
+}
+
+#[test]
 fn all_waiting_units_come_out_in_the_order_of_their_age() {
     let each = policy(&["1/s"]);
     let rules = Rules { each: &[(&each, 0)], ..Rules::default() };

@@ -225,7 +225,6 @@ enum Step {
     /// The key of the oldest job is held so long.
     Hold(Nanos),
     /// The units that wait of the oldest job's key arrive no earlier than after this time.
-    PutOff(Nanos),
     /// Nothing of the oldest job's key leaves before this time.
     NotBefore(Nanos),
     /// The oldest job is sent back, and may go again after this time.
@@ -245,7 +244,6 @@ fn any_step() -> impl Strategy<Value = Step> {
         6 => Just(Step::Drain),
         4 => Just(Step::End),
         1 => (0..900 * MS).prop_map(Step::Hold),
-        1 => (0..3000 * MS).prop_map(Step::PutOff),
         1 => (0..900 * MS).prop_map(Step::NotBefore),
         2 => prop_oneof![Just(0), 0..3000 * MS].prop_map(Step::Again),
         4 => (0..50 * MS).prop_map(Step::Wait),
@@ -405,17 +403,6 @@ impl Run {
         key.running -= 1;
     }
 
-    fn put_off(&mut self, time: Nanos) {
-        let Some((name, id, _)) = self.running.first().filter(|_| self.model.jobs < u32::MAX) else { return };
-        self.model.now = self.model.now.max(self.time);
-        let until = self.model.now + time;
-        assert!(self.order.name(*id) == [*name]);
-        self.order.put_off(self.time, *id, |()| until);
-        for unit in self.model.key(*name).units.values_mut() {
-            unit.arrived = unit.arrived.max(until);
-        }
-    }
-
     fn not_before(&mut self, time: Nanos) {
         let Some((name, id, _)) = self.running.first().filter(|_| self.model.jobs < u32::MAX) else { return };
         self.model.now = self.model.now.max(self.time);
@@ -445,7 +432,6 @@ impl Run {
             Step::Drain => while self.next() {},
             Step::End => self.end(0, None),
             Step::Hold(time) => self.end(time, None),
-            Step::PutOff(time) => self.put_off(time),
             Step::NotBefore(time) => self.not_before(time),
             Step::Again(time) => self.end(0, Some(time)),
             Step::Wait(time) => self.time += time,

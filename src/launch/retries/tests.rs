@@ -55,6 +55,8 @@ struct State {
     /// The ends: when, which unit, and what followed.
     ends: Vec<(Nanos, u64, Verdict)>,
     sent_away: Option<Nanos>,
+    /// How many wait that were not tried yet.
+    new: u64,
     /// When all were held, and until when.
     held: Vec<(Nanos, Nanos)>,
 }
@@ -74,16 +76,21 @@ impl State {
             self.ends.push((end, attempt.unit, verdict));
             if let Some(due) = verdict.due() {
                 let next = Try { number: attempt.number + 1, ..attempt };
-                let State { retries, order, key, .. } = self;
-                if let Some(key) = *key {
-                    order.put_off(now, key, |waiting| retries.not_before(&None, waiting.history));
-                }
-                let arrived = due.max(self.retries.not_before(&None, next.history));
-                let unit = Unit { age: attempt.unit, costs: Box::default(), size: 1, arrived, content: next };
-                self.key = Some(self.order.add(now, None, unit).unwrap());
+                let others = self.retries.behind(&None, next.history);
+                let unit = Unit { age: attempt.unit, costs: Box::default(), size: 1, arrived: due, content: next };
+                self.key = Some(self.order.add_behind(now, None, unit, others).unwrap());
                 self.sent_away = self.sent_away.or(self.retries.overlong_pause(&None, end));
             }
         }
+    }
+}
+
+impl State {
+    fn add_fresh(&mut self, unit: u64, now: Nanos) {
+        let content = Try { unit, number: 1, history: History::default() };
+        let unit = Unit { age: unit, costs: Box::default(), size: 1, arrived: now, content };
+        self.order.add(now, None, unit).unwrap();
+        self.new += 1;
     }
 }
 
@@ -106,6 +113,16 @@ impl<L: Fn(Try) -> Life> Script<L> {
         }
         self.due();
         next.is_some()
+    }
+
+    fn read_ahead(&mut self) {
+        let state = self.state.get_mut();
+        while state.new < state.retries.wanted()
+            && !state.order.is_full(state.ahead)
+            && let Some(unit) = self.fresh.pop_front()
+        {
+            state.add_fresh(unit, self.clock.now());
+        }
     }
 
     fn start(&mut self, mut attempt: Try) {
@@ -148,10 +165,12 @@ impl<L: Fn(Try) -> Life> Flow for Script<L> {
         let units = if let Turn::Usual(units) = turn { units } else { 1 };
         for _ in 0..units {
             let now = self.clock.now();
+            self.read_ahead();
             let due = match self.state.borrow_mut().order.next(now) {
                 Next::Go(_, unit, _) => Some(unit.content),
                 _ => None,
             };
+            self.state.get_mut().new -= u64::from(due.is_some_and(|due| due.number == 1));
             let attempt =
                 due.or_else(|| Some(Try { unit: self.fresh.pop_front()?, number: 1, history: History::default() }));
             let Some(attempt) = attempt else { break };
@@ -203,6 +222,7 @@ fn run_on<L: Fn(Try) -> Life>(
         chance,
         ends: Vec::new(),
         sent_away: None,
+        new: 0,
         held: Vec::new(),
     };
     let (fresh, starts) = ((1..=units).collect(), Vec::new());
