@@ -212,7 +212,6 @@ struct Run {
     histories: Vec<History>,
     started: Vec<Nanos>,
     refused: usize,
-    refused_bad: usize,
     asked: Nanos,
 }
 
@@ -266,7 +265,6 @@ impl Run {
             histories: vec![History::default(); row.units],
             started: vec![0; row.units],
             refused: 0,
-            refused_bad: 0,
             asked,
         }
     }
@@ -359,15 +357,6 @@ impl Run {
         let no_others_wait = move || others.all(History::was_told);
         let verdict = retries.judge(&None, (judged, &mut history), (&outcome, &reply), no_others_wait, chance);
         self.histories[unit] = history;
-        self.refused_bad += usize::from(!is_ok && self.row.is_bad(unit));
-        if std::env::var("TRACE").is_ok() {
-            println!(
-                "{:.3} unit {unit} {} {verdict:?} learned {:?}",
-                self.now as f64 / 1e9,
-                if is_ok { "ok" } else { "refused" },
-                supply.pace().0.learned().map(|l| 1e9 / l as f64)
-            );
-        }
         let Answers { hold, refused, served } = retries.take_answers(self.now);
         supply.served(served);
         if hold.is_some() || !refused.is_empty() {
@@ -582,6 +571,13 @@ const USUAL: Row = Row {
     spread: 1,
 };
 
+/// The run in the middle of five by its time.
+fn usual(row: Row) -> Came {
+    let mut came: Vec<Came> = (0..5).map(|_| Run::new(row, fastrand::u64(..)).run()).collect();
+    came.sort_by(|a, b| a.took.total_cmp(&b.took));
+    came[2]
+}
+
 #[test]
 fn a_run_at_a_server_that_allows_less_takes_little_longer_and_few_calls_are_refused() {
     let kinds = [Kind::Bucket(1), Kind::Bucket(10), Kind::Fixed(SECOND), Kind::Log(SECOND), Kind::Counter(SECOND)];
@@ -589,7 +585,7 @@ fn a_run_at_a_server_that_allows_less_takes_little_longer_and_few_calls_are_refu
     for (kind, tenths) in kinds.into_iter().flat_map(|kind| [12, 20, 100].map(|tenths| (kind, tenths))) {
         for takes in [0, 200 * MILLISECOND, 2 * SECOND] {
             let row = Row { kind, takes, tenths, ..USUAL };
-            let came = Run::new(row, fastrand::u64(..)).run();
+            let came = usual(row);
             assert!(came.took < 2.0 && came.refused < 0.6, "{came:?} {row:?}");
             all.push(came);
         }
@@ -612,8 +608,7 @@ fn nothing_is_slowed_if_the_server_allows_what_is_asked_for() {
 #[test]
 fn refusals_that_do_not_depend_on_the_pace_do_not_slow_a_run_down_without_end() {
     for (one_of, most) in [(100, 2.0), (10, 3.0), (2, 25.0)] {
-        let row = Row { kind: Kind::Random(one_of), tenths: 10, units: 1500, ..USUAL };
-        let came = Run::new(row, fastrand::u64(..)).run();
+        let came = usual(Row { kind: Kind::Random(one_of), tenths: 10, units: 1500, ..USUAL });
         assert!(came.took < most, "one of {one_of}: {came:?}");
     }
 }
@@ -659,35 +654,15 @@ fn who_was_granted_a_start_before_others_were_refused_asks_again() {
     assert!(other.next_run(1).unwrap().0.at > waits.at && !other.is_outdated().unwrap());
 }
 
+/// Law 12: the first units are refused always, as after a restart. Each takes a few calls of its own.
 #[test]
-#[ignore = "prints a table"]
-fn bad_units_at_the_front() {
-    for (bad, spread) in [1, 2, 4, 8, 16, 32].into_iter().flat_map(|bad| [(bad, 1), (bad, 3)]) {
+fn bad_units_at_the_front_hold_up_no_others() {
+    for (bad, spread) in [1, 4, 8, 16].into_iter().flat_map(|bad| [(bad, 1), (bad, 3)]) {
         for tenths in [9, 10, 12, 20] {
-            let row = Row {
-                kind: Kind::Bucket(5),
-                rate: 60_000,
-                takes: 15 * MILLISECOND,
-                tenths,
-                units: 240 + bad,
-                bad,
-                spread,
-                ..USUAL
-            };
-            let without = Row { units: 240, bad: 0, ..row };
-            let came = |row: Row| {
-                let mut all: Vec<f64> =
-                    (0..21).map(|_| Run::new(row, fastrand::u64(..)).run().took * ideal(&row) / 1e9).collect();
-                all.sort_by(f64::total_cmp);
-                (all[10], all[20])
-            };
-            if std::env::var("TRACE").is_ok() && (bad, tenths) == (16, 20) {
-                Run::new(row, 1).run();
-            }
-            if std::env::var("TRACE").is_ok() {
-                continue;
-            }
-            println!("bad {bad} of {spread} tenths {tenths}: {:.2?} s, without {:.2?} s", came(row), came(without));
+            let row = Row { kind: Kind::Bucket(5), rate: 60_000, takes: 15 * MILLISECOND, tenths, ..USUAL };
+            let came = Run::new(Row { units: 300 + bad, bad, spread, ..row }, fastrand::u64(..)).run();
+            let most = 1.7 + 0.3 * bad as f64;
+            assert!(came.took < most, "{bad} bad ones, one of {spread}, asked for {tenths} tenths: {came:?}");
         }
     }
 }
