@@ -10,6 +10,7 @@ use crate::flow::{Answers, Filled, Flow, FlowError, Passed, Turn, pump};
 use proptest::prelude::*;
 use std::cell::RefCell;
 use std::collections::VecDeque;
+use std::num::NonZeroU32;
 use std::task::Waker;
 use throttle_limits::clock::{Clock, FakeClock, MILLISECOND, SECOND};
 use throttle_limits::limits::Policy;

@@ -30,9 +30,11 @@ pub(crate) struct AgainFlags {
     /// was reached just before. They return to that one within 20 successes, stay there for 40 more, and then start a
     /// little faster with each success, never faster than the rate. Of a bucket all slow down together. See --no-learn.
     ///
-    /// One unit that is always told to wait holds up nobody else. A unit that is told so twice starts behind others. If
-    /// the server serves eight others for each such answer, the answer pauses nobody and counts as a failed attempt (with
-    /// --attempts 1 the second such answer does). When only such units are left, it is enough that the server has served
+    /// One unit that is always told to wait holds up nobody else. A unit that is told so twice starts behind the next eight
+    /// others, and each further one of that kind behind eight more. If the server has served others since, and told none so
+    /// for the first time, the answer pauses nobody; if it serves eight others for each such answer, it counts as a failed
+    /// attempt (with --attempts 1 the second such answer does). A status from 400 to 499, other than 408, 425 and 429, shows
+    /// that the server serves, as a success does. When only such units are left, it is enough that the server has served
     /// one other since, and then nothing for as long as the longest wait of --backoff.
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = attempts)]
     #[arg(help = "Run a unit up to N times if it fails", long_help)]

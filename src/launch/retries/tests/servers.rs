@@ -7,6 +7,7 @@ use super::super::*;
 use crate::flow::order::{KeyId, Next, Order, Rules, Unit};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use throttle_limits::clock::{Clock, FakeClock, MILLISECOND};
 use throttle_limits::limits::{Grant, Ledger, Operation, Policy, Reply as Answer};
@@ -72,7 +73,7 @@ struct Row {
 
 impl Row {
     fn is_bad(&self, unit: usize) -> bool {
-        unit < self.bad * self.spread && unit % self.spread == 0
+        unit < self.bad * self.spread && unit.is_multiple_of(self.spread)
     }
 }
 

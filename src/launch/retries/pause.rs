@@ -1,0 +1,203 @@
+//! What a server that asks to wait is known to do: the pauses of a key, or of all.
+
+use super::policy::{RetryPolicy, Verdict};
+use std::time::Duration;
+use throttle_limits::clock::{Nanos, in_nanos};
+use throttle_limits::limits::{Pace, Start};
+
+/// An attempt that has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::launch) struct Judged {
+    /// When it started.
+    pub(in crate::launch) started: Nanos,
+    /// When it ended.
+    pub(in crate::launch) at: Nanos,
+}
+
+/// If the server serves so many for each unit that it asks to wait, it asks only that unit.
+pub(super) const ENOUGH: u32 = 8;
+
+/// Whether a server serves others while it asks a unit to wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Serves {
+    /// It may serve nobody.
+    Unknown,
+    /// Since it refused this unit last, it has served one that started after that, and refused no other for the first time.
+    Some,
+    /// It has served so many that these are failures of the unit alone.
+    Enough,
+}
+
+/// What the attempts for a unit have come to so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(in crate::launch) struct History {
+    /// Attempts that are used up: those after which the server asked to wait do not count.
+    pub(super) used: u32,
+    /// After how many attempts the server had all wait, and when it refused the latest one.
+    pub(super) told: u32,
+    pub(super) told_at: Nanos,
+    /// When it refused the first one.
+    pub(super) first_told: Nanos,
+    /// After how many it asked only this unit to wait, and whether that was ever sure.
+    pub(super) alone: u32,
+    pub(super) is_sure: bool,
+    /// Whether others go before the next one.
+    pub(super) is_suspect: bool,
+    /// The start of the latest one.
+    pub(super) start: Start,
+}
+
+impl History {
+    /// Whether it was told to wait.
+    pub(in crate::launch) fn was_told(self) -> bool {
+        self.told > 0
+    }
+}
+
+/// The pauses that a server asked for.
+#[derive(Debug)]
+pub(super) struct Pause {
+    pub(super) pace: Pace,
+    /// Whether the limits of all learn it. Then this is how it was when one started last, and what has happened since.
+    pub(super) is_learned_by_all: bool,
+    /// If not: nothing starts before this, since it is slowed.
+    pub(super) next: Nanos,
+    /// Nothing starts before this.
+    pub(super) until: Nanos,
+    /// It is longer than what the pump knows.
+    pub(super) is_news: bool,
+    /// Since the last success ended: pauses, when a server first asked to wait, and how many other units it refused since the
+    /// latest pause that made no pause.
+    pub(super) incidents: u32,
+    pub(super) since: Option<Nanos>,
+    pub(super) probes: u32,
+    /// How many attempts have succeeded that started after the latest pause began, and how long the latest of all took.
+    pub(super) served: u32,
+    pub(super) took: Nanos,
+    /// How often a unit was told to wait since then that paused nobody.
+    pub(super) alone: u32,
+    /// When the latest unit was refused that had not been refused before.
+    pub(super) new_at: Nanos,
+    /// How many units wait before which others go.
+    pub(super) suspects: u32,
+    /// How many attempts for other units run, and when the latest that succeeded started.
+    pub(super) others: u32,
+    pub(super) served_at: Nanos,
+    /// Whether only units are left that were told so before.
+    pub(super) is_at_end: bool,
+}
+
+impl Pause {
+    pub(super) fn new(policy: &RetryPolicy) -> Self {
+        Pause {
+            pace: Pace::new(in_nanos(policy.interval)),
+            is_learned_by_all: false,
+            next: 0,
+            until: 0,
+            is_news: false,
+            incidents: 0,
+            since: None,
+            probes: 0,
+            served: 0,
+            took: 0,
+            alone: 0,
+            new_at: 0,
+            suspects: 0,
+            others: 0,
+            served_at: 0,
+            is_at_end: false,
+        }
+    }
+
+    /// One starts now. Those behind it are apart from it as was learned. They do not come closer if it starts late, unless it
+    /// is only a little late.
+    pub(super) fn started(&mut self, now: Nanos) -> Start {
+        self.pace.started(now, 1);
+        let learned = self.pace.learned();
+        let from = |interval| self.next.max(now.saturating_sub(interval / 10)).saturating_add(interval);
+        self.next = learned.map_or(0, from);
+        self.pace.start(now)
+    }
+
+    /// An attempt has succeeded, whenever it began: the server serves us. Those that it refuses may be answered much sooner
+    /// than those that it serves.
+    pub(super) fn succeeded(&mut self, ended: Judged, history: History) {
+        (self.incidents, self.since) = (0, None);
+        self.served_at = self.served_at.max(ended.started);
+        self.served += u32::from(!self.pace.is_old(history.start));
+        self.pace.succeeded(history.start.succeeded(), ended.at);
+        self.took = ended.at.saturating_sub(ended.started);
+    }
+
+    /// What is known of others when the server asks a unit to wait again.
+    pub(super) fn serves_others(&self, history: History, now: Nanos, long: Nanos) -> Serves {
+        let serves_nothing = self.since.is_some_and(|since| now.saturating_sub(since) >= long);
+        let is_sure = self.served / ENOUGH > self.alone
+            || history.is_sure && (self.incidents == 0 || self.is_at_end)
+            || self.is_at_end && serves_nothing && self.served_at > history.first_told;
+        match history.told {
+            0 => Serves::Unknown,
+            _ if is_sure => Serves::Enough,
+            _ if self.served_at > history.told_at && self.new_at <= history.told_at => Serves::Some,
+            _ => Serves::Unknown,
+        }
+    }
+
+    /// Others go before a unit that was told so more than once, and before all that were if nothing was served since: that
+    /// shows whether the server serves others. They have ended when it is tried again.
+    pub(super) fn suspect(&mut self, history: &mut History, verdict: Verdict) -> Verdict {
+        let is_one = history.told + history.alone > 1 || history.told > 0 && self.incidents > 1;
+        let is_suspect = verdict.is_repeated() && is_one;
+        let was_suspect = std::mem::replace(&mut history.is_suspect, is_suspect);
+        self.suspects = (self.suspects + u32::from(is_suspect)).saturating_sub(u32::from(was_suspect));
+        match verdict {
+            Verdict::Later(due) if is_suspect && !self.is_at_end => {
+                Verdict::Later(due.max(history.told_at.saturating_add(self.took.saturating_mul(2))))
+            }
+            other => other,
+        }
+    }
+
+    /// The server asked to wait. Returns until when.
+    pub(super) fn later(
+        &mut self,
+        (ended, history): (Judged, History),
+        asked: Option<Duration>,
+        unnamed: impl Fn(u32) -> Nanos,
+    ) -> Nanos {
+        let is_known = self.pace.is_old(history.start);
+        self.since.get_or_insert(ended.at);
+        (self.served, self.alone) = (0, 0);
+        // Those that run and were not refused so far were allowed: their answers may take longer.
+        let serves_nothing = !is_known && !self.pace.has_allowed();
+        // Some units may be refused always, the first ones after a restart. The longer it lasts, the more different ones are
+        // tried between two pauses.
+        let most = match self.served_at {
+            0 => 2_u32.saturating_pow(self.incidents).min(2 * ENOUGH) / 2,
+            _ => self.incidents.saturating_sub(ENOUGH),
+        };
+        let may_probe = serves_nothing && asked.is_none() && self.others == 0 && !self.is_at_end;
+        let is_probe = may_probe && self.probes + 1 < most;
+        self.probes = if is_probe { self.probes + 1 } else { 0 };
+        if !is_known && !is_probe {
+            self.incidents = if serves_nothing { self.incidents.saturating_add(1) } else { 1 };
+        }
+        let wait = match asked {
+            None if is_probe => 0,
+            // The time that it named before was too short.
+            Some(asked) if !is_known && self.incidents > 1 && history.was_told() => {
+                in_nanos(asked).max(unnamed(self.incidents))
+            }
+            Some(asked) => in_nanos(asked),
+            None if is_known => 0,
+            None => unnamed(self.incidents),
+        };
+        let until = ended.at.saturating_add(wait);
+        if until > self.until {
+            self.until = until;
+            self.is_news = true;
+        }
+        self.pace.refused(history.start, ended.at, self.until);
+        self.until
+    }
+}
