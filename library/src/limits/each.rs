@@ -126,6 +126,13 @@ impl Each {
         self.fixed.terms.iter().filter_map(Terms::fill_time).min()
     }
 
+    /// The longest time that a limit needs for these costs at its rate, in nanoseconds. 0 without limits.
+    #[must_use]
+    pub fn time_for(&self, costs: &[u64]) -> Nanos {
+        let each = self.fixed.terms.iter().enumerate();
+        each.map(|(place, terms)| terms.time_for(self.fixed.cost(place, costs))).max().unwrap_or(0)
+    }
+
     /// Whether no wait is long enough for these costs: one is above a window's count.
     #[must_use]
     pub fn never_grants(&self, costs: &[u64]) -> bool {
