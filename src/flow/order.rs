@@ -211,7 +211,7 @@ impl<T> Order<T> {
                 order.all.charge(&mut order.thin, times, &unit.costs);
                 let busy = order.keys.busy(key);
                 busy.running += u32::from(counts_jobs);
-                busy.finish = order.heads.go(start, order.all.time_for(&unit.costs).max(1));
+                busy.finish = order.heads.go(start, order.all.time_for(&unit.costs).max(1), busy.units.is_empty());
             });
             self.gone += 1;
             Some(Next::Go(key, unit?, Charged { at, counted, number: self.gone }))
@@ -365,8 +365,7 @@ impl<T> Order<T> {
     /// Takes out all waiting units of one key, the oldest first.
     pub fn drain_key(&mut self, key: KeyId) -> Vec<Unit<T>> {
         self.arrive_by(Nanos::MAX, |of| of == key);
-        let ages: Vec<u64> =
-            self.keys.get(key).into_iter().flat_map(|busy| &busy.units).map(|unit| unit.age).collect();
+        let ages: Vec<u64> = self.keys.get(key).into_iter().flat_map(|busy| &busy.units).map(|unit| unit.age).collect();
         ages.into_iter().filter_map(|age| self.take_out(key, age, |_, _| ())).collect()
     }
 

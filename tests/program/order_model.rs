@@ -227,7 +227,8 @@ impl Model {
         let mut times: Vec<Nanos> = heads.iter().map(|(own, ..)| (*own).max(self.at)).chain([Nanos::MAX]).collect();
         times.sort_unstable();
         let found = times.windows(2).find_map(|period| {
-            let (.., (_, age), all) = heads.iter().filter(|(own, ..)| *own <= period[0]).min_by_key(|(_, tag, _)| tag)?;
+            let (.., (_, age), all) =
+                heads.iter().filter(|(own, ..)| *own <= period[0]).min_by_key(|(_, tag, _)| tag)?;
             let time = period[0].max(*all);
             (time < period[1]).then_some((time, *age))
         });

@@ -114,11 +114,14 @@ impl Heads {
         self.ready.first().copied()
     }
 
-    /// A unit with this start tag and this length goes. Returns its finish tag.
-    pub(super) fn go(&mut self, start: Tag, length: Tag) -> Tag {
+    /// A unit with this start tag and this length goes, perhaps the last of its key. Returns its finish tag.
+    pub(super) fn go(&mut self, start: Tag, length: Tag, is_last: bool) -> Tag {
         let finish = start.saturating_add(length);
         self.pass_time(start);
         self.last = self.last.max(finish);
+        if is_last {
+            self.rest();
+        }
         finish
     }
 }

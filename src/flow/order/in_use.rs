@@ -4,6 +4,7 @@ use super::heads::{Head, Tag};
 use super::keyed::{KeyId, Keyed};
 use super::unit::Unit;
 use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::hash::{BuildHasherDefault, Hasher};
 use throttle_limits::clock::Nanos;
 use throttle_limits::limits::Each;
 
@@ -14,7 +15,7 @@ const MOST_TAGS: usize = 10_000;
 #[derive(Debug)]
 pub(super) struct InUse<T> {
     pub(super) table: Keyed,
-    pub(super) busy: HashMap<KeyId, Busy<T>>,
+    pub(super) busy: HashMap<KeyId, Busy<T>, BuildHasherDefault<Number>>,
     /// New keys that there is no room for, by the age of the first unit.
     pub(super) outside: BTreeSet<(u64, KeyId)>,
     /// How many busy keys are outside.
@@ -42,6 +43,25 @@ pub(super) struct Busy<T> {
     pub(super) head: Option<Head>,
 }
 
+/// The hash of a key's number. The table gives the numbers, so nobody can choose some that collide.
+#[derive(Default)]
+pub(super) struct Number(u64);
+
+impl Hasher for Number {
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.0 = self.0 << 8 | u64::from(*byte));
+    }
+
+    fn write_u32(&mut self, number: u32) {
+        self.0 = number.into();
+    }
+
+    fn finish(&self) -> u64 {
+        // All bits depend on the number: the high ones and the low ones count.
+        self.0.wrapping_mul(0x9e37_79b9_7f4a_7c15)
+    }
+}
+
 impl<T> Busy<T> {
     /// How many units it has, those that arrive later included.
     pub(super) fn waiting(&self) -> usize {
@@ -65,7 +85,7 @@ impl<T> InUse<T> {
     pub(super) fn new(each: Each, most: usize) -> Self {
         InUse {
             table: Keyed::new(each, most),
-            busy: HashMap::new(),
+            busy: HashMap::default(),
             outside: BTreeSet::new(),
             outsiders: 0,
             idle_at: BTreeSet::new(),
